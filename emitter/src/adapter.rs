@@ -1,0 +1,104 @@
+//! Async functions and structs as async listeners.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use futures_core::future::BoxFuture;
+
+use crate::{BoxError, EventMeta};
+
+/// A struct that listens with an async function; [`listener`] makes it an argument of `on_async`.
+pub trait AsyncListener<T: ?Sized>: Send + Sync + 'static {
+    /// Hears an event, and may change it.
+    fn hear(&self, event: &mut T, meta: &EventMeta<'_>) -> impl Future<Output = Result<(), BoxError>> + Send;
+}
+
+/// A struct that watches with an async function; [`observer`] makes it an argument of `observe_async`.
+pub trait AsyncObserver<T: ?Sized>: Send + Sync + 'static {
+    /// Sees an event.
+    fn see(&self, event: &T, meta: &EventMeta<'_>) -> impl Future<Output = Result<(), BoxError>> + Send;
+}
+
+/// Lifts an [`AsyncListener`] into an argument of `on_async`.
+///
+/// ```
+/// use emitree_emitter::{AsyncListener, BoxError, Emitter, EventMeta, listener};
+///
+/// struct Doubler;
+///
+/// impl AsyncListener<u32> for Doubler {
+///     async fn hear(&self, n: &mut u32, _: &EventMeta<'_>) -> Result<(), BoxError> {
+///         *n *= 2;
+///         Ok(())
+///     }
+/// }
+///
+/// Emitter::new().on_async("number", listener(Doubler))?;
+/// # Ok::<(), emitree_emitter::ListenError>(())
+/// ```
+pub fn listener<T, L>(
+    listener: L,
+) -> impl for<'a> Fn(&'a mut T, &'a EventMeta<'a>) -> BoxFuture<'a, Result<(), BoxError>> + Send + Sync + 'static
+where
+    T: Send + ?Sized + 'static,
+    L: AsyncListener<T>,
+{
+    let listener = Arc::new(listener);
+    move |event, meta| {
+        let listener = Arc::clone(&listener);
+        Box::pin(async move { listener.hear(event, meta).await })
+    }
+}
+
+/// Lifts an [`AsyncObserver`] into an argument of `observe_async`.
+pub fn observer<T, L>(
+    observer: L,
+) -> impl for<'a> Fn(&'a T, &'a EventMeta<'a>) -> BoxFuture<'a, Result<(), BoxError>> + Send + Sync + 'static
+where
+    T: Sync + ?Sized + 'static,
+    L: AsyncObserver<T>,
+{
+    let observer = Arc::new(observer);
+    move |event, meta| {
+        let observer = Arc::clone(&observer);
+        Box::pin(async move { observer.see(event, meta).await })
+    }
+}
+
+/// An async function that can listen; implemented by the compiler's own types, see [`async_fn`].
+pub trait AsyncItem<'a, T: ?Sized + 'a>: Fn(&'a mut T, &'a EventMeta<'a>) -> Self::Future {
+    /// What calling it gives.
+    type Future: Future<Output = Result<(), BoxError>> + Send + 'a;
+}
+
+impl<'a, T, F, Fut> AsyncItem<'a, T> for F
+where
+    T: ?Sized + 'a,
+    F: Fn(&'a mut T, &'a EventMeta<'a>) -> Fut,
+    Fut: Future<Output = Result<(), BoxError>> + Send + 'a,
+{
+    type Future = Fut;
+}
+
+/// Lifts an `async fn` item, or an async closure that captures nothing, into an argument of `on_async`.
+///
+/// ```
+/// use emitree_emitter::{BoxError, Emitter, EventMeta, async_fn};
+///
+/// async fn double(n: &mut u32, _: &EventMeta<'_>) -> Result<(), BoxError> {
+///     *n *= 2;
+///     Ok(())
+/// }
+///
+/// Emitter::new().on_async("number", async_fn(double))?;
+/// # Ok::<(), emitree_emitter::ListenError>(())
+/// ```
+pub fn async_fn<T, F>(
+    f: F,
+) -> impl for<'a> Fn(&'a mut T, &'a EventMeta<'a>) -> BoxFuture<'a, Result<(), BoxError>> + Send + Sync + 'static
+where
+    T: ?Sized + 'static,
+    F: for<'a> AsyncItem<'a, T> + Send + Sync + 'static,
+{
+    move |event, meta| Box::pin(f(event, meta))
+}

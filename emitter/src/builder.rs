@@ -1,0 +1,191 @@
+//! Emitters with more than a name: context, creator, group, trace, declared events, or a run (E3).
+
+use std::sync::{Arc, OnceLock, Weak};
+
+use parking_lot::Mutex;
+use serde_json::{Map, Value};
+
+use crate::context::RESERVED;
+use crate::declared::Declared;
+use crate::emitter::{Inner, RunLink};
+use crate::event::HeardType;
+use crate::name::check;
+use crate::{BuildError, Context, Creator, Emitter, Event, Scope, Trace};
+
+/// Builds an emitter. Made by [`Emitter::builder`] and [`Emitter::child_builder`].
+#[must_use = "nothing is made before `build`"]
+#[derive(Debug)]
+pub struct EmitterBuilder {
+    below: Option<(Emitter, String)>,
+    context: Context,
+    group_id: Option<Arc<str>>,
+    creator: Option<Creator>,
+    trace: Option<Trace>,
+    declared: Option<Declared>,
+}
+
+impl EmitterBuilder {
+    pub(crate) const fn new(below: Option<(Emitter, String)>) -> Self {
+        Self { below, context: Context::new(), group_id: None, creator: None, trace: None, declared: None }
+    }
+
+    /// Lays keys over the parent's context.
+    pub fn context(mut self, context: impl Into<Context>) -> Self {
+        self.context = self.context.merged(&context.into());
+        self
+    }
+
+    /// Says who emits.
+    pub fn creator(mut self, creator: Creator) -> Self {
+        self.creator = Some(creator);
+        self
+    }
+
+    /// Sets the group.
+    pub fn group_id(mut self, group_id: impl Into<Arc<str>>) -> Self {
+        self.group_id = Some(group_id.into());
+        self
+    }
+
+    /// Sets the trace that events emitted here, outside of a run, belong to.
+    pub const fn trace(mut self, trace: Trace) -> Self {
+        self.trace = Some(trace);
+        self
+    }
+
+    /// Declares an event. An emitter that declares events refuses listeners and emits of others (E7).
+    pub fn declares<T: serde::Serialize + Send + Sync + 'static>(mut self, name: impl Into<String>) -> Self {
+        self.declared.get_or_insert_default().add(name.into(), HeardType::of::<T>());
+        self
+    }
+
+    /// Declares an event that carries its name.
+    pub fn declares_event<E: Event>(self) -> Self {
+        self.declares::<E>(E::NAME.as_str())
+    }
+
+    /// Makes the emitter.
+    ///
+    /// # Errors
+    ///
+    /// If a name is not valid, or the context sets the runtime's key.
+    pub fn build(self) -> Result<Emitter, BuildError> {
+        refuse_reserved(&self.context)?;
+        for name in self.declared.iter().flat_map(Declared::names) {
+            check(name)?;
+        }
+        let (inner, context) = match &self.below {
+            None => (Inner::top(), self.context),
+            Some((parent, namespace)) => {
+                check(namespace)?;
+                (Inner::below(parent, namespace), parent.context().merged(&self.context))
+            }
+        };
+        Ok(Emitter::from_inner(with(inner, |inner| {
+            inner.context = Mutex::new(context);
+            inner.group_id = self.group_id;
+            inner.creator = self.creator;
+            inner.trace = self.trace.map(Arc::new);
+            inner.declared = self.declared.map(Arc::new);
+        })))
+    }
+}
+
+fn with(mut inner: Inner, change: impl FnOnce(&mut Inner)) -> Inner {
+    change(&mut inner);
+    inner
+}
+
+fn refuse_reserved(context: &Context) -> Result<(), BuildError> {
+    if context.sets_reserved() { Err(BuildError::ReservedKey(RESERVED)) } else { Ok(()) }
+}
+
+/// What a runtime says of a run when it makes the run's emitter.
+#[must_use = "nothing is made before `Emitter::for_run`"]
+#[derive(Default)]
+pub struct RunLinks<'a> {
+    parent: Option<&'a Emitter>,
+    context: Context,
+    group_id: Option<Arc<str>>,
+    creator: Option<Creator>,
+    scope: Option<Weak<dyn Scope>>,
+}
+
+impl<'a> RunLinks<'a> {
+    /// A run that was started in no other.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The emitter of the run that it was started in, which hears it too.
+    pub const fn parent(mut self, parent: &'a Emitter) -> Self {
+        self.parent = Some(parent);
+        self
+    }
+
+    /// Keys laid over the instance's context and the parent run's.
+    pub fn context(mut self, context: Context) -> Self {
+        self.context = context;
+        self
+    }
+
+    /// The group, if not the parent run's or the instance's.
+    pub fn group_id(mut self, group_id: impl Into<Arc<str>>) -> Self {
+        self.group_id = Some(group_id.into());
+        self
+    }
+
+    /// Who runs, if not the instance's creator.
+    pub fn creator(mut self, creator: Creator) -> Self {
+        self.creator = Some(creator);
+        self
+    }
+
+    /// What is entered around the listeners of the run's events.
+    pub fn scope(mut self, scope: Weak<dyn Scope>) -> Self {
+        self.scope = Some(scope);
+        self
+    }
+}
+
+impl std::fmt::Debug for RunLinks<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RunLinks").field("parent", &self.parent).finish_non_exhaustive()
+    }
+}
+
+impl Emitter {
+    /// Makes the emitter of one run of the instance that this emitter belongs to (R2): a child with the same
+    /// namespace, heard by the parent run's emitter too.
+    ///
+    /// # Errors
+    ///
+    /// If the context sets the runtime's key.
+    pub fn for_run(&self, links: RunLinks<'_>) -> Result<Self, BuildError> {
+        refuse_reserved(&links.context)?;
+        let inherited = match links.parent {
+            Some(parent) => self.context().merged(&parent.context()),
+            None => self.context(),
+        };
+        Ok(Self::from_inner(with(Inner::top(), |inner| {
+            inner.parent = Some(self.clone());
+            inner.namespace = Arc::clone(self.shared_namespace());
+            inner.namespace_hash = self.namespace_hash();
+            inner.context = Mutex::new(inherited.merged(&links.context));
+            inner.group_id = links.group_id;
+            inner.creator = links.creator;
+            inner.run = Some(RunLink { parent: links.parent.cloned(), id: OnceLock::new(), scope: links.scope });
+        })))
+    }
+}
+
+impl From<Value> for Context {
+    /// An object is taken as it is; anything else becomes the value of the key `value`.
+    fn from(value: Value) -> Self {
+        match value {
+            Value::Object(map) => map.into(),
+            Value::Null => Self::new(),
+            other => Map::from_iter([("value".to_owned(), other)]).into(),
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! How often a listener may still run (E8), and that it never runs again (E9).
+//!
+//! 1. `left` is `UNLIMITED`, or how many calls are left; 0 is the end and is never left.
+//! 2. A call is claimed before it is made: at most as many claims succeed as were allowed.
+//! 3. Once `end` has returned, no claim succeeds.
+
+use crate::sync::{AtomicUsize, Ordering};
+
+const UNLIMITED: usize = usize::MAX;
+
+/// The calls that a listener has left.
+#[derive(Debug)]
+pub(crate) struct Claims {
+    left: AtomicUsize,
+}
+
+impl Claims {
+    pub(crate) fn unlimited() -> Self {
+        Self { left: AtomicUsize::new(UNLIMITED) }
+    }
+
+    pub(crate) fn times(n: usize) -> Self {
+        Self { left: AtomicUsize::new(n.min(UNLIMITED - 1)) }
+    }
+
+    /// Claims one call. An unlimited listener pays one load.
+    #[inline]
+    pub(crate) fn claim(&self) -> bool {
+        let left = self.left.load(Ordering::Acquire);
+        left == UNLIMITED || (left != 0 && self.claim_limited())
+    }
+
+    #[cold]
+    fn claim_limited(&self) -> bool {
+        let one_less = |left| match left {
+            0 => None,
+            UNLIMITED => Some(UNLIMITED),
+            left => Some(left - 1),
+        };
+        self.left.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_less).is_ok()
+    }
+
+    /// Leaves nothing to claim; tells whether this was what ended it.
+    pub(crate) fn end(&self) -> bool {
+        self.left.swap(0, Ordering::AcqRel) != 0
+    }
+
+    /// Tells whether nothing is left.
+    pub(crate) fn is_spent(&self) -> bool {
+        self.left.load(Ordering::Acquire) == 0
+    }
+
+    /// The same number of calls, to be claimed separately (E16).
+    pub(crate) fn fork(&self) -> Self {
+        Self { left: AtomicUsize::new(self.left.load(Ordering::Acquire)) }
+    }
+}

@@ -1,0 +1,92 @@
+//! Context: a JSON map that every event of an emitter carries (E3, R9).
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+/// The key that the runtime sets on its own events, and that nobody else may set (R3).
+pub(crate) const RESERVED: &str = "internal";
+
+/// A shared, immutable JSON map; cheap to clone.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Context(Option<Arc<Map<String, Value>>>);
+
+impl Context {
+    /// An empty context.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self(None)
+    }
+
+    /// The value of a key.
+    #[must_use]
+    pub fn get(&self, key: &str) -> Option<&Value> {
+        self.0.as_deref()?.get(key)
+    }
+
+    /// Tells whether there is nothing in it.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.as_deref().is_none_or(Map::is_empty)
+    }
+
+    /// Every key with its value, in the order of the map.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Value)> {
+        self.0.as_deref().into_iter().flatten().map(|(key, value)| (key.as_str(), value))
+    }
+
+    /// This context with one key set.
+    #[must_use]
+    pub fn with(self, key: impl Into<String>, value: impl Into<Value>) -> Self {
+        let mut map = self.0.map(Arc::unwrap_or_clone).unwrap_or_default();
+        map.insert(key.into(), value.into());
+        Self(Some(Arc::new(map)))
+    }
+
+    /// This context with the keys of `other` laid over it: `other` wins.
+    #[must_use]
+    pub fn merged(&self, other: &Self) -> Self {
+        match (&self.0, &other.0) {
+            (_, None) => self.clone(),
+            (None, _) => other.clone(),
+            (Some(below), Some(above)) => {
+                let mut map = Map::clone(below);
+                map.extend(above.iter().map(|(key, value)| (key.clone(), value.clone())));
+                Self(Some(Arc::new(map)))
+            }
+        }
+    }
+
+    /// Tells whether the key that belongs to the runtime is set.
+    pub(crate) fn sets_reserved(&self) -> bool {
+        self.get(RESERVED).is_some()
+    }
+}
+
+impl From<Map<String, Value>> for Context {
+    fn from(map: Map<String, Value>) -> Self {
+        Self((!map.is_empty()).then(|| Arc::new(map)))
+    }
+}
+
+impl<K: Into<String>, V: Into<Value>> FromIterator<(K, V)> for Context {
+    fn from_iter<I: IntoIterator<Item = (K, V)>>(pairs: I) -> Self {
+        pairs.into_iter().map(|(key, value)| (key.into(), value.into())).collect::<Map<_, _>>().into()
+    }
+}
+
+impl Serialize for Context {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match &self.0 {
+            Some(map) => map.serialize(serializer),
+            None => Map::new().serialize(serializer),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Context {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Map::deserialize(deserializer).map(Self::from)
+    }
+}

@@ -1,0 +1,71 @@
+//! Events that an emitter declares, and the checks against them (E7).
+
+use std::any::TypeId;
+
+use crate::error::EmitErrorKind;
+use crate::event::HeardType;
+use crate::matcher::Kind;
+use crate::{EmitError, Emitter, ListenError, Matcher};
+
+/// Names with their payload types.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Declared(Vec<(String, HeardType)>);
+
+impl Declared {
+    pub(crate) fn add(&mut self, name: String, payload: HeardType) {
+        self.0.push((name, payload));
+    }
+
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(|(name, _)| name.as_str())
+    }
+
+    fn get(&self, name: &str) -> Option<HeardType> {
+        self.0.iter().find(|(declared, _)| declared == name).map(|(_, payload)| *payload)
+    }
+
+    fn list(&self) -> String {
+        self.names().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
+    }
+
+    /// Refuses to emit what is not declared. Events of a sub-namespace are not this emitter's to declare.
+    pub(crate) fn check_emit(&self, name: &str, payload: TypeId, carried: &'static str) -> Result<(), EmitError> {
+        match self.get(name) {
+            _ if name.contains('.') => Ok(()),
+            Some(declared) if declared.id == payload => Ok(()),
+            Some(declared) => {
+                Err(EmitErrorKind::DeclaredType { name: name.to_owned(), declared: declared.name, carried }.into())
+            }
+            None => Err(EmitErrorKind::Undeclared { name: name.to_owned(), declared: self.list() }.into()),
+        }
+    }
+
+    /// Refuses a listener under an exact name that would never fire.
+    pub(crate) fn check_listener(
+        &self,
+        emitter: &Emitter,
+        matcher: &Matcher,
+        heard: Option<HeardType>,
+    ) -> Result<(), ListenError> {
+        let Some(name) = own_name(emitter, matcher) else { return Ok(()) };
+        match (self.get(name), heard) {
+            (Some(declared), Some(heard)) if declared.id != heard.id => {
+                Err(ListenError::DeclaredType { name: name.to_owned(), declared: declared.name, heard: heard.name })
+            }
+            (Some(_), _) => Ok(()),
+            (None, _) => Err(ListenError::Undeclared { name: name.to_owned(), declared: self.list() }),
+        }
+    }
+}
+
+/// The name of the own event that a matcher names exactly, if it does.
+fn own_name<'m>(emitter: &Emitter, matcher: &'m Matcher) -> Option<&'m str> {
+    match &matcher.0 {
+        Kind::Name { text, .. } => Some(text),
+        Kind::Path(path) => {
+            let rest = path.strip_prefix(emitter.namespace())?;
+            rest.strip_prefix('.').filter(|name| !name.contains('.'))
+        }
+        _ => None,
+    }
+}

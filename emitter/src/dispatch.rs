@@ -1,0 +1,286 @@
+//! Calling the listeners of a route: the only place that runs user code, and awaits it.
+//!
+//! 1. Those that may change the event run first, one after the other, all the way up; then those that observe (E5).
+//! 2. Sync listeners are called where they stand. The first that has to be awaited moves the rest into a future.
+//! 3. A failure of one that may change ends the changing; observers still hear the event (E11).
+//! 4. No lock is held here.
+
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::task::Poll;
+
+use futures_core::future::BoxFuture;
+use futures_util::FutureExt;
+use futures_util::stream::{FuturesUnordered, StreamExt};
+
+use crate::error::{EmitErrorKind, panic_message};
+use crate::listener::{Answer, Call, Fault, Later, Listener, OnError, Role};
+use crate::route::{Cursor, Route};
+use crate::{AnyEvent, BoxError, EmitError, Emitter, EventMeta};
+
+/// One event under way.
+pub(crate) struct Dispatch<'a> {
+    pub(crate) event: &'a mut dyn AnyEvent,
+    pub(crate) meta: EventMeta<'a>,
+    pub(crate) route: Route,
+    pub(crate) progress: Progress,
+}
+
+/// How far it has come.
+#[derive(Default)]
+pub(crate) struct Progress {
+    changed: bool,
+    cursor: Cursor,
+    failed: Option<EmitError>,
+}
+
+/// What a stretch of sync listeners ends with.
+enum Halt<'r> {
+    End,
+    /// The next listener has to be awaited.
+    Await,
+    Fault(&'r Arc<Listener>, Fault),
+}
+
+impl Progress {
+    /// The changing is over, whoever has not been asked.
+    fn observe(&mut self) {
+        self.changed = true;
+        self.cursor = Cursor::default();
+    }
+
+    /// Takes a failure in: it fails the emit, or is logged and counted (E11).
+    fn judge(&mut self, listener: &Listener, fault: Fault, event: &dyn AnyEvent, meta: &EventMeta<'_>) {
+        match listener.on_error {
+            OnError::Propagate => {
+                let error = explain(listener, fault, event, meta);
+                self.failed.get_or_insert(error);
+                if !self.changed {
+                    self.observe();
+                }
+            }
+            OnError::Isolate => isolate(listener, &explain(listener, fault, event, meta)),
+        }
+    }
+
+    fn result(&mut self) -> Result<(), EmitError> {
+        self.failed.take().map_or(Ok(()), Err)
+    }
+}
+
+impl<'a> Dispatch<'a> {
+    /// Calls listeners until one has to be awaited; gives the result if none has.
+    #[inline]
+    pub(crate) fn advance(&mut self) -> Option<Result<(), EmitError>> {
+        let Self { event, meta, route, progress } = self;
+        while !progress.changed {
+            match change_stretch(route, &mut progress.cursor, &mut **event, meta) {
+                Halt::End => progress.observe(),
+                Halt::Await => return None,
+                Halt::Fault(listener, fault) => progress.judge(listener, fault, &**event, meta),
+            }
+        }
+        loop {
+            match observe_stretch(route, &mut progress.cursor, &**event, meta) {
+                Halt::End => return Some(progress.result()),
+                Halt::Await => return None,
+                Halt::Fault(listener, fault) => progress.judge(listener, fault, &**event, meta),
+            }
+        }
+    }
+
+    /// Calls and awaits the rest.
+    pub(crate) fn rest(self) -> BoxFuture<'a, Result<(), EmitError>> {
+        self.meta.stamp();
+        Box::pin(async move {
+            let Self { event, meta, route, mut progress } = self;
+            change(&mut *event, &meta, &route, &mut progress).await;
+            observe(&*event, &meta, &route, &mut progress).await;
+            progress.result()
+        })
+    }
+}
+
+async fn change(event: &mut dyn AnyEvent, meta: &EventMeta<'_>, route: &Route, progress: &mut Progress) {
+    while !progress.changed {
+        let (listener, fault) = match change_stretch(route, &mut progress.cursor, event, meta) {
+            Halt::End => return progress.observe(),
+            Halt::Fault(listener, fault) => (listener, fault),
+            Halt::Await => {
+                let Some(listener) = route.next(Role::Change, &mut progress.cursor) else { continue };
+                match await_change(listener, event, meta).await {
+                    Ok(()) => continue,
+                    Err(fault) => (listener, fault),
+                }
+            }
+        };
+        progress.judge(listener, fault, event, meta);
+    }
+}
+
+async fn await_change(listener: &Listener, event: &mut dyn AnyEvent, meta: &EventMeta<'_>) -> Answer {
+    let answer = match &listener.call {
+        Call::ChangeAsync(call) if listener.claims.claim() => contained(|| call(event, meta)).await,
+        _ => Ok(()),
+    };
+    listener.leave_if_spent();
+    answer
+}
+
+async fn observe(event: &dyn AnyEvent, meta: &EventMeta<'_>, route: &Route, progress: &mut Progress) {
+    let mut pending = FuturesUnordered::new();
+    loop {
+        let (listener, fault) = match observe_stretch(route, &mut progress.cursor, event, meta) {
+            Halt::End => break,
+            Halt::Fault(listener, fault) => (listener, fault),
+            Halt::Await => {
+                let Some(listener) = route.next(Role::Observe, &mut progress.cursor) else { continue };
+                let mut answer = Box::pin(await_observe(listener, event, meta));
+                // Started now, in order; awaited together with the others.
+                match std::future::poll_fn(|cx| Poll::Ready(answer.as_mut().poll(cx))).await {
+                    Poll::Ready(Ok(())) => continue,
+                    Poll::Ready(Err(fault)) => (listener, fault),
+                    Poll::Pending => {
+                        pending.push(async move { (listener, answer.await) });
+                        continue;
+                    }
+                }
+            }
+        };
+        progress.judge(listener, fault, event, meta);
+    }
+    while let Some((listener, answer)) = pending.next().await {
+        if let Err(fault) = answer {
+            progress.judge(listener, fault, event, meta);
+        }
+    }
+}
+
+async fn await_observe(listener: &Listener, event: &dyn AnyEvent, meta: &EventMeta<'_>) -> Answer {
+    let answer = match &listener.call {
+        Call::ObserveAsync(call) | Call::TryObserve { later: call, .. } if listener.claims.claim() => {
+            contained(|| call(event, meta)).await
+        }
+        _ => Ok(()),
+    };
+    listener.leave_if_spent();
+    answer
+}
+
+/// Makes and awaits a listener's future; its panics are answers.
+async fn contained<'f>(make: impl FnOnce() -> Later<'f>) -> Answer {
+    let made = catch_unwind(AssertUnwindSafe(make)).map_err(|panic| Fault::Panic(panic_message(&*panic)))?;
+    let future = made.ok_or(Fault::Mismatch)?;
+    match AssertUnwindSafe(future).catch_unwind().await {
+        Ok(result) => result.map_err(Fault::Error),
+        Err(panic) => Err(Fault::Panic(panic_message(&*panic))),
+    }
+}
+
+#[inline]
+fn change_stretch<'r>(
+    route: &'r Route,
+    cursor: &mut Cursor,
+    event: &mut dyn AnyEvent,
+    meta: &EventMeta<'_>,
+) -> Halt<'r> {
+    stretch(route, Role::Change, cursor, meta, |listener| match &listener.call {
+        Call::Change(call) => Some(call(event, meta)),
+        _ => None,
+    })
+}
+
+#[inline]
+fn observe_stretch<'r>(route: &'r Route, cursor: &mut Cursor, event: &dyn AnyEvent, meta: &EventMeta<'_>) -> Halt<'r> {
+    stretch(route, Role::Observe, cursor, meta, |listener| match &listener.call {
+        Call::Observe(call) => Some(call(event, meta)),
+        Call::TryObserve { now, .. } => now(event, meta).then_some(Ok(())),
+        _ => None,
+    })
+}
+
+/// Calls one listener after the other until one fails or has to be awaited.
+///
+/// One `catch_unwind` serves the whole stretch; the cursor says whose panic it was.
+#[inline]
+fn stretch<'r>(
+    route: &'r Route,
+    role: Role,
+    cursor: &mut Cursor,
+    meta: &EventMeta<'_>,
+    mut call: impl FnMut(&Listener) -> Option<Answer>,
+) -> Halt<'r> {
+    let called = Cell::new(None);
+    let run = AssertUnwindSafe(|| {
+        loop {
+            let before = *cursor;
+            let Some(listener) = route.next(role, cursor) else { return Halt::End };
+            called.set(Some(listener));
+            if !listener.matcher.says(meta) {
+                continue;
+            }
+            // One that is awaited is claimed where it is awaited.
+            if listener.call.is_sync() && !listener.claims.claim() {
+                continue;
+            }
+            match call(listener) {
+                Some(Ok(())) => listener.leave_if_spent(),
+                Some(Err(fault)) => return Halt::Fault(listener, fault),
+                None => {
+                    *cursor = before;
+                    return Halt::Await;
+                }
+            }
+        }
+    });
+    let halt = catch_unwind(run).unwrap_or_else(|panic| match called.get() {
+        Some(listener) => Halt::Fault(listener, Fault::Panic(panic_message(&*panic))),
+        None => Halt::End,
+    });
+    if let Halt::Fault(listener, _) = &halt {
+        listener.leave_if_spent();
+    }
+    halt
+}
+
+impl Listener {
+    /// One that has had its last call goes (E8).
+    #[inline]
+    fn leave_if_spent(&self) {
+        if self.claims.is_spent() {
+            self.leave();
+        }
+    }
+}
+
+/// Says what went wrong, once: the error of an emit inside a listener passes unchanged (E11, R10).
+fn explain(listener: &Listener, fault: Fault, event: &dyn AnyEvent, meta: &EventMeta<'_>) -> EmitError {
+    let (path, at) = (meta.path().to_owned(), listener.at);
+    match fault {
+        Fault::Error(source) => wrap(source, path, at),
+        Fault::Panic(message) => EmitErrorKind::Panicked { path, at, message }.into(),
+        Fault::Mismatch => EmitErrorKind::TypeMismatch {
+            path,
+            at,
+            carried: event.type_name(),
+            heard: listener.heard.map_or("any", |heard| heard.name),
+        }
+        .into(),
+    }
+}
+
+fn wrap(source: BoxError, path: String, at: &'static std::panic::Location<'static>) -> EmitError {
+    match source.downcast::<EmitError>() {
+        Ok(error) => *error,
+        Err(source) => EmitErrorKind::Listener { path, at, source }.into(),
+    }
+}
+
+fn isolate(listener: &Listener, error: &EmitError) {
+    let cause = std::error::Error::source(error).map(tracing::field::display);
+    tracing::warn!(error = %error, cause, "a listener's failure was isolated");
+    if let Some(registry) = listener.home.upgrade().map(Emitter::from).as_ref().and_then(Emitter::registry) {
+        registry.count_isolated();
+    }
+}

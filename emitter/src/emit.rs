@@ -1,0 +1,220 @@
+//! Emitting: from a name and a payload to a dispatch.
+
+use std::any::{TypeId, type_name};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context as TaskContext, Poll};
+
+use futures_core::future::BoxFuture;
+use serde::Serialize;
+
+use crate::dispatch::{Dispatch, Progress};
+use crate::error::EmitErrorKind;
+use crate::name::NameRef;
+use crate::route::Route;
+use crate::{AnyEvent, AsName, EmitError, Emitter, Event, EventMeta, Facet, Scope};
+
+/// A payload type, by identity and name.
+#[derive(Clone, Copy)]
+struct Carried {
+    id: TypeId,
+    name: &'static str,
+}
+
+impl Carried {
+    fn of<P: 'static>() -> Self {
+        Self { id: TypeId::of::<P>(), name: type_name::<P>() }
+    }
+}
+
+impl Emitter {
+    /// Emits an event: own listeners hear it first, then those above, the root last; all that may change it before
+    /// all that observe it.
+    ///
+    /// Nobody listening costs a few loads.
+    ///
+    /// # Errors
+    ///
+    /// If the name is not valid or not declared, or a listener fails whose failure is not isolated. What listeners
+    /// have changed until then stays changed.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops the listener that is being awaited and calls no further one.
+    #[inline]
+    pub async fn emit<P: Serialize + Send + Sync + 'static>(
+        &self,
+        name: impl AsName,
+        payload: &mut P,
+    ) -> Result<(), EmitError> {
+        match self.start(name.as_name(), payload, Carried::of::<P>(), None)? {
+            None => Ok(()),
+            Some(rest) => rest.await,
+        }
+    }
+
+    /// Emits a payload under the name that its type carries.
+    ///
+    /// # Errors
+    ///
+    /// As [`emit`](Self::emit).
+    pub async fn emit_event<E: Event>(&self, payload: &mut E) -> Result<(), EmitError> {
+        self.emit(E::NAME, payload).await
+    }
+
+    /// Emits an event with a facet, which listeners find in its meta.
+    ///
+    /// # Errors
+    ///
+    /// As [`emit`](Self::emit).
+    pub async fn emit_with<P: Serialize + Send + Sync + 'static>(
+        &self,
+        name: impl AsName,
+        payload: &mut P,
+        facet: &Facet,
+    ) -> Result<(), EmitError> {
+        match self.start(name.as_name(), payload, Carried::of::<P>(), Some(facet))? {
+            None => Ok(()),
+            Some(rest) => rest.await,
+        }
+    }
+
+    /// Emits where nothing can be awaited (E17).
+    ///
+    /// # Errors
+    ///
+    /// If an async listener would hear the event: then nobody has heard it. Otherwise as [`emit`](Self::emit).
+    pub fn emit_now<P: Serialize + Send + Sync + 'static>(
+        &self,
+        name: impl AsName,
+        payload: &mut P,
+    ) -> Result<(), EmitError> {
+        self.now(name.as_name(), payload, Carried::of::<P>(), None)
+    }
+
+    /// Emits a payload under the name that its type carries, where nothing can be awaited.
+    ///
+    /// # Errors
+    ///
+    /// As [`emit_now`](Self::emit_now).
+    pub fn emit_event_now<E: Event>(&self, payload: &mut E) -> Result<(), EmitError> {
+        self.emit_now(E::NAME, payload)
+    }
+
+    /// Emits an event with a facet, where nothing can be awaited.
+    ///
+    /// # Errors
+    ///
+    /// As [`emit_now`](Self::emit_now).
+    pub fn emit_now_with<P: Serialize + Send + Sync + 'static>(
+        &self,
+        name: impl AsName,
+        payload: &mut P,
+        facet: &Facet,
+    ) -> Result<(), EmitError> {
+        self.now(name.as_name(), payload, Carried::of::<P>(), Some(facet))
+    }
+
+    /// Tells whether anybody listens here or above, to whatever it may be. If not, an emit does nothing.
+    #[must_use]
+    pub fn is_heard(&self) -> bool {
+        !self.is_quiet()
+    }
+
+    /// Calls listeners until one has to be awaited; gives what is left to do then.
+    #[inline]
+    fn start<'a>(
+        &'a self,
+        name: NameRef<'a>,
+        event: &'a mut dyn AnyEvent,
+        carried: Carried,
+        facet: Option<&'a Facet>,
+    ) -> Result<Option<BoxFuture<'a, Result<(), EmitError>>>, EmitError> {
+        self.check(name, carried)?;
+        if self.is_quiet() {
+            return Ok(None);
+        }
+        self.start_loud(name, event, carried, facet)
+    }
+
+    #[inline(never)]
+    fn start_loud<'a>(
+        &'a self,
+        name: NameRef<'a>,
+        event: &'a mut dyn AnyEvent,
+        carried: Carried,
+        facet: Option<&'a Facet>,
+    ) -> Result<Option<BoxFuture<'a, Result<(), EmitError>>>, EmitError> {
+        let meta = EventMeta::new(self, name, carried.name, facet);
+        let route = Route::of(&meta, carried.id);
+        if route.is_empty() {
+            return Ok(None);
+        }
+        let mut dispatch = Dispatch { event, meta, route, progress: Progress::default() };
+        let scope = self.scope();
+        match within(scope.as_deref(), || dispatch.advance()) {
+            Some(result) => result.map(|()| None),
+            None => Ok(Some(scoped(scope, dispatch.rest()))),
+        }
+    }
+
+    fn now(
+        &self,
+        name: NameRef<'_>,
+        event: &mut dyn AnyEvent,
+        carried: Carried,
+        facet: Option<&Facet>,
+    ) -> Result<(), EmitError> {
+        self.check(name, carried)?;
+        if self.is_quiet() {
+            return Ok(());
+        }
+        let meta = EventMeta::new(self, name, carried.name, facet);
+        let route = Route::of(&meta, carried.id);
+        if let Some(listener) = route.first_async(&meta) {
+            return Err(EmitErrorKind::WouldAwait { path: meta.path().to_owned(), at: listener.at }.into());
+        }
+        let mut dispatch = Dispatch { event, meta, route, progress: Progress::default() };
+        within(self.scope().as_deref(), || dispatch.advance()).unwrap_or(Ok(()))
+    }
+
+    #[inline]
+    fn check(&self, name: NameRef<'_>, carried: Carried) -> Result<(), EmitError> {
+        name.check()?;
+        match self.declared() {
+            None => Ok(()),
+            Some(declared) => declared.check_emit(name.as_str(), carried.id, carried.name),
+        }
+    }
+}
+
+/// Calls inside a run's scope, where there is one.
+#[inline]
+fn within<R>(scope: Option<&dyn Scope>, mut f: impl FnMut() -> R) -> R {
+    let Some(scope) = scope else { return f() };
+    let mut result = None;
+    scope.within(&mut || result = Some(f()));
+    result.unwrap_or_else(f)
+}
+
+fn scoped<'a, R: 'a>(scope: Option<Arc<dyn Scope>>, future: BoxFuture<'a, R>) -> BoxFuture<'a, R> {
+    match scope {
+        None => future,
+        Some(scope) => Box::pin(Scoped { scope, future }),
+    }
+}
+
+/// A future that is polled inside a run's scope.
+struct Scoped<'a, R> {
+    scope: Arc<dyn Scope>,
+    future: BoxFuture<'a, R>,
+}
+
+impl<R> Future for Scoped<'_, R> {
+    type Output = R;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<R> {
+        let Self { scope, future } = self.get_mut();
+        within(Some(&**scope), || future.as_mut().poll(cx))
+    }
+}

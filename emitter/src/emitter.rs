@@ -1,0 +1,390 @@
+//! The tree: emitters, what they inherit, and what is above them (E1, E3).
+
+use std::fmt;
+use std::sync::{Arc, OnceLock, Weak};
+
+use parking_lot::Mutex;
+use uuid::Uuid;
+
+use crate::context::RESERVED;
+use crate::declared::Declared;
+use crate::name::{check, fingerprint};
+use crate::registry::Registry;
+use crate::{AsName, BuildError, Context, Creator, EmitterBuilder, NameError, Namespace, Scope, Trace, id};
+
+/// A place where events are emitted and listened to; cheap to clone.
+///
+/// Emitters form a tree. What is emitted on one is heard by it first, then by its parent, and so on up to the
+/// root. Two handles are equal when they are of the same emitter.
+///
+/// A child holds its parent; a parent holds nothing of its children. An emitter is gone with its last handle, and
+/// with it its listeners.
+#[derive(Clone)]
+pub struct Emitter(Arc<Inner>);
+
+pub(crate) struct Inner {
+    pub(crate) parent: Option<Emitter>,
+    pub(crate) run: Option<RunLink>,
+    /// Made with the first listener.
+    pub(crate) registry: OnceLock<Box<Registry>>,
+    pub(crate) namespace: Arc<str>,
+    pub(crate) namespace_hash: u64,
+    pub(crate) context: Mutex<Context>,
+    /// What was given to this emitter itself; else what is above it decides.
+    pub(crate) group_id: Option<Arc<str>>,
+    pub(crate) creator: Option<Creator>,
+    pub(crate) trace: Option<Arc<Trace>>,
+    pub(crate) declared: Option<Arc<Declared>>,
+}
+
+/// What makes an emitter a run's.
+pub(crate) struct RunLink {
+    /// The emitter of the run in which this one was started.
+    pub(crate) parent: Option<Emitter>,
+    pub(crate) id: OnceLock<Uuid>,
+    pub(crate) scope: Option<Weak<dyn Scope>>,
+}
+
+impl Emitter {
+    /// The process's root emitter.
+    #[must_use]
+    pub fn root() -> Self {
+        static ROOT: OnceLock<Emitter> = OnceLock::new();
+        ROOT.get_or_init(Self::new).clone()
+    }
+
+    /// The root of an isolated tree.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::from_inner(Inner::top())
+    }
+
+    /// Builds the root of an isolated tree, with context, creator, group id, trace or declared events.
+    pub fn builder() -> EmitterBuilder {
+        EmitterBuilder::new(None)
+    }
+
+    /// Makes a child. Takes one dotted name or several segments: `"backend.chat"`, `["backend", "chat"]`.
+    ///
+    /// # Errors
+    ///
+    /// If the name is not valid.
+    pub fn child(&self, namespace: impl IntoNamespace) -> Result<Self, NameError> {
+        let namespace = namespace.into_namespace();
+        check(&namespace)?;
+        Ok(self.child_unchecked(&namespace))
+    }
+
+    /// Makes a child of a namespace that was checked in a `const`.
+    #[must_use]
+    pub fn child_of(&self, namespace: Namespace) -> Self {
+        self.child_unchecked(namespace.as_str())
+    }
+
+    /// A separate emitter with the same place and properties, but without listeners (E16).
+    pub(crate) fn twin(&self) -> Self {
+        let (from, mut twin) = (&self.0, Inner::top());
+        twin.parent.clone_from(&from.parent);
+        twin.namespace = Arc::clone(&from.namespace);
+        twin.namespace_hash = from.namespace_hash;
+        twin.context = Mutex::new(self.context());
+        twin.group_id.clone_from(&from.group_id);
+        twin.creator.clone_from(&from.creator);
+        twin.trace.clone_from(&from.trace);
+        twin.declared.clone_from(&from.declared);
+        Self::from_inner(twin)
+    }
+
+    fn child_unchecked(&self, namespace: &str) -> Self {
+        let mut inner = Inner::below(self, namespace);
+        inner.context = Mutex::new(self.context());
+        Self::from_inner(inner)
+    }
+
+    /// Builds a child with a context, creator, group id, trace or declared events of its own.
+    pub fn child_builder(&self, namespace: impl IntoNamespace) -> EmitterBuilder {
+        EmitterBuilder::new(Some((self.clone(), namespace.into_namespace())))
+    }
+
+    pub(crate) fn from_inner(inner: Inner) -> Self {
+        Self(Arc::new(inner))
+    }
+
+    /// The names of the emitters from the root down to this one, joined by dots. Empty for a root.
+    #[must_use]
+    pub fn namespace(&self) -> &str {
+        &self.0.namespace
+    }
+
+    /// The path that an event of that name would have here.
+    ///
+    /// # Errors
+    ///
+    /// If the name is not valid.
+    pub fn path_of(&self, name: impl AsName) -> Result<String, NameError> {
+        let name = name.as_name();
+        name.check()?;
+        Ok(self.join(name.as_str()))
+    }
+
+    /// The emitter above it in the tree.
+    #[must_use]
+    pub fn parent(&self) -> Option<&Self> {
+        self.0.parent.as_ref()
+    }
+
+    /// Who emits here, as given to this emitter or to the nearest above it.
+    #[must_use]
+    pub fn creator(&self) -> Option<&Creator> {
+        self.upwards().find_map(|emitter| emitter.0.creator.as_ref())
+    }
+
+    /// What every event emitted here carries.
+    #[must_use]
+    pub fn context(&self) -> Context {
+        self.0.context.lock().clone()
+    }
+
+    /// Sets a key of the context, for later events and for children and runs made later.
+    ///
+    /// # Errors
+    ///
+    /// If the key is the one that belongs to the runtime, `internal`.
+    pub fn set_context(&self, key: impl Into<String>, value: impl Into<serde_json::Value>) -> Result<(), BuildError> {
+        let (key, value) = (key.into(), value.into());
+        if key == RESERVED {
+            return Err(BuildError::ReservedKey(RESERVED));
+        }
+        let mut context = self.0.context.lock();
+        *context = std::mem::take(&mut *context).with(key, value);
+        Ok(())
+    }
+
+    /// The group it belongs to, as given to it, to the run that its run was started in, or to what is above it.
+    #[must_use]
+    pub fn group_id(&self) -> Option<&str> {
+        self.upwards().find_map(|emitter| {
+            let own = emitter.0.group_id.as_deref();
+            own.or_else(|| emitter.run_parent().and_then(Self::group_id))
+        })
+    }
+
+    /// The run that events emitted here happen in: the run it belongs to, or what was given to it or above it.
+    #[must_use]
+    pub fn trace(&self) -> Option<Trace> {
+        self.upwards().find_map(|emitter| match &emitter.0.run {
+            Some(run) => Some(run.trace(emitter.parent())),
+            None => emitter.0.trace.as_deref().copied(),
+        })
+    }
+
+    /// This emitter and those above it in the tree.
+    fn upwards(&self) -> impl Iterator<Item = &Self> {
+        std::iter::successors(Some(self), |emitter| emitter.parent())
+    }
+
+    pub(crate) fn inner(&self) -> &Inner {
+        &self.0
+    }
+
+    pub(crate) fn downgrade(&self) -> Weak<Inner> {
+        Arc::downgrade(&self.0)
+    }
+
+    pub(crate) fn shared_namespace(&self) -> &Arc<str> {
+        &self.0.namespace
+    }
+
+    pub(crate) fn namespace_hash(&self) -> u64 {
+        self.0.namespace_hash
+    }
+
+    /// Namespace and name, joined by a dot.
+    pub(crate) fn join(&self, name: &str) -> String {
+        join(self.namespace(), name)
+    }
+
+    /// Whether namespace and name, joined, are that path.
+    pub(crate) fn joins_to(&self, name: &str, path: &str) -> bool {
+        let rest = path.strip_suffix(name);
+        match (self.namespace(), rest) {
+            ("", Some("")) => true,
+            (namespace, Some(rest)) => rest.strip_suffix('.') == Some(namespace) && !namespace.is_empty(),
+            (_, None) => false,
+        }
+    }
+
+    /// The listeners registered here; none if there never were any.
+    #[inline]
+    pub(crate) fn registry(&self) -> Option<&Registry> {
+        self.0.registry.get().map(|registry| &**registry)
+    }
+
+    pub(crate) fn make_registry(&self) -> &Registry {
+        self.0.registry.get_or_init(|| Box::new(Registry::new()))
+    }
+
+    /// The nearest run's emitter from here up the tree.
+    #[inline]
+    pub(crate) fn run(&self) -> Option<&Self> {
+        self.upwards().find(|emitter| emitter.0.run.is_some())
+    }
+
+    /// The emitter of the run in which this run was started.
+    #[inline]
+    pub(crate) fn run_parent(&self) -> Option<&Self> {
+        self.0.run.as_ref()?.parent.as_ref()
+    }
+
+    #[inline]
+    pub(crate) fn is_run_of(&self, instance: &Self) -> bool {
+        self.0.run.is_some() && self.parent() == Some(instance)
+    }
+
+    /// What makes `RunContext::current()` right in listeners of its run's events (R9).
+    pub(crate) fn scope(&self) -> Option<Arc<dyn Scope>> {
+        self.run()?.0.run.as_ref()?.scope.as_ref()?.upgrade()
+    }
+
+    pub(crate) fn declared(&self) -> Option<&Declared> {
+        let declares = if self.0.run.is_some() { self.parent()? } else { self };
+        declares.0.declared.as_deref()
+    }
+}
+
+impl Inner {
+    pub(crate) fn top() -> Self {
+        Self {
+            parent: None,
+            run: None,
+            registry: OnceLock::new(),
+            namespace: Arc::default(),
+            namespace_hash: 0,
+            context: Mutex::new(Context::new()),
+            group_id: None,
+            creator: None,
+            trace: None,
+            declared: None,
+        }
+    }
+
+    /// An emitter below another. Its context is still empty.
+    pub(crate) fn below(parent: &Emitter, namespace: &str) -> Self {
+        let (namespace, mut inner) = (join(parent.namespace(), namespace), Self::top());
+        inner.parent = Some(parent.clone());
+        inner.namespace_hash = fingerprint(namespace.as_bytes());
+        inner.namespace = namespace.into();
+        inner
+    }
+}
+
+fn join(namespace: &str, name: &str) -> String {
+    if namespace.is_empty() { name.to_owned() } else { [namespace, ".", name].concat() }
+}
+
+impl RunLink {
+    fn trace(&self, instance: Option<&Emitter>) -> Trace {
+        let run_id = *self.id.get_or_init(id::new_id);
+        let parent = self.parent.as_ref().or(instance).and_then(Emitter::trace);
+        Trace {
+            id: parent.map_or(run_id, |parent| parent.id),
+            run_id,
+            parent_run_id: parent.map(|parent| parent.run_id),
+        }
+    }
+}
+
+/// A chain of a million emitters is taken down link by link, not by recursion.
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let mut next = links(self);
+        while let Some(emitter) = next.pop() {
+            if let Some(mut inner) = Arc::into_inner(emitter.0) {
+                next.append(&mut links(&mut inner));
+            }
+        }
+    }
+}
+
+fn links(inner: &mut Inner) -> Vec<Emitter> {
+    let run = inner.run.as_mut().and_then(|run| run.parent.take());
+    inner.parent.take().into_iter().chain(run).collect()
+}
+
+impl Default for Emitter {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl From<Arc<Inner>> for Emitter {
+    fn from(inner: Arc<Inner>) -> Self {
+        Self(inner)
+    }
+}
+
+impl PartialEq for Emitter {
+    #[inline]
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for Emitter {}
+
+impl std::hash::Hash for Emitter {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        Arc::as_ptr(&self.0).hash(state);
+    }
+}
+
+impl fmt::Debug for Emitter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Emitter")
+            .field("namespace", &self.namespace())
+            .field("listeners", &self.listener_count())
+            .finish_non_exhaustive()
+    }
+}
+
+/// What names a child: one dotted name, or several segments.
+pub trait IntoNamespace {
+    /// The dotted name; it is checked where it is used.
+    fn into_namespace(self) -> String;
+}
+
+impl IntoNamespace for &str {
+    fn into_namespace(self) -> String {
+        self.to_owned()
+    }
+}
+
+impl IntoNamespace for String {
+    fn into_namespace(self) -> String {
+        self
+    }
+}
+
+impl IntoNamespace for &String {
+    fn into_namespace(self) -> String {
+        self.clone()
+    }
+}
+
+impl IntoNamespace for Namespace {
+    fn into_namespace(self) -> String {
+        self.as_str().to_owned()
+    }
+}
+
+impl<S: AsRef<str>, const N: usize> IntoNamespace for [S; N] {
+    fn into_namespace(self) -> String {
+        self.as_slice().into_namespace()
+    }
+}
+
+impl<S: AsRef<str>> IntoNamespace for &[S] {
+    fn into_namespace(self) -> String {
+        self.iter().map(AsRef::as_ref).collect::<Vec<_>>().join(".")
+    }
+}

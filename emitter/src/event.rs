@@ -1,0 +1,176 @@
+//! Payloads: what an event carries (E7).
+
+use std::any::{Any, TypeId, type_name};
+use std::fmt;
+
+use serde::{Serialize, Serializer};
+use serde_json::Value;
+use serde_json::value::{RawValue, to_raw_value};
+
+use crate::EventName;
+
+/// A payload whose type is not known here: it can be looked at as JSON, or brought back to its type.
+///
+/// Every `Serialize + Send + Sync + 'static` type is one; nothing has to be implemented by hand.
+pub trait AnyEvent: Any + Send + Sync {
+    /// The payload as JSON. What cannot be serialised becomes a string that says why.
+    fn to_json(&self) -> Value;
+
+    /// The payload as JSON text, written straight from the type.
+    fn to_raw_json(&self) -> Box<RawValue>;
+
+    /// The name of the payload's type, as [`std::any::type_name`] gives it.
+    fn type_name(&self) -> &'static str;
+}
+
+impl<T: Serialize + Send + Sync + 'static> AnyEvent for T {
+    fn to_json(&self) -> Value {
+        serde_json::to_value(self).unwrap_or_else(|error| Value::String(marker::<T>(&error)))
+    }
+
+    fn to_raw_json(&self) -> Box<RawValue> {
+        to_raw_value(self)
+            .or_else(|error| to_raw_value(&marker::<T>(&error)))
+            .unwrap_or_else(|_| RawValue::NULL.to_owned())
+    }
+
+    fn type_name(&self) -> &'static str {
+        type_name::<T>()
+    }
+}
+
+fn marker<T>(error: &serde_json::Error) -> String {
+    format!("<{} cannot be serialised: {error}>", type_name::<T>())
+}
+
+impl dyn AnyEvent {
+    /// Tells whether the payload is a `T`.
+    #[must_use]
+    pub fn is<T: 'static>(&self) -> bool {
+        (self as &dyn Any).is::<T>()
+    }
+
+    /// The payload as a `T`, if it is one.
+    #[must_use]
+    pub fn downcast_ref<T: 'static>(&self) -> Option<&T> {
+        (self as &dyn Any).downcast_ref()
+    }
+
+    /// The payload as a `T`, to be changed, if it is one.
+    #[must_use]
+    pub fn downcast_mut<T: 'static>(&mut self) -> Option<&mut T> {
+        (self as &mut dyn Any).downcast_mut()
+    }
+}
+
+impl fmt::Debug for dyn AnyEvent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.type_name(), self.to_json())
+    }
+}
+
+/// A payload type that carries its name, so that emitting and listening need no string.
+///
+/// ```
+/// use emitree_emitter::{Emitter, Event, EventName};
+///
+/// #[derive(serde::Serialize)]
+/// struct FetchData { url: String }
+///
+/// impl Event for FetchData {
+///     const NAME: EventName = EventName::new("fetch_data");
+/// }
+///
+/// let emitter = Emitter::new();
+/// emitter.on_event(|data: &mut FetchData, _| data.url = "https://example.org".into())?;
+/// let mut data = FetchData { url: String::new() };
+/// emitter.emit_event_now(&mut data)?;
+/// assert_eq!(data.url, "https://example.org");
+/// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
+/// ```
+pub trait Event: Serialize + Send + Sync + 'static {
+    /// The name under which it is emitted.
+    const NAME: EventName;
+}
+
+/// What a listener takes: a payload type, or [`dyn AnyEvent`](AnyEvent) for any.
+///
+/// Implemented for every payload; there is nothing to implement by hand.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be the payload of an event",
+    label = "payloads are `Serialize + Send + Sync + 'static`",
+    note = "derive `serde::Serialize`, or wrap what cannot be serialised: `Opaque<{Self}>`"
+)]
+pub trait Hears {
+    /// The type heard; none for any type.
+    #[doc(hidden)]
+    fn heard() -> Option<HeardType>;
+    /// The event as what the listener takes, if it is that.
+    #[doc(hidden)]
+    fn of_mut(event: &mut dyn AnyEvent) -> Option<&mut Self>;
+    /// The same, shared.
+    #[doc(hidden)]
+    fn of_ref(event: &dyn AnyEvent) -> Option<&Self>;
+}
+
+/// A payload type, by identity and by name.
+#[derive(Clone, Copy, Debug)]
+#[doc(hidden)]
+pub struct HeardType {
+    pub(crate) id: TypeId,
+    pub(crate) name: &'static str,
+}
+
+impl HeardType {
+    pub(crate) fn of<T: 'static>() -> Self {
+        Self { id: TypeId::of::<T>(), name: type_name::<T>() }
+    }
+}
+
+impl<T: Serialize + Send + Sync + 'static> Hears for T {
+    fn heard() -> Option<HeardType> {
+        Some(HeardType::of::<T>())
+    }
+
+    fn of_mut(event: &mut dyn AnyEvent) -> Option<&mut Self> {
+        event.downcast_mut()
+    }
+
+    fn of_ref(event: &dyn AnyEvent) -> Option<&Self> {
+        event.downcast_ref()
+    }
+}
+
+impl Hears for dyn AnyEvent {
+    fn heard() -> Option<HeardType> {
+        None
+    }
+
+    fn of_mut(event: &mut dyn AnyEvent) -> Option<&mut Self> {
+        Some(event)
+    }
+
+    fn of_ref(event: &dyn AnyEvent) -> Option<&Self> {
+        Some(event)
+    }
+}
+
+/// Wraps a payload that cannot be serialised: in JSON it is a string that names its type.
+///
+/// ```
+/// use emitree_emitter::{AnyEvent, Opaque};
+///
+/// struct Connection;
+/// assert_eq!(Opaque(Connection).to_json().as_str().map(|s| s.ends_with("Connection>")), Some(true));
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Opaque<T>(
+    /// What is wrapped.
+    pub T,
+);
+
+impl<T> Serialize for Opaque<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&format_args!("<{}>", type_name::<T>()))
+    }
+}

@@ -1,0 +1,44 @@
+//! What an emit may attach to its event (E17).
+
+use std::any::Any;
+use std::fmt;
+
+/// Something that travels beside the payload: how a library on top gives payloads whose type listeners do not know
+/// a second face, without the emitter knowing it.
+///
+/// A facet is made of a *lens*: a static value, usually a struct of functions that take the event as
+/// `&dyn AnyEvent`. Listeners ask for it by type with [`EventMeta::facet`](crate::EventMeta::facet).
+#[derive(Clone, Copy)]
+pub struct Facet {
+    lens: &'static (dyn Any + Send + Sync),
+    internal: bool,
+}
+
+impl Facet {
+    /// A facet that shows a lens.
+    #[must_use]
+    pub const fn new(lens: &'static (dyn Any + Send + Sync)) -> Self {
+        Self { lens, internal: false }
+    }
+
+    /// Also marks the event by `internal: true` in its context, which users cannot set (R3).
+    #[must_use]
+    pub const fn internal(mut self) -> Self {
+        self.internal = true;
+        self
+    }
+
+    pub(crate) const fn is_internal(&self) -> bool {
+        self.internal
+    }
+
+    pub(crate) fn lens<L: Send + Sync + 'static>(&self) -> Option<&'static L> {
+        self.lens.downcast_ref()
+    }
+}
+
+impl fmt::Debug for Facet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Facet").field("internal", &self.internal).finish_non_exhaustive()
+    }
+}

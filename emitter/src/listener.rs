@@ -1,0 +1,139 @@
+//! A listener: what it hears, how it is called, and how its failures are judged.
+
+use std::panic::Location;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+use futures_core::future::BoxFuture;
+
+use crate::claim::Claims;
+use crate::emitter::Inner;
+use crate::event::HeardType;
+use crate::{AnyEvent, BoxError, EventMeta, Matcher};
+
+/// What becomes of a listener's error or panic (E11).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum OnError {
+    /// It fails the emit; nobody else may change the event.
+    Propagate,
+    /// It is logged and counted, and everything goes on.
+    Isolate,
+}
+
+/// Whether a listener may change the event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    Change,
+    Observe,
+}
+
+/// Why a call did not succeed.
+#[derive(Debug)]
+pub(crate) enum Fault {
+    Error(BoxError),
+    Mismatch,
+    Panic(String),
+}
+
+pub(crate) type Answer = Result<(), Fault>;
+pub(crate) type Later<'a> = Option<BoxFuture<'a, Result<(), BoxError>>>;
+
+type Change = dyn Fn(&mut dyn AnyEvent, &EventMeta<'_>) -> Answer + Send + Sync;
+type ChangeAsync = dyn for<'a> Fn(&'a mut dyn AnyEvent, &'a EventMeta<'a>) -> Later<'a> + Send + Sync;
+type Observe = dyn Fn(&dyn AnyEvent, &EventMeta<'_>) -> Answer + Send + Sync;
+type ObserveAsync = dyn for<'a> Fn(&'a dyn AnyEvent, &'a EventMeta<'a>) -> Later<'a> + Send + Sync;
+type TryObserve = dyn Fn(&dyn AnyEvent, &EventMeta<'_>) -> bool + Send + Sync;
+
+/// How a listener is called. An async one answers nothing where the event is not of its type.
+#[derive(Clone)]
+pub(crate) enum Call {
+    Change(Arc<Change>),
+    ChangeAsync(Arc<ChangeAsync>),
+    Observe(Arc<Observe>),
+    ObserveAsync(Arc<ObserveAsync>),
+    /// Observes at once if it can; only otherwise it has to be awaited (a sink that blocks when it is full, E13).
+    TryObserve {
+        now: Arc<TryObserve>,
+        later: Arc<ObserveAsync>,
+    },
+}
+
+impl Call {
+    pub(crate) const fn role(&self) -> Role {
+        match self {
+            Self::Change(_) | Self::ChangeAsync(_) => Role::Change,
+            Self::Observe(_) | Self::ObserveAsync(_) | Self::TryObserve { .. } => Role::Observe,
+        }
+    }
+
+    pub(crate) const fn is_sync(&self) -> bool {
+        matches!(self, Self::Change(_) | Self::Observe(_))
+    }
+}
+
+/// One registration.
+pub(crate) struct Listener {
+    /// Tells it from every other of the process.
+    pub(crate) id: u64,
+    pub(crate) matcher: Matcher,
+    /// The payload type it takes; none for any.
+    pub(crate) heard: Option<HeardType>,
+    pub(crate) call: Call,
+    pub(crate) claims: Claims,
+    pub(crate) takes_nested: bool,
+    pub(crate) priority: i32,
+    pub(crate) persistent: bool,
+    pub(crate) on_error: OnError,
+    /// Where it was registered.
+    pub(crate) at: &'static Location<'static>,
+    /// The emitter that it is registered on.
+    pub(crate) home: Weak<Inner>,
+}
+
+impl Listener {
+    pub(crate) fn next_id() -> u64 {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        NEXT.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Whether it takes an event, as far as that is fixed by the event's path, source and type.
+    ///
+    /// An own event of another type under an exact name is taken, to be refused by the call (E7).
+    pub(crate) fn takes(&self, sighting: &Sighting<'_>) -> bool {
+        (self.takes_nested || !sighting.nested)
+            && self.matcher.takes(sighting.meta, sighting.own)
+            && self.may_take_type(sighting)
+    }
+
+    pub(crate) fn may_take_type(&self, sighting: &Sighting<'_>) -> bool {
+        match &self.heard {
+            None => true,
+            Some(heard) if heard.id == sighting.payload => true,
+            Some(_) => sighting.own && self.matcher.is_exact(),
+        }
+    }
+
+    /// A copy for another emitter, with as many calls left as this one has (E16).
+    pub(crate) fn fork(&self, home: Weak<Inner>) -> Self {
+        Self {
+            id: Self::next_id(),
+            matcher: self.matcher.clone(),
+            heard: self.heard,
+            call: self.call.clone(),
+            claims: self.claims.fork(),
+            home,
+            ..*self
+        }
+    }
+}
+
+/// An event as one emitter sees it.
+pub(crate) struct Sighting<'a> {
+    pub(crate) meta: &'a EventMeta<'a>,
+    pub(crate) payload: std::any::TypeId,
+    /// Emitted on that emitter or on a run of it (E4).
+    pub(crate) own: bool,
+    /// Of another run than that emitter's (E4).
+    pub(crate) nested: bool,
+}

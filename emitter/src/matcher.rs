@@ -1,0 +1,369 @@
+//! Which events a listener takes (E4): `(matcher, event) -> bool`, without lock or await.
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, OnceLock};
+
+use globset::{Glob, GlobBuilder, GlobMatcher};
+use regex::Regex;
+
+use crate::error::panic_message;
+use crate::name::{AsName, check};
+use crate::{EventMeta, EventName, MatcherError};
+
+/// What a listener listens to.
+///
+/// | matcher | matches | nested events by default |
+/// |---|---|---|
+/// | `"new_token"`: no dot | *own* events of that name | no |
+/// | `"backend.chat.start"`: a dot, no wildcard | exactly that path | yes |
+/// | `"*"` | every own event | no |
+/// | `"*.*"` | every event that reaches the emitter | yes |
+/// | `"new_*"`, `"{start,finish}"`: glob, no dot | names of own events | no |
+/// | `"backend.**.start"`: glob with a dot | paths; `*` stays in one segment, `**` spans any number | yes |
+/// | [`Matcher::regex`], [`Regex`] | anywhere in the path | yes |
+/// | `Fn(&EventMeta) -> bool`, [`matcher_fn`] | what it says | no |
+///
+/// *Own* events are those emitted on the emitter itself or on a run of it. *Nested* events are those of other runs
+/// than the emitter's; an emitter that belongs to no run takes them all.
+///
+/// Two matchers are equal when their strings are, when their regexes have the same pattern, or when they are the
+/// same function handle.
+#[derive(Clone, PartialEq)]
+pub struct Matcher(pub(crate) Kind);
+
+#[derive(Clone)]
+pub(crate) enum Kind {
+    /// `"*"`
+    Own,
+    /// `"*.*"`
+    Every,
+    Name {
+        text: Arc<str>,
+        hash: u64,
+    },
+    Path(Arc<str>),
+    NameGlob(Arc<GlobText>),
+    PathGlob(Arc<GlobText>),
+    /// Compiled from text, so that many can be matched as one set.
+    RegexText(Regex),
+    /// Compiled by the user, perhaps with options that its pattern does not show: always matched by itself.
+    RegexValue(Regex),
+    Function(FnMatcher),
+}
+
+/// A glob as it was written, and as globset has it with `/` for `.`.
+pub(crate) struct GlobText {
+    pub(crate) text: String,
+    pub(crate) glob: Glob,
+    alone: OnceLock<GlobMatcher>,
+}
+
+impl Matcher {
+    /// Every event that reaches the emitter: `"*.*"`.
+    #[must_use]
+    pub const fn every() -> Self {
+        Self(Kind::Every)
+    }
+
+    /// Every own event: `"*"`.
+    #[must_use]
+    pub const fn own() -> Self {
+        Self(Kind::Own)
+    }
+
+    /// A regex, matched anywhere in the path.
+    ///
+    /// However many there are on one emitter, they are matched as one set; a ready-made [`Regex`] is matched by
+    /// itself, because its pattern does not show with which options it was built. Options go into the pattern:
+    /// `(?i)token`.
+    ///
+    /// # Errors
+    ///
+    /// If the pattern is empty or does not compile.
+    pub fn regex(pattern: &str) -> Result<Self, MatcherError> {
+        if pattern.is_empty() {
+            return Err(MatcherError::Empty);
+        }
+        Regex::new(pattern)
+            .map(|regex| Self(Kind::RegexText(regex)))
+            .map_err(|error| MatcherError::Regex { pattern: pattern.to_owned(), fault: error.to_string() })
+    }
+
+    fn parse(text: &str) -> Result<Self, MatcherError> {
+        let dotted = text.contains('.');
+        Ok(Self(match text {
+            "" => return Err(MatcherError::Empty),
+            "*" => Kind::Own,
+            "*.*" => Kind::Every,
+            _ if text.contains(['*', '?', '[', ']', '{', '}', '\\', '!']) => {
+                let glob = Arc::new(GlobText::parse(text)?);
+                if dotted { Kind::PathGlob(glob) } else { Kind::NameGlob(glob) }
+            }
+            _ => {
+                check(text)?;
+                if dotted { Kind::Path(text.into()) } else { Self::name(text) }
+            }
+        }))
+    }
+
+    fn name(text: &str) -> Kind {
+        Kind::Name { text: text.into(), hash: text.as_name().hash() }
+    }
+
+    /// Whether events of other runs are taken unless the options say otherwise.
+    pub(crate) const fn nested_by_default(&self) -> bool {
+        match self.0 {
+            Kind::Own | Kind::Name { .. } | Kind::NameGlob(_) | Kind::Function(_) => false,
+            Kind::Every | Kind::Path(_) | Kind::PathGlob(_) | Kind::RegexText(_) | Kind::RegexValue(_) => true,
+        }
+    }
+
+    /// An exact name or path: met by an own event of another type, it is a bug and not a filter (E7).
+    pub(crate) const fn is_exact(&self) -> bool {
+        matches!(self.0, Kind::Name { .. } | Kind::Path(_))
+    }
+
+    /// Whether it has to be compiled, and so is better matched in a set.
+    pub(crate) const fn is_pattern(&self) -> bool {
+        matches!(self.0, Kind::NameGlob(_) | Kind::PathGlob(_) | Kind::RegexText(_))
+    }
+
+    /// Whether it takes an event, as far as that is fixed by path and source. A function is asked for each event.
+    pub(crate) fn takes(&self, meta: &EventMeta<'_>, own: bool) -> bool {
+        match &self.0 {
+            Kind::Own => own,
+            Kind::Every | Kind::Function(_) => true,
+            Kind::Name { text, hash } => own && *hash == meta.name_ref().hash() && **text == *meta.emitted_name(),
+            Kind::Path(text) => meta.source().joins_to(meta.emitted_name(), text),
+            Kind::NameGlob(glob) => own && glob.is_match(meta.emitted_name()),
+            Kind::PathGlob(glob) => glob.is_match(&slashed(meta.path())),
+            Kind::RegexText(regex) | Kind::RegexValue(regex) => regex.is_match(meta.path()),
+        }
+    }
+
+    /// What a function says; everything else has said it already.
+    pub(crate) fn says(&self, meta: &EventMeta<'_>) -> bool {
+        match &self.0 {
+            Kind::Function(function) => (function.0)(meta),
+            _ => true,
+        }
+    }
+
+    /// The same, where no listener answers for a panic: it is logged, and means no.
+    pub(crate) fn says_calmly(&self, meta: &EventMeta<'_>) -> bool {
+        catch_unwind(AssertUnwindSafe(|| self.says(meta))).unwrap_or_else(|panic| {
+            tracing::error!(path = meta.path(), panic = panic_message(&*panic), "a matcher panicked");
+            false
+        })
+    }
+}
+
+impl GlobText {
+    fn parse(text: &str) -> Result<Self, MatcherError> {
+        let fault = |fault: String| MatcherError::Glob { pattern: text.to_owned(), fault };
+        if text.contains('/') {
+            return Err(fault("segments are separated by `.`, not `/`".to_owned()));
+        }
+        GlobBuilder::new(&with_slashes(text))
+            .literal_separator(true)
+            .backslash_escape(true)
+            .build()
+            .map(|glob| Self { text: text.to_owned(), glob, alone: OnceLock::new() })
+            .map_err(|error| fault(error.kind().to_string()))
+    }
+
+    /// Matches this glob alone; many are matched as a set.
+    fn is_match(&self, slashed: &str) -> bool {
+        self.alone.get_or_init(|| self.glob.compile_matcher()).is_match(slashed)
+    }
+}
+
+/// A path as globs see it.
+pub(crate) fn slashed(path: &str) -> String {
+    path.replace('.', "/")
+}
+
+/// Turns the separator of a glob from `.` into `/`, and keeps its classes from crossing it: `.` means itself in a
+/// class (and so matches nothing), a negated class excludes the separator, and a range that spans it is cut in two.
+fn with_slashes(glob: &str) -> String {
+    let mut out = String::with_capacity(glob.len() + 8);
+    let mut chars = glob.chars();
+    while let Some(c) = chars.next() {
+        match c {
+            '.' => out.push('/'),
+            '\\' => {
+                out.push(c);
+                out.extend(chars.next());
+            }
+            '[' => {
+                let rest = chars.as_str();
+                let class = class_len(rest);
+                out.push('[');
+                push_class(&mut out, &rest[..class]);
+                chars = rest[class..].chars();
+            }
+            _ => out.push(c),
+        }
+    }
+    out
+}
+
+/// The length of a class up to its `]`; a `]` that stands first belongs to the class.
+fn class_len(rest: &str) -> usize {
+    let negation = usize::from(rest.starts_with(['!', '^']));
+    let first = negation + usize::from(rest[negation..].starts_with(']'));
+    rest[first..].find(']').map_or(rest.len(), |end| first + end)
+}
+
+fn push_class(out: &mut String, class: &str) {
+    let body = class.trim_start_matches(['!', '^']);
+    let negated = body.len() < class.len();
+    out.push_str(&class[..class.len() - body.len()]);
+    let mut chars = body.chars().peekable();
+    while let Some(from) = chars.next() {
+        let mut ahead = chars.clone();
+        match (ahead.next(), ahead.next()) {
+            (Some('-'), Some(to)) if from < '/' && '/' <= to && !negated => {
+                out.extend([from, '-', '.']);
+                if '/' < to {
+                    out.extend(['0', '-', to]);
+                }
+                chars = ahead;
+            }
+            _ => out.push(from),
+        }
+    }
+    if negated && body.ends_with(|c: char| c != '-') {
+        out.push('/');
+    }
+}
+
+/// What can be made a [`Matcher`]: text, an [`EventName`], a [`Regex`], a function of the event's meta.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a matcher",
+    label = "expected a name, a glob, a `Regex`, or a function `|meta: &EventMeta<'_>| -> bool`"
+)]
+pub trait IntoMatcher {
+    /// Makes the matcher.
+    ///
+    /// # Errors
+    ///
+    /// If it is empty or does not compile.
+    fn into_matcher(self) -> Result<Matcher, MatcherError>;
+}
+
+impl IntoMatcher for &str {
+    fn into_matcher(self) -> Result<Matcher, MatcherError> {
+        Matcher::parse(self)
+    }
+}
+
+impl IntoMatcher for String {
+    fn into_matcher(self) -> Result<Matcher, MatcherError> {
+        Matcher::parse(&self)
+    }
+}
+
+impl IntoMatcher for &String {
+    fn into_matcher(self) -> Result<Matcher, MatcherError> {
+        Matcher::parse(self)
+    }
+}
+
+impl IntoMatcher for EventName {
+    fn into_matcher(self) -> Result<Matcher, MatcherError> {
+        let text = self.as_str();
+        Ok(Matcher(if text.contains('.') { Kind::Path(text.into()) } else { Matcher::name(text) }))
+    }
+}
+
+impl IntoMatcher for Regex {
+    fn into_matcher(self) -> Result<Matcher, MatcherError> {
+        if self.as_str().is_empty() { Err(MatcherError::Empty) } else { Ok(Matcher(Kind::RegexValue(self))) }
+    }
+}
+
+impl IntoMatcher for Matcher {
+    fn into_matcher(self) -> Result<Matcher, MatcherError> {
+        Ok(self)
+    }
+}
+
+impl IntoMatcher for &Matcher {
+    fn into_matcher(self) -> Result<Matcher, MatcherError> {
+        Ok(self.clone())
+    }
+}
+
+impl IntoMatcher for FnMatcher {
+    fn into_matcher(self) -> Result<Matcher, MatcherError> {
+        Ok(Matcher(Kind::Function(self)))
+    }
+}
+
+impl<F: Fn(&EventMeta<'_>) -> bool + Send + Sync + 'static> IntoMatcher for F {
+    fn into_matcher(self) -> Result<Matcher, MatcherError> {
+        matcher_fn(self).into_matcher()
+    }
+}
+
+/// A function as a matcher, with an identity: its clones are equal, so that
+/// [`off_matching`](crate::Emitter::off_matching) finds what was registered with it.
+#[derive(Clone)]
+pub struct FnMatcher(Arc<dyn Fn(&EventMeta<'_>) -> bool + Send + Sync>);
+
+/// Lifts a function of an event's meta into a matcher that can be kept and compared.
+///
+/// ```
+/// use emitree_emitter::{AnyEvent, Emitter, matcher_fn};
+///
+/// let emitter = Emitter::new();
+/// let short = matcher_fn(|meta| meta.name().len() < 4);
+/// emitter.on(short.clone(), |_: &mut dyn AnyEvent, _| ())?;
+/// assert_eq!(emitter.off_matching(short)?, 1);
+/// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
+/// ```
+pub fn matcher_fn(f: impl Fn(&EventMeta<'_>) -> bool + Send + Sync + 'static) -> FnMatcher {
+    FnMatcher(Arc::new(f))
+}
+
+impl PartialEq for FnMatcher {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl PartialEq for Kind {
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Own, Self::Own) | (Self::Every, Self::Every) => true,
+            (Self::Name { text: a, .. }, Self::Name { text: b, .. }) | (Self::Path(a), Self::Path(b)) => a == b,
+            (Self::NameGlob(a), Self::NameGlob(b)) | (Self::PathGlob(a), Self::PathGlob(b)) => a.text == b.text,
+            (Self::RegexText(a) | Self::RegexValue(a), Self::RegexText(b) | Self::RegexValue(b)) => {
+                a.as_str() == b.as_str()
+            }
+            (Self::Function(a), Self::Function(b)) => a == b,
+            _ => false,
+        }
+    }
+}
+
+impl fmt::Debug for Matcher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Kind::Own => f.write_str("\"*\""),
+            Kind::Every => f.write_str("\"*.*\""),
+            Kind::Name { text, .. } | Kind::Path(text) => write!(f, "{text:?}"),
+            Kind::NameGlob(glob) | Kind::PathGlob(glob) => write!(f, "{:?}", glob.text),
+            Kind::RegexText(regex) | Kind::RegexValue(regex) => write!(f, "/{regex}/"),
+            Kind::Function(function) => function.fmt(f),
+        }
+    }
+}
+
+impl fmt::Debug for FnMatcher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("matcher_fn(..)")
+    }
+}

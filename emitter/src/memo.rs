@@ -1,0 +1,138 @@
+//! A table of matches: from what an event looks like to an emitter, to the listeners that take it.
+//!
+//! 1. A slot is written once and then only read: reading needs no lock.
+//! 2. At least a quarter of the slots stay empty, so that every probe ends.
+
+use std::any::TypeId;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use crate::listener::{Role, Sighting};
+
+pub(crate) struct Memo {
+    /// A power of two of them.
+    slots: Box<[OnceLock<Box<Matched>>]>,
+    used: AtomicUsize,
+}
+
+/// Everything that decides who takes an event, functions and the passing of time aside.
+pub(crate) struct Key<'a> {
+    hash: u64,
+    namespace: &'a Arc<str>,
+    name: &'a str,
+    own: bool,
+    nested: bool,
+    payload: TypeId,
+}
+
+/// The positions of the listeners that take an event.
+pub(crate) struct Matched {
+    hash: u64,
+    namespace: Arc<str>,
+    name: Box<str>,
+    own: bool,
+    nested: bool,
+    payload: TypeId,
+    changers: Box<[u32]>,
+    observers: Box<[u32]>,
+}
+
+impl<'a> Key<'a> {
+    #[inline]
+    pub(crate) fn of(sighting: &Sighting<'a>) -> Self {
+        let (source, name) = (sighting.meta.source(), sighting.meta.name_ref());
+        let flags = u64::from(sighting.own) << 1 | u64::from(sighting.nested);
+        let hash = name.hash() ^ source.namespace_hash().rotate_left(20) ^ flags;
+        Self {
+            hash: hash ^ (hash >> 29),
+            namespace: source.shared_namespace(),
+            name: name.as_str(),
+            own: sighting.own,
+            nested: sighting.nested,
+            payload: sighting.payload,
+        }
+    }
+}
+
+impl Matched {
+    pub(crate) fn new(key: &Key<'_>, found: Vec<u32>, role: impl Fn(u32) -> Role) -> Self {
+        let (changers, observers): (Vec<_>, Vec<_>) = found.into_iter().partition(|&at| role(at) == Role::Change);
+        Self {
+            hash: key.hash,
+            namespace: Arc::clone(key.namespace),
+            name: key.name.into(),
+            own: key.own,
+            nested: key.nested,
+            payload: key.payload,
+            changers: changers.into(),
+            observers: observers.into(),
+        }
+    }
+
+    #[inline]
+    fn is_for(&self, key: &Key<'_>) -> bool {
+        self.hash == key.hash
+            && (self.own, self.nested, self.payload) == (key.own, key.nested, key.payload)
+            && *self.name == *key.name
+            && (Arc::ptr_eq(&self.namespace, key.namespace) || self.namespace == *key.namespace)
+    }
+
+    #[inline]
+    pub(crate) fn of(&self, role: Role) -> &[u32] {
+        match role {
+            Role::Change => &self.changers,
+            Role::Observe => &self.observers,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.changers.is_empty() && self.observers.is_empty()
+    }
+}
+
+impl Memo {
+    pub(crate) fn new(capacity: usize) -> Self {
+        let slots = (0..(capacity * 4 / 3).next_power_of_two()).map(|_| OnceLock::new()).collect();
+        Self { slots, used: AtomicUsize::new(0) }
+    }
+
+    /// Finds the slot of a key, or the vacant one where it belongs.
+    #[inline]
+    pub(crate) fn find(&self, key: &Key<'_>) -> Result<u32, u32> {
+        self.probe(key.hash as usize, |matched| matched.is_for(key))
+    }
+
+    /// Remembers a match from a vacant slot on; gives it back when there is no room.
+    pub(crate) fn remember(&self, vacant: u32, matched: Box<Matched>) -> Result<u32, Box<Matched>> {
+        if self.used.fetch_add(1, Ordering::Relaxed) >= self.slots.len() / 4 * 3 {
+            return Err(matched);
+        }
+        let mut at = vacant as usize;
+        let mut matched = matched;
+        loop {
+            match self.slots[at].set(matched) {
+                Ok(()) => return Ok(at as u32),
+                Err(back) => matched = back,
+            }
+            at = (at + 1) & (self.slots.len() - 1);
+        }
+    }
+
+    #[inline]
+    pub(crate) fn at(&self, slot: u32) -> Option<&Matched> {
+        self.slots.get(slot as usize)?.get().map(|matched| &**matched)
+    }
+
+    #[inline]
+    fn probe(&self, hash: usize, is_it: impl Fn(&Matched) -> bool) -> Result<u32, u32> {
+        let mut at = hash & (self.slots.len() - 1);
+        loop {
+            match self.slots[at].get() {
+                Some(matched) if is_it(matched) => return Ok(at as u32),
+                Some(_) => at = (at + 1) & (self.slots.len() - 1),
+                None => return Err(at as u32),
+            }
+        }
+    }
+}

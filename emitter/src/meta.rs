@@ -1,0 +1,167 @@
+//! What is known of an event besides its payload (E14).
+
+use std::fmt;
+use std::sync::OnceLock;
+use std::time::SystemTime;
+
+use chrono::{DateTime, Utc};
+use serde::{Deserialize, Serialize, Serializer};
+use uuid::Uuid;
+
+use crate::context::RESERVED;
+use crate::name::NameRef;
+use crate::{AnyEvent, Context, Creator, Emitter, EventRecord, Facet, id};
+
+/// The run that an event happened in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Trace {
+    /// Shared by all runs that one outermost run led to.
+    pub id: Uuid,
+    /// The run itself.
+    pub run_id: Uuid,
+    /// The run in which it was started.
+    pub parent_run_id: Option<Uuid>,
+}
+
+/// What is known of an event: where it comes from, when it happened, in which run.
+///
+/// Listeners get it by reference. Id and time are made at the first look, at the latest before the emit first
+/// awaits; so are path and context.
+pub struct EventMeta<'a> {
+    source: &'a Emitter,
+    name: NameRef<'a>,
+    payload_type: &'static str,
+    facet: Option<&'a Facet>,
+    time: OnceLock<SystemTime>,
+    id: OnceLock<Uuid>,
+    path: OnceLock<Box<str>>,
+    context: OnceLock<Context>,
+}
+
+impl<'a> EventMeta<'a> {
+    pub(crate) const fn new(
+        source: &'a Emitter,
+        name: NameRef<'a>,
+        payload_type: &'static str,
+        facet: Option<&'a Facet>,
+    ) -> Self {
+        Self {
+            source,
+            name,
+            payload_type,
+            facet,
+            time: OnceLock::new(),
+            id: OnceLock::new(),
+            path: OnceLock::new(),
+            context: OnceLock::new(),
+        }
+    }
+
+    /// Fixes what must not move while listeners are awaited (E14).
+    pub(crate) fn stamp(&self) {
+        self.time();
+        self.context();
+    }
+
+    /// A version 7 UUID.
+    pub fn id(&self) -> Uuid {
+        *self.id.get_or_init(|| id::at(self.time()))
+    }
+
+    /// When it was emitted.
+    pub fn created_at(&self) -> DateTime<Utc> {
+        self.time().into()
+    }
+
+    /// The same, as the standard library has it.
+    pub fn time(&self) -> SystemTime {
+        *self.time.get_or_init(SystemTime::now)
+    }
+
+    /// The last segment of the path: `start` of `backend.chat.start`.
+    pub fn name(&self) -> &str {
+        let name = self.name.as_str();
+        name.rsplit_once('.').map_or(name, |(_, last)| last)
+    }
+
+    /// The name as it was emitted, which may have more than one segment (`run.start`).
+    pub fn emitted_name(&self) -> &str {
+        self.name.as_str()
+    }
+
+    /// Whether the name is of one segment: only then the event can be somebody's own (E4).
+    pub(crate) fn is_plain(&self) -> bool {
+        !self.name.is_dotted()
+    }
+
+    pub(crate) fn name_ref(&self) -> NameRef<'a> {
+        self.name
+    }
+
+    /// Namespace and name, joined by dots.
+    pub fn path(&self) -> &str {
+        self.path.get_or_init(|| self.source.join(self.name.as_str()).into())
+    }
+
+    /// The emitter it was emitted on. Equal to the emitter at hand unless the event came by from elsewhere.
+    pub fn source(&self) -> &'a Emitter {
+        self.source
+    }
+
+    /// Who emitted it.
+    pub fn creator(&self) -> Option<&'a Creator> {
+        self.source.creator()
+    }
+
+    /// The source's context, and what the emit itself adds to it.
+    pub fn context(&self) -> &Context {
+        self.context.get_or_init(|| {
+            let context = self.source.context();
+            if self.facet.is_some_and(Facet::is_internal) { context.with(RESERVED, true) } else { context }
+        })
+    }
+
+    /// The group that the source belongs to.
+    pub fn group_id(&self) -> Option<&'a str> {
+        self.source.group_id()
+    }
+
+    /// The run it happened in.
+    pub fn trace(&self) -> Option<Trace> {
+        self.source.trace()
+    }
+
+    /// The name of the payload's type.
+    pub fn payload_type(&self) -> &'static str {
+        self.payload_type
+    }
+
+    /// The facet of the emit, if it has one and it is an `L`.
+    pub fn facet<L: Send + Sync + 'static>(&self) -> Option<&'static L> {
+        self.facet?.lens()
+    }
+
+    /// An owned, serialisable copy of it and of the payload, for a sink.
+    pub fn to_record(&self, event: &dyn AnyEvent) -> EventRecord {
+        EventRecord::new(self, event)
+    }
+}
+
+impl fmt::Debug for EventMeta<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EventMeta")
+            .field("id", &self.id())
+            .field("path", &self.path())
+            .field("created_at", &self.created_at())
+            .field("payload_type", &self.payload_type)
+            .field("trace", &self.trace())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Serialises as an [`EventRecord`] whose payload is `null`.
+impl Serialize for EventMeta<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.to_record(&()).serialize(serializer)
+    }
+}

@@ -1,0 +1,291 @@
+//! Names of events and emitters: checked once, at the edge (E2).
+
+use std::borrow::Cow;
+
+use thiserror::Error;
+
+/// A checked event name.
+///
+/// Build it once, in a `const`, and emitting by it costs neither a check nor a hash:
+///
+/// ```
+/// use emitree_emitter::EventName;
+///
+/// const NEW_TOKEN: EventName = EventName::new("new_token");
+/// assert_eq!(NEW_TOKEN.as_str(), "new_token");
+/// ```
+///
+/// A name is one or more segments of `[A-Za-z0-9_]+`. One with a dot (`"run.start"`) names an event of a
+/// sub-namespace: its path ends in both segments, and it is nobody's *own* event (E4).
+#[derive(Clone, Copy, Debug)]
+pub struct EventName {
+    text: &'static str,
+    hash: u64,
+    dotted: bool,
+}
+
+impl EventName {
+    /// Checks a name, in a `const`.
+    ///
+    /// # Panics
+    ///
+    /// If the name is not valid. In a `const` that is a compile error; [`try_new`](Self::try_new) is for names
+    /// that are not known until the program runs.
+    #[must_use]
+    #[expect(clippy::panic, reason = "evaluated in a const, where a panic is the compile error that is wanted")]
+    pub const fn new(name: &'static str) -> Self {
+        match Fault::of(name) {
+            None => Self::unchecked(name),
+            Some(_) => panic!("an event name is made of [A-Za-z0-9_]+ segments joined by dots"),
+        }
+    }
+
+    /// Checks a name.
+    ///
+    /// # Errors
+    ///
+    /// If a segment is empty or has a character outside `[A-Za-z0-9_]`.
+    pub fn try_new(name: &'static str) -> Result<Self, NameError> {
+        check(name)?;
+        Ok(Self::unchecked(name))
+    }
+
+    const fn unchecked(name: &'static str) -> Self {
+        Self { text: name, hash: fingerprint(name.as_bytes()), dotted: is_dotted(name.as_bytes()) }
+    }
+
+    /// The name as text.
+    #[must_use]
+    pub const fn as_str(&self) -> &'static str {
+        self.text
+    }
+}
+
+impl PartialEq for EventName {
+    fn eq(&self, other: &Self) -> bool {
+        self.text == other.text
+    }
+}
+
+impl Eq for EventName {}
+
+/// A namespace checked in a `const`, for [`Emitter::child_of`](crate::Emitter::child_of), which then cannot fail.
+///
+/// ```
+/// use emitree_emitter::{Emitter, Namespace};
+///
+/// const CHAT: Namespace = Namespace::new("backend.chat");
+/// assert_eq!(Emitter::new().child_of(CHAT).namespace(), "backend.chat");
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Namespace(&'static str);
+
+impl Namespace {
+    /// Checks a namespace, in a `const`.
+    ///
+    /// # Panics
+    ///
+    /// If the namespace is not valid; in a `const` that is a compile error.
+    #[must_use]
+    #[expect(clippy::panic, reason = "evaluated in a const, where a panic is the compile error that is wanted")]
+    pub const fn new(namespace: &'static str) -> Self {
+        match Fault::of(namespace) {
+            None => Self(namespace),
+            Some(_) => panic!("a namespace is made of [A-Za-z0-9_]+ segments joined by dots"),
+        }
+    }
+
+    /// The namespace as text.
+    #[must_use]
+    pub const fn as_str(&self) -> &'static str {
+        self.0
+    }
+}
+
+/// What an event can be emitted under: an [`EventName`], or text, which is checked on every emit.
+pub trait AsName: Send + Sync {
+    /// The name, with what is needed to look it up.
+    fn as_name(&self) -> NameRef<'_>;
+}
+
+/// A borrowed name on its way into an emit.
+#[derive(Clone, Copy, Debug)]
+pub struct NameRef<'a> {
+    text: &'a str,
+    hash: u64,
+    dotted: bool,
+    checked: bool,
+}
+
+impl<'a> NameRef<'a> {
+    /// The name as text.
+    #[must_use]
+    pub const fn as_str(&self) -> &'a str {
+        self.text
+    }
+
+    pub(crate) const fn hash(&self) -> u64 {
+        self.hash
+    }
+
+    pub(crate) const fn is_dotted(&self) -> bool {
+        self.dotted
+    }
+
+    /// What has not been checked yet is checked now (E2).
+    pub(crate) fn check(&self) -> Result<(), NameError> {
+        if self.checked { Ok(()) } else { check(self.text) }
+    }
+}
+
+impl AsName for EventName {
+    fn as_name(&self) -> NameRef<'_> {
+        NameRef { text: self.text, hash: self.hash, dotted: self.dotted, checked: true }
+    }
+}
+
+impl AsName for str {
+    fn as_name(&self) -> NameRef<'_> {
+        let bytes = self.as_bytes();
+        NameRef { text: self, hash: fingerprint(bytes), dotted: is_dotted(bytes), checked: false }
+    }
+}
+
+impl AsName for String {
+    fn as_name(&self) -> NameRef<'_> {
+        self.as_str().as_name()
+    }
+}
+
+impl<N: AsName + ?Sized> AsName for &N {
+    fn as_name(&self) -> NameRef<'_> {
+        (**self).as_name()
+    }
+}
+
+/// A name that is not valid.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[error("`{name}` is not a valid name: {fault}; use segments of [A-Za-z0-9_]+ joined by dots")]
+pub struct NameError {
+    name: Cow<'static, str>,
+    fault: Fault,
+}
+
+impl NameError {
+    /// The text that was refused.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+enum Fault {
+    #[error("it is empty")]
+    Empty,
+    #[error("the segment at byte {at} is empty")]
+    EmptySegment { at: usize },
+    #[error("the character at byte {at} is not allowed")]
+    Character { at: usize },
+}
+
+impl Fault {
+    /// What is wrong with a dotted name, if anything.
+    const fn of(name: &str) -> Option<Self> {
+        let bytes = name.as_bytes();
+        if bytes.is_empty() {
+            return Some(Self::Empty);
+        }
+        let mut start = 0;
+        let mut at = 0;
+        while at < bytes.len() {
+            match bytes[at] {
+                b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'_' => {}
+                b'.' if at == start => return Some(Self::EmptySegment { at }),
+                b'.' => start = at + 1,
+                _ => return Some(Self::Character { at }),
+            }
+            at += 1;
+        }
+        if start == bytes.len() { Some(Self::EmptySegment { at: start }) } else { None }
+    }
+}
+
+/// Checks a dotted name.
+pub(crate) fn check(name: &str) -> Result<(), NameError> {
+    // Names of one plain segment are nearly all that ever comes here; this loop has no exit and vectorises.
+    let plain = name.bytes().fold(!name.is_empty(), |ok, b| ok & (b.is_ascii_alphanumeric() | (b == b'_')));
+    if plain {
+        return Ok(());
+    }
+    match Fault::of(name) {
+        None => Ok(()),
+        Some(fault) => Err(NameError { name: Cow::Owned(name.to_owned()), fault }),
+    }
+}
+
+const fn is_dotted(name: &[u8]) -> bool {
+    let (mut at, mut dotted) = (0, false);
+    while at < name.len() {
+        dotted |= name[at] == b'.';
+        at += 1;
+    }
+    dotted
+}
+
+/// A cheap hash of a name: its length and both its ends. Names that collide are told apart by comparison.
+pub(crate) const fn fingerprint(text: &[u8]) -> u64 {
+    const SPREAD: u64 = 0x9E37_79B9_7F4A_7C15;
+    let n = text.len();
+    let (head, tail) = match n {
+        0 => (0, 0),
+        1..4 => (text[0] as u64, ((text[n / 2] as u64) << 8) | text[n - 1] as u64),
+        4..8 => (word4(text, 0), word4(text, n - 4)),
+        _ => (word8(text, 0), word8(text, n - 8)),
+    };
+    let mixed =
+        (head ^ (n as u64).wrapping_mul(SPREAD)).wrapping_mul(SPREAD) ^ tail.wrapping_mul(SPREAD).rotate_left(29);
+    mixed ^ (mixed >> 32)
+}
+
+const fn word4(text: &[u8], at: usize) -> u64 {
+    u32::from_le_bytes([text[at], text[at + 1], text[at + 2], text[at + 3]]) as u64
+}
+
+const fn word8(text: &[u8], at: usize) -> u64 {
+    word4(text, at) | word4(text, at + 4) << 32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// E2: names are `[A-Za-z0-9_]+` per segment; an invalid one is an error that quotes it.
+    #[test]
+    fn names_are_segments_of_word_characters() {
+        for good in ["a", "new_token", "A9_", "backend.chat.start", "_"] {
+            assert_eq!(check(good), Ok(()), "{good}");
+        }
+        for (bad, fault) in [
+            ("", Fault::Empty),
+            (".", Fault::EmptySegment { at: 0 }),
+            (".a", Fault::EmptySegment { at: 0 }),
+            ("a..b", Fault::EmptySegment { at: 2 }),
+            ("a.", Fault::EmptySegment { at: 2 }),
+            ("new token", Fault::Character { at: 3 }),
+            ("*", Fault::Character { at: 0 }),
+            ("größe", Fault::Character { at: 2 }),
+        ] {
+            let error = check(bad).expect_err(bad);
+            assert_eq!(error.fault, fault, "{bad}");
+            assert!(error.to_string().contains(&format!("`{bad}`")), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_name_hashes_the_same_in_a_const_and_at_run_time() {
+        for text in ["a", "ab", "abc", "abcd", "abcdefg", "abcdefgh", "a_much_longer_event_name"] {
+            assert_eq!(EventName::new(text).hash, text.as_name().hash, "{text}");
+        }
+    }
+}

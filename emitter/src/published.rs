@@ -1,0 +1,57 @@
+//! State behind a lock, and what is derived from it in front of the lock.
+//!
+//! 1. What is published was derived from the state as it is: every change withdraws it, under the lock.
+//! 2. It is derived and published under the same lock, so that no older derivation can follow a change.
+//! 3. Who has returned from `change` is seen by every `load` that starts later (E10).
+//! 4. What was withdrawn is dropped after unlocking: it may own user code.
+
+use std::sync::Arc;
+
+use crate::sync::{Guard, Mutex, Slot};
+
+/// A state `S`, and a `T` derived from it that is read without the lock.
+pub(crate) struct Published<S, T> {
+    state: Mutex<S>,
+    derived: Slot<T>,
+}
+
+impl<S, T> Published<S, T> {
+    pub(crate) fn new(state: S) -> Self {
+        Self { state: Mutex::new(state), derived: Slot::empty() }
+    }
+
+    /// Changes the state and withdraws what was derived from it.
+    pub(crate) fn change<R>(&self, change: impl FnOnce(&mut S) -> R) -> R {
+        let mut state = self.state.lock();
+        let result = change(&mut state);
+        let withdrawn = self.derived.take();
+        drop(state);
+        drop(withdrawn);
+        result
+    }
+
+    /// Looks at the state.
+    pub(crate) fn inspect<R>(&self, look: impl FnOnce(&S) -> R) -> R {
+        look(&self.state.lock())
+    }
+
+    /// What is published; derives it first if need be.
+    #[inline]
+    pub(crate) fn load(&self, derive: impl FnOnce(&mut S) -> T) -> Guard<T> {
+        let current = self.derived.load();
+        if current.is_some() { current } else { self.derive(derive) }
+    }
+
+    #[cold]
+    fn derive(&self, derive: impl FnOnce(&mut S) -> T) -> Guard<T> {
+        let mut state = self.state.lock();
+        let current = self.derived.load();
+        if current.is_some() {
+            return current;
+        }
+        let derived = Arc::new(derive(&mut state));
+        self.derived.store(Arc::clone(&derived));
+        drop(state);
+        Slot::guard(derived)
+    }
+}

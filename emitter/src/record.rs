@@ -1,0 +1,128 @@
+//! Events as sinks take them: owned and serialisable (E13).
+
+use std::borrow::Cow;
+
+use chrono::{DateTime, Utc};
+use serde::{Deserialize, Serialize, Serializer};
+use serde_json::value::RawValue;
+use uuid::Uuid;
+
+use crate::{AnyEvent, Context, CreatorRecord, EventMeta, Trace};
+
+/// One event, whole.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct EventRecord {
+    /// A version 7 UUID.
+    pub id: Uuid,
+    /// Namespace and name, joined by dots.
+    pub path: Box<str>,
+    /// When it was emitted (RFC 3339, UTC).
+    pub created_at: DateTime<Utc>,
+    /// Who emitted it.
+    pub creator: Option<CreatorRecord>,
+    /// The context that it carried.
+    pub context: Context,
+    /// The group that its source belonged to.
+    pub group_id: Option<Box<str>>,
+    /// The run it happened in.
+    pub trace: Option<Trace>,
+    /// The name of the payload's Rust type.
+    pub payload_type: Cow<'static, str>,
+    /// The payload as JSON text.
+    pub payload: Box<RawValue>,
+}
+
+impl EventRecord {
+    pub(crate) fn new(meta: &EventMeta<'_>, event: &dyn AnyEvent) -> Self {
+        Self {
+            id: meta.id(),
+            path: meta.path().into(),
+            created_at: meta.created_at(),
+            creator: meta.creator().map(crate::Creator::to_record),
+            context: meta.context().clone(),
+            group_id: meta.group_id().map(Into::into),
+            trace: meta.trace(),
+            payload_type: Cow::Borrowed(meta.payload_type()),
+            payload: event.to_raw_json(),
+        }
+    }
+
+    /// The last segment of the path.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.path.rsplit_once('.').map_or(&self.path, |(_, name)| name)
+    }
+
+    /// The payload as a `T`.
+    ///
+    /// # Errors
+    ///
+    /// If the payload does not fit the type.
+    pub fn payload<'de, T: Deserialize<'de>>(&'de self) -> Result<T, serde_json::Error> {
+        serde_json::from_str(self.payload.get())
+    }
+}
+
+/// What a sink is given, in order: events, and gaps where events were lost.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Record {
+    /// An event.
+    Event(Box<EventRecord>),
+    /// So many events were lost here.
+    Gap(Gap),
+}
+
+/// A place where events were lost because a sink was slower than they were.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Gap {
+    /// How many were lost, in one stretch.
+    pub lost: u64,
+}
+
+impl Gap {
+    pub(crate) const fn of(lost: u64) -> Self {
+        Self { lost }
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct GapLine {
+    gap: Gap,
+}
+
+impl Record {
+    /// Reads a record from its JSON text.
+    ///
+    /// # Errors
+    ///
+    /// If the text is neither an event nor a gap.
+    pub fn from_json(text: &str) -> Result<Self, serde_json::Error> {
+        match serde_json::from_str::<GapLine>(text) {
+            Ok(line) => Ok(Self::Gap(line.gap)),
+            Err(_) => serde_json::from_str(text).map(|event| Self::Event(Box::new(event))),
+        }
+    }
+
+    /// The event, if it is one.
+    #[must_use]
+    pub fn as_event(&self) -> Option<&EventRecord> {
+        match self {
+            Self::Event(event) => Some(event),
+            Self::Gap(_) => None,
+        }
+    }
+}
+
+/// An event stands as itself, a gap as `{"gap": {"lost": n}}`.
+impl Serialize for Record {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Event(event) => event.serialize(serializer),
+            Self::Gap(gap) => GapLine { gap: *gap }.serialize(serializer),
+        }
+    }
+}

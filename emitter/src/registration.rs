@@ -1,0 +1,236 @@
+//! The four verbs: a listener on its way to an emitter.
+
+use std::panic::Location;
+use std::sync::{Arc, Weak};
+
+use futures_core::future::BoxFuture;
+
+use crate::claim::Claims;
+use crate::emitter::Inner;
+use crate::event::HeardType;
+use crate::listener::{Call, Fault, Listener, Role};
+use crate::{BoxError, Event, EventMeta, Hears, IntoMatcher, Matcher, MatcherError, OnError};
+
+/// How a listener is registered: priority, how often, nested events, failure.
+///
+/// ```
+/// use emitree_emitter::{AnyEvent, Emitter, Options};
+///
+/// let emitter = Emitter::new();
+/// emitter.with(Options::new().priority(10).once()).on("ready", |_: &mut dyn AnyEvent, _| ())?;
+/// # Ok::<(), emitree_emitter::ListenError>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options {
+    priority: i32,
+    times: Option<usize>,
+    nested: Option<bool>,
+    persistent: bool,
+    on_error: Option<OnError>,
+}
+
+impl Options {
+    /// Priority 0, any number of times, nested events as the matcher has it, not persistent.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { priority: 0, times: None, nested: None, persistent: false, on_error: None }
+    }
+
+    /// Higher runs first, at one emitter (E5). May be negative.
+    #[must_use]
+    pub const fn priority(mut self, priority: i32) -> Self {
+        self.priority = priority;
+        self
+    }
+
+    /// Runs at most once, however many emits there are at the same time (E8).
+    #[must_use]
+    pub const fn once(self) -> Self {
+        self.times(1)
+    }
+
+    /// Runs at most `n` times (E8).
+    #[must_use]
+    pub const fn times(mut self, n: usize) -> Self {
+        self.times = Some(n);
+        self
+    }
+
+    /// Whether events of other runs are taken, whatever the matcher's default (E4).
+    #[must_use]
+    pub const fn nested(mut self, nested: bool) -> Self {
+        self.nested = Some(nested);
+        self
+    }
+
+    /// Stays when `reset` or `off_matching` removes the others; falls to its own `off` and to `close` (E9).
+    #[must_use]
+    pub const fn persistent(mut self) -> Self {
+        self.persistent = true;
+        self
+    }
+
+    /// Whether its failure fails the emit, whatever the verb's default (E11).
+    #[must_use]
+    pub const fn on_error(mut self, on_error: OnError) -> Self {
+        self.on_error = Some(on_error);
+        self
+    }
+
+    /// A sync listener that may change the event.
+    #[track_caller]
+    pub fn on<T, R>(
+        self,
+        matcher: impl IntoMatcher,
+        f: impl Fn(&mut T, &EventMeta<'_>) -> R + Send + Sync + 'static,
+    ) -> Registration
+    where
+        T: Hears + ?Sized + 'static,
+        R: Outcome,
+    {
+        let call = Call::Change(Arc::new(move |event, meta| match T::of_mut(event) {
+            Some(event) => f(event, meta).into_result().map_err(Fault::Error),
+            None => Err(Fault::Mismatch),
+        }));
+        Registration::new(self, matcher.into_matcher(), T::heard(), call)
+    }
+
+    /// An async listener that may change the event: awaited before the next one starts.
+    #[track_caller]
+    pub fn on_async<T>(
+        self,
+        matcher: impl IntoMatcher,
+        f: impl for<'a> Fn(&'a mut T, &'a EventMeta<'a>) -> BoxFuture<'a, Result<(), BoxError>> + Send + Sync + 'static,
+    ) -> Registration
+    where
+        T: Hears + ?Sized + 'static,
+    {
+        let call = Call::ChangeAsync(Arc::new(move |event, meta| T::of_mut(event).map(|event| f(event, meta))));
+        Registration::new(self, matcher.into_matcher(), T::heard(), call)
+    }
+
+    /// A sync listener that watches.
+    #[track_caller]
+    pub fn observe<T, R>(
+        self,
+        matcher: impl IntoMatcher,
+        f: impl Fn(&T, &EventMeta<'_>) -> R + Send + Sync + 'static,
+    ) -> Registration
+    where
+        T: Hears + ?Sized + 'static,
+        R: Outcome,
+    {
+        let call = Call::Observe(Arc::new(move |event, meta| match T::of_ref(event) {
+            Some(event) => f(event, meta).into_result().map_err(Fault::Error),
+            None => Err(Fault::Mismatch),
+        }));
+        Registration::new(self, matcher.into_matcher(), T::heard(), call)
+    }
+
+    /// An async listener that watches, together with all others of its sort.
+    #[track_caller]
+    pub fn observe_async<T>(
+        self,
+        matcher: impl IntoMatcher,
+        f: impl for<'a> Fn(&'a T, &'a EventMeta<'a>) -> BoxFuture<'a, Result<(), BoxError>> + Send + Sync + 'static,
+    ) -> Registration
+    where
+        T: Hears + ?Sized + 'static,
+    {
+        let call = Call::ObserveAsync(Arc::new(move |event, meta| T::of_ref(event).map(|event| f(event, meta))));
+        Registration::new(self, matcher.into_matcher(), T::heard(), call)
+    }
+
+    /// A sync listener for a payload type that carries its name.
+    #[track_caller]
+    pub fn on_event<E: Event, R: Outcome>(
+        self,
+        f: impl Fn(&mut E, &EventMeta<'_>) -> R + Send + Sync + 'static,
+    ) -> Registration {
+        self.on(E::NAME, f)
+    }
+}
+
+/// A listener that is not registered yet; [`Emitter::register`](crate::Emitter::register) does that.
+///
+/// Made by the verbs of [`Options`]. It remembers where it was made, and an error in its matcher comes out when it
+/// is registered.
+#[must_use = "a registration does nothing until an emitter registers it"]
+pub struct Registration {
+    options: Options,
+    matcher: Result<Matcher, MatcherError>,
+    pub(crate) heard: Option<HeardType>,
+    call: Call,
+    at: &'static Location<'static>,
+}
+
+impl Registration {
+    #[track_caller]
+    pub(crate) fn new(
+        options: Options,
+        matcher: Result<Matcher, MatcherError>,
+        heard: Option<HeardType>,
+        call: Call,
+    ) -> Self {
+        Self { options, matcher, heard, call, at: Location::caller() }
+    }
+
+    /// Makes it a listener of an emitter.
+    pub(crate) fn into_listener(self, home: Weak<Inner>) -> Result<Listener, MatcherError> {
+        let Self { options, matcher, heard, call, at } = self;
+        let matcher = matcher?;
+        let by_role = match call.role() {
+            Role::Change => OnError::Propagate,
+            Role::Observe => OnError::Isolate,
+        };
+        Ok(Listener {
+            id: Listener::next_id(),
+            takes_nested: options.nested.unwrap_or_else(|| matcher.nested_by_default()),
+            claims: options.times.map_or_else(Claims::unlimited, Claims::times),
+            on_error: options.on_error.unwrap_or(by_role),
+            priority: options.priority,
+            persistent: options.persistent,
+            matcher,
+            heard,
+            call,
+            at,
+            home,
+        })
+    }
+}
+
+impl std::fmt::Debug for Registration {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Registration")
+            .field("matcher", &self.matcher)
+            .field("options", &self.options)
+            .field("at", &format_args!("{}", self.at))
+            .finish_non_exhaustive()
+    }
+}
+
+/// What a sync listener may return: nothing, or `Result<(), BoxError>`.
+#[diagnostic::on_unimplemented(
+    message = "a listener returns `()` or `Result<(), BoxError>`, not `{Self}`",
+    note = "end the closure's body with a semicolon, or with `Ok(())`; async work goes into `on_async`"
+)]
+pub trait Outcome {
+    /// The outcome as a result.
+    ///
+    /// # Errors
+    ///
+    /// If the listener failed.
+    fn into_result(self) -> Result<(), BoxError>;
+}
+
+impl Outcome for () {
+    fn into_result(self) -> Result<(), BoxError> {
+        Ok(())
+    }
+}
+
+impl Outcome for Result<(), BoxError> {
+    fn into_result(self) -> Self {
+        self
+    }
+}

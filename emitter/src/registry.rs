@@ -1,0 +1,126 @@
+//! The listeners and pipes of one emitter, in order (E5): the only shared state.
+
+use std::cmp::Reverse;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use crate::Matcher;
+use crate::listener::{Listener, Sighting};
+use crate::pattern::PatternSet;
+use crate::pipe::Pipe;
+use crate::published::Published;
+use crate::snapshot::Snapshot;
+use crate::sync::Guard;
+
+/// Made with the first listener or pipe of an emitter; one that nobody listens to has none.
+pub(crate) struct Registry {
+    /// Listeners and pipes; read by every emit that comes by.
+    active: AtomicUsize,
+    isolated: AtomicU64,
+    published: Published<State, Snapshot>,
+}
+
+/// What the lock guards.
+#[derive(Default)]
+pub(crate) struct State {
+    /// Higher priority first, then oldest first.
+    pub(crate) listeners: Vec<Arc<Listener>>,
+    pub(crate) pipes: Vec<Arc<Pipe>>,
+    /// Shared by the snapshots between which few patterns change.
+    pub(crate) patterns: Option<Arc<PatternSet>>,
+    /// How many matches a snapshot remembers.
+    pub(crate) memory: usize,
+}
+
+impl Registry {
+    pub(crate) fn new() -> Self {
+        Self { active: AtomicUsize::new(0), isolated: AtomicU64::new(0), published: Published::new(State::default()) }
+    }
+
+    /// Nobody is registered here: one load (E15).
+    #[inline]
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.active.load(Ordering::Acquire) == 0
+    }
+
+    #[inline]
+    pub(crate) fn snapshot(&self) -> Guard<Snapshot> {
+        self.published.load(Snapshot::of)
+    }
+
+    pub(crate) fn add(&self, listener: Arc<Listener>) {
+        self.change(|state| {
+            let later = |other: &Arc<Listener>| Reverse(other.priority) <= Reverse(listener.priority);
+            let at = state.listeners.partition_point(later);
+            state.listeners.insert(at, listener);
+        });
+    }
+
+    /// Removes the listeners that `goes` picks, and ends them: no dispatch under way calls them any more (E9).
+    pub(crate) fn remove(&self, goes: impl Fn(&Listener) -> bool) -> usize {
+        let removed: Vec<_> = self.change(|state| {
+            let removed = state.listeners.extract_if(.., |listener| goes(listener)).collect::<Vec<_>>();
+            for listener in &removed {
+                listener.claims.end();
+            }
+            removed
+        });
+        removed.len()
+    }
+
+    pub(crate) fn remove_matching(&self, matcher: &Matcher) -> usize {
+        self.remove(|listener| !listener.persistent && listener.matcher == *matcher)
+    }
+
+    pub(crate) fn add_pipe(&self, pipe: Arc<Pipe>) {
+        self.change(|state| state.pipes.push(pipe));
+    }
+
+    pub(crate) fn remove_pipe(&self, pipe: &Pipe) -> bool {
+        let removed = self.change(|state| {
+            let at = state.pipes.iter().position(|other| std::ptr::eq(&**other, pipe))?;
+            Some(state.pipes.remove(at))
+        });
+        removed.is_some()
+    }
+
+    pub(crate) fn clear(&self) {
+        self.remove(|_| true);
+        let pipes = self.change(|state| std::mem::take(&mut state.pipes));
+        drop(pipes);
+    }
+
+    /// Copies of the listeners, in order, for a fork (E16).
+    pub(crate) fn listeners(&self) -> Vec<Arc<Listener>> {
+        self.published.inspect(|state| state.listeners.clone())
+    }
+
+    /// Forgets the matches remembered so far, because there is no room for more; the next snapshot has more, up to
+    /// a bound.
+    #[cold]
+    pub(crate) fn forget_matches(&self) {
+        self.change(|state| state.memory = state.memory.saturating_mul(4));
+    }
+
+    pub(crate) fn count_isolated(&self) {
+        self.isolated.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn isolated(&self) -> u64 {
+        self.isolated.load(Ordering::Relaxed)
+    }
+
+    fn change<R>(&self, change: impl FnOnce(&mut State) -> R) -> R {
+        self.published.change(|state| {
+            let result = change(state);
+            self.active.store(state.listeners.len() + state.pipes.len(), Ordering::Release);
+            result
+        })
+    }
+}
+
+/// The listeners of a snapshot that take an event.
+pub(crate) fn takers(listeners: &[Arc<Listener>], sighting: &Sighting<'_>) -> u8 {
+    let bit = |(i, listener): (usize, &Arc<Listener>)| u8::from(listener.takes(sighting)) << i;
+    listeners.iter().enumerate().map(bit).sum()
+}

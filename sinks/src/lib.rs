@@ -1,0 +1,67 @@
+//! Where emitree's events go: JSONL files, channels, memory.
+//!
+//! ```
+//! use std::time::Duration;
+//!
+//! use emitree_emitter::Emitter;
+//! use emitree_sinks::{JsonlFile, read_jsonl};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+//! # let folder = tempfile::tempdir()?;
+//! # let path = folder.path().join("events.jsonl");
+//! let app = Emitter::new();
+//! let recording = app.pipe_to(JsonlFile::open(&path)?.overflow(emitree_emitter::Overflow::DropOldest))?;
+//! app.emit_now("ready", &mut "set, go")?;
+//! recording.close_blocking(Duration::from_secs(5)).complete()?;
+//!
+//! let paths: Vec<_> = read_jsonl(&path)?
+//!     .map(|record| Ok(record?.as_event().map(|event| event.path.to_string())))
+//!     .collect::<Result<_, emitree_sinks::ReadError>>()?;
+//! assert_eq!(paths, [Some("ready".to_owned())]);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Concepts
+//!
+//! - A **sink** takes the records of events, on a thread of its own: [`Sink`](emitree_emitter::Sink) is the contract,
+//!   and [`Emitter::pipe_to`](emitree_emitter::Emitter::pipe_to) attaches one.
+//! - Each sink is **bounded** and says what happens when it is full: the emit waits, or the oldest or the newest event
+//!   is lost ([`Overflow`](emitree_emitter::Overflow)). What is lost is counted, and a
+//!   [`Gap`](emitree_emitter::Gap) record stands where it was lost.
+//! - The [`SinkHandle`](emitree_emitter::SinkHandle) **flushes** and **closes**, and reports what was delivered and
+//!   what was not. A program that wants its recording complete closes it before it ends.
+//!
+//! | feature | sink | takes records to |
+//! |---|---|---|
+//! | `jsonl` (default) | [`JsonlFile`], [`Jsonl`] | a file, any `io::Write`, one JSON record a line; [`read_jsonl`] reads them back |
+//! | `memory` (default) | [`Memory`] | a vector, for tests |
+//! | `channel` | [`Channel`] | a bounded tokio channel |
+
+#![cfg_attr(
+    not(test),
+    warn(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::panic,
+        clippy::print_stdout,
+        clippy::print_stderr,
+        clippy::missing_errors_doc,
+        clippy::missing_panics_doc
+    )
+)]
+#![cfg_attr(not(all(feature = "jsonl", feature = "memory", feature = "channel")), allow(rustdoc::broken_intra_doc_links, reason = "the crate documentation names the sinks of all features"))]
+
+#[cfg(feature = "channel")]
+mod channel;
+#[cfg(feature = "jsonl")]
+mod jsonl;
+#[cfg(feature = "memory")]
+mod memory;
+
+#[cfg(feature = "channel")]
+pub use self::channel::Channel;
+#[cfg(feature = "jsonl")]
+pub use self::jsonl::{FlushPolicy, Jsonl, JsonlError, JsonlFile, JsonlOptions, ReadError, Records, Tail, read_jsonl};
+#[cfg(feature = "memory")]
+pub use self::memory::Memory;
