@@ -16,7 +16,7 @@ use crate::{BuildError, Context, Creator, Emitter, Event, Scope, Trace};
 #[must_use = "nothing is made before `build`"]
 #[derive(Debug)]
 pub struct EmitterBuilder {
-    below: Option<(Emitter, String)>,
+    below: Option<(Emitter, Option<String>)>,
     context: Context,
     group_id: Option<Arc<str>>,
     creator: Option<Creator>,
@@ -25,7 +25,7 @@ pub struct EmitterBuilder {
 }
 
 impl EmitterBuilder {
-    pub(crate) const fn new(below: Option<(Emitter, String)>) -> Self {
+    pub(crate) const fn new(below: Option<(Emitter, Option<String>)>) -> Self {
         Self { below, context: Context::new(), group_id: None, creator: None, trace: None, declared: None }
     }
 
@@ -77,8 +77,8 @@ impl EmitterBuilder {
         let (inner, context) = match &self.below {
             None => (Inner::top(), self.context),
             Some((parent, namespace)) => {
-                check(namespace)?;
-                (Inner::below(parent, namespace), parent.context().merged(&self.context))
+                namespace.as_deref().map_or(Ok(()), check)?;
+                (Inner::below(parent, namespace.as_deref()), parent.context().merged(&self.context))
             }
         };
         Ok(Emitter::from_inner(with(inner, |inner| {
@@ -124,9 +124,14 @@ impl<'a> RunLinks<'a> {
     }
 
     /// Keys laid over the instance's context and the parent run's.
-    pub fn context(mut self, context: Context) -> Self {
+    ///
+    /// # Errors
+    ///
+    /// If the context sets the runtime's key.
+    pub fn context(mut self, context: Context) -> Result<Self, BuildError> {
+        refuse_reserved(&context)?;
         self.context = context;
-        self
+        Ok(self)
     }
 
     /// The group, if not the parent run's or the instance's.
@@ -157,17 +162,13 @@ impl std::fmt::Debug for RunLinks<'_> {
 impl Emitter {
     /// Makes the emitter of one run of the instance that this emitter belongs to (R2): a child with the same
     /// namespace, heard by the parent run's emitter too.
-    ///
-    /// # Errors
-    ///
-    /// If the context sets the runtime's key.
-    pub fn for_run(&self, links: RunLinks<'_>) -> Result<Self, BuildError> {
-        refuse_reserved(&links.context)?;
+    #[must_use]
+    pub fn for_run(&self, links: RunLinks<'_>) -> Self {
         let inherited = match links.parent {
             Some(parent) => self.context().merged(&parent.context()),
             None => self.context(),
         };
-        Ok(Self::from_inner(with(Inner::top(), |inner| {
+        Self::from_inner(with(Inner::top(), |inner| {
             inner.parent = Some(self.clone());
             inner.namespace = Arc::clone(self.shared_namespace());
             inner.namespace_hash = self.namespace_hash();
@@ -175,7 +176,7 @@ impl Emitter {
             inner.group_id = links.group_id;
             inner.creator = links.creator;
             inner.run = Some(RunLink { parent: links.parent.cloned(), id: OnceLock::new(), scope: links.scope });
-        })))
+        }))
     }
 }
 

@@ -152,7 +152,7 @@ impl Emitter {
         }
         let mut dispatch = Dispatch { event, meta, route, progress: Progress::default() };
         let scope = self.scope();
-        match within(scope.as_deref(), || dispatch.advance()) {
+        match within(scope.as_ref(), || dispatch.advance()) {
             Some(result) => result.map(|()| None),
             None => Ok(Some(scoped(scope, dispatch.rest()))),
         }
@@ -175,7 +175,7 @@ impl Emitter {
             return Err(EmitErrorKind::WouldAwait { path: meta.path().to_owned(), at: listener.at }.into());
         }
         let mut dispatch = Dispatch { event, meta, route, progress: Progress::default() };
-        within(self.scope().as_deref(), || dispatch.advance()).unwrap_or(Ok(()))
+        within(self.scope().as_ref(), || dispatch.advance()).unwrap_or(Ok(()))
     }
 
     #[inline]
@@ -190,10 +190,10 @@ impl Emitter {
 
 /// Calls inside a run's scope, where there is one.
 #[inline]
-fn within<R>(scope: Option<&dyn Scope>, mut f: impl FnMut() -> R) -> R {
+fn within<R>(scope: Option<&Arc<dyn Scope>>, mut f: impl FnMut() -> R) -> R {
     let Some(scope) = scope else { return f() };
     let mut result = None;
-    scope.within(&mut || result = Some(f()));
+    Arc::clone(scope).within(&mut || result = Some(f()));
     result.unwrap_or_else(f)
 }
 
@@ -215,6 +215,6 @@ impl<R> Future for Scoped<'_, R> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<R> {
         let Self { scope, future } = self.get_mut();
-        within(Some(&**scope), || future.as_mut().poll(cx))
+        within(Some(&*scope), || future.as_mut().poll(cx))
     }
 }

@@ -64,21 +64,22 @@ impl Emitter {
         EmitterBuilder::new(None)
     }
 
-    /// Makes a child. Takes one dotted name or several segments: `"backend.chat"`, `["backend", "chat"]`.
+    /// Makes a child. Takes one dotted name or several segments: `"backend.chat"`, `["backend", "chat"]`; or `()` for a
+    /// child in the same namespace.
     ///
     /// # Errors
     ///
     /// If the name is not valid.
     pub fn child(&self, namespace: impl IntoNamespace) -> Result<Self, NameError> {
         let namespace = namespace.into_namespace();
-        check(&namespace)?;
-        Ok(self.child_unchecked(&namespace))
+        namespace.as_deref().map_or(Ok(()), check)?;
+        Ok(self.child_unchecked(namespace.as_deref()))
     }
 
     /// Makes a child of a namespace that was checked in a `const`.
     #[must_use]
     pub fn child_of(&self, namespace: Namespace) -> Self {
-        self.child_unchecked(namespace.as_str())
+        self.child_unchecked(Some(namespace.as_str()))
     }
 
     /// A separate emitter with the same place and properties, but without listeners (E16).
@@ -95,9 +96,18 @@ impl Emitter {
         Self::from_inner(twin)
     }
 
-    fn child_unchecked(&self, namespace: &str) -> Self {
+    fn child_unchecked(&self, namespace: Option<&str>) -> Self {
         let mut inner = Inner::below(self, namespace);
         inner.context = Mutex::new(self.context());
+        Self::from_inner(inner)
+    }
+
+    /// Makes a child in the same namespace, for a creator.
+    #[must_use]
+    pub fn child_with(&self, creator: Creator) -> Self {
+        let mut inner = Inner::below(self, None);
+        inner.context = Mutex::new(self.context());
+        inner.creator = Some(creator);
         Self::from_inner(inner)
     }
 
@@ -236,8 +246,10 @@ impl Emitter {
         self.0.run.as_ref()?.parent.as_ref()
     }
 
+    /// Tells whether this is the emitter of a run of the instance that the other emitter belongs to.
     #[inline]
-    pub(crate) fn is_run_of(&self, instance: &Self) -> bool {
+    #[must_use]
+    pub fn is_run_of(&self, instance: &Self) -> bool {
         self.0.run.is_some() && self.parent() == Some(instance)
     }
 
@@ -268,12 +280,15 @@ impl Inner {
         }
     }
 
-    /// An emitter below another. Its context is still empty.
-    pub(crate) fn below(parent: &Emitter, namespace: &str) -> Self {
-        let (namespace, mut inner) = (join(parent.namespace(), namespace), Self::top());
+    /// An emitter below another, in a namespace of its own or in the same. Its context is still empty.
+    pub(crate) fn below(parent: &Emitter, namespace: Option<&str>) -> Self {
+        let mut inner = Self::top();
         inner.parent = Some(parent.clone());
-        inner.namespace_hash = fingerprint(namespace.as_bytes());
-        inner.namespace = namespace.into();
+        inner.namespace = match namespace {
+            Some(namespace) => join(parent.namespace(), namespace).into(),
+            None => Arc::clone(parent.shared_namespace()),
+        };
+        inner.namespace_hash = fingerprint(inner.namespace.as_bytes());
         inner
     }
 }
@@ -347,44 +362,50 @@ impl fmt::Debug for Emitter {
     }
 }
 
-/// What names a child: one dotted name, or several segments.
+/// What names a child: one dotted name, several segments, or `()` for its parent's namespace.
 pub trait IntoNamespace {
-    /// The dotted name; it is checked where it is used.
-    fn into_namespace(self) -> String;
+    /// The dotted name, which is checked where it is used; none for the parent's namespace.
+    fn into_namespace(self) -> Option<String>;
+}
+
+impl IntoNamespace for () {
+    fn into_namespace(self) -> Option<String> {
+        None
+    }
 }
 
 impl IntoNamespace for &str {
-    fn into_namespace(self) -> String {
-        self.to_owned()
+    fn into_namespace(self) -> Option<String> {
+        Some(self.to_owned())
     }
 }
 
 impl IntoNamespace for String {
-    fn into_namespace(self) -> String {
-        self
+    fn into_namespace(self) -> Option<String> {
+        Some(self)
     }
 }
 
 impl IntoNamespace for &String {
-    fn into_namespace(self) -> String {
-        self.clone()
+    fn into_namespace(self) -> Option<String> {
+        Some(self.clone())
     }
 }
 
 impl IntoNamespace for Namespace {
-    fn into_namespace(self) -> String {
-        self.as_str().to_owned()
+    fn into_namespace(self) -> Option<String> {
+        Some(self.as_str().to_owned())
     }
 }
 
 impl<S: AsRef<str>, const N: usize> IntoNamespace for [S; N] {
-    fn into_namespace(self) -> String {
+    fn into_namespace(self) -> Option<String> {
         self.as_slice().into_namespace()
     }
 }
 
 impl<S: AsRef<str>> IntoNamespace for &[S] {
-    fn into_namespace(self) -> String {
-        self.iter().map(AsRef::as_ref).collect::<Vec<_>>().join(".")
+    fn into_namespace(self) -> Option<String> {
+        Some(self.iter().map(AsRef::as_ref).collect::<Vec<_>>().join("."))
     }
 }

@@ -1,1 +1,74 @@
-//! Being written.
+//! Runs: nested, observable units of work on a hierarchical event emitter.
+//!
+//! ```
+//! use emitree_runtime::{RunContext, Runnable, runnable_fn};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> emitree_runtime::Result<()> {
+//! let count = runnable_fn("count", |text: String, _: RunContext| async move { Ok(text.split(' ').count()) });
+//!
+//! let words = count
+//!     .run("to be or not to be".to_owned())
+//!     .on_start(|start, _| start.input.push_str(", that is the question"))
+//!     .await?;
+//! assert_eq!(words, 10);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Concepts, in the order you meet them
+//!
+//! - A [`Runnable`] has an emitter, typed input and output, and an async function that does its work;
+//!   [`runnable_fn`] makes one of a function.
+//! - A [`Run`] is a future. Awaiting it emits [`Start`], does the work, and emits [`Success`] or [`Failure`] and then
+//!   [`Finish`].
+//! - A [`RunContext`] is the run that one is in: ids, context, typed [`Extensions`], and an emitter of its own, which
+//!   hears the runs below.
+//! - A [`Middleware`] is bound to a run before it starts, and registers what it listens to.
+//! - An [`Error`] says what sort of end it is, and explains itself.
+//!
+//! Rules cited as E, R and M with a number are those of the project's design document.
+#![cfg_attr(
+    not(test),
+    warn(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::panic,
+        clippy::print_stdout,
+        clippy::print_stderr,
+        clippy::missing_errors_doc,
+        clippy::missing_panics_doc
+    )
+)]
+
+mod conduct;
+mod context;
+mod current;
+mod erased;
+mod error;
+mod extensions;
+mod instance;
+mod lifecycle;
+mod listen;
+mod middleware;
+mod outcome;
+mod run;
+mod runnable;
+mod runnable_fn;
+mod tasks;
+
+pub use context::RunContext;
+pub use erased::AnyRunnable;
+pub use error::{Error, ErrorKind, ErrorReport, Result};
+pub use extensions::Extensions;
+pub use instance::{AsInstance, Instance, LifecycleOf, lifecycle, lifecycle_of};
+pub use lifecycle::{
+    AnyFinish, AnyStart, AnySuccess, Data, Failure, Finish, LifecycleMut, LifecycleRef, Stage, Start, Success,
+};
+pub use listen::Lifecycle;
+pub use middleware::Middleware;
+pub use outcome::{Outcome, Status};
+pub use run::Run;
+pub use runnable::Runnable;
+pub use runnable_fn::{RunnableFn, runnable_fn};
+pub use tasks::Task;

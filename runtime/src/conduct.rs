@@ -1,0 +1,123 @@
+//! The sequence of a run (R4): bind → `start` → work → `success` or `error` → `finish`.
+//!
+//! 1. After `start` has been emitted, exactly one of `success` and `error` is, and then exactly one `finish`.
+//! 2. The payload of the event at hand lives in the run's [`Guard`]; its parts move on from one to the next.
+//! 3. Work, middlewares and listeners are user code: their panics are caught, and are errors like others.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+use emitree_emitter::{EmitError, Facet, panic_message};
+use futures_core::future::BoxFuture;
+use futures_util::FutureExt;
+use serde::Serialize;
+use tracing::Instrument;
+
+use crate::current::CURRENT;
+use crate::lifecycle::{Data, Facets, Failure, Finish, Start, Success};
+use crate::run::Plan;
+use crate::{Error, ErrorKind, Outcome, Result, RunContext, Runnable, Stage};
+
+/// Conducts a run to its result.
+pub(crate) fn conduct<R: Runnable>(mut plan: Plan<'_, R>) -> BoxFuture<'_, Result<R::Output>> {
+    let ctx = match plan.bind() {
+        Ok(ctx) => ctx,
+        Err(error) => return Box::pin(std::future::ready(Err(error))),
+    };
+    let span = ctx.span().clone();
+    let run = CURRENT.scope(ctx.clone(), run(plan, ctx));
+    if span.is_disabled() { Box::pin(run) } else { Box::pin(run.instrument(span)) }
+}
+
+async fn run<R: Runnable>(plan: Plan<'_, R>, ctx: RunContext) -> Result<R::Output> {
+    bind_middlewares(&plan, &ctx)?;
+    let mut guard = Guard { ctx, payload: Start { input: plan.input, output: None } };
+    let result = match guard.emit(Stage::Start, Facets::<R::Input, R::Output>::START).await {
+        Ok(()) => guard.work(plan.runnable).await,
+        Err(error) => Err(error.into()),
+    };
+    guard.ctx.tasks().end().await;
+    match result {
+        Ok(output) => guard.succeed(output).await,
+        Err(error) => guard.fail(error).await,
+    }
+}
+
+fn bind_middlewares<R: Runnable>(plan: &Plan<'_, R>, ctx: &RunContext) -> Result<()> {
+    for middleware in plan.runnable.middlewares().iter().chain(&plan.middlewares) {
+        catch_unwind(AssertUnwindSafe(|| middleware.bind(ctx))).unwrap_or_else(|panic| Err(panicked(&*panic)))?;
+    }
+    Ok(())
+}
+
+fn panicked(panic: &(dyn Any + Send)) -> Error {
+    Error::of_kind(ErrorKind::Panicked, panic_message(panic))
+}
+
+/// A run that has started, with the payload of the event that it is at.
+struct Guard<P> {
+    ctx: RunContext,
+    payload: P,
+}
+
+impl<P: Serialize + Send + Sync + 'static> Guard<P> {
+    async fn emit(&mut self, stage: Stage, facet: &Facet) -> Result<(), EmitError> {
+        self.ctx.emitter().emit_with(stage.event_name(), &mut self.payload, facet).await
+    }
+
+    /// Emits what can no longer change how the run ends: a failure is logged (R10).
+    async fn announce(&mut self, stage: Stage, facet: &Facet) {
+        if let Err(error) = self.emit(stage, facet).await {
+            tracing::warn!(error = %error, "a listener of a run's `{}` failed", stage.as_str());
+        }
+    }
+}
+
+impl<I: Data, O: Data> Guard<Start<I, O>> {
+    /// An output that is set answers the run; otherwise the work does (R5).
+    async fn work<R: Runnable<Input = I, Output = O>>(&mut self, runnable: &R) -> Result<O> {
+        if let Some(output) = self.payload.output.take() {
+            return Ok(output);
+        }
+        let work = AssertUnwindSafe(async { runnable.execute(&self.payload.input, &self.ctx).await });
+        work.catch_unwind().await.unwrap_or_else(|panic| Err(panicked(&*panic)))
+    }
+
+    /// A listener of `success` that fails makes the run fail, without an `error` after the `success` (R10).
+    async fn succeed(self, output: O) -> Result<O> {
+        let payload = Success { input: self.payload.input, output };
+        let mut guard = Guard { ctx: self.ctx, payload };
+        let emitted = guard.emit(Stage::Success, Facets::<I, O>::SUCCESS).await;
+        let Guard { ctx, payload: Success { input, output } } = guard;
+        match emitted {
+            Ok(()) => finish(ctx, input, Ok(output)).await,
+            Err(error) => finish(ctx, input, Err(error.into())).await,
+        }
+    }
+
+    async fn fail(self, error: Error) -> Result<O> {
+        let mut guard = Guard { ctx: self.ctx, payload: Failure { error } };
+        guard.announce(Stage::Error, Facets::<I, O>::ERROR).await;
+        finish(guard.ctx, self.payload.input, Err(guard.payload.error)).await
+    }
+}
+
+/// Emits `finish`, and gives the run's result.
+async fn finish<I: Data, O: Data>(ctx: RunContext, input: I, result: Result<O>) -> Result<O> {
+    let (outcome, error) = match result {
+        Ok(output) => (Outcome::Success { output }, None),
+        Err(error) => (Outcome::of_error(&error), Some(error)),
+    };
+    ctx.span().record("outcome", outcome.status().as_str());
+    // Nobody listening, nobody sees the clock (E15).
+    let duration = if ctx.emitter().is_heard() { ctx.elapsed() } else { Duration::ZERO };
+    let mut guard = Guard { ctx, payload: Finish { input, outcome, duration } };
+    guard.announce(Stage::Finish, Facets::<I, O>::FINISH).await;
+    guard.ctx.end();
+    match (guard.payload.outcome, error) {
+        (Outcome::Success { output }, _) => Ok(output),
+        (_, Some(error)) => Err(error),
+        (outcome, None) => Err(Error::new(format!("the run ended as {}", outcome.status().as_str()))),
+    }
+}

@@ -1,0 +1,223 @@
+//! The run that one is in: its ids, emitter, context, extensions (R2, R9).
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use emitree_emitter::{BuildError, Context, Emitter, RunLinks, Scope, Trace};
+use parking_lot::Mutex;
+use serde_json::Value;
+use tokio::time::Instant;
+use tracing::Span;
+use uuid::Uuid;
+
+use crate::current::CURRENT;
+use crate::tasks::Tasks;
+use crate::{Extensions, Instance};
+
+/// A run, as its work, its middlewares and its listeners see it; cheap to clone.
+///
+/// The work gets it as an argument; anywhere inside of a run, [`current`](Self::current) gives it.
+#[derive(Clone)]
+pub struct RunContext(Arc<Inner>);
+
+struct Inner {
+    emitter: Emitter,
+    parent: Option<RunContext>,
+    started: Instant,
+    extensions: Mutex<Extensions>,
+    tasks: Tasks,
+    span: Span,
+    ended: AtomicBool,
+}
+
+impl RunContext {
+    /// The run that one is in: in its work, while middlewares are bound, and in listeners of its events, wherever they
+    /// are registered. None outside of a run, and in tasks that were not spawned with [`spawn`](Self::spawn).
+    #[must_use]
+    pub fn current() -> Option<Self> {
+        CURRENT.try_with(Self::clone).ok()
+    }
+
+    /// Makes the context of a run that begins, with an emitter of its own (R2).
+    pub(crate) fn begin(
+        instance: &Emitter,
+        parent: Option<Self>,
+        links: RunLinks<'_>,
+        extensions: &Extensions,
+    ) -> Self {
+        let inherited = parent.as_ref().map(Self::extensions).unwrap_or_default();
+        Self(Arc::new_cyclic(|inner: &Weak<Inner>| {
+            let links = links.scope(inner.clone());
+            let emitter = match &parent {
+                Some(parent) => instance.for_run(links.parent(parent.emitter())),
+                None => instance.for_run(links),
+            };
+            Inner {
+                span: span(&emitter, parent.as_ref()),
+                emitter,
+                parent,
+                started: Instant::now(),
+                extensions: Mutex::new(inherited.merged(extensions)),
+                tasks: Tasks::default(),
+                ended: AtomicBool::new(false),
+            }
+        }))
+    }
+
+    /// The run's own emitter: what is emitted there is heard by the run, its instance, everything above that, and by
+    /// the runs that it was started in.
+    #[must_use]
+    pub fn emitter(&self) -> &Emitter {
+        &self.0.emitter
+    }
+
+    /// Which runnable it is a run of.
+    #[must_use]
+    pub fn instance(&self) -> Instance {
+        Instance::new(self.instance_ref().clone())
+    }
+
+    pub(crate) fn instance_ref(&self) -> &Emitter {
+        self.0.emitter.parent().unwrap_or(&self.0.emitter)
+    }
+
+    /// The run in which it was started.
+    #[must_use]
+    pub fn parent(&self) -> Option<&Self> {
+        self.0.parent.as_ref()
+    }
+
+    /// How many runs it is nested in.
+    #[must_use]
+    pub fn depth(&self) -> usize {
+        std::iter::successors(self.parent(), |run| run.parent()).count()
+    }
+
+    /// The ids of the run and of the one that it was started in.
+    #[must_use]
+    pub fn trace(&self) -> Trace {
+        self.0.emitter.trace().unwrap_or(Trace { id: Uuid::nil(), run_id: Uuid::nil(), parent_run_id: None })
+    }
+
+    /// The run's id: a version 7 UUID.
+    #[must_use]
+    pub fn run_id(&self) -> Uuid {
+        self.trace().run_id
+    }
+
+    /// What every event of the run, and of runs started in it from now on, carries.
+    #[must_use]
+    pub fn context(&self) -> Context {
+        self.0.emitter.context()
+    }
+
+    /// The value of a key of the context.
+    #[must_use]
+    pub fn get(&self, key: &str) -> Option<Value> {
+        self.context().get(key).cloned()
+    }
+
+    /// Sets a key of the context: later events of the run carry it, and runs started in it later.
+    ///
+    /// # Errors
+    ///
+    /// If the key is the one that belongs to the runtime, `internal`.
+    pub fn set(&self, key: impl Into<String>, value: impl Into<Value>) -> Result<(), BuildError> {
+        self.0.emitter.set_context(key, value)
+    }
+
+    /// The typed values that the run carries, as they are now.
+    #[must_use]
+    pub fn extensions(&self) -> Extensions {
+        self.0.extensions.lock().clone()
+    }
+
+    /// The typed value of a type.
+    #[must_use]
+    pub fn extension<T: Send + Sync + 'static>(&self) -> Option<Arc<T>> {
+        self.0.extensions.lock().get()
+    }
+
+    /// Sets a typed value, for the run and for runs started in it later.
+    pub fn set_extension<T: Send + Sync + 'static>(&self, value: T) {
+        let replaced = {
+            let mut extensions = self.0.extensions.lock();
+            let before = extensions.clone();
+            extensions.insert(value);
+            before
+        };
+        // May hold the last handle of a value, whose drop is user code.
+        drop(replaced);
+    }
+
+    /// How long ago the run was first polled, by tokio's clock.
+    #[must_use]
+    pub fn elapsed(&self) -> Duration {
+        self.0.started.elapsed()
+    }
+
+    /// The run's span.
+    #[must_use]
+    pub fn span(&self) -> &Span {
+        &self.0.span
+    }
+
+    pub(crate) fn tasks(&self) -> &Tasks {
+        &self.0.tasks
+    }
+
+    pub(crate) fn end(&self) {
+        self.0.ended.store(true, Ordering::Release);
+    }
+
+    /// Tells whether the run is over.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.0.ended.load(Ordering::Acquire)
+    }
+}
+
+/// One span per run (R12). Its ids are formatted only for those who look at them.
+fn span(emitter: &Emitter, parent: Option<&RunContext>) -> Span {
+    let run_id = tracing::field::display(Lazy(|| emitter.trace().map(|trace| trace.run_id)));
+    let parent_run_id = tracing::field::display(Lazy(|| emitter.trace().and_then(|trace| trace.parent_run_id)));
+    let path = emitter.namespace();
+    let around = parent.filter(|_| Span::current().is_none()).and_then(|parent| parent.span().id());
+    match around {
+        // Started in a task that does not know the parent's span.
+        Some(around) => {
+            tracing::info_span!(parent: around, "run", path, run_id, parent_run_id, outcome = tracing::field::Empty)
+        }
+        None => tracing::info_span!("run", path, run_id, parent_run_id, outcome = tracing::field::Empty),
+    }
+}
+
+struct Lazy<F>(F);
+
+impl<F: Fn() -> Option<Uuid>> fmt::Display for Lazy<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (self.0)().map_or(Ok(()), |id| id.fmt(f))
+    }
+}
+
+impl Scope for Inner {
+    fn within(self: Arc<Self>, f: &mut dyn FnMut()) {
+        if CURRENT.try_with(|current| Arc::ptr_eq(&current.0, &self)).unwrap_or(false) {
+            f();
+        } else {
+            CURRENT.sync_scope(RunContext(self), f);
+        }
+    }
+}
+
+impl fmt::Debug for RunContext {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RunContext")
+            .field("trace", &self.trace())
+            .field("namespace", &self.0.emitter.namespace())
+            .field("ended", &self.has_ended())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,113 @@
+//! The instance behind runs, and the matcher of their lifecycle events (R3).
+
+use emitree_emitter::{Emitter, EventMeta, IntoMatcher, Matcher, MatcherError, matcher_fn};
+use uuid::Uuid;
+
+use crate::{RunContext, Runnable, Stage};
+
+/// Which runnable a run is of: its identity, not the thing itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Instance(Emitter);
+
+impl Instance {
+    pub(crate) const fn new(emitter: Emitter) -> Self {
+        Self(emitter)
+    }
+
+    /// The instance's emitter.
+    #[must_use]
+    pub const fn emitter(&self) -> &Emitter {
+        &self.0
+    }
+}
+
+/// What tells of which instance it is: a [`Runnable`], a [`RunContext`], an [`Instance`].
+pub trait AsInstance {
+    /// The emitter that is the instance's identity.
+    fn instance_emitter(&self) -> &Emitter;
+}
+
+impl<R: Runnable> AsInstance for R {
+    fn instance_emitter(&self) -> &Emitter {
+        self.emitter()
+    }
+}
+
+impl AsInstance for Instance {
+    fn instance_emitter(&self) -> &Emitter {
+        &self.0
+    }
+}
+
+impl AsInstance for RunContext {
+    fn instance_emitter(&self) -> &Emitter {
+        self.instance_ref()
+    }
+}
+
+/// Matches the lifecycle events of runs. Made by [`lifecycle_of`] and [`lifecycle`].
+#[must_use = "a matcher does nothing until a listener is registered with it"]
+#[derive(Clone, Debug)]
+pub struct LifecycleOf {
+    /// None for any.
+    instance: Option<Emitter>,
+    only: Option<Vec<Stage>>,
+    parent_run: Option<Uuid>,
+    except: Vec<Emitter>,
+}
+
+/// Matches `start`, `success`, `error` and `finish` of every run of an instance. Not nested by default: on a run's
+/// own emitter it matches that run's events.
+///
+/// ```
+/// use emitree_emitter::Emitter;
+/// use emitree_runtime::{RunContext, Stage, Start, lifecycle_of, runnable_fn};
+///
+/// let double = runnable_fn("double", |n: u32, _: RunContext| async move { Ok(n * 2) });
+/// Emitter::root().on(lifecycle_of(&double).only([Stage::Start]), |start: &mut Start<u32, u32>, _| start.input += 1)?;
+/// # Ok::<(), emitree_emitter::ListenError>(())
+/// ```
+pub fn lifecycle_of(instance: &impl AsInstance) -> LifecycleOf {
+    let instance = instance.instance_emitter().clone();
+    LifecycleOf { instance: Some(instance), ..lifecycle() }
+}
+
+/// Matches the same four events of the runs of every instance.
+pub const fn lifecycle() -> LifecycleOf {
+    LifecycleOf { instance: None, only: None, parent_run: None, except: Vec::new() }
+}
+
+impl LifecycleOf {
+    /// Only these of the four.
+    pub fn only(mut self, stages: impl IntoIterator<Item = Stage>) -> Self {
+        self.only = Some(stages.into_iter().collect());
+        self
+    }
+
+    /// Only runs that were started in that run.
+    pub const fn parent_run(mut self, run_id: Uuid) -> Self {
+        self.parent_run = Some(run_id);
+        self
+    }
+
+    /// Not the runs of that instance.
+    pub fn except(mut self, other: &impl AsInstance) -> Self {
+        self.except.push(other.instance_emitter().clone());
+        self
+    }
+
+    fn matches(&self, meta: &EventMeta<'_>) -> bool {
+        let Some(stage) = Stage::of(meta) else { return false };
+        let run = meta.source();
+        self.only.as_ref().is_none_or(|only| only.contains(&stage))
+            && self.instance.as_ref().is_none_or(|instance| run.is_run_of(instance))
+            && !self.except.iter().any(|other| run.is_run_of(other))
+            && self.parent_run.is_none_or(|id| meta.trace().and_then(|trace| trace.parent_run_id) == Some(id))
+    }
+}
+
+impl IntoMatcher for LifecycleOf {
+    fn into_matcher(self) -> Result<Matcher, MatcherError> {
+        matcher_fn(move |meta| self.matches(meta)).into_matcher()
+    }
+}

@@ -1,0 +1,91 @@
+//! Listening to the four lifecycle events of an instance's runs, typed (R3).
+
+use emitree_emitter::{EventMeta, ListenError, Outcome, Subscription};
+
+use crate::lifecycle::{Failure, Finish, Start, Success};
+use crate::{Runnable, Stage, lifecycle_of};
+
+/// What every [`Runnable`] can be asked to listen to: the lifecycle of its runs.
+///
+/// Types are inferred:
+///
+/// ```
+/// use emitree_runtime::{Lifecycle, RunContext, Runnable, runnable_fn};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+/// let double = runnable_fn("double", |n: u32, _: RunContext| async move { Ok(n * 2) });
+/// double.on_start(|start, _| start.input += 1)?;
+/// double.on_success(|success, _| success.output *= 10)?;
+/// assert_eq!(double.run(1).await?, 40);
+/// # Ok(())
+/// # }
+/// ```
+pub trait Lifecycle: Runnable {
+    /// Listens to `start`: may change the input, or answer by setting the output.
+    ///
+    /// # Errors
+    ///
+    /// If the emitter declares events otherwise.
+    #[track_caller]
+    fn on_start<Out: Outcome>(
+        &self,
+        f: impl Fn(&mut Start<Self::Input, Self::Output>, &EventMeta<'_>) -> Out + Send + Sync + 'static,
+    ) -> Result<Subscription, ListenError>
+    where
+        Self: Sized,
+    {
+        self.emitter().on(lifecycle_of(self).only([Stage::Start]), f)
+    }
+
+    /// Listens to `success`: may change the output.
+    ///
+    /// # Errors
+    ///
+    /// If the emitter declares events otherwise.
+    #[track_caller]
+    fn on_success<Out: Outcome>(
+        &self,
+        f: impl Fn(&mut Success<Self::Input, Self::Output>, &EventMeta<'_>) -> Out + Send + Sync + 'static,
+    ) -> Result<Subscription, ListenError>
+    where
+        Self: Sized,
+    {
+        self.emitter().on(lifecycle_of(self).only([Stage::Success]), f)
+    }
+
+    /// Listens to `error`.
+    ///
+    /// # Errors
+    ///
+    /// If the emitter declares events otherwise.
+    #[track_caller]
+    fn on_error<Out: Outcome>(
+        &self,
+        f: impl Fn(&Failure, &EventMeta<'_>) -> Out + Send + Sync + 'static,
+    ) -> Result<Subscription, ListenError>
+    where
+        Self: Sized,
+    {
+        self.emitter().on(lifecycle_of(self).only([Stage::Error]), move |failure: &mut Failure, meta| f(failure, meta))
+    }
+
+    /// Listens to `finish`.
+    ///
+    /// # Errors
+    ///
+    /// If the emitter declares events otherwise.
+    #[track_caller]
+    fn on_finish<Out: Outcome>(
+        &self,
+        f: impl Fn(&Finish<Self::Input, Self::Output>, &EventMeta<'_>) -> Out + Send + Sync + 'static,
+    ) -> Result<Subscription, ListenError>
+    where
+        Self: Sized,
+    {
+        let matcher = lifecycle_of(self).only([Stage::Finish]);
+        self.emitter().on(matcher, move |finish: &mut Finish<Self::Input, Self::Output>, meta| f(finish, meta))
+    }
+}
+
+impl<R: Runnable> Lifecycle for R {}

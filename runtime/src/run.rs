@@ -1,0 +1,251 @@
+//! A run, from building to its result.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context as TaskContext, Poll};
+
+use emitree_emitter::{
+    BoxError, Context, EventMeta, Hears, IntoMatcher, Options, Outcome as ListenerOutcome, Registration, RunLinks,
+};
+use futures_core::future::BoxFuture;
+
+use crate::conduct::conduct;
+use crate::lifecycle::{Failure, Finish, Start, Success};
+use crate::{Error, Extensions, Middleware, Result, RunContext, Runnable, Stage};
+
+/// A run that has not begun, or is under way: a future of its result.
+///
+/// Made by [`Runnable::run`]. Its methods add what belongs to this run only; nothing happens before the first poll,
+/// and what was wrong in the building comes out there. Then, in this order:
+///
+/// 1. the run gets its context and emitter (R2, R9);
+/// 2. its listeners are registered, and middlewares bound: the instance's, then the run's, each in order;
+/// 3. `start` is emitted: listeners may change the input, or set the output;
+/// 4. the work is done, unless the output is set;
+/// 5. `success` is emitted, or `error`: listeners may change the output;
+/// 6. `finish` is emitted, and the result is returned.
+///
+/// Dropping it before the first poll leaves no trace.
+#[must_use = "a run does nothing until it is awaited"]
+pub struct Run<'a, R: Runnable> {
+    state: State<'a, R>,
+}
+
+enum State<'a, R: Runnable> {
+    Built(Plan<'a, R>),
+    Running(BoxFuture<'a, Result<R::Output>>),
+    Done,
+}
+
+/// What was said about a run before it began.
+pub(crate) struct Plan<'a, R: Runnable> {
+    pub(crate) runnable: &'a R,
+    pub(crate) input: R::Input,
+    pub(crate) parent: Option<RunContext>,
+    pub(crate) registrations: Vec<Registration>,
+    pub(crate) middlewares: Vec<Arc<dyn Middleware>>,
+    pub(crate) context: Context,
+    pub(crate) group_id: Option<Arc<str>>,
+    pub(crate) extensions: Extensions,
+}
+
+impl<R: Runnable> Plan<'_, R> {
+    /// Makes the run's context and binds everything to it: what can fail before `start`.
+    pub(crate) fn bind(&mut self) -> Result<RunContext> {
+        let mut links = RunLinks::new().context(std::mem::take(&mut self.context))?;
+        if let Some(group_id) = self.group_id.take() {
+            links = links.group_id(group_id);
+        }
+        if let Some(creator) = self.creator() {
+            links = links.creator(creator);
+        }
+        // A parent that has ended is none.
+        let parent = self.parent.take().filter(|parent| !parent.has_ended());
+        let ctx = RunContext::begin(self.runnable.emitter(), parent, links, &self.extensions);
+        for registration in self.registrations.drain(..) {
+            ctx.emitter().register(registration)?;
+        }
+        Ok(ctx)
+    }
+
+    /// A creator of the run's own where the runnable is not called as its emitter's creator is.
+    fn creator(&self) -> Option<emitree_emitter::Creator> {
+        let (kind, name) = (self.runnable.kind(), self.runnable.name());
+        let known = self.runnable.emitter().creator();
+        let same = known.is_some_and(|creator| creator.kind() == kind && creator.name() == name);
+        (!same).then(|| emitree_emitter::Creator::new(kind.to_owned(), name.to_owned()))
+    }
+}
+
+impl<'a, R: Runnable> Run<'a, R> {
+    pub(crate) fn new(runnable: &'a R, input: R::Input) -> Self {
+        Self {
+            state: State::Built(Plan {
+                runnable,
+                input,
+                parent: RunContext::current(),
+                registrations: Vec::new(),
+                middlewares: Vec::new(),
+                context: Context::new(),
+                group_id: None,
+                extensions: Extensions::default(),
+            }),
+        }
+    }
+
+    fn plan(mut self, change: impl FnOnce(&mut Plan<'a, R>)) -> Self {
+        if let State::Built(plan) = &mut self.state {
+            change(plan);
+        }
+        self
+    }
+
+    /// Binds a middleware to this run, after the instance's own.
+    pub fn middleware(self, middleware: impl Middleware) -> Self {
+        self.plan(|plan| plan.middlewares.push(Arc::new(middleware)))
+    }
+
+    /// Lays keys over the context of the instance and of the parent run.
+    pub fn context(self, context: impl Into<Context>) -> Self {
+        self.plan(|plan| plan.context = plan.context.merged(&context.into()))
+    }
+
+    /// Sets the group that the run and those started in it belong to.
+    pub fn group_id(self, group_id: impl Into<Arc<str>>) -> Self {
+        self.plan(|plan| plan.group_id = Some(group_id.into()))
+    }
+
+    /// Gives the run, and those started in it, a typed value.
+    pub fn extension<T: Send + Sync + 'static>(self, value: T) -> Self {
+        self.plan(|plan| plan.extensions.insert(value))
+    }
+
+    /// Registers a listener on the run's emitter, made with the verbs of [`Options`].
+    pub fn register(self, registration: Registration) -> Self {
+        self.plan(|plan| plan.registrations.push(registration))
+    }
+
+    /// Listens to the run's events, and may change them; see [`Emitter::on`](emitree_emitter::Emitter::on).
+    #[track_caller]
+    pub fn on<T, Out>(
+        self,
+        matcher: impl IntoMatcher,
+        f: impl Fn(&mut T, &EventMeta<'_>) -> Out + Send + Sync + 'static,
+    ) -> Self
+    where
+        T: Hears + ?Sized + 'static,
+        Out: ListenerOutcome,
+    {
+        self.register(Options::new().on(matcher, f))
+    }
+
+    /// Listens to the run's events, may change them, and is awaited; see
+    /// [`Emitter::on_async`](emitree_emitter::Emitter::on_async).
+    #[track_caller]
+    pub fn on_async<T>(
+        self,
+        matcher: impl IntoMatcher,
+        f: impl for<'e> Fn(&'e mut T, &'e EventMeta<'e>) -> BoxFuture<'e, Result<(), BoxError>> + Send + Sync + 'static,
+    ) -> Self
+    where
+        T: Hears + ?Sized + 'static,
+    {
+        self.register(Options::new().on_async(matcher, f))
+    }
+
+    /// Watches the run's events; see [`Emitter::observe`](emitree_emitter::Emitter::observe).
+    #[track_caller]
+    pub fn observe<T, Out>(
+        self,
+        matcher: impl IntoMatcher,
+        f: impl Fn(&T, &EventMeta<'_>) -> Out + Send + Sync + 'static,
+    ) -> Self
+    where
+        T: Hears + ?Sized + 'static,
+        Out: ListenerOutcome,
+    {
+        self.register(Options::new().observe(matcher, f))
+    }
+
+    /// Watches the run's events, together with others of its sort; see
+    /// [`Emitter::observe_async`](emitree_emitter::Emitter::observe_async).
+    #[track_caller]
+    pub fn observe_async<T>(
+        self,
+        matcher: impl IntoMatcher,
+        f: impl for<'e> Fn(&'e T, &'e EventMeta<'e>) -> BoxFuture<'e, Result<(), BoxError>> + Send + Sync + 'static,
+    ) -> Self
+    where
+        T: Hears + ?Sized + 'static,
+    {
+        self.register(Options::new().observe_async(matcher, f))
+    }
+
+    /// Listens to the run's own `start`: may change the input, or answer by setting the output.
+    #[track_caller]
+    pub fn on_start<Out: ListenerOutcome>(
+        self,
+        f: impl Fn(&mut Start<R::Input, R::Output>, &EventMeta<'_>) -> Out + Send + Sync + 'static,
+    ) -> Self {
+        self.on(Stage::Start, f)
+    }
+
+    /// Listens to the run's own `success`: may change the output.
+    #[track_caller]
+    pub fn on_success<Out: ListenerOutcome>(
+        self,
+        f: impl Fn(&mut Success<R::Input, R::Output>, &EventMeta<'_>) -> Out + Send + Sync + 'static,
+    ) -> Self {
+        self.on(Stage::Success, f)
+    }
+
+    /// Listens to the run's own `error`.
+    #[track_caller]
+    pub fn on_error<Out: ListenerOutcome>(
+        self,
+        f: impl Fn(&Failure, &EventMeta<'_>) -> Out + Send + Sync + 'static,
+    ) -> Self {
+        self.on(Stage::Error, move |failure: &mut Failure, meta| f(failure, meta))
+    }
+
+    /// Listens to the run's own `finish`.
+    #[track_caller]
+    pub fn on_finish<Out: ListenerOutcome>(
+        self,
+        f: impl Fn(&Finish<R::Input, R::Output>, &EventMeta<'_>) -> Out + Send + Sync + 'static,
+    ) -> Self {
+        self.on(Stage::Finish, move |finish: &mut Finish<R::Input, R::Output>, meta| f(finish, meta))
+    }
+}
+
+/// Nothing in a run is pinned but the boxed future of its work.
+impl<R: Runnable> Unpin for Run<'_, R> {}
+
+impl<R: Runnable> Future for Run<'_, R> {
+    type Output = Result<R::Output>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<Self::Output> {
+        let mut work = match std::mem::replace(&mut self.state, State::Done) {
+            State::Built(plan) => conduct(plan),
+            State::Running(work) => work,
+            State::Done => return Poll::Ready(Err(Error::new("the run was polled again after it had ended"))),
+        };
+        let polled = work.as_mut().poll(cx);
+        if polled.is_pending() {
+            self.state = State::Running(work);
+        }
+        polled
+    }
+}
+
+impl<R: Runnable> fmt::Debug for Run<'_, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match &self.state {
+            State::Built(_) => "Run(built)",
+            State::Running(_) => "Run(running)",
+            State::Done => "Run(done)",
+        })
+    }
+}

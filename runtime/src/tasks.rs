@@ -1,0 +1,86 @@
+//! Tasks of a run: they know which run they belong to, and do not outlive it (R9, R13).
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context as TaskContext, Poll};
+
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
+use tokio::task::JoinSet;
+use tracing::Instrument;
+
+use crate::current::CURRENT;
+use crate::{Error, ErrorKind, Result, RunContext};
+
+/// The tasks that a run has spawned. A run that has ended takes no more.
+#[derive(Debug)]
+pub(crate) struct Tasks(Mutex<State>);
+
+#[derive(Debug)]
+enum State {
+    None,
+    Some(JoinSet<()>),
+    Ended,
+}
+
+impl Default for Tasks {
+    fn default() -> Self {
+        Self(Mutex::new(State::None))
+    }
+}
+
+impl Tasks {
+    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let mut state = self.0.lock();
+        match &mut *state {
+            State::Some(tasks) => drop(tasks.spawn(task)),
+            State::None => {
+                let mut tasks = JoinSet::new();
+                tasks.spawn(task);
+                *state = State::Some(tasks);
+            }
+            State::Ended => {}
+        }
+    }
+
+    /// Aborts the tasks and waits for them.
+    pub(crate) async fn end(&self) {
+        let state = std::mem::replace(&mut *self.0.lock(), State::Ended);
+        if let State::Some(mut tasks) = state {
+            tasks.shutdown().await;
+        }
+    }
+}
+
+impl RunContext {
+    /// Spawns a task that belongs to the run: [`current`](Self::current) is the run in it, and it is aborted and
+    /// awaited before the run ends.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a tokio runtime, as [`tokio::spawn`] does.
+    pub fn spawn<T: Send + 'static>(&self, future: impl Future<Output = T> + Send + 'static) -> Task<T> {
+        let (sender, output) = oneshot::channel();
+        let work = async move {
+            let output = future.await;
+            // Whoever dropped the handle does not want it.
+            drop(sender.send(output));
+        };
+        self.tasks().spawn(CURRENT.scope(self.clone(), work.instrument(self.span().clone())));
+        Task(output)
+    }
+}
+
+/// A spawned task; awaiting it gives what the task gave. Dropping it lets the task go on until the run ends.
+#[must_use = "the task's output is lost otherwise"]
+#[derive(Debug)]
+pub struct Task<T>(oneshot::Receiver<T>);
+
+impl<T> Future for Task<T> {
+    type Output = Result<T>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<Result<T>> {
+        let gone = |_| Error::of_kind(ErrorKind::Aborted, "the task panicked, or was aborted with its run");
+        Pin::new(&mut self.0).poll(cx).map(|output| output.map_err(gone))
+    }
+}
