@@ -17,9 +17,10 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use crate::error::{EmitErrorKind, panic_message};
 use crate::listener::{Answer, Call, Fault, Later, Listener, OnError, Role};
 use crate::route::{Cursor, Route};
+use crate::snapshot::Takers;
 use crate::{AnyEvent, BoxError, EmitError, Emitter, EventMeta};
 
-/// One event under way.
+/// One event under way, when the first listener has to be awaited.
 pub(crate) struct Dispatch<'a> {
     pub(crate) event: &'a mut dyn AnyEvent,
     pub(crate) meta: EventMeta<'a>,
@@ -64,40 +65,45 @@ impl Progress {
         }
     }
 
+    #[inline]
     fn result(&mut self) -> Result<(), EmitError> {
         self.failed.take().map_or(Ok(()), Err)
+    }
+
+    /// Calls listeners until one has to be awaited; gives the result if none has.
+    #[inline]
+    pub(crate) fn advance(
+        &mut self,
+        event: &mut dyn AnyEvent,
+        meta: &EventMeta<'_>,
+        route: &Route,
+    ) -> Option<Result<(), EmitError>> {
+        while !self.changed {
+            match change_stretch(route, &mut self.cursor, event, meta) {
+                Halt::End => self.observe(),
+                Halt::Await => return None,
+                Halt::Fault(listener, fault) => self.judge(listener, fault, event, meta),
+            }
+        }
+        loop {
+            match observe_stretch(route, &mut self.cursor, event, meta) {
+                Halt::End => return Some(self.result()),
+                Halt::Await => return None,
+                Halt::Fault(listener, fault) => self.judge(listener, fault, event, meta),
+            }
+        }
     }
 }
 
 impl<'a> Dispatch<'a> {
-    /// Calls listeners until one has to be awaited; gives the result if none has.
-    #[inline]
-    pub(crate) fn advance(&mut self) -> Option<Result<(), EmitError>> {
-        let Self { event, meta, route, progress } = self;
-        while !progress.changed {
-            match change_stretch(route, &mut progress.cursor, &mut **event, meta) {
-                Halt::End => progress.observe(),
-                Halt::Await => return None,
-                Halt::Fault(listener, fault) => progress.judge(listener, fault, &**event, meta),
-            }
-        }
-        loop {
-            match observe_stretch(route, &mut progress.cursor, &**event, meta) {
-                Halt::End => return Some(progress.result()),
-                Halt::Await => return None,
-                Halt::Fault(listener, fault) => progress.judge(listener, fault, &**event, meta),
-            }
-        }
-    }
-
     /// Calls and awaits the rest.
-    pub(crate) fn rest(self) -> BoxFuture<'a, Result<(), EmitError>> {
+    pub(crate) fn rest(mut self) -> BoxFuture<'a, Result<(), EmitError>> {
         self.meta.stamp();
+        // Field by field, so that each is kept once.
         Box::pin(async move {
-            let Self { event, meta, route, mut progress } = self;
-            change(&mut *event, &meta, &route, &mut progress).await;
-            observe(&*event, &meta, &route, &mut progress).await;
-            progress.result()
+            change(&mut *self.event, &self.meta, &self.route, &mut self.progress).await;
+            observe(&*self.event, &self.meta, &self.route, &mut self.progress).await;
+            self.progress.result()
         })
     }
 }
@@ -129,7 +135,7 @@ async fn await_change(listener: &Listener, event: &mut dyn AnyEvent, meta: &Even
 }
 
 async fn observe(event: &dyn AnyEvent, meta: &EventMeta<'_>, route: &Route, progress: &mut Progress) {
-    let mut pending = FuturesUnordered::new();
+    let mut started = Vec::new();
     loop {
         let (listener, fault) = match observe_stretch(route, &mut progress.cursor, event, meta) {
             Halt::End => break,
@@ -142,7 +148,7 @@ async fn observe(event: &dyn AnyEvent, meta: &EventMeta<'_>, route: &Route, prog
                     Poll::Ready(Ok(())) => continue,
                     Poll::Ready(Err(fault)) => (listener, fault),
                     Poll::Pending => {
-                        pending.push(async move { (listener, answer.await) });
+                        started.push(async move { (listener, answer.await) });
                         continue;
                     }
                 }
@@ -150,6 +156,10 @@ async fn observe(event: &dyn AnyEvent, meta: &EventMeta<'_>, route: &Route, prog
         };
         progress.judge(listener, fault, event, meta);
     }
+    if started.is_empty() {
+        return;
+    }
+    let mut pending: FuturesUnordered<_> = started.into_iter().collect();
     while let Some((listener, answer)) = pending.next().await {
         if let Err(fault) = answer {
             progress.judge(listener, fault, event, meta);
@@ -201,8 +211,6 @@ fn observe_stretch<'r>(route: &'r Route, cursor: &mut Cursor, event: &dyn AnyEve
 }
 
 /// Calls one listener after the other until one fails or has to be awaited.
-///
-/// One `catch_unwind` serves the whole stretch; the cursor says whose panic it was.
 #[inline]
 fn stretch<'r>(
     route: &'r Route,
@@ -211,28 +219,47 @@ fn stretch<'r>(
     meta: &EventMeta<'_>,
     mut call: impl FnMut(&Listener) -> Option<Answer>,
 ) -> Halt<'r> {
+    while let Some(takers) = route.takers(role, *cursor) {
+        if !takers.is_empty() {
+            match call_takers(&takers, &mut cursor.taker, meta, &mut call) {
+                Halt::End => {}
+                halt => return halt,
+            }
+        }
+        cursor.pass();
+    }
+    Halt::End
+}
+
+/// The same at one stop, from a place on.
+///
+/// One `catch_unwind` serves them all; whose panic it was is noted before each call.
+#[inline]
+fn call_takers<'r>(
+    takers: &Takers<'r>,
+    place: &mut u32,
+    meta: &EventMeta<'_>,
+    call: &mut impl FnMut(&Listener) -> Option<Answer>,
+) -> Halt<'r> {
     let called = Cell::new(None);
     let run = AssertUnwindSafe(|| {
-        loop {
-            let before = *cursor;
-            let Some(listener) = route.next(role, cursor) else { return Halt::End };
+        while let Some((after, listener)) = takers.next(*place) {
+            let before = std::mem::replace(place, after);
             called.set(Some(listener));
-            if !listener.matcher.says(meta) {
-                continue;
-            }
             // One that is awaited is claimed where it is awaited.
-            if listener.call.is_sync() && !listener.claims.claim() {
+            if !listener.matcher.says(meta) || (listener.call.is_sync() && !listener.claims.claim()) {
                 continue;
             }
             match call(listener) {
                 Some(Ok(())) => listener.leave_if_spent(),
                 Some(Err(fault)) => return Halt::Fault(listener, fault),
                 None => {
-                    *cursor = before;
+                    *place = before;
                     return Halt::Await;
                 }
             }
         }
+        Halt::End
     });
     let halt = catch_unwind(run).unwrap_or_else(|panic| match called.get() {
         Some(listener) => Halt::Fault(listener, Fault::Panic(panic_message(&*panic))),

@@ -1,6 +1,5 @@
 //! Emitting: from a name and a payload to a dispatch.
 
-use std::any::{TypeId, type_name};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context as TaskContext, Poll};
@@ -10,22 +9,10 @@ use serde::Serialize;
 
 use crate::dispatch::{Dispatch, Progress};
 use crate::error::EmitErrorKind;
+use crate::event::Carried;
 use crate::name::NameRef;
 use crate::route::Route;
 use crate::{AnyEvent, AsName, EmitError, Emitter, Event, EventMeta, Facet, Scope};
-
-/// A payload type, by identity and name.
-#[derive(Clone, Copy)]
-struct Carried {
-    id: TypeId,
-    name: &'static str,
-}
-
-impl Carried {
-    fn of<P: 'static>() -> Self {
-        Self { id: TypeId::of::<P>(), name: type_name::<P>() }
-    }
-}
 
 impl Emitter {
     /// Emits an event: own listeners hear it first, then those above, the root last; all that may change it before
@@ -47,7 +34,8 @@ impl Emitter {
         name: impl AsName,
         payload: &mut P,
     ) -> Result<(), EmitError> {
-        match self.start(name.as_name(), payload, Carried::of::<P>(), None)? {
+        let name = name.as_name();
+        match self.start(&name, payload, const { &Carried::of::<P>() }, None)? {
             None => Ok(()),
             Some(rest) => rest.await,
         }
@@ -73,7 +61,8 @@ impl Emitter {
         payload: &mut P,
         facet: &Facet,
     ) -> Result<(), EmitError> {
-        match self.start(name.as_name(), payload, Carried::of::<P>(), Some(facet))? {
+        let name = name.as_name();
+        match self.start(&name, payload, const { &Carried::of::<P>() }, Some(facet))? {
             None => Ok(()),
             Some(rest) => rest.await,
         }
@@ -89,7 +78,7 @@ impl Emitter {
         name: impl AsName,
         payload: &mut P,
     ) -> Result<(), EmitError> {
-        self.now(name.as_name(), payload, Carried::of::<P>(), None)
+        self.now(&name.as_name(), payload, const { &Carried::of::<P>() }, None)
     }
 
     /// Emits a payload under the name that its type carries, where nothing can be awaited.
@@ -112,78 +101,78 @@ impl Emitter {
         payload: &mut P,
         facet: &Facet,
     ) -> Result<(), EmitError> {
-        self.now(name.as_name(), payload, Carried::of::<P>(), Some(facet))
+        self.now(&name.as_name(), payload, const { &Carried::of::<P>() }, Some(facet))
     }
 
     /// Tells whether anybody listens here or above, to whatever it may be. If not, an emit does nothing.
     #[must_use]
     pub fn is_heard(&self) -> bool {
-        !self.is_quiet()
+        self.first_loud(u64::MAX).is_some()
     }
 
     /// Calls listeners until one has to be awaited; gives what is left to do then.
     #[inline]
     fn start<'a>(
         &'a self,
-        name: NameRef<'a>,
+        name: &'a NameRef<'a>,
         event: &'a mut dyn AnyEvent,
-        carried: Carried,
+        carried: &'static Carried,
         facet: Option<&'a Facet>,
     ) -> Result<Option<BoxFuture<'a, Result<(), EmitError>>>, EmitError> {
         self.check(name, carried)?;
-        if self.is_quiet() {
-            return Ok(None);
+        match self.first_loud(name.bit()) {
+            None => Ok(None),
+            Some(from) => self.start_loud(from, name, event, carried, facet),
         }
-        self.start_loud(name, event, carried, facet)
     }
 
     #[inline(never)]
     fn start_loud<'a>(
         &'a self,
-        name: NameRef<'a>,
+        from: &Self,
+        name: &'a NameRef<'a>,
         event: &'a mut dyn AnyEvent,
-        carried: Carried,
+        carried: &'static Carried,
         facet: Option<&'a Facet>,
     ) -> Result<Option<BoxFuture<'a, Result<(), EmitError>>>, EmitError> {
-        let meta = EventMeta::new(self, name, carried.name, facet);
-        let route = Route::of(&meta, carried.id);
+        let meta = EventMeta::new(self, name, carried, facet);
+        let mut route = Route::default();
+        route.find(from, &meta);
         if route.is_empty() {
             return Ok(None);
         }
-        let mut dispatch = Dispatch { event, meta, route, progress: Progress::default() };
-        let scope = self.scope();
-        match within(scope.as_ref(), || dispatch.advance()) {
+        let (mut progress, scope) = (Progress::default(), self.scope());
+        match within(scope.as_ref(), || progress.advance(event, &meta, &route)) {
             Some(result) => result.map(|()| None),
-            None => Ok(Some(scoped(scope, dispatch.rest()))),
+            None => Ok(Some(scoped(scope, Dispatch { event, meta, route, progress }.rest()))),
         }
     }
 
     fn now(
         &self,
-        name: NameRef<'_>,
+        name: &NameRef<'_>,
         event: &mut dyn AnyEvent,
-        carried: Carried,
+        carried: &'static Carried,
         facet: Option<&Facet>,
     ) -> Result<(), EmitError> {
         self.check(name, carried)?;
-        if self.is_quiet() {
-            return Ok(());
-        }
-        let meta = EventMeta::new(self, name, carried.name, facet);
-        let route = Route::of(&meta, carried.id);
+        let Some(from) = self.first_loud(name.bit()) else { return Ok(()) };
+        let meta = EventMeta::new(self, name, carried, facet);
+        let mut route = Route::default();
+        route.find(from, &meta);
         if let Some(listener) = route.first_async(&meta) {
             return Err(EmitErrorKind::WouldAwait { path: meta.path().to_owned(), at: listener.at }.into());
         }
-        let mut dispatch = Dispatch { event, meta, route, progress: Progress::default() };
-        within(self.scope().as_ref(), || dispatch.advance()).unwrap_or(Ok(()))
+        let mut progress = Progress::default();
+        within(self.scope().as_ref(), || progress.advance(event, &meta, &route)).unwrap_or(Ok(()))
     }
 
     #[inline]
-    fn check(&self, name: NameRef<'_>, carried: Carried) -> Result<(), EmitError> {
+    fn check(&self, name: &NameRef<'_>, carried: &'static Carried) -> Result<(), EmitError> {
         name.check()?;
         match self.declared() {
             None => Ok(()),
-            Some(declared) => declared.check_emit(name.as_str(), carried.id, carried.name),
+            Some(declared) => declared.check_emit(name.as_str(), carried.id(), carried.name()),
         }
     }
 }

@@ -6,8 +6,8 @@ use futures_core::future::BoxFuture;
 
 use crate::pipe::Pipe;
 use crate::{
-    BoxError, Emitter, Event, EventMeta, Hears, IntoMatcher, ListenError, Matcher, MatcherError, Options, Outcome,
-    PipeHandle, Registration, Subscription,
+    BoxError, Emitter, Event, EventMeta, Hears, IntoMatcher, ListenError, ListenerResult, Matcher, MatcherError,
+    Options, PipeHandle, Registration, Subscription,
 };
 
 /// The four verbs, with the options of [`Emitter::with`] or without.
@@ -26,7 +26,7 @@ macro_rules! verbs {
         ) -> Result<Subscription, ListenError>
         where
             T: Hears + ?Sized + 'static,
-            R: Outcome,
+            R: ListenerResult,
         {
             self.add($options(self).on(matcher, f))
         }
@@ -68,7 +68,7 @@ macro_rules! verbs {
         ) -> Result<Subscription, ListenError>
         where
             T: Hears + ?Sized + 'static,
-            R: Outcome,
+            R: ListenerResult,
         {
             self.add($options(self).observe(matcher, f))
         }
@@ -97,7 +97,7 @@ macro_rules! verbs {
         ///
         /// If the emitter declares its events otherwise.
         #[track_caller]
-        pub fn on_event<E: Event, R: Outcome>(
+        pub fn on_event<E: Event, R: ListenerResult>(
             &self,
             f: impl Fn(&mut E, &EventMeta<'_>) -> R + Send + Sync + 'static,
         ) -> Result<Subscription, ListenError> {

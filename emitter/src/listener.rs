@@ -109,7 +109,7 @@ impl Listener {
     pub(crate) fn may_take_type(&self, sighting: &Sighting<'_>) -> bool {
         match &self.heard {
             None => true,
-            Some(heard) if heard.id == sighting.payload => true,
+            Some(heard) if heard.id == sighting.meta.carried().id() => true,
             Some(_) => sighting.own && self.matcher.is_exact(),
         }
     }
@@ -131,7 +131,6 @@ impl Listener {
 /// An event as one emitter sees it.
 pub(crate) struct Sighting<'a> {
     pub(crate) meta: &'a EventMeta<'a>,
-    pub(crate) payload: std::any::TypeId,
     /// Emitted on that emitter or on a run of it (E4).
     pub(crate) own: bool,
     /// Of another run than that emitter's (E4).

@@ -8,7 +8,7 @@ use globset::{Glob, GlobBuilder, GlobMatcher};
 use regex::Regex;
 
 use crate::error::panic_message;
-use crate::name::{AsName, check};
+use crate::name::{AsName, bit, check};
 use crate::{EventMeta, EventName, MatcherError};
 
 /// What a listener listens to.
@@ -96,7 +96,7 @@ impl Matcher {
             "" => return Err(MatcherError::Empty),
             "*" => Kind::Own,
             "*.*" => Kind::Every,
-            _ if text.contains(['*', '?', '[', ']', '{', '}', '\\', '!']) => {
+            _ if text.contains(['*', '?', '[', ']', '{', '}', '\\']) => {
                 let glob = Arc::new(GlobText::parse(text)?);
                 if dotted { Kind::PathGlob(glob) } else { Kind::NameGlob(glob) }
             }
@@ -124,12 +124,21 @@ impl Matcher {
         matches!(self.0, Kind::Name { .. } | Kind::Path(_))
     }
 
+    /// The bits of the names that it may take: of one, if it takes no other.
+    pub(crate) const fn names(&self) -> u64 {
+        match &self.0 {
+            Kind::Name { hash, .. } => bit(*hash),
+            _ => u64::MAX,
+        }
+    }
+
     /// Whether it has to be compiled, and so is better matched in a set.
     pub(crate) const fn is_pattern(&self) -> bool {
         matches!(self.0, Kind::NameGlob(_) | Kind::PathGlob(_) | Kind::RegexText(_))
     }
 
     /// Whether it takes an event, as far as that is fixed by path and source. A function is asked for each event.
+    #[inline]
     pub(crate) fn takes(&self, meta: &EventMeta<'_>, own: bool) -> bool {
         match &self.0 {
             Kind::Own => own,
@@ -143,6 +152,7 @@ impl Matcher {
     }
 
     /// What a function says; everything else has said it already.
+    #[inline]
     pub(crate) fn says(&self, meta: &EventMeta<'_>) -> bool {
         match &self.0 {
             Kind::Function(function) => (function.0)(meta),
@@ -192,10 +202,13 @@ fn with_slashes(glob: &str) -> String {
     while let Some(c) = chars.next() {
         match c {
             '.' => out.push('/'),
-            '\\' => {
-                out.push(c);
-                out.extend(chars.next());
-            }
+            '\\' => match chars.next() {
+                Some('.') => out.push('/'),
+                escaped => {
+                    out.push(c);
+                    out.extend(escaped);
+                }
+            },
             '[' => {
                 let rest = chars.as_str();
                 let class = class_len(rest);
@@ -217,7 +230,7 @@ fn class_len(rest: &str) -> usize {
 }
 
 fn push_class(out: &mut String, class: &str) {
-    let body = class.trim_start_matches(['!', '^']);
+    let body = class.strip_prefix(['!', '^']).unwrap_or(class);
     let negated = body.len() < class.len();
     out.push_str(&class[..class.len() - body.len()]);
     let mut chars = body.chars().peekable();
@@ -234,8 +247,11 @@ fn push_class(out: &mut String, class: &str) {
             _ => out.push(from),
         }
     }
-    if negated && body.ends_with(|c: char| c != '-') {
+    if negated && !body.is_empty() {
+        // Before a `-` that stands last and means itself.
+        let literal = body.ends_with('-').then(|| out.pop());
         out.push('/');
+        out.extend(literal.flatten());
     }
 }
 

@@ -49,7 +49,7 @@ impl<'a> Key<'a> {
             name: name.as_str(),
             own: sighting.own,
             nested: sighting.nested,
-            payload: sighting.payload,
+            payload: sighting.meta.carried().id(),
         }
     }
 }
@@ -99,20 +99,20 @@ impl Memo {
 
     /// Finds the slot of a key, or the vacant one where it belongs.
     #[inline]
-    pub(crate) fn find(&self, key: &Key<'_>) -> Result<u32, u32> {
+    pub(crate) fn find(&self, key: &Key<'_>) -> Result<usize, usize> {
         self.probe(key.hash as usize, |matched| matched.is_for(key))
     }
 
     /// Remembers a match from a vacant slot on; gives it back when there is no room.
-    pub(crate) fn remember(&self, vacant: u32, matched: Box<Matched>) -> Result<u32, Box<Matched>> {
+    pub(crate) fn remember(&self, vacant: usize, matched: Box<Matched>) -> Result<usize, Box<Matched>> {
         if self.used.fetch_add(1, Ordering::Relaxed) >= self.slots.len() / 4 * 3 {
             return Err(matched);
         }
-        let mut at = vacant as usize;
+        let mut at = vacant;
         let mut matched = matched;
         loop {
             match self.slots[at].set(matched) {
-                Ok(()) => return Ok(at as u32),
+                Ok(()) => return Ok(at),
                 Err(back) => matched = back,
             }
             at = (at + 1) & (self.slots.len() - 1);
@@ -120,18 +120,18 @@ impl Memo {
     }
 
     #[inline]
-    pub(crate) fn at(&self, slot: u32) -> Option<&Matched> {
-        self.slots.get(slot as usize)?.get().map(|matched| &**matched)
+    pub(crate) fn at(&self, slot: usize) -> Option<&Matched> {
+        self.slots.get(slot)?.get().map(|matched| &**matched)
     }
 
     #[inline]
-    fn probe(&self, hash: usize, is_it: impl Fn(&Matched) -> bool) -> Result<u32, u32> {
+    fn probe(&self, hash: usize, is_it: impl Fn(&Matched) -> bool) -> Result<usize, usize> {
         let mut at = hash & (self.slots.len() - 1);
         loop {
             match self.slots[at].get() {
-                Some(matched) if is_it(matched) => return Ok(at as u32),
+                Some(matched) if is_it(matched) => return Ok(at),
                 Some(_) => at = (at + 1) & (self.slots.len() - 1),
-                None => return Err(at as u32),
+                None => return Err(at),
             }
         }
     }

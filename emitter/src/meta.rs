@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize, Serializer};
 use uuid::Uuid;
 
 use crate::context::RESERVED;
+use crate::event::Carried;
 use crate::name::NameRef;
 use crate::{AnyEvent, Context, Creator, Emitter, EventRecord, Facet, id};
 
@@ -29,8 +30,8 @@ pub struct Trace {
 /// awaits; so are path and context.
 pub struct EventMeta<'a> {
     source: &'a Emitter,
-    name: NameRef<'a>,
-    payload_type: &'static str,
+    name: &'a NameRef<'a>,
+    carried: &'static Carried,
     facet: Option<&'a Facet>,
     time: OnceLock<SystemTime>,
     id: OnceLock<Uuid>,
@@ -41,14 +42,14 @@ pub struct EventMeta<'a> {
 impl<'a> EventMeta<'a> {
     pub(crate) const fn new(
         source: &'a Emitter,
-        name: NameRef<'a>,
-        payload_type: &'static str,
+        name: &'a NameRef<'a>,
+        carried: &'static Carried,
         facet: Option<&'a Facet>,
     ) -> Self {
         Self {
             source,
             name,
-            payload_type,
+            carried,
             facet,
             time: OnceLock::new(),
             id: OnceLock::new(),
@@ -94,8 +95,12 @@ impl<'a> EventMeta<'a> {
         !self.name.is_dotted()
     }
 
-    pub(crate) fn name_ref(&self) -> NameRef<'a> {
+    pub(crate) fn name_ref(&self) -> &'a NameRef<'a> {
         self.name
+    }
+
+    pub(crate) const fn carried(&self) -> &'static Carried {
+        self.carried
     }
 
     /// Namespace and name, joined by dots.
@@ -133,7 +138,7 @@ impl<'a> EventMeta<'a> {
 
     /// The name of the payload's type.
     pub fn payload_type(&self) -> &'static str {
-        self.payload_type
+        self.carried.name()
     }
 
     /// The facet of the emit, if it has one and it is an `L`.
@@ -153,7 +158,7 @@ impl fmt::Debug for EventMeta<'_> {
             .field("id", &self.id())
             .field("path", &self.path())
             .field("created_at", &self.created_at())
-            .field("payload_type", &self.payload_type)
+            .field("payload_type", &self.payload_type())
             .field("trace", &self.trace())
             .finish_non_exhaustive()
     }

@@ -86,7 +86,7 @@ impl Options {
     ) -> Registration
     where
         T: Hears + ?Sized + 'static,
-        R: Outcome,
+        R: ListenerResult,
     {
         let call = Call::Change(Arc::new(move |event, meta| match T::of_mut(event) {
             Some(event) => f(event, meta).into_result().map_err(Fault::Error),
@@ -118,7 +118,7 @@ impl Options {
     ) -> Registration
     where
         T: Hears + ?Sized + 'static,
-        R: Outcome,
+        R: ListenerResult,
     {
         let call = Call::Observe(Arc::new(move |event, meta| match T::of_ref(event) {
             Some(event) => f(event, meta).into_result().map_err(Fault::Error),
@@ -143,7 +143,7 @@ impl Options {
 
     /// A sync listener for a payload type that carries its name.
     #[track_caller]
-    pub fn on_event<E: Event, R: Outcome>(
+    pub fn on_event<E: Event, R: ListenerResult>(
         self,
         f: impl Fn(&mut E, &EventMeta<'_>) -> R + Send + Sync + 'static,
     ) -> Registration {
@@ -212,9 +212,10 @@ impl std::fmt::Debug for Registration {
 /// What a sync listener may return: nothing, or `Result<(), BoxError>`.
 #[diagnostic::on_unimplemented(
     message = "a listener returns `()` or `Result<(), BoxError>`, not `{Self}`",
-    note = "end the closure's body with a semicolon, or with `Ok(())`; async work goes into `on_async`"
+    note = "end the closure's body with a semicolon, or with `Ok(())`; async work goes into `on_async`",
+    note = "a closure that never returns says what it would: `|event: &mut T, _| -> ()` before its body"
 )]
-pub trait Outcome {
+pub trait ListenerResult {
     /// The outcome as a result.
     ///
     /// # Errors
@@ -223,13 +224,13 @@ pub trait Outcome {
     fn into_result(self) -> Result<(), BoxError>;
 }
 
-impl Outcome for () {
+impl ListenerResult for () {
     fn into_result(self) -> Result<(), BoxError> {
         Ok(())
     }
 }
 
-impl Outcome for Result<(), BoxError> {
+impl ListenerResult for Result<(), BoxError> {
     fn into_result(self) -> Self {
         self
     }

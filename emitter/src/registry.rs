@@ -2,20 +2,20 @@
 
 use std::cmp::Reverse;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::Matcher;
 use crate::listener::{Listener, Sighting};
 use crate::pattern::PatternSet;
 use crate::pipe::Pipe;
 use crate::published::Published;
-use crate::snapshot::Snapshot;
+use crate::snapshot::{Hits, Snapshot};
 use crate::sync::Guard;
 
 /// Made with the first listener or pipe of an emitter; one that nobody listens to has none.
 pub(crate) struct Registry {
-    /// Listeners and pipes; read by every emit that comes by.
-    active: AtomicUsize,
+    /// The bits of the names that somebody here may take; read by every emit that comes by.
+    names: AtomicU64,
     isolated: AtomicU64,
     published: Published<State, Snapshot>,
 }
@@ -34,13 +34,13 @@ pub(crate) struct State {
 
 impl Registry {
     pub(crate) fn new() -> Self {
-        Self { active: AtomicUsize::new(0), isolated: AtomicU64::new(0), published: Published::new(State::default()) }
+        Self { names: AtomicU64::new(0), isolated: AtomicU64::new(0), published: Published::new(State::default()) }
     }
 
-    /// Nobody is registered here: one load (E15).
+    /// Whether somebody is registered here who may take an event whose name has one of the bits: one load (E15).
     #[inline]
-    pub(crate) fn is_quiet(&self) -> bool {
-        self.active.load(Ordering::Acquire) == 0
+    pub(crate) fn is_loud(&self, names: u64) -> bool {
+        self.names.load(Ordering::Acquire) & names != 0
     }
 
     #[inline]
@@ -48,8 +48,19 @@ impl Registry {
         self.published.load(Snapshot::of)
     }
 
+    /// The listeners of a snapshot that take an event; nothing if none does.
+    #[inline]
+    pub(crate) fn hits(&self, snapshot: &Snapshot, sighting: &Sighting<'_>) -> Option<Hits> {
+        let hits = snapshot.find(sighting)?;
+        if matches!(hits, Hits::Own(_)) {
+            self.forget_matches();
+        }
+        Some(hits)
+    }
+
     pub(crate) fn add(&self, listener: Arc<Listener>) {
-        self.change(|state| {
+        self.published.change(|state| {
+            self.names.store(self.names.load(Ordering::Relaxed) | listener.matcher.names(), Ordering::Release);
             let later = |other: &Arc<Listener>| Reverse(other.priority) <= Reverse(listener.priority);
             let at = state.listeners.partition_point(later);
             state.listeners.insert(at, listener);
@@ -99,7 +110,7 @@ impl Registry {
     /// a bound.
     #[cold]
     pub(crate) fn forget_matches(&self) {
-        self.change(|state| state.memory = state.memory.saturating_mul(4));
+        self.published.change(|state| state.memory = state.memory.saturating_mul(4));
     }
 
     pub(crate) fn count_isolated(&self) {
@@ -113,14 +124,23 @@ impl Registry {
     fn change<R>(&self, change: impl FnOnce(&mut State) -> R) -> R {
         self.published.change(|state| {
             let result = change(state);
-            self.active.store(state.listeners.len() + state.pipes.len(), Ordering::Release);
+            self.names.store(state.names(), Ordering::Release);
             result
         })
     }
 }
 
-/// The listeners of a snapshot that take an event.
-pub(crate) fn takers(listeners: &[Arc<Listener>], sighting: &Sighting<'_>) -> u8 {
-    let bit = |(i, listener): (usize, &Arc<Listener>)| u8::from(listener.takes(sighting)) << i;
+impl State {
+    /// A pipe may send on whatever comes.
+    fn names(&self) -> u64 {
+        let pipes = if self.pipes.is_empty() { 0 } else { u64::MAX };
+        self.listeners.iter().fold(pipes, |names, listener| names | listener.matcher.names())
+    }
+}
+
+/// The listeners of a snapshot that take an event, as bits.
+#[inline]
+pub(crate) fn takers(listeners: &[Arc<Listener>], sighting: &Sighting<'_>) -> usize {
+    let bit = |(i, listener): (usize, &Arc<Listener>)| usize::from(listener.takes(sighting)) << i;
     listeners.iter().enumerate().map(bit).sum()
 }

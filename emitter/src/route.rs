@@ -5,7 +5,6 @@
 //! last of each emitter it meets twice. With pipes it is a depth-first search that visits the parts backwards and
 //! is read backwards: what a later part has visited is not visited again.
 
-use std::any::TypeId;
 use std::sync::Arc;
 
 use rustc_hash::FxHashSet;
@@ -13,8 +12,7 @@ use smallvec::SmallVec;
 
 use crate::emitter::Inner;
 use crate::listener::{Listener, Role, Sighting};
-use crate::registry::Registry;
-use crate::snapshot::{Hits, Snapshot};
+use crate::snapshot::{Hits, Snapshot, Takers};
 use crate::sync::Guard;
 use crate::{Emitter, EventMeta};
 
@@ -22,9 +20,12 @@ use crate::{Emitter, EventMeta};
 const STEPS: usize = 256;
 
 /// The listeners that hear one event, emitter by emitter, fixed when it is emitted (E10).
+#[derive(Default)]
 pub(crate) struct Route {
-    stops: SmallVec<[Stop; 4]>,
+    stops: Stops,
 }
+
+type Stops = SmallVec<[Stop; 4]>;
 
 /// One emitter's part.
 struct Stop {
@@ -36,60 +37,71 @@ struct Stop {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Cursor {
     stop: usize,
-    hit: u32,
+    /// Among the takers of that stop.
+    pub(crate) taker: u32,
+}
+
+impl Cursor {
+    /// Moves on to the next stop.
+    #[inline]
+    pub(crate) fn pass(&mut self) {
+        *self = Self { stop: self.stop + 1, taker: 0 };
+    }
 }
 
 impl Route {
-    /// Finds everybody who hears an event. Empty if nobody does.
+    /// Finds everybody who hears an event; stays empty if nobody does. Nobody hears it before it comes to `from`.
     #[inline]
-    pub(crate) fn of(meta: &EventMeta<'_>, payload: TypeId) -> Self {
-        let mut loud = SmallVec::<[&Emitter; 4]>::new();
-        if meta.source().walk(&mut loud) {
-            if loud.is_empty() {
-                return Self { stops: SmallVec::new() };
-            }
-            if let Some(route) = Self::along(&loud, meta, payload) {
-                return route;
-            }
+    pub(crate) fn find(&mut self, from: &Emitter, meta: &EventMeta<'_>) {
+        if !self.along(from, meta) {
+            self.stops = Self::search(from, meta);
         }
-        Self::search(meta, payload)
     }
 
-    /// The route along emitters with listeners; none if one of them has pipes.
+    /// Adds the stops along the tree and the runs. Gives up where there are pipes, or too much to walk.
     #[inline]
-    fn along(loud: &[&Emitter], meta: &EventMeta<'_>, payload: TypeId) -> Option<Self> {
-        let mut stops = SmallVec::new();
+    fn along(&mut self, from: &Emitter, meta: &EventMeta<'_>) -> bool {
+        let mut loud = SmallVec::<[&Emitter; 4]>::new();
+        let mut walk = from.walk();
+        for emitter in walk.by_ref() {
+            if emitter.is_loud(meta.name_ref().bit()) {
+                loud.push(emitter);
+            }
+        }
         for (i, emitter) in loud.iter().enumerate() {
+            // What occurs later is left out here (E5).
             if loud[i + 1..].contains(emitter) {
                 continue;
             }
             let Some(registry) = emitter.registry() else { continue };
             let snapshot = registry.snapshot();
-            if snapshot.as_ref().is_some_and(|snapshot| !snapshot.pipes.is_empty()) {
-                return None;
+            let Some(listening) = snapshot.as_ref() else { continue };
+            if !listening.pipes.is_empty() {
+                return false;
             }
-            stops.extend(Stop::at(registry, snapshot, &sighting(emitter, meta, payload)));
+            if let Some(hits) = registry.hits(listening, &sighting(emitter, meta)) {
+                self.stops.push(Stop { snapshot, hits });
+            }
         }
-        Some(Self { stops })
+        walk.is_over()
     }
 
     /// The route along everything, pipes too.
     #[cold]
-    fn search(meta: &EventMeta<'_>, payload: TypeId) -> Self {
-        let mut stops = SmallVec::new();
+    fn search(from: &Emitter, meta: &EventMeta<'_>) -> Stops {
+        let mut stops = Stops::new();
         let mut visited = FxHashSet::default();
-        let mut stack = vec![Step::Enter(meta.source().clone())];
+        let mut stack = vec![Step::Enter(from.clone())];
         while let Some(step) = stack.pop() {
             match step {
                 Step::Enter(emitter) if visited.insert(emitter.address()) => {
-                    let sighting = sighting(&emitter, meta, payload);
-                    let snapshot = emitter.registry().map(Registry::snapshot);
-                    let (piped, stop) = match (emitter.registry(), snapshot) {
-                        (Some(registry), Some(snapshot)) => {
-                            (targets(&snapshot, &sighting), Stop::at(registry, snapshot, &sighting))
-                        }
-                        _ => (Vec::new(), None),
-                    };
+                    let sighting = sighting(&emitter, meta);
+                    let (stop, piped) = emitter.registry().map_or((None, Vec::new()), |registry| {
+                        let snapshot = registry.snapshot();
+                        let piped = targets(&snapshot, &sighting);
+                        let hits = snapshot.as_ref().and_then(|snapshot| registry.hits(snapshot, &sighting));
+                        (hits.map(|hits| Stop { snapshot, hits }), piped)
+                    });
                     stack.push(Step::Leave(stop));
                     // What is pushed last is visited first: the last pipe, and the tree parent at the end.
                     stack.extend(emitter.parent().cloned().map(Step::Enter));
@@ -101,7 +113,7 @@ impl Route {
             }
         }
         stops.reverse();
-        Self { stops }
+        stops
     }
 
     #[inline]
@@ -109,26 +121,33 @@ impl Route {
         self.stops.is_empty()
     }
 
-    /// The next listener of a role; the cursor moves behind it.
+    /// The takers of a role at the stop where the cursor is; none behind the last stop.
     #[inline]
+    pub(crate) fn takers(&self, role: Role, cursor: Cursor) -> Option<Takers<'_>> {
+        let stop = self.stops.get(cursor.stop)?;
+        Some(stop.snapshot.as_ref()?.takers(&stop.hits, role))
+    }
+
+    /// The next listener of a role; the cursor moves behind it.
     pub(crate) fn next(&self, role: Role, cursor: &mut Cursor) -> Option<&Arc<Listener>> {
-        while let Some(stop) = self.stops.get(cursor.stop) {
-            let snapshot = stop.snapshot.as_ref()?;
-            if let Some((after, listener)) = snapshot.hit(&stop.hits, role, cursor.hit) {
-                cursor.hit = after;
-                return Some(listener);
+        loop {
+            match self.takers(role, *cursor)?.next(cursor.taker) {
+                Some((after, listener)) => {
+                    cursor.taker = after;
+                    return Some(listener);
+                }
+                None => cursor.pass(),
             }
-            *cursor = Cursor { stop: cursor.stop + 1, hit: 0 };
         }
-        None
     }
 
     /// The first async listener that hears the event, if any.
     pub(crate) fn first_async(&self, meta: &EventMeta<'_>) -> Option<&Arc<Listener>> {
         [Role::Change, Role::Observe].into_iter().find_map(|role| {
             let mut cursor = Cursor::default();
-            std::iter::from_fn(|| self.next(role, &mut cursor))
-                .find(|listener| !listener.call.is_sync() && listener.matcher.says_calmly(meta))
+            std::iter::from_fn(|| self.next(role, &mut cursor)).find(|listener| {
+                !listener.call.is_sync() && !listener.claims.is_spent() && listener.matcher.says_calmly(meta)
+            })
         })
     }
 }
@@ -138,17 +157,6 @@ enum Step {
     Leave(Option<Stop>),
 }
 
-impl Stop {
-    #[inline]
-    fn at(registry: &Registry, snapshot: Guard<Snapshot>, sighting: &Sighting<'_>) -> Option<Self> {
-        let hits = snapshot.as_ref()?.find(sighting)?;
-        if matches!(hits, Hits::Own(_)) {
-            registry.forget_matches();
-        }
-        Some(Self { snapshot, hits })
-    }
-}
-
 fn targets(snapshot: &Guard<Snapshot>, sighting: &Sighting<'_>) -> Vec<Emitter> {
     let pipes = snapshot.as_ref().map_or(&[][..], |snapshot| &snapshot.pipes);
     pipes.iter().filter(|pipe| pipe.takes(sighting)).map(|pipe| pipe.target.clone()).collect()
@@ -156,43 +164,73 @@ fn targets(snapshot: &Guard<Snapshot>, sighting: &Sighting<'_>) -> Vec<Emitter> 
 
 /// How an emitter sees an event (E4).
 #[inline]
-fn sighting<'a>(listening: &Emitter, meta: &'a EventMeta<'a>, payload: TypeId) -> Sighting<'a> {
+fn sighting<'a>(listening: &Emitter, meta: &'a EventMeta<'a>) -> Sighting<'a> {
     let source = meta.source();
     let here = source == listening || source.is_run_of(listening);
     let nested = listening.run().is_some_and(|run| source.run() != Some(run));
-    Sighting { meta, payload, own: here && meta.is_plain(), nested }
+    Sighting { meta, own: here && meta.is_plain(), nested }
+}
+
+/// The way up from an emitter along the tree and then the runs, the last one first. Ends after a bounded number of
+/// steps, for many ways may lead to the same emitter.
+struct Walk<'e> {
+    next: Option<&'e Emitter>,
+    run_parents: SmallVec<[&'e Emitter; 4]>,
+    left: usize,
+}
+
+impl<'e> Iterator for Walk<'e> {
+    type Item = &'e Emitter;
+
+    #[inline]
+    fn next(&mut self) -> Option<&'e Emitter> {
+        self.left = self.left.checked_sub(1)?;
+        let at = self.next?;
+        if let Some(run_parent) = at.run_parent() {
+            self.run_parents.push(run_parent);
+        }
+        self.next = at.parent().or_else(|| self.run_parents.pop());
+        Some(at)
+    }
+}
+
+impl Walk<'_> {
+    /// It has come to the end.
+    fn is_over(&self) -> bool {
+        self.next.is_none()
+    }
 }
 
 impl Emitter {
-    /// Collects this emitter and what is above it, as far as somebody listens there, along the tree and the runs.
-    /// Gives up after a bounded number of steps.
+    fn walk(&self) -> Walk<'_> {
+        Walk { next: Some(self), run_parents: SmallVec::new(), left: STEPS }
+    }
+
+    /// The first emitter from here up where somebody may hear an event whose name has one of these bits: a listener,
+    /// or a pipe (E15).
     #[inline]
-    fn walk<'e>(&'e self, loud: &mut SmallVec<[&'e Self; 4]>) -> bool {
+    pub(crate) fn first_loud(&self, names: u64) -> Option<&Self> {
         let mut at = self;
-        let mut run_parents = SmallVec::<[&Self; 4]>::new();
-        for _ in 0..STEPS {
-            if at.is_loud() {
-                loud.push(at);
+        loop {
+            if at.is_loud(names) {
+                return Some(at);
             }
-            run_parents.extend(at.run_parent());
-            match at.parent().or_else(|| run_parents.pop()) {
-                Some(next) => at = next,
-                None => return true,
+            if at.run_parent().is_some() {
+                return at.is_loud_above(names).then_some(at);
             }
+            at = at.parent()?;
         }
-        false
     }
 
-    /// Nobody listens here or above, along the tree, the runs, and (as a pipe is somebody) the pipes (E15).
-    #[inline]
-    pub(crate) fn is_quiet(&self) -> bool {
-        let mut loud = SmallVec::new();
-        self.walk(&mut loud) && loud.is_empty()
+    /// Whether somebody may hear it here or above, along the tree and the runs.
+    fn is_loud_above(&self, names: u64) -> bool {
+        let mut walk = self.walk();
+        walk.any(|emitter| emitter.is_loud(names)) || !walk.is_over()
     }
 
     #[inline]
-    fn is_loud(&self) -> bool {
-        self.registry().is_some_and(|registry| !registry.is_quiet())
+    fn is_loud(&self, names: u64) -> bool {
+        self.registry().is_some_and(|registry| registry.is_loud(names))
     }
 
     fn address(&self) -> *const Inner {

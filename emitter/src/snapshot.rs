@@ -26,7 +26,7 @@ pub(crate) struct Snapshot {
 enum Search {
     /// Asks each listener; tells which of them observe.
     Each {
-        observers: u8,
+        observers: usize,
     },
     Table(Box<Table>),
 }
@@ -38,14 +38,25 @@ struct Table {
     memo: Memo,
 }
 
-/// The listeners that take an event.
+/// The listeners that take an event, as found in a snapshot.
 pub(crate) enum Hits {
     /// Positions as bits.
-    Few(u8),
+    Few(usize),
     /// Where the table remembers them.
-    Remembered(u32),
+    Remembered(usize),
     /// The table was full.
     Own(Box<Matched>),
+}
+
+/// Those of one role among them, in order.
+pub(crate) struct Takers<'s> {
+    listeners: &'s [Arc<Listener>],
+    positions: Positions<'s>,
+}
+
+enum Positions<'s> {
+    Bits(usize),
+    List(&'s [u32]),
 }
 
 impl Snapshot {
@@ -75,30 +86,43 @@ impl Snapshot {
         }
     }
 
-    /// The first hit of a role at or after a position, and the position after it.
+    /// The hits of a role.
     #[inline]
-    pub(crate) fn hit(&self, hits: &Hits, role: Role, from: u32) -> Option<(u32, &Arc<Listener>)> {
-        match (hits, &self.search) {
-            (Hits::Few(mask), Search::Each { observers }) => {
-                let of_role = if role == Role::Observe { mask & observers } else { mask & !observers };
-                let left = u32::from(of_role) >> from;
-                let at = from + left.trailing_zeros();
-                (left != 0).then(|| (at + 1, &self.listeners[at as usize]))
-            }
-            (Hits::Remembered(slot), Search::Table(table)) => self.nth(table.memo.at(*slot)?, role, from),
-            (Hits::Own(matched), _) => self.nth(matched, role, from),
-            _ => None,
-        }
-    }
-
-    fn nth(&self, matched: &Matched, role: Role, n: u32) -> Option<(u32, &Arc<Listener>)> {
-        let position = *matched.of(role).get(n as usize)?;
-        Some((n + 1, self.listeners.get(position as usize)?))
+    pub(crate) fn takers<'s>(&'s self, hits: &'s Hits, role: Role) -> Takers<'s> {
+        let positions = match (hits, &self.search) {
+            (Hits::Few(mask), Search::Each { observers }) if role == Role::Observe => Positions::Bits(mask & observers),
+            (Hits::Few(mask), Search::Each { observers }) => Positions::Bits(mask & !observers),
+            (Hits::Remembered(slot), Search::Table(table)) => Positions::List(table.remembered(*slot, role)),
+            (Hits::Own(matched), _) => Positions::List(matched.of(role)),
+            _ => Positions::Bits(0),
+        };
+        Takers { listeners: &self.listeners, positions }
     }
 }
 
-fn observers(listeners: &[Arc<Listener>]) -> u8 {
-    let bit = |(i, listener): (usize, &Arc<Listener>)| u8::from(listener.call.role() == Role::Observe) << i;
+impl<'s> Takers<'s> {
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        matches!(self.positions, Positions::Bits(0) | Positions::List([]))
+    }
+
+    /// The first from a place on, and the place behind it.
+    #[inline]
+    pub(crate) fn next(&self, from: u32) -> Option<(u32, &'s Arc<Listener>)> {
+        let (after, position) = match self.positions {
+            Positions::Bits(bits) => {
+                let left = bits >> from;
+                let at = from + left.trailing_zeros();
+                (left != 0).then_some((at + 1, at))?
+            }
+            Positions::List(list) => (from + 1, *list.get(from as usize)?),
+        };
+        Some((after, self.listeners.get(position as usize)?))
+    }
+}
+
+fn observers(listeners: &[Arc<Listener>]) -> usize {
+    let bit = |(i, listener): (usize, &Arc<Listener>)| usize::from(listener.call.role() == Role::Observe) << i;
     listeners.iter().enumerate().map(bit).sum()
 }
 
@@ -122,6 +146,11 @@ impl Table {
         };
         let nobody = self.memo.at(slot).is_none_or(Matched::is_empty);
         (!nobody).then_some(Hits::Remembered(slot))
+    }
+
+    #[inline]
+    fn remembered(&self, slot: usize, role: Role) -> &[u32] {
+        self.memo.at(slot).map_or(&[], |matched| matched.of(role))
     }
 
     /// Asks everybody, patterns as sets.

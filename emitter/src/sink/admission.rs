@@ -1,0 +1,53 @@
+//! Waiting for room in a queue that blocks.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use event_listener::EventListener;
+
+use super::queue::Queue;
+
+/// Waits until an offer has been taken. Dropping it before withdraws the offer: its item is lost.
+#[derive(Debug)]
+pub(super) struct Admission<T> {
+    queue: Arc<Queue<T>>,
+    ticket: u64,
+    listener: Option<EventListener>,
+    done: bool,
+}
+
+impl<T> Admission<T> {
+    pub(super) fn new(queue: &Arc<Queue<T>>, ticket: u64) -> Self {
+        Self { queue: Arc::clone(queue), ticket, listener: None, done: false }
+    }
+}
+
+impl<T> Future for Admission<T> {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        loop {
+            if let Some(listener) = &mut self.listener {
+                ready!(Pin::new(listener).poll(cx));
+                self.listener = None;
+            }
+            // Listens before it looks: what happens in between is heard.
+            let listener = self.queue.room();
+            if self.queue.is_admitted(self.ticket) {
+                self.done = true;
+                return Poll::Ready(());
+            }
+            self.listener = Some(listener);
+        }
+    }
+}
+
+impl<T> Drop for Admission<T> {
+    fn drop(&mut self) {
+        if !self.done {
+            self.queue.withdraw(self.ticket);
+        }
+    }
+}

@@ -1,0 +1,358 @@
+//! What waits for a reader, and what was lost while it waited (E13): plain data, no lock.
+//!
+//! 1. Every offer is accounted for once: `offered` = items taken + items held + `lost`.
+//! 2. The slots stand for the offers from `taken` to `offered`, in order, without holes: an item for one, a loss for
+//!    as many as it counts. So the place of an offer is found by counting back from the end.
+//! 3. No two losses stand side by side: they are one.
+//! 4. Under a policy that drops, at most `capacity` items are held. Under [`Overflow::Block`] each item beyond that
+//!    belongs to an offer that still waits, and is lost when the offer is withdrawn.
+
+use std::collections::VecDeque;
+use std::mem;
+
+use super::Overflow;
+
+/// What stands at one place of a backlog.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Slot<T> {
+    /// An item.
+    Item(T),
+    /// So many items were lost here.
+    Lost(u64),
+}
+
+impl<T> Slot<T> {
+    fn span(&self) -> u64 {
+        match self {
+            Self::Item(_) => 1,
+            Self::Lost(lost) => *lost,
+        }
+    }
+}
+
+/// What became of an offer.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Offered<T> {
+    /// The item is held.
+    Held,
+    /// This item is lost: the oldest one, or the one that was offered.
+    Lost(Option<T>),
+    /// The item is held beyond the capacity; the offer with this ticket should wait for a take.
+    Waits(u64),
+}
+
+/// Items in the order in which they were offered, bounded, with what was lost among them.
+#[derive(Debug)]
+pub(super) struct Backlog<T> {
+    slots: VecDeque<Slot<T>>,
+    held: usize,
+    capacity: usize,
+    overflow: Overflow,
+    offered: u64,
+    taken: u64,
+    lost: u64,
+}
+
+impl<T> Backlog<T> {
+    /// A backlog of at least one item.
+    pub(super) fn new(capacity: usize, overflow: Overflow) -> Self {
+        let capacity = capacity.max(1);
+        Self { slots: VecDeque::new(), held: 0, capacity, overflow, offered: 0, taken: 0, lost: 0 }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+
+    pub(super) const fn is_full(&self) -> bool {
+        self.would_fill(self.held)
+    }
+
+    /// Tells whether so many items are as many as it may hold.
+    pub(super) const fn would_fill(&self, items: usize) -> bool {
+        items >= self.capacity
+    }
+
+    /// Tells whether half of the room is used.
+    pub(super) fn is_half_full(&self) -> bool {
+        self.held >= self.capacity.div_ceil(2)
+    }
+
+    pub(super) const fn offered(&self) -> u64 {
+        self.offered
+    }
+
+    pub(super) const fn lost(&self) -> u64 {
+        self.lost
+    }
+
+    /// Tells whether a take has come since the offer with this ticket.
+    pub(super) const fn has_taken(&self, ticket: u64) -> bool {
+        ticket < self.taken
+    }
+
+    /// Takes an item in, as the policy says (invariant 4).
+    pub(super) fn offer(&mut self, item: T) -> Offered<T> {
+        let ticket = self.offered;
+        self.offered += 1;
+        if !self.is_full() {
+            self.hold(item);
+            return Offered::Held;
+        }
+        match self.overflow {
+            Overflow::Block => {
+                self.hold(item);
+                Offered::Waits(ticket)
+            }
+            Overflow::DropOldest => {
+                let oldest = self.lose_oldest();
+                self.hold(item);
+                Offered::Lost(oldest)
+            }
+            Overflow::DropNewest => {
+                self.lose_newest();
+                Offered::Lost(Some(item))
+            }
+        }
+    }
+
+    /// Gives up an offer that waits: its item is lost where it stands, unless it has been taken.
+    pub(super) fn withdraw(&mut self, ticket: u64) -> Option<T> {
+        let stands = self.taken <= ticket && ticket < self.offered;
+        if stands { self.place_of(ticket).and_then(|at| self.lose(at)) } else { None }
+    }
+
+    /// Swaps everything held, with what was lost among it, for the empty `into`. Tells whether offers waited.
+    pub(super) fn take(&mut self, into: &mut VecDeque<Slot<T>>) -> bool {
+        let waited = self.held > self.capacity;
+        mem::swap(&mut self.slots, into);
+        self.taken = self.offered;
+        self.held = 0;
+        waited
+    }
+
+    /// Takes what stands first.
+    pub(super) fn pop(&mut self) -> Option<Slot<T>> {
+        let slot = self.slots.pop_front()?;
+        self.taken += slot.span();
+        self.held -= usize::from(matches!(slot, Slot::Item(_)));
+        Some(slot)
+    }
+
+    fn hold(&mut self, item: T) {
+        self.slots.push_back(Slot::Item(item));
+        self.held += 1;
+    }
+
+    fn lose_oldest(&mut self) -> Option<T> {
+        // By invariant 3 the oldest item stands first or second.
+        let behind_loss = matches!(self.slots.front(), Some(Slot::Lost(_)));
+        self.lose(usize::from(behind_loss))
+    }
+
+    fn lose_newest(&mut self) {
+        self.lost += 1;
+        match self.slots.back_mut() {
+            Some(Slot::Lost(lost)) => *lost += 1,
+            _ => self.slots.push_back(Slot::Lost(1)),
+        }
+    }
+
+    fn lose(&mut self, at: usize) -> Option<T> {
+        let slot = self.slots.get_mut(at).filter(|slot| matches!(slot, Slot::Item(_)))?;
+        let slot = mem::replace(slot, Slot::Lost(1));
+        self.held -= 1;
+        self.lost += 1;
+        self.join(at + 1);
+        self.join(at);
+        match slot {
+            Slot::Item(item) => Some(item),
+            Slot::Lost(_) => None,
+        }
+    }
+
+    /// Makes one loss of the one at `at` and the one before it, if these are losses (invariant 3).
+    fn join(&mut self, at: usize) {
+        let Some(before) = at.checked_sub(1) else { return };
+        let Some(&Slot::Lost(second)) = self.slots.get(at) else { return };
+        if let Some(Slot::Lost(first)) = self.slots.get_mut(before) {
+            *first += second;
+            self.slots.remove(at);
+        }
+    }
+
+    /// Where the offer with this ticket stands, counted back from the end (invariant 2).
+    fn place_of(&self, ticket: u64) -> Option<usize> {
+        let mut begins = self.offered;
+        for (at, slot) in self.slots.iter().enumerate().rev() {
+            begins -= slot.span();
+            if begins <= ticket {
+                return Some(at);
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::{Just, ProptestConfig, Strategy, prop_assert_eq, prop_oneof, proptest};
+
+    use super::*;
+
+    /// `1 2 -3 4`: items as they are, losses by their count.
+    fn show(slots: impl IntoIterator<Item = Slot<u32>>) -> String {
+        let show = |slot: Slot<u32>| match slot {
+            Slot::Item(item) => item.to_string(),
+            Slot::Lost(lost) => format!("-{lost}"),
+        };
+        slots.into_iter().map(show).collect::<Vec<_>>().join(" ")
+    }
+
+    fn take(backlog: &mut Backlog<u32>) -> String {
+        let mut slots = VecDeque::new();
+        backlog.take(&mut slots);
+        show(slots)
+    }
+
+    /// E13: a loss is counted where it happened, and what is lost in one stretch is one gap.
+    #[test]
+    fn a_loss_stands_where_it_happened() {
+        for (overflow, capacity, offers, expected) in [
+            (Overflow::DropOldest, 3, 3, "0 1 2"),
+            (Overflow::DropOldest, 3, 4, "-1 1 2 3"),
+            (Overflow::DropOldest, 3, 9, "-6 6 7 8"),
+            (Overflow::DropOldest, 1, 5, "-4 4"),
+            (Overflow::DropOldest, 0, 5, "-4 4"),
+            (Overflow::DropNewest, 3, 3, "0 1 2"),
+            (Overflow::DropNewest, 3, 4, "0 1 2 -1"),
+            (Overflow::DropNewest, 3, 9, "0 1 2 -6"),
+            (Overflow::DropNewest, 1, 5, "0 -4"),
+            (Overflow::Block, 2, 5, "0 1 2 3 4"),
+        ] {
+            let mut backlog = Backlog::new(capacity, overflow);
+            for item in 0..offers {
+                backlog.offer(item);
+            }
+            assert_eq!(take(&mut backlog), expected, "{overflow:?} of {capacity} after {offers} offers");
+        }
+    }
+
+    /// E13: an offer that is given up while it waits is lost where it stood.
+    #[test]
+    fn a_withdrawn_offer_is_lost_where_it_stood() {
+        for (withdrawn, expected) in [
+            (vec![], "0 1 2 3 4"),
+            (vec![1], "0 -1 2 3 4"),
+            (vec![4], "0 1 2 3 -1"),
+            (vec![1, 3], "0 -1 2 -1 4"),
+            (vec![1, 3, 2], "0 -3 4"),
+            (vec![4, 3, 2, 1], "0 -4"),
+            (vec![2, 2], "0 1 -1 3 4"),
+        ] {
+            let mut backlog = Backlog::new(1, Overflow::Block);
+            for item in 0..5 {
+                backlog.offer(item);
+            }
+            for ticket in &withdrawn {
+                backlog.withdraw(*ticket);
+            }
+            assert_eq!(take(&mut backlog), expected, "withdrawn {withdrawn:?}");
+            assert_eq!(backlog.withdraw(0), None, "it has been taken");
+        }
+    }
+
+    #[derive(Clone, Copy, Debug)]
+    enum Step {
+        Offer,
+        Take,
+        Pop,
+        Withdraw(u64),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![6 => Just(Step::Offer), 1 => Just(Step::Take), 2 => Just(Step::Pop), 2 => (0..40_u64).prop_map(Step::Withdraw)]
+    }
+
+    /// The model: every offer from `taken` on, `None` where it is lost.
+    #[derive(Default)]
+    struct Model {
+        offers: VecDeque<Option<u32>>,
+        offered: u32,
+        lost: u64,
+    }
+
+    impl Model {
+        fn held(&self) -> usize {
+            self.offers.iter().flatten().count()
+        }
+
+        fn lose(&mut self, at: usize) {
+            self.lost += u64::from(self.offers[at].take().is_some());
+        }
+
+        fn offer(&mut self, capacity: usize, overflow: Overflow) {
+            let full = self.held() >= capacity;
+            self.offers.push_back(Some(self.offered));
+            self.offered += 1;
+            match overflow {
+                Overflow::DropOldest if full => self.lose(self.offers.iter().position(Option::is_some).unwrap()),
+                Overflow::DropNewest if full => self.lose(self.offers.len() - 1),
+                _ => {}
+            }
+        }
+
+        fn withdraw(&mut self, ticket: u64) {
+            let begin = u64::from(self.offered) - self.offers.len() as u64;
+            if let Some(at) = ticket.checked_sub(begin).filter(|at| (*at as usize) < self.offers.len()) {
+                self.lose(at as usize);
+            }
+        }
+
+        fn pop(&mut self) -> Option<Slot<u32>> {
+            match self.offers.pop_front()? {
+                Some(item) => Some(Slot::Item(item)),
+                None => {
+                    let more = self.offers.iter().take_while(|offer| offer.is_none()).count();
+                    self.offers.drain(..more);
+                    Some(Slot::Lost(1 + more as u64))
+                }
+            }
+        }
+
+        fn take(&mut self) -> String {
+            show(std::iter::from_fn(|| self.pop()))
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        /// E13: in any order of offers, takes and withdrawals, nothing is miscounted or misplaced.
+        #[test]
+        fn a_backlog_loses_what_its_model_loses(
+            overflow in prop_oneof![Just(Overflow::Block), Just(Overflow::DropOldest), Just(Overflow::DropNewest)],
+            capacity in 1..5_usize,
+            steps in proptest::collection::vec(step(), 0..60),
+        ) {
+            let (mut backlog, mut model) = (Backlog::new(capacity, overflow), Model::default());
+            for step in steps {
+                match step {
+                    Step::Offer => {
+                        backlog.offer(model.offered);
+                        model.offer(capacity, overflow);
+                    }
+                    Step::Take => prop_assert_eq!(take(&mut backlog), model.take()),
+                    Step::Pop => prop_assert_eq!(backlog.pop(), model.pop()),
+                    Step::Withdraw(ticket) => {
+                        backlog.withdraw(ticket);
+                        model.withdraw(ticket);
+                    }
+                }
+                prop_assert_eq!(backlog.lost(), model.lost);
+                prop_assert_eq!(backlog.held, model.held());
+            }
+            prop_assert_eq!(take(&mut backlog), model.take());
+        }
+    }
+}

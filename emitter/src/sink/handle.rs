@@ -1,0 +1,244 @@
+//! What one holds of an attached sink: flush, close, report.
+
+use std::convert::Infallible;
+use std::error::Error;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
+use std::{fmt, io, thread};
+
+use event_listener::{EventListener, Listener};
+
+use super::queue::Queue;
+use super::worker::Tally;
+use crate::{Record, Subscription};
+
+/// An attached sink, as its owner sees it.
+///
+/// Comes from [`Emitter::pipe_to`](crate::Emitter::pipe_to) and is cheap to clone. Dropping it leaves the pipe in
+/// place; the sink is then closed when its emitter is closed or dropped. A process that ends does not wait for that:
+/// a program whose recording must be complete calls [`close`](Self::close) before it returns from `main`.
+#[derive(Clone, Debug)]
+pub struct SinkHandle {
+    control: Control,
+    subscription: Subscription,
+}
+
+impl SinkHandle {
+    pub(super) const fn new(control: Control, subscription: Subscription) -> Self {
+        Self { control, subscription }
+    }
+
+    /// Waits until everything emitted before this call has been written and the sink has been flushed.
+    ///
+    /// # Cancel safety
+    ///
+    /// Once polled, the flush takes place whether or not somebody waits for it.
+    pub async fn flush(&self) -> Report {
+        let ticket = self.control.queue.request_flush();
+        self.control.wait_until(|queue| queue.has_flushed(ticket)).await;
+        self.report()
+    }
+
+    /// Does the same as [`flush`](Self::flush), for code that cannot await.
+    ///
+    /// Blocks the thread for as long as the sink does; never called by the sink itself.
+    pub fn flush_blocking(&self) -> Report {
+        let ticket = self.control.queue.request_flush();
+        while !self.control.queue.has_flushed(ticket) {
+            let progress = self.control.queue.progress();
+            if !self.control.queue.has_flushed(ticket) {
+                progress.wait();
+            }
+        }
+        self.report()
+    }
+
+    /// Takes the sink off its emitter, waits until it has written what was emitted before and has been closed, and
+    /// reports what it delivered.
+    ///
+    /// After the deadline it stops waiting and reports the rest as pending; the sink's thread goes on until it is done,
+    /// and a second `close` waits for it again. The deadline is measured by a thread which lives no longer than this
+    /// call, for there may be no runtime.
+    ///
+    /// # Cancel safety
+    ///
+    /// Once polled, the sink is closed whether or not somebody waits for it.
+    pub async fn close(&self, deadline: Duration) -> Report {
+        self.unpipe();
+        if self.control.queue.has_ended() || deadline.is_zero() {
+            return self.report();
+        }
+        match Alarm::set(&self.control.queue, deadline) {
+            Ok(alarm) => self.control.wait_until(|queue| queue.has_ended() || alarm.rang()).await,
+            Err(error) => return self.report().or_error(|| format!("the deadline could not be watched: {error}")),
+        }
+        self.report()
+    }
+
+    /// Does the same as [`close`](Self::close), for code that cannot await.
+    pub fn close_blocking(&self, deadline: Duration) -> Report {
+        self.unpipe();
+        let deadline = Instant::now().checked_add(deadline);
+        while !self.control.queue.has_ended() {
+            let progress = self.control.queue.progress();
+            if !self.control.queue.has_ended() && !woken_before(deadline, progress) {
+                break;
+            }
+        }
+        self.report()
+    }
+
+    /// Takes the sink off its emitter without waiting: it writes what was emitted before, is closed, and its thread
+    /// ends. Again is harmless.
+    pub fn unpipe(&self) {
+        self.subscription.off();
+        // The listener may still be part of a dispatch under way; the sink does not wait for that.
+        self.control.queue.close();
+    }
+
+    /// How many events were lost because the sink was slower than they were.
+    #[must_use]
+    pub fn lost(&self) -> u64 {
+        self.control.queue.counts().lost
+    }
+
+    /// What became of the events up to now.
+    pub fn report(&self) -> Report {
+        self.control.report()
+    }
+}
+
+fn woken_before(deadline: Option<Instant>, progress: EventListener) -> bool {
+    match deadline {
+        Some(deadline) => progress.wait_deadline(deadline).is_some(),
+        None => {
+            progress.wait();
+            true
+        }
+    }
+}
+
+/// The sink's side of a handle.
+#[derive(Clone, Debug)]
+pub(super) struct Control {
+    queue: Arc<Queue<Record>>,
+    tally: Arc<Tally>,
+}
+
+impl Control {
+    pub(super) const fn new(queue: Arc<Queue<Record>>, tally: Arc<Tally>) -> Self {
+        Self { queue, tally }
+    }
+
+    async fn wait_until(&self, done: impl Fn(&Queue<Record>) -> bool) {
+        loop {
+            // Listens before it looks: what happens in between is heard.
+            let progress = self.queue.progress();
+            if done(&self.queue) {
+                return;
+            }
+            progress.await;
+        }
+    }
+
+    fn report(&self) -> Report {
+        // The tally first: what it counts was offered before, so nothing is pending below zero.
+        let (delivered, failed) = (self.tally.delivered(), self.tally.failed());
+        let counts = self.queue.counts();
+        let pending = counts.offered.saturating_sub(counts.lost + delivered + failed);
+        Report { delivered, lost: counts.lost, failed, pending, error: self.tally.error() }
+    }
+}
+
+/// Rings after a while, on a thread that ends with the alarm.
+struct Alarm {
+    rang: Arc<AtomicBool>,
+    _disarm: mpsc::Sender<Infallible>,
+}
+
+impl Alarm {
+    fn set(queue: &Arc<Queue<Record>>, after: Duration) -> io::Result<Self> {
+        let (disarm, disarmed) = mpsc::channel();
+        let rang = Arc::new(AtomicBool::new(false));
+        let (queue, ring) = (Arc::clone(queue), Arc::clone(&rang));
+        let watch = move || {
+            if disarmed.recv_timeout(after) == Err(mpsc::RecvTimeoutError::Timeout) {
+                ring.store(true, Ordering::Release);
+                queue.nudge();
+            }
+        };
+        thread::Builder::new().name("emitree-alarm".to_owned()).spawn(watch)?;
+        Ok(Self { rang, _disarm: disarm })
+    }
+
+    fn rang(&self) -> bool {
+        self.rang.load(Ordering::Acquire)
+    }
+}
+
+/// What became of the events that a sink was given; each is counted once.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[must_use = "a report says whether everything was delivered"]
+#[non_exhaustive]
+pub struct Report {
+    /// How many the sink has written.
+    pub delivered: u64,
+    /// How many were lost because the sink was slower than they were.
+    pub lost: u64,
+    /// How many the sink refused by an error or a panic.
+    pub failed: u64,
+    /// How many still wait for the sink, or are being written.
+    pub pending: u64,
+    /// The last error of the sink, in a write, a flush or the close, with what caused it.
+    pub error: Option<String>,
+}
+
+impl Report {
+    /// Tells whether every event was written and the sink never failed.
+    #[must_use]
+    pub const fn is_complete(&self) -> bool {
+        self.lost == 0 && self.failed == 0 && self.pending == 0 && self.error.is_none()
+    }
+
+    /// The number of events delivered, if these are all.
+    ///
+    /// # Errors
+    ///
+    /// If an event was not written or the sink failed.
+    pub fn complete(self) -> Result<u64, Incomplete> {
+        if self.is_complete() { Ok(self.delivered) } else { Err(Incomplete(self)) }
+    }
+
+    fn or_error(mut self, error: impl FnOnce() -> String) -> Self {
+        self.error.get_or_insert_with(error);
+        self
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { delivered, lost, failed, pending, error } = self;
+        write!(f, "{delivered} delivered, {lost} lost, {failed} failed, {pending} pending")?;
+        error.iter().try_for_each(|error| write!(f, " (last error: {error})"))
+    }
+}
+
+/// A sink did not get, or did not write, all events.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Incomplete(Report);
+
+impl Incomplete {
+    /// What became of the events.
+    pub const fn report(&self) -> &Report {
+        &self.0
+    }
+}
+
+impl fmt::Display for Incomplete {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a sink is incomplete: {}", self.0)
+    }
+}
+
+impl Error for Incomplete {}

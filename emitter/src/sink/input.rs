@@ -1,0 +1,67 @@
+//! The emitter's end of a sink or stream: makes records of events and queues them.
+
+use std::sync::Arc;
+
+use futures_core::future::BoxFuture;
+
+use super::Overflow;
+use super::admission::Admission;
+use super::queue::Queue;
+use crate::listener::Call;
+use crate::{AnyEvent, BoxError, EventMeta, Record};
+
+/// Where events enter. Dropping it, with the listener that holds it, closes the sink or ends the stream.
+#[derive(Debug)]
+pub(super) struct Input {
+    queue: Arc<Queue<Record>>,
+    overflow: Overflow,
+}
+
+impl Input {
+    pub(super) const fn new(queue: Arc<Queue<Record>>, overflow: Overflow) -> Self {
+        Self { queue, overflow }
+    }
+
+    /// The call of the listener that queues what it hears.
+    pub(super) fn into_call(self) -> Call {
+        match self.overflow {
+            Overflow::Block => self.into_waiting_call(),
+            Overflow::DropOldest | Overflow::DropNewest => Call::Observe(Arc::new(move |event, meta| {
+                self.queue.push(record(event, meta));
+                Ok(())
+            })),
+        }
+    }
+
+    /// Where there is no room the record is made a second time, to wait for it: it is rare, and slow already.
+    fn into_waiting_call(self) -> Call {
+        let now = Arc::new(self);
+        let later = Arc::clone(&now);
+        Call::TryObserve {
+            now: Arc::new(move |event, meta| now.queue.try_push(record(event, meta))),
+            later: Arc::new(move |event, meta| Some(later.push_and_wait(event, meta))),
+        }
+    }
+
+    /// Queues an event now; the future waits for room.
+    fn push_and_wait(&self, event: &dyn AnyEvent, meta: &EventMeta<'_>) -> BoxFuture<'static, Result<(), BoxError>> {
+        let ticket = self.queue.push(record(event, meta));
+        let admission = ticket.map(|ticket| Admission::new(&self.queue, ticket));
+        Box::pin(async move {
+            if let Some(admission) = admission {
+                admission.await;
+            }
+            Ok(())
+        })
+    }
+}
+
+fn record(event: &dyn AnyEvent, meta: &EventMeta<'_>) -> Record {
+    Record::Event(Box::new(meta.to_record(event)))
+}
+
+impl Drop for Input {
+    fn drop(&mut self) {
+        self.queue.close();
+    }
+}

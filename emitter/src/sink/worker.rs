@@ -1,0 +1,181 @@
+//! The thread that owns a sink: takes batches off the queue and writes them.
+//!
+//! 1. The sink is called by this thread only, and outside the queue's lock.
+//! 2. A call that fails or panics is counted and logged; the next call is made all the same.
+//! 3. The thread ends once the queue is closed and drained; whatever ends it, the queue is told (`Ends`).
+//! 4. The sink is dropped before the queue is told, so after a close its files are closed too.
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use std::{io, thread};
+
+use parking_lot::Mutex;
+
+use super::Sink;
+use super::backlog::Slot;
+use super::queue::Queue;
+use crate::record::Gap;
+use crate::{BoxError, Record, panic_message};
+
+/// What came of the records that the worker took.
+#[derive(Debug, Default)]
+pub(super) struct Tally {
+    delivered: AtomicU64,
+    failed: AtomicU64,
+    error: Mutex<Option<String>>,
+}
+
+impl Tally {
+    pub(super) fn delivered(&self) -> u64 {
+        self.delivered.load(Ordering::Acquire)
+    }
+
+    pub(super) fn failed(&self) -> u64 {
+        self.failed.load(Ordering::Acquire)
+    }
+
+    pub(super) fn error(&self) -> Option<String> {
+        self.error.lock().clone()
+    }
+}
+
+/// Starts the thread of a sink.
+pub(super) fn start<S: Sink>(sink: S, queue: Arc<Queue<Record>>, tally: Arc<Tally>) -> io::Result<()> {
+    let interval = sink.flush_interval();
+    let worker = Worker { sink, tally, interval, unflushed: None, failing: false };
+    thread::Builder::new().name("emitree-sink".to_owned()).spawn(move || worker.run(queue)).map(drop)
+}
+
+struct Worker<S> {
+    sink: S,
+    tally: Arc<Tally>,
+    interval: Option<Duration>,
+    /// When the first record that is not flushed was written; told only if there is an interval.
+    unflushed: Option<Instant>,
+    failing: bool,
+}
+
+impl<S: Sink> Worker<S> {
+    fn run(mut self, queue: Arc<Queue<Record>>) {
+        let ends = Ends(queue);
+        let mut batch = VecDeque::new();
+        loop {
+            let turn = ends.0.wait(&mut batch, self.flush_due());
+            self.write_all(&batch);
+            ends.0.give_back(&mut batch);
+            if turn.flush.is_some() || self.is_flush_due() {
+                self.flush();
+            }
+            if let Some(ticket) = turn.flush {
+                ends.0.flushed(ticket);
+            }
+            if turn.last {
+                return self.close();
+            }
+        }
+    }
+
+    fn write_all(&mut self, batch: &VecDeque<Slot<Record>>) {
+        if !batch.is_empty() && self.interval.is_some() {
+            self.unflushed.get_or_insert_with(Instant::now);
+        }
+        for slot in batch {
+            match slot {
+                Slot::Item(record) => self.write(record),
+                Slot::Lost(lost) => self.write_gap(*lost),
+            }
+        }
+    }
+
+    fn write(&mut self, record: &Record) {
+        let counter = match contain(|| self.sink.write(record)) {
+            Ok(()) => {
+                self.failing = false;
+                &self.tally.delivered
+            }
+            Err(error) => {
+                self.note(&error);
+                &self.tally.failed
+            }
+        };
+        counter.fetch_add(1, Ordering::Release);
+    }
+
+    fn write_gap(&mut self, lost: u64) {
+        let told = contain(|| self.sink.write(&Record::Gap(Gap::of(lost))));
+        self.note_failure(told);
+    }
+
+    fn flush(&mut self) {
+        self.unflushed = None;
+        let flushed = contain(|| self.sink.flush());
+        self.note_failure(flushed);
+    }
+
+    fn close(mut self) {
+        let closed = contain(|| self.sink.close());
+        self.note_failure(closed);
+        let Self { sink, tally, .. } = self;
+        let dropped = contain(|| {
+            drop(sink);
+            Ok(())
+        });
+        if let Err(error) = dropped {
+            *tally.error.lock() = Some(chain(&error));
+        }
+    }
+
+    fn note_failure(&mut self, outcome: Result<(), BoxError>) {
+        if let Err(error) = outcome {
+            self.note(&error);
+        }
+    }
+
+    /// Keeps the error for the report, and logs the first of a series.
+    fn note(&mut self, error: &BoxError) {
+        let text = chain(error);
+        if !self.failing {
+            tracing::warn!(error = text, "a sink failed; it stays in use");
+        }
+        self.failing = true;
+        *self.tally.error.lock() = Some(text);
+    }
+
+    fn flush_due(&self) -> Option<Instant> {
+        self.unflushed?.checked_add(self.interval?)
+    }
+
+    fn is_flush_due(&self) -> bool {
+        self.flush_due().is_some_and(|due| due <= Instant::now())
+    }
+}
+
+/// Tells the queue that its reader is gone, also if the thread unwinds (invariant 3).
+struct Ends(Arc<Queue<Record>>);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        self.0.end();
+    }
+}
+
+/// Makes an error of a panic (invariant 2).
+fn contain(call: impl FnOnce() -> Result<(), BoxError>) -> Result<(), BoxError> {
+    catch_unwind(AssertUnwindSafe(call))
+        .unwrap_or_else(|panic| Err(format!("it panicked: {}", panic_message(&*panic)).into()))
+}
+
+/// The message of an error and of what caused it.
+fn chain(error: &BoxError) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    text
+}
