@@ -3,20 +3,24 @@
 //! ```
 //! use std::time::Duration;
 //!
-//! use emitree_emitter::Emitter;
-//! use emitree_sinks::{JsonlFile, read_jsonl};
+//! use emitree_emitter::{Emitter, Overflow};
+//! # #[cfg(feature = "jsonl")]
+//! use emitree_sinks::{JsonlFile, ReadError, read_jsonl};
 //!
+//! # #[cfg(not(feature = "jsonl"))]
+//! # fn main() {}
+//! # #[cfg(feature = "jsonl")]
 //! # fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
 //! # let folder = tempfile::tempdir()?;
 //! # let path = folder.path().join("events.jsonl");
 //! let app = Emitter::new();
-//! let recording = app.pipe_to(JsonlFile::open(&path)?.overflow(emitree_emitter::Overflow::DropOldest))?;
+//! let recording = app.pipe_to(JsonlFile::options().overflow(Overflow::DropOldest).open(&path)?)?;
 //! app.emit_now("ready", &mut "set, go")?;
 //! recording.close_blocking(Duration::from_secs(5)).complete()?;
 //!
 //! let paths: Vec<_> = read_jsonl(&path)?
 //!     .map(|record| Ok(record?.as_event().map(|event| event.path.to_string())))
-//!     .collect::<Result<_, emitree_sinks::ReadError>>()?;
+//!     .collect::<Result<_, ReadError>>()?;
 //! assert_eq!(paths, [Some("ready".to_owned())]);
 //! # Ok(())
 //! # }
@@ -50,7 +54,10 @@
         clippy::missing_panics_doc
     )
 )]
-#![cfg_attr(not(all(feature = "jsonl", feature = "memory", feature = "channel")), allow(rustdoc::broken_intra_doc_links, reason = "the crate documentation names the sinks of all features"))]
+#![cfg_attr(
+    not(all(feature = "jsonl", feature = "memory", feature = "channel")),
+    allow(rustdoc::broken_intra_doc_links, reason = "this page names the sinks of all features")
+)]
 
 #[cfg(feature = "channel")]
 mod channel;

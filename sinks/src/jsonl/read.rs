@@ -1,0 +1,158 @@
+//! Reading a recording back.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader};
+use std::path::{Path, PathBuf};
+
+use emitree_emitter::Record;
+use thiserror::Error;
+
+/// How many characters of a bad line are quoted.
+const QUOTED: usize = 80;
+
+/// Opens a recording: an iterator over its records, in the order of the file.
+///
+/// # Errors
+///
+/// If the file cannot be opened.
+pub fn read_jsonl(path: impl AsRef<Path>) -> Result<Records<BufReader<File>>, ReadError> {
+    let path = path.as_ref();
+    match File::open(path) {
+        Ok(file) => Ok(Records::new(BufReader::new(file))),
+        Err(source) => Err(ReadError::Open { path: path.to_owned(), source }),
+    }
+}
+
+/// The records of a recording. A bad line is an error, after which the next one can be read.
+///
+/// ```
+/// use emitree_sinks::{ReadError, Records};
+///
+/// let recording = "{\"gap\":{\"lost\":3}}\nnonsense\n{\"gap\":{\"lo";
+/// let mut records = Records::new(recording.as_bytes());
+/// assert!(records.next().is_some_and(|record| record.is_ok()));
+/// assert!(matches!(records.next(), Some(Err(ReadError::Malformed { line: 2, .. }))));
+/// assert!(matches!(records.next(), Some(Err(ReadError::Torn { line: 3, .. }))));
+/// assert!(records.next().is_none());
+/// ```
+///
+/// Blank lines are passed over, and counted.
+#[derive(Debug)]
+pub struct Records<R> {
+    reader: R,
+    buffer: Vec<u8>,
+    line: usize,
+    ended: bool,
+}
+
+/// A recording, or a line of it, that was not read.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ReadError {
+    /// The file could not be opened.
+    #[error("could not open `{path}`")]
+    Open {
+        /// The file.
+        path: PathBuf,
+        /// What the operating system says.
+        source: io::Error,
+    },
+    /// The reader failed; nothing more is read.
+    #[error("could not read line {line}")]
+    Io {
+        /// The line, counted from 1.
+        line: usize,
+        /// What the operating system says.
+        source: io::Error,
+    },
+    /// A line is not a record.
+    #[error("line {line} is not a record: {fault}: `{text}`")]
+    Malformed {
+        /// The line, counted from 1.
+        line: usize,
+        /// The line itself, shortened.
+        text: String,
+        /// What is wrong with it.
+        fault: String,
+    },
+    /// The last line breaks off: it has no newline and is not a record.
+    #[error("line {line} is torn, as a crash leaves it: `{text}`")]
+    Torn {
+        /// The line, counted from 1.
+        line: usize,
+        /// The line itself, shortened.
+        text: String,
+    },
+}
+
+impl<R> Records<R> {
+    /// The records that a reader has.
+    pub const fn new(reader: R) -> Self {
+        Self { reader, buffer: Vec::new(), line: 0, ended: false }
+    }
+
+    /// The record on the line in the buffer.
+    fn parse(&self) -> Result<Record, ReadError> {
+        let is_whole = self.buffer.ends_with(b"\n");
+        let fault = match std::str::from_utf8(&self.buffer) {
+            Ok(text) => match Record::from_json(text) {
+                Ok(record) => return Ok(record),
+                Err(error) => in_line(&error),
+            },
+            Err(error) => error.to_string(),
+        };
+        let (line, text) = (self.line, quote(&self.buffer));
+        Err(if is_whole { ReadError::Malformed { line, text, fault } } else { ReadError::Torn { line, text } })
+    }
+}
+
+impl<R: BufRead> Records<R> {
+    /// Reads the next line that is not blank into the buffer; tells whether there was one.
+    fn advance(&mut self) -> io::Result<bool> {
+        loop {
+            self.buffer.clear();
+            self.line += 1;
+            if self.reader.read_until(b'\n', &mut self.buffer)? == 0 {
+                return Ok(false);
+            }
+            if !self.buffer.trim_ascii().is_empty() {
+                return Ok(true);
+            }
+        }
+    }
+}
+
+impl<R: BufRead> Iterator for Records<R> {
+    type Item = Result<Record, ReadError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.ended {
+            return None;
+        }
+        match self.advance() {
+            Ok(true) => Some(self.parse()),
+            Ok(false) => {
+                self.ended = true;
+                None
+            }
+            Err(source) => {
+                self.ended = true;
+                Some(Err(ReadError::Io { line: self.line, source }))
+            }
+        }
+    }
+}
+
+/// The message of an error without its line, which is always the first: a line is read by itself.
+fn in_line(error: &serde_json::Error) -> String {
+    error.to_string().replace(" at line 1 column ", " at column ")
+}
+
+fn quote(line: &[u8]) -> String {
+    let text = String::from_utf8_lossy(line);
+    let text = text.trim_end();
+    match text.char_indices().nth(QUOTED) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}

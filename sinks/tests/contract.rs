@@ -1,0 +1,372 @@
+//! E13: sinks take owned records. A sink says what happens when it is slower than the events: block, drop oldest or
+//! drop newest, always bounded, with a count of what was lost and a gap record where it was lost. `flush()` and
+//! `close(deadline)` report what was delivered and what was not.
+
+mod support;
+
+use std::pin::pin;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use emitree_emitter::{BoxError, EmitErrorKind, Emitter, Overflow, Record, Report, Sink, SinkHandle};
+use support::{Calls, Gate, Gated, Seen, is_done_after_a_poll};
+
+const EVER: Duration = Duration::MAX;
+
+fn emit_now(emitter: &Emitter, numbers: impl IntoIterator<Item = u32>) {
+    for mut number in numbers {
+        emitter.emit_now("n", &mut number).unwrap();
+    }
+}
+
+/// `delivered lost failed pending`
+fn counts(report: &Report) -> [u64; 4] {
+    [report.delivered, report.lost, report.failed, report.pending]
+}
+
+/// A sink stalled in the write of event 0, with nothing queued.
+fn stalled(capacity: usize, overflow: Overflow) -> (Emitter, SinkHandle, Gate, Seen) {
+    let emitter = Emitter::new();
+    let (sink, gate, seen) = Gated::new(capacity, overflow);
+    let handle = emitter.pipe_to(sink).unwrap();
+    let first = emitter.clone();
+    // On a thread, for a sink that blocks needs an emit that can await.
+    thread::spawn(move || block_on(async move { first.emit("n", &mut 0_u32).await.unwrap() })).join().unwrap();
+    gate.entered();
+    (emitter, handle, gate, seen)
+}
+
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future)
+}
+
+/// E13.
+#[test]
+fn a_stalled_reader_loses_the_oldest_and_is_told_how_many_and_where() {
+    let (emitter, handle, gate, seen) = stalled(3, Overflow::DropOldest);
+    emit_now(&emitter, 1..10);
+    assert_eq!(handle.lost(), 6);
+    drop(gate);
+    let report = handle.close_blocking(EVER);
+    assert_eq!(seen.line(), "0 -6 7 8 9");
+    assert_eq!(counts(&report), [4, 6, 0, 0]);
+    assert_eq!(
+        report.complete().unwrap_err().to_string(),
+        "a sink is incomplete: 4 delivered, 6 lost, 0 failed, 0 pending"
+    );
+}
+
+/// E13.
+#[test]
+fn a_stalled_reader_loses_the_newest_and_is_told_how_many_and_where() {
+    let (emitter, handle, gate, seen) = stalled(3, Overflow::DropNewest);
+    emit_now(&emitter, 1..10);
+    drop(gate);
+    let report = handle.close_blocking(EVER);
+    assert_eq!(seen.line(), "0 1 2 3 -6");
+    assert_eq!(counts(&report), [4, 6, 0, 0]);
+}
+
+/// E13.
+#[test]
+fn each_stretch_of_losses_is_a_gap_of_its_own() {
+    for (overflow, expected) in [(Overflow::DropNewest, "0 1 2 -2 5 6 -1"), (Overflow::DropOldest, "0 -2 3 4 -1 6 7")] {
+        let (emitter, handle, gate, seen) = stalled(2, overflow);
+        emit_now(&emitter, 1..5);
+        gate.step();
+        gate.entered();
+        emit_now(&emitter, 5..8);
+        drop(gate);
+        let report = handle.close_blocking(EVER);
+        assert_eq!(seen.line(), expected, "{overflow:?}");
+        assert_eq!(counts(&report), [5, 3, 0, 0], "{overflow:?}");
+    }
+}
+
+/// E13.
+#[tokio::test]
+async fn a_full_sink_that_blocks_makes_the_emit_wait_and_loses_nothing() {
+    let (emitter, handle, gate, seen) = stalled(2, Overflow::Block);
+    emitter.emit("n", &mut 1_u32).await.unwrap();
+    emitter.emit("n", &mut 2_u32).await.unwrap();
+    let mut number = 3_u32;
+    let mut third = pin!(emitter.emit("n", &mut number));
+    assert!(!is_done_after_a_poll(third.as_mut()).await, "two of two wait");
+    drop(gate);
+    third.await.unwrap();
+    let report = handle.close(EVER).await;
+    assert_eq!(seen.line(), "0 1 2 3");
+    assert!(report.is_complete(), "{report}");
+}
+
+/// E13, E17: an emit that cannot wait is refused by a sink that may have it wait.
+#[test]
+fn emit_now_to_a_sink_that_blocks_is_an_error() {
+    let emitter = Emitter::new();
+    let (sink, _gate, seen) = Gated::new(2, Overflow::Block);
+    let handle = emitter.pipe_to(sink).unwrap();
+    let error = emitter.emit_now("n", &mut 0_u32).unwrap_err();
+    assert!(matches!(error.kind(), EmitErrorKind::WouldAwait { .. }), "{error}");
+    assert!(handle.close_blocking(EVER).is_complete());
+    emitter.emit_now("n", &mut 0_u32).expect("a closed sink listens no more");
+    assert_eq!(seen.line(), "");
+}
+
+/// E13: always bounded, also where emits are given up.
+#[tokio::test]
+async fn an_emit_dropped_while_it_waits_is_lost_and_counted() {
+    let (emitter, handle, gate, seen) = stalled(2, Overflow::Block);
+    emitter.emit("n", &mut 1_u32).await.unwrap();
+    emitter.emit("n", &mut 2_u32).await.unwrap();
+    for mut given_up in 3..6_u32 {
+        let mut emit = Box::pin(emitter.emit("n", &mut given_up));
+        assert!(!is_done_after_a_poll(emit.as_mut()).await);
+    }
+    let mut number = 6_u32;
+    let mut last = pin!(emitter.emit("n", &mut number));
+    assert!(!is_done_after_a_poll(last.as_mut()).await);
+    drop(gate);
+    last.await.unwrap();
+    let report = handle.close(EVER).await;
+    assert_eq!(seen.line(), "0 1 2 -3 6");
+    assert_eq!(counts(&report), [4, 3, 0, 0]);
+}
+
+/// E13: what a waiting emit brought has been accepted.
+#[tokio::test]
+async fn close_lets_waiting_emits_go_and_delivers_their_events() {
+    let (emitter, handle, gate, seen) = stalled(1, Overflow::Block);
+    emitter.emit("n", &mut 1_u32).await.unwrap();
+    let mut number = 2_u32;
+    let mut waiting = pin!(emitter.emit("n", &mut number));
+    assert!(!is_done_after_a_poll(waiting.as_mut()).await);
+    assert_eq!(counts(&handle.close(Duration::ZERO).await), [0, 0, 0, 3]);
+    waiting.await.unwrap();
+    emitter.emit("n", &mut 3_u32).await.unwrap();
+    drop(gate);
+    assert_eq!(counts(&handle.close(EVER).await), [3, 0, 0, 0]);
+    assert_eq!(seen.line(), "0 1 2");
+}
+
+fn noting(write: impl FnMut(&str) -> Result<(), BoxError> + Send + 'static) -> (impl Sink, Seen) {
+    let seen = Seen::default();
+    (Calls { write, seen: seen.clone(), overflow: Overflow::DropNewest }, seen)
+}
+
+/// E13.
+#[tokio::test]
+async fn flush_waits_for_what_was_emitted_before_and_reports_it() {
+    let (sink, seen) = noting(|_| Ok(()));
+    let emitter = Emitter::new();
+    let handle = emitter.pipe_to(sink).unwrap();
+    emit_now(&emitter, 0..3);
+    assert_eq!(counts(&handle.flush().await), [3, 0, 0, 0]);
+    assert_eq!(seen.line(), "0 1 2 flush");
+    emit_now(&emitter, 3..4);
+    assert_eq!(counts(&handle.flush_blocking()), [4, 0, 0, 0]);
+    assert_eq!(seen.line(), "0 1 2 flush 3 flush");
+    assert!(handle.close(EVER).await.is_complete());
+    assert_eq!(counts(&handle.flush().await), [4, 0, 0, 0], "after the end there is nothing to wait for");
+    assert_eq!(seen.line(), "0 1 2 flush 3 flush close");
+}
+
+/// E13.
+#[tokio::test]
+async fn close_reports_after_the_deadline_what_is_pending() {
+    let (emitter, handle, gate, seen) = stalled(8, Overflow::DropNewest);
+    emit_now(&emitter, 1..3);
+    let soon = Duration::from_millis(5);
+    assert_eq!(counts(&handle.close(soon).await), [0, 0, 0, 3]);
+    assert_eq!(counts(&handle.close_blocking(soon)), [0, 0, 0, 3]);
+    emit_now(&emitter, 3..4);
+    drop(gate);
+    assert_eq!(counts(&handle.close(EVER).await), [3, 0, 0, 0], "what came after the close is not for this sink");
+    assert_eq!(seen.line(), "0 1 2");
+}
+
+/// E13.
+#[test]
+fn a_write_that_fails_or_panics_is_counted_and_the_sink_goes_on() {
+    let (sink, seen) = noting(|text| match text {
+        "1" => panic!("no ones"),
+        "2" => Err("no twos".into()),
+        _ => Ok(()),
+    });
+    let emitter = Emitter::new();
+    let handle = emitter.pipe_to(sink).unwrap();
+    emit_now(&emitter, 0..2);
+    let report = handle.flush_blocking();
+    assert_eq!((counts(&report), report.error.as_deref()), ([1, 0, 1, 0], Some("it panicked: no ones")));
+    emit_now(&emitter, 2..4);
+    let report = handle.close_blocking(EVER);
+    assert_eq!((counts(&report), report.error.as_deref()), ([2, 0, 2, 0], Some("no twos")));
+    assert_eq!(seen.line(), "0 flush 3 close");
+}
+
+/// Panics wherever it can.
+struct Hostile;
+
+impl Sink for Hostile {
+    fn write(&mut self, _: &Record) -> Result<(), BoxError> {
+        panic!("write")
+    }
+
+    fn flush(&mut self) -> Result<(), BoxError> {
+        panic!("flush")
+    }
+
+    fn overflow(&self) -> Overflow {
+        Overflow::DropOldest
+    }
+}
+
+impl Drop for Hostile {
+    fn drop(&mut self) {
+        panic!("drop")
+    }
+}
+
+/// E13: flush and close report, whatever the sink does.
+#[test]
+fn a_sink_that_panics_everywhere_hangs_nobody() {
+    let emitter = Emitter::new();
+    let handle = emitter.pipe_to(Hostile).unwrap();
+    emit_now(&emitter, 0..3);
+    assert_eq!(handle.flush_blocking().error.as_deref(), Some("it panicked: flush"));
+    let report = handle.close_blocking(EVER);
+    assert_eq!((counts(&report), report.error.as_deref()), ([0, 0, 3, 0], Some("it panicked: drop")));
+}
+
+/// Sends when it is dropped, which is when its thread ends.
+struct Tells(mpsc::Sender<()>);
+
+impl Drop for Tells {
+    fn drop(&mut self) {
+        let _ = self.0.send(());
+    }
+}
+
+/// E13: every thread has an owner.
+#[test]
+fn a_sink_ends_with_its_emitter_after_it_has_written_everything() {
+    for (name, end) in [("dropped", drop as fn(Emitter)), ("closed", |emitter| emitter.close())] {
+        let (ended, has_ended) = mpsc::channel();
+        let tells = Tells(ended);
+        let (sink, seen) = noting(move |_| {
+            let _tells = &tells;
+            Ok(())
+        });
+        let emitter = Emitter::new();
+        drop(emitter.pipe_to(sink).unwrap());
+        emit_now(&emitter, 0..3);
+        end(emitter);
+        has_ended.recv().unwrap();
+        assert_eq!(seen.line(), "0 1 2 close", "{name}");
+    }
+}
+
+/// E13.
+#[test]
+fn an_unpiped_sink_writes_what_came_before_and_ends() {
+    let (sink, seen) = noting(|_| Ok(()));
+    let emitter = Emitter::new();
+    let handle = emitter.pipe_to(sink).unwrap();
+    emit_now(&emitter, 0..2);
+    handle.unpipe();
+    handle.unpipe();
+    emit_now(&emitter, 2..4);
+    assert_eq!(counts(&handle.close_blocking(EVER)), [2, 0, 0, 0]);
+    assert_eq!(seen.line(), "0 1 close");
+}
+
+/// Asks to be flushed by itself, and tells when it is.
+struct Impatient(mpsc::Sender<()>);
+
+impl Sink for Impatient {
+    fn write(&mut self, _: &Record) -> Result<(), BoxError> {
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<(), BoxError> {
+        Ok(self.0.send(())?)
+    }
+
+    fn flush_interval(&self) -> Option<Duration> {
+        Some(Duration::from_millis(1))
+    }
+
+    fn overflow(&self) -> Overflow {
+        Overflow::DropOldest
+    }
+}
+
+/// E13.
+#[test]
+fn a_sink_with_an_interval_is_flushed_though_nobody_asks_and_nothing_more_comes() {
+    let (flushed, has_flushed) = mpsc::channel();
+    let emitter = Emitter::new();
+    emitter.pipe_to(Impatient(flushed)).unwrap();
+    for _ in 0..3 {
+        emit_now(&emitter, 0..1);
+        has_flushed.recv().unwrap();
+    }
+}
+
+/// E13: from many threads, each event is delivered or counted as lost, and each thread's events keep their order.
+#[test]
+fn what_is_delivered_and_what_is_lost_is_what_was_emitted() {
+    const THREADS: u32 = 4;
+    const EACH: u32 = 500;
+    for overflow in [Overflow::Block, Overflow::DropOldest, Overflow::DropNewest] {
+        let emitter = Emitter::new();
+        let seen = Seen::default();
+        let handle = emitter.pipe_to(Small(seen.clone(), overflow)).unwrap();
+        thread::scope(|scope| {
+            for thread in 0..THREADS {
+                let emitter = &emitter;
+                scope.spawn(move || {
+                    block_on(async move {
+                        for mut number in thread * EACH..(thread + 1) * EACH {
+                            emitter.emit("n", &mut number).await.unwrap();
+                        }
+                    });
+                });
+            }
+        });
+        let report = handle.close_blocking(EVER);
+        assert_eq!(report.delivered + report.lost, u64::from(THREADS * EACH), "{overflow:?}: {report}");
+        assert_eq!((report.failed, report.pending), (0, 0), "{overflow:?}: {report}");
+        check(&seen.line(), &report, EACH);
+    }
+}
+
+fn check(line: &str, report: &Report, each: u32) {
+    let numbers: Vec<i64> = line.split(' ').map(|text| text.parse().unwrap()).collect();
+    let gaps: i64 = numbers.iter().filter(|number| **number < 0).sum();
+    assert_eq!(gaps.unsigned_abs(), report.lost);
+    let events: Vec<i64> =
+        line.split(' ').filter(|text| !text.starts_with('-')).map(|text| text.parse().unwrap()).collect();
+    assert_eq!(events.len() as u64, report.delivered);
+    for thread in 0..4 {
+        let own: Vec<_> = events.iter().filter(|number| **number / i64::from(each) == thread).collect();
+        assert!(own.is_sorted(), "{own:?}");
+    }
+}
+
+struct Small(Seen, Overflow);
+
+impl Sink for Small {
+    fn write(&mut self, record: &Record) -> Result<(), BoxError> {
+        self.0.add(support::show(record));
+        Ok(())
+    }
+
+    fn capacity(&self) -> usize {
+        4
+    }
+
+    fn overflow(&self) -> Overflow {
+        self.1
+    }
+}

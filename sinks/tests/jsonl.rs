@@ -1,0 +1,278 @@
+//! E13, for recordings: whole records are never lost or torn, whatever cut the file off; a bad line is named.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use emitree_emitter::{Emitter, Overflow, Record, Sink};
+use emitree_sinks::{FlushPolicy, Jsonl, JsonlFile, ReadError, Records, Tail, read_jsonl};
+use serde::{Deserialize, Serialize};
+use tempfile::TempDir;
+
+const EVER: Duration = Duration::MAX;
+
+#[derive(Debug, Serialize, Deserialize, PartialEq)]
+struct Note {
+    text: String,
+    tags: Vec<u32>,
+}
+
+fn gap(lost: u64) -> Record {
+    Record::from_json(&format!("{{\"gap\":{{\"lost\":{lost}}}}}")).unwrap()
+}
+
+/// The payloads of events and `-n` for gaps; errors by their message.
+fn contents(path: &Path) -> Vec<String> {
+    let show = |record| match record {
+        Ok(Record::Event(event)) => event.payload.get().to_owned(),
+        Ok(Record::Gap(gap)) => format!("-{}", gap.lost),
+        Ok(other) => format!("{other:?}"),
+        Err(error) => ReadError::to_string(&error),
+    };
+    read_jsonl(path).unwrap().map(show).collect()
+}
+
+fn torn(path: &Path) -> PathBuf {
+    path.with_extension("jsonl.torn")
+}
+
+fn folder() -> (TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("events.jsonl");
+    (folder, path)
+}
+
+async fn record(path: &Path, payloads: &mut [Note]) {
+    let emitter = Emitter::new();
+    let handle = emitter.pipe_to(JsonlFile::open(path).unwrap()).unwrap();
+    for payload in payloads {
+        emitter.emit("note", payload).await.unwrap();
+    }
+    handle.close(EVER).await.complete().unwrap();
+}
+
+fn note(text: &str) -> Note {
+    Note { text: text.to_owned(), tags: vec![1, 2] }
+}
+
+/// E13: a recording reads back as typed records, and opening it again appends.
+#[tokio::test]
+async fn a_recording_reads_back_as_what_was_emitted() {
+    let (_folder, path) = folder();
+    record(&path, &mut [note("one"), note("zwei\n\"ü\"")]).await;
+    record(&path, &mut [note("three")]).await;
+    let records: Vec<Record> = read_jsonl(&path).unwrap().collect::<Result<_, _>>().unwrap();
+    let notes: Vec<Note> = records.iter().map(|record| record.as_event().unwrap().payload().unwrap()).collect();
+    assert_eq!(notes, [note("one"), note("zwei\n\"ü\""), note("three")]);
+    assert!(records.iter().all(|record| record.as_event().unwrap().name() == "note"));
+}
+
+/// E13.
+#[tokio::test]
+async fn a_recording_cut_at_every_byte_opens_again_without_losing_a_whole_record() {
+    let (_folder, path) = folder();
+    record(&path, &mut [note("one"), note("ü \\ \n")]).await;
+    let whole = fs::read(&path).unwrap();
+    // A record is whole with its last brace; the newline may be missing.
+    let ends: Vec<usize> = (0..whole.len()).filter(|at| whole[*at] == b'\n').collect();
+    let all = contents(&path);
+    for cut in 0..=whole.len() {
+        fs::write(&path, &whole[..cut]).unwrap();
+        let _ = fs::remove_file(torn(&path));
+        let mut file = JsonlFile::open(&path).unwrap();
+        file.write(&gap(7)).unwrap();
+        file.close().unwrap();
+
+        let kept = ends.iter().filter(|end| **end <= cut).count();
+        let begin = kept.checked_sub(1).map_or(0, |last| (ends[last] + 1).min(cut));
+        let mut expected = all[..kept].to_vec();
+        expected.push("-7".to_owned());
+        assert_eq!(contents(&path), expected, "cut at {cut}");
+        let set_aside = fs::read(torn(&path)).unwrap_or_default();
+        assert_eq!(set_aside.strip_suffix(b"\n").unwrap_or_default(), &whole[begin..cut], "cut at {cut}");
+    }
+}
+
+/// E13.
+#[test]
+fn a_torn_line_is_set_aside_behind_earlier_ones() {
+    let (_folder, path) = folder();
+    for (text, tail) in [
+        ("{\"gap\":{\"lost\":1}}\n{\"gap\":{", Tail::SetAside { bytes: 8, to: torn(&path) }),
+        ("{\"ga", Tail::SetAside { bytes: 4, to: torn(&path) }),
+        ("\0\0", Tail::SetAside { bytes: 2, to: torn(&path) }),
+        ("{\"gap\":{\"lost\":2}}", Tail::Completed),
+        ("", Tail::Whole),
+    ] {
+        fs::OpenOptions::new().append(true).create(true).open(&path).unwrap().write_all(text.as_bytes()).unwrap();
+        assert_eq!(JsonlFile::open(&path).unwrap().tail(), &tail, "{text:?}");
+    }
+    assert_eq!(fs::read_to_string(torn(&path)).unwrap(), "{\"gap\":{\n{\"ga\n\0\0\n");
+    assert_eq!(contents(&path), ["-1", "-2"]);
+}
+
+/// E13.
+#[test]
+fn a_torn_line_may_be_long() {
+    for length in [8191, 8192, 8193, 100_000] {
+        let (_folder, path) = folder();
+        let tail = "x".repeat(length);
+        fs::write(&path, format!("{{\"gap\":{{\"lost\":1}}}}\n{tail}")).unwrap();
+        JsonlFile::open(&path).unwrap();
+        assert_eq!(contents(&path), ["-1"], "{length}");
+        assert_eq!(fs::read_to_string(torn(&path)).unwrap().len(), length + 1);
+    }
+}
+
+/// E13.
+#[test]
+fn the_flush_policy_says_when_the_file_has_a_record() {
+    for (policy, sync, before_flush) in [
+        (FlushPolicy::EachRecord, false, 1),
+        (FlushPolicy::EachRecord, true, 1),
+        (FlushPolicy::Interval(Duration::from_secs(9)), false, 0),
+        (FlushPolicy::OnClose, true, 0),
+    ] {
+        let (_folder, path) = folder();
+        let mut file = JsonlFile::options().flush(policy).sync(sync).open(&path).unwrap();
+        file.write(&gap(1)).unwrap();
+        assert_eq!(contents(&path).len(), before_flush, "{policy:?}");
+        file.flush().unwrap();
+        assert_eq!(contents(&path).len(), 1, "{policy:?}");
+        let interval = matches!(policy, FlushPolicy::Interval(_)).then_some(Duration::from_secs(9));
+        assert_eq!(file.flush_interval(), interval);
+    }
+}
+
+/// E13: bounded, also in memory.
+#[test]
+fn a_full_buffer_is_written_though_nobody_flushes() {
+    let (_folder, path) = folder();
+    let mut file = JsonlFile::options().flush(FlushPolicy::OnClose).open(&path).unwrap();
+    for _ in 0..10_000 {
+        file.write(&gap(1)).unwrap();
+    }
+    assert!(fs::metadata(&path).unwrap().len() > 64 * 1024);
+    file.close().unwrap();
+    assert_eq!(contents(&path).len(), 10_000);
+}
+
+/// Takes three bytes at a time, and fails every other time.
+#[derive(Default)]
+struct Flaky {
+    bytes: Vec<u8>,
+    calls: usize,
+}
+
+impl Write for Flaky {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.calls += 1;
+        if self.calls.is_multiple_of(2) {
+            return Err(io::Error::other("no space"));
+        }
+        let some = bytes.len().min(3);
+        self.bytes.extend_from_slice(&bytes[..some]);
+        Ok(some)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// E13.
+#[test]
+fn a_writer_that_fails_gets_each_line_once_and_whole() {
+    let mut sink = Jsonl::new(Flaky::default());
+    for lost in 1..=5 {
+        sink.write(&gap(lost)).unwrap();
+        let _ = sink.flush();
+    }
+    while sink.flush().is_err() {}
+    let records: Vec<_> = Records::new(sink.get_ref().bytes.as_slice()).map(Result::unwrap).collect();
+    let lost: Vec<u64> =
+        records.iter().map(|record| if let Record::Gap(gap) = record { gap.lost } else { 0 }).collect();
+    assert_eq!(lost, [1, 2, 3, 4, 5]);
+}
+
+struct Broken;
+
+impl Write for Broken {
+    fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+        Err(io::Error::other("no space"))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// E13: always bounded, with a count of what was not written.
+#[test]
+fn records_fail_once_the_buffer_of_a_broken_writer_is_full() {
+    let emitter = Emitter::new();
+    let sink = Jsonl::new(Broken).with_overflow(Overflow::DropNewest).with_capacity(10_000);
+    let handle = emitter.pipe_to(sink).unwrap();
+    let mut text = "x".repeat(10_000);
+    for _ in 0..20 {
+        emitter.emit_now("text", &mut text).unwrap();
+    }
+    let report = handle.close_blocking(EVER);
+    assert_eq!((report.delivered, report.failed), (7, 13), "{report}");
+    assert_eq!(report.error.as_deref(), Some("no space"));
+}
+
+/// E13.
+#[test]
+fn errors_name_the_file() {
+    let (folder, path) = folder();
+    let missing = folder.path().join("missing").join("events.jsonl");
+    let error = JsonlFile::open(&missing).unwrap_err();
+    assert_eq!(error.to_string(), format!("could not open `{}`", missing.display()));
+    let error = read_jsonl(&path).unwrap_err();
+    assert_eq!(error.to_string(), format!("could not open `{}`", path.display()));
+}
+
+/// A disk that is always full, where the system has one.
+#[test]
+fn a_file_that_cannot_be_written_says_how_much_is_not() {
+    let full = Path::new("/dev/full");
+    if !full.exists() {
+        return;
+    }
+    let mut file = JsonlFile::open(full).unwrap();
+    file.write(&gap(1)).unwrap();
+    file.write(&gap(2)).unwrap();
+    let error = file.close().unwrap_err();
+    assert_eq!(error.to_string(), "could not write to `/dev/full`; 2 records are buffered");
+}
+
+/// E13.
+#[test]
+fn a_bad_line_is_named_by_its_number_and_quoted() {
+    let long = "ü".repeat(100);
+    let text =
+        format!("{{\"gap\":{{\"lost\":1}}}}\n\n{{\"gap\":3}}\n{long}\n\u{fffd}\n{{\"gap\":{{\"lost\":2}}}}\n{{\"id");
+    let shown: Vec<String> = Records::new(text.as_bytes())
+        .map(|record| record.map_or_else(|error| error.to_string(), |record| format!("{record:?}")))
+        .collect();
+    let quoted = "ü".repeat(80);
+    assert_eq!(shown[0], "Gap(Gap { lost: 1 })");
+    assert!(shown[1].starts_with("line 3 is not a record: ") && shown[1].ends_with(": `{\"gap\":3}`"), "{}", shown[1]);
+    assert_eq!(shown[2], format!("line 4 is not a record: expected value at column 1: `{quoted}…`"));
+    assert!(shown[3].starts_with("line 5 is not a record"), "{}", shown[3]);
+    assert_eq!(shown[4], "Gap(Gap { lost: 2 })");
+    assert_eq!(shown[5], "line 7 is torn, as a crash leaves it: `{\"id`");
+    assert_eq!(shown.len(), 6);
+}
+
+/// E13: bytes that are not UTF-8 are an error like any other.
+#[test]
+fn a_line_that_is_not_text_is_an_error() {
+    let mut records = Records::new(&b"\xff\xfe\n{\"gap\":{\"lost\":1}}\n"[..]);
+    let error = records.next().unwrap().unwrap_err();
+    assert!(matches!(&error, ReadError::Malformed { line: 1, text, .. } if text == "\u{fffd}\u{fffd}"), "{error:?}");
+    assert!(records.next().unwrap().is_ok());
+    assert!(records.next().is_none());
+}
