@@ -2,10 +2,9 @@
 
 use std::sync::{Arc, OnceLock, Weak};
 
-use parking_lot::Mutex;
 use serde_json::{Map, Value};
 
-use crate::context::RESERVED;
+use crate::context::{OwnContext, RESERVED};
 use crate::declared::Declared;
 use crate::emitter::{Inner, RunLink};
 use crate::event::HeardType;
@@ -82,7 +81,7 @@ impl EmitterBuilder {
             }
         };
         Ok(Emitter::from_inner(with(inner, |inner| {
-            inner.context = Mutex::new(context);
+            inner.context = OwnContext::new(context);
             inner.group_id = self.group_id;
             inner.creator = self.creator;
             inner.trace = self.trace.map(Arc::new);
@@ -108,6 +107,7 @@ pub struct RunLinks<'a> {
     context: Context,
     group_id: Option<Arc<str>>,
     creator: Option<Creator>,
+    trace: Option<Trace>,
     scope: Option<Weak<dyn Scope>>,
 }
 
@@ -146,6 +146,13 @@ impl<'a> RunLinks<'a> {
         self
     }
 
+    /// The ids, where it is not a new run that is to be heard, but one that has begun elsewhere: what speaks for that
+    /// run on an instance of its own emits with them.
+    pub const fn trace(mut self, trace: Trace) -> Self {
+        self.trace = Some(trace);
+        self
+    }
+
     /// What is entered around the listeners of the run's events.
     pub fn scope(mut self, scope: Weak<dyn Scope>) -> Self {
         self.scope = Some(scope);
@@ -172,9 +179,10 @@ impl Emitter {
             inner.parent = Some(self.clone());
             inner.namespace = Arc::clone(self.shared_namespace());
             inner.namespace_hash = self.namespace_hash();
-            inner.context = Mutex::new(inherited.merged(&links.context));
+            inner.context = OwnContext::new(inherited.merged(&links.context));
             inner.group_id = links.group_id;
             inner.creator = links.creator;
+            inner.trace = links.trace.map(Arc::new);
             inner.run = Some(RunLink { parent: links.parent.cloned(), id: OnceLock::new(), scope: links.scope });
         }))
     }

@@ -1,7 +1,8 @@
 //! Context: a JSON map that every event of an emitter carries (E3, R9).
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -11,6 +12,28 @@ pub(crate) const RESERVED: &str = "internal";
 /// A shared, immutable JSON map; cheap to clone.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Context(Option<Arc<Map<String, Value>>>);
+
+/// The context of an emitter. One that was never set since the emitter was made is read without a lock.
+#[derive(Debug, Default)]
+pub(crate) struct OwnContext {
+    given: Context,
+    set: OnceLock<Box<Mutex<Context>>>,
+}
+
+impl OwnContext {
+    pub(crate) const fn new(given: Context) -> Self {
+        Self { given, set: OnceLock::new() }
+    }
+
+    pub(crate) fn get(&self) -> Context {
+        self.set.get().map_or_else(|| self.given.clone(), |set| set.lock().clone())
+    }
+
+    pub(crate) fn set(&self, key: String, value: Value) {
+        let mut context = self.set.get_or_init(|| Box::new(Mutex::new(self.given.clone()))).lock();
+        *context = std::mem::take(&mut *context).with(key, value);
+    }
+}
 
 impl Context {
     /// An empty context.

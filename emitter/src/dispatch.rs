@@ -5,12 +5,11 @@
 //! 3. A failure of one that may change ends the changing; observers still hear the event (E11).
 //! 4. No lock is held here.
 
-use std::cell::Cell;
+use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::task::Poll;
 
-use futures_core::future::BoxFuture;
 use futures_util::FutureExt;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
@@ -20,19 +19,13 @@ use crate::route::{Cursor, Route};
 use crate::snapshot::Takers;
 use crate::{AnyEvent, BoxError, EmitError, Emitter, EventMeta};
 
-/// One event under way, when the first listener has to be awaited.
-pub(crate) struct Dispatch<'a> {
-    pub(crate) event: &'a mut dyn AnyEvent,
-    pub(crate) meta: EventMeta<'a>,
-    pub(crate) route: Route,
-    pub(crate) progress: Progress,
-}
-
-/// How far it has come.
+/// How far an event has come.
 #[derive(Default)]
 pub(crate) struct Progress {
     changed: bool,
     cursor: Cursor,
+    /// The listener at the cursor is known to have to be awaited.
+    awaits: bool,
     failed: Option<EmitError>,
 }
 
@@ -41,7 +34,7 @@ enum Halt<'r> {
     End,
     /// The next listener has to be awaited.
     Await,
-    Fault(&'r Arc<Listener>, Fault),
+    Fault(&'r Arc<Listener>, Box<Fault>),
 }
 
 impl Progress {
@@ -52,17 +45,25 @@ impl Progress {
     }
 
     /// Takes a failure in: it fails the emit, or is logged and counted (E11).
-    fn judge(&mut self, listener: &Listener, fault: Fault, event: &dyn AnyEvent, meta: &EventMeta<'_>) {
+    #[cold]
+    #[expect(clippy::boxed_local, reason = "unboxed here, and not in the loop of every emit")]
+    fn judge(&mut self, listener: &Listener, fault: Box<Fault>, event: &dyn AnyEvent, meta: &EventMeta<'_>) {
         match listener.on_error {
             OnError::Propagate => {
-                let error = explain(listener, fault, event, meta);
+                let error = explain(listener, *fault, event, meta);
                 self.failed.get_or_insert(error);
                 if !self.changed {
                     self.observe();
                 }
             }
-            OnError::Isolate => isolate(listener, &explain(listener, fault, event, meta)),
+            OnError::Isolate => isolate(listener, &explain(listener, *fault, event, meta)),
         }
+    }
+
+    /// Leaves the listener at the cursor to be awaited.
+    fn wait<T>(&mut self) -> Option<T> {
+        self.awaits = true;
+        None
     }
 
     #[inline]
@@ -81,36 +82,39 @@ impl Progress {
         while !self.changed {
             match change_stretch(route, &mut self.cursor, event, meta) {
                 Halt::End => self.observe(),
-                Halt::Await => return None,
+                Halt::Await => return self.wait(),
                 Halt::Fault(listener, fault) => self.judge(listener, fault, event, meta),
             }
         }
         loop {
             match observe_stretch(route, &mut self.cursor, event, meta) {
                 Halt::End => return Some(self.result()),
-                Halt::Await => return None,
+                Halt::Await => return self.wait(),
                 Halt::Fault(listener, fault) => self.judge(listener, fault, event, meta),
             }
         }
     }
-}
 
-impl<'a> Dispatch<'a> {
     /// Calls and awaits the rest.
-    pub(crate) fn rest(mut self) -> BoxFuture<'a, Result<(), EmitError>> {
-        self.meta.stamp();
-        // Field by field, so that each is kept once.
-        Box::pin(async move {
-            change(&mut *self.event, &self.meta, &self.route, &mut self.progress).await;
-            observe(&*self.event, &self.meta, &self.route, &mut self.progress).await;
-            self.progress.result()
-        })
+    pub(crate) async fn rest(
+        &mut self,
+        event: &mut dyn AnyEvent,
+        meta: &EventMeta<'_>,
+        route: &Route,
+    ) -> Result<(), EmitError> {
+        change(event, meta, route, self).await;
+        observe(event, meta, route, self).await;
+        self.result()
     }
 }
 
 async fn change(event: &mut dyn AnyEvent, meta: &EventMeta<'_>, route: &Route, progress: &mut Progress) {
     while !progress.changed {
-        let (listener, fault) = match change_stretch(route, &mut progress.cursor, event, meta) {
+        let halt = match std::mem::take(&mut progress.awaits) {
+            true => Halt::Await,
+            false => change_stretch(route, &mut progress.cursor, event, meta),
+        };
+        let (listener, fault) = match halt {
             Halt::End => return progress.observe(),
             Halt::Fault(listener, fault) => (listener, fault),
             Halt::Await => {
@@ -137,7 +141,11 @@ async fn await_change(listener: &Listener, event: &mut dyn AnyEvent, meta: &Even
 async fn observe(event: &dyn AnyEvent, meta: &EventMeta<'_>, route: &Route, progress: &mut Progress) {
     let mut started = Vec::new();
     loop {
-        let (listener, fault) = match observe_stretch(route, &mut progress.cursor, event, meta) {
+        let halt = match std::mem::take(&mut progress.awaits) {
+            true => Halt::Await,
+            false => observe_stretch(route, &mut progress.cursor, event, meta),
+        };
+        let (listener, fault) = match halt {
             Halt::End => break,
             Halt::Fault(listener, fault) => (listener, fault),
             Halt::Await => {
@@ -156,10 +164,19 @@ async fn observe(event: &dyn AnyEvent, meta: &EventMeta<'_>, route: &Route, prog
         };
         progress.judge(listener, fault, event, meta);
     }
-    if started.is_empty() {
-        return;
+    if !started.is_empty() {
+        // Boxed, because it is large and seldom.
+        Box::pin(settle(started.into_iter().collect(), event, meta, progress)).await;
     }
-    let mut pending: FuturesUnordered<_> = started.into_iter().collect();
+}
+
+/// Awaits the observers that were started and have not answered yet.
+async fn settle<'r>(
+    mut pending: FuturesUnordered<impl Future<Output = (&'r Arc<Listener>, Answer)>>,
+    event: &dyn AnyEvent,
+    meta: &EventMeta<'_>,
+    progress: &mut Progress,
+) {
     while let Some((listener, answer)) = pending.next().await {
         if let Err(fault) = answer {
             progress.judge(listener, fault, event, meta);
@@ -180,15 +197,16 @@ async fn await_observe(listener: &Listener, event: &dyn AnyEvent, meta: &EventMe
 
 /// Makes and awaits a listener's future; its panics are answers.
 async fn contained<'f>(make: impl FnOnce() -> Later<'f>) -> Answer {
-    let made = catch_unwind(AssertUnwindSafe(make)).map_err(|panic| Fault::Panic(panic_message(&*panic)))?;
-    let future = made.ok_or(Fault::Mismatch)?;
-    match AssertUnwindSafe(future).catch_unwind().await {
-        Ok(result) => result.map_err(Fault::Error),
-        Err(panic) => Err(Fault::Panic(panic_message(&*panic))),
-    }
+    let future = catch_unwind(AssertUnwindSafe(make)).map_err(panicked)?.ok_or(Fault::Mismatch)?;
+    Ok(AssertUnwindSafe(future).catch_unwind().await.map_err(panicked)??)
 }
 
-#[inline]
+#[expect(clippy::needless_pass_by_value, reason = "what was caught is dropped here")]
+fn panicked(panic: Box<dyn Any + Send>) -> Box<Fault> {
+    Box::new(Fault::Panic(panic_message(&*panic)))
+}
+
+#[inline(always)]
 fn change_stretch<'r>(
     route: &'r Route,
     cursor: &mut Cursor,
@@ -196,28 +214,50 @@ fn change_stretch<'r>(
     meta: &EventMeta<'_>,
 ) -> Halt<'r> {
     stretch(route, Role::Change, cursor, meta, |listener| match &listener.call {
-        Call::Change(call) => Some(call(event, meta)),
-        _ => None,
+        Call::Change(call) => Called::now(listener, || call(event, meta)),
+        _ => Called::later(listener),
     })
 }
 
-#[inline]
+#[inline(always)]
 fn observe_stretch<'r>(route: &'r Route, cursor: &mut Cursor, event: &dyn AnyEvent, meta: &EventMeta<'_>) -> Halt<'r> {
     stretch(route, Role::Observe, cursor, meta, |listener| match &listener.call {
-        Call::Observe(call) => Some(call(event, meta)),
-        Call::TryObserve { now, .. } => now(event, meta).then_some(Ok(())),
-        _ => None,
+        Call::Observe(call) => Called::now(listener, || call(event, meta)),
+        Call::TryObserve { now, .. } if !listener.claims.is_spent() && now(event, meta) => Called::Now(Ok(())),
+        _ => Called::later(listener),
     })
+}
+
+/// What has come of calling a listener.
+enum Called {
+    Now(Answer),
+    /// It has no calls left (E8, E9).
+    Spent,
+    /// It has to be awaited.
+    Later,
+}
+
+impl Called {
+    #[inline]
+    fn now(listener: &Listener, call: impl FnOnce() -> Answer) -> Self {
+        if listener.claims.claim() { Self::Now(call()) } else { Self::Spent }
+    }
+
+    /// What is awaited is claimed where it is awaited; but where no call is left, nothing is awaited.
+    #[inline]
+    fn later(listener: &Listener) -> Self {
+        if listener.claims.is_spent() { Self::Spent } else { Self::Later }
+    }
 }
 
 /// Calls one listener after the other until one fails or has to be awaited.
-#[inline]
+#[inline(always)]
 fn stretch<'r>(
     route: &'r Route,
     role: Role,
     cursor: &mut Cursor,
     meta: &EventMeta<'_>,
-    mut call: impl FnMut(&Listener) -> Option<Answer>,
+    mut call: impl FnMut(&Listener) -> Called,
 ) -> Halt<'r> {
     while let Some(takers) = route.takers(role, *cursor) {
         if !takers.is_empty() {
@@ -233,27 +273,26 @@ fn stretch<'r>(
 
 /// The same at one stop, from a place on.
 ///
-/// One `catch_unwind` serves them all; whose panic it was is noted before each call.
-#[inline]
+/// One `catch_unwind` serves them all; whose panic it was shows in the place. Always inlined, as all that leads
+/// here: this is the loop of every emit.
+#[inline(always)]
 fn call_takers<'r>(
     takers: &Takers<'r>,
-    place: &mut u32,
+    place: &mut usize,
     meta: &EventMeta<'_>,
-    call: &mut impl FnMut(&Listener) -> Option<Answer>,
+    call: &mut impl FnMut(&Listener) -> Called,
 ) -> Halt<'r> {
-    let called = Cell::new(None);
     let run = AssertUnwindSafe(|| {
         while let Some((after, listener)) = takers.next(*place) {
             let before = std::mem::replace(place, after);
-            called.set(Some(listener));
-            // One that is awaited is claimed where it is awaited.
-            if !listener.matcher.says(meta) || (listener.call.is_sync() && !listener.claims.claim()) {
+            if !listener.matcher.says(meta) {
                 continue;
             }
             match call(listener) {
-                Some(Ok(())) => listener.leave_if_spent(),
-                Some(Err(fault)) => return Halt::Fault(listener, fault),
-                None => {
+                Called::Now(Ok(())) => listener.leave_if_spent(),
+                Called::Now(Err(fault)) => return Halt::Fault(listener, fault),
+                Called::Spent => {}
+                Called::Later => {
                     *place = before;
                     return Halt::Await;
                 }
@@ -261,8 +300,8 @@ fn call_takers<'r>(
         }
         Halt::End
     });
-    let halt = catch_unwind(run).unwrap_or_else(|panic| match called.get() {
-        Some(listener) => Halt::Fault(listener, Fault::Panic(panic_message(&*panic))),
+    let halt = catch_unwind(run).unwrap_or_else(|panic| match takers.before(*place) {
+        Some(listener) => Halt::Fault(listener, panicked(panic)),
         None => Halt::End,
     });
     if let Halt::Fault(listener, _) = &halt {

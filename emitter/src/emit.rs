@@ -7,7 +7,7 @@ use std::task::{Context as TaskContext, Poll};
 use futures_core::future::BoxFuture;
 use serde::Serialize;
 
-use crate::dispatch::{Dispatch, Progress};
+use crate::dispatch::Progress;
 use crate::error::EmitErrorKind;
 use crate::event::Carried;
 use crate::name::NameRef;
@@ -34,8 +34,8 @@ impl Emitter {
         name: impl AsName,
         payload: &mut P,
     ) -> Result<(), EmitError> {
-        let name = name.as_name();
-        match self.start(&name, payload, const { &Carried::of::<P>() }, None)? {
+        let emit = Emit { source: self, name: name.as_name(), carried: const { &Carried::of::<P>() }, facet: None };
+        match emit.start(payload)? {
             None => Ok(()),
             Some(rest) => rest.await,
         }
@@ -61,8 +61,8 @@ impl Emitter {
         payload: &mut P,
         facet: &Facet,
     ) -> Result<(), EmitError> {
-        let name = name.as_name();
-        match self.start(&name, payload, const { &Carried::of::<P>() }, Some(facet))? {
+        let (name, carried) = (name.as_name(), const { &Carried::of::<P>() });
+        match (Emit { source: self, name, carried, facet: Some(facet) }).start(payload)? {
             None => Ok(()),
             Some(rest) => rest.await,
         }
@@ -78,7 +78,7 @@ impl Emitter {
         name: impl AsName,
         payload: &mut P,
     ) -> Result<(), EmitError> {
-        self.now(&name.as_name(), payload, const { &Carried::of::<P>() }, None)
+        Emit { source: self, name: name.as_name(), carried: const { &Carried::of::<P>() }, facet: None }.now(payload)
     }
 
     /// Emits a payload under the name that its type carries, where nothing can be awaited.
@@ -101,7 +101,8 @@ impl Emitter {
         payload: &mut P,
         facet: &Facet,
     ) -> Result<(), EmitError> {
-        self.now(&name.as_name(), payload, const { &Carried::of::<P>() }, Some(facet))
+        let (name, carried) = (name.as_name(), const { &Carried::of::<P>() });
+        Emit { source: self, name, carried, facet: Some(facet) }.now(payload)
     }
 
     /// Tells whether anybody listens here or above, to whatever it may be. If not, an emit does nothing.
@@ -109,73 +110,71 @@ impl Emitter {
     pub fn is_heard(&self) -> bool {
         self.first_loud(u64::MAX).is_some()
     }
+}
 
+/// One emit: everything about it but the payload.
+pub(crate) struct Emit<'a> {
+    pub(crate) source: &'a Emitter,
+    pub(crate) name: NameRef<'a>,
+    pub(crate) carried: &'static Carried,
+    pub(crate) facet: Option<&'a Facet>,
+}
+
+impl<'a> Emit<'a> {
     /// Calls listeners until one has to be awaited; gives what is left to do then.
     #[inline]
-    fn start<'a>(
-        &'a self,
-        name: &'a NameRef<'a>,
-        event: &'a mut dyn AnyEvent,
-        carried: &'static Carried,
-        facet: Option<&'a Facet>,
-    ) -> Result<Option<BoxFuture<'a, Result<(), EmitError>>>, EmitError> {
-        self.check(name, carried)?;
-        match self.first_loud(name.bit()) {
+    fn start(&'a self, event: &'a mut dyn AnyEvent) -> Result<Option<Rest<'a>>, EmitError> {
+        self.check()?;
+        match self.source.first_loud(self.name.bit()) {
             None => Ok(None),
-            Some(from) => self.start_loud(from, name, event, carried, facet),
+            Some(from) => self.start_loud(from, event),
         }
     }
 
     #[inline(never)]
-    fn start_loud<'a>(
-        &'a self,
-        from: &Self,
-        name: &'a NameRef<'a>,
-        event: &'a mut dyn AnyEvent,
-        carried: &'static Carried,
-        facet: Option<&'a Facet>,
-    ) -> Result<Option<BoxFuture<'a, Result<(), EmitError>>>, EmitError> {
-        let meta = EventMeta::new(self, name, carried, facet);
+    fn start_loud(&'a self, from: &Emitter, event: &'a mut dyn AnyEvent) -> Result<Option<Rest<'a>>, EmitError> {
+        let mut meta = EventMeta::new(self);
         let mut route = Route::default();
         route.find(from, &meta);
         if route.is_empty() {
             return Ok(None);
         }
-        let (mut progress, scope) = (Progress::default(), self.scope());
+        let (mut progress, scope) = (Progress::default(), self.source.scope());
         match within(scope.as_ref(), || progress.advance(event, &meta, &route)) {
             Some(result) => result.map(|()| None),
-            None => Ok(Some(scoped(scope, Dispatch { event, meta, route, progress }.rest()))),
+            None => {
+                meta.stamp();
+                let rest = async move { progress.rest(event, &meta, &route).await };
+                Ok(Some(scoped(scope, Box::pin(rest))))
+            }
         }
     }
 
-    fn now(
-        &self,
-        name: &NameRef<'_>,
-        event: &mut dyn AnyEvent,
-        carried: &'static Carried,
-        facet: Option<&Facet>,
-    ) -> Result<(), EmitError> {
-        self.check(name, carried)?;
-        let Some(from) = self.first_loud(name.bit()) else { return Ok(()) };
-        let meta = EventMeta::new(self, name, carried, facet);
+    fn now(&self, event: &mut dyn AnyEvent) -> Result<(), EmitError> {
+        self.check()?;
+        let Some(from) = self.source.first_loud(self.name.bit()) else { return Ok(()) };
+        let meta = EventMeta::new(self);
         let mut route = Route::default();
         route.find(from, &meta);
         if let Some(listener) = route.first_async(&meta) {
             return Err(EmitErrorKind::WouldAwait { path: meta.path().to_owned(), at: listener.at }.into());
         }
         let mut progress = Progress::default();
-        within(self.scope().as_ref(), || progress.advance(event, &meta, &route)).unwrap_or(Ok(()))
+        within(self.source.scope().as_ref(), || progress.advance(event, &meta, &route)).unwrap_or(Ok(()))
     }
 
     #[inline]
-    fn check(&self, name: &NameRef<'_>, carried: &'static Carried) -> Result<(), EmitError> {
-        name.check()?;
-        match self.declared() {
+    fn check(&self) -> Result<(), EmitError> {
+        self.name.check()?;
+        match self.source.declared() {
             None => Ok(()),
-            Some(declared) => declared.check_emit(name.as_str(), carried.id(), carried.name()),
+            Some(declared) => declared.check_emit(self.name.as_str(), self.carried.id(), self.carried.name()),
         }
     }
 }
+
+/// What is left to do of an emit.
+type Rest<'a> = BoxFuture<'a, Result<(), EmitError>>;
 
 /// Calls inside a run's scope, where there is one.
 #[inline]

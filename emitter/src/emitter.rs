@@ -3,10 +3,9 @@
 use std::fmt;
 use std::sync::{Arc, OnceLock, Weak};
 
-use parking_lot::Mutex;
 use uuid::Uuid;
 
-use crate::context::RESERVED;
+use crate::context::{OwnContext, RESERVED};
 use crate::declared::Declared;
 use crate::name::{check, fingerprint};
 use crate::registry::Registry;
@@ -29,7 +28,7 @@ pub(crate) struct Inner {
     pub(crate) registry: OnceLock<Box<Registry>>,
     pub(crate) namespace: Arc<str>,
     pub(crate) namespace_hash: u64,
-    pub(crate) context: Mutex<Context>,
+    pub(crate) context: OwnContext,
     /// What was given to this emitter itself; else what is above it decides.
     pub(crate) group_id: Option<Arc<str>>,
     pub(crate) creator: Option<Creator>,
@@ -88,7 +87,7 @@ impl Emitter {
         twin.parent.clone_from(&from.parent);
         twin.namespace = Arc::clone(&from.namespace);
         twin.namespace_hash = from.namespace_hash;
-        twin.context = Mutex::new(self.context());
+        twin.context = OwnContext::new(self.context());
         twin.group_id.clone_from(&from.group_id);
         twin.creator.clone_from(&from.creator);
         twin.trace.clone_from(&from.trace);
@@ -98,7 +97,7 @@ impl Emitter {
 
     fn child_unchecked(&self, namespace: Option<&str>) -> Self {
         let mut inner = Inner::below(self, namespace);
-        inner.context = Mutex::new(self.context());
+        inner.context = OwnContext::new(self.context());
         Self::from_inner(inner)
     }
 
@@ -106,7 +105,7 @@ impl Emitter {
     #[must_use]
     pub fn child_with(&self, creator: Creator) -> Self {
         let mut inner = Inner::below(self, None);
-        inner.context = Mutex::new(self.context());
+        inner.context = OwnContext::new(self.context());
         inner.creator = Some(creator);
         Self::from_inner(inner)
     }
@@ -152,7 +151,7 @@ impl Emitter {
     /// What every event emitted here carries.
     #[must_use]
     pub fn context(&self) -> Context {
-        self.0.context.lock().clone()
+        self.0.context.get()
     }
 
     /// Sets a key of the context, for later events and for children and runs made later.
@@ -165,8 +164,7 @@ impl Emitter {
         if key == RESERVED {
             return Err(BuildError::ReservedKey(RESERVED));
         }
-        let mut context = self.0.context.lock();
-        *context = std::mem::take(&mut *context).with(key, value);
+        self.0.context.set(key, value);
         Ok(())
     }
 
@@ -182,14 +180,15 @@ impl Emitter {
     /// The run that events emitted here happen in: the run it belongs to, or what was given to it or above it.
     #[must_use]
     pub fn trace(&self) -> Option<Trace> {
-        self.upwards().find_map(|emitter| match &emitter.0.run {
-            Some(run) => Some(run.trace(emitter.parent())),
-            None => emitter.0.trace.as_deref().copied(),
+        self.upwards().find_map(|emitter| {
+            let given = emitter.0.trace.as_deref().copied();
+            given.or_else(|| emitter.0.run.as_ref().map(|run| run.trace(emitter.parent())))
         })
     }
 
     /// This emitter and those above it in the tree.
-    fn upwards(&self) -> impl Iterator<Item = &Self> {
+    #[inline]
+    pub(crate) fn upwards(&self) -> impl Iterator<Item = &Self> {
         std::iter::successors(Some(self), |emitter| emitter.parent())
     }
 
@@ -272,7 +271,7 @@ impl Inner {
             registry: OnceLock::new(),
             namespace: Arc::default(),
             namespace_hash: 0,
-            context: Mutex::new(Context::new()),
+            context: OwnContext::default(),
             group_id: None,
             creator: None,
             trace: None,
@@ -363,6 +362,10 @@ impl fmt::Debug for Emitter {
 }
 
 /// What names a child: one dotted name, several segments, or `()` for its parent's namespace.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not name a child",
+    label = "expected text, several segments, a `Namespace`, or `()` for the same namespace"
+)]
 pub trait IntoNamespace {
     /// The dotted name, which is checked where it is used; none for the parent's namespace.
     fn into_namespace(self) -> Option<String>;

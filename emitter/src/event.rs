@@ -19,6 +19,9 @@ pub trait AnyEvent: Any + Send + Sync {
     /// The payload as JSON text, written straight from the type.
     fn to_raw_json(&self) -> Box<RawValue>;
 
+    /// Appends the same text to a buffer, for who has one to use again.
+    fn write_json(&self, out: &mut Vec<u8>);
+
     /// The name of the payload's type, as [`std::any::type_name`] gives it.
     fn type_name(&self) -> &'static str;
 }
@@ -32,6 +35,14 @@ impl<T: Serialize + Send + Sync + 'static> AnyEvent for T {
         to_raw_value(self)
             .or_else(|error| to_raw_value(&marker::<T>(&error)))
             .unwrap_or_else(|_| RawValue::NULL.to_owned())
+    }
+
+    fn write_json(&self, out: &mut Vec<u8>) {
+        let start = out.len();
+        if let Err(error) = serde_json::to_writer(&mut *out, self) {
+            out.truncate(start);
+            out.extend_from_slice(Value::String(marker::<T>(&error)).to_string().as_bytes());
+        }
     }
 
     fn type_name(&self) -> &'static str {

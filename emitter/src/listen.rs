@@ -196,12 +196,13 @@ impl Emitter {
 
     /// Makes a separate emitter under the same parent, with copies of the listeners in the same order.
     ///
-    /// A copy of a listener that may run `n` more times may run `n` more times itself. Pipes are not copied; context,
+    /// A copy of a listener that may run `n` more times may run `n` more times itself. Pipes, to sinks too, are not copied; context,
     /// creator, group id, trace and declared events are.
     #[must_use]
     pub fn fork(&self) -> Self {
         let fork = self.twin();
-        for listener in self.registry().into_iter().flat_map(crate::registry::Registry::listeners) {
+        let listeners = self.registry().into_iter().flat_map(crate::registry::Registry::listeners);
+        for listener in listeners.filter(|listener| !listener.is_pipe) {
             fork.make_registry().add(Arc::new(listener.fork(fork.downgrade())));
         }
         fork

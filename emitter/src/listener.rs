@@ -36,7 +36,14 @@ pub(crate) enum Fault {
     Panic(String),
 }
 
-pub(crate) type Answer = Result<(), Fault>;
+/// Boxed, so that what nearly every call answers fits a register.
+pub(crate) type Answer = Result<(), Box<Fault>>;
+impl From<BoxError> for Box<Fault> {
+    fn from(error: BoxError) -> Self {
+        Self::new(Fault::Error(error))
+    }
+}
+
 pub(crate) type Later<'a> = Option<BoxFuture<'a, Result<(), BoxError>>>;
 
 type Change = dyn Fn(&mut dyn AnyEvent, &EventMeta<'_>) -> Answer + Send + Sync;
@@ -84,6 +91,7 @@ pub(crate) struct Listener {
     pub(crate) takes_nested: bool,
     pub(crate) priority: i32,
     pub(crate) persistent: bool,
+    pub(crate) is_pipe: bool,
     pub(crate) on_error: OnError,
     /// Where it was registered.
     pub(crate) at: &'static Location<'static>,

@@ -9,7 +9,7 @@ use regex::Regex;
 
 use crate::error::panic_message;
 use crate::name::{AsName, bit, check};
-use crate::{EventMeta, EventName, MatcherError};
+use crate::{EventMeta, EventName, EventRecord, MatcherError};
 
 /// What a listener listens to.
 ///
@@ -149,6 +149,31 @@ impl Matcher {
             Kind::PathGlob(glob) => glob.is_match(&slashed(meta.path())),
             Kind::RegexText(regex) | Kind::RegexValue(regex) => regex.is_match(meta.path()),
         }
+    }
+
+    /// Whether it takes an event at the place where that is emitted: there every event is an own one.
+    #[must_use]
+    pub fn matches(&self, meta: &EventMeta<'_>) -> bool {
+        self.matches_path(meta.path()).unwrap_or_else(|| self.says(meta))
+    }
+
+    /// The same of a recorded event. None if only a function of the event's meta could say.
+    #[must_use]
+    pub fn matches_record(&self, record: &EventRecord) -> Option<bool> {
+        self.matches_path(&record.path)
+    }
+
+    fn matches_path(&self, path: &str) -> Option<bool> {
+        let name = path.rsplit_once('.').map_or(path, |(_, name)| name);
+        Some(match &self.0 {
+            Kind::Own | Kind::Every => true,
+            Kind::Name { text, .. } => **text == *name,
+            Kind::Path(text) => **text == *path,
+            Kind::NameGlob(glob) => glob.is_match(name),
+            Kind::PathGlob(glob) => glob.is_match(&slashed(path)),
+            Kind::RegexText(regex) | Kind::RegexValue(regex) => regex.is_match(path),
+            Kind::Function(_) => return None,
+        })
     }
 
     /// What a function says; everything else has said it already.

@@ -7,7 +7,7 @@ use std::any::TypeId;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use crate::listener::{Role, Sighting};
+use crate::listener::{Listener, Role, Sighting};
 
 pub(crate) struct Memo {
     /// A power of two of them.
@@ -25,7 +25,7 @@ pub(crate) struct Key<'a> {
     payload: TypeId,
 }
 
-/// The positions of the listeners that take an event.
+/// The listeners that take an event.
 pub(crate) struct Matched {
     hash: u64,
     namespace: Arc<str>,
@@ -33,8 +33,8 @@ pub(crate) struct Matched {
     own: bool,
     nested: bool,
     payload: TypeId,
-    changers: Box<[u32]>,
-    observers: Box<[u32]>,
+    changers: Box<[Arc<Listener>]>,
+    observers: Box<[Arc<Listener>]>,
 }
 
 impl<'a> Key<'a> {
@@ -55,8 +55,8 @@ impl<'a> Key<'a> {
 }
 
 impl Matched {
-    pub(crate) fn new(key: &Key<'_>, found: Vec<u32>, role: impl Fn(u32) -> Role) -> Self {
-        let (changers, observers): (Vec<_>, Vec<_>) = found.into_iter().partition(|&at| role(at) == Role::Change);
+    pub(crate) fn new(key: &Key<'_>, found: impl Iterator<Item = Arc<Listener>>) -> Self {
+        let (changers, observers): (Vec<_>, Vec<_>) = found.partition(|listener| listener.call.role() == Role::Change);
         Self {
             hash: key.hash,
             namespace: Arc::clone(key.namespace),
@@ -78,7 +78,7 @@ impl Matched {
     }
 
     #[inline]
-    pub(crate) fn of(&self, role: Role) -> &[u32] {
+    pub(crate) fn of(&self, role: Role) -> &[Arc<Listener>] {
         match role {
             Role::Change => &self.changers,
             Role::Observe => &self.observers,

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize, Serializer};
 use uuid::Uuid;
 
 use crate::context::RESERVED;
+use crate::emit::Emit;
 use crate::event::Carried;
 use crate::name::NameRef;
 use crate::{AnyEvent, Context, Creator, Emitter, EventRecord, Facet, id};
@@ -29,28 +30,25 @@ pub struct Trace {
 /// Listeners get it by reference. Id and time are made at the first look, at the latest before the emit first
 /// awaits; so are path and context.
 pub struct EventMeta<'a> {
-    source: &'a Emitter,
-    name: &'a NameRef<'a>,
-    carried: &'static Carried,
-    facet: Option<&'a Facet>,
+    emit: &'a Emit<'a>,
+    stamp: Option<Stamp>,
     time: OnceLock<SystemTime>,
     id: OnceLock<Uuid>,
     path: OnceLock<Box<str>>,
     context: OnceLock<Context>,
 }
 
+/// What does not move any more while listeners are awaited.
+struct Stamp {
+    time: SystemTime,
+    context: Context,
+}
+
 impl<'a> EventMeta<'a> {
-    pub(crate) const fn new(
-        source: &'a Emitter,
-        name: &'a NameRef<'a>,
-        carried: &'static Carried,
-        facet: Option<&'a Facet>,
-    ) -> Self {
+    pub(crate) const fn new(emit: &'a Emit<'a>) -> Self {
         Self {
-            source,
-            name,
-            carried,
-            facet,
+            emit,
+            stamp: None,
             time: OnceLock::new(),
             id: OnceLock::new(),
             path: OnceLock::new(),
@@ -58,10 +56,11 @@ impl<'a> EventMeta<'a> {
         }
     }
 
-    /// Fixes what must not move while listeners are awaited (E14).
-    pub(crate) fn stamp(&self) {
-        self.time();
-        self.context();
+    /// Fixes what must not move while listeners are awaited (E14), be it looked at or not.
+    pub(crate) fn stamp(&mut self) {
+        let time = self.time.get().copied().unwrap_or_else(SystemTime::now);
+        let context = self.context.take().unwrap_or_else(|| self.source_context());
+        self.stamp = Some(Stamp { time, context });
     }
 
     /// A version 7 UUID.
@@ -76,74 +75,82 @@ impl<'a> EventMeta<'a> {
 
     /// The same, as the standard library has it.
     pub fn time(&self) -> SystemTime {
-        *self.time.get_or_init(SystemTime::now)
+        match &self.stamp {
+            Some(stamp) => stamp.time,
+            None => *self.time.get_or_init(SystemTime::now),
+        }
     }
 
     /// The last segment of the path: `start` of `backend.chat.start`.
     pub fn name(&self) -> &str {
-        let name = self.name.as_str();
+        let name = self.emit.name.as_str();
         name.rsplit_once('.').map_or(name, |(_, last)| last)
     }
 
     /// The name as it was emitted, which may have more than one segment (`run.start`).
     pub fn emitted_name(&self) -> &str {
-        self.name.as_str()
+        self.emit.name.as_str()
     }
 
     /// Whether the name is of one segment: only then the event can be somebody's own (E4).
     pub(crate) fn is_plain(&self) -> bool {
-        !self.name.is_dotted()
+        !self.emit.name.is_dotted()
     }
 
     pub(crate) fn name_ref(&self) -> &'a NameRef<'a> {
-        self.name
+        &self.emit.name
     }
 
     pub(crate) const fn carried(&self) -> &'static Carried {
-        self.carried
+        self.emit.carried
     }
 
     /// Namespace and name, joined by dots.
     pub fn path(&self) -> &str {
-        self.path.get_or_init(|| self.source.join(self.name.as_str()).into())
+        self.path.get_or_init(|| self.emit.source.join(self.emit.name.as_str()).into())
     }
 
     /// The emitter it was emitted on. Equal to the emitter at hand unless the event came by from elsewhere.
     pub fn source(&self) -> &'a Emitter {
-        self.source
+        self.emit.source
     }
 
     /// Who emitted it.
     pub fn creator(&self) -> Option<&'a Creator> {
-        self.source.creator()
+        self.emit.source.creator()
     }
 
     /// The source's context, and what the emit itself adds to it.
     pub fn context(&self) -> &Context {
-        self.context.get_or_init(|| {
-            let context = self.source.context();
-            if self.facet.is_some_and(Facet::is_internal) { context.with(RESERVED, true) } else { context }
-        })
+        match &self.stamp {
+            Some(stamp) => &stamp.context,
+            None => self.context.get_or_init(|| self.source_context()),
+        }
+    }
+
+    fn source_context(&self) -> Context {
+        let context = self.emit.source.context();
+        if self.emit.facet.is_some_and(Facet::is_internal) { context.with(RESERVED, true) } else { context }
     }
 
     /// The group that the source belongs to.
     pub fn group_id(&self) -> Option<&'a str> {
-        self.source.group_id()
+        self.emit.source.group_id()
     }
 
     /// The run it happened in.
     pub fn trace(&self) -> Option<Trace> {
-        self.source.trace()
+        self.emit.source.trace()
     }
 
     /// The name of the payload's type.
     pub fn payload_type(&self) -> &'static str {
-        self.carried.name()
+        self.emit.carried.name()
     }
 
     /// The facet of the emit, if it has one and it is an `L`.
     pub fn facet<L: Send + Sync + 'static>(&self) -> Option<&'static L> {
-        self.facet?.lens()
+        self.emit.facet?.lens()
     }
 
     /// An owned, serialisable copy of it and of the payload, for a sink.

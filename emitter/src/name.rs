@@ -18,8 +18,12 @@ use thiserror::Error;
 /// A name is one or more segments of `[A-Za-z0-9_]+`. One with a dot (`"run.start"`) names an event of a
 /// sub-namespace: its path ends in both segments, and it is nobody's *own* event (E4).
 #[derive(Clone, Copy, Debug)]
-pub struct EventName {
-    text: &'static str,
+pub struct EventName(Name<'static>);
+
+/// A name, with what is needed to look it up.
+#[derive(Clone, Copy, Debug)]
+struct Name<'a> {
+    text: &'a str,
     hash: u64,
     dotted: bool,
 }
@@ -51,19 +55,20 @@ impl EventName {
     }
 
     const fn unchecked(name: &'static str) -> Self {
-        Self { text: name, hash: fingerprint(name.as_bytes()), dotted: classes(name.as_bytes()) & DOT != 0 }
+        let bytes = name.as_bytes();
+        Self(Name { text: name, hash: fingerprint(bytes), dotted: classes(bytes) & DOT != 0 })
     }
 
     /// The name as text.
     #[must_use]
     pub const fn as_str(&self) -> &'static str {
-        self.text
+        self.0.text
     }
 }
 
 impl PartialEq for EventName {
     fn eq(&self, other: &Self) -> bool {
-        self.text == other.text
+        self.0.text == other.0.text
     }
 }
 
@@ -103,6 +108,11 @@ impl Namespace {
 }
 
 /// What an event can be emitted under: an [`EventName`], or text, which is checked on every emit.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not the name of an event",
+    label = "expected text or an `EventName`",
+    note = "a payload that carries its name is emitted by `emit_event`"
+)]
 pub trait AsName: Send + Sync {
     /// The name, with what is needed to look it up.
     fn as_name(&self) -> NameRef<'_>;
@@ -111,9 +121,7 @@ pub trait AsName: Send + Sync {
 /// A borrowed name on its way into an emit.
 #[derive(Clone, Copy, Debug)]
 pub struct NameRef<'a> {
-    text: &'a str,
-    hash: u64,
-    dotted: bool,
+    name: Name<'a>,
     /// Known to be valid.
     checked: bool,
 }
@@ -122,33 +130,33 @@ impl<'a> NameRef<'a> {
     /// The name as text.
     #[must_use]
     pub const fn as_str(&self) -> &'a str {
-        self.text
+        self.name.text
     }
 
     pub(crate) const fn hash(&self) -> u64 {
-        self.hash
+        self.name.hash
     }
 
     /// The bit of its sixty-fourth of all names.
     pub(crate) const fn bit(&self) -> u64 {
-        bit(self.hash)
+        bit(self.name.hash)
     }
 
     pub(crate) const fn is_dotted(&self) -> bool {
-        self.dotted
+        self.name.dotted
     }
 
     /// What has not been checked yet is checked now (E2).
     #[inline]
     pub(crate) fn check(&self) -> Result<(), NameError> {
-        if self.checked { Ok(()) } else { check(self.text) }
+        if self.checked { Ok(()) } else { check(self.name.text) }
     }
 }
 
 impl AsName for EventName {
     #[inline]
     fn as_name(&self) -> NameRef<'_> {
-        NameRef { text: self.text, hash: self.hash, dotted: self.dotted, checked: true }
+        NameRef { name: self.0, checked: true }
     }
 }
 
@@ -156,7 +164,8 @@ impl AsName for str {
     #[inline]
     fn as_name(&self) -> NameRef<'_> {
         let (bytes, classes) = (self.as_bytes(), classes(self.as_bytes()));
-        NameRef { text: self, hash: fingerprint(bytes), dotted: classes & DOT != 0, checked: is_plain(bytes, classes) }
+        let name = Name { text: self, hash: fingerprint(bytes), dotted: classes & DOT != 0 };
+        NameRef { name, checked: is_plain(bytes, classes) }
     }
 }
 
@@ -327,7 +336,7 @@ mod tests {
     #[test]
     fn a_name_hashes_the_same_in_a_const_and_at_run_time() {
         for text in ["a", "ab", "abc", "abcd", "abcdefg", "abcdefgh", "a_much_longer_event_name"] {
-            assert_eq!(EventName::new(text).hash, text.as_name().hash, "{text}");
+            assert_eq!(EventName::new(text).0.hash, text.as_name().hash(), "{text}");
         }
     }
 }

@@ -89,8 +89,8 @@ impl Options {
         R: ListenerResult,
     {
         let call = Call::Change(Arc::new(move |event, meta| match T::of_mut(event) {
-            Some(event) => f(event, meta).into_result().map_err(Fault::Error),
-            None => Err(Fault::Mismatch),
+            Some(event) => f(event, meta).into_result().map_err(Into::into),
+            None => Err(Box::new(Fault::Mismatch)),
         }));
         Registration::new(self, matcher.into_matcher(), T::heard(), call)
     }
@@ -121,8 +121,8 @@ impl Options {
         R: ListenerResult,
     {
         let call = Call::Observe(Arc::new(move |event, meta| match T::of_ref(event) {
-            Some(event) => f(event, meta).into_result().map_err(Fault::Error),
-            None => Err(Fault::Mismatch),
+            Some(event) => f(event, meta).into_result().map_err(Into::into),
+            None => Err(Box::new(Fault::Mismatch)),
         }));
         Registration::new(self, matcher.into_matcher(), T::heard(), call)
     }
@@ -161,6 +161,7 @@ pub struct Registration {
     matcher: Result<Matcher, MatcherError>,
     pub(crate) heard: Option<HeardType>,
     call: Call,
+    is_pipe: bool,
     at: &'static Location<'static>,
 }
 
@@ -172,12 +173,18 @@ impl Registration {
         heard: Option<HeardType>,
         call: Call,
     ) -> Self {
-        Self { options, matcher, heard, call, at: Location::caller() }
+        Self { options, matcher, heard, call, is_pipe: false, at: Location::caller() }
+    }
+
+    /// It is how something is piped: it stays until that is unpiped, and a fork has none of it (E9, E16).
+    pub(crate) const fn as_pipe(mut self) -> Self {
+        self.is_pipe = true;
+        self
     }
 
     /// Makes it a listener of an emitter.
     pub(crate) fn into_listener(self, home: Weak<Inner>) -> Result<Listener, MatcherError> {
-        let Self { options, matcher, heard, call, at } = self;
+        let Self { options, matcher, heard, call, is_pipe, at } = self;
         let matcher = matcher?;
         let by_role = match call.role() {
             Role::Change => OnError::Propagate,
@@ -189,7 +196,8 @@ impl Registration {
             claims: options.times.map_or_else(Claims::unlimited, Claims::times),
             on_error: options.on_error.unwrap_or(by_role),
             priority: options.priority,
-            persistent: options.persistent,
+            persistent: options.persistent || is_pipe,
+            is_pipe,
             matcher,
             heard,
             call,
@@ -212,7 +220,8 @@ impl std::fmt::Debug for Registration {
 /// What a sync listener may return: nothing, or `Result<(), BoxError>`.
 #[diagnostic::on_unimplemented(
     message = "a listener returns `()` or `Result<(), BoxError>`, not `{Self}`",
-    note = "end the closure's body with a semicolon, or with `Ok(())`; async work goes into `on_async`",
+    note = "end the closure's body with a semicolon, or with `Ok(())`; `?` makes a `BoxError` of any error",
+    note = "async work goes into `on_async` or `observe_async`",
     note = "a closure that never returns says what it would: `|event: &mut T, _| -> ()` before its body"
 )]
 pub trait ListenerResult {

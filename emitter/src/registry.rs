@@ -48,14 +48,14 @@ impl Registry {
         self.published.load(Snapshot::of)
     }
 
-    /// The listeners of a snapshot that take an event; nothing if none does.
+    /// The listeners of a snapshot that take an event.
     #[inline]
-    pub(crate) fn hits(&self, snapshot: &Snapshot, sighting: &Sighting<'_>) -> Option<Hits> {
-        let hits = snapshot.find(sighting)?;
+    pub(crate) fn hits(&self, snapshot: &Snapshot, sighting: &Sighting<'_>) -> Hits {
+        let hits = snapshot.find(sighting);
         if matches!(hits, Hits::Own(_)) {
             self.forget_matches();
         }
-        Some(hits)
+        hits
     }
 
     pub(crate) fn add(&self, listener: Arc<Listener>) {

@@ -12,6 +12,7 @@ use smallvec::SmallVec;
 
 use crate::emitter::Inner;
 use crate::listener::{Listener, Role, Sighting};
+use crate::registry::Registry;
 use crate::snapshot::{Hits, Snapshot, Takers};
 use crate::sync::Guard;
 use crate::{Emitter, EventMeta};
@@ -38,7 +39,7 @@ struct Stop {
 pub(crate) struct Cursor {
     stop: usize,
     /// Among the takers of that stop.
-    pub(crate) taker: u32,
+    pub(crate) taker: usize,
 }
 
 impl Cursor {
@@ -51,7 +52,7 @@ impl Cursor {
 
 impl Route {
     /// Finds everybody who hears an event; stays empty if nobody does. Nobody hears it before it comes to `from`.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn find(&mut self, from: &Emitter, meta: &EventMeta<'_>) {
         if !self.along(from, meta) {
             self.stops = Self::search(from, meta);
@@ -59,31 +60,36 @@ impl Route {
     }
 
     /// Adds the stops along the tree and the runs. Gives up where there are pipes, or too much to walk.
-    #[inline]
+    #[inline(always)]
     fn along(&mut self, from: &Emitter, meta: &EventMeta<'_>) -> bool {
-        let mut loud = SmallVec::<[&Emitter; 4]>::new();
+        if from.upwards().all(|emitter| emitter.run_parent().is_none()) {
+            return from.upwards().all(|emitter| self.stop_at(emitter, meta));
+        }
         let mut walk = from.walk();
-        for emitter in walk.by_ref() {
-            if emitter.is_loud(meta.name_ref().bit()) {
-                loud.push(emitter);
-            }
+        let names = meta.name_ref().bit();
+        let loud: SmallVec<[_; 4]> = walk.by_ref().filter(|emitter| emitter.is_loud(names)).collect();
+        // What occurs later is left out here (E5).
+        let last = |(i, emitter)| !loud[i + 1..].contains(emitter);
+        loud.iter().enumerate().filter(|at| last(*at)).all(|(_, emitter)| self.stop_at(emitter, meta)) && walk.is_over()
+    }
+
+    /// Adds an emitter's part, if it has any. Gives up if it has pipes.
+    #[inline]
+    fn stop_at(&mut self, emitter: &Emitter, meta: &EventMeta<'_>) -> bool {
+        let loud = |registry: &&Registry| registry.is_loud(meta.name_ref().bit());
+        let Some(registry) = emitter.registry().filter(loud) else { return true };
+        self.stops.push(Stop::default());
+        let Some(stop) = self.stops.last_mut() else { return true };
+        stop.snapshot = registry.snapshot();
+        let Some(snapshot) = stop.snapshot.as_ref() else { return true };
+        if !snapshot.pipes.is_empty() {
+            return false;
         }
-        for (i, emitter) in loud.iter().enumerate() {
-            // What occurs later is left out here (E5).
-            if loud[i + 1..].contains(emitter) {
-                continue;
-            }
-            let Some(registry) = emitter.registry() else { continue };
-            let snapshot = registry.snapshot();
-            let Some(listening) = snapshot.as_ref() else { continue };
-            if !listening.pipes.is_empty() {
-                return false;
-            }
-            if let Some(hits) = registry.hits(listening, &sighting(emitter, meta)) {
-                self.stops.push(Stop { snapshot, hits });
-            }
+        stop.hits = registry.hits(snapshot, &sighting(emitter, meta));
+        if stop.hits.is_none() {
+            self.stops.pop();
         }
-        walk.is_over()
+        true
     }
 
     /// The route along everything, pipes too.
@@ -99,8 +105,8 @@ impl Route {
                     let (stop, piped) = emitter.registry().map_or((None, Vec::new()), |registry| {
                         let snapshot = registry.snapshot();
                         let piped = targets(&snapshot, &sighting);
-                        let hits = snapshot.as_ref().and_then(|snapshot| registry.hits(snapshot, &sighting));
-                        (hits.map(|hits| Stop { snapshot, hits }), piped)
+                        let hits = snapshot.as_ref().map_or(Hits::NONE, |snapshot| registry.hits(snapshot, &sighting));
+                        ((!hits.is_none()).then_some(Stop { snapshot, hits }), piped)
                     });
                     stack.push(Step::Leave(stop));
                     // What is pushed last is visited first: the last pipe, and the tree parent at the end.
@@ -149,6 +155,14 @@ impl Route {
                 !listener.call.is_sync() && !listener.claims.is_spent() && listener.matcher.says_calmly(meta)
             })
         })
+    }
+}
+
+/// Filled where it stands: what a guard is made of fits registers, a whole stop does not.
+impl Default for Stop {
+    #[inline]
+    fn default() -> Self {
+        Self { snapshot: Guard::from_inner(None), hits: Hits::NONE }
     }
 }
 

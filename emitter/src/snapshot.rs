@@ -48,15 +48,20 @@ pub(crate) enum Hits {
     Own(Box<Matched>),
 }
 
-/// Those of one role among them, in order.
-pub(crate) struct Takers<'s> {
-    listeners: &'s [Arc<Listener>],
-    positions: Positions<'s>,
+impl Hits {
+    pub(crate) const NONE: Self = Self::Few(0);
+
+    #[inline]
+    pub(crate) fn is_none(&self) -> bool {
+        matches!(self, Self::Few(0))
+    }
 }
 
-enum Positions<'s> {
-    Bits(usize),
-    List(&'s [u32]),
+/// Those of one role among them, in order.
+pub(crate) enum Takers<'s> {
+    /// Positions as bits.
+    Few(&'s [Arc<Listener>], usize),
+    Listed(&'s [Arc<Listener>]),
 }
 
 impl Snapshot {
@@ -74,14 +79,11 @@ impl Snapshot {
         Self { listeners, pipes, search }
     }
 
-    /// Which listeners take an event; nothing if none does.
+    /// Which listeners take an event.
     #[inline]
-    pub(crate) fn find(&self, sighting: &Sighting<'_>) -> Option<Hits> {
+    pub(crate) fn find(&self, sighting: &Sighting<'_>) -> Hits {
         match &self.search {
-            Search::Each { .. } => match takers(&self.listeners, sighting) {
-                0 => None,
-                mask => Some(Hits::Few(mask)),
-            },
+            Search::Each { .. } => Hits::Few(takers(&self.listeners, sighting)),
             Search::Table(table) => table.find(&self.listeners, sighting),
         }
     }
@@ -89,35 +91,43 @@ impl Snapshot {
     /// The hits of a role.
     #[inline]
     pub(crate) fn takers<'s>(&'s self, hits: &'s Hits, role: Role) -> Takers<'s> {
-        let positions = match (hits, &self.search) {
-            (Hits::Few(mask), Search::Each { observers }) if role == Role::Observe => Positions::Bits(mask & observers),
-            (Hits::Few(mask), Search::Each { observers }) => Positions::Bits(mask & !observers),
-            (Hits::Remembered(slot), Search::Table(table)) => Positions::List(table.remembered(*slot, role)),
-            (Hits::Own(matched), _) => Positions::List(matched.of(role)),
-            _ => Positions::Bits(0),
-        };
-        Takers { listeners: &self.listeners, positions }
+        match (hits, &self.search) {
+            (Hits::Few(mask), Search::Each { observers }) if role == Role::Observe => self.few(mask & observers),
+            (Hits::Few(mask), Search::Each { observers }) => self.few(mask & !observers),
+            (Hits::Remembered(slot), Search::Table(table)) => Takers::Listed(table.remembered(*slot, role)),
+            (Hits::Own(matched), _) => Takers::Listed(matched.of(role)),
+            _ => Takers::Listed(&[]),
+        }
+    }
+
+    fn few(&self, positions: usize) -> Takers<'_> {
+        Takers::Few(&self.listeners, positions)
     }
 }
 
 impl<'s> Takers<'s> {
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        matches!(self.positions, Positions::Bits(0) | Positions::List([]))
+        matches!(self, Takers::Few(_, 0) | Takers::Listed([]))
+    }
+
+    /// The one that was given out with this place behind it.
+    pub(crate) fn before(&self, place: usize) -> Option<&'s Arc<Listener>> {
+        let (Takers::Few(listeners, _) | Takers::Listed(listeners)) = *self;
+        listeners.get(place.checked_sub(1)?)
     }
 
     /// The first from a place on, and the place behind it.
     #[inline]
-    pub(crate) fn next(&self, from: u32) -> Option<(u32, &'s Arc<Listener>)> {
-        let (after, position) = match self.positions {
-            Positions::Bits(bits) => {
-                let left = bits >> from;
-                let at = from + left.trailing_zeros();
-                (left != 0).then_some((at + 1, at))?
+    pub(crate) fn next(&self, from: usize) -> Option<(usize, &'s Arc<Listener>)> {
+        match *self {
+            Takers::Few(listeners, positions) => {
+                let left = positions >> from;
+                let at = from + left.trailing_zeros() as usize;
+                if left == 0 { None } else { Some((at + 1, listeners.get(at)?)) }
             }
-            Positions::List(list) => (from + 1, *list.get(from as usize)?),
-        };
-        Some((after, self.listeners.get(position as usize)?))
+            Takers::Listed(listeners) => Some((from + 1, listeners.get(from)?)),
+        }
     }
 }
 
@@ -135,21 +145,21 @@ impl Table {
     }
 
     #[inline]
-    fn find(&self, listeners: &[Arc<Listener>], sighting: &Sighting<'_>) -> Option<Hits> {
+    fn find(&self, listeners: &[Arc<Listener>], sighting: &Sighting<'_>) -> Hits {
         let key = Key::of(sighting);
         let slot = match self.memo.find(&key) {
             Ok(slot) => slot,
             Err(vacant) => match self.memo.remember(vacant, self.search(listeners, &key, sighting)) {
                 Ok(slot) => slot,
-                Err(matched) => return (!matched.is_empty()).then_some(Hits::Own(matched)),
+                Err(matched) => return Hits::Own(matched),
             },
         };
         let nobody = self.memo.at(slot).is_none_or(Matched::is_empty);
-        (!nobody).then_some(Hits::Remembered(slot))
+        if nobody { Hits::NONE } else { Hits::Remembered(slot) }
     }
 
     #[inline]
-    fn remembered(&self, slot: usize, role: Role) -> &[u32] {
+    fn remembered(&self, slot: usize, role: Role) -> &[Arc<Listener>] {
         self.memo.at(slot).map_or(&[], |matched| matched.of(role))
     }
 
@@ -162,6 +172,6 @@ impl Table {
             patterns.find(listeners, sighting, &mut found);
         }
         found.sort_unstable();
-        Box::new(Matched::new(key, found, |at| listeners[at as usize].call.role()))
+        Box::new(Matched::new(key, found.into_iter().map(|at| Arc::clone(&listeners[at as usize]))))
     }
 }

@@ -1,0 +1,164 @@
+//! What is allocated, counted thread by thread: nothing where nobody listens (E15), little for a child, and nothing
+//! that stays behind (E1).
+
+mod support;
+
+use allocation_counter::{AllocationInfo, measure};
+use emitree_emitter::{AnyEvent, Emitter, EventName, Matcher, Options};
+use futures_util::FutureExt;
+
+use crate::support::{TestResult, run_of, run_within};
+
+const TOKEN: EventName = EventName::new("token");
+
+/// Four levels deep, with a run in a run.
+fn leaf() -> (Emitter, Emitter) {
+    let root = Emitter::new();
+    let agent = root.child("backend").and_then(|backend| backend.child("agent")).expect("a name");
+    let run = run_within(&root.child("tool").expect("a name"), &run_of(&agent));
+    (root, run)
+}
+
+/// What a thousand emits allocate, by `EventName` and by text, awaited and not.
+#[track_caller]
+fn count_emits(emitter: &Emitter) -> AllocationInfo {
+    let emit = || {
+        let mut payload = 7_u64;
+        emitter.emit_now(TOKEN, &mut payload).expect("no listener fails");
+        emitter.emit_now("token", &mut payload).expect("no listener fails");
+        emitter.emit(TOKEN, &mut payload).now_or_never().expect("nothing is awaited").expect("no listener fails");
+        emitter.emit("token", &mut payload).now_or_never().expect("nothing is awaited").expect("no listener fails");
+    };
+    emit();
+    measure(|| (0..1000).for_each(|_| emit()))
+}
+
+/// E15.
+#[test]
+fn an_emit_that_nobody_hears_allocates_nothing() -> TestResult {
+    let (root, leaf) = leaf();
+    assert_eq!(count_emits(&leaf), AllocationInfo::default(), "nobody listens anywhere");
+
+    root.on("other", |_: &mut dyn AnyEvent, _| ())?;
+    leaf.on("other", |_: &mut u64, _| ())?;
+    leaf.on_async("another", |_: &mut u64, _| Box::pin(async { Ok(()) }))?;
+    leaf.on("tool.other", |_: &mut u64, _| ())?;
+    assert_eq!(count_emits(&leaf), AllocationInfo::default(), "only to other names and paths");
+
+    for i in 0..100 {
+        root.on(Matcher::regex(&format!("other{i}"))?, |_: &mut u64, _| ())?;
+        leaf.on(format!("other_{i}_*"), |_: &mut u64, _| ())?;
+    }
+    assert_eq!(count_emits(&leaf), AllocationInfo::default(), "only to other patterns");
+    Ok(())
+}
+
+/// E15, and payloads are passed by `&mut`.
+#[test]
+fn an_emit_heard_by_a_sync_listener_allocates_nothing() -> TestResult {
+    let matchers = ["token", "*", "*.*", "tool.token", "tok*", "**.token", "*.{token,x}"];
+    for matcher in matchers {
+        let (root, leaf) = leaf();
+        let at = if matcher.contains('.') { &root } else { &leaf };
+        at.on(matcher, |n: &mut u64, _| *n += 1)?;
+        assert_eq!(count_emits(&leaf), AllocationInfo::default(), "{matcher}");
+        at.observe(matcher, |_: &dyn AnyEvent, meta| {
+            assert!(meta.name() == "token" && meta.id().get_version_num() == 7);
+        })?;
+        assert_eq!(count_emits(&leaf), AllocationInfo::default(), "{matcher}, observed, its id read");
+    }
+    Ok(())
+}
+
+/// DESIGN 6: matching is paid once per emitter and path, sync listeners are only called.
+#[test]
+fn an_emit_heard_by_ten_of_a_thousand_listeners_allocates_nothing() -> TestResult {
+    let (root, leaf) = leaf();
+    for i in 0..1000 {
+        let matcher = match i % 4 {
+            0 => format!("tok{}*", i / 10),
+            1 => format!("**.{i}"),
+            2 => format!("tool.x{i}"),
+            _ => format!("name{i}"),
+        };
+        root.with(Options::new().priority(i)).on(matcher, |_: &mut u64, _| ())?;
+    }
+    for _ in 0..10 {
+        root.on("*.token", |n: &mut u64, _| *n += 1)?;
+    }
+    assert_eq!(count_emits(&leaf), AllocationInfo::default());
+    Ok(())
+}
+
+/// The bound that the issue tracker names: a name of normal length.
+#[test]
+fn a_child_is_at_most_256_bytes_in_two_allocations() -> TestResult {
+    let parent = Emitter::new().child_builder("backend.agent").context(serde_json::json!({"user": 1})).build()?;
+    let mut child = None;
+    let made = measure(|| child = Some(parent.child("chat_model")));
+    assert!(made.bytes_current <= 256 && made.count_current <= 2, "{made:?}");
+    let child = child.transpose()?;
+    let mut run = None;
+    let made = measure(|| run = child.as_ref().map(run_of));
+    assert!(made.bytes_current <= 256 && made.count_current <= 2, "{made:?}");
+    Ok(())
+}
+
+/// E1.
+#[test]
+fn a_million_children_and_a_hundred_thousand_runs_created_and_dropped_leave_nothing_behind() -> TestResult {
+    let root = Emitter::new();
+    root.on("*.nothing", |_: &mut dyn AnyEvent, _| ())?;
+    let churn = |n| {
+        for _ in 0..n {
+            let child = root.child("child").expect("a name");
+            child.emit_now(TOKEN, &mut ()).expect("no listener fails");
+        }
+    };
+    churn(1);
+    let left = measure(|| churn(1_000_000));
+    assert_eq!((left.bytes_current, left.count_current), (0, 0));
+    let left = measure(|| (0..100_000).for_each(|_| drop(run_within(&root, &run_of(&root)))));
+    assert_eq!((left.bytes_current, left.count_current), (0, 0));
+    Ok(())
+}
+
+/// E1, with listeners and emits in between.
+#[test]
+fn children_with_listeners_created_and_dropped_leave_nothing_behind() -> TestResult {
+    let root = Emitter::new();
+    root.on("*.*", |_: &mut dyn AnyEvent, _| ())?;
+    let churn = |n| {
+        for _ in 0..n {
+            let child = run_of(&root.child("child").expect("a name"));
+            let subscription = child.on("token", |_: &mut dyn AnyEvent, _| ()).expect("a matcher");
+            child.observe("tok*", |_: &dyn AnyEvent, _| ()).expect("a matcher");
+            child.emit_now(TOKEN, &mut ()).expect("no listener fails");
+            subscription.off();
+            child.emit_now(TOKEN, &mut ()).expect("no listener fails");
+        }
+    };
+    churn(10);
+    let left = measure(|| churn(500));
+    assert_eq!((left.bytes_current, left.count_current), (0, 0));
+    Ok(())
+}
+
+/// E1: links are taken down one by one, on however small a stack.
+#[test]
+fn a_chain_of_100_000_nested_emitters_drops_without_overflowing_the_stack() {
+    let left = measure(|| {
+        let mut deepest = Emitter::new();
+        for _ in 0..100_000 {
+            deepest = deepest.child(()).expect("it has no name");
+        }
+        drop(deepest);
+        let instance = Emitter::new().child("agent").expect("a name");
+        let mut run = run_of(&instance);
+        for _ in 0..100_000 {
+            run = run_within(&instance, &run);
+        }
+        drop(run);
+    });
+    assert_eq!((left.bytes_current, left.count_current), (0, 0));
+}

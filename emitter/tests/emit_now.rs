@@ -1,0 +1,187 @@
+//! Emitting to nobody, forking, and emitting where nothing can be awaited (E15–E17). That nobody costs nothing is
+//! counted in `allocations.rs`.
+
+mod support;
+
+use std::sync::Arc;
+
+use emitree_emitter::{AnyEvent, EmitErrorKind, Emitter, EventMeta, Options, Scope};
+
+use crate::support::{Recorder, TestResult, block_on, emit, run_of};
+
+/// E15.
+#[test]
+fn where_nobody_listens_is_known_before_anything_is_made() -> TestResult {
+    let root = Emitter::new();
+    let leaf = root.child("a")?.child("b")?;
+    assert!(!leaf.is_heard());
+    let subscription = root.on("nothing", |_: &mut dyn AnyEvent, _| ())?;
+    assert!(leaf.is_heard() && !Emitter::new().is_heard());
+    subscription.off();
+    assert!(!leaf.is_heard());
+    let pipe = root.pipe(&Emitter::new());
+    assert!(leaf.is_heard(), "a pipe is somebody");
+    pipe.unpipe();
+    assert!(!leaf.is_heard());
+    Ok(())
+}
+
+/// E15: a payload that nobody hears is not looked at; a meta that nobody reads is not made.
+#[test]
+fn a_payload_that_nobody_looks_at_is_never_serialised() -> TestResult {
+    struct Trap;
+    impl serde::Serialize for Trap {
+        fn serialize<S: serde::Serializer>(&self, _: S) -> Result<S::Ok, S::Error> {
+            panic!("serialised")
+        }
+    }
+    let emitter = Emitter::new();
+    emitter.emit_now("x", &mut Trap)?;
+    emitter.on("*", |_: &mut Trap, _| ())?;
+    emitter.observe("*.*", |_: &dyn AnyEvent, meta| assert_eq!(meta.path(), "x"))?;
+    Ok(block_on(emitter.emit("x", &mut Trap))?)
+}
+
+/// E16.
+#[test]
+fn a_fork_is_a_separate_emitter_under_the_same_parent_with_the_listeners_in_the_same_order() -> TestResult {
+    let (recorder, root) = (Recorder::new(), Emitter::builder().group_id("g").build()?);
+    root.on("*.*", recorder.hears("root"))?;
+    let original = root.child_builder("a").context(serde_json::json!({"user": 1})).declares::<()>("x").build()?;
+    let first = original.on("*", recorder.hears("first"))?;
+    original.with(Options::new().priority(1)).on_async("*", recorder.hears_async("high"))?;
+    original.on("x", recorder.hears("second"))?;
+    original.with(Options::new().persistent()).observe("*", recorder.sees("sees"))?;
+    original.pipe(&Emitter::new());
+
+    let fork = original.fork();
+    assert_ne!(fork, original);
+    assert_eq!((fork.namespace(), fork.parent(), fork.group_id()), ("a", Some(&root), Some("g")));
+    assert_eq!(fork.context(), original.context());
+    emit(&fork, "x");
+    recorder.expect(["high a.x", "high done", "first a.x", "second a.x", "root a.x", "sees a.x"]);
+    assert!(fork.emit_now("y", &mut ()).is_err(), "it declares the same events");
+
+    first.off();
+    fork.on("*", recorder.hears("only in the fork"))?;
+    emit(&fork, "x");
+    recorder.expect([
+        "high a.x",
+        "high done",
+        "first a.x",
+        "second a.x",
+        "only in the fork a.x",
+        "root a.x",
+        "sees a.x",
+    ]);
+    emit(&original, "x");
+    recorder.expect(["high a.x", "high done", "second a.x", "root a.x", "sees a.x"]);
+    assert_eq!((fork.reset(), fork.listener_count()), (4, 1), "what was persistent still is");
+    assert_eq!(original.listener_count(), 3);
+    Ok(())
+}
+
+/// E16, E8.
+#[test]
+fn a_forked_listener_has_as_many_calls_left_of_its_own() -> TestResult {
+    let (recorder, original) = (Recorder::new(), Emitter::new());
+    original.with(Options::new().times(3)).on("*", recorder.hears("counted"))?;
+    emit(&original, "x");
+    let fork = original.fork();
+    for _ in 0..5 {
+        emit(&original, "original");
+        emit(&fork, "fork");
+    }
+    recorder.expect(["counted x", "counted original", "counted fork", "counted original", "counted fork"]);
+    Ok(())
+}
+
+/// E17.
+#[test]
+fn emit_now_runs_sync_listeners_and_observers_inline() -> TestResult {
+    let (recorder, root) = (Recorder::new(), Emitter::new());
+    let child = root.child("a")?;
+    child.observe("*", recorder.sees("child sees"))?;
+    root.on("*.*", recorder.hears("root"))?;
+    child.on("n", |n: &mut u32, _| *n += 1)?;
+    root.on_async("elsewhere", recorder.hears_async("not concerned"))?;
+    let mut n = 1_u32;
+    child.emit_now("n", &mut n)?;
+    assert_eq!(n, 2);
+    recorder.expect(["root a.n", "child sees a.n"]);
+    Ok(())
+}
+
+/// E17: wherever on the way it is, and by whatever matcher.
+#[test]
+fn emit_now_is_an_error_before_anything_runs_if_an_async_listener_would_hear_it() -> TestResult {
+    let (recorder, root) = (Recorder::new(), Emitter::new());
+    let (child, aside) = (root.child("a")?, Emitter::new());
+    child.pipe(&aside);
+    child.on("*", recorder.hears("child"))?;
+    let registrations = [
+        (&child, Options::new().on_async("x", recorder.hears_async("async"))),
+        (&root, Options::new().on_async("*.*", recorder.hears_async("async"))),
+        (&root, Options::new().observe_async("*.*", recorder.sees_async("async"))),
+        (&aside, Options::new().observe_async("**.x", recorder.sees_async("async"))),
+        (&child, Options::new().on_async(|_: &EventMeta<'_>| true, recorder.hears_async("async"))),
+    ];
+    for (emitter, registration) in registrations {
+        let subscription = emitter.register(registration)?;
+        let error = child.emit_now("x", &mut ()).expect_err("somebody would have to be awaited");
+        assert!(matches!(error.kind(), EmitErrorKind::WouldAwait { .. }), "{error:?}");
+        assert!(error.to_string().contains("`a.x`") && error.to_string().contains("tests/emit_now.rs:"), "{error}");
+        recorder.expect([]);
+        subscription.off();
+        child.emit_now("x", &mut ())?;
+        recorder.expect(["child a.x"]);
+    }
+    child.on_async(|_: &EventMeta<'_>| false, recorder.hears_async("async"))?;
+    child.on_async("x", |_: &mut u8, _| Box::pin(async { Ok(()) }))?.off();
+    child.on_async("*", |_: &mut u8, _| Box::pin(async { Ok(()) }))?;
+    child.emit_now("x", &mut ())?;
+    recorder.expect(["child a.x"]);
+    Ok(())
+}
+
+/// E17: its errors are those of an emit.
+#[test]
+fn emit_now_fails_as_an_emit_does() -> TestResult {
+    let emitter = Emitter::new();
+    emitter.on("x", |_: &mut (), _| Err::<(), emitree_emitter::BoxError>("no".into()))?;
+    let (now, awaited) = (emitter.emit_now("x", &mut ()), block_on(emitter.emit("x", &mut ())));
+    assert_eq!(now.expect_err("no").to_string(), awaited.expect_err("no").to_string());
+    Ok(())
+}
+
+struct Bracket(Recorder);
+
+impl Scope for Bracket {
+    fn within(self: Arc<Self>, f: &mut dyn FnMut()) {
+        self.0.note("(");
+        f();
+        self.0.note(")");
+    }
+}
+
+/// R9, as far as the emitter takes part: the scope of the event's run is entered for each call and poll.
+#[test]
+fn listeners_of_a_runs_events_are_called_and_polled_inside_its_scope() -> TestResult {
+    let (recorder, root) = (Recorder::new(), Emitter::new());
+    let scope: Arc<dyn Scope> = Arc::new(Bracket(recorder.clone()));
+    let instance = root.child("a")?;
+    let run = instance.for_run(emitree_emitter::RunLinks::new().scope(Arc::downgrade(&scope)));
+    let sync = root.on("*.*", recorder.hears("root"))?;
+    run.child("part")?.emit_now("x", &mut ())?;
+    recorder.expect(["(", "root a.part.x", ")"]);
+    emit(&run_of(&instance), "x");
+    recorder.expect(["root a.x"]);
+    sync.off();
+    root.on_async("*.*", recorder.hears_async("root"))?;
+    emit(&run, "x");
+    recorder.expect(["(", ")", "(", "root a.x", ")", "(", "root done", ")"]);
+    drop(scope);
+    emit(&run, "x");
+    recorder.expect(["root a.x", "root done"]);
+    Ok(())
+}

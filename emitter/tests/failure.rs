@@ -1,0 +1,227 @@
+//! What an error or a panic of a listener does (E11).
+
+mod support;
+
+use std::error::Error as _;
+
+use emitree_emitter::{
+    AnyEvent, BoxError, EmitError, EmitErrorKind, Emitter, EventMeta, OnError, Options, Registration,
+};
+use futures_core::future::BoxFuture;
+use futures_util::FutureExt;
+
+use crate::support::{Any, Recorder, TestResult, block_on, yield_once};
+
+type Answer<'a> = BoxFuture<'a, Result<(), BoxError>>;
+
+fn fails(_: &mut Any, _: &EventMeta<'_>) -> Result<(), BoxError> {
+    Err("the disk is full".into())
+}
+
+fn panics(_: &mut Any, _: &EventMeta<'_>) {
+    panic!("the disk is full")
+}
+
+fn fails_late<'a>(_: &'a mut Any, _: &'a EventMeta<'a>) -> Answer<'a> {
+    Box::pin(async {
+        yield_once().await;
+        Err("the disk is full".into())
+    })
+}
+
+fn panics_late<'a>(_: &'a mut Any, _: &'a EventMeta<'a>) -> Answer<'a> {
+    Box::pin(async {
+        yield_once().await;
+        panic!("the disk is full")
+    })
+}
+
+fn panics_before_its_future<'a>(_: &'a mut Any, _: &'a EventMeta<'a>) -> Answer<'a> {
+    panic!("the disk is full")
+}
+
+/// Each way in which a listener that may change the event can fail.
+fn failing(options: Options) -> [Registration; 7] {
+    [
+        options.on("*", fails),
+        options.on("*", panics),
+        options.on_async("*", fails_late),
+        options.on_async("*", panics_late),
+        options.on_async("*", panics_before_its_future),
+        options.on(|_: &EventMeta<'_>| panic!("the disk is full"), |_: &mut dyn AnyEvent, _| ()),
+        options.on_async(|_: &EventMeta<'_>| panic!("the disk is full"), fails_late),
+    ]
+}
+
+fn sees_failing(options: Options) -> [Registration; 5] {
+    fn late<'a>(fail: fn() -> Result<(), BoxError>) -> Answer<'a> {
+        Box::pin(async move {
+            yield_once().await;
+            fail()
+        })
+    }
+    [
+        options.observe("*", |_: &dyn AnyEvent, _| Err::<(), BoxError>("the disk is full".into())),
+        options.observe("*", |_: &dyn AnyEvent, _| -> () { panic!("the disk is full") }),
+        options.observe_async("*", |_: &dyn AnyEvent, _| late(|| Err("the disk is full".into()))),
+        options.observe_async("*", |_: &dyn AnyEvent, _| late(|| panic!("the disk is full"))),
+        options.observe(|_: &EventMeta<'_>| panic!("the disk is full"), |_: &dyn AnyEvent, _| ()),
+    ]
+}
+
+/// A failing listener between others, on the middle one of three emitters.
+fn emit_among(failing: Registration) -> (Result<(), EmitError>, Vec<String>, Emitter) {
+    let (recorder, root) = (Recorder::new(), Emitter::new());
+    let middle = root.child("middle").expect("a name");
+    let run = |registered: Result<_, _>| drop(registered.expect("a matcher"));
+    run(middle.on("*", recorder.hears("before")));
+    run(middle.register(failing));
+    run(middle.on("*", recorder.hears("after")));
+    run(root.on_async("*.*", recorder.hears_async("above")));
+    run(middle.observe("*", recorder.sees("sees")));
+    run(root.observe_async("*.*", recorder.sees_async("sees above")));
+    let result = block_on(middle.emit("x", &mut ()));
+    (result, recorder.take(), middle)
+}
+
+const ALL: [&str; 7] = [
+    "before middle.x",
+    "after middle.x",
+    "above middle.x",
+    "above done",
+    "sees middle.x",
+    "sees above middle.x",
+    "sees above done",
+];
+
+/// E11.
+#[test]
+fn after_a_failure_nobody_else_changes_the_event_and_observers_still_see_it() {
+    for registration in failing(Options::new()) {
+        let what = format!("{registration:?}");
+        let (result, heard, emitter) = emit_among(registration);
+        let error = result.expect_err(&what);
+        let text = error.to_string();
+        assert_eq!(heard, ["before middle.x", "sees middle.x", "sees above middle.x", "sees above done"], "{text}");
+        assert!(text.contains("`middle.x`") && text.contains("tests/failure.rs:"), "path and place: {text}");
+        let cause = error.source().map(ToString::to_string).unwrap_or(text);
+        assert!(cause.contains("the disk is full"), "{cause}");
+        assert_eq!(emitter.isolated_failures(), 0);
+    }
+}
+
+/// E11: the emit goes on as if the listener had succeeded.
+#[test]
+fn an_isolated_failure_is_counted_and_changes_nothing() {
+    for registration in failing(Options::new().on_error(OnError::Isolate)) {
+        let (result, heard, emitter) = emit_among(registration);
+        assert!(result.is_ok(), "{result:?}");
+        assert_eq!((heard, emitter.isolated_failures()), (ALL.map(Into::into).to_vec(), 1));
+    }
+    for registration in sees_failing(Options::new()) {
+        let (result, heard, emitter) = emit_among(registration);
+        assert!(result.is_ok(), "{result:?}");
+        assert_eq!((heard, emitter.isolated_failures()), (ALL.map(Into::into).to_vec(), 1));
+    }
+}
+
+/// E11: also an observer's, if it is to; all the others observe nevertheless.
+#[test]
+fn a_propagated_failure_of_an_observer_fails_the_emit_after_all_have_observed() {
+    for registration in sees_failing(Options::new().on_error(OnError::Propagate)) {
+        let (result, heard, emitter) = emit_among(registration);
+        assert!(result.is_err());
+        assert_eq!((heard, emitter.isolated_failures()), (ALL.map(Into::into).to_vec(), 0));
+    }
+}
+
+/// E11: the first failure is the emit's.
+#[test]
+fn of_several_failures_the_first_is_told() -> TestResult {
+    let emitter = Emitter::new();
+    let loud = emitter.with(Options::new().on_error(OnError::Propagate));
+    emitter
+        .with(Options::new().priority(-1))
+        .on("*", |_: &mut dyn AnyEvent, _| Err::<(), BoxError>("not reached".into()))?;
+    emitter.on("*", |_: &mut dyn AnyEvent, _| Err::<(), BoxError>("changing".into()))?;
+    loud.observe("*", |_: &dyn AnyEvent, _| Err::<(), BoxError>("observing".into()))?;
+    let error = emitter.emit_now("x", &mut ()).expect_err("it fails");
+    assert_eq!(error.source().map(ToString::to_string).as_deref(), Some("changing"));
+    Ok(())
+}
+
+/// E11: it names the line of the verb's call, whichever way the listener was registered.
+#[test]
+fn an_error_names_the_place_of_registration() -> TestResult {
+    let lines = |register: &dyn Fn(&Emitter) -> Result<u32, BoxError>| -> Result<(), BoxError> {
+        let emitter = Emitter::new();
+        let line = register(&emitter)?;
+        let error = block_on(emitter.emit("x", &mut ())).expect_err("it fails");
+        let EmitErrorKind::Listener { at, path, .. } = error.kind() else { panic!("{error:?}") };
+        assert_eq!((at.line(), at.file(), path.as_str()), (line, file!(), "x"));
+        Ok(())
+    };
+    lines(&|emitter| emitter.on("x", fails).map(|_| line!()).map_err(Into::into))?;
+    lines(&|emitter| emitter.on_async("x", fails_late).map(|_| line!()).map_err(Into::into))?;
+    lines(&|emitter| emitter.with(Options::new()).on("x", fails).map(|_| line!()).map_err(Into::into))?;
+    lines(&|emitter| {
+        let (registration, line) = (Options::new().on("x", fails), line!());
+        emitter.register(registration)?;
+        Ok(line)
+    })
+}
+
+/// E11, R10: an emit in a listener fails; its error is wrapped once, at the listener that made it.
+#[test]
+fn the_error_of_an_emit_inside_a_listener_passes_unchanged() -> TestResult {
+    let emitter = Emitter::new();
+    emitter.on("innermost", fails)?;
+    let inner = emitter.clone();
+    emitter.on("middle", move |_: &mut (), _| Ok(inner.emit_now("innermost", &mut ())?))?;
+    let inner = emitter.clone();
+    emitter.on_async("outer", move |_: &mut (), _| {
+        let inner = inner.clone();
+        Box::pin(async move { Ok(inner.emit("middle", &mut ()).await?) })
+    })?;
+    let inner = emitter.emit_now("innermost", &mut ()).expect_err("it fails");
+    let outer = block_on(emitter.emit("outer", &mut ())).expect_err("it fails");
+    assert_eq!(outer.to_string(), inner.to_string());
+    assert_eq!(outer.source().map(ToString::to_string).as_deref(), Some("the disk is full"));
+    Ok(())
+}
+
+/// E11.
+#[test]
+fn the_emitter_stays_usable() -> TestResult {
+    let (recorder, emitter) = (Recorder::new(), Emitter::new());
+    for registration in failing(Options::new().once()) {
+        emitter.register(registration)?.is_active().then_some(()).ok_or("active")?;
+    }
+    emitter.on("*", recorder.hears("after all"))?;
+    let mut failures = 0;
+    while block_on(emitter.emit("x", &mut ())).is_err() && failures < 5 {
+        failures += 1;
+    }
+    // The two whose matcher panics are never claimed: they fail each time.
+    assert_eq!((failures, emitter.listener_count()), (5, 3));
+    emitter.reset();
+    emitter.on("*", recorder.hears("usable"))?;
+    block_on(emitter.emit("x", &mut ()))?;
+    recorder.expect(["usable x"]);
+    Ok(())
+}
+
+/// E11: a dropped emit calls nobody any more, and leaves the emitter usable.
+#[test]
+fn a_dropped_emit_drops_the_listener_under_way_and_calls_no_further_one() -> TestResult {
+    let (recorder, emitter) = (Recorder::new(), Emitter::new());
+    emitter.on_async("*", recorder.hears_async("first"))?;
+    emitter.on("*", recorder.hears("second"))?;
+    emitter.observe("*", recorder.sees("sees"))?;
+    let mut payload = ();
+    assert!(emitter.emit("x", &mut payload).now_or_never().is_none());
+    recorder.expect(["first x"]);
+    block_on(emitter.emit("y", &mut ()))?;
+    recorder.expect(["first y", "first done", "second y", "sees y"]);
+    Ok(())
+}

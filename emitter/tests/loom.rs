@@ -1,0 +1,187 @@
+//! Every interleaving of claims (E8, E9), and of changes and loads (E10), of the very source that the crate is made of.
+
+#[allow(dead_code, reason = "the models use the part that races")]
+#[path = "../src/claim.rs"]
+mod claim;
+#[allow(dead_code, reason = "the models use the part that races")]
+#[path = "../src/published.rs"]
+mod published;
+
+use loom::sync::Arc;
+use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use loom::thread;
+
+use self::claim::Claims;
+use self::published::Published;
+
+/// What the crate's own `sync` has, of loom's primitives. A slot is read without a lock there, and so atomically; here
+/// the atom is a lock.
+mod sync {
+    use std::sync::Arc;
+
+    pub(crate) use loom::sync::atomic::{AtomicUsize, Ordering};
+
+    pub(crate) type Guard<T> = Option<Arc<T>>;
+
+    pub(crate) struct Mutex<S>(loom::sync::Mutex<S>);
+
+    impl<S> Mutex<S> {
+        pub(crate) fn new(state: S) -> Self {
+            Self(loom::sync::Mutex::new(state))
+        }
+
+        pub(crate) fn lock(&self) -> loom::sync::MutexGuard<'_, S> {
+            self.0.lock().expect("nobody panics")
+        }
+    }
+
+    pub(crate) struct Slot<T>(Mutex<Option<Arc<T>>>);
+
+    impl<T> Slot<T> {
+        pub(crate) fn empty() -> Self {
+            Self(Mutex::new(None))
+        }
+
+        pub(crate) fn load(&self) -> Guard<T> {
+            self.0.lock().clone()
+        }
+
+        pub(crate) fn store(&self, value: Arc<T>) {
+            *self.0.lock() = Some(value);
+        }
+
+        pub(crate) fn take(&self) -> Option<Arc<T>> {
+            self.0.lock().take()
+        }
+
+        pub(crate) fn guard(value: Arc<T>) -> Guard<T> {
+            Some(value)
+        }
+    }
+}
+
+/// Runs a model with at most three threads and three preemptions, which is where races show.
+fn model(f: impl Fn() + Sync + Send + 'static) {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(f);
+}
+
+/// E8: three emits, two claims.
+#[test]
+fn as_many_claims_succeed_as_were_allowed() {
+    model(|| {
+        let (claims, calls) = (Arc::new(Claims::times(2)), Arc::new(AtomicUsize::new(0)));
+        let claim = |claims: &Claims, calls: &AtomicUsize| {
+            if claims.claim() {
+                calls.fetch_add(1, Ordering::Relaxed);
+            }
+        };
+        let emits: Vec<_> = (0..2)
+            .map(|_| {
+                let (claims, calls) = (Arc::clone(&claims), Arc::clone(&calls));
+                thread::spawn(move || claim(&claims, &calls))
+            })
+            .collect();
+        claim(&claims, &calls);
+        emits.into_iter().for_each(|emit| emit.join().expect("it only claims"));
+        assert_eq!(calls.load(Ordering::Relaxed), 2);
+        assert!(claims.is_spent());
+    });
+}
+
+/// E9: whatever races with it, nothing is claimed after the end; and one of the ends is told that it was.
+#[test]
+fn once_ended_no_claim_succeeds() {
+    for limit in [None, Some(1), Some(2)] {
+        model(move || {
+            let claims = Arc::new(limit.map_or_else(Claims::unlimited, Claims::times));
+            let ended = Arc::new(AtomicBool::new(false));
+            let emit = {
+                let (claims, ended) = (Arc::clone(&claims), Arc::clone(&ended));
+                thread::spawn(move || {
+                    for _ in 0..2 {
+                        let before = ended.load(Ordering::Acquire);
+                        assert!(!(claims.claim() && before), "claimed after the end");
+                    }
+                })
+            };
+            let other = {
+                let claims = Arc::clone(&claims);
+                thread::spawn(move || claims.end())
+            };
+            let this = claims.end();
+            ended.store(true, Ordering::Release);
+            assert!(!claims.claim());
+            emit.join().expect("nothing is claimed after the end");
+            let both = this && other.join().expect("it only ends");
+            assert!(!both && claims.is_spent());
+        });
+    }
+}
+
+/// E8, E16.
+#[test]
+fn a_fork_takes_what_was_left_and_leaves_it() {
+    model(|| {
+        let claims = Arc::new(Claims::times(1));
+        let fork = {
+            let claims = Arc::clone(&claims);
+            thread::spawn(move || claims.fork())
+        };
+        let claimed = claims.claim();
+        let fork = fork.join().expect("it only forks");
+        assert!(claimed && claims.is_spent());
+        let calls = (0..3).filter(|_| fork.claim()).count();
+        assert!(calls <= 1);
+    });
+}
+
+/// E10: what was registered before a load began is in it.
+#[test]
+fn who_has_returned_from_a_change_is_seen_by_every_later_load() {
+    model(|| {
+        let published = Arc::new(Published::new(0_usize));
+        let changed = Arc::new(AtomicUsize::new(0));
+        let reader = {
+            let (published, changed) = (Arc::clone(&published), Arc::clone(&changed));
+            thread::spawn(move || {
+                let before = changed.load(Ordering::Acquire);
+                let seen = published.load(|state| *state).expect("something is published");
+                assert!(*seen >= before, "saw {seen} after {before}");
+            })
+        };
+        let other = {
+            let published = Arc::clone(&published);
+            thread::spawn(move || *published.load(|state| *state).expect("something is published"))
+        };
+        for n in 1..=2 {
+            published.change(|state| *state = n);
+            changed.store(n, Ordering::Release);
+        }
+        assert_eq!(published.load(|state| *state).as_deref(), Some(&2));
+        reader.join().expect("it sees what there was");
+        assert!(other.join().expect("it only loads") <= 2);
+    });
+}
+
+/// E10: what a thread has seen it never sees older again.
+#[test]
+fn nothing_older_is_published_after_a_change() {
+    model(|| {
+        let published = Arc::new(Published::new(0_usize));
+        let readers: Vec<_> = (0..2)
+            .map(|_| {
+                let published = Arc::clone(&published);
+                thread::spawn(move || {
+                    let look = || published.load(|state| *state).map(|seen| *seen);
+                    let (first, second) = (look(), look());
+                    assert!(first.is_some() && first <= second, "{first:?}, then {second:?}");
+                })
+            })
+            .collect();
+        published.change(|state| *state += 1);
+        assert_eq!(published.load(|state| *state).as_deref(), Some(&1));
+        readers.into_iter().for_each(|reader| reader.join().expect("it sees no older one"));
+    });
+}

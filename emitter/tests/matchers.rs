@@ -1,0 +1,441 @@
+//! Which events a matcher takes (E4): the table of the design, row by row, alone and as sets.
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+
+use emitree_emitter::{
+    AnyEvent, Emitter, EventMeta, EventName, IntoMatcher, ListenError, Matcher, MatcherError, Options, matcher_fn,
+};
+use proptest::prelude::*;
+use regex::{Regex, RegexBuilder};
+
+use crate::support::{Recorder, TestResult, emit, run_of, run_within};
+
+/// `backend.chat` with a run; in that run, a run of `tool` and another run of `backend.chat`.
+struct World {
+    root: Emitter,
+    backend: Emitter,
+    chat: Emitter,
+    /// Another emitter of the same namespace.
+    twin: Emitter,
+    run: Emitter,
+    tool: Emitter,
+    again: Emitter,
+}
+
+impl World {
+    fn new() -> Self {
+        let root = Emitter::new();
+        let backend = root.child("backend").expect("a name");
+        let (chat, twin) = (backend.child("chat").expect("a name"), backend.child("chat").expect("a name"));
+        let run = run_of(&chat);
+        let tool = run_within(&root.child("tool").expect("a name"), &run);
+        let again = run_within(&chat, &run);
+        Self { root, backend, chat, twin, run, tool, again }
+    }
+
+    /// Emits `start` and `new_token` on everything and `run.start` on the run; gives `emitter:name` of what a
+    /// listener on `at` hears.
+    fn heard(&self, at: impl Fn(&Self) -> &Emitter, options: Options, matcher: Matcher) -> Vec<String> {
+        let recorder = Recorder::new();
+        let named = self.named();
+        let note = recorder.clone();
+        let who =
+            move |source: &Emitter| named.iter().find(|(_, emitter)| emitter == source).map_or("?", |(name, _)| *name);
+        let subscription = at(self)
+            .with(options)
+            .on(matcher, move |_: &mut dyn AnyEvent, meta| {
+                note.note(format!("{}:{}", who(meta.source()), meta.emitted_name()));
+            })
+            .expect("a matcher");
+        for (_, emitter) in self.named() {
+            emit(&emitter, "start");
+            emit(&emitter, "new_token");
+        }
+        emit(&self.run, "run.start");
+        subscription.off();
+        recorder.take()
+    }
+
+    fn named(&self) -> [(&'static str, Emitter); 7] {
+        let Self { root, backend, chat, twin, run, tool, again } = self;
+        [
+            ("root", root),
+            ("backend", backend),
+            ("chat", chat),
+            ("twin", twin),
+            ("run", run),
+            ("tool", tool),
+            ("again", again),
+        ]
+        .map(|(name, emitter)| (name, emitter.clone()))
+    }
+}
+
+#[track_caller]
+fn check(at: fn(&World) -> &Emitter, options: Options, matcher: impl IntoMatcher, expected: &[&str]) {
+    let heard = World::new().heard(at, options, matcher.into_matcher().expect("a matcher"));
+    assert_eq!(heard, expected);
+}
+
+const BY_DEFAULT: Options = Options::new();
+
+/// E4, row `"new_token"`.
+#[test]
+fn a_name_takes_own_events_of_that_name() {
+    check(|w| &w.chat, BY_DEFAULT, "new_token", &["chat:new_token", "run:new_token", "again:new_token"]);
+    check(|w| &w.backend, BY_DEFAULT, "new_token", &["backend:new_token"]);
+    check(|w| &w.run, BY_DEFAULT, EventName::new("new_token"), &["run:new_token"]);
+    check(|w| &w.chat, BY_DEFAULT, String::from("token"), &[]);
+}
+
+/// E4, row `"backend.chat.start"`.
+#[test]
+fn a_path_takes_exactly_that_path_nested_events_too() {
+    let everywhere = ["chat:start", "twin:start", "run:start", "again:start"];
+    check(|w| &w.root, BY_DEFAULT, "backend.chat.start", &everywhere);
+    check(|w| &w.run, BY_DEFAULT, "backend.chat.start", &["run:start", "again:start"]);
+    check(|w| &w.root, BY_DEFAULT, "chat.start", &[]);
+    check(|w| &w.root, BY_DEFAULT, EventName::new("backend.chat.run.start"), &["run:run.start"]);
+}
+
+/// E4, row `"*"`. An event under a dotted name is nobody's own.
+#[test]
+fn a_star_takes_every_own_event() {
+    let own = ["chat:start", "chat:new_token", "run:start", "run:new_token", "again:start", "again:new_token"];
+    check(|w| &w.chat, BY_DEFAULT, "*", &own);
+    check(|w| &w.run, BY_DEFAULT, Matcher::own(), &["run:start", "run:new_token"]);
+}
+
+/// E4, row `"*.*"`.
+#[test]
+fn star_dot_star_takes_every_event_that_reaches_the_emitter() {
+    let all = ["run:start", "run:new_token", "tool:start", "tool:new_token", "again:start", "again:new_token"];
+    check(|w| &w.run, BY_DEFAULT, "*.*", &[&all[..], &["run:run.start"]].concat());
+    check(|w| &w.run, BY_DEFAULT, Matcher::every(), &[&all[..], &["run:run.start"]].concat());
+    check(|w| &w.twin, BY_DEFAULT, "*.*", &["twin:start", "twin:new_token"]);
+}
+
+/// E4, row `"new_*"`.
+#[test]
+fn a_glob_without_a_dot_takes_names_of_own_events() {
+    check(|w| &w.run, BY_DEFAULT, "new_*", &["run:new_token"]);
+    check(|w| &w.chat, BY_DEFAULT, "{start,finish}", &["chat:start", "run:start", "again:start"]);
+    check(|w| &w.root, BY_DEFAULT, "**", &["root:start", "root:new_token"]);
+}
+
+/// E4, row `"backend.**.start"`.
+#[test]
+fn a_glob_with_a_dot_takes_paths_nested_events_too() {
+    let all = ["backend:start", "chat:start", "twin:start", "run:start", "again:start", "run:run.start"];
+    check(|w| &w.root, BY_DEFAULT, "backend.**.start", &all);
+    check(|w| &w.run, BY_DEFAULT, "*.start", &["tool:start"]);
+}
+
+/// E4, row `Regex`.
+#[test]
+fn a_regex_takes_what_it_finds_anywhere_in_the_path_nested_events_too() -> TestResult {
+    check(|w| &w.run, BY_DEFAULT, Regex::new("oo")?, &["tool:start", "tool:new_token"]);
+    check(|w| &w.run, BY_DEFAULT, Matcher::regex("^tool.*t$")?, &["tool:start"]);
+    let insensitive = RegexBuilder::new("TOOL.START").case_insensitive(true).build()?;
+    check(|w| &w.run, BY_DEFAULT, insensitive, &["tool:start"]);
+    Ok(())
+}
+
+/// E4, row `Fn(&EventMeta) -> bool`.
+#[test]
+fn a_function_takes_what_it_says() {
+    let short = |meta: &EventMeta<'_>| meta.name().len() == 5;
+    check(|w| &w.run, BY_DEFAULT, short, &["run:start", "run:run.start"]);
+    let by_source = matcher_fn(|meta| meta.path().starts_with("tool."));
+    check(|w| &w.root, BY_DEFAULT, by_source, &["tool:start", "tool:new_token"]);
+}
+
+/// E4: *not nested* means of this emitter's run; where an emitter belongs to no run the option has no effect.
+#[test]
+fn the_nested_option_overrides_the_default_of_the_matcher() {
+    let (yes, no) = (Options::new().nested(true), Options::new().nested(false));
+    check(|w| &w.run, no, "*.*", &["run:start", "run:new_token", "run:run.start"]);
+    check(|w| &w.run, no, "backend.chat.start", &["run:start"]);
+    check(
+        |w| &w.run,
+        yes,
+        |meta: &EventMeta<'_>| meta.name() == "start",
+        &["run:start", "tool:start", "again:start", "run:run.start"],
+    );
+    check(|w| &w.run, yes, "start", &["run:start"]);
+    check(|w| &w.backend, no, "backend.chat.start", &["chat:start", "twin:start", "run:start", "again:start"]);
+}
+
+/// E4: a part of a run is in the run.
+#[test]
+fn what_is_below_a_run_is_not_nested_in_it() -> TestResult {
+    let (recorder, instance) = (Recorder::new(), Emitter::new().child("a")?);
+    let run = run_of(&instance);
+    let part = run.child("part")?;
+    run.with(Options::new().nested(false)).on("*.*", recorder.hears("run"))?;
+    part.with(Options::new().nested(false)).on("*.*", recorder.hears("part"))?;
+    emit(&part, "start");
+    recorder.expect(["part a.part.start", "run a.part.start"]);
+    emit(&run_within(&part, &run), "start");
+    recorder.expect([]);
+    Ok(())
+}
+
+/// E4: pipes do not change what is nested, nor what is own.
+#[test]
+fn what_comes_by_a_pipe_is_not_own_and_nested_as_before() -> TestResult {
+    let (recorder, world) = (Recorder::new(), World::new());
+    let elsewhere = run_of(&Emitter::new().child("elsewhere")?);
+    world.run.pipe(&elsewhere);
+    elsewhere.on("*", recorder.hears("own"))?;
+    elsewhere.on("*.*", recorder.hears("every"))?;
+    elsewhere.with(Options::new().nested(false)).on("*.*", recorder.hears("not nested"))?;
+    emit(&world.run, "start");
+    recorder.expect(["every backend.chat.start"]);
+    Ok(())
+}
+
+/// Globs, and paths that they take.
+const HEARD: [(&str, &str); 40] = [
+    ("*.start", "a.start"),
+    ("a.*", "a.start"),
+    ("a.*.start", "a.b.start"),
+    ("a.**.start", "a.start"),
+    ("a.**.start", "a.b.c.start"),
+    ("**.start", "start"),
+    ("**.start", "a.b.start"),
+    ("a.**", "a.start"),
+    ("a.**", "a.b.start"),
+    ("a?c.d", "abc.d"),
+    ("a?c", "abc"),
+    ("a[bc]d.e", "abd.e"),
+    ("a[!b]c.d", "axc.d"),
+    ("a[^b]c.d", "axc.d"),
+    ("a[0-9]c.d", "a5c.d"),
+    ("a[a-c-]c.d", "abc.d"),
+    ("a[+-9]c.d", "a5c.d"),
+    ("a[+-9]c", "a5c"),
+    ("a[--0]c.d", "a0c.d"),
+    ("a[.x]c.d", "axc.d"),
+    ("a[!+-9]c.d", "axc.d"),
+    ("a[!b-]c.d", "axc.d"),
+    ("a[!]]c.d", "axc.d"),
+    ("a[]x]c.d", "axc.d"),
+    ("{a,b}.start", "b.start"),
+    ("{a.b,c}.start", "a.b.start"),
+    ("{a.b,c}.start", "c.start"),
+    ("{a,b{c,d}}.x", "bd.x"),
+    ("a.{new_*,start}", "a.new_token"),
+    ("{start,finish}", "finish"),
+    ("new_*", "new_"),
+    (r"\a.start", "a.start"),
+    (r"a\.start", "a.start"),
+    (r"a\.st*", "a.start"),
+    ("*", "start"),
+    ("[s]tart", "start"),
+    ("*.*.*", "a.b.c"),
+    ("a.b*d.e", "a.bcd.e"),
+    ("**.b.**", "a.b.c"),
+    ("*_[0-9][0-9]", "step_42"),
+];
+
+/// And paths that they do not take.
+const UNHEARD: [(&str, &str); 25] = [
+    ("x[!!]c.d", "x.c.d"),
+    ("*.start", "a.b.start"),
+    ("*.start", "start"),
+    ("a.*", "a.b.start"),
+    ("a.*.start", "a.start"),
+    ("a.**", "b.start"),
+    ("a?c", "ac"),
+    ("?.x?c.d", "a.x.c.d"),
+    ("x[.]c.d", "x.c.d"),
+    ("x[!b]c.d", "x.c.d"),
+    ("x[^b]c.d", "x.c.d"),
+    ("x[!b-]c.d", "x.c.d"),
+    ("x[!-]c.d", "x.c.d"),
+    ("x[!]]c.d", "x.c.d"),
+    ("x[+-9]c.d", "x.c.d"),
+    ("x[!+-9]c.d", "x.c.d"),
+    ("x[!+-9]c.d", "x5c.d"),
+    ("x[--0]c.d", "x.c.d"),
+    ("x[ -~]c.d", "x.c.d"),
+    ("a[!b]c.d", "abc.d"),
+    ("{a,b}.start", "c.start"),
+    ("new_*", "renew_1"),
+    (r"\*.start", "a.start"),
+    ("A.start", "a.start"),
+    ("start*", "a.start_it.b"),
+];
+
+/// E4: globset's full syntax with `.` as the separator, which `?` and `[…]` do not cross either.
+#[test]
+fn globs_treat_the_dot_as_the_separator() {
+    for (glob, path) in HEARD {
+        assert!(takes(glob, path), "{glob} takes {path}");
+    }
+    for (glob, path) in UNHEARD {
+        assert!(!takes(glob, path), "{glob} does not take {path}");
+    }
+}
+
+/// E4: an empty matcher, or one that does not compile, is an error at registration that quotes it.
+#[test]
+fn a_matcher_that_is_none_is_an_error_that_quotes_it() {
+    let emitter = Emitter::new();
+    for bad in [
+        "a b",
+        "new token",
+        "größe",
+        "a..b",
+        ".a",
+        "a.",
+        "a-b.c",
+        "!start",
+        "a!",
+        "[a",
+        "[]",
+        "{a",
+        "{a,b.c",
+        "a}",
+        "a\\",
+        "[z-a].x",
+        "a/*",
+        "a.[",
+        "[!",
+        "{",
+    ] {
+        let errors = [
+            emitter.on(bad, |_: &mut dyn AnyEvent, _| ()).expect_err(bad).to_string(),
+            emitter.pipe_matching(bad, &emitter).expect_err(bad).to_string(),
+            emitter.off_matching(bad).expect_err(bad).to_string(),
+            emitter.register(Options::new().observe(bad, |_: &dyn AnyEvent, _| ())).expect_err(bad).to_string(),
+        ];
+        for error in errors {
+            assert!(error.contains(&format!("`{bad}`")), "{bad}: {error}");
+        }
+    }
+    let error = Matcher::regex("a(b").expect_err("unclosed");
+    assert!(error.to_string().contains("`a(b`"), "{error}");
+    assert!(matches!(Matcher::regex(""), Err(MatcherError::Empty)));
+    assert!(matches!(emitter.on("", |_: &mut (), _| ()), Err(ListenError::Matcher(MatcherError::Empty))));
+    assert!(matches!(emitter.off_matching(Regex::new("").expect("it compiles")), Err(MatcherError::Empty)));
+    assert_eq!(emitter.listener_count(), 0, "nothing was registered");
+}
+
+/// Whether a listener on the emitter of a path's event hears it.
+fn takes(matcher: impl IntoMatcher, path: &str) -> bool {
+    let (namespace, name) = path.rsplit_once('.').unwrap_or(("", path));
+    let recorder = Recorder::new();
+    let emitter = at(&Emitter::new(), namespace);
+    emitter.on(matcher, recorder.hears("it")).expect("a matcher");
+    emit(&emitter, name);
+    !recorder.take().is_empty()
+}
+
+fn at(root: &Emitter, namespace: &str) -> Emitter {
+    if namespace.is_empty() { root.clone() } else { root.child(namespace).expect("a name") }
+}
+
+/// The numbers of the patterns on one emitter that take each path.
+fn taken_by(patterns: &[Matcher], paths: &[String]) -> Vec<BTreeSet<usize>> {
+    let (root, heard) = (Emitter::new(), Arc::new(Mutex::new(BTreeSet::new())));
+    for (i, pattern) in patterns.iter().enumerate() {
+        let heard = Arc::clone(&heard);
+        root.on(pattern, move |_: &mut dyn AnyEvent, _| {
+            heard.lock().expect("calm").insert(i);
+        })
+        .expect("a matcher");
+    }
+    let emit_on = |path: &String| {
+        let (namespace, name) = path.rsplit_once('.').unwrap_or(("", path));
+        emit(&at(&root, namespace), name);
+        std::mem::take(&mut *heard.lock().expect("calm"))
+    };
+    paths.iter().map(emit_on).collect()
+}
+
+#[track_caller]
+fn as_sets_and_alone(patterns: &[Matcher], paths: &[String]) {
+    let together = taken_by(patterns, paths);
+    let mut alone = vec![BTreeSet::new(); paths.len()];
+    for (i, pattern) in patterns.iter().enumerate() {
+        for (all, one) in alone.iter_mut().zip(taken_by(std::slice::from_ref(pattern), paths)) {
+            all.extend(one.into_iter().map(|_| i));
+        }
+    }
+    for ((path, together), alone) in paths.iter().zip(together).zip(alone) {
+        let list = |set: &BTreeSet<usize>| set.iter().map(|&i| format!("{:?}", patterns[i])).collect::<Vec<_>>();
+        assert_eq!(list(&together), list(&alone), "{path}");
+    }
+}
+
+/// E4: however many patterns there are, each takes what it takes alone.
+#[test]
+fn a_thousand_patterns_answer_as_each_does_alone() -> TestResult {
+    let patterns: Result<Vec<Matcher>, MatcherError> = (0..1000)
+        .map(|i| match i % 5 {
+            0 => format!("a{}.*.c{}", i % 7, i % 3).into_matcher(),
+            1 => format!("**.c{}", i % 11).into_matcher(),
+            2 => Matcher::regex(&format!("{}.*{}$", i % 7, i % 10)),
+            3 => format!("c[{}-9]", i % 10).into_matcher(),
+            _ => format!("a{}.{{b{},x}}.?{}", i % 7, i % 3, i % 10).into_matcher(),
+        })
+        .collect();
+    let paths: Vec<_> = (0..40).map(|i| format!("a{}.b{}.c{}", i % 7, i % 3, i % 10)).chain(["c5".into()]).collect();
+    as_sets_and_alone(&patterns?, &paths);
+    Ok(())
+}
+
+fn pattern() -> impl Strategy<Value = Matcher> {
+    let atom = prop_oneof![
+        Just("a"),
+        Just("b"),
+        Just("ab"),
+        Just("*"),
+        Just("?"),
+        Just("[ab]"),
+        Just("[!a]"),
+        Just("{a,b}"),
+        Just("{a.b,a}"),
+        Just("**")
+    ];
+    let glob = prop::collection::vec(prop::collection::vec(atom, 1..3).prop_map(|atoms| atoms.concat()), 1..4);
+    let regex = "[ab.]{1,2}([.]|[.]?b|a+)\\$?";
+    prop_oneof![
+        3 => glob.prop_filter_map("globset refuses it", |segments| segments.join(".").into_matcher().ok()),
+        1 => regex.prop_filter_map("regex refuses it", |pattern| Matcher::regex(&pattern).ok()),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// E4, over random patterns and paths.
+    #[test]
+    fn patterns_answer_as_sets_as_each_does_alone(
+        patterns in prop::collection::vec(pattern(), 1..60),
+        paths in prop::collection::vec("[ab]{1,2}(\\.[ab]{1,2}){0,3}", 20),
+    ) {
+        as_sets_and_alone(&patterns, &paths);
+    }
+
+    /// E2, E4: nothing panics, whatever is given as a matcher or a name; an error quotes it.
+    #[test]
+    fn any_text_is_a_matcher_or_an_error_that_quotes_it(text in prop_oneof!["\\PC*", r"[a-c.*?!^\[\]{},\\/-]{0,12}"]) {
+        let emitter = Emitter::new().child("a.b").expect("a name");
+        if let Err(error) = emitter.on(text.as_str(), |_: &mut dyn AnyEvent, _| ()) {
+            prop_assert!(text.is_empty() || error.to_string().contains(&text), "{}", error);
+        }
+        if let Err(error) = Matcher::regex(&text) {
+            prop_assert!(text.is_empty() || error.to_string().contains(&text), "{}", error);
+        }
+        if let Err(error) = emitter.emit_now(text.as_str(), &mut ()) {
+            prop_assert!(error.to_string().contains(&text), "{}", error);
+        }
+        let _ = emitter.child(text.as_str()).map_err(|error| assert_eq!(error.name(), text));
+    }
+}

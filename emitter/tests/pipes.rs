@@ -1,0 +1,153 @@
+//! Ways beside the tree (E12).
+
+mod support;
+
+use std::sync::Arc;
+
+use emitree_emitter::{AnyEvent, Emitter, EventMeta};
+
+use crate::support::{Recorder, TestResult, block_on, emit, run_of};
+
+fn recorded(recorder: &Recorder, who: &str) -> Result<Emitter, emitree_emitter::ListenError> {
+    let emitter = Emitter::new();
+    emitter.on("*.*", recorder.hears(who))?;
+    Ok(emitter)
+}
+
+/// E12.
+#[test]
+fn a_pipe_sends_what_reaches_its_emitter_on_to_the_target_and_what_is_above_that() -> TestResult {
+    let (recorder, from) = (Recorder::new(), Emitter::new());
+    let above = recorded(&recorder, "above")?;
+    let target = above.child("target")?;
+    target.on("*.*", recorder.hears("target"))?;
+    from.pipe(&target);
+    emit(&from, "own");
+    emit(&from.child("deep")?.child("below")?, "x");
+    recorder.expect(["target own", "above own", "target deep.below.x", "above deep.below.x"]);
+    emit(&target, "x");
+    recorder.expect(["target target.x", "above target.x"]);
+    Ok(())
+}
+
+/// E12.
+#[test]
+fn a_diamond_of_pipes_is_heard_once_and_a_cycle_ends() -> TestResult {
+    let recorder = Recorder::new();
+    let all = ["a", "b", "c", "d"].map(|who| recorded(&recorder, who).expect("a matcher"));
+    let [a, b, c, d] = &all;
+    for (from, to) in [(a, b), (a, c), (b, d), (c, d), (d, a)] {
+        from.pipe(to);
+    }
+    emit(a, "x");
+    recorder.expect(["a x", "b x", "c x", "d x"]);
+    emit(c, "x");
+    recorder.expect(["c x", "d x", "a x", "b x"]);
+    Ok(())
+}
+
+/// E12: handles that are dropped leave the pipe in place.
+#[test]
+fn unpipe_removes_its_pipe_and_close_all() -> TestResult {
+    let (recorder, from) = (Recorder::new(), Emitter::new());
+    let (a, b) = (recorded(&recorder, "a")?, recorded(&recorder, "b")?);
+    let to_a = from.pipe(&a);
+    drop(from.pipe(&b));
+    from.on("*", recorder.hears("own"))?;
+    emit(&from, "x");
+    recorder.expect(["own x", "a x", "b x"]);
+    assert!(to_a.unpipe() && !to_a.unpipe());
+    emit(&from, "x");
+    recorder.expect(["own x", "b x"]);
+    assert_eq!(from.reset(), 1, "a pipe is no listener");
+    emit(&from, "x");
+    recorder.expect(["b x"]);
+    from.close();
+    emit(&from, "x");
+    recorder.expect([]);
+    Ok(())
+}
+
+/// E12.
+#[test]
+fn a_pipe_keeps_its_target_until_unpipe_or_close_and_not_its_own_emitter() -> TestResult {
+    let kept = |emitter: &Emitter| -> Result<Arc<()>, emitree_emitter::ListenError> {
+        let held = Arc::new(());
+        let captured = Arc::clone(&held);
+        emitter.on("*", move |_: &mut dyn AnyEvent, _| drop(Arc::clone(&captured)))?;
+        Ok(held)
+    };
+    let (from, to) = (Emitter::new(), Emitter::new());
+    let (from_lives, to_lives) = (kept(&from)?, kept(&to)?);
+    let handle = from.pipe(&to);
+    drop(to);
+    emit(&from, "x");
+    assert_eq!(Arc::strong_count(&to_lives), 2);
+    assert!(handle.unpipe());
+    assert_eq!(Arc::strong_count(&to_lives), 1);
+    drop(from);
+    assert_eq!((Arc::strong_count(&from_lives), handle.unpipe()), (1, false));
+
+    let (a, b) = (Emitter::new(), Emitter::new());
+    let (a_lives, b_lives) = (kept(&a)?, kept(&b)?);
+    let ends = [a.pipe(&b), b.pipe(&a)];
+    a.pipe(&a);
+    drop((b, a.clone()));
+    emit(&a, "x");
+    a.close();
+    drop(a);
+    assert_eq!((Arc::strong_count(&a_lives), Arc::strong_count(&b_lives)), (1, 1), "the cycle has ended");
+    assert!(!ends[1].unpipe());
+    Ok(())
+}
+
+/// E12.
+#[test]
+fn pipe_matching_sends_on_what_its_matcher_takes_where_it_stands() -> TestResult {
+    let (recorder, root) = (Recorder::new(), Emitter::new());
+    let from = root.child("a")?;
+    let run = run_of(&from);
+    from.pipe_matching("x", &recorded(&recorder, "name")?)?;
+    from.pipe_matching("a.b.*", &recorded(&recorder, "path")?)?;
+    from.pipe_matching(regex::Regex::new("y$")?, &recorded(&recorder, "regex")?)?;
+    from.pipe_matching(|meta: &EventMeta<'_>| meta.name() == "z", &recorded(&recorder, "function")?)?;
+    from.pipe_matching(|_: &EventMeta<'_>| panic!("on purpose"), &recorded(&recorder, "panic")?)?;
+    run.pipe_matching("*", &recorded(&recorder, "run")?)?;
+    for (source, name) in [(&from, "x"), (&run, "x"), (&from.child("b")?, "x"), (&from, "y"), (&from, "z")] {
+        emit(source, name);
+    }
+    recorder.expect(["name a.x", "name a.x", "run a.x", "path a.b.x", "regex a.y", "function a.z"]);
+    Ok(())
+}
+
+/// E12.
+#[test]
+fn the_source_tells_whether_an_event_was_emitted_here_or_came_by() -> TestResult {
+    let (recorder, here) = (Recorder::new(), Emitter::new());
+    let (note, this) = (recorder.clone(), here.clone());
+    here.on("*.*", move |_: &mut dyn AnyEvent, meta| {
+        note.note(if *meta.source() == this { "emitted here" } else { "came by" });
+    })?;
+    let elsewhere = Emitter::new();
+    elsewhere.pipe(&here);
+    emit(&here, "x");
+    emit(&elsewhere, "x");
+    emit(&here.child("a")?, "x");
+    recorder.expect(["emitted here", "came by", "came by"]);
+    here.close();
+    Ok(())
+}
+
+/// E12: what a listener by the pipe changes is changed for all who come after, and its failure is the emit's.
+#[test]
+fn a_listener_reached_by_a_pipe_is_a_listener_like_any_other() -> TestResult {
+    let (from, to) = (Emitter::new(), Emitter::new());
+    from.pipe(&to);
+    to.on("*.*", |n: &mut u32, _| *n += 1)?;
+    to.on_async("*.*", |n: &mut u32, _| Box::pin(async move { if *n > 5 { Err("too many".into()) } else { Ok(()) } }))?;
+    let mut n = 4_u32;
+    block_on(from.emit("n", &mut n))?;
+    let error = block_on(from.emit("n", &mut n)).expect_err("too many");
+    assert_eq!((n, error.to_string().contains("`n`")), (6, true));
+    Ok(())
+}

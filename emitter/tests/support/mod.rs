@@ -1,0 +1,129 @@
+//! What the integration tests share: one recorder, and a way to poll.
+#![allow(dead_code, reason = "each test file uses its own part of this")]
+#![allow(clippy::needless_pass_by_value, reason = "a label is a literal, a number or formatted text")]
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+
+use emitree_emitter::{AnyEvent, BoxError, Emitter, EventMeta, RunLinks};
+use futures_core::future::BoxFuture;
+
+pub(crate) type Any = dyn AnyEvent + 'static;
+pub(crate) type TestResult = Result<(), BoxError>;
+
+/// Records who heard what, in order: lines `listener path`.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Recorder(Arc<Mutex<Vec<String>>>);
+
+impl Recorder {
+    pub(crate) fn new() -> Self {
+        Self::default()
+    }
+
+    pub(crate) fn note(&self, line: impl Into<String>) {
+        self.0.lock().expect("nobody panics here").push(line.into());
+    }
+
+    fn heard(&self, who: &str, meta: &EventMeta<'_>) {
+        self.note(format!("{who} {}", meta.path()));
+    }
+
+    /// A listener for `on`.
+    pub(crate) fn hears(&self, who: impl ToString) -> impl Fn(&mut Any, &EventMeta<'_>) + Send + Sync + 'static {
+        let (recorder, who) = (self.clone(), who.to_string());
+        move |_, meta| recorder.heard(&who, meta)
+    }
+
+    /// A listener for `observe`.
+    pub(crate) fn sees(&self, who: impl ToString) -> impl Fn(&Any, &EventMeta<'_>) + Send + Sync + 'static {
+        let (recorder, who) = (self.clone(), who.to_string());
+        move |_, meta| recorder.heard(&who, meta)
+    }
+
+    /// A listener for `on_async`: notes that it starts, lets others run, notes that it ends.
+    pub(crate) fn hears_async(
+        &self,
+        who: impl ToString,
+    ) -> impl for<'a> Fn(&'a mut Any, &'a EventMeta<'a>) -> BoxFuture<'a, Result<(), BoxError>> + Send + Sync + 'static
+    {
+        let (recorder, who) = (self.clone(), who.to_string());
+        move |_, meta| Box::pin(recorder.clone().slowly(who.clone(), meta))
+    }
+
+    /// A listener for `observe_async`, likewise.
+    pub(crate) fn sees_async(
+        &self,
+        who: impl ToString,
+    ) -> impl for<'a> Fn(&'a Any, &'a EventMeta<'a>) -> BoxFuture<'a, Result<(), BoxError>> + Send + Sync + 'static
+    {
+        let (recorder, who) = (self.clone(), who.to_string());
+        move |_, meta| Box::pin(recorder.clone().slowly(who.clone(), meta))
+    }
+
+    async fn slowly(self, who: String, meta: &EventMeta<'_>) -> Result<(), BoxError> {
+        self.heard(&who, meta);
+        yield_once().await;
+        self.note(format!("{who} done"));
+        Ok(())
+    }
+
+    /// Takes what was recorded.
+    pub(crate) fn take(&self) -> Vec<String> {
+        std::mem::take(&mut self.0.lock().expect("nobody panics here"))
+    }
+
+    /// Compares the whole sequence recorded since the last look, and prints both.
+    #[track_caller]
+    pub(crate) fn expect<'a>(&self, expected: impl IntoIterator<Item = &'a str>) {
+        let expected: Vec<_> = expected.into_iter().collect();
+        let actual = self.take();
+        assert!(actual == expected, "expected:\n  {}\nrecorded:\n  {}", expected.join("\n  "), actual.join("\n  "));
+    }
+}
+
+/// Is pending once, and wakes itself.
+pub(crate) async fn yield_once() {
+    let mut yielded = false;
+    std::future::poll_fn(|cx| {
+        cx.waker().wake_by_ref();
+        if std::mem::replace(&mut yielded, true) { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+}
+
+/// Polls a future until it is ready.
+pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
+    struct Unpark(Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let (mut future, mut cx) = (pin!(future), Context::from_waker(&waker));
+    loop {
+        match future.as_mut().poll(&mut cx) {
+            Poll::Ready(output) => return output,
+            Poll::Pending => thread::park(),
+        }
+    }
+}
+
+/// Emits a payload that nobody looks at.
+#[track_caller]
+pub(crate) fn emit(emitter: &Emitter, name: &str) {
+    block_on(emitter.emit(name, &mut ())).expect("no listener fails");
+}
+
+/// The emitter of a run of an instance, started outside of any other run.
+pub(crate) fn run_of(instance: &Emitter) -> Emitter {
+    instance.for_run(RunLinks::new())
+}
+
+/// The emitter of a run of an instance, started inside another run.
+pub(crate) fn run_within(instance: &Emitter, parent: &Emitter) -> Emitter {
+    instance.for_run(RunLinks::new().parent(parent))
+}

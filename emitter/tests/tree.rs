@@ -1,0 +1,212 @@
+//! The tree of emitters: paths, names and what children inherit (E1–E3).
+
+mod support;
+
+use std::sync::Arc;
+
+use emitree_emitter::{AnyEvent, BuildError, Context, Creator, Emitter, EventName, Namespace, RunLinks, Trace, new_id};
+use serde_json::{Value, json};
+
+use crate::support::{Recorder, TestResult, block_on, emit, run_of, run_within};
+
+/// E1.
+#[test]
+fn a_path_goes_from_the_root_down_and_an_event_from_its_source_up() -> TestResult {
+    let (recorder, root) = (Recorder::new(), Emitter::new());
+    let backend = root.child("backend")?;
+    let chat = backend.child("chat")?;
+    for (who, emitter) in [("root", &root), ("backend", &backend), ("chat", &chat)] {
+        emitter.on("*.*", recorder.hears(who))?;
+    }
+    emit(&chat, "start");
+    recorder.expect(["chat backend.chat.start", "backend backend.chat.start", "root backend.chat.start"]);
+    emit(&backend, "start");
+    recorder.expect(["backend backend.start", "root backend.start"]);
+    emit(&root, "start");
+    recorder.expect(["root start"]);
+    Ok(())
+}
+
+/// E1.
+#[test]
+fn the_process_has_one_root_and_new_starts_an_isolated_tree() {
+    assert_eq!(Emitter::root(), Emitter::root());
+    assert_ne!(Emitter::new(), Emitter::new());
+    assert_ne!(Emitter::new(), Emitter::root());
+    assert_eq!((Emitter::root().namespace(), Emitter::root().parent()), ("", None));
+}
+
+/// E1.
+#[test]
+fn a_child_holds_its_parent_and_a_parent_nothing_of_its_children() -> TestResult {
+    let recorder = Recorder::new();
+    let leaf = {
+        let root = Emitter::new();
+        root.on("*.*", recorder.hears("root"))?;
+        root.child("a")?.child("b")?
+    };
+    emit(&leaf, "start");
+    recorder.expect(["root a.b.start"]);
+
+    let (root, held) = (Emitter::new(), Arc::new(()));
+    let child = root.child("gone")?;
+    let captured = Arc::clone(&held);
+    child.on("*", move |_: &mut dyn AnyEvent, _| drop(Arc::clone(&captured)))?;
+    drop(child);
+    assert_eq!(Arc::strong_count(&held), 1, "the child went, and its listener with it");
+    Ok(())
+}
+
+/// E2.
+#[test]
+fn an_invalid_name_is_an_error_that_quotes_it_wherever_it_is_given() {
+    let emitter = Emitter::new();
+    for bad in ["", ".", "a.", ".a", "a..b", "new token", "a-b", "größe", "*", "a/b", "a\n"] {
+        let quoted = format!("`{bad}`");
+        let errors = [
+            emitter.child(bad).expect_err(bad).to_string(),
+            emitter.path_of(bad).expect_err(bad).to_string(),
+            emitter.emit_now(bad, &mut ()).expect_err(bad).to_string(),
+            block_on(emitter.emit(bad, &mut ())).expect_err(bad).to_string(),
+            emitter.child_builder(bad).build().expect_err(bad).to_string(),
+            Emitter::builder().declares::<()>(bad).build().expect_err(bad).to_string(),
+            EventName::try_new(bad).expect_err(bad).to_string(),
+        ];
+        for error in errors {
+            assert!(error.contains(&quoted), "{bad:?}: {error}");
+        }
+    }
+}
+
+/// E2.
+#[test]
+fn a_name_can_be_checked_in_a_const() -> TestResult {
+    const START: EventName = EventName::new("start");
+    const RUN_START: EventName = EventName::new("run.start");
+    const CHAT: Namespace = Namespace::new("backend.chat");
+    let chat = Emitter::new().child_of(CHAT);
+    assert_eq!(chat.path_of(START)?, "backend.chat.start");
+    assert_eq!(chat.path_of(RUN_START)?, "backend.chat.run.start");
+    assert_eq!(EventName::try_new("start")?, START);
+    Ok(())
+}
+
+/// E3.
+#[test]
+fn a_child_takes_one_dotted_name_or_several_segments_or_its_parents_namespace() -> TestResult {
+    let root = Emitter::new();
+    let one = root.child("backend.chat")?;
+    for same in
+        [root.child(["backend", "chat"])?, root.child(&["backend", "chat"][..])?, root.child("backend")?.child("chat")?]
+    {
+        assert_eq!(same.namespace(), one.namespace());
+        assert_ne!(same, one, "equal only when it is the same one");
+    }
+    assert_eq!(one.clone(), one);
+    assert_eq!(
+        (one.child(())?.namespace(), one.child_with(Creator::new("Tool", "read")).namespace()),
+        (one.namespace(), one.namespace())
+    );
+    assert!(one.child([""; 0]).is_err() && one.child(["a", ""]).is_err());
+    assert_eq!(one.path_of("start")?, "backend.chat.start");
+    Ok(())
+}
+
+/// E3.
+#[test]
+fn a_child_inherits_context_group_creator_and_trace_unless_given_its_own() -> TestResult {
+    let trace = Trace { id: new_id(), run_id: new_id(), parent_run_id: None };
+    let (creator, group) = (Creator::new("Agent", "desk"), "g1");
+    let top = Emitter::builder()
+        .context(json!({"user": 1, "kept": true}))
+        .creator(creator.clone())
+        .group_id(group)
+        .trace(trace)
+        .build()?;
+    let plain = top.child("plain")?;
+    assert_eq!(context(&plain), json!({"user": 1, "kept": true}));
+    assert_eq!((plain.creator(), plain.group_id(), plain.trace()), (Some(&creator), Some(group), Some(trace)));
+
+    let own_trace = Trace { id: new_id(), ..trace };
+    let tool = Creator::new("Tool", "read");
+    let own = top
+        .child_builder("own")
+        .context(json!({"user": 2}))
+        .creator(tool.clone())
+        .group_id("g2")
+        .trace(own_trace)
+        .build()?;
+    assert_eq!(context(&own), json!({"user": 2, "kept": true}), "merged, its own keys win");
+    assert_eq!((own.creator(), own.group_id(), own.trace()), (Some(&tool), Some("g2"), Some(own_trace)));
+    assert_ne!(Creator::new("Tool", "read"), tool, "equal only when it is the same one");
+    Ok(())
+}
+
+/// E3.
+#[test]
+fn a_child_inherits_the_context_as_it_is_at_its_creation() -> TestResult {
+    let top = Emitter::new();
+    top.set_context("step", 1)?;
+    let child = top.child("child")?;
+    top.set_context("step", 2)?;
+    assert_eq!(context(&child), json!({"step": 1}));
+    assert_eq!(context(&top.child("later")?), json!({"step": 2}));
+    child.set_context("own", "x")?;
+    assert_eq!((context(&child), context(&top)), (json!({"step": 1, "own": "x"}), json!({"step": 2})));
+    Ok(())
+}
+
+/// E3: a run is a child of its instance, started in another run.
+#[test]
+fn a_run_inherits_from_its_instance_and_from_the_run_that_started_it() -> TestResult {
+    let root = Emitter::builder().group_id("all").build()?;
+    let (outer, inner) = (root.child("outer")?, root.child("inner")?);
+    inner.set_context("instance", 1)?;
+    let parent = outer.for_run(RunLinks::new().group_id("session").context(json!({"instance": 0, "run": 1}).into())?);
+    let run = inner.for_run(RunLinks::new().parent(&parent).context(json!({"own": 1}).into())?);
+    assert_eq!(context(&run), json!({"instance": 0, "run": 1, "own": 1}));
+    assert_eq!((run.namespace(), run.group_id()), ("inner", Some("session")));
+    assert_eq!(run_of(&inner).group_id(), Some("all"));
+
+    let (above, below) = (parent.trace().expect("a run has a trace"), run.trace().expect("a run has a trace"));
+    assert_eq!((above.id, above.parent_run_id), (above.run_id, None), "an outermost run starts a trace");
+    assert_eq!((below.id, below.parent_run_id), (above.id, Some(above.run_id)));
+    assert_eq!(run.child("part")?.trace(), Some(below), "what is below a run happens in it");
+    assert_ne!(run_within(&inner, &parent).trace(), Some(below));
+    Ok(())
+}
+
+/// E3, R3: `internal` belongs to the runtime.
+#[test]
+fn a_context_that_sets_the_reserved_key_is_refused_wherever_it_is_given() {
+    let (emitter, reserved) = (Emitter::new(), json!({"internal": true}));
+    let refused = [
+        emitter.set_context("internal", true).expect_err("reserved"),
+        Emitter::builder().context(reserved.clone()).build().expect_err("reserved"),
+        emitter.child_builder("a").context(reserved.clone()).build().expect_err("reserved"),
+        RunLinks::new().context(Context::from(reserved)).expect_err("reserved"),
+    ];
+    for error in refused {
+        assert!(matches!(&error, BuildError::ReservedKey("internal")) && error.to_string().contains("`internal`"));
+    }
+}
+
+/// E3.
+#[test]
+fn a_creator_gives_the_thing_itself_where_it_is_shared() -> TestResult {
+    let thing = Arc::new(vec![1, 2]);
+    let emitter = Emitter::builder().creator(Creator::of("List", "numbers", Arc::clone(&thing))).build()?.child("a")?;
+    emitter.on("look", |seen: &mut usize, meta| {
+        let creator = meta.creator().expect("it was given one");
+        assert_eq!((creator.kind(), creator.name(), creator.thing::<String>()), ("List", "numbers", None));
+        *seen = creator.thing::<Vec<i32>>().map_or(0, Vec::len);
+    })?;
+    let mut seen = 0_usize;
+    emitter.emit_now("look", &mut seen)?;
+    assert_eq!(seen, 2);
+    Ok(())
+}
+
+fn context(emitter: &Emitter) -> Value {
+    serde_json::to_value(emitter.context()).expect("a context is JSON")
+}

@@ -1,0 +1,183 @@
+//! Payload types: what is refused, what is filtered, and what is declared (E7).
+
+mod support;
+
+use emitree_emitter::{AnyEvent, EmitErrorKind, Emitter, Event, EventName, ListenError, Opaque, Options};
+use serde::{Serialize, Serializer};
+use serde_json::json;
+
+use crate::support::{Recorder, TestResult, block_on, run_of, run_within};
+
+#[derive(Debug, PartialEq, Serialize)]
+struct FetchData {
+    url: String,
+}
+
+impl Event for FetchData {
+    const NAME: EventName = EventName::new("fetch_data");
+}
+
+fn fetch() -> FetchData {
+    FetchData { url: "old".into() }
+}
+
+/// E7.
+#[test]
+fn a_type_that_carries_its_name_is_emitted_and_heard_without_a_string() -> TestResult {
+    let emitter = Emitter::new();
+    emitter.on_event(|data: &mut FetchData, meta| data.url = format!("{}!", meta.name()))?;
+    emitter.with(Options::new().priority(-1)).on_event(|data: &mut FetchData, _| data.url.push('?'))?;
+    let mut data = fetch();
+    block_on(emitter.emit_event(&mut data))?;
+    assert_eq!(data.url, "fetch_data!?");
+    emitter.emit_event_now(&mut data)?;
+    assert_eq!(data.url, "fetch_data!?");
+    Ok(())
+}
+
+/// E7.
+#[test]
+fn a_payload_is_heard_as_its_type_or_as_any_and_changed_in_place() -> TestResult {
+    let emitter = Emitter::new();
+    emitter.on("fetch_data", |data: &mut FetchData, _| data.url = "typed".into())?;
+    emitter.on("*", |event: &mut dyn AnyEvent, _| {
+        assert!(event.is::<FetchData>() && !event.is::<String>());
+        assert_eq!(event.to_json(), json!({"url": "typed"}));
+        assert_eq!(event.to_raw_json().get(), r#"{"url":"typed"}"#);
+        assert!(event.type_name().ends_with("FetchData"));
+        if let Some(data) = event.downcast_mut::<FetchData>() {
+            data.url.push_str(", then any");
+        }
+    })?;
+    let mut data = fetch();
+    emitter.emit_now("fetch_data", &mut data)?;
+    assert_eq!(data.url, "typed, then any");
+    Ok(())
+}
+
+/// E7: whether the listener is sync or async, and registered by name or by path.
+#[test]
+fn a_listener_under_an_exact_name_that_meets_an_own_event_of_another_type_fails_the_emit() -> TestResult {
+    let instance = Emitter::new().child("a")?;
+    let run = run_of(&instance);
+    let registrations = [
+        Options::new().on("fetch_data", |_: &mut String, _| ()),
+        Options::new().on("a.fetch_data", |_: &mut String, _| ()),
+        Options::new().on_async("fetch_data", |_: &mut String, _| Box::pin(async { Ok(()) })),
+        Options::new().on_async("a.fetch_data", |_: &mut String, _| Box::pin(async { Ok(()) })),
+    ];
+    for registration in registrations {
+        let at = format!("{registration:?}");
+        let subscription = instance.register(registration)?;
+        for source in [&instance, &run] {
+            let error = block_on(source.emit("fetch_data", &mut fetch())).expect_err("another type");
+            assert!(matches!(error.kind(), EmitErrorKind::TypeMismatch { .. }), "{error:?}");
+            for part in ["`a.fetch_data`", "types::FetchData`", "`alloc::string::String`", "tests/types.rs:"] {
+                assert!(error.to_string().contains(part), "{error}, {at}");
+            }
+        }
+        subscription.off();
+    }
+    Ok(())
+}
+
+/// E7: nested and piped events, and those met under a pattern, a regex or a function.
+#[test]
+fn events_of_another_type_that_are_not_own_or_not_met_by_exact_name_are_filtered() -> TestResult {
+    let (root, recorder) = (Emitter::new(), Recorder::new());
+    let instance = root.child("a")?;
+    let run = run_of(&instance);
+    let nested = run_within(&root.child("b")?, &run);
+    for matcher in ["*", "*.*", "fetch_*", "a.*", "{fetch_data,x}"] {
+        let note = recorder.clone();
+        instance.on(matcher, move |_: &mut String, _| note.note(matcher))?;
+    }
+    instance.on(regex::Regex::new("fetch")?, |_: &mut String, _| ())?;
+    instance.on(|_: &emitree_emitter::EventMeta<'_>| true, |_: &mut String, _| ())?;
+    root.on("a.fetch_data", |_: &mut String, _| ())?;
+    run.on("b.fetch_data", |_: &mut String, _| ())?;
+    let target = Emitter::new().child("a")?;
+    target.on("a.fetch_data", |_: &mut String, _| ())?;
+    instance.pipe(&target);
+    for source in [&instance, &run, &nested] {
+        block_on(source.emit("fetch_data", &mut fetch()))?;
+    }
+    recorder.expect([]);
+    instance.emit_now("fetch_data", &mut String::new())?;
+    recorder.expect(["*", "*.*", "fetch_*", "a.*", "{fetch_data,x}"]);
+    Ok(())
+}
+
+/// E7: an observer logs a mismatch, and the emit goes on.
+#[test]
+fn an_observer_of_another_type_does_not_fail_the_emit_but_is_counted() -> TestResult {
+    let emitter = Emitter::new();
+    emitter.observe("fetch_data", |_: &String, _| ())?;
+    emitter.observe_async("fetch_data", |_: &u8, _| Box::pin(async { Ok(()) }))?;
+    block_on(emitter.emit("fetch_data", &mut fetch()))?;
+    assert_eq!(emitter.isolated_failures(), 2);
+    Ok(())
+}
+
+/// E7.
+#[test]
+fn registration_and_emit_are_checked_against_declared_events() -> TestResult {
+    let emitter = Emitter::builder()
+        .build()?
+        .child_builder("a")
+        .declares_event::<FetchData>()
+        .declares::<u32>("count")
+        .build()?;
+    emitter.on_event(|_: &mut FetchData, _| ())?;
+    emitter.on("count", |_: &mut dyn AnyEvent, _| ())?;
+    emitter.on("a.count", |_: &mut u32, _| ())?;
+    emitter.on("b.count", |_: &mut u8, _| ())?;
+    emitter.on("cou*", |_: &mut u8, _| ())?;
+    emitter.emit_now("count", &mut 1_u32)?;
+    emitter.emit_now("sub.count", &mut 1_u8)?;
+    emitter.child("child")?.emit_now("other", &mut ())?;
+
+    let registered = emitter.listener_count();
+    for name in ["coutn", "a.coutn"] {
+        let error = emitter.on(name, |_: &mut u32, _| ()).expect_err("not declared");
+        assert!(matches!(error, ListenError::Undeclared { .. }), "{error:?}");
+        assert_eq!(error.to_string(), "`coutn` is not declared by this emitter; it declares `fetch_data`, `count`");
+    }
+    let error = emitter.on("count", |_: &mut u8, _| ()).expect_err("another type");
+    assert_eq!(error.to_string(), "`count` is declared with payload `u32`, but the listener takes `u8`");
+    assert_eq!(emitter.listener_count(), registered, "nothing was registered");
+
+    let run = run_of(&emitter);
+    for source in [&emitter, &run] {
+        let error = source.emit_now("coutn", &mut 1_u32).expect_err("not declared");
+        assert_eq!(error.to_string(), "`coutn` is not declared by this emitter; it declares `fetch_data`, `count`");
+        let error = block_on(source.emit("count", &mut 1_u8)).expect_err("another type");
+        assert_eq!(error.to_string(), "`count` is declared with payload `u32`, not `u8`");
+    }
+    Ok(())
+}
+
+/// E7.
+#[test]
+fn what_cannot_be_serialised_is_wrapped_or_says_so() -> TestResult {
+    struct Connection(u32);
+    struct Broken;
+    impl Serialize for Broken {
+        fn serialize<S: Serializer>(&self, _: S) -> Result<S::Ok, S::Error> {
+            Err(serde::ser::Error::custom("no"))
+        }
+    }
+    let (emitter, recorder) = (Emitter::new(), Recorder::new());
+    emitter.on("open", |event: &mut Opaque<Connection>, _| event.0.0 += 1)?;
+    let note = recorder.clone();
+    emitter
+        .observe("*", move |event: &dyn AnyEvent, meta| note.note(format!("{} {}", meta.name(), event.to_json())))?;
+    let mut opaque = Opaque(Connection(1));
+    emitter.emit_now("open", &mut opaque)?;
+    assert_eq!(opaque.0.0, 2);
+    emitter.emit_now("broken", &mut Broken)?;
+    let [open, broken] = &recorder.take()[..] else { panic!("two events") };
+    assert!(open.starts_with("open \"<") && open.ends_with("::Connection>\""), "{open}");
+    assert!(broken.contains("Broken cannot be serialised: no"), "{broken}");
+    Ok(())
+}

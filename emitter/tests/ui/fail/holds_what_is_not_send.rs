@@ -1,0 +1,18 @@
+//! What an async listener holds while it awaits can be sent.
+
+use std::rc::Rc;
+
+use emitree_emitter::{AnyEvent, Emitter};
+
+fn main() {
+    let app = Emitter::new();
+    app.on_async("*", |_: &mut dyn AnyEvent, _| {
+        Box::pin(async {
+            let local = Rc::new(1);
+            std::future::ready(()).await;
+            drop(local);
+            Ok(())
+        })
+    })
+    .unwrap();
+}

@@ -1,0 +1,10 @@
+//! E2: a name in a `const` is checked when it is compiled.
+
+use emitree_emitter::{EventName, Namespace};
+
+const NEW_TOKEN: EventName = EventName::new("new token");
+const CHAT: Namespace = Namespace::new("backend..chat");
+
+fn main() {
+    println!("{NEW_TOKEN:?} {CHAT:?}");
+}

@@ -1,0 +1,9 @@
+//! E2: a name is text, or checked.
+
+use emitree_emitter::Emitter;
+
+fn main() {
+    let app = Emitter::new();
+    app.emit_now(42, &mut ()).unwrap();
+    app.child(42).unwrap();
+}

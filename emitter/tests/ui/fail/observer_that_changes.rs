@@ -1,0 +1,8 @@
+//! An observer shares the event: it does not get it by `&mut`.
+
+use emitree_emitter::Emitter;
+
+fn main() {
+    let app = Emitter::new();
+    app.observe("count", |n: &mut u32, _| *n += 1).unwrap();
+}

@@ -1,0 +1,10 @@
+//! A payload is lent by `&mut`, to the emit and to its listeners, which also get the meta.
+
+use emitree_emitter::Emitter;
+
+fn main() {
+    let app = Emitter::new();
+    app.emit_now("count", 1_u32).unwrap();
+    app.on("count", |_: u32, _| ()).unwrap();
+    app.on("count", |n: &mut u32| *n += 1).unwrap();
+}
