@@ -4,11 +4,10 @@
 //! 2. The payload of the event at hand lives in the run's [`Guard`]; its parts move on from one to the next.
 //! 3. Work, middlewares and listeners are user code: their panics are caught, and are errors like others.
 
-use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use emitree_emitter::{EmitError, Facet, panic_message};
+use emitree_emitter::{EmitError, Facet};
 use futures_core::future::BoxFuture;
 use futures_util::FutureExt;
 use serde::Serialize;
@@ -16,8 +15,9 @@ use tracing::Instrument;
 
 use crate::current::CURRENT;
 use crate::lifecycle::{Data, Facets, Failure, Finish, Start, Success};
+use crate::middleware::Inherited;
 use crate::run::Plan;
-use crate::{Error, ErrorKind, Outcome, Result, RunContext, Runnable, Stage};
+use crate::{Error, Outcome, Result, RunContext, Runnable, Stage};
 
 /// Conducts a run to its result.
 pub(crate) fn conduct<R: Runnable>(mut plan: Plan<'_, R>) -> BoxFuture<'_, Result<R::Output>> {
@@ -31,7 +31,9 @@ pub(crate) fn conduct<R: Runnable>(mut plan: Plan<'_, R>) -> BoxFuture<'_, Resul
 }
 
 async fn run<R: Runnable>(plan: Plan<'_, R>, ctx: RunContext) -> Result<R::Output> {
-    bind_middlewares(&plan, &ctx)?;
+    if let Err(error) = bind_middlewares(&plan, &ctx) {
+        return give_up(&ctx, error).await;
+    }
     let mut guard = Guard { ctx, payload: Start { input: plan.input, output: None } };
     let result = match guard.emit(Stage::Start, Facets::<R::Input, R::Output>::START).await {
         Ok(()) => guard.work(plan.runnable).await,
@@ -44,15 +46,23 @@ async fn run<R: Runnable>(plan: Plan<'_, R>, ctx: RunContext) -> Result<R::Outpu
     }
 }
 
-fn bind_middlewares<R: Runnable>(plan: &Plan<'_, R>, ctx: &RunContext) -> Result<()> {
-    for middleware in plan.runnable.middlewares().iter().chain(&plan.middlewares) {
-        catch_unwind(AssertUnwindSafe(|| middleware.bind(ctx))).unwrap_or_else(|panic| Err(panicked(&*panic)))?;
-    }
-    Ok(())
+/// Ends a run that has not started: what was bound may have spawned tasks, or made runs.
+async fn give_up<O>(ctx: &RunContext, error: Error) -> Result<O> {
+    ctx.tasks().end().await;
+    ctx.span().record("outcome", Outcome::<()>::of_error(&error).status().as_str());
+    ctx.end();
+    Err(error)
 }
 
-fn panicked(panic: &(dyn Any + Send)) -> Error {
-    Error::of_kind(ErrorKind::Panicked, panic_message(panic))
+fn bind_middlewares<R: Runnable>(plan: &Plan<'_, R>, ctx: &RunContext) -> Result<()> {
+    // As the run found them: what is bound below adds to those of the runs in it.
+    let inherited = ctx.extension::<Inherited>();
+    let inherited = inherited.iter().flat_map(|inherited| &inherited.0);
+    for middleware in inherited.chain(plan.runnable.middlewares()).chain(&plan.middlewares) {
+        catch_unwind(AssertUnwindSafe(|| middleware.bind(ctx)))
+            .unwrap_or_else(|panic| Err(Error::of_panic(&*panic)))?;
+    }
+    Ok(())
 }
 
 /// A run that has started, with the payload of the event that it is at.
@@ -81,7 +91,7 @@ impl<I: Data, O: Data> Guard<Start<I, O>> {
             return Ok(output);
         }
         let work = AssertUnwindSafe(async { runnable.execute(&self.payload.input, &self.ctx).await });
-        work.catch_unwind().await.unwrap_or_else(|panic| Err(panicked(&*panic)))
+        work.catch_unwind().await.unwrap_or_else(|panic| Err(Error::of_panic(&*panic)))
     }
 
     /// A listener of `success` that fails makes the run fail, without an `error` after the `success` (R10).

@@ -142,10 +142,14 @@ impl RunContext {
 
     /// Sets a typed value, for the run and for runs started in it later.
     pub fn set_extension<T: Send + Sync + 'static>(&self, value: T) {
+        self.change_extensions(|extensions| extensions.insert(value));
+    }
+
+    pub(crate) fn change_extensions(&self, change: impl FnOnce(&mut Extensions)) {
         let replaced = {
             let mut extensions = self.0.extensions.lock();
             let before = extensions.clone();
-            extensions.insert(value);
+            change(&mut extensions);
             before
         };
         // May hold the last handle of a value, whose drop is user code.

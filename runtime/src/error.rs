@@ -1,10 +1,11 @@
 //! What a run can fail with (R10, M9).
 
+use std::any::Any;
 use std::error::Error as StdError;
 use std::fmt;
 use std::sync::Arc;
 
-use emitree_emitter::{BoxError, EmitError, EmitErrorKind};
+use emitree_emitter::{BoxError, EmitError, EmitErrorKind, panic_message};
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::{Map, Value};
 
@@ -109,6 +110,10 @@ impl Error {
         Self(Arc::new(Inner { message: Some(message.into()), ..Inner::of(kind) }))
     }
 
+    pub(crate) fn of_panic(panic: &(dyn Any + Send)) -> Self {
+        Self::of_kind(ErrorKind::Panicked, panic_message(panic))
+    }
+
     /// Makes one of a boxed error, which `?` cannot.
     ///
     /// What was an `Error` before it was boxed is that error again; so is what a listener returned, once the emit
@@ -127,7 +132,12 @@ impl Error {
     fn from_emit(error: EmitError) -> Self {
         match error.into_kind() {
             EmitErrorKind::Listener { path, at, source } if source.is::<Carrier>() => {
-                Self::from_boxed(source).context("listener", format!("{at}")).context("event", path)
+                let error = Self::from_boxed(source);
+                // Control flow says by itself who wanted it; of a failure one wants to know where it was.
+                if error.kind().is_control_flow() {
+                    return error;
+                }
+                error.first("listener", || format!("{at}")).first("event", || path)
             }
             kind => {
                 let of_emit = ErrorKind::of_emit(&kind);
@@ -155,6 +165,11 @@ impl Error {
         self.with(|inner| {
             inner.context.insert(key.into(), value.into());
         })
+    }
+
+    /// Adds it unless it is known: however many listeners pass an error on, it tells of the first.
+    fn first(self, key: &str, value: impl FnOnce() -> String) -> Self {
+        if self.0.context.contains_key(key) { self } else { self.context(key, value()) }
     }
 
     /// Says whether trying again may help. Control flow is never retryable.
@@ -201,7 +216,11 @@ impl Error {
     /// The first error of that type along the chain of causes.
     #[must_use]
     pub fn find<E: StdError + 'static>(&self) -> Option<&E> {
-        self.chain().find_map(|cause| cause.downcast_ref())
+        self.chain().find_map(|cause| match cause.downcast_ref::<Carrier>() {
+            // Speaks for its source, which is no cause of its own.
+            Some(carrier) => carrier.0.find(),
+            None => cause.downcast_ref(),
+        })
     }
 
     /// What caused it, nearest first.

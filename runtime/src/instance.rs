@@ -22,6 +22,10 @@ impl Instance {
 }
 
 /// What tells of which instance it is: a [`Runnable`], a [`RunContext`], an [`Instance`].
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not tell of which instance it is",
+    label = "expected a `Runnable`, a `RunContext` or an `Instance`"
+)]
 pub trait AsInstance {
     /// The emitter that is the instance's identity.
     fn instance_emitter(&self) -> &Emitter;

@@ -73,7 +73,7 @@ fn nanoseconds<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::O
     serializer.serialize_u64(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX))
 }
 
-/// Which of the four it is. As a matcher: that event, of any run.
+/// Which of the four it is. As a matcher: that event, of any run; `"start"` is what components emit under that name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "each is documented at the payload of the same name")]
 pub enum Stage {
@@ -308,20 +308,24 @@ impl<I: Data, O: Data> AnyFinish for Finish<I, O> {
 
 /// Makes a `T` of JSON, or says where it does not fit.
 pub(crate) fn fit<T: DeserializeOwned>(what: &str, value: Value) -> Result<T> {
-    let shown = shorten(&value.to_string());
+    let shown = elide(&value.to_string());
     serde_path_to_error::deserialize(value).map_err(|error| {
         let (at, fault) = (error.path().to_string(), error.into_inner());
         let place = if at == "." { String::new() } else { format!(" at `{at}`") };
-        let message = format!("{what} {shown} does not fit `{}`{place}: {fault}", std::any::type_name::<T>());
+        let fault = elide(&fault.to_string());
+        let message = format!("{what} `{shown}` does not fit `{}`{place}: {fault}", std::any::type_name::<T>());
         Error::of_kind(ErrorKind::Invalid, message)
     })
 }
 
-fn shorten(text: &str) -> String {
-    const MOST: usize = 200;
-    match text.char_indices().nth(MOST) {
-        None => format!("`{text}`"),
-        Some((end, _)) => format!("`{}…`", &text[..end]),
+/// Leaves out the middle of a long text; a fault quotes the value too, and says at its end what was expected.
+fn elide(text: &str) -> String {
+    const HEAD: usize = 160;
+    const TAIL: usize = 80;
+    let start = |i: usize| text.char_indices().nth(i).map_or(text.len(), |(at, _)| at);
+    match text.chars().count().checked_sub(HEAD + TAIL) {
+        None | Some(0) => text.to_owned(),
+        Some(left_out) => format!("{}…{}", &text[..start(HEAD)], &text[start(HEAD + left_out)..]),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Listening to the four lifecycle events of an instance's runs, typed (R3).
 
-use emitree_emitter::{EventMeta, ListenError, Outcome, Subscription};
+use emitree_emitter::{EventMeta, ListenError, ListenerResult, Options, Subscription, With};
 
 use crate::lifecycle::{Failure, Finish, Start, Success};
 use crate::{Runnable, Stage, lifecycle_of};
@@ -28,14 +28,14 @@ pub trait Lifecycle: Runnable {
     ///
     /// If the emitter declares events otherwise.
     #[track_caller]
-    fn on_start<Out: Outcome>(
+    fn on_start<Out: ListenerResult>(
         &self,
         f: impl Fn(&mut Start<Self::Input, Self::Output>, &EventMeta<'_>) -> Out + Send + Sync + 'static,
     ) -> Result<Subscription, ListenError>
     where
         Self: Sized,
     {
-        self.emitter().on(lifecycle_of(self).only([Stage::Start]), f)
+        runs_of(self).on(lifecycle_of(self).only([Stage::Start]), f)
     }
 
     /// Listens to `success`: may change the output.
@@ -44,14 +44,14 @@ pub trait Lifecycle: Runnable {
     ///
     /// If the emitter declares events otherwise.
     #[track_caller]
-    fn on_success<Out: Outcome>(
+    fn on_success<Out: ListenerResult>(
         &self,
         f: impl Fn(&mut Success<Self::Input, Self::Output>, &EventMeta<'_>) -> Out + Send + Sync + 'static,
     ) -> Result<Subscription, ListenError>
     where
         Self: Sized,
     {
-        self.emitter().on(lifecycle_of(self).only([Stage::Success]), f)
+        runs_of(self).on(lifecycle_of(self).only([Stage::Success]), f)
     }
 
     /// Listens to `error`.
@@ -60,14 +60,14 @@ pub trait Lifecycle: Runnable {
     ///
     /// If the emitter declares events otherwise.
     #[track_caller]
-    fn on_error<Out: Outcome>(
+    fn on_error<Out: ListenerResult>(
         &self,
         f: impl Fn(&Failure, &EventMeta<'_>) -> Out + Send + Sync + 'static,
     ) -> Result<Subscription, ListenError>
     where
         Self: Sized,
     {
-        self.emitter().on(lifecycle_of(self).only([Stage::Error]), move |failure: &mut Failure, meta| f(failure, meta))
+        runs_of(self).on(lifecycle_of(self).only([Stage::Error]), move |failure: &mut Failure, meta| f(failure, meta))
     }
 
     /// Listens to `finish`.
@@ -76,7 +76,7 @@ pub trait Lifecycle: Runnable {
     ///
     /// If the emitter declares events otherwise.
     #[track_caller]
-    fn on_finish<Out: Outcome>(
+    fn on_finish<Out: ListenerResult>(
         &self,
         f: impl Fn(&Finish<Self::Input, Self::Output>, &EventMeta<'_>) -> Out + Send + Sync + 'static,
     ) -> Result<Subscription, ListenError>
@@ -84,8 +84,13 @@ pub trait Lifecycle: Runnable {
         Self: Sized,
     {
         let matcher = lifecycle_of(self).only([Stage::Finish]);
-        self.emitter().on(matcher, move |finish: &mut Finish<Self::Input, Self::Output>, meta| f(finish, meta))
+        runs_of(self).on(matcher, move |finish: &mut Finish<Self::Input, Self::Output>, meta| f(finish, meta))
     }
 }
 
 impl<R: Runnable> Lifecycle for R {}
+
+/// The runs of an instance that was made inside a run are nested in that one.
+fn runs_of(instance: &impl Runnable) -> With<'_> {
+    instance.emitter().with(Options::new().nested(true))
+}

@@ -43,3 +43,37 @@ impl<M: Middleware + ?Sized> Middleware for Arc<M> {
         (**self).name()
     }
 }
+
+/// The middlewares that runs started in a run inherit, kept in its [`Extensions`](crate::Extensions) (M4).
+#[derive(Clone, Default)]
+pub(crate) struct Inherited(pub(crate) Vec<Arc<dyn Middleware>>);
+
+impl RunContext {
+    /// Binds a middleware to every run that is started in this one from now on, however deep, before the run's own.
+    ///
+    /// ```
+    /// use emitree_runtime::{RunContext, Stage};
+    ///
+    /// /// Looks at the input of every run below before anybody changes it.
+    /// fn audit(ctx: &RunContext) -> emitree_runtime::Result<()> {
+    ///     ctx.bind_nested(|nested: &RunContext| {
+    ///         let first = emitree_emitter::Options::new().priority(i32::MAX);
+    ///         nested.emitter().with(first).on(Stage::Start, |start: &mut dyn emitree_emitter::AnyEvent, _| {
+    ///             println!("{}", start.to_json());
+    ///         })?;
+    ///         Ok(())
+    ///     });
+    ///     Ok(())
+    /// }
+    /// # fn is_middleware(_: impl emitree_runtime::Middleware) {}
+    /// # is_middleware(audit);
+    /// ```
+    pub fn bind_nested(&self, middleware: impl Middleware) {
+        let middleware: Arc<dyn Middleware> = Arc::new(middleware);
+        self.change_extensions(|extensions| {
+            let mut inherited = extensions.get::<Inherited>().map(Arc::unwrap_or_clone).unwrap_or_default();
+            inherited.0.push(middleware);
+            extensions.insert(inherited);
+        });
+    }
+}

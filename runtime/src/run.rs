@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::{Context as TaskContext, Poll};
 
 use emitree_emitter::{
-    BoxError, Context, EventMeta, Hears, IntoMatcher, Options, Outcome as ListenerOutcome, Registration, RunLinks,
+    BoxError, Context, EventMeta, Hears, IntoMatcher, ListenerResult, Options, Registration, RunLinks,
 };
 use futures_core::future::BoxFuture;
 
@@ -128,6 +128,9 @@ impl<'a, R: Runnable> Run<'a, R> {
     }
 
     /// Listens to the run's events, and may change them; see [`Emitter::on`](emitree_emitter::Emitter::on).
+    ///
+    /// `"start"` is an event of that name that the work emits. The run's own is heard by
+    /// [`on_start`](Self::on_start), by [`Stage::Start`], or under its path: `backend.chat.run.start`.
     #[track_caller]
     pub fn on<T, Out>(
         self,
@@ -136,7 +139,7 @@ impl<'a, R: Runnable> Run<'a, R> {
     ) -> Self
     where
         T: Hears + ?Sized + 'static,
-        Out: ListenerOutcome,
+        Out: ListenerResult,
     {
         self.register(Options::new().on(matcher, f))
     }
@@ -164,7 +167,7 @@ impl<'a, R: Runnable> Run<'a, R> {
     ) -> Self
     where
         T: Hears + ?Sized + 'static,
-        Out: ListenerOutcome,
+        Out: ListenerResult,
     {
         self.register(Options::new().observe(matcher, f))
     }
@@ -185,7 +188,7 @@ impl<'a, R: Runnable> Run<'a, R> {
 
     /// Listens to the run's own `start`: may change the input, or answer by setting the output.
     #[track_caller]
-    pub fn on_start<Out: ListenerOutcome>(
+    pub fn on_start<Out: ListenerResult>(
         self,
         f: impl Fn(&mut Start<R::Input, R::Output>, &EventMeta<'_>) -> Out + Send + Sync + 'static,
     ) -> Self {
@@ -194,7 +197,7 @@ impl<'a, R: Runnable> Run<'a, R> {
 
     /// Listens to the run's own `success`: may change the output.
     #[track_caller]
-    pub fn on_success<Out: ListenerOutcome>(
+    pub fn on_success<Out: ListenerResult>(
         self,
         f: impl Fn(&mut Success<R::Input, R::Output>, &EventMeta<'_>) -> Out + Send + Sync + 'static,
     ) -> Self {
@@ -203,7 +206,7 @@ impl<'a, R: Runnable> Run<'a, R> {
 
     /// Listens to the run's own `error`.
     #[track_caller]
-    pub fn on_error<Out: ListenerOutcome>(
+    pub fn on_error<Out: ListenerResult>(
         self,
         f: impl Fn(&Failure, &EventMeta<'_>) -> Out + Send + Sync + 'static,
     ) -> Self {
@@ -212,7 +215,7 @@ impl<'a, R: Runnable> Run<'a, R> {
 
     /// Listens to the run's own `finish`.
     #[track_caller]
-    pub fn on_finish<Out: ListenerOutcome>(
+    pub fn on_finish<Out: ListenerResult>(
         self,
         f: impl Fn(&Finish<R::Input, R::Output>, &EventMeta<'_>) -> Out + Send + Sync + 'static,
     ) -> Self {

@@ -13,6 +13,7 @@ use crate::{Middleware, Result, RunContext, Runnable};
 /// A function that can be run. Made by [`runnable_fn`].
 pub struct RunnableFn<F, I, O> {
     f: F,
+    name: String,
     emitter: Emitter,
     middlewares: Vec<Arc<dyn Middleware>>,
     types: PhantomData<fn(I) -> O>,
@@ -40,12 +41,13 @@ where
     I: Data + Clone,
     O: Data,
 {
-    let emitter = Emitter::root().child_with(Creator::new("Run", name.into()));
-    RunnableFn { f, emitter, middlewares: Vec::new(), types: PhantomData }
+    let name = name.into();
+    let emitter = Emitter::root().child_with(Creator::new("Run", name.clone()));
+    RunnableFn { f, name, emitter, middlewares: Vec::new(), types: PhantomData }
 }
 
 impl<F, I, O> RunnableFn<F, I, O> {
-    /// Gives it another emitter: with a namespace, a kind, a context, below another parent.
+    /// Gives it another emitter: with a namespace, a kind, a context, below another parent. Its name stays.
     ///
     /// ```
     /// use emitree_emitter::{Creator, Emitter};
@@ -90,6 +92,10 @@ where
         (self.f)(input.clone(), ctx.clone()).await
     }
 
+    fn name(&self) -> &str {
+        &self.name
+    }
+
     fn middlewares(&self) -> &[Arc<dyn Middleware>] {
         &self.middlewares
     }
@@ -97,6 +103,6 @@ where
 
 impl<F, I, O> fmt::Debug for RunnableFn<F, I, O> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RunnableFn").field("emitter", &self.emitter).finish_non_exhaustive()
+        f.debug_struct("RunnableFn").field("name", &self.name).field("emitter", &self.emitter).finish_non_exhaustive()
     }
 }

@@ -1,9 +1,11 @@
 //! Tasks of a run: they know which run they belong to, and do not outlive it (R9, R13).
 
 use std::future::Future;
+use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::task::{Context as TaskContext, Poll};
 
+use futures_util::FutureExt;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
@@ -33,7 +35,11 @@ impl Tasks {
     fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         let mut state = self.0.lock();
         match &mut *state {
-            State::Some(tasks) => drop(tasks.spawn(task)),
+            State::Some(tasks) => {
+                // Those that are done go, lest a run that lives long collects them.
+                while tasks.try_join_next().is_some() {}
+                tasks.spawn(task);
+            }
             State::None => {
                 let mut tasks = JoinSet::new();
                 tasks.spawn(task);
@@ -62,7 +68,7 @@ impl RunContext {
     pub fn spawn<T: Send + 'static>(&self, future: impl Future<Output = T> + Send + 'static) -> Task<T> {
         let (sender, output) = oneshot::channel();
         let work = async move {
-            let output = future.await;
+            let output = AssertUnwindSafe(future).catch_unwind().await.map_err(|panic| Error::of_panic(&*panic));
             // Whoever dropped the handle does not want it.
             drop(sender.send(output));
         };
@@ -71,16 +77,16 @@ impl RunContext {
     }
 }
 
-/// A spawned task; awaiting it gives what the task gave. Dropping it lets the task go on until the run ends.
+/// A spawned task; awaiting it gives what the task gave, or an error if it panicked or its run has ended. Dropping it lets the task go on until the run ends.
 #[must_use = "the task's output is lost otherwise"]
 #[derive(Debug)]
-pub struct Task<T>(oneshot::Receiver<T>);
+pub struct Task<T>(oneshot::Receiver<Result<T>>);
 
 impl<T> Future for Task<T> {
     type Output = Result<T>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<Result<T>> {
-        let gone = |_| Error::of_kind(ErrorKind::Aborted, "the task panicked, or was aborted with its run");
-        Pin::new(&mut self.0).poll(cx).map(|output| output.map_err(gone))
+        let gone = |_| Err(Error::of_kind(ErrorKind::Aborted, "the task was aborted with its run"));
+        Pin::new(&mut self.0).poll(cx).map(|output| output.unwrap_or_else(gone))
     }
 }

@@ -1,0 +1,118 @@
+//! What runs leave behind, and what a run costs that nobody hears: counted by an allocator, on one thread.
+
+mod support;
+
+use allocation_counter::{AllocationInfo, measure};
+use emitree_emitter::Emitter;
+use emitree_runtime::{Error, Result, RunContext, Runnable};
+use support::Any;
+use tokio::runtime::{Builder, Runtime};
+
+/// Doubles, or fails at zero; allocates nothing itself.
+struct Double(Emitter);
+
+impl Runnable for Double {
+    type Input = u32;
+    type Output = u32;
+
+    fn emitter(&self) -> &Emitter {
+        &self.0
+    }
+
+    async fn execute(&self, n: &u32, _: &RunContext) -> Result<u32> {
+        n.checked_mul(2).filter(|double| *double > 0).ok_or_else(|| Error::new("nothing to double"))
+    }
+}
+
+impl Double {
+    fn new() -> Self {
+        Self(Emitter::new().child("double").expect("a valid name"))
+    }
+
+    /// As long as the name that a runnable has is that of its emitter's creator, its runs need none of their own.
+    fn named() -> Self {
+        let creator = emitree_emitter::Creator::new("Tool", "double");
+        Self(Emitter::new().child_builder("double").creator(creator).build().expect("a valid name"))
+    }
+}
+
+fn runtime() -> Runtime {
+    Builder::new_current_thread().build().expect("a runtime")
+}
+
+const RUNS: u32 = 100_000;
+
+/// What so many runs allocate, after one that warms up what is made once in a process.
+fn measure_runs(once: impl Fn(&Runtime, u32)) -> AllocationInfo {
+    let runtime = runtime();
+    once(&runtime, 1);
+    measure(|| (0..RUNS).for_each(|n| once(&runtime, n)))
+}
+
+#[test]
+fn runs_created_and_dropped_leave_nothing_behind() {
+    let double = Double::new();
+    let info = measure_runs(|_, n| drop(double.run(n).on("*.*", |_: &mut Any, _| ()).extension(n)));
+    assert_eq!(info.bytes_current, 0, "{info:?}");
+}
+
+#[test]
+fn runs_finished_leave_nothing_behind() {
+    let double = Double::new();
+    let info = measure_runs(|runtime, n| drop(runtime.block_on(double.run(n))));
+    assert_eq!(info.bytes_current, 0, "{info:?}");
+}
+
+#[test]
+fn runs_that_were_heard_had_listeners_context_and_middlewares_leave_nothing_behind() {
+    let double = Double::new();
+    double.0.observe("*.*", |_: &Any, _| ()).expect("a valid matcher");
+    let bind = |ctx: &RunContext| {
+        ctx.set("key", "value")?;
+        ctx.set_extension(7_u64);
+        Ok(())
+    };
+    let info = measure_runs(|runtime, n| {
+        let run = double.run(n).middleware(bind).on("*.*", |_: &mut Any, _| ()).on_start(|start, _| start.input += 1);
+        drop(runtime.block_on(run));
+    });
+    assert_eq!(info.bytes_current, 0, "{info:?}");
+}
+
+#[test]
+fn a_run_that_spawns_task_after_task_does_not_collect_them() {
+    let (runtime, tree) = (runtime(), Emitter::new());
+    let spawn = support::below(&tree, "spawn", |n: u32, ctx: RunContext| async move {
+        for _ in 0..n {
+            ctx.spawn(async {}).await?;
+        }
+        Ok(())
+    });
+    let most_of = |n| measure(|| runtime.block_on(spawn.run(n)).expect("no task panics")).bytes_max;
+    most_of(10);
+    let (few, many) = (most_of(10), most_of(1_000));
+    assert!(many < few * 2, "{few} bytes at most with 10 tasks, {many} with 1,000");
+}
+
+/// Its future, its context, its emitter, and what that takes to come down. No name, path, id, time or payload.
+const OF_A_RUN: u64 = 4;
+
+/// Where a runnable is not called as its emitter's creator is: a creator, its kind and its name.
+const OF_ITS_CREATOR: u64 = 3;
+
+#[test]
+fn a_run_that_nobody_hears_allocates_four_times_at_most() {
+    let (runtime, double, unnamed) = (runtime(), Double::named(), Double::new());
+    let allocations = |double: &Double| measure(|| drop(runtime.block_on(double.run(2)))).count_total;
+    // What is made once in a process.
+    allocations(&double);
+    let (named, unnamed) = (allocations(&double), allocations(&unnamed));
+    assert!(named <= OF_A_RUN, "{named} allocations");
+    assert!(unnamed <= OF_A_RUN + OF_ITS_CREATOR, "{unnamed} allocations where a creator is made too");
+}
+
+#[test]
+fn a_run_that_is_built_and_not_awaited_allocates_nothing() {
+    let double = Double::new();
+    assert_eq!(measure(|| drop(double.run(2))).count_total, 0);
+}

@@ -1,0 +1,227 @@
+//! R12: each run is a `tracing` span.
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex};
+
+use emitree_emitter::Emitter;
+use emitree_runtime::{Error, RunContext, Runnable};
+use support::{Any, TestResult, below, silence_planned_panics};
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::subscriber::DefaultGuard;
+use tracing::{Instrument, Subscriber};
+use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
+use tracing_subscriber::registry::LookupSpan;
+
+/// A span, as it was when it was asked for.
+#[derive(Clone, Debug, Default)]
+struct Span {
+    name: &'static str,
+    parent: Option<u64>,
+    fields: BTreeMap<&'static str, String>,
+}
+
+impl Visit for Span {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.fields.insert(field.name(), format!("{value:?}").trim_matches('"').to_owned());
+    }
+}
+
+/// Collects spans, in the order in which they were made.
+#[derive(Clone, Default)]
+struct Spans(Arc<Mutex<Vec<(u64, Span)>>>);
+
+impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Spans {
+    fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, ctx: Context<'_, S>) {
+        let parent = ctx.span(id).and_then(|span| span.parent().map(|parent| parent.id().into_u64()));
+        let mut span = Span { name: attributes.metadata().name(), parent, ..Span::default() };
+        attributes.record(&mut span);
+        self.0.lock().expect("nobody panics here").push((id.into_u64(), span));
+    }
+
+    fn on_record(&self, id: &Id, values: &Record<'_>, _: Context<'_, S>) {
+        let mut spans = self.0.lock().expect("nobody panics here");
+        let span = spans.iter_mut().rev().find(|(known, _)| *known == id.into_u64());
+        values.record(&mut span.expect("a span of ours").1);
+    }
+
+    fn on_event(&self, event: &tracing::Event<'_>, ctx: Context<'_, S>) {
+        let parent = ctx.event_span(event).map(|span| span.id().into_u64());
+        let span = Span { name: "event", parent, ..Span::default() };
+        self.0.lock().expect("nobody panics here").push((0, span));
+    }
+}
+
+impl Spans {
+    /// Collects what this thread traces until the guard is dropped.
+    fn collect() -> (Self, DefaultGuard) {
+        let spans = Self::default();
+        let guard = tracing::subscriber::set_default(tracing_subscriber::registry().with(spans.clone()));
+        (spans, guard)
+    }
+
+    fn all(&self) -> Vec<Span> {
+        self.0.lock().expect("nobody panics here").iter().map(|(_, span)| span.clone()).collect()
+    }
+
+    /// One line a span: `what in what: outcome`, where a run is called by its path.
+    fn lines(&self) -> Vec<String> {
+        let spans = self.0.lock().expect("nobody panics here");
+        let called = |span: &Span| span.fields.get("path").map_or(span.name, |path| path).to_owned();
+        let line = |(at, (_, span)): (usize, &(u64, Span))| {
+            let known = |id| spans[..at].iter().rev().find(|(known, _)| *known == id);
+            let parent = span.parent.and_then(known).map_or("nothing".into(), |(_, parent)| called(parent));
+            let outcome = span.fields.get("outcome").map_or("-", |outcome| outcome);
+            format!("{} in {parent}: {outcome}", called(span))
+        };
+        spans.iter().enumerate().map(line).collect()
+    }
+}
+
+// R12
+#[tokio::test]
+async fn a_run_is_a_span_with_run_id_parent_run_id_path_and_outcome() -> TestResult {
+    let (spans, _guard) = Spans::collect();
+    let tree = Emitter::new();
+    let inner = Arc::new(below(&tree, "desk.inner", |(), ctx: RunContext| async move { Ok(ctx.run_id().to_string()) }));
+    let outer = below(&tree, "outer", move |(), ctx: RunContext| {
+        let inner = Arc::clone(&inner);
+        async move { Ok((ctx.run_id().to_string(), inner.run(()).await?)) }
+    });
+    let (outer_id, inner_id) = outer.run(()).await?;
+
+    let spans = spans.all();
+    assert_eq!(spans.iter().map(|span| span.name).collect::<Vec<_>>(), ["run", "run"]);
+    let fields = |fields: &[(&'static str, &str)]| {
+        fields.iter().map(|&(name, value)| (name, value.to_owned())).collect::<BTreeMap<_, _>>()
+    };
+    let expected = [("path", "outer"), ("run_id", &outer_id), ("parent_run_id", ""), ("outcome", "success")];
+    assert_eq!(spans[0].fields, fields(&expected));
+    let expected =
+        [("path", "desk.inner"), ("run_id", &inner_id), ("parent_run_id", &outer_id), ("outcome", "success")];
+    assert_eq!(spans[1].fields, fields(&expected));
+    Ok(())
+}
+
+// R12
+#[tokio::test]
+async fn the_outcome_of_a_span_is_that_of_its_run() {
+    silence_planned_panics();
+    let (spans, _guard) = Spans::collect();
+    let run = below(&Emitter::new(), "run", |how: String, _: RunContext| async move {
+        match &*how {
+            "success" => Ok(()),
+            "failed" => Err(Error::new("broken")),
+            "denied" => Err(Error::denied("desk", "closed")),
+            "halted" => Err(Error::halted("desk", "enough")),
+            _ => panic!("a planned panic"),
+        }
+    });
+    for how in ["success", "failed", "denied", "halted", "panicked"] {
+        drop(run.run(how.into()).await);
+    }
+    drop(run.run("success".into()).on_start(|_, _| Err("too early".into())).await);
+    drop(run.run("success".into()).on_success(|_, _| Err("too late".into())).await);
+    drop(run.run("failed".into()).on_start(|start, _| start.output = Some(())).await);
+    drop(run.run("success".into()).middleware(|_: &RunContext| Err(Error::denied("desk", "closed"))).await);
+    let outcomes = ["success", "failed", "denied", "halted", "panicked", "failed", "failed", "success", "denied"];
+    assert_eq!(spans.lines(), outcomes.map(|outcome| format!("run in nothing: {outcome}")));
+}
+
+// R12
+#[tokio::test]
+async fn spans_and_events_inside_the_work_are_children_of_the_runs_span() -> TestResult {
+    let (spans, _guard) = Spans::collect();
+    let run = below(&Emitter::new(), "work", |(), _: RunContext| async {
+        tracing::info_span!("before").in_scope(|| ());
+        tokio::task::yield_now().await;
+        tracing::info_span!("after").in_scope(|| tracing::info!("deep"));
+        tracing::info!("shallow");
+        Ok(())
+    });
+    let bind = |_: &RunContext| {
+        tracing::info_span!("bind").in_scope(|| ());
+        Ok(())
+    };
+    run.run(()).middleware(bind).await?;
+    tracing::info_span!("outside").in_scope(|| ());
+    assert_eq!(
+        spans.lines(),
+        [
+            "work in nothing: success",
+            "bind in work: -",
+            "before in work: -",
+            "after in work: -",
+            "event in after: -",
+            "event in work: -",
+            "outside in nothing: -",
+        ]
+    );
+    Ok(())
+}
+
+// R12
+#[tokio::test]
+async fn spans_inside_listeners_of_a_run_are_children_of_its_span() -> TestResult {
+    let (spans, _guard) = Spans::collect();
+    let tree = Emitter::new();
+    tree.on("*.*", |_: &mut Any, _| tracing::info_span!("listener").in_scope(|| ()))?;
+    below(&tree, "work", |(), _: RunContext| async { Ok(()) }).run(()).await?;
+    assert_eq!(
+        spans.lines(),
+        ["work in nothing: success", "listener in work: -", "listener in work: -", "listener in work: -"]
+    );
+    Ok(())
+}
+
+// R12
+#[tokio::test]
+async fn the_spans_of_nested_runs_nest_also_from_a_spawned_task() -> TestResult {
+    let (spans, _guard) = Spans::collect();
+    let tree = Emitter::new();
+    let step = |_: &RunContext| {
+        tracing::info_span!("step").in_scope(|| ());
+        Ok(())
+    };
+    let child: &'static _ = Box::leak(Box::new(below(&tree, "child", |(), _: RunContext| async { Ok(()) })));
+    let parent = below(&tree, "parent", move |(), ctx: RunContext| async move {
+        child.run(()).await?;
+        ctx.spawn(async move {
+            tracing::info_span!("task").in_scope(|| ());
+            child.run(()).middleware(step).await
+        })
+        .await??;
+        tokio::spawn(child.run(()).middleware(step)).await??;
+        let around = tracing::info_span!("around");
+        child.run(()).instrument(around).await
+    });
+    parent.run(()).await?;
+    assert_eq!(
+        spans.lines(),
+        [
+            "parent in nothing: success",
+            "child in parent: success",
+            "task in parent: -",
+            "child in parent: success",
+            "step in child: -",
+            "child in parent: success",
+            "step in child: -",
+            "around in parent: -",
+            "child in around: success",
+        ]
+    );
+    Ok(())
+}
+
+// R12
+#[tokio::test]
+async fn a_run_inside_a_users_span_is_its_child() -> TestResult {
+    let (spans, _guard) = Spans::collect();
+    let run = below(&Emitter::new(), "run", |(), _: RunContext| async { Ok(()) });
+    run.run(()).instrument(tracing::info_span!("request")).await?;
+    assert_eq!(spans.lines(), ["request in nothing: -", "run in request: success"]);
+    Ok(())
+}

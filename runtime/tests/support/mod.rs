@@ -1,0 +1,144 @@
+//! What the integration tests share: one recorder, listeners that misbehave, and an isolated tree.
+#![allow(dead_code, reason = "each test file uses its own part of this")]
+
+use std::future::Future;
+use std::sync::{Arc, Mutex, Once};
+
+use emitree_emitter::{AnyEvent, BoxError, Emitter, EventMeta, IntoMatcher, Options, Registration};
+use emitree_runtime::{Data, Result, RunContext, Runnable, RunnableFn, runnable_fn};
+
+pub(crate) type Any = dyn AnyEvent + 'static;
+pub(crate) type TestResult = std::result::Result<(), BoxError>;
+
+/// Records what happened, in order: paths of events, with the label of who heard them, and notes.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Recorder(Arc<Mutex<Vec<String>>>);
+
+impl Recorder {
+    pub(crate) fn new() -> Self {
+        Self::default()
+    }
+
+    pub(crate) fn note(&self, line: impl Into<String>) {
+        self.0.lock().expect("nobody panics here").push(line.into());
+    }
+
+    /// A listener for `observe` that notes paths.
+    pub(crate) fn paths(&self) -> impl Fn(&Any, &EventMeta<'_>) + Send + Sync + 'static {
+        let recorder = self.clone();
+        move |_, meta| recorder.note(meta.path())
+    }
+
+    /// A listener for `observe` that notes `label path`.
+    pub(crate) fn sees(&self, label: &str) -> impl Fn(&Any, &EventMeta<'_>) + Send + Sync + 'static {
+        let (recorder, label) = (self.clone(), label.to_owned());
+        move |_, meta| recorder.note(format!("{label} {}", meta.path()))
+    }
+
+    /// Notes the path of every event that reaches an emitter.
+    pub(crate) fn watch(&self, emitter: &Emitter) {
+        emitter.observe("*.*", self.paths()).expect("a valid matcher");
+    }
+
+    /// The same, with a label.
+    pub(crate) fn watch_as(&self, label: &str, emitter: &Emitter) {
+        emitter.observe("*.*", self.sees(label)).expect("a valid matcher");
+    }
+
+    /// Takes what was recorded.
+    pub(crate) fn take(&self) -> Vec<String> {
+        std::mem::take(&mut self.0.lock().expect("nobody panics here"))
+    }
+
+    /// Compares the whole sequence recorded since the last look, and prints both.
+    #[track_caller]
+    pub(crate) fn expect<'a>(&self, expected: impl IntoIterator<Item = &'a str>) {
+        let expected: Vec<_> = expected.into_iter().collect();
+        let actual = self.take();
+        assert!(actual == expected, "expected:\n  {}\nrecorded:\n  {}", expected.join("\n  "), actual.join("\n  "));
+    }
+}
+
+/// A runnable below an emitter, in a namespace of its own.
+pub(crate) fn below<F, Fut, I, O>(parent: &Emitter, namespace: &str, f: F) -> RunnableFn<F, I, O>
+where
+    F: Fn(I, RunContext) -> Fut + Send + Sync,
+    Fut: Future<Output = Result<O>> + Send,
+    I: Data + Clone,
+    O: Data,
+{
+    runnable_fn(namespace.to_owned(), f).emitter(parent.child(namespace).expect("a valid name"))
+}
+
+/// The emitter of an instance; `RunnableFn` has a method of that name of its own.
+pub(crate) fn emitter_of(runnable: &impl Runnable) -> &Emitter {
+    Runnable::emitter(runnable)
+}
+
+/// The id of the run that one is in.
+pub(crate) fn current_id() -> Option<String> {
+    RunContext::current().map(|run| run.run_id().to_string())
+}
+
+/// How a listener behaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Manner {
+    Fine,
+    Fails,
+    Panics,
+}
+
+impl Manner {
+    pub(crate) fn act(self) -> TestResult {
+        match self {
+            Self::Fine => Ok(()),
+            Self::Fails => Err("a planned failure".into()),
+            Self::Panics => panic!("a planned panic"),
+        }
+    }
+}
+
+/// By which verb a listener is registered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verb {
+    On,
+    OnAsync,
+    Observe,
+    ObserveAsync,
+}
+
+impl Verb {
+    /// Whether a failure of such a listener fails the emit.
+    pub(crate) const fn may_fail(self) -> bool {
+        matches!(self, Self::On | Self::OnAsync)
+    }
+
+    /// A listener that behaves like that; an async one lets others run first.
+    pub(crate) fn registration(self, options: Options, matcher: impl IntoMatcher, manner: Manner) -> Registration {
+        match self {
+            Self::On => options.on(matcher, move |_: &mut Any, _| manner.act()),
+            Self::OnAsync => options.on_async(matcher, move |_: &mut Any, _| Box::pin(slowly(manner))),
+            Self::Observe => options.observe(matcher, move |_: &Any, _| manner.act()),
+            Self::ObserveAsync => options.observe_async(matcher, move |_: &Any, _| Box::pin(slowly(manner))),
+        }
+    }
+}
+
+async fn slowly(manner: Manner) -> TestResult {
+    tokio::task::yield_now().await;
+    manner.act()
+}
+
+/// Keeps the planned panics of a test out of its output; others are printed as ever.
+pub(crate) fn silence_planned_panics() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let print = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            let planned = panic.payload_as_str().is_some_and(|text| text.contains("planned"));
+            if !planned {
+                print(panic);
+            }
+        }));
+    });
+}

@@ -1,0 +1,9 @@
+//! What must compile, in the forms that users will try first, and what must not, with what the compiler says then.
+
+/// R1, R3, R5, R10.
+#[test]
+fn misuse_does_not_compile_and_the_first_forms_one_tries_do() {
+    let cases = trybuild::TestCases::new();
+    cases.pass("tests/ui/pass/*.rs");
+    cases.compile_fail("tests/ui/fail/*.rs");
+}

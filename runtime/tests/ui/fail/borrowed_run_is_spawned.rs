@@ -1,0 +1,11 @@
+//! A run borrows its instance, so it cannot be spawned unless that lives for good (R1).
+use emitree_runtime::{RunContext, Runnable, runnable_fn};
+
+async fn spawn() {
+    let double = runnable_fn("double", async |n: u32, _: RunContext| Ok(n * 2));
+    drop(tokio::spawn(double.run(1)).await);
+}
+
+fn main() {
+    drop(spawn());
+}

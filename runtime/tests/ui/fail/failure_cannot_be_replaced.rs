@@ -1,0 +1,8 @@
+//! `error` is read-only: there is nothing to put in its place (R3).
+use emitree_emitter::Emitter;
+use emitree_runtime::{Error, Failure, Stage};
+
+fn main() {
+    let tree = Emitter::new();
+    tree.on(Stage::Error, |failure: &mut Failure, _| *failure = Failure { error: Error::new("another") }).unwrap();
+}
