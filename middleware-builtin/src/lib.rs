@@ -1,1 +1,54 @@
-//! Being written.
+//! Middleware that people would otherwise write themselves: one module and one feature each.
+//!
+//! ```
+//! # #[cfg(not(feature = "trajectory"))]
+//! # fn main() {}
+//! # #[cfg(feature = "trajectory")]
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> emitree_runtime::Result<()> {
+//! use emitree_middleware::Trajectory;
+//! use emitree_runtime::{RunContext, Runnable, runnable_fn};
+//!
+//! let double = runnable_fn("double", |n: u32, _: RunContext| async move { Ok(n * 2) });
+//! double.run(21).middleware(Trajectory::stdout()).await?;
+//! // Run[double][start]: {"input":21}
+//! // Run[double][success]: {"input":21,"output":42}
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! | feature | middleware | what it does |
+//! |---|---|---|
+//! | `trajectory` (default) | [`Trajectory`] | prints a run and everything below it, live or from a recording |
+//!
+//! What is here uses nothing of `emitree-runtime` that is not public: it can be copied, changed, and used instead.
+#![cfg_attr(
+    not(test),
+    warn(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::panic,
+        clippy::print_stdout,
+        clippy::print_stderr,
+        clippy::missing_errors_doc,
+        clippy::missing_panics_doc
+    )
+)]
+#![cfg_attr(
+    not(feature = "trajectory"),
+    allow(rustdoc::broken_intra_doc_links, reason = "this page names what all features have")
+)]
+
+#[cfg(feature = "trajectory")]
+pub mod trajectory;
+
+#[cfg(feature = "trajectory")]
+pub use trajectory::Trajectory;
+
+/// They go where runs go.
+#[cfg(feature = "trajectory")]
+const _: () = {
+    const fn is_shared<T: Send + Sync>() {}
+    is_shared::<Trajectory>();
+    is_shared::<trajectory::Replay>();
+};

@@ -1,0 +1,175 @@
+//! A trajectory at work: bound to one run, it hears that run's events and those of the runs below.
+
+use std::cell::Cell;
+use std::sync::Arc;
+
+use emitree_emitter::{AnyEvent, BoxError, EventMeta, Matcher, OnError, Options, Trace, matcher_fn};
+use emitree_runtime::{Middleware, Result, RunContext, Stage};
+use parking_lot::Mutex;
+
+use super::level::{Place, Places};
+use super::settings::{Scratch, Settings};
+use super::speaker::{Speaker, TrajectoryEvent};
+use super::{Line, Origin, Shared};
+
+/// What belongs to one bound run; it goes with that run's listeners.
+pub(super) struct Bound {
+    shared: Arc<Shared>,
+    trace: Trace,
+    /// Above the bound run.
+    depth: usize,
+    places: Mutex<Places>,
+    speaker: Speaker,
+}
+
+impl Bound {
+    pub(super) fn new(shared: &Arc<Shared>, ctx: &RunContext) -> Arc<Self> {
+        let trace = ctx.trace();
+        Arc::new(Self {
+            shared: Arc::clone(shared),
+            trace,
+            depth: ctx.depth(),
+            places: Mutex::default(),
+            speaker: Speaker::new(Arc::clone(shared), trace),
+        })
+    }
+
+    fn settings(&self) -> &Settings {
+        &self.shared.settings
+    }
+
+    /// Observes the bound run, and from there what is below it.
+    pub(super) fn observe(self: Arc<Self>, ctx: &RunContext) -> Result<()> {
+        let emitter = ctx.emitter().with(Options::new().nested(self.settings().is_nested));
+        let bound = Arc::clone(&self);
+        emitter.observe(Matcher::every(), move |event: &dyn AnyEvent, meta| bound.hear(event, meta))?;
+        let bound = Arc::clone(&self);
+        emitter
+            .observe_async(matcher_fn(move |meta| bound.speaker.has_left(meta)), move |_: &dyn AnyEvent, meta| {
+                wait(&self, meta)
+            })?;
+        Ok(())
+    }
+
+    /// Listens in order, on the bound run's emitter and on that of every run below it.
+    pub(super) fn listen(self: Arc<Self>, ctx: &RunContext, priority: i32) -> Result<()> {
+        Arc::clone(&self).listen_to(ctx, priority)?;
+        if self.settings().is_nested {
+            ctx.bind_nested(Below { bound: self, priority });
+        }
+        Ok(())
+    }
+
+    fn listen_to(self: Arc<Self>, ctx: &RunContext, priority: i32) -> Result<()> {
+        // What only shows must not fail what it shows.
+        let options = Options::new().nested(false).priority(priority).on_error(OnError::Isolate);
+        let emitter = ctx.emitter().with(options);
+        let bound = Arc::clone(&self);
+        emitter.on(Matcher::every(), move |event: &mut dyn AnyEvent, meta| bound.hear(event, meta))?;
+        let bound = Arc::clone(&self);
+        emitter.on_async(matcher_fn(move |meta| bound.speaker.has_left(meta)), move |_: &mut dyn AnyEvent, meta| {
+            wait(&self, meta)
+        })?;
+        Ok(())
+    }
+
+    fn hear(&self, event: &dyn AnyEvent, meta: &EventMeta<'_>) {
+        let stage = Stage::of(meta);
+        if stage.is_none() && !self.settings().shows_event(meta) {
+            return;
+        }
+        let origin = Origin::live(meta);
+        let place = self.place(stage, &origin);
+        if !place.is_shown {
+            return;
+        }
+        let own = stage.filter(|_| self.speaker.is_heard());
+        if own.is_some() || (stage != Some(Stage::Finish) && self.shared.output.is_some()) {
+            self.show(place, stage, own, event, meta);
+        }
+    }
+
+    /// Where the event's run stands. What users say is asked with no lock held.
+    fn place(&self, stage: Option<Stage>, origin: &Origin<'_>) -> Place {
+        let Some(trace) = origin.trace() else { return self.enter(None, origin) };
+        let known = match stage {
+            Some(Stage::Start) => None,
+            Some(Stage::Finish) => self.places.lock().leave(trace.run_id),
+            _ => self.places.lock().find(trace.run_id),
+        };
+        let place = known.unwrap_or_else(|| self.enter(Some(trace), origin));
+        if stage == Some(Stage::Start) {
+            self.places.lock().enter(trace.run_id, place);
+        }
+        place
+    }
+
+    /// The place of a run that was not known. Below the bound run, if nothing else is known of it.
+    fn enter(&self, trace: Option<Trace>, origin: &Origin<'_>) -> Place {
+        let is_shown = self.settings().shows(origin);
+        if trace.is_some_and(|trace| trace.run_id == self.trace.run_id) {
+            return Place::outermost(self.depth, is_shown);
+        }
+        let above = trace.and_then(|trace| self.places.lock().above(&trace));
+        above.unwrap_or(Place::outermost(self.depth, true)).below(is_shown)
+    }
+
+    fn show(&self, place: Place, stage: Option<Stage>, own: Option<Stage>, event: &dyn AnyEvent, meta: &EventMeta<'_>) {
+        let (origin, level) = (Origin::live(meta), place.level());
+        let duration = self.settings().times(stage).then(|| RunContext::current().map(|run| run.elapsed())).flatten();
+        let line = Line { origin, stage, level, is_outermost: place.is_outermost, duration, prefix: "", payload: "" };
+        with_scratch(|json, scratch| {
+            event.write_json(json);
+            // JSON is UTF-8.
+            self.settings().render(line, std::str::from_utf8(json).unwrap_or_default(), scratch);
+            match own {
+                None => self.shared.output.write_or_count(&mut scratch.message),
+                Some(stage) => {
+                    let message = scratch.message.clone();
+                    self.speaker.tell(stage, TrajectoryEvent { message, level, origin: meta.to_record(event) });
+                }
+            }
+        });
+    }
+}
+
+fn wait<'a>(
+    bound: &Bound,
+    meta: &EventMeta<'_>,
+) -> std::pin::Pin<Box<dyn Future<Output = std::result::Result<(), BoxError>> + Send + 'a>> {
+    let rest = bound.speaker.finish(meta);
+    Box::pin(async move {
+        rest.await;
+        Ok(())
+    })
+}
+
+/// Binds what is bound to a run to the runs below it.
+struct Below {
+    bound: Arc<Bound>,
+    priority: i32,
+}
+
+impl Middleware for Below {
+    fn bind(&self, ctx: &RunContext) -> Result<()> {
+        Arc::clone(&self.bound).listen_to(ctx, self.priority)
+    }
+
+    fn name(&self) -> &str {
+        "trajectory"
+    }
+}
+
+/// Lends the thread's buffers. Formatters and listeners are user code, and may lead here again: they find others.
+fn with_scratch(f: impl FnOnce(&mut Vec<u8>, &mut Scratch)) {
+    thread_local! {
+        static BUFFERS: Cell<Option<Box<(Vec<u8>, Scratch)>>> = const { Cell::new(None) };
+    }
+    let mut buffers = BUFFERS.try_with(Cell::take).ok().flatten().unwrap_or_default();
+    let (json, scratch) = &mut *buffers;
+    f(json, scratch);
+    json.clear();
+    json.shrink_to(Scratch::KEPT);
+    // A thread that ends keeps none.
+    BUFFERS.try_with(|kept| kept.set(Some(buffers))).unwrap_or_default();
+}

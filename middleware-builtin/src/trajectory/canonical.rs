@@ -1,0 +1,300 @@
+//! JSON text in one form: keys sorted, no space, `null` members left out if wanted.
+//!
+//! A payload is printed live and from a recording. Both have it as text, and from text to text it is brought into one
+//! form, without a value in between that would read and write each number anew.
+
+use std::ops::Range;
+
+use memchr::memchr2;
+
+/// Deeper than this, text is copied as it is.
+const DEEPEST: usize = 128;
+
+/// Brings JSON text into its canonical form; keeps its buffers from one text to the next.
+#[derive(Debug, Default)]
+pub(super) struct Canon {
+    /// The members of the objects that are open, innermost last.
+    members: Vec<Member>,
+    /// The members of one object before they are put in order.
+    unsorted: String,
+}
+
+/// A member of an object: where its key is in the text, and where all of it is in what was written.
+#[derive(Debug)]
+struct Member {
+    key: Range<usize>,
+    written: Range<usize>,
+}
+
+impl Canon {
+    /// Appends a text in its canonical form. Keys are sorted by their bytes as they are written.
+    pub(super) fn push(&mut self, out: &mut String, text: &str, leave_out_nulls: bool) {
+        self.members.clear();
+        Pass { canon: self, text, at: 0, out, depth: 0, leave_out_nulls }.value();
+    }
+}
+
+struct Pass<'t, 'o> {
+    canon: &'o mut Canon,
+    text: &'t str,
+    at: usize,
+    out: &'o mut String,
+    depth: usize,
+    leave_out_nulls: bool,
+}
+
+impl Pass<'_, '_> {
+    fn value(&mut self) {
+        match self.peek() {
+            Some(b'{') if self.depth < DEEPEST => self.object(),
+            Some(b'[') if self.depth < DEEPEST => self.array(),
+            _ => self.copy(),
+        }
+    }
+
+    /// Copies a value as it is.
+    fn copy(&mut self) {
+        let value = self.at..self.at + value_len(self.text, self.at);
+        self.at = value.end;
+        self.out.push_str(self.text.get(value).unwrap_or_default());
+    }
+
+    fn object(&mut self) {
+        self.open('{');
+        let (body, outer) = (self.out.len(), self.canon.members.len());
+        let mut is_sorted = true;
+        while self.peek_member() == Some(b'"') {
+            is_sorted &= self.member(body, outer);
+        }
+        if !is_sorted {
+            self.sort(body, outer);
+        }
+        self.canon.members.truncate(outer);
+        self.close('}');
+    }
+
+    /// Writes a member, unless it is left out; tells whether it is in order.
+    fn member(&mut self, body: usize, outer: usize) -> bool {
+        let quoted = self.at..self.at + value_len(self.text, self.at);
+        self.at = quoted.end;
+        self.peek();
+        self.at += 1;
+        if self.peek() == Some(b'n') && self.leave_out_nulls {
+            self.at += value_len(self.text, self.at);
+            return true;
+        }
+        self.comma(body);
+        let start = self.out.len();
+        self.out.push_str(self.text.get(quoted.clone()).unwrap_or_default());
+        self.out.push(':');
+        self.value();
+        let key = quoted.start + 1..quoted.end - 1;
+        let last = self.canon.members[outer..].last().map(|last| last.key.clone());
+        let is_later = last.is_none_or(|last| self.text.get(last) <= self.text.get(key.clone()));
+        self.canon.members.push(Member { key, written: start..self.out.len() });
+        is_later
+    }
+
+    /// Brings the members that were written from `body` on into order.
+    fn sort(&mut self, body: usize, outer: usize) {
+        let Canon { members, unsorted } = &mut *self.canon;
+        members[outer..].sort_by_key(|member| self.text.get(member.key.clone()));
+        unsorted.clear();
+        unsorted.push_str(&self.out[body..]);
+        self.out.truncate(body);
+        for member in &members[outer..] {
+            if self.out.len() > body {
+                self.out.push(',');
+            }
+            self.out.push_str(&unsorted[member.written.start - body..member.written.end - body]);
+        }
+    }
+
+    fn array(&mut self) {
+        self.open('[');
+        let body = self.out.len();
+        while !matches!(self.peek_member(), None | Some(b']')) {
+            self.comma(body);
+            self.value();
+        }
+        self.close(']');
+    }
+
+    fn open(&mut self, bracket: char) {
+        self.depth += 1;
+        self.at += 1;
+        self.out.push(bracket);
+    }
+
+    fn close(&mut self, bracket: char) {
+        self.depth -= 1;
+        self.at += 1;
+        self.out.push(bracket);
+    }
+
+    fn comma(&mut self, body: usize) {
+        if self.out.len() > body {
+            self.out.push(',');
+        }
+    }
+
+    /// The next byte that is not space.
+    fn peek(&mut self) -> Option<u8> {
+        self.skip(|byte| byte.is_ascii_whitespace())
+    }
+
+    /// The same, past commas.
+    fn peek_member(&mut self) -> Option<u8> {
+        self.skip(|byte| byte.is_ascii_whitespace() || byte == b',')
+    }
+
+    fn skip(&mut self, skipped: impl Fn(u8) -> bool) -> Option<u8> {
+        loop {
+            let byte = *self.text.as_bytes().get(self.at)?;
+            if !skipped(byte) {
+                return Some(byte);
+            }
+            self.at += 1;
+        }
+    }
+}
+
+/// The length of the value that begins at a place. What is no value counts as one byte, so that every step goes on.
+fn value_len(text: &str, at: usize) -> usize {
+    let bytes = text.as_bytes().get(at..).unwrap_or_default();
+    match bytes {
+        [b'"', ..] => string_len(bytes),
+        [b'{' | b'[', ..] => nest_len(bytes),
+        _ => {
+            let ends = |byte: &u8| matches!(byte, b',' | b':' | b']' | b'}') || byte.is_ascii_whitespace();
+            bytes.iter().position(ends).unwrap_or(bytes.len()).max(1)
+        }
+    }
+}
+
+/// The length of the string that a text begins with, quotes included: at least 2.
+pub(super) fn string_len(bytes: &[u8]) -> usize {
+    let mut at = 1;
+    while let Some(found) = bytes.get(at..).and_then(|rest| memchr2(b'"', b'\\', rest)) {
+        at += found;
+        if bytes[at] == b'"' {
+            return at + 1;
+        }
+        at += 2;
+    }
+    bytes.len().max(2)
+}
+
+fn nest_len(bytes: &[u8]) -> usize {
+    let (mut at, mut open) = (0, 0_usize);
+    while let Some(byte) = bytes.get(at) {
+        match byte {
+            b'"' => at += string_len(&bytes[at..]) - 1,
+            b'{' | b'[' => open += 1,
+            b'}' | b']' => open -= 1,
+            _ => {}
+        }
+        at += 1;
+        if open == 0 {
+            return at;
+        }
+    }
+    bytes.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn canonical(text: &str, leave_out_nulls: bool) -> String {
+        let mut out = String::new();
+        Canon::default().push(&mut out, text, leave_out_nulls);
+        out
+    }
+
+    #[test]
+    fn keys_are_sorted_at_every_depth_and_space_goes() {
+        let table = [
+            ("{}", "{}"),
+            ("[ ]", "[]"),
+            ("12.50", "12.50"),
+            ("null", "null"),
+            (r#" "a \" } b" "#, r#""a \" } b""#),
+            (r#"{"b":1,"a":2}"#, r#"{"a":2,"b":1}"#),
+            (r#"{ "b" : [ 1 , { "d" : {} , "c" : "," } ] , "a" : "}" }"#, r#"{"a":"}","b":[1,{"c":",","d":{}}]}"#),
+            (r#"{"ab":1,"a b":2,"a":3}"#, r#"{"a":3,"a b":2,"ab":1}"#),
+            (r#"{"é":1,"z":2,"a":{"y":"\\","x":1e400}}"#, r#"{"a":{"x":1e400,"y":"\\"},"z":2,"é":1}"#),
+        ];
+        for (text, expected) in table {
+            assert_eq!(canonical(text, true), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn nulls_are_left_out_of_objects_only_and_only_if_wanted() {
+        let text = r#"{"b":null,"a":[null,{"c":null}],"d":"null"}"#;
+        assert_eq!(canonical(text, true), r#"{"a":[null,{}],"d":"null"}"#);
+        assert_eq!(canonical(text, false), r#"{"a":[null,{"c":null}],"b":null,"d":"null"}"#);
+    }
+
+    #[test]
+    fn what_is_very_deep_is_copied_as_it_is() {
+        let depth = 1_000_000;
+        let text = "[".repeat(depth) + &"]".repeat(depth);
+        assert_eq!(canonical(&text, true), text);
+    }
+
+    fn values() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            any::<i64>().prop_map(Value::from),
+            ".{0,6}".prop_map(Value::from),
+        ];
+        leaf.prop_recursive(4, 32, 5, |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..5).prop_map(Value::from),
+                prop::collection::vec((".{0,4}", inner), 0..5).prop_map(|members| members.into_iter().collect()),
+            ]
+        })
+    }
+
+    fn without_nulls(value: &Value) -> Value {
+        match value {
+            Value::Object(map) => {
+                let kept = map.iter().filter(|(_, value)| !value.is_null());
+                kept.map(|(key, value)| (key.clone(), without_nulls(value))).collect()
+            }
+            Value::Array(items) => items.iter().map(without_nulls).collect(),
+            other => other.clone(),
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn it_means_the_same_whatever_the_layout(value in values()) {
+            for text in [value.to_string(), serde_json::to_string_pretty(&value).unwrap()] {
+                let kept: Value = serde_json::from_str(&canonical(&text, false)).unwrap();
+                prop_assert_eq!(&kept, &value);
+                let thinned: Value = serde_json::from_str(&canonical(&text, true)).unwrap();
+                prop_assert_eq!(thinned, without_nulls(&value));
+                prop_assert_eq!(canonical(&canonical(&text, true), true), canonical(&text, true));
+            }
+        }
+
+        #[test]
+        fn what_is_no_json_does_no_harm(text in "[\\[\\]{}\",:\\\\a1é ]{0,24}") {
+            canonical(&text, true);
+        }
+    }
+
+    #[test]
+    fn the_order_in_which_keys_were_written_does_not_show() {
+        let (a, b) = (r#"{"x":{"q":1,"p":2},"a":json}"#, r#"{"a":json,"x":{"p":2,"q":1}}"#);
+        assert_eq!(canonical(a, true), canonical(b, true));
+        assert_eq!(canonical(&json!({"b": 1, "a": 2}).to_string(), true), r#"{"a":2,"b":1}"#);
+    }
+}

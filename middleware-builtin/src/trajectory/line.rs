@@ -1,0 +1,89 @@
+//! One line: what it says, and how it looks unless a formatter says otherwise.
+
+use std::fmt;
+use std::time::Duration;
+
+use emitree_runtime::Stage;
+
+use super::{Level, Origin};
+
+/// One line of a trajectory, as a [formatter](super::TrajectoryBuilder::formatter) gets it. Its `Display` is the
+/// line as it would stand without one.
+#[derive(Clone, Copy, Debug)]
+pub struct Line<'a> {
+    pub(super) origin: Origin<'a>,
+    pub(super) stage: Option<Stage>,
+    pub(super) level: Level,
+    pub(super) is_outermost: bool,
+    pub(super) duration: Option<Duration>,
+    pub(super) prefix: &'a str,
+    pub(super) payload: &'a str,
+}
+
+impl<'a> Line<'a> {
+    /// The event that it is about: kind, name, path, time, trace, context.
+    #[must_use]
+    pub const fn origin(&self) -> &Origin<'a> {
+        &self.origin
+    }
+
+    /// Which event of a run it is; none for [further events](super::TrajectoryBuilder::events).
+    #[must_use]
+    pub const fn stage(&self) -> Option<Stage> {
+        self.stage
+    }
+
+    /// How deep it stands.
+    #[must_use]
+    pub const fn level(&self) -> Level {
+        self.level
+    }
+
+    /// How long the run took; on success and error, where timing is on.
+    #[must_use]
+    pub const fn duration(&self) -> Option<Duration> {
+        self.duration
+    }
+
+    /// What stands before the kind: see [`prefix_by_kind`](super::TrajectoryBuilder::prefix_by_kind).
+    #[must_use]
+    pub const fn prefix(&self) -> &'a str {
+        self.prefix
+    }
+
+    /// The payload: JSON, or what explains the error.
+    #[must_use]
+    pub const fn payload(&self) -> &'a str {
+        self.payload
+    }
+
+    /// Four spaces for each level of the parent, then the arrow.
+    fn write_indent(&self, out: &mut impl fmt::Write) -> fmt::Result {
+        if self.is_outermost {
+            return Ok(());
+        }
+        for _ in 1..self.level.relative {
+            out.write_str("    ")?;
+        }
+        out.write_str(if self.stage == Some(Stage::Start) { "--> " } else { "<-- " })
+    }
+
+    pub(super) fn write(&self, out: &mut impl fmt::Write) -> fmt::Result {
+        self.write_indent(out)?;
+        let Self { origin, prefix, payload, .. } = self;
+        for part in [prefix, origin.kind(), "[", origin.name(), "][", origin.event(), "]"] {
+            out.write_str(part)?;
+        }
+        if let Some(duration) = self.duration {
+            write!(out, " ({duration:.1?})")?;
+        }
+        out.write_str(": ")?;
+        out.write_str(payload)
+    }
+}
+
+impl fmt::Display for Line<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.write(f)
+    }
+}

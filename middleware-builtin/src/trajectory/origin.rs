@@ -1,0 +1,115 @@
+//! Where a line comes from: an event, live or recorded.
+
+use std::fmt;
+
+use chrono::{DateTime, Utc};
+use emitree_emitter::{Context, EventMeta, EventRecord, Trace};
+
+/// The event that a line is about, live or from a recording.
+#[derive(Clone, Copy)]
+pub struct Origin<'a>(Source<'a>);
+
+#[derive(Clone, Copy)]
+enum Source<'a> {
+    Live(&'a EventMeta<'a>),
+    Recorded(&'a EventRecord),
+}
+use Source::{Live, Recorded};
+
+impl<'a> Origin<'a> {
+    pub(super) const fn live(meta: &'a EventMeta<'a>) -> Self {
+        Self(Live(meta))
+    }
+
+    pub(super) const fn recorded(record: &'a EventRecord) -> Self {
+        Self(Recorded(record))
+    }
+
+    /// The kind of what emitted it: `Tool`. `Event`, where nobody is known to have emitted it.
+    #[must_use]
+    pub fn kind(&self) -> &'a str {
+        let kind = match self.0 {
+            Live(meta) => meta.creator().map(|creator| creator.kind()),
+            Recorded(record) => record.creator.as_ref().map(|creator| &*creator.kind),
+        };
+        kind.unwrap_or("Event")
+    }
+
+    /// What that is called: `read_file`. The namespace, where nobody is known to have emitted it.
+    #[must_use]
+    pub fn name(&self) -> &'a str {
+        let name = match self.0 {
+            Live(meta) => meta.creator().map(|creator| creator.name()),
+            Recorded(record) => record.creator.as_ref().map(|creator| &*creator.name),
+        };
+        name.unwrap_or_else(|| self.path().rsplit_once('.').map_or("", |(namespace, _)| namespace))
+    }
+
+    /// The last segment of the event's path: `start`.
+    #[must_use]
+    pub fn event(&self) -> &'a str {
+        match self.0 {
+            Live(meta) => meta.name(),
+            Recorded(record) => record.name(),
+        }
+    }
+
+    /// The event's path: `tool.read_file.run.start`.
+    #[must_use]
+    pub fn path(&self) -> &'a str {
+        match self.0 {
+            Live(meta) => meta.path(),
+            Recorded(record) => &record.path,
+        }
+    }
+
+    /// When it was emitted.
+    #[must_use]
+    pub fn created_at(&self) -> DateTime<Utc> {
+        match self.0 {
+            Live(meta) => meta.created_at(),
+            Recorded(record) => record.created_at,
+        }
+    }
+
+    /// The run that it happened in.
+    #[must_use]
+    pub fn trace(&self) -> Option<Trace> {
+        match self.0 {
+            Live(meta) => meta.trace(),
+            Recorded(record) => record.trace,
+        }
+    }
+
+    /// The context that it carries.
+    #[must_use]
+    pub fn context(&self) -> &'a Context {
+        match self.0 {
+            Live(meta) => meta.context(),
+            Recorded(record) => &record.context,
+        }
+    }
+
+    /// The name of the payload's Rust type.
+    #[must_use]
+    pub fn payload_type(&self) -> &'a str {
+        match self.0 {
+            Live(meta) => meta.payload_type(),
+            Recorded(record) => &record.payload_type,
+        }
+    }
+
+    /// The thing behind it, where that is shared and the event is live.
+    pub(super) fn is_of_thing<T: Send + Sync + 'static>(&self) -> bool {
+        match self.0 {
+            Live(meta) => meta.creator().is_some_and(|creator| creator.thing::<T>().is_some()),
+            Recorded(_) => false,
+        }
+    }
+}
+
+impl fmt::Debug for Origin<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}[{}][{}]", self.kind(), self.name(), self.event())
+    }
+}

@@ -1,0 +1,242 @@
+//! A trajectory has one line for each `start`, `success` and `error` of a run and of everything below it, indented by
+//! depth, each written whole.
+
+mod support;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use emitree_emitter::{Emitter, Options};
+use emitree_middleware::trajectory::Trajectory;
+use emitree_runtime::{Error, Result, RunContext, Runnable};
+use tokio::sync::Barrier;
+
+use support::{LINES, Page, TestResult, desk, failing_desk, instance, question};
+
+#[tokio::test]
+async fn each_run_is_shown_below_the_one_that_it_was_started_in() -> TestResult {
+    let page = Page::new();
+    desk(&Emitter::new()).run(question()).middleware(page.trajectory()).await?;
+    page.expect(LINES);
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_error_is_what_explains_it() -> TestResult {
+    let page = Page::new();
+    failing_desk(&Emitter::new()).run(question()).middleware(page.trajectory()).await?;
+    page.expect([
+        r#"Assistant[Desk][start]: {"input":{"question":"how many words?"}}"#,
+        r#"--> Tool[read_file][start]: {"input":{"path":""}}"#,
+        r#"    --> Tool[decode][start]: {"input":[1,2]}"#,
+        r#"    <-- Tool[decode][success]: {"input":[1,2],"output":2}"#,
+        "<-- Tool[read_file][error]: not found: no path\n  caused by: entity not found",
+        r#"Assistant[Desk][success]: {"input":{"question":"how many words?"},"output":"I could not read it"}"#,
+    ]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_outermost_run_may_fail_too() {
+    let page = Page::new();
+    let fail = instance(&Emitter::new(), "Tool", "fail", |(): (), _| async {
+        Err::<(), _>(Error::denied("house rules", "no").context("rule", 7))
+    });
+    assert!(fail.run(()).middleware(page.trajectory()).await.is_err());
+    page.expect(["Tool[fail][start]: {}", "Tool[fail][error]: denied by house rules: no\n  rule: 7"]);
+}
+
+#[tokio::test]
+async fn a_run_that_is_bound_somewhere_in_the_middle_is_the_outermost() -> TestResult {
+    let page = Page::new();
+    let root = Emitter::new();
+    let (inner, trajectory) = (Arc::new(desk(&root)), page.built(|builder| builder.json(true)));
+    let outer = instance(&root, "Assistant", "outer", move |(): (), _| {
+        let (inner, trajectory) = (Arc::clone(&inner), trajectory.clone());
+        async move { inner.run(question()).middleware(trajectory).await }
+    });
+    outer.run(()).await?;
+    let levels = page.take().lines().map(|line| level_of(line).to_owned()).collect::<Vec<_>>();
+    let level = |relative: usize| format!(r#""level":{{"relative":{relative},"absolute":{}}}"#, relative + 1);
+    assert_eq!(levels, [0, 1, 2, 2, 1, 0].map(level));
+    Ok(())
+}
+
+fn level_of(line: &str) -> &str {
+    let start = line.find(r#""level""#).expect("a level");
+    &line[start..start + line[start..].find('}').expect("its end") + 1]
+}
+
+#[tokio::test]
+async fn each_line_is_written_at_once() -> TestResult {
+    let page = Page::new();
+    let trajectory = page.built(|builder| builder.pretty(true));
+    failing_desk(&Emitter::new()).run(question()).middleware(trajectory).await?;
+    let pieces = page.pieces();
+    assert_eq!(pieces.len(), 6);
+    assert!(pieces.iter().all(|piece| piece.ends_with('\n')));
+    assert_eq!(pieces[0], "Assistant[Desk][start]: {\n  \"input\": {\n    \"question\": \"how many words?\"\n  }\n}\n");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn one_trajectory_shows_each_of_many_concurrent_runs_completely() -> TestResult {
+    let page = Page::new();
+    let trajectory = page.trajectory();
+    let together = Arc::new(Barrier::new(8));
+    let tasks: Vec<_> = (0..8_u32)
+        .map(|n| {
+            let (trajectory, together) = (trajectory.clone(), Arc::clone(&together));
+            tokio::spawn(async move {
+                let below = Arc::new(instance(&Emitter::new(), "Tool", "below", |n: u32, _| async move { Ok(n) }));
+                let top = instance(&Emitter::new(), "Tool", "top", move |n: u32, _| {
+                    let (below, together) = (Arc::clone(&below), Arc::clone(&together));
+                    async move {
+                        together.wait().await;
+                        below.run(n).await
+                    }
+                });
+                for _ in 0..50 {
+                    top.run(n).middleware(trajectory.clone()).await.expect("it only adds");
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await?;
+    }
+    let mut seen: HashMap<String, usize> = HashMap::new();
+    for piece in page.pieces() {
+        *seen.entry(piece).or_default() += 1;
+    }
+    let expected = (0..8).flat_map(|n| {
+        [
+            format!("Tool[top][start]: {{\"input\":{n}}}\n"),
+            format!("--> Tool[below][start]: {{\"input\":{n}}}\n"),
+            format!("<-- Tool[below][success]: {{\"input\":{n},\"output\":{n}}}\n"),
+            format!("Tool[top][success]: {{\"input\":{n},\"output\":{n}}}\n"),
+        ]
+    });
+    assert_eq!(seen, expected.map(|line| (line, 50)).collect());
+    Ok(())
+}
+
+#[tokio::test]
+async fn runs_that_are_concurrent_below_one_run_have_each_its_own_level() -> TestResult {
+    let page = Page::new();
+    let root = Emitter::new();
+    let together = Arc::new(Barrier::new(2));
+    let leaf = Arc::new(instance(&root, "Tool", "leaf", |n: u32, _| async move { Ok(n) }));
+    let branch = Arc::new(instance(&root, "Tool", "branch", move |n: u32, _| {
+        let (leaf, together) = (Arc::clone(&leaf), Arc::clone(&together));
+        async move {
+            together.wait().await;
+            leaf.run(n).await
+        }
+    }));
+    let top = instance(&root, "Tool", "top", move |(): (), _: RunContext| {
+        let branch = Arc::clone(&branch);
+        async move {
+            let (a, b) = tokio::join!(branch.run(1), branch.run(2));
+            Ok(a? + b?)
+        }
+    });
+    top.run(()).middleware(page.trajectory()).await?;
+    let text = page.take();
+    for n in 1..=2 {
+        assert!(text.contains(&format!("\n--> Tool[branch][start]: {{\"input\":{n}}}\n")), "{text}");
+        assert!(text.contains(&format!("\n    --> Tool[leaf][start]: {{\"input\":{n}}}\n")), "{text}");
+        assert!(text.contains(&format!("\n    <-- Tool[leaf][success]: {{\"input\":{n},\"output\":{n}}}\n")), "{text}");
+    }
+    assert_eq!(text.lines().count(), 10);
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_order_of_keys_is_the_same_from_run_to_run() -> TestResult {
+    let page = Page::new();
+    let echo = instance(&Emitter::new(), "Tool", "echo", |map: HashMap<String, u32>, _| async { Ok(map) });
+    let keys = ["q", "w", "e", "r", "t", "y", "u", "i", "o", "p"];
+    for _ in 0..20 {
+        // A new map has a new order.
+        let map = keys.into_iter().map(|key| (key.to_owned(), 1)).collect();
+        echo.run(map).middleware(page.trajectory()).await?;
+        let sorted = r#"{"e":1,"i":1,"o":1,"p":1,"q":1,"r":1,"t":1,"u":1,"w":1,"y":1}"#;
+        page.expect([
+            &*format!("Tool[echo][start]: {{\"input\":{sorted}}}"),
+            &*format!("Tool[echo][success]: {{\"input\":{sorted},\"output\":{sorted}}}"),
+        ]);
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn it_shows_what_all_listeners_made_of_the_event() -> TestResult {
+    let page = Page::new();
+    let root = Emitter::new();
+    let double = instance(&root, "Tool", "double", |n: u32, _| async move { Ok(n * 2) });
+    double
+        .run(1)
+        .middleware(page.trajectory())
+        .register(Options::new().priority(-100).on("tool.double.run.start", |start: &mut Start, _| start.input = 20))
+        .on_success(|success, _| success.output += 2)
+        .await?;
+    page.expect([r#"Tool[double][start]: {"input":20}"#, r#"Tool[double][success]: {"input":20,"output":42}"#]);
+    Ok(())
+}
+
+type Start = emitree_runtime::Start<u32, u32>;
+
+#[tokio::test]
+async fn an_early_answer_is_shown() -> TestResult {
+    let page = Page::new();
+    let double = instance(&Emitter::new(), "Tool", "double", |n: u32, _| async move { Ok(n * 2) });
+    double.run(1).middleware(page.trajectory()).on_start(|start, _| start.output = Some(7)).await?;
+    page.expect([r#"Tool[double][start]: {"input":1,"output":7}"#, r#"Tool[double][success]: {"input":1,"output":7}"#]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_trajectory_of_an_instance_shows_each_of_its_runs() -> TestResult {
+    let page = Page::new();
+    let double = instance(&Emitter::new(), "Tool", "double", |n: u32, _| async move { Ok(n * 2) });
+    let double = double.middleware(page.trajectory());
+    double.run(1).await?;
+    double.run(2).await?;
+    page.expect([
+        r#"Tool[double][start]: {"input":1}"#,
+        r#"Tool[double][success]: {"input":1,"output":2}"#,
+        r#"Tool[double][start]: {"input":2}"#,
+        r#"Tool[double][success]: {"input":2,"output":4}"#,
+    ]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_a_bound_run_held_is_gone_with_it() -> TestResult {
+    static ALIVE: AtomicUsize = AtomicUsize::new(0);
+    struct Held;
+    impl Drop for Held {
+        fn drop(&mut self) {
+            ALIVE.fetch_sub(1, Relaxed);
+        }
+    }
+    ALIVE.fetch_add(1, Relaxed);
+    let held = Held;
+    let page = Page::new();
+    let trajectory = page.built(|builder| {
+        builder.priority(1).formatter(move |line| {
+            let _ = &held;
+            line.to_string()
+        })
+    });
+    let run: Result<String> = desk(&Emitter::new()).run(question()).middleware(trajectory.clone()).await;
+    run?;
+    let unfinished = desk(&Emitter::new());
+    drop(unfinished.run(question()).middleware(trajectory.clone()));
+    assert_eq!(ALIVE.load(Relaxed), 1);
+    drop::<Trajectory>(trajectory);
+    assert_eq!(ALIVE.load(Relaxed), 0);
+    Ok(())
+}

@@ -1,0 +1,246 @@
+//! A trajectory emits `start`, `success`, `error` and `finish` on an emitter of its own before it writes, and only if
+//! somebody listens.
+
+mod support;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use emitree_emitter::{BoxError, Emitter, Options};
+use emitree_middleware::trajectory::{Runs, Target, Trajectory, TrajectoryEvent};
+use emitree_runtime::{RunContext, Runnable};
+use emitree_sinks::Memory;
+use support::{Any, LINES, Page, TestResult, desk, failing_desk, instance, question};
+use tokio::sync::Notify;
+
+/// Writes to the page who emitted what, with the trajectory's own lines between.
+fn hear(page: &Page, trajectory: &Trajectory) -> TestResult {
+    for name in ["start", "success", "error", "finish"] {
+        let page = page.clone();
+        trajectory.emitter().on(name, move |event: &mut TrajectoryEvent, meta| {
+            use std::io::Write;
+            let level = event.level;
+            let line = format!("{} {} {}\n", meta.path(), level.relative, event.origin.path);
+            page.clone().write_all(line.as_bytes())?;
+            Ok(())
+        })?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn it_emits_before_it_writes_and_finish_is_not_written() -> TestResult {
+    let page = Page::new();
+    let trajectory = page.built(|builder| builder.excluded(Runs::named("decode")));
+    hear(&page, &trajectory)?;
+    failing_desk(&Emitter::new()).run(question()).middleware(trajectory).await?;
+    page.expect([
+        "middleware.trajectory.start 0 assistant.Desk.run.start",
+        r#"Assistant[Desk][start]: {"input":{"question":"how many words?"}}"#,
+        "middleware.trajectory.start 1 tool.read_file.run.start",
+        r#"--> Tool[read_file][start]: {"input":{"path":""}}"#,
+        "middleware.trajectory.error 1 tool.read_file.run.error",
+        "<-- Tool[read_file][error]: not found: no path\n  caused by: entity not found",
+        "middleware.trajectory.finish 1 tool.read_file.run.finish",
+        "middleware.trajectory.success 0 assistant.Desk.run.success",
+        r#"Assistant[Desk][success]: {"input":{"question":"how many words?"},"output":"I could not read it"}"#,
+        "middleware.trajectory.finish 0 assistant.Desk.run.finish",
+    ]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn its_events_carry_the_ids_of_the_bound_run_and_the_message() -> TestResult {
+    let trajectory = Trajectory::builder().target(Target::None).build()?;
+    let page = Page::new();
+    let (seen, bound) = (page.clone(), Arc::new(std::sync::Mutex::new(Vec::new())));
+    let traces = Arc::clone(&bound);
+    trajectory.emitter().observe("*", move |event: &TrajectoryEvent, meta| {
+        use std::io::Write;
+        traces.lock().expect("nobody panics here").push((meta.trace(), event.origin.trace));
+        let creator = meta.creator().expect("one");
+        assert_eq!((creator.kind(), creator.name()), ("Middleware", "trajectory"));
+        if meta.name() != "finish" {
+            writeln!(seen.clone(), "{}", event.message)?;
+        }
+        Ok(())
+    })?;
+    let root = Emitter::new();
+    let ids = Arc::new(std::sync::Mutex::new(None));
+    let kept = Arc::clone(&ids);
+    desk(&root)
+        .run(question())
+        .middleware(move |ctx: &RunContext| {
+            *kept.lock().expect("nobody panics here") = Some(ctx.trace());
+            Ok(())
+        })
+        .middleware(trajectory)
+        .await?;
+    assert_eq!(page.take(), LINES.map(|line| format!("{line}\n")).concat());
+    let ids = *ids.lock().expect("nobody panics here");
+    let bound = bound.lock().expect("nobody panics here");
+    assert_eq!(bound.len(), 9);
+    assert!(bound.iter().all(|(trace, _)| *trace == ids));
+    // The origin has the ids of its own run.
+    assert_ne!(bound[1].1, ids);
+    assert_eq!(bound[1].1.and_then(|trace| trace.parent_run_id), ids.map(|trace| trace.run_id));
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_a_listener_makes_of_the_message_is_written() -> TestResult {
+    let page = Page::new();
+    let trajectory = page.trajectory();
+    trajectory.emitter().on("start", |event: &mut TrajectoryEvent, _| {
+        event.message = event.message.replace("README.md", "****");
+    })?;
+    trajectory.emitter().on("error", |_: &mut TrajectoryEvent, _| Err::<(), BoxError>("never heard".into()))?;
+    desk(&Emitter::new()).run(question()).middleware(trajectory).await?;
+    let mut lines = LINES;
+    lines[1] = r#"--> Tool[read_file][start]: {"input":{"path":"****"}}"#;
+    page.expect(lines);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_listener_that_fails_does_not_keep_the_line_from_being_written() -> TestResult {
+    let page = Page::new();
+    let trajectory = page.trajectory();
+    trajectory.emitter().on("*", |_: &mut Any, _| Err::<(), BoxError>("on purpose".into()))?;
+    desk(&Emitter::new()).run(question()).middleware(trajectory).await?;
+    page.expect(LINES);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_listener_that_has_to_be_awaited_is_awaited_before_the_line_is_written() -> TestResult {
+    for priority in [None, Some(7)] {
+        let page = Page::new();
+        let trajectory = page.built(|builder| match priority {
+            None => builder,
+            Some(priority) => builder.priority(priority),
+        });
+        let seen = page.clone();
+        trajectory.emitter().on_async("start", move |event: &mut TrajectoryEvent, _| {
+            use std::io::Write;
+            let mut seen = seen.clone();
+            Box::pin(async move {
+                tokio::task::yield_now().await;
+                event.message.push('!');
+                Ok(writeln!(seen, "awaited")?)
+            })
+        })?;
+        desk(&Emitter::new()).run(question()).middleware(trajectory).await?;
+        let starts: [String; 3] = std::array::from_fn(|n| format!("{}!", LINES[n]));
+        page.expect([
+            "awaited",
+            &*starts[0],
+            "awaited",
+            &*starts[1],
+            "awaited",
+            &*starts[2],
+            LINES[3],
+            LINES[4],
+            LINES[5],
+        ]);
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn events_of_concurrent_runs_that_are_awaited_are_not_mixed_up() -> TestResult {
+    let page = Page::new();
+    let trajectory = page.trajectory();
+    let gate = Arc::new(Notify::new());
+    let opens = Arc::clone(&gate);
+    trajectory.emitter().on_async("start", move |event: &mut TrajectoryEvent, _| {
+        let gate = Arc::clone(&opens);
+        Box::pin(async move {
+            if event.message.contains(":1}") {
+                gate.notified().await;
+            }
+            Ok(())
+        })
+    })?;
+    let root = Emitter::new();
+    let below = Arc::new(instance(&root, "Tool", "below", |n: u32, _| async move { Ok(n) }));
+    let top = instance(&root, "Tool", "top", move |(): (), _| {
+        let (below, gate) = (Arc::clone(&below), Arc::clone(&gate));
+        async move {
+            let second = async {
+                below.run(2).await?;
+                gate.notify_one();
+                Ok(())
+            };
+            let (first, second) = tokio::join!(below.run(1), second);
+            first.and(second)
+        }
+    });
+    top.run(()).middleware(trajectory).await?;
+    page.expect([
+        "Tool[top][start]: {}",
+        r#"--> Tool[below][start]: {"input":2}"#,
+        r#"<-- Tool[below][success]: {"input":2,"output":2}"#,
+        r#"--> Tool[below][start]: {"input":1}"#,
+        r#"<-- Tool[below][success]: {"input":1,"output":1}"#,
+        "Tool[top][success]: {}",
+    ]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_recording_of_everything_has_them_too() -> TestResult {
+    let (page, memory) = (Page::new(), Memory::new());
+    let trajectory = page.trajectory();
+    let recording = trajectory.emitter().pipe_to(memory.clone())?;
+    desk(&Emitter::new()).run(question()).middleware(trajectory).await?;
+    recording.flush().await.complete()?;
+    page.expect(LINES);
+    let records = memory.records();
+    let first = records[0].as_event().expect("an event");
+    let payload: serde_json::Value = first.payload()?;
+    assert_eq!(payload["message"], LINES[0]);
+    assert_eq!(payload["level"], serde_json::json!({"relative": 0, "absolute": 0}));
+    assert_eq!(payload["origin"]["path"], "assistant.Desk.run.start");
+    assert_eq!(records.len(), 9);
+    Ok(())
+}
+
+#[tokio::test]
+async fn nothing_is_made_if_nobody_listens_and_nothing_is_written() -> TestResult {
+    static LOOKED: AtomicUsize = AtomicUsize::new(0);
+    #[derive(Clone, serde::Deserialize)]
+    struct Watched;
+    impl serde::Serialize for Watched {
+        fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+            LOOKED.fetch_add(1, Relaxed);
+            serializer.serialize_unit()
+        }
+    }
+    let echo = instance(&Emitter::new(), "Tool", "echo", |watched: Watched, _| async { Ok(watched) });
+    let trajectory = Trajectory::builder().target(Target::None).build()?;
+    echo.run(Watched).middleware(trajectory.clone()).await?;
+    assert_eq!(LOOKED.load(Relaxed), 0);
+    trajectory.emitter().with(Options::new().once()).on("start", |_: &mut Any, _| ())?;
+    echo.run(Watched).middleware(trajectory).await?;
+    assert_ne!(LOOKED.load(Relaxed), 0);
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_root_hears_them_as_it_hears_everything() -> TestResult {
+    let trajectory = Trajectory::builder().target(Target::None).build()?;
+    let page = Page::new();
+    let seen = page.clone();
+    Emitter::root().observe("middleware.trajectory.start", move |event: &TrajectoryEvent, _| {
+        use std::io::Write;
+        if event.message.contains("only_in_this_test") {
+            writeln!(seen.clone(), "{}", event.message)?;
+        }
+        Ok(())
+    })?;
+    let below = instance(&Emitter::new(), "Tool", "only_in_this_test", |(): (), _| async { Ok(()) });
+    below.run(()).middleware(trajectory).await?;
+    page.expect(["Tool[only_in_this_test][start]: {}"]);
+    Ok(())
+}

@@ -1,0 +1,190 @@
+//! A replay shows what was live, byte for byte.
+
+mod support;
+
+use std::sync::{Arc, Mutex};
+
+use emitree_emitter::{Emitter, EventRecord, Record};
+use emitree_middleware::trajectory::{Runs, TrajectoryBuilder};
+use emitree_runtime::{Error, RunContext, Runnable};
+use emitree_sinks::{JsonlFile, Memory, read_jsonl};
+use serde_json::json;
+use support::{Any, LINES, Page, TestResult, desk, failing_desk, instance, question};
+
+type Options = fn(TrajectoryBuilder) -> TrajectoryBuilder;
+
+/// Records everything that reaches an emitter.
+fn record(emitter: &Emitter) -> Arc<Mutex<Vec<EventRecord>>> {
+    let records = Arc::<Mutex<Vec<_>>>::default();
+    let kept = Arc::clone(&records);
+    let observed = emitter.observe("*.*", move |event: &Any, meta| {
+        kept.lock().expect("nobody panics here").push(meta.to_record(event));
+    });
+    observed.expect("a matcher");
+    records
+}
+
+fn replayed(options: Options, records: &[EventRecord]) -> String {
+    let page = Page::new();
+    let mut replay = page.built(options).replay();
+    for record in records {
+        replay.show_event(record).expect("a page takes all");
+    }
+    page.take()
+}
+
+#[tokio::test]
+async fn a_replay_equals_what_was_live_with_whatever_options() -> TestResult {
+    let options: [Options; 11] = [
+        |builder| builder,
+        |builder| builder.pretty(true),
+        |builder| builder.json(true),
+        |builder| builder.exclude_none(false),
+        |builder| builder.nested(false),
+        |builder| builder.events("**.{note,aside}"),
+        |builder| builder.included(Runs::of_kind("Tool")).excluded(Runs::named("read_file")),
+        |builder| builder.excluded(Runs::of_type::<Vec<u8>>()),
+        |builder| builder.prefix_by_kind("Tool", "* "),
+        |builder| builder.formatter(|line| format!("{} {line}", line.origin().path())),
+        |builder| builder.enabled(false),
+    ];
+    for options in options {
+        let root = Emitter::new();
+        let records = record(&root);
+        let page = Page::new();
+        let trajectory = page.built(options);
+        desk(&root).run(question()).middleware(trajectory.clone()).await?;
+        failing_desk(&root).run(question()).middleware(trajectory.clone()).await?;
+        noisy(&root).run(()).middleware(trajectory).await.unwrap_err();
+        let records = records.lock().expect("nobody panics here");
+        // As they come from a file.
+        let read = records.iter().map(|record| serde_json::from_str(&serde_json::to_string(record)?));
+        let read = read.collect::<Result<Vec<EventRecord>, serde_json::Error>>()?;
+        assert_eq!(replayed(options, &read), page.take());
+    }
+    Ok(())
+}
+
+/// Emits further events, and fails with facts, causes and odd numbers.
+fn noisy(root: &Emitter) -> impl Runnable<Input = (), Output = ()> + 'static {
+    instance(root, "Tool", "noisy", |(): (), ctx: RunContext| async move {
+        ctx.emitter().emit("note", &mut json!({"z": 0.1, "a": [null, "é\n\""]})).await?;
+        ctx.emitter().child("sub")?.emit("aside", &mut ()).await?;
+        let cause = Error::new("inner").context("ratio", 0.1 + 0.2).context("a", json!({"z": 1, "b": 2}));
+        Err(cause.message("outer"))
+    })
+}
+
+#[tokio::test]
+async fn a_recording_on_disk_shows_the_same() -> TestResult {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("run.jsonl");
+    let (root, page) = (Emitter::new(), Page::new());
+    let recording = root.pipe_to(JsonlFile::open(&path)?)?;
+    desk(&root).run(question()).middleware(page.trajectory()).await?;
+    recording.close(std::time::Duration::from_secs(10)).await.complete()?;
+    page.expect(LINES);
+
+    let mut replay = page.trajectory().replay();
+    for record in read_jsonl(&path)? {
+        replay.show(&record?)?;
+    }
+    page.expect(LINES);
+    Ok(())
+}
+
+#[tokio::test]
+async fn one_run_can_be_picked_with_what_is_below_it() -> TestResult {
+    let root = Emitter::new();
+    let records = record(&root);
+    desk(&root).run(question()).await?;
+    desk(&root).run(question()).await?;
+    let records = records.lock().expect("nobody panics here");
+    let reads: Vec<_> = records.iter().filter(|record| &*record.path == "tool.read_file.run.start").collect();
+    let picked = reads[1].trace.expect("a run").run_id;
+
+    let page = Page::new();
+    let mut replay = page.trajectory().replay().only(picked);
+    for record in &*records {
+        replay.show_event(record)?;
+    }
+    page.expect([
+        r#"Tool[read_file][start]: {"input":{"path":"README.md"}}"#,
+        r#"--> Tool[decode][start]: {"input":[1,2]}"#,
+        r#"<-- Tool[decode][success]: {"input":[1,2],"output":2}"#,
+        r#"Tool[read_file][success]: {"input":{"path":"README.md"},"output":"README.md has 2"}"#,
+    ]);
+    let mut replay = page.built(|builder| builder.json(true)).replay().only(picked);
+    for record in &*records {
+        replay.show_event(record)?;
+    }
+    assert!(page.take().starts_with(r#"{"time":"#));
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn durations_come_from_the_times_of_the_events() -> TestResult {
+    let root = Emitter::new();
+    let records = record(&root);
+    desk(&root).run(question()).await?;
+    let records = records.lock().expect("nobody panics here");
+    let text = replayed(|builder| builder.timing(true), &records);
+    assert_eq!(text.lines().filter(|line| line.contains("[success] (")).count(), 3, "{text}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_trajectorys_own_events_in_the_recording_are_passed_over() -> TestResult {
+    let (root, page) = (Emitter::new(), Page::new());
+    let memory = Memory::new();
+    let trajectory = page.built(|builder| builder.events("*.*"));
+    let recording = root.pipe_to(memory.clone())?;
+    let _pipe = trajectory.emitter().pipe(&root);
+    desk(&root).run(question()).middleware(trajectory.clone()).await?;
+    recording.flush().await.complete()?;
+    let live = page.take();
+    let mut replay = trajectory.replay();
+    assert_eq!(memory.len(), 18);
+    for record in memory.records() {
+        replay.show(&record)?;
+    }
+    assert_eq!(page.take(), live);
+    Ok(())
+}
+
+#[test]
+fn a_gap_is_shown_where_it_is() -> TestResult {
+    let page = Page::new();
+    let gap = Record::from_json(r#"{"gap":{"lost":3}}"#)?;
+    page.trajectory().replay().show(&gap)?;
+    page.expect(["[gap]: events were lost here: 3"]);
+    page.built(|builder| builder.json(true)).replay().show(&gap)?;
+    page.expect([r#"{"gap":{"lost":3}}"#]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn odd_recordings_do_no_harm() -> TestResult {
+    let root = Emitter::new();
+    let records = record(&root);
+    failing_desk(&root).run(question()).await?;
+    let records = records.lock().expect("nobody panics here").clone();
+    // Any of them may be missing, or come in another order.
+    for missing in 0..records.len() {
+        let mut some = records.clone();
+        some.remove(missing);
+        replayed(|builder| builder.timing(true), &some);
+        some.reverse();
+        replayed(|builder| builder.events("*.*"), &some);
+    }
+    // An error whose payload is none is shown as it is.
+    let mut odd = records.clone();
+    for record in &mut odd {
+        record.payload = serde_json::value::RawValue::from_string("[1]".to_owned())?;
+    }
+    let text = replayed(|builder| builder, &odd);
+    assert!(text.contains("<-- Tool[read_file][error]: [1]\n"), "{text}");
+    // Runs whose start was lost have no line.
+    assert_eq!(replayed(|builder| builder, &records[records.len() - 1..]), "");
+    Ok(())
+}

@@ -1,0 +1,138 @@
+//! What the integration tests share: a desk whose runs are three deep, and a page that is written to.
+#![allow(dead_code, reason = "each test file uses its own part of this")]
+
+use std::io::{self, Write};
+use std::sync::{Arc, Mutex};
+
+use emitree_emitter::{AnyEvent, BoxError, Creator, Emitter};
+use emitree_middleware::trajectory::{Trajectory, TrajectoryBuilder};
+use emitree_runtime::{Data, Error, Result, RunContext, Runnable, RunnableFn, runnable_fn};
+use serde::{Deserialize, Serialize};
+
+pub(crate) type Any = dyn AnyEvent + 'static;
+pub(crate) type TestResult = std::result::Result<(), BoxError>;
+
+/// What is written, and in how many pieces.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Page(Arc<Mutex<Vec<Vec<u8>>>>);
+
+impl Page {
+    pub(crate) fn new() -> Self {
+        Self::default()
+    }
+
+    /// A trajectory onto this page.
+    pub(crate) fn trajectory(&self) -> Trajectory {
+        self.built(|builder| builder)
+    }
+
+    /// The same, with options.
+    pub(crate) fn built(&self, options: impl FnOnce(TrajectoryBuilder) -> TrajectoryBuilder) -> Trajectory {
+        options(Trajectory::builder().writer(self.clone())).build().expect("options that are right")
+    }
+
+    pub(crate) fn pieces(&self) -> Vec<String> {
+        let pieces = self.0.lock().expect("nobody panics here");
+        pieces.iter().map(|piece| String::from_utf8(piece.clone()).expect("text")).collect()
+    }
+
+    /// Takes what was written.
+    pub(crate) fn take(&self) -> String {
+        let text = self.pieces().concat();
+        self.0.lock().expect("nobody panics here").clear();
+        text
+    }
+
+    /// Compares everything written since the last look, and prints both.
+    #[track_caller]
+    pub(crate) fn expect<'a>(&self, expected: impl IntoIterator<Item = &'a str>) {
+        let expected: String = expected.into_iter().flat_map(|line| [line, "\n"]).collect();
+        let written = self.take();
+        assert!(written == expected, "expected:\n{expected}\nwritten:\n{written}");
+    }
+}
+
+impl Write for Page {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().expect("nobody panics here").push(bytes.to_owned());
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// An instance of a kind in an isolated tree, with a function that does its work.
+pub(crate) fn instance<F, Fut, I, O>(
+    root: &Emitter,
+    kind: &'static str,
+    name: &'static str,
+    f: F,
+) -> RunnableFn<F, I, O>
+where
+    F: Fn(I, RunContext) -> Fut + Send + Sync,
+    Fut: Future<Output = Result<O>> + Send,
+    I: Data + Clone,
+    O: Data,
+{
+    let namespace = format!("{}.{name}", kind.to_lowercase());
+    let emitter = root.child_builder(namespace).creator(Creator::new(kind, name)).build().expect("a valid name");
+    runnable_fn(name, f).emitter(emitter)
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Question {
+    pub(crate) question: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct File {
+    pub(crate) path: String,
+}
+
+pub(crate) fn question() -> Question {
+    Question { question: "how many words?".to_owned() }
+}
+
+/// `Assistant[Desk]` asks `Tool[read_file]`, which asks `Tool[decode]`; without a path, that one fails.
+pub(crate) fn desk(root: &Emitter) -> impl Runnable<Input = Question, Output = String> + 'static {
+    desk_that_reads(root, "README.md")
+}
+
+pub(crate) fn failing_desk(root: &Emitter) -> impl Runnable<Input = Question, Output = String> + 'static {
+    desk_that_reads(root, "")
+}
+
+fn desk_that_reads(root: &Emitter, path: &'static str) -> impl Runnable<Input = Question, Output = String> + 'static {
+    let decode = Arc::new(instance(root, "Tool", "decode", |bytes: Vec<u8>, _| async move { Ok(bytes.len()) }));
+    let read = Arc::new(instance(root, "Tool", "read_file", move |file: File, _| {
+        let decode = Arc::clone(&decode);
+        async move {
+            let len = decode.run(vec![1, 2]).await?;
+            match &*file.path {
+                "" => Err(Error::from(io::Error::from(io::ErrorKind::NotFound)).message("not found: no path")),
+                path => Ok(format!("{path} has {len}")),
+            }
+        }
+    }));
+    instance(root, "Assistant", "Desk", move |_: Question, _| {
+        let read = Arc::clone(&read);
+        async move {
+            match read.run(File { path: path.to_owned() }).await {
+                Ok(text) => Ok(text),
+                Err(_) => Ok("I could not read it".to_owned()),
+            }
+        }
+    })
+}
+
+/// What the trajectory of a desk looks like.
+pub(crate) const LINES: [&str; 6] = [
+    r#"Assistant[Desk][start]: {"input":{"question":"how many words?"}}"#,
+    r#"--> Tool[read_file][start]: {"input":{"path":"README.md"}}"#,
+    r#"    --> Tool[decode][start]: {"input":[1,2]}"#,
+    r#"    <-- Tool[decode][success]: {"input":[1,2],"output":2}"#,
+    r#"<-- Tool[read_file][success]: {"input":{"path":"README.md"},"output":"README.md has 2"}"#,
+    r#"Assistant[Desk][success]: {"input":{"question":"how many words?"},"output":"README.md has 2"}"#,
+];

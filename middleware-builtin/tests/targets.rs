@@ -1,0 +1,121 @@
+//! A trajectory goes to a file, to any writer, to `tracing`, or nowhere; what cannot be written is counted.
+
+mod support;
+
+use std::io::{self, Write};
+use std::sync::{Arc, Mutex};
+
+use emitree_emitter::Emitter;
+use emitree_middleware::trajectory::{Target, Trajectory, TrajectoryError};
+use emitree_runtime::Runnable;
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Metadata, Subscriber};
+
+use support::{LINES, TestResult, desk, question};
+
+#[tokio::test]
+async fn a_file_is_appended_to() -> TestResult {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("run.txt");
+    std::fs::write(&path, "before\n")?;
+    let trajectory = Trajectory::builder().file(&path).build()?;
+    desk(&Emitter::new()).run(question()).middleware(trajectory).await?;
+    let text = std::fs::read_to_string(&path)?;
+    assert_eq!(text.lines().collect::<Vec<_>>(), [&["before"], LINES.as_slice()].concat());
+    Ok(())
+}
+
+#[test]
+fn a_file_that_cannot_be_opened_is_an_error_of_the_building() {
+    let error = Trajectory::builder().file("/no/such/folder/run.txt").build().unwrap_err();
+    assert!(matches!(error, TrajectoryError::Open { .. }));
+    assert_eq!(error.to_string(), "could not open `/no/such/folder/run.txt` for a trajectory");
+}
+
+#[tokio::test]
+async fn stdout_and_stderr_take_lines_without_further_options() -> TestResult {
+    for trajectory in [Trajectory::stdout(), Trajectory::stderr()] {
+        desk(&Emitter::new()).run(question()).middleware(trajectory.clone()).await?;
+        assert_eq!(trajectory.write_failures(), 0);
+    }
+    let debug = format!("{:?}", Trajectory::builder().build()?);
+    assert!(debug.contains("Stdout"), "{debug}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_writer_that_fails_is_counted_and_the_run_goes_on() -> TestResult {
+    struct Full;
+    impl Write for Full {
+        fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+            Err(io::Error::from(io::ErrorKind::StorageFull))
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+    let trajectory = Trajectory::builder().writer(Full).build()?;
+    let journal = Journal::default();
+    let _guard = tracing::subscriber::set_default(journal.clone());
+    assert_eq!(desk(&Emitter::new()).run(question()).middleware(trajectory.clone()).await?, "README.md has 2");
+    assert_eq!(trajectory.write_failures(), 6);
+    assert_eq!(journal.take(), ["a line of a trajectory could not be written; further ones are only counted"]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn nowhere_is_a_target() -> TestResult {
+    let trajectory = Trajectory::builder().target(Target::None).build()?;
+    desk(&Emitter::new()).run(question()).middleware(trajectory.clone()).await?;
+    let trajectory = Trajectory::builder().writer(io::sink()).build()?;
+    desk(&Emitter::new()).run(question()).middleware(trajectory.clone()).await?;
+    assert_eq!(trajectory.write_failures(), 0);
+    Ok(())
+}
+
+#[tokio::test]
+async fn tracing_gets_an_event_for_each_line() -> TestResult {
+    let trajectory = Trajectory::builder().target(Target::Tracing).build()?;
+    let journal = Journal::default();
+    let _guard = tracing::subscriber::set_default(journal.clone());
+    desk(&Emitter::new()).run(question()).middleware(trajectory).await?;
+    assert_eq!(journal.take(), LINES);
+    Ok(())
+}
+
+/// Keeps the messages of events.
+#[derive(Clone, Debug, Default)]
+struct Journal(Arc<Mutex<Vec<String>>>);
+
+impl Journal {
+    fn take(&self) -> Vec<String> {
+        std::mem::take(&mut self.0.lock().expect("nobody panics here"))
+    }
+}
+
+impl Subscriber for Journal {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.is_event()
+    }
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    fn event(&self, event: &Event<'_>) {
+        event.record(&mut Message(self));
+    }
+    fn enter(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {}
+}
+
+struct Message<'a>(&'a Journal);
+
+impl Visit for Message<'_> {
+    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+        if field.name() == "message" {
+            self.0.0.lock().expect("nobody panics here").push(format!("{value:?}"));
+        }
+    }
+}
