@@ -301,6 +301,20 @@ impl Sink for Impatient {
     }
 }
 
+/// E13, E16: what is piped belongs to the emitter that it was piped from.
+#[test]
+fn a_fork_is_not_piped_to_what_its_original_is_piped_to() {
+    let emitter = Emitter::new().child("original").unwrap();
+    let (sink, seen) = noting(|_| Ok(()));
+    let handle = emitter.pipe_to(sink).unwrap();
+    let fork = emitter.fork();
+    assert_eq!((fork.listener_count(), emitter.reset()), (0, 0));
+    drop(emitter);
+    fork.emit_now("n", &mut 1_u32).unwrap();
+    assert_eq!(counts(&handle.close_blocking(EVER)), [0; 4]);
+    assert_eq!(seen.line(), "close");
+}
+
 /// E13.
 #[test]
 fn a_sink_with_an_interval_is_flushed_though_nobody_asks_and_nothing_more_comes() {

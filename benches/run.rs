@@ -1,0 +1,263 @@
+//! What a whole run costs.
+//!
+//! ```text
+//! cargo bench --bench run
+//! ```
+//!
+//! Work that does next to nothing, so that what is measured is what is around it. Runs, instrumented functions and
+//! tower services are awaited alike: in a loop, in one async block, polled once with a waker that does nothing. Where
+//! a sink's thread takes part, the batch is blocked on until everything has been written.
+
+use std::cell::Cell;
+use std::hint::black_box;
+use std::io;
+use std::sync::Arc;
+use std::time::Instant;
+
+use emitree::middleware::Trajectory;
+use emitree::sinks::Jsonl;
+use emitree::{Creator, Emitter, Result, Run, RunContext, Runnable};
+use serde::{Deserialize, Serialize};
+use tower::util::{BoxService, ServiceExt};
+use tower::{Layer, Service, layer::layer_fn};
+use tracing::{Dispatch, Instrument, Subscriber, info, info_span, instrument};
+use tracing_subscriber::layer::{Context, SubscriberExt};
+use tracing_subscriber::{Registry, fmt};
+
+use crate::support::{Case, Suite, timed};
+
+mod support;
+
+const COLUMNS: &[&str] = &["emitree", "tracing", "tower"];
+
+fn main() {
+    let mut suite = Suite::new(COLUMNS);
+    alone(&mut suite);
+    lines(&mut suite);
+    suite.run();
+}
+
+/// WR: one run, beside an instrumented function under a counting layer and a service in three boxed layers.
+fn alone(suite: &mut Suite) {
+    let instrumented = suite.case(under(counting(), |n| {
+        timed(async {
+            for i in 0..n {
+                black_box(add_one(black_box(i)).await.ok());
+            }
+        })
+    }));
+    let counted = suite.case(under(counting(), runs(Adder::new())));
+    let bare = suite.case(runs(Adder::new()));
+    let tower = suite.case(services());
+    let row = suite.row("WR", "a whole run, nobody listens, no middleware; the counting layer sees its span", counted);
+    row.beside("tracing", instrumented).beside("tower", tower).at_most(3.0, "instrumented", instrumented);
+    let row = suite.row("", "… without a subscriber", bare);
+    row.beside("tracing", instrumented).beside("tower", tower).at_most(3.0, "instrumented", instrumented);
+}
+
+/// WN: three nested runs, shown or recorded, beside as many lines of tracing's own.
+fn lines(suite: &mut Suite) {
+    let text = suite.case(under(fmt_layer(fmt::layer().with_writer(io::sink)), traced(2)));
+    let json = suite.case(under(fmt_layer(fmt::layer().json().with_writer(io::sink)), traced(3)));
+    let shown = suite.case(trajectories());
+    let recorded = suite.case(recordings());
+    let row = suite.row("WN", "three nested runs, trajectory into a null writer: six lines", shown);
+    row.beside("tracing", text).at_most(0.35, "fmt layer, six lines", text);
+    let row = suite.row("", "… JSONL of all events into a null writer: nine lines", recorded);
+    row.beside("tracing", json).at_most(0.4, "JSON layer, nine lines", json);
+}
+
+// --- emitree ---
+
+/// Adds one.
+struct Adder {
+    emitter: Emitter,
+}
+
+impl Adder {
+    fn new() -> Self {
+        let root = Emitter::new();
+        let emitter = root.child_builder("tool.add").creator(Creator::new("Tool", "add")).build();
+        Self { emitter: emitter.expect("a valid name") }
+    }
+}
+
+impl Runnable for Adder {
+    type Input = u64;
+    type Output = u64;
+
+    fn emitter(&self) -> &Emitter {
+        &self.emitter
+    }
+
+    async fn execute(&self, input: &u64, _: &RunContext) -> Result<u64> {
+        Ok(black_box(*input) + 1)
+    }
+}
+
+fn runs(adder: Adder) -> impl Case {
+    move |n| {
+        timed(async {
+            for i in 0..n {
+                black_box(adder.run(black_box(i)).await.ok());
+            }
+        })
+    }
+}
+
+/// What passes through the nested runs and functions.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Question {
+    question: String,
+    level: u32,
+}
+
+impl Question {
+    fn new() -> Self {
+        Self { question: "how many words are there in this file?".to_owned(), level: 0 }
+    }
+
+    fn below(&self) -> Self {
+        Self { question: self.question.clone(), level: self.level + 1 }
+    }
+}
+
+/// Asks the next one, if there is one.
+struct Asker {
+    emitter: Emitter,
+    next: Option<Box<Asker>>,
+}
+
+impl Asker {
+    /// Three, one inside of the other.
+    fn three() -> Self {
+        let root = Emitter::new();
+        ["decode", "read_file", "desk"]
+            .into_iter()
+            .fold(None, |next: Option<Box<Self>>, name| {
+                let emitter = root.child_builder(["tool", name]).creator(Creator::new("Tool", name)).build();
+                Some(Box::new(Self { emitter: emitter.expect("a valid name"), next }))
+            })
+            .map_or_else(|| unreachable!("three names"), |asker| *asker)
+    }
+}
+
+impl Runnable for Asker {
+    type Input = Question;
+    type Output = u32;
+
+    fn emitter(&self) -> &Emitter {
+        &self.emitter
+    }
+
+    async fn execute(&self, input: &Question, _: &RunContext) -> Result<u32> {
+        match &self.next {
+            Some(next) => next.run(input.below()).await,
+            None => Ok(input.level),
+        }
+    }
+}
+
+fn ask(asker: &Asker, n: u64, prepare: impl Fn(Run<'_, Asker>) -> Run<'_, Asker>) -> impl Future<Output = ()> {
+    async move {
+        for _ in 0..n {
+            black_box(prepare(asker.run(Question::new())).await.ok());
+        }
+    }
+}
+
+fn trajectories() -> impl Case {
+    let (asker, trajectory) =
+        (Asker::three(), Arc::new(Trajectory::builder().writer(io::sink()).build().expect("a null writer")));
+    move |n| timed(ask(&asker, n, |run| run.middleware(trajectory.clone())))
+}
+
+fn recordings() -> impl Case {
+    let asker = Asker::three();
+    let top = asker.emitter.parent().expect("a root above").clone();
+    let sink = top.pipe_to(Jsonl::new(io::sink())).expect("a thread");
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+    move |n| {
+        let start = Instant::now();
+        runtime.block_on(async {
+            ask(&asker, n, |run| run).await;
+            assert!(sink.flush().await.is_complete(), "everything is written");
+        });
+        start.elapsed()
+    }
+}
+
+// --- tracing ---
+
+#[instrument(level = "info", skip_all, fields(n))]
+async fn add_one(n: u64) -> Result<u64> {
+    Ok(black_box(n) + 1)
+}
+
+/// Counts spans and does nothing else with them.
+struct Counting;
+
+thread_local! {
+    static SPANS: Cell<u64> = const { Cell::new(0) };
+}
+
+impl<S: Subscriber> tracing_subscriber::Layer<S> for Counting {
+    fn on_new_span(&self, _: &tracing::span::Attributes<'_>, _: &tracing::Id, _: Context<'_, S>) {
+        SPANS.set(SPANS.get() + 1);
+    }
+}
+
+fn counting() -> Dispatch {
+    Dispatch::new(Registry::default().with(Counting))
+}
+
+fn fmt_layer(layer: impl tracing_subscriber::Layer<Registry> + Send + Sync) -> Dispatch {
+    Dispatch::new(Registry::default().with(layer))
+}
+
+/// A case whose batches are seen by a subscriber.
+fn under(subscriber: Dispatch, mut case: impl Case) -> impl Case {
+    move |n| tracing::dispatcher::with_default(&subscriber, || case(n))
+}
+
+/// Three nested instrumented functions that write so many lines each: what goes in, what comes out, the end.
+fn traced(each: u32) -> impl Case {
+    move |n| {
+        timed(async {
+            for _ in 0..n {
+                black_box(traced_at(["decode", "read_file", "desk"].as_slice(), Question::new(), each).await);
+            }
+        })
+    }
+}
+
+fn traced_at<'a>(names: &'a [&'static str], input: Question, each: u32) -> futures_util::future::BoxFuture<'a, u32> {
+    let Some((name, rest)) = names.split_last() else { return Box::pin(std::future::ready(input.level)) };
+    let span = info_span!("run", name);
+    let work = async move {
+        info!(input = ?input, "start");
+        let output = traced_at(rest, input.below(), each).await;
+        info!(input = ?input, output, "success");
+        if each > 2 {
+            info!(input = ?input, output, status = "success", "finish");
+        }
+        output
+    };
+    Box::pin(work.instrument(span))
+}
+
+// --- tower ---
+
+fn services() -> impl Case {
+    let add = tower::service_fn(|n: u64| async move { Ok::<_, io::Error>(black_box(n) + 1) });
+    let pass = || layer_fn(|inner: BoxService<u64, u64, io::Error>| BoxService::new(inner.map_response(|n| n)));
+    let mut service = pass().layer(pass().layer(pass().layer(BoxService::new(add))));
+    move |n| {
+        timed(async {
+            for i in 0..n {
+                let ready = service.ready().await.expect("always ready");
+                black_box(ready.call(black_box(i)).await.ok());
+            }
+        })
+    }
+}

@@ -1,0 +1,186 @@
+//! A bench that prints one table: every case is measured in the same run, batch by batch in turn with all others, so
+//! that whatever slows the machine for a moment slows them alike, and the ratios hold elsewhere.
+
+use std::fmt::Write as _;
+use std::future::Future;
+use std::pin::pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+/// How long one batch of a case takes, about.
+const BATCH: Duration = Duration::from_micros(500);
+/// How often each case gets its turn. Odd, so that the median is one of them.
+const ROUNDS: usize = 201;
+
+/// Does something `n` times, and tells how long that took.
+pub(crate) trait Case: FnMut(u64) -> Duration {}
+
+impl<F: FnMut(u64) -> Duration> Case for F {}
+
+/// A case of a suite.
+#[derive(Clone, Copy)]
+pub(crate) struct Id(usize);
+
+/// Cases, and the rows of the table in which they stand side by side.
+pub(crate) struct Suite {
+    columns: &'static [&'static str],
+    cases: Vec<Box<dyn Case>>,
+    rows: Vec<Row>,
+}
+
+/// What is promised of a case, beside those of others.
+struct Row {
+    name: &'static str,
+    what: &'static str,
+    cells: Vec<Option<Id>>,
+    bound: Option<Bound>,
+}
+
+struct Bound {
+    times: f64,
+    of: Id,
+    label: &'static str,
+}
+
+/// A row being filled.
+pub(crate) struct Filling<'a>(&'a mut Row, &'static [&'static str]);
+
+impl Suite {
+    /// A suite whose table has these columns; the first is what is promised about, the others are its peers.
+    pub(crate) fn new(columns: &'static [&'static str]) -> Self {
+        Self { columns, cases: Vec::new(), rows: Vec::new() }
+    }
+
+    /// Adds a case. It shows where a row names it.
+    pub(crate) fn case(&mut self, case: impl Case + 'static) -> Id {
+        self.cases.push(Box::new(case));
+        Id(self.cases.len() - 1)
+    }
+
+    /// Adds a row: a name, a few words, the case in the first column.
+    pub(crate) fn row(&mut self, name: &'static str, what: &'static str, subject: Id) -> Filling<'_> {
+        let mut cells = vec![None; self.columns.len()];
+        cells[0] = Some(subject);
+        self.rows.push(Row { name, what, cells, bound: None });
+        let last = self.rows.len() - 1;
+        Filling(&mut self.rows[last], self.columns)
+    }
+
+    /// Measures everything and prints the table, in Markdown.
+    pub(crate) fn run(mut self) {
+        let sizes: Vec<u64> = self.cases.iter_mut().map(|case| calibrate(case)).collect();
+        let mut samples = vec![Vec::with_capacity(ROUNDS); self.cases.len()];
+        for _ in 0..ROUNDS {
+            for ((case, n), samples) in self.cases.iter_mut().zip(&sizes).zip(&mut samples) {
+                samples.push(case(*n).as_secs_f64() * 1e9 / *n as f64);
+            }
+        }
+        let medians: Vec<f64> = samples.into_iter().map(median).collect();
+        print!("{}", self.table(&medians));
+    }
+
+    fn table(&self, medians: &[f64]) -> String {
+        let mut out = format!("| case | | {} | bound | ratio | |\n", self.columns.join(" | "));
+        out += &format!("|---|---|{}---:|---:|---|\n", "---:|".repeat(self.columns.len()));
+        for row in &self.rows {
+            let _ = write!(out, "| {} | {} |", row.name, row.what);
+            for cell in &row.cells {
+                let _ = match cell {
+                    Some(id) => write!(out, " {} |", nanoseconds(medians[id.0])),
+                    None => write!(out, " – |"),
+                };
+            }
+            let _ = writeln!(out, " {} |", row.verdict(medians));
+        }
+        out
+    }
+}
+
+impl Row {
+    fn verdict(&self, medians: &[f64]) -> String {
+        let (Some(bound), Some(subject)) = (&self.bound, self.cells[0]) else { return "– | – | ".to_owned() };
+        let ratio = medians[subject.0] / medians[bound.of.0];
+        let verdict = if ratio <= bound.times { "ok" } else { "**MISS**" };
+        format!("≤ {} × {} | {ratio:.2} | {verdict}", bound.times, bound.label)
+    }
+}
+
+impl Filling<'_> {
+    /// Puts a peer beside the subject.
+    pub(crate) fn beside(self, column: &str, peer: Id) -> Self {
+        let at = self.1.iter().position(|name| *name == column).expect("a column of the suite");
+        self.0.cells[at] = Some(peer);
+        self
+    }
+
+    /// What is promised: at most so many times the median of another case.
+    pub(crate) fn at_most(self, times: f64, label: &'static str, of: Id) {
+        self.0.bound = Some(Bound { times, of, label });
+    }
+}
+
+fn nanoseconds(ns: f64) -> String {
+    if ns < 100.0 { format!("{ns:.1}") } else { format!("{ns:.0}") }
+}
+
+/// How many times make a batch.
+fn calibrate(case: &mut dyn Case) -> u64 {
+    // What is paid only once is paid here.
+    case(64);
+    let mut n = 64;
+    loop {
+        let took = case(n);
+        if took >= BATCH / 2 {
+            let size = (n as f64 * BATCH.as_secs_f64() / took.as_secs_f64()) as u64;
+            return size.max(1);
+        }
+        n *= 2;
+    }
+}
+
+fn median(mut samples: Vec<f64>) -> f64 {
+    samples.sort_by(f64::total_cmp);
+    samples[samples.len() / 2]
+}
+
+/// Times a whole batch that is one future and never has to wait: one poll, with a waker that does nothing. So what
+/// is measured is the awaiting in a loop of an async function, and no executor.
+pub(crate) fn timed<T>(batch: impl Future<Output = T>) -> Duration {
+    let batch = pin!(batch);
+    let mut context = Context::from_waker(Waker::noop());
+    let start = Instant::now();
+    let Poll::Ready(_) = batch.poll(&mut context) else { panic!("a batch had to wait") };
+    start.elapsed()
+}
+
+/// Runs the same batch on several threads at a time; gives what one of them took, on average. A batch during which
+/// they did not all run, because the machine had something else to do, is run again.
+pub(crate) fn on_threads(threads: usize, batch: impl Fn() -> Duration + Sync) -> Duration {
+    for _ in 0..10_000 {
+        if let Some(took) = together(threads, &batch) {
+            return took;
+        }
+    }
+    panic!("{threads} threads never ran at the same time: this machine is too busy to tell");
+}
+
+fn together(threads: usize, batch: &(impl Fn() -> Duration + Sync)) -> Option<Duration> {
+    let waiting = AtomicUsize::new(threads);
+    let run = || {
+        waiting.fetch_sub(1, Ordering::AcqRel);
+        while waiting.load(Ordering::Acquire) > 0 {
+            std::hint::spin_loop();
+        }
+        (Instant::now(), batch(), Instant::now())
+    };
+    let took = std::thread::scope(|scope| {
+        let running: Vec<_> = (0..threads).map(|_| scope.spawn(run)).collect();
+        running.into_iter().map(|thread| thread.join().expect("a batch panicked")).collect::<Vec<_>>()
+    });
+    let (from, to) = (took.iter().map(|run| run.0).max()?, took.iter().map(|run| run.2).min()?);
+    let longest = took.iter().map(|run| run.1).max()?;
+    let overlap = to.saturating_duration_since(from);
+    let total: Duration = took.iter().map(|run| run.1).sum();
+    (overlap >= longest * 4 / 5).then(|| total / u32::try_from(threads).expect("a handful"))
+}

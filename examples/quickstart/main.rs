@@ -1,0 +1,155 @@
+//! An assistant answers questions about text files, and you watch it work.
+//!
+//! ```text
+//! cargo run --example quickstart -- README.md                        three questions about the README
+//! cargo run --example quickstart -- --ask "how many words" *.md      your own question, about your own files
+//!     --deny GLOB       refuses to read paths that match
+//!     --canned TEXT     answers with TEXT, without doing any work
+//!     --record FILE     records every event as JSON lines; `--example replay -- FILE` shows them again
+//! ```
+//!
+//! The trajectory goes to stdout, everything else to stderr.
+
+mod desk;
+mod tools;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
+
+use emitree::middleware::Trajectory;
+use emitree::sinks::JsonlFile;
+use emitree::{AnyEvent, Emitter, Error, Lifecycle, Middleware, Options, Result, RunContext, Runnable, Stage, Start};
+use globset::GlobMatcher;
+
+use desk::{Answer, Desk, Question};
+use tools::{BytesRead, Document, ReadFile};
+
+// One thread, so that the trajectory and the recording agree on the order of concurrent events.
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> ExitCode {
+    match answer(Arguments::parse()).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {}", error.explain());
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn answer(arguments: Result<Arguments>) -> Result<()> {
+    let arguments = arguments?;
+
+    // A pipe: every event of the process goes into a file.
+    let recording = match &arguments.record {
+        Some(path) => Some(Emitter::root().pipe_to(JsonlFile::open(path)?)?),
+        None => None,
+    };
+
+    // A listener on the root hears everything, whoever emits it.
+    let events = Arc::new(AtomicUsize::new(0));
+    let counter = events.clone();
+    Emitter::root().observe("*.*", move |_: &dyn AnyEvent, _| {
+        counter.fetch_add(1, Relaxed);
+    })?;
+
+    let desk = Desk::new()?;
+    // A listener on an instance hears each of its runs.
+    desk.on_finish(|finish, _| {
+        eprintln!("{:?}: {} in {:.1?}", finish.input().question, finish.outcome().status().as_str(), finish.duration());
+    })?;
+
+    let result = ask_all(&desk, &arguments).await;
+    eprintln!("{} events", events.load(Relaxed));
+    // Whatever happened, the recording is complete before the program ends.
+    if let Some(recording) = recording {
+        recording.close(Duration::from_secs(5)).await.complete()?;
+    }
+    result
+}
+
+async fn ask_all(desk: &Desk, arguments: &Arguments) -> Result<()> {
+    let rules = Arc::new(HouseRules { deny: arguments.deny.clone(), canned: arguments.canned.clone() });
+    let trajectory = Arc::new(Trajectory::stdout());
+    for question in &arguments.questions {
+        let answer = desk
+            .run(Question { question: question.clone(), files: arguments.files.clone() })
+            // A listener on the run hears it, and everything that it leads to.
+            .observe("tool.read_file.read", |read: &BytesRead, _| eprintln!("read {}: {} bytes", read.path, read.bytes))
+            .middleware(rules.clone())
+            .middleware(trajectory.clone())
+            .await?;
+        eprintln!("{answer}\n");
+    }
+    Ok(())
+}
+
+/// A middleware of one's own: denies paths, and answers early.
+struct HouseRules {
+    deny: Option<GlobMatcher>,
+    canned: Option<String>,
+}
+
+impl Middleware for HouseRules {
+    fn bind(&self, ctx: &RunContext) -> Result<()> {
+        if let Some(deny) = self.deny.clone() {
+            // The start of any run below this one that reads a file: told by its type.
+            ctx.emitter().with(Options::new().nested(true)).on(
+                Stage::Start,
+                move |start: &mut Start<ReadFile, Document>, _| {
+                    let path = &start.input.path;
+                    if deny.is_match(path) {
+                        return Err(Error::denied("house rules", format!("`{path}` is not to be read")).into());
+                    }
+                    Ok(())
+                },
+            )?;
+        }
+        if let Some(text) = self.canned.clone() {
+            // The start of this run: with an output, its work is not done.
+            ctx.emitter().on(Stage::Start, move |start: &mut Start<Question, Answer>, _| {
+                start.output = Some(Answer { lines: vec![text.clone()] });
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// What the command line says.
+struct Arguments {
+    files: Vec<String>,
+    questions: Vec<String>,
+    deny: Option<GlobMatcher>,
+    canned: Option<String>,
+    record: Option<String>,
+}
+
+impl Arguments {
+    fn parse() -> Result<Self> {
+        use lexopt::prelude::{Long, Value, ValueExt};
+        let mut arguments = Self { files: vec![], questions: vec![], deny: None, canned: None, record: None };
+        let mut parser = lexopt::Parser::from_env();
+        while let Some(argument) = parser.next()? {
+            match argument {
+                Long("ask") => arguments.questions.push(parser.value()?.string()?),
+                Long("deny") => {
+                    arguments.deny = Some(globset::Glob::new(&parser.value()?.string()?)?.compile_matcher())
+                }
+                Long("canned") => arguments.canned = Some(parser.value()?.string()?),
+                Long("record") => arguments.record = Some(parser.value()?.string()?),
+                Value(file) => arguments.files.push(file.string()?),
+                other => return Err(other.unexpected().into()),
+            }
+        }
+        if arguments.files.is_empty() {
+            arguments.files.push("README.md".to_owned());
+        }
+        if arguments.questions.is_empty() {
+            let questions =
+                ["How many words and lines?", "Which lines mention \"run\"?", "What are the 5 most frequent terms?"];
+            arguments.questions.extend(questions.map(str::to_owned));
+        }
+        Ok(arguments)
+    }
+}

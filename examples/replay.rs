@@ -1,0 +1,31 @@
+//! Shows the trajectory of a recording again.
+//!
+//! ```text
+//! cargo run --example quickstart -- --record run.jsonl README.md > live.txt
+//! cargo run --example replay -- run.jsonl | diff live.txt -
+//! ```
+
+use std::process::ExitCode;
+
+use emitree::middleware::Trajectory;
+use emitree::sinks::read_jsonl;
+use emitree::{Error, Result};
+
+fn main() -> ExitCode {
+    match replay() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {}", error.explain());
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn replay() -> Result<()> {
+    let path = std::env::args().nth(1).ok_or_else(|| Error::new("usage: replay FILE"))?;
+    let mut replay = Trajectory::stdout().replay();
+    for record in read_jsonl(path)? {
+        replay.show(&record?)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,146 @@
+//! The examples do what they say, on files that nobody has seen before: their counts are those of `wc` and `grep`, the
+//! replay is the live trajectory byte for byte, and a run that fails is recorded to its end.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+
+use emitree::sinks::read_jsonl;
+use emitree::{EventRecord, Stage};
+use tempfile::TempDir;
+
+/// An example's program, built by whichever test comes first.
+fn example(name: &str) -> Command {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    let folder = FOLDER.get_or_init(|| {
+        let built = Command::new(env!("CARGO")).args(["build", "--quiet", "--examples"]).status().expect("cargo runs");
+        assert!(built.success(), "the examples do not build");
+        let test = std::env::current_exe().expect("a test has a path");
+        test.ancestors().nth(2).expect("a target folder").join("examples")
+    });
+    Command::new(folder.join(name))
+}
+
+fn quickstart(arguments: &[&str]) -> Output {
+    example("quickstart").args(arguments).output().expect("the example runs")
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).expect("the example prints UTF-8")
+}
+
+/// A folder with one file in it.
+fn file(content: &[u8]) -> (TempDir, String) {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("unseen.txt");
+    std::fs::write(&path, content).expect("a writable folder");
+    let path = path.to_str().expect("a plain path").to_owned();
+    (folder, path)
+}
+
+/// What a standard tool counts, in a UTF-8 locale.
+fn counted_by(tool: &str, arguments: &[&str]) -> String {
+    let output = Command::new(tool).args(arguments).env("LC_ALL", "C.UTF-8").output().expect("a Unix system");
+    text(&output.stdout).split_whitespace().next().expect("a number").to_owned()
+}
+
+const CONTENTS: [&[u8]; 5] = [
+    b"",
+    b"one line, no newline at its end",
+    b"tabs\tand\x0bvertical\r\nCRLF lines\r\n\r\n   spaces   \n",
+    "dashes \u{2014} alone, caf\u{e9}, no\u{a0}break, \u{3000}wide\u{3000}\n\u{1f980} crab\n".as_bytes(),
+    b"the emitter\nan emitter of emitters\nEmitter\n(emitter.*)\n",
+];
+
+#[test]
+fn counts_are_those_of_wc_and_grep() {
+    for content in CONTENTS {
+        let (_folder, path) = file(content);
+        let output = quickstart(&["--ask", "How many words and lines?", "--ask", "which lines mention emitter", &path]);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let answers = text(&output.stderr);
+        for expected in [
+            format!("{path}: {} words", counted_by("wc", &["-w", &path])),
+            format!("{path}: {} lines\n", counted_by("wc", &["-l", &path])),
+            format!("{path}: {} lines mention", counted_by("grep", &["-c", "emitter", &path])),
+        ] {
+            assert!(answers.contains(&expected), "{content:?}\nexpected {expected:?} in\n{answers}");
+        }
+    }
+}
+
+#[test]
+fn a_replay_is_the_live_trajectory_byte_for_byte() {
+    let (folder, path) = file(CONTENTS[3]);
+    let recording = folder.path().join("run.jsonl");
+    let live = quickstart(&["--record", recording.to_str().expect("a plain path"), &path]);
+    let again = example("replay").arg(&recording).output().expect("the example runs");
+    assert!(again.status.success(), "{}", text(&again.stderr));
+    assert_eq!(text(&live.stdout), text(&again.stdout));
+    assert!(text(&live.stdout).lines().count() > 20);
+}
+
+#[test]
+fn runs_are_at_least_three_levels_deep_and_some_are_concurrent() {
+    let (_folder, path) = file(CONTENTS[4]);
+    let output = quickstart(&["--ask", "How many words and lines?", &path]);
+    let trajectory = text(&output.stdout);
+    assert!(trajectory.contains("\n        --> Tool[read_file][start]"), "{trajectory}");
+    let starts: Vec<_> = trajectory.match_indices("--> Tool[count][start]").collect();
+    let first_end = trajectory.find("<-- Tool[count][success]").expect("a count ends");
+    assert!(starts.len() == 2 && starts.iter().all(|(at, _)| *at < first_end), "{trajectory}");
+}
+
+#[test]
+fn a_missing_file_fails_and_is_recorded_to_the_end() {
+    let (folder, path) = file(CONTENTS[1]);
+    let recording = folder.path().join("run.jsonl");
+    let output = quickstart(&["--record", recording.to_str().expect("a plain path"), "no-such-file", &path]);
+    assert!(!output.status.success());
+    assert!(text(&output.stdout).contains("Tool[read_file][error]: not found: no-such-file\n"), "{output:?}");
+    assert!(text(&output.stderr).contains("error: not found: no-such-file"), "{output:?}");
+    assert_every_run_ended_once(&recording);
+}
+
+/// R4, as a recording shows it.
+fn assert_every_run_ended_once(recording: &Path) {
+    let mut stages = HashMap::<_, Vec<Stage>>::new();
+    for record in read_jsonl(recording).expect("a recording") {
+        let record = record.expect("a whole record");
+        let event: &EventRecord = record.as_event().expect("nothing was lost");
+        if let (Some(trace), Some(stage)) = (event.trace, Stage::of_record(event)) {
+            stages.entry(trace.run_id).or_default().push(stage);
+        }
+    }
+    assert!(stages.len() > 3, "{stages:?}");
+    for (run, stages) in stages {
+        let end = [Stage::Success, Stage::Error].into_iter().find(|end| stages.get(1) == Some(end));
+        assert!(end.is_some_and(|end| stages == [Stage::Start, end, Stage::Finish]), "{run}: {stages:?}");
+    }
+}
+
+#[test]
+fn a_denied_path_is_not_read_and_says_who_denied_it() {
+    let (_folder, path) = file(b"secret");
+    let output = quickstart(&["--deny", "*unseen*", &path]);
+    assert!(!output.status.success());
+    let reason = format!("denied by house rules: `{path}` is not to be read");
+    assert!(text(&output.stdout).contains(&reason), "{output:?}");
+    assert!(!text(&output.stdout).contains("Tool[decode]"), "{output:?}");
+}
+
+#[test]
+fn a_canned_answer_is_given_without_work() {
+    let output = quickstart(&["--canned", "ask me later", "--ask", "anything", "no-such-file"]);
+    assert!(output.status.success(), "{output:?}");
+    assert!(text(&output.stderr).contains("ask me later"));
+    assert_eq!(text(&output.stdout).lines().count(), 2, "start and success of one run: {output:?}");
+}
+
+#[test]
+fn a_question_that_cannot_be_answered_says_what_can_be_asked() {
+    let output = quickstart(&["--ask", "why?", "README.md"]);
+    assert!(!output.status.success());
+    assert!(text(&output.stderr).contains("cannot answer \"why?\"; ask how many words"), "{output:?}");
+}
