@@ -14,11 +14,14 @@ use std::time::Duration;
 use emitree::{AnyEvent, Emitter, EventName, Matcher};
 use serde::{Deserialize, Serialize};
 
-use crate::support::{Case, Id, Suite, on_threads, timed};
+use crate::support::{Case, Id, Suite, timed};
+use crate::threads::on_threads;
 
 #[path = "support/peers.rs"]
 mod peers;
 mod support;
+#[path = "support/threads.rs"]
+mod threads;
 
 const COLUMNS: &[&str] = &["emitree", "floor", "broadcast", "tracing", "async-event-emitter", "rs_events"];
 const NEW_TOKEN: EventName = EventName::new("new_token");

@@ -125,7 +125,7 @@ impl Question {
 /// Asks the next one, if there is one.
 struct Asker {
     emitter: Emitter,
-    next: Option<Box<Asker>>,
+    next: Option<Box<Self>>,
 }
 
 impl Asker {
@@ -158,11 +158,9 @@ impl Runnable for Asker {
     }
 }
 
-fn ask(asker: &Asker, n: u64, prepare: impl Fn(Run<'_, Asker>) -> Run<'_, Asker>) -> impl Future<Output = ()> {
-    async move {
-        for _ in 0..n {
-            black_box(prepare(asker.run(Question::new())).await.ok());
-        }
+async fn ask(asker: &Asker, n: u64, prepare: impl Fn(Run<'_, Asker>) -> Run<'_, Asker>) {
+    for _ in 0..n {
+        black_box(prepare(asker.run(Question::new())).await.ok());
     }
 }
 

@@ -175,16 +175,18 @@ impl Emitter {
             Some(parent) => self.context().merged(&parent.context()),
             None => self.context(),
         };
-        Self::from_inner(with(Inner::top(), |inner| {
-            inner.parent = Some(self.clone());
-            inner.namespace = Arc::clone(self.shared_namespace());
-            inner.namespace_hash = self.namespace_hash();
-            inner.context = OwnContext::new(inherited.merged(&links.context));
-            inner.group_id = links.group_id;
-            inner.creator = links.creator;
-            inner.trace = links.trace.map(Arc::new);
-            inner.run = Some(RunLink { parent: links.parent.cloned(), id: OnceLock::new(), scope: links.scope });
-        }))
+        Self::from_inner(Inner {
+            parent: Some(self.clone()),
+            run: Some(RunLink { parent: links.parent.cloned(), id: OnceLock::new(), scope: links.scope }),
+            registry: OnceLock::new(),
+            namespace: Arc::clone(self.shared_namespace()),
+            namespace_hash: self.namespace_hash(),
+            context: OwnContext::new(inherited.merged(&links.context)),
+            group_id: links.group_id,
+            creator: links.creator,
+            trace: links.trace.map(Arc::new),
+            declared: None,
+        })
     }
 }
 

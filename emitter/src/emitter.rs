@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::{Arc, OnceLock, Weak};
 
+use smallvec::SmallVec;
 use uuid::Uuid;
 
 use crate::context::{OwnContext, RESERVED};
@@ -279,6 +280,12 @@ impl Inner {
         }
     }
 
+    /// Takes the ways up.
+    fn links(&mut self) -> impl Iterator<Item = Emitter> + use<> {
+        let run_parent = self.run.as_mut().and_then(|run| run.parent.take());
+        self.parent.take().into_iter().chain(run_parent)
+    }
+
     /// An emitter below another, in a namespace of its own or in the same. Its context is still empty.
     pub(crate) fn below(parent: &Emitter, namespace: Option<&str>) -> Self {
         let mut inner = Self::top();
@@ -311,18 +318,13 @@ impl RunLink {
 /// A chain of a million emitters is taken down link by link, not by recursion.
 impl Drop for Inner {
     fn drop(&mut self) {
-        let mut next = links(self);
+        let mut next = SmallVec::<[Emitter; 4]>::from_iter(self.links());
         while let Some(emitter) = next.pop() {
             if let Some(mut inner) = Arc::into_inner(emitter.0) {
-                next.append(&mut links(&mut inner));
+                next.extend(inner.links());
             }
         }
     }
-}
-
-fn links(inner: &mut Inner) -> Vec<Emitter> {
-    let run = inner.run.as_mut().and_then(|run| run.parent.take());
-    inner.parent.take().into_iter().chain(run).collect()
 }
 
 impl Default for Emitter {

@@ -151,7 +151,19 @@ impl Matcher {
         }
     }
 
-    /// Whether it takes an event at the place where that is emitted: there every event is an own one.
+    /// Whether it takes an event at the place where that is emitted: there every event is an own one, and a name is
+    /// the last segment of the path.
+    ///
+    /// ```
+    /// use emitree_emitter::{AnyEvent, Emitter, IntoMatcher};
+    ///
+    /// let root = Emitter::new();
+    /// let tokens = "new_token".into_matcher()?;
+    /// root.observe("*.*", move |_: &dyn AnyEvent, meta| assert!(tokens.matches(meta)))?;
+    /// root.child("model")?.emit_now("new_token", &mut "to")?;
+    /// assert_eq!(root.isolated_failures(), 0);
+    /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
+    /// ```
     #[must_use]
     pub fn matches(&self, meta: &EventMeta<'_>) -> bool {
         self.matches_path(meta.path()).unwrap_or_else(|| self.says(meta))

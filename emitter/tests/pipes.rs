@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use emitree_emitter::{AnyEvent, Emitter, EventMeta};
 
-use crate::support::{Recorder, TestResult, block_on, emit, run_of};
+use crate::support::{Recorder, TestResult, block_on, emit, run_of, run_within};
 
 fn recorded(recorder: &Recorder, who: &str) -> Result<Emitter, emitree_emitter::ListenError> {
     let emitter = Emitter::new();
@@ -117,6 +117,20 @@ fn pipe_matching_sends_on_what_its_matcher_takes_where_it_stands() -> TestResult
         emit(source, name);
     }
     recorder.expect(["name a.x", "name a.x", "run a.x", "path a.b.x", "regex a.y", "function a.z"]);
+    Ok(())
+}
+
+/// E12, E4: a pipe's matcher takes nested events as a listener's does.
+#[test]
+fn a_pipe_of_a_run_sends_on_nested_events_as_its_matcher_has_it() -> TestResult {
+    let (recorder, root) = (Recorder::new(), Emitter::new());
+    let run = run_of(&root.child("a")?);
+    let nested = run_within(&root.child("b")?, &run);
+    run.pipe_matching(|_: &EventMeta<'_>| true, &recorded(&recorder, "function")?)?;
+    run.pipe_matching("*.x", &recorded(&recorder, "path")?)?;
+    emit(&run, "x");
+    emit(&nested, "x");
+    recorder.expect(["function a.x", "path a.x", "path b.x"]);
     Ok(())
 }
 

@@ -134,7 +134,7 @@ impl Arguments {
             match argument {
                 Long("ask") => arguments.questions.push(parser.value()?.string()?),
                 Long("deny") => {
-                    arguments.deny = Some(globset::Glob::new(&parser.value()?.string()?)?.compile_matcher())
+                    arguments.deny = Some(globset::Glob::new(&parser.value()?.string()?)?.compile_matcher());
                 }
                 Long("canned") => arguments.canned = Some(parser.value()?.string()?),
                 Long("record") => arguments.record = Some(parser.value()?.string()?),

@@ -68,7 +68,7 @@ async fn runs_are_told_by_the_types_that_go_in_and_out() {
 async fn runs_are_told_by_the_type_of_the_thing_behind_them() -> TestResult {
     struct Calculator;
     let emitter = Emitter::new().child_with(Creator::of("Tool", "calculator", Arc::new(Calculator)));
-    let double = runnable_fn("calculator", |n: u32, _: RunContext| async move { Ok(n * 2) }).emitter(emitter);
+    let double = runnable_fn("calculator", |n: u32, _: RunContext| async move { Ok(n * 2) }).with_emitter(emitter);
     let page = Page::new();
     double.run(1).middleware(page.built(|builder| builder.included(Runs::of_type::<Calculator>()))).await?;
     assert_eq!(page.take().lines().count(), 2);

@@ -5,50 +5,80 @@
 //! 3. Work, middlewares and listeners are user code: their panics are caught, and are errors like others.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::task::{Context as TaskContext, Poll};
 use std::time::Duration;
 
 use emitree_emitter::{EmitError, Facet};
 use futures_core::future::BoxFuture;
 use futures_util::FutureExt;
 use serde::Serialize;
-use tracing::Instrument;
 
-use crate::current::CURRENT;
 use crate::lifecycle::{Data, Facets, Failure, Finish, Start, Success};
 use crate::middleware::Inherited;
-use crate::run::Plan;
+use crate::plan::Plan;
 use crate::{Error, Outcome, Result, RunContext, Runnable, Stage};
 
-/// Conducts a run to its result.
-pub(crate) fn conduct<R: Runnable>(mut plan: Plan<'_, R>) -> BoxFuture<'_, Result<R::Output>> {
-    let ctx = match plan.bind() {
-        Ok(ctx) => ctx,
-        Err(error) => return Box::pin(std::future::ready(Err(error))),
-    };
-    let span = ctx.span().clone();
-    let run = CURRENT.scope(ctx.clone(), run(plan, ctx));
-    if span.is_disabled() { Box::pin(run) } else { Box::pin(run.instrument(span)) }
+/// Begins a run. Nothing has been emitted yet.
+pub(crate) fn conduct<R: Runnable>(mut plan: Plan<'_, R>) -> Result<Conducted<'_, R::Output>> {
+    let ctx = plan.begin()?;
+    Ok(Conducted { work: Some(Box::pin(run(plan, ctx.clone()))), ctx })
+}
+
+/// A run that has begun: polled, and dropped, inside of itself (R9, R12).
+pub(crate) struct Conducted<'a, O> {
+    ctx: RunContext,
+    work: Option<BoxFuture<'a, Result<O>>>,
+}
+
+impl<O> Conducted<'_, O> {
+    pub(crate) fn poll(&mut self, cx: &mut TaskContext<'_>) -> Poll<Result<O>> {
+        let Self { ctx, work } = self;
+        ctx.inside(|| {
+            let Some(running) = work else { return Poll::Pending };
+            let polled = running.as_mut().poll(cx);
+            if polled.is_ready() {
+                *work = None;
+            }
+            polled
+        })
+    }
+}
+
+impl<O> Drop for Conducted<'_, O> {
+    fn drop(&mut self) {
+        if let Some(work) = self.work.take() {
+            self.ctx.inside(|| drop(work));
+        }
+    }
 }
 
 async fn run<R: Runnable>(plan: Plan<'_, R>, ctx: RunContext) -> Result<R::Output> {
     if let Err(error) = bind_middlewares(&plan, &ctx) {
         return give_up(&ctx, error).await;
     }
-    let mut guard = Guard { ctx, payload: Start { input: plan.input, output: None } };
+    let Plan { runnable, input, .. } = plan;
+    let mut guard = Guard { ctx, payload: Start { input, output: None } };
     let result = match guard.emit(Stage::Start, Facets::<R::Input, R::Output>::START).await {
-        Ok(()) => guard.work(plan.runnable).await,
+        Ok(()) => guard.work(&*runnable).await,
         Err(error) => Err(error.into()),
     };
-    guard.ctx.tasks().end().await;
+    end_tasks(&guard.ctx).await;
     match result {
         Ok(output) => guard.succeed(output).await,
         Err(error) => guard.fail(error).await,
     }
 }
 
+/// Aborts the tasks that the run has spawned, and waits for them.
+async fn end_tasks(ctx: &RunContext) {
+    if let Some(mut tasks) = ctx.tasks().close() {
+        tasks.shutdown().await;
+    }
+}
+
 /// Ends a run that has not started: what was bound may have spawned tasks, or made runs.
 async fn give_up<O>(ctx: &RunContext, error: Error) -> Result<O> {
-    ctx.tasks().end().await;
+    end_tasks(ctx).await;
     ctx.span().record("outcome", Outcome::<()>::of_error(&error).status().as_str());
     ctx.end();
     Err(error)
@@ -58,7 +88,7 @@ fn bind_middlewares<R: Runnable>(plan: &Plan<'_, R>, ctx: &RunContext) -> Result
     // As the run found them: what is bound below adds to those of the runs in it.
     let inherited = ctx.extension::<Inherited>();
     let inherited = inherited.iter().flat_map(|inherited| &inherited.0);
-    for middleware in inherited.chain(plan.runnable.middlewares()).chain(&plan.middlewares) {
+    for middleware in inherited.chain(plan.middlewares()) {
         catch_unwind(AssertUnwindSafe(|| middleware.bind(ctx)))
             .unwrap_or_else(|panic| Err(Error::of_panic(&*panic)))?;
     }

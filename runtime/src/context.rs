@@ -206,12 +206,19 @@ impl<F: Fn() -> Option<Uuid>> fmt::Display for Lazy<F> {
     }
 }
 
+impl RunContext {
+    /// Calls inside of the run: it is the current one, and its span is entered.
+    pub(crate) fn inside<R>(&self, f: impl FnOnce() -> R) -> R {
+        CURRENT.sync_scope(self.clone(), || self.0.span.in_scope(f))
+    }
+}
+
 impl Scope for Inner {
     fn within(self: Arc<Self>, f: &mut dyn FnMut()) {
         if CURRENT.try_with(|current| Arc::ptr_eq(&current.0, &self)).unwrap_or(false) {
             f();
         } else {
-            CURRENT.sync_scope(RunContext(self), f);
+            RunContext(self).inside(f);
         }
     }
 }

@@ -52,6 +52,7 @@ mod lifecycle;
 mod listen;
 mod middleware;
 mod outcome;
+mod plan;
 mod run;
 mod runnable;
 mod runnable_fn;

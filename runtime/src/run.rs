@@ -6,14 +6,13 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context as TaskContext, Poll};
 
-use emitree_emitter::{
-    BoxError, Context, EventMeta, Hears, IntoMatcher, ListenerResult, Options, Registration, RunLinks,
-};
+use emitree_emitter::{BoxError, Context, EventMeta, Hears, IntoMatcher, ListenerResult, Options, Registration};
 use futures_core::future::BoxFuture;
 
-use crate::conduct::conduct;
+use crate::conduct::{Conducted, conduct};
 use crate::lifecycle::{Failure, Finish, Start, Success};
-use crate::{Error, Extensions, Middleware, Result, RunContext, Runnable, Stage};
+use crate::plan::{Extras, Held, Plan};
+use crate::{Error, Middleware, Result, RunContext, Runnable, Stage};
 
 /// A run that has not begun, or is under way: a future of its result.
 ///
@@ -35,96 +34,45 @@ pub struct Run<'a, R: Runnable> {
 
 enum State<'a, R: Runnable> {
     Built(Plan<'a, R>),
-    Running(BoxFuture<'a, Result<R::Output>>),
+    Running(Conducted<'a, R::Output>),
     Done,
 }
 
-/// What was said about a run before it began.
-pub(crate) struct Plan<'a, R: Runnable> {
-    pub(crate) runnable: &'a R,
-    pub(crate) input: R::Input,
-    pub(crate) parent: Option<RunContext>,
-    pub(crate) registrations: Vec<Registration>,
-    pub(crate) middlewares: Vec<Arc<dyn Middleware>>,
-    pub(crate) context: Context,
-    pub(crate) group_id: Option<Arc<str>>,
-    pub(crate) extensions: Extensions,
-}
-
-impl<R: Runnable> Plan<'_, R> {
-    /// Makes the run's context and binds everything to it: what can fail before `start`.
-    pub(crate) fn bind(&mut self) -> Result<RunContext> {
-        let mut links = RunLinks::new().context(std::mem::take(&mut self.context))?;
-        if let Some(group_id) = self.group_id.take() {
-            links = links.group_id(group_id);
-        }
-        if let Some(creator) = self.creator() {
-            links = links.creator(creator);
-        }
-        // A parent that has ended is none.
-        let parent = self.parent.take().filter(|parent| !parent.has_ended());
-        let ctx = RunContext::begin(self.runnable.emitter(), parent, links, &self.extensions);
-        for registration in self.registrations.drain(..) {
-            ctx.emitter().register(registration)?;
-        }
-        Ok(ctx)
-    }
-
-    /// A creator of the run's own where the runnable is not called as its emitter's creator is.
-    fn creator(&self) -> Option<emitree_emitter::Creator> {
-        let (kind, name) = (self.runnable.kind(), self.runnable.name());
-        let known = self.runnable.emitter().creator();
-        let same = known.is_some_and(|creator| creator.kind() == kind && creator.name() == name);
-        (!same).then(|| emitree_emitter::Creator::new(kind.to_owned(), name.to_owned()))
-    }
-}
-
 impl<'a, R: Runnable> Run<'a, R> {
-    pub(crate) fn new(runnable: &'a R, input: R::Input) -> Self {
-        Self {
-            state: State::Built(Plan {
-                runnable,
-                input,
-                parent: RunContext::current(),
-                registrations: Vec::new(),
-                middlewares: Vec::new(),
-                context: Context::new(),
-                group_id: None,
-                extensions: Extensions::default(),
-            }),
-        }
+    pub(crate) fn new(runnable: Held<'a, R>, input: R::Input) -> Self {
+        Self { state: State::Built(Plan { runnable, input, parent: RunContext::current(), extras: None }) }
     }
 
-    fn plan(mut self, change: impl FnOnce(&mut Plan<'a, R>)) -> Self {
+    fn plan(mut self, change: impl FnOnce(&mut Extras)) -> Self {
         if let State::Built(plan) = &mut self.state {
-            change(plan);
+            change(plan.extras.get_or_insert_default());
         }
         self
     }
 
     /// Binds a middleware to this run, after the instance's own.
     pub fn middleware(self, middleware: impl Middleware) -> Self {
-        self.plan(|plan| plan.middlewares.push(Arc::new(middleware)))
+        self.plan(|extras| extras.middlewares.push(Arc::new(middleware)))
     }
 
     /// Lays keys over the context of the instance and of the parent run.
     pub fn context(self, context: impl Into<Context>) -> Self {
-        self.plan(|plan| plan.context = plan.context.merged(&context.into()))
+        self.plan(|extras| extras.context = extras.context.merged(&context.into()))
     }
 
     /// Sets the group that the run and those started in it belong to.
     pub fn group_id(self, group_id: impl Into<Arc<str>>) -> Self {
-        self.plan(|plan| plan.group_id = Some(group_id.into()))
+        self.plan(|extras| extras.group_id = Some(group_id.into()))
     }
 
     /// Gives the run, and those started in it, a typed value.
     pub fn extension<T: Send + Sync + 'static>(self, value: T) -> Self {
-        self.plan(|plan| plan.extensions.insert(value))
+        self.plan(|extras| extras.extensions.insert(value))
     }
 
     /// Registers a listener on the run's emitter, made with the verbs of [`Options`].
     pub fn register(self, registration: Registration) -> Self {
-        self.plan(|plan| plan.registrations.push(registration))
+        self.plan(|extras| extras.registrations.push(registration))
     }
 
     /// Listens to the run's events, and may change them; see [`Emitter::on`](emitree_emitter::Emitter::on).
@@ -223,21 +171,21 @@ impl<'a, R: Runnable> Run<'a, R> {
     }
 }
 
-/// Nothing in a run is pinned but the boxed future of its work.
+/// Nothing in a run is pinned but the boxed future in it.
 impl<R: Runnable> Unpin for Run<'_, R> {}
 
 impl<R: Runnable> Future for Run<'_, R> {
     type Output = Result<R::Output>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<Self::Output> {
-        let mut work = match std::mem::replace(&mut self.state, State::Done) {
-            State::Built(plan) => conduct(plan),
-            State::Running(work) => work,
+        let mut run = match std::mem::replace(&mut self.state, State::Done) {
+            State::Built(plan) => conduct(plan)?,
+            State::Running(run) => run,
             State::Done => return Poll::Ready(Err(Error::new("the run was polled again after it had ended"))),
         };
-        let polled = work.as_mut().poll(cx);
+        let polled = run.poll(cx);
         if polled.is_pending() {
-            self.state = State::Running(work);
+            self.state = State::Running(run);
         }
         polled
     }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use emitree_emitter::Emitter;
 
 use crate::lifecycle::Data;
+use crate::plan::Held;
 use crate::{Middleware, Result, Run, RunContext};
 
 /// Something that can be run: it has an emitter, typed input and output, and an async function that does the work.
@@ -85,7 +86,17 @@ pub trait Runnable: Send + Sync {
     where
         Self: Sized,
     {
-        Run::new(self, input)
+        Run::new(Held::Borrowed(self), input)
+    }
+
+    /// Makes a run that shares what it runs, to be spawned or stored: `tokio::spawn(tool.run_shared(input))`.
+    ///
+    /// The run's parent is the run in which this is called, not the task that awaits it.
+    fn run_shared(self: &Arc<Self>, input: Self::Input) -> Run<'static, Self>
+    where
+        Self: Sized + 'static,
+    {
+        Run::new(Held::Shared(Arc::clone(self)), input)
     }
 }
 

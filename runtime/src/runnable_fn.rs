@@ -22,7 +22,7 @@ pub struct RunnableFn<F, I, O> {
 /// Lifts an async function of an input and a context into a runnable.
 ///
 /// Its kind is `Run`. Its emitter stands below the root and has no namespace: a run's events are `run.start` and so
-/// on. [`emitter`](RunnableFn::emitter) gives it another one.
+/// on. [`with_emitter`](RunnableFn::with_emitter) gives it another one.
 ///
 /// ```
 /// use emitree_runtime::{RunContext, Runnable, runnable_fn};
@@ -55,13 +55,13 @@ impl<F, I, O> RunnableFn<F, I, O> {
     ///
     /// # fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     /// let emitter = Emitter::root().child_builder("tool.double").creator(Creator::new("Tool", "double")).build()?;
-    /// let double = runnable_fn("double", |n: u32, _: RunContext| async move { Ok(n * 2) }).emitter(emitter);
+    /// let double = runnable_fn("double", |n: u32, _: RunContext| async move { Ok(n * 2) }).with_emitter(emitter);
     /// assert_eq!((double.kind(), double.name()), ("Tool", "double"));
     /// # Ok(())
     /// # }
     /// ```
     #[must_use]
-    pub fn emitter(mut self, emitter: Emitter) -> Self {
+    pub fn with_emitter(mut self, emitter: Emitter) -> Self {
         self.emitter = emitter;
         self
     }

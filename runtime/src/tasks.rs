@@ -49,11 +49,12 @@ impl Tasks {
         }
     }
 
-    /// Aborts the tasks and waits for them.
-    pub(crate) async fn end(&self) {
+    /// Takes no more, and gives those that there are.
+    pub(crate) fn close(&self) -> Option<JoinSet<()>> {
         let state = std::mem::replace(&mut *self.0.lock(), State::Ended);
-        if let State::Some(mut tasks) = state {
-            tasks.shutdown().await;
+        match state {
+            State::Some(tasks) => Some(tasks),
+            State::None | State::Ended => None,
         }
     }
 }
@@ -77,7 +78,9 @@ impl RunContext {
     }
 }
 
-/// A spawned task; awaiting it gives what the task gave, or an error if it panicked or its run has ended. Dropping it lets the task go on until the run ends.
+/// A spawned task; awaiting it gives what the task gave, or an error if it panicked or its run has ended.
+///
+/// Dropping it lets the task go on until the run ends.
 #[must_use = "the task's output is lost otherwise"]
 #[derive(Debug)]
 pub struct Task<T>(oneshot::Receiver<Result<T>>);

@@ -27,7 +27,7 @@ async fn the_instances_context_yields_to_the_parent_runs_and_that_to_the_runs_ow
     let tree = Emitter::builder().context(json!({"root": "root", "all": "root"})).build()?;
     let context = json!({"instance": "instance", "two": "instance", "all": "instance"});
     let inner = tree.child_builder("inner").context(context).build()?;
-    let inner = runnable_fn("inner", |(), ctx: RunContext| async move { Ok(json!(ctx.context())) }).emitter(inner);
+    let inner = runnable_fn("inner", |(), ctx: RunContext| async move { Ok(json!(ctx.context())) }).with_emitter(inner);
     let inner = Arc::new(inner);
     let outer = below(&tree, "outer", move |(), _: RunContext| {
         let inner = Arc::clone(&inner);
@@ -101,7 +101,7 @@ async fn a_group_is_that_of_the_run_else_of_its_parent_run_else_of_its_instance(
     let grouped = tree.child_builder("inner").group_id("instance").build()?;
     let inner =
         runnable_fn("inner", |(), ctx: RunContext| async move { Ok(ctx.emitter().group_id().map(str::to_owned)) });
-    let inner = Arc::new(inner.emitter(grouped));
+    let inner = Arc::new(inner.with_emitter(grouped));
     let nested = Arc::clone(&inner);
     let outer = below(&tree, "outer", move |(), _: RunContext| {
         let inner = Arc::clone(&nested);

@@ -43,8 +43,8 @@ async fn lifecycle_events_are_emitted_under_run_below_the_instances_namespace() 
 async fn an_instance_without_a_namespace_emits_run_start() -> TestResult {
     let (tree, recorder) = (Emitter::new(), Recorder::new());
     recorder.watch(&tree);
-    let echo =
-        emitree_runtime::runnable_fn("echo", |n: u32, _: RunContext| async move { Ok(n) }).emitter(tree.child(())?);
+    let echo = emitree_runtime::runnable_fn("echo", |n: u32, _: RunContext| async move { Ok(n) })
+        .with_emitter(tree.child(())?);
     echo.run(1).await?;
     recorder.expect(["run.start", "run.success", "run.finish"]);
     Ok(())

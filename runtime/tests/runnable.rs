@@ -175,6 +175,23 @@ async fn a_run_started_in_a_listener_or_in_bind_has_the_run_of_that_as_its_paren
 
 // R1
 #[tokio::test]
+async fn a_shared_run_is_spawned_as_it_is_and_keeps_the_parent_that_made_it() -> TestResult {
+    let tree = Emitter::new();
+    let child = Arc::new(whose_child(&tree));
+    let parent = below(&tree, "parent", move |(), ctx: RunContext| {
+        let run = child.run_shared(());
+        async move {
+            let spawned = tokio::spawn(run).await.expect("it does not panic")?;
+            Ok((spawned, ctx.run_id().to_string()))
+        }
+    });
+    let (spawned, parent) = parent.run(()).await?;
+    assert_eq!(spawned, Some(parent));
+    Ok(())
+}
+
+// R1
+#[tokio::test]
 async fn a_parent_that_has_ended_is_none() -> TestResult {
     let (tree, recorder) = (Emitter::new(), Recorder::new());
     let child: &'static _ = Box::leak(Box::new(whose_child(&tree)));
@@ -222,11 +239,11 @@ async fn runnable_fn_makes_one_of_a_function_that_keeps_its_name_under_any_emitt
     assert_eq!((Runnable::kind(&plain), Runnable::name(&plain)), ("Run", "double"));
     assert_eq!(plain.run(21).await?, 42);
 
-    let elsewhere = plain.emitter(Emitter::new().child("tools")?);
+    let elsewhere = plain.with_emitter(Emitter::new().child("tools")?);
     assert_eq!((Runnable::kind(&elsewhere), Runnable::name(&elsewhere)), ("Run", "double"));
 
     let creator = Creator::new("Tool", "desk");
-    let tool = elsewhere.emitter(Emitter::builder().creator(creator).build()?);
+    let tool = elsewhere.with_emitter(Emitter::builder().creator(creator).build()?);
     assert_eq!((Runnable::kind(&tool), Runnable::name(&tool)), ("Tool", "double"));
     Ok(())
 }

@@ -53,7 +53,7 @@ impl Emitter {
     /// Removing listeners leaves it: what is piped goes on until it is unpiped (E9).
     #[track_caller]
     fn listen_for(&self, matcher: Result<Matcher, MatcherError>, input: Input) -> Result<Subscription, ListenError> {
-        self.register(Registration::new(Options::new(), matcher, None, input.into_call()).as_pipe())
+        self.register(Registration::new(Options::new(), matcher, None, input.into_call()).for_pipe())
     }
 }
 

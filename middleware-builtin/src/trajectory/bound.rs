@@ -1,6 +1,7 @@
 //! A trajectory at work: bound to one run, it hears that run's events and those of the runs below.
 
 use std::cell::Cell;
+use std::pin::Pin;
 use std::sync::Arc;
 
 use emitree_emitter::{AnyEvent, BoxError, EventMeta, Matcher, OnError, Options, Trace, matcher_fn};
@@ -85,7 +86,7 @@ impl Bound {
         }
         let own = stage.filter(|_| self.speaker.is_heard());
         if own.is_some() || (stage != Some(Stage::Finish) && self.shared.output.is_some()) {
-            self.show(place, stage, own, event, meta);
+            self.show(place, own, event, meta);
         }
     }
 
@@ -114,14 +115,14 @@ impl Bound {
         above.unwrap_or(Place::outermost(self.depth, true)).below(is_shown)
     }
 
-    fn show(&self, place: Place, stage: Option<Stage>, own: Option<Stage>, event: &dyn AnyEvent, meta: &EventMeta<'_>) {
-        let (origin, level) = (Origin::live(meta), place.level());
+    /// Writes a line; where it is one of the trajectory's own events that is heard, that is emitted first.
+    fn show(&self, place: Place, own: Option<Stage>, event: &dyn AnyEvent, meta: &EventMeta<'_>) {
+        let (origin, stage, level) = (Origin::live(meta), Stage::of(meta), place.level());
         let duration = self.settings().times(stage).then(|| RunContext::current().map(|run| run.elapsed())).flatten();
         let line = Line { origin, stage, level, is_outermost: place.is_outermost, duration, prefix: "", payload: "" };
         with_scratch(|json, scratch| {
             event.write_json(json);
-            // JSON is UTF-8.
-            self.settings().render(line, std::str::from_utf8(json).unwrap_or_default(), scratch);
+            self.settings().render(line, json, scratch);
             match own {
                 None => self.shared.output.write_or_count(&mut scratch.message),
                 Some(stage) => {
@@ -133,10 +134,10 @@ impl Bound {
     }
 }
 
-fn wait<'a>(
-    bound: &Bound,
-    meta: &EventMeta<'_>,
-) -> std::pin::Pin<Box<dyn Future<Output = std::result::Result<(), BoxError>> + Send + 'a>> {
+type Waiting<'a> = Pin<Box<dyn Future<Output = std::result::Result<(), BoxError>> + Send + 'a>>;
+
+/// What is left of the telling of an event.
+fn wait<'a>(bound: &Bound, meta: &EventMeta<'_>) -> Waiting<'a> {
     let rest = bound.speaker.finish(meta);
     Box::pin(async move {
         rest.await;
@@ -162,8 +163,10 @@ impl Middleware for Below {
 
 /// Lends the thread's buffers. Formatters and listeners are user code, and may lead here again: they find others.
 fn with_scratch(f: impl FnOnce(&mut Vec<u8>, &mut Scratch)) {
+    /// The payload as it was serialised, and what becomes of it.
+    type Buffers = Box<(Vec<u8>, Scratch)>;
     thread_local! {
-        static BUFFERS: Cell<Option<Box<(Vec<u8>, Scratch)>>> = const { Cell::new(None) };
+        static BUFFERS: Cell<Option<Buffers>> = const { Cell::new(None) };
     }
     let mut buffers = BUFFERS.try_with(Cell::take).ok().flatten().unwrap_or_default();
     let (json, scratch) = &mut *buffers;
@@ -172,4 +175,49 @@ fn with_scratch(f: impl FnOnce(&mut Vec<u8>, &mut Scratch)) {
     json.shrink_to(Scratch::KEPT);
     // A thread that ends keeps none.
     BUFFERS.try_with(|kept| kept.set(Some(buffers))).unwrap_or_default();
+}
+
+#[cfg(test)]
+mod tests {
+    use emitree_runtime::{Error, Runnable, runnable_fn};
+
+    use super::*;
+    use crate::Trajectory;
+    use crate::trajectory::Target;
+
+    #[tokio::test]
+    async fn the_place_of_a_run_is_forgotten_when_it_ends() -> Result<()> {
+        for priority in [None, Some(1)] {
+            let builder = Trajectory::builder().target(Target::None);
+            let builder = priority.into_iter().fold(builder, |builder, priority| builder.priority(priority));
+            let trajectory = builder.build()?;
+            let below = runnable_fn("below", |n: u32, _: RunContext| async move {
+                if n < 50 { Ok(()) } else { Err(Error::new("many")) }
+            });
+            let below = Arc::new(below);
+            let bound = Arc::new(Mutex::new(None));
+            let (looks, binds) = (Arc::clone(&bound), Arc::clone(&bound));
+            let top = runnable_fn("top", move |(): (), _: RunContext| {
+                let (below, looks) = (Arc::clone(&below), Arc::clone(&looks));
+                async move {
+                    for n in 0..100 {
+                        below.run(n).await.ok();
+                    }
+                    Ok(looks.lock().as_ref().map_or(0, |bound: &Arc<Bound>| bound.places.lock().len()))
+                }
+            });
+            let run = top.run(()).middleware(move |ctx: &RunContext| {
+                let bound = Bound::new(&trajectory.0, ctx);
+                *binds.lock() = Some(Arc::clone(&bound));
+                match priority {
+                    None => bound.observe(ctx),
+                    Some(priority) => bound.listen(ctx, priority),
+                }
+            });
+            // Itself, while it is under way; then nothing.
+            assert_eq!(run.await?, 1);
+            assert_eq!(bound.lock().as_ref().map(|bound| bound.places.lock().len()), Some(0));
+        }
+        Ok(())
+    }
 }

@@ -16,7 +16,7 @@ pub(super) struct Canon {
     /// The members of the objects that are open, innermost last.
     members: Vec<Member>,
     /// The members of one object before they are put in order.
-    unsorted: String,
+    unsorted: Vec<u8>,
 }
 
 /// A member of an object: where its key is in the text, and where all of it is in what was written.
@@ -28,17 +28,24 @@ struct Member {
 
 impl Canon {
     /// Appends a text in its canonical form. Keys are sorted by their bytes as they are written.
-    pub(super) fn push(&mut self, out: &mut String, text: &str, leave_out_nulls: bool) {
+    pub(super) fn push(&mut self, out: &mut Vec<u8>, text: &[u8], leave_out_nulls: bool) {
         self.members.clear();
         Pass { canon: self, text, at: 0, out, depth: 0, leave_out_nulls }.value();
     }
+
+    /// Keeps no more than so many bytes for the next text.
+    pub(super) fn shrink_to(&mut self, bytes: usize) {
+        self.unsorted.shrink_to(bytes);
+        self.members.shrink_to(bytes / size_of::<Member>());
+    }
 }
 
+/// One text on its way. Places that are out of bounds, which no JSON leads to, are empty.
 struct Pass<'t, 'o> {
     canon: &'o mut Canon,
-    text: &'t str,
+    text: &'t [u8],
     at: usize,
-    out: &'o mut String,
+    out: &'o mut Vec<u8>,
     depth: usize,
     leave_out_nulls: bool,
 }
@@ -48,19 +55,21 @@ impl Pass<'_, '_> {
         match self.peek() {
             Some(b'{') if self.depth < DEEPEST => self.object(),
             Some(b'[') if self.depth < DEEPEST => self.array(),
-            _ => self.copy(),
+            _ => {
+                let start = self.at;
+                self.at += value_len(self.text, start);
+                self.copy(start);
+            }
         }
     }
 
-    /// Copies a value as it is.
-    fn copy(&mut self) {
-        let value = self.at..self.at + value_len(self.text, self.at);
-        self.at = value.end;
-        self.out.push_str(self.text.get(value).unwrap_or_default());
+    /// Copies what was passed since a place.
+    fn copy(&mut self, start: usize) {
+        self.out.extend_from_slice(self.text.get(start..self.at).unwrap_or_default());
     }
 
     fn object(&mut self) {
-        self.open('{');
+        self.open(b'{');
         let (body, outer) = (self.out.len(), self.canon.members.len());
         let mut is_sorted = true;
         while self.peek_member() == Some(b'"') {
@@ -70,28 +79,35 @@ impl Pass<'_, '_> {
             self.sort(body, outer);
         }
         self.canon.members.truncate(outer);
-        self.close('}');
+        self.close(b'}');
     }
 
     /// Writes a member, unless it is left out; tells whether it is in order.
     fn member(&mut self, body: usize, outer: usize) -> bool {
-        let quoted = self.at..self.at + value_len(self.text, self.at);
-        self.at = quoted.end;
-        self.peek();
+        let start = self.at;
+        self.at += value_len(self.text, start);
+        let key = start + 1..self.at - 1;
+        let is_tight = self.peek() == Some(b':') && self.at == key.end + 1;
         self.at += 1;
-        if self.peek() == Some(b'n') && self.leave_out_nulls {
+        let value = self.at;
+        let first = self.peek();
+        if first == Some(b'n') && self.leave_out_nulls {
             self.at += value_len(self.text, self.at);
             return true;
         }
         self.comma(body);
-        let start = self.out.len();
-        self.out.push_str(self.text.get(quoted.clone()).unwrap_or_default());
-        self.out.push(':');
-        self.value();
-        let key = quoted.start + 1..quoted.end - 1;
-        let last = self.canon.members[outer..].last().map(|last| last.key.clone());
-        let is_later = last.is_none_or(|last| self.text.get(last) <= self.text.get(key.clone()));
-        self.canon.members.push(Member { key, written: start..self.out.len() });
+        let written = self.out.len();
+        if is_tight && self.at == value && !matches!(first, Some(b'{' | b'[')) {
+            self.at += value_len(self.text, value);
+            self.copy(start);
+        } else {
+            self.out.extend_from_slice(self.text.get(start..=key.end).unwrap_or_default());
+            self.out.push(b':');
+            self.value();
+        }
+        let last = self.canon.members[outer..].last();
+        let is_later = last.is_none_or(|last| self.text.get(last.key.clone()) <= self.text.get(key.clone()));
+        self.canon.members.push(Member { key, written: written..self.out.len() });
         is_later
     }
 
@@ -100,33 +116,33 @@ impl Pass<'_, '_> {
         let Canon { members, unsorted } = &mut *self.canon;
         members[outer..].sort_by_key(|member| self.text.get(member.key.clone()));
         unsorted.clear();
-        unsorted.push_str(&self.out[body..]);
+        unsorted.extend_from_slice(&self.out[body..]);
         self.out.truncate(body);
-        for member in &members[outer..] {
-            if self.out.len() > body {
-                self.out.push(',');
+        for (i, member) in members[outer..].iter().enumerate() {
+            if i > 0 {
+                self.out.push(b',');
             }
-            self.out.push_str(&unsorted[member.written.start - body..member.written.end - body]);
+            self.out.extend_from_slice(&unsorted[member.written.start - body..member.written.end - body]);
         }
     }
 
     fn array(&mut self) {
-        self.open('[');
+        self.open(b'[');
         let body = self.out.len();
         while !matches!(self.peek_member(), None | Some(b']')) {
             self.comma(body);
             self.value();
         }
-        self.close(']');
+        self.close(b']');
     }
 
-    fn open(&mut self, bracket: char) {
+    fn open(&mut self, bracket: u8) {
         self.depth += 1;
         self.at += 1;
         self.out.push(bracket);
     }
 
-    fn close(&mut self, bracket: char) {
+    fn close(&mut self, bracket: u8) {
         self.depth -= 1;
         self.at += 1;
         self.out.push(bracket);
@@ -134,23 +150,26 @@ impl Pass<'_, '_> {
 
     fn comma(&mut self, body: usize) {
         if self.out.len() > body {
-            self.out.push(',');
+            self.out.push(b',');
         }
     }
 
     /// The next byte that is not space.
+    #[inline]
     fn peek(&mut self) -> Option<u8> {
         self.skip(|byte| byte.is_ascii_whitespace())
     }
 
     /// The same, past commas.
+    #[inline]
     fn peek_member(&mut self) -> Option<u8> {
         self.skip(|byte| byte.is_ascii_whitespace() || byte == b',')
     }
 
+    #[inline]
     fn skip(&mut self, skipped: impl Fn(u8) -> bool) -> Option<u8> {
         loop {
-            let byte = *self.text.as_bytes().get(self.at)?;
+            let byte = *self.text.get(self.at)?;
             if !skipped(byte) {
                 return Some(byte);
             }
@@ -160,8 +179,8 @@ impl Pass<'_, '_> {
 }
 
 /// The length of the value that begins at a place. What is no value counts as one byte, so that every step goes on.
-fn value_len(text: &str, at: usize) -> usize {
-    let bytes = text.as_bytes().get(at..).unwrap_or_default();
+fn value_len(text: &[u8], at: usize) -> usize {
+    let bytes = text.get(at..).unwrap_or_default();
     match bytes {
         [b'"', ..] => string_len(bytes),
         [b'{' | b'[', ..] => nest_len(bytes),
@@ -210,9 +229,9 @@ mod tests {
     use super::*;
 
     fn canonical(text: &str, leave_out_nulls: bool) -> String {
-        let mut out = String::new();
-        Canon::default().push(&mut out, text, leave_out_nulls);
-        out
+        let mut out = Vec::new();
+        Canon::default().push(&mut out, text.as_bytes(), leave_out_nulls);
+        String::from_utf8_lossy(&out).into_owned()
     }
 
     #[test]
@@ -225,6 +244,7 @@ mod tests {
             (r#" "a \" } b" "#, r#""a \" } b""#),
             (r#"{"b":1,"a":2}"#, r#"{"a":2,"b":1}"#),
             (r#"{ "b" : [ 1 , { "d" : {} , "c" : "," } ] , "a" : "}" }"#, r#"{"a":"}","b":[1,{"c":",","d":{}}]}"#),
+            (r#"{ "b": 1 ,"a" :2,"c":"x" }"#, r#"{"a":2,"b":1,"c":"x"}"#),
             (r#"{"ab":1,"a b":2,"a":3}"#, r#"{"a":3,"a b":2,"ab":1}"#),
             (r#"{"é":1,"z":2,"a":{"y":"\\","x":1e400}}"#, r#"{"a":{"x":1e400,"y":"\\"},"z":2,"é":1}"#),
         ];

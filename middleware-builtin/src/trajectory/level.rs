@@ -59,6 +59,11 @@ impl Places {
         self.0.remove(&run_id)
     }
 
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
     /// The place of the run that a run was started in.
     pub(super) fn above(&self, trace: &Trace) -> Option<Place> {
         self.find(trace.parent_run_id?)

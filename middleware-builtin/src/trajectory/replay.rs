@@ -141,7 +141,7 @@ impl Replay {
             prefix: "",
             payload: "",
         };
-        settings.render(line, event.payload.get(), &mut self.scratch);
+        settings.render(line, event.payload.get().as_bytes(), &mut self.scratch);
         self.shared.output.write(&mut self.scratch.message)
     }
 }

@@ -69,9 +69,9 @@ impl fmt::Debug for Layout {
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
     canon: Canon,
-    payload: String,
-    /// Canonical, to be made pretty.
-    plain: String,
+    canonical: Vec<u8>,
+    /// What is not canonical JSON: explained, or pretty.
+    other: String,
     pub(super) message: String,
 }
 
@@ -80,7 +80,10 @@ impl Scratch {
     pub(super) const KEPT: usize = 1 << 16;
 
     fn clear(&mut self) {
-        for buffer in [&mut self.payload, &mut self.plain, &mut self.message] {
+        self.canonical.clear();
+        self.canonical.shrink_to(Self::KEPT);
+        self.canon.shrink_to(Self::KEPT);
+        for buffer in [&mut self.other, &mut self.message] {
             buffer.clear();
             buffer.shrink_to(Self::KEPT);
         }
@@ -107,11 +110,24 @@ impl Settings {
         self.is_timed && matches!(stage, Some(Stage::Success | Stage::Error))
     }
 
-    /// Puts the message of a line into `scratch`.
-    pub(super) fn render(&self, line: Line<'_>, payload: &str, scratch: &mut Scratch) {
+    /// Puts the message of a line into `scratch`; the payload is JSON text.
+    pub(super) fn render(&self, line: Line<'_>, payload: &[u8], scratch: &mut Scratch) {
         scratch.clear();
-        self.render_payload(line.stage, payload, scratch);
-        let Scratch { payload, message, .. } = scratch;
+        let Scratch { canon, canonical, other, message } = scratch;
+        let payload = if let Some(explained) = self.explain(line.stage, payload) {
+            *other = explained;
+            other
+        } else {
+            canon.push(canonical, payload, self.leaves_out_nulls);
+            // JSON is UTF-8.
+            let canonical = std::str::from_utf8(canonical).unwrap_or_default();
+            if self.is_pretty && !self.is_json() {
+                push_pretty(other, canonical);
+                other
+            } else {
+                canonical
+            }
+        };
         let prefix = match &*self.prefixes {
             [] => "",
             prefixes => most_specific(prefixes, line.origin.kind(), line.origin.name()),
@@ -125,19 +141,15 @@ impl Settings {
         }
     }
 
-    fn render_payload(&self, stage: Option<Stage>, payload: &str, scratch: &mut Scratch) {
-        let is_json = matches!(self.layout, Layout::Json);
-        if !is_json
-            && stage == Some(Stage::Error)
-            && let Ok(failure) = serde_json::from_str::<Failure>(payload)
-        {
-            scratch.payload = failure.error.explain();
-        } else if self.is_pretty && !is_json {
-            scratch.canon.push(&mut scratch.plain, payload, self.leaves_out_nulls);
-            push_pretty(&mut scratch.payload, &scratch.plain);
-        } else {
-            scratch.canon.push(&mut scratch.payload, payload, self.leaves_out_nulls);
-        }
+    /// What explains an error, from its payload: so a recording has the same words.
+    fn explain(&self, stage: Option<Stage>, payload: &[u8]) -> Option<String> {
+        let is_explained = stage == Some(Stage::Error) && !self.is_json();
+        let failure: Failure = is_explained.then(|| serde_json::from_slice(payload).ok()).flatten()?;
+        Some(failure.error.explain())
+    }
+
+    const fn is_json(&self) -> bool {
+        matches!(self.layout, Layout::Json)
     }
 
     /// The line that stands where events were lost.

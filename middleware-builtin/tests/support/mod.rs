@@ -78,7 +78,7 @@ where
 {
     let namespace = format!("{}.{name}", kind.to_lowercase());
     let emitter = root.child_builder(namespace).creator(Creator::new(kind, name)).build().expect("a valid name");
-    runnable_fn(name, f).emitter(emitter)
+    runnable_fn(name, f).with_emitter(emitter)
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -67,7 +67,7 @@ where
     I: Data + Clone,
     O: Data,
 {
-    runnable_fn(namespace.to_owned(), f).emitter(parent.child(namespace).expect("a valid name"))
+    runnable_fn(namespace.to_owned(), f).with_emitter(parent.child(namespace).expect("a valid name"))
 }
 
 /// The emitter of an instance; `RunnableFn` has a method of that name of its own.
