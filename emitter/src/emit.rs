@@ -104,12 +104,6 @@ impl Emitter {
         let (name, carried) = (name.as_name(), const { &Carried::of::<P>() });
         Emit { source: self, name, carried, facet: Some(facet) }.now(payload)
     }
-
-    /// Tells whether anybody listens here or above, to whatever it may be. If not, an emit does nothing.
-    #[must_use]
-    pub fn is_heard(&self) -> bool {
-        self.first_loud(u64::MAX).is_some()
-    }
 }
 
 /// One emit: everything about it but the payload.
@@ -139,13 +133,13 @@ impl<'a> Emit<'a> {
         if route.is_empty() {
             return Ok(None);
         }
-        let (mut progress, scope) = (Progress::default(), self.source.scope());
-        match within(scope.as_ref(), || progress.advance(event, &meta, &route)) {
+        let mut progress = Progress::default();
+        match within(self.source.scope(), || progress.advance(event, &meta, &route)) {
             Some(result) => result.map(|()| None),
             None => {
                 meta.stamp();
                 let rest = async move { progress.rest(event, &meta, &route).await };
-                Ok(Some(scoped(scope, Box::pin(rest))))
+                Ok(Some(scoped(self.source.scope(), Box::pin(rest))))
             }
         }
     }
@@ -160,13 +154,15 @@ impl<'a> Emit<'a> {
             return Err(EmitErrorKind::WouldAwait { path: meta.path().to_owned(), at: listener.at }.into());
         }
         let mut progress = Progress::default();
-        within(self.source.scope().as_ref(), || progress.advance(event, &meta, &route)).unwrap_or(Ok(()))
+        within(self.source.scope(), || progress.advance(event, &meta, &route)).unwrap_or(Ok(()))
     }
 
     #[inline]
     fn check(&self) -> Result<(), EmitError> {
         self.name.check()?;
         match self.source.declared() {
+            // Events of a sub-namespace are not the emitter's to declare.
+            _ if self.name.is_dotted() => Ok(()),
             None => Ok(()),
             Some(declared) => declared.check_emit(self.name.as_str(), self.carried.id(), self.carried.name()),
         }
@@ -178,10 +174,10 @@ type Rest<'a> = BoxFuture<'a, Result<(), EmitError>>;
 
 /// Calls inside a run's scope, where there is one.
 #[inline]
-fn within<R>(scope: Option<&Arc<dyn Scope>>, mut f: impl FnMut() -> R) -> R {
+fn within<R>(scope: Option<Arc<dyn Scope>>, mut f: impl FnMut() -> R) -> R {
     let Some(scope) = scope else { return f() };
     let mut result = None;
-    Arc::clone(scope).within(&mut || result = Some(f()));
+    scope.within(&mut || result = Some(f()));
     result.unwrap_or_else(f)
 }
 
@@ -203,6 +199,6 @@ impl<R> Future for Scoped<'_, R> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<R> {
         let Self { scope, future } = self.get_mut();
-        within(Some(&*scope), || future.as_mut().poll(cx))
+        within(Some(Arc::clone(scope)), || future.as_mut().poll(cx))
     }
 }

@@ -1,5 +1,6 @@
 //! The tree: emitters, what they inherit, and what is above them (E1, E3).
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -71,7 +72,7 @@ impl Emitter {
     ///
     /// If the name is not valid.
     pub fn child(&self, namespace: impl IntoNamespace) -> Result<Self, NameError> {
-        let namespace = namespace.into_namespace();
+        let namespace = namespace.namespace();
         namespace.as_deref().map_or(Ok(()), check)?;
         Ok(self.child_unchecked(namespace.as_deref()))
     }
@@ -113,7 +114,7 @@ impl Emitter {
 
     /// Builds a child with a context, creator, group id, trace or declared events of its own.
     pub fn child_builder(&self, namespace: impl IntoNamespace) -> EmitterBuilder {
-        EmitterBuilder::new(Some((self.clone(), namespace.into_namespace())))
+        EmitterBuilder::new(Some((self.clone(), namespace.namespace().map(Cow::into_owned))))
     }
 
     pub(crate) fn from_inner(inner: Inner) -> Self {
@@ -280,10 +281,14 @@ impl Inner {
         }
     }
 
-    /// Takes the ways up.
-    fn links(&mut self) -> impl Iterator<Item = Emitter> + use<> {
-        let run_parent = self.run.as_mut().and_then(|run| run.parent.take());
-        self.parent.take().into_iter().chain(run_parent)
+    /// Lets go of what is above it; adds what nobody else holds.
+    fn leave(&mut self, orphans: &mut Vec<Self>) {
+        if let Some(run_parent) = self.run.as_mut().and_then(|run| run.parent.take()) {
+            orphans.extend(Arc::into_inner(run_parent.0));
+        }
+        if let Some(parent) = self.parent.take() {
+            orphans.extend(Arc::into_inner(parent.0));
+        }
     }
 
     /// An emitter below another, in a namespace of its own or in the same. Its context is still empty.
@@ -291,11 +296,23 @@ impl Inner {
         let mut inner = Self::top();
         inner.parent = Some(parent.clone());
         inner.namespace = match namespace {
-            Some(namespace) => join(parent.namespace(), namespace).into(),
+            Some(namespace) => join_shared(parent.namespace(), namespace),
             None => Arc::clone(parent.shared_namespace()),
         };
         inner.namespace_hash = fingerprint(inner.namespace.as_bytes());
         inner
+    }
+}
+
+/// The same, shared. A name of normal length is joined in place, so that only what is shared is allocated.
+fn join_shared(namespace: &str, name: &str) -> Arc<str> {
+    let mut joined = SmallVec::<[u8; 128]>::from_slice(namespace.as_bytes());
+    joined.extend_from_slice(if namespace.is_empty() { b"" } else { b"." });
+    joined.extend_from_slice(name.as_bytes());
+    match std::str::from_utf8(&joined) {
+        Ok(joined) => joined.into(),
+        // Two texts and a dot are text.
+        Err(_) => join(namespace, name).into(),
     }
 }
 
@@ -318,11 +335,10 @@ impl RunLink {
 /// A chain of a million emitters is taken down link by link, not by recursion.
 impl Drop for Inner {
     fn drop(&mut self) {
-        let mut next = SmallVec::<[Emitter; 4]>::from_iter(self.links());
-        while let Some(emitter) = next.pop() {
-            if let Some(mut inner) = Arc::into_inner(emitter.0) {
-                next.extend(inner.links());
-            }
+        let mut orphans = Vec::new();
+        self.leave(&mut orphans);
+        while let Some(mut orphan) = orphans.pop() {
+            orphan.leave(&mut orphans);
         }
     }
 }
@@ -370,47 +386,47 @@ impl fmt::Debug for Emitter {
 )]
 pub trait IntoNamespace {
     /// The dotted name, which is checked where it is used; none for the parent's namespace.
-    fn into_namespace(self) -> Option<String>;
+    fn namespace(&self) -> Option<Cow<'_, str>>;
 }
 
 impl IntoNamespace for () {
-    fn into_namespace(self) -> Option<String> {
+    fn namespace(&self) -> Option<Cow<'_, str>> {
         None
     }
 }
 
-impl IntoNamespace for &str {
-    fn into_namespace(self) -> Option<String> {
-        Some(self.to_owned())
+impl IntoNamespace for str {
+    fn namespace(&self) -> Option<Cow<'_, str>> {
+        Some(Cow::Borrowed(self))
     }
 }
 
 impl IntoNamespace for String {
-    fn into_namespace(self) -> Option<String> {
-        Some(self)
-    }
-}
-
-impl IntoNamespace for &String {
-    fn into_namespace(self) -> Option<String> {
-        Some(self.clone())
+    fn namespace(&self) -> Option<Cow<'_, str>> {
+        Some(Cow::Borrowed(self))
     }
 }
 
 impl IntoNamespace for Namespace {
-    fn into_namespace(self) -> Option<String> {
-        Some(self.as_str().to_owned())
+    fn namespace(&self) -> Option<Cow<'_, str>> {
+        Some(Cow::Borrowed(self.as_str()))
+    }
+}
+
+impl<S: AsRef<str>> IntoNamespace for [S] {
+    fn namespace(&self) -> Option<Cow<'_, str>> {
+        Some(Cow::Owned(self.iter().map(AsRef::as_ref).collect::<Vec<_>>().join(".")))
     }
 }
 
 impl<S: AsRef<str>, const N: usize> IntoNamespace for [S; N] {
-    fn into_namespace(self) -> Option<String> {
-        self.as_slice().into_namespace()
+    fn namespace(&self) -> Option<Cow<'_, str>> {
+        self.as_slice().namespace()
     }
 }
 
-impl<S: AsRef<str>> IntoNamespace for &[S] {
-    fn into_namespace(self) -> Option<String> {
-        Some(self.iter().map(AsRef::as_ref).collect::<Vec<_>>().join("."))
+impl<N: IntoNamespace + ?Sized> IntoNamespace for &N {
+    fn namespace(&self) -> Option<Cow<'_, str>> {
+        (**self).namespace()
     }
 }

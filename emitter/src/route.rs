@@ -60,17 +60,20 @@ impl Route {
     }
 
     /// Adds the stops along the tree and the runs. Gives up where there are pipes, or too much to walk.
-    #[inline(always)]
+    #[inline]
     fn along(&mut self, from: &Emitter, meta: &EventMeta<'_>) -> bool {
         if from.upwards().all(|emitter| emitter.run_parent().is_none()) {
             return from.upwards().all(|emitter| self.stop_at(emitter, meta));
         }
-        let mut walk = from.walk();
-        let names = meta.name_ref().bit();
-        let loud: SmallVec<[_; 4]> = walk.by_ref().filter(|emitter| emitter.is_loud(names)).collect();
+        let mut loud = SmallVec::<[&Emitter; 8]>::new();
+        let over = from.walk(|emitter| {
+            if emitter.is_loud(meta.name_ref().bit()) {
+                loud.push(emitter);
+            }
+        });
         // What occurs later is left out here (E5).
-        let last = |(i, emitter)| !loud[i + 1..].contains(emitter);
-        loud.iter().enumerate().filter(|at| last(*at)).all(|(_, emitter)| self.stop_at(emitter, meta)) && walk.is_over()
+        let last = |i: usize| !loud[i + 1..].contains(&loud[i]);
+        over && (0..loud.len()).all(|i| !last(i) || self.stop_at(loud[i], meta))
     }
 
     /// Adds an emitter's part, if it has any. Gives up if it has pipes.
@@ -185,61 +188,45 @@ fn sighting<'a>(listening: &Emitter, meta: &'a EventMeta<'a>) -> Sighting<'a> {
     Sighting { meta, own: here && meta.is_plain(), nested }
 }
 
-/// The way up from an emitter along the tree and then the runs, the last one first. Ends after a bounded number of
-/// steps, for many ways may lead to the same emitter.
-struct Walk<'e> {
-    next: Option<&'e Emitter>,
-    run_parents: SmallVec<[&'e Emitter; 4]>,
-    left: usize,
-}
-
-impl<'e> Iterator for Walk<'e> {
-    type Item = &'e Emitter;
-
-    #[inline]
-    fn next(&mut self) -> Option<&'e Emitter> {
-        self.left = self.left.checked_sub(1)?;
-        let at = self.next?;
-        if let Some(run_parent) = at.run_parent() {
-            self.run_parents.push(run_parent);
-        }
-        self.next = at.parent().or_else(|| self.run_parents.pop());
-        Some(at)
-    }
-}
-
-impl Walk<'_> {
-    /// It has come to the end.
-    fn is_over(&self) -> bool {
-        self.next.is_none()
-    }
-}
-
 impl Emitter {
-    fn walk(&self) -> Walk<'_> {
-        Walk { next: Some(self), run_parents: SmallVec::new(), left: STEPS }
+    /// Visits this emitter and what is above it, along the tree and then the runs, the last one first. Gives up after
+    /// a bounded number of steps, for many ways may lead to the same emitter.
+    #[inline]
+    fn walk<'e>(&'e self, mut visit: impl FnMut(&'e Self)) -> bool {
+        let mut run_parents = SmallVec::<[&Self; 8]>::new();
+        let mut at = self;
+        for _ in 0..STEPS {
+            visit(at);
+            if let Some(run_parent) = at.run_parent() {
+                run_parents.push(run_parent);
+            }
+            match at.parent().or_else(|| run_parents.pop()) {
+                Some(next) => at = next,
+                None => return true,
+            }
+        }
+        false
     }
 
     /// The first emitter from here up where somebody may hear an event whose name has one of these bits: a listener,
-    /// or a pipe (E15).
+    /// or a pipe; or a run in another run, from where there are several ways up. None if nobody hears it (E15).
     #[inline]
     pub(crate) fn first_loud(&self, names: u64) -> Option<&Self> {
         let mut at = self;
         loop {
-            if at.is_loud(names) {
+            if at.is_loud(names) || at.run_parent().is_some() {
                 return Some(at);
-            }
-            if at.run_parent().is_some() {
-                return at.is_loud_above(names).then_some(at);
             }
             at = at.parent()?;
         }
     }
 
-    /// Whether somebody may hear it here or above, along the tree and the runs.
-    fn is_loud_above(&self, names: u64) -> bool {
-        let mut walk = self.walk();
-        walk.any(|emitter| emitter.is_loud(names)) || !walk.is_over()
+    /// Tells whether anybody listens here or above, to whatever it may be. If not, an emit does nothing.
+    #[must_use]
+    pub fn is_heard(&self) -> bool {
+        let mut heard = false;
+        let over = self.walk(|emitter| heard |= emitter.is_loud(u64::MAX));
+        heard || !over
     }
 
     #[inline]

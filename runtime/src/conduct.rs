@@ -6,17 +6,17 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::{Context as TaskContext, Poll};
-use std::time::Duration;
 
 use emitree_emitter::{EmitError, Facet};
 use futures_core::future::BoxFuture;
 use futures_util::FutureExt;
 use serde::Serialize;
+use tokio::task::JoinSet;
 
 use crate::lifecycle::{Data, Facets, Failure, Finish, Start, Success};
 use crate::middleware::Inherited;
 use crate::plan::Plan;
-use crate::{Error, Outcome, Result, RunContext, Runnable, Stage};
+use crate::{Error, Outcome, Result, RunContext, Runnable, Stage, Status};
 
 /// Begins a run. Nothing has been emitted yet.
 pub(crate) fn conduct<R: Runnable>(mut plan: Plan<'_, R>) -> Result<Conducted<'_, R::Output>> {
@@ -62,23 +62,25 @@ async fn run<R: Runnable>(plan: Plan<'_, R>, ctx: RunContext) -> Result<R::Outpu
         Ok(()) => guard.work(&*runnable).await,
         Err(error) => Err(error.into()),
     };
-    end_tasks(&guard.ctx).await;
+    if let Some(tasks) = guard.ctx.tasks().close() {
+        end(tasks).await;
+    }
     match result {
         Ok(output) => guard.succeed(output).await,
         Err(error) => guard.fail(error).await,
     }
 }
 
-/// Aborts the tasks that the run has spawned, and waits for them.
-async fn end_tasks(ctx: &RunContext) {
-    if let Some(mut tasks) = ctx.tasks().close() {
-        tasks.shutdown().await;
-    }
+/// Aborts the tasks that a run has spawned, and waits for them.
+async fn end(mut tasks: JoinSet<()>) {
+    tasks.shutdown().await;
 }
 
 /// Ends a run that has not started: what was bound may have spawned tasks, or made runs.
 async fn give_up<O>(ctx: &RunContext, error: Error) -> Result<O> {
-    end_tasks(ctx).await;
+    if let Some(tasks) = ctx.tasks().close() {
+        end(tasks).await;
+    }
     ctx.span().record("outcome", Outcome::<()>::of_error(&error).status().as_str());
     ctx.end();
     Err(error)
@@ -145,16 +147,22 @@ impl<I: Data, O: Data> Guard<Start<I, O>> {
 
 /// Emits `finish`, and gives the run's result.
 async fn finish<I: Data, O: Data>(ctx: RunContext, input: I, result: Result<O>) -> Result<O> {
+    let status = result.as_ref().map_or_else(|error| Outcome::<O>::of_error(error).status(), |_| Status::Success);
+    ctx.span().record("outcome", status.as_str());
+    // Nobody listening, nothing happens: not even a look at the clock (E15).
+    let result = if ctx.emitter().is_heard() { announce_finish(&ctx, input, result).await } else { result };
+    ctx.end();
+    result
+}
+
+async fn announce_finish<I: Data, O: Data>(ctx: &RunContext, input: I, result: Result<O>) -> Result<O> {
     let (outcome, error) = match result {
         Ok(output) => (Outcome::Success { output }, None),
         Err(error) => (Outcome::of_error(&error), Some(error)),
     };
-    ctx.span().record("outcome", outcome.status().as_str());
-    // Nobody listening, nobody sees the clock (E15).
-    let duration = if ctx.emitter().is_heard() { ctx.elapsed() } else { Duration::ZERO };
-    let mut guard = Guard { ctx, payload: Finish { input, outcome, duration } };
+    let payload = Finish { input, outcome, duration: ctx.elapsed() };
+    let mut guard = Guard { ctx: ctx.clone(), payload };
     guard.announce(Stage::Finish, Facets::<I, O>::FINISH).await;
-    guard.ctx.end();
     match (guard.payload.outcome, error) {
         (Outcome::Success { output }, _) => Ok(output),
         (_, Some(error)) => Err(error),

@@ -59,8 +59,13 @@ impl<R: Runnable> Plan<'_, R> {
 fn own_creator<R: Runnable>(runnable: &R) -> Option<Creator> {
     let (kind, name) = (runnable.kind(), runnable.name());
     let known = runnable.emitter().creator();
-    let same = known.is_some_and(|creator| creator.kind() == kind && creator.name() == name);
-    (!same).then(|| Creator::new(kind.to_owned(), name.to_owned()))
+    let known_as = known.is_some_and(|creator| same(creator.kind(), kind) && same(creator.name(), name));
+    (!known_as).then(|| Creator::new(kind.to_owned(), name.to_owned()))
+}
+
+/// Most are the very same text.
+fn same(a: &str, b: &str) -> bool {
+    std::ptr::eq(a, b) || a == b
 }
 
 /// What is run, borrowed or shared.
