@@ -43,3 +43,8 @@ pub mod middleware {
 pub mod sinks {
     pub use emitree_sinks::*;
 }
+
+/// The README's programs are tests.
+#[cfg(all(doctest, feature = "trajectory"))]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -192,9 +192,9 @@ fn span(emitter: &Emitter, parent: Option<&RunContext>) -> Span {
     match around {
         // Started in a task that does not know the parent's span.
         Some(around) => {
-            tracing::info_span!(parent: around, "run", path, run_id, parent_run_id, outcome = tracing::field::Empty)
+            tracing::info_span!(parent: around, "run", outcome = tracing::field::Empty, path, run_id, parent_run_id)
         }
-        None => tracing::info_span!("run", path, run_id, parent_run_id, outcome = tracing::field::Empty),
+        None => tracing::info_span!("run", outcome = tracing::field::Empty, path, run_id, parent_run_id),
     }
 }
 

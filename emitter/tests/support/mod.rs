@@ -4,41 +4,26 @@
 
 use std::future::Future;
 use std::pin::pin;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 
-use emitree_emitter::{AnyEvent, BoxError, Emitter, EventMeta, RunLinks};
+use emitree_emitter::{BoxError, Emitter, EventMeta, RunLinks};
 use futures_core::future::BoxFuture;
 
-pub(crate) type Any = dyn AnyEvent + 'static;
+#[path = "../../../tests/support/recorder.rs"]
+mod recorder;
+pub(crate) use recorder::{Any, Recorder};
+
 pub(crate) type TestResult = Result<(), BoxError>;
 
-/// Records who heard what, in order: lines `listener path`.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Recorder(Arc<Mutex<Vec<String>>>);
-
 impl Recorder {
-    pub(crate) fn new() -> Self {
-        Self::default()
-    }
-
-    pub(crate) fn note(&self, line: impl Into<String>) {
-        self.0.lock().expect("nobody panics here").push(line.into());
-    }
-
     fn heard(&self, who: &str, meta: &EventMeta<'_>) {
         self.note(format!("{who} {}", meta.path()));
     }
 
     /// A listener for `on`.
     pub(crate) fn hears(&self, who: impl ToString) -> impl Fn(&mut Any, &EventMeta<'_>) + Send + Sync + 'static {
-        let (recorder, who) = (self.clone(), who.to_string());
-        move |_, meta| recorder.heard(&who, meta)
-    }
-
-    /// A listener for `observe`.
-    pub(crate) fn sees(&self, who: impl ToString) -> impl Fn(&Any, &EventMeta<'_>) + Send + Sync + 'static {
         let (recorder, who) = (self.clone(), who.to_string());
         move |_, meta| recorder.heard(&who, meta)
     }
@@ -68,19 +53,6 @@ impl Recorder {
         yield_once().await;
         self.note(format!("{who} done"));
         Ok(())
-    }
-
-    /// Takes what was recorded.
-    pub(crate) fn take(&self) -> Vec<String> {
-        std::mem::take(&mut self.0.lock().expect("nobody panics here"))
-    }
-
-    /// Compares the whole sequence recorded since the last look, and prints both.
-    #[track_caller]
-    pub(crate) fn expect<'a>(&self, expected: impl IntoIterator<Item = &'a str>) {
-        let expected: Vec<_> = expected.into_iter().collect();
-        let actual = self.take();
-        assert!(actual == expected, "expected:\n  {}\nrecorded:\n  {}", expected.join("\n  "), actual.join("\n  "));
     }
 }
 

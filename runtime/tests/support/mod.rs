@@ -2,37 +2,22 @@
 #![allow(dead_code, reason = "each test file uses its own part of this")]
 
 use std::future::Future;
-use std::sync::{Arc, Mutex, Once};
+use std::sync::Once;
 
-use emitree_emitter::{AnyEvent, BoxError, Emitter, EventMeta, IntoMatcher, Options, Registration};
+use emitree_emitter::{BoxError, Emitter, EventMeta, IntoMatcher, Options, Registration};
 use emitree_runtime::{Data, Result, RunContext, Runnable, RunnableFn, runnable_fn};
 
-pub(crate) type Any = dyn AnyEvent + 'static;
+#[path = "../../../tests/support/recorder.rs"]
+mod recorder;
+pub(crate) use recorder::{Any, Recorder};
+
 pub(crate) type TestResult = std::result::Result<(), BoxError>;
 
-/// Records what happened, in order: paths of events, with the label of who heard them, and notes.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Recorder(Arc<Mutex<Vec<String>>>);
-
 impl Recorder {
-    pub(crate) fn new() -> Self {
-        Self::default()
-    }
-
-    pub(crate) fn note(&self, line: impl Into<String>) {
-        self.0.lock().expect("nobody panics here").push(line.into());
-    }
-
     /// A listener for `observe` that notes paths.
     pub(crate) fn paths(&self) -> impl Fn(&Any, &EventMeta<'_>) + Send + Sync + 'static {
         let recorder = self.clone();
         move |_, meta| recorder.note(meta.path())
-    }
-
-    /// A listener for `observe` that notes `label path`.
-    pub(crate) fn sees(&self, label: &str) -> impl Fn(&Any, &EventMeta<'_>) + Send + Sync + 'static {
-        let (recorder, label) = (self.clone(), label.to_owned());
-        move |_, meta| recorder.note(format!("{label} {}", meta.path()))
     }
 
     /// Notes the path of every event that reaches an emitter.
@@ -43,19 +28,6 @@ impl Recorder {
     /// The same, with a label.
     pub(crate) fn watch_as(&self, label: &str, emitter: &Emitter) {
         emitter.observe("*.*", self.sees(label)).expect("a valid matcher");
-    }
-
-    /// Takes what was recorded.
-    pub(crate) fn take(&self) -> Vec<String> {
-        std::mem::take(&mut self.0.lock().expect("nobody panics here"))
-    }
-
-    /// Compares the whole sequence recorded since the last look, and prints both.
-    #[track_caller]
-    pub(crate) fn expect<'a>(&self, expected: impl IntoIterator<Item = &'a str>) {
-        let expected: Vec<_> = expected.into_iter().collect();
-        let actual = self.take();
-        assert!(actual == expected, "expected:\n  {}\nrecorded:\n  {}", expected.join("\n  "), actual.join("\n  "));
     }
 }
 

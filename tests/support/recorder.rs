@@ -1,0 +1,40 @@
+//! The recorder that the tests of all crates share: it notes lines, and compares whole sequences of them.
+
+use std::sync::{Arc, Mutex};
+
+use emitree_emitter::{AnyEvent, EventMeta};
+
+pub(crate) type Any = dyn AnyEvent + 'static;
+
+/// Records what happened, in order: `label path` of who heard which event, and notes.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Recorder(Arc<Mutex<Vec<String>>>);
+
+impl Recorder {
+    pub(crate) fn new() -> Self {
+        Self::default()
+    }
+
+    pub(crate) fn note(&self, line: impl Into<String>) {
+        self.0.lock().expect("nobody panics here").push(line.into());
+    }
+
+    /// A listener for `observe` that notes `label path`.
+    pub(crate) fn sees(&self, label: impl ToString) -> impl Fn(&Any, &EventMeta<'_>) + Send + Sync + 'static {
+        let (recorder, label) = (self.clone(), label.to_string());
+        move |_, meta| recorder.note(format!("{label} {}", meta.path()))
+    }
+
+    /// Takes what was recorded.
+    pub(crate) fn take(&self) -> Vec<String> {
+        std::mem::take(&mut self.0.lock().expect("nobody panics here"))
+    }
+
+    /// Compares the whole sequence recorded since the last look, and prints both.
+    #[track_caller]
+    pub(crate) fn expect<'a>(&self, expected: impl IntoIterator<Item = &'a str>) {
+        let expected: Vec<_> = expected.into_iter().collect();
+        let actual = self.take();
+        assert!(actual == expected, "expected:\n  {}\nrecorded:\n  {}", expected.join("\n  "), actual.join("\n  "));
+    }
+}
