@@ -66,6 +66,12 @@ impl Progress {
         None
     }
 
+    /// The listener at which [`advance`](Self::advance) stopped.
+    pub(crate) fn awaited<'r>(&mut self, route: &'r Route) -> Option<&'r Arc<Listener>> {
+        let role = if self.changed { Role::Observe } else { Role::Change };
+        route.next(role, &mut self.cursor)
+    }
+
     #[inline]
     fn result(&mut self) -> Result<(), EmitError> {
         self.failed.take().map_or(Ok(()), Err)
@@ -338,7 +344,8 @@ fn explain(listener: &Listener, fault: Fault, event: &dyn AnyEvent, meta: &Event
 
 fn wrap(source: BoxError, path: String, at: &'static std::panic::Location<'static>) -> EmitError {
     match source.downcast::<EmitError>() {
-        Ok(error) => *error,
+        Ok(error) if error.names_a_listener() => *error,
+        Ok(source) => EmitErrorKind::Listener { path, at, source }.into(),
         Err(source) => EmitErrorKind::Listener { path, at, source }.into(),
     }
 }

@@ -10,6 +10,7 @@ use serde::Serialize;
 use crate::dispatch::Progress;
 use crate::error::EmitErrorKind;
 use crate::event::Carried;
+use crate::listener::Listener;
 use crate::name::NameRef;
 use crate::route::Route;
 use crate::{AnyEvent, AsName, EmitError, Emitter, Event, EventMeta, Facet, Scope};
@@ -72,7 +73,8 @@ impl Emitter {
     ///
     /// # Errors
     ///
-    /// If an async listener would hear the event: then nobody has heard it. Otherwise as [`emit`](Self::emit).
+    /// If an async listener would hear the event, or a sink that blocks and is full: then nobody has heard it.
+    /// Otherwise as [`emit`](Self::emit).
     pub fn emit_now<P: Serialize + Send + Sync + 'static>(
         &self,
         name: impl AsName,
@@ -150,11 +152,17 @@ impl<'a> Emit<'a> {
         let meta = EventMeta::new(self);
         let mut route = Route::default();
         route.find(from, &meta);
+        let would_await =
+            |listener: &Listener| EmitErrorKind::WouldAwait { path: meta.path().to_owned(), at: listener.at }.into();
         if let Some(listener) = route.first_async(&meta) {
-            return Err(EmitErrorKind::WouldAwait { path: meta.path().to_owned(), at: listener.at }.into());
+            return Err(would_await(listener));
         }
         let mut progress = Progress::default();
-        within(self.source.scope(), || progress.advance(event, &meta, &route)).unwrap_or(Ok(()))
+        match within(self.source.scope(), || progress.advance(event, &meta, &route)) {
+            Some(result) => result,
+            // A sink had room a moment ago.
+            None => progress.awaited(&route).map_or(Ok(()), |listener| Err(would_await(listener))),
+        }
     }
 
     #[inline]

@@ -92,8 +92,8 @@ impl Emitter {
         twin.context = OwnContext::new(self.context());
         twin.group_id.clone_from(&from.group_id);
         twin.creator.clone_from(&from.creator);
-        twin.trace.clone_from(&from.trace);
-        twin.declared.clone_from(&from.declared);
+        twin.trace = self.trace().map(Arc::new);
+        twin.declared.clone_from(&self.declares().0.declared);
         Self::from_inner(twin)
     }
 
@@ -260,8 +260,12 @@ impl Emitter {
     }
 
     pub(crate) fn declared(&self) -> Option<&Declared> {
-        let declares = if self.0.run.is_some() { self.parent()? } else { self };
-        declares.0.declared.as_deref()
+        self.declares().0.declared.as_deref()
+    }
+
+    /// The emitter whose declarations hold: a run's are its instance's.
+    fn declares(&self) -> &Self {
+        self.parent().filter(|_| self.0.run.is_some()).unwrap_or(self)
     }
 }
 

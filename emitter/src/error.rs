@@ -81,7 +81,8 @@ pub enum BuildError {
 
 /// An emit that failed.
 ///
-/// It is wrapped once: a listener that returns the `EmitError` of an emit of its own passes it on unchanged.
+/// It is wrapped once: a listener that returns the `EmitError` of an emit of its own passes it on unchanged, if it
+/// names the listener that failed.
 #[derive(Debug)]
 pub struct EmitError(Box<EmitErrorKind>);
 
@@ -157,6 +158,12 @@ impl EmitError {
     #[must_use]
     pub fn kind(&self) -> &EmitErrorKind {
         &self.0
+    }
+
+    /// Whether it says which listener failed, and need not be wrapped by an outer one.
+    pub(crate) fn names_a_listener(&self) -> bool {
+        use EmitErrorKind::{Listener, Panicked, TypeMismatch};
+        matches!(*self.0, Listener { .. } | Panicked { .. } | TypeMismatch { .. })
     }
 
     /// The same, owned.

@@ -50,6 +50,7 @@ type Change = dyn Fn(&mut dyn AnyEvent, &EventMeta<'_>) -> Answer + Send + Sync;
 type ChangeAsync = dyn for<'a> Fn(&'a mut dyn AnyEvent, &'a EventMeta<'a>) -> Later<'a> + Send + Sync;
 type Observe = dyn Fn(&dyn AnyEvent, &EventMeta<'_>) -> Answer + Send + Sync;
 type ObserveAsync = dyn for<'a> Fn(&'a dyn AnyEvent, &'a EventMeta<'a>) -> Later<'a> + Send + Sync;
+type HasRoom = dyn Fn() -> bool + Send + Sync;
 type TryObserve = dyn Fn(&dyn AnyEvent, &EventMeta<'_>) -> bool + Send + Sync;
 
 /// How a listener is called. An async one answers nothing where the event is not of its type.
@@ -61,6 +62,7 @@ pub(crate) enum Call {
     ObserveAsync(Arc<ObserveAsync>),
     /// Observes at once if it can; only otherwise it has to be awaited (a sink that blocks when it is full, E13).
     TryObserve {
+        has_room: Arc<HasRoom>,
         now: Arc<TryObserve>,
         later: Arc<ObserveAsync>,
     },
@@ -74,8 +76,13 @@ impl Call {
         }
     }
 
-    pub(crate) const fn is_sync(&self) -> bool {
-        matches!(self, Self::Change(_) | Self::Observe(_))
+    /// Whether it would have to be awaited, as things are.
+    pub(crate) fn would_wait(&self) -> bool {
+        match self {
+            Self::Change(_) | Self::Observe(_) => false,
+            Self::ChangeAsync(_) | Self::ObserveAsync(_) => true,
+            Self::TryObserve { has_room, .. } => !has_room(),
+        }
     }
 }
 
@@ -109,16 +116,14 @@ impl Listener {
     ///
     /// An own event of another type under an exact name is taken, to be refused by the call (E7).
     pub(crate) fn takes(&self, sighting: &Sighting<'_>) -> bool {
-        (self.takes_nested || !sighting.nested)
-            && self.matcher.takes(sighting.meta, sighting.own)
-            && self.may_take_type(sighting)
+        (self.takes_nested || !sighting.nested) && self.matcher.takes(sighting) && self.may_take_type(sighting)
     }
 
     pub(crate) fn may_take_type(&self, sighting: &Sighting<'_>) -> bool {
         match &self.heard {
             None => true,
             Some(heard) if heard.id == sighting.meta.carried().id() => true,
-            Some(_) => sighting.own && self.matcher.is_exact(),
+            Some(_) => sighting.here && self.matcher.is_exact(),
         }
     }
 
@@ -140,7 +145,15 @@ impl Listener {
 pub(crate) struct Sighting<'a> {
     pub(crate) meta: &'a EventMeta<'a>,
     /// Emitted on that emitter or on a run of it (E4).
-    pub(crate) own: bool,
-    /// Of another run than that emitter's (E4).
+    pub(crate) here: bool,
+    /// Of another run than that emitter's, and not emitted here (E4).
     pub(crate) nested: bool,
+}
+
+impl Sighting<'_> {
+    /// Emitted here, and not as if by a sub-namespace (E4).
+    #[inline]
+    pub(crate) fn own(&self) -> bool {
+        self.here && self.meta.is_plain()
+    }
 }

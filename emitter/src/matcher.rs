@@ -8,6 +8,7 @@ use globset::{Glob, GlobBuilder, GlobMatcher};
 use regex::Regex;
 
 use crate::error::panic_message;
+use crate::listener::Sighting;
 use crate::name::{AsName, bit, check};
 use crate::{EventMeta, EventName, EventRecord, MatcherError};
 
@@ -24,8 +25,10 @@ use crate::{EventMeta, EventName, EventRecord, MatcherError};
 /// | [`Matcher::regex`], [`Regex`] | anywhere in the path | yes |
 /// | `Fn(&EventMeta) -> bool`, [`matcher_fn`] | what it says | no |
 ///
-/// *Own* events are those emitted on the emitter itself or on a run of it. *Nested* events are those of other runs
-/// than the emitter's; an emitter that belongs to no run takes them all.
+/// *Own* events are those emitted on the emitter itself or on a run of it, under a name without a dot: one with a dot
+/// is emitted as if by a sub-namespace, as the lifecycle events of runs are (`run.start`). *Nested* events are those of
+/// other runs than the emitter's, unless they are emitted on it or on a run of it; an emitter that belongs to no run
+/// takes them all.
 ///
 /// Two matchers are equal when their strings are, when their regexes have the same pattern, or when they are the
 /// same function handle.
@@ -107,6 +110,11 @@ impl Matcher {
         }))
     }
 
+    /// Events emitted here under exactly that name, which may have a dot.
+    pub(crate) fn emitted(name: EventName) -> Self {
+        Self(Self::name(name.as_str()))
+    }
+
     fn name(text: &str) -> Kind {
         Kind::Name { text: text.into(), hash: text.as_name().hash() }
     }
@@ -139,13 +147,16 @@ impl Matcher {
 
     /// Whether it takes an event, as far as that is fixed by path and source. A function is asked for each event.
     #[inline]
-    pub(crate) fn takes(&self, meta: &EventMeta<'_>, own: bool) -> bool {
+    pub(crate) fn takes(&self, sighting: &Sighting<'_>) -> bool {
+        let meta = sighting.meta;
         match &self.0 {
-            Kind::Own => own,
+            Kind::Own => sighting.own(),
             Kind::Every | Kind::Function(_) => true,
-            Kind::Name { text, hash } => own && *hash == meta.name_ref().hash() && **text == *meta.emitted_name(),
+            Kind::Name { text, hash } => {
+                sighting.here && *hash == meta.name_ref().hash() && **text == *meta.emitted_name()
+            }
             Kind::Path(text) => meta.source().joins_to(meta.emitted_name(), text),
-            Kind::NameGlob(glob) => own && glob.is_match(meta.emitted_name()),
+            Kind::NameGlob(glob) => sighting.own() && glob.is_match(meta.emitted_name()),
             Kind::PathGlob(glob) => glob.is_match(&slashed(meta.path())),
             Kind::RegexText(regex) | Kind::RegexValue(regex) => regex.is_match(meta.path()),
         }

@@ -20,7 +20,7 @@ pub(crate) struct Key<'a> {
     hash: u64,
     namespace: &'a Arc<str>,
     name: &'a str,
-    own: bool,
+    here: bool,
     nested: bool,
     payload: TypeId,
 }
@@ -30,7 +30,7 @@ pub(crate) struct Matched {
     hash: u64,
     namespace: Arc<str>,
     name: Box<str>,
-    own: bool,
+    here: bool,
     nested: bool,
     payload: TypeId,
     changers: Box<[Arc<Listener>]>,
@@ -41,13 +41,13 @@ impl<'a> Key<'a> {
     #[inline]
     pub(crate) fn of(sighting: &Sighting<'a>) -> Self {
         let (source, name) = (sighting.meta.source(), sighting.meta.name_ref());
-        let flags = u64::from(sighting.own) << 1 | u64::from(sighting.nested);
+        let flags = u64::from(sighting.here) << 1 | u64::from(sighting.nested);
         let hash = name.hash() ^ source.namespace_hash().rotate_left(20) ^ flags;
         Self {
             hash: hash ^ (hash >> 29),
             namespace: source.shared_namespace(),
             name: name.as_str(),
-            own: sighting.own,
+            here: sighting.here,
             nested: sighting.nested,
             payload: sighting.meta.carried().id(),
         }
@@ -61,7 +61,7 @@ impl Matched {
             hash: key.hash,
             namespace: Arc::clone(key.namespace),
             name: key.name.into(),
-            own: key.own,
+            here: key.here,
             nested: key.nested,
             payload: key.payload,
             changers: changers.into(),
@@ -72,7 +72,7 @@ impl Matched {
     #[inline]
     fn is_for(&self, key: &Key<'_>) -> bool {
         self.hash == key.hash
-            && (self.own, self.nested, self.payload) == (key.own, key.nested, key.payload)
+            && (self.here, self.nested, self.payload) == (key.here, key.nested, key.payload)
             && *self.name == *key.name
             && (Arc::ptr_eq(&self.namespace, key.namespace) || self.namespace == *key.namespace)
     }

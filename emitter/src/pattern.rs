@@ -112,7 +112,7 @@ impl Compiled {
 
     fn find(&self, sighting: &Sighting<'_>, found: &mut impl FnMut(u32)) {
         let meta = sighting.meta;
-        for (set, members) in self.names.iter().filter(|_| sighting.own) {
+        for (set, members) in self.names.iter().filter(|_| sighting.own()) {
             set.matches(meta.emitted_name()).into_iter().for_each(|i| found(members[i]));
         }
         if !self.paths.is_empty() {

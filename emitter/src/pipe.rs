@@ -17,7 +17,7 @@ impl Pipe {
     /// Whether it sends an event on. A function that panics sends nothing.
     pub(crate) fn takes(&self, sighting: &Sighting<'_>) -> bool {
         (self.matcher.nested_by_default() || !sighting.nested)
-            && self.matcher.takes(sighting.meta, sighting.own)
+            && self.matcher.takes(sighting)
             && self.matcher.says_calmly(sighting.meta)
     }
 }

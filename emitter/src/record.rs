@@ -1,13 +1,14 @@
 //! Events as sinks take them: owned and serialisable (E13).
 
 use std::borrow::Cow;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
-use crate::{AnyEvent, Context, CreatorRecord, EventMeta, Trace};
+use crate::{AnyEvent, Context, CreatorRecord, EventMeta, Trace, panic_message};
 
 /// One event, whole.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -44,7 +45,7 @@ impl EventRecord {
             group_id: meta.group_id().map(Into::into),
             trace: meta.trace(),
             payload_type: Cow::Borrowed(meta.payload_type()),
-            payload: event.to_raw_json(),
+            payload: payload(event),
         }
     }
 
@@ -62,6 +63,14 @@ impl EventRecord {
     pub fn payload<'de, T: Deserialize<'de>>(&'de self) -> Result<T, serde_json::Error> {
         serde_json::from_str(self.payload.get())
     }
+}
+
+/// A payload that panics when it is serialised becomes a string that says so: the event is not lost for that.
+fn payload(event: &dyn AnyEvent) -> Box<RawValue> {
+    catch_unwind(AssertUnwindSafe(|| event.to_raw_json())).unwrap_or_else(|panic| {
+        let said = format!("<{} cannot be serialised: it panicked: {}>", event.type_name(), panic_message(&*panic));
+        said.to_raw_json()
+    })
 }
 
 /// What a sink is given, in order: events, and gaps where events were lost.
@@ -101,10 +110,10 @@ impl Record {
     ///
     /// If the text is neither an event nor a gap.
     pub fn from_json(text: &str) -> Result<Self, serde_json::Error> {
-        match serde_json::from_str::<GapLine>(text) {
-            Ok(line) => Ok(Self::Gap(line.gap)),
-            Err(_) => serde_json::from_str(text).map(|event| Self::Event(Box::new(event))),
+        if text.trim_start().starts_with("{\"gap\"") {
+            return serde_json::from_str::<GapLine>(text).map(|line| Self::Gap(line.gap));
         }
+        serde_json::from_str(text).map(|event| Self::Event(Box::new(event)))
     }
 
     /// The event, if it is one.

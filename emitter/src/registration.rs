@@ -147,7 +147,7 @@ impl Options {
         self,
         f: impl Fn(&mut E, &EventMeta<'_>) -> R + Send + Sync + 'static,
     ) -> Registration {
-        self.on(E::NAME, f)
+        self.on(Matcher::emitted(E::NAME), f)
     }
 }
 

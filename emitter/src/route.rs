@@ -150,12 +150,12 @@ impl Route {
         }
     }
 
-    /// The first async listener that hears the event, if any.
+    /// The first listener that hears the event and has to be awaited, if any.
     pub(crate) fn first_async(&self, meta: &EventMeta<'_>) -> Option<&Arc<Listener>> {
         [Role::Change, Role::Observe].into_iter().find_map(|role| {
             let mut cursor = Cursor::default();
             std::iter::from_fn(|| self.next(role, &mut cursor)).find(|listener| {
-                !listener.call.is_sync() && !listener.claims.is_spent() && listener.matcher.says_calmly(meta)
+                listener.call.would_wait() && !listener.claims.is_spent() && listener.matcher.says_calmly(meta)
             })
         })
     }
@@ -184,8 +184,8 @@ fn targets(snapshot: &Guard<Snapshot>, sighting: &Sighting<'_>) -> Vec<Emitter> 
 fn sighting<'a>(listening: &Emitter, meta: &'a EventMeta<'a>) -> Sighting<'a> {
     let source = meta.source();
     let here = source == listening || source.is_run_of(listening);
-    let nested = listening.run().is_some_and(|run| source.run() != Some(run));
-    Sighting { meta, own: here && meta.is_plain(), nested }
+    let nested = !here && listening.run().is_some_and(|run| source.run() != Some(run));
+    Sighting { meta, here, nested }
 }
 
 impl Emitter {

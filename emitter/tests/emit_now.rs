@@ -185,3 +185,14 @@ fn listeners_of_a_runs_events_are_called_and_polled_inside_its_scope() -> TestRe
     recorder.expect(["root a.x", "root done"]);
     Ok(())
 }
+
+/// E16: a fork of a run's emitter keeps the run's trace and its instance's declarations.
+#[test]
+fn a_fork_of_a_runs_emitter_keeps_trace_and_declared_events() -> TestResult {
+    let instance = Emitter::builder().declares::<u32>("n").build()?;
+    let run = run_of(&instance);
+    let fork = run.fork();
+    assert_eq!(fork.trace(), run.trace());
+    assert!(fork.emit_now("other", &mut 1_u32).is_err(), "it is not declared");
+    Ok(())
+}

@@ -225,3 +225,18 @@ fn a_dropped_emit_drops_the_listener_under_way_and_calls_no_further_one() -> Tes
     recorder.expect(["first y", "first done", "second y", "sees y"]);
     Ok(())
 }
+
+/// E11: an inner failure that names no listener does not hide which one failed.
+#[test]
+fn an_inner_error_that_names_no_listener_is_wrapped_by_the_one_that_passed_it_on() -> TestResult {
+    let app = Emitter::new().child("app")?;
+    let inner = app.clone();
+    app.on("outer", move |(): &mut (), _| Ok(inner.emit_now("bad name", &mut 1)?))?;
+    let error = app.emit_now("outer", &mut ()).expect_err("the name is not valid");
+    assert!(
+        error.to_string().starts_with("a listener of `app.outer` failed (registered at emitter/tests/failure.rs"),
+        "{error}"
+    );
+    assert!(error.source().is_some_and(|inner| inner.to_string().contains("`bad name`")));
+    Ok(())
+}

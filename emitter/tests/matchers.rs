@@ -179,8 +179,9 @@ fn what_is_below_a_run_is_not_nested_in_it() -> TestResult {
     part.with(Options::new().nested(false)).on("*.*", recorder.hears("part"))?;
     emit(&part, "start");
     recorder.expect(["part a.part.start", "run a.part.start"]);
+    // A run of the part is another run than the one that it is a part of; to the part itself it is its own.
     emit(&run_within(&part, &run), "start");
-    recorder.expect([]);
+    recorder.expect(["part a.part.start"]);
     Ok(())
 }
 
@@ -438,4 +439,16 @@ proptest! {
         }
         let _ = emitter.child(text.as_str()).map_err(|error| assert_eq!(error.name(), text));
     }
+}
+
+/// E4: what is emitted on an emitter or on a run of it is not nested there, wherever the emitter stands.
+#[test]
+fn an_instance_made_inside_a_run_hears_its_own_runs() -> TestResult {
+    let outer = run_of(&Emitter::new());
+    let instance = outer.child("instance")?;
+    let recorder = Recorder::new();
+    instance.observe("note", recorder.sees("instance"))?;
+    run_of(&instance).emit_now("note", &mut ())?;
+    recorder.expect(["instance instance.note"]);
+    Ok(())
 }

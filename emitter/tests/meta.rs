@@ -182,3 +182,21 @@ fn a_meta_prints_its_path_and_type() -> TestResult {
     emitter.on("*", move |_: &mut u8, meta| assert!(print(meta).contains(r#"path: "a.x""#)))?;
     Ok(emitter.emit_now("x", &mut 1_u8)?)
 }
+
+/// E13, E14: an event whose payload panics when it is serialised is recorded all the same.
+#[test]
+fn a_payload_that_panics_when_it_is_serialised_says_so_in_its_record() -> TestResult {
+    struct Panics;
+    impl Serialize for Panics {
+        fn serialize<S: serde::Serializer>(&self, _: S) -> Result<S::Ok, S::Error> {
+            panic!("on purpose")
+        }
+    }
+    let app = Emitter::new();
+    let (sender, records) = std::sync::mpsc::channel();
+    app.observe("x", move |event: &dyn AnyEvent, meta| drop(sender.send(meta.to_record(event))))?;
+    app.emit_now("x", &mut Panics)?;
+    let payload = records.recv()?.payload.get().to_owned();
+    assert!(payload.contains("cannot be serialised: it panicked: on purpose"), "{payload}");
+    Ok(())
+}

@@ -222,18 +222,22 @@ impl Model {
     }
 
     /// E4: emitted on this emitter or on a run of it.
-    fn is_own(&self, at: usize, source: usize, name: &str) -> bool {
+    fn is_here(&self, at: usize, source: usize) -> bool {
         let run_of_it = self.emitters[source].is_run && self.emitters[source].parent == Some(at);
-        !name.contains('.') && (source == at || run_of_it)
+        source == at || run_of_it
+    }
+
+    fn is_own(&self, at: usize, source: usize, name: &str) -> bool {
+        !name.contains('.') && self.is_here(at, source)
     }
 
     fn run(&self, at: usize) -> Option<usize> {
         if self.emitters[at].is_run { Some(at) } else { self.emitters[at].parent.and_then(|parent| self.run(parent)) }
     }
 
-    /// E4: of another run than the emitter's.
+    /// E4: of another run than the emitter's, and not emitted on it or on a run of it.
     fn is_nested(&self, at: usize, source: usize) -> bool {
-        self.run(at).is_some() && self.run(at) != self.run(source)
+        !self.is_here(at, source) && self.run(at).is_some() && self.run(at) != self.run(source)
     }
 
     fn takes(&self, pattern: &Pattern, nested: Option<bool>, at: usize, source: usize, name: &str) -> bool {

@@ -181,3 +181,34 @@ fn what_cannot_be_serialised_is_wrapped_or_says_so() -> TestResult {
     assert!(broken.contains("Broken cannot be serialised: no"), "{broken}");
     Ok(())
 }
+
+/// E7: what is named with a dot is this emitter's to name too.
+#[test]
+fn a_listener_under_the_exact_path_of_an_event_with_a_dotted_name_that_meets_another_type_is_an_error() -> TestResult {
+    let app = Emitter::new().child("app")?;
+    app.on("app.run.start", |_: &mut String, _| ())?;
+    let error = app.emit_now("run.start", &mut 1_u32).expect_err("it would never fire");
+    assert!(matches!(error.kind(), EmitErrorKind::TypeMismatch { .. }), "{error}");
+    Ok(())
+}
+
+#[derive(Serialize)]
+struct Below(u32);
+
+impl Event for Below {
+    const NAME: EventName = EventName::new("sub.below");
+}
+
+/// E7: `emit_event` and `on_event` need no string, also where the name has a dot.
+#[test]
+fn an_event_with_a_dotted_name_is_heard_by_its_type() -> TestResult {
+    let app = Emitter::new().child("app")?;
+    app.on_event(|below: &mut Below, meta| {
+        assert_eq!(meta.path(), "app.sub.below");
+        below.0 += 1;
+    })?;
+    let mut below = Below(1);
+    app.emit_event_now(&mut below)?;
+    assert_eq!(below.0, 2);
+    Ok(())
+}

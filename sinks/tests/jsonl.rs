@@ -276,3 +276,16 @@ fn a_line_that_is_not_text_is_an_error() {
     assert!(records.next().unwrap().is_ok());
     assert!(records.next().is_none());
 }
+
+/// E13: one record a line, whatever the payload looks like.
+#[test]
+fn json_that_is_laid_out_in_lines_is_written_in_one() {
+    let (_folder, path) = folder();
+    let emitter = Emitter::new();
+    let handle = emitter.pipe_to(JsonlFile::open(&path).unwrap()).unwrap();
+    let mut laid_out = serde_json::value::RawValue::from_string("{\n  \"a\": 1\r\n}".to_owned()).unwrap();
+    emitter.emit_now("n", &mut laid_out).unwrap();
+    assert!(handle.close_blocking(EVER).is_complete());
+    let records: Vec<_> = read_jsonl(&path).unwrap().collect::<Result<_, _>>().unwrap();
+    assert_eq!(records[0].as_event().unwrap().payload.get(), "{   \"a\": 1  }");
+}

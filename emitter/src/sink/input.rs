@@ -36,8 +36,9 @@ impl Input {
     /// Where there is no room the record is made a second time, to wait for it: it is rare, and slow already.
     fn into_waiting_call(self) -> Call {
         let now = Arc::new(self);
-        let later = Arc::clone(&now);
+        let (later, room) = (Arc::clone(&now), Arc::clone(&now));
         Call::TryObserve {
+            has_room: Arc::new(move || room.queue.has_room()),
             now: Arc::new(move |event, meta| now.queue.try_push(record(event, meta))),
             later: Arc::new(move |event, meta| Some(later.push_and_wait(event, meta))),
         }

@@ -141,7 +141,7 @@ impl<S: Sink + ?Sized> Sink for Box<S> {
 #[non_exhaustive]
 pub enum Overflow {
     /// The emit waits until there is room. Nothing is lost, unless the emit is dropped while it waits: then its event
-    /// is. [`emit_now`](crate::Emitter::emit_now) cannot wait and is an error.
+    /// is. [`emit_now`](crate::Emitter::emit_now) cannot wait: while there is no room it is an error.
     #[default]
     Block,
     /// The event that has waited longest is lost.

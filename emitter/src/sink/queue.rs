@@ -104,6 +104,12 @@ impl<T> Queue<T> {
         true
     }
 
+    /// Tells whether an offer made now would not have to wait.
+    pub(super) fn has_room(&self) -> bool {
+        let state = self.state.lock();
+        state.closed || !state.backlog.is_full()
+    }
+
     fn offer_to(&self, mut state: MutexGuard<'_, State<T>>, item: T) -> Offered<T> {
         if state.closed {
             drop(state);

@@ -81,7 +81,14 @@ impl<W> Jsonl<W> {
         let before = self.buffer.len();
         let added = serde_json::to_writer(&mut self.buffer, record);
         match added {
-            Ok(()) => self.buffer.push(b'\n'),
+            Ok(()) => {
+                // JSON that was passed on as it was may be laid out in lines; inside of its strings there are none.
+                self.buffer[before..]
+                    .iter_mut()
+                    .filter(|byte| matches!(byte, b'\n' | b'\r'))
+                    .for_each(|byte| *byte = b' ');
+                self.buffer.push(b'\n');
+            }
             Err(_) => self.buffer.truncate(before),
         }
         added
