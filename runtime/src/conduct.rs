@@ -20,7 +20,7 @@ use crate::{Error, Outcome, Result, RunContext, Runnable, Stage, Status};
 
 /// Begins a run. Nothing has been emitted yet.
 pub(crate) fn conduct<R: Runnable>(mut plan: Plan<'_, R>) -> Result<Conducted<'_, R::Output>> {
-    let ctx = plan.begin()?;
+    let ctx = calm(|| plan.begin())?;
     Ok(Conducted { work: Some(Box::pin(run(plan, ctx.clone()))), ctx })
 }
 
@@ -48,6 +48,8 @@ impl<O> Drop for Conducted<'_, O> {
     fn drop(&mut self) {
         if let Some(work) = self.work.take() {
             self.ctx.inside(|| drop(work));
+            // They hold the run's context: nobody else would end them.
+            drop(self.ctx.tasks().close());
         }
     }
 }
@@ -90,11 +92,12 @@ fn bind_middlewares<R: Runnable>(plan: &Plan<'_, R>, ctx: &RunContext) -> Result
     // As the run found them: what is bound below adds to those of the runs in it.
     let inherited = ctx.extension::<Inherited>();
     let inherited = inherited.iter().flat_map(|inherited| &inherited.0);
-    for middleware in inherited.chain(plan.middlewares()) {
-        catch_unwind(AssertUnwindSafe(|| middleware.bind(ctx)))
-            .unwrap_or_else(|panic| Err(Error::of_panic(&*panic)))?;
-    }
-    Ok(())
+    calm(|| inherited.chain(plan.middlewares()).try_for_each(|middleware| middleware.bind(ctx)))
+}
+
+/// Calls user code; a panic is an error like others.
+fn calm<T>(f: impl FnOnce() -> Result<T>) -> Result<T> {
+    catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|panic| Err(Error::of_panic(&*panic)))
 }
 
 /// A run that has started, with the payload of the event that it is at.

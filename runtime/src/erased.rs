@@ -5,7 +5,7 @@ use futures_core::future::BoxFuture;
 use serde_json::Value;
 
 use crate::lifecycle::fit;
-use crate::{Error, Result, Runnable};
+use crate::{AsInstance, Error, Result, Runnable};
 
 /// A [`Runnable`] of any types, to be stored: `Arc<dyn AnyRunnable>`, `Box<dyn AnyRunnable>`.
 ///
@@ -25,38 +25,66 @@ use crate::{Error, Result, Runnable};
 /// # }
 /// ```
 pub trait AnyRunnable: Send + Sync {
-    /// What sort of thing it is.
-    fn kind(&self) -> &str;
-    /// What it is called.
-    fn name(&self) -> &str;
-    /// The instance's emitter.
-    fn emitter(&self) -> &Emitter;
     /// Runs it. An input that does not fit is an error that says where; the run has not started then.
     ///
     /// The run's parent is the run in which this is called.
     fn run_json(&self, input: Value) -> BoxFuture<'_, Result<Value>>;
+
+    // Called otherwise than those of `Runnable`, so that importing both makes no call ambiguous.
+    #[doc(hidden)]
+    fn any_kind(&self) -> &str;
+    #[doc(hidden)]
+    fn any_name(&self) -> &str;
+    #[doc(hidden)]
+    fn any_emitter(&self) -> &Emitter;
 }
 
 impl<R: Runnable> AnyRunnable for R {
-    fn kind(&self) -> &str {
-        Runnable::kind(self)
-    }
-
-    fn name(&self) -> &str {
-        Runnable::name(self)
-    }
-
-    fn emitter(&self) -> &Emitter {
-        Runnable::emitter(self)
-    }
-
     fn run_json(&self, input: Value) -> BoxFuture<'_, Result<Value>> {
         let run = fit("input", input).map(|input| self.run(input));
         Box::pin(async move { serde_json::to_value(run?.await?).map_err(Error::from) })
     }
+
+    fn any_kind(&self) -> &str {
+        self.kind()
+    }
+
+    fn any_name(&self) -> &str {
+        self.name()
+    }
+
+    fn any_emitter(&self) -> &Emitter {
+        self.emitter()
+    }
 }
 
-impl std::fmt::Debug for dyn AnyRunnable {
+impl dyn AnyRunnable + '_ {
+    /// What sort of thing it is.
+    #[must_use]
+    pub fn kind(&self) -> &str {
+        self.any_kind()
+    }
+
+    /// What it is called.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.any_name()
+    }
+
+    /// The instance's emitter.
+    #[must_use]
+    pub fn emitter(&self) -> &Emitter {
+        self.any_emitter()
+    }
+}
+
+impl AsInstance for dyn AnyRunnable + '_ {
+    fn instance_emitter(&self) -> &Emitter {
+        self.any_emitter()
+    }
+}
+
+impl std::fmt::Debug for dyn AnyRunnable + '_ {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}[{}]", self.kind(), self.name())
     }

@@ -71,7 +71,7 @@ pub struct LifecycleOf {
 /// Emitter::root().on(lifecycle_of(&double).only([Stage::Start]), |start: &mut Start<u32, u32>, _| start.input += 1)?;
 /// # Ok::<(), emitree_emitter::ListenError>(())
 /// ```
-pub fn lifecycle_of(instance: &impl AsInstance) -> LifecycleOf {
+pub fn lifecycle_of(instance: &(impl AsInstance + ?Sized)) -> LifecycleOf {
     let instance = instance.instance_emitter().clone();
     LifecycleOf { instance: Some(instance), ..lifecycle() }
 }
@@ -95,7 +95,7 @@ impl LifecycleOf {
     }
 
     /// Not the runs of that instance.
-    pub fn except(mut self, other: &impl AsInstance) -> Self {
+    pub fn except(mut self, other: &(impl AsInstance + ?Sized)) -> Self {
         self.except.push(other.instance_emitter().clone());
         self
     }

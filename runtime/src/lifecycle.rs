@@ -1,9 +1,10 @@
 //! The events that wrap a run (R3), and how what does not know their types works with them (R5).
 
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use emitree_emitter::{
-    AnyEvent, EventMeta, EventName, EventRecord, Facet, IntoMatcher, Matcher, MatcherError, matcher_fn,
+    AnyEvent, EventMeta, EventName, EventRecord, Facet, FnMatcher, IntoMatcher, Matcher, MatcherError, matcher_fn,
 };
 use serde::de::DeserializeOwned;
 use serde::{Serialize, Serializer};
@@ -125,7 +126,11 @@ impl Stage {
 
 impl IntoMatcher for Stage {
     fn into_matcher(self) -> std::result::Result<Matcher, MatcherError> {
-        matcher_fn(move |meta| Self::of(meta) == Some(self)).into_matcher()
+        static MATCHERS: OnceLock<[FnMatcher; 4]> = OnceLock::new();
+        let all = [Self::Start, Self::Success, Self::Error, Self::Finish];
+        // Made once, so that what was registered with a stage is found with it again (E9).
+        let matchers = MATCHERS.get_or_init(|| all.map(|stage| matcher_fn(move |meta| Self::of(meta) == Some(stage))));
+        matchers[self as usize].clone().into_matcher()
     }
 }
 

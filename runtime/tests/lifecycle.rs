@@ -363,3 +363,13 @@ async fn finish_tells_input_outcome_and_a_duration_by_tokios_clock() -> TestResu
     recorder.expect(["250ms 250000000"]);
     Ok(())
 }
+
+// E9: equal matchers
+#[tokio::test]
+async fn what_was_registered_with_a_stage_is_found_with_it_again() -> TestResult {
+    let tree = Emitter::new();
+    tree.observe(Stage::Start, |_: &Any, _| ())?;
+    assert_eq!(tree.off_matching(Stage::Finish)?, 0);
+    assert_eq!(tree.off_matching(Stage::Start)?, 1);
+    Ok(())
+}

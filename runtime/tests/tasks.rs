@@ -170,3 +170,35 @@ async fn awaited_runs_in_tasks_finish_before_their_parent() -> TestResult {
     ]);
     Ok(())
 }
+
+// R8, R13
+#[tokio::test]
+async fn the_tasks_of_a_run_that_is_dropped_are_aborted() -> TestResult {
+    let tree = Emitter::new();
+    let alive = Arc::new(());
+    let held = Arc::downgrade(&alive);
+    let (started, has_started) = tokio::sync::oneshot::channel();
+    let started = Mutex::new(Some(started));
+    let spawns = below(&tree, "spawns", move |(), ctx: RunContext| {
+        let (alive, started) = (Arc::clone(&alive), started.lock().expect("nobody panics here").take());
+        async move {
+            drop(ctx.spawn(async move {
+                let _alive = alive;
+                pending::<()>().await;
+            }));
+            started.expect("one run").send(()).expect("somebody waits");
+            pending::<Result<()>>().await
+        }
+    });
+    let mut run = Box::pin(spawns.run(()));
+    tokio::select! {
+        _ = &mut run => unreachable!("it waits for ever"),
+        started = has_started => started?,
+    }
+    drop(run);
+    drop(spawns);
+    while held.strong_count() > 0 {
+        tokio::task::yield_now().await;
+    }
+    Ok(())
+}
