@@ -45,12 +45,15 @@ fn counted_by(tool: &str, arguments: &[&str]) -> String {
     text(&output.stdout).split_whitespace().next().expect("a number").to_owned()
 }
 
-const CONTENTS: [&[u8]; 5] = [
+const CONTENTS: [&[u8]; 8] = [
     b"",
     b"one line, no newline at its end",
     b"tabs\tand\x0bvertical\r\nCRLF lines\r\n\r\n   spaces   \n",
     "dashes \u{2014} alone, caf\u{e9}, no\u{a0}break, \u{3000}wide\u{3000}\n\u{1f980} crab\n".as_bytes(),
     b"the emitter\nan emitter of emitters\nEmitter\n(emitter.*)\n",
+    "a\u{2028}b \u{85} c\u{2060}d\n\n".as_bytes(),
+    b"emit\xffter\nemitter\n",
+    b"emitter\0emitter\nbar\0\nemitter\n",
 ];
 
 #[test]
@@ -63,7 +66,7 @@ fn counts_are_those_of_wc_and_grep() {
         for expected in [
             format!("{path}: {} words", counted_by("wc", &["-w", &path])),
             format!("{path}: {} lines\n", counted_by("wc", &["-l", &path])),
-            format!("{path}: {} lines mention", counted_by("grep", &["-c", "emitter", &path])),
+            format!("{path}: {} lines mention", counted_by("grep", &["-cF", "emitter", &path])),
         ] {
             assert!(answers.contains(&expected), "{content:?}\nexpected {expected:?} in\n{answers}");
         }

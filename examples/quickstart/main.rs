@@ -5,7 +5,7 @@
 //! cargo run --example quickstart -- --ask "how many words" *.md      your own question, about your own files
 //!     --deny GLOB       refuses to read paths that match
 //!     --canned TEXT     answers with TEXT, without doing any work
-//!     --record FILE     records every event as JSON lines; `--example replay -- FILE` shows them again
+//!     --record FILE     records every event as JSON lines, in place of what FILE was; `--example replay -- FILE` shows them again
 //! ```
 //!
 //! The trajectory goes to stdout, everything else to stderr.
@@ -43,7 +43,11 @@ async fn answer(arguments: Result<Arguments>) -> Result<()> {
 
     // A pipe: every event of the process goes into a file.
     let recording = match &arguments.record {
-        Some(path) => Some(Emitter::root().pipe_to(JsonlFile::open(path)?)?),
+        Some(path) => {
+            // A sink appends; this is to be a recording of its own.
+            std::fs::write(path, "").map_err(|error| Error::from(error).message(format!("cannot write {path}")))?;
+            Some(Emitter::root().pipe_to(JsonlFile::open(path)?)?)
+        }
         None => None,
     };
 

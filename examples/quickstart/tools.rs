@@ -43,6 +43,9 @@ pub(crate) struct Document {
     chars: usize,
     #[serde(skip)]
     text: String,
+    /// As it was read, for those who count lines.
+    #[serde(skip)]
+    data: Vec<u8>,
 }
 
 /// Emitted by the tool itself, besides what its run emits.
@@ -109,7 +112,7 @@ impl Runnable for DecodeTool {
     /// What is not UTF-8 is left out, as `wc` does.
     async fn execute(&self, input: &Bytes, _: &RunContext) -> Result<Document> {
         let text: String = input.data.utf8_chunks().map(|chunk| chunk.valid()).collect();
-        Ok(Document { path: input.path.clone(), chars: text.chars().count(), text })
+        Ok(Document { path: input.path.clone(), chars: text.chars().count(), text, data: input.data.clone() })
     }
 }
 
@@ -138,9 +141,18 @@ impl Runnable for SplitTool {
     /// Words as `wc -w` has them in a UTF-8 locale: between white space, with something in them that can be printed.
     async fn execute(&self, input: &ReadFile, _: &RunContext) -> Result<Words> {
         let document = self.read.run(input.clone()).await?;
-        let words = document.text.split(|c: char| c.is_whitespace() || c == '\u{2060}');
+        let words = document.text.split(is_space);
         let list: Vec<_> = words.filter(|word| word.contains(|c: char| !c.is_control())).map(str::to_owned).collect();
         Ok(Words { words: list.len(), list })
+    }
+}
+
+/// White space as the C library has it, and what `wc` adds to it.
+fn is_space(c: char) -> bool {
+    match c {
+        '\u{85}' | '\u{2028}' | '\u{2029}' => false,
+        '\u{2060}' => true,
+        _ => c.is_whitespace(),
     }
 }
 
@@ -186,7 +198,7 @@ impl Runnable for CountTool {
         let file = ReadFile { path: input.path.clone() };
         Ok(match input.what {
             What::Words => self.split.run(file).await?.words,
-            What::Lines => self.read.run(file).await?.text.matches('\n').count(),
+            What::Lines => self.read.run(file).await?.data.iter().filter(|byte| **byte == b'\n').count(),
         })
     }
 }
@@ -227,10 +239,21 @@ impl Runnable for FindTool {
 
     async fn execute(&self, input: &Find, _: &RunContext) -> Result<Found> {
         let document = self.read.run(ReadFile { path: input.path.clone() }).await?;
-        let lines = (1..).zip(document.text.split_terminator('\n'));
-        let hits: Vec<usize> = lines.filter(|(_, line)| line.contains(&input.needle)).map(|(at, _)| at).collect();
+        let hits: Vec<usize> = lines(&document.data)
+            .zip(1..)
+            .filter(|(line, _)| line.windows(input.needle.len()).any(|part| part == input.needle.as_bytes()))
+            .map(|(_, at)| at)
+            .collect();
         Ok(Found { count: hits.len(), first: hits.into_iter().take(10).collect() })
     }
+}
+
+/// Lines as `grep` has them: bytes, whatever they mean; in a binary file a zero ends a line too.
+fn lines(data: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let binary = data.contains(&0);
+    let data = data.strip_suffix(b"\n").unwrap_or(data);
+    let lines = data.split(move |byte| *byte == b'\n' || (binary && *byte == 0));
+    lines.take(if data.is_empty() { 0 } else { usize::MAX })
 }
 
 #[derive(Serialize, Deserialize)]
