@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use emitree_emitter::{BoxError, Emitter, Options};
 use emitree_middleware::trajectory::{Runs, Target, Trajectory, TrajectoryEvent};
-use emitree_runtime::{RunContext, Runnable};
+use emitree_runtime::{RunContext, Runnable, runnable_fn};
 use emitree_sinks::Memory;
 use support::{Any, LINES, Page, TestResult, desk, failing_desk, instance, question};
 use tokio::sync::Notify;
@@ -144,6 +144,39 @@ async fn a_listener_that_has_to_be_awaited_is_awaited_before_the_line_is_written
             LINES[5],
         ]);
     }
+    Ok(())
+}
+
+#[tokio::test]
+async fn who_listens_from_within_the_run_is_awaited_too_at_first_with_the_next_event() -> TestResult {
+    let page = Page::new();
+    let trajectory = page.trajectory();
+    let hearing = trajectory.clone();
+    let below = Arc::new(runnable_fn("below", |n: u32, _: RunContext| async move { Ok(n) }));
+    let top = runnable_fn("top", move |(): (), _: RunContext| {
+        let (below, hearing) = (Arc::clone(&below), hearing.clone());
+        async move {
+            hearing.emitter().on_async("start", |event: &mut TrajectoryEvent, _| {
+                Box::pin(async move {
+                    tokio::task::yield_now().await;
+                    event.message.push('!');
+                    Ok(())
+                })
+            })?;
+            below.run(1).await?;
+            below.run(2).await
+        }
+    });
+    top.run(()).middleware(trajectory).await?;
+    page.expect([
+        "Run[top][start]: {}",
+        // Written with the next event, and before its line.
+        r#"--> Run[below][start]: {"input":1}!"#,
+        r#"<-- Run[below][success]: {"input":1,"output":1}"#,
+        r#"--> Run[below][start]: {"input":2}!"#,
+        r#"<-- Run[below][success]: {"input":2,"output":2}"#,
+        r#"Run[top][success]: {"output":2}"#,
+    ]);
     Ok(())
 }
 

@@ -3,12 +3,13 @@
 use std::cell::Cell;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use emitree_emitter::{AnyEvent, BoxError, EventMeta, Matcher, OnError, Options, Trace, matcher_fn};
 use emitree_runtime::{Middleware, Result, RunContext, Stage};
 use parking_lot::Mutex;
 
-use super::level::{Place, Places};
+use super::level::{Address, Place, Places};
 use super::settings::{Scratch, Settings};
 use super::speaker::{Speaker, TrajectoryEvent};
 use super::{Line, Origin, Shared};
@@ -16,11 +17,15 @@ use super::{Line, Origin, Shared};
 /// What belongs to one bound run; it goes with that run's listeners.
 pub(super) struct Bound {
     shared: Arc<Shared>,
+    /// The bound run's.
+    emitter: Address,
     trace: Trace,
     /// Above the bound run.
     depth: usize,
     places: Mutex<Places>,
     speaker: Speaker,
+    /// Whether what is left of a telling is waited for where the run is observed.
+    waits: AtomicBool,
 }
 
 impl Bound {
@@ -28,10 +33,12 @@ impl Bound {
         let trace = ctx.trace();
         Arc::new(Self {
             shared: Arc::clone(shared),
+            emitter: Address::of(ctx.emitter()),
             trace,
             depth: ctx.depth(),
             places: Mutex::default(),
             speaker: Speaker::new(Arc::clone(shared), trace),
+            waits: AtomicBool::new(false),
         })
     }
 
@@ -39,17 +46,39 @@ impl Bound {
         &self.shared.settings
     }
 
+    fn observes(&self) -> Options {
+        Options::new().nested(self.shared.settings.is_nested)
+    }
+
     /// Observes the bound run, and from there what is below it.
     pub(super) fn observe(self: Arc<Self>, ctx: &RunContext) -> Result<()> {
-        let emitter = ctx.emitter().with(Options::new().nested(self.settings().is_nested));
+        let emitter = ctx.emitter().with(self.observes());
         let bound = Arc::clone(&self);
         emitter.observe(Matcher::every(), move |event: &dyn AnyEvent, meta| bound.hear(event, meta))?;
-        let bound = Arc::clone(&self);
+        if self.speaker.is_heard() { self.wait_from_now_on(ctx) } else { Ok(()) }
+    }
+
+    /// Waits, from the bound run's next event on, for what is left of tellings: right behind where it observes.
+    fn wait_from_now_on(self: &Arc<Self>, ctx: &RunContext) -> Result<()> {
+        if self.waits.swap(true, Ordering::Relaxed) {
+            return Ok(());
+        }
+        let emitter = ctx.emitter().with(self.observes());
+        let (asked, bound) = (Arc::clone(self), Arc::clone(self));
         emitter
-            .observe_async(matcher_fn(move |meta| bound.speaker.has_left(meta)), move |_: &dyn AnyEvent, meta| {
-                wait(&self, meta)
+            .observe_async(matcher_fn(move |meta| asked.speaker.has_left(meta)), move |_: &dyn AnyEvent, meta| {
+                wait(&bound, meta)
             })?;
         Ok(())
+    }
+
+    /// The same, where somebody has begun to listen under way.
+    #[cold]
+    fn wait_after_all(self: &Arc<Self>) -> Result<()> {
+        let current = RunContext::current();
+        let mut runs = std::iter::successors(current.as_ref(), |run| run.parent());
+        let bound = runs.find(|run| Address::of(run.emitter()) == self.emitter);
+        bound.map_or(Ok(()), |run| self.wait_from_now_on(run))
     }
 
     /// Listens in order, on the bound run's emitter and on that of every run below it.
@@ -65,6 +94,7 @@ impl Bound {
         // What only shows must not fail what it shows.
         let options = Options::new().nested(false).priority(priority).on_error(OnError::Isolate);
         let emitter = ctx.emitter().with(options);
+        self.waits.store(true, Ordering::Relaxed);
         let bound = Arc::clone(&self);
         emitter.on(Matcher::every(), move |event: &mut dyn AnyEvent, meta| bound.hear(event, meta))?;
         let bound = Arc::clone(&self);
@@ -74,13 +104,12 @@ impl Bound {
         Ok(())
     }
 
-    fn hear(&self, event: &dyn AnyEvent, meta: &EventMeta<'_>) {
+    fn hear(self: &Arc<Self>, event: &dyn AnyEvent, meta: &EventMeta<'_>) {
         let stage = Stage::of(meta);
         if stage.is_none() && !self.settings().shows_event(meta) {
             return;
         }
-        let origin = Origin::live(meta);
-        let place = self.place(stage, &origin);
+        let place = self.place(stage, meta);
         if !place.is_shown {
             return;
         }
@@ -90,17 +119,30 @@ impl Bound {
         }
     }
 
-    /// Where the event's run stands. What users say is asked with no lock held.
-    fn place(&self, stage: Option<Stage>, origin: &Origin<'_>) -> Place {
-        let Some(trace) = origin.trace() else { return self.enter(None, origin) };
+    /// Where the event's run stands.
+    fn place(&self, stage: Option<Stage>, meta: &EventMeta<'_>) -> Place {
+        // The four are emitted on the run's own emitter.
+        let near = match stage {
+            Some(Stage::Success | Stage::Error) => self.places.lock().at(Address::of(meta.source())),
+            Some(Stage::Finish) => self.places.lock().leave_at(Address::of(meta.source())),
+            Some(Stage::Start) | None => None,
+        };
+        near.unwrap_or_else(|| self.place_of_run(stage, meta))
+    }
+
+    /// The same, by the run's id. What users say is asked with no lock held.
+    fn place_of_run(&self, stage: Option<Stage>, meta: &EventMeta<'_>) -> Place {
+        let (emitter, origin) = (Address::of(meta.source()), Origin::live(meta));
+        let own = (emitter == self.emitter).then_some(self.trace);
+        let Some(trace) = own.or_else(|| meta.trace()) else { return self.enter(None, &origin) };
         let known = match stage {
             Some(Stage::Start) => None,
             Some(Stage::Finish) => self.places.lock().leave(trace.run_id),
             _ => self.places.lock().find(trace.run_id),
         };
-        let place = known.unwrap_or_else(|| self.enter(Some(trace), origin));
+        let place = known.unwrap_or_else(|| self.enter(Some(trace), &origin));
         if stage == Some(Stage::Start) {
-            self.places.lock().enter(trace.run_id, place);
+            self.places.lock().enter(emitter, trace.run_id, place);
         }
         place
     }
@@ -116,21 +158,29 @@ impl Bound {
     }
 
     /// Writes a line; where it is one of the trajectory's own events that is heard, that is emitted first.
-    fn show(&self, place: Place, own: Option<Stage>, event: &dyn AnyEvent, meta: &EventMeta<'_>) {
+    fn show(self: &Arc<Self>, place: Place, own: Option<Stage>, event: &dyn AnyEvent, meta: &EventMeta<'_>) {
         let (origin, stage, level) = (Origin::live(meta), Stage::of(meta), place.level());
         let duration = self.settings().times(stage).then(|| RunContext::current().map(|run| run.elapsed())).flatten();
         let line = Line { origin, stage, level, is_outermost: place.is_outermost, duration, prefix: "", payload: "" };
-        with_scratch(|json, scratch| {
-            event.write_json(json);
-            self.settings().render(line, json, scratch);
+        with_scratch(|scratch| {
+            self.settings().render(line, |out| event.write_json(out), scratch);
             match own {
                 None => self.shared.output.write_or_count(&mut scratch.message),
                 Some(stage) => {
-                    let message = scratch.message.clone();
-                    self.speaker.tell(stage, TrajectoryEvent { message, level, origin: meta.to_record(event) });
+                    let message = scratch.message_text();
+                    self.tell(stage, TrajectoryEvent { message, level, origin: meta.to_record(event) });
                 }
             }
         });
+    }
+
+    fn tell(self: &Arc<Self>, stage: Stage, event: TrajectoryEvent) {
+        if self.speaker.tell(stage, event).is_pending()
+            && !self.waits.load(Ordering::Relaxed)
+            && let Err(error) = self.wait_after_all()
+        {
+            tracing::warn!(%error, "a trajectory does not wait for its listeners");
+        }
     }
 }
 
@@ -162,19 +212,14 @@ impl Middleware for Below {
 }
 
 /// Lends the thread's buffers. Formatters and listeners are user code, and may lead here again: they find others.
-fn with_scratch(f: impl FnOnce(&mut Vec<u8>, &mut Scratch)) {
-    /// The payload as it was serialised, and what becomes of it.
-    type Buffers = Box<(Vec<u8>, Scratch)>;
+fn with_scratch(f: impl FnOnce(&mut Scratch)) {
     thread_local! {
-        static BUFFERS: Cell<Option<Buffers>> = const { Cell::new(None) };
+        static SCRATCH: Cell<Option<Box<Scratch>>> = const { Cell::new(None) };
     }
-    let mut buffers = BUFFERS.try_with(Cell::take).ok().flatten().unwrap_or_default();
-    let (json, scratch) = &mut *buffers;
-    f(json, scratch);
-    json.clear();
-    json.shrink_to(Scratch::KEPT);
+    let mut scratch = SCRATCH.try_with(Cell::take).ok().flatten().unwrap_or_default();
+    f(&mut scratch);
     // A thread that ends keeps none.
-    BUFFERS.try_with(|kept| kept.set(Some(buffers))).unwrap_or_default();
+    SCRATCH.try_with(|kept| kept.set(Some(scratch))).unwrap_or_default();
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use memchr::memchr2;
 
-/// Deeper than this, text is copied as it is.
+/// Deeper than this, text stays as it is.
 const DEEPEST: usize = 128;
 
 /// Brings JSON text into its canonical form; keeps its buffers from one text to the next.
@@ -15,193 +15,263 @@ const DEEPEST: usize = 128;
 pub(super) struct Canon {
     /// The members of the objects that are open, innermost last.
     members: Vec<Member>,
-    /// The members of one object before they are put in order.
-    unsorted: Vec<u8>,
+    /// The members of one object in order, before they take their place.
+    sorted: Vec<u8>,
 }
 
-/// A member of an object: where its key is in the text, and where all of it is in what was written.
+/// A member of an object: where its key and all of it are, in what was written.
 #[derive(Debug)]
 struct Member {
     key: Range<usize>,
-    written: Range<usize>,
+    end: usize,
+}
+
+impl Member {
+    /// From the key's quote on.
+    const fn all(&self) -> Range<usize> {
+        self.key.start - 1..self.end
+    }
 }
 
 impl Canon {
-    /// Appends a text in its canonical form. Keys are sorted by their bytes as they are written.
-    pub(super) fn push(&mut self, out: &mut Vec<u8>, text: &[u8], leave_out_nulls: bool) {
+    /// Brings a text that stands in a buffer from a place on into its canonical form, where it stands. Keys are sorted
+    /// by their bytes as they are written.
+    pub(super) fn bring(&mut self, buffer: &mut Vec<u8>, from: usize, leave_out_nulls: bool) {
         self.members.clear();
-        Pass { canon: self, text, at: 0, out, depth: 0, leave_out_nulls }.value();
-    }
-
-    /// Keeps no more than so many bytes for the next text.
-    pub(super) fn shrink_to(&mut self, bytes: usize) {
-        self.unsorted.shrink_to(bytes);
-        self.members.shrink_to(bytes / size_of::<Member>());
+        let text = buffer.get_mut(from..).unwrap_or_default();
+        let mut pass = Pass { canon: self, text, gap: 0, moved: 0, depth: 0, leave_out_nulls };
+        let start = pass.skip_space(0);
+        let read = pass.value(start).min(pass.text.len());
+        pass.close_gap(read);
+        let end = from + read - pass.gap;
+        buffer.truncate(end);
     }
 }
 
-/// One text on its way. Places that are out of bounds, which no JSON leads to, are empty.
-struct Pass<'t, 'o> {
-    canon: &'o mut Canon,
-    text: &'t [u8],
-    at: usize,
-    out: &'o mut Vec<u8>,
+/// One text on its way. Each step begins at a place, and gives the place where the next begins.
+///
+/// 1. Nothing is added, so the text stays where it is until something is left out; what comes later moves back by
+///    `gap`. A place less the gap is where its byte is or will be.
+/// 2. What is between `moved` and the place has yet to move.
+/// 3. No step leads out of the text but by a byte or two, where it is no JSON: what is there is empty.
+struct Pass<'t> {
+    canon: &'t mut Canon,
+    text: &'t mut [u8],
+    gap: usize,
+    moved: usize,
     depth: usize,
     leave_out_nulls: bool,
 }
 
-impl Pass<'_, '_> {
-    fn value(&mut self) {
-        match self.peek() {
-            Some(b'{') if self.depth < DEEPEST => self.object(),
-            Some(b'[') if self.depth < DEEPEST => self.array(),
-            _ => {
-                let start = self.at;
-                self.at += value_len(self.text, start);
-                self.copy(start);
-            }
+impl Pass<'_> {
+    #[inline]
+    fn value(&mut self, at: usize) -> usize {
+        match self.text.get(at) {
+            Some(b'{') if self.depth < DEEPEST => self.object(at),
+            Some(b'[') if self.depth < DEEPEST => self.array(at),
+            _ => at + value_len(self.rest(at)),
         }
     }
 
-    /// Copies what was passed since a place.
-    fn copy(&mut self, start: usize) {
-        self.out.extend_from_slice(self.text.get(start..self.at).unwrap_or_default());
-    }
-
-    fn object(&mut self) {
-        self.open(b'{');
-        let (body, outer) = (self.out.len(), self.canon.members.len());
+    fn object(&mut self, at: usize) -> usize {
+        self.depth += 1;
+        let mut at = self.skip_space(at + 1);
+        let (body, outer) = (at - self.gap, self.canon.members.len());
         let mut is_sorted = true;
-        while self.peek_member() == Some(b'"') {
-            is_sorted &= self.member(body, outer);
+        while self.text.get(at) == Some(&b'"') {
+            let is_later;
+            (at, is_later) = self.member(at, body, outer);
+            is_sorted &= is_later;
         }
         if !is_sorted {
+            self.close_gap(at);
             self.sort(body, outer);
         }
         self.canon.members.truncate(outer);
-        self.close(b'}');
-    }
-
-    /// Writes a member, unless it is left out; tells whether it is in order.
-    fn member(&mut self, body: usize, outer: usize) -> bool {
-        let start = self.at;
-        self.at += value_len(self.text, start);
-        let key = start + 1..self.at - 1;
-        let is_tight = self.peek() == Some(b':') && self.at == key.end + 1;
-        self.at += 1;
-        let value = self.at;
-        let first = self.peek();
-        if first == Some(b'n') && self.leave_out_nulls {
-            self.at += value_len(self.text, self.at);
-            return true;
-        }
-        self.comma(body);
-        let written = self.out.len();
-        if is_tight && self.at == value && !matches!(first, Some(b'{' | b'[')) {
-            self.at += value_len(self.text, value);
-            self.copy(start);
-        } else {
-            self.out.extend_from_slice(self.text.get(start..=key.end).unwrap_or_default());
-            self.out.push(b':');
-            self.value();
-        }
-        let last = self.canon.members[outer..].last();
-        let is_later = last.is_none_or(|last| self.text.get(last.key.clone()) <= self.text.get(key.clone()));
-        self.canon.members.push(Member { key, written: written..self.out.len() });
-        is_later
-    }
-
-    /// Brings the members that were written from `body` on into order.
-    fn sort(&mut self, body: usize, outer: usize) {
-        let Canon { members, unsorted } = &mut *self.canon;
-        members[outer..].sort_by_key(|member| self.text.get(member.key.clone()));
-        unsorted.clear();
-        unsorted.extend_from_slice(&self.out[body..]);
-        self.out.truncate(body);
-        for (i, member) in members[outer..].iter().enumerate() {
-            if i > 0 {
-                self.out.push(b',');
-            }
-            self.out.extend_from_slice(&unsorted[member.written.start - body..member.written.end - body]);
-        }
-    }
-
-    fn array(&mut self) {
-        self.open(b'[');
-        let body = self.out.len();
-        while !matches!(self.peek_member(), None | Some(b']')) {
-            self.comma(body);
-            self.value();
-        }
-        self.close(b']');
-    }
-
-    fn open(&mut self, bracket: u8) {
-        self.depth += 1;
-        self.at += 1;
-        self.out.push(bracket);
-    }
-
-    fn close(&mut self, bracket: u8) {
         self.depth -= 1;
-        self.at += 1;
-        self.out.push(bracket);
+        at + 1
     }
 
-    fn comma(&mut self, body: usize) {
-        if self.out.len() > body {
-            self.out.push(b',');
+    /// Passes a member and the comma behind it; tells whether it is in order, or left out.
+    fn member(&mut self, start: usize, body: usize, outer: usize) -> (usize, bool) {
+        let len = string_len(self.rest(start));
+        let place = start - self.gap;
+        let at = self.skip_space(start + len);
+        let at = self.skip_space(at + 1);
+        if self.text.get(at) == Some(&b'n') && self.leave_out_nulls {
+            return (self.leave_out(start, place, at, body), true);
         }
+        // Keys are compared where they will be.
+        self.close_gap(at);
+        let key = place + 1..place + len - 1;
+        let last = self.canon.members[outer..].last();
+        let is_later = last.is_none_or(|last| !is_before(self.text, &key, &last.key));
+        let at = self.value(at);
+        self.canon.members.push(Member { key, end: at - self.gap });
+        (self.pass_comma(at), is_later)
     }
 
-    /// The next byte that is not space.
-    #[inline]
-    fn peek(&mut self) -> Option<u8> {
-        self.skip(|byte| byte.is_ascii_whitespace())
-    }
-
-    /// The same, past commas.
-    #[inline]
-    fn peek_member(&mut self) -> Option<u8> {
-        self.skip(|byte| byte.is_ascii_whitespace() || byte == b',')
-    }
-
-    #[inline]
-    fn skip(&mut self, skipped: impl Fn(u8) -> bool) -> Option<u8> {
-        loop {
-            let byte = *self.text.get(self.at)?;
-            if !skipped(byte) {
-                return Some(byte);
+    /// Brings the members from `body` on into order.
+    fn sort(&mut self, body: usize, outer: usize) {
+        let Canon { members, sorted } = &mut *self.canon;
+        let (text, members) = (&mut *self.text, &mut members[outer..]);
+        match members {
+            [a, b] => std::mem::swap(a, b),
+            _ => members.sort_by(|a, b| text.get(a.key.clone()).cmp(&text.get(b.key.clone()))),
+        }
+        sorted.clear();
+        for member in members {
+            if !sorted.is_empty() {
+                sorted.push(b',');
             }
-            self.at += 1;
+            sorted.extend_from_slice(text.get(member.all()).unwrap_or_default());
         }
+        if let Some(place) = text.get_mut(body..body + sorted.len()) {
+            place.copy_from_slice(sorted);
+        }
+    }
+
+    fn array(&mut self, at: usize) -> usize {
+        self.depth += 1;
+        let mut at = self.skip_space(at + 1);
+        while !matches!(self.text.get(at), None | Some(b']')) {
+            at = self.value(at);
+            at = self.pass_comma(at);
+        }
+        self.depth -= 1;
+        at + 1
+    }
+
+    #[inline]
+    fn pass_comma(&mut self, at: usize) -> usize {
+        let at = self.skip_space(at);
+        if self.text.get(at) == Some(&b',') { self.skip_space(at + 1) } else { at }
+    }
+
+    /// Leaves space out.
+    #[inline]
+    fn skip_space(&mut self, at: usize) -> usize {
+        match self.text.get(at) {
+            Some(0..=b' ') => self.leave_out_space(at),
+            _ => at,
+        }
+    }
+
+    #[cold]
+    fn leave_out_space(&mut self, at: usize) -> usize {
+        let end = at + space_len(self.rest(at));
+        self.close_gap(at);
+        self.gap += end - at;
+        self.moved = end;
+        end
+    }
+
+    /// Leaves a member out whose value is `null`, with the comma behind it or, if it is the last, the one before it.
+    #[cold]
+    fn leave_out(&mut self, start: usize, place: usize, null: usize, body: usize) -> usize {
+        let mut end = null + value_len(self.rest(null));
+        end += space_len(self.rest(end));
+        let is_last = self.text.get(end) != Some(&b',');
+        if !is_last {
+            end += 1 + space_len(self.rest(end + 1));
+        }
+        if self.moved < start {
+            self.close_gap(start);
+        }
+        self.gap = end - if is_last && place > body { place - 1 } else { place };
+        self.moved = end;
+        end
+    }
+
+    /// Moves what has yet to move before a place.
+    #[inline]
+    fn close_gap(&mut self, at: usize) {
+        if self.gap > 0 {
+            let end = at.min(self.text.len());
+            self.text.copy_within(self.moved..end, self.moved - self.gap);
+            self.moved = end;
+        }
+    }
+
+    #[inline]
+    fn rest(&self, at: usize) -> &[u8] {
+        self.text.get(at..).unwrap_or_default()
     }
 }
 
-/// The length of the value that begins at a place. What is no value counts as one byte, so that every step goes on.
-fn value_len(text: &[u8], at: usize) -> usize {
-    let bytes = text.get(at..).unwrap_or_default();
+fn space_len(text: &[u8]) -> usize {
+    text.iter().position(|byte| *byte > b' ').unwrap_or(text.len())
+}
+
+/// Whether a key is before another one. Mostly, the first byte tells.
+#[inline]
+fn is_before(text: &[u8], key: &Range<usize>, other: &Range<usize>) -> bool {
+    let [key, other] = [key, other].map(|key| text.get(key.clone()).unwrap_or_default());
+    match (key.first(), other.first()) {
+        (Some(a), Some(b)) if a != b => a < b,
+        _ => key < other,
+    }
+}
+
+/// The length of the value that a text begins with. What is no value counts as one byte, so that every step goes on.
+#[inline]
+fn value_len(bytes: &[u8]) -> usize {
     match bytes {
         [b'"', ..] => string_len(bytes),
         [b'{' | b'[', ..] => nest_len(bytes),
         _ => {
-            let ends = |byte: &u8| matches!(byte, b',' | b':' | b']' | b'}') || byte.is_ascii_whitespace();
+            let ends = |byte: &u8| matches!(byte, 0..=b' ' | b',' | b':' | b']' | b'}');
             bytes.iter().position(ends).unwrap_or(bytes.len()).max(1)
         }
     }
 }
 
 /// The length of the string that a text begins with, quotes included: at least 2.
+#[inline]
 pub(super) fn string_len(bytes: &[u8]) -> usize {
     let mut at = 1;
-    while let Some(found) = bytes.get(at..).and_then(|rest| memchr2(b'"', b'\\', rest)) {
-        at += found;
-        if bytes[at] == b'"' {
-            return at + 1;
+    loop {
+        at += plain_len(bytes.get(at..).unwrap_or_default());
+        match bytes.get(at) {
+            Some(b'"') => return at + 1,
+            Some(_) => at += 2,
+            None => return bytes.len().max(2),
         }
-        at += 2;
     }
-    bytes.len().max(2)
+}
+
+/// How far it is to the next quote or backslash. Most strings are short: only behind a few words a search pays that
+/// has to be set up.
+#[inline]
+fn plain_len(bytes: &[u8]) -> usize {
+    const WORD: usize = size_of::<u64>();
+    const FEW: usize = 8;
+    let mut at = 0;
+    while let Some(word) = bytes.get(at..).and_then(|rest| rest.first_chunk::<WORD>())
+        && at < FEW * WORD
+    {
+        let word = u64::from_le_bytes(*word);
+        let found = bytes_equal(word, b'"') | bytes_equal(word, b'\\');
+        if found != 0 {
+            return at + (found.trailing_zeros() / 8) as usize;
+        }
+        at += WORD;
+    }
+    let rest = &bytes[at..];
+    let found = if rest.len() < WORD {
+        rest.iter().position(|byte| matches!(byte, b'"' | b'\\'))
+    } else {
+        memchr2(b'"', b'\\', rest)
+    };
+    at + found.unwrap_or(rest.len())
+}
+
+/// The high bits of the bytes of a word that are a certain one; right up to the first, which is the lowest.
+#[inline]
+const fn bytes_equal(word: u64, byte: u8) -> u64 {
+    const LOW: u64 = u64::from_le_bytes([1; 8]);
+    let differs = word ^ (LOW * byte as u64);
+    differs.wrapping_sub(LOW) & !differs & (LOW << 7)
 }
 
 fn nest_len(bytes: &[u8]) -> usize {
@@ -229,9 +299,10 @@ mod tests {
     use super::*;
 
     fn canonical(text: &str, leave_out_nulls: bool) -> String {
-        let mut out = Vec::new();
-        Canon::default().push(&mut out, text.as_bytes(), leave_out_nulls);
-        String::from_utf8_lossy(&out).into_owned()
+        let mut buffer = ["head ", text].concat().into_bytes();
+        Canon::default().bring(&mut buffer, 5, leave_out_nulls);
+        assert!(buffer.starts_with(b"head "));
+        String::from_utf8_lossy(&buffer[5..]).into_owned()
     }
 
     #[test]
@@ -290,6 +361,36 @@ mod tests {
             }
             Value::Array(items) => items.iter().map(without_nulls).collect(),
             other => other.clone(),
+        }
+    }
+
+    #[test]
+    fn a_string_ends_at_its_quote_however_long_it_is() {
+        for len in 0..200 {
+            for inner in ["x".repeat(len), "é".repeat(len), r#"\\\""#.repeat(len), "y".repeat(len) + r#"\""#] {
+                let text = format!(r#""{inner}","tail""#);
+                assert_eq!(string_len(text.as_bytes()), inner.len() + 2, "{text}");
+                assert_eq!(string_len(text.split_once(",\"tail").unwrap().0.as_bytes()), inner.len() + 2, "{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_left_out_takes_one_comma_along_wherever_it_stands() {
+        let table = [
+            (r#"{"a":null}"#, "{}"),
+            (r#"{"a":null,"b":null}"#, "{}"),
+            (r#"{"a":null,"b":1}"#, r#"{"b":1}"#),
+            (r#"{"b":1,"a":null}"#, r#"{"b":1}"#),
+            (r#"{"c":1,"b":null,"a":null}"#, r#"{"c":1}"#),
+            (r#"{ "c" : 1 , "b" : null , "a" : { "z" : null , "y" : 2 } }"#, r#"{"a":{"y":2},"c":1}"#),
+            (
+                r#"[{"x":[1,{"b":null}],"a":null},{"d":4,"c":3,"b":null,"a":1}]"#,
+                r#"[{"x":[1,{}]},{"a":1,"c":3,"d":4}]"#,
+            ),
+        ];
+        for (text, expected) in table {
+            assert_eq!(canonical(text, true), expected, "{text}");
         }
     }
 

@@ -1,7 +1,9 @@
 //! How deep a run stands.
 
-use emitree_emitter::Trace;
-use rustc_hash::FxHashMap;
+use std::hash::{Hash, Hasher};
+
+use emitree_emitter::{Emitter, Trace};
+use rustc_hash::{FxHashMap, FxHasher};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -41,27 +43,70 @@ impl Place {
     }
 }
 
+/// Which emitter it is, as long as there is it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Address(u64);
+
+impl Address {
+    #[inline]
+    pub(super) fn of(emitter: &Emitter) -> Self {
+        // Of one word, which this is, no two have the same hash.
+        let mut hasher = FxHasher::default();
+        emitter.hash(&mut hasher);
+        Self(hasher.finish())
+    }
+}
+
 /// The places of the runs that are under way.
 #[derive(Debug, Default)]
-pub(super) struct Places(FxHashMap<Uuid, Place>);
+pub(super) struct Places {
+    /// A few, found by what their emitters are, without working out ids.
+    near: [Option<Near>; 8],
+    /// Others, by run.
+    far: FxHashMap<Uuid, Place>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Near {
+    emitter: Address,
+    run_id: Uuid,
+    place: Place,
+}
 
 impl Places {
-    pub(super) fn enter(&mut self, run_id: Uuid, place: Place) -> Place {
-        self.0.insert(run_id, place);
-        place
+    pub(super) fn enter(&mut self, emitter: Address, run_id: Uuid, place: Place) {
+        // A run that was dropped has left its own behind, perhaps for one of the same address.
+        let same = self.near.iter().position(|near| near.is_some_and(|near| near.emitter == emitter));
+        match same.or_else(|| self.near.iter().position(Option::is_none)) {
+            Some(i) => self.near[i] = Some(Near { emitter, run_id, place }),
+            None => _ = self.far.insert(run_id, place),
+        }
+    }
+
+    /// The place of the run that has that emitter, if it is one of the few.
+    #[inline]
+    pub(super) fn at(&self, emitter: Address) -> Option<Place> {
+        self.near.iter().flatten().find(|near| near.emitter == emitter).map(|near| near.place)
+    }
+
+    #[inline]
+    pub(super) fn leave_at(&mut self, emitter: Address) -> Option<Place> {
+        let place = self.near.iter_mut().find(|near| near.is_some_and(|near| near.emitter == emitter))?;
+        place.take().map(|near| near.place)
     }
 
     pub(super) fn find(&self, run_id: Uuid) -> Option<Place> {
-        self.0.get(&run_id).copied()
+        let near = self.near.iter().flatten().find(|near| near.run_id == run_id);
+        near.map(|near| near.place).or_else(|| self.far.get(&run_id).copied())
     }
 
     pub(super) fn leave(&mut self, run_id: Uuid) -> Option<Place> {
-        self.0.remove(&run_id)
+        self.far.remove(&run_id)
     }
 
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
-        self.0.len()
+        self.near.iter().flatten().count() + self.far.len()
     }
 
     /// The place of the run that a run was started in.

@@ -68,22 +68,42 @@ impl<'a> Line<'a> {
         out.write_str(if self.stage == Some(Stage::Start) { "--> " } else { "<-- " })
     }
 
-    pub(super) fn write(&self, out: &mut impl fmt::Write) -> fmt::Result {
+    /// Writes all that stands before the payload.
+    fn write_head(&self, out: &mut impl fmt::Write) -> fmt::Result {
         self.write_indent(out)?;
-        let Self { origin, prefix, payload, .. } = self;
-        for part in [prefix, origin.kind(), "[", origin.name(), "][", origin.event(), "]"] {
-            out.write_str(part)?;
+        let Self { origin, stage, prefix, .. } = self;
+        if !prefix.is_empty() {
+            out.write_str(prefix)?;
         }
-        if let Some(duration) = self.duration {
-            write!(out, " ({duration:.1?})")?;
-        }
-        out.write_str(": ")?;
-        out.write_str(payload)
+        out.write_str(origin.kind())?;
+        out.write_str("[")?;
+        out.write_str(origin.name())?;
+        out.write_str("][")?;
+        out.write_str(stage.map_or_else(|| origin.event(), |stage| stage.as_str()))?;
+        if let Some(duration) = self.duration { write!(out, "] ({duration:.1?}): ") } else { out.write_str("]: ") }
+    }
+
+    /// Appends the same to bytes.
+    pub(super) fn push_head(&self, out: &mut Vec<u8>) {
+        // Bytes take everything.
+        self.write_head(&mut Bytes(out)).unwrap_or_default();
+    }
+}
+
+/// Bytes that text is written to.
+struct Bytes<'b>(&'b mut Vec<u8>);
+
+impl fmt::Write for Bytes<'_> {
+    #[inline]
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.0.extend_from_slice(text.as_bytes());
+        Ok(())
     }
 }
 
 impl fmt::Display for Line<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.write(f)
+        self.write_head(f)?;
+        f.write_str(self.payload)
     }
 }

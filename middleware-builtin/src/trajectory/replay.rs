@@ -141,7 +141,8 @@ impl Replay {
             prefix: "",
             payload: "",
         };
-        settings.render(line, event.payload.get().as_bytes(), &mut self.scratch);
+        let payload = |out: &mut Vec<u8>| out.extend_from_slice(event.payload.get().as_bytes());
+        settings.render(line, payload, &mut self.scratch);
         self.shared.output.write(&mut self.scratch.message)
     }
 }

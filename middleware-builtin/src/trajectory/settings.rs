@@ -69,29 +69,37 @@ impl fmt::Debug for Layout {
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
     canon: Canon,
-    canonical: Vec<u8>,
+    payload: Vec<u8>,
     /// What is not canonical JSON: explained, or pretty.
     other: String,
-    pub(super) message: String,
+    /// UTF-8, as all that it is made of.
+    pub(super) message: Vec<u8>,
 }
 
 impl Scratch {
     /// What a buffer may keep between two lines.
-    pub(super) const KEPT: usize = 1 << 16;
+    const KEPT: usize = 1 << 16;
 
+    /// Makes room for the next line. What is kept for canonical JSON is at most in proportion to the buffers seen here.
     fn clear(&mut self) {
-        self.canonical.clear();
-        self.canonical.shrink_to(Self::KEPT);
-        self.canon.shrink_to(Self::KEPT);
-        for buffer in [&mut self.other, &mut self.message] {
-            buffer.clear();
-            buffer.shrink_to(Self::KEPT);
+        let Self { payload, other, message, .. } = self;
+        if payload.capacity().max(other.capacity()).max(message.capacity()) > Self::KEPT {
+            *self = Self::default();
         }
+        self.payload.clear();
+        self.other.clear();
+        self.message.clear();
+    }
+
+    /// The message, to be changed by others.
+    pub(super) fn message_text(&self) -> String {
+        String::from_utf8_lossy(&self.message).into_owned()
     }
 }
 
 impl Settings {
     /// Whether a run is shown, told from its `start`.
+    #[inline]
     pub(super) fn shows(&self, origin: &Origin<'_>) -> bool {
         let has = |runs: &[Runs]| runs.iter().any(|runs| runs.has(origin));
         (self.included.is_empty() || has(&self.included)) && !has(&self.excluded)
@@ -110,17 +118,36 @@ impl Settings {
         self.is_timed && matches!(stage, Some(Stage::Success | Stage::Error))
     }
 
-    /// Puts the message of a line into `scratch`; the payload is JSON text.
-    pub(super) fn render(&self, line: Line<'_>, payload: &[u8], scratch: &mut Scratch) {
+    /// Puts the message of a line into `scratch`; the payload is appended as JSON text.
+    pub(super) fn render(&self, line: Line<'_>, payload: impl FnOnce(&mut Vec<u8>), scratch: &mut Scratch) {
         scratch.clear();
-        let Scratch { canon, canonical, other, message } = scratch;
+        let line = Line { prefix: self.prefix(&line.origin), ..line };
+        if self.is_plain(line.stage) {
+            let Scratch { canon, message, .. } = scratch;
+            line.push_head(message);
+            let head = message.len();
+            payload(message);
+            canon.bring(message, head, self.leaves_out_nulls);
+        } else {
+            payload(&mut scratch.payload);
+            self.render_otherwise(line, scratch);
+        }
+    }
+
+    /// Whether a line ends with its payload's canonical form, which then is made where it stands.
+    fn is_plain(&self, stage: Option<Stage>) -> bool {
+        matches!(self.layout, Layout::Text) && !self.is_pretty && stage != Some(Stage::Error)
+    }
+
+    fn render_otherwise(&self, line: Line<'_>, scratch: &mut Scratch) {
+        let Scratch { canon, payload, other, message } = scratch;
         let payload = if let Some(explained) = self.explain(line.stage, payload) {
             *other = explained;
             other
         } else {
-            canon.push(canonical, payload, self.leaves_out_nulls);
+            canon.bring(payload, 0, self.leaves_out_nulls);
             // JSON is UTF-8.
-            let canonical = std::str::from_utf8(canonical).unwrap_or_default();
+            let canonical = std::str::from_utf8(payload).unwrap_or_default();
             if self.is_pretty && !self.is_json() {
                 push_pretty(other, canonical);
                 other
@@ -128,16 +155,21 @@ impl Settings {
                 canonical
             }
         };
-        let prefix = match &*self.prefixes {
-            [] => "",
-            prefixes => most_specific(prefixes, line.origin.kind(), line.origin.name()),
-        };
-        let line = Line { payload, prefix, ..line };
+        let line = Line { payload, ..line };
         match &self.layout {
-            // A string takes everything.
-            Layout::Text => line.write(message).unwrap_or_default(),
-            Layout::Json => message.push_str(&json(&line)),
-            Layout::Custom(format) => message.push_str(&format(&line)),
+            Layout::Text => {
+                line.push_head(message);
+                message.extend_from_slice(payload.as_bytes());
+            }
+            Layout::Json => message.extend_from_slice(json(&line).as_bytes()),
+            Layout::Custom(format) => message.extend_from_slice(format(&line).as_bytes()),
+        }
+    }
+
+    fn prefix(&self, origin: &Origin<'_>) -> &str {
+        match &*self.prefixes {
+            [] => "",
+            prefixes => most_specific(prefixes, origin.kind(), origin.name()),
         }
     }
 
@@ -153,11 +185,12 @@ impl Settings {
     }
 
     /// The line that stands where events were lost.
-    pub(super) fn gap(&self, lost: u64) -> String {
-        match self.layout {
+    pub(super) fn gap(&self, lost: u64) -> Vec<u8> {
+        let gap = match self.layout {
             Layout::Json => format!(r#"{{"gap":{{"lost":{lost}}}}}"#),
             Layout::Text | Layout::Custom(_) => format!("[gap]: events were lost here: {lost}"),
-        }
+        };
+        gap.into_bytes()
     }
 }
 

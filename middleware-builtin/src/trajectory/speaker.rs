@@ -3,12 +3,14 @@
 //! 1. The line is written when everybody has heard the event, and says what they have made of it.
 //! 2. A sync listener hears the run's event, so it cannot wait. It polls the telling once; what is not done then is
 //!    waited for by an async listener that stands right behind it, and hears only what is left over.
+//! 3. That listener is there from the start where somebody listens already; otherwise from the first telling that is
+//!    not done at once, which then is waited for with the run's next event.
 
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::task::{Context, Waker};
+use std::task::{Context, Poll, Waker};
 
 use emitree_emitter::{Emitter, EventMeta, EventRecord, RunLinks, Trace};
 use emitree_runtime::Stage;
@@ -56,7 +58,6 @@ pub(super) struct Speaker {
 /// A telling that was not done at once.
 struct Left {
     run_id: Option<Uuid>,
-    stage: Stage,
     telling: Telling,
 }
 
@@ -77,44 +78,44 @@ impl Speaker {
         self.emitter.get_or_init(|| self.shared.emitter.for_run(RunLinks::new().trace(self.trace)))
     }
 
-    /// Emits, then writes.
-    pub(super) fn tell(&self, stage: Stage, event: TrajectoryEvent) {
+    /// Emits, then writes; pending, if that is not done yet.
+    pub(super) fn tell(&self, stage: Stage, event: TrajectoryEvent) -> Poll<()> {
         let run_id = event.origin.trace.map(|trace| trace.run_id);
         let mut telling: Telling = Box::pin(tell(Arc::clone(&self.shared), self.emitter().clone(), stage, event));
-        if telling.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
-            self.left.lock().push(Left { run_id, stage, telling });
-            self.count.fetch_add(1, Ordering::Release);
+        // In order.
+        let waits = self.has_left_of(run_id);
+        if !waits && telling.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready() {
+            return Poll::Ready(());
         }
+        self.left.lock().push(Left { run_id, telling });
+        self.count.fetch_add(1, Ordering::Release);
+        Poll::Pending
     }
 
-    /// Whether the telling of an event is left over.
+    /// Whether the telling of an event is left over, or of one before it in the same run.
     pub(super) fn has_left(&self, meta: &EventMeta<'_>) -> bool {
-        self.count.load(Ordering::Acquire) > 0 && self.left.lock().iter().any(|left| left.is_of(meta))
+        self.count.load(Ordering::Acquire) > 0 && Stage::of(meta).is_some() && self.has_left_of(run_id(meta))
     }
 
-    /// Does what is left to do for an event.
+    fn has_left_of(&self, run_id: Option<Uuid>) -> bool {
+        self.count.load(Ordering::Acquire) > 0 && self.left.lock().iter().any(|left| left.run_id == run_id)
+    }
+
+    /// Does what is left to do for an event: a run has at most one under way.
     pub(super) fn finish(&self, meta: &EventMeta<'_>) -> impl Future<Output = ()> + Send + use<> {
-        let left = {
-            let mut left = self.left.lock();
-            let found = left.iter().position(|left| left.is_of(meta));
-            found.map(|at| left.swap_remove(at))
-        };
-        if left.is_some() {
-            self.count.fetch_sub(1, Ordering::Release);
-        }
+        let run_id = run_id(meta);
+        let left: Vec<Left> = self.left.lock().extract_if(.., |left| left.run_id == run_id).collect();
+        self.count.fetch_sub(left.len(), Ordering::Release);
         async move {
-            if let Some(left) = left {
+            for left in left {
                 left.telling.await;
             }
         }
     }
 }
 
-impl Left {
-    /// A run has at most one event under way.
-    fn is_of(&self, meta: &EventMeta<'_>) -> bool {
-        Stage::of(meta) == Some(self.stage) && meta.trace().map(|trace| trace.run_id) == self.run_id
-    }
+fn run_id(meta: &EventMeta<'_>) -> Option<Uuid> {
+    meta.trace().map(|trace| trace.run_id)
 }
 
 async fn tell(shared: Arc<Shared>, emitter: Emitter, stage: Stage, mut event: TrajectoryEvent) {
@@ -122,6 +123,6 @@ async fn tell(shared: Arc<Shared>, emitter: Emitter, stage: Stage, mut event: Tr
         tracing::warn!(%error, "a listener of a trajectory's `{}` failed", stage.as_str());
     }
     if stage != Stage::Finish {
-        shared.output.write_or_count(&mut event.message);
+        shared.output.write_or_count(&mut event.message.into_bytes());
     }
 }

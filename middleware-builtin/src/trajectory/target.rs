@@ -93,23 +93,23 @@ impl Output {
         !matches!(self.sink, Sink::None)
     }
 
-    /// Writes a message and a line feed, at once.
-    pub(super) fn write(&self, message: &mut String) -> io::Result<()> {
+    /// Writes a message, which is UTF-8, and a line feed, at once.
+    pub(super) fn write(&self, message: &mut Vec<u8>) -> io::Result<()> {
         if let Sink::Tracing = self.sink {
-            tracing::info!(target: "emitree::trajectory", "{message}");
+            tracing::info!(target: "emitree::trajectory", "{}", String::from_utf8_lossy(message));
             return Ok(());
         }
-        message.push('\n');
+        message.push(b'\n');
         match &self.sink {
-            Sink::Stdout => io::stdout().lock().write_all(message.as_bytes()),
-            Sink::Stderr => io::stderr().lock().write_all(message.as_bytes()),
-            Sink::Writer(writer) => writer.lock().write_all(message.as_bytes()),
+            Sink::Stdout => io::stdout().lock().write_all(message),
+            Sink::Stderr => io::stderr().lock().write_all(message),
+            Sink::Writer(writer) => writer.lock().write_all(message),
             Sink::Tracing | Sink::None => Ok(()),
         }
     }
 
     /// The same, where nobody can be told of a failure: it is counted, and the first is logged.
-    pub(super) fn write_or_count(&self, message: &mut String) {
+    pub(super) fn write_or_count(&self, message: &mut Vec<u8>) {
         if let Err(error) = self.write(message)
             && self.failures.fetch_add(1, Ordering::Relaxed) == 0
         {
