@@ -1,6 +1,6 @@
 //! Context: a JSON map that every event of an emitter carries (E3, R9).
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, LazyLock, OnceLock};
 
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
@@ -65,6 +65,13 @@ impl Context {
         let mut map = self.0.map(Arc::unwrap_or_clone).unwrap_or_default();
         map.insert(key.into(), value.into());
         Self(Some(Arc::new(map)))
+    }
+
+    /// This context, marked as the runtime's own (R3).
+    pub(crate) fn internal(self) -> Self {
+        static ALONE: LazyLock<Context> = LazyLock::new(|| Context::new().with(RESERVED, true));
+        // Most runs have no context: they share one.
+        if self.is_empty() { ALONE.clone() } else { self.with(RESERVED, true) }
     }
 
     /// This context with the keys of `other` laid over it: `other` wins.

@@ -8,7 +8,6 @@ use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize, Serializer};
 use uuid::Uuid;
 
-use crate::context::RESERVED;
 use crate::emit::Emit;
 use crate::event::Carried;
 use crate::name::NameRef;
@@ -130,7 +129,7 @@ impl<'a> EventMeta<'a> {
 
     fn source_context(&self) -> Context {
         let context = self.emit.source.context();
-        if self.emit.facet.is_some_and(Facet::is_internal) { context.with(RESERVED, true) } else { context }
+        if self.emit.facet.is_some_and(Facet::is_internal) { context.internal() } else { context }
     }
 
     /// The group that the source belongs to.

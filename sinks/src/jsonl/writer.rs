@@ -82,16 +82,20 @@ impl<W> Jsonl<W> {
         let added = serde_json::to_writer(&mut self.buffer, record);
         match added {
             Ok(()) => {
-                // JSON that was passed on as it was may be laid out in lines; inside of its strings there are none.
-                self.buffer[before..]
-                    .iter_mut()
-                    .filter(|byte| matches!(byte, b'\n' | b'\r'))
-                    .for_each(|byte| *byte = b' ');
+                put_on_one_line(&mut self.buffer[before..]);
                 self.buffer.push(b'\n');
             }
             Err(_) => self.buffer.truncate(before),
         }
         added
+    }
+}
+
+/// JSON that was passed on as it was may be laid out in lines; inside of its strings there are none.
+fn put_on_one_line(mut json: &mut [u8]) {
+    while let Some(at) = memchr::memchr2(b'\n', b'\r', json) {
+        json[at] = b' ';
+        json = &mut json[at + 1..];
     }
 }
 
