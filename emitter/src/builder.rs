@@ -70,9 +70,7 @@ impl EmitterBuilder {
     /// If a name is not valid, or the context sets the runtime's key.
     pub fn build(self) -> Result<Emitter, BuildError> {
         refuse_reserved(&self.context)?;
-        for name in self.declared.iter().flat_map(Declared::names) {
-            check(name)?;
-        }
+        self.declared.as_ref().map_or(Ok(()), Declared::check)?;
         let (inner, context) = match &self.below {
             None => (Inner::top(), self.context),
             Some((parent, namespace)) => {

@@ -5,7 +5,8 @@ use std::any::TypeId;
 use crate::error::EmitErrorKind;
 use crate::event::HeardType;
 use crate::matcher::Kind;
-use crate::{EmitError, Emitter, ListenError, Matcher};
+use crate::name::check;
+use crate::{BuildError, EmitError, Emitter, ListenError, Matcher};
 
 /// Names with their payload types.
 #[derive(Clone, Debug, Default)]
@@ -20,6 +21,21 @@ impl Declared {
         self.0.iter().map(|(name, _)| name.as_str())
     }
 
+    /// Refuses names that are not valid, of a sub-namespace, or declared twice.
+    pub(crate) fn check(&self) -> Result<(), BuildError> {
+        for (i, name) in self.names().enumerate() {
+            check(name)?;
+            let fault = |fault| BuildError::Declared { name: name.to_owned(), fault };
+            if name.contains('.') {
+                return Err(fault("it has a dot, and so is an event of a sub-namespace"));
+            }
+            if self.names().take(i).any(|earlier| earlier == name) {
+                return Err(fault("it is declared twice"));
+            }
+        }
+        Ok(())
+    }
+
     fn get(&self, name: &str) -> Option<HeardType> {
         self.0.iter().find(|(declared, _)| declared == name).map(|(_, payload)| *payload)
     }
@@ -31,7 +47,6 @@ impl Declared {
     /// Refuses to emit what is not declared. Events of a sub-namespace are not this emitter's to declare.
     pub(crate) fn check_emit(&self, name: &str, payload: TypeId, carried: &'static str) -> Result<(), EmitError> {
         match self.get(name) {
-            _ if name.contains('.') => Ok(()),
             Some(declared) if declared.id == payload => Ok(()),
             Some(declared) => {
                 Err(EmitErrorKind::DeclaredType { name: name.to_owned(), declared: declared.name, carried }.into())

@@ -74,6 +74,14 @@ pub enum BuildError {
     /// A namespace or a declared event has no valid name.
     #[error(transparent)]
     Name(#[from] NameError),
+    /// An event is declared twice, or not as one of this emitter's own (E7).
+    #[error("`{name}` cannot be declared: {fault}")]
+    Declared {
+        /// The name.
+        name: String,
+        /// What is wrong with it.
+        fault: &'static str,
+    },
     /// The context sets the key that belongs to the runtime (R3).
     #[error("context key `{0}` is set by the runtime on its own events only; choose another key")]
     ReservedKey(&'static str),

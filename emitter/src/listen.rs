@@ -129,7 +129,10 @@ impl Emitter {
             declared.check_listener(self, &listener.matcher, listener.heard)?;
         }
         let subscription = Subscription::new(&listener);
-        self.make_registry().add(listener);
+        // One that may run no times at all is never there.
+        if !listener.claims.is_spent() {
+            self.make_registry().add(listener);
+        }
         Ok(subscription)
     }
 

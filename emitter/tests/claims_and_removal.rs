@@ -354,3 +354,14 @@ fn a_closure_that_holds_its_own_guard_is_removed_without_a_deadlock() -> TestRes
     }
     Ok(())
 }
+
+/// E8: at most no times at all.
+#[test]
+fn a_listener_that_may_run_no_times_is_never_there() -> TestResult {
+    let emitter = Emitter::new();
+    let subscription =
+        emitter.with(Options::new().times(0)).on("x", |_: &mut (), _| -> () { panic!("it never runs") })?;
+    assert_eq!((emitter.listener_count(), subscription.is_active()), (0, false));
+    emitter.emit_now("x", &mut ())?;
+    Ok(())
+}

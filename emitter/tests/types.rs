@@ -212,3 +212,12 @@ fn an_event_with_a_dotted_name_is_heard_by_its_type() -> TestResult {
     assert_eq!(below.0, 2);
     Ok(())
 }
+
+/// E7: what cannot be declared is refused when the emitter is built.
+#[test]
+fn an_event_declared_twice_or_for_a_sub_namespace_is_an_error_that_quotes_it() {
+    let twice = Emitter::builder().declares::<u32>("n").declares::<String>("n").build();
+    assert_eq!(twice.expect_err("twice").to_string(), "`n` cannot be declared: it is declared twice");
+    let below = Emitter::builder().declares::<u32>("sub.n").build();
+    assert!(below.expect_err("a dot").to_string().starts_with("`sub.n` cannot be declared: it has a dot"));
+}

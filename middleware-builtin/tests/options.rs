@@ -373,3 +373,30 @@ async fn a_listener_that_fails_the_start_is_shown_as_an_error() {
     let text = page.take();
     assert!(text.starts_with("Tool[double][start]: {\"input\":1}\nTool[double][error]: not today\n"), "{text}");
 }
+
+#[tokio::test]
+async fn runs_are_told_by_the_type_of_what_is_run() -> TestResult {
+    struct Doubler(Emitter);
+    impl Runnable for Doubler {
+        type Input = u32;
+        type Output = u32;
+        fn emitter(&self) -> &Emitter {
+            &self.0
+        }
+        async fn execute(&self, n: &u32, _: &RunContext) -> emitree_runtime::Result<u32> {
+            Ok(n * 2)
+        }
+    }
+    let (doubler, page) = (Doubler(Emitter::new()), Page::new());
+    doubler.run(1).middleware(page.built(|builder| builder.excluded(Runs::of_type::<Doubler>()))).await?;
+    page.expect([]);
+    doubler.run(1).middleware(page.built(|builder| builder.included(Runs::of_type::<Doubler>()))).await?;
+    assert_eq!(page.take().lines().count(), 2);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_formatter_stays_where_json_is_not_wanted() {
+    let page = shown(|builder| builder.formatter(|line| line.origin().event().to_owned()).json(false)).await;
+    page.expect(["start", "start", "start", "success", "success", "success"]);
+}

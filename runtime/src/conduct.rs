@@ -60,7 +60,7 @@ async fn run<R: Runnable>(plan: Plan<'_, R>, ctx: RunContext) -> Result<R::Outpu
     }
     let Plan { runnable, input, .. } = plan;
     let mut guard = Guard { ctx, payload: Start { input, output: None } };
-    let result = match guard.emit(Stage::Start, Facets::<R::Input, R::Output>::START).await {
+    let result = match guard.emit(Stage::Start, Facets::<R>::START).await {
         Ok(()) => guard.work(&*runnable).await,
         Err(error) => Err(error.into()),
     };
@@ -68,8 +68,8 @@ async fn run<R: Runnable>(plan: Plan<'_, R>, ctx: RunContext) -> Result<R::Outpu
         end(tasks).await;
     }
     match result {
-        Ok(output) => guard.succeed(output).await,
-        Err(error) => guard.fail(error).await,
+        Ok(output) => guard.succeed::<R>(output).await,
+        Err(error) => guard.fail::<R>(error).await,
     }
 }
 
@@ -130,42 +130,46 @@ impl<I: Data, O: Data> Guard<Start<I, O>> {
     }
 
     /// A listener of `success` that fails makes the run fail, without an `error` after the `success` (R10).
-    async fn succeed(self, output: O) -> Result<O> {
+    async fn succeed<R: Runnable<Input = I, Output = O>>(self, output: O) -> Result<O> {
         let payload = Success { input: self.payload.input, output };
         let mut guard = Guard { ctx: self.ctx, payload };
-        let emitted = guard.emit(Stage::Success, Facets::<I, O>::SUCCESS).await;
+        let emitted = guard.emit(Stage::Success, Facets::<R>::SUCCESS).await;
         let Guard { ctx, payload: Success { input, output } } = guard;
         match emitted {
-            Ok(()) => finish(ctx, input, Ok(output)).await,
-            Err(error) => finish(ctx, input, Err(error.into())).await,
+            Ok(()) => finish::<R>(ctx, input, Ok(output)).await,
+            Err(error) => finish::<R>(ctx, input, Err(error.into())).await,
         }
     }
 
-    async fn fail(self, error: Error) -> Result<O> {
+    async fn fail<R: Runnable<Input = I, Output = O>>(self, error: Error) -> Result<O> {
         let mut guard = Guard { ctx: self.ctx, payload: Failure { error } };
-        guard.announce(Stage::Error, Facets::<I, O>::ERROR).await;
-        finish(guard.ctx, self.payload.input, Err(guard.payload.error)).await
+        guard.announce(Stage::Error, Facets::<R>::ERROR).await;
+        finish::<R>(guard.ctx, self.payload.input, Err(guard.payload.error)).await
     }
 }
 
 /// Emits `finish`, and gives the run's result.
-async fn finish<I: Data, O: Data>(ctx: RunContext, input: I, result: Result<O>) -> Result<O> {
-    let status = result.as_ref().map_or_else(|error| Outcome::<O>::of_error(error).status(), |_| Status::Success);
+async fn finish<R: Runnable>(ctx: RunContext, input: R::Input, result: Result<R::Output>) -> Result<R::Output> {
+    let status = result.as_ref().map_or_else(|error| Outcome::<()>::of_error(error).status(), |_| Status::Success);
     ctx.span().record("outcome", status.as_str());
     // Nobody listening, nothing happens: not even a look at the clock (E15).
-    let result = if ctx.emitter().is_heard() { announce_finish(&ctx, input, result).await } else { result };
+    let result = if ctx.emitter().is_heard() { announce_finish::<R>(&ctx, input, result).await } else { result };
     ctx.end();
     result
 }
 
-async fn announce_finish<I: Data, O: Data>(ctx: &RunContext, input: I, result: Result<O>) -> Result<O> {
+async fn announce_finish<R: Runnable>(
+    ctx: &RunContext,
+    input: R::Input,
+    result: Result<R::Output>,
+) -> Result<R::Output> {
     let (outcome, error) = match result {
         Ok(output) => (Outcome::Success { output }, None),
         Err(error) => (Outcome::of_error(&error), Some(error)),
     };
     let payload = Finish { input, outcome, duration: ctx.elapsed() };
     let mut guard = Guard { ctx: ctx.clone(), payload };
-    guard.announce(Stage::Finish, Facets::<I, O>::FINISH).await;
+    guard.announce(Stage::Finish, Facets::<R>::FINISH).await;
     match (guard.payload.outcome, error) {
         (Outcome::Success { output }, _) => Ok(output),
         (_, Some(error)) => Err(error),

@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use serde::{Serialize, Serializer};
 use serde_json::Value;
 
-use crate::{Error, ErrorKind, Outcome, Result};
+use crate::{Error, ErrorKind, Outcome, Result, Runnable};
 
 /// A run begins. Listeners may change the input, or answer the run by setting the output.
 #[derive(Debug, Serialize)]
@@ -115,7 +115,13 @@ impl Stage {
         meta.facet::<Lens>().map(|lens| lens.stage)
     }
 
-    /// The same of a recorded event.
+    /// The name of the Rust type whose run an event is a stage of, if it is one, as [`std::any::type_name`] gives it.
+    #[must_use]
+    pub fn runnable_type(meta: &EventMeta<'_>) -> Option<&'static str> {
+        meta.facet::<Lens>().map(|lens| (lens.runnable)())
+    }
+
+    /// The stage of a run that a recorded event is.
     #[must_use]
     pub fn of_record(record: &EventRecord) -> Option<Self> {
         let internal = record.context.get("internal") == Some(&Value::Bool(true));
@@ -337,30 +343,34 @@ fn elide(text: &str) -> String {
 /// The second face of a lifecycle payload: what listeners that do not know its type see it through (E17).
 pub(crate) struct Lens {
     stage: Stage,
+    runnable: fn() -> &'static str,
     change: fn(&mut dyn AnyEvent) -> Option<LifecycleMut<'_>>,
     look: fn(&dyn AnyEvent) -> Option<LifecycleRef<'_>>,
 }
 
-/// The lenses of the runs of one pair of types.
-pub(crate) struct Facets<I, O>(std::marker::PhantomData<(I, O)>);
+/// The lenses of the runs of one type.
+pub(crate) struct Facets<R>(std::marker::PhantomData<R>);
 
-impl<I: Data, O: Data> Facets<I, O> {
+impl<R: Runnable> Facets<R> {
     pub(crate) const START: &'static Facet = &Facet::new(&Lens {
         stage: Stage::Start,
-        change: |event| Some(LifecycleMut::Start(event.downcast_mut::<Start<I, O>>()?)),
-        look: |event| Some(LifecycleRef::Start(event.downcast_ref::<Start<I, O>>()?)),
+        runnable: std::any::type_name::<R>,
+        change: |event| Some(LifecycleMut::Start(event.downcast_mut::<Start<R::Input, R::Output>>()?)),
+        look: |event| Some(LifecycleRef::Start(event.downcast_ref::<Start<R::Input, R::Output>>()?)),
     })
     .internal();
 
     pub(crate) const SUCCESS: &'static Facet = &Facet::new(&Lens {
         stage: Stage::Success,
-        change: |event| Some(LifecycleMut::Success(event.downcast_mut::<Success<I, O>>()?)),
-        look: |event| Some(LifecycleRef::Success(event.downcast_ref::<Success<I, O>>()?)),
+        runnable: std::any::type_name::<R>,
+        change: |event| Some(LifecycleMut::Success(event.downcast_mut::<Success<R::Input, R::Output>>()?)),
+        look: |event| Some(LifecycleRef::Success(event.downcast_ref::<Success<R::Input, R::Output>>()?)),
     })
     .internal();
 
     pub(crate) const ERROR: &'static Facet = &Facet::new(&Lens {
         stage: Stage::Error,
+        runnable: std::any::type_name::<R>,
         change: |event| Some(LifecycleMut::Error(event.downcast_mut::<Failure>()?)),
         look: |event| Some(LifecycleRef::Error(event.downcast_ref::<Failure>()?)),
     })
@@ -368,8 +378,9 @@ impl<I: Data, O: Data> Facets<I, O> {
 
     pub(crate) const FINISH: &'static Facet = &Facet::new(&Lens {
         stage: Stage::Finish,
-        change: |event| Some(LifecycleMut::Finish(event.downcast_mut::<Finish<I, O>>()?)),
-        look: |event| Some(LifecycleRef::Finish(event.downcast_ref::<Finish<I, O>>()?)),
+        runnable: std::any::type_name::<R>,
+        change: |event| Some(LifecycleMut::Finish(event.downcast_mut::<Finish<R::Input, R::Output>>()?)),
+        look: |event| Some(LifecycleRef::Finish(event.downcast_ref::<Finish<R::Input, R::Output>>()?)),
     })
     .internal();
 }

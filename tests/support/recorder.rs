@@ -20,6 +20,7 @@ impl Recorder {
     }
 
     /// A listener for `observe` that notes `label path`.
+    #[allow(clippy::needless_pass_by_value, reason = "a label is a literal, a number or formatted text")]
     pub(crate) fn sees(&self, label: impl ToString) -> impl Fn(&Any, &EventMeta<'_>) + Send + Sync + 'static {
         let (recorder, label) = (self.clone(), label.to_string());
         move |_, meta| recorder.note(format!("{label} {}", meta.path()))

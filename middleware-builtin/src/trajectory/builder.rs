@@ -114,7 +114,11 @@ impl TrajectoryBuilder {
     /// `duration_ns` (whole nanoseconds, with [`timing`](Self::timing)), `prefix` (if there is one) and `payload`.
     /// Default: off.
     pub fn json(self, is_json: bool) -> Self {
-        self.set(|settings| settings.layout = if is_json { Layout::Json } else { Layout::Text })
+        self.set(|settings| match settings.layout {
+            _ if is_json => settings.layout = Layout::Json,
+            Layout::Json => settings.layout = Layout::Text,
+            Layout::Text | Layout::Custom(_) => {}
+        })
     }
 
     /// Whether success and error tell how long the run took, by tokio's clock: `Tool[read_file][success] (1.2s): …`.

@@ -1,9 +1,11 @@
 //! Where a line comes from: an event, live or recorded.
 
+use std::any::type_name;
 use std::fmt;
 
 use chrono::{DateTime, Utc};
 use emitree_emitter::{Context, EventMeta, EventRecord, Trace};
+use emitree_runtime::Stage;
 
 /// The event that a line is about, live or from a recording.
 #[derive(Clone, Copy)]
@@ -99,10 +101,13 @@ impl<'a> Origin<'a> {
         }
     }
 
-    /// The thing behind it, where that is shared and the event is live.
-    pub(super) fn is_of_thing<T: Send + Sync + 'static>(&self) -> bool {
+    /// Whether what runs is a `T`, or what stands behind it, as far as a live event tells.
+    pub(super) fn is_of<T: Send + Sync + 'static>(&self) -> bool {
         match self.0 {
-            Live(meta) => meta.creator().is_some_and(|creator| creator.thing::<T>().is_some()),
+            Live(meta) => {
+                Stage::runnable_type(meta) == Some(type_name::<T>())
+                    || meta.creator().is_some_and(|creator| creator.thing::<T>().is_some())
+            }
             Recorded(_) => false,
         }
     }

@@ -37,14 +37,14 @@ impl Runs {
         Self::new(format!("named({name:?})"), move |origin| origin.name() == name)
     }
 
-    /// Runs whose input or output is a `T`, or behind which stands a `T`: the thing that their
+    /// Runs of a `T`, runs whose input or output is a `T`, and those behind which stands a `T`: the thing that their
     /// [`Creator`](emitree_emitter::Creator::of) shares.
     ///
-    /// A recording keeps the types of input and output, not the thing.
+    /// A recording keeps the types of input and output only.
     #[must_use]
     pub fn of_type<T: Send + Sync + 'static>() -> Self {
         let label = format!("of_type::<{}>()", type_name::<T>());
-        Self::new(label, |origin| origin.is_of_thing::<T>() || is_input_or_output(origin, type_name::<T>()))
+        Self::new(label, |origin| origin.is_of::<T>() || is_input_or_output(origin, type_name::<T>()))
     }
 
     /// Runs of which a predicate says so; it sees their `start`.
