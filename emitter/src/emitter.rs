@@ -4,14 +4,16 @@ use std::borrow::Cow;
 use std::fmt;
 use std::sync::{Arc, OnceLock, Weak};
 
-use smallvec::SmallVec;
 use uuid::Uuid;
 
 use crate::context::{OwnContext, RESERVED};
 use crate::declared::Declared;
 use crate::name::{check, fingerprint};
+use crate::namespace::{join, join_shared};
 use crate::registry::Registry;
-use crate::{AsName, BuildError, Context, Creator, EmitterBuilder, NameError, Namespace, Scope, Trace, id};
+use crate::{
+    AsName, BuildError, Context, Creator, EmitterBuilder, IntoNamespace, NameError, Namespace, Scope, Trace, id,
+};
 
 /// A place where events are emitted and listened to; cheap to clone.
 ///
@@ -308,22 +310,6 @@ impl Inner {
     }
 }
 
-/// The same, shared. A name of normal length is joined in place, so that only what is shared is allocated.
-fn join_shared(namespace: &str, name: &str) -> Arc<str> {
-    let mut joined = SmallVec::<[u8; 128]>::from_slice(namespace.as_bytes());
-    joined.extend_from_slice(if namespace.is_empty() { b"" } else { b"." });
-    joined.extend_from_slice(name.as_bytes());
-    match std::str::from_utf8(&joined) {
-        Ok(joined) => joined.into(),
-        // Two texts and a dot are text.
-        Err(_) => join(namespace, name).into(),
-    }
-}
-
-fn join(namespace: &str, name: &str) -> String {
-    if namespace.is_empty() { name.to_owned() } else { [namespace, ".", name].concat() }
-}
-
 impl RunLink {
     fn trace(&self, instance: Option<&Emitter>) -> Trace {
         let run_id = *self.id.get_or_init(id::new_id);
@@ -380,57 +366,5 @@ impl fmt::Debug for Emitter {
             .field("namespace", &self.namespace())
             .field("listeners", &self.listener_count())
             .finish_non_exhaustive()
-    }
-}
-
-/// What names a child: one dotted name, several segments, or `()` for its parent's namespace.
-#[diagnostic::on_unimplemented(
-    message = "`{Self}` does not name a child",
-    label = "expected text, several segments, a `Namespace`, or `()` for the same namespace"
-)]
-pub trait IntoNamespace {
-    /// The dotted name, which is checked where it is used; none for the parent's namespace.
-    fn namespace(&self) -> Option<Cow<'_, str>>;
-}
-
-impl IntoNamespace for () {
-    fn namespace(&self) -> Option<Cow<'_, str>> {
-        None
-    }
-}
-
-impl IntoNamespace for str {
-    fn namespace(&self) -> Option<Cow<'_, str>> {
-        Some(Cow::Borrowed(self))
-    }
-}
-
-impl IntoNamespace for String {
-    fn namespace(&self) -> Option<Cow<'_, str>> {
-        Some(Cow::Borrowed(self))
-    }
-}
-
-impl IntoNamespace for Namespace {
-    fn namespace(&self) -> Option<Cow<'_, str>> {
-        Some(Cow::Borrowed(self.as_str()))
-    }
-}
-
-impl<S: AsRef<str>> IntoNamespace for [S] {
-    fn namespace(&self) -> Option<Cow<'_, str>> {
-        Some(Cow::Owned(self.iter().map(AsRef::as_ref).collect::<Vec<_>>().join(".")))
-    }
-}
-
-impl<S: AsRef<str>, const N: usize> IntoNamespace for [S; N] {
-    fn namespace(&self) -> Option<Cow<'_, str>> {
-        self.as_slice().namespace()
-    }
-}
-
-impl<N: IntoNamespace + ?Sized> IntoNamespace for &N {
-    fn namespace(&self) -> Option<Cow<'_, str>> {
-        (**self).namespace()
     }
 }

@@ -9,8 +9,9 @@ use globset::{Glob, GlobSet, GlobSetBuilder};
 use regex::RegexSet;
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use crate::glob::slashed;
 use crate::listener::{Listener, Sighting};
-use crate::matcher::{Kind, slashed};
+use crate::matcher::Kind;
 
 /// As many patterns as are asked one by one.
 const FEW: usize = 8;

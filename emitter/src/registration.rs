@@ -218,6 +218,18 @@ impl std::fmt::Debug for Registration {
 }
 
 /// What a sync listener may return: nothing, or `Result<(), BoxError>`.
+///
+/// Not a future: what is to be awaited is registered with `on_async` or `observe_async`.
+///
+/// ```compile_fail,E0277
+/// # let app = emitree_emitter::Emitter::new();
+/// app.on("count", |_: &mut u32, _| async { Ok(()) }); // a listener returns `()` or `Result<(), BoxError>`
+/// ```
+///
+/// ```compile_fail,E0277
+/// # let app = emitree_emitter::Emitter::new();
+/// app.observe("count", |_: &u32, _| Box::pin(async { Ok(()) }));
+/// ```
 #[diagnostic::on_unimplemented(
     message = "a listener returns `()` or `Result<(), BoxError>`, not `{Self}`",
     note = "end the closure's body with a semicolon, or with `Ok(())`; `?` makes a `BoxError` of any error",

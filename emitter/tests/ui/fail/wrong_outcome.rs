@@ -7,6 +7,4 @@ fn main() {
     app.on("count", |n: &mut u32, _| *n + 1).unwrap();
     app.on("count", |_: &mut u32, _| Err::<(), String>("no".into())).unwrap();
     app.on("count", |_: &mut u32, _| Ok::<u32, emitree_emitter::BoxError>(1)).unwrap();
-    app.on("count", |_: &mut u32, _| async { Ok(()) }).unwrap();
-    app.observe("count", |_: &u32, _| Box::pin(async { Ok(()) })).unwrap();
 }

@@ -1,0 +1,100 @@
+//! Globs over dotted names: globset's, with `.` for `/`.
+
+use std::sync::OnceLock;
+
+use globset::{Glob, GlobBuilder, GlobMatcher};
+
+use crate::MatcherError;
+
+/// A glob as it was written, and as globset has it with `/` for `.`.
+pub(crate) struct GlobText {
+    pub(crate) text: String,
+    pub(crate) glob: Glob,
+    alone: OnceLock<GlobMatcher>,
+}
+
+impl GlobText {
+    pub(crate) fn parse(text: &str) -> Result<Self, MatcherError> {
+        let fault = |fault: String| MatcherError::Glob { pattern: text.to_owned(), fault };
+        if text.contains('/') {
+            return Err(fault("segments are separated by `.`, not `/`".to_owned()));
+        }
+        GlobBuilder::new(&with_slashes(text))
+            .literal_separator(true)
+            .backslash_escape(true)
+            .build()
+            .map(|glob| Self { text: text.to_owned(), glob, alone: OnceLock::new() })
+            .map_err(|error| fault(error.kind().to_string()))
+    }
+
+    /// Matches this glob alone; many are matched as a set.
+    pub(crate) fn is_match(&self, slashed: &str) -> bool {
+        self.alone.get_or_init(|| self.glob.compile_matcher()).is_match(slashed)
+    }
+}
+
+/// A path as globs see it.
+pub(crate) fn slashed(path: &str) -> String {
+    path.replace('.', "/")
+}
+
+/// Turns the separator of a glob from `.` into `/`, and keeps its classes from crossing it: `.` means itself in a
+/// class (and so matches nothing), a negated class excludes the separator, and a range that spans it is cut in two.
+fn with_slashes(glob: &str) -> String {
+    let mut out = String::with_capacity(glob.len() + 8);
+    let mut chars = glob.chars();
+    while let Some(c) = chars.next() {
+        match c {
+            '.' => out.push('/'),
+            '\\' => match chars.next() {
+                Some('.') => out.push('/'),
+                escaped => {
+                    out.push(c);
+                    out.extend(escaped);
+                }
+            },
+            '[' => {
+                let rest = chars.as_str();
+                let class = class_len(rest);
+                out.push('[');
+                push_class(&mut out, &rest[..class]);
+                chars = rest[class..].chars();
+            }
+            _ => out.push(c),
+        }
+    }
+    out
+}
+
+/// The length of a class up to its `]`; a `]` that stands first belongs to the class.
+fn class_len(rest: &str) -> usize {
+    let negation = usize::from(rest.starts_with(['!', '^']));
+    let first = negation + usize::from(rest[negation..].starts_with(']'));
+    rest[first..].find(']').map_or(rest.len(), |end| first + end)
+}
+
+fn push_class(out: &mut String, class: &str) {
+    let body = class.strip_prefix(['!', '^']).unwrap_or(class);
+    let negated = body.len() < class.len();
+    out.push_str(&class[..class.len() - body.len()]);
+    let mut chars = body.chars().peekable();
+    while let Some(from) = chars.next() {
+        let mut ahead = chars.clone();
+        match (ahead.next(), ahead.next()) {
+            (Some('-'), Some(to)) if from < '/' && '/' <= to && !negated => {
+                out.extend([from, '-', '.']);
+                if '/' < to {
+                    out.extend(['0', '-', to]);
+                }
+                chars = ahead;
+            }
+            _ => out.push(from),
+        }
+    }
+    if negated && !body.is_empty() {
+        // Before a `-` that stands last and means itself.
+        let literal = body.ends_with('-').then(|| out.pop());
+        out.push('/');
+        out.extend(literal.flatten());
+    }
+}
