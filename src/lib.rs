@@ -28,18 +28,20 @@
 //!
 //! - `emitree-emitter`: [`Emitter`], matchers, listeners, pipes, the contract of [`Sink`]s. No async runtime.
 //! - `emitree-runtime`: [`Runnable`], [`Run`], [`RunContext`], lifecycle events, [`Middleware`], [`Error`]. On tokio.
-//! - `emitree-middleware`, as [`middleware`]: what people would otherwise write themselves.
-//! - `emitree-sinks`, as [`sinks`]: where events go.
+//! - `emitree-middleware`, as `middleware`: what people would otherwise write themselves.
+//! - `emitree-sinks`, as `sinks`: where events go.
 
 pub use emitree_emitter::*;
 pub use emitree_runtime::*;
 
 /// Middleware that people would otherwise write themselves; one feature each.
+#[cfg(feature = "trajectory")]
 pub mod middleware {
     pub use emitree_middleware::*;
 }
 
 /// Where events go; one feature each.
+#[cfg(any(feature = "jsonl", feature = "memory", feature = "channel"))]
 pub mod sinks {
     pub use emitree_sinks::*;
 }

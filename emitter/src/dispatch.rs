@@ -92,6 +92,9 @@ impl Progress {
                 Halt::Fault(listener, fault) => self.judge(listener, fault, event, meta),
             }
         }
+        if !route.is_observed {
+            return Some(self.result());
+        }
         loop {
             match observe_stretch(route, &mut self.cursor, event, meta) {
                 Halt::End => return Some(self.result()),

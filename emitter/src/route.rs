@@ -24,6 +24,8 @@ const STEPS: usize = 256;
 #[derive(Default)]
 pub(crate) struct Route {
     stops: Stops,
+    /// Whether somebody on it may observe: mostly nobody does, and it is gone through only once.
+    pub(crate) is_observed: bool,
 }
 
 type Stops = SmallVec<[Stop; 4]>;
@@ -56,6 +58,7 @@ impl Route {
     pub(crate) fn find(&mut self, from: &Emitter, meta: &EventMeta<'_>) {
         if !self.along(from, meta) {
             self.stops = Self::search(from, meta);
+            self.is_observed = true;
         }
     }
 
@@ -89,6 +92,7 @@ impl Route {
             return false;
         }
         stop.hits = registry.hits(snapshot, &sighting(emitter, meta));
+        self.is_observed |= snapshot.observes;
         if stop.hits.is_none() {
             self.stops.pop();
         }

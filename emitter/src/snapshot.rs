@@ -20,6 +20,8 @@ const MEMORY: std::ops::RangeInclusive<usize> = 16..=8192;
 pub(crate) struct Snapshot {
     pub(crate) listeners: Box<[Arc<Listener>]>,
     pub(crate) pipes: Box<[Arc<Pipe>]>,
+    /// Whether any of the listeners observes.
+    pub(crate) observes: bool,
     search: Search,
 }
 
@@ -76,7 +78,8 @@ impl Snapshot {
             state.patterns = PatternSet::renew(state.patterns.take(), &listeners);
             Search::Table(Box::new(Table::new(&listeners, state.patterns.clone(), state.memory)))
         };
-        Self { listeners, pipes, search }
+        let observes = listeners.iter().any(|listener| listener.call.role() == Role::Observe);
+        Self { listeners, pipes, observes, search }
     }
 
     /// Which listeners take an event.
