@@ -259,21 +259,3 @@ async fn nothing_is_made_if_nobody_listens_and_nothing_is_written() -> TestResul
     assert_ne!(LOOKED.load(Relaxed), 0);
     Ok(())
 }
-
-#[tokio::test]
-async fn the_root_hears_them_as_it_hears_everything() -> TestResult {
-    let trajectory = Trajectory::builder().target(Target::None).build()?;
-    let page = Page::new();
-    let seen = page.clone();
-    Emitter::root().observe("middleware.trajectory.start", move |event: &TrajectoryEvent, _| {
-        use std::io::Write;
-        if event.message.contains("only_in_this_test") {
-            writeln!(seen.clone(), "{}", event.message)?;
-        }
-        Ok(())
-    })?;
-    let below = instance(&Emitter::new(), "Tool", "only_in_this_test", |(): (), _| async { Ok(()) });
-    below.run(()).middleware(trajectory).await?;
-    page.expect(["Tool[only_in_this_test][start]: {}"]);
-    Ok(())
-}

@@ -1,0 +1,26 @@
+//! What a trajectory emits rises to the process's root. In a process of its own: there it is heard by all trajectories.
+
+mod support;
+
+use emitree_emitter::Emitter;
+use emitree_middleware::trajectory::{Target, Trajectory, TrajectoryEvent};
+use emitree_runtime::Runnable;
+use support::{Page, TestResult, instance};
+
+#[tokio::test]
+async fn the_root_hears_them_as_it_hears_everything() -> TestResult {
+    let trajectory = Trajectory::builder().target(Target::None).build()?;
+    let page = Page::new();
+    let seen = page.clone();
+    Emitter::root().observe("middleware.trajectory.start", move |event: &TrajectoryEvent, _| {
+        use std::io::Write;
+        if event.message.contains("only_in_this_test") {
+            writeln!(seen.clone(), "{}", event.message)?;
+        }
+        Ok(())
+    })?;
+    let below = instance(&Emitter::new(), "Tool", "only_in_this_test", |(): (), _| async { Ok(()) });
+    below.run(()).middleware(trajectory).await?;
+    page.expect(["Tool[only_in_this_test][start]: {}"]);
+    Ok(())
+}
