@@ -1,6 +1,6 @@
 //! Listening to the four lifecycle events of an instance's runs, typed (R3).
 
-use emitree_emitter::{EventMeta, ListenError, ListenerResult, Options, Subscription, With};
+use emitree_emitter::{EventMeta, ListenError, ListenerResult, Subscription};
 
 use crate::lifecycle::{Failure, Finish, Start, Success};
 use crate::{Runnable, Stage, lifecycle_of};
@@ -35,7 +35,7 @@ pub trait Lifecycle: Runnable {
     where
         Self: Sized,
     {
-        runs_of(self).on(lifecycle_of(self).only([Stage::Start]), f)
+        self.emitter().on(lifecycle_of(self).only([Stage::Start]), f)
     }
 
     /// Listens to `success`: may change the output.
@@ -51,7 +51,7 @@ pub trait Lifecycle: Runnable {
     where
         Self: Sized,
     {
-        runs_of(self).on(lifecycle_of(self).only([Stage::Success]), f)
+        self.emitter().on(lifecycle_of(self).only([Stage::Success]), f)
     }
 
     /// Listens to `error`.
@@ -67,7 +67,7 @@ pub trait Lifecycle: Runnable {
     where
         Self: Sized,
     {
-        runs_of(self).on(lifecycle_of(self).only([Stage::Error]), move |failure: &mut Failure, meta| f(failure, meta))
+        self.emitter().on(lifecycle_of(self).only([Stage::Error]), move |failure: &mut Failure, meta| f(failure, meta))
     }
 
     /// Listens to `finish`.
@@ -84,13 +84,8 @@ pub trait Lifecycle: Runnable {
         Self: Sized,
     {
         let matcher = lifecycle_of(self).only([Stage::Finish]);
-        runs_of(self).on(matcher, move |finish: &mut Finish<Self::Input, Self::Output>, meta| f(finish, meta))
+        self.emitter().on(matcher, move |finish: &mut Finish<Self::Input, Self::Output>, meta| f(finish, meta))
     }
 }
 
 impl<R: Runnable> Lifecycle for R {}
-
-/// The runs of an instance that was made inside a run are nested in that one.
-fn runs_of(instance: &impl Runnable) -> With<'_> {
-    instance.emitter().with(Options::new().nested(true))
-}
