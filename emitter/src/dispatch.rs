@@ -17,7 +17,7 @@ use crate::error::{EmitErrorKind, panic_message};
 use crate::listener::{Answer, Call, Fault, Later, Listener, OnError, Role};
 use crate::route::{Cursor, Route};
 use crate::snapshot::Takers;
-use crate::{AnyEvent, BoxError, EmitError, Emitter, EventMeta};
+use crate::{AnyEvent, BoxError, Delivery, EmitError, Emitter, EventMeta};
 
 /// How far an event has come.
 #[derive(Default)]
@@ -110,14 +110,84 @@ impl Progress {
         event: &mut dyn AnyEvent,
         meta: &EventMeta<'_>,
         route: &Route,
+        delivery: &Delivery,
     ) -> Result<(), EmitError> {
-        change(event, meta, route, self).await;
-        observe(event, meta, route, self).await;
+        change(event, meta, route, self, delivery).await;
+        observe(event, meta, route, self, delivery).await;
         self.result()
+    }
+
+    /// Calls all that need not be awaited, then awaits the others: for a [`Delivery`] that is less than patient.
+    pub(crate) async fn sync_first(
+        &mut self,
+        event: &mut dyn AnyEvent,
+        meta: &EventMeta<'_>,
+        route: &Route,
+        delivery: &Delivery,
+    ) -> Result<(), EmitError> {
+        let changing = self.call_sync(Role::Change, event, meta, route);
+        self.observe();
+        let observing = self.call_sync(Role::Observe, event, meta, route);
+        for listener in changing {
+            if let Err(fault) = await_change(listener, event, meta, delivery).await {
+                self.judge(listener, fault, event, meta);
+                break;
+            }
+        }
+        let event: &dyn AnyEvent = event;
+        let answers = observing.into_iter().map(|listener| async move {
+            let answer = await_observe(listener, event, meta, delivery).await;
+            (listener, answer)
+        });
+        Box::pin(settle(answers.collect(), event, meta, self)).await;
+        self.result()
+    }
+
+    /// Calls those of a role that need not be awaited; gives the others. After a failure nobody else may change (E11).
+    fn call_sync<'r>(
+        &mut self,
+        role: Role,
+        event: &mut dyn AnyEvent,
+        meta: &EventMeta<'_>,
+        route: &'r Route,
+    ) -> Vec<&'r Arc<Listener>> {
+        let (mut cursor, mut later) = (Cursor::default(), Vec::new());
+        while let Some(listener) = route.next(role, &mut cursor).filter(|_| self.changed || role == Role::Change) {
+            if !listener.matcher.says(meta) {
+                continue;
+            }
+            match catch_unwind(AssertUnwindSafe(|| call_one(listener, event, meta))).map_err(panicked) {
+                Ok(Called::Now(Ok(())) | Called::Spent) => listener.leave_if_spent(),
+                Ok(Called::Later) => later.push(listener),
+                Ok(Called::Now(Err(fault))) | Err(fault) => {
+                    listener.leave_if_spent();
+                    self.judge(listener, fault, event, meta);
+                    if self.changed && role == Role::Change {
+                        return Vec::new();
+                    }
+                }
+            }
+        }
+        later
     }
 }
 
-async fn change(event: &mut dyn AnyEvent, meta: &EventMeta<'_>, route: &Route, progress: &mut Progress) {
+fn call_one(listener: &Listener, event: &mut dyn AnyEvent, meta: &EventMeta<'_>) -> Called {
+    match &listener.call {
+        Call::Change(call) => Called::now(listener, || call(event, meta)),
+        Call::Observe(call) => Called::now(listener, || call(event, meta)),
+        Call::TryObserve { now, .. } if !listener.claims.is_spent() && now(event, meta) => Called::Now(Ok(())),
+        _ => Called::later(listener),
+    }
+}
+
+async fn change(
+    event: &mut dyn AnyEvent,
+    meta: &EventMeta<'_>,
+    route: &Route,
+    progress: &mut Progress,
+    delivery: &Delivery,
+) {
     while !progress.changed {
         let halt = match std::mem::take(&mut progress.awaits) {
             true => Halt::Await,
@@ -128,7 +198,7 @@ async fn change(event: &mut dyn AnyEvent, meta: &EventMeta<'_>, route: &Route, p
             Halt::Fault(listener, fault) => (listener, fault),
             Halt::Await => {
                 let Some(listener) = route.next(Role::Change, &mut progress.cursor) else { continue };
-                match await_change(listener, event, meta).await {
+                match await_change(listener, event, meta, delivery).await {
                     Ok(()) => continue,
                     Err(fault) => (listener, fault),
                 }
@@ -138,16 +208,29 @@ async fn change(event: &mut dyn AnyEvent, meta: &EventMeta<'_>, route: &Route, p
     }
 }
 
-async fn await_change(listener: &Listener, event: &mut dyn AnyEvent, meta: &EventMeta<'_>) -> Answer {
+async fn await_change(
+    listener: &Listener,
+    event: &mut dyn AnyEvent,
+    meta: &EventMeta<'_>,
+    delivery: &Delivery,
+) -> Answer {
     let answer = match &listener.call {
-        Call::ChangeAsync(call) if listener.claims.claim() => contained(|| call(event, meta)).await,
+        Call::ChangeAsync(call) if listener.claims.claim() => {
+            delivery.unless_cut(contained(|| call(event, meta))).await
+        }
         _ => Ok(()),
     };
     listener.leave_if_spent();
     answer
 }
 
-async fn observe(event: &dyn AnyEvent, meta: &EventMeta<'_>, route: &Route, progress: &mut Progress) {
+async fn observe(
+    event: &dyn AnyEvent,
+    meta: &EventMeta<'_>,
+    route: &Route,
+    progress: &mut Progress,
+    delivery: &Delivery,
+) {
     let mut started = Vec::new();
     loop {
         let halt = match std::mem::take(&mut progress.awaits) {
@@ -159,7 +242,7 @@ async fn observe(event: &dyn AnyEvent, meta: &EventMeta<'_>, route: &Route, prog
             Halt::Fault(listener, fault) => (listener, fault),
             Halt::Await => {
                 let Some(listener) = route.next(Role::Observe, &mut progress.cursor) else { continue };
-                let mut answer = Box::pin(await_observe(listener, event, meta));
+                let mut answer = Box::pin(await_observe(listener, event, meta, delivery));
                 // Started now, in order; awaited together with the others.
                 match std::future::poll_fn(|cx| Poll::Ready(answer.as_mut().poll(cx))).await {
                     Poll::Ready(Ok(())) => continue,
@@ -193,10 +276,10 @@ async fn settle<'r>(
     }
 }
 
-async fn await_observe(listener: &Listener, event: &dyn AnyEvent, meta: &EventMeta<'_>) -> Answer {
+async fn await_observe(listener: &Listener, event: &dyn AnyEvent, meta: &EventMeta<'_>, delivery: &Delivery) -> Answer {
     let answer = match &listener.call {
         Call::ObserveAsync(call) | Call::TryObserve { later: call, .. } if listener.claims.claim() => {
-            contained(|| call(event, meta)).await
+            delivery.unless_cut(contained(|| call(event, meta))).await
         }
         _ => Ok(()),
     };

@@ -13,7 +13,7 @@ use crate::event::Carried;
 use crate::listener::Listener;
 use crate::name::NameRef;
 use crate::route::Route;
-use crate::{AnyEvent, AsName, EmitError, Emitter, Event, EventMeta, Facet, Scope};
+use crate::{AnyEvent, AsName, Delivery, EmitError, Emitter, Event, EventMeta, Facet, Scope};
 
 impl Emitter {
     /// Emits an event: own listeners hear it first, then those above, the root last; all that may change it before
@@ -35,8 +35,8 @@ impl Emitter {
         name: impl AsName,
         payload: &mut P,
     ) -> Result<(), EmitError> {
-        let emit = Emit { source: self, name: name.as_name(), carried: const { &Carried::of::<P>() }, facet: None };
-        match emit.start(payload)? {
+        let (name, carried) = (name.as_name(), const { &Carried::of::<P>() });
+        match (Emit { source: self, name, carried, facet: None, delivery: &PATIENT }).start(payload)? {
             None => Ok(()),
             Some(rest) => rest.await,
         }
@@ -63,7 +63,26 @@ impl Emitter {
         facet: &Facet,
     ) -> Result<(), EmitError> {
         let (name, carried) = (name.as_name(), const { &Carried::of::<P>() });
-        match (Emit { source: self, name, carried, facet: Some(facet) }).start(payload)? {
+        match (Emit { source: self, name, carried, facet: Some(facet), delivery: &PATIENT }).start(payload)? {
+            None => Ok(()),
+            Some(rest) => rest.await,
+        }
+    }
+
+    /// Emits an event with a facet, as patiently as the delivery says while the emit is under way.
+    ///
+    /// # Errors
+    ///
+    /// As [`emit`](Self::emit). A listener that was skipped is no error.
+    pub async fn emit_delivered<P: Serialize + Send + Sync + 'static>(
+        &self,
+        name: impl AsName,
+        payload: &mut P,
+        facet: &Facet,
+        delivery: &Delivery,
+    ) -> Result<(), EmitError> {
+        let (name, carried) = (name.as_name(), const { &Carried::of::<P>() });
+        match (Emit { source: self, name, carried, facet: Some(facet), delivery }).start(payload)? {
             None => Ok(()),
             Some(rest) => rest.await,
         }
@@ -80,7 +99,8 @@ impl Emitter {
         name: impl AsName,
         payload: &mut P,
     ) -> Result<(), EmitError> {
-        Emit { source: self, name: name.as_name(), carried: const { &Carried::of::<P>() }, facet: None }.now(payload)
+        let (name, carried) = (name.as_name(), const { &Carried::of::<P>() });
+        Emit { source: self, name, carried, facet: None, delivery: &PATIENT }.now(payload)
     }
 
     /// Emits a payload under the name that its type carries, where nothing can be awaited.
@@ -104,7 +124,7 @@ impl Emitter {
         facet: &Facet,
     ) -> Result<(), EmitError> {
         let (name, carried) = (name.as_name(), const { &Carried::of::<P>() });
-        Emit { source: self, name, carried, facet: Some(facet) }.now(payload)
+        Emit { source: self, name, carried, facet: Some(facet), delivery: &PATIENT }.now(payload)
     }
 }
 
@@ -114,7 +134,11 @@ pub(crate) struct Emit<'a> {
     pub(crate) name: NameRef<'a>,
     pub(crate) carried: &'static Carried,
     pub(crate) facet: Option<&'a Facet>,
+    pub(crate) delivery: &'a Delivery,
 }
+
+/// What most emits are delivered with: nobody loses patience.
+static PATIENT: Delivery = Delivery::new();
 
 impl<'a> Emit<'a> {
     /// Calls listeners until one has to be awaited; gives what is left to do then.
@@ -135,12 +159,17 @@ impl<'a> Emit<'a> {
         if route.is_empty() {
             return Ok(None);
         }
-        let mut progress = Progress::default();
+        let (mut progress, delivery) = (Progress::default(), self.delivery);
+        if !delivery.is_in_order() {
+            meta.stamp();
+            let all = async move { progress.sync_first(event, &meta, &route, delivery).await };
+            return Ok(Some(scoped(self.source.scope(), Box::pin(all))));
+        }
         match within(self.source.scope(), || progress.advance(event, &meta, &route)) {
             Some(result) => result.map(|()| None),
             None => {
                 meta.stamp();
-                let rest = async move { progress.rest(event, &meta, &route).await };
+                let rest = async move { progress.rest(event, &meta, &route, delivery).await };
                 Ok(Some(scoped(self.source.scope(), Box::pin(rest))))
             }
         }

@@ -49,6 +49,7 @@ mod claim;
 mod context;
 mod creator;
 mod declared;
+mod delivery;
 mod dispatch;
 mod emit;
 mod emitter;
@@ -81,6 +82,7 @@ pub use adapter::{AsyncItem, AsyncListener, AsyncObserver, async_fn, listener, o
 pub use builder::{EmitterBuilder, RunLinks};
 pub use context::Context;
 pub use creator::{Creator, CreatorRecord};
+pub use delivery::Delivery;
 pub use emitter::Emitter;
 pub use error::{BoxError, BuildError, EmitError, EmitErrorKind, ListenError, MatcherError, panic_message};
 pub use event::{AnyEvent, Event, Hears, Opaque};

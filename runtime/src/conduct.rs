@@ -1,91 +1,72 @@
-//! The sequence of a run (R4): bind → `start` → work → `success` or `error` → `finish`.
+//! A run's own future: it binds, and then brings work and announcer forward in turn (R4).
 //!
-//! 1. After `start` has been emitted, exactly one of `success` and `error` is, and then exactly one `finish`.
-//! 2. The payload of the event at hand lives in the run's [`Guard`]; its parts move on from one to the next.
-//! 3. Work, middlewares and listeners are user code: their panics are caught, and are errors like others.
+//! Work, middlewares and listeners are user code: their panics are caught, and are errors like others.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::task::{Context as TaskContext, Poll};
 
-use emitree_emitter::{EmitError, Facet};
 use futures_core::future::BoxFuture;
 use futures_util::FutureExt;
-use serde::Serialize;
-use tokio::task::JoinSet;
 
-use crate::lifecycle::{Data, Facets, Failure, Finish, Start, Success};
+use crate::abort::Stop;
+use crate::announce::{give_up, lifecycle};
+use crate::context::Inner;
+use crate::life::{Life, Progress, Step, Taken, Who};
+use crate::lifecycle::{Data, Holds};
 use crate::middleware::Inherited;
-use crate::plan::Plan;
-use crate::{Error, Outcome, Result, RunContext, Runnable, Stage, Status};
+use crate::plan::{Begun, Held, Plan};
+use crate::supervise::supervise;
+use crate::watch::Watch;
+use crate::{Error, Result, RunContext, Runnable};
+
+/// A run that has begun. Dropped before its end, it is brought to it without its work (R8).
+pub(crate) struct Conducted<'a, R: Runnable> {
+    run: Begun<R>,
+    ctx: RunContext,
+    work: Work<'a, R>,
+    watch: Watch,
+    /// Taken from the beginning, until it is parked for the first time.
+    seat: Option<Progress<R::Output>>,
+    is_over: bool,
+}
+
+enum Work<'a, R: Runnable> {
+    Due(Held<'a, R>),
+    Doing(BoxFuture<'a, Result<R::Output>>),
+    Over,
+}
 
 /// Begins a run. Nothing has been emitted yet.
-pub(crate) fn conduct<R: Runnable>(mut plan: Plan<'_, R>) -> Result<Conducted<'_, R::Output>> {
-    let ctx = calm(|| plan.begin())?;
-    Ok(Conducted { work: Some(Box::pin(run(plan, ctx.clone()))), ctx })
+pub(crate) fn conduct<R: Runnable>(mut plan: Plan<'_, R>) -> Result<Conducted<'_, R>> {
+    let run = calm(|| plan.begin())?;
+    let ctx = RunContext::of(&run);
+    let mut watch = Watch::default();
+    let bound = plan
+        .listen(&ctx)
+        .and_then(|()| plan.watch(&ctx, &mut watch))
+        .and_then(|()| ctx.inside(|| bind_middlewares(&plan, &ctx)));
+    let Plan { runnable, input, .. } = plan;
+    let seat = match bound {
+        Err(error) => announced(Step::Ending, give_up(Arc::clone(&run), error)),
+        Ok(()) => begun(&run, input),
+    };
+    Ok(Conducted { run, ctx, work: Work::Due(runnable), watch, seat: Some(seat), is_over: false })
 }
 
-/// A run that has begun: polled, and dropped, inside of itself (R9, R12).
-pub(crate) struct Conducted<'a, O> {
-    ctx: RunContext,
-    work: Option<BoxFuture<'a, Result<O>>>,
-}
-
-impl<O> Conducted<'_, O> {
-    pub(crate) fn poll(&mut self, cx: &mut TaskContext<'_>) -> Poll<Result<O>> {
-        let Self { ctx, work } = self;
-        ctx.inside(|| {
-            let Some(running) = work else { return Poll::Pending };
-            let polled = running.as_mut().poll(cx);
-            if polled.is_ready() {
-                *work = None;
-            }
-            polled
-        })
-    }
-}
-
-impl<O> Drop for Conducted<'_, O> {
-    fn drop(&mut self) {
-        if let Some(work) = self.work.take() {
-            self.ctx.inside(|| drop(work));
-            // They hold the run's context: nobody else would end them.
-            drop(self.ctx.tasks().close());
+fn begun<I: Data, O: Data>(run: &Arc<Inner<Life<I, O>>>, input: Option<I>) -> Progress<O> {
+    match input {
+        Some(input) if run.emitter.is_heard() => announced(Step::Starting, lifecycle(Arc::clone(run), input)),
+        input => {
+            // Set already, if there is none here.
+            input.map(|input| run.life.input.set(input));
+            Progress { step: Step::Working(None), announcer: None }
         }
     }
 }
 
-async fn run<R: Runnable>(plan: Plan<'_, R>, ctx: RunContext) -> Result<R::Output> {
-    if let Err(error) = bind_middlewares(&plan, &ctx) {
-        return give_up(&ctx, error).await;
-    }
-    let Plan { runnable, input, .. } = plan;
-    let mut guard = Guard { ctx, payload: Start { input, output: None } };
-    let result = match guard.emit(Stage::Start, Facets::<R>::START).await {
-        Ok(()) => guard.work(&*runnable).await,
-        Err(error) => Err(error.into()),
-    };
-    if let Some(tasks) = guard.ctx.tasks().close() {
-        end(tasks).await;
-    }
-    match result {
-        Ok(output) => guard.succeed::<R>(output).await,
-        Err(error) => guard.fail::<R>(error).await,
-    }
-}
-
-/// Aborts the tasks that a run has spawned, and waits for them.
-async fn end(mut tasks: JoinSet<()>) {
-    tasks.shutdown().await;
-}
-
-/// Ends a run that has not started: what was bound may have spawned tasks, or made runs.
-async fn give_up<O>(ctx: &RunContext, error: Error) -> Result<O> {
-    if let Some(tasks) = ctx.tasks().close() {
-        end(tasks).await;
-    }
-    ctx.span().record("outcome", Outcome::<()>::of_error(&error).status().as_str());
-    ctx.end();
-    Err(error)
+fn announced<O>(step: Step<O>, announcer: impl Future<Output = Result<O>> + Send + 'static) -> Progress<O> {
+    Progress { step, announcer: Some(Box::pin(announcer)) }
 }
 
 fn bind_middlewares<R: Runnable>(plan: &Plan<'_, R>, ctx: &RunContext) -> Result<()> {
@@ -96,83 +77,121 @@ fn bind_middlewares<R: Runnable>(plan: &Plan<'_, R>, ctx: &RunContext) -> Result
 }
 
 /// Calls user code; a panic is an error like others.
-fn calm<T>(f: impl FnOnce() -> Result<T>) -> Result<T> {
+pub(crate) fn calm<T>(f: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|panic| Err(Error::of_panic(&*panic)))
 }
 
-/// A run that has started, with the payload of the event that it is at.
-struct Guard<P> {
+impl<R: Runnable> Conducted<'_, R> {
+    /// Goes on, inside of the run (R9, R12).
+    pub(crate) fn poll(&mut self, cx: &mut TaskContext<'_>) -> Poll<Result<R::Output>> {
+        let ctx = self.ctx.clone();
+        let polled = ctx.inside(|| self.poll_inside(cx));
+        self.is_over = polled.is_ready();
+        polled
+    }
+
+    fn poll_inside(&mut self, cx: &mut TaskContext<'_>) -> Poll<Result<R::Output>> {
+        let seat = match self.seat.take() {
+            Some(seat) => seat,
+            None => match self.run.life.take(Who::Own, cx.waker()) {
+                Taken::Seat(progress) => progress,
+                Taken::ByOther => return Poll::Pending,
+                Taken::Over(result) => return Poll::Ready(self.ended_by_other(result)),
+            },
+        };
+        let Self { run, ctx, work, watch, .. } = self;
+        let polled = run.life.advance(seat, Who::Own, cx, |cx, early| work.poll(run, ctx, watch, early, cx));
+        if polled.is_ready() {
+            run.life.over(None);
+        }
+        polled
+    }
+
+    /// The run above has ended, and this one with it (R13).
+    fn ended_by_other(&mut self, result: Option<Result<R::Output>>) -> Result<R::Output> {
+        self.run.life.over(None);
+        self.work = Work::Over;
+        let stopped = || Err(self.ctx.node().stopped().map_or_else(|| Error::new("the run is over"), Stop::error));
+        result.unwrap_or_else(stopped)
+    }
+}
+
+impl<R: Runnable> Work<'_, R> {
+    /// Looked at before the work is begun, and each time before and after it is polled: an aborted run's is dropped (R7).
+    fn poll(
+        &mut self,
+        run: &Begun<R>,
+        ctx: &RunContext,
+        watch: &mut Watch,
+        early: &mut Option<R::Output>,
+        cx: &mut TaskContext<'_>,
+    ) -> Poll<Result<R::Output>> {
+        watch.look(ctx, cx);
+        let mut polled = self.stopped(ctx);
+        if polled.is_pending() {
+            polled = self.poll_unstopped(run, ctx, early, cx);
+        }
+        if polled.is_pending() {
+            ctx.node().waker().register(cx.waker());
+            polled = self.stopped(ctx);
+        }
+        if polled.is_ready() {
+            // Inside of the run: what it started and has not ended ends with it.
+            *self = Work::Over;
+        }
+        polled
+    }
+
+    fn stopped(&self, ctx: &RunContext) -> Poll<Result<R::Output>> {
+        ctx.node().stopped().map_or(Poll::Pending, |stop| Poll::Ready(Err(stop.error())))
+    }
+}
+
+impl<'a, R: Runnable> Work<'a, R> {
+    fn poll_unstopped(
+        &mut self,
+        run: &Begun<R>,
+        ctx: &RunContext,
+        early: &mut Option<R::Output>,
+        cx: &mut TaskContext<'_>,
+    ) -> Poll<Result<R::Output>> {
+        if let Some(output) = early.take() {
+            return Poll::Ready(Ok(output));
+        }
+        if let Work::Due(_) = self
+            && let Work::Due(runnable) = std::mem::replace(self, Work::Over)
+        {
+            *self = Work::Doing(work(runnable, Arc::clone(run), ctx.clone()));
+        }
+        match self {
+            Work::Doing(work) => work.as_mut().poll(cx),
+            Work::Due(_) | Work::Over => Poll::Pending,
+        }
+    }
+}
+
+fn work<'a, R: Runnable + 'a>(
+    runnable: Held<'a, R>,
+    run: Begun<R>,
     ctx: RunContext,
-    payload: P,
-}
-
-impl<P: Serialize + Send + Sync + 'static> Guard<P> {
-    async fn emit(&mut self, stage: Stage, facet: &Facet) -> Result<(), EmitError> {
-        self.ctx.emitter().emit_with(stage.event_name(), &mut self.payload, facet).await
-    }
-
-    /// Emits what can no longer change how the run ends: a failure is logged (R10).
-    async fn announce(&mut self, stage: Stage, facet: &Facet) {
-        if let Err(error) = self.emit(stage, facet).await {
-            tracing::warn!(error = %error, "a listener of a run's `{}` failed", stage.as_str());
-        }
-    }
-}
-
-impl<I: Data, O: Data> Guard<Start<I, O>> {
-    /// An output that is set answers the run; otherwise the work does (R5).
-    async fn work<R: Runnable<Input = I, Output = O>>(&mut self, runnable: &R) -> Result<O> {
-        if let Some(output) = self.payload.output.take() {
-            return Ok(output);
-        }
-        let work = AssertUnwindSafe(async { runnable.execute(&self.payload.input, &self.ctx).await });
+) -> BoxFuture<'a, Result<R::Output>> {
+    Box::pin(async move {
+        let work = AssertUnwindSafe(async { runnable.execute(run.input(), &ctx).await });
         work.catch_unwind().await.unwrap_or_else(|panic| Err(Error::of_panic(&*panic)))
-    }
+    })
+}
 
-    /// A listener of `success` that fails makes the run fail, without an `error` after the `success` (R10).
-    async fn succeed<R: Runnable<Input = I, Output = O>>(self, output: O) -> Result<O> {
-        let payload = Success { input: self.payload.input, output };
-        let mut guard = Guard { ctx: self.ctx, payload };
-        let emitted = guard.emit(Stage::Success, Facets::<R>::SUCCESS).await;
-        let Guard { ctx, payload: Success { input, output } } = guard;
-        match emitted {
-            Ok(()) => finish::<R>(ctx, input, Ok(output)).await,
-            Err(error) => finish::<R>(ctx, input, Err(error.into())).await,
+impl<R: Runnable> Drop for Conducted<'_, R> {
+    fn drop(&mut self) {
+        if self.is_over {
+            return;
         }
-    }
-
-    async fn fail<R: Runnable<Input = I, Output = O>>(self, error: Error) -> Result<O> {
-        let mut guard = Guard { ctx: self.ctx, payload: Failure { error } };
-        guard.announce(Stage::Error, Facets::<R>::ERROR).await;
-        finish::<R>(guard.ctx, self.payload.input, Err(guard.payload.error)).await
-    }
-}
-
-/// Emits `finish`, and gives the run's result.
-async fn finish<R: Runnable>(ctx: RunContext, input: R::Input, result: Result<R::Output>) -> Result<R::Output> {
-    let status = result.as_ref().map_or_else(|error| Outcome::<()>::of_error(error).status(), |_| Status::Success);
-    ctx.span().record("outcome", status.as_str());
-    // Nobody listening, nothing happens: not even a look at the clock (E15).
-    let result = if ctx.emitter().is_heard() { announce_finish::<R>(&ctx, input, result).await } else { result };
-    ctx.end();
-    result
-}
-
-async fn announce_finish<R: Runnable>(
-    ctx: &RunContext,
-    input: R::Input,
-    result: Result<R::Output>,
-) -> Result<R::Output> {
-    let (outcome, error) = match result {
-        Ok(output) => (Outcome::Success { output }, None),
-        Err(error) => (Outcome::of_error(&error), Some(error)),
-    };
-    let payload = Finish { input, outcome, duration: ctx.elapsed() };
-    let mut guard = Guard { ctx: ctx.clone(), payload };
-    guard.announce(Stage::Finish, Facets::<R>::FINISH).await;
-    match (guard.payload.outcome, error) {
-        (Outcome::Success { output }, _) => Ok(output),
-        (_, Some(error)) => Err(error),
-        (outcome, None) => Err(Error::new(format!("the run ended as {}", outcome.status().as_str()))),
+        self.ctx.node().stop(Stop::Dropped);
+        let ctx = self.ctx.clone();
+        ctx.inside(|| self.work = Work::Over);
+        if let Some(seat) = self.seat.take() {
+            self.run.life.park(seat, Who::Own, std::task::Waker::noop());
+        }
+        supervise(&ctx);
     }
 }

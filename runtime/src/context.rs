@@ -1,18 +1,23 @@
 //! The run that one is in: its ids, emitter, context, extensions (R2, R9).
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering, fence};
 use std::sync::{Arc, Weak};
+use std::task::Context as TaskContext;
 use std::time::Duration;
 
-use emitree_emitter::{BuildError, Context, Emitter, RunLinks, Scope, Trace};
+use emitree_emitter::{BuildError, Context, Delivery, Emitter, RunLinks, Scope, Trace};
 use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::time::Instant;
 use tracing::Span;
 use uuid::Uuid;
 
+use crate::abort::Node;
+use crate::below::Place;
 use crate::current::CURRENT;
+use crate::life::{AnyLife, Drive, Life, Who};
+use crate::lifecycle::{Data, Holds, Stages};
 use crate::tasks::Tasks;
 use crate::{Extensions, Instance};
 
@@ -22,14 +27,84 @@ use crate::{Extensions, Instance};
 #[derive(Clone)]
 pub struct RunContext(Arc<Inner>);
 
-struct Inner {
-    emitter: Emitter,
-    parent: Option<RunContext>,
-    started: Instant,
+/// A run's context that does not keep it.
+#[derive(Clone)]
+pub(crate) struct WeakRun(Weak<Inner>);
+
+impl WeakRun {
+    pub(crate) fn upgrade(&self) -> Option<RunContext> {
+        self.0.upgrade().map(RunContext)
+    }
+}
+
+/// A run: what is the same for all, and the part that knows its types.
+pub(crate) struct Inner<L: ?Sized = dyn AnyLife> {
+    pub(crate) emitter: Emitter,
+    parent: Option<Above>,
+    pub(crate) started: Instant,
     extensions: Mutex<Extensions>,
-    tasks: Tasks,
-    span: Span,
-    ended: AtomicBool,
+    pub(crate) tasks: Tasks,
+    pub(crate) span: Span,
+    node: Node,
+    phase: AtomicU8,
+    pub(crate) life: L,
+}
+
+/// Runs may be started in it.
+const OPEN: u8 = 0;
+/// Runs that are started in it from now on have no parent (R13).
+const CLOSED: u8 = 1;
+/// It has ended.
+const ENDED: u8 = 2;
+
+/// The run in which a run was started, and its place below it.
+struct Above {
+    run: RunContext,
+    place: Place,
+}
+
+impl Above {
+    /// None if the run above takes no more.
+    fn of(run: WeakRun, above: RunContext) -> Option<Self> {
+        if !above.is_open() {
+            return None;
+        }
+        let place = above.node().below().add(run);
+        // Either this sees that the run above has closed, or that sees the place.
+        fence(Ordering::SeqCst);
+        let taken = above.is_open();
+        if !taken {
+            above.node().below().remove(place);
+        }
+        taken.then_some(Self { run: above, place })
+    }
+}
+
+impl<L: ?Sized> Inner<L> {
+    pub(crate) const fn node(&self) -> &Node {
+        &self.node
+    }
+
+    /// Takes no more runs below; those that it took before can be seen there.
+    pub(crate) fn close(&self) {
+        self.phase.store(CLOSED, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    /// The run is over.
+    pub(crate) fn end(&self) {
+        self.phase.store(ENDED, Ordering::Release);
+        if let Some(above) = &self.parent {
+            above.run.node().below().remove(above.place);
+        }
+    }
+}
+
+impl<I: Data, O: Data> Holds<I> for Inner<Life<I, O>> {
+    #[expect(clippy::expect_used, reason = "set before the work begins, or the run ends")]
+    fn input(&self) -> &I {
+        self.life.input.get().expect("a run that has started has its input")
+    }
 }
 
 impl RunContext {
@@ -40,30 +115,65 @@ impl RunContext {
         CURRENT.try_with(Self::clone).ok()
     }
 
-    /// Makes the context of a run that begins, with an emitter of its own (R2).
-    pub(crate) fn begin(
+    /// Makes a run that begins, with an emitter of its own (R2). A parent that has ended is none.
+    pub(crate) fn begin<I: Data, O: Data>(
         instance: &Emitter,
         parent: Option<Self>,
         links: RunLinks<'_>,
         extensions: &Extensions,
-    ) -> Self {
-        let inherited = parent.as_ref().map(Self::extensions).unwrap_or_default();
-        Self(Arc::new_cyclic(|inner: &Weak<Inner>| {
-            let links = links.scope(inner.clone());
-            let emitter = match &parent {
-                Some(parent) => instance.for_run(links.parent(parent.emitter())),
+        life: (&'static Stages, Option<I>),
+    ) -> Arc<Inner<Life<I, O>>> {
+        let run = Arc::new_cyclic(|this: &Weak<Inner<Life<I, O>>>| {
+            let parent = parent.and_then(|parent| Above::of(WeakRun(this.clone()), parent));
+            let above = parent.as_ref().map(|above| &above.run);
+            let links = links.scope(this.clone());
+            let emitter = match above {
+                Some(above) => instance.for_run(links.parent(above.emitter())),
                 None => instance.for_run(links),
             };
             Inner {
-                span: span(&emitter, parent.as_ref()),
+                span: span(&emitter, above),
                 emitter,
-                parent,
                 started: Instant::now(),
-                extensions: Mutex::new(inherited.merged(extensions)),
+                extensions: Mutex::new(above.map(Self::extensions).unwrap_or_default().merged(extensions)),
                 tasks: Tasks::default(),
-                ended: AtomicBool::new(false),
+                node: Node::default(),
+                phase: AtomicU8::new(OPEN),
+                life: Life::new(this.clone(), life.0, life.1),
+                parent,
             }
-        }))
+        });
+        if let Some(above) = &run.parent {
+            run.node.follow(above.run.node());
+        }
+        run
+    }
+
+    /// The context of a run whose types are known.
+    pub(crate) fn of<I: Data, O: Data>(run: &Arc<Inner<Life<I, O>>>) -> Self {
+        Self(Arc::clone(run) as Arc<_>)
+    }
+
+    pub(crate) fn downgrade(&self) -> WeakRun {
+        WeakRun(Arc::downgrade(&self.0))
+    }
+
+    pub(crate) fn node(&self) -> &Node {
+        &self.0.node
+    }
+
+    pub(crate) fn delivery(&self) -> &Delivery {
+        self.0.life.delivery()
+    }
+
+    /// From now on a task brings it to its end.
+    pub(crate) fn supervised(&self) {
+        self.0.life.supervised();
+    }
+
+    /// Brings the run to its end without its work, inside of it.
+    pub(crate) fn drive(&self, who: Who, cx: &mut TaskContext<'_>) -> Drive {
+        self.inside(|| self.0.life.drive(who, cx))
     }
 
     /// The run's own emitter: what is emitted there is heard by the run, its instance, everything above that, and by
@@ -86,7 +196,7 @@ impl RunContext {
     /// The run in which it was started.
     #[must_use]
     pub fn parent(&self) -> Option<&Self> {
-        self.0.parent.as_ref()
+        self.0.parent.as_ref().map(|above| &above.run)
     }
 
     /// How many runs it is nested in.
@@ -172,14 +282,14 @@ impl RunContext {
         &self.0.tasks
     }
 
-    pub(crate) fn end(&self) {
-        self.0.ended.store(true, Ordering::Release);
-    }
-
     /// Tells whether the run is over.
     #[must_use]
     pub fn has_ended(&self) -> bool {
-        self.0.ended.load(Ordering::Acquire)
+        self.0.phase.load(Ordering::Acquire) == ENDED
+    }
+
+    fn is_open(&self) -> bool {
+        self.0.phase.load(Ordering::Relaxed) == OPEN
     }
 }
 
@@ -213,9 +323,10 @@ impl RunContext {
     }
 }
 
-impl Scope for Inner {
+impl<I: Data, O: Data> Scope for Inner<Life<I, O>> {
     fn within(self: Arc<Self>, f: &mut dyn FnMut()) {
-        if CURRENT.try_with(|current| Arc::ptr_eq(&current.0, &self)).unwrap_or(false) {
+        let is_self = |current: &RunContext| std::ptr::addr_eq(Arc::as_ptr(&current.0), Arc::as_ptr(&self));
+        if CURRENT.try_with(is_self).unwrap_or(false) {
             f();
         } else {
             RunContext(self).inside(f);

@@ -70,6 +70,8 @@ pub enum ErrorKind {
     TimedOut,
     /// The run was interrupted, and can be resumed.
     Interrupted,
+    /// The run's future was dropped.
+    Dropped,
 }
 
 impl ErrorKind {
@@ -338,6 +340,7 @@ impl ErrorReport {
             ErrorKind::Denied { by } => format!("denied by {by}: "),
             ErrorKind::Halted { by } => format!("halted by {by}: "),
             ErrorKind::Panicked => "panicked: ".to_owned(),
+            ErrorKind::Aborted => "aborted: ".to_owned(),
             _ => String::new(),
         };
         let causes = self.causes.iter().map(|cause| format!("\n  caused by: {cause}"));

@@ -41,13 +41,18 @@
     )
 )]
 
+mod abort;
+mod announce;
+mod below;
 mod conduct;
 mod context;
 mod current;
 mod erased;
 mod error;
 mod extensions;
+mod fate;
 mod instance;
+mod life;
 mod lifecycle;
 mod listen;
 mod middleware;
@@ -56,8 +61,12 @@ mod plan;
 mod run;
 mod runnable;
 mod runnable_fn;
+mod supervise;
+mod sync;
 mod tasks;
+mod watch;
 
+pub use abort::{AbortHandle, AbortSignal};
 pub use context::RunContext;
 pub use erased::AnyRunnable;
 pub use error::{Error, ErrorKind, ErrorReport, Result};
@@ -72,4 +81,5 @@ pub use outcome::{Outcome, Status};
 pub use run::Run;
 pub use runnable::Runnable;
 pub use runnable_fn::{RunnableFn, runnable_fn};
+pub use supervise::{Shutdown, Undelivered, shutdown};
 pub use tasks::Task;

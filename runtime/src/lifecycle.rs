@@ -1,6 +1,7 @@
 //! The events that wrap a run (R3), and how what does not know their types works with them (R5).
 
-use std::sync::OnceLock;
+use std::fmt;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use emitree_emitter::{
@@ -24,10 +25,16 @@ pub struct Start<I, O> {
 /// A run has an output, which listeners may still change.
 #[derive(Debug, Serialize)]
 pub struct Success<I, O> {
-    /// What the work got.
-    pub input: I,
+    pub(crate) input: Input<I>,
     /// What the caller will get.
     pub output: O,
+}
+
+impl<I, O> Success<I, O> {
+    /// What the work got.
+    pub fn input(&self) -> &I {
+        &self.input
+    }
 }
 
 /// A run has failed. Read-only: the caller gets this error.
@@ -47,7 +54,7 @@ impl Failure {
 /// A run has ended. Read-only.
 #[derive(Debug, Serialize)]
 pub struct Finish<I, O> {
-    pub(crate) input: I,
+    pub(crate) input: Input<I>,
     pub(crate) outcome: Outcome<O>,
     #[serde(rename = "duration_ns", serialize_with = "nanoseconds")]
     pub(crate) duration: Duration,
@@ -55,7 +62,7 @@ pub struct Finish<I, O> {
 
 impl<I, O> Finish<I, O> {
     /// What the work got, or would have got.
-    pub const fn input(&self) -> &I {
+    pub fn input(&self) -> &I {
         &self.input
     }
 
@@ -286,7 +293,7 @@ impl<I: Data, O: Data> AnyStart for Start<I, O> {
 
 impl<I: Data, O: Data> AnySuccess for Success<I, O> {
     fn input_json(&self) -> Value {
-        self.input.to_json()
+        AnyEvent::to_json(&*self.input)
     }
 
     fn output_json(&self) -> Value {
@@ -301,7 +308,7 @@ impl<I: Data, O: Data> AnySuccess for Success<I, O> {
 
 impl<I: Data, O: Data> AnyFinish for Finish<I, O> {
     fn input_json(&self) -> Value {
-        self.input.to_json()
+        AnyEvent::to_json(&*self.input)
     }
 
     fn outcome_json(&self) -> Value {
@@ -340,6 +347,49 @@ fn elide(text: &str) -> String {
     }
 }
 
+/// The input of a run, where the run keeps it: whoever shows it holds the run.
+pub(crate) struct Input<I>(Arc<dyn Holds<I>>);
+
+/// What keeps an input.
+pub(crate) trait Holds<I>: Send + Sync {
+    fn input(&self) -> &I;
+}
+
+impl<I> Input<I> {
+    pub(crate) fn of(run: &Arc<impl Holds<I> + 'static>) -> Self {
+        Self(Arc::clone(run) as Arc<_>)
+    }
+}
+
+impl<I> std::ops::Deref for Input<I> {
+    type Target = I;
+
+    fn deref(&self) -> &I {
+        self.0.input()
+    }
+}
+
+impl<I: Serialize> Serialize for Input<I> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        (**self).serialize(serializer)
+    }
+}
+
+impl<I: fmt::Debug> fmt::Debug for Input<I> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (**self).fmt(f)
+    }
+}
+
+/// The facets of the four events of a run.
+pub(crate) struct Stages([&'static Facet; 4]);
+
+impl Stages {
+    pub(crate) const fn facet(&self, stage: Stage) -> &'static Facet {
+        self.0[stage as usize]
+    }
+}
+
 /// The second face of a lifecycle payload: what listeners that do not know its type see it through (E17).
 pub(crate) struct Lens {
     stage: Stage,
@@ -352,7 +402,9 @@ pub(crate) struct Lens {
 pub(crate) struct Facets<R>(std::marker::PhantomData<R>);
 
 impl<R: Runnable> Facets<R> {
-    pub(crate) const START: &'static Facet = &Facet::new(&Lens {
+    pub(crate) const ALL: &'static Stages = &Stages([Self::START, Self::SUCCESS, Self::ERROR, Self::FINISH]);
+
+    const START: &'static Facet = &Facet::new(&Lens {
         stage: Stage::Start,
         runnable: std::any::type_name::<R>,
         change: |event| Some(LifecycleMut::Start(event.downcast_mut::<Start<R::Input, R::Output>>()?)),
@@ -360,7 +412,7 @@ impl<R: Runnable> Facets<R> {
     })
     .internal();
 
-    pub(crate) const SUCCESS: &'static Facet = &Facet::new(&Lens {
+    const SUCCESS: &'static Facet = &Facet::new(&Lens {
         stage: Stage::Success,
         runnable: std::any::type_name::<R>,
         change: |event| Some(LifecycleMut::Success(event.downcast_mut::<Success<R::Input, R::Output>>()?)),
@@ -368,7 +420,7 @@ impl<R: Runnable> Facets<R> {
     })
     .internal();
 
-    pub(crate) const ERROR: &'static Facet = &Facet::new(&Lens {
+    const ERROR: &'static Facet = &Facet::new(&Lens {
         stage: Stage::Error,
         runnable: std::any::type_name::<R>,
         change: |event| Some(LifecycleMut::Error(event.downcast_mut::<Failure>()?)),
@@ -376,7 +428,7 @@ impl<R: Runnable> Facets<R> {
     })
     .internal();
 
-    pub(crate) const FINISH: &'static Facet = &Facet::new(&Lens {
+    const FINISH: &'static Facet = &Facet::new(&Lens {
         stage: Stage::Finish,
         runnable: std::any::type_name::<R>,
         change: |event| Some(LifecycleMut::Finish(event.downcast_mut::<Finish<R::Input, R::Output>>()?)),

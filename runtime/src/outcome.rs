@@ -66,6 +66,7 @@ impl<O> Outcome<O> {
             ErrorKind::Aborted => Self::Aborted { reason: reason() },
             ErrorKind::TimedOut => Self::TimedOut,
             ErrorKind::Interrupted => Self::Interrupted,
+            ErrorKind::Dropped => Self::Dropped,
         }
     }
 

@@ -2,17 +2,28 @@
 
 use std::ops::Deref;
 use std::sync::Arc;
+use std::time::Duration;
 
 use emitree_emitter::{Context, Creator, Registration, RunLinks};
 
-use crate::{Extensions, Middleware, Result, RunContext, Runnable};
+use crate::context::Inner;
+use crate::life::Life;
+use crate::lifecycle::Facets;
+use crate::middleware::Inherited;
+use crate::watch::Watch;
+use crate::{AbortSignal, Extensions, Middleware, Result, RunContext, Runnable};
+
+/// A run that has begun, with its types.
+pub(crate) type Begun<R> = Arc<Inner<Life<<R as Runnable>::Input, <R as Runnable>::Output>>>;
 
 /// A run that has not begun.
 pub(crate) struct Plan<'a, R: Runnable> {
     pub(crate) runnable: Held<'a, R>,
-    pub(crate) input: R::Input,
+    /// Until the run has it.
+    pub(crate) input: Option<R::Input>,
     /// The run in which it was made.
     pub(crate) parent: Option<RunContext>,
+    pub(crate) signal: Option<AbortSignal>,
     /// Most runs have none.
     pub(crate) extras: Option<Box<Extras>>,
 }
@@ -25,27 +36,50 @@ pub(crate) struct Extras {
     pub(crate) context: Context,
     pub(crate) group_id: Option<Arc<str>>,
     pub(crate) extensions: Extensions,
+    /// Beyond the first.
+    pub(crate) signals: Vec<AbortSignal>,
+    pub(crate) timeout: Option<Duration>,
 }
 
 impl<R: Runnable> Plan<'_, R> {
-    /// Makes the run's context, and registers its listeners: what can fail before middlewares are bound.
-    pub(crate) fn begin(&mut self) -> Result<RunContext> {
-        // A parent that has ended is none.
-        let parent = self.parent.take().filter(|parent| !parent.has_ended());
-        let creator = own_creator(&*self.runnable);
+    /// Makes the run. Where nobody can ask for its input before the work does, it has that at once.
+    pub(crate) fn begin(&mut self) -> Result<Begun<R>> {
+        let input = if self.is_quiet() { self.input.take() } else { None };
         let instance = self.runnable.emitter();
-        let mut links = RunLinks::new();
-        links = creator.into_iter().fold(links, RunLinks::creator);
+        let mut links = own_creator(&*self.runnable).into_iter().fold(RunLinks::new(), RunLinks::creator);
+        let (parent, life) = (self.parent.take(), (Facets::<R>::ALL, input));
         let Some(extras) = &mut self.extras else {
-            return Ok(RunContext::begin(instance, parent, links, &Extensions::default()));
+            return Ok(RunContext::begin(instance, parent, links, &Extensions::default(), life));
         };
         links = links.context(std::mem::take(&mut extras.context))?;
         links = extras.group_id.take().into_iter().fold(links, RunLinks::group_id);
-        let ctx = RunContext::begin(instance, parent, links, &extras.extensions);
-        for registration in extras.registrations.drain(..) {
+        Ok(RunContext::begin(instance, parent, links, &extras.extensions, life))
+    }
+
+    /// Whether nobody listens, and nothing is bound that might.
+    fn is_quiet(&self) -> bool {
+        let is_quiet = |run: &RunContext| !run.emitter().is_heard() && run.extension::<Inherited>().is_none();
+        self.extras.is_none()
+            && self.runnable.middlewares().is_empty()
+            && !self.runnable.emitter().is_heard()
+            && self.parent.as_ref().is_none_or(is_quiet)
+    }
+
+    /// Registers its listeners.
+    pub(crate) fn listen(&mut self, ctx: &RunContext) -> Result<()> {
+        let registrations = self.extras.iter_mut().flat_map(|extras| extras.registrations.drain(..));
+        for registration in registrations {
             ctx.emitter().register(registration)?;
         }
-        Ok(ctx)
+        Ok(())
+    }
+
+    /// Begins to look at what may stop it from outside.
+    pub(crate) fn watch(&mut self, ctx: &RunContext, watch: &mut Watch) -> Result<()> {
+        self.signal.take().into_iter().for_each(|signal| watch.add(signal, ctx));
+        let Some(extras) = &mut self.extras else { return Ok(()) };
+        extras.signals.drain(..).for_each(|signal| watch.add(signal, ctx));
+        extras.timeout.map_or(Ok(()), |after| watch.timeout(after))
     }
 
     /// What is bound to it, in order: the instance's own, then the run's.

@@ -5,6 +5,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context as TaskContext, Poll};
+use std::time::Duration;
 
 use emitree_emitter::{BoxError, Context, EventMeta, Hears, IntoMatcher, ListenerResult, Options, Registration};
 use futures_core::future::BoxFuture;
@@ -12,7 +13,7 @@ use futures_core::future::BoxFuture;
 use crate::conduct::{Conducted, conduct};
 use crate::lifecycle::{Failure, Finish, Start, Success};
 use crate::plan::{Extras, Held, Plan};
-use crate::{Error, Middleware, Result, RunContext, Runnable, Stage};
+use crate::{AbortSignal, Error, Middleware, Result, RunContext, Runnable, Stage};
 
 /// A run that has not begun, or is under way: a future of its result.
 ///
@@ -34,13 +35,21 @@ pub struct Run<'a, R: Runnable> {
 
 enum State<'a, R: Runnable> {
     Built(Plan<'a, R>),
-    Running(Conducted<'a, R::Output>),
+    Running(Conducted<'a, R>),
     Done,
 }
 
 impl<'a, R: Runnable> Run<'a, R> {
     pub(crate) fn new(runnable: Held<'a, R>, input: R::Input) -> Self {
-        Self { state: State::Built(Plan { runnable, input, parent: RunContext::current(), extras: None }) }
+        Self {
+            state: State::Built(Plan {
+                runnable,
+                input: Some(input),
+                parent: RunContext::current(),
+                signal: None,
+                extras: None,
+            }),
+        }
     }
 
     fn plan(mut self, change: impl FnOnce(&mut Extras)) -> Self {
@@ -68,6 +77,23 @@ impl<'a, R: Runnable> Run<'a, R> {
     /// Gives the run, and those started in it, a typed value.
     pub fn extension<T: Send + Sync + 'static>(self, value: T) -> Self {
         self.plan(|extras| extras.extensions.insert(value))
+    }
+
+    /// Aborts the run when the signal is: an [`AbortHandle`](crate::AbortHandle)'s, another run's, or a
+    /// [`CancellationToken`](tokio_util::sync::CancellationToken). Of several, the first wins (R7).
+    pub fn abort_on(mut self, signal: impl Into<AbortSignal>) -> Self {
+        let State::Built(plan) = &mut self.state else { return self };
+        match &plan.signal {
+            None => plan.signal = Some(signal.into()),
+            Some(_) => plan.extras.get_or_insert_default().signals.push(signal.into()),
+        }
+        self
+    }
+
+    /// Stops the run when its work is not over in time: it has timed out then. The time runs by tokio's clock from the
+    /// first poll, and includes listeners of `start`; of several time-outs the shortest holds.
+    pub fn timeout(self, after: Duration) -> Self {
+        self.plan(|extras| extras.timeout = Some(extras.timeout.map_or(after, |before| before.min(after))))
     }
 
     /// Registers a listener on the run's emitter, made with the verbs of [`Options`].

@@ -49,6 +49,16 @@ impl Tasks {
         }
     }
 
+    /// Takes no more, if there never was one; tells whether.
+    pub(crate) fn close_if_none(&self) -> bool {
+        let mut state = self.0.lock();
+        let none = !matches!(&*state, State::Some(_));
+        if none {
+            *state = State::Ended;
+        }
+        none
+    }
+
     /// Takes no more, and gives those that there are.
     pub(crate) fn close(&self) -> Option<JoinSet<()>> {
         let state = std::mem::replace(&mut *self.0.lock(), State::Ended);

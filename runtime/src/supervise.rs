@@ -1,0 +1,173 @@
+//! Ends that are still to come when a run's future is gone (R8).
+//!
+//! 1. An end is counted before a task is spawned for it, and until it has come.
+//! 2. Where no task can be had, or it is dropped because its runtime shuts down, the end comes at once: who would have
+//!    to be awaited is skipped.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, LazyLock};
+use std::task::{Context as TaskContext, Poll, Wake, Waker};
+use std::time::Duration;
+
+use event_listener::Event;
+use parking_lot::Mutex;
+use slab::Slab;
+use tokio::runtime::Handle;
+use uuid::Uuid;
+
+use crate::RunContext;
+use crate::life::{Drive, Who};
+
+/// The ends that are still to come, of the whole process.
+static PENDING: LazyLock<Pending> = LazyLock::new(Pending::default);
+
+#[derive(Default)]
+struct Pending {
+    runs: Mutex<Slab<RunContext>>,
+    /// One is over.
+    over: Event,
+}
+
+/// Ends a run whose work is gone: sync listeners hear it now, those that are awaited from a task.
+pub(crate) fn supervise(run: &RunContext) {
+    run.delivery().sync_first();
+    let mut cx = TaskContext::from_waker(Waker::noop());
+    if run.drive(Who::Supervisor, &mut cx) != Drive::Pending {
+        return;
+    }
+    run.supervised();
+    let supervised = Supervised { key: PENDING.runs.lock().insert(run.clone()), run: run.clone() };
+    match Handle::try_current() {
+        Ok(runtime) => drop(runtime.spawn(supervised)),
+        Err(_) => drop(supervised),
+    }
+}
+
+/// Drives a run to its end. Dropped before, it ends it there.
+struct Supervised {
+    run: RunContext,
+    key: usize,
+}
+
+impl Future for Supervised {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<()> {
+        match self.run.drive(Who::Supervisor, cx) {
+            Drive::Over => Poll::Ready(()),
+            Drive::Pending | Drive::Elsewhere => Poll::Pending,
+        }
+    }
+}
+
+impl Drop for Supervised {
+    fn drop(&mut self) {
+        cut(&self.run);
+        let over = PENDING.runs.lock().try_remove(self.key);
+        drop(over);
+        PENDING.over.notify(usize::MAX);
+    }
+}
+
+/// Ends a run here and now. If somebody else is at it, it goes on when that one stops.
+fn cut(run: &RunContext) {
+    run.delivery().cut();
+    let waker = Waker::from(Arc::new(Again(run.clone())));
+    run.drive(Who::Supervisor, &mut TaskContext::from_waker(&waker));
+}
+
+/// Wakes by going on.
+struct Again(RunContext);
+
+impl Wake for Again {
+    fn wake(self: Arc<Self>) {
+        self.0.drive(Who::Supervisor, &mut TaskContext::from_waker(&Waker::from(Arc::clone(&self))));
+    }
+}
+
+/// Waits for the ends of runs whose futures were dropped, until the deadline; then the rest come at once, and who would
+/// have to be awaited is skipped.
+///
+/// Call it before the runtime goes: a runtime that shuts down cannot await anybody, and what is still to come is cut
+/// then too. Runs that are still under way are not touched.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// let shutdown = emitree_runtime::shutdown(Duration::from_secs(5)).await;
+/// assert!(shutdown.is_complete(), "{shutdown}");
+/// # }
+/// ```
+pub async fn shutdown(deadline: Duration) -> Shutdown {
+    let waiting = PENDING.runs.lock().len();
+    let in_time = tokio::time::timeout(deadline, until_over()).await;
+    let late: Vec<_> = match in_time {
+        Ok(()) => Vec::new(),
+        Err(_) => PENDING.runs.lock().iter().map(|(_, run)| run.clone()).collect(),
+    };
+    let undelivered = late.iter().map(give_up_on).collect::<Vec<_>>();
+    Shutdown { ended: waiting.saturating_sub(undelivered.len()), undelivered }
+}
+
+async fn until_over() {
+    loop {
+        let over = PENDING.over.listen();
+        if PENDING.runs.lock().is_empty() {
+            return;
+        }
+        over.await;
+    }
+}
+
+fn give_up_on(run: &RunContext) -> Undelivered {
+    cut(run);
+    Undelivered {
+        namespace: run.emitter().namespace().to_owned(),
+        run_id: run.run_id(),
+        skipped: run.delivery().skipped(),
+    }
+}
+
+/// What [`shutdown`] came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Shutdown {
+    /// How many ends came in time, of those that were still to come.
+    pub ended: usize,
+    /// The runs whose ends did not reach everybody.
+    pub undelivered: Vec<Undelivered>,
+}
+
+impl Shutdown {
+    /// Whether everybody heard everything.
+    #[must_use]
+    pub const fn is_complete(&self) -> bool {
+        self.undelivered.is_empty()
+    }
+}
+
+impl fmt::Display for Shutdown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ended in time", self.ended)?;
+        self.undelivered.iter().try_for_each(|run| {
+            let Undelivered { namespace, run_id, skipped } = run;
+            write!(f, "\n  run {run_id} of `{namespace}`: {skipped} listeners skipped")
+        })
+    }
+}
+
+/// A run whose end did not reach everybody.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Undelivered {
+    /// Where it ran.
+    pub namespace: String,
+    /// Which run it is.
+    pub run_id: Uuid,
+    /// How many times a listener that would have had to be awaited was not, or was dropped.
+    pub skipped: usize,
+}
