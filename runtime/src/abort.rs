@@ -6,6 +6,7 @@
 //!    and a stop looks at what is below after it has been written: so neither misses the other.
 
 use std::fmt;
+use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -61,21 +62,21 @@ pub(crate) struct Node {
     fate: Fate<Stop>,
     /// Of the task that polls the run's work.
     waker: AtomicWaker,
-    /// Whoever else waits for the stop.
-    told: Event,
-    token: OnceLock<CancellationToken>,
     below: Below,
+    /// Whoever else waits for the stop.
+    audience: OnceLock<Box<Audience>>,
+}
+
+#[derive(Default)]
+struct Audience {
+    told: Event,
+    token: CancellationToken,
 }
 
 impl Default for Node {
     fn default() -> Self {
-        Self {
-            fate: Fate::open(),
-            waker: AtomicWaker::new(),
-            told: Event::new(),
-            token: OnceLock::new(),
-            below: Below::default(),
-        }
+        let (below, audience) = (Below::default(), OnceLock::new());
+        Self { fate: Fate::open(), waker: AtomicWaker::new(), below, audience }
     }
 }
 
@@ -85,9 +86,20 @@ impl Node {
         self.fate.stopped()
     }
 
-    /// From now on nothing stops it; or gives why it was stopped before.
-    pub(crate) fn close(&self) -> Result<(), &Stop> {
-        self.fate.close()
+    pub(crate) const fn fate(&self) -> &Fate<Stop> {
+        &self.fate
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.fate.is_closed()
+    }
+
+    pub(crate) fn end(&self) {
+        self.fate.end();
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.fate.has_ended()
     }
 
     pub(crate) const fn waker(&self) -> &AtomicWaker {
@@ -125,24 +137,31 @@ impl Node {
 
     fn tell(&self) {
         self.waker.wake();
-        self.told.notify(usize::MAX);
-        if let Some(token) = self.token.get() {
-            token.cancel();
+        // Who comes later looks before it waits.
+        fence(Ordering::SeqCst);
+        if let Some(audience) = self.audience.get() {
+            audience.told.notify(usize::MAX);
+            audience.token.cancel();
         }
     }
 
-    fn token(&self) -> CancellationToken {
-        let token = self.token.get_or_init(CancellationToken::new);
-        // Stopped before the token was there to be seen.
+    fn audience(&self) -> &Audience {
+        let audience = self.audience.get_or_init(Box::default);
+        fence(Ordering::SeqCst);
+        audience
+    }
+
+    fn token(&self) -> &CancellationToken {
+        let token = &self.audience().token;
         if self.stopped().is_some() {
             token.cancel();
         }
-        token.clone()
+        token
     }
 
     async fn until_stopped(&self) -> Arc<str> {
         loop {
-            let told = self.told.listen();
+            let told = self.audience().told.listen();
             match self.stopped() {
                 Some(stop) => return stop.reason(),
                 None => told.await,

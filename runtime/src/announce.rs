@@ -6,72 +6,52 @@
 //! 3. No run that was started in this one is alive when `finish` is emitted (R13).
 
 use std::future::poll_fn;
-use std::sync::Arc;
 use std::task::Poll;
 
 use emitree_emitter::EmitError;
 use serde::Serialize;
 
 use crate::abort::Stop;
-use crate::context::Inner;
-use crate::life::{Drive, Handoff, Life, Who};
+use crate::context::Typed;
+use crate::life::{Drive, Who};
 use crate::lifecycle::{Data, Failure, Finish, Input, Start, Success};
 use crate::{Error, Outcome, Result, Stage, Status};
 
-type Run<I, O> = Arc<Inner<Life<I, O>>>;
-
 /// The whole of it, for a run that is heard from the start on.
-pub(crate) async fn lifecycle<I: Data, O: Data>(run: Run<I, O>, input: I) -> Result<O> {
+pub(crate) async fn lifecycle<I: Data, O: Data>(run: Typed<I, O>, input: I) -> Result<O> {
     let result = match start(&run, input).await {
-        Ok(early) => work(&run, early).await,
+        Ok(early) => run.typed_life().work(early).await,
         Err(error) => Err(error),
     };
     end(run, result).await
 }
 
 /// Listeners may change the input, or set the output (R5).
-async fn start<I: Data, O: Data>(run: &Run<I, O>, input: I) -> Result<Option<O>> {
+async fn start<I: Data, O: Data>(run: &Typed<I, O>, input: I) -> Result<Option<O>> {
     let mut payload = Start { input, output: None };
     let emitted = emit(run, Stage::Start, &mut payload).await;
     let Start { input, output } = payload;
-    run.life.input.set(input).ok();
+    run.typed_life().set_input(input);
     emitted?;
     Ok(output)
 }
 
-/// Waits until somebody has brought the work to its end.
-async fn work<I: Data, O: Data>(run: &Run<I, O>, early: Option<O>) -> Result<O> {
-    *run.life.handoff.lock() = Handoff::Due(early);
-    poll_fn(|_| {
-        let mut handoff = run.life.handoff.lock();
-        match std::mem::replace(&mut *handoff, Handoff::Nothing) {
-            Handoff::Done(result) => Poll::Ready(result),
-            waiting => {
-                *handoff = waiting;
-                Poll::Pending
-            }
-        }
-    })
-    .await
-}
-
 /// Ends a run that nobody hears and that nothing is left of; gives the result back if there is something to do.
-pub(crate) fn end_unheard<I: Data, O: Data>(run: &Run<I, O>, result: Result<O>) -> Result<Result<O>, Result<O>> {
-    if run.emitter.is_heard() || !run.tasks.close_if_none() {
+pub(crate) fn end_unheard<I: Data, O: Data>(run: &Typed<I, O>, result: Result<O>) -> Result<Result<O>, Result<O>> {
+    if run.emitter().is_heard() || !run.tasks().close_if_none() {
         return Err(result);
     }
-    run.close();
-    if !run.node().below().runs().is_empty() {
+    let result = run.node().fate().settle_and_close().map_err(Stop::error).and(result);
+    if !run.node().below().is_empty() {
         return Err(result);
     }
-    let result = settle(run, result);
     record_outcome(run, &result);
     run.end();
     Ok(result)
 }
 
 /// From the end of the work, or of a start that failed, to the end of the run.
-pub(crate) async fn end<I: Data, O: Data>(run: Run<I, O>, result: Result<O>) -> Result<O> {
+pub(crate) async fn end<I: Data, O: Data>(run: Typed<I, O>, result: Result<O>) -> Result<O> {
     let result = settle(&run, result);
     end_tasks(&run).await;
     end_below(&run).await;
@@ -79,7 +59,7 @@ pub(crate) async fn end<I: Data, O: Data>(run: Run<I, O>, result: Result<O>) -> 
         Ok(output) => succeed(&run, output).await,
         Err(error) => Err(fail(&run, error).await),
     };
-    run.close();
+    run.node().fate().close();
     end_below(&run).await;
     let result = finish(&run, result).await;
     run.end();
@@ -87,9 +67,9 @@ pub(crate) async fn end<I: Data, O: Data>(run: Run<I, O>, result: Result<O>) -> 
 }
 
 /// Ends a run that has not started: what was bound may have spawned tasks, or made runs.
-pub(crate) async fn give_up<I: Data, O: Data>(run: Run<I, O>, error: Error) -> Result<O> {
+pub(crate) async fn give_up<I: Data, O: Data>(run: Typed<I, O>, error: Error) -> Result<O> {
     end_tasks(&run).await;
-    run.close();
+    run.node().fate().close();
     end_below(&run).await;
     let result = Err(error);
     record_outcome(&run, &result);
@@ -98,18 +78,18 @@ pub(crate) async fn give_up<I: Data, O: Data>(run: Run<I, O>, error: Error) -> R
 }
 
 /// Whatever the work came to: if the run was aborted before, that is how it ended (R7).
-fn settle<I, O>(run: &Run<I, O>, result: Result<O>) -> Result<O> {
-    run.node().close().map_err(Stop::error).and(result)
+fn settle<I, O>(run: &Typed<I, O>, result: Result<O>) -> Result<O> {
+    run.node().fate().settle().map_err(Stop::error).and(result)
 }
 
 /// Aborts the tasks that the run has spawned, and waits for them.
-async fn end_tasks<I: Data, O: Data>(run: &Run<I, O>) {
-    let Some(mut tasks) = run.tasks.close() else { return };
+async fn end_tasks<I: Data, O: Data>(run: &Typed<I, O>) {
+    let Some(mut tasks) = run.tasks().close() else { return };
     tasks.abort_all();
     poll_fn(|cx| {
         loop {
             match tasks.poll_join_next(cx) {
-                _ if run.life.delivery.is_cut() => return Poll::Ready(()),
+                _ if run.typed_life().delivery.is_cut() => return Poll::Ready(()),
                 Poll::Ready(None) => return Poll::Ready(()),
                 Poll::Ready(Some(_)) => {}
                 Poll::Pending => return Poll::Pending,
@@ -120,11 +100,14 @@ async fn end_tasks<I: Data, O: Data>(run: &Run<I, O>) {
 }
 
 /// Ends the runs that were started in this one and have not ended: whoever holds their futures (R13).
-async fn end_below<I: Data, O: Data>(run: &Run<I, O>) {
+async fn end_below<I: Data, O: Data>(run: &Typed<I, O>) {
+    if run.node().below().is_empty() {
+        return;
+    }
     for child in run.node().below().runs() {
         child.abort("the run that it was started in has ended");
         poll_fn(|cx| {
-            let who = match run.life.delivery.is_cut() {
+            let who = match run.typed_life().delivery.is_cut() {
                 true => {
                     child.delivery().cut();
                     Who::Supervisor
@@ -141,29 +124,29 @@ async fn end_below<I: Data, O: Data>(run: &Run<I, O>) {
 }
 
 /// A listener of `success` that fails makes the run fail, without an `error` after the `success` (R10).
-async fn succeed<I: Data, O: Data>(run: &Run<I, O>, output: O) -> Result<O> {
+async fn succeed<I: Data, O: Data>(run: &Typed<I, O>, output: O) -> Result<O> {
     let mut payload = Success { input: Input::of(run), output };
     emit(run, Stage::Success, &mut payload).await?;
     Ok(payload.output)
 }
 
-async fn fail<I: Data, O: Data>(run: &Run<I, O>, error: Error) -> Error {
+async fn fail<I: Data, O: Data>(run: &Typed<I, O>, error: Error) -> Error {
     let mut payload = Failure { error };
     announce(run, Stage::Error, &mut payload).await;
     payload.error
 }
 
-async fn finish<I: Data, O: Data>(run: &Run<I, O>, result: Result<O>) -> Result<O> {
+async fn finish<I: Data, O: Data>(run: &Typed<I, O>, result: Result<O>) -> Result<O> {
     record_outcome(run, &result);
     // Nobody listening, nothing happens: not even a look at the clock (E15).
-    if !run.emitter.is_heard() {
+    if !run.emitter().is_heard() {
         return result;
     }
     let (outcome, error) = match result {
         Ok(output) => (Outcome::Success { output }, None),
         Err(error) => (Outcome::of_error(&error), Some(error)),
     };
-    let mut payload = Finish { input: Input::of(run), outcome, duration: run.started.elapsed() };
+    let mut payload = Finish { input: Input::of(run), outcome, duration: run.elapsed() };
     announce(run, Stage::Finish, &mut payload).await;
     match (payload.outcome, error) {
         (Outcome::Success { output }, _) => Ok(output),
@@ -172,13 +155,13 @@ async fn finish<I: Data, O: Data>(run: &Run<I, O>, result: Result<O>) -> Result<
     }
 }
 
-fn record_outcome<I, O>(run: &Run<I, O>, result: &Result<O>) {
+fn record_outcome<I, O>(run: &Typed<I, O>, result: &Result<O>) {
     let status = result.as_ref().map_or_else(|error| Outcome::<()>::of_error(error).status(), |_| Status::Success);
-    run.span.record("outcome", status.as_str());
+    run.span().record("outcome", status.as_str());
 }
 
 /// Emits what can no longer change how the run ends: a failure is logged (R10).
-async fn announce<I: Data, O: Data, P>(run: &Run<I, O>, stage: Stage, payload: &mut P)
+async fn announce<I: Data, O: Data, P>(run: &Typed<I, O>, stage: Stage, payload: &mut P)
 where
     P: Serialize + Send + Sync + 'static,
 {
@@ -187,10 +170,10 @@ where
     }
 }
 
-async fn emit<I: Data, O: Data, P>(run: &Run<I, O>, stage: Stage, payload: &mut P) -> Result<(), EmitError>
+async fn emit<I: Data, O: Data, P>(run: &Typed<I, O>, stage: Stage, payload: &mut P) -> Result<(), EmitError>
 where
     P: Serialize + Send + Sync + 'static,
 {
-    let (facet, delivery) = (run.life.stages.facet(stage), &run.life.delivery);
-    run.emitter.emit_delivered(stage.event_name(), payload, facet, delivery).await
+    let (facet, delivery) = (run.typed_life().stages.facet(stage), &run.typed_life().delivery);
+    run.emitter().emit_delivered(stage.event_name(), payload, facet, delivery).await
 }

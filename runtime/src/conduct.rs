@@ -3,7 +3,6 @@
 //! Work, middlewares and listeners are user code: their panics are caught, and are errors like others.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::task::{Context as TaskContext, Poll};
 
 use futures_core::future::BoxFuture;
@@ -11,9 +10,9 @@ use futures_util::FutureExt;
 
 use crate::abort::Stop;
 use crate::announce::{give_up, lifecycle};
-use crate::context::Inner;
-use crate::life::{Life, Progress, Step, Taken, Who};
-use crate::lifecycle::{Data, Holds};
+use crate::context::Typed;
+use crate::life::{Progress, Step, Taken, Who};
+use crate::lifecycle::Data;
 use crate::middleware::Inherited;
 use crate::plan::{Begun, Held, Plan};
 use crate::supervise::supervise;
@@ -23,7 +22,6 @@ use crate::{Error, Result, RunContext, Runnable};
 /// A run that has begun. Dropped before its end, it is brought to it without its work (R8).
 pub(crate) struct Conducted<'a, R: Runnable> {
     run: Begun<R>,
-    ctx: RunContext,
     work: Work<'a, R>,
     watch: Watch,
     /// Taken from the beginning, until it is parked for the first time.
@@ -40,26 +38,26 @@ enum Work<'a, R: Runnable> {
 /// Begins a run. Nothing has been emitted yet.
 pub(crate) fn conduct<R: Runnable>(mut plan: Plan<'_, R>) -> Result<Conducted<'_, R>> {
     let run = calm(|| plan.begin())?;
-    let ctx = RunContext::of(&run);
     let mut watch = Watch::default();
-    let bound = plan
-        .listen(&ctx)
-        .and_then(|()| plan.watch(&ctx, &mut watch))
-        .and_then(|()| ctx.inside(|| bind_middlewares(&plan, &ctx)));
+    if let Some(signal) = plan.signal.take() {
+        watch.add(signal, &run);
+    }
+    // Where it has its input already, there is nothing to bind.
+    let bound = if plan.input.is_some() { bind(&mut plan, &run, &mut watch) } else { Ok(()) };
     let Plan { runnable, input, .. } = plan;
     let seat = match bound {
-        Err(error) => announced(Step::Ending, give_up(Arc::clone(&run), error)),
+        Err(error) => announced(Step::Ending, give_up(run.clone(), error)),
         Ok(()) => begun(&run, input),
     };
-    Ok(Conducted { run, ctx, work: Work::Due(runnable), watch, seat: Some(seat), is_over: false })
+    Ok(Conducted { run, work: Work::Due(runnable), watch, seat: Some(seat), is_over: false })
 }
 
-fn begun<I: Data, O: Data>(run: &Arc<Inner<Life<I, O>>>, input: Option<I>) -> Progress<O> {
+fn begun<I: Data, O: Data>(run: &Typed<I, O>, input: Option<I>) -> Progress<O> {
     match input {
-        Some(input) if run.emitter.is_heard() => announced(Step::Starting, lifecycle(Arc::clone(run), input)),
+        Some(input) if run.emitter().is_heard() => announced(Step::Starting, lifecycle(run.clone(), input)),
         input => {
-            // Set already, if there is none here.
-            input.map(|input| run.life.input.set(input));
+            // None here, if the run has it already.
+            input.into_iter().for_each(|input| run.typed_life().set_input(input));
             Progress { step: Step::Working(None), announcer: None }
         }
     }
@@ -69,11 +67,14 @@ fn announced<O>(step: Step<O>, announcer: impl Future<Output = Result<O>> + Send
     Progress { step, announcer: Some(Box::pin(announcer)) }
 }
 
-fn bind_middlewares<R: Runnable>(plan: &Plan<'_, R>, ctx: &RunContext) -> Result<()> {
+/// The run's own listeners and limits, then middlewares: those of the runs above, the instance's, the run's.
+fn bind<R: Runnable>(plan: &mut Plan<'_, R>, ctx: &RunContext, watch: &mut Watch) -> Result<()> {
+    plan.listen(ctx)?;
+    plan.limit(ctx, watch)?;
     // As the run found them: what is bound below adds to those of the runs in it.
     let inherited = ctx.extension::<Inherited>();
     let inherited = inherited.iter().flat_map(|inherited| &inherited.0);
-    calm(|| inherited.chain(plan.middlewares()).try_for_each(|middleware| middleware.bind(ctx)))
+    ctx.inside(|| calm(|| inherited.chain(plan.middlewares()).try_for_each(|middleware| middleware.bind(ctx))))
 }
 
 /// Calls user code; a panic is an error like others.
@@ -84,36 +85,35 @@ pub(crate) fn calm<T>(f: impl FnOnce() -> Result<T>) -> Result<T> {
 impl<R: Runnable> Conducted<'_, R> {
     /// Goes on, inside of the run (R9, R12).
     pub(crate) fn poll(&mut self, cx: &mut TaskContext<'_>) -> Poll<Result<R::Output>> {
-        let ctx = self.ctx.clone();
-        let polled = ctx.inside(|| self.poll_inside(cx));
-        self.is_over = polled.is_ready();
-        polled
-    }
-
-    fn poll_inside(&mut self, cx: &mut TaskContext<'_>) -> Poll<Result<R::Output>> {
-        let seat = match self.seat.take() {
-            Some(seat) => seat,
-            None => match self.run.life.take(Who::Own, cx.waker()) {
-                Taken::Seat(progress) => progress,
-                Taken::ByOther => return Poll::Pending,
-                Taken::Over(result) => return Poll::Ready(self.ended_by_other(result)),
-            },
-        };
-        let Self { run, ctx, work, watch, .. } = self;
-        let polled = run.life.advance(seat, Who::Own, cx, |cx, early| work.poll(run, ctx, watch, early, cx));
+        let Self { run, work, watch, seat, is_over } = self;
+        let polled = run.inside(|| {
+            let taken = seat.take().map_or_else(|| run.typed_life().take(Who::Own, cx.waker()), Taken::Seat);
+            match taken {
+                Taken::Seat(seat) => run.advance(seat, Who::Own, cx, |cx, early| work.poll(run, watch, early, cx)),
+                Taken::ByOther => Poll::Pending,
+                Taken::Over(result) => Poll::Ready(ended_by_other(run, work, result)),
+            }
+        });
         if polled.is_ready() {
-            run.life.over(None);
+            *is_over = true;
+            // Nobody but the run above can be waiting for it.
+            if run.parent().is_some() {
+                run.typed_life().over(None);
+            }
         }
         polled
     }
+}
 
-    /// The run above has ended, and this one with it (R13).
-    fn ended_by_other(&mut self, result: Option<Result<R::Output>>) -> Result<R::Output> {
-        self.run.life.over(None);
-        self.work = Work::Over;
-        let stopped = || Err(self.ctx.node().stopped().map_or_else(|| Error::new("the run is over"), Stop::error));
-        result.unwrap_or_else(stopped)
-    }
+/// The run above has ended, and this one with it (R13).
+fn ended_by_other<R: Runnable>(
+    ctx: &RunContext,
+    work: &mut Work<'_, R>,
+    result: Option<Result<R::Output>>,
+) -> Result<R::Output> {
+    *work = Work::Over;
+    let stopped = || Err(ctx.node().stopped().map_or_else(|| Error::new("the run is over"), Stop::error));
+    result.unwrap_or_else(stopped)
 }
 
 impl<R: Runnable> Work<'_, R> {
@@ -121,19 +121,18 @@ impl<R: Runnable> Work<'_, R> {
     fn poll(
         &mut self,
         run: &Begun<R>,
-        ctx: &RunContext,
         watch: &mut Watch,
         early: &mut Option<R::Output>,
         cx: &mut TaskContext<'_>,
     ) -> Poll<Result<R::Output>> {
-        watch.look(ctx, cx);
-        let mut polled = self.stopped(ctx);
+        watch.look(run.node(), cx);
+        let mut polled = Self::stopped(run);
         if polled.is_pending() {
-            polled = self.poll_unstopped(run, ctx, early, cx);
+            polled = self.poll_unstopped(run, early, cx);
         }
         if polled.is_pending() {
-            ctx.node().waker().register(cx.waker());
-            polled = self.stopped(ctx);
+            run.node().waker().register(cx.waker());
+            polled = Self::stopped(run);
         }
         if polled.is_ready() {
             // Inside of the run: what it started and has not ended ends with it.
@@ -142,8 +141,8 @@ impl<R: Runnable> Work<'_, R> {
         polled
     }
 
-    fn stopped(&self, ctx: &RunContext) -> Poll<Result<R::Output>> {
-        ctx.node().stopped().map_or(Poll::Pending, |stop| Poll::Ready(Err(stop.error())))
+    fn stopped(run: &Begun<R>) -> Poll<Result<R::Output>> {
+        run.node().stopped().map_or(Poll::Pending, |stop| Poll::Ready(Err(stop.error())))
     }
 }
 
@@ -151,7 +150,6 @@ impl<'a, R: Runnable> Work<'a, R> {
     fn poll_unstopped(
         &mut self,
         run: &Begun<R>,
-        ctx: &RunContext,
         early: &mut Option<R::Output>,
         cx: &mut TaskContext<'_>,
     ) -> Poll<Result<R::Output>> {
@@ -161,7 +159,7 @@ impl<'a, R: Runnable> Work<'a, R> {
         if let Work::Due(_) = self
             && let Work::Due(runnable) = std::mem::replace(self, Work::Over)
         {
-            *self = Work::Doing(work(runnable, Arc::clone(run), ctx.clone()));
+            *self = Work::Doing(work(runnable, run.clone()));
         }
         match self {
             Work::Doing(work) => work.as_mut().poll(cx),
@@ -170,13 +168,9 @@ impl<'a, R: Runnable> Work<'a, R> {
     }
 }
 
-fn work<'a, R: Runnable + 'a>(
-    runnable: Held<'a, R>,
-    run: Begun<R>,
-    ctx: RunContext,
-) -> BoxFuture<'a, Result<R::Output>> {
+fn work<'a, R: Runnable + 'a>(runnable: Held<'a, R>, run: Begun<R>) -> BoxFuture<'a, Result<R::Output>> {
     Box::pin(async move {
-        let work = AssertUnwindSafe(async { runnable.execute(run.input(), &ctx).await });
+        let work = AssertUnwindSafe(async { runnable.execute(run.input(), &run).await });
         work.catch_unwind().await.unwrap_or_else(|panic| Err(Error::of_panic(&*panic)))
     })
 }
@@ -186,12 +180,12 @@ impl<R: Runnable> Drop for Conducted<'_, R> {
         if self.is_over {
             return;
         }
-        self.ctx.node().stop(Stop::Dropped);
-        let ctx = self.ctx.clone();
-        ctx.inside(|| self.work = Work::Over);
-        if let Some(seat) = self.seat.take() {
-            self.run.life.park(seat, Who::Own, std::task::Waker::noop());
+        let Self { run, work, seat, .. } = self;
+        run.node().stop(Stop::Dropped);
+        run.inside(|| *work = Work::Over);
+        if let Some(seat) = seat.take() {
+            run.typed_life().park(seat, Who::Own, std::task::Waker::noop());
         }
-        supervise(&ctx);
+        supervise(run);
     }
 }

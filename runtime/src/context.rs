@@ -1,7 +1,9 @@
 //! The run that one is in: its ids, emitter, context, extensions (R2, R9).
 
+use std::any::Any;
 use std::fmt;
-use std::sync::atomic::{AtomicU8, Ordering, fence};
+use std::marker::PhantomData;
+use std::ops::Deref;
 use std::sync::{Arc, Weak};
 use std::task::Context as TaskContext;
 use std::time::Duration;
@@ -17,7 +19,7 @@ use crate::abort::Node;
 use crate::below::Place;
 use crate::current::CURRENT;
 use crate::life::{AnyLife, Drive, Life, Who};
-use crate::lifecycle::{Data, Holds, Stages};
+use crate::lifecycle::{Data, Stages};
 use crate::tasks::Tasks;
 use crate::{Extensions, Instance};
 
@@ -39,23 +41,15 @@ impl WeakRun {
 
 /// A run: what is the same for all, and the part that knows its types.
 pub(crate) struct Inner<L: ?Sized = dyn AnyLife> {
-    pub(crate) emitter: Emitter,
+    emitter: Emitter,
     parent: Option<Above>,
-    pub(crate) started: Instant,
+    started: Instant,
     extensions: Mutex<Extensions>,
-    pub(crate) tasks: Tasks,
-    pub(crate) span: Span,
+    tasks: Tasks,
+    span: Span,
     node: Node,
-    phase: AtomicU8,
-    pub(crate) life: L,
+    life: L,
 }
-
-/// Runs may be started in it.
-const OPEN: u8 = 0;
-/// Runs that are started in it from now on have no parent (R13).
-const CLOSED: u8 = 1;
-/// It has ended.
-const ENDED: u8 = 2;
 
 /// The run in which a run was started, and its place below it.
 struct Above {
@@ -66,13 +60,12 @@ struct Above {
 impl Above {
     /// None if the run above takes no more.
     fn of(run: WeakRun, above: RunContext) -> Option<Self> {
-        if !above.is_open() {
+        if above.node().is_closed() {
             return None;
         }
         let place = above.node().below().add(run);
         // Either this sees that the run above has closed, or that sees the place.
-        fence(Ordering::SeqCst);
-        let taken = above.is_open();
+        let taken = !above.node().is_closed();
         if !taken {
             above.node().below().remove(place);
         }
@@ -80,30 +73,37 @@ impl Above {
     }
 }
 
-impl<L: ?Sized> Inner<L> {
-    pub(crate) const fn node(&self) -> &Node {
-        &self.node
+/// A run whose types are known.
+pub(crate) struct Typed<I, O> {
+    ctx: RunContext,
+    types: PhantomData<fn(I) -> O>,
+}
+
+impl<I: Data, O: Data> Typed<I, O> {
+    /// The part that knows them.
+    #[expect(clippy::expect_used, reason = "made where the types are known")]
+    pub(crate) fn typed_life(&self) -> &Life<I, O> {
+        (self.ctx.life() as &dyn Any).downcast_ref().expect("the types that it was made with")
     }
 
-    /// Takes no more runs below; those that it took before can be seen there.
-    pub(crate) fn close(&self) {
-        self.phase.store(CLOSED, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
-    }
-
-    /// The run is over.
-    pub(crate) fn end(&self) {
-        self.phase.store(ENDED, Ordering::Release);
-        if let Some(above) = &self.parent {
-            above.run.node().below().remove(above.place);
-        }
+    /// What the work gets.
+    #[expect(clippy::expect_used, reason = "set before the work begins, or the run ends")]
+    pub(crate) fn input(&self) -> &I {
+        self.typed_life().input().expect("a run that has started has its input")
     }
 }
 
-impl<I: Data, O: Data> Holds<I> for Inner<Life<I, O>> {
-    #[expect(clippy::expect_used, reason = "set before the work begins, or the run ends")]
-    fn input(&self) -> &I {
-        self.life.input.get().expect("a run that has started has its input")
+impl<I, O> Clone for Typed<I, O> {
+    fn clone(&self) -> Self {
+        self.ctx.clone().typed()
+    }
+}
+
+impl<I, O> Deref for Typed<I, O> {
+    type Target = RunContext;
+
+    fn deref(&self) -> &RunContext {
+        &self.ctx
     }
 }
 
@@ -122,7 +122,7 @@ impl RunContext {
         links: RunLinks<'_>,
         extensions: &Extensions,
         life: (&'static Stages, Option<I>),
-    ) -> Arc<Inner<Life<I, O>>> {
+    ) -> Typed<I, O> {
         let run = Arc::new_cyclic(|this: &Weak<Inner<Life<I, O>>>| {
             let parent = parent.and_then(|parent| Above::of(WeakRun(this.clone()), parent));
             let above = parent.as_ref().map(|above| &above.run);
@@ -138,20 +138,31 @@ impl RunContext {
                 extensions: Mutex::new(above.map(Self::extensions).unwrap_or_default().merged(extensions)),
                 tasks: Tasks::default(),
                 node: Node::default(),
-                phase: AtomicU8::new(OPEN),
-                life: Life::new(this.clone(), life.0, life.1),
+                life: Life::new(life.0, life.1),
                 parent,
             }
         });
         if let Some(above) = &run.parent {
             run.node.follow(above.run.node());
         }
-        run
+        Self(run).typed()
     }
 
-    /// The context of a run whose types are known.
-    pub(crate) fn of<I: Data, O: Data>(run: &Arc<Inner<Life<I, O>>>) -> Self {
-        Self(Arc::clone(run) as Arc<_>)
+    /// To be called with the types that it was made with.
+    pub(crate) const fn typed<I, O>(self) -> Typed<I, O> {
+        Typed { ctx: self, types: PhantomData }
+    }
+
+    pub(crate) fn life(&self) -> &dyn AnyLife {
+        &self.0.life
+    }
+
+    /// The run is over.
+    pub(crate) fn end(&self) {
+        self.0.node.end();
+        if let Some(above) = &self.0.parent {
+            above.run.node().below().remove(above.place);
+        }
     }
 
     pub(crate) fn downgrade(&self) -> WeakRun {
@@ -173,7 +184,7 @@ impl RunContext {
 
     /// Brings the run to its end without its work, inside of it.
     pub(crate) fn drive(&self, who: Who, cx: &mut TaskContext<'_>) -> Drive {
-        self.inside(|| self.0.life.drive(who, cx))
+        self.inside(|| self.0.life.drive(self, who, cx))
     }
 
     /// The run's own emitter: what is emitted there is heard by the run, its instance, everything above that, and by
@@ -285,11 +296,7 @@ impl RunContext {
     /// Tells whether the run is over.
     #[must_use]
     pub fn has_ended(&self) -> bool {
-        self.0.phase.load(Ordering::Acquire) == ENDED
-    }
-
-    fn is_open(&self) -> bool {
-        self.0.phase.load(Ordering::Relaxed) == OPEN
+        self.0.node.has_ended()
     }
 }
 

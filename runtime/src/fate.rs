@@ -1,47 +1,80 @@
-//! Whether a run was stopped before it was over: the two race, and one of them comes first (R7).
+//! What has become of a run, in one word: stopped or settled, closed, ended (R7, R13).
 //!
-//! 1. `state` leaves `OPEN` once, for `STOPPED` or for `CLOSED`, and stays there.
-//! 2. Why it was stopped is written before `STOPPED` is, and never again: the first reason wins.
-//! 3. So the end of the work, asking once with `close`, knows for good whether it was aborted.
+//! 1. Bits are only ever added.
+//! 2. Of `STOPPED` and `SETTLED`, which race, the first decides: nothing is stopped that is settled, and who settles
+//!    learns whether it was stopped before.
+//! 3. Why it was stopped is written before `STOPPED` is, and never again: the first reason wins.
+//! 4. `CLOSED` is added, and looked at by who begins below, in one order with what those leave there: either sees the
+//!    other.
 
 use crate::sync::{AtomicU8, OnceLock, Ordering};
 
-const OPEN: u8 = 0;
+/// It was aborted, before it was settled.
 const STOPPED: u8 = 1;
-const CLOSED: u8 = 2;
+/// Its work is over: nothing stops it any more.
+const SETTLED: u8 = 2;
+/// What is started in it from now on is not below it.
+const CLOSED: u8 = 4;
+/// All of it is over.
+const ENDED: u8 = 8;
 
-/// Open, until it is stopped for a reason, or closed.
 #[derive(Debug)]
 pub(crate) struct Fate<S> {
-    state: AtomicU8,
+    word: AtomicU8,
     stop: OnceLock<S>,
 }
 
 impl<S> Fate<S> {
     pub(crate) fn open() -> Self {
-        Self { state: AtomicU8::new(OPEN), stop: OnceLock::new() }
+        Self { word: AtomicU8::new(0), stop: OnceLock::new() }
     }
 
-    /// Stops it, unless it was stopped or closed before; tells whether this did it.
+    /// Stops it, unless it was stopped or settled before; tells whether this did it.
     pub(crate) fn stop(&self, stop: S) -> bool {
-        self.state.load(Ordering::Acquire) == OPEN && self.stop.set(stop).is_ok() && self.leave(STOPPED)
+        let is_open = |word: u8| word & (STOPPED | SETTLED) == 0;
+        let stopped = |word| is_open(word).then_some(word | STOPPED);
+        is_open(self.word.load(Ordering::Acquire))
+            && self.stop.set(stop).is_ok()
+            && self.word.fetch_update(Ordering::AcqRel, Ordering::Acquire, stopped).is_ok()
     }
 
-    /// Closes it, unless it was stopped before: then it gives why.
-    pub(crate) fn close(&self) -> Result<(), &S> {
-        if self.leave(CLOSED) {
-            return Ok(());
-        }
-        self.stopped().map_or(Ok(()), Err)
+    /// Settles it: gives why it was stopped, if it was before.
+    pub(crate) fn settle(&self) -> Result<(), &S> {
+        self.outcome(self.word.fetch_or(SETTLED, Ordering::AcqRel))
+    }
+
+    /// Settles and closes it.
+    pub(crate) fn settle_and_close(&self) -> Result<(), &S> {
+        self.outcome(self.word.fetch_or(SETTLED | CLOSED, Ordering::SeqCst))
+    }
+
+    pub(crate) fn close(&self) {
+        self.word.fetch_or(CLOSED, Ordering::SeqCst);
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.word.load(Ordering::SeqCst) & CLOSED != 0
+    }
+
+    pub(crate) fn end(&self) {
+        self.word.fetch_or(ENDED, Ordering::AcqRel);
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.word.load(Ordering::Acquire) & ENDED != 0
     }
 
     /// Why it was stopped, if it was.
     #[inline]
     pub(crate) fn stopped(&self) -> Option<&S> {
-        if self.state.load(Ordering::Acquire) == STOPPED { self.stop.get() } else { None }
+        self.outcome(self.word.load(Ordering::Acquire)).err()
     }
 
-    fn leave(&self, to: u8) -> bool {
-        self.state.compare_exchange(OPEN, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    #[inline]
+    fn outcome(&self, word: u8) -> Result<(), &S> {
+        match word & STOPPED {
+            0 => Ok(()),
+            _ => self.stop.get().map_or(Ok(()), Err),
+        }
     }
 }

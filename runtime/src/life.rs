@@ -10,7 +10,9 @@
 //! 4. Once somebody else has asked for the seat, the run's own future does not get it again; once the run is supervised,
 //!    neither does the run above. Whoever cannot have it is woken when it can, or when the run is over.
 
-use std::sync::{OnceLock, Weak};
+use std::any::Any;
+use std::future::poll_fn;
+use std::sync::OnceLock;
 use std::task::{Context as TaskContext, Poll, Waker};
 
 use emitree_emitter::Delivery;
@@ -18,27 +20,30 @@ use futures_core::future::BoxFuture;
 use parking_lot::Mutex;
 
 use crate::announce;
-use crate::context::Inner;
+use crate::context::Typed;
 use crate::lifecycle::{Data, Stages};
-use crate::{Error, Result};
+use crate::{Error, Result, RunContext};
 
 /// The part of a run that knows its types.
 pub(crate) struct Life<I, O> {
-    pub(crate) this: Weak<Inner<Self>>,
     pub(crate) stages: &'static Stages,
-    /// As `start` left it; set before the work begins, or the run ends.
-    pub(crate) input: OnceLock<I>,
+    /// As `start` left it: known before the work begins, or the run ends.
+    input: Input<I>,
     pub(crate) delivery: Delivery,
-    /// What the announcer waits for, once `start` has been emitted.
-    pub(crate) handoff: Mutex<Handoff<O>>,
     state: Mutex<State<O>>,
+}
+
+enum Input<I> {
+    /// Nobody was asked about it.
+    Known(I),
+    Later(OnceLock<I>),
 }
 
 /// The announcer: everything of a run but its work, to the run's result.
 pub(crate) type Announcer<O> = BoxFuture<'static, Result<O>>;
 
 /// What passes between the announcer and the work.
-pub(crate) enum Handoff<O> {
+enum Handoff<O> {
     Nothing,
     /// `start` has been emitted: the work is due, or this answers for it (R5).
     Due(Option<O>),
@@ -50,6 +55,8 @@ struct State<O> {
     /// Who gets it at least.
     lowest: Who,
     waiting: Vec<Waiting>,
+    /// What the announcer waits for, once `start` has been emitted.
+    handoff: Handoff<O>,
 }
 
 /// Who is woken when the run is over, if not before, when the seat is free.
@@ -122,14 +129,17 @@ pub(crate) enum Drive {
 
 impl<I: Data, O: Data> Life<I, O> {
     /// A run whose seat is taken by who makes it. Its input is known if nobody will be asked about it.
-    pub(crate) fn new(this: Weak<Inner<Self>>, stages: &'static Stages, input: Option<I>) -> Self {
+    pub(crate) fn new(stages: &'static Stages, input: Option<I>) -> Self {
         Self {
-            this,
             stages,
-            input: input.map_or_else(OnceLock::new, OnceLock::from),
+            input: input.map_or_else(|| Input::Later(OnceLock::new()), Input::Known),
             delivery: Delivery::new(),
-            handoff: Mutex::new(Handoff::Nothing),
-            state: Mutex::new(State { seat: Seat::Taken, lowest: Who::Own, waiting: Vec::new() }),
+            state: Mutex::new(State {
+                seat: Seat::Taken,
+                lowest: Who::Own,
+                waiting: Vec::new(),
+                handoff: Handoff::Nothing,
+            }),
         }
     }
 
@@ -170,15 +180,47 @@ impl<I: Data, O: Data> Life<I, O> {
         woken.into_iter().for_each(|waiting| waiting.waker.wake());
     }
 
-    /// The announcer has emitted `start`, and the work is due: gives what answers for it.
-    pub(crate) fn due(&self) -> Option<Option<O>> {
-        let mut handoff = self.handoff.lock();
-        match &mut *handoff {
+    /// What the work gets; none before it is due.
+    pub(crate) fn input(&self) -> Option<&I> {
+        match &self.input {
+            Input::Known(input) => Some(input),
+            Input::Later(input) => input.get(),
+        }
+    }
+
+    /// Says what the work gets, once.
+    pub(crate) fn set_input(&self, input: I) {
+        if let Input::Later(later) = &self.input {
+            later.set(input).ok();
+        }
+    }
+
+    /// Waits, in the announcer, until somebody has brought the work to its end.
+    pub(crate) async fn work(&self, early: Option<O>) -> Result<O> {
+        self.state.lock().handoff = Handoff::Due(early);
+        poll_fn(|_| {
+            let mut state = self.state.lock();
+            match std::mem::replace(&mut state.handoff, Handoff::Nothing) {
+                Handoff::Done(result) => Poll::Ready(result),
+                waiting => {
+                    state.handoff = waiting;
+                    Poll::Pending
+                }
+            }
+        })
+        .await
+    }
+
+    /// The announcer waits for the work: gives what answers for it.
+    fn due(&self) -> Option<Option<O>> {
+        match &mut self.state.lock().handoff {
             Handoff::Due(early) => Some(early.take()),
             Handoff::Nothing | Handoff::Done(_) => None,
         }
     }
+}
 
+impl<I: Data, O: Data> Typed<I, O> {
     /// Goes on as far as it can: announces, works if `work` does, announces. Gives the result, or parks.
     pub(crate) fn advance(
         &self,
@@ -190,15 +232,11 @@ impl<I: Data, O: Data> Life<I, O> {
         loop {
             let polled = match &mut progress.step {
                 Step::Working(early) => work(cx, early).map(|result| self.worked(&mut progress, result)),
-                Step::Starting | Step::Ending => match self.announce(&mut progress, cx) {
-                    Poll::Ready(Some(result)) => Poll::Ready(Some(result)),
-                    Poll::Ready(None) => continue,
-                    Poll::Pending => Poll::Pending,
-                },
+                Step::Starting | Step::Ending => self.announce(&mut progress, cx),
             };
             match polled {
                 Poll::Pending => {
-                    self.park(progress, who, cx.waker());
+                    self.typed_life().park(progress, who, cx.waker());
                     return Poll::Pending;
                 }
                 Poll::Ready(None) => {}
@@ -213,7 +251,7 @@ impl<I: Data, O: Data> Life<I, O> {
         if let Poll::Ready(result) = announcer.as_mut().poll(cx) {
             return Poll::Ready(Some(result));
         }
-        match (&progress.step, self.due()) {
+        match (&progress.step, self.typed_life().due()) {
             (Step::Starting, Some(early)) => {
                 progress.step = Step::Working(early);
                 Poll::Ready(None)
@@ -226,14 +264,13 @@ impl<I: Data, O: Data> Life<I, O> {
     fn worked(&self, progress: &mut Progress<O>, result: Result<O>) -> Option<Result<O>> {
         progress.step = Step::Ending;
         if progress.announcer.is_some() {
-            *self.handoff.lock() = Handoff::Done(result);
+            self.typed_life().state.lock().handoff = Handoff::Done(result);
             return None;
         }
-        let Some(run) = self.this.upgrade() else { return Some(result) };
-        match announce::end_unheard(&run, result) {
+        match announce::end_unheard(self, result) {
             Ok(result) => Some(result),
             Err(result) => {
-                progress.announcer = Some(Box::pin(announce::end(run, result)));
+                progress.announcer = Some(Box::pin(announce::end(self.clone(), result)));
                 None
             }
         }
@@ -241,14 +278,17 @@ impl<I: Data, O: Data> Life<I, O> {
 }
 
 /// What can be done with a run whose types are not known.
-pub(crate) trait AnyLife: Send + Sync {
+pub(crate) trait AnyLife: Any + Send + Sync {
     /// Brings the run to its end without its work: as far as that can be done now.
-    fn drive(&self, who: Who, cx: &mut TaskContext<'_>) -> Drive;
+    fn drive(&self, run: &RunContext, who: Who, cx: &mut TaskContext<'_>) -> Drive;
 
     /// From now on a task brings it to its end.
     fn supervised(&self);
 
     fn delivery(&self) -> &Delivery;
+
+    /// What the work gets, if that is known yet.
+    fn any_input(&self) -> Option<&dyn Any>;
 }
 
 impl<I: Data, O: Data> AnyLife for Life<I, O> {
@@ -256,8 +296,8 @@ impl<I: Data, O: Data> AnyLife for Life<I, O> {
         self.state.lock().lowest = Who::Supervisor;
     }
 
-    fn drive(&self, who: Who, cx: &mut TaskContext<'_>) -> Drive {
-        let Some(run) = self.this.upgrade() else { return Drive::Over };
+    fn drive(&self, run: &RunContext, who: Who, cx: &mut TaskContext<'_>) -> Drive {
+        let run: Typed<I, O> = run.clone().typed();
         let progress = match self.take(who, cx.waker()) {
             Taken::Seat(progress) => progress,
             Taken::ByOther => return Drive::Elsewhere,
@@ -270,7 +310,7 @@ impl<I: Data, O: Data> AnyLife for Life<I, O> {
             let error = run.node().stopped().map_or_else(|| Error::new("the run was left"), |stop| stop.error());
             Poll::Ready(Err(error))
         };
-        match self.advance(progress, who, cx, stopped) {
+        match run.advance(progress, who, cx, stopped) {
             Poll::Pending => Drive::Pending,
             Poll::Ready(result) => {
                 self.over(Some(result));
@@ -281,5 +321,9 @@ impl<I: Data, O: Data> AnyLife for Life<I, O> {
 
     fn delivery(&self) -> &Delivery {
         &self.delivery
+    }
+
+    fn any_input(&self) -> Option<&dyn Any> {
+        self.input().map(|input| input as &dyn Any)
     }
 }

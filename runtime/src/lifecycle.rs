@@ -1,7 +1,9 @@
 //! The events that wrap a run (R3), and how what does not know their types works with them (R5).
 
 use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::marker::PhantomData;
+use std::ops::Deref;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use emitree_emitter::{
@@ -11,7 +13,8 @@ use serde::de::DeserializeOwned;
 use serde::{Serialize, Serializer};
 use serde_json::Value;
 
-use crate::{Error, ErrorKind, Outcome, Result, Runnable};
+use crate::context::Typed;
+use crate::{Error, ErrorKind, Outcome, Result, RunContext, Runnable};
 
 /// A run begins. Listeners may change the input, or answer the run by setting the output.
 #[derive(Debug, Serialize)]
@@ -24,13 +27,14 @@ pub struct Start<I, O> {
 
 /// A run has an output, which listeners may still change.
 #[derive(Debug, Serialize)]
-pub struct Success<I, O> {
+#[serde(bound = "I: Serialize + 'static, O: Serialize")]
+pub struct Success<I: 'static, O> {
     pub(crate) input: Input<I>,
     /// What the caller will get.
     pub output: O,
 }
 
-impl<I, O> Success<I, O> {
+impl<I: 'static, O> Success<I, O> {
     /// What the work got.
     pub fn input(&self) -> &I {
         &self.input
@@ -53,14 +57,15 @@ impl Failure {
 
 /// A run has ended. Read-only.
 #[derive(Debug, Serialize)]
-pub struct Finish<I, O> {
+#[serde(bound = "I: Serialize + 'static, O: Serialize")]
+pub struct Finish<I: 'static, O> {
     pub(crate) input: Input<I>,
     pub(crate) outcome: Outcome<O>,
     #[serde(rename = "duration_ns", serialize_with = "nanoseconds")]
     pub(crate) duration: Duration,
 }
 
-impl<I, O> Finish<I, O> {
+impl<I: 'static, O> Finish<I, O> {
     /// What the work got, or would have got.
     pub fn input(&self) -> &I {
         &self.input
@@ -348,34 +353,34 @@ fn elide(text: &str) -> String {
 }
 
 /// The input of a run, where the run keeps it: whoever shows it holds the run.
-pub(crate) struct Input<I>(Arc<dyn Holds<I>>);
-
-/// What keeps an input.
-pub(crate) trait Holds<I>: Send + Sync {
-    fn input(&self) -> &I;
+pub(crate) struct Input<I> {
+    run: RunContext,
+    ty: PhantomData<fn() -> I>,
 }
 
-impl<I> Input<I> {
-    pub(crate) fn of(run: &Arc<impl Holds<I> + 'static>) -> Self {
-        Self(Arc::clone(run) as Arc<_>)
+impl<I: 'static> Input<I> {
+    pub(crate) fn of<O>(run: &Typed<I, O>) -> Self {
+        Self { run: RunContext::clone(run), ty: PhantomData }
     }
 }
 
-impl<I> std::ops::Deref for Input<I> {
+impl<I: 'static> Deref for Input<I> {
     type Target = I;
 
+    #[expect(clippy::expect_used, reason = "made of a run that has its input, of that type")]
     fn deref(&self) -> &I {
-        self.0.input()
+        let input = self.run.life().any_input().and_then(|input| input.downcast_ref());
+        input.expect("a run that has started has its input")
     }
 }
 
-impl<I: Serialize> Serialize for Input<I> {
+impl<I: Serialize + 'static> Serialize for Input<I> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         (**self).serialize(serializer)
     }
 }
 
-impl<I: fmt::Debug> fmt::Debug for Input<I> {
+impl<I: fmt::Debug + 'static> fmt::Debug for Input<I> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         (**self).fmt(f)
     }
@@ -399,7 +404,7 @@ pub(crate) struct Lens {
 }
 
 /// The lenses of the runs of one type.
-pub(crate) struct Facets<R>(std::marker::PhantomData<R>);
+pub(crate) struct Facets<R>(PhantomData<R>);
 
 impl<R: Runnable> Facets<R> {
     pub(crate) const ALL: &'static Stages = &Stages([Self::START, Self::SUCCESS, Self::ERROR, Self::FINISH]);

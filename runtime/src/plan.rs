@@ -6,15 +6,14 @@ use std::time::Duration;
 
 use emitree_emitter::{Context, Creator, Registration, RunLinks};
 
-use crate::context::Inner;
-use crate::life::Life;
+use crate::context::Typed;
 use crate::lifecycle::Facets;
 use crate::middleware::Inherited;
 use crate::watch::Watch;
 use crate::{AbortSignal, Extensions, Middleware, Result, RunContext, Runnable};
 
 /// A run that has begun, with its types.
-pub(crate) type Begun<R> = Arc<Inner<Life<<R as Runnable>::Input, <R as Runnable>::Output>>>;
+pub(crate) type Begun<R> = Typed<<R as Runnable>::Input, <R as Runnable>::Output>;
 
 /// A run that has not begun.
 pub(crate) struct Plan<'a, R: Runnable> {
@@ -74,9 +73,8 @@ impl<R: Runnable> Plan<'_, R> {
         Ok(())
     }
 
-    /// Begins to look at what may stop it from outside.
-    pub(crate) fn watch(&mut self, ctx: &RunContext, watch: &mut Watch) -> Result<()> {
-        self.signal.take().into_iter().for_each(|signal| watch.add(signal, ctx));
+    /// Begins to look at what may stop it from outside, beyond the first signal.
+    pub(crate) fn limit(&mut self, ctx: &RunContext, watch: &mut Watch) -> Result<()> {
         let Some(extras) = &mut self.extras else { return Ok(()) };
         extras.signals.drain(..).for_each(|signal| watch.add(signal, ctx));
         extras.timeout.map_or(Ok(()), |after| watch.timeout(after))

@@ -204,14 +204,17 @@ impl<R: Runnable> Future for Run<'_, R> {
     type Output = Result<R::Output>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<Self::Output> {
-        let mut run = match std::mem::replace(&mut self.state, State::Done) {
-            State::Built(plan) => conduct(plan)?,
-            State::Running(run) => run,
-            State::Done => return Poll::Ready(Err(Error::new("the run was polled again after it had ended"))),
+        if let State::Built(_) = self.state
+            && let State::Built(plan) = std::mem::replace(&mut self.state, State::Done)
+        {
+            self.state = State::Running(conduct(plan)?);
+        }
+        let State::Running(run) = &mut self.state else {
+            return Poll::Ready(Err(Error::new("the run was polled again after it had ended")));
         };
         let polled = run.poll(cx);
-        if polled.is_pending() {
-            self.state = State::Running(run);
+        if polled.is_ready() {
+            self.state = State::Done;
         }
         polled
     }
