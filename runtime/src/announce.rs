@@ -47,7 +47,7 @@ pub(crate) fn end_unheard<I: Data, O: Data>(run: &Typed<I, O>, result: Result<O>
     }
     record_outcome(run, &result);
     run.end();
-    Ok(result)
+    Ok(result.map_err(Error::leaving))
 }
 
 /// From the end of the work, or of a start that failed, to the end of the run.
@@ -63,7 +63,7 @@ pub(crate) async fn end<I: Data, O: Data>(run: Typed<I, O>, result: Result<O>) -
     end_below(&run).await;
     let result = finish(&run, result).await;
     run.end();
-    result
+    result.map_err(Error::leaving)
 }
 
 /// Ends a run that has not started: what was bound may have spawned tasks, or made runs.
@@ -71,7 +71,7 @@ pub(crate) async fn give_up<I: Data, O: Data>(run: Typed<I, O>, error: Error) ->
     end_tasks(&run).await;
     run.node().fate().close();
     end_below(&run).await;
-    let result = Err(error);
+    let result = Err(error.leaving());
     record_outcome(&run, &result);
     run.end();
     result

@@ -10,6 +10,7 @@ use futures_util::FutureExt;
 
 use crate::abort::Stop;
 use crate::announce::{give_up, lifecycle};
+use crate::attempt::attempts;
 use crate::context::Typed;
 use crate::life::{Progress, Step, Taken, Who};
 use crate::lifecycle::Data;
@@ -73,8 +74,11 @@ fn bind<R: Runnable>(plan: &mut Plan<'_, R>, ctx: &RunContext, watch: &mut Watch
     plan.limit(ctx, watch)?;
     // As the run found them: what is bound below adds to those of the runs in it.
     let inherited = ctx.extension::<Inherited>();
-    let inherited = inherited.iter().flat_map(|inherited| &inherited.0);
-    ctx.inside(|| calm(|| inherited.chain(plan.middlewares()).try_for_each(|middleware| middleware.bind(ctx))))
+    let inherited = || inherited.iter().flat_map(|inherited| &inherited.0);
+    let bind_all = || inherited().chain(plan.middlewares()).try_for_each(|middleware| middleware.bind(ctx));
+    ctx.inside(|| calm(bind_all))?;
+    plan.input.iter().for_each(|input| ctx.slot().start(input, inherited().chain(plan.middlewares())));
+    Ok(())
 }
 
 /// Calls user code; a panic is an error like others.
@@ -153,13 +157,15 @@ impl<'a, R: Runnable> Work<'a, R> {
         early: &mut Option<R::Output>,
         cx: &mut TaskContext<'_>,
     ) -> Poll<Result<R::Output>> {
-        if let Some(output) = early.take() {
+        if run.slot().existing().is_none()
+            && let Some(output) = early.take()
+        {
             return Poll::Ready(Ok(output));
         }
         if let Work::Due(_) = self
             && let Work::Due(runnable) = std::mem::replace(self, Work::Over)
         {
-            *self = Work::Doing(work(runnable, run.clone()));
+            *self = Work::Doing(work(runnable, run.clone(), early.take()));
         }
         match self {
             Work::Doing(work) => work.as_mut().poll(cx),
@@ -168,11 +174,27 @@ impl<'a, R: Runnable> Work<'a, R> {
     }
 }
 
-fn work<'a, R: Runnable + 'a>(runnable: Held<'a, R>, run: Begun<R>) -> BoxFuture<'a, Result<R::Output>> {
-    Box::pin(async move {
-        let work = AssertUnwindSafe(async { runnable.execute(run.input(), &run).await });
-        work.catch_unwind().await.unwrap_or_else(|panic| Err(Error::of_panic(&*panic)))
-    })
+/// The work of a runnable, or its chain where it has one: an answer that was set passes that too (M6).
+fn work<'a, R: Runnable + 'a>(
+    runnable: Held<'a, R>,
+    run: Begun<R>,
+    early: Option<R::Output>,
+) -> BoxFuture<'a, Result<R::Output>> {
+    if run.slot().existing().is_some() {
+        return Box::pin(contained(async move { through(&*runnable, &run, early).await }));
+    }
+    Box::pin(contained(async move { runnable.execute(run.input(), &run).await }))
+}
+
+async fn through<R: Runnable>(runnable: &R, run: &Begun<R>, early: Option<R::Output>) -> Result<R::Output> {
+    match run.slot().existing_of() {
+        Some(chain) => attempts(chain, runnable, run.input(), early, run).await,
+        None => runnable.execute(run.input(), run).await,
+    }
+}
+
+async fn contained<O>(work: impl Future<Output = Result<O>>) -> Result<O> {
+    AssertUnwindSafe(work).catch_unwind().await.unwrap_or_else(|panic| Err(Error::of_panic(&*panic)))
 }
 
 impl<R: Runnable> Drop for Conducted<'_, R> {

@@ -17,6 +17,7 @@ use uuid::Uuid;
 
 use crate::abort::Node;
 use crate::below::Place;
+use crate::chain::Slot;
 use crate::current::CURRENT;
 use crate::life::{AnyLife, Drive, Life, Who};
 use crate::lifecycle::{Data, Stages};
@@ -48,6 +49,7 @@ pub(crate) struct Inner<L: ?Sized = dyn AnyLife> {
     tasks: Tasks,
     span: Span,
     node: Node,
+    slot: Slot,
     life: L,
 }
 
@@ -138,6 +140,7 @@ impl RunContext {
                 extensions: Mutex::new(above.map(Self::extensions).unwrap_or_default().merged(extensions)),
                 tasks: Tasks::default(),
                 node: Node::default(),
+                slot: Slot::of::<I, O>(),
                 life: Life::new(life.0, life.1),
                 parent,
             }
@@ -287,6 +290,10 @@ impl RunContext {
     #[must_use]
     pub fn span(&self) -> &Span {
         &self.0.span
+    }
+
+    pub(crate) fn slot(&self) -> &Slot {
+        &self.0.slot
     }
 
     pub(crate) fn tasks(&self) -> &Tasks {

@@ -6,8 +6,11 @@ use std::fmt;
 use std::sync::Arc;
 
 use emitree_emitter::{BoxError, EmitError, EmitErrorKind, panic_message};
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
+
+use crate::error_report::{ErrorKind, ErrorReport};
+use crate::{Interrupt, Retry};
 
 /// The result of a run.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -40,53 +43,18 @@ struct Inner {
     context: Map<String, Value>,
     is_retryable: bool,
     is_fatal: bool,
+    extra: Option<Extra>,
 }
 
-/// What sort of end it is. Denial, halt, abort, time-out and interrupt are control flow: a layer that catches
-/// failures does not catch them.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum ErrorKind {
-    /// The work, or a listener, failed.
-    Failed,
-    /// The work, or a listener, panicked.
-    Panicked,
-    /// A value does not fit the type that it was given for.
-    Invalid,
-    /// Something that guards said no.
-    Denied {
-        /// Who said no.
-        by: String,
+/// What a kind of control flow carries besides its reason.
+#[derive(Clone)]
+enum Extra {
+    Interrupt(Interrupt),
+    Retry {
+        metadata: Value,
+        /// Once it has left the run that it was made in, it is no request any more.
+        is_spent: bool,
     },
-    /// Something stopped the run on purpose.
-    Halted {
-        /// Who stopped it.
-        by: String,
-    },
-    /// The run was aborted.
-    Aborted,
-    /// The run took too long.
-    TimedOut,
-    /// The run was interrupted, and can be resumed.
-    Interrupted,
-    /// The run's future was dropped.
-    Dropped,
-}
-
-impl ErrorKind {
-    /// Whether it is control flow, and not a failure.
-    #[must_use]
-    pub const fn is_control_flow(&self) -> bool {
-        !matches!(self, Self::Failed | Self::Panicked | Self::Invalid)
-    }
-
-    const fn of_emit(kind: &EmitErrorKind) -> Self {
-        match kind {
-            EmitErrorKind::Panicked { .. } => Self::Panicked,
-            _ => Self::Failed,
-        }
-    }
 }
 
 impl Error {
@@ -108,6 +76,40 @@ impl Error {
         Self::of_kind(ErrorKind::Halted { by: by.into() }, reason)
     }
 
+    /// An abort, and why.
+    #[must_use]
+    pub fn aborted(reason: impl Into<String>) -> Self {
+        Self::of_kind(ErrorKind::Aborted, reason)
+    }
+
+    /// A time-out, and of what.
+    #[must_use]
+    pub fn timed_out(message: impl Into<String>) -> Self {
+        Self::of_kind(ErrorKind::TimedOut, message)
+    }
+
+    /// An interrupt: the run ends with it as its outcome, and can be resumed (M8).
+    #[must_use]
+    pub fn interrupted(interrupt: Interrupt) -> Self {
+        let message = format!("interrupted: {}", interrupt.kind);
+        Self::of_kind(ErrorKind::Interrupted, message).with(|inner| inner.extra = Some(Extra::Interrupt(interrupt)))
+    }
+
+    /// A request that the whole attempt starts again, and why (M7). It is met as often as
+    /// [`Run::max_middleware_retries`](crate::Run::max_middleware_retries) says.
+    #[must_use]
+    pub fn retry(reason: impl Into<String>) -> Self {
+        Self::retry_with(reason, Value::Null)
+    }
+
+    /// The same, with data for whoever makes the next attempt: it stands in
+    /// [`RunContext::feedback`](crate::RunContext::feedback).
+    #[must_use]
+    pub fn retry_with(reason: impl Into<String>, metadata: impl Into<Value>) -> Self {
+        let extra = Extra::Retry { metadata: metadata.into(), is_spent: false };
+        Self::of_kind(ErrorKind::Retry, reason).with(|inner| inner.extra = Some(extra))
+    }
+
     pub(crate) fn of_kind(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self(Arc::new(Inner { message: Some(message.into()), ..Inner::of(kind) }))
     }
@@ -119,14 +121,14 @@ impl Error {
     /// Makes one of a boxed error, which `?` cannot.
     ///
     /// What was an `Error` before it was boxed is that error again; so is what a listener returned, once the emit
-    /// has wrapped it.
+    /// has wrapped it. Control flow that stands deeper among the causes keeps its kind; the message is the outer one's.
     #[must_use]
     pub fn from_boxed(error: BoxError) -> Self {
         match error.downcast::<Carrier>() {
             Ok(carrier) => carrier.0,
             Err(error) => match error.downcast::<EmitError>() {
                 Ok(error) => Self::from_emit(*error),
-                Err(error) => Self(Arc::new(Inner { source: Some(error.into()), ..Inner::of(ErrorKind::Failed) })),
+                Err(error) => Self::of_source(ErrorKind::Failed, error.into()),
             },
         }
     }
@@ -141,11 +143,30 @@ impl Error {
                 }
                 error.first("listener", || format!("{at}")).first("event", || path)
             }
-            kind => {
-                let of_emit = ErrorKind::of_emit(&kind);
-                Self(Arc::new(Inner { source: Some(Arc::new(EmitError::from(kind))), ..Inner::of(of_emit) }))
-            }
+            kind => Self::of_source(ErrorKind::of_emit(&kind), Arc::new(EmitError::from(kind))),
         }
+    }
+
+    /// Speaks as its source does; of control flow among the causes it is the same sort of end (M9).
+    fn of_source(kind: ErrorKind, source: Arc<dyn StdError + Send + Sync>) -> Self {
+        let error = Self(Arc::new(Inner { source: Some(source), ..Inner::of(kind) }));
+        let carried =
+            |cause: &(dyn StdError + 'static)| cause.downcast_ref::<Carrier>().map(|carrier| carrier.0.clone());
+        let deeper = error.chain().filter_map(carried).find(|error| error.kind().is_control_flow());
+        match deeper {
+            Some(deeper) => error.with(|inner| {
+                inner.kind = deeper.0.kind.clone();
+                inner.extra = deeper.0.extra.clone();
+            }),
+            None => error,
+        }
+    }
+
+    /// Says what caused it, in place of what was known of that.
+    #[must_use]
+    pub fn caused_by(self, cause: impl Into<BoxError>) -> Self {
+        let cause: BoxError = cause.into();
+        self.with(|inner| inner.source = Some(cause.into()))
     }
 
     /// Says it in other words; what was said before becomes a cause.
@@ -197,6 +218,48 @@ impl Error {
         &self.0.kind
     }
 
+    /// Whether something that guards said no.
+    #[must_use]
+    pub fn is_denied(&self) -> bool {
+        matches!(self.0.kind, ErrorKind::Denied { .. })
+    }
+
+    /// Whether something stopped the run on purpose.
+    #[must_use]
+    pub fn is_halted(&self) -> bool {
+        matches!(self.0.kind, ErrorKind::Halted { .. })
+    }
+
+    /// Whether the run was aborted.
+    #[must_use]
+    pub fn is_aborted(&self) -> bool {
+        self.0.kind == ErrorKind::Aborted
+    }
+
+    /// Whether something took too long.
+    #[must_use]
+    pub fn is_timed_out(&self) -> bool {
+        self.0.kind == ErrorKind::TimedOut
+    }
+
+    /// Whether the run was interrupted.
+    #[must_use]
+    pub fn is_interrupted(&self) -> bool {
+        self.0.kind == ErrorKind::Interrupted
+    }
+
+    /// Whether it is the request for a retry.
+    #[must_use]
+    pub fn is_retry(&self) -> bool {
+        self.0.kind == ErrorKind::Retry
+    }
+
+    /// Whether it is control flow, and not a failure.
+    #[must_use]
+    pub fn is_control_flow(&self) -> bool {
+        self.0.kind.is_control_flow()
+    }
+
     /// Whether trying again may help. Not unless it was said so.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
@@ -207,6 +270,49 @@ impl Error {
     #[must_use]
     pub fn is_fatal(&self) -> bool {
         self.0.is_fatal && !self.0.kind.is_control_flow()
+    }
+
+    /// What it was interrupted by, if it is an interrupt.
+    #[must_use]
+    pub fn interrupt(&self) -> Option<&Interrupt> {
+        match &self.0.extra {
+            Some(Extra::Interrupt(interrupt)) => Some(interrupt),
+            _ => None,
+        }
+    }
+
+    /// What was asked for, if it is the request for a retry.
+    #[must_use]
+    pub fn retry_request(&self) -> Option<Retry> {
+        match &self.0.extra {
+            Some(Extra::Retry { metadata, .. }) => Some(Retry::new(self, metadata)),
+            _ => None,
+        }
+    }
+
+    /// Whether layers have to let it pass (M9). A time-out they may catch: it is control flow only for the run that
+    /// took too long.
+    pub(crate) fn must_pass(&self) -> bool {
+        match &self.0.kind {
+            ErrorKind::Retry => self.is_open_request(),
+            kind => kind.is_control_flow() && *kind != ErrorKind::TimedOut,
+        }
+    }
+
+    pub(crate) fn is_open_request(&self) -> bool {
+        matches!(self.0.extra, Some(Extra::Retry { is_spent: false, .. }))
+    }
+
+    /// As it leaves its run: what was requested there is for the runs above a failure like others.
+    pub(crate) fn leaving(self) -> Self {
+        if !self.is_open_request() {
+            return self;
+        }
+        self.with(|inner| {
+            if let Some(Extra::Retry { is_spent, .. }) = &mut inner.extra {
+                *is_spent = true;
+            }
+        })
     }
 
     /// What was known when it happened.
@@ -240,6 +346,8 @@ impl Error {
             message: self.to_string(),
             causes: self.chain().skip(spoken).map(ToString::to_string).collect(),
             context: self.0.context.clone(),
+            interrupt: self.interrupt().cloned(),
+            retry: self.retry_request(),
             is_retryable: self.is_retryable(),
             is_fatal: self.is_fatal(),
         }
@@ -254,7 +362,8 @@ impl Error {
 
 impl Inner {
     fn of(kind: ErrorKind) -> Self {
-        Self { kind, message: None, source: None, context: Map::new(), is_retryable: false, is_fatal: false }
+        let context = Map::new();
+        Self { kind, message: None, source: None, context, is_retryable: false, is_fatal: false, extra: None }
     }
 }
 
@@ -309,42 +418,5 @@ impl StdError for Carrier {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
         let spoken = usize::from(self.0.0.message.is_none());
         self.0.chain().nth(spoken)
-    }
-}
-
-/// An error as data, as it stands in an event or a recording.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[non_exhaustive]
-pub struct ErrorReport {
-    /// What sort of end it is.
-    pub kind: ErrorKind,
-    /// What happened.
-    pub message: String,
-    /// What caused it, nearest first.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub causes: Vec<String>,
-    /// What was known when it happened.
-    #[serde(default, skip_serializing_if = "Map::is_empty")]
-    pub context: Map<String, Value>,
-    /// Whether trying again may help.
-    pub is_retryable: bool,
-    /// Whether nothing that depends on the run can go on.
-    pub is_fatal: bool,
-}
-
-impl ErrorReport {
-    /// Everything about it for a person, as [`Error::explain`] has it.
-    #[must_use]
-    pub fn explain(&self) -> String {
-        let who = match &self.kind {
-            ErrorKind::Denied { by } => format!("denied by {by}: "),
-            ErrorKind::Halted { by } => format!("halted by {by}: "),
-            ErrorKind::Panicked => "panicked: ".to_owned(),
-            ErrorKind::Aborted => "aborted: ".to_owned(),
-            _ => String::new(),
-        };
-        let causes = self.causes.iter().map(|cause| format!("\n  caused by: {cause}"));
-        let facts = self.context.iter().map(|(key, value)| format!("\n  {key}: {value}"));
-        [who, self.message.clone()].into_iter().chain(causes).chain(facts).collect()
     }
 }

@@ -3,7 +3,7 @@
 use std::any::type_name;
 use std::sync::Arc;
 
-use crate::{Result, RunContext};
+use crate::{LayerInfo, Result, RunContext, Summary};
 
 /// Something bound to each run that it is given to: it registers what it listens to on the run's context.
 ///
@@ -26,6 +26,16 @@ pub trait Middleware: Send + Sync + 'static {
     fn name(&self) -> &str {
         type_name::<Self>()
     }
+
+    /// What it says of itself where middlewares are listed: by default its name.
+    fn debug_summary(&self) -> Summary {
+        self.name().into()
+    }
+
+    /// The layers that it adds to a run, where they are known before it is bound: by default none.
+    fn layers(&self) -> Vec<LayerInfo> {
+        Vec::new()
+    }
 }
 
 impl<F: Fn(&RunContext) -> Result<()> + Send + Sync + 'static> Middleware for F {
@@ -41,6 +51,14 @@ impl<M: Middleware + ?Sized> Middleware for Arc<M> {
 
     fn name(&self) -> &str {
         (**self).name()
+    }
+
+    fn debug_summary(&self) -> Summary {
+        (**self).debug_summary()
+    }
+
+    fn layers(&self) -> Vec<LayerInfo> {
+        (**self).layers()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Error, ErrorKind};
+use crate::{Error, ErrorKind, Interrupt};
 
 /// How a run ended.
 ///
@@ -43,7 +43,10 @@ pub enum Outcome<O> {
     /// It took too long.
     TimedOut,
     /// It was interrupted, and can be resumed.
-    Interrupted,
+    Interrupted {
+        /// By what.
+        interrupt: Interrupt,
+    },
     /// Its work panicked, or a listener did.
     Panicked {
         /// The panic's message.
@@ -59,13 +62,13 @@ impl<O> Outcome<O> {
     pub fn of_error(error: &Error) -> Self {
         let reason = || error.to_string();
         match error.kind() {
-            ErrorKind::Failed | ErrorKind::Invalid => Self::Failed { error: error.clone() },
+            ErrorKind::Failed | ErrorKind::Invalid | ErrorKind::Retry => Self::Failed { error: error.clone() },
             ErrorKind::Panicked => Self::Panicked { message: reason() },
             ErrorKind::Denied { by } => Self::Denied { by: by.clone(), reason: reason() },
             ErrorKind::Halted { by } => Self::Halted { by: by.clone(), reason: reason() },
             ErrorKind::Aborted => Self::Aborted { reason: reason() },
             ErrorKind::TimedOut => Self::TimedOut,
-            ErrorKind::Interrupted => Self::Interrupted,
+            ErrorKind::Interrupted => Self::Interrupted { interrupt: Interrupt::of_error(error) },
             ErrorKind::Dropped => Self::Dropped,
         }
     }
@@ -80,7 +83,7 @@ impl<O> Outcome<O> {
             Self::Halted { .. } => Status::Halted,
             Self::Aborted { .. } => Status::Aborted,
             Self::TimedOut => Status::TimedOut,
-            Self::Interrupted => Status::Interrupted,
+            Self::Interrupted { .. } => Status::Interrupted,
             Self::Panicked { .. } => Status::Panicked,
             Self::Dropped => Status::Dropped,
         }

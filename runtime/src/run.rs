@@ -52,6 +52,14 @@ impl<'a, R: Runnable> Run<'a, R> {
         }
     }
 
+    /// None once it has begun.
+    pub(crate) fn built(&self) -> Option<&Plan<'a, R>> {
+        match &self.state {
+            State::Built(plan) => Some(plan),
+            State::Running(_) | State::Done => None,
+        }
+    }
+
     fn plan(mut self, change: impl FnOnce(&mut Extras)) -> Self {
         if let State::Built(plan) = &mut self.state {
             change(plan.extras.get_or_insert_default());

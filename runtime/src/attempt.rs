@@ -1,0 +1,184 @@
+//! Attempts: the whole chain of a run, as often as it is asked for (M7).
+//!
+//! 1. An attempt is: input middlewares in order, layers around the work, output middlewares in order.
+//! 2. Each starts with the input as `start` left it. An output that was set at `start` replaces the work of each (M6).
+//! 3. Only an open request for a retry starts another one, and `attempt_discarded` is emitted before.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use emitree_emitter::{Event, EventName};
+use futures_core::future::BoxFuture;
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::chain::Chain;
+use crate::lifecycle::{Data, fit};
+use crate::onion::{Entry, Work, call};
+use crate::passing::Pass;
+use crate::{Error, Middleware, Result, RunContext, Runnable, Summary};
+
+/// Why an attempt was given up: what [`Error::retry_with`] was made of.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Retry {
+    /// Who asked, if the error says so: an input or output middleware's does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<String>,
+    /// Why.
+    pub reason: String,
+    /// Data for whoever makes the next attempt.
+    #[serde(default)]
+    pub metadata: Value,
+}
+
+impl Retry {
+    pub(crate) fn new(error: &Error, metadata: &Value) -> Self {
+        let by = error.details().get("by").and_then(Value::as_str).map(ToOwned::to_owned);
+        Self { by, reason: error.to_string(), metadata: metadata.clone() }
+    }
+}
+
+/// An attempt was given up, and the next one follows: what it had emitted no longer counts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct AttemptDiscarded {
+    /// Which one, from 0.
+    pub attempt: u32,
+    /// Why.
+    pub reason: String,
+    /// What was asked for with the request.
+    pub metadata: Value,
+}
+
+impl Event for AttemptDiscarded {
+    const NAME: EventName = EventName::new("attempt_discarded");
+}
+
+/// How often a run was attempted, and may be.
+#[derive(Default)]
+pub(crate) struct Attempts {
+    most: AtomicU32,
+    given_up: Mutex<Vec<Retry>>,
+}
+
+impl Attempts {
+    pub(crate) fn number(&self) -> u32 {
+        u32::try_from(self.given_up.lock().len()).unwrap_or(u32::MAX)
+    }
+
+    pub(crate) fn feedback(&self) -> Vec<Retry> {
+        self.given_up.lock().clone()
+    }
+
+    /// The request that an error is, if it can be met.
+    fn request(&self, error: &Error, ctx: &RunContext) -> Option<Retry> {
+        let may = error.is_open_request() && !ctx.is_aborted() && self.number() < self.most.load(Ordering::Relaxed);
+        may.then(|| error.retry_request()).flatten()
+    }
+
+    async fn give_up(&self, retry: Retry, ctx: &RunContext) -> Result<()> {
+        let Retry { reason, metadata, .. } = retry.clone();
+        ctx.emitter().emit_event(&mut AttemptDiscarded { attempt: self.number(), reason, metadata }).await?;
+        self.given_up.lock().push(retry);
+        Ok(())
+    }
+}
+
+/// Makes attempts until one is not to be retried, or no more may be.
+pub(crate) async fn attempts<R: Runnable>(
+    chain: &Chain<R::Input, R::Output>,
+    runnable: &R,
+    input: &R::Input,
+    early: Option<R::Output>,
+    ctx: &RunContext,
+) -> Result<R::Output> {
+    match early {
+        Some(output) => repeat(chain, &Answered::new(output), input, ctx).await,
+        None => repeat(chain, &Executes(runnable), input, ctx).await,
+    }
+}
+
+async fn repeat<I: Data, O: Data>(
+    chain: &Chain<I, O>,
+    work: &dyn Work<I, O>,
+    input: &I,
+    ctx: &RunContext,
+) -> Result<O> {
+    let stations = Stations { inputs: chain.inputs().seal(), layers: chain.seal(), outputs: chain.outputs().seal() };
+    loop {
+        let result = stations.attempt(chain, work, input, ctx).await;
+        let Some(retry) = result.as_ref().err().and_then(|error| chain.attempts().request(error, ctx)) else {
+            return result;
+        };
+        chain.attempts().give_up(retry, ctx).await?;
+    }
+}
+
+/// What each attempt passes.
+struct Stations<I, O> {
+    inputs: Vec<Pass<I>>,
+    layers: Vec<Entry<I, O>>,
+    outputs: Vec<Pass<O>>,
+}
+
+impl<I: Data, O: Data> Stations<I, O> {
+    async fn attempt(&self, chain: &Chain<I, O>, work: &dyn Work<I, O>, input: &I, ctx: &RunContext) -> Result<O> {
+        let changed = chain.inputs().pass(&self.inputs, input, ctx).await?;
+        let output = call(&self.layers, work, changed.as_ref().unwrap_or(input), ctx).await?;
+        let changed = chain.outputs().pass_on(&self.outputs, &output, ctx).await?;
+        Ok(changed.unwrap_or(output))
+    }
+}
+
+/// The work of a runnable.
+struct Executes<'a, R>(&'a R);
+
+impl<R: Runnable> Work<R::Input, R::Output> for Executes<'_, R> {
+    fn call<'a>(&'a self, input: &'a R::Input, ctx: &'a RunContext) -> BoxFuture<'a, Result<R::Output>> {
+        Box::pin(self.0.execute(input, ctx))
+    }
+}
+
+/// An answer given at `start`, in place of the work. It is kept as JSON for those who ask again.
+struct Answered<O> {
+    first: Mutex<Option<O>>,
+    again: Result<Value>,
+}
+
+impl<O: Data> Answered<O> {
+    fn new(output: O) -> Self {
+        let again = serde_json::to_value(&output).map_err(Error::from);
+        Self { first: Mutex::new(Some(output)), again }
+    }
+
+    fn answer(&self) -> Result<O> {
+        let first = self.first.lock().take();
+        first.map_or_else(|| fit("output", self.again.clone()?), Ok)
+    }
+}
+
+impl<I: Sync, O: Data> Work<I, O> for Answered<O> {
+    fn call<'a>(&'a self, _: &'a I, _: &'a RunContext) -> BoxFuture<'a, Result<O>> {
+        Box::pin(std::future::ready(self.answer()))
+    }
+}
+
+/// How often the whole attempt of a run may start again. What is bound last counts.
+#[derive(Debug)]
+pub(crate) struct MaxRetries(pub(crate) u32);
+
+impl Middleware for MaxRetries {
+    fn bind(&self, ctx: &RunContext) -> Result<()> {
+        ctx.slot().chain().attempts().most.store(self.0, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn name(&self) -> &str {
+        "max_middleware_retries"
+    }
+
+    fn debug_summary(&self) -> Summary {
+        Summary::Text(self.0.to_string())
+    }
+}

@@ -1,0 +1,183 @@
+//! What a run goes through, for people and for machines (M2).
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::onion::Entry;
+use crate::{Middleware, Phase, RunContext, Summary};
+
+/// What a run goes through: what is bound to it, and what its values pass, outermost first.
+///
+/// Given by [`Run::explain`](crate::Run::explain) for a run that has not begun, and by [`RunContext::explain`] inside.
+/// It prints as a list.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Explanation {
+    /// What the runnable is called.
+    pub runnable: String,
+    /// What is bound to the run, in order.
+    pub middlewares: Vec<MiddlewareInfo>,
+    /// What its values pass, from the caller to the work; output middlewares come last.
+    pub chain: Vec<LayerInfo>,
+}
+
+/// A middleware, as it is listed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct MiddlewareInfo {
+    /// What it is called.
+    pub name: String,
+    /// What it says of itself.
+    pub summary: Summary,
+    /// What it adds to the chain, as far as it tells.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub layers: Vec<LayerInfo>,
+}
+
+/// What values of a run pass, as it is listed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct LayerInfo {
+    /// What it is called.
+    pub name: String,
+    /// Where it stands.
+    pub place: Place,
+    /// What it says of itself.
+    pub summary: Summary,
+}
+
+/// Where something stands in the chain of a run, outermost first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Place {
+    /// Inputs pass it, before all layers.
+    Input,
+    /// A layer of [`Phase::Observe`].
+    Observe,
+    /// A layer of [`Phase::Retry`].
+    Retry,
+    /// A layer of [`Phase::Transform`].
+    Transform,
+    /// A layer of [`Phase::Guard`].
+    Guard,
+    /// Outputs pass it, after all layers.
+    Output,
+}
+
+impl Place {
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Input => "input",
+            Self::Observe => "observe",
+            Self::Retry => "retry",
+            Self::Transform => "transform",
+            Self::Guard => "guard",
+            Self::Output => "output",
+        }
+    }
+}
+
+impl From<Phase> for Place {
+    fn from(phase: Phase) -> Self {
+        match phase {
+            Phase::Observe => Self::Observe,
+            Phase::Retry => Self::Retry,
+            Phase::Transform => Self::Transform,
+            Phase::Guard => Self::Guard,
+        }
+    }
+}
+
+impl LayerInfo {
+    /// Tells of a layer.
+    pub fn new(name: impl Into<String>, place: impl Into<Place>, summary: impl Into<Summary>) -> Self {
+        Self { name: name.into(), place: place.into(), summary: summary.into() }
+    }
+
+    /// Tells of an input or output middleware; one without a name is called after its number.
+    pub(crate) fn pass(place: Place, name: Option<&str>) -> Self {
+        let name = name.unwrap_or_default();
+        Self::new(name, place, name)
+    }
+
+    pub(crate) fn of<I, O>(entry: &Entry<I, O>) -> Self {
+        Self::new(entry.layer.name(), entry.phase, entry.layer.summary())
+    }
+}
+
+impl MiddlewareInfo {
+    fn of(middleware: &Arc<dyn Middleware>) -> Self {
+        let (name, summary) = (middleware.name().to_owned(), middleware.debug_summary());
+        Self { name, summary, layers: middleware.layers() }
+    }
+}
+
+impl Explanation {
+    /// What a run will go through to which these are bound.
+    pub(crate) fn of<'a>(runnable: &str, bound: impl Iterator<Item = &'a Arc<dyn Middleware>>) -> Self {
+        let mut middlewares: Vec<_> = bound.map(MiddlewareInfo::of).collect();
+        number(&mut middlewares, Place::Input);
+        number(&mut middlewares, Place::Output);
+        let mut chain: Vec<_> = middlewares.iter().flat_map(|middleware| middleware.layers.clone()).collect();
+        chain.sort_by_key(|layer| layer.place);
+        Self { runnable: runnable.to_owned(), middlewares, chain }
+    }
+}
+
+/// Names those at that place that have no name of their own, as the run does.
+fn number(middlewares: &mut [MiddlewareInfo], place: Place) {
+    let layers = middlewares.iter_mut().flat_map(|middleware| &mut middleware.layers);
+    for (layer, n) in layers.filter(|layer| layer.place == place).zip(1..) {
+        if layer.name.is_empty() {
+            layer.name = format!("{}#{n}", place.as_str());
+            layer.summary = layer.name.as_str().into();
+        }
+    }
+}
+
+impl RunContext {
+    /// What this run goes through: all that is bound to it, inherited or its own.
+    #[must_use]
+    pub fn explain(&self) -> Explanation {
+        let emitter = self.emitter();
+        let runnable = emitter.creator().map_or_else(|| emitter.namespace(), |creator| creator.name());
+        let chain = self.slot().existing().map(|chain| chain.describe()).unwrap_or_default();
+        Explanation { chain, ..Explanation::of(runnable, self.slot().bound().iter()) }
+    }
+}
+
+impl fmt::Display for LayerInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:<9} {}", self.place.as_str(), Named(&self.name, &self.summary))
+    }
+}
+
+impl fmt::Display for MiddlewareInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Named(&self.name, &self.summary).fmt(f)
+    }
+}
+
+/// A line for each middleware, and for each station of the chain.
+impl fmt::Display for Explanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}\n  bound:", self.runnable)?;
+        self.middlewares.iter().try_for_each(|middleware| write!(f, "\n    {middleware}"))?;
+        write!(f, "\n  passes:")?;
+        self.chain.iter().try_for_each(|layer| write!(f, "\n    {layer}"))
+    }
+}
+
+/// A name, and a summary that says more than it.
+struct Named<'a>(&'a str, &'a Summary);
+
+impl fmt::Display for Named<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(name, summary) = self;
+        let summary = summary.to_string();
+        if summary == *name { f.write_str(name) } else { write!(f, "{name}: {summary}") }
+    }
+}
