@@ -1,0 +1,112 @@
+//! M2: a run can be asked what it goes through.
+
+#[path = "support/layers.rs"]
+mod layers;
+mod support;
+
+use emitree_runtime::{
+    AnyRun, Explanation, Guard, Guarded, Middleware, Next, Op, Passing, Result, RunContext, Runnable, Stack, Summary,
+    for_nested, input_fn, layer_fn, output_fn, runnable_fn,
+};
+use serde_json::json;
+use support::TestResult;
+
+#[derive(Debug)]
+struct Policy {
+    #[expect(dead_code, reason = "read by Debug")]
+    rules: u32,
+}
+
+impl<O: Op> Guard<O> for Policy {
+    fn name(&self) -> &str {
+        "policy"
+    }
+}
+
+/// Says of itself what it holds.
+#[derive(Debug)]
+struct Budget;
+
+impl Middleware for Budget {
+    fn bind(&self, _: &RunContext) -> Result<()> {
+        Ok(())
+    }
+
+    fn name(&self) -> &str {
+        "budget"
+    }
+
+    fn debug_summary(&self) -> Summary {
+        let fields = json!({"tokens": 100});
+        fields.as_object().cloned().unwrap_or_default().into()
+    }
+}
+
+fn any(name: &str) -> Stack<AnyRun> {
+    let layer = layer_fn(name, |input, _, next: Next<'_, AnyRun>| Box::pin(next.run(input)));
+    Stack::builder().layer(layer).build()
+}
+
+const LINES: [&str; 14] = [
+    "double",
+    "  bound:",
+    "    input",
+    "    policy: Policy { rules: 3 }, evaluates only",
+    "    output",
+    "    budget: tokens=100",
+    "    trim",
+    "    any: LayerFn { name: \"any\", .. }",
+    "  passes:",
+    "    input     input#1",
+    "    input     trim",
+    "    transform any: LayerFn { name: \"any\", .. }",
+    "    guard     policy: Policy { rules: 3 }, evaluates only",
+    "    output    output#1",
+];
+
+// M2
+#[tokio::test]
+async fn before_and_inside_it_lists_what_is_bound_and_what_values_pass() -> TestResult {
+    let keeps = || input_fn(|_: Passing<'_, u32>| Box::pin(async { Ok(None) }));
+    let double =
+        runnable_fn("double", |_: u32, ctx: RunContext| async move { Ok(serde_json::to_value(ctx.explain())?) });
+    let double =
+        double.middleware(keeps()).layers(|stack| stack.guard(Guarded::new(Policy { rules: 3 }).evaluate_only()));
+    let run = double
+        .run(1)
+        .middleware(output_fn(|_: Passing<'_, serde_json::Value>| Box::pin(async { Ok(None) })))
+        .middleware(Budget)
+        .middleware(keeps().named("trim"))
+        .middleware(any("any"));
+    let before = run.explain();
+    assert_eq!(before.to_string(), LINES.join("\n"));
+    let inside: Explanation = serde_json::from_value(run.await?)?;
+    assert_eq!(inside, before);
+    Ok(())
+}
+
+// M2, M4
+#[tokio::test]
+async fn inside_it_lists_what_is_inherited_too() -> TestResult {
+    let outer = runnable_fn("outer", |(): (), _: RunContext| async move {
+        let inner = runnable_fn("inner", |(): (), ctx: RunContext| async move { Ok(ctx.explain()) });
+        let run = inner.run(()).middleware(any("own"));
+        assert_eq!(run.explain().chain.len(), 1, "not known before it runs");
+        run.await
+    });
+    let inside: Explanation = outer.run(()).middleware(for_nested(any("inherited"))).await?;
+    let names: Vec<_> = inside.chain.iter().map(|layer| layer.name.as_str()).collect();
+    assert_eq!((inside.runnable.as_str(), names), ("inner", vec!["inherited", "own"]));
+    Ok(())
+}
+
+// M2
+#[tokio::test]
+async fn a_run_with_nothing_bound_passes_nothing() -> TestResult {
+    let plain = runnable_fn("plain", |(): (), ctx: RunContext| async move { Ok(ctx.explain()) });
+    let run = plain.run(());
+    let before = run.explain();
+    assert_eq!(before.to_string(), "plain\n  bound:\n  passes:");
+    assert_eq!(run.await?, before);
+    Ok(())
+}

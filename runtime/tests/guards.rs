@@ -1,0 +1,156 @@
+//! M5: guards fail closed, and can be tried out.
+
+#[path = "support/layers.rs"]
+mod layers;
+mod support;
+
+use std::time::Duration;
+
+use emitree_runtime::{
+    At, Error, ErrorKind, Guard, Guarded, Interrupt, Op, Outcome, Result, RunContext, Runnable, WouldDeny,
+};
+use layers::doubling;
+use support::{Recorder, silence_planned_panics};
+
+/// Checks as it is told to.
+#[derive(Clone, Copy, Debug)]
+enum Check {
+    Passes,
+    Fails,
+    Panics,
+    Hangs,
+    Halts,
+    Interrupts,
+}
+
+impl Check {
+    async fn act(self) -> Result<()> {
+        match self {
+            Self::Passes => Ok(()),
+            Self::Fails => Err(Error::new("a word is missing")),
+            Self::Panics => panic!("planned"),
+            Self::Hangs => std::future::pending().await,
+            Self::Halts => Err(Error::halted("budget", "spent")),
+            Self::Interrupts => Err(Error::interrupted(Interrupt::new("approval", 1))),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Desk {
+    input: Check,
+    output: Check,
+}
+
+impl<O: Op> Guard<O> for Desk {
+    async fn check_input(&self, _: &O::In, _: &RunContext) -> Result<()> {
+        self.input.act().await
+    }
+
+    async fn check_output(&self, _: &O::Out, _: &RunContext) -> Result<()> {
+        self.output.act().await
+    }
+
+    fn name(&self) -> &str {
+        "desk"
+    }
+}
+
+const SECOND: Duration = Duration::from_secs(1);
+
+async fn guarded(
+    check: Check,
+    at: At,
+    options: impl FnOnce(Guarded<Desk>) -> Guarded<Desk>,
+) -> (Result<u32>, Recorder) {
+    let recorder = Recorder::new();
+    let double = doubling(&recorder);
+    let desk = match at {
+        At::Input => Desk { input: check, output: Check::Passes },
+        At::Output => Desk { input: Check::Passes, output: check },
+    };
+    let notes = recorder.clone();
+    let told = move |would: &WouldDeny, _: &emitree_emitter::EventMeta<'_>| {
+        notes.note(format!("{} would deny the {:?}: {}", would.guard, would.at, would.reason));
+    };
+    let desk = options(Guarded::new(desk));
+    let run = double.run(1).observe("would_deny", told).layers(|stack| stack.guard(desk));
+    (run.await, recorder)
+}
+
+// M5
+#[tokio::test(start_paused = true)]
+async fn a_guard_that_errs_panics_or_is_late_denies_and_says_so() {
+    silence_planned_panics();
+    let rows = [
+        (Check::Fails, "a word is missing"),
+        (Check::Panics, "the guard panicked: planned"),
+        (Check::Hangs, "the guard took longer than 1s"),
+    ];
+    for (check, reason) in rows {
+        for at in [At::Input, At::Output] {
+            let (result, recorder) = guarded(check, at, |desk| desk.timeout(SECOND)).await;
+            let error = result.expect_err("it is denied");
+            assert_eq!(error.kind(), &ErrorKind::Denied { by: "desk".to_owned() });
+            assert_eq!(error.to_string(), reason);
+            recorder.expect(if at == At::Input { &[][..] } else { &["work 1"] }.iter().copied());
+        }
+    }
+}
+
+// M5
+#[tokio::test]
+async fn a_denial_has_what_the_guard_said_as_its_cause() {
+    let (result, _) = guarded(Check::Fails, At::Input, |desk| desk).await;
+    let error = result.expect_err("it is denied");
+    assert_eq!(error.explain(), "denied by desk: a word is missing\n  caused by: a word is missing");
+}
+
+// M5, M9
+#[tokio::test]
+async fn control_flow_of_a_guard_passes_as_it_is() {
+    for (check, status) in [(Check::Halts, "halted"), (Check::Interrupts, "interrupted")] {
+        let (result, _) = guarded(check, At::Input, |desk| desk.timeout(SECOND)).await;
+        let error = result.expect_err("it is stopped");
+        assert_eq!(Outcome::<()>::of_error(&error).status().as_str(), status);
+    }
+}
+
+// M5
+#[tokio::test(start_paused = true)]
+async fn a_guard_that_evaluates_only_blocks_nothing_and_records_what_it_would_have_done() {
+    silence_planned_panics();
+    let rows = [
+        (Check::Passes, None),
+        (Check::Fails, Some("a word is missing")),
+        (Check::Panics, Some("the guard panicked: planned")),
+        (Check::Hangs, Some("the guard took longer than 1s")),
+        (Check::Halts, Some("spent")),
+    ];
+    for (check, reason) in rows {
+        for at in [At::Input, At::Output] {
+            let (result, recorder) = guarded(check, at, |desk| desk.evaluate_only().timeout(SECOND)).await;
+            assert_eq!(result.expect("it evaluates only"), 2);
+            let told = reason.map(|reason| format!("desk would deny the {at:?}: {reason}"));
+            let work = "work 1".to_owned();
+            let lines: Vec<_> = if at == At::Input {
+                told.into_iter().chain([work]).collect()
+            } else {
+                [work].into_iter().chain(told).collect()
+            };
+            recorder.expect(lines.iter().map(String::as_str));
+        }
+    }
+}
+
+// M5
+#[tokio::test]
+async fn a_listener_of_would_deny_that_fails_blocks_nothing_either() {
+    let double = doubling(&Recorder::new());
+    let desk = Guarded::new(Desk { input: Check::Fails, output: Check::Passes }).evaluate_only();
+    let run = double
+        .run(1)
+        .on("would_deny", |_: &mut WouldDeny, _| Err(Error::new("too late").into()))
+        .layers(|stack| stack.guard(desk));
+    assert_eq!(run.await.expect("it evaluates only"), 2);
+}

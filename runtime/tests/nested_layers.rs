@@ -1,0 +1,142 @@
+//! M1, M4: layers for runs of any type, and middleware that reaches every run below.
+
+#[path = "support/layers.rs"]
+mod layers;
+mod support;
+
+use std::sync::Arc;
+
+use emitree_emitter::Emitter;
+use emitree_runtime::{AnyRun, Error, ErrorKind, Next, Result, RunContext, Runnable, Stack, for_nested, layer_fn};
+use layers::Notes;
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::{Value, json};
+use support::{Recorder, TestResult, below};
+
+fn outer(tree: &Emitter) -> impl Runnable<Input = u32, Output = String> + 'static {
+    let inner = below(tree, "inner", |text: String, _: RunContext| async move { Ok(text.len()) });
+    let middle = below(tree, "middle", |n: u32, _: RunContext| async move { Ok(n + 1) });
+    let (inner, middle) = (Arc::new(inner), Arc::new(middle));
+    below(tree, "outer", move |n: u32, _: RunContext| {
+        let (inner, middle) = (Arc::clone(&inner), Arc::clone(&middle));
+        async move { Ok(format!("{} {}", middle.run(n).await?, inner.run("four".to_owned()).await?)) }
+    })
+}
+
+// M4
+#[tokio::test]
+async fn a_middleware_for_nested_reaches_the_run_and_every_run_below() -> TestResult {
+    let recorder = Recorder::new();
+    let outer = outer(&Emitter::new());
+    let stack = Stack::<AnyRun>::builder().observe(Notes("any", recorder.clone())).build();
+    assert_eq!(outer.run(1).middleware(for_nested(stack)).await?, "2 4");
+    recorder.expect([
+        "any <- Number(1)",
+        "any <- Number(1)",
+        "any -> Number(2)",
+        "any <- String(\"four\")",
+        "any -> Number(4)",
+        "any -> String(\"2 4\")",
+    ]);
+    Ok(())
+}
+
+// M1
+#[tokio::test]
+async fn a_layer_for_any_run_may_change_what_goes_in_and_what_comes_out() -> TestResult {
+    let shout = layer_fn("shout", |input: &Value, _, next: Next<'_, AnyRun>| {
+        Box::pin(async move {
+            let changed = input.as_u64().map_or_else(|| input.clone(), |n| json!(n * 10));
+            let output = next.run(&changed).await?;
+            Ok(output.as_str().map_or(output.clone(), |text| json!(format!("{text}!"))))
+        })
+    });
+    let outer = outer(&Emitter::new());
+    assert_eq!(outer.run(1).middleware(Stack::<AnyRun>::builder().layer(shout).build()).await?, "11 4!");
+    Ok(())
+}
+
+// M1, R5
+#[tokio::test]
+async fn a_value_that_does_not_fit_is_an_error_that_says_where() {
+    let tree = Emitter::new();
+    let point = below(&tree, "point", |at: (u32, u32), _: RunContext| async move { Ok(at.0) });
+    let gives = |input: Value, output: Value| {
+        let layer = layer_fn("gives", move |_, _, next: Next<'_, AnyRun>| {
+            let (input, output) = (input.clone(), output.clone());
+            Box::pin(async move { next.run(&input).await.map(|_| output) })
+        });
+        Stack::<AnyRun>::builder().layer(layer).build()
+    };
+    let rows = [
+        (json!([1, "two"]), json!(1), "input `[1,\"two\"]` does not fit `(u32, u32)` at `[1]`"),
+        (json!([1, 2]), json!({"one": 1}), "output `{\"one\":1}` does not fit `u32`"),
+    ];
+    for (input, output, message) in rows {
+        let error = point.run((1, 2)).middleware(gives(input, output)).await.expect_err("it does not fit");
+        assert_eq!(error.kind(), &ErrorKind::Invalid);
+        assert!(error.to_string().starts_with(message), "{error}");
+    }
+}
+
+/// Can be shown as JSON, and not be made of it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+struct OneWay(u32);
+
+impl<'de> Deserialize<'de> for OneWay {
+    fn deserialize<D: Deserializer<'de>>(_: D) -> Result<Self, D::Error> {
+        Err(serde::de::Error::custom("it was parsed"))
+    }
+}
+
+// M1
+#[tokio::test]
+async fn a_value_that_comes_back_unchanged_is_not_parsed_again() -> TestResult {
+    let one_way =
+        below(&Emitter::new(), "one_way", |OneWay(n): OneWay, _: RunContext| async move { Ok(OneWay(n + 1)) });
+    let stack = Stack::<AnyRun>::builder().layer(Notes("any", Recorder::new())).build();
+    assert_eq!(one_way.run(OneWay(1)).middleware(stack).await?, OneWay(2));
+    Ok(())
+}
+
+// M9
+#[tokio::test]
+async fn a_layer_for_any_run_swallows_no_control_flow_either() {
+    let denied =
+        below(
+            &Emitter::new(),
+            "denied",
+            |(): (), _: RunContext| async move { Err::<u32, _>(Error::denied("desk", "no")) },
+        );
+    for absorbs in [false, true] {
+        let catches = layer_fn("catches", move |input: &Value, _, next: Next<'_, AnyRun>| {
+            Box::pin(async move {
+                if let (Err(error), true) = (next.run(input).await, absorbs) {
+                    next.absorb(&error);
+                }
+                Ok(json!(7))
+            })
+        });
+        let result = denied.run(()).middleware(Stack::<AnyRun>::builder().layer(catches).build()).await;
+        assert_eq!(result.ok(), absorbs.then_some(7));
+    }
+}
+
+// M1
+#[tokio::test]
+async fn layers_for_any_run_stand_by_phase_among_those_of_the_runs_types() -> TestResult {
+    let recorder = Recorder::new();
+    let notes = |name| Notes(name, recorder.clone());
+    let any = Stack::<AnyRun>::builder().observe(notes("any observe")).guard(notes("any guard")).build();
+    let double = below(&Emitter::new(), "double", |n: u32, _: RunContext| async move { Ok(n * 2) });
+    double.run(1).layer(notes("typed")).middleware(any).await?;
+    recorder.expect([
+        "any observe <- Number(1)",
+        "typed <- 1",
+        "any guard <- Number(1)",
+        "any guard -> Number(2)",
+        "typed -> 2",
+        "any observe -> Number(2)",
+    ]);
+    Ok(())
+}
