@@ -32,11 +32,11 @@ pub enum ErrorKind {
     Aborted,
     /// The run took too long.
     TimedOut,
-    /// The run was interrupted, and can be resumed: [`Error::interrupt`] says by what.
+    /// The run was interrupted, and can be resumed: [`Error::interrupt`](crate::Error::interrupt) says by what.
     Interrupted,
     /// The run's future was dropped.
     Dropped,
-    /// A middleware asks that the whole attempt starts again: [`Error::retry_request`] says why.
+    /// A middleware asks that the whole attempt starts again: [`Error::retry_request`](crate::Error::retry_request) says why.
     Retry,
 }
 
@@ -82,7 +82,7 @@ pub struct ErrorReport {
 }
 
 impl ErrorReport {
-    /// Everything about it for a person, as [`Error::explain`] has it.
+    /// Everything about it for a person, as [`Error::explain`](crate::Error::explain) has it.
     #[must_use]
     pub fn explain(&self) -> String {
         let causes = self.causes.iter().map(|cause| format!("\n  caused by: {}", indented(cause)));

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 
-use crate::would_deny::{At, WouldDeny};
+use crate::would_deny::{Checked, WouldDeny};
 use crate::{Error, Layer, Next, Op, Result, RunContext, Summary};
 
 /// A layer that checks what goes in and what comes out, and can change neither.
@@ -146,7 +146,7 @@ impl<G> Guarded<G> {
     async fn check(
         &self,
         by: &str,
-        at: At,
+        at: Checked,
         check: impl Future<Output = Result<()>> + Send,
         ctx: &RunContext,
     ) -> Result<()> {
@@ -169,11 +169,11 @@ async fn within(timeout: Duration, check: impl Future<Output = Result<()>> + Sen
 
 impl<O: Op, G: Guard<O>> Guard<O> for Guarded<G> {
     async fn check_input(&self, input: &O::In, ctx: &RunContext) -> Result<()> {
-        self.check(self.guard.name(), At::Input, self.guard.check_input(input, ctx), ctx).await
+        self.check(self.guard.name(), Checked::Input, self.guard.check_input(input, ctx), ctx).await
     }
 
     async fn check_output(&self, output: &O::Out, ctx: &RunContext) -> Result<()> {
-        self.check(self.guard.name(), At::Output, self.guard.check_output(output, ctx), ctx).await
+        self.check(self.guard.name(), Checked::Output, self.guard.check_output(output, ctx), ctx).await
     }
 
     fn name(&self) -> &str {

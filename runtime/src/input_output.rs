@@ -22,7 +22,7 @@ pub struct OutputFn<O> {
 }
 
 /// Lifts a function into a middleware that inputs pass, after `start` and before all layers: it gives another input, or
-/// none to keep this one. Several pass it on in list order.
+/// none to keep this one. Several pass it on in list order. The run's own events show the input as `start` left it.
 ///
 /// ```
 /// use emitree_runtime::{Passing, RunContext, Runnable, input_fn, runnable_fn};
@@ -139,16 +139,29 @@ fn misfit<T>(what: &str, run: &str) -> Error {
     Error::of_kind(ErrorKind::Invalid, message)
 }
 
+/// Has the caller's input kept. Made by [`keep_input`].
+pub struct KeepInput<I>(fn(&I) -> I);
+
 /// Has the caller's input kept, for [`RunContext::original_input`]; what [`input_fn`] makes does so too.
-///
-/// # Errors
-///
-/// In [`bind`](Middleware::bind), if the run's input is of another type.
 #[must_use]
-pub fn keep_input<I: Clone + Send + Sync + 'static>() -> impl Middleware {
-    |ctx: &RunContext| {
-        inputs_of::<I>(ctx)?.keep_by(I::clone);
+pub fn keep_input<I: Clone>() -> KeepInput<I> {
+    KeepInput(I::clone)
+}
+
+impl<I: 'static> Middleware for KeepInput<I> {
+    fn bind(&self, ctx: &RunContext) -> Result<()> {
+        inputs_of::<I>(ctx)?.keep_by(self.0);
         Ok(())
+    }
+
+    fn name(&self) -> &str {
+        "keep_input"
+    }
+}
+
+impl<I> fmt::Debug for KeepInput<I> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("KeepInput")
     }
 }
 

@@ -24,7 +24,12 @@
 //!   [`Finish`].
 //! - A [`RunContext`] is the run that one is in: ids, context, typed [`Extensions`], and an emitter of its own, which
 //!   hears the runs below.
-//! - A [`Middleware`] is bound to a run before it starts, and registers what it listens to.
+//! - A [`Middleware`] is bound to a run before it starts, and registers what it listens to. [`input_fn`] and
+//!   [`output_fn`] make one of a function that inputs, or outputs, pass.
+//! - An [`Op`] is a kind of work: every runnable, and every place that a marker type stands for. A [`Layer`] is laid
+//!   around it, and holds what is inside as [`Next`]; [`Observe`], [`Transform`] and [`Guard`] can do less, and are safer
+//!   for it. A [`Stack`] has them in order of [`Phase`]; it is called with work, or is a middleware of runs.
+//! - [`Error::retry`] asks that the whole attempt starts again; [`Error::interrupted`] ends a run with a question.
 //! - An [`Error`] says what sort of end it is, and explains itself.
 //!
 //! Rules cited as E, R and M with a number are those of the project's design document.
@@ -49,6 +54,7 @@ mod below;
 mod chain;
 mod conduct;
 mod context;
+mod control;
 mod current;
 mod erased;
 mod error;
@@ -99,7 +105,7 @@ pub use explain::{Explanation, LayerInfo, MiddlewareInfo, Place};
 pub use extensions::Extensions;
 pub use filter::{Broken, Filter, Filters};
 pub use guard::{Guard, Guarded};
-pub use input_output::{InputFn, OutputFn, input_fn, keep_input, output_fn};
+pub use input_output::{InputFn, KeepInput, OutputFn, input_fn, keep_input, output_fn};
 pub use instance::{AsInstance, Instance, LifecycleOf, lifecycle, lifecycle_of};
 pub use interrupt::Interrupt;
 pub use layer::{Layer, LayerFn, Next, layer_fn};
@@ -122,4 +128,4 @@ pub use summary::Summary;
 pub use supervise::{Shutdown, Undelivered, shutdown};
 pub use tasks::Task;
 pub use transform::Transform;
-pub use would_deny::{At, WouldDeny};
+pub use would_deny::{Checked, WouldDeny};

@@ -23,7 +23,8 @@ use crate::{AbortSignal, Error, Middleware, Result, RunContext, Runnable, Stage}
 /// 1. the run gets its context and emitter (R2, R9);
 /// 2. its listeners are registered, and middlewares bound: the instance's, then the run's, each in order;
 /// 3. `start` is emitted: listeners may change the input, or set the output;
-/// 4. the work is done, unless the output is set;
+/// 4. the input passes input middlewares and layers, the work is done, unless the output is set, and the output passes
+///    layers and output middlewares; all that again where a retry is asked for;
 /// 5. `success` is emitted, or `error`: listeners may change the output;
 /// 6. `finish` is emitted, and the result is returned.
 ///

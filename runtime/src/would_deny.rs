@@ -12,7 +12,7 @@ pub struct WouldDeny {
     /// Who would have said no.
     pub guard: String,
     /// To what.
-    pub at: At,
+    pub at: Checked,
     /// Why.
     pub reason: String,
 }
@@ -21,7 +21,7 @@ pub struct WouldDeny {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[expect(missing_docs, reason = "the names say it")]
-pub enum At {
+pub enum Checked {
     Input,
     Output,
 }
@@ -31,7 +31,7 @@ impl Event for WouldDeny {
 }
 
 impl WouldDeny {
-    pub(crate) fn new(guard: &str, at: At, error: &Error) -> Self {
+    pub(crate) fn new(guard: &str, at: Checked, error: &Error) -> Self {
         Self { guard: guard.to_owned(), at, reason: error.to_string() }
     }
 

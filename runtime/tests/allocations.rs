@@ -4,7 +4,7 @@ mod support;
 
 use allocation_counter::{AllocationInfo, measure};
 use emitree_emitter::Emitter;
-use emitree_runtime::{Error, Result, RunContext, Runnable};
+use emitree_runtime::{Error, Passing, Result, RunContext, Runnable, output_fn};
 use support::Any;
 use tokio::runtime::{Builder, Runtime};
 
@@ -75,6 +75,21 @@ fn runs_that_were_heard_had_listeners_context_and_middlewares_leave_nothing_behi
     let info = measure_runs(|runtime, n| {
         let run = double.run(n).middleware(bind).on("*.*", |_: &mut Any, _| ()).on_start(|start, _| start.input += 1);
         drop(runtime.block_on(run));
+    });
+    assert_eq!(info.bytes_current, 0, "{info:?}");
+}
+
+#[test]
+fn runs_with_layers_and_retries_leave_nothing_behind() {
+    let double = Double::new();
+    let again = || {
+        output_fn(|n: Passing<'_, u32>| {
+            Box::pin(async move { if n.attempt() == 0 { Err(n.retry("once more", *n.value())) } else { Ok(None) } })
+        })
+    };
+    let info = measure_runs(|runtime, n| {
+        let run = double.run(n).layers(|stack| stack.layer_fn("through", |n, _, next| Box::pin(next.run(n))));
+        drop(runtime.block_on(run.middleware(again()).max_middleware_retries(1)));
     });
     assert_eq!(info.bytes_current, 0, "{info:?}");
 }

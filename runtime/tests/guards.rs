@@ -7,7 +7,7 @@ mod support;
 use std::time::Duration;
 
 use emitree_runtime::{
-    At, Error, ErrorKind, Guard, Guarded, Interrupt, Op, Outcome, Result, RunContext, Runnable, WouldDeny,
+    Checked, Error, ErrorKind, Guard, Guarded, Interrupt, Op, Outcome, Result, RunContext, Runnable, WouldDeny,
 };
 use layers::doubling;
 use support::{Recorder, silence_planned_panics};
@@ -60,14 +60,14 @@ const SECOND: Duration = Duration::from_secs(1);
 
 async fn guarded(
     check: Check,
-    at: At,
+    at: Checked,
     options: impl FnOnce(Guarded<Desk>) -> Guarded<Desk>,
 ) -> (Result<u32>, Recorder) {
     let recorder = Recorder::new();
     let double = doubling(&recorder);
     let desk = match at {
-        At::Input => Desk { input: check, output: Check::Passes },
-        At::Output => Desk { input: Check::Passes, output: check },
+        Checked::Input => Desk { input: check, output: Check::Passes },
+        Checked::Output => Desk { input: Check::Passes, output: check },
     };
     let notes = recorder.clone();
     let told = move |would: &WouldDeny, _: &emitree_emitter::EventMeta<'_>| {
@@ -88,12 +88,12 @@ async fn a_guard_that_errs_panics_or_is_late_denies_and_says_so() {
         (Check::Hangs, "the guard took longer than 1s"),
     ];
     for (check, reason) in rows {
-        for at in [At::Input, At::Output] {
+        for at in [Checked::Input, Checked::Output] {
             let (result, recorder) = guarded(check, at, |desk| desk.timeout(SECOND)).await;
             let error = result.expect_err("it is denied");
             assert_eq!(error.kind(), &ErrorKind::Denied { by: "desk".to_owned() });
             assert_eq!(error.to_string(), reason);
-            recorder.expect(if at == At::Input { &[][..] } else { &["work 1"] }.iter().copied());
+            recorder.expect(if at == Checked::Input { &[][..] } else { &["work 1"] }.iter().copied());
         }
     }
 }
@@ -101,7 +101,7 @@ async fn a_guard_that_errs_panics_or_is_late_denies_and_says_so() {
 // M5
 #[tokio::test]
 async fn a_denial_has_what_the_guard_said_as_its_cause() {
-    let (result, _) = guarded(Check::Fails, At::Input, |desk| desk).await;
+    let (result, _) = guarded(Check::Fails, Checked::Input, |desk| desk).await;
     let error = result.expect_err("it is denied");
     assert_eq!(error.explain(), "denied by desk: a word is missing\n  caused by: a word is missing");
 }
@@ -110,7 +110,7 @@ async fn a_denial_has_what_the_guard_said_as_its_cause() {
 #[tokio::test]
 async fn control_flow_of_a_guard_passes_as_it_is() {
     for (check, status) in [(Check::Halts, "halted"), (Check::Interrupts, "interrupted")] {
-        let (result, _) = guarded(check, At::Input, |desk| desk.timeout(SECOND)).await;
+        let (result, _) = guarded(check, Checked::Input, |desk| desk.timeout(SECOND)).await;
         let error = result.expect_err("it is stopped");
         assert_eq!(Outcome::<()>::of_error(&error).status().as_str(), status);
     }
@@ -128,12 +128,12 @@ async fn a_guard_that_evaluates_only_blocks_nothing_and_records_what_it_would_ha
         (Check::Halts, Some("spent")),
     ];
     for (check, reason) in rows {
-        for at in [At::Input, At::Output] {
+        for at in [Checked::Input, Checked::Output] {
             let (result, recorder) = guarded(check, at, |desk| desk.evaluate_only().timeout(SECOND)).await;
             assert_eq!(result.expect("it evaluates only"), 2);
             let told = reason.map(|reason| format!("desk would deny the {at:?}: {reason}"));
             let work = "work 1".to_owned();
-            let lines: Vec<_> = if at == At::Input {
+            let lines: Vec<_> = if at == Checked::Input {
                 told.into_iter().chain([work]).collect()
             } else {
                 [work].into_iter().chain(told).collect()

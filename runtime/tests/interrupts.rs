@@ -48,7 +48,8 @@ fn interrupts_have_ids_of_their_own() {
 // R6
 #[test]
 fn each_kind_of_end_can_be_asked_for() {
-    let asks: [(&str, fn(&Error) -> bool); 6] = [
+    type Ask = fn(&Error) -> bool;
+    let asks: [(&str, Ask); 6] = [
         ("denied", Error::is_denied),
         ("halted", Error::is_halted),
         ("aborted", Error::is_aborted),

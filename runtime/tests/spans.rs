@@ -7,7 +7,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex};
 
 use emitree_emitter::Emitter;
-use emitree_runtime::{Error, RunContext, Runnable};
+use emitree_runtime::{Error, Next, Phase, RunContext, Runnable};
 use support::{Any, TestResult, below, silence_planned_panics};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
@@ -213,6 +213,24 @@ async fn the_spans_of_nested_runs_nest_also_from_a_spawned_task() -> TestResult 
             "child in around: success",
         ]
     );
+    Ok(())
+}
+
+// M1, R12
+#[tokio::test]
+async fn each_layer_is_a_span_around_what_is_inside_of_it() -> TestResult {
+    let (spans, _guard) = Spans::collect();
+    let run = below(&Emitter::new(), "work", |(), _: RunContext| async {
+        tracing::info_span!("inside").in_scope(|| ());
+        Ok(())
+    });
+    let through = |name| emitree_runtime::layer_fn(name, |input, _, next: Next<'_, _>| Box::pin(next.run(input)));
+    run.run(()).layers(|stack| stack.layer(through("inner")).layer_in(Phase::Retry, through("outer"))).await?;
+    let lines = ["work in nothing: success", "layer in work: -", "layer in layer: -", "inside in layer: -"];
+    assert_eq!(spans.lines(), lines);
+    let fields = |span: &Span| format!("{} {}", span.fields["phase"], span.fields["name"]);
+    let all = spans.all();
+    assert_eq!([fields(&all[1]), fields(&all[2])], ["retry outer", "transform inner"]);
     Ok(())
 }
 
