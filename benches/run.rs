@@ -16,16 +16,19 @@ use std::time::Instant;
 
 use emitree::middleware::Trajectory;
 use emitree::sinks::Jsonl;
-use emitree::{Creator, Emitter, Result, Run, RunContext, Runnable};
+use emitree::{AbortHandle, Creator, Emitter, Result, Run, RunContext, Runnable, Stack};
 use serde::{Deserialize, Serialize};
+use tokio_util::sync::CancellationToken;
 use tower::util::{BoxService, ServiceExt};
 use tower::{Layer, Service, layer::layer_fn};
 use tracing::{Dispatch, Instrument, Subscriber, info, info_span, instrument};
 use tracing_subscriber::layer::{Context, SubscriberExt};
 use tracing_subscriber::{Registry, fmt};
 
-use crate::support::{Case, Suite, timed};
+use crate::support::{Case, Extra, Suite, timed};
 
+#[path = "support/below.rs"]
+mod below;
 mod support;
 
 const COLUMNS: &[&str] = &["emitree", "tracing", "tower"];
@@ -33,8 +36,41 @@ const COLUMNS: &[&str] = &["emitree", "tracing", "tower"];
 fn main() {
     let mut suite = Suite::new(COLUMNS);
     alone(&mut suite);
+    layers(&mut suite);
+    aborts(&mut suite);
+    beside_others(&mut suite);
     lines(&mut suite);
     suite.run();
+}
+
+/// WL: layers that only pass on, beside as many boxed services.
+fn layers(suite: &mut Suite) {
+    let [one, five] = [1, 5].map(|layers| suite.case(layered_runs(layers)));
+    let [tower_one, tower_five] = [1, 5].map(|layers| suite.case(services(layers)));
+    let (layer, service) = (Extra::shared(five, one, 4), Extra::shared(tower_five, tower_one, 4));
+    let row = suite.row("WL", "one layer more that only passes on: of five, what four of them take", layer);
+    row.beside("tower", service).at_most(2.0, "a boxed tower layer", service);
+}
+
+/// WS, WX: a signal in place, and ending by abort.
+fn aborts(suite: &mut Suite) {
+    let bare = suite.case(runs(Adder::new()));
+    let signalled = suite.case(signalled_runs());
+    let token = suite.case(tokens());
+    let row = suite.row("WS", "an abort signal in place: what a run takes more", Extra::shared(signalled, bare, 1));
+    row.at_most(1.0, "creating and dropping a `CancellationToken`", token);
+    let [one, many] = [1, 1_000].map(|children| suite.case(below::aborted(children)));
+    let row =
+        suite.row("WX", "a run with 1,000 nested ones, started, then ended by abort: each", Extra::per(many, 1_000));
+    row.at_most(1.5, "with one", one);
+}
+
+/// WB, WT: one more run below a run, beside others.
+fn beside_others(suite: &mut Suite) {
+    let [alone, crowded] = [0, 1_000].map(|siblings| suite.case(below::runs(siblings)));
+    suite.row("WB", "a run below another, 1,000 siblings alive", crowded).at_most(1.2, "none", alone);
+    let [one, two] = [1, 2].map(|threads| suite.case(below::on_threads(threads)));
+    suite.row("WT", "a run below another, two threads at a time", two).at_most(1.2, "one thread", one);
 }
 
 /// WR: one run, beside an instrumented function under a counting layer and a service in three boxed layers.
@@ -48,7 +84,7 @@ fn alone(suite: &mut Suite) {
     }));
     let counted = suite.case(under(counting(), runs(Adder::new())));
     let bare = suite.case(runs(Adder::new()));
-    let tower = suite.case(services());
+    let tower = suite.case(services(3));
     let row = suite.row("WR", "a whole run, nobody listens, no middleware; the counting layer sees its span", counted);
     row.beside("tracing", instrumented).beside("tower", tower).at_most(3.0, "instrumented", instrumented);
     let row = suite.row("", "… without a subscriber", bare);
@@ -70,12 +106,12 @@ fn lines(suite: &mut Suite) {
 // --- emitree ---
 
 /// Adds one.
-struct Adder {
+pub(crate) struct Adder {
     emitter: Emitter,
 }
 
 impl Adder {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let root = Emitter::new();
         let emitter = root.child_builder("tool.add").creator(Creator::new("Tool", "add")).build();
         Self { emitter: emitter.expect("a valid name") }
@@ -100,6 +136,49 @@ fn runs(adder: Adder) -> impl Case {
         timed(async {
             for i in 0..n {
                 black_box(adder.run(black_box(i)).await.ok());
+            }
+        })
+    }
+}
+
+/// Passes on.
+#[derive(Debug)]
+struct Pass;
+
+impl emitree::Layer<Adder> for Pass {
+    async fn call(&self, input: &u64, _: &RunContext, next: emitree::Next<'_, Adder>) -> Result<u64> {
+        next.run(input).await
+    }
+}
+
+fn layered_runs(layers: usize) -> impl Case {
+    let adder = Adder::new();
+    let stack = (0..layers).fold(Stack::builder(), |stack, _| stack.layer(Pass)).build();
+    move |n| {
+        timed(async {
+            for i in 0..n {
+                black_box(adder.run(black_box(i)).middleware(stack.clone()).await.ok());
+            }
+        })
+    }
+}
+
+fn signalled_runs() -> impl Case {
+    let (adder, handle) = (Adder::new(), AbortHandle::new());
+    move |n| {
+        timed(async {
+            for i in 0..n {
+                black_box(adder.run(black_box(i)).abort_on(black_box(&handle)).await.ok());
+            }
+        })
+    }
+}
+
+fn tokens() -> impl Case {
+    move |n| {
+        timed(async {
+            for _ in 0..n {
+                drop(black_box(CancellationToken::new()));
             }
         })
     }
@@ -248,10 +327,10 @@ fn traced_at<'a>(names: &'a [&'static str], input: Question, each: u32) -> futur
 
 // --- tower ---
 
-fn services() -> impl Case {
+fn services(layers: usize) -> impl Case {
     let add = tower::service_fn(|n: u64| async move { Ok::<_, io::Error>(black_box(n) + 1) });
     let pass = || layer_fn(|inner: BoxService<u64, u64, io::Error>| BoxService::new(inner.map_response(|n| n)));
-    let mut service = pass().layer(pass().layer(pass().layer(BoxService::new(add))));
+    let mut service = (0..layers).fold(BoxService::new(add), |service, _| pass().layer(service));
     move |n| {
         timed(async {
             for i in 0..n {

@@ -32,14 +32,44 @@ pub(crate) struct Suite {
 struct Row {
     name: &'static str,
     what: &'static str,
-    cells: Vec<Option<Id>>,
+    cells: Vec<Option<Extra>>,
     bound: Option<Bound>,
 }
 
 struct Bound {
     times: f64,
-    of: Id,
+    of: Extra,
     label: &'static str,
+}
+
+/// What one case takes more than another does, or all that it takes; a share of that.
+#[derive(Clone, Copy)]
+pub(crate) struct Extra {
+    of: Id,
+    beyond: Option<Id>,
+    share: f64,
+}
+
+impl Extra {
+    /// What `of` takes more than `beyond`, shared among so many.
+    pub(crate) fn shared(of: Id, beyond: Id, among: u32) -> Self {
+        Self { of, beyond: Some(beyond), share: 1.0 / f64::from(among) }
+    }
+
+    /// One of so many that are in it.
+    pub(crate) fn per(of: Id, among: u32) -> Self {
+        Self { of, beyond: None, share: 1.0 / f64::from(among) }
+    }
+
+    fn value(self, medians: &[f64]) -> f64 {
+        (medians[self.of.0] - self.beyond.map_or(0.0, |beyond| medians[beyond.0])) * self.share
+    }
+}
+
+impl From<Id> for Extra {
+    fn from(of: Id) -> Self {
+        Self { of, beyond: None, share: 1.0 }
+    }
 }
 
 /// A row being filled.
@@ -58,9 +88,9 @@ impl Suite {
     }
 
     /// Adds a row: a name, a few words, the case in the first column.
-    pub(crate) fn row(&mut self, name: &'static str, what: &'static str, subject: Id) -> Filling<'_> {
+    pub(crate) fn row(&mut self, name: &'static str, what: &'static str, subject: impl Into<Extra>) -> Filling<'_> {
         let mut cells = vec![None; self.columns.len()];
-        cells[0] = Some(subject);
+        cells[0] = Some(subject.into());
         self.rows.push(Row { name, what, cells, bound: None });
         let last = self.rows.len() - 1;
         Filling(&mut self.rows[last], self.columns)
@@ -86,7 +116,7 @@ impl Suite {
             let _ = write!(out, "| {} | {} |", row.name, row.what);
             for cell in &row.cells {
                 let _ = match cell {
-                    Some(id) => write!(out, " {} |", nanoseconds(medians[id.0])),
+                    Some(cell) => write!(out, " {} |", nanoseconds(cell.value(medians))),
                     None => write!(out, " – |"),
                 };
             }
@@ -99,7 +129,7 @@ impl Suite {
 impl Row {
     fn verdict(&self, medians: &[f64]) -> String {
         let (Some(bound), Some(subject)) = (&self.bound, self.cells[0]) else { return "– | – | ".to_owned() };
-        let ratio = medians[subject.0] / medians[bound.of.0];
+        let ratio = subject.value(medians) / bound.of.value(medians);
         let verdict = if ratio <= bound.times { "ok" } else { "**MISS**" };
         format!("≤ {} × {} | {ratio:.2} | {verdict}", bound.times, bound.label)
     }
@@ -107,15 +137,15 @@ impl Row {
 
 impl Filling<'_> {
     /// Puts a peer beside the subject.
-    pub(crate) fn beside(self, column: &str, peer: Id) -> Self {
+    pub(crate) fn beside(self, column: &str, peer: impl Into<Extra>) -> Self {
         let at = self.1.iter().position(|name| *name == column).expect("a column of the suite");
-        self.0.cells[at] = Some(peer);
+        self.0.cells[at] = Some(peer.into());
         self
     }
 
     /// What is promised: at most so many times the median of another case.
-    pub(crate) fn at_most(self, times: f64, label: &'static str, of: Id) {
-        self.0.bound = Some(Bound { times, of, label });
+    pub(crate) fn at_most(self, times: f64, label: &'static str, of: impl Into<Extra>) {
+        self.0.bound = Some(Bound { times, of: of.into(), label });
     }
 }
 

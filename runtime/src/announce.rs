@@ -69,7 +69,8 @@ pub(crate) async fn end<I: Data, O: Data>(run: Typed<I, O>, result: Result<O>) -
 /// Ends a run that has not started: what was bound may have spawned tasks, or made runs.
 pub(crate) async fn give_up<I: Data, O: Data>(run: Typed<I, O>, error: Error) -> Result<O> {
     end_tasks(&run).await;
-    run.node().fate().close();
+    // Why it was stopped is not what it ends with: it has not started.
+    run.node().fate().settle_and_close().ok();
     end_below(&run).await;
     let result = Err(error.leaving());
     record_outcome(&run, &result);
@@ -156,6 +157,9 @@ async fn finish<I: Data, O: Data>(run: &Typed<I, O>, result: Result<O>) -> Resul
 }
 
 fn record_outcome<I, O>(run: &Typed<I, O>, result: &Result<O>) {
+    if run.span().is_disabled() {
+        return;
+    }
     let status = result.as_ref().map_or_else(|error| Outcome::<()>::of_error(error).status(), |_| Status::Success);
     run.span().record("outcome", status.as_str());
 }

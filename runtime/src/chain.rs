@@ -18,6 +18,11 @@ use crate::{Error, LayerInfo, Middleware, Place, Result, RunContext};
 /// Where the chain of a run is, if it has one; and what was bound to the run.
 pub(crate) struct Slot {
     make: fn() -> Box<dyn AnyChain>,
+    made: OnceLock<Box<Made>>,
+}
+
+#[derive(Default)]
+struct Made {
     chain: OnceLock<Box<dyn AnyChain>>,
     bound: OnceLock<Box<[Arc<dyn Middleware>]>>,
 }
@@ -25,11 +30,11 @@ pub(crate) struct Slot {
 impl Slot {
     /// That of a run from `I` to `O`.
     pub(crate) const fn of<I: Data, O: Data>() -> Self {
-        Self { make: || Box::new(Chain::<I, O>::default()), chain: OnceLock::new(), bound: OnceLock::new() }
+        Self { make: || Box::new(Chain::<I, O>::default()), made: OnceLock::new() }
     }
 
     pub(crate) fn chain(&self) -> &dyn AnyChain {
-        &**self.chain.get_or_init(self.make)
+        &**self.made().chain.get_or_init(self.make)
     }
 
     /// None if the run is one of other types.
@@ -39,7 +44,7 @@ impl Slot {
 
     /// None if nobody has bound anything.
     pub(crate) fn existing(&self) -> Option<&dyn AnyChain> {
-        self.chain.get().map(|chain| &**chain)
+        self.made.get()?.chain.get().map(|chain| &**chain)
     }
 
     pub(crate) fn existing_of<I: 'static, O: 'static>(&self) -> Option<&Chain<I, O>> {
@@ -53,12 +58,16 @@ impl Slot {
         let bound: Box<[_]> = middlewares.cloned().collect();
         if !bound.is_empty() {
             // A run is bound to but once.
-            self.bound.set(bound).ok();
+            self.made().bound.set(bound).ok();
         }
     }
 
     pub(crate) fn bound(&self) -> &[Arc<dyn Middleware>] {
-        self.bound.get().map_or(&[], |bound| &**bound)
+        self.made.get().and_then(|made| made.bound.get()).map_or(&[], |bound| &**bound)
+    }
+
+    fn made(&self) -> &Made {
+        self.made.get_or_init(Box::default)
     }
 }
 

@@ -56,8 +56,10 @@ impl<S> Fate<S> {
         self.word.load(Ordering::SeqCst) & CLOSED != 0
     }
 
+    /// Ends it, once it has been settled and closed: nobody else adds anything then.
     pub(crate) fn end(&self) {
-        self.word.fetch_or(ENDED, Ordering::AcqRel);
+        let word = self.word.load(Ordering::Relaxed);
+        self.word.store(word | ENDED, Ordering::Release);
     }
 
     pub(crate) fn has_ended(&self) -> bool {
