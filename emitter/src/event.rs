@@ -7,7 +7,7 @@ use serde::{Serialize, Serializer};
 use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
 
-use crate::EventName;
+use crate::{Canonical, EventName, Exotic};
 
 /// A payload whose type is not known here: it can be looked at as JSON, or brought back to its type.
 ///
@@ -21,6 +21,13 @@ pub trait AnyEvent: Any + Send + Sync {
 
     /// Appends the same text to a buffer, for who has one to use again.
     fn write_json(&self, out: &mut Vec<u8>);
+
+    /// Appends the payload in canonical form.
+    ///
+    /// # Errors
+    ///
+    /// If it holds something that has to be brought into that form as text; nothing is appended then.
+    fn write_canonical(&self, canonical: &mut Canonical, out: &mut Vec<u8>) -> Result<(), Exotic>;
 
     /// The name of the payload's type, as [`std::any::type_name`] gives it.
     fn type_name(&self) -> &'static str;
@@ -43,6 +50,10 @@ impl<T: Serialize + Send + Sync + 'static> AnyEvent for T {
             out.truncate(start);
             out.extend_from_slice(Value::String(marker::<T>(&error)).to_string().as_bytes());
         }
+    }
+
+    fn write_canonical(&self, canonical: &mut Canonical, out: &mut Vec<u8>) -> Result<(), Exotic> {
+        canonical.write(self, out)
     }
 
     fn type_name(&self) -> &'static str {

@@ -45,6 +45,7 @@
 
 mod adapter;
 mod builder;
+mod canonical;
 mod claim;
 mod context;
 mod creator;
@@ -80,6 +81,7 @@ mod sync;
 
 pub use adapter::{AsyncItem, AsyncListener, AsyncObserver, async_fn, listener, observer};
 pub use builder::{EmitterBuilder, RunLinks};
+pub use canonical::{Canonical, Exotic};
 pub use context::Context;
 pub use creator::{Creator, CreatorRecord};
 pub use delivery::Delivery;
