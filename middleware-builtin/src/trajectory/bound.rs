@@ -10,6 +10,7 @@ use emitree_runtime::{Middleware, Result, RunContext, Stage};
 use parking_lot::Mutex;
 
 use super::level::{Address, Place, Places};
+use super::payload::Payload;
 use super::settings::{Scratch, Settings};
 use super::speaker::{Speaker, TrajectoryEvent};
 use super::{Line, Origin, Shared};
@@ -163,7 +164,7 @@ impl Bound {
         let duration = self.settings().times(stage).then(|| RunContext::current().map(|run| run.elapsed())).flatten();
         let line = Line { origin, stage, level, is_outermost: place.is_outermost, duration, prefix: "", payload: "" };
         with_scratch(|scratch| {
-            self.settings().render(line, |out| event.write_json(out), scratch);
+            self.settings().render(line, Payload::Live(event), scratch);
             match own {
                 None => self.shared.output.write_or_count(&mut scratch.message),
                 Some(stage) => {

@@ -6,6 +6,7 @@ mod canonical;
 mod level;
 mod line;
 mod origin;
+mod payload;
 mod prefix;
 mod pretty;
 mod replay;

@@ -10,6 +10,7 @@ use rustc_hash::FxHashMap;
 use uuid::Uuid;
 
 use super::level::Place;
+use super::payload::Payload;
 use super::settings::Scratch;
 use super::{Line, NAMESPACE, Origin, Shared};
 
@@ -141,8 +142,7 @@ impl Replay {
             prefix: "",
             payload: "",
         };
-        let payload = |out: &mut Vec<u8>| out.extend_from_slice(event.payload.get().as_bytes());
-        settings.render(line, payload, &mut self.scratch);
+        settings.render(line, Payload::Recorded(event.payload.get()), &mut self.scratch);
         self.shared.output.write(&mut self.scratch.message)
     }
 }

@@ -8,7 +8,7 @@ use emitree_runtime::{ErrorReport, Stage};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use super::canonical::Canon;
+use super::payload::{Former, Payload};
 use super::prefix::{Prefix, most_specific};
 use super::pretty::push_pretty;
 use super::{Level, Line, Origin, Runs};
@@ -68,7 +68,7 @@ impl fmt::Debug for Layout {
 /// Buffers that are used again for every line.
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
-    canon: Canon,
+    former: Former,
     payload: Vec<u8>,
     /// What is not canonical JSON: explained, or pretty.
     other: String,
@@ -118,36 +118,33 @@ impl Settings {
         self.is_timed && matches!(stage, Some(Stage::Success | Stage::Error))
     }
 
-    /// Puts the message of a line into `scratch`; the payload is appended as JSON text.
-    pub(super) fn render(&self, line: Line<'_>, payload: impl FnOnce(&mut Vec<u8>), scratch: &mut Scratch) {
+    /// Puts the message of a line into `scratch`.
+    pub(super) fn render(&self, line: Line<'_>, payload: Payload<'_>, scratch: &mut Scratch) {
         scratch.clear();
         let line = Line { prefix: self.prefix(&line.origin), ..line };
         if self.is_plain(line.stage) {
-            let Scratch { canon, message, .. } = scratch;
+            let Scratch { former, message, .. } = scratch;
             line.push_head(message);
-            let head = message.len();
-            payload(message);
-            canon.bring(message, head, self.leaves_out_nulls);
+            payload.push_canonical(message, former, self.leaves_out_nulls);
         } else {
-            payload(&mut scratch.payload);
-            self.render_otherwise(line, scratch);
+            self.render_otherwise(line, payload, scratch);
         }
     }
 
-    /// Whether a line ends with its payload's canonical form, which then is made where it stands.
+    /// Whether a line ends with its payload's canonical form, which then is written where it stands.
     fn is_plain(&self, stage: Option<Stage>) -> bool {
         matches!(self.layout, Layout::Text) && !self.is_pretty && stage != Some(Stage::Error)
     }
 
-    fn render_otherwise(&self, line: Line<'_>, scratch: &mut Scratch) {
-        let Scratch { canon, payload, other, message } = scratch;
+    fn render_otherwise(&self, line: Line<'_>, payload: Payload<'_>, scratch: &mut Scratch) {
+        let Scratch { former, payload: text, other, message } = scratch;
         let payload = if let Some(explained) = self.explain(line.stage, payload) {
             *other = explained;
             other
         } else {
-            canon.bring(payload, 0, self.leaves_out_nulls);
+            payload.push_canonical(text, former, self.leaves_out_nulls);
             // JSON is UTF-8.
-            let canonical = std::str::from_utf8(payload).unwrap_or_default();
+            let canonical = std::str::from_utf8(text).unwrap_or_default();
             if self.is_pretty && !self.is_json() {
                 push_pretty(other, canonical);
                 other
@@ -174,9 +171,13 @@ impl Settings {
     }
 
     /// What explains an error, from its payload: so a recording has the same words.
-    fn explain(&self, stage: Option<Stage>, payload: &[u8]) -> Option<String> {
-        let is_explained = stage == Some(Stage::Error) && !self.is_json();
-        let failure: Failure = is_explained.then(|| serde_json::from_slice(payload).ok()).flatten()?;
+    fn explain(&self, stage: Option<Stage>, payload: Payload<'_>) -> Option<String> {
+        if stage != Some(Stage::Error) || self.is_json() {
+            return None;
+        }
+        let mut text = Vec::new();
+        payload.push(&mut text);
+        let failure: Failure = serde_json::from_slice(&text).ok()?;
         Some(failure.error.explain())
     }
 
