@@ -75,18 +75,31 @@ impl<'a> Line<'a> {
         if !prefix.is_empty() {
             out.write_str(prefix)?;
         }
-        out.write_str(origin.kind())?;
+        let (kind, name) = origin.labels();
+        out.write_str(kind)?;
         out.write_str("[")?;
-        out.write_str(origin.name())?;
-        out.write_str("][")?;
-        out.write_str(stage.map_or_else(|| origin.event(), |stage| stage.as_str()))?;
-        if let Some(duration) = self.duration { write!(out, "] ({duration:.1?}): ") } else { out.write_str("]: ") }
+        out.write_str(name)?;
+        match (stage, self.duration) {
+            (Some(stage), None) => out.write_str(rest_of_head(*stage)),
+            (Some(stage), Some(duration)) => write!(out, "][{}] ({duration:.1?}): ", stage.as_str()),
+            (None, _) => write!(out, "][{}]: ", origin.event()),
+        }
     }
 
     /// Appends the same to bytes.
     pub(super) fn push_head(&self, out: &mut Vec<u8>) {
         // Bytes take everything.
         self.write_head(&mut Bytes(out)).unwrap_or_default();
+    }
+}
+
+/// What stands between a name and a payload, at once.
+const fn rest_of_head(stage: Stage) -> &'static str {
+    match stage {
+        Stage::Start => "][start]: ",
+        Stage::Success => "][success]: ",
+        Stage::Error => "][error]: ",
+        Stage::Finish => "][finish]: ",
     }
 }
 

@@ -30,21 +30,22 @@ impl<'a> Origin<'a> {
     /// The kind of what emitted it: `Tool`. `Event`, where nobody is known to have emitted it.
     #[must_use]
     pub fn kind(&self) -> &'a str {
-        let kind = match self.0 {
-            Live(meta) => meta.creator().map(|creator| creator.kind()),
-            Recorded(record) => record.creator.as_ref().map(|creator| &*creator.kind),
-        };
-        kind.unwrap_or("Event")
+        self.labels().0
     }
 
     /// What that is called: `read_file`. The namespace, where nobody is known to have emitted it.
     #[must_use]
     pub fn name(&self) -> &'a str {
-        let name = match self.0 {
-            Live(meta) => meta.creator().map(|creator| creator.name()),
-            Recorded(record) => record.creator.as_ref().map(|creator| &*creator.name),
+        self.labels().1
+    }
+
+    /// Kind and name.
+    pub(super) fn labels(&self) -> (&'a str, &'a str) {
+        let labels = match self.0 {
+            Live(meta) => meta.creator().map(|creator| (creator.kind(), creator.name())),
+            Recorded(record) => record.creator.as_ref().map(|creator| (&*creator.kind, &*creator.name)),
         };
-        name.unwrap_or_else(|| self.path().rsplit_once('.').map_or("", |(namespace, _)| namespace))
+        labels.unwrap_or_else(|| ("Event", self.path().rsplit_once('.').map_or("", |(namespace, _)| namespace)))
     }
 
     /// The last segment of the event's path: `start`.
