@@ -228,17 +228,16 @@ impl Emitter {
     /// Tells whether anybody listens here or above, to whatever it may be. If not, an emit does nothing.
     #[must_use]
     pub fn is_heard(&self) -> bool {
-        // Up to the first run that was started in another there is but one way.
-        let mut at = self;
-        while at.run_parent().is_none() {
-            match at.parent() {
-                _ if at.is_loud(u64::MAX) => return true,
-                Some(parent) => at = parent,
-                None => return false,
-            }
+        // Up the tree there is one way, up to a run in another run.
+        match self.first_loud(u64::MAX) {
+            None => false,
+            Some(at) => at.is_loud(u64::MAX) || at.is_heard_above(),
         }
+    }
+
+    fn is_heard_above(&self) -> bool {
         let mut heard = false;
-        let over = at.walk(|emitter| heard |= emitter.is_loud(u64::MAX));
+        let over = self.walk(|emitter| heard |= emitter.is_loud(u64::MAX));
         heard || !over
     }
 
