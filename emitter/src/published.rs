@@ -4,6 +4,7 @@
 //! 2. It is derived and published under the same lock, so that no older derivation can follow a change.
 //! 3. Who has returned from `change` is seen by every `load` that starts later (E10).
 //! 4. What was withdrawn is dropped after unlocking: it may own user code.
+//! 5. Under the lock it is known whether something is published: an empty slot is left alone, for to change it is dear.
 
 use std::sync::Arc;
 
@@ -11,20 +12,25 @@ use crate::sync::{Guard, Mutex, Slot};
 
 /// A state `S`, and a `T` derived from it that is read without the lock.
 pub(crate) struct Published<S, T> {
-    state: Mutex<S>,
+    state: Mutex<State<S>>,
     derived: Slot<T>,
+}
+
+struct State<S> {
+    own: S,
+    is_published: bool,
 }
 
 impl<S, T> Published<S, T> {
     pub(crate) fn new(state: S) -> Self {
-        Self { state: Mutex::new(state), derived: Slot::empty() }
+        Self { state: Mutex::new(State { own: state, is_published: false }), derived: Slot::empty() }
     }
 
     /// Changes the state and withdraws what was derived from it.
     pub(crate) fn change<R>(&self, change: impl FnOnce(&mut S) -> R) -> R {
         let mut state = self.state.lock();
-        let result = change(&mut state);
-        let withdrawn = self.derived.take();
+        let result = change(&mut state.own);
+        let withdrawn = if std::mem::take(&mut state.is_published) { self.derived.take() } else { None };
         drop(state);
         drop(withdrawn);
         result
@@ -32,7 +38,7 @@ impl<S, T> Published<S, T> {
 
     /// Looks at the state.
     pub(crate) fn inspect<R>(&self, look: impl FnOnce(&S) -> R) -> R {
-        look(&self.state.lock())
+        look(&self.state.lock().own)
     }
 
     /// What is published; derives it first if need be.
@@ -45,12 +51,12 @@ impl<S, T> Published<S, T> {
     #[cold]
     fn derive(&self, derive: impl FnOnce(&mut S) -> T) -> Guard<T> {
         let mut state = self.state.lock();
-        let current = self.derived.load();
-        if current.is_some() {
-            return current;
+        if state.is_published {
+            return self.derived.load();
         }
-        let derived = Arc::new(derive(&mut state));
+        let derived = Arc::new(derive(&mut state.own));
         self.derived.store(Arc::clone(&derived));
+        state.is_published = true;
         drop(state);
         Slot::guard(derived)
     }
