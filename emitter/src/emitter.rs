@@ -243,9 +243,10 @@ impl Emitter {
         self.upwards().find(|emitter| emitter.0.run.is_some())
     }
 
-    /// The emitter of the run in which this run was started.
+    /// The emitter of the run in which the run was started whose emitter this is.
     #[inline]
-    pub(crate) fn run_parent(&self) -> Option<&Self> {
+    #[must_use]
+    pub fn run_parent(&self) -> Option<&Self> {
         self.0.run.as_ref()?.parent.as_ref()
     }
 

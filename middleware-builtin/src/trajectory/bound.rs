@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use emitree_emitter::{AnyEvent, BoxError, EventMeta, Matcher, OnError, Options, Trace, matcher_fn};
 use emitree_runtime::{Middleware, Result, RunContext, Stage};
 use parking_lot::Mutex;
+use uuid::Uuid;
 
 use super::level::{Address, Place, Places};
 use super::payload::Payload;
@@ -124,37 +125,63 @@ impl Bound {
     fn place(&self, stage: Option<Stage>, meta: &EventMeta<'_>) -> Place {
         // The four are emitted on the run's own emitter.
         let near = match stage {
+            Some(Stage::Start) => return self.place_of_start(meta),
             Some(Stage::Success | Stage::Error) => self.places.lock().at(Address::of(meta.source())),
             Some(Stage::Finish) => self.places.lock().leave_at(Address::of(meta.source())),
-            Some(Stage::Start) | None => None,
+            None => None,
         };
         near.unwrap_or_else(|| self.place_of_run(stage, meta))
     }
 
-    /// The same, by the run's id. What users say is asked with no lock held.
-    fn place_of_run(&self, stage: Option<Stage>, meta: &EventMeta<'_>) -> Place {
-        let (emitter, origin) = (Address::of(meta.source()), Origin::live(meta));
-        let own = (emitter == self.emitter).then_some(self.trace);
-        let Some(trace) = own.or_else(|| meta.trace()) else { return self.enter(None, &origin) };
-        let known = match stage {
-            Some(Stage::Start) => None,
-            Some(Stage::Finish) => self.places.lock().leave(trace.run_id),
-            _ => self.places.lock().find(trace.run_id),
+    /// The place of a run that begins. What users say is asked with no lock held.
+    fn place_of_start(&self, meta: &EventMeta<'_>) -> Place {
+        let is_shown = self.settings().shows(&Origin::live(meta));
+        let emitter = Address::of(meta.source());
+        let mut places = self.places.lock();
+        let place = if emitter == self.emitter {
+            Place::outermost(self.depth, is_shown)
+        } else {
+            self.below(places.above_of(meta), is_shown)
         };
-        let place = known.unwrap_or_else(|| self.enter(Some(trace), &origin));
-        if stage == Some(Stage::Start) {
-            self.places.lock().enter(emitter, trace.run_id, place);
+        // Ids are worked out only for those who ask by them.
+        let run_id = self.settings().shows_events().then(|| self.run_id(meta)).flatten();
+        if !places.enter_near(emitter, run_id, place)
+            && let Some(run_id) = self.run_id(meta)
+        {
+            places.enter_far(run_id, place);
         }
         place
     }
 
-    /// The place of a run that was not known. Below the bound run, if nothing else is known of it.
-    fn enter(&self, trace: Option<Trace>, origin: &Origin<'_>) -> Place {
+    fn trace_of(&self, meta: &EventMeta<'_>) -> Option<Trace> {
+        if Address::of(meta.source()) == self.emitter { Some(self.trace) } else { meta.trace() }
+    }
+
+    fn run_id(&self, meta: &EventMeta<'_>) -> Option<Uuid> {
+        self.trace_of(meta).map(|trace| trace.run_id)
+    }
+
+    /// The place of a run that has begun, by its id.
+    fn place_of_run(&self, stage: Option<Stage>, meta: &EventMeta<'_>) -> Place {
+        let trace = self.trace_of(meta);
+        let known = trace.and_then(|trace| match stage {
+            Some(Stage::Finish) => self.places.lock().leave(trace.run_id),
+            _ => self.places.lock().find(trace.run_id),
+        });
+        known.unwrap_or_else(|| self.place_of_unknown(trace, &Origin::live(meta)))
+    }
+
+    fn place_of_unknown(&self, trace: Option<Trace>, origin: &Origin<'_>) -> Place {
         let is_shown = self.settings().shows(origin);
         if trace.is_some_and(|trace| trace.run_id == self.trace.run_id) {
             return Place::outermost(self.depth, is_shown);
         }
-        let above = trace.and_then(|trace| self.places.lock().above(&trace));
+        let above = trace.and_then(|trace| self.places.lock().find(trace.parent_run_id?));
+        self.below(above, is_shown)
+    }
+
+    /// Below what a run was started in; below the bound run, if that is not known.
+    fn below(&self, above: Option<Place>, is_shown: bool) -> Place {
         above.unwrap_or(Place::outermost(self.depth, true)).below(is_shown)
     }
 

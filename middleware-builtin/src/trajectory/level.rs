@@ -2,7 +2,7 @@
 
 use std::hash::{Hash, Hasher};
 
-use emitree_emitter::{Emitter, Trace};
+use emitree_emitter::{Emitter, EventMeta};
 use rustc_hash::{FxHashMap, FxHasher};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -69,18 +69,23 @@ pub(super) struct Places {
 #[derive(Clone, Copy, Debug)]
 struct Near {
     emitter: Address,
-    run_id: Uuid,
+    /// Where somebody may ask for it.
+    run_id: Option<Uuid>,
     place: Place,
 }
 
 impl Places {
-    pub(super) fn enter(&mut self, emitter: Address, run_id: Uuid, place: Place) {
+    /// Adds one of the few; tells whether there was room.
+    pub(super) fn enter_near(&mut self, emitter: Address, run_id: Option<Uuid>, place: Place) -> bool {
         // A run that was dropped has left its own behind, perhaps for one of the same address.
         let same = self.near.iter().position(|near| near.is_some_and(|near| near.emitter == emitter));
-        match same.or_else(|| self.near.iter().position(Option::is_none)) {
-            Some(i) => self.near[i] = Some(Near { emitter, run_id, place }),
-            None => _ = self.far.insert(run_id, place),
-        }
+        let at = same.or_else(|| self.near.iter().position(Option::is_none));
+        let slot = at.and_then(|at| self.near.get_mut(at));
+        slot.map(|slot| *slot = Some(Near { emitter, run_id, place })).is_some()
+    }
+
+    pub(super) fn enter_far(&mut self, run_id: Uuid, place: Place) {
+        self.far.insert(run_id, place);
     }
 
     /// The place of the run that has that emitter, if it is one of the few.
@@ -96,7 +101,7 @@ impl Places {
     }
 
     pub(super) fn find(&self, run_id: Uuid) -> Option<Place> {
-        let near = self.near.iter().flatten().find(|near| near.run_id == run_id);
+        let near = self.near.iter().flatten().find(|near| near.run_id == Some(run_id));
         near.map(|near| near.place).or_else(|| self.far.get(&run_id).copied())
     }
 
@@ -104,13 +109,14 @@ impl Places {
         self.far.remove(&run_id)
     }
 
+    /// The place of the run that the run of an event was started in.
+    pub(super) fn above_of(&self, meta: &EventMeta<'_>) -> Option<Place> {
+        let near = meta.source().run_parent().and_then(|parent| self.at(Address::of(parent)));
+        near.or_else(|| if self.far.is_empty() { None } else { self.far.get(&meta.trace()?.parent_run_id?).copied() })
+    }
+
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.near.iter().flatten().count() + self.far.len()
-    }
-
-    /// The place of the run that a run was started in.
-    pub(super) fn above(&self, trace: &Trace) -> Option<Place> {
-        self.find(trace.parent_run_id?)
     }
 }

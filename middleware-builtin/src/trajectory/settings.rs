@@ -110,6 +110,11 @@ impl Settings {
         self.events.iter().any(|matcher| matcher.matches(meta))
     }
 
+    /// Whether any such event may get one.
+    pub(super) const fn shows_events(&self) -> bool {
+        !self.events.is_empty()
+    }
+
     pub(super) fn shows_recorded(&self, record: &EventRecord) -> bool {
         self.events.iter().any(|matcher| matcher.matches_record(record) == Some(true))
     }
