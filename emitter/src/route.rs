@@ -73,6 +73,7 @@ impl Route {
             if emitter.is_loud(meta.name_ref().bit()) {
                 loud.push(emitter);
             }
+            true
         });
         // What occurs later is left out here (E5).
         let last = |i: usize| !loud[i + 1..].contains(&loud[i]);
@@ -193,14 +194,17 @@ fn sighting<'a>(listening: &Emitter, meta: &'a EventMeta<'a>) -> Sighting<'a> {
 }
 
 impl Emitter {
-    /// Visits this emitter and what is above it, along the tree and then the runs, the last one first. Gives up after
-    /// a bounded number of steps, for many ways may lead to the same emitter.
+    /// Visits this emitter and what is above it, along the tree and then the runs, the last one first, as long as the
+    /// visitor says so; tells whether it came to the end. Gives up after a bounded number of steps, for many ways may
+    /// lead to the same emitter.
     #[inline]
-    fn walk<'e>(&'e self, mut visit: impl FnMut(&'e Self)) -> bool {
+    fn walk<'e>(&'e self, mut visit: impl FnMut(&'e Self) -> bool) -> bool {
         let mut run_parents = SmallVec::<[&Self; 8]>::new();
         let mut at = self;
         for _ in 0..STEPS {
-            visit(at);
+            if !visit(at) {
+                return false;
+            }
             if let Some(run_parent) = at.run_parent() {
                 run_parents.push(run_parent);
             }
@@ -231,14 +235,8 @@ impl Emitter {
         // Up the tree there is one way, up to a run in another run.
         match self.first_loud(u64::MAX) {
             None => false,
-            Some(at) => at.is_loud(u64::MAX) || at.is_heard_above(),
+            Some(at) => at.is_loud(u64::MAX) || !at.walk(|emitter| !emitter.is_loud(u64::MAX)),
         }
-    }
-
-    fn is_heard_above(&self) -> bool {
-        let mut heard = false;
-        let over = self.walk(|emitter| heard |= emitter.is_loud(u64::MAX));
-        heard || !over
     }
 
     #[inline]

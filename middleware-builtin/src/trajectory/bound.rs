@@ -39,13 +39,18 @@ impl Bound {
             trace,
             depth: ctx.depth(),
             places: Mutex::default(),
-            speaker: Speaker::new(Arc::clone(shared), trace),
+            speaker: Speaker::new(trace),
             waits: AtomicBool::new(false),
         })
     }
 
     fn settings(&self) -> &Settings {
         &self.shared.settings
+    }
+
+    /// Whether anybody may listen to the trajectory's own events.
+    fn is_heard(&self) -> bool {
+        self.shared.emitter.is_heard()
     }
 
     fn observes(&self) -> Options {
@@ -55,9 +60,9 @@ impl Bound {
     /// Observes the bound run, and from there what is below it.
     pub(super) fn observe(self: Arc<Self>, ctx: &RunContext) -> Result<()> {
         let emitter = ctx.emitter().with(self.observes());
-        let bound = Arc::clone(&self);
-        emitter.observe(Matcher::every(), move |event: &dyn AnyEvent, meta| bound.hear(event, meta))?;
-        if self.speaker.is_heard() { self.wait_from_now_on(ctx) } else { Ok(()) }
+        let waits = self.is_heard().then(|| Arc::clone(&self));
+        emitter.observe(Matcher::every(), move |event: &dyn AnyEvent, meta| self.hear(event, meta))?;
+        waits.map_or(Ok(()), |bound| bound.wait_from_now_on(ctx))
     }
 
     /// Waits, from the bound run's next event on, for what is left of tellings: right behind where it observes.
@@ -115,7 +120,7 @@ impl Bound {
         if !place.is_shown {
             return;
         }
-        let own = stage.filter(|_| self.speaker.is_heard());
+        let own = stage.filter(|_| self.is_heard());
         if own.is_some() || (stage != Some(Stage::Finish) && self.shared.output.is_some()) {
             self.show(place, own, event, meta);
         }
@@ -203,7 +208,7 @@ impl Bound {
     }
 
     fn tell(self: &Arc<Self>, stage: Stage, event: TrajectoryEvent) {
-        if self.speaker.tell(stage, event).is_pending()
+        if self.speaker.tell(&self.shared, stage, event).is_pending()
             && !self.waits.load(Ordering::Relaxed)
             && let Err(error) = self.wait_after_all()
         {

@@ -47,7 +47,6 @@ fn id_and_path<S: Serializer>(origin: &EventRecord, serializer: S) -> Result<S::
 
 /// Emits on behalf of one bound run.
 pub(super) struct Speaker {
-    shared: Arc<Shared>,
     trace: Trace,
     emitter: OnceLock<Emitter>,
     /// How many are left over: looked at for every event.
@@ -64,24 +63,20 @@ struct Left {
 type Telling = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 impl Speaker {
-    pub(super) fn new(shared: Arc<Shared>, trace: Trace) -> Self {
-        Self { shared, trace, emitter: OnceLock::new(), count: AtomicUsize::new(0), left: Mutex::default() }
-    }
-
-    /// Whether anybody may listen.
-    pub(super) fn is_heard(&self) -> bool {
-        self.shared.emitter.is_heard()
+    pub(super) fn new(trace: Trace) -> Self {
+        Self { trace, emitter: OnceLock::new(), count: AtomicUsize::new(0), left: Mutex::default() }
     }
 
     /// Events of it are the trajectory's own, and carry the bound run's ids.
-    fn emitter(&self) -> &Emitter {
-        self.emitter.get_or_init(|| self.shared.emitter.for_run(RunLinks::new().trace(self.trace)))
+    fn emitter(&self, shared: &Shared) -> &Emitter {
+        self.emitter.get_or_init(|| shared.emitter.for_run(RunLinks::new().trace(self.trace)))
     }
 
     /// Emits, then writes; pending, if that is not done yet.
-    pub(super) fn tell(&self, stage: Stage, event: TrajectoryEvent) -> Poll<()> {
+    pub(super) fn tell(&self, shared: &Arc<Shared>, stage: Stage, event: TrajectoryEvent) -> Poll<()> {
         let run_id = event.origin.trace.map(|trace| trace.run_id);
-        let mut telling: Telling = Box::pin(tell(Arc::clone(&self.shared), self.emitter().clone(), stage, event));
+        let emitter = self.emitter(shared).clone();
+        let mut telling: Telling = Box::pin(tell(Arc::clone(shared), emitter, stage, event));
         // In order.
         let waits = self.has_left_of(run_id);
         if !waits && telling.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready() {
