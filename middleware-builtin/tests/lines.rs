@@ -6,6 +6,7 @@ mod support;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::task::Poll;
 
 use emitree_emitter::{Emitter, Options};
 use emitree_middleware::trajectory::Trajectory;
@@ -150,6 +151,61 @@ async fn runs_that_are_concurrent_below_one_run_have_each_its_own_level() -> Tes
         assert!(text.contains(&format!("\n    <-- Tool[leaf][success]: {{\"input\":{n},\"output\":{n}}}\n")), "{text}");
     }
     assert_eq!(text.lines().count(), 10);
+    Ok(())
+}
+
+/// A run that makes so many at a time, each of which makes one more, which ticks.
+async fn run_a_crowd(many: u32, trajectory: Trajectory) -> TestResult {
+    let root = Emitter::new();
+    let together = Arc::new(Barrier::new(many as usize));
+    let leaf = Arc::new(instance(&root, "Tool", "leaf", move |n: u32, ctx: RunContext| {
+        let together = Arc::clone(&together);
+        async move {
+            together.wait().await;
+            ctx.emitter().emit("tick", &mut n.clone()).await?;
+            Ok(n)
+        }
+    }));
+    let branch = Arc::new(instance(&root, "Tool", "branch", move |n: u32, _| {
+        let leaf = Arc::clone(&leaf);
+        async move { leaf.run(n).await }
+    }));
+    let top = instance(&root, "Tool", "top", move |(): (), _: RunContext| {
+        let branch = Arc::clone(&branch);
+        async move {
+            let mut runs: Vec<_> = (1..=many).map(|n| Box::pin(branch.run(n))).collect();
+            std::future::poll_fn(|cx| {
+                runs.retain_mut(|run| run.as_mut().poll(cx).is_pending());
+                if runs.is_empty() { Poll::Ready(Ok(())) } else { Poll::Pending }
+            })
+            .await
+        }
+    });
+    top.run(()).middleware(trajectory).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn runs_and_their_events_stand_at_their_level_however_many_are_under_way() -> TestResult {
+    for shows_ticks in [false, true] {
+        let page = Page::new();
+        let trajectory = page.built(|builder| if shows_ticks { builder.events("**.tick") } else { builder });
+        run_a_crowd(20, trajectory).await?;
+        let text = page.take();
+        for n in 1..=20 {
+            assert!(text.contains(&format!("\n--> Tool[branch][start]: {{\"input\":{n}}}\n")), "{text}");
+            assert!(text.contains(&format!("\n    --> Tool[leaf][start]: {{\"input\":{n}}}\n")), "{text}");
+            assert!(
+                text.contains(&format!("\n    <-- Tool[leaf][success]: {{\"input\":{n},\"output\":{n}}}\n")),
+                "{text}"
+            );
+            assert!(
+                text.contains(&format!("\n<-- Tool[branch][success]: {{\"input\":{n},\"output\":{n}}}\n")),
+                "{text}"
+            );
+            assert_eq!(text.contains(&format!("\n    <-- Tool[leaf][tick]: {n}\n")), shows_ticks, "{text}");
+        }
+    }
     Ok(())
 }
 
