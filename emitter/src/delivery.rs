@@ -13,7 +13,7 @@ const CUT: u8 = 2;
 
 /// How the events of one source are delivered: in order, the sync listeners first, or without awaiting anybody.
 ///
-/// It is given to [`Emitter::emit_delivered`](crate::Emitter::emit_delivered), shared with who may lose patience
+/// It is given to [`Emitter::emit_begin`](crate::Emitter::emit_begin), shared with who may lose patience
 /// meanwhile, and only ever gets less patient. A runtime ends a run with it whose future is being dropped.
 #[derive(Debug, Default)]
 pub struct Delivery {

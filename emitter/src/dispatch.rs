@@ -26,6 +26,8 @@ pub(crate) struct Progress {
     cursor: Cursor,
     /// The listener at the cursor is known to have to be awaited.
     awaits: bool,
+    /// Nobody has been called yet, and those that need not be awaited come first.
+    hurries: bool,
     failed: Option<EmitError>,
 }
 
@@ -58,6 +60,11 @@ impl Progress {
             }
             OnError::Isolate => isolate(listener, &explain(listener, *fault, event, meta)),
         }
+    }
+
+    /// Calls nobody yet; then those first that need not be awaited.
+    pub(crate) fn hurry(&mut self) {
+        self.hurries = true;
     }
 
     /// Leaves the listener at the cursor to be awaited.
@@ -112,13 +119,16 @@ impl Progress {
         route: &Route,
         delivery: &Delivery,
     ) -> Result<(), EmitError> {
+        if std::mem::take(&mut self.hurries) {
+            return self.sync_first(event, meta, route, delivery).await;
+        }
         change(event, meta, route, self, delivery).await;
         observe(event, meta, route, self, delivery).await;
         self.result()
     }
 
     /// Calls all that need not be awaited, then awaits the others: for a [`Delivery`] that is less than patient.
-    pub(crate) async fn sync_first(
+    async fn sync_first(
         &mut self,
         event: &mut dyn AnyEvent,
         meta: &EventMeta<'_>,

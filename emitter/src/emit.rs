@@ -1,5 +1,6 @@
 //! Emitting: from a name and a payload to a dispatch.
 
+use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context as TaskContext, Poll};
@@ -11,9 +12,10 @@ use crate::dispatch::Progress;
 use crate::error::EmitErrorKind;
 use crate::event::Carried;
 use crate::listener::Listener;
+use crate::meta::Stamp;
 use crate::name::NameRef;
 use crate::route::Route;
-use crate::{AnyEvent, AsName, Delivery, EmitError, Emitter, Event, EventMeta, Facet, Scope};
+use crate::{AnyEvent, AsName, Delivery, EmitError, Emitter, Event, EventMeta, EventName, Facet, Scope};
 
 impl Emitter {
     /// Emits an event: own listeners hear it first, then those above, the root last; all that may change it before
@@ -69,23 +71,38 @@ impl Emitter {
         }
     }
 
-    /// Emits an event with a facet, as patiently as the delivery says while the emit is under way.
+    /// Emits an event with a facet, as far as nobody has to be awaited. What is left to do then is put aside, and done by
+    /// [`emit_rest`](Self::emit_rest): so who emits on a common path pays for a future only where there is one.
+    pub fn emit_begin<P: Serialize + Send + Sync + 'static>(
+        &self,
+        name: EventName,
+        payload: &mut P,
+        facet: &Facet,
+        delivery: &Delivery,
+    ) -> Emitted {
+        let (name, carried) = (name.as_name(), const { &Carried::of::<P>() });
+        Emit { source: self, name, carried, facet: Some(facet), delivery }.begin(payload)
+    }
+
+    /// Does what is left to do of an emit. Everything has to be as it was given to [`emit_begin`](Self::emit_begin).
     ///
     /// # Errors
     ///
-    /// As [`emit`](Self::emit). A listener that was skipped is no error.
-    pub async fn emit_delivered<P: Serialize + Send + Sync + 'static>(
+    /// As [`emit`](Self::emit).
+    pub async fn emit_rest<P: Serialize + Send + Sync + 'static>(
         &self,
-        name: impl AsName,
+        waiting: Box<Waiting>,
+        name: EventName,
         payload: &mut P,
         facet: &Facet,
         delivery: &Delivery,
     ) -> Result<(), EmitError> {
         let (name, carried) = (name.as_name(), const { &Carried::of::<P>() });
-        match (Emit { source: self, name, carried, facet: Some(facet), delivery }).start(payload)? {
-            None => Ok(()),
-            Some(rest) => rest.await,
-        }
+        let emit = Emit { source: self, name, carried, facet: Some(facet), delivery };
+        let Waiting { route, mut progress, stamp } = *waiting;
+        let meta = EventMeta::stamped(&emit, stamp);
+        let rest = async { progress.rest(payload, &meta, &route, delivery).await };
+        scoped(self.scope(), Box::pin(rest)).await
     }
 
     /// Emits where nothing can be awaited (E17).
@@ -128,6 +145,28 @@ impl Emitter {
     }
 }
 
+/// What has come of beginning an emit.
+#[derive(Debug)]
+pub enum Emitted {
+    /// Everybody has heard it.
+    Done(Result<(), EmitError>),
+    /// Some have heard it; the next has to be awaited.
+    Waits(Box<Waiting>),
+}
+
+/// What is left to do of an emit.
+pub struct Waiting {
+    route: Route,
+    progress: Progress,
+    stamp: Stamp,
+}
+
+impl fmt::Debug for Waiting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Waiting").finish_non_exhaustive()
+    }
+}
+
 /// One emit: everything about it but the payload.
 pub(crate) struct Emit<'a> {
     pub(crate) source: &'a Emitter,
@@ -153,25 +192,50 @@ impl<'a> Emit<'a> {
 
     #[inline(never)]
     fn start_loud(&'a self, from: &Emitter, event: &'a mut dyn AnyEvent) -> Result<Option<Rest<'a>>, EmitError> {
-        let mut meta = EventMeta::new(self);
-        let mut route = Route::default();
-        route.find(from, &meta);
+        let (mut meta, mut route, mut progress) = (EventMeta::new(self), Route::default(), Progress::default());
+        if let Some(result) = self.call_sync(from, event, &mut meta, &mut route, &mut progress) {
+            return result.map(|()| None);
+        }
+        let rest = async move { progress.rest(event, &meta, &route, self.delivery).await };
+        Ok(Some(scoped(self.source.scope(), Box::pin(rest))))
+    }
+
+    /// Finds the route, and calls listeners until one has to be awaited; gives the result if none has.
+    #[inline(always)]
+    fn call_sync(
+        &'a self,
+        from: &Emitter,
+        event: &mut dyn AnyEvent,
+        meta: &mut EventMeta<'a>,
+        route: &mut Route,
+        progress: &mut Progress,
+    ) -> Option<Result<(), EmitError>> {
+        route.find(from, meta);
         if route.is_empty() {
-            return Ok(None);
+            return Some(Ok(()));
         }
-        let (mut progress, delivery) = (Progress::default(), self.delivery);
-        if !delivery.is_in_order() {
+        let called = if self.delivery.is_in_order() {
+            within(self.source.scope(), || progress.advance(event, meta, route))
+        } else {
+            progress.hurry();
+            None
+        };
+        if called.is_none() {
             meta.stamp();
-            let all = async move { progress.sync_first(event, &meta, &route, delivery).await };
-            return Ok(Some(scoped(self.source.scope(), Box::pin(all))));
         }
-        match within(self.source.scope(), || progress.advance(event, &meta, &route)) {
-            Some(result) => result.map(|()| None),
-            None => {
-                meta.stamp();
-                let rest = async move { progress.rest(event, &meta, &route, delivery).await };
-                Ok(Some(scoped(self.source.scope(), Box::pin(rest))))
-            }
+        called
+    }
+
+    /// The same, with what is left to do put aside.
+    fn begin(&'a self, event: &mut dyn AnyEvent) -> Emitted {
+        if let Err(error) = self.check() {
+            return Emitted::Done(Err(error));
+        }
+        let Some(from) = self.source.first_loud(self.name.bit()) else { return Emitted::Done(Ok(())) };
+        let (mut meta, mut route, mut progress) = (EventMeta::new(self), Route::default(), Progress::default());
+        match self.call_sync(from, event, &mut meta, &mut route, &mut progress) {
+            Some(result) => Emitted::Done(result),
+            None => Emitted::Waits(Box::new(Waiting { route, progress, stamp: meta.into_stamp() })),
         }
     }
 

@@ -85,6 +85,7 @@ pub use canonical::{Canonical, Exotic};
 pub use context::Context;
 pub use creator::{Creator, CreatorRecord};
 pub use delivery::Delivery;
+pub use emit::{Emitted, Waiting};
 pub use emitter::Emitter;
 pub use error::{BoxError, BuildError, EmitError, EmitErrorKind, ListenError, MatcherError, panic_message};
 pub use event::{AnyEvent, Event, Hears, Opaque};

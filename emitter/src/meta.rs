@@ -38,9 +38,11 @@ pub struct EventMeta<'a> {
 }
 
 /// What does not move any more while listeners are awaited.
-struct Stamp {
+pub(crate) struct Stamp {
     time: SystemTime,
     context: Context,
+    /// If somebody has asked for it.
+    id: Option<Uuid>,
 }
 
 impl<'a> EventMeta<'a> {
@@ -57,9 +59,24 @@ impl<'a> EventMeta<'a> {
 
     /// Fixes what must not move while listeners are awaited (E14), be it looked at or not.
     pub(crate) fn stamp(&mut self) {
+        let stamp = self.make_stamp();
+        self.stamp = Some(stamp);
+    }
+
+    fn make_stamp(&mut self) -> Stamp {
         let time = self.time.get().copied().unwrap_or_else(SystemTime::now);
         let context = self.context.take().unwrap_or_else(|| self.source_context());
-        self.stamp = Some(Stamp { time, context });
+        Stamp { time, context, id: self.id.get().copied() }
+    }
+
+    /// What another meta of the same event goes on from.
+    pub(crate) fn into_stamp(mut self) -> Stamp {
+        self.stamp.take().unwrap_or_else(|| self.make_stamp())
+    }
+
+    pub(crate) fn stamped(emit: &'a Emit<'a>, stamp: Stamp) -> Self {
+        let id = stamp.id.map_or_else(OnceLock::new, OnceLock::from);
+        Self { stamp: Some(stamp), id, ..Self::new(emit) }
     }
 
     /// A version 7 UUID.

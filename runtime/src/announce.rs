@@ -1,96 +1,200 @@
-//! What a run tells, in order (R4): `start`; then, when the work is over and all below it has ended, `success` or
+//! What a run tells, step by step (R4): `start`; then, when the work is over and all below it has ended, `success` or
 //! `error`, and `finish`.
 //!
 //! 1. After `start` has been emitted, exactly one of `success` and `error` is, and then exactly one `finish`.
-//! 2. An emit that has begun is polled to its end, whoever polls it: losing patience is a matter of its delivery.
+//! 2. An emit that has begun is brought to its end, whoever does it: losing patience is a matter of its delivery.
 //! 3. No run that was started in this one is alive when `finish` is emitted (R13).
+//! 4. What does not have to wait is done where it is, without a future: each step leads to the next.
 
 use std::future::poll_fn;
-use std::task::Poll;
+use std::task::{Context as TaskContext, Poll};
 
-use emitree_emitter::EmitError;
+use emitree_emitter::{EmitError, Emitted};
+use futures_core::future::BoxFuture;
 use serde::Serialize;
 
 use crate::abort::Stop;
 use crate::context::Typed;
 use crate::life::{Drive, Who};
 use crate::lifecycle::{Data, Failure, Finish, Input, Start, Success};
-use crate::{Error, Outcome, Result, Stage, Status};
+use crate::{Error, Outcome, Result, RunContext, Stage, Status};
 
-/// The whole of it, for a run that is heard from the start on.
-pub(crate) async fn lifecycle<I: Data, O: Data>(run: Typed<I, O>, input: I) -> Result<O> {
-    let result = match start(&run, input).await {
-        Ok(early) => run.typed_life().work(early).await,
-        Err(error) => Err(error),
-    };
-    end(run, result).await
+/// Where a run is. What is in it is waited for.
+pub(crate) enum Step<I: 'static, O> {
+    Starting(Telling<Start<I, O>>),
+    /// With the answer that was set at the start, until the work begins.
+    Working(Option<O>),
+    /// Tasks and runs below end.
+    Clearing(BoxFuture<'static, Result<O>>),
+    Succeeding(Telling<Success<I, O>>),
+    Failing(Telling<Failure>),
+    /// Runs below end that were started since.
+    Closing(BoxFuture<'static, Result<O>>),
+    Finishing(Telling<Finish<I, O>>, Option<Error>),
+    Over(Result<O>),
 }
 
-/// Listeners may change the input, or set the output (R5).
-async fn start<I: Data, O: Data>(run: &Typed<I, O>, input: I) -> Result<Option<O>> {
-    let mut payload = Start { input, output: None };
-    let emitted = emit(run, Stage::Start, &mut payload).await;
-    let Start { input, output } = payload;
-    run.typed_life().set_input(input);
-    emitted?;
-    Ok(output)
-}
+/// An event that somebody has to be awaited for.
+pub(crate) type Telling<P> = BoxFuture<'static, Told<P>>;
+type Told<P> = (P, Result<(), EmitError>);
 
-/// Ends a run that nobody hears and that nothing is left of; gives the result back if there is something to do.
-pub(crate) fn end_unheard<I: Data, O: Data>(run: &Typed<I, O>, result: Result<O>) -> Result<Result<O>, Result<O>> {
-    if run.emitter().is_heard() || !run.tasks().close_if_none() {
-        return Err(result);
+/// Begins. The input is none if it is known already, because nobody will be asked about it.
+pub(crate) fn begin<I: Data, O: Data>(run: &Typed<I, O>, input: Option<I>) -> Step<I, O> {
+    let Some(input) = input else { return Step::Working(None) };
+    match tell(run, Stage::Start, Start { input, output: None }) {
+        Ok(told) => started(run, told),
+        Err(telling) => Step::Starting(telling),
     }
-    let result = run.node().fate().settle_and_close().map_err(Stop::error).and(result);
-    if !run.node().below().is_empty() {
-        return Err(result);
-    }
-    record_outcome(run, &result);
-    run.end();
-    Ok(result.map_err(Error::leaving))
-}
-
-/// From the end of the work, or of a start that failed, to the end of the run.
-pub(crate) async fn end<I: Data, O: Data>(run: Typed<I, O>, result: Result<O>) -> Result<O> {
-    let result = settle(&run, result);
-    end_tasks(&run).await;
-    end_below(&run).await;
-    let result = match result {
-        Ok(output) => succeed(&run, output).await,
-        Err(error) => Err(fail(&run, error).await),
-    };
-    run.node().fate().close();
-    end_below(&run).await;
-    let result = finish(&run, result).await;
-    run.end();
-    result.map_err(Error::leaving)
 }
 
 /// Ends a run that has not started: what was bound may have spawned tasks, or made runs.
-pub(crate) async fn give_up<I: Data, O: Data>(run: Typed<I, O>, error: Error) -> Result<O> {
-    end_tasks(&run).await;
+pub(crate) fn give_up<I: Data, O: Data>(run: &Typed<I, O>, error: Error) -> Step<I, O> {
     // Why it was stopped is not what it ends with: it has not started.
     run.node().fate().settle_and_close().ok();
-    end_below(&run).await;
-    let result = Err(error.leaving());
-    record_outcome(&run, &result);
+    Step::Closing(Box::pin(cleared(run.clone(), Err(error))))
+}
+
+impl<I: Data, O: Data> Step<I, O> {
+    /// Waits for what is waited for, and goes on: pending with the same step, or ready with the next.
+    pub(crate) fn poll(&mut self, run: &Typed<I, O>, cx: &mut TaskContext<'_>) -> Poll<()> {
+        let next = match self {
+            Self::Starting(telling) => telling.as_mut().poll(cx).map(|told| started(run, told)),
+            Self::Succeeding(telling) => telling.as_mut().poll(cx).map(|told| succeeded(run, told)),
+            Self::Failing(telling) => telling.as_mut().poll(cx).map(|told| failed(run, told)),
+            Self::Clearing(clearing) => clearing.as_mut().poll(cx).map(|result| tell_end(run, result)),
+            Self::Closing(closing) => closing.as_mut().poll(cx).map(|result| finish(run, result)),
+            Self::Finishing(telling, error) => telling.as_mut().poll(cx).map(|told| finished(run, told, error.take())),
+            Self::Working(_) | Self::Over(_) => Poll::Pending,
+        };
+        next.map(|next| *self = next)
+    }
+}
+
+/// Listeners may have changed the input, or set the output (R5).
+fn started<I: Data, O: Data>(run: &Typed<I, O>, (start, told): Told<Start<I, O>>) -> Step<I, O> {
+    run.typed_life().set_input(start.input);
+    match told {
+        Ok(()) => Step::Working(start.output),
+        Err(error) => worked(run, Err(error.into())),
+    }
+}
+
+/// The work is over, or was not begun. Whatever it came to: if the run was aborted before, that is how it ended (R7).
+pub(crate) fn worked<I: Data, O: Data>(run: &Typed<I, O>, result: Result<O>) -> Step<I, O> {
+    let (fate, is_heard) = (run.node().fate(), run.emitter().is_heard());
+    let settled = if is_heard { fate.settle() } else { fate.settle_and_close() };
+    let result = settled.map_err(Stop::error).and(result);
+    if !run.tasks().close_if_none() || !run.node().below().is_empty() {
+        return Step::Clearing(Box::pin(cleared(run.clone(), result)));
+    }
+    if is_heard { tell_end(run, result) } else { over(run, result) }
+}
+
+fn tell_end<I: Data, O: Data>(run: &Typed<I, O>, result: Result<O>) -> Step<I, O> {
+    match result {
+        Ok(output) => match tell(run, Stage::Success, Success { input: Input::of(run), output }) {
+            Ok(told) => succeeded(run, told),
+            Err(telling) => Step::Succeeding(telling),
+        },
+        Err(error) => match tell(run, Stage::Error, Failure { error }) {
+            Ok(told) => failed(run, told),
+            Err(telling) => Step::Failing(telling),
+        },
+    }
+}
+
+/// A listener of `success` that fails makes the run fail, without an `error` after the `success` (R10).
+fn succeeded<I: Data, O: Data>(run: &Typed<I, O>, (success, told): Told<Success<I, O>>) -> Step<I, O> {
+    close(run, told.map_err(Error::from).map(|()| success.output))
+}
+
+fn failed<I: Data, O: Data>(run: &Typed<I, O>, (failure, told): Told<Failure>) -> Step<I, O> {
+    log_failed(Stage::Error, told);
+    close(run, Err(failure.error))
+}
+
+fn close<I: Data, O: Data>(run: &Typed<I, O>, result: Result<O>) -> Step<I, O> {
+    run.node().fate().close();
+    match run.node().below().is_empty() {
+        true => finish(run, result),
+        false => Step::Closing(Box::pin(cleared(run.clone(), result))),
+    }
+}
+
+fn finish<I: Data, O: Data>(run: &Typed<I, O>, result: Result<O>) -> Step<I, O> {
+    // Nobody listening, nothing happens: not even a look at the clock (E15).
+    if !run.has_started() || !run.emitter().is_heard() {
+        return over(run, result);
+    }
+    record_outcome(run, &result);
+    let (outcome, error) = match result {
+        Ok(output) => (Outcome::Success { output }, None),
+        Err(error) => (Outcome::of_error(&error), Some(error)),
+    };
+    match tell(run, Stage::Finish, Finish { input: Input::of(run), outcome, duration: run.elapsed() }) {
+        Ok(told) => finished(run, told, error),
+        Err(telling) => Step::Finishing(telling, error),
+    }
+}
+
+/// A failing listener of `finish` hides nothing (R10).
+fn finished<I: Data, O: Data>(
+    run: &Typed<I, O>,
+    (finish, told): Told<Finish<I, O>>,
+    error: Option<Error>,
+) -> Step<I, O> {
+    log_failed(Stage::Finish, told);
     run.end();
+    Step::Over(match (finish.outcome, error) {
+        (Outcome::Success { output }, _) => Ok(output),
+        (_, Some(error)) => Err(error.leaving()),
+        (outcome, None) => Err(Error::new(format!("the run ended as {}", outcome.status().as_str()))),
+    })
+}
+
+fn over<I: Data, O: Data>(run: &Typed<I, O>, result: Result<O>) -> Step<I, O> {
+    record_outcome(run, &result);
+    run.end();
+    Step::Over(result.map_err(Error::leaving))
+}
+
+/// Emits an event: it is told at once, or has to be waited for.
+fn tell<I: Data, O: Data, P>(run: &Typed<I, O>, stage: Stage, mut payload: P) -> Result<Told<P>, Telling<P>>
+where
+    P: Serialize + Send + Sync + 'static,
+{
+    let life = run.typed_life();
+    let (name, facet) = (stage.event_name(), life.stages.facet(stage));
+    let waiting = match run.emitter().emit_begin(name, &mut payload, facet, &life.delivery) {
+        Emitted::Done(told) => return Ok((payload, told)),
+        Emitted::Waits(waiting) => waiting,
+    };
+    let run = run.clone();
+    Err(Box::pin(async move {
+        let delivery = &run.typed_life().delivery;
+        let told = run.emitter().emit_rest(waiting, name, &mut payload, facet, delivery).await;
+        (payload, told)
+    }))
+}
+
+/// Ends what belongs to the run, whoever holds it: its tasks, and the runs that were started in it (R13).
+async fn cleared<I: Data, O: Data>(run: Typed<I, O>, result: Result<O>) -> Result<O> {
+    end_tasks(&run).await;
+    for child in run.node().below().runs() {
+        child.abort("the run that it was started in has ended");
+        poll_fn(|cx| end_below(&run, &child, cx)).await;
+    }
     result
 }
 
-/// Whatever the work came to: if the run was aborted before, that is how it ended (R7).
-fn settle<I, O>(run: &Typed<I, O>, result: Result<O>) -> Result<O> {
-    run.node().fate().settle().map_err(Stop::error).and(result)
-}
-
 /// Aborts the tasks that the run has spawned, and waits for them.
-async fn end_tasks<I: Data, O: Data>(run: &Typed<I, O>) {
+async fn end_tasks(run: &RunContext) {
     let Some(mut tasks) = run.tasks().close() else { return };
     tasks.abort_all();
     poll_fn(|cx| {
         loop {
             match tasks.poll_join_next(cx) {
-                _ if run.typed_life().delivery.is_cut() => return Poll::Ready(()),
+                _ if run.delivery().is_cut() => return Poll::Ready(()),
                 Poll::Ready(None) => return Poll::Ready(()),
                 Poll::Ready(Some(_)) => {}
                 Poll::Pending => return Poll::Pending,
@@ -100,63 +204,19 @@ async fn end_tasks<I: Data, O: Data>(run: &Typed<I, O>) {
     .await;
 }
 
-/// Ends the runs that were started in this one and have not ended: whoever holds their futures (R13).
-async fn end_below<I: Data, O: Data>(run: &Typed<I, O>) {
-    if run.node().below().is_empty() {
-        return;
+fn end_below(run: &RunContext, child: &RunContext, cx: &mut TaskContext<'_>) -> Poll<()> {
+    let mut who = Who::Above;
+    if run.delivery().is_cut() {
+        child.delivery().cut();
+        who = Who::Supervisor;
     }
-    for child in run.node().below().runs() {
-        child.abort("the run that it was started in has ended");
-        poll_fn(|cx| {
-            let who = match run.typed_life().delivery.is_cut() {
-                true => {
-                    child.delivery().cut();
-                    Who::Supervisor
-                }
-                false => Who::Above,
-            };
-            match child.drive(who, cx) {
-                Drive::Over => Poll::Ready(()),
-                Drive::Pending | Drive::Elsewhere => Poll::Pending,
-            }
-        })
-        .await;
+    match child.drive(who, cx) {
+        Drive::Over => Poll::Ready(()),
+        Drive::Pending | Drive::Elsewhere => Poll::Pending,
     }
 }
 
-/// A listener of `success` that fails makes the run fail, without an `error` after the `success` (R10).
-async fn succeed<I: Data, O: Data>(run: &Typed<I, O>, output: O) -> Result<O> {
-    let mut payload = Success { input: Input::of(run), output };
-    emit(run, Stage::Success, &mut payload).await?;
-    Ok(payload.output)
-}
-
-async fn fail<I: Data, O: Data>(run: &Typed<I, O>, error: Error) -> Error {
-    let mut payload = Failure { error };
-    announce(run, Stage::Error, &mut payload).await;
-    payload.error
-}
-
-async fn finish<I: Data, O: Data>(run: &Typed<I, O>, result: Result<O>) -> Result<O> {
-    record_outcome(run, &result);
-    // Nobody listening, nothing happens: not even a look at the clock (E15).
-    if !run.emitter().is_heard() {
-        return result;
-    }
-    let (outcome, error) = match result {
-        Ok(output) => (Outcome::Success { output }, None),
-        Err(error) => (Outcome::of_error(&error), Some(error)),
-    };
-    let mut payload = Finish { input: Input::of(run), outcome, duration: run.elapsed() };
-    announce(run, Stage::Finish, &mut payload).await;
-    match (payload.outcome, error) {
-        (Outcome::Success { output }, _) => Ok(output),
-        (_, Some(error)) => Err(error),
-        (outcome, None) => Err(Error::new(format!("the run ended as {}", outcome.status().as_str()))),
-    }
-}
-
-fn record_outcome<I, O>(run: &Typed<I, O>, result: &Result<O>) {
+fn record_outcome<O>(run: &RunContext, result: &Result<O>) {
     if run.span().is_disabled() {
         return;
     }
@@ -164,20 +224,9 @@ fn record_outcome<I, O>(run: &Typed<I, O>, result: &Result<O>) {
     run.span().record("outcome", status.as_str());
 }
 
-/// Emits what can no longer change how the run ends: a failure is logged (R10).
-async fn announce<I: Data, O: Data, P>(run: &Typed<I, O>, stage: Stage, payload: &mut P)
-where
-    P: Serialize + Send + Sync + 'static,
-{
-    if let Err(error) = emit(run, stage, payload).await {
+/// What can no longer change how the run ends is logged (R10).
+fn log_failed(stage: Stage, told: Result<(), EmitError>) {
+    if let Err(error) = told {
         tracing::warn!(error = %error, "a listener of a run's `{}` failed", stage.as_str());
     }
-}
-
-async fn emit<I: Data, O: Data, P>(run: &Typed<I, O>, stage: Stage, payload: &mut P) -> Result<(), EmitError>
-where
-    P: Serialize + Send + Sync + 'static,
-{
-    let (facet, delivery) = (run.typed_life().stages.facet(stage), &run.typed_life().delivery);
-    run.emitter().emit_delivered(stage.event_name(), payload, facet, delivery).await
 }

@@ -9,11 +9,9 @@ use futures_core::future::BoxFuture;
 use futures_util::FutureExt;
 
 use crate::abort::Stop;
-use crate::announce::{give_up, lifecycle};
+use crate::announce::{Step, begin, give_up};
 use crate::attempt::attempts;
-use crate::context::Typed;
-use crate::life::{Progress, Step, Taken, Who};
-use crate::lifecycle::Data;
+use crate::life::{Taken, Who};
 use crate::middleware::Inherited;
 use crate::plan::{Begun, Held, Plan};
 use crate::supervise::supervise;
@@ -26,7 +24,7 @@ pub(crate) struct Conducted<'a, R: Runnable> {
     work: Work<'a, R>,
     watch: Watch,
     /// Taken from the beginning, until it is parked for the first time.
-    seat: Option<Progress<R::Output>>,
+    seat: Option<Step<R::Input, R::Output>>,
     is_over: bool,
 }
 
@@ -47,25 +45,10 @@ pub(crate) fn conduct<R: Runnable>(mut plan: Plan<'_, R>) -> Result<Conducted<'_
     let bound = if plan.input.is_some() { bind(&mut plan, &run, &mut watch) } else { Ok(()) };
     let Plan { runnable, input, .. } = plan;
     let seat = match bound {
-        Err(error) => announced(Step::Ending, give_up(run.clone(), error)),
-        Ok(()) => begun(&run, input),
+        Err(error) => give_up(&run, error),
+        Ok(()) => begin(&run, input),
     };
     Ok(Conducted { run, work: Work::Due(runnable), watch, seat: Some(seat), is_over: false })
-}
-
-fn begun<I: Data, O: Data>(run: &Typed<I, O>, input: Option<I>) -> Progress<O> {
-    match input {
-        Some(input) if run.emitter().is_heard() => announced(Step::Starting, lifecycle(run.clone(), input)),
-        input => {
-            // None here, if the run has it already.
-            input.into_iter().for_each(|input| run.typed_life().set_input(input));
-            Progress { step: Step::Working(None), announcer: None }
-        }
-    }
-}
-
-fn announced<O>(step: Step<O>, announcer: impl Future<Output = Result<O>> + Send + 'static) -> Progress<O> {
-    Progress { step, announcer: Some(Box::pin(announcer)) }
 }
 
 /// The run's own listeners and limits, then middlewares: those of the runs above, the instance's, the run's.
