@@ -84,7 +84,7 @@ pub(crate) fn worked<I: Data, O: Data>(run: &Typed<I, O>, result: Result<O>) -> 
     let (fate, is_heard) = (run.node().fate(), run.emitter().is_heard());
     let settled = if is_heard { fate.settle() } else { fate.settle_and_close() };
     let result = settled.map_err(Stop::error).and(result);
-    if !run.tasks().close_if_none() || !run.node().below().is_empty() {
+    if run.tasks().is_used() || !run.node().below().is_empty() {
         return Step::Clearing(Box::pin(cleared(run.clone(), result)));
     }
     if is_heard { tell_end(run, result) } else { over(run, result) }

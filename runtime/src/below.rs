@@ -1,12 +1,12 @@
 //! The runs that live below a run, or that an abort handle is linked to.
 //!
-//! 1. The first has a slot at hand. For more, each thread has a shard of its own: runs that begin and end on several
-//!    threads below one run hardly meet, and how many live there does not matter.
+//! 1. The first thread that comes has a slot at hand, for one run. For more, each thread has a shard of its own: runs that
+//!    begin and end on several threads below one run do not meet, and how many live there does not matter.
 //! 2. Nothing is held: a place keeps a weak handle, until the run has ended.
 
 use std::cell::Cell;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering, fence};
 
 use parking_lot::Mutex;
 use slab::Slab;
@@ -18,10 +18,10 @@ const SHARDS: usize = 8;
 
 #[derive(Default)]
 pub(crate) struct Below {
-    /// Whether anything was ever added.
-    is_used: AtomicBool,
+    /// The thread that uses the slot: the first that came. 0 before.
+    owner: AtomicUsize,
     first: Mutex<Option<WeakRun>>,
-    /// Made with the second run.
+    /// Made with the first run that is not in the slot.
     more: OnceLock<Box<[Shard; SHARDS]>>,
 }
 
@@ -39,22 +39,29 @@ pub(crate) enum Place {
 
 impl Below {
     pub(crate) fn add(&self, run: WeakRun) -> Place {
-        let place = self.place(run);
-        self.is_used.store(true, Ordering::SeqCst);
-        place
+        let thread = thread();
+        if self.owner(thread) == thread {
+            let mut first = self.first.lock();
+            if first.is_none() {
+                *first = Some(run);
+                return Place::First;
+            }
+        }
+        let shard = thread % SHARDS;
+        let more = self.more.get_or_init(Box::default);
+        // Who does not see `more` has been seen to close: who adds looks for that next.
+        fence(Ordering::SeqCst);
+        Place::More { shard, key: more[shard].0.lock().insert(run) }
     }
 
-    fn place(&self, run: WeakRun) -> Place {
-        match self.first.try_lock() {
-            Some(mut first) if first.is_none() => {
-                *first = Some(run);
-                Place::First
-            }
-            _ => {
-                let shard = own_shard();
-                let key = self.more.get_or_init(Box::default)[shard].0.lock().insert(run);
-                Place::More { shard, key }
-            }
+    /// All orders are the strictest, so that `is_empty` and who adds see each other (see `fate`).
+    fn owner(&self, thread: usize) -> usize {
+        match self.owner.load(Ordering::SeqCst) {
+            0 => self
+                .owner
+                .compare_exchange(0, thread, Ordering::SeqCst, Ordering::SeqCst)
+                .map_or_else(|it| it, |_| thread),
+            owner => owner,
         }
     }
 
@@ -69,9 +76,10 @@ impl Below {
 
     pub(crate) fn is_empty(&self) -> bool {
         let is_empty = |shard: &Shard| shard.0.lock().is_empty();
-        if !self.is_used.load(Ordering::SeqCst) {
+        if self.owner.load(Ordering::SeqCst) == 0 {
             return true;
         }
+        fence(Ordering::SeqCst);
         self.first.lock().is_none() && self.more.get().is_none_or(|more| more.iter().all(is_empty))
     }
 
@@ -84,17 +92,16 @@ impl Below {
     }
 }
 
-/// Threads take shards in turn.
-fn own_shard() -> usize {
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
+/// The number of this thread, from 1.
+fn thread() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(1);
     thread_local! {
-        static SHARD: Cell<Option<usize>> = const { Cell::new(None) };
+        static OWN: Cell<usize> = const { Cell::new(0) };
     }
-    SHARD.with(|shard| {
-        shard.get().unwrap_or_else(|| {
-            let own = NEXT.fetch_add(1, Ordering::Relaxed) % SHARDS;
-            shard.set(Some(own));
-            own
-        })
+    OWN.with(|own| {
+        if own.get() == 0 {
+            own.set(NEXT.fetch_add(1, Ordering::Relaxed));
+        }
+        own.get()
     })
 }

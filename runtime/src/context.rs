@@ -4,7 +4,7 @@ use std::any::Any;
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Deref;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::task::Context as TaskContext;
 use std::time::Duration;
 
@@ -45,7 +45,8 @@ pub(crate) struct Inner<L: ?Sized = dyn AnyLife> {
     emitter: Emitter,
     parent: Option<Above>,
     started: Instant,
-    extensions: Mutex<Extensions>,
+    /// Made with the first.
+    extensions: OnceLock<Mutex<Extensions>>,
     tasks: Tasks,
     span: Span,
     node: Node,
@@ -137,7 +138,7 @@ impl RunContext {
                 span: span(&emitter, above),
                 emitter,
                 started: Instant::now(),
-                extensions: Mutex::new(above.map(Self::extensions).unwrap_or_default().merged(extensions)),
+                extensions: inherited(above, extensions),
                 tasks: Tasks::default(),
                 node: Node::default(),
                 slot: Slot::of::<I, O>(),
@@ -255,13 +256,13 @@ impl RunContext {
     /// The typed values that the run carries, as they are now.
     #[must_use]
     pub fn extensions(&self) -> Extensions {
-        self.0.extensions.lock().clone()
+        self.0.extensions.get().map(|extensions| extensions.lock().clone()).unwrap_or_default()
     }
 
     /// The typed value of a type.
     #[must_use]
     pub fn extension<T: Send + Sync + 'static>(&self) -> Option<Arc<T>> {
-        self.0.extensions.lock().get()
+        self.0.extensions.get()?.lock().get()
     }
 
     /// Sets a typed value, for the run and for runs started in it later.
@@ -271,7 +272,7 @@ impl RunContext {
 
     pub(crate) fn change_extensions(&self, change: impl FnOnce(&mut Extensions)) {
         let replaced = {
-            let mut extensions = self.0.extensions.lock();
+            let mut extensions = self.0.extensions.get_or_init(Mutex::default).lock();
             let before = extensions.clone();
             change(&mut extensions);
             before
@@ -305,6 +306,12 @@ impl RunContext {
     pub fn has_ended(&self) -> bool {
         self.0.node.has_ended()
     }
+}
+
+/// The typed values of the run above, with a run's own over them.
+fn inherited(above: Option<&RunContext>, own: &Extensions) -> OnceLock<Mutex<Extensions>> {
+    let extensions = above.map(RunContext::extensions).unwrap_or_default().merged(own);
+    if extensions.is_empty() { OnceLock::new() } else { OnceLock::from(Mutex::new(extensions)) }
 }
 
 /// One span per run (R12). Its ids are formatted only for those who look at them.

@@ -34,6 +34,10 @@ impl Extensions {
         Arc::clone(self.0.as_deref()?.get(&TypeId::of::<T>())?).downcast().ok()
     }
 
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.0.is_none()
+    }
+
     /// These values, with those of another map over them.
     pub(crate) fn merged(&self, over: &Self) -> Self {
         match (&self.0, &over.0) {

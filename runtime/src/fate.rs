@@ -4,8 +4,8 @@
 //! 2. Of `STOPPED` and `SETTLED`, which race, the first decides: nothing is stopped that is settled, and who settles
 //!    learns whether it was stopped before.
 //! 3. Why it was stopped is written before `STOPPED` is, and never again: the first reason wins.
-//! 4. `CLOSED` is added, and looked at by who begins below, in one order with what those leave there: either sees the
-//!    other.
+//! 4. `SETTLED` and `CLOSED` are added, and looked at by who spawns or begins below, in one order with what those leave
+//!    there: either sees the other.
 
 use crate::sync::{AtomicU8, OnceLock, Ordering};
 
@@ -40,7 +40,11 @@ impl<S> Fate<S> {
 
     /// Settles it: gives why it was stopped, if it was before.
     pub(crate) fn settle(&self) -> Result<(), &S> {
-        self.outcome(self.word.fetch_or(SETTLED, Ordering::AcqRel))
+        self.outcome(self.word.fetch_or(SETTLED, Ordering::SeqCst))
+    }
+
+    pub(crate) fn is_settled(&self) -> bool {
+        self.word.load(Ordering::SeqCst) & SETTLED != 0
     }
 
     /// Settles and closes it.

@@ -3,6 +3,8 @@
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context as TaskContext, Poll};
 
 use futures_util::FutureExt;
@@ -11,61 +13,41 @@ use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tracing::Instrument;
 
+use crate::abort::Stop;
 use crate::current::CURRENT;
+use crate::fate::Fate;
 use crate::{Error, ErrorKind, Result, RunContext};
 
-/// The tasks that a run has spawned. A run that has ended takes no more.
-#[derive(Debug)]
-pub(crate) struct Tasks(Mutex<State>);
-
-#[derive(Debug)]
-enum State {
-    None,
-    Some(JoinSet<()>),
-    Ended,
-}
-
-impl Default for Tasks {
-    fn default() -> Self {
-        Self(Mutex::new(State::None))
-    }
+/// The tasks that a run has spawned. A run whose work is over takes no more.
+#[derive(Debug, Default)]
+pub(crate) struct Tasks {
+    /// In one order with the run's being settled: who spawns and who closes see each other (see `fate`).
+    is_used: AtomicBool,
+    set: OnceLock<Box<Mutex<Option<JoinSet<()>>>>>,
 }
 
 impl Tasks {
-    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        let mut state = self.0.lock();
-        match &mut *state {
-            State::Some(tasks) => {
-                // Those that are done go, lest a run that lives long collects them.
-                while tasks.try_join_next().is_some() {}
-                tasks.spawn(task);
-            }
-            State::None => {
-                let mut tasks = JoinSet::new();
-                tasks.spawn(task);
-                *state = State::Some(tasks);
-            }
-            State::Ended => {}
+    fn spawn(&self, fate: &Fate<Stop>, task: impl Future<Output = ()> + Send + 'static) {
+        let set = self.set.get_or_init(|| Box::new(Mutex::new(Some(JoinSet::new()))));
+        self.is_used.store(true, Ordering::SeqCst);
+        if fate.is_settled() {
+            return;
+        }
+        if let Some(tasks) = &mut *set.lock() {
+            // Those that are done go, lest a run that lives long collects them.
+            while tasks.try_join_next().is_some() {}
+            tasks.spawn(task);
         }
     }
 
-    /// Takes no more, if there never was one; tells whether.
-    pub(crate) fn close_if_none(&self) -> bool {
-        let mut state = self.0.lock();
-        let none = !matches!(&*state, State::Some(_));
-        if none {
-            *state = State::Ended;
-        }
-        none
+    /// Whether there ever was one. Asked once the run is settled.
+    pub(crate) fn is_used(&self) -> bool {
+        self.is_used.load(Ordering::SeqCst)
     }
 
     /// Takes no more, and gives those that there are.
     pub(crate) fn close(&self) -> Option<JoinSet<()>> {
-        let state = std::mem::replace(&mut *self.0.lock(), State::Ended);
-        match state {
-            State::Some(tasks) => Some(tasks),
-            State::None | State::Ended => None,
-        }
+        self.set.get()?.lock().take()
     }
 }
 
@@ -83,7 +65,7 @@ impl RunContext {
             // Whoever dropped the handle does not want it.
             drop(sender.send(output));
         };
-        self.tasks().spawn(CURRENT.scope(self.clone(), work.instrument(self.span().clone())));
+        self.tasks().spawn(self.node().fate(), CURRENT.scope(self.clone(), work.instrument(self.span().clone())));
         Task(output)
     }
 }
