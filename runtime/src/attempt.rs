@@ -71,9 +71,13 @@ impl Attempts {
         self.given_up.lock().clone()
     }
 
+    pub(crate) fn may_go_on(&self) -> bool {
+        self.number() < self.most.load(Ordering::Relaxed)
+    }
+
     /// The request that an error is, if it can be met.
     fn request(&self, error: &Error, ctx: &RunContext) -> Option<Retry> {
-        let may = error.is_open_request() && !ctx.is_aborted() && self.number() < self.most.load(Ordering::Relaxed);
+        let may = error.is_open_request() && !ctx.is_aborted() && self.may_go_on();
         may.then(|| error.retry_request()).flatten()
     }
 

@@ -80,6 +80,8 @@ pub(crate) trait AnyChain: Send + Sync {
     fn outputs(&self) -> &dyn Any;
     fn adapt(&self, layers: &[Entry<Value, Value>]) -> Result<()>;
     fn attempts(&self) -> &Attempts;
+    /// Whether an attempt may start again because of what it has put out.
+    fn may_retry_output(&self) -> bool;
     fn types(&self) -> [&'static str; 2];
     fn describe(&self) -> Vec<LayerInfo>;
 }
@@ -147,6 +149,10 @@ impl<I: Data, O: Data> AnyChain for Chain<I, O> {
 
     fn attempts(&self) -> &Attempts {
         &self.attempts
+    }
+
+    fn may_retry_output(&self) -> bool {
+        self.attempts.may_go_on() && !self.outputs.is_empty()
     }
 
     fn types(&self) -> [&'static str; 2] {

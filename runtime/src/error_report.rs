@@ -95,6 +95,7 @@ impl ErrorReport {
             ErrorKind::Denied { by } => format!("denied by {by}: "),
             ErrorKind::Halted { by } => format!("halted by {by}: "),
             ErrorKind::Panicked => "panicked: ".to_owned(),
+            ErrorKind::Aborted => "aborted: ".to_owned(),
             ErrorKind::Retry => "retry requested: ".to_owned(),
             _ => String::new(),
         }

@@ -127,6 +127,10 @@ impl<T> Passes<T> {
         Self { place, list: Register::default(), keep: OnceLock::new(), original: OnceLock::new() }
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.list.so_far().is_empty()
+    }
+
     pub(crate) fn push(&self, pass: Pass<T>) -> Result<()> {
         self.list.extend(&[pass])
     }

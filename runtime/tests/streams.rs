@@ -1,0 +1,238 @@
+//! A run as a stream: bounded, ends with the run's result, aborts the run when it is dropped, and tells a slow reader
+//! what it missed (R11); attempts that start again are held, or taken back (M7).
+
+mod support;
+
+use std::future::pending;
+use std::time::Duration;
+
+use emitree_emitter::Emitter;
+use emitree_runtime::{Error, Passing, Result, RunContext, Runnable, StreamItem, output_fn, shutdown};
+use futures_util::{FutureExt, Stream, StreamExt, stream};
+use serde_json::json;
+use support::{Recorder, below};
+
+async fn tell(ctx: &RunContext, token: u32) -> Result<()> {
+    Ok(ctx.emitter().emit("token", &mut { token }).await?)
+}
+
+/// Emits as many tokens as it is told, one at each poll.
+fn teller(tree: &Emitter) -> impl Runnable<Input = u32, Output = u32> + 'static {
+    below(tree, "teller", |tokens: u32, ctx: RunContext| async move {
+        for token in 0..tokens {
+            tell(&ctx, token).await?;
+            tokio::task::yield_now().await;
+        }
+        Ok(tokens)
+    })
+}
+
+/// Emits them all at once.
+fn burster(tree: &Emitter) -> impl Runnable<Input = u32, Output = u32> + 'static {
+    below(tree, "burster", |tokens: u32, ctx: RunContext| async move {
+        for token in 0..tokens {
+            tell(&ctx, token).await?;
+        }
+        Ok(tokens)
+    })
+}
+
+fn line<O: std::fmt::Debug>(item: StreamItem<O>) -> String {
+    match item {
+        StreamItem::Event(event) => format!("{} {}", event.path, event.payload.get()),
+        StreamItem::Missed(missed) => format!("missed {missed}"),
+        StreamItem::Result(result) => format!("{:?}", result.map_err(|error| error.to_string())),
+        other => format!("{other:?}"),
+    }
+}
+
+async fn lines<O: std::fmt::Debug>(stream: impl Stream<Item = StreamItem<O>>) -> Vec<String> {
+    stream.map(line).collect().await
+}
+
+// R11
+#[tokio::test]
+async fn a_stream_gives_events_as_they_come_then_the_result_then_nothing() {
+    let tree = Emitter::new();
+    let teller = teller(&tree);
+    let stream = teller.run(2).events("token");
+    assert_eq!(lines(stream).await, ["teller.token 0", "teller.token 1", "Ok(2)"]);
+}
+
+// R11
+#[tokio::test]
+async fn into_stream_gives_everything_of_the_run_and_of_those_below() {
+    let tree = Emitter::new();
+    let inner = std::sync::Arc::new(teller(&tree));
+    let outer = below(&tree, "outer", move |tokens: u32, _: RunContext| {
+        let inner = inner.clone();
+        async move { inner.run(tokens).await }
+    });
+    let paths: Vec<String> = outer
+        .run(1)
+        .into_stream()
+        .map(line)
+        .map(|line| line.split(' ').next().unwrap_or_default().to_owned())
+        .collect()
+        .await;
+    let expected = [
+        "outer.run.start",
+        "teller.run.start",
+        "teller.token",
+        "teller.run.success",
+        "teller.run.finish",
+        "outer.run.success",
+        "outer.run.finish",
+        "Ok(1)",
+    ];
+    assert_eq!(paths, expected);
+}
+
+// R11
+#[tokio::test]
+async fn the_run_goes_on_only_as_it_is_read() {
+    let tree = Emitter::new();
+    let recorder = Recorder::new();
+    tree.observe("teller.token", recorder.sees("told")).expect("a valid matcher");
+    let teller = teller(&tree);
+    let mut stream = teller.run(3).events("token");
+    for told in 1..=3 {
+        assert!(matches!(stream.next().await, Some(StreamItem::Event(_))));
+        assert_eq!(recorder.take().len(), 1, "one more told: {told}");
+    }
+}
+
+// R11
+#[tokio::test]
+async fn a_slow_reader_is_told_how_many_events_it_missed_where_it_missed_them() {
+    let tree = Emitter::new();
+    let burster = burster(&tree);
+    let stream = burster.run(10).events("token").capacity(2);
+    assert_eq!(lines(stream).await, ["missed 8", "burster.token 8", "burster.token 9", "Ok(10)"]);
+}
+
+// R8, R11
+#[tokio::test]
+async fn dropping_the_stream_aborts_the_run_and_its_end_is_heard() {
+    let (tree, recorder) = (Emitter::new(), Recorder::new());
+    recorder.watch(&tree);
+    let waiter = below(&tree, "waiter", |(): (), ctx: RunContext| async move {
+        tell(&ctx, 0).await?;
+        pending::<Result<()>>().await
+    });
+    let mut stream = waiter.run(()).events("token");
+    assert!(matches!(stream.next().await, Some(StreamItem::Event(_))));
+    drop(stream);
+    recorder.expect(["waiter.run.start", "waiter.token", "waiter.run.error", "waiter.run.finish"]);
+    assert!(shutdown(Duration::ZERO).await.is_complete());
+}
+
+// R11
+#[tokio::test]
+async fn a_matcher_that_is_none_comes_out_as_the_result() {
+    let tree = Emitter::new();
+    let teller = teller(&tree);
+    let lines = lines(teller.run(1).events("to[ken")).await;
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert!(lines[0].starts_with("Err(") && lines[0].contains("to[ken"), "{lines:?}");
+}
+
+// R11
+#[tokio::test]
+async fn a_run_that_fails_ends_its_stream_with_the_error() {
+    let tree = Emitter::new();
+    let failing = below(&tree, "failing", |(): (), _: RunContext| async { Err::<(), _>(Error::new("broken")) });
+    assert_eq!(lines(failing.run(()).events("token")).await, [r#"Err("broken")"#]);
+}
+
+/// Tells its attempt, and is asked for another one twice.
+fn retried(tree: &Emitter) -> impl Runnable<Input = u32, Output = u32> + 'static {
+    below(tree, "teller", |_: u32, ctx: RunContext| async move {
+        tell(&ctx, ctx.attempt()).await?;
+        tokio::task::yield_now().await;
+        Ok(ctx.attempt())
+    })
+}
+
+// M7
+#[tokio::test]
+async fn events_are_held_until_the_output_has_passed_where_an_output_middleware_may_retry() {
+    let tree = Emitter::new();
+    let retried = retried(&tree);
+    let again = || {
+        output_fn(|output: Passing<'_, u32>| {
+            Box::pin(async move {
+                match output.value() {
+                    2 => Ok(None),
+                    _ => Err(output.retry("too early", json!(null))),
+                }
+            })
+        })
+    };
+    let run = || retried.run(0).middleware(again()).max_middleware_retries(5);
+    let held = lines(run().events("{token,attempt_discarded}")).await;
+    let discarded = |attempt: u32| {
+        format!(r#"teller.attempt_discarded {{"attempt":{attempt},"reason":"too early","metadata":null}}"#)
+    };
+    let expected = [discarded(1), "teller.token 2".to_owned(), "Ok(2)".to_owned()];
+    assert_eq!(held, expected);
+    // As they come: what is taken back is seen, and that it is taken back.
+    let shown = lines(run().events("{token,attempt_discarded}").held(false)).await;
+    let expected = [
+        "teller.token 0".to_owned(),
+        discarded(0),
+        "teller.token 1".to_owned(),
+        discarded(1),
+        "teller.token 2".to_owned(),
+        "Ok(2)".to_owned(),
+    ];
+    assert_eq!(shown, expected);
+}
+
+// M7
+#[tokio::test]
+async fn the_start_of_a_held_run_is_not_taken_back() {
+    let tree = Emitter::new();
+    let retried = retried(&tree);
+    let once = output_fn(|output: Passing<'_, u32>| {
+        Box::pin(async move {
+            match output.attempt() {
+                0 => Err(output.retry("again", json!(null))),
+                _ => Ok(None),
+            }
+        })
+    });
+    let stream = retried.run(0).middleware(once).max_middleware_retries(1).events("*.*");
+    let paths: Vec<_> = lines(stream).await.into_iter().map(|line| line.split(' ').next().map(str::to_owned)).collect();
+    let expected = [
+        "teller.run.start",
+        "teller.attempt_discarded",
+        "teller.token",
+        "teller.run.success",
+        "teller.run.finish",
+        "Ok(1)",
+    ];
+    assert_eq!(paths.into_iter().flatten().collect::<Vec<_>>(), expected);
+}
+
+// R11
+#[tokio::test]
+async fn a_stream_can_be_merged_with_others() {
+    let tree = Emitter::new();
+    let teller = teller(&tree);
+    let streams = [1, 2].map(|tokens| teller.run(tokens).events("token"));
+    let mut lines = lines(stream::select_all(streams)).await;
+    lines.sort();
+    assert_eq!(lines, ["Ok(1)", "Ok(2)", "teller.token 0", "teller.token 0", "teller.token 1"]);
+}
+
+// R11
+#[test]
+fn polled_again_after_its_end_it_gives_nothing_and_does_not_panic() {
+    let tree = Emitter::new();
+    let burster = burster(&tree);
+    let mut stream = burster.run(0).events("token");
+    assert!(matches!(stream.next().now_or_never(), Some(Some(StreamItem::Result(Ok(0))))));
+    assert!(matches!(stream.next().now_or_never(), Some(None)));
+    assert!(matches!(stream.next().now_or_never(), Some(None)));
+}
