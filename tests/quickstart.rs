@@ -2,8 +2,9 @@
 //! replay is the live trajectory byte for byte, and a run that fails is recorded to its end.
 
 use std::collections::HashMap;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
 
 use emitree::sinks::read_jsonl;
@@ -120,6 +121,60 @@ fn assert_every_run_ended_once(recording: &Path) {
     for (run, stages) in stages {
         let end = [Stage::Success, Stage::Error].into_iter().find(|end| stages.get(1) == Some(end));
         assert!(end.is_some_and(|end| stages == [Stage::Start, end, Stage::Finish]), "{run}: {stages:?}");
+    }
+}
+
+/// A file that never comes to its end, nor to its beginning.
+fn endless_file(folder: &Path) -> String {
+    let path = folder.join("endless");
+    assert!(Command::new("mkfifo").arg(&path).status().expect("a Unix system").success());
+    path.to_str().expect("a plain path").to_owned()
+}
+
+#[test]
+fn what_is_aborted_says_why_and_is_recorded_to_the_end() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (endless, recording) = (endless_file(folder.path()), folder.path().join("run.jsonl"));
+    let recorded = recording.to_str().expect("a plain path");
+    let output = quickstart(&["--ask", "how many words", "--abort-after", "50", "--record", recorded, &endless]);
+    assert!(!output.status.success());
+    let trajectory = text(&output.stdout);
+    assert!(trajectory.contains("Tool[read_file][error]: aborted: it took longer than 50ms"), "{trajectory}");
+    assert!(trajectory.contains("\nAssistant[Desk][error]: aborted: it took longer than 50ms"), "{trajectory}");
+    assert_every_run_ended_once(&recording);
+}
+
+#[test]
+fn what_ctrl_c_drops_is_told_and_recorded_to_the_end() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (endless, recording) = (endless_file(folder.path()), folder.path().join("run.jsonl"));
+    let mut quickstart = example("quickstart");
+    quickstart.args(["--ask", "how many words", "--record"]).arg(&recording).arg(&endless);
+    let child = quickstart.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the example runs");
+    let mut child = Waited(child);
+    let mut lines = BufReader::new(child.0.stdout.take().expect("a pipe")).lines().map(|line| line.expect("UTF-8"));
+    // It waits for the file now.
+    let begun: Vec<_> = lines.by_ref().take_while(|line| !line.contains("Tool[read_file][start]")).collect();
+    assert!(!begun.is_empty());
+    let interrupt = Command::new("kill").args(["-INT", &child.0.id().to_string()]).status();
+    assert!(interrupt.expect("a Unix system").success());
+    let trajectory: Vec<_> = lines.collect();
+    let dropped = "the run's future was dropped";
+    assert!(
+        trajectory.iter().any(|line| line.ends_with(&format!("Tool[read_file][error]: {dropped}"))),
+        "{trajectory:?}"
+    );
+    assert_eq!(trajectory.last(), Some(&format!("Assistant[Desk][error]: {dropped}")));
+    assert!(!child.0.wait().expect("it ends").success());
+    assert_every_run_ended_once(&recording);
+}
+
+/// A process that does not outlive its test.
+struct Waited(Child);
+
+impl Drop for Waited {
+    fn drop(&mut self) {
+        self.0.kill().and_then(|()| self.0.wait()).ok();
     }
 }
 

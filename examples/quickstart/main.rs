@@ -5,10 +5,12 @@
 //! cargo run --example quickstart -- --ask "how many words" *.md      your own question, about your own files
 //!     --deny GLOB       refuses to read paths that match
 //!     --canned TEXT     answers with TEXT, without doing any work
+//!     --abort-after MS  aborts what is under way after so many milliseconds
 //!     --record FILE     records every event as JSON lines, in place of what FILE was; `--example replay -- FILE` shows them again
 //! ```
 //!
-//! The trajectory goes to stdout, everything else to stderr.
+//! The trajectory goes to stdout, everything else to stderr. Ctrl-C drops what is under way; its end is told, and
+//! recorded, all the same.
 
 mod desk;
 mod tools;
@@ -20,16 +22,21 @@ use std::time::Duration;
 
 use emitree::middleware::Trajectory;
 use emitree::sinks::JsonlFile;
-use emitree::{AnyEvent, Emitter, Error, Lifecycle, Middleware, Options, Result, RunContext, Runnable, Stage, Start};
+use emitree::{
+    AbortHandle, AnyEvent, Emitter, Error, Lifecycle, Middleware, Options, Result, RunContext, Runnable, Stage, Start,
+};
 use globset::GlobMatcher;
 
 use desk::{Answer, Desk, Question};
 use tools::{BytesRead, Document, ReadFile};
 
-// One thread, so that the trajectory and the recording agree on the order of concurrent events.
-#[tokio::main(flavor = "current_thread")]
-async fn main() -> ExitCode {
-    match answer(Arguments::parse()).await {
+fn main() -> ExitCode {
+    // One thread, so that the trajectory and the recording agree on the order of concurrent events.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let answered = runtime.block_on(answer(Arguments::parse()));
+    // A thread that still reads a file is not waited for.
+    runtime.shutdown_background();
+    match answered {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {}", error.explain());
@@ -64,9 +71,14 @@ async fn answer(arguments: Result<Arguments>) -> Result<()> {
         eprintln!("{:?}: {} in {:.1?}", finish.input().question, finish.outcome().status().as_str(), finish.duration());
     })?;
 
-    let result = ask_all(&desk, &arguments).await;
-    eprintln!("{} events", events.load(Relaxed));
-    // Whatever happened, the recording is complete before the program ends.
+    // Ctrl-C drops the future of what is under way: that ends it, and all that it has started.
+    let result = tokio::select! {
+        result = ask_all(&desk, &arguments) => result,
+        interrupted = tokio::signal::ctrl_c() => Err(interrupted.map_or_else(Error::from, |()| Error::new("Ctrl-C"))),
+    };
+    // Whatever happened, every end is told, and the recording complete, before the program ends.
+    let shutdown = emitree::shutdown(Duration::from_secs(5)).await;
+    eprintln!("{} events; ends that were still to come: {shutdown}", events.load(Relaxed));
     if let Some(recording) = recording {
         recording.close(Duration::from_secs(5)).await.complete()?;
     }
@@ -76,11 +88,21 @@ async fn answer(arguments: Result<Arguments>) -> Result<()> {
 async fn ask_all(desk: &Desk, arguments: &Arguments) -> Result<()> {
     let rules = Arc::new(HouseRules { deny: arguments.deny.clone(), canned: arguments.canned.clone() });
     let trajectory = Arc::new(Trajectory::stdout());
+    let abort = AbortHandle::new();
+    if let Some(after) = arguments.abort_after {
+        let abort = abort.clone();
+        tokio::spawn(async move {
+            tokio::time::sleep(after).await;
+            abort.abort(format!("it took longer than {after:?}"));
+        });
+    }
     for question in &arguments.questions {
         let answer = desk
             .run(Question { question: question.clone(), files: arguments.files.clone() })
             // A listener on the run hears it, and everything that it leads to.
             .observe("tool.read_file.read", |read: &BytesRead, _| eprintln!("read {}: {} bytes", read.path, read.bytes))
+            // A signal stops the run at its next await, and all below it.
+            .abort_on(&abort)
             .middleware(rules.clone())
             .middleware(trajectory.clone())
             .await?;
@@ -121,18 +143,20 @@ impl Middleware for HouseRules {
 }
 
 /// What the command line says.
+#[derive(Default)]
 struct Arguments {
     files: Vec<String>,
     questions: Vec<String>,
     deny: Option<GlobMatcher>,
     canned: Option<String>,
+    abort_after: Option<Duration>,
     record: Option<String>,
 }
 
 impl Arguments {
     fn parse() -> Result<Self> {
         use lexopt::prelude::{Long, Value, ValueExt};
-        let mut arguments = Self { files: vec![], questions: vec![], deny: None, canned: None, record: None };
+        let mut arguments = Self::default();
         let mut parser = lexopt::Parser::from_env();
         while let Some(argument) = parser.next()? {
             match argument {
@@ -141,6 +165,9 @@ impl Arguments {
                     arguments.deny = Some(globset::Glob::new(&parser.value()?.string()?)?.compile_matcher());
                 }
                 Long("canned") => arguments.canned = Some(parser.value()?.string()?),
+                Long("abort-after") => {
+                    arguments.abort_after = Some(Duration::from_millis(parser.value()?.parse()?));
+                }
                 Long("record") => arguments.record = Some(parser.value()?.string()?),
                 Value(file) => arguments.files.push(file.string()?),
                 other => return Err(other.unexpected().into()),
