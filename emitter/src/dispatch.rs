@@ -6,9 +6,11 @@
 //! 4. No lock is held here.
 
 use std::any::Any;
+use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context as TaskContext, Poll};
 
 use futures_util::FutureExt;
 use futures_util::stream::{FuturesUnordered, StreamExt};
@@ -149,7 +151,7 @@ impl Progress {
             let answer = await_observe(listener, event, meta, delivery).await;
             (listener, answer)
         });
-        Box::pin(settle(answers.collect(), event, meta, self)).await;
+        Box::pin(settle(answers.collect(), event, meta, self, delivery)).await;
         self.result()
     }
 
@@ -254,7 +256,7 @@ async fn observe(
                 let Some(listener) = route.next(Role::Observe, &mut progress.cursor) else { continue };
                 let mut answer = Box::pin(await_observe(listener, event, meta, delivery));
                 // Started now, in order; awaited together with the others.
-                match std::future::poll_fn(|cx| Poll::Ready(answer.as_mut().poll(cx))).await {
+                match poll_fn(|cx| Poll::Ready(answer.as_mut().poll(cx))).await {
                     Poll::Ready(Ok(())) => continue,
                     Poll::Ready(Err(fault)) => (listener, fault),
                     Poll::Pending => {
@@ -268,7 +270,7 @@ async fn observe(
     }
     if !started.is_empty() {
         // Boxed, because it is large and seldom.
-        Box::pin(settle(started.into_iter().collect(), event, meta, progress)).await;
+        Box::pin(settle(started.into_iter().collect(), event, meta, progress, delivery)).await;
     }
 }
 
@@ -278,12 +280,28 @@ async fn settle<'r>(
     event: &dyn AnyEvent,
     meta: &EventMeta<'_>,
     progress: &mut Progress,
+    delivery: &Delivery,
 ) {
-    while let Some((listener, answer)) = pending.next().await {
+    while let Some((listener, answer)) = poll_fn(|cx| poll_next(&mut pending, delivery, cx)).await {
         if let Err(fault) = answer {
             progress.judge(listener, fault, event, meta);
         }
     }
+}
+
+/// The next answer; none is left once nobody is awaited any more.
+fn poll_next<F: Future>(
+    pending: &mut FuturesUnordered<F>,
+    delivery: &Delivery,
+    cx: &mut TaskContext<'_>,
+) -> Poll<Option<F::Output>> {
+    if !delivery.is_cut() {
+        return pending.poll_next_unpin(cx);
+    }
+    // Each gives itself up when it is polled; `pending` itself polls only those that have been woken.
+    Pin::new(&mut *pending).iter_pin_mut().for_each(|answer| drop(answer.poll(cx)));
+    pending.clear();
+    Poll::Ready(None)
 }
 
 async fn await_observe(listener: &Listener, event: &dyn AnyEvent, meta: &EventMeta<'_>, delivery: &Delivery) -> Answer {

@@ -1,0 +1,81 @@
+//! An emit that loses patience while it is under way: who is awaited is dropped, who need not be hears the event.
+
+mod support;
+
+use std::future::pending;
+use std::pin::pin;
+use std::task::{Context, Waker};
+
+use emitree_emitter::{Delivery, Emitter, Facet};
+
+use crate::support::{Any, Recorder, TestResult};
+
+/// Notes when it is dropped.
+struct Noted(Recorder);
+
+impl Drop for Noted {
+    fn drop(&mut self) {
+        self.0.note("dropped");
+    }
+}
+
+async fn never(noted: Noted) {
+    pending::<()>().await;
+    drop(noted);
+}
+
+/// Nobody wakes it: that patience is lost shows when the emit is polled again.
+fn cut_while_awaiting(emitter: &Emitter, delivery: &Delivery) {
+    let facet = Facet::new(&());
+    let mut payload = ();
+    let mut emit = pin!(emitter.emit_delivered("done", &mut payload, &facet, delivery));
+    let mut cx = Context::from_waker(Waker::noop());
+    assert!(emit.as_mut().poll(&mut cx).is_pending());
+    assert!(emit.as_mut().poll(&mut cx).is_pending());
+    delivery.cut();
+    assert!(emit.poll(&mut cx).is_ready());
+}
+
+#[test]
+fn a_listener_that_is_awaited_when_patience_is_lost_is_dropped_and_counted() -> TestResult {
+    for sync_first in [false, true] {
+        let (emitter, recorder, delivery) = (Emitter::new(), Recorder::new(), Delivery::new());
+        let noted = recorder.clone();
+        emitter.on_async("done", move |_: &mut Any, _| {
+            let noted = Noted(noted.clone());
+            Box::pin(async move { Ok(never(noted).await) })
+        })?;
+        emitter.observe("done", recorder.sees("observer"))?;
+        if sync_first {
+            delivery.sync_first();
+        }
+        cut_while_awaiting(&emitter, &delivery);
+        match sync_first {
+            true => recorder.expect(["observer done", "dropped"]),
+            false => recorder.expect(["dropped", "observer done"]),
+        }
+        assert_eq!(delivery.skipped(), 1);
+    }
+    Ok(())
+}
+
+#[test]
+fn observers_that_are_awaited_when_patience_is_lost_are_dropped_and_counted() -> TestResult {
+    for sync_first in [false, true] {
+        let (emitter, recorder, delivery) = (Emitter::new(), Recorder::new(), Delivery::new());
+        for _ in 0..3 {
+            let noted = recorder.clone();
+            emitter.observe_async("done", move |_: &Any, _| {
+                let noted = Noted(noted.clone());
+                Box::pin(async move { Ok(never(noted).await) })
+            })?;
+        }
+        if sync_first {
+            delivery.sync_first();
+        }
+        cut_while_awaiting(&emitter, &delivery);
+        recorder.expect(["dropped", "dropped", "dropped"]);
+        assert_eq!(delivery.skipped(), 3);
+    }
+    Ok(())
+}
