@@ -1,11 +1,12 @@
 //! How patient an emit is, and how that is changed while it is under way.
 
 use std::future::{Future, poll_fn};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::task::Poll;
 
-use crate::listener::Answer;
+use crate::listener::{Answer, panicked};
 
 const IN_ORDER: u8 = 0;
 const SYNC_FIRST: u8 = 1;
@@ -58,13 +59,13 @@ impl Delivery {
 
     /// Awaits what a listener gives, unless patience is lost before or meanwhile.
     pub(crate) async fn unless_cut(&self, answer: impl Future<Output = Answer>) -> Answer {
-        let mut answer = pin!(answer);
-        poll_fn(|cx| {
-            if self.is_cut() {
+        let mut answer = pin!(Some(answer));
+        poll_fn(|cx| match answer.as_mut().as_pin_mut() {
+            Some(answer) if !self.is_cut() => answer.poll(cx),
+            _ => {
                 self.skipped.fetch_add(1, Ordering::AcqRel);
-                return Poll::Ready(Ok(()));
+                Poll::Ready(catch_unwind(AssertUnwindSafe(|| answer.set(None))).map_err(panicked))
             }
-            answer.as_mut().poll(cx)
         })
         .await
     }

@@ -5,7 +5,6 @@
 //! 3. A failure of one that may change ends the changing; observers still hear the event (E11).
 //! 4. No lock is held here.
 
-use std::any::Any;
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
@@ -15,8 +14,8 @@ use std::task::{Context as TaskContext, Poll};
 use futures_util::FutureExt;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
-use crate::error::{EmitErrorKind, panic_message};
-use crate::listener::{Answer, Call, Fault, Later, Listener, OnError, Role};
+use crate::error::EmitErrorKind;
+use crate::listener::{Answer, Call, Fault, Later, Listener, OnError, Role, panicked};
 use crate::route::{Cursor, Route};
 use crate::snapshot::Takers;
 use crate::{AnyEvent, BoxError, Delivery, EmitError, Emitter, EventMeta};
@@ -319,11 +318,6 @@ async fn await_observe(listener: &Listener, event: &dyn AnyEvent, meta: &EventMe
 async fn contained<'f>(make: impl FnOnce() -> Later<'f>) -> Answer {
     let future = catch_unwind(AssertUnwindSafe(make)).map_err(panicked)?.ok_or(Fault::Mismatch)?;
     Ok(AssertUnwindSafe(future).catch_unwind().await.map_err(panicked)??)
-}
-
-#[expect(clippy::needless_pass_by_value, reason = "what was caught is dropped here")]
-fn panicked(panic: Box<dyn Any + Send>) -> Box<Fault> {
-    Box::new(Fault::Panic(panic_message(&*panic)))
 }
 
 #[inline(always)]

@@ -1,5 +1,6 @@
 //! A listener: what it hears, how it is called, and how its failures are judged.
 
+use std::any::Any;
 use std::panic::Location;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -8,6 +9,7 @@ use futures_core::future::BoxFuture;
 
 use crate::claim::Claims;
 use crate::emitter::Inner;
+use crate::error::panic_message;
 use crate::event::HeardType;
 use crate::{AnyEvent, BoxError, EventMeta, Matcher};
 
@@ -34,6 +36,11 @@ pub(crate) enum Fault {
     Error(BoxError),
     Mismatch,
     Panic(String),
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "what was caught is dropped here")]
+pub(crate) fn panicked(panic: Box<dyn Any + Send>) -> Box<Fault> {
+    Box::new(Fault::Panic(panic_message(&*panic)))
 }
 
 /// Boxed, so that what nearly every call answers fits a register.

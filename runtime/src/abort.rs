@@ -62,6 +62,7 @@ pub(crate) struct Node {
     fate: Fate<Stop>,
     /// Of the task that polls the run's work.
     waker: AtomicWaker,
+    /// The runs that were started in it: they are stopped with it, and end before it (R13).
     below: Below,
     /// Whoever else waits for the stop.
     audience: OnceLock<Box<Audience>>,
@@ -71,6 +72,8 @@ pub(crate) struct Node {
 struct Audience {
     told: Event,
     token: CancellationToken,
+    /// The runs that were given its signal: they are stopped with it, and have ends of their own.
+    linked: Below,
 }
 
 impl Default for Node {
@@ -115,9 +118,24 @@ impl Node {
         let fallen = stop.fallen();
         let stopped = self.stop_here(stop);
         if stopped {
-            fall(&self.below, &fallen);
+            self.fall(&fallen);
         }
         stopped
+    }
+
+    /// Level by level and not by recursion: runs may be nested deep.
+    fn fall(&self, stop: &Stop) {
+        let mut runs: Vec<_> = self.followers().collect();
+        while let Some(run) = runs.pop() {
+            if run.node().stop_here(stop.clone()) {
+                runs.extend(run.node().followers());
+            }
+        }
+    }
+
+    fn followers(&self) -> impl Iterator<Item = RunContext> {
+        let linked = self.audience.get().map(|audience| audience.linked.runs());
+        self.below.runs().into_iter().chain(linked.into_iter().flatten())
     }
 
     /// Passes on a stop of what it stands below, if that has been stopped already.
@@ -166,16 +184,6 @@ impl Node {
                 Some(stop) => return stop.reason(),
                 None => told.await,
             }
-        }
-    }
-}
-
-/// Level by level and not by recursion: runs may be nested deep.
-fn fall(below: &Below, stop: &Stop) {
-    let mut runs = below.runs();
-    while let Some(run) = runs.pop() {
-        if run.node().stop_here(stop.clone()) {
-            runs.extend(run.node().below.runs());
         }
     }
 }
@@ -342,7 +350,7 @@ impl fmt::Debug for AbortSignal {
     }
 }
 
-/// A run's place below a signal; dropping it gives the place up.
+/// A run's place at a signal; dropping it gives the place up.
 pub(crate) struct Link {
     above: Target,
     place: Place,
@@ -350,7 +358,7 @@ pub(crate) struct Link {
 
 impl Link {
     fn new(above: Target, run: &RunContext) -> Self {
-        let place = above.node().below.add(run.downgrade());
+        let place = above.node().audience().linked.add(run.downgrade());
         run.node().follow(above.node());
         Self { above, place }
     }
@@ -358,7 +366,7 @@ impl Link {
 
 impl Drop for Link {
     fn drop(&mut self) {
-        self.above.node().below.remove(self.place);
+        self.above.node().audience().linked.remove(self.place);
     }
 }
 

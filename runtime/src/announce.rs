@@ -49,9 +49,8 @@ pub(crate) fn begin<I: Data, O: Data>(run: &Typed<I, O>, input: Option<I>) -> St
 
 /// Ends a run that has not started: what was bound may have spawned tasks, or made runs.
 pub(crate) fn give_up<I: Data, O: Data>(run: &Typed<I, O>, error: Error) -> Step<I, O> {
-    // Why it was stopped is not what it ends with: it has not started.
-    run.node().fate().settle_and_close().ok();
-    Step::Closing(Box::pin(cleared(run.clone(), Err(error))))
+    let result = run.node().fate().settle_and_close().map_err(Stop::error).and(Err(error));
+    Step::Closing(Box::pin(cleared(run.clone(), result)))
 }
 
 impl<I: Data, O: Data> Step<I, O> {
@@ -180,7 +179,7 @@ where
 /// Ends what belongs to the run, whoever holds it: its tasks, and the runs that were started in it (R13).
 async fn cleared<I: Data, O: Data>(run: Typed<I, O>, result: Result<O>) -> Result<O> {
     end_tasks(&run).await;
-    for child in run.node().below().runs() {
+    for child in run.node().below().all().await {
         child.abort("the run that it was started in has ended");
         poll_fn(|cx| end_below(&run, &child, cx)).await;
     }

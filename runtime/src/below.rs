@@ -1,13 +1,18 @@
-//! The runs that live below a run, or that an abort handle is linked to.
+//! The runs that were started in a run, or that have the signal of something.
 //!
 //! 1. The first thread that comes has a slot at hand, for one run. For more, each thread has a shard of its own: runs that
 //!    begin and end on several threads below one run do not meet, and how many live there does not matter.
 //! 2. Nothing is held: a place keeps a weak handle, until the run has ended.
+//! 3. A run takes its place while it is made, and its handle leads to nothing until it is. Who may miss none waits for
+//!    those: each tells when it is made, or when it gives its place up because it could not be.
 
 use std::cell::Cell;
+use std::future::poll_fn;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
+use std::task::Poll;
 
+use futures_util::task::AtomicWaker;
 use parking_lot::Mutex;
 use slab::Slab;
 
@@ -23,6 +28,8 @@ pub(crate) struct Below {
     first: Mutex<Option<WeakRun>>,
     /// Made with the first run that is not in the slot.
     more: OnceLock<Box<[Shard; SHARDS]>>,
+    /// Who waits for a run to be made. Woken under no lock: it may go on at once.
+    waiting: AtomicWaker,
 }
 
 /// On a cache line of its own.
@@ -83,10 +90,31 @@ impl Below {
         self.first.lock().is_none() && self.more.get().is_none_or(|more| more.iter().all(is_empty))
     }
 
-    /// The runs that are there now.
+    /// A run has been made, or was not, below one whose work is over.
+    pub(crate) fn tell(&self) {
+        self.waiting.wake();
+    }
+
+    /// The runs that are there now, but for those that are still made.
     pub(crate) fn runs(&self) -> Vec<RunContext> {
-        let first = self.first.lock().as_ref().and_then(WeakRun::upgrade);
-        let each = |shard: &Shard| shard.0.lock().iter().filter_map(|(_, run)| run.upgrade()).collect::<Vec<_>>();
+        self.places().into_iter().flatten().collect()
+    }
+
+    /// The runs that are there, once all of them are made. One waits at a time.
+    pub(crate) async fn all(&self) -> Vec<RunContext> {
+        poll_fn(|cx| {
+            self.waiting.register(cx.waker());
+            // Either this sees that the run is made, or who made it sees that the one above is settled.
+            fence(Ordering::SeqCst);
+            // None while one is still made.
+            self.places().into_iter().collect::<Option<_>>().map_or(Poll::Pending, Poll::Ready)
+        })
+        .await
+    }
+
+    fn places(&self) -> Vec<Option<RunContext>> {
+        let first = self.first.lock().as_ref().map(WeakRun::upgrade);
+        let each = |shard: &Shard| shard.0.lock().iter().map(|(_, run)| run.upgrade()).collect::<Vec<_>>();
         let more = self.more.get().into_iter().flat_map(|more| more.iter().flat_map(each));
         first.into_iter().chain(more).collect()
     }

@@ -98,7 +98,7 @@ fn ended_by_other<R: Runnable>(
     work: &mut Work<'_, R>,
     result: Option<Result<R::Output>>,
 ) -> Result<R::Output> {
-    *work = Work::Over;
+    work.leave();
     let stopped = || Err(ctx.node().stopped().map_or_else(|| Error::new("the run is over"), Stop::error));
     result.unwrap_or_else(stopped)
 }
@@ -112,8 +112,8 @@ impl<R: Runnable> Work<'_, R> {
         early: &mut Option<R::Output>,
         cx: &mut TaskContext<'_>,
     ) -> Poll<Result<R::Output>> {
-        watch.look(run.node(), cx);
-        let mut polled = Self::stopped(run);
+        let looked = watch.look(run.node(), cx);
+        let mut polled = looked.map_or_else(|error| Poll::Ready(Err(error)), |()| Self::stopped(run));
         if polled.is_pending() {
             polled = self.poll_unstopped(run, early, cx);
         }
@@ -123,9 +123,25 @@ impl<R: Runnable> Work<'_, R> {
         }
         if polled.is_ready() {
             // Inside of the run: what it started and has not ended ends with it.
-            *self = Work::Over;
+            let dropped = self.let_go();
+            return polled.map(|result| result.and_then(|output| dropped.map(|()| output)));
         }
         polled
+    }
+
+    /// Drops what is left of it, which is user code.
+    fn let_go(&mut self) -> Result<()> {
+        calm(|| {
+            *self = Work::Over;
+            Ok(())
+        })
+    }
+
+    /// The same, where it is known how the run ends, whatever panics now.
+    fn leave(&mut self) {
+        if let Err(error) = self.let_go() {
+            tracing::warn!(error = %error, "the work of a run panicked while it was dropped");
+        }
     }
 
     fn stopped(run: &Begun<R>) -> Poll<Result<R::Output>> {
@@ -187,7 +203,7 @@ impl<R: Runnable> Drop for Conducted<'_, R> {
         }
         let Self { run, work, seat, .. } = self;
         run.node().stop(Stop::Dropped);
-        run.inside(|| *work = Work::Over);
+        run.inside(|| work.leave());
         if let Some(seat) = seat.take() {
             run.typed_life().park(seat, Who::Own, std::task::Waker::noop());
         }

@@ -4,6 +4,7 @@ use std::any::Any;
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Deref;
+use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, OnceLock, Weak};
 use std::task::Context as TaskContext;
 use std::time::Duration;
@@ -58,6 +59,8 @@ pub(crate) struct Inner<L: ?Sized = dyn AnyLife> {
 struct Above {
     run: RunContext,
     place: Place,
+    /// The place has been given up.
+    has_left: AtomicBool,
 }
 
 impl Above {
@@ -67,12 +70,33 @@ impl Above {
             return None;
         }
         let place = above.node().below().add(run);
+        let above = Self { run: above, place, has_left: AtomicBool::new(false) };
         // Either this sees that the run above has closed, or that sees the place.
-        let taken = !above.node().is_closed();
-        if !taken {
-            above.node().below().remove(place);
+        let is_closed = above.run.node().is_closed();
+        (!is_closed).then_some(above)
+    }
+
+    /// The run that has the place is there: if the work of the one above is over, that may wait for it.
+    fn arrive(&self) {
+        fence(Ordering::SeqCst);
+        if self.run.node().fate().is_settled() {
+            self.run.node().below().tell();
         }
-        taken.then_some(Self { run: above, place })
+    }
+
+    fn leave(&self) {
+        self.has_left.store(true, Ordering::Relaxed);
+        self.run.node().below().remove(self.place);
+    }
+}
+
+/// A run that could not be made gives its place up here.
+impl Drop for Above {
+    fn drop(&mut self) {
+        if !*self.has_left.get_mut() {
+            self.leave();
+            self.run.node().below().tell();
+        }
     }
 }
 
@@ -147,6 +171,7 @@ impl RunContext {
             }
         });
         if let Some(above) = &run.parent {
+            above.arrive();
             run.node.follow(above.run.node());
         }
         Self(run).typed()
@@ -165,7 +190,7 @@ impl RunContext {
     pub(crate) fn end(&self) {
         self.0.node.end();
         if let Some(above) = &self.0.parent {
-            above.run.node().below().remove(above.place);
+            above.leave();
         }
     }
 
@@ -319,13 +344,12 @@ fn span(emitter: &Emitter, parent: Option<&RunContext>) -> Span {
     let run_id = tracing::field::display(Lazy(|| emitter.trace().map(|trace| trace.run_id)));
     let parent_run_id = tracing::field::display(Lazy(|| emitter.trace().and_then(|trace| trace.parent_run_id)));
     let path = emitter.namespace();
-    let around = parent.filter(|_| Span::current().is_none()).and_then(|parent| parent.span().id());
-    match around {
-        // Started in a task that does not know the parent's span.
-        Some(around) => {
-            tracing::info_span!(parent: around, "run", outcome = tracing::field::Empty, path, run_id, parent_run_id)
-        }
-        None => tracing::info_span!("run", outcome = tracing::field::Empty, path, run_id, parent_run_id),
+    let span = || tracing::info_span!("run", outcome = tracing::field::Empty, path, run_id, parent_run_id);
+    match parent {
+        // Started in a task that does not know the parent's span. By its id it could not be named here: another
+        // subscriber may have given it.
+        Some(parent) if Span::current().is_none() => parent.span().in_scope(span),
+        _ => span(),
     }
 }
 

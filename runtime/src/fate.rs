@@ -4,7 +4,8 @@
 //! 2. Of `STOPPED` and `SETTLED`, which race, the first decides: nothing is stopped that is settled, and who settles
 //!    learns whether it was stopped before.
 //! 3. Why it was stopped is written before `STOPPED` is, and never again: the first reason wins.
-//! 4. `SETTLED` and `CLOSED` are added, and looked at by who spawns or begins below, in one order with what those leave
+//! 4. Whoever finds it being stopped adds `STOPPED` too: once a `stop` has returned, it is not open.
+//! 5. `SETTLED` and `CLOSED` are added, and looked at by who spawns or begins below, in one order with what those leave
 //!    there: either sees the other.
 
 use crate::sync::{AtomicU8, OnceLock, Ordering};
@@ -32,10 +33,13 @@ impl<S> Fate<S> {
     /// Stops it, unless it was stopped or settled before; tells whether this did it.
     pub(crate) fn stop(&self, stop: S) -> bool {
         let is_open = |word: u8| word & (STOPPED | SETTLED) == 0;
+        if !is_open(self.word.load(Ordering::Acquire)) {
+            return false;
+        }
+        let is_first = self.stop.set(stop).is_ok();
         let stopped = |word| is_open(word).then_some(word | STOPPED);
-        is_open(self.word.load(Ordering::Acquire))
-            && self.stop.set(stop).is_ok()
-            && self.word.fetch_update(Ordering::AcqRel, Ordering::Acquire, stopped).is_ok()
+        let stopped = self.word.fetch_update(Ordering::AcqRel, Ordering::Acquire, stopped);
+        is_first && stopped.map_or_else(|word| word & STOPPED != 0, |_| true)
     }
 
     /// Settles it: gives why it was stopped, if it was before.

@@ -102,15 +102,20 @@ impl Wake for Again {
 /// assert!(shutdown.is_complete(), "{shutdown}");
 /// # }
 /// ```
+///
+/// # Panics
+///
+/// In a runtime without a clock, and outside of one, as [`tokio::time::timeout`] does.
 pub async fn shutdown(deadline: Duration) -> Shutdown {
-    let waiting = PENDING.runs.lock().len();
-    let in_time = tokio::time::timeout(deadline, until_over()).await;
-    let late: Vec<_> = match in_time {
-        Ok(()) => Vec::new(),
-        Err(_) => PENDING.runs.lock().iter().map(|(_, run)| run.clone()).collect(),
-    };
-    let undelivered = late.iter().map(give_up_on).collect::<Vec<_>>();
-    Shutdown { ended: waiting.saturating_sub(undelivered.len()), undelivered }
+    let waiting = to_come();
+    tokio::time::timeout(deadline, until_over()).await.ok();
+    let ended = waiting.iter().filter(|run| run.has_ended()).count();
+    let late = to_come().into_iter().filter(|run| !run.has_ended());
+    Shutdown { ended, undelivered: late.map(|run| give_up_on(&run)).collect() }
+}
+
+fn to_come() -> Vec<RunContext> {
+    PENDING.runs.lock().iter().map(|(_, run)| run.clone()).collect()
 }
 
 async fn until_over() {

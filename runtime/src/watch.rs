@@ -1,16 +1,18 @@
 //! What may stop a run from outside while its work is done: signals, tokens, a time-out (R7).
 
+use std::fmt::Display;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::Context as TaskContext;
 use std::time::Duration;
 
 use futures_core::future::BoxFuture;
+use tokio::runtime::Handle;
 use tokio::time::{Sleep, sleep};
 
 use crate::abort::{AbortSignal, CANCELLED, Link, Node, Stop};
 use crate::conduct::calm;
-use crate::{Result, RunContext};
+use crate::{Error, Result, RunContext};
 
 /// What a run watches. Most watch nothing, or one signal.
 #[derive(Default)]
@@ -38,32 +40,38 @@ impl Watch {
 
     /// Starts the clock.
     pub(crate) fn timeout(&mut self, after: Duration) -> Result<()> {
-        // Panics where tokio has no clock.
-        let timer = calm(|| Ok(Box::pin(sleep(after))))?;
+        let no_clock = |why: &dyn Display| Error::new(format!("a time-out of {after:?} needs tokio's clock: {why}"));
+        Handle::try_current().map_err(|error| no_clock(&error))?;
+        // Panics in a runtime that was built without a clock.
+        let timer = calm(|| Ok(Box::pin(sleep(after)))).map_err(|panic| no_clock(&panic))?;
         self.more.get_or_insert_default().timer = Some((after, timer));
         Ok(())
     }
 
     /// Looks, and stops the run if it has to stop.
+    ///
+    /// # Errors
+    ///
+    /// If the clock has gone with its runtime.
     #[inline]
-    pub(crate) fn look(&mut self, node: &Node, cx: &mut TaskContext<'_>) {
-        if let Some(more) = &mut self.more {
-            more.look(node, cx);
-        }
+    pub(crate) fn look(&mut self, node: &Node, cx: &mut TaskContext<'_>) -> Result<()> {
+        self.more.as_mut().map_or(Ok(()), |more| more.look(node, cx))
     }
 }
 
 impl More {
-    fn look(&mut self, node: &Node, cx: &mut TaskContext<'_>) {
+    fn look(&mut self, node: &Node, cx: &mut TaskContext<'_>) -> Result<()> {
         if self.tokens.iter_mut().any(|token| token.as_mut().poll(cx).is_ready()) {
             self.tokens.clear();
             node.stop(Stop::aborted(CANCELLED));
         }
         if let Some((after, timer)) = &mut self.timer
-            && timer.as_mut().poll(cx).is_ready()
+            // Panics once its runtime has been shut down.
+            && calm(|| Ok(timer.as_mut().poll(cx).is_ready()))?
         {
             node.stop(Stop::TimedOut(*after));
             self.timer = None;
         }
+        Ok(())
     }
 }

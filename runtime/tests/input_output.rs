@@ -81,7 +81,7 @@ async fn errors_name_the_middleware() {
         })
     };
     let rows = [
-        ("abort", "gone\n  by: \"input#1\""),
+        ("abort", "aborted: gone\n  by: \"input#1\""),
         ("deny", "denied by input#1: no"),
         ("halt", "halted by input#1: stop"),
         ("retry", "retry requested: again\n  by: \"input#1\""),

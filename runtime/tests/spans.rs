@@ -243,3 +243,27 @@ async fn a_run_inside_a_users_span_is_its_child() -> TestResult {
     assert_eq!(spans.lines(), ["request in nothing: -", "run in request: success"]);
     Ok(())
 }
+
+// R12: a subscriber's ids mean nothing to another one.
+#[tokio::test]
+async fn a_run_may_have_another_subscriber_than_the_run_that_it_is_started_in() -> TestResult {
+    let (tree, recorder) = (Emitter::new(), support::Recorder::new());
+    let child = below(&tree, "child", |(), _: RunContext| async { Ok(7) });
+    let notes = recorder.clone();
+    let parent = below(&tree, "parent", move |(), _: RunContext| {
+        let subscriber = tracing_subscriber::registry();
+        // No span of that subscriber is current.
+        let child = std::thread::scope(|threads| {
+            let run = child.run(());
+            let made = || tracing::subscriber::with_default(subscriber, || futures_util::FutureExt::now_or_never(run));
+            threads.spawn(made).join()
+        });
+        notes.note(format!("{:?}", child.expect("it does not panic")));
+        async { Ok(()) }
+    });
+    // Once there are subscribers in the process, a span has an id where there is none.
+    let _others = [(); 2].map(|()| tracing::Dispatch::new(tracing_subscriber::registry()));
+    parent.run(()).await?;
+    recorder.expect(["Some(Ok(7))"]);
+    Ok(())
+}

@@ -2,10 +2,13 @@
 #![allow(dead_code, reason = "each test file uses its own part of this")]
 
 use std::future::Future;
-use std::sync::Once;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, Once};
+use std::task::{Context as TaskContext, Poll, Waker};
 
 use emitree_emitter::{BoxError, Emitter, EventMeta, IntoMatcher, Options, Registration};
-use emitree_runtime::{Data, Result, RunContext, Runnable, RunnableFn, runnable_fn};
+use emitree_runtime::{Data, LifecycleRef, Result, RunContext, Runnable, RunnableFn, runnable_fn};
+use tokio::sync::Semaphore;
 
 #[path = "../../../tests/support/recorder.rs"]
 mod recorder;
@@ -113,4 +116,94 @@ pub(crate) fn silence_planned_panics() {
             }
         }));
     });
+}
+
+impl Recorder {
+    /// Notes the path of every event, and of a `finish` how the run ended.
+    pub(crate) fn ends(&self, emitter: &Emitter) {
+        let notes = self.clone();
+        let note = move |event: &Any, meta: &EventMeta<'_>| match LifecycleRef::of(event, meta) {
+            Some(LifecycleRef::Finish(finish)) => notes.note(format!("{} {}", meta.path(), finish.status().as_str())),
+            _ => notes.note(meta.path()),
+        };
+        emitter.observe("*.*", note).expect("a valid matcher");
+    }
+}
+
+/// Notes when it is dropped.
+pub(crate) struct Noted(pub(crate) Recorder, pub(crate) &'static str);
+
+impl Drop for Noted {
+    fn drop(&mut self) {
+        self.0.note(self.1);
+    }
+}
+
+/// Lets nobody through until it is opened; then it lets one through for each time.
+#[derive(Clone)]
+pub(crate) struct Gate(Arc<Semaphore>);
+
+impl Gate {
+    pub(crate) fn new() -> Self {
+        Self(Arc::new(Semaphore::new(0)))
+    }
+
+    pub(crate) fn open(&self) {
+        self.0.add_permits(1);
+    }
+
+    pub(crate) async fn pass(&self) {
+        self.0.acquire().await.expect("nobody closes it").forget();
+    }
+}
+
+/// Where somebody leaves something for somebody else.
+pub(crate) struct Slot<T>(Arc<Mutex<Option<T>>>);
+
+impl<T> Slot<T> {
+    pub(crate) fn new() -> Self {
+        Self(Arc::default())
+    }
+
+    pub(crate) fn with(value: T) -> Self {
+        let slot = Self::new();
+        slot.put(value);
+        slot
+    }
+
+    pub(crate) fn put(&self, value: T) {
+        *self.0.lock().expect("nobody panics here") = Some(value);
+    }
+
+    pub(crate) fn take(&self) -> T {
+        self.0.lock().expect("nobody panics here").take().expect("somebody has left it")
+    }
+}
+
+impl<T> Clone for Slot<T> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+/// Polls once, and wants to hear no more of it.
+pub(crate) fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
+    Pin::new(future).poll(&mut TaskContext::from_waker(Waker::noop()))
+}
+
+/// Work that waits for ever, once it has noted that it begins; notes when it is dropped.
+pub(crate) fn endless(
+    parent: &Emitter,
+    namespace: &'static str,
+    recorder: &Recorder,
+) -> impl Runnable<Input = (), Output = ()> + use<> {
+    let recorder = recorder.clone();
+    below(parent, namespace, move |(), _: RunContext| {
+        let recorder = recorder.clone();
+        async move {
+            recorder.note("works");
+            let _noted = Noted(recorder, "dropped");
+            std::future::pending::<Result<()>>().await
+        }
+    })
 }

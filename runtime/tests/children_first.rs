@@ -1,0 +1,252 @@
+//! R13: a run's end comes after the ends of all runs started in it: of those whose futures somebody else holds too. A
+//! run that is ended from above says so to who polls it again.
+
+mod support;
+
+use std::sync::Arc;
+
+use emitree_emitter::{Emitter, Options, Registration};
+use emitree_runtime::{Error, ErrorKind, Result, Run, RunContext, Runnable, Stage};
+use support::{Any, Gate, Recorder, Slot, TestResult, below, endless, poll_once};
+use tokio::task::yield_now;
+
+fn recorded() -> (Emitter, Recorder) {
+    let (tree, recorder) = (Emitter::new(), Recorder::new());
+    recorder.ends(&tree);
+    (tree, recorder)
+}
+
+#[track_caller]
+fn expect_ended_from_above<T: std::fmt::Debug>(result: Result<T>) {
+    let error = result.expect_err("it was ended from above");
+    let expected = (&ErrorKind::Aborted, "the run that it was started in has ended");
+    assert_eq!((error.kind(), error.to_string().as_str()), expected);
+}
+
+fn waits_at(gate: &Gate, stage: Stage) -> Registration {
+    let gate = gate.clone();
+    Options::new().on_async(stage, move |_: &mut Any, _| {
+        let gate = gate.clone();
+        Box::pin(async move {
+            gate.pass().await;
+            Ok(())
+        })
+    })
+}
+
+async fn settle() {
+    for _ in 0..16 {
+        yield_now().await;
+    }
+}
+
+/// A run that polls a child once, leaves it to somebody else, and succeeds or fails.
+fn leaves<C: Runnable<Input = ()> + 'static>(
+    tree: &Emitter,
+    child: C,
+    listening: Option<Registration>,
+    held: &Slot<Run<'static, C>>,
+) -> impl Runnable<Input = bool, Output = ()> + use<C> {
+    let (child, held) = (Arc::new(child), held.clone());
+    let listening = Slot::with(listening);
+    below(tree, "parent", move |well: bool, _: RunContext| {
+        let mut run = listening.take().into_iter().fold(child.run_shared(()), Run::register);
+        let held = held.clone();
+        async move {
+            assert!(poll_once(&mut run).is_pending());
+            held.put(run);
+            if well { Ok(()) } else { Err(Error::new("broken")) }
+        }
+    })
+}
+
+// R13
+#[tokio::test]
+async fn a_run_whose_future_somebody_else_holds_is_ended_before_its_parents_success_or_error() {
+    for (well, end) in [(true, "success"), (false, "error")] {
+        let (tree, recorder) = recorded();
+        let held = Slot::new();
+        let result = leaves(&tree, endless(&tree, "child", &recorder), None, &held).run(well).await;
+        assert_eq!(result.is_ok(), well);
+        let finish = if well { "parent.run.finish success" } else { "parent.run.finish failed" };
+        let end = format!("parent.run.{end}");
+        let child = ["child.run.start", "works", "child.run.error", "child.run.finish aborted"];
+        recorder.expect(["parent.run.start"].into_iter().chain(child).chain([&*end, finish]));
+        expect_ended_from_above(held.take().await);
+        recorder.expect(["dropped"]);
+    }
+}
+
+// R13: dropping it instead changes nothing; its work goes then.
+#[tokio::test]
+async fn a_run_that_was_ended_from_above_ends_once_when_its_holder_drops_it() -> TestResult {
+    let (tree, recorder) = recorded();
+    let held = Slot::new();
+    leaves(&tree, endless(&tree, "child", &recorder), None, &held).run(true).await?;
+    recorder.take();
+    drop(held.take());
+    settle().await;
+    recorder.expect(["dropped"]);
+    Ok(())
+}
+
+// R13: the same where nobody hears it.
+#[tokio::test]
+async fn where_nobody_listens_a_held_run_is_ended_with_its_parent_too() -> TestResult {
+    let held = Slot::new();
+    let tree = Emitter::new();
+    leaves(&tree, endless(&tree, "child", &Recorder::new()), None, &held).run(true).await?;
+    expect_ended_from_above(held.take().await);
+    Ok(())
+}
+
+// R13: who waits for a run that is ended from above is woken.
+#[tokio::test]
+async fn a_task_that_awaits_a_run_is_told_when_it_is_ended_from_above() -> TestResult {
+    let (tree, recorder) = recorded();
+    let (tasks, child) = (Slot::new(), Arc::new(endless(&tree, "child", &recorder)));
+    let spawned = tasks.clone();
+    let parent = below(&tree, "parent", move |(), _: RunContext| {
+        spawned.put(tokio::spawn(child.run_shared(())));
+        async {
+            yield_now().await;
+            Ok(())
+        }
+    });
+    parent.run(()).await?;
+    expect_ended_from_above(tasks.take().await?);
+    recorder.expect([
+        "parent.run.start",
+        "child.run.start",
+        "works",
+        "child.run.error",
+        "child.run.finish aborted",
+        "parent.run.success",
+        "parent.run.finish success",
+        "dropped",
+    ]);
+    Ok(())
+}
+
+// R4, R13: an emit that has begun goes to its end, and the parent waits for it.
+#[tokio::test]
+async fn a_parent_waits_for_the_listeners_of_a_held_run() -> TestResult {
+    let after_start = ["child.run.start", "child.run.error", "child.run.finish aborted"];
+    let after_error = ["child.run.error", "child.run.finish aborted"];
+    let cases = [
+        (Stage::Start, &[][..], &after_start[..]),
+        (Stage::Error, &["child.run.start", "works"][..], &after_error[..]),
+        (Stage::Finish, &["child.run.start", "works", "child.run.error"][..], &after_error[1..]),
+    ];
+    for (stage, before, after) in cases {
+        let (tree, recorder) = recorded();
+        let (gate, held) = (Gate::new(), Slot::new());
+        let parent = leaves(&tree, endless(&tree, "child", &recorder), Some(waits_at(&gate, stage)), &held);
+        let task = tokio::spawn(Arc::new(parent).run_shared(true));
+        settle().await;
+        recorder.expect(["parent.run.start"].into_iter().chain(before.iter().copied()));
+        let mut child = held.take();
+        assert!(poll_once(&mut child).is_pending(), "{stage:?}: its end is no longer its own");
+        gate.open();
+        task.await??;
+        let parents = ["parent.run.success", "parent.run.finish success"];
+        recorder.expect(after.iter().copied().chain(parents));
+        expect_ended_from_above(child.await);
+    }
+    Ok(())
+}
+
+// R7, R13: what its work had come to stands.
+#[tokio::test]
+async fn a_held_run_whose_work_was_over_keeps_its_result() -> TestResult {
+    for stage in [Stage::Success, Stage::Finish] {
+        let (tree, recorder) = recorded();
+        let (gate, held) = (Gate::new(), Slot::new());
+        let child = below(&tree, "child", |(), _: RunContext| async { Ok(7) });
+        let parent = leaves(&tree, child, Some(waits_at(&gate, stage)), &held);
+        let task = tokio::spawn(Arc::new(parent).run_shared(true));
+        settle().await;
+        gate.open();
+        task.await??;
+        assert_eq!(held.take().await?, 7);
+        recorder.expect([
+            "parent.run.start",
+            "child.run.start",
+            "child.run.success",
+            "child.run.finish success",
+            "parent.run.success",
+            "parent.run.finish success",
+        ]);
+    }
+    Ok(())
+}
+
+// R13
+#[tokio::test]
+async fn grandchildren_end_before_children() -> TestResult {
+    let (tree, recorder) = recorded();
+    let (inner, outer) = (Slot::new(), Slot::new());
+    let grandchild = Arc::new(endless(&tree, "grandchild", &Recorder::new()));
+    let keeps = inner.clone();
+    let child = below(&tree, "child", move |(), _: RunContext| {
+        let mut run = grandchild.run_shared(());
+        assert!(poll_once(&mut run).is_pending());
+        keeps.put(run);
+        std::future::pending::<Result<()>>()
+    });
+    leaves(&tree, child, None, &outer).run(true).await?;
+    recorder.expect([
+        "parent.run.start",
+        "child.run.start",
+        "grandchild.run.start",
+        "grandchild.run.error",
+        "grandchild.run.finish aborted",
+        "child.run.error",
+        "child.run.finish aborted",
+        "parent.run.success",
+        "parent.run.finish success",
+    ]);
+    expect_ended_from_above(outer.take().await);
+    expect_ended_from_above(inner.take().await);
+    Ok(())
+}
+
+// R8, R13: whoever brings the parent to its end then waits in its stead.
+#[tokio::test]
+async fn a_parent_that_is_dropped_while_it_waits_for_a_child_ends_after_it() {
+    let (tree, recorder) = recorded();
+    let (gate, held) = (Gate::new(), Slot::new());
+    let parent = leaves(&tree, endless(&tree, "child", &recorder), Some(waits_at(&gate, Stage::Error)), &held);
+    let mut run = Arc::new(parent).run_shared(true);
+    assert!(poll_once(&mut run).is_pending());
+    recorder.expect(["parent.run.start", "child.run.start", "works"]);
+    drop(run);
+    settle().await;
+    recorder.expect([]);
+    gate.open();
+    settle().await;
+    recorder.expect(["child.run.error", "child.run.finish aborted", "parent.run.success", "parent.run.finish success"]);
+    expect_ended_from_above(held.take().await);
+}
+
+// R13: both are dropped, the child first; the parent's end waits for the child's.
+#[tokio::test]
+async fn a_parent_waits_for_the_pending_end_of_a_child_that_was_dropped() -> TestResult {
+    let (tree, recorder) = recorded();
+    let gate = Gate::new();
+    let (child, waits) = (Arc::new(endless(&tree, "child", &Recorder::new())), gate.clone());
+    let parent = below(&tree, "parent", move |(), _: RunContext| {
+        let mut run = child.run_shared(()).register(waits_at(&waits, Stage::Finish));
+        assert!(poll_once(&mut run).is_pending());
+        drop(run);
+        async { Ok(()) }
+    });
+    let task = tokio::spawn(Arc::new(parent).run_shared(()));
+    settle().await;
+    // Its sync listeners have heard all of it.
+    recorder.expect(["parent.run.start", "child.run.start", "child.run.error", "child.run.finish dropped"]);
+    gate.open();
+    task.await??;
+    recorder.expect(["parent.run.success", "parent.run.finish success"]);
+    Ok(())
+}

@@ -1,0 +1,143 @@
+//! R7: every interleaving of aborts with the end of the work, of the very source that the crate is made of: exactly one
+//! of them comes first, and everybody who looks afterwards sees the same.
+
+#[allow(dead_code, reason = "the models use all of it, each its part")]
+#[path = "../src/fate.rs"]
+mod fate;
+
+use loom::sync::Arc;
+use loom::thread::{self, JoinHandle};
+
+use self::fate::Fate;
+
+/// What the crate's own `sync` has, of loom's primitives. As there, `set` waits for a value that is just being set, and
+/// what is set is read without a lock; it lies where it can be borrowed.
+mod sync {
+    use std::fmt;
+
+    use loom::sync::Mutex;
+    use loom::sync::atomic::AtomicBool;
+    pub(crate) use loom::sync::atomic::{AtomicU8, Ordering};
+
+    pub(crate) struct OnceLock<T> {
+        setting: Mutex<()>,
+        is_set: AtomicBool,
+        value: std::sync::OnceLock<T>,
+    }
+
+    impl<T> OnceLock<T> {
+        pub(crate) fn new() -> Self {
+            Self { setting: Mutex::new(()), is_set: AtomicBool::new(false), value: std::sync::OnceLock::new() }
+        }
+
+        pub(crate) fn set(&self, value: T) -> Result<(), T> {
+            let _setting = self.setting.lock().expect("nobody panics");
+            self.value.set(value)?;
+            self.is_set.store(true, Ordering::Release);
+            Ok(())
+        }
+
+        pub(crate) fn get(&self) -> Option<&T> {
+            if self.is_set.load(Ordering::Acquire) { self.value.get() } else { None }
+        }
+    }
+
+    impl<T> fmt::Debug for OnceLock<T> {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("OnceLock")
+        }
+    }
+}
+
+/// Runs a model with at most three preemptions, which is where races show.
+fn model(f: impl Fn() + Sync + Send + 'static) {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(f);
+}
+
+type Shared = Arc<Fate<&'static str>>;
+
+fn spawn<T: 'static>(fate: &Shared, f: impl FnOnce(&Fate<&'static str>) -> T + 'static) -> JoinHandle<T> {
+    let fate = Arc::clone(fate);
+    thread::spawn(move || f(&fate))
+}
+
+fn join<T>(thread: JoinHandle<T>) -> T {
+    thread.join().expect("it does not panic")
+}
+
+/// How the end of the work found it.
+fn close(fate: &Fate<&'static str>) -> Result<(), &'static str> {
+    fate.settle().map_err(|stop| *stop)
+}
+
+/// R7
+#[test]
+fn an_abort_that_races_with_the_end_of_the_work_has_either_done_it_or_done_nothing() {
+    model(|| {
+        let fate = Arc::new(Fate::open());
+        let abort = spawn(&fate, |fate| fate.stop("enough"));
+        let closed = close(&fate);
+        let then = fate.stopped().copied();
+        let aborted = join(abort);
+        assert_eq!(closed, if aborted { Err("enough") } else { Ok(()) });
+        assert_eq!((then, fate.stopped().copied()), (closed.err(), closed.err()));
+        assert!(!fate.stop("too late") && close(&fate) == closed);
+    });
+}
+
+/// R7
+#[test]
+fn of_two_aborts_and_the_end_of_the_work_one_comes_first() {
+    model(|| {
+        let fate = Arc::new(Fate::open());
+        let [first, second] = ["first", "second"].map(|reason| spawn(&fate, move |fate| fate.stop(reason)));
+        let closed = close(&fate);
+        let outcome = match [first, second].map(join) {
+            [true, false] => Err("first"),
+            [false, true] => Err("second"),
+            [false, false] => Ok(()),
+            [true, true] => unreachable!("both have aborted it"),
+        };
+        assert_eq!((closed, fate.stopped().copied()), (outcome, outcome.err()));
+    });
+}
+
+/// R7: who lost against another abort, and not against the end of the work, reads the reason of who won.
+#[test]
+fn the_reason_that_the_loser_reads_is_the_winners() {
+    model(|| {
+        let fate = Arc::new(Fate::open());
+        let other = spawn(&fate, |fate| (fate.stop("other"), fate.stopped().copied()));
+        let own = (fate.stop("own"), fate.stopped().copied());
+        match (own, join(other)) {
+            ((true, Some("own")), (false, Some("own"))) | ((false, Some("other")), (true, Some("other"))) => {}
+            unexpected => unreachable!("{unexpected:?}"),
+        }
+    });
+}
+
+/// R7: work that is over after an abort has returned is aborted, also where another abort was faster.
+#[test]
+fn what_ends_after_an_abort_has_returned_is_aborted() {
+    model(|| {
+        let fate = Arc::new(Fate::open());
+        let other = spawn(&fate, |fate| fate.stop("other"));
+        let own = fate.stop("own");
+        let closed = close(&fate);
+        assert_eq!((closed, own), (Err(if own { "own" } else { "other" }), !join(other)));
+    });
+}
+
+/// R7: whoever sees that it was aborted sees why.
+#[test]
+fn who_only_looks_sees_nothing_or_the_reason() {
+    model(|| {
+        let fate = Arc::new(Fate::open());
+        let abort = spawn(&fate, |fate| fate.stop("enough"));
+        let looks = [fate.stopped().copied(), fate.stopped().copied()];
+        assert!(matches!(looks, [None, None] | [None, Some("enough")] | [Some("enough"), Some("enough")]), "{looks:?}");
+        assert!(join(abort));
+    });
+}
