@@ -99,7 +99,7 @@ impl Error {
     }
 
     /// Speaks as its source does; of control flow among the causes it is the same sort of end (M9).
-    fn of_source(kind: ErrorKind, source: Arc<dyn StdError + Send + Sync>) -> Self {
+    pub(crate) fn of_source(kind: ErrorKind, source: Arc<dyn StdError + Send + Sync>) -> Self {
         let error = Self(Arc::new(Inner { source: Some(source), ..Inner::of(kind) }));
         let carried =
             |cause: &(dyn StdError + 'static)| cause.downcast_ref::<Carrier>().map(|carrier| carrier.0.clone());

@@ -1,0 +1,12 @@
+//! Where runs and tower meet: its services as runnables, runs as services, its layers around runs.
+//!
+//! 1. A service is called under a lock that admits in order of arrival ([`Queued`](queued::Queued)): whoever has the lock
+//!    waits until the service is ready. What it answers with is awaited without the lock.
+//! 2. Between readiness and the call nothing is awaited: whoever gives up waiting has called nothing, and the next one
+//!    goes on where it stopped.
+
+mod identity;
+mod queued;
+mod runnable;
+
+pub use runnable::TowerRunnable;
