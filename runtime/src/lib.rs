@@ -29,7 +29,7 @@
 //! - An [`Op`] is a kind of work: every runnable, and every place that a marker type stands for. A [`Layer`] is laid
 //!   around it, and holds what is inside as [`Next`]; [`Observe`], [`Transform`] and [`Guard`] can do less, and are safer
 //!   for it. A [`Stack`] has them in order of [`Phase`]; it is called with work, or is a middleware of runs.
-//! - With the feature `tower`, a `tower` service is a runnable (`TowerRunnable`).
+//! - With the feature `tower`, a `tower` service is a runnable (`TowerRunnable`), and a run is a service (`RunLayer`).
 //! - [`Error::retry`] asks that the whole attempt starts again; [`Error::interrupted`] ends a run with a question.
 //! - An [`Error`] says what sort of end it is, and explains itself.
 //!
@@ -129,7 +129,7 @@ pub use run_stream::{RunStream, StreamItem};
 pub use runnable::Runnable;
 pub use runnable_fn::{RunnableFn, runnable_fn};
 #[cfg(feature = "tower")]
-pub use service::TowerRunnable;
+pub use service::{RunFuture, RunLayer, RunService, TowerRunnable};
 pub use stack::{Stack, StackBuilder};
 pub use summary::Summary;
 pub use supervise::{Shutdown, Undelivered, shutdown};

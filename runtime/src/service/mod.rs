@@ -5,8 +5,12 @@
 //! 2. Between readiness and the call nothing is awaited: whoever gives up waiting has called nothing, and the next one
 //!    goes on where it stopped.
 
+mod call;
 mod identity;
 mod queued;
+mod run;
 mod runnable;
 
+pub use call::RunFuture;
+pub use run::{RunLayer, RunService};
 pub use runnable::TowerRunnable;
