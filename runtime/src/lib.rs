@@ -29,7 +29,8 @@
 //! - An [`Op`] is a kind of work: every runnable, and every place that a marker type stands for. A [`Layer`] is laid
 //!   around it, and holds what is inside as [`Next`]; [`Observe`], [`Transform`] and [`Guard`] can do less, and are safer
 //!   for it. A [`Stack`] has them in order of [`Phase`]; it is called with work, or is a middleware of runs.
-//! - With the feature `tower`, a `tower` service is a runnable (`TowerRunnable`), and a run is a service (`RunLayer`).
+//! - With the feature `tower`, a `tower` service is a runnable (`TowerRunnable`), a run is a service (`RunLayer`), and a
+//!   layer of tower is laid around runs (`tower_layer`).
 //! - [`Error::retry`] asks that the whole attempt starts again; [`Error::interrupted`] ends a run with a question.
 //! - An [`Error`] says what sort of end it is, and explains itself.
 //!
@@ -129,7 +130,9 @@ pub use run_stream::{RunStream, StreamItem};
 pub use runnable::Runnable;
 pub use runnable_fn::{RunnableFn, runnable_fn};
 #[cfg(feature = "tower")]
-pub use service::{RunFuture, RunLayer, RunService, TowerRunnable};
+pub use service::{
+    RunFuture, RunLayer, RunService, Ticket, TicketFuture, TicketService, TowerLayer, TowerRunnable, tower_layer,
+};
 pub use stack::{Stack, StackBuilder};
 pub use summary::Summary;
 pub use supervise::{Shutdown, Undelivered, shutdown};

@@ -4,13 +4,19 @@
 //!    waits until the service is ready. What it answers with is awaited without the lock.
 //! 2. Between readiness and the call nothing is awaited: whoever gives up waiting has called nothing, and the next one
 //!    goes on where it stopped.
+//! 3. Around a run a service never sees input or output. It is called with a [`Ticket`]; the work is done in the run's
+//!    own future, when the ticket's turn has come.
 
 mod call;
 mod identity;
+mod layer;
 mod queued;
 mod run;
 mod runnable;
+mod ticket;
 
 pub use call::RunFuture;
+pub use layer::{TowerLayer, tower_layer};
 pub use run::{RunLayer, RunService};
 pub use runnable::TowerRunnable;
+pub use ticket::{Ticket, TicketFuture, TicketService};

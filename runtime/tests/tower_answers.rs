@@ -1,0 +1,82 @@
+//! Layers of tower around runs: whose result it is when the layer answers first, when the work does, and who hears of it.
+#![cfg(feature = "tower")]
+
+#[path = "support/layers.rs"]
+mod layers;
+#[path = "support/pace.rs"]
+mod pace;
+mod support;
+
+use emitree_emitter::Emitter;
+use emitree_runtime::{Error, Result, RunContext, Runnable, Ticket, runnable_fn, tower_layer};
+use layers::doubling;
+use pace::{TEN, endless};
+use support::{Recorder, below};
+use tower::timeout::TimeoutLayer;
+use tower::timeout::error::Elapsed;
+use tower::{BoxError, ServiceBuilder, layer::layer_fn, service_fn};
+
+// R6
+#[tokio::test(start_paused = true)]
+async fn when_time_elapses_the_work_is_dropped_and_the_run_has_timed_out() {
+    let (tree, recorder) = (Emitter::new(), Recorder::new());
+    recorder.watch(&tree);
+    let works = recorder.clone();
+    let slow = below(&tree, "slow", move |(): (), _: RunContext| endless::<Result<()>>(works.clone()));
+    let error = slow.run(()).layer(tower_layer(TimeoutLayer::new(TEN))).await.expect_err("it takes too long");
+    assert!(error.is_timed_out());
+    assert!(error.find::<Elapsed>().is_some());
+    recorder.expect(["slow.run.start", "the work is dropped", "slow.run.error", "slow.run.finish"]);
+}
+
+// M9
+#[tokio::test]
+async fn layers_of_tower_hear_how_the_work_went_and_the_result_is_the_works() {
+    let (recorder, work) = (Recorder::new(), |fails: bool, _: RunContext| async move {
+        if fails { Err(Error::denied("desk", "not today")) } else { Ok(7) }
+    });
+    let notes = recorder.clone();
+    let turned = tower_layer(ServiceBuilder::new().map_result(move |result: Result<(), BoxError>| {
+        notes.note(format!("{:?}", result.as_ref().map_err(ToString::to_string)));
+        if result.is_ok() { Err(BoxError::from("too late to fail")) } else { Ok(()) }
+    }));
+    let work = runnable_fn("work", work).layer(turned);
+    assert_eq!(work.run(false).await.expect("nothing fails"), 7);
+    assert!(work.run(true).await.expect_err("it is denied").is_denied());
+    recorder.expect(["Ok(())", "Err(\"not today\")"]);
+}
+
+#[tokio::test]
+async fn an_answer_without_the_work_is_a_failure_that_says_so() {
+    let recorder = Recorder::new();
+    let answers = tower_layer(layer_fn(|_| service_fn(|_: Ticket| async { Ok::<_, BoxError>(()) })));
+    let error = doubling(&recorder).run(1).layer(answers).await.expect_err("there is no output");
+    let message = "a tower layer answered before the work was over, and so without its output";
+    assert_eq!(error.explain(), message);
+    recorder.expect([]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_drops_the_ticket_and_then_fails_says_why() {
+    let recorder = Recorder::new();
+    let fails = tower_layer(layer_fn(|_| {
+        service_fn(|ticket: Ticket| async {
+            drop(ticket);
+            tokio::time::sleep(TEN).await;
+            Err::<(), BoxError>("no such route".into())
+        })
+    }));
+    let error = doubling(&recorder).run(1).layer(fails).await.expect_err("it is not routed");
+    assert_eq!(error.explain(), "no such route");
+    recorder.expect([]);
+}
+
+// M2
+#[tokio::test]
+async fn explain_shows_the_type_of_towers_layer_or_a_name() {
+    let (double, limit) = (doubling(&Recorder::new()), tower_layer(TimeoutLayer::new(TEN)));
+    for (layer, name) in [(limit.clone(), "tower::timeout::layer::TimeoutLayer"), (limit.named("ten"), "ten")] {
+        let explained = double.run(1).layer(layer).explain().to_string();
+        assert!(explained.contains(&format!("transform {name}: TowerLayer {{ service:")), "{explained}");
+    }
+}
