@@ -50,6 +50,7 @@ pub(crate) struct Extra {
     share: f64,
 }
 
+#[allow(dead_code, reason = "each bench uses its part")]
 impl Extra {
     /// What `of` takes more than `beyond`, shared among so many.
     pub(crate) fn shared(of: Id, beyond: Id, among: u32) -> Self {

@@ -6,7 +6,7 @@ use std::future::pending;
 use std::pin::pin;
 use std::task::{Context, Waker};
 
-use emitree_emitter::{Delivery, Emitter, Facet};
+use emitree_emitter::{Delivery, Emitted, Emitter, EventName, Facet};
 
 use crate::support::{Any, Recorder, TestResult};
 
@@ -26,9 +26,11 @@ async fn never(noted: Noted) {
 
 /// Nobody wakes it: that patience is lost shows when the emit is polled again.
 fn cut_while_awaiting(emitter: &Emitter, delivery: &Delivery) {
-    let facet = Facet::new(&());
-    let mut payload = ();
-    let mut emit = pin!(emitter.emit_delivered("done", &mut payload, &facet, delivery));
+    const DONE: EventName = EventName::new("done");
+    let (facet, mut payload) = (Facet::new(&()), ());
+    let begun = emitter.emit_begin(DONE, &mut payload, &facet, delivery);
+    let Emitted::Waits(waiting) = begun else { panic!("somebody has to be awaited: {begun:?}") };
+    let mut emit = pin!(emitter.emit_rest(waiting, DONE, &mut payload, &facet, delivery));
     let mut cx = Context::from_waker(Waker::noop());
     assert!(emit.as_mut().poll(&mut cx).is_pending());
     assert!(emit.as_mut().poll(&mut cx).is_pending());

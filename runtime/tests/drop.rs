@@ -150,7 +150,7 @@ async fn in_a_drop_the_current_run_is_the_one_that_ends_and_then_the_one_that_dr
             notes.note(format!(
                 "{verb} in {}",
                 current().map_or("none".into(), |run| run.emitter().namespace().to_owned())
-            ))
+            ));
         }
     };
     let [sync, during_drop, later] = ["sync", "the work's drop", "async"].map(|verb| current(verb, &notes));
