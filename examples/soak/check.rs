@@ -1,0 +1,205 @@
+//! The rules, checked on a recording and on nothing else.
+
+use std::collections::HashMap;
+use std::fmt;
+
+use emitree::{Stage, Status};
+
+use crate::record::{Begun, Entry, Event, Id};
+
+/// What has to hold for every run that emitted `start`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Rule {
+    StartFirst,
+    OneStart,
+    OneEnd,
+    OneFinish,
+    FinishLast,
+    ChildStartsWithin,
+    ChildrenFirst,
+    OneOutcome,
+    OneParent,
+    CurrentRun,
+    Returned,
+    /// Nothing of a run is left when everybody has dropped it.
+    Over,
+    /// `shutdown` waits for all ends.
+    Shutdown,
+    /// Panics of what is run stay in the run; what is not meant to panic does not.
+    Panic,
+}
+
+impl Rule {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::StartFirst => "`start` comes first",
+            Self::OneStart => "one `start`",
+            Self::OneEnd => "exactly one of `success` and `error`",
+            Self::OneFinish => "exactly one `finish`",
+            Self::FinishLast => "`finish` comes last",
+            Self::ChildStartsWithin => "a child starts after its parent",
+            Self::ChildrenFirst => "a child finishes before its parent",
+            Self::OneOutcome => "`finish` says what `success` or `error` said",
+            Self::OneParent => "all events name one parent",
+            Self::CurrentRun => "the current run is the one that one is in",
+            Self::Returned => "the caller gets what `finish` says, after it",
+            Self::Over => "all runs come to their end, and are freed",
+            Self::Shutdown => "`shutdown` waits for all ends",
+            Self::Panic => "a panic stays in its run",
+        }
+    }
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// What a recording says of one run.
+#[derive(Debug, Default)]
+pub(crate) struct Life<'a> {
+    pub(crate) begun: Option<&'a Begun>,
+    pub(crate) parent: Option<Id>,
+    /// In order, with their places in the recording.
+    events: Vec<(usize, &'a Event)>,
+    /// How a listener of `success` failed it.
+    raised: Option<Status>,
+}
+
+impl Life<'_> {
+    fn place_of(&self, stage: Stage) -> Option<usize> {
+        self.events.iter().find(|(_, event)| event.stage == stage).map(|(at, _)| *at)
+    }
+
+    fn count(&self, is_counted: impl Fn(Stage) -> bool) -> usize {
+        self.events.iter().filter(|(_, event)| is_counted(event.stage)).count()
+    }
+
+    pub(crate) fn status(&self, stage: Stage) -> Option<Status> {
+        self.events.iter().find(|(_, event)| event.stage == stage).and_then(|(_, event)| event.status)
+    }
+
+    pub(crate) fn has_succeeded(&self) -> bool {
+        self.place_of(Stage::Success).is_some()
+    }
+
+    /// R4.
+    fn check_order(&self) -> impl Iterator<Item = Rule> {
+        let starts_first = self.events.first().is_some_and(|(_, event)| event.stage == Stage::Start);
+        let ends_last = self.events.last().is_some_and(|(_, event)| event.stage == Stage::Finish);
+        let finishes = self.count(|stage| stage == Stage::Finish);
+        [
+            (Rule::StartFirst, starts_first),
+            (Rule::OneStart, self.count(|stage| stage == Stage::Start) <= 1),
+            (Rule::OneEnd, self.count(|stage| matches!(stage, Stage::Success | Stage::Error)) == 1),
+            (Rule::OneFinish, finishes == 1),
+            (Rule::FinishLast, finishes == 0 || ends_last),
+        ]
+        .into_iter()
+        .filter_map(|(rule, holds)| (!holds).then_some(rule))
+    }
+
+    /// After `success` only a listener of it can have failed the run (R10).
+    fn has_one_outcome(&self) -> bool {
+        let Some(finish) = self.status(Stage::Finish) else { return true };
+        match self.status(Stage::Error) {
+            Some(error) => finish == error && finish != Status::Success,
+            None => finish == self.raised.unwrap_or(Status::Success),
+        }
+    }
+
+    fn has_one_parent(&self) -> bool {
+        self.events.iter().all(|(_, event)| event.parent == self.parent)
+    }
+
+    /// R13.
+    fn check_within(&self, parent: &Life<'_>) -> impl Iterator<Item = Rule> {
+        let starts_later = self.place_of(Stage::Start) > parent.place_of(Stage::Start);
+        let finish = self.place_of(Stage::Finish);
+        let finishes_earlier =
+            parent.place_of(Stage::Finish).is_none_or(|parents| finish.is_some_and(|at| at < parents));
+        [(Rule::ChildStartsWithin, starts_later), (Rule::ChildrenFirst, finishes_earlier)]
+            .into_iter()
+            .filter_map(|(rule, holds)| (!holds).then_some(rule))
+    }
+}
+
+/// Its node, and what was recorded where.
+impl fmt::Display for Life<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "node {:?}:", self.begun.map(|begun| begun.node))?;
+        self.events.iter().try_for_each(|(at, event)| {
+            write!(f, " {at} {}", event.stage.as_str())?;
+            event.status.map_or(Ok(()), |status| write!(f, " {}", status.as_str()))
+        })
+    }
+}
+
+/// The runs of a recording.
+pub(crate) fn lives(log: &[Entry]) -> HashMap<Id, Life<'_>> {
+    let mut lives = HashMap::<Id, Life<'_>>::new();
+    for (at, entry) in log.iter().enumerate() {
+        match entry {
+            Entry::Event(event) => {
+                let life = lives.entry(event.run).or_default();
+                if life.events.is_empty() {
+                    life.parent = event.parent;
+                }
+                life.begun = life.begun.or(event.begun.as_ref());
+                life.events.push((at, event));
+            }
+            Entry::Raised { run, stage: Stage::Success, verb, panics } if verb.may_fail() => {
+                let status = if *panics { Status::Panicked } else { Status::Failed };
+                lives.entry(*run).or_default().raised.get_or_insert(status);
+            }
+            Entry::Raised { .. } | Entry::Astray { .. } | Entry::Escaped { .. } | Entry::Returned { .. } => {}
+        }
+    }
+    lives
+}
+
+/// What does not hold, and of which run.
+pub(crate) fn check(log: &[Entry], lives: &HashMap<Id, Life<'_>>) -> Vec<(Rule, String)> {
+    let lived = lives.iter().flat_map(|(run, life)| check_life(life, lives).map(|rule| (rule, *run)));
+    let noted = log.iter().filter_map(|entry| match entry {
+        Entry::Astray { run } => Some((Rule::CurrentRun, *run)),
+        _ => None,
+    });
+    let of_runs = lived.chain(noted).map(|(rule, run)| (rule, describe(run, lives)));
+    of_runs.chain(check_calls(log, lives)).collect()
+}
+
+fn check_life<'a>(life: &Life<'a>, lives: &HashMap<Id, Life<'a>>) -> impl Iterator<Item = Rule> {
+    let mut broken: Vec<_> = life.check_order().collect();
+    broken.extend((!life.has_one_outcome()).then_some(Rule::OneOutcome));
+    broken.extend((!life.has_one_parent()).then_some(Rule::OneParent));
+    match life.parent.map(|parent| lives.get(&parent)) {
+        Some(Some(parent)) => broken.extend(life.check_within(parent)),
+        Some(None) => broken.push(Rule::ChildStartsWithin),
+        None => {}
+    }
+    broken.into_iter()
+}
+
+/// What callers got (R10). A node runs once.
+fn check_calls(log: &[Entry], lives: &HashMap<Id, Life<'_>>) -> Vec<(Rule, String)> {
+    let by_node: HashMap<_, _> = lives.values().filter_map(|life| Some((life.begun?.node, life))).collect();
+    let broken = |(at, entry): (usize, &Entry)| match entry {
+        Entry::Escaped { node } => Some((Rule::Panic, format!("node {node}"))),
+        Entry::Returned { node, status } => {
+            let life = by_node.get(node)?;
+            let is_over = life.place_of(Stage::Finish).is_some_and(|finish| finish < at);
+            let holds = is_over && life.status(Stage::Finish) == Some(*status);
+            (!holds).then(|| (Rule::Returned, format!("{life}; {at} returned {}", status.as_str())))
+        }
+        Entry::Event(_) | Entry::Raised { .. } | Entry::Astray { .. } => None,
+    };
+    log.iter().enumerate().filter_map(broken).collect()
+}
+
+fn describe(run: Id, lives: &HashMap<Id, Life<'_>>) -> String {
+    let Some(life) = lives.get(&run) else { return "a run that is not known".to_owned() };
+    let parent = life.parent.and_then(|parent| lives.get(&parent));
+    parent.map_or_else(|| life.to_string(), |parent| format!("{life}; in {parent}"))
+}

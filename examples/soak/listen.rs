@@ -1,0 +1,72 @@
+//! Listeners that take their time, fail, panic, or run something themselves.
+
+use std::sync::Arc;
+
+use emitree::{AnyEvent, BoxError, EventMeta, Options, Registration, Stage};
+use tokio::task::yield_now;
+
+use crate::hold::hold;
+use crate::plan::Verb;
+use crate::record::Log;
+use crate::tree::Branch;
+
+/// What a listener does; where it can wait, it yields so often before.
+pub(crate) enum Acting {
+    Yields(u32),
+    Fails(u32),
+    Panics(u32),
+    Runs(Arc<Branch>),
+}
+
+struct Listener {
+    acting: Acting,
+    verb: Verb,
+    log: Log,
+}
+
+type Heard = Result<(), BoxError>;
+
+/// A listener of a stage, to be registered.
+pub(crate) fn registration(options: Options, stage: Stage, verb: Verb, acting: Acting, log: &Log) -> Registration {
+    let listener = Arc::new(Listener { acting, verb, log: log.clone() });
+    match verb {
+        Verb::On => options.on(stage, move |_: &mut dyn AnyEvent, meta| listener.act(meta)),
+        Verb::Observe => options.observe(stage, move |_: &dyn AnyEvent, meta| listener.act(meta)),
+        Verb::OnAsync => options.on_async(stage, move |_: &mut dyn AnyEvent, meta| {
+            let listener = Arc::clone(&listener);
+            Box::pin(async move { listener.act_slowly(meta).await })
+        }),
+        Verb::ObserveAsync => options.observe_async(stage, move |_: &dyn AnyEvent, meta| {
+            let listener = Arc::clone(&listener);
+            Box::pin(async move { listener.act_slowly(meta).await })
+        }),
+    }
+}
+
+impl Listener {
+    fn act(&self, meta: &EventMeta<'_>) -> Heard {
+        match self.acting {
+            Acting::Yields(_) | Acting::Runs(_) => Ok(()),
+            Acting::Fails(_) => {
+                self.log.raised(meta, self.verb, false);
+                Err("planned".into())
+            }
+            Acting::Panics(_) => {
+                self.log.raised(meta, self.verb, true);
+                panic!("planned")
+            }
+        }
+    }
+
+    async fn act_slowly(&self, meta: &EventMeta<'_>) -> Heard {
+        match &self.acting {
+            Acting::Yields(yields) | Acting::Fails(yields) | Acting::Panics(yields) => {
+                for _ in 0..*yields {
+                    yield_now().await;
+                }
+            }
+            Acting::Runs(branch) => drop(hold(branch).await),
+        }
+        self.act(meta)
+    }
+}

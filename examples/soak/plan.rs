@@ -1,0 +1,284 @@
+//! What is tried, drawn from a seed: trees of runs, how each is meant to end, and what gets in its way.
+
+use std::time::Duration;
+
+use emitree::Stage;
+use fastrand::Rng;
+
+/// A tree of runs, and what listens above all of them.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    pub(crate) top: Node,
+    /// At the root: each acts a few times only, on whichever runs come first.
+    pub(crate) above: Vec<(Listening, usize)>,
+}
+
+/// A run, and the runs in it.
+#[derive(Debug)]
+pub(crate) struct Node {
+    pub(crate) holder: Holder,
+    pub(crate) yields: u32,
+    pub(crate) end: End,
+    /// Whether a listener of `start` answers for the work.
+    pub(crate) is_answered: bool,
+    pub(crate) stop: Option<Stop>,
+    pub(crate) listening: Vec<Listening>,
+    pub(crate) children: Vec<Self>,
+    /// Whether the children run at the same time.
+    pub(crate) at_once: bool,
+    /// Whether the work panics if it is dropped.
+    pub(crate) drops_badly: bool,
+    /// Whether the run above fails as this one does.
+    pub(crate) is_passed_on: bool,
+}
+
+/// Who holds the future of a run, and what becomes of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Holder {
+    Awaited,
+    /// Dropped after so many polls.
+    Dropped {
+        polls: u32,
+    },
+    /// A task of the run above.
+    Spawned {
+        is_awaited: bool,
+    },
+    /// A task that nobody but tokio knows.
+    Task {
+        then: Then,
+    },
+    /// Handed out of the run after so many polls, to a thread that polls it now and again, and drops it.
+    Thread {
+        polls: u32,
+        polls_there: u32,
+    },
+    /// Handed out of the run after so many polls, and kept until everything else is over.
+    Kept {
+        polls: u32,
+    },
+}
+
+/// What becomes of a task.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Then {
+    Awaited,
+    Detached,
+    AbortedAfter(u32),
+}
+
+/// How a run's work is meant to end.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum End {
+    Succeeds,
+    Fails,
+    Panics,
+    IsDenied,
+    IsHalted,
+    /// Never: something else has to end it.
+    Hangs,
+}
+
+/// What stops a run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Stop {
+    /// A handle that was aborted before the run began.
+    Before,
+    /// A listener of its `start`.
+    AtStart,
+    /// The run itself, in its work.
+    Itself,
+    /// Another thread, by a handle, while the run may not even have begun.
+    Thread,
+    /// Another thread, by the run's own handle.
+    ThreadInWork,
+    TokenBefore,
+    Token,
+    After(Duration),
+}
+
+#[derive(Debug)]
+pub(crate) struct Listening {
+    pub(crate) at: At,
+    pub(crate) stage: Stage,
+    pub(crate) nested: bool,
+    pub(crate) verb: Verb,
+    pub(crate) act: Act,
+}
+
+/// At which emitter it listens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum At {
+    Instance,
+    Run,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verb {
+    On,
+    OnAsync,
+    Observe,
+    ObserveAsync,
+}
+
+/// What a listener does when it is called; an async one yields before.
+#[derive(Debug)]
+pub(crate) enum Act {
+    Yields(u32),
+    Fails(u32),
+    Panics(u32),
+    /// An async listener that runs something.
+    Runs(Box<Node>),
+}
+
+pub(crate) const STAGES: [Stage; 4] = [Stage::Start, Stage::Success, Stage::Error, Stage::Finish];
+pub(crate) const VERBS: [Verb; 4] = [Verb::On, Verb::OnAsync, Verb::Observe, Verb::ObserveAsync];
+/// How many children a run has at most, by its depth.
+const CHILDREN: [usize; 7] = [5, 4, 3, 3, 2, 2, 0];
+
+/// A generator of its own for each thing that is drawn: what one draws does not change the next.
+pub(crate) fn rng(seed: u64, number: u64) -> Rng {
+    Rng::with_seed(seed ^ number.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15))
+}
+
+/// The tree of that number. Where everything is cut off after a while, runs may hang without a way out.
+pub(crate) fn draw(seed: u64, number: u64, is_cut: bool) -> Plan {
+    let mut draw = Draw { rng: rng(seed, number), is_cut };
+    let top = draw.node(0);
+    let above = draw.up_to(8, 0.2, |draw| (draw.listening_above(), draw.rng.usize(1..4)));
+    Plan { top, above }
+}
+
+struct Draw {
+    rng: Rng,
+    is_cut: bool,
+}
+
+impl Draw {
+    fn chance(&mut self, chance: f64) -> bool {
+        self.rng.f64() < chance
+    }
+
+    /// How often something yields, or is polled: mostly a few times.
+    fn few(&mut self) -> u32 {
+        if self.chance(0.1) { self.rng.u32(4..16) } else { self.rng.u32(0..4) }
+    }
+
+    fn up_to<T>(&mut self, most: usize, chance: f64, mut draw: impl FnMut(&mut Self) -> T) -> Vec<T> {
+        let mut drawn = Vec::new();
+        while drawn.len() < most && self.chance(chance) {
+            drawn.push(draw(self));
+        }
+        drawn
+    }
+
+    fn node(&mut self, depth: usize) -> Node {
+        let holder = if depth == 0 { self.holder_of_top() } else { self.holder() };
+        let stop = self.chance(0.13).then(|| self.stop());
+        let children = self.rng.usize(0..=CHILDREN[depth]);
+        Node {
+            holder,
+            yields: self.few(),
+            end: self.end(stop.is_some()),
+            is_answered: self.chance(0.08),
+            stop,
+            listening: self.up_to(3, 0.3, |draw| draw.listening(depth)),
+            children: (0..children).map(|_| self.node(depth + 1)).collect(),
+            at_once: self.chance(0.6),
+            drops_badly: self.chance(0.03),
+            is_passed_on: self.chance(0.2),
+        }
+    }
+
+    fn holder_of_top(&mut self) -> Holder {
+        match self.rng.u32(0..20) {
+            0..12 => Holder::Awaited,
+            12..15 => Holder::Dropped { polls: self.few() },
+            15..17 => Holder::Task { then: self.then() },
+            17..19 => Holder::Thread { polls: self.few(), polls_there: self.few() },
+            _ => Holder::Kept { polls: self.few() },
+        }
+    }
+
+    fn holder(&mut self) -> Holder {
+        match self.rng.u32(0..20) {
+            0..8 => Holder::Awaited,
+            8..9 => Holder::Dropped { polls: self.few() },
+            9..14 => Holder::Spawned { is_awaited: self.chance(0.7) },
+            14..17 => Holder::Task { then: self.then() },
+            17..19 => Holder::Thread { polls: self.few(), polls_there: self.few() },
+            _ => Holder::Kept { polls: self.few() },
+        }
+    }
+
+    fn then(&mut self) -> Then {
+        match self.rng.u32(0..4) {
+            0..2 => Then::Awaited,
+            2 => Then::Detached,
+            _ => Then::AbortedAfter(self.few()),
+        }
+    }
+
+    fn end(&mut self, is_stopped: bool) -> End {
+        let may_hang = (is_stopped && self.chance(0.7)) || (self.is_cut && self.chance(0.05));
+        match self.rng.u32(0..20) {
+            _ if may_hang => End::Hangs,
+            0..2 => End::Fails,
+            2..4 => End::Panics,
+            4..6 => End::IsDenied,
+            6..8 => End::IsHalted,
+            _ => End::Succeeds,
+        }
+    }
+
+    fn stop(&mut self) -> Stop {
+        match self.rng.u32(0..9) {
+            0 => Stop::Before,
+            1 => Stop::AtStart,
+            2 => Stop::Itself,
+            3 => Stop::Thread,
+            4 => Stop::ThreadInWork,
+            5 => Stop::TokenBefore,
+            6 => Stop::Token,
+            _ => Stop::After(Duration::from_micros(self.rng.u64(0..2000))),
+        }
+    }
+
+    fn listening(&mut self, depth: usize) -> Listening {
+        let at = if self.chance(0.4) { At::Instance } else { At::Run };
+        let (stage, verb) = (STAGES[self.rng.usize(0..4)], VERBS[self.rng.usize(0..4)]);
+        let is_own = at == At::Run && stage != Stage::Start && verb.is_async();
+        if is_own && self.chance(0.3) {
+            return Listening { at, stage, nested: false, verb, act: Act::Runs(Box::new(self.leaf(depth))) };
+        }
+        Listening { at, stage, nested: self.chance(0.3), verb, act: self.act() }
+    }
+
+    fn listening_above(&mut self) -> Listening {
+        let (stage, verb) = (STAGES[self.rng.usize(0..4)], VERBS[self.rng.usize(0..4)]);
+        Listening { at: At::Instance, stage, nested: true, verb, act: self.act() }
+    }
+
+    fn act(&mut self) -> Act {
+        match self.rng.u32(0..4) {
+            0..2 => Act::Yields(self.few()),
+            2 => Act::Fails(self.few()),
+            _ => Act::Panics(self.few()),
+        }
+    }
+
+    fn leaf(&mut self, depth: usize) -> Node {
+        Node { children: Vec::new(), listening: Vec::new(), ..self.node(depth.max(CHILDREN.len() - 1)) }
+    }
+}
+
+impl Verb {
+    pub(crate) const fn is_async(self) -> bool {
+        matches!(self, Self::OnAsync | Self::ObserveAsync)
+    }
+
+    /// Whether a failure of such a listener fails the emit.
+    pub(crate) const fn may_fail(self) -> bool {
+        matches!(self, Self::On | Self::OnAsync)
+    }
+}

@@ -1,0 +1,129 @@
+//! What is known of the runs of a tree: what one observer above all of them has heard, in order, and notes of those that
+//! were called, or that awaited.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use emitree::{AnyEvent, Emitter, Error, EventMeta, LifecycleRef, Outcome, RunContext, Stage, Start, Status};
+
+use crate::plan::Verb;
+
+/// A run's id.
+pub(crate) type Id = u128;
+
+/// One line of a recording.
+#[derive(Clone, Debug)]
+pub(crate) enum Entry {
+    Event(Event),
+    /// A listener was called and is about to fail, or to panic.
+    Raised {
+        run: Id,
+        stage: Stage,
+        verb: Verb,
+        panics: bool,
+    },
+    /// Somewhere inside of a run, the current run was another one, or none.
+    Astray {
+        run: Id,
+    },
+    /// A panic came out of the run of a node.
+    Escaped {
+        node: u32,
+    },
+    /// Whoever awaited the run of a node got its result.
+    Returned {
+        node: u32,
+        status: Status,
+    },
+}
+
+/// A lifecycle event, as the observer heard it.
+#[derive(Clone, Debug)]
+pub(crate) struct Event {
+    pub(crate) run: Id,
+    pub(crate) parent: Option<Id>,
+    pub(crate) stage: Stage,
+    /// Of `error` and `finish`: how the run ended.
+    pub(crate) status: Option<Status>,
+    /// Of `start`.
+    pub(crate) begun: Option<Begun>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Begun {
+    pub(crate) node: u32,
+    pub(crate) is_spawned: bool,
+    pub(crate) is_answered: bool,
+}
+
+/// A recording under way; clones are the same one.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Log(Arc<Mutex<Vec<Entry>>>);
+
+/// The namespaces of the runs' instances.
+pub(crate) const IN_PLACE: &str = "in_place";
+pub(crate) const SPAWNED: &str = "spawned";
+
+impl Log {
+    fn entries(&self) -> MutexGuard<'_, Vec<Entry>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn take(&self) -> Vec<Entry> {
+        std::mem::take(&mut *self.entries())
+    }
+
+    /// Records the lifecycle of all runs below an emitter.
+    pub(crate) fn observe(&self, root: &Emitter) {
+        let log = self.clone();
+        root.observe("*.*", move |event: &dyn AnyEvent, meta| log.hear(event, meta)).expect("a valid matcher");
+    }
+
+    fn hear(&self, event: &dyn AnyEvent, meta: &EventMeta<'_>) {
+        let (Some(stage), Some(trace)) = (Stage::of(meta), meta.trace()) else { return };
+        let status = match LifecycleRef::of(event, meta) {
+            Some(LifecycleRef::Error(failure)) => Some(status_of(Err::<(), _>(failure.error()))),
+            Some(LifecycleRef::Finish(finish)) => Some(finish.status()),
+            _ => None,
+        };
+        let run = trace.run_id.as_u128();
+        let begun = event.downcast_ref::<Start<u32, u32>>().map(|start| Begun {
+            node: start.input,
+            is_spawned: meta.source().namespace() == SPAWNED,
+            is_answered: start.output.is_some(),
+        });
+        let parent = trace.parent_run_id.map(|id| id.as_u128());
+        self.look_around(run);
+        self.entries().push(Entry::Event(Event { run, parent, stage, status, begun }));
+    }
+
+    /// Notes if one is not inside of a run.
+    pub(crate) fn look_around(&self, run: Id) {
+        if current() != Some(run) {
+            self.entries().push(Entry::Astray { run });
+        }
+    }
+
+    pub(crate) fn raised(&self, meta: &EventMeta<'_>, verb: Verb, panics: bool) {
+        if let (Some(stage), Some(trace)) = (Stage::of(meta), meta.trace()) {
+            let run = trace.run_id.as_u128();
+            self.look_around(run);
+            self.entries().push(Entry::Raised { run, stage, verb, panics });
+        }
+    }
+
+    pub(crate) fn escaped(&self, node: u32) {
+        self.entries().push(Entry::Escaped { node });
+    }
+
+    pub(crate) fn returned<T>(&self, node: u32, result: &Result<T, Error>) {
+        self.entries().push(Entry::Returned { node, status: status_of(result.as_ref()) });
+    }
+}
+
+fn status_of<T>(result: Result<T, &Error>) -> Status {
+    result.map_or_else(|error| Outcome::<()>::of_error(error).status(), |_| Status::Success)
+}
+
+fn current() -> Option<Id> {
+    RunContext::current().map(|run| run.run_id().as_u128())
+}

@@ -1,0 +1,247 @@
+//! Batch after batch: grow trees, run them, wait until all is over, check what was recorded, and free it.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Once};
+use std::time::{Duration, Instant};
+
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::oneshot;
+use tokio::task::JoinSet;
+
+use crate::check::{Rule, check, lives};
+use crate::damage::Damage;
+use crate::hold::poll_idly;
+use crate::memory::{Memory, resident};
+use crate::plan::{draw, rng};
+use crate::tally::Tally;
+use crate::threads::Threads;
+use crate::tree::{Shared, Tree};
+
+pub(crate) struct Settings {
+    pub(crate) seed: u64,
+    pub(crate) runs: u64,
+    pub(crate) damage: Option<Damage>,
+}
+
+#[derive(Default)]
+pub(crate) struct Report {
+    pub(crate) tally: Tally,
+    pub(crate) trees: u64,
+    /// Runtimes that were dropped with runs in them.
+    pub(crate) cuts: u64,
+    pub(crate) broken: BTreeMap<Rule, u64>,
+    /// The first few, with what was recorded of the run.
+    pub(crate) examples: Vec<String>,
+    pub(crate) memory: Memory,
+    pub(crate) took: Duration,
+}
+
+/// How many trees run at the same time.
+const BATCH: u64 = 128;
+/// How long a batch may take to come to its end, once nobody is waited for.
+const PATIENCE: Duration = Duration::from_secs(30);
+const EXAMPLES: usize = 8;
+
+/// Runs until that many runs have started, or something never ends.
+pub(crate) fn soak(settings: &Settings, mut progress: impl FnMut(&Report)) -> Report {
+    silence_planned_panics();
+    let (began, panics) = (Instant::now(), PANICS.load(Relaxed));
+    let runtime = Builder::new_multi_thread().worker_threads(4).enable_all().build().expect("a runtime");
+    let threads = Threads::new();
+    let mut report = Report::default();
+    while report.tally.runs < settings.runs && !report.broken.contains_key(&Rule::Over) {
+        runtime.block_on(batch(settings, &threads, &mut report));
+        if report.memory.warm.is_none() && report.tally.runs >= settings.runs / 5 {
+            report.memory.warm = resident();
+        }
+        report.took = began.elapsed();
+        progress(&report);
+    }
+    report.memory.end = resident();
+    for _ in panics..PANICS.load(Relaxed) {
+        report.breaks(Rule::Panic, String::new);
+    }
+    report
+}
+
+impl Report {
+    pub(crate) fn is_fine(&self) -> bool {
+        self.broken.is_empty()
+    }
+
+    fn breaks(&mut self, rule: Rule, example: impl FnOnce() -> String) {
+        *self.broken.entry(rule).or_default() += 1;
+        if self.examples.len() < EXAMPLES {
+            self.examples.push(format!("{rule}: {}", example()));
+        }
+    }
+
+    fn take(&mut self, tree: &Tree, damage: Option<Damage>) {
+        let mut log = tree.shared.log.take();
+        if let Some(damage) = damage {
+            // Some are too small for it.
+            damage.apply(&mut log);
+        }
+        let lives = lives(&log);
+        self.tally.count(&log, &lives);
+        for (rule, run) in check(&log, &lives) {
+            self.breaks(rule, || format!("tree {}, {run}", tree.number));
+        }
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { tally, trees, cuts, broken, examples, memory, took } = self;
+        let (runs, seconds) = (tally.runs, took.as_secs_f64());
+        writeln!(f, "{tally}")?;
+        writeln!(f, "{runs} runs in {trees} trees, {cuts} runtimes dropped with runs in them")?;
+        writeln!(f, "{seconds:.1} s, {:.0} runs/s", runs as f64 / seconds)?;
+        write!(f, "{memory}")?;
+        if memory.has_grown() {
+            write!(f, "\nFAILED: memory has grown")?;
+        }
+        broken.iter().try_for_each(|(rule, count)| write!(f, "\nVIOLATED {count} times: {rule}"))?;
+        examples.iter().try_for_each(|example| write!(f, "\n  {example}"))
+    }
+}
+
+async fn batch(settings: &Settings, threads: &Threads, report: &mut Report) {
+    let numbers = report.trees..report.trees + BATCH;
+    report.trees = numbers.end;
+    // Every fourth batch is cut off.
+    let cut = (numbers.start / BATCH % 4 == 3).then(|| Cut::draw(settings.seed, numbers.start));
+    let grow = |number| Tree::grow(number, draw(settings.seed, number, cut.is_some()), threads);
+    let mut trees: Vec<_> = numbers.map(grow).collect();
+    match cut {
+        None => run_out(&mut trees).await,
+        Some(cut) => {
+            report.cuts += 1;
+            cut.run(&mut trees).await;
+        }
+    }
+    settle(&trees, report).await;
+    trees.iter().for_each(|tree| report.take(tree, settings.damage));
+}
+
+/// Waits for all that can be awaited.
+async fn run_out(trees: &mut [Tree]) {
+    let mut tops: JoinSet<()> = trees.iter_mut().map(Tree::run).collect();
+    while tops.join_next().await.is_some() {}
+}
+
+/// Waits until nothing of the trees' runs is left.
+async fn settle(trees: &[Tree], report: &mut Report) {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        trees.iter().for_each(|tree| let_go(&tree.shared));
+        let shutdown = emitree::shutdown(PATIENCE).await;
+        if !shutdown.is_complete() {
+            report.breaks(Rule::Shutdown, || shutdown.to_string());
+        }
+        if trees.iter().all(Tree::is_over) {
+            return;
+        }
+        if Instant::now() > deadline {
+            let left = trees.iter().filter(|tree| !tree.is_over()).map(|tree| tree.number);
+            report.breaks(Rule::Over, || format!("trees {:?}", left.collect::<Vec<_>>()));
+            return;
+        }
+        tokio::time::sleep(Duration::from_micros(200)).await;
+    }
+}
+
+/// Polls what was kept once more, or not, and drops it.
+fn let_go(shared: &Arc<Shared>) {
+    for (index, run) in (0..).zip(shared.kept()) {
+        poll_idly(run, index % 3);
+    }
+}
+
+/// A runtime of the batch's own, which is dropped with runs in it.
+#[derive(Clone, Copy)]
+struct Cut {
+    /// None: the thread that waits.
+    workers: Option<usize>,
+    after: Duration,
+    yields: u32,
+    /// Whether ends that are still to come are cut before.
+    shuts_down: bool,
+    /// Whether what was kept is let go before.
+    lets_go: bool,
+}
+
+impl Cut {
+    fn draw(seed: u64, number: u64) -> Self {
+        let mut rng = rng(!seed, number);
+        Self {
+            workers: [None, Some(1), Some(3)][rng.usize(0..3)],
+            after: Duration::from_micros(rng.u64(0..3000)),
+            yields: rng.u32(0..40),
+            shuts_down: rng.bool(),
+            lets_go: rng.bool(),
+        }
+    }
+
+    async fn run(self, trees: &mut [Tree]) {
+        let tops: Vec<_> = trees.iter_mut().map(Tree::run).collect();
+        let shared: Vec<_> = trees.iter().map(|tree| Arc::clone(&tree.shared)).collect();
+        let (done, is_done) = oneshot::channel();
+        std::thread::spawn(move || {
+            let runtime = self.runtime();
+            tops.into_iter().for_each(|top| drop(runtime.spawn(top)));
+            runtime.block_on(self.wait());
+            if self.lets_go {
+                shared.iter().for_each(let_go);
+            }
+            drop(runtime);
+            shared.iter().for_each(let_go);
+            drop(shared);
+            done.send(())
+        });
+        is_done.await.expect("the thread does not panic");
+    }
+
+    fn runtime(self) -> Runtime {
+        let runtime = match self.workers {
+            None => Builder::new_current_thread().enable_all().build(),
+            Some(workers) => Builder::new_multi_thread().worker_threads(workers).enable_all().build(),
+        };
+        runtime.expect("a runtime")
+    }
+
+    async fn wait(self) {
+        match self.workers {
+            Some(_) => tokio::time::sleep(self.after).await,
+            None => {
+                for _ in 0..self.yields {
+                    tokio::task::yield_now().await;
+                }
+            }
+        }
+        if self.shuts_down {
+            emitree::shutdown(Duration::ZERO).await;
+        }
+    }
+}
+
+/// Panics that nobody planned.
+static PANICS: AtomicU64 = AtomicU64::new(0);
+
+/// Prints and counts only those that nobody planned.
+fn silence_planned_panics() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let print = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            let text = panic.payload_as_str().unwrap_or_default();
+            // Tokio's own: what needs a runtime is polled where there is none, or none any more.
+            if text != "planned" && !text.contains("Tokio") {
+                PANICS.fetch_add(1, Relaxed);
+                print(panic);
+            }
+        }));
+    });
+}

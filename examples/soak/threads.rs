@@ -1,0 +1,36 @@
+//! Threads that know of no runtime: what they do meets the runs at any moment.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// Two threads with one queue. They end when the last clone is dropped.
+#[derive(Clone)]
+pub(crate) struct Threads(Sender<Job>);
+
+impl Threads {
+    pub(crate) fn new() -> Self {
+        let (sender, receiver) = channel();
+        let receiver = Arc::new(Mutex::new(receiver));
+        for _ in 0..2 {
+            let receiver = Arc::clone(&receiver);
+            std::thread::spawn(move || work(&receiver));
+        }
+        Self(sender)
+    }
+
+    pub(crate) fn do_soon<T>(&self, job: impl FnOnce() -> T + Send + 'static) {
+        // Nobody is there when the process ends.
+        drop(self.0.send(Box::new(|| drop(job()))));
+    }
+}
+
+fn work(jobs: &Mutex<Receiver<Job>>) {
+    let next = || jobs.lock().unwrap_or_else(PoisonError::into_inner).recv();
+    while let Ok(job) = next() {
+        // What panics has been noted.
+        drop(catch_unwind(AssertUnwindSafe(job)));
+    }
+}

@@ -1,0 +1,264 @@
+//! Carries a plan out: a runnable for each node, which runs once.
+
+use std::future::{Future, pending};
+use std::panic::{AssertUnwindSafe, resume_unwind};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use emitree::{AbortHandle, Emitter, Error, Options, Registration, Result, Run, RunContext, Runnable};
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, join_all};
+use tokio::task::yield_now;
+use tokio_util::sync::CancellationToken;
+
+use crate::hold::hold;
+use crate::listen::{Acting, registration};
+use crate::plan::{Act, At, End, Holder, Listening, Node, Plan, Stop};
+use crate::record::{IN_PLACE, Log, SPAWNED};
+use crate::threads::Threads;
+
+/// What the runs of a tree share. Each keeps it while it lives: once nobody but the tree has it, all of them are gone.
+pub(crate) struct Shared {
+    pub(crate) log: Log,
+    pub(crate) threads: Threads,
+    /// Futures of runs that nobody polls any more.
+    kept: Mutex<Vec<BoxFuture<'static, ()>>>,
+}
+
+impl Shared {
+    pub(crate) fn keep(&self, run: BoxFuture<'static, ()>) {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner).push(run);
+    }
+
+    /// Takes what was kept.
+    pub(crate) fn kept(&self) -> Vec<BoxFuture<'static, ()>> {
+        std::mem::take(&mut self.kept.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// A plan that can be carried out, with an isolated tree of emitters and a recording of its own.
+pub(crate) struct Tree {
+    pub(crate) number: u64,
+    pub(crate) shared: Arc<Shared>,
+    top: Option<Arc<Branch>>,
+}
+
+impl Tree {
+    pub(crate) fn grow(number: u64, plan: Plan, threads: &Threads) -> Self {
+        let shared = Arc::new(Shared { log: Log::default(), threads: threads.clone(), kept: Mutex::default() });
+        let mut grower = Grower { root: Emitter::new(), shared: Arc::clone(&shared), next: 0 };
+        shared.log.observe(&grower.root);
+        for (listening, times) in plan.above {
+            let registration = grower.registration(listening, Options::new().times(times));
+            grower.root.register(registration).expect("a valid matcher");
+        }
+        let top = Some(grower.branch(plan.top));
+        Self { number, shared, top }
+    }
+
+    /// What is to be run, once.
+    pub(crate) fn run(&mut self) -> impl Future<Output = ()> + Send + 'static {
+        let top = self.top.take();
+        async move {
+            if let Some(top) = top {
+                hold(&top).await;
+            }
+        }
+    }
+
+    /// Whether nothing of its runs is left.
+    pub(crate) fn is_over(&self) -> bool {
+        self.top.is_none() && Arc::strong_count(&self.shared) == 1
+    }
+}
+
+/// Makes the branches of a tree.
+struct Grower {
+    root: Emitter,
+    shared: Arc<Shared>,
+    next: u32,
+}
+
+impl Grower {
+    fn branch(&mut self, mut node: Node) -> Arc<Branch> {
+        let index = self.next;
+        self.next += 1;
+        let is_spawned = matches!(node.holder, Holder::Spawned { .. } | Holder::Task { .. });
+        let emitter = self.root.child(if is_spawned { SPAWNED } else { IN_PLACE }).expect("a valid name");
+        let mut own = Vec::new();
+        for listening in std::mem::take(&mut node.listening) {
+            let at = listening.at;
+            let registration = self.registration(listening, Options::new());
+            match at {
+                At::Instance => drop(emitter.register(registration).expect("a valid matcher")),
+                At::Run => own.push(registration),
+            }
+        }
+        let children = std::mem::take(&mut node.children).into_iter().map(|child| self.branch(child)).collect();
+        Arc::new(Branch { emitter, index, node, children, own: Mutex::new(own), shared: Arc::clone(&self.shared) })
+    }
+
+    fn registration(&mut self, listening: Listening, options: Options) -> Registration {
+        let Listening { stage, nested, verb, act, .. } = listening;
+        let acting = match act {
+            Act::Yields(yields) => Acting::Yields(yields),
+            Act::Fails(yields) => Acting::Fails(yields),
+            Act::Panics(yields) => Acting::Panics(yields),
+            Act::Runs(node) => Acting::Runs(self.branch(*node)),
+        };
+        registration(options.nested(nested), stage, verb, acting, &self.shared.log)
+    }
+}
+
+/// A node with an emitter.
+pub(crate) struct Branch {
+    emitter: Emitter,
+    index: u32,
+    pub(crate) node: Node,
+    children: Vec<Arc<Self>>,
+    /// What listens to the run only.
+    own: Mutex<Vec<Registration>>,
+    pub(crate) shared: Arc<Shared>,
+}
+
+impl Branch {
+    /// Its run, borrowing it. The run's parent is the run in which this is called.
+    pub(crate) fn call(&self) -> impl Future<Output = Result<u32>> + Send {
+        self.noted(self.built(self.run(self.index)))
+    }
+
+    /// Its run, which can go anywhere.
+    pub(crate) fn call_shared(self: &Arc<Self>) -> impl Future<Output = Result<u32>> + Send + use<> {
+        let (run, this) = (self.built(self.run_shared(self.index)), Arc::clone(self));
+        async move { this.noted(run).await }
+    }
+
+    /// Notes what is returned, and a panic that comes out of a run.
+    async fn noted(&self, run: Run<'_, Self>) -> Result<u32> {
+        let result = AssertUnwindSafe(run).catch_unwind().await.unwrap_or_else(|panic| {
+            self.shared.log.escaped(self.index);
+            resume_unwind(panic)
+        });
+        self.shared.log.returned(self.index, &result);
+        result
+    }
+
+    fn built<'a>(&self, run: Run<'a, Self>) -> Run<'a, Self> {
+        let own = std::mem::take(&mut *self.own.lock().unwrap_or_else(PoisonError::into_inner));
+        let run = own.into_iter().fold(run.extension(Arc::clone(&self.shared)), Run::register);
+        let run = self.node.stop.into_iter().fold(run, |run, stop| self.stopped(run, stop));
+        if self.node.is_answered { run.on_start(|start, _| start.output = Some(0)) } else { run }
+    }
+
+    fn stopped<'a>(&self, run: Run<'a, Self>, stop: Stop) -> Run<'a, Self> {
+        let (handle, token) = (AbortHandle::new(), CancellationToken::new());
+        match stop {
+            Stop::Before => {
+                handle.abort("planned, before");
+                run.abort_on(&handle)
+            }
+            Stop::AtStart => run.on_start(|_, _| {
+                if let Some(run) = RunContext::current() {
+                    run.abort("planned, at the start");
+                }
+            }),
+            Stop::Thread => {
+                let run = run.abort_on(&handle);
+                self.shared.threads.do_soon(move || handle.abort("planned, from a thread"));
+                run
+            }
+            Stop::TokenBefore => {
+                token.cancel();
+                run.abort_on(token)
+            }
+            Stop::Token => {
+                let run = run.abort_on(&token);
+                self.shared.threads.do_soon(move || token.cancel());
+                run
+            }
+            Stop::After(time) => run.timeout(time),
+            Stop::Itself | Stop::ThreadInWork => run,
+        }
+    }
+
+    async fn work(&self, ctx: &RunContext) -> Result<u32> {
+        let run = ctx.run_id().as_u128();
+        self.shared.log.look_around(run);
+        for _ in 0..self.node.yields {
+            yield_now().await;
+            self.shared.log.look_around(run);
+        }
+        self.stop(ctx);
+        self.run_children().await?;
+        self.shared.log.look_around(run);
+        self.come_to_end().await
+    }
+
+    /// Aborts the run if that is planned for its work.
+    fn stop(&self, ctx: &RunContext) {
+        match self.node.stop {
+            Some(Stop::Itself) => {
+                ctx.abort("planned, by itself");
+            }
+            Some(Stop::ThreadInWork) => {
+                let handle = ctx.abort_handle();
+                self.shared.threads.do_soon(move || handle.abort("planned, from a thread"));
+            }
+            _ => {}
+        }
+    }
+
+    async fn run_children(&self) -> Result<()> {
+        if self.node.at_once {
+            return join_all(self.children.iter().map(run_child)).await.into_iter().collect();
+        }
+        for child in &self.children {
+            run_child(child).await?;
+        }
+        Ok(())
+    }
+
+    async fn come_to_end(&self) -> Result<u32> {
+        match self.node.end {
+            End::Succeeds => Ok(self.index),
+            End::Fails => Err(Error::new("planned")),
+            End::Panics => panic!("planned"),
+            End::IsDenied => Err(Error::denied("soak", "planned")),
+            End::IsHalted => Err(Error::halted("soak", "planned")),
+            End::Hangs => pending().await,
+        }
+    }
+}
+
+/// Panics when it is dropped, unless something else does.
+struct Bad;
+
+impl Drop for Bad {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            panic!("planned");
+        }
+    }
+}
+
+async fn run_child(child: &Arc<Branch>) -> Result<()> {
+    match hold(child).await {
+        Some(result) if child.node.is_passed_on => result.map(drop),
+        _ => Ok(()),
+    }
+}
+
+impl Runnable for Branch {
+    type Input = u32;
+    type Output = u32;
+
+    fn emitter(&self) -> &Emitter {
+        &self.emitter
+    }
+
+    async fn execute(&self, _: &u32, ctx: &RunContext) -> Result<u32> {
+        let bad = self.node.drops_badly.then(|| Bad);
+        let result = self.work(ctx).await;
+        std::mem::forget(bad);
+        result
+    }
+}
