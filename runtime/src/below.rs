@@ -10,7 +10,7 @@ use std::cell::Cell;
 use std::future::poll_fn;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
-use std::task::Poll;
+use std::task::{Poll, Waker};
 
 use futures_util::task::AtomicWaker;
 use parking_lot::Mutex;
@@ -102,14 +102,26 @@ impl Below {
 
     /// The runs that are there, once all of them are made. One waits at a time.
     pub(crate) async fn all(&self) -> Vec<RunContext> {
-        poll_fn(|cx| {
-            self.waiting.register(cx.waker());
-            // Either this sees that the run is made, or who made it sees that the one above is settled.
-            fence(Ordering::SeqCst);
-            // None while one is still made.
-            self.places().into_iter().collect::<Option<_>>().map_or(Poll::Pending, Poll::Ready)
+        let runs = poll_fn(|cx| match self.made() {
+            Some(runs) => Poll::Ready(runs),
+            None => self.wait(cx.waker()),
         })
-        .await
+        .await;
+        // It may hold the run that this belongs to.
+        drop(self.waiting.take());
+        runs
+    }
+
+    fn wait(&self, waker: &Waker) -> Poll<Vec<RunContext>> {
+        self.waiting.register(waker);
+        // Either this sees that the run is made, or who made it sees that the one above is settled.
+        fence(Ordering::SeqCst);
+        self.made().map_or(Poll::Pending, Poll::Ready)
+    }
+
+    /// None while one is still made.
+    fn made(&self) -> Option<Vec<RunContext>> {
+        self.places().into_iter().collect()
     }
 
     fn places(&self) -> Vec<Option<RunContext>> {
