@@ -9,7 +9,7 @@
 //!
 //! Trees of runs are drawn from the seed: nested up to six deep, one after the other or at the same time, awaited, spawned,
 //! dropped after some polls, handed to threads, or kept and never polled again. They succeed, are answered early, fail,
-//! panic, are denied, halted, aborted and timed out; their listeners fail too; and runtimes are dropped while they run.
+//! panic, are denied, halted, interrupted, aborted and timed out; their listeners fail too; and runtimes are dropped while they run.
 //! One observer above each tree records what it hears. Once the tree is over, its recording is checked and freed.
 
 mod check;

@@ -75,6 +75,7 @@ pub(crate) enum End {
     Panics,
     IsDenied,
     IsHalted,
+    IsInterrupted,
     /// Never: something else has to end it.
     Hangs,
 }
@@ -227,6 +228,7 @@ impl Draw {
             2..4 => End::Panics,
             4..6 => End::IsDenied,
             6..8 => End::IsHalted,
+            8 => End::IsInterrupted,
             _ => End::Succeeds,
         }
     }

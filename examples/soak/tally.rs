@@ -12,14 +12,15 @@ use crate::record::{Entry, Id};
 /// Where a run was started.
 const PLACES: [&str; 3] = ["top level", "nested", "spawned"];
 
-/// How runs end. Nothing interrupts a run yet.
-const OUTCOMES: [&str; 10] = [
+/// How runs end.
+const OUTCOMES: [&str; 11] = [
     "success",
     "success, answered early",
     "failed",
     "panicked",
     "denied",
     "halted",
+    "interrupted",
     "aborted",
     "timed out",
     "dropped",
@@ -102,9 +103,10 @@ fn outcome(status: Status, is_answered: bool) -> Option<usize> {
         Status::Panicked => 3,
         Status::Denied => 4,
         Status::Halted => 5,
-        Status::Aborted => 6,
-        Status::TimedOut => 7,
-        Status::Dropped => 8,
+        Status::Interrupted => 6,
+        Status::Aborted => 7,
+        Status::TimedOut => 8,
+        Status::Dropped => 9,
         _ => return None,
     })
 }

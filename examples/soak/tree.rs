@@ -4,7 +4,7 @@ use std::future::{Future, pending};
 use std::panic::{AssertUnwindSafe, resume_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use emitree::{AbortHandle, Emitter, Error, Options, Registration, Result, Run, RunContext, Runnable};
+use emitree::{AbortHandle, Emitter, Error, Interrupt, Options, Registration, Result, Run, RunContext, Runnable};
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, join_all};
 use tokio::task::yield_now;
@@ -224,6 +224,7 @@ impl Branch {
             End::Panics => panic!("planned"),
             End::IsDenied => Err(Error::denied("soak", "planned")),
             End::IsHalted => Err(Error::halted("soak", "planned")),
+            End::IsInterrupted => Err(Error::interrupted(Interrupt::new("planned", "soak"))),
             End::Hangs => pending().await,
         }
     }

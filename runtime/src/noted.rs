@@ -5,13 +5,19 @@
 //!    there the note is the result. So nothing outside of that layer, a cache say, takes what it returned for true.
 //! 3. While a note stands, nothing more is run; absorbing is the only way to take it away.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use parking_lot::Mutex;
 
 use crate::{Error, Result};
 
 /// What one call through layers was ended by.
 #[derive(Debug, Default)]
-pub(crate) struct Noted(Mutex<Option<Note>>);
+pub(crate) struct Noted {
+    /// Looked at first: mostly there is no note, and no lock is taken.
+    is_noted: AtomicBool,
+    note: Mutex<Option<Note>>,
+}
 
 #[derive(Debug)]
 struct Note {
@@ -21,28 +27,33 @@ struct Note {
 
 impl Noted {
     pub(crate) fn pending(&self) -> Option<Error> {
-        self.0.lock().as_ref().map(|note| note.error.clone())
+        self.deeper_than(None)
     }
 
     /// What whoever stands at that depth gets for a result.
     pub(crate) fn settle<T>(&self, depth: usize, result: Result<T>) -> Result<T> {
         match result {
             Err(error) if error.must_pass() => Err(self.note(depth, error)),
-            result => self.swallowed(depth).map_or(result, |error| Err(self.note(depth, error))),
+            result => self.deeper_than(Some(depth)).map_or(result, |error| Err(self.note(depth, error))),
         }
     }
 
     fn note(&self, depth: usize, error: Error) -> Error {
-        *self.0.lock() = Some(Note { depth, error: error.clone() });
+        *self.note.lock() = Some(Note { depth, error: error.clone() });
+        self.is_noted.store(true, Ordering::Release);
         error
     }
 
-    fn swallowed(&self, depth: usize) -> Option<Error> {
-        self.0.lock().as_ref().filter(|note| note.depth > depth).map(|note| note.error.clone())
+    fn deeper_than(&self, depth: Option<usize>) -> Option<Error> {
+        if !self.is_noted.load(Ordering::Acquire) {
+            return None;
+        }
+        let note = self.note.lock();
+        note.as_ref().filter(|note| Some(note.depth) > depth).map(|note| note.error.clone())
     }
 
     /// Takes the note away, if it is of that sort of end.
     pub(crate) fn absorb(&self, error: &Error) {
-        drop(self.0.lock().take_if(|note| note.error.kind() == error.kind()));
+        drop(self.note.lock().take_if(|note| note.error.kind() == error.kind()));
     }
 }
