@@ -25,10 +25,41 @@ use crate::{AbortSignal, Error, Middleware, Result, RunContext, Runnable, Stage}
 /// 3. `start` is emitted: listeners may change the input, or set the output;
 /// 4. the input passes input middlewares and layers, the work is done, unless the output is set, and the output passes
 ///    layers and output middlewares; all that again where a retry is asked for;
-/// 5. `success` is emitted, or `error`: listeners may change the output;
-/// 6. `finish` is emitted, and the result is returned.
+/// 5. tasks that it has spawned, and runs started in it that have not ended, are aborted and end (R13);
+/// 6. `success` is emitted, or `error`: listeners may change the output;
+/// 7. `finish` is emitted, and the result is returned.
 ///
-/// Dropping it before the first poll leaves no trace.
+/// # How it ends
+///
+/// A run that emitted `start` emits exactly one of `success` and `error`, and then exactly one `finish` (R4):
+///
+/// | what happens | what is emitted after `start` | what the caller gets |
+/// |---|---|---|
+/// | the work returns, or the output was set at the start | `success`, `finish` success | the output |
+/// | the work fails, or a listener of `start` does | `error`, `finish` failed | that error |
+/// | a guard, a layer or a listener says no, or stop | `error`, `finish` denied or halted | that error |
+/// | the work panics, or a listener of `start` does | `error`, `finish` panicked | an error with the panic's message |
+/// | a listener of `success` fails, or panics | `success`, `finish` failed or panicked | that error |
+/// | a listener of `error` or `finish` fails | what would be without it; it is logged | what would be without it |
+/// | it is aborted before its work is over, itself or from above | `error`, `finish` aborted | an error with the reason |
+/// | it takes too long | `error`, `finish` timed out | an error that says so |
+/// | it is interrupted | `error`, `finish` interrupted | an error with the interrupt |
+/// | its future is dropped after the first poll | `error`, `finish` dropped | – |
+/// | the run that it was started in ends before it | `error`, `finish` aborted | an error, when it is polled again |
+/// | the runtime shuts down | as when it is dropped; who would have to be awaited is skipped | – |
+///
+/// Children first: `finish` of a run comes after that of every run started in it.
+///
+/// # What dropping does
+///
+/// Dropping it before the first poll leaves no trace. After that it aborts the run: the work is dropped, and with it the
+/// runs that it awaits; sync listeners hear `error` and `finish` during the drop, those that are awaited from a task,
+/// which [`shutdown`](crate::shutdown) waits for. An event that was being emitted is emitted to its end. Dropped outside of
+/// a tokio runtime, it skips who would have to be awaited.
+///
+/// # Cancel safety
+///
+/// Dropping is how a run is cancelled, as above. Nothing is lost by polling it in a `select!` by reference.
 #[must_use = "a run does nothing until it is awaited"]
 pub struct Run<'a, R: Runnable> {
     state: State<'a, R>,
