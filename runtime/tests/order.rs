@@ -29,7 +29,16 @@ fn note_stages(recorder: &Recorder, tree: &Emitter) {
     tree.observe("*.*", note).expect("a valid matcher");
 }
 
-// R4, and the trace in the docs of `Run`
+/// Notes when the task that it is in ends.
+struct Ends(Recorder);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        self.0.note("5 the task ends");
+    }
+}
+
+// R4, R13, and the trace in the docs of `Run`
 #[tokio::test]
 async fn context_then_listeners_and_middlewares_then_start_then_work_then_success_then_finish() -> TestResult {
     let (tree, recorder) = (Emitter::new(), Recorder::new());
@@ -44,8 +53,13 @@ async fn context_then_listeners_and_middlewares_then_start_then_work_then_succes
         }
     };
     let notes = recorder.clone();
-    let trace = below(&tree, "trace", move |n: u32, _: RunContext| {
+    let trace = below(&tree, "trace", move |n: u32, ctx: RunContext| {
         notes.note(format!("4 work on {n}"));
+        let ends = Ends(notes.clone());
+        drop(ctx.spawn(async move {
+            std::future::pending::<()>().await;
+            drop(ends);
+        }));
         async move { Ok(n * 2) }
     })
     .middleware(binds("the instance's first"))
@@ -62,12 +76,12 @@ async fn context_then_listeners_and_middlewares_then_start_then_work_then_succes
         .middleware(binds("the run's second"))
         .on_success(move |event, _| {
             event.output += 1;
-            success.note("5 success");
+            success.note("6 success");
         })
-        .on_finish(move |event, _| finish.note(format!("6 finish {:?}", event.outcome().status())))
+        .on_finish(move |event, _| finish.note(format!("7 finish {:?}", event.outcome().status())))
         .context(serde_json::json!({"user_id": 7}));
     let output = run.await?;
-    recorder.note(format!("6 returned {output}"));
+    recorder.note(format!("7 returned {output}"));
     recorder.expect([
         "2 bind the instance's first, context Some(Number(7)), 3 listeners",
         "2 bind the instance's second, context Some(Number(7)), 3 listeners",
@@ -75,9 +89,10 @@ async fn context_then_listeners_and_middlewares_then_start_then_work_then_succes
         "2 bind the run's second, context Some(Number(7)), 3 listeners",
         "3 start",
         "4 work on 2",
-        "5 success",
-        "6 finish Success",
-        "6 returned 5",
+        "5 the task ends",
+        "6 success",
+        "7 finish Success",
+        "7 returned 5",
     ]);
     Ok(())
 }
