@@ -4,7 +4,7 @@ mod support;
 
 use allocation_counter::{AllocationInfo, measure};
 use emitree_emitter::Emitter;
-use emitree_runtime::{Error, Passing, Result, RunContext, Runnable, output_fn};
+use emitree_runtime::{AbortHandle, Error, Passing, Result, RunContext, Runnable, output_fn};
 use support::Any;
 use tokio::runtime::{Builder, Runtime};
 
@@ -130,4 +130,11 @@ fn a_run_that_nobody_hears_allocates_four_times_at_most() {
 fn a_run_that_is_built_and_not_awaited_allocates_nothing() {
     let double = Double::new();
     assert_eq!(measure(|| drop(double.run(2))).count_total, 0);
+}
+
+#[test]
+fn runs_that_had_the_signal_of_a_handle_leave_nothing_behind_there() {
+    let (double, handle) = (Double::new(), AbortHandle::new());
+    let info = measure_runs(|runtime, n| drop(runtime.block_on(double.run(n).abort_on(&handle))));
+    assert_eq!(info.bytes_current, 0, "{info:?}");
 }

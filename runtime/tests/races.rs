@@ -1,5 +1,4 @@
-//! R13: a run's end is a claim in shared state: its own future, its drop and its parent race, on whatever thread, and a
-//! run that begins meanwhile either ends before its parent or has none.
+//! R13: a run's end is a claim in shared state: its own future, its drop and its parent race, on whatever thread.
 
 mod support;
 
@@ -10,10 +9,10 @@ use std::task::{Context as TaskContext, Wake, Waker};
 use std::thread;
 
 use emitree_emitter::{Emitter, Options, Registration};
-use emitree_runtime::{AbortHandle, ErrorKind, Result, Run, RunContext, Runnable, Stage};
+use emitree_runtime::{Result, Run, RunContext, Runnable, Stage};
 use futures_util::FutureExt;
 use support::{Any, Gate, Recorder, Slot, TestResult, below, endless, poll_once};
-use tracing_subscriber::layer::{Context as LayerContext, Layer, SubscriberExt};
+use tokio::task::yield_now;
 
 fn recorded() -> (Emitter, Recorder) {
     let (tree, recorder) = (Emitter::new(), Recorder::new());
@@ -30,6 +29,12 @@ fn waits_at(gate: &Gate, stage: Stage) -> Registration {
             Ok(())
         })
     })
+}
+
+async fn settle() {
+    for _ in 0..16 {
+        yield_now().await;
+    }
 }
 
 /// Counts how often it is woken.
@@ -121,168 +126,101 @@ fn a_parent_takes_over_from_another_thread_that_leaves_a_child_pending() -> Test
     Ok(())
 }
 
-/// Stops its thread where a run is being made, as a subscriber that is told of the run's span.
-struct InTheMaking {
-    inside: mpsc::Sender<()>,
-    go_on: std::sync::Mutex<mpsc::Receiver<()>>,
-}
-
-impl<S: tracing::Subscriber> Layer<S> for InTheMaking {
-    fn on_new_span(&self, _: &tracing::span::Attributes<'_>, _: &tracing::span::Id, _: LayerContext<'_, S>) {
-        self.inside.send(()).expect("the parent waits");
-        self.go_on.lock().expect("one span").recv().expect("the test says so");
-    }
-}
-
-// R13: a run that its parent has taken, and that is not there yet, is waited for.
+// R8, R13: nobody polls the parent any more; the thread that is at its child brings it to its end.
 #[test]
-fn a_run_that_is_just_being_made_on_another_thread_ends_before_its_parent() -> TestResult {
-    for is_heard in [true, false] {
-        let (tree, recorder) = (Emitter::new(), Recorder::new());
-        if is_heard {
-            recorder.ends(&tree);
-        }
-        let (inside, is_inside) = mpsc::channel();
-        let (go_on, may_go_on) = mpsc::channel();
-        let making = Slot::with(InTheMaking { inside, go_on: may_go_on.into() });
-        let (polling, is_inside) = (Slot::new(), Slot::with(is_inside));
-        let (polls, child) = (polling.clone(), Arc::new(endless(&tree, "child", &Recorder::new())));
-        let parent = Arc::new(below(&tree, "parent", move |(), _: RunContext| {
-            let (mut run, making) = (child.run_shared(()), making.take());
-            polls.put(thread::spawn(move || {
-                let subscriber = tracing_subscriber::registry().with(making);
-                tracing::subscriber::with_default(subscriber, || assert!(poll_once(&mut run).is_pending()));
-                run
-            }));
-            is_inside.take().recv().expect("the child is being made");
-            async { Ok(()) }
-        }));
-        let mut run = parent.run_shared(());
-        let woken = Arc::new(Woken::default());
-        let waker = Waker::from(Arc::clone(&woken));
-        assert!(run.poll_unpin(&mut TaskContext::from_waker(&waker)).is_pending());
-        go_on.send(())?;
-        let child = polling.take().join().expect("it only polls");
-        assert!(woken.0.load(Ordering::SeqCst) > 0 && poll_once(&mut run).is_ready());
-        assert_eq!(child.now_or_never().expect("it is over").expect_err("ended").kind(), &ErrorKind::Aborted);
-        let expected = [
-            "parent.run.start",
-            "child.run.start",
-            "child.run.error",
-            "child.run.finish aborted",
-            "parent.run.success",
-            "parent.run.finish success",
-        ];
-        recorder.expect(if is_heard { &expected[..] } else { &[] }.iter().copied());
-    }
+fn a_parent_dropped_outside_of_a_runtime_ends_with_a_child_that_another_thread_polls() -> TestResult {
+    let (tree, recorder) = recorded();
+    let Race { mut parent, polling, go_on } = race(&tree, None);
+    assert!(poll_once(&mut parent).is_pending());
+    drop(parent);
+    recorder.expect(["parent.run.start", "child.run.start"]);
+    go_on.send(())?;
+    let (_child, _) = polling.take().join().expect("it only polls");
+    recorder.expect(RACED[2..].iter().copied());
     Ok(())
 }
 
-/// Panics where a run is being made.
-struct FailsInTheMaking;
-
-impl<S: tracing::Subscriber> Layer<S> for FailsInTheMaking {
-    fn on_new_span(&self, _: &tracing::span::Attributes<'_>, _: &tracing::span::Id, _: LayerContext<'_, S>) {
-        panic!("a planned panic");
-    }
-}
-
-// R13: nobody waits for what will never be.
+// R13: once its parent is at it, a run's own future has to wait for the end, and is woken for nothing else.
 #[test]
-fn a_run_that_cannot_be_made_keeps_its_parent_from_nothing() -> TestResult {
-    support::silence_planned_panics();
-    let (tree, recorder) = recorded();
-    let child = Arc::new(endless(&tree, "child", &Recorder::new()));
+fn who_cannot_end_a_run_any_more_is_woken_when_it_is_over_and_not_before() -> TestResult {
+    let (tree, _) = recorded();
+    let (gate, held) = (Gate::new(), Slot::new());
+    let (child, waits, holds) = (Arc::new(endless(&tree, "child", &Recorder::new())), gate.clone(), held.clone());
     let parent = below(&tree, "parent", move |(), _: RunContext| {
-        let run = child.run_shared(());
-        let subscriber = tracing_subscriber::registry().with(FailsInTheMaking);
-        let made = tracing::subscriber::with_default(subscriber, || run.now_or_never());
-        let error = made.expect("it is over").expect_err("it cannot be made");
-        assert_eq!(error.kind(), &ErrorKind::Panicked);
+        let mut run = child.run_shared(()).register(waits_at(&waits, Stage::Error));
+        assert!(poll_once(&mut run).is_pending());
+        holds.put(run);
         async { Ok(()) }
     });
-    parent.run(()).now_or_never().expect("it waits for nobody")?;
-    recorder.expect(["parent.run.start", "parent.run.success", "parent.run.finish success"]);
+    let mut parent = parent.run(());
+    assert!(poll_once(&mut parent).is_pending());
+    let (mut child, woken) = (held.take(), Arc::new(Woken::default()));
+    let waker = Waker::from(Arc::clone(&woken));
+    for _ in 0..3 {
+        assert!(child.poll_unpin(&mut TaskContext::from_waker(&waker)).is_pending());
+        assert!(poll_once(&mut parent).is_pending());
+    }
+    assert_eq!(woken.0.load(Ordering::SeqCst), 0);
+    gate.open();
+    assert!(poll_once(&mut parent).is_ready());
+    assert_eq!(woken.0.load(Ordering::SeqCst), 1);
+    assert!(poll_once(&mut child).is_ready());
     Ok(())
 }
 
-// R13, R1: "if that has ended, it has none"
+// R13: both are dropped, the child first; the parent's end waits for the child's.
 #[tokio::test]
-async fn a_run_begun_in_a_listener_of_success_ends_first_and_one_begun_in_a_listener_of_finish_has_no_parent()
--> TestResult {
-    for (stage, has_parent) in [(Stage::Success, true), (Stage::Finish, false)] {
-        let (tree, recorder) = recorded();
-        let (held, child) = (Slot::new(), Arc::new(endless(&tree, "child", &Recorder::new())));
-        let (holds, has) = (held.clone(), Slot::new());
-        let tells = has.clone();
-        let parent = below(&tree, "parent", |(), _: RunContext| async { Ok(()) });
-        let run = parent.run(()).on(stage, move |_: &mut Any, _| {
-            let tells = tells.clone();
-            let mut child = child.run_shared(()).on_start(move |_, _| {
-                let current = RunContext::current().expect("a listener is inside of the run");
-                tells.put(current.parent().is_some());
-            });
-            assert!(poll_once(&mut child).is_pending());
-            holds.put(child);
-        });
-        run.await?;
-        assert_eq!(has.take(), has_parent);
-        let expected = match has_parent {
-            true => [
-                "parent.run.start",
-                "child.run.start",
-                "parent.run.success",
-                "child.run.error",
-                "child.run.finish aborted",
-                "parent.run.finish success",
-            ]
-            .as_slice(),
-            false => &["parent.run.start", "parent.run.success", "child.run.start", "parent.run.finish success"],
-        };
-        recorder.expect(expected.iter().copied());
-        drop(held.take());
-    }
-    Ok(())
-}
-
-// R7, R13: whichever comes first, the run that begins has a parent and is aborted with it, or has none.
-#[test]
-fn a_run_that_begins_while_its_parent_is_aborted_and_ends_is_aborted_with_it_or_has_no_parent() -> TestResult {
-    for _ in 0..256 {
-        let (tree, recorder) = recorded();
-        let (handle, begin, held) = (AbortHandle::new(), Arc::new(std::sync::Barrier::new(2)), Slot::new());
-        let (holds, child) = (held.clone(), Arc::new(endless(&tree, "child", &Recorder::new())));
-        let parent = Arc::new(below(&tree, "parent", move |(), _: RunContext| {
-            holds.put(child.run_shared(()));
-            std::future::pending::<Result<()>>()
-        }));
-        let mut run = parent.run_shared(()).abort_on(&handle);
+async fn a_parent_waits_for_the_pending_end_of_a_child_that_was_dropped() -> TestResult {
+    let (tree, recorder) = recorded();
+    let gate = Gate::new();
+    let (child, waits) = (Arc::new(endless(&tree, "child", &Recorder::new())), gate.clone());
+    let parent = below(&tree, "parent", move |(), _: RunContext| {
+        let mut run = child.run_shared(()).register(waits_at(&waits, Stage::Finish));
         assert!(poll_once(&mut run).is_pending());
-        let mut child = held.take();
-        let begins = {
-            let begin = Arc::clone(&begin);
-            thread::spawn(move || {
-                begin.wait();
-                let is_over = poll_once(&mut child).is_ready();
-                (child, is_over)
-            })
-        };
-        begin.wait();
-        handle.abort("enough");
-        let ended = block_on(run);
-        assert_eq!(ended.expect_err("it was aborted").kind(), &ErrorKind::Aborted);
-        let (child, was_over) = begins.join().expect("it only polls");
-        let recorded = recorder.take();
-        let at = |line: &str| recorded.iter().position(|recorded| recorded == line);
-        match at("child.run.finish aborted") {
-            Some(finished) => assert!(Some(finished) < at("parent.run.finish aborted"), "{recorded:#?}"),
-            // It has none, and goes on.
-            None => assert!(!was_over && child.now_or_never().is_none(), "{recorded:#?}"),
-        }
-    }
+        drop(run);
+        async { Ok(()) }
+    });
+    let task = tokio::spawn(Arc::new(parent).run_shared(()));
+    settle().await;
+    // Its sync listeners have heard all of it.
+    recorder.expect(["parent.run.start", "child.run.start", "child.run.error", "child.run.finish dropped"]);
+    gate.open();
+    task.await??;
+    recorder.expect(["parent.run.success", "parent.run.finish success"]);
     Ok(())
 }
 
-fn block_on<T>(future: impl Future<Output = T>) -> T {
-    tokio::runtime::Builder::new_current_thread().build().expect("a runtime").block_on(future)
+// R8, R13: who waits for its end does not take it over.
+#[tokio::test]
+async fn the_end_of_a_dropped_run_comes_whether_its_parent_is_polled_or_not() {
+    let (tree, recorder) = (Emitter::new(), Recorder::new());
+    let [finish, end] = [(); 2].map(|()| Gate::new());
+    let (child, waits, ends) = (Arc::new(endless(&tree, "child", &Recorder::new())), finish.clone(), end.clone());
+    let notes = recorder.clone();
+    let parent = below(&tree, "parent", move |(), _: RunContext| {
+        let (waits, notes, ends) = (waits.clone(), notes.clone(), ends.clone());
+        let mut run = child.run_shared(()).on_async(Stage::Finish, move |_: &mut Any, _| {
+            let (waits, notes) = (waits.clone(), notes.clone());
+            Box::pin(async move {
+                waits.pass().await;
+                notes.note("heard");
+                Ok(())
+            })
+        });
+        assert!(poll_once(&mut run).is_pending());
+        drop(run);
+        async move {
+            ends.pass().await;
+            Ok(())
+        }
+    });
+    let mut parent = parent.run(());
+    assert!(poll_once(&mut parent).is_pending());
+    settle().await;
+    end.open();
+    assert!(poll_once(&mut parent).is_pending());
+    finish.open();
+    settle().await;
+    recorder.expect(["heard"]);
+    assert!(poll_once(&mut parent).is_ready());
 }

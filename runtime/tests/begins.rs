@@ -1,0 +1,197 @@
+//! R1, R13: a run that begins while the one above ends, on whatever thread, ends before it or has no parent.
+
+mod support;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
+use std::task::{Context as TaskContext, Wake, Waker};
+use std::thread;
+
+use emitree_emitter::Emitter;
+use emitree_runtime::{AbortHandle, ErrorKind, Result, RunContext, Runnable, Stage};
+use futures_util::FutureExt;
+use support::{Any, Recorder, Slot, TestResult, below, endless, poll_once};
+use tracing_subscriber::layer::{Context as LayerContext, Layer, SubscriberExt};
+
+fn recorded() -> (Emitter, Recorder) {
+    let (tree, recorder) = (Emitter::new(), Recorder::new());
+    recorder.ends(&tree);
+    (tree, recorder)
+}
+
+/// Counts how often it is woken.
+#[derive(Default)]
+struct Woken(AtomicUsize);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// Stops its thread where a run is being made, as a subscriber that is told of the run's span.
+struct InTheMaking {
+    inside: mpsc::Sender<()>,
+    go_on: std::sync::Mutex<mpsc::Receiver<()>>,
+}
+
+impl<S: tracing::Subscriber> Layer<S> for InTheMaking {
+    fn on_new_span(&self, _: &tracing::span::Attributes<'_>, _: &tracing::span::Id, _: LayerContext<'_, S>) {
+        self.inside.send(()).expect("the parent waits");
+        self.go_on.lock().expect("one span").recv().expect("the test says so");
+    }
+}
+
+// R13: a run that its parent has taken, and that is not there yet, is waited for.
+#[test]
+fn a_run_that_is_just_being_made_on_another_thread_ends_before_its_parent() -> TestResult {
+    for is_heard in [true, false] {
+        let (tree, recorder) = (Emitter::new(), Recorder::new());
+        if is_heard {
+            recorder.ends(&tree);
+        }
+        let (inside, is_inside) = mpsc::channel();
+        let (go_on, may_go_on) = mpsc::channel();
+        let making = Slot::with(InTheMaking { inside, go_on: may_go_on.into() });
+        let (polling, is_inside) = (Slot::new(), Slot::with(is_inside));
+        let (polls, child) = (polling.clone(), Arc::new(endless(&tree, "child", &Recorder::new())));
+        let parent = Arc::new(below(&tree, "parent", move |(), _: RunContext| {
+            let (mut run, making) = (child.run_shared(()), making.take());
+            polls.put(thread::spawn(move || {
+                let subscriber = tracing_subscriber::registry().with(making);
+                tracing::subscriber::with_default(subscriber, || assert!(poll_once(&mut run).is_pending()));
+                run
+            }));
+            is_inside.take().recv().expect("the child is being made");
+            async { Ok(()) }
+        }));
+        let mut run = parent.run_shared(());
+        let woken = Arc::new(Woken::default());
+        let waker = Waker::from(Arc::clone(&woken));
+        assert!(run.poll_unpin(&mut TaskContext::from_waker(&waker)).is_pending());
+        go_on.send(())?;
+        let child = polling.take().join().expect("it only polls");
+        assert!(woken.0.load(Ordering::SeqCst) > 0 && poll_once(&mut run).is_ready());
+        assert_eq!(child.now_or_never().expect("it is over").expect_err("ended").kind(), &ErrorKind::Aborted);
+        let expected = [
+            "parent.run.start",
+            "child.run.start",
+            "child.run.error",
+            "child.run.finish aborted",
+            "parent.run.success",
+            "parent.run.finish success",
+        ];
+        recorder.expect(if is_heard { &expected[..] } else { &[] }.iter().copied());
+    }
+    Ok(())
+}
+
+/// Panics where a run is being made.
+struct FailsInTheMaking;
+
+impl<S: tracing::Subscriber> Layer<S> for FailsInTheMaking {
+    fn on_new_span(&self, _: &tracing::span::Attributes<'_>, _: &tracing::span::Id, _: LayerContext<'_, S>) {
+        panic!("a planned panic");
+    }
+}
+
+// R13: nobody waits for what will never be.
+#[test]
+fn a_run_that_cannot_be_made_keeps_its_parent_from_nothing() -> TestResult {
+    support::silence_planned_panics();
+    let (tree, recorder) = recorded();
+    let child = Arc::new(endless(&tree, "child", &Recorder::new()));
+    let parent = below(&tree, "parent", move |(), _: RunContext| {
+        let run = child.run_shared(());
+        let subscriber = tracing_subscriber::registry().with(FailsInTheMaking);
+        let made = tracing::subscriber::with_default(subscriber, || run.now_or_never());
+        let error = made.expect("it is over").expect_err("it cannot be made");
+        assert_eq!(error.kind(), &ErrorKind::Panicked);
+        async { Ok(()) }
+    });
+    parent.run(()).now_or_never().expect("it waits for nobody")?;
+    recorder.expect(["parent.run.start", "parent.run.success", "parent.run.finish success"]);
+    Ok(())
+}
+
+// R13, R1: "if that has ended, it has none"
+#[tokio::test]
+async fn a_run_begun_in_a_listener_of_success_ends_first_and_one_begun_in_a_listener_of_finish_has_no_parent()
+-> TestResult {
+    for (stage, has_parent) in [(Stage::Success, true), (Stage::Finish, false)] {
+        let (tree, recorder) = recorded();
+        let (held, child) = (Slot::new(), Arc::new(endless(&tree, "child", &Recorder::new())));
+        let (holds, has) = (held.clone(), Slot::new());
+        let tells = has.clone();
+        let parent = below(&tree, "parent", |(), _: RunContext| async { Ok(()) });
+        let run = parent.run(()).on(stage, move |_: &mut Any, _| {
+            let tells = tells.clone();
+            let mut child = child.run_shared(()).on_start(move |_, _| {
+                let current = RunContext::current().expect("a listener is inside of the run");
+                tells.put(current.parent().is_some());
+            });
+            assert!(poll_once(&mut child).is_pending());
+            holds.put(child);
+        });
+        run.await?;
+        assert_eq!(has.take(), has_parent);
+        let expected = match has_parent {
+            true => [
+                "parent.run.start",
+                "child.run.start",
+                "parent.run.success",
+                "child.run.error",
+                "child.run.finish aborted",
+                "parent.run.finish success",
+            ]
+            .as_slice(),
+            false => &["parent.run.start", "parent.run.success", "child.run.start", "parent.run.finish success"],
+        };
+        recorder.expect(expected.iter().copied());
+        drop(held.take());
+    }
+    Ok(())
+}
+
+// R7, R13: whichever comes first, the run that begins has a parent and is aborted with it, or has none.
+#[test]
+fn a_run_that_begins_while_its_parent_is_aborted_and_ends_is_aborted_with_it_or_has_no_parent() -> TestResult {
+    for _ in 0..256 {
+        let (tree, recorder) = recorded();
+        let (handle, begin, held) = (AbortHandle::new(), Arc::new(std::sync::Barrier::new(2)), Slot::new());
+        let (holds, child) = (held.clone(), Arc::new(endless(&tree, "child", &Recorder::new())));
+        let parent = Arc::new(below(&tree, "parent", move |(), _: RunContext| {
+            holds.put(child.run_shared(()));
+            std::future::pending::<Result<()>>()
+        }));
+        let mut run = parent.run_shared(()).abort_on(&handle);
+        assert!(poll_once(&mut run).is_pending());
+        let mut child = held.take();
+        let begins = {
+            let begin = Arc::clone(&begin);
+            thread::spawn(move || {
+                begin.wait();
+                let is_over = poll_once(&mut child).is_ready();
+                (child, is_over)
+            })
+        };
+        begin.wait();
+        handle.abort("enough");
+        let ended = block_on(run);
+        assert_eq!(ended.expect_err("it was aborted").kind(), &ErrorKind::Aborted);
+        let (child, was_over) = begins.join().expect("it only polls");
+        let recorded = recorder.take();
+        let at = |line: &str| recorded.iter().position(|recorded| recorded == line);
+        match at("child.run.finish aborted") {
+            Some(finished) => assert!(Some(finished) < at("parent.run.finish aborted"), "{recorded:#?}"),
+            // It has none, and goes on.
+            None => assert!(!was_over && child.now_or_never().is_none(), "{recorded:#?}"),
+        }
+    }
+    Ok(())
+}
+
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().build().expect("a runtime").block_on(future)
+}
