@@ -58,14 +58,17 @@ impl Stop {
 }
 
 /// Something that can be stopped, with what is below it.
+///
+/// What is written by each run that begins below comes last, behind what all of them read.
+#[repr(C)]
 pub(crate) struct Node {
     fate: Fate<Stop>,
-    /// Of the task that polls the run's work.
-    waker: AtomicWaker,
-    /// The runs that were started in it: they are stopped with it, and end before it (R13).
-    below: Below,
     /// Whoever else waits for the stop.
     audience: OnceLock<Box<Audience>>,
+    /// The runs that were started in it: they are stopped with it, and end before it (R13).
+    below: Below,
+    /// Of the task that polls the run's work.
+    waker: AtomicWaker,
 }
 
 #[derive(Default)]

@@ -110,18 +110,18 @@ pub async fn shutdown(deadline: Duration) -> Shutdown {
     let waiting = to_come();
     tokio::time::timeout(deadline, until_over()).await.ok();
     let ended = waiting.iter().filter(|run| run.has_ended()).count();
-    let late = to_come().into_iter().filter(|run| !run.has_ended());
-    Shutdown { ended, undelivered: late.map(|run| give_up_on(&run)).collect() }
+    Shutdown { ended, undelivered: to_come().iter().map(give_up_on).collect() }
 }
 
+/// Not those that were cut before: their tasks may not have noticed yet.
 fn to_come() -> Vec<RunContext> {
-    PENDING.runs.lock().iter().map(|(_, run)| run.clone()).collect()
+    PENDING.runs.lock().iter().map(|(_, run)| run).filter(|run| !run.has_ended()).cloned().collect()
 }
 
 async fn until_over() {
     loop {
         let over = PENDING.over.listen();
-        if PENDING.runs.lock().is_empty() {
+        if PENDING.runs.lock().iter().all(|(_, run)| run.has_ended()) {
             return;
         }
         over.await;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use emitree_emitter::{Emitter, Options, Registration};
 use emitree_runtime::{Result, Run, RunContext, Runnable, Stage};
-use support::{Any, Gate, Recorder, Slot, below, endless, poll_once};
+use support::{Any, Gate, Manner, Recorder, Slot, Verb, below, endless, poll_once, silence_planned_panics};
 use tokio::runtime::Builder;
 
 /// Listens to a stage, and waits for ever in it.
@@ -81,4 +81,32 @@ fn outside_of_a_runtime_the_pending_end_of_a_child_comes_with_its_parents() {
 fn outside_of_a_runtime_a_run_does_not_wait_for_its_tasks() {
     let recorded = dropped_outside(|ctx, _| drop(ctx.spawn(std::future::pending::<()>())));
     assert_eq!(recorded, ["parent.run.start", "parent.run.error", "parent.run.finish dropped"]);
+}
+
+// R8, E11: what a listener that is cut does in its drop is its own.
+#[test]
+fn a_listener_that_panics_when_it_is_cut_keeps_nobody_from_hearing_the_end() {
+    struct PanicsOnDrop;
+    impl Drop for PanicsOnDrop {
+        fn drop(&mut self) {
+            drop(Manner::Panics.act());
+        }
+    }
+    silence_planned_panics();
+    for verb in [Verb::OnAsync, Verb::ObserveAsync] {
+        let (tree, recorder) = (Emitter::new(), Recorder::new());
+        recorder.ends(&tree);
+        let run = Arc::new(endless(&tree, "run", &Recorder::new())).run_shared(());
+        let never = || async {
+            let _panics = PanicsOnDrop;
+            std::future::pending().await
+        };
+        let mut run = match verb {
+            Verb::OnAsync => run.on_async(Stage::Error, move |_: &mut Any, _| Box::pin(never())),
+            _ => run.observe_async(Stage::Error, move |_: &Any, _| Box::pin(never())),
+        };
+        assert!(poll_once(&mut run).is_pending());
+        drop(run);
+        recorder.expect(["run.run.start", "run.run.error", "run.run.finish dropped"]);
+    }
 }

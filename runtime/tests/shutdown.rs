@@ -248,6 +248,34 @@ fn what_was_reported_once_is_not_reported_again() -> TestResult {
         drop_run(endless_run(&tree).register(waits_at(&Gate::new(), &recorder, Stage::Finish)));
     }
     assert_eq!(busy.block_on(shutdown(SECOND)).undelivered.len(), 1);
-    assert!(busy.block_on(shutdown(SECOND)).is_complete());
+    let (again, took) = busy.block_on(async {
+        let began = tokio::time::Instant::now();
+        (shutdown(SECOND).await, began.elapsed().as_secs())
+    });
+    assert!(again.is_complete() && (again.ended, took) == (0, 0), "{again}");
     Ok(())
+}
+
+// R8: observers are awaited together; each that has not answered is cut.
+#[tokio::test(start_paused = true)]
+async fn observers_that_are_still_awaited_at_the_deadline_are_cut_too() {
+    let _alone = alone().await;
+    let (tree, recorder) = recorded();
+    let observes = |answers: bool| {
+        Options::new().observe_async("*.*", move |_: &Any, meta| {
+            let blocks = !answers && Stage::of(meta) == Some(Stage::Error);
+            Box::pin(async move {
+                if blocks {
+                    std::future::pending::<()>().await;
+                }
+                Ok(())
+            })
+        })
+    };
+    let run = [false, true, false].map(observes).into_iter().fold(endless_run(&tree), Run::register);
+    drop_run(run);
+    let report = shutdown(SECOND).await;
+    // Two that were being awaited at `error`, and all three at `finish`.
+    assert_eq!(report.undelivered.iter().map(|run| run.skipped).collect::<Vec<_>>(), [5], "{report}");
+    recorder.expect(["run.run.start", "run.run.error", "run.run.finish dropped"]);
 }
