@@ -58,17 +58,14 @@ impl Stop {
 }
 
 /// Something that can be stopped, with what is below it.
-///
-/// What is written by each run that begins below comes last, behind what all of them read.
-#[repr(C)]
 pub(crate) struct Node {
     fate: Fate<Stop>,
-    /// Whoever else waits for the stop.
-    audience: OnceLock<Box<Audience>>,
-    /// The runs that were started in it: they are stopped with it, and end before it (R13).
-    below: Below,
     /// Of the task that polls the run's work.
     waker: AtomicWaker,
+    /// The runs that were started in it: they are stopped with it, and end before it (R13).
+    below: Below,
+    /// Whoever else waits for the stop.
+    audience: OnceLock<Box<Audience>>,
 }
 
 #[derive(Default)]
@@ -369,7 +366,9 @@ impl Link {
 
 impl Drop for Link {
     fn drop(&mut self) {
-        self.above.node().audience().linked.remove(self.place);
+        if let Some(audience) = self.above.node().audience.get() {
+            audience.linked.remove(self.place);
+        }
     }
 }
 

@@ -22,15 +22,14 @@ use crate::context::WeakRun;
 const SHARDS: usize = 8;
 
 #[derive(Default)]
-#[repr(C)]
 pub(crate) struct Below {
     /// The thread that uses the slot: the first that came. 0 before.
     owner: AtomicUsize,
+    first: Mutex<Option<WeakRun>>,
     /// Made with the first run that is not in the slot.
     more: OnceLock<Box<[Shard; SHARDS]>>,
     /// Who waits for a run to be made. Woken under no lock: it may go on at once.
     waiting: AtomicWaker,
-    first: Mutex<Option<WeakRun>>,
 }
 
 /// On a cache line of its own.

@@ -42,20 +42,16 @@ impl WeakRun {
 }
 
 /// A run: what is the same for all, and the part that knows its types.
-///
-/// In this order, so that runs that begin below it on several threads, which count their handles of it in front of its
-/// first field, do not take the cache lines from each other that all of them read.
-#[repr(C)]
 pub(crate) struct Inner<L: ?Sized = dyn AnyLife> {
-    span: Span,
-    started: Instant,
-    slot: Slot,
     emitter: Emitter,
+    parent: Option<Above>,
+    started: Instant,
     /// Made with the first.
     extensions: OnceLock<Mutex<Extensions>>,
-    node: Node,
     tasks: Tasks,
-    parent: Option<Above>,
+    span: Span,
+    node: Node,
+    slot: Slot,
     life: L,
 }
 
