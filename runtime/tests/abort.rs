@@ -293,3 +293,24 @@ async fn an_abort_after_a_run_could_not_be_bound_changes_nothing_and_says_so() {
     assert_eq!(run.await.expect_err("it cannot be bound").to_string(), "cannot be bound");
     assert!(!kept.take().abort("too late"));
 }
+
+// R7: "the first one wins", also of a run that then cannot be bound.
+#[tokio::test]
+async fn a_run_that_is_aborted_while_it_is_bound_is_aborted_even_if_it_cannot_be_bound() {
+    let run = endless(&Emitter::new(), "run", &Recorder::new());
+    let run = run.run(()).middleware(|ctx: &RunContext| {
+        ctx.abort("not today");
+        Err(Error::new("cannot be bound"))
+    });
+    expect_aborted(run.await, "not today");
+}
+
+// R7: "Work that swallows it is aborted all the same", also where nobody listens.
+#[tokio::test]
+async fn where_nobody_listens_work_that_says_that_all_is_well_is_aborted_all_the_same() {
+    let run = below(&Emitter::new(), "run", |(), ctx: RunContext| async move {
+        ctx.abort("enough");
+        Ok(())
+    });
+    expect_aborted(run.run(()).await, "enough");
+}
