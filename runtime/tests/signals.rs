@@ -253,3 +253,27 @@ async fn the_end_of_a_run_does_not_touch_those_that_have_its_signal() -> TestRes
     }
     Ok(())
 }
+
+// R7: that another run took too long is no time-out of one that begins with its signal.
+#[tokio::test(start_paused = true)]
+async fn a_run_that_begins_with_the_signal_of_one_that_has_timed_out_is_aborted() {
+    let (kept, tree) = (Slot::new(), Emitter::new());
+    let keeps = kept.clone();
+    let late = below(&tree, "late", move |(), ctx: RunContext| {
+        keeps.put(ctx);
+        std::future::pending::<Result<()>>()
+    });
+    late.run(()).timeout(std::time::Duration::from_secs(1)).await.expect_err("it is late");
+    let signal = kept.take().abort_signal();
+    let follows = below(&tree, "follows", |(), _: RunContext| std::future::pending::<Result<()>>());
+    let error = follows.run(()).abort_on(signal).await.expect_err("it is aborted");
+    assert_eq!((error.kind(), error.to_string().as_str()), (&ErrorKind::Aborted, "the run above timed out after 1s"));
+}
+
+// R7
+#[test]
+fn the_token_of_a_signal_that_was_aborted_before_is_cancelled() {
+    let handle = AbortHandle::new();
+    handle.abort("before");
+    assert!(handle.signal().to_token().is_cancelled());
+}
