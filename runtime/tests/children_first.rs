@@ -249,3 +249,127 @@ async fn a_task_that_awaits_a_run_whose_work_was_over_is_told_when_it_is_ended_f
     assert_eq!(tasks.take().await??, 7);
     Ok(())
 }
+
+// R13: a task that awaits a run whose work is over is told when the run above has ended it, whoever polled it before.
+#[tokio::test]
+async fn a_task_that_waits_for_listeners_of_a_run_is_told_when_it_is_ended_from_above() -> TestResult {
+    let (gate, tasks) = (Gate::new(), Slot::new());
+    let tree = Emitter::new();
+    let child = Arc::new(below(&tree, "child", |(), _: RunContext| async { Ok(7) }));
+    let (spawned, waits) = (tasks.clone(), gate.clone());
+    let parent = below(&tree, "parent", move |(), _: RunContext| {
+        let mut run = child.run_shared(()).register(waits_at(&waits, Stage::Success));
+        assert!(poll_once(&mut run).is_pending());
+        spawned.put(tokio::spawn(run));
+        async {
+            settle().await;
+            Ok(())
+        }
+    });
+    let task = tokio::spawn(Arc::new(parent).run_shared(()));
+    for _ in 0..4 {
+        settle().await;
+    }
+    gate.open();
+    task.await??;
+    settle().await;
+    let child = tasks.take();
+    assert!(child.is_finished());
+    assert_eq!(child.await??, 7);
+    Ok(())
+}
+
+// R8, R13: "Nobody waits for a future that nobody polls": not for the parent's either.
+#[tokio::test]
+async fn the_pending_end_of_a_dropped_child_comes_though_its_parent_is_no_longer_polled() {
+    let (tree, recorder) = (Emitter::new(), Recorder::new());
+    let (gate, notes) = (Gate::new(), recorder.clone());
+    let (child, waits) = (Arc::new(endless(&tree, "child", &Recorder::new())), gate.clone());
+    let parent = below(&tree, "parent", move |(), _: RunContext| {
+        let (waits, notes) = (waits.clone(), notes.clone());
+        let mut run = child.run_shared(()).register(Options::new().on_async(Stage::Finish, move |_: &mut Any, _| {
+            let (waits, notes) = (waits.clone(), notes.clone());
+            Box::pin(async move {
+                waits.pass().await;
+                notes.note("told");
+                Ok(())
+            })
+        }));
+        assert!(poll_once(&mut run).is_pending());
+        drop(run);
+        async {
+            yield_now().await;
+            Ok(())
+        }
+    });
+    let mut run = Arc::new(parent).run_shared(());
+    assert!(poll_once(&mut run).is_pending());
+    settle().await;
+    // Its work is over: it waits for the child.
+    assert!(poll_once(&mut run).is_pending());
+    gate.open();
+    settle().await;
+    recorder.expect(["told"]);
+    drop(run);
+}
+
+// R13: what is kept of a run that is over takes nothing from those begun since.
+#[tokio::test]
+async fn a_run_that_took_the_place_of_one_that_is_over_is_ended_with_its_parent() -> TestResult {
+    let (tree, held, kept) = (Emitter::new(), Slot::new(), Slot::new());
+    let (holds, keeps) = (held.clone(), kept.clone());
+    let first = Arc::new(below(&tree, "first", move |(), ctx: RunContext| {
+        keeps.put(ctx);
+        async { Ok(()) }
+    }));
+    let second = Arc::new(endless(&tree, "second", &Recorder::new()));
+    let parent = below(&tree, "parent", move |(), _: RunContext| {
+        let (first, mut second) = (first.run_shared(()), second.run_shared(()));
+        let (holds, kept) = (holds.clone(), kept.clone());
+        async move {
+            first.await?;
+            assert!(poll_once(&mut second).is_pending());
+            holds.put(second);
+            drop(kept.take());
+            Ok(())
+        }
+    });
+    parent.run(()).await?;
+    expect_ended_from_above(held.take().await);
+    Ok(())
+}
+
+// R13: of several, whichever is left.
+#[tokio::test]
+async fn of_two_runs_the_one_that_is_left_is_ended_with_its_parent_before_its_success() -> TestResult {
+    let (tree, recorder) = recorded();
+    let held = Slot::new();
+    let (child, holds) = (Arc::new(endless(&tree, "child", &Recorder::new())), held.clone());
+    let parent = below(&tree, "parent", move |(), _: RunContext| {
+        let [mut first, mut second] = [(); 2].map(|()| child.run_shared(()));
+        assert!(poll_once(&mut first).is_pending() && poll_once(&mut second).is_pending());
+        drop(first);
+        holds.put(second);
+        async { Ok(()) }
+    });
+    parent.run(()).await?;
+    let recorded = recorder.take();
+    let ends = ["child.run.error", "child.run.finish aborted", "parent.run.success", "parent.run.finish success"];
+    assert!(recorded.ends_with(&ends.map(str::to_owned)), "{recorded:#?}");
+    expect_ended_from_above(held.take().await);
+    Ok(())
+}
+
+// R4
+#[tokio::test]
+async fn where_nobody_listens_a_run_that_is_over_has_ended() -> TestResult {
+    let kept = Slot::new();
+    let keeps = kept.clone();
+    let run = below(&Emitter::new(), "run", move |(), ctx: RunContext| {
+        keeps.put(ctx);
+        async { Ok(()) }
+    });
+    run.run(()).await?;
+    assert!(kept.take().has_ended());
+    Ok(())
+}
