@@ -1,0 +1,138 @@
+//! R8: a shutdown lasts no longer than the last end, and where it loses patience, a cut goes all the way down.
+
+mod support;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use emitree_emitter::{Emitter, Options, Registration};
+use emitree_runtime::{Result, Run, RunContext, Runnable, Stage, shutdown};
+use support::{Any, Gate, Recorder, Slot, below, endless, poll_once};
+use tokio::runtime::Builder;
+use tokio::sync::{Mutex, MutexGuard};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// What is still to come is counted for the whole process: of these tests, one at a time.
+static ALONE: Mutex<()> = Mutex::const_new(());
+
+async fn alone() -> MutexGuard<'static, ()> {
+    ALONE.lock().await
+}
+
+fn recorded() -> (Emitter, Recorder) {
+    let (tree, recorder) = (Emitter::new(), Recorder::new());
+    recorder.ends(&tree);
+    (tree, recorder)
+}
+
+fn waits_at(gate: &Gate, recorder: &Recorder, stage: Stage) -> Registration {
+    let (gate, recorder) = (gate.clone(), recorder.clone());
+    Options::new().on_async(stage, move |_: &mut Any, _| {
+        let (gate, recorder) = (gate.clone(), recorder.clone());
+        Box::pin(async move {
+            recorder.note("waits");
+            gate.pass().await;
+            recorder.note("goes on");
+            Ok(())
+        })
+    })
+}
+
+fn endless_run(tree: &Emitter) -> Run<'static, impl Runnable<Input = (), Output = ()> + use<>> {
+    Arc::new(endless(tree, "run", &Recorder::new())).run_shared(())
+}
+
+fn begun<R: Runnable<Input = ()> + 'static>(mut run: Run<'static, R>) -> Run<'static, R> {
+    assert!(poll_once(&mut run).is_pending());
+    run
+}
+
+/// Begins a run and drops it.
+fn drop_run<R: Runnable<Input = ()> + 'static>(run: Run<'static, R>) {
+    drop(begun(run));
+}
+
+// R8
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_takes_no_longer_than_the_last_end() {
+    let _alone = alone().await;
+    let (tree, recorder) = recorded();
+    let gate = Gate::new();
+    drop_run(endless_run(&tree).register(waits_at(&gate, &recorder, Stage::Finish)));
+    tokio::spawn(async move {
+        tokio::time::sleep(SECOND).await;
+        gate.open();
+    });
+    let before = tokio::time::Instant::now();
+    assert!(shutdown(9 * SECOND).await.is_complete());
+    assert!(before.elapsed() < 2 * SECOND, "{:?}", before.elapsed());
+}
+
+// R8, R13: what is cut is cut with all that is below it, whoever holds that.
+#[tokio::test(start_paused = true)]
+async fn a_held_run_below_one_that_is_cut_is_cut_with_it() {
+    let _alone = alone().await;
+    let (tree, recorder) = recorded();
+    let (gate, held) = (Gate::new(), Slot::new());
+    let (emitter, notes, holds) = (tree.clone(), recorder.clone(), held.clone());
+    let top = below(&tree, "top", move |(), _: RunContext| {
+        holds.put(begun(endless_run(&emitter).register(waits_at(&gate, &notes, Stage::Finish))));
+        std::future::pending::<Result<()>>()
+    });
+    drop_run(Arc::new(top).run_shared(()));
+    recorder.take();
+    let report = shutdown(SECOND).await;
+    assert_eq!(report.undelivered.len(), 1, "{report}");
+    recorder.expect(["run.run.finish dropped", "top.run.error", "top.run.finish dropped"]);
+    drop(held.take());
+}
+
+// R8: an end whose runtime goes comes at once, also where another runtime would have brought those below to theirs.
+#[test]
+fn where_its_runtime_goes_a_run_ends_those_below_that_are_awaited_elsewhere() {
+    let _alone = ALONE.blocking_lock();
+    let (tree, recorder) = recorded();
+    let [goes, stays] = [(); 2].map(|()| Builder::new_current_thread().build().expect("a runtime"));
+    let (gate, held) = (Gate::new(), Slot::new());
+    let (emitter, notes, holds) = (tree.clone(), recorder.clone(), held.clone());
+    let top = below(&tree, "top", move |(), _: RunContext| {
+        holds.put(begun(endless_run(&emitter).register(waits_at(&gate, &notes, Stage::Finish))));
+        std::future::pending::<Result<()>>()
+    });
+    {
+        let _inside = goes.enter();
+        drop_run(Arc::new(top).run_shared(()));
+    }
+    {
+        let _inside = stays.enter();
+        drop(held.take());
+    }
+    recorder.take();
+    drop(goes);
+    recorder.expect(["run.run.finish dropped", "top.run.error", "top.run.finish dropped"]);
+}
+
+// R8: what does not come to an await holds up nobody.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_task_that_does_not_stop_does_not_hold_up_a_run_that_is_cut() {
+    let _alone = alone().await;
+    let (tree, recorder) = recorded();
+    let (began, is_there) = std::sync::mpsc::channel();
+    let (goes_on, blocks) = std::sync::mpsc::channel::<()>();
+    let blocks = Slot::with(blocks);
+    let top = below(&tree, "top", move |(), ctx: RunContext| {
+        let (began, blocks) = (began.clone(), blocks.take());
+        drop(ctx.spawn(async move {
+            began.send(()).ok();
+            blocks.recv().ok();
+        }));
+        std::future::pending::<Result<()>>()
+    });
+    let run = begun(Arc::new(top).run_shared(()));
+    is_there.recv().expect("the task begins");
+    drop(run);
+    assert!(!shutdown(Duration::from_millis(10)).await.is_complete());
+    recorder.expect(["top.run.start", "top.run.error", "top.run.finish dropped"]);
+    drop(goes_on);
+}
