@@ -6,11 +6,11 @@ mod support;
 use std::future::pending;
 use std::time::Duration;
 
-use emitree_emitter::Emitter;
-use emitree_runtime::{Error, Passing, Result, RunContext, Runnable, StreamItem, output_fn, shutdown};
+use emitree_emitter::{Emitter, Options};
+use emitree_runtime::{Error, Passing, Result, RunContext, Runnable, Stage, StreamItem, output_fn, shutdown};
 use futures_util::{FutureExt, Stream, StreamExt, stream};
 use serde_json::json;
-use support::{Recorder, below};
+use support::{Any, Gate, Recorder, below};
 
 async fn tell(ctx: &RunContext, token: u32) -> Result<()> {
     Ok(ctx.emitter().emit("token", &mut { token }).await?)
@@ -235,4 +235,66 @@ fn polled_again_after_its_end_it_gives_nothing_and_does_not_panic() {
     assert!(matches!(stream.next().now_or_never(), Some(Some(StreamItem::Result(Ok(0))))));
     assert!(matches!(stream.next().now_or_never(), Some(None)));
     assert!(matches!(stream.next().now_or_never(), Some(None)));
+}
+
+/// A middleware that asks for a second attempt, and then is content.
+fn once_more() -> impl emitree_runtime::Middleware + 'static {
+    output_fn(|output: Passing<'_, u32>| {
+        Box::pin(async move {
+            match output.attempt() {
+                0 => Err(output.retry("again", json!(null))),
+                _ => Ok(None),
+            }
+        })
+    })
+}
+
+// M7: what is shown as it comes is not taken back, even if nobody has read it yet.
+#[tokio::test]
+async fn what_is_not_held_is_shown_though_it_was_not_read_before_the_next_attempt() {
+    let tree = Emitter::new();
+    let run = below(&tree, "teller", |_: u32, ctx: RunContext| async move {
+        tell(&ctx, ctx.attempt()).await?;
+        Ok(ctx.attempt())
+    });
+    let stream = run.run(0).middleware(once_more()).max_middleware_retries(1).events("token").held(false);
+    assert_eq!(lines(stream).await, ["teller.token 0", "teller.token 1", "Ok(1)"]);
+}
+
+// M7: only its own `start` stands for all attempts.
+#[tokio::test]
+async fn the_starts_of_runs_in_an_attempt_that_was_given_up_are_taken_back() {
+    let tree = Emitter::new();
+    let emitter = tree.clone();
+    let outer = below(&tree, "outer", move |_: u32, ctx: RunContext| {
+        let inner = below(&emitter, &format!("inner{}", ctx.attempt()), |(): (), _: RunContext| async { Ok(()) });
+        async move {
+            inner.run(()).await?;
+            Ok(ctx.attempt())
+        }
+    });
+    let stream = outer.run(0).middleware(once_more()).max_middleware_retries(1).events("*.*");
+    let mut lines = lines(stream).await;
+    lines.retain(|line| line.contains(".run.start"));
+    let paths: Vec<_> = lines.iter().filter_map(|line| line.split(' ').next()).collect();
+    assert_eq!(paths, ["outer.run.start", "inner1.run.start"]);
+}
+
+// M7: "held until the output has passed", and no longer: not until the run is over.
+#[tokio::test]
+async fn what_was_held_is_shown_while_finish_is_still_told() {
+    let (tree, gate) = (Emitter::new(), Gate::new());
+    let waits = gate.clone();
+    let late = Options::new().on_async(Stage::Finish, move |_: &mut Any, _| {
+        let waits = waits.clone();
+        Box::pin(async move {
+            waits.pass().await;
+            Ok(())
+        })
+    });
+    let burster = burster(&tree);
+    let mut stream = burster.run(1).register(late).events("token").held(true);
+    assert_eq!(stream.next().now_or_never().flatten().map(line).as_deref(), Some("burster.token 0"));
+    gate.open();
+    assert_eq!(lines(stream).await, ["Ok(1)"]);
 }
