@@ -128,6 +128,13 @@ async fn a_request_that_was_not_met_is_none_for_the_run_above() {
     let error = outer.run(()).max_middleware_retries(5).await.expect_err("the inner run failed");
     assert!(error.is_retry(), "{error:?}");
     recorder.expect(["outer"]);
+    // Nor where somebody listens.
+    let heard = outer
+        .run(())
+        .observe("*.*", |_: &support::Any, _: &emitree_emitter::EventMeta<'_>| ())
+        .max_middleware_retries(5);
+    assert!(heard.await.expect_err("the inner run failed").is_retry());
+    recorder.expect(["outer"]);
 }
 
 // M7, M9
