@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use emitree_emitter::{Emitter, Options, Registration};
-use emitree_runtime::{Result, Run, RunContext, Runnable, Stage, shutdown};
-use support::{Any, Gate, Recorder, Slot, TestResult, below, endless, poll_once};
+use emitree_runtime::{Run, RunContext, Runnable, Stage, shutdown};
+use support::{Any, Gate, Recorder, TestResult, below, endless, poll_once};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{Mutex, MutexGuard};
 
