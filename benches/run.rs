@@ -17,6 +17,7 @@ use std::time::Instant;
 use emitree::middleware::Trajectory;
 use emitree::sinks::Jsonl;
 use emitree::{AbortHandle, Creator, Emitter, Result, Run, RunContext, Runnable, Stack};
+use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 use tower::util::{BoxService, ServiceExt};
@@ -45,7 +46,7 @@ fn main() {
 
 /// WL: layers that only pass on, beside as many boxed services.
 fn layers(suite: &mut Suite) {
-    let [one, five] = [1, 5].map(|layers| suite.case(layered_runs(layers)));
+    let [one, five] = [1, 5].map(|layers| suite.case(layered(layers)));
     let [tower_one, tower_five] = [1, 5].map(|layers| suite.case(services(layers)));
     let (layer, service) = (Extra::shared(five, one, 4), Extra::shared(tower_five, tower_one, 4));
     let row = suite.row("WL", "one layer more that only passes on: of five, what four of them take", layer);
@@ -151,16 +152,18 @@ impl emitree::Layer<Adder> for Pass {
     }
 }
 
-fn layered_runs(layers: usize) -> impl Case {
-    let adder = Adder::new();
-    let stack = (0..layers).fold(Stack::builder(), |stack, _| stack.layer(Pass)).build();
-    move |n| {
+/// Calls through so many layers, in a run, without one around each: what that costs would drown what a layer does.
+fn layered(layers: usize) -> impl Case {
+    let stack = (0..layers).fold(Stack::<Adder>::builder(), |stack, _| stack.layer(Pass)).build();
+    below::inside(move |ctx, n| {
         timed(async {
             for i in 0..n {
-                black_box(adder.run(black_box(i)).middleware(stack.clone()).await.ok());
+                let i = black_box(i);
+                let called = stack.call(&i, &ctx, |n, _| Box::pin(std::future::ready(Ok(black_box(*n) + 1))));
+                black_box(called.await.ok());
             }
         })
-    }
+    })
 }
 
 fn signalled_runs() -> impl Case {
@@ -310,7 +313,7 @@ fn traced(each: u32) -> impl Case {
     }
 }
 
-fn traced_at<'a>(names: &'a [&'static str], input: Question, each: u32) -> futures_util::future::BoxFuture<'a, u32> {
+fn traced_at<'a>(names: &'a [&'static str], input: Question, each: u32) -> BoxFuture<'a, u32> {
     let Some((name, rest)) = names.split_last() else { return Box::pin(std::future::ready(input.level)) };
     let span = info_span!("run", name);
     let work = async move {

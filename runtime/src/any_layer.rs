@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::lifecycle::{Data, fit};
 use crate::onion::{DynLayer, Entry, RawNext, Work};
-use crate::{Error, Layer, Op, Result, RunContext, Summary};
+use crate::{Error, Layer, Op, Phase, Result, RunContext, Summary};
 use std::sync::Arc;
 
 /// Runs of any type, as a kind of work: a `Layer<AnyRun>` sees input and output as JSON.
@@ -67,11 +67,17 @@ impl Adapted {
 }
 
 impl<I: Data, O: Data> DynLayer<I, O> for Adapted {
-    fn call<'a>(&'a self, input: &'a I, ctx: &'a RunContext, next: RawNext<'a, I, O>) -> BoxFuture<'a, Result<O>> {
+    fn call<'a>(
+        &'a self,
+        phase: Phase,
+        input: &'a I,
+        ctx: &'a RunContext,
+        next: RawNext<'a, I, O>,
+    ) -> BoxFuture<'a, Result<O>> {
         Box::pin(async move {
             let json = to_json("input", input)?;
             let inside = Inside { input, json: &json, next, last: Mutex::new(None) };
-            let output = self.0.call(&json, ctx, next.around(&inside)).await?;
+            let output = self.0.call(phase, &json, ctx, next.around(&inside)).await?;
             match inside.last.into_inner() {
                 Some(last) if last.json == output => Ok(last.output),
                 _ => fit("output", output),

@@ -12,7 +12,13 @@ use crate::{Layer, Next, Op, Phase, Result, RunContext, Summary};
 
 /// A layer of any kind of work that takes an `I` and gives an `O`.
 pub(crate) trait DynLayer<I, O>: Send + Sync {
-    fn call<'a>(&'a self, input: &'a I, ctx: &'a RunContext, next: RawNext<'a, I, O>) -> BoxFuture<'a, Result<O>>;
+    fn call<'a>(
+        &'a self,
+        phase: Phase,
+        input: &'a I,
+        ctx: &'a RunContext,
+        next: RawNext<'a, I, O>,
+    ) -> BoxFuture<'a, Result<O>>;
     fn name(&self) -> &str;
     fn summary(&self) -> Summary;
 }
@@ -27,11 +33,14 @@ struct Erased<L, O>(L, PhantomData<fn() -> O>);
 impl<O: Op, L: Layer<O>> DynLayer<O::In, O::Out> for Erased<L, O> {
     fn call<'a>(
         &'a self,
+        phase: Phase,
         input: &'a O::In,
         ctx: &'a RunContext,
         next: RawNext<'a, O::In, O::Out>,
     ) -> BoxFuture<'a, Result<O::Out>> {
-        Box::pin(self.0.call(input, ctx, Next::new(next)))
+        let call = self.0.call(input, ctx, Next::new(next));
+        let span = tracing::debug_span!("layer", name = self.0.name(), phase = phase.as_str());
+        if span.is_disabled() { Box::pin(call) } else { Box::pin(call.instrument(span)) }
     }
 
     fn name(&self) -> &str {
@@ -99,17 +108,14 @@ impl<'a, I, O> RawNext<'a, I, O> {
         if let Some(error) = self.noted.pending() {
             return Err(error);
         }
-        let result = match self.rest.split_first() {
-            None => self.work.call(input, self.ctx).await,
-            Some((first, rest)) => self.through(first, rest, input).await,
+        let called = match self.rest.split_first() {
+            None => self.work.call(input, self.ctx),
+            Some((first, rest)) => {
+                let next = RawNext { rest, depth: self.depth + 1, ..self };
+                first.layer.call(first.phase, input, self.ctx, next)
+            }
         };
-        self.noted.settle(self.depth, result)
-    }
-
-    async fn through(self, first: &Entry<I, O>, rest: &[Entry<I, O>], input: &I) -> Result<O> {
-        let span = tracing::debug_span!("layer", name = first.layer.name(), phase = first.phase.as_str());
-        let next = RawNext { rest, depth: self.depth + 1, ..self };
-        first.layer.call(input, self.ctx, next).instrument(span).await
+        self.noted.settle(self.depth, called.await)
     }
 
     pub(crate) fn absorb(self, error: &crate::Error) {
