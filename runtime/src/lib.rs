@@ -90,6 +90,7 @@ mod runnable;
 mod runnable_fn;
 #[cfg(feature = "tower")]
 mod service;
+mod signal;
 mod stack;
 mod summary;
 mod supervise;
@@ -99,7 +100,6 @@ mod transform;
 mod watch;
 mod would_deny;
 
-pub use abort::{AbortHandle, AbortSignal};
 pub use any_layer::{AnyLayer, AnyRun};
 pub use attempt::{AttemptDiscarded, Retry};
 pub use context::RunContext;
@@ -133,6 +133,7 @@ pub use runnable_fn::{RunnableFn, runnable_fn};
 pub use service::{
     RunFuture, RunLayer, RunService, Ticket, TicketFuture, TicketService, TowerLayer, TowerRunnable, tower_layer,
 };
+pub use signal::{AbortHandle, AbortSignal};
 pub use stack::{Stack, StackBuilder};
 pub use summary::Summary;
 pub use supervise::{Shutdown, Undelivered, shutdown};

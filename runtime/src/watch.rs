@@ -10,8 +10,9 @@ use futures_core::future::BoxFuture;
 use tokio::runtime::Handle;
 use tokio::time::{Sleep, sleep};
 
-use crate::abort::{AbortSignal, CANCELLED, Link, Node, Stop};
+use crate::abort::{Node, Stop};
 use crate::conduct::calm;
+use crate::signal::{AbortSignal, CANCELLED, Link};
 use crate::{Error, Result, RunContext};
 
 /// What a run watches. Most watch nothing, or one signal.
