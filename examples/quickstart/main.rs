@@ -71,10 +71,12 @@ async fn answer(arguments: Result<Arguments>) -> Result<()> {
         eprintln!("{:?}: {} in {:.1?}", finish.input().question, finish.outcome().status().as_str(), finish.duration());
     })?;
 
-    // Ctrl-C drops the future of what is under way: that ends it, and all that it has started.
+    // Ctrl-C drops the future of what is under way: that ends it, and all that it has started. It is listened to first:
+    // one that comes before that ends the program, as it always does.
     let result = tokio::select! {
-        result = ask_all(&desk, &arguments) => result,
+        biased;
         interrupted = tokio::signal::ctrl_c() => Err(interrupted.map_or_else(Error::from, |()| Error::new("Ctrl-C"))),
+        result = ask_all(&desk, &arguments) => result,
     };
     // Whatever happened, every end is told, and the recording complete, before the program ends.
     let shutdown = emitree::shutdown(Duration::from_secs(5)).await;
