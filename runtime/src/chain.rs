@@ -13,6 +13,7 @@ use crate::attempt::Attempts;
 use crate::lifecycle::Data;
 use crate::onion::Entry;
 use crate::passing::Passes;
+use crate::unseen::Blindfolded;
 use crate::{Error, LayerInfo, Middleware, Place, Result, RunContext};
 
 /// Where the chain of a run is, if it has one; and what was bound to the run.
@@ -78,7 +79,10 @@ pub(crate) trait AnyChain: Send + Sync {
     fn inputs(&self) -> &dyn Any;
     /// The [`Passes`] of outputs, for what does not know the input.
     fn outputs(&self) -> &dyn Any;
+    /// Adds layers that take and give JSON.
     fn adapt(&self, layers: &[Entry<Value, Value>]) -> Result<()>;
+    /// Adds layers that look at no value.
+    fn blindfold(&self, layers: &[Entry<(), ()>]) -> Result<()>;
     fn attempts(&self) -> &Attempts;
     /// Whether an attempt may start again because of what it has put out.
     fn may_retry_output(&self) -> bool;
@@ -145,6 +149,11 @@ impl<I: Data, O: Data> AnyChain for Chain<I, O> {
     fn adapt(&self, layers: &[Entry<Value, Value>]) -> Result<()> {
         let adapted: Vec<_> = layers.iter().cloned().map(Adapted::entry).collect();
         self.layers.extend(&adapted)
+    }
+
+    fn blindfold(&self, layers: &[Entry<(), ()>]) -> Result<()> {
+        let blindfolded: Vec<_> = layers.iter().cloned().map(Blindfolded::entry).collect();
+        self.layers.extend(&blindfolded)
     }
 
     fn attempts(&self) -> &Attempts {

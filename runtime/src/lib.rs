@@ -97,6 +97,7 @@ mod supervise;
 mod sync;
 mod tasks;
 mod transform;
+mod unseen;
 mod watch;
 mod would_deny;
 
@@ -139,4 +140,5 @@ pub use summary::Summary;
 pub use supervise::{Shutdown, Undelivered, shutdown};
 pub use tasks::Task;
 pub use transform::Transform;
+pub use unseen::Unseen;
 pub use would_deny::{Checked, WouldDeny};

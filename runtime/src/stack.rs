@@ -12,7 +12,7 @@ use crate::onion::{Entry, Work, call};
 use crate::transform::Transforming;
 use crate::{
     AnyRun, Error, ErrorKind, Guard, Layer, LayerInfo, Middleware, Next, Observe, Op, Phase, Result, RunContext,
-    Summary, Transform, layer_fn,
+    Summary, Transform, Unseen, layer_fn,
 };
 
 /// Layers of a kind of work, outermost first; cheap to clone.
@@ -170,16 +170,18 @@ where
     }
 }
 
-/// A run of other types is an error that names both; a stack of [`AnyRun`] fits all.
+/// A run of other types is an error that names both; a stack of [`AnyRun`], or of [`Unseen`], fits all.
 impl<O: Op> Middleware for Stack<O> {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
         if let Some(chain) = ctx.slot().chain_of::<O::In, O::Out>() {
             return chain.layers().extend(&self.0);
         }
-        match (self as &dyn Any).downcast_ref::<Stack<AnyRun>>() {
-            Some(any) => ctx.slot().chain().adapt(&any.0),
-            None => Err(misfit::<O>(ctx)),
+        let of_any: &dyn Any = self;
+        if let Some(any) = of_any.downcast_ref::<Stack<AnyRun>>() {
+            return ctx.slot().chain().adapt(&any.0);
         }
+        let unseen = of_any.downcast_ref::<Stack<Unseen>>().ok_or_else(|| misfit::<O>(ctx))?;
+        ctx.slot().chain().blindfold(&unseen.0)
     }
 
     /// That of its layer, if it has but one.
@@ -207,7 +209,7 @@ fn misfit<O: Op>(ctx: &RunContext) -> Error {
     let (of, own_input, own_output) = (O::name(), type_name::<O::In>(), type_name::<O::Out>());
     let message = format!(
         "layers of `{of}`, from `{own_input}` to `{own_output}`, were bound to a run from `{input}` to `{output}`: \
-         layers for runs of any type are `Layer<AnyRun>`"
+         layers for runs of any type are `Layer<AnyRun>` or `Layer<Unseen>`"
     );
     Error::of_kind(ErrorKind::Invalid, message)
 }
