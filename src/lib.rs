@@ -35,7 +35,6 @@ pub use emitree_emitter::*;
 pub use emitree_runtime::*;
 
 /// Middleware that people would otherwise write themselves; one feature each.
-#[cfg(feature = "trajectory")]
 pub mod middleware {
     pub use emitree_middleware::*;
 }

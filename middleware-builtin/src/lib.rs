@@ -19,6 +19,7 @@
 //!
 //! | feature | middleware | what it does |
 //! |---|---|---|
+//! | `timeout` | [`Timeout`] | stops what takes too long: each attempt, or all together |
 //! | `trajectory` (default) | [`Trajectory`] | prints a run and everything below it, live or from a recording |
 //!
 //! What is here uses nothing of `emitree-runtime` that is not public: it can be copied, changed, and used instead.
@@ -35,13 +36,20 @@
     )
 )]
 #![cfg_attr(
-    not(feature = "trajectory"),
+    not(feature = "full"),
     allow(rustdoc::broken_intra_doc_links, reason = "this page names what all features have")
 )]
 
+#[cfg(feature = "timeout")]
+pub mod timeout;
 #[cfg(feature = "trajectory")]
 pub mod trajectory;
+#[cfg(feature = "voice")]
+#[allow(dead_code, reason = "the feature alone has no middleware that speaks")]
+mod voice;
 
+#[cfg(feature = "timeout")]
+pub use timeout::Timeout;
 #[cfg(feature = "trajectory")]
 pub use trajectory::Trajectory;
 

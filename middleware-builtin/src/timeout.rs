@@ -1,0 +1,229 @@
+//! What takes too long is stopped, and it is said which limit was hit: [`Timeout`].
+
+use std::fmt;
+use std::future::Future;
+use std::time::Duration;
+
+use emitree_emitter::{Emitter, Event, EventName, Namespace};
+use emitree_runtime::{
+    Error, Layer, LayerInfo, Middleware, Next, Op, Phase, Result, RunContext, Stack, Summary, Unseen,
+};
+use serde::{Deserialize, Serialize};
+use tokio::time::{Instant, timeout_at};
+
+use crate::voice::Voice;
+
+const NAMESPACE: Namespace = Namespace::new("middleware.timeout");
+
+/// Stops work that takes too long: each attempt, all of them together, or both.
+///
+/// It works on runs of any type and looks at no value. The time runs by tokio's clock. What is stopped is dropped, and
+/// the runs that it had started end with it; the run then fails with an error of the kind
+/// [`TimedOut`](emitree_runtime::ErrorKind::TimedOut), whose detail `timeout` is `attempt` or `overall`.
+///
+/// - *An attempt* is one call of what is inside of the layers of [`Phase::Retry`]: whatever calls again, such as
+///   `Retry`, has each call timed. Nothing is said of it unless [`per_attempt`](Self::per_attempt) is called.
+/// - *Overall* counts from the binding, before `start`, to the end of the last attempt; it stands in
+///   [`Phase::Observe`]. [`Run::timeout`](emitree_runtime::Run::timeout) is the same for one run from outside, with its
+///   listeners of `start` and its input and output middlewares.
+///
+/// ```
+/// use std::time::Duration;
+/// use emitree_middleware::Timeout;
+/// use emitree_runtime::{RunContext, Runnable, runnable_fn};
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() {
+/// let wait = runnable_fn("wait", |ms: u64, _: RunContext| async move {
+///     tokio::time::sleep(Duration::from_millis(ms)).await;
+///     Ok(ms)
+/// })
+/// .middleware(Timeout::per_attempt(Duration::from_millis(100)));
+///
+/// assert_eq!(wait.run(50).await.unwrap(), 50);
+/// let error = wait.run(200).await.unwrap_err();
+/// assert!(error.is_timed_out());
+/// assert_eq!(error.to_string(), "an attempt took longer than 100ms");
+/// # }
+/// ```
+///
+/// # Its own events
+///
+/// `middleware.timeout.timed_out`, a [`TimedOut`], before it stops what is under way.
+#[derive(Clone)]
+pub struct Timeout {
+    per_attempt: Option<Duration>,
+    overall: Option<Duration>,
+    voice: Voice,
+}
+
+/// Which limit was hit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Limit {
+    /// That of each attempt.
+    Attempt,
+    /// That of all attempts together.
+    Overall,
+}
+
+/// Something took too long, and is stopped.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct TimedOut {
+    /// Which limit was hit.
+    pub limit: Limit,
+    /// The limit, in milliseconds.
+    pub after_ms: u64,
+}
+
+impl Event for TimedOut {
+    const NAME: EventName = EventName::new("timed_out");
+}
+
+impl Timeout {
+    /// Limits each attempt.
+    #[must_use]
+    pub fn per_attempt(after: Duration) -> Self {
+        Self { per_attempt: Some(after), ..Self::none() }
+    }
+
+    /// Limits all attempts together.
+    #[must_use]
+    pub fn overall(after: Duration) -> Self {
+        Self { overall: Some(after), ..Self::none() }
+    }
+
+    /// Limits all attempts together, too.
+    #[must_use]
+    pub fn with_overall(self, after: Duration) -> Self {
+        Self { overall: Some(after), ..self }
+    }
+
+    fn none() -> Self {
+        Self { per_attempt: None, overall: None, voice: Voice::new("timeout", NAMESPACE) }
+    }
+
+    /// The emitter of its own events.
+    #[must_use]
+    pub const fn emitter(&self) -> &Emitter {
+        self.voice.emitter()
+    }
+
+    /// Its layers for a run that is bound now.
+    fn stack(&self) -> Stack<Unseen> {
+        let (mut stack, voice) = (Stack::builder(), &self.voice);
+        if let Some(after) = self.overall {
+            stack = stack.layer_in(Phase::Observe, Overall { after, from: Instant::now(), voice: voice.clone() });
+        }
+        if let Some(after) = self.per_attempt {
+            stack = stack.layer_in(Phase::Transform, Attempt { after, voice: voice.clone() });
+        }
+        stack.build()
+    }
+}
+
+impl Middleware for Timeout {
+    fn bind(&self, ctx: &RunContext) -> Result<()> {
+        self.stack().bind(ctx)
+    }
+
+    fn name(&self) -> &str {
+        "timeout"
+    }
+
+    fn debug_summary(&self) -> Summary {
+        Summary::of(self)
+    }
+
+    fn layers(&self) -> Vec<LayerInfo> {
+        self.stack().layers()
+    }
+}
+
+impl fmt::Debug for Timeout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let limits = [("per attempt", self.per_attempt), ("overall", self.overall)];
+        let said = limits.into_iter().filter_map(|(what, after)| after.map(|after| format!("{after:?} {what}")));
+        f.write_str(&said.collect::<Vec<_>>().join(", "))
+    }
+}
+
+/// Times each call of what is inside.
+#[derive(Debug)]
+struct Attempt {
+    after: Duration,
+    voice: Voice,
+}
+
+impl<O: Op> Layer<O> for Attempt {
+    async fn call(&self, input: &O::In, ctx: &RunContext, next: Next<'_, O>) -> Result<O::Out> {
+        let late = Late { limit: Limit::Attempt, after: self.after, voice: &self.voice };
+        late.unless(Instant::now().checked_add(self.after), next.run(input), ctx).await
+    }
+
+    fn name(&self) -> &str {
+        "timeout per attempt"
+    }
+
+    fn debug_summary(&self) -> Summary {
+        Summary::of(&self.after)
+    }
+}
+
+/// Times all calls of one run.
+#[derive(Debug)]
+struct Overall {
+    after: Duration,
+    from: Instant,
+    voice: Voice,
+}
+
+impl<O: Op> Layer<O> for Overall {
+    async fn call(&self, input: &O::In, ctx: &RunContext, next: Next<'_, O>) -> Result<O::Out> {
+        let late = Late { limit: Limit::Overall, after: self.after, voice: &self.voice };
+        late.unless(self.from.checked_add(self.after), next.run(input), ctx).await
+    }
+
+    fn name(&self) -> &str {
+        "timeout overall"
+    }
+
+    fn debug_summary(&self) -> Summary {
+        Summary::of(&self.after)
+    }
+}
+
+/// What is said when it is too late.
+struct Late<'a> {
+    limit: Limit,
+    after: Duration,
+    voice: &'a Voice,
+}
+
+impl Late<'_> {
+    /// Awaits what is inside until the deadline; one that no clock shows never comes.
+    async fn unless<T>(
+        &self,
+        deadline: Option<Instant>,
+        inside: impl Future<Output = Result<T>> + Send,
+        ctx: &RunContext,
+    ) -> Result<T> {
+        let Some(deadline) = deadline else { return inside.await };
+        match timeout_at(deadline, inside).await {
+            Ok(result) => result,
+            Err(_) => Err(self.say(ctx).await),
+        }
+    }
+
+    async fn say(&self, ctx: &RunContext) -> Error {
+        let after_ms = u64::try_from(self.after.as_millis()).unwrap_or(u64::MAX);
+        self.voice.say(ctx, || TimedOut { limit: self.limit, after_ms }).await;
+        let (what, limit) = match self.limit {
+            Limit::Attempt => ("an attempt", "attempt"),
+            Limit::Overall => ("all attempts together", "overall"),
+        };
+        Error::timed_out(format!("{what} took longer than {:?}", self.after)).context("timeout", limit)
+    }
+}

@@ -1,0 +1,38 @@
+//! How a middleware says what it did: events of its own, that the run it did it to hears too.
+
+use emitree_emitter::{Creator, Emitter, Event, Namespace, RunLinks};
+use emitree_runtime::RunContext;
+
+/// The emitter of a middleware's own events: a child of the root.
+#[derive(Clone)]
+pub(crate) struct Voice(Emitter);
+
+impl Voice {
+    /// That of the middleware of that name, whose namespace is `middleware.<name>`.
+    pub(crate) fn new(name: &'static str, namespace: Namespace) -> Self {
+        Self(Emitter::root().child_of(namespace).child_with(Creator::new("Middleware", name)))
+    }
+
+    pub(crate) const fn emitter(&self) -> &Emitter {
+        &self.0
+    }
+
+    /// Emits on this emitter and on the run's, with the run's ids; whoever listens cannot make the run fail (M5).
+    ///
+    /// Where nobody listens, the event is not made.
+    pub(crate) async fn say<E: Event>(&self, ctx: &RunContext, event: impl FnOnce() -> E + Send) {
+        if !self.0.is_heard() && !ctx.emitter().is_heard() {
+            return;
+        }
+        let emitter = self.0.for_run(RunLinks::new().parent(ctx.emitter()).trace(ctx.trace()));
+        if let Err(error) = emitter.emit_event(&mut event()).await {
+            tracing::warn!(%error, "a listener of `{}.{}` failed", self.0.namespace(), E::NAME.as_str());
+        }
+    }
+}
+
+impl std::fmt::Debug for Voice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.0.namespace())
+    }
+}

@@ -1,0 +1,156 @@
+//! What takes too long is stopped, and it is said which limit was hit.
+
+mod support;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use emitree_emitter::Emitter;
+use emitree_middleware::Timeout;
+use emitree_middleware::timeout::{Limit, TimedOut};
+use emitree_runtime::{Error, RunContext, Runnable, for_nested};
+use support::{TestResult, instance};
+use tokio::time::{Instant, sleep};
+
+const fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+fn wait(root: &Emitter) -> impl Runnable<Input = u64, Output = u64> + 'static {
+    instance(root, "Tool", "wait", |n: u64, _: RunContext| async move {
+        sleep(ms(n)).await;
+        Ok(n)
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_ends_in_time_is_left_alone() -> TestResult {
+    let timeout = Timeout::per_attempt(ms(100)).with_overall(ms(100));
+    assert_eq!(wait(&Emitter::new()).run(99).middleware(timeout).await?, 99);
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn which_limit_was_hit_is_told() {
+    let rows = [
+        (Timeout::per_attempt(ms(10)), "an attempt took longer than 10ms", "attempt", 10),
+        (Timeout::overall(ms(20)), "all attempts together took longer than 20ms", "overall", 20),
+        (
+            Timeout::per_attempt(ms(30)).with_overall(ms(20)),
+            "all attempts together took longer than 20ms",
+            "overall",
+            20,
+        ),
+    ];
+    for (timeout, message, limit, after) in rows {
+        let begun = Instant::now();
+        let error = wait(&Emitter::new()).run(1_000).middleware(timeout).await.expect_err("it takes too long");
+        assert!(error.is_timed_out());
+        assert_eq!((error.to_string(), &error.details()["timeout"]), (message.to_owned(), &limit.into()));
+        assert_eq!(begun.elapsed(), ms(after));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_attempt_has_its_own_time_and_all_have_one_together() {
+    let (tries, root) = (Arc::new(AtomicU32::new(0)), Emitter::new());
+    let counted = Arc::clone(&tries);
+    let again = instance(&root, "Tool", "again", move |(): (), _: RunContext| {
+        counted.fetch_add(1, Ordering::Relaxed);
+        async {
+            sleep(ms(40)).await;
+            Err::<(), _>(Error::retry("not yet"))
+        }
+    });
+    let begun = Instant::now();
+    let limits = Timeout::per_attempt(ms(50)).with_overall(ms(100));
+    let error = again.run(()).middleware(limits).max_middleware_retries(9).await.expect_err("it never succeeds");
+    assert_eq!(error.details()["timeout"], "overall");
+    assert_eq!((begun.elapsed(), tries.load(Ordering::Relaxed)), (ms(100), 3));
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_is_said_on_its_own_emitter_and_on_the_run_with_the_run_s_ids() -> TestResult {
+    let timeout = Timeout::per_attempt(ms(10));
+    let heard = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let note = |who: &'static str| {
+        let heard = Arc::clone(&heard);
+        move |event: &mut TimedOut, meta: &emitree_emitter::EventMeta<'_>| {
+            let run_id = meta.trace().map(|trace| trace.run_id);
+            heard.lock().expect("nobody panics").push((who, run_id, meta.path().to_owned(), event.clone()));
+        }
+    };
+    timeout.emitter().on("timed_out", note("own"))?;
+    let run_id = Arc::new(std::sync::Mutex::new(None));
+    let keep = Arc::clone(&run_id);
+    let wait = wait(&Emitter::new());
+    let run = wait.run(20).middleware(timeout.clone()).on("middleware.timeout.timed_out", note("run"));
+    run.middleware(move |ctx: &RunContext| {
+        *keep.lock().expect("nobody panics") = Some(ctx.run_id());
+        Ok(())
+    })
+    .await
+    .expect_err("it takes too long");
+    let heard = heard.lock().expect("nobody panics");
+    let run_id = *run_id.lock().expect("nobody panics");
+    assert_eq!(heard.len(), 2, "{heard:?}");
+    for (who, (heard_by, id, path, event)) in ["own", "run"].iter().zip(&*heard) {
+        assert_eq!((who, id, path.as_str()), (heard_by, &run_id, "middleware.timeout.timed_out"));
+        assert_eq!((event.limit, event.after_ms), (Limit::Attempt, 10));
+    }
+    Ok(())
+}
+
+// M5: what observes fails open.
+#[tokio::test(start_paused = true)]
+async fn a_listener_that_fails_changes_nothing() {
+    let fails = |_: &mut TimedOut, _: &emitree_emitter::EventMeta<'_>| Err("no".into());
+    let wait = wait(&Emitter::new());
+    let run = wait.run(20).middleware(Timeout::per_attempt(ms(10))).on("middleware.timeout.timed_out", fails);
+    assert!(run.await.expect_err("it takes too long").is_timed_out());
+}
+
+#[tokio::test(start_paused = true)]
+async fn for_nested_limits_each_run_below() {
+    let root = Emitter::new();
+    let inner = Arc::new(wait(&root));
+    let outer = instance(&root, "Assistant", "Desk", move |n: u64, _: RunContext| {
+        let inner = Arc::clone(&inner);
+        async move {
+            sleep(ms(5)).await;
+            Ok(inner.run(n).await.is_err_and(|error| error.is_timed_out()))
+        }
+    });
+    let nested = outer.run(1_000).middleware(for_nested(Timeout::per_attempt(ms(10)))).await;
+    assert!(nested.expect_err("it waits as long as the one below").is_timed_out());
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_is_shared_by_100_concurrent_runs() {
+    let (timeout, wait) = (Timeout::overall(ms(100)), wait(&Emitter::new()));
+    let runs = (0..100).map(|n| wait.run(n * 2 + 1).middleware(timeout.clone()));
+    let results = futures_util::future::join_all(runs).await;
+    assert_eq!(results.iter().filter(|result| result.is_ok()).count(), 50);
+}
+
+#[test]
+fn it_says_what_it_does_where_it_is_listed() {
+    let wait = wait(&Emitter::new());
+    let run = wait.run(1).middleware(Timeout::per_attempt(ms(10)).with_overall(ms(20)));
+    let lines = [
+        "wait",
+        "  bound:",
+        "    timeout: 10ms per attempt, 20ms overall",
+        "  passes:",
+        "    observe   timeout overall: 20ms",
+        "    transform timeout per attempt: 10ms",
+    ];
+    assert_eq!(run.explain().to_string(), lines.join("\n"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_limit_beyond_all_clocks_is_none() -> TestResult {
+    assert_eq!(wait(&Emitter::new()).run(5).middleware(Timeout::overall(Duration::MAX)).await?, 5);
+    Ok(())
+}
