@@ -35,9 +35,8 @@ pub use emitree_emitter::*;
 pub use emitree_runtime::*;
 
 /// Middleware that people would otherwise write themselves; one feature each.
-pub mod middleware {
-    pub use emitree_middleware::*;
-}
+#[doc(inline)]
+pub use emitree_middleware as middleware;
 
 /// Where events go; one feature each.
 #[cfg(any(feature = "jsonl", feature = "memory", feature = "channel"))]
