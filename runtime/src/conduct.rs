@@ -13,6 +13,7 @@ use crate::announce::{Step, begin, give_up};
 use crate::attempt::attempts;
 use crate::life::{Taken, Who};
 use crate::middleware::Inherited;
+use crate::order::in_order;
 use crate::plan::{Begun, Held, Plan};
 use crate::supervise::supervise;
 use crate::watch::Watch;
@@ -57,10 +58,14 @@ fn bind<R: Runnable>(plan: &mut Plan<'_, R>, ctx: &RunContext, watch: &mut Watch
     plan.limit(ctx, watch)?;
     // As the run found them: what is bound below adds to those of the runs in it.
     let inherited = ctx.extension::<Inherited>();
-    let inherited = || inherited.iter().flat_map(|inherited| &inherited.0);
-    let bind_all = || inherited().chain(plan.middlewares()).try_for_each(|middleware| middleware.bind(ctx));
-    ctx.inside(|| calm(bind_all))?;
-    plan.input.iter().for_each(|input| ctx.slot().start(input, inherited().chain(plan.middlewares())));
+    let inherited = inherited.iter().flat_map(|inherited| &inherited.0);
+    let bind_all = || {
+        let middlewares = in_order(inherited.chain(plan.middlewares()))?;
+        middlewares.iter().try_for_each(|middleware| middleware.bind(ctx))?;
+        Ok(middlewares)
+    };
+    let bound = ctx.inside(|| calm(bind_all))?;
+    plan.input.iter().for_each(|input| ctx.slot().start(input, bound.iter().copied()));
     Ok(())
 }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::onion::Entry;
+use crate::order::in_order;
 use crate::{Middleware, Phase, RunContext, Summary};
 
 /// What a run goes through: what is bound to it, and what its values pass, outermost first.
@@ -118,7 +119,10 @@ impl MiddlewareInfo {
 impl Explanation {
     /// What a run will go through to which these are bound.
     pub(crate) fn of<'a>(runnable: &str, bound: impl Iterator<Item = &'a Arc<dyn Middleware>>) -> Self {
-        let mut middlewares: Vec<_> = bound.map(MiddlewareInfo::of).collect();
+        let given: Vec<_> = bound.collect();
+        // What cannot be put in order is shown as it was given: the run will say why.
+        let in_order = in_order(given.iter().copied()).unwrap_or_else(|_| given.into());
+        let mut middlewares: Vec<_> = in_order.into_iter().map(MiddlewareInfo::of).collect();
         number(&mut middlewares, Place::Input);
         number(&mut middlewares, Place::Output);
         let mut chain: Vec<_> = middlewares.iter().flat_map(|middleware| middleware.layers.clone()).collect();

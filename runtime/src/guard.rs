@@ -85,7 +85,7 @@ impl<O: Op, T: Guard<O>> Layer<O> for Guarding<T> {
 }
 
 /// Whatever goes wrong in a check is a denial.
-async fn verdict(by: &str, check: impl Future<Output = Result<()>> + Send) -> Result<()> {
+pub(crate) async fn verdict(by: &str, check: impl Future<Output = Result<()>> + Send) -> Result<()> {
     match AssertUnwindSafe(check).catch_unwind().await {
         Ok(Err(error)) if !error.must_pass() => Err(Error::denied(by, error.to_string()).caused_by(error)),
         Ok(checked) => checked,

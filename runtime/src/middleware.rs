@@ -3,7 +3,7 @@
 use std::any::type_name;
 use std::sync::Arc;
 
-use crate::{LayerInfo, Result, RunContext, Summary};
+use crate::{LayerInfo, Order, Result, RunContext, Summary};
 
 /// Something bound to each run that it is given to: it registers what it listens to on the run's context.
 ///
@@ -36,6 +36,11 @@ pub trait Middleware: Send + Sync + 'static {
     fn layers(&self) -> Vec<LayerInfo> {
         Vec::new()
     }
+
+    /// Where it stands among those that are bound to the same run: by default where it was given.
+    fn order(&self) -> Order {
+        Order::new()
+    }
 }
 
 impl<F: Fn(&RunContext) -> Result<()> + Send + Sync + 'static> Middleware for F {
@@ -59,6 +64,10 @@ impl<M: Middleware + ?Sized> Middleware for Arc<M> {
 
     fn layers(&self) -> Vec<LayerInfo> {
         (**self).layers()
+    }
+
+    fn order(&self) -> Order {
+        (**self).order()
     }
 }
 

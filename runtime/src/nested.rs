@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::{LayerInfo, Middleware, Result, RunContext, Summary};
+use crate::{LayerInfo, Middleware, Order, Result, RunContext, Summary};
 
 /// A middleware for a run and every run below it. Made by [`for_nested`].
 #[derive(Debug)]
@@ -33,5 +33,9 @@ impl<M: Middleware> Middleware for ForNested<M> {
 
     fn layers(&self) -> Vec<LayerInfo> {
         self.0.layers()
+    }
+
+    fn order(&self) -> Order {
+        self.0.order()
     }
 }

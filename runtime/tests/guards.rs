@@ -7,7 +7,7 @@ mod support;
 use std::time::Duration;
 
 use emitree_runtime::{
-    Checked, Error, ErrorKind, Guard, Guarded, Interrupt, Op, Outcome, Result, RunContext, Runnable, WouldDeny,
+    Checked, Error, ErrorKind, Guard, Guarded, Guards, Interrupt, Op, Outcome, Result, RunContext, Runnable, WouldDeny,
 };
 use layers::doubling;
 use support::{Recorder, silence_planned_panics};
@@ -153,4 +153,41 @@ async fn a_listener_of_would_deny_that_fails_blocks_nothing_either() {
         .on("would_deny", |_: &mut WouldDeny, _| Err(Error::new("too late").into()))
         .layers(|stack| stack.guard(desk));
     assert_eq!(run.await.expect("it evaluates only"), 2);
+}
+
+/// Says of itself what it was asked.
+#[derive(Debug)]
+struct Asked(&'static str, Check, Recorder);
+
+impl<O: Op> Guard<O> for Asked {
+    async fn check_input(&self, _: &O::In, _: &RunContext) -> Result<()> {
+        self.2.note(self.0);
+        self.1.act().await
+    }
+
+    fn name(&self) -> &str {
+        self.0
+    }
+}
+
+// M2, M5
+#[tokio::test(start_paused = true)]
+async fn guards_have_to_agree_and_the_first_that_says_no_names_itself() {
+    silence_planned_panics();
+    let rows = [
+        ([Check::Passes, Check::Passes, Check::Passes], "a b c", "4"),
+        ([Check::Passes, Check::Fails, Check::Panics], "a b", "denied by b: a word is missing"),
+        ([Check::Panics, Check::Passes, Check::Fails], "a", "denied by a: the guard panicked: planned"),
+        ([Check::Passes, Check::Passes, Check::Halts], "a b c", "halted by budget: spent"),
+        ([Check::Passes, Check::Hangs, Check::Fails], "a b", "denied by guards: the guard took longer than 1s"),
+    ];
+    for ([a, b, c], asked, end) in rows {
+        let recorder = Recorder::new();
+        let guard = |name, check| Asked(name, check, recorder.clone());
+        let guards = Guards::new(guard("a", a)).and(guard("b", b)).and(guard("c", c));
+        let guards = Guarded::new(guards).timeout(SECOND);
+        let result = doubling(&Recorder::new()).run(2).layers(|stack| stack.guard(guards)).await;
+        let said = result.map_or_else(|error| error.explain(), |output| output.to_string());
+        assert_eq!((recorder.take().join(" ").as_str(), said.lines().next()), (asked, Some(end)));
+    }
 }

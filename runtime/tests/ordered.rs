@@ -1,0 +1,174 @@
+//! Middlewares stand where they say of each other, and otherwise where they were given; what contradicts itself is an
+//! error that names the circle.
+
+#[path = "support/layers.rs"]
+mod layers;
+mod support;
+
+use emitree_emitter::Emitter;
+use emitree_runtime::{
+    ErrorKind, LayerInfo, Middleware, Order, Phase, Result, RunContext, Runnable, Stack, Unseen, for_nested, ordered,
+};
+use layers::Notes;
+use proptest::prelude::*;
+use support::{Recorder, TestResult, below};
+
+/// Notes its name when it is bound.
+#[derive(Clone)]
+struct Named(&'static str, Recorder);
+
+impl Middleware for Named {
+    fn bind(&self, _: &RunContext) -> Result<()> {
+        self.1.note(self.0);
+        Ok(())
+    }
+
+    fn name(&self) -> &str {
+        self.0
+    }
+
+    fn layers(&self) -> Vec<LayerInfo> {
+        vec![LayerInfo::new(self.0, Phase::Guard, self.0)]
+    }
+}
+
+const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
+
+/// Binds `a`, `b`, … in that order, each with what it says.
+async fn bind(orders: &[Order]) -> (Result<()>, Vec<String>) {
+    let recorder = Recorder::new();
+    let work = below(&Emitter::new(), "work", |(): (), _: RunContext| async move { Ok(()) });
+    let mut run = work.run(());
+    for (name, order) in NAMES.iter().zip(orders) {
+        run = run.middleware(ordered(Named(name, recorder.clone()), order.clone()));
+    }
+    (run.await, recorder.take())
+}
+
+fn said(before: &[&'static str], after: &[&'static str]) -> Order {
+    let order = before.iter().fold(Order::new(), |order, &name| order.before(name));
+    after.iter().fold(order, |order, &name| order.after(name))
+}
+
+#[tokio::test]
+async fn each_stands_as_early_as_it_may_in_the_order_given() -> TestResult {
+    let none = || said(&[], &[]);
+    let rows = [
+        (vec![none(), none(), none()], "abc"),
+        (vec![said(&[], &["c"]), none(), none()], "bca"),
+        (vec![none(), none(), said(&["a"], &[])], "bca"),
+        (vec![said(&[], &["b"]), said(&[], &["c"]), none(), none()], "cbad"),
+        (vec![none(), said(&["nobody"], &["nobody else"]), none()], "abc"),
+        (vec![said(&["a"], &["a"]), none()], "ab"),
+        (vec![said(&[], &["d"]), none(), said(&["b"], &[]), none()], "cbda"),
+    ];
+    for (orders, expected) in rows {
+        let (result, bound) = bind(&orders).await;
+        result?;
+        assert_eq!(bound.concat(), expected, "{orders:?}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_circle_is_named_and_nothing_is_bound() {
+    let rows = [
+        (vec![said(&["b"], &[]), said(&["a"], &[])], "`a` before `b` before `a`"),
+        (vec![said(&[], &["c"]), said(&[], &["a"]), said(&[], &["b"])], "`a` before `b` before `c` before `a`"),
+        (vec![said(&[], &["b"]), said(&["a", "c"], &["c"]), said(&[], &[])], "`b` before `c` before `b`"),
+    ];
+    for (orders, circle) in rows {
+        let (result, bound) = bind(&orders).await;
+        let error = result.expect_err("there is a circle");
+        assert_eq!(error.kind(), &ErrorKind::Invalid);
+        assert_eq!(error.to_string(), format!("middlewares cannot be put in order: {circle}"));
+        assert!(bound.is_empty(), "{bound:?}");
+    }
+}
+
+// M4
+#[tokio::test]
+async fn those_of_the_run_may_stand_before_those_of_the_instance_and_of_runs_above() -> TestResult {
+    let recorder = Recorder::new();
+    let named = |name| Named(name, recorder.clone());
+    let inner =
+        below(&Emitter::new(), "inner", |(): (), _: RunContext| async move { Ok(()) }).middleware(named("instance"));
+    let own = ordered(named("run"), Order::new().before("instance").before("above"));
+    let (inner, own) = (std::sync::Arc::new(inner), std::sync::Arc::new(own));
+    let outer = below(&Emitter::new(), "outer", move |(): (), _: RunContext| {
+        let (inner, own) = (std::sync::Arc::clone(&inner), std::sync::Arc::clone(&own));
+        async move { inner.run(()).middleware(own).await }
+    });
+    outer.run(()).middleware(for_nested(named("above"))).await?;
+    recorder.expect(["above", "run", "above", "instance"]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn layers_stand_by_phase_first_and_then_in_that_order() -> TestResult {
+    let recorder = Recorder::new();
+    let layer = |name, phase| Stack::<Unseen>::builder().layer_in(phase, Notes(name, recorder.clone())).build();
+    let name = layer("x", Phase::Guard).name().to_owned();
+    let work = below(&Emitter::new(), "work", |(): (), _: RunContext| async move { Ok(()) });
+    work.run(())
+        .middleware(layer("x", Phase::Guard))
+        .middleware(ordered(layer("y", Phase::Guard), Order::new().before(name.clone())))
+        .middleware(ordered(layer("z", Phase::Observe), Order::new().after(name)))
+        .await?;
+    recorder.expect(["z <- ()", "y <- ()", "x <- ()", "x -> ()", "y -> ()", "z -> ()"]);
+    Ok(())
+}
+
+#[test]
+fn where_they_stand_is_explained() {
+    let recorder = Recorder::new();
+    let work = below(&Emitter::new(), "work", |(): (), _: RunContext| async move { Ok(()) });
+    let late = ordered(Named("late", recorder.clone()), Order::new().after("early").before("end"));
+    let run = work.run(()).middleware(late).middleware(Named("early", recorder));
+    let lines = [
+        "work",
+        "  bound:",
+        "    early",
+        "    late: before end, after early",
+        "  passes:",
+        "    guard     early",
+        "    guard     late",
+    ];
+    assert_eq!(run.explain().to_string(), lines.join("\n"));
+}
+
+proptest! {
+    #[test]
+    fn what_is_said_holds_or_there_is_a_circle(pairs in prop::collection::vec((0..5usize, 0..5usize, any::<bool>()), 0..9)) {
+        let mut orders = vec![Order::new(); 5];
+        let mut held = Vec::new();
+        for (a, b, by_first) in pairs {
+            if by_first {
+                orders[a] = orders[a].clone().before(NAMES[b]);
+            } else {
+                orders[b] = orders[b].clone().after(NAMES[a]);
+            }
+            if a != b {
+                held.push((a, b));
+            }
+        }
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+        let (result, bound) = runtime.block_on(bind(&orders));
+        // All ways along what was said.
+        let mut reaches = [[false; 5]; 5];
+        held.iter().for_each(|&(a, b)| reaches[a][b] = true);
+        for via in 0..5 {
+            for a in 0..5 {
+                for b in 0..5 {
+                    reaches[a][b] |= reaches[a][via] && reaches[via][b];
+                }
+            }
+        }
+        prop_assert_eq!(result.is_err(), (0..5).any(|i| reaches[i][i]));
+        let place = |i: usize| bound.iter().position(|name| name == NAMES[i]);
+        if result.is_ok() {
+            prop_assert_eq!(bound.len(), 5);
+            prop_assert!(held.iter().all(|&(a, b)| place(a) < place(b)), "{:?} {:?}", held, bound);
+        }
+    }
+}
