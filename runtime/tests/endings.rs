@@ -9,11 +9,12 @@
 //! | its work: a denial | denied | | the abort of its parent | aborted |
 //! | its work: a halt | halted | | the drop of its future | dropped |
 //! | its work: a panic | panicked | | the end of the runtime | dropped |
+//! | its work: an interrupt | interrupted | | a guard that says no | denied |
+//! | a layer that halts | halted | | | |
 //!
 //! Each of them, with nobody listening to the run, or one listener of each verb at each of the four stages, which is
 //! fine, fails, or panics; each of that at the top, in another run, and in a task of another run. A failure of `start`
 //! comes before the work, so all that would end that comes too late; a failure of `success` is one of the run.
-//! An interrupt has no constructor yet, and so no row.
 
 mod support;
 
@@ -21,7 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use emitree_emitter::{Emitter, Options};
-use emitree_runtime::{AbortHandle, Error, Result, Run, RunContext, Runnable, Stage, Status};
+use emitree_runtime::{AbortHandle, Error, Guard, Interrupt, Op, Result, Run, RunContext, Runnable, Stage, Status};
 use futures_util::future::{Either, pending, select};
 use support::{Gate, Manner, Recorder, Verb, below, silence_planned_panics};
 use tokio::runtime::Builder;
@@ -41,9 +42,12 @@ enum End {
     ParentIsAborted,
     IsDropped,
     RuntimeEnds,
+    IsInterrupted,
+    GuardDenies,
+    LayerHalts,
 }
 
-const ENDS: [End; 12] = [
+const ENDS: [End; 15] = [
     End::Succeeds,
     End::IsAnswered,
     End::Fails,
@@ -56,6 +60,9 @@ const ENDS: [End; 12] = [
     End::ParentIsAborted,
     End::IsDropped,
     End::RuntimeEnds,
+    End::IsInterrupted,
+    End::GuardDenies,
+    End::LayerHalts,
 ];
 const STAGES: [Stage; 4] = [Stage::Start, Stage::Success, Stage::Error, Stage::Finish];
 const VERBS: [Verb; 4] = [Verb::On, Verb::OnAsync, Verb::Observe, Verb::ObserveAsync];
@@ -74,7 +81,10 @@ impl End {
                 pending().await
             }
             Self::TimesOut | Self::ParentIsAborted | Self::IsDropped | Self::RuntimeEnds => pending().await,
-            Self::IsAnswered | Self::IsAbortedBefore => unreachable!("its work never begins"),
+            Self::IsInterrupted => Err(Error::interrupted(Interrupt::new("approval", "may I?"))),
+            Self::IsAnswered | Self::IsAbortedBefore | Self::GuardDenies | Self::LayerHalts => {
+                unreachable!("its work never begins")
+            }
         }
     }
 
@@ -82,13 +92,24 @@ impl End {
         match self {
             Self::Succeeds | Self::IsAnswered => Status::Success,
             Self::Fails => Status::Failed,
-            Self::IsDenied => Status::Denied,
-            Self::IsHalted => Status::Halted,
+            Self::IsDenied | Self::GuardDenies => Status::Denied,
+            Self::IsHalted | Self::LayerHalts => Status::Halted,
+            Self::IsInterrupted => Status::Interrupted,
             Self::Panics => Status::Panicked,
             Self::IsAbortedBefore | Self::IsAborted | Self::ParentIsAborted => Status::Aborted,
             Self::TimesOut => Status::TimedOut,
             Self::IsDropped | Self::RuntimeEnds => Status::Dropped,
         }
+    }
+}
+
+/// Says no, by failing.
+#[derive(Debug)]
+struct Closed;
+
+impl<O: Op> Guard<O> for Closed {
+    async fn check_input(&self, _: &O::In, _: &RunContext) -> Result<()> {
+        Err(Error::new("closed"))
     }
 }
 
@@ -191,6 +212,10 @@ impl Stand {
         let run = match end {
             End::IsAnswered => run.on_start(|start, _| start.output = Some(())),
             End::TimesOut => run.timeout(Duration::from_secs(1)),
+            End::GuardDenies => run.layers(|stack| stack.guard(Closed)),
+            End::LayerHalts => run.layers(|stack| {
+                stack.layer_fn("spent", |(), _, _| Box::pin(async { Err(Error::halted("budget", "spent")) }))
+            }),
             End::IsAbortedBefore => {
                 handle.abort("too late");
                 run
@@ -285,5 +310,5 @@ fn every_run_that_starts_ends_once_and_finishes_once_before_its_parent() {
         })
         .collect();
     assert!(faults.is_empty(), "{} of {} rows:\n{}", faults.len(), rows().count(), faults.join("\n"));
-    assert_eq!(rows().count(), (12 * 3 - 1) * 49);
+    assert_eq!(rows().count(), (15 * 3 - 1) * 49);
 }
