@@ -224,3 +224,40 @@ async fn the_end_of_a_dropped_run_comes_whether_its_parent_is_polled_or_not() {
     recorder.expect(["heard"]);
     assert!(poll_once(&mut parent).is_ready());
 }
+
+/// Says which run it is dropped in.
+struct DroppedIn(Recorder);
+
+impl Drop for DroppedIn {
+    fn drop(&mut self) {
+        let run = RunContext::current();
+        self.0.note(run.map_or("no run".into(), |run| run.emitter().namespace().to_owned()));
+    }
+}
+
+// R9, R13
+#[tokio::test]
+async fn the_work_of_a_run_that_its_parent_has_ended_is_dropped_inside_of_it_when_it_is_polled_again() -> TestResult {
+    let (tree, recorder, held) = (Emitter::new(), Recorder::new(), Slot::new());
+    let dropped_in = recorder.clone();
+    let child = Arc::new(below(&tree, "child", move |(), _: RunContext| {
+        let dropped_in = DroppedIn(dropped_in.clone());
+        async move {
+            let _dropped_in = dropped_in;
+            std::future::pending::<Result<()>>().await
+        }
+    }));
+    let holds = held.clone();
+    let parent = below(&tree, "parent", move |(), _: RunContext| {
+        let (mut run, holds) = (child.run_shared(()), holds.clone());
+        assert!(poll_once(&mut run).is_pending());
+        holds.put(run);
+        async { Ok(()) }
+    });
+    parent.run(()).await?;
+    recorder.expect([]);
+    let mut run = held.take();
+    assert!(poll_once(&mut run).is_ready());
+    recorder.expect(["child"]);
+    Ok(())
+}

@@ -267,3 +267,20 @@ async fn a_run_may_have_another_subscriber_than_the_run_that_it_is_started_in() 
     recorder.expect(["Some(Ok(7))"]);
     Ok(())
 }
+
+// R10
+#[tokio::test]
+async fn a_listener_of_finish_or_error_that_fails_is_logged_in_the_span_of_the_run() {
+    silence_planned_panics();
+    let tree = Emitter::new();
+    let work = below(&tree, "work", |fails: bool, _: RunContext| async move {
+        if fails { Err(Error::new("planned")) } else { Ok(()) }
+    });
+    for (fails, logged) in [(false, 1), (true, 2)] {
+        let (spans, _guard) = Spans::collect();
+        let failing = work.run(fails).on_finish(|_, _| Err("no".into())).on_error(|_, _| -> () { panic!("planned") });
+        assert_eq!(failing.await.is_err(), fails);
+        let events = spans.lines().iter().filter(|line| **line == "event in work: -").count();
+        assert_eq!(events, logged, "{:?}", spans.lines());
+    }
+}

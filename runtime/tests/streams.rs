@@ -7,7 +7,9 @@ use std::future::pending;
 use std::time::Duration;
 
 use emitree_emitter::{Emitter, Options};
-use emitree_runtime::{Error, Passing, Result, RunContext, Runnable, Stage, StreamItem, output_fn, shutdown};
+use emitree_runtime::{
+    Error, Order, Passing, Result, RunContext, Runnable, Stage, StreamItem, ordered, output_fn, shutdown,
+};
 use futures_util::{FutureExt, Stream, StreamExt, stream};
 use serde_json::json;
 use support::{Any, Gate, Recorder, below};
@@ -297,4 +299,20 @@ async fn what_was_held_is_shown_while_finish_is_still_told() {
     assert_eq!(stream.next().now_or_never().flatten().map(line).as_deref(), Some("burster.token 0"));
     gate.open();
     assert_eq!(lines(stream).await, ["Ok(1)"]);
+}
+
+// R11
+#[tokio::test]
+async fn what_was_emitted_before_a_middleware_failed_to_bind_is_shown_held_or_not() {
+    let tree = Emitter::new();
+    let retried = retried(&tree);
+    for held in [false, true] {
+        let fails = |ctx: &RunContext| {
+            ctx.emitter().emit_now("bound", &mut 1)?;
+            Err(Error::new("no"))
+        };
+        // The stream listens from its own binding on.
+        let run = retried.run(0).middleware(ordered(fails, Order::new().after("events")));
+        assert_eq!(lines(run.events("bound").held(held)).await, ["teller.bound 1", "Err(\"no\")"]);
+    }
 }
