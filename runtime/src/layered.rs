@@ -1,6 +1,7 @@
 //! Layers of a run, and of each run of an instance, in few words (M1).
 
 use crate::attempt::MaxRetries;
+use crate::middleware::Inherited;
 use crate::{Explanation, Layer, Run, Runnable, RunnableFn, Stack, StackBuilder};
 
 /// Layers of this run stand among those of its instance, by phase; in a phase, after those.
@@ -30,8 +31,9 @@ impl<R: Runnable> Run<'_, R> {
         self.middleware(MaxRetries(most))
     }
 
-    /// What it will go through: what is bound to the instance and to this run, not what it will inherit from runs
-    /// above. Empty once the run has begun: [`RunContext::explain`](crate::RunContext::explain) tells then.
+    /// What it will go through: what it inherits from the run that it was made in, as that stands now, what is bound to
+    /// the instance, and what to this run. Empty once the run has begun:
+    /// [`RunContext::explain`](crate::RunContext::explain) tells then.
     ///
     /// ```
     /// use emitree_runtime::{Layer, Next, Op, Result, RunContext, Runnable, runnable_fn};
@@ -61,7 +63,10 @@ impl<R: Runnable> Run<'_, R> {
     /// ```
     #[must_use]
     pub fn explain(&self) -> Explanation {
-        self.built().map(|plan| Explanation::of(plan.runnable.name(), plan.middlewares())).unwrap_or_default()
+        let Some(plan) = self.built() else { return Explanation::default() };
+        let inherited = plan.parent.as_ref().and_then(|parent| parent.extension::<Inherited>());
+        let inherited = inherited.iter().flat_map(|inherited| &inherited.0);
+        Explanation::of(plan.runnable.name(), inherited.chain(plan.middlewares()))
     }
 }
 
