@@ -97,40 +97,43 @@ pub(crate) async fn attempts<R: Runnable>(
     early: Option<R::Output>,
     ctx: &RunContext,
 ) -> Result<R::Output> {
-    match early {
-        Some(output) => repeat(chain, &Answered::new(output), input, ctx).await,
-        None => repeat(chain, &Executes(runnable), input, ctx).await,
-    }
-}
-
-async fn repeat<I: Data, O: Data>(
-    chain: &Chain<I, O>,
-    work: &dyn Work<I, O>,
-    input: &I,
-    ctx: &RunContext,
-) -> Result<O> {
     let stations = Stations { inputs: chain.inputs().seal(), layers: chain.seal(), outputs: chain.outputs().seal() };
-    loop {
-        let result = stations.attempt(chain, work, input, ctx).await;
-        let Some(retry) = result.as_ref().err().and_then(|error| chain.attempts().request(error, ctx)) else {
-            return result;
-        };
-        chain.attempts().give_up(retry, ctx).await?;
+    match early {
+        None if stations.are_layers_only() && !chain.attempts().may_go_on() => {
+            call(stations.layers, &Executes(runnable), input, ctx).await
+        }
+        // Of the others the future is larger, and they are fewer.
+        None => Box::pin(stations.repeat(chain, &Executes(runnable), input, ctx)).await,
+        Some(output) => Box::pin(stations.repeat(chain, &Answered::new(output), input, ctx)).await,
     }
 }
 
 /// What each attempt passes.
-struct Stations<I, O> {
-    inputs: Vec<Pass<I>>,
-    layers: Vec<Entry<I, O>>,
-    outputs: Vec<Pass<O>>,
+struct Stations<'a, I, O> {
+    inputs: &'a [Pass<I>],
+    layers: &'a [Entry<I, O>],
+    outputs: &'a [Pass<O>],
 }
 
-impl<I: Data, O: Data> Stations<I, O> {
+impl<I: Data, O: Data> Stations<'_, I, O> {
+    const fn are_layers_only(&self) -> bool {
+        self.inputs.is_empty() && self.outputs.is_empty()
+    }
+
+    async fn repeat(&self, chain: &Chain<I, O>, work: &dyn Work<I, O>, input: &I, ctx: &RunContext) -> Result<O> {
+        loop {
+            let result = self.attempt(chain, work, input, ctx).await;
+            let Some(retry) = result.as_ref().err().and_then(|error| chain.attempts().request(error, ctx)) else {
+                return result;
+            };
+            chain.attempts().give_up(retry, ctx).await?;
+        }
+    }
+
     async fn attempt(&self, chain: &Chain<I, O>, work: &dyn Work<I, O>, input: &I, ctx: &RunContext) -> Result<O> {
-        let changed = chain.inputs().pass(&self.inputs, input, ctx).await?;
-        let output = call(&self.layers, work, changed.as_ref().unwrap_or(input), ctx).await?;
-        let changed = chain.outputs().pass_on(&self.outputs, &output, ctx).await?;
+        let changed = chain.inputs().pass(self.inputs, input, ctx).await?;
+        let output = call(self.layers, work, changed.as_ref().unwrap_or(input), ctx).await?;
+        let changed = chain.outputs().pass_on(self.outputs, &output, ctx).await?;
         Ok(changed.unwrap_or(output))
     }
 }

@@ -3,10 +3,12 @@
 //! It is made when the first of these is bound; a run without any pays for a look (E15 in spirit).
 
 use std::any::{Any, type_name};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use serde_json::Value;
+use smallvec::SmallVec;
 
 use crate::any_layer::Adapted;
 use crate::attempt::Attempts;
@@ -19,13 +21,13 @@ use crate::{Error, LayerInfo, Middleware, Place, Result, RunContext};
 /// Where the chain of a run is, if it has one; and what was bound to the run.
 pub(crate) struct Slot {
     make: fn() -> Box<dyn AnyChain>,
-    made: OnceLock<Box<Made>>,
+    made: OnceLock<Box<dyn AnyChain>>,
 }
 
-#[derive(Default)]
-struct Made {
-    chain: OnceLock<Box<dyn AnyChain>>,
-    bound: OnceLock<Box<[Arc<dyn Middleware>]>>,
+impl dyn AnyChain + '_ {
+    pub(crate) fn attempts(&self) -> &Attempts {
+        &self.common().attempts
+    }
 }
 
 impl Slot {
@@ -34,8 +36,11 @@ impl Slot {
         Self { make: || Box::new(Chain::<I, O>::default()), made: OnceLock::new() }
     }
 
+    /// The chain, to add to it.
     pub(crate) fn chain(&self) -> &dyn AnyChain {
-        &**self.made().chain.get_or_init(self.make)
+        let chain = self.made();
+        chain.common().is_laid.store(true, Ordering::Release);
+        chain
     }
 
     /// None if the run is one of other types.
@@ -43,9 +48,9 @@ impl Slot {
         self.chain().as_any().downcast_ref()
     }
 
-    /// None if nobody has bound anything.
+    /// None if values of the run pass nothing.
     pub(crate) fn existing(&self) -> Option<&dyn AnyChain> {
-        self.made.get()?.chain.get().map(|chain| &**chain)
+        self.made.get().map(|chain| &**chain).filter(|chain| chain.common().is_laid.load(Ordering::Acquire))
     }
 
     pub(crate) fn existing_of<I: 'static, O: 'static>(&self) -> Option<&Chain<I, O>> {
@@ -53,23 +58,31 @@ impl Slot {
     }
 
     /// Keeps what is known once all is bound: the caller's input, if somebody wants it, and what was bound.
-    pub(crate) fn start<'a, I: 'static>(&self, input: &I, middlewares: impl Iterator<Item = &'a Arc<dyn Middleware>>) {
+    pub(crate) fn start<I: 'static>(&self, input: &I, middlewares: &[&Arc<dyn Middleware>]) {
         let inputs = self.existing().and_then(|chain| chain.inputs().downcast_ref::<Passes<I>>());
         inputs.into_iter().for_each(|inputs| inputs.keep(input));
-        let bound: Box<[_]> = middlewares.cloned().collect();
-        if !bound.is_empty() {
+        if !middlewares.is_empty() {
             // A run is bound to but once.
-            self.made().bound.set(bound).ok();
+            self.made().common().bound.set(middlewares.iter().copied().cloned().collect()).ok();
         }
     }
 
     pub(crate) fn bound(&self) -> &[Arc<dyn Middleware>] {
-        self.made.get().and_then(|made| made.bound.get()).map_or(&[], |bound| &**bound)
+        self.made.get().and_then(|chain| chain.common().bound.get()).map_or(&[], |bound| &**bound)
     }
 
-    fn made(&self) -> &Made {
-        self.made.get_or_init(Box::default)
+    fn made(&self) -> &dyn AnyChain {
+        &**self.made.get_or_init(self.make)
     }
+}
+
+/// What chains of all types have.
+#[derive(Default)]
+pub(crate) struct Common {
+    attempts: Attempts,
+    bound: OnceLock<Few<Arc<dyn Middleware>>>,
+    /// Whether there is anything that values pass.
+    is_laid: AtomicBool,
 }
 
 /// A chain whose types are not known.
@@ -83,7 +96,7 @@ pub(crate) trait AnyChain: Send + Sync {
     fn adapt(&self, layers: &[Entry<Value, Value>]) -> Result<()>;
     /// Adds layers that look at no value.
     fn blindfold(&self, layers: &[Entry<(), ()>]) -> Result<()>;
-    fn attempts(&self) -> &Attempts;
+    fn common(&self) -> &Common;
     /// Whether an attempt may start again because of what it has put out.
     fn may_retry_output(&self) -> bool;
     fn types(&self) -> [&'static str; 2];
@@ -95,13 +108,13 @@ pub(crate) struct Chain<I, O> {
     inputs: Passes<I>,
     layers: Register<Entry<I, O>>,
     outputs: Passes<O>,
-    attempts: Attempts,
+    common: Common,
 }
 
 impl<I, O> Default for Chain<I, O> {
     fn default() -> Self {
         let (inputs, outputs) = (Passes::new(Place::Input), Passes::new(Place::Output));
-        Self { inputs, layers: Register::default(), outputs, attempts: Attempts::default() }
+        Self { inputs, layers: Register::default(), outputs, common: Common::default() }
     }
 }
 
@@ -119,18 +132,17 @@ impl<I, O> Chain<I, O> {
     }
 
     pub(crate) const fn attempts(&self) -> &Attempts {
-        &self.attempts
+        &self.common.attempts
     }
 
-    /// The layers, by phase.
-    fn in_order(mut layers: Vec<Entry<I, O>>) -> Vec<Entry<I, O>> {
-        layers.sort_by_key(|entry| entry.phase);
-        layers
+    /// The layers, by phase: no more are taken.
+    pub(crate) fn seal(&self) -> &[Entry<I, O>] {
+        self.layers.seal(by_phase)
     }
+}
 
-    pub(crate) fn seal(&self) -> Vec<Entry<I, O>> {
-        Self::in_order(self.layers.seal())
-    }
+fn by_phase<I, O>(layers: &mut [Entry<I, O>]) {
+    layers.sort_by_key(|entry| entry.phase);
 }
 
 impl<I: Data, O: Data> AnyChain for Chain<I, O> {
@@ -147,21 +159,19 @@ impl<I: Data, O: Data> AnyChain for Chain<I, O> {
     }
 
     fn adapt(&self, layers: &[Entry<Value, Value>]) -> Result<()> {
-        let adapted: Vec<_> = layers.iter().cloned().map(Adapted::entry).collect();
-        self.layers.extend(&adapted)
+        self.layers.extend(layers.iter().cloned().map(Adapted::entry))
     }
 
     fn blindfold(&self, layers: &[Entry<(), ()>]) -> Result<()> {
-        let blindfolded: Vec<_> = layers.iter().cloned().map(Blindfolded::entry).collect();
-        self.layers.extend(&blindfolded)
+        self.layers.extend(layers.iter().cloned().map(Blindfolded::entry))
     }
 
-    fn attempts(&self) -> &Attempts {
-        &self.attempts
+    fn common(&self) -> &Common {
+        &self.common
     }
 
     fn may_retry_output(&self) -> bool {
-        self.attempts.may_go_on() && !self.outputs.is_empty()
+        self.attempts().may_go_on() && !self.outputs.is_empty()
     }
 
     fn types(&self) -> [&'static str; 2] {
@@ -169,44 +179,77 @@ impl<I: Data, O: Data> AnyChain for Chain<I, O> {
     }
 
     fn describe(&self) -> Vec<LayerInfo> {
-        let layers = Self::in_order(self.layers.so_far());
+        let mut layers = self.layers.so_far();
+        by_phase(&mut layers);
         let layers = layers.iter().map(LayerInfo::of);
         self.inputs.describe().into_iter().chain(layers).chain(self.outputs.describe()).collect()
     }
 }
 
-/// A list that takes no more once the work has begun.
-pub(crate) struct Register<T>(Mutex<State<T>>);
+/// A list that takes no more once the work has begun: from then on it is read without a lock.
+pub(crate) struct Register<T> {
+    open: Mutex<Open<T>>,
+    sealed: OnceLock<Few<T>>,
+}
 
-struct State<T> {
-    items: Vec<T>,
-    is_sealed: bool,
+/// Most runs have one or two of a sort.
+type Few<T> = SmallVec<[T; 2]>;
+
+enum Open<T> {
+    Open(Few<T>),
+    /// With nothing in it.
+    Empty,
+    Sealed,
 }
 
 impl<T> Default for Register<T> {
     fn default() -> Self {
-        Self(Mutex::new(State { items: Vec::new(), is_sealed: false }))
+        Self { open: Mutex::new(Open::Open(Few::new())), sealed: OnceLock::new() }
+    }
+}
+
+impl<T> Register<T> {
+    pub(crate) fn extend(&self, items: impl Iterator<Item = T>) -> Result<()> {
+        match &mut *self.open.lock() {
+            Open::Open(list) => list.extend(items),
+            Open::Empty | Open::Sealed => {
+                return Err(Error::new("the run's work has begun: bind layers and middlewares before"));
+            }
+        }
+        Ok(())
+    }
+
+    /// What is in it, put in order once.
+    pub(crate) fn seal(&self, arrange: impl FnOnce(&mut [T])) -> &[T] {
+        let mut open = self.open.lock();
+        match std::mem::replace(&mut *open, Open::Sealed) {
+            Open::Open(list) if list.is_empty() => *open = Open::Empty,
+            Open::Empty => *open = Open::Empty,
+            Open::Open(mut list) => {
+                arrange(&mut list);
+                self.sealed.set(list).ok();
+            }
+            Open::Sealed => (),
+        }
+        self.sealed.get().map_or(&[], |sealed| &**sealed)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        match &*self.open.lock() {
+            Open::Open(list) => list.is_empty(),
+            Open::Empty => true,
+            Open::Sealed => false,
+        }
     }
 }
 
 impl<T: Clone> Register<T> {
-    pub(crate) fn extend(&self, items: &[T]) -> Result<()> {
-        let mut state = self.0.lock();
-        if state.is_sealed {
-            return Err(Error::new("the run's work has begun: bind layers and middlewares before"));
+    pub(crate) fn so_far(&self) -> Few<T> {
+        match &*self.open.lock() {
+            Open::Open(list) => list.clone(),
+            Open::Empty => Few::new(),
+            Open::Sealed => self.sealed.get().cloned().unwrap_or_default(),
         }
-        state.items.extend_from_slice(items);
-        Ok(())
-    }
-
-    pub(crate) fn so_far(&self) -> Vec<T> {
-        self.0.lock().items.clone()
-    }
-
-    pub(crate) fn seal(&self) -> Vec<T> {
-        let mut state = self.0.lock();
-        state.is_sealed = true;
-        state.items.clone()
     }
 }
 

@@ -65,7 +65,7 @@ fn bind<R: Runnable>(plan: &mut Plan<'_, R>, ctx: &RunContext, watch: &mut Watch
         Ok(middlewares)
     };
     let bound = ctx.inside(|| calm(bind_all))?;
-    plan.input.iter().for_each(|input| ctx.slot().start(input, bound.iter().copied()));
+    plan.input.iter().for_each(|input| ctx.slot().start(input, &bound));
     Ok(())
 }
 

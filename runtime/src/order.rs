@@ -127,10 +127,10 @@ type Bound<'a> = &'a Arc<dyn Middleware>;
 /// Middlewares as they are to be bound: each as early as what they say of each other lets it, in the order given.
 pub(crate) fn in_order<'a>(given: impl Iterator<Item = Bound<'a>>) -> Result<SmallVec<[Bound<'a>; 8]>> {
     let given: SmallVec<[Bound<'a>; 8]> = given.collect();
-    let orders: SmallVec<[Order; 8]> = given.iter().map(|middleware| middleware.order()).collect();
-    if orders.iter().all(Order::is_empty) {
+    if given.iter().all(|middleware| middleware.order().is_empty()) {
         return Ok(given);
     }
+    let orders: Vec<_> = given.iter().map(|middleware| middleware.order()).collect();
     let sorted = Sorting::of(&given, &orders).sort()?;
     Ok(sorted.into_iter().map(|i| given[i]).collect())
 }

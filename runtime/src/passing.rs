@@ -128,11 +128,11 @@ impl<T> Passes<T> {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.list.so_far().is_empty()
+        self.list.is_empty()
     }
 
     pub(crate) fn push(&self, pass: Pass<T>) -> Result<()> {
-        self.list.extend(&[pass])
+        self.list.extend(std::iter::once(pass))
     }
 
     pub(crate) fn keep_by(&self, keep: fn(&T) -> T) {
@@ -150,8 +150,8 @@ impl<T> Passes<T> {
         self.original.get().cloned()
     }
 
-    pub(crate) fn seal(&self) -> Vec<Pass<T>> {
-        self.list.seal()
+    pub(crate) fn seal(&self) -> &[Pass<T>] {
+        self.list.seal(|_| ())
     }
 
     fn name_of(&self, i: usize, pass: &Pass<T>) -> Arc<str> {

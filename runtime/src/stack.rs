@@ -174,7 +174,7 @@ where
 impl<O: Op> Middleware for Stack<O> {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
         if let Some(chain) = ctx.slot().chain_of::<O::In, O::Out>() {
-            return chain.layers().extend(&self.0);
+            return chain.layers().extend(self.0.iter().cloned());
         }
         let of_any: &dyn Any = self;
         if let Some(any) = of_any.downcast_ref::<Stack<AnyRun>>() {
