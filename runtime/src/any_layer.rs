@@ -77,7 +77,7 @@ impl<I: Data, O: Data> DynLayer<I, O> for Adapted {
         Box::pin(async move {
             let json = to_json("input", input)?;
             let inside = Inside { input, json: &json, next, last: Mutex::new(None) };
-            let output = self.0.call(phase, &json, ctx, next.around(&inside)).await?;
+            let output = self.0.call(phase, &json, ctx, next.around(&inside).next()).await?;
             match inside.last.into_inner() {
                 Some(last) if last.json == output => Ok(last.output),
                 _ => fit("output", output),

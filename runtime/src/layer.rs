@@ -79,8 +79,8 @@ impl<'a, O: Op> Next<'a, O> {
     /// # Cancel safety
     ///
     /// Dropping the future drops the work where it stands.
-    pub async fn run(self, input: &O::In) -> Result<O::Out> {
-        self.0.run(input).await
+    pub fn run(self, input: &'a O::In) -> impl Future<Output = Result<O::Out>> + Send + use<'a, O> {
+        self.0.run(input)
     }
 
     /// Says that an error which this layer does not return is swallowed on purpose.

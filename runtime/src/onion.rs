@@ -1,8 +1,11 @@
 //! Layers around work, erased to what goes in and what comes out: the one place where their types are.
 
 use std::fmt;
+use std::future::Future;
 use std::marker::PhantomData;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use futures_core::future::BoxFuture;
 use tracing::Instrument;
@@ -83,16 +86,30 @@ pub(crate) async fn call<I, O>(
     input: &I,
     ctx: &RunContext,
 ) -> Result<O> {
-    RawNext { rest: layers, work, ctx, noted: &Noted::default(), depth: 0 }.run(input).await
+    Call { layers, work, ctx, noted: &Noted::default(), depth: 0 }.next().run(input).await
 }
 
-/// What is inside of a layer.
-pub(crate) struct RawNext<'a, I, O> {
-    rest: &'a [Entry<I, O>],
+/// One call through layers: what is the same for all of them.
+pub(crate) struct Call<'a, I, O> {
+    layers: &'a [Entry<I, O>],
     work: &'a dyn Work<I, O>,
     ctx: &'a RunContext,
     noted: &'a Noted,
+    /// Of the first layer: it is not the outermost where this is called in a layer of another call.
     depth: usize,
+}
+
+impl<I, O> Call<'_, I, O> {
+    pub(crate) const fn next(&self) -> RawNext<'_, I, O> {
+        RawNext { call: self, passed: 0 }
+    }
+}
+
+/// What is inside of a layer. Every layer's future holds one: it is small.
+pub(crate) struct RawNext<'a, I, O> {
+    call: &'a Call<'a, I, O>,
+    /// How many of the call's layers are outside of it.
+    passed: usize,
 }
 
 impl<I, O> Clone for RawNext<'_, I, O> {
@@ -104,29 +121,58 @@ impl<I, O> Clone for RawNext<'_, I, O> {
 impl<I, O> Copy for RawNext<'_, I, O> {}
 
 impl<'a, I, O> RawNext<'a, I, O> {
-    pub(crate) async fn run(self, input: &I) -> Result<O> {
-        if let Some(error) = self.noted.pending() {
-            return Err(error);
+    pub(crate) const fn run(self, input: &'a I) -> Running<'a, I, O> {
+        Running { next: self, input, called: None }
+    }
+
+    fn begin(self, input: &'a I) -> BoxFuture<'a, Result<O>> {
+        let Self { call, passed } = self;
+        match call.layers.get(passed) {
+            None => call.work.call(input, call.ctx),
+            Some(first) => first.layer.call(first.phase, input, call.ctx, Self { call, passed: passed + 1 }),
         }
-        let called = match self.rest.split_first() {
-            None => self.work.call(input, self.ctx),
-            Some((first, rest)) => {
-                let next = RawNext { rest, depth: self.depth + 1, ..self };
-                first.layer.call(first.phase, input, self.ctx, next)
-            }
-        };
-        self.noted.settle(self.depth, called.await)
     }
 
     pub(crate) fn absorb(self, error: &crate::Error) {
-        self.noted.absorb(error);
+        self.call.noted.absorb(error);
     }
 
-    /// The same place in the same call, for work of other types.
-    pub(crate) const fn around<'b, J, P>(self, work: &'b dyn Work<J, P>) -> RawNext<'b, J, P>
+    /// A call at the same place, of work of other types.
+    pub(crate) const fn around<'b, J, P>(self, work: &'b dyn Work<J, P>) -> Call<'b, J, P>
     where
         'a: 'b,
     {
-        RawNext { rest: &[], work, ctx: self.ctx, noted: self.noted, depth: self.depth }
+        Call { layers: &[], work, ctx: self.call.ctx, noted: self.call.noted, depth: self.depth() }
+    }
+
+    const fn depth(self) -> usize {
+        self.call.depth + self.passed
+    }
+}
+
+/// What is inside, called at the first poll.
+///
+/// Written by hand, because every layer's future holds one: an async function would hold all of this twice.
+#[must_use = "nothing is called before it is polled"]
+pub(crate) struct Running<'a, I, O> {
+    next: RawNext<'a, I, O>,
+    input: &'a I,
+    called: Option<BoxFuture<'a, Result<O>>>,
+}
+
+impl<I, O> Future for Running<'_, I, O> {
+    type Output = Result<O>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<O>> {
+        let Self { next, input, called } = &mut *self;
+        let noted = next.call.noted;
+        let called = match called {
+            Some(called) => called,
+            None => match noted.pending() {
+                Some(error) => return Poll::Ready(Err(error)),
+                None => called.insert(next.begin(input)),
+            },
+        };
+        called.as_mut().poll(cx).map(|result| noted.settle(next.depth(), result))
     }
 }

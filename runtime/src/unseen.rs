@@ -72,7 +72,7 @@ impl<I: Data, O: Data> DynLayer<I, O> for Blindfolded {
     ) -> BoxFuture<'a, Result<O>> {
         Box::pin(async move {
             let inside = Inside { input, next, last: Mutex::new(None) };
-            self.0.call(phase, &(), ctx, next.around(&inside)).await?;
+            self.0.call(phase, &(), ctx, next.around(&inside).next()).await?;
             inside.last.into_inner().ok_or_else(|| no_output(self.0.name()))
         })
     }
