@@ -13,7 +13,7 @@ use emitree_emitter::{BuildError, Context, Delivery, Emitter, RunLinks, Scope, T
 use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::time::Instant;
-use tracing::Span;
+use tracing::{Level, Span, level_enabled};
 use uuid::Uuid;
 
 use crate::abort::Node;
@@ -23,6 +23,7 @@ use crate::current::CURRENT;
 use crate::life::{AnyLife, Drive, Life, Who};
 use crate::lifecycle::{Data, Stages};
 use crate::tasks::Tasks;
+use crate::traced::is_traced;
 use crate::{Extensions, Instance};
 
 /// A run, as its work, its middlewares and its listeners see it; cheap to clone.
@@ -341,6 +342,9 @@ fn inherited(above: Option<&RunContext>, own: &Extensions) -> OnceLock<Mutex<Ext
 
 /// One span per run (R12). Its ids are formatted only for those who look at them.
 fn span(emitter: &Emitter, parent: Option<&RunContext>) -> Span {
+    if !level_enabled!(Level::INFO) || !is_traced() {
+        return Span::none();
+    }
     let run_id = tracing::field::display(Lazy(|| emitter.trace().map(|trace| trace.run_id)));
     let parent_run_id = tracing::field::display(Lazy(|| emitter.trace().and_then(|trace| trace.parent_run_id)));
     let path = emitter.namespace();

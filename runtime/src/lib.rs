@@ -98,6 +98,7 @@ mod summary;
 mod supervise;
 mod sync;
 mod tasks;
+mod traced;
 mod transform;
 mod unseen;
 mod watch;

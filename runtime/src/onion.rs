@@ -8,9 +8,10 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use futures_core::future::BoxFuture;
-use tracing::Instrument;
+use tracing::{Instrument, Level, level_enabled};
 
 use crate::noted::Noted;
+use crate::traced::is_traced;
 use crate::{Layer, Next, Op, Phase, Result, RunContext, Summary};
 
 /// A layer of any kind of work that takes an `I` and gives an `O`.
@@ -42,6 +43,10 @@ impl<O: Op, L: Layer<O>> DynLayer<O::In, O::Out> for Erased<L, O> {
         next: RawNext<'a, O::In, O::Out>,
     ) -> BoxFuture<'a, Result<O::Out>> {
         let call = self.0.call(input, ctx, Next::new(next));
+        // Mostly nobody wants to know: that is seen without making a span.
+        if !level_enabled!(Level::DEBUG) || !is_traced() {
+            return Box::pin(call);
+        }
         let span = tracing::debug_span!("layer", name = self.0.name(), phase = phase.as_str());
         if span.is_disabled() { Box::pin(call) } else { Box::pin(call.instrument(span)) }
     }
