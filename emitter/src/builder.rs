@@ -107,6 +107,7 @@ pub struct RunLinks<'a> {
     creator: Option<Creator>,
     trace: Option<Trace>,
     scope: Option<Weak<dyn Scope>>,
+    is_inside: Option<fn(*const ()) -> bool>,
 }
 
 impl<'a> RunLinks<'a> {
@@ -156,6 +157,13 @@ impl<'a> RunLinks<'a> {
         self.scope = Some(scope);
         self
     }
+
+    /// Tells, of the address of a scope, whether one is inside of it. Then it is not entered again: who emits in its own
+    /// run pays for no handle.
+    pub const fn inside_if(mut self, is_inside: fn(*const ()) -> bool) -> Self {
+        self.is_inside = Some(is_inside);
+        self
+    }
 }
 
 impl std::fmt::Debug for RunLinks<'_> {
@@ -175,7 +183,12 @@ impl Emitter {
         };
         Self::from_inner(Inner {
             parent: Some(self.clone()),
-            run: Some(RunLink { parent: links.parent.cloned(), id: OnceLock::new(), scope: links.scope }),
+            run: Some(RunLink {
+                parent: links.parent.cloned(),
+                id: OnceLock::new(),
+                scope: links.scope,
+                is_inside: links.is_inside,
+            }),
             registry: OnceLock::new(),
             namespace: Arc::clone(self.shared_namespace()),
             namespace_hash: self.namespace_hash(),

@@ -215,7 +215,7 @@ impl<'a> Emit<'a> {
             return Some(Ok(()));
         }
         let called = if self.delivery.is_in_order() {
-            within(self.source.scope(), || progress.advance(event, meta, route))
+            within(self.source.scope_to_enter(), || progress.advance(event, meta, route))
         } else {
             progress.hurry();
             None
@@ -251,7 +251,7 @@ impl<'a> Emit<'a> {
             return Err(would_await(listener));
         }
         let mut progress = Progress::default();
-        match within(self.source.scope(), || progress.advance(event, &meta, &route)) {
+        match within(self.source.scope_to_enter(), || progress.advance(event, &meta, &route)) {
             Some(result) => result,
             // A sink had room a moment ago.
             None => progress.awaited(&route).map_or(Ok(()), |listener| Err(would_await(listener))),

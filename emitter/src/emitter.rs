@@ -46,6 +46,7 @@ pub(crate) struct RunLink {
     pub(crate) parent: Option<Emitter>,
     pub(crate) id: OnceLock<Uuid>,
     pub(crate) scope: Option<Weak<dyn Scope>>,
+    pub(crate) is_inside: Option<fn(*const ()) -> bool>,
 }
 
 impl Emitter {
@@ -259,7 +260,21 @@ impl Emitter {
 
     /// What makes `RunContext::current()` right in listeners of its run's events (R9).
     pub(crate) fn scope(&self) -> Option<Arc<dyn Scope>> {
-        self.run()?.0.run.as_ref()?.scope.as_ref()?.upgrade()
+        self.run_link()?.scope.as_ref()?.upgrade()
+    }
+
+    /// The same, unless one is inside of it already: mostly it is the run that emits.
+    #[inline]
+    pub(crate) fn scope_to_enter(&self) -> Option<Arc<dyn Scope>> {
+        let run = self.run_link()?;
+        let scope = run.scope.as_ref()?;
+        let is_inside = run.is_inside.is_some_and(|is_inside| is_inside(scope.as_ptr().cast()));
+        if is_inside { None } else { scope.upgrade() }
+    }
+
+    #[inline]
+    fn run_link(&self) -> Option<&RunLink> {
+        self.upwards().find_map(|emitter| emitter.0.run.as_ref())
     }
 
     pub(crate) fn declared(&self) -> Option<&Declared> {

@@ -38,9 +38,8 @@ pub(crate) enum Step<I: 'static, O> {
 pub(crate) type Telling<P> = BoxFuture<'static, Told<P>>;
 type Told<P> = (P, Result<(), EmitError>);
 
-/// Begins. The input is none if it is known already, because nobody will be asked about it.
-pub(crate) fn begin<I: Data, O: Data>(run: &Typed<I, O>, input: Option<I>) -> Step<I, O> {
-    let Some(input) = input else { return Step::Working(None) };
+/// Begins a run whose input is not known already: somebody may be asked about it.
+pub(crate) fn begin<I: Data, O: Data>(run: &Typed<I, O>, input: I) -> Step<I, O> {
     match tell(run, Stage::Start, Start { input, output: None }) {
         Ok(told) => started(run, told),
         Err(telling) => Step::Starting(telling),

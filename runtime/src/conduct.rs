@@ -42,14 +42,21 @@ pub(crate) fn conduct<R: Runnable>(mut plan: Plan<'_, R>) -> Result<Conducted<'_
     if let Some(signal) = plan.signal.take() {
         watch.add(signal, &run);
     }
-    // Where it has its input already, there is nothing to bind.
-    let bound = if plan.input.is_some() { bind(&mut plan, &run, &mut watch) } else { Ok(()) };
-    let Plan { runnable, input, .. } = plan;
-    let seat = match bound {
-        Err(error) => give_up(&run, error),
-        Ok(()) => begin(&run, input),
+    // Where it has its input already, there is nothing to bind, and nobody to tell.
+    let seat = match plan.input {
+        None => Step::Working(None),
+        Some(_) => run.inside(|| start(&mut plan, &run, &mut watch)),
     };
-    Ok(Conducted { run, work: Work::Due(runnable), watch, seat: Some(seat), is_over: false })
+    Ok(Conducted { run, work: Work::Due(plan.runnable), watch, seat: Some(seat), is_over: false })
+}
+
+/// Binds what belongs to the run, and tells of its start.
+fn start<R: Runnable>(plan: &mut Plan<'_, R>, run: &Begun<R>, watch: &mut Watch) -> Step<R::Input, R::Output> {
+    match (bind(plan, run, watch), plan.input.take()) {
+        (Err(error), _) => give_up(run, error),
+        (Ok(()), None) => Step::Working(None),
+        (Ok(()), Some(input)) => begin(run, input),
+    }
 }
 
 /// The run's own listeners and limits, then middlewares: those of the runs above, the instance's, the run's.
@@ -64,7 +71,7 @@ fn bind<R: Runnable>(plan: &mut Plan<'_, R>, ctx: &RunContext, watch: &mut Watch
         middlewares.iter().try_for_each(|middleware| middleware.bind(ctx))?;
         Ok(middlewares)
     };
-    let bound = ctx.inside(|| calm(bind_all))?;
+    let bound = calm(bind_all)?;
     plan.input.iter().for_each(|input| ctx.slot().start(input, &bound));
     Ok(())
 }

@@ -143,6 +143,10 @@ impl RunContext {
         CURRENT.try_with(Self::clone).ok()
     }
 
+    fn is_current(run: *const ()) -> bool {
+        CURRENT.try_with(|current| Arc::as_ptr(&current.0).cast::<()>() == run).unwrap_or(false)
+    }
+
     /// Makes a run that begins, with an emitter of its own (R2). A parent that has ended is none.
     pub(crate) fn begin<I: Data, O: Data>(
         instance: &Emitter,
@@ -154,7 +158,7 @@ impl RunContext {
         let run = Arc::new_cyclic(|this: &Weak<Inner<Life<I, O>>>| {
             let parent = parent.and_then(|parent| Above::of(WeakRun(this.clone()), parent));
             let above = parent.as_ref().map(|above| &above.run);
-            let links = links.scope(this.clone());
+            let links = links.scope(this.clone()).inside_if(Self::is_current);
             let emitter = match above {
                 Some(above) => instance.for_run(links.parent(above.emitter())),
                 None => instance.for_run(links),
@@ -374,12 +378,7 @@ impl RunContext {
 
 impl<I: Data, O: Data> Scope for Inner<Life<I, O>> {
     fn within(self: Arc<Self>, f: &mut dyn FnMut()) {
-        let is_self = |current: &RunContext| std::ptr::addr_eq(Arc::as_ptr(&current.0), Arc::as_ptr(&self));
-        if CURRENT.try_with(is_self).unwrap_or(false) {
-            f();
-        } else {
-            RunContext(self).inside(f);
-        }
+        if RunContext::is_current(Arc::as_ptr(&self).cast()) { f() } else { RunContext(self).inside(f) }
     }
 }
 
