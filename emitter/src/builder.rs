@@ -190,7 +190,7 @@ impl Emitter {
                 is_inside: links.is_inside,
             }),
             registry: OnceLock::new(),
-            namespace: Arc::clone(self.shared_namespace()),
+            namespace: None,
             namespace_hash: self.namespace_hash(),
             context: OwnContext::new(inherited.merged(&links.context)),
             group_id: links.group_id,

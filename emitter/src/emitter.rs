@@ -30,7 +30,8 @@ pub(crate) struct Inner {
     pub(crate) run: Option<RunLink>,
     /// Made with the first listener.
     pub(crate) registry: OnceLock<Box<Registry>>,
-    pub(crate) namespace: Arc<str>,
+    /// If it is not that of what is above it: a run's is its instance's.
+    pub(crate) namespace: Option<Arc<str>>,
     pub(crate) namespace_hash: u64,
     pub(crate) context: OwnContext,
     /// What was given to this emitter itself; else what is above it decides.
@@ -90,7 +91,7 @@ impl Emitter {
     pub(crate) fn twin(&self) -> Self {
         let (from, mut twin) = (&self.0, Inner::top());
         twin.parent.clone_from(&from.parent);
-        twin.namespace = Arc::clone(&from.namespace);
+        twin.namespace.clone_from(&from.namespace);
         twin.namespace_hash = from.namespace_hash;
         twin.context = OwnContext::new(self.context());
         twin.group_id.clone_from(&from.group_id);
@@ -127,7 +128,7 @@ impl Emitter {
     /// The names of the emitters from the root down to this one, joined by dots. Empty for a root.
     #[must_use]
     pub fn namespace(&self) -> &str {
-        &self.0.namespace
+        self.shared_namespace().map_or("", |namespace| namespace)
     }
 
     /// The path that an event of that name would have here.
@@ -205,8 +206,10 @@ impl Emitter {
         Arc::downgrade(&self.0)
     }
 
-    pub(crate) fn shared_namespace(&self) -> &Arc<str> {
-        &self.0.namespace
+    /// None for a root, and what is below it in no namespace of its own.
+    #[inline]
+    pub(crate) fn shared_namespace(&self) -> Option<&Arc<str>> {
+        self.upwards().find_map(|emitter| emitter.0.namespace.as_ref())
     }
 
     pub(crate) fn namespace_hash(&self) -> u64 {
@@ -293,7 +296,7 @@ impl Inner {
             parent: None,
             run: None,
             registry: OnceLock::new(),
-            namespace: Arc::default(),
+            namespace: None,
             namespace_hash: 0,
             context: OwnContext::default(),
             group_id: None,
@@ -317,11 +320,11 @@ impl Inner {
     pub(crate) fn below(parent: &Emitter, namespace: Option<&str>) -> Self {
         let mut inner = Self::top();
         inner.parent = Some(parent.clone());
-        inner.namespace = match namespace {
-            Some(namespace) => join_shared(parent.namespace(), namespace),
-            None => Arc::clone(parent.shared_namespace()),
+        inner.namespace = namespace.map(|namespace| join_shared(parent.namespace(), namespace));
+        inner.namespace_hash = match &inner.namespace {
+            Some(namespace) => fingerprint(namespace.as_bytes()),
+            None => parent.namespace_hash(),
         };
-        inner.namespace_hash = fingerprint(inner.namespace.as_bytes());
         inner
     }
 }

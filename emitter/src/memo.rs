@@ -18,7 +18,7 @@ pub(crate) struct Memo {
 /// Everything that decides who takes an event, functions and the passing of time aside.
 pub(crate) struct Key<'a> {
     hash: u64,
-    namespace: &'a Arc<str>,
+    namespace: Option<&'a Arc<str>>,
     name: &'a str,
     here: bool,
     nested: bool,
@@ -28,7 +28,7 @@ pub(crate) struct Key<'a> {
 /// The listeners that take an event.
 pub(crate) struct Matched {
     hash: u64,
-    namespace: Arc<str>,
+    namespace: Option<Arc<str>>,
     name: Box<str>,
     here: bool,
     nested: bool,
@@ -59,7 +59,7 @@ impl Matched {
         let (changers, observers): (Vec<_>, Vec<_>) = found.partition(|listener| listener.call.role() == Role::Change);
         Self {
             hash: key.hash,
-            namespace: Arc::clone(key.namespace),
+            namespace: key.namespace.cloned(),
             name: key.name.into(),
             here: key.here,
             nested: key.nested,
@@ -74,7 +74,7 @@ impl Matched {
         self.hash == key.hash
             && (self.here, self.nested, self.payload) == (key.here, key.nested, key.payload)
             && *self.name == *key.name
-            && (Arc::ptr_eq(&self.namespace, key.namespace) || self.namespace == *key.namespace)
+            && is_same(self.namespace.as_ref(), key.namespace)
     }
 
     #[inline]
@@ -88,6 +88,16 @@ impl Matched {
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.changers.is_empty() && self.observers.is_empty()
+    }
+}
+
+/// Mostly it is the very same text.
+#[inline]
+fn is_same(a: Option<&Arc<str>>, b: Option<&Arc<str>>) -> bool {
+    match (a, b) {
+        (Some(a), Some(b)) => Arc::ptr_eq(a, b) || a == b,
+        (None, None) => true,
+        (Some(_), None) | (None, Some(_)) => false,
     }
 }
 
