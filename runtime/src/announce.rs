@@ -60,7 +60,7 @@ impl<I: Data, O: Data> Step<I, O> {
             Self::Succeeding(telling) => telling.as_mut().poll(cx).map(|told| succeeded(run, told)),
             Self::Failing(telling) => telling.as_mut().poll(cx).map(|told| failed(run, told)),
             Self::Clearing(clearing) => clearing.as_mut().poll(cx).map(|result| tell_end(run, result)),
-            Self::Closing(closing) => closing.as_mut().poll(cx).map(|result| finish(run, result)),
+            Self::Closing(closing) => closing.as_mut().poll(cx).map(|result| finish(run, result, None)),
             Self::Finishing(telling, error) => telling.as_mut().poll(cx).map(|told| finished(run, told, error.take())),
             Self::Working(_) | Self::Over(_) => Poll::Pending,
         };
@@ -103,23 +103,24 @@ fn tell_end<I: Data, O: Data>(run: &Typed<I, O>, result: Result<O>) -> Step<I, O
 
 /// A listener of `success` that fails makes the run fail, without an `error` after the `success` (R10).
 fn succeeded<I: Data, O: Data>(run: &Typed<I, O>, (success, told): Told<Success<I, O>>) -> Step<I, O> {
-    close(run, told.map_err(Error::from).map(|()| success.output))
+    close(run, told.map_err(Error::from).map(|()| success.output), Some(success.input))
 }
 
 fn failed<I: Data, O: Data>(run: &Typed<I, O>, (failure, told): Told<Failure>) -> Step<I, O> {
     log_failed(Stage::Error, told);
-    close(run, Err(failure.error))
+    close(run, Err(failure.error), None)
 }
 
-fn close<I: Data, O: Data>(run: &Typed<I, O>, result: Result<O>) -> Step<I, O> {
+/// What showed the input before may show it again.
+fn close<I: Data, O: Data>(run: &Typed<I, O>, result: Result<O>, input: Option<Input<I>>) -> Step<I, O> {
     run.node().fate().close();
     match run.node().below().is_empty() {
-        true => finish(run, result),
+        true => finish(run, result, input),
         false => Step::Closing(Box::pin(cleared(run.clone(), result))),
     }
 }
 
-fn finish<I: Data, O: Data>(run: &Typed<I, O>, result: Result<O>) -> Step<I, O> {
+fn finish<I: Data, O: Data>(run: &Typed<I, O>, result: Result<O>, input: Option<Input<I>>) -> Step<I, O> {
     // Nobody listening, nothing happens: not even a look at the clock (E15).
     if !run.has_started() || !run.emitter().is_heard() {
         return over(run, result);
@@ -129,7 +130,8 @@ fn finish<I: Data, O: Data>(run: &Typed<I, O>, result: Result<O>) -> Step<I, O> 
         Ok(output) => (Outcome::Success { output }, None),
         Err(error) => (Outcome::of_error(&error), Some(error)),
     };
-    match tell(run, Stage::Finish, Finish { input: Input::of(run), outcome, duration: run.elapsed() }) {
+    let input = input.unwrap_or_else(|| Input::of(run));
+    match tell(run, Stage::Finish, Finish { input, outcome, duration: run.elapsed() }) {
         Ok(told) => finished(run, told, error),
         Err(telling) => Step::Finishing(telling, error),
     }
