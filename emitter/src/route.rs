@@ -12,7 +12,6 @@ use smallvec::SmallVec;
 
 use crate::emitter::Inner;
 use crate::listener::{Listener, Role, Sighting};
-use crate::registry::Registry;
 use crate::snapshot::{Hits, Snapshot, Takers};
 use crate::sync::Guard;
 use crate::{Emitter, EventMeta};
@@ -65,9 +64,20 @@ impl Route {
     /// Adds the stops along the tree and the runs. Gives up where there are pipes, or too much to walk.
     #[inline]
     fn along(&mut self, from: &Emitter, meta: &EventMeta<'_>) -> bool {
-        if from.upwards().all(|emitter| emitter.run_parent().is_none()) {
-            return from.upwards().all(|emitter| self.stop_at(emitter, meta));
+        for emitter in from.upwards() {
+            if emitter.run_parent().is_some() {
+                self.stops.clear();
+                return self.along_runs(from, meta);
+            }
+            if emitter.is_loud(meta.name_ref().bit()) && !self.stop_at(emitter, meta) {
+                return false;
+            }
         }
+        true
+    }
+
+    /// The same where there are several ways up.
+    fn along_runs(&mut self, from: &Emitter, meta: &EventMeta<'_>) -> bool {
         let mut loud = SmallVec::<[&Emitter; 8]>::new();
         let over = from.walk(|emitter| {
             if emitter.is_loud(meta.name_ref().bit()) {
@@ -80,11 +90,10 @@ impl Route {
         over && (0..loud.len()).all(|i| !last(i) || self.stop_at(loud[i], meta))
     }
 
-    /// Adds an emitter's part, if it has any. Gives up if it has pipes.
+    /// Adds the part of an emitter that is loud, if it has any. Gives up if it has pipes.
     #[inline]
     fn stop_at(&mut self, emitter: &Emitter, meta: &EventMeta<'_>) -> bool {
-        let loud = |registry: &&Registry| registry.is_loud(meta.name_ref().bit());
-        let Some(registry) = emitter.registry().filter(loud) else { return true };
+        let Some(registry) = emitter.registry() else { return true };
         self.stops.push(Stop::default());
         let Some(stop) = self.stops.last_mut() else { return true };
         stop.snapshot = registry.snapshot();
