@@ -23,7 +23,7 @@ use crate::current::CURRENT;
 use crate::life::{AnyLife, Drive, Life, Who};
 use crate::lifecycle::{Data, Stages};
 use crate::tasks::Tasks;
-use crate::traced::is_traced;
+use crate::traced::{is_in_span, is_traced};
 use crate::{Extensions, Instance};
 
 /// A run, as its work, its middlewares and its listeners see it; cheap to clone.
@@ -356,7 +356,7 @@ fn span(emitter: &Emitter, parent: Option<&RunContext>) -> Span {
     match parent {
         // Started in a task that does not know the parent's span. By its id it could not be named here: another
         // subscriber may have given it.
-        Some(parent) if Span::current().is_none() => parent.span().in_scope(span),
+        Some(parent) if !is_in_span() => parent.span().in_scope(span),
         _ => span(),
     }
 }
