@@ -73,7 +73,8 @@ impl<'a, O: Op> Next<'a, O> {
     ///
     /// # Errors
     ///
-    /// That of the work or of a layer inside. Once that was a denial, a halt, an abort, an interrupt or the request for
+    /// That of the work or of a layer inside; their panics are errors of the kind
+    /// [`Panicked`](crate::ErrorKind::Panicked). Once that was a denial, a halt, an abort, an interrupt or the request for
     /// a retry, further calls give it again and run nothing, unless it was [absorbed](Self::absorb).
     ///
     /// # Cancel safety

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::future::Future;
 use std::marker::PhantomData;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -12,7 +13,7 @@ use tracing::{Instrument, Level, level_enabled};
 
 use crate::noted::Noted;
 use crate::traced::is_traced;
-use crate::{Layer, Next, Op, Phase, Result, RunContext, Summary};
+use crate::{Error, Layer, Next, Op, Phase, Result, RunContext, Summary};
 
 /// A layer of any kind of work that takes an `I` and gives an `O`.
 pub(crate) trait DynLayer<I, O>: Send + Sync {
@@ -138,7 +139,7 @@ impl<'a, I, O> RawNext<'a, I, O> {
         }
     }
 
-    pub(crate) fn absorb(self, error: &crate::Error) {
+    pub(crate) fn absorb(self, error: &Error) {
         self.call.noted.absorb(error);
     }
 
@@ -171,13 +172,15 @@ impl<I, O> Future for Running<'_, I, O> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<O>> {
         let Self { next, input, called } = &mut *self;
         let noted = next.call.noted;
-        let called = match called {
-            Some(called) => called,
-            None => match noted.pending() {
-                Some(error) => return Poll::Ready(Err(error)),
-                None => called.insert(next.begin(input)),
-            },
-        };
-        called.as_mut().poll(cx).map(|result| noted.settle(next.depth(), result))
+        if called.is_none()
+            && let Some(error) = noted.pending()
+        {
+            return Poll::Ready(Err(error));
+        }
+        // What is outside gets a panic as an error, and may call again.
+        let poll = || called.get_or_insert_with(|| next.begin(input)).as_mut().poll(cx);
+        let polled = catch_unwind(AssertUnwindSafe(poll));
+        let polled = polled.unwrap_or_else(|panic| Poll::Ready(Err(Error::of_panic(&*panic))));
+        polled.map(|result| noted.settle(next.depth(), result))
     }
 }

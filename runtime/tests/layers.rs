@@ -230,3 +230,32 @@ impl Op for Text {
     type In = String;
     type Out = String;
 }
+
+// M1, R6
+#[tokio::test]
+async fn a_panic_inside_is_an_error_for_the_layer_outside_which_may_call_again() {
+    support::silence_planned_panics();
+    let recorder = Recorder::new();
+    let panics = runnable_fn("panics", |n: u32, _: RunContext| async move {
+        assert!(n > 1, "planned: {n} is not enough");
+        Ok(n)
+    });
+    let notes = recorder.clone();
+    let again = layer_fn::<Count, _>("again", move |n: &u32, _, next| {
+        let notes = notes.clone();
+        Box::pin(async move {
+            let error = next.run(n).await.expect_err("it panics");
+            notes.note(format!("{:?}: {error}", error.kind()));
+            next.run(&(n + 1)).await
+        })
+    });
+    let stack = Stack::<Count>::builder().layer(again).layer(Notes("inner", recorder.clone())).build();
+    assert_eq!(panics.run(1).middleware(stack).await.expect("enough"), 2);
+    recorder.expect([
+        "inner <- 1",
+        "inner -> error: planned: 1 is not enough",
+        "Panicked: planned: 1 is not enough",
+        "inner <- 2",
+        "inner -> 2",
+    ]);
+}
