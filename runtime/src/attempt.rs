@@ -39,20 +39,52 @@ impl Retry {
     }
 }
 
-/// An attempt was given up, and the next one follows: what it had emitted no longer counts.
+/// An attempt was given up, and the next one follows: what it had emitted no longer counts. Emitted where the run
+/// attempts again (M7), and by [`RunContext::discard_attempt`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct AttemptDiscarded {
-    /// Which one, from 0.
+    /// Which one of the run's, from 0; a layer's own attempts are all of the same.
     pub attempt: u32,
     /// Why.
     pub reason: String,
-    /// What was asked for with the request.
+    /// What was asked for with the request, or what a layer said of it.
     pub metadata: Value,
 }
 
 impl Event for AttemptDiscarded {
     const NAME: EventName = EventName::new("attempt_discarded");
+}
+
+impl RunContext {
+    /// Emits [`AttemptDiscarded`] on the run: what its attempt under way has emitted no longer counts, and a stream that
+    /// is held drops it. For layers that call again what has emitted already; the run's own
+    /// [`attempt`](Self::attempt) goes on.
+    ///
+    /// ```
+    /// use emitree_runtime::{Layer, Next, Op, Result, RunContext};
+    ///
+    /// #[derive(Debug)]
+    /// struct Twice;
+    ///
+    /// impl<O: Op> Layer<O> for Twice {
+    ///     async fn call(&self, input: &O::In, ctx: &RunContext, next: Next<'_, O>) -> Result<O::Out> {
+    ///         match next.run(input).await {
+    ///             Err(error) if error.is_retryable() => ctx.discard_attempt(error.to_string(), ()).await?,
+    ///             result => return result,
+    ///         }
+    ///         next.run(input).await
+    ///     }
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// That of a listener: then no other attempt is to be made.
+    pub async fn discard_attempt(&self, reason: impl Into<String>, metadata: impl Into<Value>) -> Result<()> {
+        let (attempt, reason, metadata) = (self.attempt(), reason.into(), metadata.into());
+        Ok(self.emitter().emit_event(&mut AttemptDiscarded { attempt, reason, metadata }).await?)
+    }
 }
 
 /// How often a run was attempted, and may be.
@@ -82,8 +114,7 @@ impl Attempts {
     }
 
     async fn give_up(&self, retry: Retry, ctx: &RunContext) -> Result<()> {
-        let Retry { reason, metadata, .. } = retry.clone();
-        ctx.emitter().emit_event(&mut AttemptDiscarded { attempt: self.number(), reason, metadata }).await?;
+        ctx.discard_attempt(retry.reason.clone(), retry.metadata.clone()).await?;
         self.given_up.lock().push(retry);
         Ok(())
     }

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use emitree_emitter::{Emitter, Options};
 use emitree_runtime::{
-    Error, Order, Passing, Result, RunContext, Runnable, Stage, StreamItem, ordered, output_fn, shutdown,
+    Error, Next, Order, Passing, Result, RunContext, Runnable, Stack, Stage, StreamItem, Unseen, layer_fn, ordered,
+    output_fn, shutdown,
 };
 use futures_util::{FutureExt, Stream, StreamExt, stream};
 use serde_json::json;
@@ -315,4 +316,29 @@ async fn what_was_emitted_before_a_middleware_failed_to_bind_is_shown_held_or_no
         let run = retried.run(0).middleware(ordered(fails, Order::new().after("events")));
         assert_eq!(lines(run.events("bound").held(held)).await, ["teller.bound 1", "Err(\"no\")"]);
     }
+}
+
+/// Calls again what is inside, once, and takes back what that had told.
+fn twice() -> impl emitree_runtime::Layer<Unseen> {
+    layer_fn("twice", |(): &(), ctx: &RunContext, next: Next<'_, Unseen>| {
+        Box::pin(async move {
+            next.run(&()).await?;
+            ctx.discard_attempt("once more", json!({"by": "twice"})).await?;
+            next.run(&()).await
+        })
+    })
+}
+
+// M7: a layer's attempts are taken back as the run's own are.
+#[tokio::test]
+async fn an_attempt_that_a_layer_discards_is_taken_back_where_it_is_held() {
+    let tree = Emitter::new();
+    let burster = burster(&tree);
+    let run = || {
+        let again = Stack::<Unseen>::builder().retry(twice()).build();
+        burster.run(1).middleware(again).events("{token,attempt_discarded}")
+    };
+    let discarded = r#"burster.attempt_discarded {"attempt":0,"reason":"once more","metadata":{"by":"twice"}}"#;
+    assert_eq!(lines(run().held(true)).await, [discarded, "burster.token 0", "Ok(1)"]);
+    assert_eq!(lines(run()).await, ["burster.token 0", discarded, "burster.token 0", "Ok(1)"]);
 }
