@@ -19,6 +19,7 @@
 //!
 //! | feature | middleware | what it does |
 //! |---|---|---|
+//! | `retry` | [`Retry`] | tries again what may succeed then, after a while that grows |
 //! | `timeout` | [`Timeout`] | stops what takes too long: each attempt, or all together |
 //! | `trajectory` (default) | [`Trajectory`] | prints a run and everything below it, live or from a recording |
 //!
@@ -40,6 +41,10 @@
     allow(rustdoc::broken_intra_doc_links, reason = "this page names what all features have")
 )]
 
+#[cfg(feature = "retry")]
+pub mod retry;
+#[cfg(feature = "retry")]
+mod streamed;
 #[cfg(feature = "timeout")]
 pub mod timeout;
 #[cfg(feature = "trajectory")]
@@ -48,6 +53,8 @@ pub mod trajectory;
 #[allow(dead_code, reason = "the feature alone has no middleware that speaks")]
 mod voice;
 
+#[cfg(feature = "retry")]
+pub use retry::Retry;
 #[cfg(feature = "timeout")]
 pub use timeout::Timeout;
 #[cfg(feature = "trajectory")]

@@ -3,6 +3,9 @@
 use emitree_emitter::{Creator, Emitter, Event, Namespace, RunLinks};
 use emitree_runtime::RunContext;
 
+/// What sort of thing says it.
+pub(crate) const KIND: &str = "Middleware";
+
 /// The emitter of a middleware's own events: a child of the root.
 #[derive(Clone)]
 pub(crate) struct Voice(Emitter);
@@ -10,7 +13,7 @@ pub(crate) struct Voice(Emitter);
 impl Voice {
     /// That of the middleware of that name, whose namespace is `middleware.<name>`.
     pub(crate) fn new(name: &'static str, namespace: Namespace) -> Self {
-        Self(Emitter::root().child_of(namespace).child_with(Creator::new("Middleware", name)))
+        Self(Emitter::root().child_of(namespace).child_with(Creator::new(KIND, name)))
     }
 
     pub(crate) const fn emitter(&self) -> &Emitter {

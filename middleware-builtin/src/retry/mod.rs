@@ -1,0 +1,162 @@
+//! What failed and may succeed later is tried again: [`Retry`].
+
+mod builder;
+mod delay;
+mod layer;
+
+use std::fmt;
+use std::sync::Arc;
+
+use emitree_emitter::{Emitter, Event, EventName, Namespace};
+use emitree_runtime::{ErrorKind, LayerInfo, Middleware, Result, RunContext, Stack, Summary, Unseen};
+use serde::{Deserialize, Serialize};
+
+pub use builder::{RetryBuilder, RetryError};
+pub use delay::RetryAfter;
+
+use crate::voice::Voice;
+use builder::Settings;
+use layer::Retrying;
+
+const NAMESPACE: Namespace = Namespace::new("middleware.retry");
+
+/// Tries again what failed and may succeed later: at most so often, and after a delay that grows.
+///
+/// It works on runs of any type and looks at no value; clones are the same one. What is called again is what is inside
+/// of it: it stands in [`Phase::Retry`](emitree_runtime::Phase::Retry), so layers that change values, guards, and a
+/// `Timeout` per attempt are passed again, input and output middlewares are not. To start the *whole* attempt again
+/// because of what it has put out is [`Error::retry`](emitree_runtime::Error::retry)'s, and counted apart from this.
+///
+/// ```
+/// use std::sync::atomic::{AtomicU32, Ordering};
+/// use std::time::Duration;
+/// use emitree_middleware::Retry;
+/// use emitree_runtime::{Error, RunContext, Runnable, runnable_fn};
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+/// static CALLS: AtomicU32 = AtomicU32::new(0);
+/// let fetch = runnable_fn("fetch", |(): (), _: RunContext| async move {
+///     match CALLS.fetch_add(1, Ordering::Relaxed) {
+///         0 => Err(Error::new("busy").retryable(true)),
+///         n => Ok(n),
+///     }
+/// })
+/// .middleware(Retry::builder().max_retries(5).base_delay(Duration::from_millis(200)).build()?);
+///
+/// assert_eq!(fetch.run(()).await?, 1);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # What is tried again
+///
+/// | the error | is tried again |
+/// |---|---|
+/// | a denial, a halt, an abort, an interrupt, the request for a retry | never |
+/// | a failure, a panic, a value that does not fit | if it [is retryable](emitree_runtime::Error::is_retryable), or as [`when`](RetryBuilder::when) says |
+/// | a time-out | if it is one of an attempt (its detail `timeout` is `attempt`), or as [`when`](RetryBuilder::when) says |
+///
+/// After the last retry the caller gets the last error, as it is.
+///
+/// # How long it waits
+///
+/// 500 ms before the first retry, then twice as long as before each; each plus a random part of up to as much again, so
+/// that callers that failed together do not come back together; 30 s at most. Where the error says how long to wait, it
+/// waits so long instead, still at most 30 s: a [`RetryAfter`] among its causes, a detail `retry_after_ms`, or what
+/// [`retry_after`](RetryBuilder::retry_after) finds. All of that can be set: [`builder`](Self::builder). The time runs
+/// by tokio's clock.
+///
+/// # Its own events
+///
+/// `middleware.retry.retry`, a [`RetryScheduled`], before it waits. Where the attempt that is given up has emitted
+/// something that was heard on the run, of its own or of runs below, `attempt_discarded` is emitted on the run before
+/// that: who has shown it takes it back. A listener of that one that fails ends the run, as it does where the run itself
+/// attempts again.
+///
+/// # Cancel safety
+///
+/// An abort ends the delay at once, as does dropping the run.
+#[derive(Clone)]
+pub struct Retry {
+    settings: Arc<Settings>,
+    voice: Voice,
+}
+
+/// An attempt has failed, and another one follows after a delay.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct RetryScheduled {
+    /// Which one has failed, from 0.
+    pub attempt: u32,
+    /// How long it waits, in milliseconds.
+    pub delay_ms: u64,
+    /// How long the error asked to wait, in milliseconds, if it did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_after_ms: Option<u64>,
+    /// What the attempt failed with.
+    pub cause: String,
+    /// What sort of end that was.
+    pub kind: ErrorKind,
+}
+
+impl Event for RetryScheduled {
+    const NAME: EventName = EventName::new("retry");
+}
+
+impl Retry {
+    /// Two retries, and delays as said above.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::of(Settings::default())
+    }
+
+    /// Begins with the same, to be changed.
+    pub fn builder() -> RetryBuilder {
+        RetryBuilder::default()
+    }
+
+    fn of(settings: Settings) -> Self {
+        Self { settings: Arc::new(settings), voice: Voice::new("retry", NAMESPACE) }
+    }
+
+    /// The emitter of its own events.
+    #[must_use]
+    pub const fn emitter(&self) -> &Emitter {
+        self.voice.emitter()
+    }
+
+    fn stack(&self) -> Stack<Unseen> {
+        Stack::builder().retry(Retrying(self.clone())).build()
+    }
+}
+
+impl Default for Retry {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Middleware for Retry {
+    fn bind(&self, ctx: &RunContext) -> Result<()> {
+        self.stack().bind(ctx)
+    }
+
+    fn name(&self) -> &str {
+        "retry"
+    }
+
+    fn debug_summary(&self) -> Summary {
+        Summary::of(self)
+    }
+
+    fn layers(&self) -> Vec<LayerInfo> {
+        self.stack().layers()
+    }
+}
+
+impl fmt::Debug for Retry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.settings.fmt(f)
+    }
+}

@@ -1,0 +1,431 @@
+//! What failed and may succeed later is tried again, so often, after such a delay; control flow never is.
+
+mod support;
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use emitree_emitter::{BoxError, Emitter, EventMeta};
+use emitree_middleware::retry::{RetryAfter, RetryBuilder, RetryError, RetryScheduled};
+use emitree_middleware::{Retry, Timeout};
+use emitree_runtime::{AbortHandle, AttemptDiscarded, Error, Interrupt, RunContext, Runnable, StreamItem, for_nested};
+use futures_util::StreamExt;
+use support::{Any, TestResult, instance};
+use tokio::time::{Instant, sleep};
+
+const fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+fn plain() -> RetryBuilder {
+    Retry::builder().without_jitter()
+}
+
+/// Fails with that until it was called so often, and counts.
+fn fails(root: &Emitter, times: u32, error: &Error) -> (impl Runnable<Input = (), Output = u32> + use<>, Calls) {
+    let (calls, error) = (Calls::default(), error.clone());
+    let counted = calls.clone();
+    let work = instance(root, "Tool", "fails", move |(): (), _: RunContext| {
+        let (n, error) = (counted.count(), error.clone());
+        async move { if n < times { Err(error) } else { Ok(n) } }
+    });
+    (work, calls)
+}
+
+#[derive(Clone, Default)]
+struct Calls(Arc<AtomicU32>);
+
+impl Calls {
+    fn count(&self) -> u32 {
+        self.0.fetch_add(1, Ordering::Relaxed)
+    }
+
+    fn take(&self) -> u32 {
+        self.0.swap(0, Ordering::Relaxed)
+    }
+}
+
+fn busy() -> Error {
+    Error::new("busy").retryable(true)
+}
+
+/// What was scheduled on a run.
+#[derive(Clone, Default)]
+struct Scheduled(Arc<Mutex<Vec<RetryScheduled>>>);
+
+impl Scheduled {
+    fn listener(&self) -> impl Fn(&mut RetryScheduled, &EventMeta<'_>) + Send + Sync + use<> {
+        let all = Arc::clone(&self.0);
+        move |event, _| all.lock().expect("nobody panics").push(event.clone())
+    }
+
+    fn take(&self) -> Vec<RetryScheduled> {
+        std::mem::take(&mut *self.0.lock().expect("nobody panics"))
+    }
+
+    fn delays(&self) -> Vec<u64> {
+        self.take().into_iter().map(|event| event.delay_ms).collect()
+    }
+}
+
+const RETRY: &str = "middleware.retry.retry";
+
+#[tokio::test(start_paused = true)]
+async fn by_default_it_tries_twice_again_and_waits_from_500_ms_twice_as_long_each_time() {
+    let root = Emitter::new();
+    let (work, calls) = fails(&root, 9, &busy());
+    let begun = Instant::now();
+    let error = work.run(()).middleware(plain().build().expect("fine")).await.expect_err("it fails too often");
+    assert_eq!((error.to_string(), calls.take(), begun.elapsed()), ("busy".to_owned(), 3, ms(1_500)));
+    // With jitter, up to twice as long.
+    let begun = Instant::now();
+    work.run(()).middleware(Retry::new()).await.expect_err("it fails too often");
+    assert_eq!(calls.take(), 3);
+    assert!((ms(1_500)..=ms(3_000)).contains(&begun.elapsed()), "{:?}", begun.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_succeeds_at_last_is_the_answer() -> TestResult {
+    let (work, calls) = fails(&Emitter::new(), 2, &busy());
+    assert_eq!(work.run(()).middleware(Retry::new()).await?, 2);
+    assert_eq!(calls.take(), 3);
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn by_default_only_what_is_retryable_and_time_outs_of_an_attempt_are_tried_again() {
+    let rows = [
+        (busy(), 3),
+        (Error::new("wrong"), 1),
+        (Error::timed_out("late").context("timeout", "attempt"), 3),
+        (Error::timed_out("late").context("timeout", "overall"), 1),
+        (Error::timed_out("late"), 1),
+    ];
+    for (error, expected) in rows {
+        let (work, calls) = fails(&Emitter::new(), 9, &error);
+        let ended = work.run(()).middleware(Retry::new()).await.expect_err("it always fails");
+        assert_eq!((calls.take(), ended.kind()), (expected, error.kind()), "{error}");
+    }
+}
+
+// M9
+#[tokio::test(start_paused = true)]
+async fn denials_halts_aborts_interrupts_and_requests_are_never_tried_again_whatever_the_function_says() {
+    let errors = [
+        Error::denied("desk", "no"),
+        Error::halted("desk", "stop"),
+        Error::aborted("gone"),
+        Error::interrupted(Interrupt::new("question", 1)),
+        Error::retry("again"),
+    ];
+    for error in errors {
+        let (work, calls) = fails(&Emitter::new(), 9, &error.clone().retryable(true));
+        let retry = plain().when(|_| true).build().expect("fine");
+        let ended = work.run(()).middleware(retry).await.expect_err("it always ends so");
+        assert_eq!((calls.take(), ended.kind()), (1, error.kind()));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn when_widens_and_narrows_what_is_tried_again() {
+    let rows = [(Error::new("odd"), 3), (busy(), 1), (Error::timed_out("odd"), 3)];
+    for (error, expected) in rows {
+        let (work, calls) = fails(&Emitter::new(), 9, &error);
+        let retry = plain().when(|error| error.to_string() == "odd").build().expect("fine");
+        work.run(()).middleware(retry).await.expect_err("it always fails");
+        assert_eq!(calls.take(), expected, "{error}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn functions_that_panic_have_nothing_tried_again_and_found_nothing() {
+    let (work, calls) = fails(&Emitter::new(), 9, &busy());
+    let retry = plain().when(|_| panic!("a planned panic")).build().expect("fine");
+    let error = work.run(()).middleware(retry).await.expect_err("it fails");
+    assert_eq!((error.to_string(), calls.take()), ("busy".to_owned(), 1));
+    let scheduled = Scheduled::default();
+    let retry = plain().retry_after(|_| panic!("a planned panic")).build().expect("fine");
+    work.run(()).middleware(retry).on(RETRY, scheduled.listener()).await.expect_err("it fails");
+    assert_eq!(scheduled.delays(), [500, 1_000]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_waits_as_long_as_the_error_asks_but_no_longer_than_the_longest_delay() {
+    let after = |ms| busy().caused_by(RetryAfter(Duration::from_millis(ms)));
+    let rows = [
+        (after(7_000), 7_000, Some(7_000)),
+        (after(0), 0, Some(0)),
+        (after(90_000), 30_000, Some(90_000)),
+        (busy().context("retry_after_ms", 2_000), 2_000, Some(2_000)),
+        // A cause says more than a detail, and the function of the user's more than both.
+        (after(7_000).context("retry_after_ms", 2_000), 7_000, Some(7_000)),
+        (after(7_000).context("header", 3), 3_000, Some(3_000)),
+        (busy().context("retry_after_ms", "soon"), 500, None),
+        (busy(), 500, None),
+    ];
+    for (error, delay_ms, asked) in rows {
+        let ((work, _), scheduled) = (fails(&Emitter::new(), 1, &error), Scheduled::default());
+        let header = |error: &Error| error.details().get("header")?.as_u64().map(Duration::from_secs);
+        let retry = plain().retry_after(header).build().expect("fine");
+        let begun = Instant::now();
+        work.run(()).middleware(retry).on(RETRY, scheduled.listener()).await.expect("the second attempt is fine");
+        assert_eq!(begun.elapsed(), ms(delay_ms));
+        let all = scheduled.take();
+        assert_eq!((all.len(), all[0].delay_ms, all[0].retry_after_ms), (1, delay_ms, asked));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_attempt_that_takes_too_long_is_tried_again() -> TestResult {
+    let calls = Calls::default();
+    let counted = calls.clone();
+    let slow = instance(&Emitter::new(), "Tool", "slow", move |(): (), _: RunContext| {
+        let n = counted.count();
+        async move {
+            sleep(if n < 2 { ms(1_000) } else { ms(10) }).await;
+            Ok(n)
+        }
+    });
+    // In whatever order they are bound.
+    for timeout_first in [true, false] {
+        let (retry, timeout) = (plain().build()?, Timeout::per_attempt(ms(100)));
+        let begun = Instant::now();
+        let run = slow.run(());
+        let run = if timeout_first {
+            run.middleware(timeout).middleware(retry)
+        } else {
+            run.middleware(retry).middleware(timeout)
+        };
+        assert_eq!(run.await?, 2);
+        assert_eq!((calls.take(), begun.elapsed()), (3, ms(100 + 500 + 100 + 1_000 + 10)));
+    }
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_is_said_on_its_own_emitter_and_on_the_run_with_the_run_s_ids() -> TestResult {
+    let (retry, heard) = (plain().build()?, Arc::new(Mutex::new(Vec::new())));
+    let note = |who: &'static str| {
+        let heard = Arc::clone(&heard);
+        move |event: &mut RetryScheduled, meta: &EventMeta<'_>| {
+            let (run_id, event) = (meta.trace().map(|trace| trace.run_id), serde_json::to_string(event));
+            heard.lock().expect("nobody panics").push((who, run_id, event.expect("it is serialisable")));
+        }
+    };
+    retry.emitter().on("retry", note("own"))?;
+    let run_id = Arc::new(Mutex::new(None));
+    let keep = Arc::clone(&run_id);
+    let (work, _) = fails(&Emitter::new(), 2, &busy());
+    let run = work.run(()).middleware(retry).on(RETRY, note("run")).middleware(move |ctx: &RunContext| {
+        *keep.lock().expect("nobody panics") = Some(ctx.run_id());
+        Ok(())
+    });
+    run.await?;
+    let run_id = *run_id.lock().expect("nobody panics");
+    let event =
+        |attempt, delay| format!(r#"{{"attempt":{attempt},"delay_ms":{delay},"cause":"busy","kind":"failed"}}"#);
+    let both = |attempt, delay| ["own", "run"].map(|who| (who, run_id, event(attempt, delay)));
+    assert_eq!(*heard.lock().expect("nobody panics"), [both(0, 500), both(1, 1_000)].concat());
+    Ok(())
+}
+
+// M5: what observes fails open.
+#[tokio::test(start_paused = true)]
+async fn a_listener_that_fails_changes_nothing() -> TestResult {
+    let (work, _) = fails(&Emitter::new(), 2, &busy());
+    let fails = |_: &mut RetryScheduled, _: &EventMeta<'_>| Err(BoxError::from("no"));
+    assert_eq!(work.run(()).middleware(Retry::new()).on(RETRY, fails).await?, 2);
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_abort_ends_the_delay_at_once() {
+    let (work, calls) = fails(&Emitter::new(), 9, &busy());
+    let (abort, begun) = (AbortHandle::new(), Instant::now());
+    let run = work.run(()).middleware(plain().build().expect("fine")).abort_on(abort.signal());
+    let stop = async {
+        sleep(ms(100)).await;
+        abort.abort("enough");
+    };
+    let (ended, ()) = futures_util::future::join(run, stop).await;
+    assert_eq!(ended.expect_err("it was aborted").explain(), "aborted: enough");
+    assert_eq!((calls.take(), begun.elapsed()), (1, ms(100)));
+}
+
+/// Emits its call, and fails until the third.
+fn tells(root: &Emitter, said: bool) -> impl Runnable<Input = (), Output = u32> + 'static {
+    let calls = Calls::default();
+    instance(root, "Tool", "tells", move |(): (), ctx: RunContext| {
+        let n = calls.count();
+        async move {
+            if said {
+                ctx.emitter().emit("token", &mut { n }).await?;
+            }
+            if n < 2 { Err(busy()) } else { Ok(n) }
+        }
+    })
+}
+
+async fn lines<R: Runnable<Output = u32>>(stream: emitree_runtime::RunStream<'_, R>) -> Vec<String> {
+    let line = |item| match item {
+        StreamItem::Event(event) => format!("{} {}", event.name(), event.payload.get()),
+        StreamItem::Result(result) => format!("{:?}", result.map_err(|error| error.to_string())),
+        other => format!("{other:?}"),
+    };
+    stream.map(line).collect().await
+}
+
+fn discarded(attempt: u32) -> String {
+    format!(r#"attempt_discarded {{"attempt":0,"reason":"busy","metadata":{{"attempt":{attempt},"by":"retry"}}}}"#)
+}
+
+// M7
+#[tokio::test(start_paused = true)]
+async fn an_attempt_that_was_streamed_is_marked_as_discarded_and_dropped_where_it_is_held() -> TestResult {
+    let root = Emitter::new();
+    let shown = tells(&root, true);
+    let shown = lines(shown.run(()).middleware(plain().build()?).events("{token,attempt_discarded}")).await;
+    let (first, second) = (discarded(0), discarded(1));
+    assert_eq!(shown, ["token 0", &first, "token 1", &second, "token 2", "Ok(2)"]);
+    let held = tells(&root, true);
+    let held = held.run(()).middleware(plain().build()?).events("{token,attempt_discarded}").held(true);
+    assert_eq!(lines(held).await, [&second, "token 2", "Ok(2)"]);
+    Ok(())
+}
+
+// M7
+#[tokio::test(start_paused = true)]
+async fn an_attempt_that_was_not_streamed_is_not_marked() -> TestResult {
+    let root = Emitter::new();
+    let work = tells(&root, false);
+    // What middlewares say is not the attempt's.
+    let run = work.run(()).middleware(plain().build()?).middleware(for_nested(plain().build()?));
+    let shown = lines(run.events("*.*")).await;
+    assert_eq!(shown.iter().filter(|line| line.starts_with("attempt_discarded")).count(), 0, "{shown:#?}");
+    assert_eq!(shown.iter().filter(|line| line.starts_with("retry ")).count(), 2, "{shown:#?}");
+    Ok(())
+}
+
+// M7
+#[tokio::test(start_paused = true)]
+async fn what_runs_below_have_told_is_discarded_too() -> TestResult {
+    let root = Emitter::new();
+    let inner = Arc::new(fails(&root, 1, &busy()).0);
+    let outer = instance(&root, "Assistant", "Desk", move |(): (), _: RunContext| {
+        let inner = Arc::clone(&inner);
+        async move { inner.run(()).await }
+    });
+    let shown = lines(outer.run(()).middleware(plain().build()?).events("*.*")).await;
+    let names: Vec<_> = shown.iter().filter_map(|line| line.split(' ').next()).collect();
+    let below = ["start", "error", "finish"];
+    let again = ["attempt_discarded", "retry", "start", "success", "finish"];
+    assert_eq!(names, [&["start"], &below[..], &again[..], &["success", "finish", "Ok(1)"]].concat());
+    Ok(())
+}
+
+// M7
+#[tokio::test(start_paused = true)]
+async fn a_listener_of_attempt_discarded_that_fails_ends_the_run() {
+    let work = tells(&Emitter::new(), true);
+    let no = |_: &mut AttemptDiscarded, _: &EventMeta<'_>| Err(Error::denied("desk", "once is enough").into());
+    let run = work.run(()).middleware(Retry::new()).on("attempt_discarded", no);
+    assert!(run.await.expect_err("a listener said no").is_denied());
+}
+
+// M7
+#[tokio::test(start_paused = true)]
+async fn its_attempts_are_not_those_of_the_run() -> TestResult {
+    let calls = Calls::default();
+    let work = instance(&Emitter::new(), "Tool", "both", move |(): (), ctx: RunContext| {
+        let n = calls.count();
+        async move {
+            match n {
+                0 | 2 => Err(busy()),
+                1 => Err(Error::retry("the whole again")),
+                _ => Ok((n, ctx.attempt())),
+            }
+        }
+    });
+    let retry = plain().max_retries(1).build()?;
+    assert_eq!(work.run(()).middleware(retry).max_middleware_retries(1).await?, (3, 1));
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn for_nested_tries_each_run_below_again() -> TestResult {
+    let root = Emitter::new();
+    let (inner, calls) = fails(&root, 2, &busy());
+    let inner = Arc::new(inner);
+    let outer = instance(&root, "Assistant", "Desk", move |(): (), _: RunContext| {
+        let inner = Arc::clone(&inner);
+        async move { inner.run(()).await }
+    });
+    let scheduled = Scheduled::default();
+    let run = outer.run(()).middleware(for_nested(plain().build()?)).on(RETRY, scheduled.listener());
+    assert_eq!(run.await?, 2);
+    assert_eq!((calls.take(), scheduled.delays()), (3, vec![500, 1_000]));
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_is_shared_by_100_concurrent_runs_and_counts_for_each_apart() {
+    let (root, retry) = (Emitter::new(), Retry::new());
+    let works: Vec<_> = (0..100).map(|n| fails(&root, n % 4, &busy()).0).collect();
+    let runs = works.iter().map(|work| work.run(()).middleware(retry.clone()));
+    let results = futures_util::future::join_all(runs).await;
+    for (n, result) in (0..).zip(results) {
+        assert_eq!(result.ok(), (n % 4 < 3).then_some(n % 4));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_panic_is_tried_again_where_when_says_so() -> TestResult {
+    let calls = Calls::default();
+    let work = instance(&Emitter::new(), "Tool", "panics", move |(): (), _: RunContext| {
+        let n = calls.count();
+        async move {
+            assert!(n > 0, "a planned panic");
+            Ok(n)
+        }
+    });
+    let retry = plain().when(|error| *error.kind() == emitree_runtime::ErrorKind::Panicked).build()?;
+    assert_eq!(work.run(()).middleware(retry).await?, 1);
+    Ok(())
+}
+
+#[test]
+fn options_that_are_wrong_are_an_error_that_quotes_them() {
+    for factor in [0.5, -1.0, f32::NAN, f32::INFINITY] {
+        let error = Retry::builder().factor(factor).build().expect_err("no factor of delays");
+        let message = format!("the delays of a retry cannot grow by `{factor}`: give a factor from 1, such as 2");
+        assert_eq!(error.to_string(), message);
+    }
+    let error = Retry::builder().base_delay(ms(60_000)).build().expect_err("longer than 30 s");
+    assert_eq!(error, RetryError::BaseDelay { base: ms(60_000), max: ms(30_000) });
+    let message =
+        "the first delay of a retry, 60s, is longer than the longest, 30s: give a shorter one, or `max_delay` too";
+    assert_eq!(error.to_string(), message);
+}
+
+#[test]
+fn it_says_what_it_does_where_it_is_listed() {
+    let (work, _) = fails(&Emitter::new(), 0, &busy());
+    let lines = [
+        "fails",
+        "  bound:",
+        "    retry: at most 2, after 500ms × 2 up to 30s with jitter",
+        "  passes:",
+        "    retry     retry: at most 2, after 500ms × 2 up to 30s with jitter",
+    ];
+    assert_eq!(work.run(()).middleware(Retry::new()).explain().to_string(), lines.join("\n"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_nobody_listens_nothing_is_heard_and_the_answer_is_the_same() -> TestResult {
+    let (work, calls) = fails(&Emitter::new(), 2, &busy());
+    assert_eq!(work.run(()).middleware(Retry::new()).observe("*.*", |_: &Any, _: &EventMeta<'_>| ()).await?, 2);
+    calls.take();
+    assert_eq!(work.run(()).middleware(Retry::new()).await?, 2);
+    Ok(())
+}
