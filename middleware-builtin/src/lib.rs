@@ -19,6 +19,7 @@
 //!
 //! | feature | middleware | what it does |
 //! |---|---|---|
+//! | `circuit_breaker` | [`CircuitBreaker`] | leaves alone for a while what keeps failing |
 //! | `retry` | [`Retry`] | tries again what may succeed then, after a while that grows |
 //! | `timeout` | [`Timeout`] | stops what takes too long: each attempt, or all together |
 //! | `trajectory` (default) | [`Trajectory`] | prints a run and everything below it, live or from a recording |
@@ -41,6 +42,8 @@
     allow(rustdoc::broken_intra_doc_links, reason = "this page names what all features have")
 )]
 
+#[cfg(feature = "circuit_breaker")]
+pub mod circuit_breaker;
 #[cfg(feature = "retry")]
 pub mod retry;
 #[cfg(feature = "retry")]
@@ -53,6 +56,8 @@ pub mod trajectory;
 #[allow(dead_code, reason = "the feature alone has no middleware that speaks")]
 mod voice;
 
+#[cfg(feature = "circuit_breaker")]
+pub use circuit_breaker::CircuitBreaker;
 #[cfg(feature = "retry")]
 pub use retry::Retry;
 #[cfg(feature = "timeout")]

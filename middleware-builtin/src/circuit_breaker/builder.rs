@@ -1,0 +1,114 @@
+//! What a [`CircuitBreaker`] is told before it is made.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use emitree_runtime::{Error, RunContext};
+
+use super::CircuitBreaker;
+use super::key::KeyBy;
+use super::state::Limits;
+
+type Predicate = dyn Fn(&Error) -> bool + Send + Sync;
+
+/// Options of a [`CircuitBreaker`]. Made by [`CircuitBreaker::builder`].
+#[must_use = "it breaks no circuit until it is built"]
+#[derive(Debug, Default)]
+pub struct CircuitBreakerBuilder(Settings);
+
+/// Why there is no such [`CircuitBreaker`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CircuitBreakerError {
+    /// It would never have been closed.
+    #[error("a circuit breaker cannot open after `0` failures: give 1 or more")]
+    NoFailures,
+    /// No two failures are within it.
+    #[error("a circuit breaker counts nothing within a window of `0` seconds: give a longer one, such as 30 s")]
+    NoWindow,
+}
+
+impl CircuitBreakerBuilder {
+    /// After how many failures it opens. Default: 5.
+    pub fn failures(mut self, failures: u32) -> Self {
+        self.0.limits.failures = failures;
+        self
+    }
+
+    /// Within how long they have to happen. Default: 30 s.
+    pub fn window(mut self, window: Duration) -> Self {
+        self.0.limits.window = window;
+        self
+    }
+
+    /// For how long it is open before a probe may pass. Default: 30 s.
+    pub fn cool_down(mut self, cool_down: Duration) -> Self {
+        self.0.limits.cool_down = cool_down;
+        self
+    }
+
+    /// Each instance that it is bound to has failures of its own. Default: one for all.
+    pub fn per_instance(mut self) -> Self {
+        self.0.key_by = KeyBy::Instance;
+        self
+    }
+
+    /// Each [kind](emitree_runtime::Runnable::kind) that it is bound to has failures of its own. Default: one for all.
+    pub fn per_kind(mut self) -> Self {
+        self.0.key_by = KeyBy::Kind;
+        self
+    }
+
+    /// Runs of which that gives the same share their failures: a tenant, a host. Default: one for all.
+    ///
+    /// Asked before the call; if it panics, the call is denied.
+    pub fn key(mut self, key: impl Fn(&RunContext) -> String + Send + Sync + 'static) -> Self {
+        self.0.key_by = KeyBy::Function(Arc::new(key));
+        self
+    }
+
+    /// Which failures and time-outs count. Default: all.
+    ///
+    /// If it panics, that is logged, and the failure counts.
+    pub fn when(mut self, predicate: impl Fn(&Error) -> bool + Send + Sync + 'static) -> Self {
+        self.0.when = Some(Arc::new(predicate));
+        self
+    }
+
+    /// Makes it.
+    ///
+    /// # Errors
+    ///
+    /// If it would open after no failure, or within no time.
+    pub fn build(self) -> Result<CircuitBreaker, CircuitBreakerError> {
+        let Limits { failures, window, .. } = self.0.limits;
+        match (failures, window) {
+            (0, _) => Err(CircuitBreakerError::NoFailures),
+            (_, Duration::ZERO) => Err(CircuitBreakerError::NoWindow),
+            _ => Ok(CircuitBreaker::of(self.0)),
+        }
+    }
+}
+
+/// What it was told.
+pub(super) struct Settings {
+    pub(super) limits: Limits,
+    pub(super) key_by: KeyBy,
+    pub(super) when: Option<Arc<Predicate>>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        let (window, cool_down) = (Duration::from_secs(30), Duration::from_secs(30));
+        Self { limits: Limits { failures: 5, window, cool_down }, key_by: KeyBy::default(), when: None }
+    }
+}
+
+impl fmt::Debug for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Limits { failures, window, cool_down } = self.limits;
+        write!(f, "opens after {failures} failures within {window:?}, for {cool_down:?}{}", self.key_by.as_str())?;
+        f.write_str(if self.when.is_some() { ", of those that a function counts" } else { "" })
+    }
+}

@@ -1,0 +1,106 @@
+//! Calls through a breaker.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Duration;
+
+use emitree_emitter::panic_message;
+use emitree_runtime::{Error, Layer, Next, Op, Result, RunContext, Summary};
+
+use super::key::Key;
+use super::state::{Change, Denial, Verdict};
+use super::{CircuitBreaker, Closed, Denied, HalfOpened, Opened};
+
+#[derive(Debug)]
+pub(super) struct Breaking(pub(super) CircuitBreaker);
+
+impl<O: Op> Layer<O> for Breaking {
+    async fn call(&self, input: &O::In, ctx: &RunContext, next: Next<'_, O>) -> Result<O::Out> {
+        let breaker = &self.0;
+        let key = match breaker.settings.key_by.key(ctx) {
+            Ok(key) => key,
+            Err(panic) => {
+                return Err(breaker.deny(None, None, format!("its key function panicked: {panic}"), ctx).await);
+            }
+        };
+        let admitted = match breaker.circuits.admit(&key, ctx) {
+            Ok(admitted) => admitted,
+            Err(denial) => return Err(breaker.refuse(&key, &denial, ctx).await),
+        };
+        if admitted.is_probe {
+            breaker.voice.say(ctx, || HalfOpened { key: key.name() }).await;
+        }
+        let result = next.run(input).await;
+        let change = admitted.settle(breaker.verdict(result.as_ref().err()));
+        breaker.tell(&key, change, ctx).await;
+        result
+    }
+
+    fn name(&self) -> &str {
+        "circuit_breaker"
+    }
+
+    fn debug_summary(&self) -> Summary {
+        Summary::of(&self.0)
+    }
+}
+
+impl CircuitBreaker {
+    fn verdict(&self, error: Option<&Error>) -> Verdict {
+        match error {
+            None => Verdict::Success,
+            Some(error) if error.is_control_flow() && !error.is_timed_out() => Verdict::Nothing,
+            Some(error) if self.counts(error) => Verdict::Failure(error.to_string().into()),
+            Some(_) => Verdict::Success,
+        }
+    }
+
+    /// A function of the user's that panics does not keep it from opening.
+    fn counts(&self, error: &Error) -> bool {
+        let Some(when) = &self.settings.when else { return true };
+        catch_unwind(AssertUnwindSafe(|| when(error))).unwrap_or_else(|panic| {
+            tracing::warn!("the `when` of a circuit breaker panicked: {}", panic_message(&*panic));
+            true
+        })
+    }
+
+    async fn refuse(&self, key: &Key, denial: &Denial, ctx: &RunContext) -> Error {
+        let Denial { wait, cause } = denial;
+        let reason = match wait {
+            Some(wait) => format!("open for another {}: {cause}", shown(*wait)),
+            None => format!("half-open, and a probe is under way: {cause}"),
+        };
+        self.deny(key.name(), *wait, reason, ctx).await.context("cause", &**cause)
+    }
+
+    async fn deny(&self, key: Option<String>, wait: Option<Duration>, reason: String, ctx: &RunContext) -> Error {
+        let retry_after_ms = wait.map(millis);
+        self.voice.say(ctx, || Denied { key: key.clone(), retry_after_ms, reason: reason.clone() }).await;
+        let error = Error::denied("circuit_breaker", reason);
+        let error = key.into_iter().fold(error, |error, key| error.context("key", key));
+        retry_after_ms.into_iter().fold(error, |error, ms| error.context("retry_after_ms", ms))
+    }
+
+    async fn tell(&self, key: &Key, change: Option<Change>, ctx: &RunContext) {
+        let cool_down_ms = millis(self.settings.limits.cool_down);
+        match change {
+            None => {}
+            Some(Change::Closed) => self.voice.say(ctx, || Closed { key: key.name() }).await,
+            Some(Change::Opened { failures, cause }) => {
+                let opened =
+                    || Opened { key: key.name(), failures, cool_down_ms, cause: Arc::as_ref(&cause).to_owned() };
+                self.voice.say(ctx, opened).await;
+            }
+        }
+    }
+}
+
+/// Nobody waits for less than a millisecond.
+fn shown(wait: Duration) -> String {
+    format!("{:?}", Duration::from_millis(millis(wait)))
+}
+
+/// Rounded up: who comes back after so long is not too early.
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,157 @@
+//! What keeps failing is left alone for a while: [`CircuitBreaker`].
+
+mod builder;
+mod circuits;
+mod events;
+mod key;
+mod layer;
+mod state;
+
+use std::fmt;
+use std::sync::Arc;
+
+use emitree_emitter::{Emitter, Namespace};
+use emitree_runtime::{LayerInfo, Middleware, Result, RunContext, Stack, Summary, Unseen};
+
+pub use builder::{CircuitBreakerBuilder, CircuitBreakerError};
+pub use events::{Closed, Denied, HalfOpened, Opened};
+
+use crate::voice::Voice;
+use builder::Settings;
+use circuits::Circuits;
+use layer::Breaking;
+
+const NAMESPACE: Namespace = Namespace::new("middleware.circuit_breaker");
+
+/// Leaves alone for a while what keeps failing: calls are denied at once, until one of them may try it again.
+///
+/// It works on runs of any type and looks at no value. Clones are the same one: all that it is bound to share their
+/// failures, unless it [is told otherwise](CircuitBreakerBuilder::per_instance).
+///
+/// | it is | calls | until |
+/// |---|---|---|
+/// | *closed* | pass | 5 failures within 30 s |
+/// | *open* | are denied | 30 s are over |
+/// | *half-open* | one passes, as a probe; others are denied meanwhile | the probe ends: it closes, or opens again |
+///
+/// The pattern is Michael Nygard's (*Release It!*, 2007).
+///
+/// ```
+/// use std::time::Duration;
+/// use emitree_middleware::CircuitBreaker;
+/// use emitree_runtime::{Error, RunContext, Runnable, runnable_fn};
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+/// let breaker = CircuitBreaker::builder().failures(1).cool_down(Duration::from_secs(5)).build()?;
+/// let fetch = runnable_fn("fetch", |up: bool, _: RunContext| async move {
+///     if up { Ok("data".to_owned()) } else { Err(Error::new("connection refused")) }
+/// })
+/// .middleware(breaker);
+///
+/// assert_eq!(fetch.run(false).await.unwrap_err().to_string(), "connection refused");
+/// let error = fetch.run(true).await.unwrap_err();
+/// assert!(error.is_denied());
+/// assert_eq!(error.to_string(), "open for another 5s: connection refused");
+/// assert_eq!(error.details()["retry_after_ms"], 5_000);
+///
+/// tokio::time::sleep(Duration::from_secs(5)).await;
+/// assert_eq!(fetch.run(true).await?, "data");
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # What counts
+///
+/// Failures do, panics and values that do not fit included, and so do time-outs, unless
+/// [`when`](CircuitBreakerBuilder::when) says that they do not: then they count as a success. Denials, halts, aborts,
+/// interrupts, requests for a retry, and runs that are dropped count as nothing; a probe that ends so makes room for the
+/// next one. A call counts when it ends, if it is closed then.
+///
+/// It stands in [`Phase::Retry`](emitree_runtime::Phase::Retry), so a `Timeout` per attempt is inside of it and
+/// counts; one of all attempts is not, and what that drops counts as nothing. Bound after a `Retry`, it is inside of that
+/// and each attempt counts; before it, all attempts count as one. A denial is never tried again; a `Fallback` that is
+/// bound before it answers for it where it is told to, by name.
+///
+/// With [`for_nested`](emitree_runtime::for_nested), a failure that passes through several runs counts in each of them:
+/// have it count [per instance](CircuitBreakerBuilder::per_instance). Runs that a probe starts pass with it.
+///
+/// # What a denial says
+///
+/// It is by `circuit_breaker`. Its details are `retry_after_ms`, for how long it is still open (while a probe is under
+/// way, nobody knows); `cause`, the last failure; and `key`, of those that are told apart. A
+/// [`key`](CircuitBreakerBuilder::key) function that panics is a denial as well.
+///
+/// # Its own events
+///
+/// `middleware.circuit_breaker.opened`, `half_opened`, `closed` and `denied`: [`Opened`], [`HalfOpened`], [`Closed`],
+/// [`Denied`].
+///
+/// # Cancel safety
+///
+/// A call that is dropped counts as nothing; a probe makes room for the next one in its drop.
+#[derive(Clone)]
+pub struct CircuitBreaker {
+    settings: Arc<Settings>,
+    circuits: Arc<Circuits>,
+    voice: Voice,
+}
+
+impl CircuitBreaker {
+    /// With all as said above, one for all that it is bound to.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::of(Settings::default())
+    }
+
+    /// Begins with the same, to be changed.
+    pub fn builder() -> CircuitBreakerBuilder {
+        CircuitBreakerBuilder::default()
+    }
+
+    fn of(settings: Settings) -> Self {
+        let circuits = Circuits::new(settings.limits);
+        let voice = Voice::new("circuit_breaker", NAMESPACE);
+        Self { settings: Arc::new(settings), circuits: Arc::new(circuits), voice }
+    }
+
+    /// The emitter of its own events.
+    #[must_use]
+    pub const fn emitter(&self) -> &Emitter {
+        self.voice.emitter()
+    }
+
+    fn stack(&self) -> Stack<Unseen> {
+        Stack::builder().retry(Breaking(self.clone())).build()
+    }
+}
+
+impl Default for CircuitBreaker {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Middleware for CircuitBreaker {
+    fn bind(&self, ctx: &RunContext) -> Result<()> {
+        self.stack().bind(ctx)
+    }
+
+    fn name(&self) -> &str {
+        "circuit_breaker"
+    }
+
+    fn debug_summary(&self) -> Summary {
+        Summary::of(self)
+    }
+
+    fn layers(&self) -> Vec<LayerInfo> {
+        self.stack().layers()
+    }
+}
+
+impl fmt::Debug for CircuitBreaker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.settings.fmt(f)
+    }
+}

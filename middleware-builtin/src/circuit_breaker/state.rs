@@ -1,0 +1,178 @@
+//! The states of one circuit: what was counted, and who may pass. No clock, no lock, no user code.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use uuid::Uuid;
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    pub(super) failures: u32,
+    pub(super) window: Duration,
+    pub(super) cool_down: Duration,
+}
+
+/// One circuit; one that is closed and has counted nothing is as good as none.
+#[derive(Debug)]
+pub(super) enum Circuit {
+    /// Those within the window, oldest first.
+    Closed {
+        failures: VecDeque<Instant>,
+    },
+    Open(Opening),
+    /// While the probe is under way: a run, and those below it.
+    HalfOpen {
+        probe: Uuid,
+        opening: Opening,
+    },
+}
+
+/// Since what it is open, and until when: none is for good.
+#[derive(Clone, Debug)]
+pub(super) struct Opening {
+    until: Option<Instant>,
+    cause: Arc<str>,
+}
+
+/// Whether a call may pass.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Admission {
+    Passes,
+    Probes,
+    Denied(Denial),
+}
+
+/// Since what no call passes, and for how long still, if that is known.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Denial {
+    pub(super) wait: Option<Duration>,
+    pub(super) cause: Arc<str>,
+}
+
+/// How a call ended.
+#[derive(Debug)]
+pub(super) enum Verdict {
+    Success,
+    Failure(Arc<str>),
+    Nothing,
+}
+
+/// What a call has changed.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Change {
+    Opened { failures: u32, cause: Arc<str> },
+    Closed,
+}
+
+impl Default for Circuit {
+    fn default() -> Self {
+        Self::Closed { failures: VecDeque::new() }
+    }
+}
+
+impl Circuit {
+    /// Asks for a call of a run, which is nested in those.
+    pub(super) fn admit(&mut self, now: Instant, run: Uuid, mut above: impl Iterator<Item = Uuid>) -> Admission {
+        match self {
+            Self::Closed { .. } => Admission::Passes,
+            Self::Open(opening) => {
+                let wait = opening.until.map(|until| until.saturating_duration_since(now));
+                if wait != Some(Duration::ZERO) {
+                    return Admission::Denied(Denial { wait, cause: Arc::clone(&opening.cause) });
+                }
+                *self = Self::HalfOpen { probe: run, opening: opening.clone() };
+                Admission::Probes
+            }
+            Self::HalfOpen { probe, .. } if run == *probe || above.any(|above| above == *probe) => Admission::Passes,
+            Self::HalfOpen { opening, .. } => {
+                Admission::Denied(Denial { wait: None, cause: Arc::clone(&opening.cause) })
+            }
+        }
+    }
+
+    /// A call that was let through has ended. If it was no probe, it counts only while it is closed.
+    pub(super) fn passed(&mut self, now: Instant, verdict: Verdict, limits: Limits) -> Option<Change> {
+        let Self::Closed { failures } = self else { return None };
+        while failures.front().is_some_and(|at| now.duration_since(*at) > limits.window) {
+            failures.pop_front();
+        }
+        let Verdict::Failure(cause) = verdict else { return None };
+        failures.push_back(now);
+        let count = u32::try_from(failures.len()).unwrap_or(u32::MAX);
+        if count < limits.failures { None } else { Some(self.open(now, count, cause, limits)) }
+    }
+
+    /// The probe has ended.
+    pub(super) fn probed(&mut self, now: Instant, verdict: Verdict, limits: Limits) -> Option<Change> {
+        let Self::HalfOpen { opening, .. } = self else { return None };
+        match verdict {
+            Verdict::Success => {
+                *self = Self::default();
+                Some(Change::Closed)
+            }
+            Verdict::Failure(cause) => Some(self.open(now, 1, cause, limits)),
+            // Its time is over: the next call is a probe.
+            Verdict::Nothing => {
+                *self = Self::Open(opening.clone());
+                None
+            }
+        }
+    }
+
+    fn open(&mut self, now: Instant, failures: u32, cause: Arc<str>, limits: Limits) -> Change {
+        let until = now.checked_add(limits.cool_down);
+        *self = Self::Open(Opening { until, cause: Arc::clone(&cause) });
+        Change::Opened { failures, cause }
+    }
+
+    /// Whether it has anything to remember.
+    pub(super) fn is_idle(&self, now: Instant, limits: Limits) -> bool {
+        match self {
+            Self::Closed { failures } => failures.back().is_none_or(|at| now.duration_since(*at) > limits.window),
+            Self::Open(_) | Self::HalfOpen { .. } => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: Limits = Limits { failures: 3, window: Duration::from_secs(10), cool_down: Duration::from_secs(20) };
+
+    fn busy() -> Verdict {
+        Verdict::Failure("busy".into())
+    }
+
+    #[test]
+    fn it_opens_with_so_many_failures_within_the_window() {
+        let rows: [(&[u64], bool); 6] = [
+            (&[0, 1], false),
+            (&[0, 1, 2], true),
+            (&[0, 5, 10], true),
+            (&[0, 5, 11], false),
+            (&[0, 5, 11, 12], true),
+            (&[0, 11, 22, 33], false),
+        ];
+        let begun = Instant::now();
+        for (failures, opens) in rows {
+            let mut circuit = Circuit::default();
+            for at in failures {
+                let now = begun + Duration::from_secs(*at);
+                circuit.passed(now, Verdict::Success, LIMITS);
+                circuit.passed(now, busy(), LIMITS);
+            }
+            assert_eq!(matches!(circuit, Circuit::Open(_)), opens, "{failures:?}: {circuit:?}");
+        }
+    }
+
+    #[test]
+    fn a_cool_down_beyond_all_clocks_is_for_good() {
+        let (limits, mut circuit) = (Limits { failures: 1, cool_down: Duration::MAX, ..LIMITS }, Circuit::default());
+        circuit.passed(Instant::now(), busy(), limits);
+        let denied = Admission::Denied(Denial { wait: None, cause: "busy".into() });
+        assert_eq!(circuit.admit(Instant::now(), Uuid::nil(), std::iter::empty()), denied);
+    }
+}

@@ -1,0 +1,426 @@
+//! What keeps failing is left alone for a while; then one call tries it, and it opens or closes.
+
+mod support;
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use emitree_emitter::{AnyEvent, BoxError, Emitter, EventMeta};
+use emitree_middleware::circuit_breaker::{CircuitBreakerBuilder, CircuitBreakerError, Opened};
+use emitree_middleware::{CircuitBreaker, Retry, Timeout};
+use emitree_runtime::{AbortHandle, Error, ErrorKind, Interrupt, Result, RunContext, Runnable, for_nested};
+use futures_util::FutureExt;
+use futures_util::future::join_all;
+use serde::{Deserialize, Serialize};
+use support::{TestResult, instance};
+use tokio::time::{advance, sleep};
+
+const fn s(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+enum Do {
+    Succeed,
+    Fail,
+    Panic,
+    Deny,
+    Halt,
+    Abort,
+    Ask,
+    Again,
+    BeLate,
+    Wait(u64),
+}
+
+/// Does as it is told.
+fn tool(root: &Emitter, name: &'static str) -> impl Runnable<Input = Do, Output = ()> + use<> {
+    instance(root, "Tool", name, |what: Do, _: RunContext| async move {
+        match what {
+            Do::Succeed => Ok(()),
+            Do::Fail => Err(Error::new("busy")),
+            Do::Panic => panic!("a planned panic"),
+            Do::Deny => Err(Error::denied("desk", "no")),
+            Do::Halt => Err(Error::halted("desk", "stop")),
+            Do::Abort => Err(Error::aborted("gone")),
+            Do::Ask => Err(Error::interrupted(Interrupt::new("question", 1))),
+            Do::Again => Err(Error::retry("again")),
+            Do::BeLate => Err(Error::timed_out("late")),
+            Do::Wait(seconds) => {
+                sleep(s(seconds)).await;
+                Ok(())
+            }
+        }
+    })
+}
+
+/// Two failures, whatever the window; ten seconds.
+fn builder() -> CircuitBreakerBuilder {
+    CircuitBreaker::builder().failures(2).cool_down(s(10))
+}
+
+fn breaker() -> CircuitBreaker {
+    builder().build().expect("fine")
+}
+
+/// What became of a call: whether the work did it, or the breaker said no.
+async fn call(tool: &impl Runnable<Input = Do, Output = ()>, breaker: &CircuitBreaker, what: Do) -> Result<(), String> {
+    tool.run(what).middleware(breaker.clone()).await.map_err(|error| error.explain().lines().take(1).collect())
+}
+
+async fn fail(tool: &impl Runnable<Input = Do, Output = ()>, breaker: &CircuitBreaker, times: usize) {
+    for _ in 0..times {
+        assert_eq!(call(tool, breaker, Do::Fail).await, Err("busy".to_owned()));
+    }
+}
+
+fn open_for(seconds: u64) -> Result<(), String> {
+    Err(format!("denied by circuit_breaker: open for another {seconds}s: busy"))
+}
+
+fn probing() -> Result<(), String> {
+    Err("denied by circuit_breaker: half-open, and a probe is under way: busy".to_owned())
+}
+
+/// What was said, as JSON.
+#[derive(Clone, Default)]
+struct Said(Arc<Mutex<Vec<String>>>);
+
+impl Said {
+    fn listener(&self) -> impl Fn(&mut (dyn AnyEvent + 'static), &EventMeta<'_>) + Send + Sync + use<> {
+        let all = Arc::clone(&self.0);
+        move |event, meta| {
+            let line = format!("{} {}", meta.name(), event.to_json());
+            all.lock().expect("nobody panics").push(line);
+        }
+    }
+
+    fn by(breaker: &CircuitBreaker) -> Self {
+        let said = Self::default();
+        breaker.emitter().on("*", said.listener()).expect("a matcher");
+        said
+    }
+
+    fn take(&self) -> Vec<String> {
+        std::mem::take(&mut *self.0.lock().expect("nobody panics"))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn by_default_it_opens_after_5_failures_within_30_s_for_30_s() {
+    let (tool, breaker) = (tool(&Emitter::new(), "t"), CircuitBreaker::new());
+    fail(&tool, &breaker, 4).await;
+    advance(s(31)).await;
+    fail(&tool, &breaker, 4).await;
+    advance(s(30)).await;
+    fail(&tool, &breaker, 1).await;
+    assert_eq!(call(&tool, &breaker, Do::Succeed).await, open_for(30));
+    advance(s(29)).await;
+    assert_eq!(call(&tool, &breaker, Do::Succeed).await, open_for(1));
+    advance(s(1)).await;
+    assert_eq!(call(&tool, &breaker, Do::Succeed).await, Ok(()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_probe_that_succeeds_closes_it_and_one_that_fails_opens_it_again() {
+    let (tool, breaker) = (tool(&Emitter::new(), "t"), breaker());
+    let said = Said::by(&breaker);
+    fail(&tool, &breaker, 2).await;
+    advance(s(10)).await;
+    fail(&tool, &breaker, 1).await;
+    assert_eq!(call(&tool, &breaker, Do::Succeed).await, open_for(10));
+    advance(s(10)).await;
+    assert_eq!(call(&tool, &breaker, Do::Succeed).await, Ok(()));
+    // What was counted before is forgotten.
+    fail(&tool, &breaker, 1).await;
+    assert_eq!(call(&tool, &breaker, Do::Succeed).await, Ok(()));
+    let expected = [
+        r#"opened {"failures":2,"cool_down_ms":10000,"cause":"busy"}"#,
+        "half_opened {}",
+        r#"opened {"failures":1,"cool_down_ms":10000,"cause":"busy"}"#,
+        r#"denied {"retry_after_ms":10000,"reason":"open for another 10s: busy"}"#,
+        "half_opened {}",
+        "closed {}",
+    ];
+    let said: Vec<_> = said.take().iter().map(|line| in_order(line)).collect();
+    assert_eq!(said, expected.map(in_order));
+}
+
+/// Whatever order the keys of an object have.
+fn in_order(line: &str) -> (String, serde_json::Value) {
+    let (name, json) = line.split_once(' ').expect("a name and an object");
+    (name.to_owned(), serde_json::from_str(json).expect("JSON"))
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_probe_passes_at_a_time() {
+    let (tool, breaker) = (tool(&Emitter::new(), "t"), breaker());
+    fail(&tool, &breaker, 2).await;
+    advance(s(10)).await;
+    let results = join_all((0..100).map(|_| call(&tool, &breaker, Do::Wait(1)))).await;
+    assert_eq!(results.iter().filter(|result| result.is_ok()).count(), 1);
+    assert_eq!(results.iter().filter(|result| **result == probing()).count(), 99);
+    assert_eq!(call(&tool, &breaker, Do::Succeed).await, Ok(()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_probe_that_is_dropped_aborted_or_ends_by_control_flow_makes_room_for_the_next() {
+    let (tool, breaker) = (tool(&Emitter::new(), "t"), breaker());
+    fail(&tool, &breaker, 2).await;
+    advance(s(10)).await;
+    let mut dropped = Box::pin(tool.run(Do::Wait(9)).middleware(breaker.clone()));
+    assert!((&mut dropped).now_or_never().is_none());
+    assert_eq!(call(&tool, &breaker, Do::Succeed).await, probing());
+    drop(dropped);
+    let abort = AbortHandle::new();
+    let mut aborted = Box::pin(tool.run(Do::Wait(9)).middleware(breaker.clone()).abort_on(abort.signal()));
+    assert!((&mut aborted).now_or_never().is_none());
+    assert_eq!(call(&tool, &breaker, Do::Succeed).await, probing());
+    abort.abort("enough");
+    assert!(aborted.await.expect_err("it was aborted").is_aborted());
+    assert_eq!(call(&tool, &breaker, Do::Deny).await, Err("denied by desk: no".to_owned()));
+    assert_eq!(call(&tool, &breaker, Do::Succeed).await, Ok(()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn failures_panics_and_time_outs_count_and_other_control_flow_does_not() {
+    let rows = [
+        (Do::Fail, true),
+        (Do::Panic, true),
+        (Do::BeLate, true),
+        (Do::Succeed, false),
+        (Do::Deny, false),
+        (Do::Halt, false),
+        (Do::Abort, false),
+        (Do::Ask, false),
+        (Do::Again, false),
+    ];
+    for (what, counts) in rows {
+        let (tool, breaker) = (tool(&Emitter::new(), "t"), breaker());
+        for _ in 0..2 {
+            call(&tool, &breaker, what).await.ok();
+        }
+        assert_eq!(call(&tool, &breaker, Do::Succeed).await.is_err(), counts, "{what:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn when_says_which_failures_count_and_one_that_panics_counts_all() {
+    let (root, narrow) = (Emitter::new(), builder().when(Error::is_timed_out).build().expect("fine"));
+    let tool = tool(&root, "t");
+    fail(&tool, &narrow, 9).await;
+    for _ in 0..2 {
+        call(&tool, &narrow, Do::BeLate).await.expect_err("it is late");
+    }
+    assert!(call(&tool, &narrow, Do::Succeed).await.is_err());
+    // A failure that does not count is a success of the probe.
+    advance(s(10)).await;
+    fail(&tool, &narrow, 1).await;
+    assert_eq!(call(&tool, &narrow, Do::Succeed).await, Ok(()));
+    let panics = builder().when(|_| panic!("a planned panic")).build().expect("fine");
+    fail(&tool, &panics, 2).await;
+    assert_eq!(call(&tool, &panics, Do::Succeed).await, open_for(10));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_denial_says_who_for_how_long_and_the_last_cause() {
+    let (tool, breaker) = (tool(&Emitter::new(), "t"), builder().per_instance().build().expect("fine"));
+    fail(&tool, &breaker, 2).await;
+    advance(Duration::from_micros(500)).await;
+    let error = tool.run(Do::Succeed).middleware(breaker.clone()).await.expect_err("it is open");
+    assert_eq!(error.kind(), &ErrorKind::Denied { by: "circuit_breaker".to_owned() });
+    let details = error.details();
+    assert_eq!(
+        (&details["retry_after_ms"], &details["cause"], &details["key"]),
+        (&10_000.into(), &"busy".into(), &"Tool[t]".into())
+    );
+    advance(s(10)).await;
+    let mut probe = Box::pin(tool.run(Do::Wait(1)).middleware(breaker.clone()));
+    assert!((&mut probe).now_or_never().is_none());
+    let error = tool.run(Do::Succeed).middleware(breaker.clone()).await.expect_err("a probe is under way");
+    assert_eq!(error.details().get("retry_after_ms"), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn failures_are_shared_by_all_by_instance_by_kind_or_by_key() {
+    type Key = fn(&RunContext) -> String;
+    let by_tenant: Key = |ctx| ctx.get("tenant").map(|tenant| tenant.to_string()).unwrap_or_default();
+    let rows: [(&str, CircuitBreakerBuilder, [bool; 4]); 4] = [
+        ("all", builder(), [true, true, true, true]),
+        ("instance", builder().per_instance(), [true, false, false, true]),
+        ("kind", builder().per_kind(), [true, true, false, true]),
+        ("tenant", builder().key(by_tenant), [true, true, true, false]),
+    ];
+    for (by, breaker, open) in rows {
+        let (root, breaker) = (Emitter::new(), breaker.build().expect("fine"));
+        let (failing, same_name, other_kind) = (
+            tool(&root, "t"),
+            tool(&root, "t"),
+            instance(&root, "Model", "t", |_: Do, _: RunContext| async { Ok(()) }),
+        );
+        fail(&failing, &breaker, 2).await;
+        let denied = [
+            call(&failing, &breaker, Do::Succeed).await.is_err(),
+            call(&same_name, &breaker, Do::Succeed).await.is_err(),
+            call(&other_kind, &breaker, Do::Succeed).await.is_err(),
+            failing.run(Do::Succeed).middleware(breaker).context(serde_json::json!({"tenant": "acme"})).await.is_err(),
+        ];
+        assert_eq!(denied, open, "{by}");
+    }
+}
+
+// M5: what guards fails closed.
+#[tokio::test(start_paused = true)]
+async fn a_key_function_that_panics_is_a_denial() {
+    let breaker = builder().key(|_| panic!("a planned panic")).build().expect("fine");
+    let said = Said::by(&breaker);
+    let denied = call(&tool(&Emitter::new(), "t"), &breaker, Do::Succeed).await;
+    assert_eq!(denied, Err("denied by circuit_breaker: its key function panicked: a planned panic".to_owned()));
+    assert_eq!(said.take(), [r#"denied {"reason":"its key function panicked: a planned panic"}"#]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn inside_of_a_retry_each_attempt_counts_and_a_denial_is_not_tried_again() {
+    let (tool, retry) =
+        (tool(&Emitter::new(), "t"), Retry::builder().max_retries(9).when(|_| true).build().expect("fine"));
+    let inside = breaker();
+    let error = tool.run(Do::Fail).middleware(retry.clone()).middleware(inside).await.expect_err("it fails");
+    assert!(error.is_denied(), "{error:?}");
+    let outside = breaker();
+    let error = tool.run(Do::Fail).middleware(outside.clone()).middleware(retry).await.expect_err("it fails");
+    assert_eq!(error.to_string(), "busy");
+    fail(&tool, &outside, 1).await;
+    assert_eq!(call(&tool, &outside, Do::Succeed).await, open_for(10));
+}
+
+#[tokio::test(start_paused = true)]
+async fn attempts_that_take_too_long_count_and_what_is_dropped_by_a_time_out_of_all_does_not() {
+    let (tool, each, all) = (tool(&Emitter::new(), "t"), breaker(), breaker());
+    for _ in 0..2 {
+        let run = tool.run(Do::Wait(9)).middleware(Timeout::per_attempt(s(1))).middleware(each.clone());
+        assert!(run.await.expect_err("it is late").is_timed_out());
+        let run = tool.run(Do::Wait(9)).middleware(Timeout::overall(s(1))).middleware(all.clone());
+        assert!(run.await.expect_err("it is late").is_timed_out());
+    }
+    assert!(call(&tool, &each, Do::Succeed).await.is_err());
+    assert_eq!(call(&tool, &all, Do::Succeed).await, Ok(()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_counts_when_it_ends_if_it_is_closed_then() {
+    let root = Emitter::new();
+    let late = instance(&root, "Tool", "late", |what: Do, _: RunContext| async move {
+        sleep(s(15)).await;
+        match what {
+            Do::Fail => Err(Error::new("late")),
+            _ => Ok(()),
+        }
+    });
+    let (tool, breaker) = (tool(&root, "t"), breaker());
+    let begun_before = join_all([Do::Fail, Do::Fail, Do::Succeed].map(|what| call(&late, &breaker, what)));
+    let opens = async {
+        fail(&tool, &breaker, 2).await;
+        sleep(s(14)).await;
+        // Half-open: what began before neither closes nor opens it.
+        call(&tool, &breaker, Do::Wait(5)).await
+    };
+    let (_, probe) = futures_util::future::join(begun_before, opens).await;
+    assert_eq!(probe, Ok(()));
+    assert_eq!(call(&tool, &breaker, Do::Succeed).await, Ok(()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn for_nested_breaks_for_each_run_below_and_those_that_a_probe_starts_pass_with_it() -> TestResult {
+    let root = Emitter::new();
+    let inner = Arc::new(tool(&root, "t"));
+    let desk = instance(&root, "Assistant", "Desk", move |what: Do, _: RunContext| {
+        let inner = Arc::clone(&inner);
+        async move { inner.run(what).await }
+    });
+    // The failure counts in both.
+    let breaker = breaker();
+    let run = |what| desk.run(what).middleware(for_nested(breaker.clone()));
+    assert_eq!(run(Do::Fail).await.expect_err("it fails").to_string(), "busy");
+    assert!(run(Do::Succeed).await.expect_err("it is open").is_denied());
+    advance(s(10)).await;
+    run(Do::Succeed).await?;
+    run(Do::Succeed).await?;
+    let apart = builder().per_instance().build()?;
+    let run = |what| desk.run(what).middleware(for_nested(apart.clone()));
+    assert_eq!(run(Do::Fail).await.expect_err("it fails").to_string(), "busy");
+    run(Do::Succeed).await?;
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_is_shared_by_100_concurrent_runs_which_open_it_once() {
+    let (tool, breaker) = (tool(&Emitter::new(), "t"), CircuitBreaker::builder().failures(50).build().expect("fine"));
+    let said = Said::by(&breaker);
+    let results = join_all((0..100).map(|_| call(&tool, &breaker, Do::Fail))).await;
+    assert_eq!(results.iter().filter(|result| **result == Err("busy".to_owned())).count(), 50);
+    let said = said.take();
+    assert_eq!(said.iter().filter(|line| line.starts_with("opened")).count(), 1, "{said:#?}");
+    assert_eq!(said.iter().filter(|line| line.starts_with("denied")).count(), 50, "{said:#?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_is_said_on_its_own_emitter_and_on_the_run_with_the_run_s_ids() -> TestResult {
+    let (breaker, heard) = (CircuitBreaker::builder().failures(1).build()?, Arc::new(Mutex::new(Vec::new())));
+    let note = |who: &'static str| {
+        let heard = Arc::clone(&heard);
+        move |event: &mut Opened, meta: &EventMeta<'_>| {
+            let run_id = meta.trace().map(|trace| trace.run_id);
+            heard.lock().expect("nobody panics").push((who, run_id, event.cause.clone()));
+        }
+    };
+    breaker.emitter().on("opened", note("own"))?;
+    let run_id = Arc::new(Mutex::new(None));
+    let keep = Arc::clone(&run_id);
+    let tool = tool(&Emitter::new(), "t");
+    let run = tool.run(Do::Fail).middleware(breaker).on("middleware.circuit_breaker.opened", note("run"));
+    let run = run.middleware(move |ctx: &RunContext| {
+        *keep.lock().expect("nobody panics") = Some(ctx.run_id());
+        Ok(())
+    });
+    run.await.expect_err("it fails");
+    let run_id = *run_id.lock().expect("nobody panics");
+    assert_eq!(*heard.lock().expect("nobody panics"), ["own", "run"].map(|who| (who, run_id, "busy".to_owned())));
+    Ok(())
+}
+
+// M5: what observes fails open.
+#[tokio::test(start_paused = true)]
+async fn a_listener_that_fails_changes_nothing() -> TestResult {
+    let (tool, breaker) = (tool(&Emitter::new(), "t"), breaker());
+    let no = |_: &mut (dyn AnyEvent + 'static), _: &EventMeta<'_>| Err(BoxError::from("no"));
+    breaker.emitter().on("*", no)?;
+    fail(&tool, &breaker, 2).await;
+    assert_eq!(call(&tool, &breaker, Do::Succeed).await, open_for(10));
+    advance(s(10)).await;
+    assert_eq!(call(&tool, &breaker, Do::Succeed).await, Ok(()));
+    Ok(())
+}
+
+#[test]
+fn options_that_are_wrong_are_an_error_that_quotes_them() {
+    let error = CircuitBreaker::builder().failures(0).build().expect_err("it would be open for good");
+    assert_eq!(error, CircuitBreakerError::NoFailures);
+    assert_eq!(error.to_string(), "a circuit breaker cannot open after `0` failures: give 1 or more");
+    let error = CircuitBreaker::builder().window(s(0)).build().expect_err("nothing is within it");
+    let message = "a circuit breaker counts nothing within a window of `0` seconds: give a longer one, such as 30 s";
+    assert_eq!(error.to_string(), message);
+}
+
+#[test]
+fn it_says_what_it_does_where_it_is_listed() {
+    let tool = tool(&Emitter::new(), "t");
+    let breaker = CircuitBreaker::builder().per_instance().build().expect("fine");
+    let lines = [
+        "t",
+        "  bound:",
+        "    circuit_breaker: opens after 5 failures within 30s, for 30s, for each instance",
+        "  passes:",
+        "    retry     circuit_breaker: opens after 5 failures within 30s, for 30s, for each instance",
+    ];
+    assert_eq!(tool.run(Do::Succeed).middleware(breaker).explain().to_string(), lines.join("\n"));
+}
