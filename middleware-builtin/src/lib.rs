@@ -20,6 +20,7 @@
 //! | feature | middleware | what it does |
 //! |---|---|---|
 //! | `circuit_breaker` | [`CircuitBreaker`] | leaves alone for a while what keeps failing |
+//! | `fallback` | [`Fallback`] | where one fails, the next one answers |
 //! | `retry` | [`Retry`] | tries again what may succeed then, after a while that grows |
 //! | `timeout` | [`Timeout`] | stops what takes too long: each attempt, or all together |
 //! | `trajectory` (default) | [`Trajectory`] | prints a run and everything below it, live or from a recording |
@@ -44,9 +45,11 @@
 
 #[cfg(feature = "circuit_breaker")]
 pub mod circuit_breaker;
+#[cfg(feature = "fallback")]
+pub mod fallback;
 #[cfg(feature = "retry")]
 pub mod retry;
-#[cfg(feature = "retry")]
+#[cfg(any(feature = "fallback", feature = "retry"))]
 mod streamed;
 #[cfg(feature = "timeout")]
 pub mod timeout;
@@ -58,6 +61,8 @@ mod voice;
 
 #[cfg(feature = "circuit_breaker")]
 pub use circuit_breaker::CircuitBreaker;
+#[cfg(feature = "fallback")]
+pub use fallback::Fallback;
 #[cfg(feature = "retry")]
 pub use retry::Retry;
 #[cfg(feature = "timeout")]

@@ -1,0 +1,53 @@
+//! Who else can answer: runnables of the same types, or of any through JSON.
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use emitree_emitter::Emitter;
+use emitree_runtime::{AnyRunnable, Result, Runnable};
+use serde_json::Value;
+
+/// A run under way.
+pub(super) type Answering<'a, O> = Pin<Box<dyn Future<Output = Result<O>> + Send + 'a>>;
+
+/// Something that takes an `I` and gives an `O`.
+pub(super) trait Alternative<I, O>: Send + Sync {
+    /// Runs it in the run that one is in.
+    fn run<'a>(&'a self, input: &'a I) -> Answering<'a, O>;
+    fn name(&self) -> &str;
+    fn emitter(&self) -> &Emitter;
+}
+
+/// A runnable of these types.
+pub(super) struct OfTypes<R>(pub(super) R);
+
+impl<R: Runnable> Alternative<R::Input, R::Output> for OfTypes<R>
+where
+    R::Input: Clone,
+{
+    fn run<'a>(&'a self, input: &'a R::Input) -> Answering<'a, R::Output> {
+        Box::pin(self.0.run(input.clone()))
+    }
+
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    fn emitter(&self) -> &Emitter {
+        self.0.emitter()
+    }
+}
+
+impl Alternative<Value, Value> for Arc<dyn AnyRunnable> {
+    fn run<'a>(&'a self, input: &'a Value) -> Answering<'a, Value> {
+        self.run_json(input.clone())
+    }
+
+    fn name(&self) -> &str {
+        (**self).name()
+    }
+
+    fn emitter(&self) -> &Emitter {
+        (**self).emitter()
+    }
+}

@@ -1,0 +1,72 @@
+//! One after the other, until one answers.
+
+use std::fmt;
+
+use emitree_emitter::Creator;
+use emitree_runtime::{Error, Layer, Next, Op, Result, RunContext, Summary};
+use serde_json::json;
+
+use super::{Answered, Cause, Exhausted, Fallback};
+use crate::streamed::Streamed;
+
+pub(super) struct Falling<K: Op>(pub(super) Fallback<K>);
+
+impl<K: Op> fmt::Debug for Falling<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl<K: Op> Layer<K> for Falling<K> {
+    async fn call(&self, input: &K::In, ctx: &RunContext, next: Next<'_, K>) -> Result<K::Out> {
+        let streamed = Streamed::watch(ctx);
+        match next.run(input).await {
+            Err(error) if self.0.catches(&error) && !ctx.is_aborted() => {
+                // If it is a denial, it was asked for by name (M9).
+                next.absorb(&error);
+                self.0.fall(input, ctx, error, streamed).await
+            }
+            result => result,
+        }
+    }
+
+    fn name(&self) -> &str {
+        "fallback"
+    }
+
+    fn debug_summary(&self) -> Summary {
+        Summary::of(&self.0)
+    }
+}
+
+impl<K: Op> Fallback<K> {
+    /// Asks one after the other.
+    async fn fall(&self, input: &K::In, ctx: &RunContext, error: Error, streamed: Streamed) -> Result<K::Out> {
+        let own = ctx.emitter().creator().map_or_else(|| ctx.emitter().namespace(), Creator::name);
+        let (mut error, mut streamed, mut after) = (error, streamed, Vec::new());
+        let mut failed = own;
+        for alternative in &self.alternatives {
+            let next = alternative.name();
+            streamed.discard(ctx, error.to_string(), json!({"by": "fallback", "next": next})).await?;
+            after.push(Cause::of(failed, &error));
+            streamed = Streamed::watch(ctx);
+            match alternative.run(input).await {
+                Ok(output) => {
+                    self.voice.say(ctx, || Answered { by: next.to_owned(), after }).await;
+                    return Ok(output);
+                }
+                Err(end) if !self.catches(&end) => return Err(end.context("after", json!(after))),
+                Err(failure) => (failed, error) = (next, failure),
+            }
+        }
+        let all = || Exhausted { after: after.iter().cloned().chain([Cause::of(failed, &error)]).collect() };
+        self.voice.say(ctx, all).await;
+        Err(error.context("after", json!(after)))
+    }
+}
+
+impl Cause {
+    fn of(by: &str, error: &Error) -> Self {
+        Self { by: by.to_owned(), cause: error.to_string(), kind: error.kind().clone() }
+    }
+}

@@ -1,0 +1,388 @@
+//! Where one fails, the next one answers, in order, and it is said which; control flow falls back on nobody.
+
+mod support;
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use emitree_emitter::{BoxError, Emitter, EventMeta};
+use emitree_middleware::fallback::{Answered, Exhausted, FallbackError};
+use emitree_middleware::{CircuitBreaker, Fallback, Retry};
+use emitree_runtime::{AnyRunnable, Error, ErrorKind, Interrupt, RunContext, Runnable, Stage, StreamItem, for_nested};
+use futures_util::{FutureExt, StreamExt};
+use serde_json::{Value, json};
+use support::{TestResult, instance};
+
+/// Answers with its name and the input.
+fn answers(root: &Emitter, name: &'static str) -> impl Runnable<Input = u32, Output = String> + use<> {
+    instance(root, "Tool", name, move |n: u32, _: RunContext| async move { Ok(format!("{name} {n}")) })
+}
+
+/// Fails with that.
+fn fails(root: &Emitter, name: &'static str, error: &Error) -> impl Runnable<Input = u32, Output = String> + use<> {
+    let error = error.clone();
+    instance(root, "Tool", name, move |_: u32, _: RunContext| {
+        let error = error.clone();
+        async move { Err::<String, _>(error) }
+    })
+}
+
+fn broken() -> Error {
+    Error::new("broken")
+}
+
+/// What was answered, as JSON.
+#[derive(Clone, Default)]
+struct Said(Arc<Mutex<Vec<Value>>>);
+
+impl Said {
+    fn answered(&self) -> impl Fn(&mut Answered, &EventMeta<'_>) + Send + Sync + use<> {
+        let all = Arc::clone(&self.0);
+        move |event, _| all.lock().expect("nobody panics").push(json!(event))
+    }
+
+    fn exhausted(&self) -> impl Fn(&mut Exhausted, &EventMeta<'_>) + Send + Sync + use<> {
+        let all = Arc::clone(&self.0);
+        move |event, _| all.lock().expect("nobody panics").push(json!(event))
+    }
+
+    fn take(&self) -> Vec<Value> {
+        std::mem::take(&mut *self.0.lock().expect("nobody panics"))
+    }
+}
+
+const ANSWERED: &str = "middleware.fallback.answered";
+
+#[tokio::test]
+async fn the_first_that_does_not_fail_answers_and_it_is_said_which() -> TestResult {
+    let (root, said) = (Emitter::new(), Said::default());
+    let first = fails(&root, "first", &broken());
+    let fallback = Fallback::to(fails(&root, "second", &Error::timed_out("late")))
+        .or(answers(&root, "third"))
+        .or(answers(&root, "fourth"));
+    assert_eq!(first.run(7).middleware(fallback).on(ANSWERED, said.answered()).await?, "third 7");
+    let after = json!([
+        {"by": "first", "cause": "broken", "kind": "failed"},
+        {"by": "second", "cause": "late", "kind": "timed_out"},
+    ]);
+    assert_eq!(said.take(), [json!({"by": "third", "after": after})]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn who_does_not_fail_is_not_replaced_and_nothing_is_said() -> TestResult {
+    let (root, said) = (Emitter::new(), Said::default());
+    let run = answers(&root, "first");
+    let run = run.run(7).middleware(Fallback::to(answers(&root, "second"))).on(ANSWERED, said.answered());
+    assert_eq!(run.await?, "first 7");
+    assert_eq!(said.take(), [json!(null); 0]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn if_all_fail_the_last_error_comes_out_with_those_before_it() -> TestResult {
+    let (root, said) = (Emitter::new(), Said::default());
+    let (first, last) = (fails(&root, "first", &broken()), Error::new("empty").retryable(true).context("shelf", 3));
+    let fallback = Fallback::to(fails(&root, "second", &Error::new("gone"))).or(fails(&root, "third", &last));
+    fallback.emitter().on("exhausted", said.exhausted())?;
+    let error = first.run(7).middleware(fallback).await.expect_err("all fail");
+    assert_eq!((error.to_string(), error.is_retryable()), ("empty".to_owned(), true));
+    let cause = |by: &str, cause: &str| json!({"by": by, "cause": cause, "kind": "failed"});
+    let before = [cause("first", "broken"), cause("second", "gone")];
+    assert_eq!((&error.details()["shelf"], &error.details()["after"]), (&json!(3), &json!(before)));
+    let [first, second] = before;
+    assert_eq!(said.take(), [json!({"after": [first, second, cause("third", "empty")]})]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn by_default_it_falls_back_on_failures_panics_and_time_outs_and_nothing_else() {
+    let rows = [
+        (broken(), true),
+        (Error::timed_out("late"), true),
+        (Error::denied("desk", "no"), false),
+        (Error::halted("desk", "stop"), false),
+        (Error::aborted("gone"), false),
+        (Error::interrupted(Interrupt::new("question", 1)), false),
+        (Error::retry("again"), false),
+    ];
+    let root = Emitter::new();
+    for (error, answered) in rows {
+        // Of the run itself, and of one that it falls back to.
+        let itself = fails(&root, "first", &error);
+        let itself = itself.run(1).middleware(Fallback::to(answers(&root, "second"))).await;
+        let other = fails(&root, "first", &broken());
+        let other =
+            other.run(1).middleware(Fallback::to(fails(&root, "second", &error)).or(answers(&root, "third"))).await;
+        for result in [itself, other] {
+            let ended = result.map_err(|error| error.kind().clone()).err();
+            assert_eq!(ended.as_ref(), (!answered).then_some(error.kind()), "{error}");
+        }
+    }
+    let panics = instance(&root, "Tool", "panics", |n: u32, _: RunContext| async move {
+        assert!(n > 1, "a planned panic");
+        Ok(String::new())
+    });
+    let panics = panics.run(1).middleware(Fallback::to(answers(&root, "second"))).await;
+    assert_eq!(panics.expect("answered"), "second 1");
+}
+
+#[tokio::test]
+async fn on_says_which_kinds_and_a_denial_has_to_be_named() -> TestResult {
+    let root = Emitter::new();
+    let denied = |by: &str| ErrorKind::Denied { by: by.to_owned() };
+    let rows = [
+        (vec![ErrorKind::TimedOut], broken(), false),
+        (vec![ErrorKind::TimedOut], Error::timed_out("late"), true),
+        (vec![denied("desk")], Error::denied("desk", "no"), true),
+        (vec![denied("desk")], Error::denied("policy", "no"), false),
+    ];
+    for (on, error, answered) in rows {
+        let fallback = Fallback::to(answers(&root, "second")).on(on)?;
+        let result = fails(&root, "first", &error).run(1).middleware(fallback).await;
+        assert_eq!(
+            result.map_err(|error| error.kind().clone()).ok(),
+            answered.then(|| "second 1".to_owned()),
+            "{error}"
+        );
+    }
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_answers_for_an_open_circuit_breaker_that_is_named() -> TestResult {
+    let root = Emitter::new();
+    let by_breaker = ErrorKind::Denied { by: "circuit_breaker".to_owned() };
+    let fallback = Fallback::to(answers(&root, "second")).on([ErrorKind::Failed, by_breaker])?;
+    let (first, breaker) = (fails(&root, "first", &broken()), CircuitBreaker::builder().failures(1).build()?);
+    let said = Said::default();
+    for kind in ["failed", "denied"] {
+        let run = first.run(1).middleware(fallback.clone()).middleware(breaker.clone()).on(ANSWERED, said.answered());
+        assert_eq!(run.await?, "second 1");
+        let cause = said.take()[0]["after"][0]["kind"].clone();
+        assert!(cause == kind || cause[kind]["by"] == "circuit_breaker", "{cause}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn any_fits_runs_of_any_type() -> TestResult {
+    let root = Emitter::new();
+    let any: Arc<dyn AnyRunnable> = Arc::new(fails(&root, "second", &broken()));
+    let last: Arc<dyn AnyRunnable> = Arc::new(instance(
+        &root,
+        "Tool",
+        "third",
+        |input: Value, _: RunContext| async move { Ok(json!({"got": input})) },
+    ));
+    let fallback = Fallback::any(any).or_any(last);
+    let number = instance(&root, "Tool", "number", |_: u32, _: RunContext| async { Err::<Value, _>(broken()) });
+    assert_eq!(number.run(3).middleware(fallback.clone()).await?, json!({"got": 3}));
+    let text = instance(&root, "Tool", "text", |_: String, _: RunContext| async { Err::<u32, _>(broken()) });
+    let error = text.run("x".to_owned()).middleware(fallback).await.expect_err("an object is no number");
+    // The second takes numbers only.
+    assert_eq!(error.kind(), &ErrorKind::Invalid);
+    assert!(error.to_string().starts_with(r#"input `"x"` does not fit `u32`"#), "{error}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn bound_to_a_run_of_other_types_it_ends_that_with_an_error_that_names_both() {
+    let root = Emitter::new();
+    let other = instance(&root, "Tool", "other", |(): (), _: RunContext| async { Ok(true) });
+    let error = other.run(()).middleware(Fallback::to(answers(&root, "second"))).await.expect_err("other types");
+    assert_eq!(error.kind(), &ErrorKind::Invalid);
+    assert!(error.to_string().contains("from `u32` to `alloc::string::String`"), "{error}");
+    assert!(error.to_string().contains("from `()` to `bool`"), "{error}");
+}
+
+#[tokio::test]
+async fn each_runs_in_the_run_that_failed() -> TestResult {
+    let root = Emitter::new();
+    let parents = Arc::new(Mutex::new(Vec::new()));
+    let heard = Arc::clone(&parents);
+    let first = fails(&root, "first", &broken());
+    let second = answers(&root, "second");
+    second.emitter().on(Stage::Start, move |_: &mut support::Any, meta: &EventMeta<'_>| {
+        let trace = meta.trace().expect("it is of a run");
+        heard.lock().expect("nobody panics").push((trace.parent_run_id, RunContext::current().map(|run| run.depth())));
+    })?;
+    let own = Arc::new(Mutex::new(None));
+    let keep = Arc::clone(&own);
+    let run = first.run(1).middleware(Fallback::to(second)).middleware(move |ctx: &RunContext| {
+        *keep.lock().expect("nobody panics") = Some(ctx.run_id());
+        Ok(())
+    });
+    run.await?;
+    assert_eq!(*parents.lock().expect("nobody panics"), [(*own.lock().expect("nobody panics"), Some(1))]);
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn before_a_retry_it_answers_after_the_last_attempt_and_after_it_in_each() -> TestResult {
+    let root = Emitter::new();
+    let calls = Arc::new(Mutex::new(0));
+    let counted = Arc::clone(&calls);
+    let first = instance(&root, "Tool", "first", move |_: u32, _: RunContext| {
+        *counted.lock().expect("nobody panics") += 1;
+        async { Err::<String, _>(broken().retryable(true)) }
+    });
+    let fallback = || Fallback::to(answers(&root, "second"));
+    let take = || std::mem::take(&mut *calls.lock().expect("nobody panics"));
+    assert_eq!(first.run(1).middleware(fallback()).middleware(Retry::new()).await?, "second 1");
+    assert_eq!(take(), 3);
+    assert_eq!(first.run(1).middleware(Retry::new()).middleware(fallback()).await?, "second 1");
+    assert_eq!(take(), 1);
+    Ok(())
+}
+
+// M7
+#[tokio::test]
+async fn what_was_streamed_before_the_failure_is_marked_as_discarded() -> TestResult {
+    let root = Emitter::new();
+    let tell = |name: &'static str, is_broken: bool| {
+        instance(&root, "Tool", name, move |n: u32, ctx: RunContext| async move {
+            ctx.emitter().emit("token", &mut { n }).await?;
+            if is_broken { Err(broken()) } else { Ok(name.to_owned()) }
+        })
+    };
+    let first = tell("first", true);
+    let run = || first.run(1).middleware(Fallback::to(tell("second", false)));
+    let line = |item| match item {
+        StreamItem::Event(event) => Some(event.path.to_string()),
+        _ => None,
+    };
+    let shown: Vec<_> = run().into_stream().filter_map(|item| async move { line(item) }).collect().await;
+    let told: Vec<_> = shown.iter().map(String::as_str).filter(|path| !path.contains(".run.")).collect();
+    let discarded = "tool.first.attempt_discarded";
+    assert_eq!(told, ["tool.first.token", discarded, "tool.second.token", ANSWERED]);
+    let held: Vec<_> = run().into_stream().held(true).filter_map(|item| async move { line(item) }).collect().await;
+    let told: Vec<_> = held.iter().map(String::as_str).filter(|path| !path.contains(".run.")).collect();
+    assert_eq!(told, [discarded, "tool.second.token", ANSWERED]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn for_nested_binds_it_to_all_below_but_to_those_that_it_falls_back_to() -> TestResult {
+    let root = Emitter::new();
+    let inner = Arc::new(fails(&root, "inner", &broken()));
+    // What it falls back to runs the one that fails, and then fails itself.
+    let below = Arc::clone(&inner);
+    let last = instance(&root, "Tool", "last", move |n: u32, _: RunContext| {
+        let below = Arc::clone(&below);
+        async move { below.run(n).await }
+    });
+    let outer = instance(&root, "Assistant", "Desk", move |n: u32, _: RunContext| {
+        let inner = Arc::clone(&inner);
+        async move { inner.run(n).await.map_err(|error| Error::denied("desk", error.to_string())) }
+    });
+    let said = Said::default();
+    let fallback = Fallback::to(last);
+    fallback.emitter().on("exhausted", said.exhausted())?;
+    let error = outer.run(1).middleware(for_nested(fallback)).await.expect_err("all fail");
+    assert!(error.is_denied(), "{error:?}");
+    let cause = |by: &str| json!({"by": by, "cause": "broken", "kind": "failed"});
+    assert_eq!(said.take(), [json!({"after": [cause("inner"), cause("last")]})]);
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn dropping_the_run_drops_who_is_answering() {
+    let root = Emitter::new();
+    let waits = instance(&root, "Tool", "waits", |_: u32, _: RunContext| async {
+        tokio::time::sleep(Duration::from_secs(9)).await;
+        Ok(String::new())
+    });
+    let ended = Arc::new(Mutex::new(Vec::new()));
+    let keep = Arc::clone(&ended);
+    root.on(Stage::Finish, move |_: &mut support::Any, meta: &EventMeta<'_>| {
+        keep.lock().expect("nobody panics").push(meta.path().to_owned());
+    })
+    .expect("a matcher");
+    let first = fails(&root, "first", &broken());
+    let mut run = Box::pin(first.run(1).middleware(Fallback::to(waits)));
+    assert!((&mut run).now_or_never().is_none());
+    drop(run);
+    assert_eq!(*ended.lock().expect("nobody panics"), ["tool.waits.run.finish", "tool.first.run.finish"]);
+}
+
+#[tokio::test]
+async fn one_is_shared_by_100_concurrent_runs() {
+    let root = Emitter::new();
+    let (first, fallback) = (fails(&root, "first", &broken()), Fallback::to(answers(&root, "second")));
+    let runs = (0..100).map(|n| first.run(n).middleware(fallback.clone()));
+    for (n, result) in futures_util::future::join_all(runs).await.into_iter().enumerate() {
+        assert_eq!(result.expect("answered"), format!("second {n}"));
+    }
+}
+
+#[tokio::test]
+async fn it_is_said_on_its_own_emitter_and_on_the_run_with_the_run_s_ids() -> TestResult {
+    let root = Emitter::new();
+    let (fallback, heard) = (Fallback::to(answers(&root, "second")), Arc::new(Mutex::new(Vec::new())));
+    let note = |who: &'static str| {
+        let heard = Arc::clone(&heard);
+        move |event: &mut Answered, meta: &EventMeta<'_>| {
+            let run_id = meta.trace().map(|trace| trace.run_id);
+            heard.lock().expect("nobody panics").push((who, run_id, event.by.clone()));
+        }
+    };
+    fallback.emitter().on("answered", note("own"))?;
+    let run_id = Arc::new(Mutex::new(None));
+    let keep = Arc::clone(&run_id);
+    let first = fails(&root, "first", &broken());
+    let run = first.run(1).middleware(fallback).on(ANSWERED, note("run")).middleware(move |ctx: &RunContext| {
+        *keep.lock().expect("nobody panics") = Some(ctx.run_id());
+        Ok(())
+    });
+    run.await?;
+    let run_id = *run_id.lock().expect("nobody panics");
+    assert_eq!(*heard.lock().expect("nobody panics"), ["own", "run"].map(|who| (who, run_id, "second".to_owned())));
+    Ok(())
+}
+
+// M5: what observes fails open.
+#[tokio::test]
+async fn a_listener_that_fails_changes_nothing() -> TestResult {
+    let root = Emitter::new();
+    let first = fails(&root, "first", &broken());
+    let no = |_: &mut Answered, _: &EventMeta<'_>| Err(BoxError::from("no"));
+    let run = first.run(1).middleware(Fallback::to(answers(&root, "second"))).on(ANSWERED, no);
+    assert_eq!(run.await?, "second 1");
+    Ok(())
+}
+
+#[test]
+fn kinds_that_nobody_may_answer_for_are_an_error_that_quotes_them() {
+    let root = Emitter::new();
+    let kinds = [
+        ErrorKind::Halted { by: "desk".to_owned() },
+        ErrorKind::Aborted,
+        ErrorKind::Interrupted,
+        ErrorKind::Dropped,
+        ErrorKind::Retry,
+    ];
+    for kind in kinds {
+        let error =
+            Fallback::to(answers(&root, "second")).on([ErrorKind::Failed, kind.clone()]).expect_err("no failure");
+        assert_eq!(error, FallbackError::Kind { kind: kind.clone() });
+        assert!(error.to_string().starts_with(&format!("a fallback cannot answer for `{kind:?}`: give ")), "{error}");
+    }
+    let error = Fallback::to(answers(&root, "second")).on([]).expect_err("it would never answer");
+    assert_eq!(error, FallbackError::NoKinds);
+}
+
+#[test]
+fn it_says_what_it_does_where_it_is_listed() {
+    let root = Emitter::new();
+    let first = answers(&root, "first");
+    let fallback = Fallback::to(answers(&root, "second")).or(answers(&root, "third"));
+    let lines = [
+        "first",
+        "  bound:",
+        "    fallback: to second, then third, on Failed, Panicked, TimedOut",
+        "  passes:",
+        "    retry     fallback: to second, then third, on Failed, Panicked, TimedOut",
+    ];
+    assert_eq!(first.run(1).middleware(fallback).explain().to_string(), lines.join("\n"));
+}
