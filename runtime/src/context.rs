@@ -300,6 +300,32 @@ impl RunContext {
         self.change_extensions(|extensions| extensions.insert(value));
     }
 
+    /// The typed value of a type; where there is none, its default is set. However many ask at the same time, they
+    /// get the same one.
+    ///
+    /// ```
+    /// use std::sync::atomic::{AtomicU32, Ordering};
+    /// use emitree_runtime::{RunContext, Runnable, runnable_fn};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> emitree_runtime::Result<()> {
+    /// let calls = runnable_fn("calls", |(): (), ctx: RunContext| async move {
+    ///     ctx.extension_or_default::<AtomicU32>().fetch_add(1, Ordering::Relaxed);
+    ///     Ok(ctx.extension_or_default::<AtomicU32>().load(Ordering::Relaxed))
+    /// });
+    /// assert_eq!(calls.run(()).await?, 1);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn extension_or_default<T: Default + Send + Sync + 'static>(&self) -> Arc<T> {
+        self.extension().unwrap_or_else(|| {
+            // Making one, and dropping one that comes too late, is user code.
+            let made = Arc::new(T::default());
+            self.0.extensions.get_or_init(Mutex::default).lock().get_or_insert(&made)
+        })
+    }
+
     pub(crate) fn change_extensions(&self, change: impl FnOnce(&mut Extensions)) {
         let replaced = {
             let mut extensions = self.0.extensions.get_or_init(Mutex::default).lock();

@@ -34,6 +34,14 @@ impl Extensions {
         Arc::clone(self.0.as_deref()?.get(&TypeId::of::<T>())?).downcast().ok()
     }
 
+    /// The value of a type, which is this one if there was none.
+    pub(crate) fn get_or_insert<T: Send + Sync + 'static>(&mut self, value: &Arc<T>) -> Arc<T> {
+        self.get().unwrap_or_else(|| {
+            Arc::make_mut(self.0.get_or_insert_default()).insert(TypeId::of::<T>(), Arc::clone(value) as Arc<_>);
+            Arc::clone(value)
+        })
+    }
+
     pub(crate) const fn is_empty(&self) -> bool {
         self.0.is_none()
     }

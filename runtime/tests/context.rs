@@ -153,6 +153,32 @@ async fn extensions_are_inherited_and_what_a_child_sets_stays_below_it() -> Test
 }
 
 // R9
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn however_many_ask_for_an_extension_that_there_is_not_they_get_the_same_one() -> TestResult {
+    #[derive(Debug, Default)]
+    struct Shared;
+    let tree = Emitter::new();
+    let child = below(&tree, "child", |(), ctx: RunContext| async move {
+        Ok(Arc::as_ptr(&ctx.extension_or_default::<Shared>()).addr())
+    });
+    let child = Arc::new(child);
+    let parent = below(&tree, "parent", move |(), ctx: RunContext| {
+        let child = Arc::clone(&child);
+        async move {
+            let asks = (0..32)
+                .map(|_| ctx.clone())
+                .map(|run| tokio::spawn(async move { Arc::as_ptr(&run.extension_or_default::<Shared>()).addr() }));
+            let mut got: Vec<usize> = futures_util::future::try_join_all(asks).await?;
+            got.push(child.run(()).await?);
+            got.dedup();
+            Ok(got.len())
+        }
+    });
+    assert_eq!(parent.run(()).await?, 1);
+    Ok(())
+}
+
+// R9
 #[tokio::test]
 async fn a_run_knows_its_ids_its_parent_its_depth_and_its_instance() -> TestResult {
     let tree = Emitter::new();
