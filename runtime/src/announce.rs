@@ -144,6 +144,7 @@ fn finished<I: Data, O: Data>(
     error: Option<Error>,
 ) -> Step<I, O> {
     log_failed(Stage::Finish, told);
+    run.call_at_end(|| finish.outcome.status());
     run.end();
     Step::Over(match (finish.outcome, error) {
         (Outcome::Success { output }, _) => Ok(output),
@@ -154,6 +155,7 @@ fn finished<I: Data, O: Data>(
 
 fn over<I: Data, O: Data>(run: &Typed<I, O>, result: Result<O>) -> Step<I, O> {
     record_outcome(run, &result);
+    run.call_at_end(|| status_of(&result));
     run.end();
     Step::Over(result.map_err(Error::leaving))
 }
@@ -220,8 +222,11 @@ fn record_outcome<O>(run: &RunContext, result: &Result<O>) {
     if run.span().is_disabled() {
         return;
     }
-    let status = result.as_ref().map_or_else(|error| Outcome::<()>::of_error(error).status(), |_| Status::Success);
-    run.span().record("outcome", status.as_str());
+    run.span().record("outcome", status_of(result).as_str());
+}
+
+fn status_of<O>(result: &Result<O>) -> Status {
+    result.as_ref().map_or_else(|error| Outcome::<()>::of_error(error).status(), |_| Status::Success)
 }
 
 /// What can no longer change how the run ends is logged (R10).

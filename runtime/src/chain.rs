@@ -11,6 +11,7 @@ use serde_json::Value;
 use smallvec::SmallVec;
 
 use crate::any_layer::Adapted;
+use crate::at_end::Ends;
 use crate::attempt::Attempts;
 use crate::lifecycle::Data;
 use crate::onion::Entry;
@@ -18,7 +19,7 @@ use crate::passing::Passes;
 use crate::unseen::Blindfolded;
 use crate::{Error, LayerInfo, Middleware, Place, Result, RunContext};
 
-/// Where the chain of a run is, if it has one; and what was bound to the run.
+/// Where the chain of a run is, if it has one; what was bound to the run, and is called at its end.
 pub(crate) struct Slot {
     make: fn() -> Box<dyn AnyChain>,
     made: OnceLock<Box<dyn AnyChain>>,
@@ -71,6 +72,17 @@ impl Slot {
         self.made.get().and_then(|chain| chain.common().bound.get()).map_or(&[], |bound| &**bound)
     }
 
+    /// To be called at the end, in which more may come.
+    pub(crate) fn ends(&self) -> &Ends {
+        &self.made().common().ends
+    }
+
+    /// None if nobody has bound anything.
+    #[inline]
+    pub(crate) fn existing_ends(&self) -> Option<&Ends> {
+        self.made.get().map(|chain| &chain.common().ends)
+    }
+
     fn made(&self) -> &dyn AnyChain {
         &**self.made.get_or_init(self.make)
     }
@@ -81,6 +93,7 @@ impl Slot {
 pub(crate) struct Common {
     attempts: Attempts,
     bound: OnceLock<Few<Arc<dyn Middleware>>>,
+    ends: Ends,
     /// Whether there is anything that values pass.
     is_laid: AtomicBool,
 }

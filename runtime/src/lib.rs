@@ -51,6 +51,7 @@
 mod abort;
 mod announce;
 mod any_layer;
+mod at_end;
 mod attempt;
 mod below;
 mod chain;

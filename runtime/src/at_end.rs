@@ -1,0 +1,65 @@
+//! What is called when a run is over, whether anybody listens or not.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use emitree_emitter::panic_message;
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+
+use crate::{RunContext, Status};
+
+type AtEnd = Box<dyn FnOnce(&RunContext, Status) + Send>;
+
+/// Called once each, by whoever brings the run to its end.
+#[derive(Default)]
+pub(crate) struct Ends(Mutex<SmallVec<[AtEnd; 1]>>);
+
+impl RunContext {
+    /// Has a function called once, when the run is over: after `finish`, in order of registration, and before whoever
+    /// awaits the run gets its result. It can change nothing; a panic of its is logged.
+    ///
+    /// What is bound to a run calls this to count it, or to let go of what it holds for it: it is called however the
+    /// run ends (R4), dropped and panicked ones too, and also if the run ends before `start` because something else
+    /// could not be bound. Unlike a listener of `finish` it does not make the run emit anything. In a run that has
+    /// ended it is never called.
+    ///
+    /// ```
+    /// use emitree_runtime::{RunContext, Runnable, runnable_fn};
+    ///
+    /// /// Says how runs end.
+    /// fn say(ctx: &RunContext) -> emitree_runtime::Result<()> {
+    ///     ctx.at_end(|ctx, status| println!("{} after {:?}", status.as_str(), ctx.elapsed()));
+    ///     Ok(())
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> emitree_runtime::Result<()> {
+    /// let double = runnable_fn("double", |n: u32, _: RunContext| async move { Ok(n * 2) });
+    /// assert_eq!(double.run(2).middleware(say).await?, 4);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn at_end(&self, f: impl FnOnce(&Self, Status) + Send + 'static) {
+        self.slot().ends().0.lock().push(Box::new(f));
+    }
+
+    pub(crate) fn call_at_end(&self, status: impl FnOnce() -> Status) {
+        let Some(ends) = self.slot().existing_ends() else { return };
+        let mut due = std::mem::take(&mut *ends.0.lock());
+        if due.is_empty() {
+            return;
+        }
+        let status = status();
+        // Each may leave another one.
+        while !due.is_empty() {
+            due.into_iter().for_each(|end| isolated(|| end(self, status)));
+            due = std::mem::take(&mut *ends.0.lock());
+        }
+    }
+}
+
+fn isolated(end: impl FnOnce()) {
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(end)) {
+        tracing::warn!("what is called at the end of a run panicked: {}", panic_message(&*panic));
+    }
+}
