@@ -174,6 +174,7 @@ fn median(mut samples: Vec<f64>) -> f64 {
     samples[samples.len() / 2]
 }
 
+#[allow(dead_code, reason = "each bench uses its part")]
 /// Times a whole batch that is one future and never has to wait: one poll, with a waker that does nothing. So what
 /// is measured is the awaiting in a loop of an async function, and no executor.
 pub(crate) fn timed<T>(batch: impl Future<Output = T>) -> Duration {

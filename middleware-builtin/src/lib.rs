@@ -49,6 +49,8 @@ pub mod circuit_breaker;
 pub mod fallback;
 #[cfg(feature = "retry")]
 pub mod retry;
+#[cfg(feature = "secrets")]
+pub mod secrets;
 #[cfg(any(feature = "fallback", feature = "retry"))]
 mod streamed;
 #[cfg(feature = "timeout")]

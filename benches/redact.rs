@@ -1,0 +1,83 @@
+//! What looking for secrets costs where there are none.
+//!
+//! ```text
+//! cargo bench --bench redact --features secrets
+//! ```
+use std::hint::black_box;
+use std::time::Instant;
+
+use emitree::middleware::secrets::{Kind, Scanner};
+use regex::bytes::{RegexSet, RegexSetBuilder};
+
+use crate::support::{Case, Suite};
+
+mod support;
+
+fn main() {
+    let mut suite = Suite::new(&["emitree", "RegexSet"]);
+    let rows = [("RP", "prose, 14 KB", prose()), ("RC", "code, 12 KB", code()), ("RL", "a log in JSON, 17 KB", log())];
+    for (name, what, text) in rows {
+        let ours = suite.case(redacting(text.clone()));
+        let bare = suite.case(matching(text));
+        suite.row(name, what, ours).beside("RegexSet", bare).at_most(1.5, "RegexSet of the same patterns", bare);
+    }
+    suite.run();
+}
+
+fn prose() -> String {
+    include_str!("../README.md").to_owned()
+}
+
+fn code() -> String {
+    include_str!("../runtime/src/run.rs").to_owned()
+}
+
+fn log() -> String {
+    let mut rng = fastrand::Rng::with_seed(1);
+    let mut line = |i: u32| {
+        let (id, took, hash) = (rng.u128(..), rng.u32(..100_000), rng.u64(..));
+        format!(
+            "{{\"time\":\"2026-01-15T10:22:{:02}.{took:06}Z\",\"run_id\":\"{}\",\"path\":\"tool.read.run.start\",\"took_ns\":{took},\
+             \"payload\":{{\"file\":\"src/lib.rs\",\"lines\":[{i},{}],\"etag\":\"{hash:016x}\"}}}}\n",
+            i % 60,
+            uuid(id),
+            i + 40,
+        )
+    };
+    (0..80).map(&mut line).collect()
+}
+
+fn uuid(id: u128) -> String {
+    let hex = format!("{id:032x}");
+    [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-")
+}
+
+fn redacting(text: String) -> impl Case {
+    let scanner = Scanner::new();
+    assert_eq!(scanner.find(&text), []);
+    move |n| {
+        let start = Instant::now();
+        for _ in 0..n {
+            black_box(scanner.replace(black_box(&text), |_, _| String::new()));
+        }
+        start.elapsed()
+    }
+}
+
+fn matching(text: String) -> impl Case {
+    let set = set();
+    move |n| {
+        let start = Instant::now();
+        for _ in 0..n {
+            black_box(set.matches(black_box(text.as_bytes())));
+        }
+        start.elapsed()
+    }
+}
+
+/// The same patterns, as bytes.
+fn set() -> RegexSet {
+    let scanner = Scanner::new();
+    let patterns = scanner.patterns().filter(|(kind, _)| !matches!(kind, Kind::Custom(_))).map(|(_, pattern)| pattern);
+    RegexSetBuilder::new(patterns).unicode(false).build().expect("patterns that were tried")
+}

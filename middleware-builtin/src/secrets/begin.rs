@@ -1,0 +1,82 @@
+//! What a match of a pattern can begin with.
+
+use regex_syntax::hir::{Capture, Hir, HirKind, Repetition};
+
+/// A pattern of all that a match may be the continuation of, nothing and the whole match included. What a pattern says
+/// of the text around is left out: so it takes rather too much.
+pub(super) fn beginning(of: &Hir) -> Hir {
+    match of.kind() {
+        HirKind::Empty | HirKind::Look(_) => Hir::empty(),
+        HirKind::Literal(literal) => literal
+            .0
+            .iter()
+            .rev()
+            .fold(Hir::empty(), |rest, byte| optional(Hir::concat(vec![Hir::literal([*byte]), rest]))),
+        HirKind::Class(class) => optional(Hir::class(class.clone())),
+        HirKind::Capture(capture) => beginning(&capture.sub),
+        HirKind::Alternation(all) => Hir::alternation(all.iter().map(beginning).collect()),
+        HirKind::Concat(all) => all.iter().rev().fold(Hir::empty(), |rest, part| {
+            Hir::alternation(vec![Hir::concat(vec![bare(part), rest]), beginning(part)])
+        }),
+        HirKind::Repetition(repetition) => repeated(repetition),
+    }
+}
+
+/// As often as it may be, and then the beginning of one more.
+fn repeated(repetition: &Repetition) -> Hir {
+    let (begun, sub) = (beginning(&repetition.sub), bare(&repetition.sub));
+    let max = repetition.max.map(|max| max.saturating_sub(1));
+    let before = Hir::repetition(Repetition { min: 0, max, greedy: true, sub: Box::new(sub) });
+    Hir::concat(vec![before, begun])
+}
+
+fn optional(hir: Hir) -> Hir {
+    Hir::repetition(Repetition { min: 0, max: Some(1), greedy: true, sub: Box::new(hir) })
+}
+
+/// Without groups, and without what it says of the text around.
+fn bare(hir: &Hir) -> Hir {
+    match hir.kind() {
+        HirKind::Look(_) => Hir::empty(),
+        HirKind::Capture(Capture { sub, .. }) => bare(sub),
+        HirKind::Concat(all) => Hir::concat(all.iter().map(bare).collect()),
+        HirKind::Alternation(all) => Hir::alternation(all.iter().map(bare).collect()),
+        HirKind::Repetition(repetition) => {
+            Hir::repetition(Repetition { sub: Box::new(bare(&repetition.sub)), ..repetition.clone() })
+        }
+        HirKind::Empty | HirKind::Literal(_) | HirKind::Class(_) => hir.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use regex_automata::meta::Regex;
+
+    use super::*;
+
+    fn begins(pattern: &str, text: &str) -> bool {
+        let hir = regex_syntax::parse(pattern).expect("a pattern");
+        let look = |look| Hir::look(look);
+        let whole = [look(regex_syntax::hir::Look::Start), beginning(&hir), look(regex_syntax::hir::Look::End)];
+        Regex::builder().build_from_hir(&Hir::concat(whole.into())).expect("a pattern").is_match(text)
+    }
+
+    #[test]
+    fn every_beginning_of_a_match_is_one_and_nothing_else() {
+        let rows = [
+            ("abc", vec!["", "a", "ab", "abc"], vec!["b", "abcd", "ac"]),
+            ("a{2,3}b", vec!["a", "aa", "aaa", "aab", "aaab"], vec!["aaaa", "b"]),
+            ("(?:ab|cd)e", vec!["a", "ab", "abe", "c", "cd", "cde"], vec!["e", "ad"]),
+            (r"\bx(y[0-9]){1,2}\b", vec!["x", "xy", "xy1", "xy1y", "xy1y2"], vec!["xy1y2y", "y"]),
+            ("é?f", vec!["", "é", "f", "éf"], vec!["e"]),
+        ];
+        for (pattern, beginnings, others) in rows {
+            for text in beginnings {
+                assert!(begins(pattern, text), "`{text}` begins `{pattern}`");
+            }
+            for text in others {
+                assert!(!begins(pattern, text), "`{text}` does not begin `{pattern}`");
+            }
+        }
+    }
+}

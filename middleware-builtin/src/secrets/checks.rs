@@ -1,0 +1,225 @@
+//! What a match has to pass besides its pattern: check digits, and not being a placeholder or a version.
+
+use std::net::IpAddr;
+
+/// What a check looks at. What stands around the match is bounded, so that it is the same in chunks.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Seen<'t> {
+    /// At most [`BEFORE`](super::engine::BEFORE) bytes before the match, and what of it stands before its secret.
+    pub(super) before: &'t str,
+    pub(super) secret: &'t str,
+    /// At most [`AFTER`](super::engine::AFTER) bytes.
+    pub(super) after: &'t str,
+}
+
+/// How many bytes of the secret are one; none if it is not.
+pub(super) type Check = fn(&Seen<'_>) -> Option<usize>;
+
+fn all(seen: &Seen<'_>, passes: bool) -> Option<usize> {
+    passes.then_some(seen.secret.len())
+}
+
+pub(super) fn any(seen: &Seen<'_>) -> Option<usize> {
+    all(seen, true)
+}
+
+/// Something drawn at random: not the same few characters again, and not a placeholder.
+pub(super) fn token(seen: &Seen<'_>) -> Option<usize> {
+    let kinds = distinct(seen.secret);
+    all(seen, kinds >= 8 && !is_placeholder(seen.secret))
+}
+
+/// A value with a name: letters and digits, and no expression of a program.
+pub(super) fn assigned(seen: &Seen<'_>) -> Option<usize> {
+    let value = seen.secret.trim_end_matches(['.', ':', '?', '!']);
+    let has = |test: fn(&char) -> bool| value.chars().any(|c| test(&c));
+    let mixed = has(|c| c.is_ascii_digit()) && has(|c| c.is_alphabetic());
+    let is_called = seen.after.starts_with(['(', '[', '{', '<']);
+    let passes = value.len() >= 8 && mixed && !is_called && distinct(value) >= 6 && !is_placeholder(value);
+    (passes && !is_expression(value)).then_some(value.len())
+}
+
+pub(super) fn url_password(seen: &Seen<'_>) -> Option<usize> {
+    let known = ["pass", "password", "passwd", "pwd", "secret", "token", "pw", "xxx"];
+    let lower = seen.secret.to_ascii_lowercase();
+    let is_word = known.contains(&lower.as_str());
+    // What begins so stands there in place of one.
+    let is_replaced = seen.secret.starts_with('[');
+    all(seen, !is_word && !is_replaced && !is_placeholder(seen.secret) && distinct(seen.secret) > 2)
+}
+
+/// How many characters there are, each counted once.
+fn distinct(text: &str) -> u32 {
+    let bits = text.bytes().fold(0_u128, |seen, byte| seen | 1 << (byte & 127));
+    bits.count_ones()
+}
+
+fn is_placeholder(text: &str) -> bool {
+    const SAYS: [&str; 14] = [
+        "example",
+        "your",
+        "xxxx",
+        "placeholder",
+        "changeme",
+        "change-me",
+        "change_me",
+        "redacted",
+        "dummy",
+        "sample",
+        "insert",
+        "replace",
+        "...",
+        "***",
+    ];
+    let lower = text.to_ascii_lowercase();
+    SAYS.iter().any(|says| lower.contains(says))
+}
+
+/// A path of fields, as in `config.password2`, or of a URL.
+fn is_expression(value: &str) -> bool {
+    let is_name = |part: &str| part.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') && part.len() < 24;
+    let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let mut parts = value.split(['.', ':']);
+    let is_path = value.contains(['.', ':']) && parts.all(|part| is_name(part) && part.chars().all(is_word));
+    is_path || value.contains("://") || value.starts_with(['/', '.', '%', '@', '!', '#', '='])
+}
+
+pub(super) fn email(seen: &Seen<'_>) -> Option<usize> {
+    const FILES: [&str; 15] =
+        ["png", "jpg", "jpeg", "gif", "svg", "webp", "css", "js", "ts", "json", "html", "map", "md", "rs", "py"];
+    let (local, host) = seen.secret.split_once('@')?;
+    let top = host.rsplit('.').next().unwrap_or_default().to_ascii_lowercase();
+    let is_file = FILES.contains(&top.as_str());
+    // `git@host:path`, `scheme://user@host`, `scheme://user:password@host`
+    let authority = seen.before.rsplit_once("://").map(|(_, authority)| authority);
+    let is_authority = authority.is_some_and(|authority| !authority.contains(['/', '?', ' ', '\n']));
+    let is_remote = seen.after.starts_with(':') && local == "git" || is_authority;
+    all(seen, !is_file && !is_remote && !host.contains("..") && !local.contains(".."))
+}
+
+/// Luhn's check, ISO/IEC 7812-1, of a number that an issuer of cards could have given out.
+pub(super) fn card(seen: &Seen<'_>) -> Option<usize> {
+    let digits: Vec<u32> = seen.secret.chars().filter_map(|c| c.to_digit(10)).collect();
+    all(
+        seen,
+        !goes_on(seen)
+            && is_consistent(seen.secret)
+            && is_issued(&digits)
+            && distinct(seen.secret) > 2
+            && luhn(&digits),
+    )
+}
+
+/// One separator throughout, or none.
+fn is_consistent(number: &str) -> bool {
+    let mut between = number.chars().filter(|c| !c.is_ascii_digit());
+    let first = between.next();
+    between.all(|c| Some(c) == first)
+}
+
+fn is_issued(digits: &[u32]) -> bool {
+    let begins = |len: usize| digits.iter().take(len).fold(0, |number, digit| number * 10 + digit);
+    // Length, then the first four digits.
+    matches!(
+        (digits.len(), begins(4)),
+        (13 | 16 | 19, 4000..=4999)
+            | (16, 2221..=2720 | 3528..=3589 | 5018..=5038 | 5100..=5599 | 6011 | 6440..=6599)
+            | (16 | 19, 6200..=6299)
+            | (15, 3400..=3499 | 3700..=3799)
+            | (14, 3000..=3059 | 3600..=3699 | 3800..=3999)
+    )
+}
+
+fn luhn(digits: &[u32]) -> bool {
+    let doubled = |(place, digit): (usize, &u32)| match (place % 2, digit * 2) {
+        (0, _) => *digit,
+        (_, twice) if twice > 9 => twice - 9,
+        (_, twice) => twice,
+    };
+    digits.iter().rev().enumerate().map(doubled).sum::<u32>() % 10 == 0
+}
+
+/// Digits go on behind it.
+fn goes_on(seen: &Seen<'_>) -> bool {
+    let rest = seen.after.strip_prefix(['-', '.', ' ']).unwrap_or(seen.after);
+    let is_joined = rest.len() == seen.after.len() || !seen.after.starts_with(' ');
+    is_joined && rest.starts_with(|c: char| c.is_ascii_digit())
+}
+
+/// ISO 13616: the length that its country has, and the remainder 1 modulo 97.
+pub(super) fn iban(seen: &Seen<'_>) -> Option<usize> {
+    let len = iban_length(seen.secret.get(..2)?)?;
+    let end = seen.secret.char_indices().filter(|(_, c)| *c != ' ').nth(len - 1)?.0 + 1;
+    let number = &seen.secret[..end];
+    let ends = !seen.secret[end..].starts_with(|c: char| c.is_ascii_alphanumeric());
+    let moved = number.chars().skip(4).chain(number.chars().take(4));
+    let values = moved.filter_map(|c| c.to_digit(36));
+    let rest = values.fold(0, |rest, value| (rest * if value > 9 { 100 } else { 10 } + value) % 97);
+    (ends && rest == 1).then_some(end)
+}
+
+/// How long IBANs of a country are: the registry of SWIFT, release 99.
+fn iban_length(country: &str) -> Option<usize> {
+    const LENGTHS: &str = "AD24AE23AL28AT20AZ28BA20BE16BG22BH22BI27BR29BY28CH21CR22CY28CZ24DE22DJ27DK18DO28EE20EG29ES24\
+                           FI18FK18FO18FR27GB22GE22GI23GL18GR27GT28HN28HR21HU28IE22IL23IQ23IS26IT27JO30KW30KZ20LB28LC32LI21\
+                           LT20LU20LV21LY25MC27MD24ME22MK19MN20MR27MT31MU30NI28NL18NO15OM23PK24PL28PS29PT25QA29RO24RS22\
+                           RU33SA24SC31SD18SE24SI19SK24SM27SO23ST25SV28TL23TN24TR26UA29VA22VG24XK20YE30";
+    let mut entries = LENGTHS.as_bytes().chunks(4).filter_map(|entry| std::str::from_utf8(entry).ok());
+    entries.find_map(|entry| entry.strip_prefix(country)?.parse().ok())
+}
+
+/// ITU-T E.164: 8 to 15 digits; North American ones have 11 with the country's. Groups beyond that are not part of it.
+pub(super) fn phone(seen: &Seen<'_>) -> Option<usize> {
+    let (least, most) = match seen.secret.as_bytes() {
+        [b'+', b'1', ..] => (11, 11),
+        [b'+', ..] => (8, 15),
+        _ => (10, 10),
+    };
+    let ends = seen.secret.char_indices().filter(|(_, c)| c.is_ascii_digit()).map(|(at, _)| at + 1);
+    let ends: Vec<usize> = ends.take(most + 1).collect();
+    let is_end = |end: &usize| !seen.secret[*end..].starts_with(|c: char| c.is_ascii_digit());
+    let end = *ends.iter().take(most).skip(least - 1).rfind(|end| is_end(end))?;
+    let cut = end < seen.secret.len();
+    (cut || !goes_on(seen)).then_some(end)
+}
+
+pub(super) fn ip(seen: &Seen<'_>) -> Option<usize> {
+    let is_told = match seen.secret.parse().ok()? {
+        IpAddr::V4(ip) => {
+            let is_special = ip.is_loopback() || ip.octets()[0] == 0 || ip.octets()[0] == 255;
+            !is_special && !is_version(seen)
+        }
+        IpAddr::V6(ip) => {
+            let link_local = ip.segments()[0] & 0xffc0 == 0xfe80;
+            !ip.is_loopback() && !link_local && seen.secret.contains(|c: char| c.is_ascii_digit()) && !is_longer(seen)
+        }
+    };
+    all(seen, is_told)
+}
+
+/// `1.2.3.4.5`, `1.2.3.4-rc1`, `1.2.3.4.tar.gz`, `1:2:3:`
+fn is_longer(seen: &Seen<'_>) -> bool {
+    let mut after = seen.after.chars();
+    match (after.next(), after.next()) {
+        (Some('.' | ':'), Some(next)) => {
+            next.is_ascii_alphanumeric() && !(next.is_ascii_digit() && seen.after.starts_with(':'))
+        }
+        (Some('-'), Some(next)) => next.is_ascii_alphabetic(),
+        _ => false,
+    }
+}
+
+fn is_version(seen: &Seen<'_>) -> bool {
+    const SAID: [&str; 12] = [
+        "version", "ver", "v", "release", "firmware", "upgrade", "install", "section", "chapter", "oid", "build", "rev",
+    ];
+    // `name-1.2.3.4`, `name@1.2.3.4`, `name==1.2.3.4`, `name/1.2.3.4`
+    let glued = seen.before.ends_with(['-', '@', '_', '~', '^']) || seen.before.ends_with("==");
+    let is_product = seen.before.ends_with('/') && !seen.before.ends_with("//");
+    let words = seen.before.split(|c: char| !c.is_ascii_alphabetic()).filter(|word| !word.is_empty());
+    let mut last = words.rev().take(3).map(str::to_ascii_lowercase);
+    glued
+        || is_product
+        || is_longer(seen)
+        || last.any(|word| SAID.contains(&word.as_str()) || word.ends_with("version"))
+}

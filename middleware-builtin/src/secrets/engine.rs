@@ -1,0 +1,196 @@
+//! All patterns at once: where the next secret is, and how much of a text is too short to tell.
+//!
+//! 1. Text is read from left to right. At the first byte where a pattern matches, the rules are asked in their order; the
+//!    first whose match passes its check has found a secret, and reading goes on behind it. If none passes, it goes on at
+//!    the next byte.
+//! 2. What is found at a byte depends on at most [`BEFORE`] bytes before it and a bounded number behind it. So it is the
+//!    same in a text and in the pieces of that text, provided that nothing is decided before that number is there.
+//! 3. A byte from which on all that there is could be the beginning of a match is not decided.
+
+use regex_automata::meta::{Config, Regex};
+use regex_automata::nfa::thompson::WhichCaptures;
+use regex_automata::{Anchored, Input};
+use regex_syntax::hir::{Hir, Look};
+
+use super::begin::beginning;
+use super::checks::Seen;
+use super::kind::Kind;
+use super::rules::Rule;
+use super::tail::{End, LONGEST};
+use super::{Finding, PatternError};
+
+/// So many bytes before a match are looked at.
+pub(super) const BEFORE: usize = 48;
+/// And behind it.
+pub(super) const AFTER: usize = 8;
+/// The longest match of a pattern without its tail.
+pub(super) const LONGEST_MATCH: usize = 640;
+/// As large as the program of one pattern may become.
+const PROGRAM: usize = 1 << 20;
+
+/// Rules, ready to be used.
+#[derive(Debug)]
+pub(super) struct Engine {
+    rules: Vec<(Rule, Regex)>,
+    any: Regex,
+    /// What is at the end of a text and could be the beginning of a match.
+    begun: Regex,
+    window: usize,
+}
+
+/// What is known of a byte at which a pattern matches.
+#[derive(Clone, Debug)]
+pub(super) enum Decision {
+    Secret(Finding),
+    Nothing,
+    /// The text is too short.
+    Open,
+}
+
+/// Reads a pattern, and refuses one that could run on.
+pub(super) fn parse(rule: &Rule) -> Result<Hir, PatternError> {
+    let name = || rule.kind.as_str().to_owned();
+    let mut parser = regex_syntax::ParserBuilder::new().unicode(rule.is_unicode).utf8(rule.is_unicode).build();
+    let hir =
+        parser.parse(&rule.pattern).map_err(|error| PatternError::Syntax { name: name(), source: Box::new(error) })?;
+    match (hir.properties().minimum_len(), hir.properties().maximum_len()) {
+        (Some(1..), Some(..=LONGEST_MATCH)) => Ok(hir),
+        (None | Some(0), _) => Err(PatternError::Empty { name: name() }),
+        (_, longest) => Err(PatternError::Long { name: name(), longest }),
+    }
+}
+
+/// The program of a pattern.
+pub(super) fn compile(rule: &Rule, hir: &Hir) -> Result<Regex, PatternError> {
+    let built = Regex::builder().configure(config().nfa_size_limit(Some(PROGRAM))).build_from_hir(hir);
+    built.map_err(|error| PatternError::Size { name: rule.kind.as_str().to_owned(), source: Box::new(error) })
+}
+
+fn config() -> Config {
+    // Patterns of bytes may match in the middle of a character: what they find is looked at by its group.
+    Config::new().utf8_empty(false)
+}
+
+impl Engine {
+    /// Of rules that were checked.
+    pub(super) fn new(rules: Vec<Rule>) -> Result<Self, PatternError> {
+        let hirs: Vec<Hir> = rules.iter().map(parse).collect::<Result<_, _>>()?;
+        let singles: Vec<Regex> =
+            rules.iter().zip(&hirs).map(|(rule, hir)| compile(rule, hir)).collect::<Result<_, _>>()?;
+        let all = |error| PatternError::Size { name: "all together".to_owned(), source: Box::new(error) };
+        let roomy = || config().nfa_size_limit(None).hybrid_cache_capacity(8 << 20);
+        let any = roomy().which_captures(WhichCaptures::Implicit);
+        let begun = Hir::concat(vec![Hir::alternation(hirs.iter().map(beginning).collect()), Hir::look(Look::End)]);
+        let longest = hirs.iter().filter_map(|hir| hir.properties().maximum_len()).max().unwrap_or(0);
+        let tail = if rules.iter().any(|rule| rule.tail.is_some()) { LONGEST } else { 0 };
+        Ok(Self {
+            any: Regex::builder().configure(any).build_many_from_hir(&hirs).map_err(all)?,
+            begun: Regex::builder().configure(roomy()).build_from_hir(&begun).map_err(all)?,
+            window: longest + tail + AFTER,
+            rules: rules.into_iter().zip(singles).collect(),
+        })
+    }
+
+    /// At most so many bytes are held back.
+    pub(super) const fn window(&self) -> usize {
+        self.window
+    }
+
+    pub(super) fn rules(&self) -> impl Iterator<Item = &Rule> {
+        self.rules.iter().map(|(rule, _)| rule)
+    }
+
+    /// The first byte from there on at which a pattern matches, and which one.
+    pub(super) fn hit(&self, text: &str, from: usize) -> Option<(usize, usize)> {
+        let found = self.any.search(&Input::new(text).range(from..))?;
+        Some((found.start(), found.pattern().as_usize()))
+    }
+
+    /// The first secret from there on.
+    pub(super) fn next(&self, text: &str, from: usize) -> Option<Finding> {
+        let mut at = from;
+        while let Some((start, rule)) = self.hit(text, at) {
+            match self.decide(text, (start, rule), true) {
+                Decision::Secret(finding) => return Some(finding),
+                Decision::Nothing | Decision::Open => at = start + 1,
+            }
+        }
+        None
+    }
+
+    /// The first byte from there on that is not decided before more text comes.
+    pub(super) fn undecided(&self, text: &str, from: usize) -> usize {
+        let found = self.begun.search(&Input::new(text).range(from..));
+        found.map_or(text.len(), |found| found.start())
+    }
+
+    /// What is at a byte where a pattern matches.
+    pub(super) fn decide(&self, text: &str, (start, first): (usize, usize), is_whole: bool) -> Decision {
+        for (rule, regex) in &self.rules[first..] {
+            match judge(rule, regex, text, start, is_whole) {
+                Decision::Secret(finding) if rule.is_vague => return self.refine(text, finding, is_whole),
+                Decision::Nothing => {}
+                decision => return decision,
+            }
+        }
+        Decision::Nothing
+    }
+
+    /// A value that is known by its name may be known by itself, and better.
+    fn refine(&self, text: &str, vague: Finding, is_whole: bool) -> Decision {
+        let mut at = vague.start + 1;
+        while let Some((start, rule)) = self.hit(text, at).filter(|(start, _)| *start <= vague.span.start) {
+            for (rule, regex) in
+                self.rules[rule..].iter().filter(|(rule, _)| !rule.is_vague && !rule.kind.is_personal())
+            {
+                match judge(rule, regex, text, start, is_whole) {
+                    Decision::Nothing => {}
+                    Decision::Open => return Decision::Open,
+                    Decision::Secret(clear) if clear.span.start > vague.span.start => {}
+                    Decision::Secret(clear) => return Decision::Secret(clear),
+                }
+            }
+            at = start + 1;
+        }
+        Decision::Secret(vague)
+    }
+}
+
+/// What a rule says of a byte.
+fn judge(rule: &Rule, regex: &Regex, text: &str, start: usize, is_whole: bool) -> Decision {
+    let input = Input::new(text).range(start..).anchored(Anchored::Yes);
+    let mut groups = regex.create_captures();
+    regex.search_captures(&input, &mut groups);
+    let Some(whole) = groups.get_match() else { return Decision::Nothing };
+    let secret = groups.get_group(1).map_or(whole.range(), |group| group.range());
+    let end = match rule.tail.map_or(End::At(whole.end()), |tail| tail.read(text, whole.end(), is_whole)) {
+        End::At(end) => end,
+        End::Never => return Decision::Nothing,
+        End::Open => return Decision::Open,
+    };
+    // A pattern of bytes that is cut at its bound may end in the middle of a character.
+    let secret = secret.start..text.floor_char_boundary(if rule.tail.is_some() { end } else { secret.end });
+    if !is_whole && end + AFTER > text.len() {
+        return Decision::Open;
+    }
+    let before = text.ceil_char_boundary(start.saturating_sub(BEFORE));
+    let after = text.floor_char_boundary(text.len().min(end + AFTER));
+    let seen = Seen {
+        before: &text[before..secret.start],
+        secret: &text[secret.clone()],
+        after: &text[secret.end..after.max(secret.end)],
+    };
+    match (rule.check)(&seen) {
+        Some(len) => {
+            Decision::Secret(Finding { kind: rule.kind.clone(), start, span: secret.start..secret.start + len })
+        }
+        None => Decision::Nothing,
+    }
+}
+
+impl Kind {
+    /// The rules that find it.
+    pub(super) fn is_of(&self, rule: &Rule) -> bool {
+        rule.kind == *self
+    }
+}

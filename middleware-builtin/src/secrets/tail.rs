@@ -1,0 +1,85 @@
+//! Secrets that are longer than a pattern should be: their beginning is a pattern, the rest is read here, once.
+
+/// How a secret goes on behind its pattern.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Tail {
+    /// To the line that ends a block of key data.
+    Block,
+    /// Two more parts behind dots.
+    Jwt,
+}
+
+/// Where it ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    At(usize),
+    /// It is none.
+    Never,
+    /// That depends on text that is not there yet.
+    Open,
+}
+
+/// As many bytes of key data are read, and withheld if no end is found.
+pub(super) const LONGEST: usize = 16 * 1024;
+
+impl Tail {
+    /// Reads on from behind the pattern; `is_whole` if no more text is to come.
+    pub(super) fn read(self, text: &str, from: usize, is_whole: bool) -> End {
+        match self {
+            Self::Block => block(text, from, is_whole),
+            Self::Jwt => jwt(text, from, is_whole),
+        }
+    }
+}
+
+/// To the end that a block has, or as far as is read; what holds no key data is left.
+fn block(text: &str, from: usize, is_whole: bool) -> End {
+    let bound = from + LONGEST;
+    let within = &text.as_bytes()[from..text.len().min(bound)];
+    let end = match end_of_block(within) {
+        Some(end) => from + end,
+        None if text.len() >= bound => bound,
+        None if is_whole => text.len(),
+        None => return End::Open,
+    };
+    let end = text.floor_char_boundary(end);
+    if holds_key(&text[from..end]) { End::At(end) } else { End::Never }
+}
+
+fn end_of_block(within: &[u8]) -> Option<usize> {
+    const END: &[u8] = b"-----END ";
+    const LINE: usize = 64;
+    let at = memchr::memmem::find(within, END)? + END.len();
+    let line = &within[at..within.len().min(at + LINE)];
+    memchr::memmem::find(line, b"-----").map(|dashes| at + dashes + 5)
+}
+
+/// As much as the shortest of keys has.
+fn holds_key(body: &str) -> bool {
+    let mut runs = body.split(|c: char| !(c.is_ascii_alphanumeric() || matches!(c, '+' | '/' | '=')));
+    runs.any(|run| run.len() >= 24)
+}
+
+fn jwt(text: &str, from: usize, is_whole: bool) -> End {
+    let bytes = &text.as_bytes()[..text.len().min(from + LONGEST)];
+    // Where the text goes on, or nothing more is read, it is known where a part ends.
+    let is_known = is_whole || text.len() > bytes.len();
+    let run = |at: usize| at + bytes[at..].iter().take_while(|byte| is_url_safe(**byte)).count();
+    let mut ends = [from; 3];
+    for part in 0..ends.len() {
+        let begin = if part == 0 { from } else { ends[part - 1] + 1 };
+        ends[part] = run(begin);
+        match bytes.get(ends[part]) {
+            None if !is_known => return End::Open,
+            Some(b'.') if part < 2 => {}
+            _ if part < 2 => return End::Never,
+            _ => {}
+        }
+    }
+    let [header, payload, signature] = ends;
+    if payload > header + 10 && signature > payload + 16 { End::At(signature) } else { End::Never }
+}
+
+const fn is_url_safe(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_')
+}

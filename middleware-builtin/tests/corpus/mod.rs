@@ -1,0 +1,80 @@
+//! A corpus of planted secrets and of look-alikes, in two halves: patterns are tuned on one, the other is held out.
+
+mod held_out;
+mod shapes;
+mod tuned;
+
+use fastrand::Rng;
+
+/// Text with one secret in it.
+#[derive(Clone, Debug)]
+pub(crate) struct Planted {
+    pub(crate) kind: &'static str,
+    pub(crate) text: String,
+    pub(crate) secret: String,
+}
+
+/// One half.
+pub(crate) struct Half {
+    pub(crate) planted: Vec<Planted>,
+    pub(crate) look_alikes: Vec<String>,
+}
+
+impl Half {
+    pub(crate) fn tuned() -> Self {
+        Self::of(tuned::PLANTED, tuned::LOOK_ALIKES, 1)
+    }
+
+    pub(crate) fn held_out() -> Self {
+        Self::of(held_out::PLANTED, held_out::LOOK_ALIKES, 2)
+    }
+
+    fn of(planted: &[(&'static str, &[&str])], look_alikes: &[&str], seed: u64) -> Self {
+        let mut rng = Rng::with_seed(seed);
+        let each =
+            planted.iter().flat_map(|(kind, templates)| templates.iter().map(move |template| (*kind, *template)));
+        let planted = each.map(|(kind, template)| Planted::new(kind, template, &mut rng)).collect();
+        Self { planted, look_alikes: look_alikes.iter().map(|template| filled(template, &mut rng)).collect() }
+    }
+}
+
+impl Planted {
+    fn new(kind: &'static str, template: &str, rng: &mut Rng) -> Self {
+        let secret = shapes::secret(kind, rng);
+        Self { kind, text: template.replace("{}", &secret), secret }
+    }
+}
+
+type Make = fn(&mut Rng) -> String;
+
+/// Puts what is made up in its place.
+fn filled(template: &str, rng: &mut Rng) -> String {
+    let mut text = template.to_owned();
+    let made: [(&str, Make); 6] = [
+        ("{sha1}", |rng| shapes::hex(rng, 40)),
+        ("{sha256}", |rng| shapes::hex(rng, 64)),
+        ("{uuid}", uuid),
+        ("{base64}", |rng| shapes::base64(rng, 400)),
+        ("{order}", order),
+        ("{digits}", |rng| shapes::digits(rng, 9)),
+    ];
+    for (name, make) in made {
+        while text.contains(name) {
+            text = text.replacen(name, &make(rng), 1);
+        }
+    }
+    text
+}
+
+fn uuid(rng: &mut Rng) -> String {
+    [8, 4, 4, 4, 12].map(|len| shapes::hex(rng, len)).join("-")
+}
+
+/// As long as a card's number, but it does not pass Luhn's check.
+fn order(rng: &mut Rng) -> String {
+    let mut number = format!("4{}", shapes::digits(rng, 15));
+    while shapes::luhn(&number) {
+        number = format!("4{}", shapes::digits(rng, 15));
+    }
+    number
+}

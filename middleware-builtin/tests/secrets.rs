@@ -1,0 +1,144 @@
+//! What of a corpus is found, and what is taken for a secret that is none; and that text in chunks makes no difference.
+
+mod corpus;
+
+use std::collections::BTreeMap;
+
+use corpus::{Half, Planted};
+use emitree_middleware::secrets::{Piece, Scanner};
+use proptest::prelude::*;
+
+/// What was found of a kind, and planted.
+#[derive(Default)]
+struct Count {
+    found: usize,
+    planted: usize,
+}
+
+/// The text with each secret replaced by its kind's name.
+fn redacted(text: &str) -> String {
+    Scanner::new().replace(text, |kind, _| format!("[{kind}]")).into_owned()
+}
+
+fn chunked(text: &str, sizes: impl IntoIterator<Item = usize>) -> String {
+    let (mut out, mut rest) = (String::new(), text);
+    let mut chunks = Scanner::new().chunks();
+    let mut give = |piece: Piece<'_>| match piece {
+        Piece::Clean(clean) => out += clean,
+        Piece::Secret(kind, _) => out += &format!("[{kind}]"),
+    };
+    for size in sizes {
+        let (chunk, after) = rest.split_at(rest.ceil_char_boundary(size.min(rest.len())));
+        chunks.push(chunk, &mut give);
+        rest = after;
+    }
+    chunks.push(rest, &mut give);
+    chunks.finish(&mut give);
+    out
+}
+
+/// Prints the figures, and gives recall and the share of look-alikes that were taken for secrets.
+fn measure(name: &str, half: &Half, is_shown: bool) -> (f64, f64) {
+    let mut counts: BTreeMap<&str, Count> = BTreeMap::new();
+    let (mut beside, mut otherwise) = (0, 0);
+    for Planted { kind, text, secret } in &half.planted {
+        let (out, count) = (redacted(text), counts.entry(kind).or_default());
+        count.planted += 1;
+        count.found += usize::from(!out.contains(secret.as_str()) && out != *text);
+        let expected = text.replace(secret.as_str(), &format!("[{kind}]"));
+        if out != expected {
+            let same_place = out.matches('[').count() == expected.matches('[').count();
+            if same_place {
+                otherwise += 1;
+            } else {
+                beside += 1;
+            }
+            if is_shown {
+                println!("  {kind}: {text:?}\n    -> {out:?}");
+            }
+        }
+    }
+    let alarms: Vec<&String> = half.look_alikes.iter().filter(|text| redacted(text) != **text).collect();
+    if is_shown {
+        alarms.iter().for_each(|text| println!("  alarm: {text:?}\n    -> {:?}", redacted(text)));
+    }
+    println!("{name}:");
+    counts.iter().for_each(|(kind, count)| println!("  {kind:14} {:3} of {:3}", count.found, count.planted));
+    let (found, planted) = counts.values().fold((0, 0), |sum, count| (sum.0 + count.found, sum.1 + count.planted));
+    println!(
+        "  all            {found:3} of {planted:3}; found as another kind {otherwise}, more or less than it {beside}"
+    );
+    println!("  look-alikes taken for secrets: {} of {}", alarms.len(), half.look_alikes.len());
+    (found as f64 / planted as f64, alarms.len() as f64 / half.look_alikes.len() as f64)
+}
+
+#[test]
+fn of_the_half_it_is_tuned_on_it_finds_99_percent_and_takes_2_percent_of_look_alikes() {
+    let half = Half::tuned();
+    let (recall, alarms) = measure("tuned", &half, true);
+    assert!(half.planted.len() >= 100 && half.look_alikes.len() >= 100);
+    assert!(recall >= 0.99 && alarms <= 0.02, "recall {recall:.4}, false alarms {alarms:.4}");
+}
+
+/// The misses are not printed: nobody is to tune on them.
+#[test]
+fn of_the_half_that_is_held_out_it_finds_and_takes_as_much() {
+    let half = Half::held_out();
+    let (recall, alarms) = measure("held out", &half, false);
+    assert!(half.planted.len() >= 100 && half.look_alikes.len() >= 100);
+    assert!(recall >= 0.99 && alarms <= 0.02, "recall {recall:.4}, false alarms {alarms:.4}");
+}
+
+fn texts() -> Vec<String> {
+    let halves = [Half::tuned(), Half::held_out()];
+    let texts = halves
+        .into_iter()
+        .flat_map(|half| half.planted.into_iter().map(|planted| planted.text).chain(half.look_alikes));
+    texts.collect()
+}
+
+#[test]
+fn chunks_of_any_size_make_no_difference_to_the_corpus() {
+    let texts = texts();
+    let all = texts.join("\n");
+    let rows = texts.iter().flat_map(|text| [1, 16].map(|size| (text, size))).chain([(&all, 64)]);
+    for (text, size) in rows {
+        let chunks = std::iter::repeat_n(size, text.len().div_ceil(size));
+        assert_eq!(chunked(text, chunks), redacted(text), "chunks of {size}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Texts of the corpus side by side, without a boundary between them, in chunks of 1 to 64 bytes.
+    #[test]
+    fn chunked_is_whole(
+        picked in prop::collection::vec(any::<prop::sample::Index>(), 1..6),
+        glue in prop::sample::select(vec!["", " ", "\n", "é", "…", "-", "@", "1"]),
+        sizes in prop::collection::vec(1_usize..=64, 0..400),
+    ) {
+        let texts = texts();
+        let text = picked.iter().map(|index| index.get(&texts).as_str()).collect::<Vec<_>>().join(glue);
+        prop_assert_eq!(chunked(&text, sizes), redacted(&text));
+    }
+
+    /// Any text out of what patterns are made of.
+    #[test]
+    fn chunked_is_whole_for_any_text(
+        words in prop::collection::vec("[0-9]{1,5}|[a-zé]{1,4}|[@:/.+ -]|sk-|eyJ|token=|-----BEGIN PRIVATE KEY-----|-----END", 0..60),
+        sizes in prop::collection::vec(1_usize..=64, 0..100),
+    ) {
+        let text = words.concat();
+        prop_assert_eq!(chunked(&text, sizes), redacted(&text));
+    }
+
+    /// What stands in place of a secret is none.
+    #[test]
+    fn what_was_redacted_is_clean(index in any::<prop::sample::Index>()) {
+        let texts = texts();
+        let text: &String = index.get(&texts);
+        let once = redacted(text);
+        prop_assert_eq!(redacted(&once), once);
+    }
+}
