@@ -21,6 +21,7 @@
 //! |---|---|---|
 //! | `circuit_breaker` | [`CircuitBreaker`] | leaves alone for a while what keeps failing |
 //! | `fallback` | [`Fallback`] | where one fails, the next one answers |
+//! | `redact` | [`Redact`] | takes secrets and personal data out of what a run takes, gives and tells |
 //! | `retry` | [`Retry`] | tries again what may succeed then, after a while that grows |
 //! | `timeout` | [`Timeout`] | stops what takes too long: each attempt, or all together |
 //! | `trajectory` (default) | [`Trajectory`] | prints a run and everything below it, live or from a recording |
@@ -47,6 +48,8 @@
 pub mod circuit_breaker;
 #[cfg(feature = "fallback")]
 pub mod fallback;
+#[cfg(feature = "redact")]
+pub mod redact;
 #[cfg(feature = "retry")]
 pub mod retry;
 #[cfg(feature = "secrets")]
@@ -65,6 +68,8 @@ mod voice;
 pub use circuit_breaker::CircuitBreaker;
 #[cfg(feature = "fallback")]
 pub use fallback::Fallback;
+#[cfg(feature = "redact")]
+pub use redact::Redact;
 #[cfg(feature = "retry")]
 pub use retry::Retry;
 #[cfg(feature = "timeout")]

@@ -4,6 +4,10 @@ mod begin;
 mod checks;
 mod chunks;
 mod engine;
+#[cfg(feature = "voice")]
+pub(crate) mod failure;
+#[cfg(feature = "voice")]
+pub(crate) mod json;
 mod kind;
 mod rules;
 mod tail;
@@ -170,6 +174,12 @@ impl Scanner {
             from = span.end;
         }
         replaced.map_or(Cow::Borrowed(text), |out| Cow::Owned(out + &text[from..]))
+    }
+
+    /// Tells whether there is none.
+    #[must_use]
+    pub fn is_clean(&self, text: &str) -> bool {
+        self.engine().next(text, 0).is_none()
     }
 
     /// Looks at text that comes bit by bit.

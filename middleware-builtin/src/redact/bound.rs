@@ -1,0 +1,193 @@
+//! Redaction of one run: what it listens to, and the layer around its work.
+
+use std::fmt;
+use std::sync::Arc;
+
+use emitree_emitter::{AnyEvent, BoxError, EventMeta, Options};
+use emitree_runtime::{
+    AnyRun, Layer, LayerInfo, LifecycleMut, Middleware, Next, Phase, Result, RunContext, Stack, Stage, Summary,
+};
+use serde_json::Value;
+
+use super::core::Redactor;
+use super::event::Place;
+use super::stream::Held;
+use super::vault::Vault;
+use super::{Redact, Shared};
+use crate::secrets::failure::reworded;
+use crate::secrets::json::{Path, strings_mut};
+use crate::voice::Voice;
+
+/// A redaction, bound to a run.
+pub(super) struct Bound {
+    redactor: Arc<Redactor>,
+    voice: Voice,
+    /// The run's caller gets what pseudonyms stand for.
+    restores: bool,
+}
+
+impl Bound {
+    /// Binds it to a run: context first, then listeners, then the layer.
+    pub(super) fn bind(redact: &Redact, ctx: &RunContext) -> Result<()> {
+        let Shared { settings, streams, voice } = &*redact.0;
+        let vault = vault_of(ctx);
+        let restores = settings.restores && vault.is_owned_by(ctx.run_id());
+        let redactor = Arc::new(Redactor::new(settings.clone(), vault));
+        if settings.covers(Place::Context) {
+            redact_context(&redactor, ctx)?;
+        }
+        if settings.covers(Place::Input) {
+            // First, so that nobody else hears it as it was; and last, for what others have added.
+            [i32::MAX, i32::MIN].into_iter().try_for_each(|priority| on_start(&redactor, ctx, priority))?;
+        }
+        if settings.covers(Place::Output) && !restores {
+            on_success(&redactor, ctx)?;
+        }
+        if settings.covers(Place::Event) {
+            let held = streams.iter().map(|stream| stream.listen(ctx, &redactor)).collect::<Result<Vec<_>>>()?;
+            flush_at_end(held, ctx, &redactor, voice)?;
+        }
+        let bound = Self { redactor, voice: voice.clone(), restores };
+        Stack::<AnyRun>::builder().layer_in(Phase::Transform, bound).build().bind(ctx)
+    }
+
+    /// The layer that it adds to a run.
+    pub(super) fn described(redact: &Redact) -> Vec<LayerInfo> {
+        let redactor = Arc::new(Redactor::new(redact.0.settings.clone(), Arc::default()));
+        let bound = Self { redactor, voice: redact.0.voice.clone(), restores: false };
+        Stack::<AnyRun>::builder().layer_in(Phase::Transform, bound).build().layers()
+    }
+
+    async fn tell(&self, ctx: &RunContext) {
+        tell(&self.redactor, &self.voice, ctx).await;
+    }
+
+    fn output(&self, mut output: Value) -> Value {
+        let known = self.redactor.vault.len();
+        if self.redactor.settings.covers(Place::Output) {
+            self.redactor.value(Place::Output, &mut output);
+        }
+        if self.restores {
+            let restore = &mut |_: &Path<'_>, text: &mut String| {
+                if let Some(restored) = self.redactor.vault.restore(text, known) {
+                    *text = restored;
+                }
+            };
+            strings_mut(&mut output, &Path::Root, restore);
+        }
+        output
+    }
+}
+
+/// Says what was found since the last time.
+pub(super) async fn tell(redactor: &Redactor, voice: &Voice, ctx: &RunContext) {
+    for found in redactor.found() {
+        voice.say(ctx, || found).await;
+    }
+}
+
+/// That of the run, or of one above.
+fn vault_of(ctx: &RunContext) -> Arc<Vault> {
+    ctx.extension::<Vault>().unwrap_or_else(|| {
+        ctx.set_extension(Vault::of_run(ctx.run_id()));
+        ctx.extension().unwrap_or_default()
+    })
+}
+
+fn redact_context(redactor: &Redactor, ctx: &RunContext) -> Result<()> {
+    for (key, value) in ctx.context().iter() {
+        let mut value = value.clone();
+        let mut is_changed = false;
+        strings_mut(&mut value, &Path::Key(&Path::Root, key), &mut |at, text| {
+            is_changed |= redactor.text(Place::Context, at, text);
+        });
+        if is_changed {
+            ctx.set(key, value)?;
+        }
+    }
+    Ok(())
+}
+
+fn on_start(redactor: &Arc<Redactor>, ctx: &RunContext, priority: i32) -> Result<()> {
+    let redactor = Arc::clone(redactor);
+    let listener = move |event: &mut dyn AnyEvent, meta: &EventMeta<'_>| -> Result<(), BoxError> {
+        let Some(LifecycleMut::Start(start)) = LifecycleMut::of(event, meta) else { return Ok(()) };
+        match redactor.replaced(Place::Input, &start.input_json()) {
+            Some(input) => Ok(start.set_input_json(input)?),
+            None => Ok(()),
+        }
+    };
+    ctx.emitter().with(Options::new().priority(priority)).on(Stage::Start, listener)?;
+    Ok(())
+}
+
+/// The layer has seen the output; what was added since has not been.
+fn on_success(redactor: &Arc<Redactor>, ctx: &RunContext) -> Result<()> {
+    let redactor = Arc::clone(redactor);
+    let listener = move |event: &mut dyn AnyEvent, meta: &EventMeta<'_>| -> Result<(), BoxError> {
+        let Some(LifecycleMut::Success(success)) = LifecycleMut::of(event, meta) else { return Ok(()) };
+        match redactor.replaced(Place::Output, &success.output_json()) {
+            Some(output) => Ok(success.set_output_json(output)?),
+            None => Ok(()),
+        }
+    };
+    ctx.emitter().with(Options::new().priority(i32::MIN)).on(Stage::Success, listener)?;
+    Ok(())
+}
+
+/// What is held comes out before others hear that the run is over.
+fn flush_at_end(held: Vec<Arc<dyn Held>>, ctx: &RunContext, redactor: &Arc<Redactor>, voice: &Voice) -> Result<()> {
+    if held.is_empty() {
+        return Ok(());
+    }
+    let held: Arc<[Arc<dyn Held>]> = held.into();
+    for stage in [Stage::Success, Stage::Error] {
+        let (held, redactor, voice) = (Arc::clone(&held), Arc::clone(redactor), voice.clone());
+        ctx.emitter().with(Options::new().priority(i32::MAX)).on_async(stage, move |_: &mut dyn AnyEvent, _| {
+            let (held, redactor, voice) = (Arc::clone(&held), Arc::clone(&redactor), voice.clone());
+            Box::pin(async move {
+                let Some(ctx) = RunContext::current() else { return Ok(()) };
+                for stream in &*held {
+                    stream.flush(&ctx).await?;
+                }
+                tell(&redactor, &voice, &ctx).await;
+                Ok(())
+            })
+        })?;
+    }
+    Ok(())
+}
+
+impl Layer<AnyRun> for Bound {
+    async fn call(&self, input: &Value, ctx: &RunContext, next: Next<'_, AnyRun>) -> Result<Value> {
+        let settings = &self.redactor.settings;
+        let changed = if settings.covers(Place::Input) { self.redactor.replaced(Place::Input, input) } else { None };
+        self.tell(ctx).await;
+        let result = match next.run(changed.as_ref().unwrap_or(input)).await {
+            Ok(output) => Ok(self.output(output)),
+            Err(error) if settings.covers(Place::Error) => {
+                let redact = &mut |at: &Path<'_>, text: &mut String| {
+                    self.redactor.text(Place::Error, at, text);
+                };
+                Err(reworded(error, redact))
+            }
+            Err(error) => Err(error),
+        };
+        self.tell(ctx).await;
+        result
+    }
+
+    fn name(&self) -> &str {
+        "redact"
+    }
+
+    fn debug_summary(&self) -> Summary {
+        Summary::of(&self.redactor.settings)
+    }
+}
+
+impl fmt::Debug for Bound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.redactor.settings.fmt(f)
+    }
+}

@@ -1,0 +1,132 @@
+//! Redacting, wherever it is done: settings, and what they make of a text.
+
+use std::fmt;
+
+use parking_lot::Mutex;
+use serde_json::Value;
+
+use super::event::{Place, Redacted, Tally};
+use super::strategy::{HashKey, Strategy};
+use super::vault::Vault;
+use crate::secrets::json::{Path, strings_mut};
+use crate::secrets::{Kind, Scanner};
+
+/// What was said of a redaction.
+#[derive(Clone)]
+pub(super) struct Settings {
+    pub(super) scanner: Scanner,
+    pub(super) strategy: Strategy,
+    pub(super) by_kind: Vec<(Kind, Strategy)>,
+    pub(super) key: Option<HashKey>,
+    pub(super) places: Vec<Place>,
+    pub(super) restores: bool,
+}
+
+impl Settings {
+    pub(super) fn new() -> Self {
+        Self {
+            scanner: Scanner::new(),
+            strategy: Strategy::default(),
+            by_kind: Vec::new(),
+            key: None,
+            places: Place::ALL.into(),
+            restores: false,
+        }
+    }
+
+    /// Once hashes are asked for, there is a key.
+    pub(super) fn draw_key(&mut self, strategy: Strategy) {
+        if strategy == Strategy::Hash && self.key.is_none() {
+            self.key = HashKey::random();
+        }
+    }
+
+    pub(super) fn covers(&self, place: Place) -> bool {
+        self.places.contains(&place)
+    }
+
+    /// What stands in place of a secret.
+    pub(super) fn replacement(&self, kind: &Kind, secret: &str, vault: &Vault) -> String {
+        let own = self.by_kind.iter().rev().find(|(of, _)| of == kind);
+        own.map_or(self.strategy, |(_, strategy)| *strategy).replace(kind, secret, self.key.as_ref(), vault)
+    }
+
+    /// Whether anything was replaced.
+    pub(super) fn text(&self, text: &mut String, vault: &Vault, mut found: impl FnMut(&Kind)) -> bool {
+        let replaced = self.scanner.replace(text, |kind, secret| {
+            found(kind);
+            self.replacement(kind, secret, vault)
+        });
+        let std::borrow::Cow::Owned(replaced) = replaced else { return false };
+        *text = replaced;
+        true
+    }
+
+    /// A key may hold a secret too: it stays, but is not repeated.
+    pub(super) fn pointer(&self, at: &Path<'_>) -> String {
+        self.scanner.replace(&at.to_string(), |kind, _| format!("[REDACTED:{kind}]")).into_owned()
+    }
+}
+
+impl fmt::Debug for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut debug = f.debug_struct("Redact");
+        debug.field("kinds", &self.scanner).field("strategy", &self.strategy);
+        if !self.by_kind.is_empty() {
+            debug.field("by_kind", &self.by_kind);
+        }
+        if self.places != Place::ALL {
+            debug.field("places", &self.places);
+        }
+        debug.field("restore_output", &self.restores).finish()
+    }
+}
+
+/// Redacts with pseudonyms of its own, and counts.
+#[derive(Debug)]
+pub(super) struct Redactor {
+    pub(super) settings: Settings,
+    pub(super) vault: std::sync::Arc<Vault>,
+    tally: Mutex<Tally>,
+}
+
+impl Redactor {
+    pub(super) fn new(settings: Settings, vault: std::sync::Arc<Vault>) -> Self {
+        Self { settings, vault, tally: Mutex::default() }
+    }
+
+    /// What was found since the last look.
+    pub(super) fn found(&self) -> Vec<Redacted> {
+        self.tally.lock().take()
+    }
+
+    pub(super) fn note(&self, place: Place, at: &str, kind: &Kind) {
+        self.tally.lock().add(place, at, kind);
+    }
+
+    pub(super) fn text(&self, place: Place, at: &Path<'_>, text: &mut String) -> bool {
+        let mut pointer = None;
+        self.settings.text(text, &self.vault, |kind| {
+            self.note(place, pointer.get_or_insert_with(|| self.settings.pointer(at)), kind);
+        })
+    }
+
+    /// Whether anything was replaced.
+    pub(super) fn value(&self, place: Place, value: &mut Value) -> bool {
+        let mut is_changed = false;
+        strings_mut(value, &Path::Root, &mut |at, text| is_changed |= self.text(place, at, text));
+        is_changed
+    }
+
+    /// A copy, if anything is replaced.
+    pub(super) fn replaced(&self, place: Place, value: &Value) -> Option<Value> {
+        let mut is_clean = true;
+        let scanner = &self.settings.scanner;
+        crate::secrets::json::strings(value, &Path::Root, &mut |_, text| is_clean = is_clean && scanner.is_clean(text));
+        if is_clean {
+            return None;
+        }
+        let mut copy = value.clone();
+        self.value(place, &mut copy).then_some(copy)
+    }
+}

@@ -1,0 +1,275 @@
+//! Secrets and personal data are taken out of what a run takes, gives and tells: [`Redact`].
+
+mod bound;
+mod core;
+mod event;
+mod sink;
+mod strategy;
+mod stream;
+mod vault;
+
+use std::borrow::Cow;
+use std::fmt;
+use std::sync::Arc;
+
+use emitree_emitter::{Emitter, Namespace, Sink};
+use emitree_runtime::{Layer, LayerInfo, Middleware, Next, Op, Result, RunContext, Summary};
+use serde::Serialize;
+
+use self::bound::Bound;
+use self::core::Settings;
+use self::strategy::HashKey;
+use self::stream::{Declared, TextOf};
+use self::vault::Vault;
+use crate::secrets::{Kind, PatternError, Scanner};
+use crate::voice::Voice;
+
+pub use self::event::{Place, Redacted};
+pub use self::sink::RedactSink;
+pub use self::strategy::Strategy;
+
+const NAMESPACE: Namespace = Namespace::new("middleware.redact");
+
+/// Finds secrets and personal data, and puts something else in their place.
+///
+/// Bound to a run, it redacts, on the way:
+///
+/// 1. the context that the run has when it begins;
+/// 2. the input, before anybody else hears it at `start`, and again before the work gets it;
+/// 3. the text of events that were [declared](Self::text_of), also when a secret is split over several of them;
+/// 4. the output, before `success`, and what listeners of `success` have added to it;
+/// 5. the message, the causes and the details of an error, whose kind stays: a denial is a denial still. What an
+///    interrupt or a request for a retry carries is data that somebody needs, and is left.
+///
+/// It works on runs of any type through JSON: strings are looked at, keys and numbers are left. A type that does not
+/// take what stands in place of a secret makes the run fail, rather than have it go on with the secret. For work from
+/// `String` to `String` it is a [`Layer`] too.
+///
+/// ```
+/// use emitree_middleware::Redact;
+/// use emitree_middleware::redact::Strategy;
+/// use emitree_middleware::secrets::Kind;
+/// use emitree_runtime::{RunContext, Runnable, runnable_fn};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+/// let echo = runnable_fn("echo", |text: String, _: RunContext| async move { Ok(format!("you said: {text}")) });
+///
+/// let redact = Redact::new().pattern("ticket", r"\bTCK-[0-9]{6}\b")?.strategy_for(Kind::Card, Strategy::Mask);
+/// let said = echo.run("TCK-123456, paid with 4111 1111 1111 1111".into()).middleware(redact).await?;
+/// assert_eq!(said, "you said: [REDACTED:ticket], paid with ********1111");
+///
+/// let pseudonyms = Redact::new().strategy(Strategy::Pseudonym).restore_output();
+/// let said = echo.run("maria@mailbox.org".into()).middleware(pseudonyms).await?;
+/// assert_eq!(said, "you said: maria@mailbox.org"); // the work has seen `[EMAIL_1]`
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Defaults
+///
+/// All kinds of [`Kind::ALL`], everywhere, [`Strategy::Redact`], nothing restored. Runs below are looked at with
+/// [`for_nested`](emitree_runtime::for_nested).
+///
+/// # Pseudonyms
+///
+/// They are kept in the run's extensions, so they are the same in the runs below it, and gone with it: one `Redact`
+/// bound to many runs serves each separately. With [`restore_output`](Self::restore_output) the caller of the outermost
+/// of them gets what pseudonyms of before the output stand for; its `success` and `finish` show that too. At most 10,000
+/// secrets of a run get one, those beyond are redacted.
+///
+/// # What it does not see
+///
+/// Errors that come from outside of the layers: an abort's reason, a listener of `start` or `success` that fails; what
+/// is set on the context later; events that were not declared. For what leaves the process, [`sink`](Self::sink) sees
+/// them all.
+///
+/// # Failures
+///
+/// It guards: what cannot be redacted does not pass. A pattern that is wrong is an error where it is given.
+///
+/// # Its own events
+///
+/// `middleware.redact.redacted`, a [`Redacted`]: what sort, how many, and where, but never what.
+#[derive(Clone)]
+pub struct Redact(Arc<Shared>);
+
+#[derive(Clone)]
+struct Shared {
+    settings: Settings,
+    streams: Vec<Arc<dyn Declared>>,
+    voice: Voice,
+}
+
+impl Redact {
+    /// One that redacts all that it knows, everywhere.
+    #[must_use]
+    pub fn new() -> Self {
+        let voice = Voice::new("redact", NAMESPACE);
+        Self(Arc::new(Shared { settings: Settings::new(), streams: Vec::new(), voice }))
+    }
+
+    fn set(mut self, change: impl FnOnce(&mut Settings)) -> Self {
+        change(&mut Arc::make_mut(&mut self.0).settings);
+        self
+    }
+
+    /// Looks for these kinds only, besides one's own patterns given later.
+    #[must_use]
+    pub fn only(self, kinds: impl IntoIterator<Item = Kind>) -> Self {
+        self.set(|settings| settings.scanner = Scanner::only(kinds))
+    }
+
+    /// Leaves these kinds.
+    #[must_use]
+    pub fn except(self, kinds: impl IntoIterator<Item = Kind>) -> Self {
+        let kinds: Vec<Kind> = kinds.into_iter().collect();
+        self.set(|settings| settings.scanner = settings.scanner.except(&kinds))
+    }
+
+    /// Looks for a pattern of one's own too, in the syntax of the crate `regex`: its first group is the secret, or all
+    /// that it matches.
+    ///
+    /// # Errors
+    ///
+    /// If it is no regex, matches the empty text, may match more than 640 bytes, or becomes too large.
+    pub fn pattern(self, name: &str, regex: &str) -> Result<Self, PatternError> {
+        let scanner = self.0.settings.scanner.pattern(name, regex)?;
+        Ok(self.set(|settings| settings.scanner = scanner))
+    }
+
+    /// What stands in place of secrets.
+    #[must_use]
+    pub fn strategy(self, strategy: Strategy) -> Self {
+        self.set(|settings| {
+            settings.strategy = strategy;
+            settings.draw_key(strategy);
+        })
+    }
+
+    /// What stands in place of secrets of one kind.
+    #[must_use]
+    pub fn strategy_for(self, kind: Kind, strategy: Strategy) -> Self {
+        self.set(|settings| {
+            settings.by_kind.push((kind, strategy));
+            settings.draw_key(strategy);
+        })
+    }
+
+    /// Keys hashes with this, so that they are the same in other processes. Otherwise a key is drawn for each `Redact`.
+    #[must_use]
+    pub fn hash_key(self, key: impl AsRef<[u8]>) -> Self {
+        self.set(|settings| settings.key = Some(HashKey::new(key.as_ref())))
+    }
+
+    /// Looks there only.
+    #[must_use]
+    pub fn places(self, places: impl IntoIterator<Item = Place>) -> Self {
+        self.set(|settings| settings.places = places.into_iter().collect())
+    }
+
+    /// Gives the caller what pseudonyms in the output stand for.
+    #[must_use]
+    pub fn restore_output(self) -> Self {
+        self.set(|settings| settings.restores = true)
+    }
+
+    /// Redacts the text of the run's events of that name: text that comes bit by bit.
+    ///
+    /// An event goes on with what is clear of its text and of the text before it, which may be none; what could be the
+    /// beginning of a secret is held, mostly the last word, at most [`Scanner::window`] bytes. Once the beginning of a
+    /// private key has been seen, all is held to its end, or for 16 KiB. What is held at the run's end comes as one more
+    /// event, before `success` or `error`: a copy of the last one, with that text. So all texts together are the
+    /// redacted text. An attempt that is given up takes what is held with it.
+    ///
+    /// One stream of text is taken for one name: where several come side by side in a run, give them names or runs of
+    /// their own.
+    #[must_use]
+    pub fn text_of<T: Clone + Serialize + Send + Sync + 'static>(
+        mut self,
+        name: impl Into<String>,
+        text: impl Fn(&mut T) -> &mut String + Send + Sync + 'static,
+    ) -> Self {
+        let stream = TextOf { name: name.into(), text: Arc::new(text) };
+        Arc::make_mut(&mut self.0).streams.push(Arc::new(stream));
+        self
+    }
+
+    /// Redacts what leaves through a sink, and nothing else.
+    ///
+    /// ```
+    /// use emitree_emitter::Emitter;
+    /// use emitree_middleware::Redact;
+    /// use emitree_sinks::Memory;
+    ///
+    /// let (emitter, memory) = (Emitter::new(), Memory::new());
+    /// let handle = emitter.pipe_to(Redact::new().sink(memory.clone()))?;
+    /// emitter.emit_now("sent", &mut "to maria@mailbox.org")?;
+    /// handle.flush_blocking().complete()?;
+    /// let records = memory.records();
+    /// assert_eq!(records[0].as_event().unwrap().payload.get(), "\"to [REDACTED:email]\"");
+    /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
+    /// ```
+    pub fn sink<S: Sink>(&self, inner: S) -> RedactSink<S> {
+        RedactSink::new(self.0.settings.clone(), inner)
+    }
+
+    /// A text without its secrets. Pseudonyms in it are its own.
+    #[must_use]
+    pub fn text<'t>(&self, text: &'t str) -> Cow<'t, str> {
+        let (settings, vault) = (&self.0.settings, Vault::default());
+        settings.scanner.replace(text, |kind, secret| settings.replacement(kind, secret, &vault))
+    }
+
+    /// The emitter of its own events.
+    #[must_use]
+    pub fn emitter(&self) -> &Emitter {
+        self.0.voice.emitter()
+    }
+}
+
+impl Default for Redact {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Middleware for Redact {
+    fn bind(&self, ctx: &RunContext) -> Result<()> {
+        Bound::bind(self, ctx)
+    }
+
+    fn name(&self) -> &str {
+        "redact"
+    }
+
+    fn debug_summary(&self) -> Summary {
+        Summary::of(self)
+    }
+
+    fn layers(&self) -> Vec<LayerInfo> {
+        Bound::described(self)
+    }
+}
+
+/// Around work on text, such as a place of one's own: input and output are redacted.
+impl<O: Op<In = String, Out = String>> Layer<O> for Redact {
+    async fn call(&self, input: &String, _: &RunContext, next: Next<'_, O>) -> Result<String> {
+        let redacted = self.text(input);
+        let output = match &redacted {
+            Cow::Borrowed(_) => next.run(input).await?,
+            Cow::Owned(redacted) => next.run(redacted).await?,
+        };
+        Ok(self.text(&output).into_owned())
+    }
+
+    fn name(&self) -> &str {
+        "redact"
+    }
+}
+
+impl fmt::Debug for Redact {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.settings.fmt(f)
+    }
+}

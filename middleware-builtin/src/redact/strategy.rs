@@ -1,0 +1,110 @@
+//! What stands in place of a secret.
+
+use std::fmt;
+
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::Sha256;
+
+use super::vault::Vault;
+use crate::secrets::Kind;
+
+/// What stands in place of a secret.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Strategy {
+    /// `[REDACTED:email]`.
+    #[default]
+    Redact,
+    /// `********1111`: the last four characters stay if there are more than eight, whatever the length.
+    Mask,
+    /// `[email:gkpfbanm…]`: the first 80 bits of HMAC-SHA-256 in letters from `a` to `p`, the same for the same secret
+    /// under the same [key](super::Redact::hash_key).
+    Hash,
+    /// `[EMAIL_1]`: the same for the same secret in a run and the runs below it, and restored in the output if that is
+    /// [asked for](super::Redact::restore_output).
+    Pseudonym,
+}
+
+/// What hashes are keyed with.
+#[derive(Clone)]
+pub(super) struct HashKey(Box<[u8]>);
+
+impl HashKey {
+    pub(super) fn new(key: &[u8]) -> Self {
+        Self(key.into())
+    }
+
+    /// Drawn by the operating system. Should it have none to give, nothing is hashed.
+    pub(super) fn random() -> Option<Self> {
+        let mut key = [0; 32];
+        getrandom::fill(&mut key).ok()?;
+        Some(Self(key.into()))
+    }
+
+    /// Letters only, so that no digits are made up that look like a secret.
+    fn hash(&self, secret: &str) -> Option<String> {
+        let mut mac = Hmac::<Sha256>::new_from_slice(&self.0).ok()?;
+        mac.update(secret.as_bytes());
+        let bytes = mac.finalize().into_bytes();
+        let letter = |nibble: u8| char::from(b'a' + nibble);
+        Some(bytes.iter().take(10).flat_map(|byte| [letter(byte >> 4), letter(byte & 15)]).collect())
+    }
+}
+
+impl fmt::Debug for HashKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("HashKey")
+    }
+}
+
+impl Strategy {
+    /// What stands in place of a secret of a kind.
+    pub(super) fn replace(self, kind: &Kind, secret: &str, key: Option<&HashKey>, vault: &Vault) -> String {
+        let plain = || format!("[REDACTED:{kind}]");
+        match self {
+            Self::Redact => plain(),
+            Self::Mask => masked(secret),
+            Self::Hash => key.and_then(|key| key.hash(secret)).map_or_else(plain, |hash| format!("[{kind}:{hash}]")),
+            Self::Pseudonym => vault.pseudonym(kind, secret).unwrap_or_else(plain),
+        }
+    }
+}
+
+/// How long it was is not told either.
+fn masked(secret: &str) -> String {
+    const STARS: &str = "********";
+    let len = secret.chars().count();
+    let last = secret.chars().skip(if len > 8 { len - 4 } else { len });
+    // What stays is not to look like something else.
+    STARS.chars().chain(last.map(|c| if c.is_alphanumeric() { c } else { '*' })).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_leaves_what_it_says() {
+        let (vault, key) = (Vault::default(), HashKey::new(b"key"));
+        let rows = [
+            (Strategy::Redact, "maria@mailbox.org", "[REDACTED:email]"),
+            (Strategy::Mask, "maria@mailbox.org", "*********org"),
+            (Strategy::Mask, "a@bc.de", "********"),
+            (Strategy::Pseudonym, "maria@mailbox.org", "[EMAIL_1]"),
+            (Strategy::Pseudonym, "li@mailbox.org", "[EMAIL_2]"),
+            (Strategy::Pseudonym, "maria@mailbox.org", "[EMAIL_1]"),
+        ];
+        for (strategy, secret, expected) in rows {
+            let replaced = strategy.replace(&Kind::Email, secret, Some(&key), &vault);
+            assert_eq!(replaced, expected);
+        }
+    }
+
+    #[test]
+    fn hashes_are_stable_under_a_key_and_differ_between_keys() {
+        let hash = |key: &HashKey| key.hash("secret").expect("any key will do");
+        assert_eq!(hash(&HashKey::new(b"a")), hash(&HashKey::new(b"a")));
+        assert_ne!(hash(&HashKey::new(b"a")), hash(&HashKey::new(b"b")));
+        assert_eq!(hash(&HashKey::random().expect("there is one")).len(), 20);
+    }
+}

@@ -1,0 +1,114 @@
+//! Which pseudonym stands for what: of a run and the runs below it, never of a middleware.
+
+use std::collections::HashMap;
+use std::fmt;
+
+use parking_lot::Mutex;
+use uuid::Uuid;
+
+use crate::secrets::Kind;
+
+/// As many secrets get a pseudonym in one run and below; those beyond are redacted.
+pub(super) const MOST: usize = 10_000;
+
+/// The pseudonyms of a run and the runs below it. It lies in the run's extensions, and is gone with the run.
+#[derive(Default)]
+pub(super) struct Vault {
+    /// The run that made it: what it gives back to its caller may have them restored.
+    owner: Option<Uuid>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    names: HashMap<(Kind, String), String>,
+    /// By name, with how many there were before.
+    secrets: HashMap<String, (usize, String)>,
+    counts: HashMap<Kind, usize>,
+}
+
+impl Vault {
+    pub(super) fn of_run(run_id: Uuid) -> Self {
+        Self { owner: Some(run_id), state: Mutex::default() }
+    }
+
+    pub(super) fn is_owned_by(&self, run_id: Uuid) -> bool {
+        self.owner == Some(run_id)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.state.lock().secrets.len()
+    }
+
+    /// That of a secret, made if need be; none if there are too many.
+    pub(super) fn pseudonym(&self, kind: &Kind, secret: &str) -> Option<String> {
+        let mut state = self.state.lock();
+        let key = (kind.clone(), secret.to_owned());
+        if let Some(name) = state.names.get(&key) {
+            return Some(name.clone());
+        }
+        let so_far = state.secrets.len();
+        if so_far >= MOST {
+            return None;
+        }
+        let count = state.counts.entry(kind.clone()).or_default();
+        *count += 1;
+        let name = format!("[{}_{count}]", kind.as_str().to_uppercase());
+        state.secrets.insert(name.clone(), (so_far, secret.to_owned()));
+        state.names.insert(key, name.clone());
+        Some(name)
+    }
+
+    /// Puts secrets back in place of their pseudonyms, of the first so many.
+    pub(super) fn restore(&self, text: &str, first: usize) -> Option<String> {
+        let state = self.state.lock();
+        let (mut out, mut rest) = (String::new(), text);
+        while let Some(open) = rest.find('[') {
+            let from = &rest[open..];
+            let name = from.find(']').map(|close| &from[..=close]);
+            let secret = name.and_then(|name| Some((name, state.secrets.get(name).filter(|(nth, _)| *nth < first)?)));
+            let (taken, given) = secret.map_or(("[", "["), |(name, (_, secret))| (name, secret.as_str()));
+            out += &rest[..open];
+            out += given;
+            rest = &from[taken.len()..];
+        }
+        let restored = out + rest;
+        (restored != text).then_some(restored)
+    }
+}
+
+impl fmt::Debug for Vault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Vault").field("len", &self.len()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pseudonyms_are_restored_wherever_they_stand() {
+        let vault = Vault::default();
+        vault.pseudonym(&Kind::Email, "a@b.org");
+        vault.pseudonym(&Kind::Card, "4111");
+        vault.pseudonym(&Kind::Email, "c@d.org");
+        let rows = [
+            ("to [EMAIL_1]", Some("to a@b.org")),
+            ("[[EMAIL_1]] [CARD_1][", Some("[a@b.org] 4111[")),
+            ("[EMAIL_3] [] ]", None),
+            ("[EMAIL_2] is not of the first two", None),
+        ];
+        for (text, restored) in rows {
+            assert_eq!(vault.restore(text, 2).as_deref(), restored, "{text}");
+        }
+    }
+
+    #[test]
+    fn beyond_so_many_there_are_none() {
+        let vault = Vault::default();
+        assert!((0..MOST).all(|n| vault.pseudonym(&Kind::Ip, &n.to_string()).is_some()));
+        assert_eq!(vault.pseudonym(&Kind::Ip, "one more"), None);
+        assert_eq!(vault.pseudonym(&Kind::Ip, "0").as_deref(), Some("[IP_1]"));
+    }
+}

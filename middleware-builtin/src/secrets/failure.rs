@@ -1,0 +1,130 @@
+//! Errors in other words: the same sort of end, without what its text held.
+
+use std::error::Error as StdError;
+use std::fmt;
+
+use emitree_runtime::{Error, ErrorKind};
+use serde_json::{Map, Value};
+
+use super::json::{Path, strings_mut};
+
+/// A cause of which only the text is left.
+#[derive(Debug)]
+struct Cause {
+    text: String,
+    source: Option<Box<Self>>,
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl StdError for Cause {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.source.as_deref().map(|source| source as &(dyn StdError + 'static))
+    }
+}
+
+/// Changes the message, the causes and the details of an error. Its kind stays, and what control flow carries; types of
+/// causes are lost if anything was changed.
+pub(crate) fn reworded(error: Error, change: &mut impl FnMut(&Path<'_>, &mut String)) -> Error {
+    let report = error.report();
+    let (mut message, mut causes, mut details) =
+        (report.message.clone(), Value::from(report.causes.clone()), Value::from(report.context.clone()));
+    change(&Path::Key(&Path::Root, "message"), &mut message);
+    strings_mut(&mut causes, &Path::Key(&Path::Root, "causes"), change);
+    strings_mut(&mut details, &Path::Key(&Path::Root, "context"), change);
+    let (Value::Array(causes), Value::Object(details)) = (causes, details) else { return error };
+    let same_causes = causes.iter().map(Value::as_str).eq(report.causes.iter().map(|cause| Some(cause.as_str())));
+    if message == report.message && same_causes && details == report.context {
+        return error;
+    }
+    rebuilt(error, message, chain(causes)).with_details(details)
+}
+
+fn chain(causes: Vec<Value>) -> Option<Box<Cause>> {
+    let texts = causes.into_iter().rev().filter_map(|cause| cause.as_str().map(ToOwned::to_owned));
+    texts.fold(None, |source, text| Some(Box::new(Cause { text, source })))
+}
+
+/// Of the same kind. One that cannot be made anew keeps what it carries, and has its old words hidden by a cause.
+fn rebuilt(error: Error, message: String, causes: Option<Box<Cause>>) -> Error {
+    let (is_retryable, is_fatal) = (error.is_retryable(), error.is_fatal());
+    let anew = match error.kind() {
+        ErrorKind::Failed => Error::new(message),
+        ErrorKind::Denied { by } => Error::denied(by, message),
+        ErrorKind::Halted { by } => Error::halted(by, message),
+        ErrorKind::Aborted => Error::aborted(message),
+        ErrorKind::TimedOut => Error::timed_out(message),
+        _ => {
+            let text = "what was said before is withheld".to_owned();
+            let hiding = causes.unwrap_or_else(|| Box::new(Cause { text, source: None }));
+            return error.message(message).caused_by(hiding);
+        }
+    };
+    let anew = anew.retryable(is_retryable).fatal(is_fatal);
+    match causes {
+        Some(causes) => anew.caused_by(causes),
+        None => anew,
+    }
+}
+
+trait WithDetails {
+    fn with_details(self, details: Map<String, Value>) -> Self;
+}
+
+impl WithDetails for Error {
+    fn with_details(self, details: Map<String, Value>) -> Self {
+        details.into_iter().fold(self, |error, (key, value)| error.context(key, value))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use emitree_runtime::Interrupt;
+
+    use super::*;
+
+    fn hidden(error: Error) -> Error {
+        reworded(error, &mut |_, text| *text = text.replace("hunter2", "***"))
+    }
+
+    #[test]
+    fn kinds_stay_and_texts_are_changed() {
+        let io = || std::io::Error::other("cannot open hunter2");
+        let rows = [
+            (Error::new("hunter2 is wrong"), "*** is wrong"),
+            (Error::from(io()), "cannot open ***"),
+            (Error::from(io()).message("hunter2?"), "***?\n  caused by: cannot open ***"),
+            (Error::denied("the house", "no hunter2"), "denied by the house: no ***"),
+            (Error::halted("the house", "hunter2"), "halted by the house: ***"),
+            (Error::aborted("hunter2"), "aborted: ***"),
+            (Error::timed_out("hunter2"), "***"),
+            (Error::new("x").context("tried", "hunter2"), "x\n  tried: \"***\""),
+            (Error::retry("hunter2"), "retry requested: ***\n  caused by: what was said before is withheld"),
+        ];
+        for (error, expected) in rows {
+            let kind = error.kind().clone();
+            let error = hidden(error);
+            assert_eq!((error.explain().as_str(), error.kind()), (expected, &kind));
+        }
+    }
+
+    #[test]
+    fn what_control_flow_carries_stays() {
+        let interrupt = Interrupt::new("hunter2", "data");
+        let error = hidden(Error::interrupted(interrupt.clone()));
+        assert_eq!(error.interrupt(), Some(&interrupt));
+        assert_eq!(error.to_string(), "interrupted: ***");
+        let error = hidden(Error::retry_with("hunter2", 7));
+        assert_eq!(error.retry_request().map(|retry| (retry.reason, retry.metadata)), Some(("***".into(), 7.into())));
+    }
+
+    #[test]
+    fn an_error_that_holds_nothing_keeps_its_types() {
+        let error = hidden(Error::from(std::io::Error::other("all is well")).retryable(true));
+        assert!(error.find::<std::io::Error>().is_some() && error.is_retryable());
+    }
+}

@@ -1,0 +1,63 @@
+//! The strings in JSON, and where they are.
+
+use std::fmt;
+
+use serde_json::Value;
+
+/// Where a value stands: a JSON pointer (RFC 6901), written only when it is asked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Path<'p> {
+    Root,
+    Key(&'p Self, &'p str),
+    Index(&'p Self, usize),
+}
+
+impl fmt::Display for Path<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Root => Ok(()),
+            Self::Key(above, key) => write!(f, "{above}/{}", key.replace('~', "~0").replace('/', "~1")),
+            Self::Index(above, index) => write!(f, "{above}/{index}"),
+        }
+    }
+}
+
+/// Shows each string, but no key, in order.
+pub(crate) fn strings(value: &Value, at: &Path<'_>, see: &mut impl FnMut(&Path<'_>, &str)) {
+    match value {
+        Value::String(text) => see(at, text),
+        Value::Array(items) => items.iter().enumerate().for_each(|(i, item)| strings(item, &Path::Index(at, i), see)),
+        Value::Object(members) => members.iter().for_each(|(key, member)| strings(member, &Path::Key(at, key), see)),
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}
+
+/// Gives each string, but no key, to be changed; in order.
+pub(crate) fn strings_mut(value: &mut Value, at: &Path<'_>, change: &mut impl FnMut(&Path<'_>, &mut String)) {
+    match value {
+        Value::String(text) => change(at, text),
+        Value::Array(items) => {
+            items.iter_mut().enumerate().for_each(|(i, item)| strings_mut(item, &Path::Index(at, i), change));
+        }
+        Value::Object(members) => {
+            members.iter_mut().for_each(|(key, member)| strings_mut(member, &Path::Key(at, key), change));
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn strings_are_shown_with_their_pointers_and_keys_are_left() {
+        let value = json!({"a/b": ["x", 1, {"~": "y"}], "c": null, "d": "z"});
+        let mut seen = Vec::new();
+        strings(&value, &Path::Root, &mut |at, text| seen.push((at.to_string(), text.to_owned())));
+        let expected = [("/a~1b/0", "x"), ("/a~1b/2/~0", "y"), ("/d", "z")];
+        assert_eq!(seen, expected.map(|(at, text)| (at.to_owned(), text.to_owned())));
+    }
+}

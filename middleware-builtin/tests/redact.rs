@@ -1,0 +1,384 @@
+//! Secrets do not get past a redaction: not in what a run takes, gives, tells or fails with, nor split over events.
+
+mod support;
+
+use std::sync::{Arc, Mutex};
+
+use emitree_emitter::{Emitter, EventMeta};
+use emitree_middleware::Redact;
+use emitree_middleware::redact::{Place, Redacted, Strategy};
+use emitree_middleware::secrets::{Kind, PatternError};
+use emitree_runtime::{
+    Error, Middleware, Op, RunContext, Runnable, Stack, Stage, Summary, for_nested, output_fn, runnable_fn,
+};
+use emitree_sinks::Memory;
+use proptest::prelude::*;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use support::{Any, TestResult, instance};
+
+const MAIL: &str = "maria@mailbox.org";
+const CARD: &str = "4111 1111 1111 1111";
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Token {
+    text: String,
+    index: usize,
+}
+
+/// What was heard, in order.
+#[derive(Clone, Default)]
+struct Heard(Arc<Mutex<Vec<String>>>);
+
+impl Heard {
+    fn note(&self, line: String) {
+        self.0.lock().expect("nobody panics here").push(line);
+    }
+
+    fn take(&self) -> Vec<String> {
+        std::mem::take(&mut self.0.lock().expect("nobody panics here"))
+    }
+
+    /// Hears all on an emitter.
+    fn on(&self, emitter: &Emitter) -> TestResult {
+        let heard = self.clone();
+        emitter.observe("*.*", move |event: &Any, meta| heard.note(format!("{} {}", meta.path(), event.to_json())))?;
+        Ok(())
+    }
+}
+
+fn echo(root: &Emitter) -> impl Runnable<Input = Value, Output = Value> + 'static {
+    instance(root, "Tool", "echo", |value: Value, _: RunContext| async move { Ok(json!({"got": value})) })
+}
+
+/// Emits the chunks of a text, and gives how many there were.
+fn write(root: &Emitter) -> impl Runnable<Input = Vec<String>, Output = usize> + 'static {
+    instance(root, "Tool", "write", |chunks: Vec<String>, ctx: RunContext| async move {
+        for (index, text) in chunks.iter().enumerate() {
+            ctx.emitter().emit("new_token", &mut Token { text: text.clone(), index }).await?;
+        }
+        Ok(chunks.len())
+    })
+}
+
+fn tokens() -> Redact {
+    Redact::new().places([Place::Event]).text_of("new_token", |token: &mut Token| &mut token.text)
+}
+
+#[tokio::test]
+async fn by_default_it_redacts_input_output_and_what_others_hear() -> TestResult {
+    let (root, heard) = (Emitter::new(), Heard::default());
+    heard.on(&root)?;
+    let seen = Arc::new(Mutex::new(Value::Null));
+    let kept = Arc::clone(&seen);
+    let work = instance(&root, "Tool", "work", move |value: Value, _: RunContext| {
+        *kept.lock().expect("nobody panics here") = value;
+        async { Ok(format!("pay with {CARD}")) }
+    });
+    let input = json!({"maria@mailbox.org": ["to", MAIL, 7]});
+    assert_eq!(work.run(input).middleware(Redact::new()).await?, "pay with [REDACTED:card]");
+    assert_eq!(*seen.lock().expect("nobody panics here"), json!({"maria@mailbox.org": ["to", "[REDACTED:email]", 7]}));
+    let lines = heard.take();
+    assert_eq!(lines.iter().filter(|line| line.contains("run.")).count(), 3);
+    assert!(lines.iter().all(|line| !line.contains(CARD)), "{lines:#?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_listeners_and_output_middlewares_add_is_redacted_too() -> TestResult {
+    let (root, heard) = (Emitter::new(), Heard::default());
+    heard.on(&root)?;
+    let added = output_fn(|_: emitree_runtime::Passing<'_, Value>| Box::pin(async { Ok(Some(json!([MAIL]))) }));
+    let echo = echo(&root);
+    let run = echo.run(json!("nothing")).middleware(Redact::new()).middleware(added).on_start(|start, _| {
+        start.input = json!(CARD);
+    });
+    assert_eq!(run.await?, json!(["[REDACTED:email]"]));
+    let lines = heard.take();
+    assert!(lines.iter().all(|line| !line.contains(CARD) && !line.contains(MAIL)), "{lines:#?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn errors_leave_redacted_and_keep_their_kind() {
+    type Row = (fn() -> Error, &'static str);
+    let rows: [Row; 4] = [
+        (|| Error::new(format!("no {MAIL}")).context("card", CARD), "no [REDACTED:email]\n  card: \"[REDACTED:card]\""),
+        (
+            || Error::from(std::io::Error::other(format!("lost {MAIL}"))).message("outer"),
+            "outer\n  caused by: lost [REDACTED:email]",
+        ),
+        (|| Error::denied("policy", format!("{MAIL} may not")), "denied by policy: [REDACTED:email] may not"),
+        (|| Error::aborted(format!("by {MAIL}")), "aborted: by [REDACTED:email]"),
+    ];
+    for (make, expected) in rows {
+        let failing =
+            instance(&Emitter::new(), "Tool", "fail", move |(): (), _: RunContext| async move { Err::<(), _>(make()) });
+        let error = failing.run(()).middleware(Redact::new()).await.expect_err("it fails");
+        assert_eq!((error.explain().as_str(), error.kind()), (expected, make().kind()));
+    }
+}
+
+#[tokio::test]
+async fn context_that_was_set_before_is_redacted() -> TestResult {
+    let work = instance(&Emitter::new(), "Tool", "work", |(): (), ctx: RunContext| async move {
+        Ok(ctx.context().get("user").cloned().unwrap_or_default())
+    });
+    let run = work.run(()).context(json!({"user": {"mail": MAIL}, "n": 1}));
+    let user = run.middleware(Redact::new().places([Place::Context])).await?;
+    assert_eq!(user, json!({"mail": "[REDACTED:email]"}));
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_it_did_is_said_without_the_secrets() -> TestResult {
+    let (root, said) = (Emitter::new(), Heard::default());
+    let heard = said.clone();
+    let echo = echo(&root);
+    let run = echo.run(json!({"to": [MAIL, "x@mailbox.org"], "maria@mailbox.org": CARD}));
+    let run = run.middleware(Redact::new()).observe(
+        "middleware.redact.redacted",
+        move |event: &Redacted, meta: &EventMeta<'_>| {
+            assert!(meta.trace().is_some());
+            heard.note(format!("{:?} {} {} {}", event.place, event.at, event.kind, event.count));
+        },
+    );
+    run.await?;
+    let expected = ["Input /[REDACTED:email] card 1", "Input /to/0 email 1", "Input /to/1 email 1"];
+    assert_eq!(said.take(), expected);
+    Ok(())
+}
+
+#[tokio::test]
+async fn kinds_strategies_and_patterns_are_chosen() -> TestResult {
+    let text = format!("{MAIL} {CARD} TCK-123456 8.8.4.4");
+    let rows = [
+        (Redact::new().only([Kind::Email]), "[REDACTED:email] 4111 1111 1111 1111 TCK-123456 8.8.4.4"),
+        (Redact::new().except([Kind::Email, Kind::Ip]), "maria@mailbox.org [REDACTED:card] TCK-123456 8.8.4.4"),
+        (
+            Redact::new().only([Kind::Ip]).pattern("ticket", "TCK-[0-9]{6}")?.strategy(Strategy::Mask),
+            "maria@mailbox.org 4111 1111 1111 1111 ********3456 ********",
+        ),
+        (
+            Redact::new().strategy(Strategy::Pseudonym).strategy_for(Kind::Card, Strategy::Mask),
+            "[EMAIL_1] ********1111 TCK-123456 [IP_1]",
+        ),
+    ];
+    for (redact, expected) in rows {
+        assert_eq!(redact.text(&text), expected);
+    }
+    Ok(())
+}
+
+#[test]
+fn hashes_depend_on_the_key_and_on_nothing_else() {
+    let hashed = |key: &str| Redact::new().strategy(Strategy::Hash).hash_key(key).text(MAIL).into_owned();
+    assert_eq!(hashed("a"), hashed("a"));
+    assert_ne!(hashed("a"), hashed("b"));
+    assert!(Redact::new().strategy(Strategy::Hash).text(MAIL).starts_with("[email:"));
+}
+
+#[test]
+fn patterns_that_could_run_on_are_refused() {
+    let refused = |regex| Redact::new().pattern("own", regex).map(drop).expect_err("it is refused");
+    assert!(matches!(refused("a+"), PatternError::Long { longest: None, .. }));
+    assert!(matches!(refused("a{1,641}"), PatternError::Long { longest: Some(641), .. }));
+    assert!(matches!(refused("a?"), PatternError::Empty { .. }));
+    assert!(matches!(refused("("), PatternError::Syntax { .. }));
+    assert!(matches!(refused(r"(?:\w{1,20} ){1,7}"), PatternError::Size { .. } | PatternError::Long { .. }));
+}
+
+#[test]
+fn it_tells_its_settings_and_no_secret() {
+    let redact = Redact::new().only([Kind::Email]).strategy(Strategy::Hash).hash_key("hunter2");
+    let Summary::Text(summary) = redact.debug_summary() else { panic!("a text") };
+    assert_eq!(summary, r#"Redact { kinds: ["email"], strategy: Hash, restore_output: false }"#);
+    assert_eq!(redact.layers().len(), 1);
+}
+
+#[tokio::test]
+async fn pseudonyms_are_the_same_below_and_restored_for_the_caller_of_the_outermost() -> TestResult {
+    let root = Emitter::new();
+    let inner = Arc::new(echo(&root));
+    let outer = instance(&root, "Tool", "outer", move |text: Value, _: RunContext| {
+        let inner = Arc::clone(&inner);
+        async move {
+            assert_eq!(text, json!("[EMAIL_1]"));
+            let answer = inner.run(json!(["[EMAIL_1]", MAIL, "li@mailbox.org"])).await?;
+            assert_eq!(answer, json!({"got": ["[EMAIL_1]", "[EMAIL_1]", "[EMAIL_2]"]}));
+            Ok(json!([text, "[EMAIL_2]", "new@mailbox.org"]))
+        }
+    });
+    let redact = Redact::new().strategy(Strategy::Pseudonym).restore_output();
+    for _ in 0..2 {
+        let output = outer.run(json!(MAIL)).middleware(for_nested(redact.clone())).await?;
+        // What is new in the output stays hidden.
+        assert_eq!(output, json!([MAIL, "li@mailbox.org", "[EMAIL_3]"]));
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_hundred_runs_at_once_have_pseudonyms_of_their_own() -> TestResult {
+    let redact = Redact::new().strategy(Strategy::Pseudonym).restore_output();
+    let work = Arc::new(
+        instance(&Emitter::new(), "Tool", "work", |text: String, _: RunContext| async move {
+            tokio::task::yield_now().await;
+            assert_eq!(text, "to [EMAIL_1]");
+            Ok(text)
+        })
+        .middleware(redact),
+    );
+    let runs: Vec<_> = (0..100)
+        .map(|n| {
+            let work = Arc::clone(&work);
+            tokio::spawn(async move { work.run(format!("to user{n}@mailbox.org")).await })
+        })
+        .collect();
+    for (n, run) in runs.into_iter().enumerate() {
+        assert_eq!(run.await??, format!("to user{n}@mailbox.org"));
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_type_that_takes_no_redacted_value_makes_the_run_fail_without_the_secret() {
+    let work = instance(&Emitter::new(), "Tool", "work", |ip: std::net::IpAddr, _: RunContext| async move { Ok(ip) });
+    let error = work.run([8, 8, 4, 4].into()).middleware(Redact::new()).await.expect_err("it does not fit");
+    assert!(error.explain().contains("[REDACTED:ip]") && !error.explain().contains("8.8.4.4"), "{}", error.explain());
+}
+
+#[tokio::test]
+async fn work_on_text_has_a_layer_of_its_own() -> TestResult {
+    struct Say;
+    impl Op for Say {
+        type In = String;
+        type Out = String;
+    }
+    let stack = Stack::<Say>::builder().layer(Redact::new()).build();
+    let outer = runnable_fn("outer", move |text: String, ctx: RunContext| {
+        let stack = stack.clone();
+        async move { stack.call(&text, &ctx, |text, _| Box::pin(async move { Ok(format!("{text} {CARD}")) })).await }
+    });
+    assert_eq!(outer.run(MAIL.to_owned()).await?, "[REDACTED:email] [REDACTED:card]");
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_leaves_through_a_sink_is_redacted_and_nothing_else() -> TestResult {
+    let (root, redacted, plain) = (Emitter::new(), Memory::new(), Memory::new());
+    let handles = [root.pipe_to(Redact::new().sink(redacted.clone()))?, root.pipe_to(plain.clone())?];
+    assert_eq!(echo(&root).run(json!(MAIL)).context(json!({"ip": "8.8.4.4"})).await?, json!({"got": MAIL}));
+    for handle in handles {
+        handle.flush_blocking().complete()?;
+    }
+    let text = |memory: &Memory| serde_json::to_string(&memory.records()).expect("records");
+    assert!(!text(&redacted).contains(MAIL) && !text(&redacted).contains("8.8.4.4"));
+    assert!(text(&plain).contains(MAIL) && text(&plain).contains("8.8.4.4"));
+    assert_eq!((redacted.paths(), redacted.len()), (plain.paths(), 3));
+    Ok(())
+}
+
+/// Runs, and gives what others hear of the text.
+async fn written(chunks: Vec<String>, redact: Redact) -> Result<Vec<Token>, emitree_emitter::BoxError> {
+    let (root, heard) = (Emitter::new(), Arc::new(Mutex::new(Vec::new())));
+    let tokens = Arc::clone(&heard);
+    // Others on the run hear it redacted too.
+    let write = write(&root);
+    let run = write.run(chunks).on("new_token", move |token: &mut Token, _| {
+        tokens.lock().expect("nobody panics here").push(token.clone());
+    });
+    run.middleware(redact).await?;
+    let tokens = heard.lock().expect("nobody panics here").clone();
+    Ok(tokens)
+}
+
+#[tokio::test]
+async fn a_secret_split_over_events_is_redacted_and_the_rest_comes_as_a_last_event() -> TestResult {
+    let chunks = ["write to mar", "ia@mail", "box.org or", " call"].map(ToOwned::to_owned);
+    let heard = written(chunks.to_vec(), tokens()).await?;
+    let texts: Vec<&str> = heard.iter().map(|token| token.text.as_str()).collect();
+    assert_eq!(texts.concat(), "write to [REDACTED:email] or call");
+    assert_eq!(heard.len(), 5);
+    assert_eq!(heard[4].index, 3, "a copy of the last one");
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_is_held_comes_out_when_a_run_fails_or_is_dropped() -> TestResult {
+    let (root, heard) = (Emitter::new(), Heard::default());
+    let failing = instance(&root, "Tool", "fail", |waits: bool, ctx: RunContext| async move {
+        ctx.emitter().emit("new_token", &mut Token { text: "half a wor".into(), index: 0 }).await?;
+        if waits {
+            std::future::pending::<()>().await;
+        }
+        Err::<(), _>(Error::new("it broke"))
+    });
+    let all = heard.clone();
+    root.observe("*.*", move |event: &Any, meta| {
+        if let Some(token) = event.downcast_ref::<Token>() {
+            all.note(token.text.clone());
+        } else if Stage::of(meta) == Some(Stage::Error) {
+            all.note("error".into());
+        }
+    })?;
+    failing.run(false).middleware(tokens()).await.expect_err("it breaks");
+    assert_eq!(heard.take(), ["half a", " wor", "error"]);
+    let dropped = tokio::time::timeout(std::time::Duration::ZERO, failing.run(true).middleware(tokens())).await;
+    assert!(dropped.is_err());
+    emitree_runtime::shutdown(std::time::Duration::from_secs(5)).await;
+    let lines = heard.take();
+    assert_eq!(lines.iter().filter(|line| *line != "error").map(String::as_str).collect::<String>(), "half a wor");
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_attempt_that_is_given_up_takes_what_is_held_with_it() -> TestResult {
+    let (root, heard) = (Emitter::new(), Heard::default());
+    let again = instance(&root, "Tool", "again", |(): (), ctx: RunContext| async move {
+        ctx.emitter().emit("new_token", &mut Token { text: format!("try {}", ctx.attempt()), index: 0 }).await?;
+        if ctx.attempt() == 0 { Err(Error::retry("not yet")) } else { Ok(()) }
+    });
+    let all = heard.clone();
+    let run = again.run(()).on("new_token", move |token: &mut Token, _| all.note(token.text.clone()));
+    run.middleware(tokens()).max_middleware_retries(1).await?;
+    assert_eq!(heard.take(), ["try", "try", " 1"]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_key_block_is_withheld_to_its_end_or_a_bound() -> TestResult {
+    let begin = format!("-----BEGIN {}-----\n", "PRIVATE KEY");
+    let line = "MIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEAAoIBAQ\n".to_owned();
+    let mut chunks = vec!["key: ".to_owned(), begin.clone()];
+    chunks.extend(std::iter::repeat_n(line.clone(), 20));
+    let never_ends: Vec<String> = chunks.iter().cloned().chain(std::iter::repeat_n(line, 400)).collect();
+    chunks.extend(["-----END PRIVATE".to_owned(), " KEY----- done".to_owned()]);
+    let text = |heard: Vec<Token>| heard.into_iter().map(|token| token.text).collect::<String>();
+    assert_eq!(text(written(chunks, tokens()).await?), "key: [REDACTED:private_key] done");
+    let left = text(written(never_ends.clone(), tokens()).await?);
+    let bound = never_ends.concat().len() - "key: ".len() - (begin.len() - 1) - 16 * 1024;
+    assert_eq!(left.len(), "key: [REDACTED:private_key]".len() + bound);
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// However a text comes, others hear what they would have heard of all of it.
+    #[test]
+    fn however_it_is_split_the_text_is_the_same(sizes in prop::collection::vec(1_usize..=64, 1..60), shift in 0_usize..20) {
+        let text = format!("{}mail {MAIL}, card {CARD} and é {MAIL}; {}", "x ".repeat(shift), "done ".repeat(9));
+        let (mut chunks, mut rest) = (Vec::new(), text.as_str());
+        for size in sizes {
+            let (chunk, after) = rest.split_at(rest.ceil_char_boundary(size.min(rest.len())));
+            chunks.push(chunk.to_owned());
+            rest = after;
+        }
+        chunks.push(rest.to_owned());
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+        let heard = runtime.block_on(written(chunks, tokens())).expect("it runs");
+        let all: String = heard.into_iter().map(|token| token.text).collect();
+        prop_assert_eq!(all, Redact::new().text(&text));
+    }
+}
