@@ -20,6 +20,7 @@
 //! | feature | middleware | what it does |
 //! |---|---|---|
 //! | `circuit_breaker` | [`CircuitBreaker`] | leaves alone for a while what keeps failing |
+//! | `exfil_guard` | [`ExfilGuard`] | denies what would carry a secret out, or lead to another host |
 //! | `fallback` | [`Fallback`] | where one fails, the next one answers |
 //! | `redact` | [`Redact`] | takes secrets and personal data out of what a run takes, gives and tells |
 //! | `retry` | [`Retry`] | tries again what may succeed then, after a while that grows |
@@ -46,6 +47,8 @@
 
 #[cfg(feature = "circuit_breaker")]
 pub mod circuit_breaker;
+#[cfg(feature = "exfil_guard")]
+pub mod exfil_guard;
 #[cfg(feature = "fallback")]
 pub mod fallback;
 #[cfg(feature = "redact")]
@@ -66,6 +69,8 @@ mod voice;
 
 #[cfg(feature = "circuit_breaker")]
 pub use circuit_breaker::CircuitBreaker;
+#[cfg(feature = "exfil_guard")]
+pub use exfil_guard::ExfilGuard;
 #[cfg(feature = "fallback")]
 pub use fallback::Fallback;
 #[cfg(feature = "redact")]

@@ -11,11 +11,12 @@ use serde_json::Value;
 
 use super::core::Redactor;
 use super::event::Place;
-use super::stream::Held;
+use super::passage::Redacting;
 use super::vault::Vault;
 use super::{Redact, Shared};
 use crate::secrets::failure::reworded;
 use crate::secrets::json::{Path, strings_mut};
+use crate::secrets::stream::{Declared, flush_at_end};
 use crate::voice::Voice;
 
 /// A redaction, bound to a run.
@@ -44,8 +45,16 @@ impl Bound {
             on_success(&redactor, ctx)?;
         }
         if settings.covers(Place::Event) {
-            let held = streams.iter().map(|stream| stream.listen(ctx, &redactor)).collect::<Result<Vec<_>>>()?;
-            flush_at_end(held, ctx, &redactor, voice)?;
+            let listen =
+                |stream: &Arc<dyn Declared>| stream.listen(ctx, Box::new(Redacting::new(stream.name(), &redactor)));
+            let held: Arc<[_]> = streams.iter().map(listen).collect::<Result<_>>()?;
+            if !held.is_empty() {
+                let (redactor, voice) = (Arc::clone(&redactor), voice.clone());
+                flush_at_end(&held, ctx, move |ctx| {
+                    let (redactor, voice) = (Arc::clone(&redactor), voice.clone());
+                    Box::pin(async move { tell(&redactor, &voice, &ctx).await })
+                })?;
+            }
         }
         let bound = Self { redactor, voice: voice.clone(), restores };
         Stack::<AnyRun>::builder().layer_in(Phase::Transform, bound).build().bind(ctx)
@@ -132,29 +141,6 @@ fn on_success(redactor: &Arc<Redactor>, ctx: &RunContext) -> Result<()> {
         }
     };
     ctx.emitter().with(Options::new().priority(i32::MIN)).on(Stage::Success, listener)?;
-    Ok(())
-}
-
-/// What is held comes out before others hear that the run is over.
-fn flush_at_end(held: Vec<Arc<dyn Held>>, ctx: &RunContext, redactor: &Arc<Redactor>, voice: &Voice) -> Result<()> {
-    if held.is_empty() {
-        return Ok(());
-    }
-    let held: Arc<[Arc<dyn Held>]> = held.into();
-    for stage in [Stage::Success, Stage::Error] {
-        let (held, redactor, voice) = (Arc::clone(&held), Arc::clone(redactor), voice.clone());
-        ctx.emitter().with(Options::new().priority(i32::MAX)).on_async(stage, move |_: &mut dyn AnyEvent, _| {
-            let (held, redactor, voice) = (Arc::clone(&held), Arc::clone(&redactor), voice.clone());
-            Box::pin(async move {
-                let Some(ctx) = RunContext::current() else { return Ok(()) };
-                for stream in &*held {
-                    stream.flush(&ctx).await?;
-                }
-                tell(&redactor, &voice, &ctx).await;
-                Ok(())
-            })
-        })?;
-    }
     Ok(())
 }
 

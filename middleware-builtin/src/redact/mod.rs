@@ -3,9 +3,9 @@
 mod bound;
 mod core;
 mod event;
+mod passage;
 mod sink;
 mod strategy;
-mod stream;
 mod vault;
 
 use std::borrow::Cow;
@@ -19,8 +19,8 @@ use serde::Serialize;
 use self::bound::Bound;
 use self::core::Settings;
 use self::strategy::HashKey;
-use self::stream::{Declared, TextOf};
 use self::vault::Vault;
+use crate::secrets::stream::{Declared, TextOf};
 use crate::secrets::{Kind, PatternError, Scanner};
 use crate::voice::Voice;
 

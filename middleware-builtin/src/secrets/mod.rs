@@ -4,12 +4,14 @@ mod begin;
 mod checks;
 mod chunks;
 mod engine;
-#[cfg(feature = "voice")]
+#[cfg(any(feature = "redact", feature = "exfil_guard"))]
 pub(crate) mod failure;
-#[cfg(feature = "voice")]
+#[cfg(any(feature = "redact", feature = "exfil_guard"))]
 pub(crate) mod json;
 mod kind;
 mod rules;
+#[cfg(any(feature = "redact", feature = "exfil_guard"))]
+pub(crate) mod stream;
 mod tail;
 
 use std::borrow::Cow;
@@ -176,10 +178,16 @@ impl Scanner {
         replaced.map_or(Cow::Borrowed(text), |out| Cow::Owned(out + &text[from..]))
     }
 
+    /// The first secret in a text.
+    #[must_use]
+    pub fn find_first(&self, text: &str) -> Option<Finding> {
+        self.engine().next(text, 0)
+    }
+
     /// Tells whether there is none.
     #[must_use]
     pub fn is_clean(&self, text: &str) -> bool {
-        self.engine().next(text, 0).is_none()
+        self.find_first(text).is_none()
     }
 
     /// Looks at text that comes bit by bit.

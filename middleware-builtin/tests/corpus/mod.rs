@@ -1,4 +1,5 @@
 //! A corpus of planted secrets and of look-alikes, in two halves: patterns are tuned on one, the other is held out.
+#![allow(dead_code, reason = "each test file uses its own part of this")]
 
 mod held_out;
 mod shapes;

@@ -1,0 +1,156 @@
+//! The guard of one run: it looks at what passes, and says no.
+
+use std::fmt;
+use std::sync::Arc;
+
+use emitree_runtime::{AnyRun, Error, Layer, Next, Result, RunContext, Summary};
+use parking_lot::Mutex;
+use serde_json::Value;
+
+use super::event::{Blocked, Place};
+use super::leak::What;
+use super::{Encoding, NAME, Settings};
+use crate::secrets::failure::reworded;
+use crate::secrets::json::{Path, strings};
+use crate::secrets::stream::Held;
+use crate::voice::Voice;
+
+/// What all parts of one binding share.
+pub(super) struct Guarding {
+    pub(super) detector: super::Detector,
+    settings: Settings,
+    voice: Voice,
+    blocked: Mutex<Vec<Blocked>>,
+}
+
+impl Guarding {
+    pub(super) fn new(detector: super::Detector, settings: Settings, voice: Voice) -> Self {
+        Self { detector, settings, voice, blocked: Mutex::default() }
+    }
+
+    /// Notes it, and makes the denial, which does not repeat it.
+    pub(super) fn block(&self, place: Place, at: &str, what: What, encoding: Encoding) -> Error {
+        let written = match encoding {
+            Encoding::Plain => "",
+            Encoding::Base64 => ", base64-encoded,",
+            Encoding::Hex => ", hex-encoded,",
+            Encoding::Url => ", percent-encoded,",
+        };
+        let subject = match &what {
+            What::Known => "a known value".to_owned(),
+            What::Kind(kind) => format!("what looks like a secret of the kind `{kind}`"),
+            What::Host => "a URL to a host that is not allowed".to_owned(),
+        };
+        let at_place = if at.is_empty() { String::new() } else { format!(" at `{at}`") };
+        let reason = format!("{subject}{written} was about to leave in the {}{at_place}", place.as_str());
+        let evaluated_only = self.settings.evaluates_only;
+        self.blocked.lock().push(Blocked { place, at: at.to_owned(), what, encoding, evaluated_only });
+        Error::denied(NAME, reason)
+    }
+
+    pub(super) async fn tell(&self, ctx: &RunContext) {
+        let blocked = std::mem::take(&mut *self.blocked.lock());
+        for blocked in blocked {
+            self.voice.say(ctx, || blocked).await;
+        }
+    }
+
+    /// A key may hold a secret too.
+    fn pointer(&self, at: &Path<'_>) -> String {
+        let at = at.to_string();
+        if self.detector.leak(&at).is_some() { "…".to_owned() } else { at }
+    }
+
+    /// Looks at keys too: they leave as well.
+    fn check(&self, place: Place, value: &Value) -> Result<()> {
+        let mut denied = Ok(());
+        let mut look = |at: &Path<'_>, text: &str| {
+            if denied.is_ok()
+                && let Some((what, encoding)) = self.detector.leak(text)
+            {
+                denied = Err(self.block(place, &self.pointer(at), what, encoding));
+            }
+        };
+        strings(value, &Path::Root, &mut look);
+        keys(value, &mut |key| look(&Path::Root, key));
+        if self.settings.evaluates_only { Ok(()) } else { denied }
+    }
+
+    /// A failure that tells something becomes a denial; control flow keeps its kind, and loses the text.
+    fn check_error(&self, error: Error) -> Error {
+        let mut denied = None;
+        let checked = reworded(error.clone(), &mut |at, text| {
+            if let Some((what, encoding)) = self.detector.leak(text) {
+                denied.get_or_insert_with(|| self.block(Place::Error, &self.pointer(at), what, encoding));
+                "withheld by exfil_guard".clone_into(text);
+            }
+        });
+        match denied {
+            Some(_) if self.settings.evaluates_only => error,
+            Some(denied) if !checked.is_control_flow() => denied,
+            _ => checked,
+        }
+    }
+}
+
+fn keys(value: &Value, see: &mut impl FnMut(&str)) {
+    match value {
+        Value::Array(items) => items.iter().for_each(|item| keys(item, see)),
+        Value::Object(members) => members.iter().for_each(|(key, member)| {
+            see(key);
+            keys(member, see);
+        }),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+/// The layer, with the run's streams.
+pub(super) struct Guarded {
+    pub(super) guarding: Arc<Guarding>,
+    pub(super) held: Arc<[Arc<dyn Held>]>,
+}
+
+impl Guarded {
+    async fn guarded(&self, input: &Value, next: Next<'_, AnyRun>) -> Result<Value> {
+        let Guarding { settings, .. } = &*self.guarding;
+        if settings.inputs {
+            self.guarding.check(Place::Input, input)?;
+        }
+        let result = next.run(input).await;
+        // Work that went on after a refused event has not got past it.
+        let refused = self.held.iter().find_map(|stream| stream.refused());
+        match (result, refused) {
+            (Ok(_), Some(refused)) => Err(refused),
+            (Ok(output), None) => {
+                if settings.outputs {
+                    self.guarding.check(Place::Output, &output)?;
+                }
+                Ok(output)
+            }
+            (Err(error), _) if settings.outputs => Err(self.guarding.check_error(error)),
+            (Err(error), _) => Err(error),
+        }
+    }
+}
+
+impl Layer<AnyRun> for Guarded {
+    async fn call(&self, input: &Value, ctx: &RunContext, next: Next<'_, AnyRun>) -> Result<Value> {
+        let result = self.guarded(input, next).await;
+        self.guarding.tell(ctx).await;
+        result
+    }
+
+    fn name(&self) -> &str {
+        NAME
+    }
+
+    fn debug_summary(&self) -> Summary {
+        Summary::of(self)
+    }
+}
+
+impl fmt::Debug for Guarded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.guarding.settings.describe(&self.guarding.detector, f)
+    }
+}

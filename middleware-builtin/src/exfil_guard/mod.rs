@@ -1,0 +1,267 @@
+//! Secrets do not leave: [`ExfilGuard`].
+
+mod decode;
+mod event;
+mod guarding;
+mod hosts;
+mod leak;
+mod passage;
+
+use std::fmt;
+use std::sync::Arc;
+
+use emitree_emitter::{Emitter, Namespace};
+use emitree_runtime::{AnyRun, LayerInfo, Middleware, Phase, Result, RunContext, Stack, Summary};
+use serde::Serialize;
+
+use self::guarding::{Guarded, Guarding};
+use self::hosts::Hosts;
+use self::leak::Detector;
+use self::passage::Checking;
+use crate::secrets::stream::{Declared, TextOf, flush_at_end};
+use crate::secrets::{Kind, PatternError, Scanner};
+use crate::voice::Voice;
+
+pub use self::decode::Encoding;
+pub use self::event::{Blocked, Place};
+pub use self::leak::{KnownError, What};
+
+const NAMESPACE: Namespace = Namespace::new("middleware.exfil_guard");
+const NAME: &str = "exfil_guard";
+
+/// Denies what would carry a secret out.
+///
+/// It looks at all strings, keys included, of what goes into a run's work and of what comes out of it: for values that
+/// it was [told](Self::known), for what looks like a key, token or password of [`Scanner::keys`], also in base64, hex or
+/// percent-encoding or two of them one in another; and, if hosts were [named](Self::allow_hosts), for URLs that lead
+/// elsewhere. What is found ends the run as a denial by `exfil_guard` that says what sort it was and where, and never
+/// repeats it. A failure whose text tells a secret becomes such a denial too; control flow keeps its kind and loses the
+/// text.
+///
+/// It works on runs of any type, through JSON. For the way out of tools it is bound to them, or to all runs below with
+/// [`for_nested`](emitree_runtime::for_nested): what goes into a tool has left.
+///
+/// ```
+/// use emitree_middleware::ExfilGuard;
+/// use emitree_runtime::{RunContext, Runnable, runnable_fn};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+/// let fetch = runnable_fn("fetch", |url: String, _: RunContext| async move { Ok(format!("<{url}>")) });
+/// let guard = ExfilGuard::new().known(["correct horse"])?.allow_hosts(["*.example.org"]);
+/// let fetch = fetch.middleware(guard);
+///
+/// assert!(fetch.run("https://docs.example.org/a".into()).await.is_ok());
+/// let denied = fetch.run("https://docs.example.org/?q=Y29ycmVjdCBob3JzZQ==".into()).await.unwrap_err();
+/// assert_eq!(
+///     denied.explain(),
+///     "denied by exfil_guard: a known value, base64-encoded, was about to leave in the input",
+/// );
+/// assert!(fetch.run("https://evil.example.net/".into()).await.unwrap_err().is_denied());
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Defaults
+///
+/// All kinds of [`Scanner::keys`], no known values, any host, inputs and outputs.
+///
+/// # Limits
+///
+/// What is encoded otherwise, compressed, encrypted, spread over several values, or told in other words is not found.
+/// Encodings are read to a depth of two.
+///
+/// # Failures
+///
+/// It fails closed: what it cannot read for certain, such as the host of an odd URL, is denied. With
+/// [`evaluate_only`](Self::evaluate_only) it denies nothing, and says what it would have denied.
+///
+/// # Its own events
+///
+/// `middleware.exfil_guard.blocked`, a [`Blocked`].
+#[derive(Clone)]
+pub struct ExfilGuard(Arc<Shared>);
+
+#[derive(Clone)]
+struct Shared {
+    detector: Detector,
+    settings: Settings,
+    streams: Vec<Arc<dyn Declared>>,
+    voice: Voice,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Settings {
+    inputs: bool,
+    outputs: bool,
+    evaluates_only: bool,
+}
+
+impl Settings {
+    fn describe(self, detector: &Detector, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut debug = f.debug_struct("ExfilGuard");
+        debug.field("kinds", &detector.scanner).field("known", &detector.count()).field("hosts", &detector.hosts);
+        debug.field("inputs", &self.inputs).field("outputs", &self.outputs);
+        debug.field("evaluate_only", &self.evaluates_only).finish()
+    }
+}
+
+impl ExfilGuard {
+    /// One that looks for keys, tokens and passwords in inputs and outputs.
+    #[must_use]
+    pub fn new() -> Self {
+        let settings = Settings { inputs: true, outputs: true, evaluates_only: false };
+        let voice = Voice::new(NAME, NAMESPACE);
+        Self(Arc::new(Shared { detector: Detector::new(), settings, streams: Vec::new(), voice }))
+    }
+
+    fn shared(&mut self) -> &mut Shared {
+        Arc::make_mut(&mut self.0)
+    }
+
+    /// Knows these values: they must not leave, whatever they look like.
+    ///
+    /// # Errors
+    ///
+    /// If one has fewer than 6 bytes or more than 4,096, or there are more than 10,000.
+    pub fn known(mut self, values: impl IntoIterator<Item = impl AsRef<[u8]>>) -> Result<Self, KnownError> {
+        self.shared().detector.know(values)?;
+        Ok(self)
+    }
+
+    /// Looks for these kinds only, besides known values and one's own patterns given later: for an e-mail address too,
+    /// if it is among them.
+    #[must_use]
+    pub fn only(mut self, kinds: impl IntoIterator<Item = Kind>) -> Self {
+        self.shared().detector.scanner = Scanner::only(kinds);
+        self
+    }
+
+    /// Lets these kinds pass.
+    #[must_use]
+    pub fn except(mut self, kinds: impl IntoIterator<Item = Kind>) -> Self {
+        let kinds: Vec<Kind> = kinds.into_iter().collect();
+        let scanner = self.0.detector.scanner.except(&kinds);
+        self.shared().detector.scanner = scanner;
+        self
+    }
+
+    /// Looks for a pattern of one's own too.
+    ///
+    /// # Errors
+    ///
+    /// If it is no regex, matches the empty text, may match more than 640 bytes, or becomes too large.
+    pub fn pattern(mut self, name: &str, regex: &str) -> Result<Self, PatternError> {
+        let scanner = self.0.detector.scanner.pattern(name, regex)?;
+        self.shared().detector.scanner = scanner;
+        Ok(self)
+    }
+
+    /// Lets URLs lead to these hosts only: `example.org`, or `*.example.org` for all below it.
+    #[must_use]
+    pub fn allow_hosts(mut self, hosts: impl IntoIterator<Item = impl AsRef<str>>) -> Self {
+        self.shared().detector.hosts = Some(Hosts::new(hosts));
+        self
+    }
+
+    /// Whether it looks at inputs. Default: on.
+    #[must_use]
+    pub fn inputs(mut self, is_checked: bool) -> Self {
+        self.shared().settings.inputs = is_checked;
+        self
+    }
+
+    /// Whether it looks at outputs and errors. Default: on.
+    #[must_use]
+    pub fn outputs(mut self, is_checked: bool) -> Self {
+        self.shared().settings.outputs = is_checked;
+        self
+    }
+
+    /// Denies nothing, and says what it would have denied. Events pass as they are.
+    #[must_use]
+    pub fn evaluate_only(mut self) -> Self {
+        self.shared().settings.evaluates_only = true;
+        self
+    }
+
+    /// Looks at the text of the run's events of that name: text that comes bit by bit.
+    ///
+    /// A word is held until it is over, because it may be encoded, and what could be the beginning of a secret until it
+    /// is clear: at most 24 KiB. Text with a secret in it does not go on, nor what follows it: the event that brought it
+    /// is emptied, its emit fails, and so does the run, whatever the work makes of that. What is held at the run's end
+    /// comes as one more event, a copy of the last one with that text. Base64 in several lines is found in one
+    /// event only.
+    #[must_use]
+    pub fn text_of<T: Clone + Serialize + Send + Sync + 'static>(
+        mut self,
+        name: impl Into<String>,
+        text: impl Fn(&mut T) -> &mut String + Send + Sync + 'static,
+    ) -> Self {
+        let stream = TextOf { name: name.into(), text: Arc::new(text) };
+        self.shared().streams.push(Arc::new(stream));
+        self
+    }
+
+    /// What in a text must not leave, if there is anything.
+    #[must_use]
+    pub fn look(&self, text: &str) -> Option<(What, Encoding)> {
+        self.0.detector.leak(text)
+    }
+
+    /// The emitter of its own events.
+    #[must_use]
+    pub fn emitter(&self) -> &Emitter {
+        self.0.voice.emitter()
+    }
+
+    fn guarding(&self) -> Arc<Guarding> {
+        let Shared { detector, settings, voice, .. } = &*self.0;
+        Arc::new(Guarding::new(detector.clone(), *settings, voice.clone()))
+    }
+}
+
+fn stack(guarding: Arc<Guarding>, held: Arc<[Arc<dyn crate::secrets::stream::Held>]>) -> Stack<AnyRun> {
+    Stack::builder().layer_in(Phase::Guard, Guarded { guarding, held }).build()
+}
+
+impl Default for ExfilGuard {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Middleware for ExfilGuard {
+    fn bind(&self, ctx: &RunContext) -> Result<()> {
+        let guarding = self.guarding();
+        let streams: &[Arc<dyn Declared>] = if self.0.settings.evaluates_only { &[] } else { &self.0.streams };
+        let listen = |stream: &Arc<dyn Declared>| stream.listen(ctx, Box::new(Checking::new(stream.name(), &guarding)));
+        let held: Arc<[_]> = streams.iter().map(listen).collect::<Result<_>>()?;
+        if !held.is_empty() {
+            let guarding = Arc::clone(&guarding);
+            flush_at_end(&held, ctx, move |ctx| {
+                let guarding = Arc::clone(&guarding);
+                Box::pin(async move { guarding.tell(&ctx).await })
+            })?;
+        }
+        stack(guarding, held).bind(ctx)
+    }
+
+    fn name(&self) -> &str {
+        NAME
+    }
+
+    fn debug_summary(&self) -> Summary {
+        Summary::of(self)
+    }
+
+    fn layers(&self) -> Vec<LayerInfo> {
+        stack(self.guarding(), Arc::default()).layers()
+    }
+}
+
+impl fmt::Debug for ExfilGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.settings.describe(&self.0.detector, f)
+    }
+}

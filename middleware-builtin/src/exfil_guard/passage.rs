@@ -1,0 +1,115 @@
+//! Text on its way past the guard, bit by bit.
+
+use std::sync::Arc;
+
+use emitree_runtime::{Error, Result};
+
+use super::Guarding;
+use super::decode::Encoding;
+use super::event::Place;
+use super::leak::What;
+use crate::secrets::stream::Passage;
+use crate::secrets::{Chunks, Piece};
+
+/// As long as a word may be that is held whole; of a longer one, a part this long is looked at with each that follows.
+const LONGEST_WORD: usize = 8 * 1024;
+
+/// Refuses text that holds a secret. A word is held until it is over, because it may be encoded.
+pub(super) struct Checking {
+    name: String,
+    guard: Arc<Guarding>,
+    chunks: Chunks,
+    /// What has gone on last, and then what is held.
+    text: String,
+    held: usize,
+}
+
+impl Checking {
+    /// For events of a name.
+    pub(super) fn new(name: &str, guard: &Arc<Guarding>) -> Self {
+        let chunks = guard.detector.scanner.chunks();
+        Self { name: name.to_owned(), guard: Arc::clone(guard), chunks, text: String::new(), held: 0 }
+    }
+
+    fn refuse(&self, what: What, encoding: Encoding) -> Error {
+        self.guard.block(Place::Event, &self.name, what, encoding)
+    }
+
+    /// What is clear goes on to where the last word begins, once that was looked at.
+    fn release(&mut self, is_whole: bool) -> Result<String> {
+        let until = if is_whole { self.text.len() } else { self.settled() };
+        if until <= self.held {
+            return Ok(String::new());
+        }
+        // A known value may begin in what goes on and end in what is held.
+        if self.guard.detector.tells_known(&self.text) {
+            return Err(self.refuse(What::Known, Encoding::Plain));
+        }
+        // Of a word that is too long, what follows belongs to what goes on.
+        let is_cut = self.text[until..].len() + 4 > LONGEST_WORD;
+        let looked_at = if is_cut { self.text.as_str() } else { &self.text[..until] };
+        if let Some((what, encoding)) = self.guard.detector.leak(looked_at) {
+            return Err(self.refuse(what, encoding));
+        }
+        let clear = self.text[self.held..until].to_owned();
+        self.held = until;
+        self.forget();
+        Ok(clear)
+    }
+
+    /// Up to where nothing can be part of what is still to come.
+    fn settled(&self) -> usize {
+        let back = |bytes: usize| self.text.floor_char_boundary(self.text.len().saturating_sub(bytes));
+        let known = back(self.guard.detector.longest().saturating_sub(1));
+        word(&self.text[..known]).max(back(LONGEST_WORD))
+    }
+
+    /// Lets go of words that can be no part of a known value, and of what is too far back in a long one.
+    fn forget(&mut self) {
+        let far = self.text.floor_char_boundary(self.held.saturating_sub(self.guard.detector.longest()));
+        let too_far = self.text.floor_char_boundary(self.held.saturating_sub(LONGEST_WORD));
+        let keep = word(&self.text[..far]).max(too_far);
+        self.text.drain(..keep);
+        self.held -= keep;
+    }
+}
+
+/// Where the last word begins.
+fn word(text: &str) -> usize {
+    text.char_indices().rev().find(|(_, c)| c.is_whitespace()).map_or(0, |(at, c)| at + c.len_utf8())
+}
+
+impl Passage for Checking {
+    fn push(&mut self, text: &str) -> Result<String> {
+        let mut found = None;
+        let clean = &mut self.text;
+        self.chunks.push(text, |piece| take(piece, clean, &mut found));
+        match found {
+            Some(what) => Err(self.refuse(what, Encoding::Plain)),
+            None => self.release(false),
+        }
+    }
+
+    fn finish(&mut self) -> Result<String> {
+        let mut found = None;
+        let clean = &mut self.text;
+        self.chunks.finish(|piece| take(piece, clean, &mut found));
+        match found {
+            Some(what) => Err(self.refuse(what, Encoding::Plain)),
+            None => self.release(true),
+        }
+    }
+
+    fn clear(&mut self) {
+        self.chunks.clear();
+        self.text.clear();
+        self.held = 0;
+    }
+}
+
+fn take(piece: Piece<'_>, clean: &mut String, found: &mut Option<What>) {
+    match piece {
+        Piece::Clean(text) => *clean += text,
+        Piece::Secret(kind, _) => *found = Some(What::Kind(kind.clone())),
+    }
+}

@@ -1,0 +1,55 @@
+//! Text on its way through a redaction.
+
+use std::sync::Arc;
+
+use emitree_runtime::Result;
+
+use super::core::Redactor;
+use super::event::Place;
+use crate::secrets::stream::Passage;
+use crate::secrets::{Chunks, Piece};
+
+/// Puts something else in place of secrets.
+pub(super) struct Redacting {
+    name: String,
+    redactor: Arc<Redactor>,
+    chunks: Chunks,
+}
+
+impl Redacting {
+    /// For events of a name.
+    pub(super) fn new(name: &str, redactor: &Arc<Redactor>) -> Self {
+        let chunks = redactor.settings.scanner.chunks();
+        Self { name: name.to_owned(), redactor: Arc::clone(redactor), chunks }
+    }
+}
+
+impl Passage for Redacting {
+    fn push(&mut self, text: &str) -> Result<String> {
+        let Self { name, redactor, chunks } = self;
+        let mut clear = String::new();
+        chunks.push(text, |piece| put(redactor, name, &mut clear, piece));
+        Ok(clear)
+    }
+
+    fn finish(&mut self) -> Result<String> {
+        let Self { name, redactor, chunks } = self;
+        let mut clear = String::new();
+        chunks.finish(|piece| put(redactor, name, &mut clear, piece));
+        Ok(clear)
+    }
+
+    fn clear(&mut self) {
+        self.chunks.clear();
+    }
+}
+
+fn put(redactor: &Redactor, name: &str, out: &mut String, piece: Piece<'_>) {
+    match piece {
+        Piece::Clean(clean) => *out += clean,
+        Piece::Secret(kind, secret) => {
+            redactor.note(Place::Event, name, kind);
+            *out += &redactor.settings.replacement(kind, secret, &redactor.vault);
+        }
+    }
+}

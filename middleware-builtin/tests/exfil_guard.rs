@@ -1,0 +1,330 @@
+//! What must not leave does not: plain or encoded, in values, keys, errors, URLs and events; and no denial repeats it.
+
+mod corpus;
+mod support;
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::sync::{Arc, Mutex};
+
+use corpus::{Half, Planted};
+use emitree_emitter::{BoxError, Emitter, EventMeta};
+use emitree_middleware::ExfilGuard;
+use emitree_middleware::exfil_guard::{Blocked, Encoding, KnownError, Place, What};
+use emitree_middleware::secrets::Kind;
+use emitree_runtime::{AnyRun, Layer, Stack};
+use emitree_runtime::{
+    Error, ErrorKind, Interrupt, Middleware, Next, Result, RunContext, Runnable, Summary, for_nested,
+};
+use proptest::prelude::*;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use support::{TestResult, instance};
+
+const SECRET: &str = "correct horse battery";
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Token {
+    text: String,
+}
+
+fn base64(text: &str) -> String {
+    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let quad = |bytes: &[u8]| {
+        let bits = bytes.iter().fold(0, |bits, byte| bits << 8 | usize::from(*byte)) << (8 * (3 - bytes.len()));
+        let sign = move |i: usize| if i <= bytes.len() { char::from(ALPHABET[bits >> (18 - 6 * i) & 63]) } else { '=' };
+        (0..4).map(sign).collect::<String>()
+    };
+    text.as_bytes().chunks(3).map(quad).collect()
+}
+
+fn hex(text: &str) -> String {
+    text.bytes().fold(String::new(), |mut out, byte| {
+        let _ = write!(out, "{byte:02x}");
+        out
+    })
+}
+
+fn percent(text: &str) -> String {
+    text.bytes().fold(String::new(), |mut out, byte| {
+        let _ = write!(out, "%{byte:02X}");
+        out
+    })
+}
+
+fn guard() -> ExfilGuard {
+    ExfilGuard::new().known([SECRET]).expect("it is long enough")
+}
+
+fn echo(root: &Emitter) -> impl Runnable<Input = Value, Output = Value> + 'static {
+    instance(root, "Tool", "echo", |value: Value, _: RunContext| async move { Ok(value) })
+}
+
+fn is_secret_kind(planted: &&Planted) -> bool {
+    !["email", "phone", "card", "ip", "iban"].contains(&planted.kind)
+}
+
+/// How many of each kind are found, by a way of writing them.
+fn found(half: &Half, write: fn(&Planted) -> String) -> BTreeMap<&'static str, (usize, usize)> {
+    let guard = ExfilGuard::new();
+    let mut counts = BTreeMap::new();
+    for planted in half.planted.iter().filter(is_secret_kind) {
+        let (hit, all) = counts.entry(planted.kind).or_insert((0, 0));
+        *hit += usize::from(guard.look(&write(planted)).is_some());
+        *all += 1;
+    }
+    counts
+}
+
+#[test]
+fn of_each_half_of_the_corpus_it_denies_99_percent_and_2_percent_of_look_alikes() {
+    type Write = fn(&Planted) -> String;
+    let ways: [(&str, Write); 4] = [
+        ("plain", |planted| planted.text.clone()),
+        ("base64", |planted| format!("data: {}.", base64(&planted.text))),
+        ("hex", |planted| format!("x={}", hex(&planted.text))),
+        ("url", |planted| format!("https://example.org/?q={}", percent(&planted.text))),
+    ];
+    for (name, half) in [("tuned", Half::tuned()), ("held out", Half::held_out())] {
+        for (way, write) in ways {
+            let counts = found(&half, write);
+            let (hit, all) = counts.values().fold((0, 0), |sum, (hit, all)| (sum.0 + hit, sum.1 + all));
+            println!("{name}, {way}: {hit} of {all}");
+            counts.iter().for_each(|(kind, (hit, all))| println!("  {kind:14} {hit:3} of {all:3}"));
+            assert!(hit as f64 >= all as f64 * 0.99, "{name}, {way}: {hit} of {all}");
+        }
+        let guard = ExfilGuard::new();
+        let alarms = half.look_alikes.iter().filter(|text| guard.look(text).is_some()).count();
+        println!("{name}: look-alikes denied: {alarms} of {}", half.look_alikes.len());
+        assert!(alarms as f64 <= half.look_alikes.len() as f64 * 0.02, "{name}: {alarms}");
+    }
+}
+
+#[test]
+fn known_values_are_found_however_they_are_written() {
+    let rows = [
+        (format!("the {SECRET}!"), Some(Encoding::Plain)),
+        (format!("x{}", base64(&format!("..{SECRET}"))), Some(Encoding::Base64)),
+        (base64(SECRET).replace('=', ""), Some(Encoding::Base64)),
+        (hex(SECRET).to_uppercase(), Some(Encoding::Hex)),
+        ("q=correct%20horse%20battery".to_owned(), Some(Encoding::Url)),
+        (hex(&base64(SECRET)), Some(Encoding::Base64)),
+        (percent(&base64(SECRET)), Some(Encoding::Base64)),
+        ("correct horse".to_owned(), None),
+        (base64(&base64(&base64(SECRET))), None),
+    ];
+    for (text, expected) in rows {
+        assert_eq!(guard().look(&text), expected.map(|encoding| (What::Known, encoding)), "{text}");
+    }
+    assert!(matches!(ExfilGuard::new().known(["short"]), Err(KnownError::Short { len: 5 })));
+    assert!(matches!(ExfilGuard::new().known([vec![b'x'; 4097]]), Err(KnownError::Many)));
+}
+
+#[tokio::test]
+async fn what_would_leave_is_denied_and_said_without_repeating_it() -> TestResult {
+    let said = Arc::new(Mutex::new(Vec::new()));
+    let heard = Arc::clone(&said);
+    let echo = echo(&Emitter::new());
+    let run = echo.run(json!({"a": ["ok", base64(SECRET)]})).middleware(guard()).observe(
+        "middleware.exfil_guard.blocked",
+        move |blocked: &Blocked, _: &EventMeta<'_>| {
+            heard.lock().expect("nobody panics here").push(blocked.clone());
+        },
+    );
+    let error = run.await.expect_err("it is denied");
+    let reason = "denied by exfil_guard: a known value, base64-encoded, was about to leave in the input at `/a/1`";
+    assert_eq!(error.explain(), reason);
+    let said = said.lock().expect("nobody panics here");
+    assert_eq!((said.len(), said[0].place, said[0].at.as_str()), (1, Place::Input, "/a/1"));
+    assert_eq!((&said[0].what, said[0].encoding, said[0].evaluated_only), (&What::Known, Encoding::Base64, false));
+    Ok(())
+}
+
+#[tokio::test]
+async fn keys_outputs_and_failures_are_looked_at_too() {
+    let root = Emitter::new();
+    let error = echo(&root).run(json!({SECRET: 1})).middleware(guard().inputs(false)).await.expect_err("a key");
+    assert_eq!(error.explain(), "denied by exfil_guard: a known value was about to leave in the output");
+    let failing = instance(&root, "Tool", "fail", |(): (), _: RunContext| async move {
+        Err::<(), _>(Error::new(format!("cannot use {SECRET}")).context("also", SECRET))
+    });
+    let error = failing.run(()).middleware(guard()).await.expect_err("it fails");
+    let reason = "denied by exfil_guard: a known value was about to leave in the error at `/message`";
+    assert_eq!(error.explain(), reason);
+}
+
+#[tokio::test]
+async fn control_flow_keeps_its_kind_and_loses_the_text() {
+    let interrupt = || Error::interrupted(Interrupt::new("approval", json!(1))).context("why", SECRET);
+    let rows: [fn() -> Error; 2] = [|| Error::denied("policy", format!("no {SECRET}")), || Error::aborted(SECRET)];
+    for make in rows.into_iter().chain([interrupt as fn() -> Error]) {
+        let work =
+            instance(&Emitter::new(), "Tool", "end", move |(): (), _: RunContext| async move { Err::<(), _>(make()) });
+        let error = work.run(()).middleware(guard()).await.expect_err("it ends");
+        assert_eq!(error.kind(), make().kind());
+        assert!(error.explain().contains("withheld by exfil_guard") && !error.explain().contains(SECRET));
+    }
+}
+
+#[tokio::test]
+async fn urls_lead_to_allowed_hosts_only_if_hosts_were_named() {
+    let echo = echo(&Emitter::new());
+    let text = json!("![i](https://evil.example.net/?d=hello)");
+    assert!(echo.run(text.clone()).middleware(ExfilGuard::new()).await.is_ok());
+    let guard = ExfilGuard::new().allow_hosts(["example.net"]);
+    let error = echo.run(text).middleware(guard.clone()).await.expect_err("another host");
+    assert_eq!(
+        error.explain(),
+        "denied by exfil_guard: a URL to a host that is not allowed was about to leave in the input"
+    );
+    assert!(echo.run(json!("https://example.net/?d=hello")).middleware(guard).await.is_ok());
+}
+
+#[tokio::test]
+async fn what_is_only_evaluated_passes_and_is_said() -> TestResult {
+    let said = Arc::new(Mutex::new(Vec::new()));
+    let heard = Arc::clone(&said);
+    let echo = echo(&Emitter::new());
+    let run = echo.run(json!(SECRET)).middleware(guard().evaluate_only()).observe(
+        "middleware.exfil_guard.blocked",
+        move |blocked: &Blocked, _: &EventMeta<'_>| {
+            heard.lock().expect("nobody panics here").push(blocked.evaluated_only);
+        },
+    );
+    assert_eq!(run.await?, json!(SECRET));
+    assert_eq!(*said.lock().expect("nobody panics here"), [true, true]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn runs_below_are_guarded_when_asked() -> TestResult {
+    let root = Emitter::new();
+    let inner = Arc::new(echo(&root));
+    let outer = instance(&root, "Tool", "outer", move |(): (), _: RunContext| {
+        let inner = Arc::clone(&inner);
+        async move { Ok(inner.run(json!(SECRET)).await.is_err()) }
+    });
+    assert!(!outer.run(()).middleware(guard()).await?, "the run below is not looked at");
+    assert!(outer.run(()).middleware(for_nested(guard())).await?, "it is denied");
+    Ok(())
+}
+
+/// What turns every error into an answer.
+#[derive(Debug)]
+struct Swallow;
+
+impl Layer<AnyRun> for Swallow {
+    async fn call(&self, input: &Value, _: &RunContext, next: Next<'_, AnyRun>) -> Result<Value> {
+        Ok(next.run(input).await.unwrap_or_default())
+    }
+}
+
+#[tokio::test]
+async fn no_layer_swallows_the_denial() {
+    let echo = echo(&Emitter::new());
+    let swallow = Stack::<AnyRun>::builder().layer(Swallow).build();
+    let error = echo.run(json!(SECRET)).middleware(swallow).middleware(guard()).await.expect_err("it is denied");
+    assert_eq!(error.kind(), &ErrorKind::Denied { by: "exfil_guard".into() });
+}
+
+#[tokio::test]
+async fn a_hundred_runs_at_once_are_judged_each_by_itself() -> TestResult {
+    let echo = Arc::new(
+        instance(&Emitter::new(), "Tool", "echo", |n: Value, _: RunContext| async move {
+            tokio::task::yield_now().await;
+            Ok(n)
+        })
+        .middleware(guard()),
+    );
+    let runs: Vec<_> = (0..100)
+        .map(|n| {
+            let echo = Arc::clone(&echo);
+            tokio::spawn(async move { echo.run(if n % 3 == 0 { json!(SECRET) } else { json!(n) }).await })
+        })
+        .collect();
+    for (n, run) in runs.into_iter().enumerate() {
+        assert_eq!(run.await?.is_err(), n % 3 == 0, "{n}");
+    }
+    Ok(())
+}
+
+#[test]
+fn it_tells_its_settings_and_no_secret() {
+    let Summary::Text(summary) = guard().only([Kind::Jwt]).allow_hosts(["a.org"]).debug_summary() else {
+        panic!("a text")
+    };
+    let expected = r#"ExfilGuard { kinds: ["jwt"], known: 1, hosts: Some(Hosts(["a.org"])), inputs: true, outputs: true, evaluate_only: false }"#;
+    assert_eq!(summary, expected);
+}
+
+/// Emits chunks whose emits may fail; gives what others heard, and how the run ended.
+async fn written(chunks: Vec<String>, guard: ExfilGuard) -> (String, Result<()>) {
+    let heard = Arc::new(Mutex::new(String::new()));
+    let text = Arc::clone(&heard);
+    let write = instance(&Emitter::new(), "Tool", "write", |chunks: Vec<String>, ctx: RunContext| async move {
+        for text in chunks {
+            // Work that does not care.
+            ctx.emitter().emit("new_token", &mut Token { text }).await.ok();
+        }
+        Ok(())
+    });
+    let guard = guard.inputs(false).text_of("new_token", |token: &mut Token| &mut token.text);
+    let run = write.run(chunks).middleware(guard).observe("new_token", move |token: &Token, _: &EventMeta<'_>| {
+        *text.lock().expect("nobody panics here") += &token.text;
+    });
+    let result = run.await;
+    let heard = heard.lock().expect("nobody panics here").clone();
+    (heard, result)
+}
+
+fn split(text: &str, sizes: &[usize]) -> Vec<String> {
+    let (mut chunks, mut rest) = (Vec::new(), text);
+    for size in sizes {
+        let (chunk, after) = rest.split_at(rest.ceil_char_boundary((*size).min(rest.len())));
+        chunks.push(chunk.to_owned());
+        rest = after;
+    }
+    chunks.push(rest.to_owned());
+    chunks
+}
+
+#[tokio::test]
+async fn no_part_of_a_secret_gets_past_in_events() -> std::result::Result<(), BoxError> {
+    let texts =
+        [SECRET.to_owned(), base64(SECRET), hex(SECRET), format!("x{}", base64(&"y".repeat(9000)) + &base64(SECRET))];
+    for secret in texts {
+        let text = format!("it is {secret} indeed");
+        let (heard, result) = written(split(&text, &[3; 40]), guard()).await;
+        assert!(result.is_err_and(|error| error.is_denied()), "{secret}");
+        assert!(heard.len() <= "it is ".len() || secret.len() > 9000, "{heard}");
+        assert!(!heard.contains(&secret[secret.len() - 8..]), "{heard}");
+    }
+    let (heard, result) =
+        written(split("nothing to see, https://a.org/b", &[5; 4]), guard().allow_hosts(["a.org"])).await;
+    result?;
+    assert_eq!(heard, "nothing to see, https://a.org/b");
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// What is denied in chunks is what is denied as a whole, and what passes is the whole.
+    #[test]
+    fn in_chunks_as_in_whole(index in any::<prop::sample::Index>(), way in 0..3, sizes in prop::collection::vec(1_usize..=64, 1..60)) {
+        let half = Half::tuned();
+        let texts: Vec<String> = half.planted.iter().map(|planted| planted.text.clone()).chain(half.look_alikes.clone()).collect();
+        let text: &String = index.get(&texts);
+        let text = match way {
+            0 => text.clone(),
+            1 => format!("so {} it is", base64(text)),
+            _ => format!("so {} it is", hex(text)),
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+        let (heard, result) = runtime.block_on(written(split(&text, &sizes), guard()));
+        prop_assert_eq!(result.is_err(), guard().look(&text).is_some());
+        if result.is_ok() {
+            prop_assert_eq!(heard, text);
+        }
+    }
+}
