@@ -11,7 +11,7 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Duration;
 
-use emitree::middleware::Timeout;
+use emitree::middleware::{Metrics, Timeout};
 use emitree::{Creator, Emitter, Layer, Middleware, Next, Op, Result, RunContext, Runnable, Stack, Unseen};
 
 use crate::support::{Case, Extra, Suite, timed};
@@ -38,6 +38,7 @@ fn observing(suite: &mut Suite) {
     };
     let pass = Stack::<Unseen>::builder().layer(Pass).build();
     row("MO", "what a run takes more with: a layer that passes on", Box::new(with(pass)));
+    row("", "… `metrics`, without a recorder", Box::new(with(Metrics::new())));
     row("", "… `timeout` per attempt", Box::new(with(Timeout::per_attempt(Duration::from_secs(1)))));
 }
 

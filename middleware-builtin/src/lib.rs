@@ -22,6 +22,7 @@
 //! | `circuit_breaker` | [`CircuitBreaker`] | leaves alone for a while what keeps failing |
 //! | `exfil_guard` | [`ExfilGuard`] | denies what would carry a secret out, or lead to another host |
 //! | `fallback` | [`Fallback`] | where one fails, the next one answers |
+//! | `metrics` | [`Metrics`] | counts runs by kind and outcome, and measures how long they take |
 //! | `redact` | [`Redact`] | takes secrets and personal data out of what a run takes, gives and tells |
 //! | `retry` | [`Retry`] | tries again what may succeed then, after a while that grows |
 //! | `timeout` | [`Timeout`] | stops what takes too long: each attempt, or all together |
@@ -51,10 +52,15 @@ pub mod circuit_breaker;
 pub mod exfil_guard;
 #[cfg(feature = "fallback")]
 pub mod fallback;
+#[cfg(feature = "metrics")]
+pub mod metrics;
 #[cfg(feature = "redact")]
 pub mod redact;
 #[cfg(feature = "retry")]
 pub mod retry;
+#[cfg(feature = "runs")]
+#[allow(dead_code, reason = "each of those that share it uses its own part of this")]
+mod runs;
 #[cfg(feature = "secrets")]
 pub mod secrets;
 #[cfg(any(feature = "fallback", feature = "retry"))]
@@ -73,10 +79,14 @@ pub use circuit_breaker::CircuitBreaker;
 pub use exfil_guard::ExfilGuard;
 #[cfg(feature = "fallback")]
 pub use fallback::Fallback;
+#[cfg(feature = "metrics")]
+pub use metrics::Metrics;
 #[cfg(feature = "redact")]
 pub use redact::Redact;
 #[cfg(feature = "retry")]
 pub use retry::Retry;
+#[cfg(feature = "runs")]
+pub use runs::Runs;
 #[cfg(feature = "timeout")]
 pub use timeout::Timeout;
 #[cfg(feature = "trajectory")]

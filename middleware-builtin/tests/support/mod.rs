@@ -2,7 +2,9 @@
 #![allow(dead_code, reason = "each test file uses its own part of this")]
 
 use std::io::{self, Write};
+use std::pin::Pin;
 use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
 
 use emitree_emitter::{AnyEvent, BoxError, Creator, Emitter};
 use emitree_middleware::trajectory::{Trajectory, TrajectoryBuilder};
@@ -79,6 +81,11 @@ where
     let namespace = format!("{}.{name}", kind.to_lowercase());
     let emitter = root.child_builder(namespace).creator(Creator::new(kind, name)).build().expect("a valid name");
     runnable_fn(name, f).with_emitter(emitter)
+}
+
+/// Polls once, and wants to hear no more of it.
+pub(crate) fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
+    Pin::new(future).poll(&mut Context::from_waker(Waker::noop()))
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -1,0 +1,189 @@
+//! Options of [`Metrics`].
+
+use std::fmt;
+use std::sync::Arc;
+
+use emitree_runtime::RunContext;
+use metrics::SharedString;
+
+use super::Metrics;
+use super::names::Names;
+use super::series::isolated;
+use super::table::Table;
+
+const PREFIX: &str = "emitree";
+const MAX_COMBINATIONS: usize = 1_000;
+/// Labels whose names are taken, here or by what recorders make of histograms.
+const TAKEN: [&str; 5] = ["kind", "name", "outcome", "le", "quantile"];
+
+/// What [`MetricsBuilder::build`] says of options that are wrong.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum MetricsError {
+    /// A prefix that no name of a metric can begin with.
+    #[error("`{prefix}` cannot begin the name of a metric: letters, digits, `_` and `:`, and no digit first")]
+    Prefix {
+        /// What was given.
+        prefix: String,
+    },
+    /// A name that no label can have.
+    #[error("`{label}` cannot be the name of a label: letters, digits and `_`, no digit first, nor `__`")]
+    Label {
+        /// What was given.
+        label: String,
+    },
+    /// A label that there is already.
+    #[error("there is a label `{label}` already: give this one another name")]
+    Taken {
+        /// What was given.
+        label: String,
+    },
+    /// No room for any series.
+    #[error("at most 0 combinations of labels would count nothing by its kind: allow 1 or more")]
+    NoCombinations,
+}
+
+/// Options of [`Metrics`].
+///
+/// ```
+/// use emitree_middleware::Metrics;
+///
+/// let metrics = Metrics::builder()
+///     .prefix("shop")
+///     .names()
+///     .label("tenant", |run| run.get("tenant").map_or_else(String::new, |tenant| tenant.to_string()))
+///     .max_combinations(200)
+///     .build()?;
+/// assert_eq!(format!("{metrics:?}"), "shop_*: kind, name, tenant, outcome; at most 200 combinations");
+/// # Ok::<(), emitree_middleware::metrics::MetricsError>(())
+/// ```
+#[derive(Debug, Default)]
+#[must_use = "options do nothing until they are built"]
+pub struct MetricsBuilder {
+    prefix: Option<String>,
+    max_combinations: Option<usize>,
+    by_name: bool,
+    own: Vec<OwnLabel>,
+}
+
+impl MetricsBuilder {
+    /// What the names of the metrics begin with, before an underscore: by default `emitree`.
+    pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.prefix = Some(prefix.into());
+        self
+    }
+
+    /// Adds the label `name`: that of what is run. Only where names are few: one that has an id in it makes a series
+    /// for each.
+    pub const fn names(mut self) -> Self {
+        self.by_name = true;
+        self
+    }
+
+    /// Adds a label of one's own, whose value a function gives for each run when it is bound. Only for values that are
+    /// few. A function that panics gives `unknown`.
+    pub fn label<V>(mut self, name: impl Into<String>, value: impl Fn(&RunContext) -> V + Send + Sync + 'static) -> Self
+    where
+        V: Into<String>,
+    {
+        self.own.push(OwnLabel { name: name.into().into(), value: Arc::new(move |run| value(run).into()) });
+        self
+    }
+
+    /// After so many combinations of labels, what is new is counted with `other` in place of each value: by default
+    /// after 1,000.
+    pub const fn max_combinations(mut self, most: usize) -> Self {
+        self.max_combinations = Some(most);
+        self
+    }
+
+    /// Ends it.
+    ///
+    /// # Errors
+    ///
+    /// If no metric can be called so, or no label; if a label is given twice; if there is no room for a combination.
+    pub fn build(self) -> Result<Metrics, MetricsError> {
+        let prefix = self.prefix.unwrap_or_else(|| PREFIX.to_owned());
+        if !is_name(&prefix, &['_', ':']) {
+            return Err(MetricsError::Prefix { prefix });
+        }
+        check_labels(&self.own)?;
+        let max_combinations = self.max_combinations.unwrap_or(MAX_COMBINATIONS);
+        if max_combinations == 0 {
+            return Err(MetricsError::NoCombinations);
+        }
+        let settings = Settings { by_name: self.by_name, own: self.own, max_combinations, ..Settings::of(prefix) };
+        Ok(Metrics(Arc::new(Table::with(settings))))
+    }
+}
+
+/// As Prometheus has it; other recorders take no more than that either.
+fn is_name(text: &str, beside: &[char]) -> bool {
+    let takes = |c: char| c.is_ascii_alphanumeric() || beside.contains(&c);
+    text.starts_with(|c: char| takes(c) && !c.is_ascii_digit()) && text.chars().all(takes)
+}
+
+fn check_labels(labels: &[OwnLabel]) -> Result<(), MetricsError> {
+    labels.iter().enumerate().try_for_each(|(i, OwnLabel { name, .. })| {
+        let label = (**name).to_owned();
+        if !is_name(name, &['_']) || name.starts_with("__") {
+            return Err(MetricsError::Label { label });
+        }
+        let is_taken = TAKEN.contains(&&**name) || labels[..i].iter().any(|other| other.name == *name);
+        if is_taken { Err(MetricsError::Taken { label }) } else { Ok(()) }
+    })
+}
+
+/// A label of the user's.
+struct OwnLabel {
+    name: Arc<str>,
+    value: Arc<dyn Fn(&RunContext) -> String + Send + Sync>,
+}
+
+impl fmt::Debug for OwnLabel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)
+    }
+}
+
+/// What was chosen.
+pub(super) struct Settings {
+    prefix: String,
+    pub(super) names: Arc<Names>,
+    by_name: bool,
+    own: Vec<OwnLabel>,
+    pub(super) max_combinations: usize,
+}
+
+impl Settings {
+    fn of(prefix: String) -> Self {
+        let names = Arc::new(Names::with_prefix(&prefix));
+        Self { prefix, names, by_name: false, own: Vec::new(), max_combinations: MAX_COMBINATIONS }
+    }
+
+    /// The names of the labels beside kind and outcome.
+    pub(super) fn label_names(&self) -> impl Iterator<Item = SharedString> {
+        let own = self.own.iter().map(|label| SharedString::from(Arc::clone(&label.name)));
+        self.by_name.then(|| SharedString::const_str("name")).into_iter().chain(own)
+    }
+
+    /// Their values for a run; without such labels, nothing is allocated.
+    pub(super) fn values(&self, name: &str, run: &RunContext) -> Vec<String> {
+        let value = |label: &OwnLabel| isolated(|| (label.value)(run)).unwrap_or_else(|| "unknown".to_owned());
+        self.by_name.then(|| name.to_owned()).into_iter().chain(self.own.iter().map(value)).collect()
+    }
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self::of(PREFIX.to_owned())
+    }
+}
+
+impl fmt::Debug for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let labels: Vec<_> = self.label_names().collect();
+        let labels: String = labels.iter().map(|label| format!("{label}, ")).collect();
+        write!(f, "{}_*: kind, {labels}outcome; at most {} combinations", self.prefix, self.max_combinations)
+    }
+}

@@ -1,0 +1,109 @@
+//! Runs are counted, and it is measured how long they take: [`Metrics`].
+
+mod builder;
+mod names;
+mod series;
+mod table;
+
+use std::fmt;
+use std::sync::Arc;
+
+use emitree_runtime::{Middleware, Result, RunContext, Summary};
+
+pub use builder::{MetricsBuilder, MetricsError};
+use table::Table;
+
+/// Counts runs and measures how long they take, through the facade of the crate [`metrics`]: what becomes of that is
+/// the business of the recorder that the program has installed.
+///
+/// | name | sort | labels | what it tells |
+/// |---|---|---|---|
+/// | `emitree_runs_started_total` | counter | `kind` | runs that have begun |
+/// | `emitree_runs_active` | gauge | `kind` | those of them that are not over |
+/// | `emitree_runs_ended_total` | counter | `kind`, `outcome` | runs that are over |
+/// | `emitree_run_duration_seconds` | histogram | `kind`, `outcome` | how long those took, by tokio's clock |
+///
+/// `outcome` is one of the names of [`Status`](emitree_runtime::Status): `success`, `failed`, `denied`, `halted`,
+/// `aborted`, `timed_out`, `interrupted`, `panicked`, `dropped`. Each run that is polled is counted once as started, when
+/// it is bound, and once as ended, after its `finish`, however it ends (R4); so is one that fails before its `start`,
+/// because something that is bound later cannot be. Names and labels follow [Prometheus's conventions](https://prometheus.io/docs/practices/naming/).
+///
+/// It counts the runs that it is bound to: with [`for_nested`](emitree_runtime::for_nested), those below too. Bound
+/// twice to one run, it counts that twice. It looks at no value and changes nothing; it has no events of its own.
+///
+/// ```
+/// use emitree_middleware::Metrics;
+/// use emitree_runtime::{RunContext, Runnable, for_nested, runnable_fn};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> emitree_runtime::Result<()> {
+/// // Once, at the beginning: metrics_exporter_prometheus::PrometheusBuilder::new().install()?;
+/// let double = runnable_fn("double", |n: u32, _: RunContext| async move { Ok(n * 2) })
+///     .middleware(for_nested(Metrics::new()));
+/// assert_eq!(double.run(21).await?, 42);
+/// // emitree_runs_ended_total{kind="Run",outcome="success"} 1
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # How many series
+///
+/// Each combination of labels is a series, which a recorder keeps for good: labels must not take values without end.
+/// By default there is one per kind, and kinds are few; [`names`](MetricsBuilder::names) and
+/// [`label`](MetricsBuilder::label) multiply them. After [`max_combinations`](MetricsBuilder::max_combinations), by
+/// default 1,000, what is new is counted with `other` in place of every value, and that is logged once.
+///
+/// # Which recorder
+///
+/// The one that is installed when a run is bound, be it later than the middleware was made. Its handles are kept, so
+/// that a run makes no labels and looks up no names; recorders are told apart by where they are in memory, so one
+/// `Metrics` should not see two [local ones](::metrics::with_local_recorder) of which the second takes the first's
+/// place. A recorder that panics is logged, and the run goes on as if it were not there (M5).
+///
+/// Clones are the same one.
+#[derive(Clone)]
+pub struct Metrics(Arc<Table>);
+
+impl Metrics {
+    /// Counts by kind and outcome, under names that begin with `emitree`.
+    #[must_use]
+    pub fn new() -> Self {
+        Self(Arc::default())
+    }
+
+    /// With options.
+    pub fn builder() -> MetricsBuilder {
+        MetricsBuilder::default()
+    }
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Middleware for Metrics {
+    fn bind(&self, ctx: &RunContext) -> Result<()> {
+        if let Some(series) = self.0.series_of(ctx) {
+            series.begin();
+            // A listener of `finish` would make each run tell what it otherwise need not.
+            ctx.at_end(move |ctx, status| series.end(status, ctx.elapsed()));
+        }
+        Ok(())
+    }
+
+    fn name(&self) -> &str {
+        "metrics"
+    }
+
+    fn debug_summary(&self) -> Summary {
+        Summary::of(self)
+    }
+}
+
+impl fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.settings.fmt(f)
+    }
+}

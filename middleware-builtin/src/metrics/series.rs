@@ -1,0 +1,99 @@
+//! What is recorded of the runs with certain labels.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use emitree_emitter::panic_message;
+use emitree_runtime::Status;
+use metrics::{Counter, Gauge, Histogram, Key, KeyName, Label, Recorder, with_recorder};
+
+use super::names::{METADATA, Names};
+
+/// The statuses that there are; one that is added later is registered anew each time.
+const STATUSES: usize = 9;
+
+/// Where a recorder is in memory.
+pub(super) type Address = usize;
+
+pub(super) fn address(recorder: &dyn Recorder) -> Address {
+    std::ptr::from_ref(recorder).cast::<()>().addr()
+}
+
+/// Handles for the runs with certain labels.
+pub(super) struct Series {
+    recorder: Address,
+    names: Arc<Names>,
+    labels: Vec<Label>,
+    started: Counter,
+    active: Gauge,
+    /// Each made with the first end of its sort: what never happens is no series.
+    ended: [OnceLock<Ended>; STATUSES],
+}
+
+#[derive(Clone)]
+struct Ended {
+    count: Counter,
+    duration: Histogram,
+}
+
+impl Series {
+    pub(super) fn register(names: &Arc<Names>, labels: Vec<Label>, recorder: &dyn Recorder) -> Self {
+        let key = |name: &KeyName| Key::from_parts(name.clone(), labels.clone());
+        Self {
+            recorder: address(recorder),
+            started: recorder.register_counter(&key(&names.started), &METADATA),
+            active: recorder.register_gauge(&key(&names.active), &METADATA),
+            ended: Default::default(),
+            names: Arc::clone(names),
+            labels,
+        }
+    }
+
+    pub(super) fn begin(&self) {
+        isolated(|| self.started.increment(1));
+        isolated(|| self.active.increment(1.0));
+    }
+
+    /// Each of the three by itself: that one fails must not make the others wrong.
+    pub(super) fn end(&self, status: Status, duration: Duration) {
+        isolated(|| self.active.decrement(1.0));
+        match self.ended.get(status as usize).and_then(OnceLock::get) {
+            Some(ended) => ended.tell(duration),
+            None => isolated(|| self.ended(status)).iter().for_each(|ended| ended.tell(duration)),
+        }
+    }
+
+    /// The first end of its sort.
+    fn ended(&self, status: Status) -> Ended {
+        with_recorder(|recorder| {
+            let ended = self.register_ended(status, recorder);
+            // A run may end where another recorder is in place, such as none.
+            let slot = self.ended.get(status as usize).filter(|_| address(recorder) == self.recorder);
+            slot.map_or(&ended, |slot| slot.get_or_init(|| ended.clone())).clone()
+        })
+    }
+
+    fn register_ended(&self, status: Status, recorder: &dyn Recorder) -> Ended {
+        let outcome = Label::from_static_parts("outcome", status.as_str());
+        let labels: Vec<_> = self.labels.iter().cloned().chain([outcome]).collect();
+        let key = |name: &KeyName| Key::from_parts(name.clone(), labels.clone());
+        Ended {
+            count: recorder.register_counter(&key(&self.names.ended), &METADATA),
+            duration: recorder.register_histogram(&key(&self.names.duration), &METADATA),
+        }
+    }
+}
+
+impl Ended {
+    fn tell(&self, duration: Duration) {
+        isolated(|| self.count.increment(1));
+        isolated(|| self.duration.record(duration));
+    }
+}
+
+/// Calls what is not ours; a panic is logged (M5).
+pub(super) fn isolated<T>(f: impl FnOnce() -> T) -> Option<T> {
+    let called = catch_unwind(AssertUnwindSafe(f));
+    called.map_err(|panic| tracing::warn!("what counts runs panicked: {}", panic_message(&*panic))).ok()
+}

@@ -1,0 +1,124 @@
+//! From a run to its series.
+
+use std::sync::Arc;
+
+use emitree_runtime::RunContext;
+use metrics::{Label, Recorder, with_recorder};
+use parking_lot::RwLock;
+use rustc_hash::FxHashMap;
+
+use super::builder::Settings;
+use super::series::{Address, Series, address, isolated};
+use crate::runs::kind_and_name;
+
+/// What stands in place of a value that there are too many of.
+const OTHER: &str = "other";
+
+/// The series of one recorder. User code, which recorders and labels are, runs with no lock held.
+#[derive(Default)]
+pub(super) struct Table {
+    pub(super) settings: Settings,
+    known: RwLock<Known>,
+}
+
+#[derive(Default)]
+struct Known {
+    recorder: Option<Address>,
+    /// By kind, and then by the values of the other labels.
+    series: FxHashMap<String, FxHashMap<Vec<String>, Arc<Series>>>,
+    len: usize,
+    other: Option<Arc<Series>>,
+}
+
+enum Found {
+    Series(Arc<Series>),
+    /// With what is new, there is room for it.
+    New {
+        is_first: bool,
+    },
+    /// There is no room for what is new.
+    Full,
+}
+
+impl Table {
+    pub(super) fn with(settings: Settings) -> Self {
+        Self { settings, known: RwLock::default() }
+    }
+
+    /// The series of a run; none if the recorder panicked.
+    pub(super) fn series_of(&self, run: &RunContext) -> Option<Arc<Series>> {
+        let (kind, name) = kind_and_name(run);
+        let values = self.settings.values(name, run);
+        isolated(|| with_recorder(|recorder| self.find_or_register(kind, values, recorder)))
+    }
+
+    fn find_or_register(&self, kind: &str, values: Vec<String>, recorder: &dyn Recorder) -> Arc<Series> {
+        // A guard in a `match` would live through it.
+        let found = self.known.read().find(kind, &values, address(recorder), self.settings.max_combinations);
+        match found {
+            Found::Series(series) => series,
+            Found::New { is_first } => {
+                if is_first {
+                    self.begin(recorder);
+                }
+                let series = self.register(kind, &values, recorder);
+                self.known.write().insert(kind, values, series, address(recorder))
+            }
+            Found::Full => self.other(recorder),
+        }
+    }
+
+    /// What was known of another recorder is no longer of use.
+    fn begin(&self, recorder: &dyn Recorder) {
+        let new = Known { recorder: Some(address(recorder)), ..Known::default() };
+        let before = {
+            let mut known = self.known.write();
+            if known.recorder == new.recorder {
+                return;
+            }
+            std::mem::replace(&mut *known, new)
+        };
+        drop(before);
+        self.settings.names.describe(recorder);
+    }
+
+    fn register(&self, kind: &str, values: &[String], recorder: &dyn Recorder) -> Arc<Series> {
+        let own = self.settings.label_names().zip(values).map(|(name, value)| Label::new(name, value.clone()));
+        let labels = [Label::new("kind", kind.to_owned())].into_iter().chain(own).collect();
+        Arc::new(Series::register(&self.settings.names, labels, recorder))
+    }
+
+    fn other(&self, recorder: &dyn Recorder) -> Arc<Series> {
+        let most = self.settings.max_combinations;
+        tracing::warn!("runs have more than {most} combinations of labels: the rest is counted as `{OTHER}`");
+        let values: Vec<_> = self.settings.label_names().map(|_| OTHER.to_owned()).collect();
+        let series = self.register(OTHER, &values, recorder);
+        Arc::clone(self.known.write().other.get_or_insert(series))
+    }
+}
+
+impl Known {
+    fn find(&self, kind: &str, values: &[String], recorder: Address, most: usize) -> Found {
+        if self.recorder != Some(recorder) {
+            return Found::New { is_first: true };
+        }
+        match (self.series.get(kind).and_then(|of_kind| of_kind.get(values)), &self.other) {
+            (Some(series), _) => Found::Series(Arc::clone(series)),
+            (None, _) if self.len < most => Found::New { is_first: false },
+            (None, Some(other)) => Found::Series(Arc::clone(other)),
+            (None, None) => Found::Full,
+        }
+    }
+
+    /// Of two that were made at the same time, one stays. A recorder that has gone since keeps its series to itself.
+    fn insert(&mut self, kind: &str, values: Vec<String>, series: Arc<Series>, recorder: Address) -> Arc<Series> {
+        if self.recorder != Some(recorder) {
+            return series;
+        }
+        let of_kind = self.series.entry(kind.to_owned()).or_default();
+        let before = of_kind.len();
+        let kept = Arc::clone(of_kind.entry(values).or_insert(series));
+        self.len += of_kind.len() - before;
+        kept
+    }
+}

@@ -1,0 +1,417 @@
+//! Runs are counted by kind and outcome, once each, however they end; what counts never hurts what is counted.
+
+mod support;
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use emitree_emitter::Emitter;
+use emitree_middleware::Metrics;
+use emitree_middleware::metrics::MetricsError;
+use emitree_runtime::{AbortHandle, Error, Interrupt, RunContext, Runnable, for_nested};
+use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit, with_local_recorder};
+use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
+use support::{TestResult, instance, poll_once};
+use tokio::time::sleep;
+
+/// What a recorder was told: `name{kind="Tool"} value`, a histogram's as `[values]`, sorted.
+fn told(snapshotter: &Snapshotter) -> Vec<String> {
+    let all = snapshotter.snapshot().into_vec().into_iter();
+    let mut lines: Vec<_> = all
+        .map(|(key, _, _, value)| {
+            let labels = key.key().labels().map(|label| format!("{}={:?}", label.key(), label.value()));
+            let labels = labels.collect::<Vec<_>>().join(",");
+            let value = match value {
+                DebugValue::Counter(n) => n.to_string(),
+                DebugValue::Gauge(n) => n.to_string(),
+                DebugValue::Histogram(all) => format!("{:?}", all.iter().map(|value| value.0).collect::<Vec<_>>()),
+            };
+            format!("{}{{{labels}}} {value}", key.key().name())
+        })
+        .collect();
+    lines.sort();
+    lines
+}
+
+/// Blocks on a future in a runtime of its own, with paused time.
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+    runtime.expect("a runtime").block_on(future)
+}
+
+/// What is told to a recorder while a future is awaited.
+fn counted<T>(future: impl Future<Output = T>) -> Vec<String> {
+    let recorder = DebuggingRecorder::new();
+    with_local_recorder(&recorder, || block_on(future));
+    told(&recorder.snapshotter())
+}
+
+#[track_caller]
+fn expect<'a>(lines: &[String], expected: impl IntoIterator<Item = &'a str>) {
+    let expected: Vec<_> = expected.into_iter().collect();
+    assert!(lines == expected, "expected:\n{}\ntold:\n{}", expected.join("\n"), lines.join("\n"));
+}
+
+fn of_name<'a>(lines: &'a [String], name: &str) -> Vec<&'a str> {
+    lines.iter().filter_map(|line| line.strip_prefix(name)).collect()
+}
+
+/// Takes so many milliseconds, and fails without any.
+fn wait(root: &Emitter, kind: &'static str, name: &'static str) -> impl Runnable<Input = u64, Output = u64> + use<> {
+    instance(root, kind, name, |ms: u64, _: RunContext| async move {
+        sleep(Duration::from_millis(ms)).await;
+        if ms > 0 { Ok(ms) } else { Err(Error::new("no time")) }
+    })
+}
+
+#[test]
+fn runs_are_counted_by_kind_and_outcome_and_timed_in_seconds_by_tokios_clock() {
+    let lines = counted(async {
+        let (metrics, root) = (Metrics::new(), Emitter::new());
+        let (tool, agent) = (wait(&root, "Tool", "a"), wait(&root, "Agent", "b"));
+        for ms in [250, 500, 0] {
+            tool.run(ms).middleware(metrics.clone()).await.ok();
+        }
+        agent.run(1_000).middleware(metrics.clone()).await.ok();
+    });
+    expect(
+        &lines,
+        [
+            r#"emitree_run_duration_seconds{kind="Agent",outcome="success"} [1.0]"#,
+            r#"emitree_run_duration_seconds{kind="Tool",outcome="failed"} [0.0]"#,
+            r#"emitree_run_duration_seconds{kind="Tool",outcome="success"} [0.25, 0.5]"#,
+            r#"emitree_runs_active{kind="Agent"} 0"#,
+            r#"emitree_runs_active{kind="Tool"} 0"#,
+            r#"emitree_runs_ended_total{kind="Agent",outcome="success"} 1"#,
+            r#"emitree_runs_ended_total{kind="Tool",outcome="failed"} 1"#,
+            r#"emitree_runs_ended_total{kind="Tool",outcome="success"} 2"#,
+            r#"emitree_runs_started_total{kind="Agent"} 1"#,
+            r#"emitree_runs_started_total{kind="Tool"} 3"#,
+        ],
+    );
+}
+
+// R4
+#[test]
+fn each_run_is_counted_once_however_it_ends() {
+    let lines = counted(async {
+        let (metrics, root) = (Metrics::new(), Emitter::new());
+        let ends = instance(&root, "Tool", "ends", |how: String, _: RunContext| async move {
+            match &*how {
+                "success" => Ok(()),
+                "failed" => Err(Error::new("no")),
+                "denied" => Err(Error::denied("desk", "no")),
+                "halted" => Err(Error::halted("desk", "stop")),
+                "interrupted" => Err(Error::interrupted(Interrupt::new("question", 1))),
+                "panicked" => panic!("planned"),
+                _ => std::future::pending().await,
+            }
+        });
+        let run = |how: &str| ends.run(how.to_owned()).middleware(metrics.clone());
+        for how in ["success", "failed", "denied", "halted", "interrupted", "panicked"] {
+            run(how).await.ok();
+        }
+        run("timed_out").timeout(Duration::from_secs(1)).await.ok();
+        let handle = AbortHandle::new();
+        handle.abort("enough");
+        run("aborted").abort_on(handle.signal()).await.ok();
+        let mut dropped = run("dropped");
+        assert!(poll_once(&mut dropped).is_pending());
+        drop(dropped);
+        // Not polled, not begun.
+        drop(run("never"));
+        // What is bound later cannot be.
+        run("unbound").middleware(|_: &RunContext| Err(Error::halted("desk", "closed"))).await.ok();
+        // The last word is a listener's.
+        run("success").on_success(|_, _| Err("no".into())).await.ok();
+    });
+    let ended = [
+        ("aborted", 1),
+        ("denied", 1),
+        ("dropped", 1),
+        ("failed", 2),
+        ("halted", 2),
+        ("interrupted", 1),
+        ("panicked", 1),
+        ("success", 1),
+        ("timed_out", 1),
+    ];
+    let expected: Vec<_> = ended.map(|(how, n)| format!(r#"{{kind="Tool",outcome="{how}"}} {n}"#)).into();
+    assert_eq!(of_name(&lines, "emitree_runs_ended_total"), expected);
+    assert_eq!(of_name(&lines, "emitree_runs_started_total"), [r#"{kind="Tool"} 11"#]);
+    assert_eq!(of_name(&lines, "emitree_runs_active"), [r#"{kind="Tool"} 0"#]);
+    assert_eq!(of_name(&lines, "emitree_run_duration_seconds").len(), ended.len());
+}
+
+#[test]
+fn runs_under_way_are_active() {
+    let recorder = DebuggingRecorder::new();
+    let snapshotter = recorder.snapshotter();
+    with_local_recorder(&recorder, || {
+        block_on(async {
+            let wait = wait(&Emitter::new(), "Tool", "wait");
+            let metrics = Metrics::new();
+            let mut runs = [1, 2, 3].map(|ms| wait.run(ms).middleware(metrics.clone()));
+            for run in &mut runs {
+                assert!(poll_once(run).is_pending());
+            }
+            assert_eq!(of_name(&told(&snapshotter), "emitree_runs_active"), [r#"{kind="Tool"} 3"#]);
+            let [first, ..] = runs;
+            first.await.expect("it is waited for");
+            // A snapshot of this recorder begins anew at 0.
+            assert_eq!(of_name(&told(&snapshotter), "emitree_runs_active"), [r#"{kind="Tool"} -1"#]);
+        });
+    });
+}
+
+#[test]
+fn for_nested_counts_the_runs_below_too() {
+    let lines = counted(async {
+        let root = Emitter::new();
+        let inner = Arc::new(wait(&root, "Tool", "inner"));
+        let outer = instance(&root, "Agent", "outer", move |(): (), _: RunContext| {
+            let inner = Arc::clone(&inner);
+            async move { Ok(inner.run(1).await? + inner.run(1).await?) }
+        });
+        outer.run(()).middleware(for_nested(Metrics::new())).await
+    });
+    let ended = [r#"{kind="Agent",outcome="success"} 1"#, r#"{kind="Tool",outcome="success"} 2"#];
+    assert_eq!(of_name(&lines, "emitree_runs_ended_total"), ended);
+}
+
+#[test]
+fn one_is_shared_by_100_concurrent_runs() {
+    let lines = counted(async {
+        let (metrics, wait) = (Metrics::new(), wait(&Emitter::new(), "Tool", "wait"));
+        futures_util::future::join_all((0..100).map(|n| wait.run(n % 2).middleware(metrics.clone()))).await
+    });
+    let ended = [r#"{kind="Tool",outcome="failed"} 50"#, r#"{kind="Tool",outcome="success"} 50"#];
+    assert_eq!(of_name(&lines, "emitree_runs_ended_total"), ended);
+    assert_eq!(of_name(&lines, "emitree_runs_active"), [r#"{kind="Tool"} 0"#]);
+}
+
+#[test]
+fn names_and_labels_of_one_s_own_are_added_and_a_function_that_panics_gives_unknown() -> TestResult {
+    let metrics = Metrics::builder()
+        .prefix("shop")
+        .names()
+        .label("tenant", |run| run.get("tenant").and_then(|tenant| Some(tenant.as_str()?.to_owned())).expect("planned"))
+        .build()?;
+    let lines = counted(async {
+        let wait = wait(&Emitter::new(), "Tool", "wait");
+        for tenant in ["acme", "zoo"] {
+            wait.run(1).context(serde_json::json!({"tenant": tenant})).middleware(metrics.clone()).await?;
+        }
+        wait.run(1).middleware(metrics.clone()).await
+    });
+    let labelled = |tenant| format!(r#"{{kind="Tool",name="wait",tenant="{tenant}"}} 1"#);
+    assert_eq!(of_name(&lines, "shop_runs_started_total"), ["acme", "unknown", "zoo"].map(labelled));
+    assert!(lines.iter().all(|line| line.starts_with("shop_")), "{lines:?}");
+    Ok(())
+}
+
+#[test]
+fn what_is_new_after_so_many_combinations_is_counted_as_other() -> TestResult {
+    let metrics = Metrics::builder().names().max_combinations(2).build()?;
+    let lines = counted(async {
+        let root = Emitter::new();
+        for name in ["a", "b", "c", "d", "a", "c"] {
+            wait(&root, "Tool", name).run(1).middleware(metrics.clone()).await.ok();
+        }
+    });
+    let ended = [
+        r#"{kind="Tool",name="a",outcome="success"} 2"#,
+        r#"{kind="Tool",name="b",outcome="success"} 1"#,
+        r#"{kind="other",name="other",outcome="success"} 3"#,
+    ];
+    assert_eq!(of_name(&lines, "emitree_runs_ended_total"), ended);
+    Ok(())
+}
+
+#[test]
+fn wrong_options_are_quoted_with_what_would_be_right() {
+    let label = |name: &str| Metrics::builder().label(name, |_| "x");
+    let rows = [
+        (
+            Metrics::builder().prefix("my shop"),
+            "`my shop` cannot begin the name of a metric: letters, digits, `_` and `:`, and no digit first",
+        ),
+        (
+            Metrics::builder().prefix(""),
+            "`` cannot begin the name of a metric: letters, digits, `_` and `:`, and no digit first",
+        ),
+        (label("9"), "`9` cannot be the name of a label: letters, digits and `_`, no digit first, nor `__`"),
+        (label("__x"), "`__x` cannot be the name of a label: letters, digits and `_`, no digit first, nor `__`"),
+        (label("kind"), "there is a label `kind` already: give this one another name"),
+        (label("tenant").label("tenant", |_| "x"), "there is a label `tenant` already: give this one another name"),
+        (
+            Metrics::builder().max_combinations(0),
+            "at most 0 combinations of labels would count nothing by its kind: allow 1 or more",
+        ),
+    ];
+    for (builder, expected) in rows {
+        let error: MetricsError = builder.build().expect_err("a wrong option");
+        assert_eq!(error.to_string(), expected);
+    }
+}
+
+/// Panics where it is told to.
+struct Panics {
+    registers: bool,
+}
+
+impl metrics::CounterFn for Panics {
+    fn increment(&self, _: u64) {
+        panic!("planned");
+    }
+
+    fn absolute(&self, _: u64) {}
+}
+
+impl Recorder for Panics {
+    fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+    fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+    fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+    fn register_counter(&self, _: &Key, _: &Metadata<'_>) -> Counter {
+        assert!(self.registers, "planned");
+        Counter::from_arc(Arc::new(Self { registers: true }))
+    }
+
+    fn register_gauge(&self, _: &Key, _: &Metadata<'_>) -> Gauge {
+        Gauge::noop()
+    }
+
+    fn register_histogram(&self, _: &Key, _: &Metadata<'_>) -> Histogram {
+        Histogram::noop()
+    }
+}
+
+// M5
+#[test]
+fn a_recorder_that_panics_never_hurts_a_run() {
+    for registers in [false, true] {
+        let recorder = Panics { registers };
+        let output = with_local_recorder(&recorder, || {
+            block_on(async { wait(&Emitter::new(), "Tool", "wait").run(7).middleware(Metrics::new()).await })
+        });
+        assert_eq!(output.expect("it is not hurt"), 7);
+    }
+}
+
+#[test]
+fn the_recorder_that_counts_is_the_one_that_is_there_when_a_run_is_bound() {
+    let (metrics, wait) = (Metrics::new(), wait(&Emitter::new(), "Tool", "wait"));
+    let run = || block_on(async { wait.run(1).middleware(metrics.clone()).await }).expect("it succeeds");
+    // None is there.
+    run();
+    let recorders = [DebuggingRecorder::new(), DebuggingRecorder::new()];
+    for recorder in &recorders {
+        with_local_recorder(recorder, || [run(), run()]);
+    }
+    for recorder in &recorders {
+        let lines = told(&recorder.snapshotter());
+        assert_eq!(of_name(&lines, "emitree_runs_ended_total"), [r#"{kind="Tool",outcome="success"} 2"#]);
+    }
+}
+
+#[test]
+fn a_run_that_ends_where_another_recorder_is_there_leaves_nothing_behind_for_others() {
+    let (metrics, wait) = (Metrics::new(), wait(&Emitter::new(), "Tool", "wait"));
+    let recorder = DebuggingRecorder::new();
+    let mut run = wait.run(1).middleware(metrics.clone());
+    block_on(async {
+        with_local_recorder(&recorder, || {
+            assert!(poll_once(&mut run).is_pending());
+        });
+        // Outside, without any.
+        drop(run);
+    });
+    with_local_recorder(&recorder, || {
+        block_on(async {
+            let mut run = wait.run(1).middleware(metrics.clone());
+            assert!(poll_once(&mut run).is_pending());
+            drop(run);
+        });
+    });
+    let lines = told(&recorder.snapshotter());
+    assert_eq!(of_name(&lines, "emitree_runs_ended_total"), [r#"{kind="Tool",outcome="dropped"} 1"#]);
+    assert_eq!(of_name(&lines, "emitree_runs_active"), [r#"{kind="Tool"} 0"#]);
+}
+
+#[test]
+fn what_they_are_is_described_once_to_a_recorder() {
+    let recorder = Describes::default();
+    with_local_recorder(&recorder, || {
+        block_on(async {
+            let metrics = Metrics::new();
+            for kind in ["Tool", "Agent"] {
+                wait(&Emitter::new(), kind, "wait").run(1).middleware(metrics.clone()).await.expect("it succeeds");
+            }
+        });
+    });
+    let described = recorder.0.into_inner().expect("nobody panics");
+    let expected = [
+        "emitree_runs_started_total count",
+        "emitree_runs_active count",
+        "emitree_runs_ended_total count",
+        "emitree_run_duration_seconds seconds",
+    ];
+    assert_eq!(described, expected);
+}
+
+/// Notes what it is told that metrics are.
+#[derive(Default)]
+struct Describes(std::sync::Mutex<Vec<String>>);
+
+impl Describes {
+    fn note(&self, name: &KeyName, unit: Option<Unit>) {
+        let unit = unit.map_or("", |unit| unit.as_str());
+        self.0.lock().expect("nobody panics").push(format!("{} {unit}", name.as_str()));
+    }
+}
+
+impl Recorder for Describes {
+    fn describe_counter(&self, name: KeyName, unit: Option<Unit>, _: SharedString) {
+        self.note(&name, unit);
+    }
+
+    fn describe_gauge(&self, name: KeyName, unit: Option<Unit>, _: SharedString) {
+        self.note(&name, unit);
+    }
+
+    fn describe_histogram(&self, name: KeyName, unit: Option<Unit>, _: SharedString) {
+        self.note(&name, unit);
+    }
+
+    fn register_counter(&self, _: &Key, _: &Metadata<'_>) -> Counter {
+        Counter::noop()
+    }
+
+    fn register_gauge(&self, _: &Key, _: &Metadata<'_>) -> Gauge {
+        Gauge::noop()
+    }
+
+    fn register_histogram(&self, _: &Key, _: &Metadata<'_>) -> Histogram {
+        Histogram::noop()
+    }
+}
+
+#[test]
+fn a_run_that_is_counted_emits_no_more_than_one_that_is_not() {
+    block_on(async {
+        let heard = instance(&Emitter::new(), "Tool", "heard", |(): (), ctx: RunContext| async move {
+            Ok(ctx.emitter().is_heard())
+        });
+        assert!(!heard.run(()).middleware(Metrics::new()).await.expect("it succeeds"));
+    });
+}
+
+#[test]
+fn it_says_what_it_does_where_it_is_listed() {
+    let wait = wait(&Emitter::new(), "Tool", "wait");
+    let run = wait.run(1).middleware(Metrics::new());
+    let lines = ["wait", "  bound:", "    metrics: emitree_*: kind, outcome; at most 1000 combinations"];
+    assert!(run.explain().to_string().starts_with(&lines.join("\n")), "{}", run.explain());
+}
