@@ -19,6 +19,7 @@
 //!
 //! | feature | middleware | what it does |
 //! |---|---|---|
+//! | `approval` | [`Approval`] | asks before a run goes on: somebody who is there, or by an interrupt |
 //! | `circuit_breaker` | [`CircuitBreaker`] | leaves alone for a while what keeps failing |
 //! | `exfil_guard` | [`ExfilGuard`] | denies what would carry a secret out, or lead to another host |
 //! | `fallback` | [`Fallback`] | where one fails, the next one answers |
@@ -46,6 +47,8 @@
     allow(rustdoc::broken_intra_doc_links, reason = "this page names what all features have")
 )]
 
+#[cfg(feature = "approval")]
+pub mod approval;
 #[cfg(feature = "circuit_breaker")]
 pub mod circuit_breaker;
 #[cfg(feature = "exfil_guard")]
@@ -73,6 +76,8 @@ pub mod trajectory;
 #[allow(dead_code, reason = "the feature alone has no middleware that speaks")]
 mod voice;
 
+#[cfg(feature = "approval")]
+pub use approval::Approval;
 #[cfg(feature = "circuit_breaker")]
 pub use circuit_breaker::CircuitBreaker;
 #[cfg(feature = "exfil_guard")]

@@ -1,0 +1,133 @@
+//! The layer that stands before the work until it was answered.
+//!
+//! 1. What `next` is called with is what the answer is bound to, or what it says instead.
+//! 2. Nothing calls `next` before there is an answer; whatever goes wrong on the way to it is a denial (M5).
+
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+use emitree_emitter::panic_message;
+use emitree_runtime::{AnyRun, Error, ErrorKind, Layer, Next, Result, RunContext, Summary};
+use serde_json::Value;
+use tokio::time::{Instant, timeout_at};
+
+use super::events::Told;
+use super::{Approval, Approvals, Decision, Request};
+
+#[derive(Debug)]
+pub(super) struct Asking(pub(super) Approval);
+
+impl Layer<AnyRun> for Asking {
+    async fn call(&self, input: &Value, ctx: &RunContext, next: Next<'_, AnyRun>) -> Result<Value> {
+        let request = Request::new(&self.0.by, ctx, input, self.0.allowed());
+        if !self.asks_about(&request)? {
+            return next.run(input).await;
+        }
+        match self.decide(&request, ctx).await? {
+            None => next.run(input).await,
+            Some(edited) => next.run(&edited).await.map_err(|error| self.tell_edited(error)),
+        }
+    }
+
+    fn name(&self) -> &str {
+        &self.0.by
+    }
+
+    fn debug_summary(&self) -> Summary {
+        Summary::of(&self.0)
+    }
+}
+
+impl Asking {
+    fn asks_about(&self, request: &Request) -> Result<bool> {
+        let asks = || self.0.when.iter().all(|when| when(request));
+        catch_unwind(AssertUnwindSafe(asks))
+            .map_err(|panic| self.deny(format!("what says whether to ask panicked: {}", panic_message(&*panic))))
+    }
+
+    /// Gives another input, if one was answered; that there is no answer, or that it is no, is an error. Either is told.
+    async fn decide(&self, request: &Request, ctx: &RunContext) -> Result<Option<Value>> {
+        let ledger = self.0.ledger_of(ctx);
+        let known = ledger.decision(&request.id());
+        let told = Told { request, remembered: known.is_some() };
+        let decided = match known {
+            Some(decision) => self.allowed(decision),
+            None => self.ask(&told, &ledger, ctx).await,
+        };
+        let voice = &self.0.voice;
+        match decided {
+            Ok(Decision::Approve) => voice.say(ctx, || told.approved()).await,
+            Ok(Decision::Edit(input)) => {
+                voice.say(ctx, || told.edited(&input)).await;
+                return Ok(Some(input));
+            }
+            Ok(Decision::Reject { reason }) => {
+                voice.say(ctx, || told.rejected(&reason, false)).await;
+                return Err(self.deny(reason));
+            }
+            Err(error) => {
+                // Other ends speak for themselves.
+                if error.is_denied() {
+                    voice.say(ctx, || told.rejected(&error, true)).await;
+                }
+                return Err(error);
+            }
+        }
+        Ok(None)
+    }
+
+    async fn ask(&self, told: &Told<'_>, ledger: &Approvals, ctx: &RunContext) -> Result<Decision> {
+        let ask = async {
+            self.0.voice.say(ctx, || told.asked()).await;
+            let answer = self.0.responder.ask(told.request).await;
+            self.allowed(answer.map_err(|error| self.closed(error))?)
+        };
+        // From now on, be it spent waiting for what somebody else asks.
+        let deadline = self.0.timeout.map(|after| (after, Instant::now().checked_add(after)));
+        let id = told.request.id();
+        let answer = match deadline {
+            Some((after, Some(deadline))) => {
+                let ask = self.within(after, deadline, ask);
+                self.within(after, deadline, ledger.ask_once(&id, ask)).await
+            }
+            _ => ledger.ask_once(&id, ask).await,
+        };
+        // It may have come from elsewhere meanwhile.
+        self.allowed(answer?)
+    }
+
+    async fn within(
+        &self,
+        after: Duration,
+        deadline: Instant,
+        answer: impl Future<Output = Result<Decision>> + Send,
+    ) -> Result<Decision> {
+        let late = |_| Err(self.deny(format!("nobody answered within {after:?}")));
+        timeout_at(deadline, answer).await.unwrap_or_else(late)
+    }
+
+    fn allowed(&self, decision: Decision) -> Result<Decision> {
+        if self.0.allowed().contains(&decision.choice()) {
+            return Ok(decision);
+        }
+        Err(self.deny("the answer was an edit, which is not allowed here: approve or reject"))
+    }
+
+    /// A failure is a denial; control flow is what it is (M9), but for a time-out of the responder's own.
+    fn closed(&self, error: Error) -> Error {
+        if error.is_control_flow() && !error.is_timed_out() {
+            return error;
+        }
+        self.deny(format!("the responder failed: {error}")).caused_by(error)
+    }
+
+    fn deny(&self, reason: impl Into<String>) -> Error {
+        Error::denied(&*self.0.by, reason)
+    }
+
+    /// What does not fit may be what was edited.
+    fn tell_edited(&self, error: Error) -> Error {
+        if *error.kind() == ErrorKind::Invalid { error.context("edited_by", &*self.0.by) } else { error }
+    }
+}

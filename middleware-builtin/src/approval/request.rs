@@ -1,0 +1,248 @@
+//! What is asked: [`Request`], and the hash that its answer is bound to.
+
+use std::fmt::Write;
+
+use emitree_runtime::{Interrupt, RunContext};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+
+use crate::runs::kind_and_name;
+
+/// The kind of an [`Interrupt`] that asks for an approval.
+pub const INTERRUPT: &str = "approval";
+
+/// What is asked: may this go on with exactly that input?
+///
+/// It is the data of an interrupt too, in JSON: `{"by", "kind", "name", "input", "input_hash", "allowed"}`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Request {
+    /// Who asks: `approval`, or what it was [named](super::Approval::named).
+    pub by: String,
+    /// The kind of what is run: `Tool`.
+    pub kind: String,
+    /// What that is called: `delete`.
+    pub name: String,
+    /// What the work would get.
+    pub input: Value,
+    /// Lower-case hex of the SHA-256 of `{"input":…,"kind":…,"name":…}` as UTF-8, keys sorted by their bytes at every
+    /// depth, without space.
+    pub input_hash: String,
+    /// What may be answered.
+    pub allowed: Vec<Choice>,
+}
+
+/// What may be answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Choice {
+    /// Go on.
+    Approve,
+    /// Go on with another input.
+    Edit,
+    /// Do not go on.
+    Reject,
+}
+
+/// What has been answered.
+///
+/// In JSON: `"approve"`, `{"edit": …}`, `{"reject": {"reason": …}}`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Decision {
+    /// Go on.
+    Approve,
+    /// Go on with this input in place of the other.
+    Edit(Value),
+    /// Do not go on.
+    Reject {
+        /// Why.
+        reason: String,
+    },
+}
+
+impl Decision {
+    /// Do not go on, and why.
+    #[must_use]
+    pub fn reject(reason: impl Into<String>) -> Self {
+        Self::Reject { reason: reason.into() }
+    }
+
+    /// Without what it carries.
+    #[must_use]
+    pub const fn choice(&self) -> Choice {
+        match self {
+            Self::Approve => Choice::Approve,
+            Self::Edit(_) => Choice::Edit,
+            Self::Reject { .. } => Choice::Reject,
+        }
+    }
+}
+
+/// Why an interrupt is no [`Request`].
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RequestError {
+    /// It is about something else.
+    #[error("an interrupt of the kind `{kind}` asks for no approval: those are of the kind `{INTERRUPT}`")]
+    OtherKind {
+        /// Its kind.
+        kind: String,
+    },
+    /// Its data are not what they should be.
+    #[error("the data of the interrupt `{id}` are not those of a request for an approval")]
+    Data {
+        /// Its id.
+        id: String,
+        /// What is wrong with them.
+        source: serde_json::Error,
+    },
+    /// What it shows is not what its id stands for: it was changed.
+    #[error("the interrupt `{id}` shows an input that has the id `{shown}`: it was changed since it was made")]
+    Changed {
+        /// Its id.
+        id: String,
+        /// The id of what it shows.
+        shown: String,
+    },
+}
+
+impl Request {
+    pub(super) fn new(by: &str, run: &RunContext, input: &Value, allowed: &[Choice]) -> Self {
+        let (kind, name) = kind_and_name(run);
+        Self {
+            by: by.to_owned(),
+            kind: kind.to_owned(),
+            name: name.to_owned(),
+            input: input.clone(),
+            input_hash: hash(kind, name, input),
+            allowed: allowed.to_vec(),
+        }
+    }
+
+    /// What an answer names: the same each time that the same is asked.
+    #[must_use]
+    pub fn id(&self) -> String {
+        format!("{}-{}", self.by, self.input_hash)
+    }
+
+    /// The question as a run ends with it, with the same id each time.
+    #[must_use]
+    pub fn to_interrupt(&self) -> Interrupt {
+        // Strings, and JSON: that cannot fail.
+        let data = serde_json::to_value(self).unwrap_or_default();
+        Interrupt::new(INTERRUPT, data).with_id(self.id())
+    }
+
+    /// Reads one back, and checks that it shows what its id stands for.
+    ///
+    /// # Errors
+    ///
+    /// If it asks for something else, or was changed since it was made.
+    pub fn of_interrupt(interrupt: &Interrupt) -> Result<Self, RequestError> {
+        let id = interrupt.id.clone();
+        if interrupt.kind != INTERRUPT {
+            return Err(RequestError::OtherKind { kind: interrupt.kind.clone() });
+        }
+        let read: Result<Self, _> = Self::deserialize(&interrupt.data);
+        let mut request = read.map_err(|source| RequestError::Data { id: id.clone(), source })?;
+        request.input_hash = hash(&request.kind, &request.name, &request.input);
+        match request.id() {
+            shown if shown == id => Ok(request),
+            shown => Err(RequestError::Changed { id, shown }),
+        }
+    }
+}
+
+fn hash(kind: &str, name: &str, input: &Value) -> String {
+    let mut text = String::from(r#"{"input":"#);
+    push_canonical(&mut text, input);
+    for (key, value) in [("kind", kind), ("name", name)] {
+        push(&mut text, format_args!(",\"{key}\":{}", Value::from(value)));
+    }
+    text.push('}');
+    let mut hex = String::with_capacity(64);
+    Sha256::digest(text).iter().for_each(|byte| push(&mut hex, format_args!("{byte:02x}")));
+    hex
+}
+
+/// Sorts keys itself: whether serde's map does is up to the features of a whole build.
+fn push_canonical(text: &mut String, value: &Value) {
+    match value {
+        Value::Object(map) => {
+            let mut members: Vec<_> = map.iter().collect();
+            members.sort_unstable_by_key(|(key, _)| *key);
+            push_all(text, ['{', '}'], members, |text, (key, value)| {
+                push(text, format_args!("{}:", Value::from(key.as_str())));
+                push_canonical(text, value);
+            });
+        }
+        Value::Array(items) => push_all(text, ['[', ']'], items, push_canonical),
+        other => push(text, format_args!("{other}")),
+    }
+}
+
+fn push_all<T>(
+    text: &mut String,
+    [open, close]: [char; 2],
+    items: impl IntoIterator<Item = T>,
+    push_item: impl Fn(&mut String, T),
+) {
+    text.push(open);
+    for (i, item) in items.into_iter().enumerate() {
+        if i > 0 {
+            text.push(',');
+        }
+        push_item(text, item);
+    }
+    text.push(close);
+}
+
+/// A string takes all that is written to it.
+fn push(text: &mut String, what: std::fmt::Arguments<'_>) {
+    text.write_fmt(what).unwrap_or_default();
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn canonical(value: &Value) -> String {
+        let mut text = String::new();
+        push_canonical(&mut text, value);
+        text
+    }
+
+    #[test]
+    fn keys_are_sorted_by_their_bytes_at_every_depth_without_space() {
+        let rows = [
+            (json!({"b": 1, "a": {"d": [], "c": {}}}), r#"{"a":{"c":{},"d":[]},"b":1}"#),
+            (json!([{"z": null, "é": true, "Z": 1.5}, "\"\n"]), r#"[{"Z":1.5,"z":null,"é":true},"\"\n"]"#),
+            (json!(-0.0), "-0.0"),
+            (json!("text"), r#""text""#),
+        ];
+        for (value, expected) in rows {
+            assert_eq!(canonical(&value), expected);
+            assert_eq!(serde_json::from_str::<Value>(expected).unwrap(), value);
+        }
+    }
+
+    #[test]
+    fn the_hash_is_the_same_in_every_process_and_stands_for_kind_name_and_input() {
+        let known = hash("Tool", "delete", &json!({"path": "/tmp", "all": true}));
+        // printf '{"input":{"all":true,"path":"/tmp"},"kind":"Tool","name":"delete"}' | sha256sum
+        assert_eq!(known, "686cd73936f6b00cd13e8c2bccbd046f8f354fd7b7c2b5c698d3f954ecf65521");
+        let others = [
+            hash("Tool", "delete", &json!({"path": "/tmp", "all": false})),
+            hash("Tool", "read", &json!({"path": "/tmp", "all": true})),
+            hash("Agent", "delete", &json!({"path": "/tmp", "all": true})),
+            hash("Tool", "delete", &json!({"path": "/tmp", "all": 1})),
+        ];
+        assert!(!others.contains(&known), "{others:?}");
+    }
+}

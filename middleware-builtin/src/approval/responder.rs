@@ -1,0 +1,58 @@
+//! Who answers: a function that is awaited, or whoever finds the interrupt.
+
+use std::fmt;
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use emitree_emitter::panic_message;
+use emitree_runtime::{Error, Result};
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+
+use super::{Decision, Request};
+
+type AskFn = dyn Fn(Request) -> BoxFuture<'static, Result<Decision>> + Send + Sync;
+
+/// Who answers.
+#[derive(Clone)]
+pub(super) enum Responder {
+    /// A function.
+    Live(Arc<AskFn>),
+    /// The run ends with the question.
+    Interrupt,
+}
+
+impl Responder {
+    pub(super) fn live<F, Fut>(f: F) -> Self
+    where
+        F: Fn(Request) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<Decision>> + Send + 'static,
+    {
+        Self::Live(Arc::new(move |request| Box::pin(f(request))))
+    }
+
+    /// Asks; a panic is a failure like others.
+    pub(super) async fn ask(&self, request: &Request) -> Result<Decision> {
+        match self {
+            Self::Interrupt => Err(Error::interrupted(request.to_interrupt())),
+            Self::Live(f) => {
+                let called = catch_unwind(AssertUnwindSafe(|| f(request.clone())));
+                let answered = match called {
+                    Ok(answer) => AssertUnwindSafe(answer).catch_unwind().await,
+                    Err(panic) => Err(panic),
+                };
+                answered.unwrap_or_else(|panic| Err(Error::new(format!("it panicked: {}", panic_message(&*panic)))))
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Responder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Live(_) => "asks a responder",
+            Self::Interrupt => "interrupts",
+        })
+    }
+}

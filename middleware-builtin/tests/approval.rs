@@ -1,0 +1,612 @@
+//! Nothing goes on before it was answered, and only as it was answered; whatever goes wrong is a no.
+
+mod support;
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use emitree_emitter::{AnyEvent, Emitter, EventMeta};
+use emitree_middleware::approval::{Approval, Approvals, Choice, Decision, INTERRUPT, Request, RequestError};
+use emitree_middleware::{Runs, Timeout};
+use emitree_runtime::{
+    AbortHandle, AnyRun, Error, ErrorKind, Interrupt, Layer, Next, Result, RunContext, Runnable, Stack, for_nested,
+    runnable_fn,
+};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use support::{TestResult, instance, poll_once};
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, sleep};
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Delete {
+    path: String,
+    force: bool,
+}
+
+fn delete(path: &str) -> Delete {
+    Delete { path: path.to_owned(), force: false }
+}
+
+/// What the work got, in order.
+#[derive(Clone, Default)]
+struct Done(Arc<Mutex<Vec<String>>>);
+
+impl Done {
+    fn note(&self, what: impl Into<String>) {
+        self.0.lock().expect("nobody panics here").push(what.into());
+    }
+
+    #[track_caller]
+    fn expect<'a>(&self, expected: impl IntoIterator<Item = &'a str>) {
+        let done = std::mem::take(&mut *self.0.lock().expect("nobody panics here"));
+        assert_eq!(done, expected.into_iter().collect::<Vec<_>>());
+    }
+
+    /// `Tool[delete]`, which notes what it deletes.
+    fn tool(&self, root: &Emitter) -> impl Runnable<Input = Delete, Output = String> + use<> {
+        let done = self.clone();
+        instance(root, "Tool", "delete", move |delete: Delete, _: RunContext| {
+            done.note(&delete.path);
+            async move { Ok(format!("{} is gone", delete.path)) }
+        })
+    }
+}
+
+/// Answers the same to all, and counts how often it is asked.
+fn always(decision: Decision) -> (Approval, Arc<AtomicU32>) {
+    let asked = Arc::new(AtomicU32::new(0));
+    let counts = Arc::clone(&asked);
+    let approval = Approval::by(move |_| {
+        counts.fetch_add(1, Ordering::Relaxed);
+        let decision = decision.clone();
+        async { Ok(decision) }
+    });
+    (approval, asked)
+}
+
+fn count(asked: &AtomicU32) -> u32 {
+    asked.load(Ordering::Relaxed)
+}
+
+#[tokio::test]
+async fn what_is_approved_goes_on_what_is_edited_goes_on_as_edited_what_is_rejected_does_not() {
+    let done = Done::default();
+    let tool = done.tool(&Emitter::new());
+    let rows = [
+        (Decision::Approve, Ok("/tmp is gone"), Some("/tmp")),
+        (Decision::Edit(json!({"path": "/tmp/x", "force": true})), Ok("/tmp/x is gone"), Some("/tmp/x")),
+        (Decision::reject("too much"), Err("denied by approval: too much"), None),
+    ];
+    for (decision, expected, got) in rows {
+        let (approval, asked) = always(decision);
+        let result = tool.run(delete("/tmp")).middleware(approval).await;
+        assert_eq!(result.as_deref().map_err(|error| error.explain()), expected.map_err(str::to_owned));
+        assert_eq!(count(&asked), 1);
+        done.expect(got);
+    }
+}
+
+#[tokio::test]
+async fn the_responder_is_shown_kind_name_and_exactly_what_the_work_would_get_after_transforms() -> TestResult {
+    /// Adds a slash.
+    #[derive(Debug)]
+    struct Slash;
+    impl Layer<AnyRun> for Slash {
+        async fn call(&self, input: &Value, _: &RunContext, next: Next<'_, AnyRun>) -> Result<Value> {
+            let mut input = input.clone();
+            input["path"] = format!("{}/", input["path"].as_str().unwrap_or_default()).into();
+            next.run(&input).await
+        }
+    }
+    let done = Done::default();
+    let shown = Arc::new(Mutex::new(None));
+    let show = Arc::clone(&shown);
+    let approval = Approval::by(move |request: Request| {
+        *show.lock().expect("nobody panics here") = Some(request);
+        async { Ok(Decision::Approve) }
+    });
+    let run = done.tool(&Emitter::new());
+    let run = run.run(delete("/tmp")).on_start(|start, _| start.input.force = true);
+    run.middleware(approval).middleware(Stack::<AnyRun>::builder().layer(Slash).build()).await?;
+    let request = shown.lock().expect("nobody panics here").take().expect("it was asked");
+    assert_eq!((&*request.by, &*request.kind, &*request.name), ("approval", "Tool", "delete"));
+    assert_eq!(request.input, json!({"path": "/tmp/", "force": true}));
+    assert_eq!(request.allowed, [Choice::Approve, Choice::Edit, Choice::Reject]);
+    done.expect(["/tmp/"]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_edit_that_does_not_fit_is_an_error_that_says_where_and_the_work_does_not_begin() {
+    let done = Done::default();
+    let (approval, _) = always(Decision::Edit(json!({"path": 7, "force": true})));
+    let tool = done.tool(&Emitter::new());
+    let error = tool.run(delete("/tmp")).middleware(approval).await.expect_err("a number is no path");
+    assert_eq!(error.kind(), &ErrorKind::Invalid);
+    assert!(error.to_string().contains("at `path`: invalid type: integer `7`, expected a string"), "{error}");
+    assert_eq!(error.details()["edited_by"], "approval");
+    done.expect([]);
+}
+
+#[tokio::test]
+async fn where_edits_are_not_allowed_one_is_a_denial_that_says_so() {
+    let (approval, _) = always(Decision::Edit(json!({"path": "/x", "force": true})));
+    let ledger = Approvals::new();
+    let approval = approval.without_edits().ledger(ledger.clone());
+    let done = Done::default();
+    let tool = done.tool(&Emitter::new());
+    for _ in 0..2 {
+        let error = tool.run(delete("/tmp")).middleware(approval.clone()).await.expect_err("it is not allowed");
+        let said = "denied by approval: the answer was an edit, which is not allowed here: approve or reject";
+        assert_eq!(error.explain(), said);
+        assert!(ledger.is_empty());
+    }
+    // An answer from elsewhere is none either.
+    let error = tool.run(delete("/tmp")).middleware(Approval::by_interrupt()).await.expect_err("it is asked");
+    ledger.answer(&*error.interrupt().expect("an interrupt").id, Decision::Edit(json!({"path": "/x", "force": true})));
+    assert!(tool.run(delete("/tmp")).middleware(approval).await.expect_err("it is not allowed").is_denied());
+    done.expect([]);
+}
+
+// M5
+#[tokio::test(start_paused = true)]
+async fn a_responder_that_errs_panics_or_takes_too_long_denies_and_says_so() {
+    fn by(how: &'static str) -> Approval {
+        Approval::by(move |_| {
+            assert_ne!(how, "panics at once", "planned");
+            async move {
+                match how {
+                    "errs" => Err(std::io::Error::other("no line").into()),
+                    "panics" => panic!("planned"),
+                    "times out itself" => Err(Error::timed_out("gone to lunch")),
+                    _ => std::future::pending().await,
+                }
+            }
+        })
+        .timeout(Duration::from_secs(30))
+    }
+    let rows = [
+        ("errs", "the responder failed: no line"),
+        ("panics", "the responder failed: it panicked: planned"),
+        ("times out itself", "the responder failed: gone to lunch"),
+        ("takes too long", "nobody answered within 30s"),
+    ];
+    let done = Done::default();
+    let tool = done.tool(&Emitter::new());
+    for (how, reason) in rows {
+        let begun = Instant::now();
+        let error = tool.run(delete("/tmp")).middleware(by(how)).await.expect_err("nobody approved");
+        assert_eq!((error.kind(), &*error.to_string()), (&ErrorKind::Denied { by: "approval".into() }, reason));
+        assert_eq!(begun.elapsed(), Duration::from_secs(if how == "takes too long" { 30 } else { 0 }));
+    }
+    let error = tool.run(delete("/tmp")).middleware(by("panics at once")).await.expect_err("nobody approved");
+    assert!(error.is_denied() && error.to_string().contains("planned"), "{error}");
+    done.expect([]);
+}
+
+// M5
+#[tokio::test]
+async fn a_predicate_that_panics_denies_and_says_so() {
+    let done = Done::default();
+    let tool = done.tool(&Emitter::new());
+    let (approval, asked) = always(Decision::Approve);
+    let rows = [
+        (approval.clone().when(|_| panic!("planned")), "what says whether to ask panicked: planned"),
+        (approval.included(Runs::that(|_| panic!("planned"))), "what says whom to ask about panicked: planned"),
+    ];
+    for (approval, reason) in rows {
+        let error = tool.run(delete("/tmp")).middleware(approval).await.expect_err("nobody was asked");
+        assert_eq!((error.is_denied(), &*error.to_string()), (true, reason));
+    }
+    assert_eq!(count(&asked), 0);
+    done.expect([]);
+}
+
+// M9
+#[tokio::test]
+async fn a_responder_that_ends_in_control_flow_ends_the_run_so() {
+    let approval = Approval::by(|request: Request| async move { Err(Error::interrupted(request.to_interrupt())) });
+    let tool = Done::default().tool(&Emitter::new());
+    let error = tool.run(delete("/tmp")).middleware(approval).await.expect_err("it is night");
+    assert_eq!(error.interrupt().map(|interrupt| &*interrupt.kind), Some(INTERRUPT));
+}
+
+#[tokio::test]
+async fn it_asks_about_the_runs_that_it_is_for_only() -> TestResult {
+    let done = Done::default();
+    let root = Emitter::new();
+    let tool = done.tool(&root);
+    let (no, asked) = always(Decision::reject("no"));
+    let rows = [
+        (no.clone().included(Runs::of_kind("Tool")), false),
+        (no.clone().included(Runs::of_kind("Agent")), true),
+        (no.clone().included(Runs::of_kind("Agent")).included(Runs::named("delete")), false),
+        (no.clone().excluded(Runs::named("delete")), true),
+        (no.clone().included(Runs::of_kind("Tool").and(Runs::named("read"))), true),
+        (no.clone().included(Runs::that(|run| run.emitter().namespace() == "tool.delete")), false),
+        (no.clone().when(|request| request.input["force"] == true), true),
+        (no.clone().when(|request| request.input["force"] == false), false),
+        (no.when(|_| true).when(|_| false), true),
+    ];
+    for (i, (approval, goes_on)) in rows.into_iter().enumerate() {
+        assert_eq!(tool.run(delete("/tmp")).middleware(approval).await.is_ok(), goes_on, "{i}");
+    }
+    assert_eq!(count(&asked), 4);
+    Ok(())
+}
+
+/// An agent that deletes these one after the other, or all at the same time.
+fn agent<T>(root: &Emitter, tool: T, at_once: bool) -> impl Runnable<Input = Vec<String>, Output = usize> + use<T>
+where
+    T: Runnable<Input = Delete, Output = String> + 'static,
+{
+    let tool = Arc::new(tool);
+    instance(root, "Agent", "cleaner", move |paths: Vec<String>, _: RunContext| {
+        let tool = Arc::clone(&tool);
+        async move {
+            let runs = paths.iter().map(|path| tool.run(delete(path)));
+            let results = if at_once {
+                futures_util::future::join_all(runs).await
+            } else {
+                let mut results = Vec::new();
+                for run in runs {
+                    results.push(run.await);
+                }
+                results
+            };
+            Ok(results.iter().filter(|result| result.is_ok()).count())
+        }
+    })
+}
+
+#[tokio::test]
+async fn for_nested_asks_about_the_runs_below_and_what_was_answered_is_not_asked_again_in_the_run_tree() -> TestResult {
+    let (done, root) = (Done::default(), Emitter::new());
+    let agent = agent(&root, done.tool(&root), false);
+    let (approval, asked) = always(Decision::Approve);
+    let approval = for_nested(approval.included(Runs::of_kind("Tool")));
+    let paths = ["/a", "/b", "/a"].map(str::to_owned).to_vec();
+    assert_eq!(agent.run(paths).middleware(approval).await?, 3);
+    assert_eq!(count(&asked), 2);
+    done.expect(["/a", "/b", "/a"]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn bound_to_the_instance_below_it_remembers_in_the_outermost_run_and_no_longer() -> TestResult {
+    let root = Emitter::new();
+    let (approval, asked) = always(Decision::Approve);
+    let tool = instance(&root, "Tool", "delete", |_: Delete, _: RunContext| async { Ok(String::new()) });
+    let agent = agent(&root, tool.middleware(approval), false);
+    for times in 1..=2 {
+        assert_eq!(agent.run(vec!["/a".into(), "/a".into()]).await?, 2);
+        assert_eq!(count(&asked), times);
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_further_attempt_with_the_same_input_is_not_asked_about_again() -> TestResult {
+    let (approval, asked) = always(Decision::Edit(json!(2)));
+    let seen = Done::default();
+    let notes = seen.clone();
+    let tool = runnable_fn("flaky", move |n: u32, ctx: RunContext| {
+        notes.note(n.to_string());
+        async move { if ctx.attempt() < 2 { Err(Error::retry("again")) } else { Ok(n) } }
+    });
+    assert_eq!(tool.run(1).middleware(approval).max_middleware_retries(5).await?, 2);
+    assert_eq!(count(&asked), 1);
+    seen.expect(["2", "2", "2"]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_same_asked_at_the_same_time_is_asked_once() -> TestResult {
+    for (answer, goes_on) in [(Ok(Decision::Approve), 100), (Ok(Decision::reject("no")), 0), (Err("no line"), 0)] {
+        let (root, asked, gate) = (Emitter::new(), Arc::new(AtomicU32::new(0)), Arc::new(Semaphore::new(0)));
+        let (counts, waits) = (Arc::clone(&asked), Arc::clone(&gate));
+        let approval = Approval::by(move |_| {
+            counts.fetch_add(1, Ordering::Relaxed);
+            let (waits, answer) = (Arc::clone(&waits), answer.clone());
+            async move {
+                waits.acquire().await?.forget();
+                answer.map_err(Error::new)
+            }
+        });
+        let agent = Arc::new(agent(&root, Done::default().tool(&root), true));
+        let approval = for_nested(approval.included(Runs::of_kind("Tool")));
+        let mut run = agent.run_shared(vec!["/a".to_owned(); 100]).middleware(approval);
+        assert!(poll_once(&mut run).is_pending());
+        gate.add_permits(100);
+        assert_eq!(run.await?, goes_on);
+        assert_eq!(count(&asked), 1);
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn when_who_asks_is_aborted_one_of_those_who_wait_asks() -> TestResult {
+    let (asked, gate, ledger) = (Arc::new(AtomicU32::new(0)), Arc::new(Semaphore::new(0)), Approvals::new());
+    let (counts, waits) = (Arc::clone(&asked), Arc::clone(&gate));
+    let approval = Approval::by(move |_| {
+        counts.fetch_add(1, Ordering::Relaxed);
+        let waits = Arc::clone(&waits);
+        async move {
+            waits.acquire().await?.forget();
+            Ok(Decision::Approve)
+        }
+    })
+    .ledger(ledger.clone());
+    let done = Done::default();
+    let tool = Arc::new(done.tool(&Emitter::new()));
+    let handle = AbortHandle::new();
+    let mut first = tool.run_shared(delete("/a")).middleware(approval.clone()).abort_on(handle.signal());
+    let mut second = tool.run_shared(delete("/a")).middleware(approval);
+    assert!(poll_once(&mut first).is_pending());
+    assert!(poll_once(&mut second).is_pending());
+    assert_eq!(count(&asked), 1);
+    // It would wait for ever.
+    handle.abort("enough");
+    assert!(first.await.expect_err("it was aborted").is_aborted());
+    assert!(poll_once(&mut second).is_pending());
+    assert_eq!(count(&asked), 2);
+    gate.add_permits(1);
+    second.await?;
+    done.expect(["/a"]);
+    assert_eq!(ledger.len(), 1);
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_waits_for_what_another_asks_waits_no_longer_than_its_own_time_out() {
+    let ledger = Approvals::new();
+    let forever = Approval::by(|_| std::future::pending()).ledger(ledger.clone());
+    let tool = Arc::new(Done::default().tool(&Emitter::new()));
+    let mut first = tool.run_shared(delete("/a")).middleware(forever.clone());
+    assert!(poll_once(&mut first).is_pending());
+    let second = tool.run(delete("/a")).middleware(forever.timeout(Duration::from_secs(5)));
+    assert_eq!(second.await.expect_err("nobody answers").to_string(), "nobody answered within 5s");
+    assert!(poll_once(&mut first).is_pending());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_whose_time_is_over_while_it_waits_ends() {
+    let tool = Done::default().tool(&Emitter::new());
+    let approval = Approval::by(|_| std::future::pending());
+    let run = tool.run(delete("/a")).middleware(Timeout::overall(Duration::from_secs(1))).middleware(approval.clone());
+    assert!(run.await.expect_err("it takes too long").is_timed_out());
+    let run = tool.run(delete("/a")).timeout(Duration::from_secs(1)).middleware(approval);
+    assert!(run.await.expect_err("it takes too long").is_timed_out());
+}
+
+/// What a process has at its beginning: nothing but what was stored.
+fn process(done: &Done, approvals: Option<&str>) -> (impl Runnable<Input = Delete, Output = String> + use<>, Approval) {
+    let approval = Approval::by_interrupt();
+    let stored = approvals.map(|json| serde_json::from_str::<Approvals>(json).expect("what was stored"));
+    (done.tool(&Emitter::new()), stored.into_iter().fold(approval, Approval::ledger))
+}
+
+// M8
+#[tokio::test]
+async fn an_interrupted_run_is_answered_and_goes_on_in_another_process() -> TestResult {
+    let done = Done::default();
+    let (tool, approval) = process(&done, None);
+    let error = tool.run(delete("/tmp")).middleware(approval).await.expect_err("it is asked");
+    let interrupt = serde_json::to_string(error.interrupt().expect("an interrupt"))?;
+    done.expect([]);
+
+    // Somebody reads what is stored, and answers.
+    let interrupt: Interrupt = serde_json::from_str(&interrupt)?;
+    let request = Request::of_interrupt(&interrupt)?;
+    assert_eq!(
+        interrupt.data,
+        json!({
+            "by": "approval", "kind": "Tool", "name": "delete", "input": {"path": "/tmp", "force": false},
+            "input_hash": request.input_hash, "allowed": ["approve", "edit", "reject"],
+        })
+    );
+    assert_eq!(interrupt.id, format!("approval-{}", request.input_hash));
+    let ledger = Approvals::new();
+    ledger.answer(&*interrupt.id, Decision::Edit(json!({"path": "/tmp/x", "force": false})));
+    let stored = serde_json::to_string(&ledger)?;
+
+    // What was answered is not asked again, however often.
+    let (tool, approval) = process(&done, Some(&stored));
+    for _ in 0..2 {
+        assert_eq!(tool.run(delete("/tmp")).middleware(approval.clone()).await?, "/tmp/x is gone");
+        done.expect(["/tmp/x"]);
+    }
+
+    // Another input is another question.
+    let mut tampered = delete("/tmp");
+    tampered.force = true;
+    let error = tool.run(tampered).middleware(approval).await.expect_err("it is asked again");
+    let other = error.interrupt().expect("an interrupt");
+    assert_ne!(other.id, interrupt.id);
+    assert_eq!(other.data["input"]["force"], true);
+    done.expect([]);
+    Ok(())
+}
+
+// M8
+#[tokio::test]
+async fn the_ledger_in_the_run_s_extensions_is_looked_at_first_and_reaches_the_runs_below() -> TestResult {
+    let (done, root) = (Done::default(), Emitter::new());
+    let tool = done.tool(&root);
+    let given = Approvals::new();
+    let approval = Approval::by_interrupt().included(Runs::of_kind("Tool")).ledger(given.clone());
+    let error = tool.run(delete("/a")).middleware(approval.clone()).await.expect_err("it is asked");
+    let id = &error.interrupt().expect("an interrupt").id;
+    given.answer(&**id, Decision::Approve);
+    let own = Approvals::new();
+    own.answer(&**id, Decision::reject("not this time"));
+    let run = tool.run(delete("/a")).middleware(approval.clone()).extension(own.clone());
+    assert_eq!(run.await.expect_err("it is rejected").to_string(), "not this time");
+    let agent = agent(&root, tool, false);
+    let run = agent.run(vec!["/a".to_owned()]).middleware(for_nested(approval));
+    assert_eq!(run.extension(own.clone()).await?, 0);
+    own.forget(id);
+    assert_eq!((own.len(), given.decision(id)), (0, Some(Decision::Approve)));
+    done.expect([]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_interrupt_that_was_changed_since_it_was_made_is_no_request() -> TestResult {
+    let tool = Done::default().tool(&Emitter::new());
+    let error = tool.run(delete("/tmp")).middleware(Approval::by_interrupt()).await.expect_err("it is asked");
+    let interrupt = error.interrupt().expect("an interrupt");
+    let changed = |change: fn(&mut Interrupt)| {
+        let mut interrupt = interrupt.clone();
+        change(&mut interrupt);
+        Request::of_interrupt(&interrupt)
+    };
+    // Harmless to look at, but what goes on is what was asked.
+    let shown = changed(|interrupt| interrupt.data["input"]["path"] = "/tmp/harmless".into());
+    assert!(matches!(shown, Err(RequestError::Changed { .. })), "{shown:?}");
+    let named = changed(|interrupt| interrupt.data["name"] = "read".into());
+    assert!(matches!(named, Err(RequestError::Changed { .. })), "{named:?}");
+    let other = changed(|interrupt| interrupt.kind = "question".into()).expect_err("it asks something else");
+    let said = "an interrupt of the kind `question` asks for no approval: those are of the kind `approval`";
+    assert_eq!(other.to_string(), said);
+    let data = changed(|interrupt| interrupt.data = json!(7));
+    assert!(matches!(data, Err(RequestError::Data { .. })), "{data:?}");
+    assert!(changed(|_| ()).is_ok());
+    Ok(())
+}
+
+#[tokio::test]
+async fn two_of_different_names_do_not_take_each_other_s_answers() -> TestResult {
+    let done = Done::default();
+    let (first, first_asked) = always(Decision::Approve);
+    let (second, second_asked) = always(Decision::reject("too expensive"));
+    let run = done.tool(&Emitter::new());
+    let run = run.run(delete("/a")).middleware(first.named("legal")).middleware(second.named("finance"));
+    let error = run.await.expect_err("one says no");
+    assert_eq!(error.explain(), "denied by finance: too expensive");
+    assert_eq!((count(&first_asked), count(&second_asked)), (1, 1));
+    done.expect([]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_came_of_it_is_said_on_its_own_emitter_and_on_the_run_with_the_run_s_ids() -> TestResult {
+    let done = Done::default();
+    let rows = [
+        (Ok(Decision::Approve), json!({"remembered": false})),
+        (
+            Ok(Decision::Edit(json!({"path": "/x", "force": true}))),
+            json!({"input": {"path": "/x", "force": true}, "remembered": false}),
+        ),
+        (Ok(Decision::reject("no")), json!({"reason": "no", "remembered": false, "failed": false})),
+        (Err("no line"), json!({"reason": "the responder failed: no line", "remembered": false, "failed": true})),
+    ];
+    for ((answer, told), name) in rows.into_iter().zip(["approved", "edited", "rejected", "rejected"]) {
+        let approval = Approval::by(move |_| {
+            let answer = answer.clone().map_err(Error::new);
+            async { answer }
+        });
+        let heard = Arc::new(Mutex::new(Vec::new()));
+        let note = |who: &'static str| {
+            let heard = Arc::clone(&heard);
+            move |event: &dyn AnyEvent, meta: &EventMeta<'_>| {
+                let run_id = meta.trace().map(|trace| trace.run_id);
+                heard.lock().expect("nobody panics").push((who, run_id, meta.path().to_owned(), event.to_json()));
+            }
+        };
+        approval.emitter().observe("*.*", note("own"))?;
+        let run_id = Arc::new(Mutex::new(None));
+        let keep = Arc::clone(&run_id);
+        let tool = done.tool(&Emitter::new());
+        let run = tool.run(delete("/tmp")).middleware(approval).observe("middleware.**", note("run"));
+        run.middleware(move |ctx: &RunContext| {
+            *keep.lock().expect("nobody panics") = Some(ctx.run_id());
+            Ok(())
+        })
+        .await
+        .ok();
+        let run_id = *run_id.lock().expect("nobody panics");
+        let heard = heard.lock().expect("nobody panics");
+        let paths = ["middleware.approval.asked".to_owned(), format!("middleware.approval.{name}")];
+        for who in ["own", "run"] {
+            let own: Vec<_> = heard.iter().filter(|event| event.0 == who).collect();
+            assert_eq!(own.iter().map(|event| &event.2).collect::<Vec<_>>(), paths.iter().collect::<Vec<_>>());
+            assert!(own.iter().all(|event| event.1 == run_id));
+            let (asked, mut ended) = (&own[0].3, own[1].3.clone());
+            assert_eq!((&asked["id"], &asked["request"]["input_hash"]), (&ended["id"], &ended["input_hash"]));
+            assert_eq!(asked["request"]["input"], json!({"path": "/tmp", "force": false}));
+            for key in ["id", "input_hash"] {
+                ended.as_object_mut().and_then(|event| event.remove(key)).expect("it is said");
+            }
+            assert_eq!(ended, told);
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_is_remembered_is_said_to_be_and_not_asked() -> TestResult {
+    let (approval, _) = always(Decision::Approve);
+    let approval = approval.ledger(Approvals::new());
+    let heard = Done::default();
+    let notes = heard.clone();
+    approval.emitter().observe("*.*", move |event: &dyn AnyEvent, meta| {
+        notes.note(format!("{} {}", meta.name(), event.to_json()["remembered"]));
+    })?;
+    let tool = Done::default().tool(&Emitter::new());
+    for _ in 0..2 {
+        tool.run(delete("/tmp")).middleware(approval.clone()).await?;
+    }
+    heard.expect(["asked null", "approved false", "approved true"]);
+    Ok(())
+}
+
+// M5: what observes fails open.
+#[tokio::test]
+async fn a_listener_that_fails_changes_nothing() -> TestResult {
+    let fails = |_: &mut dyn AnyEvent, _: &EventMeta<'_>| Err("no".into());
+    let done = Done::default();
+    let (approval, _) = always(Decision::Approve);
+    done.tool(&Emitter::new()).run(delete("/a")).middleware(approval).on("middleware.**", fails).await?;
+    done.expect(["/a"]);
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_is_shared_by_100_concurrent_runs() {
+    let approval = Approval::by(|request: Request| async move {
+        let n = request.input["path"].as_str().and_then(|path| path.parse::<u64>().ok()).unwrap_or_default();
+        sleep(Duration::from_millis(n)).await;
+        Ok(if n.is_multiple_of(2) { Decision::Approve } else { Decision::reject("odd") })
+    });
+    let done = Done::default();
+    let tool = done.tool(&Emitter::new());
+    let runs = (0..100).map(|n| tool.run(delete(&n.to_string())).middleware(approval.clone()));
+    let results = futures_util::future::join_all(runs).await;
+    for (n, result) in results.iter().enumerate() {
+        assert_eq!(result.is_ok(), n % 2 == 0, "{n}: {result:?}");
+    }
+}
+
+#[tokio::test]
+async fn an_answer_given_at_start_is_asked_about_too() {
+    // M6
+    let (approval, asked) = always(Decision::reject("no"));
+    let tool = Done::default().tool(&Emitter::new());
+    let run = tool.run(delete("/a")).on_start(|start, _| start.output = Some("early".to_owned()));
+    assert!(run.middleware(approval).await.expect_err("it is rejected").is_denied());
+    assert_eq!(count(&asked), 1);
+}
+
+#[test]
+fn it_says_what_it_does_where_it_is_listed() {
+    let tool = Done::default().tool(&Emitter::new());
+    let (approval, _) = always(Decision::Approve);
+    let approval = approval.included(Runs::of_kind("Tool")).timeout(Duration::from_secs(30)).without_edits();
+    let shown = tool.run(delete("/a")).middleware(approval).explain().to_string();
+    let said = r#"asks a responder for 30s, about [of_kind("Tool")], without edits"#;
+    let lines = ["  bound:", &format!("    approval: {said}"), "  passes:", &format!("    guard     approval: {said}")];
+    assert!(shown.ends_with(&lines.join("\n")), "{shown}");
+}
