@@ -201,15 +201,16 @@ impl<I: Data, O: Data> AnyChain for Chain<I, O> {
 
 /// A list that takes no more once the work has begun: from then on it is read without a lock.
 pub(crate) struct Register<T> {
-    open: Mutex<Open<T>>,
+    open: Mutex<List<T>>,
     sealed: OnceLock<Few<T>>,
 }
 
 /// Most runs have one or two of a sort.
 type Few<T> = SmallVec<[T; 2]>;
 
-enum Open<T> {
-    Open(Few<T>),
+/// What is to come, as long as more is taken.
+enum List<T> {
+    Taking(Few<T>),
     /// With nothing in it.
     Empty,
     Sealed,
@@ -217,15 +218,15 @@ enum Open<T> {
 
 impl<T> Default for Register<T> {
     fn default() -> Self {
-        Self { open: Mutex::new(Open::Open(Few::new())), sealed: OnceLock::new() }
+        Self { open: Mutex::new(List::Taking(Few::new())), sealed: OnceLock::new() }
     }
 }
 
 impl<T> Register<T> {
     pub(crate) fn extend(&self, items: impl Iterator<Item = T>) -> Result<()> {
         match &mut *self.open.lock() {
-            Open::Open(list) => list.extend(items),
-            Open::Empty | Open::Sealed => {
+            List::Taking(list) => list.extend(items),
+            List::Empty | List::Sealed => {
                 return Err(Error::new("the run's work has begun: bind layers and middlewares before"));
             }
         }
@@ -235,23 +236,23 @@ impl<T> Register<T> {
     /// What is in it, put in order once.
     pub(crate) fn seal(&self, arrange: impl FnOnce(&mut [T])) -> &[T] {
         let mut open = self.open.lock();
-        match std::mem::replace(&mut *open, Open::Sealed) {
-            Open::Open(list) if list.is_empty() => *open = Open::Empty,
-            Open::Empty => *open = Open::Empty,
-            Open::Open(mut list) => {
+        match std::mem::replace(&mut *open, List::Sealed) {
+            List::Taking(list) if list.is_empty() => *open = List::Empty,
+            List::Empty => *open = List::Empty,
+            List::Taking(mut list) => {
                 arrange(&mut list);
                 self.sealed.set(list).ok();
             }
-            Open::Sealed => (),
+            List::Sealed => (),
         }
         self.sealed.get().map_or(&[], |sealed| &**sealed)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
         match &*self.open.lock() {
-            Open::Open(list) => list.is_empty(),
-            Open::Empty => true,
-            Open::Sealed => false,
+            List::Taking(list) => list.is_empty(),
+            List::Empty => true,
+            List::Sealed => false,
         }
     }
 }
@@ -259,9 +260,9 @@ impl<T> Register<T> {
 impl<T: Clone> Register<T> {
     pub(crate) fn so_far(&self) -> Few<T> {
         match &*self.open.lock() {
-            Open::Open(list) => list.clone(),
-            Open::Empty => Few::new(),
-            Open::Sealed => self.sealed.get().cloned().unwrap_or_default(),
+            List::Taking(list) => list.clone(),
+            List::Empty => Few::new(),
+            List::Sealed => self.sealed.get().cloned().unwrap_or_default(),
         }
     }
 }
