@@ -21,9 +21,11 @@
 //! |---|---|---|
 //! | `approval` | [`Approval`] | asks before a run goes on: somebody who is there, or by an interrupt |
 //! | `circuit_breaker` | [`CircuitBreaker`] | leaves alone for a while what keeps failing |
+//! | `concurrency` | [`Concurrency`] | how many runs may be under way at once, by a key of one's choice |
 //! | `exfil_guard` | [`ExfilGuard`] | denies what would carry a secret out, or lead to another host |
 //! | `fallback` | [`Fallback`] | where one fails, the next one answers |
 //! | `metrics` | [`Metrics`] | counts runs by kind and outcome, and measures how long they take |
+//! | `rate_limit` | [`RateLimit`] | how many runs may begin in a time, by a key of one's choice |
 //! | `redact` | [`Redact`] | takes secrets and personal data out of what a run takes, gives and tells |
 //! | `retry` | [`Retry`] | tries again what may succeed then, after a while that grows |
 //! | `timeout` | [`Timeout`] | stops what takes too long: each attempt, or all together |
@@ -51,12 +53,22 @@
 pub mod approval;
 #[cfg(feature = "circuit_breaker")]
 pub mod circuit_breaker;
+#[cfg(feature = "concurrency")]
+pub mod concurrency;
 #[cfg(feature = "exfil_guard")]
 pub mod exfil_guard;
 #[cfg(feature = "fallback")]
 pub mod fallback;
+#[cfg(feature = "key")]
+pub mod key;
+#[cfg(feature = "key")]
+mod kinds;
 #[cfg(feature = "metrics")]
 pub mod metrics;
+#[cfg(feature = "key")]
+mod millis;
+#[cfg(feature = "rate_limit")]
+pub mod rate_limit;
 #[cfg(feature = "redact")]
 pub mod redact;
 #[cfg(feature = "retry")]
@@ -80,12 +92,16 @@ mod voice;
 pub use approval::Approval;
 #[cfg(feature = "circuit_breaker")]
 pub use circuit_breaker::CircuitBreaker;
+#[cfg(feature = "concurrency")]
+pub use concurrency::Concurrency;
 #[cfg(feature = "exfil_guard")]
 pub use exfil_guard::ExfilGuard;
 #[cfg(feature = "fallback")]
 pub use fallback::Fallback;
 #[cfg(feature = "metrics")]
 pub use metrics::Metrics;
+#[cfg(feature = "rate_limit")]
+pub use rate_limit::RateLimit;
 #[cfg(feature = "redact")]
 pub use redact::Redact;
 #[cfg(feature = "retry")]

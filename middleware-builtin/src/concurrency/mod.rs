@@ -1,0 +1,338 @@
+//! How many runs may be under way at once: [`Concurrency`].
+
+use std::borrow::Cow;
+use std::fmt;
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::time::Duration;
+
+use emitree_emitter::{Emitter, Event, EventName, Namespace};
+use emitree_runtime::{
+    Error, Layer, LayerInfo, Middleware, Next, Op, Phase, Result, RunContext, Stack, Summary, Unseen,
+};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
+
+use crate::key::{Key, Owned};
+use crate::kinds::{Kinds, kind_of};
+use crate::millis::millis;
+use crate::voice::Voice;
+use places::{Held, Place, Table, Ticket};
+
+mod places;
+
+const NAMESPACE: Namespace = Namespace::new("middleware.concurrency");
+
+/// Lets so many runs of a key be under way at once, and has the others wait, or denies them.
+///
+/// It works on runs of any type and looks at no value. Its places are shared: clones are the same one, and bound to many
+/// runs, or by [`for_nested`](emitree_runtime::for_nested) to those below one, it limits all of them together.
+///
+/// ```
+/// use std::time::Duration;
+/// use emitree_middleware::Concurrency;
+/// use emitree_runtime::{RunContext, Runnable, runnable_fn};
+/// use tokio::time::{Instant, sleep};
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+/// let two = Concurrency::builder(2).wait(Duration::from_secs(10)).build()?;
+/// let nap = runnable_fn("nap", |(): (), _: RunContext| async move { Ok(sleep(Duration::from_secs(1)).await) })
+///     .middleware(two);
+///
+/// let begun = Instant::now();
+/// let (a, b, c) = tokio::join!(nap.run(()), nap.run(()), nap.run(()));
+/// assert!(a.is_ok() && b.is_ok() && c.is_ok());
+/// assert_eq!(begun.elapsed().as_secs(), 2);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Options
+///
+/// | | by default |
+/// |---|---|
+/// | [`by`](ConcurrencyBuilder::by): what is counted together | all runs |
+/// | [`wait`](ConcurrencyBuilder::wait): how long a run waits | not at all: it is denied |
+/// | [`retry_after`](ConcurrencyBuilder::retry_after): when one that is denied may come again | 1 s |
+/// | [`of_kind`](ConcurrencyBuilder::of_kind): the kinds of runs it holds for | all |
+///
+/// # Where it stands
+///
+/// In [`Phase::Guard`], so that a place is held around the work only: what a cache answers needs none, and whoever calls
+/// again has given it back between the attempts. A time-out per attempt includes the waiting.
+///
+/// # Runs below
+///
+/// A run below one that holds a place of the same key shares that place, however deep; else it would wait for a place
+/// that is given back only after it. So what is limited is how many *trees* of such runs are under way: to limit what a
+/// run starts below it, limit another kind or key than its own. The place is given back when the last that shares it
+/// has ended. Two trees that wait for each other by keys in different order are not found out: give them a deadline.
+///
+/// # Who waits
+///
+/// Runs get their places in the order in which they came. A run that is aborted or dropped leaves the queue, or gives
+/// its place back, and the others move up.
+///
+/// # Its own events
+///
+/// Under `middleware.concurrency`: `delayed`, a [`Delayed`], before a run goes on that had to wait; `denied`, a
+/// [`Denied`], before one is denied. What finds a place at once is not told.
+///
+/// # What it remembers
+///
+/// Those keys whose places somebody holds or awaits.
+#[derive(Clone)]
+pub struct Concurrency {
+    inner: Arc<Inner>,
+    stack: Stack<Unseen>,
+}
+
+struct Inner {
+    options: Options,
+    table: Arc<Table>,
+    voice: Voice,
+}
+
+struct Options {
+    places: usize,
+    key: Key,
+    kinds: Kinds,
+    wait: Option<Duration>,
+    retry_after: Duration,
+}
+
+/// A run had to wait for a place, and goes on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Delayed {
+    /// What it was counted by; `null` where all are counted together.
+    pub key: Value,
+    /// How long it has waited, in milliseconds.
+    pub waited_ms: u64,
+}
+
+impl Event for Delayed {
+    const NAME: EventName = EventName::new("delayed");
+}
+
+/// A run is denied.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Denied {
+    /// What it was counted by; `null` where all are counted together.
+    pub key: Value,
+    /// When it may come again, in milliseconds; none where it is denied for lack of a key.
+    pub retry_after_ms: Option<u64>,
+}
+
+impl Event for Denied {
+    const NAME: EventName = EventName::new("denied");
+}
+
+/// Why a limit of concurrency cannot be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConcurrencyError {
+    /// No run would ever get a place.
+    #[error("`0` places let nothing begin: at least 1 is needed")]
+    NoPlaces,
+    /// More than can be counted.
+    #[error("`{places}` places are more than can be counted: at most {most}", most = Semaphore::MAX_PERMITS)]
+    TooMany {
+        /// How many.
+        places: usize,
+    },
+}
+
+impl Concurrency {
+    /// So many at once.
+    pub fn builder(places: usize) -> ConcurrencyBuilder {
+        let (key, kinds, wait) = (Key::all(), Kinds::default(), None);
+        ConcurrencyBuilder(Options { places, key, kinds, wait, retry_after: Duration::from_secs(1) })
+    }
+
+    /// The emitter of its own events.
+    #[must_use]
+    pub fn emitter(&self) -> &Emitter {
+        self.inner.voice.emitter()
+    }
+
+    /// Of how many keys somebody holds or awaits a place.
+    #[must_use]
+    pub fn known_keys(&self) -> usize {
+        self.inner.table.len()
+    }
+}
+
+/// Options of a [`Concurrency`]. Made by [`Concurrency::builder`].
+#[must_use = "nothing is limited until it is built"]
+pub struct ConcurrencyBuilder(Options);
+
+impl ConcurrencyBuilder {
+    /// What is counted together: by default all runs.
+    pub fn by(mut self, key: Key) -> Self {
+        self.0.key = key;
+        self
+    }
+
+    /// Holds for runs of that kind, and of others for which this is said; by default for all.
+    pub fn of_kind(mut self, kind: impl Into<Cow<'static, str>>) -> Self {
+        self.0.kinds.add(kind);
+        self
+    }
+
+    /// Has a run wait that long at most, instead of denying it at once. [`Duration::MAX`] is as long as it takes.
+    pub fn wait(mut self, at_most: Duration) -> Self {
+        self.0.wait = Some(at_most);
+        self
+    }
+
+    /// What a run that is denied is told: when it may come again. Nobody knows when a place will be free, so this is
+    /// advice.
+    pub fn retry_after(mut self, after: Duration) -> Self {
+        self.0.retry_after = after;
+        self
+    }
+
+    /// Ends it.
+    ///
+    /// # Errors
+    ///
+    /// If there is no place, or are more than can be counted.
+    pub fn build(self) -> Result<Concurrency, ConcurrencyError> {
+        let places = NonZeroUsize::new(self.0.places).ok_or(ConcurrencyError::NoPlaces)?.get();
+        if places > Semaphore::MAX_PERMITS {
+            return Err(ConcurrencyError::TooMany { places });
+        }
+        let (table, voice) = (Arc::default(), Voice::new("concurrency", NAMESPACE));
+        let inner = Arc::new(Inner { options: self.0, table, voice });
+        let stack = Stack::builder().layer_in(Phase::Guard, Gate(Arc::clone(&inner))).build();
+        Ok(Concurrency { inner, stack })
+    }
+}
+
+impl fmt::Debug for ConcurrencyBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl Middleware for Concurrency {
+    fn bind(&self, ctx: &RunContext) -> Result<()> {
+        if self.inner.options.kinds.has(kind_of(ctx)) { self.stack.bind(ctx) } else { Ok(()) }
+    }
+
+    fn name(&self) -> &str {
+        "concurrency"
+    }
+
+    fn debug_summary(&self) -> Summary {
+        Summary::of(self)
+    }
+
+    fn layers(&self) -> Vec<LayerInfo> {
+        self.stack.layers()
+    }
+}
+
+impl fmt::Debug for Concurrency {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.inner.options.fmt(f)
+    }
+}
+
+impl fmt::Debug for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { places, key, kinds, wait, .. } = self;
+        write!(f, "{places} runs{kinds} at once, {key:?}")?;
+        match wait {
+            None => f.write_str(", denies"),
+            Some(Duration::MAX) => f.write_str(", waits"),
+            Some(at_most) => write!(f, ", waits up to {at_most:?}"),
+        }
+    }
+}
+
+/// Holds a place around each call of what is inside.
+struct Gate(Arc<Inner>);
+
+impl<O: Op> Layer<O> for Gate {
+    async fn call(&self, input: &O::In, ctx: &RunContext, next: Next<'_, O>) -> Result<O::Out> {
+        let _place = match self.0.ask(ctx) {
+            Asked::Uncounted => None,
+            Asked::Place(place) => Some(place),
+            // Seldom, so it takes no room in the future of those that find a place.
+            Asked::Full(ticket) => Some(Box::pin(self.0.wait(ticket, ctx)).await?),
+            Asked::Keyless(error) => return Err(Box::pin(self.0.keyless(error, ctx)).await),
+        };
+        next.run(input).await
+    }
+
+    fn name(&self) -> &str {
+        "concurrency"
+    }
+}
+
+impl fmt::Debug for Gate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.options.fmt(f)
+    }
+}
+
+enum Asked {
+    Uncounted,
+    Place(Arc<Place>),
+    Full(Ticket),
+    /// It has no key, or none that could be found out.
+    Keyless(Error),
+}
+
+impl Inner {
+    fn ask(&self, ctx: &RunContext) -> Asked {
+        let asked = self.options.key.look(ctx, |key| {
+            let Some(key) = key else { return Asked::Uncounted };
+            if let Some(place) = Held::find(ctx, &self.table, key) {
+                return Asked::Place(place);
+            }
+            match self.table.ticket(key, self.options.places).try_place() {
+                Ok(place) => Asked::Place(held(place, ctx)),
+                Err(ticket) => Asked::Full(ticket),
+            }
+        });
+        asked.unwrap_or_else(Asked::Keyless)
+    }
+
+    async fn wait(&self, ticket: Ticket, ctx: &RunContext) -> Result<Arc<Place>> {
+        let (came, key) = (Instant::now(), ticket.key());
+        let place = match self.options.wait {
+            Some(at_most) => ticket.place(came.checked_add(at_most)).await,
+            None => None,
+        };
+        let Some(place) = place else { return Err(self.deny(&key, ctx).await) };
+        let place = held(place, ctx);
+        self.voice.say(ctx, || Delayed { key: key.to_json(), waited_ms: millis(came.elapsed()) }).await;
+        Ok(place)
+    }
+
+    async fn deny(&self, key: &Owned, ctx: &RunContext) -> Error {
+        let retry_after_ms = millis(self.options.retry_after);
+        self.voice.say(ctx, || Denied { key: key.to_json(), retry_after_ms: Some(retry_after_ms) }).await;
+        let places = self.options.places;
+        let reason = format!("no more than {places} runs at once: perhaps again in {retry_after_ms}ms");
+        Error::denied("concurrency", reason).context("retry_after_ms", retry_after_ms)
+    }
+
+    async fn keyless(&self, error: Error, ctx: &RunContext) -> Error {
+        self.voice.say(ctx, || Denied { key: Value::Null, retry_after_ms: None }).await;
+        Error::denied("concurrency", error.to_string()).caused_by(error)
+    }
+}
+
+fn held(place: Place, ctx: &RunContext) -> Arc<Place> {
+    let place = Arc::new(place);
+    Held::tell(ctx, &place);
+    place
+}

@@ -1,0 +1,245 @@
+//! What runs are counted by: [`Key`].
+//!
+//! A key that is known is looked up as it stands in the run, without a copy: [`Found`] borrows what [`Owned`] keeps.
+
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use emitree_emitter::{Emitter, panic_message};
+use emitree_runtime::{Error, Result, RunContext};
+use hashbrown::Equivalent;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::kinds::kind_of;
+
+/// What runs are counted by: those with equal keys are counted together.
+///
+/// By default all runs have the same key. A run may lack what the key is made of: then [`Missing`] says what happens.
+///
+/// ```
+/// use emitree_middleware::key::{Key, Missing};
+/// use emitree_runtime::RunContext;
+///
+/// let per_user = Key::context("user_id").when_missing(Missing::Deny);
+/// let per_kind = Key::kind();
+/// let per_path = Key::of(|ctx: &RunContext| Ok(Some(ctx.emitter().namespace().to_owned())));
+/// # drop([per_user, per_kind, per_path]);
+/// ```
+#[derive(Clone)]
+pub struct Key {
+    source: Source,
+    missing: Missing,
+}
+
+type KeyFn = dyn Fn(&RunContext) -> Result<Option<String>> + Send + Sync;
+
+#[derive(Clone)]
+enum Source {
+    All,
+    Context(Arc<str>),
+    Kind,
+    Instance,
+    Group,
+    Function(Arc<KeyFn>),
+}
+
+/// What happens to a run that lacks what the key is made of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Missing {
+    /// All such runs are counted together.
+    #[default]
+    Together,
+    /// It is not counted, and not limited.
+    Pass,
+    /// It is denied.
+    Deny,
+}
+
+impl Key {
+    /// The same key for all runs.
+    #[must_use]
+    pub const fn all() -> Self {
+        Self::from_source(Source::All)
+    }
+
+    /// The value of a key of the run's context, such as `user_id`. Texts, numbers and whatever else is JSON are keys;
+    /// `null` counts as missing, and the number `7` is not the text `"7"`.
+    #[must_use]
+    pub fn context(name: impl Into<Arc<str>>) -> Self {
+        Self::from_source(Source::Context(name.into()))
+    }
+
+    /// The kind of what is run, such as `Tool`. Never missing.
+    #[must_use]
+    pub const fn kind() -> Self {
+        Self::from_source(Source::Kind)
+    }
+
+    /// What is run, by its identity and not by its name. Never missing.
+    #[must_use]
+    pub const fn instance() -> Self {
+        Self::from_source(Source::Instance)
+    }
+
+    /// The run's group id.
+    #[must_use]
+    pub const fn group() -> Self {
+        Self::from_source(Source::Group)
+    }
+
+    /// What a function says of the run; none is missing. A function that fails or panics denies the run (M5).
+    #[must_use]
+    pub fn of(f: impl Fn(&RunContext) -> Result<Option<String>> + Send + Sync + 'static) -> Self {
+        Self::from_source(Source::Function(Arc::new(f)))
+    }
+
+    /// Says what happens to a run that lacks what the key is made of: by default [`Missing::Together`].
+    #[must_use]
+    pub fn when_missing(self, missing: Missing) -> Self {
+        Self { missing, ..self }
+    }
+
+    const fn from_source(source: Source) -> Self {
+        Self { source, missing: Missing::Together }
+    }
+
+    /// Looks with the key of a run, or with none if the run is not to be counted.
+    ///
+    /// The error is the reason of a denial.
+    pub(crate) fn look<R>(&self, ctx: &RunContext, look: impl FnOnce(Option<Found<'_>>) -> R) -> Result<R, Error> {
+        match &self.source {
+            Source::All => Ok(look(Some(Found::All))),
+            Source::Context(name) => {
+                let context = ctx.context();
+                Ok(look(self.or_missing(context.get(name).and_then(Found::of_json))?))
+            }
+            Source::Kind => Ok(look(Some(Found::Text(kind_of(ctx))))),
+            Source::Instance => Ok(look(Some(Found::Instance(ctx.emitter().parent().unwrap_or(ctx.emitter()))))),
+            Source::Group => Ok(look(self.or_missing(ctx.emitter().group_id().map(Found::Text))?)),
+            Source::Function(f) => {
+                let key = called(&**f, ctx)?;
+                Ok(look(self.or_missing(key.as_deref().map(Found::Text))?))
+            }
+        }
+    }
+
+    fn or_missing<'a>(&self, found: Option<Found<'a>>) -> Result<Option<Found<'a>>> {
+        match (found, self.missing) {
+            (None, Missing::Together) => Ok(Some(Found::All)),
+            (None, Missing::Deny) => Err(Error::new(format!("the run has no key: {self:?}"))),
+            (found, _) => Ok(found),
+        }
+    }
+}
+
+/// Calls user code: what it fails with is said in our words.
+fn called(f: &KeyFn, ctx: &RunContext) -> Result<Option<String>> {
+    let failed = |error: Error| Error::new(format!("the function that gives the key failed: {error}")).caused_by(error);
+    match catch_unwind(AssertUnwindSafe(|| f(ctx))) {
+        Ok(key) => key.map_err(failed),
+        Err(panic) => Err(Error::new(format!("the function that gives the key panicked: {}", panic_message(&*panic)))),
+    }
+}
+
+impl Default for Key {
+    fn default() -> Self {
+        Self::all()
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.source {
+            Source::All => f.write_str("all together"),
+            Source::Context(name) => write!(f, "by `{name}` of the context"),
+            Source::Kind => f.write_str("by kind"),
+            Source::Instance => f.write_str("by instance"),
+            Source::Group => f.write_str("by group"),
+            Source::Function(_) => f.write_str("by a function"),
+        }
+    }
+}
+
+/// A key as it stands in a run.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Found<'a> {
+    All,
+    Text(&'a str),
+    Json(&'a Value),
+    Instance(&'a Emitter),
+}
+
+impl<'a> Found<'a> {
+    fn of_json(value: &'a Value) -> Option<Self> {
+        match value {
+            Value::Null => None,
+            Value::String(text) => Some(Self::Text(text)),
+            other => Some(Self::Json(other)),
+        }
+    }
+
+    pub(crate) fn to_owned(self) -> Owned {
+        match self {
+            Self::All => Owned::All,
+            Self::Text(text) => Owned::Text(text.into()),
+            Self::Json(value) => Owned::Json(value.clone()),
+            Self::Instance(emitter) => Owned::Instance(emitter.clone()),
+        }
+    }
+}
+
+/// A key that is kept.
+#[derive(Clone, Debug)]
+pub(crate) enum Owned {
+    All,
+    Text(Box<str>),
+    Json(Value),
+    Instance(Emitter),
+}
+
+impl Owned {
+    pub(crate) fn as_found(&self) -> Found<'_> {
+        match self {
+            Self::All => Found::All,
+            Self::Text(text) => Found::Text(text),
+            Self::Json(value) => Found::Json(value),
+            Self::Instance(emitter) => Found::Instance(emitter),
+        }
+    }
+
+    /// As it stands in events: an instance is called by its namespace, what is the same for all is `null`.
+    pub(crate) fn to_json(&self) -> Value {
+        match self {
+            Self::All => Value::Null,
+            Self::Text(text) => Value::from(&**text),
+            Self::Json(value) => value.clone(),
+            Self::Instance(emitter) => Value::from(emitter.namespace()),
+        }
+    }
+}
+
+impl PartialEq for Owned {
+    fn eq(&self, other: &Self) -> bool {
+        self.as_found() == other.as_found()
+    }
+}
+
+impl Eq for Owned {}
+
+/// Hashes as what it is found by.
+impl Hash for Owned {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.as_found().hash(state);
+    }
+}
+
+impl Equivalent<Owned> for Found<'_> {
+    fn equivalent(&self, key: &Owned) -> bool {
+        *self == key.as_found()
+    }
+}

@@ -1,0 +1,8 @@
+//! Times in events and errors.
+
+use std::time::Duration;
+
+/// Whole milliseconds, none cut off: who comes back then does not come too early.
+pub(crate) fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,324 @@
+//! How many runs may begin in a time: [`RateLimit`].
+
+use std::borrow::Cow;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use emitree_emitter::{Emitter, Event, EventName, Namespace};
+use emitree_runtime::{
+    Error, Layer, LayerInfo, Middleware, Next, Op, Phase, Result, RunContext, Stack, Summary, Unseen,
+};
+use governor::Quota;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use tokio::time::Instant;
+
+use crate::key::{Key, Owned};
+use crate::kinds::{Kinds, kind_of};
+use crate::millis::millis;
+use crate::voice::Voice;
+use lane::{Lane, Lanes, Told, TooLate};
+use quota::Rate;
+pub use quota::RateLimitError;
+
+mod clock;
+mod lane;
+mod quota;
+
+const NAMESPACE: Namespace = Namespace::new("middleware.rate_limit");
+
+/// Lets so many runs of a key begin in a time, and has the others wait, or denies them.
+///
+/// It works on runs of any type and looks at no value. What it counts is shared: clones are the same one, and bound to
+/// many runs, or by [`for_nested`](emitree_runtime::for_nested) to those below one, it limits all of them together. It
+/// counts by governor's [GCRA](https://en.wikipedia.org/wiki/Generic_cell_rate_algorithm), on tokio's clock: a burst may
+/// begin at once, and what has begun is regained evenly over the period.
+///
+/// ```
+/// use std::time::Duration;
+/// use emitree_middleware::RateLimit;
+/// use emitree_middleware::key::Key;
+/// use emitree_runtime::{RunContext, Runnable, runnable_fn};
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+/// let limit = RateLimit::builder(2, Duration::from_secs(1)).by(Key::context("user_id")).build()?;
+/// let double = runnable_fn("double", |n: u32, _: RunContext| async move { Ok(n * 2) }).middleware(limit);
+/// let run = |user: u32| double.run(1).context(serde_json::json!({ "user_id": user }));
+///
+/// run(7).await?;
+/// run(7).await?;
+/// let error = run(7).await.unwrap_err();
+/// assert_eq!(error.explain().lines().next(), Some("denied by rate_limit: no more than 2 runs in 1s: again in 500ms"));
+/// assert_eq!(error.details()["retry_after_ms"], 500);
+/// run(8).await?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Options
+///
+/// | | by default |
+/// |---|---|
+/// | [`burst`](RateLimitBuilder::burst): how many may begin at once | as many as in the period |
+/// | [`by`](RateLimitBuilder::by): what is counted together | all runs |
+/// | [`wait`](RateLimitBuilder::wait): how long a run waits | not at all: it is denied |
+/// | [`of_kind`](RateLimitBuilder::of_kind): the kinds of runs it holds for | all |
+///
+/// # Where it stands
+///
+/// In [`Phase::Guard`]: what a cache answers is not counted, and each attempt of whatever calls again is. A time-out per
+/// attempt includes the waiting.
+///
+/// # Who waits
+///
+/// Runs of a key pass in the order in which they came; nobody overtakes. A run that is aborted or dropped leaves the
+/// queue, has taken nothing, and the others move up. One that would have to wait longer than it may is denied as soon
+/// as that is known: at the latest when its time is over.
+///
+/// # Its own events
+///
+/// Under `middleware.rate_limit`: `delayed`, a [`Delayed`], before a run goes on that had to wait; `denied`, a
+/// [`Denied`], before one is denied. What passes at once is not told.
+///
+/// # What it remembers
+///
+/// A number for each key, until the key's burst is regained: then the key is as one never seen, and is let go when there
+/// are many.
+#[derive(Clone)]
+pub struct RateLimit {
+    inner: Arc<Inner>,
+    stack: Stack<Unseen>,
+}
+
+struct Inner {
+    rate: Rate,
+    quota: Quota,
+    key: Key,
+    kinds: Kinds,
+    wait: Option<Duration>,
+    lanes: Lanes,
+    voice: Voice,
+}
+
+/// A run had to wait, and goes on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Delayed {
+    /// What it was counted by; `null` where all are counted together.
+    pub key: Value,
+    /// How long it has waited, in milliseconds.
+    pub waited_ms: u64,
+}
+
+impl Event for Delayed {
+    const NAME: EventName = EventName::new("delayed");
+}
+
+/// A run is denied.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Denied {
+    /// What it was counted by; `null` where all are counted together.
+    pub key: Value,
+    /// When it may come again, in milliseconds; none where it is denied for lack of a key.
+    pub retry_after_ms: Option<u64>,
+}
+
+impl Event for Denied {
+    const NAME: EventName = EventName::new("denied");
+}
+
+impl RateLimit {
+    /// So many runs in a period.
+    pub fn builder(runs: u32, period: Duration) -> RateLimitBuilder {
+        let rate = Rate { runs, period, burst: None };
+        RateLimitBuilder { rate, key: Key::all(), kinds: Kinds::default(), wait: None }
+    }
+
+    /// The emitter of its own events.
+    #[must_use]
+    pub fn emitter(&self) -> &Emitter {
+        self.inner.voice.emitter()
+    }
+
+    /// How many keys it remembers.
+    #[must_use]
+    pub fn known_keys(&self) -> usize {
+        self.inner.lanes.len()
+    }
+}
+
+/// Options of a [`RateLimit`]. Made by [`RateLimit::builder`].
+#[must_use = "nothing is limited until it is built"]
+pub struct RateLimitBuilder {
+    rate: Rate,
+    key: Key,
+    kinds: Kinds,
+    wait: Option<Duration>,
+}
+
+impl RateLimitBuilder {
+    /// How many may begin at once after a pause: by default as many as in the period.
+    pub fn burst(mut self, runs: u32) -> Self {
+        self.rate.burst = Some(runs);
+        self
+    }
+
+    /// What is counted together: by default all runs.
+    pub fn by(self, key: Key) -> Self {
+        Self { key, ..self }
+    }
+
+    /// Holds for runs of that kind, and of others for which this is said; by default for all.
+    pub fn of_kind(mut self, kind: impl Into<Cow<'static, str>>) -> Self {
+        self.kinds.add(kind);
+        self
+    }
+
+    /// Has a run wait that long at most, instead of denying it at once. [`Duration::MAX`] is as long as it takes.
+    pub fn wait(self, at_most: Duration) -> Self {
+        Self { wait: Some(at_most), ..self }
+    }
+
+    /// Ends it.
+    ///
+    /// # Errors
+    ///
+    /// If nothing could pass, or the rate cannot be counted.
+    pub fn build(self) -> Result<RateLimit, RateLimitError> {
+        let Self { rate, key, kinds, wait } = self;
+        let quota = rate.quota()?;
+        let (lanes, voice) = (Lanes::new(quota), Voice::new("rate_limit", NAMESPACE));
+        let inner = Arc::new(Inner { rate, quota, key, kinds, wait, lanes, voice });
+        let stack = Stack::builder().layer_in(Phase::Guard, Gate(Arc::clone(&inner))).build();
+        Ok(RateLimit { inner, stack })
+    }
+}
+
+impl fmt::Debug for RateLimitBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        say(f, self.rate, &self.kinds, &self.key, self.wait)
+    }
+}
+
+impl Middleware for RateLimit {
+    fn bind(&self, ctx: &RunContext) -> Result<()> {
+        if self.inner.kinds.has(kind_of(ctx)) { self.stack.bind(ctx) } else { Ok(()) }
+    }
+
+    fn name(&self) -> &str {
+        "rate_limit"
+    }
+
+    fn debug_summary(&self) -> Summary {
+        Summary::of(self)
+    }
+
+    fn layers(&self) -> Vec<LayerInfo> {
+        self.stack.layers()
+    }
+}
+
+impl fmt::Debug for RateLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.inner.fmt(f)
+    }
+}
+
+impl fmt::Debug for Inner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        say(f, self.rate, &self.kinds, &self.key, self.wait)
+    }
+}
+
+fn say(f: &mut fmt::Formatter<'_>, rate: Rate, kinds: &Kinds, key: &Key, wait: Option<Duration>) -> fmt::Result {
+    let Rate { runs, period, burst } = rate;
+    write!(f, "{runs} runs{kinds} in {period:?}, {key:?}")?;
+    burst.map_or(Ok(()), |burst| write!(f, ", {burst} at once"))?;
+    match wait {
+        None => f.write_str(", denies"),
+        Some(Duration::MAX) => f.write_str(", waits"),
+        Some(at_most) => write!(f, ", waits up to {at_most:?}"),
+    }
+}
+
+/// Asks before each call of what is inside.
+struct Gate(Arc<Inner>);
+
+impl<O: Op> Layer<O> for Gate {
+    async fn call(&self, input: &O::In, ctx: &RunContext, next: Next<'_, O>) -> Result<O::Out> {
+        if let Some(refused) = self.0.ask(ctx) {
+            // Seldom, so it takes no room in the future of those that pass.
+            Box::pin(self.0.refused(refused, ctx)).await?;
+        }
+        next.run(input).await
+    }
+
+    fn name(&self) -> &str {
+        "rate_limit"
+    }
+}
+
+impl fmt::Debug for Gate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Who cannot pass at once.
+enum Refused {
+    /// It has no key, or none that could be found out.
+    Keyless(Error),
+    Later {
+        key: Owned,
+        lane: Arc<Lane>,
+        told: Told,
+    },
+}
+
+impl Inner {
+    fn ask(&self, ctx: &RunContext) -> Option<Refused> {
+        let asked = self.key.look(ctx, |key| {
+            let key = key?;
+            let (told, lane) = self.lanes.ask(key).err()?;
+            Some(Refused::Later { key: key.to_owned(), lane, told })
+        });
+        asked.unwrap_or_else(|error| Some(Refused::Keyless(error)))
+    }
+
+    async fn refused(&self, refused: Refused, ctx: &RunContext) -> Result<()> {
+        match refused {
+            Refused::Keyless(error) => {
+                self.voice.say(ctx, || Denied { key: Value::Null, retry_after_ms: None }).await;
+                Err(Error::denied("rate_limit", error.to_string()).caused_by(error))
+            }
+            Refused::Later { key, lane, told } => self.later(&key, &lane, &told, ctx).await,
+        }
+    }
+
+    async fn later(&self, key: &Owned, lane: &Lane, told: &Told, ctx: &RunContext) -> Result<()> {
+        let came = Instant::now();
+        let waited = match (self.wait, told) {
+            (Some(at_most), _) => lane.wait(came.checked_add(at_most), self.quota).await,
+            (None, Told::NotUntil(until)) => Err(TooLate(*until)),
+            (None, _) => lane.wait(Some(came), self.quota).await,
+        };
+        match waited {
+            Ok(()) => {
+                self.voice.say(ctx, || Delayed { key: key.to_json(), waited_ms: millis(came.elapsed()) }).await;
+                Ok(())
+            }
+            Err(TooLate(until)) => Err(self.deny(key, until, ctx).await),
+        }
+    }
+
+    async fn deny(&self, key: &Owned, until: Instant, ctx: &RunContext) -> Error {
+        let retry_after_ms = millis(until.saturating_duration_since(Instant::now()));
+        self.voice.say(ctx, || Denied { key: key.to_json(), retry_after_ms: Some(retry_after_ms) }).await;
+        let Rate { runs, period, .. } = self.rate;
+        Error::denied("rate_limit", format!("no more than {runs} runs in {period:?}: again in {retry_after_ms}ms"))
+            .context("retry_after_ms", retry_after_ms)
+    }
+}

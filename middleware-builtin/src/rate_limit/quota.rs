@@ -1,0 +1,95 @@
+//! How many runs in what time: what governor counts with, checked.
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use governor::Quota;
+
+/// Why a rate limit cannot be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RateLimitError {
+    /// No run would ever pass.
+    #[error("`{0}` runs in a period let nothing pass: at least 1 is needed")]
+    NoRuns(u32),
+    /// A burst of none lets nothing pass.
+    #[error("a burst of `{0}` lets nothing pass: at least 1 is needed")]
+    NoBurst(u32),
+    /// A run would be let in at least once a nanosecond, which is no limit.
+    #[error("`{runs}` runs in `{period:?}` are more than one in a nanosecond: take a longer period, or fewer runs")]
+    TooFast {
+        /// How many runs.
+        runs: u32,
+        /// In what time.
+        period: Duration,
+    },
+    /// The time to regain a burst cannot be counted in nanoseconds.
+    #[error("it takes more than 100 years to regain a burst of `{burst}` at `{runs}` runs in `{period:?}`")]
+    TooSlow {
+        /// How many runs.
+        runs: u32,
+        /// In what time.
+        period: Duration,
+        /// How many at once.
+        burst: u32,
+    },
+}
+
+/// What governor counts in 64 bits of nanoseconds, with room to spare.
+const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
+
+#[derive(Clone, Copy)]
+pub(super) struct Rate {
+    pub(super) runs: u32,
+    pub(super) period: Duration,
+    pub(super) burst: Option<u32>,
+}
+
+impl Rate {
+    pub(super) fn quota(self) -> Result<Quota, RateLimitError> {
+        let Self { runs, period, .. } = self;
+        let burst = self.burst.unwrap_or(runs);
+        let per_period = NonZeroU32::new(runs).ok_or(RateLimitError::NoRuns(runs))?;
+        let at_once = NonZeroU32::new(burst).ok_or(RateLimitError::NoBurst(burst))?;
+        let interval = period / per_period.get();
+        if interval.checked_mul(burst).is_none_or(|time| time > LONGEST) {
+            return Err(RateLimitError::TooSlow { runs, period, burst });
+        }
+        let quota = Quota::with_period(interval).ok_or(RateLimitError::TooFast { runs, period })?;
+        Ok(quota.allow_burst(at_once))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Rate, RateLimitError};
+    use std::time::Duration;
+
+    #[test]
+    fn what_cannot_be_counted_is_refused_and_quoted() {
+        let (second, nano) = (Duration::from_secs(1), Duration::from_nanos(1));
+        let rows = [
+            (0, second, None, "`0` runs in a period let nothing pass: at least 1 is needed"),
+            (1, second, Some(0), "a burst of `0` lets nothing pass: at least 1 is needed"),
+            (2, nano, None, "`2` runs in `1ns` are more than one in a nanosecond: take a longer period, or fewer runs"),
+            (
+                1,
+                second,
+                Some(u32::MAX),
+                "it takes more than 100 years to regain a burst of `4294967295` at `1` runs in `1s`",
+            ),
+        ];
+        for (runs, period, burst, message) in rows {
+            let error = Rate { runs, period, burst }.quota().expect_err(message);
+            assert_eq!(error.to_string(), message);
+        }
+        let longest = Rate { runs: 1, period: Duration::MAX, burst: None };
+        assert!(matches!(longest.quota(), Err(RateLimitError::TooSlow { .. })));
+    }
+
+    #[test]
+    fn a_burst_is_by_default_what_passes_in_a_period() {
+        let quota = Rate { runs: 4, period: Duration::from_secs(1), burst: None }.quota().expect("it can be counted");
+        assert_eq!((quota.burst_size().get(), quota.replenish_interval()), (4, Duration::from_millis(250)));
+    }
+}

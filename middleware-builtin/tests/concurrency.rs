@@ -1,0 +1,337 @@
+//! So many runs of a key are under way at once; the others wait in the order of coming, or are denied.
+
+mod support;
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use emitree_emitter::{Context, Emitter, EventMeta};
+use emitree_middleware::Concurrency;
+use emitree_middleware::concurrency::{ConcurrencyError, Delayed, Denied};
+use emitree_middleware::key::{Key, Missing};
+use emitree_runtime::{AbortHandle, Error, RunContext, Runnable, for_nested};
+use futures_util::FutureExt;
+use futures_util::future::{join_all, try_join_all};
+use serde_json::json;
+use support::{TestResult, instance};
+use tokio::time::{Instant, sleep};
+
+const FOREVER: Duration = Duration::MAX;
+
+const fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+/// Sleeps so many milliseconds.
+fn nap(root: &Emitter) -> impl Runnable<Input = u64, Output = u64> + 'static {
+    instance(root, "Tool", "nap", |n: u64, _: RunContext| async move {
+        sleep(ms(n)).await;
+        Ok(n)
+    })
+}
+
+/// Counts those under way, and gives the most that there were.
+#[derive(Clone, Default)]
+struct Gauge(Arc<[AtomicUsize; 2]>);
+
+impl Gauge {
+    fn enter(&self) -> impl Drop + use<> {
+        struct Leave(Gauge);
+        impl Drop for Leave {
+            fn drop(&mut self) {
+                self.0.0[0].fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+        let now = self.0[0].fetch_add(1, Ordering::Relaxed) + 1;
+        self.0[1].fetch_max(now, Ordering::Relaxed);
+        Leave(self.clone())
+    }
+
+    fn most(&self) -> usize {
+        self.0[1].load(Ordering::Relaxed)
+    }
+}
+
+fn user(id: &str) -> Context {
+    Context::new().with("user_id", id)
+}
+
+#[tokio::test(start_paused = true)]
+async fn those_beyond_the_limit_are_denied_and_told_when_to_come() -> TestResult {
+    let (nap, limit) = (nap(&Emitter::new()), Concurrency::builder(2).retry_after(ms(50)).build()?);
+    let results = join_all((0..3).map(|_| nap.run(10).middleware(limit.clone()))).await;
+    let error = results[2].as_ref().expect_err("there are two places");
+    assert!(results[0].is_ok() && results[1].is_ok());
+    assert_eq!(
+        error.explain(),
+        "denied by concurrency: no more than 2 runs at once: perhaps again in 50ms\n  retry_after_ms: 50"
+    );
+    nap.run(10).middleware(limit).await?;
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn runs_get_their_places_in_the_order_in_which_they_came() -> TestResult {
+    let (order, begun) = (Arc::new(Mutex::new(Vec::new())), Instant::now());
+    let seen = Arc::clone(&order);
+    let note = instance(&Emitter::new(), "Tool", "note", move |n: u64, _: RunContext| {
+        seen.lock().expect("nobody panics").push((n, begun.elapsed()));
+        async {
+            sleep(ms(100)).await;
+            Ok(())
+        }
+    });
+    let limit = Concurrency::builder(2).wait(FOREVER).build()?;
+    try_join_all((0..6).map(|n| note.run(n).middleware(limit.clone()))).await?;
+    let expected: Vec<_> = (0..6).map(|n| (n, ms(100 * (n / 2)))).collect();
+    assert_eq!(*order.lock().expect("nobody panics"), expected);
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_waits_too_long_is_denied() -> TestResult {
+    let (nap, limit) = (nap(&Emitter::new()), Concurrency::builder(1).wait(ms(50)).build()?);
+    let begun = Instant::now();
+    let run = |n| async move { (n, begun.elapsed()) };
+    let (first, second) = tokio::join!(nap.run(100).middleware(limit.clone()), async {
+        (nap.run(1).middleware(limit.clone()).await, run(0).await.1)
+    });
+    assert!(first.is_ok());
+    assert!(second.0.expect_err("too long").is_denied());
+    assert_eq!(second.1, ms(50));
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_leaves_the_queue_or_gives_its_place_back_lets_the_others_move_up() -> TestResult {
+    let (nap, limit) = (nap(&Emitter::new()), Concurrency::builder(1).wait(FOREVER).build()?);
+    let run = |n| nap.run(n).middleware(limit.clone());
+    let (mut holds, mut waits, abort) = (Box::pin(run(1_000)), Box::pin(run(1_000)), AbortHandle::new());
+    assert!((&mut holds).now_or_never().is_none());
+    assert!((&mut waits).now_or_never().is_none());
+    let begun = Instant::now();
+    let aborted = run(1_000).abort_on(&abort);
+    let (aborted, last) = tokio::join!(aborted, async {
+        let (last, ()) = tokio::join!(run(5), async {
+            sleep(ms(10)).await;
+            drop(waits);
+            abort.abort("enough");
+            sleep(ms(10)).await;
+            drop(holds);
+        });
+        last.map(|_| begun.elapsed())
+    });
+    assert!(aborted.expect_err("it was aborted").is_aborted());
+    assert_eq!(last?, ms(25));
+    assert_eq!(limit.known_keys(), 0);
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn keys_have_places_of_their_own_and_idle_ones_are_let_go() -> TestResult {
+    let (nap, limit) = (nap(&Emitter::new()), Concurrency::builder(1).by(Key::context("user_id")).build()?);
+    let run = |id: &str| nap.run(10).context(user(id)).middleware(limit.clone());
+    let (ann, bob, again, known) = tokio::join!(run("ann"), run("bob"), run("ann"), async { limit.known_keys() });
+    assert!(ann.is_ok() && bob.is_ok() && again.is_err());
+    assert_eq!((known, limit.known_keys()), (2, 0));
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_without_the_key_is_counted_with_others_like_it_or_passes_or_is_denied() -> TestResult {
+    let nap = nap(&Emitter::new());
+    let rows = [(Missing::Together, [true, false]), (Missing::Pass, [true, true]), (Missing::Deny, [false, false])];
+    for (missing, expected) in rows {
+        let limit = Concurrency::builder(1).by(Key::context("user_id").when_missing(missing)).build()?;
+        let results = join_all((0..2).map(|_| nap.run(10).middleware(limit.clone()))).await;
+        assert_eq!(results.iter().map(Result::is_ok).collect::<Vec<_>>(), expected, "{missing:?}");
+    }
+    Ok(())
+}
+
+// M5: what guards fails closed.
+#[tokio::test(start_paused = true)]
+async fn a_key_function_that_fails_denies_and_says_so() -> TestResult {
+    let limit = Concurrency::builder(1).by(Key::of(|_| Err(Error::new("no such user")))).build()?;
+    let error = nap(&Emitter::new()).run(1).middleware(limit).await.expect_err("it fails closed");
+    assert_eq!(
+        error.explain(),
+        "denied by concurrency: the function that gives the key failed: no such user\n  caused by: the function \
+         that gives the key failed: no such user\n  caused by: no such user"
+    );
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_below_one_that_holds_a_place_of_the_key_shares_it() -> TestResult {
+    let root = Emitter::new();
+    let (leaf, gauge) = (Arc::new(nap(&root)), Gauge::default());
+    let seen = gauge.clone();
+    let tree = instance(&root, "Tool", "tree", move |(): (), _: RunContext| {
+        let (leaf, seen) = (Arc::clone(&leaf), seen.clone());
+        async move {
+            let _inside = seen.enter();
+            leaf.run(5).await?;
+            leaf.run(5).await
+        }
+    });
+    let limit = Concurrency::builder(1).wait(FOREVER).build()?;
+    try_join_all((0..4).map(|_| tree.run(()).middleware(for_nested(limit.clone())))).await?;
+    assert_eq!((gauge.most(), limit.known_keys()), (1, 0));
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_place_is_given_back_when_the_last_that_shares_it_has_ended() -> TestResult {
+    let root = Emitter::new();
+    let leaf = Arc::new(nap(&root));
+    let tree = instance(&root, "Tool", "tree", move |(): (), ctx: RunContext| {
+        let leaf = leaf.run_shared(50);
+        async move {
+            drop(ctx.spawn(leaf));
+            tokio::task::yield_now().await;
+            Ok(())
+        }
+    });
+    // What it has spawned is aborted with it: then nobody holds the place.
+    let limit = Concurrency::builder(1).build()?;
+    for _ in 0..2 {
+        tree.run(()).middleware(for_nested(limit.clone())).await?;
+        assert_eq!(limit.known_keys(), 0);
+    }
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_below_of_another_kind_or_key_needs_a_place_of_its_own() -> TestResult {
+    let root = Emitter::new();
+    let leaf = Arc::new(nap(&root));
+    let tree = instance(&root, "Assistant", "tree", move |n: u64, _: RunContext| {
+        let leaf = Arc::clone(&leaf);
+        async move {
+            let results = join_all((0..n).map(|_| leaf.run(5))).await;
+            Ok(results.iter().filter(|result| result.is_ok()).count())
+        }
+    });
+    let tools = Concurrency::builder(2).of_kind("Tool").build()?;
+    assert_eq!(tree.run(5).middleware(for_nested(tools)).await?, 2);
+    let each_kind = Concurrency::builder(3).by(Key::kind()).build()?;
+    assert_eq!(tree.run(5).middleware(for_nested(each_kind)).await?, 3);
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn between_attempts_the_place_is_given_back() -> TestResult {
+    let root = Emitter::new();
+    let (tries, begun) = (Arc::new(AtomicUsize::new(0)), Instant::now());
+    let again = instance(&root, "Tool", "again", move |(): (), _: RunContext| {
+        let tries = tries.fetch_add(1, Ordering::Relaxed);
+        async move {
+            sleep(ms(10)).await;
+            if tries == 0 { Err(Error::retry("not yet")) } else { Ok(begun.elapsed()) }
+        }
+    });
+    let nap = nap(&root);
+    let limit = Concurrency::builder(1).wait(FOREVER).build()?;
+    let (again, between) = tokio::join!(
+        again.run(()).middleware(limit.clone()).max_middleware_retries(1),
+        nap.run(100).middleware(limit.clone())
+    );
+    between?;
+    assert_eq!(again?, ms(120));
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_is_shared_by_100_concurrent_runs() -> TestResult {
+    let gauge = Gauge::default();
+    let seen = gauge.clone();
+    let busy = instance(&Emitter::new(), "Tool", "busy", move |n: u64, _: RunContext| {
+        let inside = seen.enter();
+        async move {
+            sleep(ms(n % 7)).await;
+            drop(inside);
+            Ok(())
+        }
+    });
+    let limit = Concurrency::builder(10).wait(FOREVER).build()?;
+    try_join_all((0..100).map(|n| busy.run(n).middleware(limit.clone()))).await?;
+    assert_eq!((gauge.most(), limit.known_keys()), (10, 0));
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_it_did_is_said_on_its_own_emitter_and_on_the_run_with_the_run_s_ids() -> TestResult {
+    for own in [true, false] {
+        let (nap, heard) = (nap(&Emitter::new()), Arc::new(Mutex::new(Vec::new())));
+        let limit = Concurrency::builder(1).by(Key::context("user_id")).wait(ms(15)).build()?;
+        let note = |line: String, meta: &EventMeta<'_>, to: &Arc<Mutex<Vec<String>>>| {
+            let run = RunContext::current().expect("in a run").run_id();
+            assert_eq!(meta.trace().map(|trace| trace.run_id), Some(run));
+            to.lock().expect("nobody panics").push(format!("{} {line}", meta.path()));
+        };
+        let (a, b) = (Arc::clone(&heard), Arc::clone(&heard));
+        let delayed = move |event: &mut Delayed, meta: &EventMeta<'_>| {
+            note(format!("{} {}", event.key, event.waited_ms), meta, &a);
+        };
+        let denied = move |event: &mut Denied, meta: &EventMeta<'_>| {
+            note(format!("{} {:?}", event.key, event.retry_after_ms), meta, &b);
+        };
+        if own {
+            limit.emitter().on("delayed", delayed.clone())?;
+            limit.emitter().on("denied", denied.clone())?;
+        }
+        let run = || {
+            let run = nap.run(10).context(user("ann")).middleware(limit.clone());
+            if own {
+                return run;
+            }
+            run.on("middleware.concurrency.delayed", delayed.clone())
+                .on("middleware.concurrency.denied", denied.clone())
+        };
+        let (first, second, third) = tokio::join!(run(), run(), run());
+        assert!(first.is_ok() && second.is_ok() && third.is_err());
+        let expected =
+            ["middleware.concurrency.delayed \"ann\" 10", "middleware.concurrency.denied \"ann\" Some(1000)"];
+        assert_eq!(*heard.lock().expect("nobody panics"), expected);
+    }
+    Ok(())
+}
+
+// M5: what observes fails open.
+#[tokio::test(start_paused = true)]
+async fn a_listener_that_fails_changes_nothing() -> TestResult {
+    let (nap, limit) = (nap(&Emitter::new()), Concurrency::builder(1).wait(FOREVER).build()?);
+    limit.emitter().on("delayed", |_: &mut Delayed, _| Err("no".into()))?;
+    try_join_all((0..3).map(|_| nap.run(1).middleware(limit.clone()))).await?;
+    Ok(())
+}
+
+#[test]
+fn what_cannot_be_is_refused_and_quoted() {
+    let rows = [
+        (0, "`0` places let nothing begin: at least 1 is needed".to_owned()),
+        (usize::MAX, format!("`{}` places are more than can be counted: at most {}", usize::MAX, usize::MAX >> 3)),
+    ];
+    for (places, message) in rows {
+        let error: ConcurrencyError = Concurrency::builder(places).build().expect_err("it cannot be");
+        assert_eq!(error.to_string(), message);
+    }
+}
+
+#[test]
+fn it_says_what_it_does_where_it_is_listed() -> TestResult {
+    let limit = Concurrency::builder(3).by(Key::instance()).of_kind("Tool").of_kind("Model").wait(ms(50)).build()?;
+    let lines = [
+        "nap",
+        "  bound:",
+        "    concurrency: 3 runs of Tool, Model at once, by instance, waits up to 50ms",
+        "  passes:",
+        "    guard     concurrency: 3 runs of Tool, Model at once, by instance, waits up to 50ms",
+    ];
+    assert_eq!(nap(&Emitter::new()).run(1).middleware(limit).explain().to_string(), lines.join("\n"));
+    assert_eq!(format!("{:?}", Concurrency::builder(1)), "1 runs at once, all together, denies");
+    assert_eq!(json!(Missing::Together), json!("together"));
+    Ok(())
+}
