@@ -24,6 +24,7 @@
 //! | `concurrency` | [`Concurrency`] | how many runs may be under way at once, by a key of one's choice |
 //! | `exfil_guard` | [`ExfilGuard`] | denies what would carry a secret out, or lead to another host |
 //! | `fallback` | [`Fallback`] | where one fails, the next one answers |
+//! | `limits` | [`Limits`] | how many runs may be started below a run or in a group, and how deep |
 //! | `metrics` | [`Metrics`] | counts runs by kind and outcome, and measures how long they take |
 //! | `rate_limit` | [`RateLimit`] | how many runs may begin in a time, by a key of one's choice |
 //! | `redact` | [`Redact`] | takes secrets and personal data out of what a run takes, gives and tells |
@@ -51,6 +52,8 @@
 
 #[cfg(feature = "approval")]
 pub mod approval;
+#[cfg(feature = "limits")]
+mod at_start;
 #[cfg(feature = "circuit_breaker")]
 pub mod circuit_breaker;
 #[cfg(feature = "concurrency")]
@@ -61,8 +64,11 @@ pub mod exfil_guard;
 pub mod fallback;
 #[cfg(feature = "key")]
 pub mod key;
-#[cfg(feature = "key")]
+#[cfg(any(feature = "key", feature = "limits"))]
+#[allow(dead_code, reason = "each uses its own part of this")]
 mod kinds;
+#[cfg(feature = "limits")]
+pub mod limits;
 #[cfg(feature = "metrics")]
 pub mod metrics;
 #[cfg(feature = "key")]
@@ -78,6 +84,8 @@ pub mod retry;
 mod runs;
 #[cfg(feature = "secrets")]
 pub mod secrets;
+#[cfg(feature = "limits")]
+mod stop;
 #[cfg(any(feature = "fallback", feature = "retry"))]
 mod streamed;
 #[cfg(feature = "timeout")]
@@ -98,6 +106,8 @@ pub use concurrency::Concurrency;
 pub use exfil_guard::ExfilGuard;
 #[cfg(feature = "fallback")]
 pub use fallback::Fallback;
+#[cfg(feature = "limits")]
+pub use limits::Limits;
 #[cfg(feature = "metrics")]
 pub use metrics::Metrics;
 #[cfg(feature = "rate_limit")]

@@ -1,0 +1,85 @@
+//! Counting runs, and what they are counted against.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use super::{Limit, Reached, Scope};
+
+/// How many runs there may be.
+#[derive(Clone, Default)]
+pub(super) struct Most {
+    all: Option<u64>,
+    kinds: Vec<(Cow<'static, str>, u64)>,
+}
+
+/// How many there were: all, and of each kind that is limited.
+#[derive(Default)]
+pub(super) struct Counts {
+    all: u64,
+    kinds: Vec<u64>,
+}
+
+impl Most {
+    pub(super) fn set_all(&mut self, most: u64) {
+        self.all = Some(most);
+    }
+
+    pub(super) fn set_kind(&mut self, kind: Cow<'static, str>, most: u64) {
+        match self.kinds.iter_mut().find(|(known, _)| *known == kind) {
+            Some((_, known)) => *known = most,
+            None => self.kinds.push((kind, most)),
+        }
+    }
+
+    pub(super) fn is_none(&self) -> bool {
+        self.all.is_none() && self.kinds.is_empty()
+    }
+
+    /// What one more of a kind would be too many of.
+    pub(super) fn reached(&self, kind: &str, counts: &Counts, scope: Scope) -> Option<Reached> {
+        let of_kind = self.place(kind).filter(|&at| counts.of(at) >= self.kinds[at].1);
+        let all = || self.all.filter(|&most| counts.all >= most);
+        match of_kind {
+            Some(at) => Some(Reached { limit: Limit::Kind, scope, most: self.kinds[at].1, kind: kind.to_owned() }),
+            None => all().map(|most| Reached { limit: Limit::Runs, scope, most, kind: kind.to_owned() }),
+        }
+    }
+
+    pub(super) fn count(&self, kind: &str, counts: &mut Counts) {
+        counts.all = counts.all.saturating_add(1);
+        if let Some(at) = self.place(kind) {
+            counts.kinds.resize(self.kinds.len(), 0);
+            counts.kinds[at] = counts.kinds[at].saturating_add(1);
+        }
+    }
+
+    fn place(&self, kind: &str) -> Option<usize> {
+        self.kinds.iter().position(|(known, _)| known == kind)
+    }
+
+    pub(super) fn say<'a>(&'a self, of: &'a str) -> impl Iterator<Item = String> + 'a {
+        let all = self.all.iter().map(move |most| format!("{most} runs{of}"));
+        all.chain(self.kinds.iter().map(move |(kind, most)| format!("{most} of {kind}{of}")))
+    }
+}
+
+impl Counts {
+    fn of(&self, at: usize) -> u64 {
+        self.kinds.get(at).copied().unwrap_or(0)
+    }
+}
+
+impl fmt::Display for Reached {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { limit, scope, most, kind } = self;
+        let place = match scope {
+            Scope::Run => "below the run that sets the limit",
+            Scope::Group => "in the group",
+        };
+        match limit {
+            Limit::Runs => write!(f, "no more than {most} runs {place}"),
+            Limit::Kind => write!(f, "no more than {most} runs of {kind} {place}"),
+            Limit::Depth => write!(f, "no run deeper than {most} {place}"),
+        }
+    }
+}

@@ -1,0 +1,378 @@
+//! How many runs may be started, and how deep: [`Limits`].
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+use emitree_emitter::{Emitter, Event, EventName, Namespace};
+use emitree_runtime::{
+    Error, Layer, LayerInfo, Middleware, Next, Op, Phase, Result, RunContext, Stack, Summary, Unseen,
+};
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+
+use crate::at_start::{Refusal, at_start};
+use crate::kinds::kind_of;
+use crate::stop::Stop;
+use crate::voice::Voice;
+use count::{Counts, Most};
+
+mod count;
+
+const NAMESPACE: Namespace = Namespace::new("middleware.limits");
+
+/// Limits how many runs are started below a run or in a group, of all kinds or of one, and how deep.
+///
+/// Bound to a run, it counts the runs below that one, however deep, and not the run itself; each run that it is bound to
+/// counts for itself. It works on runs of any type and looks at no value. A run is counted when it begins, once however
+/// often it is attempted; one that is refused is not counted.
+///
+/// ```
+/// use std::sync::Arc;
+/// use emitree_middleware::Limits;
+/// use emitree_runtime::{RunContext, Runnable, runnable_fn};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> emitree_runtime::Result<()> {
+/// let double = Arc::new(runnable_fn("double", |n: u32, _: RunContext| async move { Ok(n * 2) }));
+/// let greedy = runnable_fn("greedy", move |times: u32, _: RunContext| {
+///     let double = Arc::clone(&double);
+///     async move {
+///         let mut last = 0;
+///         for n in 0..times {
+///             last = double.run(n).await?;
+///         }
+///         Ok(last)
+///     }
+/// })
+/// .middleware(Limits::builder().runs(2).depth(1).build());
+///
+/// assert_eq!(greedy.run(2).await?, 2);
+/// let error = greedy.run(3).await.unwrap_err();
+/// assert_eq!(error.to_string(), "no more than 2 runs below the run that sets the limit");
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Options
+///
+/// Nothing is limited by default; `0` allows none.
+///
+/// | | counted |
+/// |---|---|
+/// | [`runs`](LimitsBuilder::runs), [`of_kind`](LimitsBuilder::of_kind) | below the run it is bound to |
+/// | [`group_runs`](LimitsBuilder::group_runs), [`group_of_kind`](LimitsBuilder::group_of_kind) | below all runs of a group that the same limits are bound to; runs without a group are not |
+/// | [`depth`](LimitsBuilder::depth) | how many levels below the run it is bound to: 1 is what that one starts itself |
+///
+/// # When a limit is reached
+///
+/// The run that would be one too many starts, and ends before anything of it begins: before other listeners of its
+/// `start`, input middlewares and layers. [`OnLimit`] says how: it is denied, which is the default, or fails, or the run
+/// that the limits are bound to ends with it, halted, whatever its work makes of the error.
+///
+/// # Its own events
+///
+/// `middleware.limits.reached`, a [`Reached`], at the start of a run that is one too many.
+///
+/// # What it remembers
+///
+/// Counts below a run live as long as that run. Counts of groups are kept by the limits and their clones until
+/// [`forget_group`](Self::forget_group).
+#[derive(Clone)]
+pub struct Limits(Arc<Inner>);
+
+struct Inner {
+    rules: Rules,
+    groups: Mutex<HashMap<Box<str>, Counts>>,
+    voice: Voice,
+}
+
+#[derive(Clone, Default)]
+struct Rules {
+    run: Most,
+    group: Most,
+    depth: Option<usize>,
+    on_limit: OnLimit,
+}
+
+/// What happens when a limit is reached.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum OnLimit {
+    /// The run that is one too many is denied; whoever started it may go on without.
+    #[default]
+    Deny,
+    /// It fails, as work does: whatever catches or retries failures does so.
+    Fail,
+    /// It is halted, and so is the run that the limits are bound to.
+    End,
+}
+
+/// Which limit it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Limit {
+    /// The number of runs.
+    Runs,
+    /// The number of runs of a kind.
+    Kind,
+    /// How deep runs are nested.
+    Depth,
+}
+
+/// What is counted together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Scope {
+    /// What is below a run.
+    Run,
+    /// What is below the runs of a group.
+    Group,
+}
+
+/// A limit is reached: one run more would be too many. As an event, and as the cause of what fails by it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Reached {
+    /// Which limit it is.
+    pub limit: Limit,
+    /// What is counted together.
+    pub scope: Scope,
+    /// The limit.
+    pub most: u64,
+    /// The kind of the run that is one too many.
+    pub kind: String,
+}
+
+impl Event for Reached {
+    const NAME: EventName = EventName::new("reached");
+}
+
+impl std::error::Error for Reached {}
+
+impl Limits {
+    /// Limits nothing yet.
+    pub fn builder() -> LimitsBuilder {
+        LimitsBuilder(Rules::default())
+    }
+
+    /// The emitter of its own events.
+    #[must_use]
+    pub fn emitter(&self) -> &Emitter {
+        self.0.voice.emitter()
+    }
+
+    /// Forgets what was counted of a group.
+    pub fn forget_group(&self, group_id: &str) {
+        self.0.groups.lock().remove(group_id);
+    }
+}
+
+/// Options of [`Limits`]. Made by [`Limits::builder`].
+#[must_use = "nothing is limited until it is built"]
+pub struct LimitsBuilder(Rules);
+
+impl LimitsBuilder {
+    /// So many runs below the run.
+    pub fn runs(mut self, most: u64) -> Self {
+        self.0.run.set_all(most);
+        self
+    }
+
+    /// So many runs of a kind below the run.
+    pub fn of_kind(mut self, kind: impl Into<Cow<'static, str>>, most: u64) -> Self {
+        self.0.run.set_kind(kind.into(), most);
+        self
+    }
+
+    /// So many runs below all runs of a group.
+    pub fn group_runs(mut self, most: u64) -> Self {
+        self.0.group.set_all(most);
+        self
+    }
+
+    /// So many runs of a kind below all runs of a group.
+    pub fn group_of_kind(mut self, kind: impl Into<Cow<'static, str>>, most: u64) -> Self {
+        self.0.group.set_kind(kind.into(), most);
+        self
+    }
+
+    /// So many levels below the run.
+    pub fn depth(mut self, most: usize) -> Self {
+        self.0.depth = Some(most);
+        self
+    }
+
+    /// What happens when a limit is reached: by default [`OnLimit::Deny`].
+    pub fn on_limit(mut self, on_limit: OnLimit) -> Self {
+        self.0.on_limit = on_limit;
+        self
+    }
+
+    /// Ends it.
+    #[must_use]
+    pub fn build(self) -> Limits {
+        Limits(Arc::new(Inner { rules: self.0, groups: Mutex::default(), voice: Voice::new("limits", NAMESPACE) }))
+    }
+}
+
+impl fmt::Debug for LimitsBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl Middleware for Limits {
+    fn bind(&self, ctx: &RunContext) -> Result<()> {
+        let (counts, stop) = (Mutex::default(), Arc::new(Stop::default()));
+        if self.0.rules.on_limit == OnLimit::End {
+            ends(&stop).bind(ctx)?;
+        }
+        ctx.bind_nested(Counting { limits: Arc::clone(&self.0), depth: ctx.depth(), counts, stop });
+        Ok(())
+    }
+
+    fn name(&self) -> &str {
+        "limits"
+    }
+
+    fn debug_summary(&self) -> Summary {
+        Summary::of(self)
+    }
+
+    fn layers(&self) -> Vec<LayerInfo> {
+        if self.0.rules.on_limit == OnLimit::End { ends(&Arc::default()).layers() } else { Vec::new() }
+    }
+}
+
+fn ends(stop: &Arc<Stop>) -> Stack<Unseen> {
+    Stack::builder().layer_in(Phase::Observe, Ends(Arc::clone(stop))).build()
+}
+
+impl fmt::Debug for Limits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.rules.fmt(f)
+    }
+}
+
+impl fmt::Debug for Rules {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let depth = self.depth.iter().map(|most| format!("depth {most}"));
+        let counted = self.run.say("").chain(self.group.say(" in a group"));
+        let all: Vec<_> = counted.chain(depth).collect();
+        let end = match self.on_limit {
+            OnLimit::Deny => "denies",
+            OnLimit::Fail => "fails",
+            OnLimit::End => "ends the run",
+        };
+        write!(f, "at most {}: {end}", all.join(", "))
+    }
+}
+
+/// Counts the runs below one that the limits are bound to.
+struct Counting {
+    limits: Arc<Inner>,
+    depth: usize,
+    counts: Mutex<Counts>,
+    stop: Arc<Stop>,
+}
+
+impl Middleware for Counting {
+    fn bind(&self, ctx: &RunContext) -> Result<()> {
+        let Some(reached) = self.count(ctx) else { return Ok(()) };
+        let error = self.limits.rules.on_limit.error(&reached);
+        let ends = self.limits.rules.on_limit == OnLimit::End;
+        let stops = ends.then(|| (Arc::clone(&self.stop), error.clone()));
+        at_start(ctx, &self.limits.voice, reached, Some(Refusal { error, stops }))
+    }
+
+    fn name(&self) -> &str {
+        "limits"
+    }
+
+    fn debug_summary(&self) -> Summary {
+        Summary::of(&self.limits.rules)
+    }
+}
+
+impl Counting {
+    /// Counts a run everywhere, or nowhere if a limit is reached.
+    fn count(&self, ctx: &RunContext) -> Option<Reached> {
+        let (rules, kind) = (&self.limits.rules, kind_of(ctx));
+        let deep = |most: &usize| ctx.depth().saturating_sub(self.depth) > *most;
+        if let Some(most) = rules.depth.filter(deep) {
+            let most = u64::try_from(most).unwrap_or(u64::MAX);
+            return Some(Reached { limit: Limit::Depth, scope: Scope::Run, most, kind: kind.to_owned() });
+        }
+        // The lock of a run's counts is taken before that of the groups'.
+        let mut counts = self.counts.lock();
+        let reached = rules.run.reached(kind, &counts, Scope::Run).or_else(|| self.limits.count_in_group(ctx, kind));
+        if reached.is_none() {
+            rules.run.count(kind, &mut counts);
+        }
+        reached
+    }
+}
+
+impl Inner {
+    fn count_in_group(&self, ctx: &RunContext, kind: &str) -> Option<Reached> {
+        let most = &self.rules.group;
+        if most.is_none() {
+            return None;
+        }
+        let group_id = ctx.emitter().group_id()?;
+        let mut groups = self.groups.lock();
+        if !groups.contains_key(group_id) {
+            groups.insert(group_id.into(), Counts::default());
+        }
+        let counts = groups.get_mut(group_id)?;
+        let reached = most.reached(kind, counts, Scope::Group);
+        if reached.is_none() {
+            most.count(kind, counts);
+        }
+        reached
+    }
+}
+
+impl OnLimit {
+    fn error(self, reached: &Reached) -> Error {
+        let error = match self {
+            Self::Deny => Error::denied("limits", reached.to_string()),
+            Self::End => Error::halted("limits", reached.to_string()),
+            Self::Fail => Error::from(reached.clone()),
+        };
+        error.context("limit", reached.limit.as_str()).context("most", reached.most)
+    }
+}
+
+impl Limit {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Runs => "runs",
+            Self::Kind => "kind",
+            Self::Depth => "depth",
+        }
+    }
+}
+
+/// Ends the work when a limit is reached below.
+#[derive(Debug)]
+struct Ends(Arc<Stop>);
+
+impl<O: Op> Layer<O> for Ends {
+    async fn call(&self, input: &O::In, _: &RunContext, next: Next<'_, O>) -> Result<O::Out> {
+        self.0.unless(next.run(input)).await
+    }
+
+    fn name(&self) -> &str {
+        "limits"
+    }
+
+    fn debug_summary(&self) -> Summary {
+        "ends when a limit is reached".into()
+    }
+}

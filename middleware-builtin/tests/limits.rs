@@ -1,0 +1,260 @@
+//! So many runs are started below a run or in a group, so deep; the one too many is denied, fails, or ends the run.
+
+mod support;
+
+use std::sync::{Arc, Mutex};
+
+use emitree_emitter::{Emitter, EventMeta};
+use emitree_middleware::Limits;
+use emitree_middleware::limits::{OnLimit, Reached};
+use emitree_runtime::{Error, Result, RunContext, Runnable, Stage, for_nested};
+use support::{TestResult, instance};
+
+/// Starts so many tools, and says how many there were and what the first that failed failed with.
+fn desk(root: &Emitter) -> impl Runnable<Input = u64, Output = (u64, Option<String>)> + 'static {
+    let tool = Arc::new(instance(root, "Tool", "echo", |n: u64, _: RunContext| async move { Ok(n) }));
+    instance(root, "Assistant", "Desk", move |n: u64, _: RunContext| {
+        let tool = Arc::clone(&tool);
+        async move {
+            let (mut ran, mut failed) = (0, None);
+            for i in 0..n {
+                match tool.run(i).await {
+                    Ok(_) => ran += 1,
+                    Err(error) => failed = failed.or(Some(error.explain())),
+                }
+            }
+            Ok((ran, failed))
+        }
+    })
+}
+
+/// Starts itself so deep, and says how deep it came.
+#[derive(Clone)]
+struct Diver(Emitter);
+
+impl Runnable for Diver {
+    type Input = u64;
+    type Output = u64;
+
+    fn emitter(&self) -> &Emitter {
+        &self.0
+    }
+
+    async fn execute(&self, depth: &u64, _: &RunContext) -> Result<u64> {
+        if *depth == 0 {
+            return Ok(0);
+        }
+        match Box::pin(self.run(depth - 1)).await {
+            Ok(deeper) => Ok(deeper + 1),
+            Err(error) if error.is_denied() => Ok(0),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+fn diver() -> Diver {
+    Diver(Emitter::new().child("diver").expect("a valid name"))
+}
+
+#[tokio::test]
+async fn nothing_is_limited_by_default() -> TestResult {
+    assert_eq!(desk(&Emitter::new()).run(50).middleware(Limits::builder().build()).await?, (50, None));
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_runs_below_are_counted_of_all_kinds_or_of_one() -> TestResult {
+    let all = "denied by limits: no more than 3 runs below the run that sets the limit\n  limit: \"runs\"\n  most: 3";
+    let tools =
+        "denied by limits: no more than 2 runs of Tool below the run that sets the limit\n  limit: \"kind\"\n  most: 2";
+    let rows = [
+        (Limits::builder().runs(3), (3, Some(all))),
+        (Limits::builder().of_kind("Tool", 2), (2, Some(tools))),
+        (Limits::builder().of_kind("Tool", 2).runs(9), (2, Some(tools))),
+        (Limits::builder().of_kind("Tool", 9).runs(3), (3, Some(all))),
+        (Limits::builder().of_kind("Tool", 9).of_kind("Tool", 2), (2, Some(tools))),
+        (Limits::builder().of_kind("Model", 0), (5, None)),
+    ];
+    let desk = desk(&Emitter::new());
+    for (limits, (ran, failed)) in rows {
+        let shown = format!("{limits:?}");
+        let result = desk.run(5).middleware(limits.build()).await?;
+        assert_eq!(result, (ran, failed.map(ToOwned::to_owned)), "{shown}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn each_run_that_it_is_bound_to_counts_for_itself() -> TestResult {
+    let (desk, limits) = (desk(&Emitter::new()), Limits::builder().runs(2).build());
+    for _ in 0..3 {
+        assert_eq!(desk.run(5).middleware(limits.clone()).await?.0, 2);
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn depth_counts_the_levels_below_the_run() -> TestResult {
+    for most in [0, 1, 3] {
+        let limits = Limits::builder().depth(most).build();
+        assert_eq!(diver().run(9).middleware(limits).await?, u64::try_from(most)?);
+    }
+    assert_eq!(diver().run(9).middleware(Limits::builder().depth(9).build()).await?, 9);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_group_is_counted_over_all_runs_of_it_until_it_is_forgotten() -> TestResult {
+    let (desk, limits) = (desk(&Emitter::new()), Limits::builder().group_runs(9).group_of_kind("Tool", 5).build());
+    let run = |group: &'static str| {
+        let run = desk.run(3).middleware(limits.clone()).group_id(group);
+        async { run.await.map(|(ran, _)| ran) }
+    };
+    assert_eq!((run("one").await?, run("one").await?, run("two").await?, run("one").await?), (3, 2, 3, 0));
+    limits.forget_group("one");
+    assert_eq!(run("one").await?, 3);
+    // Without a group, none is counted.
+    assert_eq!(desk.run(50).middleware(limits).await?.0, 50);
+    Ok(())
+}
+
+#[tokio::test]
+async fn one_that_is_refused_is_not_counted() -> TestResult {
+    let limits = Limits::builder().runs(3).group_runs(4).build();
+    let desk = desk(&Emitter::new());
+    assert_eq!(desk.run(50).middleware(limits.clone()).group_id("one").await?.0, 3);
+    assert_eq!(desk.run(50).middleware(limits).group_id("one").await?.0, 1);
+    Ok(())
+}
+
+#[tokio::test]
+async fn one_too_many_is_denied_or_fails_or_ends_the_run_whatever_its_work_makes_of_the_error() -> TestResult {
+    let desk = desk(&Emitter::new());
+    let run = |on_limit| desk.run(5).middleware(Limits::builder().runs(2).on_limit(on_limit).build());
+    let reason = "no more than 2 runs below the run that sets the limit";
+    assert!(run(OnLimit::Deny).await?.1.expect("one failed").starts_with(&format!("denied by limits: {reason}")));
+    assert!(run(OnLimit::Fail).await?.1.expect("one failed").starts_with(reason));
+    let error = run(OnLimit::End).await.expect_err("it ends");
+    assert_eq!(error.explain(), format!("halted by limits: {reason}\n  limit: \"runs\"\n  most: 2"));
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_fails_can_be_told_by_its_type() -> TestResult {
+    let root = Emitter::new();
+    let inner = Arc::new(instance(&root, "Tool", "echo", |n: u64, _: RunContext| async move { Ok(n) }));
+    let outer = instance(&root, "Assistant", "Desk", move |n: u64, _: RunContext| {
+        let inner = Arc::clone(&inner);
+        async move { inner.run(n).await }
+    });
+    let limits = Limits::builder().runs(0).on_limit(OnLimit::Fail).build();
+    let error: Error = outer.run(1).middleware(limits).await.expect_err("none is allowed");
+    assert_eq!(error.find::<Reached>().map(|reached| (reached.most, &*reached.kind)), Some((0, "Tool")));
+    Ok(())
+}
+
+#[tokio::test]
+async fn nothing_of_a_refused_run_begins_but_its_start_and_end_are_told() -> TestResult {
+    let root = Emitter::new();
+    let heard = Arc::new(Mutex::new(Vec::new()));
+    let note = |what: &'static str| {
+        let heard = Arc::clone(&heard);
+        move || heard.lock().expect("nobody panics").push(what)
+    };
+    let (worked, looked, started, finished) = (note("work"), note("input"), note("start"), note("finish"));
+    let look = emitree_runtime::layer_fn("look", move |input: &(), _, next: emitree_runtime::Next<'_, Any>| {
+        looked();
+        Box::pin(async move { next.run(input).await })
+    });
+    struct Any;
+    impl emitree_runtime::Op for Any {
+        type In = ();
+        type Out = ();
+    }
+    let tool = instance(&root, "Tool", "noisy", move |(): (), _: RunContext| {
+        worked();
+        async { Ok(()) }
+    });
+    tool.emitter().on(Stage::Start, move |_: &mut dyn emitree_emitter::AnyEvent, _| started())?;
+    tool.emitter().on(Stage::Finish, move |_: &mut dyn emitree_emitter::AnyEvent, _| finished())?;
+    let tool = Arc::new(tool.middleware(emitree_runtime::Stack::<Any>::builder().layer(look).build()));
+    let outer = instance(&root, "Assistant", "Desk", move |(): (), _: RunContext| {
+        let tool = Arc::clone(&tool);
+        async move { tool.run(()).await }
+    });
+    let error = outer.run(()).middleware(Limits::builder().runs(0).build()).await.expect_err("none is allowed");
+    assert!(error.is_denied());
+    assert_eq!(*heard.lock().expect("nobody panics"), ["finish"]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn for_nested_limits_each_run_below_for_itself() -> TestResult {
+    let root = Emitter::new();
+    let inner = Arc::new(desk(&root));
+    let outer = instance(&root, "Assistant", "Office", move |n: u64, _: RunContext| {
+        let inner = Arc::clone(&inner);
+        async move { Ok((inner.run(n).await?.0, inner.run(n).await?.0)) }
+    });
+    assert_eq!(outer.run(5).middleware(for_nested(Limits::builder().of_kind("Tool", 3).build())).await?, (3, 0));
+    let below = Limits::builder().runs(2).build();
+    assert!(outer.run(1).middleware(for_nested(below)).await.expect_err("the second desk is the third").is_denied());
+    Ok(())
+}
+
+#[tokio::test]
+async fn one_is_shared_by_100_concurrent_runs() -> TestResult {
+    let (desk, limits) = (desk(&Emitter::new()), Limits::builder().runs(2).group_runs(150).build());
+    let runs = (0..100).map(|_| desk.run(5).group_id("all").middleware(limits.clone()));
+    let results = futures_util::future::try_join_all(runs).await?;
+    assert!(results.iter().all(|(ran, _)| *ran <= 2));
+    assert_eq!(results.iter().map(|(ran, _)| ran).sum::<u64>(), 150);
+    Ok(())
+}
+
+#[tokio::test]
+async fn it_is_said_on_its_own_emitter_and_on_the_run_with_the_run_s_ids() -> TestResult {
+    for on_limit in [OnLimit::Deny, OnLimit::Fail, OnLimit::End] {
+        let (limits, heard) =
+            (Limits::builder().of_kind("Tool", 1).on_limit(on_limit), Arc::new(Mutex::new(Vec::new())));
+        let limits = limits.build();
+        let note = |who: &'static str| {
+            let heard = Arc::clone(&heard);
+            move |event: &mut Reached, meta: &EventMeta<'_>| {
+                let run = RunContext::current().expect("in the run that is one too many");
+                assert_eq!(meta.trace().map(|trace| trace.run_id), Some(run.run_id()));
+                assert_eq!(run.depth(), 1);
+                heard.lock().expect("nobody panics").push(format!("{who} {} {event}", meta.path()));
+            }
+        };
+        limits.emitter().on("reached", note("own"))?;
+        let run =
+            desk(&Emitter::new()).run(2).middleware(limits.clone()).on("middleware.limits.reached", note("run")).await;
+        assert_eq!(run.is_err(), on_limit == OnLimit::End);
+        let said = "middleware.limits.reached no more than 1 runs of Tool below the run that sets the limit";
+        assert_eq!(*heard.lock().expect("nobody panics"), [format!("own {said}"), format!("run {said}")]);
+    }
+    Ok(())
+}
+
+// M5: what observes fails open.
+#[tokio::test]
+async fn a_listener_that_fails_changes_nothing() -> TestResult {
+    let limits = Limits::builder().runs(1).build();
+    limits.emitter().on("reached", |_: &mut Reached, _| Err("no".into()))?;
+    assert_eq!(desk(&Emitter::new()).run(3).middleware(limits).await?.0, 1);
+    Ok(())
+}
+
+#[test]
+fn it_says_what_it_does_where_it_is_listed() {
+    let limits = Limits::builder().runs(9).of_kind("Tool", 5).group_of_kind("Model", 7).depth(3).on_limit(OnLimit::End);
+    let lines = [
+        "Desk",
+        "  bound:",
+        "    limits: at most 9 runs, 5 of Tool, 7 of Model in a group, depth 3: ends the run",
+        "  passes:",
+        "    observe   limits: ends when a limit is reached",
+    ];
+    assert_eq!(desk(&Emitter::new()).run(1).middleware(limits.build()).explain().to_string(), lines.join("\n"));
+}
