@@ -20,6 +20,7 @@
 //! | feature | middleware | what it does |
 //! |---|---|---|
 //! | `approval` | [`Approval`] | asks before a run goes on: somebody who is there, or by an interrupt |
+//! | `budget` | [`Budget`] | what a run and all below it may spend: tokens, cost, wall time, calls |
 //! | `circuit_breaker` | [`CircuitBreaker`] | leaves alone for a while what keeps failing |
 //! | `concurrency` | [`Concurrency`] | how many runs may be under way at once, by a key of one's choice |
 //! | `exfil_guard` | [`ExfilGuard`] | denies what would carry a secret out, or lead to another host |
@@ -53,7 +54,10 @@
 #[cfg(feature = "approval")]
 pub mod approval;
 #[cfg(feature = "limits")]
+#[cfg(any(feature = "budget", feature = "limits"))]
 mod at_start;
+#[cfg(feature = "budget")]
+pub mod budget;
 #[cfg(feature = "circuit_breaker")]
 pub mod circuit_breaker;
 #[cfg(feature = "concurrency")]
@@ -64,7 +68,7 @@ pub mod exfil_guard;
 pub mod fallback;
 #[cfg(feature = "key")]
 pub mod key;
-#[cfg(any(feature = "key", feature = "limits"))]
+#[cfg(any(feature = "budget", feature = "key", feature = "limits"))]
 #[allow(dead_code, reason = "each uses its own part of this")]
 mod kinds;
 #[cfg(feature = "limits")]
@@ -72,6 +76,7 @@ pub mod limits;
 #[cfg(feature = "metrics")]
 pub mod metrics;
 #[cfg(feature = "key")]
+#[cfg(any(feature = "budget", feature = "key"))]
 mod millis;
 #[cfg(feature = "rate_limit")]
 pub mod rate_limit;
@@ -85,6 +90,7 @@ mod runs;
 #[cfg(feature = "secrets")]
 pub mod secrets;
 #[cfg(feature = "limits")]
+#[cfg(any(feature = "budget", feature = "limits"))]
 mod stop;
 #[cfg(any(feature = "fallback", feature = "retry"))]
 mod streamed;
@@ -98,6 +104,8 @@ mod voice;
 
 #[cfg(feature = "approval")]
 pub use approval::Approval;
+#[cfg(feature = "budget")]
+pub use budget::Budget;
 #[cfg(feature = "circuit_breaker")]
 pub use circuit_breaker::CircuitBreaker;
 #[cfg(feature = "concurrency")]

@@ -1,0 +1,199 @@
+//! What one run may spend, with all below it.
+//!
+//! 1. An account stands in the context of the run that holds it, and knows the nearest one above. It does not know its
+//!    run, which would keep itself.
+//! 2. Usage has happened: it is recorded in the account and in all above, whatever comes of it. Whoever records sees
+//!    what is exceeded then, and closes it under the same lock.
+//! 3. A call has not happened yet: it is counted in all, or in none. Locks are taken from below upwards, and held until
+//!    the last has said yes.
+//! 4. What is closed stays closed, and lets nothing begin.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use emitree_runtime::{Error, RunContext};
+use parking_lot::Mutex;
+use rust_decimal::Decimal;
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use super::events::{Amount, Closed, Limit, Warning};
+use super::options::{Options, Spending};
+use super::usage::Usage;
+use crate::stop::Stop;
+
+pub(super) struct Account {
+    pub(super) options: Arc<Options>,
+    pub(super) above: Option<Arc<Self>>,
+    pub(super) stop: Arc<Stop>,
+    holder: Uuid,
+    began: Instant,
+    books: Mutex<Books>,
+}
+
+/// The account that is nearest to a run, in the run's context.
+struct Nearest(Arc<Account>);
+
+#[derive(Default)]
+struct Books {
+    spent: Spending,
+    warned: Vec<Limit>,
+    closed: Option<Closed>,
+}
+
+/// What came of a look into the books.
+#[derive(Default)]
+pub(super) struct Found {
+    pub(super) warnings: Vec<Warning>,
+    /// It was closed by this.
+    pub(super) closed: Option<Closed>,
+}
+
+/// A run may not begin.
+pub(super) struct No {
+    pub(super) by: Arc<Account>,
+    pub(super) why: Closed,
+    /// It was closed by this run.
+    pub(super) is_new: bool,
+}
+
+impl Account {
+    /// Opens one for a run.
+    pub(super) fn open(options: &Arc<Options>, ctx: &RunContext) -> Arc<Self> {
+        let account = Self::new(options, Self::of(ctx), ctx.run_id());
+        ctx.set_extension(Nearest(Arc::clone(&account)));
+        account
+    }
+
+    pub(super) fn new(options: &Arc<Options>, above: Option<Arc<Self>>, holder: Uuid) -> Arc<Self> {
+        let (options, stop, books) = (Arc::clone(options), Arc::default(), Mutex::default());
+        Arc::new(Self { options, above, stop, holder, began: Instant::now(), books })
+    }
+
+    pub(super) fn of(ctx: &RunContext) -> Option<Arc<Self>> {
+        ctx.extension::<Nearest>().map(|nearest| Arc::clone(&nearest.0))
+    }
+
+    /// This one, and those above.
+    pub(super) fn upwards(self: &Arc<Self>) -> impl Iterator<Item = &Arc<Self>> {
+        std::iter::successors(Some(self), |account| account.above.as_ref())
+    }
+
+    pub(super) const fn holder(&self) -> Uuid {
+        self.holder
+    }
+
+    /// Records what was used. The cost is what the account's own prices say, or why that is not known.
+    pub(super) fn record(&self, usage: &Usage, cost: Result<Decimal, String>) -> Found {
+        let mut books = self.books.lock();
+        books.spent.tokens = books.spent.tokens.saturating_add(usage.tokens());
+        match cost {
+            Ok(cost) => books.spent.cost = books.spent.cost.checked_add(cost).unwrap_or(Decimal::MAX),
+            Err(reason) if books.closed.is_none() => return self.close(&mut books, reason, None),
+            Err(_) => {}
+        }
+        self.look(&mut books)
+    }
+
+    /// Counts a run that is about to begin, here and above, or nowhere.
+    pub(super) fn begin(self: &Arc<Self>, kind: &str) -> Result<Vec<Warning>, No> {
+        let mut books = self.books.lock();
+        let no = |why: &Closed, is_new| No { by: Arc::clone(self), why: why.clone(), is_new };
+        if let Some(why) = self.look_at_time(&mut books) {
+            return Err(no(&why, true));
+        }
+        if let Some(why) = &books.closed {
+            return Err(no(why, false));
+        }
+        let counts = self.options.kinds.has(kind);
+        if counts && self.options.most.calls == Some(books.spent.calls) {
+            let one_more = Amount::Count(books.spent.calls.saturating_add(1));
+            let why = self.exceed(&mut books, Limit::Calls, one_more);
+            return Err(no(&why, true));
+        }
+        let mut warnings = self.above.as_ref().map_or_else(|| Ok(Vec::new()), |above| above.begin(kind))?;
+        if counts {
+            books.spent.calls = books.spent.calls.saturating_add(1);
+            warnings.extend(self.look(&mut books).warnings);
+        }
+        Ok(warnings)
+    }
+
+    /// Looks again, for time has passed.
+    pub(super) fn tick(&self) -> Found {
+        self.look(&mut self.books.lock())
+    }
+
+    /// Time is limited by a timer; whoever comes before the timer has run must not begin.
+    fn look_at_time(&self, books: &mut Books) -> Option<Closed> {
+        let most = self.options.most.wall_time?;
+        let spent = self.began.elapsed();
+        (spent > most && books.closed.is_none()).then(|| self.exceed(books, Limit::WallTime, Amount::Time(spent)))
+    }
+
+    /// The timer has run: the work was not over when the time was.
+    pub(super) fn time_is_over(&self) -> Option<Closed> {
+        let mut books = self.books.lock();
+        let spent = Amount::Time(self.began.elapsed());
+        books.closed.is_none().then(|| self.exceed(&mut books, Limit::WallTime, spent))
+    }
+
+    /// Finds what has come near a limit, or has exceeded one.
+    fn look(&self, books: &mut Books) -> Found {
+        let spent = Spending { wall_time: self.began.elapsed(), ..books.spent };
+        let near = self.options.near(&spent).filter(|(limit, ..)| !books.warned.contains(limit));
+        let near: Vec<_> = near.collect();
+        books.warned.extend(near.iter().map(|(limit, ..)| *limit));
+        let holder = self.holder;
+        let warnings = near.into_iter().map(|(limit, spent, most)| Warning { limit, spent, most, holder }).collect();
+        let exceeded = self.options.exceeded(&spent).filter(|_| books.closed.is_none());
+        Found { warnings, closed: exceeded.map(|(limit, spent)| self.exceed(books, limit, spent)) }
+    }
+
+    fn exceed(&self, books: &mut Books, limit: Limit, spent: Amount) -> Closed {
+        let most = self.options.most.of(limit).map(|most| format!(" of {most}")).unwrap_or_default();
+        let reason = match limit {
+            Limit::Tokens => format!("the budget is exceeded: {spent} tokens{most}"),
+            Limit::Cost => format!("the budget is exceeded: a cost of {spent}{most}"),
+            Limit::Calls => format!("the budget is exceeded: {spent} calls{most}"),
+            Limit::WallTime => format!("the budget is exceeded: a time{most}"),
+        };
+        let closed = Closed { reason, limit: Some(limit), holder: self.holder };
+        books.closed.get_or_insert(closed).clone()
+    }
+
+    fn close(&self, books: &mut Books, reason: String, limit: Option<Limit>) -> Found {
+        let closed = Closed { reason, limit, holder: self.holder };
+        books.closed = Some(closed.clone());
+        Found { closed: Some(closed), ..self.look(books) }
+    }
+
+    pub(super) fn closed(&self) -> Option<Closed> {
+        self.books.lock().closed.clone()
+    }
+
+    pub(super) fn spent(&self) -> Spending {
+        Spending { wall_time: self.began.elapsed(), ..self.books.lock().spent }
+    }
+
+    /// The moment after such a time; none that no clock shows.
+    pub(super) fn after(&self, time: Option<Duration>) -> Option<Instant> {
+        self.began.checked_add(time?)
+    }
+}
+
+impl Closed {
+    /// What the run ends with that holds the budget, and what whoever has charged too much gets.
+    pub(super) fn error(&self) -> Error {
+        match self.limit {
+            Some(limit) => Error::halted("budget", self.reason.clone()).context("limit", limit.as_str()),
+            None => Error::denied("budget", self.reason.clone()),
+        }
+    }
+
+    /// What a run ends with that may not begin.
+    pub(super) fn denial(&self) -> Error {
+        let error = Error::denied("budget", self.reason.clone());
+        self.limit.into_iter().fold(error, |error, limit| error.context("limit", limit.as_str()))
+    }
+}

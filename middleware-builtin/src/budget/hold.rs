@@ -1,0 +1,130 @@
+//! What is bound for an account: around the work of the run that holds it, and to the runs below.
+
+use std::fmt;
+use std::pin::pin;
+use std::sync::{Arc, Weak};
+
+use emitree_emitter::{Emitter, EventMeta, ListenError, Options, matcher_fn};
+use emitree_runtime::{Error, Layer, Middleware, Next, Op, Result, RunContext, Summary};
+use tokio::time::timeout_at;
+
+use super::Usage;
+use super::account::{Account, No};
+use super::charge::{Findings, charge};
+use super::events::{Closed, Denied};
+use crate::at_start::{Refusal, at_start};
+use crate::kinds::kind_of;
+
+/// Ends the work when the account is closed, or its time is over.
+pub(super) struct Hold(pub(super) Arc<Account>);
+
+impl<O: Op> Layer<O> for Hold {
+    async fn call(&self, input: &O::In, ctx: &RunContext, next: Next<'_, O>) -> Result<O::Out> {
+        let (account, options) = (&self.0, &self.0.options);
+        let mut inside = pin!(account.stop.unless(next.run(input)));
+        if let Some(soon) = account.after(options.warn_from.wall_time) {
+            if let Ok(result) = timeout_at(soon, &mut inside).await {
+                return result;
+            }
+            Findings::of(account, account.tick()).say(ctx).await;
+        }
+        let Some(end) = account.after(options.most.wall_time) else { return inside.await };
+        match timeout_at(end, &mut inside).await {
+            Ok(result) => result,
+            Err(_) => Err(self.time_is_over(ctx).await),
+        }
+    }
+
+    fn name(&self) -> &str {
+        "budget"
+    }
+}
+
+impl Hold {
+    async fn time_is_over(&self, ctx: &RunContext) -> Error {
+        let account = &self.0;
+        let closed = account.time_is_over();
+        if let Some(closed) = &closed {
+            account.options.voice.say(ctx, || closed.clone()).await;
+        }
+        let closed = closed.or_else(|| account.closed());
+        closed.as_ref().map_or_else(|| Error::halted("budget", "the time is over"), Closed::error)
+    }
+}
+
+impl fmt::Debug for Hold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.options.fmt(f)
+    }
+}
+
+/// Counts the runs below, and lets none begin when the account is closed.
+pub(super) struct Meter(pub(super) Arc<Account>);
+
+impl Middleware for Meter {
+    fn bind(&self, ctx: &RunContext) -> Result<()> {
+        // A nearer one draws from this.
+        if !Account::of(ctx).is_some_and(|nearest| Arc::ptr_eq(&nearest, &self.0)) {
+            return Ok(());
+        }
+        match self.0.begin(kind_of(ctx)) {
+            Ok(warnings) => {
+                let voice = &self.0.options.voice;
+                warnings.into_iter().try_for_each(|warning| at_start(ctx, voice, warning, None))
+            }
+            Err(no) => no.refuse(ctx),
+        }
+    }
+
+    fn name(&self) -> &str {
+        "budget"
+    }
+
+    fn debug_summary(&self) -> Summary {
+        Summary::of(&self.0.options)
+    }
+}
+
+impl No {
+    fn refuse(self, ctx: &RunContext) -> Result<()> {
+        let Self { by, why, is_new } = self;
+        let (error, voice) = (why.denial(), &by.options.voice);
+        if is_new {
+            let stops = Some((Arc::clone(&by.stop), why.error()));
+            return at_start(ctx, voice, why, Some(Refusal { error, stops }));
+        }
+        let denied = Denied { reason: why.reason, holder: by.holder() };
+        at_start(ctx, voice, denied, Some(Refusal { error, stops: None }))
+    }
+}
+
+/// Charges the events that tell of usage. It does not keep the account, which the run keeps.
+#[derive(Clone)]
+pub(super) struct Hear(pub(super) Weak<Account>);
+
+impl Hear {
+    pub(super) fn on(self, emitter: &Emitter) -> Result<(), ListenError> {
+        let is_usage = matcher_fn(|meta: &EventMeta<'_>| meta.name() == "usage");
+        emitter.with(Options::new().nested(true)).on_async(is_usage, move |usage: &mut Usage, _| {
+            let (run, usage) = (self.run(), usage.clone());
+            Box::pin(async move {
+                match run {
+                    Some(run) => charge(&run, usage).await.map_err(Into::into),
+                    None => Ok(()),
+                }
+            })
+        })?;
+        Ok(())
+    }
+
+    /// The run that tells, if no nearer account hears it.
+    fn run(&self) -> Option<RunContext> {
+        let (run, own) = (RunContext::current()?, self.0.upgrade()?);
+        let is_nearest = |run: &RunContext| {
+            let hears = Account::of(run)?;
+            let nearest = hears.upwards().find(|account| account.options.hears_usage)?;
+            Some(Arc::ptr_eq(nearest, &own))
+        };
+        is_nearest(&run).unwrap_or(false).then_some(run)
+    }
+}
