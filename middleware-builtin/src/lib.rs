@@ -58,6 +58,8 @@ pub mod approval;
 mod at_start;
 #[cfg(feature = "budget")]
 pub mod budget;
+#[cfg(feature = "trajectory")]
+mod canonical;
 #[cfg(feature = "circuit_breaker")]
 pub mod circuit_breaker;
 #[cfg(feature = "concurrency")]

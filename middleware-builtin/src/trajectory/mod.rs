@@ -2,7 +2,6 @@
 
 mod bound;
 mod builder;
-mod canonical;
 mod level;
 mod line;
 mod origin;

@@ -2,7 +2,7 @@
 
 use emitree_emitter::{AnyEvent, Canonical};
 
-use super::canonical::Canon;
+use crate::canonical::Canon;
 
 /// What an event carries.
 #[derive(Clone, Copy)]

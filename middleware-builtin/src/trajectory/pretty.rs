@@ -1,6 +1,6 @@
 //! JSON text over several lines.
 
-use super::canonical::string_len;
+use crate::canonical::string_len;
 
 /// Appends canonical JSON text, two spaces for each depth.
 pub(super) fn push_pretty(out: &mut String, canonical: &str) {

@@ -12,7 +12,7 @@ const DEEPEST: usize = 128;
 
 /// Brings JSON text into its canonical form; keeps its buffers from one text to the next.
 #[derive(Debug, Default)]
-pub(super) struct Canon {
+pub(crate) struct Canon {
     /// The members of the objects that are open, innermost last.
     members: Vec<Member>,
     /// The members of one object in order, before they take their place.
@@ -36,7 +36,7 @@ impl Member {
 impl Canon {
     /// Brings a text that stands in a buffer from a place on into its canonical form, where it stands. Keys are sorted
     /// by their bytes as they are written.
-    pub(super) fn bring(&mut self, buffer: &mut Vec<u8>, from: usize, leave_out_nulls: bool) {
+    pub(crate) fn bring(&mut self, buffer: &mut Vec<u8>, from: usize, leave_out_nulls: bool) {
         self.members.clear();
         let text = buffer.get_mut(from..).unwrap_or_default();
         let mut pass = Pass { canon: self, text, gap: 0, moved: 0, depth: 0, leave_out_nulls };
@@ -228,7 +228,7 @@ fn value_len(bytes: &[u8]) -> usize {
 
 /// The length of the string that a text begins with, quotes included: at least 2.
 #[inline]
-pub(super) fn string_len(bytes: &[u8]) -> usize {
+pub(crate) fn string_len(bytes: &[u8]) -> usize {
     let mut at = 1;
     loop {
         at += plain_len(bytes.get(at..).unwrap_or_default());
