@@ -239,6 +239,56 @@ impl<E: StdError + Send + Sync + 'static> From<E> for Error {
     }
 }
 
+/// An error that was kept as data: it is of the same kind, and explains itself as it did. What caused it is text now, and
+/// the request for a retry has been met or refused: nobody is asked again.
+///
+/// ```
+/// use emitree_runtime::{Error, ErrorReport};
+///
+/// let error = Error::denied("policy", "not on Sundays").context("day", 7);
+/// let kept = serde_json::to_string(&error)?;
+/// let back = Error::from(serde_json::from_str::<ErrorReport>(&kept)?);
+/// assert!(back.is_denied());
+/// assert_eq!(back.explain(), error.explain());
+/// # Ok::<(), serde_json::Error>(())
+/// ```
+impl From<ErrorReport> for Error {
+    fn from(report: ErrorReport) -> Self {
+        let told = |source: Option<Box<Told>>, text: String| Some(Box::new(Told { text, source }));
+        let causes = report.causes.into_iter().rev().fold(None, told);
+        let interrupt = report.interrupt.map(Extra::Interrupt);
+        let retry = report.retry.map(|retry| Extra::Retry { metadata: retry.metadata, is_spent: true });
+        Self(Arc::new(Inner {
+            kind: report.kind,
+            message: Some(report.message),
+            source: causes.map(|cause| Arc::new(*cause) as Arc<_>),
+            context: report.context,
+            is_retryable: report.is_retryable,
+            is_fatal: report.is_fatal,
+            extra: interrupt.or(retry),
+        }))
+    }
+}
+
+/// A cause of which only the text was kept.
+#[derive(Debug)]
+struct Told {
+    text: String,
+    source: Option<Box<Self>>,
+}
+
+impl fmt::Display for Told {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl StdError for Told {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.source.as_deref().map(|source| source as _)
+    }
+}
+
 impl From<Error> for BoxError {
     fn from(error: Error) -> Self {
         Box::new(Carrier(error))

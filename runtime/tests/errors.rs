@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use emitree_emitter::{BoxError, EmitError, EmitErrorKind, Emitter};
 use emitree_runtime::{
-    AnyRunnable, Error, ErrorKind, ErrorReport, Lifecycle, Outcome, Result, RunContext, Runnable, Stage, lifecycle_of,
+    AnyRunnable, Error, ErrorKind, ErrorReport, Interrupt, Lifecycle, Outcome, Result, RunContext, Runnable, Stage,
+    lifecycle_of,
 };
 use serde_json::Value;
 use support::{Any, Manner, Recorder, TestResult, below, emitter_of, silence_planned_panics};
@@ -132,6 +133,41 @@ fn explain_prints_the_whole_chain_each_cause_once_and_what_was_known() {
         let read: ErrorReport = serde_json::from_str(&report).expect("it was written by us");
         assert_eq!(read.explain(), explained, "from a recording");
     }
+}
+
+// R10
+#[test]
+fn an_error_that_was_kept_as_data_is_of_the_same_kind_and_knows_what_it_knew() {
+    let rows = [
+        Error::from(missing()).message("no list").message("no answer").context("path", "list.txt"),
+        Error::new("later").retryable(true),
+        Error::new("never").fatal(true),
+        Error::denied("desk", "closed"),
+        Error::halted("budget", "spent"),
+        Error::aborted("enough"),
+        Error::timed_out("late"),
+        Error::interrupted(Interrupt::new("approval", "really?")),
+        Error::retry_with("again", 3).context("by", "judge"),
+    ];
+    for error in rows {
+        let kept = serde_json::to_string(&error).expect("serialisable");
+        let back = Error::from(serde_json::from_str::<ErrorReport>(&kept).expect("it was written by us"));
+        assert_eq!(back.report(), error.report());
+        assert_eq!((back.interrupt(), back.retry_request()), (error.interrupt(), error.retry_request()));
+    }
+}
+
+// M7
+#[tokio::test]
+async fn the_request_for_a_retry_that_was_kept_as_data_asks_nobody_again() {
+    let kept = Error::retry("again").report();
+    let tree = Emitter::new();
+    let asks = below(&tree, "asks", move |(): (), ctx| {
+        let error = Error::from(kept.clone());
+        async move { Err::<(), _>(error.context("attempt", ctx.attempt())) }
+    });
+    let error = asks.run(()).max_middleware_retries(3).await.expect_err("it is not met");
+    assert_eq!(error.details()["attempt"], 0);
 }
 
 // R10
