@@ -1,5 +1,6 @@
 //! The events that wrap a run (R3), and how what does not know their types works with them (R5).
 
+use std::any::Any;
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Deref;
@@ -238,6 +239,27 @@ pub trait AnyStart: Send + Sync {
     fn set_input_json(&mut self, input: Value) -> Result<()>;
     /// The answer, if there is one already.
     fn output_json(&self) -> Option<Value>;
+    /// The answer as it is: an `Option` of the run's output, for who knows that type and not the input's.
+    ///
+    /// ```
+    /// use emitree_emitter::AnyEvent;
+    /// use emitree_runtime::{LifecycleMut, RunContext, Runnable, Stage, runnable_fn};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> emitree_runtime::Result<()> {
+    /// let double = runnable_fn("double", |n: u32, _: RunContext| async move { Ok(n * 2) });
+    /// let run = double.run(21).on(Stage::Start, |event: &mut dyn AnyEvent, meta| {
+    ///     if let Some(LifecycleMut::Start(start)) = LifecycleMut::of(event, meta)
+    ///         && let Some(output) = start.output_any().downcast_mut::<Option<u32>>()
+    ///     {
+    ///         *output = Some(7);
+    ///     }
+    /// });
+    /// assert_eq!(run.await?, 7);
+    /// # Ok(())
+    /// # }
+    /// ```
+    fn output_any(&mut self) -> &mut dyn Any;
     /// Answers the run.
     ///
     /// # Errors
@@ -288,6 +310,10 @@ impl<I: Data, O: Data> AnyStart for Start<I, O> {
 
     fn output_json(&self) -> Option<Value> {
         self.output.as_ref().map(AnyEvent::to_json)
+    }
+
+    fn output_any(&mut self) -> &mut dyn Any {
+        &mut self.output
     }
 
     fn set_output_json(&mut self, output: Value) -> Result<()> {
