@@ -21,6 +21,7 @@
 //! |---|---|---|
 //! | `approval` | [`Approval`] | asks before a run goes on: somebody who is there, or by an interrupt |
 //! | `budget` | [`Budget`] | what a run and all below it may spend: tokens, cost, wall time, calls |
+//! | `cache` | [`Cache`] | answers again what was answered before; who asks for the same at the same time waits for one |
 //! | `circuit_breaker` | [`CircuitBreaker`] | leaves alone for a while what keeps failing |
 //! | `concurrency` | [`Concurrency`] | how many runs may be under way at once, by a key of one's choice |
 //! | `exfil_guard` | [`ExfilGuard`] | denies what would carry a secret out, or lead to another host |
@@ -59,6 +60,9 @@ mod at_start;
 #[cfg(feature = "budget")]
 pub mod budget;
 #[cfg(feature = "trajectory")]
+#[cfg(feature = "cache")]
+pub mod cache;
+#[cfg(any(feature = "cache", feature = "trajectory"))]
 mod canonical;
 #[cfg(feature = "circuit_breaker")]
 pub mod circuit_breaker;
@@ -108,6 +112,8 @@ mod voice;
 pub use approval::Approval;
 #[cfg(feature = "budget")]
 pub use budget::Budget;
+#[cfg(feature = "cache")]
+pub use cache::Cache;
 #[cfg(feature = "circuit_breaker")]
 pub use circuit_breaker::CircuitBreaker;
 #[cfg(feature = "concurrency")]

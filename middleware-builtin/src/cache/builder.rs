@@ -1,0 +1,179 @@
+//! What a cache can be told before it is built.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use emitree_runtime::Phase;
+use serde::Serialize;
+
+use super::flight::Flights;
+use super::key::{Key, Scope};
+use super::lookup::Stored;
+use super::{Cache, Inner, NAMESPACE, Settings};
+use crate::voice::Voice;
+
+const ENTRIES: u64 = 10_000;
+
+/// Options of a [`Cache`]. Made by [`Cache::json`] and [`Cache::typed`].
+#[must_use = "nothing is made before `build`"]
+pub struct CacheBuilder<T> {
+    settings: Settings<T>,
+    entries: Option<u64>,
+    bytes: Option<u64>,
+}
+
+/// What is wrong with the options of a [`Cache`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CacheError {
+    /// There is no room.
+    #[error("a cache of {0} keeps nothing: give it room for at least 1")]
+    NoRoom(&'static str),
+    /// Every entry is too old at once.
+    #[error("a cache in which entries are too old after {0:?} keeps nothing: give them time, or leave it out")]
+    NoTime(Duration),
+    /// The size was given twice.
+    #[error("the size of a cache is given in entries ({entries}) and in bytes ({bytes}): give one of them")]
+    TwoSizes {
+        /// In entries.
+        entries: u64,
+        /// In bytes.
+        bytes: u64,
+    },
+}
+
+impl<T: Clone + Send + Sync + 'static> CacheBuilder<T> {
+    pub(super) const fn new() -> Self {
+        let settings = Settings {
+            scope: Scope::Instance,
+            context_keys: Vec::new(),
+            ttl: None,
+            keeps_errors: false,
+            phase: Phase::Transform,
+            size: ENTRIES,
+            weigh: None,
+        };
+        Self { settings, entries: None, bytes: None }
+    }
+
+    /// How many entries there may be: by default 10,000.
+    pub const fn max_entries(mut self, most: u64) -> Self {
+        self.entries = Some(most);
+        self
+    }
+
+    /// How many bytes of JSON the keys and outputs may have together, in place of a number of entries. What is larger
+    /// by itself is not kept.
+    pub fn max_bytes(mut self, most: u64) -> Self
+    where
+        T: Serialize,
+    {
+        self.bytes = Some(most);
+        self.settings.weigh = Some(json_len);
+        self
+    }
+
+    /// How old an entry may be, by tokio's clock, to be answered with. By default, any age.
+    pub const fn ttl(mut self, ttl: Duration) -> Self {
+        self.settings.ttl = Some(ttl);
+        self
+    }
+
+    /// Takes runs of all instances for the same that are bound to this cache, or to one with the same scope, if their
+    /// inputs are. By default, each instance has answers of its own.
+    pub fn scope(mut self, scope: impl Into<String>) -> Self {
+        self.settings.scope = Scope::Named(scope.into());
+        self
+    }
+
+    /// Tells runs apart by the values of these keys of their [`context`](emitree_runtime::RunContext::context).
+    pub fn context_keys<K: Into<String>>(mut self, keys: impl IntoIterator<Item = K>) -> Self {
+        self.settings.context_keys.extend(keys.into_iter().map(Into::into));
+        self
+    }
+
+    /// Keeps failures as well, also those where trying again may help. Control flow and panics never are kept.
+    pub const fn cache_errors(mut self) -> Self {
+        self.settings.keeps_errors = true;
+        self
+    }
+
+    /// Where it stands among the layers: by default, in [`Phase::Transform`], outside of guards.
+    pub const fn in_phase(mut self, phase: Phase) -> Self {
+        self.settings.phase = phase;
+        self
+    }
+
+    /// Makes the cache.
+    ///
+    /// # Errors
+    ///
+    /// If it could keep nothing, or its size was given twice.
+    pub fn build(mut self) -> Result<Cache<T>, CacheError> {
+        self.settings.size = self.size()?;
+        if let Some(ttl) = self.settings.ttl.filter(Duration::is_zero) {
+            return Err(CacheError::NoTime(ttl));
+        }
+        self.settings.context_keys.sort_unstable();
+        self.settings.context_keys.dedup();
+        Ok(Cache(Arc::new(Inner {
+            entries: entries(&self.settings),
+            flights: Flights::default(),
+            settings: self.settings,
+            voice: Voice::new("cache", NAMESPACE),
+        })))
+    }
+
+    const fn size(&self) -> Result<u64, CacheError> {
+        match (self.entries, self.bytes) {
+            (Some(entries), Some(bytes)) => Err(CacheError::TwoSizes { entries, bytes }),
+            (Some(0), _) => Err(CacheError::NoRoom("0 entries")),
+            (_, Some(0)) => Err(CacheError::NoRoom("0 bytes")),
+            (Some(size), None) | (None, Some(size)) => Ok(size),
+            (None, None) => Ok(ENTRIES),
+        }
+    }
+}
+
+fn entries<T: Send + Sync + 'static>(settings: &Settings<T>) -> moka::sync::Cache<Key, Arc<Stored<T>>> {
+    let entries = moka::sync::Cache::builder().max_capacity(settings.size);
+    match settings.weigh {
+        None => entries.build(),
+        Some(_) => entries.weigher(|_, stored: &Arc<Stored<T>>| stored.weight()).build(),
+    }
+}
+
+/// How long something is as JSON. What is no JSON takes no room.
+fn json_len<T: Serialize>(value: &T) -> u64 {
+    let mut len = Len(0);
+    serde_json::to_writer(&mut len, value).ok();
+    len.0
+}
+
+struct Len(u64);
+
+impl io::Write for Len {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0 += bytes.len() as u64;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<T> fmt::Debug for CacheBuilder<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Settings { scope, context_keys, ttl, .. } = &self.settings;
+        f.debug_struct("CacheBuilder")
+            .field("entries", &self.entries)
+            .field("bytes", &self.bytes)
+            .field("ttl", ttl)
+            .field("scope", scope)
+            .field("context_keys", context_keys)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,61 @@
+//! What a cache says.
+
+use emitree_emitter::{Event, EventName};
+use serde::{Deserialize, Serialize};
+
+/// There is an answer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Hit {
+    /// A hash of the key, in hexadecimal: the same in all events of a process about the same.
+    pub key: String,
+    /// How long ago it was given, in milliseconds.
+    pub age_ms: u64,
+}
+
+/// The same is being executed: its answer is waited for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Joined {
+    /// A hash of the key, in hexadecimal.
+    pub key: String,
+    /// How long ago that began, in milliseconds.
+    pub age_ms: u64,
+}
+
+/// There is no answer to be taken: it is executed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Miss {
+    /// A hash of the key, in hexadecimal.
+    pub key: String,
+    /// Why it is executed.
+    pub why: Why,
+}
+
+/// Why something is executed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Why {
+    /// There is no answer, or no longer.
+    Absent,
+    /// The answer is too old.
+    Expired,
+    /// Another attempt was asked for.
+    Retried,
+    /// It was started in the run that executes the same.
+    Recursive,
+}
+
+impl Event for Hit {
+    const NAME: EventName = EventName::new("hit");
+}
+
+impl Event for Joined {
+    const NAME: EventName = EventName::new("joined");
+}
+
+impl Event for Miss {
+    const NAME: EventName = EventName::new("miss");
+}

@@ -1,0 +1,148 @@
+//! What is being executed, and who waits for it.
+//!
+//! 1. Of what is the same, one leads at a time; who comes later joins it.
+//! 2. A leader that is dropped, for whatever reason, leaves no flight behind, and those who joined hear of it: one of
+//!    them leads next.
+//! 3. An answer is kept before its flight ends: who finds neither looks for the answer once more as the leader.
+//! 4. What is detached is nobody's to join, and what it comes to is not kept.
+//! 5. The lock is held over no user code: keys are compared by it, and bytes are all that they are.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use emitree_runtime::{Error, RunContext};
+use parking_lot::Mutex;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::key::Key;
+
+/// What has come of a flight: nothing yet, or what those who joined get.
+type Landed<T> = Option<Arc<Result<T, Error>>>;
+
+/// All flights of a cache.
+pub(super) struct Flights<T>(Arc<Mutex<HashMap<Key, Flight<T>>>>);
+
+struct Flight<T> {
+    id: u64,
+    began: Instant,
+    landed: watch::Receiver<Landed<T>>,
+}
+
+/// What one does about a key.
+pub(super) enum Role<T> {
+    Leads(Lead<T>),
+    Joins(Join<T>),
+    /// This run was started in the one that leads.
+    Recurses,
+}
+
+/// One that executes. Dropped, it leaves that to others.
+pub(super) struct Lead<T> {
+    id: u64,
+    key: Key,
+    flights: Flights<T>,
+    landed: watch::Sender<Landed<T>>,
+}
+
+/// One that waits.
+pub(super) struct Join<T> {
+    pub(super) began: Instant,
+    landed: watch::Receiver<Landed<T>>,
+}
+
+impl<T> Flights<T> {
+    pub(super) fn enter(&self, key: &Key, ctx: &RunContext) -> Role<T> {
+        let mut flights = self.0.lock();
+        match flights.entry(key.clone()) {
+            Entry::Occupied(flight) if Leading::is_above(flight.get().id, ctx) => Role::Recurses,
+            Entry::Occupied(flight) => {
+                Role::Joins(Join { began: flight.get().began, landed: flight.get().landed.clone() })
+            }
+            Entry::Vacant(place) => {
+                let (id, (landed, hears)) = (next_id(), watch::channel(None));
+                place.insert(Flight { id, began: Instant::now(), landed: hears });
+                Role::Leads(Lead { id, key: key.clone(), flights: self.clone(), landed })
+            }
+        }
+    }
+
+    /// From now on nobody joins those that are under way.
+    #[expect(clippy::mutable_key_type, reason = "an emitter is hashed and compared by its identity")]
+    pub(super) fn detach(&self) {
+        let detached = std::mem::take(&mut *self.0.lock());
+        drop(detached);
+    }
+}
+
+impl<T> Lead<T> {
+    pub(super) const fn key(&self) -> &Key {
+        &self.key
+    }
+
+    /// Runs that are started in this one do not wait for it.
+    pub(super) fn begin(&self, ctx: &RunContext) {
+        let above = ctx.extension::<Leading>();
+        ctx.set_extension(Leading { id: self.id, above });
+    }
+
+    /// Whether what it comes to may be kept.
+    pub(super) fn is_attached(&self) -> bool {
+        self.flights.0.lock().get(&self.key).is_some_and(|flight| flight.id == self.id)
+    }
+
+    /// Gives those who joined what it came to.
+    pub(super) fn land(self, result: Result<T, Error>) {
+        self.landed.send_replace(Some(Arc::new(result)));
+    }
+}
+
+impl<T> Drop for Lead<T> {
+    fn drop(&mut self) {
+        let mut flights = self.flights.0.lock();
+        let own = flights.get(&self.key).is_some_and(|flight| flight.id == self.id);
+        let removed = own.then(|| flights.remove(&self.key));
+        drop(flights);
+        // What landed may have its last handle here, and its drop is user code.
+        drop(removed);
+    }
+}
+
+impl<T: Clone> Join<T> {
+    /// What those who joined get; none if whoever led has left.
+    pub(super) async fn wait(mut self) -> Option<Result<T, Error>> {
+        let landed = self.landed.wait_for(Option::is_some).await.ok()?.clone();
+        landed.as_deref().cloned()
+    }
+}
+
+/// The flights that a run, and those above it, lead.
+struct Leading {
+    id: u64,
+    above: Option<Arc<Self>>,
+}
+
+impl Leading {
+    fn is_above(id: u64, ctx: &RunContext) -> bool {
+        std::iter::successors(ctx.extension::<Self>(), |leading| leading.above.clone()).any(|leading| leading.id == id)
+    }
+}
+
+fn next_id() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+impl<T> Clone for Flights<T> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<T> Default for Flights<T> {
+    fn default() -> Self {
+        Self(Arc::default())
+    }
+}

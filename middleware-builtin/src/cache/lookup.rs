@@ -1,0 +1,153 @@
+//! One call: a hit, joined, or a miss.
+
+use std::sync::Arc;
+
+use emitree_runtime::{AsInstance, Error, ErrorKind, Next, Op, Result, RunContext};
+use serde::Serialize;
+use tokio::time::Instant;
+
+use super::event::{Hit, Joined, Miss, Why};
+use super::flight::{Lead, Role};
+use super::key::{Asks, Key, KeyRef};
+use super::{Inner, Settings};
+
+/// An entry.
+pub(super) struct Stored<T> {
+    result: Result<T>,
+    /// When it was given.
+    at: Instant,
+    key: Key,
+    weight: u32,
+}
+
+impl<T> Stored<T> {
+    pub(super) const fn weight(&self) -> u32 {
+        self.weight
+    }
+}
+
+/// What was found at the first look.
+enum Found<T> {
+    Fresh(Arc<Stored<T>>),
+    Nothing(Key, Why),
+}
+
+impl<T: Clone + Send + Sync + 'static> Inner<T> {
+    pub(super) async fn call<O>(&self, input: &O::In, ctx: &RunContext, next: Next<'_, O>) -> Result<T>
+    where
+        O: Op<Out = T>,
+        O::In: Serialize,
+    {
+        match self.settings.look_up(input, ctx, |key| self.find(key, ctx)) {
+            Some(Found::Fresh(stored)) => self.hit(&stored, ctx).await,
+            Some(Found::Nothing(key, why)) => self.miss(&key, why, input, ctx, next).await,
+            // No two of those would be the same.
+            None => next.run(input).await,
+        }
+    }
+
+    fn find(&self, key: &KeyRef<'_>, ctx: &RunContext) -> Found<T> {
+        if ctx.attempt() > 0 {
+            return Found::Nothing(key.to_key(), Why::Retried);
+        }
+        match self.entries.get(key) {
+            Some(stored) if self.settings.is_fresh(stored.at) => Found::Fresh(stored),
+            Some(_) => Found::Nothing(key.to_key(), Why::Expired),
+            None => Found::Nothing(key.to_key(), Why::Absent),
+        }
+    }
+
+    async fn hit(&self, stored: &Stored<T>, ctx: &RunContext) -> Result<T> {
+        let said = || Hit { key: stored.key.to_hex(), age_ms: age_ms(stored.at) };
+        self.voice.say(ctx, said).await;
+        stored.result.clone()
+    }
+
+    /// Leads, or waits for who does, as long as it takes.
+    async fn miss<O>(&self, key: &Key, why: Why, input: &O::In, ctx: &RunContext, next: Next<'_, O>) -> Result<T>
+    where
+        O: Op<Out = T>,
+    {
+        loop {
+            let join = match self.flights.enter(key, ctx) {
+                Role::Leads(lead) => return self.lead(lead, why, input, ctx, next).await,
+                Role::Recurses => {
+                    self.voice.say(ctx, || Miss { key: key.to_hex(), why: Why::Recursive }).await;
+                    return next.run(input).await;
+                }
+                Role::Joins(join) => join,
+            };
+            self.voice.say(ctx, || Joined { key: key.to_hex(), age_ms: age_ms(join.began) }).await;
+            if let Some(result) = join.wait().await {
+                return result;
+            }
+        }
+    }
+
+    async fn lead<O>(&self, lead: Lead<T>, why: Why, input: &O::In, ctx: &RunContext, next: Next<'_, O>) -> Result<T>
+    where
+        O: Op<Out = T>,
+    {
+        // The one that led before may have kept its answer since it was looked for.
+        if why != Why::Retried
+            && let Some(stored) = self.entries.get(lead.key()).filter(|stored| self.settings.is_fresh(stored.at))
+        {
+            lead.land(stored.result.clone());
+            return self.hit(&stored, ctx).await;
+        }
+        self.voice.say(ctx, || Miss { key: lead.key().to_hex(), why }).await;
+        lead.begin(ctx);
+        let result = next.run(input).await;
+        if result.as_ref().is_err_and(is_its_own_affair) {
+            return result;
+        }
+        self.keep(&lead, &result);
+        lead.land(result.clone());
+        result
+    }
+
+    fn keep(&self, lead: &Lead<T>, result: &Result<T>) {
+        let stored = self.settings.stored(lead.key().clone(), result);
+        let is_wanted =
+            (result.is_ok() || self.settings.keeps_errors) && u64::from(stored.weight) <= self.settings.size;
+        if is_wanted && lead.is_attached() {
+            self.entries.insert(lead.key().clone(), Arc::new(stored));
+            // All has been forgotten between the look and now.
+            if !lead.is_attached() {
+                self.entries.invalidate(lead.key());
+            }
+        }
+    }
+}
+
+impl<T: Clone> Settings<T> {
+    fn look_up<R>(
+        &self,
+        input: &(impl Serialize + Send + Sync + 'static),
+        ctx: &RunContext,
+        f: impl FnOnce(&KeyRef<'_>) -> R,
+    ) -> Option<R> {
+        let (kind, name) = ctx.emitter().creator().map_or(("", ""), |creator| (creator.kind(), creator.name()));
+        let context = || ctx.context();
+        self.with_key(input, &Asks { instance: ctx.instance_emitter(), kind, name, context: &context }, f)
+    }
+
+    fn is_fresh(&self, at: Instant) -> bool {
+        self.ttl.is_none_or(|ttl| at.elapsed() < ttl)
+    }
+
+    fn stored(&self, key: Key, result: &Result<T>) -> Stored<T> {
+        let weight = self.weigh.map_or(1, |weigh| key.len() + result.as_ref().map_or(0, weigh));
+        let weight = u32::try_from(weight).unwrap_or(u32::MAX);
+        Stored { result: result.clone(), at: Instant::now(), key, weight }
+    }
+}
+
+/// What is for nobody else to end with.
+fn is_its_own_affair(error: &Error) -> bool {
+    error.is_control_flow() || *error.kind() == ErrorKind::Panicked
+}
+
+fn age_ms(at: Instant) -> u64 {
+    u64::try_from(at.elapsed().as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,570 @@
+//! What was answered before is answered again; who asks for the same at the same time waits for one that executes.
+
+mod support;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use emitree_emitter::{AnyEvent, Context, Emitter, EventMeta};
+use emitree_middleware::Cache;
+use emitree_middleware::cache::{CacheError, Hit, Joined, Miss, Why};
+use emitree_runtime::{
+    AbortHandle, Data, Error, Guard, Interrupt, Op, Phase, Result, RunContext, Runnable, for_nested, output_fn,
+};
+use futures_util::FutureExt;
+use futures_util::future::join_all;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use support::{TestResult, instance};
+use tokio::sync::Semaphore;
+use tokio::time::{advance, sleep};
+
+const fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+/// Gives how often it has been executed.
+fn counts<I: Data + Clone>(root: &Emitter) -> impl Runnable<Input = I, Output = u32> + 'static {
+    let count = AtomicU32::new(0);
+    instance(root, "Tool", "count", move |_: I, _: RunContext| {
+        let n = count.fetch_add(1, Ordering::Relaxed) + 1;
+        async move { Ok(n) }
+    })
+}
+
+/// The same, behind a gate.
+fn gated(root: &Emitter, gate: &Arc<Semaphore>) -> impl Runnable<Input = u32, Output = u32> + 'static {
+    let (count, gate) = (AtomicU32::new(0), Arc::clone(gate));
+    instance(root, "Tool", "gated", move |_: u32, _: RunContext| {
+        let (n, gate) = (count.fetch_add(1, Ordering::Relaxed) + 1, Arc::clone(&gate));
+        async move {
+            gate.acquire().await?.forget();
+            Ok(n)
+        }
+    })
+}
+
+fn typed() -> Cache<u32> {
+    Cache::typed().build().expect("options that are right")
+}
+
+/// Which events a cache has emitted, in order.
+fn told<T>(cache: &Cache<T>) -> Arc<Mutex<Vec<String>>> {
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let tell = Arc::clone(&told);
+    let hear = move |_: &dyn AnyEvent, meta: &EventMeta<'_>| {
+        tell.lock().expect("nobody panics").push(meta.name().to_owned());
+    };
+    cache.emitter().observe("*.*", hear).expect("a matcher that is right");
+    told
+}
+
+fn take(told: &Mutex<Vec<String>>) -> Vec<String> {
+    std::mem::take(&mut *told.lock().expect("nobody panics"))
+}
+
+#[tokio::test]
+async fn what_was_answered_before_is_answered_again() -> TestResult {
+    let (count, cache) = (counts::<u32>(&Emitter::new()), typed());
+    let told = told(&cache);
+    assert_eq!(count.run(7).layer(cache.clone()).await?, 1);
+    assert_eq!(count.run(7).layer(cache.clone()).await?, 1);
+    assert_eq!(count.run(8).layer(cache.clone()).await?, 2);
+    assert_eq!(count.run(8).middleware(cache.stack::<CountsOf>()).await.map_err(|_| ()), Err(()), "other types");
+    assert_eq!(take(&told), ["miss", "hit", "miss"]);
+    Ok(())
+}
+
+/// A kind of work of other types than what is counted.
+struct CountsOf;
+impl Op for CountsOf {
+    type In = String;
+    type Out = u32;
+}
+
+#[tokio::test]
+async fn runs_of_any_type_are_answered_as_json() -> TestResult {
+    let root = Emitter::new();
+    let (count, cache) = (Arc::new(counts::<u32>(&root)), Cache::json().build()?);
+    let nested = Arc::clone(&count);
+    let outer = instance(&root, "Assistant", "Desk", move |text: String, _| {
+        let nested = Arc::clone(&nested);
+        async move { Ok(format!("{text} {} {} {}", nested.run(1).await?, nested.run(1).await?, nested.run(2).await?)) }
+    });
+    let told = told(&cache);
+    assert_eq!(outer.run("a".to_owned()).middleware(for_nested(cache.clone())).await?, "a 1 1 2");
+    assert_eq!(outer.run("b".to_owned()).middleware(for_nested(cache.clone())).await?, "b 1 1 2");
+    assert_eq!(outer.run("a".to_owned()).middleware(for_nested(cache.clone())).await?, "a 1 1 2");
+    assert_eq!(take(&told), ["miss", "miss", "hit", "miss", "miss", "hit", "hit", "hit", "hit"]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn inputs_are_the_same_if_they_are_as_canonical_json() -> TestResult {
+    let (count, cache) = (counts::<HashMap<String, u32>>(&Emitter::new()), typed());
+    let input = |keys: &mut dyn Iterator<Item = u32>| keys.map(|n| (format!("key {n}"), n)).collect();
+    assert_eq!(count.run(input(&mut (0..50))).layer(cache.clone()).await?, 1);
+    for _ in 0..5 {
+        assert_eq!(count.run(input(&mut (0..50).rev())).layer(cache.clone()).await?, 1);
+    }
+    let count = counts::<Raw>(&Emitter::new());
+    let raw = |text: &str| serde_json::from_str::<Raw>(text);
+    assert_eq!(count.run(raw(r#"{"b":1,"a":2}"#)?).layer(cache.clone()).await?, 1);
+    assert_eq!(count.run(raw(r#"{ "a" : 2, "b" : 1 }"#)?).layer(cache.clone()).await?, 1);
+    assert_eq!(count.run(raw(r#"{"a":2}"#)?).layer(cache.clone()).await?, 2);
+    Ok(())
+}
+
+/// Text of another's making.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(transparent)]
+struct Raw(Box<serde_json::value::RawValue>);
+
+#[tokio::test]
+async fn each_instance_kind_and_name_has_answers_of_its_own_unless_a_scope_is_shared() -> TestResult {
+    let (root, cache) = (Emitter::new(), typed());
+    let (one, other) = (counts::<u32>(&root), counts::<u32>(&root));
+    one.run(1).layer(cache.clone()).await?;
+    assert_eq!((one.run(9).layer(cache.clone()).await?, other.run(9).layer(cache.clone()).await?), (2, 1));
+
+    let named =
+        |name: &'static str| instance(&root, "Tool", "x", move |_: u32, _| async move { Ok(name.len() as u32) });
+    let same_emitter = root.child("same")?;
+    let (short, long) = (named("a").with_emitter(same_emitter.clone()), counts::<u32>(&root));
+    let renamed = emitree_runtime::runnable_fn("longer", |_: u32, _| async { Ok(6) }).with_emitter(same_emitter);
+    assert_eq!((short.run(1).layer(cache.clone()).await?, renamed.run(1).layer(cache.clone()).await?), (1, 6));
+
+    let shared = Cache::typed().scope("both").build()?;
+    assert_eq!((long.run(9).layer(shared.clone()).await?, other.run(9).layer(shared.clone()).await?), (1, 1));
+    Ok(())
+}
+
+#[tokio::test]
+async fn context_keys_tell_runs_apart_and_other_keys_do_not() -> TestResult {
+    let count = counts::<u32>(&Emitter::new());
+    let cache = Cache::typed().context_keys(["user", "a"]).context_keys(["user"]).build()?;
+    let run = |context: Value| count.run(1).context(context).layer(cache.clone());
+    assert_eq!(run(json!({"user": {"x": 1, "y": 2}})).await?, 1);
+    assert_eq!(run(json!({"user": {"y": 2, "x": 1}, "trace": 1})).await?, 1);
+    assert_eq!(run(json!({"a": {"x": 1, "y": 2}})).await?, 2);
+    assert_eq!(run(json!({"user": null})).await?, 3);
+    assert_eq!(run(json!({})).await?, 4);
+    assert_eq!(run(json!({"trace": 2})).await?, 4);
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_entry_that_is_too_old_is_replaced() -> TestResult {
+    let (count, cache) = (counts::<u32>(&Emitter::new()), Cache::typed().ttl(ms(100)).build()?);
+    let why = Arc::new(Mutex::new(Vec::new()));
+    let keep = Arc::clone(&why);
+    cache.emitter().on("miss", move |miss: &mut Miss, _| keep.lock().expect("nobody panics").push(miss.why))?;
+    for (wait, expected) in [(0, 1), (99, 1), (1, 2), (99, 2), (1_000, 3)] {
+        advance(ms(wait)).await;
+        assert_eq!(count.run(1).layer(cache.clone()).await?, expected, "after {wait} ms more");
+    }
+    assert_eq!(*why.lock().expect("nobody panics"), [Why::Absent, Why::Expired, Why::Expired]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn there_are_no_more_entries_or_bytes_than_there_is_room_for() -> TestResult {
+    let count = counts::<String>(&Emitter::new());
+    let few = Cache::typed().max_entries(10).build()?;
+    let small = Cache::typed().max_bytes(200).build()?;
+    for n in 0..100 {
+        count.run(n.to_string()).layer(few.clone()).layer(small.clone()).await?;
+    }
+    assert!((1..=10).contains(&few.len()), "{} entries", few.len());
+    assert!((1..=12).contains(&small.len()), "{} entries of at least 16 bytes", small.len());
+    let before = small.len();
+    let large = "x".repeat(300);
+    let one = count.run(large.clone()).layer(small.clone()).await?;
+    assert_ne!(count.run(large).layer(small.clone()).await?, one, "larger than all the room");
+    assert!(small.len() <= before);
+    Ok(())
+}
+
+#[tokio::test]
+async fn identical_concurrent_runs_are_executed_once() -> TestResult {
+    let (gate, cache) = (Arc::new(Semaphore::new(0)), typed());
+    let (gated, told) = (gated(&Emitter::new(), &gate), told(&cache));
+    let runs = join_all((0..100).map(|_| gated.run(1).layer(cache.clone())));
+    let (results, ()) = tokio::join!(runs, async { gate.add_permits(100) });
+    assert!(results.iter().all(|result| matches!(result, Ok(1))), "{results:?}");
+    let told = take(&told);
+    assert_eq!((told[0].as_str(), told.iter().filter(|name| *name == "joined").count()), ("miss", 99), "{told:?}");
+    assert_eq!(gate.available_permits(), 99);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn they_are_on_several_threads_too() -> TestResult {
+    let (count, cache) = (Arc::new(counts::<u32>(&Emitter::new())), typed());
+    for round in 0..50 {
+        let tasks = (0..16).map(|_| {
+            let (count, cache) = (Arc::clone(&count), cache.clone());
+            tokio::spawn(async move { count.run(round).layer(cache).await })
+        });
+        for result in join_all(tasks).await {
+            assert_eq!(result??, round + 1);
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn where_the_one_that_executes_is_dropped_another_one_does() -> TestResult {
+    let (gate, cache) = (Arc::new(Semaphore::new(0)), typed());
+    let gated = Arc::new(gated(&Emitter::new(), &gate));
+    let run = || {
+        let (gated, cache) = (Arc::clone(&gated), cache.clone());
+        tokio::spawn(async move { gated.run(1).layer(cache).await })
+    };
+    // One after the other leads, and is dropped: more often than anybody counts.
+    let mut runs: Vec<_> = (0..500).map(|_| run()).collect();
+    tokio::task::yield_now().await;
+    for leader in runs.drain(..497) {
+        leader.abort();
+        assert!(leader.await.is_err_and(|error| error.is_cancelled()));
+        tokio::task::yield_now().await;
+    }
+    gate.add_permits(1);
+    let results: Vec<_> = join_all(runs).await.into_iter().map(|joined| joined.expect("not aborted").ok()).collect();
+    assert!(results[0].is_some() && results.iter().all(|result| *result == results[0]), "{results:?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn where_the_one_that_executes_is_aborted_or_panics_another_one_does() -> TestResult {
+    for sort in ["abort", "panic"] {
+        let (count, cache) = (Arc::new(AtomicU32::new(0)), typed());
+        let (gate, counted) = (Arc::new(Semaphore::new(0)), Arc::clone(&count));
+        let (opens, handle) = (Arc::clone(&gate), AbortHandle::new());
+        let work = instance(&Emitter::new(), "Tool", "work", move |_: u32, _: RunContext| {
+            let (n, gate) = (counted.fetch_add(1, Ordering::Relaxed) + 1, Arc::clone(&gate));
+            async move {
+                gate.acquire().await?.forget();
+                assert!(n > 1 || sort != "panic", "the first one panics");
+                Ok(n)
+            }
+        });
+        let leader = work.run(1).layer(cache.clone()).abort_on(handle.signal());
+        let joined = join_all((0..10).map(|_| work.run(1).layer(cache.clone())));
+        let (leader, joined, ()) = tokio::join!(leader, joined, async {
+            if sort == "abort" {
+                handle.abort("enough");
+            }
+            opens.add_permits(10);
+        });
+        let error = leader.expect_err("it has not ended well");
+        assert_eq!((error.is_aborted(), sort == "abort"), (sort == "abort", error.is_aborted()));
+        assert!(joined.iter().all(|result| matches!(result, Ok(2))), "{sort}: {joined:?}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn one_that_waits_can_be_aborted_and_changes_nothing_for_the_others() -> TestResult {
+    let (gate, cache, handle) = (Arc::new(Semaphore::new(0)), typed(), AbortHandle::new());
+    let gated = gated(&Emitter::new(), &gate);
+    let run = || gated.run(1).layer(cache.clone());
+    let mut dropped = Box::pin(run());
+    let (leader, aborted, last, ()) = tokio::join!(run(), run().abort_on(handle.signal()), run(), async {
+        assert!((&mut dropped).now_or_never().is_none());
+        drop(dropped);
+        handle.abort("enough");
+        tokio::task::yield_now().await;
+        gate.add_permits(1);
+    });
+    assert!(aborted.expect_err("aborted").is_aborted());
+    assert_eq!((leader?, last?), (1, 1));
+    Ok(())
+}
+
+#[tokio::test]
+async fn who_joins_gets_the_failure_but_executes_itself_where_control_flow_ends_the_other() -> TestResult {
+    type Ends = fn() -> Error;
+    let rows: [(&str, Ends, u32); 7] = [
+        ("failed", || Error::new("no"), 1),
+        ("fatal", || Error::new("no").fatal(true), 1),
+        ("denied", || Error::denied("guard", "no"), 5),
+        ("halted", || Error::halted("guard", "no"), 5),
+        ("timed out", || Error::timed_out("late"), 5),
+        ("interrupted", || Error::interrupted(Interrupt::new("approval", Value::Null)), 5),
+        ("aborted", || Error::aborted("no"), 5),
+    ];
+    for (what, ends, executed) in rows {
+        let (count, cache, gate) = (Arc::new(AtomicU32::new(0)), typed(), Arc::new(Semaphore::new(0)));
+        let (counted, opens) = (Arc::clone(&count), Arc::clone(&gate));
+        let work = instance(&Emitter::new(), "Tool", "work", move |_: u32, _: RunContext| {
+            counted.fetch_add(1, Ordering::Relaxed);
+            let gate = Arc::clone(&gate);
+            async move {
+                gate.acquire().await?.forget();
+                Err::<u32, _>(ends())
+            }
+        });
+        let runs = join_all((0..5).map(|_| work.run(1).layer(cache.clone())));
+        let (results, ()) = tokio::join!(runs, async { opens.add_permits(10) });
+        assert!(
+            results.iter().all(|result| result.as_ref().is_err_and(|e| *e.kind() == *ends().kind())),
+            "{results:?}"
+        );
+        assert_eq!(count.load(Ordering::Relaxed), executed, "{what}");
+        assert!(cache.is_empty());
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn errors_are_kept_only_where_that_is_asked_for_and_control_flow_never_is() -> TestResult {
+    let count = Arc::new(AtomicU32::new(0));
+    let counted = Arc::clone(&count);
+    let fails = instance(&Emitter::new(), "Tool", "fails", move |denied: bool, _: RunContext| {
+        let n = counted.fetch_add(1, Ordering::Relaxed) + 1;
+        async move { Err::<u32, _>(if denied { Error::denied("x", "no") } else { Error::new(n.to_string()) }) }
+    });
+    let run = |cache: &Cache<u32>, denied: bool| {
+        let run = fails.run(denied).layer(cache.clone());
+        async move { run.await.expect_err("it fails").to_string() }
+    };
+    let (plain, keeps) = (typed(), Cache::typed().cache_errors().build()?);
+    assert_eq!((run(&plain, false).await, run(&plain, false).await), ("1".to_owned(), "2".to_owned()));
+    assert_eq!((run(&keeps, false).await, run(&keeps, false).await), ("3".to_owned(), "3".to_owned()));
+    run(&keeps, true).await;
+    run(&keeps, true).await;
+    assert_eq!(count.load(Ordering::Relaxed), 5);
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_is_invalidated_is_executed_again() -> TestResult {
+    let count = counts::<u32>(&Emitter::new());
+    let cache = Cache::typed().context_keys(["user"]).build()?;
+    let run = |n, user: &str| count.run(n).context(json!({"user": user})).layer(cache.clone());
+    assert_eq!((run(1, "a").await?, run(1, "b").await?, run(2, "a").await?), (1, 2, 3));
+    cache.invalidate(&count, &1, &Context::new().with("user", "a"));
+    assert_eq!((run(1, "a").await?, run(1, "b").await?, run(2, "a").await?), (4, 2, 3));
+    cache.invalidate_all();
+    assert!(cache.is_empty());
+    assert_eq!((run(1, "b").await?, run(2, "a").await?), (5, 6));
+    Ok(())
+}
+
+#[tokio::test]
+async fn of_what_is_executed_while_all_is_forgotten_nothing_is_kept() -> TestResult {
+    let (gate, cache) = (Arc::new(Semaphore::new(0)), typed());
+    let gated = gated(&Emitter::new(), &gate);
+    let run = || gated.run(1).layer(cache.clone());
+    let mut late = None;
+    let (early, joined, ()) = tokio::join!(run(), run(), async {
+        cache.invalidate_all();
+        let mut run = Box::pin(run());
+        assert!((&mut run).now_or_never().is_none());
+        late = Some(run);
+        gate.add_permits(1);
+    });
+    assert_eq!((early?, joined?), (1, 1));
+    assert!(cache.is_empty(), "it was forgotten before it was known");
+    gate.add_permits(1);
+    assert_eq!(late.expect("made above").await?, 2);
+    assert_eq!(run().await?, 2);
+    Ok(())
+}
+
+// A run that joined itself would wait for ever.
+#[tokio::test]
+async fn a_run_started_in_the_one_that_executes_the_same_does_not_wait_for_it() -> TestResult {
+    let cache = typed();
+    let inner = cache.clone();
+    let slot: Arc<std::sync::OnceLock<Arc<dyn emitree_runtime::AnyRunnable>>> = Arc::default();
+    let (own, depth) = (Arc::clone(&slot), AtomicU32::new(0));
+    let recursive = instance(&Emitter::new(), "Tool", "recursive", move |n: u32, _: RunContext| {
+        let (own, deepest) = (Arc::clone(&own), depth.fetch_add(1, Ordering::Relaxed) == 2);
+        async move {
+            if deepest {
+                return Ok(n);
+            }
+            let nested = own.get().expect("set below").run_json(n.into()).await?;
+            Ok(u32::try_from(nested.as_u64().unwrap_or_default())? + 1)
+        }
+    })
+    .layer(inner);
+    let recursive = Arc::new(recursive);
+    assert!(slot.set(recursive.clone()).is_ok());
+    let told = told(&cache);
+    assert_eq!(recursive.run(1).await?, 3);
+    assert_eq!(recursive.run(1).await?, 3);
+    assert_eq!(take(&told), ["miss", "miss", "miss", "hit"]);
+    Ok(())
+}
+
+// M7.
+#[tokio::test]
+async fn another_attempt_does_not_take_what_is_kept_and_replaces_it() -> TestResult {
+    let (count, cache) = (counts::<u32>(&Emitter::new()), typed());
+    let run = |least: u32| {
+        let enough = output_fn(move |n: emitree_runtime::Passing<'_, u32>| {
+            Box::pin(async move { if *n.value() < least { Err(n.retry("too few", Value::Null)) } else { Ok(None) } })
+        });
+        count.run(1).layer(cache.clone()).middleware(enough).max_middleware_retries(5)
+    };
+    assert_eq!(run(0).await?, 1);
+    assert_eq!(run(3).await?, 3);
+    assert_eq!(run(0).await?, 3);
+    Ok(())
+}
+
+/// Asks who wants it.
+#[derive(Debug)]
+struct OnlyAda(Arc<AtomicU32>);
+impl<O: Op> Guard<O> for OnlyAda {
+    async fn check_input(&self, _: &O::In, ctx: &RunContext) -> Result<()> {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        if ctx.get("user") == Some("Ada".into()) { Ok(()) } else { Err(Error::new("not Ada")) }
+    }
+}
+
+#[tokio::test]
+async fn a_guard_inside_is_not_called_for_a_hit_and_one_outside_is() -> TestResult {
+    for (phase, called) in [(Phase::Transform, 1), (Phase::Guard, 3)] {
+        let (count, asked) = (counts::<u32>(&Emitter::new()), Arc::new(AtomicU32::new(0)));
+        let cache = Cache::typed().in_phase(phase).build()?;
+        let run = |user: &str| {
+            let guarded = count.run(1).layers(|stack| stack.guard(OnlyAda(Arc::clone(&asked))));
+            guarded.middleware(cache.clone().stack::<Same>()).context(json!({"user": user}))
+        };
+        assert_eq!(run("Ada").await?, 1);
+        assert_eq!(run("Ada").await?, 1);
+        assert_eq!(run("Bob").await.is_ok_and(|n| n == 1), phase == Phase::Transform);
+        assert_eq!(asked.load(Ordering::Relaxed), called, "{phase:?}");
+    }
+    Ok(())
+}
+
+/// The types of what is counted.
+struct Same;
+impl Op for Same {
+    type In = u32;
+    type Out = u32;
+}
+
+/// Cannot be written as JSON where it is told to.
+#[derive(Clone, Debug, Deserialize)]
+struct Awkward(bool);
+impl Serialize for Awkward {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        if self.0 { Err(serde::ser::Error::custom("awkward")) } else { serializer.serialize_unit() }
+    }
+}
+
+#[tokio::test]
+async fn an_input_that_cannot_be_written_is_not_looked_up() -> TestResult {
+    let (count, cache) = (counts::<Awkward>(&Emitter::new()), typed());
+    for expected in [1, 2] {
+        assert_eq!(count.run(Awkward(true)).layer(cache.clone()).await?, expected);
+    }
+    for expected in [3, 3] {
+        assert_eq!(count.run(Awkward(false)).layer(cache.clone()).await?, expected);
+    }
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_says_hit_miss_or_joined_with_the_run_s_ids_the_key_s_hash_and_the_age() -> TestResult {
+    let cache = typed();
+    let wait = instance(&Emitter::new(), "Tool", "wait", |n: u64, _: RunContext| async move {
+        sleep(ms(n)).await;
+        Ok(7)
+    });
+    let heard = Arc::new(Mutex::new(Vec::new()));
+    let keep = Arc::clone(&heard);
+    let hear = move |event: &dyn AnyEvent, meta: &EventMeta<'_>| {
+        let event = (meta.path().to_owned(), meta.trace().map(|trace| trace.run_id), event.to_json());
+        keep.lock().expect("nobody panics").push(event);
+    };
+    cache.emitter().observe("*.*", hear.clone())?;
+    let runs = Arc::new(Mutex::new(Vec::new()));
+    let run = || {
+        let runs = Arc::clone(&runs);
+        let note = move |ctx: &RunContext| {
+            runs.lock().expect("nobody panics").push(Some(ctx.run_id()));
+            Ok(())
+        };
+        wait.run(20).layer(cache.clone()).middleware(note).observe("middleware.cache.*", hear.clone())
+    };
+    let late = async {
+        sleep(ms(5)).await;
+        run().await
+    };
+    let (first, second) = tokio::join!(run(), late);
+    sleep(ms(30)).await;
+    assert_eq!((first?, second?, run().await?), (7, 7, 7));
+    let heard = heard.lock().expect("nobody panics");
+    let runs = runs.lock().expect("nobody panics");
+    let key = heard[0].2["key"].clone();
+    assert_eq!(key.as_str().map(str::len), Some(16));
+    let expected = [
+        ("miss", 0, json!({"key": key, "why": "absent"})),
+        ("joined", 1, json!({"key": key, "age_ms": 5})),
+        ("hit", 2, json!({"key": key, "age_ms": 30})),
+    ];
+    let expected = expected.map(|(name, run, json)| (format!("middleware.cache.{name}"), runs[run], json));
+    let twice: Vec<_> = expected.into_iter().flat_map(|event| [event.clone(), event]).collect();
+    assert_eq!(*heard, twice);
+    let _: (Option<Hit>, Option<Joined>) = (None, None);
+    Ok(())
+}
+
+// M5: what observes fails open.
+#[tokio::test]
+async fn a_listener_that_fails_changes_nothing() -> TestResult {
+    let (count, cache) = (counts::<u32>(&Emitter::new()), typed());
+    cache.emitter().on("*.*", |_: &mut dyn AnyEvent, _| Err("no".into()))?;
+    for _ in 0..2 {
+        assert_eq!(count.run(1).layer(cache.clone()).await?, 1);
+    }
+    Ok(())
+}
+
+#[test]
+fn options_that_would_keep_nothing_are_errors() {
+    let rows = [
+        (Cache::json().max_entries(0), "a cache of 0 entries keeps nothing: give it room for at least 1"),
+        (Cache::json().max_bytes(0), "a cache of 0 bytes keeps nothing: give it room for at least 1"),
+        (
+            Cache::json().ttl(Duration::ZERO),
+            "a cache in which entries are too old after 0ns keeps nothing: give them time, or leave it out",
+        ),
+        (
+            Cache::json().max_bytes(1).max_entries(2),
+            "the size of a cache is given in entries (2) and in bytes (1): give one of them",
+        ),
+    ];
+    for (builder, message) in rows {
+        let error: CacheError = builder.build().expect_err(message);
+        assert_eq!(error.to_string(), message);
+    }
+}
+
+#[test]
+fn it_says_what_it_does_where_it_is_listed() -> TestResult {
+    let count = counts::<u32>(&Emitter::new());
+    let json = Cache::json().max_bytes(1 << 20).ttl(ms(50)).scope("all").context_keys(["b", "a"]).cache_errors();
+    let run = count.run(1).layer(typed()).middleware(json.build()?);
+    let lines = [
+        "count",
+        "  bound:",
+        "    cache: 10000 entries",
+        "    cache: 1048576 bytes, for 50ms, in all, by a, b, errors too",
+        "  passes:",
+        "    transform cache: 10000 entries",
+        "    transform cache: 1048576 bytes, for 50ms, in all, by a, b, errors too",
+    ];
+    assert_eq!(run.explain().to_string(), lines.join("\n"));
+    Ok(())
+}
