@@ -28,6 +28,7 @@
 //! | `fallback` | [`Fallback`] | where one fails, the next one answers |
 //! | `limits` | [`Limits`] | how many runs may be started below a run or in a group, and how deep |
 //! | `metrics` | [`Metrics`] | counts runs by kind and outcome, and measures how long they take |
+//! | `override_output` | [`OverrideOutput`] | answers with a given value, or what a function gives, instead of the work |
 //! | `rate_limit` | [`RateLimit`] | how many runs may begin in a time, by a key of one's choice |
 //! | `redact` | [`Redact`] | takes secrets and personal data out of what a run takes, gives and tells |
 //! | `retry` | [`Retry`] | tries again what may succeed then, after a while that grows |
@@ -84,6 +85,8 @@ pub mod metrics;
 #[cfg(feature = "key")]
 #[cfg(any(feature = "budget", feature = "key"))]
 mod millis;
+#[cfg(feature = "override_output")]
+pub mod override_output;
 #[cfg(feature = "rate_limit")]
 pub mod rate_limit;
 #[cfg(feature = "redact")]
@@ -126,6 +129,8 @@ pub use fallback::Fallback;
 pub use limits::Limits;
 #[cfg(feature = "metrics")]
 pub use metrics::Metrics;
+#[cfg(feature = "override_output")]
+pub use override_output::OverrideOutput;
 #[cfg(feature = "rate_limit")]
 pub use rate_limit::RateLimit;
 #[cfg(feature = "redact")]

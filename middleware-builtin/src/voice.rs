@@ -34,6 +34,18 @@ impl Voice {
     }
 }
 
+/// The kind and the name of what runs, as events tell of it.
+pub(crate) fn called(ctx: &RunContext) -> (String, String) {
+    let creator = ctx.emitter().creator();
+    creator.map(|creator| (creator.kind().to_owned(), creator.name().to_owned())).unwrap_or_default()
+}
+
+/// The same as one text: `Tool[read_file]`.
+pub(crate) fn label(ctx: &RunContext) -> String {
+    let (kind, name) = called(ctx);
+    format!("{kind}[{name}]")
+}
+
 impl std::fmt::Debug for Voice {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.0.namespace())

@@ -1,0 +1,120 @@
+//! What a run is answered with.
+
+use std::any::type_name;
+use std::fmt;
+use std::future::ready;
+use std::sync::Arc;
+
+use emitree_emitter::{AnyEvent, EventMeta};
+use emitree_runtime::{AnyStart, Data, Error, LifecycleMut, Result, RunContext, Start};
+use futures_core::future::BoxFuture;
+use serde_json::Value;
+
+/// Sets the output at a `start`; tells whether it has.
+type Give = dyn for<'a> Fn(&'a mut dyn AnyEvent, &'a EventMeta<'a>, &'a RunContext) -> BoxFuture<'a, Result<bool>>
+    + Send
+    + Sync;
+
+/// What sets the output of a run, and what it is called where middlewares are listed.
+#[derive(Clone)]
+pub(super) struct Answer {
+    source: Source,
+    give: Arc<Give>,
+}
+
+/// Where an answer comes from.
+#[derive(Clone)]
+pub(super) enum Source {
+    Text(String),
+    Function(&'static str),
+    DryRun,
+}
+
+impl Answer {
+    pub(super) fn new<F>(source: Source, give: F) -> Self
+    where
+        F: for<'a> Fn(&'a mut dyn AnyEvent, &'a EventMeta<'a>, &'a RunContext) -> BoxFuture<'a, Result<bool>>,
+        F: Send + Sync + 'static,
+    {
+        Self { source, give: Arc::new(give) }
+    }
+
+    pub(super) const fn is_dry(&self) -> bool {
+        matches!(self.source, Source::DryRun)
+    }
+
+    pub(super) async fn give<'a>(
+        &'a self,
+        event: &'a mut dyn AnyEvent,
+        meta: &'a EventMeta<'a>,
+        ctx: &'a RunContext,
+    ) -> Result<bool> {
+        (self.give)(event, meta, ctx).await
+    }
+}
+
+/// The `start` that an event is.
+pub(super) fn start_of<'a>(event: &'a mut dyn AnyEvent, meta: &EventMeta<'_>) -> Result<&'a mut dyn AnyStart> {
+    match LifecycleMut::of(event, meta) {
+        Some(LifecycleMut::Start(start)) => Ok(start),
+        _ => Err(Error::new(format!("`{}` is not the start of a run", meta.path()))),
+    }
+}
+
+pub(super) fn value_answer<O: Clone + Send + Sync + 'static>(output: O) -> Answer {
+    let source = Source::Text(format!("a value of {}", type_name::<O>()));
+    Answer::new(source, move |event, meta, _| Box::pin(ready(set(event, meta, &output))))
+}
+
+fn set<O: Clone + 'static>(event: &mut dyn AnyEvent, meta: &EventMeta<'_>, output: &O) -> Result<bool> {
+    let place = start_of(event, meta)?.output_any().downcast_mut::<Option<O>>();
+    *place.ok_or_else(|| misfit(meta, &format!("a value of `{}`", type_name::<O>())))? = Some(output.clone());
+    Ok(true)
+}
+
+pub(super) fn typed_answer<I: Data, O: Data>(
+    f: impl for<'a> Fn(&'a I, &'a RunContext) -> BoxFuture<'a, Result<Option<O>>> + Send + Sync + 'static,
+) -> Answer {
+    let f = Arc::new(f);
+    Answer::new(Source::Function("typed"), move |event, meta, ctx| {
+        let f = Arc::clone(&f);
+        Box::pin(async move {
+            let types = || format!("a function from `{}` to `{}`", type_name::<I>(), type_name::<O>());
+            let start = event.downcast_mut::<Start<I, O>>().ok_or_else(|| misfit(meta, &types()))?;
+            start.output = f(&start.input, ctx).await?;
+            Ok(start.output.is_some())
+        })
+    })
+}
+
+pub(super) fn json_answer(
+    source: Source,
+    f: impl for<'a> Fn(&'a Value, &'a RunContext) -> BoxFuture<'a, Result<Option<Value>>> + Send + Sync + 'static,
+) -> Answer {
+    let f = Arc::new(f);
+    Answer::new(source, move |event, meta, ctx| {
+        let f = Arc::clone(&f);
+        Box::pin(async move {
+            let start = start_of(event, meta)?;
+            let output = f(&start.input_json(), ctx).await?;
+            let is_answered = output.is_some();
+            output.map_or(Ok(()), |output| start.set_output_json(output))?;
+            Ok(is_answered)
+        })
+    })
+}
+
+fn misfit(meta: &EventMeta<'_>, what: &str) -> Error {
+    let run = meta.payload_type();
+    Error::new(format!("{what} is to answer a run that begins with `{run}`: narrow it by `kind`, `named` or `when`"))
+}
+
+impl fmt::Debug for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.source {
+            Source::Text(text) => f.write_str(text),
+            Source::Function(sort) => write!(f, "a {sort} function"),
+            Source::DryRun => f.write_str("dry run"),
+        }
+    }
+}

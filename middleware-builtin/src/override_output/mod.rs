@@ -1,0 +1,307 @@
+//! What is answered without the work being done: [`OverrideOutput`].
+
+mod answer;
+mod dry_run;
+mod when;
+
+use std::fmt;
+use std::future::ready;
+use std::sync::Arc;
+
+use emitree_emitter::{
+    AnyEvent, BoxError, Emitter, Event, EventMeta, EventName, IntoMatcher, MatcherError, Namespace, Options,
+};
+use emitree_runtime::{Data, LifecycleMut, Middleware, Result, RunContext, Stage, Summary};
+use futures_core::future::BoxFuture;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+pub use self::dry_run::Defaults;
+
+use self::answer::{Answer, Source, json_answer, typed_answer, value_answer};
+use self::dry_run::dry_answer;
+use self::when::Condition;
+use crate::voice::{Voice, called};
+
+const NAMESPACE: Namespace = Namespace::new("middleware.override_output");
+
+/// Answers with a given value, or with what a function gives, instead of the work.
+///
+/// It sets the output when a run starts. That replaces the work, and not what is laid around it: layers, guards, and
+/// input and output middlewares see the answer as they would see the work's. An output that is already set stays, so
+/// of several of these the first that answers counts.
+///
+/// ```
+/// use emitree_middleware::OverrideOutput;
+/// use emitree_runtime::{RunContext, Runnable, runnable_fn};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+/// let ask = runnable_fn("ask", |question: String, _: RunContext| async move { Ok(format!("no idea: {question}")) });
+///
+/// let canned = OverrideOutput::value("42".to_owned());
+/// assert_eq!(ask.run("why?".to_owned()).middleware(canned).await?, "42");
+///
+/// let some = OverrideOutput::with(|question: &String, _: &RunContext| {
+///     Ok((question == "why?").then(|| "because".to_owned()))
+/// });
+/// assert_eq!(ask.run("why?".to_owned()).middleware(some.clone()).await?, "because");
+/// assert_eq!(ask.run("how?".to_owned()).middleware(some).await?, "no idea: how?");
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Which runs
+///
+/// Those that it is bound to, and of those all that meet every condition: [`kind`](Self::kind), [`named`](Self::named),
+/// [`when`](Self::when), [`when_input`](Self::when_input). What is typed and is to answer a run of another type is an
+/// error that names both: a condition leaves such runs alone. So is JSON that does not fit the run's output.
+///
+/// # Order
+///
+/// It is asked after all other listeners of `start` on the run itself, and before those on the instance and above, which
+/// may still change the input, or the answer. What a function returns as an error, or panics with, is how the run ends.
+/// Dropping the run drops the future of an async one.
+///
+/// # Its own events
+///
+/// `middleware.override_output.answered`, an [`Answered`]; of a dry run `middleware.override_output.would_run`, a
+/// [`WouldRun`].
+#[derive(Clone)]
+pub struct OverrideOutput(Arc<Inner>);
+
+#[derive(Clone)]
+struct Inner {
+    answer: Answer,
+    conditions: Vec<Condition>,
+    voice: Voice,
+}
+
+/// A run was answered without its work.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Answered {
+    /// What sort of thing would have run.
+    pub kind: String,
+    /// What it is called.
+    pub name: String,
+}
+
+/// A run would have been executed, were it not for the dry run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct WouldRun {
+    /// What sort of thing would have run.
+    pub kind: String,
+    /// What it is called.
+    pub name: String,
+    /// What it would have got.
+    pub input: Value,
+}
+
+impl Event for Answered {
+    const NAME: EventName = EventName::new("answered");
+}
+
+impl Event for WouldRun {
+    const NAME: EventName = EventName::new("would_run");
+}
+
+/// What runs are answered with.
+impl OverrideOutput {
+    /// Answers with clones of a value.
+    #[must_use]
+    pub fn value<O: Clone + Send + Sync + 'static>(output: O) -> Self {
+        Self::new(value_answer(output))
+    }
+
+    /// Answers with what a function makes of the input; none has the work done.
+    #[must_use]
+    pub fn with<I: Data, O: Data>(f: impl Fn(&I, &RunContext) -> Result<Option<O>> + Send + Sync + 'static) -> Self {
+        Self::with_async(move |input: &I, ctx| Box::pin(ready(f(input, ctx))))
+    }
+
+    /// The same, of an async function.
+    ///
+    /// ```
+    /// # use emitree_middleware::OverrideOutput;
+    /// # use emitree_runtime::RunContext;
+    /// # async fn look_up(key: &str) -> Option<String> { Some(key.to_owned()) }
+    /// let looked_up = OverrideOutput::with_async(|key: &String, _: &RunContext| {
+    ///     Box::pin(async move { Ok(look_up(key).await) })
+    /// });
+    /// ```
+    #[must_use]
+    pub fn with_async<I: Data, O: Data>(
+        f: impl for<'a> Fn(&'a I, &'a RunContext) -> BoxFuture<'a, Result<Option<O>>> + Send + Sync + 'static,
+    ) -> Self {
+        Self::new(typed_answer(f))
+    }
+
+    /// Answers runs of any type with a JSON value.
+    #[must_use]
+    pub fn json(output: impl Into<Value>) -> Self {
+        let output = output.into();
+        let source = Source::Text(format!("json {output}"));
+        Self::new(json_answer(source, move |_, _| Box::pin(ready(Ok(Some(output.clone()))))))
+    }
+
+    /// Answers runs of any type with the JSON that a function makes of the input; none has the work done.
+    #[must_use]
+    pub fn json_with(f: impl Fn(&Value, &RunContext) -> Result<Option<Value>> + Send + Sync + 'static) -> Self {
+        Self::json_with_async(move |input, ctx| Box::pin(ready(f(input, ctx))))
+    }
+
+    /// The same, of an async function.
+    #[must_use]
+    pub fn json_with_async(
+        f: impl for<'a> Fn(&'a Value, &'a RunContext) -> BoxFuture<'a, Result<Option<Value>>> + Send + Sync + 'static,
+    ) -> Self {
+        Self::new(json_answer(Source::Function("json"), f))
+    }
+
+    /// Answers the inputs of a table with the outputs beside them, as JSON; of equal inputs the first counts. Other
+    /// inputs have the work done.
+    ///
+    /// ```
+    /// # use emitree_middleware::OverrideOutput;
+    /// let canned = OverrideOutput::canned([("why?", "because"), ("how?", "like this")])?;
+    /// # Ok::<(), serde_json::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// If a value cannot be shown as JSON.
+    pub fn canned<I: Serialize, O: Serialize>(answers: impl IntoIterator<Item = (I, O)>) -> serde_json::Result<Self> {
+        let to_json = |(input, output)| Ok((serde_json::to_value(input)?, serde_json::to_value(output)?));
+        let table: Vec<(Value, Value)> = answers.into_iter().map(to_json).collect::<serde_json::Result<_>>()?;
+        let source = Source::Text(format!("{} canned answers", table.len()));
+        Ok(Self::new(json_answer(source, move |input, _| {
+            let found = table.iter().find(|(known, _)| known == input);
+            Box::pin(ready(Ok(found.map(|(_, output)| output.clone()))))
+        })))
+    }
+
+    /// Answers each run with an empty value, and says which would have run.
+    ///
+    /// The empty value is the first of `null`, `false`, `0`, `""`, `[]`, `{}` that fits the run's output. If none does, it
+    /// is an error that names the run: [`dry_run_with`](Self::dry_run_with) gives defaults.
+    ///
+    /// ```
+    /// use emitree_middleware::OverrideOutput;
+    /// use emitree_runtime::for_nested;
+    ///
+    /// let no_tool_is_called = for_nested(OverrideOutput::dry_run().kind("Tool"));
+    /// ```
+    #[must_use]
+    pub fn dry_run() -> Self {
+        Self::dry_run_with(Defaults::new())
+    }
+
+    /// The same, with the defaults of certain types.
+    #[must_use]
+    pub fn dry_run_with(defaults: Defaults) -> Self {
+        Self::new(dry_answer(defaults))
+    }
+
+    fn new(answer: Answer) -> Self {
+        let voice = Voice::new("override_output", NAMESPACE);
+        Self(Arc::new(Inner { answer, conditions: Vec::new(), voice }))
+    }
+}
+
+/// Which runs are answered.
+impl OverrideOutput {
+    /// Only runs of things of that kind: `"Tool"`.
+    #[must_use]
+    pub fn kind(self, kind: impl Into<String>) -> Self {
+        self.only(Condition::Kind(kind.into()))
+    }
+
+    /// Only runs of things of that name: `"read_file"`.
+    #[must_use]
+    pub fn named(self, name: impl Into<String>) -> Self {
+        self.only(Condition::Named(name.into()))
+    }
+
+    /// Only runs whose `start` is matched: by path (`"tool.*.run.start"`), by
+    /// [`lifecycle_of`](emitree_runtime::lifecycle_of) an instance, by a function of the event's meta.
+    ///
+    /// # Errors
+    ///
+    /// If it is empty or does not compile.
+    pub fn when(self, matcher: impl IntoMatcher) -> Result<Self, MatcherError> {
+        Ok(self.only(Condition::Matches(matcher.into_matcher()?)))
+    }
+
+    /// Only runs whose input, as JSON, meets a condition.
+    #[must_use]
+    pub fn when_input(self, f: impl Fn(&Value) -> bool + Send + Sync + 'static) -> Self {
+        self.only(Condition::Input(Arc::new(f)))
+    }
+
+    fn only(self, condition: Condition) -> Self {
+        let mut inner = Arc::unwrap_or_clone(self.0);
+        inner.conditions.push(condition);
+        Self(Arc::new(inner))
+    }
+
+    /// The emitter of its own events.
+    #[must_use]
+    pub fn emitter(&self) -> &Emitter {
+        self.0.voice.emitter()
+    }
+}
+
+impl Middleware for OverrideOutput {
+    fn bind(&self, ctx: &RunContext) -> Result<()> {
+        if !self.0.conditions.iter().all(|condition| condition.may_be_met(ctx)) {
+            return Ok(());
+        }
+        let (inner, last) = (Arc::clone(&self.0), Options::new().priority(i32::MIN));
+        ctx.emitter().with(last).on_async(Stage::Start, move |event: &mut dyn AnyEvent, meta| {
+            let inner = Arc::clone(&inner);
+            Box::pin(async move { inner.start(event, meta).await })
+        })?;
+        Ok(())
+    }
+
+    fn name(&self) -> &str {
+        "override_output"
+    }
+
+    fn debug_summary(&self) -> Summary {
+        Summary::of(self)
+    }
+}
+
+impl Inner {
+    async fn start(&self, event: &mut dyn AnyEvent, meta: &EventMeta<'_>) -> Result<(), BoxError> {
+        let Some(ctx) = RunContext::current() else { return Ok(()) };
+        let Some(LifecycleMut::Start(start)) = LifecycleMut::of(event, meta) else { return Ok(()) };
+        let is_met = |condition: &Condition| condition.is_met(start, meta);
+        if start.output_json().is_some() || !self.conditions.iter().all(is_met) {
+            return Ok(());
+        }
+        let input = self.answer.is_dry().then(|| start.input_json());
+        if self.answer.give(event, meta, &ctx).await? {
+            self.say(input, &ctx).await;
+        }
+        Ok(())
+    }
+
+    async fn say(&self, would_get: Option<Value>, ctx: &RunContext) {
+        let (kind, name) = called(ctx);
+        match would_get {
+            Some(input) => self.voice.say(ctx, || WouldRun { kind, name, input }).await,
+            None => self.voice.say(ctx, || Answered { kind, name }).await,
+        }
+    }
+}
+
+impl fmt::Debug for OverrideOutput {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.0.answer)?;
+        self.0.conditions.iter().try_for_each(|condition| write!(f, ", {condition:?}"))
+    }
+}

@@ -1,0 +1,324 @@
+//! A run is answered with a given value, or what a function gives, instead of its work.
+
+mod support;
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+
+use emitree_emitter::{AnyEvent, Emitter, EventMeta};
+use emitree_middleware::OverrideOutput;
+use emitree_middleware::override_output::{Answered, Defaults, WouldRun};
+use emitree_runtime::{
+    Data, Error, Guard, Lifecycle, Op, Result, RunContext, Runnable, Stage, Start, Transform, for_nested, lifecycle_of,
+    output_fn,
+};
+use futures_util::future::join_all;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use support::{TestResult, instance};
+
+/// Its work must not be done.
+fn never<I: Data + Clone, O: Data>(
+    root: &Emitter,
+    name: &'static str,
+) -> impl Runnable<Input = I, Output = O> + 'static {
+    instance(root, "Tool", name, |_: I, _: RunContext| async { Err::<O, _>(Error::new("the work was done")) })
+}
+
+fn double(root: &Emitter) -> impl Runnable<Input = u32, Output = u32> + 'static {
+    instance(root, "Tool", "double", |n: u32, _: RunContext| async move { Ok(n * 2) })
+}
+
+#[tokio::test]
+async fn it_answers_with_a_value_or_a_function_typed_or_json() -> TestResult {
+    let rows = [
+        OverrideOutput::value(7_u32),
+        OverrideOutput::with(|n: &u32, _: &RunContext| Ok(Some(n + 4))),
+        OverrideOutput::with_async(|n: &u32, _: &RunContext| {
+            Box::pin(async move {
+                tokio::task::yield_now().await;
+                Ok(Some(n + 4))
+            })
+        }),
+        OverrideOutput::json(7),
+        OverrideOutput::json_with(|n, _| Ok(n.as_u64().map(|n| json!(n + 4)))),
+        OverrideOutput::json_with_async(|n, ctx| {
+            Box::pin(async move { Ok((ctx.depth() == 0).then(|| json!(n.as_u64().unwrap_or_default() + 4))) })
+        }),
+        OverrideOutput::canned([(1, 1), (3, 7), (3, 8)])?,
+    ];
+    for answer in rows {
+        let never = never::<u32, u32>(&Emitter::new(), "never");
+        assert_eq!(never.run(3).middleware(answer.clone()).await?, 7, "{answer:?}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn where_a_function_or_a_table_gives_none_the_work_is_done() -> TestResult {
+    let double = double(&Emitter::new());
+    let rows = [
+        OverrideOutput::with(|_: &u32, _: &RunContext| Ok(None::<u32>)),
+        OverrideOutput::json_with(|_, _| Ok(None)),
+        OverrideOutput::canned([(1, 1)])?,
+    ];
+    for answer in rows {
+        assert_eq!(double.run(3).middleware(answer).await?, 6);
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_a_function_fails_with_is_how_the_run_ends() {
+    let double = double(&Emitter::new());
+    let run = |answer| async { double.run(3).middleware(answer).await.expect_err("it fails") };
+    let fails = run(OverrideOutput::with(|_: &u32, _: &RunContext| Err::<Option<u32>, _>(Error::new("no")))).await;
+    assert_eq!((fails.to_string(), fails.is_control_flow()), ("no".to_owned(), false));
+    let denies = run(OverrideOutput::json_with(|_, _| Err(Error::denied("policy", "not this")))).await;
+    assert!(denies.is_denied(), "{denies}");
+    let panics = run(OverrideOutput::json_with(|_, _| -> Result<Option<Value>> { panic!("oh") })).await;
+    assert!(panics.explain().contains("panicked"), "{}", panics.explain());
+}
+
+#[tokio::test]
+async fn only_runs_that_meet_every_condition_are_answered() -> TestResult {
+    let root = Emitter::new();
+    let (double, other) = (double(&root), double(&root));
+    let answer = || OverrideOutput::json(7);
+    let rows = [
+        (answer().kind("Tool"), true),
+        (answer().kind("Agent"), false),
+        (answer().named("double"), true),
+        (answer().named("triple"), false),
+        (answer().kind("Tool").named("triple"), false),
+        (answer().when("tool.*.run.start")?, true),
+        (answer().when("agent.**")?, false),
+        (answer().when(lifecycle_of(&double))?, true),
+        (answer().when(lifecycle_of(&other))?, false),
+        (answer().when(|meta: &EventMeta<'_>| meta.path().contains("double"))?, true),
+        (answer().when_input(|n| *n == 3), true),
+        (answer().when_input(|n| *n == 4), false),
+        (answer().when_input(|n| *n == 3).when_input(|n| *n == 4), false),
+    ];
+    for (answer, is_answered) in rows {
+        let expected = if is_answered { 7 } else { 6 };
+        assert_eq!(double.run(3).middleware(answer.clone()).await?, expected, "{answer:?}");
+    }
+    let error = answer().when("a..b").expect_err("no matcher");
+    assert!(error.to_string().contains("a..b"), "{error}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_output_that_is_set_stays_and_the_first_that_answers_counts() -> TestResult {
+    let double = double(&Emitter::new());
+    let set = |output| move |start: &mut Start<u32, u32>, _: &EventMeta<'_>| start.output = output;
+    let answer = OverrideOutput::value(7_u32);
+    assert_eq!(double.run(3).on_start(set(Some(1))).middleware(answer.clone()).await?, 1);
+    assert_eq!(double.run(3).middleware(answer.clone()).on_start(set(Some(0))).await?, 0);
+    assert_eq!(double.run(3).middleware(answer.clone()).middleware(OverrideOutput::json(8)).await?, 7);
+    double.on_start(set(None))?;
+    assert_eq!(double.run(3).middleware(answer).await?, 6, "listeners above come later");
+    Ok(())
+}
+
+#[tokio::test]
+async fn it_is_asked_after_other_listeners_of_the_run() -> TestResult {
+    let double = double(&Emitter::new());
+    let answer = OverrideOutput::with(|n: &u32, _: &RunContext| Ok(Some(n * 10)));
+    let later = |ctx: &RunContext| {
+        ctx.emitter().on(Stage::Start, |start: &mut Start<u32, u32>, _| start.input += 1)?;
+        Ok(())
+    };
+    assert_eq!(double.run(3).middleware(answer).middleware(later).await?, 40);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_run_of_another_type_is_an_error_that_names_both() {
+    let double = double(&Emitter::new());
+    let rows = [
+        (OverrideOutput::value("x"), "a value of `&str` is to answer a run"),
+        (
+            OverrideOutput::with(|_: &String, _: &RunContext| Ok(Some(1_u32))),
+            "a function from `alloc::string::String` to `u32` is to answer a run",
+        ),
+        (OverrideOutput::json("x"), "output `\"x\"` does not fit `u32`"),
+    ];
+    for (answer, message) in rows {
+        let error = double.run(3).middleware(answer).await.expect_err(message).to_string();
+        assert!(error.starts_with(message) && error.contains("u32"), "{error}");
+    }
+}
+
+#[derive(Debug)]
+struct AddOne;
+impl<O: Op<In = u32, Out = u32>> Transform<O> for AddOne {
+    async fn output(&self, output: u32, _: &RunContext) -> Result<u32> {
+        Ok(output + 1)
+    }
+}
+
+#[derive(Debug)]
+struct Small;
+impl<O: Op<In = u32, Out = u32>> Guard<O> for Small {
+    async fn check_output(&self, output: &u32, _: &RunContext) -> Result<()> {
+        if *output < 10 { Ok(()) } else { Err(Error::new("too large")) }
+    }
+}
+
+// M6.
+#[tokio::test]
+async fn guards_layers_and_output_middlewares_see_the_answer() -> TestResult {
+    let never = never::<u32, u32>(&Emitter::new(), "never");
+    let run = |output: u32| {
+        let tenfold =
+            output_fn(|n: emitree_runtime::Passing<'_, u32>| Box::pin(async move { Ok(Some(n.value() * 10)) }));
+        let layered = never.run(1).layers(|stack| stack.transform(AddOne).guard(Small));
+        layered.middleware(tenfold).middleware(OverrideOutput::value(output))
+    };
+    assert_eq!(run(5).await?, 60);
+    assert!(run(12).await.expect_err("a guard says no").is_denied());
+    Ok(())
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+struct Report {
+    lines: Vec<String>,
+}
+
+#[tokio::test]
+async fn a_dry_run_answers_with_empty_values_and_says_what_would_have_run() -> TestResult {
+    let root = Emitter::new();
+    let dry = OverrideOutput::dry_run();
+    macro_rules! empty {
+        ($($type:ty = $expected:expr),* $(,)?) => {$(
+            let output = never::<u32, $type>(&root, "never").run(1).middleware(dry.clone()).await?;
+            assert_eq!(output, $expected);
+        )*};
+    }
+    empty!(
+        () = (),
+        Option<u32> = None,
+        Value = Value::Null,
+        bool = false,
+        u64 = 0,
+        f64 = 0.0,
+        String = "",
+        Vec<u8> = [0_u8; 0],
+        std::collections::BTreeMap<String, u32> = std::collections::BTreeMap::new(),
+    );
+    let report = never::<u32, Report>(&root, "report");
+    let error = report.run(1).middleware(dry).await.expect_err("it has no empty value").to_string();
+    assert!(error.starts_with("no empty value fits the output of Tool[report], a run that"), "{error}");
+    let dry = OverrideOutput::dry_run_with(Defaults::new().of::<u32>().of::<Report>());
+    assert_eq!(report.run(1).middleware(dry).await?, Report::default());
+    Ok(())
+}
+
+#[tokio::test]
+async fn for_nested_a_dry_run_calls_no_tool_and_tells_of_each() -> TestResult {
+    let (root, done) = (Emitter::new(), Arc::new(AtomicU32::new(0)));
+    let count = Arc::clone(&done);
+    let tool = Arc::new(instance(&root, "Tool", "delete", move |path: String, _: RunContext| {
+        count.fetch_add(1, Ordering::Relaxed);
+        async move { Ok(path) }
+    }));
+    let agent = instance(&root, "Agent", "cleaner", move |(): (), _: RunContext| {
+        let tool = Arc::clone(&tool);
+        async move {
+            let both = tool.run("/a".to_owned()).await? + &tool.run("/b".to_owned()).await?;
+            Ok(format!("deleted [{both}]"))
+        }
+    });
+    let dry = OverrideOutput::dry_run().kind("Tool");
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let tell = Arc::clone(&told);
+    dry.emitter().on("would_run", move |would: &mut WouldRun, _| {
+        tell.lock().expect("nobody panics").push((would.kind.clone(), would.name.clone(), would.input.clone()));
+    })?;
+    assert_eq!(agent.run(()).middleware(for_nested(dry)).await?, "deleted []");
+    assert_eq!(done.load(Ordering::Relaxed), 0);
+    let expected = ["/a", "/b"].map(|path| ("Tool".to_owned(), "delete".to_owned(), json!(path)));
+    assert_eq!(*told.lock().expect("nobody panics"), expected);
+    Ok(())
+}
+
+#[tokio::test]
+async fn it_is_said_on_its_own_emitter_and_on_the_run_with_the_run_s_ids() -> TestResult {
+    let answer = OverrideOutput::value(7_u32);
+    let heard = Arc::new(Mutex::new(Vec::new()));
+    let note = |who: &'static str| {
+        let heard = Arc::clone(&heard);
+        move |event: &mut Answered, meta: &EventMeta<'_>| {
+            let (run, path) = (meta.trace().map(|trace| trace.run_id), meta.path().to_owned());
+            heard.lock().expect("nobody panics").push((who, run, path, event.name.clone()));
+        }
+    };
+    answer.emitter().on("answered", note("own"))?;
+    let run_id = Arc::new(Mutex::new(None));
+    let keep = Arc::clone(&run_id);
+    let double = double(&Emitter::new());
+    let run = double.run(20).middleware(answer).on("middleware.override_output.answered", note("run"));
+    run.middleware(move |ctx: &RunContext| {
+        *keep.lock().expect("nobody panics") = Some(ctx.run_id());
+        Ok(())
+    })
+    .await?;
+    let run_id = *run_id.lock().expect("nobody panics");
+    let path = "middleware.override_output.answered".to_owned();
+    let expected = ["own", "run"].map(|who| (who, run_id, path.clone(), "double".to_owned()));
+    assert_eq!(*heard.lock().expect("nobody panics"), expected);
+    Ok(())
+}
+
+// M5: what observes fails open.
+#[tokio::test]
+async fn a_listener_that_fails_changes_nothing() -> TestResult {
+    let answer = OverrideOutput::value(7_u32);
+    answer.emitter().on("*.*", |_: &mut dyn AnyEvent, _| Err("no".into()))?;
+    assert_eq!(double(&Emitter::new()).run(3).middleware(answer).await?, 7);
+    Ok(())
+}
+
+#[tokio::test]
+async fn one_is_shared_by_100_concurrent_runs() -> TestResult {
+    let (double, answer) = (
+        double(&Emitter::new()),
+        OverrideOutput::with_async(|n: &u32, _: &RunContext| {
+            Box::pin(async move {
+                tokio::task::yield_now().await;
+                Ok(n.is_multiple_of(2).then_some(n + 1))
+            })
+        }),
+    );
+    let results = join_all((0..100).map(|n| double.run(n).middleware(answer.clone()))).await;
+    for (n, result) in (0..100).zip(results) {
+        assert_eq!(result?, if n % 2 == 0 { n + 1 } else { n * 2 });
+    }
+    Ok(())
+}
+
+#[test]
+fn it_says_what_it_does_where_it_is_listed() -> TestResult {
+    let double = double(&Emitter::new());
+    let run = double
+        .run(1)
+        .middleware(OverrideOutput::value(1_u32).kind("Tool"))
+        .middleware(OverrideOutput::json(2).when("tool.**")?)
+        .middleware(OverrideOutput::canned([(1, 2)])?.named("double").when_input(|_| true))
+        .middleware(OverrideOutput::json_with(|_, _| Ok(None)))
+        .middleware(OverrideOutput::dry_run());
+    let lines = [
+        "double",
+        "  bound:",
+        "    override_output: a value of u32, of kind Tool",
+        "    override_output: json 2, when \"tool.**\"",
+        "    override_output: 1 canned answers, named double, by input",
+        "    override_output: a json function",
+        "    override_output: dry run",
+    ];
+    let explained = run.explain().to_string();
+    assert!(explained.starts_with(&lines.join("\n")), "{explained}");
+    Ok(())
+}
