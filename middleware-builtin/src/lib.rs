@@ -30,7 +30,9 @@
 //! | `metrics` | [`Metrics`] | counts runs by kind and outcome, and measures how long they take |
 //! | `override_output` | [`OverrideOutput`] | answers with a given value, or what a function gives, instead of the work |
 //! | `rate_limit` | [`RateLimit`] | how many runs may begin in a time, by a key of one's choice |
+//! | `record` | [`Record`] | keeps a journal of all runs below a run |
 //! | `redact` | [`Redact`] | takes secrets and personal data out of what a run takes, gives and tells |
+//! | `replay` | [`Replay`] | answers the runs below a run from a journal, and stops at the first difference |
 //! | `retry` | [`Retry`] | tries again what may succeed then, after a while that grows |
 //! | `timeout` | [`Timeout`] | stops what takes too long: each attempt, or all together |
 //! | `trajectory` (default) | [`Trajectory`] | prints a run and everything below it, live or from a recording |
@@ -89,8 +91,12 @@ mod millis;
 pub mod override_output;
 #[cfg(feature = "rate_limit")]
 pub mod rate_limit;
+#[cfg(feature = "record")]
+pub mod record;
 #[cfg(feature = "redact")]
 pub mod redact;
+#[cfg(feature = "replay")]
+pub mod replay;
 #[cfg(feature = "retry")]
 pub mod retry;
 #[cfg(feature = "runs")]
@@ -133,8 +139,12 @@ pub use metrics::Metrics;
 pub use override_output::OverrideOutput;
 #[cfg(feature = "rate_limit")]
 pub use rate_limit::RateLimit;
+#[cfg(feature = "record")]
+pub use record::Record;
 #[cfg(feature = "redact")]
 pub use redact::Redact;
+#[cfg(feature = "replay")]
+pub use replay::Replay;
 #[cfg(feature = "retry")]
 pub use retry::Retry;
 #[cfg(feature = "runs")]

@@ -1,0 +1,198 @@
+//! Where a run and its journal part.
+
+use std::fmt;
+
+use emitree_runtime::Error;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::record::Entry;
+
+/// How much of an input is quoted.
+const QUOTED: usize = 160;
+
+/// Where a run and its journal part: what was expected, and what came.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "what", rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Difference {
+    /// A run that the journal does not have.
+    Unexpected {
+        /// The run in which it was started.
+        within: String,
+        /// What came.
+        came: Call,
+        /// What is next in the journal there, and its entry.
+        expected: Option<(u64, Call)>,
+    },
+    /// A run that the journal has with another input.
+    OtherInput {
+        /// The run in which it was started.
+        within: String,
+        /// What came.
+        came: Call,
+        /// Which entry of the journal was expected.
+        entry: u64,
+        /// What was expected.
+        expected: Call,
+        /// The first place where the inputs differ, as a JSON path.
+        place: String,
+    },
+    /// A run that has not come.
+    Missing {
+        /// The run in which it should have been started.
+        within: String,
+        /// Which entry of the journal it is.
+        entry: u64,
+        /// What was expected.
+        expected: Call,
+    },
+    /// An attempt more than the journal has.
+    OneMoreAttempt {
+        /// Which entry of the journal is attempted.
+        entry: u64,
+        /// What came.
+        came: Call,
+        /// How many there were.
+        attempts: usize,
+    },
+    /// The recording ends before this run did.
+    Ends {
+        /// Which entry of the journal had no answer yet.
+        entry: u64,
+        /// What came.
+        came: Call,
+    },
+}
+
+/// A run, as it was asked for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Call {
+    /// What sort of thing.
+    pub kind: String,
+    /// What it is called.
+    pub name: String,
+    /// What it gets.
+    pub input: Value,
+}
+
+impl Call {
+    pub(super) const fn new(kind: String, name: String, input: Value) -> Self {
+        Self { kind, name, input }
+    }
+
+    pub(super) fn of(entry: &Entry) -> Self {
+        Self::new(entry.kind.clone(), entry.name.clone(), entry.input.clone())
+    }
+}
+
+impl Difference {
+    pub(super) fn to_error(&self) -> Error {
+        let data = serde_json::to_value(self).unwrap_or_default();
+        Error::halted("replay", self.to_string()).context("difference", data)
+    }
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unexpected { within, came, expected: None } => {
+                write!(f, "in {within} came {came}: the journal has nothing more there")
+            }
+            Self::Unexpected { within, came, expected: Some((entry, expected)) } => {
+                write!(f, "in {within} came {came}, but the next entry of the journal there, {entry}, is {expected}")
+            }
+            Self::OtherInput { within, came, entry, expected, place } => {
+                let input = quoted(&came.input);
+                write!(f, "in {within}, entry {entry} of the journal is {expected}, but came with {input}: ")?;
+                write!(f, "they differ at `{place}`")
+            }
+            Self::Missing { within, entry, expected } => {
+                write!(f, "{within} ended without {expected}, which is entry {entry} of the journal")
+            }
+            Self::OneMoreAttempt { entry, came, attempts } => {
+                write!(
+                    f,
+                    "{came}, entry {entry} of the journal, is attempted more often than the {attempts} times there"
+                )
+            }
+            Self::Ends { entry, came } => {
+                write!(f, "the journal ends while {came}, its entry {entry}, was under way")
+            }
+        }
+    }
+}
+
+impl fmt::Display for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}[{}] with {}", self.kind, self.name, quoted(&self.input))
+    }
+}
+
+fn quoted(input: &Value) -> String {
+    let text = input.to_string();
+    match text.char_indices().nth(QUOTED) {
+        None => format!("`{text}`"),
+        Some((end, _)) => format!("`{}…`", &text[..end]),
+    }
+}
+
+/// The first place where two values differ, as a JSON path: `$.paths[2]`.
+pub(super) fn first_difference(one: &Value, other: &Value) -> String {
+    let mut path = "$".to_owned();
+    let mut at = (one, other);
+    while let Some((step, inner)) = step(at.0, at.1) {
+        path.push_str(&step);
+        at = inner;
+    }
+    path
+}
+
+/// One step towards it; none where it is.
+fn step<'v>(one: &'v Value, other: &'v Value) -> Option<(String, (&'v Value, &'v Value))> {
+    const ABSENT: &Value = &Value::Null;
+    match (one, other) {
+        (Value::Object(one), Value::Object(other)) => {
+            let mut keys: Vec<_> = one.keys().chain(other.keys()).collect();
+            keys.sort_unstable();
+            let key = keys.into_iter().find(|key| one.get(*key) != other.get(*key))?;
+            Some((member(key), (one.get(key).unwrap_or(ABSENT), other.get(key).unwrap_or(ABSENT))))
+        }
+        (Value::Array(one), Value::Array(other)) => {
+            let index = (0..one.len().max(other.len())).find(|i| one.get(*i) != other.get(*i))?;
+            Some((format!("[{index}]"), (one.get(index).unwrap_or(ABSENT), other.get(index).unwrap_or(ABSENT))))
+        }
+        _ => None,
+    }
+}
+
+fn member(key: &str) -> String {
+    let is_plain = key.chars().all(|c| c.is_alphanumeric() || c == '_') && !key.is_empty();
+    if is_plain { format!(".{key}") } else { format!("[{}]", Value::from(key)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::first_difference;
+
+    #[test]
+    fn the_first_place_where_values_differ_is_found() {
+        let table = [
+            (json!(1), json!(2), "$"),
+            (json!({"a": 1}), json!([1]), "$"),
+            (json!({"a": 1, "b": 2}), json!({"b": 3, "a": 1}), "$.b"),
+            (json!({"b": 1, "a": 2}), json!({"a": 1, "b": 2}), "$.a"),
+            (json!({"a": [1, {"x y": 2}]}), json!({"a": [1, {"x y": 3}]}), r#"$.a[1]["x y"]"#),
+            (json!([1, 2]), json!([1, 2, 3]), "$[2]"),
+            (json!({"a": {}}), json!({"a": {"b": null}}), "$.a.b"),
+            (json!({"a": {}}), json!({"a": {"b": {"c": 1}}}), "$.a.b"),
+        ];
+        for (one, other, place) in table {
+            assert_eq!(first_difference(&one, &other), place, "{one} and {other}");
+            assert_eq!(first_difference(&other, &one), place, "{other} and {one}");
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! Runs answered from a journal, until the first difference: [`Replay`].
+
+mod difference;
+mod nested;
+mod replaying;
+
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+
+use emitree_emitter::{Emitter, Event, EventName, Namespace};
+use emitree_runtime::{
+    Error, Layer, LayerInfo, Middleware, Next, Op, Phase, Result, RunContext, Stack, Summary, Unseen,
+};
+use serde::{Deserialize, Serialize};
+
+pub use self::difference::{Call, Difference};
+
+use self::nested::Nested;
+use self::replaying::Replaying;
+use crate::record::Journal;
+use crate::voice::{Voice, label};
+
+const NAMESPACE: Namespace = Namespace::new("middleware.replay");
+
+/// Answers each run below the one that it is bound to from a [`Journal`], instead of doing its work, and stops at the
+/// first difference.
+///
+/// The run that it is bound to does its own work: of a program that asks models and calls tools, everything is done
+/// but the asking and the calling.
+///
+/// ```
+/// use emitree_middleware::{Record, Replay};
+/// use emitree_runtime::{RunContext, Runnable, runnable_fn};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> emitree_runtime::Result<()> {
+/// let ask = |prompt: &'static str| {
+///     runnable_fn("agent", move |(): (), _: RunContext| async move {
+///         let model = runnable_fn("model", |prompt: String, ctx: RunContext| async move {
+///             Ok(format!("{prompt} {}", ctx.run_id()))
+///         });
+///         model.run(prompt.to_owned()).await
+///     })
+/// };
+/// let record = Record::new();
+/// let answer = ask("why?").run(()).middleware(record.clone()).await?;
+/// let replay = Replay::from(record.journal().expect("the run has ended"));
+///
+/// assert_eq!(ask("why?").run(()).middleware(replay.clone()).await?, answer);
+///
+/// let error = ask("how?").run(()).middleware(replay).await.unwrap_err();
+/// assert_eq!(
+///     error.to_string(),
+///     "in Run[agent], entry 1 of the journal is Run[model] with `\"why?\"`, but came with `\"how?\"`: they differ at `$`"
+/// );
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # How runs are found
+///
+/// By the run in which they were started, kind, name and input, and of those that are the same in all that, by the order
+/// in which they began. The order of different runs does not matter, so runs that are concurrent find their own. A run that
+/// is answered starts none; runs that were started in it are passed over with it.
+///
+/// An answer is given where it was recorded: outside of the run's layers, before its output middlewares. Input middlewares
+/// and listeners see the run as ever. A run whose answer was an error fails with that, which is of the same kind. One whose
+/// work was dropped, aborted, or ran out of time, stays pending until that happens again.
+///
+/// # The first difference
+///
+/// A run that the journal does not have, one with another input, one more attempt of a run, or one that is missing when
+/// the work is over: the run that it is bound to ends there as halted by `replay`, with the [`Difference`] as the error's
+/// message and, as data, in its detail `difference`. What is under way is dropped. So it ends where the recording
+/// ends, if what was recorded was itself aborted, dropped, or out of time.
+///
+/// Clones are the same one. Each run that it is bound to is compared with the journal from its beginning.
+///
+/// # Its own events
+///
+/// `middleware.replay.replayed`, a [`Replayed`], before a run is answered; `middleware.replay.differed`, a
+/// [`Difference`].
+#[derive(Clone)]
+pub struct Replay {
+    journal: Arc<Journal>,
+    voice: Voice,
+}
+
+/// A run is answered from the journal.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Replayed {
+    /// Which entry of the journal it is.
+    pub entry: u64,
+    /// What sort of thing would have run.
+    pub kind: String,
+    /// What it is called.
+    pub name: String,
+}
+
+impl Event for Replayed {
+    const NAME: EventName = EventName::new("replayed");
+}
+
+impl Event for Difference {
+    const NAME: EventName = EventName::new("differed");
+}
+
+impl Replay {
+    /// The emitter of its own events.
+    #[must_use]
+    pub const fn emitter(&self) -> &Emitter {
+        self.voice.emitter()
+    }
+
+    fn stack(&self, replaying: &Arc<Replaying>) -> Stack<Unseen> {
+        let stops = Stops { replaying: Arc::clone(replaying), voice: self.voice.clone() };
+        Stack::builder().layer_in(Phase::Observe, stops).build()
+    }
+}
+
+impl From<Arc<Journal>> for Replay {
+    fn from(journal: Arc<Journal>) -> Self {
+        Self { journal, voice: Voice::new("replay", NAMESPACE) }
+    }
+}
+
+impl From<Journal> for Replay {
+    fn from(journal: Journal) -> Self {
+        Arc::new(journal).into()
+    }
+}
+
+impl Middleware for Replay {
+    fn bind(&self, ctx: &RunContext) -> Result<()> {
+        let replaying = Arc::new(Replaying::of(Arc::clone(&self.journal)));
+        self.stack(&replaying).bind(ctx)?;
+        ctx.bind_nested(Nested::new(replaying, self.voice.clone()));
+        Ok(())
+    }
+
+    fn name(&self) -> &str {
+        "replay"
+    }
+
+    fn debug_summary(&self) -> Summary {
+        Summary::of(self)
+    }
+
+    fn layers(&self) -> Vec<LayerInfo> {
+        self.stack(&Arc::new(Replaying::of(Arc::clone(&self.journal)))).layers()
+    }
+}
+
+impl fmt::Debug for Replay {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Journal { kind, name, entries, .. } = &*self.journal;
+        write!(f, "{} runs below {kind}[{name}]", entries.len())
+    }
+}
+
+/// Stops the run at the first difference.
+struct Stops {
+    replaying: Arc<Replaying>,
+    voice: Voice,
+}
+
+impl Stops {
+    /// Awaits what is inside, until there is a difference.
+    async fn unless_different<T>(&self, inside: impl Future<Output = T> + Send) -> Result<T, Box<Difference>> {
+        let mut inside = pin!(inside);
+        poll_fn(|cx| match self.replaying.poll_difference(cx) {
+            Poll::Ready(difference) => Poll::Ready(Err(difference)),
+            Poll::Pending => inside.as_mut().poll(cx).map(Ok),
+        })
+        .await
+    }
+}
+
+impl<O: Op> Layer<O> for Stops {
+    async fn call(&self, input: &O::In, ctx: &RunContext, next: Next<'_, O>) -> Result<O::Out> {
+        let (difference, cause) = match self.unless_different(next.run(input)).await {
+            Err(difference) => (difference, None),
+            Ok(result) => match self.replaying.end_of_round(&label(ctx)) {
+                None => return result,
+                Some(difference) => (difference, result.err()),
+            },
+        };
+        let error = difference.to_error();
+        self.voice.say(ctx, || *difference).await;
+        Err(cause.into_iter().fold(error, Error::caused_by))
+    }
+
+    fn name(&self) -> &str {
+        "replay"
+    }
+
+    fn debug_summary(&self) -> Summary {
+        "stops at the first difference".into()
+    }
+}
+
+impl fmt::Debug for Stops {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Stops")
+    }
+}

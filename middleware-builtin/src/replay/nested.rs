@@ -1,0 +1,125 @@
+//! The runs below: each finds its entry when it starts, and is answered from it.
+
+use std::fmt;
+use std::future::pending;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use emitree_emitter::{AnyEvent, Options};
+use emitree_runtime::{
+    AnyRun, AnyStart, Error, Layer, LifecycleRef, Middleware, Next, Phase, Result, RunContext, Stack, Stage, Summary,
+};
+use serde_json::Value;
+
+use super::Replayed;
+use super::difference::{Call, Difference};
+use super::replaying::{Came, Replaying, Reply};
+use crate::record::Answer;
+use crate::voice::{Voice, called, label};
+
+/// What is bound to the runs below.
+pub(super) struct Nested {
+    replaying: Arc<Replaying>,
+    voice: Voice,
+}
+
+impl Nested {
+    pub(super) const fn new(replaying: Arc<Replaying>, voice: Voice) -> Self {
+        Self { replaying, voice }
+    }
+}
+
+impl Middleware for Nested {
+    fn bind(&self, ctx: &RunContext) -> Result<()> {
+        let replaying = Arc::clone(&self.replaying);
+        let below = Arc::new(Below { replaying, voice: self.voice.clone(), met: OnceLock::new() });
+        let answers = Answers { below: Arc::clone(&below), attempts: AtomicUsize::new(0) };
+        Stack::<AnyRun>::builder().layer_in(Phase::Observe, answers).build().bind(ctx)?;
+        let first = Options::new().priority(i32::MAX);
+        ctx.emitter().with(first).observe(Stage::Start, move |event: &dyn AnyEvent, meta| {
+            if let (Some(LifecycleRef::Start(start)), Some(ctx)) =
+                (LifecycleRef::of(event, meta), RunContext::current())
+            {
+                below.meet(start, &ctx);
+            }
+        })?;
+        Ok(())
+    }
+
+    fn name(&self) -> &str {
+        "replay"
+    }
+}
+
+/// A run below.
+struct Below {
+    replaying: Arc<Replaying>,
+    voice: Voice,
+    /// Its entry, by index, once it has started.
+    met: OnceLock<Result<usize, Box<Difference>>>,
+}
+
+impl Below {
+    fn meet(&self, start: &dyn AnyStart, ctx: &RunContext) {
+        let ((kind, name), trace) = (called(ctx), ctx.trace());
+        let within = ctx.parent().map(label).unwrap_or_default();
+        let call = Call::new(kind, name, start.input_json());
+        let came = Came { run_id: trace.run_id, parent: trace.parent_run_id, within, call };
+        self.met.get_or_init(|| self.replaying.meet(&came));
+    }
+
+    async fn answer(&self, attempt: usize, ctx: &RunContext) -> Result<Value> {
+        let met = self.met.get().cloned().unwrap_or(Ok(usize::MAX));
+        let reply = met.and_then(|index| Ok((index, self.replaying.reply(index, attempt)?)));
+        let (index, reply) = reply.map_err(|difference| difference.to_error())?;
+        if let Some(entry) = self.replaying.entry(index) {
+            let (kind, name) = (entry.kind.clone(), entry.name.clone());
+            self.voice.say(ctx, || Replayed { entry: entry.id, kind, name }).await;
+        }
+        match reply {
+            Reply::Answer(Answer::Output(output)) | Reply::Retried(Answer::Output(output)) => Ok(output),
+            Reply::Answer(Answer::Error(report)) => Err((*report).into()),
+            Reply::Retried(Answer::Error(report)) => Err(asked_again((*report).into())),
+            Reply::Fails(error) => Err(error),
+            Reply::Pends => pending().await,
+        }
+    }
+}
+
+/// A request for a retry that was met: it has to be made again.
+fn asked_again(error: Error) -> Error {
+    match error.retry_request() {
+        Some(retry) => {
+            let again = Error::retry_with(retry.reason, retry.metadata);
+            error.details().iter().fold(again, |again, (key, value)| again.context(key, value.clone()))
+        }
+        None => error,
+    }
+}
+
+/// Answers instead of all that is inside.
+struct Answers {
+    below: Arc<Below>,
+    attempts: AtomicUsize,
+}
+
+impl Layer<AnyRun> for Answers {
+    async fn call(&self, _: &Value, ctx: &RunContext, _: Next<'_, AnyRun>) -> Result<Value> {
+        let attempt = self.attempts.fetch_add(1, Ordering::Relaxed);
+        self.below.answer(attempt, ctx).await
+    }
+
+    fn name(&self) -> &str {
+        "replay"
+    }
+
+    fn debug_summary(&self) -> Summary {
+        "answers from the journal".into()
+    }
+}
+
+impl fmt::Debug for Answers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Answers")
+    }
+}
