@@ -1,0 +1,54 @@
+//! The desk: it has each letter answered, and goes on with the next whatever comes of one.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use emitree::middleware::{Budget, Redact};
+use emitree::{Result, RunContext, Runnable};
+
+use crate::letter::Letter;
+use crate::tools::{Mail, instance, post, reader, register};
+
+pub(crate) fn desk() -> Result<impl Runnable<Input = Vec<PathBuf>, Output = Vec<String>> + 'static> {
+    let answer = Arc::new(clerk()?);
+    instance("Assistant", "Desk", move |letters: Vec<PathBuf>, _: RunContext| {
+        let answer = Arc::clone(&answer);
+        async move {
+            let mut said = Vec::new();
+            for path in letters {
+                let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+                let answered = answer
+                    .run(path)
+                    .await
+                    .unwrap_or_else(|error| format!("not answered: {}", first_line(&error.explain())));
+                said.push(format!("{name}: {answered}"));
+            }
+            Ok(said)
+        }
+    })
+}
+
+fn first_line(text: &str) -> &str {
+    text.lines().next().unwrap_or_default()
+}
+
+/// `budget`: a letter may not take more than six tools. `redact`: what the desk keeps of it names nobody.
+fn clerk() -> Result<impl Runnable<Input = PathBuf, Output = String> + 'static> {
+    let (read, look_up, send) = (Arc::new(reader()?), Arc::new(register()?), Arc::new(post()?));
+    let answer = instance("Clerk", "answer", move |path: PathBuf, _: RunContext| {
+        let (read, look_up, send) = (Arc::clone(&read), Arc::clone(&look_up), Arc::clone(&send));
+        async move {
+            let letter = read.run(path).await?;
+            let letter = Letter::parse(&letter)?;
+            let mut text = format!("Dear {}, ", letter.from);
+            for order in &letter.orders {
+                text += &format!("order {order} is {}, ", look_up.run((*order).to_owned()).await?);
+            }
+            text += &format!("you wrote: {}", letter.text);
+            let to = letter.reply_to.unwrap_or("https://desk.example.org/outbox").to_owned();
+            send.run(Mail { to, text }).await
+        }
+    })?;
+    let budget = Budget::builder().calls(6).calls_of_kind("Tool").build()?;
+    Ok(answer.middleware(budget).middleware(Redact::new()))
+}

@@ -1,0 +1,39 @@
+//! A desk that answers letters, guarded by five middlewares, each of which changes what comes of a letter.
+//!
+//! ```text
+//! cargo run --example guarded
+//! cargo run --example guarded -- your-letter.txt
+//! ```
+//!
+//! By default it answers three letters, one of them twice. The trajectory shows the runs and what each middleware did;
+//! then there is a line for each letter. A letter is a text with a head: `From`, `Orders`, and perhaps `Reply-To`.
+
+use std::path::PathBuf;
+
+use emitree::middleware::Trajectory;
+use emitree::{Result, Runnable};
+
+use crate::desk::desk;
+
+mod desk;
+mod letter;
+mod tools;
+
+#[tokio::main]
+async fn main() -> Result<()> {
+    let letters = match std::env::args().skip(1).map(PathBuf::from).collect::<Vec<_>>() {
+        none if none.is_empty() => sample(),
+        some => some,
+    };
+    // Everything that the middlewares did is a line, besides what the runs did.
+    let trajectory = Trajectory::builder().events("middleware.*.*").build()?;
+    let answers = desk()?.run(letters).middleware(trajectory).await?;
+    println!();
+    answers.iter().for_each(|answer| println!("{answer}"));
+    Ok(())
+}
+
+fn sample() -> Vec<PathBuf> {
+    let folder = tools::folder().join("letters");
+    ["anna.txt", "anna.txt", "mallory.txt", "carol.txt"].map(|name| folder.join(name)).into()
+}

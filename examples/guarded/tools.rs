@@ -1,0 +1,68 @@
+//! What the desk works with: a reader, a register of orders that is busy at first, and the post.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use emitree::middleware::{Cache, ExfilGuard, Retry};
+use emitree::{Creator, Data, Emitter, Error, Result, RunContext, Runnable, RunnableFn, runnable_fn};
+use serde::{Deserialize, Serialize};
+
+/// Something that can be run, of a kind, with a name.
+pub(crate) fn instance<F, Fut, I, O>(kind: &'static str, name: &'static str, f: F) -> Result<RunnableFn<F, I, O>>
+where
+    F: Fn(I, RunContext) -> Fut + Send + Sync,
+    Fut: Future<Output = Result<O>> + Send,
+    I: Data + Clone,
+    O: Data,
+{
+    let namespace = [kind.to_lowercase(), name.to_owned()].join(".");
+    let emitter = Emitter::root().child_builder(namespace).creator(Creator::new(kind, name)).build()?;
+    Ok(runnable_fn(name, f).with_emitter(emitter))
+}
+
+/// Where the sample is.
+pub(crate) fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/guarded")
+}
+
+/// `cache`: the same letter is read once.
+pub(crate) fn reader() -> Result<impl Runnable<Input = PathBuf, Output = String> + 'static> {
+    let read = instance("Tool", "read", |path: PathBuf, _: RunContext| async move {
+        let text = tokio::fs::read_to_string(&path).await;
+        text.map_err(|error| Error::from(error).message(format!("cannot read {}", path.display())))
+    })?;
+    Ok(read.middleware(Cache::json().build()?))
+}
+
+/// `retry`: the register is busy when it is first asked, as servers are that have just started.
+pub(crate) fn register() -> Result<impl Runnable<Input = String, Output = String> + 'static> {
+    let is_awake = Arc::new(AtomicBool::new(false));
+    let look_up = instance("Tool", "look_up", move |order: String, _: RunContext| {
+        let was_awake = is_awake.swap(true, Ordering::Relaxed);
+        async move {
+            if !was_awake {
+                return Err(Error::new("the register is busy").retryable(true));
+            }
+            let orders = tokio::fs::read_to_string(folder().join("orders.tsv")).await?;
+            let state = orders.lines().filter_map(|line| line.split_once('\t')).find(|(number, _)| *number == order);
+            Ok(state.map_or("not known", |(_, state)| state).to_owned())
+        }
+    })?;
+    Ok(look_up.middleware(Retry::builder().base_delay(Duration::from_millis(20)).build()?))
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Mail {
+    pub(crate) to: String,
+    pub(crate) text: String,
+}
+
+/// `exfil_guard`: nothing is sent to hosts that nobody has allowed.
+pub(crate) fn post() -> Result<impl Runnable<Input = Mail, Output = String> + 'static> {
+    let send = instance("Tool", "send", |mail: Mail, _: RunContext| async move {
+        Ok(format!("sent to {}: {}", mail.to, mail.text))
+    })?;
+    Ok(send.middleware(ExfilGuard::new().allow_hosts(["desk.example.org"])))
+}

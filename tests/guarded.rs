@@ -1,0 +1,65 @@
+//! Each of the five middlewares of the guarded desk changes what comes of a letter, and the trajectory shows it.
+
+use std::process::Command;
+use std::sync::OnceLock;
+
+/// What the example prints: the trajectory, and a line for each letter.
+fn printed() -> &'static (String, Vec<String>) {
+    static PRINTED: OnceLock<(String, Vec<String>)> = OnceLock::new();
+    PRINTED.get_or_init(|| {
+        let output = Command::new(env!("CARGO")).args(["run", "--quiet", "--example", "guarded"]).output();
+        let output = output.expect("cargo runs");
+        assert!(output.status.success(), "{output:?}");
+        let text = String::from_utf8(output.stdout).expect("UTF-8");
+        let (trajectory, answers) = text.split_once("\n\n").expect("an empty line between");
+        (trajectory.to_owned(), answers.lines().map(ToOwned::to_owned).collect())
+    })
+}
+
+fn line(of: &str, part: &str) -> String {
+    let (trajectory, _) = printed();
+    let found = trajectory.lines().find(|line| line.contains(of) && line.contains(part));
+    found.unwrap_or_else(|| panic!("no line with {of} and {part}:\n{trajectory}")).trim_start().to_owned()
+}
+
+fn answer(n: usize) -> &'static str {
+    &printed().1[n]
+}
+
+#[test]
+fn retry_the_register_is_asked_again_and_the_letter_is_answered() {
+    line("Middleware[retry][retry]", "the register is busy");
+    assert!(answer(0).contains("order 1042 is shipped, order 1043 is packed"), "{}", answer(0));
+}
+
+#[test]
+fn redact_what_is_kept_of_an_answer_names_nobody() {
+    line("Middleware[redact][redacted]", "email");
+    assert!(answer(0).contains("[REDACTED:email]"), "{}", answer(0));
+    let said = printed().1.join("\n");
+    for secret in ["anna.lind@example.org", "+46 70 123 45 67", "DE89 3704 0044 0532 0130 00"] {
+        assert!(!said.contains(secret), "{said}");
+    }
+}
+
+#[test]
+fn cache_the_same_letter_is_read_once() {
+    line("Middleware[cache][hit]", "age_ms");
+    let (trajectory, _) = printed();
+    let misses = trajectory.matches("Middleware[cache][miss]").count();
+    assert_eq!(misses, 3, "three letters, one of them twice:\n{trajectory}");
+    assert_eq!(answer(0), answer(1));
+}
+
+#[test]
+fn exfil_guard_nothing_is_sent_to_a_host_that_nobody_has_allowed() {
+    line("Middleware[exfil_guard][blocked]", "host");
+    assert!(answer(2).starts_with("mallory.txt: not answered: denied by exfil_guard: "), "{}", answer(2));
+}
+
+#[test]
+fn budget_a_letter_takes_no_more_than_six_tools() {
+    line("Middleware[budget][closed]", "calls");
+    assert!(answer(3).starts_with("carol.txt: not answered: "), "{}", answer(3));
+    assert!(answer(3).contains("budget"), "{}", answer(3));
+}
