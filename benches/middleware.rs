@@ -9,16 +9,22 @@
 
 use std::hint::black_box;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use emitree::middleware::{Metrics, Timeout};
-use emitree::{Creator, Emitter, Layer, Middleware, Next, Op, Result, RunContext, Runnable, Stack, Unseen};
+use emitree::middleware::key::Key;
+use emitree::middleware::{Budget, Cache, CircuitBreaker, Concurrency, Limits, Metrics, RateLimit, Timeout};
+use emitree::{
+    Creator, Emitter, Layer, Middleware, Next, Op, Result, RunContext, Runnable, Stack, Unseen, runnable_fn,
+};
+use governor::{Quota, RateLimiter};
 
 use crate::support::{Case, Extra, Suite, timed};
 
 mod support;
 
 const COLUMNS: &[&str] = &["emitree", "peer"];
+/// More than a bench does in a second.
+const MANY: u32 = 1_000_000_000;
 
 fn main() {
     // Time-outs are tokio's.
@@ -26,20 +32,59 @@ fn main() {
     let _inside = runtime.enter();
     let mut suite = Suite::new(COLUMNS);
     observing(&mut suite);
+    observing_below(&mut suite);
+    wrapping(&mut suite);
     suite.run();
 }
 
-/// MO: what only observes or counts.
+/// MO: what only observes or counts the run that it is bound to.
 fn observing(suite: &mut Suite) {
     let bare = suite.case(bare());
     let mut row = |name, what, case: Box<dyn Case>| {
         let more = Extra::shared(suite.case(case), bare, 1);
         suite.row(name, what, more).beside("peer", bare).at_most(1.0, "a bare run", bare);
     };
-    let pass = Stack::<Unseen>::builder().layer(Pass).build();
-    row("MO", "what a run takes more with: a layer that passes on", Box::new(with(pass)));
-    row("", "… `metrics`, without a recorder", Box::new(with(Metrics::new())));
+    row("MO", "what a run takes more with: `metrics`, without a recorder", Box::new(with(Metrics::new())));
+    row("", "… a layer that passes on and looks at no value", Box::new(with(passing())));
+    row("", "… `circuit_breaker`", Box::new(with(CircuitBreaker::new())));
+    row("", "… `concurrency`", Box::new(with(Concurrency::builder(8).build().expect("places"))));
     row("", "… `timeout` per attempt", Box::new(with(Timeout::per_attempt(Duration::from_secs(1)))));
+}
+
+/// MB: what counts the runs below the one that it is bound to.
+fn observing_below(suite: &mut Suite) {
+    let bare = suite.case(below(|_: &RunContext| Ok(())));
+    let mut row = |name, what, case: Box<dyn Case>| {
+        let more = Extra::shared(suite.case(case), bare, 1);
+        suite.row(name, what, more).beside("peer", bare).at_most(1.0, "a bare run below another", bare);
+    };
+    let limits = Limits::builder().runs(u64::MAX).depth(9).build();
+    row("MB", "what a run takes more below one with: `limits`", Box::new(below(limits)));
+    let budget = Budget::builder().calls(u64::MAX).build().expect("a budget");
+    row("", "… `budget`, of calls", Box::new(below(budget)));
+}
+
+/// MW: what wraps a crate, beside that.
+fn wrapping(suite: &mut Suite) {
+    let passing = suite.case(with(passing()));
+    let governor = suite.case(checks());
+    for (name, what, key) in
+        [("MW", "`rate_limit`, beyond a layer that passes on", Key::all()), ("", "… by kind", Key::kind())]
+    {
+        let limit = RateLimit::builder(MANY, Duration::from_secs(1)).by(key).build().expect("a rate");
+        let limited = Extra::shared(suite.case(with(limit)), passing, 1);
+        suite.row(name, what, limited).beside("peer", governor).at_most(2.0, "governor's check", governor);
+    }
+    let typed = suite.case(with(Stack::<Adder>::builder().layer(Pass).build()));
+    let cache = Cache::typed::<u64>().build().expect("a cache");
+    let hits = Extra::shared(suite.case(asked_again(cache)), typed, 1);
+    let moka = suite.case(gets());
+    let row = suite.row("", "a hit of `cache`, beyond a layer that passes on", hits);
+    row.beside("peer", moka).at_most(3.0, "moka's get, and making the key", moka);
+}
+
+fn passing() -> Stack<Unseen> {
+    Stack::builder().layer(Pass).build()
 }
 
 /// Passes on.
@@ -89,11 +134,68 @@ fn with(middleware: impl Middleware) -> impl Case {
 }
 
 fn runs(adder: Adder) -> impl Case {
+    inputs(adder, |i| i)
+}
+
+/// The same input each time.
+fn asked_again(cache: Cache<u64>) -> impl Case {
+    inputs(adder(vec![Arc::new(cache.stack::<Adder>())]), |_| 7)
+}
+
+fn inputs(adder: Adder, input: impl Fn(u64) -> u64) -> impl Case {
     move |n| {
         timed(async {
             for i in 0..n {
-                black_box(adder.run(black_box(i)).await.ok());
+                black_box(adder.run(black_box(input(i))).await.ok());
             }
         })
+    }
+}
+
+/// Runs in a run to which something is bound.
+fn below(middleware: impl Middleware) -> impl Case {
+    let adder = Arc::new(adder(Vec::new()));
+    let host = runnable_fn("host", move |n: u64, _: RunContext| {
+        let adder = Arc::clone(&adder);
+        async move {
+            let start = Instant::now();
+            for i in 0..n {
+                black_box(adder.run(black_box(i)).await.ok());
+            }
+            Ok(start.elapsed())
+        }
+    });
+    let host = host.with_emitter(Emitter::new()).middleware(middleware);
+    move |n| {
+        let mut took = Duration::ZERO;
+        timed(async { took = host.run(n).await.expect("a batch") });
+        took
+    }
+}
+
+// --- peers ---
+
+fn checks() -> impl Case {
+    let quota = Quota::per_second(MANY.try_into().expect("more than none"));
+    let limiter = RateLimiter::direct_with_clock(quota, governor::clock::DefaultClock::default());
+    move |n| {
+        let start = Instant::now();
+        (0..n).for_each(|_| {
+            black_box(limiter.check().is_ok());
+        });
+        start.elapsed()
+    }
+}
+
+fn gets() -> impl Case {
+    let cache = moka::sync::Cache::<Vec<u8>, u64>::new(10_000);
+    let key = |input: u64| serde_json::to_vec(&("tool.add", "Tool", "add", input)).expect("JSON");
+    cache.insert(key(7), 8);
+    move |n| {
+        let start = Instant::now();
+        (0..n).for_each(|_| {
+            black_box(cache.get(&key(black_box(7))));
+        });
+        start.elapsed()
     }
 }
