@@ -1,6 +1,6 @@
 //! What runs are counted by: [`Key`].
 //!
-//! A key that is known is looked up as it stands in the run, without a copy: [`Found`] borrows what [`Owned`] keeps.
+//! A key that is known is looked up as it stands in the run, without a copy: `Found` borrows what `Owned` keeps.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
