@@ -171,19 +171,18 @@ async fn runs_wait_in_the_order_in_which_they_came() -> TestResult {
 
 #[tokio::test(start_paused = true)]
 async fn who_comes_later_does_not_overtake_those_that_wait() -> TestResult {
-    let (echo, limit) = (Arc::new(echo(&Emitter::new())), RateLimit::builder(1, ms(100)).wait(Duration::MAX).build()?);
-    let begun = Instant::now();
-    let run = |n| {
-        let run = echo.run_shared(n).middleware(limit.clone());
-        tokio::spawn(async move { run.await.map(|_| begun.elapsed()) })
-    };
-    let (first, second) = (run(1), run(2));
-    first.await??;
-    // One could pass now, but for the one that waits.
-    std::thread::yield_now();
+    let (echo, limit) = (echo(&Emitter::new()), RateLimit::builder(1, ms(100)).wait(Duration::MAX).build()?);
+    let run = |n| Box::pin(echo.run(n).middleware(limit.clone()));
+    run(1).await?;
+    let (mut second, mut third) = (run(2), run(3));
+    assert!((&mut second).now_or_never().is_none());
+    // Now one could pass, but the one that waits has not been polled yet.
     advance(ms(100)).await;
-    let third = run(3);
-    assert_eq!((second.await??, third.await??), (ms(100), ms(200)));
+    assert!((&mut third).now_or_never().is_none());
+    let begun = Instant::now();
+    second.await?;
+    third.await?;
+    assert_eq!(begun.elapsed(), ms(100));
     Ok(())
 }
 
