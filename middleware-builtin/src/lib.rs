@@ -24,6 +24,7 @@
 //! | `cache` | [`Cache`] | answers again what was answered before; who asks for the same at the same time waits for one |
 //! | `circuit_breaker` | [`CircuitBreaker`] | leaves alone for a while what keeps failing |
 //! | `concurrency` | [`Concurrency`] | how many runs may be under way at once, by a key of one's choice |
+//! | `content_filter` | [`ContentFilter`] | denies, answers or marks what words, regexes or a classifier object to |
 //! | `exfil_guard` | [`ExfilGuard`] | denies what would carry a secret out, or lead to another host |
 //! | `fallback` | [`Fallback`] | where one fails, the next one answers |
 //! | `limits` | [`Limits`] | how many runs may be started below a run or in a group, and how deep |
@@ -70,10 +71,14 @@ mod canonical;
 pub mod circuit_breaker;
 #[cfg(feature = "concurrency")]
 pub mod concurrency;
+#[cfg(feature = "content_filter")]
+pub mod content_filter;
 #[cfg(feature = "exfil_guard")]
 pub mod exfil_guard;
 #[cfg(feature = "fallback")]
 pub mod fallback;
+#[cfg(any(feature = "content_filter", feature = "exfil_guard", feature = "redact"))]
+mod json;
 #[cfg(feature = "key")]
 #[allow(dead_code, reason = "the feature alone counts nothing")]
 pub mod key;
@@ -126,6 +131,8 @@ pub use cache::Cache;
 pub use circuit_breaker::CircuitBreaker;
 #[cfg(feature = "concurrency")]
 pub use concurrency::Concurrency;
+#[cfg(feature = "content_filter")]
+pub use content_filter::ContentFilter;
 #[cfg(feature = "exfil_guard")]
 pub use exfil_guard::ExfilGuard;
 #[cfg(feature = "fallback")]

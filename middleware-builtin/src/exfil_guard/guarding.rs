@@ -10,8 +10,8 @@ use serde_json::Value;
 use super::event::{Blocked, Place};
 use super::leak::What;
 use super::{Encoding, NAME, Settings};
+use crate::json::{Path, strings};
 use crate::secrets::failure::reworded;
-use crate::secrets::json::{Path, strings};
 use crate::secrets::stream::Held;
 use crate::voice::Voice;
 

@@ -14,8 +14,8 @@ use super::event::Place;
 use super::passage::Redacting;
 use super::vault::Vault;
 use super::{Redact, Shared};
+use crate::json::{Path, strings_mut};
 use crate::secrets::failure::reworded;
-use crate::secrets::json::{Path, strings_mut};
 use crate::secrets::stream::{Declared, flush_at_end};
 use crate::voice::Voice;
 

@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::event::{Place, Redacted, Tally};
 use super::strategy::{HashKey, Strategy};
 use super::vault::Vault;
-use crate::secrets::json::{Path, strings_mut};
+use crate::json::{Path, strings_mut};
 use crate::secrets::{Kind, Scanner};
 
 /// What was said of a redaction.
@@ -122,7 +122,7 @@ impl Redactor {
     pub(super) fn replaced(&self, place: Place, value: &Value) -> Option<Value> {
         let mut is_clean = true;
         let scanner = &self.settings.scanner;
-        crate::secrets::json::strings(value, &Path::Root, &mut |_, text| is_clean = is_clean && scanner.is_clean(text));
+        crate::json::strings(value, &Path::Root, &mut |_, text| is_clean = is_clean && scanner.is_clean(text));
         if is_clean {
             return None;
         }

@@ -6,7 +6,7 @@ use std::fmt;
 use emitree_runtime::{Error, ErrorKind};
 use serde_json::{Map, Value};
 
-use super::json::{Path, strings_mut};
+use crate::json::{Path, strings_mut};
 
 /// A cause of which only the text is left.
 #[derive(Debug)]

@@ -6,8 +6,6 @@ mod chunks;
 mod engine;
 #[cfg(any(feature = "redact", feature = "exfil_guard"))]
 pub(crate) mod failure;
-#[cfg(any(feature = "redact", feature = "exfil_guard"))]
-pub(crate) mod json;
 mod kind;
 mod rules;
 #[cfg(any(feature = "redact", feature = "exfil_guard"))]

@@ -1,4 +1,5 @@
 //! The strings in JSON, and where they are.
+#![allow(dead_code, reason = "each middleware uses its own part of this")]
 
 use std::fmt;
 
@@ -30,6 +31,23 @@ pub(crate) fn strings(value: &Value, at: &Path<'_>, see: &mut impl FnMut(&Path<'
         Value::Object(members) => members.iter().for_each(|(key, member)| strings(member, &Path::Key(at, key), see)),
         Value::Null | Value::Bool(_) | Value::Number(_) => {}
     }
+}
+
+/// All strings, but no keys, with their pointers.
+pub(crate) fn texts(value: &Value) -> Vec<(String, &str)> {
+    fn add<'v>(value: &'v Value, at: &Path<'_>, texts: &mut Vec<(String, &'v str)>) {
+        match value {
+            Value::String(text) => texts.push((at.to_string(), text)),
+            Value::Array(items) => {
+                items.iter().enumerate().for_each(|(i, item)| add(item, &Path::Index(at, i), texts));
+            }
+            Value::Object(members) => members.iter().for_each(|(key, member)| add(member, &Path::Key(at, key), texts)),
+            Value::Null | Value::Bool(_) | Value::Number(_) => {}
+        }
+    }
+    let mut texts = Vec::new();
+    add(value, &Path::Root, &mut texts);
+    texts
 }
 
 /// Gives each string, but no key, to be changed; in order.

@@ -1,0 +1,97 @@
+//! The filter around a run's work.
+
+use std::fmt;
+use std::sync::Arc;
+
+use emitree_runtime::{AnyRun, Error, Layer, Next, Result, RunContext, Summary};
+use serde_json::{Value, json};
+
+use super::rules::Match;
+use super::{Action, Filtered, MARK, NAME, Place, Shared};
+use crate::json::texts;
+
+/// What to do with a value.
+enum Verdict {
+    Pass,
+    Answer(Value),
+}
+
+pub(super) struct Filter(pub(super) Arc<Shared>);
+
+impl Filter {
+    async fn judge(&self, place: Place, value: &Value, ctx: &RunContext) -> Result<Verdict> {
+        if !self.0.places.contains(&place) {
+            return Ok(Verdict::Pass);
+        }
+        for (at, text) in texts(value) {
+            match self.0.rules.look(text).await {
+                Ok(None) => {}
+                Ok(Some(found)) => return self.act(place, &at, &found, ctx).await,
+                Err(error) => self.cannot_tell(place, error)?,
+            }
+        }
+        Ok(Verdict::Pass)
+    }
+
+    /// It guards, and fails closed; one that only marks observes, and fails open (M5).
+    fn cannot_tell(&self, place: Place, error: Error) -> Result<()> {
+        if matches!(self.0.action, Action::Mark) {
+            tracing::warn!(%error, "a content filter could not look at the {}", place.as_str());
+            return Ok(());
+        }
+        if error.is_control_flow() {
+            return Err(error);
+        }
+        Err(Error::denied(NAME, format!("the {} could not be looked at", place.as_str())).caused_by(error))
+    }
+
+    async fn act(&self, place: Place, at: &str, found: &Match, ctx: &RunContext) -> Result<Verdict> {
+        let label = found.label.to_string();
+        let said = Filtered { place, at: at.to_owned(), label: label.clone(), action: self.0.action.name() };
+        self.0.voice.say(ctx, || said).await;
+        match &self.0.action {
+            Action::Deny(message) => Err(Error::denied(NAME, message.clone()).context("label", label)),
+            Action::Answer(answer) => Ok(Verdict::Answer(answer.clone())),
+            Action::Mark => {
+                mark(ctx, place, at, &label)?;
+                Ok(Verdict::Pass)
+            }
+        }
+    }
+}
+
+/// Adds to what the run's context says.
+fn mark(ctx: &RunContext, place: Place, at: &str, label: &str) -> Result<()> {
+    let mut marks = ctx.get(MARK).unwrap_or_else(|| json!([]));
+    if let Value::Array(marks) = &mut marks {
+        marks.push(json!({"place": place.as_str(), "at": at, "label": label}));
+    }
+    Ok(ctx.set(MARK, marks)?)
+}
+
+impl Layer<AnyRun> for Filter {
+    async fn call(&self, input: &Value, ctx: &RunContext, next: Next<'_, AnyRun>) -> Result<Value> {
+        if let Verdict::Answer(answer) = self.judge(Place::Input, input, ctx).await? {
+            return Ok(answer);
+        }
+        let output = next.run(input).await?;
+        match self.judge(Place::Output, &output, ctx).await? {
+            Verdict::Pass => Ok(output),
+            Verdict::Answer(answer) => Ok(answer),
+        }
+    }
+
+    fn name(&self) -> &str {
+        NAME
+    }
+
+    fn debug_summary(&self) -> Summary {
+        Summary::of(self)
+    }
+}
+
+impl fmt::Debug for Filter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}

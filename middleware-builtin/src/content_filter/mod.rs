@@ -1,0 +1,270 @@
+//! Content that is not wanted: [`ContentFilter`].
+
+mod layer;
+mod rules;
+
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use emitree_emitter::{Emitter, Event, EventName, Namespace};
+use emitree_runtime::{AnyRun, LayerInfo, Middleware, Phase, Result, RunContext, Stack, Summary};
+use serde::Serialize;
+use serde_json::Value;
+
+use self::layer::Filter;
+use self::rules::Rules;
+use crate::voice::Voice;
+
+pub use self::rules::FilterError;
+
+const NAMESPACE: Namespace = Namespace::new("middleware.content_filter");
+const NAME: &str = "content_filter";
+
+/// The key of a run's context under which a filter that [marks](ContentFilter::mark) says what it found.
+pub const MARK: &str = "content_filter";
+
+/// Looks for words, regexes, or whatever an async classifier objects to, in what a run takes and gives; and denies it,
+/// answers in its place, or marks the run.
+///
+/// It works on runs of any type, through JSON: each string of input and output is looked at, keys and numbers are left.
+/// Words are whole words in any case; all words and regexes are looked for in one pass, classifiers are asked one after
+/// the other for what passes those. The first that objects decides.
+///
+/// ```
+/// use emitree_middleware::ContentFilter;
+/// use emitree_runtime::{RunContext, Runnable, runnable_fn};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+/// let echo = runnable_fn("echo", |text: String, _: RunContext| async move { Ok(text) });
+///
+/// let polite = ContentFilter::new().words("rude", ["darn", "heck"])?.deny("please say that in other words");
+/// let error = echo.run("Oh, DARN!".into()).middleware(polite).await.unwrap_err();
+/// assert_eq!(error.explain(), "denied by content_filter: please say that in other words\n  label: \"rude\"");
+///
+/// let answering = ContentFilter::new()
+///     .classifier(|text| async move { Ok(text.ends_with('?').then(|| "question".to_owned())) })
+///     .answer("I do not take questions");
+/// assert_eq!(echo.run("why?".into()).middleware(answering).await?, "I do not take questions");
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Defaults
+///
+/// Nothing is looked for; input and output are looked at; what is found is denied, as `the content is not allowed`;
+/// each answer of a classifier has 10 seconds. Runs below are looked at with
+/// [`for_nested`](emitree_runtime::for_nested).
+///
+/// # Limits
+///
+/// At most 10,000 words and regexes of at most 1,024 bytes. Regexes take linear time. A text that comes bit by bit in
+/// events is not looked at: the output is.
+///
+/// # Failures
+///
+/// It guards, and fails closed: a classifier that fails, panics or takes too long is a denial, with that as its cause.
+/// One that only marks observes, and fails open: that is logged.
+///
+/// # Its own events
+///
+/// `middleware.content_filter.filtered`, a [`Filtered`]: the label, where, and what was done, but not the text.
+#[derive(Clone)]
+pub struct ContentFilter(Arc<Shared>);
+
+#[derive(Clone)]
+struct Shared {
+    rules: Rules,
+    action: Action,
+    places: Vec<Place>,
+    voice: Voice,
+}
+
+/// What is done with what is found.
+#[derive(Clone, Debug)]
+enum Action {
+    Deny(String),
+    Answer(Value),
+    Mark,
+}
+
+impl Action {
+    const fn name(&self) -> &'static str {
+        match self {
+            Self::Deny(_) => "deny",
+            Self::Answer(_) => "answer",
+            Self::Mark => "mark",
+        }
+    }
+}
+
+/// What is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Place {
+    /// What goes into the work.
+    Input,
+    /// What comes out of it.
+    Output,
+}
+
+impl Place {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Input => "input",
+            Self::Output => "output",
+        }
+    }
+}
+
+/// Something was found.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Filtered {
+    /// Where.
+    pub place: Place,
+    /// Where there: a JSON pointer (RFC 6901).
+    pub at: String,
+    /// What the word, the regex or the classifier calls it.
+    pub label: String,
+    /// What was done: `deny`, `answer` or `mark`.
+    pub action: &'static str,
+}
+
+impl Event for Filtered {
+    const NAME: EventName = EventName::new("filtered");
+}
+
+impl ContentFilter {
+    /// One that looks for nothing yet.
+    #[must_use]
+    pub fn new() -> Self {
+        let rules = Rules::new(Duration::from_secs(10));
+        let action = Action::Deny("the content is not allowed".to_owned());
+        let places = vec![Place::Input, Place::Output];
+        Self(Arc::new(Shared { rules, action, places, voice: Voice::new(NAME, NAMESPACE) }))
+    }
+
+    fn shared(&mut self) -> &mut Shared {
+        Arc::make_mut(&mut self.0)
+    }
+
+    /// Objects to whole words, in any case, and calls them by a label.
+    ///
+    /// # Errors
+    ///
+    /// If one is empty or has more than 1,024 bytes, or there are too many.
+    pub fn words(mut self, label: &str, words: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Self, FilterError> {
+        let words = words.into_iter().map(|word| rules::word(word.as_ref()));
+        self.shared().rules.add(label, words)?;
+        Ok(self)
+    }
+
+    /// Objects to what a regex matches, in the syntax of the crate `regex`, and calls it by a label.
+    ///
+    /// # Errors
+    ///
+    /// If it is no regex, is empty or has more than 1,024 bytes, becomes too large, or there are too many.
+    pub fn regex(mut self, label: &str, regex: &str) -> Result<Self, FilterError> {
+        self.shared().rules.add(label, [regex.to_owned()])?;
+        Ok(self)
+    }
+
+    /// Asks an async function about each text that passes words and regexes: it gives a label for what it objects to.
+    #[must_use]
+    pub fn classifier<F, Fut>(mut self, classify: F) -> Self
+    where
+        F: Fn(String) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<Option<String>>> + Send + 'static,
+    {
+        self.shared().rules.classifier(Arc::new(move |text| Box::pin(classify(text))));
+        self
+    }
+
+    /// Gives each answer of a classifier so long, by tokio's clock. Default: 10 seconds.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.shared().rules.timeout = timeout;
+        self
+    }
+
+    /// Denies what is found, with this message.
+    #[must_use]
+    pub fn deny(mut self, message: impl Into<String>) -> Self {
+        self.shared().action = Action::Deny(message.into());
+        self
+    }
+
+    /// Answers in place of what is found: an input does not reach the work, an output is replaced. It has to fit the type
+    /// of the output; otherwise the run fails.
+    #[must_use]
+    pub fn answer(mut self, answer: impl Into<Value>) -> Self {
+        self.shared().action = Action::Answer(answer.into());
+        self
+    }
+
+    /// Lets what is found pass, and marks the run: an object with `place`, `at` and `label` is added to the list under
+    /// [`MARK`] in its context, which its later events carry.
+    #[must_use]
+    pub fn mark(mut self) -> Self {
+        self.shared().action = Action::Mark;
+        self
+    }
+
+    /// Looks there only.
+    #[must_use]
+    pub fn places(mut self, places: impl IntoIterator<Item = Place>) -> Self {
+        self.shared().places = places.into_iter().collect();
+        self
+    }
+
+    /// The emitter of its own events.
+    #[must_use]
+    pub fn emitter(&self) -> &Emitter {
+        self.0.voice.emitter()
+    }
+
+    fn stack(&self) -> Stack<AnyRun> {
+        Stack::builder().layer_in(Phase::Guard, Filter(Arc::clone(&self.0))).build()
+    }
+}
+
+impl Default for ContentFilter {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Middleware for ContentFilter {
+    fn bind(&self, ctx: &RunContext) -> Result<()> {
+        self.stack().bind(ctx)
+    }
+
+    fn name(&self) -> &str {
+        NAME
+    }
+
+    fn debug_summary(&self) -> Summary {
+        Summary::of(self)
+    }
+
+    fn layers(&self) -> Vec<LayerInfo> {
+        self.stack().layers()
+    }
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut debug = f.debug_struct("ContentFilter");
+        debug.field("rules", &self.rules).field("action", &self.action.name()).field("places", &self.places).finish()
+    }
+}
+
+impl fmt::Debug for ContentFilter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}

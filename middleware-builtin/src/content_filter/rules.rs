@@ -1,0 +1,140 @@
+//! What is looked for: words and regexes, all in one pass, and classifiers.
+
+use std::fmt;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use emitree_runtime::{Error, Result};
+use futures_core::future::BoxFuture;
+use futures_util::FutureExt;
+use regex::{RegexSet, RegexSetBuilder};
+use thiserror::Error;
+
+/// As many words and regexes are taken.
+const MOST: usize = 10_000;
+/// As long as one may be.
+const LONGEST: usize = 1024;
+/// As large as their program may become.
+const PROGRAM: usize = 64 << 20;
+
+/// A word or a regex that was not taken.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum FilterError {
+    /// A regex is none, or what it becomes is too large.
+    #[error("`{pattern}` is no regex, or becomes too large with the others")]
+    Pattern {
+        /// What was given.
+        pattern: String,
+        /// What is wrong with it.
+        source: regex::Error,
+    },
+    /// It is empty, or too long.
+    #[error("a word or regex of {len} bytes is not taken: at least 1, at most {LONGEST}")]
+    Length {
+        /// How many bytes it has.
+        len: usize,
+    },
+    /// There are too many.
+    #[error("at most {MOST} words and regexes are taken")]
+    Many,
+}
+
+type Classify = dyn Fn(String) -> BoxFuture<'static, Result<Option<String>>> + Send + Sync;
+
+/// Patterns with their labels, and classifiers.
+#[derive(Clone)]
+pub(super) struct Rules {
+    patterns: Vec<String>,
+    labels: Vec<Arc<str>>,
+    set: Option<RegexSet>,
+    classifiers: Vec<Arc<Classify>>,
+    pub(super) timeout: Duration,
+}
+
+/// By what a text was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Match {
+    pub(super) label: Arc<str>,
+}
+
+impl Rules {
+    pub(super) const fn new(timeout: Duration) -> Self {
+        Self { patterns: Vec::new(), labels: Vec::new(), set: None, classifiers: Vec::new(), timeout }
+    }
+
+    /// Adds patterns that have one label.
+    pub(super) fn add(&mut self, label: &str, patterns: impl IntoIterator<Item = String>) -> Result<(), FilterError> {
+        let label: Arc<str> = label.into();
+        for pattern in patterns {
+            if !(1..=LONGEST).contains(&pattern.len()) {
+                return Err(FilterError::Length { len: pattern.len() });
+            }
+            if let Err(source) = regex::Regex::new(&pattern) {
+                return Err(FilterError::Pattern { pattern, source });
+            }
+            self.patterns.push(pattern);
+            self.labels.push(Arc::clone(&label));
+        }
+        if self.patterns.len() > MOST {
+            return Err(FilterError::Many);
+        }
+        let built = RegexSetBuilder::new(&self.patterns).size_limit(PROGRAM).build();
+        let last = || self.patterns.last().cloned().unwrap_or_default();
+        self.set = Some(built.map_err(|source| FilterError::Pattern { pattern: last(), source })?);
+        Ok(())
+    }
+
+    pub(super) fn classifier(&mut self, classify: Arc<Classify>) {
+        self.classifiers.push(classify);
+    }
+
+    /// The first pattern that matches a text; else what the first classifier that objects calls it.
+    pub(super) async fn look(&self, text: &str) -> Result<Option<Match>> {
+        if let Some(found) = self.matching(text) {
+            return Ok(Some(found));
+        }
+        for classify in &self.classifiers {
+            if let Some(label) = self.classified(classify, text).await? {
+                return Ok(Some(Match { label: label.into() }));
+            }
+        }
+        Ok(None)
+    }
+
+    fn matching(&self, text: &str) -> Option<Match> {
+        let first = self.set.as_ref()?.matches(text).iter().next()?;
+        Some(Match { label: Arc::clone(&self.labels[first]) })
+    }
+
+    /// Whatever goes wrong in it is an error, in time.
+    async fn classified(&self, classify: &Arc<Classify>, text: &str) -> Result<Option<String>> {
+        let (classify, text) = (Arc::clone(classify), text.to_owned());
+        let answer = AssertUnwindSafe(async move { classify(text).await }).catch_unwind();
+        let late = |_| Error::new(format!("the classifier took longer than {:?}", self.timeout));
+        let answer = tokio::time::timeout(self.timeout, answer).await.map_err(late)?;
+        answer.unwrap_or_else(|_| Err(Error::new("the classifier panicked")))
+    }
+}
+
+/// A word by itself, in any case.
+pub(super) fn word(word: &str) -> String {
+    if word.is_empty() {
+        return String::new();
+    }
+    format!(r"(?i)\b{{start-half}}{}\b{{end-half}}", regex::escape(word))
+}
+
+impl fmt::Debug for Rules {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut labels: Vec<&str> = self.labels.iter().map(|label| &**label).collect();
+        labels.dedup();
+        f.debug_struct("Rules")
+            .field("patterns", &self.patterns.len())
+            .field("labels", &labels)
+            .field("classifiers", &self.classifiers.len())
+            .field("timeout", &self.timeout)
+            .finish()
+    }
+}

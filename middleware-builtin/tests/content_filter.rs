@@ -1,0 +1,191 @@
+//! What is not wanted is denied, answered or marked; and what cannot be judged does not pass.
+
+mod support;
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use emitree_emitter::{Emitter, EventMeta};
+use emitree_middleware::ContentFilter;
+use emitree_middleware::content_filter::{FilterError, Filtered, MARK, Place};
+use emitree_runtime::{Error, Middleware, RunContext, Runnable, Summary, for_nested};
+use serde_json::{Value, json};
+use support::{TestResult, instance};
+
+fn echo(root: &Emitter) -> impl Runnable<Input = Value, Output = Value> + 'static {
+    instance(root, "Tool", "echo", |value: Value, _: RunContext| async move { Ok(value) })
+}
+
+fn rude() -> ContentFilter {
+    ContentFilter::new().words("rude", ["darn", "so what?"]).expect("words")
+}
+
+#[tokio::test]
+async fn words_are_whole_and_in_any_case() -> TestResult {
+    let rows = [
+        (json!("Darn it"), false),
+        (json!({"a": [1, "oh DARN!"]}), false),
+        (json!("so what?"), false),
+        (json!("darning socks"), true),
+        (json!({"darn": 1}), true),
+        (json!("só what?"), true),
+    ];
+    let echo = echo(&Emitter::new());
+    for (value, passes) in rows {
+        assert_eq!(echo.run(value.clone()).middleware(rude()).await.is_ok(), passes, "{value}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn by_default_it_denies_inputs_and_outputs_and_tells_the_label() {
+    let root = Emitter::new();
+    let reached = Arc::new(Mutex::new(0));
+    let count = Arc::clone(&reached);
+    let work = instance(&root, "Tool", "work", move |value: Value, _: RunContext| {
+        *count.lock().expect("nobody panics here") += 1;
+        async move { Ok(if value == json!("go") { json!("darn") } else { value }) }
+    });
+    for (input, expected) in [("darn", 0), ("go", 1)] {
+        let error = work.run(json!(input)).middleware(rude()).await.expect_err("it is denied");
+        assert_eq!(error.explain(), "denied by content_filter: the content is not allowed\n  label: \"rude\"");
+        assert_eq!(*reached.lock().expect("nobody panics here"), expected);
+    }
+}
+
+#[tokio::test]
+async fn it_answers_in_place_of_input_or_output() -> TestResult {
+    let root = Emitter::new();
+    let work = instance(&root, "Tool", "work", |_: Value, _: RunContext| async move { Ok(json!("oh darn")) });
+    for places in [[Place::Input], [Place::Output]] {
+        let filter = rude().places(places).answer("no comment");
+        assert_eq!(work.run(json!("darn")).middleware(filter).await?, json!("no comment"));
+    }
+    let number = instance(&root, "Tool", "number", |_: String, _: RunContext| async move { Ok(1_u32) });
+    let error = number.run("darn".into()).middleware(rude().answer("text")).await.expect_err("no number");
+    assert!(error.to_string().contains("does not fit"), "{error}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn it_marks_the_run_and_lets_it_pass() -> TestResult {
+    let marks = Arc::new(Mutex::new(Value::Null));
+    let seen = Arc::clone(&marks);
+    let echo = echo(&Emitter::new());
+    let run = echo.run(json!({"a": "darn"})).middleware(rude().mark()).on_finish(move |_, meta| {
+        *seen.lock().expect("nobody panics here") = meta.context().get(MARK).cloned().unwrap_or_default();
+    });
+    assert_eq!(run.await?, json!({"a": "darn"}));
+    let mark = |place| json!({"place": place, "at": "/a", "label": "rude"});
+    assert_eq!(*marks.lock().expect("nobody panics here"), json!([mark("input"), mark("output")]));
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_was_found_is_said_without_the_text() -> TestResult {
+    let said = Arc::new(Mutex::new(Vec::new()));
+    let heard = Arc::clone(&said);
+    let filter = ContentFilter::new().regex("number", "[0-9]{4}")?;
+    let echo = echo(&Emitter::new());
+    let run = echo.run(json!(["a", "b 1234"])).middleware(filter).observe(
+        "middleware.content_filter.filtered",
+        move |filtered: &Filtered, meta: &EventMeta<'_>| {
+            assert!(meta.trace().is_some());
+            heard.lock().expect("nobody panics here").push(serde_json::to_value(filtered).expect("JSON"));
+        },
+    );
+    assert!(run.await.is_err());
+    let expected = json!({"place": "input", "at": "/1", "label": "number", "action": "deny"});
+    assert_eq!(*said.lock().expect("nobody panics here"), [expected]);
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_classifier_that_fails_panics_or_takes_too_long_denies() {
+    let failing = || ContentFilter::new().classifier(|_| async { Err(Error::new("no answer")) });
+    let panicking = ContentFilter::new().classifier(|_| async { panic!("oh") });
+    let slow = ContentFilter::new().classifier(|_| std::future::pending());
+    let rows = [
+        (failing(), "no answer"),
+        (panicking, "the classifier panicked"),
+        (slow.clone(), "the classifier took longer than 10s"),
+        (slow.timeout(Duration::from_millis(5)), "the classifier took longer than 5ms"),
+    ];
+    let echo = echo(&Emitter::new());
+    for (filter, cause) in rows {
+        let error = echo.run(json!("x")).middleware(filter).await.expect_err("it is denied");
+        let expected = format!("denied by content_filter: the input could not be looked at\n  caused by: {cause}");
+        assert_eq!(error.explain(), expected);
+    }
+    // One that only marks observes: it fails open.
+    assert!(echo.run(json!("x")).middleware(failing().mark()).await.is_ok());
+}
+
+#[tokio::test]
+async fn classifiers_are_asked_for_what_passes_words() -> TestResult {
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let texts = Arc::clone(&asked);
+    let filter = rude().classifier(move |text| {
+        texts.lock().expect("nobody panics here").push(text.clone());
+        async move { Ok((text.len() > 5).then(|| "long".to_owned())) }
+    });
+    let echo = echo(&Emitter::new());
+    let error = echo.run(json!(["short", "darn", "too long"])).middleware(filter.clone()).await.expect_err("a word");
+    assert_eq!(error.details()["label"], "rude");
+    let error = echo.run(json!(["short", "too long", "x"])).middleware(filter).await.expect_err("it is long");
+    assert_eq!(error.details()["label"], "long");
+    assert_eq!(*asked.lock().expect("nobody panics here"), ["short", "short", "too long"]);
+    Ok(())
+}
+
+#[test]
+fn what_is_too_much_is_refused() {
+    let filter = ContentFilter::new;
+    assert!(matches!(filter().regex("x", "("), Err(FilterError::Pattern { .. })));
+    assert!(matches!(filter().regex("x", &"a".repeat(1025)), Err(FilterError::Length { len: 1025 })));
+    assert!(matches!(filter().words("x", [""]), Err(FilterError::Length { len: 0 })));
+    assert!(matches!(filter().regex("x", r"\w{1000}\w{1000}"), Err(FilterError::Pattern { .. })));
+}
+
+#[tokio::test]
+async fn runs_below_are_looked_at_when_asked() -> TestResult {
+    let root = Emitter::new();
+    let inner = Arc::new(echo(&root));
+    let outer = instance(&root, "Tool", "outer", move |(): (), _: RunContext| {
+        let inner = Arc::clone(&inner);
+        async move { Ok(inner.run(json!("darn")).await.is_err()) }
+    });
+    assert!(!outer.run(()).middleware(rude()).await?);
+    assert!(outer.run(()).middleware(for_nested(rude())).await?);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_hundred_runs_at_once_are_judged_each_by_itself() -> TestResult {
+    let filter = rude().classifier(|_| async {
+        tokio::task::yield_now().await;
+        Ok(None)
+    });
+    let echo = Arc::new(
+        instance(&Emitter::new(), "Tool", "echo", |value: Value, _: RunContext| async move { Ok(value) })
+            .middleware(filter),
+    );
+    let runs: Vec<_> = (0..100)
+        .map(|n| {
+            let echo = Arc::clone(&echo);
+            tokio::spawn(async move { echo.run(json!(if n % 3 == 0 { "darn" } else { "fine" })).await })
+        })
+        .collect();
+    for (n, run) in runs.into_iter().enumerate() {
+        assert_eq!(run.await?.is_err(), n % 3 == 0, "{n}");
+    }
+    Ok(())
+}
+
+#[test]
+fn it_tells_its_settings_and_no_words() {
+    let Summary::Text(summary) = rude().mark().debug_summary() else { panic!("a text") };
+    let rules = r#"Rules { patterns: 2, labels: ["rude"], classifiers: 0, timeout: 10s }"#;
+    assert_eq!(summary, format!(r#"ContentFilter {{ rules: {rules}, action: "mark", places: [Input, Output] }}"#));
+    assert_eq!(rude().layers().len(), 1);
+}
