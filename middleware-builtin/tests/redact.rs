@@ -279,6 +279,36 @@ async fn what_leaves_through_a_sink_is_redacted_and_nothing_else() -> TestResult
     Ok(())
 }
 
+#[tokio::test]
+async fn a_secret_split_over_records_is_redacted_for_each_run_by_itself() -> TestResult {
+    let (root, memory) = (Emitter::new(), Memory::new());
+    let handle = root.pipe_to(Redact::new().sink(memory.clone()).text_at("new_token", "/text"))?;
+    let write = write(&root);
+    let chunks = |parts: [&str; 4]| parts.map(ToOwned::to_owned).to_vec();
+    let first = write.run(chunks(["write to mar", "ia@mail", "box.org or", " call"]));
+    let second = write.run(chunks(["see 8.", "8.4.", "4 and", " wait"]));
+    let (first, second) = futures_util::future::join(first, second).await;
+    assert_eq!((first?, second?), (4, 4));
+    root.emit("new_token", &mut Token { text: "maria@mail".into(), index: 9 }).await?;
+    handle.close(std::time::Duration::from_secs(5)).await.complete()?;
+    let records = memory.records();
+    let tokens = |run: Option<uuid::Uuid>| -> String {
+        let events = records.iter().filter_map(emitree_emitter::Record::as_event);
+        let own = events.filter(|event| event.name() == "new_token" && event.trace.map(|trace| trace.run_id) == run);
+        own.map(|event| event.payload::<Token>().expect("a token").text).collect()
+    };
+    let runs: Vec<_> =
+        memory.records().iter().filter_map(|record| record.as_event()?.trace).map(|trace| trace.run_id).collect();
+    let all: Vec<String> = [runs.first(), runs.iter().find(|run| Some(*run) != runs.first()), None]
+        .into_iter()
+        .map(|run| tokens(run.copied()))
+        .collect();
+    assert_eq!(all, ["write to [REDACTED:email] or call", "see [REDACTED:ip] and wait", "maria@mail"]);
+    let ids: std::collections::HashSet<_> = records.iter().filter_map(|record| Some(record.as_event()?.id)).collect();
+    assert_eq!(ids.len(), records.len());
+    Ok(())
+}
+
 /// Runs, and gives what others hear of the text.
 async fn written(chunks: Vec<String>, redact: Redact) -> Result<Vec<Token>, emitree_emitter::BoxError> {
     let (root, heard) = (Emitter::new(), Arc::new(Mutex::new(Vec::new())));

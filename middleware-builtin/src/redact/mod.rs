@@ -4,6 +4,7 @@ mod bound;
 mod core;
 mod event;
 mod passage;
+mod recorded;
 mod sink;
 mod strategy;
 mod vault;
@@ -195,7 +196,8 @@ impl Redact {
         self
     }
 
-    /// Redacts what leaves through a sink, and nothing else.
+    /// Redacts what leaves through a sink, and nothing else; text that comes bit by bit is [declared](RedactSink::text_at)
+    /// there.
     ///
     /// ```
     /// use emitree_emitter::Emitter;

@@ -9,21 +9,37 @@ use serde_json::value::to_raw_value;
 
 use super::core::{Redactor, Settings};
 use super::event::Place;
+use super::recorded::Texts;
 use super::vault::Vault;
 
 /// A sink that gets records without secrets. Made by [`Redact::sink`](super::Redact::sink).
 ///
 /// The payload and the context of each record are looked at; ids, path, types and times are left. Records without a
 /// secret go on as they are. Pseudonyms are the sink's own, and never restored. A payload that is no JSON is withheld.
+/// A secret that is split over records is found where the text was [declared](Self::text_at).
 #[derive(Debug)]
 pub struct RedactSink<S> {
     inner: S,
     redactor: Redactor,
+    texts: Texts,
 }
 
 impl<S: Sink> RedactSink<S> {
     pub(super) fn new(settings: Settings, inner: S) -> Self {
-        Self { inner, redactor: Redactor::new(settings, Arc::new(Vault::default())) }
+        Self { inner, redactor: Redactor::new(settings, Arc::new(Vault::default())), texts: Texts::default() }
+    }
+
+    /// Takes the text at a JSON pointer (RFC 6901) in events of that name for text that comes bit by bit: each run's by
+    /// itself.
+    ///
+    /// Records go on with what is clear, as events do with [`Redact::text_of`](super::Redact::text_of). What is held when
+    /// the run is over, or the sink is closed, comes as one more record before that: a copy of the last one with an id
+    /// of its own. Where records were lost, what is held comes out too. At most 1,024 texts may be under way at a time;
+    /// of more, the oldest is taken to be over.
+    #[must_use]
+    pub fn text_at(mut self, name: impl Into<String>, pointer: impl Into<String>) -> Self {
+        self.texts.declare(name.into(), pointer.into());
+        self
     }
 
     /// The sink that it writes to.
@@ -31,30 +47,50 @@ impl<S: Sink> RedactSink<S> {
         &self.inner
     }
 
-    fn redacted(&self, event: &EventRecord) -> Result<Option<EventRecord>, BoxError> {
+    fn redacted(&mut self, event: &EventRecord) -> Result<Option<EventRecord>, BoxError> {
         let mut payload: Value = serde_json::from_str(event.payload.get())?;
         let mut context = serde_json::to_value(&event.context)?;
+        let taken = self.texts.take(event, &mut payload, &self.redactor);
         let is_changed =
             [self.redactor.value(Place::Event, &mut payload), self.redactor.value(Place::Context, &mut context)];
         // Nobody asks how many it were.
         drop(self.redactor.found());
-        if is_changed == [false; 2] {
+        let is_text = taken.is_some();
+        if is_changed == [false; 2] && !is_text {
             return Ok(None);
         }
+        taken.into_iter().for_each(|taken| taken.put_back(&mut payload));
         let mut event = event.clone();
         event.payload = to_raw_value(&payload)?;
         event.context = Context::from(context);
+        if is_text {
+            self.texts.remember(&event);
+        }
         Ok(Some(event))
+    }
+
+    fn write_rest(&mut self, rest: Vec<EventRecord>) -> Result<(), BoxError> {
+        rest.into_iter().try_for_each(|event| self.inner.write(&Record::Event(Box::new(event))))
+    }
+
+    fn write_event(&mut self, record: &Record, event: &EventRecord) -> Result<(), BoxError> {
+        let rest = self.texts.before(event, &self.redactor)?;
+        self.write_rest(rest)?;
+        match self.redacted(event)? {
+            Some(event) => self.inner.write(&Record::Event(Box::new(event))),
+            None => self.inner.write(record),
+        }
     }
 }
 
 impl<S: Sink> Sink for RedactSink<S> {
     fn write(&mut self, record: &Record) -> Result<(), BoxError> {
-        let redacted = record.as_event().map(|event| self.redacted(event)).transpose()?.flatten();
-        match redacted {
-            Some(event) => self.inner.write(&Record::Event(Box::new(event))),
-            None => self.inner.write(record),
+        if let Some(event) = record.as_event() {
+            return self.write_event(record, event);
         }
+        let rest = self.texts.rest(&self.redactor)?;
+        self.write_rest(rest)?;
+        self.inner.write(record)
     }
 
     fn flush(&mut self) -> Result<(), BoxError> {
@@ -62,7 +98,8 @@ impl<S: Sink> Sink for RedactSink<S> {
     }
 
     fn close(&mut self) -> Result<(), BoxError> {
-        self.inner.close()
+        let rest = self.texts.rest(&self.redactor).and_then(|rest| self.write_rest(rest));
+        self.inner.close().and(rest)
     }
 
     fn flush_interval(&self) -> Option<Duration> {

@@ -1,0 +1,140 @@
+//! Text that comes in records, bit by bit: each run has its own.
+
+use std::collections::VecDeque;
+
+use emitree_emitter::{BoxError, Event, EventRecord, new_id};
+use emitree_runtime::{AttemptDiscarded, Stage};
+use serde_json::Value;
+use serde_json::value::to_raw_value;
+use uuid::Uuid;
+
+use super::core::Redactor;
+use crate::secrets::{Chunks, Piece};
+
+/// As many texts may be under way at a time; of more, the oldest is taken to be over.
+const MOST: usize = 1024;
+
+/// Where texts are in events, and those that are under way.
+#[derive(Debug, Default)]
+pub(super) struct Texts {
+    declared: Vec<Declared>,
+    under_way: VecDeque<Text>,
+}
+
+/// The text of events of one name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Declared {
+    name: String,
+    pointer: String,
+}
+
+/// The text of one run's events of one name.
+#[derive(Debug)]
+struct Text {
+    run_id: Option<Uuid>,
+    of: Declared,
+    chunks: Chunks,
+    last: EventRecord,
+}
+
+impl Texts {
+    pub(super) fn declare(&mut self, name: String, pointer: String) {
+        self.declared.push(Declared { name, pointer });
+    }
+
+    /// Takes the text out of a payload, if it is declared: what is clear of it is to be put there again.
+    pub(super) fn take(&mut self, event: &EventRecord, payload: &mut Value, redactor: &Redactor) -> Option<Taken> {
+        let of = self.declared.iter().find(|declared| declared.name == event.name())?.clone();
+        let Value::String(text) = payload.pointer_mut(&of.pointer).filter(|text| text.is_string())?.take() else {
+            return None;
+        };
+        let chunks = &mut self.of_run(event, &of, redactor).chunks;
+        let mut clear = String::new();
+        chunks.push(&text, |piece| put(redactor, &mut clear, piece));
+        Some(Taken { pointer: of.pointer, clear })
+    }
+
+    fn of_run(&mut self, event: &EventRecord, of: &Declared, redactor: &Redactor) -> &mut Text {
+        let run_id = run_id(event);
+        let found = self.under_way.iter().position(|text| text.run_id == run_id && text.of == *of);
+        let at = found.unwrap_or_else(|| {
+            let chunks = redactor.settings.scanner.chunks();
+            self.under_way.push_back(Text { run_id, of: of.clone(), chunks, last: event.clone() });
+            self.under_way.len() - 1
+        });
+        &mut self.under_way[at]
+    }
+
+    /// Remembers how the last event of a text looked.
+    pub(super) fn remember(&mut self, event: &EventRecord) {
+        let run_id = run_id(event);
+        let same = |text: &&mut Text| text.run_id == run_id && text.of.name == event.name();
+        if let Some(text) = self.under_way.iter_mut().find(same) {
+            text.last = event.clone();
+        }
+    }
+
+    /// What has to be written before a record: the rest of texts that are over.
+    pub(super) fn before(&mut self, event: &EventRecord, redactor: &Redactor) -> Result<Vec<EventRecord>, BoxError> {
+        let run_id = run_id(event);
+        if event.name() == AttemptDiscarded::NAME.as_str() {
+            self.under_way.retain(|text| text.run_id != run_id);
+        }
+        let is_end = matches!(Stage::of_record(event), Some(Stage::Success | Stage::Error));
+        let mut over = Vec::new();
+        while let Some(at) = self.under_way.iter().position(|text| is_end && text.run_id == run_id) {
+            over.extend(self.under_way.remove(at));
+        }
+        while self.under_way.len() > MOST {
+            over.extend(self.under_way.pop_front());
+        }
+        over.into_iter().filter_map(|text| text.rest(redactor).transpose()).collect()
+    }
+
+    /// The rest of all.
+    pub(super) fn rest(&mut self, redactor: &Redactor) -> Result<Vec<EventRecord>, BoxError> {
+        std::mem::take(&mut self.under_way).into_iter().filter_map(|text| text.rest(redactor).transpose()).collect()
+    }
+}
+
+impl Text {
+    /// A copy of the last event, with what is held.
+    fn rest(mut self, redactor: &Redactor) -> Result<Option<EventRecord>, BoxError> {
+        let mut rest = String::new();
+        self.chunks.finish(|piece| put(redactor, &mut rest, piece));
+        if rest.is_empty() {
+            return Ok(None);
+        }
+        let mut payload: Value = serde_json::from_str(self.last.payload.get())?;
+        Taken { pointer: self.of.pointer, clear: rest }.put_back(&mut payload);
+        self.last.payload = to_raw_value(&payload)?;
+        self.last.id = new_id();
+        Ok(Some(self.last))
+    }
+}
+
+/// What is clear of a text, and where it was.
+#[derive(Debug)]
+pub(super) struct Taken {
+    pointer: String,
+    clear: String,
+}
+
+impl Taken {
+    pub(super) fn put_back(self, payload: &mut Value) {
+        if let Some(text) = payload.pointer_mut(&self.pointer) {
+            *text = self.clear.into();
+        }
+    }
+}
+
+fn run_id(event: &EventRecord) -> Option<Uuid> {
+    event.trace.map(|trace| trace.run_id)
+}
+
+fn put(redactor: &Redactor, out: &mut String, piece: Piece<'_>) {
+    match piece {
+        Piece::Clean(clean) => *out += clean,
+        Piece::Secret(kind, secret) => *out += &redactor.settings.replacement(kind, secret, &redactor.vault),
+    }
+}
