@@ -101,10 +101,33 @@ fn texts() -> Vec<String> {
 fn chunks_of_any_size_make_no_difference_to_the_corpus() {
     let texts = texts();
     let all = texts.join("\n");
-    let rows = texts.iter().flat_map(|text| [1, 16].map(|size| (text, size))).chain([(&all, 64)]);
+    let rows = texts.iter().zip([1, 2, 3, 7, 16, 64].into_iter().cycle()).chain([(&all, 64)]);
     for (text, size) in rows {
         let chunks = std::iter::repeat_n(size, text.len().div_ceil(size));
         assert_eq!(chunked(text, chunks), redacted(text), "chunks of {size}");
+    }
+}
+
+/// Texts that begin something over and over, and never end it.
+#[test]
+fn nothing_is_held_beyond_the_window_whatever_the_text() {
+    let scanner = Scanner::new();
+    let begin = format!("-----BEGIN {}-----\n", "PRIVATE KEY");
+    let line = "MIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEAAoIBAQ\n";
+    let again = ["a.", "1 ", "+1 2", "token=", "eyJabcdefgh-", "://a:", "a@b.", "2001:", "DE12 ", begin.as_str(), "é"];
+    let texts = again.iter().map(|part| part.repeat(24_000 / part.len())).chain([begin.clone() + &line.repeat(600)]);
+    for text in texts {
+        let (mut chunks, mut out) = (scanner.chunks(), String::new());
+        let mut give = |piece: Piece<'_>| match piece {
+            Piece::Clean(clean) => out += clean,
+            Piece::Secret(kind, _) => out += &format!("[{kind}]"),
+        };
+        for chunk in text.as_bytes().chunks(62) {
+            chunks.push(std::str::from_utf8(chunk).expect("whole characters"), &mut give);
+            assert!(chunks.held().len() <= scanner.window(), "{} bytes are held", chunks.held().len());
+        }
+        chunks.finish(&mut give);
+        assert_eq!(out, redacted(&text));
     }
 }
 

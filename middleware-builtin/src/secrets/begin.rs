@@ -2,8 +2,11 @@
 
 use regex_syntax::hir::{Capture, Hir, HirKind, Repetition};
 
+/// Up to so many repetitions are counted. To count more would make an automaton of thousands of states.
+const COUNTED: u32 = 8;
+
 /// A pattern of all that a match may be the continuation of, nothing and the whole match included. What a pattern says
-/// of the text around is left out: so it takes rather too much.
+/// of the text around is left out, and long repetitions are not counted: so it takes rather too much.
 pub(super) fn beginning(of: &Hir) -> Hir {
     match of.kind() {
         HirKind::Empty | HirKind::Look(_) => Hir::empty(),
@@ -25,9 +28,13 @@ pub(super) fn beginning(of: &Hir) -> Hir {
 /// As often as it may be, and then the beginning of one more.
 fn repeated(repetition: &Repetition) -> Hir {
     let (begun, sub) = (beginning(&repetition.sub), bare(&repetition.sub));
-    let max = repetition.max.map(|max| max.saturating_sub(1));
+    let max = counted(repetition.max).map(|max| max.saturating_sub(1));
     let before = Hir::repetition(Repetition { min: 0, max, greedy: true, sub: Box::new(sub) });
     Hir::concat(vec![before, begun])
+}
+
+fn counted(max: Option<u32>) -> Option<u32> {
+    max.filter(|max| *max <= COUNTED)
 }
 
 fn optional(hir: Hir) -> Hir {
@@ -42,7 +49,8 @@ fn bare(hir: &Hir) -> Hir {
         HirKind::Concat(all) => Hir::concat(all.iter().map(bare).collect()),
         HirKind::Alternation(all) => Hir::alternation(all.iter().map(bare).collect()),
         HirKind::Repetition(repetition) => {
-            Hir::repetition(Repetition { sub: Box::new(bare(&repetition.sub)), ..repetition.clone() })
+            let (min, max) = (repetition.min.min(COUNTED), counted(repetition.max));
+            Hir::repetition(Repetition { min, max, greedy: true, sub: Box::new(bare(&repetition.sub)) })
         }
         HirKind::Empty | HirKind::Literal(_) | HirKind::Class(_) => hir.clone(),
     }
@@ -62,12 +70,13 @@ mod tests {
     }
 
     #[test]
-    fn every_beginning_of_a_match_is_one_and_nothing_else() {
+    fn beginnings_of_a_match_are_taken_and_counted_up_to_eight() {
         let rows = [
             ("abc", vec!["", "a", "ab", "abc"], vec!["b", "abcd", "ac"]),
             ("a{2,3}b", vec!["a", "aa", "aaa", "aab", "aaab"], vec!["aaaa", "b"]),
             ("(?:ab|cd)e", vec!["a", "ab", "abe", "c", "cd", "cde"], vec!["e", "ad"]),
             (r"\bx(y[0-9]){1,2}\b", vec!["x", "xy", "xy1", "xy1y", "xy1y2"], vec!["xy1y2y", "y"]),
+            ("a{9,10}b", vec!["a", "aaaaaaaaaaaaab"], vec!["aab", "ba"]),
             ("é?f", vec!["", "é", "f", "éf"], vec!["e"]),
         ];
         for (pattern, beginnings, others) in rows {

@@ -35,6 +35,8 @@ pub(super) struct Engine {
     any: Regex,
     /// What is at the end of a text and could be the beginning of a match.
     begun: Regex,
+    /// How long a match can be, without its tail.
+    longest: usize,
     window: usize,
 }
 
@@ -86,6 +88,7 @@ impl Engine {
         Ok(Self {
             any: Regex::builder().configure(any).build_many_from_hir(&hirs).map_err(all)?,
             begun: Regex::builder().configure(roomy()).build_from_hir(&begun).map_err(all)?,
+            longest,
             window: longest + tail + AFTER,
             rules: rules.into_iter().zip(singles).collect(),
         })
@@ -120,6 +123,8 @@ impl Engine {
 
     /// The first byte from there on that is not decided before more text comes.
     pub(super) fn undecided(&self, text: &str, from: usize) -> usize {
+        // What began before that is too long to be a match.
+        let from = from.max(text.len().saturating_sub(self.longest));
         let found = self.begun.search(&Input::new(text).range(from..));
         found.map_or(text.len(), |found| found.start())
     }
