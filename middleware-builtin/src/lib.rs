@@ -62,7 +62,6 @@ pub mod approval;
 mod at_start;
 #[cfg(feature = "budget")]
 pub mod budget;
-#[cfg(feature = "trajectory")]
 #[cfg(feature = "cache")]
 pub mod cache;
 #[cfg(any(feature = "cache", feature = "trajectory"))]
