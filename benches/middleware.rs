@@ -77,7 +77,7 @@ fn wrapping(suite: &mut Suite) {
     }
     let typed = suite.case(with(Stack::<Adder>::builder().layer(Pass).build()));
     let cache = Cache::typed::<u64>().build().expect("a cache");
-    let hits = Extra::shared(suite.case(asked_again(cache)), typed, 1);
+    let hits = Extra::shared(suite.case(asked_again(&cache)), typed, 1);
     let moka = suite.case(gets());
     let row = suite.row("", "a hit of `cache`, beyond a layer that passes on", hits);
     row.beside("peer", moka).at_most(3.0, "moka's get, and making the key", moka);
@@ -138,7 +138,7 @@ fn runs(adder: Adder) -> impl Case {
 }
 
 /// The same input each time.
-fn asked_again(cache: Cache<u64>) -> impl Case {
+fn asked_again(cache: &Cache<u64>) -> impl Case + use<> {
     inputs(adder(vec![Arc::new(cache.stack::<Adder>())]), |_| 7)
 }
 
