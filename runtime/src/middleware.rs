@@ -38,8 +38,8 @@ pub trait Middleware: Send + Sync + 'static {
     }
 
     /// Where it stands among those that are bound to the same run: by default where it was given.
-    fn order(&self) -> Order {
-        Order::new()
+    fn order(&self) -> Option<&Order> {
+        None
     }
 }
 
@@ -66,7 +66,7 @@ impl<M: Middleware + ?Sized> Middleware for Arc<M> {
         (**self).layers()
     }
 
-    fn order(&self) -> Order {
+    fn order(&self) -> Option<&Order> {
         (**self).order()
     }
 }

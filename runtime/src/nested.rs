@@ -35,7 +35,7 @@ impl<M: Middleware> Middleware for ForNested<M> {
         self.0.layers()
     }
 
-    fn order(&self) -> Order {
+    fn order(&self) -> Option<&Order> {
         self.0.order()
     }
 }

@@ -40,10 +40,6 @@ impl Order {
         self.after.push(name.into());
         self
     }
-
-    const fn is_empty(&self) -> bool {
-        self.before.is_empty() && self.after.is_empty()
-    }
 }
 
 /// As `before cache, after redact`.
@@ -117,8 +113,8 @@ impl<M: Middleware> Middleware for Ordered<M> {
         self.middleware.layers()
     }
 
-    fn order(&self) -> Order {
-        self.order.clone()
+    fn order(&self) -> Option<&Order> {
+        Some(&self.order)
     }
 }
 
@@ -127,11 +123,10 @@ type Bound<'a> = &'a Arc<dyn Middleware>;
 /// Middlewares as they are to be bound: each as early as what they say of each other lets it, in the order given.
 pub(crate) fn in_order<'a>(given: impl Iterator<Item = Bound<'a>>) -> Result<SmallVec<[Bound<'a>; 8]>> {
     let given: SmallVec<[Bound<'a>; 8]> = given.collect();
-    if given.iter().all(|middleware| middleware.order().is_empty()) {
+    if given.iter().all(|middleware| middleware.order().is_none()) {
         return Ok(given);
     }
-    let orders: Vec<_> = given.iter().map(|middleware| middleware.order()).collect();
-    let sorted = Sorting::of(&given, &orders).sort()?;
+    let sorted = Sorting::of(&given).sort()?;
     Ok(sorted.into_iter().map(|i| given[i]).collect())
 }
 
@@ -143,11 +138,12 @@ struct Sorting<'a> {
 }
 
 impl<'a> Sorting<'a> {
-    fn of(given: &[Bound<'a>], orders: &[Order]) -> Self {
+    fn of(given: &[Bound<'a>]) -> Self {
         let names: Vec<_> = given.iter().map(|middleware| middleware.name()).collect();
         let stands_before = |a: usize, b: usize| {
-            let said = orders[a].before.iter().any(|name| name == names[b]);
-            a != b && (said || orders[b].after.iter().any(|name| name == names[a]))
+            let (first, second) = (given[a].order(), given[b].order());
+            let said = first.is_some_and(|order| order.before.iter().any(|name| name == names[b]));
+            a != b && (said || second.is_some_and(|order| order.after.iter().any(|name| name == names[a])))
         };
         let all = 0..names.len();
         let earlier = all.clone().map(|b| all.clone().filter(|&a| stands_before(a, b)).collect()).collect();
