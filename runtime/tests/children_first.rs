@@ -1,43 +1,23 @@
 //! R13: a run's end comes after the ends of all runs started in it: of those whose futures somebody else holds too. A
 //! run that is ended from above says so to who polls it again.
 
+#[path = "support/ends.rs"]
+mod ends;
 mod support;
 
 use std::sync::Arc;
 
 use emitree_emitter::{Emitter, Options, Registration};
 use emitree_runtime::{Error, ErrorKind, Result, Run, RunContext, Runnable, Stage};
+use ends::{recorded, settle, waits_at};
 use support::{Any, Gate, Recorder, Slot, TestResult, below, endless, poll_once};
 use tokio::task::yield_now;
-
-fn recorded() -> (Emitter, Recorder) {
-    let (tree, recorder) = (Emitter::new(), Recorder::new());
-    recorder.ends(&tree);
-    (tree, recorder)
-}
 
 #[track_caller]
 fn expect_ended_from_above<T: std::fmt::Debug>(result: Result<T>) {
     let error = result.expect_err("it was ended from above");
     let expected = (&ErrorKind::Aborted, "the run that it was started in has ended");
     assert_eq!((error.kind(), error.to_string().as_str()), expected);
-}
-
-fn waits_at(gate: &Gate, stage: Stage) -> Registration {
-    let gate = gate.clone();
-    Options::new().on_async(stage, move |_: &mut Any, _| {
-        let gate = gate.clone();
-        Box::pin(async move {
-            gate.pass().await;
-            Ok(())
-        })
-    })
-}
-
-async fn settle() {
-    for _ in 0..16 {
-        yield_now().await;
-    }
 }
 
 /// A run that polls a child once, leaves it to somebody else, and succeeds or fails.

@@ -1,48 +1,16 @@
 //! R8: a run whose future is dropped, at whatever moment, ends once: sync listeners hear it during the drop, those that
 //! are awaited from a task; and a run that was never awaited leaves no trace.
 
+#[path = "support/ends.rs"]
+mod ends;
 mod support;
 
 use std::sync::Arc;
 
-use emitree_emitter::{Emitter, EventMeta, Options, Registration};
+use emitree_emitter::{Emitter, EventMeta};
 use emitree_runtime::{AbortHandle, Error, ErrorKind, Result, Run, RunContext, Runnable, Stage};
+use ends::{begun, notes_waiting_at, recorded, settle};
 use support::{Any, Gate, Manner, Recorder, Slot, TestResult, below, endless, poll_once, silence_planned_panics};
-use tokio::task::yield_now;
-
-fn recorded() -> (Emitter, Recorder) {
-    let (tree, recorder) = (Emitter::new(), Recorder::new());
-    recorder.ends(&tree);
-    (tree, recorder)
-}
-
-/// Listens to a stage, and waits at a gate in it.
-fn waits_at(gate: &Gate, recorder: &Recorder, stage: Stage) -> Registration {
-    let (gate, recorder) = (gate.clone(), recorder.clone());
-    Options::new().on_async(stage, move |_: &mut Any, _| {
-        let (gate, recorder) = (gate.clone(), recorder.clone());
-        Box::pin(async move {
-            recorder.note("waits");
-            gate.pass().await;
-            recorder.note("goes on");
-            Ok(())
-        })
-    })
-}
-
-/// A run that owns what it runs, polled once: it waits.
-fn waiting<R: Runnable<Input = ()> + 'static>(run: Run<'static, R>) -> Run<'static, R> {
-    let mut run = run;
-    assert!(poll_once(&mut run).is_pending());
-    run
-}
-
-/// Lets the tasks go on for as long as they can.
-async fn settle() {
-    for _ in 0..16 {
-        yield_now().await;
-    }
-}
 
 // R8
 #[tokio::test]
@@ -64,7 +32,7 @@ async fn a_run_that_is_dropped_before_it_was_awaited_leaves_no_trace() {
 async fn a_run_dropped_during_its_work_ends_during_the_drop() {
     let (tree, recorder) = recorded();
     let notes = recorder.clone();
-    let run = waiting(Arc::new(endless(&tree, "run", &recorder)).run_shared(()).on_error(move |failure, _| {
+    let run = begun(Arc::new(endless(&tree, "run", &recorder)).run_shared(()).on_error(move |failure, _| {
         assert_eq!(failure.error().kind(), &ErrorKind::Dropped);
         notes.note(failure.error().to_string());
     }));
@@ -86,8 +54,8 @@ async fn who_has_to_be_awaited_hears_the_end_from_a_task_and_sync_listeners_do_n
         move |_: &mut Any, meta: &EventMeta<'_>| notes.note(format!("{label} {}", meta.name()))
     };
     let run = Arc::new(endless(&tree, "run", &Recorder::new())).run_shared(());
-    let run = run.register(waits_at(&gate, &recorder, Stage::Error)).on("*.*", label("sync"));
-    let run = waiting(run.register(waits_at(&gate, &recorder, Stage::Finish)));
+    let run = run.register(notes_waiting_at(&gate, &recorder, Stage::Error)).on("*.*", label("sync"));
+    let run = begun(run.register(notes_waiting_at(&gate, &recorder, Stage::Finish)));
     recorder.expect(["sync start"]);
     drop(run);
     recorder.expect(["sync error", "waits"]);
@@ -105,7 +73,7 @@ async fn dropped_while_a_listener_of_start_is_awaited_it_ends_after_that_and_nev
     let (tree, recorder) = recorded();
     let gate = Gate::new();
     let run = Arc::new(endless(&tree, "run", &recorder)).run_shared(());
-    drop(waiting(run.register(waits_at(&gate, &recorder, Stage::Start))));
+    drop(begun(run.register(notes_waiting_at(&gate, &recorder, Stage::Start))));
     settle().await;
     recorder.expect(["waits"]);
     gate.open();
@@ -128,7 +96,7 @@ async fn dropped_after_its_work_it_ends_as_its_work_did() {
         let run = below(&tree, "run", |well: bool, _: RunContext| async move {
             if well { Ok(7) } else { Err(Error::new("broken")) }
         });
-        let mut run = Arc::new(run).run_shared(well).register(waits_at(&gate, &recorder, stage));
+        let mut run = Arc::new(run).run_shared(well).register(notes_waiting_at(&gate, &recorder, stage));
         assert!(poll_once(&mut run).is_pending());
         drop(run);
         settle().await;
@@ -208,14 +176,14 @@ async fn the_runs_in_a_run_that_is_dropped_end_before_it() {
         let waits = gate.clone();
         let middle = Arc::new(below(&tree, "middle", move |(), _: RunContext| {
             let inner = endless(&emitter, "inner", &Recorder::new());
-            let waits = awaited.then(|| waits_at(&waits, &notes, Stage::Finish));
+            let waits = awaited.then(|| notes_waiting_at(&waits, &notes, Stage::Finish));
             async move { waits.into_iter().fold(inner.run(()), Run::register).await }
         }));
         let top = below(&tree, "top", move |(), _: RunContext| {
             let middle = Arc::clone(&middle);
             async move { middle.run(()).await }
         });
-        drop(waiting(Arc::new(top).run_shared(())));
+        drop(begun(Arc::new(top).run_shared(())));
         settle().await;
         gate.open();
         settle().await;
@@ -239,7 +207,7 @@ async fn listeners_that_fail_or_panic_during_the_drop_keep_nobody_from_hearing_t
         let run = Arc::new(endless(&tree, "run", &recorder)).run_shared(()).on("*.*", move |_: &mut Any, meta| {
             if Stage::of(meta) == Some(Stage::Start) { Ok(()) } else { manner.act() }
         });
-        drop(waiting(run));
+        drop(begun(run));
         let events = ["run.run.start", "works", "dropped", "run.run.error", "run.run.finish dropped"];
         recorder.expect(events);
     }
@@ -250,7 +218,7 @@ async fn listeners_that_fail_or_panic_during_the_drop_keep_nobody_from_hearing_t
 fn a_run_dropped_while_its_thread_panics_ends_during_the_drop() {
     silence_planned_panics();
     let (tree, recorder) = recorded();
-    let run = waiting(Arc::new(endless(&tree, "run", &recorder)).run_shared(()));
+    let run = begun(Arc::new(endless(&tree, "run", &recorder)).run_shared(()));
     let panics = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         let _run = run;
         panic!("a planned panic");
@@ -276,7 +244,7 @@ async fn a_work_that_panics_when_it_is_dropped_keeps_nobody_from_hearing_the_end
             let _panics = PanicsOnDrop;
             std::future::pending::<Result<()>>().await
         });
-        let run = waiting(Arc::new(run).run_shared(()).abort_on(&handle));
+        let run = begun(Arc::new(run).run_shared(()).abort_on(&handle));
         let end = if aborted {
             handle.abort("enough");
             assert_eq!(run.await.expect_err("it was aborted").kind(), &ErrorKind::Aborted);

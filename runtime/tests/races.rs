@@ -1,5 +1,7 @@
 //! R13: a run's end is a claim in shared state: its own future, its drop and its parent race, on whatever thread.
 
+#[path = "support/ends.rs"]
+mod ends;
 mod support;
 
 use std::sync::Arc;
@@ -8,34 +10,11 @@ use std::sync::mpsc;
 use std::task::{Context as TaskContext, Wake, Waker};
 use std::thread;
 
-use emitree_emitter::{Emitter, Options, Registration};
+use emitree_emitter::{Emitter, Registration};
 use emitree_runtime::{Result, Run, RunContext, Runnable, Stage};
+use ends::{recorded, settle, waits_at};
 use futures_util::FutureExt;
 use support::{Any, Gate, Recorder, Slot, TestResult, below, endless, poll_once};
-use tokio::task::yield_now;
-
-fn recorded() -> (Emitter, Recorder) {
-    let (tree, recorder) = (Emitter::new(), Recorder::new());
-    recorder.ends(&tree);
-    (tree, recorder)
-}
-
-fn waits_at(gate: &Gate, stage: Stage) -> Registration {
-    let gate = gate.clone();
-    Options::new().on_async(stage, move |_: &mut Any, _| {
-        let gate = gate.clone();
-        Box::pin(async move {
-            gate.pass().await;
-            Ok(())
-        })
-    })
-}
-
-async fn settle() {
-    for _ in 0..16 {
-        yield_now().await;
-    }
-}
 
 /// Counts how often it is woken.
 #[derive(Default)]

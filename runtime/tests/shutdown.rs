@@ -1,14 +1,17 @@
 //! R8: ends that are still to come are waited for until a deadline, and who could not hear them is counted; where the
 //! runtime goes first, sync listeners hear them all the same, once.
 
+#[path = "support/ends.rs"]
+mod ends;
 mod support;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use emitree_emitter::{Emitter, Options, Registration};
+use emitree_emitter::{Emitter, Options};
 use emitree_runtime::{Run, RunContext, Runnable, Stage, shutdown};
-use support::{Any, Gate, Recorder, TestResult, below, endless, poll_once};
+use ends::{begun, endless_run, notes_waiting_at, recorded};
+use support::{Any, Gate, Recorder, TestResult, below, poll_once};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{Mutex, MutexGuard};
 
@@ -21,38 +24,6 @@ async fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().await
 }
 
-fn recorded() -> (Emitter, Recorder) {
-    let (tree, recorder) = (Emitter::new(), Recorder::new());
-    recorder.ends(&tree);
-    (tree, recorder)
-}
-
-fn waits_at(gate: &Gate, recorder: &Recorder, stage: Stage) -> Registration {
-    let (gate, recorder) = (gate.clone(), recorder.clone());
-    Options::new().on_async(stage, move |_: &mut Any, _| {
-        let (gate, recorder) = (gate.clone(), recorder.clone());
-        Box::pin(async move {
-            recorder.note("waits");
-            gate.pass().await;
-            recorder.note("goes on");
-            Ok(())
-        })
-    })
-}
-
-fn endless_run(tree: &Emitter) -> Run<'static, impl Runnable<Input = (), Output = ()> + use<>> {
-    endless_named(tree, "run")
-}
-
-fn endless_named(tree: &Emitter, name: &'static str) -> Run<'static, impl Runnable<Input = (), Output = ()> + use<>> {
-    Arc::new(endless(tree, name, &Recorder::new())).run_shared(())
-}
-
-fn begun<R: Runnable<Input = ()> + 'static>(mut run: Run<'static, R>) -> Run<'static, R> {
-    assert!(poll_once(&mut run).is_pending());
-    run
-}
-
 /// Begins a run and drops it.
 fn drop_run<R: Runnable<Input = ()> + 'static>(run: Run<'static, R>) {
     drop(begun(run));
@@ -63,7 +34,7 @@ fn drop_run<R: Runnable<Input = ()> + 'static>(run: Run<'static, R>) {
 async fn with_nothing_to_come_a_shutdown_is_complete_at_once() {
     let _alone = alone().await;
     let (tree, _) = recorded();
-    drop_run(endless_run(&tree));
+    drop_run(endless_run(&tree, "run"));
     let shutdown = shutdown(Duration::ZERO).await;
     assert!(shutdown.is_complete());
     assert_eq!((shutdown.ended, shutdown.to_string().as_str()), (0, "0 ended in time"));
@@ -76,7 +47,7 @@ async fn a_shutdown_waits_for_the_ends_that_are_still_to_come() {
     let (tree, recorder) = recorded();
     let gate = Gate::new();
     for _ in 0..3 {
-        drop_run(endless_run(&tree).register(waits_at(&gate, &recorder, Stage::Finish)));
+        drop_run(endless_run(&tree, "run").register(notes_waiting_at(&gate, &recorder, Stage::Finish)));
     }
     recorder.take();
     let opens = gate.clone();
@@ -100,10 +71,10 @@ async fn who_is_still_awaited_at_the_deadline_is_cut_and_reported() {
     let _alone = alone().await;
     let (tree, recorder) = recorded();
     let [blocked, finishes] = [(); 2].map(|()| Gate::new());
-    let run = endless_run(&tree).register(waits_at(&blocked, &recorder, Stage::Error));
-    drop_run(run.register(waits_at(&finishes, &recorder, Stage::Finish)));
+    let run = endless_run(&tree, "run").register(notes_waiting_at(&blocked, &recorder, Stage::Error));
+    drop_run(run.register(notes_waiting_at(&finishes, &recorder, Stage::Finish)));
     let in_time = Gate::new();
-    drop_run(endless_run(&tree).register(waits_at(&in_time, &recorder, Stage::Finish)));
+    drop_run(endless_run(&tree, "run").register(notes_waiting_at(&in_time, &recorder, Stage::Finish)));
     recorder.take();
     in_time.open();
     let shutdown_ = shutdown(SECOND).await;
@@ -127,7 +98,7 @@ async fn runs_that_wait_for_those_below_are_cut_with_them() {
     let (tree, recorder) = recorded();
     let (gate, emitter, notes) = (Gate::new(), tree.clone(), recorder.clone());
     let top = below(&tree, "top", move |(), _: RunContext| {
-        endless_run(&emitter).register(waits_at(&gate, &notes, Stage::Finish))
+        endless_run(&emitter, "run").register(notes_waiting_at(&gate, &notes, Stage::Finish))
     });
     drop_run(Arc::new(top).run_shared(()));
     recorder.expect(["top.run.start", "run.run.start", "run.run.error", "run.run.finish dropped", "waits"]);
@@ -143,7 +114,7 @@ async fn runs_that_wait_for_those_below_are_cut_with_them() {
 async fn a_shutdown_does_not_touch_runs_that_are_under_way() {
     let _alone = alone().await;
     let (tree, recorder) = recorded();
-    let mut run = endless_run(&tree);
+    let mut run = endless_run(&tree, "run");
     assert!(poll_once(&mut run).is_pending());
     assert!(shutdown(SECOND).await.is_complete());
     recorder.expect(["run.run.start"]);
@@ -153,18 +124,18 @@ async fn a_shutdown_does_not_touch_runs_that_are_under_way() {
 fn unfinished(runtime: &Runtime, tree: &Emitter, recorder: &Recorder) {
     let gate = Gate::new();
     let _inside = runtime.enter();
-    drop_run(endless_run(tree).register(waits_at(&gate, recorder, Stage::Error)));
+    drop_run(endless_run(tree, "run").register(notes_waiting_at(&gate, recorder, Stage::Error)));
     for stage in [None, Some(Stage::Start), Some(Stage::Error), Some(Stage::Finish)] {
-        let waits = stage.map(|stage| waits_at(&gate, recorder, stage));
-        tokio::spawn(begun(waits.into_iter().fold(endless_run(tree), Run::register)));
+        let waits = stage.map(|stage| notes_waiting_at(&gate, recorder, stage));
+        tokio::spawn(begun(waits.into_iter().fold(endless_run(tree, "run"), Run::register)));
     }
     let emitter = tree.clone();
     let nests = below(tree, "nests", move |(), ctx: RunContext| {
-        let owned = ctx.spawn(begun(endless_named(&emitter, "inner")));
-        let bare = tokio::spawn(begun(endless_named(&emitter, "inner")));
+        let owned = ctx.spawn(begun(endless_run(&emitter, "inner")));
+        let bare = tokio::spawn(begun(endless_run(&emitter, "inner")));
         let emitter = emitter.clone();
         async move {
-            let nested = endless_named(&emitter, "inner").await;
+            let nested = endless_run(&emitter, "inner").await;
             drop((owned, bare));
             nested
         }
@@ -201,8 +172,8 @@ fn outside_of_a_runtime_the_whole_end_comes_during_the_drop() -> TestResult {
     let _alone = ALONE.blocking_lock();
     let (tree, recorder) = recorded();
     let gate = Gate::new();
-    let run = endless_run(&tree).register(waits_at(&gate, &recorder, Stage::Error));
-    let run = run.register(waits_at(&gate, &recorder, Stage::Finish));
+    let run = endless_run(&tree, "run").register(notes_waiting_at(&gate, &recorder, Stage::Error));
+    let run = run.register(notes_waiting_at(&gate, &recorder, Stage::Finish));
     drop_run(run);
     recorder.expect(["run.run.start", "run.run.error", "waits", "run.run.finish dropped"]);
     let runtime = Builder::new_current_thread().enable_time().build()?;
@@ -215,7 +186,7 @@ fn outside_of_a_runtime_the_whole_end_comes_during_the_drop() -> TestResult {
 fn outside_of_a_runtime_a_drop_during_start_ends_the_run() {
     let _alone = ALONE.blocking_lock();
     let (tree, recorder) = recorded();
-    drop_run(endless_run(&tree).register(waits_at(&Gate::new(), &recorder, Stage::Start)));
+    drop_run(endless_run(&tree, "run").register(notes_waiting_at(&Gate::new(), &recorder, Stage::Start)));
     recorder.expect(["waits", "run.run.start", "run.run.error", "run.run.finish dropped"]);
 }
 
@@ -225,8 +196,8 @@ async fn what_comes_up_while_a_shutdown_waits_does_not_count_against_what_ended_
     let _alone = alone().await;
     let (tree, recorder) = recorded();
     let (gate, never) = (Gate::new(), Gate::new());
-    drop_run(endless_run(&tree).register(waits_at(&gate, &recorder, Stage::Finish)));
-    let late = endless_run(&tree).register(waits_at(&never, &recorder, Stage::Finish));
+    drop_run(endless_run(&tree, "run").register(notes_waiting_at(&gate, &recorder, Stage::Finish)));
+    let late = endless_run(&tree, "run").register(notes_waiting_at(&never, &recorder, Stage::Finish));
     tokio::spawn(async move {
         tokio::time::sleep(SECOND).await;
         drop_run(late);
@@ -245,7 +216,7 @@ fn what_was_reported_once_is_not_reported_again() -> TestResult {
     let (idle, busy) = (idle?, busy?);
     {
         let _inside = idle.enter();
-        drop_run(endless_run(&tree).register(waits_at(&Gate::new(), &recorder, Stage::Finish)));
+        drop_run(endless_run(&tree, "run").register(notes_waiting_at(&Gate::new(), &recorder, Stage::Finish)));
     }
     assert_eq!(busy.block_on(shutdown(SECOND)).undelivered.len(), 1);
     let (again, took) = busy.block_on(async {
@@ -272,7 +243,7 @@ async fn observers_that_are_still_awaited_at_the_deadline_are_cut_too() {
             })
         })
     };
-    let run = [false, true, false].map(observes).into_iter().fold(endless_run(&tree), Run::register);
+    let run = [false, true, false].map(observes).into_iter().fold(endless_run(&tree, "run"), Run::register);
     drop_run(run);
     let report = shutdown(SECOND).await;
     // Two that were being awaited at `error`, and all three at `finish`.

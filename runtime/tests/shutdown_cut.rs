@@ -1,13 +1,15 @@
 //! R8: a shutdown lasts no longer than the last end, and where it loses patience, a cut goes all the way down.
 
+#[path = "support/ends.rs"]
+mod ends;
 mod support;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use emitree_emitter::{Emitter, Options, Registration};
 use emitree_runtime::{Result, Run, RunContext, Runnable, Stage, shutdown};
-use support::{Any, Gate, Recorder, Slot, below, endless, poll_once};
+use ends::{begun, endless_run, notes_waiting_at, recorded};
+use support::{Gate, Slot, below};
 use tokio::runtime::Builder;
 use tokio::sync::{Mutex, MutexGuard};
 
@@ -18,34 +20,6 @@ static ALONE: Mutex<()> = Mutex::const_new(());
 
 async fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().await
-}
-
-fn recorded() -> (Emitter, Recorder) {
-    let (tree, recorder) = (Emitter::new(), Recorder::new());
-    recorder.ends(&tree);
-    (tree, recorder)
-}
-
-fn waits_at(gate: &Gate, recorder: &Recorder, stage: Stage) -> Registration {
-    let (gate, recorder) = (gate.clone(), recorder.clone());
-    Options::new().on_async(stage, move |_: &mut Any, _| {
-        let (gate, recorder) = (gate.clone(), recorder.clone());
-        Box::pin(async move {
-            recorder.note("waits");
-            gate.pass().await;
-            recorder.note("goes on");
-            Ok(())
-        })
-    })
-}
-
-fn endless_run(tree: &Emitter) -> Run<'static, impl Runnable<Input = (), Output = ()> + use<>> {
-    Arc::new(endless(tree, "run", &Recorder::new())).run_shared(())
-}
-
-fn begun<R: Runnable<Input = ()> + 'static>(mut run: Run<'static, R>) -> Run<'static, R> {
-    assert!(poll_once(&mut run).is_pending());
-    run
 }
 
 /// Begins a run and drops it.
@@ -59,7 +33,7 @@ async fn a_shutdown_takes_no_longer_than_the_last_end() {
     let _alone = alone().await;
     let (tree, recorder) = recorded();
     let gate = Gate::new();
-    drop_run(endless_run(&tree).register(waits_at(&gate, &recorder, Stage::Finish)));
+    drop_run(endless_run(&tree, "run").register(notes_waiting_at(&gate, &recorder, Stage::Finish)));
     tokio::spawn(async move {
         tokio::time::sleep(SECOND).await;
         gate.open();
@@ -77,7 +51,7 @@ async fn a_held_run_below_one_that_is_cut_is_cut_with_it() {
     let (gate, held) = (Gate::new(), Slot::new());
     let (emitter, notes, holds) = (tree.clone(), recorder.clone(), held.clone());
     let top = below(&tree, "top", move |(), _: RunContext| {
-        holds.put(begun(endless_run(&emitter).register(waits_at(&gate, &notes, Stage::Finish))));
+        holds.put(begun(endless_run(&emitter, "run").register(notes_waiting_at(&gate, &notes, Stage::Finish))));
         std::future::pending::<Result<()>>()
     });
     drop_run(Arc::new(top).run_shared(()));
@@ -97,7 +71,7 @@ fn where_its_runtime_goes_a_run_ends_those_below_that_are_awaited_elsewhere() {
     let (gate, held) = (Gate::new(), Slot::new());
     let (emitter, notes, holds) = (tree.clone(), recorder.clone(), held.clone());
     let top = below(&tree, "top", move |(), _: RunContext| {
-        holds.put(begun(endless_run(&emitter).register(waits_at(&gate, &notes, Stage::Finish))));
+        holds.put(begun(endless_run(&emitter, "run").register(notes_waiting_at(&gate, &notes, Stage::Finish))));
         std::future::pending::<Result<()>>()
     });
     {

@@ -1,33 +1,19 @@
 //! R7: an abort falls to every run below, however it was started, and neither rises nor goes sideways; and it comes in
 //! and goes out as a signal, of a handle, or of another run.
 
+#[path = "support/ends.rs"]
+mod ends;
 mod support;
 
 use std::sync::Arc;
 
 use emitree_emitter::Emitter;
-use emitree_runtime::{AbortHandle, AbortSignal, ErrorKind, Result, Run, RunContext, Runnable};
+use emitree_runtime::{AbortHandle, AbortSignal, ErrorKind, Result, RunContext, Runnable};
+use ends::{endless_run, expect_aborted, recorded};
 use futures_util::future::join;
 use support::{Gate, Recorder, Slot, TestResult, below, endless, poll_once};
 use tokio::task::yield_now;
 use tokio_util::sync::CancellationToken;
-
-fn recorded() -> (Emitter, Recorder) {
-    let (tree, recorder) = (Emitter::new(), Recorder::new());
-    recorder.ends(&tree);
-    (tree, recorder)
-}
-
-#[track_caller]
-fn expect_aborted<T: std::fmt::Debug>(result: Result<T>, reason: &str) {
-    let error = result.expect_err("it was aborted");
-    assert_eq!((error.kind(), error.to_string().as_str()), (&ErrorKind::Aborted, reason));
-}
-
-/// A run of something that waits for ever, which owns it.
-fn endless_run(tree: &Emitter, name: &'static str) -> Run<'static, impl Runnable<Input = (), Output = ()> + use<>> {
-    Arc::new(endless(tree, name, &Recorder::new())).run_shared(())
-}
 
 // R7: it falls to what is awaited, to what was spawned, and to what is below those.
 #[tokio::test]

@@ -1,31 +1,15 @@
 //! R7: an abort comes in and goes out as a cancellation token of tokio-util.
 
+#[path = "support/ends.rs"]
+mod ends;
 mod support;
 
-use std::sync::Arc;
-
 use emitree_emitter::Emitter;
-use emitree_runtime::{AbortHandle, AbortSignal, ErrorKind, Result, Run, RunContext, Runnable};
-use support::{Recorder, Slot, TestResult, below, endless, poll_once};
+use emitree_runtime::{AbortHandle, AbortSignal, Result, RunContext, Runnable};
+use ends::{endless_run, expect_aborted, recorded};
+use support::{Slot, TestResult, below, endless, poll_once};
 use tokio::task::yield_now;
 use tokio_util::sync::CancellationToken;
-
-fn recorded() -> (Emitter, Recorder) {
-    let (tree, recorder) = (Emitter::new(), Recorder::new());
-    recorder.ends(&tree);
-    (tree, recorder)
-}
-
-#[track_caller]
-fn expect_aborted<T: std::fmt::Debug>(result: Result<T>, reason: &str) {
-    let error = result.expect_err("it was aborted");
-    assert_eq!((error.kind(), error.to_string().as_str()), (&ErrorKind::Aborted, reason));
-}
-
-/// A run of something that waits for ever, which owns it.
-fn endless_run(tree: &Emitter, name: &'static str) -> Run<'static, impl Runnable<Input = (), Output = ()> + use<>> {
-    Arc::new(endless(tree, name, &Recorder::new())).run_shared(())
-}
 
 // R7
 #[tokio::test]

@@ -1,0 +1,71 @@
+//! What tests of how runs end have in common.
+#![allow(dead_code, reason = "each test file uses its own part of this")]
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use emitree_emitter::{Emitter, Options, Registration};
+use emitree_runtime::{ErrorKind, Result, Run, Runnable, Stage};
+use tokio::task::yield_now;
+
+use crate::support::{Any, Gate, Recorder, endless, poll_once};
+
+/// A tree, and what notes how the runs in it end.
+pub(crate) fn recorded() -> (Emitter, Recorder) {
+    let (tree, recorder) = (Emitter::new(), Recorder::new());
+    recorder.ends(&tree);
+    (tree, recorder)
+}
+
+/// Listens to a stage, and waits at a gate in it.
+pub(crate) fn waits_at(gate: &Gate, stage: Stage) -> Registration {
+    let gate = gate.clone();
+    Options::new().on_async(stage, move |_: &mut Any, _| {
+        let gate = gate.clone();
+        Box::pin(async move {
+            gate.pass().await;
+            Ok(())
+        })
+    })
+}
+
+/// The same, and notes it.
+pub(crate) fn notes_waiting_at(gate: &Gate, recorder: &Recorder, stage: Stage) -> Registration {
+    let (gate, recorder) = (gate.clone(), recorder.clone());
+    Options::new().on_async(stage, move |_: &mut Any, _| {
+        let (gate, recorder) = (gate.clone(), recorder.clone());
+        Box::pin(async move {
+            recorder.note("waits");
+            gate.pass().await;
+            recorder.note("goes on");
+            Ok(())
+        })
+    })
+}
+
+/// Lets the tasks go on for as long as they can.
+pub(crate) async fn settle() {
+    for _ in 0..16 {
+        yield_now().await;
+    }
+}
+
+/// A run of something that waits for ever, which owns it.
+pub(crate) fn endless_run(
+    tree: &Emitter,
+    name: &'static str,
+) -> Run<'static, impl Runnable<Input = (), Output = ()> + use<>> {
+    Arc::new(endless(tree, name, &Recorder::new())).run_shared(())
+}
+
+/// A run, polled once: it waits.
+pub(crate) fn begun<R: Runnable<Input = ()> + 'static>(mut run: Run<'static, R>) -> Run<'static, R> {
+    assert!(poll_once(&mut run).is_pending());
+    run
+}
+
+#[track_caller]
+pub(crate) fn expect_aborted<T: Debug>(result: Result<T>, reason: &str) {
+    let error = result.expect_err("it was aborted");
+    assert_eq!((error.kind(), error.to_string().as_str()), (&ErrorKind::Aborted, reason));
+}
