@@ -76,8 +76,11 @@ mod route;
 mod scope;
 mod sink;
 mod snapshot;
+mod stretch;
 mod subscription;
 mod sync;
+mod sync_first;
+mod verdict;
 
 pub use adapter::{AsyncItem, AsyncListener, AsyncObserver, async_fn, listener, observer};
 pub use builder::{EmitterBuilder, RunLinks};
