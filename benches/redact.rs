@@ -1,7 +1,7 @@
 //! What looking for secrets costs where there are none.
 //!
 //! ```text
-//! cargo bench --bench redact --features redact
+//! cargo bench --bench redact
 //! ```
 use std::hint::black_box;
 use std::time::Instant;

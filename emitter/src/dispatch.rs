@@ -1,4 +1,4 @@
-//! Calling the listeners of a route: the only place that runs user code, and awaits it.
+//! Calling the listeners of a route. Here, in `stretch.rs` and in `sync_first.rs` user code runs, and nowhere else.
 //!
 //! 1. Those that may change the event run first, one after the other, all the way up; then those that observe (E5).
 //! 2. Sync listeners are called where they stand. The first that has to be awaited moves the rest into a future.
