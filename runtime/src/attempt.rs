@@ -12,10 +12,9 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::chain::Chain;
+use crate::chain::{Chain, Passages};
 use crate::lifecycle::{Data, fit};
 use crate::onion::{Entry, Work, call};
-use crate::passing::Pass;
 use crate::{Error, Middleware, Result, RunContext, Runnable, Summary};
 
 /// Why an attempt was given up: what [`Error::retry_with`] was made of.
@@ -104,7 +103,8 @@ impl Attempts {
     }
 
     pub(crate) fn may_go_on(&self) -> bool {
-        self.number() < self.most.load(Ordering::Relaxed)
+        let most = self.most.load(Ordering::Relaxed);
+        most > 0 && self.number() < most
     }
 
     /// The request that an error is, if it can be met.
@@ -128,43 +128,42 @@ pub(crate) async fn attempts<R: Runnable>(
     early: Option<R::Output>,
     ctx: &RunContext,
 ) -> Result<R::Output> {
-    let stations = Stations { inputs: chain.inputs().seal(), layers: chain.seal(), outputs: chain.outputs().seal() };
+    let stations = Stations { passages: chain.seal_passages(), layers: chain.seal(), attempts: chain.attempts() };
     match early {
-        None if stations.are_layers_only() && !chain.attempts().may_go_on() => {
+        None if stations.passages.is_none() && !stations.attempts.may_go_on() => {
             call(stations.layers, &Executes(runnable), input, ctx).await
         }
         // Of the others the future is larger, and they are fewer.
-        None => Box::pin(stations.repeat(chain, &Executes(runnable), input, ctx)).await,
-        Some(output) => Box::pin(stations.repeat(chain, &Answered::new(output), input, ctx)).await,
+        None => Box::pin(stations.repeat(&Executes(runnable), input, ctx)).await,
+        Some(output) => Box::pin(stations.repeat(&Answered::new(output), input, ctx)).await,
     }
 }
 
 /// What each attempt passes.
 struct Stations<'a, I, O> {
-    inputs: &'a [Pass<I>],
+    passages: Option<&'a Passages<I, O>>,
     layers: &'a [Entry<I, O>],
-    outputs: &'a [Pass<O>],
+    attempts: &'a Attempts,
 }
 
 impl<I: Data, O: Data> Stations<'_, I, O> {
-    const fn are_layers_only(&self) -> bool {
-        self.inputs.is_empty() && self.outputs.is_empty()
-    }
-
-    async fn repeat(&self, chain: &Chain<I, O>, work: &dyn Work<I, O>, input: &I, ctx: &RunContext) -> Result<O> {
+    async fn repeat(&self, work: &dyn Work<I, O>, input: &I, ctx: &RunContext) -> Result<O> {
         loop {
-            let result = self.attempt(chain, work, input, ctx).await;
-            let Some(retry) = result.as_ref().err().and_then(|error| chain.attempts().request(error, ctx)) else {
+            let result = self.attempt(work, input, ctx).await;
+            let Some(retry) = result.as_ref().err().and_then(|error| self.attempts.request(error, ctx)) else {
                 return result;
             };
-            chain.attempts().give_up(retry, ctx).await?;
+            self.attempts.give_up(retry, ctx).await?;
         }
     }
 
-    async fn attempt(&self, chain: &Chain<I, O>, work: &dyn Work<I, O>, input: &I, ctx: &RunContext) -> Result<O> {
-        let changed = chain.inputs().pass(self.inputs, input, ctx).await?;
+    async fn attempt(&self, work: &dyn Work<I, O>, input: &I, ctx: &RunContext) -> Result<O> {
+        let Some(Passages { inputs, outputs }) = self.passages else {
+            return call(self.layers, work, input, ctx).await;
+        };
+        let changed = inputs.pass(input, ctx).await?;
         let output = call(self.layers, work, changed.as_ref().unwrap_or(input), ctx).await?;
-        let changed = chain.outputs().pass_on(self.outputs, &output, ctx).await?;
+        let changed = outputs.pass_on(&output, ctx).await?;
         Ok(changed.unwrap_or(output))
     }
 }

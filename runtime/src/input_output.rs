@@ -114,7 +114,7 @@ impl<O: Clone + Send + Sync + 'static> Middleware for OutputFn<O> {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
         let chain = ctx.slot().chain();
         let outputs: &Passes<O> =
-            chain.outputs().downcast_ref().ok_or_else(|| misfit::<O>("output", chain.types()[1]))?;
+            chain.outputs()?.downcast_ref().ok_or_else(|| misfit::<O>("output", chain.types()[1]))?;
         outputs.keep_by(O::clone);
         outputs.push(Pass::new(self.name.clone(), Arc::clone(&self.f)))
     }
@@ -130,7 +130,7 @@ impl<O: Clone + Send + Sync + 'static> Middleware for OutputFn<O> {
 
 fn inputs_of<I: 'static>(ctx: &RunContext) -> Result<&Passes<I>> {
     let chain = ctx.slot().chain();
-    chain.inputs().downcast_ref().ok_or_else(|| misfit::<I>("input", chain.types()[0]))
+    chain.inputs()?.downcast_ref().ok_or_else(|| misfit::<I>("input", chain.types()[0]))
 }
 
 fn misfit<T>(what: &str, run: &str) -> Error {

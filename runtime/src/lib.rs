@@ -87,6 +87,7 @@ mod outcome;
 mod passing;
 mod phase;
 mod plan;
+mod register;
 mod run;
 mod run_stream;
 mod runnable;

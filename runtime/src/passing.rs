@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use futures_core::future::BoxFuture;
 use serde_json::Value;
 
-use crate::chain::Register;
+use crate::register::Register;
 use crate::{Error, Instance, LayerInfo, Place, Result, RunContext};
 
 /// A value of a run on its way past an input or output middleware.
@@ -150,7 +150,7 @@ impl<T> Passes<T> {
         self.original.get().cloned()
     }
 
-    pub(crate) fn seal(&self) -> &[Pass<T>] {
+    fn seal(&self) -> &[Pass<T>] {
         self.list.seal(|_| ())
     }
 
@@ -167,7 +167,8 @@ impl<T> Passes<T> {
 
 impl<T: Send + Sync> Passes<T> {
     /// Has an input pass; none if nobody changed it.
-    pub(crate) async fn pass(&self, list: &[Pass<T>], value: &T, ctx: &RunContext) -> Result<Option<T>> {
+    pub(crate) async fn pass(&self, value: &T, ctx: &RunContext) -> Result<Option<T>> {
+        let list = self.seal();
         let kept = || self.keep.get().map(|keep| Arc::new(keep(value)));
         match self.original().or_else(kept) {
             Some(original) if !list.is_empty() => self.in_order(list, value, &original, ctx).await,
@@ -176,7 +177,8 @@ impl<T: Send + Sync> Passes<T> {
     }
 
     /// Has an output pass, which is the original of its own attempt.
-    pub(crate) async fn pass_on(&self, list: &[Pass<T>], value: &T, ctx: &RunContext) -> Result<Option<T>> {
+    pub(crate) async fn pass_on(&self, value: &T, ctx: &RunContext) -> Result<Option<T>> {
+        let list = self.seal();
         match self.keep.get() {
             Some(keep) if !list.is_empty() => self.in_order(list, value, &Arc::new(keep(value)), ctx).await,
             _ => Ok(None),
