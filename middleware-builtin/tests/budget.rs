@@ -454,6 +454,26 @@ async fn one_is_shared_by_100_concurrent_runs_and_each_has_an_account_of_its_own
 }
 
 #[tokio::test]
+async fn a_run_is_counted_in_each_account_above_it_whatever_it_has_of_its_own() -> TestResult {
+    let (desk, calls) = (desk(&Emitter::new()), || built(Budget::builder().calls(2)));
+    let run = |n| desk.run(vec![Vec::new(); n]);
+    for n in [2, 3] {
+        let results = [
+            run(n).middleware(for_nested(calls())).await,
+            run(n).middleware(for_nested(calls())).middleware(built(Budget::builder())).await,
+            run(n).middleware(built(Budget::builder())).middleware(for_nested(calls())).await,
+            run(n).middleware(for_nested(calls())).middleware(for_nested(calls())).await,
+        ];
+        for (i, result) in results.into_iter().enumerate() {
+            let result = result.map(drop).map_err(|error| error.to_string());
+            let expected = if n == 2 { Ok(()) } else { Err("the budget is exceeded: 3 calls of 2".to_owned()) };
+            assert_eq!(result, expected, "{i}");
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test]
 async fn an_account_goes_with_its_run() -> TestResult {
     struct Gone(Arc<AtomicU64>);
     impl Drop for Gone {

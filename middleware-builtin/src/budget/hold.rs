@@ -63,8 +63,9 @@ pub(super) struct Meter(pub(super) Arc<Account>);
 
 impl Middleware for Meter {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
-        // A nearer one draws from this.
-        if !Account::of(ctx).is_some_and(|nearest| Arc::ptr_eq(&nearest, &self.0)) {
+        // A nearer one draws from this. One that the run has itself, bound before or after this, is for the runs below it.
+        let nearest = ctx.parent().and_then(Account::of);
+        if !nearest.is_some_and(|nearest| Arc::ptr_eq(&nearest, &self.0)) {
             return Ok(());
         }
         match self.0.begin(kind_of(ctx)) {
