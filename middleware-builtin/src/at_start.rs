@@ -23,6 +23,10 @@ pub(crate) fn at_start<E: Event + Clone>(
     refusal: Option<Refusal>,
 ) -> Result<()> {
     let (voice, refusal) = (voice.clone(), refusal.map(Arc::new));
+    if let Some(refusal) = refusal.clone() {
+        // Where somebody else refuses it first, this one is never asked.
+        ctx.at_end(move |_, _| drop(refusal.enforce()));
+    }
     let first = Options::new().priority(i32::MAX);
     ctx.emitter().with(first).on_async(Stage::Start, move |_: &mut dyn AnyEvent, _| {
         // The run is not kept by what listens to it.

@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use emitree_emitter::{AnyEvent, Emitter, EventMeta};
-use emitree_middleware::Budget;
 use emitree_middleware::budget::{
     BudgetBuilder, Charged, Closed, Denied, Price, PriceTable, UnknownPrice, Usage, Warning, charge, remaining, spent,
 };
+use emitree_middleware::{Budget, Limits};
 use emitree_runtime::{Error, Result, Run, RunContext, Runnable, for_nested};
 use futures_util::future::join_all;
 use proptest::prelude::*;
@@ -471,6 +471,14 @@ async fn a_run_is_counted_in_each_account_above_it_whatever_it_has_of_its_own() 
         }
     }
     Ok(())
+}
+
+#[tokio::test]
+async fn what_closes_a_budget_ends_its_run_also_where_somebody_else_refuses_the_call_first() {
+    let one = Limits::builder().runs(1).build();
+    let run = desk(&Emitter::new());
+    let run = run.run(vec![Vec::new(); 2]).middleware(one).middleware(built(Budget::builder().calls(1)));
+    assert!(run.await.expect_err("the budget is closed").is_halted());
 }
 
 #[tokio::test]
