@@ -119,6 +119,22 @@ async fn a_group_is_counted_over_all_runs_of_it_until_it_is_forgotten() -> TestR
 }
 
 #[tokio::test]
+async fn a_run_is_counted_once_in_a_group_however_many_above_it_are_limited() -> TestResult {
+    let root = Emitter::new();
+    let desk = Arc::new(desk(&root));
+    let outer = instance(&root, "Agent", "outer", move |n: u64, _: RunContext| {
+        let desk = Arc::clone(&desk);
+        async move { desk.run(n).await }
+    });
+    let limits = Limits::builder().group_runs(4).build();
+    // The desk, and three tools below it.
+    assert_eq!(outer.run(5).middleware(for_nested(limits.clone())).group_id("one").await?.0, 3);
+    // The same, and bound twice.
+    assert_eq!(outer.run(5).middleware(limits.clone()).middleware(limits).group_id("two").await?.0, 3);
+    Ok(())
+}
+
+#[tokio::test]
 async fn one_that_is_refused_is_not_counted() -> TestResult {
     let limits = Limits::builder().runs(3).group_runs(4).build();
     let desk = desk(&Emitter::new());

@@ -232,7 +232,8 @@ impl Middleware for Limits {
         if self.0.rules.on_limit == OnLimit::End {
             ends(&stop).bind(ctx)?;
         }
-        ctx.bind_nested(Counting { limits: Arc::clone(&self.0), depth: ctx.depth(), counts, stop });
+        let (limits, counts_groups) = (Arc::clone(&self.0), Limited::begin(&self.0, ctx));
+        ctx.bind_nested(Counting { limits, depth: ctx.depth(), counts, counts_groups, stop });
         Ok(())
     }
 
@@ -278,7 +279,28 @@ struct Counting {
     limits: Arc<Inner>,
     depth: usize,
     counts: Mutex<Counts>,
+    /// Whether no run above has the same limits, which count these runs in their groups already.
+    counts_groups: bool,
     stop: Arc<Stop>,
+}
+
+/// Which limits are bound to a run and to those above it, each once; in the run's context.
+struct Limited {
+    limits: Arc<Inner>,
+    above: Option<Arc<Self>>,
+}
+
+impl Limited {
+    /// Tells whether they were not bound there yet.
+    fn begin(limits: &Arc<Inner>, ctx: &RunContext) -> bool {
+        let above = ctx.extension::<Self>();
+        let mut all = std::iter::successors(above.as_deref(), |limited| limited.above.as_deref());
+        let is_first = !all.any(|limited| Arc::ptr_eq(&limited.limits, limits));
+        if is_first {
+            ctx.set_extension(Self { limits: Arc::clone(limits), above });
+        }
+        is_first
+    }
 }
 
 impl Middleware for Counting {
@@ -310,11 +332,15 @@ impl Counting {
         }
         // The lock of a run's counts is taken before that of the groups'.
         let mut counts = self.counts.lock();
-        let reached = rules.run.reached(kind, &counts, Scope::Run).or_else(|| self.limits.count_in_group(ctx, kind));
+        let reached = rules.run.reached(kind, &counts, Scope::Run).or_else(|| self.count_in_group(ctx, kind));
         if reached.is_none() {
             rules.run.count(kind, &mut counts);
         }
         reached
+    }
+
+    fn count_in_group(&self, ctx: &RunContext, kind: &str) -> Option<Reached> {
+        if self.counts_groups { self.limits.count_in_group(ctx, kind) } else { None }
     }
 }
 
