@@ -359,6 +359,30 @@ async fn when_who_asks_is_aborted_one_of_those_who_wait_asks() -> TestResult {
     Ok(())
 }
 
+#[tokio::test]
+async fn that_who_asks_is_aborted_is_no_answer_for_those_who_wait() -> TestResult {
+    let (asked, gate) = (Arc::new(AtomicU32::new(0)), Arc::new(Semaphore::new(0)));
+    let (counts, waits) = (Arc::clone(&asked), Arc::clone(&gate));
+    let approval = Approval::by(move |_| {
+        let (first, waits) = (counts.fetch_add(1, Ordering::Relaxed) == 0, Arc::clone(&waits));
+        async move {
+            waits.acquire().await?.forget();
+            // As a run hears of it that the responder has started in the one that asks.
+            if first { Err(Error::aborted("enough")) } else { Ok(Decision::Approve) }
+        }
+    })
+    .ledger(Approvals::new());
+    let tool = Arc::new(Done::default().tool(&Emitter::new()));
+    let mut first = tool.run_shared(delete("/a")).middleware(approval.clone());
+    let mut second = tool.run_shared(delete("/a")).middleware(approval);
+    assert!(poll_once(&mut first).is_pending() && poll_once(&mut second).is_pending());
+    gate.add_permits(2);
+    assert!(first.await.expect_err("it was aborted").is_aborted());
+    second.await?;
+    assert_eq!(count(&asked), 2);
+    Ok(())
+}
+
 #[tokio::test(start_paused = true)]
 async fn who_waits_for_what_another_asks_waits_no_longer_than_its_own_time_out() {
     let ledger = Approvals::new();

@@ -89,9 +89,9 @@ impl Asking {
         let answer = match deadline {
             Some((after, Some(deadline))) => {
                 let ask = self.within(after, deadline, ask);
-                self.within(after, deadline, ledger.ask_once(&id, ask)).await
+                self.within(after, deadline, ledger.ask_once(&id, ctx, ask)).await
             }
-            _ => ledger.ask_once(&id, ask).await,
+            _ => ledger.ask_once(&id, ctx, ask).await,
         };
         // It may have come from elsewhere meanwhile.
         self.allowed(answer?)

@@ -1,7 +1,7 @@
 //! What has been answered: [`Approvals`].
 //!
 //! 1. What is being asked stands in `asking` as long as somebody asks it or waits for the answer.
-//! 2. Of those who ask the same at the same time one asks; if it is dropped, another one does.
+//! 2. Of those who ask the same at the same time one asks; if it is dropped or stopped, another one does.
 //! 3. An answer is in `answers` before anybody goes on with it.
 
 use std::collections::{BTreeMap, HashMap};
@@ -91,23 +91,28 @@ impl Approvals {
     ///
     /// # Cancel safety
     ///
-    /// When who asks is dropped, one of those who wait asks.
+    /// When who asks is dropped, or its run is stopped, one of those who wait asks.
     pub(super) async fn ask_once(
         &self,
         id: &str,
+        ctx: &RunContext,
         ask: impl Future<Output = Result<Decision>> + Send,
     ) -> Result<Decision> {
         let seat = Seat::take(&self.0, id);
         let asks = || async {
             // Who asked before may have left since one looked.
             if let Some(decision) = self.decision(id) {
-                return Ok(decision);
+                return Ok(Ok(decision));
             }
-            let decision = ask.await?;
-            self.answer(id, decision.clone());
-            Ok(decision)
+            let answer = ask.await;
+            match &answer {
+                Ok(decision) => self.answer(id, decision.clone()),
+                Err(error) if error.is_aborted() || ctx.is_aborted() => return Err(error.clone()),
+                Err(_) => {}
+            }
+            Ok(answer)
         };
-        seat.asked.get_or_init(asks).await.clone()
+        seat.asked.get_or_try_init(asks).await?.clone()
     }
 }
 
