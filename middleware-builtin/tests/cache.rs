@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use emitree_emitter::{AnyEvent, Context, Emitter, EventMeta};
-use emitree_middleware::Cache;
 use emitree_middleware::cache::{CacheError, Hit, Joined, Miss, Why};
+use emitree_middleware::{Cache, Retry};
 use emitree_runtime::{
     AbortHandle, Data, Error, Guard, Interrupt, Op, Phase, Result, RunContext, Runnable, for_nested, output_fn,
 };
@@ -404,6 +404,18 @@ async fn a_run_started_in_the_one_that_executes_the_same_does_not_wait_for_it() 
 }
 
 // M7.
+// What a run keeps of the flights that it has led does not grow with them.
+#[tokio::test(start_paused = true)]
+async fn a_run_that_is_tried_again_very_often_ends() -> TestResult {
+    let fails = instance(&Emitter::new(), "Tool", "fails", |_: u32, _: RunContext| async {
+        Err::<u32, _>(Error::new("busy").retryable(true))
+    });
+    let retry = Retry::builder().max_retries(30_000).base_delay(Duration::ZERO).build()?;
+    let run = fails.run(1).middleware(retry).middleware(Cache::json().build()?);
+    assert_eq!(run.await.expect_err("it always fails").to_string(), "busy");
+    Ok(())
+}
+
 #[tokio::test]
 async fn another_attempt_does_not_take_what_is_kept_and_replaces_it() -> TestResult {
     let (count, cache) = (counts::<u32>(&Emitter::new()), typed());

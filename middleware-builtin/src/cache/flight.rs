@@ -9,8 +9,8 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 use emitree_runtime::{Error, RunContext};
 use parking_lot::Mutex;
@@ -45,6 +45,8 @@ pub(super) struct Lead<T> {
     key: Key,
     flights: Flights<T>,
     landed: watch::Sender<Landed<T>>,
+    /// As long as it leads.
+    leads: Arc<()>,
 }
 
 /// One that waits.
@@ -64,7 +66,7 @@ impl<T> Flights<T> {
             Entry::Vacant(place) => {
                 let (id, (landed, hears)) = (next_id(), watch::channel(None));
                 place.insert(Flight { id, began: Instant::now(), landed: hears });
-                Role::Leads(Lead { id, key: key.clone(), flights: self.clone(), landed })
+                Role::Leads(Lead { id, key: key.clone(), flights: self.clone(), landed, leads: Arc::default() })
             }
         }
     }
@@ -84,8 +86,12 @@ impl<T> Lead<T> {
 
     /// Runs that are started in this one do not wait for it.
     pub(super) fn begin(&self, ctx: &RunContext) {
-        let above = ctx.extension::<Leading>();
-        ctx.set_extension(Leading { id: self.id, above });
+        let mut above = ctx.extension::<Leading>();
+        // Those that this run has led before are forgotten: there may be one for each attempt.
+        while above.as_ref().is_some_and(|leading| leading.leads.strong_count() == 0) {
+            above = above.and_then(|leading| leading.above.clone());
+        }
+        ctx.set_extension(Leading { id: self.id, leads: Arc::downgrade(&self.leads), above });
     }
 
     /// Whether what it comes to may be kept.
@@ -121,6 +127,7 @@ impl<T: Clone> Join<T> {
 /// The flights that a run, and those above it, lead.
 struct Leading {
     id: u64,
+    leads: Weak<()>,
     above: Option<Arc<Self>>,
 }
 
