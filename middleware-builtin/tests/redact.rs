@@ -5,9 +5,10 @@ mod support;
 use std::sync::{Arc, Mutex};
 
 use emitree_emitter::{Emitter, EventMeta};
-use emitree_middleware::Redact;
+use emitree_middleware::approval::Request;
 use emitree_middleware::redact::{Place, Redacted, Strategy};
 use emitree_middleware::secrets::{Kind, PatternError};
+use emitree_middleware::{Approval, Cache, Redact};
 use emitree_runtime::{
     Error, Middleware, Op, RunContext, Runnable, Stack, Stage, Summary, for_nested, output_fn, runnable_fn,
 };
@@ -215,6 +216,38 @@ async fn pseudonyms_are_the_same_below_and_restored_for_the_caller_of_the_outerm
         // What is new in the output stays hidden.
         assert_eq!(output, json!([MAIL, "li@mailbox.org", "[EMAIL_3]"]));
     }
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_is_restored_for_one_caller_is_not_kept_for_another() -> TestResult {
+    for inside in [false, true] {
+        let (echo, cache) = (echo(&Emitter::new()), Cache::json().build()?);
+        let run = |email: &str| {
+            let redact = Redact::new().strategy(Strategy::Pseudonym).restore_output();
+            let run = echo.run(json!(email));
+            if inside {
+                run.middleware(redact).middleware(cache.clone())
+            } else {
+                run.middleware(cache.clone()).middleware(redact)
+            }
+        };
+        for email in ["maria@mailbox.org", "jose@mailbox.org"] {
+            assert_eq!(run(email).await?, json!({"got": email}), "the cache is inside: {inside}");
+        }
+        assert_eq!(cache.len(), 1);
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_interrupt_for_an_approval_passes_as_it_is() -> TestResult {
+    let run = echo(&Emitter::new());
+    let redact = Redact::new().pattern("hex", "[0-9a-f]{32}")?;
+    let run = run.run(json!("maria@mailbox.org")).middleware(Approval::by_interrupt()).middleware(redact);
+    let error = run.await.expect_err("it is asked");
+    let request = Request::of_interrupt(error.interrupt().expect("an interrupt"))?;
+    assert_eq!(request.input, "[REDACTED:email]");
     Ok(())
 }
 

@@ -12,6 +12,7 @@ use serde_json::Value;
 use super::core::Redactor;
 use super::event::Place;
 use super::passage::Redacting;
+use super::restoring::{Known, Restoring};
 use super::vault::Vault;
 use super::{Redact, Shared};
 use crate::json::{Path, strings_mut};
@@ -23,8 +24,7 @@ use crate::voice::Voice;
 pub(super) struct Bound {
     redactor: Arc<Redactor>,
     voice: Voice,
-    /// The run's caller gets what pseudonyms stand for.
-    restores: bool,
+    known: Arc<Known>,
 }
 
 impl Bound {
@@ -56,15 +56,22 @@ impl Bound {
                 })?;
             }
         }
-        let bound = Self { redactor, voice: voice.clone(), restores };
-        Stack::<AnyRun>::builder().layer_in(Phase::Transform, bound).build().bind(ctx)
+        Self::stack(&redactor, voice, restores).bind(ctx)
     }
 
-    /// The layer that it adds to a run.
+    /// The layers that it adds to a run.
     pub(super) fn described(redact: &Redact) -> Vec<LayerInfo> {
         let redactor = Arc::new(Redactor::new(redact.0.settings.clone(), Arc::default()));
-        let bound = Self { redactor, voice: redact.0.voice.clone(), restores: false };
-        Stack::<AnyRun>::builder().layer_in(Phase::Transform, bound).build().layers()
+        Self::stack(&redactor, &redact.0.voice, redact.0.settings.restores).layers()
+    }
+
+    fn stack(redactor: &Arc<Redactor>, voice: &Voice, restores: bool) -> Stack<AnyRun> {
+        let (redactor, voice, known) = (Arc::clone(redactor), voice.clone(), Arc::<Known>::default());
+        let mut stack = Stack::builder();
+        if restores {
+            stack = stack.layer_in(Phase::Observe, Restoring::new(&redactor, &known));
+        }
+        stack.layer_in(Phase::Transform, Self { redactor, voice, known }).build()
     }
 
     async fn tell(&self, ctx: &RunContext) {
@@ -72,17 +79,9 @@ impl Bound {
     }
 
     fn output(&self, mut output: Value) -> Value {
-        let known = self.redactor.vault.len();
+        self.known.set(self.redactor.vault.len());
         if self.redactor.settings.covers(Place::Output) {
             self.redactor.value(Place::Output, &mut output);
-        }
-        if self.restores {
-            let restore = &mut |_: &Path<'_>, text: &mut String| {
-                if let Some(restored) = self.redactor.vault.restore(text, known) {
-                    *text = restored;
-                }
-            };
-            strings_mut(&mut output, &Path::Root, restore);
         }
         output
     }

@@ -5,6 +5,7 @@ mod core;
 mod event;
 mod passage;
 mod recorded;
+mod restoring;
 mod sink;
 mod strategy;
 mod vault;
@@ -76,7 +77,8 @@ const NAMESPACE: Namespace = Namespace::new("middleware.redact");
 ///
 /// They are kept in the run's extensions, so they are the same in the runs below it, and gone with it: one `Redact`
 /// bound to many runs serves each separately. With [`restore_output`](Self::restore_output) the caller of the outermost
-/// of them gets what pseudonyms of before the output stand for; its `success` and `finish` show that too. At most 10,000
+/// of them gets what pseudonyms of before the output stand for; its `success` and `finish` show that too. That is done in
+/// [`Phase::Observe`](emitree_runtime::Phase::Observe), so a cache keeps what has not been restored. At most 10,000
 /// secrets of a run get one, those beyond are redacted.
 ///
 /// # What it does not see
