@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use support::{TestResult, instance, poll_once};
 use tokio::sync::Semaphore;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Delete {
@@ -391,7 +391,8 @@ async fn who_waits_for_what_another_asks_waits_no_longer_than_its_own_time_out()
     let mut first = tool.run_shared(delete("/a")).middleware(forever.clone());
     assert!(poll_once(&mut first).is_pending());
     let second = tool.run(delete("/a")).middleware(forever.timeout(Duration::from_secs(5)));
-    assert_eq!(second.await.expect_err("nobody answers").to_string(), "nobody answered within 5s");
+    let second = timeout(Duration::from_secs(60), second).await.expect("it does not wait for ever");
+    assert_eq!(second.expect_err("nobody answers").to_string(), "nobody answered within 5s");
     assert!(poll_once(&mut first).is_pending());
 }
 
@@ -604,7 +605,8 @@ async fn one_is_shared_by_100_concurrent_runs() {
         let n = request.input["path"].as_str().and_then(|path| path.parse::<u64>().ok()).unwrap_or_default();
         sleep(Duration::from_millis(n)).await;
         Ok(if n.is_multiple_of(2) { Decision::Approve } else { Decision::reject("odd") })
-    });
+    })
+    .ledger(Approvals::new());
     let done = Done::default();
     let tool = done.tool(&Emitter::new());
     let runs = (0..100).map(|n| tool.run(delete(&n.to_string())).middleware(approval.clone()));
@@ -612,6 +614,8 @@ async fn one_is_shared_by_100_concurrent_runs() {
     for (n, result) in results.iter().enumerate() {
         assert_eq!(result.is_ok(), n % 2 == 0, "{n}: {result:?}");
     }
+    let approved: Vec<_> = (0..100).step_by(2).map(|n| n.to_string()).collect();
+    done.expect(approved.iter().map(String::as_str));
 }
 
 #[tokio::test]
