@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use emitree_emitter::{Emitter, EventMeta};
-use emitree_middleware::ContentFilter;
 use emitree_middleware::content_filter::{FilterError, Filtered, MARK, Place};
+use emitree_middleware::{ContentFilter, Fallback};
 use emitree_runtime::{Error, Middleware, RunContext, Runnable, Summary, for_nested};
 use serde_json::{Value, json};
 use support::{TestResult, instance};
@@ -104,16 +104,20 @@ async fn what_was_found_is_said_without_the_text() -> TestResult {
 async fn a_classifier_that_fails_panics_or_takes_too_long_denies() {
     let failing = || ContentFilter::new().classifier(|_| async { Err(Error::new("no answer")) });
     let panicking = ContentFilter::new().classifier(|_| async { panic!("oh") });
+    let late = ContentFilter::new().classifier(|_| async { Err(Error::timed_out("gone to lunch")) });
     let slow = ContentFilter::new().classifier(|_| std::future::pending());
     let rows = [
         (failing(), "no answer"),
         (panicking, "the classifier panicked"),
+        (late, "gone to lunch"),
         (slow.clone(), "the classifier took longer than 10s"),
         (slow.timeout(Duration::from_millis(5)), "the classifier took longer than 5ms"),
     ];
-    let echo = echo(&Emitter::new());
+    // Nobody answers in place of one that cannot tell.
+    let spare = instance(&Emitter::new(), "Tool", "spare", |value: Value, _: RunContext| async move { Ok(value) });
+    let (echo, spare) = (echo(&Emitter::new()), Fallback::any(Arc::new(spare)));
     for (filter, cause) in rows {
-        let error = echo.run(json!("x")).middleware(filter).await.expect_err("it is denied");
+        let error = echo.run(json!("x")).middleware(spare.clone()).middleware(filter).await.expect_err("it is denied");
         let expected = format!("denied by content_filter: the input could not be looked at\n  caused by: {cause}");
         assert_eq!(error.explain(), expected);
     }

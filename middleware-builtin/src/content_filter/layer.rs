@@ -39,7 +39,8 @@ impl Filter {
             tracing::warn!(%error, "a content filter could not look at the {}", place.as_str());
             return Ok(());
         }
-        if error.is_control_flow() {
+        // A time-out of the classifier's own is a failure: whoever answers for time-outs may not answer for this.
+        if error.is_control_flow() && !error.is_timed_out() {
             return Err(error);
         }
         Err(Error::denied(NAME, format!("the {} could not be looked at", place.as_str())).caused_by(error))
