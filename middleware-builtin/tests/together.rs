@@ -18,8 +18,8 @@ use emitree_middleware::{
     Approval, Budget, Cache, CircuitBreaker, Concurrency, Fallback, Limits, RateLimit, Redact, Retry, Timeout,
 };
 use emitree_runtime::{
-    AbortHandle, Error, Interrupt, LifecycleRef, Middleware, Outcome, Result, Run, RunContext, Runnable, Stage, Status,
-    for_nested, shutdown,
+    AbortHandle, Error, ErrorKind, Interrupt, LifecycleRef, Middleware, Outcome, Result, Run, RunContext, Runnable,
+    Stage, Status, for_nested, shutdown,
 };
 use futures_util::future::{Either, join_all, select};
 use proptest::collection::vec;
@@ -231,10 +231,31 @@ fn is_rejected(node: &serde_json::Value) -> bool {
 /// What was recorded, in order.
 #[derive(Clone, Debug)]
 enum Entry {
-    Event { run: Uuid, parent: Option<Uuid>, call: Option<u64>, stage: Stage, status: Option<Status>, at: Instant },
-    Began { run: Uuid, node: usize, text: String },
-    Ended { run: Uuid, result: std::result::Result<u64, Status> },
-    Returned { call: u64, result: std::result::Result<u64, Status> },
+    Event {
+        run: Uuid,
+        parent: Option<Uuid>,
+        call: Option<u64>,
+        stage: Stage,
+        status: Option<Status>,
+        at: Instant,
+    },
+    Began {
+        run: Uuid,
+        node: usize,
+        text: String,
+    },
+    Ended {
+        run: Uuid,
+        result: std::result::Result<u64, Status>,
+    },
+    Returned {
+        call: u64,
+        result: std::result::Result<u64, Status>,
+    },
+    /// The run ends in control flow that is its work's own.
+    Controlled {
+        run: Uuid,
+    },
 }
 
 #[derive(Clone, Default)]
@@ -269,7 +290,12 @@ impl Log {
         let (Some(stage), Some(trace)) = (Stage::of(meta), meta.trace()) else { return };
         let status = match LifecycleRef::of(event, meta) {
             Some(LifecycleRef::Finish(finish)) => Some(finish.status()),
-            Some(LifecycleRef::Error(failure)) => Some(status_of(failure.error())),
+            Some(LifecycleRef::Error(failure)) => {
+                if is_of_work(failure.error()) {
+                    self.add(Entry::Controlled { run: trace.run_id });
+                }
+                Some(status_of(failure.error()))
+            }
             _ => None,
         };
         // What is fallen back to has the context of the run that it is in.
@@ -277,6 +303,13 @@ impl Log {
         let call = meta.context().get("call").and_then(serde_json::Value::as_u64).filter(|_| is_called);
         let (run, parent, at) = (trace.run_id, trace.parent_run_id, Instant::now());
         self.add(Entry::Event { run, parent, call, stage, status, at });
+    }
+}
+
+fn is_of_work(error: &Error) -> bool {
+    match error.kind() {
+        ErrorKind::Denied { by } | ErrorKind::Halted { by } => by == "desk",
+        kind => *kind == ErrorKind::Interrupted,
     }
 }
 
@@ -474,6 +507,7 @@ struct Life {
     node: Option<usize>,
     began: Vec<usize>,
     ended: Vec<(usize, Status)>,
+    is_controlled: bool,
 }
 
 type Checked = std::result::Result<(), String>;
@@ -532,6 +566,7 @@ impl<'a> Record<'a> {
                 let status = result.err().unwrap_or(Status::Success);
                 self.lives.entry(*run).or_default().ended.push((place, status));
             }
+            Entry::Controlled { run } => self.lives.entry(*run).or_default().is_controlled = true,
             Entry::Returned { .. } => {}
         }
     }
@@ -584,7 +619,7 @@ impl<'a> Record<'a> {
                     let is_known = result.is_err() || result.is_ok_and(|output| given.contains(&output));
                     ensure(is_known, || format!("call {call} gave {result:?}, which nobody had"))?;
                 }
-                Entry::Event { .. } | Entry::Ended { .. } => {}
+                Entry::Event { .. } | Entry::Ended { .. } | Entry::Controlled { .. } => {}
             }
         }
         Ok(())
@@ -607,8 +642,10 @@ impl Life {
         ensure(is_within, || format!("{self:?} is not within {parent:?}"))
     }
 
-    // M9: neither tried again nor made another end of, but by what stops the run.
+    // M9: nobody ends as another one has; neither tried again nor made another end of, but by what stops the run.
     fn check_control_flow(&self) -> Checked {
+        let has_own = self.ended.iter().any(|(_, status)| Some(*status) == self.status);
+        ensure(!self.is_controlled || has_own, || format!("it is not its own end: {self:?}"))?;
         use Status::{Aborted, Denied, Dropped, Halted, Interrupted, TimedOut};
         let is_control_flow = |status: &Status| matches!(status, Aborted | Denied | Halted | Interrupted);
         let Some((at, status)) = self.ended.iter().find(|(_, status)| is_control_flow(status)) else { return Ok(()) };
