@@ -21,7 +21,7 @@ use crate::below::Place;
 use crate::chain::Slot;
 use crate::current::CURRENT;
 use crate::life::{AnyLife, Drive, Life, Who};
-use crate::lifecycle::{Data, Stages};
+use crate::lifecycle::{Data, RunTypes, Stages};
 use crate::tasks::Tasks;
 use crate::traced::{is_in_span, is_traced};
 use crate::{Extensions, Instance};
@@ -232,6 +232,12 @@ impl RunContext {
     #[must_use]
     pub fn instance(&self) -> Instance {
         Instance::new(self.instance_ref().clone())
+    }
+
+    /// The types of what it is a run of, and of what goes in and comes out.
+    #[must_use]
+    pub fn types(&self) -> RunTypes {
+        self.0.life.types()
     }
 
     pub(crate) fn instance_ref(&self) -> &Emitter {

@@ -122,7 +122,7 @@ pub use instance::{AsInstance, Instance, LifecycleOf, lifecycle, lifecycle_of};
 pub use interrupt::Interrupt;
 pub use layer::{Layer, LayerFn, Next, layer_fn};
 pub use lifecycle::{
-    AnyFinish, AnyStart, AnySuccess, Data, Failure, Finish, LifecycleMut, LifecycleRef, Stage, Start, Success,
+    AnyFinish, AnyStart, AnySuccess, Data, Failure, Finish, LifecycleMut, LifecycleRef, RunTypes, Stage, Start, Success,
 };
 pub use listen::Lifecycle;
 pub use middleware::Middleware;

@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 
 use crate::announce::{Step, worked};
 use crate::context::Typed;
-use crate::lifecycle::{Data, Stages};
+use crate::lifecycle::{Data, RunTypes, Stages};
 use crate::{Error, Result, RunContext};
 
 /// The part of a run that knows its types.
@@ -206,6 +206,8 @@ pub(crate) trait AnyLife: Any + Send + Sync {
 
     fn delivery(&self) -> &Delivery;
 
+    fn types(&self) -> RunTypes;
+
     /// What the work gets, if that is known yet.
     fn any_input(&self) -> Option<&dyn Any>;
 }
@@ -240,6 +242,10 @@ impl<I: Data, O: Data> AnyLife for Life<I, O> {
 
     fn delivery(&self) -> &Delivery {
         &self.delivery
+    }
+
+    fn types(&self) -> RunTypes {
+        self.stages.types()
     }
 
     fn any_input(&self) -> Option<&dyn Any> {

@@ -1,6 +1,6 @@
 //! The events that wrap a run (R3), and how what does not know their types works with them (R5).
 
-use std::any::Any;
+use std::any::{Any, type_name};
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Deref;
@@ -362,7 +362,7 @@ pub(crate) fn fit<T: DeserializeOwned>(what: &str, value: Value) -> Result<T> {
         let (at, fault) = (error.path().to_string(), error.into_inner());
         let place = if at == "." { String::new() } else { format!(" at `{at}`") };
         let fault = elide(&fault.to_string());
-        let message = format!("{what} `{shown}` does not fit `{}`{place}: {fault}", std::any::type_name::<T>());
+        let message = format!("{what} `{shown}` does not fit `{}`{place}: {fault}", type_name::<T>());
         Error::of_kind(ErrorKind::Invalid, message)
     })
 }
@@ -412,12 +412,38 @@ impl<I: fmt::Debug + 'static> fmt::Debug for Input<I> {
     }
 }
 
-/// The facets of the four events of a run.
-pub(crate) struct Stages([&'static Facet; 4]);
+/// The facets of the four events of a run, and its types.
+pub(crate) struct Stages {
+    facets: [&'static Facet; 4],
+    types: fn() -> RunTypes,
+}
 
 impl Stages {
     pub(crate) const fn facet(&self, stage: Stage) -> &'static Facet {
-        self.0[stage as usize]
+        self.facets[stage as usize]
+    }
+
+    pub(crate) fn types(&self) -> RunTypes {
+        (self.types)()
+    }
+}
+
+/// What a run is a run of, and what goes in and comes out: the names of the Rust types, as [`type_name`] gives them.
+/// Given by [`RunContext::types`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RunTypes {
+    /// The [`Runnable`].
+    pub runnable: &'static str,
+    /// Its input.
+    pub input: &'static str,
+    /// Its output.
+    pub output: &'static str,
+}
+
+impl RunTypes {
+    fn of<R: Runnable>() -> Self {
+        Self { runnable: type_name::<R>(), input: type_name::<R::Input>(), output: type_name::<R::Output>() }
     }
 }
 
@@ -433,11 +459,12 @@ pub(crate) struct Lens {
 pub(crate) struct Facets<R>(PhantomData<R>);
 
 impl<R: Runnable> Facets<R> {
-    pub(crate) const ALL: &'static Stages = &Stages([Self::START, Self::SUCCESS, Self::ERROR, Self::FINISH]);
+    pub(crate) const ALL: &'static Stages =
+        &Stages { facets: [Self::START, Self::SUCCESS, Self::ERROR, Self::FINISH], types: RunTypes::of::<R> };
 
     const START: &'static Facet = &Facet::new(&Lens {
         stage: Stage::Start,
-        runnable: std::any::type_name::<R>,
+        runnable: type_name::<R>,
         change: |event| Some(LifecycleMut::Start(event.downcast_mut::<Start<R::Input, R::Output>>()?)),
         look: |event| Some(LifecycleRef::Start(event.downcast_ref::<Start<R::Input, R::Output>>()?)),
     })
@@ -445,7 +472,7 @@ impl<R: Runnable> Facets<R> {
 
     const SUCCESS: &'static Facet = &Facet::new(&Lens {
         stage: Stage::Success,
-        runnable: std::any::type_name::<R>,
+        runnable: type_name::<R>,
         change: |event| Some(LifecycleMut::Success(event.downcast_mut::<Success<R::Input, R::Output>>()?)),
         look: |event| Some(LifecycleRef::Success(event.downcast_ref::<Success<R::Input, R::Output>>()?)),
     })
@@ -453,7 +480,7 @@ impl<R: Runnable> Facets<R> {
 
     const ERROR: &'static Facet = &Facet::new(&Lens {
         stage: Stage::Error,
-        runnable: std::any::type_name::<R>,
+        runnable: type_name::<R>,
         change: |event| Some(LifecycleMut::Error(event.downcast_mut::<Failure>()?)),
         look: |event| Some(LifecycleRef::Error(event.downcast_ref::<Failure>()?)),
     })
@@ -461,7 +488,7 @@ impl<R: Runnable> Facets<R> {
 
     const FINISH: &'static Facet = &Facet::new(&Lens {
         stage: Stage::Finish,
-        runnable: std::any::type_name::<R>,
+        runnable: type_name::<R>,
         change: |event| Some(LifecycleMut::Finish(event.downcast_mut::<Finish<R::Input, R::Output>>()?)),
         look: |event| Some(LifecycleRef::Finish(event.downcast_ref::<Finish<R::Input, R::Output>>()?)),
     })

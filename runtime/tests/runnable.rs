@@ -70,6 +70,20 @@ async fn a_runnable_has_an_emitter_middlewares_and_typed_input_and_output() -> T
     Ok(())
 }
 
+#[tokio::test]
+async fn a_run_tells_its_types_while_it_is_bound() -> TestResult {
+    let recorder = Recorder::new();
+    let notes = recorder.clone();
+    let words = count_words(&Emitter::new(), move |ctx: &RunContext| {
+        let types = ctx.types();
+        [types.runnable, types.input, types.output].map(|name| notes.note(name.rsplit("::").next().unwrap_or(name)));
+        Ok(())
+    });
+    words.run(Document("to be".into())).await?;
+    recorder.expect(["CountWords", "Document", "usize"]);
+    Ok(())
+}
+
 // R1
 #[tokio::test]
 async fn nothing_happens_before_the_first_poll_and_a_run_dropped_before_it_leaves_no_trace() {
