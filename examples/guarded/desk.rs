@@ -49,6 +49,6 @@ fn clerk() -> Result<impl Runnable<Input = PathBuf, Output = String> + 'static> 
             send.run(Mail { to, text }).await
         }
     })?;
-    let budget = Budget::builder().calls(6).calls_of_kind("Tool").build()?;
+    let budget = Budget::builder().calls(6).of_kind("Tool").build()?;
     Ok(answer.middleware(budget).middleware(Redact::new()))
 }

@@ -13,7 +13,7 @@ use hashbrown::Equivalent;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::kinds::kind_of;
+use crate::runs::kind_and_name;
 
 /// What runs are counted by: those with equal keys are counted together.
 ///
@@ -118,7 +118,7 @@ impl Key {
                 let context = ctx.context();
                 Ok(look(self.or_missing(context.get(name).and_then(Found::of_json))?))
             }
-            Source::Kind => Ok(look(Some(Found::Text(kind_of(ctx))))),
+            Source::Kind => Ok(look(Some(Found::Text(kind_and_name(ctx).0)))),
             Source::Instance => Ok(look(Some(Found::Instance(ctx.emitter().parent().unwrap_or(ctx.emitter()))))),
             Source::Group => Ok(look(self.or_missing(ctx.emitter().group_id().map(Found::Text))?)),
             Source::Function(f) => {

@@ -81,9 +81,6 @@ mod json;
 #[cfg(feature = "key")]
 #[allow(dead_code, reason = "the feature alone counts nothing")]
 pub mod key;
-#[cfg(any(feature = "budget", feature = "key", feature = "limits"))]
-#[allow(dead_code, reason = "each uses its own part of this")]
-mod kinds;
 #[cfg(feature = "limits")]
 pub mod limits;
 #[cfg(feature = "metrics")]
@@ -153,7 +150,7 @@ pub use replay::Replay;
 #[cfg(feature = "retry")]
 pub use retry::Retry;
 #[cfg(feature = "runs")]
-pub use runs::Runs;
+pub use runs::{Candidate, Runs};
 #[cfg(feature = "timeout")]
 pub use timeout::Timeout;
 #[cfg(feature = "trajectory")]

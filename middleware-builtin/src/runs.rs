@@ -1,73 +1,221 @@
 //! Which runs a middleware is for: [`Runs`].
 
 use std::any::type_name;
+use std::borrow::Cow;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use emitree_runtime::RunContext;
+use emitree_emitter::{Context, Creator, Emitter, Trace, panic_message};
+use emitree_runtime::{AsInstance, Error, Result, RunContext};
 
-/// Some runs, by what they are runs of: a middleware that is for some runs only asks once for each run, when it is
-/// bound.
+/// Some runs, by what they are runs of. A middleware that is for some runs only asks once for each run: when it is bound,
+/// or at its `start`.
 ///
 /// ```
 /// use emitree_middleware::Runs;
 ///
-/// let deletes = Runs::of_kind("Tool").and(Runs::that(|run| run.emitter().namespace().ends_with("delete")));
-/// assert_eq!(format!("{deletes:?}"), r#"of_kind("Tool").and(that(..))"#);
+/// let deletes = Runs::of_kind("Tool").and(Runs::that(|run| run.namespace().ends_with("delete")));
+/// let quiet = Runs::all().except(Runs::named("think").or(Runs::of_type::<String>()));
+/// # drop(quiet);
+/// assert_eq!(format!("{deletes:?}"), "of Tool and by a function");
 /// ```
+///
+/// # In builders
+///
+/// `.runs(...)` says which runs it is about, and `.of_kind("Tool")` is short for `.runs(Runs::of_kind("Tool"))`. What is
+/// said again adds runs; where nothing is said, it is about all that it is bound to.
 #[derive(Clone)]
-pub struct Runs {
-    says: Arc<dyn Fn(&RunContext) -> bool + Send + Sync>,
-    label: String,
+pub struct Runs(Rule);
+
+type Predicate = dyn Fn(&dyn Candidate) -> bool + Send + Sync;
+
+#[derive(Clone)]
+enum Rule {
+    All,
+    Kind(Cow<'static, str>),
+    Named(Cow<'static, str>),
+    Type { name: &'static str, is_thing: fn(&Creator) -> bool },
+    Instance(Emitter),
+    That(Arc<Predicate>),
+    Two(Arc<(Runs, Link, Runs)>),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Link {
+    And,
+    Or,
+    Except,
+}
+
+/// A run that may be one of [some](Runs), and what is known of it: that it begins, or that it was recorded.
+pub trait Candidate {
+    /// The kind of what it is a run of: `Tool`.
+    fn kind(&self) -> &str;
+
+    /// What that is called: `read_file`.
+    fn name(&self) -> &str;
+
+    /// The namespace of its events: `tool.read_file`.
+    fn namespace(&self) -> &str;
+
+    /// Its context.
+    fn context(&self) -> Context;
+
+    /// Its ids.
+    fn trace(&self) -> Option<Trace>;
+
+    /// Whether what is run, its input or its output is of the type of that [name](std::any::type_name). A recording keeps
+    /// input and output only.
+    fn has_type(&self, name: &str) -> bool;
+
+    /// The run itself. A recording has none.
+    fn run(&self) -> Option<RunContext>;
 }
 
 impl Runs {
+    /// All runs.
+    #[must_use]
+    pub const fn all() -> Self {
+        Self(Rule::All)
+    }
+
     /// Runs of a kind: `Tool`.
     #[must_use]
-    pub fn of_kind(kind: impl Into<String>) -> Self {
-        let kind = kind.into();
-        Self::new(format!("of_kind({kind:?})"), move |run| kind_and_name(run).0 == kind)
+    pub fn of_kind(kind: impl Into<Cow<'static, str>>) -> Self {
+        Self(Rule::Kind(kind.into()))
     }
 
     /// Runs of what is called so: `read_file`.
     #[must_use]
-    pub fn named(name: impl Into<String>) -> Self {
-        let name = name.into();
-        Self::new(format!("named({name:?})"), move |run| kind_and_name(run).1 == name)
+    pub fn named(name: impl Into<Cow<'static, str>>) -> Self {
+        Self(Rule::Named(name.into()))
     }
 
-    /// Runs behind which stands a `T`: the thing that their [`Creator`](emitree_emitter::Creator::of) shares.
+    /// Runs of a `T`, runs whose input or output is a `T`, and those behind which stands a `T`: the thing that their
+    /// [`Creator`](emitree_emitter::Creator::of) shares.
+    ///
+    /// A recording keeps the types of input and output only.
     #[must_use]
     pub fn of_type<T: Send + Sync + 'static>() -> Self {
-        let is_thing = |run: &RunContext| run.emitter().creator().is_some_and(|creator| creator.thing::<T>().is_some());
-        Self::new(format!("of_type::<{}>()", type_name::<T>()), is_thing)
+        Self(Rule::Type { name: type_name::<T>(), is_thing: |creator| creator.thing::<T>().is_some() })
     }
 
-    /// Runs of which a predicate says so; it sees them before their `start`.
+    /// Runs of that very instance. A recording knows none.
     #[must_use]
-    pub fn that(predicate: impl Fn(&RunContext) -> bool + Send + Sync + 'static) -> Self {
-        Self::new("that(..)".to_owned(), predicate)
+    pub fn of_instance(instance: &(impl AsInstance + ?Sized)) -> Self {
+        Self(Rule::Instance(instance.instance_emitter().clone()))
+    }
+
+    /// Runs of which a predicate says so.
+    #[must_use]
+    pub fn that(predicate: impl Fn(&dyn Candidate) -> bool + Send + Sync + 'static) -> Self {
+        Self(Rule::That(Arc::new(predicate)))
     }
 
     /// Those of them that are also among others.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
-        let label = format!("{self:?}.and({other:?})");
-        Self::new(label, move |run| self.has(run) && other.has(run))
+        self.link(Link::And, other)
     }
 
-    fn new(label: String, says: impl Fn(&RunContext) -> bool + Send + Sync + 'static) -> Self {
-        Self { says: Arc::new(says), label }
+    /// Them and others.
+    #[must_use]
+    pub fn or(self, other: Self) -> Self {
+        self.link(Link::Or, other)
     }
 
-    pub(crate) fn has(&self, run: &RunContext) -> bool {
-        (self.says)(run)
+    /// Them without others.
+    #[must_use]
+    pub fn except(self, other: Self) -> Self {
+        self.link(Link::Except, other)
+    }
+
+    fn link(self, link: Link, other: Self) -> Self {
+        Self(Rule::Two(Arc::new((self, link, other))))
+    }
+
+    /// Whether a run is one of them.
+    #[must_use]
+    pub fn has(&self, run: &dyn Candidate) -> bool {
+        match &self.0 {
+            Rule::All => true,
+            Rule::Kind(kind) => run.kind() == kind,
+            Rule::Named(name) => run.name() == name,
+            Rule::Type { name, is_thing } => {
+                run.has_type(name) || run.run().is_some_and(|run| run.emitter().creator().is_some_and(is_thing))
+            }
+            Rule::Instance(instance) => run.run().is_some_and(|run| run.emitter().is_run_of(instance)),
+            Rule::That(predicate) => predicate(run),
+            Rule::Two(two) => match &**two {
+                (some, Link::And, others) => some.has(run) && others.has(run),
+                (some, Link::Or, others) => some.has(run) || others.has(run),
+                (some, Link::Except, others) => some.has(run) && !others.has(run),
+            },
+        }
+    }
+
+    /// As a part of a larger whole.
+    fn part(&self, of: Link, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Rule::Two(two) if two.1 != of || of == Link::Except => write!(f, "({self:?})"),
+            _ => write!(f, "{self:?}"),
+        }
     }
 }
 
+/// Such as `of Tool and named read_file`.
 impl fmt::Debug for Runs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.label)
+        match &self.0 {
+            Rule::All => f.write_str("all"),
+            Rule::Kind(kind) => write!(f, "of {kind}"),
+            Rule::Named(name) => write!(f, "named {name}"),
+            Rule::Type { name, .. } => write!(f, "of type {name}"),
+            Rule::Instance(instance) => write!(f, "of instance {}", instance.namespace()),
+            Rule::That(_) => f.write_str("by a function"),
+            Rule::Two(two) => {
+                let (some, link, others) = &**two;
+                some.part(*link, f)?;
+                f.write_str(match link {
+                    Link::And => " and ",
+                    Link::Or => " or ",
+                    Link::Except => " except ",
+                })?;
+                others.part(*link, f)
+            }
+        }
+    }
+}
+
+impl Candidate for RunContext {
+    fn kind(&self) -> &str {
+        kind_and_name(self).0
+    }
+
+    fn name(&self) -> &str {
+        kind_and_name(self).1
+    }
+
+    fn namespace(&self) -> &str {
+        self.emitter().namespace()
+    }
+
+    fn context(&self) -> Context {
+        self.context()
+    }
+
+    fn trace(&self) -> Option<Trace> {
+        Some(self.trace())
+    }
+
+    fn has_type(&self, name: &str) -> bool {
+        let types = self.types();
+        [types.runnable, types.input, types.output].contains(&name)
+    }
+
+    fn run(&self) -> Option<RunContext> {
+        Some(self.clone())
     }
 }
 
@@ -76,4 +224,34 @@ pub(crate) fn kind_and_name(run: &RunContext) -> (&str, &str) {
     let creator = run.emitter().creator();
     // A run whose runnable is not called as its emitter's creator is has a creator of its own.
     creator.map_or_else(|| ("Run", run.emitter().namespace()), |creator| (creator.kind(), creator.name()))
+}
+
+/// What a builder was told of [runs](Runs#in-builders): nothing yet, or some of them.
+#[derive(Clone, Default)]
+pub(crate) struct Said(Option<Runs>);
+
+impl Said {
+    pub(crate) fn add(&mut self, runs: Runs) {
+        self.0 = Some(match self.0.take() {
+            Some(known) => known.or(runs),
+            None => runs,
+        });
+    }
+
+    pub(crate) fn has(&self, run: &dyn Candidate) -> bool {
+        self.0.as_ref().is_none_or(|runs| runs.has(run))
+    }
+
+    /// The same for a guard: a predicate that panics denies (M5).
+    pub(crate) fn guards(&self, run: &RunContext, by: &str) -> Result<bool> {
+        let Some(runs) = &self.0 else { return Ok(true) };
+        catch_unwind(AssertUnwindSafe(|| runs.has(run))).map_err(|panic| {
+            Error::denied(by, format!("what says which runs it is about panicked: {}", panic_message(&*panic)))
+        })
+    }
+
+    /// These, after some words; nothing for all of them.
+    pub(crate) fn after(&self, words: &str) -> String {
+        self.0.as_ref().map_or_else(String::new, |runs| format!("{words}{runs:?}"))
+    }
 }

@@ -194,7 +194,7 @@ async fn a_predicate_that_panics_denies_and_says_so() {
     let (approval, asked) = always(Decision::Approve);
     let rows = [
         (approval.clone().when(|_| panic!("planned")), "what says whether to ask panicked: planned"),
-        (approval.included(Runs::that(|_| panic!("planned"))), "what says whom to ask about panicked: planned"),
+        (approval.runs(Runs::that(|_| panic!("planned"))), "what says which runs it is about panicked: planned"),
     ];
     for (approval, reason) in rows {
         let error = tool.run(delete("/tmp")).middleware(approval).await.expect_err("nobody was asked");
@@ -220,12 +220,12 @@ async fn it_asks_about_the_runs_that_it_is_for_only() -> TestResult {
     let tool = done.tool(&root);
     let (no, asked) = always(Decision::reject("no"));
     let rows = [
-        (no.clone().included(Runs::of_kind("Tool")), false),
-        (no.clone().included(Runs::of_kind("Agent")), true),
-        (no.clone().included(Runs::of_kind("Agent")).included(Runs::named("delete")), false),
-        (no.clone().excluded(Runs::named("delete")), true),
-        (no.clone().included(Runs::of_kind("Tool").and(Runs::named("read"))), true),
-        (no.clone().included(Runs::that(|run| run.emitter().namespace() == "tool.delete")), false),
+        (no.clone().of_kind("Tool"), false),
+        (no.clone().of_kind("Agent"), true),
+        (no.clone().of_kind("Agent").runs(Runs::named("delete")), false),
+        (no.clone().runs(Runs::all().except(Runs::named("delete"))), true),
+        (no.clone().runs(Runs::of_kind("Tool").and(Runs::named("read"))), true),
+        (no.clone().runs(Runs::that(|run| run.namespace() == "tool.delete")), false),
         (no.clone().when(|request| request.input["force"] == true), true),
         (no.clone().when(|request| request.input["force"] == false), false),
         (no.when(|_| true).when(|_| false), true),
@@ -266,7 +266,7 @@ async fn for_nested_asks_about_the_runs_below_and_what_was_answered_is_not_asked
     let (done, root) = (Done::default(), Emitter::new());
     let agent = agent(&root, done.tool(&root), false);
     let (approval, asked) = always(Decision::Approve);
-    let approval = for_nested(approval.included(Runs::of_kind("Tool")));
+    let approval = for_nested(approval.of_kind("Tool"));
     let paths = ["/a", "/b", "/a"].map(str::to_owned).to_vec();
     assert_eq!(agent.run(paths).middleware(approval).await?, 3);
     assert_eq!(count(&asked), 2);
@@ -316,7 +316,7 @@ async fn the_same_asked_at_the_same_time_is_asked_once() -> TestResult {
             }
         });
         let agent = Arc::new(agent(&root, Done::default().tool(&root), true));
-        let approval = for_nested(approval.included(Runs::of_kind("Tool")));
+        let approval = for_nested(approval.of_kind("Tool"));
         let mut run = agent.run_shared(vec!["/a".to_owned(); 100]).middleware(approval);
         assert!(poll_once(&mut run).is_pending());
         gate.add_permits(100);
@@ -461,7 +461,7 @@ async fn the_ledger_in_the_run_s_extensions_is_looked_at_first_and_reaches_the_r
     let (done, root) = (Done::default(), Emitter::new());
     let tool = done.tool(&root);
     let given = Approvals::new();
-    let approval = Approval::by_interrupt().included(Runs::of_kind("Tool")).ledger(given.clone());
+    let approval = Approval::by_interrupt().of_kind("Tool").ledger(given.clone());
     let error = tool.run(delete("/a")).middleware(approval.clone()).await.expect_err("it is asked");
     let id = &error.interrupt().expect("an interrupt").id;
     given.answer(&**id, Decision::Approve);
@@ -632,9 +632,9 @@ async fn an_answer_given_at_start_is_asked_about_too() {
 fn it_says_what_it_does_where_it_is_listed() {
     let tool = Done::default().tool(&Emitter::new());
     let (approval, _) = always(Decision::Approve);
-    let approval = approval.included(Runs::of_kind("Tool")).timeout(Duration::from_secs(30)).without_edits();
+    let approval = approval.of_kind("Tool").timeout(Duration::from_secs(30)).without_edits();
     let shown = tool.run(delete("/a")).middleware(approval).explain().to_string();
-    let said = r#"asks a responder for 30s, about [of_kind("Tool")], without edits"#;
+    let said = "asks a responder for 30s, about runs of Tool, without edits";
     let lines = ["  bound:", &format!("    approval: {said}"), "  passes:", &format!("    guard     approval: {said}")];
     assert!(shown.ends_with(&lines.join("\n")), "{shown}");
 }

@@ -270,9 +270,9 @@ async fn a_call_that_would_be_one_too_many_does_not_begin() -> TestResult {
     });
     let run = |n, budget: BudgetBuilder| outer.run(n).middleware(built(budget));
     assert_eq!(run(3, Budget::builder().calls(3)).await?, Some(0));
-    assert_eq!(run(9, Budget::builder().calls(3).calls_of_kind("Model")).await?, Some(3));
+    assert_eq!(run(9, Budget::builder().calls(3).of_kind("Model")).await?, Some(3));
     calls.store(0, Ordering::Relaxed);
-    let error = run(9, Budget::builder().calls(3).calls_of_kind("Tool")).await.expect_err("one too many");
+    let error = run(9, Budget::builder().calls(3).of_kind("Tool")).await.expect_err("one too many");
     assert_eq!(error.to_string(), "the budget is exceeded: 4 calls of 3");
     assert_eq!(calls.load(Ordering::Relaxed), 3);
     Ok(())
@@ -519,7 +519,7 @@ fn what_cannot_be_is_refused_and_quoted() {
 
 #[test]
 fn it_says_what_it_does_where_it_is_listed() {
-    let budget = Budget::builder().tokens(10).cost(cents(5)).calls(3).calls_of_kind("Tool").wall_time(ms(30_000));
+    let budget = Budget::builder().tokens(10).cost(cents(5)).calls(3).of_kind("Tool").wall_time(ms(30_000));
     let lines = [
         "m",
         "  bound:",

@@ -326,9 +326,9 @@ fn it_says_what_it_does_where_it_is_listed() -> TestResult {
     let lines = [
         "nap",
         "  bound:",
-        "    concurrency: 3 runs of Tool, Model at once, by instance, waits up to 50ms",
+        "    concurrency: 3 runs of Tool or of Model at once, by instance, waits up to 50ms",
         "  passes:",
-        "    guard     concurrency: 3 runs of Tool, Model at once, by instance, waits up to 50ms",
+        "    guard     concurrency: 3 runs of Tool or of Model at once, by instance, waits up to 50ms",
     ];
     assert_eq!(nap(&Emitter::new()).run(1).middleware(limit).explain().to_string(), lines.join("\n"));
     assert_eq!(format!("{:?}", Concurrency::builder(1)), "1 runs at once, all together, denies");

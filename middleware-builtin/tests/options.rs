@@ -3,10 +3,12 @@
 mod support;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use emitree_emitter::{Creator, Emitter, Options, matcher_fn};
-use emitree_middleware::trajectory::{Runs, Target, Trajectory, TrajectoryError};
+use emitree_middleware::Runs;
+use emitree_middleware::trajectory::{Target, Trajectory, TrajectoryError};
 use emitree_runtime::{Error, RunContext, Runnable, Start, runnable_fn};
 use serde_json::{Value, json};
 
@@ -79,10 +81,12 @@ async fn runs_are_told_by_the_type_of_the_thing_behind_them() -> TestResult {
 
 #[tokio::test]
 async fn a_predicate_is_asked_once_for_each_run_at_its_start() {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let asks = Arc::clone(&asked);
     let page = shown(|builder| {
-        builder.excluded(Runs::that(|origin| {
-            assert_eq!(origin.event(), "start");
-            origin.path() == "tool.read_file.run.start" || origin.trace().is_none()
+        builder.excluded(Runs::that(move |run| {
+            asks.fetch_add(1, Ordering::Relaxed);
+            run.namespace() == "tool.read_file" || run.run().is_none_or(|ctx| run.trace() != Some(ctx.trace()))
         }))
     })
     .await;

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use emitree_emitter::{AnyEvent, Emitter, EventMeta};
-use emitree_middleware::OverrideOutput;
 use emitree_middleware::override_output::{Answered, Defaults, WouldRun};
+use emitree_middleware::{OverrideOutput, Runs};
 use emitree_runtime::{
     Data, Error, Guard, Lifecycle, Op, Result, RunContext, Runnable, Stage, Start, Transform, for_nested, lifecycle_of,
     output_fn,
@@ -86,11 +86,11 @@ async fn only_runs_that_meet_every_condition_are_answered() -> TestResult {
     let (double, other) = (double(&root), double(&root));
     let answer = || OverrideOutput::json(7);
     let rows = [
-        (answer().kind("Tool"), true),
-        (answer().kind("Agent"), false),
-        (answer().named("double"), true),
-        (answer().named("triple"), false),
-        (answer().kind("Tool").named("triple"), false),
+        (answer().of_kind("Tool"), true),
+        (answer().of_kind("Agent"), false),
+        (answer().runs(Runs::named("double")), true),
+        (answer().runs(Runs::named("triple")), false),
+        (answer().runs(Runs::of_kind("Tool").and(Runs::named("triple"))), false),
         (answer().when("tool.*.run.start")?, true),
         (answer().when("agent.**")?, false),
         (answer().when(lifecycle_of(&double))?, true),
@@ -231,7 +231,7 @@ async fn for_nested_a_dry_run_calls_no_tool_and_tells_of_each() -> TestResult {
             Ok(format!("deleted [{both}]"))
         }
     });
-    let dry = OverrideOutput::dry_run().kind("Tool");
+    let dry = OverrideOutput::dry_run().of_kind("Tool");
     let told = Arc::new(Mutex::new(Vec::new()));
     let tell = Arc::clone(&told);
     dry.emitter().on("would_run", move |would: &mut WouldRun, _| {
@@ -304,17 +304,17 @@ fn it_says_what_it_does_where_it_is_listed() -> TestResult {
     let double = double(&Emitter::new());
     let run = double
         .run(1)
-        .middleware(OverrideOutput::value(1_u32).kind("Tool"))
+        .middleware(OverrideOutput::value(1_u32).of_kind("Tool"))
         .middleware(OverrideOutput::json(2).when("tool.**")?)
-        .middleware(OverrideOutput::canned([(1, 2)])?.named("double").when_input(|_| true))
+        .middleware(OverrideOutput::canned([(1, 2)])?.runs(Runs::named("double")).when_input(|_| true))
         .middleware(OverrideOutput::json_with(|_, _| Ok(None)))
         .middleware(OverrideOutput::dry_run());
     let lines = [
         "double",
         "  bound:",
-        "    override_output: a value of u32, of kind Tool",
+        "    override_output: a value of u32, runs of Tool",
         "    override_output: json 2, when \"tool.**\"",
-        "    override_output: 1 canned answers, named double, by input",
+        "    override_output: 1 canned answers, runs named double, by input",
         "    override_output: a json function",
         "    override_output: dry run",
     ];

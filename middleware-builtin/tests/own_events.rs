@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use emitree_emitter::{BoxError, Emitter, Options};
-use emitree_middleware::trajectory::{Runs, Target, Trajectory, TrajectoryEvent};
+use emitree_middleware::Runs;
+use emitree_middleware::trajectory::{Target, Trajectory, TrajectoryEvent};
 use emitree_runtime::{RunContext, Runnable, runnable_fn};
 use emitree_sinks::Memory;
 use support::{Any, LINES, Page, TestResult, desk, failing_desk, instance, question};

@@ -5,7 +5,8 @@ mod support;
 use std::sync::{Arc, Mutex};
 
 use emitree_emitter::{Emitter, EventRecord, Record};
-use emitree_middleware::trajectory::{Runs, TrajectoryBuilder};
+use emitree_middleware::trajectory::TrajectoryBuilder;
+use emitree_middleware::{Candidate, Runs};
 use emitree_runtime::{Error, RunContext, Runnable};
 use emitree_sinks::{JsonlFile, Memory, read_jsonl};
 use serde_json::json;
@@ -35,7 +36,7 @@ fn replayed(options: Options, records: &[EventRecord]) -> String {
 
 #[tokio::test]
 async fn a_replay_equals_what_was_live_with_whatever_options() -> TestResult {
-    let options: [Options; 11] = [
+    let options: [Options; 12] = [
         |builder| builder,
         |builder| builder.pretty(true),
         |builder| builder.json(true),
@@ -44,6 +45,10 @@ async fn a_replay_equals_what_was_live_with_whatever_options() -> TestResult {
         |builder| builder.events("**.{note,aside}"),
         |builder| builder.included(Runs::of_kind("Tool")).excluded(Runs::named("read_file")),
         |builder| builder.excluded(Runs::of_type::<Vec<u8>>()),
+        |builder| {
+            let outermost = |run: &dyn Candidate| run.trace().is_some_and(|trace| trace.parent_run_id.is_none());
+            builder.included(Runs::that(outermost).or(Runs::that(|run| run.namespace() == "tool.read_file")))
+        },
         |builder| builder.prefix_by_kind("Tool", "* "),
         |builder| builder.formatter(|line| format!("{} {line}", line.origin().path())),
         |builder| builder.enabled(false),

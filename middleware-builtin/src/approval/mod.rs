@@ -6,16 +6,16 @@ mod ledger;
 mod request;
 mod responder;
 
+use std::borrow::Cow;
 use std::fmt;
 use std::future::Future;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use emitree_emitter::{Emitter, Namespace, panic_message};
-use emitree_runtime::{AnyRun, Error, LayerInfo, Middleware, Phase, Result, RunContext, Stack, Summary};
+use emitree_emitter::{Emitter, Namespace};
+use emitree_runtime::{AnyRun, LayerInfo, Middleware, Phase, Result, RunContext, Stack, Summary};
 
-use crate::Runs;
+use crate::runs::{Runs, Said};
 use crate::voice::Voice;
 use asking::Asking;
 pub use events::{Approved, Asked, Edited, Rejected};
@@ -31,7 +31,7 @@ const NO_EDITS: &[Choice] = &[Choice::Approve, Choice::Reject];
 /// not at all.
 ///
 /// It stands in [`Phase::Guard`], where it sees exactly what the work would get, and works on runs of any type, as JSON.
-/// By default it asks about each run that it is bound to; [`included`](Self::included), [`excluded`](Self::excluded) and
+/// By default it asks about each run that it is bound to; [`runs`](Self::runs), [`of_kind`](Self::of_kind) and
 /// [`when`](Self::when) say otherwise. Runs that it does not ask about by the first two cost no JSON.
 ///
 /// ```
@@ -45,7 +45,7 @@ const NO_EDITS: &[Choice] = &[Choice::Approve, Choice::Reject];
 ///     // Ask whoever is there; this one knows what it wants.
 ///     Ok(if request.input == "/tmp" { Decision::Approve } else { Decision::reject("only in /tmp") })
 /// })
-/// .included(Runs::named("delete"));
+/// .runs(Runs::named("delete"));
 ///
 /// let delete = runnable_fn("delete", |path: String, _: RunContext| async move { Ok(format!("{path} is gone")) })
 ///     .middleware(for_nested(approval));
@@ -127,8 +127,7 @@ const NO_EDITS: &[Choice] = &[Choice::Approve, Choice::Reject];
 pub struct Approval {
     by: Arc<str>,
     responder: Responder,
-    included: Vec<Runs>,
-    excluded: Vec<Runs>,
+    about: Said,
     when: Vec<Arc<When>>,
     timeout: Option<Duration>,
     edits: bool,
@@ -159,8 +158,7 @@ impl Approval {
         Self {
             by: "approval".into(),
             responder,
-            included: Vec::new(),
-            excluded: Vec::new(),
+            about: Said::default(),
             when: Vec::new(),
             timeout: None,
             edits: true,
@@ -169,18 +167,17 @@ impl Approval {
         }
     }
 
-    /// Asks about these runs only; called again, about those too.
+    /// Asks about these runs, and others for which this is said; by default about all.
     #[must_use]
-    pub fn included(mut self, runs: Runs) -> Self {
-        self.included.push(runs);
+    pub fn runs(mut self, runs: Runs) -> Self {
+        self.about.add(runs);
         self
     }
 
-    /// Does not ask about these runs, included or not.
+    /// Asks about runs of that kind: short for `runs(Runs::of_kind(kind))`.
     #[must_use]
-    pub fn excluded(mut self, runs: Runs) -> Self {
-        self.excluded.push(runs);
-        self
+    pub fn of_kind(self, kind: impl Into<Cow<'static, str>>) -> Self {
+        self.runs(Runs::of_kind(kind))
     }
 
     /// Asks only if that says so of what would be asked: it sees the input. Called again, only if both do.
@@ -235,11 +232,6 @@ impl Approval {
         given.unwrap_or_else(|| Approvals::of_tree(ctx))
     }
 
-    fn is_for(&self, ctx: &RunContext) -> bool {
-        let is_included = self.included.is_empty() || self.included.iter().any(|runs| runs.has(ctx));
-        is_included && !self.excluded.iter().any(|runs| runs.has(ctx))
-    }
-
     fn stack(&self) -> Stack<AnyRun> {
         Stack::builder().layer_in(Phase::Guard, Asking(self.clone())).build()
     }
@@ -247,10 +239,7 @@ impl Approval {
 
 impl Middleware for Approval {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
-        let is_for = catch_unwind(AssertUnwindSafe(|| self.is_for(ctx))).map_err(|panic| {
-            Error::denied(&*self.by, format!("what says whom to ask about panicked: {}", panic_message(&*panic)))
-        })?;
-        if is_for { self.stack().bind(ctx) } else { Ok(()) }
+        if self.about.guards(ctx, &self.by)? { self.stack().bind(ctx) } else { Ok(()) }
     }
 
     fn name(&self) -> &str {
@@ -270,10 +259,7 @@ impl fmt::Debug for Approval {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?}", self.responder)?;
         self.timeout.map_or(Ok(()), |timeout| write!(f, " for {timeout:?}"))?;
-        let all = [("about", &self.included), ("not about", &self.excluded)];
-        all.into_iter()
-            .filter(|(_, runs)| !runs.is_empty())
-            .try_for_each(|(what, runs)| write!(f, ", {what} {runs:?}"))?;
+        f.write_str(&self.about.after(", about runs "))?;
         f.write_str(if self.edits { "" } else { ", without edits" })
     }
 }

@@ -57,6 +57,12 @@ pub(super) struct No {
     pub(super) is_new: bool,
 }
 
+/// Whether a run counts in an account, and in those above.
+struct Counts<'a> {
+    here: bool,
+    above: Option<&'a Self>,
+}
+
 impl Account {
     /// Opens one for a run.
     pub(super) fn open(options: &Arc<Options>, ctx: &RunContext) -> Arc<Self> {
@@ -96,7 +102,24 @@ impl Account {
     }
 
     /// Counts a run that is about to begin, here and above, or nowhere.
-    pub(super) fn begin(self: &Arc<Self>, kind: &str) -> Result<Vec<Warning>, No> {
+    ///
+    /// # Errors
+    ///
+    /// If what says whether it counts panicked.
+    pub(super) fn begin(self: &Arc<Self>, run: &RunContext) -> emitree_runtime::Result<Result<Vec<Warning>, No>> {
+        self.ask(run, &mut |counts| self.count(counts))
+    }
+
+    /// Asks here and above whether a run counts: with no lock held, for that may be user code.
+    fn ask<T>(&self, run: &RunContext, then: &mut dyn FnMut(&Counts<'_>) -> T) -> emitree_runtime::Result<T> {
+        let here = self.options.about.guards(run, "budget")?;
+        match &self.above {
+            None => Ok(then(&Counts { here, above: None })),
+            Some(above) => above.ask(run, &mut |above| then(&Counts { here, above: Some(above) })),
+        }
+    }
+
+    fn count(self: &Arc<Self>, counts: &Counts<'_>) -> Result<Vec<Warning>, No> {
         let mut books = self.books.lock();
         let no = |why: &Closed, is_new| No { by: Arc::clone(self), why: why.clone(), is_new };
         if let Some(why) = self.look_at_time(&mut books) {
@@ -105,14 +128,16 @@ impl Account {
         if let Some(why) = &books.closed {
             return Err(no(why, false));
         }
-        let counts = self.options.kinds.has(kind);
-        if counts && self.options.most.calls == Some(books.spent.calls) {
+        if counts.here && self.options.most.calls == Some(books.spent.calls) {
             let one_more = Amount::Count(books.spent.calls.saturating_add(1));
             let why = self.exceed(&mut books, Limit::Calls, one_more);
             return Err(no(&why, true));
         }
-        let mut warnings = self.above.as_ref().map_or_else(|| Ok(Vec::new()), |above| above.begin(kind))?;
-        if counts {
+        let mut warnings = match (&self.above, counts.above) {
+            (Some(above), Some(counts)) => above.count(counts)?,
+            _ => Vec::new(),
+        };
+        if counts.here {
             books.spent.calls = books.spent.calls.saturating_add(1);
             warnings.extend(self.look(&mut books).warnings);
         }

@@ -13,7 +13,6 @@ use super::account::{Account, No};
 use super::charge::{Findings, charge};
 use super::events::{Closed, Denied};
 use crate::at_start::{Refusal, at_start};
-use crate::kinds::kind_of;
 
 /// Ends the work when the account is closed, or its time is over.
 pub(super) struct Hold(pub(super) Arc<Account>);
@@ -68,7 +67,7 @@ impl Middleware for Meter {
         if !nearest.is_some_and(|nearest| Arc::ptr_eq(&nearest, &self.0)) {
             return Ok(());
         }
-        match self.0.begin(kind_of(ctx)) {
+        match self.0.begin(ctx)? {
             Ok(warnings) => {
                 let voice = &self.0.options.voice;
                 warnings.into_iter().try_for_each(|warning| at_start(ctx, voice, warning, None))

@@ -10,7 +10,7 @@ use emitree_runtime::{LayerInfo, Middleware, Phase, Result, RunContext, Stack, S
 use rust_decimal::Decimal;
 use uuid::Uuid;
 
-use crate::kinds::Kinds;
+use crate::runs::{Runs, Said};
 use crate::voice::Voice;
 use account::Account;
 use hold::{Hear, Hold, Meter};
@@ -65,7 +65,7 @@ const NAMESPACE: Namespace = Namespace::new("middleware.budget");
 /// | | by default |
 /// |---|---|
 /// | [`tokens`](BudgetBuilder::tokens), [`cost`](BudgetBuilder::cost), [`calls`](BudgetBuilder::calls), [`wall_time`](BudgetBuilder::wall_time): how much may be spent | not limited |
-/// | [`calls_of_kind`](BudgetBuilder::calls_of_kind): which runs below count as calls | all |
+/// | [`runs`](BudgetBuilder::runs), [`of_kind`](BudgetBuilder::of_kind): which runs below count as calls | all |
 /// | [`prices`](BudgetBuilder::prices): what usage costs | not known |
 /// | [`unknown_prices`](BudgetBuilder::unknown_prices): what happens where that is not known, and money is limited | [`UnknownPrice::Deny`] |
 /// | [`warn_at`](BudgetBuilder::warn_at): from which part of a limit on it warns | 0.8 |
@@ -114,7 +114,7 @@ impl Budget {
         BudgetBuilder {
             most: Most::default(),
             warn_at: 0.8,
-            kinds: Kinds::default(),
+            about: Said::default(),
             prices: None,
             unknown_prices: UnknownPrice::default(),
             hears_usage: false,
@@ -133,7 +133,7 @@ impl Budget {
 pub struct BudgetBuilder {
     most: Most,
     warn_at: f64,
-    kinds: Kinds,
+    about: Said,
     prices: Option<Arc<dyn Prices>>,
     unknown_prices: UnknownPrice,
     hears_usage: bool,
@@ -152,16 +152,21 @@ impl BudgetBuilder {
         self
     }
 
-    /// So many runs below, of all kinds unless [some](Self::calls_of_kind) are said.
+    /// So many runs below, all unless [some](Self::runs) are said.
     pub fn calls(mut self, most: u64) -> Self {
         self.most.calls = Some(most);
         self
     }
 
-    /// Counts runs of that kind as calls, and of others for which this is said; by default all are.
-    pub fn calls_of_kind(mut self, kind: impl Into<Cow<'static, str>>) -> Self {
-        self.kinds.add(kind);
+    /// Counts these runs as calls, and others for which this is said; by default all that are below.
+    pub fn runs(mut self, runs: Runs) -> Self {
+        self.about.add(runs);
         self
+    }
+
+    /// Counts runs of that kind as calls: short for `runs(Runs::of_kind(kind))`.
+    pub fn of_kind(self, kind: impl Into<Cow<'static, str>>) -> Self {
+        self.runs(Runs::of_kind(kind))
     }
 
     /// So much time, over all attempts.
@@ -198,14 +203,14 @@ impl BudgetBuilder {
     ///
     /// If less than nothing may be spent, or it is to warn at what is no part of a limit.
     pub fn build(self) -> Result<Budget, BudgetError> {
-        let Self { most, warn_at, kinds, prices, unknown_prices, hears_usage } = self;
+        let Self { most, warn_at, about, prices, unknown_prices, hears_usage } = self;
         if let Some(negative) = most.cost.filter(|cost| *cost < Decimal::ZERO) {
             return Err(BudgetError::NegativeCost(negative));
         }
         let part = Decimal::try_from(warn_at).ok().filter(|part| (Decimal::ZERO..=Decimal::ONE).contains(part));
         let warn_from = most.part(part.ok_or(BudgetError::WarnAt(warn_at))?);
         let voice = Voice::new("budget", NAMESPACE);
-        Ok(Budget(Arc::new(Options { most, warn_from, kinds, prices, unknown_prices, hears_usage, voice })))
+        Ok(Budget(Arc::new(Options { most, warn_from, about, prices, unknown_prices, hears_usage, voice })))
     }
 }
 

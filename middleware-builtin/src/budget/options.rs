@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::events::{Amount, Limit};
 use super::usage::{Prices, Usage};
-use crate::kinds::Kinds;
+use crate::runs::Said;
 use crate::voice::Voice;
 
 /// What happens where the price of what was used is not known.
@@ -88,7 +88,7 @@ pub(super) struct Options {
     pub(super) most: Most,
     /// From where on it warns.
     pub(super) warn_from: Most,
-    pub(super) kinds: Kinds,
+    pub(super) about: Said,
     pub(super) prices: Option<Arc<dyn Prices>>,
     pub(super) unknown_prices: UnknownPrice,
     pub(super) hears_usage: bool,
@@ -156,7 +156,7 @@ impl fmt::Debug for Options {
         let limits = [
             tokens.map(|most| format!("{most} tokens")),
             cost.map(|most| format!("cost {most}")),
-            calls.map(|most| format!("{most} calls{}", self.kinds)),
+            calls.map(|most| format!("{most} calls{}", self.about.after(" "))),
             wall_time.map(|most| format!("{most:?}")),
         ];
         let limits: Vec<_> = limits.into_iter().flatten().collect();

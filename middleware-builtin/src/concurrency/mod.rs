@@ -16,8 +16,8 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use crate::key::{Key, Owned};
-use crate::kinds::{Kinds, kind_of};
 use crate::millis::millis;
+use crate::runs::{Runs, Said};
 use crate::voice::Voice;
 use places::{Held, Place, Table, Ticket};
 
@@ -57,7 +57,7 @@ const NAMESPACE: Namespace = Namespace::new("middleware.concurrency");
 /// | [`by`](ConcurrencyBuilder::by): what is counted together | all runs |
 /// | [`wait`](ConcurrencyBuilder::wait): how long a run waits | not at all: it is denied |
 /// | [`retry_after`](ConcurrencyBuilder::retry_after): when one that is denied may come again | 1 s |
-/// | [`of_kind`](ConcurrencyBuilder::of_kind): the kinds of runs it holds for | all |
+/// | [`runs`](ConcurrencyBuilder::runs), [`of_kind`](ConcurrencyBuilder::of_kind): which runs it is about | all |
 ///
 /// # Where it stands
 ///
@@ -99,7 +99,7 @@ struct Inner {
 struct Options {
     places: usize,
     key: Key,
-    kinds: Kinds,
+    about: Said,
     wait: Option<Duration>,
     retry_after: Duration,
 }
@@ -150,8 +150,8 @@ pub enum ConcurrencyError {
 impl Concurrency {
     /// So many at once.
     pub fn builder(places: usize) -> ConcurrencyBuilder {
-        let (key, kinds, wait) = (Key::all(), Kinds::default(), None);
-        ConcurrencyBuilder(Options { places, key, kinds, wait, retry_after: Duration::from_secs(1) })
+        let (key, about, wait) = (Key::all(), Said::default(), None);
+        ConcurrencyBuilder(Options { places, key, about, wait, retry_after: Duration::from_secs(1) })
     }
 
     /// The emitter of its own events.
@@ -178,10 +178,15 @@ impl ConcurrencyBuilder {
         self
     }
 
-    /// Holds for runs of that kind, and of others for which this is said; by default for all.
-    pub fn of_kind(mut self, kind: impl Into<Cow<'static, str>>) -> Self {
-        self.0.kinds.add(kind);
+    /// Is about these runs, and others for which this is said; by default about all.
+    pub fn runs(mut self, runs: Runs) -> Self {
+        self.0.about.add(runs);
         self
+    }
+
+    /// Is about runs of that kind: short for `runs(Runs::of_kind(kind))`.
+    pub fn of_kind(self, kind: impl Into<Cow<'static, str>>) -> Self {
+        self.runs(Runs::of_kind(kind))
     }
 
     /// Has a run wait that long at most, instead of denying it at once. [`Duration::MAX`] is as long as it takes.
@@ -222,7 +227,7 @@ impl fmt::Debug for ConcurrencyBuilder {
 
 impl Middleware for Concurrency {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
-        if self.inner.options.kinds.has(kind_of(ctx)) { self.stack.bind(ctx) } else { Ok(()) }
+        if self.inner.options.about.guards(ctx, "concurrency")? { self.stack.bind(ctx) } else { Ok(()) }
     }
 
     fn name(&self) -> &str {
@@ -246,8 +251,8 @@ impl fmt::Debug for Concurrency {
 
 impl fmt::Debug for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { places, key, kinds, wait, .. } = self;
-        write!(f, "{places} runs{kinds} at once, {key:?}")?;
+        let Self { places, key, about, wait, .. } = self;
+        write!(f, "{places} runs{} at once, {key:?}", about.after(" "))?;
         match wait {
             None => f.write_str(", denies"),
             Some(Duration::MAX) => f.write_str(", waits"),

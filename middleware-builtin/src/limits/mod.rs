@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use crate::at_start::{Refusal, at_start};
-use crate::kinds::kind_of;
+use crate::runs::kind_and_name;
 use crate::stop::Stop;
 use crate::voice::Voice;
 use count::{Counts, Most};
@@ -324,7 +324,7 @@ impl Middleware for Counting {
 impl Counting {
     /// Counts a run everywhere, or nowhere if a limit is reached.
     fn count(&self, ctx: &RunContext) -> Option<Reached> {
-        let (rules, kind) = (&self.limits.rules, kind_of(ctx));
+        let (rules, kind) = (&self.limits.rules, kind_and_name(ctx).0);
         let deep = |most: &usize| ctx.depth().saturating_sub(self.depth) > *most;
         if let Some(most) = rules.depth.filter(deep) {
             let most = u64::try_from(most).unwrap_or(u64::MAX);

@@ -4,6 +4,7 @@ mod answer;
 mod dry_run;
 mod when;
 
+use std::borrow::Cow;
 use std::fmt;
 use std::future::ready;
 use std::sync::Arc;
@@ -21,6 +22,7 @@ pub use self::dry_run::Defaults;
 use self::answer::{Answer, Source, json_answer, typed_answer, value_answer};
 use self::dry_run::dry_answer;
 use self::when::Condition;
+use crate::runs::{Runs, Said};
 use crate::voice::{Voice, called};
 
 const NAMESPACE: Namespace = Namespace::new("middleware.override_output");
@@ -53,9 +55,9 @@ const NAMESPACE: Namespace = Namespace::new("middleware.override_output");
 ///
 /// # Which runs
 ///
-/// Those that it is bound to, and of those all that meet every condition: [`kind`](Self::kind), [`named`](Self::named),
-/// [`when`](Self::when), [`when_input`](Self::when_input). What is typed and is to answer a run of another type is an
-/// error that names both: a condition leaves such runs alone. So is JSON that does not fit the run's output.
+/// Those that it is bound to; of those the ones that it is [about](Self::runs), all by default; and of those the ones that
+/// meet every condition: [`when`](Self::when), [`when_input`](Self::when_input). What is typed and is to answer a run of
+/// another type is an error that names both: say which runs it is about. So is JSON that does not fit the run's output.
 ///
 /// # Order
 ///
@@ -73,6 +75,7 @@ pub struct OverrideOutput(Arc<Inner>);
 #[derive(Clone)]
 struct Inner {
     answer: Answer,
+    about: Said,
     conditions: Vec<Condition>,
     voice: Voice,
 }
@@ -191,7 +194,7 @@ impl OverrideOutput {
     /// use emitree_middleware::OverrideOutput;
     /// use emitree_runtime::for_nested;
     ///
-    /// let no_tool_is_called = for_nested(OverrideOutput::dry_run().kind("Tool"));
+    /// let no_tool_is_called = for_nested(OverrideOutput::dry_run().of_kind("Tool"));
     /// ```
     #[must_use]
     pub fn dry_run() -> Self {
@@ -206,22 +209,24 @@ impl OverrideOutput {
 
     fn new(answer: Answer) -> Self {
         let voice = Voice::new("override_output", NAMESPACE);
-        Self(Arc::new(Inner { answer, conditions: Vec::new(), voice }))
+        Self(Arc::new(Inner { answer, about: Said::default(), conditions: Vec::new(), voice }))
     }
 }
 
 /// Which runs are answered.
 impl OverrideOutput {
-    /// Only runs of things of that kind: `"Tool"`.
+    /// Answers these runs, and others for which this is said; by default all.
     #[must_use]
-    pub fn kind(self, kind: impl Into<String>) -> Self {
-        self.only(Condition::Kind(kind.into()))
+    pub fn runs(self, runs: Runs) -> Self {
+        let mut inner = Arc::unwrap_or_clone(self.0);
+        inner.about.add(runs);
+        Self(Arc::new(inner))
     }
 
-    /// Only runs of things of that name: `"read_file"`.
+    /// Answers runs of that kind: short for `runs(Runs::of_kind(kind))`.
     #[must_use]
-    pub fn named(self, name: impl Into<String>) -> Self {
-        self.only(Condition::Named(name.into()))
+    pub fn of_kind(self, kind: impl Into<Cow<'static, str>>) -> Self {
+        self.runs(Runs::of_kind(kind))
     }
 
     /// Only runs whose `start` is matched: by path (`"tool.*.run.start"`), by
@@ -255,7 +260,7 @@ impl OverrideOutput {
 
 impl Middleware for OverrideOutput {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
-        if !self.0.conditions.iter().all(|condition| condition.may_be_met(ctx)) {
+        if !self.0.about.has(ctx) {
             return Ok(());
         }
         let (inner, last) = (Arc::clone(&self.0), Options::new().priority(i32::MIN));
@@ -301,7 +306,7 @@ impl Inner {
 
 impl fmt::Debug for OverrideOutput {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?}", self.0.answer)?;
+        write!(f, "{:?}{}", self.0.answer, self.0.about.after(", runs "))?;
         self.0.conditions.iter().try_for_each(|condition| write!(f, ", {condition:?}"))
     }
 }

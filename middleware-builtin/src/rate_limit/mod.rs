@@ -15,8 +15,8 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::key::{Key, Owned};
-use crate::kinds::{Kinds, kind_of};
 use crate::millis::millis;
+use crate::runs::{Runs, Said};
 use crate::voice::Voice;
 use lane::{Lane, Lanes, Told, TooLate};
 use quota::Rate;
@@ -64,7 +64,7 @@ const NAMESPACE: Namespace = Namespace::new("middleware.rate_limit");
 /// | [`burst`](RateLimitBuilder::burst): how many may begin at once | as many as in the period |
 /// | [`by`](RateLimitBuilder::by): what is counted together | all runs |
 /// | [`wait`](RateLimitBuilder::wait): how long a run waits | not at all: it is denied |
-/// | [`of_kind`](RateLimitBuilder::of_kind): the kinds of runs it holds for | all |
+/// | [`runs`](RateLimitBuilder::runs), [`of_kind`](RateLimitBuilder::of_kind): which runs it is about | all |
 ///
 /// # Where it stands
 ///
@@ -96,7 +96,7 @@ struct Inner {
     rate: Rate,
     quota: Quota,
     key: Key,
-    kinds: Kinds,
+    about: Said,
     wait: Option<Duration>,
     lanes: Lanes,
     voice: Voice,
@@ -134,7 +134,7 @@ impl RateLimit {
     /// So many runs in a period.
     pub fn builder(runs: u32, period: Duration) -> RateLimitBuilder {
         let rate = Rate { runs, period, burst: None };
-        RateLimitBuilder { rate, key: Key::all(), kinds: Kinds::default(), wait: None }
+        RateLimitBuilder { rate, key: Key::all(), about: Said::default(), wait: None }
     }
 
     /// The emitter of its own events.
@@ -155,7 +155,7 @@ impl RateLimit {
 pub struct RateLimitBuilder {
     rate: Rate,
     key: Key,
-    kinds: Kinds,
+    about: Said,
     wait: Option<Duration>,
 }
 
@@ -171,10 +171,15 @@ impl RateLimitBuilder {
         Self { key, ..self }
     }
 
-    /// Holds for runs of that kind, and of others for which this is said; by default for all.
-    pub fn of_kind(mut self, kind: impl Into<Cow<'static, str>>) -> Self {
-        self.kinds.add(kind);
+    /// Is about these runs, and others for which this is said; by default about all.
+    pub fn runs(mut self, runs: Runs) -> Self {
+        self.about.add(runs);
         self
+    }
+
+    /// Is about runs of that kind: short for `runs(Runs::of_kind(kind))`.
+    pub fn of_kind(self, kind: impl Into<Cow<'static, str>>) -> Self {
+        self.runs(Runs::of_kind(kind))
     }
 
     /// Has a run wait that long at most, instead of denying it at once. [`Duration::MAX`] is as long as it takes.
@@ -188,10 +193,10 @@ impl RateLimitBuilder {
     ///
     /// If nothing could pass, or the rate cannot be counted.
     pub fn build(self) -> Result<RateLimit, RateLimitError> {
-        let Self { rate, key, kinds, wait } = self;
+        let Self { rate, key, about, wait } = self;
         let quota = rate.quota()?;
         let (lanes, voice) = (Lanes::new(quota), Voice::new("rate_limit", NAMESPACE));
-        let inner = Arc::new(Inner { rate, quota, key, kinds, wait, lanes, voice });
+        let inner = Arc::new(Inner { rate, quota, key, about, wait, lanes, voice });
         let stack = Stack::builder().layer_in(Phase::Guard, Gate(Arc::clone(&inner))).build();
         Ok(RateLimit { inner, stack })
     }
@@ -199,13 +204,13 @@ impl RateLimitBuilder {
 
 impl fmt::Debug for RateLimitBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        say(f, self.rate, &self.kinds, &self.key, self.wait)
+        say(f, self.rate, &self.about, &self.key, self.wait)
     }
 }
 
 impl Middleware for RateLimit {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
-        if self.inner.kinds.has(kind_of(ctx)) { self.stack.bind(ctx) } else { Ok(()) }
+        if self.inner.about.guards(ctx, "rate_limit")? { self.stack.bind(ctx) } else { Ok(()) }
     }
 
     fn name(&self) -> &str {
@@ -229,13 +234,13 @@ impl fmt::Debug for RateLimit {
 
 impl fmt::Debug for Inner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        say(f, self.rate, &self.kinds, &self.key, self.wait)
+        say(f, self.rate, &self.about, &self.key, self.wait)
     }
 }
 
-fn say(f: &mut fmt::Formatter<'_>, rate: Rate, kinds: &Kinds, key: &Key, wait: Option<Duration>) -> fmt::Result {
+fn say(f: &mut fmt::Formatter<'_>, rate: Rate, about: &Said, key: &Key, wait: Option<Duration>) -> fmt::Result {
     let Rate { runs, period, burst } = rate;
-    write!(f, "{runs} runs{kinds} in {period:?}, {key:?}")?;
+    write!(f, "{runs} runs{} in {period:?}, {key:?}", about.after(" "))?;
     burst.map_or(Ok(()), |burst| write!(f, ", {burst} at once"))?;
     match wait {
         None => f.write_str(", denies"),

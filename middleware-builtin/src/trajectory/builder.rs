@@ -9,7 +9,8 @@ use thiserror::Error;
 use super::prefix::Prefix;
 use super::settings::{Layout, Settings};
 use super::target::{Output, Target};
-use super::{Line, Runs, Trajectory};
+use super::{Line, Trajectory};
+use crate::runs::Runs;
 
 /// Builds a [`Trajectory`]. Made by [`Trajectory::builder`].
 #[must_use = "nothing is made before `build`"]
@@ -60,7 +61,7 @@ impl TrajectoryBuilder {
         self.target(Target::File(path.into()))
     }
 
-    /// Shows these runs, and others that were included. Default: all.
+    /// Shows these runs, and others that were included. They are asked at their `start`, live or recorded. Default: all.
     pub fn included(self, runs: Runs) -> Self {
         self.set(|settings| settings.included.push(runs))
     }

@@ -9,7 +9,6 @@ mod payload;
 mod prefix;
 mod pretty;
 mod replay;
-mod runs;
 mod settings;
 mod speaker;
 mod target;
@@ -29,7 +28,6 @@ pub use self::level::Level;
 pub use self::line::Line;
 pub use self::origin::Origin;
 pub use self::replay::Replay;
-pub use self::runs::Runs;
 pub use self::speaker::TrajectoryEvent;
 pub use self::target::Target;
 
@@ -55,7 +53,7 @@ const NAMESPACE: Namespace = Namespace::new("middleware.trajectory");
 /// stand between one another, but each line is written whole.
 ///
 /// ```
-/// use emitree_middleware::trajectory::{Runs, Trajectory};
+/// use emitree_middleware::{Runs, Trajectory};
 /// use emitree_runtime::{RunContext, Runnable, runnable_fn};
 ///
 /// # #[tokio::main(flavor = "current_thread")]

@@ -1,11 +1,12 @@
 //! Where a line comes from: an event, live or recorded.
 
-use std::any::type_name;
 use std::fmt;
 
 use chrono::{DateTime, Utc};
 use emitree_emitter::{Context, EventMeta, EventRecord, Trace};
-use emitree_runtime::Stage;
+use emitree_runtime::{RunContext, Stage};
+
+use crate::runs::Candidate;
 
 /// The event that a line is about, live or from a recording.
 #[derive(Clone, Copy)]
@@ -102,16 +103,64 @@ impl<'a> Origin<'a> {
         }
     }
 
-    /// Whether what runs is a `T`, or what stands behind it, as far as a live event tells.
-    pub(super) fn is_of<T: Send + Sync + 'static>(&self) -> bool {
+    /// What comes before the event's name, which is `run.start` for the start of a run.
+    fn namespace(&self) -> &'a str {
         match self.0 {
-            Live(meta) => {
-                Stage::runnable_type(meta) == Some(type_name::<T>())
-                    || meta.creator().is_some_and(|creator| creator.thing::<T>().is_some())
+            Live(meta) => meta.source().namespace(),
+            Recorded(record) => {
+                let above = record.path.rsplit_once('.').map_or("", |(above, _)| above);
+                let own = Stage::of_record(record).and_then(|_| above.strip_suffix("run"));
+                own.map_or(above, |own| own.strip_suffix('.').unwrap_or(own))
             }
-            Recorded(_) => false,
         }
     }
+}
+
+/// The run that it is an event of.
+impl Candidate for Origin<'_> {
+    fn kind(&self) -> &str {
+        self.kind()
+    }
+
+    fn name(&self) -> &str {
+        self.name()
+    }
+
+    fn namespace(&self) -> &str {
+        self.namespace()
+    }
+
+    fn context(&self) -> Context {
+        self.context().clone()
+    }
+
+    fn trace(&self) -> Option<Trace> {
+        self.trace()
+    }
+
+    fn has_type(&self, name: &str) -> bool {
+        let runnable = match self.0 {
+            Live(meta) => Stage::runnable_type(meta),
+            Recorded(_) => None,
+        };
+        runnable == Some(name) || is_input_or_output(self.payload_type(), name)
+    }
+
+    fn run(&self) -> Option<RunContext> {
+        match self.0 {
+            Live(_) => RunContext::current(),
+            Recorded(_) => None,
+        }
+    }
+}
+
+/// A lifecycle payload is a `Start<I, O>`; a type's name has commas only in brackets of its own.
+fn is_input_or_output(payload_type: &str, name: &str) -> bool {
+    let types = payload_type.split_once('<').and_then(|(_, types)| types.strip_suffix('>'));
+    types.is_some_and(|types| {
+        types.strip_prefix(name).is_some_and(|rest| rest.starts_with(", "))
+            || types.strip_suffix(name).is_some_and(|rest| rest.ends_with(", "))
+    })
 }
 
 impl fmt::Debug for Origin<'_> {

@@ -11,7 +11,8 @@ use serde_json::value::RawValue;
 use super::payload::{Former, Payload};
 use super::prefix::{Prefix, most_specific};
 use super::pretty::push_pretty;
-use super::{Level, Line, Origin, Runs};
+use super::{Level, Line, Origin};
+use crate::runs::Runs;
 
 #[derive(Debug)]
 pub(super) struct Settings {

@@ -1,0 +1,125 @@
+//! Which runs a middleware is about is said in the same words everywhere, and means the same everywhere.
+
+mod support;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use emitree_emitter::{Creator, Emitter};
+use emitree_middleware::approval::{Decision, Request};
+use emitree_middleware::{Approval, Budget, Concurrency, OverrideOutput, RateLimit, Runs};
+use emitree_runtime::{Middleware, Result, RunContext, Runnable, runnable_fn};
+use serde_json::json;
+
+use support::{Page, TestResult};
+
+struct Calculator;
+
+/// A run of it doubles a number.
+fn double() -> impl Runnable<Input = u32, Output = u64> + 'static {
+    let emitter = Emitter::new().child("maths").expect("a name");
+    let emitter = emitter.child_with(Creator::of("Tool", "double", Arc::new(Calculator)));
+    runnable_fn("double", |n: u32, _: RunContext| async move {
+        tokio::task::yield_now().await;
+        Ok(u64::from(n) * 2)
+    })
+    .with_emitter(emitter)
+}
+
+/// Some runs, and whether those of `double`, with `"user": 7` in their context, are among them.
+fn rows(double: &(impl Runnable + 'static), other: &impl Runnable) -> Vec<(Runs, bool)> {
+    let (tools, models) = (|| Runs::of_kind("Tool"), || Runs::of_kind("Model"));
+    vec![
+        (Runs::all(), true),
+        (tools(), true),
+        (models(), false),
+        (Runs::named("double"), true),
+        (Runs::named("triple"), false),
+        (Runs::of_type::<Calculator>(), true),
+        (Runs::of_type::<u32>(), true),
+        (Runs::of_type::<u64>(), true),
+        (Runs::of_type::<u8>(), false),
+        (Runs::of_instance(double), true),
+        (Runs::of_instance(other), false),
+        (Runs::that(|run| run.namespace() == "maths"), true),
+        (Runs::that(|run| run.context().get("user").is_some_and(|user| *user == 7)), true),
+        (Runs::that(|run| run.run().is_none_or(|run| run.depth() > 9)), false),
+        (tools().and(Runs::named("triple")), false),
+        (tools().and(Runs::named("double")), true),
+        (models().or(tools()), true),
+        (models().or(Runs::named("triple")), false),
+        (Runs::all().except(tools()), false),
+        (tools().except(Runs::named("triple")), true),
+    ]
+}
+
+async fn run(double: &impl Runnable<Input = u32, Output = u64>, middleware: impl Middleware) -> Result<u64> {
+    double.run(3).context(json!({ "user": 7 })).middleware(middleware).await
+}
+
+#[tokio::test]
+async fn all_that_choose_runs_choose_the_same() -> TestResult {
+    let (double, other) = (Arc::new(double()), double());
+    let started = Arc::clone(&double);
+    let outer = runnable_fn("outer", move |(): (), _: RunContext| {
+        let double = Arc::clone(&started);
+        async move { double.run(3).await }
+    });
+    for (runs, expected) in rows(&*double, &other) {
+        let rate = RateLimit::builder(1, Duration::from_secs(9)).runs(runs.clone()).build()?;
+        run(&*double, rate.clone()).await?;
+        let rate_limit = run(&*double, rate).await.is_err();
+
+        let one = Concurrency::builder(1).runs(runs.clone()).build()?;
+        let (_, second) = tokio::join!(run(&*double, one.clone()), run(&*double, one));
+
+        let no = Budget::builder().calls(0).runs(runs.clone()).build()?;
+        let budget = outer.run(()).context(json!({ "user": 7 })).middleware(no).await.is_err();
+
+        let reject = Approval::by(|_: Request| async { Ok(Decision::reject("no")) }).runs(runs.clone());
+        let approval = run(&*double, reject).await.is_err();
+
+        let answered = run(&*double, OverrideOutput::json(7).runs(runs.clone())).await? == 7;
+
+        let page = Page::new();
+        run(&*double, page.built(|builder| builder.included(runs.clone()))).await?;
+        let shown = !page.take().is_empty();
+
+        let all = [rate_limit, second.is_err(), budget, approval, answered, shown];
+        assert_eq!(all, [expected; 6], "{runs:?}");
+    }
+    Ok(())
+}
+
+// M5
+#[tokio::test]
+async fn a_guard_denies_where_what_says_whom_it_is_about_panics() -> TestResult {
+    let double = double();
+    let panics = || Runs::that(|_| panic!("planned"));
+    let rate = RateLimit::builder(1, Duration::from_secs(9)).runs(panics()).build()?;
+    let places = Concurrency::builder(1).runs(panics()).build()?;
+    let asks = Approval::by_interrupt().runs(panics());
+    let errors = [run(&double, rate).await, run(&double, places).await, run(&double, asks).await];
+    for (error, by) in errors.into_iter().zip(["rate_limit", "concurrency", "approval"]) {
+        let reason = "what says which runs it is about panicked: planned";
+        assert_eq!(error.expect_err("it is denied").explain(), format!("denied by {by}: {reason}"));
+    }
+    Ok(())
+}
+
+#[test]
+fn runs_are_said_in_words() {
+    let (a, b, c) = (|| Runs::of_kind("A"), || Runs::named("b"), || Runs::that(|_| true));
+    let rows = [
+        (Runs::all(), "all"),
+        (Runs::of_type::<u8>(), "of type u8"),
+        (Runs::of_instance(&double()), "of instance maths"),
+        (a().or(b()).or(c()), "of A or named b or by a function"),
+        (a().or(b().and(c())), "of A or (named b and by a function)"),
+        (a().except(b()).except(c()), "(of A except named b) except by a function"),
+        (Runs::all().except(a().or(b())), "all except (of A or named b)"),
+    ];
+    for (runs, words) in rows {
+        assert_eq!(format!("{runs:?}"), words);
+    }
+}
