@@ -88,8 +88,17 @@ fn of_the_half_that_is_held_out_it_finds_and_takes_as_much() {
     assert!(recall >= 0.99 && alarms <= 0.02, "recall {recall:.4}, false alarms {alarms:.4}");
 }
 
+/// Nor here.
+#[test]
+fn of_what_somebody_else_planted_it_finds_and_takes_as_much() {
+    let half = Half::third();
+    let (recall, alarms) = measure("third", &half, false);
+    assert!(half.planted.len() >= 60 && half.look_alikes.len() >= 80);
+    assert!(recall >= 0.99 && alarms <= 0.02, "recall {recall:.4}, false alarms {alarms:.4}");
+}
+
 fn texts() -> Vec<String> {
-    let halves = [Half::tuned(), Half::held_out()];
+    let halves = [Half::tuned(), Half::held_out(), Half::third()];
     let texts = halves
         .into_iter()
         .flat_map(|half| half.planted.into_iter().map(|planted| planted.text).chain(half.look_alikes));

@@ -1,8 +1,9 @@
-//! A corpus of planted secrets and of look-alikes, in two halves: patterns are tuned on one, the other is held out.
+//! A corpus of planted secrets and of look-alikes, in halves: patterns are tuned on one, the others are held out.
 #![allow(dead_code, reason = "each test file uses its own part of this")]
 
 mod held_out;
 mod shapes;
+mod third;
 mod tuned;
 
 use fastrand::Rng;
