@@ -97,6 +97,16 @@ fn of_what_somebody_else_planted_it_finds_and_takes_as_much() {
     assert!(recall >= 0.99 && alarms <= 0.02, "recall {recall:.4}, false alarms {alarms:.4}");
 }
 
+#[test]
+fn a_routable_token_of_gitlab_is_found_with_its_checksum_and_not_with_what_follows_a_full_stop() {
+    let token = format!("gl{}", "pat-aB3dE5fG7hJ9kL1mN3pQ5rS7tU9");
+    let rows =
+        [("", ""), (".0w1a2b3c4", ""), (".01.0w1a2b3c4", ""), (".", "."), (". Then", ". Then"), (".git", ".git")];
+    for (after, left) in rows {
+        assert_eq!(redacted(&format!("{token}{after}")), format!("[gitlab_token]{left}"));
+    }
+}
+
 fn texts() -> Vec<String> {
     let halves = [Half::tuned(), Half::held_out(), Half::third()];
     let texts = halves

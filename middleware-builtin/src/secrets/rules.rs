@@ -67,7 +67,11 @@ fn tokens() -> Vec<Rule> {
         Rule::new(Kind::Jwt, r"\beyJ[A-Za-z0-9_-]{8}", checks::any).with_tail(Tail::Jwt),
         rule(Kind::GithubToken, r"\bgh[pousr]_[A-Za-z0-9]{36,255}"),
         rule(Kind::GithubToken, r"\bgithub_pat_[A-Za-z0-9_]{36,255}"),
-        rule(Kind::GitlabToken, r"\bgl(?:pat|dt|rt|cbt|ptt|ft|imt|agent|soat|oas)-[A-Za-z0-9_-]{20,255}"),
+        // A routable one has its length and a checksum behind dots.
+        rule(
+            Kind::GitlabToken,
+            r"\bgl(?:pat|dt|rt|cbt|ptt|ft|imt|agent|soat|oas)-[A-Za-z0-9_-]{20,255}(?:(?:\.[0-9a-z]{2})?\.[0-9a-z]{9}\b)?",
+        ),
         rule(Kind::SlackToken, r"\bxox[abeoprs]-[A-Za-z0-9-]{20,255}"),
         rule(Kind::SlackToken, r"\bxapp-[0-9]-[A-Za-z0-9-]{20,255}"),
         rule(Kind::SlackToken, r"\bhttps://hooks\.slack\.com/(?:services|workflows|triggers)/[A-Za-z0-9/_+-]{20,200}"),
