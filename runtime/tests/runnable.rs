@@ -76,7 +76,9 @@ async fn a_run_tells_its_types_while_it_is_bound() -> TestResult {
     let notes = recorder.clone();
     let words = count_words(&Emitter::new(), move |ctx: &RunContext| {
         let types = ctx.types();
-        [types.runnable, types.input, types.output].map(|name| notes.note(name.rsplit("::").next().unwrap_or(name)));
+        for name in [types.runnable, types.input, types.output] {
+            notes.note(name.rsplit("::").next().unwrap_or(name));
+        }
         Ok(())
     });
     words.run(Document("to be".into())).await?;
