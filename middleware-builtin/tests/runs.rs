@@ -91,6 +91,23 @@ async fn all_that_choose_runs_choose_the_same() -> TestResult {
     Ok(())
 }
 
+#[tokio::test]
+async fn a_trajectory_asks_about_each_run_and_not_about_the_one_it_is_bound_to() -> TestResult {
+    let double = Arc::new(double());
+    let of_double = [Runs::of_instance(&*double), Runs::that(|run| run.run().is_some_and(|run| run.depth() == 1))];
+    let outer = runnable_fn("outer", move |(): (), _: RunContext| {
+        let double = Arc::clone(&double);
+        async move { double.run(3).await }
+    });
+    for runs in of_double {
+        let page = Page::new();
+        outer.run(()).middleware(page.built(|builder| builder.included(runs))).await?;
+        let lines = [r#"--> Tool[double][start]: {"input":3}"#, r#"<-- Tool[double][success]: {"input":3,"output":6}"#];
+        page.expect(lines);
+    }
+    Ok(())
+}
+
 // M5
 #[tokio::test]
 async fn a_guard_denies_where_what_says_whom_it_is_about_panics() -> TestResult {
