@@ -84,7 +84,9 @@ const NAMESPACE: Namespace = Namespace::new("middleware.cache");
 /// output that it got, gets what is kept: it has to stand inside.
 ///
 /// Whoever waits relies on the one that executes being polled: a future that is held and not polled keeps them waiting,
-/// as a lock would.
+/// as a lock would. It relies as well on what that one waits for inside of the cache: if that is a place of a
+/// [`Concurrency`](crate::Concurrency) that a run above the waiting one holds, neither goes on, unless the wait for the
+/// place has a deadline.
 ///
 /// # Defaults
 ///

@@ -69,7 +69,8 @@ const NAMESPACE: Namespace = Namespace::new("middleware.concurrency");
 /// A run below one that holds a place of the same key shares that place, however deep; else it would wait for a place
 /// that is given back only after it. So what is limited is how many *trees* of such runs are under way: to limit what a
 /// run starts below it, limit another kind or key than its own. The place is given back when the last that shares it
-/// has ended. Two trees that wait for each other by keys in different order are not found out: give them a deadline.
+/// has ended. Two trees that wait for each other, by keys in different order, or for a place and for what a cache is
+/// about to know, are not found out: give them a deadline.
 ///
 /// # Who waits
 ///
