@@ -49,7 +49,7 @@ const NAMESPACE: Namespace = Namespace::new("middleware.timeout");
 ///
 /// # Its own events
 ///
-/// `middleware.timeout.timed_out`, a [`TimedOut`], before it stops what is under way.
+/// `middleware.timeout.timed_out`, a [`TimedOut`], once what was under way has been dropped.
 #[derive(Clone)]
 pub struct Timeout {
     per_attempt: Option<Duration>,
@@ -68,7 +68,7 @@ pub enum Limit {
     Overall,
 }
 
-/// Something took too long, and is stopped.
+/// Something took too long, and was stopped.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct TimedOut {
