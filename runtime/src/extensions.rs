@@ -1,9 +1,10 @@
 //! Typed values that a run carries, and that runs started in it inherit (R9).
 
 use std::any::{Any, TypeId};
-use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
 
 /// A typed map; clones share what is in it until one of them is changed.
 ///
@@ -19,7 +20,8 @@ use std::sync::Arc;
 #[derive(Clone, Default)]
 pub struct Extensions(Option<Arc<Map>>);
 
-type Map = HashMap<TypeId, Arc<dyn Any + Send + Sync>>;
+/// Identities of types are hashes already.
+type Map = FxHashMap<TypeId, Arc<dyn Any + Send + Sync>>;
 
 impl Extensions {
     /// Puts a value in; another of its type goes.
