@@ -157,9 +157,11 @@ pub use timeout::Timeout;
 pub use trajectory::Trajectory;
 
 /// They go where runs go.
-#[cfg(feature = "trajectory")]
+#[cfg(feature = "full")]
 const _: () = {
-    const fn is_shared<T: Send + Sync>() {}
-    is_shared::<Trajectory>();
-    is_shared::<trajectory::Replay>();
+    const fn are_shared<T: Send + Sync>() {}
+    are_shared::<(Approval, Budget, Cache, CircuitBreaker, Concurrency, ContentFilter)>();
+    are_shared::<(ExfilGuard, Fallback<emitree_runtime::Unseen>, Limits, Metrics, OverrideOutput, RateLimit)>();
+    are_shared::<(Record, Redact, Replay, Retry, Runs, Timeout)>();
+    are_shared::<(Trajectory, trajectory::Replay)>();
 };
