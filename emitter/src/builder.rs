@@ -3,8 +3,9 @@
 use std::sync::{Arc, OnceLock, Weak};
 
 use serde_json::{Map, Value};
+use uuid::Uuid;
 
-use crate::context::{OwnContext, RESERVED};
+use crate::context::OwnContext;
 use crate::declared::Declared;
 use crate::emitter::{Inner, RunLink};
 use crate::event::HeardType;
@@ -69,7 +70,7 @@ impl EmitterBuilder {
     ///
     /// If a name is not valid, or the context sets the runtime's key.
     pub fn build(self) -> Result<Emitter, BuildError> {
-        refuse_reserved(&self.context)?;
+        self.context.refuse_reserved()?;
         self.declared.as_ref().map_or(Ok(()), Declared::check)?;
         let (inner, context) = match &self.below {
             None => (Inner::top(), self.context),
@@ -93,18 +94,16 @@ fn with(mut inner: Inner, change: impl FnOnce(&mut Inner)) -> Inner {
     inner
 }
 
-fn refuse_reserved(context: &Context) -> Result<(), BuildError> {
-    if context.sets_reserved() { Err(BuildError::ReservedKey(RESERVED)) } else { Ok(()) }
-}
-
 /// What a runtime says of a run when it makes the run's emitter.
 #[must_use = "nothing is made before `Emitter::for_run`"]
 #[derive(Default)]
 pub struct RunLinks<'a> {
     parent: Option<&'a Emitter>,
+    inherited: Option<Context>,
     context: Context,
     group_id: Option<Arc<str>>,
     creator: Option<Creator>,
+    run_id: Option<Uuid>,
     trace: Option<Trace>,
     scope: Option<Weak<dyn Scope>>,
     is_inside: Option<fn(*const ()) -> bool>,
@@ -122,13 +121,20 @@ impl<'a> RunLinks<'a> {
         self
     }
 
+    /// The instance's context with the parent run's over it, where they were looked at before, when the run began: else they
+    /// are as they are now.
+    pub fn inherited(mut self, context: Context) -> Self {
+        self.inherited = Some(context);
+        self
+    }
+
     /// Keys laid over the instance's context and the parent run's.
     ///
     /// # Errors
     ///
     /// If the context sets the runtime's key.
     pub fn context(mut self, context: Context) -> Result<Self, BuildError> {
-        refuse_reserved(&context)?;
+        context.refuse_reserved()?;
         self.context = context;
         Ok(self)
     }
@@ -142,6 +148,12 @@ impl<'a> RunLinks<'a> {
     /// Who runs, if not the instance's creator.
     pub fn creator(mut self, creator: Creator) -> Self {
         self.creator = Some(creator);
+        self
+    }
+
+    /// The run's id, where it has been told already: else it is made when it is first asked for.
+    pub const fn run_id(mut self, run_id: Uuid) -> Self {
+        self.run_id = Some(run_id);
         self
     }
 
@@ -177,15 +189,15 @@ impl Emitter {
     /// namespace, heard by the parent run's emitter too.
     #[must_use]
     pub fn for_run(&self, links: RunLinks<'_>) -> Self {
-        let inherited = match links.parent {
+        let inherited = links.inherited.unwrap_or_else(|| match links.parent {
             Some(parent) => self.context().merged(&parent.context()),
             None => self.context(),
-        };
+        });
         Self::from_inner(Inner {
             parent: Some(self.clone()),
             run: Some(RunLink {
                 parent: links.parent.cloned(),
-                id: OnceLock::new(),
+                id: links.run_id.map_or_else(OnceLock::new, OnceLock::from),
                 scope: links.scope,
                 is_inside: links.is_inside,
             }),

@@ -6,6 +6,8 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::BuildError;
+
 /// The key that the runtime sets on its own events, and that nobody else may set (R3).
 pub(crate) const RESERVED: &str = "internal";
 
@@ -88,9 +90,13 @@ impl Context {
         }
     }
 
-    /// Tells whether the key that belongs to the runtime is set.
-    pub(crate) fn sets_reserved(&self) -> bool {
-        self.get(RESERVED).is_some()
+    /// Looks whether a user may give it.
+    ///
+    /// # Errors
+    ///
+    /// If it sets the key that belongs to the runtime, `internal`.
+    pub fn refuse_reserved(&self) -> Result<(), BuildError> {
+        if self.get(RESERVED).is_some() { Err(BuildError::ReservedKey(RESERVED)) } else { Ok(()) }
     }
 }
 

@@ -79,7 +79,7 @@ fn started<I: Data, O: Data>(run: &Typed<I, O>, (start, told): Told<Start<I, O>>
 
 /// The work is over, or was not begun. Whatever it came to: if the run was aborted before, that is how it ended (R7).
 pub(crate) fn worked<I: Data, O: Data>(run: &Typed<I, O>, result: Result<O>) -> Step<I, O> {
-    let (fate, is_heard) = (run.node().fate(), run.emitter().is_heard());
+    let (fate, is_heard) = (run.node().fate(), run.is_heard());
     let settled = if is_heard { fate.settle() } else { fate.settle_and_close() };
     let result = settled.map_err(Stop::error).and(result);
     if run.tasks().is_used() || !run.node().below().is_empty() {
@@ -122,7 +122,7 @@ fn close<I: Data, O: Data>(run: &Typed<I, O>, result: Result<O>, input: Option<I
 
 fn finish<I: Data, O: Data>(run: &Typed<I, O>, result: Result<O>, input: Option<Input<I>>) -> Step<I, O> {
     // Nobody listening, nothing happens: not even a look at the clock (E15).
-    if !run.has_started() || !run.emitter().is_heard() {
+    if !run.has_started() || !run.is_heard() {
         return over(run, result);
     }
     record_outcome(run, &result);

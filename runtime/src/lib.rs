@@ -49,6 +49,7 @@
 )]
 
 mod abort;
+mod above;
 mod announce;
 mod any_layer;
 mod at_end;
@@ -83,6 +84,7 @@ mod observe;
 mod onion;
 mod op;
 mod order;
+mod origin;
 mod outcome;
 mod passing;
 mod phase;

@@ -4,11 +4,12 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-use emitree_emitter::{Context, Creator, Registration, RunLinks};
+use emitree_emitter::{Context, Creator, Registration};
 
 use crate::context::Typed;
 use crate::lifecycle::Facets;
 use crate::middleware::Inherited;
+use crate::origin::Own;
 use crate::watch::Watch;
 use crate::{AbortSignal, Extensions, Middleware, Result, RunContext, Runnable};
 
@@ -45,19 +46,20 @@ impl<R: Runnable> Plan<'_, R> {
     pub(crate) fn begin(&mut self) -> Result<Begun<R>> {
         let input = if self.is_quiet() { self.input.take() } else { None };
         let instance = self.runnable.emitter();
-        let mut links = own_creator(&*self.runnable).into_iter().fold(RunLinks::new(), RunLinks::creator);
+        let mut own = Own { creator: own_creator(&*self.runnable), ..Own::default() };
         let (parent, life) = (self.parent.take(), (Facets::<R>::ALL, input));
         let Some(extras) = &mut self.extras else {
-            return Ok(RunContext::begin(instance, parent, links, &Extensions::default(), life));
+            return Ok(RunContext::begin(instance, parent, (own, &Extensions::default()), life));
         };
-        links = links.context(std::mem::take(&mut extras.context))?;
-        links = extras.group_id.take().into_iter().fold(links, RunLinks::group_id);
-        Ok(RunContext::begin(instance, parent, links, &extras.extensions, life))
+        own.context = std::mem::take(&mut extras.context);
+        own.context.refuse_reserved()?;
+        own.group_id = extras.group_id.take();
+        Ok(RunContext::begin(instance, parent, (own, &extras.extensions), life))
     }
 
     /// Whether nobody listens, and nothing is bound that might.
     fn is_quiet(&self) -> bool {
-        let is_quiet = |run: &RunContext| !run.emitter().is_heard() && run.extension::<Inherited>().is_none();
+        let is_quiet = |run: &RunContext| !run.is_heard() && run.extension::<Inherited>().is_none();
         self.extras.is_none()
             && self.runnable.middlewares().is_empty()
             && !self.runnable.emitter().is_heard()

@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 use tracing::Instrument;
 
 use crate::abort::Stop;
-use crate::current::CURRENT;
+use crate::current::within;
 use crate::fate::Fate;
 use crate::{Error, ErrorKind, Result, RunContext};
 
@@ -65,7 +65,7 @@ impl RunContext {
             // Whoever dropped the handle does not want it.
             drop(sender.send(output));
         };
-        self.tasks().spawn(self.node().fate(), CURRENT.scope(self.clone(), work.instrument(self.span().clone())));
+        self.tasks().spawn(self.node().fate(), within(self.for_task(), work.instrument(self.span().clone())));
         Task(output)
     }
 }

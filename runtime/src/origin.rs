@@ -1,0 +1,139 @@
+//! What a run's emitter is made of, and the emitter (R2).
+//!
+//! A run that nobody hears when it begins has none until somebody asks for it; most never do. What it inherits was taken
+//! down when the run began, so it does not matter when that is.
+
+use std::iter::successors;
+use std::sync::{Arc, OnceLock, Weak};
+
+use emitree_emitter::{Context, Creator, Emitter, RunLinks, Scope};
+use smallvec::SmallVec;
+use uuid::Uuid;
+
+use crate::RunContext;
+use crate::context::WeakRun;
+
+/// So many runs are asked who listens; who is nested in more is taken to be heard.
+const STEPS: usize = 256;
+
+/// What a run is a run of, and what is known of it from the beginning.
+pub(crate) struct Origin {
+    instance: Emitter,
+    own: Own,
+    /// If it was told before there was an emitter.
+    run_id: Option<Uuid>,
+    made: OnceLock<Made>,
+}
+
+/// What was given to a run itself.
+#[derive(Default)]
+pub(crate) struct Own {
+    pub(crate) context: Context,
+    pub(crate) group_id: Option<Arc<str>>,
+    pub(crate) creator: Option<Creator>,
+}
+
+struct Made {
+    emitter: Emitter,
+    /// What it enters, if it was made later than the run: held here.
+    _scope: Option<Arc<WeakRun>>,
+}
+
+impl Origin {
+    /// A run that begins. It inherits the context of its instance, with that of the run above laid over it.
+    pub(crate) fn new(instance: &Emitter, above: Option<&RunContext>, mut own: Own) -> Self {
+        let inherited = instance.context();
+        let inherited = above.map_or_else(|| inherited.clone(), |above| inherited.merged(&above.context()));
+        own.context = inherited.merged(&own.context);
+        Self { instance: instance.clone(), own, run_id: None, made: OnceLock::new() }
+    }
+
+    /// With the id that it has told already, if it has.
+    pub(crate) const fn told(mut self, run_id: Option<Uuid>) -> Self {
+        self.run_id = run_id;
+        self
+    }
+
+    /// With its emitter, because somebody will hear it.
+    pub(crate) fn heard(mut self, above: Option<&RunContext>, scope: Weak<dyn Scope>) -> Self {
+        let emitter = self.make(above, scope);
+        self.made = OnceLock::from(Made { emitter, _scope: None });
+        self
+    }
+
+    fn make(&self, above: Option<&RunContext>, scope: Weak<dyn Scope>) -> Emitter {
+        let Own { context, group_id, creator } = &self.own;
+        let mut links = RunLinks::new().inherited(context.clone()).scope(scope).inside_if(RunContext::is_current);
+        if let Some(above) = above {
+            links = links.parent(above.emitter());
+        }
+        if let Some(group_id) = group_id {
+            links = links.group_id(Arc::clone(group_id));
+        }
+        if let Some(creator) = creator {
+            links = links.creator(creator.clone());
+        }
+        if let Some(run_id) = self.run_id {
+            links = links.run_id(run_id);
+        }
+        self.instance.for_run(links)
+    }
+
+    /// The emitter, if somebody has asked for it.
+    #[inline]
+    fn made(&self) -> Option<&Emitter> {
+        self.made.get().map(|made| &made.emitter)
+    }
+
+    pub(crate) const fn instance(&self) -> &Emitter {
+        &self.instance
+    }
+}
+
+impl RunContext {
+    /// The run's own emitter: what is emitted there is heard by the run, its instance, everything above that, and by
+    /// the runs that it was started in.
+    #[must_use]
+    pub fn emitter(&self) -> &Emitter {
+        self.origin().made().unwrap_or_else(|| self.make_emitter())
+    }
+
+    /// Those above first; not by recursion, for runs may be nested deep.
+    #[cold]
+    fn make_emitter(&self) -> &Emitter {
+        let unmade = |run: &&Self| run.origin().made().is_none();
+        let runs: SmallVec<[&Self; 8]> =
+            successors(self.parent().filter(unmade), |run| run.parent().filter(unmade)).collect();
+        for run in runs.into_iter().rev() {
+            run.make_own();
+        }
+        self.make_own()
+    }
+
+    /// Where the run above has its emitter.
+    fn make_own(&self) -> &Emitter {
+        let made = self.origin().made.get_or_init(|| {
+            let scope = Arc::new(self.downgrade());
+            let entered: Weak<WeakRun> = Arc::downgrade(&scope);
+            Made { emitter: self.origin().make(self.parent(), entered), _scope: Some(scope) }
+        });
+        &made.emitter
+    }
+
+    /// Whether anybody listens to the run, or may.
+    pub(crate) fn is_heard(&self) -> bool {
+        let mut runs = successors(Some(self), |run| run.parent());
+        // The emitter of one that has its own asks all above it.
+        let is_heard = runs.by_ref().take(STEPS).find_map(|run| match run.origin().made() {
+            Some(emitter) => Some(emitter.is_heard()),
+            None => run.origin().instance.is_heard().then_some(true),
+        });
+        is_heard.unwrap_or_else(|| runs.next().is_some())
+    }
+
+    /// What every event of the run, and of runs started in it from now on, carries.
+    #[must_use]
+    pub fn context(&self) -> Context {
+        self.origin().made().map_or_else(|| self.origin().own.context.clone(), Emitter::context)
+    }
+}
