@@ -5,7 +5,7 @@
 //! 3. A run looks at its own fate only. One that begins looks at its parent's after it has taken its place below it,
 //!    and a stop looks at what is below after it has been written: so neither misses the other.
 
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -69,6 +69,8 @@ pub(crate) struct Node {
 
 #[derive(Default)]
 struct Audience {
+    /// Whoever stops it from now on sees the audience, or has been seen to stop it.
+    is_seen: AtomicBool,
     told: Event,
     token: CancellationToken,
     /// The runs that were given its signal: they are stopped with it, and have ends of their own.
@@ -177,7 +179,10 @@ impl Node {
 
     fn audience(&self) -> &Audience {
         let audience = self.audience.get_or_init(Box::default);
-        fence(Ordering::SeqCst);
+        if !audience.is_seen.load(Ordering::Acquire) {
+            fence(Ordering::SeqCst);
+            audience.is_seen.store(true, Ordering::Release);
+        }
         audience
     }
 

@@ -1,7 +1,8 @@
 //! The runs that were started in a run, or that have the signal of something.
 //!
-//! 1. The first thread that comes has a slot at hand, for one run. For more, each thread has a shard of its own: runs that
-//!    begin and end on several threads below one run do not meet, and how many live there does not matter.
+//! 1. The first thread that comes has a slot at hand, for one run. Where there are more, or were, each thread has a shard of
+//!    its own: runs that begin and end on several threads below one run do not meet, not even by writing beside what
+//!    others read, and how many live there does not matter.
 //! 2. Nothing is held: a place keeps a weak handle, until the run has ended.
 //! 3. A run takes its place while it is made, and its handle leads to nothing until it is. Who may miss none waits for
 //!    those: each tells when it is made, or when it gives its place up because it could not be.
@@ -26,7 +27,7 @@ pub(crate) struct Below {
     /// The thread that uses the slot: the first that came. 0 before.
     owner: AtomicUsize,
     first: Mutex<Option<WeakRun>>,
-    /// Made with the first run that is not in the slot.
+    /// Made with the first run that is not in the slot; then no other run takes it.
     more: OnceLock<Box<[Shard; SHARDS]>>,
     /// Who waits for a run to be made. Woken under no lock: it may go on at once.
     waiting: AtomicWaker,
@@ -47,7 +48,7 @@ pub(crate) enum Place {
 impl Below {
     pub(crate) fn add(&self, run: WeakRun) -> Place {
         let thread = thread();
-        if self.owner(thread) == thread {
+        if self.owner(thread) == thread && self.more.get().is_none() {
             let mut first = self.first.lock();
             if first.is_none() {
                 *first = Some(run);
