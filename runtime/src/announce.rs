@@ -15,8 +15,9 @@ use serde::Serialize;
 
 use crate::abort::Stop;
 use crate::context::Typed;
+use crate::data::Data;
 use crate::life::{Drive, Who};
-use crate::lifecycle::{Data, Failure, Finish, Input, Start, Success};
+use crate::lifecycle::{Failure, Finish, Input, Start, Success};
 use crate::{Error, Outcome, Result, RunContext, Stage, Status};
 
 /// Where a run is. What is in it is waited for.

@@ -5,7 +5,7 @@ use parking_lot::Mutex;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::lifecycle::{Data, fit};
+use crate::data::{Data, fit};
 use crate::onion::{DynLayer, Entry, RawNext, Work};
 use crate::{Error, Layer, Op, Phase, Result, RunContext, Summary};
 use std::sync::Arc;

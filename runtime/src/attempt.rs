@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::chain::{Chain, Passages};
-use crate::lifecycle::{Data, fit};
+use crate::data::{Data, fit};
 use crate::onion::{Entry, Work, call};
 use crate::{Error, Middleware, Result, RunContext, Runnable, Summary};
 

@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::any_layer::Adapted;
 use crate::at_end::Ends;
 use crate::attempt::Attempts;
-use crate::lifecycle::Data;
+use crate::data::Data;
 use crate::onion::Entry;
 use crate::passing::Passes;
 use crate::register::{Few, Register, too_late};

@@ -19,8 +19,9 @@ use crate::abort::Node;
 use crate::above::Above;
 use crate::chain::Slot;
 use crate::current::{current, enter, look};
+use crate::data::{Data, RunTypes};
+use crate::faces::Stages;
 use crate::life::{AnyLife, Drive, Life, Who};
-use crate::lifecycle::{Data, RunTypes, Stages};
 use crate::origin::{Origin, Own};
 use crate::tasks::Tasks;
 use crate::traced::span;
@@ -37,8 +38,12 @@ pub struct RunContext(Handle);
 #[derive(Clone)]
 enum Handle {
     OfRun(Arc<Inner>),
-    OfTask(Arc<Arc<Inner>>),
+    OfTask(Arc<OfTask>),
 }
+
+/// On cache lines of its own.
+#[repr(align(128))]
+struct OfTask(Arc<Inner>);
 
 /// A run's context that does not keep it.
 #[derive(Clone)]
@@ -146,13 +151,13 @@ impl RunContext {
     fn inner(&self) -> &Arc<Inner> {
         match &self.0 {
             Handle::OfRun(run) => run,
-            Handle::OfTask(run) => run,
+            Handle::OfTask(task) => &task.0,
         }
     }
 
     /// A handle whose clones are counted apart from others.
     pub(crate) fn for_task(&self) -> Self {
-        Self(Handle::OfTask(Arc::new(Arc::clone(self.inner()))))
+        Self(Handle::OfTask(Arc::new(OfTask(Arc::clone(self.inner())))))
     }
 
     pub(crate) fn origin(&self) -> &Origin {

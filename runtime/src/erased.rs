@@ -4,7 +4,7 @@ use emitree_emitter::Emitter;
 use futures_core::future::BoxFuture;
 use serde_json::Value;
 
-use crate::lifecycle::fit;
+use crate::data::fit;
 use crate::{AsInstance, Error, Result, Runnable};
 
 /// A [`Runnable`] of any types, to be stored: `Arc<dyn AnyRunnable>`, `Box<dyn AnyRunnable>`.

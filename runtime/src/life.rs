@@ -19,7 +19,8 @@ use parking_lot::Mutex;
 
 use crate::announce::{Step, worked};
 use crate::context::Typed;
-use crate::lifecycle::{Data, RunTypes, Stages};
+use crate::data::{Data, RunTypes};
+use crate::faces::Stages;
 use crate::{Error, Result, RunContext};
 
 /// The part of a run that knows its types.

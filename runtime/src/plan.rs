@@ -7,7 +7,7 @@ use std::time::Duration;
 use emitree_emitter::{Context, Creator, Registration};
 
 use crate::context::Typed;
-use crate::lifecycle::Facets;
+use crate::faces::Facets;
 use crate::middleware::Inherited;
 use crate::origin::Own;
 use crate::watch::Watch;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use emitree_emitter::Emitter;
 
-use crate::lifecycle::Data;
+use crate::data::Data;
 use crate::plan::Held;
 use crate::{Middleware, Result, Run, RunContext};
 

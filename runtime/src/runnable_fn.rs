@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use emitree_emitter::{Creator, Emitter};
 
-use crate::lifecycle::Data;
+use crate::data::Data;
 use crate::{Middleware, Result, RunContext, Runnable};
 
 /// A function that can be run. Made by [`runnable_fn`].

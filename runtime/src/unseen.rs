@@ -4,7 +4,7 @@ use futures_core::future::BoxFuture;
 use parking_lot::Mutex;
 use std::sync::Arc;
 
-use crate::lifecycle::Data;
+use crate::data::Data;
 use crate::onion::{DynLayer, Entry, RawNext, Work};
 use crate::{Error, ErrorKind, Op, Phase, Result, RunContext, Summary};
 

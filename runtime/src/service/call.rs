@@ -12,7 +12,7 @@ use tower_service::Service;
 
 use super::identity::Identity;
 use super::queued::Queued;
-use crate::lifecycle::Data;
+use crate::data::Data;
 use crate::{Middleware, Result, Run, RunContext, Runnable};
 
 /// A service that was ready, and is called in the run: again, if a layer of the run says so.

@@ -10,7 +10,7 @@ use tower_service::Service;
 use super::call::RunFuture;
 use super::identity::Identity;
 use crate::Middleware;
-use crate::lifecycle::Data;
+use crate::data::Data;
 
 /// A layer of `tower` that makes a run of each call of a service: with its events, middlewares, span and context.
 ///

@@ -10,7 +10,7 @@ use tower_service::Service;
 
 use super::identity::Identity;
 use super::queued::Queued;
-use crate::lifecycle::Data;
+use crate::data::Data;
 use crate::{Layer, Middleware, Result, RunContext, Runnable, Stack, StackBuilder};
 
 /// A `tower` service that can be run: each run calls it once, with a clone of the run's input.

@@ -1,0 +1,55 @@
+//! What goes into a run and comes out: any type that JSON can be made of, and that can be made of JSON.
+
+use std::any::type_name;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::{Error, ErrorKind, Result, Runnable};
+
+/// What input and output of a run can do: be shown as JSON, and made of it.
+pub trait Data: Serialize + DeserializeOwned + Send + Sync + 'static {}
+impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Data for T {}
+
+/// What a run is a run of, and what goes in and comes out: the names of the Rust types, as [`type_name`] gives them.
+/// Given by [`RunContext::types`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RunTypes {
+    /// The [`Runnable`].
+    pub runnable: &'static str,
+    /// Its input.
+    pub input: &'static str,
+    /// Its output.
+    pub output: &'static str,
+}
+
+impl RunTypes {
+    pub(crate) fn of<R: Runnable>() -> Self {
+        Self { runnable: type_name::<R>(), input: type_name::<R::Input>(), output: type_name::<R::Output>() }
+    }
+}
+
+/// Makes a `T` of JSON, or says where it does not fit.
+pub(crate) fn fit<T: DeserializeOwned>(what: &str, value: Value) -> Result<T> {
+    let shown = elide(&value.to_string());
+    serde_path_to_error::deserialize(value).map_err(|error| {
+        let (at, fault) = (error.path().to_string(), error.into_inner());
+        let place = if at == "." { String::new() } else { format!(" at `{at}`") };
+        let fault = elide(&fault.to_string());
+        let message = format!("{what} `{shown}` does not fit `{}`{place}: {fault}", type_name::<T>());
+        Error::of_kind(ErrorKind::Invalid, message)
+    })
+}
+
+/// Leaves out the middle of a long text; a fault quotes the value too, and says at its end what was expected.
+fn elide(text: &str) -> String {
+    const HEAD: usize = 160;
+    const TAIL: usize = 80;
+    let start = |i: usize| text.char_indices().nth(i).map_or(text.len(), |(at, _)| at);
+    match text.chars().count().checked_sub(HEAD + TAIL) {
+        None | Some(0) => text.to_owned(),
+        Some(left_out) => format!("{}…{}", &text[..start(HEAD)], &text[start(HEAD + left_out)..]),
+    }
+}
