@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::sync::{Arc, OnceLock, Weak};
 
+use smallvec::{SmallVec, smallvec};
 use uuid::Uuid;
 
 use crate::context::{OwnContext, RESERVED};
@@ -177,18 +178,37 @@ impl Emitter {
     /// The group it belongs to, as given to it, to the run that its run was started in, or to what is above it.
     #[must_use]
     pub fn group_id(&self) -> Option<&str> {
-        self.upwards().find_map(|emitter| {
-            let own = emitter.0.group_id.as_deref();
-            own.or_else(|| emitter.run_parent().and_then(Self::group_id))
-        })
+        let mut left: SmallVec<[&Self; 8]> = smallvec![self];
+        while let Some(emitter) = left.pop() {
+            if let Some(own) = emitter.0.group_id.as_deref() {
+                return Some(own);
+            }
+            // What is pushed last is asked first.
+            left.extend(emitter.parent());
+            left.extend(emitter.run_parent());
+        }
+        None
     }
 
     /// The run that events emitted here happen in: the run it belongs to, or what was given to it or above it.
     #[must_use]
     pub fn trace(&self) -> Option<Trace> {
+        let run = self.traced()?;
+        if let Traced::Given(trace) = run {
+            return Some(*trace);
+        }
+        let mut above = std::iter::successors(run.above(), Traced::above);
+        let run_id = run.run_id();
+        let parent = above.next();
+        let top = above.last().or(parent);
+        Some(Trace { id: top.map_or(run_id, Traced::id), run_id, parent_run_id: parent.map(Traced::run_id) })
+    }
+
+    /// What says in which run one is here.
+    fn traced(&self) -> Option<Traced<'_>> {
         self.upwards().find_map(|emitter| {
-            let given = emitter.0.trace.as_deref().copied();
-            given.or_else(|| emitter.0.run.as_ref().map(|run| run.trace(emitter.parent())))
+            let given = emitter.0.trace.as_deref().map(Traced::Given);
+            given.or_else(|| emitter.0.run.as_ref().map(|run| Traced::Run(run, emitter.parent())))
         })
     }
 
@@ -329,14 +349,34 @@ impl Inner {
     }
 }
 
-impl RunLink {
-    fn trace(&self, instance: Option<&Emitter>) -> Trace {
-        let run_id = *self.id.get_or_init(id::new_id);
-        let parent = self.parent.as_ref().or(instance).and_then(Emitter::trace);
-        Trace {
-            id: parent.map_or(run_id, |parent| parent.id),
-            run_id,
-            parent_run_id: parent.map(|parent| parent.run_id),
+/// What says in which run one is: a trace that was given, or a run of an instance.
+#[derive(Clone, Copy)]
+enum Traced<'a> {
+    Given(&'a Trace),
+    Run(&'a RunLink, Option<&'a Emitter>),
+}
+
+impl<'a> Traced<'a> {
+    /// What says in which run that run is. None above a trace that was given: it says all.
+    fn above(&self) -> Option<Self> {
+        match *self {
+            Self::Given(_) => None,
+            Self::Run(run, instance) => run.parent.as_ref().or(instance).and_then(Emitter::traced),
+        }
+    }
+
+    fn run_id(self) -> Uuid {
+        match self {
+            Self::Given(trace) => trace.run_id,
+            Self::Run(run, _) => *run.id.get_or_init(id::new_id),
+        }
+    }
+
+    /// Of the trace, if nothing is above it.
+    fn id(self) -> Uuid {
+        match self {
+            Self::Given(trace) => trace.id,
+            Self::Run(..) => self.run_id(),
         }
     }
 }

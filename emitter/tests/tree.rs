@@ -210,3 +210,21 @@ fn a_creator_gives_the_thing_itself_where_it_is_shared() -> TestResult {
 fn context(emitter: &Emitter) -> Value {
     serde_json::to_value(emitter.context()).expect("a context is JSON")
 }
+
+/// E3: what is above is asked link by link, on however small a stack.
+#[test]
+fn in_a_chain_of_100_000_runs_trace_and_group_are_those_of_the_first() -> TestResult {
+    let instance = Emitter::new().child("agent")?;
+    let first = instance.for_run(RunLinks::new().group_id("session"));
+    let mut above = run_of(&instance);
+    let mut last = first.clone();
+    for _ in 0..100_000 {
+        let run = run_within(&instance, &last);
+        above = std::mem::replace(&mut last, run);
+    }
+    let trace = last.trace().expect("it is a run's");
+    let id_of = |run: &Emitter| run.trace().expect("it is a run's").run_id;
+    assert_eq!((trace.id, trace.parent_run_id), (id_of(&first), Some(id_of(&above))));
+    assert_eq!(last.group_id(), Some("session"));
+    Ok(())
+}
