@@ -16,6 +16,7 @@ use serde::Serialize;
 use crate::abort::Stop;
 use crate::context::Typed;
 use crate::data::Data;
+use crate::discard::{discard, isolated};
 use crate::life::{Drive, Who};
 use crate::lifecycle::{Failure, Finish, Input, Start, Success};
 use crate::{Error, Outcome, Result, RunContext, Stage, Status};
@@ -49,7 +50,7 @@ pub(crate) fn begin<I: Data, O: Data>(run: &Typed<I, O>, input: I) -> Step<I, O>
 
 /// Ends a run that has not started: what was bound may have spawned tasks, or made runs.
 pub(crate) fn give_up<I: Data, O: Data>(run: &Typed<I, O>, error: Error) -> Step<I, O> {
-    let result = run.node().fate().settle_and_close().map_err(Stop::error).and(Err(error));
+    let result = unless_stopped(run.node().fate().settle_and_close(), Err(error));
     Step::Closing(Box::pin(cleared(run.clone(), result)))
 }
 
@@ -74,7 +75,10 @@ fn started<I: Data, O: Data>(run: &Typed<I, O>, (start, told): Told<Start<I, O>>
     run.typed_life().set_input(start.input);
     match told {
         Ok(()) => Step::Working(start.output),
-        Err(error) => worked(run, Err(error.into())),
+        Err(error) => {
+            discard(start.output);
+            worked(run, Err(error.into()))
+        }
     }
 }
 
@@ -82,11 +86,17 @@ fn started<I: Data, O: Data>(run: &Typed<I, O>, (start, told): Told<Start<I, O>>
 pub(crate) fn worked<I: Data, O: Data>(run: &Typed<I, O>, result: Result<O>) -> Step<I, O> {
     let (fate, is_heard) = (run.node().fate(), run.is_heard());
     let settled = if is_heard { fate.settle() } else { fate.settle_and_close() };
-    let result = settled.map_err(Stop::error).and(result);
+    let result = unless_stopped(settled, result);
     if run.tasks().is_used() || !run.node().below().is_empty() {
         return Step::Clearing(Box::pin(cleared(run.clone(), result)));
     }
     if is_heard { tell_end(run, result) } else { over(run, result) }
+}
+
+fn unless_stopped<O>(settled: std::result::Result<(), &Stop>, result: Result<O>) -> Result<O> {
+    let Err(stop) = settled else { return result };
+    discard(result);
+    Err(stop.error())
 }
 
 fn tell_end<I: Data, O: Data>(run: &Typed<I, O>, result: Result<O>) -> Step<I, O> {
@@ -104,7 +114,15 @@ fn tell_end<I: Data, O: Data>(run: &Typed<I, O>, result: Result<O>) -> Step<I, O
 
 /// A listener of `success` that fails makes the run fail, without an `error` after the `success` (R10).
 fn succeeded<I: Data, O: Data>(run: &Typed<I, O>, (success, told): Told<Success<I, O>>) -> Step<I, O> {
-    close(run, told.map_err(Error::from).map(|()| success.output), Some(success.input))
+    let Success { input, output } = success;
+    let result = match told {
+        Ok(()) => Ok(output),
+        Err(error) => {
+            discard(output);
+            Err(error.into())
+        }
+    };
+    close(run, result, Some(input))
 }
 
 fn failed<I: Data, O: Data>(run: &Typed<I, O>, (failure, told): Told<Failure>) -> Step<I, O> {
@@ -186,6 +204,8 @@ async fn cleared<I: Data, O: Data>(run: Typed<I, O>, result: Result<O>) -> Resul
     for child in run.node().below().all().await {
         child.abort("the run that it was started in has ended");
         poll_fn(|cx| end_below(&run, &child, cx)).await;
+        // Mostly somebody else has it too.
+        discard(child);
     }
     result
 }
@@ -233,6 +253,7 @@ fn status_of<O>(result: &Result<O>) -> Status {
 /// What can no longer change how the run ends is logged (R10).
 fn log_failed(stage: Stage, told: Result<(), EmitError>) {
     if let Err(error) = told {
-        tracing::warn!(error = %error, "a listener of a run's `{}` failed", stage.as_str());
+        // What it says, and its drop, are user code.
+        isolated(move || tracing::warn!(error = %error, "a listener of a run's `{}` failed", stage.as_str()));
     }
 }

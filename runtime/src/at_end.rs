@@ -1,11 +1,9 @@
 //! What is called when a run is over, whether anybody listens or not.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
-use emitree_emitter::panic_message;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
+use crate::discard::isolated;
 use crate::{RunContext, Status};
 
 type AtEnd = Box<dyn FnOnce(&RunContext, Status) + Send>;
@@ -55,11 +53,5 @@ impl RunContext {
             due.into_iter().for_each(|end| isolated(|| end(self, status)));
             due = std::mem::take(&mut *ends.0.lock());
         }
-    }
-}
-
-fn isolated(end: impl FnOnce()) {
-    if let Err(panic) = catch_unwind(AssertUnwindSafe(end)) {
-        tracing::warn!("what is called at the end of a run panicked: {}", panic_message(&*panic));
     }
 }

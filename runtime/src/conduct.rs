@@ -11,6 +11,7 @@ use futures_util::FutureExt;
 use crate::abort::Stop;
 use crate::announce::{Step, begin, give_up};
 use crate::attempt::attempts;
+use crate::discard::discard;
 use crate::life::{Taken, Who};
 use crate::middleware::Inherited;
 use crate::order::in_order;
@@ -53,7 +54,10 @@ pub(crate) fn conduct<R: Runnable>(mut plan: Plan<'_, R>) -> Result<Conducted<'_
 /// Binds what belongs to the run, and tells of its start.
 fn start<R: Runnable>(plan: &mut Plan<'_, R>, run: &Begun<R>, watch: &mut Watch) -> Step<R::Input, R::Output> {
     match (bind(plan, run, watch), plan.input.take()) {
-        (Err(error), _) => give_up(run, error),
+        (Err(error), input) => {
+            discard(input);
+            give_up(run, error)
+        }
         (Ok(()), None) => Step::Working(None),
         (Ok(()), Some(input)) => begin(run, input),
     }
@@ -69,11 +73,11 @@ fn bind<R: Runnable>(plan: &mut Plan<'_, R>, ctx: &RunContext, watch: &mut Watch
     let bind_all = || {
         let middlewares = in_order(inherited.chain(plan.middlewares()))?;
         middlewares.iter().try_for_each(|middleware| middleware.bind(ctx))?;
-        Ok(middlewares)
+        // Its clone is user code too.
+        plan.input.iter().for_each(|input| ctx.slot().start(input, &middlewares));
+        Ok(())
     };
-    let bound = calm(bind_all)?;
-    plan.input.iter().for_each(|input| ctx.slot().start(input, &bound));
-    Ok(())
+    calm(bind_all)
 }
 
 /// Calls user code; a panic is an error like others.

@@ -61,6 +61,7 @@ mod context;
 mod control;
 mod current;
 mod data;
+mod discard;
 mod erased;
 mod error;
 mod error_report;

@@ -20,6 +20,7 @@ use parking_lot::Mutex;
 use crate::announce::{Step, worked};
 use crate::context::Typed;
 use crate::data::{Data, RunTypes};
+use crate::discard::discard;
 use crate::faces::Stages;
 use crate::{Error, Result, RunContext};
 
@@ -175,7 +176,14 @@ impl<I: Data, O: Data> Typed<I, O> {
         loop {
             let polled = match &mut step {
                 Step::Over(_) => break,
-                Step::Working(early) => work(cx, early).map(|result| step = worked(self, result)),
+                Step::Working(early) => match work(cx, early) {
+                    Poll::Pending => Poll::Pending,
+                    Poll::Ready(result) => {
+                        discard(early.take());
+                        step = worked(self, result);
+                        Poll::Ready(())
+                    }
+                },
                 waiting => waiting.poll(self, cx),
             };
             if polled.is_pending() {

@@ -7,7 +7,8 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
 use emitree_emitter::Emitter;
-use emitree_runtime::{AbortHandle, ErrorKind, Result, RunContext, Runnable, Stage};
+use emitree_runtime::{AbortHandle, Error, ErrorKind, Result, RunContext, Runnable, Stage, keep_input};
+use serde::{Deserialize, Serialize};
 use support::{Any, Recorder, below, silence_planned_panics};
 
 /// Panics when it is dropped.
@@ -69,4 +70,155 @@ fn a_run_whose_listener_panics_while_it_is_given_up_ends() {
     // There is no runtime: what would have to be awaited is skipped.
     drop(run);
     recorder.expect(["good.run.start", "good.run.success", "good.run.finish"]);
+}
+
+/// A value that panics when it is dropped.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+struct Touchy;
+
+impl Drop for Touchy {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            panic!("a planned panic");
+        }
+    }
+}
+
+impl std::fmt::Display for Touchy {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("a planned failure")
+    }
+}
+
+impl std::error::Error for Touchy {}
+
+/// Compares how a run ends that is over at its first poll.
+#[track_caller]
+fn expect_end<O: std::fmt::Debug>(run: impl Future<Output = Result<O>> + Unpin, kind: &ErrorKind) {
+    let Poll::Ready(Err(error)) = poll(run) else { panic!("it does not fail") };
+    assert_eq!(error.kind(), kind);
+}
+
+// R4, R7: what the work gave is not looked at, and dropped.
+#[test]
+fn a_run_whose_output_panics_while_it_is_dropped_for_an_abort_ends_as_aborted() {
+    let (tree, recorder) = tree();
+    let bad = below(&tree, "bad", |(): (), ctx: RunContext| async move {
+        ctx.abort("enough");
+        Ok(Touchy)
+    });
+    expect_end(bad.run(()), &ErrorKind::Aborted);
+    recorder.expect(ENDED);
+}
+
+// R4, R7
+#[test]
+fn a_run_whose_error_panics_while_it_is_dropped_for_an_abort_ends_as_aborted() {
+    let (tree, recorder) = tree();
+    let bad = below(&tree, "bad", |(): (), ctx: RunContext| async move {
+        ctx.abort("enough");
+        Result::<()>::Err(Touchy.into())
+    });
+    expect_end(bad.run(()), &ErrorKind::Aborted);
+    recorder.expect(ENDED);
+}
+
+// R4, R10
+#[test]
+fn a_run_whose_output_panics_while_it_is_dropped_for_a_listener_of_success_fails() {
+    let (tree, recorder) = tree();
+    let bad = below(&tree, "bad", |(): (), _: RunContext| async { Ok(Touchy) });
+    expect_end(bad.run(()).on_success(|_, _| Err("a planned failure".into())), &ErrorKind::Failed);
+    recorder.expect(["bad.run.start", "bad.run.success", "bad.run.finish"]);
+}
+
+// R4, R5
+#[test]
+fn a_run_whose_answer_panics_while_it_is_dropped_for_a_listener_of_start_fails() {
+    let (tree, recorder) = tree();
+    let bad = below(&tree, "bad", |(): (), _: RunContext| pending::<Result<Touchy>>());
+    let run = bad.run(()).on_start(|start, _| {
+        start.output = Some(Touchy);
+        Err("a planned failure".into())
+    });
+    expect_end(run, &ErrorKind::Failed);
+    recorder.expect(ENDED);
+}
+
+// R4, R5, R7
+#[test]
+fn a_run_whose_answer_panics_while_it_is_dropped_for_an_abort_ends_as_aborted() {
+    let (tree, recorder) = tree();
+    let (bad, handle) = (below(&tree, "bad", |(): (), _: RunContext| pending::<Result<Touchy>>()), AbortHandle::new());
+    let aborts = handle.clone();
+    let run = bad.run(()).abort_on(&handle).on_start(move |start, _| {
+        start.output = Some(Touchy);
+        aborts.abort("enough");
+    });
+    expect_end(run, &ErrorKind::Aborted);
+    recorder.expect(ENDED);
+}
+
+/// A value that panics when it is cloned.
+#[derive(Debug, Deserialize, Serialize)]
+struct Single;
+
+impl Clone for Single {
+    fn clone(&self) -> Self {
+        panic!("a planned panic");
+    }
+}
+
+/// Notes how a run has ended.
+fn notes_end(recorder: &Recorder) -> impl Fn(&RunContext) -> Result<()> + Send + Sync + 'static {
+    let recorder = recorder.clone();
+    move |ctx: &RunContext| {
+        let recorder = recorder.clone();
+        ctx.at_end(move |_, status| recorder.note(status.as_str()));
+        Ok(())
+    }
+}
+
+// R1, R4: the run has not started.
+#[test]
+fn a_run_whose_input_panics_while_it_is_kept_fails_and_is_over() {
+    let (tree, recorder) = tree();
+    let bad = below(&tree, "bad", |_: Single, _: RunContext| async { Result::Ok(()) });
+    let run = bad.run(Single).middleware(notes_end(&recorder)).middleware(keep_input::<Single>());
+    expect_end(run, &ErrorKind::Panicked);
+    recorder.expect(["panicked"]);
+}
+
+// R1, R4: the run has not started.
+#[test]
+fn a_run_whose_input_panics_while_it_is_dropped_for_a_middleware_fails_and_is_over() {
+    let (tree, recorder) = tree();
+    let bad = below(&tree, "bad", |_: Touchy, _: RunContext| async { Result::Ok(()) });
+    let fails = |_: &RunContext| Err(Error::new("a planned failure"));
+    expect_end(bad.run(Touchy).middleware(notes_end(&recorder)).middleware(fails), &ErrorKind::Failed);
+    recorder.expect(["failed"]);
+}
+
+/// A failure that panics when it is shown.
+#[derive(Debug)]
+struct Mute;
+
+impl std::fmt::Display for Mute {
+    fn fmt(&self, _: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        panic!("a planned panic");
+    }
+}
+
+impl std::error::Error for Mute {}
+
+// R10: it is logged, which shows it.
+#[test]
+fn a_listener_whose_failure_panics_while_it_is_logged_keeps_nobody_from_hearing_the_end() {
+    let (tree, recorder) = tree();
+    let good =
+        below(&tree, "good", |(): (), _: RunContext| async { Result::<()>::Err(Error::new("a planned failure")) });
+    let run = good.run(()).on_error(|_, _| Err(Mute.into()));
+    let subscriber = tracing_subscriber::fmt().with_writer(std::io::sink).finish();
+    tracing::subscriber::with_default(subscriber, || expect_end(run, &ErrorKind::Failed));
+    recorder.expect(["good.run.start", "good.run.error", "good.run.finish"]);
 }

@@ -1,0 +1,20 @@
+//! Values of a run that nobody gets are dropped, which is user code: a panic there changes nothing (R4).
+
+use std::mem::needs_drop;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use emitree_emitter::panic_message;
+
+/// Calls what can no longer change how the run goes on. A panic is logged.
+pub(crate) fn isolated(f: impl FnOnce()) {
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(f)) {
+        tracing::warn!("a run goes on after a panic: {}", panic_message(&*panic));
+    }
+}
+
+/// Drops a value.
+pub(crate) fn discard<T>(value: T) {
+    if needs_drop::<T>() {
+        isolated(|| drop(value));
+    }
+}
