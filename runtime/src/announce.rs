@@ -203,11 +203,27 @@ async fn cleared<I: Data, O: Data>(run: Typed<I, O>, result: Result<O>) -> Resul
     end_tasks(&run).await;
     for child in run.node().below().all().await {
         child.abort("the run that it was started in has ended");
-        poll_fn(|cx| end_below(&run, &child, cx)).await;
-        // Mostly somebody else has it too.
-        discard(child);
+        for run_below in from_below(child) {
+            poll_fn(|cx| end_below(&run, &run_below, cx)).await;
+            // Mostly somebody else has it too.
+            discard(run_below);
+        }
     }
     result
+}
+
+/// A run and those below it, the lowest first: each that is ended then has nothing left to end, so a long chain of runs
+/// is not ended by recursion. Where a run has tasks, those have what is below it, and are stopped first.
+fn from_below(child: RunContext) -> Vec<RunContext> {
+    let mut runs = vec![child];
+    let mut next = 0;
+    while let Some(run) = runs.get(next) {
+        let below = if run.tasks().is_used() { Vec::new() } else { run.node().below().runs() };
+        runs.extend(below);
+        next += 1;
+    }
+    runs.reverse();
+    runs
 }
 
 /// Aborts the tasks that the run has spawned, and waits for them.

@@ -21,6 +21,7 @@ use crate::chain::Slot;
 use crate::current::{current, enter, look};
 use crate::data::{Data, RunTypes};
 use crate::faces::Stages;
+use crate::let_go::let_go;
 use crate::life::{AnyLife, Drive, Life, Who};
 use crate::origin::{Origin, Own};
 use crate::tasks::Tasks;
@@ -67,6 +68,15 @@ pub(crate) struct Inner<L: ?Sized = dyn AnyLife> {
     node: Node,
     slot: Slot,
     life: L,
+}
+
+/// A chain of runs is taken down link by link, not by recursion.
+impl<L: ?Sized> Drop for Inner<L> {
+    fn drop(&mut self) {
+        if let Some(above) = self.parent.take() {
+            if above.run().is_last() { let_go(above) } else { drop(above) }
+        }
+    }
 }
 
 /// A run whose types are known.
@@ -152,6 +162,14 @@ impl RunContext {
         match &self.0 {
             Handle::OfRun(run) => run,
             Handle::OfTask(task) => &task.0,
+        }
+    }
+
+    /// Whether nobody else holds the run.
+    fn is_last(&self) -> bool {
+        match &self.0 {
+            Handle::OfRun(run) => Arc::strong_count(run) == 1,
+            Handle::OfTask(task) => Arc::strong_count(task) == 1 && Arc::strong_count(&task.0) == 1,
         }
     }
 

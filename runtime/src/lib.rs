@@ -77,6 +77,7 @@ mod instance;
 mod interrupt;
 mod layer;
 mod layered;
+mod let_go;
 mod life;
 mod lifecycle;
 mod listen;
