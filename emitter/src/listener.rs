@@ -122,10 +122,12 @@ impl Listener {
     /// Whether it takes an event, as far as that is fixed by the event's path, source and type.
     ///
     /// An own event of another type under an exact name is taken, to be refused by the call (E7).
+    #[inline]
     pub(crate) fn takes(&self, sighting: &Sighting<'_>) -> bool {
         (self.takes_nested || !sighting.nested) && self.matcher.takes(sighting) && self.may_take_type(sighting)
     }
 
+    #[inline]
     pub(crate) fn may_take_type(&self, sighting: &Sighting<'_>) -> bool {
         match &self.heard {
             None => true,

@@ -148,10 +148,18 @@ impl Matcher {
             Kind::Name { text, hash } => {
                 sighting.here && *hash == meta.name_ref().hash() && **text == *meta.emitted_name()
             }
-            Kind::Path(text) => meta.source().joins_to(meta.emitted_name(), text),
             Kind::NameGlob(glob) => sighting.own() && glob.is_match(meta.emitted_name()),
+            _ => self.takes_path(meta),
+        }
+    }
+
+    /// The same of one that looks at the whole path.
+    fn takes_path(&self, meta: &EventMeta<'_>) -> bool {
+        match &self.0 {
+            Kind::Path(text) => meta.source().joins_to(meta.emitted_name(), text),
             Kind::PathGlob(glob) => glob.is_match(&slashed(meta.path())),
             Kind::RegexText(regex) | Kind::RegexValue(regex) => regex.is_match(meta.path()),
+            _ => true,
         }
     }
 

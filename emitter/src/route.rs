@@ -77,6 +77,7 @@ impl Route {
     }
 
     /// The same where there are several ways up.
+    #[inline(never)]
     fn along_runs(&mut self, from: &Emitter, meta: &EventMeta<'_>) -> bool {
         let mut loud = SmallVec::<[&Emitter; 8]>::new();
         let over = from.walk(|emitter| {
@@ -94,17 +95,20 @@ impl Route {
     #[inline]
     fn stop_at(&mut self, emitter: &Emitter, meta: &EventMeta<'_>) -> bool {
         let Some(registry) = emitter.registry() else { return true };
-        self.stops.push(Stop::default());
-        let Some(stop) = self.stops.last_mut() else { return true };
-        stop.snapshot = registry.snapshot();
-        let Some(snapshot) = stop.snapshot.as_ref() else { return true };
-        if !snapshot.pipes.is_empty() {
+        let snapshot = registry.snapshot();
+        let Some(here) = snapshot.as_ref() else { return true };
+        if !here.pipes.is_empty() {
             return false;
         }
-        stop.hits = registry.hits(snapshot, &sighting(emitter, meta));
-        self.is_observed |= snapshot.observes;
-        if stop.hits.is_none() {
-            self.stops.pop();
+        let hits = registry.hits(here, &sighting(emitter, meta));
+        if !hits.is_none() {
+            self.is_observed |= here.observes;
+            // Filled where it stands: what it is made of fits registers, a whole stop does not.
+            self.stops.push(Stop::default());
+            if let Some(stop) = self.stops.last_mut() {
+                stop.snapshot = snapshot;
+                stop.hits = hits;
+            }
         }
         true
     }
@@ -175,7 +179,6 @@ impl Route {
     }
 }
 
-/// Filled where it stands: what a guard is made of fits registers, a whole stop does not.
 impl Default for Stop {
     #[inline]
     fn default() -> Self {
