@@ -1,12 +1,6 @@
 //! How patient an emit is, and how that is changed while it is under way.
 
-use std::future::{Future, poll_fn};
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::pin;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
-use std::task::Poll;
-
-use crate::listener::{Answer, panicked};
 
 const IN_ORDER: u8 = 0;
 const SYNC_FIRST: u8 = 1;
@@ -57,16 +51,12 @@ impl Delivery {
         self.mode.load(Ordering::Acquire) == IN_ORDER
     }
 
-    /// Awaits what a listener gives, unless patience is lost before or meanwhile.
-    pub(crate) async fn unless_cut(&self, answer: impl Future<Output = Answer>) -> Answer {
-        let mut answer = pin!(Some(answer));
-        poll_fn(|cx| match answer.as_mut().as_pin_mut() {
-            Some(answer) if !self.is_cut() => answer.poll(cx),
-            _ => {
-                self.skipped.fetch_add(1, Ordering::AcqRel);
-                Poll::Ready(catch_unwind(AssertUnwindSafe(|| answer.set(None))).map_err(panicked))
-            }
-        })
-        .await
+    /// Whether who would have to be awaited is skipped; counts it then.
+    pub(crate) fn skips(&self) -> bool {
+        let is_cut = self.is_cut();
+        if is_cut {
+            self.skipped.fetch_add(1, Ordering::AcqRel);
+        }
+        is_cut
     }
 }

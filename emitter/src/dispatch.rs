@@ -1,4 +1,4 @@
-//! Calling the listeners of a route. Here, in `stretch.rs` and in `sync_first.rs` user code runs, and nowhere else.
+//! Calling the listeners of a route. Here, in `stretch.rs`, `awaited.rs` and `sync_first.rs` user code runs, and nowhere else.
 //!
 //! 1. Those that may change the event run first, one after the other, all the way up; then those that observe (E5).
 //! 2. Sync listeners are called where they stand. The first that has to be awaited moves the rest into a future.
@@ -6,15 +6,14 @@
 //! 4. No lock is held here.
 
 use std::future::poll_fn;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context as TaskContext, Poll};
 
-use futures_util::FutureExt;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
-use crate::listener::{Answer, Call, Fault, Later, Listener, OnError, Role, panicked};
+use crate::awaited::{await_change, await_observe};
+use crate::listener::{Answer, Fault, Listener, OnError, Role};
 use crate::route::{Cursor, Route};
 use crate::stretch::{Halt, change_stretch, observe_stretch};
 use crate::verdict::{explain, isolate};
@@ -148,22 +147,6 @@ async fn change(
     }
 }
 
-pub(crate) async fn await_change(
-    listener: &Listener,
-    event: &mut dyn AnyEvent,
-    meta: &EventMeta<'_>,
-    delivery: &Delivery,
-) -> Answer {
-    let answer = match &listener.call {
-        Call::ChangeAsync(call) if listener.claims.claim() => {
-            delivery.unless_cut(contained(|| call(event, meta))).await
-        }
-        _ => Ok(()),
-    };
-    listener.leave_if_spent();
-    answer
-}
-
 async fn observe(
     event: &dyn AnyEvent,
     meta: &EventMeta<'_>,
@@ -230,26 +213,4 @@ fn poll_next<F: Future>(
     Pin::new(&mut *pending).iter_pin_mut().for_each(|answer| drop(answer.poll(cx)));
     pending.clear();
     Poll::Ready(None)
-}
-
-pub(crate) async fn await_observe(
-    listener: &Listener,
-    event: &dyn AnyEvent,
-    meta: &EventMeta<'_>,
-    delivery: &Delivery,
-) -> Answer {
-    let answer = match &listener.call {
-        Call::ObserveAsync(call) | Call::TryObserve { later: call, .. } if listener.claims.claim() => {
-            delivery.unless_cut(contained(|| call(event, meta))).await
-        }
-        _ => Ok(()),
-    };
-    listener.leave_if_spent();
-    answer
-}
-
-/// Makes and awaits a listener's future; its panics are answers.
-async fn contained<'f>(make: impl FnOnce() -> Later<'f>) -> Answer {
-    let future = catch_unwind(AssertUnwindSafe(make)).map_err(panicked)?.ok_or(Fault::Mismatch)?;
-    Ok(AssertUnwindSafe(future).catch_unwind().await.map_err(panicked)??)
 }

@@ -44,6 +44,7 @@
 )]
 
 mod adapter;
+mod awaited;
 mod builder;
 mod canonical;
 mod claim;

@@ -3,7 +3,8 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use crate::dispatch::{Progress, await_change, await_observe, settle};
+use crate::awaited::{await_change, await_observe};
+use crate::dispatch::{Progress, settle};
 use crate::listener::{Call, Listener, Role, panicked};
 use crate::route::{Cursor, Route};
 use crate::stretch::Called;
