@@ -112,10 +112,13 @@ impl Progress {
         delivery: &Delivery,
     ) -> Result<(), EmitError> {
         if std::mem::take(&mut self.hurries) {
-            return self.sync_first(event, meta, route, delivery).await;
+            return Box::pin(self.sync_first(event, meta, route, delivery)).await;
         }
         change(event, meta, route, self, delivery).await;
-        observe(event, meta, route, self, delivery).await;
+        if route.is_observed {
+            // Boxed, because it is large, and most events are not observed.
+            Box::pin(observe(event, meta, route, self, delivery)).await;
+        }
         self.result()
     }
 }

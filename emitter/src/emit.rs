@@ -1,11 +1,10 @@
 //! Emitting: from a name and a payload to a dispatch.
 
 use std::fmt;
-use std::pin::Pin;
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::{Context as TaskContext, Poll};
 
-use futures_core::future::BoxFuture;
 use serde::Serialize;
 
 use crate::dispatch::Progress;
@@ -38,10 +37,7 @@ impl Emitter {
         payload: &mut P,
     ) -> Result<(), EmitError> {
         let (name, carried) = (name.as_name(), const { &Carried::of::<P>() });
-        match (Emit { source: self, name, carried, facet: None, delivery: &PATIENT }).start(payload)? {
-            None => Ok(()),
-            Some(rest) => rest.await,
-        }
+        Emit { source: self, name, carried, facet: None, delivery: &PATIENT }.deliver(payload).await
     }
 
     /// Emits a payload under the name that its type carries.
@@ -65,10 +61,7 @@ impl Emitter {
         facet: &Facet,
     ) -> Result<(), EmitError> {
         let (name, carried) = (name.as_name(), const { &Carried::of::<P>() });
-        match (Emit { source: self, name, carried, facet: Some(facet), delivery: &PATIENT }).start(payload)? {
-            None => Ok(()),
-            Some(rest) => rest.await,
-        }
+        Emit { source: self, name, carried, facet: Some(facet), delivery: &PATIENT }.deliver(payload).await
     }
 
     /// Emits an event with a facet, as far as nobody has to be awaited. What is left to do then is put aside, and done by
@@ -101,8 +94,9 @@ impl Emitter {
         let emit = Emit { source: self, name, carried, facet: Some(facet), delivery };
         let Waiting { route, mut progress, stamp } = *waiting;
         let meta = EventMeta::stamped(&emit, stamp);
-        let rest = async { progress.rest(payload, &meta, &route, delivery).await };
-        scoped(self.scope(), Box::pin(rest)).await
+        let rest = async { scoped(self.scope(), pin!(progress.rest(payload, &meta, &route, delivery))).await };
+        // Boxed, because it is seldom, and the future of a run has it in itself.
+        Box::pin(rest).await
     }
 
     /// Emits where nothing can be awaited (E17).
@@ -179,34 +173,33 @@ pub(crate) struct Emit<'a> {
 /// What most emits are delivered with: nobody loses patience.
 static PATIENT: Delivery = Delivery::new();
 
-impl<'a> Emit<'a> {
-    /// Calls listeners until one has to be awaited; gives what is left to do then.
+impl Emit<'_> {
+    /// Calls and awaits everybody who hears it.
     #[inline]
-    fn start(&'a self, event: &'a mut dyn AnyEvent) -> Result<Option<Rest<'a>>, EmitError> {
+    async fn deliver(&self, event: &mut dyn AnyEvent) -> Result<(), EmitError> {
         self.check()?;
         match self.source.first_loud(self.name.bit()) {
-            None => Ok(None),
-            Some(from) => self.start_loud(from, event),
+            None => Ok(()),
+            Some(from) => self.deliver_from(from, event).await,
         }
     }
 
-    #[inline(never)]
-    fn start_loud(&'a self, from: &Emitter, event: &'a mut dyn AnyEvent) -> Result<Option<Rest<'a>>, EmitError> {
+    /// All that it needs stays where it is made, in the future: nothing is moved when a listener has to be awaited.
+    async fn deliver_from(&self, from: &Emitter, event: &mut dyn AnyEvent) -> Result<(), EmitError> {
         let (mut meta, mut route, mut progress) = (EventMeta::new(self), Route::default(), Progress::default());
         if let Some(result) = self.call_sync(from, event, &mut meta, &mut route, &mut progress) {
-            return result.map(|()| None);
+            return result;
         }
-        let rest = async move { progress.rest(event, &meta, &route, self.delivery).await };
-        Ok(Some(scoped(self.source.scope(), Box::pin(rest))))
+        scoped(self.source.scope(), pin!(progress.rest(event, &meta, &route, self.delivery))).await
     }
 
     /// Finds the route, and calls listeners until one has to be awaited; gives the result if none has.
     #[inline(always)]
     fn call_sync(
-        &'a self,
+        &self,
         from: &Emitter,
         event: &mut dyn AnyEvent,
-        meta: &mut EventMeta<'a>,
+        meta: &mut EventMeta<'_>,
         route: &mut Route,
         progress: &mut Progress,
     ) -> Option<Result<(), EmitError>> {
@@ -227,7 +220,7 @@ impl<'a> Emit<'a> {
     }
 
     /// The same, with what is left to do put aside.
-    fn begin(&'a self, event: &mut dyn AnyEvent) -> Emitted {
+    fn begin(&self, event: &mut dyn AnyEvent) -> Emitted {
         if let Err(error) = self.check() {
             return Emitted::Done(Err(error));
         }
@@ -270,9 +263,6 @@ impl<'a> Emit<'a> {
     }
 }
 
-/// What is left to do of an emit.
-type Rest<'a> = BoxFuture<'a, Result<(), EmitError>>;
-
 /// Calls inside a run's scope, where there is one.
 #[inline]
 fn within<R>(scope: Option<Arc<dyn Scope>>, mut f: impl FnMut() -> R) -> R {
@@ -282,24 +272,10 @@ fn within<R>(scope: Option<Arc<dyn Scope>>, mut f: impl FnMut() -> R) -> R {
     result.unwrap_or_else(f)
 }
 
-fn scoped<'a, R: 'a>(scope: Option<Arc<dyn Scope>>, future: BoxFuture<'a, R>) -> BoxFuture<'a, R> {
+/// Awaits what is left to do, inside a run's scope where there is one.
+async fn scoped<R>(scope: Option<Arc<dyn Scope>>, mut rest: Pin<&mut impl Future<Output = R>>) -> R {
     match scope {
-        None => future,
-        Some(scope) => Box::pin(Scoped { scope, future }),
-    }
-}
-
-/// A future that is polled inside a run's scope.
-struct Scoped<'a, R> {
-    scope: Arc<dyn Scope>,
-    future: BoxFuture<'a, R>,
-}
-
-impl<R> Future for Scoped<'_, R> {
-    type Output = R;
-
-    fn poll(self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<R> {
-        let Self { scope, future } = self.get_mut();
-        within(Some(Arc::clone(scope)), || future.as_mut().poll(cx))
+        None => rest.await,
+        Some(scope) => poll_fn(|cx| within(Some(Arc::clone(&scope)), || rest.as_mut().poll(cx))).await,
     }
 }
