@@ -4,12 +4,11 @@ use std::any::Any;
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Deref;
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Weak};
 use std::task::Context as TaskContext;
 use std::time::Duration;
 
 use emitree_emitter::{BuildError, Delivery, Emitter, Scope, Trace};
-use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::time::Instant;
 use tracing::Span;
@@ -20,6 +19,7 @@ use crate::above::Above;
 use crate::chain::Slot;
 use crate::current::{current, enter, look};
 use crate::data::{Data, RunTypes};
+use crate::extensions::OwnExtensions;
 use crate::faces::Stages;
 use crate::let_go::let_go;
 use crate::life::{AnyLife, Drive, Life, Who};
@@ -61,8 +61,7 @@ pub(crate) struct Inner<L: ?Sized = dyn AnyLife> {
     origin: Origin,
     parent: Option<Above>,
     started: Instant,
-    /// Made with the first.
-    extensions: OnceLock<Mutex<Extensions>>,
+    extensions: OwnExtensions,
     tasks: Tasks,
     span: Span,
     node: Node,
@@ -142,7 +141,7 @@ impl RunContext {
                 origin: if input.is_none() { origin.heard(above, this.clone()) } else { origin },
                 span,
                 started: Instant::now(),
-                extensions: inherited(above, extensions),
+                extensions: OwnExtensions::new(above, extensions),
                 tasks: Tasks::default(),
                 node: Node::default(),
                 slot: Slot::of::<I, O>(),
@@ -276,60 +275,6 @@ impl RunContext {
         self.emitter().set_context(key, value)
     }
 
-    /// The typed values that the run carries, as they are now.
-    #[must_use]
-    pub fn extensions(&self) -> Extensions {
-        self.inner().extensions.get().map(|extensions| extensions.lock().clone()).unwrap_or_default()
-    }
-
-    /// The typed value of a type.
-    #[must_use]
-    pub fn extension<T: Send + Sync + 'static>(&self) -> Option<Arc<T>> {
-        self.inner().extensions.get()?.lock().get()
-    }
-
-    /// Sets a typed value, for the run and for runs started in it later.
-    pub fn set_extension<T: Send + Sync + 'static>(&self, value: T) {
-        self.change_extensions(|extensions| extensions.insert(value));
-    }
-
-    /// The typed value of a type; where there is none, its default is set. However many ask at the same time, they
-    /// get the same one.
-    ///
-    /// ```
-    /// use std::sync::atomic::{AtomicU32, Ordering};
-    /// use emitree_runtime::{RunContext, Runnable, runnable_fn};
-    ///
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> emitree_runtime::Result<()> {
-    /// let calls = runnable_fn("calls", |(): (), ctx: RunContext| async move {
-    ///     ctx.extension_or_default::<AtomicU32>().fetch_add(1, Ordering::Relaxed);
-    ///     Ok(ctx.extension_or_default::<AtomicU32>().load(Ordering::Relaxed))
-    /// });
-    /// assert_eq!(calls.run(()).await?, 1);
-    /// # Ok(())
-    /// # }
-    /// ```
-    #[must_use]
-    pub fn extension_or_default<T: Default + Send + Sync + 'static>(&self) -> Arc<T> {
-        self.extension().unwrap_or_else(|| {
-            // Making one, and dropping one that comes too late, is user code.
-            let made = Arc::new(T::default());
-            self.inner().extensions.get_or_init(Mutex::default).lock().get_or_insert(&made)
-        })
-    }
-
-    pub(crate) fn change_extensions(&self, change: impl FnOnce(&mut Extensions)) {
-        let replaced = {
-            let mut extensions = self.inner().extensions.get_or_init(Mutex::default).lock();
-            let before = extensions.clone();
-            change(&mut extensions);
-            before
-        };
-        // May hold the last handle of a value, whose drop is user code.
-        drop(replaced);
-    }
-
     /// How long ago the run was first polled, by tokio's clock.
     #[must_use]
     pub fn elapsed(&self) -> Duration {
@@ -340,6 +285,10 @@ impl RunContext {
     #[must_use]
     pub fn span(&self) -> &Span {
         &self.inner().span
+    }
+
+    pub(crate) fn own_extensions(&self) -> &OwnExtensions {
+        &self.inner().extensions
     }
 
     pub(crate) fn slot(&self) -> &Slot {
@@ -355,12 +304,6 @@ impl RunContext {
     pub fn has_ended(&self) -> bool {
         self.inner().node.has_ended()
     }
-}
-
-/// The typed values of the run above, with a run's own over them.
-fn inherited(above: Option<&RunContext>, own: &Extensions) -> OnceLock<Mutex<Extensions>> {
-    let extensions = above.map(RunContext::extensions).unwrap_or_default().merged(own);
-    if extensions.is_empty() { OnceLock::new() } else { OnceLock::from(Mutex::new(extensions)) }
 }
 
 impl RunContext {

@@ -2,9 +2,12 @@
 
 use std::any::{Any, TypeId};
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
+use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
+
+use crate::RunContext;
 
 /// A typed map; clones share what is in it until one of them is changed.
 ///
@@ -44,10 +47,6 @@ impl Extensions {
         })
     }
 
-    pub(crate) const fn is_empty(&self) -> bool {
-        self.0.is_none()
-    }
-
     /// These values, with those of another map over them.
     pub(crate) fn merged(&self, over: &Self) -> Self {
         match (&self.0, &over.0) {
@@ -59,6 +58,83 @@ impl Extensions {
                 Self(Some(Arc::new(map)))
             }
         }
+    }
+}
+
+/// The values of a run. Those that it began with are read without a lock, until one is set.
+pub(crate) struct OwnExtensions {
+    given: Extensions,
+    set: OnceLock<Box<Mutex<Extensions>>>,
+}
+
+impl OwnExtensions {
+    /// Those of the run above, with a run's own over them.
+    pub(crate) fn new(above: Option<&RunContext>, own: &Extensions) -> Self {
+        let given = above.map_or_else(|| own.clone(), |above| above.extensions().merged(own));
+        Self { given, set: OnceLock::new() }
+    }
+
+    fn look<T>(&self, f: impl FnOnce(&Extensions) -> T) -> T {
+        match self.set.get() {
+            Some(set) => f(&set.lock()),
+            None => f(&self.given),
+        }
+    }
+
+    /// Changes them under a lock; gives back what they were: to drop that may be user code.
+    fn change<T>(&self, f: impl FnOnce(&mut Extensions) -> T) -> (T, Extensions) {
+        let mut extensions = self.set.get_or_init(|| Box::new(Mutex::new(self.given.clone()))).lock();
+        let before = extensions.clone();
+        (f(&mut extensions), before)
+    }
+}
+
+impl RunContext {
+    /// The typed values that the run carries, as they are now.
+    #[must_use]
+    pub fn extensions(&self) -> Extensions {
+        self.own_extensions().look(Extensions::clone)
+    }
+
+    /// The typed value of a type.
+    #[must_use]
+    pub fn extension<T: Send + Sync + 'static>(&self) -> Option<Arc<T>> {
+        self.own_extensions().look(Extensions::get)
+    }
+
+    /// Sets a typed value, for the run and for runs started in it later.
+    pub fn set_extension<T: Send + Sync + 'static>(&self, value: T) {
+        self.change_extensions(|extensions| extensions.insert(value));
+    }
+
+    /// The typed value of a type; where there is none, its default is set. However many ask at the same time, they
+    /// get the same one.
+    ///
+    /// ```
+    /// use std::sync::atomic::{AtomicU32, Ordering};
+    /// use emitree_runtime::{RunContext, Runnable, runnable_fn};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> emitree_runtime::Result<()> {
+    /// let calls = runnable_fn("calls", |(): (), ctx: RunContext| async move {
+    ///     ctx.extension_or_default::<AtomicU32>().fetch_add(1, Ordering::Relaxed);
+    ///     Ok(ctx.extension_or_default::<AtomicU32>().load(Ordering::Relaxed))
+    /// });
+    /// assert_eq!(calls.run(()).await?, 1);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn extension_or_default<T: Default + Send + Sync + 'static>(&self) -> Arc<T> {
+        self.extension().unwrap_or_else(|| {
+            // Making one, and dropping one that comes too late, is user code.
+            let made = Arc::new(T::default());
+            self.change_extensions(|extensions| extensions.get_or_insert(&made))
+        })
+    }
+
+    pub(crate) fn change_extensions<T>(&self, change: impl FnOnce(&mut Extensions) -> T) -> T {
+        self.own_extensions().change(change).0
     }
 }
 

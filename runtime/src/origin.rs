@@ -22,7 +22,9 @@ pub(crate) struct Origin {
     own: Own,
     /// If it was told before there was an emitter.
     run_id: Option<Uuid>,
-    made: OnceLock<Made>,
+    /// Made with the run, because somebody would hear it.
+    emitter: Option<Emitter>,
+    later: OnceLock<Late>,
 }
 
 /// What was given to a run itself.
@@ -33,10 +35,11 @@ pub(crate) struct Own {
     pub(crate) creator: Option<Creator>,
 }
 
-struct Made {
+/// An emitter that was made later than the run.
+struct Late {
     emitter: Emitter,
-    /// What it enters, if it was made later than the run: held here.
-    _scope: Option<Arc<WeakRun>>,
+    /// What it enters: held here.
+    _scope: Arc<WeakRun>,
 }
 
 impl Origin {
@@ -45,7 +48,7 @@ impl Origin {
         let inherited = instance.context();
         let inherited = above.map_or_else(|| inherited.clone(), |above| inherited.merged(&above.context()));
         own.context = inherited.merged(&own.context);
-        Self { instance: instance.clone(), own, run_id: None, made: OnceLock::new() }
+        Self { instance: instance.clone(), own, run_id: None, emitter: None, later: OnceLock::new() }
     }
 
     /// With the id that it has told already, if it has.
@@ -56,8 +59,7 @@ impl Origin {
 
     /// With its emitter, because somebody will hear it.
     pub(crate) fn heard(mut self, above: Option<&RunContext>, scope: Weak<dyn Scope>) -> Self {
-        let emitter = self.make(above, scope);
-        self.made = OnceLock::from(Made { emitter, _scope: None });
+        self.emitter = Some(self.make(above, scope));
         self
     }
 
@@ -82,7 +84,7 @@ impl Origin {
     /// The emitter, if somebody has asked for it.
     #[inline]
     fn made(&self) -> Option<&Emitter> {
-        self.made.get().map(|made| &made.emitter)
+        self.emitter.as_ref().or_else(|| self.later.get().map(|late| &late.emitter))
     }
 
     pub(crate) const fn instance(&self) -> &Emitter {
@@ -112,12 +114,12 @@ impl RunContext {
 
     /// Where the run above has its emitter.
     fn make_own(&self) -> &Emitter {
-        let made = self.origin().made.get_or_init(|| {
+        let late = self.origin().later.get_or_init(|| {
             let scope = Arc::new(self.downgrade());
             let entered: Weak<WeakRun> = Arc::downgrade(&scope);
-            Made { emitter: self.origin().make(self.parent(), entered), _scope: Some(scope) }
+            Late { emitter: self.origin().make(self.parent(), entered), _scope: scope }
         });
-        &made.emitter
+        &late.emitter
     }
 
     /// Whether anybody listens to the run, or may.
