@@ -127,6 +127,10 @@ impl<I: Data, O: Data> Work<Value, Value> for Inside<'_, I, O> {
     fn call<'a>(&'a self, input: &'a Value, _: &'a RunContext) -> BoxFuture<'a, Result<Value>> {
         Box::pin(self.run(input))
     }
+
+    fn is_answered(&self) -> bool {
+        self.next.is_answered()
+    }
 }
 
 fn to_json(what: &str, value: &impl Serialize) -> Result<Value> {

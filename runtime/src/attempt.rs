@@ -199,6 +199,10 @@ impl<I: Sync, O: Data> Work<I, O> for Answered<O> {
     fn call<'a>(&'a self, _: &'a I, _: &'a RunContext) -> BoxFuture<'a, Result<O>> {
         Box::pin(std::future::ready(self.answer()))
     }
+
+    fn is_answered(&self) -> bool {
+        true
+    }
 }
 
 /// How often the whole attempt of a run may start again. What is bound last counts.

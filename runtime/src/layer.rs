@@ -84,6 +84,13 @@ impl<'a, O: Op> Next<'a, O> {
         self.0.run(input)
     }
 
+    /// Tells whether there is no work inside: the run's output was set at its `start`, and is what comes out of the
+    /// layers inside (M6).
+    #[must_use]
+    pub fn is_answered(self) -> bool {
+        self.0.is_answered()
+    }
+
     /// Says that an error which this layer does not return is swallowed on purpose.
     ///
     /// A layer that gets a denial, a halt, an abort, an interrupt or the request for a retry from `next`, and returns

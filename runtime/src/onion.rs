@@ -31,6 +31,11 @@ pub(crate) trait DynLayer<I, O>: Send + Sync {
 /// What layers are laid around; called as often as they like.
 pub(crate) trait Work<I, O>: Send + Sync {
     fn call<'a>(&'a self, input: &'a I, ctx: &'a RunContext) -> BoxFuture<'a, Result<O>>;
+
+    /// Whether it only gives what was set at `start`.
+    fn is_answered(&self) -> bool {
+        false
+    }
 }
 
 struct Erased<L, O>(L, PhantomData<fn() -> O>);
@@ -137,6 +142,10 @@ impl<'a, I, O> RawNext<'a, I, O> {
             None => call.work.call(input, call.ctx),
             Some(first) => first.layer.call(first.phase, input, call.ctx, Self { call, passed: passed + 1 }),
         }
+    }
+
+    pub(crate) fn is_answered(self) -> bool {
+        self.call.work.is_answered()
     }
 
     pub(crate) fn absorb(self, error: &Error) {

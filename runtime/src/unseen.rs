@@ -108,4 +108,8 @@ impl<I: Data, O: Data> Work<(), ()> for Inside<'_, I, O> {
             Ok(())
         })
     }
+
+    fn is_answered(&self) -> bool {
+        self.next.is_answered()
+    }
 }

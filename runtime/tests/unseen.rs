@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use emitree_emitter::Emitter;
 use emitree_runtime::{
-    Error, ErrorKind, Middleware, Next, Result, RunContext, Runnable, Stack, Unseen, for_nested, layer_fn,
+    AnyRun, Error, ErrorKind, Middleware, Next, Result, RunContext, Runnable, Stack, Unseen, for_nested, layer_fn,
 };
 use layers::Notes;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -99,4 +99,44 @@ async fn control_flow_is_not_swallowed() {
     });
     let error = denied.run(()).middleware(swallow).await.expect_err("it is denied");
     assert_eq!(error.explain(), "denied by the house: no");
+}
+
+// M6
+#[tokio::test]
+async fn a_layer_is_told_whether_the_run_was_answered_at_its_start() -> TestResult {
+    let double = below(&Emitter::new(), "double", |n: u32, _: RunContext| async move { Ok(n * 2) });
+    let recorder = Recorder::new();
+    let note = |what: &'static str| {
+        let notes = recorder.clone();
+        move |is_answered| notes.note(format!("{what}: {is_answered}"))
+    };
+    let (json, unseen, typed) = (note("json"), note("unseen"), note("typed"));
+    let double = double
+        .middleware(
+            Stack::<AnyRun>::builder()
+                .layer_fn("json", move |input, _, next| {
+                    json(next.is_answered());
+                    Box::pin(next.run(input))
+                })
+                .build(),
+        )
+        .middleware(
+            Stack::<Unseen>::builder()
+                .layer_fn("unseen", move |(), _, next| {
+                    unseen(next.is_answered());
+                    Box::pin(next.run(&()))
+                })
+                .build(),
+        )
+        .layers(|stack| {
+            stack.layer_fn("typed", move |input, _, next| {
+                typed(next.is_answered());
+                Box::pin(next.run(input))
+            })
+        });
+    assert_eq!(double.run(1).await?, 2);
+    recorder.expect(["json: false", "unseen: false", "typed: false"]);
+    assert_eq!(double.run(1).on_start(|start, _| start.output = Some(7)).await?, 7);
+    recorder.expect(["json: true", "unseen: true", "typed: true"]);
+    Ok(())
 }
