@@ -465,6 +465,40 @@ impl Op for Same {
     type Out = u32;
 }
 
+#[tokio::test]
+async fn a_run_that_is_answered_at_its_start_has_that_answer_and_it_is_not_kept() -> TestResult {
+    for phase in [Phase::Observe, Phase::Transform, Phase::Guard] {
+        let (count, cache) = (counts::<u32>(&Emitter::new()), Cache::typed().in_phase(phase).build()?);
+        let told = told(&cache);
+        let run = || count.run(7).middleware(cache.stack::<Same>());
+        let early = || run().on_start(|start, _| start.output = Some(70));
+        assert_eq!((early().await?, run().await?, early().await?, run().await?), (70, 1, 70, 1));
+        assert_eq!(early().max_middleware_retries(1).await?, 70);
+        assert_eq!(take(&told), ["miss", "hit"]);
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn so_has_one_of_any_type() -> TestResult {
+    let (count, cache) = (counts::<u32>(&Emitter::new()), Cache::json().build()?);
+    let run = || count.run(7).middleware(cache.clone()).middleware(Retry::new());
+    let early = || run().on_start(|start, _| start.output = Some(70));
+    assert_eq!((early().await?, run().await?, early().await?), (70, 1, 70));
+    Ok(())
+}
+
+#[tokio::test]
+async fn nobody_joins_a_run_that_is_answered_at_its_start_nor_does_it_join() -> TestResult {
+    let gate = Arc::new(Semaphore::new(0));
+    let (gated, cache) = (gated(&Emitter::new(), &gate), typed());
+    let run = || gated.run(7).layer(cache.clone());
+    let early = run().on_start(|start, _| start.output = Some(70));
+    let (first, early, ()) = tokio::join!(run(), early, async { gate.add_permits(1) });
+    assert_eq!((first?, early?), (1, 70));
+    Ok(())
+}
+
 /// Cannot be written as JSON where it is told to.
 #[derive(Clone, Debug, Deserialize)]
 struct Awkward(bool);

@@ -79,6 +79,9 @@ const NAMESPACE: Namespace = Namespace::new("middleware.cache");
 /// 4. *Miss*: it is executed, and an output is kept. So is a failure where [`cache_errors`](CacheBuilder::cache_errors)
 ///    says so; control flow and panics never are.
 ///
+/// A run that was answered at its `start` has that answer, whatever is kept: it is neither looked up nor kept, nothing is
+/// said of it, and nobody joins it.
+///
 /// An attempt that was asked for by [`Error::retry`](emitree_runtime::Error::retry) does not take what is kept:
 /// it executes, or joins, and what that gives takes the place. A layer outside that calls again by itself, because of the
 /// output that it got, gets what is kept: it has to stand inside.
