@@ -111,6 +111,7 @@ impl Key {
     /// Looks with the key of a run, or with none if the run is not to be counted.
     ///
     /// The error is the reason of a denial.
+    #[inline]
     pub(crate) fn look<R>(&self, ctx: &RunContext, look: impl FnOnce(Option<Found<'_>>) -> R) -> Result<R, Error> {
         match &self.source {
             Source::All => Ok(look(Some(Found::All))),

@@ -155,6 +155,12 @@ impl Runs {
         }
     }
 
+    fn guards(&self, run: &RunContext, by: &str) -> Result<bool> {
+        catch_unwind(AssertUnwindSafe(|| self.has(run))).map_err(|panic| {
+            Error::denied(by, format!("what says which runs it is about panicked: {}", panic_message(&*panic)))
+        })
+    }
+
     /// As a part of a larger whole.
     fn part(&self, of: Link, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
@@ -243,11 +249,9 @@ impl Said {
     }
 
     /// The same for a guard: a predicate that panics denies (M5).
+    #[inline]
     pub(crate) fn guards(&self, run: &RunContext, by: &str) -> Result<bool> {
-        let Some(runs) = &self.0 else { return Ok(true) };
-        catch_unwind(AssertUnwindSafe(|| runs.has(run))).map_err(|panic| {
-            Error::denied(by, format!("what says which runs it is about panicked: {}", panic_message(&*panic)))
-        })
+        self.0.as_ref().map_or(Ok(true), |runs| runs.guards(run, by))
     }
 
     /// These, after some words; nothing for all of them.

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use governor::middleware::NoOpMiddleware;
+use governor::nanos::Nanos;
 use governor::state::{InMemoryState, NotKeyed};
 use governor::{NotUntil, Quota, RateLimiter};
 use hashbrown::HashMap;
@@ -16,21 +17,20 @@ use parking_lot::Mutex;
 use tokio::sync::Mutex as Turn;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use super::clock::{Moment, TokioClock};
+use super::clock::TokioClock;
 use crate::key::{Found, Owned};
 
 /// When there are fewer keys, none is let go.
 const FEW: usize = 64;
 
 pub(super) struct Lane {
-    limiter: RateLimiter<NotKeyed, InMemoryState, TokioClock, NoOpMiddleware<Moment>>,
+    limiter: RateLimiter<NotKeyed, InMemoryState, TokioClock, NoOpMiddleware<Nanos>>,
     waiting: AtomicUsize,
     turn: Turn<()>,
 }
 
-/// What a run is told that comes.
+/// Why a run cannot pass at once.
 pub(super) enum Told {
-    Pass,
     /// Nobody waits, and it may pass then.
     NotUntil(Instant),
     /// Others wait.
@@ -41,20 +41,23 @@ pub(super) enum Told {
 pub(super) struct TooLate(pub(super) Instant);
 
 impl Lane {
-    pub(super) fn new(quota: Quota) -> Self {
-        let limiter = RateLimiter::direct_with_clock(quota, TokioClock);
+    fn new(quota: Quota, clock: TokioClock) -> Self {
+        let limiter = RateLimiter::direct_with_clock(quota, clock);
         Self { limiter, waiting: AtomicUsize::new(0), turn: Turn::new(()) }
     }
 
-    pub(super) fn ask(&self) -> Told {
+    #[inline]
+    fn ask(&self) -> Result<(), Told> {
         if self.waiting.load(Ordering::Acquire) > 0 {
-            return Told::Queue;
+            return Err(Told::Queue);
         }
-        self.check().map_or_else(Told::NotUntil, |()| Told::Pass)
+        self.check().map_err(Told::NotUntil)
     }
 
+    #[inline]
     fn check(&self) -> Result<(), Instant> {
-        self.limiter.check().map_err(|not: NotUntil<Moment>| not.earliest_possible().0)
+        let at = |not: NotUntil<Nanos>| self.limiter.clock().instant(not.earliest_possible());
+        self.limiter.check().map_err(at)
     }
 
     /// Waits for its turn, and then until it may pass; no longer than the deadline, and not at all if it is known that
@@ -107,6 +110,7 @@ impl Drop for Waiting<'_> {
 /// The lanes of all keys.
 pub(super) struct Lanes {
     quota: Quota,
+    clock: TokioClock,
     /// That of all who have the same key, found without a look into the map.
     common: Arc<Lane>,
     keyed: Mutex<Keyed>,
@@ -120,21 +124,26 @@ struct Keyed {
 
 impl Lanes {
     pub(super) fn new(quota: Quota) -> Self {
-        let keyed = Keyed { lanes: HashMap::new(), sweep_at: FEW };
-        Self { quota, common: Arc::new(Lane::new(quota)), keyed: Mutex::new(keyed) }
+        let (clock, keyed) = (TokioClock::start(), Keyed { lanes: HashMap::new(), sweep_at: FEW });
+        Self { quota, clock, common: Arc::new(Lane::new(quota, clock)), keyed: Mutex::new(keyed) }
     }
 
     /// Asks the lane of a key; gives the lane if the run cannot pass at once.
-    pub(super) fn ask(&self, key: Found<'_>) -> Result<(), (Told, Arc<Lane>)> {
-        if key == Found::All {
-            return asked(&self.common);
+    #[inline]
+    pub(super) fn ask(&self, key: Found<'_>) -> Option<(Told, Arc<Lane>)> {
+        match key {
+            Found::All => asked(&self.common),
+            key => self.ask_keyed(key),
         }
+    }
+
+    fn ask_keyed(&self, key: Found<'_>) -> Option<(Told, Arc<Lane>)> {
         let mut keyed = self.keyed.lock();
         if let Some(lane) = keyed.lanes.get(&key) {
             return asked(lane);
         }
         let gone = keyed.sweep(self.quota);
-        let told = asked(keyed.add(key, self.quota));
+        let told = asked(keyed.add(key, || Lane::new(self.quota, self.clock)));
         drop(keyed);
         // A key may hold the last handle of an instance, whose drop is user code.
         drop(gone);
@@ -158,14 +167,12 @@ impl Keyed {
         gone
     }
 
-    fn add(&mut self, key: Found<'_>, quota: Quota) -> &Arc<Lane> {
-        self.lanes.entry(key.to_owned()).or_insert_with(|| Arc::new(Lane::new(quota)))
+    fn add(&mut self, key: Found<'_>, new: impl FnOnce() -> Lane) -> &Arc<Lane> {
+        self.lanes.entry(key.to_owned()).or_insert_with(|| Arc::new(new()))
     }
 }
 
-fn asked(lane: &Arc<Lane>) -> Result<(), (Told, Arc<Lane>)> {
-    match lane.ask() {
-        Told::Pass => Ok(()),
-        told => Err((told, Arc::clone(lane))),
-    }
+#[inline]
+fn asked(lane: &Arc<Lane>) -> Option<(Told, Arc<Lane>)> {
+    lane.ask().err().map(|told| (told, Arc::clone(lane)))
 }

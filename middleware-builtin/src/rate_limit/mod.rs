@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -253,12 +254,15 @@ fn say(f: &mut fmt::Formatter<'_>, rate: Rate, about: &Said, key: &Key, wait: Op
 struct Gate(Arc<Inner>);
 
 impl<O: Op> Layer<O> for Gate {
-    async fn call(&self, input: &O::In, ctx: &RunContext, next: Next<'_, O>) -> Result<O::Out> {
-        if let Some(refused) = self.0.ask(ctx) {
-            // Seldom, so it takes no room in the future of those that pass.
-            Box::pin(self.0.refused(refused, ctx)).await?;
+    // It is asked before there is a future: that of those that pass is no more than what is inside of it.
+    fn call(&self, input: &O::In, ctx: &RunContext, next: Next<'_, O>) -> impl Future<Output = Result<O::Out>> + Send {
+        let refused = self.0.ask(ctx).map(|refused| Box::pin(self.0.refused(refused, ctx)));
+        async move {
+            if let Some(waits) = refused {
+                waits.await?;
+            }
+            next.run(input).await
         }
-        next.run(input).await
     }
 
     fn name(&self) -> &str {
@@ -272,7 +276,7 @@ impl fmt::Debug for Gate {
     }
 }
 
-/// Who cannot pass at once.
+/// Who cannot pass at once: seldom, so it is boxed.
 enum Refused {
     /// It has no key, or none that could be found out.
     Keyless(Error),
@@ -284,17 +288,18 @@ enum Refused {
 }
 
 impl Inner {
-    fn ask(&self, ctx: &RunContext) -> Option<Refused> {
+    #[inline]
+    fn ask(&self, ctx: &RunContext) -> Option<Box<Refused>> {
         let asked = self.key.look(ctx, |key| {
             let key = key?;
-            let (told, lane) = self.lanes.ask(key).err()?;
-            Some(Refused::Later { key: key.to_owned(), lane, told })
+            let (told, lane) = self.lanes.ask(key)?;
+            Some(Box::new(Refused::Later { key: key.to_owned(), lane, told }))
         });
-        asked.unwrap_or_else(|error| Some(Refused::Keyless(error)))
+        asked.unwrap_or_else(|error| Some(Box::new(Refused::Keyless(error))))
     }
 
-    async fn refused(&self, refused: Refused, ctx: &RunContext) -> Result<()> {
-        match refused {
+    async fn refused(&self, refused: Box<Refused>, ctx: &RunContext) -> Result<()> {
+        match *refused {
             Refused::Keyless(error) => {
                 self.voice.say(ctx, || Denied { key: Value::Null, retry_after_ms: None }).await;
                 Err(Error::denied("rate_limit", error.to_string()).caused_by(error))
