@@ -213,7 +213,7 @@ impl ConcurrencyBuilder {
         if places > Semaphore::MAX_PERMITS {
             return Err(ConcurrencyError::TooMany { places });
         }
-        let (table, voice) = (Arc::default(), Voice::new("concurrency", NAMESPACE));
+        let (table, voice) = (Table::new(places), Voice::new("concurrency", NAMESPACE));
         let inner = Arc::new(Inner { options: self.0, table, voice });
         let stack = Stack::builder().layer_in(Phase::Guard, Gate(Arc::clone(&inner))).build();
         Ok(Concurrency { inner, stack })
@@ -303,7 +303,7 @@ impl Inner {
             if let Some(place) = Held::find(ctx, &self.table, key) {
                 return Asked::Place(place);
             }
-            match self.table.ticket(key, self.options.places).try_place() {
+            match self.table.ticket(key).try_place() {
                 Ok(place) => Asked::Place(held(place, ctx)),
                 Err(ticket) => Asked::Full(ticket),
             }

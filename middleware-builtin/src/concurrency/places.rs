@@ -1,6 +1,7 @@
 //! Places of each key, and who holds them.
 //!
-//! 1. A key has places as long as somebody holds or awaits one: tickets are counted under the lock of the table.
+//! 1. A key has places as long as somebody holds or awaits one: tickets are counted under the lock of the table. Where all
+//!    are counted together, the places are always there.
 //! 2. Who waits for a place gets it in the order of coming: tokio's semaphore is fair, and who comes with a place free
 //!    does not overtake those that wait.
 //! 3. A place is given back when the last that shares it has gone.
@@ -11,7 +12,7 @@ use std::sync::{Arc, Weak};
 use emitree_runtime::RunContext;
 use hashbrown::HashMap;
 use parking_lot::Mutex;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError};
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, timeout_at};
 
 use crate::key::{Found, Owned};
@@ -19,14 +20,18 @@ use crate::key::{Found, Owned};
 type Lanes = HashMap<Owned, Arc<Lane>>;
 
 /// The places of all keys.
-#[derive(Default)]
-pub(super) struct Table(Mutex<Lanes>);
+pub(super) struct Table {
+    places: usize,
+    /// Those of all who have the same key, found without a look into the map; always there.
+    common: Arc<Lane>,
+    keyed: Mutex<Lanes>,
+}
 
 /// The places of one key.
 struct Lane {
     key: Owned,
-    places: Arc<Semaphore>,
-    /// How many tickets there are; changed under the lock of the table only.
+    places: Semaphore,
+    /// How many tickets there are; of a key that comes and goes, changed under the lock of the table only.
     tickets: AtomicUsize,
 }
 
@@ -36,54 +41,69 @@ pub(super) struct Ticket {
     lane: Arc<Lane>,
 }
 
+impl Lane {
+    fn new(key: Owned, places: usize) -> Arc<Self> {
+        Arc::new(Self { key, places: Semaphore::new(places), tickets: AtomicUsize::new(0) })
+    }
+
+    fn is_common(&self) -> bool {
+        matches!(self.key, Owned::All)
+    }
+
+    /// One ticket more.
+    fn taken(self: &Arc<Self>) -> Arc<Self> {
+        self.tickets.fetch_add(1, Ordering::Relaxed);
+        Arc::clone(self)
+    }
+}
+
 impl Table {
-    pub(super) fn ticket(self: &Arc<Self>, key: Found<'_>, places: usize) -> Ticket {
-        let mut lanes = self.0.lock();
-        let lane = match lanes.get(&key) {
-            Some(lane) => Arc::clone(lane),
-            None => Arc::clone(Self::add(&mut lanes, key, places)),
+    pub(super) fn new(places: usize) -> Arc<Self> {
+        Arc::new(Self { places, common: Lane::new(Owned::All, places), keyed: Mutex::default() })
+    }
+
+    pub(super) fn ticket(self: &Arc<Self>, key: Found<'_>) -> Ticket {
+        let lane = match key {
+            Found::All => self.common.taken(),
+            key => self.keyed(key),
         };
-        lane.tickets.fetch_add(1, Ordering::Relaxed);
         Ticket { table: Arc::clone(self), lane }
     }
 
-    fn add<'a>(lanes: &'a mut Lanes, key: Found<'_>, places: usize) -> &'a Arc<Lane> {
-        let (places, tickets) = (Arc::new(Semaphore::new(places)), AtomicUsize::new(0));
-        let lane = Arc::new(Lane { key: key.to_owned(), places, tickets });
-        lanes.entry(key.to_owned()).or_insert(lane)
+    fn keyed(&self, key: Found<'_>) -> Arc<Lane> {
+        let mut lanes = self.keyed.lock();
+        if let Some(lane) = lanes.get(&key) {
+            return lane.taken();
+        }
+        lanes.entry(key.to_owned()).or_insert_with_key(|key| Lane::new(key.clone(), self.places)).taken()
     }
 
     pub(super) fn len(&self) -> usize {
-        self.0.lock().len()
+        self.keyed.lock().len() + usize::from(self.common.tickets.load(Ordering::Relaxed) > 0)
     }
 }
 
 impl Ticket {
     /// A place, if one is free and nobody waits.
     pub(super) fn try_place(self) -> Result<Place, Self> {
-        match self.places().try_acquire_owned() {
-            Ok(permit) => Ok(Place { _permit: Some(permit), ticket: self }),
-            // It is never closed.
-            Err(TryAcquireError::NoPermits | TryAcquireError::Closed) => Err(self),
-        }
+        let is_free = self.lane.places.try_acquire().map(SemaphorePermit::forget).is_ok();
+        if is_free { Ok(Place(self)) } else { Err(self) }
     }
 
     /// A place, when it is its turn; none if that takes too long.
     pub(super) async fn place(self, deadline: Option<Instant>) -> Option<Place> {
-        let turn = self.places().acquire_owned();
+        let turn = self.lane.places.acquire();
         let permit = match deadline {
             Some(deadline) => timeout_at(deadline, turn).await.ok()?,
             None => turn.await,
         };
-        Some(Place { _permit: permit.ok(), ticket: self })
+        // It is never closed.
+        permit.ok()?.forget();
+        Some(Place(self))
     }
 
     pub(super) fn key(&self) -> Owned {
         self.lane.key.clone()
-    }
-
-    fn places(&self) -> Arc<Semaphore> {
-        Arc::clone(&self.lane.places)
     }
 
     fn is_for(&self, key: Found<'_>) -> bool {
@@ -93,8 +113,12 @@ impl Ticket {
 
 impl Drop for Ticket {
     fn drop(&mut self) {
+        if self.lane.is_common() {
+            self.lane.tickets.fetch_sub(1, Ordering::Relaxed);
+            return;
+        }
         let gone = {
-            let mut lanes = self.table.0.lock();
+            let mut lanes = self.table.keyed.lock();
             let is_last = self.lane.tickets.fetch_sub(1, Ordering::Relaxed) == 1;
             if is_last { lanes.remove_entry(&self.lane.key.as_found()) } else { None }
         };
@@ -103,10 +127,13 @@ impl Drop for Ticket {
     }
 }
 
-/// A place that is held. The permit goes before the ticket.
-pub(super) struct Place {
-    _permit: Option<OwnedSemaphorePermit>,
-    ticket: Ticket,
+/// A place that is held: given back before the ticket is.
+pub(super) struct Place(Ticket);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.lane.places.add_permits(1);
+    }
 }
 
 /// The places that a run holds and those above it, nearest first; in the run's context.
@@ -118,7 +145,7 @@ pub(super) struct Held {
 impl Held {
     /// The place of a key that the run, or one above it, holds now.
     pub(super) fn find(ctx: &RunContext, table: &Arc<Table>, key: Found<'_>) -> Option<Arc<Place>> {
-        let fits = |place: &Arc<Place>| Arc::ptr_eq(&place.ticket.table, table) && place.ticket.is_for(key);
+        let fits = |place: &Arc<Place>| Arc::ptr_eq(&place.0.table, table) && place.0.is_for(key);
         let nearest = ctx.extension::<Self>();
         let mut all = std::iter::successors(nearest.as_deref(), |held| held.above.as_deref());
         all.find_map(|held| held.place.upgrade().filter(fits))
