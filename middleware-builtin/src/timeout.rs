@@ -9,7 +9,7 @@ use emitree_runtime::{
     Error, Layer, LayerInfo, Middleware, Next, Op, Phase, Result, RunContext, Stack, Summary, Unseen,
 };
 use serde::{Deserialize, Serialize};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::timeout;
 
 use crate::voice::Voice;
 
@@ -23,7 +23,7 @@ const NAMESPACE: Namespace = Namespace::new("middleware.timeout");
 ///
 /// - *An attempt* is one call of what is inside of the layers of [`Phase::Retry`]: whatever calls again, such as
 ///   `Retry`, has each call timed. Nothing is said of it unless [`per_attempt`](Self::per_attempt) is called.
-/// - *Overall* counts from the binding, before `start`, to the end of the last attempt; it stands in
+/// - *Overall* counts from the first poll of the run, before `start`, to the end of the last attempt; it stands in
 ///   [`Phase::Observe`]. [`Run::timeout`](emitree_runtime::Run::timeout) is the same for one run from outside, with its
 ///   listeners of `start` and its input and output middlewares.
 ///
@@ -52,9 +52,15 @@ const NAMESPACE: Namespace = Namespace::new("middleware.timeout");
 /// `middleware.timeout.timed_out`, a [`TimedOut`], once what was under way has been dropped.
 #[derive(Clone)]
 pub struct Timeout {
+    limits: Limits,
+    voice: Voice,
+    stack: Stack<Unseen>,
+}
+
+#[derive(Clone, Copy)]
+struct Limits {
     per_attempt: Option<Duration>,
     overall: Option<Duration>,
-    voice: Voice,
 }
 
 /// Which limit was hit.
@@ -86,23 +92,30 @@ impl Timeout {
     /// Limits each attempt.
     #[must_use]
     pub fn per_attempt(after: Duration) -> Self {
-        Self { per_attempt: Some(after), ..Self::none() }
+        Self::of(Limits { per_attempt: Some(after), overall: None }, Voice::new("timeout", NAMESPACE))
     }
 
     /// Limits all attempts together.
     #[must_use]
     pub fn overall(after: Duration) -> Self {
-        Self { overall: Some(after), ..Self::none() }
+        Self::of(Limits { per_attempt: None, overall: Some(after) }, Voice::new("timeout", NAMESPACE))
     }
 
     /// Limits all attempts together, too.
     #[must_use]
     pub fn with_overall(self, after: Duration) -> Self {
-        Self { overall: Some(after), ..self }
+        Self::of(Limits { overall: Some(after), ..self.limits }, self.voice)
     }
 
-    fn none() -> Self {
-        Self { per_attempt: None, overall: None, voice: Voice::new("timeout", NAMESPACE) }
+    fn of(limits: Limits, voice: Voice) -> Self {
+        let mut stack = Stack::builder();
+        if let Some(after) = limits.overall {
+            stack = stack.layer_in(Phase::Observe, Overall { after, voice: voice.clone() });
+        }
+        if let Some(after) = limits.per_attempt {
+            stack = stack.layer_in(Phase::Transform, Attempt { after, voice: voice.clone() });
+        }
+        Self { limits, voice, stack: stack.build() }
     }
 
     /// The emitter of its own events.
@@ -110,23 +123,11 @@ impl Timeout {
     pub const fn emitter(&self) -> &Emitter {
         self.voice.emitter()
     }
-
-    /// Its layers for a run that is bound now.
-    fn stack(&self) -> Stack<Unseen> {
-        let (mut stack, voice) = (Stack::builder(), &self.voice);
-        if let Some(after) = self.overall {
-            stack = stack.layer_in(Phase::Observe, Overall { after, from: Instant::now(), voice: voice.clone() });
-        }
-        if let Some(after) = self.per_attempt {
-            stack = stack.layer_in(Phase::Transform, Attempt { after, voice: voice.clone() });
-        }
-        stack.build()
-    }
 }
 
 impl Middleware for Timeout {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
-        self.stack().bind(ctx)
+        self.stack.bind(ctx)
     }
 
     fn name(&self) -> &str {
@@ -138,13 +139,13 @@ impl Middleware for Timeout {
     }
 
     fn layers(&self) -> Vec<LayerInfo> {
-        self.stack().layers()
+        self.stack.layers()
     }
 }
 
 impl fmt::Debug for Timeout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let limits = [("per attempt", self.per_attempt), ("overall", self.overall)];
+        let limits = [("per attempt", self.limits.per_attempt), ("overall", self.limits.overall)];
         let said = limits.into_iter().filter_map(|(what, after)| after.map(|after| format!("{after:?} {what}")));
         f.write_str(&said.collect::<Vec<_>>().join(", "))
     }
@@ -160,7 +161,7 @@ struct Attempt {
 impl<O: Op> Layer<O> for Attempt {
     async fn call(&self, input: &O::In, ctx: &RunContext, next: Next<'_, O>) -> Result<O::Out> {
         let late = Late { limit: Limit::Attempt, after: self.after, voice: &self.voice };
-        late.unless(Instant::now().checked_add(self.after), next.run(input), ctx).await
+        late.unless(self.after, next.run(input), ctx).await
     }
 
     fn name(&self) -> &str {
@@ -176,14 +177,13 @@ impl<O: Op> Layer<O> for Attempt {
 #[derive(Debug)]
 struct Overall {
     after: Duration,
-    from: Instant,
     voice: Voice,
 }
 
 impl<O: Op> Layer<O> for Overall {
     async fn call(&self, input: &O::In, ctx: &RunContext, next: Next<'_, O>) -> Result<O::Out> {
         let late = Late { limit: Limit::Overall, after: self.after, voice: &self.voice };
-        late.unless(self.from.checked_add(self.after), next.run(input), ctx).await
+        late.unless(self.after.saturating_sub(ctx.elapsed()), next.run(input), ctx).await
     }
 
     fn name(&self) -> &str {
@@ -203,17 +203,17 @@ struct Late<'a> {
 }
 
 impl Late<'_> {
-    /// Awaits what is inside until the deadline; one that no clock shows never comes.
+    /// Awaits what is inside for so long; what no clock shows never comes.
     async fn unless<T>(
         &self,
-        deadline: Option<Instant>,
+        after: Duration,
         inside: impl Future<Output = Result<T>> + Send,
         ctx: &RunContext,
     ) -> Result<T> {
-        let Some(deadline) = deadline else { return inside.await };
-        match timeout_at(deadline, inside).await {
+        match timeout(after, inside).await {
             Ok(result) => result,
-            Err(_) => Err(self.say(ctx).await),
+            // Seldom, so it takes no room in the future of those that are in time.
+            Err(_) => Err(Box::pin(self.say(ctx)).await),
         }
     }
 

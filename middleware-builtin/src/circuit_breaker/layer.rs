@@ -1,5 +1,6 @@
 //! Calls through a breaker.
 
+use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,30 +10,29 @@ use emitree_runtime::{Error, Layer, Next, Op, Result, RunContext, Summary};
 
 use super::key::Key;
 use super::state::{Change, Denial, Verdict};
-use super::{CircuitBreaker, Closed, Denied, HalfOpened, Opened};
+use super::{Closed, Denied, HalfOpened, Inner, Opened};
 
-#[derive(Debug)]
-pub(super) struct Breaking(pub(super) CircuitBreaker);
+pub(super) struct Breaking(pub(super) Arc<Inner>);
 
 impl<O: Op> Layer<O> for Breaking {
     async fn call(&self, input: &O::In, ctx: &RunContext, next: Next<'_, O>) -> Result<O::Out> {
-        let breaker = &self.0;
+        // What is seldom is boxed: it takes no room in the future of those that pass.
+        let breaker = &*self.0;
         let key = match breaker.settings.key_by.key(ctx) {
             Ok(key) => key,
-            Err(panic) => {
-                return Err(breaker.deny(None, None, format!("its key function panicked: {panic}"), ctx).await);
-            }
+            Err(panic) => return Err(Box::pin(breaker.keyless(&panic, ctx)).await),
         };
         let admitted = match breaker.circuits.admit(&key, ctx) {
             Ok(admitted) => admitted,
-            Err(denial) => return Err(breaker.refuse(&key, &denial, ctx).await),
+            Err(denial) => return Err(Box::pin(breaker.refuse(&key, &denial, ctx)).await),
         };
         if admitted.is_probe {
-            breaker.voice.say(ctx, || HalfOpened { key: key.name() }).await;
+            Box::pin(breaker.voice.say(ctx, || HalfOpened { key: key.name() })).await;
         }
         let result = next.run(input).await;
-        let change = admitted.settle(breaker.verdict(result.as_ref().err()));
-        breaker.tell(&key, change, ctx).await;
+        if let Some(change) = admitted.settle(breaker.verdict(result.as_ref().err())) {
+            Box::pin(breaker.tell(&key, change, ctx)).await;
+        }
         result
     }
 
@@ -41,11 +41,17 @@ impl<O: Op> Layer<O> for Breaking {
     }
 
     fn debug_summary(&self) -> Summary {
-        Summary::of(&self.0)
+        Summary::of(self)
     }
 }
 
-impl CircuitBreaker {
+impl fmt::Debug for Breaking {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.settings.fmt(f)
+    }
+}
+
+impl Inner {
     fn verdict(&self, error: Option<&Error>) -> Verdict {
         match error {
             None => Verdict::Success,
@@ -62,6 +68,10 @@ impl CircuitBreaker {
             tracing::warn!("the `when` of a circuit breaker panicked: {}", panic_message(&*panic));
             true
         })
+    }
+
+    async fn keyless(&self, panic: &str, ctx: &RunContext) -> Error {
+        self.deny(None, None, format!("its key function panicked: {panic}"), ctx).await
     }
 
     async fn refuse(&self, key: &Key, denial: &Denial, ctx: &RunContext) -> Error {
@@ -81,12 +91,11 @@ impl CircuitBreaker {
         retry_after_ms.into_iter().fold(error, |error, ms| error.context("retry_after_ms", ms))
     }
 
-    async fn tell(&self, key: &Key, change: Option<Change>, ctx: &RunContext) {
+    async fn tell(&self, key: &Key, change: Change, ctx: &RunContext) {
         let cool_down_ms = millis(self.settings.limits.cool_down);
         match change {
-            None => {}
-            Some(Change::Closed) => self.voice.say(ctx, || Closed { key: key.name() }).await,
-            Some(Change::Opened { failures, cause }) => {
+            Change::Closed => self.voice.say(ctx, || Closed { key: key.name() }).await,
+            Change::Opened { failures, cause } => {
                 let opened =
                     || Opened { key: key.name(), failures, cool_down_ms, cause: Arc::as_ref(&cause).to_owned() };
                 self.voice.say(ctx, opened).await;

@@ -92,8 +92,13 @@ const NAMESPACE: Namespace = Namespace::new("middleware.circuit_breaker");
 /// A call that is dropped counts as nothing; a probe makes room for the next one in its drop.
 #[derive(Clone)]
 pub struct CircuitBreaker {
-    settings: Arc<Settings>,
-    circuits: Arc<Circuits>,
+    inner: Arc<Inner>,
+    stack: Stack<Unseen>,
+}
+
+struct Inner {
+    settings: Settings,
+    circuits: Circuits,
     voice: Voice,
 }
 
@@ -110,19 +115,16 @@ impl CircuitBreaker {
     }
 
     fn of(settings: Settings) -> Self {
-        let circuits = Circuits::new(settings.limits);
-        let voice = Voice::new("circuit_breaker", NAMESPACE);
-        Self { settings: Arc::new(settings), circuits: Arc::new(circuits), voice }
+        let (circuits, voice) = (Circuits::new(settings.limits), Voice::new("circuit_breaker", NAMESPACE));
+        let inner = Arc::new(Inner { settings, circuits, voice });
+        let stack = Stack::builder().retry(Breaking(Arc::clone(&inner))).build();
+        Self { inner, stack }
     }
 
     /// The emitter of its own events.
     #[must_use]
-    pub const fn emitter(&self) -> &Emitter {
-        self.voice.emitter()
-    }
-
-    fn stack(&self) -> Stack<Unseen> {
-        Stack::builder().retry(Breaking(self.clone())).build()
+    pub fn emitter(&self) -> &Emitter {
+        self.inner.voice.emitter()
     }
 }
 
@@ -134,7 +136,7 @@ impl Default for CircuitBreaker {
 
 impl Middleware for CircuitBreaker {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
-        self.stack().bind(ctx)
+        self.stack.bind(ctx)
     }
 
     fn name(&self) -> &str {
@@ -146,12 +148,12 @@ impl Middleware for CircuitBreaker {
     }
 
     fn layers(&self) -> Vec<LayerInfo> {
-        self.stack().layers()
+        self.stack.layers()
     }
 }
 
 impl fmt::Debug for CircuitBreaker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.settings.fmt(f)
+        self.inner.settings.fmt(f)
     }
 }

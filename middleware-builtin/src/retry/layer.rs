@@ -1,6 +1,8 @@
 //! Attempts, until one is not to be tried again.
 
+use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::time::Duration;
 
 use emitree_emitter::panic_message;
@@ -9,26 +11,25 @@ use serde_json::json;
 use tokio::time::sleep;
 
 use super::builder::Settings;
-use super::{Retry, RetryScheduled};
+use super::{Inner, RetryScheduled};
 use crate::streamed::Streamed;
 
-#[derive(Debug)]
-pub(super) struct Retrying(pub(super) Retry);
+pub(super) struct Retrying(pub(super) Arc<Inner>);
 
 impl<O: Op> Layer<O> for Retrying {
     async fn call(&self, input: &O::In, ctx: &RunContext, next: Next<'_, O>) -> Result<O::Out> {
-        let mut delays = (0..).zip(self.0.settings.delays());
+        // Made with the first failure.
+        let mut delays = None;
         loop {
             let streamed = Streamed::watch(ctx);
             let error = match next.run(input).await {
                 Err(error) if self.0.settings.may_retry(&error) && !ctx.is_aborted() => error,
                 result => return result,
             };
+            let delays = delays.get_or_insert_with(|| Box::new((0..).zip(self.0.settings.delays())));
             let Some((attempt, delay)) = delays.next() else { return Err(error) };
-            let (scheduled, delay) = self.0.schedule(attempt, delay, &error);
-            streamed.discard(ctx, error.to_string(), json!({"by": "retry", "attempt": attempt})).await?;
-            self.0.voice.say(ctx, || scheduled).await;
-            sleep(delay).await;
+            // Seldom, so it takes no room in the future of those that succeed.
+            Box::pin(self.0.wait(streamed, attempt, delay, &error, ctx)).await?;
         }
     }
 
@@ -37,11 +38,33 @@ impl<O: Op> Layer<O> for Retrying {
     }
 
     fn debug_summary(&self) -> Summary {
-        Summary::of(&self.0)
+        Summary::of(self)
     }
 }
 
-impl Retry {
+impl fmt::Debug for Retrying {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.settings.fmt(f)
+    }
+}
+
+impl Inner {
+    /// Takes back what the attempt has emitted, says what follows, and waits for it.
+    async fn wait(
+        &self,
+        streamed: Streamed,
+        attempt: u32,
+        delay: Duration,
+        error: &Error,
+        ctx: &RunContext,
+    ) -> Result<()> {
+        let (scheduled, delay) = self.schedule(attempt, delay, error);
+        streamed.discard(ctx, error.to_string(), json!({"by": "retry", "attempt": attempt})).await?;
+        self.voice.say(ctx, || scheduled).await;
+        sleep(delay).await;
+        Ok(())
+    }
+
     /// What will be said, and how long to wait.
     fn schedule(&self, attempt: u32, delay: Duration, error: &Error) -> (RetryScheduled, Duration) {
         let retry_after = self.settings.asked_for(error);

@@ -79,7 +79,12 @@ const NAMESPACE: Namespace = Namespace::new("middleware.retry");
 /// An abort ends the delay at once, as does dropping the run.
 #[derive(Clone)]
 pub struct Retry {
-    settings: Arc<Settings>,
+    inner: Arc<Inner>,
+    stack: Stack<Unseen>,
+}
+
+struct Inner {
+    settings: Settings,
     voice: Voice,
 }
 
@@ -117,17 +122,15 @@ impl Retry {
     }
 
     fn of(settings: Settings) -> Self {
-        Self { settings: Arc::new(settings), voice: Voice::new("retry", NAMESPACE) }
+        let inner = Arc::new(Inner { settings, voice: Voice::new("retry", NAMESPACE) });
+        let stack = Stack::builder().retry(Retrying(Arc::clone(&inner))).build();
+        Self { inner, stack }
     }
 
     /// The emitter of its own events.
     #[must_use]
-    pub const fn emitter(&self) -> &Emitter {
-        self.voice.emitter()
-    }
-
-    fn stack(&self) -> Stack<Unseen> {
-        Stack::builder().retry(Retrying(self.clone())).build()
+    pub fn emitter(&self) -> &Emitter {
+        self.inner.voice.emitter()
     }
 }
 
@@ -139,7 +142,7 @@ impl Default for Retry {
 
 impl Middleware for Retry {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
-        self.stack().bind(ctx)
+        self.stack.bind(ctx)
     }
 
     fn name(&self) -> &str {
@@ -151,12 +154,12 @@ impl Middleware for Retry {
     }
 
     fn layers(&self) -> Vec<LayerInfo> {
-        self.stack().layers()
+        self.stack.layers()
     }
 }
 
 impl fmt::Debug for Retry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.settings.fmt(f)
+        self.inner.settings.fmt(f)
     }
 }
