@@ -409,6 +409,26 @@ fn options_that_are_wrong_are_an_error_that_quotes_them() {
     let error = CircuitBreaker::builder().window(s(0)).build().expect_err("nothing is within it");
     let message = "a circuit breaker counts nothing within a window of `0` seconds: give a longer one, such as 30 s";
     assert_eq!(error.to_string(), message);
+    let error = CircuitBreaker::builder().max_keys(0).build().expect_err("nothing is remembered");
+    assert_eq!(error.to_string(), "a circuit breaker that remembers `0` keys never opens: give 1 or more");
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_there_is_no_room_for_a_key_the_one_that_failed_longest_ago_is_forgotten() {
+    let (tool, breaker) = (tool(&Emitter::new(), "t"), builder().failures(1).max_keys(2));
+    let breaker = breaker.key(|ctx| ctx.get("host").map_or_else(String::new, |host| host.to_string())).build();
+    let breaker = breaker.expect("fine");
+    let call = |host: u32, what| {
+        let run = tool.run(what).middleware(breaker.clone()).context(serde_json::json!({ "host": host }));
+        async move { run.await.map_err(|error| error.is_denied()) }
+    };
+    for host in 1..=3 {
+        assert_eq!(call(host, Do::Fail).await, Err(false));
+        advance(s(1)).await;
+    }
+    assert_eq!(call(3, Do::Succeed).await, Err(true));
+    assert_eq!(call(2, Do::Succeed).await, Err(true));
+    assert_eq!(call(1, Do::Succeed).await, Ok(()));
 }
 
 #[test]

@@ -27,6 +27,9 @@ pub enum CircuitBreakerError {
     /// No two failures are within it.
     #[error("a circuit breaker counts nothing within a window of `0` seconds: give a longer one, such as 30 s")]
     NoWindow,
+    /// It would forget each failure at once.
+    #[error("a circuit breaker that remembers `0` keys never opens: give 1 or more")]
+    NoKeys,
 }
 
 impl CircuitBreakerBuilder {
@@ -68,6 +71,14 @@ impl CircuitBreakerBuilder {
         self
     }
 
+    /// How many keys with failures it remembers at most, beside those that are being probed: kinds, instances, or what
+    /// the [`key`](Self::key) function gives. Where there is no room for one more, some are forgotten, those first whose
+    /// last failure is longest ago: they are closed then, as if they had never failed. Default: 10,000.
+    pub fn max_keys(mut self, most: usize) -> Self {
+        self.0.limits.keys = most;
+        self
+    }
+
     /// Which failures and time-outs count. Default: all.
     ///
     /// If it panics, that is logged, and the failure counts.
@@ -80,12 +91,13 @@ impl CircuitBreakerBuilder {
     ///
     /// # Errors
     ///
-    /// If it would open after no failure, or within no time.
+    /// If it would open after no failure, or within no time, or remembers no key.
     pub fn build(self) -> Result<CircuitBreaker, CircuitBreakerError> {
-        let Limits { failures, window, .. } = self.0.limits;
-        match (failures, window) {
-            (0, _) => Err(CircuitBreakerError::NoFailures),
-            (_, Duration::ZERO) => Err(CircuitBreakerError::NoWindow),
+        let Limits { failures, window, keys, .. } = self.0.limits;
+        match (failures, window, keys) {
+            (0, ..) => Err(CircuitBreakerError::NoFailures),
+            (_, Duration::ZERO, _) => Err(CircuitBreakerError::NoWindow),
+            (.., 0) => Err(CircuitBreakerError::NoKeys),
             _ => Ok(CircuitBreaker::of(self.0)),
         }
     }
@@ -101,13 +113,14 @@ pub(super) struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         let (window, cool_down) = (Duration::from_secs(30), Duration::from_secs(30));
-        Self { limits: Limits { failures: 5, window, cool_down }, key_by: KeyBy::default(), when: None }
+        let limits = Limits { failures: 5, window, cool_down, keys: 10_000 };
+        Self { limits, key_by: KeyBy::default(), when: None }
     }
 }
 
 impl fmt::Debug for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Limits { failures, window, cool_down } = self.limits;
+        let Limits { failures, window, cool_down, .. } = self.limits;
         write!(f, "opens after {failures} failures within {window:?}, for {cool_down:?}{}", self.key_by.as_str())?;
         f.write_str(if self.when.is_some() { ", of those that a function counts" } else { "" })
     }

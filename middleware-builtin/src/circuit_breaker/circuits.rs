@@ -2,7 +2,8 @@
 //!
 //! 1. The lock is held over no await, and over no code of the user's.
 //! 2. Who was let through as the probe says how it ended exactly once: by its end, or by its drop.
-//! 3. A key without recent failures takes no place.
+//! 3. A key without recent failures takes no place, and there are no more keys than are allowed, beside those that are
+//!    being probed.
 
 use std::collections::HashMap;
 
@@ -24,6 +25,9 @@ struct ByKey {
     /// With how many it looks for idle ones next.
     sweep_at: usize,
 }
+
+/// What is taken out: it may hold the last handle of an instance's emitter, whose drop is user code.
+type Gone = Vec<(Key, Circuit)>;
 
 /// A call that was let through.
 pub(super) struct Admitted<'a> {
@@ -59,39 +63,58 @@ impl Circuits {
         if is_probe {
             return by_key.circuits.get_mut(key)?.probed(now, verdict, limits);
         }
-        let (change, idle) = match verdict {
+        let (change, gone) = match verdict {
             Verdict::Failure(_) => by_key.fail(key, now, verdict, limits),
             Verdict::Success | Verdict::Nothing => (None, by_key.forget(key, now, limits)),
         };
         drop(by_key);
-        // May hold the last handle of an instance's emitter, whose drop is user code.
-        drop(idle);
+        drop(gone);
         change
     }
 }
 
-type Idle = Vec<(Key, Circuit)>;
-
 impl ByKey {
-    fn fail(&mut self, key: &Key, now: Instant, failure: Verdict, limits: Limits) -> (Option<Change>, Idle) {
-        let idle = self.sweep(now, limits);
-        (self.circuits.entry(key.clone()).or_default().passed(now, failure, limits), idle)
+    fn fail(&mut self, key: &Key, now: Instant, failure: Verdict, limits: Limits) -> (Option<Change>, Gone) {
+        let gone = if self.circuits.contains_key(key) { Gone::new() } else { self.make_room(now, limits) };
+        (self.circuits.entry(key.clone()).or_default().passed(now, failure, limits), gone)
     }
 
-    /// Takes out those that are idle, whenever there are twice as many as were left the last time.
-    fn sweep(&mut self, now: Instant, limits: Limits) -> Idle {
-        if self.circuits.len() < self.sweep_at {
-            return Idle::new();
+    /// Takes out those that are idle, whenever there are twice as many as were left the last time; and where there is no
+    /// room then, an eighth of the others, so that it is not looked for with each new one.
+    fn make_room(&mut self, now: Instant, limits: Limits) -> Gone {
+        if self.circuits.len() < self.sweep_at.min(limits.keys) {
+            return Gone::new();
         }
-        let idle = self.circuits.extract_if(|_, circuit| circuit.is_idle(now, limits)).collect();
+        let mut gone: Gone = self.circuits.extract_if(|_, circuit| circuit.is_idle(now, limits)).collect();
+        if self.circuits.len() >= limits.keys {
+            gone.extend(self.oldest(limits.keys - limits.keys.div_ceil(8)));
+        }
         self.sweep_at = 2 * self.circuits.len() + 16;
-        idle
+        gone
+    }
+
+    /// Takes out those whose last failure is longest ago, until so many are left.
+    fn oldest(&mut self, left: usize) -> Gone {
+        let mut surplus = self.circuits.len().saturating_sub(left);
+        let mut failures: Vec<_> = self.circuits.values().filter_map(Circuit::last_failure).collect();
+        if surplus == 0 || failures.is_empty() {
+            return Gone::new();
+        }
+        let last = surplus.min(failures.len()) - 1;
+        let until = *failures.select_nth_unstable(last).1;
+        let goes = |circuit: &Circuit| circuit.last_failure().is_some_and(|at| at <= until);
+        let take = self.circuits.extract_if(|_, circuit| {
+            let goes = surplus > 0 && goes(circuit);
+            surplus -= usize::from(goes);
+            goes
+        });
+        take.collect()
     }
 
     /// Takes it out, if it is idle.
-    fn forget(&mut self, key: &Key, now: Instant, limits: Limits) -> Idle {
+    fn forget(&mut self, key: &Key, now: Instant, limits: Limits) -> Gone {
         let is_idle = self.circuits.get(key).is_some_and(|circuit| circuit.is_idle(now, limits));
-        if is_idle { self.circuits.remove_entry(key).into_iter().collect() } else { Idle::new() }
+        if is_idle { self.circuits.remove_entry(key).into_iter().collect() } else { Gone::new() }
     }
 }
 
@@ -122,7 +145,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_key_without_recent_failures_takes_no_place() {
         let second = Duration::from_secs(1);
-        let circuits = Circuits::new(Limits { failures: 2, window: 30 * second, cool_down: second });
+        let limits = Limits { failures: 2, window: 30 * second, cool_down: second, keys: usize::MAX };
+        let circuits = Circuits::new(limits);
         let len = || circuits.by_key.lock().circuits.len();
         for n in 0..1_000 {
             assert_eq!(circuits.settle(&Key::Named(n.to_string()), false, Verdict::Failure("busy".into())), None);
@@ -137,5 +161,47 @@ mod tests {
         advance(second).await;
         circuits.settle(&last, false, Verdict::Success);
         assert_eq!(len(), before - 1);
+    }
+
+    fn open(circuits: &Circuits, n: u32) {
+        circuits.settle(&Key::Named(n.to_string()), false, Verdict::Failure("busy".into()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn of_keys_that_opened_and_never_return_no_more_are_kept_than_there_is_room_for() {
+        let second = Duration::from_secs(1);
+        for (keys, cool_down) in [(1, second), (2, second), (100, second), (100, Duration::MAX)] {
+            let circuits = Circuits::new(Limits { failures: 1, window: second, cool_down, keys });
+            for n in 0..1_000 {
+                open(&circuits, n);
+                let is_known = circuits.by_key.lock().circuits.contains_key(&Key::Named(n.to_string()));
+                let known = circuits.by_key.lock().circuits.len();
+                assert!(is_known && known <= keys, "{known} of {keys}");
+                advance(second).await;
+            }
+            // Those that are left are the last.
+            let known = circuits.by_key.lock();
+            let last = |key: &Key| matches!(key, Key::Named(n) if n.parse().is_ok_and(|n: usize| n + keys >= 1_000));
+            assert!(known.circuits.keys().all(last));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_that_is_being_probed_is_not_forgotten_for_others() {
+        let second = Duration::from_secs(1);
+        let circuits = Circuits::new(Limits { failures: 1, window: second, cool_down: second, keys: 4 });
+        open(&circuits, 0);
+        advance(second).await;
+        let first = Key::Named("0".to_owned());
+        let probe = Admission::Probes;
+        let (now, nobody) = (Instant::now(), std::iter::empty());
+        let admitted =
+            circuits.by_key.lock().circuits.get_mut(&first).map(|it| it.admit(now, uuid::Uuid::nil(), nobody));
+        assert_eq!(admitted, Some(probe));
+        for n in 1..100 {
+            open(&circuits, n);
+        }
+        assert!(circuits.by_key.lock().circuits.len() <= 5);
+        assert_eq!(circuits.settle(&first, true, Verdict::Success), Some(Change::Closed));
     }
 }

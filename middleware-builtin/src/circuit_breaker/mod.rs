@@ -87,6 +87,12 @@ const NAMESPACE: Namespace = Namespace::new("middleware.circuit_breaker");
 /// `middleware.circuit_breaker.opened`, `half_opened`, `closed` and `denied`: [`Opened`], [`HalfOpened`], [`Closed`],
 /// [`Denied`].
 ///
+/// # What it remembers
+///
+/// Keys that have failed within the window, or are open: at most 10,000, and no more than
+/// [`max_keys`](CircuitBreakerBuilder::max_keys) says, whether they ever come back or not. Of more, those are forgotten
+/// whose last failure is longest ago.
+///
 /// # Cancel safety
 ///
 /// A call that is dropped counts as nothing; a probe makes room for the next one in its drop.

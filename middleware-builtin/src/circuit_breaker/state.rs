@@ -12,6 +12,8 @@ pub(super) struct Limits {
     pub(super) failures: u32,
     pub(super) window: Duration,
     pub(super) cool_down: Duration,
+    /// How many circuits there may be.
+    pub(super) keys: usize,
 }
 
 /// One circuit; one that is closed and has counted nothing is as good as none.
@@ -32,6 +34,7 @@ pub(super) enum Circuit {
 /// Since what it is open, and until when: none is for good.
 #[derive(Clone, Debug)]
 pub(super) struct Opening {
+    since: Instant,
     until: Option<Instant>,
     cause: Arc<str>,
 }
@@ -123,7 +126,7 @@ impl Circuit {
 
     fn open(&mut self, now: Instant, failures: u32, cause: Arc<str>, limits: Limits) -> Change {
         let until = now.checked_add(limits.cool_down);
-        *self = Self::Open(Opening { until, cause: Arc::clone(&cause) });
+        *self = Self::Open(Opening { since: now, until, cause: Arc::clone(&cause) });
         Change::Opened { failures, cause }
     }
 
@@ -134,13 +137,23 @@ impl Circuit {
             Self::Open(_) | Self::HalfOpen { .. } => false,
         }
     }
+
+    /// When it failed last; none while a probe relies on it.
+    pub(super) fn last_failure(&self) -> Option<Instant> {
+        match self {
+            Self::Closed { failures } => failures.back().copied(),
+            Self::Open(opening) => Some(opening.since),
+            Self::HalfOpen { .. } => None,
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const LIMITS: Limits = Limits { failures: 3, window: Duration::from_secs(10), cool_down: Duration::from_secs(20) };
+    const LIMITS: Limits =
+        Limits { failures: 3, window: Duration::from_secs(10), cool_down: Duration::from_secs(20), keys: 9 };
 
     fn busy() -> Verdict {
         Verdict::Failure("busy".into())
