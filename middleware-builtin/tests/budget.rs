@@ -12,11 +12,13 @@ use emitree_middleware::budget::{
 };
 use emitree_middleware::{Budget, Limits};
 use emitree_runtime::{Error, Result, Run, RunContext, Runnable, for_nested};
+use futures_util::FutureExt;
 use futures_util::future::join_all;
 use proptest::prelude::*;
 use rust_decimal::Decimal;
 use support::{TestResult, instance};
-use tokio::time::{Instant, sleep};
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep, timeout};
 
 const fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
@@ -365,6 +367,37 @@ async fn it_warns_once_for_each_limit() -> TestResult {
     });
     listen(nap.run(90).middleware(built(Budget::builder().wall_time(ms(100)))), &heard).await?;
     assert_eq!(*heard.lock().expect("nobody panics"), [r#"warning {"limit":"wall_time","most":100,"spent":80}"#]);
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_work_goes_on_while_a_listener_of_the_warning_is_awaited() -> TestResult {
+    let worked = Arc::new(Notify::new());
+    let (tell, root) = (Arc::clone(&worked), Emitter::new());
+    let nap = instance(&root, "Tool", "nap", move |after: u64, _: RunContext| {
+        let tell = Arc::clone(&tell);
+        async move {
+            sleep(ms(after)).await;
+            tell.notify_one();
+            Ok(())
+        }
+    });
+    let run = |after, waits: Duration| {
+        let worked = Arc::clone(&worked);
+        let run = nap.run(after).middleware(built(Budget::builder().wall_time(ms(100))));
+        run.on_async("middleware.budget.warning", move |_: &mut dyn AnyEvent, _| {
+            let worked = Arc::clone(&worked);
+            Box::pin(async move { Ok(timeout(waits, worked.notified()).await?) })
+        })
+    };
+    let begun = Instant::now();
+    // It waits for what the work does after the warning.
+    run(90, Duration::MAX).await?;
+    assert_eq!(begun.elapsed(), ms(90));
+    // The time is over while it waits: then the work is stopped, and nobody tells it.
+    let error = run(110, ms(200)).await.expect_err("it takes too long");
+    assert_eq!(error.explain().lines().next(), Some("halted by budget: the budget is exceeded: a time of 100ms"));
+    assert!(worked.notified().now_or_never().is_none());
     Ok(())
 }
 

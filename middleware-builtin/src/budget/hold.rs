@@ -1,12 +1,14 @@
 //! What is bound for an account: around the work of the run that holds it, and to the runs below.
 
 use std::fmt;
+use std::future::Future;
 use std::pin::pin;
 use std::sync::{Arc, Weak};
 
 use emitree_emitter::{Emitter, EventMeta, ListenError, Options, matcher_fn};
 use emitree_runtime::{Error, Layer, Middleware, Next, Op, Result, RunContext, Summary};
-use tokio::time::timeout_at;
+use futures_util::future::join;
+use tokio::time::{Instant, timeout_at};
 
 use super::Usage;
 use super::account::{Account, No};
@@ -20,17 +22,18 @@ pub(super) struct Hold(pub(super) Arc<Account>);
 impl<O: Op> Layer<O> for Hold {
     async fn call(&self, input: &O::In, ctx: &RunContext, next: Next<'_, O>) -> Result<O::Out> {
         let (account, options) = (&self.0, &self.0.options);
-        let mut inside = pin!(account.stop.unless(next.run(input)));
-        if let Some(soon) = account.after(options.warn_from.wall_time) {
-            if let Ok(result) = timeout_at(soon, &mut inside).await {
-                return result;
-            }
-            Findings::of(account, account.tick()).say(ctx).await;
-        }
-        let Some(end) = account.after(options.most.wall_time) else { return inside.await };
-        match timeout_at(end, &mut inside).await {
-            Ok(result) => result,
-            Err(_) => Err(self.time_is_over(ctx).await),
+        let end = account.after(options.most.wall_time);
+        let mut inside = pin!(until(end, account.stop.unless(next.run(input))));
+        let result = match account.after(options.warn_from.wall_time) {
+            None => inside.await,
+            Some(soon) => match timeout_at(soon, &mut inside).await {
+                Ok(result) => result,
+                Err(_) => self.warn_during(inside, ctx).await,
+            },
+        };
+        match result {
+            Some(result) => result,
+            None => Err(Box::pin(self.time_is_over(ctx)).await),
         }
     }
 
@@ -40,6 +43,12 @@ impl<O: Op> Layer<O> for Hold {
 }
 
 impl Hold {
+    /// Goes on with the work while listeners of the warning are awaited.
+    async fn warn_during<T: Send>(&self, inside: impl Future<Output = T> + Send, ctx: &RunContext) -> T {
+        let findings = Findings::of(&self.0, self.0.tick());
+        Box::pin(join(findings.say(ctx), inside)).await.1
+    }
+
     async fn time_is_over(&self, ctx: &RunContext) -> Error {
         let account = &self.0;
         let closed = account.time_is_over();
@@ -48,6 +57,14 @@ impl Hold {
         }
         let closed = closed.or_else(|| account.closed());
         closed.as_ref().map_or_else(|| Error::halted("budget", "the time is over"), Closed::error)
+    }
+}
+
+/// None if the time is over; what is inside has been dropped by then.
+async fn until<T>(end: Option<Instant>, inside: impl Future<Output = T>) -> Option<T> {
+    match end {
+        Some(end) => timeout_at(end, inside).await.ok(),
+        None => Some(inside.await),
     }
 }
 
