@@ -218,6 +218,107 @@ async fn for_nested_limits_each_run_below_for_itself() -> TestResult {
     Ok(())
 }
 
+/// Starts models, which are refused by limits of its own, and tools, in turn; says how many of each there were.
+fn office(root: &Emitter, limits: Limits) -> impl Runnable<Input = u64, Output = (u64, u64)> + 'static {
+    let kind = |kind| Arc::new(instance(root, kind, "echo", |n: u64, _: RunContext| async move { Ok(n) }));
+    let (model, tool) = (kind("Model"), kind("Tool"));
+    let inner = instance(root, "Assistant", "Office", move |n: u64, _: RunContext| {
+        let (model, tool) = (Arc::clone(&model), Arc::clone(&tool));
+        async move {
+            let mut ran = (0, 0);
+            for i in 0..n {
+                ran.0 += u64::from(model.run(i).await.is_ok());
+                ran.1 += u64::from(tool.run(i).await.is_ok());
+            }
+            Ok(ran)
+        }
+    });
+    inner.middleware(limits)
+}
+
+/// Starts so many offices at once, on tasks of their own.
+fn house(
+    root: &Emitter,
+    offices: u64,
+    limits: Limits,
+) -> impl Runnable<Input = u64, Output = Vec<(u64, u64)>> + 'static {
+    let office = Arc::new(office(root, limits));
+    instance(root, "Agent", "House", move |n: u64, ctx: RunContext| {
+        let office = Arc::clone(&office);
+        async move {
+            let start = |_| {
+                let office = Arc::clone(&office);
+                ctx.spawn(async move { office.run(n).await })
+            };
+            let tasks: Vec<_> = (0..offices).map(start).collect();
+            let mut ran = Vec::new();
+            for task in tasks {
+                ran.push(task.await??);
+            }
+            Ok(ran)
+        }
+    })
+}
+
+#[tokio::test]
+async fn what_limits_further_in_refuse_is_counted_nowhere() -> TestResult {
+    let no_models = || Limits::builder().of_kind("Model", 0).group_of_kind("Tool", 9).build();
+    // The office is the first of them.
+    let rows = [
+        (Limits::builder().runs(4), (0, 3)),
+        (Limits::builder().group_runs(4), (0, 3)),
+        (Limits::builder().runs(4).group_runs(3), (0, 2)),
+        (Limits::builder().runs(50), (0, 9)),
+    ];
+    for (outer, ran) in rows {
+        let (shown, root) = (format!("{outer:?}"), Emitter::new());
+        let run = house(&root, 1, no_models()).run(20).middleware(outer.build()).group_id("one").await?;
+        assert_eq!(run, [ran], "{shown}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_limits_further_out_refuse_is_counted_nowhere() -> TestResult {
+    let root = Emitter::new();
+    let limits = Limits::builder().group_runs(5).build();
+    let office = office(&root, limits.clone());
+    let outer = for_nested(Limits::builder().of_kind("Model", 0).build());
+    assert_eq!(office.run(20).middleware(outer).group_id("one").await?, (0, 5));
+    Ok(())
+}
+
+#[tokio::test]
+async fn of_several_that_would_refuse_a_run_the_nearest_does() -> TestResult {
+    let root = Emitter::new();
+    let inner = Limits::builder().runs(0).on_limit(OnLimit::Fail).build();
+    let outer = Limits::builder().runs(1).on_limit(OnLimit::End).build();
+    assert_eq!(house(&root, 1, inner).run(3).middleware(outer).await?, [(0, 0)]);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn limits_whose_groups_meet_in_different_order_do_not_wait_for_each_other() -> TestResult {
+    let [a, b] = [(); 2].map(|()| Limits::builder().group_runs(1_000).build());
+    let run = |outer: &Limits, inner: &Limits| {
+        let (house, outer) = (house(&Emitter::new(), 2, inner.clone()), outer.clone());
+        tokio::spawn(async move { house.run(50).middleware(outer).group_id("one").await })
+    };
+    let (ab, ba) = (run(&a, &b), run(&b, &a));
+    assert_eq!((ab.await??, ba.await??), (vec![(50, 50); 2], vec![(50, 50); 2]));
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn in_a_race_just_so_many_run_as_may_whatever_is_refused_further_in() -> TestResult {
+    for (most, in_all) in [(30, 30), (40, 40), (50, 40)].repeat(7) {
+        let (inner, outer) = (Limits::builder().of_kind("Tool", 5).build(), Limits::builder().of_kind("Tool", most));
+        let ran = house(&Emitter::new(), 8, inner).run(20).middleware(outer.build()).await?;
+        assert_eq!(ran.iter().map(|(_, tools)| tools).sum::<u64>(), in_all, "{most}: {ran:?}");
+    }
+    Ok(())
+}
+
 #[tokio::test]
 async fn one_is_shared_by_100_concurrent_runs() -> TestResult {
     let (desk, limits) = (desk(&Emitter::new()), Limits::builder().runs(2).group_runs(150).build());

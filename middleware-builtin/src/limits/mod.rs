@@ -12,13 +12,13 @@ use emitree_runtime::{
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-use crate::at_start::{Refusal, at_start};
-use crate::runs::kind_and_name;
 use crate::stop::Stop;
 use crate::voice::Voice;
 use count::{Counts, Most};
+use counting::Counting;
 
 mod count;
+mod counting;
 
 const NAMESPACE: Namespace = Namespace::new("middleware.limits");
 
@@ -26,7 +26,8 @@ const NAMESPACE: Namespace = Namespace::new("middleware.limits");
 ///
 /// Bound to a run, it counts the runs below that one, however deep, and not the run itself; each run that it is bound to
 /// counts for itself. It works on runs of any type and looks at no value. A run is counted when it begins, once however
-/// often it is attempted; one that is refused is not counted.
+/// often it is attempted. Where limits are bound within limits, it is counted in all of them or, if one of them refuses it,
+/// in none; of several that would, the nearest to it does, and what is counted below a run comes before groups.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -228,12 +229,11 @@ impl fmt::Debug for LimitsBuilder {
 
 impl Middleware for Limits {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
-        let (counts, stop) = (Mutex::default(), Arc::new(Stop::default()));
+        let counting = Counting::begin(&self.0, ctx);
         if self.0.rules.on_limit == OnLimit::End {
-            ends(&stop).bind(ctx)?;
+            ends(&counting.stop).bind(ctx)?;
         }
-        let (limits, counts_groups) = (Arc::clone(&self.0), Limited::begin(&self.0, ctx));
-        ctx.bind_nested(Counting { limits, depth: ctx.depth(), counts, counts_groups, stop });
+        ctx.bind_nested(Counted(counting));
         Ok(())
     }
 
@@ -274,42 +274,16 @@ impl fmt::Debug for Rules {
     }
 }
 
-/// Counts the runs below one that the limits are bound to.
-struct Counting {
-    limits: Arc<Inner>,
-    depth: usize,
-    counts: Mutex<Counts>,
-    /// Whether no run above has the same limits, which count these runs in their groups already.
-    counts_groups: bool,
-    stop: Arc<Stop>,
-}
+/// Counts a run below.
+struct Counted(Arc<Counting>);
 
-/// Which limits are bound to a run and to those above it, each once; in the run's context.
-struct Limited {
-    limits: Arc<Inner>,
-    above: Option<Arc<Self>>,
-}
-
-impl Limited {
-    /// Tells whether they were not bound there yet.
-    fn begin(limits: &Arc<Inner>, ctx: &RunContext) -> bool {
-        let above = ctx.extension::<Self>();
-        let mut all = std::iter::successors(above.as_deref(), |limited| limited.above.as_deref());
-        let is_first = !all.any(|limited| Arc::ptr_eq(&limited.limits, limits));
-        if is_first {
-            ctx.set_extension(Self { limits: Arc::clone(limits), above });
-        }
-        is_first
-    }
-}
-
-impl Middleware for Counting {
+impl Middleware for Counted {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
-        let Some(reached) = self.count(ctx) else { return Ok(()) };
-        let error = self.limits.rules.on_limit.error(&reached);
-        let ends = self.limits.rules.on_limit == OnLimit::End;
-        let stops = ends.then(|| (Arc::clone(&self.stop), error.clone()));
-        at_start(ctx, &self.limits.voice, reached, Some(Refusal { error, stops }))
+        // A nearer one asks this too.
+        if !self.0.is_nearest(ctx) {
+            return Ok(());
+        }
+        self.0.count(ctx).map_or(Ok(()), |(by, reached)| by.refuse(reached, ctx))
     }
 
     fn name(&self) -> &str {
@@ -317,50 +291,13 @@ impl Middleware for Counting {
     }
 
     fn debug_summary(&self) -> Summary {
-        Summary::of(&self.limits.rules)
-    }
-}
-
-impl Counting {
-    /// Counts a run everywhere, or nowhere if a limit is reached.
-    fn count(&self, ctx: &RunContext) -> Option<Reached> {
-        let (rules, kind) = (&self.limits.rules, kind_and_name(ctx).0);
-        let deep = |most: &usize| ctx.depth().saturating_sub(self.depth) > *most;
-        if let Some(most) = rules.depth.filter(deep) {
-            let most = u64::try_from(most).unwrap_or(u64::MAX);
-            return Some(Reached { limit: Limit::Depth, scope: Scope::Run, most, kind: kind.to_owned() });
-        }
-        // The lock of a run's counts is taken before that of the groups'.
-        let mut counts = self.counts.lock();
-        let reached = rules.run.reached(kind, &counts, Scope::Run).or_else(|| self.count_in_group(ctx, kind));
-        if reached.is_none() {
-            rules.run.count(kind, &mut counts);
-        }
-        reached
-    }
-
-    fn count_in_group(&self, ctx: &RunContext, kind: &str) -> Option<Reached> {
-        if self.counts_groups { self.limits.count_in_group(ctx, kind) } else { None }
+        Summary::of(&self.0.limits.rules)
     }
 }
 
 impl Inner {
-    fn count_in_group(&self, ctx: &RunContext, kind: &str) -> Option<Reached> {
-        let most = &self.rules.group;
-        if most.is_none() {
-            return None;
-        }
-        let group_id = ctx.emitter().group_id()?;
-        let mut groups = self.groups.lock();
-        if !groups.contains_key(group_id) {
-            groups.insert(group_id.into(), Counts::default());
-        }
-        let counts = groups.get_mut(group_id)?;
-        let reached = most.reached(kind, counts, Scope::Group);
-        if reached.is_none() {
-            most.count(kind, counts);
-        }
-        reached
+    fn has_groups(&self) -> bool {
+        !self.rules.group.is_none()
     }
 }
 
