@@ -34,15 +34,15 @@ impl Voice {
     }
 }
 
-/// The kind and the name of what runs, as events tell of it.
-pub(crate) fn called(ctx: &RunContext) -> (String, String) {
-    let creator = ctx.emitter().creator();
+/// The kind and the name of what runs, as events tell of it: by the emitter of the run.
+pub(crate) fn called(run: &Emitter) -> (String, String) {
+    let creator = run.creator();
     creator.map(|creator| (creator.kind().to_owned(), creator.name().to_owned())).unwrap_or_default()
 }
 
 /// The same as one text: `Tool[read_file]`.
 pub(crate) fn label(ctx: &RunContext) -> String {
-    let (kind, name) = called(ctx);
+    let (kind, name) = called(ctx.emitter());
     format!("{kind}[{name}]")
 }
 

@@ -1,14 +1,14 @@
 //! The journal of a run that is under way.
 
-use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
-use emitree_emitter::{AnyEvent, Options};
+use emitree_emitter::{AnyEvent, EventMeta, Options};
 use emitree_runtime::{
     AnyRun, Layer, LifecycleRef, Middleware, Next, Op, Phase, Result, RunContext, Stack, Stage, Status, Summary,
 };
 use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
 use serde_json::Value;
 use uuid::Uuid;
 
@@ -21,7 +21,7 @@ pub(super) struct Recording(Mutex<State>);
 struct State {
     journal: Arc<Journal>,
     /// Which entry a run is.
-    ids: HashMap<Uuid, u64>,
+    ids: FxHashMap<Uuid, u64>,
     rounds: u32,
     ended: u64,
     is_finished: bool,
@@ -29,12 +29,13 @@ struct State {
 
 impl Recording {
     pub(super) fn of(ctx: &RunContext) -> Self {
-        let (kind, name) = called(ctx);
+        let (kind, name) = called(ctx.emitter());
         Self::new(Journal::new(kind, name))
     }
 
     fn new(journal: Journal) -> Self {
-        let state = State { journal: Arc::new(journal), ids: HashMap::new(), rounds: 0, ended: 0, is_finished: false };
+        let state =
+            State { journal: Arc::new(journal), ids: FxHashMap::default(), rounds: 0, ended: 0, is_finished: false };
         Self(Mutex::new(state))
     }
 
@@ -52,36 +53,41 @@ impl Recording {
         state.is_finished.then(|| Arc::clone(&state.journal))
     }
 
-    /// A run below has begun: its entry.
-    fn begin(&self, run: &Below, input: Value) -> u64 {
+    fn hear(&self, run: Below, event: &LifecycleRef<'_>, meta: &EventMeta<'_>) {
+        match event {
+            LifecycleRef::Start(start) => self.begin(run, start.input_json(), meta),
+            LifecycleRef::Error(failure) => {
+                let report = Box::new(failure.error().report());
+                self.change(run.id, |entry| entry.error = Some(report));
+            }
+            _ => {}
+        }
+    }
+
+    /// A run below has begun.
+    fn begin(&self, run: Below, input: Value, meta: &EventMeta<'_>) {
+        let ((kind, name), path) = (called(meta.source()), meta.source().namespace().to_owned());
+        let (answers, status, error, ended) = (Vec::new(), None, None, None);
         let mut state = self.0.lock();
         let id = state.journal.entries.len() as u64 + 1;
         let parent = run.parent.and_then(|parent| state.ids.get(&parent).copied());
-        state.ids.insert(run.run_id, id);
-        let (round, path) = (state.rounds, run.path.clone());
-        let (kind, name) = (run.kind.clone(), run.name.clone());
-        let (answers, status, error, ended) = (Vec::new(), None, None, None);
+        let round = state.rounds;
         let entry = Entry { id, parent, round, kind, name, path, input, answers, status, error, ended };
+        state.ids.insert(run.id, id);
         state.change(|journal| journal.entries.push(entry));
-        id
     }
 
-    fn change(&self, id: u64, change: impl FnOnce(&mut Entry)) {
-        let index = usize::try_from(id - 1).unwrap_or(usize::MAX);
-        self.0.lock().change(|journal| {
-            if let Some(entry) = journal.entries.get_mut(index) {
-                change(entry);
-            }
-        });
+    /// Changes the entry of a run, if that has begun.
+    fn change(&self, run: Uuid, change: impl FnOnce(&mut Entry)) {
+        self.0.lock().change_entry(run, change);
     }
 
-    fn end(&self, id: u64, status: Status) {
-        let ended = {
-            let mut state = self.0.lock();
-            state.ended += 1;
-            state.ended
-        };
-        self.change(id, |entry| (entry.status, entry.ended) = (Some(status), Some(ended)));
+    /// A run has ended; one that has not begun is none of the journal's.
+    fn end(&self, run: Uuid, status: Status) {
+        let mut state = self.0.lock();
+        let ended = state.ended + u64::from(state.ids.contains_key(&run));
+        state.ended = ended;
+        state.change_entry(run, |entry| (entry.status, entry.ended) = (Some(status), Some(ended)));
     }
 }
 
@@ -89,6 +95,15 @@ impl State {
     /// Nobody else has the journal before it is finished.
     fn change(&mut self, change: impl FnOnce(&mut Journal)) {
         change(Arc::make_mut(&mut self.journal));
+    }
+
+    fn change_entry(&mut self, run: Uuid, change: impl FnOnce(&mut Entry)) {
+        let Some(index) = self.ids.get(&run).and_then(|id| usize::try_from(id - 1).ok()) else { return };
+        self.change(|journal| {
+            if let Some(entry) = journal.entries.get_mut(index) {
+                change(entry);
+            }
+        });
     }
 }
 
@@ -124,26 +139,31 @@ impl fmt::Debug for Rounds {
 }
 
 /// What is bound to the runs below.
-pub(super) struct Nested(Arc<Recording>);
+pub(super) struct Nested {
+    recording: Arc<Recording>,
+    stack: Stack<AnyRun>,
+}
 
 impl Nested {
     pub(super) fn new(recording: &Arc<Recording>) -> Self {
-        Self(Arc::clone(recording))
+        let answers = Answers(Arc::clone(recording));
+        Self { recording: Arc::clone(recording), stack: Stack::builder().layer_in(Phase::Observe, answers).build() }
     }
 }
 
 impl Middleware for Nested {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
-        let below = Arc::new(Below::of(ctx, &self.0));
-        let stack = Stack::<AnyRun>::builder().layer_in(Phase::Observe, Answers(Arc::clone(&below))).build();
-        stack.bind(ctx)?;
-        let first = Options::new().priority(i32::MAX);
-        for stage in [Stage::Start, Stage::Error, Stage::Finish] {
-            let below = Arc::clone(&below);
+        self.stack.bind(ctx)?;
+        let (run, first) = (Below::of(ctx), Options::new().priority(i32::MAX));
+        for stage in [Stage::Start, Stage::Error] {
+            let recording = Arc::clone(&self.recording);
             ctx.emitter().with(first).observe(stage, move |event: &dyn AnyEvent, meta| {
-                LifecycleRef::of(event, meta).into_iter().for_each(|event| below.hear(&event));
+                LifecycleRef::of(event, meta).iter().for_each(|event| recording.hear(run, event, meta));
             })?;
         }
+        // A listener of `finish` would make each run tell what it otherwise need not.
+        let recording = Arc::clone(&self.recording);
+        ctx.at_end(move |_, status| recording.end(run.id, status));
         Ok(())
     }
 
@@ -153,48 +173,26 @@ impl Middleware for Nested {
 }
 
 /// A run below.
+#[derive(Clone, Copy)]
 struct Below {
-    recording: Arc<Recording>,
-    run_id: Uuid,
+    id: Uuid,
     parent: Option<Uuid>,
-    kind: String,
-    name: String,
-    path: String,
-    /// Once it has begun.
-    id: OnceLock<u64>,
 }
 
 impl Below {
-    fn of(ctx: &RunContext, recording: &Arc<Recording>) -> Self {
-        let ((kind, name), trace) = (called(ctx), ctx.trace());
-        let (recording, path) = (Arc::clone(recording), ctx.emitter().namespace().to_owned());
-        Self { recording, run_id: trace.run_id, parent: trace.parent_run_id, kind, name, path, id: OnceLock::new() }
-    }
-
-    fn hear(&self, event: &LifecycleRef<'_>) {
-        match (event, self.id.get()) {
-            (LifecycleRef::Start(start), None) => {
-                self.id.set(self.recording.begin(self, start.input_json())).ok();
-            }
-            (LifecycleRef::Error(failure), Some(id)) => {
-                let report = Box::new(failure.error().report());
-                self.recording.change(*id, |entry| entry.error = Some(report));
-            }
-            (LifecycleRef::Finish(finish), Some(id)) => self.recording.end(*id, finish.status()),
-            _ => {}
-        }
+    fn of(ctx: &RunContext) -> Self {
+        let trace = ctx.trace();
+        Self { id: trace.run_id, parent: trace.parent_run_id }
     }
 }
 
 /// Keeps what the layers of a run below give.
-struct Answers(Arc<Below>);
+struct Answers(Arc<Recording>);
 
 impl Layer<AnyRun> for Answers {
-    async fn call(&self, input: &Value, _: &RunContext, next: Next<'_, AnyRun>) -> Result<Value> {
+    async fn call(&self, input: &Value, ctx: &RunContext, next: Next<'_, AnyRun>) -> Result<Value> {
         let result = next.run(input).await;
-        if let Some(id) = self.0.id.get() {
-            self.0.recording.change(*id, |entry| entry.answers.push(Answer::of(&result)));
-        }
+        self.0.change(ctx.run_id(), |entry| entry.answers.push(Answer::of(&result)));
         result
     }
 
