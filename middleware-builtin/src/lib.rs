@@ -56,6 +56,8 @@
     allow(rustdoc::broken_intra_doc_links, reason = "this page names what all features have")
 )]
 
+#[cfg(any(feature = "concurrency", feature = "rate_limit"))]
+mod admission;
 #[cfg(feature = "approval")]
 pub mod approval;
 #[cfg(any(feature = "budget", feature = "limits"))]

@@ -6,19 +6,18 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
-use emitree_emitter::{Emitter, Event, EventName, Namespace};
+use emitree_emitter::{Emitter, Namespace};
 use emitree_runtime::{
     Error, Layer, LayerInfo, Middleware, Next, Op, Phase, Result, RunContext, Stack, Summary, Unseen,
 };
-use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
+pub use crate::admission::{Delayed, Denied};
+use crate::admission::{Desk, Terms};
 use crate::key::{Key, Owned};
 use crate::millis::millis;
-use crate::runs::{Runs, Said};
-use crate::voice::Voice;
+use crate::runs::Runs;
 use places::{Held, Place, Table, Ticket};
 
 mod places;
@@ -94,43 +93,13 @@ pub struct Concurrency {
 struct Inner {
     options: Options,
     table: Arc<Table>,
-    voice: Voice,
+    desk: Desk,
 }
 
 struct Options {
     places: usize,
-    key: Key,
-    about: Said,
-    wait: Option<Duration>,
+    terms: Terms,
     retry_after: Duration,
-}
-
-/// A run had to wait for a place, and goes on.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[non_exhaustive]
-pub struct Delayed {
-    /// What it was counted by; `null` where all are counted together.
-    pub key: Value,
-    /// How long it has waited, in milliseconds.
-    pub waited_ms: u64,
-}
-
-impl Event for Delayed {
-    const NAME: EventName = EventName::new("delayed");
-}
-
-/// A run is denied.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[non_exhaustive]
-pub struct Denied {
-    /// What it was counted by; `null` where all are counted together.
-    pub key: Value,
-    /// When it may come again, in milliseconds; none where it is denied for lack of a key.
-    pub retry_after_ms: Option<u64>,
-}
-
-impl Event for Denied {
-    const NAME: EventName = EventName::new("denied");
 }
 
 /// Why a limit of concurrency cannot be.
@@ -151,14 +120,13 @@ pub enum ConcurrencyError {
 impl Concurrency {
     /// So many at once.
     pub fn builder(places: usize) -> ConcurrencyBuilder {
-        let (key, about, wait) = (Key::all(), Said::default(), None);
-        ConcurrencyBuilder(Options { places, key, about, wait, retry_after: Duration::from_secs(1) })
+        ConcurrencyBuilder(Options { places, terms: Terms::default(), retry_after: Duration::from_secs(1) })
     }
 
     /// The emitter of its own events.
     #[must_use]
     pub fn emitter(&self) -> &Emitter {
-        self.inner.voice.emitter()
+        self.inner.desk.emitter()
     }
 
     /// Of how many keys somebody holds or awaits a place.
@@ -175,13 +143,13 @@ pub struct ConcurrencyBuilder(Options);
 impl ConcurrencyBuilder {
     /// What is counted together: by default all runs.
     pub fn by(mut self, key: Key) -> Self {
-        self.0.key = key;
+        self.0.terms.key = key;
         self
     }
 
     /// Is about these runs, and others for which this is said; by default about all.
     pub fn runs(mut self, runs: Runs) -> Self {
-        self.0.about.add(runs);
+        self.0.terms.about.add(runs);
         self
     }
 
@@ -192,7 +160,7 @@ impl ConcurrencyBuilder {
 
     /// Has a run wait that long at most, instead of denying it at once. [`Duration::MAX`] is as long as it takes.
     pub fn wait(mut self, at_most: Duration) -> Self {
-        self.0.wait = Some(at_most);
+        self.0.terms.wait = Some(at_most);
         self
     }
 
@@ -213,8 +181,8 @@ impl ConcurrencyBuilder {
         if places > Semaphore::MAX_PERMITS {
             return Err(ConcurrencyError::TooMany { places });
         }
-        let (table, voice) = (Table::new(places), Voice::new("concurrency", NAMESPACE));
-        let inner = Arc::new(Inner { options: self.0, table, voice });
+        let (table, desk) = (Table::new(places), Desk::new("concurrency", NAMESPACE));
+        let inner = Arc::new(Inner { options: self.0, table, desk });
         let stack = Stack::builder().layer_in(Phase::Guard, Gate(Arc::clone(&inner))).build();
         Ok(Concurrency { inner, stack })
     }
@@ -228,7 +196,7 @@ impl fmt::Debug for ConcurrencyBuilder {
 
 impl Middleware for Concurrency {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
-        if self.inner.options.about.guards(ctx, "concurrency")? { self.stack.bind(ctx) } else { Ok(()) }
+        if self.inner.options.terms.about.guards(ctx, "concurrency")? { self.stack.bind(ctx) } else { Ok(()) }
     }
 
     fn name(&self) -> &str {
@@ -252,13 +220,9 @@ impl fmt::Debug for Concurrency {
 
 impl fmt::Debug for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { places, key, about, wait, .. } = self;
-        write!(f, "{places} runs{} at once, {key:?}", about.after(" "))?;
-        match wait {
-            None => f.write_str(", denies"),
-            Some(Duration::MAX) => f.write_str(", waits"),
-            Some(at_most) => write!(f, ", waits up to {at_most:?}"),
-        }
+        let Self { places, terms, .. } = self;
+        write!(f, "{places} runs{} at once, {:?}", terms.about.after(" "), terms.key)?;
+        terms.say_wait(f)
     }
 }
 
@@ -272,7 +236,7 @@ impl<O: Op> Layer<O> for Gate {
             Asked::Place(place) => Some(place),
             // Seldom, so it takes no room in the future of those that find a place.
             Asked::Full(ticket) => Some(Box::pin(self.0.wait(ticket, ctx)).await?),
-            Asked::Keyless(error) => return Err(Box::pin(self.0.keyless(error, ctx)).await),
+            Asked::Keyless(error) => return Err(Box::pin(self.0.desk.deny_keyless(error, ctx)).await),
         };
         next.run(input).await
     }
@@ -298,7 +262,7 @@ enum Asked {
 
 impl Inner {
     fn ask(&self, ctx: &RunContext) -> Asked {
-        let asked = self.options.key.look(ctx, |key| {
+        let asked = self.options.terms.key.look(ctx, |key| {
             let Some(key) = key else { return Asked::Uncounted };
             if let Some(place) = Held::find(ctx, &self.table, key) {
                 return Asked::Place(place);
@@ -313,27 +277,20 @@ impl Inner {
 
     async fn wait(&self, ticket: Ticket, ctx: &RunContext) -> Result<Arc<Place>> {
         let (came, key) = (Instant::now(), ticket.key());
-        let place = match self.options.wait {
+        let place = match self.options.terms.wait {
             Some(at_most) => ticket.place(came.checked_add(at_most)).await,
             None => None,
         };
         let Some(place) = place else { return Err(self.deny(&key, ctx).await) };
         let place = held(place, ctx);
-        self.voice.say(ctx, || Delayed { key: key.to_json(), waited_ms: millis(came.elapsed()) }).await;
+        self.desk.delayed(&key, came, ctx).await;
         Ok(place)
     }
 
     async fn deny(&self, key: &Owned, ctx: &RunContext) -> Error {
-        let retry_after_ms = millis(self.options.retry_after);
-        self.voice.say(ctx, || Denied { key: key.to_json(), retry_after_ms: Some(retry_after_ms) }).await;
-        let places = self.options.places;
+        let (places, retry_after_ms) = (self.options.places, millis(self.options.retry_after));
         let reason = format!("no more than {places} runs at once: perhaps again in {retry_after_ms}ms");
-        Error::denied("concurrency", reason).context("retry_after_ms", retry_after_ms)
-    }
-
-    async fn keyless(&self, error: Error, ctx: &RunContext) -> Error {
-        self.voice.say(ctx, || Denied { key: Value::Null, retry_after_ms: None }).await;
-        Error::denied("concurrency", error.to_string()).caused_by(error)
+        self.desk.deny(key, retry_after_ms, reason, ctx).await
     }
 }
 

@@ -6,19 +6,18 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use emitree_emitter::{Emitter, Event, EventName, Namespace};
+use emitree_emitter::{Emitter, Namespace};
 use emitree_runtime::{
     Error, Layer, LayerInfo, Middleware, Next, Op, Phase, Result, RunContext, Stack, Summary, Unseen,
 };
 use governor::Quota;
-use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use tokio::time::Instant;
 
+pub use crate::admission::{Delayed, Denied};
+use crate::admission::{Desk, Terms};
 use crate::key::{Key, Owned};
 use crate::millis::millis;
-use crate::runs::{Runs, Said};
-use crate::voice::Voice;
+use crate::runs::Runs;
 use lane::{Lane, Lanes, Told, TooLate};
 use quota::Rate;
 pub use quota::RateLimitError;
@@ -96,52 +95,22 @@ pub struct RateLimit {
 struct Inner {
     rate: Rate,
     quota: Quota,
-    key: Key,
-    about: Said,
-    wait: Option<Duration>,
+    terms: Terms,
     lanes: Lanes,
-    voice: Voice,
-}
-
-/// A run had to wait, and goes on.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[non_exhaustive]
-pub struct Delayed {
-    /// What it was counted by; `null` where all are counted together.
-    pub key: Value,
-    /// How long it has waited, in milliseconds.
-    pub waited_ms: u64,
-}
-
-impl Event for Delayed {
-    const NAME: EventName = EventName::new("delayed");
-}
-
-/// A run is denied.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[non_exhaustive]
-pub struct Denied {
-    /// What it was counted by; `null` where all are counted together.
-    pub key: Value,
-    /// When it may come again, in milliseconds; none where it is denied for lack of a key.
-    pub retry_after_ms: Option<u64>,
-}
-
-impl Event for Denied {
-    const NAME: EventName = EventName::new("denied");
+    desk: Desk,
 }
 
 impl RateLimit {
     /// So many runs in a period.
     pub fn builder(runs: u32, period: Duration) -> RateLimitBuilder {
         let rate = Rate { runs, period, burst: None };
-        RateLimitBuilder { rate, key: Key::all(), about: Said::default(), wait: None }
+        RateLimitBuilder { rate, terms: Terms::default() }
     }
 
     /// The emitter of its own events.
     #[must_use]
     pub fn emitter(&self) -> &Emitter {
-        self.inner.voice.emitter()
+        self.inner.desk.emitter()
     }
 
     /// How many keys it remembers.
@@ -155,9 +124,7 @@ impl RateLimit {
 #[must_use = "nothing is limited until it is built"]
 pub struct RateLimitBuilder {
     rate: Rate,
-    key: Key,
-    about: Said,
-    wait: Option<Duration>,
+    terms: Terms,
 }
 
 impl RateLimitBuilder {
@@ -168,13 +135,14 @@ impl RateLimitBuilder {
     }
 
     /// What is counted together: by default all runs.
-    pub fn by(self, key: Key) -> Self {
-        Self { key, ..self }
+    pub fn by(mut self, key: Key) -> Self {
+        self.terms.key = key;
+        self
     }
 
     /// Is about these runs, and others for which this is said; by default about all.
     pub fn runs(mut self, runs: Runs) -> Self {
-        self.about.add(runs);
+        self.terms.about.add(runs);
         self
     }
 
@@ -184,8 +152,9 @@ impl RateLimitBuilder {
     }
 
     /// Has a run wait that long at most, instead of denying it at once. [`Duration::MAX`] is as long as it takes.
-    pub fn wait(self, at_most: Duration) -> Self {
-        Self { wait: Some(at_most), ..self }
+    pub fn wait(mut self, at_most: Duration) -> Self {
+        self.terms.wait = Some(at_most);
+        self
     }
 
     /// Ends it.
@@ -194,10 +163,10 @@ impl RateLimitBuilder {
     ///
     /// If nothing could pass, or the rate cannot be counted.
     pub fn build(self) -> Result<RateLimit, RateLimitError> {
-        let Self { rate, key, about, wait } = self;
+        let Self { rate, terms } = self;
         let quota = rate.quota()?;
-        let (lanes, voice) = (Lanes::new(quota), Voice::new("rate_limit", NAMESPACE));
-        let inner = Arc::new(Inner { rate, quota, key, about, wait, lanes, voice });
+        let (lanes, desk) = (Lanes::new(quota), Desk::new("rate_limit", NAMESPACE));
+        let inner = Arc::new(Inner { rate, quota, terms, lanes, desk });
         let stack = Stack::builder().layer_in(Phase::Guard, Gate(Arc::clone(&inner))).build();
         Ok(RateLimit { inner, stack })
     }
@@ -205,13 +174,13 @@ impl RateLimitBuilder {
 
 impl fmt::Debug for RateLimitBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        say(f, self.rate, &self.about, &self.key, self.wait)
+        say(f, self.rate, &self.terms)
     }
 }
 
 impl Middleware for RateLimit {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
-        if self.inner.about.guards(ctx, "rate_limit")? { self.stack.bind(ctx) } else { Ok(()) }
+        if self.inner.terms.about.guards(ctx, "rate_limit")? { self.stack.bind(ctx) } else { Ok(()) }
     }
 
     fn name(&self) -> &str {
@@ -235,19 +204,15 @@ impl fmt::Debug for RateLimit {
 
 impl fmt::Debug for Inner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        say(f, self.rate, &self.about, &self.key, self.wait)
+        say(f, self.rate, &self.terms)
     }
 }
 
-fn say(f: &mut fmt::Formatter<'_>, rate: Rate, about: &Said, key: &Key, wait: Option<Duration>) -> fmt::Result {
+fn say(f: &mut fmt::Formatter<'_>, rate: Rate, terms: &Terms) -> fmt::Result {
     let Rate { runs, period, burst } = rate;
-    write!(f, "{runs} runs{} in {period:?}, {key:?}", about.after(" "))?;
+    write!(f, "{runs} runs{} in {period:?}, {:?}", terms.about.after(" "), terms.key)?;
     burst.map_or(Ok(()), |burst| write!(f, ", {burst} at once"))?;
-    match wait {
-        None => f.write_str(", denies"),
-        Some(Duration::MAX) => f.write_str(", waits"),
-        Some(at_most) => write!(f, ", waits up to {at_most:?}"),
-    }
+    terms.say_wait(f)
 }
 
 /// Asks before each call of what is inside.
@@ -290,7 +255,7 @@ enum Refused {
 impl Inner {
     #[inline]
     fn ask(&self, ctx: &RunContext) -> Option<Box<Refused>> {
-        let asked = self.key.look(ctx, |key| {
+        let asked = self.terms.key.look(ctx, |key| {
             let key = key?;
             let (told, lane) = self.lanes.ask(key)?;
             Some(Box::new(Refused::Later { key: key.to_owned(), lane, told }))
@@ -300,24 +265,21 @@ impl Inner {
 
     async fn refused(&self, refused: Box<Refused>, ctx: &RunContext) -> Result<()> {
         match *refused {
-            Refused::Keyless(error) => {
-                self.voice.say(ctx, || Denied { key: Value::Null, retry_after_ms: None }).await;
-                Err(Error::denied("rate_limit", error.to_string()).caused_by(error))
-            }
+            Refused::Keyless(error) => Err(self.desk.deny_keyless(error, ctx).await),
             Refused::Later { key, lane, told } => self.later(&key, &lane, &told, ctx).await,
         }
     }
 
     async fn later(&self, key: &Owned, lane: &Lane, told: &Told, ctx: &RunContext) -> Result<()> {
         let came = Instant::now();
-        let waited = match (self.wait, told) {
+        let waited = match (self.terms.wait, told) {
             (Some(at_most), _) => lane.wait(came.checked_add(at_most), self.quota).await,
             (None, Told::NotUntil(until)) => Err(TooLate(*until)),
             (None, _) => lane.wait(Some(came), self.quota).await,
         };
         match waited {
             Ok(()) => {
-                self.voice.say(ctx, || Delayed { key: key.to_json(), waited_ms: millis(came.elapsed()) }).await;
+                self.desk.delayed(key, came, ctx).await;
                 Ok(())
             }
             Err(TooLate(until)) => Err(self.deny(key, until, ctx).await),
@@ -326,9 +288,8 @@ impl Inner {
 
     async fn deny(&self, key: &Owned, until: Instant, ctx: &RunContext) -> Error {
         let retry_after_ms = millis(until.saturating_duration_since(Instant::now()));
-        self.voice.say(ctx, || Denied { key: key.to_json(), retry_after_ms: Some(retry_after_ms) }).await;
         let Rate { runs, period, .. } = self.rate;
-        Error::denied("rate_limit", format!("no more than {runs} runs in {period:?}: again in {retry_after_ms}ms"))
-            .context("retry_after_ms", retry_after_ms)
+        let reason = format!("no more than {runs} runs in {period:?}: again in {retry_after_ms}ms");
+        self.desk.deny(key, retry_after_ms, reason, ctx).await
     }
 }
