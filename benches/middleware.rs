@@ -7,18 +7,25 @@
 //! Work that does next to nothing, as in the bench of runs: what is measured is what a middleware adds to a run, beside
 //! the run itself or the crate that it wraps.
 
+use std::collections::HashMap;
 use std::hint::black_box;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use emitree::middleware::key::Key;
-use emitree::middleware::{Budget, Cache, CircuitBreaker, Concurrency, Limits, Metrics, RateLimit, Timeout};
+use emitree::middleware::{
+    Budget, Cache, CircuitBreaker, Concurrency, Limits, Metrics, RateLimit, Record, Retry, Timeout,
+};
 use emitree::{
     Creator, Emitter, Layer, Middleware, Next, Op, Result, RunContext, Runnable, Stack, Unseen, runnable_fn,
 };
 use governor::{Quota, RateLimiter};
+use metrics::{
+    Counter, Gauge, Histogram, HistogramFn, KeyName, Metadata, Recorder, SharedString, Unit, counter, gauge, histogram,
+};
 
-use crate::support::{Case, Extra, Suite, timed};
+use crate::support::{Case, Extra, Id, Suite, timed};
 
 mod support;
 
@@ -45,10 +52,25 @@ fn observing(suite: &mut Suite) {
         suite.row(name, what, more).beside("peer", bare).at_most(1.0, "a bare run", bare);
     };
     row("MO", "what a run takes more with: `metrics`, without a recorder", Box::new(with(Metrics::new())));
+    recorded(suite, bare);
+    let mut row = |name, what, case: Box<dyn Case>| {
+        let more = Extra::shared(suite.case(case), bare, 1);
+        suite.row(name, what, more).beside("peer", bare).at_most(1.0, "a bare run", bare);
+    };
     row("", "… a layer that passes on and looks at no value", Box::new(with(passing())));
     row("", "… `circuit_breaker`", Box::new(with(CircuitBreaker::new())));
     row("", "… `concurrency`", Box::new(with(Concurrency::builder(8).build().expect("places"))));
     row("", "… `timeout` per attempt", Box::new(with(Timeout::per_attempt(Duration::from_secs(1)))));
+    row("", "… `retry`", Box::new(with(Retry::new())));
+}
+
+/// `metrics` with a recorder, beyond a run that makes the recorder's calls itself.
+fn recorded(suite: &mut Suite, bare: Id) {
+    let (metrics, calls) = (suite.case(counted(with(Metrics::new()))), suite.case(counted(calling())));
+    let more = Extra::shared(metrics, calls, 1);
+    let what = "… `metrics` with a recorder, beyond a run that makes the same calls itself";
+    suite.row("", what, more).beside("peer", bare).at_most(1.0, "a bare run", bare);
+    suite.row("", "… those calls", Extra::shared(calls, bare, 1));
 }
 
 /// MB: what counts the runs below the one that it is bound to.
@@ -62,19 +84,20 @@ fn observing_below(suite: &mut Suite) {
     row("MB", "what a run takes more below one with: `limits`", Box::new(below(limits)));
     let budget = Budget::builder().calls(u64::MAX).build().expect("a budget");
     row("", "… `budget`, of calls", Box::new(below(budget)));
+    row("", "… `record`", Box::new(below(Record::new())));
 }
 
 /// MW: what wraps a crate, beside that.
 fn wrapping(suite: &mut Suite) {
     let passing = suite.case(with(passing()));
-    let governor = suite.case(checks());
-    for (name, what, key) in
-        [("MW", "`rate_limit`, beyond a layer that passes on", Key::all()), ("", "… by kind", Key::kind())]
-    {
+    let mut row = |name, what, key, label, peer: Box<dyn Case>| {
         let limit = RateLimit::builder(MANY, Duration::from_secs(1)).by(key).build().expect("a rate");
-        let limited = Extra::shared(suite.case(with(limit)), passing, 1);
-        suite.row(name, what, limited).beside("peer", governor).at_most(2.0, "governor's check", governor);
-    }
+        let (limited, peer) = (Extra::shared(suite.case(with(limit)), passing, 1), suite.case(peer));
+        suite.row(name, what, limited).beside("peer", peer).at_most(2.0, label, peer);
+    };
+    let what = "`rate_limit`, beyond a layer that passes on";
+    row("MW", what, Key::all(), "governor's check", Box::new(checks()));
+    row("", "… by kind", Key::kind(), "governor's check of a key", Box::new(checks_of_key()));
     let typed = suite.case(with(Stack::<Adder>::builder().layer(Pass).build()));
     let cache = Cache::typed::<u64>().build().expect("a cache");
     let hits = Extra::shared(suite.case(asked_again(&cache)), typed, 1);
@@ -173,6 +196,68 @@ fn below(middleware: impl Middleware) -> impl Case {
     }
 }
 
+/// A run, and what `metrics` tells of it.
+fn calling() -> impl Case {
+    let (adder, mut handles) = (adder(Vec::new()), None);
+    move |n| {
+        let (started, active, ended, duration) = handles
+            .get_or_insert_with(|| (counter!("started"), gauge!("active"), counter!("ended"), histogram!("duration")));
+        let begun = tokio::time::Instant::now();
+        timed(async {
+            for i in 0..n {
+                started.increment(1);
+                active.increment(1.0);
+                black_box(adder.run(black_box(i)).await.ok());
+                active.decrement(1.0);
+                ended.increment(1);
+                duration.record(begun.elapsed());
+            }
+        })
+    }
+}
+
+/// With a recorder in place.
+fn counted(mut case: impl Case) -> impl Case {
+    let recorder = Counting::default();
+    move |n| metrics::with_local_recorder(&recorder, || case(n))
+}
+
+/// Counts, and no more: of a histogram, how often something was recorded.
+#[derive(Default)]
+struct Counting(Mutex<HashMap<metrics::Key, Arc<AtomicU64>>>);
+
+impl Counting {
+    fn of(&self, key: &metrics::Key) -> Arc<AtomicU64> {
+        Arc::clone(self.0.lock().expect("nobody panics").entry(key.clone()).or_default())
+    }
+}
+
+impl Recorder for Counting {
+    fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+    fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+    fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+    fn register_counter(&self, key: &metrics::Key, _: &Metadata<'_>) -> Counter {
+        Counter::from_arc(self.of(key))
+    }
+
+    fn register_gauge(&self, key: &metrics::Key, _: &Metadata<'_>) -> Gauge {
+        Gauge::from_arc(self.of(key))
+    }
+
+    fn register_histogram(&self, key: &metrics::Key, _: &Metadata<'_>) -> Histogram {
+        Histogram::from_arc(Arc::new(Records(self.of(key))))
+    }
+}
+
+struct Records(Arc<AtomicU64>);
+
+impl HistogramFn for Records {
+    fn record(&self, _: f64) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
 // --- peers ---
 
 fn checks() -> impl Case {
@@ -182,6 +267,19 @@ fn checks() -> impl Case {
         let start = Instant::now();
         (0..n).for_each(|_| {
             black_box(limiter.check().is_ok());
+        });
+        start.elapsed()
+    }
+}
+
+/// With the store that governor offers for keys, and the key that ours is.
+fn checks_of_key() -> impl Case {
+    let limiter = RateLimiter::keyed(Quota::per_second(MANY.try_into().expect("more than none")));
+    let kind = "Tool".to_owned();
+    move |n| {
+        let start = Instant::now();
+        (0..n).for_each(|_| {
+            black_box(limiter.check_key(black_box(&kind)).is_ok());
         });
         start.elapsed()
     }
