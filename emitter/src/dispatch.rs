@@ -1,7 +1,7 @@
 //! Calling the listeners of a route. Here, in `stretch.rs`, `awaited.rs` and `sync_first.rs` user code runs, and nowhere else.
 //!
 //! 1. Those that may change the event run first, one after the other, all the way up; then those that observe (E5).
-//! 2. Sync listeners are called where they stand. The first that has to be awaited moves the rest into a future.
+//! 2. Sync listeners are called where they stand. From the first on that has to be awaited, the rest is a future.
 //! 3. A failure of one that may change ends the changing; observers still hear the event (E11).
 //! 4. No lock is held here.
 

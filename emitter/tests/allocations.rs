@@ -70,6 +70,23 @@ fn an_emit_heard_by_a_sync_listener_allocates_nothing() -> TestResult {
     Ok(())
 }
 
+/// What is awaited waits where the emit is.
+#[test]
+fn an_emit_heard_by_an_async_listener_allocates_the_future_of_that_listener() -> TestResult {
+    let (_root, leaf) = leaf();
+    leaf.on_async("token", |n: &mut u64, _| {
+        Box::pin(async move {
+            *n += 1;
+            Ok(())
+        })
+    })?;
+    let emit = || leaf.emit(TOKEN, &mut 7_u64).now_or_never().expect("it answers at once").expect("it does not fail");
+    // The first one makes the snapshot, the second what this thread loads snapshots with.
+    (0..2).for_each(|_| emit());
+    assert_eq!(measure(|| (0..1000).for_each(|_| emit())).count_total, 1000);
+    Ok(())
+}
+
 /// DESIGN 6: matching is paid once per emitter and path, sync listeners are only called.
 #[test]
 fn an_emit_heard_by_ten_of_a_thousand_listeners_allocates_nothing() -> TestResult {
