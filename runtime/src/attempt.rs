@@ -211,7 +211,7 @@ pub(crate) struct MaxRetries(pub(crate) u32);
 
 impl Middleware for MaxRetries {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
-        ctx.slot().chain().attempts().most.store(self.0, Ordering::Relaxed);
+        ctx.slot().chain()?.attempts().most.store(self.0, Ordering::Relaxed);
         Ok(())
     }
 

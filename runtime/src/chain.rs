@@ -3,6 +3,7 @@
 //! It is made when the first of these is bound; a run without any pays for a look (E15 in spirit).
 
 use std::any::{Any, type_name};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use serde_json::Value;
@@ -21,6 +22,8 @@ use crate::{LayerInfo, Middleware, Place, Result, RunContext};
 pub(crate) struct Slot {
     make: fn() -> Box<dyn AnyChain>,
     made: OnceLock<Box<Made>>,
+    /// The work has begun without a chain: none is made any more.
+    is_closed: AtomicBool,
 }
 
 /// Most middlewares lay nothing that values pass: then there is no chain.
@@ -34,17 +37,26 @@ struct Made {
 impl Slot {
     /// That of a run from `I` to `O`.
     pub(crate) const fn of<I: Data, O: Data>() -> Self {
-        Self { make: || Box::new(Chain::<I, O>::default()), made: OnceLock::new() }
+        let make = || -> Box<dyn AnyChain> { Box::new(Chain::<I, O>::default()) };
+        Self { make, made: OnceLock::new(), is_closed: AtomicBool::new(false) }
     }
 
     /// The chain, to add to it.
-    pub(crate) fn chain(&self) -> &dyn AnyChain {
-        &**self.made().chain.get_or_init(self.make)
+    ///
+    /// # Errors
+    ///
+    /// If there is none, and the work has begun: what is added would be passed by.
+    pub(crate) fn chain(&self) -> Result<&dyn AnyChain> {
+        match self.existing() {
+            Some(chain) => Ok(chain),
+            None if self.is_closed.load(Ordering::Relaxed) => Err(too_late()),
+            None => Ok(&**self.made().chain.get_or_init(self.make)),
+        }
     }
 
-    /// None if the run is one of other types.
-    pub(crate) fn chain_of<I: 'static, O: 'static>(&self) -> Option<&Chain<I, O>> {
-        self.chain().as_any().downcast_ref()
+    /// The work begins without a chain.
+    pub(crate) fn close(&self) {
+        self.is_closed.store(true, Ordering::Relaxed);
     }
 
     /// None if values of the run pass nothing.
@@ -149,9 +161,12 @@ impl<I, O> Chain<I, O> {
         self.passages.get()?.as_deref()
     }
 
-    /// Where values pass, if anywhere: if not, that stays so.
+    /// Where values pass, if anywhere: if not, that stays so. No more are taken, outputs neither.
     pub(crate) fn seal_passages(&self) -> Option<&Passages<I, O>> {
-        self.passages.get_or_init(|| None).as_deref()
+        let passages = self.passages.get_or_init(|| None).as_deref()?;
+        passages.inputs.seal();
+        passages.outputs.seal();
+        Some(passages)
     }
 
     /// The layers, by phase: no more are taken.

@@ -198,6 +198,7 @@ fn work<'a, R: Runnable + 'a>(
     if run.slot().existing().is_some() {
         return Box::pin(contained(async move { through(&*runnable, &run, early).await }));
     }
+    run.slot().close();
     Box::pin(contained(async move { runnable.execute(run.input(), &run).await }))
 }
 

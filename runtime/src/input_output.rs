@@ -112,7 +112,7 @@ impl<I: Clone + Send + Sync + 'static> Middleware for InputFn<I> {
 
 impl<O: Clone + Send + Sync + 'static> Middleware for OutputFn<O> {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
-        let chain = ctx.slot().chain();
+        let chain = ctx.slot().chain()?;
         let outputs: &Passes<O> =
             chain.outputs()?.downcast_ref().ok_or_else(|| misfit::<O>("output", chain.types()[1]))?;
         outputs.keep_by(O::clone);
@@ -129,7 +129,7 @@ impl<O: Clone + Send + Sync + 'static> Middleware for OutputFn<O> {
 }
 
 fn inputs_of<I: 'static>(ctx: &RunContext) -> Result<&Passes<I>> {
-    let chain = ctx.slot().chain();
+    let chain = ctx.slot().chain()?;
     chain.inputs()?.downcast_ref().ok_or_else(|| misfit::<I>("input", chain.types()[0]))
 }
 

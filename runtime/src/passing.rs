@@ -150,7 +150,7 @@ impl<T> Passes<T> {
         self.original.get().cloned()
     }
 
-    fn seal(&self) -> &[Pass<T>] {
+    pub(crate) fn seal(&self) -> &[Pass<T>] {
         self.list.seal(|_| ())
     }
 

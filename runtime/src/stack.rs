@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use futures_core::future::BoxFuture;
 
+use crate::chain::{AnyChain, Chain};
 use crate::guard::Guarding;
 use crate::observe::Observing;
 use crate::onion::{Entry, Work, call};
@@ -173,15 +174,16 @@ where
 /// A run of other types is an error that names both; a stack of [`AnyRun`], or of [`Unseen`], fits all.
 impl<O: Op> Middleware for Stack<O> {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
-        if let Some(chain) = ctx.slot().chain_of::<O::In, O::Out>() {
+        let chain = ctx.slot().chain()?;
+        if let Some(chain) = chain.as_any().downcast_ref::<Chain<O::In, O::Out>>() {
             return chain.layers().extend(self.0.iter().cloned());
         }
         let of_any: &dyn Any = self;
         if let Some(any) = of_any.downcast_ref::<Stack<AnyRun>>() {
-            return ctx.slot().chain().adapt(&any.0);
+            return chain.adapt(&any.0);
         }
-        let unseen = of_any.downcast_ref::<Stack<Unseen>>().ok_or_else(|| misfit::<O>(ctx))?;
-        ctx.slot().chain().blindfold(&unseen.0)
+        let unseen = of_any.downcast_ref::<Stack<Unseen>>().ok_or_else(|| misfit::<O>(chain))?;
+        chain.blindfold(&unseen.0)
     }
 
     /// That of its layer, if it has but one.
@@ -204,8 +206,8 @@ impl<O: Op> Middleware for Stack<O> {
     }
 }
 
-fn misfit<O: Op>(ctx: &RunContext) -> Error {
-    let [input, output] = ctx.slot().chain().types();
+fn misfit<O: Op>(chain: &dyn AnyChain) -> Error {
+    let [input, output] = chain.types();
     let (of, own_input, own_output) = (O::name(), type_name::<O::In>(), type_name::<O::Out>());
     let message = format!(
         "layers of `{of}`, from `{own_input}` to `{own_output}`, were bound to a run from `{input}` to `{output}`: \

@@ -1,0 +1,164 @@
+//! M1, M2, M5, M7: what values of a run pass is settled when its work begins, stands as it was said, and is shown so.
+
+#[path = "support/layers.rs"]
+mod layers;
+mod support;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use emitree_emitter::Emitter;
+use emitree_runtime::{
+    AnyRun, Error, ErrorKind, Guard, Guards, Middleware, Op, Passing, Result, RunContext, Runnable, Stack, Unseen,
+    input_fn, output_fn,
+};
+use layers::Notes;
+use serde_json::json;
+use support::{Recorder, TestResult, below};
+
+/// Work from number to number.
+struct Number;
+
+impl Op for Number {
+    type In = u32;
+    type Out = u32;
+}
+
+/// Everything that values can be made to pass.
+fn of_all_sorts(recorder: &Recorder) -> [Arc<dyn Middleware>; 5] {
+    let notes = || Notes("late", recorder.clone());
+    [
+        Arc::new(Stack::<Number>::builder().layer(notes()).build()),
+        Arc::new(Stack::<AnyRun>::builder().layer(notes()).build()),
+        Arc::new(Stack::<Unseen>::builder().layer(notes()).build()),
+        Arc::new(input_fn(|_: Passing<'_, u32>| Box::pin(async { Ok(Some(7)) }))),
+        Arc::new(output_fn(|_: Passing<'_, u32>| Box::pin(async { Ok(Some(7)) }))),
+    ]
+}
+
+/// What binds another one in its work says of that.
+fn binds_late(late: Arc<dyn Middleware>) -> impl Runnable<Input = u32, Output = u32> + 'static {
+    below(&Emitter::new(), "double", move |n: u32, ctx: RunContext| {
+        let bound = late.bind(&ctx).map_err(|error| error.to_string());
+        assert_eq!(bound, Err("the run's work has begun: bind layers and middlewares before".to_owned()));
+        async move { Ok(n * 2) }
+    })
+}
+
+// M4, M5: a guard that is bound too late would be passed by, and nobody would know.
+#[tokio::test]
+async fn what_is_bound_once_the_work_has_begun_is_an_error() -> TestResult {
+    let recorder = Recorder::new();
+    for late in of_all_sorts(&recorder) {
+        let double = binds_late(late);
+        assert_eq!(double.run(2).max_middleware_retries(1).await?, 4, "with nothing to pass");
+        let layer = Stack::<Number>::builder().layer(Notes("early", Recorder::new())).build();
+        assert_eq!(double.run(2).middleware(layer).await?, 4, "with a layer");
+        let input = input_fn(|_: Passing<'_, u32>| Box::pin(async { Ok(None) }));
+        assert_eq!(double.run(2).middleware(input).await?, 4, "with an input middleware");
+    }
+    recorder.expect([]);
+    Ok(())
+}
+
+// M4, M5
+#[tokio::test]
+async fn what_is_bound_once_the_work_has_begun_with_nothing_bound_is_an_error_too() -> TestResult {
+    for late in of_all_sorts(&Recorder::new()) {
+        assert_eq!(binds_late(late).run(2).await?, 4);
+    }
+    Ok(())
+}
+
+/// What a run says of itself while it is bound.
+fn explains(recorder: &Recorder) -> impl Fn(&RunContext) -> Result<()> + Send + Sync + 'static {
+    let recorder = recorder.clone();
+    move |ctx| {
+        ctx.explain().chain.iter().for_each(|layer| recorder.note(&*layer.name));
+        Ok(())
+    }
+}
+
+// M2
+#[tokio::test]
+async fn a_run_that_is_still_bound_lists_what_it_has_in_the_order_of_phases() -> TestResult {
+    let (recorder, notes) = (Recorder::new(), |name| Notes(name, Recorder::new()));
+    let double = below(&Emitter::new(), "double", |n: u32, _: RunContext| async move { Ok(n * 2) });
+    double
+        .run(2)
+        .middleware(Stack::<Number>::builder().guard(notes("guard")).build())
+        .middleware(Stack::<Number>::builder().transform(notes("transform")).build())
+        .middleware(Stack::<Number>::builder().observe(notes("observe")).build())
+        .middleware(explains(&recorder))
+        .await?;
+    recorder.expect(["observe", "transform", "guard"]);
+    Ok(())
+}
+
+// M2
+#[tokio::test]
+async fn layers_that_look_at_no_value_stand_in_their_phases() -> TestResult {
+    let recorder = Recorder::new();
+    let note = |name| Notes(name, recorder.clone());
+    let unseen = Stack::<Unseen>::builder().guard(note("guard")).observe(note("observe")).build();
+    let typed = Stack::<Number>::builder().layer(note("layer")).build();
+    let double = below(&Emitter::new(), "double", |n: u32, _: RunContext| async move { Ok(n * 2) });
+    double.run(2).middleware(unseen).middleware(typed).await?;
+    recorder.expect(["observe <- ()", "layer <- 2", "guard <- ()", "guard -> ()", "layer -> 4", "observe -> ()"]);
+    Ok(())
+}
+
+/// Objects to one output.
+#[derive(Debug)]
+struct Never(&'static str, u32);
+
+impl Guard<Number> for Never {
+    async fn check_output(&self, output: &u32, _: &RunContext) -> Result<()> {
+        if *output == self.1 { Err(Error::new("not this one")) } else { Ok(()) }
+    }
+
+    fn name(&self) -> &str {
+        self.0
+    }
+}
+
+// M5
+#[tokio::test]
+async fn each_of_several_guards_as_one_looks_at_what_comes_out() {
+    let double = below(&Emitter::new(), "double", |n: u32, _: RunContext| async move { Ok(n * 2) });
+    for (n, by) in [(1, "first"), (2, "second"), (3, "third")] {
+        let guards = Guards::new(Never("first", 2)).and(Never("second", 4)).and(Never("third", 6));
+        let error =
+            double.run(n).middleware(Stack::<Number>::builder().guard(guards).build()).await.expect_err("denied");
+        assert_eq!(error.kind(), &ErrorKind::Denied { by: by.into() });
+    }
+}
+
+// M7
+#[tokio::test]
+async fn the_original_of_an_output_is_that_of_its_own_attempt() -> TestResult {
+    let recorder = Recorder::new();
+    let notes = recorder.clone();
+    let double = below(&Emitter::new(), "count", |_: u32, ctx: RunContext| async move { Ok(ctx.attempt()) });
+    let again = output_fn(move |output: Passing<'_, u32>| {
+        notes.note(format!("{} of {}", output.value(), output.original()));
+        Box::pin(async move { if output.attempt() == 0 { Err(output.retry("again", json!(null))) } else { Ok(None) } })
+    });
+    double.run(0).middleware(again).max_middleware_retries(1).await?;
+    recorder.expect(["0 of 0", "1 of 1"]);
+    Ok(())
+}
+
+// M7: "aborts are never retried", and what asks for a retry in a run that was aborted is not either.
+#[tokio::test]
+async fn an_aborted_run_is_not_attempted_again() {
+    let attempts = Arc::new(AtomicU32::new(0));
+    let counts = Arc::clone(&attempts);
+    let aborts = below(&Emitter::new(), "aborts", move |(): (), ctx: RunContext| {
+        counts.fetch_add(1, Ordering::Relaxed);
+        ctx.abort("enough");
+        async { Result::<()>::Err(Error::retry("once more")) }
+    });
+    let error = aborts.run(()).max_middleware_retries(3).await.expect_err("it was aborted");
+    assert_eq!((error.kind(), attempts.load(Ordering::Relaxed)), (&ErrorKind::Aborted, 1));
+}
