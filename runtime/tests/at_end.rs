@@ -98,3 +98,23 @@ async fn a_panic_changes_nothing_and_what_is_registered_meanwhile_is_called_too(
     recorder.expect(["true"]);
     Ok(())
 }
+
+// R4: "when the run is over"; it counts as under way until all of that is done.
+#[tokio::test]
+async fn until_the_last_has_been_called_the_run_has_not_ended() -> TestResult {
+    for is_heard in [false, true] {
+        let (tree, recorder) = (Emitter::new(), Recorder::new());
+        if is_heard {
+            tree.observe(Stage::Finish, |_: &Any, _| ())?;
+        }
+        let notes = recorder.clone();
+        let bound = move |ctx: &RunContext| {
+            let notes = notes.clone();
+            ctx.at_end(move |ctx, _| notes.note(format!("has ended: {}", ctx.has_ended())));
+            Ok(())
+        };
+        below(&tree, "ends", |(): (), _: RunContext| async { Ok(()) }).run(()).middleware(bound).await?;
+        recorder.expect(["has ended: false"]);
+    }
+    Ok(())
+}

@@ -10,7 +10,7 @@ use std::sync::mpsc;
 use std::task::{Context as TaskContext, Wake, Waker};
 use std::thread;
 
-use emitree_emitter::{Emitter, Registration};
+use emitree_emitter::{Emitter, Options, Registration};
 use emitree_runtime::{Result, Run, RunContext, Runnable, Stage};
 use ends::{recorded, settle, waits_at};
 use futures_util::FutureExt;
@@ -238,5 +238,90 @@ async fn the_work_of_a_run_that_its_parent_has_ended_is_dropped_inside_of_it_whe
     let mut run = held.take();
     assert!(poll_once(&mut run).is_ready());
     recorder.expect(["child"]);
+    Ok(())
+}
+
+/// A listener that is polled once, in which it waits for the test, and then at a gate.
+fn stays_in(stage: Stage, gate: &Gate) -> (Registration, mpsc::Receiver<()>, mpsc::Sender<()>) {
+    let (inside, is_inside) = mpsc::channel();
+    let (go_on, may_go_on) = mpsc::channel();
+    let (gate, once) = (gate.clone(), Slot::with((inside, may_go_on)));
+    let listener = Options::new().on_async(stage, move |_: &mut Any, _| {
+        let (gate, (inside, may_go_on)) = (gate.clone(), once.take());
+        Box::pin(async move {
+            inside.send(())?;
+            may_go_on.recv()?;
+            gate.pass().await;
+            Ok(())
+        })
+    });
+    (listener, is_inside, go_on)
+}
+
+// R13: who is at a run goes on with it, though the run's future was dropped meanwhile.
+#[test]
+fn a_parent_goes_on_with_a_child_that_is_dropped_while_the_parent_is_at_it() -> TestResult {
+    let (tree, recorder) = recorded();
+    let (gate, held) = (Gate::new(), Slot::new());
+    let (listener, is_inside, go_on) = stays_in(Stage::Error, &gate);
+    let (child, holds, listener) =
+        (Arc::new(endless(&tree, "child", &Recorder::new())), held.clone(), Slot::with(listener));
+    let parent = Arc::new(below(&tree, "parent", move |(), _: RunContext| {
+        let mut run = child.run_shared(()).register(listener.take());
+        assert!(poll_once(&mut run).is_pending());
+        holds.put(run);
+        async { Ok(()) }
+    }));
+    let mut parent = parent.run_shared(());
+    let at_it = thread::spawn(move || {
+        assert!(poll_once(&mut parent).is_pending());
+        parent
+    });
+    is_inside.recv()?;
+    drop(held.take());
+    go_on.send(())?;
+    let mut parent = at_it.join().expect("it only polls");
+    gate.open();
+    assert!(poll_once(&mut parent).is_ready());
+    recorder.expect(RACED);
+    Ok(())
+}
+
+// R8, R13: two threads poll a child each; whoever comes to an end last ends the parent.
+#[test]
+fn a_parent_dropped_outside_of_a_runtime_ends_with_the_last_of_two_children_that_other_threads_poll() -> TestResult {
+    let (tree, recorder) = recorded();
+    let polling = Slot::new();
+    let (inside, is_inside) = mpsc::channel();
+    let (is_inside, leaves, below_it) = (Slot::with(is_inside), polling.clone(), tree.clone());
+    let parent = below(&tree, "parent", move |(), _: RunContext| {
+        let polls = [(); 2].map(|()| {
+            let (go_on, may_go_on) = mpsc::channel::<()>();
+            let (inside, may_go_on) = (inside.clone(), Slot::with(may_go_on));
+            let child = Arc::new(below(&below_it, "child", move |(), _: RunContext| {
+                inside.send(()).expect("the parent waits");
+                may_go_on.take().recv().expect("the test says so");
+                std::future::pending::<Result<()>>()
+            }));
+            let mut run = child.run_shared(());
+            (go_on, thread::spawn(move || (poll_once(&mut run).is_ready(), run)))
+        });
+        leaves.put(polls);
+        let is_inside = is_inside.take();
+        is_inside.iter().take(2).for_each(drop);
+        async { Ok(()) }
+    });
+    let mut parent = Box::pin(parent.run(()));
+    assert!(poll_once(&mut parent).is_pending());
+    drop(parent);
+    for (go_on, thread) in polling.take() {
+        go_on.send(())?;
+        let (_, _child) = thread.join().expect("it only polls");
+    }
+    let told = recorder.take();
+    let end = ["child.run.error", "child.run.finish aborted"];
+    assert_eq!(told[..3], ["parent.run.start", "child.run.start", "child.run.start"]);
+    assert_eq!(told[3..7], [end, end].concat());
+    assert_eq!(told[7..], ["parent.run.success", "parent.run.finish success"].map(String::from));
     Ok(())
 }

@@ -374,3 +374,44 @@ async fn a_runnable_fn_of_a_function_item_can_be_a_field() -> TestResult {
     assert_eq!(*status.lock().expect("nobody panics here"), Some(Status::Success));
     Ok(())
 }
+
+/// Is called otherwise than its emitter's creator.
+struct Called {
+    emitter: Emitter,
+    kind: &'static str,
+    name: &'static str,
+}
+
+impl Runnable for Called {
+    type Input = ();
+    type Output = String;
+
+    fn emitter(&self) -> &Emitter {
+        &self.emitter
+    }
+
+    fn kind(&self) -> &str {
+        self.kind
+    }
+
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    async fn execute(&self, (): &(), ctx: &RunContext) -> Result<String> {
+        let creator = ctx.emitter().creator().expect("a runnable");
+        Ok(format!("{}[{}]", creator.kind(), creator.name()))
+    }
+}
+
+// R1
+#[tokio::test]
+async fn a_run_tells_kind_and_name_of_what_runs_where_its_emitters_creator_has_others() -> TestResult {
+    for (kind, name, told) in
+        [("Tool", "desk", "Tool[desk]"), ("Agent", "desk", "Agent[desk]"), ("Tool", "x", "Tool[x]")]
+    {
+        let emitter = Emitter::builder().creator(Creator::new("Tool", "desk")).build()?;
+        assert_eq!(Called { emitter, kind, name }.run(()).await?, told);
+    }
+    Ok(())
+}

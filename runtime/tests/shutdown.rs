@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use emitree_emitter::{Emitter, Options};
 use emitree_runtime::{Run, RunContext, Runnable, Stage, shutdown};
-use ends::{begun, endless_run, notes_waiting_at, recorded};
+use ends::{begun, endless_run, notes_waiting_at, recorded, settle, waits_at};
 use support::{Any, Gate, Recorder, TestResult, below, poll_once};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{Mutex, MutexGuard};
@@ -249,4 +249,26 @@ async fn observers_that_are_still_awaited_at_the_deadline_are_cut_too() {
     // Two that were being awaited at `error`, and all three at `finish`.
     assert_eq!(report.undelivered.iter().map(|run| run.skipped).collect::<Vec<_>>(), [5], "{report}");
     recorder.expect(["run.run.start", "run.run.error", "run.run.finish dropped"]);
+}
+
+/// Notes when it is dropped, with the run that carries it.
+struct Carried(Recorder);
+
+impl Drop for Carried {
+    fn drop(&mut self) {
+        self.0.note("gone");
+    }
+}
+
+// R8: an end that has come is no longer kept.
+#[tokio::test]
+async fn a_run_whose_end_has_come_from_a_task_is_let_go() {
+    let _alone = alone().await;
+    let (tree, recorder, gate) = (Emitter::new(), Recorder::new(), Gate::new());
+    let run = endless_run(&tree, "run").register(waits_at(&gate, Stage::Finish)).extension(Carried(recorder.clone()));
+    drop_run(run);
+    recorder.expect([]);
+    gate.open();
+    settle().await;
+    recorder.expect(["gone"]);
 }

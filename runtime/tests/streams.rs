@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use emitree_emitter::{Emitter, Options};
 use emitree_runtime::{
-    Error, Next, Order, Passing, Result, RunContext, Runnable, Stack, Stage, StreamItem, Unseen, layer_fn, ordered,
-    output_fn, shutdown,
+    Error, Next, Order, Passing, Result, RunContext, Runnable, Stack, Stage, StreamItem, Unseen, input_fn, layer_fn,
+    ordered, output_fn, shutdown,
 };
 use futures_util::{FutureExt, Stream, StreamExt, stream};
 use serde_json::json;
@@ -341,4 +341,26 @@ async fn an_attempt_that_a_layer_discards_is_taken_back_where_it_is_held() {
     let discarded = r#"burster.attempt_discarded {"attempt":0,"reason":"once more","metadata":{"by":"twice"}}"#;
     assert_eq!(lines(run().held(true)).await, [discarded, "burster.token 0", "Ok(1)"]);
     assert_eq!(lines(run()).await, ["burster.token 0", discarded, "burster.token 0", "Ok(1)"]);
+}
+
+// M7: held is what an output middleware may retry, and nothing else.
+#[tokio::test]
+async fn events_are_shown_as_they_come_where_no_output_middleware_may_retry() {
+    let tree = Emitter::new();
+    let teller = teller(&tree);
+    let shown = ["teller.token 0", "teller.token 1"];
+    // Neither those of a run that is attempted once only, nor those of one without output middlewares.
+    let passes = || output_fn(|_: Passing<'_, u32>| Box::pin(async { Ok(None) }));
+    let input = || input_fn(|_: Passing<'_, u32>| Box::pin(async { Ok(None) }));
+    for run in [
+        teller.run(2).middleware(passes()),
+        teller.run(2).max_middleware_retries(1),
+        teller.run(2).middleware(input()).max_middleware_retries(1),
+    ] {
+        let mut stream = run.events("token");
+        for token in shown {
+            let item = stream.next().now_or_never().expect("it is shown at once").expect("there is one");
+            assert_eq!(line(item), token);
+        }
+    }
 }
