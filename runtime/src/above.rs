@@ -1,10 +1,14 @@
-//! The run in which a run was started, and its place below it (R13).
-
-use std::sync::atomic::{AtomicBool, Ordering, fence};
+//! The run in which a run was started, and its place below it.
+//!
+//! 1. A run takes its place while it is made, and then looks whether the one above takes more; that closes, and then
+//!    looks who is below: either sees the other.
+//! 2. It is ended with the one above, or gives its place up: when it has ended, or where it could not be made.
+//! 3. Who waits for it to be made is told of either.
 
 use crate::RunContext;
 use crate::below::Place;
 use crate::context::WeakRun;
+use crate::sync::{AtomicBool, Ordering, fence};
 
 pub(crate) struct Above {
     run: RunContext,
@@ -47,7 +51,7 @@ impl Above {
 /// A run that could not be made gives its place up here.
 impl Drop for Above {
     fn drop(&mut self) {
-        if !*self.has_left.get_mut() {
+        if !self.has_left.load(Ordering::Relaxed) {
             self.leave();
             self.run.node().below().tell();
         }

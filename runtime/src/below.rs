@@ -7,20 +7,14 @@
 //! 3. A run takes its place while it is made, and its handle leads to nothing until it is. Who may miss none waits for
 //!    those: each tells when it is made, or when it gives its place up because it could not be.
 
-use std::cell::Cell;
 use std::future::poll_fn;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicUsize, Ordering, fence};
 use std::task::{Poll, Waker};
 
-use futures_util::task::AtomicWaker;
-use parking_lot::Mutex;
 use slab::Slab;
 
 use crate::RunContext;
 use crate::context::WeakRun;
-
-const SHARDS: usize = 8;
+use crate::sync::{AtomicUsize, AtomicWaker, Mutex, OnceLock, Ordering, SHARDS, fence, thread};
 
 #[derive(Default)]
 pub(crate) struct Below {
@@ -131,18 +125,4 @@ impl Below {
         let more = self.more.get().into_iter().flat_map(|more| more.iter().flat_map(each));
         first.into_iter().chain(more).collect()
     }
-}
-
-/// The number of this thread, from 1.
-fn thread() -> usize {
-    static NEXT: AtomicUsize = AtomicUsize::new(1);
-    thread_local! {
-        static OWN: Cell<usize> = const { Cell::new(0) };
-    }
-    OWN.with(|own| {
-        if own.get() == 0 {
-            own.set(NEXT.fetch_add(1, Ordering::Relaxed));
-        }
-        own.get()
-    })
 }

@@ -1,4 +1,26 @@
-//! The primitives of the module that has a loom model; the model brings its own under the same names.
+//! The primitives of the modules that have a loom model; the models bring their own under the same names.
+
+use std::cell::Cell;
 
 pub(crate) use std::sync::OnceLock;
-pub(crate) use std::sync::atomic::{AtomicU8, Ordering};
+pub(crate) use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering, fence};
+
+pub(crate) use futures_util::task::AtomicWaker;
+pub(crate) use parking_lot::Mutex;
+
+/// Threads that share a shard of what is below a run meet there.
+pub(crate) const SHARDS: usize = 8;
+
+/// The number of this thread, from 1.
+pub(crate) fn thread() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(1);
+    thread_local! {
+        static OWN: Cell<usize> = const { Cell::new(0) };
+    }
+    OWN.with(|own| {
+        if own.get() == 0 {
+            own.set(NEXT.fetch_add(1, Ordering::Relaxed));
+        }
+        own.get()
+    })
+}
