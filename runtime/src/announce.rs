@@ -17,8 +17,9 @@ use crate::abort::Stop;
 use crate::context::Typed;
 use crate::data::Data;
 use crate::discard::{discard, isolated};
-use crate::life::{Drive, Who};
+use crate::life::Drive;
 use crate::lifecycle::{Failure, Finish, Input, Start, Success};
+use crate::seat::Who;
 use crate::{Error, Outcome, Result, RunContext, Stage, Status};
 
 /// Where a run is. What is in it is waited for.

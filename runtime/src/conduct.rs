@@ -12,10 +12,10 @@ use crate::abort::Stop;
 use crate::announce::{Step, begin, give_up};
 use crate::attempt::attempts;
 use crate::discard::discard;
-use crate::life::{Taken, Who};
 use crate::middleware::Inherited;
 use crate::order::in_order;
 use crate::plan::{Begun, Held, Plan};
+use crate::seat::{Taken, Who};
 use crate::supervise::supervise;
 use crate::watch::Watch;
 use crate::{Error, Result, RunContext, Runnable};
@@ -90,7 +90,7 @@ impl<R: Runnable> Conducted<'_, R> {
     pub(crate) fn poll(&mut self, cx: &mut TaskContext<'_>) -> Poll<Result<R::Output>> {
         let Self { run, work, watch, seat, is_over } = self;
         let polled = run.inside(|| {
-            let taken = seat.take().map_or_else(|| run.typed_life().take(Who::Own, cx.waker()), Taken::Seat);
+            let taken = seat.take().map_or_else(|| run.typed_life().seat.take(Who::Own, cx.waker()), Taken::Seat);
             match taken {
                 Taken::Seat(seat) => run.advance(seat, Who::Own, cx, |cx, early| work.poll(run, watch, early, cx)),
                 Taken::ByOther => Poll::Pending,
@@ -101,7 +101,7 @@ impl<R: Runnable> Conducted<'_, R> {
             *is_over = true;
             // Nobody but the run above can be waiting for it.
             if run.parent().is_some() {
-                run.typed_life().over(None);
+                run.typed_life().seat.over(None);
             }
         }
         polled
@@ -222,7 +222,7 @@ impl<R: Runnable> Drop for Conducted<'_, R> {
         run.node().stop(Stop::Dropped);
         run.inside(|| work.leave());
         if let Some(seat) = seat.take() {
-            run.typed_life().park(seat, Who::Own, std::task::Waker::noop());
+            run.typed_life().seat.park(seat, Who::Own, std::task::Waker::noop());
         }
         supervise(run);
     }

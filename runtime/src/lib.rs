@@ -98,6 +98,7 @@ mod run;
 mod run_stream;
 mod runnable;
 mod runnable_fn;
+mod seat;
 #[cfg(feature = "tower")]
 mod service;
 mod signal;

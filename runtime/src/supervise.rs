@@ -18,7 +18,8 @@ use tokio::runtime::Handle;
 use uuid::Uuid;
 
 use crate::RunContext;
-use crate::life::{Drive, Who};
+use crate::life::Drive;
+use crate::seat::Who;
 
 /// The ends that are still to come, of the whole process.
 static PENDING: LazyLock<Pending> = LazyLock::new(Pending::default);
