@@ -1,0 +1,163 @@
+//! R8, R13: every interleaving of those who may bring a run to its end, of the very source that the crate is made of:
+//! one of them does, and nobody waits for ever.
+
+#[allow(dead_code, reason = "the models use all of it, each its part")]
+#[path = "../src/seat.rs"]
+mod seat;
+
+use std::sync::Arc;
+use std::task::{Wake, Waker};
+
+use loom::sync::Notify;
+use loom::sync::atomic::{AtomicUsize, Ordering};
+use loom::thread;
+
+use self::seat::{Seat, Taken, Who};
+use self::sync::Mutex;
+
+/// What the crate's own `sync` has, of loom's primitives.
+mod sync {
+    pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);
+
+    impl<T> Mutex<T> {
+        pub(crate) fn new(value: T) -> Self {
+            Self(loom::sync::Mutex::new(value))
+        }
+
+        pub(crate) fn lock(&self) -> loom::sync::MutexGuard<'_, T> {
+            self.0.lock().expect("nobody panics")
+        }
+    }
+}
+
+/// A listener that is waited for: whether it is done, and who polled it last.
+struct Listener(Mutex<(bool, Option<Waker>)>);
+
+impl Listener {
+    fn poll(&self, waker: &Waker) -> bool {
+        let mut state = self.0.lock();
+        state.1 = Some(waker.clone());
+        state.0
+    }
+
+    fn is_done(&self) {
+        let waker = {
+            let mut state = self.0.lock();
+            state.0 = true;
+            state.1.take()
+        };
+        waker.into_iter().for_each(Waker::wake);
+    }
+}
+
+/// A run whose last step waits for a listener.
+struct Run {
+    seat: Seat<(), ()>,
+    listener: Listener,
+    ends: AtomicUsize,
+}
+
+#[derive(PartialEq, Eq)]
+enum Drive {
+    Over,
+    Pending,
+    Elsewhere,
+}
+
+impl Run {
+    fn new() -> Arc<Self> {
+        let listener = Listener(Mutex::new((false, None)));
+        Arc::new(Self { seat: Seat::taken(), listener, ends: AtomicUsize::new(0) })
+    }
+
+    /// As `life` brings a run to its end.
+    fn drive(&self, who: Who, waker: &Waker) -> Drive {
+        match self.seat.take(who, waker) {
+            Taken::Seat(()) => self.go_on(who, waker),
+            Taken::ByOther => Drive::Elsewhere,
+            Taken::Over(result) => {
+                self.seat.over(result);
+                Drive::Over
+            }
+        }
+    }
+
+    fn go_on(&self, who: Who, waker: &Waker) -> Drive {
+        if !self.listener.poll(waker) {
+            self.seat.park((), who, waker);
+            return Drive::Pending;
+        }
+        self.ends.fetch_add(1, Ordering::Relaxed);
+        self.seat.over(Some(()));
+        Drive::Over
+    }
+}
+
+struct Woken(Notify);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.notify();
+    }
+}
+
+/// Polls until it is over. What is never woken is a deadlock, which loom finds.
+fn until_over(mut poll: impl FnMut(&Waker) -> Drive) {
+    let woken = Arc::new(Woken(Notify::new()));
+    let waker = Waker::from(Arc::clone(&woken));
+    while poll(&waker) != Drive::Over {
+        woken.0.wait();
+    }
+}
+
+/// As a run's own future is polled: it has the seat until it is parked for the first time.
+fn own(run: &Run) {
+    let mut has_seat = true;
+    until_over(
+        |waker| {
+            if std::mem::take(&mut has_seat) { run.go_on(Who::Own, waker) } else { run.drive(Who::Own, waker) }
+        },
+    );
+}
+
+/// As a run's own future is dropped, and as a task brings the run to its end.
+fn dropped(run: &Run) {
+    run.seat.park((), Who::Own, Waker::noop());
+    if run.drive(Who::Supervisor, Waker::noop()) == Drive::Pending {
+        run.seat.supervised();
+        until_over(|waker| run.drive(Who::Supervisor, waker));
+    }
+}
+
+/// As the run above ends those below it.
+fn above(run: &Run) {
+    until_over(|waker| run.drive(Who::Above, waker));
+}
+
+/// Two at a time, while the listener comes to its end: at most three preemptions, which is where races show.
+fn race(first: fn(&Run), second: fn(&Run)) {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(move || {
+        let run = Run::new();
+        let threads = [first, second].map(|ends| {
+            let run = Arc::clone(&run);
+            thread::spawn(move || ends(&run))
+        });
+        run.listener.is_done();
+        threads.into_iter().for_each(|thread| thread.join().expect("it does not panic"));
+        assert_eq!(run.ends.load(Ordering::Relaxed), 1);
+    });
+}
+
+// R13
+#[test]
+fn of_a_runs_own_future_and_the_run_above_one_ends_it_and_both_are_told() {
+    race(own, above);
+}
+
+// R8, R13
+#[test]
+fn of_a_supervised_task_and_the_run_above_one_ends_a_run_that_was_dropped_and_both_are_told() {
+    race(dropped, above);
+}
