@@ -10,8 +10,8 @@ use emitree_emitter::{AnyEvent, Emitter, EventMeta};
 use emitree_middleware::approval::{Approval, Approvals, Choice, Decision, INTERRUPT, Request, RequestError};
 use emitree_middleware::{Runs, Timeout};
 use emitree_runtime::{
-    AbortHandle, AnyRun, Error, ErrorKind, Interrupt, Layer, Next, Result, RunContext, Runnable, Stack, for_nested,
-    runnable_fn,
+    AbortHandle, AnyRun, Error, ErrorKind, Interrupt, Layer, Next, Passing, Result, RunContext, Runnable, Stack,
+    for_nested, input_fn, runnable_fn,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -299,6 +299,18 @@ async fn a_further_attempt_with_the_same_input_is_not_asked_about_again() -> Tes
     assert_eq!(tool.run(1).middleware(approval).max_middleware_retries(5).await?, 2);
     assert_eq!(count(&asked), 1);
     seen.expect(["2", "2", "2"]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_further_attempt_with_another_input_is_asked_about_again() -> TestResult {
+    let (approval, asked) = always(Decision::Approve);
+    let tool = runnable_fn("flaky", |n: u32, ctx: RunContext| async move {
+        if ctx.attempt() < 2 { Err(Error::retry("again")) } else { Ok(n) }
+    });
+    let other = input_fn(|input: Passing<'_, u32>| Box::pin(async move { Ok(Some(input.value() + input.attempt())) }));
+    assert_eq!(tool.run(1).middleware(other).middleware(approval).max_middleware_retries(5).await?, 3);
+    assert_eq!(count(&asked), 3);
     Ok(())
 }
 

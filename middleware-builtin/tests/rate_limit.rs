@@ -207,6 +207,24 @@ async fn who_leaves_the_queue_has_taken_nothing_and_the_others_move_up() -> Test
 }
 
 #[tokio::test(start_paused = true)]
+async fn once_nobody_waits_any_more_the_next_passes_and_is_not_said_to_be_delayed() -> TestResult {
+    let (echo, limit) = (echo(&Emitter::new()), RateLimit::builder(1, ms(100)).wait(Duration::MAX).build()?);
+    let delayed = Arc::new(Mutex::new(0));
+    let counts = Arc::clone(&delayed);
+    limit.emitter().on("delayed", move |_: &mut Delayed, _| *counts.lock().expect("nobody panics") += 1)?;
+    let run = |n| echo.run(n).middleware(limit.clone());
+    let (first, second) = tokio::join!(run(1), run(2));
+    first.and(second)?;
+    let mut left = Box::pin(run(3));
+    assert!((&mut left).now_or_never().is_none());
+    drop(left);
+    advance(ms(100)).await;
+    run(4).await?;
+    assert_eq!(*delayed.lock().expect("nobody panics"), 1, "the second has waited");
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
 async fn who_would_wait_too_long_is_denied_as_soon_as_that_is_known() -> TestResult {
     let (echo, limit) = (echo(&Emitter::new()), RateLimit::builder(1, ms(100)).wait(ms(150)).build()?);
     let begun = Instant::now();

@@ -10,7 +10,7 @@ use emitree_middleware::redact::{Place, Redacted, Strategy};
 use emitree_middleware::secrets::{Kind, PatternError};
 use emitree_middleware::{Approval, Cache, Redact};
 use emitree_runtime::{
-    Error, Middleware, Op, RunContext, Runnable, Stack, Stage, Summary, for_nested, output_fn, runnable_fn,
+    Error, Middleware, Op, Passing, RunContext, Runnable, Stack, Stage, Summary, for_nested, output_fn, runnable_fn,
 };
 use emitree_sinks::Memory;
 use proptest::prelude::*;
@@ -89,7 +89,7 @@ async fn by_default_it_redacts_input_output_and_what_others_hear() -> TestResult
 async fn what_listeners_and_output_middlewares_add_is_redacted_too() -> TestResult {
     let (root, heard) = (Emitter::new(), Heard::default());
     heard.on(&root)?;
-    let added = output_fn(|_: emitree_runtime::Passing<'_, Value>| Box::pin(async { Ok(Some(json!([MAIL]))) }));
+    let added = output_fn(|_: Passing<'_, Value>| Box::pin(async { Ok(Some(json!([MAIL]))) }));
     let echo = echo(&root);
     let run = echo.run(json!("nothing")).middleware(Redact::new()).middleware(added).on_start(|start, _| {
         start.input = json!(CARD);
@@ -97,6 +97,26 @@ async fn what_listeners_and_output_middlewares_add_is_redacted_too() -> TestResu
     assert_eq!(run.await?, json!(["[REDACTED:email]"]));
     let lines = heard.take();
     assert!(lines.iter().all(|line| !line.contains(CARD) && !line.contains(MAIL)), "{lines:#?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_is_bound_to_the_run_sees_neither_what_came_in_nor_what_came_out_as_it_was() -> TestResult {
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let [starts, works, passes] = [(); 3].map(|()| Arc::clone(&seen));
+    let note = |seen: &Mutex<Vec<Value>>, value: &Value| seen.lock().expect("nobody panics").push(value.clone());
+    let tells = instance(&Emitter::new(), "Tool", "tells", move |input: Value, _: RunContext| {
+        note(&works, &input);
+        async { Ok(json!(MAIL)) }
+    });
+    let after = output_fn(move |output: Passing<'_, Value>| {
+        note(&passes, output.value());
+        Box::pin(async { Ok(None) })
+    });
+    let run = tells.run(json!(CARD)).middleware(Redact::new()).middleware(after);
+    run.on_start(move |start, _| note(&starts, &start.input)).await?;
+    let (card, mail) = (json!("[REDACTED:card]"), json!("[REDACTED:email]"));
+    assert_eq!(*seen.lock().expect("nobody panics"), [card.clone(), card, mail]);
     Ok(())
 }
 
