@@ -51,8 +51,8 @@ pub(crate) fn begin<I: Data, O: Data>(run: &Typed<I, O>, input: I) -> Step<I, O>
 
 /// Ends a run that has not started: what was bound may have spawned tasks, or made runs.
 pub(crate) fn give_up<I: Data, O: Data>(run: &Typed<I, O>, error: Error) -> Step<I, O> {
-    let result = unless_stopped(run.node().fate().settle_and_close(), Err(error));
-    Step::Closing(Box::pin(cleared(run.clone(), result)))
+    let result = unless_stopped(run.node().fate().settle(), Err(error));
+    Step::Clearing(Box::pin(cleared(run.clone(), result)))
 }
 
 impl<I: Data, O: Data> Step<I, O> {
@@ -62,7 +62,7 @@ impl<I: Data, O: Data> Step<I, O> {
             Self::Starting(telling) => telling.as_mut().poll(cx).map(|told| started(run, told)),
             Self::Succeeding(telling) => telling.as_mut().poll(cx).map(|told| succeeded(run, told)),
             Self::Failing(telling) => telling.as_mut().poll(cx).map(|told| failed(run, told)),
-            Self::Clearing(clearing) => clearing.as_mut().poll(cx).map(|result| tell_end(run, result)),
+            Self::Clearing(clearing) => clearing.as_mut().poll(cx).map(|result| alone(run, result)),
             Self::Closing(closing) => closing.as_mut().poll(cx).map(|result| finish(run, result, None)),
             Self::Finishing(telling, error) => telling.as_mut().poll(cx).map(|told| finished(run, told, error.take())),
             Self::Working(_) | Self::Over(_) => Poll::Pending,
@@ -85,10 +85,11 @@ fn started<I: Data, O: Data>(run: &Typed<I, O>, (start, told): Told<Start<I, O>>
 
 /// The work is over, or was not begun. Whatever it came to: if the run was aborted before, that is how it ended (R7).
 pub(crate) fn worked<I: Data, O: Data>(run: &Typed<I, O>, result: Result<O>) -> Step<I, O> {
-    let (fate, is_heard) = (run.node().fate(), run.is_heard());
-    let settled = if is_heard { fate.settle() } else { fate.settle_and_close() };
+    let (fate, below, is_heard) = (run.node().fate(), run.node().below(), run.is_heard());
+    // As long as something has to end before the run, what begins in it is below it too.
+    let settled = if is_heard || !below.is_empty() { fate.settle() } else { fate.settle_and_close() };
     let result = unless_stopped(settled, result);
-    if run.tasks().is_used() || !run.node().below().is_empty() {
+    if fate.has_tasks() || !below.is_empty() {
         return Step::Clearing(Box::pin(cleared(run.clone(), result)));
     }
     if is_heard { tell_end(run, result) } else { over(run, result) }
@@ -98,6 +99,11 @@ fn unless_stopped<O>(settled: std::result::Result<(), &Stop>, result: Result<O>)
     let Err(stop) = settled else { return result };
     discard(result);
     Err(stop.error())
+}
+
+/// Tasks and runs below have ended.
+fn alone<I: Data, O: Data>(run: &Typed<I, O>, result: Result<O>) -> Step<I, O> {
+    if run.has_started() && run.is_heard() { tell_end(run, result) } else { close(run, result, None) }
 }
 
 fn tell_end<I: Data, O: Data>(run: &Typed<I, O>, result: Result<O>) -> Step<I, O> {
@@ -219,7 +225,7 @@ fn from_below(child: RunContext) -> Vec<RunContext> {
     let mut runs = vec![child];
     let mut next = 0;
     while let Some(run) = runs.get(next) {
-        let below = if run.tasks().is_used() { Vec::new() } else { run.node().below().runs() };
+        let below = if run.node().fate().has_tasks() { Vec::new() } else { run.node().below().runs() };
         runs.extend(below);
         next += 1;
     }

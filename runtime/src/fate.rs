@@ -5,7 +5,9 @@
 //!    learns whether it was stopped before.
 //! 3. Why it was stopped is written before `STOPPED` is, and never again: the first reason wins.
 //! 4. Whoever finds it being stopped adds `STOPPED` too: once a `stop` has returned, it is not open.
-//! 5. `SETTLED` and `CLOSED` are added, and looked at by who spawns or begins below, in one order with what those leave
+//! 5. Of `TASKS` and `SETTLED` the first decides: what is settled takes no tasks. What has tasks is not closed with being
+//!    settled, for those may begin runs until they have ended.
+//! 6. `SETTLED` and `CLOSED` are added, and looked at by who spawns or begins below, in one order with what those leave
 //!    there: either sees the other.
 
 use crate::sync::{AtomicU8, OnceLock, Ordering};
@@ -18,6 +20,8 @@ const SETTLED: u8 = 2;
 const CLOSED: u8 = 4;
 /// All of it is over.
 const ENDED: u8 = 8;
+/// It has tasks, or had.
+const TASKS: u8 = 16;
 
 #[derive(Debug)]
 pub(crate) struct Fate<S> {
@@ -51,9 +55,21 @@ impl<S> Fate<S> {
         self.word.load(Ordering::SeqCst) & SETTLED != 0
     }
 
-    /// Settles and closes it.
+    /// Settles it, and closes it unless it has tasks.
     pub(crate) fn settle_and_close(&self) -> Result<(), &S> {
-        self.outcome(self.word.fetch_or(SETTLED | CLOSED, Ordering::SeqCst))
+        let settled = |word| Some(word | if word & TASKS == 0 { SETTLED | CLOSED } else { SETTLED });
+        let word = self.word.fetch_update(Ordering::SeqCst, Ordering::SeqCst, settled);
+        self.outcome(word.unwrap_or_else(|word| word))
+    }
+
+    /// It is about to get a task; tells whether it may.
+    pub(crate) fn take_task(&self) -> bool {
+        self.word.fetch_or(TASKS, Ordering::SeqCst) & SETTLED == 0
+    }
+
+    /// Whether there ever was a task. Asked once it is settled.
+    pub(crate) fn has_tasks(&self) -> bool {
+        self.word.load(Ordering::SeqCst) & TASKS != 0
     }
 
     pub(crate) fn close(&self) {

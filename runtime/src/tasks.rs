@@ -4,7 +4,6 @@ use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context as TaskContext, Poll};
 
 use futures_util::FutureExt;
@@ -21,16 +20,13 @@ use crate::{Error, ErrorKind, Result, RunContext};
 /// The tasks that a run has spawned. A run whose work is over takes no more.
 #[derive(Debug, Default)]
 pub(crate) struct Tasks {
-    /// In one order with the run's being settled: who spawns and who closes see each other (see `fate`).
-    is_used: AtomicBool,
     set: OnceLock<Box<Mutex<Option<JoinSet<()>>>>>,
 }
 
 impl Tasks {
     fn spawn(&self, fate: &Fate<Stop>, task: impl Future<Output = ()> + Send + 'static) {
         let set = self.set.get_or_init(|| Box::new(Mutex::new(Some(JoinSet::new()))));
-        self.is_used.store(true, Ordering::SeqCst);
-        if fate.is_settled() {
+        if !fate.take_task() {
             return;
         }
         if let Some(tasks) = &mut *set.lock() {
@@ -38,11 +34,6 @@ impl Tasks {
             while tasks.try_join_next().is_some() {}
             tasks.spawn(task);
         }
-    }
-
-    /// Whether there ever was one. Asked once the run is settled.
-    pub(crate) fn is_used(&self) -> bool {
-        self.is_used.load(Ordering::SeqCst)
     }
 
     /// Takes no more, and gives those that there are.

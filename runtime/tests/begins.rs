@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::future::pending;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
@@ -150,6 +151,53 @@ async fn a_run_begun_in_a_listener_of_success_ends_first_and_one_begun_in_a_list
         };
         recorder.expect(expected.iter().copied());
         drop(held.take());
+    }
+    Ok(())
+}
+
+/// Does something when it is dropped.
+struct AtDrop<F: FnMut()>(F);
+
+impl<F: FnMut()> Drop for AtDrop<F> {
+    fn drop(&mut self) {
+        (self.0)();
+    }
+}
+
+// R13, R1: a run has not ended before its tasks have, so what these begin inherits from it, guards too.
+#[tokio::test]
+async fn a_run_begun_in_a_task_that_is_being_stopped_has_its_parent_whether_anybody_listens_or_not() -> TestResult {
+    for is_heard in [false, true] {
+        let tree = Emitter::new();
+        if is_heard {
+            tree.observe("*.*", |_: &Any, _| ())?;
+        }
+        let (held, has) = (Slot::new(), Slot::new());
+        let (holds, tells) = (held.clone(), has.clone());
+        let child = Arc::new(below(&tree, "child", move |(), ctx: RunContext| {
+            tells.put(ctx.parent().is_some());
+            pending::<Result<()>>()
+        }));
+        let parent = below(&tree, "parent", move |(), ctx: RunContext| {
+            let (child, holds) = (Arc::clone(&child), holds.clone());
+            async move {
+                let mut run = Some(child.run_shared(()));
+                let begins = AtDrop(move || {
+                    let mut run = run.take().expect("dropped once");
+                    assert!(poll_once(&mut run).is_pending());
+                    holds.put(run);
+                });
+                drop(ctx.spawn(async move {
+                    let _begins = begins;
+                    pending::<()>().await;
+                }));
+                Ok(())
+            }
+        });
+        parent.run(()).await?;
+        assert!(has.take(), "heard: {is_heard}");
+        let error = held.take().await.expect_err("it was ended with its parent");
+        assert_eq!(error.kind(), &ErrorKind::Aborted);
     }
     Ok(())
 }
