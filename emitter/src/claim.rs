@@ -30,12 +30,6 @@ impl Claims {
         left == UNLIMITED || (left != 0 && self.claim_limited())
     }
 
-    /// Whether a call needs no counting: then this was its claim.
-    #[inline]
-    pub(crate) fn are_unlimited(&self) -> bool {
-        self.left.load(Ordering::Acquire) == UNLIMITED
-    }
-
     #[cold]
     fn claim_limited(&self) -> bool {
         let one_less = |left| match left {

@@ -95,20 +95,17 @@ impl Route {
     #[inline]
     fn stop_at(&mut self, emitter: &Emitter, meta: &EventMeta<'_>) -> bool {
         let Some(registry) = emitter.registry() else { return true };
-        let snapshot = registry.snapshot();
-        let Some(here) = snapshot.as_ref() else { return true };
-        if !here.pipes.is_empty() {
+        self.stops.push(Stop::default());
+        let Some(stop) = self.stops.last_mut() else { return true };
+        stop.snapshot = registry.snapshot();
+        let Some(snapshot) = stop.snapshot.as_ref() else { return true };
+        if !snapshot.pipes.is_empty() {
             return false;
         }
-        let hits = registry.hits(here, &sighting(emitter, meta));
-        if !hits.is_none() {
-            self.is_observed |= here.observes;
-            // Filled where it stands: what it is made of fits registers, a whole stop does not.
-            self.stops.push(Stop::default());
-            if let Some(stop) = self.stops.last_mut() {
-                stop.snapshot = snapshot;
-                stop.hits = hits;
-            }
+        stop.hits = registry.hits(snapshot, &sighting(emitter, meta));
+        self.is_observed |= snapshot.observes;
+        if stop.hits.is_none() {
+            self.stops.pop();
         }
         true
     }
@@ -179,6 +176,7 @@ impl Route {
     }
 }
 
+/// Filled where it stands: what a guard is made of fits registers, a whole stop does not.
 impl Default for Stop {
     #[inline]
     fn default() -> Self {

@@ -60,7 +60,6 @@ impl Hits {
 }
 
 /// Those of one role among them, in order.
-#[derive(Clone, Copy)]
 pub(crate) enum Takers<'s> {
     /// Positions as bits.
     Few(&'s [Arc<Listener>], usize),
@@ -119,26 +118,6 @@ impl<'s> Takers<'s> {
     pub(crate) fn before(&self, place: usize) -> Option<&'s Arc<Listener>> {
         let (Takers::Few(listeners, _) | Takers::Listed(listeners)) = *self;
         listeners.get(place.checked_sub(1)?)
-    }
-
-    /// The first from a place on and those that stand right behind it, and the place of the first.
-    #[inline]
-    pub(crate) fn adjacent(&self, from: usize) -> Option<(usize, &'s [Arc<Listener>])> {
-        match *self {
-            Takers::Few(listeners, positions) => {
-                let left = positions >> from;
-                if left == 0 {
-                    return None;
-                }
-                let first = from + left.trailing_zeros() as usize;
-                let many = (positions >> first).trailing_ones() as usize;
-                Some((first, listeners.get(first..first + many)?))
-            }
-            Takers::Listed(listeners) => {
-                let left = listeners.get(from..)?;
-                if left.is_empty() { None } else { Some((from, left)) }
-            }
-        }
     }
 
     /// The first from a place on, and the place behind it.
