@@ -8,12 +8,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use emitree_emitter::{Emitter, panic_message};
-use emitree_runtime::{Error, Result, RunContext};
+use emitree_runtime::{AsInstance, Error, Result, RunContext};
 use hashbrown::Equivalent;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-
-use crate::runs::kind_and_name;
 
 /// What runs are counted by: those with equal keys are counted together.
 ///
@@ -119,8 +117,8 @@ impl Key {
                 let context = ctx.context();
                 Ok(look(self.or_missing(context.get(name).and_then(Found::of_json))?))
             }
-            Source::Kind => Ok(look(Some(Found::Text(kind_and_name(ctx).0)))),
-            Source::Instance => Ok(look(Some(Found::Instance(ctx.emitter().parent().unwrap_or(ctx.emitter()))))),
+            Source::Kind => Ok(look(Some(Found::Text(ctx.kind())))),
+            Source::Instance => Ok(look(Some(Found::Instance(ctx.instance_emitter())))),
             Source::Group => Ok(look(self.or_missing(ctx.emitter().group_id().map(Found::Text))?)),
             Source::Function(f) => {
                 let key = called(&**f, ctx)?;

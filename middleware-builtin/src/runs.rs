@@ -143,9 +143,9 @@ impl Runs {
             Rule::Kind(kind) => run.kind() == kind,
             Rule::Named(name) => run.name() == name,
             Rule::Type { name, is_thing } => {
-                run.has_type(name) || run.run().is_some_and(|run| run.emitter().creator().is_some_and(is_thing))
+                run.has_type(name) || run.run().is_some_and(|run| run.creator().is_some_and(is_thing))
             }
-            Rule::Instance(instance) => run.run().is_some_and(|run| run.emitter().is_run_of(instance)),
+            Rule::Instance(instance) => run.run().is_some_and(|run| run.instance_emitter() == instance),
             Rule::That(predicate) => predicate(run),
             Rule::Two(two) => match &**two {
                 (some, Link::And, others) => some.has(run) && others.has(run),
@@ -196,15 +196,15 @@ impl fmt::Debug for Runs {
 
 impl Candidate for RunContext {
     fn kind(&self) -> &str {
-        kind_and_name(self).0
+        Self::kind(self)
     }
 
     fn name(&self) -> &str {
-        kind_and_name(self).1
+        Self::name(self)
     }
 
     fn namespace(&self) -> &str {
-        self.emitter().namespace()
+        self.instance_emitter().namespace()
     }
 
     fn context(&self) -> Context {
@@ -223,13 +223,6 @@ impl Candidate for RunContext {
     fn run(&self) -> Option<RunContext> {
         Some(self.clone())
     }
-}
-
-/// The kind and the name of what a run is of.
-pub(crate) fn kind_and_name(run: &RunContext) -> (&str, &str) {
-    let creator = run.emitter().creator();
-    // A run whose runnable is not called as its emitter's creator is has a creator of its own.
-    creator.map_or_else(|| ("Run", run.emitter().namespace()), |creator| (creator.kind(), creator.name()))
 }
 
 /// What a builder was told of [runs](Runs#in-builders): nothing yet, or some of them.

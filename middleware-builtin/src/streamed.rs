@@ -21,7 +21,7 @@ impl Streamed {
     /// Begins to watch, if anybody else listens. If not, it is taken that the attempt has emitted: whoever listens by
     /// its end may have heard of it, and where still nobody does, to mark it costs nothing.
     pub(crate) fn watch(ctx: &RunContext) -> Self {
-        Self(if ctx.emitter().is_heard() { Watching::begin(ctx.emitter()) } else { None })
+        Self(if ctx.is_heard() { Watching::begin(ctx.emitter()) } else { None })
     }
 
     /// Marks the attempt as given up, if it has emitted.

@@ -24,7 +24,7 @@ impl Voice {
     ///
     /// Where nobody listens, the event is not made.
     pub(crate) async fn say<E: Event>(&self, ctx: &RunContext, event: impl FnOnce() -> E + Send) {
-        if !self.0.is_heard() && !ctx.emitter().is_heard() {
+        if !self.0.is_heard() && !ctx.is_heard() {
             return;
         }
         let emitter = self.0.for_run(RunLinks::new().parent(ctx.emitter()).trace(ctx.trace()));
@@ -34,15 +34,14 @@ impl Voice {
     }
 }
 
-/// The kind and the name of what runs, as events tell of it: by the emitter of the run.
-pub(crate) fn called(run: &Emitter) -> (String, String) {
-    let creator = run.creator();
+/// The kind and the name of who runs, as events tell of it.
+pub(crate) fn called(creator: Option<&Creator>) -> (String, String) {
     creator.map(|creator| (creator.kind().to_owned(), creator.name().to_owned())).unwrap_or_default()
 }
 
 /// The same as one text: `Tool[read_file]`.
 pub(crate) fn label(ctx: &RunContext) -> String {
-    let (kind, name) = called(ctx.emitter());
+    let (kind, name) = called(ctx.creator());
     format!("{kind}[{name}]")
 }
 

@@ -186,14 +186,15 @@ fn over<I: Data, O: Data>(run: &Typed<I, O>, result: Result<O>) -> Step<I, O> {
     Step::Over(result.map_err(Error::leaving))
 }
 
-/// Emits an event: it is told at once, or has to be waited for.
+/// Emits an event, if anybody hears it: it is told at once, or has to be waited for.
 fn tell<I: Data, O: Data, P>(run: &Typed<I, O>, stage: Stage, mut payload: P) -> Result<Told<P>, Telling<P>>
 where
     P: Serialize + Send + Sync + 'static,
 {
     let life = run.typed_life();
     let (name, facet) = (stage.event_name(), life.stages.facet(stage));
-    let waiting = match run.emitter().emit_begin(name, &mut payload, facet, &life.delivery) {
+    let Some(emitter) = run.heard_emitter() else { return Ok((payload, Ok(()))) };
+    let waiting = match emitter.emit_begin(name, &mut payload, facet, &life.delivery) {
         Emitted::Done(told) => return Ok((payload, told)),
         Emitted::Waits(waiting) => waiting,
     };

@@ -6,6 +6,7 @@ use std::any::{Any, type_name};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use parking_lot::Mutex;
 use serde_json::Value;
 
 use crate::any_layer::Adapted;
@@ -29,7 +30,7 @@ pub(crate) struct Slot {
 /// Most middlewares lay nothing that values pass: then there is no chain.
 #[derive(Default)]
 struct Made {
-    bound: OnceLock<Few<Arc<dyn Middleware>>>,
+    bound: Mutex<Few<Arc<dyn Middleware>>>,
     ends: Ends,
     chain: OnceLock<Box<dyn AnyChain>>,
 }
@@ -73,13 +74,13 @@ impl Slot {
         let inputs = self.existing().and_then(|chain| chain.existing_inputs()?.downcast_ref::<Passes<I>>());
         inputs.into_iter().for_each(|inputs| inputs.keep(input));
         if !middlewares.is_empty() {
-            // A run is bound to but once.
-            self.made().bound.set(middlewares.iter().copied().cloned().collect()).ok();
+            let bound = middlewares.iter().copied().cloned().collect();
+            *self.made().bound.lock() = bound;
         }
     }
 
-    pub(crate) fn bound(&self) -> &[Arc<dyn Middleware>] {
-        self.made.get().and_then(|made| made.bound.get()).map_or(&[], |bound| &**bound)
+    pub(crate) fn bound(&self) -> Few<Arc<dyn Middleware>> {
+        self.made.get().map(|made| made.bound.lock().clone()).unwrap_or_default()
     }
 
     /// To be called at the end, in which more may come.

@@ -126,7 +126,7 @@ impl RunContext {
     }
 
     /// Makes a run that begins (R2). A parent that has ended is none. If nobody will be asked about its input, it has that
-    /// from the beginning; and no emitter, until somebody asks for it.
+    /// from the beginning.
     pub(crate) fn begin<I: Data, O: Data>(
         instance: &Emitter,
         parent: Option<Self>,
@@ -137,9 +137,9 @@ impl RunContext {
             let parent = parent.and_then(|parent| Above::of(WeakRun(this.clone()), parent));
             let above = parent.as_ref().map(Above::run);
             let (span, told) = span(instance, above);
-            let origin = Origin::new(instance, above, own).told(told);
+            let origin = Origin::new(instance, above, own).told(told).entering(above, || this.clone());
             Inner {
-                origin: if input.is_none() { origin.heard(above, this.clone()) } else { origin },
+                origin,
                 span,
                 started: Instant::now(),
                 extensions: OwnExtensions::new(above, extensions),

@@ -146,10 +146,8 @@ impl RunContext {
     /// What this run goes through: all that is bound to it, inherited or its own.
     #[must_use]
     pub fn explain(&self) -> Explanation {
-        let emitter = self.emitter();
-        let runnable = emitter.creator().map_or_else(|| emitter.namespace(), |creator| creator.name());
         let chain = self.slot().existing().map(|chain| chain.describe()).unwrap_or_default();
-        Explanation { chain, ..Explanation::of(runnable, self.slot().bound().iter()) }
+        Explanation { chain, ..Explanation::of(self.name(), self.slot().bound().iter()) }
     }
 }
 

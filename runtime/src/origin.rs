@@ -33,6 +33,8 @@ pub(crate) struct Own {
     pub(crate) context: Context,
     pub(crate) group_id: Option<Arc<str>>,
     pub(crate) creator: Option<Creator>,
+    /// Whether somebody hears it from the beginning.
+    pub(crate) is_heard: bool,
 }
 
 /// An emitter that was made later than the run.
@@ -57,14 +59,16 @@ impl Origin {
         self
     }
 
-    /// With its emitter, because somebody will hear it.
-    pub(crate) fn heard(mut self, above: Option<&RunContext>, scope: Weak<dyn Scope>) -> Self {
-        self.emitter = Some(self.make(above, scope));
+    /// With its emitter, if somebody hears it.
+    pub(crate) fn entering(mut self, above: Option<&RunContext>, scope: impl FnOnce() -> Weak<dyn Scope>) -> Self {
+        if self.own.is_heard {
+            self.emitter = Some(self.make(above, scope()));
+        }
         self
     }
 
     fn make(&self, above: Option<&RunContext>, scope: Weak<dyn Scope>) -> Emitter {
-        let Own { context, group_id, creator } = &self.own;
+        let Own { context, group_id, creator, .. } = &self.own;
         let mut links = RunLinks::new().inherited(context.clone()).scope(scope).inside_if(RunContext::is_current);
         if let Some(above) = above {
             links = links.parent(above.emitter());
@@ -122,8 +126,35 @@ impl RunContext {
         &late.emitter
     }
 
-    /// Whether anybody listens to the run, or may.
-    pub(crate) fn is_heard(&self) -> bool {
+    /// Its emitter, if anybody hears what is emitted there.
+    pub(crate) fn heard_emitter(&self) -> Option<&Emitter> {
+        let made = self.origin().made();
+        made.or_else(|| self.is_heard().then(|| self.make_emitter()))
+    }
+
+    /// Who runs: the runnable's creator, or one of the run's own where the runnable is not called as that is.
+    #[must_use]
+    pub fn creator(&self) -> Option<&Creator> {
+        let Origin { instance, own, .. } = self.origin();
+        own.creator.as_ref().or_else(|| instance.creator())
+    }
+
+    /// What sort of thing is run: [`Runnable::kind`](crate::Runnable::kind).
+    #[must_use]
+    pub fn kind(&self) -> &str {
+        self.creator().map_or("Run", Creator::kind)
+    }
+
+    /// What the thing is called: [`Runnable::name`](crate::Runnable::name).
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.creator().map_or_else(|| self.instance_ref().namespace(), Creator::name)
+    }
+
+    /// Whether anybody hears what the run emits, or may. If not, it has no [`emitter`](Self::emitter) before that is asked
+    /// for, so who only would emit asks this first.
+    #[must_use]
+    pub fn is_heard(&self) -> bool {
         let mut runs = successors(Some(self), |run| run.parent());
         // The emitter of one that has its own asks all above it.
         let is_heard = runs.by_ref().take(STEPS).find_map(|run| match run.origin().made() {

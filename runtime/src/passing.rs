@@ -40,8 +40,7 @@ impl<'a, T> Passing<'a, T> {
     /// What the runnable is called.
     #[must_use]
     pub fn operation(&self) -> &'a str {
-        let emitter = self.ctx.emitter();
-        emitter.creator().map_or_else(|| emitter.namespace(), |creator| creator.name())
+        self.ctx.name()
     }
 
     /// Which runnable it is.

@@ -10,6 +10,7 @@ use crate::context::Typed;
 use crate::faces::Facets;
 use crate::middleware::Inherited;
 use crate::origin::Own;
+use crate::register::Few;
 use crate::watch::Watch;
 use crate::{AbortSignal, Extensions, Middleware, Result, RunContext, Runnable};
 
@@ -32,7 +33,7 @@ pub(crate) struct Plan<'a, R: Runnable> {
 #[derive(Default)]
 pub(crate) struct Extras {
     pub(crate) registrations: Vec<Registration>,
-    pub(crate) middlewares: Vec<Arc<dyn Middleware>>,
+    pub(crate) middlewares: Few<Arc<dyn Middleware>>,
     pub(crate) context: Context,
     pub(crate) group_id: Option<Arc<str>>,
     pub(crate) extensions: Extensions,
@@ -44,9 +45,10 @@ pub(crate) struct Extras {
 impl<R: Runnable> Plan<'_, R> {
     /// Makes the run. Where nobody can ask for its input before the work does, it has that at once.
     pub(crate) fn begin(&mut self) -> Result<Begun<R>> {
-        let input = if self.is_quiet() { self.input.take() } else { None };
+        let is_heard = self.is_heard();
+        let input = if is_heard || self.is_bound() { None } else { self.input.take() };
         let instance = self.runnable.emitter();
-        let mut own = Own { creator: own_creator(&*self.runnable), ..Own::default() };
+        let mut own = Own { creator: own_creator(&*self.runnable), is_heard, ..Own::default() };
         let (parent, life) = (self.parent.take(), (Facets::<R>::ALL, input));
         let Some(extras) = &mut self.extras else {
             return Ok(RunContext::begin(instance, parent, (own, &Extensions::default()), life));
@@ -57,13 +59,18 @@ impl<R: Runnable> Plan<'_, R> {
         Ok(RunContext::begin(instance, parent, (own, &extras.extensions), life))
     }
 
-    /// Whether nobody listens, and nothing is bound that might.
-    fn is_quiet(&self) -> bool {
-        let is_quiet = |run: &RunContext| !run.is_heard() && run.extension::<Inherited>().is_none();
-        self.extras.is_none()
-            && self.runnable.middlewares().is_empty()
-            && !self.runnable.emitter().is_heard()
-            && self.parent.as_ref().is_none_or(is_quiet)
+    /// Whether anybody hears it from the beginning.
+    fn is_heard(&self) -> bool {
+        self.runnable.emitter().is_heard()
+            || self.parent.as_ref().is_some_and(RunContext::is_heard)
+            || self.extras.as_ref().is_some_and(|extras| !extras.registrations.is_empty())
+    }
+
+    /// Whether anything is bound to it, or may be.
+    fn is_bound(&self) -> bool {
+        self.extras.is_some()
+            || !self.runnable.middlewares().is_empty()
+            || self.parent.as_ref().is_some_and(|run| run.extension::<Inherited>().is_some())
     }
 
     /// Registers its listeners.

@@ -7,8 +7,6 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use crate::runs::kind_and_name;
-
 /// The kind of an [`Interrupt`] that asks for an approval.
 pub const INTERRUPT: &str = "approval";
 
@@ -112,7 +110,7 @@ pub enum RequestError {
 
 impl Request {
     pub(super) fn new(by: &str, run: &RunContext, input: &Value, allowed: &[Choice]) -> Self {
-        let (kind, name) = kind_and_name(run);
+        let (kind, name) = (run.kind(), run.name());
         Self {
             by: by.to_owned(),
             kind: kind.to_owned(),

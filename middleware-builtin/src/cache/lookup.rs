@@ -131,7 +131,7 @@ impl<T: Clone> Settings<T> {
         ctx: &RunContext,
         f: impl FnOnce(&KeyRef<'_>) -> R,
     ) -> Option<R> {
-        let (kind, name) = ctx.emitter().creator().map_or(("", ""), |creator| (creator.kind(), creator.name()));
+        let (kind, name) = ctx.creator().map_or(("", ""), |creator| (creator.kind(), creator.name()));
         let context = || ctx.context();
         self.with_key(input, &Asks { instance: ctx.instance_emitter(), kind, name, context: &context }, f)
     }

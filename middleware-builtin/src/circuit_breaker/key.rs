@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use emitree_emitter::{Creator, Emitter, panic_message};
+use emitree_emitter::{Emitter, panic_message};
 use emitree_runtime::RunContext;
 
 /// How calls are told apart.
@@ -31,7 +31,7 @@ impl KeyBy {
         match self {
             Self::One => Ok(Key::One),
             Self::Instance => Ok(Key::Instance(ctx.instance().emitter().clone())),
-            Self::Kind => Ok(Key::Named(ctx.emitter().creator().map_or("Run", Creator::kind).to_owned())),
+            Self::Kind => Ok(Key::Named(ctx.kind().to_owned())),
             Self::Function(f) => catch_unwind(AssertUnwindSafe(|| f(ctx)))
                 .map(Key::Named)
                 .map_err(|panic| panic_message(&*panic).clone()),

@@ -2,7 +2,6 @@
 
 use std::fmt;
 
-use emitree_emitter::Creator;
 use emitree_runtime::{Error, Layer, Next, Op, Result, RunContext, Summary};
 use serde_json::json;
 
@@ -42,7 +41,7 @@ impl<K: Op> Layer<K> for Falling<K> {
 impl<K: Op> Fallback<K> {
     /// Asks one after the other.
     async fn fall(&self, input: &K::In, ctx: &RunContext, error: Error, streamed: Streamed) -> Result<K::Out> {
-        let own = ctx.emitter().creator().map_or_else(|| ctx.emitter().namespace(), Creator::name);
+        let own = ctx.name();
         let (mut error, mut streamed, mut after) = (error, streamed, Vec::new());
         let mut failed = own;
         for alternative in &self.alternatives {

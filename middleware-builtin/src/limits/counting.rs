@@ -14,7 +14,6 @@ use parking_lot::Mutex;
 use super::count::Counts;
 use super::{Inner, Limit, OnLimit, Reached, Scope};
 use crate::at_start::{Refusal, at_start};
-use crate::runs::kind_and_name;
 use crate::stop::Stop;
 
 /// Limits as they are bound to a run.
@@ -63,7 +62,7 @@ impl Counting {
 
     /// Counts a run here and above, or nowhere: then it says who refuses it, and why.
     pub(super) fn count(self: &Arc<Self>, run: &RunContext) -> Option<(Arc<Self>, Reached)> {
-        let kind = kind_and_name(run).0;
+        let kind = run.kind();
         self.count_with(&Run { depth: run.depth(), kind }, &|| self.count_in_groups(run, kind))
     }
 
@@ -93,7 +92,10 @@ impl Counting {
     fn count_in_groups(self: &Arc<Self>, run: &RunContext, kind: &str) -> Option<(Arc<Self>, Reached)> {
         let counts = |(_, counting): &(usize, &Arc<Self>)| counting.counts_groups && counting.limits.has_groups();
         let mut all: Vec<_> = self.upwards().enumerate().filter(counts).collect();
-        let group_id = run.emitter().group_id().filter(|_| !all.is_empty())?;
+        if all.is_empty() {
+            return None;
+        }
+        let group_id = run.emitter().group_id()?;
         all.sort_unstable_by_key(|(_, counting)| Arc::as_ptr(&counting.limits));
         let mut locked: Vec<_> = all.iter().map(|(_, counting)| counting.limits.groups.lock()).collect();
         let counts = locked.iter_mut().map(|groups| groups.entry(group_id.into()).or_default());

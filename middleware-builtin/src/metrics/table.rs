@@ -9,7 +9,6 @@ use rustc_hash::FxHashMap;
 
 use super::builder::Settings;
 use super::series::{Address, Series, address, isolated};
-use crate::runs::kind_and_name;
 
 /// What stands in place of a value that there are too many of.
 const OTHER: &str = "other";
@@ -47,7 +46,7 @@ impl Table {
 
     /// The series of a run; none if the recorder panicked.
     pub(super) fn series_of(&self, run: &RunContext) -> Option<Arc<Series>> {
-        let (kind, name) = kind_and_name(run);
+        let (kind, name) = (run.kind(), run.name());
         let values = self.settings.values(name, run);
         isolated(|| with_recorder(|recorder| self.find_or_register(kind, values, recorder)))
     }

@@ -53,7 +53,7 @@ fn empty_values() -> [Value; 6] {
 }
 
 fn no_value(ctx: &RunContext, meta: &EventMeta<'_>) -> Error {
-    let ((kind, name), run) = (called(ctx.emitter()), meta.payload_type());
+    let ((kind, name), run) = (called(ctx.creator()), meta.payload_type());
     Error::new(format!(
         "no empty value fits the output of {kind}[{name}], a run that begins with `{run}`: give it one by `Defaults::of`"
     ))

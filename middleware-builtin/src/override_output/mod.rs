@@ -296,7 +296,7 @@ impl Inner {
     }
 
     async fn say(&self, would_get: Option<Value>, ctx: &RunContext) {
-        let (kind, name) = called(ctx.emitter());
+        let (kind, name) = called(ctx.creator());
         match would_get {
             Some(input) => self.voice.say(ctx, || WouldRun { kind, name, input }).await,
             None => self.voice.say(ctx, || Answered { kind, name }).await,

@@ -29,7 +29,7 @@ struct State {
 
 impl Recording {
     pub(super) fn of(ctx: &RunContext) -> Self {
-        let (kind, name) = called(ctx.emitter());
+        let (kind, name) = called(ctx.creator());
         Self::new(Journal::new(kind, name))
     }
 
@@ -66,7 +66,7 @@ impl Recording {
 
     /// A run below has begun.
     fn begin(&self, run: Below, input: Value, meta: &EventMeta<'_>) {
-        let ((kind, name), path) = (called(meta.source()), meta.source().namespace().to_owned());
+        let ((kind, name), path) = (called(meta.source().creator()), meta.source().namespace().to_owned());
         let (answers, status, error, ended) = (Vec::new(), None, None, None);
         let mut state = self.0.lock();
         let id = state.journal.entries.len() as u64 + 1;

@@ -61,7 +61,7 @@ struct Below {
 
 impl Below {
     fn meet(&self, start: &dyn AnyStart, ctx: &RunContext) {
-        let ((kind, name), trace) = (called(ctx.emitter()), ctx.trace());
+        let ((kind, name), trace) = (called(ctx.creator()), ctx.trace());
         let within = ctx.parent().map(label).unwrap_or_default();
         let call = Call::new(kind, name, start.input_json());
         let came = Came { run_id: trace.run_id, parent: trace.parent_run_id, within, call };
