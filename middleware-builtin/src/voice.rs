@@ -28,7 +28,8 @@ impl Voice {
             return;
         }
         let emitter = self.0.for_run(RunLinks::new().parent(ctx.emitter()).trace(ctx.trace()));
-        if let Err(error) = emitter.emit_event(&mut event()).await {
+        // Boxed, because it is large, and what is said from is often nested deep.
+        if let Err(error) = Box::pin(emitter.emit_event(&mut event())).await {
             tracing::warn!(%error, "a listener of `{}.{}` failed", self.0.namespace(), E::NAME.as_str());
         }
     }

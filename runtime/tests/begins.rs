@@ -211,7 +211,7 @@ fn a_run_that_begins_while_its_parent_is_aborted_and_ends_is_aborted_with_it_or_
         let (holds, child) = (held.clone(), Arc::new(endless(&tree, "child", &Recorder::new())));
         let parent = Arc::new(below(&tree, "parent", move |(), _: RunContext| {
             holds.put(child.run_shared(()));
-            std::future::pending::<Result<()>>()
+            pending::<Result<()>>()
         }));
         let mut run = parent.run_shared(()).abort_on(&handle);
         assert!(poll_once(&mut run).is_pending());
