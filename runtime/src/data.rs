@@ -13,7 +13,7 @@ pub trait Data: Serialize + DeserializeOwned + Send + Sync + 'static {}
 impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Data for T {}
 
 /// What a run is a run of, and what goes in and comes out: the names of the Rust types, as [`type_name`] gives them.
-/// Given by [`RunContext::types`].
+/// Given by [`RunContext::types`](crate::RunContext::types).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RunTypes {
