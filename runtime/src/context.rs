@@ -121,8 +121,10 @@ impl RunContext {
         current()
     }
 
-    pub(crate) fn is_current(run: *const ()) -> bool {
-        look(|current| Arc::as_ptr(current.inner()).cast::<()>() == run).unwrap_or(false)
+    /// Whether a scope, by its address, is that of the run that one is in.
+    pub(crate) fn is_current(scope: *const ()) -> bool {
+        let is_its = |run: &Self| Arc::as_ptr(run.inner()).cast::<()>() == scope || run.origin().is_scope(scope);
+        look(is_its).unwrap_or(false)
     }
 
     /// Makes a run that begins (R2). A parent that has ended is none. If nobody will be asked about its input, it has that
@@ -324,7 +326,7 @@ impl<I: Data, O: Data> Scope for Inner<Life<I, O>> {
 impl Scope for WeakRun {
     fn within(self: Arc<Self>, f: &mut dyn FnMut()) {
         match self.upgrade() {
-            Some(run) if !look(|current| Arc::ptr_eq(current.inner(), run.inner())).unwrap_or(false) => run.inside(f),
+            Some(run) if !RunContext::is_current(Arc::as_ptr(&self).cast()) => run.inside(f),
             _ => f(),
         }
     }

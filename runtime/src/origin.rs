@@ -41,7 +41,7 @@ pub(crate) struct Own {
 struct Late {
     emitter: Emitter,
     /// What it enters: held here.
-    _scope: Arc<WeakRun>,
+    scope: Arc<WeakRun>,
 }
 
 impl Origin {
@@ -91,6 +91,11 @@ impl Origin {
         self.emitter.as_ref().or_else(|| self.later.get().map(|late| &late.emitter))
     }
 
+    /// Whether that is what a later emitter enters.
+    pub(crate) fn is_scope(&self, scope: *const ()) -> bool {
+        self.later.get().is_some_and(|late| Arc::as_ptr(&late.scope).cast::<()>() == scope)
+    }
+
     pub(crate) const fn instance(&self) -> &Emitter {
         &self.instance
     }
@@ -121,7 +126,7 @@ impl RunContext {
         let late = self.origin().later.get_or_init(|| {
             let scope = Arc::new(self.downgrade());
             let entered: Weak<WeakRun> = Arc::downgrade(&scope);
-            Late { emitter: self.origin().make(self.parent(), entered), _scope: scope }
+            Late { emitter: self.origin().make(self.parent(), entered), scope }
         });
         &late.emitter
     }
