@@ -221,7 +221,8 @@ async fn cleared<I: Data, O: Data>(run: Typed<I, O>, result: Result<O>) -> Resul
 }
 
 /// A run and those below it, the lowest first: each that is ended then has nothing left to end, so a long chain of runs
-/// is not ended by recursion. Where a run has tasks, those have what is below it, and are stopped first.
+/// is not ended by recursion. Where a run has tasks, those have what is below it, and are stopped first: it ends what is left
+/// below it itself, so a long chain of runs that all have tasks still is ended by recursion.
 fn from_below(child: RunContext) -> Vec<RunContext> {
     let mut runs = vec![child];
     let mut next = 0;

@@ -132,7 +132,7 @@ async fn until_over() {
 fn give_up_on(run: &RunContext) -> Undelivered {
     cut(run);
     Undelivered {
-        namespace: run.emitter().namespace().to_owned(),
+        namespace: run.instance_ref().namespace().to_owned(),
         run_id: run.run_id(),
         skipped: run.delivery().skipped(),
     }
