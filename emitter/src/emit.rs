@@ -11,10 +11,11 @@ use crate::dispatch::Progress;
 use crate::error::EmitErrorKind;
 use crate::event::Carried;
 use crate::listener::Listener;
-use crate::meta::Stamp;
 use crate::name::NameRef;
 use crate::route::Route;
-use crate::{AnyEvent, AsName, Delivery, EmitError, Emitter, Event, EventMeta, EventName, Facet, Scope};
+use crate::{
+    AnyEvent, AsName, Context, Delivery, EmitError, Emitter, Event, EventMeta, EventName, EventStamp, Facet, Scope,
+};
 
 impl Emitter {
     /// Emits an event: own listeners hear it first, then those above, the root last; all that may change it before
@@ -37,7 +38,8 @@ impl Emitter {
         payload: &mut P,
     ) -> Result<(), EmitError> {
         let (name, carried) = (name.as_name(), const { &Carried::of::<P>() });
-        Emit { source: self, name, carried, facet: None, delivery: &PATIENT }.deliver(payload).await
+        let stamp = &EventStamp::new();
+        Emit { source: self, name, carried, facet: None, delivery: &PATIENT, stamp }.deliver(payload).await
     }
 
     /// Emits a payload under the name that its type carries.
@@ -61,7 +63,8 @@ impl Emitter {
         facet: &Facet,
     ) -> Result<(), EmitError> {
         let (name, carried) = (name.as_name(), const { &Carried::of::<P>() });
-        Emit { source: self, name, carried, facet: Some(facet), delivery: &PATIENT }.deliver(payload).await
+        let stamp = &EventStamp::new();
+        Emit { source: self, name, carried, facet: Some(facet), delivery: &PATIENT, stamp }.deliver(payload).await
     }
 
     /// Emits an event with a facet, as far as nobody has to be awaited. What is left to do then is put aside, and done by
@@ -71,10 +74,10 @@ impl Emitter {
         name: EventName,
         payload: &mut P,
         facet: &Facet,
-        delivery: &Delivery,
+        (delivery, stamp): (&Delivery, &EventStamp),
     ) -> Emitted {
         let (name, carried) = (name.as_name(), const { &Carried::of::<P>() });
-        Emit { source: self, name, carried, facet: Some(facet), delivery }.begin(payload)
+        Emit { source: self, name, carried, facet: Some(facet), delivery, stamp }.begin(payload)
     }
 
     /// Does what is left to do of an emit. Everything has to be as it was given to [`emit_begin`](Self::emit_begin).
@@ -88,12 +91,12 @@ impl Emitter {
         name: EventName,
         payload: &mut P,
         facet: &Facet,
-        delivery: &Delivery,
+        (delivery, stamp): (&Delivery, &EventStamp),
     ) -> Result<(), EmitError> {
         let (name, carried) = (name.as_name(), const { &Carried::of::<P>() });
-        let emit = Emit { source: self, name, carried, facet: Some(facet), delivery };
-        let Waiting { route, mut progress, stamp } = *waiting;
-        let meta = EventMeta::stamped(&emit, stamp);
+        let emit = Emit { source: self, name, carried, facet: Some(facet), delivery, stamp };
+        let Waiting { route, mut progress, context } = *waiting;
+        let meta = EventMeta::carrying(&emit, context);
         let rest = async { scoped(self.scope(), pin!(progress.rest(payload, &meta, &route, delivery))).await };
         // Boxed, because it is seldom, and the future of a run has it in itself.
         Box::pin(rest).await
@@ -111,7 +114,8 @@ impl Emitter {
         payload: &mut P,
     ) -> Result<(), EmitError> {
         let (name, carried) = (name.as_name(), const { &Carried::of::<P>() });
-        Emit { source: self, name, carried, facet: None, delivery: &PATIENT }.now(payload)
+        let stamp = &EventStamp::new();
+        Emit { source: self, name, carried, facet: None, delivery: &PATIENT, stamp }.now(payload)
     }
 
     /// Emits a payload under the name that its type carries, where nothing can be awaited.
@@ -135,7 +139,8 @@ impl Emitter {
         facet: &Facet,
     ) -> Result<(), EmitError> {
         let (name, carried) = (name.as_name(), const { &Carried::of::<P>() });
-        Emit { source: self, name, carried, facet: Some(facet), delivery: &PATIENT }.now(payload)
+        let stamp = &EventStamp::new();
+        Emit { source: self, name, carried, facet: Some(facet), delivery: &PATIENT, stamp }.now(payload)
     }
 }
 
@@ -152,7 +157,7 @@ pub enum Emitted {
 pub struct Waiting {
     route: Route,
     progress: Progress,
-    stamp: Stamp,
+    context: Context,
 }
 
 impl fmt::Debug for Waiting {
@@ -168,12 +173,18 @@ pub(crate) struct Emit<'a> {
     pub(crate) carried: &'static Carried,
     pub(crate) facet: Option<&'a Facet>,
     pub(crate) delivery: &'a Delivery,
+    pub(crate) stamp: &'a EventStamp,
 }
 
 /// What most emits are delivered with: nobody loses patience.
 static PATIENT: Delivery = Delivery::new();
 
 impl Emit<'_> {
+    /// The source's context, and what the emit itself adds to it.
+    pub(crate) fn context(&self) -> Context {
+        self.source.context_with(self.facet)
+    }
+
     /// Calls and awaits everybody who hears it.
     #[inline]
     async fn deliver(&self, event: &mut dyn AnyEvent) -> Result<(), EmitError> {
@@ -186,8 +197,8 @@ impl Emit<'_> {
 
     /// All that it needs stays where it is made, in the future: nothing is moved when a listener has to be awaited.
     async fn deliver_from(&self, from: &Emitter, event: &mut dyn AnyEvent) -> Result<(), EmitError> {
-        let (mut meta, mut route, mut progress) = (EventMeta::new(self), Route::default(), Progress::default());
-        if let Some(result) = self.call_sync(from, event, &mut meta, &mut route, &mut progress) {
+        let (meta, mut route, mut progress) = (EventMeta::new(self), Route::default(), Progress::default());
+        if let Some(result) = self.call_sync(from, event, &meta, &mut route, &mut progress) {
             return result;
         }
         scoped(self.source.scope(), pin!(progress.rest(event, &meta, &route, self.delivery))).await
@@ -199,7 +210,7 @@ impl Emit<'_> {
         &self,
         from: &Emitter,
         event: &mut dyn AnyEvent,
-        meta: &mut EventMeta<'_>,
+        meta: &EventMeta<'_>,
         route: &mut Route,
         progress: &mut Progress,
     ) -> Option<Result<(), EmitError>> {
@@ -214,7 +225,7 @@ impl Emit<'_> {
             None
         };
         if called.is_none() {
-            meta.stamp();
+            meta.fix();
         }
         called
     }
@@ -225,10 +236,10 @@ impl Emit<'_> {
             return Emitted::Done(Err(error));
         }
         let Some(from) = self.source.first_loud(self.name.bit()) else { return Emitted::Done(Ok(())) };
-        let (mut meta, mut route, mut progress) = (EventMeta::new(self), Route::default(), Progress::default());
-        match self.call_sync(from, event, &mut meta, &mut route, &mut progress) {
+        let (meta, mut route, mut progress) = (EventMeta::new(self), Route::default(), Progress::default());
+        match self.call_sync(from, event, &meta, &mut route, &mut progress) {
             Some(result) => Emitted::Done(result),
-            None => Emitted::Waits(Box::new(Waiting { route, progress, stamp: meta.into_stamp() })),
+            None => Emitted::Waits(Box::new(Waiting { route, progress, context: meta.into_context() })),
         }
     }
 

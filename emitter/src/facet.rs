@@ -32,7 +32,9 @@ impl Facet {
         self.internal
     }
 
-    pub(crate) fn lens<L: Send + Sync + 'static>(&self) -> Option<&'static L> {
+    /// What it shows, if that is an `L`.
+    #[must_use]
+    pub fn lens<L: Send + Sync + 'static>(&self) -> Option<&'static L> {
         self.lens.downcast_ref()
     }
 }

@@ -11,7 +11,7 @@ use uuid::Uuid;
 use crate::emit::Emit;
 use crate::event::Carried;
 use crate::name::NameRef;
-use crate::{AnyEvent, Context, Creator, Emitter, EventRecord, Facet, id};
+use crate::{AnyEvent, Context, Creator, Emitter, EventRecord, EventStamp};
 
 /// The run that an event happened in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,58 +30,39 @@ pub struct Trace {
 /// awaits; so are path and context.
 pub struct EventMeta<'a> {
     emit: &'a Emit<'a>,
-    stamp: Option<Stamp>,
-    time: OnceLock<SystemTime>,
-    id: OnceLock<Uuid>,
     path: OnceLock<Box<str>>,
     context: OnceLock<Context>,
 }
 
-/// What does not move any more while listeners are awaited.
-pub(crate) struct Stamp {
-    time: SystemTime,
-    context: Context,
-    /// If somebody has asked for it.
-    id: Option<Uuid>,
-}
-
 impl<'a> EventMeta<'a> {
     pub(crate) const fn new(emit: &'a Emit<'a>) -> Self {
-        Self {
-            emit,
-            stamp: None,
-            time: OnceLock::new(),
-            id: OnceLock::new(),
-            path: OnceLock::new(),
-            context: OnceLock::new(),
-        }
+        Self { emit, path: OnceLock::new(), context: OnceLock::new() }
+    }
+
+    /// That of an event that carries this context already.
+    pub(crate) fn carrying(emit: &'a Emit<'a>, context: Context) -> Self {
+        Self { context: OnceLock::from(context), ..Self::new(emit) }
     }
 
     /// Fixes what must not move while listeners are awaited (E14), be it looked at or not.
-    pub(crate) fn stamp(&mut self) {
-        let stamp = self.make_stamp();
-        self.stamp = Some(stamp);
+    pub(crate) fn fix(&self) {
+        self.time();
+        self.context();
     }
 
-    fn make_stamp(&mut self) -> Stamp {
-        let time = self.time.get().copied().unwrap_or_else(SystemTime::now);
-        let context = self.context.take().unwrap_or_else(|| self.source_context());
-        Stamp { time, context, id: self.id.get().copied() }
-    }
-
-    /// What another meta of the same event goes on from.
-    pub(crate) fn into_stamp(mut self) -> Stamp {
-        self.stamp.take().unwrap_or_else(|| self.make_stamp())
-    }
-
-    pub(crate) fn stamped(emit: &'a Emit<'a>, stamp: Stamp) -> Self {
-        let id = stamp.id.map_or_else(OnceLock::new, OnceLock::from);
-        Self { stamp: Some(stamp), id, ..Self::new(emit) }
+    /// What the event carries.
+    pub(crate) fn into_context(self) -> Context {
+        let Self { emit, context, .. } = self;
+        context.into_inner().unwrap_or_else(|| emit.context())
     }
 
     /// A version 7 UUID.
     pub fn id(&self) -> Uuid {
-        *self.id.get_or_init(|| id::at(self.time()))
+        self.emit.stamp.id()
+    }
+
+    pub(crate) const fn stamp(&self) -> &'a EventStamp {
+        self.emit.stamp
     }
 
     /// When it was emitted.
@@ -91,10 +72,7 @@ impl<'a> EventMeta<'a> {
 
     /// The same, as the standard library has it.
     pub fn time(&self) -> SystemTime {
-        match &self.stamp {
-            Some(stamp) => stamp.time,
-            None => *self.time.get_or_init(SystemTime::now),
-        }
+        self.emit.stamp.time()
     }
 
     /// The last segment of the path: `start` of `backend.chat.start`.
@@ -138,15 +116,7 @@ impl<'a> EventMeta<'a> {
 
     /// The source's context, and what the emit itself adds to it.
     pub fn context(&self) -> &Context {
-        match &self.stamp {
-            Some(stamp) => &stamp.context,
-            None => self.context.get_or_init(|| self.source_context()),
-        }
-    }
-
-    fn source_context(&self) -> Context {
-        let context = self.emit.source.context();
-        if self.emit.facet.is_some_and(Facet::is_internal) { context.internal() } else { context }
+        self.context.get_or_init(|| self.emit.context())
     }
 
     /// The group that the source belongs to.

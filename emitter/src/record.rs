@@ -8,7 +8,9 @@ use serde::{Deserialize, Serialize, Serializer};
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
-use crate::{AnyEvent, Context, CreatorRecord, EventMeta, Trace, panic_message};
+use crate::{
+    AnyEvent, Context, Creator, CreatorRecord, Emitter, EventMeta, EventName, EventStamp, Facet, Trace, panic_message,
+};
 
 /// One event, whole.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -36,15 +38,20 @@ pub struct EventRecord {
 
 impl EventRecord {
     pub(crate) fn new(meta: &EventMeta<'_>, event: &dyn AnyEvent) -> Self {
+        let record = Self::of(meta.source(), meta.path(), meta.context().clone(), meta.stamp(), event);
+        Self { payload_type: Cow::Borrowed(meta.payload_type()), ..record }
+    }
+
+    fn of(source: &Emitter, path: &str, context: Context, stamp: &EventStamp, event: &dyn AnyEvent) -> Self {
         Self {
-            id: meta.id(),
-            path: meta.path().into(),
-            created_at: meta.created_at(),
-            creator: meta.creator().map(crate::Creator::to_record),
-            context: meta.context().clone(),
-            group_id: meta.group_id().map(Into::into),
-            trace: meta.trace(),
-            payload_type: Cow::Borrowed(meta.payload_type()),
+            id: stamp.id(),
+            path: path.into(),
+            created_at: stamp.time().into(),
+            creator: source.creator().map(Creator::to_record),
+            context,
+            group_id: source.group_id().map(Into::into),
+            trace: source.trace(),
+            payload_type: Cow::Borrowed(event.type_name()),
             payload: payload(event),
         }
     }
@@ -62,6 +69,20 @@ impl EventRecord {
     /// If the payload does not fit the type.
     pub fn payload<'de, T: Deserialize<'de>>(&'de self) -> Result<T, serde_json::Error> {
         serde_json::from_str(self.payload.get())
+    }
+}
+
+impl Emitter {
+    /// The record of an event of this emitter, for who has looked at it without having it emitted, or beside its listeners.
+    #[must_use]
+    pub fn record(&self, name: EventName, event: &dyn AnyEvent, facet: &Facet, stamp: &EventStamp) -> EventRecord {
+        EventRecord::of(self, &self.join(name.as_str()), self.context_with(Some(facet)), stamp, event)
+    }
+
+    /// The context of its events, and what an emit itself adds to it.
+    pub(crate) fn context_with(&self, facet: Option<&Facet>) -> Context {
+        let context = self.context();
+        if facet.is_some_and(Facet::is_internal) { context.internal() } else { context }
     }
 }
 

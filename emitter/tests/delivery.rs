@@ -6,7 +6,7 @@ use std::future::pending;
 use std::pin::pin;
 use std::task::{Context, Waker};
 
-use emitree_emitter::{BoxError, Delivery, Emitted, Emitter, EventName, Facet};
+use emitree_emitter::{BoxError, Delivery, Emitted, Emitter, EventName, EventStamp, Facet};
 
 use crate::support::{Any, Recorder, TestResult};
 
@@ -28,10 +28,10 @@ async fn never(noted: Noted) -> Result<(), BoxError> {
 /// Nobody wakes it: that patience is lost shows when the emit is polled again.
 fn cut_while_awaiting(emitter: &Emitter, delivery: &Delivery) {
     const DONE: EventName = EventName::new("done");
-    let (facet, mut payload) = (Facet::new(&()), ());
-    let begun = emitter.emit_begin(DONE, &mut payload, &facet, delivery);
+    let (facet, stamp, mut payload) = (Facet::new(&()), EventStamp::new(), ());
+    let begun = emitter.emit_begin(DONE, &mut payload, &facet, (delivery, &stamp));
     let Emitted::Waits(waiting) = begun else { panic!("somebody has to be awaited: {begun:?}") };
-    let mut emit = pin!(emitter.emit_rest(waiting, DONE, &mut payload, &facet, delivery));
+    let mut emit = pin!(emitter.emit_rest(waiting, DONE, &mut payload, &facet, (delivery, &stamp)));
     let mut cx = Context::from_waker(Waker::noop());
     assert!(emit.as_mut().poll(&mut cx).is_pending());
     assert!(emit.as_mut().poll(&mut cx).is_pending());

@@ -9,7 +9,7 @@
 use std::future::poll_fn;
 use std::task::{Context as TaskContext, Poll};
 
-use emitree_emitter::{EmitError, Emitted};
+use emitree_emitter::{EmitError, Emitted, Emitter, EventStamp};
 use futures_core::future::BoxFuture;
 use serde::Serialize;
 
@@ -85,14 +85,14 @@ fn started<I: Data, O: Data>(run: &Typed<I, O>, (start, told): Told<Start<I, O>>
 
 /// The work is over, or was not begun. Whatever it came to: if the run was aborted before, that is how it ended (R7).
 pub(crate) fn worked<I: Data, O: Data>(run: &Typed<I, O>, result: Result<O>) -> Step<I, O> {
-    let (fate, below, is_heard) = (run.node().fate(), run.node().below(), run.is_heard());
+    let (fate, below, is_told) = (run.node().fate(), run.node().below(), run.is_told());
     // As long as something has to end before the run, what begins in it is below it too.
-    let settled = if is_heard || !below.is_empty() { fate.settle() } else { fate.settle_and_close() };
+    let settled = if is_told || !below.is_empty() { fate.settle() } else { fate.settle_and_close() };
     let result = unless_stopped(settled, result);
     if fate.has_tasks() || !below.is_empty() {
         return Step::Clearing(Box::pin(cleared(run.clone(), result)));
     }
-    if is_heard { tell_end(run, result) } else { over(run, result) }
+    if is_told { tell_end(run, result) } else { over(run, result) }
 }
 
 fn unless_stopped<O>(settled: std::result::Result<(), &Stop>, result: Result<O>) -> Result<O> {
@@ -103,7 +103,7 @@ fn unless_stopped<O>(settled: std::result::Result<(), &Stop>, result: Result<O>)
 
 /// Tasks and runs below have ended.
 fn alone<I: Data, O: Data>(run: &Typed<I, O>, result: Result<O>) -> Step<I, O> {
-    if run.has_started() && run.is_heard() { tell_end(run, result) } else { close(run, result, None) }
+    if run.has_started() && run.is_told() { tell_end(run, result) } else { close(run, result, None) }
 }
 
 fn tell_end<I: Data, O: Data>(run: &Typed<I, O>, result: Result<O>) -> Step<I, O> {
@@ -147,8 +147,8 @@ fn close<I: Data, O: Data>(run: &Typed<I, O>, result: Result<O>, input: Option<I
 }
 
 fn finish<I: Data, O: Data>(run: &Typed<I, O>, result: Result<O>, input: Option<Input<I>>) -> Step<I, O> {
-    // Nobody listening, nothing happens: not even a look at the clock (E15).
-    if !run.has_started() || !run.is_heard() {
+    // Nobody there, nothing happens: not even a look at the clock (E15).
+    if !run.has_started() || !run.is_told() {
         return over(run, result);
     }
     record_outcome(run, &result);
@@ -186,22 +186,26 @@ fn over<I: Data, O: Data>(run: &Typed<I, O>, result: Result<O>) -> Step<I, O> {
     Step::Over(result.map_err(Error::leaving))
 }
 
-/// Emits an event, if anybody hears it: it is told at once, or has to be waited for.
+/// Emits an event, if anybody hears it, and then shows it to those who observe: it is told at once, or has to be waited for.
 fn tell<I: Data, O: Data, P>(run: &Typed<I, O>, stage: Stage, mut payload: P) -> Result<Told<P>, Telling<P>>
 where
     P: Serialize + Send + Sync + 'static,
 {
-    let life = run.typed_life();
+    let (life, stamp) = (run.typed_life(), EventStamp::new());
     let (name, facet) = (stage.event_name(), life.stages.facet(stage));
-    let Some(emitter) = run.heard_emitter() else { return Ok((payload, Ok(()))) };
-    let waiting = match emitter.emit_begin(name, &mut payload, facet, &life.delivery) {
-        Emitted::Done(told) => return Ok((payload, told)),
+    let emit = |emitter: &Emitter| emitter.emit_begin(name, &mut payload, facet, (&life.delivery, &stamp));
+    let waiting = match run.heard_emitter().map_or(Emitted::Done(Ok(())), emit) {
+        Emitted::Done(told) => {
+            run.show(stage, &payload, &stamp);
+            return Ok((payload, told));
+        }
         Emitted::Waits(waiting) => waiting,
     };
     let run = run.clone();
     Err(Box::pin(async move {
         let delivery = &run.typed_life().delivery;
-        let told = run.emitter().emit_rest(waiting, name, &mut payload, facet, delivery).await;
+        let told = run.emitter().emit_rest(waiting, name, &mut payload, facet, (delivery, &stamp)).await;
+        run.show(stage, &payload, &stamp);
         (payload, told)
     }))
 }

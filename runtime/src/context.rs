@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::marker::PhantomData;
 use std::ops::Deref;
 use std::sync::{Arc, Weak};
@@ -23,6 +24,7 @@ use crate::extensions::OwnExtensions;
 use crate::faces::Stages;
 use crate::let_go::let_go;
 use crate::life::{AnyLife, Drive, Life};
+use crate::observers::Observers;
 use crate::origin::{Origin, Own};
 use crate::seat::Who;
 use crate::tasks::Tasks;
@@ -63,6 +65,7 @@ pub(crate) struct Inner<L: ?Sized = dyn AnyLife> {
     parent: Option<Above>,
     started: Instant,
     extensions: OwnExtensions,
+    observers: Observers,
     tasks: Tasks,
     span: Span,
     node: Node,
@@ -145,6 +148,7 @@ impl RunContext {
                 span,
                 started: Instant::now(),
                 extensions: OwnExtensions::new(above, extensions),
+                observers: Observers::new(above),
                 tasks: Tasks::default(),
                 node: Node::default(),
                 slot: Slot::of::<I, O>(),
@@ -232,7 +236,7 @@ impl RunContext {
     /// The types of what it is a run of, and of what goes in and comes out.
     #[must_use]
     pub fn types(&self) -> RunTypes {
-        self.inner().life.types()
+        self.inner().life.stages().types()
     }
 
     pub(crate) fn instance_ref(&self) -> &Emitter {
@@ -294,6 +298,10 @@ impl RunContext {
         &self.inner().extensions
     }
 
+    pub(crate) fn observers(&self) -> &Observers {
+        &self.inner().observers
+    }
+
     pub(crate) fn slot(&self) -> &Slot {
         &self.inner().slot
     }
@@ -329,6 +337,21 @@ impl Scope for WeakRun {
             Some(run) if !RunContext::is_current(Arc::as_ptr(&self).cast()) => run.inside(f),
             _ => f(),
         }
+    }
+}
+
+/// Whether it is the same run.
+impl PartialEq for RunContext {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(self.inner(), other.inner())
+    }
+}
+
+impl Eq for RunContext {}
+
+impl Hash for RunContext {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        Arc::as_ptr(self.inner()).cast::<()>().hash(state);
     }
 }
 

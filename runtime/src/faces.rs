@@ -220,6 +220,10 @@ impl Stages {
         self.facets[stage as usize]
     }
 
+    pub(crate) fn look<'a>(&self, stage: Stage, event: &'a dyn AnyEvent) -> Option<LifecycleRef<'a>> {
+        (self.facet(stage).lens::<Lens>()?.look)(event)
+    }
+
     pub(crate) fn types(&self) -> RunTypes {
         (self.types)()
     }

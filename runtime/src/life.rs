@@ -12,7 +12,7 @@ use emitree_emitter::Delivery;
 
 use crate::announce::{Step, worked};
 use crate::context::Typed;
-use crate::data::{Data, RunTypes};
+use crate::data::Data;
 use crate::discard::discard;
 use crate::faces::Stages;
 use crate::seat::{Seat, Taken, Who};
@@ -120,7 +120,7 @@ pub(crate) trait AnyLife: Any + Send + Sync {
 
     fn delivery(&self) -> &Delivery;
 
-    fn types(&self) -> RunTypes;
+    fn stages(&self) -> &'static Stages;
 
     /// What the work gets, if that is known yet.
     fn any_input(&self) -> Option<&dyn Any>;
@@ -158,8 +158,8 @@ impl<I: Data, O: Data> AnyLife for Life<I, O> {
         &self.delivery
     }
 
-    fn types(&self) -> RunTypes {
-        self.stages.types()
+    fn stages(&self) -> &'static Stages {
+        self.stages
     }
 
     fn any_input(&self) -> Option<&dyn Any> {

@@ -70,7 +70,10 @@ impl<R: Runnable> Plan<'_, R> {
     fn is_bound(&self) -> bool {
         self.extras.is_some()
             || !self.runnable.middlewares().is_empty()
-            || self.parent.as_ref().is_some_and(|run| run.extension::<Inherited>().is_some())
+            || self
+                .parent
+                .as_ref()
+                .is_some_and(|run| !run.observers().is_empty() || run.extension::<Inherited>().is_some())
     }
 
     /// Registers its listeners.

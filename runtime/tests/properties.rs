@@ -6,8 +6,8 @@ mod support;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use emitree_emitter::{Emitter, EventMeta, Options};
-use emitree_runtime::{Error, LifecycleRef, Outcome, Result, Run, RunContext, Runnable, Stage, Status};
+use emitree_emitter::{Emitter, EventMeta, Options, Trace};
+use emitree_runtime::{Error, LifecycleRef, Outcome, Result, Run, RunContext, RunEvent, Runnable, Stage, Status};
 use futures_util::future::join_all;
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -128,12 +128,21 @@ impl Log {
 
     fn event(&self, event: &Any, meta: &EventMeta<'_>) {
         let (stage, trace) = (Stage::of(meta).expect("only runs emit"), meta.trace().expect("only runs emit"));
-        let ended = match LifecycleRef::of(event, meta) {
+        self.told(trace, meta.source().namespace(), stage, LifecycleRef::of(event, meta).as_ref());
+    }
+
+    fn shown(&self, event: &RunEvent<'_>) {
+        let run = event.run();
+        self.told(run.trace(), run.instance().emitter().namespace(), event.stage(), event.lifecycle().as_ref());
+    }
+
+    fn told(&self, trace: Trace, node: &str, stage: Stage, event: Option<&LifecycleRef<'_>>) {
+        let ended = match event {
             Some(LifecycleRef::Finish(finish)) => Some((finish.status(), finish.outcome_json()["output"].clone())),
             _ => None,
         };
-        let node = meta.source().namespace().to_owned();
-        self.add(Entry::Event { run: trace.run_id, parent: trace.parent_run_id, node, stage, ended });
+        let Trace { run_id, parent_run_id, .. } = trace;
+        self.add(Entry::Event { run: run_id, parent: parent_run_id, node: node.to_owned(), stage, ended });
     }
 
     fn returned(&self, node: &str, result: &Result<usize>) {
@@ -183,6 +192,22 @@ impl Branch {
 
     async fn call(self: Arc<Self>) -> Result<usize> {
         let result = self.built().await;
+        self.returned(result)
+    }
+
+    /// The same, observed.
+    async fn call_observed(self: Arc<Self>) -> Result<usize> {
+        let log = self.log.clone();
+        let observe = move |ctx: &RunContext| {
+            let log = log.clone();
+            ctx.observe(move |event: &RunEvent<'_>| log.shown(event));
+            Ok(())
+        };
+        let result = self.built().middleware(observe).await;
+        self.returned(result)
+    }
+
+    fn returned(&self, result: Result<usize>) -> Result<usize> {
         self.log.returned(self.emitter.namespace(), &result);
         result
     }
@@ -210,14 +235,29 @@ impl Runnable for Branch {
     }
 }
 
+/// Who records what runs tell.
+#[derive(Clone, Copy, Debug)]
+enum By {
+    /// A listener on the root.
+    Listening,
+    /// An observer bound to the outermost run.
+    Observing,
+}
+
 /// Runs a tree, and gives what was recorded.
-fn record(node: &Node) -> Vec<Entry> {
+fn record(node: &Node, by: By) -> Vec<Entry> {
     silence_planned_panics();
     let (root, log) = (Emitter::new(), Log::default());
-    log.watch(&root);
     let branch = Branch::grow(&root, &log, node, &mut 0);
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
-    drop(runtime.block_on(branch.call()));
+    let result = match by {
+        By::Listening => {
+            log.watch(&root);
+            runtime.block_on(branch.call())
+        }
+        By::Observing => runtime.block_on(branch.call_observed()),
+    };
+    drop(result);
     log.take()
 }
 
@@ -306,7 +346,15 @@ proptest! {
     // R4
     #[test]
     fn every_start_is_followed_by_one_end_and_one_finish_children_first(node in tree()) {
-        let log = record(&node);
+        let log = record(&node, By::Listening);
+        if let Err(fault) = check(&log) {
+            prop_assert!(false, "{fault}\n{log:#?}");
+        }
+    }
+
+    #[test]
+    fn observers_see_what_listeners_hear_whether_anybody_listens_or_not(node in tree()) {
+        let log = record(&node, By::Observing);
         if let Err(fault) = check(&log) {
             prop_assert!(false, "{fault}\n{log:#?}");
         }
@@ -318,7 +366,7 @@ proptest! {
 fn the_checker_finds_a_missing_a_doubled_and_a_late_end() {
     let of = |children| Node { end: End::Succeeds, spawned: false, passed_on: true, listening: Vec::new(), children };
     let node = of(vec![of(Vec::new())]);
-    let log = record(&node);
+    let log = record(&node, By::Listening);
     assert!(check(&log).is_ok());
     for left_out in 0..log.len() {
         let worked = matches!(log[left_out], Entry::Worked { .. });

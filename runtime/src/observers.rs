@@ -1,0 +1,121 @@
+//! Who looks at what runs tell, without an event being made for it.
+//!
+//! 1. An observer sees the same of a run as a listener that hears everything and changes nothing: `start`, then one of
+//!    `success` and `error`, then `finish`, once each (R4); and each after all who listen to it.
+//! 2. It is no listener: a run that is only observed is not heard, has no emitter and emits nothing (E15).
+//! 3. It can change nothing, and a panic of its is logged (M5). It is called with no lock held.
+
+use std::sync::{Arc, OnceLock};
+
+use emitree_emitter::{AnyEvent, EventStamp};
+use parking_lot::Mutex;
+
+use crate::discard::isolated;
+use crate::register::Few;
+use crate::{RunContext, RunEvent, Stage};
+
+/// Looks at what runs tell: bound with [`RunContext::observe`].
+///
+/// A function of `&RunEvent` is one.
+///
+/// A listener costs a run its emitter, and each of its events a way up and a time. An observer costs nearly nothing, but it
+/// is for a run, not for an emitter: it hears nothing that the work emits, and nothing by a pipe.
+pub trait RunObserver: Send + Sync + 'static {
+    /// Looks at one of the run's four events, when its listeners have heard it.
+    fn observe(&self, event: &RunEvent<'_>);
+}
+
+impl<F: Fn(&RunEvent<'_>) + Send + Sync + 'static> RunObserver for F {
+    fn observe(&self, event: &RunEvent<'_>) {
+        self(event);
+    }
+}
+
+impl<T: RunObserver + ?Sized> RunObserver for Arc<T> {
+    fn observe(&self, event: &RunEvent<'_>) {
+        (**self).observe(event);
+    }
+}
+
+/// The nearest first: those of the run itself, in order of registration, and then those of the runs above.
+type List = Arc<Few<Arc<dyn RunObserver>>>;
+
+/// The observers of a run, which are those of the runs above as well.
+pub(crate) struct Observers {
+    /// As the run found them.
+    above: Option<List>,
+    /// All, if something was bound to the run itself: runs find them that begin now.
+    own: OnceLock<Box<Mutex<List>>>,
+}
+
+impl Observers {
+    pub(crate) fn new(above: Option<&RunContext>) -> Self {
+        Self { above: above.and_then(|above| above.observers().all()), own: OnceLock::new() }
+    }
+
+    fn all(&self) -> Option<List> {
+        self.own.get().map_or_else(|| self.above.clone(), |own| Some(Arc::clone(&own.lock())))
+    }
+
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.above.is_none() && self.own.get().is_none()
+    }
+
+    fn add(&self, observer: Arc<dyn RunObserver>) {
+        let above = self.above.clone().unwrap_or_default();
+        let mut all = self.own.get_or_init(|| Box::new(Mutex::new(Arc::clone(&above)))).lock();
+        let at = all.len() - above.len();
+        Arc::make_mut(&mut all).insert(at, observer);
+    }
+}
+
+impl RunContext {
+    /// Has an observer look at what the run tells from now on, and those that are started in it from now on, however deep.
+    ///
+    /// It is called after all who listen, those of [`observe`](emitree_emitter::Emitter::observe) too, and before the run
+    /// goes on; the nearest first: those bound to the run itself, in order, then those bound to the runs above.
+    ///
+    /// ```
+    /// use emitree_runtime::{RunContext, RunEvent, Runnable, runnable_fn};
+    ///
+    /// /// Shows what a run and those below it tell.
+    /// fn show(ctx: &RunContext) -> emitree_runtime::Result<()> {
+    ///     ctx.observe(|event: &RunEvent<'_>| println!("{} {}", event.path(), event.payload().to_json()));
+    ///     Ok(())
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> emitree_runtime::Result<()> {
+    /// let double = runnable_fn("double", |n: u32, _: RunContext| async move { Ok(n * 2) });
+    /// assert_eq!(double.run(2).middleware(show).await?, 4);
+    /// // double.run.start {"input":2,"output":null} …
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn observe(&self, observer: impl RunObserver) {
+        self.observers().add(Arc::new(observer));
+    }
+
+    /// Whether anybody sees what it tells.
+    pub(crate) fn is_told(&self) -> bool {
+        !self.observers().is_empty() || self.is_heard()
+    }
+
+    /// Shows an event to its observers.
+    #[inline]
+    pub(crate) fn show(&self, stage: Stage, payload: &dyn AnyEvent, stamp: &EventStamp) {
+        let observers = self.observers();
+        if observers.is_empty() {
+            return;
+        }
+        let event = RunEvent::new(self, stage, payload, stamp);
+        // What was bound to the run itself is not locked while it looks.
+        let (own, above) = match observers.own.get() {
+            Some(own) => (Some(Arc::clone(&own.lock())), None),
+            None => (None, observers.above.as_ref()),
+        };
+        let all = own.as_ref().or(above).into_iter().flat_map(|all| all.iter());
+        all.for_each(|observer| isolated(|| observer.observe(&event)));
+    }
+}

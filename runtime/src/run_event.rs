@@ -1,0 +1,96 @@
+//! What a run tells, for who looks at it beside its listeners.
+
+use std::fmt;
+use std::sync::OnceLock;
+use std::time::SystemTime;
+
+use emitree_emitter::{AnyEvent, Context, EventRecord, EventStamp};
+use uuid::Uuid;
+
+use crate::{LifecycleRef, RunContext, Stage};
+
+/// One of the four events of a run, as its [observers](crate::RunObserver) see it: when its listeners have heard it, if it
+/// has any, and made of it what they would.
+///
+/// It says what an [`EventMeta`](emitree_emitter::EventMeta) says of it; ids, paths and times are made at the first look.
+pub struct RunEvent<'a> {
+    run: &'a RunContext,
+    stage: Stage,
+    payload: &'a dyn AnyEvent,
+    stamp: &'a EventStamp,
+    path: OnceLock<Box<str>>,
+    context: OnceLock<Context>,
+}
+
+impl<'a> RunEvent<'a> {
+    pub(crate) const fn new(
+        run: &'a RunContext,
+        stage: Stage,
+        payload: &'a dyn AnyEvent,
+        stamp: &'a EventStamp,
+    ) -> Self {
+        Self { run, stage, payload, stamp, path: OnceLock::new(), context: OnceLock::new() }
+    }
+
+    /// The run.
+    #[must_use]
+    pub const fn run(&self) -> &'a RunContext {
+        self.run
+    }
+
+    /// Which of the four it is.
+    #[must_use]
+    pub const fn stage(&self) -> Stage {
+        self.stage
+    }
+
+    /// What it carries, of a type that is not known: as JSON, or brought back to its type.
+    #[must_use]
+    pub const fn payload(&self) -> &'a dyn AnyEvent {
+        self.payload
+    }
+
+    /// What it carries, as what it is.
+    #[must_use]
+    pub fn lifecycle(&self) -> Option<LifecycleRef<'a>> {
+        self.run.life().stages().look(self.stage, self.payload)
+    }
+
+    /// A version 7 UUID.
+    #[must_use]
+    pub fn id(&self) -> Uuid {
+        self.stamp.id()
+    }
+
+    /// When it was emitted; if nobody listens, when that was first asked for.
+    #[must_use]
+    pub fn time(&self) -> SystemTime {
+        self.stamp.time()
+    }
+
+    /// Its path: `backend.chat.run.start`.
+    #[must_use]
+    pub fn path(&self) -> &str {
+        let instance = self.run.instance_ref();
+        self.path.get_or_init(|| instance.path_of(self.stage.event_name()).unwrap_or_default().into())
+    }
+
+    /// What it carries of the run's context.
+    #[must_use]
+    pub fn context(&self) -> &Context {
+        self.context.get_or_init(|| self.to_record().context)
+    }
+
+    /// An owned, serialisable copy, as a sink gets it.
+    #[must_use]
+    pub fn to_record(&self) -> EventRecord {
+        let facet = self.run.life().stages().facet(self.stage);
+        self.run.emitter().record(self.stage.event_name(), self.payload, facet, self.stamp)
+    }
+}
+
+impl fmt::Debug for RunEvent<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RunEvent").field("run", self.run).field("stage", &self.stage).finish_non_exhaustive()
+    }
+}
