@@ -1,14 +1,14 @@
 //! A trajectory at work: bound to one run, it hears that run's events and those of the runs below.
 
 use std::cell::Cell;
+use std::iter::successors;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use emitree_emitter::{AnyEvent, BoxError, EventMeta, Matcher, OnError, Options, Trace, matcher_fn};
-use emitree_runtime::{Middleware, Result, RunContext, Stage};
+use emitree_emitter::{AnyEvent, BoxError, EventMeta, Matcher, OnError, Options, matcher_fn};
+use emitree_runtime::{Middleware, Result, RunContext, RunEvent, RunObserver, Stage};
 use parking_lot::Mutex;
-use uuid::Uuid;
 
 use super::level::{Address, Place, Places};
 use super::payload::Payload;
@@ -19,11 +19,11 @@ use super::{Line, Origin, Shared};
 /// What belongs to one bound run; it goes with that run's listeners.
 pub(super) struct Bound {
     shared: Arc<Shared>,
-    /// The bound run's.
-    emitter: Address,
-    trace: Trace,
+    /// The bound run.
+    run: Address,
     /// Above the bound run.
     depth: usize,
+    /// Of the runs under way, where some are not shown.
     places: Mutex<Places>,
     speaker: Speaker,
     /// Whether what is left of a telling is waited for where the run is observed.
@@ -32,14 +32,12 @@ pub(super) struct Bound {
 
 impl Bound {
     pub(super) fn new(shared: &Arc<Shared>, ctx: &RunContext) -> Arc<Self> {
-        let trace = ctx.trace();
         Arc::new(Self {
             shared: Arc::clone(shared),
-            emitter: Address::of(ctx.emitter()),
-            trace,
+            run: Address::of(ctx),
             depth: ctx.depth(),
             places: Mutex::default(),
-            speaker: Speaker::new(trace),
+            speaker: Speaker::default(),
             waits: AtomicBool::new(false),
         })
     }
@@ -58,11 +56,23 @@ impl Bound {
     }
 
     /// Observes the bound run, and from there what is below it.
+    ///
+    /// Where nobody has to be told, runs are only looked at, and none is heard for it; whoever listens is told while the run
+    /// tells, and is waited for, which only a listener can do.
     pub(super) fn observe(self: Arc<Self>, ctx: &RunContext) -> Result<()> {
-        let emitter = ctx.emitter().with(self.observes());
-        let waits = self.is_heard().then(|| Arc::clone(&self));
-        emitter.observe(Matcher::every(), move |event: &dyn AnyEvent, meta| self.hear(event, meta))?;
-        waits.map_or(Ok(()), |bound| bound.wait_from_now_on(ctx))
+        let hears_runs = self.is_heard();
+        if !hears_runs {
+            ctx.observe(Watching(Arc::clone(&self)));
+        }
+        if hears_runs || self.settings().shows_events() {
+            let bound = Arc::clone(&self);
+            ctx.emitter().with(self.observes()).observe(Matcher::every(), move |event: &dyn AnyEvent, meta| {
+                if hears_runs || Stage::of(meta).is_none() {
+                    bound.hear(event, meta);
+                }
+            })?;
+        }
+        if hears_runs { self.wait_from_now_on(ctx) } else { Ok(()) }
     }
 
     /// Waits, from the bound run's next event on, for what is left of tellings: right behind where it observes.
@@ -81,11 +91,13 @@ impl Bound {
 
     /// The same, where somebody has begun to listen under way.
     #[cold]
-    fn wait_after_all(self: &Arc<Self>) -> Result<()> {
-        let current = RunContext::current();
-        let mut runs = std::iter::successors(current.as_ref(), |run| run.parent());
-        let bound = runs.find(|run| Address::of(run.emitter()) == self.emitter);
-        bound.map_or(Ok(()), |run| self.wait_from_now_on(run))
+    fn wait_after_all(self: &Arc<Self>, run: &RunContext) -> Result<()> {
+        self.bound_run(run).map_or(Ok(()), |run| self.wait_from_now_on(run))
+    }
+
+    /// The bound run, from one below it.
+    fn bound_run<'r>(&self, run: &'r RunContext) -> Option<&'r RunContext> {
+        successors(Some(run), |run| run.parent()).find(|run| Address::of(run) == self.run)
     }
 
     /// Listens in order, on the bound run's emitter and on that of every run below it.
@@ -111,109 +123,123 @@ impl Bound {
         Ok(())
     }
 
+    /// Listens to an event.
     fn hear(self: &Arc<Self>, event: &dyn AnyEvent, meta: &EventMeta<'_>) {
         let stage = Stage::of(meta);
         if stage.is_none() && !self.settings().shows_event(meta) {
             return;
         }
-        let place = self.place(stage, meta);
-        if !place.is_shown {
-            return;
-        }
-        let own = stage.filter(|_| self.is_heard());
-        if own.is_some() || (stage != Some(Stage::Finish) && self.shared.output.is_some()) {
-            self.show(place, own, event, meta);
-        }
-    }
-
-    /// Where the event's run stands.
-    fn place(&self, stage: Option<Stage>, meta: &EventMeta<'_>) -> Place {
-        // The four are emitted on the run's own emitter.
-        let near = match stage {
-            Some(Stage::Start) => return self.place_of_start(meta),
-            Some(Stage::Success | Stage::Error) => self.places.lock().at(Address::of(meta.source())),
-            Some(Stage::Finish) => self.places.lock().leave_at(Address::of(meta.source())),
-            None => None,
+        let current = RunContext::current();
+        let run = match stage {
+            // Listeners of a run's own events are called inside of it.
+            Some(_) => current.as_ref(),
+            None => run_of(current.as_ref(), meta),
         };
-        near.unwrap_or_else(|| self.place_of_run(stage, meta))
+        self.notice(Origin::live(meta), stage, run, event);
     }
 
-    /// The place of a run that begins. What users say is asked with no lock held.
-    fn place_of_start(&self, meta: &EventMeta<'_>) -> Place {
-        let is_shown = self.settings().shows(&Origin::live(meta));
-        let emitter = Address::of(meta.source());
+    /// Looks at a run's event.
+    fn see(self: &Arc<Self>, event: &RunEvent<'_>) {
+        let is_own = Address::of(event.run()) == self.run;
+        if is_own || self.settings().is_nested {
+            self.notice(Origin::told(event), Some(event.stage()), Some(event.run()), event.payload());
+        }
+    }
+
+    fn notice(
+        self: &Arc<Self>,
+        origin: Origin<'_>,
+        stage: Option<Stage>,
+        run: Option<&RunContext>,
+        event: &dyn AnyEvent,
+    ) {
+        let own = stage.filter(|_| self.is_heard());
+        let is_line = stage != Some(Stage::Finish) && self.shared.output.is_some();
+        let place = self.place(&origin, stage, run);
+        if place.is_shown && (is_line || own.is_some()) {
+            self.show((place, own), (origin, stage), run, event);
+        }
+    }
+
+    /// Where a run stands; below the bound run, if that is not known.
+    fn place(&self, origin: &Origin<'_>, stage: Option<Stage>, run: Option<&RunContext>) -> Place {
+        let outermost = Place::outermost(self.depth, true);
+        let Some(run) = run else { return outermost.below(self.settings().shows(origin)) };
+        if self.settings().shows_all() {
+            let above = successors(Some(run), |run| run.parent()).position(|run| Address::of(run) == self.run);
+            return outermost.so_far_below(above.unwrap_or(1));
+        }
+        let known = match stage {
+            // What users say is asked with no lock held.
+            Some(Stage::Start) => None,
+            Some(Stage::Finish) => self.places.lock().leave(run),
+            _ => self.places.lock().find(run),
+        };
+        known.unwrap_or_else(|| self.enter(run, stage == Some(Stage::Start)))
+    }
+
+    /// The place of a run that begins, or was under way before.
+    fn enter(&self, run: &RunContext, begins: bool) -> Place {
+        let is_shown = self.settings().shows(run);
         let mut places = self.places.lock();
-        let place = if emitter == self.emitter {
+        let place = if Address::of(run) == self.run {
             Place::outermost(self.depth, is_shown)
         } else {
-            self.below(places.above_of(meta), is_shown)
+            let above = run.parent().and_then(|above| places.find(above));
+            above.unwrap_or(Place::outermost(self.depth, true)).below(is_shown)
         };
-        // Ids are worked out only for those who ask by them.
-        let run_id = self.settings().shows_events().then(|| self.run_id(meta)).flatten();
-        if !places.enter_near(emitter, run_id, place)
-            && let Some(run_id) = self.run_id(meta)
-        {
-            places.enter_far(run_id, place);
+        if begins {
+            places.enter(run, place);
         }
         place
     }
 
-    fn trace_of(&self, meta: &EventMeta<'_>) -> Option<Trace> {
-        if Address::of(meta.source()) == self.emitter { Some(self.trace) } else { meta.trace() }
-    }
-
-    fn run_id(&self, meta: &EventMeta<'_>) -> Option<Uuid> {
-        self.trace_of(meta).map(|trace| trace.run_id)
-    }
-
-    /// The place of a run that has begun, by its id.
-    fn place_of_run(&self, stage: Option<Stage>, meta: &EventMeta<'_>) -> Place {
-        let trace = self.trace_of(meta);
-        let known = trace.and_then(|trace| match stage {
-            Some(Stage::Finish) => self.places.lock().leave(trace.run_id),
-            _ => self.places.lock().find(trace.run_id),
-        });
-        known.unwrap_or_else(|| self.place_of_unknown(trace, &Origin::live(meta)))
-    }
-
-    fn place_of_unknown(&self, trace: Option<Trace>, origin: &Origin<'_>) -> Place {
-        let is_shown = self.settings().shows(origin);
-        if trace.is_some_and(|trace| trace.run_id == self.trace.run_id) {
-            return Place::outermost(self.depth, is_shown);
-        }
-        let above = trace.and_then(|trace| self.places.lock().find(trace.parent_run_id?));
-        self.below(above, is_shown)
-    }
-
-    /// Below what a run was started in; below the bound run, if that is not known.
-    fn below(&self, above: Option<Place>, is_shown: bool) -> Place {
-        above.unwrap_or(Place::outermost(self.depth, true)).below(is_shown)
-    }
-
     /// Writes a line; where it is one of the trajectory's own events that is heard, that is emitted first.
-    fn show(self: &Arc<Self>, place: Place, own: Option<Stage>, event: &dyn AnyEvent, meta: &EventMeta<'_>) {
-        let (origin, stage, level) = (Origin::live(meta), Stage::of(meta), place.level());
-        let duration = self.settings().times(stage).then(|| RunContext::current().map(|run| run.elapsed())).flatten();
+    fn show(
+        self: &Arc<Self>,
+        (place, own): (Place, Option<Stage>),
+        (origin, stage): (Origin<'_>, Option<Stage>),
+        run: Option<&RunContext>,
+        event: &dyn AnyEvent,
+    ) {
+        let level = place.level();
+        let duration = run.filter(|_| self.settings().times(stage)).map(RunContext::elapsed);
         let line = Line { origin, stage, level, is_outermost: place.is_outermost, duration, prefix: "", payload: "" };
         with_scratch(|scratch| {
             self.settings().render(line, Payload::Live(event), scratch);
-            match own {
-                None => self.shared.output.write_or_count(&mut scratch.message),
-                Some(stage) => {
+            match (own, run) {
+                (Some(stage), Some(run)) => {
                     let message = scratch.message_text();
-                    self.tell(stage, TrajectoryEvent { message, level, origin: meta.to_record(event) });
+                    self.tell(run, stage, TrajectoryEvent { message, level, origin: origin.to_record(event) });
                 }
+                _ => self.shared.output.write_or_count(&mut scratch.message),
             }
         });
     }
 
-    fn tell(self: &Arc<Self>, stage: Stage, event: TrajectoryEvent) {
-        if self.speaker.tell(&self.shared, stage, event).is_pending()
+    fn tell(self: &Arc<Self>, run: &RunContext, stage: Stage, event: TrajectoryEvent) {
+        let trace = || self.bound_run(run).unwrap_or(run).trace();
+        if self.speaker.tell(&self.shared, trace, stage, event).is_pending()
             && !self.waits.load(Ordering::Relaxed)
-            && let Err(error) = self.wait_after_all()
+            && let Err(error) = self.wait_after_all(run)
         {
             tracing::warn!(%error, "a trajectory does not wait for its listeners");
         }
+    }
+}
+
+/// The run that an event happened in, which is the current one or one above it.
+fn run_of<'r>(current: Option<&'r RunContext>, meta: &EventMeta<'_>) -> Option<&'r RunContext> {
+    let run_id = meta.trace()?.run_id;
+    successors(current, |run| run.parent()).find(|run| run.run_id() == run_id)
+}
+
+/// Looks at runs without listening to them.
+struct Watching(Arc<Bound>);
+
+impl RunObserver for Watching {
+    fn observe(&self, event: &RunEvent<'_>) {
+        self.0.see(event);
     }
 }
 
@@ -259,6 +285,8 @@ fn with_scratch(f: impl FnOnce(&mut Scratch)) {
 mod tests {
     use emitree_runtime::{Error, Runnable, runnable_fn};
 
+    use crate::runs::Runs;
+
     use super::*;
     use crate::Trajectory;
     use crate::trajectory::Target;
@@ -266,7 +294,7 @@ mod tests {
     #[tokio::test]
     async fn the_place_of_a_run_is_forgotten_when_it_ends() -> Result<()> {
         for priority in [None, Some(1)] {
-            let builder = Trajectory::builder().target(Target::None);
+            let builder = Trajectory::builder().target(Target::None).excluded(Runs::named("nobody"));
             let builder = priority.into_iter().fold(builder, |builder, priority| builder.priority(priority));
             let trajectory = builder.build()?;
             let below = runnable_fn("below", |n: u32, _: RunContext| async move {

@@ -12,7 +12,7 @@ use super::payload::{Former, Payload};
 use super::prefix::{Prefix, most_specific};
 use super::pretty::push_pretty;
 use super::{Level, Line, Origin};
-use crate::runs::Runs;
+use crate::runs::{Candidate, Runs};
 
 #[derive(Debug)]
 pub(super) struct Settings {
@@ -101,9 +101,14 @@ impl Scratch {
 impl Settings {
     /// Whether a run is shown, told from its `start`.
     #[inline]
-    pub(super) fn shows(&self, origin: &Origin<'_>) -> bool {
-        let has = |runs: &[Runs]| runs.iter().any(|runs| runs.has(origin));
+    pub(super) fn shows(&self, run: &dyn Candidate) -> bool {
+        let has = |runs: &[Runs]| runs.iter().any(|runs| runs.has(run));
         (self.included.is_empty() || has(&self.included)) && !has(&self.excluded)
+    }
+
+    /// Whether every run is.
+    pub(super) const fn shows_all(&self) -> bool {
+        self.included.is_empty() && self.excluded.is_empty()
     }
 
     /// Whether an event that is none of a run's own four gets a line.

@@ -46,8 +46,8 @@ fn id_and_path<S: Serializer>(origin: &EventRecord, serializer: S) -> Result<S::
 }
 
 /// Emits on behalf of one bound run.
+#[derive(Default)]
 pub(super) struct Speaker {
-    trace: Trace,
     emitter: OnceLock<Emitter>,
     /// How many are left over: looked at for every event.
     count: AtomicUsize,
@@ -63,19 +63,21 @@ struct Left {
 type Telling = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 impl Speaker {
-    pub(super) fn new(trace: Trace) -> Self {
-        Self { trace, emitter: OnceLock::new(), count: AtomicUsize::new(0), left: Mutex::default() }
-    }
-
     /// Events of it are the trajectory's own, and carry the bound run's ids.
-    fn emitter(&self, shared: &Shared) -> &Emitter {
-        self.emitter.get_or_init(|| shared.emitter.for_run(RunLinks::new().trace(self.trace)))
+    fn emitter(&self, shared: &Shared, trace: impl FnOnce() -> Trace) -> &Emitter {
+        self.emitter.get_or_init(|| shared.emitter.for_run(RunLinks::new().trace(trace())))
     }
 
     /// Emits, then writes; pending, if that is not done yet.
-    pub(super) fn tell(&self, shared: &Arc<Shared>, stage: Stage, event: TrajectoryEvent) -> Poll<()> {
+    pub(super) fn tell(
+        &self,
+        shared: &Arc<Shared>,
+        trace: impl FnOnce() -> Trace,
+        stage: Stage,
+        event: TrajectoryEvent,
+    ) -> Poll<()> {
         let run_id = event.origin.trace.map(|trace| trace.run_id);
-        let emitter = self.emitter(shared).clone();
+        let emitter = self.emitter(shared, trace).clone();
         let mut telling: Telling = Box::pin(tell(Arc::clone(shared), emitter, stage, event));
         // In order.
         let waits = self.has_left_of(run_id);
