@@ -56,6 +56,8 @@
     allow(rustdoc::broken_intra_doc_links, reason = "this page names what all features have")
 )]
 
+#[cfg(any(feature = "record", feature = "trajectory"))]
+mod address;
 #[cfg(any(feature = "concurrency", feature = "rate_limit"))]
 mod admission;
 #[cfg(feature = "approval")]

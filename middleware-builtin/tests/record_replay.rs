@@ -2,17 +2,18 @@
 
 mod support;
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use emitree_emitter::{AnyEvent, Emitter, EventMeta};
-use emitree_middleware::record::{Entry, Journal, JournalError, Recorded};
+use emitree_middleware::record::{Answer, Entry, Journal, JournalError, Recorded};
 use emitree_middleware::replay::{Difference, Replayed};
 use emitree_middleware::{Record, Replay};
 use emitree_runtime::{
     AbortHandle, Data, Error, ErrorKind, Interrupt, Op, Passing, Result, RunContext, Runnable, RunnableFn, Status,
-    Transform, for_nested, output_fn,
+    Transform, for_nested, output_fn, runnable_fn,
 };
 use futures_util::FutureExt;
 use futures_util::future::{join_all, select};
@@ -549,6 +550,22 @@ async fn a_listener_that_fails_and_a_function_that_fails_change_nothing() -> Tes
 }
 
 #[tokio::test]
+async fn an_output_that_is_no_json_is_in_the_journal_as_what_is_wrong_with_it() -> TestResult {
+    let desk = agent(|(): (), _: RunContext| async move {
+        let pairs = runnable_fn("pairs", |(): (), _: RunContext| async { Ok(BTreeMap::from([((1, 2), 3)])) });
+        Ok(pairs.run(()).await?.len())
+    });
+    let (result, journal) = recorded(&desk, ()).await;
+    // M5: what observes fails open.
+    assert_eq!(result?, 1);
+    let Answer::Error(report) = &journal.entries[0].answers[0] else { panic!("{journal:?}") };
+    assert!(report.message.contains("BTreeMap<(i32, i32), i32>`, cannot be shown as JSON"), "{report:?}");
+    let error = desk.run(()).middleware(Replay::from(journal)).await.expect_err("there is no answer");
+    assert!(error.explain().contains("cannot be shown as JSON"), "{}", error.explain());
+    Ok(())
+}
+
+#[tokio::test]
 async fn for_nested_each_run_has_a_journal_of_its_own() -> TestResult {
     let journals: Arc<Mutex<Vec<(String, usize)>>> = Arc::default();
     let keep = Arc::clone(&journals);
@@ -573,7 +590,6 @@ async fn they_say_what_they_do_where_they_are_listed() -> TestResult {
         "    record: keeps the last journal",
         "    replay: 2 runs below Assistant[Desk]",
         "  passes:",
-        "    observe   record: attempts",
         "    observe   replay: stops at the first difference",
     ];
     assert_eq!(run.explain().to_string(), lines.join("\n"));

@@ -18,7 +18,8 @@ use crate::context::Typed;
 use crate::data::Data;
 use crate::discard::{discard, isolated};
 use crate::life::Drive;
-use crate::lifecycle::{Failure, Finish, Input, Start, Success};
+use crate::lifecycle::{Failure, Finish, Input, Measured, Start, Success};
+use crate::observers::Audience;
 use crate::seat::Who;
 use crate::{Error, Outcome, Result, RunContext, Stage, Status};
 
@@ -43,7 +44,7 @@ type Told<P> = (P, Result<(), EmitError>);
 
 /// Begins a run whose input is not known already: somebody may be asked about it.
 pub(crate) fn begin<I: Data, O: Data>(run: &Typed<I, O>, input: I) -> Step<I, O> {
-    match tell(run, Stage::Start, Start { input, output: None }) {
+    match tell(run, run.audience(), Stage::Start, Start { input, output: None }) {
         Ok(told) => started(run, told),
         Err(telling) => Step::Starting(telling),
     }
@@ -85,14 +86,14 @@ fn started<I: Data, O: Data>(run: &Typed<I, O>, (start, told): Told<Start<I, O>>
 
 /// The work is over, or was not begun. Whatever it came to: if the run was aborted before, that is how it ended (R7).
 pub(crate) fn worked<I: Data, O: Data>(run: &Typed<I, O>, result: Result<O>) -> Step<I, O> {
-    let (fate, below, is_told) = (run.node().fate(), run.node().below(), run.is_told());
+    let (fate, below, audience) = (run.node().fate(), run.node().below(), run.audience());
     // As long as something has to end before the run, what begins in it is below it too.
-    let settled = if is_told || !below.is_empty() { fate.settle() } else { fate.settle_and_close() };
+    let settled = if audience.is_some() || !below.is_empty() { fate.settle() } else { fate.settle_and_close() };
     let result = unless_stopped(settled, result);
     if fate.has_tasks() || !below.is_empty() {
         return Step::Clearing(Box::pin(cleared(run.clone(), result)));
     }
-    if is_told { tell_end(run, result) } else { over(run, result) }
+    if audience.is_some() { tell_end(run, audience, result) } else { over(run, result) }
 }
 
 fn unless_stopped<O>(settled: std::result::Result<(), &Stop>, result: Result<O>) -> Result<O> {
@@ -103,16 +104,17 @@ fn unless_stopped<O>(settled: std::result::Result<(), &Stop>, result: Result<O>)
 
 /// Tasks and runs below have ended.
 fn alone<I: Data, O: Data>(run: &Typed<I, O>, result: Result<O>) -> Step<I, O> {
-    if run.has_started() && run.is_told() { tell_end(run, result) } else { close(run, result, None) }
+    let audience = run.audience();
+    if run.has_started() && audience.is_some() { tell_end(run, audience, result) } else { close(run, result, None) }
 }
 
-fn tell_end<I: Data, O: Data>(run: &Typed<I, O>, result: Result<O>) -> Step<I, O> {
+fn tell_end<I: Data, O: Data>(run: &Typed<I, O>, audience: Audience<'_>, result: Result<O>) -> Step<I, O> {
     match result {
-        Ok(output) => match tell(run, Stage::Success, Success { input: Input::of(run), output }) {
+        Ok(output) => match tell(run, audience, Stage::Success, Success { input: Input::of(run), output }) {
             Ok(told) => succeeded(run, told),
             Err(telling) => Step::Succeeding(telling),
         },
-        Err(error) => match tell(run, Stage::Error, Failure { error }) {
+        Err(error) => match tell(run, audience, Stage::Error, Failure { error }) {
             Ok(told) => failed(run, told),
             Err(telling) => Step::Failing(telling),
         },
@@ -148,7 +150,8 @@ fn close<I: Data, O: Data>(run: &Typed<I, O>, result: Result<O>, input: Option<I
 
 fn finish<I: Data, O: Data>(run: &Typed<I, O>, result: Result<O>, input: Option<Input<I>>) -> Step<I, O> {
     // Nobody there, nothing happens: not even a look at the clock (E15).
-    if !run.has_started() || !run.is_told() {
+    let audience = run.audience();
+    if !run.has_started() || !audience.is_some() {
         return over(run, result);
     }
     record_outcome(run, &result);
@@ -157,7 +160,8 @@ fn finish<I: Data, O: Data>(run: &Typed<I, O>, result: Result<O>, input: Option<
         Err(error) => (Outcome::of_error(&error), Some(error)),
     };
     let input = input.unwrap_or_else(|| Input::of(run));
-    match tell(run, Stage::Finish, Finish { input, outcome, duration: run.elapsed() }) {
+    let duration = if audience.listeners().is_some() { Measured::now(run) } else { Measured::later() };
+    match tell(run, audience, Stage::Finish, Finish { input, outcome, duration }) {
         Ok(told) => finished(run, told, error),
         Err(telling) => Step::Finishing(telling, error),
     }
@@ -186,15 +190,20 @@ fn over<I: Data, O: Data>(run: &Typed<I, O>, result: Result<O>) -> Step<I, O> {
     Step::Over(result.map_err(Error::leaving))
 }
 
-/// Emits an event, if anybody hears it, and then shows it to those who observe: it is told at once, or has to be waited for.
-fn tell<I: Data, O: Data, P>(run: &Typed<I, O>, stage: Stage, mut payload: P) -> Result<Told<P>, Telling<P>>
+/// Emits an event to who listens, and then shows it to those who observe: it is told at once, or has to be waited for.
+fn tell<I: Data, O: Data, P>(
+    run: &Typed<I, O>,
+    audience: Audience<'_>,
+    stage: Stage,
+    mut payload: P,
+) -> Result<Told<P>, Telling<P>>
 where
     P: Serialize + Send + Sync + 'static,
 {
     let (life, stamp) = (run.typed_life(), EventStamp::new());
     let (name, facet) = (stage.event_name(), life.stages.facet(stage));
     let emit = |emitter: &Emitter| emitter.emit_begin(name, &mut payload, facet, (&life.delivery, &stamp));
-    let waiting = match run.heard_emitter().map_or(Emitted::Done(Ok(())), emit) {
+    let waiting = match audience.listeners().map_or(Emitted::Done(Ok(())), emit) {
         Emitted::Done(told) => {
             run.show(stage, &payload, &stamp);
             return Ok((payload, told));

@@ -131,7 +131,7 @@ pub(crate) async fn attempts<R: Runnable>(
     let stations = Stations { passages: chain.seal_passages(), layers: chain.seal(), attempts: chain.attempts() };
     match early {
         None if stations.passages.is_none() && !stations.attempts.may_go_on() => {
-            call(stations.layers, &Executes(runnable), input, ctx).await
+            shown(call(stations.layers, &Executes(runnable), input, ctx).await, ctx)
         }
         // Of the others the future is larger, and they are fewer.
         None => Box::pin(stations.repeat(&Executes(runnable), input, ctx)).await,
@@ -159,13 +159,19 @@ impl<I: Data, O: Data> Stations<'_, I, O> {
 
     async fn attempt(&self, work: &dyn Work<I, O>, input: &I, ctx: &RunContext) -> Result<O> {
         let Some(Passages { inputs, outputs }) = self.passages else {
-            return call(self.layers, work, input, ctx).await;
+            return shown(call(self.layers, work, input, ctx).await, ctx);
         };
         let changed = inputs.pass(input, ctx).await?;
-        let output = call(self.layers, work, changed.as_ref().unwrap_or(input), ctx).await?;
+        let output = shown(call(self.layers, work, changed.as_ref().unwrap_or(input), ctx).await, ctx)?;
         let changed = outputs.pass_on(&output, ctx).await?;
         Ok(changed.unwrap_or(output))
     }
+}
+
+/// Shows the run's observers what an attempt came to.
+fn shown<O: Data>(result: Result<O>, ctx: &RunContext) -> Result<O> {
+    ctx.show_attempt(&result);
+    result
 }
 
 /// The work of a runnable.

@@ -132,6 +132,12 @@ impl<R: Runnable> Work<'_, R> {
         let mut polled = looked.map_or_else(|error| Poll::Ready(Err(error)), |()| Self::stopped(run));
         if polled.is_pending() {
             polled = self.poll_unstopped(run, early, cx);
+            if let Poll::Ready(result) = &polled
+                && run.slot().existing().is_none()
+            {
+                // Where there is a chain, that has shown each of its attempts.
+                run.show_attempt(result);
+            }
         }
         if polled.is_pending() {
             run.node().waker().register(cx.waker());

@@ -205,7 +205,7 @@ impl<I: Data, O: Data> AnyFinish for Finish<I, O> {
     }
 
     fn duration(&self) -> Duration {
-        self.duration
+        Self::duration(self)
     }
 }
 

@@ -145,7 +145,7 @@ pub use outcome::{Outcome, Status};
 pub use passing::Passing;
 pub use phase::Phase;
 pub use run::Run;
-pub use run_event::RunEvent;
+pub use run_event::{Attempted, RunEvent};
 pub use run_stream::{RunStream, StreamItem};
 pub use runnable::Runnable;
 pub use runnable_fn::{RunnableFn, runnable_fn};

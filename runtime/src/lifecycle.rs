@@ -3,8 +3,10 @@
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Deref;
+use std::sync::OnceLock;
 use std::time::Duration;
 
+use serde::ser::SerializeStruct;
 use serde::{Serialize, Serializer};
 
 use crate::context::Typed;
@@ -50,13 +52,11 @@ impl Failure {
 }
 
 /// A run has ended. Read-only.
-#[derive(Debug, Serialize)]
-#[serde(bound = "I: Serialize + 'static, O: Serialize")]
+#[derive(Debug)]
 pub struct Finish<I: 'static, O> {
     pub(crate) input: Input<I>,
     pub(crate) outcome: Outcome<O>,
-    #[serde(rename = "duration_ns", serialize_with = "nanoseconds")]
-    pub(crate) duration: Duration,
+    pub(crate) duration: Measured,
 }
 
 impl<I: 'static, O> Finish<I, O> {
@@ -71,13 +71,38 @@ impl<I: 'static, O> Finish<I, O> {
     }
 
     /// How long it took, by tokio's clock, from its first poll. In JSON: `duration_ns`, whole nanoseconds.
-    pub const fn duration(&self) -> Duration {
-        self.duration
+    pub fn duration(&self) -> Duration {
+        self.duration.of(&self.input.run)
     }
 }
 
-fn nanoseconds<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_u64(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX))
+impl<I: Serialize + 'static, O: Serialize> Serialize for Finish<I, O> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let nanoseconds = u64::try_from(self.duration().as_nanos()).unwrap_or(u64::MAX);
+        let mut members = serializer.serialize_struct("Finish", 3)?;
+        members.serialize_field("input", &self.input)?;
+        members.serialize_field("outcome", &self.outcome)?;
+        members.serialize_field("duration_ns", &nanoseconds)?;
+        members.end()
+    }
+}
+
+/// How long a run took: measured before listeners hear of it, who may be awaited; otherwise when somebody first looks.
+#[derive(Debug)]
+pub(crate) struct Measured(OnceLock<Duration>);
+
+impl Measured {
+    pub(crate) fn now(run: &RunContext) -> Self {
+        Self(OnceLock::from(run.elapsed()))
+    }
+
+    pub(crate) const fn later() -> Self {
+        Self(OnceLock::new())
+    }
+
+    fn of(&self, run: &RunContext) -> Duration {
+        *self.0.get_or_init(|| run.elapsed())
+    }
 }
 
 /// The input of a run, where the run keeps it: whoever shows it holds the run.

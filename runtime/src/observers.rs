@@ -7,12 +7,12 @@
 
 use std::sync::{Arc, OnceLock};
 
-use emitree_emitter::{AnyEvent, EventStamp};
+use emitree_emitter::{AnyEvent, Emitter, EventStamp};
 use parking_lot::Mutex;
 
 use crate::discard::isolated;
 use crate::register::Few;
-use crate::{RunContext, RunEvent, Stage};
+use crate::{Attempted, Data, Result, RunContext, RunEvent, Stage};
 
 /// Looks at what runs tell: bound with [`RunContext::observe`].
 ///
@@ -23,6 +23,12 @@ use crate::{RunContext, RunEvent, Stage};
 pub trait RunObserver: Send + Sync + 'static {
     /// Looks at one of the run's four events, when its listeners have heard it.
     fn observe(&self, event: &RunEvent<'_>);
+
+    /// Looks at what the work and the layers around it came to in one attempt, before output middlewares and listeners get
+    /// it. Work that is dropped comes to nothing. By default it does not look.
+    fn attempted(&self, attempt: &Attempted<'_>) {
+        _ = attempt;
+    }
 }
 
 impl<F: Fn(&RunEvent<'_>) + Send + Sync + 'static> RunObserver for F {
@@ -34,6 +40,10 @@ impl<F: Fn(&RunEvent<'_>) + Send + Sync + 'static> RunObserver for F {
 impl<T: RunObserver + ?Sized> RunObserver for Arc<T> {
     fn observe(&self, event: &RunEvent<'_>) {
         (**self).observe(event);
+    }
+
+    fn attempted(&self, attempt: &Attempted<'_>) {
+        (**self).attempted(attempt);
     }
 }
 
@@ -48,6 +58,29 @@ pub(crate) struct Observers {
     own: OnceLock<Box<Mutex<List>>>,
 }
 
+/// Who sees what a run tells, at a moment.
+#[derive(Clone, Copy)]
+pub(crate) enum Audience<'a> {
+    Nobody,
+    Observers,
+    /// With those who observe, if there are any.
+    Listeners(&'a Emitter),
+}
+
+impl<'a> Audience<'a> {
+    pub(crate) const fn is_some(self) -> bool {
+        !matches!(self, Self::Nobody)
+    }
+
+    /// The run's emitter, if anybody hears what is emitted there.
+    pub(crate) const fn listeners(self) -> Option<&'a Emitter> {
+        match self {
+            Self::Listeners(emitter) => Some(emitter),
+            Self::Nobody | Self::Observers => None,
+        }
+    }
+}
+
 impl Observers {
     pub(crate) fn new(above: Option<&RunContext>) -> Self {
         Self { above: above.and_then(|above| above.observers().all()), own: OnceLock::new() }
@@ -60,6 +93,13 @@ impl Observers {
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.above.is_none() && self.own.get().is_none()
+    }
+
+    /// What was bound to the run itself is not locked meanwhile.
+    fn each(&self, f: impl Fn(&dyn RunObserver)) {
+        let own = self.own.get().map(|own| Arc::clone(&own.lock()));
+        let all = own.as_ref().or(self.above.as_ref()).into_iter().flat_map(|all| all.iter());
+        all.for_each(|observer| isolated(|| f(&**observer)));
     }
 
     fn add(&self, observer: Arc<dyn RunObserver>) {
@@ -97,25 +137,30 @@ impl RunContext {
         self.observers().add(Arc::new(observer));
     }
 
-    /// Whether anybody sees what it tells.
-    pub(crate) fn is_told(&self) -> bool {
-        !self.observers().is_empty() || self.is_heard()
+    /// Who there is to be told.
+    pub(crate) fn audience(&self) -> Audience<'_> {
+        match (self.is_heard(), self.observers().is_empty()) {
+            (true, _) => Audience::Listeners(self.emitter()),
+            (false, false) => Audience::Observers,
+            (false, true) => Audience::Nobody,
+        }
     }
 
     /// Shows an event to its observers.
     #[inline]
     pub(crate) fn show(&self, stage: Stage, payload: &dyn AnyEvent, stamp: &EventStamp) {
-        let observers = self.observers();
-        if observers.is_empty() {
-            return;
+        if !self.observers().is_empty() {
+            let event = RunEvent::new(self, stage, payload, stamp);
+            self.observers().each(|observer| observer.observe(&event));
         }
-        let event = RunEvent::new(self, stage, payload, stamp);
-        // What was bound to the run itself is not locked while it looks.
-        let (own, above) = match observers.own.get() {
-            Some(own) => (Some(Arc::clone(&own.lock())), None),
-            None => (None, observers.above.as_ref()),
-        };
-        let all = own.as_ref().or(above).into_iter().flat_map(|all| all.iter());
-        all.for_each(|observer| isolated(|| observer.observe(&event)));
+    }
+
+    /// Shows them what an attempt came to.
+    #[inline]
+    pub(crate) fn show_attempt<O: Data>(&self, result: &Result<O>) {
+        if !self.observers().is_empty() {
+            let attempt = Attempted::new(self, result);
+            self.observers().each(|observer| observer.attempted(&attempt));
+        }
     }
 }

@@ -131,12 +131,6 @@ impl RunContext {
         &late.emitter
     }
 
-    /// Its emitter, if anybody hears what is emitted there.
-    pub(crate) fn heard_emitter(&self) -> Option<&Emitter> {
-        let made = self.origin().made();
-        made.or_else(|| self.is_heard().then(|| self.make_emitter()))
-    }
-
     /// Who runs: the runnable's creator, or one of the run's own where the runnable is not called as that is.
     #[must_use]
     pub fn creator(&self) -> Option<&Creator> {

@@ -1,13 +1,15 @@
-//! What a run tells, for who looks at it beside its listeners.
+//! What observers see of a run: its events, and what its attempts came to.
 
+use std::any::{Any, type_name};
 use std::fmt;
 use std::sync::OnceLock;
 use std::time::SystemTime;
 
 use emitree_emitter::{AnyEvent, Context, EventRecord, EventStamp};
+use serde_json::Value;
 use uuid::Uuid;
 
-use crate::{LifecycleRef, RunContext, Stage};
+use crate::{Data, Error, ErrorKind, LifecycleRef, Result, RunContext, Stage};
 
 /// One of the four events of a run, as its [observers](crate::RunObserver) see it: when its listeners have heard it, if it
 /// has any, and made of it what they would.
@@ -92,5 +94,59 @@ impl<'a> RunEvent<'a> {
 impl fmt::Debug for RunEvent<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RunEvent").field("run", self.run).field("stage", &self.stage).finish_non_exhaustive()
+    }
+}
+
+/// What the work of a run and the layers around it came to, in one attempt.
+pub struct Attempted<'a> {
+    run: &'a RunContext,
+    result: std::result::Result<&'a dyn Output, &'a Error>,
+}
+
+impl<'a> Attempted<'a> {
+    pub(crate) fn new<O: Data>(run: &'a RunContext, result: &'a Result<O>) -> Self {
+        Self { run, result: result.as_ref().map(|output| output as &dyn Output) }
+    }
+
+    /// The run; [`RunContext::attempt`] says which attempt it was.
+    #[must_use]
+    pub const fn run(&self) -> &'a RunContext {
+        self.run
+    }
+
+    /// The output, if there is one and it is an `O`.
+    #[must_use]
+    pub fn output<O: 'static>(&self) -> Option<&'a O> {
+        (self.result.ok()? as &dyn Any).downcast_ref()
+    }
+
+    /// The output as JSON.
+    ///
+    /// # Errors
+    ///
+    /// What it failed with; or one of the kind `Invalid`, if its output cannot be shown as JSON.
+    pub fn output_json(&self) -> Result<Value> {
+        self.result.map_err(Clone::clone)?.to_json()
+    }
+}
+
+/// An output whose type is not known.
+trait Output: Any {
+    fn to_json(&self) -> Result<Value>;
+}
+
+impl<O: Data> Output for O {
+    fn to_json(&self) -> Result<Value> {
+        serde_json::to_value(self).map_err(|error| {
+            let message = format!("the output, a `{}`, cannot be shown as JSON", type_name::<O>());
+            Error::of_kind(ErrorKind::Invalid, message).caused_by(error)
+        })
+    }
+}
+
+impl fmt::Debug for Attempted<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let error = self.result.err();
+        f.debug_struct("Attempted").field("run", self.run).field("error", &error).finish_non_exhaustive()
     }
 }

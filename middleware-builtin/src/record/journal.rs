@@ -2,16 +2,18 @@
 //!
 //! In a file it is JSON lines: one that says what was recorded and how many runs follow, and then one for each run.
 
+use std::borrow::Cow;
 use std::io::{self, BufRead, Write};
 
-use emitree_runtime::{Error, ErrorReport, Result as RunResult, Status};
+use emitree_emitter::Creator;
+use emitree_runtime::{AsInstance, ErrorReport, Result as RunResult, RunContext, Status};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 const VERSION: u32 = 1;
 
 /// What was done below a run: a tree of runs, with what each got and gave.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Journal {
     /// What sort of thing was recorded.
@@ -36,14 +38,14 @@ pub struct Entry {
     /// How many attempts of the recorded run were over when it began.
     pub round: u32,
     /// What sort of thing ran.
-    pub kind: String,
+    pub kind: Cow<'static, str>,
     /// What it is called.
-    pub name: String,
+    pub name: Cow<'static, str>,
     /// The namespace of its events.
     pub path: String,
     /// What it got, as its `start` left it.
     pub input: Value,
-    /// What its work and its layers came to, once for each attempt. Empty if that was dropped, or panicked.
+    /// What its work and its layers came to, once for each attempt. Empty if that was dropped.
     pub answers: Vec<Answer>,
     /// How it ended; none if it has not.
     pub status: Option<Status>,
@@ -65,11 +67,23 @@ pub enum Answer {
 }
 
 impl Answer {
-    pub(super) fn of(result: &RunResult<Value>) -> Self {
+    pub(super) fn of(result: RunResult<Value>) -> Self {
         match result {
-            Ok(output) => Self::Output(output.clone()),
-            Err(error) => Self::Error(Box::new(Error::report(error))),
+            Ok(output) => Self::Output(output),
+            Err(error) => Self::Error(Box::new(error.report())),
         }
+    }
+}
+
+impl Entry {
+    /// A run that begins, with what it got.
+    pub(super) fn begun(run: &RunContext, input: Value) -> Self {
+        let (kind, name) =
+            run.creator().map(Creator::to_record).map(|record| (record.kind, record.name)).unwrap_or_default();
+        let path = run.instance_emitter().namespace().to_owned();
+        // Most have one answer.
+        let (answers, status, error, ended) = (Vec::with_capacity(1), None, None, None);
+        Self { id: 0, parent: None, round: 0, kind, name, path, input, answers, status, error, ended }
     }
 }
 

@@ -8,14 +8,14 @@ use std::sync::Arc;
 
 use emitree_emitter::{AnyEvent, BoxError, Emitter, Event, EventName, Namespace};
 use emitree_runtime::{
-    LayerInfo, LifecycleRef, Middleware, Phase, Result, RunContext, Stack, Stage, Status, Summary, Unseen,
+    Attempted, LifecycleRef, Middleware, Result, RunContext, RunEvent, RunObserver, Stage, Status, Summary,
 };
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 pub use self::journal::{Answer, Entry, Journal, JournalError};
 
-use self::recording::{Nested, Recording, Rounds};
+use self::recording::Recording;
 use crate::voice::Voice;
 
 const NAMESPACE: Namespace = Namespace::new("middleware.record");
@@ -50,9 +50,8 @@ const NAMESPACE: Namespace = Namespace::new("middleware.record");
 /// # What is recorded
 ///
 /// - A run as it starts, with its input as listeners of `start` left it.
-/// - What its layers give before output middlewares see it, for each attempt: a layer in [`Phase::Observe`] looks at
-///   it, outside of all that are bound after it. It looks at JSON: a run whose input or output cannot be shown as JSON
-///   fails, for it could not be replayed.
+/// - What its work and its layers give before output middlewares see it, for each attempt. In place of an output that
+///   cannot be shown as JSON there is an error that says so, which a replay then gives.
 /// - How it ended, once it has.
 ///
 /// Inputs, outputs and errors are kept **as they are, secrets too**: have them taken out, as the feature `redact` does, or
@@ -60,7 +59,7 @@ const NAMESPACE: Namespace = Namespace::new("middleware.record");
 ///
 /// # Its own events
 ///
-/// `middleware.record.recorded`, a [`Recorded`], when the run has ended.
+/// `middleware.record.recorded`, a [`Recorded`], when the run has ended, for who listened when it was bound.
 #[derive(Clone)]
 pub struct Record(Arc<Inner>);
 
@@ -116,18 +115,13 @@ impl Record {
         self.0.voice.emitter()
     }
 
-    fn stack(recording: &Arc<Recording>) -> Stack<Unseen> {
-        Stack::builder().layer_in(Phase::Observe, Rounds(Arc::clone(recording))).build()
-    }
-
-    /// Keeps the journal when the run has ended, and then says so.
-    fn keep_at_end(&self, recording: Arc<Recording>, ctx: &RunContext) -> Result<()> {
+    /// Keeps the journal at the run's `finish`, and then says so: to be told, the run has to be heard.
+    fn say_at_end(&self, recording: Arc<Recording>, ctx: &RunContext) -> Result<()> {
         let (keeper, speaker) = (Arc::clone(&self.0), Arc::clone(&self.0));
         let said = Arc::clone(&recording);
         ctx.emitter().observe(Stage::Finish, move |event: &dyn AnyEvent, meta| {
-            match LifecycleRef::of(event, meta) {
-                Some(LifecycleRef::Finish(finish)) => keeper.keep(&recording.finish(finish.status())),
-                _ => Ok(()),
+            if let Some(LifecycleRef::Finish(finish)) = LifecycleRef::of(event, meta) {
+                keeper.keep(&recording, finish.status());
             }
         })?;
         ctx.emitter().observe_async(Stage::Finish, move |_: &dyn AnyEvent, _| {
@@ -145,18 +139,44 @@ impl Record {
 }
 
 impl Inner {
-    fn keep(&self, journal: &Arc<Journal>) -> Result<(), BoxError> {
-        *self.last.lock() = Some(Arc::clone(journal));
-        self.on_end.as_ref().map_or(Ok(()), |on_end| on_end(journal))
+    /// Keeps the journal of a run that has ended, once.
+    fn keep(&self, recording: &Recording, status: Status) {
+        let Some(journal) = recording.finish(status) else { return };
+        let before = self.last.lock().replace(Arc::clone(&journal));
+        drop(before);
+        if let Some(on_end) = &self.on_end
+            && let Err(error) = on_end(&journal)
+        {
+            tracing::warn!(%error, "a function that was given a journal failed");
+        }
+    }
+}
+
+/// Looks at a run that is recorded, and at those below.
+struct Watching {
+    record: Arc<Inner>,
+    recording: Arc<Recording>,
+}
+
+impl RunObserver for Watching {
+    fn observe(&self, event: &RunEvent<'_>) {
+        if !self.recording.is_of(event.run()) {
+            self.recording.see(event);
+        } else if let Some(LifecycleRef::Finish(finish)) = event.lifecycle() {
+            self.record.keep(&self.recording, finish.status());
+        }
+    }
+
+    fn attempted(&self, attempt: &Attempted<'_>) {
+        self.recording.attempted(attempt);
     }
 }
 
 impl Middleware for Record {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
         let recording = Arc::new(Recording::of(ctx));
-        Self::stack(&recording).bind(ctx)?;
-        ctx.bind_nested(Nested::new(&recording));
-        self.keep_at_end(recording, ctx)
+        ctx.observe(Watching { record: Arc::clone(&self.0), recording: Arc::clone(&recording) });
+        if self.0.voice.emitter().is_heard() || ctx.is_heard() { self.say_at_end(recording, ctx) } else { Ok(()) }
     }
 
     fn name(&self) -> &str {
@@ -165,10 +185,6 @@ impl Middleware for Record {
 
     fn debug_summary(&self) -> Summary {
         Summary::of(self)
-    }
-
-    fn layers(&self) -> Vec<LayerInfo> {
-        Self::stack(&Arc::default()).layers()
     }
 }
 

@@ -83,7 +83,7 @@ impl Call {
     }
 
     pub(super) fn of(entry: &Entry) -> Self {
-        Self::new(entry.kind.clone(), entry.name.clone(), entry.input.clone())
+        Self::new(entry.kind.clone().into_owned(), entry.name.clone().into_owned(), entry.input.clone())
     }
 }
 

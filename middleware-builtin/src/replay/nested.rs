@@ -73,7 +73,7 @@ impl Below {
         let reply = met.and_then(|index| Ok((index, self.replaying.reply(index, attempt)?)));
         let (index, reply) = reply.map_err(|difference| difference.to_error())?;
         if let Some(entry) = self.replaying.entry(index) {
-            let (kind, name) = (entry.kind.clone(), entry.name.clone());
+            let (kind, name) = (entry.kind.clone().into_owned(), entry.name.clone().into_owned());
             self.voice.say(ctx, || Replayed { entry: entry.id, kind, name }).await;
         }
         match reply {

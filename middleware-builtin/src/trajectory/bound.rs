@@ -10,11 +10,12 @@ use emitree_emitter::{AnyEvent, BoxError, EventMeta, Matcher, OnError, Options, 
 use emitree_runtime::{Middleware, Result, RunContext, RunEvent, RunObserver, Stage};
 use parking_lot::Mutex;
 
-use super::level::{Address, Place, Places};
+use super::level::{Place, Places};
 use super::payload::Payload;
 use super::settings::{Scratch, Settings};
 use super::speaker::{Speaker, TrajectoryEvent};
 use super::{Line, Origin, Shared};
+use crate::address::Address;
 
 /// What belongs to one bound run; it goes with that run's listeners.
 pub(super) struct Bound {

@@ -1,10 +1,10 @@
 //! How deep a run stands.
 
-use std::hash::{Hash, Hasher};
-
 use emitree_runtime::RunContext;
-use rustc_hash::{FxHashMap, FxHasher};
+use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
+
+use crate::address::Address;
 
 /// How deep a line stands. What is filtered out takes its level with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,20 +44,6 @@ impl Place {
 
     pub(super) const fn level(self) -> Level {
         Level { relative: self.relative, absolute: self.base + self.relative }
-    }
-}
-
-/// Which run it is, as long as there is it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Address(u64);
-
-impl Address {
-    #[inline]
-    pub(super) fn of(run: &RunContext) -> Self {
-        // Of one word, which this is, no two have the same hash.
-        let mut hasher = FxHasher::default();
-        run.hash(&mut hasher);
-        Self(hasher.finish())
     }
 }
 
