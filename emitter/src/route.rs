@@ -241,6 +241,7 @@ impl Emitter {
 
     /// Tells whether anybody listens here or above, to whatever it may be. If not, an emit does nothing.
     #[must_use]
+    #[inline]
     pub fn is_heard(&self) -> bool {
         // Up the tree there is one way, up to a run in another run.
         match self.first_loud(u64::MAX) {

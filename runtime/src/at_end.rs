@@ -1,5 +1,7 @@
 //! What is called when a run is over, whether anybody listens or not.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
@@ -10,7 +12,25 @@ type AtEnd = Box<dyn FnOnce(&RunContext, Status) + Send>;
 
 /// Called once each, by whoever brings the run to its end.
 #[derive(Default)]
-pub(crate) struct Ends(Mutex<SmallVec<[AtEnd; 1]>>);
+pub(crate) struct Ends {
+    list: Mutex<SmallVec<[AtEnd; 1]>>,
+    /// Whether there may be some: looked at first, and again when they have been called.
+    is_due: AtomicBool,
+}
+
+impl Ends {
+    fn add(&self, end: AtEnd) {
+        let mut list = self.list.lock();
+        list.push(end);
+        self.is_due.store(true, Ordering::Release);
+    }
+
+    fn take(&self) -> SmallVec<[AtEnd; 1]> {
+        let mut list = self.list.lock();
+        self.is_due.store(false, Ordering::Relaxed);
+        std::mem::take(&mut *list)
+    }
+}
 
 impl RunContext {
     /// Has a function called once, when the run is over: after `finish`, in order of registration, and before whoever
@@ -38,20 +58,16 @@ impl RunContext {
     /// # }
     /// ```
     pub fn at_end(&self, f: impl FnOnce(&Self, Status) + Send + 'static) {
-        self.slot().ends().0.lock().push(Box::new(f));
+        self.slot().ends().add(Box::new(f));
     }
 
     pub(crate) fn call_at_end(&self, status: impl FnOnce() -> Status) {
-        let Some(ends) = self.slot().existing_ends() else { return };
-        let mut due = std::mem::take(&mut *ends.0.lock());
-        if due.is_empty() {
-            return;
-        }
+        let is_due = |ends: &Ends| ends.is_due.load(Ordering::Acquire);
+        let Some(ends) = self.slot().existing_ends().filter(|ends| is_due(ends)) else { return };
         let status = status();
         // Each may leave another one.
-        while !due.is_empty() {
-            due.into_iter().for_each(|end| isolated(|| end(self, status)));
-            due = std::mem::take(&mut *ends.0.lock());
+        while is_due(ends) {
+            ends.take().into_iter().for_each(|end| isolated(|| end(self, status)));
         }
     }
 }

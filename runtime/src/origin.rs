@@ -154,13 +154,18 @@ impl RunContext {
     /// for, so who only would emit asks this first.
     #[must_use]
     pub fn is_heard(&self) -> bool {
-        let mut runs = successors(Some(self), |run| run.parent());
-        // The emitter of one that has its own asks all above it.
-        let is_heard = runs.by_ref().take(STEPS).find_map(|run| match run.origin().made() {
-            Some(emitter) => Some(emitter.is_heard()),
-            None => run.origin().instance.is_heard().then_some(true),
-        });
-        is_heard.unwrap_or_else(|| runs.next().is_some())
+        let mut run = self;
+        for _ in 0..STEPS {
+            match run.origin().made() {
+                // The emitter of one that has its own asks all above it.
+                Some(emitter) => return emitter.is_heard(),
+                None if run.instance_ref().is_heard() => return true,
+                None => {}
+            }
+            let Some(above) = run.parent() else { return false };
+            run = above;
+        }
+        true
     }
 
     /// What every event of the run, and of runs started in it from now on, carries.

@@ -5,8 +5,7 @@
 use std::borrow::Cow;
 use std::io::{self, BufRead, Write};
 
-use emitree_emitter::Creator;
-use emitree_runtime::{AsInstance, ErrorReport, Result as RunResult, RunContext, Status};
+use emitree_runtime::{ErrorReport, Result as RunResult, Status};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -72,18 +71,6 @@ impl Answer {
             Ok(output) => Self::Output(output),
             Err(error) => Self::Error(Box::new(error.report())),
         }
-    }
-}
-
-impl Entry {
-    /// A run that begins, with what it got.
-    pub(super) fn begun(run: &RunContext, input: Value) -> Self {
-        let (kind, name) =
-            run.creator().map(Creator::to_record).map(|record| (record.kind, record.name)).unwrap_or_default();
-        let path = run.instance_emitter().namespace().to_owned();
-        // Most have one answer.
-        let (answers, status, error, ended) = (Vec::with_capacity(1), None, None, None);
-        Self { id: 0, parent: None, round: 0, kind, name, path, input, answers, status, error, ended }
     }
 }
 

@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
-use emitree_runtime::{Attempted, LifecycleRef, RunContext, RunEvent, Status};
+use emitree_emitter::Creator;
+use emitree_runtime::{AsInstance, Attempted, LifecycleRef, RunContext, RunEvent, Status};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
+use serde_json::Value;
 
 use super::{Answer, Entry, Journal};
 use crate::address::Address;
@@ -61,9 +63,8 @@ impl Recording {
         match event.lifecycle() {
             // What users write as JSON is asked for with no lock held.
             Some(LifecycleRef::Start(start)) => {
-                let entry = Entry::begun(event.run(), start.input_json());
-                let above = event.run().parent().map(Address::of);
-                self.state.lock().begin(run, above, entry);
+                let input = start.input_json();
+                self.state.lock().begin(event.run(), input);
             }
             Some(LifecycleRef::Error(failure)) => {
                 let report = Box::new(failure.error().report());
@@ -88,11 +89,26 @@ impl Recording {
 }
 
 impl State {
-    fn begin(&mut self, run: Address, above: Option<Address>, entry: Entry) {
+    fn begin(&mut self, run: &RunContext, input: Value) {
         let index = self.journal.entries.len();
-        let parent = above.and_then(|above| self.under_way.get(&above)).map(|index| *index as u64 + 1);
-        self.journal.entries.push(Entry { id: index as u64 + 1, parent, round: self.rounds, ..entry });
-        self.under_way.insert(run, index);
+        let above = run.parent().and_then(|above| self.under_way.get(&Address::of(above)));
+        let creator = run.creator().map(Creator::to_record);
+        let (kind, name) = creator.map(|creator| (creator.kind, creator.name)).unwrap_or_default();
+        self.journal.entries.push(Entry {
+            id: index as u64 + 1,
+            parent: above.map(|index| *index as u64 + 1),
+            round: self.rounds,
+            kind,
+            name,
+            path: run.instance_emitter().namespace().to_owned(),
+            input,
+            // Most have one.
+            answers: Vec::with_capacity(1),
+            status: None,
+            error: None,
+            ended: None,
+        });
+        self.under_way.insert(Address::of(run), index);
     }
 
     /// Changes the entry of a run that is under way.
