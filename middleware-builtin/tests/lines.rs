@@ -23,6 +23,31 @@ async fn each_run_is_shown_below_the_one_that_it_was_started_in() -> TestResult 
     Ok(())
 }
 
+// E15
+#[tokio::test]
+async fn a_run_that_is_only_shown_emits_nothing() -> TestResult {
+    let page = Page::new();
+    let inner =
+        Arc::new(instance(
+            &Emitter::new(),
+            "Tool",
+            "inner",
+            |(): (), ctx: RunContext| async move { Ok(ctx.is_heard()) },
+        ));
+    let outer = instance(&Emitter::new(), "Tool", "outer", move |(): (), ctx: RunContext| {
+        let inner = Arc::clone(&inner);
+        async move { Ok([ctx.is_heard(), inner.run(()).await?]) }
+    });
+    assert_eq!(outer.run(()).middleware(page.trajectory()).await?, [false, false]);
+    page.expect([
+        "Tool[outer][start]: {}",
+        "--> Tool[inner][start]: {}",
+        r#"<-- Tool[inner][success]: {"output":false}"#,
+        r#"Tool[outer][success]: {"output":[false,false]}"#,
+    ]);
+    Ok(())
+}
+
 #[tokio::test]
 async fn an_error_is_what_explains_it() -> TestResult {
     let page = Page::new();
