@@ -201,6 +201,7 @@ impl Emitter {
                 scope: links.scope,
                 is_inside: links.is_inside,
             }),
+            is_in_run: true,
             registry: OnceLock::new(),
             namespace: None,
             namespace_hash: self.namespace_hash(),

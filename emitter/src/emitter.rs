@@ -29,6 +29,8 @@ pub struct Emitter(Arc<Inner>);
 pub(crate) struct Inner {
     pub(crate) parent: Option<Emitter>,
     pub(crate) run: Option<RunLink>,
+    /// Whether it is a run's, or below one in the tree: mostly none is.
+    pub(crate) is_in_run: bool,
     /// Made with the first listener.
     pub(crate) registry: OnceLock<Box<Registry>>,
     /// If it is not that of what is above it: a run's is its instance's.
@@ -92,6 +94,7 @@ impl Emitter {
     pub(crate) fn twin(&self) -> Self {
         let (from, mut twin) = (&self.0, Inner::top());
         twin.parent.clone_from(&from.parent);
+        twin.is_in_run = from.parent.as_ref().is_some_and(|parent| parent.0.is_in_run);
         twin.namespace.clone_from(&from.namespace);
         twin.namespace_hash = from.namespace_hash;
         twin.context = OwnContext::new(self.context());
@@ -264,7 +267,7 @@ impl Emitter {
     /// The nearest run's emitter from here up the tree.
     #[inline]
     pub(crate) fn run(&self) -> Option<&Self> {
-        self.upwards().find(|emitter| emitter.0.run.is_some())
+        self.upwards().take_while(|emitter| emitter.0.is_in_run).find(|emitter| emitter.0.run.is_some())
     }
 
     /// The emitter of the run in which the run was started whose emitter this is.
@@ -297,7 +300,7 @@ impl Emitter {
 
     #[inline]
     fn run_link(&self) -> Option<&RunLink> {
-        self.upwards().find_map(|emitter| emitter.0.run.as_ref())
+        self.upwards().take_while(|emitter| emitter.0.is_in_run).find_map(|emitter| emitter.0.run.as_ref())
     }
 
     pub(crate) fn declared(&self) -> Option<&Declared> {
@@ -306,7 +309,7 @@ impl Emitter {
 
     /// The emitter whose declarations hold: a run's are its instance's.
     fn declares(&self) -> &Self {
-        self.parent().filter(|_| self.0.run.is_some()).unwrap_or(self)
+        if self.0.run.is_none() { self } else { self.parent().unwrap_or(self) }
     }
 }
 
@@ -315,6 +318,7 @@ impl Inner {
         Self {
             parent: None,
             run: None,
+            is_in_run: false,
             registry: OnceLock::new(),
             namespace: None,
             namespace_hash: 0,
@@ -340,6 +344,7 @@ impl Inner {
     pub(crate) fn below(parent: &Emitter, namespace: Option<&str>) -> Self {
         let mut inner = Self::top();
         inner.parent = Some(parent.clone());
+        inner.is_in_run = parent.0.is_in_run;
         inner.namespace = namespace.map(|namespace| join_shared(parent.namespace(), namespace));
         inner.namespace_hash = match &inner.namespace {
             Some(namespace) => fingerprint(namespace.as_bytes()),
