@@ -9,7 +9,7 @@ use regex::Regex;
 use crate::error::panic_message;
 use crate::glob::{GlobText, slashed};
 use crate::listener::Sighting;
-use crate::name::{AsName, bit, check};
+use crate::name::{AsName, bit, check, is_same};
 use crate::{EventMeta, EventName, EventRecord, MatcherError};
 
 /// What a listener listens to.
@@ -139,15 +139,23 @@ impl Matcher {
     }
 
     /// Whether it takes an event, as far as that is fixed by path and source. A function is asked for each event.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn takes(&self, sighting: &Sighting<'_>) -> bool {
+        match &self.0 {
+            Kind::Name { text, hash } => {
+                let name = sighting.meta.name_ref();
+                sighting.here && *hash == name.hash() && is_same(text, name.as_str())
+            }
+            _ => self.takes_others(sighting),
+        }
+    }
+
+    /// The same of one that is no name.
+    fn takes_others(&self, sighting: &Sighting<'_>) -> bool {
         let meta = sighting.meta;
         match &self.0 {
             Kind::Own => sighting.own(),
             Kind::Every | Kind::Function(_) => true,
-            Kind::Name { text, hash } => {
-                sighting.here && *hash == meta.name_ref().hash() && **text == *meta.emitted_name()
-            }
             Kind::NameGlob(glob) => sighting.own() && glob.is_match(meta.emitted_name()),
             _ => self.takes_path(meta),
         }

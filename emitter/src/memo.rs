@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use crate::listener::{Listener, Role, Sighting};
+use crate::name::is_same;
 
 pub(crate) struct Memo {
     /// A power of two of them.
@@ -73,8 +74,8 @@ impl Matched {
     fn is_for(&self, key: &Key<'_>) -> bool {
         self.hash == key.hash
             && (self.here, self.nested, self.payload) == (key.here, key.nested, key.payload)
-            && *self.name == *key.name
-            && is_same(self.namespace.as_ref(), key.namespace)
+            && is_same(&self.name, key.name)
+            && is_same_namespace(self.namespace.as_ref(), key.namespace)
     }
 
     #[inline]
@@ -93,7 +94,7 @@ impl Matched {
 
 /// Mostly it is the very same text.
 #[inline]
-fn is_same(a: Option<&Arc<str>>, b: Option<&Arc<str>>) -> bool {
+fn is_same_namespace(a: Option<&Arc<str>>, b: Option<&Arc<str>>) -> bool {
     match (a, b) {
         (Some(a), Some(b)) => Arc::ptr_eq(a, b) || a == b,
         (None, None) => true,

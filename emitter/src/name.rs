@@ -292,6 +292,21 @@ pub(crate) const fn fingerprint(text: &[u8]) -> u64 {
     mixed ^ (mixed >> 32)
 }
 
+/// Whether two names are the same. Most are as long as two words that overlap, which are compared without a call.
+#[inline]
+pub(crate) fn is_same(a: &str, b: &str) -> bool {
+    let (a, b) = (a.as_bytes(), b.as_bytes());
+    match a.len() {
+        8..=16 => a.len() == b.len() && ends(a) == ends(b),
+        _ => a == b,
+    }
+}
+
+#[inline]
+fn ends(text: &[u8]) -> (Option<&[u8; 8]>, Option<&[u8; 8]>) {
+    (text.first_chunk(), text.last_chunk())
+}
+
 /// The bit of a hash among sixty-four: two names may share theirs, one name always has the same.
 pub(crate) const fn bit(hash: u64) -> u64 {
     1 << (hash >> 58)
@@ -337,6 +352,21 @@ mod tests {
     fn a_name_hashes_the_same_in_a_const_and_at_run_time() {
         for text in ["a", "ab", "abc", "abcd", "abcdefg", "abcdefgh", "a_much_longer_event_name"] {
             assert_eq!(EventName::new(text).0.hash, text.as_name().hash(), "{text}");
+        }
+    }
+
+    #[test]
+    fn names_are_the_same_when_all_their_bytes_are() {
+        let text = "a_name_of_twenty_four_bs";
+        for length in 0..=text.len() {
+            let name = &text[..length];
+            assert!(is_same(name, &name.to_owned()), "{name}");
+            assert!(!is_same(name, &format!("{name}b")) && !is_same(&format!("{name}b"), name), "{name}");
+            for at in 0..length {
+                let mut other = name.to_owned();
+                other.replace_range(at..=at, "X");
+                assert!(!is_same(name, &other), "{name}, {other}");
+            }
         }
     }
 }
