@@ -10,52 +10,73 @@ use futures_core::future::BoxFuture;
 use crate::listener::{Answer, Call, Fault, Later, Listener, panicked};
 use crate::{AnyEvent, BoxError, Delivery, EventMeta};
 
-/// Calls one that may change the event, and awaits it.
-pub(crate) async fn await_change(
-    listener: &Listener,
-    event: &mut dyn AnyEvent,
-    meta: &EventMeta<'_>,
-    delivery: &Delivery,
-) -> Answer {
-    let answer = match &listener.call {
-        Call::ChangeAsync(call) if listener.claims.claim() => answer(delivery, || call(event, meta)).await,
-        _ => Ok(()),
-    };
-    listener.leave_if_spent();
-    answer
+/// Calls one that may change the event, to be awaited.
+#[inline]
+pub(crate) fn await_change<'f>(
+    listener: &'f Listener,
+    event: &'f mut dyn AnyEvent,
+    meta: &'f EventMeta<'f>,
+    delivery: &'f Delivery,
+) -> Awaited<'f> {
+    match &listener.call {
+        Call::ChangeAsync(call) => Awaited::of(listener, delivery, || call(event, meta)),
+        _ => Awaited { listener, delivery, state: State::Over(Ok(())) },
+    }
 }
 
 /// The same with one that observes it.
-pub(crate) async fn await_observe(
-    listener: &Listener,
-    event: &dyn AnyEvent,
-    meta: &EventMeta<'_>,
-    delivery: &Delivery,
-) -> Answer {
-    let answer = match &listener.call {
-        Call::ObserveAsync(call) | Call::TryObserve { later: call, .. } if listener.claims.claim() => {
-            answer(delivery, || call(event, meta)).await
-        }
-        _ => Ok(()),
-    };
-    listener.leave_if_spent();
-    answer
-}
-
-/// Makes and awaits a listener's future, unless patience is lost before or meanwhile; its panics are answers.
-async fn answer<'f>(delivery: &Delivery, make: impl FnOnce() -> Later<'f>) -> Answer {
-    if delivery.skips() {
-        return Ok(());
-    }
-    let future = catch_unwind(AssertUnwindSafe(make)).map_err(panicked)?.ok_or(Fault::Mismatch)?;
-    Awaited { future: Some(future), delivery }.await
-}
-
-/// What a listener is doing.
-struct Awaited<'f> {
-    /// None once nobody waits for it any more.
-    future: Option<BoxFuture<'f, Result<(), BoxError>>>,
+#[inline]
+pub(crate) fn await_observe<'f>(
+    listener: &'f Listener,
+    event: &'f dyn AnyEvent,
+    meta: &'f EventMeta<'f>,
     delivery: &'f Delivery,
+) -> Awaited<'f> {
+    match &listener.call {
+        Call::ObserveAsync(call) | Call::TryObserve { later: call, .. } => {
+            Awaited::of(listener, delivery, || call(event, meta))
+        }
+        _ => Awaited { listener, delivery, state: State::Over(Ok(())) },
+    }
+}
+
+/// What a listener is doing. Its panics are answers; once nobody waits for it any more, it has answered.
+#[must_use = "a listener that is not polled does nothing"]
+pub(crate) struct Awaited<'f> {
+    listener: &'f Listener,
+    delivery: &'f Delivery,
+    state: State<'f>,
+}
+
+enum State<'f> {
+    Runs(BoxFuture<'f, Result<(), BoxError>>),
+    Over(Answer),
+}
+
+impl<'f> Awaited<'f> {
+    /// Makes a listener's future, unless it has no calls left (E8), or patience is lost already.
+    #[inline]
+    fn of(listener: &'f Listener, delivery: &'f Delivery, make: impl FnOnce() -> Later<'f>) -> Self {
+        let state = if !listener.claims.claim() || delivery.skips() {
+            State::Over(Ok(()))
+        } else {
+            match catch_unwind(AssertUnwindSafe(make)) {
+                Ok(Some(future)) => State::Runs(future),
+                Ok(None) => State::Over(Err(Box::new(Fault::Mismatch))),
+                Err(panic) => State::Over(Err(panicked(panic))),
+            }
+        };
+        Self { listener, delivery, state }
+    }
+
+    /// Drops what it is doing, unless that is over.
+    #[cold]
+    fn cut(&mut self) {
+        if matches!(self.state, State::Runs(_)) {
+            self.delivery.skips();
+            self.state = State::Over(Ok(()));
+        }
+    }
 }
 
 impl Future for Awaited<'_> {
@@ -63,18 +84,22 @@ impl Future for Awaited<'_> {
 
     #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<Answer> {
-        let Self { future, delivery } = self.get_mut();
-        let polled = catch_unwind(AssertUnwindSafe(|| match future {
-            Some(future) if !delivery.is_cut() => future.as_mut().poll(cx),
-            _ => {
-                delivery.skips();
-                *future = None;
-                Poll::Ready(Ok(()))
+        let this = self.get_mut();
+        let polled = catch_unwind(AssertUnwindSafe(|| {
+            if this.delivery.is_cut() {
+                this.cut();
+            }
+            match &mut this.state {
+                State::Runs(future) => future.as_mut().poll(cx).map_err(Into::into),
+                State::Over(answer) => Poll::Ready(std::mem::replace(answer, Ok(()))),
             }
         }));
-        match polled {
-            Ok(answer) => answer.map_err(Into::into),
-            Err(panic) => Poll::Ready(Err(panicked(panic))),
-        }
+        let answer = match polled {
+            Ok(Poll::Pending) => return Poll::Pending,
+            Ok(Poll::Ready(answer)) => answer,
+            Err(panic) => Err(panicked(panic)),
+        };
+        this.listener.leave_if_spent();
+        Poll::Ready(answer)
     }
 }
