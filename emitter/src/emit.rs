@@ -39,7 +39,11 @@ impl Emitter {
     ) -> Result<(), EmitError> {
         let (name, carried) = (name.as_name(), const { &Carried::of::<P>() });
         let stamp = &EventStamp::new();
-        Emit { source: self, name, carried, facet: None, delivery: &PATIENT, stamp }.deliver(payload).await
+        let emit = Emit { source: self, name, carried, facet: None, delivery: &PATIENT, stamp };
+        match emit.heard_from()? {
+            None => Ok(()),
+            Some(from) => emit.deliver(from, payload).await,
+        }
     }
 
     /// Emits a payload under the name that its type carries.
@@ -64,7 +68,11 @@ impl Emitter {
     ) -> Result<(), EmitError> {
         let (name, carried) = (name.as_name(), const { &Carried::of::<P>() });
         let stamp = &EventStamp::new();
-        Emit { source: self, name, carried, facet: Some(facet), delivery: &PATIENT, stamp }.deliver(payload).await
+        let emit = Emit { source: self, name, carried, facet: Some(facet), delivery: &PATIENT, stamp };
+        match emit.heard_from()? {
+            None => Ok(()),
+            Some(from) => emit.deliver(from, payload).await,
+        }
     }
 
     /// Emits an event with a facet, as far as nobody has to be awaited. What is left to do then is put aside, and done by
@@ -95,11 +103,8 @@ impl Emitter {
     ) -> Result<(), EmitError> {
         let (name, carried) = (name.as_name(), const { &Carried::of::<P>() });
         let emit = Emit { source: self, name, carried, facet: Some(facet), delivery, stamp };
-        let Waiting { route, mut progress, context } = *waiting;
-        let meta = EventMeta::carrying(&emit, context);
-        let rest = async { scoped(self.scope(), pin!(progress.rest(payload, &meta, &route, delivery))).await };
         // Boxed, because it is seldom, and the future of a run has it in itself.
-        Box::pin(rest).await
+        Box::pin(async { Hearing::go_on(&emit, *waiting).rest(payload).await }).await
     }
 
     /// Emits where nothing can be awaited (E17).
@@ -179,75 +184,47 @@ pub(crate) struct Emit<'a> {
 /// What most emits are delivered with: nobody loses patience.
 static PATIENT: Delivery = Delivery::new();
 
-impl Emit<'_> {
+impl<'a> Emit<'a> {
     /// The source's context, and what the emit itself adds to it.
     pub(crate) fn context(&self) -> Context {
         self.source.context_with(self.facet)
     }
 
-    /// Calls and awaits everybody who hears it.
+    /// The first emitter from the source up where it may be heard; none if nobody listens (E15).
     #[inline]
-    async fn deliver(&self, event: &mut dyn AnyEvent) -> Result<(), EmitError> {
+    fn heard_from(&self) -> Result<Option<&'a Emitter>, EmitError> {
         self.check()?;
-        match self.source.first_loud(self.name.bit()) {
-            None => Ok(()),
-            Some(from) => self.deliver_from(from, event).await,
-        }
+        Ok(self.source.first_loud(self.name.bit()))
     }
 
+    /// Calls and awaits everybody who hears it.
+    ///
     /// All that it needs stays where it is made, in the future: nothing is moved when a listener has to be awaited.
-    async fn deliver_from(&self, from: &Emitter, event: &mut dyn AnyEvent) -> Result<(), EmitError> {
-        let (meta, mut route, mut progress) = (EventMeta::new(self), Route::default(), Progress::default());
-        if let Some(result) = self.call_sync(from, event, &meta, &mut route, &mut progress) {
-            return result;
+    async fn deliver(&self, from: &Emitter, event: &mut dyn AnyEvent) -> Result<(), EmitError> {
+        let mut hearing = Hearing::of(self);
+        match hearing.call(from, event) {
+            Some(result) => result,
+            None => hearing.rest(event).await,
         }
-        scoped(self.source.scope(), pin!(progress.rest(event, &meta, &route, self.delivery))).await
-    }
-
-    /// Finds the route, and calls listeners until one has to be awaited; gives the result if none has.
-    #[inline(always)]
-    fn call_sync(
-        &self,
-        from: &Emitter,
-        event: &mut dyn AnyEvent,
-        meta: &EventMeta<'_>,
-        route: &mut Route,
-        progress: &mut Progress,
-    ) -> Option<Result<(), EmitError>> {
-        route.find(from, meta);
-        if route.is_empty() {
-            return Some(Ok(()));
-        }
-        let called = if self.delivery.is_in_order() {
-            within(self.source.scope_to_enter(), || progress.advance(event, meta, route))
-        } else {
-            progress.hurry();
-            None
-        };
-        if called.is_none() {
-            meta.fix();
-        }
-        called
     }
 
     /// The same, with what is left to do put aside.
     fn begin(&self, event: &mut dyn AnyEvent) -> Emitted {
-        if let Err(error) = self.check() {
-            return Emitted::Done(Err(error));
-        }
-        let Some(from) = self.source.first_loud(self.name.bit()) else { return Emitted::Done(Ok(())) };
-        let (meta, mut route, mut progress) = (EventMeta::new(self), Route::default(), Progress::default());
-        match self.call_sync(from, event, &meta, &mut route, &mut progress) {
+        let from = match self.heard_from() {
+            Ok(Some(from)) => from,
+            Ok(None) => return Emitted::Done(Ok(())),
+            Err(error) => return Emitted::Done(Err(error)),
+        };
+        let mut hearing = Hearing::of(self);
+        match hearing.call(from, event) {
             Some(result) => Emitted::Done(result),
-            None => Emitted::Waits(Box::new(Waiting { route, progress, context: meta.into_context() })),
+            None => Emitted::Waits(Box::new(hearing.put_aside())),
         }
     }
 
     fn now(&self, event: &mut dyn AnyEvent) -> Result<(), EmitError> {
-        self.check()?;
-        let Some(from) = self.source.first_loud(self.name.bit()) else { return Ok(()) };
-        let meta = EventMeta::new(self);
-        let mut route = Route::default();
+        let Some(from) = self.heard_from()? else { return Ok(()) };
+        let (meta, mut route) = (EventMeta::new(self), Route::default());
         route.find(from, &meta);
         let would_await =
             |listener: &Listener| EmitErrorKind::WouldAwait { path: meta.path().to_owned(), at: listener.at }.into();
@@ -271,6 +248,58 @@ impl Emit<'_> {
             None => Ok(()),
             Some(declared) => declared.check_emit(self.name.as_str(), self.carried.id(), self.carried.name()),
         }
+    }
+}
+
+/// An emit that somebody may hear.
+struct Hearing<'a> {
+    emit: &'a Emit<'a>,
+    meta: EventMeta<'a>,
+    route: Route,
+    progress: Progress,
+}
+
+impl<'a> Hearing<'a> {
+    #[inline(always)]
+    fn of(emit: &'a Emit<'a>) -> Self {
+        Self { emit, meta: EventMeta::new(emit), route: Route::default(), progress: Progress::default() }
+    }
+
+    /// Finds the route, and calls listeners until one has to be awaited; gives the result if none has.
+    ///
+    /// Never inlined: in the future of an emit, which is inlined where that is awaited, it would have no registers.
+    #[inline(never)]
+    fn call(&mut self, from: &Emitter, event: &mut dyn AnyEvent) -> Option<Result<(), EmitError>> {
+        let Self { emit, meta, route, progress } = self;
+        route.find(from, meta);
+        if route.is_empty() {
+            return Some(Ok(()));
+        }
+        let called = if emit.delivery.is_in_order() {
+            within(emit.source.scope_to_enter(), || progress.advance(event, meta, route))
+        } else {
+            progress.hurry();
+            None
+        };
+        if called.is_none() {
+            meta.fix();
+        }
+        called
+    }
+
+    /// Calls and awaits the others.
+    async fn rest(&mut self, event: &mut dyn AnyEvent) -> Result<(), EmitError> {
+        let Self { emit, meta, route, progress } = self;
+        scoped(emit.source.scope(), pin!(progress.rest(event, meta, route, emit.delivery))).await
+    }
+
+    fn put_aside(self) -> Waiting {
+        Waiting { route: self.route, progress: self.progress, context: self.meta.into_context() }
+    }
+
+    fn go_on(emit: &'a Emit<'a>, waiting: Waiting) -> Self {
+        let Waiting { route, progress, context } = waiting;
+        Self { emit, meta: EventMeta::carrying(emit, context), route, progress }
     }
 }
 
