@@ -23,11 +23,16 @@ impl Claims {
         Self { left: AtomicUsize::new(n.min(UNLIMITED - 1)) }
     }
 
-    /// Claims one call. An unlimited listener pays one load.
+    /// Claims one call.
     #[inline]
     pub(crate) fn claim(&self) -> bool {
-        let left = self.left.load(Ordering::Acquire);
-        left == UNLIMITED || (left != 0 && self.claim_limited())
+        self.claim_unlimited() || self.claim_limited()
+    }
+
+    /// Claims one call of a listener that may be called without limit: one load, and nothing to see to afterwards.
+    #[inline]
+    pub(crate) fn claim_unlimited(&self) -> bool {
+        self.left.load(Ordering::Acquire) == UNLIMITED
     }
 
     #[cold]

@@ -15,7 +15,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use crate::awaited::{await_change, await_observe};
 use crate::listener::{Answer, Fault, Listener, OnError, Role};
 use crate::route::{Cursor, Route};
-use crate::stretch::{Halt, change_stretch, observe_stretch};
+use crate::stretch::{Halt, change_at, change_stretch, observe_stretch};
 use crate::verdict::{explain, isolate};
 use crate::{AnyEvent, Delivery, EmitError, EventMeta};
 
@@ -68,7 +68,7 @@ impl Progress {
     /// The listener at which [`advance`](Self::advance) stopped.
     pub(crate) fn awaited<'r>(&mut self, route: &'r Route) -> Option<&'r Arc<Listener>> {
         let role = if self.changed { Role::Observe } else { Role::Change };
-        route.next(role, &mut self.cursor)
+        route.awaited(role, &mut self.cursor)
     }
 
     #[inline]
@@ -76,8 +76,27 @@ impl Progress {
         self.failed.take().map_or(Ok(()), Err)
     }
 
+    /// [Advances](Self::advance) from the beginning. Most events are heard at one emitter and observed by nobody: they
+    /// are over after that.
+    #[inline(always)]
+    pub(crate) fn begin(
+        &mut self,
+        event: &mut dyn AnyEvent,
+        meta: &EventMeta<'_>,
+        route: &Route,
+    ) -> Option<Result<(), EmitError>> {
+        if let Some(takers) = route.only_takers() {
+            match change_at(&takers, &mut self.cursor.taker, event, meta) {
+                Halt::End => return Some(Ok(())),
+                Halt::Await => return self.wait(),
+                Halt::Fault(listener, fault) => self.judge(listener, fault, event, meta),
+            }
+        }
+        self.advance(event, meta, route)
+    }
+
     /// Calls listeners until one has to be awaited; gives the result if none has.
-    #[inline]
+    #[inline(never)]
     pub(crate) fn advance(
         &mut self,
         event: &mut dyn AnyEvent,
@@ -139,7 +158,7 @@ async fn change(
             Halt::End => return progress.observe(),
             Halt::Fault(listener, fault) => (listener, fault),
             Halt::Await => {
-                let Some(listener) = route.next(Role::Change, &mut progress.cursor) else { continue };
+                let Some(listener) = route.awaited(Role::Change, &mut progress.cursor) else { continue };
                 match await_change(listener, event, meta, delivery).await {
                     Ok(()) => continue,
                     Err(fault) => (listener, fault),
@@ -167,7 +186,7 @@ async fn observe(
             Halt::End => break,
             Halt::Fault(listener, fault) => (listener, fault),
             Halt::Await => {
-                let Some(listener) = route.next(Role::Observe, &mut progress.cursor) else { continue };
+                let Some(listener) = route.awaited(Role::Observe, &mut progress.cursor) else { continue };
                 let mut answer = Box::pin(await_observe(listener, event, meta, delivery));
                 // Started now, in order; awaited together with the others.
                 match poll_fn(|cx| Poll::Ready(answer.as_mut().poll(cx))).await {

@@ -275,11 +275,13 @@ impl<'a> Hearing<'a> {
         if route.is_empty() {
             return Some(Ok(()));
         }
-        let called = if emit.delivery.is_in_order() {
-            within(emit.source.scope_to_enter(), || progress.advance(event, meta, route))
-        } else {
+        let called = if !emit.delivery.is_in_order() {
             progress.hurry();
             None
+        } else if let Some(scope) = emit.source.scope_to_enter() {
+            within(Some(scope), || progress.advance(event, meta, route))
+        } else {
+            progress.begin(event, meta, route)
         };
         if called.is_none() {
             meta.fix();

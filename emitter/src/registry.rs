@@ -49,7 +49,7 @@ impl Registry {
     }
 
     /// The listeners of a snapshot that take an event.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn hits(&self, snapshot: &Snapshot, sighting: &Sighting<'_>) -> Hits {
         let hits = snapshot.find(sighting);
         if matches!(hits, Hits::Own(_)) {
@@ -139,8 +139,11 @@ impl State {
 }
 
 /// The listeners of a snapshot that take an event, as bits.
-#[inline]
+#[inline(always)]
 pub(crate) fn takers(listeners: &[Arc<Listener>], sighting: &Sighting<'_>) -> usize {
-    let bit = |(i, listener): (usize, &Arc<Listener>)| usize::from(listener.takes(sighting)) << i;
-    listeners.iter().enumerate().map(bit).sum()
+    let mut takers = 0;
+    for (at, listener) in listeners.iter().enumerate() {
+        takers |= usize::from(listener.takes(sighting)) << at;
+    }
+    takers
 }

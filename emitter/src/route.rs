@@ -12,6 +12,7 @@ use smallvec::SmallVec;
 
 use crate::emitter::Inner;
 use crate::listener::{Listener, Role, Sighting};
+use crate::registry::Registry;
 use crate::snapshot::{Hits, Snapshot, Takers};
 use crate::sync::Guard;
 use crate::{Emitter, EventMeta};
@@ -22,12 +23,12 @@ const STEPS: usize = 256;
 /// The listeners that hear one event, emitter by emitter, fixed when it is emitted (E10).
 #[derive(Default)]
 pub(crate) struct Route {
-    stops: Stops,
+    /// Most events are heard at one emitter.
+    first: Option<Stop>,
+    others: Option<SmallVec<[Stop; 3]>>,
     /// Whether somebody on it may observe: mostly nobody does, and it is gone through only once.
     pub(crate) is_observed: bool,
 }
-
-type Stops = SmallVec<[Stop; 4]>;
 
 /// One emitter's part.
 struct Stop {
@@ -38,7 +39,7 @@ struct Stop {
 /// A place in a route, for one role: everything before it has been given out.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Cursor {
-    stop: usize,
+    pub(crate) stop: usize,
     /// Among the takers of that stop.
     pub(crate) taker: usize,
 }
@@ -56,20 +57,21 @@ impl Route {
     #[inline(always)]
     pub(crate) fn find(&mut self, from: &Emitter, meta: &EventMeta<'_>) {
         if !self.along(from, meta) {
-            self.stops = Self::search(from, meta);
-            self.is_observed = true;
+            *self = Self::search(from, meta);
         }
     }
 
     /// Adds the stops along the tree and the runs. Gives up where there are pipes, or too much to walk.
-    #[inline]
+    #[inline(always)]
     fn along(&mut self, from: &Emitter, meta: &EventMeta<'_>) -> bool {
         for emitter in from.upwards() {
             if emitter.run_parent().is_some() {
-                self.stops.clear();
+                *self = Self::default();
                 return self.along_runs(from, meta);
             }
-            if emitter.is_loud(meta.name_ref().bit()) && !self.stop_at(emitter, meta) {
+            if let Some(registry) = emitter.loud(meta.name_ref().bit())
+                && !self.stop_at(emitter, registry, meta)
+            {
                 return false;
             }
         }
@@ -79,41 +81,45 @@ impl Route {
     /// The same where there are several ways up.
     #[inline(never)]
     fn along_runs(&mut self, from: &Emitter, meta: &EventMeta<'_>) -> bool {
-        let mut loud = SmallVec::<[&Emitter; 8]>::new();
+        let mut loud = SmallVec::<[(&Emitter, &Registry); 8]>::new();
         let over = from.walk(|emitter| {
-            if emitter.is_loud(meta.name_ref().bit()) {
-                loud.push(emitter);
-            }
+            loud.extend(emitter.loud(meta.name_ref().bit()).map(|registry| (emitter, registry)));
             true
         });
         // What occurs later is left out here (E5).
-        let last = |i: usize| !loud[i + 1..].contains(&loud[i]);
-        over && (0..loud.len()).all(|i| !last(i) || self.stop_at(loud[i], meta))
+        let last = |i: usize| !loud[i + 1..].iter().any(|(emitter, _)| *emitter == loud[i].0);
+        over && (0..loud.len()).all(|i| !last(i) || self.stop_at(loud[i].0, loud[i].1, meta))
     }
 
     /// Adds the part of an emitter that is loud, if it has any. Gives up if it has pipes.
-    #[inline]
-    fn stop_at(&mut self, emitter: &Emitter, meta: &EventMeta<'_>) -> bool {
-        let Some(registry) = emitter.registry() else { return true };
-        self.stops.push(Stop::default());
-        let Some(stop) = self.stops.last_mut() else { return true };
-        stop.snapshot = registry.snapshot();
-        let Some(snapshot) = stop.snapshot.as_ref() else { return true };
+    #[inline(always)]
+    fn stop_at(&mut self, emitter: &Emitter, registry: &Registry, meta: &EventMeta<'_>) -> bool {
+        let guard = registry.snapshot();
+        let Some(snapshot) = guard.as_ref() else { return true };
         if !snapshot.pipes.is_empty() {
             return false;
         }
-        stop.hits = registry.hits(snapshot, &sighting(emitter, meta));
-        self.is_observed |= snapshot.observes;
-        if stop.hits.is_none() {
-            self.stops.pop();
+        let hits = registry.hits(snapshot, &sighting(emitter, meta));
+        if !hits.is_none() {
+            self.is_observed |= snapshot.observes;
+            self.add(Stop { snapshot: guard, hits });
         }
         true
     }
 
+    #[inline(always)]
+    fn add(&mut self, stop: Stop) {
+        if self.first.is_none() {
+            self.first = Some(stop);
+        } else {
+            self.others.get_or_insert_default().push(stop);
+        }
+    }
+
     /// The route along everything, pipes too.
     #[cold]
-    fn search(from: &Emitter, meta: &EventMeta<'_>) -> Stops {
-        let mut stops = Stops::new();
+    fn search(from: &Emitter, meta: &EventMeta<'_>) -> Self {
+        let mut stops = Vec::new();
         let mut visited = FxHashSet::default();
         let mut stack = vec![Step::Enter(from.clone())];
         while let Some(step) = stack.pop() {
@@ -136,26 +142,43 @@ impl Route {
                 Step::Leave(stop) => stops.extend(stop),
             }
         }
-        stops.reverse();
-        stops
+        let mut route = Self { is_observed: true, ..Self::default() };
+        stops.into_iter().rev().for_each(|stop| route.add(stop));
+        route
     }
 
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        self.stops.is_empty()
+        self.first.is_none()
     }
 
-    /// The takers of a role at the stop where the cursor is; none behind the last stop.
-    #[inline]
-    pub(crate) fn takers(&self, role: Role, cursor: Cursor) -> Option<Takers<'_>> {
-        let stop = self.stops.get(cursor.stop)?;
+    /// The takers of a role at a stop; none behind the last stop.
+    #[inline(always)]
+    pub(crate) fn takers(&self, role: Role, stop: usize) -> Option<Takers<'_>> {
+        let stop = match stop {
+            0 => self.first.as_ref()?,
+            _ => self.others.as_ref()?.get(stop - 1)?,
+        };
         Some(stop.snapshot.as_ref()?.takers(&stop.hits, role))
+    }
+
+    /// Those that may change the event, if all are at one stop and nobody observes it.
+    #[inline(always)]
+    pub(crate) fn only_takers(&self) -> Option<Takers<'_>> {
+        if self.is_observed || self.others.is_some() { None } else { self.takers(Role::Change, 0) }
+    }
+
+    /// The listener at the cursor, where a stretch ended because that has to be awaited; the cursor moves behind it.
+    #[inline]
+    pub(crate) fn awaited(&self, role: Role, cursor: &mut Cursor) -> Option<&Arc<Listener>> {
+        cursor.taker += 1;
+        self.takers(role, cursor.stop)?.before(cursor.taker)
     }
 
     /// The next listener of a role; the cursor moves behind it.
     pub(crate) fn next(&self, role: Role, cursor: &mut Cursor) -> Option<&Arc<Listener>> {
         loop {
-            match self.takers(role, *cursor)?.next(cursor.taker) {
+            match self.takers(role, cursor.stop)?.next(cursor.taker) {
                 Some((after, listener)) => {
                     cursor.taker = after;
                     return Some(listener);
@@ -173,14 +196,6 @@ impl Route {
                 listener.call.would_wait() && !listener.claims.is_spent() && listener.matcher.says_calmly(meta)
             })
         })
-    }
-}
-
-/// Filled where it stands: what a guard is made of fits registers, a whole stop does not.
-impl Default for Stop {
-    #[inline]
-    fn default() -> Self {
-        Self { snapshot: Guard::from_inner(None), hits: Hits::NONE }
     }
 }
 
@@ -252,7 +267,13 @@ impl Emitter {
 
     #[inline]
     fn is_loud(&self, names: u64) -> bool {
-        self.registry().is_some_and(|registry| registry.is_loud(names))
+        self.loud(names).is_some()
+    }
+
+    /// Those who may hear an event whose name has one of these bits.
+    #[inline]
+    fn loud(&self, names: u64) -> Option<&Registry> {
+        self.registry().filter(|registry| registry.is_loud(names))
     }
 
     fn address(&self) -> *const Inner {

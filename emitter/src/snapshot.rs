@@ -83,7 +83,7 @@ impl Snapshot {
     }
 
     /// Which listeners take an event.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn find(&self, sighting: &Sighting<'_>) -> Hits {
         match &self.search {
             Search::Each { .. } => Hits::Few(takers(&self.listeners, sighting)),
@@ -97,9 +97,11 @@ impl Snapshot {
         match (hits, &self.search) {
             (Hits::Few(mask), Search::Each { observers }) if role == Role::Observe => self.few(mask & observers),
             (Hits::Few(mask), Search::Each { observers }) => self.few(mask & !observers),
-            (Hits::Remembered(slot), Search::Table(table)) => Takers::Listed(table.remembered(*slot, role)),
+            (Hits::Remembered(slot), Search::Table(table)) => {
+                table.memo.at(*slot).map_or(Takers::NOBODY, |matched| Takers::Listed(matched.of(role)))
+            }
             (Hits::Own(matched), _) => Takers::Listed(matched.of(role)),
-            _ => Takers::Listed(&[]),
+            _ => Takers::NOBODY,
         }
     }
 
@@ -109,10 +111,7 @@ impl Snapshot {
 }
 
 impl<'s> Takers<'s> {
-    #[inline]
-    pub(crate) fn is_empty(&self) -> bool {
-        matches!(self, Takers::Few(_, 0) | Takers::Listed([]))
-    }
+    const NOBODY: Self = Self::Few(&[], 0);
 
     /// The one that was given out with this place behind it.
     pub(crate) fn before(&self, place: usize) -> Option<&'s Arc<Listener>> {
@@ -147,7 +146,7 @@ impl Table {
         Self { singly, patterns, memo: Memo::new(memory) }
     }
 
-    #[inline]
+    #[inline(always)]
     fn find(&self, listeners: &[Arc<Listener>], sighting: &Sighting<'_>) -> Hits {
         let key = Key::of(sighting);
         let slot = match self.memo.find(&key) {
@@ -159,11 +158,6 @@ impl Table {
         };
         let nobody = self.memo.at(slot).is_none_or(Matched::is_empty);
         if nobody { Hits::NONE } else { Hits::Remembered(slot) }
-    }
-
-    #[inline]
-    fn remembered(&self, slot: usize, role: Role) -> &[Arc<Listener>] {
-        self.memo.at(slot).map_or(&[], |matched| matched.of(role))
     }
 
     /// Asks everybody, patterns as sets.

@@ -24,10 +24,19 @@ pub(crate) fn change_stretch<'r>(
     event: &mut dyn AnyEvent,
     meta: &EventMeta<'_>,
 ) -> Halt<'r> {
-    stretch(route, Role::Change, cursor, meta, |listener| match &listener.call {
-        Call::Change(call) => Called::now(listener, || call(event, meta)),
-        _ => Called::later(listener),
-    })
+    stretch(route, Role::Change, cursor, Changing { event, meta })
+}
+
+/// Those that may change it, at one stop.
+#[inline(always)]
+pub(crate) fn change_at<'r>(
+    takers: &Takers<'r>,
+    place: &mut usize,
+    event: &mut dyn AnyEvent,
+    meta: &EventMeta<'_>,
+) -> Halt<'r> {
+    let called = caught(|| call_at(takers, place, &mut Changing { event, meta }));
+    halt(called, || takers.before(*place))
 }
 
 /// Those that observe it, from the cursor on.
@@ -38,93 +47,170 @@ pub(crate) fn observe_stretch<'r>(
     event: &dyn AnyEvent,
     meta: &EventMeta<'_>,
 ) -> Halt<'r> {
-    stretch(route, Role::Observe, cursor, meta, |listener| match &listener.call {
-        Call::Observe(call) => Called::now(listener, || call(event, meta)),
-        Call::TryObserve { now, .. } if !listener.claims.is_spent() && now(event, meta) => Called::Now(Ok(())),
-        _ => Called::later(listener),
-    })
+    stretch(route, Role::Observe, cursor, Observing { event, meta })
+}
+
+/// How listeners of a role are called.
+trait Caller {
+    fn call(&mut self, listener: &Listener) -> Called;
+}
+
+struct Changing<'e> {
+    event: &'e mut dyn AnyEvent,
+    meta: &'e EventMeta<'e>,
+}
+
+impl Caller for Changing<'_> {
+    #[inline(always)]
+    fn call(&mut self, listener: &Listener) -> Called {
+        match &listener.call {
+            _ if !listener.matcher.says(self.meta) => Called::Skipped,
+            Call::Change(call) => Called::now(listener, || call(self.event, self.meta)),
+            _ => Called::later(listener),
+        }
+    }
+}
+
+struct Observing<'e> {
+    event: &'e dyn AnyEvent,
+    meta: &'e EventMeta<'e>,
+}
+
+impl Caller for Observing<'_> {
+    #[inline(always)]
+    fn call(&mut self, listener: &Listener) -> Called {
+        let (event, meta) = (self.event, self.meta);
+        match &listener.call {
+            _ if !listener.matcher.says(meta) => Called::Skipped,
+            Call::Observe(call) => Called::now(listener, || call(event, meta)),
+            Call::TryObserve { now, .. } if !listener.claims.is_spent() && now(event, meta) => Called::Now(Ok(())),
+            _ => Called::later(listener),
+        }
+    }
 }
 
 /// What has come of calling a listener.
 pub(crate) enum Called {
     Now(Answer),
-    /// It has no calls left (E8, E9).
-    Spent,
+    /// It has no calls left (E8, E9), or its matcher says no.
+    Skipped,
     /// It has to be awaited.
     Later,
 }
 
 impl Called {
-    #[inline]
+    #[inline(always)]
     pub(crate) fn now(listener: &Listener, call: impl FnOnce() -> Answer) -> Self {
-        if listener.claims.claim() { Self::Now(call()) } else { Self::Spent }
+        if listener.claims.claim_unlimited() {
+            return Self::Now(call());
+        }
+        if !listener.claims.claim() {
+            return Self::Skipped;
+        }
+        let answer = call();
+        listener.leave_if_spent();
+        Self::Now(answer)
     }
 
     /// What is awaited is claimed where it is awaited; but where no call is left, nothing is awaited.
     #[inline]
     pub(crate) fn later(listener: &Listener) -> Self {
-        if listener.claims.is_spent() { Self::Spent } else { Self::Later }
+        if listener.claims.is_spent() { Self::Skipped } else { Self::Later }
     }
 }
 
 /// Calls one listener after the other until one fails or has to be awaited.
+///
+/// One `catch_unwind` serves them all; whose panic it was shows in the cursor, which is behind a listener before that is
+/// called. Always inlined, as all that leads here: this is the loop of every emit.
 #[inline(always)]
-fn stretch<'r>(
-    route: &'r Route,
-    role: Role,
-    cursor: &mut Cursor,
-    meta: &EventMeta<'_>,
-    mut call: impl FnMut(&Listener) -> Called,
-) -> Halt<'r> {
-    while let Some(takers) = route.takers(role, *cursor) {
-        if !takers.is_empty() {
-            match call_takers(&takers, &mut cursor.taker, meta, &mut call) {
-                Halt::End => {}
-                halt => return halt,
+fn stretch<'r>(route: &'r Route, role: Role, cursor: &mut Cursor, mut caller: impl Caller) -> Halt<'r> {
+    let called = caught(|| {
+        while let Some(takers) = route.takers(role, cursor.stop) {
+            if !call_at(&takers, &mut cursor.taker, &mut caller)? {
+                return Ok(false);
             }
+            cursor.pass();
         }
-        cursor.pass();
-    }
-    Halt::End
+        Ok(true)
+    });
+    halt(called, || route.takers(role, cursor.stop)?.before(cursor.taker))
 }
 
-/// The same at one stop, from a place on.
-///
-/// One `catch_unwind` serves them all; whose panic it was shows in the place. Always inlined, as all that leads
-/// here: this is the loop of every emit.
+/// Calls what is given; a panic is a fault.
 #[inline(always)]
-fn call_takers<'r>(
-    takers: &Takers<'r>,
-    place: &mut usize,
-    meta: &EventMeta<'_>,
-    call: &mut impl FnMut(&Listener) -> Called,
-) -> Halt<'r> {
-    let run = AssertUnwindSafe(|| {
-        while let Some((after, listener)) = takers.next(*place) {
-            let before = std::mem::replace(place, after);
-            if !listener.matcher.says(meta) {
-                continue;
-            }
-            match call(listener) {
-                Called::Now(Ok(())) => listener.leave_if_spent(),
-                Called::Now(Err(fault)) => return Halt::Fault(listener, fault),
-                Called::Spent => {}
-                Called::Later => {
-                    *place = before;
-                    return Halt::Await;
-                }
-            }
-        }
-        Halt::End
-    });
-    let halt = catch_unwind(run).unwrap_or_else(|panic| match takers.before(*place) {
-        Some(listener) => Halt::Fault(listener, panicked(panic)),
-        None => Halt::End,
-    });
-    if let Halt::Fault(listener, _) = &halt {
-        listener.leave_if_spent();
+fn caught(call: impl FnOnce() -> Result<bool, Box<Fault>>) -> Result<bool, Box<Fault>> {
+    catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| Err(panicked(panic)))
+}
+
+/// What it means to have come through, or not, and whose fault it was.
+#[inline(always)]
+fn halt<'r>(called: Result<bool, Box<Fault>>, culprit: impl FnOnce() -> Option<&'r Arc<Listener>>) -> Halt<'r> {
+    match called {
+        Ok(true) => Halt::End,
+        Ok(false) => Halt::Await,
+        Err(fault) => culprit().map_or(Halt::End, |listener| {
+            listener.leave_if_spent();
+            Halt::Fault(listener, fault)
+        }),
     }
-    halt
+}
+
+/// Calls those at one stop, from a place on. Tells whether it came through; if not, the listener at the place has to be
+/// awaited.
+#[inline(always)]
+fn call_at(takers: &Takers<'_>, place: &mut usize, caller: &mut impl Caller) -> Result<bool, Box<Fault>> {
+    match *takers {
+        Takers::Few(listeners, positions) => call_few(listeners, positions, place, caller),
+        Takers::Listed(listeners) => call_listed(listeners, place, caller),
+    }
+}
+
+#[inline(always)]
+fn call_few(
+    listeners: &[Arc<Listener>],
+    positions: usize,
+    place: &mut usize,
+    caller: &mut impl Caller,
+) -> Result<bool, Box<Fault>> {
+    let mut left = positions >> *place << *place;
+    while let Some(listener) = listeners.get(left.trailing_zeros() as usize) {
+        *place = left.trailing_zeros() as usize;
+        if !call_next(listener, place, caller)? {
+            return Ok(false);
+        }
+        left &= left - 1;
+    }
+    Ok(true)
+}
+
+#[inline(always)]
+fn call_listed(
+    listeners: &[Arc<Listener>],
+    place: &mut usize,
+    caller: &mut impl Caller,
+) -> Result<bool, Box<Fault>> {
+    while let Some(listener) = listeners.get(*place) {
+        if !call_next(listener, place, caller)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Calls the listener at a place, which is behind it then; if that has to be awaited, leaves it there.
+#[inline(always)]
+fn call_next(listener: &Listener, place: &mut usize, caller: &mut impl Caller) -> Result<bool, Box<Fault>> {
+    *place += 1;
+    match caller.call(listener) {
+        Called::Now(answer) => answer?,
+        Called::Skipped => {}
+        Called::Later => {
+            *place -= 1;
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 impl Listener {

@@ -51,7 +51,7 @@ impl Progress {
                 continue;
             }
             match catch_unwind(AssertUnwindSafe(|| call_one(listener, event, meta))).map_err(panicked) {
-                Ok(Called::Now(Ok(())) | Called::Spent) => listener.leave_if_spent(),
+                Ok(Called::Now(Ok(())) | Called::Skipped) => listener.leave_if_spent(),
                 Ok(Called::Later) => later.push(listener),
                 Ok(Called::Now(Err(fault))) | Err(fault) => {
                     listener.leave_if_spent();
