@@ -44,6 +44,7 @@
 )]
 
 mod adapter;
+mod alike;
 mod awaited;
 mod builder;
 mod canonical;

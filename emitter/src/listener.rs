@@ -7,6 +7,7 @@ use std::sync::{Arc, Weak};
 
 use futures_core::future::BoxFuture;
 
+use crate::alike::Change;
 use crate::claim::Claims;
 use crate::emitter::Inner;
 use crate::error::panic_message;
@@ -53,7 +54,6 @@ impl From<BoxError> for Box<Fault> {
 
 pub(crate) type Later<'a> = Option<BoxFuture<'a, Result<(), BoxError>>>;
 
-type Change = dyn Fn(&mut dyn AnyEvent, &EventMeta<'_>) -> Answer + Send + Sync;
 type ChangeAsync = dyn for<'a> Fn(&'a mut dyn AnyEvent, &'a EventMeta<'a>) -> Later<'a> + Send + Sync;
 type Observe = dyn Fn(&dyn AnyEvent, &EventMeta<'_>) -> Answer + Send + Sync;
 type ObserveAsync = dyn for<'a> Fn(&'a dyn AnyEvent, &'a EventMeta<'a>) -> Later<'a> + Send + Sync;
@@ -63,7 +63,7 @@ type TryObserve = dyn Fn(&dyn AnyEvent, &EventMeta<'_>) -> bool + Send + Sync;
 /// How a listener is called. An async one answers nothing where the event is not of its type.
 #[derive(Clone)]
 pub(crate) enum Call {
-    Change(Arc<Change>),
+    Change(Arc<dyn Change>),
     ChangeAsync(Arc<ChangeAsync>),
     Observe(Arc<Observe>),
     ObserveAsync(Arc<ObserveAsync>),
@@ -122,12 +122,12 @@ impl Listener {
     /// Whether it takes an event, as far as that is fixed by the event's path, source and type.
     ///
     /// An own event of another type under an exact name is taken, to be refused by the call (E7).
-    #[inline]
+    #[inline(always)]
     pub(crate) fn takes(&self, sighting: &Sighting<'_>) -> bool {
         (self.takes_nested || !sighting.nested) && self.matcher.takes(sighting) && self.may_take_type(sighting)
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn may_take_type(&self, sighting: &Sighting<'_>) -> bool {
         match &self.heard {
             None => true,

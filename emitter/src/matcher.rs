@@ -208,6 +208,11 @@ impl Matcher {
         })
     }
 
+    /// Whether it has to be asked for each event.
+    pub(crate) const fn is_function(&self) -> bool {
+        matches!(self.0, Kind::Function(_))
+    }
+
     /// What a function says; everything else has said it already.
     #[inline]
     pub(crate) fn says(&self, meta: &EventMeta<'_>) -> bool {

@@ -7,6 +7,7 @@ use std::any::TypeId;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use crate::alike::{Alike, beginnings};
 use crate::listener::{Listener, Role, Sighting};
 use crate::name::is_same;
 
@@ -34,8 +35,27 @@ pub(crate) struct Matched {
     here: bool,
     nested: bool,
     payload: TypeId,
-    changers: Box<[Arc<Listener>]>,
-    observers: Box<[Arc<Listener>]>,
+    changers: Line,
+    observers: Line,
+}
+
+/// Those of one role, in order.
+pub(crate) struct Line {
+    pub(crate) listeners: Box<[Arc<Listener>]>,
+    /// Where those begin that are called together.
+    alike: Box<[Option<Box<dyn Alike>>]>,
+}
+
+impl Line {
+    fn new(listeners: Vec<Arc<Listener>>) -> Self {
+        Self { alike: beginnings(&listeners), listeners: listeners.into() }
+    }
+
+    /// Those that are called together from a place on.
+    #[inline]
+    pub(crate) fn alike(&self, place: usize) -> Option<&dyn Alike> {
+        self.alike.get(place)?.as_deref()
+    }
 }
 
 impl<'a> Key<'a> {
@@ -65,8 +85,8 @@ impl Matched {
             here: key.here,
             nested: key.nested,
             payload: key.payload,
-            changers: changers.into(),
-            observers: observers.into(),
+            changers: Line::new(changers),
+            observers: Line::new(observers),
         }
     }
 
@@ -79,7 +99,7 @@ impl Matched {
     }
 
     #[inline]
-    pub(crate) fn of(&self, role: Role) -> &[Arc<Listener>] {
+    pub(crate) fn of(&self, role: Role) -> &Line {
         match role {
             Role::Change => &self.changers,
             Role::Observe => &self.observers,
@@ -88,7 +108,7 @@ impl Matched {
 
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        self.changers.is_empty() && self.observers.is_empty()
+        self.changers.listeners.is_empty() && self.observers.listeners.is_empty()
     }
 }
 

@@ -88,10 +88,7 @@ impl Options {
         T: Hears + ?Sized + 'static,
         R: ListenerResult,
     {
-        let call = Call::Change(Arc::new(move |event, meta| match T::of_mut(event) {
-            Some(event) => f(event, meta).into_result().map_err(Into::into),
-            None => Err(Box::new(Fault::Mismatch)),
-        }));
+        let call = Call::change(move |event: &mut T, meta| f(event, meta).into_result().map_err(Into::into));
         Registration::new(self, matcher.into_matcher(), T::heard(), call)
     }
 

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use crate::listener::{Listener, Role, Sighting};
-use crate::memo::{Key, Matched, Memo};
+use crate::memo::{Key, Line, Matched, Memo};
 use crate::pattern::{PatternIndex, PatternSet};
 use crate::pipe::Pipe;
 use crate::registry::{State, takers};
@@ -63,7 +63,7 @@ impl Hits {
 pub(crate) enum Takers<'s> {
     /// Positions as bits.
     Few(&'s [Arc<Listener>], usize),
-    Listed(&'s [Arc<Listener>]),
+    Listed(&'s Line),
 }
 
 impl Snapshot {
@@ -115,8 +115,11 @@ impl<'s> Takers<'s> {
 
     /// The one that was given out with this place behind it.
     pub(crate) fn before(&self, place: usize) -> Option<&'s Arc<Listener>> {
-        let (Takers::Few(listeners, _) | Takers::Listed(listeners)) = *self;
-        listeners.get(place.checked_sub(1)?)
+        match *self {
+            Takers::Few(listeners, _) => listeners,
+            Takers::Listed(line) => &*line.listeners,
+        }
+        .get(place.checked_sub(1)?)
     }
 
     /// The first from a place on, and the place behind it.
@@ -128,7 +131,7 @@ impl<'s> Takers<'s> {
                 let at = from + left.trailing_zeros() as usize;
                 if left == 0 { None } else { Some((at + 1, listeners.get(at)?)) }
             }
-            Takers::Listed(listeners) => Some((from + 1, listeners.get(from)?)),
+            Takers::Listed(line) => Some((from + 1, line.listeners.get(from)?)),
         }
     }
 }

@@ -3,7 +3,9 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use crate::alike::Alike;
 use crate::listener::{Answer, Call, Fault, Listener, Role, panicked};
+use crate::memo::Line;
 use crate::route::{Cursor, Route};
 use crate::snapshot::Takers;
 use crate::{AnyEvent, EventMeta};
@@ -53,6 +55,12 @@ pub(crate) fn observe_stretch<'r>(
 /// How listeners of a role are called.
 trait Caller {
     fn call(&mut self, listener: &Listener) -> Called;
+
+    /// Calls those that are alike, and moves the place of the first; if listeners of that role ever are.
+    #[inline(always)]
+    fn call_alike(&mut self, _: &dyn Alike, _place: &mut usize) -> Option<Answer> {
+        None
+    }
 }
 
 struct Changing<'e> {
@@ -65,9 +73,14 @@ impl Caller for Changing<'_> {
     fn call(&mut self, listener: &Listener) -> Called {
         match &listener.call {
             _ if !listener.matcher.says(self.meta) => Called::Skipped,
-            Call::Change(call) => Called::now(listener, || call(self.event, self.meta)),
+            Call::Change(change) => Called::now(listener, || change.call(self.event, self.meta)),
             _ => Called::later(listener),
         }
+    }
+
+    #[inline(always)]
+    fn call_alike(&mut self, alike: &dyn Alike, place: &mut usize) -> Option<Answer> {
+        Some(alike.call(place, self.event, self.meta))
     }
 }
 
@@ -162,7 +175,7 @@ fn halt<'r>(called: Result<bool, Box<Fault>>, culprit: impl FnOnce() -> Option<&
 fn call_at(takers: &Takers<'_>, place: &mut usize, caller: &mut impl Caller) -> Result<bool, Box<Fault>> {
     match *takers {
         Takers::Few(listeners, positions) => call_few(listeners, positions, place, caller),
-        Takers::Listed(listeners) => call_listed(listeners, place, caller),
+        Takers::Listed(line) => call_line(line, place, caller),
     }
 }
 
@@ -185,14 +198,12 @@ fn call_few(
 }
 
 #[inline(always)]
-fn call_listed(
-    listeners: &[Arc<Listener>],
-    place: &mut usize,
-    caller: &mut impl Caller,
-) -> Result<bool, Box<Fault>> {
-    while let Some(listener) = listeners.get(*place) {
-        if !call_next(listener, place, caller)? {
-            return Ok(false);
+fn call_line(line: &Line, place: &mut usize, caller: &mut impl Caller) -> Result<bool, Box<Fault>> {
+    while let Some(listener) = line.listeners.get(*place) {
+        match line.alike(*place).and_then(|alike| caller.call_alike(alike, place)) {
+            Some(answer) => answer?,
+            None if call_next(listener, place, caller)? => {}
+            None => return Ok(false),
         }
     }
     Ok(true)

@@ -68,7 +68,7 @@ impl Progress {
 
 fn call_one(listener: &Listener, event: &mut dyn AnyEvent, meta: &EventMeta<'_>) -> Called {
     match &listener.call {
-        Call::Change(call) => Called::now(listener, || call(event, meta)),
+        Call::Change(change) => Called::now(listener, || change.call(event, meta)),
         Call::Observe(call) => Called::now(listener, || call(event, meta)),
         Call::TryObserve { now, .. } if !listener.claims.is_spent() && now(event, meta) => Called::Now(Ok(())),
         _ => Called::later(listener),

@@ -1,0 +1,174 @@
+//! Many listeners of one type side by side are called together; each keeps every promise that it has by itself (E5, E7,
+//! E8, E9, E11).
+
+mod support;
+
+use std::sync::{Arc, OnceLock};
+
+use emitree_emitter::{BoxError, EmitErrorKind, Emitter, EventMeta, OnError, Options, Subscription};
+
+use crate::support::{Any, Recorder, TestResult, block_on, emit};
+
+/// More than are asked one by one.
+const MANY: usize = 12;
+
+/// Listeners of one type, each named by its number.
+fn many(emitter: &Emitter, recorder: &Recorder) -> Result<Vec<Subscription>, BoxError> {
+    let hears = |n: usize| {
+        let recorder = recorder.clone();
+        move |(): &mut (), _: &EventMeta<'_>| recorder.note(n.to_string())
+    };
+    (0..MANY).map(|n| Ok(emitter.on("x", hears(n))?)).collect()
+}
+
+/// Compares with numbers in order; a number more than once is more than one call.
+#[track_caller]
+fn expect(recorder: &Recorder, numbers: impl IntoIterator<Item = usize>) {
+    let numbers: Vec<_> = numbers.into_iter().map(|n| n.to_string()).collect();
+    recorder.expect(numbers.iter().map(String::as_str));
+}
+
+/// E5: oldest first, whoever stands between them.
+#[test]
+fn they_are_called_in_their_order_among_others() -> TestResult {
+    let (emitter, recorder) = (Emitter::new(), Recorder::new());
+    many(&emitter, &recorder)?;
+    emitter.on(|_: &EventMeta<'_>| false, |(): &mut (), _| -> () { panic!("its matcher says no") })?;
+    emitter.on("x", recorder.hears("any"))?;
+    emitter.on("x", recorder.hears("any too"))?;
+    emitter.on_async("x", recorder.hears_async("slow"))?;
+    many(&emitter, &recorder)?;
+    emitter.observe("x", recorder.sees("observer"))?;
+    emitter.with(Options::new().priority(1)).on("x", recorder.hears("first"))?;
+    let numbers: Vec<_> = (0..MANY).map(|n| n.to_string()).collect();
+    let numbers = || numbers.iter().map(String::as_str);
+    for _ in 0..3 {
+        emit(&emitter, "x");
+        let between = ["any x", "any too x", "slow x", "slow done"];
+        recorder.expect(["first x"].into_iter().chain(numbers()).chain(between).chain(numbers()).chain(["observer x"]));
+    }
+    Ok(())
+}
+
+/// E9: the dispatch is under way, and has not looked at the other one yet.
+#[test]
+fn one_that_another_removes_is_not_called_any_more() -> TestResult {
+    let (emitter, recorder) = (Emitter::new(), Recorder::new());
+    let removed = Arc::new(OnceLock::<Vec<Subscription>>::new());
+    let removes = Arc::clone(&removed);
+    emitter.on("x", move |(): &mut (), _| {
+        for subscription in removes.get().into_iter().flatten().skip(1).step_by(2) {
+            subscription.off();
+        }
+    })?;
+    emit(&emitter, "x");
+    let all = many(&emitter, &recorder)?;
+    emit(&emitter, "x");
+    expect(&recorder, 0..MANY);
+    assert!(removed.set(all).is_ok());
+    emit(&emitter, "x");
+    expect(&recorder, (0..MANY).step_by(2));
+    Ok(())
+}
+
+/// E8: a limit is its own, wherever it stands.
+#[test]
+fn one_with_a_limit_among_them_keeps_it() -> TestResult {
+    let (emitter, recorder) = (Emitter::new(), Recorder::new());
+    many(&emitter, &recorder)?;
+    emitter.with(Options::new().times(2)).on("x", |(): &mut (), _| ())?;
+    let limited = recorder.clone();
+    emitter.with(Options::new().once()).on("x", move |(): &mut (), _| limited.note("once"))?;
+    many(&emitter, &recorder)?;
+    emit(&emitter, "x");
+    assert_eq!(recorder.take().iter().filter(|line| *line == "once").count(), 1);
+    for _ in 0..2 {
+        emit(&emitter, "x");
+        expect(&recorder, (0..MANY).chain(0..MANY));
+    }
+    assert_eq!(emitter.listener_count(), 2 * MANY, "spent, they are gone");
+    Ok(())
+}
+
+/// E11: by an error and by a panic; the error says which of them it was.
+#[test]
+fn after_the_failure_of_one_the_others_change_nothing_and_observers_hear_it() -> TestResult {
+    for panics in [false, true] {
+        let (emitter, recorder) = (Emitter::new(), Recorder::new());
+        many(&emitter, &recorder)?;
+        let fails = move |(): &mut (), _: &EventMeta<'_>| {
+            assert!(!panics, "the disk is full");
+            Err::<(), BoxError>("the disk is full".into())
+        };
+        let line = line!() + 1;
+        emitter.on("x", fails)?;
+        many(&emitter, &recorder)?;
+        emitter.observe("x", recorder.sees("observer"))?;
+        for _ in 0..2 {
+            let error = block_on(emitter.emit("x", &mut ())).expect_err("a listener fails");
+            let (EmitErrorKind::Listener { at, .. } | EmitErrorKind::Panicked { at, .. }) = error.kind() else {
+                panic!("{error}")
+            };
+            assert_eq!(at.line(), line, "{error}");
+            let numbers: Vec<_> = (0..MANY).map(|n| n.to_string()).collect();
+            recorder.expect(numbers.iter().map(String::as_str).chain(["observer x"]));
+        }
+    }
+    Ok(())
+}
+
+/// E11: each of the others is called once, in its order.
+#[test]
+fn an_isolated_failure_of_one_leaves_the_others_as_they_are() -> TestResult {
+    let (emitter, recorder) = (Emitter::new(), Recorder::new());
+    let isolated = emitter.with(Options::new().on_error(OnError::Isolate));
+    for _ in 0..2 {
+        many(&emitter, &recorder)?;
+        isolated.on("x", |(): &mut (), _| Err::<(), BoxError>("the disk is full".into()))?;
+        isolated.on("x", |(): &mut (), _| -> () { panic!("the disk is full") })?;
+    }
+    many(&emitter, &recorder)?;
+    for emits in 1..=2 {
+        emit(&emitter, "x");
+        expect(&recorder, (0..MANY).chain(0..MANY).chain(0..MANY));
+        assert_eq!(emitter.isolated_failures(), emits * 4);
+    }
+    Ok(())
+}
+
+/// E7: the first refuses it, or each of them where failures are isolated; one that is removed refuses nothing.
+#[test]
+fn an_event_of_another_type_is_refused_by_each() -> TestResult {
+    let (emitter, recorder) = (Emitter::new(), Recorder::new());
+    let listeners = many(&emitter, &recorder)?;
+    let mismatch = |emitter: &Emitter| block_on(emitter.emit("x", &mut 7_u64)).map_err(|error| error.to_string());
+    assert!(mismatch(&emitter).is_err_and(|error| error.contains("carries `u64`, but a listener takes `()`")));
+    let removes = move |_: &mut Any, _: &EventMeta<'_>| listeners.iter().for_each(|listener| assert!(listener.off()));
+    emitter.with(Options::new().priority(1).once()).on("x", removes)?;
+    assert_eq!(mismatch(&emitter), Ok(()), "removed while the event was under way");
+
+    let isolated = emitter.with(Options::new().on_error(OnError::Isolate));
+    for _ in 0..MANY {
+        isolated.on("x", |(): &mut (), _| ())?;
+    }
+    assert_eq!(mismatch(&emitter), Ok(()));
+    assert_eq!(emitter.isolated_failures(), MANY as u64);
+    recorder.expect([]);
+    Ok(())
+}
+
+/// E10: emitting from inside a listener is legal, also to those that stand beside it.
+#[test]
+fn one_may_emit_to_the_others() -> TestResult {
+    let (emitter, recorder) = (Emitter::new(), Recorder::new());
+    many(&emitter, &recorder)?;
+    let (again, inner) = (OnceLock::new(), emitter.clone());
+    emitter.on("x", move |(): &mut (), _| match again.set(()) {
+        Ok(()) => Ok(inner.emit_now("x", &mut ())?),
+        Err(()) => Ok::<(), BoxError>(()),
+    })?;
+    many(&emitter, &recorder)?;
+    emit(&emitter, "x");
+    expect(&recorder, (0..MANY).chain(0..MANY).chain(0..MANY).chain(0..MANY));
+    Ok(())
+}
