@@ -215,8 +215,10 @@ async fn through<R: Runnable>(runnable: &R, run: &Begun<R>, early: Option<R::Out
     }
 }
 
-async fn contained<O>(work: impl Future<Output = Result<O>>) -> Result<O> {
-    AssertUnwindSafe(work).catch_unwind().await.unwrap_or_else(|panic| Err(Error::of_panic(&*panic)))
+/// Not an `async fn`: that would hold its work twice, as what it is given and as what it awaits.
+fn contained<O>(work: impl Future<Output = Result<O>>) -> impl Future<Output = Result<O>> {
+    let flat = |caught: std::thread::Result<_>| caught.unwrap_or_else(|panic| Err(Error::of_panic(&*panic)));
+    AssertUnwindSafe(work).catch_unwind().map(flat)
 }
 
 impl<R: Runnable> Drop for Conducted<'_, R> {
