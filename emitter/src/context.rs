@@ -78,6 +78,7 @@ impl Context {
 
     /// This context with the keys of `other` laid over it: `other` wins.
     #[must_use]
+    #[inline]
     pub fn merged(&self, other: &Self) -> Self {
         match (&self.0, &other.0) {
             (_, None) => self.clone(),

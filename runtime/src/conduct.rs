@@ -38,7 +38,7 @@ enum Work<'a, R: Runnable> {
 
 /// Begins a run. Nothing has been emitted yet.
 pub(crate) fn conduct<R: Runnable>(mut plan: Plan<'_, R>) -> Result<Conducted<'_, R>> {
-    let run = calm(|| plan.begin())?;
+    let run: Begun<R> = calm(|| plan.begin())?.into();
     let mut watch = Watch::default();
     if let Some(signal) = plan.signal.take() {
         watch.add(signal, &run);

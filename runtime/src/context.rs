@@ -1,6 +1,7 @@
 //! The run that one is in: its ids, emitter, context, extensions (R2, R9).
 
 use std::any::Any;
+use std::cell::OnceCell;
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::marker::PhantomData;
@@ -73,6 +74,39 @@ pub(crate) struct Inner<L: ?Sized = dyn AnyLife> {
     life: L,
 }
 
+/// A run as it was made: a thin pointer, which is handed on in a register.
+pub(crate) type ThinRun<I, O> = Arc<Inner<Life<I, O>>>;
+
+/// What a run is made of.
+struct Seed<'a, I: 'static, O> {
+    instance: &'a Emitter,
+    own: Own,
+    extensions: Extensions,
+    life: Life<I, O>,
+}
+
+impl<I: Data, O: Data> Seed<'_, I, O> {
+    /// A run that begins, in another one or not.
+    #[inline(always)]
+    fn below(self, parent: Option<Above>) -> Inner<Life<I, O>> {
+        let above = parent.as_ref().map(Above::run);
+        let told = OnceCell::new();
+        let span = span(self.instance, above, &told);
+        Inner {
+            origin: Origin::new(self.instance, above, self.own, told.into_inner()),
+            span,
+            started: Instant::now(),
+            extensions: OwnExtensions::new(above, self.extensions),
+            observers: Observers::new(above),
+            tasks: Tasks::default(),
+            node: Node::default(),
+            slot: Slot::of::<I, O>(),
+            life: self.life,
+            parent,
+        }
+    }
+}
+
 /// A chain of runs is taken down link by link, not by recursion.
 impl<L: ?Sized> Drop for Inner<L> {
     fn drop(&mut self) {
@@ -99,6 +133,12 @@ impl<I: Data, O: Data> Typed<I, O> {
     #[expect(clippy::expect_used, reason = "set before the work begins, or the run ends")]
     pub(crate) fn input(&self) -> &I {
         self.typed_life().input().expect("a run that has started has its input")
+    }
+}
+
+impl<I: Data, O: Data> From<ThinRun<I, O>> for Typed<I, O> {
+    fn from(run: ThinRun<I, O>) -> Self {
+        RunContext(Handle::OfRun(run)).typed()
     }
 }
 
@@ -132,35 +172,33 @@ impl RunContext {
 
     /// Makes a run that begins (R2). A parent that has ended is none. If nobody will be asked about its input, it has that
     /// from the beginning.
+    ///
+    /// Inlined, as is what makes its parts: what is handed on through memory in small pieces and read in large ones
+    /// would be waited for.
+    #[inline(always)]
     pub(crate) fn begin<I: Data, O: Data>(
         instance: &Emitter,
         parent: Option<Self>,
-        (own, extensions): (Own, &Extensions),
+        (own, extensions, is_heard): (Own, Extensions, bool),
         (stages, input): (&'static Stages, Option<I>),
-    ) -> Typed<I, O> {
-        let run = Arc::new_cyclic(|this: &Weak<Inner<Life<I, O>>>| {
-            let parent = parent.and_then(|parent| Above::of(WeakRun(this.clone()), parent));
-            let above = parent.as_ref().map(Above::run);
-            let (span, told) = span(instance, above);
-            let origin = Origin::new(instance, above, own).told(told).entering(above, || this.clone());
-            Inner {
-                origin,
-                span,
-                started: Instant::now(),
-                extensions: OwnExtensions::new(above, extensions),
-                observers: Observers::new(above),
-                tasks: Tasks::default(),
-                node: Node::default(),
-                slot: Slot::of::<I, O>(),
-                life: Life::new(stages, input),
-                parent,
+    ) -> ThinRun<I, O> {
+        let seed = Seed { instance, own, extensions, life: Life::new(stages, input) };
+        let run = match parent {
+            // Nobody knows of it before it is there: it needs no handle while it is made.
+            None => Arc::new(seed.below(None)),
+            Some(parent) => {
+                Arc::new_cyclic(|this: &Weak<Inner<Life<I, O>>>| seed.below(Above::of(WeakRun(this.clone()), parent)))
             }
-        });
+        };
+        if is_heard {
+            let scope: Weak<Inner<Life<I, O>>> = Arc::downgrade(&run);
+            run.origin.make_with(run.parent.as_ref().map(Above::run), scope);
+        }
         if let Some(above) = &run.parent {
             above.arrive();
             run.node.follow(above.run().node());
         }
-        Self(Handle::OfRun(run)).typed()
+        run
     }
 
     #[inline]

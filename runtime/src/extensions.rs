@@ -69,8 +69,12 @@ pub(crate) struct OwnExtensions {
 
 impl OwnExtensions {
     /// Those of the run above, with a run's own over them.
-    pub(crate) fn new(above: Option<&RunContext>, own: &Extensions) -> Self {
-        let given = above.map_or_else(|| own.clone(), |above| above.extensions().merged(own));
+    #[inline]
+    pub(crate) fn new(above: Option<&RunContext>, own: Extensions) -> Self {
+        let given = match above {
+            Some(above) => above.extensions().merged(&own),
+            None => own,
+        };
         Self { given, set: OnceLock::new() }
     }
 

@@ -22,9 +22,7 @@ pub(crate) struct Origin {
     own: Own,
     /// If it was told before there was an emitter.
     run_id: Option<Uuid>,
-    /// Made with the run, because somebody would hear it.
-    emitter: Option<Emitter>,
-    later: OnceLock<Late>,
+    made: OnceLock<Made>,
 }
 
 /// What was given to a run itself.
@@ -33,42 +31,35 @@ pub(crate) struct Own {
     pub(crate) context: Context,
     pub(crate) group_id: Option<Arc<str>>,
     pub(crate) creator: Option<Creator>,
-    /// Whether somebody hears it from the beginning.
-    pub(crate) is_heard: bool,
 }
 
-/// An emitter that was made later than the run.
-struct Late {
+/// The emitter of a run.
+struct Made {
     emitter: Emitter,
-    /// What it enters: held here.
-    scope: Arc<WeakRun>,
+    /// What it enters where it was made later than the run: held here.
+    scope: Option<Arc<WeakRun>>,
 }
 
 impl Origin {
     /// A run that begins. It inherits the context of its instance, with that of the run above laid over it.
-    pub(crate) fn new(instance: &Emitter, above: Option<&RunContext>, mut own: Own) -> Self {
-        let inherited = instance.context();
-        let inherited = above.map_or_else(|| inherited.clone(), |above| inherited.merged(&above.context()));
-        own.context = inherited.merged(&own.context);
-        Self { instance: instance.clone(), own, run_id: None, emitter: None, later: OnceLock::new() }
+    /// It may have told its id already.
+    #[inline(always)]
+    pub(crate) fn new(instance: &Emitter, above: Option<&RunContext>, own: Own, run_id: Option<Uuid>) -> Self {
+        let inherited = match above {
+            Some(above) => instance.context().merged(&above.context()),
+            None => instance.context(),
+        };
+        let own = Own { context: inherited.merged(&own.context), ..own };
+        Self { instance: instance.clone(), own, run_id, made: OnceLock::new() }
     }
 
-    /// With the id that it has told already, if it has.
-    pub(crate) const fn told(mut self, run_id: Option<Uuid>) -> Self {
-        self.run_id = run_id;
-        self
-    }
-
-    /// With its emitter, if somebody hears it.
-    pub(crate) fn entering(mut self, above: Option<&RunContext>, scope: impl FnOnce() -> Weak<dyn Scope>) -> Self {
-        if self.own.is_heard {
-            self.emitter = Some(self.make(above, scope()));
-        }
-        self
+    /// Makes its emitter with the run, because somebody hears it.
+    pub(crate) fn make_with(&self, above: Option<&RunContext>, scope: Weak<dyn Scope>) {
+        self.made.get_or_init(|| Made { emitter: self.make(above, scope), scope: None });
     }
 
     fn make(&self, above: Option<&RunContext>, scope: Weak<dyn Scope>) -> Emitter {
-        let Own { context, group_id, creator, .. } = &self.own;
+        let Own { context, group_id, creator } = &self.own;
         let mut links = RunLinks::new().inherited(context.clone()).scope(scope).inside_if(RunContext::is_current);
         if let Some(above) = above {
             links = links.parent(above.emitter());
@@ -88,12 +79,13 @@ impl Origin {
     /// The emitter, if somebody has asked for it.
     #[inline]
     fn made(&self) -> Option<&Emitter> {
-        self.emitter.as_ref().or_else(|| self.later.get().map(|late| &late.emitter))
+        self.made.get().map(|made| &made.emitter)
     }
 
     /// Whether that is what a later emitter enters.
     pub(crate) fn is_scope(&self, scope: *const ()) -> bool {
-        self.later.get().is_some_and(|late| Arc::as_ptr(&late.scope).cast::<()>() == scope)
+        let own = self.made.get().and_then(|made| made.scope.as_ref());
+        own.is_some_and(|own| Arc::as_ptr(own).cast::<()>() == scope)
     }
 
     pub(crate) const fn instance(&self) -> &Emitter {
@@ -123,12 +115,12 @@ impl RunContext {
 
     /// Where the run above has its emitter.
     fn make_own(&self) -> &Emitter {
-        let late = self.origin().later.get_or_init(|| {
+        let made = self.origin().made.get_or_init(|| {
             let scope = Arc::new(self.downgrade());
             let entered: Weak<WeakRun> = Arc::downgrade(&scope);
-            Late { emitter: self.origin().make(self.parent(), entered), scope }
+            Made { emitter: self.origin().make(self.parent(), entered), scope: Some(scope) }
         });
-        &late.emitter
+        &made.emitter
     }
 
     /// Who runs: the runnable's creator, or one of the run's own where the runnable is not called as that is.

@@ -1,12 +1,13 @@
 //! What was said about a run before it began.
 
+use std::mem::take;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
 use emitree_emitter::{Context, Creator, Registration};
 
-use crate::context::Typed;
+use crate::context::{ThinRun, Typed};
 use crate::faces::Facets;
 use crate::middleware::Inherited;
 use crate::origin::Own;
@@ -44,19 +45,19 @@ pub(crate) struct Extras {
 
 impl<R: Runnable> Plan<'_, R> {
     /// Makes the run. Where nobody can ask for its input before the work does, it has that at once.
-    pub(crate) fn begin(&mut self) -> Result<Begun<R>> {
+    pub(crate) fn begin(&mut self) -> Result<ThinRun<R::Input, R::Output>> {
         let is_heard = self.is_heard();
         let input = if is_heard || self.is_bound() { None } else { self.input.take() };
         let instance = self.runnable.emitter();
-        let mut own = Own { creator: own_creator(&*self.runnable), is_heard, ..Own::default() };
-        let (parent, life) = (self.parent.take(), (Facets::<R>::ALL, input));
-        let Some(extras) = &mut self.extras else {
-            return Ok(RunContext::begin(instance, parent, (own, &Extensions::default()), life));
-        };
-        own.context = std::mem::take(&mut extras.context);
-        own.context.refuse_reserved()?;
-        own.group_id = extras.group_id.take();
-        Ok(RunContext::begin(instance, parent, (own, &extras.extensions), life))
+        let mut own = Own { creator: own_creator(&*self.runnable), ..Own::default() };
+        let mut extensions = Extensions::default();
+        if let Some(extras) = &mut self.extras {
+            extras.context.refuse_reserved()?;
+            own.context = take(&mut extras.context);
+            own.group_id = extras.group_id.take();
+            extensions = take(&mut extras.extensions);
+        }
+        Ok(RunContext::begin(instance, self.parent.take(), (own, extensions, is_heard), (Facets::<R>::ALL, input)))
     }
 
     /// Whether anybody hears it from the beginning.

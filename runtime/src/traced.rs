@@ -11,23 +11,24 @@ use uuid::Uuid;
 
 use crate::RunContext;
 
-/// One span per run, and the run's id if the span has told it: ids are made, and formatted, for those who look at them.
-pub(crate) fn span(instance: &Emitter, parent: Option<&RunContext>) -> (Span, Option<Uuid>) {
-    if !level_enabled!(Level::INFO) || !is_traced() {
-        return (Span::none(), None);
-    }
-    let told = OnceCell::new();
+/// One span per run, and the run's id if the span tells it: ids are made, and formatted, for those who look at them.
+#[inline(always)]
+pub(crate) fn span(instance: &Emitter, parent: Option<&RunContext>, told: &OnceCell<Uuid>) -> Span {
+    if level_enabled!(Level::INFO) && is_traced() { seen(instance, parent, told) } else { Span::none() }
+}
+
+/// Where there is somebody who may see it.
+fn seen(instance: &Emitter, parent: Option<&RunContext>, told: &OnceCell<Uuid>) -> Span {
     let run_id = tracing::field::display(Lazy(|| Some(*told.get_or_init(new_id))));
     let parent_run_id = tracing::field::display(Lazy(|| parent.map(RunContext::run_id)));
     let path = instance.namespace();
     let span = || tracing::info_span!("run", outcome = tracing::field::Empty, path, run_id, parent_run_id);
-    let span = match parent {
+    match parent {
         // Started in a task that does not know the parent's span. By its id it could not be named here: another
         // subscriber may have given it.
         Some(parent) if !is_in_span() => parent.span().in_scope(span),
         _ => span(),
-    };
-    (span, told.into_inner())
+    }
 }
 
 struct Lazy<F>(F);
