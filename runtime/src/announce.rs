@@ -38,6 +38,13 @@ pub(crate) enum Step<I: 'static, O> {
     Over(Result<O>),
 }
 
+/// A run that nobody has to be told of begins with its work.
+impl<I, O> Default for Step<I, O> {
+    fn default() -> Self {
+        Self::Working(None)
+    }
+}
+
 /// An event that somebody has to be awaited for.
 pub(crate) type Telling<P> = BoxFuture<'static, Told<P>>;
 type Told<P> = (P, Result<(), EmitError>);
@@ -57,9 +64,9 @@ pub(crate) fn give_up<I: Data, O: Data>(run: &Typed<I, O>, error: Error) -> Step
 }
 
 impl<I: Data, O: Data> Step<I, O> {
-    /// Waits for what is waited for, and goes on: pending with the same step, or ready with the next.
-    pub(crate) fn poll(&mut self, run: &Typed<I, O>, cx: &mut TaskContext<'_>) -> Poll<()> {
-        let next = match self {
+    /// Waits for what is waited for; gives the next step.
+    pub(crate) fn poll(&mut self, run: &Typed<I, O>, cx: &mut TaskContext<'_>) -> Poll<Self> {
+        match self {
             Self::Starting(telling) => telling.as_mut().poll(cx).map(|told| started(run, told)),
             Self::Succeeding(telling) => telling.as_mut().poll(cx).map(|told| succeeded(run, told)),
             Self::Failing(telling) => telling.as_mut().poll(cx).map(|told| failed(run, told)),
@@ -67,8 +74,7 @@ impl<I: Data, O: Data> Step<I, O> {
             Self::Closing(closing) => closing.as_mut().poll(cx).map(|result| finish(run, result, None)),
             Self::Finishing(telling, error) => telling.as_mut().poll(cx).map(|told| finished(run, told, error.take())),
             Self::Working(_) | Self::Over(_) => Poll::Pending,
-        };
-        next.map(|next| *self = next)
+        }
     }
 }
 

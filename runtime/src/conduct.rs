@@ -2,6 +2,7 @@
 //!
 //! Work, middlewares and listeners are user code: their panics are caught, and are errors like others.
 
+use std::mem::{replace, take};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::{Context as TaskContext, Poll};
 
@@ -20,35 +21,18 @@ use crate::supervise::supervise;
 use crate::watch::Watch;
 use crate::{Error, Result, RunContext, Runnable};
 
-/// A run that has begun. Dropped before its end, it is brought to it without its work (R8).
+/// A run, from its plan to its end. Dropped between the two, it is brought there without its work (R8).
 pub(crate) struct Conducted<'a, R: Runnable> {
-    run: Begun<R>,
+    /// While it is under way.
+    run: Option<Begun<R>>,
     work: Work<'a, R>,
     watch: Watch,
-    /// Taken from the beginning, until it is parked for the first time.
-    seat: Option<Step<R::Input, R::Output>>,
-    is_over: bool,
 }
 
 enum Work<'a, R: Runnable> {
-    Due(Held<'a, R>),
+    Due(Plan<'a, R>),
     Doing(BoxFuture<'a, Result<R::Output>>),
     Over,
-}
-
-/// Begins a run. Nothing has been emitted yet.
-pub(crate) fn conduct<R: Runnable>(mut plan: Plan<'_, R>) -> Result<Conducted<'_, R>> {
-    let run: Begun<R> = calm(|| plan.begin())?.into();
-    let mut watch = Watch::default();
-    if let Some(signal) = plan.signal.take() {
-        watch.add(signal, &run);
-    }
-    // Where it has its input already, there is nothing to bind, and nobody to tell.
-    let seat = match plan.input {
-        None => Step::Working(None),
-        Some(_) => run.inside(|| start(&mut plan, &run, &mut watch)),
-    };
-    Ok(Conducted { run, work: Work::Due(plan.runnable), watch, seat: Some(seat), is_over: false })
 }
 
 /// Binds what belongs to the run, and tells of its start.
@@ -85,41 +69,112 @@ pub(crate) fn calm<T>(f: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|panic| Err(Error::of_panic(&*panic)))
 }
 
-impl<R: Runnable> Conducted<'_, R> {
-    /// Goes on, inside of the run (R9, R12).
+impl<'a, R: Runnable> Conducted<'a, R> {
+    pub(crate) fn new(plan: Plan<'a, R>) -> Self {
+        Self { run: None, work: Work::Due(plan), watch: Watch::default() }
+    }
+
+    pub(crate) const fn is_under_way(&self) -> bool {
+        self.run.is_some()
+    }
+
+    /// What was said about it. None once it has begun.
+    pub(crate) const fn plan(&self) -> Option<&Plan<'a, R>> {
+        match (&self.run, &self.work) {
+            (None, Work::Due(plan)) => Some(plan),
+            _ => None,
+        }
+    }
+
+    pub(crate) const fn plan_mut(&mut self) -> Option<&mut Plan<'a, R>> {
+        match (&self.run, &mut self.work) {
+            (None, Work::Due(plan)) => Some(plan),
+            _ => None,
+        }
+    }
+
     pub(crate) fn poll(&mut self, cx: &mut TaskContext<'_>) -> Poll<Result<R::Output>> {
-        let Self { run, work, watch, seat, is_over } = self;
-        let polled = run.inside(|| {
-            let taken = seat.take().map_or_else(|| run.typed_life().seat.take(Who::Own, cx.waker()), Taken::Seat);
-            match taken {
-                Taken::Seat(seat) => run.advance(seat, Who::Own, cx, |cx, early| work.poll(run, watch, early, cx)),
-                Taken::ByOther => Poll::Pending,
-                Taken::Over(result) => Poll::Ready(ended_by_other(run, work, result)),
-            }
-        });
+        let Some(run) = &self.run else { return self.begin(cx) };
+        let polled = match run.typed_life().seat.take(Who::Own, cx.waker()) {
+            Taken::Seat(mut step) => self.work.advance(run, &mut self.watch, &mut step, cx),
+            Taken::ByOther => Poll::Pending,
+            Taken::Over(result) => Poll::Ready(self.work.ended_by_other(run, result)),
+        };
         if polled.is_ready() {
-            *is_over = true;
-            // Nobody but the run above can be waiting for it.
-            if run.parent().is_some() {
-                run.typed_life().seat.over(None);
-            }
+            self.over();
         }
         polled
     }
-}
 
-/// The run above has ended, and this one with it (R13).
-fn ended_by_other<R: Runnable>(
-    ctx: &RunContext,
-    work: &mut Work<'_, R>,
-    result: Option<Result<R::Output>>,
-) -> Result<R::Output> {
-    work.leave();
-    let stopped = || Err(ctx.node().stopped().map_or_else(|| Error::new("the run is over"), Stop::error));
-    result.unwrap_or_else(stopped)
+    /// Begins, and goes on as far as that can be done now. Most runs are over then, so what is made on the way is
+    /// not moved: it is made where it stays.
+    fn begin(&mut self, cx: &mut TaskContext<'_>) -> Poll<Result<R::Output>> {
+        let Work::Due(plan) = &mut self.work else {
+            return Poll::Ready(Err(Error::new("the run was polled again after it had ended")));
+        };
+        let run: &Begun<R> = match calm(|| plan.begin()) {
+            Ok(run) => self.run.insert(run.into()),
+            Err(error) => {
+                self.work = Work::Over;
+                return Poll::Ready(Err(error));
+            }
+        };
+        if let Some(signal) = plan.signal.take() {
+            self.watch.add(signal, run);
+        }
+        let mut step = Step::default();
+        // Where it has its input already, there is nothing to bind, and nobody to tell.
+        if plan.input.is_some() {
+            step = run.inside(|| start(plan, run, &mut self.watch));
+        }
+        if let Some(extras) = plan.extras.take() {
+            discard(extras);
+        }
+        let polled = self.work.advance(run, &mut self.watch, &mut step, cx);
+        if polled.is_ready() {
+            self.over();
+        }
+        polled
+    }
+
+    /// Lets go of a run that is over.
+    fn over(&mut self) {
+        let Some(run) = self.run.take() else { return };
+        // Nobody but the run above can be waiting for it.
+        if run.parent().is_some() {
+            run.typed_life().seat.over(None);
+        }
+        self.watch.end();
+        // Work that was begun has been dropped already.
+        if let Work::Due(_) = self.work {
+            self.work = Work::Over;
+        }
+    }
 }
 
 impl<R: Runnable> Work<'_, R> {
+    /// Goes on from a step, inside of the run (R9, R12), and parks it at the one where it has to wait.
+    fn advance(
+        &mut self,
+        run: &Begun<R>,
+        watch: &mut Watch,
+        step: &mut Step<R::Input, R::Output>,
+        cx: &mut TaskContext<'_>,
+    ) -> Poll<Result<R::Output>> {
+        let polled = run.inside(|| run.advance(step, cx, |cx, early| self.poll(run, watch, early, cx)));
+        if polled.is_pending() {
+            run.typed_life().seat.park(take(step), Who::Own, cx.waker());
+        }
+        polled
+    }
+
+    /// The run above has ended, and this one with it (R13).
+    fn ended_by_other(&mut self, run: &Begun<R>, result: Option<Result<R::Output>>) -> Result<R::Output> {
+        run.inside(|| self.leave());
+        let stopped = || Err(run.node().stopped().map_or_else(|| Error::new("the run is over"), Stop::error));
+        result.unwrap_or_else(stopped)
+    }
+
     /// Looked at before the work is begun, and each time before and after it is polled: an aborted run's is dropped (R7).
     fn poll(
         &mut self,
@@ -128,21 +183,7 @@ impl<R: Runnable> Work<'_, R> {
         early: &mut Option<R::Output>,
         cx: &mut TaskContext<'_>,
     ) -> Poll<Result<R::Output>> {
-        let looked = watch.look(run.node(), cx);
-        let mut polled = looked.map_or_else(|error| Poll::Ready(Err(error)), |()| Self::stopped(run));
-        if polled.is_pending() {
-            polled = self.poll_unstopped(run, early, cx);
-            if let Poll::Ready(result) = &polled
-                && run.slot().existing().is_none()
-            {
-                // Where there is a chain, that has shown each of its attempts.
-                run.show_attempt(result);
-            }
-        }
-        if polled.is_pending() {
-            run.node().waker().register(cx.waker());
-            polled = Self::stopped(run);
-        }
+        let polled = self.poll_unstopped(run, watch, early, cx);
         if polled.is_ready() {
             // Inside of the run: what it started and has not ended ends with it.
             let dropped = self.let_go();
@@ -165,14 +206,37 @@ impl<R: Runnable> Work<'_, R> {
             tracing::warn!(error = %error, "the work of a run panicked while it was dropped");
         }
     }
+}
 
-    fn stopped(run: &Begun<R>) -> Poll<Result<R::Output>> {
-        run.node().stopped().map_or(Poll::Pending, |stop| Poll::Ready(Err(stop.error())))
-    }
+/// Fails with why the run was stopped.
+fn unless_stopped(run: &RunContext) -> Result<()> {
+    run.node().stopped().map_or(Ok(()), |stop| Err(stop.error()))
 }
 
 impl<'a, R: Runnable> Work<'a, R> {
     fn poll_unstopped(
+        &mut self,
+        run: &Begun<R>,
+        watch: &mut Watch,
+        early: &mut Option<R::Output>,
+        cx: &mut TaskContext<'_>,
+    ) -> Poll<Result<R::Output>> {
+        watch.look(run.node(), cx)?;
+        unless_stopped(run)?;
+        let polled = self.poll_due(run, early, cx);
+        match &polled {
+            // Where there is a chain, that has shown each of its attempts.
+            Poll::Ready(result) if run.slot().existing().is_none() => run.show_attempt(result),
+            Poll::Ready(_) => {}
+            Poll::Pending => {
+                run.node().waker().register(cx.waker());
+                unless_stopped(run)?;
+            }
+        }
+        polled
+    }
+
+    fn poll_due(
         &mut self,
         run: &Begun<R>,
         early: &mut Option<R::Output>,
@@ -184,9 +248,9 @@ impl<'a, R: Runnable> Work<'a, R> {
             return Poll::Ready(Ok(output));
         }
         if let Work::Due(_) = self
-            && let Work::Due(runnable) = std::mem::replace(self, Work::Over)
+            && let Work::Due(plan) = replace(self, Work::Over)
         {
-            *self = Work::Doing(work(runnable, run.clone(), early.take()));
+            *self = Work::Doing(work(plan.runnable, run.clone(), early.take()));
         }
         match self {
             Work::Doing(work) => work.as_mut().poll(cx),
@@ -223,15 +287,9 @@ fn contained<O>(work: impl Future<Output = Result<O>>) -> impl Future<Output = R
 
 impl<R: Runnable> Drop for Conducted<'_, R> {
     fn drop(&mut self) {
-        if self.is_over {
-            return;
-        }
-        let Self { run, work, seat, .. } = self;
+        let Some(run) = &self.run else { return };
         run.node().stop(Stop::Dropped);
-        run.inside(|| work.leave());
-        if let Some(seat) = seat.take() {
-            run.typed_life().seat.park(seat, Who::Own, std::task::Waker::noop());
-        }
+        run.inside(|| self.work.leave());
         supervise(run);
     }
 }

@@ -5,8 +5,9 @@
 //! a supervised task, goes through the same sequence.
 
 use std::any::Any;
+use std::mem::take;
 use std::sync::OnceLock;
-use std::task::{Context as TaskContext, Poll};
+use std::task::{Context as TaskContext, Poll, ready};
 
 use emitree_emitter::Delivery;
 
@@ -70,36 +71,26 @@ impl<I: Data, O: Data> Life<I, O> {
 }
 
 impl<I: Data, O: Data> Typed<I, O> {
-    /// Goes on as far as it can, with `work` where the work is due. Gives the result, or parks.
+    /// Goes on as far as it can, with `work` where the work is due. Gives the result, or waits at a step.
     pub(crate) fn advance(
         &self,
-        mut step: Step<I, O>,
-        who: Who,
+        step: &mut Step<I, O>,
         cx: &mut TaskContext<'_>,
         mut work: impl FnMut(&mut TaskContext<'_>, &mut Option<O>) -> Poll<Result<O>>,
     ) -> Poll<Result<O>> {
         loop {
-            let polled = match &mut step {
-                Step::Over(_) => break,
-                Step::Working(early) => match work(cx, early) {
-                    Poll::Pending => Poll::Pending,
-                    Poll::Ready(result) => {
-                        discard(early.take());
-                        step = worked(self, result);
-                        Poll::Ready(())
-                    }
-                },
-                waiting => waiting.poll(self, cx),
+            let next = match &mut *step {
+                Step::Working(early) => {
+                    let result = ready!(work(cx, early));
+                    discard(early.take());
+                    worked(self, result)
+                }
+                Step::Over(_) => take(step),
+                waiting => ready!(waiting.poll(self, cx)),
             };
-            if polled.is_pending() {
-                break;
-            }
-        }
-        match step {
-            Step::Over(result) => Poll::Ready(result),
-            step => {
-                self.typed_life().seat.park(step, who, cx.waker());
-                Poll::Pending
+            match next {
+                Step::Over(result) => return Poll::Ready(result),
+                next => *step = next,
             }
         }
     }
@@ -133,7 +124,7 @@ impl<I: Data, O: Data> AnyLife for Life<I, O> {
 
     fn drive(&self, run: &RunContext, who: Who, cx: &mut TaskContext<'_>) -> Drive {
         let run: Typed<I, O> = run.clone().typed();
-        let step = match self.seat.take(who, cx.waker()) {
+        let mut step = match self.seat.take(who, cx.waker()) {
             Taken::Seat(step) => step,
             Taken::ByOther => return Drive::Elsewhere,
             Taken::Over(result) => {
@@ -145,8 +136,11 @@ impl<I: Data, O: Data> AnyLife for Life<I, O> {
             let error = run.node().stopped().map_or_else(|| Error::new("the run was left"), |stop| stop.error());
             Poll::Ready(Err(error))
         };
-        match run.advance(step, who, cx, stopped) {
-            Poll::Pending => Drive::Pending,
+        match run.advance(&mut step, cx, stopped) {
+            Poll::Pending => {
+                self.seat.park(step, who, cx.waker());
+                Drive::Pending
+            }
             Poll::Ready(result) => {
                 self.seat.over(Some(result));
                 Drive::Over

@@ -10,10 +10,10 @@ use std::time::Duration;
 use emitree_emitter::{BoxError, Context, EventMeta, Hears, IntoMatcher, ListenerResult, Options, Registration};
 use futures_core::future::BoxFuture;
 
-use crate::conduct::{Conducted, conduct};
+use crate::conduct::Conducted;
 use crate::lifecycle::{Failure, Finish, Start, Success};
 use crate::plan::{Extras, Held, Plan};
-use crate::{AbortSignal, Error, Middleware, Result, RunContext, Runnable, Stage};
+use crate::{AbortSignal, Middleware, Result, RunContext, Runnable, Stage};
 
 /// A run that has not begun, or is under way: a future of its result.
 ///
@@ -61,39 +61,21 @@ use crate::{AbortSignal, Error, Middleware, Result, RunContext, Runnable, Stage}
 ///
 /// Dropping is how a run is cancelled, as above. Nothing is lost by polling it in a `select!` by reference.
 #[must_use = "a run does nothing until it is awaited"]
-pub struct Run<'a, R: Runnable> {
-    state: State<'a, R>,
-}
-
-enum State<'a, R: Runnable> {
-    Built(Plan<'a, R>),
-    Running(Conducted<'a, R>),
-    Done,
-}
+pub struct Run<'a, R: Runnable>(Conducted<'a, R>);
 
 impl<'a, R: Runnable> Run<'a, R> {
     pub(crate) fn new(runnable: Held<'a, R>, input: R::Input) -> Self {
-        Self {
-            state: State::Built(Plan {
-                runnable,
-                input: Some(input),
-                parent: RunContext::current(),
-                signal: None,
-                extras: None,
-            }),
-        }
+        let parent = RunContext::current();
+        Self(Conducted::new(Plan { runnable, input: Some(input), parent, signal: None, extras: None }))
     }
 
     /// None once it has begun.
-    pub(crate) fn built(&self) -> Option<&Plan<'a, R>> {
-        match &self.state {
-            State::Built(plan) => Some(plan),
-            State::Running(_) | State::Done => None,
-        }
+    pub(crate) const fn built(&self) -> Option<&Plan<'a, R>> {
+        self.0.plan()
     }
 
     fn plan(mut self, change: impl FnOnce(&mut Extras)) -> Self {
-        if let State::Built(plan) = &mut self.state {
+        if let Some(plan) = self.0.plan_mut() {
             change(plan.extras.get_or_insert_default());
         }
         self
@@ -122,7 +104,7 @@ impl<'a, R: Runnable> Run<'a, R> {
     /// Aborts the run when the signal is: an [`AbortHandle`](crate::AbortHandle)'s, another run's, or a
     /// [`CancellationToken`](tokio_util::sync::CancellationToken). Of several, the first wins (R7).
     pub fn abort_on(mut self, signal: impl Into<AbortSignal>) -> Self {
-        let State::Built(plan) = &mut self.state else { return self };
+        let Some(plan) = self.0.plan_mut() else { return self };
         match &plan.signal {
             None => plan.signal = Some(signal.into()),
             Some(_) => plan.extras.get_or_insert_default().signals.push(signal.into()),
@@ -244,28 +226,16 @@ impl<R: Runnable> Future for Run<'_, R> {
     type Output = Result<R::Output>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<Self::Output> {
-        if let State::Built(_) = self.state
-            && let State::Built(plan) = std::mem::replace(&mut self.state, State::Done)
-        {
-            self.state = State::Running(conduct(plan)?);
-        }
-        let State::Running(run) = &mut self.state else {
-            return Poll::Ready(Err(Error::new("the run was polled again after it had ended")));
-        };
-        let polled = run.poll(cx);
-        if polled.is_ready() {
-            self.state = State::Done;
-        }
-        polled
+        self.0.poll(cx)
     }
 }
 
 impl<R: Runnable> fmt::Debug for Run<'_, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match &self.state {
-            State::Built(_) => "Run(built)",
-            State::Running(_) => "Run(running)",
-            State::Done => "Run(done)",
+        f.write_str(match (self.built(), self.0.is_under_way()) {
+            (Some(_), _) => "Run(built)",
+            (None, true) => "Run(running)",
+            (None, false) => "Run(done)",
         })
     }
 }

@@ -49,6 +49,17 @@ impl Watch {
         Ok(())
     }
 
+    /// Looks no more. Most have nothing to let go of.
+    #[inline]
+    pub(crate) fn end(&mut self) {
+        if self.link.is_some() {
+            self.link = None;
+        }
+        if self.more.is_some() {
+            self.more = None;
+        }
+    }
+
     /// Looks, and stops the run if it has to stop.
     ///
     /// # Errors
