@@ -117,7 +117,7 @@ impl<'s> Takers<'s> {
     pub(crate) fn before(&self, place: usize) -> Option<&'s Arc<Listener>> {
         match *self {
             Takers::Few(listeners, _) => listeners,
-            Takers::Listed(line) => &*line.listeners,
+            Takers::Listed(line) => &line.listeners,
         }
         .get(place.checked_sub(1)?)
     }

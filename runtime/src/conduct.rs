@@ -4,7 +4,7 @@
 
 use std::mem::{replace, take};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::task::{Context as TaskContext, Poll};
+use std::task::{Context as TaskContext, Poll, Waker};
 
 use futures_core::future::BoxFuture;
 use futures_util::FutureExt;
@@ -12,7 +12,9 @@ use futures_util::FutureExt;
 use crate::abort::Stop;
 use crate::announce::{Step, begin, give_up};
 use crate::attempt::attempts;
-use crate::discard::discard;
+use crate::context::Typed;
+use crate::data::Data;
+use crate::discard::{discard, isolated};
 use crate::middleware::Inherited;
 use crate::order::in_order;
 use crate::plan::{Begun, Held, Plan};
@@ -125,7 +127,7 @@ impl<'a, R: Runnable> Conducted<'a, R> {
         let mut step = Step::default();
         // Where it has its input already, there is nothing to bind, and nobody to tell.
         if plan.input.is_some() {
-            step = run.inside(|| start(plan, run, &mut self.watch));
+            inside(run, &mut step, |step| *step = start(plan, run, &mut self.watch));
         }
         if let Some(extras) = plan.extras.take() {
             discard(extras);
@@ -152,8 +154,35 @@ impl<'a, R: Runnable> Conducted<'a, R> {
     }
 }
 
+/// Goes on with a step inside of the run (R9, R12).
+fn inside<I: Data, O: Data, T>(run: &Typed<I, O>, step: &mut Step<I, O>, f: impl FnOnce(&mut Step<I, O>) -> T) -> T {
+    let mut left = Left { run, step, is_left: true };
+    let done = run.inside(|| f(left.step));
+    left.is_left = false;
+    done
+}
+
+/// A step that nobody has any more, because who is told of spans panicked: it is parked, so that the run ends (R4).
+struct Left<'r, I: Data, O: Data> {
+    run: &'r Typed<I, O>,
+    step: &'r mut Step<I, O>,
+    is_left: bool,
+}
+
+impl<I: Data, O: Data> Drop for Left<'_, I, O> {
+    fn drop(&mut self) {
+        let (run, seat) = (self.run, &self.run.typed_life().seat);
+        match self.is_left {
+            true if run.has_ended() => seat.over(None),
+            true if run.has_started() => seat.park(take(self.step), Who::Own, Waker::noop()),
+            // Where nothing was told, nothing is to be told of its end.
+            _ => {}
+        }
+    }
+}
+
 impl<R: Runnable> Work<'_, R> {
-    /// Goes on from a step, inside of the run (R9, R12), and parks it at the one where it has to wait.
+    /// Goes on from a step, and parks it at the one where it has to wait.
     fn advance(
         &mut self,
         run: &Begun<R>,
@@ -161,7 +190,8 @@ impl<R: Runnable> Work<'_, R> {
         step: &mut Step<R::Input, R::Output>,
         cx: &mut TaskContext<'_>,
     ) -> Poll<Result<R::Output>> {
-        let polled = run.inside(|| run.advance(step, cx, |cx, early| self.poll(run, watch, early, cx)));
+        let work = |cx: &mut TaskContext<'_>, early: &mut Option<R::Output>| self.poll(run, watch, early, cx);
+        let polled = inside(run, step, |step| run.advance(step, cx, work));
         if polled.is_pending() {
             run.typed_life().seat.park(take(step), Who::Own, cx.waker());
         }
@@ -289,7 +319,8 @@ impl<R: Runnable> Drop for Conducted<'_, R> {
     fn drop(&mut self) {
         let Some(run) = &self.run else { return };
         run.node().stop(Stop::Dropped);
-        run.inside(|| self.work.leave());
+        // Who is told of spans may panic.
+        isolated(|| run.inside(|| self.work.leave()));
         supervise(run);
     }
 }

@@ -21,6 +21,7 @@ use crate::above::Above;
 use crate::chain::Slot;
 use crate::current::{current, enter, look};
 use crate::data::{Data, RunTypes};
+use crate::discard::isolated;
 use crate::extensions::OwnExtensions;
 use crate::faces::Stages;
 use crate::let_go::let_go;
@@ -260,9 +261,11 @@ impl RunContext {
         self.inner().life.supervised();
     }
 
-    /// Brings the run to its end without its work, inside of it.
+    /// Brings the run to its end without its work, inside of it: without its span, where who is told of that panics.
     pub(crate) fn drive(&self, who: Who, cx: &mut TaskContext<'_>) -> Drive {
-        self.inside(|| self.inner().life.drive(self, who, cx))
+        let mut driven = None;
+        isolated(|| self.inside(|| driven = Some(self.life().drive(self, who, cx))));
+        driven.unwrap_or_else(|| enter(self, || self.life().drive(self, who, cx)))
     }
 
     /// Which runnable it is a run of.

@@ -4,11 +4,13 @@ mod support;
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use emitree_emitter::Emitter;
 use emitree_runtime::{Error, Next, Phase, RunContext, Runnable};
-use support::{Any, TestResult, below, silence_planned_panics};
+use support::{Any, Recorder, TestResult, below, poll_once, silence_planned_panics};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::subscriber::DefaultGuard;
@@ -247,7 +249,7 @@ async fn a_run_inside_a_users_span_is_its_child() -> TestResult {
 // R12: a subscriber's ids mean nothing to another one.
 #[tokio::test]
 async fn a_run_may_have_another_subscriber_than_the_run_that_it_is_started_in() -> TestResult {
-    let (tree, recorder) = (Emitter::new(), support::Recorder::new());
+    let (tree, recorder) = (Emitter::new(), Recorder::new());
     let child = below(&tree, "child", |(), _: RunContext| async { Ok(7) });
     let notes = recorder.clone();
     let parent = below(&tree, "parent", move |(), _: RunContext| {
@@ -282,5 +284,49 @@ async fn a_listener_of_finish_or_error_that_fails_is_logged_in_the_span_of_the_r
         assert_eq!(failing.await.is_err(), fails);
         let events = spans.lines().iter().filter(|line| **line == "event in work: -").count();
         assert_eq!(events, logged, "{:?}", spans.lines());
+    }
+}
+
+/// Panics when a span is entered or left for the nth time, and then no more.
+struct PanicsAt(AtomicUsize);
+
+impl PanicsAt {
+    fn count(&self) {
+        assert!(self.0.fetch_sub(1, Ordering::Relaxed) != 1, "a planned panic");
+    }
+}
+
+impl<S: Subscriber> Layer<S> for PanicsAt {
+    fn on_enter(&self, _: &Id, _: Context<'_, S>) {
+        self.count();
+    }
+
+    fn on_exit(&self, _: &Id, _: Context<'_, S>) {
+        self.count();
+    }
+}
+
+// R4
+#[test]
+fn a_run_that_has_started_ends_where_a_subscriber_panics_too() {
+    silence_planned_panics();
+    for (at, waits) in (1..12).flat_map(|at| [(at, false), (at, true)]) {
+        let (tree, recorder) = (Emitter::new(), Recorder::new());
+        recorder.watch(&tree);
+        let run = below(&tree, "run", move |(), _: RunContext| async move {
+            if waits { std::future::pending().await } else { Ok(()) }
+        });
+        let panics = tracing_subscriber::registry().with(PanicsAt(AtomicUsize::new(at)));
+        tracing::subscriber::with_default(panics, || {
+            let mut run = run.run(());
+            let polled = catch_unwind(AssertUnwindSafe(|| poll_once(&mut run).is_ready()));
+            catch_unwind(AssertUnwindSafe(|| drop(run))).ok();
+            let told = recorder.take();
+            let told: Vec<_> = told.iter().map(|path| path.as_str()).collect();
+            match told[..] {
+                [] | ["run.run.start", "run.run.success" | "run.run.error", "run.run.finish"] => {}
+                _ => panic!("at {at}, {waits}, {polled:?}: {told:?}"),
+            }
+        });
     }
 }
