@@ -2,8 +2,8 @@
 //! called without limit.
 //!
 //! One by itself asks each event whether it is of its type. Those that are alike ask once for all, and then call
-//! closures whose type is known. They are put together where a match is remembered, because to bring closures back to
-//! their type is dear.
+//! closures whose type is known. They are put together where a match is remembered, once it is found again, because to
+//! bring closures back to their type is dear.
 //!
 //! 1. The place is behind a listener before that is called: whose panic or failure it was shows there (E11).
 //! 2. Each is looked at just before it is called (E9).
@@ -129,8 +129,10 @@ impl Listener {
     }
 }
 
-/// Where those begin that are alike, by place; nothing if there are none.
-pub(crate) fn beginnings(listeners: &[Arc<Listener>]) -> Box<[Option<Box<dyn Alike>>]> {
+/// Where those begin that are alike, by place; empty if there are none.
+pub(crate) type Beginnings = Box<[Option<Box<dyn Alike>>]>;
+
+pub(crate) fn beginnings(listeners: &[Arc<Listener>]) -> Beginnings {
     let mut beginnings = Vec::new();
     for like in listeners.chunk_by(|one, next| one.is_like(next)) {
         let alike = like.first().filter(|_| like.len() > 1).and_then(|first| first.plain()?.alike(like));

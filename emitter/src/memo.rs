@@ -4,10 +4,10 @@
 //! 2. At least a quarter of the slots stay empty, so that every probe ends.
 
 use std::any::TypeId;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use crate::alike::{Alike, beginnings};
+use crate::alike::{Alike, Beginnings, beginnings};
 use crate::listener::{Listener, Role, Sighting};
 use crate::name::is_same;
 
@@ -42,19 +42,28 @@ pub(crate) struct Matched {
 /// Those of one role, in order.
 pub(crate) struct Line {
     pub(crate) listeners: Box<[Arc<Listener>]>,
-    /// Where those begin that are called together.
-    alike: Box<[Option<Box<dyn Alike>>]>,
+    /// Where those begin that are called together; made when they are found again.
+    together: OnceLock<Beginnings>,
+    is_known: AtomicBool,
 }
 
 impl Line {
     fn new(listeners: Vec<Arc<Listener>>) -> Self {
-        Self { alike: beginnings(&listeners), listeners: listeners.into() }
+        Self { listeners: listeners.into(), together: OnceLock::new(), is_known: AtomicBool::new(false) }
     }
 
     /// Those that are called together from a place on.
     #[inline]
     pub(crate) fn alike(&self, place: usize) -> Option<&dyn Alike> {
-        self.alike.get(place)?.as_deref()
+        let together = self.together.get().or_else(|| self.put_together(place))?;
+        together.get(place)?.as_deref()
+    }
+
+    /// Not for the first event, because many a path comes by only once.
+    #[cold]
+    fn put_together(&self, place: usize) -> Option<&Beginnings> {
+        let again = place == 0 && self.is_known.swap(true, Ordering::Relaxed);
+        again.then(|| self.together.get_or_init(|| beginnings(&self.listeners)))
     }
 }
 
