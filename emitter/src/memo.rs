@@ -137,10 +137,17 @@ impl Memo {
         Self { slots, used: AtomicUsize::new(0) }
     }
 
-    /// Finds the slot of a key, or the vacant one where it belongs.
-    #[inline]
-    pub(crate) fn find(&self, key: &Key<'_>) -> Result<usize, usize> {
-        self.probe(key.hash as usize, |matched| matched.is_for(key))
+    /// Finds the slot of a key and what is there, or the vacant one where it belongs.
+    #[inline(always)]
+    pub(crate) fn find(&self, key: &Key<'_>) -> Result<(usize, &Matched), usize> {
+        let mut at = key.hash as usize & (self.slots.len() - 1);
+        loop {
+            match self.slots[at].get() {
+                Some(matched) if matched.is_for(key) => return Ok((at, matched)),
+                Some(_) => at = (at + 1) & (self.slots.len() - 1),
+                None => return Err(at),
+            }
+        }
     }
 
     /// Remembers a match from a vacant slot on; gives it back when there is no room.
@@ -162,17 +169,5 @@ impl Memo {
     #[inline]
     pub(crate) fn at(&self, slot: usize) -> Option<&Matched> {
         self.slots.get(slot)?.get().map(|matched| &**matched)
-    }
-
-    #[inline]
-    fn probe(&self, hash: usize, is_it: impl Fn(&Matched) -> bool) -> Result<usize, usize> {
-        let mut at = hash & (self.slots.len() - 1);
-        loop {
-            match self.slots[at].get() {
-                Some(matched) if is_it(matched) => return Ok(at),
-                Some(_) => at = (at + 1) & (self.slots.len() - 1),
-                None => return Err(at),
-            }
-        }
     }
 }

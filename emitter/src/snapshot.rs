@@ -152,15 +152,18 @@ impl Table {
     #[inline(always)]
     fn find(&self, listeners: &[Arc<Listener>], sighting: &Sighting<'_>) -> Hits {
         let key = Key::of(sighting);
-        let slot = match self.memo.find(&key) {
-            Ok(slot) => slot,
-            Err(vacant) => match self.memo.remember(vacant, self.search(listeners, &key, sighting)) {
-                Ok(slot) => slot,
-                Err(matched) => return Hits::Own(matched),
-            },
+        let vacant = match self.memo.find(&key) {
+            Ok((_, matched)) if matched.is_empty() => return Hits::NONE,
+            Ok((slot, _)) => return Hits::Remembered(slot),
+            Err(vacant) => vacant,
         };
-        let nobody = self.memo.at(slot).is_none_or(Matched::is_empty);
-        if nobody { Hits::NONE } else { Hits::Remembered(slot) }
+        let matched = self.search(listeners, &key, sighting);
+        let nobody = matched.is_empty();
+        match self.memo.remember(vacant, matched) {
+            Ok(_) if nobody => Hits::NONE,
+            Ok(slot) => Hits::Remembered(slot),
+            Err(matched) => Hits::Own(matched),
+        }
     }
 
     /// Asks everybody, patterns as sets.
