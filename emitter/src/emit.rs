@@ -11,6 +11,7 @@ use crate::dispatch::Progress;
 use crate::error::EmitErrorKind;
 use crate::event::Carried;
 use crate::listener::Listener;
+use crate::meta::Fixed;
 use crate::name::NameRef;
 use crate::route::Route;
 use crate::{
@@ -162,7 +163,7 @@ pub enum Emitted {
 pub struct Waiting {
     route: Route,
     progress: Progress,
-    context: Context,
+    fixed: Option<Fixed>,
 }
 
 impl fmt::Debug for Waiting {
@@ -296,12 +297,13 @@ impl<'a> Hearing<'a> {
     }
 
     fn put_aside(self) -> Waiting {
-        Waiting { route: self.route, progress: self.progress, context: self.meta.into_context() }
+        self.emit.stamp.set_time(self.meta.time());
+        Waiting { route: self.route, progress: self.progress, fixed: self.meta.into_fixed() }
     }
 
     fn go_on(emit: &'a Emit<'a>, waiting: Waiting) -> Self {
-        let Waiting { route, progress, context } = waiting;
-        Self { emit, meta: EventMeta::carrying(emit, context), route, progress }
+        let Waiting { route, progress, fixed } = waiting;
+        Self { emit, meta: EventMeta::going_on(emit, fixed), route, progress }
     }
 }
 

@@ -11,7 +11,7 @@ use uuid::Uuid;
 use crate::emit::Emit;
 use crate::event::Carried;
 use crate::name::NameRef;
-use crate::{AnyEvent, Context, Creator, Emitter, EventRecord, EventStamp};
+use crate::{AnyEvent, Context, Creator, Emitter, EventRecord};
 
 /// The run that an event happened in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,39 +30,40 @@ pub struct Trace {
 /// awaits; so are path and context.
 pub struct EventMeta<'a> {
     emit: &'a Emit<'a>,
+    fixed: Option<Fixed>,
     path: OnceLock<Box<str>>,
     context: OnceLock<Context>,
 }
 
+/// What does not move any more while listeners are awaited.
+pub(crate) struct Fixed {
+    time: SystemTime,
+    context: Context,
+}
+
 impl<'a> EventMeta<'a> {
     pub(crate) const fn new(emit: &'a Emit<'a>) -> Self {
-        Self { emit, path: OnceLock::new(), context: OnceLock::new() }
-    }
-
-    /// That of an event that carries this context already.
-    pub(crate) fn carrying(emit: &'a Emit<'a>, context: Context) -> Self {
-        Self { context: OnceLock::from(context), ..Self::new(emit) }
+        Self { emit, fixed: None, path: OnceLock::new(), context: OnceLock::new() }
     }
 
     /// Fixes what must not move while listeners are awaited (E14), be it looked at or not.
-    pub(crate) fn fix(&self) {
-        self.time();
-        self.context();
+    pub(crate) fn fix(&mut self) {
+        let context = self.context.take().unwrap_or_else(|| self.emit.context());
+        self.fixed = Some(Fixed { time: self.emit.stamp.seen_time().unwrap_or_else(SystemTime::now), context });
     }
 
-    /// What the event carries.
-    pub(crate) fn into_context(self) -> Context {
-        let Self { emit, context, .. } = self;
-        context.into_inner().unwrap_or_else(|| emit.context())
+    /// What another meta of the same event goes on from.
+    pub(crate) fn into_fixed(mut self) -> Option<Fixed> {
+        self.fixed.take()
+    }
+
+    pub(crate) fn going_on(emit: &'a Emit<'a>, fixed: Option<Fixed>) -> Self {
+        Self { fixed, ..Self::new(emit) }
     }
 
     /// A version 7 UUID.
     pub fn id(&self) -> Uuid {
-        self.emit.stamp.id()
-    }
-
-    pub(crate) const fn stamp(&self) -> &'a EventStamp {
-        self.emit.stamp
+        self.emit.stamp.id_at(self.time())
     }
 
     /// When it was emitted.
@@ -72,7 +73,7 @@ impl<'a> EventMeta<'a> {
 
     /// The same, as the standard library has it.
     pub fn time(&self) -> SystemTime {
-        self.emit.stamp.time()
+        self.fixed.as_ref().map_or_else(|| self.emit.stamp.time(), |fixed| fixed.time)
     }
 
     /// The last segment of the path: `start` of `backend.chat.start`.
@@ -116,7 +117,10 @@ impl<'a> EventMeta<'a> {
 
     /// The source's context, and what the emit itself adds to it.
     pub fn context(&self) -> &Context {
-        self.context.get_or_init(|| self.emit.context())
+        match &self.fixed {
+            Some(fixed) => &fixed.context,
+            None => self.context.get_or_init(|| self.emit.context()),
+        }
     }
 
     /// The group that the source belongs to.

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::SystemTime;
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize, Serializer};
@@ -38,15 +39,22 @@ pub struct EventRecord {
 
 impl EventRecord {
     pub(crate) fn new(meta: &EventMeta<'_>, event: &dyn AnyEvent) -> Self {
-        let record = Self::of(meta.source(), meta.path(), meta.context().clone(), meta.stamp(), event);
+        let (id, time) = (meta.id(), meta.time());
+        let record = Self::of(meta.source(), meta.path(), meta.context().clone(), (id, time), event);
         Self { payload_type: Cow::Borrowed(meta.payload_type()), ..record }
     }
 
-    fn of(source: &Emitter, path: &str, context: Context, stamp: &EventStamp, event: &dyn AnyEvent) -> Self {
+    fn of(
+        source: &Emitter,
+        path: &str,
+        context: Context,
+        (id, time): (Uuid, SystemTime),
+        event: &dyn AnyEvent,
+    ) -> Self {
         Self {
-            id: stamp.id(),
+            id,
             path: path.into(),
-            created_at: stamp.time().into(),
+            created_at: time.into(),
             creator: source.creator().map(Creator::to_record),
             context,
             group_id: source.group_id().map(Into::into),
@@ -76,7 +84,8 @@ impl Emitter {
     /// The record of an event of this emitter, for who has looked at it without having it emitted, or beside its listeners.
     #[must_use]
     pub fn record(&self, name: EventName, event: &dyn AnyEvent, facet: &Facet, stamp: &EventStamp) -> EventRecord {
-        EventRecord::of(self, &self.join(name.as_str()), self.context_with(Some(facet)), stamp, event)
+        let (path, context) = (self.join(name.as_str()), self.context_with(Some(facet)));
+        EventRecord::of(self, &path, context, (stamp.id(), stamp.time()), event)
     }
 
     /// The context of its events, and what an emit itself adds to it.

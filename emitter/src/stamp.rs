@@ -31,6 +31,20 @@ impl EventStamp {
 
     /// A version 7 UUID of that time.
     pub fn id(&self) -> Uuid {
-        *self.id.get_or_init(|| id::at(self.time()))
+        self.id_at(self.time())
+    }
+
+    /// When the event was emitted, if somebody has looked.
+    pub(crate) fn seen_time(&self) -> Option<SystemTime> {
+        self.time.get().copied()
+    }
+
+    /// The same time for who looks at the stamp as for those who were awaited.
+    pub(crate) fn set_time(&self, time: SystemTime) {
+        self.time.get_or_init(|| time);
+    }
+
+    pub(crate) fn id_at(&self, time: SystemTime) -> Uuid {
+        *self.id.get_or_init(|| id::at(time))
     }
 }
