@@ -25,6 +25,11 @@ impl Ends {
         self.is_due.store(true, Ordering::Release);
     }
 
+    #[inline]
+    fn are_due(&self) -> bool {
+        self.is_due.load(Ordering::Acquire)
+    }
+
     fn take(&self) -> SmallVec<[AtEnd; 1]> {
         let mut list = self.list.lock();
         self.is_due.store(false, Ordering::Relaxed);
@@ -62,11 +67,13 @@ impl RunContext {
     }
 
     pub(crate) fn call_at_end(&self, status: impl FnOnce() -> Status) {
-        let is_due = |ends: &Ends| ends.is_due.load(Ordering::Acquire);
-        let Some(ends) = self.slot().existing_ends().filter(|ends| is_due(ends)) else { return };
+        let ends = self.slot().ends();
+        if !ends.are_due() {
+            return;
+        }
         let status = status();
         // Each may leave another one.
-        while is_due(ends) {
+        while ends.are_due() {
             ends.take().into_iter().for_each(|end| isolated(|| end(self, status)));
         }
     }

@@ -22,24 +22,20 @@ use crate::{LayerInfo, Middleware, Place, Result, RunContext};
 /// Where the chain of a run is, if it has one; what was bound to the run, and is called at its end.
 pub(crate) struct Slot {
     make: fn() -> Box<dyn AnyChain>,
-    made: OnceLock<Box<Made>>,
+    /// Most middlewares lay nothing that values pass: then there is none.
+    chain: OnceLock<Box<dyn AnyChain>>,
     /// The work has begun without a chain: none is made any more.
     is_closed: AtomicBool,
-}
-
-/// Most middlewares lay nothing that values pass: then there is no chain.
-#[derive(Default)]
-struct Made {
     bound: Mutex<Few<Arc<dyn Middleware>>>,
     ends: Ends,
-    chain: OnceLock<Box<dyn AnyChain>>,
 }
 
 impl Slot {
     /// That of a run from `I` to `O`.
-    pub(crate) const fn of<I: Data, O: Data>() -> Self {
+    pub(crate) fn of<I: Data, O: Data>() -> Self {
         let make = || -> Box<dyn AnyChain> { Box::new(Chain::<I, O>::default()) };
-        Self { make, made: OnceLock::new(), is_closed: AtomicBool::new(false) }
+        let (chain, bound) = (OnceLock::new(), Mutex::new(Few::new()));
+        Self { make, chain, is_closed: AtomicBool::new(false), bound, ends: Ends::default() }
     }
 
     /// The chain, to add to it.
@@ -51,7 +47,7 @@ impl Slot {
         match self.existing() {
             Some(chain) => Ok(chain),
             None if self.is_closed.load(Ordering::Relaxed) => Err(too_late()),
-            None => Ok(&**self.made().chain.get_or_init(self.make)),
+            None => Ok(&**self.chain.get_or_init(self.make)),
         }
     }
 
@@ -62,7 +58,7 @@ impl Slot {
 
     /// None if values of the run pass nothing.
     pub(crate) fn existing(&self) -> Option<&dyn AnyChain> {
-        self.made.get()?.chain.get().map(|chain| &**chain)
+        self.chain.get().map(|chain| &**chain)
     }
 
     pub(crate) fn existing_of<I: 'static, O: 'static>(&self) -> Option<&Chain<I, O>> {
@@ -75,27 +71,17 @@ impl Slot {
         inputs.into_iter().for_each(|inputs| inputs.keep(input));
         if !middlewares.is_empty() {
             let bound = middlewares.iter().copied().cloned().collect();
-            *self.made().bound.lock() = bound;
+            *self.bound.lock() = bound;
         }
     }
 
     pub(crate) fn bound(&self) -> Few<Arc<dyn Middleware>> {
-        self.made.get().map(|made| made.bound.lock().clone()).unwrap_or_default()
+        self.bound.lock().clone()
     }
 
-    /// To be called at the end, in which more may come.
-    pub(crate) fn ends(&self) -> &Ends {
-        &self.made().ends
-    }
-
-    /// None if nobody has bound anything.
-    #[inline]
-    pub(crate) fn existing_ends(&self) -> Option<&Ends> {
-        self.made.get().map(|made| &made.ends)
-    }
-
-    fn made(&self) -> &Made {
-        self.made.get_or_init(Box::default)
+    /// What is called at the end.
+    pub(crate) const fn ends(&self) -> &Ends {
+        &self.ends
     }
 }
 
