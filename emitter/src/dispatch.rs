@@ -1,4 +1,5 @@
-//! Calling the listeners of a route. Here, in `stretch.rs`, `awaited.rs` and `sync_first.rs` user code runs, and nowhere else.
+//! Calling the listeners of a route. Here, in `stretch.rs`, `alike.rs`, `awaited.rs` and
+//! `sync_first.rs` user code runs, and nowhere else.
 //!
 //! 1. Those that may change the event run first, one after the other, all the way up; then those that observe (E5).
 //! 2. Sync listeners are called where they stand. From the first on that has to be awaited, the rest is a future.

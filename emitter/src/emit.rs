@@ -11,7 +11,6 @@ use crate::dispatch::Progress;
 use crate::error::EmitErrorKind;
 use crate::event::Carried;
 use crate::listener::Listener;
-use crate::meta::Fixed;
 use crate::name::NameRef;
 use crate::route::Route;
 use crate::{
@@ -163,7 +162,6 @@ pub enum Emitted {
 pub struct Waiting {
     route: Route,
     progress: Progress,
-    fixed: Option<Fixed>,
 }
 
 impl fmt::Debug for Waiting {
@@ -297,13 +295,13 @@ impl<'a> Hearing<'a> {
     }
 
     fn put_aside(self) -> Waiting {
-        self.emit.stamp.set_time(self.meta.time());
-        Waiting { route: self.route, progress: self.progress, fixed: self.meta.into_fixed() }
+        self.meta.put_aside();
+        Waiting { route: self.route, progress: self.progress }
     }
 
     fn go_on(emit: &'a Emit<'a>, waiting: Waiting) -> Self {
-        let Waiting { route, progress, fixed } = waiting;
-        Self { emit, meta: EventMeta::going_on(emit, fixed), route, progress }
+        let Waiting { route, progress } = waiting;
+        Self { emit, meta: EventMeta::new(emit), route, progress }
     }
 }
 

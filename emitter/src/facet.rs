@@ -3,6 +3,8 @@
 use std::any::Any;
 use std::fmt;
 
+use crate::Context;
+
 /// Something that travels beside the payload: how a library on top gives payloads whose type listeners do not know
 /// a second face, without the emitter knowing it.
 ///
@@ -28,8 +30,10 @@ impl Facet {
         self
     }
 
-    pub(crate) const fn is_internal(&self) -> bool {
-        self.internal
+    /// The context of an event that has it, whose source has that context.
+    #[must_use]
+    pub fn over(&self, context: Context) -> Context {
+        if self.internal { context.internal() } else { context }
     }
 
     /// What it shows, if that is an `L`.

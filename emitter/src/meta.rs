@@ -32,7 +32,6 @@ pub struct EventMeta<'a> {
     emit: &'a Emit<'a>,
     fixed: Option<Fixed>,
     path: OnceLock<Box<str>>,
-    context: OnceLock<Context>,
 }
 
 /// What does not move any more while listeners are awaited.
@@ -43,22 +42,21 @@ pub(crate) struct Fixed {
 
 impl<'a> EventMeta<'a> {
     pub(crate) const fn new(emit: &'a Emit<'a>) -> Self {
-        Self { emit, fixed: None, path: OnceLock::new(), context: OnceLock::new() }
+        Self { emit, fixed: None, path: OnceLock::new() }
     }
 
     /// Fixes what must not move while listeners are awaited (E14), be it looked at or not.
     pub(crate) fn fix(&mut self) {
-        let context = self.context.take().unwrap_or_else(|| self.emit.context());
-        self.fixed = Some(Fixed { time: self.emit.stamp.seen_time().unwrap_or_else(SystemTime::now), context });
+        let (time, context) = self.emit.stamp.seen();
+        let context = context.cloned().unwrap_or_else(|| self.emit.context());
+        self.fixed = Some(Fixed { time: time.unwrap_or_else(SystemTime::now), context });
     }
 
-    /// What another meta of the same event goes on from.
-    pub(crate) fn into_fixed(mut self) -> Option<Fixed> {
-        self.fixed.take()
-    }
-
-    pub(crate) fn going_on(emit: &'a Emit<'a>, fixed: Option<Fixed>) -> Self {
-        Self { fixed, ..Self::new(emit) }
+    /// Puts into the stamp what was fixed: another meta of the same event goes on from there.
+    pub(crate) fn put_aside(self) {
+        if let Some(Fixed { time, context }) = self.fixed {
+            self.emit.stamp.put(time, context);
+        }
     }
 
     /// A version 7 UUID.
@@ -119,7 +117,7 @@ impl<'a> EventMeta<'a> {
     pub fn context(&self) -> &Context {
         match &self.fixed {
             Some(fixed) => &fixed.context,
-            None => self.context.get_or_init(|| self.emit.context()),
+            None => self.emit.stamp.context(|| self.emit.context()),
         }
     }
 

@@ -84,14 +84,16 @@ impl Emitter {
     /// The record of an event of this emitter, for who has looked at it without having it emitted, or beside its listeners.
     #[must_use]
     pub fn record(&self, name: EventName, event: &dyn AnyEvent, facet: &Facet, stamp: &EventStamp) -> EventRecord {
-        let (path, context) = (self.join(name.as_str()), self.context_with(Some(facet)));
-        EventRecord::of(self, &path, context, (stamp.id(), stamp.time()), event)
+        let context = stamp.context(|| self.context_with(Some(facet))).clone();
+        EventRecord::of(self, &self.join(name.as_str()), context, (stamp.id(), stamp.time()), event)
     }
 
     /// The context of its events, and what an emit itself adds to it.
     pub(crate) fn context_with(&self, facet: Option<&Facet>) -> Context {
-        let context = self.context();
-        if facet.is_some_and(Facet::is_internal) { context.internal() } else { context }
+        match facet {
+            Some(facet) => facet.over(self.context()),
+            None => self.context(),
+        }
     }
 }
 

@@ -1,13 +1,13 @@
-//! When an event was emitted, and its id (E14).
+//! When an event was emitted, its id, and the context that it carries (E14).
 
 use std::sync::OnceLock;
 use std::time::SystemTime;
 
 use uuid::Uuid;
 
-use crate::id;
+use crate::{Context, id};
 
-/// Id and time of an event, each made when somebody first looks at it.
+/// Id, time and context of an event, each made when somebody first looks at it.
 ///
 /// Whoever emits with [`Emitter::emit_begin`](crate::Emitter::emit_begin) has it, and knows afterwards what listeners have
 /// seen.
@@ -15,13 +15,14 @@ use crate::id;
 pub struct EventStamp {
     time: OnceLock<SystemTime>,
     id: OnceLock<Uuid>,
+    context: OnceLock<Context>,
 }
 
 impl EventStamp {
     /// One that nobody has looked at.
     #[must_use]
     pub const fn new() -> Self {
-        Self { time: OnceLock::new(), id: OnceLock::new() }
+        Self { time: OnceLock::new(), id: OnceLock::new(), context: OnceLock::new() }
     }
 
     /// When the event was emitted.
@@ -34,14 +35,19 @@ impl EventStamp {
         self.id_at(self.time())
     }
 
-    /// When the event was emitted, if somebody has looked.
-    pub(crate) fn seen_time(&self) -> Option<SystemTime> {
-        self.time.get().copied()
+    /// The context that the event carries: what it is now, if nobody has looked before.
+    pub fn context(&self, now: impl FnOnce() -> Context) -> &Context {
+        self.context.get_or_init(now)
     }
 
-    /// The same time for who looks at the stamp as for those who were awaited.
-    pub(crate) fn set_time(&self, time: SystemTime) {
+    /// What is known of time and context.
+    pub(crate) fn seen(&self) -> (Option<SystemTime>, Option<&Context>) {
+        (self.time.get().copied(), self.context.get())
+    }
+
+    pub(crate) fn put(&self, time: SystemTime, context: Context) {
         self.time.get_or_init(|| time);
+        self.context.get_or_init(|| context);
     }
 
     pub(crate) fn id_at(&self, time: SystemTime) -> Uuid {
