@@ -92,7 +92,12 @@ fn started<I: Data, O: Data>(run: &Typed<I, O>, (start, told): Told<Start<I, O>>
 
 /// The work is over, or was not begun. Whatever it came to: if the run was aborted before, that is how it ended (R7).
 pub(crate) fn worked<I: Data, O: Data>(run: &Typed<I, O>, result: Result<O>) -> Step<I, O> {
-    let (fate, below, audience) = (run.node().fate(), run.node().below(), run.audience());
+    let (fate, below) = (run.node().fate(), run.node().below());
+    if fate.is_settled() {
+        // A panic has lost the step at which this was: what was told is not told again.
+        return over(run, result);
+    }
+    let audience = run.audience();
     // As long as something has to end before the run, what begins in it is below it too.
     let settled = if audience.is_some() || !below.is_empty() { fate.settle() } else { fate.settle_and_close() };
     let result = unless_stopped(settled, result);
@@ -287,7 +292,9 @@ fn record_outcome<O>(run: &RunContext, result: &Result<O>) {
     if run.span().is_disabled() {
         return;
     }
-    run.span().record("outcome", status_of(result).as_str());
+    let status = status_of(result);
+    // Who is told of spans may panic.
+    isolated(|| _ = run.span().record("outcome", status.as_str()));
 }
 
 fn status_of<O>(result: &Result<O>) -> Status {

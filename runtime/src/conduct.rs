@@ -4,7 +4,7 @@
 
 use std::mem::{replace, take};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::task::{Context as TaskContext, Poll, Waker};
+use std::task::{Context as TaskContext, Poll};
 
 use futures_core::future::BoxFuture;
 use futures_util::FutureExt;
@@ -151,34 +151,14 @@ impl<'a, R: Runnable> Conducted<'a, R> {
         if let Work::Due(_) = self.work {
             self.work = Work::Over;
         }
+        // With it goes what was bound to it.
+        discard(run);
     }
 }
 
 /// Goes on with a step inside of the run (R9, R12).
 fn inside<I: Data, O: Data, T>(run: &Typed<I, O>, step: &mut Step<I, O>, f: impl FnOnce(&mut Step<I, O>) -> T) -> T {
-    let mut left = Left { run, step, is_left: true };
-    let done = run.inside(|| f(left.step));
-    left.is_left = false;
-    done
-}
-
-/// A step that nobody has any more, because who is told of spans panicked: it is parked, so that the run ends (R4).
-struct Left<'r, I: Data, O: Data> {
-    run: &'r Typed<I, O>,
-    step: &'r mut Step<I, O>,
-    is_left: bool,
-}
-
-impl<I: Data, O: Data> Drop for Left<'_, I, O> {
-    fn drop(&mut self) {
-        let (run, seat) = (self.run, &self.run.typed_life().seat);
-        match self.is_left {
-            true if run.has_ended() => seat.over(None),
-            true if run.has_started() => seat.park(take(self.step), Who::Own, Waker::noop()),
-            // Where nothing was told, nothing is to be told of its end.
-            _ => {}
-        }
-    }
+    run.holding(step, Who::Own, |step| run.inside(|| f(step)))
 }
 
 impl<R: Runnable> Work<'_, R> {
@@ -200,7 +180,8 @@ impl<R: Runnable> Work<'_, R> {
 
     /// The run above has ended, and this one with it (R13).
     fn ended_by_other(&mut self, run: &Begun<R>, result: Option<Result<R::Output>>) -> Result<R::Output> {
-        run.inside(|| self.leave());
+        // Who is told of spans may panic.
+        isolated(|| run.inside(|| self.leave()));
         let stopped = || Err(run.node().stopped().map_or_else(|| Error::new("the run is over"), Stop::error));
         result.unwrap_or_else(stopped)
     }

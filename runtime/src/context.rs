@@ -83,6 +83,8 @@ struct Seed<'a, I: 'static, O> {
     instance: &'a Emitter,
     own: Own,
     extensions: Extensions,
+    /// Those of the run above.
+    observers: Observers,
     life: Life<I, O>,
 }
 
@@ -98,7 +100,7 @@ impl<I: Data, O: Data> Seed<'_, I, O> {
             span,
             started: Instant::now(),
             extensions: OwnExtensions::new(above, self.extensions),
-            observers: Observers::new(above),
+            observers: if above.is_some() { self.observers } else { Observers::default() },
             tasks: Tasks::default(),
             node: Node::default(),
             slot: Slot::of::<I, O>(),
@@ -180,10 +182,11 @@ impl RunContext {
     pub(crate) fn begin<I: Data, O: Data>(
         instance: &Emitter,
         parent: Option<Self>,
-        (own, extensions, is_heard): (Own, Extensions, bool),
+        (own, extensions, observers): (Own, Extensions, Observers),
+        is_heard: bool,
         (stages, input): (&'static Stages, Option<I>),
     ) -> ThinRun<I, O> {
-        let seed = Seed { instance, own, extensions, life: Life::new(stages, input) };
+        let seed = Seed { instance, own, extensions, observers, life: Life::new(stages, input) };
         let run = match parent {
             // Nobody knows of it before it is there: it needs no handle while it is made.
             None => Arc::new(seed.below(None)),

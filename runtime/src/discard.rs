@@ -8,7 +8,9 @@ use emitree_emitter::panic_message;
 /// Calls what can no longer change how the run goes on. A panic is logged.
 pub(crate) fn isolated(f: impl FnOnce()) {
     if let Err(panic) = catch_unwind(AssertUnwindSafe(f)) {
-        tracing::warn!("a run goes on after a panic: {}", panic_message(&*panic));
+        // Who is told of that may panic as well.
+        let tell = || tracing::warn!("a run goes on after a panic: {}", panic_message(&*panic));
+        catch_unwind(AssertUnwindSafe(tell)).unwrap_or_default();
     }
 }
 

@@ -7,11 +7,11 @@
 use std::any::Any;
 use std::mem::take;
 use std::sync::OnceLock;
-use std::task::{Context as TaskContext, Poll, ready};
+use std::task::{Context as TaskContext, Poll, Waker, ready};
 
 use emitree_emitter::Delivery;
 
-use crate::announce::{Step, worked};
+use crate::announce::{Step, give_up, worked};
 use crate::context::Typed;
 use crate::data::Data;
 use crate::discard::discard;
@@ -95,9 +95,43 @@ impl<I: Data, O: Data> Typed<I, O> {
         }
     }
 
+    /// Goes on with a step, whose seat is taken. If that panics, as who is told of spans may, the step is parked: the run ends
+    /// all the same (R4).
+    pub(crate) fn holding<T>(&self, step: &mut Step<I, O>, who: Who, f: impl FnOnce(&mut Step<I, O>) -> T) -> T {
+        let mut held = Held { run: self, step, who, is_left: true };
+        let done = f(held.step);
+        held.is_left = false;
+        done
+    }
+
     /// Whether anything was told, or would have been if somebody had listened.
     pub(crate) fn has_started(&self) -> bool {
         self.typed_life().input().is_some()
+    }
+}
+
+struct Held<'r, I: Data, O: Data> {
+    run: &'r Typed<I, O>,
+    step: &'r mut Step<I, O>,
+    who: Who,
+    is_left: bool,
+}
+
+impl<I: Data, O: Data> Drop for Held<'_, I, O> {
+    fn drop(&mut self) {
+        if !self.is_left {
+            return;
+        }
+        let (run, seat) = (self.run, &self.run.typed_life().seat);
+        if run.has_ended() {
+            return seat.over(None);
+        }
+        let step = match take(self.step) {
+            // Nothing was told of it yet, nor will be.
+            Step::Working(None) if !run.has_started() => give_up(run, Error::new("the run was left before it began")),
+            step => step,
+        };
+        seat.park(step, self.who, Waker::noop());
     }
 }
 
@@ -136,7 +170,7 @@ impl<I: Data, O: Data> AnyLife for Life<I, O> {
             let error = run.node().stopped().map_or_else(|| Error::new("the run was left"), |stop| stop.error());
             Poll::Ready(Err(error))
         };
-        match run.advance(&mut step, cx, stopped) {
+        match run.holding(&mut step, who, |step| run.advance(step, cx, stopped)) {
             Poll::Pending => {
                 self.seat.park(step, who, cx.waker());
                 Drive::Pending

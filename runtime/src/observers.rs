@@ -51,6 +51,7 @@ impl<T: RunObserver + ?Sized> RunObserver for Arc<T> {
 type List = Arc<Few<Arc<dyn RunObserver>>>;
 
 /// The observers of a run, which are those of the runs above as well.
+#[derive(Default)]
 pub(crate) struct Observers {
     /// As the run found them.
     above: Option<List>,
@@ -112,6 +113,7 @@ impl Observers {
 
 impl RunContext {
     /// Has an observer look at what the run tells from now on, and those that are started in it from now on, however deep.
+    /// What is bound while listeners hear an event sees that event too, for it comes after them.
     ///
     /// It is called after all who listen, those of [`observe`](emitree_emitter::Emitter::observe) too, and before the run
     /// goes on; the nearest first: those bound to the run itself, in order, then those bound to the runs above.

@@ -10,6 +10,7 @@ use emitree_emitter::{Context, Creator, Registration};
 use crate::context::{ThinRun, Typed};
 use crate::faces::Facets;
 use crate::middleware::Inherited;
+use crate::observers::Observers;
 use crate::origin::Own;
 use crate::register::Few;
 use crate::watch::Watch;
@@ -47,7 +48,10 @@ impl<R: Runnable> Plan<'_, R> {
     /// Makes the run. Where nobody can ask for its input before the work does, it has that at once.
     pub(crate) fn begin(&mut self) -> Result<ThinRun<R::Input, R::Output>> {
         let is_heard = self.is_heard();
-        let input = if is_heard || self.is_bound() { None } else { self.input.take() };
+        // Looked at once: a run is observed from its start, or not by what is bound above meanwhile.
+        let observers = Observers::new(self.parent.as_ref());
+        let may_be_asked = is_heard || self.is_bound() || !observers.is_empty();
+        let input = if may_be_asked { None } else { self.input.take() };
         let instance = self.runnable.emitter();
         let mut own = Own { creator: own_creator(&*self.runnable), ..Own::default() };
         let mut extensions = Extensions::default();
@@ -57,7 +61,13 @@ impl<R: Runnable> Plan<'_, R> {
             own.group_id = extras.group_id.take();
             extensions = take(&mut extras.extensions);
         }
-        Ok(RunContext::begin(instance, self.parent.take(), (own, extensions, is_heard), (Facets::<R>::ALL, input)))
+        Ok(RunContext::begin(
+            instance,
+            self.parent.take(),
+            (own, extensions, observers),
+            is_heard,
+            (Facets::<R>::ALL, input),
+        ))
     }
 
     /// Whether anybody hears it from the beginning.
@@ -71,10 +81,7 @@ impl<R: Runnable> Plan<'_, R> {
     fn is_bound(&self) -> bool {
         self.extras.is_some()
             || !self.runnable.middlewares().is_empty()
-            || self
-                .parent
-                .as_ref()
-                .is_some_and(|run| !run.observers().is_empty() || run.extension::<Inherited>().is_some())
+            || self.parent.as_ref().is_some_and(|run| run.extension::<Inherited>().is_some())
     }
 
     /// Registers its listeners.

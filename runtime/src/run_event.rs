@@ -21,7 +21,6 @@ pub struct RunEvent<'a> {
     payload: &'a dyn AnyEvent,
     stamp: &'a EventStamp,
     path: OnceLock<Box<str>>,
-    context: OnceLock<Context>,
 }
 
 impl<'a> RunEvent<'a> {
@@ -31,7 +30,7 @@ impl<'a> RunEvent<'a> {
         payload: &'a dyn AnyEvent,
         stamp: &'a EventStamp,
     ) -> Self {
-        Self { run, stage, payload, stamp, path: OnceLock::new(), context: OnceLock::new() }
+        Self { run, stage, payload, stamp, path: OnceLock::new() }
     }
 
     /// The run.
@@ -64,7 +63,7 @@ impl<'a> RunEvent<'a> {
         self.stamp.id()
     }
 
-    /// When it was emitted; if nobody listens, when that was first asked for.
+    /// When it was emitted: when that was first asked for, by listeners or here, or a listener first had to be awaited.
     #[must_use]
     pub fn time(&self) -> SystemTime {
         self.stamp.time()
@@ -77,10 +76,12 @@ impl<'a> RunEvent<'a> {
         self.path.get_or_init(|| instance.path_of(self.stage.event_name()).unwrap_or_default().into())
     }
 
-    /// What it carries of the run's context.
+    /// The context that it carries: the run's, as it was when somebody first asked for it, or a listener first had to be
+    /// awaited.
     #[must_use]
     pub fn context(&self) -> &Context {
-        self.context.get_or_init(|| self.to_record().context)
+        let facet = self.run.life().stages().facet(self.stage);
+        self.stamp.context(|| facet.over(self.run.context()))
     }
 
     /// An owned, serialisable copy, as a sink gets it.

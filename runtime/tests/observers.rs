@@ -5,7 +5,7 @@ mod support;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use emitree_emitter::{Emitter, EventRecord};
+use emitree_emitter::{Emitter, EventMeta, EventRecord};
 use emitree_runtime::{
     AbortHandle, Attempted, Error, LifecycleRef, Middleware, Next, Passing, Result, RunContext, RunEvent, RunObserver,
     Runnable, Stack, Stage, Unseen, layer_fn, output_fn, shutdown,
@@ -382,5 +382,75 @@ async fn contexts_are_equal_when_they_are_of_the_same_run() -> TestResult {
         Ok([in_task, RunContext::current().as_ref() == Some(&ctx), ctx.parent() == Some(&ctx)])
     });
     assert_eq!(outer.run(()).await?, [true, true, false]);
+    Ok(())
+}
+
+// E14
+#[tokio::test]
+async fn the_context_is_that_of_the_event_and_nothing_is_serialised_for_it() -> TestResult {
+    /// Cannot be shown.
+    #[derive(Clone, serde::Deserialize)]
+    struct Shy;
+
+    impl serde::Serialize for Shy {
+        fn serialize<S: serde::Serializer>(&self, _: S) -> std::result::Result<S::Ok, S::Error> {
+            panic!("nobody asked for it");
+        }
+    }
+
+    let tree = Emitter::new();
+    let run = below(&tree, "run", |_: Shy, _: RunContext| async { Ok(()) });
+    let (contexts, heard) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Mutex::new(Vec::new())));
+    let (sees, hears) = (Arc::clone(&contexts), Arc::clone(&heard));
+    let observe = move |ctx: &RunContext| {
+        let sees = Arc::clone(&sees);
+        ctx.observe(move |event: &RunEvent<'_>| {
+            sees.lock().expect("nobody panics").push(event.context().get("late").cloned());
+        });
+        Ok(())
+    };
+    let built = run.run(Shy).middleware(observe).on_async(Stage::Start, |_: &mut Any, _| {
+        Box::pin(async {
+            tokio::task::yield_now().await;
+            RunContext::current().expect("it is in a run").set("late", true)?;
+            Ok(())
+        })
+    });
+    let note = move |_: &Any, meta: &EventMeta<'_>| {
+        hears.lock().expect("nobody panics").push(meta.context().get("late").cloned());
+    };
+    built.observe("*.*", note).await?;
+    assert_eq!(*contexts.lock().expect("nobody panics"), *heard.lock().expect("nobody panics"));
+    assert_eq!(contexts.lock().expect("nobody panics")[..2], [None, Some(json!(true))]);
+    Ok(())
+}
+
+/// Panics when it is dropped.
+struct Bomb;
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        panic!("a planned panic");
+    }
+}
+
+// R4
+#[tokio::test]
+async fn what_is_bound_may_panic_when_it_is_dropped_with_the_run() -> TestResult {
+    silence_planned_panics();
+    let tree = Emitter::new();
+    let run = below(&tree, "run", |(), _: RunContext| async { Ok(7) });
+    let observes = |ctx: &RunContext| {
+        let bomb = Bomb;
+        ctx.observe(move |_: &RunEvent<'_>| _ = &bomb);
+        Ok(())
+    };
+    assert_eq!(run.run(()).middleware(observes).await?, 7);
+    let listens = |ctx: &RunContext| {
+        let bomb = Bomb;
+        ctx.emitter().observe("*", move |_: &Any, _| _ = &bomb)?;
+        Ok(())
+    };
+    assert_eq!(run.run(()).middleware(listens).await?, 7);
     Ok(())
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use emitree_emitter::Emitter;
-use emitree_runtime::{Error, Next, Phase, RunContext, Runnable};
+use emitree_runtime::{Error, Next, Phase, Result, RunContext, Runnable, Stage};
 use support::{Any, Recorder, TestResult, below, poll_once, silence_planned_panics};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
@@ -287,12 +287,18 @@ async fn a_listener_of_finish_or_error_that_fails_is_logged_in_the_span_of_the_r
     }
 }
 
-/// Panics when a span is entered or left for the nth time, and then no more.
+/// Panics when a span is entered, left or recorded for the nth time, and then no more.
 struct PanicsAt(AtomicUsize);
 
 impl PanicsAt {
     fn count(&self) {
         assert!(self.0.fetch_sub(1, Ordering::Relaxed) != 1, "a planned panic");
+    }
+
+    /// Calls where the nth time panics.
+    fn during(at: usize, f: impl FnOnce()) {
+        let panics = tracing_subscriber::registry().with(Self(AtomicUsize::new(at)));
+        tracing::subscriber::with_default(panics, f);
     }
 }
 
@@ -304,29 +310,74 @@ impl<S: Subscriber> Layer<S> for PanicsAt {
     fn on_exit(&self, _: &Id, _: Context<'_, S>) {
         self.count();
     }
+
+    fn on_record(&self, _: &Id, _: &Record<'_>, _: Context<'_, S>) {
+        self.count();
+    }
+}
+
+/// What a run does after its start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Then {
+    Ends,
+    Waits,
+    /// A listener of its start does.
+    StartWaits,
 }
 
 // R4
 #[test]
 fn a_run_that_has_started_ends_where_a_subscriber_panics_too() {
     silence_planned_panics();
-    for (at, waits) in (1..12).flat_map(|at| [(at, false), (at, true)]) {
+    let cases =
+        [Then::Ends, Then::Waits, Then::StartWaits].into_iter().flat_map(|then| (1..16).map(move |at| (then, at)));
+    for (then, at) in cases {
         let (tree, recorder) = (Emitter::new(), Recorder::new());
-        recorder.watch(&tree);
         let run = below(&tree, "run", move |(), _: RunContext| async move {
-            if waits { std::future::pending().await } else { Ok(()) }
+            if then == Then::Waits { std::future::pending().await } else { Ok(()) }
         });
-        let panics = tracing_subscriber::registry().with(PanicsAt(AtomicUsize::new(at)));
-        tracing::subscriber::with_default(panics, || {
-            let mut run = run.run(());
+        PanicsAt::during(at, || {
+            let mut run = run.run(()).on("*.*", recorder.changes());
+            if then == Then::StartWaits {
+                run = run.on_async(Stage::Start, |_: &mut Any, _| Box::pin(std::future::pending()));
+            }
             let polled = catch_unwind(AssertUnwindSafe(|| poll_once(&mut run).is_ready()));
             catch_unwind(AssertUnwindSafe(|| drop(run))).ok();
             let told = recorder.take();
             let told: Vec<_> = told.iter().map(|path| path.as_str()).collect();
             match told[..] {
                 [] | ["run.run.start", "run.run.success" | "run.run.error", "run.run.finish"] => {}
-                _ => panic!("at {at}, {waits}, {polled:?}: {told:?}"),
+                _ => panic!("{then:?}, at {at}, {polled:?}: {told:?}"),
             }
+        });
+    }
+}
+
+// R13
+#[test]
+fn a_run_ends_where_a_subscriber_panics_at_the_end_of_one_below() {
+    silence_planned_panics();
+    for at in 1..20 {
+        let tree = Emitter::new();
+        let child = Arc::new(below(&tree, "child", |(), _: RunContext| std::future::pending::<Result<()>>()));
+        let held = Arc::new(Mutex::new(None));
+        let keeps = Arc::clone(&held);
+        let parent = below(&tree, "parent", move |(), _: RunContext| {
+            let (child, keeps) = (Arc::clone(&child), Arc::clone(&keeps));
+            async move {
+                let mut run = child.run_shared(());
+                assert!(poll_once(&mut run).is_pending(), "it never ends by itself");
+                *keeps.lock().expect("nobody panics here") = Some(run);
+                Ok(())
+            }
+        });
+        PanicsAt::during(at, || {
+            let mut run = parent.run(());
+            let polls = || catch_unwind(AssertUnwindSafe(|| poll_once(&mut run).is_ready())).unwrap_or(false);
+            let is_over = std::iter::repeat_with(polls).take(4).any(|is_over| is_over);
+            assert!(is_over, "at {at}, the parent never ends");
+            let child = held.lock().expect("nobody panics here").take();
+            assert!(child.is_none_or(|mut child| poll_once(&mut child).is_ready()), "at {at}, the child never ends");
         });
     }
 }

@@ -23,6 +23,12 @@ impl Recorder {
         move |_, meta| recorder.note(meta.path())
     }
 
+    /// A listener for `on` that notes paths.
+    pub(crate) fn changes(&self) -> impl Fn(&mut Any, &EventMeta<'_>) + Send + Sync + 'static {
+        let recorder = self.clone();
+        move |_, meta| recorder.note(meta.path())
+    }
+
     /// Notes the path of every event that reaches an emitter.
     pub(crate) fn watch(&self, emitter: &Emitter) {
         emitter.observe("*.*", self.paths()).expect("a valid matcher");
