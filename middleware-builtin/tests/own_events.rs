@@ -3,8 +3,8 @@
 
 mod support;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
 
 use emitree_emitter::{BoxError, Emitter, Options};
 use emitree_middleware::Runs;
@@ -54,7 +54,7 @@ async fn it_emits_before_it_writes_and_finish_is_not_written() -> TestResult {
 async fn its_events_carry_the_ids_of_the_bound_run_and_the_message() -> TestResult {
     let trajectory = Trajectory::builder().target(Target::None).build()?;
     let page = Page::new();
-    let (seen, bound) = (page.clone(), Arc::new(std::sync::Mutex::new(Vec::new())));
+    let (seen, bound) = (page.clone(), Arc::new(Mutex::new(Vec::new())));
     let traces = Arc::clone(&bound);
     trajectory.emitter().observe("*", move |event: &TrajectoryEvent, meta| {
         use std::io::Write;
@@ -67,7 +67,7 @@ async fn its_events_carry_the_ids_of_the_bound_run_and_the_message() -> TestResu
         Ok(())
     })?;
     let root = Emitter::new();
-    let ids = Arc::new(std::sync::Mutex::new(None));
+    let ids = Arc::new(Mutex::new(None));
     let kept = Arc::clone(&ids);
     desk(&root)
         .run(question())
@@ -258,5 +258,43 @@ async fn nothing_is_made_if_nobody_listens_and_nothing_is_written() -> TestResul
     trajectory.emitter().with(Options::new().once()).on("start", |_: &mut Any, _| ())?;
     echo.run(Watched).middleware(trajectory).await?;
     assert_ne!(LOOKED.load(Relaxed), 0);
+    Ok(())
+}
+
+// Every line once, in order; and from the next event on, everybody who has to be awaited is.
+#[tokio::test]
+async fn who_begins_to_listen_under_way_is_waited_for_from_then_on() -> TestResult {
+    let page = Page::new();
+    let trajectory = page.trajectory();
+    let done = Arc::new(Mutex::new(Vec::new()));
+    let (shared, notes) = (trajectory.clone(), Arc::clone(&done));
+    let below = Arc::new(instance(&Emitter::new(), "Tool", "below", |(): (), _: RunContext| async { Ok(()) }));
+    let top = instance(&Emitter::new(), "Tool", "top", move |(): (), _: RunContext| {
+        let (trajectory, notes, below) = (shared.clone(), Arc::clone(&notes), Arc::clone(&below));
+        async move {
+            trajectory.emitter().on_async("*", move |event: &mut TrajectoryEvent, meta| {
+                let notes = Arc::clone(&notes);
+                Box::pin(async move {
+                    tokio::task::yield_now().await;
+                    notes.lock().expect("nobody panics").push(format!("{} {}", event.level.relative, meta.name()));
+                    Ok(())
+                })
+            })?;
+            below.run(()).await?;
+            below.run(()).await
+        }
+    });
+    top.run(()).middleware(trajectory).await?;
+    let of_below = ["1 start", "1 success", "1 finish"];
+    let expected = [&of_below[..], &of_below, &["0 success", "0 finish"]].concat();
+    assert_eq!(*done.lock().expect("nobody panics"), expected);
+    page.expect([
+        "Tool[top][start]: {}",
+        "--> Tool[below][start]: {}",
+        "<-- Tool[below][success]: {}",
+        "--> Tool[below][start]: {}",
+        "<-- Tool[below][success]: {}",
+        "Tool[top][success]: {}",
+    ]);
     Ok(())
 }

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use emitree_emitter::{AnyEvent, BoxError, EventMeta, Matcher, OnError, Options, matcher_fn};
 use emitree_runtime::{Middleware, Result, RunContext, RunEvent, RunObserver, Stage};
 use parking_lot::Mutex;
+use rustc_hash::FxHashSet;
 
 use super::level::{Place, Places};
 use super::payload::Payload;
@@ -29,6 +30,25 @@ pub(super) struct Bound {
     speaker: Speaker,
     /// Whether what is left of a telling is waited for where the run is observed.
     waits: AtomicBool,
+    heard: Heard,
+}
+
+/// What a listener has heard that stands there since somebody began to listen under way: it is not to be shown once more
+/// when the observer sees it.
+#[derive(Default)]
+struct Heard {
+    listens: AtomicBool,
+    events: Mutex<FxHashSet<(Address, Stage)>>,
+}
+
+impl Heard {
+    fn add(&self, run: &RunContext, stage: Stage) {
+        self.events.lock().insert((Address::of(run), stage));
+    }
+
+    fn take(&self, run: &RunContext, stage: Stage) -> bool {
+        self.listens.load(Ordering::Acquire) && self.events.lock().remove(&(Address::of(run), stage))
+    }
 }
 
 impl Bound {
@@ -40,6 +60,7 @@ impl Bound {
             places: Mutex::default(),
             speaker: Speaker::default(),
             waits: AtomicBool::new(false),
+            heard: Heard::default(),
         })
     }
 
@@ -58,8 +79,8 @@ impl Bound {
 
     /// Observes the bound run, and from there what is below it.
     ///
-    /// Where nobody has to be told, runs are only looked at, and none is heard for it; whoever listens is told while the run
-    /// tells, and is waited for, which only a listener can do.
+    /// Where nobody has to be told, runs are only looked at, and none is heard for it. Whoever listens is told while the run
+    /// tells, and is waited for, which only a listener can do: then one stands there, from the start or from now on.
     pub(super) fn observe(self: Arc<Self>, ctx: &RunContext) -> Result<()> {
         let hears_runs = self.is_heard();
         if !hears_runs {
@@ -90,10 +111,22 @@ impl Bound {
         Ok(())
     }
 
-    /// The same, where somebody has begun to listen under way.
+    /// Listens from the next event on, as somebody has begun to listen under way.
     #[cold]
-    fn wait_after_all(self: &Arc<Self>, run: &RunContext) -> Result<()> {
-        self.bound_run(run).map_or(Ok(()), |run| self.wait_from_now_on(run))
+    fn listen_from_now_on(self: &Arc<Self>, ctx: &RunContext) -> Result<()> {
+        if self.heard.listens.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        let bound = Arc::clone(self);
+        ctx.emitter().with(self.observes()).observe(Matcher::every(), move |event: &dyn AnyEvent, meta| {
+            if let (Some(stage), Some(run)) = (Stage::of(meta), RunContext::current())
+                && bound.bound_run(&run).is_some()
+            {
+                bound.heard.add(&run, stage);
+                bound.hear(event, meta);
+            }
+        })?;
+        self.wait_from_now_on(ctx)
     }
 
     /// The bound run, from one below it.
@@ -125,7 +158,7 @@ impl Bound {
     }
 
     /// Listens to an event.
-    fn hear(self: &Arc<Self>, event: &dyn AnyEvent, meta: &EventMeta<'_>) {
+    fn hear(&self, event: &dyn AnyEvent, meta: &EventMeta<'_>) {
         let stage = Stage::of(meta);
         if stage.is_none() && !self.settings().shows_event(meta) {
             return;
@@ -141,19 +174,21 @@ impl Bound {
 
     /// Looks at a run's event.
     fn see(self: &Arc<Self>, event: &RunEvent<'_>) {
-        let is_own = Address::of(event.run()) == self.run;
-        if is_own || self.settings().is_nested {
-            self.notice(Origin::told(event), Some(event.stage()), Some(event.run()), event.payload());
+        let (run, stage) = (event.run(), event.stage());
+        let is_shown = Address::of(run) == self.run || self.settings().is_nested;
+        if !is_shown || self.heard.take(run, stage) {
+            return;
         }
+        if self.is_heard()
+            && let Some(bound) = self.bound_run(run)
+            && let Err(error) = self.listen_from_now_on(bound)
+        {
+            tracing::warn!(%error, "a trajectory does not wait for its listeners");
+        }
+        self.notice(Origin::told(event), Some(stage), Some(run), event.payload());
     }
 
-    fn notice(
-        self: &Arc<Self>,
-        origin: Origin<'_>,
-        stage: Option<Stage>,
-        run: Option<&RunContext>,
-        event: &dyn AnyEvent,
-    ) {
+    fn notice(&self, origin: Origin<'_>, stage: Option<Stage>, run: Option<&RunContext>, event: &dyn AnyEvent) {
         let own = stage.filter(|_| self.is_heard());
         let is_line = stage != Some(Stage::Finish) && self.shared.output.is_some();
         let place = self.place(&origin, stage, run);
@@ -197,7 +232,7 @@ impl Bound {
 
     /// Writes a line; where it is one of the trajectory's own events that is heard, that is emitted first.
     fn show(
-        self: &Arc<Self>,
+        &self,
         (place, own): (Place, Option<Stage>),
         (origin, stage): (Origin<'_>, Option<Stage>),
         run: Option<&RunContext>,
@@ -218,14 +253,10 @@ impl Bound {
         });
     }
 
-    fn tell(self: &Arc<Self>, run: &RunContext, stage: Stage, event: TrajectoryEvent) {
+    fn tell(&self, run: &RunContext, stage: Stage, event: TrajectoryEvent) {
         let trace = || self.bound_run(run).unwrap_or(run).trace();
-        if self.speaker.tell(&self.shared, trace, stage, event).is_pending()
-            && !self.waits.load(Ordering::Relaxed)
-            && let Err(error) = self.wait_after_all(run)
-        {
-            tracing::warn!(%error, "a trajectory does not wait for its listeners");
-        }
+        // What is not done at once is waited for.
+        _ = self.speaker.tell(&self.shared, trace, stage, event);
     }
 }
 
