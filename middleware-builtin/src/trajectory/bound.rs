@@ -1,4 +1,4 @@
-//! A trajectory at work: bound to one run, it hears that run's events and those of the runs below.
+//! A trajectory at work: bound to one run, it sees what that run tells, and those below it.
 
 use std::cell::Cell;
 use std::iter::successors;
@@ -18,7 +18,7 @@ use super::speaker::{Speaker, TrajectoryEvent};
 use super::{Line, Origin, Shared};
 use crate::address::Address;
 
-/// What belongs to one bound run; it goes with that run's listeners.
+/// What belongs to one bound run; it goes with what is bound there.
 pub(super) struct Bound {
     shared: Arc<Shared>,
     /// The bound run.
@@ -317,10 +317,9 @@ fn with_scratch(f: impl FnOnce(&mut Scratch)) {
 mod tests {
     use emitree_runtime::{Error, Runnable, runnable_fn};
 
-    use crate::runs::Runs;
-
     use super::*;
     use crate::Trajectory;
+    use crate::runs::Runs;
     use crate::trajectory::Target;
 
     #[tokio::test]
