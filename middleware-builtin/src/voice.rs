@@ -20,11 +20,16 @@ impl Voice {
         &self.0
     }
 
+    /// Whether anybody hears what is said to a run.
+    pub(crate) fn is_heard(&self, ctx: &RunContext) -> bool {
+        self.0.is_heard() || ctx.is_heard()
+    }
+
     /// Emits on this emitter and on the run's, with the run's ids; whoever listens cannot make the run fail (M5).
     ///
     /// Where nobody listens, the event is not made.
     pub(crate) async fn say<E: Event>(&self, ctx: &RunContext, event: impl FnOnce() -> E + Send) {
-        if !self.0.is_heard() && !ctx.is_heard() {
+        if !self.is_heard(ctx) {
             return;
         }
         let emitter = self.0.for_run(RunLinks::new().parent(ctx.emitter()).trace(ctx.trace()));

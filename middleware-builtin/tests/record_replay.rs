@@ -521,6 +521,29 @@ async fn both_say_what_they_did_on_their_own_emitter_and_on_the_run() -> TestRes
     Ok(())
 }
 
+// In whatever order they are bound, and whenever somebody begins to listen.
+#[tokio::test]
+async fn it_says_what_it_did_to_who_listens_by_the_end_of_the_run() -> TestResult {
+    let heard = Arc::new(AtomicU32::new(0));
+    let listen = |ctx: &RunContext, heard: &Arc<AtomicU32>| {
+        let heard = Arc::clone(heard);
+        ctx.emitter().observe("middleware.record.recorded", move |_: &dyn AnyEvent, _| {
+            heard.fetch_add(1, Ordering::Relaxed);
+        })
+    };
+    let (late, under_way) = (Arc::clone(&heard), Arc::clone(&heard));
+    let bound_later = move |ctx: &RunContext| listen(ctx, &late).map(drop).map_err(Error::from);
+    agent(|(): (), _: RunContext| async { Ok(()) }).run(()).middleware(Record::new()).middleware(bound_later).await?;
+    assert_eq!(heard.swap(0, Ordering::Relaxed), 1);
+    let listens = agent(move |(): (), ctx: RunContext| {
+        let listening = listen(&ctx, &under_way).map(drop);
+        async move { Ok(listening?) }
+    });
+    listens.run(()).middleware(Record::new()).await?;
+    assert_eq!(heard.load(Ordering::Relaxed), 1);
+    Ok(())
+}
+
 #[tokio::test]
 async fn a_difference_is_said() -> TestResult {
     let done = Done::default();

@@ -59,7 +59,7 @@ const NAMESPACE: Namespace = Namespace::new("middleware.record");
 ///
 /// # Its own events
 ///
-/// `middleware.record.recorded`, a [`Recorded`], when the run has ended, for who listened when it was bound.
+/// `middleware.record.recorded`, a [`Recorded`], when the run has ended.
 #[derive(Clone)]
 pub struct Record(Arc<Inner>);
 
@@ -114,28 +114,6 @@ impl Record {
     pub fn emitter(&self) -> &Emitter {
         self.0.voice.emitter()
     }
-
-    /// Keeps the journal at the run's `finish`, and then says so: to be told, the run has to be heard.
-    fn say_at_end(&self, recording: Arc<Recording>, ctx: &RunContext) -> Result<()> {
-        let (keeper, speaker) = (Arc::clone(&self.0), Arc::clone(&self.0));
-        let said = Arc::clone(&recording);
-        ctx.emitter().observe(Stage::Finish, move |event: &dyn AnyEvent, meta| {
-            if let Some(LifecycleRef::Finish(finish)) = LifecycleRef::of(event, meta) {
-                keeper.keep(&recording, finish.status());
-            }
-        })?;
-        ctx.emitter().observe_async(Stage::Finish, move |_: &dyn AnyEvent, _| {
-            let (speaker, journal) = (Arc::clone(&speaker), said.finished());
-            Box::pin(async move {
-                if let (Some(ctx), Some(journal)) = (RunContext::current(), journal) {
-                    let recorded = || Recorded { runs: journal.entries.len() as u64, status: journal.status };
-                    speaker.voice.say(&ctx, recorded).await;
-                }
-                Ok(())
-            })
-        })?;
-        Ok(())
-    }
 }
 
 impl Inner {
@@ -158,12 +136,48 @@ struct Watching {
     recording: Arc<Recording>,
 }
 
+impl Watching {
+    /// Has the journal kept at the run's `finish`, and that said: who has to be awaited can be told by a listener only.
+    fn say_at_finish(&self, run: &RunContext) -> Result<()> {
+        let (record, recording) = (Arc::clone(&self.record), Arc::clone(&self.recording));
+        run.emitter().observe_async(Stage::Finish, move |event: &dyn AnyEvent, meta| {
+            if let Some(LifecycleRef::Finish(finish)) = LifecycleRef::of(event, meta) {
+                record.keep(&recording, finish.status());
+            }
+            let (record, journal) = (Arc::clone(&record), recording.finished());
+            Box::pin(async move {
+                if let (Some(run), Some(journal)) = (RunContext::current(), journal) {
+                    let recorded = || Recorded { runs: journal.entries.len() as u64, status: journal.status };
+                    record.voice.say(&run, recorded).await;
+                }
+                Ok(())
+            })
+        })?;
+        Ok(())
+    }
+
+    /// What the recorded run tells itself. Before its end nobody is heard for it: that would make all runs below emit.
+    fn see_own(&self, event: &RunEvent<'_>) -> Result<()> {
+        match event.lifecycle() {
+            Some(LifecycleRef::Finish(finish)) => self.record.keep(&self.recording, finish.status()),
+            Some(LifecycleRef::Success(_) | LifecycleRef::Error(_)) => {
+                let run = event.run();
+                if self.record.voice.is_heard(run) {
+                    return self.say_at_finish(run);
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
 impl RunObserver for Watching {
     fn observe(&self, event: &RunEvent<'_>) {
         if !self.recording.is_of(event.run()) {
             self.recording.see(event);
-        } else if let Some(LifecycleRef::Finish(finish)) = event.lifecycle() {
-            self.record.keep(&self.recording, finish.status());
+        } else if let Err(error) = self.see_own(event) {
+            tracing::warn!(%error, "a record does not say that it is made");
         }
     }
 
@@ -174,9 +188,8 @@ impl RunObserver for Watching {
 
 impl Middleware for Record {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
-        let recording = Arc::new(Recording::of(ctx));
-        ctx.observe(Watching { record: Arc::clone(&self.0), recording: Arc::clone(&recording) });
-        if self.0.voice.emitter().is_heard() || ctx.is_heard() { self.say_at_end(recording, ctx) } else { Ok(()) }
+        ctx.observe(Watching { record: Arc::clone(&self.0), recording: Arc::new(Recording::of(ctx)) });
+        Ok(())
     }
 
     fn name(&self) -> &str {

@@ -28,8 +28,6 @@ pub(super) struct Bound {
     /// Of the runs under way, where some are not shown.
     places: Mutex<Places>,
     speaker: Speaker,
-    /// Whether what is left of a telling is waited for where the run is observed.
-    waits: AtomicBool,
     heard: Heard,
 }
 
@@ -59,7 +57,6 @@ impl Bound {
             depth: ctx.depth(),
             places: Mutex::default(),
             speaker: Speaker::default(),
-            waits: AtomicBool::new(false),
             heard: Heard::default(),
         })
     }
@@ -99,9 +96,6 @@ impl Bound {
 
     /// Waits, from the bound run's next event on, for what is left of tellings: right behind where it observes.
     fn wait_from_now_on(self: &Arc<Self>, ctx: &RunContext) -> Result<()> {
-        if self.waits.swap(true, Ordering::Relaxed) {
-            return Ok(());
-        }
         let emitter = ctx.emitter().with(self.observes());
         let (asked, bound) = (Arc::clone(self), Arc::clone(self));
         emitter
@@ -147,7 +141,6 @@ impl Bound {
         // What only shows must not fail what it shows.
         let options = Options::new().nested(false).priority(priority).on_error(OnError::Isolate);
         let emitter = ctx.emitter().with(options);
-        self.waits.store(true, Ordering::Relaxed);
         let bound = Arc::clone(&self);
         emitter.on(Matcher::every(), move |event: &mut dyn AnyEvent, meta| bound.hear(event, meta))?;
         let bound = Arc::clone(&self);
@@ -255,8 +248,7 @@ impl Bound {
 
     fn tell(&self, run: &RunContext, stage: Stage, event: TrajectoryEvent) {
         let trace = || self.bound_run(run).unwrap_or(run).trace();
-        // What is not done at once is waited for.
-        _ = self.speaker.tell(&self.shared, trace, stage, event);
+        self.speaker.tell(&self.shared, trace, stage, event);
     }
 }
 

@@ -10,7 +10,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Waker};
 
 use emitree_emitter::{Emitter, EventMeta, EventRecord, RunLinks, Trace};
 use emitree_runtime::Stage;
@@ -68,25 +68,23 @@ impl Speaker {
         self.emitter.get_or_init(|| shared.emitter.for_run(RunLinks::new().trace(trace())))
     }
 
-    /// Emits, then writes; pending, if that is not done yet.
+    /// Emits, then writes; what is not done at once is left over.
     pub(super) fn tell(
         &self,
         shared: &Arc<Shared>,
         trace: impl FnOnce() -> Trace,
         stage: Stage,
         event: TrajectoryEvent,
-    ) -> Poll<()> {
+    ) {
         let run_id = event.origin.trace.map(|trace| trace.run_id);
         let emitter = self.emitter(shared, trace).clone();
         let mut telling: Telling = Box::pin(tell(Arc::clone(shared), emitter, stage, event));
         // In order.
         let waits = self.has_left_of(run_id);
-        if !waits && telling.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready() {
-            return Poll::Ready(());
+        if waits || telling.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
+            self.left.lock().push(Left { run_id, telling });
+            self.count.fetch_add(1, Ordering::Release);
         }
-        self.left.lock().push(Left { run_id, telling });
-        self.count.fetch_add(1, Ordering::Release);
-        Poll::Pending
     }
 
     /// Whether the telling of an event is left over, or of one before it in the same run.
