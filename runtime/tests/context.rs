@@ -428,3 +428,15 @@ async fn a_context_tells_when_its_run_has_ended() -> TestResult {
     assert!(kept.lock().expect("nobody panics here").as_ref().is_some_and(RunContext::has_ended));
     Ok(())
 }
+
+#[tokio::test]
+async fn contexts_are_equal_when_they_are_of_the_same_run() -> TestResult {
+    let tree = Emitter::new();
+    let outer = below(&tree, "outer", |(), ctx: RunContext| async move {
+        let task = ctx.clone();
+        let in_task = ctx.spawn(async move { RunContext::current() == Some(task) }).await?;
+        Ok([in_task, RunContext::current().as_ref() == Some(&ctx), ctx.parent() == Some(&ctx)])
+    });
+    assert_eq!(outer.run(()).await?, [true, true, false]);
+    Ok(())
+}

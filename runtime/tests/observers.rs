@@ -6,10 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use emitree_emitter::{Emitter, EventMeta, EventRecord};
-use emitree_runtime::{
-    AbortHandle, Attempted, Error, LifecycleRef, Middleware, Next, Passing, Result, RunContext, RunEvent, RunObserver,
-    Runnable, Stack, Stage, Unseen, layer_fn, output_fn, shutdown,
-};
+use emitree_runtime::{AbortHandle, Error, LifecycleRef, Result, RunContext, RunEvent, Runnable, Stage, shutdown};
 use serde_json::{Value, json};
 use support::{Any, Recorder, TestResult, below, emitter_of, poll_once, silence_planned_panics};
 
@@ -274,83 +271,6 @@ async fn what_it_knows_of_an_event_is_what_listeners_know() -> TestResult {
     Ok(())
 }
 
-/// Notes what each attempt comes to.
-#[derive(Clone, Default)]
-struct Attempts(Arc<Mutex<Vec<std::result::Result<Value, String>>>>);
-
-impl RunObserver for Attempts {
-    fn observe(&self, _: &RunEvent<'_>) {}
-
-    fn attempted(&self, attempt: &Attempted<'_>) {
-        let json = attempt.output_json();
-        assert_eq!(attempt.output::<u32>().map(|n| json!(n)), json.as_ref().ok().cloned());
-        self.0.lock().expect("nobody panics").push(json.map_err(|error| error.to_string()));
-    }
-}
-
-impl Middleware for Attempts {
-    fn bind(&self, ctx: &RunContext) -> Result<()> {
-        ctx.observe(self.clone());
-        Ok(())
-    }
-}
-
-impl Attempts {
-    #[track_caller]
-    fn expect<const N: usize>(&self, expected: [std::result::Result<u32, &str>; N]) {
-        let expected = expected.map(|attempt| attempt.map(|n| json!(n)).map_err(str::to_owned));
-        assert_eq!(std::mem::take(&mut *self.0.lock().expect("nobody panics")), expected);
-    }
-}
-
-// M6, M7: before what comes after the layers.
-#[tokio::test(start_paused = true)]
-async fn it_sees_what_each_attempt_comes_to_with_a_chain_and_without() -> TestResult {
-    silence_planned_panics();
-    let (tree, attempts) = (Emitter::new(), Attempts::default());
-    let run = below(&tree, "run", |end: String, ctx: RunContext| async move {
-        match &*end {
-            "retries" => Ok(ctx.attempt()),
-            end => {
-                act(match end {
-                    "fails" => "fails",
-                    "panics" => "panics",
-                    "pends" => "dropped",
-                    _ => "succeeds",
-                })
-                .await
-            }
-        }
-    });
-    let passes = || {
-        let pass = layer_fn("pass", |input, _, next: Next<'_, Unseen>| Box::pin(next.run(input)));
-        Stack::<Unseen>::builder().layer(pass).build()
-    };
-    for chained in [false, true] {
-        let built = |end: &str| {
-            let run = run.run(end.to_owned()).middleware(attempts.clone());
-            if chained { run.middleware(passes()) } else { run }
-        };
-        assert_eq!(built("succeeds").on_success(|success, _| success.output = 9).await?, 9);
-        attempts.expect([Ok(1)]);
-        assert_eq!(built("succeeds").on_start(|start, _| start.output = Some(5)).await?, 5);
-        attempts.expect([Ok(5)]);
-        built("fails").await.expect_err("a planned failure");
-        attempts.expect([Err("a planned failure")]);
-        built("panics").await.expect_err("a planned panic");
-        attempts.expect([Err("a planned panic")]);
-        built("pends").timeout(Duration::from_millis(5)).await.expect_err("a time-out");
-        attempts.expect([]);
-    }
-    let twice = output_fn(|n: Passing<'_, u32>| {
-        Box::pin(async move { if n.attempt() > 0 { Ok(Some(*n.value() + 10)) } else { Err(n.retry("once more", ())) } })
-    });
-    let run = run.run("retries".to_owned()).middleware(attempts.clone()).middleware(twice).max_middleware_retries(1);
-    assert_eq!(run.await?, 11);
-    attempts.expect([Ok(0), Ok(1)]);
-    Ok(())
-}
-
 // R8
 #[tokio::test]
 async fn it_sees_the_end_of_a_run_that_was_dropped_after_those_who_are_awaited() -> TestResult {
@@ -370,18 +290,6 @@ async fn it_sees_the_end_of_a_run_that_was_dropped_after_those_who_are_awaited()
     drop(run);
     assert!(shutdown(Duration::from_secs(1)).await.is_complete());
     recorder.expect(["sees run.run.start", "sees run.run.error", "late", "sees run.run.finish"]);
-    Ok(())
-}
-
-#[tokio::test]
-async fn contexts_are_equal_when_they_are_of_the_same_run() -> TestResult {
-    let tree = Emitter::new();
-    let outer = below(&tree, "outer", |(), ctx: RunContext| async move {
-        let task = ctx.clone();
-        let in_task = ctx.spawn(async move { RunContext::current() == Some(task) }).await?;
-        Ok([in_task, RunContext::current().as_ref() == Some(&ctx), ctx.parent() == Some(&ctx)])
-    });
-    assert_eq!(outer.run(()).await?, [true, true, false]);
     Ok(())
 }
 
