@@ -10,6 +10,7 @@ use crate::declared::Declared;
 use crate::emitter::{Inner, RunLink};
 use crate::event::HeardType;
 use crate::name::check;
+use crate::quiet::Quiet;
 use crate::{BuildError, Context, Creator, Emitter, Event, Scope, Trace};
 
 /// Builds an emitter. Made by [`Emitter::builder`] and [`Emitter::child_builder`].
@@ -203,6 +204,7 @@ impl Emitter {
             }),
             is_in_run: true,
             registry: OnceLock::new(),
+            quiet: Quiet::new(),
             namespace: None,
             namespace_hash: self.namespace_hash(),
             context: OwnContext::new(inherited.merged(&links.context)),

@@ -11,6 +11,7 @@ use crate::context::{OwnContext, RESERVED};
 use crate::declared::Declared;
 use crate::name::{check, fingerprint};
 use crate::namespace::{join, join_shared};
+use crate::quiet::{Quiet, disturb};
 use crate::registry::Registry;
 use crate::{
     AsName, BuildError, Context, Creator, EmitterBuilder, IntoNamespace, NameError, Namespace, Scope, Trace, id,
@@ -33,6 +34,8 @@ pub(crate) struct Inner {
     pub(crate) is_in_run: bool,
     /// Made with the first listener.
     pub(crate) registry: OnceLock<Box<Registry>>,
+    /// Outside of runs.
+    pub(crate) quiet: Quiet,
     /// If it is not that of what is above it: a run's is its instance's.
     pub(crate) namespace: Option<Arc<str>>,
     pub(crate) namespace_hash: u64,
@@ -260,8 +263,12 @@ impl Emitter {
         self.0.registry.get().map(|registry| &**registry)
     }
 
-    pub(crate) fn make_registry(&self) -> &Registry {
-        self.0.registry.get_or_init(|| Box::new(Registry::new()))
+    /// Registers somebody there: who has found nobody looks again (E15).
+    pub(crate) fn join_in(&self, add: impl FnOnce(&Registry)) {
+        add(self.0.registry.get_or_init(|| Box::new(Registry::new())));
+        if !self.0.is_in_run {
+            disturb();
+        }
     }
 
     /// The nearest run's emitter from here up the tree.
@@ -320,6 +327,7 @@ impl Inner {
             run: None,
             is_in_run: false,
             registry: OnceLock::new(),
+            quiet: Quiet::new(),
             namespace: None,
             namespace_hash: 0,
             context: OwnContext::default(),

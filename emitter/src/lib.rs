@@ -71,6 +71,7 @@ mod namespace;
 mod pattern;
 mod pipe;
 mod published;
+mod quiet;
 mod record;
 mod registration;
 mod registry;

@@ -131,7 +131,7 @@ impl Emitter {
         let subscription = Subscription::new(&listener);
         // One that may run no times at all is never there.
         if !listener.claims.is_spent() {
-            self.make_registry().add(listener);
+            self.join_in(|registry| registry.add(listener));
         }
         Ok(subscription)
     }
@@ -193,7 +193,7 @@ impl Emitter {
     fn add_pipe(&self, matcher: Matcher, target: &Self) -> PipeHandle {
         let pipe = Arc::new(Pipe { matcher, target: target.clone() });
         let handle = PipeHandle::new(self, &pipe);
-        self.make_registry().add_pipe(pipe);
+        self.join_in(|registry| registry.add_pipe(pipe));
         handle
     }
 
@@ -206,7 +206,8 @@ impl Emitter {
         let fork = self.twin();
         let listeners = self.registry().into_iter().flat_map(crate::registry::Registry::listeners);
         for listener in listeners.filter(|listener| !listener.is_pipe) {
-            fork.make_registry().add(Arc::new(listener.fork(fork.downgrade())));
+            let listener = Arc::new(listener.fork(fork.downgrade()));
+            fork.join_in(|registry| registry.add(listener));
         }
         fork
     }

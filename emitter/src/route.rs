@@ -255,9 +255,20 @@ impl Emitter {
     }
 
     /// Tells whether anybody listens here or above, to whatever it may be. If not, an emit does nothing.
+    ///
+    /// What is found outside of runs is remembered until somebody begins to listen there.
     #[must_use]
     #[inline]
     pub fn is_heard(&self) -> bool {
+        if self.inner().is_in_run { self.is_heard_in_run() } else { !self.inner().quiet.holds(|| self.is_quiet()) }
+    }
+
+    /// Whether nobody listens from here up the tree, which is outside of runs.
+    fn is_quiet(&self) -> bool {
+        self.first_loud(u64::MAX).is_none()
+    }
+
+    fn is_heard_in_run(&self) -> bool {
         // Up the tree there is one way, up to a run in another run.
         match self.first_loud(u64::MAX) {
             None => false,
