@@ -65,6 +65,8 @@ impl WeakRun {
 pub(crate) struct Inner<L: ?Sized = dyn AnyLife> {
     origin: Origin,
     parent: Option<Above>,
+    /// How many runs are above it.
+    depth: usize,
     started: Instant,
     extensions: OwnExtensions,
     observers: Observers,
@@ -105,6 +107,7 @@ impl<I: Data, O: Data> Seed<'_, I, O> {
             node: Node::default(),
             slot: Slot::of::<I, O>(),
             life: self.life,
+            depth: above.map_or(0, |above| above.depth() + 1),
             parent,
         }
     }
@@ -296,7 +299,7 @@ impl RunContext {
     /// How many runs it is nested in.
     #[must_use]
     pub fn depth(&self) -> usize {
-        std::iter::successors(self.parent(), |run| run.parent()).count()
+        self.inner().depth
     }
 
     /// The ids of the run and of the one that it was started in.

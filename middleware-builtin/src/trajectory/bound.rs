@@ -23,7 +23,7 @@ pub(super) struct Bound {
     shared: Arc<Shared>,
     /// The bound run.
     run: Address,
-    /// Above the bound run.
+    /// How many runs are above the bound run.
     depth: usize,
     /// Of the runs under way, where some are not shown.
     places: Mutex<Places>,
@@ -162,41 +162,63 @@ impl Bound {
             Some(_) => current.as_ref(),
             None => run_of(current.as_ref(), meta),
         };
-        self.notice(Origin::live(meta), stage, run, event);
+        let origin = Origin::live(meta);
+        let place = self.place(&origin, stage, run, |run| self.levels_up(run));
+        self.notice(place, self.is_heard(), (origin, stage), run, event);
     }
 
     /// Looks at a run's event.
     fn see(self: &Arc<Self>, event: &RunEvent<'_>) {
         let (run, stage) = (event.run(), event.stage());
-        let is_shown = Address::of(run) == self.run || self.settings().is_nested;
-        if !is_shown || self.heard.take(run, stage) {
+        // It observes the bound run, and those below it.
+        let levels = run.depth() - self.depth;
+        if levels > 0 && !self.settings().is_nested || self.heard.take(run, stage) {
             return;
         }
-        if self.is_heard()
+        let is_heard = self.is_heard();
+        if is_heard
             && let Some(bound) = self.bound_run(run)
             && let Err(error) = self.listen_from_now_on(bound)
         {
             tracing::warn!(%error, "a trajectory does not wait for its listeners");
         }
-        self.notice(Origin::told(event), Some(stage), Some(run), event.payload());
+        let origin = Origin::told(event);
+        let place = self.place(&origin, Some(stage), Some(run), |_| levels);
+        self.notice(place, is_heard, (origin, Some(stage)), Some(run), event.payload());
     }
 
-    fn notice(&self, origin: Origin<'_>, stage: Option<Stage>, run: Option<&RunContext>, event: &dyn AnyEvent) {
-        let own = stage.filter(|_| self.is_heard());
+    fn notice(
+        &self,
+        place: Place,
+        is_heard: bool,
+        (origin, stage): (Origin<'_>, Option<Stage>),
+        run: Option<&RunContext>,
+        event: &dyn AnyEvent,
+    ) {
+        let own = stage.filter(|_| is_heard);
         let is_line = stage != Some(Stage::Finish) && self.shared.output.is_some();
-        let place = self.place(&origin, stage, run);
         if place.is_shown && (is_line || own.is_some()) {
             self.show((place, own), (origin, stage), run, event);
         }
     }
 
+    /// So many levels up from a run is the bound one; it is taken to be right below, if that is not known.
+    fn levels_up(&self, run: &RunContext) -> usize {
+        successors(Some(run), |run| run.parent()).position(|run| Address::of(run) == self.run).unwrap_or(1)
+    }
+
     /// Where a run stands; below the bound run, if that is not known.
-    fn place(&self, origin: &Origin<'_>, stage: Option<Stage>, run: Option<&RunContext>) -> Place {
+    fn place(
+        &self,
+        origin: &Origin<'_>,
+        stage: Option<Stage>,
+        run: Option<&RunContext>,
+        levels_up: impl FnOnce(&RunContext) -> usize,
+    ) -> Place {
         let outermost = Place::outermost(self.depth, true);
         let Some(run) = run else { return outermost.below(self.settings().shows(origin)) };
         if self.settings().shows_all() {
-            let above = successors(Some(run), |run| run.parent()).position(|run| Address::of(run) == self.run);
-            return outermost.so_far_below(above.unwrap_or(1));
+            return outermost.so_far_below(levels_up(run));
         }
         let known = match stage {
             // What users say is asked with no lock held.
