@@ -176,8 +176,8 @@ impl RunContext {
         look(is_its).unwrap_or(false)
     }
 
-    /// Makes a run that begins (R2). A parent that has ended is none. If nobody will be asked about its input, it has that
-    /// from the beginning.
+    /// Makes a run that begins (R2). None if its parent takes no more: without it, what is bound there for the runs below would
+    /// not be bound to it (R1). If nobody will be asked about its input, it has that from the beginning.
     ///
     /// Inlined, as is what makes its parts: what is handed on through memory in small pieces and read in large ones
     /// would be waited for.
@@ -188,13 +188,17 @@ impl RunContext {
         (own, extensions, observers): (Own, Extensions, Observers),
         is_heard: bool,
         (stages, input): (&'static Stages, Option<I>),
-    ) -> ThinRun<I, O> {
+    ) -> Option<ThinRun<I, O>> {
         let seed = Seed { instance, own, extensions, observers, life: Life::new(stages, input) };
         let run = match parent {
             // Nobody knows of it before it is there: it needs no handle while it is made.
             None => Arc::new(seed.below(None)),
             Some(parent) => {
-                Arc::new_cyclic(|this: &Weak<Inner<Life<I, O>>>| seed.below(Above::of(WeakRun(this.clone()), parent)))
+                let run = Arc::new_cyclic(|this: &Weak<Inner<Life<I, O>>>| {
+                    seed.below(Above::of(WeakRun(this.clone()), parent))
+                });
+                run.parent.as_ref()?;
+                run
             }
         };
         if is_heard {
@@ -205,7 +209,7 @@ impl RunContext {
             above.arrive();
             run.node.follow(above.run().node());
         }
-        run
+        Some(run)
     }
 
     #[inline]

@@ -14,7 +14,10 @@ use crate::observers::Observers;
 use crate::origin::Own;
 use crate::register::Few;
 use crate::watch::Watch;
-use crate::{AbortSignal, Extensions, Middleware, Result, RunContext, Runnable};
+use crate::{AbortSignal, Error, Extensions, Middleware, Result, RunContext, Runnable};
+
+/// Why a run cannot begin whose parent takes no more.
+const TOO_LATE: &str = "the run that it was made in ended before it was first polled";
 
 /// A run that has begun, with its types.
 pub(crate) type Begun<R> = Typed<<R as Runnable>::Input, <R as Runnable>::Output>;
@@ -61,13 +64,9 @@ impl<R: Runnable> Plan<'_, R> {
             own.group_id = extras.group_id.take();
             extensions = take(&mut extras.extensions);
         }
-        Ok(RunContext::begin(
-            instance,
-            self.parent.take(),
-            (own, extensions, observers),
-            is_heard,
-            (Facets::<R>::ALL, input),
-        ))
+        let parts = (own, extensions, observers);
+        RunContext::begin(instance, self.parent.take(), parts, is_heard, (Facets::<R>::ALL, input))
+            .ok_or_else(|| Error::aborted(TOO_LATE))
     }
 
     /// Whether anybody hears it from the beginning.

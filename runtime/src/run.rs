@@ -48,6 +48,9 @@ use crate::{AbortSignal, Middleware, Result, RunContext, Runnable, Stage};
 /// | the run that it was started in ends before it | `error`, `finish` aborted | an error, when it is polled again |
 /// | the runtime shuts down | as when it is dropped; who would have to be awaited is skipped | – |
 ///
+/// A run whose parent, the run that it was made in, ends before its first poll does not begin: nothing is emitted, and the
+/// caller gets an error of kind `Aborted`. So nobody slips away from what is bound there for the runs below.
+///
 /// Children first: `finish` of a run comes after that of every run started in it.
 ///
 /// # What dropping does
@@ -65,7 +68,8 @@ pub struct Run<'a, R: Runnable>(Conducted<'a, R>);
 
 impl<'a, R: Runnable> Run<'a, R> {
     pub(crate) fn new(runnable: Held<'a, R>, input: R::Input) -> Self {
-        let parent = RunContext::current();
+        // What is made at the very end of a run is none of what was started in it.
+        let parent = RunContext::current().filter(|run| !run.node().is_closed());
         Self(Conducted::new(Plan { runnable, input: Some(input), parent, signal: None, extras: None }))
     }
 

@@ -91,7 +91,9 @@ pub trait Runnable: Send + Sync {
 
     /// Makes a run that shares what it runs, to be spawned or stored: `tokio::spawn(tool.run_shared(input))`.
     ///
-    /// The run's parent is the run in which this is called, not the task that awaits it.
+    /// The run's parent is the run in which this is called, not the task that awaits it: it ends with that, and if that has ended
+    /// before the first poll, it does not begin. A run that is made in a bare `tokio::spawn` has no parent; see
+    /// [`RunContext::spawn`](crate::RunContext::spawn).
     fn run_shared(self: &Arc<Self>, input: Self::Input) -> Run<'static, Self>
     where
         Self: Sized + 'static,

@@ -4,7 +4,8 @@
 mod layers;
 mod support;
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
 use emitree_emitter::Emitter;
 use emitree_runtime::{AnyRun, Error, ErrorKind, Next, Result, RunContext, Runnable, Stack, for_nested, layer_fn};
@@ -138,5 +139,43 @@ async fn layers_for_any_run_stand_by_phase_among_those_of_the_runs_types() -> Te
         "typed -> 2",
         "any observe -> Number(2)",
     ]);
+    Ok(())
+}
+
+// R1, M4: whether the task comes before the end of the run that it was made in, or after it.
+#[tokio::test]
+async fn a_run_that_is_spawned_and_left_behind_does_not_slip_away_from_a_guard_for_nested_runs() -> TestResult {
+    for yields in [false, true] {
+        let tree = Emitter::new();
+        let done = Arc::new(AtomicBool::new(false));
+        let does = Arc::clone(&done);
+        let delete = Arc::new(below(&tree, "delete", move |(): (), _: RunContext| {
+            does.store(true, Ordering::Relaxed);
+            async { Ok(()) }
+        }));
+        let (left, leaves) = tokio::sync::oneshot::channel();
+        let leaves_it = Mutex::new(Some(left));
+        let agent = below(&tree, "agent", move |(): (), _: RunContext| {
+            let left = tokio::spawn(delete.run_shared(()));
+            leaves_it.lock().expect("no panic").take().map(|sender| sender.send(left));
+            async move {
+                if yields {
+                    tokio::task::yield_now().await;
+                }
+                Ok(())
+            }
+        });
+        let guard = layer_fn("never", |_: &Value, ctx: &RunContext, next: Next<'_, AnyRun>| {
+            let is_denied = ctx.parent().is_some();
+            Box::pin(async move {
+                if is_denied { Err(Error::denied("guard", "never")) } else { next.run(&json!(null)).await }
+            })
+        });
+        let guard = Stack::<AnyRun>::builder().layer(guard).build();
+        agent.run(()).middleware(for_nested(guard)).await?;
+        let error = leaves.await?.await?.expect_err("it is not done");
+        assert!(error.is_denied() || error.is_aborted(), "{error:?}");
+        assert!(!done.load(Ordering::Relaxed));
+    }
     Ok(())
 }
