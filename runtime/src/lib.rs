@@ -109,6 +109,7 @@ mod stage;
 mod summary;
 mod supervise;
 mod sync;
+mod tap;
 mod tasks;
 mod traced;
 mod transform;

@@ -4,6 +4,7 @@
 mod support;
 
 use std::future::pending;
+use std::sync::Arc;
 use std::time::Duration;
 
 use emitree_emitter::{Emitter, Options};
@@ -66,7 +67,7 @@ async fn a_stream_gives_events_as_they_come_then_the_result_then_nothing() {
 #[tokio::test]
 async fn into_stream_gives_everything_of_the_run_and_of_those_below() {
     let tree = Emitter::new();
-    let inner = std::sync::Arc::new(teller(&tree));
+    let inner = Arc::new(teller(&tree));
     let outer = below(&tree, "outer", move |tokens: u32, _: RunContext| {
         let inner = inner.clone();
         async move { inner.run(tokens).await }
@@ -341,6 +342,42 @@ async fn an_attempt_that_a_layer_discards_is_taken_back_where_it_is_held() {
     let discarded = r#"burster.attempt_discarded {"attempt":0,"reason":"once more","metadata":{"by":"twice"}}"#;
     assert_eq!(lines(run().held(true)).await, [discarded, "burster.token 0", "Ok(1)"]);
     assert_eq!(lines(run()).await, ["burster.token 0", discarded, "burster.token 0", "Ok(1)"]);
+}
+
+// M7: what a run below takes back is what it has told, and those below it, which are over by then; nobody else's.
+#[tokio::test]
+async fn an_attempt_that_a_run_below_discards_is_taken_back_with_what_is_below_that_and_nothing_else() {
+    let tree = Emitter::new();
+    let (tool, model) = (Arc::new(burster(&tree)), tree.clone());
+    let outer = below(&tree, "outer", move |tokens: u32, ctx: RunContext| {
+        let within = Arc::clone(&tool);
+        let middle = below(&model, "middle", move |tokens: u32, ctx: RunContext| {
+            let tool = Arc::clone(&within);
+            async move {
+                tell(&ctx, 7).await?;
+                tool.run(tokens).await
+            }
+        });
+        let tool = Arc::clone(&tool);
+        async move {
+            tell(&ctx, 8).await?;
+            tool.run(tokens).await?;
+            middle.run(tokens).middleware(Stack::<Unseen>::builder().retry(twice()).build()).await?;
+            tell(&ctx, 9).await?;
+            Ok(())
+        }
+    });
+    let tokens = ["outer.token 8", "burster.token 0", "middle.token 7", "burster.token 0", "outer.token 9", "Ok(())"];
+    assert_eq!(lines(outer.run(1).events("**.token").held(true)).await, tokens);
+    // Of its own events, its `start` stands for all attempts.
+    let paths = lines(outer.run(0).events("{middle,burster}.**").held(true)).await;
+    let paths: Vec<_> = paths.iter().filter_map(|line| line.split(' ').next()).collect();
+    let burster = ["burster.run.start", "burster.run.success", "burster.run.finish"];
+    let middle = ["middle.run.start", "middle.attempt_discarded", "middle.token"];
+    let ends = ["middle.run.success", "middle.run.finish", "Ok(())"];
+    assert_eq!(paths, [&burster[..], &middle, &burster, &ends].concat());
+    // Not held, all is shown.
+    assert_eq!(lines(outer.run(1).events("**.token")).await.len(), tokens.len() + 2);
 }
 
 // M7: held is what an output middleware may retry, and nothing else.
