@@ -164,10 +164,17 @@ impl<I, O> Deref for Typed<I, O> {
 
 impl RunContext {
     /// The run that one is in: in its work, while middlewares are bound, and in listeners of its events, wherever they
-    /// are registered. None outside of a run, and in tasks that were not spawned with [`spawn`](Self::spawn).
+    /// are registered. None outside of a run, and in tasks that were not spawned with [`spawn`](Self::spawn), nor are in its
+    /// [`scope`](Self::scope).
     #[must_use]
     pub fn current() -> Option<Self> {
         current()
+    }
+
+    /// The run that a run is started in which is made here. In listeners of its `finish` a run takes no more: what is made there
+    /// stands alone. Elsewhere nothing slips away from it (R1).
+    pub(crate) fn to_start_in() -> Option<Self> {
+        current().filter(|run| matches!(run.0, Handle::OfTask(_)) || !run.node().is_closed())
     }
 
     /// Whether a scope, by its address, is that of the run that one is in.

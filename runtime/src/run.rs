@@ -68,8 +68,7 @@ pub struct Run<'a, R: Runnable>(Conducted<'a, R>);
 
 impl<'a, R: Runnable> Run<'a, R> {
     pub(crate) fn new(runnable: Held<'a, R>, input: R::Input) -> Self {
-        // What is made at the very end of a run is none of what was started in it.
-        let parent = RunContext::current().filter(|run| !run.node().is_closed());
+        let parent = RunContext::to_start_in();
         Self(Conducted::new(Plan { runnable, input: Some(input), parent, signal: None, extras: None }))
     }
 

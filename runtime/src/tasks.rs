@@ -1,4 +1,4 @@
-//! Tasks of a run: they know which run they belong to, and do not outlive it (R9, R13).
+//! Tasks of a run: they know which run they belong to, and do not outlive it (R9, R13); and what is done for it by others.
 
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
@@ -56,8 +56,53 @@ impl RunContext {
             // Whoever dropped the handle does not want it.
             drop(sender.send(output));
         };
-        self.tasks().spawn(self.node().fate(), within(self.for_task(), work.instrument(self.span().clone())));
+        self.tasks().spawn(self.node().fate(), self.scope(work));
         Task(output)
+    }
+
+    /// Awaits a future inside of the run, wherever that is polled: [`current`](Self::current) is the run there, and its
+    /// span is entered. For tasks that others own, a [`JoinSet`] or an actor's; mostly [`spawn`](Self::spawn) is better, for its
+    /// tasks end with the run.
+    ///
+    /// The run does not wait for it. A run that is started there belongs to the run, with all that is bound for runs below; once
+    /// the run has ended, none begins there any more.
+    ///
+    /// ```
+    /// # use emitree_runtime::{RunContext, Runnable, runnable_fn};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> emitree_runtime::Result<()> {
+    /// let outer = runnable_fn("outer", |n: u32, ctx: RunContext| async move {
+    ///     let double = runnable_fn("double", |n: u32, ctx: RunContext| async move { Ok((n * 2, ctx.depth())) });
+    ///     // A bare task would be in no run: its runs would not be nested, nor guarded.
+    ///     let task = tokio::spawn(ctx.scope(async move { double.run(n).await }));
+    ///     task.await?
+    /// });
+    /// assert_eq!(outer.run(21).await?, (42, 1));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn scope<F: Future>(&self, future: F) -> impl Future<Output = F::Output> + use<F> {
+        within(self.for_task(), future.instrument(self.span().clone()))
+    }
+
+    /// Calls inside of the run, as [`scope`](Self::scope) does for a future: in [`tokio::task::spawn_blocking`], or on a
+    /// thread of a pool.
+    ///
+    /// ```
+    /// # use emitree_runtime::{RunContext, Runnable, runnable_fn};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> emitree_runtime::Result<()> {
+    /// let outer = runnable_fn("outer", |(): (), ctx: RunContext| async move {
+    ///     let inside = ctx.clone();
+    ///     let is_inside = move || RunContext::current() == Some(inside);
+    ///     Ok(tokio::task::spawn_blocking(move || ctx.in_scope(is_inside)).await?)
+    /// });
+    /// assert!(outer.run(()).await?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn in_scope<T>(&self, f: impl FnOnce() -> T) -> T {
+        self.for_task().inside(f)
     }
 }
 

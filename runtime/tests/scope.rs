@@ -1,0 +1,96 @@
+//! What is done for a run in tasks and threads of others is inside of it (R9), and what it starts there is below it (R1).
+
+mod support;
+
+use std::sync::Arc;
+
+use emitree_emitter::Emitter;
+use emitree_runtime::{
+    AnyRun, Error, ErrorKind, Next, Result, RunContext, Runnable, Stack, Stage, for_nested, layer_fn,
+};
+use futures_util::FutureExt;
+use serde_json::Value;
+use support::{Any, Recorder, Slot, TestResult, below};
+use tokio::task::{JoinSet, spawn_blocking};
+
+/// Denies whatever is nested.
+fn guard() -> impl emitree_runtime::Middleware + 'static {
+    let guard = layer_fn("guard", |input: &Value, ctx: &RunContext, next: Next<'_, AnyRun>| {
+        let (input, is_nested) = (input.clone(), ctx.parent().is_some());
+        Box::pin(async move { if is_nested { Err(Error::denied("guard", "never")) } else { next.run(&input).await } })
+    });
+    for_nested(Stack::<AnyRun>::builder().layer(guard).build())
+}
+
+// R1, R9, M4
+#[tokio::test]
+async fn a_run_that_is_started_in_a_scope_is_nested_and_guarded_wherever_that_is_polled() -> TestResult {
+    let (tree, recorder) = (Emitter::new(), Recorder::new());
+    recorder.watch(&tree);
+    let child = Arc::new(below(&tree, "child", |(): (), _: RunContext| async { Ok(()) }));
+    let parent = below(&tree, "parent", move |(): (), ctx: RunContext| {
+        let (scoped, threaded) = (Arc::clone(&child), Arc::clone(&child));
+        async move {
+            let mut set = JoinSet::new();
+            set.spawn(ctx.scope(async move { scoped.run(()).await }));
+            let scoped = set.join_next().await.expect("there is one")?;
+            let inside = ctx.clone();
+            let runs = move || inside.in_scope(|| threaded.run(()).now_or_never().expect("it waits for nothing"));
+            let threaded = spawn_blocking(runs).await?;
+            assert!(set.is_empty() && RunContext::current() == Some(ctx));
+            Ok([scoped, threaded].map(|result| result.is_err_and(|error| error.is_denied())))
+        }
+    });
+    assert_eq!(parent.run(()).middleware(guard()).await?, [true, true]);
+    let child = ["child.run.start", "child.run.error", "child.run.finish"];
+    let (start, end) = (["parent.run.start"].as_slice(), ["parent.run.success", "parent.run.finish"].as_slice());
+    recorder.expect([start, &child, &child, end].concat());
+    Ok(())
+}
+
+// R1: nobody slips away through a scope that is older than the run.
+#[tokio::test]
+async fn a_run_that_is_made_in_a_scope_of_a_run_that_is_ending_or_has_ended_does_not_begin() -> TestResult {
+    let tree = Emitter::new();
+    let child = Arc::new(below(&tree, "child", |(): (), _: RunContext| async { Ok(()) }));
+    let makes = move |ctx: &RunContext| {
+        let child = Arc::clone(&child);
+        ctx.scope(async move { child.run(()).await }).now_or_never().expect("it waits for nothing")
+    };
+    let (ended, ending) = (Slot::new(), Slot::new());
+    let (keeps, tells, made) = (ended.clone(), ending.clone(), makes.clone());
+    let parent = below(&tree, "parent", move |(): (), ctx: RunContext| {
+        keeps.put(ctx.clone());
+        let made = made(&ctx);
+        async move { made }
+    });
+    let finishes = makes.clone();
+    let run = parent.run(()).on(Stage::Finish, move |_: &mut Any, _| {
+        tells.put(finishes(&RunContext::current().expect("a listener is inside of the run")));
+    });
+    run.await?;
+    let results: [Result<()>; 2] = [ending.take(), makes(&ended.take())];
+    for result in results {
+        assert_eq!(result.expect_err("it takes no more").kind(), &ErrorKind::Aborted);
+    }
+    Ok(())
+}
+
+// R12
+#[test]
+fn the_span_of_the_run_is_entered_in_its_scopes() {
+    let subscriber = tracing_subscriber::registry();
+    tracing::subscriber::with_default(subscriber, || {
+        let run = below(&Emitter::new(), "run", |(): (), ctx: RunContext| {
+            let span = ctx.span().id();
+            let outside = tracing::Span::none();
+            let (scoped, called) = outside.in_scope(|| {
+                let current = || tracing::Span::current().id();
+                (ctx.scope(async move { current() }).now_or_never().flatten(), ctx.in_scope(current))
+            });
+            async move { Ok([scoped, called].map(|id| id.is_some() && id == span)) }
+        });
+        let entered = run.run(()).now_or_never().expect("it waits for nothing");
+        assert_eq!(entered.expect("it does not fail"), [true, true]);
+    });
+}
