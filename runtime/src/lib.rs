@@ -55,6 +55,7 @@ mod any_layer;
 mod at_end;
 mod attempt;
 mod below;
+mod boxed;
 mod chain;
 mod conduct;
 mod context;
@@ -119,6 +120,7 @@ mod would_deny;
 
 pub use any_layer::{AnyLayer, AnyRun};
 pub use attempt::{AttemptDiscarded, Retry};
+pub use boxed::BoxRunnable;
 pub use context::RunContext;
 pub use data::{Data, RunTypes};
 pub use erased::AnyRunnable;

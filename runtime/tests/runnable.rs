@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use emitree_emitter::{Creator, Emitter};
 use emitree_runtime::{
-    AnyRunnable, ErrorKind, Middleware, Result, Run, RunContext, Runnable, RunnableFn, Status, runnable_fn,
+    AnyRunnable, BoxRunnable, ErrorKind, Middleware, Result, Run, RunContext, Runnable, RunnableFn, Status, runnable_fn,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -208,30 +208,7 @@ async fn a_shared_run_is_spawned_as_it_is_and_keeps_the_parent_that_made_it() ->
 
 // R1
 #[tokio::test]
-async fn a_parent_that_has_ended_is_none() -> TestResult {
-    let (tree, recorder) = (Emitter::new(), Recorder::new());
-    let child: &'static _ = Box::leak(Box::new(whose_child(&tree)));
-    let left: Arc<Mutex<Option<Run<'static, _>>>> = Arc::default();
-    let leave = Arc::clone(&left);
-    let parent = below(&tree, "parent", move |(), _: RunContext| {
-        let leave = Arc::clone(&leave);
-        async move {
-            *leave.lock().expect("nobody panics here") = Some(child.run(()));
-            Ok(())
-        }
-    });
-
-    parent.run(()).observe("*.*", recorder.sees("parent run")).await?;
-    let run = left.lock().expect("nobody panics here").take().expect("the work has left one");
-    recorder.take();
-    assert_eq!(run.await?, None);
-    recorder.expect([]);
-    Ok(())
-}
-
-// R1
-#[tokio::test]
-async fn a_parent_that_could_not_be_bound_is_none() -> TestResult {
+async fn a_run_whose_parent_could_not_be_bound_does_not_begin() -> TestResult {
     let tree = Emitter::new();
     let child: &'static _ = Box::leak(Box::new(whose_child(&tree)));
     let left: Arc<Mutex<Option<Run<'static, _>>>> = Arc::default();
@@ -243,7 +220,7 @@ async fn a_parent_that_could_not_be_bound_is_none() -> TestResult {
 
     assert!(parent.run(()).await.is_err());
     let run = left.lock().expect("nobody panics here").take().expect("bind has left one");
-    assert_eq!(run.await?, None);
+    assert!(run.await.is_err_and(|error| error.is_aborted()));
     Ok(())
 }
 
@@ -413,5 +390,31 @@ async fn a_run_tells_kind_and_name_of_what_runs_where_its_emitters_creator_has_o
         let emitter = Emitter::builder().creator(Creator::new("Tool", "desk")).build()?;
         assert_eq!(Called { emitter, kind, name }.run(()).await?, told);
     }
+    Ok(())
+}
+
+// R1
+#[tokio::test]
+async fn a_boxed_runnable_runs_as_what_is_in_it() -> TestResult {
+    let (tree, recorder) = (Emitter::new(), Recorder::new());
+    recorder.watch(&tree);
+    let bound = recorder.clone();
+    let creator = Creator::new("Tool", "double");
+    let emitter = tree.child_builder("tool.double").creator(creator).build()?;
+    let double = runnable_fn("double", |n: u32, _: RunContext| async move { Ok(n * 2) })
+        .with_emitter(emitter)
+        .middleware(move |ctx: &RunContext| {
+            bound.note(format!("bound to {}[{}]", ctx.kind(), ctx.name()));
+            Ok(())
+        });
+    let boxed = BoxRunnable::new(double);
+    assert_eq!(format!("{boxed:?}"), "Tool[double]");
+    assert_eq!(boxed.run(21).await?, 42);
+    recorder.expect([
+        "bound to Tool[double]",
+        "tool.double.run.start",
+        "tool.double.run.success",
+        "tool.double.run.finish",
+    ]);
     Ok(())
 }
