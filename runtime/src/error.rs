@@ -84,6 +84,32 @@ impl Error {
         }
     }
 
+    /// Makes one of anyhow's, which `?` cannot: `.map_err(Error::from_anyhow)?`. In feature `anyhow`.
+    ///
+    /// What was an `Error` before is that error again. Control flow that context was added to keeps its kind, and says so in the words of
+    /// that context.
+    ///
+    /// ```
+    /// use emitree_runtime::Error;
+    ///
+    /// fn ask() -> anyhow::Result<()> {
+    ///     Err(anyhow::Error::from(Error::denied("policy", "not on Sundays")).context("no answer"))
+    /// }
+    ///
+    /// let error = ask().map_err(Error::from_anyhow).unwrap_err();
+    /// assert!(error.is_denied());
+    /// assert_eq!(error.explain(), "denied by policy: no answer\n  caused by: not on Sundays");
+    /// ```
+    #[cfg(feature = "anyhow")]
+    #[must_use]
+    pub fn from_anyhow(error: anyhow::Error) -> Self {
+        match error.downcast_ref::<Carrier>() {
+            // It is not what context was added to.
+            Some(Carrier(own)) if error.chain().next().is_some_and(<dyn StdError>::is::<Carrier>) => own.clone(),
+            _ => Self::from_boxed(error.into()),
+        }
+    }
+
     fn from_emit(error: EmitError) -> Self {
         match error.into_kind() {
             EmitErrorKind::Listener { path, at, source } if source.is::<Carrier>() => {
@@ -295,6 +321,21 @@ impl From<Error> for BoxError {
     }
 }
 
+/// As `main` may return it.
+impl From<Error> for Box<dyn StdError> {
+    fn from(error: Error) -> Self {
+        Box::new(Carrier(error))
+    }
+}
+
+/// In feature `anyhow`. It keeps its kind, whatever context is added there.
+#[cfg(feature = "anyhow")]
+impl From<Error> for anyhow::Error {
+    fn from(error: Error) -> Self {
+        Self::new(Carrier(error))
+    }
+}
+
 /// The message; [`explain`](Error::explain) says the rest.
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -321,8 +362,13 @@ impl Serialize for Error {
 }
 
 /// An [`Error`] on its way through a [`BoxError`].
-#[derive(Debug)]
 struct Carrier(Error);
+
+impl fmt::Debug for Carrier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.0, f)
+    }
+}
 
 impl fmt::Display for Carrier {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,0 +1,74 @@
+//! R10, M9: errors on their way through `anyhow`, and back.
+#![cfg(feature = "anyhow")]
+
+mod support;
+
+use anyhow::{Context, anyhow};
+use emitree_emitter::Emitter;
+use emitree_runtime::{Error, ErrorKind, RunContext, Runnable};
+use support::below;
+
+fn back(error: anyhow::Error) -> Error {
+    Error::from_anyhow(error)
+}
+
+// R10
+#[test]
+fn an_error_is_the_same_after_its_way_through_anyhow() {
+    let error = Error::new("no answer").retryable(true).fatal(true).context("port", 80);
+    let again = back(error.clone().into());
+    assert_eq!(again.explain(), error.explain());
+    assert!(again.is_retryable() && again.is_fatal());
+    assert_eq!(again.details(), error.details());
+}
+
+// M9
+#[test]
+fn control_flow_keeps_its_kind_through_anyhow_whatever_context_is_added() {
+    let denied = || Error::denied("policy", "not on Sundays");
+    let contexts = [
+        anyhow::Error::from(denied()),
+        anyhow::Error::from(denied()).context("inner"),
+        anyhow::Error::from(denied()).context("inner").context("outer"),
+        anyhow!(denied()),
+    ];
+    let words = ["not on Sundays", "inner", "outer", "not on Sundays"];
+    for (error, words) in contexts.into_iter().zip(words) {
+        let error = back(error);
+        assert_eq!(error.kind(), &ErrorKind::Denied { by: "policy".into() });
+        assert_eq!(error.to_string(), words);
+    }
+}
+
+// R10
+#[test]
+fn a_failure_of_anyhow_is_a_failure_that_tells_its_causes() {
+    let parsed = "http".parse::<u16>().context("no port").context("no address");
+    let error = back(parsed.expect_err("it is no number"));
+    assert_eq!(error.kind(), &ErrorKind::Failed);
+    assert_eq!(error.explain(), "no address\n  caused by: no port\n  caused by: invalid digit found in string");
+}
+
+// R10: `?` in both directions.
+#[tokio::test]
+async fn work_may_call_what_returns_an_error_of_anyhow_and_be_called_from_there() {
+    fn helper() -> anyhow::Result<u32> {
+        Err(anyhow::Error::from(Error::aborted("enough")).context("helping"))
+    }
+    async fn program() -> anyhow::Result<u32> {
+        let run = below(&Emitter::new(), "run", |(): (), _: RunContext| async { helper().map_err(Error::from_anyhow) });
+        Ok(run.run(()).await?)
+    }
+    let error = back(program().await.expect_err("the helper fails"));
+    assert_eq!((error.is_aborted(), error.to_string().as_str()), (true, "helping"));
+}
+
+// R10
+#[test]
+fn an_error_is_what_main_may_return() {
+    fn program() -> Result<(), Box<dyn std::error::Error>> {
+        Err(Error::denied("policy", "not on Sundays"))?
+    }
+    let error = program().expect_err("it is denied");
+    assert_eq!(format!("{error:?}"), "denied by policy: not on Sundays");
+}
