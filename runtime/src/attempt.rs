@@ -20,7 +20,7 @@ use crate::{Error, Middleware, Result, RunContext, Runnable, Summary};
 /// Why an attempt was given up: what [`Error::retry_with`] was made of.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
-pub struct Retry {
+pub struct RetryRequest {
     /// Who asked, if the error says so: an input or output middleware's does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<String>,
@@ -31,7 +31,7 @@ pub struct Retry {
     pub metadata: Value,
 }
 
-impl Retry {
+impl RetryRequest {
     pub(crate) fn new(error: &Error, metadata: &Value) -> Self {
         let by = error.details().get("by").and_then(Value::as_str).map(ToOwned::to_owned);
         Self { by, reason: error.to_string(), metadata: metadata.clone() }
@@ -90,7 +90,7 @@ impl RunContext {
 #[derive(Default)]
 pub(crate) struct Attempts {
     most: AtomicU32,
-    given_up: Mutex<Vec<Retry>>,
+    given_up: Mutex<Vec<RetryRequest>>,
 }
 
 impl Attempts {
@@ -98,7 +98,7 @@ impl Attempts {
         u32::try_from(self.given_up.lock().len()).unwrap_or(u32::MAX)
     }
 
-    pub(crate) fn feedback(&self) -> Vec<Retry> {
+    pub(crate) fn feedback(&self) -> Vec<RetryRequest> {
         self.given_up.lock().clone()
     }
 
@@ -108,12 +108,12 @@ impl Attempts {
     }
 
     /// The request that an error is, if it can be met.
-    fn request(&self, error: &Error, ctx: &RunContext) -> Option<Retry> {
+    fn request(&self, error: &Error, ctx: &RunContext) -> Option<RetryRequest> {
         let may = error.is_open_request() && !ctx.is_aborted() && self.may_go_on();
         may.then(|| error.retry_request()).flatten()
     }
 
-    async fn give_up(&self, retry: Retry, ctx: &RunContext) -> Result<()> {
+    async fn give_up(&self, retry: RetryRequest, ctx: &RunContext) -> Result<()> {
         ctx.discard_attempt(retry.reason.clone(), retry.metadata.clone()).await?;
         self.given_up.lock().push(retry);
         Ok(())

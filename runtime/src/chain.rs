@@ -223,7 +223,7 @@ impl RunContext {
 
     /// Why the attempts before this one were given up, oldest first (M7).
     #[must_use]
-    pub fn feedback(&self) -> Vec<crate::Retry> {
+    pub fn feedback(&self) -> Vec<crate::RetryRequest> {
         self.slot().existing().map(|chain| chain.attempts().feedback()).unwrap_or_default()
     }
 

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::{Error, ErrorKind, Interrupt, Retry};
+use crate::{Error, ErrorKind, Interrupt, RetryRequest};
 
 /// What a kind of control flow carries besides its reason.
 #[derive(Clone)]
@@ -115,9 +115,9 @@ impl Error {
 
     /// What was asked for, if it is the request for a retry.
     #[must_use]
-    pub fn retry_request(&self) -> Option<Retry> {
+    pub fn retry_request(&self) -> Option<RetryRequest> {
         match self.extra() {
-            Some(Extra::Retry { metadata, .. }) => Some(Retry::new(self, metadata)),
+            Some(Extra::Retry { metadata, .. }) => Some(RetryRequest::new(self, metadata)),
             _ => None,
         }
     }

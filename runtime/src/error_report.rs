@@ -4,7 +4,7 @@ use emitree_emitter::EmitErrorKind;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::{Interrupt, Retry};
+use crate::{Interrupt, RetryRequest};
 
 /// What sort of end it is. Denial, halt, abort, time-out, interrupt and the request for a retry are control flow: a
 /// layer that catches failures does not catch them (M9).
@@ -74,7 +74,7 @@ pub struct ErrorReport {
     pub interrupt: Option<Interrupt>,
     /// What was asked for with the request for a retry.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub retry: Option<Retry>,
+    pub retry: Option<RetryRequest>,
     /// Whether trying again may help.
     pub is_retryable: bool,
     /// Whether nothing that depends on the run can go on.

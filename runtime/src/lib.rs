@@ -119,7 +119,7 @@ mod watch;
 mod would_deny;
 
 pub use any_layer::{AnyLayer, AnyRun};
-pub use attempt::{AttemptDiscarded, Retry};
+pub use attempt::{AttemptDiscarded, RetryRequest};
 pub use boxed::BoxRunnable;
 pub use context::RunContext;
 pub use data::{Data, RunTypes};

@@ -6,7 +6,8 @@ mod support;
 
 use emitree_emitter::Emitter;
 use emitree_runtime::{
-    AttemptDiscarded, Error, Guard, Op, Outcome, Passing, Result, Retry, RunContext, Runnable, output_fn, runnable_fn,
+    AttemptDiscarded, Error, Guard, Op, Outcome, Passing, Result, RetryRequest, RunContext, Runnable, output_fn,
+    runnable_fn,
 };
 use layers::{Notes, doubling};
 use serde_json::json;
@@ -85,7 +86,7 @@ async fn feedback_tells_all_reasons_and_metadata_so_far() {
     let tells = runnable_fn("tells", |(): (), ctx: RunContext| async move {
         Ok((
             ctx.attempt(),
-            ctx.feedback().into_iter().map(|Retry { reason, metadata, .. }| (reason, metadata)).collect(),
+            ctx.feedback().into_iter().map(|RetryRequest { reason, metadata, .. }| (reason, metadata)).collect(),
         ))
     });
     let told: (u32, Vec<(String, serde_json::Value)>) =
