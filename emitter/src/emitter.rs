@@ -78,6 +78,9 @@ impl Emitter {
     /// Makes a child. Takes one dotted name or several segments: `"backend.chat"`, `["backend", "chat"]`; or `()` for a
     /// child in the same namespace.
     ///
+    /// Each call makes another one: of two children of the same name, neither hears the other, and what is above hears both. Keep
+    /// it: with its last handle it is gone, and whoever listens there.
+    ///
     /// # Errors
     ///
     /// If the name is not valid.

@@ -91,7 +91,7 @@ impl fmt::Debug for dyn AnyEvent {
     }
 }
 
-/// A payload type that carries its name, so that emitting and listening need no string.
+/// A payload type that carries its name, so that emitting it, and listening to it where it is emitted, need no string.
 ///
 /// ```
 /// use emitree_emitter::{Emitter, Event, EventName};

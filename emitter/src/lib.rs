@@ -29,7 +29,7 @@
 //! - [`EventMeta`] is what is known of an event besides its payload, made only if somebody looks.
 //! - A *pipe* sends events to another emitter; a [`Sink`] takes them out of the tree as records.
 //!
-//! Rules cited as E1 to E17 in this crate are those of the project's design document.
+//! Rules cited as E1 to E17 in this crate are those of `RULES.md` in the repository.
 #![cfg_attr(
     not(test),
     warn(

@@ -91,7 +91,8 @@ macro_rules! verbs {
             self.add($options(self).observe_async(matcher, f))
         }
 
-        /// Listens to the event that a payload type names, and may change it.
+        /// Listens to the event that a payload type names, and may change it: emitted here, or on a run of this instance. For those
+        /// of what is below, listen under `"**.name"`.
         ///
         /// # Errors
         ///

@@ -56,7 +56,8 @@ impl Options {
         self
     }
 
-    /// Whether events of other runs are taken, whatever the matcher's default (E4).
+    /// Whether events of other runs are taken, whatever the matcher's default (E4). A matcher of own events, `"new_token"`, `"*"` or
+    /// `"new_*"`, takes none of theirs all the same: `"**.new_token"` does.
     #[must_use]
     pub const fn nested(mut self, nested: bool) -> Self {
         self.nested = Some(nested);

@@ -87,7 +87,7 @@ fn an_emit_heard_by_an_async_listener_allocates_the_future_of_that_listener() ->
     Ok(())
 }
 
-/// DESIGN 6: matching is paid once per emitter and path, sync listeners are only called.
+/// Matching is paid once per emitter and path, sync listeners are only called.
 #[test]
 fn an_emit_heard_by_ten_of_a_thousand_listeners_allocates_nothing() -> TestResult {
     let (root, leaf) = leaf();

@@ -6,7 +6,8 @@ use serde_json::Value;
 
 use crate::Error;
 
-/// A question that a run ends with, as data: it can be stored, and the run resumed in another process.
+/// A question that a run ends with, as data: it can be stored, and asked elsewhere. Then the run is started again, in another process
+/// too, with the answer at hand: so `Approval` does, of `emitree-middleware`.
 ///
 /// ```
 /// use emitree_runtime::{Error, Interrupt};

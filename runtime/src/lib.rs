@@ -34,7 +34,7 @@
 //! - [`Error::retry`] asks that the whole attempt starts again; [`Error::interrupted`] ends a run with a question.
 //! - An [`Error`] says what sort of end it is, and explains itself.
 //!
-//! Rules cited as E, R and M with a number are those of the project's design document.
+//! Rules cited as E, R and M with a number are those of `RULES.md` in the repository.
 #![cfg_attr(
     not(test),
     warn(

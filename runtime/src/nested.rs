@@ -10,6 +10,8 @@ pub struct ForNested<M>(Arc<M>);
 
 /// Binds a middleware to the run, and to every run started in it, however deep, before the run's own.
 ///
+/// What is run in a bare `tokio::spawn` is started in no run. [`RunContext::spawn`] and [`RunContext::scope`] take the run along.
+///
 /// A [`Stack`](crate::Stack) of certain types would be an error in runs of others: one of [`AnyRun`](crate::AnyRun)
 /// fits all.
 pub fn for_nested<M: Middleware>(middleware: M) -> ForNested<M> {

@@ -194,7 +194,7 @@ impl RunContext {
     /// Aborts the run and all that is below it, for a reason; tells whether this was what did it.
     ///
     /// The first reason wins. The work stops at its next await: it is dropped, and what it returns instead is not looked
-    /// at. Once the work is over, nothing aborts the run.
+    /// at. Once the work is over, nothing aborts the run. An event that is being told, `start` too, is told to its end before.
     pub fn abort(&self, reason: impl Into<Arc<str>>) -> bool {
         self.node().stop(Stop::aborted(reason))
     }

@@ -92,7 +92,13 @@ impl Wake for Again {
 /// have to be awaited is skipped.
 ///
 /// Call it before the runtime goes: a runtime that shuts down cannot await anybody, and what is still to come is cut
-/// then too. Runs that are still under way are not touched.
+/// then too. Runs that are still under way are not touched. So a program that goes
+///
+/// 1. starts nothing new;
+/// 2. awaits what is under way, or aborts it: by one [`AbortHandle`](crate::AbortHandle) or `CancellationToken` that its outermost runs
+///    were given by [`abort_on`](crate::Run::abort_on);
+/// 3. calls `shutdown`;
+/// 4. closes its sinks: `handle.close(deadline)`.
 ///
 /// ```
 /// use std::time::Duration;
