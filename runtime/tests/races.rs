@@ -314,9 +314,12 @@ fn a_parent_dropped_outside_of_a_runtime_ends_with_the_last_of_two_children_that
     let mut parent = Box::pin(parent.run(()));
     assert!(poll_once(&mut parent).is_pending());
     drop(parent);
+    // Kept until both are polled: which of them is ended first is not said.
+    let mut children = Vec::new();
     for (go_on, thread) in polling.take() {
         go_on.send(())?;
-        let (_, _child) = thread.join().expect("it only polls");
+        let (_, child) = thread.join().expect("it only polls");
+        children.push(child);
     }
     let told = recorder.take();
     let end = ["child.run.error", "child.run.finish aborted"];
