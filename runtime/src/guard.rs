@@ -3,7 +3,7 @@
 use std::any::type_name;
 use std::fmt;
 use std::future::{Future, ready};
-use std::panic::AssertUnwindSafe;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -69,9 +69,9 @@ pub(crate) struct Guarding<T>(pub(crate) T);
 
 impl<O: Op, T: Guard<O>> Layer<O> for Guarding<T> {
     async fn call(&self, input: &O::In, ctx: &RunContext, next: Next<'_, O>) -> Result<O::Out> {
-        verdict(self.0.name(), self.0.check_input(input, ctx)).await?;
+        verdict(self.0.name(), || self.0.check_input(input, ctx)).await?;
         let output = next.run(input).await?;
-        verdict(self.0.name(), self.0.check_output(&output, ctx)).await?;
+        verdict(self.0.name(), || self.0.check_output(&output, ctx)).await?;
         Ok(output)
     }
 
@@ -84,9 +84,13 @@ impl<O: Op, T: Guard<O>> Layer<O> for Guarding<T> {
     }
 }
 
-/// Whatever goes wrong in a check is a denial.
-pub(crate) async fn verdict(by: &str, check: impl Future<Output = Result<()>> + Send) -> Result<()> {
-    match AssertUnwindSafe(check).catch_unwind().await {
+/// Whatever goes wrong in a check is a denial, be it before there is a future.
+pub(crate) async fn verdict<C: Future<Output = Result<()>> + Send>(by: &str, check: impl FnOnce() -> C) -> Result<()> {
+    let checked = match catch_unwind(AssertUnwindSafe(check)) {
+        Ok(check) => AssertUnwindSafe(check).catch_unwind().await,
+        Err(panic) => Err(panic),
+    };
+    match checked {
         Ok(Err(error)) if !error.must_pass() => Err(Error::denied(by, error.to_string()).caused_by(error)),
         Ok(checked) => checked,
         Err(panic) => {
@@ -143,15 +147,15 @@ impl<G> Guarded<G> {
         self
     }
 
-    async fn check(
+    async fn check<C: Future<Output = Result<()>> + Send>(
         &self,
         by: &str,
         at: Checked,
-        check: impl Future<Output = Result<()>> + Send,
+        check: impl FnOnce() -> C + Send,
         ctx: &RunContext,
     ) -> Result<()> {
         let verdict = match self.timeout {
-            Some(timeout) => verdict(by, within(timeout, check)).await,
+            Some(timeout) => verdict(by, || within(timeout, check)).await,
             None => verdict(by, check).await,
         };
         match verdict {
@@ -162,18 +166,18 @@ impl<G> Guarded<G> {
     }
 }
 
-async fn within(timeout: Duration, check: impl Future<Output = Result<()>> + Send) -> Result<()> {
+async fn within<C: Future<Output = Result<()>> + Send>(timeout: Duration, check: impl FnOnce() -> C) -> Result<()> {
     let late = |_| Err(Error::timed_out(format!("the guard took longer than {timeout:?}")));
-    tokio::time::timeout(timeout, check).await.unwrap_or_else(late)
+    tokio::time::timeout(timeout, check()).await.unwrap_or_else(late)
 }
 
 impl<O: Op, G: Guard<O>> Guard<O> for Guarded<G> {
     async fn check_input(&self, input: &O::In, ctx: &RunContext) -> Result<()> {
-        self.check(self.guard.name(), Checked::Input, self.guard.check_input(input, ctx), ctx).await
+        self.check(self.guard.name(), Checked::Input, || self.guard.check_input(input, ctx), ctx).await
     }
 
     async fn check_output(&self, output: &O::Out, ctx: &RunContext) -> Result<()> {
-        self.check(self.guard.name(), Checked::Output, self.guard.check_output(output, ctx), ctx).await
+        self.check(self.guard.name(), Checked::Output, || self.guard.check_output(output, ctx), ctx).await
     }
 
     fn name(&self) -> &str {

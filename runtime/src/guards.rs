@@ -69,11 +69,11 @@ impl<G> Guards<G> {
 
 impl<O: Op, G: Guard<O>> Guard<O> for Guards<G> {
     async fn check_input(&self, input: &O::In, ctx: &RunContext) -> Result<()> {
-        verdict(self.0.name(), self.0.check_input(input, ctx)).await
+        verdict(self.0.name(), || self.0.check_input(input, ctx)).await
     }
 
     async fn check_output(&self, output: &O::Out, ctx: &RunContext) -> Result<()> {
-        verdict(self.0.name(), self.0.check_output(output, ctx)).await
+        verdict(self.0.name(), || self.0.check_output(output, ctx)).await
     }
 
     fn name(&self) -> &str {
@@ -87,13 +87,13 @@ impl<O: Op, G: Guard<O>> Guard<O> for Guards<G> {
 
 impl<O: Op, A: Guard<O>, B: Guard<O>> Guard<O> for Both<A, B> {
     async fn check_input(&self, input: &O::In, ctx: &RunContext) -> Result<()> {
-        verdict(self.0.name(), self.0.check_input(input, ctx)).await?;
-        verdict(self.1.name(), self.1.check_input(input, ctx)).await
+        verdict(self.0.name(), || self.0.check_input(input, ctx)).await?;
+        verdict(self.1.name(), || self.1.check_input(input, ctx)).await
     }
 
     async fn check_output(&self, output: &O::Out, ctx: &RunContext) -> Result<()> {
-        verdict(self.0.name(), self.0.check_output(output, ctx)).await?;
-        verdict(self.1.name(), self.1.check_output(output, ctx)).await
+        verdict(self.0.name(), || self.0.check_output(output, ctx)).await?;
+        verdict(self.1.name(), || self.1.check_output(output, ctx)).await
     }
 
     fn name(&self) -> &str {

@@ -4,6 +4,7 @@
 mod layers;
 mod support;
 
+use std::future::{Future, Ready};
 use std::time::Duration;
 
 use emitree_runtime::{
@@ -190,4 +191,44 @@ async fn guards_have_to_agree_and_the_first_that_says_no_names_itself() {
         let said = result.map_or_else(|error| error.explain(), |output| output.to_string());
         assert_eq!((recorder.take().join(" ").as_str(), said.lines().next()), (asked, Some(end)));
     }
+}
+
+/// Panics before there is a future.
+#[derive(Debug)]
+struct Eager;
+
+impl<O: Op> Guard<O> for Eager {
+    fn check_input(&self, _: &O::In, _: &RunContext) -> impl Future<Output = Result<()>> + Send {
+        eager()
+    }
+
+    fn check_output(&self, _: &O::Out, _: &RunContext) -> impl Future<Output = Result<()>> + Send {
+        eager()
+    }
+
+    fn name(&self) -> &str {
+        "eager"
+    }
+}
+
+fn eager() -> Ready<Result<()>> {
+    panic!("planned")
+}
+
+// M5
+#[tokio::test]
+async fn a_guard_that_panics_before_there_is_a_future_denies_or_evaluates_like_others() {
+    silence_planned_panics();
+    let recorder = Recorder::new();
+    let double = doubling(&recorder);
+    let denial = |error: Error| error.explain().lines().next().map(ToOwned::to_owned);
+    let reason = Some("denied by eager: the guard panicked: planned".to_owned());
+    let plain = double.run(1).layers(|stack| stack.guard(Eager)).await.expect_err("it is denied");
+    assert_eq!(denial(plain), reason);
+    let all = Guards::new(Eager).and(Eager);
+    let all = double.run(1).layers(|stack| stack.guard(all)).await.expect_err("it is denied");
+    assert_eq!(denial(all), reason);
+    recorder.expect([]);
+    let only = Guarded::new(Eager).timeout(SECOND).evaluate_only();
+    assert_eq!(double.run(1).layers(|stack| stack.guard(only)).await.expect("it evaluates only"), 2);
 }
