@@ -107,6 +107,35 @@ fn a_routable_token_of_gitlab_is_found_with_its_checksum_and_not_with_what_follo
     }
 }
 
+/// A finding without a byte would be found again and again.
+#[test]
+fn where_the_group_of_a_pattern_is_empty_all_that_it_matches_is_the_secret() {
+    let rows = [
+        ("()ac", "xacé", "x[own]é"),
+        ("(b?)ac", "ac bac", "[own] [own][own]"),
+        ("a(b?)c", "ac abc", "[own] a[own]c"),
+        ("a(?:c|(b))", "ac ab", "[own] a[own]"),
+    ];
+    for (regex, text, expected) in rows {
+        let scanner = Scanner::only([]).pattern("own", regex).expect("it is taken");
+        let mut found = 0;
+        let replaced = scanner.replace(text, |kind, _| {
+            found += 1;
+            assert!(found <= text.len(), "`{regex}` runs on in `{text}`");
+            format!("[{kind}]")
+        });
+        assert_eq!(replaced, expected, "{regex}");
+        let (mut chunks, mut out) = (scanner.chunks(), String::new());
+        let mut give = |piece: Piece<'_>| match piece {
+            Piece::Clean(clean) => out += clean,
+            Piece::Secret(kind, _) => out += &format!("[{kind}]"),
+        };
+        text.chars().for_each(|c| chunks.push(c.encode_utf8(&mut [0; 4]), &mut give));
+        chunks.finish(&mut give);
+        assert_eq!(out, expected, "{regex} in chunks");
+    }
+}
+
 fn texts() -> Vec<String> {
     let halves = [Half::tuned(), Half::held_out(), Half::third()];
     let texts = halves

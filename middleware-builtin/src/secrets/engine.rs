@@ -167,7 +167,9 @@ fn judge(rule: &Rule, regex: &Regex, text: &str, start: usize, is_whole: bool) -
     let mut groups = regex.create_captures();
     regex.search_captures(&input, &mut groups);
     let Some(whole) = groups.get_match() else { return Decision::Nothing };
-    let secret = groups.get_group(1).map_or(whole.range(), |group| group.range());
+    // An empty secret would be found again and again.
+    let group = groups.get_group(1).filter(|group| !group.is_empty());
+    let secret = group.map_or(whole.range(), |group| group.range());
     let end = match rule.tail.map_or(End::At(whole.end()), |tail| tail.read(text, whole.end(), is_whole)) {
         End::At(end) => end,
         End::Never => return Decision::Nothing,

@@ -131,7 +131,8 @@ impl Scanner {
         Self::of(self.0.rules.iter().filter(|rule| keep(&rule.kind)).cloned().collect())
     }
 
-    /// Looks for a pattern of one's own too, before all others: its first group is the secret, or all that it matches.
+    /// Looks for a pattern of one's own too, before all others: its first group is the secret, or all that it matches
+    /// where that is empty.
     ///
     /// # Errors
     ///

@@ -3,7 +3,8 @@
 //! 1. Every repetition is bounded, so a match has a longest length, and so has what is looked back at.
 //! 2. A pattern whose first part may be long begins with the character before it: so one attempt at it is under way at a
 //!    time, however the text looks.
-//! 3. A match is what the first group has, or all of it. The first rule of the table whose match passes wins.
+//! 3. A match is what the first group has, or all of it where that is empty. The first rule of the table whose match
+//!    passes wins.
 
 use super::checks::{self, Check};
 use super::kind::Kind;
