@@ -110,6 +110,8 @@ fn known_values_are_found_however_they_are_written() {
         ("q=correct%20horse%20battery".to_owned(), Some(Encoding::Url)),
         (hex(&base64(SECRET)), Some(Encoding::Base64)),
         (percent(&base64(SECRET)), Some(Encoding::Base64)),
+        ("q=correct+horse+battery&x".to_owned(), Some(Encoding::Url)),
+        ("q=correct+horse+batter%79".to_owned(), Some(Encoding::Url)),
         ("correct horse".to_owned(), None),
         (base64(&base64(&base64(SECRET))), None),
     ];

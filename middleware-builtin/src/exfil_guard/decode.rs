@@ -17,7 +17,7 @@ pub enum Encoding {
     Base64,
     /// In hexadecimal digits.
     Hex,
-    /// Percent-encoded, as in URLs.
+    /// Percent-encoded, as in URLs and forms: there a plus is a space.
     Url,
 }
 
@@ -28,6 +28,11 @@ const SHORTEST: usize = 12;
 pub(super) fn decoded(text: &str, see: &mut impl FnMut(Encoding, &[u8])) {
     if let Some(bytes) = percent(text) {
         see(Encoding::Url, &bytes);
+    }
+    // In a form, a space is a plus.
+    if text.contains('+') {
+        let spaced = text.replace('+', " ");
+        see(Encoding::Url, &percent(&spaced).unwrap_or(spaced.into_bytes()));
     }
     runs(text, see);
     // Base64 in lines.
@@ -112,6 +117,8 @@ mod tests {
             ("f7365637265742D76616C756521", Encoding::Hex, "secret-value!"),
             ("q=secret%2Dvalue%21&x", Encoding::Url, "secret-value!"),
             ("q=%73ecret%2dvalue!%", Encoding::Url, "secret-value!"),
+            ("q=a+secret+value%21&x", Encoding::Url, "a secret value!"),
+            ("a+secret+value", Encoding::Url, "a secret value"),
         ];
         for (text, encoding, expected) in rows {
             let mut is_seen = false;
