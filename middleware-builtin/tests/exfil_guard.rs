@@ -112,6 +112,8 @@ fn known_values_are_found_however_they_are_written() {
         (percent(&base64(SECRET)), Some(Encoding::Base64)),
         ("q=correct+horse+battery&x".to_owned(), Some(Encoding::Url)),
         ("q=correct+horse+batter%79".to_owned(), Some(Encoding::Url)),
+        (format!("{}{}", "秘密不在这里".repeat(40), percent(&base64(SECRET))), Some(Encoding::Base64)),
+        (base64(&format!("{}{}", "секрета нет ".repeat(40), percent(SECRET))), Some(Encoding::Url)),
         ("correct horse".to_owned(), None),
         (base64(&base64(&base64(SECRET))), None),
     ];

@@ -139,9 +139,10 @@ impl Detector {
     }
 }
 
-/// Only text is encoded text.
+/// Only text is encoded text, of whatever script.
 fn is_text(bytes: &[u8]) -> bool {
-    let readable = bytes.iter().filter(|byte| byte.is_ascii_graphic() || byte.is_ascii_whitespace()).count();
+    let chars = bytes.utf8_chunks().flat_map(|chunk| chunk.valid().chars());
+    let readable: usize = chars.filter(|c| !c.is_control() || c.is_ascii_whitespace()).map(char::len_utf8).sum();
     readable * 10 >= bytes.len() * 8
 }
 
