@@ -57,12 +57,13 @@ fn begin(text: &str, at: usize) -> Option<usize> {
 /// The host of an authority, without user and port; none where readers of URLs disagree.
 fn host(authority: &str) -> Option<String> {
     let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
-    let host = match host.strip_prefix('[') {
-        Some(rest) => &host[..rest.find(']')? + 2],
-        None => host.split(':').next().unwrap_or_default(),
+    let (host, port) = match host.strip_prefix('[') {
+        Some(rest) => host.split_at(rest.find(']')? + 2),
+        None => host.split_at(host.find(':').unwrap_or(host.len())),
     };
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | '[' | ']' | ':');
-    let is_certain = !authority.contains('\\') && !host.is_empty() && host.chars().all(is_plain);
+    let is_port = port.starts_with(':') || port.chars().all(|c| c == '.');
+    let is_certain = !authority.contains('\\') && is_port && !host.is_empty() && host.chars().all(is_plain);
     // A sentence may end behind it.
     is_certain.then(|| host.trim_end_matches('.').to_ascii_lowercase())
 }
@@ -80,6 +81,9 @@ mod tests {
             ("HTTPS://EXAMPLE.ORG:8443/", false),
             ("https://api.acme.com and (https://a.b.acme.com)", false),
             ("http://[::1]:80/", false),
+            ("see http://[::1].", false),
+            ("http://[::1]evil.net/", true),
+            ("http://[::1].evil.net/", true),
             ("no URL // a comment, a:b, C:\\dir, file:///etc/hosts", false),
             ("https://acme.com", true),
             ("https://evilacme.com", true),
