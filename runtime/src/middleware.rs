@@ -3,7 +3,7 @@
 use std::any::type_name;
 use std::sync::Arc;
 
-use crate::{LayerInfo, Order, Result, RunContext, Summary};
+use crate::{LayerInfo, Order, Result, RunContext, Summary, ordered};
 
 /// Something bound to each run that it is given to: it registers what it listens to on the run's context.
 ///
@@ -102,5 +102,22 @@ impl RunContext {
             inherited.0.push(middleware);
             extensions.insert(inherited);
         });
+    }
+
+    /// How many middlewares runs started in this one inherit.
+    pub(crate) fn inherited(&self) -> usize {
+        self.extension::<Inherited>().map_or(0, |inherited| inherited.0.len())
+    }
+
+    /// Has those beyond the first so many stand where an order says, unless they say so themselves.
+    pub(crate) fn order_inherited(&self, beyond: usize, order: &Order) {
+        let Some(inherited) = self.extension::<Inherited>().filter(|inherited| inherited.0.len() > beyond) else {
+            return;
+        };
+        let mut inherited = Arc::unwrap_or_clone(inherited);
+        for middleware in inherited.0.iter_mut().skip(beyond).filter(|middleware| middleware.order().is_none()) {
+            *middleware = Arc::new(ordered(Arc::clone(middleware), order.clone()));
+        }
+        self.set_extension(inherited);
     }
 }

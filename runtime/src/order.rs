@@ -62,7 +62,8 @@ pub struct Ordered<M> {
 }
 
 /// Says where a middleware stands among those that are bound to the same run, whoever gave them: the runs above, the
-/// instance, or the run.
+/// instance, or the run. What it [hands down](RunContext::bind_nested) stands there in the runs below, unless that says
+/// otherwise itself.
 ///
 /// ```
 /// use emitree_runtime::{Order, RunContext, Runnable, ordered, runnable_fn};
@@ -94,7 +95,10 @@ pub const fn ordered<M: Middleware>(middleware: M, order: Order) -> Ordered<M> {
 
 impl<M: Middleware> Middleware for Ordered<M> {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
-        self.middleware.bind(ctx)
+        let before = ctx.inherited();
+        self.middleware.bind(ctx)?;
+        ctx.order_inherited(before, &self.order);
+        Ok(())
     }
 
     fn name(&self) -> &str {

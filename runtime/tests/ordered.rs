@@ -104,6 +104,44 @@ async fn those_of_the_run_may_stand_before_those_of_the_instance_and_of_runs_abo
     Ok(())
 }
 
+/// Hands itself down.
+struct Handing(Named);
+
+impl Middleware for Handing {
+    fn bind(&self, ctx: &RunContext) -> Result<()> {
+        self.0.bind(ctx)?;
+        ctx.bind_nested(self.0.clone());
+        ctx.bind_nested(ordered(Named("own", self.0.1.clone()), Order::new().before("late")));
+        Ok(())
+    }
+
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+}
+
+// M4
+#[tokio::test]
+async fn what_a_middleware_hands_down_stands_where_the_middleware_does_unless_it_says_so_itself() -> TestResult {
+    let recorder = Recorder::new();
+    let named = |name| Named(name, recorder.clone());
+    let inner = below(&Emitter::new(), "inner", |(): (), _: RunContext| async move { Ok(()) });
+    let inner = std::sync::Arc::new(inner.middleware(named("early")).middleware(named("late")));
+    let outer = below(&Emitter::new(), "outer", move |(): (), _: RunContext| {
+        let inner = std::sync::Arc::clone(&inner);
+        async move { inner.run(()).await }
+    });
+    let outer = outer.middleware(named("early"));
+    let after = || Order::new().after("early");
+    outer.run(()).middleware(ordered(for_nested(named("x")), after())).await?;
+    recorder.expect(["early", "x", "early", "x", "late"]);
+    outer.run(()).middleware(for_nested(ordered(named("x"), after()))).await?;
+    recorder.expect(["early", "x", "early", "x", "late"]);
+    outer.run(()).middleware(ordered(Handing(named("x")), after().after("late"))).await?;
+    recorder.expect(["early", "x", "own", "early", "late", "x"]);
+    Ok(())
+}
+
 #[tokio::test]
 async fn layers_stand_by_phase_first_and_then_in_that_order() -> TestResult {
     let recorder = Recorder::new();
