@@ -245,6 +245,7 @@ async fn sums_too_large_for_their_type_exceed_every_limit() -> TestResult {
     let rows = [
         (Budget::builder().tokens(u64::MAX - 1), vec![Usage::new().input_tokens(u64::MAX).output_tokens(u64::MAX)]),
         (Budget::builder().cost(Decimal::ONE_HUNDRED), vec![Usage::new().cost(Decimal::MAX); 2]),
+        (Budget::builder().cost(Decimal::MAX - Decimal::ONE), vec![Usage::new().cost(Decimal::MAX - Decimal::TWO); 2]),
         (Budget::builder().cost(Decimal::ONE_HUNDRED).prices(huge), vec![Usage::of("huge").input_tokens(u64::MAX)]),
     ];
     for (budget, usages) in rows {
@@ -252,6 +253,28 @@ async fn sums_too_large_for_their_type_exceed_every_limit() -> TestResult {
         assert!(error.is_halted(), "{error:?}");
     }
     Ok(())
+}
+
+/// The timer of the run has not been looked at by then.
+#[tokio::test(start_paused = true)]
+async fn a_call_after_the_time_does_not_begin_before_the_timer_has_run() {
+    let calls = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&calls);
+    let root = Emitter::new();
+    let tool = Arc::new(instance(&root, "Tool", "t", move |(): (), _: RunContext| {
+        counted.fetch_add(1, Ordering::Relaxed);
+        async { Ok(()) }
+    }));
+    let outer = instance(&root, "Assistant", "Desk", move |(): (), _: RunContext| {
+        let tool = Arc::clone(&tool);
+        async move {
+            tokio::time::advance(ms(11)).await;
+            tool.run(()).await
+        }
+    });
+    let error = outer.run(()).middleware(built(Budget::builder().wall_time(ms(10)))).await.expect_err("it is late");
+    assert_eq!(error.to_string(), "the budget is exceeded: a time of 10ms");
+    assert_eq!(calls.load(Ordering::Relaxed), 0);
 }
 
 #[tokio::test]

@@ -145,6 +145,13 @@ async fn what_would_leave_is_denied_and_said_without_repeating_it() -> TestResul
 }
 
 #[tokio::test]
+async fn a_key_on_the_way_to_a_secret_is_not_repeated_where_it_is_one_itself() {
+    let input = json!({"a": {format!("so {SECRET}"): [SECRET]}});
+    let error = echo(&Emitter::new()).run(input).middleware(guard()).await.expect_err("it is denied");
+    assert_eq!(error.explain(), "denied by exfil_guard: a known value was about to leave in the input at `…`");
+}
+
+#[tokio::test]
 async fn keys_outputs_and_failures_are_looked_at_too() {
     let root = Emitter::new();
     let error = echo(&root).run(json!({SECRET: 1})).middleware(guard().inputs(false)).await.expect_err("a key");
@@ -297,17 +304,30 @@ async fn no_part_of_a_secret_gets_past_in_events() -> std::result::Result<(), Bo
     let texts =
         [SECRET.to_owned(), base64(SECRET), hex(SECRET), format!("x{}", base64(&"y".repeat(9000)) + &base64(SECRET))];
     for secret in texts {
-        let text = format!("it is {secret} indeed");
+        let text = format!("it is {secret} indeed, and so it goes on and on");
         let (heard, result) = written(split(&text, &[3; 40]), guard()).await;
         assert!(result.is_err_and(|error| error.is_denied()), "{secret}");
         assert!(heard.len() <= "it is ".len() || secret.len() > 9000, "{heard}");
         assert!(!heard.contains(&secret[secret.len() - 8..]), "{heard}");
+        assert!(!heard.contains("on and on"), "what follows does not go on either: {heard}");
     }
     let (heard, result) =
         written(split("nothing to see, https://a.org/b", &[5; 4]), guard().allow_hosts(["a.org"])).await;
     result?;
     assert_eq!(heard, "nothing to see, https://a.org/b");
     Ok(())
+}
+
+/// A word that is too long to be held whole is looked at together with what is held of it.
+#[tokio::test]
+async fn no_part_of_a_secret_gets_past_in_a_word_longer_than_is_held() {
+    for before in [8_150, 9_001] {
+        let secret = base64(SECRET);
+        let text = "y".repeat(before) + &secret + &"z".repeat(9_000);
+        let (heard, result) = written(split(&text, &[64; 300]), guard()).await;
+        assert!(result.is_err_and(|error| error.is_denied()), "{before}");
+        assert!(!heard.contains(&secret[..8]), "{} of {before} bytes have got past", heard.len());
+    }
 }
 
 proptest! {

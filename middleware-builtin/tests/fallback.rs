@@ -11,7 +11,7 @@ use emitree_middleware::{CircuitBreaker, Fallback, Retry};
 use emitree_runtime::{AnyRunnable, Error, ErrorKind, Interrupt, RunContext, Runnable, Stage, StreamItem, for_nested};
 use futures_util::{FutureExt, StreamExt};
 use serde_json::{Value, json};
-use support::{TestResult, instance};
+use support::{Any, TestResult, instance};
 
 /// Answers with its name and the input.
 fn answers(root: &Emitter, name: &'static str) -> impl Runnable<Input = u32, Output = String> + use<> {
@@ -52,6 +52,23 @@ impl Said {
 }
 
 const ANSWERED: &str = "middleware.fallback.answered";
+
+// R7
+#[tokio::test]
+async fn nobody_is_asked_to_answer_for_work_that_fails_after_an_abort() -> TestResult {
+    let root = Emitter::new();
+    let begun = Arc::new(Mutex::new(0));
+    let count = Arc::clone(&begun);
+    root.observe(Stage::Start, move |_: &Any, _| *count.lock().expect("nobody panics") += 1)?;
+    let work = instance(&root, "Tool", "aborts", |_: u32, ctx: RunContext| async move {
+        ctx.abort("enough");
+        Err::<String, _>(broken())
+    });
+    let run = work.run(1).middleware(Fallback::to(answers(&root, "second")));
+    assert!(run.await.expect_err("it is aborted").is_aborted());
+    assert_eq!(*begun.lock().expect("nobody panics"), 1);
+    Ok(())
+}
 
 #[tokio::test]
 async fn the_first_that_does_not_fail_answers_and_it_is_said_which() -> TestResult {
@@ -203,7 +220,7 @@ async fn each_runs_in_the_run_that_failed() -> TestResult {
     let heard = Arc::clone(&parents);
     let first = fails(&root, "first", &broken());
     let second = answers(&root, "second");
-    second.emitter().on(Stage::Start, move |_: &mut support::Any, meta: &EventMeta<'_>| {
+    second.emitter().on(Stage::Start, move |_: &mut Any, meta: &EventMeta<'_>| {
         let trace = meta.trace().expect("it is of a run");
         heard.lock().expect("nobody panics").push((trace.parent_run_id, RunContext::current().map(|run| run.depth())));
     })?;
@@ -295,7 +312,7 @@ async fn dropping_the_run_drops_who_is_answering() {
     });
     let ended = Arc::new(Mutex::new(Vec::new()));
     let keep = Arc::clone(&ended);
-    root.on(Stage::Finish, move |_: &mut support::Any, meta: &EventMeta<'_>| {
+    root.on(Stage::Finish, move |_: &mut Any, meta: &EventMeta<'_>| {
         keep.lock().expect("nobody panics").push(meta.path().to_owned());
     })
     .expect("a matcher");

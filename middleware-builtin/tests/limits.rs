@@ -104,6 +104,19 @@ async fn depth_counts_the_levels_below_the_run() -> TestResult {
 }
 
 #[tokio::test]
+async fn depth_is_counted_from_the_run_that_it_is_bound_to_however_deep_that_is() -> TestResult {
+    let diver = diver();
+    let outer = instance(&Emitter::new(), "Assistant", "Desk", move |most: usize, _: RunContext| {
+        let diver = diver.clone();
+        async move { diver.run(9).middleware(Limits::builder().depth(most).build()).await }
+    });
+    for most in [0, 1, 3] {
+        assert_eq!(outer.run(most).await?, u64::try_from(most)?);
+    }
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_group_is_counted_over_all_runs_of_it_until_it_is_forgotten() -> TestResult {
     let (desk, limits) = (desk(&Emitter::new()), Limits::builder().group_runs(9).group_of_kind("Tool", 5).build());
     let run = |group: &'static str| {

@@ -342,6 +342,27 @@ async fn the_first_difference_stops_the_run_and_is_named() -> TestResult {
 }
 
 #[tokio::test]
+async fn a_run_is_not_answered_by_what_was_recorded_in_another_run() -> TestResult {
+    let done = Done::default();
+    let inner = done.tool("inner", |n: u32, _| Ok(n));
+    let below = Arc::clone(&inner);
+    let outer = Arc::new(instance(&Emitter::new(), "Tool", "outer", move |n: u32, _: RunContext| {
+        let inner = Arc::clone(&below);
+        async move { inner.run(n).await }
+    }));
+    let agent = agent(move |by_itself: bool, _: RunContext| {
+        let (inner, outer) = (Arc::clone(&inner), Arc::clone(&outer));
+        async move { if by_itself { inner.run(1).await } else { outer.run(1).await } }
+    });
+    let (_, journal) = recorded(&agent, false).await;
+    assert_eq!((journal.entries.len(), done.take()), (2, 1));
+    let error = agent.run(true).middleware(Replay::from(journal)).await.expect_err("it was recorded elsewhere");
+    assert!(matches!(difference(&error), Difference::Unexpected { expected: Some((1, _)), .. }), "{error}");
+    assert_eq!(done.take(), 0);
+    Ok(())
+}
+
+#[tokio::test]
 async fn what_is_under_way_is_dropped_at_a_difference_in_a_task_too() -> TestResult {
     let done = Done::default();
     let read = done.tool("read", |_: u32, n| Ok(n));

@@ -10,7 +10,8 @@ use emitree_middleware::redact::{Place, Redacted, Strategy};
 use emitree_middleware::secrets::{Kind, PatternError};
 use emitree_middleware::{Approval, Cache, Redact};
 use emitree_runtime::{
-    Error, Middleware, Op, Passing, RunContext, Runnable, Stack, Stage, Summary, for_nested, output_fn, runnable_fn,
+    Error, Middleware, Op, Passing, RunContext, Runnable, Stack, Stage, Start, Summary, for_nested, input_fn,
+    output_fn, runnable_fn,
 };
 use emitree_sinks::Memory;
 use proptest::prelude::*;
@@ -97,6 +98,20 @@ async fn what_listeners_and_output_middlewares_add_is_redacted_too() -> TestResu
     assert_eq!(run.await?, json!(["[REDACTED:email]"]));
     let lines = heard.take();
     assert!(lines.iter().all(|line| !line.contains(CARD) && !line.contains(MAIL)), "{lines:#?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_is_added_to_the_input_after_the_runs_own_listeners_does_not_reach_the_work() -> TestResult {
+    let root = Emitter::new();
+    let echo = echo(&root);
+    let secret = |input: &mut Value| input.as_array_mut().expect("a list").push(json!(MAIL));
+    let at_start = move |start: &mut Start<Value, Value>, _: &EventMeta<'_>| secret(&mut start.input);
+    root.on(Stage::Start, at_start)?;
+    let passing = input_fn(|input: Passing<'_, Value>| Box::pin(async move { Ok(Some(json!([input.value(), CARD]))) }));
+    let redact = Redact::new().places([Place::Input]);
+    let given = echo.run(json!([])).middleware(redact).middleware(passing).await?;
+    assert_eq!(given, json!({"got": [["[REDACTED:email]"], "[REDACTED:card]"]}));
     Ok(())
 }
 

@@ -335,6 +335,25 @@ async fn a_listener_of_attempt_discarded_that_fails_ends_the_run() {
     assert!(run.await.expect_err("a listener said no").is_denied());
 }
 
+// R7
+#[tokio::test(start_paused = true)]
+async fn work_that_fails_after_an_abort_is_not_tried_again_and_nothing_is_said() -> TestResult {
+    let (calls, scheduled) = (Calls::default(), Scheduled::default());
+    let counted = calls.clone();
+    let work = instance(&Emitter::new(), "Tool", "aborts", move |(): (), ctx: RunContext| {
+        counted.count();
+        async move {
+            ctx.abort("enough");
+            Err::<(), _>(busy())
+        }
+    });
+    let at_once = plain().base_delay(Duration::ZERO).build()?;
+    let run = work.run(()).middleware(at_once).on(RETRY, scheduled.listener());
+    assert!(run.await.expect_err("it is aborted").is_aborted());
+    assert_eq!((calls.take(), scheduled.take().len()), (1, 0));
+    Ok(())
+}
+
 // M7
 #[tokio::test(start_paused = true)]
 async fn its_attempts_are_not_those_of_the_run() -> TestResult {
