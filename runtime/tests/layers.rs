@@ -168,6 +168,24 @@ async fn control_flow_may_be_absorbed_on_purpose() {
 
 // M9
 #[tokio::test]
+async fn to_absorb_one_sort_of_end_absorbs_no_other() {
+    for error in control_flow() {
+        let failing = failing(error.clone());
+        let run = failing.run(()).layers(|stack| {
+            stack.layer_fn("absorbs another", |input, _, next| {
+                Box::pin(async move {
+                    let result = next.run(input).await;
+                    next.absorb(&Error::denied("somebody else", "no"));
+                    Ok(result.unwrap_or(7))
+                })
+            })
+        });
+        assert_eq!(run.await.expect_err("swallowed by accident").kind(), error.kind());
+    }
+}
+
+// M9
+#[tokio::test]
 async fn what_is_outside_of_a_layer_that_swallows_sees_what_was_swallowed() {
     let recorder = Recorder::new();
     let run = failing(Error::denied("desk", "no"));

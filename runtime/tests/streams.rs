@@ -126,6 +126,7 @@ async fn dropping_the_stream_aborts_the_run_and_its_end_is_heard() {
     });
     let mut stream = waiter.run(()).events("token");
     assert!(matches!(stream.next().await, Some(StreamItem::Event(_))));
+    assert!(stream.next().now_or_never().is_none(), "the run waits, and so does its reader");
     drop(stream);
     recorder.expect(["waiter.run.start", "waiter.token", "waiter.run.error", "waiter.run.finish"]);
     assert!(shutdown(Duration::ZERO).await.is_complete());
