@@ -403,7 +403,35 @@ async fn a_run_started_in_the_one_that_executes_the_same_does_not_wait_for_it() 
     Ok(())
 }
 
-// M7.
+// Each of them joins what the next one executes, and that waits in turn.
+#[tokio::test(start_paused = true)]
+async fn runs_that_would_wait_for_each_other_in_a_circle_do_not_in_whatever_cache() -> TestResult {
+    for n in 2..6 {
+        let caches = [0, 1].map(|at| Cache::json().scope(format!("of {at}")).build().expect("a name"));
+        let tree = Emitter::new();
+        let leaf = Arc::new(instance(&tree, "Tool", "leaf", |i: usize, _: RunContext| async move { Ok(i) }));
+        let of = caches.clone();
+        let outer = instance(&tree, "Tool", "outer", move |i: usize, _: RunContext| {
+            let (leaf, next) = (Arc::clone(&leaf), (i + 1) % n);
+            let cache = of[next % 2].clone();
+            async move {
+                sleep(Duration::from_millis(10)).await;
+                leaf.run(next).middleware(cache).await?;
+                Ok(i)
+            }
+        });
+        let told = told(&caches[0]);
+        let runs = (0..n).map(|i| outer.run(i).middleware(caches[i % 2].clone()));
+        let all = futures_util::future::try_join_all(runs);
+        let outputs = tokio::time::timeout(Duration::from_secs(3600), all).await.expect("nobody waits for itself")?;
+        assert_eq!(outputs, (0..n).collect::<Vec<_>>());
+        // All but the last to come wait: it stands in one of the two caches.
+        let joined = take(&told).iter().filter(|told| *told == "joined").count();
+        assert!((n.div_ceil(2) - 1..=n.div_ceil(2)).contains(&joined), "{joined} of {n}");
+    }
+    Ok(())
+}
+
 // What a run keeps of the flights that it has led does not grow with them.
 #[tokio::test(start_paused = true)]
 async fn a_run_that_is_tried_again_very_often_ends() -> TestResult {
@@ -416,6 +444,7 @@ async fn a_run_that_is_tried_again_very_often_ends() -> TestResult {
     Ok(())
 }
 
+// M7
 #[tokio::test]
 async fn another_attempt_does_not_take_what_is_kept_and_replaces_it() -> TestResult {
     let (count, cache) = (counts::<u32>(&Emitter::new()), typed());

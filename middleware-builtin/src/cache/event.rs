@@ -44,7 +44,7 @@ pub enum Why {
     Expired,
     /// Another attempt was asked for.
     Retried,
-    /// It was started in the run that executes the same.
+    /// It would wait for itself: it was started in the run that executes the same, or in one that that waits for.
     Recursive,
 }
 

@@ -5,7 +5,8 @@
 //!    them leads next.
 //! 3. An answer is kept before its flight ends: who finds neither looks for the answer once more as the leader.
 //! 4. What is detached is nobody's to join, and what it comes to is not kept.
-//! 5. The lock is held over no user code: keys are compared by it, and bytes are all that they are.
+//! 5. Nobody waits for itself, whatever way round (`circle.rs`).
+//! 6. The lock is held over no user code: keys are compared by it, and bytes are all that they are.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -17,6 +18,7 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::circle::Waiting;
 use super::key::Key;
 
 /// What has come of a flight: nothing yet, or what those who joined get.
@@ -35,7 +37,7 @@ struct Flight<T> {
 pub(super) enum Role<T> {
     Leads(Lead<T>),
     Joins(Join<T>),
-    /// This run was started in the one that leads.
+    /// It would wait for itself: this run was started in the one that leads, or in one that that waits for.
     Recurses,
 }
 
@@ -53,16 +55,18 @@ pub(super) struct Lead<T> {
 pub(super) struct Join<T> {
     pub(super) began: Instant,
     landed: watch::Receiver<Landed<T>>,
+    /// As long as it waits.
+    _waiting: Waiting,
 }
 
 impl<T> Flights<T> {
     pub(super) fn enter(&self, key: &Key, ctx: &RunContext) -> Role<T> {
         let mut flights = self.0.lock();
         match flights.entry(key.clone()) {
-            Entry::Occupied(flight) if Leading::is_above(flight.get().id, ctx) => Role::Recurses,
-            Entry::Occupied(flight) => {
-                Role::Joins(Join { began: flight.get().began, landed: flight.get().landed.clone() })
-            }
+            Entry::Occupied(flight) => match Waiting::of(Leading::at(ctx), flight.get().id) {
+                Some(waiting) => Role::Joins(flight.get().join(waiting)),
+                None => Role::Recurses,
+            },
             Entry::Vacant(place) => {
                 let (id, (landed, hears)) = (next_id(), watch::channel(None));
                 place.insert(Flight { id, began: Instant::now(), landed: hears });
@@ -76,6 +80,12 @@ impl<T> Flights<T> {
     pub(super) fn detach(&self) {
         let detached = std::mem::take(&mut *self.0.lock());
         drop(detached);
+    }
+}
+
+impl<T> Flight<T> {
+    fn join(&self, waiting: Waiting) -> Join<T> {
+        Join { began: self.began, landed: self.landed.clone(), _waiting: waiting }
     }
 }
 
@@ -132,8 +142,10 @@ struct Leading {
 }
 
 impl Leading {
-    fn is_above(id: u64, ctx: &RunContext) -> bool {
-        std::iter::successors(ctx.extension::<Self>(), |leading| leading.above.clone()).any(|leading| leading.id == id)
+    /// The flights that are led there, or above.
+    fn at(ctx: &RunContext) -> Vec<u64> {
+        let all = std::iter::successors(ctx.extension::<Self>(), |leading| leading.above.clone());
+        all.filter(|leading| leading.leads.strong_count() > 0).map(|leading| leading.id).collect()
     }
 }
 

@@ -1,6 +1,7 @@
 //! What was answered before is answered again: [`Cache`].
 
 mod builder;
+mod circle;
 mod event;
 mod flight;
 mod key;
@@ -74,8 +75,8 @@ const NAMESPACE: Namespace = Namespace::new("middleware.cache");
 /// 3. *Joined*: the same is being executed. It is waited for, and gives its output or its failure. If it is dropped,
 ///    aborted, panics, or ends as control flow (denied, halted, interrupted, timed out, a request for a retry), that is
 ///    its own affair: one of those who wait executes, and the others wait for that one. Dropping one that waits, or
-///    aborting it, changes nothing for the others. A run that was started in the very run that executes the same does
-///    not wait for it: it executes.
+///    aborting it, changes nothing for the others. Where a run would wait for itself, as it was started in the very run
+///    that executes the same, or in one that that waits for in turn, in whatever cache, it does not: it executes.
 /// 4. *Miss*: it is executed, and an output is kept. So is a failure where [`cache_errors`](CacheBuilder::cache_errors)
 ///    says so; control flow and panics never are.
 ///
