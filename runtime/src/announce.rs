@@ -12,6 +12,7 @@ use std::task::{Context as TaskContext, Poll};
 use emitree_emitter::{EmitError, Emitted, Emitter, EventStamp};
 use futures_core::future::BoxFuture;
 use serde::Serialize;
+use tracing::Span;
 
 use crate::abort::Stop;
 use crate::context::Typed;
@@ -92,7 +93,8 @@ fn started<I: Data, O: Data>(run: &Typed<I, O>, (start, told): Told<Start<I, O>>
 
 /// The work is over, or was not begun. Whatever it came to: if the run was aborted before, that is how it ended (R7).
 pub(crate) fn worked<I: Data, O: Data>(run: &Typed<I, O>, result: Result<O>) -> Step<I, O> {
-    let (fate, below) = (run.node().fate(), run.node().below());
+    let node = run.node();
+    let (fate, below) = (node.fate(), node.below());
     if fate.is_settled() {
         // A panic has lost the step at which this was: what was told is not told again.
         return over(run, result);
@@ -152,8 +154,9 @@ fn failed<I: Data, O: Data>(run: &Typed<I, O>, (failure, told): Told<Failure>) -
 
 /// What showed the input before may show it again.
 fn close<I: Data, O: Data>(run: &Typed<I, O>, result: Result<O>, input: Option<Input<I>>) -> Step<I, O> {
-    run.node().fate().close();
-    match run.node().below().is_empty() {
+    let node = run.node();
+    node.fate().close();
+    match node.below().is_empty() {
         true => finish(run, result, input),
         false => Step::Closing(Box::pin(cleared(run.clone(), result))),
     }
@@ -165,7 +168,7 @@ fn finish<I: Data, O: Data>(run: &Typed<I, O>, result: Result<O>, input: Option<
     if !run.has_started() || !audience.is_some() {
         return over(run, result);
     }
-    record_outcome(run, &result);
+    record_outcome(run.span(), &result);
     let (outcome, error) = match result {
         Ok(output) => (Outcome::Success { output }, None),
         Err(error) => (Outcome::of_error(&error), Some(error)),
@@ -185,8 +188,9 @@ fn finished<I: Data, O: Data>(
     error: Option<Error>,
 ) -> Step<I, O> {
     log_failed(Stage::Finish, told);
-    run.call_at_end(|| finish.outcome.status());
-    run.end();
+    let here = run.here();
+    run.call_at_end(here.slot().ends(), || finish.outcome.status());
+    here.end();
     Step::Over(match (finish.outcome, error) {
         (Outcome::Success { output }, _) => Ok(output),
         (_, Some(error)) => Err(error.leaving()),
@@ -195,9 +199,10 @@ fn finished<I: Data, O: Data>(
 }
 
 fn over<I: Data, O: Data>(run: &Typed<I, O>, result: Result<O>) -> Step<I, O> {
-    record_outcome(run, &result);
-    run.call_at_end(|| status_of(&result));
-    run.end();
+    let here = run.here();
+    record_outcome(here.span(), &result);
+    run.call_at_end(here.slot().ends(), || status_of(&result));
+    here.end();
     Step::Over(result.map_err(Error::leaving))
 }
 
@@ -288,13 +293,13 @@ fn end_below(run: &RunContext, child: &RunContext, cx: &mut TaskContext<'_>) -> 
     }
 }
 
-fn record_outcome<O>(run: &RunContext, result: &Result<O>) {
-    if run.span().is_disabled() {
+fn record_outcome<O>(span: &Span, result: &Result<O>) {
+    if span.is_disabled() {
         return;
     }
     let status = status_of(result);
     // Who is told of spans may panic.
-    isolated(|| _ = run.span().record("outcome", status.as_str()));
+    isolated(|| _ = span.record("outcome", status.as_str()));
 }
 
 fn status_of<O>(result: &Result<O>) -> Status {

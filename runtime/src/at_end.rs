@@ -66,8 +66,7 @@ impl RunContext {
         self.slot().ends().add(Box::new(f));
     }
 
-    pub(crate) fn call_at_end(&self, status: impl FnOnce() -> Status) {
-        let ends = self.slot().ends();
+    pub(crate) fn call_at_end(&self, ends: &Ends, status: impl FnOnce() -> Status) {
         if !ends.are_due() {
             return;
         }

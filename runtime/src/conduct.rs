@@ -9,9 +9,10 @@ use std::task::{Context as TaskContext, Poll};
 use futures_core::future::BoxFuture;
 use futures_util::FutureExt;
 
-use crate::abort::Stop;
+use crate::abort::{Node, Stop};
 use crate::announce::{Step, begin, give_up};
 use crate::attempt::attempts;
+use crate::chain::Slot;
 use crate::context::Typed;
 use crate::data::Data;
 use crate::discard::{discard, isolated};
@@ -220,8 +221,8 @@ impl<R: Runnable> Work<'_, R> {
 }
 
 /// Fails with why the run was stopped.
-fn unless_stopped(run: &RunContext) -> Result<()> {
-    run.node().stopped().map_or(Ok(()), |stop| Err(stop.error()))
+fn unless_stopped(node: &Node) -> Result<()> {
+    node.stopped().map_or(Ok(()), |stop| Err(stop.error()))
 }
 
 impl<'a, R: Runnable> Work<'a, R> {
@@ -232,16 +233,18 @@ impl<'a, R: Runnable> Work<'a, R> {
         early: &mut Option<R::Output>,
         cx: &mut TaskContext<'_>,
     ) -> Poll<Result<R::Output>> {
-        watch.look(run.node(), cx)?;
-        unless_stopped(run)?;
-        let polled = self.poll_due(run, early, cx);
+        let here = run.here();
+        let (node, slot) = (here.node(), here.slot());
+        watch.look(node, cx)?;
+        unless_stopped(node)?;
+        let polled = self.poll_due(run, slot, early, cx);
         match &polled {
             // Where there is a chain, that has shown each of its attempts.
-            Poll::Ready(result) if run.slot().existing().is_none() => run.show_attempt(result),
+            Poll::Ready(result) if slot.existing().is_none() => run.show_attempt(result),
             Poll::Ready(_) => {}
             Poll::Pending => {
-                run.node().waker().register(cx.waker());
-                unless_stopped(run)?;
+                node.waker().register(cx.waker());
+                unless_stopped(node)?;
             }
         }
         polled
@@ -250,10 +253,11 @@ impl<'a, R: Runnable> Work<'a, R> {
     fn poll_due(
         &mut self,
         run: &Begun<R>,
+        slot: &Slot,
         early: &mut Option<R::Output>,
         cx: &mut TaskContext<'_>,
     ) -> Poll<Result<R::Output>> {
-        if run.slot().existing().is_none()
+        if slot.existing().is_none()
             && let Some(output) = early.take()
         {
             return Poll::Ready(Ok(output));
@@ -261,7 +265,7 @@ impl<'a, R: Runnable> Work<'a, R> {
         if let Work::Due(_) = self
             && let Work::Due(plan) = replace(self, Work::Over)
         {
-            *self = Work::Doing(work(plan.runnable, run.clone(), early.take()));
+            *self = Work::Doing(work(plan.runnable, run.clone(), slot, early.take()));
         }
         match self {
             Work::Doing(work) => work.as_mut().poll(cx),
@@ -274,12 +278,13 @@ impl<'a, R: Runnable> Work<'a, R> {
 fn work<'a, R: Runnable + 'a>(
     runnable: Held<'a, R>,
     run: Begun<R>,
+    slot: &Slot,
     early: Option<R::Output>,
 ) -> BoxFuture<'a, Result<R::Output>> {
-    if run.slot().existing().is_some() {
+    if slot.existing().is_some() {
         return Box::pin(contained(async move { through(&*runnable, &run, early).await }));
     }
-    run.slot().close();
+    slot.close();
     Box::pin(contained(async move { runnable.execute(run.input(), &run).await }))
 }
 

@@ -113,6 +113,51 @@ impl<I: Data, O: Data> Seed<'_, I, O> {
     }
 }
 
+impl Inner {
+    #[inline]
+    pub(crate) const fn origin(&self) -> &Origin {
+        &self.origin
+    }
+
+    #[inline]
+    pub(crate) fn parent(&self) -> Option<&RunContext> {
+        self.parent.as_ref().map(Above::run)
+    }
+
+    #[inline]
+    pub(crate) const fn observers(&self) -> &Observers {
+        &self.observers
+    }
+
+    #[inline]
+    pub(crate) const fn span(&self) -> &Span {
+        &self.span
+    }
+
+    #[inline]
+    pub(crate) const fn node(&self) -> &Node {
+        &self.node
+    }
+
+    #[inline]
+    pub(crate) const fn slot(&self) -> &Slot {
+        &self.slot
+    }
+
+    #[inline]
+    pub(crate) const fn life(&self) -> &dyn AnyLife {
+        &self.life
+    }
+
+    /// The run is over.
+    pub(crate) fn end(&self) {
+        self.node.end();
+        if let Some(above) = &self.parent {
+            above.leave();
+        }
+    }
+}
+
 /// A chain of runs is taken down link by link, not by recursion.
 impl<L: ?Sized> Drop for Inner<L> {
     fn drop(&mut self) {
@@ -179,7 +224,7 @@ impl RunContext {
 
     /// Whether a scope, by its address, is that of the run that one is in.
     pub(crate) fn is_current(scope: *const ()) -> bool {
-        let is_its = |run: &Self| Arc::as_ptr(run.inner()).cast::<()>() == scope || run.origin().is_scope(scope);
+        let is_its = |run: &Self| Arc::as_ptr(run.shared()).cast::<()>() == scope || run.origin().is_scope(scope);
         look(is_its).unwrap_or(false)
     }
 
@@ -220,11 +265,17 @@ impl RunContext {
     }
 
     #[inline]
-    fn inner(&self) -> &Arc<Inner> {
+    fn shared(&self) -> &Arc<Inner> {
         match &self.0 {
             Handle::OfRun(run) => run,
             Handle::OfTask(task) => &task.0,
         }
+    }
+
+    /// What it leads to. To be got there takes some steps: who looks at several things of a run goes once.
+    #[inline]
+    pub(crate) fn here(&self) -> &Inner {
+        self.shared()
     }
 
     /// Whether nobody else holds the run.
@@ -237,11 +288,11 @@ impl RunContext {
 
     /// A handle whose clones are counted apart from others.
     pub(crate) fn for_task(&self) -> Self {
-        Self(Handle::OfTask(Arc::new(OfTask(Arc::clone(self.inner())))))
+        Self(Handle::OfTask(Arc::new(OfTask(Arc::clone(self.shared())))))
     }
 
     pub(crate) fn origin(&self) -> &Origin {
-        &self.inner().origin
+        self.here().origin()
     }
 
     /// To be called with the types that it was made with.
@@ -250,32 +301,24 @@ impl RunContext {
     }
 
     pub(crate) fn life(&self) -> &dyn AnyLife {
-        &self.inner().life
-    }
-
-    /// The run is over.
-    pub(crate) fn end(&self) {
-        self.inner().node.end();
-        if let Some(above) = &self.inner().parent {
-            above.leave();
-        }
+        self.here().life()
     }
 
     pub(crate) fn downgrade(&self) -> WeakRun {
-        WeakRun(Arc::downgrade(self.inner()))
+        WeakRun(Arc::downgrade(self.shared()))
     }
 
     pub(crate) fn node(&self) -> &Node {
-        &self.inner().node
+        self.here().node()
     }
 
     pub(crate) fn delivery(&self) -> &Delivery {
-        self.inner().life.delivery()
+        self.here().life.delivery()
     }
 
     /// From now on a task brings it to its end.
     pub(crate) fn supervised(&self) {
-        self.inner().life.supervised();
+        self.here().life.supervised();
     }
 
     /// Brings the run to its end without its work, inside of it: without its span, where who is told of that panics.
@@ -294,7 +337,7 @@ impl RunContext {
     /// The types of what it is a run of, and of what goes in and comes out.
     #[must_use]
     pub fn types(&self) -> RunTypes {
-        self.inner().life.stages().types()
+        self.here().life.stages().types()
     }
 
     pub(crate) fn instance_ref(&self) -> &Emitter {
@@ -304,13 +347,13 @@ impl RunContext {
     /// The run in which it was started.
     #[must_use]
     pub fn parent(&self) -> Option<&Self> {
-        self.inner().parent.as_ref().map(Above::run)
+        self.here().parent()
     }
 
     /// How many runs it is nested in.
     #[must_use]
     pub fn depth(&self) -> usize {
-        self.inner().depth
+        self.here().depth
     }
 
     /// The ids of the run and of the one that it was started in.
@@ -343,35 +386,35 @@ impl RunContext {
     /// How long ago the run was first polled, by tokio's clock.
     #[must_use]
     pub fn elapsed(&self) -> Duration {
-        self.inner().started.elapsed()
+        self.here().started.elapsed()
     }
 
     /// The run's span.
     #[must_use]
     pub fn span(&self) -> &Span {
-        &self.inner().span
+        self.here().span()
     }
 
     pub(crate) fn own_extensions(&self) -> &OwnExtensions {
-        &self.inner().extensions
+        &self.here().extensions
     }
 
     pub(crate) fn observers(&self) -> &Observers {
-        &self.inner().observers
+        self.here().observers()
     }
 
     pub(crate) fn slot(&self) -> &Slot {
-        &self.inner().slot
+        self.here().slot()
     }
 
     pub(crate) fn tasks(&self) -> &Tasks {
-        &self.inner().tasks
+        &self.here().tasks
     }
 
     /// Tells whether the run is over.
     #[must_use]
     pub fn has_ended(&self) -> bool {
-        self.inner().node.has_ended()
+        self.here().node().has_ended()
     }
 }
 
@@ -401,7 +444,7 @@ impl Scope for WeakRun {
 /// Whether it is the same run.
 impl PartialEq for RunContext {
     fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(self.inner(), other.inner())
+        Arc::ptr_eq(self.shared(), other.shared())
     }
 }
 
@@ -409,7 +452,7 @@ impl Eq for RunContext {}
 
 impl Hash for RunContext {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        Arc::as_ptr(self.inner()).cast::<()>().hash(state);
+        Arc::as_ptr(self.shared()).cast::<()>().hash(state);
     }
 }
 

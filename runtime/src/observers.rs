@@ -141,7 +141,8 @@ impl RunContext {
 
     /// Who there is to be told.
     pub(crate) fn audience(&self) -> Audience<'_> {
-        match (self.is_heard(), self.observers().is_empty()) {
+        let here = self.here();
+        match (here.is_heard(), here.observers().is_empty()) {
             (true, _) => Audience::Listeners(self.emitter()),
             (false, false) => Audience::Observers,
             (false, true) => Audience::Nobody,
@@ -151,18 +152,20 @@ impl RunContext {
     /// Shows an event to its observers.
     #[inline]
     pub(crate) fn show(&self, stage: Stage, payload: &dyn AnyEvent, stamp: &EventStamp) {
-        if !self.observers().is_empty() {
+        let observers = self.observers();
+        if !observers.is_empty() {
             let event = RunEvent::new(self, stage, payload, stamp);
-            self.observers().each(|observer| observer.observe(&event));
+            observers.each(|observer| observer.observe(&event));
         }
     }
 
     /// Shows them what an attempt came to.
     #[inline]
     pub(crate) fn show_attempt<O: Data>(&self, result: &Result<O>) {
-        if !self.observers().is_empty() {
+        let observers = self.observers();
+        if !observers.is_empty() {
             let attempt = Attempted::new(self, result);
-            self.observers().each(|observer| observer.attempted(&attempt));
+            observers.each(|observer| observer.attempted(&attempt));
         }
     }
 }

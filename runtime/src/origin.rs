@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 use uuid::Uuid;
 
 use crate::RunContext;
-use crate::context::WeakRun;
+use crate::context::{Inner, WeakRun};
 
 /// So many runs are asked who listens; who is nested in more is taken to be heard.
 const STEPS: usize = 256;
@@ -146,23 +146,31 @@ impl RunContext {
     /// for, so who only would emit asks this first.
     #[must_use]
     pub fn is_heard(&self) -> bool {
-        let mut run = self;
-        for _ in 0..STEPS {
-            match run.origin().made() {
-                // The emitter of one that has its own asks all above it.
-                Some(emitter) => return emitter.is_heard(),
-                None if run.instance_ref().is_heard() => return true,
-                None => {}
-            }
-            let Some(above) = run.parent() else { return false };
-            run = above;
-        }
-        true
+        self.here().is_heard()
     }
 
     /// What every event of the run, and of runs started in it from now on, carries.
     #[must_use]
     pub fn context(&self) -> Context {
         self.origin().made().map_or_else(|| self.origin().own.context.clone(), Emitter::context)
+    }
+}
+
+impl Inner {
+    /// Whether anybody hears what the run emits, or may.
+    pub(crate) fn is_heard(&self) -> bool {
+        let mut run = self;
+        for _ in 0..STEPS {
+            let origin = run.origin();
+            match origin.made() {
+                // The emitter of one that has its own asks all above it.
+                Some(emitter) => return emitter.is_heard(),
+                None if origin.instance.is_heard() => return true,
+                None => {}
+            }
+            let Some(above) = run.parent() else { return false };
+            run = above.here();
+        }
+        true
     }
 }
