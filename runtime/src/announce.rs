@@ -52,7 +52,12 @@ type Told<P> = (P, Result<(), EmitError>);
 
 /// Begins a run whose input is not known already: somebody may be asked about it.
 pub(crate) fn begin<I: Data, O: Data>(run: &Typed<I, O>, input: I) -> Step<I, O> {
-    match tell(run, run.audience(), Stage::Start, Start { input, output: None }) {
+    let audience = run.audience();
+    if !audience.is_some() {
+        run.typed_life().set_input(input);
+        return Step::Working(None);
+    }
+    match tell(run, audience, Stage::Start, Start { input, output: None }) {
         Ok(told) => started(run, told),
         Err(telling) => Step::Starting(telling),
     }

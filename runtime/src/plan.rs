@@ -85,8 +85,8 @@ impl<R: Runnable> Plan<'_, R> {
 
     /// Registers its listeners.
     pub(crate) fn listen(&mut self, ctx: &RunContext) -> Result<()> {
-        let registrations = self.extras.iter_mut().flat_map(|extras| extras.registrations.drain(..));
-        for registration in registrations {
+        let Some(extras) = &mut self.extras else { return Ok(()) };
+        for registration in extras.registrations.drain(..) {
             ctx.emitter().register(registration)?;
         }
         Ok(())
