@@ -9,11 +9,15 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// How many have begun to listen outside of runs, in all trees of the process; from 1.
-static COMERS: AtomicU64 = AtomicU64::new(1);
+static COMERS: Alone = Alone(AtomicU64::new(1));
+
+/// On cache lines of its own: all runs read it, and what is written beside it would be fetched again for nothing.
+#[repr(align(128))]
+struct Alone(AtomicU64);
 
 /// Somebody listens who did not before.
 pub(crate) fn disturb() {
-    COMERS.fetch_add(1, Ordering::Release);
+    COMERS.0.fetch_add(1, Ordering::Release);
 }
 
 /// The count at which nobody was found; 0 before.
@@ -28,7 +32,7 @@ impl Quiet {
     /// Whether nobody listens; `look` is asked where that is not known.
     #[inline]
     pub(crate) fn holds(&self, look: impl FnOnce() -> bool) -> bool {
-        let comers = COMERS.load(Ordering::Acquire);
+        let comers = COMERS.0.load(Ordering::Acquire);
         self.0.load(Ordering::Relaxed) == comers || self.find(comers, look)
     }
 
