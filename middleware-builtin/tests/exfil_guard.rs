@@ -177,6 +177,48 @@ async fn control_flow_keeps_its_kind_and_loses_the_text() {
     }
 }
 
+/// Who answers an interrupt, or makes the next attempt, gets it as it is.
+#[tokio::test]
+async fn control_flow_that_carries_a_secret_is_denied() {
+    let ask = |kind: &str, data: Value| Error::interrupted(Interrupt::new(kind, data).with_id("ask-1"));
+    let rows = [
+        (ask("ask", json!({"for": ["ok", SECRET]})), "in the error at `/interrupt/data/for/1`"),
+        (ask("ask", json!({SECRET: 1})), "in the error at `/interrupt/data`"),
+        (ask("ask", json!({SECRET: [SECRET]})), "in the error at `…`"),
+        (ask(SECRET, json!(1)), "in the error at `/message`"),
+        (ask(SECRET, json!(1)).message("so"), "in the error at `/causes/0`"),
+        (Error::interrupted(Interrupt::new("ask", 1).with_id(SECRET)), "in the error at `/interrupt/id`"),
+        (Error::retry_with("again", json!({"say": SECRET})), "in the error at `/retry/metadata/say`"),
+        (Error::denied(SECRET, "no"), "in the error at `/kind/by`"),
+        (Error::halted(SECRET, "enough"), "in the error at `/kind/by`"),
+    ];
+    for (error, place) in rows {
+        let made = error.clone();
+        let work = instance(&Emitter::new(), "Tool", "end", move |(): (), _: RunContext| {
+            let error = made.clone();
+            async move { Err::<(), _>(error) }
+        });
+        let denied = work.run(()).middleware(guard()).await.expect_err("it ends");
+        let expected = format!("denied by exfil_guard: a known value was about to leave {place}");
+        assert_eq!(denied.explain(), expected);
+        let evaluated = work.run(()).middleware(guard().evaluate_only()).await.expect_err("it ends");
+        assert_eq!((evaluated.kind(), evaluated.interrupt()), (error.kind(), error.interrupt()));
+    }
+}
+
+#[tokio::test]
+async fn an_interrupt_that_carries_no_secret_stays_whatever_its_text_says() {
+    let interrupt = Interrupt::new("ask", json!({"for": "leave"}));
+    let asked = interrupt.clone();
+    let work = instance(&Emitter::new(), "Tool", "ask", move |(): (), _: RunContext| {
+        let error = Error::interrupted(asked.clone()).message(format!("may I say {SECRET}?"));
+        async move { Err::<(), _>(error) }
+    });
+    let error = work.run(()).middleware(guard()).await.expect_err("it ends");
+    assert_eq!(error.interrupt(), Some(&interrupt));
+    assert!(!error.explain().contains(SECRET), "{}", error.explain());
+}
+
 #[tokio::test]
 async fn urls_lead_to_allowed_hosts_only_if_hosts_were_named() {
     let echo = echo(&Emitter::new());

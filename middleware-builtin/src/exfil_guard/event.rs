@@ -14,7 +14,7 @@ pub enum Place {
     Input,
     /// The output.
     Output,
-    /// The message, the causes or the details of an error.
+    /// The message, the causes or the details of an error, or what it carries: an interrupt, a request for a retry.
     Error,
     /// The text of events that were [declared](super::ExfilGuard::text_of).
     Event,

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use emitree_runtime::{AnyRun, Error, Layer, Next, Result, RunContext, Summary};
+use emitree_runtime::{AnyRun, Error, ErrorKind, Interrupt, Layer, Next, Result, RunContext, Summary};
 use parking_lot::Mutex;
 use serde_json::Value;
 
@@ -61,7 +61,6 @@ impl Guarding {
         if self.detector.leak(&at).is_some() { "…".to_owned() } else { at }
     }
 
-    /// Looks at keys too: they leave as well.
     fn check(&self, place: Place, value: &Value) -> Result<()> {
         let mut denied = Ok(());
         let mut look = |at: &Path<'_>, text: &str| {
@@ -71,26 +70,54 @@ impl Guarding {
                 denied = Err(self.block(place, &self.pointer(at), what, encoding));
             }
         };
-        strings(value, &Path::Root, &mut look);
-        keys(value, &mut |key| look(&Path::Root, key));
+        strings_and_keys(value, &Path::Root, &mut look);
         if self.settings.evaluates_only { Ok(()) } else { denied }
     }
 
-    /// A failure that tells something becomes a denial; control flow keeps its kind, and loses the text.
+    /// A failure that tells something becomes a denial; control flow keeps its kind, and loses the text, unless what it
+    /// carries tells it too.
     fn check_error(&self, error: Error) -> Error {
         let mut denied = None;
+        let mut tells = |at: &Path<'_>, text: &str| {
+            let Some((what, encoding)) = self.detector.leak(text) else { return false };
+            denied.get_or_insert_with(|| self.block(Place::Error, &self.pointer(at), what, encoding));
+            true
+        };
         let checked = reworded(error.clone(), &mut |at, text| {
-            if let Some((what, encoding)) = self.detector.leak(text) {
-                denied.get_or_insert_with(|| self.block(Place::Error, &self.pointer(at), what, encoding));
+            if tells(at, text) {
                 "withheld by exfil_guard".clone_into(text);
             }
         });
+        let mut keeps = checked.is_control_flow();
+        carried(&checked, &mut |at, text| keeps &= !tells(at, text));
         match denied {
             Some(_) if self.settings.evaluates_only => error,
-            Some(denied) if !checked.is_control_flow() => denied,
+            Some(denied) if !keeps => denied,
             _ => checked,
         }
     }
+}
+
+/// What an error carries besides its text: somebody acts on it, so it is passed as it is, or not at all.
+fn carried(error: &Error, see: &mut impl FnMut(&Path<'_>, &str)) {
+    if let ErrorKind::Denied { by } | ErrorKind::Halted { by } = error.kind() {
+        see(&Path::Key(&Path::Key(&Path::Root, "kind"), "by"), by);
+    }
+    if let Some(Interrupt { id, kind, data, .. }) = error.interrupt() {
+        let at = Path::Key(&Path::Root, "interrupt");
+        see(&Path::Key(&at, "id"), id);
+        see(&Path::Key(&at, "kind"), kind);
+        strings_and_keys(data, &Path::Key(&at, "data"), see);
+    }
+    if let Some(retry) = error.retry_request() {
+        strings_and_keys(&retry.metadata, &Path::Key(&Path::Key(&Path::Root, "retry"), "metadata"), see);
+    }
+}
+
+/// Keys leave too: they are shown as standing where the whole does.
+fn strings_and_keys(value: &Value, at: &Path<'_>, see: &mut impl FnMut(&Path<'_>, &str)) {
+    strings(value, at, see);
+    keys(value, &mut |key| see(at, key));
 }
 
 fn keys(value: &Value, see: &mut impl FnMut(&str)) {

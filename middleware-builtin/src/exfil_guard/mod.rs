@@ -35,8 +35,12 @@ const NAME: &str = "exfil_guard";
 /// it was [told](Self::known), for what looks like a key, token or password of [`Scanner::keys`], also in base64, hex or
 /// percent-encoding or two of them one in another; and, if hosts were [named](Self::allow_hosts), for URLs that lead
 /// elsewhere. What is found ends the run as a denial by `exfil_guard` that says what sort it was and where, and never
-/// repeats it. A failure whose text tells a secret becomes such a denial too; control flow keeps its kind and loses the
-/// text.
+/// repeats it.
+///
+/// A failure whose text tells a secret becomes such a denial too. Control flow keeps its kind and loses the text: the
+/// message, causes and details that tell one say `withheld by exfil_guard`. What it carries besides, somebody acts on: the
+/// id, kind and data of an interrupt, the metadata of a request for a retry, the name of who denied or halted. That
+/// passes as it is, or if it tells a secret, not at all: then it is such a denial as well, and nobody is asked.
 ///
 /// It works on runs of any type, through JSON. For the way out of tools it is bound to them, or to all runs below with
 /// [`for_nested`](emitree_runtime::for_nested): what goes into a tool has left.
