@@ -64,6 +64,22 @@ pub(crate) fn strings_mut(value: &mut Value, at: &Path<'_>, change: &mut impl Fn
     }
 }
 
+/// Gives each key to be changed, in order. Of two that become the same, the later one's value stays.
+pub(crate) fn keys_mut(value: &mut Value, change: &mut impl FnMut(&mut String)) {
+    match value {
+        Value::Array(items) => items.iter_mut().for_each(|item| keys_mut(item, change)),
+        Value::Object(members) => {
+            let changed = std::mem::take(members).into_iter().map(|(mut key, mut member)| {
+                change(&mut key);
+                keys_mut(&mut member, change);
+                (key, member)
+            });
+            *members = changed.collect();
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;

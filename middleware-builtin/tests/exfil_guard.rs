@@ -177,6 +177,37 @@ async fn control_flow_keeps_its_kind_and_loses_the_text() {
     }
 }
 
+#[tokio::test]
+async fn the_keys_of_an_errors_details_are_looked_at_too() {
+    let asked = Interrupt::new("ask", json!(1));
+    let details = |error: Error| error.context("seen", json!([{SECRET: 1}])).context(SECRET, 2).context("n", 3);
+    let withheld = r#"{"n":3,"seen":[{"withheld by exfil_guard":1}],"withheld by exfil_guard":2}"#;
+    let denied = "denied by exfil_guard: a known value was about to leave in the error at `/context`";
+    let rows = [
+        (Error::new("x"), None),
+        (Error::aborted("x"), Some(ErrorKind::Aborted)),
+        (Error::interrupted(asked.clone()), Some(ErrorKind::Interrupted)),
+        // It has to stay the same request, and so its details stay.
+        (Error::retry("x"), None),
+    ];
+    for (error, kept) in rows {
+        let error = details(error);
+        let work = instance(&Emitter::new(), "Tool", "fail", move |(): (), _: RunContext| {
+            let error = error.clone();
+            async move { Err::<(), _>(error) }
+        });
+        let error = work.run(()).middleware(guard()).await.expect_err("it ends");
+        match kept {
+            Some(kind) => {
+                assert_eq!(error.kind(), &kind);
+                assert_eq!(json!(error.details()).to_string(), withheld, "{kind:?}");
+                assert_eq!(error.interrupt(), (kind == ErrorKind::Interrupted).then_some(&asked));
+            }
+            None => assert_eq!(error.explain(), denied),
+        }
+    }
+}
+
 /// Who answers an interrupt, or makes the next attempt, gets it as it is.
 #[tokio::test]
 async fn control_flow_that_carries_a_secret_is_denied() {

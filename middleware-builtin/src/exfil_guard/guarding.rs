@@ -11,9 +11,12 @@ use super::event::{Blocked, Place};
 use super::leak::What;
 use super::{Encoding, NAME, Settings};
 use crate::json::{Path, strings};
-use crate::secrets::failure::reworded;
+use crate::secrets::failure::{rekeyed, reworded};
 use crate::secrets::stream::Held;
 use crate::voice::Voice;
+
+/// Where the details of an error stand in its report.
+const DETAILS: Path<'static> = Path::Key(&Path::Root, "context");
 
 /// What all parts of one binding share.
 pub(super) struct Guarding {
@@ -83,11 +86,13 @@ impl Guarding {
             denied.get_or_insert_with(|| self.block(Place::Error, &self.pointer(at), what, encoding));
             true
         };
-        let checked = reworded(error.clone(), &mut |at, text| {
+        let mut withhold = |at: &Path<'_>, text: &mut String| {
             if tells(at, text) {
                 "withheld by exfil_guard".clone_into(text);
             }
-        });
+        };
+        let checked = reworded(error.clone(), &mut withhold);
+        let checked = rekeyed(checked, &mut |key| withhold(&DETAILS, key));
         let mut keeps = checked.is_control_flow();
         carried(&checked, &mut |at, text| keeps &= !tells(at, text));
         match denied {
@@ -98,7 +103,7 @@ impl Guarding {
     }
 }
 
-/// What an error carries besides its text: somebody acts on it, so it is passed as it is, or not at all.
+/// What an error carries besides text that can be withheld: somebody acts on it, so it passes as it is, or not at all.
 fn carried(error: &Error, see: &mut impl FnMut(&Path<'_>, &str)) {
     if let ErrorKind::Denied { by } | ErrorKind::Halted { by } = error.kind() {
         see(&Path::Key(&Path::Key(&Path::Root, "kind"), "by"), by);
@@ -110,6 +115,7 @@ fn carried(error: &Error, see: &mut impl FnMut(&Path<'_>, &str)) {
         strings_and_keys(data, &Path::Key(&at, "data"), see);
     }
     if let Some(retry) = error.retry_request() {
+        keys(&Value::from(error.details().clone()), &mut |key| see(&DETAILS, key));
         strings_and_keys(&retry.metadata, &Path::Key(&Path::Key(&Path::Root, "retry"), "metadata"), see);
     }
 }

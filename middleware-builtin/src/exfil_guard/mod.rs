@@ -38,9 +38,10 @@ const NAME: &str = "exfil_guard";
 /// repeats it.
 ///
 /// A failure whose text tells a secret becomes such a denial too. Control flow keeps its kind and loses the text: the
-/// message, causes and details that tell one say `withheld by exfil_guard`. What it carries besides, somebody acts on: the
-/// id, kind and data of an interrupt, the metadata of a request for a retry, the name of who denied or halted. That
-/// passes as it is, or if it tells a secret, not at all: then it is such a denial as well, and nobody is asked.
+/// message, causes and details, keys included, that tell one say `withheld by exfil_guard`. What it carries besides,
+/// somebody acts on: the id, kind and data of an interrupt, the metadata of a request for a retry and the keys of its
+/// details, the name of who denied or halted. That passes as it is, or if it tells a secret, not at all: then it is such
+/// a denial as well, and nobody is asked.
 ///
 /// It works on runs of any type, through JSON. For the way out of tools it is bound to them, or to all runs below with
 /// [`for_nested`](emitree_runtime::for_nested): what goes into a tool has left.

@@ -6,7 +6,7 @@ use std::fmt;
 use emitree_runtime::{Error, ErrorKind};
 use serde_json::{Map, Value};
 
-use crate::json::{Path, strings_mut};
+use crate::json::{Path, keys_mut, strings_mut};
 
 /// A cause of which only the text is left.
 #[derive(Debug)]
@@ -42,6 +42,22 @@ pub(crate) fn reworded(error: Error, change: &mut impl FnMut(&Path<'_>, &mut Str
         return error;
     }
     rebuilt(error, message, chain(causes)).with_details(details)
+}
+
+/// Changes the keys of an error's details, and loses the types of its causes if any was changed. A request for a retry
+/// has to be the same request, and keeps them.
+#[allow(dead_code, reason = "a redaction leaves keys")]
+pub(crate) fn rekeyed(error: Error, change: &mut impl FnMut(&mut String)) -> Error {
+    let mut details = Value::from(error.details().clone());
+    keys_mut(&mut details, change);
+    match details {
+        Value::Object(details) if !error.is_retry() && details != *error.details() => {
+            let mut report = error.report();
+            report.context = details;
+            report.into()
+        }
+        _ => error,
+    }
 }
 
 fn chain(causes: Vec<Value>) -> Option<Box<Cause>> {
@@ -120,6 +136,17 @@ mod tests {
         assert_eq!(error.to_string(), "interrupted: ***");
         let error = hidden(Error::retry_with("hunter2", 7));
         assert_eq!(error.retry_request().map(|retry| (retry.reason, retry.metadata)), Some(("***".into(), 7.into())));
+    }
+
+    #[test]
+    fn keys_of_details_are_changed_but_of_a_request_for_a_retry() {
+        let rename = |error: Error| rekeyed(error, &mut |key| *key = key.replace("hunter2", "***"));
+        let details = |error: Error| error.context("hunter2", 1).context("a", 2);
+        let renamed = rename(details(Error::denied("the house", "no").caused_by("rain")));
+        assert_eq!(renamed.explain(), "denied by the house: no\n  caused by: rain\n  ***: 1\n  a: 2");
+        assert!(rename(details(Error::retry("x"))).details().contains_key("hunter2"));
+        let io = rename(Error::from(std::io::Error::other("x")).context("a", 1));
+        assert!(io.find::<std::io::Error>().is_some());
     }
 
     #[test]
