@@ -391,6 +391,22 @@ async fn no_part_of_a_secret_gets_past_in_events() -> std::result::Result<(), Bo
     Ok(())
 }
 
+#[tokio::test]
+async fn slashes_at_the_beginning_of_a_text_that_comes_bit_by_bit_lead_to_a_host_as_those_of_a_whole_one() -> TestResult
+{
+    let guard = || ExfilGuard::new().allow_hosts(["a.org"]);
+    for (text, is_denied) in
+        [("//evil.net/x", true), ("  //evil.net/x y", true), ("x //evil.net/x y", false), ("//TODO fix", false)]
+    {
+        assert_eq!(guard().look(text).is_some(), is_denied, "{text}");
+        for size in [1, 3, 64] {
+            let (_, result) = written(split(text, &[size; 20]), guard()).await;
+            assert_eq!(result.is_err(), is_denied, "{text} in chunks of {size}");
+        }
+    }
+    Ok(())
+}
+
 /// A word that is too long to be held whole is looked at together with what is held of it.
 #[tokio::test]
 async fn no_part_of_a_secret_gets_past_in_a_word_longer_than_is_held() {

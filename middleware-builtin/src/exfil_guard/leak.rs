@@ -111,8 +111,17 @@ impl Detector {
 
     /// The first thing in a text that must not leave.
     pub(super) fn leak(&self, text: &str) -> Option<(What, Encoding)> {
+        self.leak_in(text, Hosts::are_left)
+    }
+
+    /// The same of a part that is not the beginning of a text.
+    pub(super) fn leak_within(&self, part: &str) -> Option<(What, Encoding)> {
+        self.leak_in(part, Hosts::are_left_within)
+    }
+
+    fn leak_in(&self, text: &str, are_left: fn(&Hosts, &str) -> bool) -> Option<(What, Encoding)> {
         let plain = self.found(text.as_bytes(), text).map(|what| (what, Encoding::Plain));
-        let left = || self.hosts.as_ref().filter(|hosts| hosts.are_left(text)).map(|_| (What::Host, Encoding::Plain));
+        let left = || self.hosts.as_ref().filter(|hosts| are_left(hosts, text)).map(|_| (What::Host, Encoding::Plain));
         plain.or_else(left).or_else(|| self.encoded(text, DEPTH))
     }
 

@@ -163,6 +163,10 @@ impl ExfilGuard {
     }
 
     /// Lets URLs lead to these hosts only: `example.org`, or `*.example.org` for all below it.
+    ///
+    /// A URL is what has `://` or the name of a scheme of the web before its host, or only slashes where something quoted,
+    /// bracketed or assigned begins. At the beginning of a whole string, slashes may begin a comment as well: there,
+    /// `//evil.net/x` and `//[::1]` are URLs, because what follows at once looks like a host, and `//TODO fix` is none.
     #[must_use]
     pub fn allow_hosts(mut self, hosts: impl IntoIterator<Item = impl AsRef<str>>) -> Self {
         self.shared().detector.hosts = Some(Hosts::new(hosts));

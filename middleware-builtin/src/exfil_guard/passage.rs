@@ -22,13 +22,15 @@ pub(super) struct Checking {
     /// What has gone on last, and then what is held.
     text: String,
     held: usize,
+    /// Whether more than blanks stood before it.
+    is_begun: bool,
 }
 
 impl Checking {
     /// For events of a name.
     pub(super) fn new(name: &str, guard: &Arc<Guarding>) -> Self {
         let chunks = guard.detector.scanner.chunks();
-        Self { name: name.to_owned(), guard: Arc::clone(guard), chunks, text: String::new(), held: 0 }
+        Self { name: name.to_owned(), guard: Arc::clone(guard), chunks, text: String::new(), held: 0, is_begun: false }
     }
 
     fn refuse(&self, what: What, encoding: Encoding) -> Error {
@@ -48,7 +50,9 @@ impl Checking {
         // Of a word that is too long, what follows belongs to what goes on.
         let is_cut = self.text[until..].len() + 4 > LONGEST_WORD;
         let looked_at = if is_cut { self.text.as_str() } else { &self.text[..until] };
-        if let Some((what, encoding)) = self.guard.detector.leak(looked_at) {
+        let detector = &self.guard.detector;
+        let leak = if self.is_begun { detector.leak_within(looked_at) } else { detector.leak(looked_at) };
+        if let Some((what, encoding)) = leak {
             return Err(self.refuse(what, encoding));
         }
         let clear = self.text[self.held..until].to_owned();
@@ -69,6 +73,7 @@ impl Checking {
         let far = self.text.floor_char_boundary(self.held.saturating_sub(self.guard.detector.longest()));
         let too_far = self.text.floor_char_boundary(self.held.saturating_sub(LONGEST_WORD));
         let keep = word(&self.text[..far]).max(too_far);
+        self.is_begun |= !self.text[..keep].trim().is_empty();
         self.text.drain(..keep);
         self.held -= keep;
     }
@@ -103,7 +108,7 @@ impl Passage for Checking {
     fn clear(&mut self) {
         self.chunks.clear();
         self.text.clear();
-        self.held = 0;
+        (self.held, self.is_begun) = (0, false);
     }
 }
 
