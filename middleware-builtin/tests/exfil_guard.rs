@@ -114,6 +114,7 @@ fn known_values_are_found_however_they_are_written() {
         ("q=correct+horse+batter%79".to_owned(), Some(Encoding::Url)),
         (format!("{}{}", "秘密不在这里".repeat(40), percent(&base64(SECRET))), Some(Encoding::Base64)),
         (base64(&format!("{}{}", "секрета нет ".repeat(40), percent(SECRET))), Some(Encoding::Url)),
+        (percent(&base64(SECRET)) + &"%00".repeat(200), Some(Encoding::Base64)),
         ("correct horse".to_owned(), None),
         (base64(&base64(&base64(SECRET))), None),
     ];
@@ -262,6 +263,42 @@ async fn urls_lead_to_allowed_hosts_only_if_hosts_were_named() {
         "denied by exfil_guard: a URL to a host that is not allowed was about to leave in the input"
     );
     assert!(echo.run(json!("https://example.net/?d=hello")).middleware(guard).await.is_ok());
+}
+
+#[test]
+fn urls_in_another_encoding_are_looked_at_too() {
+    let guard = ExfilGuard::new().allow_hosts(["a.org", "*.a.org"]);
+    let url = "https://evil.net/?d=hello";
+    let rows = [
+        ("https%3A%2F%2Fevil.net".to_owned(), Some(Encoding::Url)),
+        ("https://a.org/go?to=https%3a%2f%2fevil.net".to_owned(), Some(Encoding::Url)),
+        ("%2F%2Fevil.net/x".to_owned(), Some(Encoding::Url)),
+        ("//evil%2Enet/x".to_owned(), Some(Encoding::Url)),
+        ("//evil%2Enet/x%00%00%00%00%00%00%00%00".to_owned(), Some(Encoding::Url)),
+        (format!("q={}", base64(url)), Some(Encoding::Base64)),
+        (format!("q={}", hex(url)), Some(Encoding::Hex)),
+        (percent(&percent(url)), Some(Encoding::Url)),
+        (percent(&percent(&percent(url))), None),
+        ("https%3A%2F%2Fa.org".to_owned(), None),
+        (format!("https://a.org/?q={}", base64("https://docs.a.org/of/it")), None),
+        ("100%25 of //it, a%3Ab, %2F%2FTODO fix".to_owned(), None),
+        ("a+//+b c++://".to_owned(), Some(Encoding::Plain)),
+    ];
+    for (text, expected) in rows {
+        assert_eq!(guard.look(&text), expected.map(|encoding| (What::Host, encoding)), "{text}");
+    }
+}
+
+/// Whatever the bytes in an encoding are, they lead to no host unless they are text.
+#[test]
+fn of_bytes_at_random_none_lead_to_a_host() {
+    let guard = ExfilGuard::new().only([]).allow_hosts(["a.org"]);
+    let mut rng = fastrand::Rng::with_seed(4);
+    for _ in 0..40 {
+        let bytes: String = (0..30_000).map(|_| rng.alphanumeric()).collect();
+        let image: String = bytes.chars().map(|c| if rng.u8(0..32) == 0 { '/' } else { c }).collect();
+        assert_eq!(guard.look(&format!("data:image/png;base64,{image}")), None);
+    }
 }
 
 #[tokio::test]

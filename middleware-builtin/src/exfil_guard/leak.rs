@@ -130,14 +130,22 @@ impl Detector {
         let mut leak = None;
         decoded(text, &mut |encoding, bytes| {
             if leak.is_none() {
-                let text = String::from_utf8_lossy(bytes);
-                leak = self.found(bytes, &text).map(|what| (what, encoding));
-                if leak.is_none() && depth > 1 && is_text(bytes) {
-                    leak = self.encoded(&text, depth - 1);
-                }
+                leak = self.written(encoding, bytes, depth);
             }
         });
         leak
+    }
+
+    /// What bytes tell that were decoded from text, and what can be decoded from them.
+    fn written(&self, encoding: Encoding, bytes: &[u8], depth: u32) -> Option<(What, Encoding)> {
+        let text = String::from_utf8_lossy(bytes);
+        let found = self.found(bytes, &text).map(|what| (what, encoding));
+        // Bytes of a picture say `"//` now and then. Percent-encoding leaves text as it is all around.
+        if found.is_some() || !(encoding == Encoding::Url || is_text(bytes)) {
+            return found;
+        }
+        let left = self.hosts.as_ref().filter(|hosts| hosts.are_left(&text)).map(|_| (What::Host, encoding));
+        left.or_else(|| (depth > 1).then(|| self.encoded(&text, depth - 1)).flatten())
     }
 
     fn found(&self, bytes: &[u8], text: &str) -> Option<What> {

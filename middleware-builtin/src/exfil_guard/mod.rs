@@ -34,7 +34,7 @@ const NAME: &str = "exfil_guard";
 /// It looks at all strings, keys included, of what goes into a run's work and of what comes out of it: for values that
 /// it was [told](Self::known), for what looks like a key, token or password of [`Scanner::keys`], also in base64, hex or
 /// percent-encoding or two of them one in another; and, if hosts were [named](Self::allow_hosts), for URLs that lead
-/// elsewhere. What is found ends the run as a denial by `exfil_guard` that says what sort it was and where, and never
+/// elsewhere, in these encodings too. What is found ends the run as a denial by `exfil_guard` that says what sort it was and where, and never
 /// repeats it.
 ///
 /// A failure whose text tells a secret becomes such a denial too. Control flow keeps its kind and loses the text: the
