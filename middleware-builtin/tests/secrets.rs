@@ -107,6 +107,29 @@ fn a_routable_token_of_gitlab_is_found_with_its_checksum_and_not_with_what_follo
     }
 }
 
+/// Where the shape of a token has room, what is glued to it is matched too.
+#[test]
+fn a_placeholders_word_behind_a_token_hides_nothing_and_within_it_says_that_it_is_none() {
+    let token = format!("{}_aB3dE5fG7hJ9kL1mN3pQ5rS7tU9vW1xY3zA5", "ghp");
+    let rows = [
+        (token.clone(), true),
+        (format!("{token}Example"), true),
+        (format!("{token}_example"), true),
+        (format!("{token}YourReplaceDummyInsert"), true),
+        (format!("{}_live_4eC39HqLyjWDarjtT1zdp7dcYOUR", "sk"), true),
+        (format!("glpat-xK3v{}", "Q9sT2mLp7aRd4fWzExample"), true),
+        // That much of it is none.
+        (format!("{token}{}", "Placeholder".repeat(4)), false),
+        (format!("{}_yourTokenGoesHere1234567890abcdefghijkl", "ghp"), false),
+        (format!("{}_live_4eC39HqExampleWDarjtT1zdp7dc", "sk"), false),
+        (format!("{}_xxxxxxxxxxxxxxxxabcdefghijklmnopqrstuvwx", "ghp"), false),
+    ];
+    for (text, is_found) in rows {
+        assert_eq!(redacted(&text) != text, is_found, "{text}");
+        assert_eq!(chunked(&text, std::iter::repeat_n(1, text.len())), redacted(&text), "{text} in chunks");
+    }
+}
+
 /// A finding without a byte would be found again and again.
 #[test]
 fn where_the_group_of_a_pattern_is_empty_all_that_it_matches_is_the_secret() {

@@ -8,6 +8,8 @@ pub(super) struct Seen<'t> {
     /// At most [`BEFORE`](super::engine::BEFORE) bytes before the match, and what of it stands before its secret.
     pub(super) before: &'t str,
     pub(super) secret: &'t str,
+    /// How many bytes a secret of this sort has at least.
+    pub(super) shortest: usize,
     /// At most [`AFTER`](super::engine::AFTER) bytes.
     pub(super) after: &'t str,
 }
@@ -25,8 +27,11 @@ pub(super) fn any(seen: &Seen<'_>) -> Option<usize> {
 
 /// Something drawn at random: not the same few characters again, and not a placeholder.
 pub(super) fn token(seen: &Seen<'_>) -> Option<usize> {
+    let least = &seen.secret[..seen.secret.floor_char_boundary(seen.shortest)];
     let kinds = distinct(seen.secret);
-    all(seen, kinds >= 8 && !is_placeholder(seen.secret))
+    // Behind that, a word may only be glued to it.
+    let is_word = is_placeholder(least) || 2 * said(seen.secret) > seen.secret.len();
+    all(seen, kinds >= 8 && !is_word)
 }
 
 /// A value with a name: letters and digits, and no expression of a program.
@@ -54,25 +59,32 @@ fn distinct(text: &str) -> u32 {
     bits.count_ones()
 }
 
+/// What says that something stands in place of a secret.
+const SAYS: [&str; 14] = [
+    "example",
+    "your",
+    "xxxx",
+    "placeholder",
+    "changeme",
+    "change-me",
+    "change_me",
+    "redacted",
+    "dummy",
+    "sample",
+    "insert",
+    "replace",
+    "...",
+    "***",
+];
+
 fn is_placeholder(text: &str) -> bool {
-    const SAYS: [&str; 14] = [
-        "example",
-        "your",
-        "xxxx",
-        "placeholder",
-        "changeme",
-        "change-me",
-        "change_me",
-        "redacted",
-        "dummy",
-        "sample",
-        "insert",
-        "replace",
-        "...",
-        "***",
-    ];
+    said(text) > 0
+}
+
+/// How many bytes of a text such words have.
+fn said(text: &str) -> usize {
     let lower = text.to_ascii_lowercase();
-    SAYS.iter().any(|says| lower.contains(says))
+    SAYS.iter().map(|says| lower.matches(says).count() * says.len()).sum()
 }
 
 /// A path of fields, as in `config.password2`, or of a URL.

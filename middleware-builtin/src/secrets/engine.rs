@@ -31,13 +31,29 @@ const PROGRAM: usize = 1 << 20;
 /// Rules, ready to be used.
 #[derive(Debug)]
 pub(super) struct Engine {
-    rules: Vec<(Rule, Regex)>,
+    rules: Vec<Compiled>,
     any: Regex,
     /// What is at the end of a text and could be the beginning of a match.
     begun: Regex,
     /// How long a match can be, without its tail.
     longest: usize,
     window: usize,
+}
+
+/// A rule, ready to be used.
+#[derive(Debug)]
+struct Compiled {
+    rule: Rule,
+    regex: Regex,
+    /// How short a match can be, without its tail.
+    shortest: usize,
+}
+
+impl Compiled {
+    fn new(rule: Rule, hir: &Hir) -> Result<Self, PatternError> {
+        let (regex, shortest) = (compile(&rule, hir)?, hir.properties().minimum_len().unwrap_or(0));
+        Ok(Self { rule, regex, shortest })
+    }
 }
 
 /// What is known of a byte at which a pattern matches.
@@ -77,8 +93,6 @@ impl Engine {
     /// Of rules that were checked.
     pub(super) fn new(rules: Vec<Rule>) -> Result<Self, PatternError> {
         let hirs: Vec<Hir> = rules.iter().map(parse).collect::<Result<_, _>>()?;
-        let singles: Vec<Regex> =
-            rules.iter().zip(&hirs).map(|(rule, hir)| compile(rule, hir)).collect::<Result<_, _>>()?;
         let all = |error| PatternError::Size { name: "all together".to_owned(), source: Box::new(error) };
         let roomy = || config().nfa_size_limit(None).hybrid_cache_capacity(8 << 20);
         let any = roomy().which_captures(WhichCaptures::Implicit);
@@ -90,7 +104,11 @@ impl Engine {
             begun: Regex::builder().configure(roomy()).build_from_hir(&begun).map_err(all)?,
             longest,
             window: longest + tail + AFTER,
-            rules: rules.into_iter().zip(singles).collect(),
+            rules: rules
+                .into_iter()
+                .zip(&hirs)
+                .map(|(rule, hir)| Compiled::new(rule, hir))
+                .collect::<Result<_, _>>()?,
         })
     }
 
@@ -100,7 +118,7 @@ impl Engine {
     }
 
     pub(super) fn rules(&self) -> impl Iterator<Item = &Rule> {
-        self.rules.iter().map(|(rule, _)| rule)
+        self.rules.iter().map(|of| &of.rule)
     }
 
     /// The first byte from there on at which a pattern matches, and which one.
@@ -131,9 +149,9 @@ impl Engine {
 
     /// What is at a byte where a pattern matches.
     pub(super) fn decide(&self, text: &str, (start, first): (usize, usize), is_whole: bool) -> Decision {
-        for (rule, regex) in &self.rules[first..] {
-            match judge(rule, regex, text, start, is_whole) {
-                Decision::Secret(finding) if rule.is_vague => return self.refine(text, finding, is_whole),
+        for of in &self.rules[first..] {
+            match judge(of, text, start, is_whole) {
+                Decision::Secret(finding) if of.rule.is_vague => return self.refine(text, finding, is_whole),
                 Decision::Nothing => {}
                 decision => return decision,
             }
@@ -145,10 +163,9 @@ impl Engine {
     fn refine(&self, text: &str, vague: Finding, is_whole: bool) -> Decision {
         let mut at = vague.start + 1;
         while let Some((start, rule)) = self.hit(text, at).filter(|(start, _)| *start <= vague.span.start) {
-            for (rule, regex) in
-                self.rules[rule..].iter().filter(|(rule, _)| !rule.is_vague && !rule.kind.is_personal())
-            {
-                match judge(rule, regex, text, start, is_whole) {
+            let is_clear = |of: &&Compiled| !of.rule.is_vague && !of.rule.kind.is_personal();
+            for of in self.rules[rule..].iter().filter(is_clear) {
+                match judge(of, text, start, is_whole) {
                     Decision::Nothing => {}
                     Decision::Open => return Decision::Open,
                     Decision::Secret(clear) if clear.span.start > vague.span.start => {}
@@ -162,7 +179,7 @@ impl Engine {
 }
 
 /// What a rule says of a byte.
-fn judge(rule: &Rule, regex: &Regex, text: &str, start: usize, is_whole: bool) -> Decision {
+fn judge(Compiled { rule, regex, shortest }: &Compiled, text: &str, start: usize, is_whole: bool) -> Decision {
     let input = Input::new(text).range(start..).anchored(Anchored::Yes);
     let mut groups = regex.create_captures();
     regex.search_captures(&input, &mut groups);
@@ -185,6 +202,7 @@ fn judge(rule: &Rule, regex: &Regex, text: &str, start: usize, is_whole: bool) -
     let seen = Seen {
         before: &text[before..secret.start],
         secret: &text[secret.clone()],
+        shortest: shortest.saturating_sub(secret.start - start),
         after: &text[secret.end..after.max(secret.end)],
     };
     match (rule.check)(&seen) {
