@@ -377,6 +377,32 @@ async fn a_secret_split_over_records_is_redacted_for_each_run_by_itself() -> Tes
     Ok(())
 }
 
+/// The thought and the answer of a model, say.
+#[tokio::test]
+async fn each_text_of_an_event_is_redacted_by_itself_and_comes_out_once() -> TestResult {
+    let (root, memory) = (Emitter::new(), Memory::new());
+    let sink = Redact::new().sink(memory.clone()).text_at("delta", "/think").text_at("delta", "/say");
+    // Declared twice, it is the same text.
+    let handle = root.pipe_to(sink.text_at("delta", "/say"))?;
+    let deltas = [
+        json!({"think": "ask mar", "say": "see 8."}),
+        json!({"think": "ia@mail", "n": 1}),
+        json!({"think": "box.org or", "say": "8.4."}),
+        json!({"say": "4 and on"}),
+        json!({"think": " call", "say": " wait"}),
+    ];
+    for mut delta in deltas {
+        root.emit("delta", &mut delta).await?;
+    }
+    handle.close(std::time::Duration::from_secs(5)).await.complete()?;
+    let records = memory.records();
+    let payloads: Vec<Value> = records.iter().filter_map(|record| record.as_event()?.payload::<Value>().ok()).collect();
+    let all = |key: &str| payloads.iter().filter_map(|payload| payload[key].as_str()).collect::<String>();
+    let expected = ["ask [REDACTED:email] or call", "see [REDACTED:ip] and on wait"];
+    assert_eq!([all("think"), all("say")], expected, "{payloads:?}");
+    Ok(())
+}
+
 /// Runs, and gives what others hear of the text.
 async fn written(chunks: Vec<String>, redact: Redact) -> Result<Vec<Token>, emitree_emitter::BoxError> {
     let (root, heard) = (Emitter::new(), Arc::new(Mutex::new(Vec::new())));

@@ -21,14 +21,14 @@ pub(super) struct Texts {
     under_way: VecDeque<Text>,
 }
 
-/// The text of events of one name.
+/// A text of events of one name: one event may hold several.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Declared {
     name: String,
     pointer: String,
 }
 
-/// The text of one run's events of one name.
+/// A text of one run's events of one name.
 #[derive(Debug)]
 struct Text {
     run_id: Option<Uuid>,
@@ -39,12 +39,25 @@ struct Text {
 
 impl Texts {
     pub(super) fn declare(&mut self, name: String, pointer: String) {
-        self.declared.push(Declared { name, pointer });
+        let declared = Declared { name, pointer };
+        if !self.declared.contains(&declared) {
+            self.declared.push(declared);
+        }
     }
 
-    /// Takes the text out of a payload, if it is declared: what is clear of it is to be put there again.
-    pub(super) fn take(&mut self, event: &EventRecord, payload: &mut Value, redactor: &Redactor) -> Option<Taken> {
-        let of = self.declared.iter().find(|declared| declared.name == event.name())?.clone();
+    /// Takes the texts out of a payload that are declared: what is clear of them is to be put there again.
+    pub(super) fn take(&mut self, event: &EventRecord, payload: &mut Value, redactor: &Redactor) -> Vec<Taken> {
+        let declared: Vec<Declared> = self.declared.iter().filter(|of| of.name == event.name()).cloned().collect();
+        declared.into_iter().filter_map(|of| self.take_one(event, of, payload, redactor)).collect()
+    }
+
+    fn take_one(
+        &mut self,
+        event: &EventRecord,
+        of: Declared,
+        payload: &mut Value,
+        redactor: &Redactor,
+    ) -> Option<Taken> {
         let Value::String(text) = payload.pointer_mut(&of.pointer).filter(|text| text.is_string())?.take() else {
             return None;
         };
@@ -65,11 +78,11 @@ impl Texts {
         &mut self.under_way[at]
     }
 
-    /// Remembers how the last event of a text looked.
-    pub(super) fn remember(&mut self, event: &EventRecord) {
+    /// Remembers how the last event of each of these texts looked.
+    pub(super) fn remember(&mut self, event: &EventRecord, taken: &[Taken]) {
         let run_id = run_id(event);
-        let same = |text: &&mut Text| text.run_id == run_id && text.of.name == event.name();
-        if let Some(text) = self.under_way.iter_mut().find(same) {
+        let is_taken = |of: &Declared| of.name == event.name() && taken.iter().any(|taken| taken.pointer == of.pointer);
+        for text in self.under_way.iter_mut().filter(|text| text.run_id == run_id && is_taken(&text.of)) {
             text.last = event.clone();
         }
     }
@@ -88,24 +101,39 @@ impl Texts {
         while self.under_way.len() > MOST {
             over.extend(self.under_way.pop_front());
         }
-        over.into_iter().filter_map(|text| text.rest(redactor).transpose()).collect()
+        self.rest_of(over, redactor)
     }
 
     /// The rest of all.
     pub(super) fn rest(&mut self, redactor: &Redactor) -> Result<Vec<EventRecord>, BoxError> {
-        std::mem::take(&mut self.under_way).into_iter().filter_map(|text| text.rest(redactor).transpose()).collect()
+        let all = std::mem::take(&mut self.under_way);
+        self.rest_of(all, redactor)
+    }
+
+    fn rest_of(
+        &self,
+        texts: impl IntoIterator<Item = Text>,
+        redactor: &Redactor,
+    ) -> Result<Vec<EventRecord>, BoxError> {
+        let rest = |text: Text| text.rest(&self.declared, redactor).transpose();
+        texts.into_iter().filter_map(rest).collect()
     }
 }
 
 impl Text {
-    /// A copy of the last event, with what is held.
-    fn rest(mut self, redactor: &Redactor) -> Result<Option<EventRecord>, BoxError> {
+    /// A copy of the last event, with what is held, and without the other texts: those were in it already.
+    fn rest(mut self, declared: &[Declared], redactor: &Redactor) -> Result<Option<EventRecord>, BoxError> {
         let mut rest = String::new();
         self.chunks.finish(|piece| put(redactor, &mut rest, piece));
         if rest.is_empty() {
             return Ok(None);
         }
         let mut payload: Value = serde_json::from_str(self.last.payload.get())?;
+        for other in declared.iter().filter(|other| other.name == self.of.name) {
+            if let Some(Value::String(text)) = payload.pointer_mut(&other.pointer) {
+                text.clear();
+            }
+        }
         Taken { pointer: self.of.pointer, clear: rest }.put_back(&mut payload);
         self.last.payload = to_raw_value(&payload)?;
         self.last.id = new_id();
@@ -121,9 +149,9 @@ pub(super) struct Taken {
 }
 
 impl Taken {
-    pub(super) fn put_back(self, payload: &mut Value) {
+    pub(super) fn put_back(&self, payload: &mut Value) {
         if let Some(text) = payload.pointer_mut(&self.pointer) {
-            *text = self.clear.into();
+            *text = self.clear.as_str().into();
         }
     }
 }

@@ -30,12 +30,12 @@ impl<S: Sink> RedactSink<S> {
     }
 
     /// Takes the text at a JSON pointer (RFC 6901) in events of that name for text that comes bit by bit: each run's by
-    /// itself.
+    /// itself. An event may hold several: each is declared, and is a text of its own.
     ///
     /// Records go on with what is clear, as events do with [`Redact::text_of`](super::Redact::text_of). What is held when
-    /// the run is over, or the sink is closed, comes as one more record before that: a copy of the last one with an id
-    /// of its own. Where records were lost, what is held comes out too. At most 1,024 texts may be under way at a time;
-    /// of more, the oldest is taken to be over.
+    /// the run is over, or the sink is closed, comes as one more record for each text before that: a copy of the last one
+    /// with an id of its own, in which the event's other texts are empty. Where records were lost, what is held comes out
+    /// too. At most 1,024 texts may be under way at a time; of more, the oldest is taken to be over.
     #[must_use]
     pub fn text_at(mut self, name: impl Into<String>, pointer: impl Into<String>) -> Self {
         self.texts.declare(name.into(), pointer.into());
@@ -55,17 +55,14 @@ impl<S: Sink> RedactSink<S> {
             [self.redactor.value(Place::Event, &mut payload), self.redactor.value(Place::Context, &mut context)];
         // Nobody asks how many it were.
         drop(self.redactor.found());
-        let is_text = taken.is_some();
-        if is_changed == [false; 2] && !is_text {
+        if is_changed == [false; 2] && taken.is_empty() {
             return Ok(None);
         }
-        taken.into_iter().for_each(|taken| taken.put_back(&mut payload));
+        taken.iter().for_each(|taken| taken.put_back(&mut payload));
         let mut event = event.clone();
         event.payload = to_raw_value(&payload)?;
         event.context = Context::from(context);
-        if is_text {
-            self.texts.remember(&event);
-        }
+        self.texts.remember(&event, &taken);
         Ok(Some(event))
     }
 
