@@ -85,44 +85,64 @@ impl<T: Clone> Stream<T> {
     /// Has an event go on with what is clear.
     fn pass(&self, event: &mut T) -> Result<()> {
         let text = (self.text)(event);
-        let mut state = self.state.lock();
-        if state.rest.take_if(|rest| rest == text).is_some() {
+        if self.state.lock().is_rest(text) {
             return Ok(());
         }
         let chunk = std::mem::take(text);
-        let clear = match &state.refused {
-            Some(error) => Err(error.clone()),
-            None => state.passage.push(&chunk),
-        };
-        match clear {
-            Ok(clear) => *text = clear,
-            Err(error) => return Err(state.refuse(error)),
-        }
-        state.last = Some(event.clone());
+        // What was the last one before is dropped with it, and by nobody who holds the lock.
+        let mut last = Some(event.clone());
+        let clear = self.state.lock().push(&chunk, &mut last)?;
+        *(self.text)(event) = clear;
         Ok(())
     }
 
     fn discard(&self) {
-        let mut state = self.state.lock();
-        state.passage.clear();
-        (state.last, state.refused) = (None, None);
+        let last = self.state.lock().clear();
+        drop(last);
     }
 
     /// The event that is still to come.
     fn last(&self) -> Result<Option<T>> {
-        let mut state = self.state.lock();
-        if state.refused.is_some() {
-            return Ok(None);
-        }
-        let rest = state.passage.finish().map_err(|error| state.refuse(error))?;
-        let Some(mut event) = state.last.take().filter(|_| !rest.is_empty()) else { return Ok(None) };
-        state.rest = Some(rest.clone());
-        *(self.text)(&mut event) = rest;
+        let (rest, last) = self.state.lock().finish()?;
+        let Some(mut event) = last.filter(|_| !rest.is_empty()) else { return Ok(None) };
+        (self.text)(&mut event).clone_from(&rest);
+        self.state.lock().rest = Some(rest);
         Ok(Some(event))
     }
 }
 
+/// What is done under the lock: no code of users, who clone, drop and read events.
 impl<T> State<T> {
+    /// Whether it is what is on its way already.
+    fn is_rest(&mut self, text: &str) -> bool {
+        self.rest.take_if(|rest| rest == text).is_some()
+    }
+
+    /// Takes a chunk and the event that it was in, gives what is clear, and gives back the event before.
+    fn push(&mut self, chunk: &str, last: &mut Option<T>) -> Result<String> {
+        let clear = match &self.refused {
+            Some(error) => return Err(error.clone()),
+            None => self.passage.push(chunk).map_err(|error| self.refuse(error))?,
+        };
+        std::mem::swap(&mut self.last, last);
+        Ok(clear)
+    }
+
+    /// What is held, and the last event, unless text was refused.
+    fn finish(&mut self) -> Result<(String, Option<T>)> {
+        if self.refused.is_some() {
+            return Ok((String::new(), None));
+        }
+        let rest = self.passage.finish().map_err(|error| self.refuse(error))?;
+        Ok((rest, self.last.take()))
+    }
+
+    fn clear(&mut self) -> Option<T> {
+        self.passage.clear();
+        self.refused = None;
+        self.last.take()
+    }
+
     fn refuse(&mut self, error: Error) -> Error {
         self.passage.clear();
         self.refused = Some(error.clone());
@@ -165,4 +185,94 @@ where
         })?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{OnceLock, Weak};
+
+    use super::*;
+
+    /// Holds all until the end.
+    struct Holding(String);
+
+    impl Passage for Holding {
+        fn push(&mut self, text: &str) -> Result<String> {
+            self.0 += text;
+            Ok(String::new())
+        }
+
+        fn finish(&mut self) -> Result<String> {
+            Ok(std::mem::take(&mut self.0))
+        }
+
+        fn clear(&mut self) {
+            self.0.clear();
+        }
+    }
+
+    #[derive(Default)]
+    struct Looked {
+        stream: OnceLock<Weak<Stream<Told>>>,
+        /// Whose code ran, and whether it ran under the lock.
+        code: Mutex<Vec<(&'static str, bool)>>,
+    }
+
+    impl Looked {
+        fn look(&self, code: &'static str) {
+            let Some(stream) = self.stream.get().and_then(Weak::upgrade) else { return };
+            self.code.lock().push((code, stream.state.is_locked()));
+        }
+    }
+
+    /// An event that looks whether the lock is held when it is cloned or dropped.
+    struct Told {
+        text: String,
+        looked: Arc<Looked>,
+    }
+
+    impl Clone for Told {
+        fn clone(&self) -> Self {
+            self.looked.look("clone");
+            Self { text: self.text.clone(), looked: Arc::clone(&self.looked) }
+        }
+    }
+
+    impl Drop for Told {
+        fn drop(&mut self) {
+            self.looked.look("drop");
+        }
+    }
+
+    #[test]
+    fn code_of_users_runs_with_no_lock_held() -> Result<()> {
+        let text: Text<Told> = Arc::new(|told| {
+            told.looked.look("text");
+            &mut told.text
+        });
+        let passage = Box::new(Holding(String::new()));
+        let state = Mutex::new(State { passage, last: None, rest: None, refused: None });
+        let stream = Arc::new(Stream { name: "told".to_owned(), text, state });
+        let looked = Arc::<Looked>::default();
+        looked.stream.get_or_init(|| Arc::downgrade(&stream));
+        let told = |text: &str| Told { text: text.to_owned(), looked: Arc::clone(&looked) };
+        for text in ["a", "b"] {
+            stream.pass(&mut told(text))?;
+        }
+        stream.discard();
+        stream.pass(&mut told("c"))?;
+        let mut last = stream.last()?.expect("something is held");
+        assert_eq!(last.text, "c");
+        stream.pass(&mut last)?;
+        assert_eq!(last.text, "c", "what is clear already passes");
+        stream.pass(&mut told(""))?;
+        assert!(stream.last()?.is_none());
+        drop(last);
+        let code = looked.code.lock();
+        for what in ["text", "clone", "drop"] {
+            assert!(code.iter().any(|(code, _)| *code == what), "no {what} in {code:?}");
+        }
+        assert!(code.iter().all(|(_, is_locked)| !is_locked), "{code:?}");
+        Ok(())
+    }
 }
