@@ -428,6 +428,31 @@ async fn no_part_of_a_secret_gets_past_in_events() -> std::result::Result<(), Bo
     Ok(())
 }
 
+/// Each part that goes on was looked at with up to 18 KiB around it: were there one for each chunk, it would take minutes.
+#[tokio::test]
+async fn a_word_longer_than_is_held_goes_on_in_parts_of_2_kib_however_small_its_chunks_are() -> TestResult {
+    let word = "y".repeat(40_000);
+    let parts = Arc::new(Mutex::new(Vec::new()));
+    let heard = Arc::clone(&parts);
+    let write = instance(&Emitter::new(), "Tool", "write", |word: String, ctx: RunContext| async move {
+        for text in split(&word, &vec![7; word.len() / 7]) {
+            ctx.emitter().emit("new_token", &mut Token { text }).await?;
+        }
+        Ok(())
+    });
+    let guard = guard().inputs(false).text_of("new_token", |token: &mut Token| &mut token.text);
+    let run =
+        write.run(word.clone()).middleware(guard).observe("new_token", move |token: &Token, _: &EventMeta<'_>| {
+            heard.lock().expect("nobody panics here").push(token.text.clone());
+        });
+    run.await?;
+    let parts: Vec<String> =
+        parts.lock().expect("nobody panics here").iter().filter(|part| !part.is_empty()).cloned().collect();
+    assert_eq!(parts.concat(), word);
+    assert!(parts.len() <= word.len() / 2048, "{} parts", parts.len());
+    Ok(())
+}
+
 #[tokio::test]
 async fn slashes_at_the_beginning_of_a_text_that_comes_bit_by_bit_lead_to_a_host_as_those_of_a_whole_one() -> TestResult
 {

@@ -197,10 +197,11 @@ impl ExfilGuard {
     /// Looks at the text of the run's events of that name: text that comes bit by bit.
     ///
     /// A word is held until it is over, because it may be encoded, and what could be the beginning of a secret until it
-    /// is clear: at most 24 KiB. Text with a secret in it does not go on, nor what follows it: the event that brought it
-    /// is emptied, its emit fails, and so does the run, whatever the work makes of that. What is held at the run's end
-    /// comes as one more event, a copy of the last one with that text. Base64 in several lines is found in one
-    /// event only.
+    /// is clear: at most 27 KiB. A word longer than that goes on in parts of 2 KiB, each looked at with what is held and
+    /// 8 KiB of what went on before. Text with a secret in it does not go on, nor what follows it: the event that brought
+    /// it is emptied, its emit fails, and so does the run, whatever the work makes of that. What is held at the run's end
+    /// comes as one more event, a copy of the last one with that text. Base64 in several lines is found in one event
+    /// only.
     #[must_use]
     pub fn text_of<T: Clone + Serialize + Send + Sync + 'static>(
         mut self,

@@ -13,6 +13,8 @@ use crate::secrets::{Chunks, Piece};
 
 /// As long as a word may be that is held whole; of a longer one, a part this long is looked at with each that follows.
 const LONGEST_WORD: usize = 8 * 1024;
+/// Of a longer one, parts of this length go on: with each, all that is held and was kept is looked at again.
+const STEP: usize = 2 * 1024;
 
 /// Refuses text that holds a secret. A word is held until it is over, because it may be encoded.
 pub(super) struct Checking {
@@ -22,6 +24,9 @@ pub(super) struct Checking {
     /// What has gone on last, and then what is held.
     text: String,
     held: usize,
+    /// Where its last word begins, as far as it was `searched` for blanks.
+    word: usize,
+    searched: usize,
     /// Whether more than blanks stood before it.
     is_begun: bool,
 }
@@ -30,7 +35,16 @@ impl Checking {
     /// For events of a name.
     pub(super) fn new(name: &str, guard: &Arc<Guarding>) -> Self {
         let chunks = guard.detector.scanner.chunks();
-        Self { name: name.to_owned(), guard: Arc::clone(guard), chunks, text: String::new(), held: 0, is_begun: false }
+        Self {
+            name: name.to_owned(),
+            guard: Arc::clone(guard),
+            chunks,
+            text: String::new(),
+            held: 0,
+            word: 0,
+            searched: 0,
+            is_begun: false,
+        }
     }
 
     fn refuse(&self, what: What, encoding: Encoding) -> Error {
@@ -62,26 +76,31 @@ impl Checking {
     }
 
     /// Up to where nothing can be part of what is still to come.
-    fn settled(&self) -> usize {
+    fn settled(&mut self) -> usize {
         let back = |bytes: usize| self.text.floor_char_boundary(self.text.len().saturating_sub(bytes));
-        let known = back(self.guard.detector.longest().saturating_sub(1));
-        word(&self.text[..known]).max(back(LONGEST_WORD))
+        let (known, bound) = (back(self.guard.detector.longest().saturating_sub(1)), back(LONGEST_WORD));
+        if known > self.searched {
+            self.word = behind_blank(&self.text[self.searched..known]).map_or(self.word, |at| self.searched + at);
+            self.searched = known;
+        }
+        if bound >= self.held + STEP { self.word.max(bound) } else { self.word }
     }
 
     /// Lets go of words that can be no part of a known value, and of what is too far back in a long one.
     fn forget(&mut self) {
         let far = self.text.floor_char_boundary(self.held.saturating_sub(self.guard.detector.longest()));
         let too_far = self.text.floor_char_boundary(self.held.saturating_sub(LONGEST_WORD));
-        let keep = word(&self.text[..far]).max(too_far);
+        let keep = behind_blank(&self.text[..far]).unwrap_or(0).max(too_far);
         self.is_begun |= !self.text[..keep].trim().is_empty();
         self.text.drain(..keep);
         self.held -= keep;
+        (self.word, self.searched) = (self.word.saturating_sub(keep), self.searched.saturating_sub(keep));
     }
 }
 
-/// Where the last word begins.
-fn word(text: &str) -> usize {
-    text.char_indices().rev().find(|(_, c)| c.is_whitespace()).map_or(0, |(at, c)| at + c.len_utf8())
+/// Where the last word begins, if there is a blank before it.
+fn behind_blank(text: &str) -> Option<usize> {
+    text.char_indices().rev().find(|(_, c)| c.is_whitespace()).map(|(at, c)| at + c.len_utf8())
 }
 
 impl Passage for Checking {
@@ -108,7 +127,7 @@ impl Passage for Checking {
     fn clear(&mut self) {
         self.chunks.clear();
         self.text.clear();
-        (self.held, self.is_begun) = (0, false);
+        (self.held, self.word, self.searched, self.is_begun) = (0, 0, 0, false);
     }
 }
 
