@@ -1,4 +1,4 @@
-//! How often a listener runs, and when it no longer does (E8, E9).
+//! How often a listener runs, one of a fork too, and when it no longer does (E8, E9, E16).
 
 mod support;
 
@@ -112,6 +112,21 @@ fn events_that_a_listener_does_not_take_use_up_no_claim() -> TestResult {
     }
     recorder.expect(["third x"]);
     assert_eq!((told.load(Ordering::Relaxed), once.is_active(), once.off()), (3, false, false));
+    Ok(())
+}
+
+/// E8, E16: what was used up before counts for both.
+#[test]
+fn a_forked_listener_has_as_many_calls_left_of_its_own() -> TestResult {
+    let (recorder, original) = (Recorder::new(), Emitter::new());
+    original.with(Options::new().times(3)).on("*", recorder.hears("counted"))?;
+    emit(&original, "x");
+    let fork = original.fork();
+    for _ in 0..5 {
+        emit(&original, "original");
+        emit(&fork, "fork");
+    }
+    recorder.expect(["counted x", "counted original", "counted fork", "counted original", "counted fork"]);
     Ok(())
 }
 

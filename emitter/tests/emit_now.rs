@@ -81,21 +81,6 @@ fn a_fork_is_a_separate_emitter_under_the_same_parent_with_the_listeners_in_the_
     Ok(())
 }
 
-/// E16, E8.
-#[test]
-fn a_forked_listener_has_as_many_calls_left_of_its_own() -> TestResult {
-    let (recorder, original) = (Recorder::new(), Emitter::new());
-    original.with(Options::new().times(3)).on("*", recorder.hears("counted"))?;
-    emit(&original, "x");
-    let fork = original.fork();
-    for _ in 0..5 {
-        emit(&original, "original");
-        emit(&fork, "fork");
-    }
-    recorder.expect(["counted x", "counted original", "counted fork", "counted original", "counted fork"]);
-    Ok(())
-}
-
 /// E17.
 #[test]
 fn emit_now_runs_sync_listeners_and_observers_inline() -> TestResult {
