@@ -145,6 +145,18 @@ fn the_flush_policy_says_when_the_file_has_a_record() {
     }
 }
 
+/// There is no disk behind that device: it takes every line, and cannot say that it has it.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_flush_waits_for_the_disk_if_that_was_asked_for() {
+    for (sync, expected) in [(false, true), (true, false)] {
+        let options = JsonlFile::options().flush(FlushPolicy::OnClose).sync(sync);
+        let mut file = options.open("/dev/null").unwrap();
+        file.write(&gap(1)).unwrap();
+        assert_eq!((file.flush().is_ok(), file.close().is_ok()), (expected, expected), "{sync}");
+    }
+}
+
 /// E13: bounded, also in memory.
 #[test]
 fn a_full_buffer_is_written_though_nobody_flushes() {
