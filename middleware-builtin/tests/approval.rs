@@ -395,6 +395,56 @@ async fn that_who_asks_is_aborted_is_no_answer_for_those_who_wait() -> TestResul
     Ok(())
 }
 
+#[tokio::test]
+async fn what_was_answered_elsewhere_while_one_waited_for_who_asks_is_not_asked_again() -> TestResult {
+    let (ids, ledger) = (Arc::new(Mutex::new(Vec::new())), Approvals::new());
+    let asked = Arc::clone(&ids);
+    let approval = Approval::by(move |request| {
+        asked.lock().expect("nobody panics here").push(request.id());
+        std::future::pending()
+    })
+    .ledger(ledger.clone());
+    let done = Done::default();
+    let tool = Arc::new(done.tool(&Emitter::new()));
+    let handle = AbortHandle::new();
+    let mut first = tool.run_shared(delete("/a")).middleware(approval.clone()).abort_on(handle.signal());
+    let mut second = tool.run_shared(delete("/a")).middleware(approval);
+    assert!(poll_once(&mut first).is_pending() && poll_once(&mut second).is_pending());
+    let id = ids.lock().expect("nobody panics here")[0].clone();
+    ledger.answer(id.as_str(), Decision::Approve);
+    handle.abort("enough");
+    assert!(first.await.expect_err("it was aborted").is_aborted());
+    timeout(Duration::from_secs(60), second).await??;
+    done.expect(["/a"]);
+    assert_eq!(*ids.lock().expect("nobody panics here"), [id]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_edit_that_another_of_the_same_name_was_answered_is_a_denial_where_edits_are_not_allowed() -> TestResult {
+    let (gate, ledger, done) = (Arc::new(Semaphore::new(0)), Approvals::new(), Done::default());
+    let waits = Arc::clone(&gate);
+    let edits = Approval::by(move |_| {
+        let waits = Arc::clone(&waits);
+        async move {
+            waits.acquire().await?.forget();
+            Ok(Decision::Edit(json!({"path": "/x", "force": true})))
+        }
+    });
+    let (never, asked) = always(Decision::Approve);
+    let tool = Arc::new(done.tool(&Emitter::new()));
+    let mut first = tool.run_shared(delete("/a")).middleware(edits.ledger(ledger.clone()));
+    let mut second = tool.run_shared(delete("/a")).middleware(never.without_edits().ledger(ledger));
+    assert!(poll_once(&mut first).is_pending() && poll_once(&mut second).is_pending());
+    gate.add_permits(1);
+    assert_eq!(first.await?, "/x is gone");
+    let said = "denied by approval: the answer was an edit, which is not allowed here: approve or reject";
+    assert_eq!(second.await.expect_err("it is not allowed").explain(), said);
+    assert_eq!(count(&asked), 0);
+    done.expect(["/x"]);
+    Ok(())
+}
+
 #[tokio::test(start_paused = true)]
 async fn who_waits_for_what_another_asks_waits_no_longer_than_its_own_time_out() {
     let ledger = Approvals::new();

@@ -238,6 +238,22 @@ async fn who_would_wait_too_long_is_denied_as_soon_as_that_is_known() -> TestRes
     Ok(())
 }
 
+/// A future that nobody polls keeps its place in the queue.
+#[tokio::test(start_paused = true)]
+async fn who_has_waited_too_long_is_told_to_come_when_those_ahead_may_have_passed() -> TestResult {
+    for ahead in [1, 3] {
+        let (echo, limit) = (echo(&Emitter::new()), RateLimit::builder(1, ms(100)).wait(ms(1_000)).build()?);
+        let run = || Box::pin(async { echo.run(1).middleware(limit.clone()).await });
+        run().await?;
+        let mut stuck: Vec<_> = (0..ahead).map(|_| run()).collect();
+        assert!(stuck.iter_mut().all(|stuck| stuck.now_or_never().is_none()));
+        let begun = Instant::now();
+        let error = run().await.expect_err("too long");
+        assert_eq!((error.details()["retry_after_ms"].clone(), begun.elapsed()), (json!(100 * ahead), ms(1_000)));
+    }
+    Ok(())
+}
+
 #[tokio::test(start_paused = true)]
 async fn each_attempt_is_counted() -> TestResult {
     let again = instance(&Emitter::new(), "Tool", "again", |(): (), _: RunContext| async {

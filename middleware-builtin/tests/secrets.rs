@@ -21,11 +21,47 @@ fn redacted(text: &str) -> String {
 }
 
 fn chunked(text: &str, sizes: impl IntoIterator<Item = usize>) -> String {
+    chunked_by(&Scanner::new(), text, sizes, |kind, _| format!("[{kind}]"))
+}
+
+/// Patterns that look at what stands around them.
+const LOOK_AROUND: [&str; 16] = [
+    r"^ab",
+    r"a\Bb",
+    r"(?m)a$\nb",
+    r"ab$",
+    r"\Aa[bé]",
+    r"[ab]{1,9}b\z",
+    r"\bab\b",
+    r"\bé{1,5}\b",
+    r"a\b.",
+    r"\Bb\B",
+    r"(?m)^a{1,3}",
+    r"(?m)1{1,4}$",
+    r"(?mR)b$",
+    r"(?:^|\s)(ab?)(?:\s|$)",
+    r"\b{start}1{2,3}\b{end}",
+    r"z{1,40}(?:\z|\b{end-half})",
+];
+
+/// A scanner for each of them, and one for all.
+fn looking_around() -> Vec<Scanner> {
+    let add = |scanner: Scanner, regex: &&str| scanner.pattern(regex, regex).expect("it is taken");
+    let each = LOOK_AROUND.iter().map(|regex| add(Scanner::only([]), regex));
+    each.chain([LOOK_AROUND.iter().fold(Scanner::only([]), add)]).collect()
+}
+
+fn chunked_by(
+    scanner: &Scanner,
+    text: &str,
+    sizes: impl IntoIterator<Item = usize>,
+    by: impl Fn(&Kind, &str) -> String,
+) -> String {
     let (mut out, mut rest) = (String::new(), text);
-    let mut chunks = Scanner::new().chunks();
+    let mut chunks = scanner.chunks();
     let mut give = |piece: Piece<'_>| match piece {
         Piece::Clean(clean) => out += clean,
-        Piece::Secret(kind, _) => out += &format!("[{kind}]"),
+        Piece::Secret(kind, secret) => out += &by(kind, secret),
     };
     for size in sizes {
         let (chunk, after) = rest.split_at(rest.ceil_char_boundary(size.min(rest.len())));
@@ -178,6 +214,16 @@ fn chunks_of_any_size_make_no_difference_to_the_corpus() {
     }
 }
 
+/// Two characters may have to come before it is clear.
+#[test]
+fn what_follows_is_waited_for_as_far_as_it_is_looked_at() {
+    let (scanner, by) = (Scanner::only([Kind::Ip]), |kind: &Kind, _: &str| format!("[{kind}]"));
+    for text in ["at 93.184.1.2.tar.gz", "at 93.184.1.2-rc1", "at 93.184.1.2.", "at 93.184.1.2-", "at 93.184.1.2: x"] {
+        let chunks = std::iter::repeat_n(1, text.len());
+        assert_eq!(chunked_by(&scanner, text, chunks, by), scanner.replace(text, by), "{text}");
+    }
+}
+
 /// Texts that begin something over and over, and never end it.
 #[test]
 fn nothing_is_held_beyond_the_window_whatever_the_text() {
@@ -233,5 +279,20 @@ proptest! {
         let text: &String = index.get(&texts);
         let once = redacted(text);
         prop_assert_eq!(redacted(&once), once);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Where a text begins and ends, lines, and words of any script.
+    #[test]
+    fn chunked_is_whole_for_patterns_of_ones_own_that_look_around(
+        scanner in prop::sample::select(looking_around()),
+        words in prop::collection::vec("[abé_]{1,3}|[ab]{1,12}|[ \\n\\r.]|1{1,9}|z{1,60}|é{1,30}", 0..40),
+        sizes in prop::collection::vec(1_usize..=24, 0..100),
+    ) {
+        let (text, by) = (words.concat(), |kind: &Kind, secret: &str| format!("[{kind}:{secret}]"));
+        prop_assert_eq!(chunked_by(&scanner, &text, sizes, by), scanner.replace(&text, by));
     }
 }
