@@ -444,6 +444,39 @@ async fn a_run_that_is_tried_again_very_often_ends() -> TestResult {
     Ok(())
 }
 
+/// A place in a run.
+struct Looks;
+impl Op for Looks {
+    type In = u32;
+    type Out = u32;
+}
+
+// Nor with those that it leads at places, where one is always under way.
+#[tokio::test]
+async fn a_run_that_leads_very_often_before_it_has_landed_ends() -> TestResult {
+    let looks = Arc::new(typed().stack::<Looks>());
+    let agent = instance(&Emitter::new(), "Agent", "agent", move |n: u32, ctx: RunContext| {
+        let looks = Arc::clone(&looks);
+        async move {
+            let look = |at: u32| {
+                let (looks, ctx) = (Arc::clone(&looks), ctx.clone());
+                let mut look = Box::pin(async move {
+                    looks.call(&at, &ctx, |at, _| Box::pin(tokio::task::yield_now().map(|()| Ok(*at)))).await
+                });
+                assert!((&mut look).now_or_never().is_none());
+                look
+            };
+            let mut before = look(0);
+            for at in 1..n {
+                assert_eq!(std::mem::replace(&mut before, look(at)).await?, at - 1);
+            }
+            before.await
+        }
+    });
+    assert_eq!(agent.run(20_000).await?, 19_999);
+    Ok(())
+}
+
 // M7
 #[tokio::test]
 async fn another_attempt_does_not_take_what_is_kept_and_replaces_it() -> TestResult {

@@ -96,12 +96,10 @@ impl<T> Lead<T> {
 
     /// Runs that are started in this one do not wait for it.
     pub(super) fn begin(&self, ctx: &RunContext) {
-        let mut above = ctx.extension::<Leading>();
-        // Those that this run has led before are forgotten: there may be one for each attempt.
-        while above.as_ref().is_some_and(|leading| leading.leads.strong_count() == 0) {
-            above = above.and_then(|leading| leading.above.clone());
-        }
-        ctx.set_extension(Leading { id: self.id, leads: Arc::downgrade(&self.leads), above });
+        // Those that are over are forgotten: a run may lead one for each attempt, or one after the other at a place.
+        let mut led: Vec<_> = ctx.extension().iter().flat_map(|above: &Arc<Leading>| above.led().cloned()).collect();
+        led.push(Led { id: self.id, leads: Arc::downgrade(&self.leads) });
+        ctx.set_extension(Leading(led));
     }
 
     /// Whether what it comes to may be kept.
@@ -134,18 +132,24 @@ impl<T: Clone> Join<T> {
     }
 }
 
-/// The flights that a run, and those above it, lead.
-struct Leading {
+/// The flights that a run, and those above it, lead, or have led.
+struct Leading(Vec<Led>);
+
+#[derive(Clone)]
+struct Led {
     id: u64,
     leads: Weak<()>,
-    above: Option<Arc<Self>>,
 }
 
 impl Leading {
+    /// Those that are led still.
+    fn led(&self) -> impl Iterator<Item = &Led> {
+        self.0.iter().filter(|led| led.leads.strong_count() > 0)
+    }
+
     /// The flights that are led there, or above.
     fn at(ctx: &RunContext) -> Vec<u64> {
-        let all = std::iter::successors(ctx.extension::<Self>(), |leading| leading.above.clone());
-        all.filter(|leading| leading.leads.strong_count() > 0).map(|leading| leading.id).collect()
+        ctx.extension().iter().flat_map(|leading: &Arc<Self>| leading.led().map(|led| led.id)).collect()
     }
 }
 
