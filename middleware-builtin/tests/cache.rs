@@ -477,6 +477,26 @@ async fn a_run_that_leads_very_often_before_it_has_landed_ends() -> TestResult {
     Ok(())
 }
 
+#[tokio::test(start_paused = true)]
+async fn what_a_listener_of_a_miss_asks_for_does_not_wait_for_that() -> TestResult {
+    let (count, cache) = (Arc::new(counts::<u32>(&Emitter::new())), typed());
+    let (asks, of) = (Arc::clone(&count), cache.clone());
+    cache.emitter().on_async("miss", move |miss: &mut Miss, _| {
+        let (asks, of) = (Arc::clone(&asks), of.clone());
+        let is_first = miss.why == Why::Absent;
+        Box::pin(async move {
+            if is_first {
+                asks.run(7).layer(of).await?;
+            }
+            Ok(())
+        })
+    })?;
+    let run = count.run(7).layer(cache.clone());
+    let answered = tokio::time::timeout(Duration::from_secs(3600), run).await;
+    assert_eq!(answered.expect("nobody waits for itself")?, 2);
+    Ok(())
+}
+
 // M7
 #[tokio::test]
 async fn another_attempt_does_not_take_what_is_kept_and_replaces_it() -> TestResult {

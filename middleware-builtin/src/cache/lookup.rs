@@ -99,8 +99,9 @@ impl<T: Clone + Send + Sync + 'static> Inner<T> {
             lead.land(stored.result.clone());
             return self.hit(&stored, ctx).await;
         }
-        self.voice.say(ctx, || Miss { key: lead.key().to_hex(), why }).await;
+        // What listeners of the miss ask for does not wait for it either.
         lead.begin(ctx);
+        self.voice.say(ctx, || Miss { key: lead.key().to_hex(), why }).await;
         let result = next.run(input).await;
         if result.as_ref().is_err_and(is_its_own_affair) {
             return result;
