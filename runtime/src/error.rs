@@ -86,8 +86,8 @@ impl Error {
 
     /// Makes one of anyhow's, which `?` cannot: `.map_err(Error::from_anyhow)?`. In feature `anyhow`.
     ///
-    /// What was an `Error` before is that error again. Control flow that context was added to keeps its kind, and says so in the words of
-    /// that context.
+    /// What was an `Error` before is that error again, and so is what a listener returned, as with [`from_boxed`](Self::from_boxed).
+    /// Control flow that context was added to keeps its kind, and says so in the words of that context. A backtrace is lost.
     ///
     /// ```
     /// use emitree_runtime::Error;
@@ -103,11 +103,8 @@ impl Error {
     #[cfg(feature = "anyhow")]
     #[must_use]
     pub fn from_anyhow(error: anyhow::Error) -> Self {
-        match error.downcast_ref::<Carrier>() {
-            // It is not what context was added to.
-            Some(Carrier(own)) if error.chain().next().is_some_and(<dyn StdError>::is::<Carrier>) => own.clone(),
-            _ => Self::from_boxed(error.into()),
-        }
+        // Only so can it be found by its type.
+        Self::from_boxed(error.reallocate_into_boxed_dyn_error_without_backtrace())
     }
 
     fn from_emit(error: EmitError) -> Self {

@@ -4,8 +4,9 @@
 mod support;
 
 use anyhow::{Context, anyhow};
-use emitree_emitter::Emitter;
+use emitree_emitter::{Emitter, EventMeta};
 use emitree_runtime::{Error, ErrorKind, RunContext, Runnable};
+use futures_util::FutureExt;
 use support::below;
 
 fn back(error: anyhow::Error) -> Error {
@@ -47,6 +48,29 @@ fn a_failure_of_anyhow_is_a_failure_that_tells_its_causes() {
     let error = back(parsed.expect_err("it is no number"));
     assert_eq!(error.kind(), &ErrorKind::Failed);
     assert_eq!(error.explain(), "no address\n  caused by: no port\n  caused by: invalid digit found in string");
+}
+
+// R10
+#[test]
+fn an_error_that_was_in_anyhow_is_found_by_its_type_as_it_is_without() {
+    let parsed = || "http".parse::<u16>().expect_err("it is no number");
+    for error in [Error::from(parsed()), back(parsed().into()), back(anyhow::Error::from(parsed()).context("no port"))]
+    {
+        assert_eq!(error.find(), Some(&parsed()));
+    }
+}
+
+// R10
+#[test]
+fn what_a_listener_returned_is_that_after_its_way_through_anyhow() {
+    let emitter = Emitter::new();
+    let fails = |_: &mut u32, _: &EventMeta<'_>| Err(Error::new("no answer").retryable(true).into());
+    emitter.on("asked", fails).expect("a valid name");
+    let emit =
+        || emitter.emit("asked", &mut 1_u32).now_or_never().expect("nobody waits").expect_err("a listener fails");
+    let error = back(emit().into());
+    assert_eq!(error.explain(), Error::from(emit()).explain());
+    assert!(error.is_retryable());
 }
 
 // R10: `?` in both directions.
