@@ -34,7 +34,7 @@ struct State {
     run: Option<WeakRun>,
     held: Option<bool>,
     events: Option<EventStream>,
-    /// Where those that are held come from, in order.
+    /// Where those that are held come from, about in order.
     origins: VecDeque<Origin>,
     /// Read before the others: what was not taken back.
     kept: VecDeque<(Record, Option<Origin>)>,
@@ -147,11 +147,12 @@ impl State {
         }
     }
 
-    /// Records and origins are in the same order; those before it belong to events that were lost.
+    /// Events that were noted before it may come later: those of several threads overtake each other. The origins of those
+    /// that were lost stay until there are too many.
     fn origin_of(&mut self, record: &Record) -> Option<Origin> {
         let Record::Event(event) = record else { return None };
         let at = self.origins.iter().position(|origin| origin.event == event.id)?;
-        self.origins.drain(..=at).next_back()
+        self.origins.remove(at)
     }
 }
 

@@ -13,6 +13,7 @@ use emitree_runtime::{
     ordered, output_fn, shutdown,
 };
 use futures_util::{FutureExt, Stream, StreamExt, stream};
+use serde::{Serialize, Serializer};
 use serde_json::json;
 use support::{Any, Gate, Recorder, below};
 
@@ -379,6 +380,33 @@ async fn an_attempt_that_a_run_below_discards_is_taken_back_with_what_is_below_t
     assert_eq!(paths, [&burster[..], &middle, &burster, &ends].concat());
     // Not held, all is shown.
     assert_eq!(lines(outer.run(1).events("**.token")).await.len(), tokens.len() + 2);
+}
+
+/// A token that tells another one when it is looked at, which is so heard before it.
+struct Telling(RunContext);
+
+impl Serialize for Telling {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        self.0.emitter().emit_now("token", &mut 7).expect("nobody is awaited");
+        serializer.serialize_unit()
+    }
+}
+
+// M7: those that overtake others, too, as they do on several threads.
+#[tokio::test]
+async fn what_was_told_below_is_taken_back_in_whatever_order_it_is_heard() {
+    let tree = Emitter::new();
+    let inner = Arc::new(below(&tree, "inner", |(): (), ctx: RunContext| async move {
+        Ok(ctx.emitter().emit("token", &mut Telling(ctx.clone())).await?)
+    }));
+    let outer = below(&tree, "outer", move |(): (), ctx: RunContext| {
+        let inner = Arc::clone(&inner);
+        async move {
+            inner.run(()).await?;
+            ctx.discard_attempt("again", json!(null)).await
+        }
+    });
+    assert_eq!(lines(outer.run(()).events("**.token").held(true)).await, ["Ok(())"]);
 }
 
 // M7: held is what an output middleware may retry, and nothing else.
