@@ -6,10 +6,10 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context as TaskContext, Poll};
 
-use emitree_emitter::{EventRecord, IntoMatcher, Record};
+use emitree_emitter::{EventRecord, IntoMatcher};
 use futures_core::Stream;
 
-use crate::tap::{Tap, Tapping};
+use crate::tap::{Heard, Tap, Tapping};
 use crate::{Result, Run, Runnable};
 
 /// What comes out of a [`RunStream`].
@@ -122,8 +122,8 @@ impl<R: Runnable> Stream for RunStream<'_, R> {
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<Option<Self::Item>> {
         let mut driven = false;
         loop {
-            if let Poll::Ready(Some(record)) = self.tap.poll_record(cx) {
-                return Poll::Ready(Some(item(record)));
+            if let Poll::Ready(Some(heard)) = self.tap.poll_heard(cx) {
+                return Poll::Ready(Some(item(heard)));
             }
             if self.run.is_none() {
                 return Poll::Ready(self.result.take().map(StreamItem::Result));
@@ -137,12 +137,10 @@ impl<R: Runnable> Stream for RunStream<'_, R> {
     }
 }
 
-fn item<O>(record: Record) -> StreamItem<O> {
-    match record {
-        Record::Event(event) => StreamItem::Event(event),
-        Record::Gap(gap) => StreamItem::Missed(gap.lost),
-        // Of a kind that is not known here.
-        _ => StreamItem::Missed(1),
+fn item<O>(heard: Heard) -> StreamItem<O> {
+    match heard {
+        Heard::Event(event) => StreamItem::Event(event),
+        Heard::Missed(missed) => StreamItem::Missed(missed),
     }
 }
 

@@ -9,7 +9,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context as TaskContext, Poll, Waker};
 
-use emitree_emitter::{AnyEvent, Event, EventMeta, EventStream, Matcher, MatcherError, Options, Record};
+use emitree_emitter::{AnyEvent, Event, EventMeta, EventRecord, EventStream, Matcher, MatcherError, Options, Record};
 use futures_core::Stream;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
@@ -37,9 +37,36 @@ struct State {
     /// Where those that are held come from, about in order.
     origins: VecDeque<Origin>,
     /// Read before the others: what was not taken back.
-    kept: VecDeque<(Record, Option<Origin>)>,
+    kept: VecDeque<(Heard, Option<Origin>)>,
     /// The work is over: nothing will be taken back.
     passed: bool,
+}
+
+/// What there is to be read.
+pub(crate) enum Heard {
+    Event(Box<EventRecord>),
+    /// So many events were lost here.
+    Missed(u64),
+}
+
+impl Heard {
+    const fn events(&self) -> u64 {
+        match self {
+            Self::Event(_) => 1,
+            Self::Missed(missed) => *missed,
+        }
+    }
+}
+
+impl From<Record> for Heard {
+    fn from(record: Record) -> Self {
+        match record {
+            Record::Event(event) => Self::Event(event),
+            Record::Gap(gap) => Self::Missed(gap.lost),
+            // Of a kind that is not known here.
+            _ => Self::Missed(1),
+        }
+    }
 }
 
 /// The runs that an event happened in, innermost first.
@@ -79,8 +106,8 @@ impl Tap {
         state.origins.clear();
     }
 
-    /// The next record that may be shown.
-    pub(crate) fn poll_record(&self, cx: &mut TaskContext<'_>) -> Poll<Option<Record>> {
+    /// The next that may be shown.
+    pub(crate) fn poll_heard(&self, cx: &mut TaskContext<'_>) -> Poll<Option<Heard>> {
         let mut state = self.state.lock();
         if state.is_holding() { Poll::Pending } else { state.poll_next(cx).map(|next| Some(next?.0)) }
     }
@@ -105,19 +132,19 @@ impl Tap {
         }
         let mut cx = TaskContext::from_waker(Waker::noop());
         let mut kept = VecDeque::new();
-        while let Poll::Ready(Some((record, origin))) = state.poll_next(&mut cx) {
-            if !is_of_attempt(&record, origin.as_ref(), by) {
-                kept.push_back((record, origin));
+        while let Poll::Ready(Some((heard, origin))) = state.poll_next(&mut cx) {
+            if !is_of_attempt(&heard, origin.as_ref(), by) {
+                kept.push_back((heard, origin));
             }
         }
-        state.kept = kept;
+        state.keep(kept);
     }
 }
 
 /// Whether it was emitted in an attempt of that run, or below.
-fn is_of_attempt(record: &Record, origin: Option<&Origin>, by: Uuid) -> bool {
+fn is_of_attempt(heard: &Heard, origin: Option<&Origin>, by: Uuid) -> bool {
     // What was lost was lost to whoever reads.
-    let Record::Event(event) = record else { return false };
+    let Heard::Event(event) = heard else { return false };
     let trace = event.trace.as_ref();
     let is_own = trace.is_some_and(|trace| trace.run_id == by);
     let is_its = origin.map_or(is_own, |origin| origin.runs.contains(&by));
@@ -135,13 +162,13 @@ impl State {
         !self.passed && self.held.unwrap_or_else(|| self.run().is_some_and(may_retry))
     }
 
-    fn poll_next(&mut self, cx: &mut TaskContext<'_>) -> Poll<Option<(Record, Option<Origin>)>> {
+    fn poll_next(&mut self, cx: &mut TaskContext<'_>) -> Poll<Option<(Heard, Option<Origin>)>> {
         match (self.kept.pop_front(), &mut self.events) {
             (Some(kept), _) => Poll::Ready(Some(kept)),
             (None, Some(events)) => Pin::new(events).poll_next(cx).map(|record| {
-                let record = record?;
-                let origin = self.origin_of(&record);
-                Some((record, origin))
+                let heard = record?.into();
+                let origin = self.origin_of(&heard);
+                Some((heard, origin))
             }),
             (None, None) => Poll::Pending,
         }
@@ -149,10 +176,20 @@ impl State {
 
     /// Events that were noted before it may come later: those of several threads overtake each other. The origins of those
     /// that were lost stay until there are too many.
-    fn origin_of(&mut self, record: &Record) -> Option<Origin> {
-        let Record::Event(event) = record else { return None };
+    fn origin_of(&mut self, heard: &Heard) -> Option<Origin> {
+        let Heard::Event(event) = heard else { return None };
         let at = self.origins.iter().position(|origin| origin.event == event.id)?;
         self.origins.remove(at)
+    }
+
+    /// Of more than there is room for, the oldest are lost.
+    fn keep(&mut self, mut kept: VecDeque<(Heard, Option<Origin>)>) {
+        let too_many = kept.len().saturating_sub(self.capacity);
+        let missed = kept.drain(..too_many).map(|(heard, _)| heard.events()).sum();
+        if missed > 0 {
+            kept.push_front((Heard::Missed(missed), None));
+        }
+        self.kept = kept;
     }
 }
 

@@ -409,6 +409,25 @@ async fn what_was_told_below_is_taken_back_in_whatever_order_it_is_heard() {
     assert_eq!(lines(outer.run(()).events("**.token").held(true)).await, ["Ok(())"]);
 }
 
+// R11: bounded, however often something is taken back meanwhile.
+#[tokio::test]
+async fn what_is_held_and_not_taken_back_is_bounded_too() {
+    let tree = Emitter::new();
+    let burster = Arc::new(burster(&tree));
+    let outer = below(&tree, "outer", move |(): (), ctx: RunContext| {
+        let burster = Arc::clone(&burster);
+        async move {
+            for token in 0..10 {
+                tell(&ctx, token).await?;
+                burster.run(0).middleware(Stack::<Unseen>::builder().retry(twice()).build()).await?;
+            }
+            Ok(())
+        }
+    });
+    let lines = lines(outer.run(()).events("token").capacity(3).held(true)).await;
+    assert_eq!(lines, ["missed 7", "outer.token 7", "outer.token 8", "outer.token 9", "Ok(())"]);
+}
+
 // M7: held is what an output middleware may retry, and nothing else.
 #[tokio::test]
 async fn events_are_shown_as_they_come_where_no_output_middleware_may_retry() {
