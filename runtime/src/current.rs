@@ -1,8 +1,10 @@
 //! Which run one is in (R9).
 
-use std::future::{Future, poll_fn};
-use std::pin::pin;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context as TaskContext, Poll};
 
+use pin_project_lite::pin_project;
 use scoped_tls::scoped_thread_local;
 
 use crate::RunContext;
@@ -26,7 +28,35 @@ pub(crate) fn enter<T>(run: &RunContext, f: impl FnOnce() -> T) -> T {
 }
 
 /// Awaits inside of a run.
-pub(crate) async fn within<F: Future>(run: RunContext, future: F) -> F::Output {
-    let mut future = pin!(future);
-    poll_fn(|cx| enter(&run, || future.as_mut().poll(cx))).await
+pub(crate) const fn within<F: Future>(run: RunContext, future: F) -> Within<F> {
+    Within { run, future: Some(future) }
+}
+
+pin_project! {
+    /// A future that is polled and dropped inside of a run.
+    pub(crate) struct Within<F> {
+        run: RunContext,
+        // Until it is dropped.
+        #[pin]
+        future: Option<F>,
+    }
+
+    impl<F> PinnedDrop for Within<F> {
+        fn drop(this: Pin<&mut Self>) {
+            let mut this = this.project();
+            enter(this.run, || this.future.set(None));
+        }
+    }
+}
+
+impl<F: Future> Future for Within<F> {
+    type Output = F::Output;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<F::Output> {
+        let this = self.project();
+        match this.future.as_pin_mut() {
+            Some(future) => enter(this.run, || future.poll(cx)),
+            None => Poll::Pending,
+        }
+    }
 }

@@ -60,7 +60,7 @@ impl RunContext {
         Task(output)
     }
 
-    /// Awaits a future inside of the run, wherever that is polled: [`current`](Self::current) is the run there, and its
+    /// Awaits a future inside of the run, wherever that is polled, or dropped: [`current`](Self::current) is the run there, and its
     /// span is entered. For tasks that others own, a [`JoinSet`] or an actor's; mostly [`spawn`](Self::spawn) is better, for its
     /// tasks end with the run.
     ///

@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::future::pending;
 use std::sync::Arc;
 
 use emitree_emitter::Emitter;
@@ -11,7 +12,7 @@ use emitree_runtime::{
 use futures_util::FutureExt;
 use serde_json::Value;
 use support::{Any, Recorder, Slot, TestResult, below};
-use tokio::task::{JoinSet, spawn_blocking};
+use tokio::task::{JoinSet, spawn_blocking, yield_now};
 
 /// Denies whatever is nested.
 fn guard() -> impl emitree_runtime::Middleware + 'static {
@@ -72,6 +73,49 @@ async fn a_run_that_is_made_in_a_scope_of_a_run_that_is_ending_or_has_ended_does
     let results: [Result<()>; 2] = [ending.take(), makes(&ended.take())];
     for result in results {
         assert_eq!(result.expect_err("it takes no more").kind(), &ErrorKind::Aborted);
+    }
+    Ok(())
+}
+
+/// Runs something when it is dropped, and tells what that came to.
+struct RunsAtDrop<R: Runnable<Input = ()>>(Arc<R>, Slot<Result<R::Output>>);
+
+impl<R: Runnable<Input = ()>> Drop for RunsAtDrop<R> {
+    fn drop(&mut self) {
+        self.1.put(self.0.run(()).now_or_never().expect("it waits for nothing"));
+    }
+}
+
+// R9, M4: a task that is stopped is dropped inside of its run too, begun or not.
+#[tokio::test]
+async fn a_run_that_is_made_where_a_task_or_a_scope_is_dropped_is_nested_and_guarded() -> TestResult {
+    for (is_task, is_begun) in [(false, false), (false, true), (true, false), (true, true)] {
+        let tree = Emitter::new();
+        let child = Arc::new(below(&tree, "child", |(): (), _: RunContext| async { Ok(()) }));
+        let told = Slot::new();
+        let tells = told.clone();
+        let parent = below(&tree, "parent", move |(): (), ctx: RunContext| {
+            let runs = RunsAtDrop(Arc::clone(&child), tells.clone());
+            let work = async move {
+                let _runs = runs;
+                pending::<()>().await;
+            };
+            async move {
+                let mut set = JoinSet::new();
+                if is_task {
+                    drop(ctx.spawn(work));
+                } else {
+                    set.spawn(ctx.scope(work));
+                }
+                if is_begun {
+                    yield_now().await;
+                }
+                set.shutdown().await;
+                Ok(())
+            }
+        });
+        parent.run(()).middleware(guard()).await?;
+        assert!(told.take().is_err_and(|error| error.is_denied()), "task: {is_task}, begun: {is_begun}");
     }
     Ok(())
 }
