@@ -97,11 +97,7 @@ impl RunContext {
     /// ```
     pub fn bind_nested(&self, middleware: impl Middleware) {
         let middleware: Arc<dyn Middleware> = Arc::new(middleware);
-        self.change_extensions(|extensions| {
-            let mut inherited = extensions.get::<Inherited>().map(Arc::unwrap_or_clone).unwrap_or_default();
-            inherited.0.push(middleware);
-            extensions.insert(inherited);
-        });
+        self.change_inherited(|inherited| inherited.push(middleware));
     }
 
     /// How many middlewares runs started in this one inherit.
@@ -114,10 +110,23 @@ impl RunContext {
         let Some(inherited) = self.extension::<Inherited>().filter(|inherited| inherited.0.len() > beyond) else {
             return;
         };
-        let mut inherited = Arc::unwrap_or_clone(inherited);
-        for middleware in inherited.0.iter_mut().skip(beyond).filter(|middleware| middleware.order().is_none()) {
-            *middleware = Arc::new(ordered(Arc::clone(middleware), order.clone()));
-        }
-        self.set_extension(inherited);
+        // What they say is asked under no lock. Others may be handed down meanwhile: they come behind.
+        let handed_down = inherited.0.iter().enumerate().skip(beyond);
+        let silent = handed_down.filter(|(_, middleware)| middleware.order().is_none());
+        let silent: Vec<(usize, Arc<dyn Middleware>)> =
+            silent.map(|(at, it)| (at, Arc::new(ordered(Arc::clone(it), order.clone())) as Arc<_>)).collect();
+        self.change_inherited(|inherited| {
+            for (at, ordered) in silent {
+                inherited[at] = ordered;
+            }
+        });
+    }
+
+    fn change_inherited(&self, change: impl FnOnce(&mut Vec<Arc<dyn Middleware>>)) {
+        self.change_extensions(|extensions| {
+            let mut inherited = extensions.get::<Inherited>().map(Arc::unwrap_or_clone).unwrap_or_default();
+            change(&mut inherited.0);
+            extensions.insert(inherited);
+        });
     }
 }

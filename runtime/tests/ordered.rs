@@ -5,6 +5,8 @@
 mod layers;
 mod support;
 
+use std::sync::Arc;
+
 use emitree_emitter::Emitter;
 use emitree_runtime::{
     ErrorKind, LayerInfo, Middleware, Order, Phase, Result, RunContext, Runnable, Stack, Unseen, for_nested, ordered,
@@ -94,9 +96,9 @@ async fn those_of_the_run_may_stand_before_those_of_the_instance_and_of_runs_abo
     let inner =
         below(&Emitter::new(), "inner", |(): (), _: RunContext| async move { Ok(()) }).middleware(named("instance"));
     let own = ordered(named("run"), Order::new().before("instance").before("above"));
-    let (inner, own) = (std::sync::Arc::new(inner), std::sync::Arc::new(own));
+    let (inner, own) = (Arc::new(inner), Arc::new(own));
     let outer = below(&Emitter::new(), "outer", move |(): (), _: RunContext| {
-        let (inner, own) = (std::sync::Arc::clone(&inner), std::sync::Arc::clone(&own));
+        let (inner, own) = (Arc::clone(&inner), Arc::clone(&own));
         async move { inner.run(()).middleware(own).await }
     });
     outer.run(()).middleware(for_nested(named("above"))).await?;
@@ -126,9 +128,9 @@ async fn what_a_middleware_hands_down_stands_where_the_middleware_does_unless_it
     let recorder = Recorder::new();
     let named = |name| Named(name, recorder.clone());
     let inner = below(&Emitter::new(), "inner", |(): (), _: RunContext| async move { Ok(()) });
-    let inner = std::sync::Arc::new(inner.middleware(named("early")).middleware(named("late")));
+    let inner = Arc::new(inner.middleware(named("early")).middleware(named("late")));
     let outer = below(&Emitter::new(), "outer", move |(): (), _: RunContext| {
-        let inner = std::sync::Arc::clone(&inner);
+        let inner = Arc::clone(&inner);
         async move { inner.run(()).await }
     });
     let outer = outer.middleware(named("early"));
@@ -173,6 +175,43 @@ fn where_they_stand_is_explained() {
         "    guard     late",
     ];
     assert_eq!(run.explain().to_string(), lines.join("\n"));
+}
+
+/// Hands something down when it is asked where it stands, as another thread may meanwhile.
+struct HandsDown(Recorder);
+
+impl Middleware for HandsDown {
+    fn bind(&self, _: &RunContext) -> Result<()> {
+        self.0.note("asked");
+        Ok(())
+    }
+
+    fn order(&self) -> Option<&Order> {
+        if let Some(run) = RunContext::current().filter(|run| run.depth() == 0) {
+            run.bind_nested(Named("meanwhile", self.0.clone()));
+        }
+        None
+    }
+}
+
+// M4
+#[tokio::test]
+async fn what_is_handed_down_while_others_are_put_in_order_is_bound_too() -> TestResult {
+    let (tree, recorder) = (Emitter::new(), Recorder::new());
+    let inner = below(&tree, "inner", |(): (), _: RunContext| async { Ok(()) });
+    let inner = Arc::new(inner);
+    let outer = below(&tree, "outer", move |(): (), _: RunContext| {
+        let inner = Arc::clone(&inner);
+        async move { inner.run(()).await }
+    });
+    let notes = recorder.clone();
+    let hands_down = move |ctx: &RunContext| {
+        ctx.bind_nested(HandsDown(notes.clone()));
+        Ok(())
+    };
+    outer.run(()).middleware(ordered(hands_down, Order::new().before("nobody"))).await?;
+    recorder.expect(["asked", "meanwhile"]);
+    Ok(())
 }
 
 proptest! {
