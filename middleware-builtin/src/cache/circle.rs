@@ -63,3 +63,19 @@ fn leads_to(waits: &BTreeMap<u64, Vec<u64>>, from: u64, to: &[u64]) -> bool {
     }
     false
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{WAITS, Waiting};
+
+    #[test]
+    fn who_waits_no_more_keeps_nobody_from_waiting_and_leaves_nothing_behind() {
+        // Flights that no cache has.
+        let (one, other) = (u64::MAX, u64::MAX - 1);
+        let waits = [Waiting::of(vec![one], other), Waiting::of(vec![one], other)];
+        assert!(waits.iter().all(Option::is_some) && Waiting::of(vec![other], one).is_none());
+        drop(waits);
+        assert!(Waiting::of(vec![other], one).is_some());
+        assert!([one, other].iter().all(|flight| !WAITS.lock().contains_key(flight)));
+    }
+}
