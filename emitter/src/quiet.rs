@@ -45,3 +45,35 @@ impl Quiet {
         is_quiet
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{Quiet, disturb};
+    use crate::{Emitter, RunLinks};
+
+    /// Other tests of the process may disturb it as well: then it looks once more.
+    #[test]
+    fn nobody_is_looked_for_again_before_somebody_has_come() {
+        let (quiet, mut looks) = (Quiet::new(), 0);
+        while looks < 3 && !quiet.holds(|| false) {
+            looks += 1;
+        }
+        assert_eq!(looks, 3, "somebody is looked for each time");
+        let is_remembered = |quiet: &Quiet| (0..1000).any(|_| quiet.holds(|| true) && quiet.holds(|| false));
+        assert!(is_remembered(&quiet));
+        disturb();
+        assert!(!quiet.holds(|| false));
+        assert!(is_remembered(&quiet));
+    }
+
+    #[test]
+    fn who_listens_in_a_run_disturbs_nobody_else() {
+        let run = Emitter::new().for_run(RunLinks::new());
+        let is_calm = |_| {
+            let quiet = Quiet::new();
+            let listens = quiet.holds(|| true) && run.on("x", |_: &mut u32, _| ()).is_ok();
+            listens && quiet.holds(|| false)
+        };
+        assert!((0..1000).any(is_calm));
+    }
+}
