@@ -118,7 +118,7 @@ impl<'a, R: Runnable> Conducted<'a, R> {
         let run: &Begun<R> = match calm(|| plan.begin()) {
             Ok(run) => self.run.insert(run.into()),
             Err(error) => {
-                self.work = Work::Over;
+                discard(replace(&mut self.work, Work::Over));
                 return Poll::Ready(Err(error));
             }
         };

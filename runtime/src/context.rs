@@ -21,7 +21,7 @@ use crate::above::Above;
 use crate::chain::Slot;
 use crate::current::{current, enter, look};
 use crate::data::{Data, RunTypes};
-use crate::discard::isolated;
+use crate::discard::{discard, isolated};
 use crate::extensions::OwnExtensions;
 use crate::faces::Stages;
 use crate::let_go::let_go;
@@ -102,7 +102,7 @@ impl<I: Data, O: Data> Seed<'_, I, O> {
             span,
             started: Instant::now(),
             extensions: OwnExtensions::new(above, self.extensions),
-            observers: if above.is_some() { self.observers } else { Observers::default() },
+            observers: self.observers,
             tasks: Tasks::default(),
             node: Node::default(),
             slot: Slot::of::<I, O>(),
@@ -216,10 +216,15 @@ impl RunContext {
         current()
     }
 
-    /// The run that a run is started in which is made here. In listeners of its `finish` a run takes no more: what is made there
-    /// stands alone. Elsewhere nothing slips away from it (R1).
+    /// The run that a run is started in which is made here. Where one takes no more, as in listeners of its `finish`, that is the
+    /// next above that does; only what is made at the very end of a run that is in no other stands alone (R1).
     pub(crate) fn to_start_in() -> Option<Self> {
-        current().filter(|run| matches!(run.0, Handle::OfTask(_)) || !run.node().is_closed())
+        let current = current()?;
+        if matches!(current.0, Handle::OfTask(_)) || !current.node().is_closed() {
+            return Some(current);
+        }
+        let above = || std::iter::successors(current.parent(), |run| run.parent());
+        above().find(|run| !run.node().is_closed()).or_else(|| above().last()).cloned()
     }
 
     /// Whether a scope, by its address, is that of the run that one is in.
@@ -245,11 +250,18 @@ impl RunContext {
         let run = match parent {
             // Nobody knows of it before it is there: it needs no handle while it is made.
             None => Arc::new(seed.below(None)),
+            Some(parent) if parent.node().is_closed() => {
+                discard(seed);
+                return None;
+            }
             Some(parent) => {
                 let run = Arc::new_cyclic(|this: &Weak<Inner<Life<I, O>>>| {
                     seed.below(Above::of(WeakRun(this.clone()), parent))
                 });
-                run.parent.as_ref()?;
+                if run.parent.is_none() {
+                    discard(run);
+                    return None;
+                }
                 run
             }
         };

@@ -87,7 +87,8 @@ impl Error {
     /// Makes one of anyhow's, which `?` cannot: `.map_err(Error::from_anyhow)?`. In feature `anyhow`.
     ///
     /// What was an `Error` before is that error again, and so is what a listener returned, as with [`from_boxed`](Self::from_boxed).
-    /// Control flow that context was added to keeps its kind, and says so in the words of that context. A backtrace is lost.
+    /// Control flow that context was added to keeps its kind, and says so in the words of that context; a failure that context was added to
+    /// is one of its causes. A backtrace is lost.
     ///
     /// ```
     /// use emitree_runtime::Error;

@@ -49,7 +49,9 @@ use crate::{AbortSignal, Middleware, Result, RunContext, Runnable, Stage};
 /// | the runtime shuts down | as when it is dropped; who would have to be awaited is skipped | – |
 ///
 /// A run whose parent, the run that it was made in, ends before its first poll does not begin: nothing is emitted, and the
-/// caller gets an error of kind `Aborted`. So nobody slips away from what is bound there for the runs below.
+/// caller gets an error of kind `Aborted`. So nobody slips away from what is bound there for the runs below. A run that is made in
+/// a listener of a `finish`, or in what [`at_end`](RunContext::at_end) calls, has for its parent the next run above that takes more; where there is none above
+/// at all, it stands alone.
 ///
 /// Children first: `finish` of a run comes after that of every run started in it.
 ///

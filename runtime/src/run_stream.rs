@@ -90,7 +90,8 @@ impl<'a, R: Runnable> Run<'a, R> {
 }
 
 impl<R: Runnable> RunStream<'_, R> {
-    /// Keeps at most so many events that were not read yet; 1,024 unless told otherwise, at least 1.
+    /// Keeps at most so many events that were not read yet; 1,024 unless told otherwise, at least 1. Where some were taken back,
+    /// as many again may be kept of those before.
     pub fn capacity(self, capacity: usize) -> Self {
         self.tap.set_capacity(capacity);
         self

@@ -77,6 +77,7 @@ const NAMESPACE: Namespace = Namespace::new("middleware.cache");
 ///    its own affair: one of those who wait executes, and the others wait for that one. Dropping one that waits, or
 ///    aborting it, changes nothing for the others. Where a run would wait for itself, as it was started in the very run
 ///    that executes the same, or in one that that waits for in turn, in whatever cache, it does not: it executes.
+///    So does a place that one run asks for the same twice at a time.
 /// 4. *Miss*: it is executed, and an output is kept. So is a failure where [`cache_errors`](CacheBuilder::cache_errors)
 ///    says so; control flow and panics never are.
 ///

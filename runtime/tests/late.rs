@@ -1,0 +1,164 @@
+//! R1: a run that is made, or first polled, when the run around it takes no more: nothing of it is seen, and nobody slips
+//! away from what is bound above.
+
+mod support;
+
+use std::future::pending;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use emitree_emitter::Emitter;
+use emitree_runtime::{
+    AnyRun, Error, ErrorKind, Middleware, Next, Result, RunContext, Runnable, Stack, Stage, for_nested, layer_fn,
+};
+use futures_util::FutureExt;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use support::{Any, Slot, TestResult, below, poll_once};
+use tracing::Subscriber;
+use tracing_subscriber::layer::{Context as LayerContext, Layer, SubscriberExt};
+
+/// Denies runs of that name.
+fn denies(name: &'static str) -> impl Middleware + 'static {
+    let guard = layer_fn("guard", move |input: &Value, ctx: &RunContext, next: Next<'_, AnyRun>| {
+        let (input, is_denied) = (input.clone(), ctx.name() == name);
+        Box::pin(async move { if is_denied { Err(Error::denied("guard", "never")) } else { next.run(&input).await } })
+    });
+    for_nested(Stack::<AnyRun>::builder().layer(guard).build())
+}
+
+fn deletes(tree: &Emitter) -> Arc<impl Runnable<Input = (), Output = usize> + 'static> {
+    Arc::new(below(tree, "delete", |(): (), ctx: RunContext| async move { Ok(ctx.depth()) }))
+}
+
+/// What was made where a run in another one is told to be over, and how deep.
+async fn made_at_the_end(of: fn(&RunContext, Arc<dyn Fn() + Send + Sync>)) -> Result<Vec<Result<usize>>> {
+    let (tree, made) = (Emitter::new(), Arc::new(Mutex::new(Vec::new())));
+    let (delete, makes) = (deletes(&tree), Arc::clone(&made));
+    let make: Arc<dyn Fn() + Send + Sync> = Arc::new(move || {
+        let run = delete.run(()).now_or_never().expect("it waits for nothing");
+        makes.lock().expect("no panic").push(run);
+    });
+    let child = below(&tree, "child", move |(): (), ctx: RunContext| {
+        of(&ctx, Arc::clone(&make));
+        async { Ok(()) }
+    });
+    let child = Arc::new(child);
+    let parent = below(&tree, "parent", move |(): (), _: RunContext| {
+        let child = Arc::clone(&child);
+        async move { child.run(()).await }
+    });
+    parent.run(()).middleware(denies("delete")).await?;
+    parent.run(()).await?;
+    let made = made.lock().expect("no panic").drain(..).collect();
+    Ok(made)
+}
+
+// R1, M4: below the run above, which goes on; guarded there, and else done.
+#[tokio::test]
+async fn what_is_made_at_the_end_of_a_run_in_another_is_started_in_that() -> TestResult {
+    let at_finish = |ctx: &RunContext, make: Arc<dyn Fn() + Send + Sync>| {
+        ctx.emitter().on(Stage::Finish, move |_: &mut Any, _| make()).expect("a stage");
+    };
+    let at_end = |ctx: &RunContext, make: Arc<dyn Fn() + Send + Sync>| ctx.at_end(move |_, _| make());
+    for made in [made_at_the_end(at_finish).await?, made_at_the_end(at_end).await?] {
+        let [guarded, done] = &made[..] else { panic!("{made:?}") };
+        assert!(guarded.as_ref().is_err_and(Error::is_denied), "{guarded:?}");
+        assert!(matches!(done, Ok(1)), "{done:?}");
+    }
+    Ok(())
+}
+
+struct AtDrop<F: FnMut()>(F);
+
+impl<F: FnMut()> Drop for AtDrop<F> {
+    fn drop(&mut self) {
+        (self.0)();
+    }
+}
+
+// R1: all runs around have ended.
+#[tokio::test]
+async fn what_is_made_while_work_is_dropped_that_the_run_above_has_ended_does_not_begin() -> TestResult {
+    let tree = Emitter::new();
+    let (made, held) = (Slot::new(), Slot::new());
+    let (makes, holds, delete) = (made.clone(), held.clone(), deletes(&tree));
+    let child = Arc::new(below(&tree, "child", move |(): (), _: RunContext| {
+        let (makes, delete) = (makes.clone(), Arc::clone(&delete));
+        async move {
+            let _makes = AtDrop(move || makes.put(delete.run(()).now_or_never()));
+            pending::<Result<()>>().await
+        }
+    }));
+    let parent = below(&tree, "parent", move |(): (), _: RunContext| {
+        let mut run = child.run_shared(());
+        assert!(poll_once(&mut run).is_pending());
+        holds.put(run);
+        async { Ok(()) }
+    });
+    parent.run(()).await?;
+    assert!(held.take().await.is_err_and(|error| error.is_aborted()));
+    let made = made.take().expect("it waits for nothing");
+    assert_eq!(made.expect_err("it does not begin").kind(), &ErrorKind::Aborted);
+    Ok(())
+}
+
+/// Its drop panics.
+#[derive(Clone, Serialize, Deserialize)]
+struct Bad;
+
+impl Drop for Bad {
+    fn drop(&mut self) {
+        panic!("a planned panic");
+    }
+}
+
+// R1, R4: dropping what it was given is user code.
+#[test]
+fn a_run_that_does_not_begin_gives_its_error_though_its_input_panics_when_it_is_dropped() -> TestResult {
+    support::silence_planned_panics();
+    for is_heard in [false, true] {
+        let (tree, held) = (Emitter::new(), Slot::new());
+        if is_heard {
+            tree.observe("*.*", |_: &Any, _| ())?;
+        }
+        let (holds, child) = (held.clone(), Arc::new(below(&tree, "child", |_: Bad, _: RunContext| async { Ok(()) })));
+        let parent = below(&tree, "parent", move |(): (), _: RunContext| {
+            holds.put(child.run_shared(Bad));
+            async { Ok(()) }
+        });
+        parent.run(()).now_or_never().expect("it waits for nothing")?;
+        let run = held.take();
+        let polled = catch_unwind(AssertUnwindSafe(|| run.now_or_never())).expect("the panic stays inside");
+        let error = polled.expect("it waits for nothing").expect_err("it does not begin");
+        assert_eq!(error.kind(), &ErrorKind::Aborted, "heard: {is_heard}");
+    }
+    Ok(())
+}
+
+#[derive(Clone, Default)]
+struct Spans(Arc<AtomicUsize>);
+
+impl<S: Subscriber> Layer<S> for Spans {
+    fn on_new_span(&self, _: &tracing::span::Attributes<'_>, _: &tracing::Id, _: LayerContext<'_, S>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+// R1, R12
+#[test]
+fn a_run_that_does_not_begin_has_no_span() {
+    let spans = Spans::default();
+    tracing::subscriber::with_default(tracing_subscriber::registry().with(spans.clone()), || {
+        let (tree, held) = (Emitter::new(), Slot::new());
+        let (holds, child) = (held.clone(), deletes(&tree));
+        let parent = below(&tree, "parent", move |(): (), _: RunContext| {
+            holds.put(child.run_shared(()));
+            async { Ok(()) }
+        });
+        assert!(parent.run(()).now_or_never().is_some_and(|result| result.is_ok()));
+        assert!(held.take().now_or_never().is_some_and(|result| result.is_err()));
+    });
+    assert_eq!(spans.0.load(Ordering::Relaxed), 1, "that of the parent");
+}
