@@ -12,7 +12,7 @@ use std::thread;
 use emitree_emitter::Emitter;
 use emitree_runtime::{AbortHandle, ErrorKind, Result, RunContext, Runnable, Stage};
 use futures_util::FutureExt;
-use support::{Any, Recorder, Slot, TestResult, below, endless, poll_once};
+use support::{Any, AtDrop, Recorder, Slot, TestResult, below, endless, poll_once};
 use tracing_subscriber::layer::{Context as LayerContext, Layer, SubscriberExt};
 
 fn recorded() -> (Emitter, Recorder) {
@@ -153,15 +153,6 @@ async fn a_run_begun_in_a_listener_of_success_ends_first_and_one_begun_in_a_list
         drop(held.take());
     }
     Ok(())
-}
-
-/// Does something when it is dropped.
-struct AtDrop<F: FnMut()>(F);
-
-impl<F: FnMut()> Drop for AtDrop<F> {
-    fn drop(&mut self) {
-        (self.0)();
-    }
 }
 
 // R13, R1: a run has not ended before its tasks have, so what these begin inherits from it, guards too.

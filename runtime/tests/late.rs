@@ -15,7 +15,7 @@ use emitree_runtime::{
 use futures_util::FutureExt;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use support::{Any, Slot, TestResult, below, poll_once};
+use support::{Any, AtDrop, Slot, TestResult, below, poll_once};
 use tracing::Subscriber;
 use tracing_subscriber::layer::{Context as LayerContext, Layer, SubscriberExt};
 
@@ -68,14 +68,6 @@ async fn what_is_made_at_the_end_of_a_run_in_another_is_started_in_that() -> Tes
         assert!(matches!(done, Ok(1)), "{done:?}");
     }
     Ok(())
-}
-
-struct AtDrop<F: FnMut()>(F);
-
-impl<F: FnMut()> Drop for AtDrop<F> {
-    fn drop(&mut self) {
-        (self.0)();
-    }
 }
 
 // R1: all runs around have ended.

@@ -61,6 +61,15 @@ pub(crate) fn current_id() -> Option<String> {
     RunContext::current().map(|run| run.run_id().to_string())
 }
 
+/// Does something when it is dropped.
+pub(crate) struct AtDrop<F: FnMut()>(pub(crate) F);
+
+impl<F: FnMut()> Drop for AtDrop<F> {
+    fn drop(&mut self) {
+        (self.0)();
+    }
+}
+
 /// How a listener behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Manner {
