@@ -21,7 +21,6 @@ pub(crate) fn disturb() {
 }
 
 /// The count at which nobody was found; 0 before.
-#[derive(Default)]
 pub(crate) struct Quiet(AtomicU64);
 
 impl Quiet {

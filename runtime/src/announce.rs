@@ -194,7 +194,7 @@ fn finished<I: Data, O: Data>(
 ) -> Step<I, O> {
     log_failed(Stage::Finish, told);
     let here = run.here();
-    run.call_at_end(here.slot().ends(), || finish.outcome.status());
+    here.slot().ends().call(run, || finish.outcome.status());
     here.end();
     Step::Over(match (finish.outcome, error) {
         (Outcome::Success { output }, _) => Ok(output),
@@ -206,7 +206,7 @@ fn finished<I: Data, O: Data>(
 fn over<I: Data, O: Data>(run: &Typed<I, O>, result: Result<O>) -> Step<I, O> {
     let here = run.here();
     record_outcome(here.span(), &result);
-    run.call_at_end(here.slot().ends(), || status_of(&result));
+    here.slot().ends().call(run, || status_of(&result));
     here.end();
     Step::Over(result.map_err(Error::leaving))
 }

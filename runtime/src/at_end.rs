@@ -35,6 +35,17 @@ impl Ends {
         self.is_due.store(false, Ordering::Relaxed);
         std::mem::take(&mut *list)
     }
+
+    /// Calls them, those too that are left meanwhile.
+    pub(crate) fn call(&self, run: &RunContext, status: impl FnOnce() -> Status) {
+        if !self.are_due() {
+            return;
+        }
+        let status = status();
+        while self.are_due() {
+            self.take().into_iter().for_each(|end| isolated(|| end(run, status)));
+        }
+    }
 }
 
 impl RunContext {
@@ -64,16 +75,5 @@ impl RunContext {
     /// ```
     pub fn at_end(&self, f: impl FnOnce(&Self, Status) + Send + 'static) {
         self.slot().ends().add(Box::new(f));
-    }
-
-    pub(crate) fn call_at_end(&self, ends: &Ends, status: impl FnOnce() -> Status) {
-        if !ends.are_due() {
-            return;
-        }
-        let status = status();
-        // Each may leave another one.
-        while ends.are_due() {
-            ends.take().into_iter().for_each(|end| isolated(|| end(self, status)));
-        }
     }
 }
