@@ -4,6 +4,7 @@
 
 use std::borrow::Cow;
 use std::io::{self, BufRead, Write};
+use std::sync::Arc;
 
 use emitree_runtime::{ErrorReport, Result as RunResult, Status};
 use serde::{Deserialize, Serialize};
@@ -40,8 +41,8 @@ pub struct Entry {
     pub kind: Cow<'static, str>,
     /// What it is called.
     pub name: Cow<'static, str>,
-    /// The namespace of its events.
-    pub path: String,
+    /// The namespace of its events. Those with the same share it.
+    pub path: Arc<str>,
     /// What it got, as its `start` left it.
     pub input: Value,
     /// What its work and its layers came to, once for each attempt. Empty if that was dropped.

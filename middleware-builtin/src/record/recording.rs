@@ -5,7 +5,7 @@ use std::sync::Arc;
 use emitree_emitter::Creator;
 use emitree_runtime::{AsInstance, Attempted, LifecycleRef, RunContext, RunEvent, Status};
 use parking_lot::Mutex;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use serde_json::Value;
 
 use super::{Answer, Entry, Journal};
@@ -23,6 +23,8 @@ struct State {
     journal: Journal,
     /// Which entries the runs are that are under way, by index.
     under_way: FxHashMap<Address, usize>,
+    /// The paths of all entries: they are few.
+    paths: FxHashSet<Arc<str>>,
     rounds: u32,
     ended: u64,
     finished: Option<Arc<Journal>>,
@@ -32,7 +34,8 @@ impl Recording {
     pub(super) fn of(ctx: &RunContext) -> Self {
         let (kind, name) = called(ctx.creator());
         let (journal, under_way) = (Journal::new(kind, name), FxHashMap::default());
-        let state = State { journal, under_way, rounds: 0, ended: 0, finished: None };
+        let paths = FxHashSet::default();
+        let state = State { journal, under_way, paths, rounds: 0, ended: 0, finished: None };
         Self { run: Address::of(ctx), state: Mutex::new(state) }
     }
 
@@ -91,16 +94,17 @@ impl Recording {
 impl State {
     fn begin(&mut self, run: &RunContext, input: Value) {
         let index = self.journal.entries.len();
-        let above = run.parent().and_then(|above| self.under_way.get(&Address::of(above)));
+        let above = run.parent().and_then(|above| self.under_way.get(&Address::of(above)).copied());
+        let path = self.shared_path(run.instance_emitter().namespace());
         let creator = run.creator().map(Creator::to_record);
         let (kind, name) = creator.map(|creator| (creator.kind, creator.name)).unwrap_or_default();
         self.journal.entries.push(Entry {
             id: index as u64 + 1,
-            parent: above.map(|index| *index as u64 + 1),
+            parent: above.map(|index| index as u64 + 1),
             round: self.rounds,
             kind,
             name,
-            path: run.instance_emitter().namespace().to_owned(),
+            path,
             input,
             // Most have one.
             answers: Vec::with_capacity(1),
@@ -109,6 +113,15 @@ impl State {
             ended: None,
         });
         self.under_way.insert(Address::of(run), index);
+    }
+
+    fn shared_path(&mut self, path: &str) -> Arc<str> {
+        if let Some(path) = self.paths.get(path) {
+            return Arc::clone(path);
+        }
+        let path: Arc<str> = path.into();
+        self.paths.insert(Arc::clone(&path));
+        path
     }
 
     /// Changes the entry of a run that is under way.
