@@ -18,7 +18,8 @@ use emitree::middleware::{
     Budget, Cache, CircuitBreaker, Concurrency, Limits, Metrics, RateLimit, Record, Retry, Timeout,
 };
 use emitree::{
-    Creator, Emitter, Layer, Middleware, Next, Op, Result, RunContext, Runnable, Stack, Unseen, runnable_fn,
+    Creator, Emitter, IntoMiddleware, Layer, Middleware, Next, Op, Result, RunContext, Runnable, Stack, Unseen,
+    runnable_fn,
 };
 use governor::{Quota, RateLimiter};
 use metrics::{
@@ -152,8 +153,8 @@ fn bare() -> impl Case {
     runs(adder(Vec::new()))
 }
 
-fn with(middleware: impl Middleware) -> impl Case {
-    runs(adder(vec![Arc::new(middleware)]))
+fn with<Sort>(middleware: impl IntoMiddleware<Sort>) -> impl Case {
+    runs(adder(vec![Arc::new(middleware.into_middleware())]))
 }
 
 fn runs(adder: Adder) -> impl Case {
@@ -176,7 +177,7 @@ fn inputs(adder: Adder, input: impl Fn(u64) -> u64) -> impl Case {
 }
 
 /// Runs in a run to which something is bound.
-fn below(middleware: impl Middleware) -> impl Case {
+fn below<Sort>(middleware: impl IntoMiddleware<Sort>) -> impl Case {
     let adder = Arc::new(adder(Vec::new()));
     let host = runnable_fn("host", move |n: u64, _: RunContext| {
         let adder = Arc::clone(&adder);

@@ -114,6 +114,7 @@ async fn ask_all(desk: &Desk, arguments: &Arguments) -> Result<()> {
 }
 
 /// A middleware of one's own: denies paths, and answers early.
+#[derive(Debug)]
 struct HouseRules {
     deny: Option<GlobMatcher>,
     canned: Option<String>,

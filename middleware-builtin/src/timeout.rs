@@ -134,10 +134,6 @@ impl Middleware for Timeout {
         "timeout"
     }
 
-    fn debug_summary(&self) -> Summary {
-        Summary::of(self)
-    }
-
     fn layers(&self) -> Vec<LayerInfo> {
         self.stack.layers()
     }

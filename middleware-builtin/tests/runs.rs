@@ -8,7 +8,7 @@ use std::time::Duration;
 use emitree_emitter::{Creator, Emitter};
 use emitree_middleware::approval::{Decision, Request};
 use emitree_middleware::{Approval, Budget, Concurrency, OverrideOutput, RateLimit, Runs};
-use emitree_runtime::{Middleware, Result, RunContext, Runnable, runnable_fn};
+use emitree_runtime::{IntoMiddleware, Result, RunContext, Runnable, runnable_fn};
 use serde_json::json;
 
 use support::{Page, TestResult};
@@ -53,7 +53,10 @@ fn rows(double: &(impl Runnable + 'static), other: &impl Runnable) -> Vec<(Runs,
     ]
 }
 
-async fn run(double: &impl Runnable<Input = u32, Output = u64>, middleware: impl Middleware) -> Result<u64> {
+async fn run<Sort>(
+    double: &impl Runnable<Input = u32, Output = u64>,
+    middleware: impl IntoMiddleware<Sort>,
+) -> Result<u64> {
     double.run(3).context(json!({ "user": 7 })).middleware(middleware).await
 }
 

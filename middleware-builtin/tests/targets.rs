@@ -6,8 +6,9 @@ use std::io::{self, Write};
 use std::sync::{Arc, Mutex};
 
 use emitree_emitter::Emitter;
+use emitree_middleware::Runs;
 use emitree_middleware::trajectory::{Target, Trajectory, TrajectoryError};
-use emitree_runtime::Runnable;
+use emitree_runtime::{Middleware, Runnable};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
@@ -39,8 +40,19 @@ async fn stdout_and_stderr_take_lines_without_further_options() -> TestResult {
         desk(&Emitter::new()).run(question()).middleware(trajectory.clone()).await?;
         assert_eq!(trajectory.write_failures(), 0);
     }
-    let debug = format!("{:?}", Trajectory::builder().build()?);
-    assert!(debug.contains("Stdout"), "{debug}");
+    Ok(())
+}
+
+#[test]
+fn it_says_of_itself_where_lines_go_and_what_is_not_as_by_default() -> TestResult {
+    let said = |trajectory: Trajectory| trajectory.debug_summary().to_string();
+    assert_eq!(said(Trajectory::stdout()), "to stdout");
+    let quiet = Trajectory::builder().target(Target::None).enabled(false).nested(false).json(true).exclude_none(false);
+    assert_eq!(said(quiet.build()?), "to nowhere, as JSON, with nulls, not nested, disabled");
+    let busy = Trajectory::builder().target(Target::Stderr).included(Runs::of_kind("Tool"));
+    let busy = busy.excluded(Runs::named("think")).prefix_by_kind("To*", "* ").priority(7).pretty(true).timing(true);
+    let expected = "to stderr, only of Tool, without named think, prefix \"* \" for To*, at priority 7, pretty, timed";
+    assert_eq!(said(busy.build()?), expected);
     Ok(())
 }
 

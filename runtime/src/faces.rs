@@ -14,7 +14,7 @@ use crate::{Data, Result, Runnable, Stage};
 /// A lifecycle event of any run, to be changed.
 ///
 /// ```
-/// use emitree_runtime::{LifecycleMut, Middleware, RunContext};
+/// use emitree_runtime::{LifecycleMut, RunContext};
 /// use emitree_emitter::{AnyEvent, Options};
 ///
 /// /// Answers every run below with `null`, without doing its work.
@@ -27,8 +27,7 @@ use crate::{Data, Result, Runnable, Stage};
 ///     })?;
 ///     Ok(())
 /// }
-/// # fn is_middleware(_: impl Middleware) {}
-/// # is_middleware(dry_run);
+/// # drop(emitree_runtime::middleware_fn(dry_run));
 /// ```
 #[non_exhaustive]
 pub enum LifecycleMut<'a> {

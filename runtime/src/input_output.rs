@@ -7,7 +7,7 @@ use std::sync::Arc;
 use futures_core::future::BoxFuture;
 
 use crate::passing::{Pass, PassFn, Passes, Passing};
-use crate::{Error, ErrorKind, LayerInfo, Middleware, Place, Result, RunContext};
+use crate::{Error, ErrorKind, LayerInfo, Middleware, Place, Result, RunContext, Summary};
 
 /// A function that inputs of a run pass, as a middleware. Made by [`input_fn`].
 pub struct InputFn<I> {
@@ -105,6 +105,10 @@ impl<I: Clone + Send + Sync + 'static> Middleware for InputFn<I> {
         self.name.as_deref().unwrap_or("input")
     }
 
+    fn debug_summary(&self) -> Summary {
+        self.name().into()
+    }
+
     fn layers(&self) -> Vec<LayerInfo> {
         vec![LayerInfo::pass(Place::Input, self.name.as_deref())]
     }
@@ -121,6 +125,10 @@ impl<O: Clone + Send + Sync + 'static> Middleware for OutputFn<O> {
 
     fn name(&self) -> &str {
         self.name.as_deref().unwrap_or("output")
+    }
+
+    fn debug_summary(&self) -> Summary {
+        self.name().into()
     }
 
     fn layers(&self) -> Vec<LayerInfo> {
@@ -156,6 +164,10 @@ impl<I: 'static> Middleware for KeepInput<I> {
 
     fn name(&self) -> &str {
         "keep_input"
+    }
+
+    fn debug_summary(&self) -> Summary {
+        self.name().into()
     }
 }
 

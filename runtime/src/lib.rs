@@ -138,7 +138,7 @@ pub use interrupt::Interrupt;
 pub use layer::{Layer, LayerFn, Next, layer_fn};
 pub use lifecycle::{Failure, Finish, Start, Success};
 pub use listen::Lifecycle;
-pub use middleware::Middleware;
+pub use middleware::{IntoMiddleware, Middleware, MiddlewareFn, middleware_fn};
 pub use nested::{ForNested, for_nested};
 pub use observe::Observe;
 pub use observers::RunObserver;

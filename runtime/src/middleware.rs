@@ -1,20 +1,21 @@
 //! What is bound to a run before it starts.
 
 use std::any::type_name;
+use std::fmt;
 use std::sync::Arc;
 
 use crate::{LayerInfo, Order, Result, RunContext, Summary, ordered};
 
 /// Something bound to each run that it is given to: it registers what it listens to on the run's context.
 ///
-/// A function of `&RunContext` is one. State of one run belongs into that run's context, never into the
-/// middleware: one instance may be bound to many runs at the same time.
+/// A function of `&RunContext` [becomes one](IntoMiddleware). State of one run belongs into that run's context, never into
+/// the middleware: one instance may be bound to many runs at the same time.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a middleware",
-    label = "expected a `Middleware`, or a function `|ctx: &RunContext| -> Result<()>`",
-    note = "the function returns `emitree_runtime::Result<()>`: end it with `Ok(())`"
+    label = "expected a `Middleware`",
+    note = "a function `|ctx: &RunContext| -> Result<()>` becomes one by `middleware_fn`"
 )]
-pub trait Middleware: Send + Sync + 'static {
+pub trait Middleware: fmt::Debug + Send + Sync + 'static {
     /// Binds it to a run, before the run's `start`.
     ///
     /// # Errors
@@ -27,9 +28,9 @@ pub trait Middleware: Send + Sync + 'static {
         type_name::<Self>()
     }
 
-    /// What it says of itself where middlewares are listed: by default its name.
+    /// What it says of itself where middlewares are listed: by default its `Debug`, of at most [`Summary::MAX_BYTES`].
     fn debug_summary(&self) -> Summary {
-        self.name().into()
+        Summary::of(self)
     }
 
     /// The layers that it adds to a run, where they are known before it is bound: by default none.
@@ -43,9 +44,62 @@ pub trait Middleware: Send + Sync + 'static {
     }
 }
 
-impl<F: Fn(&RunContext) -> Result<()> + Send + Sync + 'static> Middleware for F {
+/// What can be given as a middleware: a [`Middleware`], or a function of `&RunContext`.
+///
+/// The parameter keeps the two apart: `()`, or the function's type. The compiler finds it.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a middleware",
+    label = "expected a `Middleware`, or a function `|ctx: &RunContext| -> Result<()>`",
+    note = "the function returns `emitree_runtime::Result<()>`: end it with `Ok(())`"
+)]
+pub trait IntoMiddleware<Sort> {
+    /// What it becomes.
+    type Middleware: Middleware;
+
+    /// Makes a middleware of it.
+    fn into_middleware(self) -> Self::Middleware;
+}
+
+impl<M: Middleware> IntoMiddleware<()> for M {
+    type Middleware = M;
+
+    fn into_middleware(self) -> M {
+        self
+    }
+}
+
+impl<F: Fn(&RunContext) -> Result<()> + Send + Sync + 'static> IntoMiddleware<fn(&RunContext) -> Result<()>> for F {
+    type Middleware = MiddlewareFn<F>;
+
+    fn into_middleware(self) -> MiddlewareFn<F> {
+        middleware_fn(self)
+    }
+}
+
+/// A middleware that is a function, and is named as that is. Made by [`middleware_fn`].
+#[derive(Clone, Copy)]
+pub struct MiddlewareFn<F>(F);
+
+/// Makes a middleware of a function, for where one is kept: in an `Arc<dyn Middleware>`, or a field.
+///
+/// Where one is given, as to [`Run::middleware`](crate::Run::middleware), a function is taken as it is.
+pub const fn middleware_fn<F: Fn(&RunContext) -> Result<()> + Send + Sync + 'static>(f: F) -> MiddlewareFn<F> {
+    MiddlewareFn(f)
+}
+
+impl<F: Fn(&RunContext) -> Result<()> + Send + Sync + 'static> Middleware for MiddlewareFn<F> {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
-        self(ctx)
+        self.0(ctx)
+    }
+
+    fn name(&self) -> &str {
+        type_name::<F>()
+    }
+}
+
+impl<F> fmt::Debug for MiddlewareFn<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(type_name::<F>())
     }
 }
 
@@ -92,11 +146,10 @@ impl RunContext {
     ///     });
     ///     Ok(())
     /// }
-    /// # fn is_middleware(_: impl emitree_runtime::Middleware) {}
-    /// # is_middleware(audit);
+    /// # drop(emitree_runtime::middleware_fn(audit));
     /// ```
-    pub fn bind_nested(&self, middleware: impl Middleware) {
-        let middleware: Arc<dyn Middleware> = Arc::new(middleware);
+    pub fn bind_nested<Sort>(&self, middleware: impl IntoMiddleware<Sort>) {
+        let middleware: Arc<dyn Middleware> = Arc::new(middleware.into_middleware());
         self.change_inherited(|inherited| inherited.push(middleware));
     }
 

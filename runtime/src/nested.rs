@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::{LayerInfo, Middleware, Order, Result, RunContext, Summary};
+use crate::{IntoMiddleware, LayerInfo, Middleware, Order, Result, RunContext, Summary};
 
 /// A middleware for a run and every run below it. Made by [`for_nested`].
 #[derive(Debug)]
@@ -14,8 +14,8 @@ pub struct ForNested<M>(Arc<M>);
 ///
 /// A [`Stack`](crate::Stack) of certain types would be an error in runs of others: one of [`AnyRun`](crate::AnyRun)
 /// fits all.
-pub fn for_nested<M: Middleware>(middleware: M) -> ForNested<M> {
-    ForNested(Arc::new(middleware))
+pub fn for_nested<Sort, M: IntoMiddleware<Sort>>(middleware: M) -> ForNested<M::Middleware> {
+    ForNested(Arc::new(middleware.into_middleware()))
 }
 
 impl<M: Middleware> Middleware for ForNested<M> {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::{Error, ErrorKind, LayerInfo, Middleware, Result, RunContext, Summary};
+use crate::{Error, ErrorKind, IntoMiddleware, LayerInfo, Middleware, Result, RunContext, Summary};
 
 type Name = Cow<'static, str>;
 
@@ -89,8 +89,8 @@ pub struct Ordered<M> {
 /// ```
 ///
 /// Orders that contradict each other are an error that names the circle; the run has not started then.
-pub const fn ordered<M: Middleware>(middleware: M, order: Order) -> Ordered<M> {
-    Ordered { middleware, order }
+pub fn ordered<Sort, M: IntoMiddleware<Sort>>(middleware: M, order: Order) -> Ordered<M::Middleware> {
+    Ordered { middleware: middleware.into_middleware(), order }
 }
 
 impl<M: Middleware> Middleware for Ordered<M> {

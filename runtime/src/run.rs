@@ -13,7 +13,7 @@ use futures_core::future::BoxFuture;
 use crate::conduct::Conducted;
 use crate::lifecycle::{Failure, Finish, Start, Success};
 use crate::plan::{Extras, Held, Plan};
-use crate::{AbortSignal, Middleware, Result, RunContext, Runnable, Stage};
+use crate::{AbortSignal, IntoMiddleware, Result, RunContext, Runnable, Stage};
 
 /// A run that has not begun, or is under way: a future of its result.
 ///
@@ -92,8 +92,8 @@ impl<'a, R: Runnable> Run<'a, R> {
     }
 
     /// Binds a middleware to this run, after the instance's own.
-    pub fn middleware(self, middleware: impl Middleware) -> Self {
-        self.plan(|extras| extras.middlewares.push(Arc::new(middleware)))
+    pub fn middleware<Sort>(self, middleware: impl IntoMiddleware<Sort>) -> Self {
+        self.plan(|extras| extras.middlewares.push(Arc::new(middleware.into_middleware())))
     }
 
     /// Lays keys over the context of the instance and of the parent run.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use emitree_emitter::{Creator, Emitter};
 
 use crate::data::Data;
-use crate::{Middleware, Result, RunContext, Runnable};
+use crate::{IntoMiddleware, Middleware, Result, RunContext, Runnable};
 
 /// A function that can be run. Made by [`runnable_fn`].
 pub struct RunnableFn<F, I, O> {
@@ -68,8 +68,8 @@ impl<F, I, O> RunnableFn<F, I, O> {
 
     /// Binds a middleware to each of its runs.
     #[must_use]
-    pub fn middleware(mut self, middleware: impl Middleware) -> Self {
-        self.middlewares.push(Arc::new(middleware));
+    pub fn middleware<Sort>(mut self, middleware: impl IntoMiddleware<Sort>) -> Self {
+        self.middlewares.push(Arc::new(middleware.into_middleware()));
         self
     }
 }

@@ -4,6 +4,7 @@
 //! the runs below it have, which may be over by then.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::iter::successors;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -221,5 +222,15 @@ impl Middleware for Tapping {
 
     fn name(&self) -> &str {
         "events"
+    }
+}
+
+/// Which events it takes.
+impl fmt::Debug for Tapping {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0.matcher {
+            Ok(matcher) => matcher.fmt(f),
+            Err(error) => error.fmt(f),
+        }
     }
 }

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use support::{TestResult, below, silence_planned_panics};
 
 /// Notes what each attempt comes to.
-#[derive(Clone, Default)]
+#[derive(Clone, Debug, Default)]
 struct Attempts(Arc<Mutex<Vec<std::result::Result<Value, String>>>>);
 
 impl RunObserver for Attempts {

@@ -85,6 +85,40 @@ async fn before_and_inside_it_lists_what_is_bound_and_what_values_pass() -> Test
     Ok(())
 }
 
+/// Says nothing of itself but its `Debug`, which is long.
+#[derive(Debug)]
+struct Wordy(#[expect(dead_code, reason = "read by Debug")] String);
+
+impl Middleware for Wordy {
+    fn bind(&self, _: &RunContext) -> Result<()> {
+        Ok(())
+    }
+
+    fn name(&self) -> &str {
+        "wordy"
+    }
+}
+
+fn function(_: &RunContext) -> Result<()> {
+    Ok(())
+}
+
+// M2
+#[test]
+fn a_middleware_says_its_debug_of_itself_cut_at_its_size_and_a_function_its_name() {
+    let plain = runnable_fn("plain", |(): (), _: RunContext| async move { Ok(()) });
+    let wordy = || Wordy("a".repeat(5_000));
+    let run = plain.run(()).middleware(wordy()).middleware(for_nested(wordy())).middleware(function);
+    let said = run.explain().middlewares;
+    for wordy in &said[..2] {
+        let expected = format!("Wordy(\"{}", "a".repeat(Summary::MAX_BYTES - 7));
+        assert_eq!((&*wordy.name, &wordy.summary), ("wordy", &Summary::Text(expected)));
+    }
+    let name = std::any::type_name_of_val(&function);
+    assert_eq!((&*said[2].name, &said[2].summary), (name, &name.into()));
+    assert_eq!(said[2].to_string(), name);
+}
+
 // M2, M4
 #[tokio::test]
 async fn what_is_inherited_is_listed_inside_and_before_it_runs() -> TestResult {

@@ -5,6 +5,7 @@
 mod layers;
 mod support;
 
+use std::fmt;
 use std::sync::Arc;
 
 use emitree_emitter::Emitter;
@@ -18,6 +19,12 @@ use support::{Recorder, TestResult, below};
 /// Notes its name when it is bound.
 #[derive(Clone)]
 struct Named(&'static str, Recorder);
+
+impl fmt::Debug for Named {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+}
 
 impl Middleware for Named {
     fn bind(&self, _: &RunContext) -> Result<()> {
@@ -107,6 +114,7 @@ async fn those_of_the_run_may_stand_before_those_of_the_instance_and_of_runs_abo
 }
 
 /// Hands itself down.
+#[derive(Debug)]
 struct Handing(Named);
 
 impl Middleware for Handing {
@@ -178,6 +186,7 @@ fn where_they_stand_is_explained() {
 }
 
 /// Hands something down when it is asked where it stands, as another thread may meanwhile.
+#[derive(Debug)]
 struct HandsDown(Recorder);
 
 impl Middleware for HandsDown {

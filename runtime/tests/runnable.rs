@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex};
 
 use emitree_emitter::{Creator, Emitter};
 use emitree_runtime::{
-    AnyRunnable, BoxRunnable, ErrorKind, Middleware, Result, Run, RunContext, Runnable, RunnableFn, Status, runnable_fn,
+    AnyRunnable, BoxRunnable, ErrorKind, IntoMiddleware, Middleware, Result, Run, RunContext, Runnable, RunnableFn,
+    Status, runnable_fn,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -39,8 +40,11 @@ impl Runnable for CountWords {
     }
 }
 
-fn count_words(tree: &Emitter, middleware: impl Middleware) -> CountWords {
-    CountWords { emitter: tree.child("count").expect("a valid name"), middlewares: vec![Arc::new(middleware)] }
+fn count_words<Sort>(tree: &Emitter, middleware: impl IntoMiddleware<Sort>) -> CountWords {
+    CountWords {
+        emitter: tree.child("count").expect("a valid name"),
+        middlewares: vec![Arc::new(middleware.into_middleware())],
+    }
 }
 
 /// Runs of it give the id of their parent.

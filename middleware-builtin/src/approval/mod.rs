@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use emitree_emitter::{Emitter, Namespace};
-use emitree_runtime::{AnyRun, LayerInfo, Middleware, Phase, Result, RunContext, Stack, Summary};
+use emitree_runtime::{AnyRun, LayerInfo, Middleware, Phase, Result, RunContext, Stack};
 
 use crate::runs::{Runs, Said};
 use crate::voice::Voice;
@@ -244,10 +244,6 @@ impl Middleware for Approval {
 
     fn name(&self) -> &str {
         &self.by
-    }
-
-    fn debug_summary(&self) -> Summary {
-        Summary::of(self)
     }
 
     fn layers(&self) -> Vec<LayerInfo> {

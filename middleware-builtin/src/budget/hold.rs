@@ -6,7 +6,7 @@ use std::pin::pin;
 use std::sync::{Arc, Weak};
 
 use emitree_emitter::{Emitter, EventMeta, ListenError, Options, matcher_fn};
-use emitree_runtime::{Error, Layer, Middleware, Next, Op, Result, RunContext, Summary};
+use emitree_runtime::{Error, Layer, Middleware, Next, Op, Result, RunContext};
 use futures_util::future::join;
 use tokio::time::{Instant, timeout_at};
 
@@ -96,9 +96,11 @@ impl Middleware for Meter {
     fn name(&self) -> &str {
         "budget"
     }
+}
 
-    fn debug_summary(&self) -> Summary {
-        Summary::of(&self.0.options)
+impl fmt::Debug for Meter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.options.fmt(f)
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use emitree_emitter::{Emitter, Namespace};
-use emitree_runtime::{LayerInfo, Middleware, Phase, Result, RunContext, Stack, Summary, Unseen};
+use emitree_runtime::{LayerInfo, Middleware, Phase, Result, RunContext, Stack, Unseen};
 use rust_decimal::Decimal;
 use uuid::Uuid;
 
@@ -232,10 +232,6 @@ impl Middleware for Budget {
 
     fn name(&self) -> &str {
         "budget"
-    }
-
-    fn debug_summary(&self) -> Summary {
-        Summary::of(self)
     }
 
     fn layers(&self) -> Vec<LayerInfo> {

@@ -12,9 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use emitree_emitter::{Context, Emitter, Namespace};
-use emitree_runtime::{
-    AnyRun, Layer, LayerInfo, Middleware, Next, Op, Phase, Result, RunContext, Runnable, Stack, Summary,
-};
+use emitree_runtime::{AnyRun, Layer, LayerInfo, Middleware, Next, Op, Phase, Result, RunContext, Runnable, Stack};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -203,10 +201,6 @@ where
     fn name(&self) -> &str {
         "cache"
     }
-
-    fn debug_summary(&self) -> Summary {
-        Summary::of(self)
-    }
 }
 
 impl Middleware for Cache<Value> {
@@ -216,10 +210,6 @@ impl Middleware for Cache<Value> {
 
     fn name(&self) -> &str {
         "cache"
-    }
-
-    fn debug_summary(&self) -> Summary {
-        Summary::of(self)
     }
 
     fn layers(&self) -> Vec<LayerInfo> {

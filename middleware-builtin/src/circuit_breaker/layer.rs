@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use emitree_emitter::panic_message;
-use emitree_runtime::{Error, Layer, Next, Op, Result, RunContext, Summary};
+use emitree_runtime::{Error, Layer, Next, Op, Result, RunContext};
 
 use super::key::Key;
 use super::state::{Change, Denial, Verdict};
@@ -38,10 +38,6 @@ impl<O: Op> Layer<O> for Breaking {
 
     fn name(&self) -> &str {
         "circuit_breaker"
-    }
-
-    fn debug_summary(&self) -> Summary {
-        Summary::of(self)
     }
 }
 

@@ -11,7 +11,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use emitree_emitter::{Emitter, Namespace};
-use emitree_runtime::{LayerInfo, Middleware, Result, RunContext, Stack, Summary, Unseen};
+use emitree_runtime::{LayerInfo, Middleware, Result, RunContext, Stack, Unseen};
 
 pub use builder::{CircuitBreakerBuilder, CircuitBreakerError};
 pub use events::{Closed, Denied, HalfOpened, Opened};
@@ -147,10 +147,6 @@ impl Middleware for CircuitBreaker {
 
     fn name(&self) -> &str {
         "circuit_breaker"
-    }
-
-    fn debug_summary(&self) -> Summary {
-        Summary::of(self)
     }
 
     fn layers(&self) -> Vec<LayerInfo> {

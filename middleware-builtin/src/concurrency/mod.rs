@@ -7,9 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use emitree_emitter::{Emitter, Namespace};
-use emitree_runtime::{
-    Error, Layer, LayerInfo, Middleware, Next, Op, Phase, Result, RunContext, Stack, Summary, Unseen,
-};
+use emitree_runtime::{Error, Layer, LayerInfo, Middleware, Next, Op, Phase, Result, RunContext, Stack, Unseen};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
@@ -201,10 +199,6 @@ impl Middleware for Concurrency {
 
     fn name(&self) -> &str {
         "concurrency"
-    }
-
-    fn debug_summary(&self) -> Summary {
-        Summary::of(self)
     }
 
     fn layers(&self) -> Vec<LayerInfo> {

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use emitree_runtime::{AnyRun, Error, Layer, Next, Result, RunContext, Summary};
+use emitree_runtime::{AnyRun, Error, Layer, Next, Result, RunContext};
 use serde_json::{Value, json};
 
 use super::rules::Match;
@@ -84,10 +84,6 @@ impl Layer<AnyRun> for Filter {
 
     fn name(&self) -> &str {
         NAME
-    }
-
-    fn debug_summary(&self) -> Summary {
-        Summary::of(self)
     }
 }
 

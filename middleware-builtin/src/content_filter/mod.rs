@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use emitree_emitter::{Emitter, Event, EventName, Namespace};
-use emitree_runtime::{AnyRun, LayerInfo, Middleware, Phase, Result, RunContext, Stack, Summary};
+use emitree_runtime::{AnyRun, LayerInfo, Middleware, Phase, Result, RunContext, Stack};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -245,10 +245,6 @@ impl Middleware for ContentFilter {
 
     fn name(&self) -> &str {
         NAME
-    }
-
-    fn debug_summary(&self) -> Summary {
-        Summary::of(self)
     }
 
     fn layers(&self) -> Vec<LayerInfo> {

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use emitree_runtime::{AnyRun, Error, ErrorKind, Interrupt, Layer, Next, Result, RunContext, Summary};
+use emitree_runtime::{AnyRun, Error, ErrorKind, Interrupt, Layer, Next, Result, RunContext};
 use parking_lot::Mutex;
 use serde_json::Value;
 
@@ -175,10 +175,6 @@ impl Layer<AnyRun> for Guarded {
 
     fn name(&self) -> &str {
         NAME
-    }
-
-    fn debug_summary(&self) -> Summary {
-        Summary::of(self)
     }
 }
 

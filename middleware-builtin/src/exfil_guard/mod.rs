@@ -11,7 +11,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use emitree_emitter::{Emitter, Namespace};
-use emitree_runtime::{AnyRun, LayerInfo, Middleware, Phase, Result, RunContext, Stack, Summary};
+use emitree_runtime::{AnyRun, LayerInfo, Middleware, Phase, Result, RunContext, Stack};
 use serde::Serialize;
 
 use self::guarding::{Guarded, Guarding};
@@ -259,10 +259,6 @@ impl Middleware for ExfilGuard {
 
     fn name(&self) -> &str {
         NAME
-    }
-
-    fn debug_summary(&self) -> Summary {
-        Summary::of(self)
     }
 
     fn layers(&self) -> Vec<LayerInfo> {

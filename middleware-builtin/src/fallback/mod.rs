@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use emitree_emitter::{Emitter, Event, EventName, Namespace};
 use emitree_runtime::{
-    AnyRun, AnyRunnable, Error, ErrorKind, LayerInfo, Middleware, Op, Result, RunContext, Runnable, Stack, Summary,
+    AnyRun, AnyRunnable, Error, ErrorKind, LayerInfo, Middleware, Op, Result, RunContext, Runnable, Stack,
 };
 use serde::{Deserialize, Serialize};
 
@@ -210,10 +210,6 @@ impl<K: Op> Middleware for Fallback<K> {
 
     fn name(&self) -> &str {
         "fallback"
-    }
-
-    fn debug_summary(&self) -> Summary {
-        Summary::of(self)
     }
 
     fn layers(&self) -> Vec<LayerInfo> {

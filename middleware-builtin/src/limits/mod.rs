@@ -241,10 +241,6 @@ impl Middleware for Limits {
         "limits"
     }
 
-    fn debug_summary(&self) -> Summary {
-        Summary::of(self)
-    }
-
     fn layers(&self) -> Vec<LayerInfo> {
         if self.0.rules.on_limit == OnLimit::End { ends(&Arc::default()).layers() } else { Vec::new() }
     }
@@ -289,9 +285,11 @@ impl Middleware for Counted {
     fn name(&self) -> &str {
         "limits"
     }
+}
 
-    fn debug_summary(&self) -> Summary {
-        Summary::of(&self.0.limits.rules)
+impl fmt::Debug for Counted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.limits.rules.fmt(f)
     }
 }
 

@@ -8,7 +8,7 @@ mod table;
 use std::fmt;
 use std::sync::Arc;
 
-use emitree_runtime::{Middleware, Result, RunContext, Summary};
+use emitree_runtime::{Middleware, Result, RunContext};
 
 pub use builder::{MetricsBuilder, MetricsError};
 use table::Table;
@@ -95,10 +95,6 @@ impl Middleware for Metrics {
 
     fn name(&self) -> &str {
         "metrics"
-    }
-
-    fn debug_summary(&self) -> Summary {
-        Summary::of(self)
     }
 }
 

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use emitree_emitter::{
     AnyEvent, BoxError, Emitter, Event, EventMeta, EventName, IntoMatcher, MatcherError, Namespace, Options,
 };
-use emitree_runtime::{Data, LifecycleMut, Middleware, Result, RunContext, Stage, Summary};
+use emitree_runtime::{Data, LifecycleMut, Middleware, Result, RunContext, Stage};
 use futures_core::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -273,10 +273,6 @@ impl Middleware for OverrideOutput {
 
     fn name(&self) -> &str {
         "override_output"
-    }
-
-    fn debug_summary(&self) -> Summary {
-        Summary::of(self)
     }
 }
 

@@ -7,9 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use emitree_emitter::{Emitter, Namespace};
-use emitree_runtime::{
-    Error, Layer, LayerInfo, Middleware, Next, Op, Phase, Result, RunContext, Stack, Summary, Unseen,
-};
+use emitree_runtime::{Error, Layer, LayerInfo, Middleware, Next, Op, Phase, Result, RunContext, Stack, Unseen};
 use governor::Quota;
 use tokio::time::Instant;
 
@@ -185,10 +183,6 @@ impl Middleware for RateLimit {
 
     fn name(&self) -> &str {
         "rate_limit"
-    }
-
-    fn debug_summary(&self) -> Summary {
-        Summary::of(self)
     }
 
     fn layers(&self) -> Vec<LayerInfo> {

@@ -7,9 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use emitree_emitter::{AnyEvent, BoxError, Emitter, Event, EventName, Namespace};
-use emitree_runtime::{
-    Attempted, LifecycleRef, Middleware, Result, RunContext, RunEvent, RunObserver, Stage, Status, Summary,
-};
+use emitree_runtime::{Attempted, LifecycleRef, Middleware, Result, RunContext, RunEvent, RunObserver, Stage, Status};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
@@ -194,10 +192,6 @@ impl Middleware for Record {
 
     fn name(&self) -> &str {
         "record"
-    }
-
-    fn debug_summary(&self) -> Summary {
-        Summary::of(self)
     }
 }
 

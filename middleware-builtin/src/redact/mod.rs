@@ -15,7 +15,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use emitree_emitter::{Emitter, Namespace, Sink};
-use emitree_runtime::{Layer, LayerInfo, Middleware, Next, Op, Result, RunContext, Summary};
+use emitree_runtime::{Layer, LayerInfo, Middleware, Next, Op, Result, RunContext};
 use serde::Serialize;
 
 use self::bound::Bound;
@@ -245,10 +245,6 @@ impl Middleware for Redact {
 
     fn name(&self) -> &str {
         "redact"
-    }
-
-    fn debug_summary(&self) -> Summary {
-        Summary::of(self)
     }
 
     fn layers(&self) -> Vec<LayerInfo> {

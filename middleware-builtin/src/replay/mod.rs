@@ -146,10 +146,6 @@ impl Middleware for Replay {
         "replay"
     }
 
-    fn debug_summary(&self) -> Summary {
-        Summary::of(self)
-    }
-
     fn layers(&self) -> Vec<LayerInfo> {
         self.stack(&Arc::new(Replaying::of(Arc::clone(&self.journal)))).layers()
     }

@@ -51,6 +51,12 @@ impl Middleware for Nested {
     }
 }
 
+impl fmt::Debug for Nested {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("answers from a journal")
+    }
+}
+
 /// A run below.
 struct Below {
     replaying: Arc<Replaying>,

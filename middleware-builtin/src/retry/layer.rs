@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use emitree_emitter::panic_message;
-use emitree_runtime::{Error, Layer, Next, Op, Result, RunContext, Summary};
+use emitree_runtime::{Error, Layer, Next, Op, Result, RunContext};
 use serde_json::json;
 use tokio::time::sleep;
 
@@ -35,10 +35,6 @@ impl<O: Op> Layer<O> for Retrying {
 
     fn name(&self) -> &str {
         "retry"
-    }
-
-    fn debug_summary(&self) -> Summary {
-        Summary::of(self)
     }
 }
 

@@ -8,7 +8,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use emitree_emitter::{Emitter, Event, EventName, Namespace};
-use emitree_runtime::{ErrorKind, LayerInfo, Middleware, Result, RunContext, Stack, Summary, Unseen};
+use emitree_runtime::{ErrorKind, LayerInfo, Middleware, Result, RunContext, Stack, Unseen};
 use serde::{Deserialize, Serialize};
 
 pub use builder::{RetryBuilder, RetryError};
@@ -147,10 +147,6 @@ impl Middleware for Retry {
 
     fn name(&self) -> &str {
         "retry"
-    }
-
-    fn debug_summary(&self) -> Summary {
-        Summary::of(self)
     }
 
     fn layers(&self) -> Vec<LayerInfo> {

@@ -1,6 +1,7 @@
 //! A trajectory at work: bound to one run, it sees what that run tells, and those below it.
 
 use std::cell::Cell;
+use std::fmt;
 use std::iter::successors;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -313,6 +314,12 @@ impl Middleware for Below {
 
     fn name(&self) -> &str {
         "trajectory"
+    }
+}
+
+impl fmt::Debug for Below {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.bound.shared.fmt(f)
     }
 }
 

@@ -91,7 +91,6 @@ const NAMESPACE: Namespace = Namespace::new("middleware.trajectory");
 pub struct Trajectory(Arc<Shared>);
 
 /// What all that it is bound to share.
-#[derive(Debug)]
 struct Shared {
     settings: Settings,
     output: Output,
@@ -160,7 +159,14 @@ impl Middleware for Trajectory {
 
 impl fmt::Debug for Trajectory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Shared { settings, output, .. } = &*self.0;
-        f.debug_struct("Trajectory").field("settings", settings).field("output", output).finish()
+        self.0.fmt(f)
+    }
+}
+
+/// Such as `to stdout, without of Timer, pretty`.
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { settings, output, .. } = self;
+        write!(f, "to {output:?}{settings:?}")
     }
 }

@@ -1,7 +1,9 @@
 //! What stands before a kind.
 
+use std::fmt;
+
 /// A prefix for a kind, for one thing of a kind, or for kinds that begin alike.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(super) struct Prefix {
     kind: String,
     is_open: bool,
@@ -28,6 +30,15 @@ impl Prefix {
     /// A name counts most, then a whole kind, then how much of it is said.
     const fn rank(&self) -> (bool, bool, usize) {
         (self.name.is_some(), !self.is_open, self.kind.len())
+    }
+}
+
+/// As it was said: `prefix "* " for To*`.
+impl fmt::Debug for Prefix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { kind, is_open, name, text } = self;
+        write!(f, "prefix {text:?} for {kind}{}", if *is_open { "*" } else { "" })?;
+        name.as_ref().map_or(Ok(()), |name| write!(f, "[{name}]"))
     }
 }
 

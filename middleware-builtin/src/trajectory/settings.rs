@@ -14,7 +14,6 @@ use super::pretty::push_pretty;
 use super::{Level, Line, Origin};
 use crate::runs::{Candidate, Runs};
 
-#[derive(Debug)]
 pub(super) struct Settings {
     pub(super) included: Vec<Runs>,
     pub(super) excluded: Vec<Runs>,
@@ -47,6 +46,33 @@ impl Default for Settings {
     }
 }
 
+/// What is not as by default, each behind a comma.
+impl fmt::Debug for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.included.iter().try_for_each(|runs| write!(f, ", only {runs:?}"))?;
+        self.excluded.iter().try_for_each(|runs| write!(f, ", without {runs:?}"))?;
+        self.events.iter().try_for_each(|events| write!(f, ", with {events:?}"))?;
+        self.prefixes.iter().try_for_each(|prefix| write!(f, ", {prefix:?}"))?;
+        if let Some(priority) = self.priority {
+            write!(f, ", at priority {priority}")?;
+        }
+        let layout = match self.layout {
+            Layout::Text => "",
+            Layout::Json => "as JSON",
+            Layout::Custom(_) => "by a formatter",
+        };
+        let flags = [
+            (!layout.is_empty(), layout),
+            (self.is_pretty, "pretty"),
+            (!self.leaves_out_nulls, "with nulls"),
+            (self.is_timed, "timed"),
+            (!self.is_nested, "not nested"),
+            (!self.is_enabled, "disabled"),
+        ];
+        flags.iter().filter(|(is_said, _)| *is_said).try_for_each(|(_, flag)| write!(f, ", {flag}"))
+    }
+}
+
 /// What a line is made to be.
 pub(super) enum Layout {
     Text,
@@ -55,16 +81,6 @@ pub(super) enum Layout {
 }
 
 pub(super) type Formatter = Arc<dyn Fn(&Line<'_>) -> String + Send + Sync>;
-
-impl fmt::Debug for Layout {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Text => "Text",
-            Self::Json => "Json",
-            Self::Custom(_) => "Custom(..)",
-        })
-    }
-}
 
 /// Buffers that are used again for every line.
 #[derive(Debug, Default)]

@@ -50,7 +50,6 @@ impl fmt::Debug for Target {
 }
 
 /// A target that is open, and what could not be written to it.
-#[derive(Debug)]
 pub(super) struct Output {
     sink: Sink,
     failures: AtomicU64,
@@ -122,14 +121,14 @@ impl Output {
     }
 }
 
-impl fmt::Debug for Sink {
+impl fmt::Debug for Output {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Stdout => "Stdout",
-            Self::Stderr => "Stderr",
-            Self::Writer(_) => "Writer(..)",
-            Self::Tracing => "Tracing",
-            Self::None => "None",
+        f.write_str(match self.sink {
+            Sink::Stdout => "stdout",
+            Sink::Stderr => "stderr",
+            Sink::Writer(_) => "a writer",
+            Sink::Tracing => "tracing",
+            Sink::None => "nowhere",
         })
     }
 }

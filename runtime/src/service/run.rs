@@ -9,7 +9,7 @@ use tower_service::Service;
 
 use super::call::RunFuture;
 use super::identity::Identity;
-use crate::Middleware;
+use crate::IntoMiddleware;
 use crate::data::Data;
 
 /// A layer of `tower` that makes a run of each call of a service: with its events, middlewares, span and context.
@@ -57,8 +57,8 @@ impl RunLayer {
     }
 
     /// Binds a middleware to each of the runs.
-    pub fn middleware(mut self, middleware: impl Middleware) -> Self {
-        self.0.middlewares.push(Arc::new(middleware));
+    pub fn middleware<Sort>(mut self, middleware: impl IntoMiddleware<Sort>) -> Self {
+        self.0.middlewares.push(Arc::new(middleware.into_middleware()));
         self
     }
 }

@@ -11,7 +11,7 @@ use tower_service::Service;
 use super::identity::Identity;
 use super::queued::Queued;
 use crate::data::Data;
-use crate::{Layer, Middleware, Result, RunContext, Runnable, Stack, StackBuilder};
+use crate::{IntoMiddleware, Layer, Middleware, Result, RunContext, Runnable, Stack, StackBuilder};
 
 /// A `tower` service that can be run: each run calls it once, with a clone of the run's input.
 ///
@@ -77,8 +77,8 @@ impl<S, I> TowerRunnable<S, I> {
 
     /// Binds a middleware to each of its runs.
     #[must_use]
-    pub fn middleware(mut self, middleware: impl Middleware) -> Self {
-        self.identity.middlewares.push(Arc::new(middleware));
+    pub fn middleware<Sort>(mut self, middleware: impl IntoMiddleware<Sort>) -> Self {
+        self.identity.middlewares.push(Arc::new(middleware.into_middleware()));
         self
     }
 }

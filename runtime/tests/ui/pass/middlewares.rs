@@ -4,6 +4,7 @@ use std::sync::Arc;
 use emitree_emitter::AnyEvent;
 use emitree_runtime::{Error, Middleware, Result, RunContext, Runnable, Stage, runnable_fn};
 
+#[derive(Debug)]
 struct Deny {
     user: &'static str,
 }
