@@ -180,6 +180,10 @@ impl Emitter {
         if key == RESERVED {
             return Err(BuildError::ReservedKey(RESERVED));
         }
+        let value = match self.scope() {
+            Some(scope) => scope.admit(&key, value),
+            None => value,
+        };
         self.0.context.set(key, value);
         Ok(())
     }

@@ -65,7 +65,7 @@ pub(crate) fn begin<I: Data, O: Data>(run: &Typed<I, O>, input: I) -> Step<I, O>
 
 /// Ends a run that has not started: what was bound may have spawned tasks, or made runs.
 pub(crate) fn give_up<I: Data, O: Data>(run: &Typed<I, O>, error: Error) -> Step<I, O> {
-    let result = unless_stopped(run.node().fate().settle(), Err(error));
+    let result = run.slot().outgoing().result(unless_stopped(run.node().fate().settle(), Err(error)));
     Step::Clearing(Box::pin(cleared(run.clone(), result)))
 }
 
@@ -102,12 +102,12 @@ pub(crate) fn worked<I: Data, O: Data>(run: &Typed<I, O>, result: Result<O>) -> 
     let (fate, below) = (node.fate(), node.below());
     if fate.is_settled() {
         // A panic has lost the step at which this was: what was told is not told again.
-        return over(run, result);
+        return over(run, run.slot().outgoing().result(result));
     }
     let audience = run.audience();
     // As long as something has to end before the run, what begins in it is below it too.
     let settled = if audience.is_some() || !below.is_empty() { fate.settle() } else { fate.settle_and_close() };
-    let result = unless_stopped(settled, result);
+    let result = run.slot().outgoing().result(unless_stopped(settled, result));
     if fate.has_tasks() || !below.is_empty() {
         return Step::Clearing(Box::pin(cleared(run.clone(), result)));
     }
@@ -146,7 +146,7 @@ fn succeeded<I: Data, O: Data>(run: &Typed<I, O>, (success, told): Told<Success<
         Ok(()) => Ok(output),
         Err(error) => {
             discard(output);
-            Err(error.into())
+            run.slot().outgoing().result(Err(error.into()))
         }
     };
     close(run, result, Some(input))

@@ -14,12 +14,13 @@ use crate::at_end::Ends;
 use crate::attempt::Attempts;
 use crate::data::Data;
 use crate::onion::Entry;
+use crate::outgoing::Outgoing;
 use crate::passing::Passes;
 use crate::register::{Few, Register, too_late};
 use crate::unseen::Blindfolded;
 use crate::{LayerInfo, Middleware, Place, Result, RunContext};
 
-/// Where the chain of a run is, if it has one; what was bound to the run, and is called at its end.
+/// Where the chain of a run is, if it has one; what was bound to the run, what leaves it passes, and is called at its end.
 pub(crate) struct Slot {
     make: fn() -> Box<dyn AnyChain>,
     /// Most middlewares lay nothing that values pass: then there is none.
@@ -28,6 +29,7 @@ pub(crate) struct Slot {
     is_closed: AtomicBool,
     bound: Mutex<Few<Arc<dyn Middleware>>>,
     ends: Ends,
+    outgoing: Outgoing,
 }
 
 impl Slot {
@@ -35,7 +37,14 @@ impl Slot {
     pub(crate) fn of<I: Data, O: Data>() -> Self {
         let make = || -> Box<dyn AnyChain> { Box::new(Chain::<I, O>::default()) };
         let (chain, bound) = (OnceLock::new(), Mutex::new(Few::new()));
-        Self { make, chain, is_closed: AtomicBool::new(false), bound, ends: Ends::default() }
+        Self {
+            make,
+            chain,
+            is_closed: AtomicBool::new(false),
+            bound,
+            ends: Ends::default(),
+            outgoing: Outgoing::default(),
+        }
     }
 
     /// The chain, to add to it.
@@ -82,6 +91,11 @@ impl Slot {
     /// What is called at the end.
     pub(crate) const fn ends(&self) -> &Ends {
         &self.ends
+    }
+
+    /// What passes functions before it leaves the run.
+    pub(crate) const fn outgoing(&self) -> &Outgoing {
+        &self.outgoing
     }
 }
 

@@ -183,8 +183,8 @@ impl<R: Runnable> Work<'_, R> {
     fn ended_by_other(&mut self, run: &Begun<R>, result: Option<Result<R::Output>>) -> Result<R::Output> {
         // Who is told of spans may panic.
         isolated(|| run.inside(|| self.leave()));
-        let stopped = || Err(run.node().stopped().map_or_else(|| Error::new("the run is over"), Stop::error));
-        result.unwrap_or_else(stopped)
+        let stopped = || run.node().stopped().map_or_else(|| Error::new("the run is over"), Stop::error);
+        result.unwrap_or_else(|| run.slot().outgoing().result(Err(stopped())))
     }
 
     /// Looked at before the work is begun, and each time before and after it is polled: an aborted run's is dropped (R7).

@@ -441,6 +441,10 @@ impl<I: Data, O: Data> Scope for Inner<Life<I, O>> {
     fn within(self: Arc<Self>, f: &mut dyn FnMut()) {
         if RunContext::is_current(Arc::as_ptr(&self).cast()) { f() } else { RunContext(Handle::OfRun(self)).inside(f) }
     }
+
+    fn admit(&self, key: &str, value: Value) -> Value {
+        self.slot.outgoing().value(key, value)
+    }
 }
 
 /// Entered where the emitter was made later than the run.
@@ -449,6 +453,13 @@ impl Scope for WeakRun {
         match self.upgrade() {
             Some(run) if !RunContext::is_current(Arc::as_ptr(&self).cast()) => run.inside(f),
             _ => f(),
+        }
+    }
+
+    fn admit(&self, key: &str, value: Value) -> Value {
+        match self.upgrade() {
+            Some(run) => run.slot().outgoing().value(key, value),
+            None => value,
         }
     }
 }

@@ -182,6 +182,20 @@ impl Error {
         self.with(|inner| inner.is_fatal = is_fatal)
     }
 
+    /// The same end as another error, in the words of this one (R7).
+    pub(crate) fn ending_as(self, other: &Self) -> Self {
+        let Inner { kind, extra, .. } = &*other.0;
+        if self.0.kind == *kind && Arc::ptr_eq(&self.0, &other.0) {
+            return self;
+        }
+        self.with(|inner| (inner.kind, inner.extra) = (kind.clone(), extra.clone()))
+    }
+
+    /// The same end, of which nothing else is said than this.
+    pub(crate) fn withheld(&self, message: String) -> Self {
+        Self::of_kind(self.0.kind.clone(), message).ending_as(self)
+    }
+
     fn with(mut self, change: impl FnOnce(&mut Inner)) -> Self {
         change(Arc::make_mut(&mut self.0));
         self

@@ -92,6 +92,7 @@ mod op;
 mod order;
 mod origin;
 mod outcome;
+mod outgoing;
 mod passing;
 mod phase;
 mod plan;
