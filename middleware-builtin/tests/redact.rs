@@ -10,8 +10,8 @@ use emitree_middleware::redact::{Place, Redacted, Strategy};
 use emitree_middleware::secrets::{Kind, PatternError};
 use emitree_middleware::{Approval, Cache, Redact};
 use emitree_runtime::{
-    Error, Middleware, Op, Passing, RunContext, Runnable, Stack, Stage, Start, Summary, for_nested, input_fn,
-    output_fn, runnable_fn,
+    Error, ErrorKind, Middleware, Op, Passing, RunContext, Runnable, Stack, Stage, Start, Summary, for_nested,
+    input_fn, output_fn, runnable_fn,
 };
 use emitree_sinks::Memory;
 use proptest::prelude::*;
@@ -163,6 +163,141 @@ async fn context_that_was_set_before_is_redacted() -> TestResult {
     let run = work.run(()).context(json!({"user": {"mail": MAIL}, "n": 1}));
     let user = run.middleware(Redact::new().places([Place::Context])).await?;
     assert_eq!(user, json!({"mail": "[REDACTED:email]"}));
+    Ok(())
+}
+
+/// Everything of an event that somebody can read, below a root.
+fn hears_all(root: &Emitter) -> Result<Heard, emitree_emitter::BoxError> {
+    let heard = Heard::default();
+    let notes = heard.clone();
+    root.observe("*.*", move |event: &Any, meta| {
+        let context = serde_json::to_string(meta.context()).expect("JSON");
+        notes.note(format!("{} {} {context}", meta.path(), event.to_json()));
+    })?;
+    Ok(heard)
+}
+
+/// Has a listener of the run's fail.
+fn fails_at(stage: Stage) -> impl Fn(&RunContext) -> Result<(), Error> {
+    move |ctx: &RunContext| {
+        let fails = move |_: &mut Any, _: &EventMeta<'_>| Err::<(), _>(format!("no {MAIL}").into());
+        ctx.emitter().on(stage, fails)?;
+        Ok(())
+    }
+}
+
+fn binds(how: &'static str) -> impl Fn(&RunContext) -> Result<(), Error> {
+    move |ctx: &RunContext| match how {
+        "start" => fails_at(Stage::Start)(ctx),
+        "success" => fails_at(Stage::Success)(ctx),
+        "bind" => Err(Error::new(format!("no {MAIL}"))),
+        _ => Ok(()),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn errors_that_come_from_outside_of_the_work_are_redacted_too_and_told() -> TestResult {
+    // Who listens to what it does is told of it where there are events.
+    let rows = [
+        ("abort", ErrorKind::Aborted, 1),
+        ("start", ErrorKind::Failed, 1),
+        ("success", ErrorKind::Failed, 1),
+        ("bind", ErrorKind::Failed, 0),
+    ];
+    for (how, kind, told) in rows {
+        let root = Emitter::new();
+        let heard = hears_all(&root)?;
+        let work = instance(&root, "Tool", "work", move |(): (), ctx: RunContext| async move {
+            if how == "abort" {
+                ctx.abort(format!("by {MAIL}"));
+                std::future::pending::<()>().await;
+            }
+            Ok(())
+        });
+        let error = work.run(()).middleware(Redact::new()).middleware(binds(how)).await.expect_err(how);
+        assert_eq!(error.kind(), &kind, "{how}");
+        assert!(error.explain().contains("[REDACTED:email]") && !error.explain().contains(MAIL), "{how}: {error:?}");
+        let lines = heard.take();
+        assert!(lines.iter().all(|line| !line.contains(MAIL)), "{how}: {lines:#?}");
+        let says = lines.iter().filter(|line| line.starts_with("middleware.redact.redacted"));
+        assert_eq!(says.count(), told, "{how}: {lines:#?}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_is_set_on_the_context_later_is_redacted_whoever_sets_it() -> TestResult {
+    let root = Emitter::new();
+    let heard = hears_all(&root)?;
+    let work = instance(&root, "Tool", "work", |(): (), ctx: RunContext| async move {
+        ctx.set("mail", json!({"to": [MAIL, 7]}))?;
+        ctx.emitter().set_context("card", CARD)?;
+        ctx.emitter().emit("own", &mut 7).await?;
+        Ok(ctx.get("mail"))
+    });
+    let mail = work.run(()).middleware(Redact::new().places([Place::Context])).await?;
+    assert_eq!(mail, Some(json!({"to": ["[REDACTED:email]", 7]})));
+    let lines = heard.take();
+    assert!(lines.iter().all(|line| !line.contains(MAIL) && !line.contains(CARD)), "{lines:#?}");
+    assert!(lines.iter().any(|line| line.contains(r#""card":"[REDACTED:card]""#)), "{lines:#?}");
+    let kept = work.run(()).middleware(Redact::new().places([Place::Input])).await?;
+    assert_eq!(kept, Some(json!({"to": [MAIL, 7]})));
+    Ok(())
+}
+
+/// An event that can be put together again.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+struct Sent {
+    to: Vec<String>,
+    #[serde(with = "hex_only")]
+    id: String,
+}
+
+/// Takes nothing but letters from `a` to `f`.
+mod hex_only {
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(text: &str, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(text)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let is_hex = text.chars().all(|c| matches!(c, 'a'..='f'));
+        if is_hex { Ok(text) } else { Err(D::Error::custom("that is no id")) }
+    }
+}
+
+#[tokio::test]
+async fn events_are_redacted_that_are_text_or_json_or_whose_type_was_told() -> TestResult {
+    let root = Emitter::new();
+    let heard = hears_all(&root)?;
+    let work = instance(&root, "Tool", "work", |(): (), ctx: RunContext| async move {
+        let emitter = ctx.emitter();
+        emitter.emit("text", &mut format!("to {MAIL}")).await?;
+        emitter.emit("value", &mut json!([{"to": MAIL}, 7])).await?;
+        emitter.emit("sent", &mut Sent { to: vec![MAIL.to_owned()], id: "abc".to_owned() }).await?;
+        let misfit = emitter.emit("sent", &mut Sent { to: Vec::new(), id: CARD.to_owned() }).await;
+        Ok(misfit.err().map(|error| Error::from(error).explain()))
+    });
+    let misfit = work.run(()).middleware(Redact::new().event::<Sent>("sent")).await?.expect("it does not fit");
+    assert!(
+        misfit.contains("Sent` does not take what stands in place of secrets in `sent`: that is no id"),
+        "{misfit}"
+    );
+    assert!(!misfit.contains(CARD), "{misfit}");
+    let lines = heard.take();
+    assert!(lines.iter().all(|line| !line.contains(MAIL)), "{lines:#?}");
+    let count = |place: &str| lines.iter().filter(|line| line.contains(place)).count();
+    assert_eq!(
+        [count("\"at\":\"text\""), count("\"at\":\"value\""), count("\"at\":\"sent\"")],
+        [1, 1, 2],
+        "{lines:#?}"
+    );
+    // Elsewhere it does not look.
+    let elsewhere = Redact::new().event::<Sent>("sent").places([Place::Input]);
+    assert_eq!(work.run(()).middleware(elsewhere).await?, None);
     Ok(())
 }
 

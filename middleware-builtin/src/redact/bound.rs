@@ -14,9 +14,8 @@ use super::event::Place;
 use super::passage::Redacting;
 use super::restoring::{Known, Restoring};
 use super::vault::Vault;
-use super::{Redact, Shared};
+use super::{Redact, Shared, whole};
 use crate::json::{Path, strings_mut};
-use crate::secrets::failure::reworded;
 use crate::secrets::stream::{Declared, flush_at_end};
 use crate::voice::Voice;
 
@@ -30,12 +29,16 @@ pub(super) struct Bound {
 impl Bound {
     /// Binds it to a run: context first, then listeners, then the layer.
     pub(super) fn bind(redact: &Redact, ctx: &RunContext) -> Result<()> {
-        let Shared { settings, streams, voice } = &*redact.0;
+        let Shared { settings, streams, wholes, voice } = &*redact.0;
         let vault = vault_of(ctx);
         let restores = settings.restores && vault.is_owned_by(ctx.run_id());
         let redactor = Arc::new(Redactor::new(settings.clone(), vault));
         if settings.covers(Place::Context) {
             redact_context(&redactor, ctx)?;
+        }
+        if settings.covers(Place::Error) {
+            let redactor = Arc::clone(&redactor);
+            ctx.map_error(move |error| redactor.error(error));
         }
         if settings.covers(Place::Input) {
             // First, so that nobody else hears it as it was; and last, for what others have added.
@@ -48,6 +51,8 @@ impl Bound {
             let listen =
                 |stream: &Arc<dyn Declared>| stream.listen(ctx, Box::new(Redacting::new(stream.name(), &redactor)));
             let held: Arc<[_]> = streams.iter().map(listen).collect::<Result<_>>()?;
+            wholes.iter().try_for_each(|whole| whole(&redactor, ctx))?;
+            whole::of_json(&redactor, ctx)?;
             if !held.is_empty() {
                 let (redactor, voice) = (Arc::clone(&redactor), voice.clone());
                 flush_at_end(&held, ctx, move |ctx| {
@@ -55,6 +60,9 @@ impl Bound {
                     Box::pin(async move { tell(&redactor, &voice, &ctx).await })
                 })?;
             }
+        }
+        if settings.covers(Place::Error) || settings.covers(Place::Context) {
+            tell_at_end(&redactor, voice, ctx)?;
         }
         Self::stack(&redactor, voice, restores).bind(ctx)
     }
@@ -102,7 +110,25 @@ fn vault_of(ctx: &RunContext) -> Arc<Vault> {
     })
 }
 
-fn redact_context(redactor: &Redactor, ctx: &RunContext) -> Result<()> {
+/// What was found after the layer.
+fn tell_at_end(redactor: &Arc<Redactor>, voice: &Voice, ctx: &RunContext) -> Result<()> {
+    for stage in [Stage::Error, Stage::Finish] {
+        let (redactor, voice) = (Arc::clone(redactor), voice.clone());
+        ctx.emitter().observe_async(stage, move |_: &dyn AnyEvent, _: &EventMeta<'_>| {
+            let (redactor, voice) = (Arc::clone(&redactor), voice.clone());
+            Box::pin(async move {
+                if let Some(ctx) = RunContext::current() {
+                    tell(&redactor, &voice, &ctx).await;
+                }
+                Ok(())
+            })
+        })?;
+    }
+    Ok(())
+}
+
+/// What is there already, and then whatever is set.
+fn redact_context(redactor: &Arc<Redactor>, ctx: &RunContext) -> Result<()> {
     for (key, value) in ctx.context().iter() {
         let mut value = value.clone();
         let mut is_changed = false;
@@ -113,6 +139,13 @@ fn redact_context(redactor: &Redactor, ctx: &RunContext) -> Result<()> {
             ctx.set(key, value)?;
         }
     }
+    let redactor = Arc::clone(redactor);
+    ctx.map_context(move |key, mut value| {
+        strings_mut(&mut value, &Path::Key(&Path::Root, key), &mut |at, text| {
+            redactor.text(Place::Context, at, text);
+        });
+        value
+    });
     Ok(())
 }
 
@@ -150,12 +183,7 @@ impl Layer<AnyRun> for Bound {
         self.tell(ctx).await;
         let result = match next.run(changed.as_ref().unwrap_or(input)).await {
             Ok(output) => Ok(self.output(output)),
-            Err(error) if settings.covers(Place::Error) => {
-                let redact = &mut |at: &Path<'_>, text: &mut String| {
-                    self.redactor.text(Place::Error, at, text);
-                };
-                Err(reworded(error, redact))
-            }
+            Err(error) if settings.covers(Place::Error) => Err(self.redactor.error(error)),
             Err(error) => Err(error),
         };
         self.tell(ctx).await;

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use emitree_runtime::Error;
 use parking_lot::Mutex;
 use serde_json::Value;
 
@@ -9,6 +10,7 @@ use super::event::{Place, Redacted, Tally};
 use super::strategy::{HashKey, Strategy};
 use super::vault::Vault;
 use crate::json::{Path, strings_mut};
+use crate::secrets::failure::reworded;
 use crate::secrets::{Kind, Scanner};
 
 /// What was said of a redaction.
@@ -116,6 +118,22 @@ impl Redactor {
         let mut is_changed = false;
         strings_mut(value, &Path::Root, &mut |at, text| is_changed |= self.text(place, at, text));
         is_changed
+    }
+
+    /// The same, of an event of that name.
+    pub(super) fn event(&self, name: &str, value: &mut Value) -> bool {
+        let mut is_changed = false;
+        strings_mut(value, &Path::Root, &mut |_, text| {
+            is_changed |= self.settings.text(text, &self.vault, |kind| self.note(Place::Event, name, kind));
+        });
+        is_changed
+    }
+
+    /// What an error says, its kind stays.
+    pub(super) fn error(&self, error: Error) -> Error {
+        reworded(error, &mut |at, text| {
+            self.text(Place::Error, at, text);
+        })
     }
 
     /// A copy, if anything is replaced.

@@ -14,11 +14,12 @@ pub enum Place {
     Input,
     /// The output, before `success`.
     Output,
-    /// The message, the causes and the details of an error that the work fails with.
+    /// The message, the causes and the details of the error that the run fails with.
     Error,
-    /// The context that the run has when it begins.
+    /// The context of the run: what it has when it begins, and what is set later.
     Context,
-    /// The text of events that were [declared](super::Redact::text_of).
+    /// The run's own events: text, JSON, and those whose [type](super::Redact::event) or [text](super::Redact::text_of)
+    /// was told.
     Event,
 }
 

@@ -9,6 +9,7 @@ mod restoring;
 mod sink;
 mod strategy;
 mod vault;
+mod whole;
 
 use std::borrow::Cow;
 use std::fmt;
@@ -17,11 +18,13 @@ use std::sync::Arc;
 use emitree_emitter::{Emitter, Namespace, Sink};
 use emitree_runtime::{Layer, LayerInfo, Middleware, Next, Op, Result, RunContext};
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use self::bound::Bound;
 use self::core::Settings;
 use self::strategy::HashKey;
 use self::vault::Vault;
+use self::whole::Whole;
 use crate::secrets::stream::{Declared, TextOf};
 use crate::secrets::{Kind, PatternError, Scanner};
 use crate::voice::Voice;
@@ -36,12 +39,13 @@ const NAMESPACE: Namespace = Namespace::new("middleware.redact");
 ///
 /// Bound to a run, it redacts, on the way:
 ///
-/// 1. the context that the run has when it begins;
+/// 1. the context that the run has when it begins, and what is set on it later, by whomever;
 /// 2. the input, before anybody else hears it at `start`, and again before the work gets it;
-/// 3. the text of events that were [declared](Self::text_of), also when a secret is split over several of them;
+/// 3. the run's own events: those that are text (`String`) or JSON (`Value`), those whose [type was told](Self::event), and
+///    the text of those that were [declared](Self::text_of), also when a secret is split over several of them;
 /// 4. the output, before `success`, and what listeners of `success` have added to it;
-/// 5. the message, the causes and the details of an error, whose kind stays: a denial is a denial still. What an
-///    interrupt or a request for a retry carries is data that somebody needs, and is left.
+/// 5. the message, the causes and the details of whatever the run fails with, an abort's reason too. The kind stays: a
+///    denial is a denial still. What an interrupt or a request for a retry carries is data that somebody needs, and is left.
 ///
 /// It works on runs of any type through JSON: strings are looked at, keys and numbers are left. A type that does not
 /// take what stands in place of a secret makes the run fail, rather than have it go on with the secret. For work from
@@ -83,9 +87,8 @@ const NAMESPACE: Namespace = Namespace::new("middleware.redact");
 ///
 /// # What it does not see
 ///
-/// Errors that come from outside of the layers: an abort's reason, a listener of `start` or `success` that fails; what
-/// is set on the context later; events that were not declared. For what leaves the process, [`sink`](Self::sink) sees
-/// them all.
+/// Events of types of one's own that were not told: nothing can be put in the place of a part of those. For what leaves the
+/// process, [`sink`](Self::sink) sees them all. Keys and numbers in JSON.
 ///
 /// # Failures
 ///
@@ -101,6 +104,7 @@ pub struct Redact(Arc<Shared>);
 struct Shared {
     settings: Settings,
     streams: Vec<Arc<dyn Declared>>,
+    wholes: Vec<Whole>,
     voice: Voice,
 }
 
@@ -109,7 +113,7 @@ impl Redact {
     #[must_use]
     pub fn new() -> Self {
         let voice = Voice::new("redact", NAMESPACE);
-        Self(Arc::new(Shared { settings: Settings::new(), streams: Vec::new(), voice }))
+        Self(Arc::new(Shared { settings: Settings::new(), streams: Vec::new(), wholes: Vec::new(), voice }))
     }
 
     fn set(mut self, change: impl FnOnce(&mut Settings)) -> Self {
@@ -195,6 +199,37 @@ impl Redact {
     ) -> Self {
         let stream = TextOf { name: name.into(), text: Arc::new(text) };
         Arc::make_mut(&mut self.0).streams.push(Arc::new(stream));
+        self
+    }
+
+    /// Redacts the run's events of that name whole: each of their strings. Events of text (`String`) and of JSON (`Value`) need
+    /// not be told.
+    ///
+    /// A type that does not take what stands in place of a secret makes the emit fail; who only observes hears that event as
+    /// it was.
+    ///
+    /// ```
+    /// use emitree_middleware::Redact;
+    /// use emitree_runtime::{RunContext, Runnable, runnable_fn};
+    /// use serde::{Deserialize, Serialize};
+    ///
+    /// #[derive(Serialize, Deserialize)]
+    /// struct Sent { to: String }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    /// let send = runnable_fn("send", |(): (), ctx: RunContext| async move {
+    ///     ctx.emitter().emit("sent", &mut Sent { to: "maria@mailbox.org".to_owned() }).await?;
+    ///     Ok(())
+    /// });
+    /// let run = send.run(()).middleware(Redact::new().event::<Sent>("sent"));
+    /// run.observe("sent", |sent: &Sent, _| assert_eq!(sent.to, "[REDACTED:email]")).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn event<T: Serialize + DeserializeOwned + Send + Sync + 'static>(mut self, name: impl Into<String>) -> Self {
+        Arc::make_mut(&mut self.0).wholes.push(whole::of_type::<T>(name.into()));
         self
     }
 
