@@ -141,14 +141,15 @@ fn endless_file(folder: &Path) -> String {
 
 #[test]
 fn what_is_aborted_says_why_and_is_recorded_to_the_end() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let (endless, recording) = (endless_file(folder.path()), folder.path().join("run.jsonl"));
+    let (folder, path) = file(CONTENTS[1]);
+    let recording = folder.path().join("run.jsonl");
     let recorded = recording.to_str().expect("a plain path");
-    let output = quickstart(&["--ask", "how many words", "--abort-after", "50", "--record", recorded, &endless]);
+    // It would take an hour.
+    let output = quickstart(&["--slow", "3600000", "--abort-after", "20", "--record", recorded, &path]);
     assert!(!output.status.success());
     let trajectory = text(&output.stdout);
-    assert!(trajectory.contains("Tool[read_file][error]: aborted: it took longer than 50ms"), "{trajectory}");
-    assert!(trajectory.contains("\nAssistant[Desk][error]: aborted: it took longer than 50ms"), "{trajectory}");
+    assert!(trajectory.contains("Tool[read_file][error]: aborted: it took longer than 20ms"), "{trajectory}");
+    assert!(trajectory.contains("\nAssistant[Desk][error]: aborted: it took longer than 20ms"), "{trajectory}");
     assert_every_run_ended_once(&recording);
 }
 

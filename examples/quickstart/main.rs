@@ -5,6 +5,7 @@
 //! cargo run --example quickstart -- --ask "how many words" *.md      your own question, about your own files
 //!     --deny GLOB       refuses to read paths that match
 //!     --canned TEXT     answers with TEXT, without doing any work
+//!     --slow MS         takes so many milliseconds longer to read each file, so that there is time for what follows
 //!     --abort-after MS  aborts what is under way after so many milliseconds
 //!     --record FILE     records every event as JSON lines, in place of what FILE was; `--example replay -- FILE` shows them again
 //! ```
@@ -23,7 +24,8 @@ use std::time::Duration;
 use emitree::middleware::Trajectory;
 use emitree::sinks::JsonlFile;
 use emitree::{
-    AbortHandle, AnyEvent, Emitter, Error, Lifecycle, Middleware, Options, Result, RunContext, Runnable, Stage, Start,
+    AbortHandle, AnyEvent, Emitter, Error, Lifecycle, Middleware, Options, Result, RunContext, Runnable, Stack, Stage,
+    Start, Unseen, for_nested,
 };
 use globset::GlobMatcher;
 
@@ -99,15 +101,18 @@ async fn ask_all(desk: &Desk, arguments: &Arguments) -> Result<()> {
         });
     }
     for question in &arguments.questions {
-        let answer = desk
+        let run = desk
             .run(Question { question: question.clone(), files: arguments.files.clone() })
             // A listener on the run hears it, and everything that it leads to.
             .observe("tool.read_file.read", |read: &BytesRead, _| eprintln!("read {}: {} bytes", read.path, read.bytes))
             // A signal stops the run at its next await, and all below it.
             .abort_on(&abort)
             .middleware(rules.clone())
-            .middleware(trajectory.clone())
-            .await?;
+            .middleware(trajectory.clone());
+        let answer = match arguments.slow {
+            Some(time) => run.middleware(for_nested(slow(time))).await?,
+            None => run.await?,
+        };
         eprintln!("{answer}\n");
     }
     Ok(())
@@ -145,6 +150,19 @@ impl Middleware for HouseRules {
     }
 }
 
+/// A layer around the work of a run: reading a file takes longer. It looks at no value, so it fits runs of any type.
+fn slow(time: Duration) -> Stack<Unseen> {
+    let layer = Stack::builder().layer_fn("slow", move |(), ctx, next| {
+        Box::pin(async move {
+            if ctx.name() == "read_file" {
+                tokio::time::sleep(time).await;
+            }
+            next.run(&()).await
+        })
+    });
+    layer.build()
+}
+
 /// What the command line says.
 #[derive(Default)]
 struct Arguments {
@@ -152,6 +170,7 @@ struct Arguments {
     questions: Vec<String>,
     deny: Option<GlobMatcher>,
     canned: Option<String>,
+    slow: Option<Duration>,
     abort_after: Option<Duration>,
     record: Option<String>,
 }
@@ -168,9 +187,8 @@ impl Arguments {
                     arguments.deny = Some(globset::Glob::new(&parser.value()?.string()?)?.compile_matcher());
                 }
                 Long("canned") => arguments.canned = Some(parser.value()?.string()?),
-                Long("abort-after") => {
-                    arguments.abort_after = Some(Duration::from_millis(parser.value()?.parse()?));
-                }
+                Long("slow") => arguments.slow = Some(millis(&mut parser)?),
+                Long("abort-after") => arguments.abort_after = Some(millis(&mut parser)?),
                 Long("record") => arguments.record = Some(parser.value()?.string()?),
                 Value(file) => arguments.files.push(file.string()?),
                 other => return Err(other.unexpected().into()),
@@ -186,4 +204,9 @@ impl Arguments {
         }
         Ok(arguments)
     }
+}
+
+fn millis(parser: &mut lexopt::Parser) -> Result<Duration> {
+    use lexopt::prelude::ValueExt;
+    Ok(Duration::from_millis(parser.value()?.parse()?))
 }
