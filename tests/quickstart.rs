@@ -95,13 +95,49 @@ fn runs_are_at_least_three_levels_deep() {
 
 #[test]
 fn some_runs_are_concurrent() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let endless = endless_file(folder.path());
-    let output = quickstart(&["--ask", "How many words and lines?", "--abort-after", "50", &endless]);
-    let trajectory = text(&output.stdout);
-    // Neither can end before the abort, and both have begun by then.
-    assert_eq!(trajectory.matches("--> Tool[count][start]").count(), 2, "{trajectory}");
-    assert_eq!(trajectory.matches("<-- Tool[count][error]").count(), 2, "{trajectory}");
+    let (folder, path) = file(CONTENTS[1]);
+    let (endless, recording) = (endless_file(folder.path()), folder.path().join("run.jsonl"));
+    let mut quickstart = example("quickstart");
+    // If the second waited for the first to end, both would be aborted, and this fail.
+    quickstart.args(["--ask", "how many words", "--abort-after", "30000", "--record"]).arg(&recording);
+    let (mut child, mut lines) = spawn(quickstart.args([&endless, &path]));
+    assert!(lines.any(|line| line.contains("<-- Tool[count][success]")), "the second ends first");
+    // Before this the first cannot end.
+    std::fs::write(&endless, "three more words").expect("a pipe that somebody reads");
+    assert_eq!(lines.filter(|line| line.contains("<-- Tool[count][success]")).count(), 1, "then the first ends");
+    assert!(child.0.wait().expect("it ends").success());
+    let (first, second) = (0, 1);
+    let expected = [
+        (first, Stage::Start),
+        (second, Stage::Start),
+        (second, Stage::Success),
+        (second, Stage::Finish),
+        (first, Stage::Success),
+        (first, Stage::Finish),
+    ];
+    assert_eq!(stages_below("tool.count", &recording), expected);
+}
+
+/// What the runs of one tool told, in order, each numbered by its first event.
+fn stages_below(namespace: &str, recording: &Path) -> Vec<(usize, Stage)> {
+    let mut runs = Vec::new();
+    let told = lifecycle(recording).into_iter().filter(|(path, ..)| path.starts_with(namespace));
+    let numbered = told.map(|(_, run, stage)| {
+        let number = runs.iter().position(|known| *known == run).unwrap_or(runs.len());
+        runs.extend((number == runs.len()).then_some(run));
+        (number, stage)
+    });
+    numbered.collect()
+}
+
+/// Path, run and stage of all that runs told of themselves, in order.
+fn lifecycle(recording: &Path) -> Vec<(Box<str>, u128, Stage)> {
+    let records = read_jsonl(recording).expect("a recording").map(|record| record.expect("a whole record"));
+    let lifecycle = records.filter_map(|record| {
+        let event: &EventRecord = record.as_event().expect("nothing was lost");
+        Some((event.path.clone(), event.trace?.run_id.as_u128(), Stage::of_record(event)?))
+    });
+    lifecycle.collect()
 }
 
 #[test]
@@ -118,12 +154,8 @@ fn a_missing_file_fails_and_is_recorded_to_the_end() {
 /// R4, as a recording shows it.
 fn assert_every_run_ended_once(recording: &Path) {
     let mut stages = HashMap::<_, Vec<Stage>>::new();
-    for record in read_jsonl(recording).expect("a recording") {
-        let record = record.expect("a whole record");
-        let event: &EventRecord = record.as_event().expect("nothing was lost");
-        if let (Some(trace), Some(stage)) = (event.trace, Stage::of_record(event)) {
-            stages.entry(trace.run_id).or_default().push(stage);
-        }
+    for (_, run, stage) in lifecycle(recording) {
+        stages.entry(run).or_default().push(stage);
     }
     assert!(stages.len() > 3, "{stages:?}");
     for (run, stages) in stages {
@@ -132,7 +164,7 @@ fn assert_every_run_ended_once(recording: &Path) {
     }
 }
 
-/// A file that never comes to its end, nor to its beginning.
+/// A file that comes neither to its beginning nor to its end before somebody writes into it.
 fn endless_file(folder: &Path) -> String {
     let path = folder.join("endless");
     assert!(Command::new("mkfifo").arg(&path).status().expect("a Unix system").success());
@@ -158,10 +190,8 @@ fn what_ctrl_c_drops_is_told_and_recorded_to_the_end() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let (endless, recording) = (endless_file(folder.path()), folder.path().join("run.jsonl"));
     let mut quickstart = example("quickstart");
-    quickstart.args(["--ask", "how many words", "--record"]).arg(&recording).arg(&endless);
-    let child = quickstart.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the example runs");
-    let mut child = Waited(child);
-    let mut lines = BufReader::new(child.0.stdout.take().expect("a pipe")).lines().map(|line| line.expect("UTF-8"));
+    let (mut child, mut lines) =
+        spawn(quickstart.args(["--ask", "how many words", "--record"]).arg(&recording).arg(&endless));
     // It waits for the file now.
     let begun: Vec<_> = lines.by_ref().take_while(|line| !line.contains("Tool[read_file][start]")).collect();
     assert!(!begun.is_empty());
@@ -176,6 +206,13 @@ fn what_ctrl_c_drops_is_told_and_recorded_to_the_end() {
     assert_eq!(trajectory.last(), Some(&format!("Assistant[Desk][error]: {dropped}")));
     assert!(!child.0.wait().expect("it ends").success());
     assert_every_run_ended_once(&recording);
+}
+
+/// Starts a program; gives what it prints, line by line, while it runs.
+fn spawn(program: &mut Command) -> (Waited, impl Iterator<Item = String> + use<>) {
+    let mut child = program.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the example runs");
+    let stdout = child.stdout.take().expect("a pipe");
+    (Waited(child), BufReader::new(stdout).lines().map(|line| line.expect("UTF-8")))
 }
 
 /// A process that does not outlive its test.
