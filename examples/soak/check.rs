@@ -5,54 +5,29 @@ use std::fmt;
 
 use emitree::{Stage, Status};
 
+use crate::listed::listed;
 use crate::record::{Begun, Entry, Event, Id};
 
-/// What has to hold for every run that emitted `start`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) enum Rule {
-    StartFirst,
-    OneStart,
-    OneEnd,
-    OneFinish,
-    FinishLast,
-    ChildStartsWithin,
-    ChildrenFirst,
-    OneOutcome,
-    OneParent,
-    CurrentRun,
-    Returned,
-    /// Nothing of a run is left when everybody has dropped it.
-    Over,
-    /// `shutdown` waits for all ends.
-    Shutdown,
-    /// Panics of what is run stay in the run; what is not meant to panic does not.
-    Panic,
-}
-
-impl Rule {
-    const fn as_str(self) -> &'static str {
-        match self {
-            Self::StartFirst => "`start` comes first",
-            Self::OneStart => "one `start`",
-            Self::OneEnd => "exactly one of `success` and `error`",
-            Self::OneFinish => "exactly one `finish`",
-            Self::FinishLast => "`finish` comes last",
-            Self::ChildStartsWithin => "a child starts after its parent",
-            Self::ChildrenFirst => "a child finishes before its parent",
-            Self::OneOutcome => "`finish` says what `success` or `error` said",
-            Self::OneParent => "all events name one parent",
-            Self::CurrentRun => "the current run is the one that one is in",
-            Self::Returned => "the caller gets what `finish` says, after it",
-            Self::Over => "all runs come to their end, and are freed",
-            Self::Shutdown => "`shutdown` waits for all ends",
-            Self::Panic => "a panic stays in its run",
-        }
-    }
-}
-
-impl fmt::Display for Rule {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.as_str())
+listed! {
+    /// What has to hold for every run that emitted `start`, and for all of them together.
+    pub(crate) enum Rule {
+        StartFirst = "`start` comes first",
+        OneStart = "one `start`",
+        OneEnd = "exactly one of `success` and `error`",
+        OneFinish = "exactly one `finish`",
+        FinishLast = "`finish` comes last",
+        ChildStartsWithin = "a child starts after its parent",
+        ChildrenFirst = "a child finishes before its parent",
+        OneOutcome = "`finish` says what `success` or `error` said",
+        OneParent = "all events name one parent",
+        CurrentRun = "the current run is the one that one is in",
+        Returned = "the caller gets what `finish` says, after it",
+        /// Nothing of a run is left when everybody has dropped it.
+        Over = "all runs come to their end, and are freed",
+        Shutdown = "`shutdown` waits for all ends",
+        /// Panics of what is run stay in the run; what is not meant to panic does not.
+        Panic = "a panic stays in its run",
+        Memory = "memory stays flat",
     }
 }
 

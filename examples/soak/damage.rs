@@ -1,71 +1,49 @@
-//! Damage done to a recording on its way to the checker, which has to find it.
+//! Damage that the checker has to find: done to a recording on its way there, or to what has to go when runs are over.
 
+use std::future::pending;
 use std::str::FromStr;
+use std::sync::Arc;
 
-use emitree::{Stage, Status};
+use emitree::{AnyEvent, Options, Result, RunContext, Runnable, Stage, Status, runnable_fn};
 
 use crate::check::Rule;
+use crate::hold::poll_idly;
+use crate::listed::listed;
 use crate::record::{Entry, Event};
+use crate::tree::{Shared, Tree};
 
-/// Which rule is broken, and how.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Damage {
-    LostStart,
-    NoEnd,
-    LostFinish,
-    DoubleStart,
-    DoubleEnd,
-    DoubleFinish,
-    EndBeforeStart,
-    FinishBeforeEnd,
-    EarlyChild,
-    LateChild,
-    WrongOutcome,
-    WrongParent,
-    WrongRun,
-    WrongResult,
+listed! {
+    /// What is damaged, and how.
+    pub(crate) enum Damage {
+        LostStart = "lost-start",
+        NoEnd = "no-end",
+        LostFinish = "lost-finish",
+        DoubleStart = "double-start",
+        DoubleEnd = "double-end",
+        DoubleFinish = "double-finish",
+        EndBeforeStart = "end-before-start",
+        FinishBeforeEnd = "finish-before-end",
+        EarlyChild = "early-child",
+        LateChild = "late-child",
+        WrongOutcome = "wrong-outcome",
+        WrongParent = "wrong-parent",
+        WrongRun = "wrong-run",
+        WrongResult = "wrong-result",
+        EscapedPanic = "escaped-panic",
+        KeptRun = "kept-run",
+        UntoldEnd = "untold-end",
+        KeptMemory = "kept-memory",
+    }
 }
 
 impl Damage {
-    pub(crate) const ALL: [Self; 14] = [
-        Self::LostStart,
-        Self::NoEnd,
-        Self::LostFinish,
-        Self::DoubleStart,
-        Self::DoubleEnd,
-        Self::DoubleFinish,
-        Self::EndBeforeStart,
-        Self::FinishBeforeEnd,
-        Self::EarlyChild,
-        Self::LateChild,
-        Self::WrongOutcome,
-        Self::WrongParent,
-        Self::WrongRun,
-        Self::WrongResult,
-    ];
-
-    pub(crate) const fn as_str(self) -> &'static str {
-        match self {
-            Self::LostStart => "lost-start",
-            Self::NoEnd => "no-end",
-            Self::LostFinish => "lost-finish",
-            Self::DoubleStart => "double-start",
-            Self::DoubleEnd => "double-end",
-            Self::DoubleFinish => "double-finish",
-            Self::EndBeforeStart => "end-before-start",
-            Self::FinishBeforeEnd => "finish-before-end",
-            Self::EarlyChild => "early-child",
-            Self::LateChild => "late-child",
-            Self::WrongOutcome => "wrong-outcome",
-            Self::WrongParent => "wrong-parent",
-            Self::WrongRun => "wrong-run",
-            Self::WrongResult => "wrong-result",
-        }
+    /// Those that break a rule.
+    pub(crate) fn of(rule: Rule) -> impl Iterator<Item = Self> {
+        Self::ALL.iter().copied().filter(move |damage| damage.breaks() == rule)
     }
 
     /// What the checker has to say, among other things.
-    #[cfg_attr(not(test), expect(dead_code, reason = "the program's user sees it; the test asks"))]
-    pub(crate) const fn breaks(self) -> Rule {
+    const fn breaks(self) -> Rule {
         match self {
             Self::LostStart | Self::EndBeforeStart => Rule::StartFirst,
             Self::NoEnd | Self::DoubleEnd => Rule::OneEnd,
@@ -78,6 +56,27 @@ impl Damage {
             Self::WrongParent => Rule::OneParent,
             Self::WrongRun => Rule::CurrentRun,
             Self::WrongResult => Rule::Returned,
+            Self::EscapedPanic => Rule::Panic,
+            Self::KeptRun => Rule::Over,
+            Self::UntoldEnd => Rule::Shutdown,
+            Self::KeptMemory => Rule::Memory,
+        }
+    }
+
+    /// Whether it has something never come to its end: nobody has to wait long for that.
+    pub(crate) const fn is_endless(self) -> bool {
+        matches!(self, Self::KeptRun | Self::UntoldEnd)
+    }
+
+    /// Has something not come to its end; a tree is not over before what this gives is dropped.
+    pub(crate) fn hold_up(self, tree: &Tree) -> Option<Arc<Shared>> {
+        match self {
+            Self::KeptRun => Some(Arc::clone(&tree.shared)),
+            Self::UntoldEnd => {
+                drop_untold();
+                None
+            }
+            _ => None,
         }
     }
 
@@ -115,6 +114,11 @@ impl Damage {
                 log.push(Entry::Astray { run });
             }
             Self::WrongResult => wrong_result(log)?,
+            Self::EscapedPanic => {
+                let node = event_mut(log, start)?.begun.as_ref()?.node;
+                log.push(Entry::Escaped { node });
+            }
+            Self::KeptRun | Self::UntoldEnd | Self::KeptMemory => return None,
         }
         Some(())
     }
@@ -124,10 +128,18 @@ impl FromStr for Damage {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let names = || Self::ALL.map(Self::as_str).join(", ");
-        let damage = Self::ALL.into_iter().find(|damage| damage.as_str() == text);
-        damage.ok_or_else(|| format!("`{text}` is none of {}", names()))
+        let names = || Self::ALL.iter().map(|damage| damage.as_str()).collect::<Vec<_>>().join(", ");
+        let damage = Self::ALL.iter().find(|damage| damage.as_str() == text);
+        damage.copied().ok_or_else(|| format!("`{text}` is none of {}", names()))
     }
+}
+
+/// Drops a run whose end never reaches a listener.
+fn drop_untold() {
+    let endless = Arc::new(runnable_fn("endless", |(): (), _: RunContext| pending::<Result<()>>()));
+    let deaf = Options::new().observe_async(Stage::Finish, |_: &dyn AnyEvent, _| Box::pin(pending()));
+    let run = endless.run_shared(()).register(deaf);
+    poll_idly(Box::pin(async { drop(run.await) }), 1);
 }
 
 /// Where the first such event is.

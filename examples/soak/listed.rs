@@ -1,0 +1,30 @@
+//! Enums that list themselves: what is added to one cannot be left out where all are gone through.
+
+/// An enum, all its values in order, and what each is called.
+macro_rules! listed {
+    ($(#[$meta:meta])* pub(crate) enum $name:ident { $($(#[$doc:meta])* $value:ident = $text:literal,)+ }) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        pub(crate) enum $name {
+            $($(#[$doc])* $value,)+
+        }
+
+        impl $name {
+            pub(crate) const ALL: &'static [Self] = &[$(Self::$value),+];
+
+            pub(crate) const fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$value => $text,)+
+                }
+            }
+        }
+
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.pad(self.as_str())
+            }
+        }
+    };
+}
+
+pub(crate) use listed;
