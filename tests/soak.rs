@@ -5,6 +5,8 @@
 mod check;
 #[path = "../examples/soak/damage.rs"]
 mod damage;
+#[path = "../examples/soak/ending.rs"]
+mod ending;
 #[path = "../examples/soak/hold.rs"]
 mod hold;
 #[path = "../examples/soak/listed.rs"]

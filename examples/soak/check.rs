@@ -36,14 +36,15 @@ listed! {
 pub(crate) struct Life<'a> {
     pub(crate) begun: Option<&'a Begun>,
     pub(crate) parent: Option<Id>,
+    pub(crate) has_worked: bool,
     /// In order, with their places in the recording.
     events: Vec<(usize, &'a Event)>,
-    /// How a listener of `success` failed it.
-    raised: Option<Status>,
+    /// How listeners that may fail it did.
+    raised: Vec<(Stage, Status)>,
 }
 
 impl Life<'_> {
-    fn place_of(&self, stage: Stage) -> Option<usize> {
+    pub(crate) fn place_of(&self, stage: Stage) -> Option<usize> {
         self.events.iter().find(|(_, event)| event.stage == stage).map(|(at, _)| *at)
     }
 
@@ -53,6 +54,16 @@ impl Life<'_> {
 
     pub(crate) fn status(&self, stage: Stage) -> Option<Status> {
         self.events.iter().find(|(_, event)| event.stage == stage).and_then(|(_, event)| event.status)
+    }
+
+    /// Why it was aborted.
+    pub(crate) fn reason(&self) -> Option<&str> {
+        self.events.iter().find_map(|(_, event)| event.reason.as_deref())
+    }
+
+    /// How the first listener of a stage failed it.
+    pub(crate) fn raised(&self, stage: Stage) -> Option<Status> {
+        self.raised.iter().find(|(at, _)| *at == stage).map(|(_, status)| *status)
     }
 
     pub(crate) fn has_succeeded(&self) -> bool {
@@ -80,7 +91,7 @@ impl Life<'_> {
         let Some(finish) = self.status(Stage::Finish) else { return true };
         match self.status(Stage::Error) {
             Some(error) => finish == error && finish != Status::Success,
-            None => finish == self.raised.unwrap_or(Status::Success),
+            None => finish == self.raised(Stage::Success).unwrap_or(Status::Success),
         }
     }
 
@@ -124,11 +135,12 @@ pub(crate) fn lives(log: &[Entry]) -> HashMap<Id, Life<'_>> {
                 life.begun = life.begun.or(event.begun.as_ref());
                 life.events.push((at, event));
             }
-            Entry::Raised { run, stage: Stage::Success, verb, panics } if verb.may_fail() => {
+            Entry::Works { run } => lives.entry(*run).or_default().has_worked = true,
+            Entry::Raised { run, stage, verb, panics } if verb.may_fail() => {
                 let status = if *panics { Status::Panicked } else { Status::Failed };
-                lives.entry(*run).or_default().raised.get_or_insert(status);
+                lives.entry(*run).or_default().raised.push((*stage, status));
             }
-            Entry::Raised { .. } | Entry::Astray { .. } | Entry::Escaped { .. } | Entry::Returned { .. } => {}
+            _ => {}
         }
     }
     lives
@@ -168,7 +180,7 @@ fn check_calls(log: &[Entry], lives: &HashMap<Id, Life<'_>>) -> Vec<(Rule, Strin
             let holds = is_over && life.status(Stage::Finish) == Some(*status);
             (!holds).then(|| (Rule::Returned, format!("{life}; {at} returned {}", status.as_str())))
         }
-        Entry::Event(_) | Entry::Raised { .. } | Entry::Astray { .. } => None,
+        _ => None,
     };
     log.iter().enumerate().filter_map(broken).collect()
 }

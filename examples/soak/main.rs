@@ -2,6 +2,7 @@
 
 mod check;
 mod damage;
+mod ending;
 mod hold;
 mod listed;
 mod listen;

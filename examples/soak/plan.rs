@@ -173,9 +173,10 @@ impl Draw {
         drawn
     }
 
+    /// Fewest runs are at the top: more listens there.
     fn node(&mut self, depth: usize) -> Node {
         let holder = if depth == 0 { self.holder_of_top() } else { self.holder() };
-        let stop = self.chance(0.13).then(|| self.stop());
+        let stop = self.chance(0.15).then(|| self.stop());
         let children = self.rng.usize(0..=CHILDREN[depth]);
         Node {
             holder,
@@ -183,7 +184,7 @@ impl Draw {
             end: self.end(stop.is_some()),
             is_answered: self.chance(0.08),
             stop,
-            listening: self.up_to(3, 0.3, |draw| draw.listening(depth)),
+            listening: self.up_to(4, if depth == 0 { 0.6 } else { 0.3 }, |draw| draw.listening(depth)),
             children: (0..children).map(|_| self.node(depth + 1)).collect(),
             at_once: self.chance(0.6),
             drops_badly: self.chance(0.03),
@@ -234,14 +235,14 @@ impl Draw {
     }
 
     fn stop(&mut self) -> Stop {
-        match self.rng.u32(0..9) {
+        match self.rng.u32(0..11) {
             0 => Stop::Before,
             1 => Stop::AtStart,
             2 => Stop::Itself,
-            3 => Stop::Thread,
-            4 => Stop::ThreadInWork,
-            5 => Stop::TokenBefore,
-            6 => Stop::Token,
+            3..5 => Stop::Thread,
+            5 => Stop::ThreadInWork,
+            6 => Stop::TokenBefore,
+            7..9 => Stop::Token,
             _ => Stop::After(Duration::from_micros(self.rng.u64(0..2000))),
         }
     }

@@ -3,7 +3,9 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use emitree::{AnyEvent, Emitter, Error, EventMeta, LifecycleRef, Outcome, RunContext, Stage, Start, Status};
+use emitree::{
+    AnyEvent, Emitter, Error, ErrorKind, EventMeta, LifecycleRef, Outcome, RunContext, Stage, Start, Status,
+};
 
 use crate::plan::Verb;
 
@@ -14,6 +16,10 @@ pub(crate) type Id = u128;
 #[derive(Clone, Debug)]
 pub(crate) enum Entry {
     Event(Event),
+    /// The work of a run begins.
+    Works {
+        run: Id,
+    },
     /// A listener was called and is about to fail, or to panic.
     Raised {
         run: Id,
@@ -21,6 +27,10 @@ pub(crate) enum Entry {
         verb: Verb,
         panics: bool,
     },
+    /// The runtime that the tree is run in is about to be dropped.
+    RuntimeGoes,
+    /// It has been dropped.
+    RuntimeGone,
     /// Somewhere inside of a run, the current run was another one, or none.
     Astray {
         run: Id,
@@ -44,6 +54,8 @@ pub(crate) struct Event {
     pub(crate) stage: Stage,
     /// Of `error` and `finish`: how the run ended.
     pub(crate) status: Option<Status>,
+    /// Of `error`: why the run was aborted.
+    pub(crate) reason: Option<String>,
     /// Of `start`.
     pub(crate) begun: Option<Begun>,
 }
@@ -80,11 +92,14 @@ impl Log {
 
     fn hear(&self, event: &dyn AnyEvent, meta: &EventMeta<'_>) {
         let (Some(stage), Some(trace)) = (Stage::of(meta), meta.trace()) else { return };
-        let status = match LifecycleRef::of(event, meta) {
-            Some(LifecycleRef::Error(failure)) => Some(status_of(Err::<(), _>(failure.error()))),
-            Some(LifecycleRef::Finish(finish)) => Some(finish.status()),
-            _ => None,
+        let (status, error) = match LifecycleRef::of(event, meta) {
+            Some(LifecycleRef::Error(failure)) => {
+                (Some(status_of(Err::<(), _>(failure.error()))), Some(failure.error()))
+            }
+            Some(LifecycleRef::Finish(finish)) => (Some(finish.status()), None),
+            _ => (None, None),
         };
+        let reason = error.filter(|error| *error.kind() == ErrorKind::Aborted).map(Error::to_string);
         let run = trace.run_id.as_u128();
         let begun = event.downcast_ref::<Start<u32, u32>>().map(|start| Begun {
             node: start.input,
@@ -93,7 +108,7 @@ impl Log {
         });
         let parent = trace.parent_run_id.map(|id| id.as_u128());
         self.look_around(run);
-        self.entries().push(Entry::Event(Event { run, parent, stage, status, begun }));
+        self.entries().push(Entry::Event(Event { run, parent, stage, status, reason, begun }));
     }
 
     /// Notes if one is not inside of a run.
@@ -101,6 +116,19 @@ impl Log {
         if current() != Some(run) {
             self.entries().push(Entry::Astray { run });
         }
+    }
+
+    pub(crate) fn works(&self, run: Id) {
+        self.look_around(run);
+        self.entries().push(Entry::Works { run });
+    }
+
+    pub(crate) fn runtime_goes(&self) {
+        self.entries().push(Entry::RuntimeGoes);
+    }
+
+    pub(crate) fn runtime_gone(&self) {
+        self.entries().push(Entry::RuntimeGone);
     }
 
     pub(crate) fn raised(&self, meta: &EventMeta<'_>, verb: Verb, panics: bool) {

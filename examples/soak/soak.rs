@@ -105,7 +105,7 @@ impl Report {
             damage.apply(&mut log);
         }
         let lives = lives(&log);
-        self.tally.count(&log, &lives);
+        self.tally.count(&log, &lives, &tree.drawn);
         self.kept.resize(self.kept.len() + lives.len() * settings.kept_of_a_run(), 1);
         for (rule, run) in check(&log, &lives) {
             self.breaks(rule, || format!("tree {}, {run}", tree.number));
@@ -216,7 +216,9 @@ impl Cut {
             if self.lets_go {
                 shared.iter().for_each(let_go);
             }
+            shared.iter().for_each(|shared| shared.log.runtime_goes());
             drop(runtime);
+            shared.iter().for_each(|shared| shared.log.runtime_gone());
             shared.iter().for_each(let_go);
             drop(shared);
             done.send(())

@@ -6,31 +6,20 @@ use std::fmt;
 use emitree::{Stage, Status};
 
 use crate::check::Life;
+use crate::ending::{Drawn, Ending, Told};
 use crate::plan::{STAGES, VERBS, Verb};
 use crate::record::{Entry, Id};
 
 /// Where a run was started.
 const PLACES: [&str; 3] = ["top level", "nested", "spawned"];
+const TOP: usize = 0;
 
-/// How runs end.
-const OUTCOMES: [&str; 11] = [
-    "success",
-    "success, answered early",
-    "failed",
-    "panicked",
-    "denied",
-    "halted",
-    "interrupted",
-    "aborted",
-    "timed out",
-    "dropped",
-    "failed or panicked after success",
-];
-
-/// Counts outcomes by place, and failures of listeners.
+/// Counts endings, and failures of listeners, by place.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tally {
-    outcomes: [[u64; 3]; OUTCOMES.len()],
+    endings: [[u64; PLACES.len()]; Ending::ALL.len()],
+    /// Runs that a listener failed, or meant to, by stage: by errors, then by panics.
+    failed: [[u64; PLACES.len()]; 2 * STAGES.len()],
     /// By stage, and by verb: errors, then panics.
     raised: [[u64; 8]; 4],
     pub(crate) runs: u64,
@@ -38,10 +27,11 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    pub(crate) fn count(&mut self, log: &[Entry], lives: &HashMap<Id, Life<'_>>) {
+    pub(crate) fn count(&mut self, log: &[Entry], lives: &HashMap<Id, Life<'_>>, drawn: &[Drawn]) {
+        let told = Told::new(log, lives, drawn);
         for life in lives.values() {
-            self.count_life(life);
-            self.deepest = self.deepest.max(depth(life, lives));
+            self.count_life(life, &told);
+            self.deepest = self.deepest.max(told.above(life).count());
         }
         for entry in log {
             if let Entry::Raised { stage, verb, panics, .. } = entry {
@@ -50,33 +40,49 @@ impl Tally {
         }
     }
 
-    fn count_life(&mut self, life: &Life<'_>) {
+    fn count_life(&mut self, life: &Life<'_>, told: &Told<'_>) {
         let Some(begun) = life.begun else { return };
         self.runs += 1;
         let place = match (life.parent, begun.is_spawned) {
-            (None, _) => 0,
+            (None, _) => TOP,
             (Some(_), false) => 1,
             (Some(_), true) => 2,
         };
-        let Some(status) = life.status(Stage::Finish) else { return };
-        if let Some(outcome) = outcome(status, begun.is_answered) {
-            self.outcomes[outcome][place] += 1;
+        if let Some(ending) = told.ending(life) {
+            self.endings[ending as usize][place] += 1;
         }
-        if life.has_succeeded() && status != Status::Success {
-            self.outcomes[OUTCOMES.len() - 1][place] += 1;
+        for (index, stage) in STAGES.into_iter().enumerate() {
+            if let Some(status) = life.raised(stage) {
+                self.failed[2 * index + usize::from(status == Status::Panicked)][place] += 1;
+            }
         }
+    }
+
+    /// The lines of the table of places.
+    fn lines(&self) -> impl Iterator<Item = (String, [Option<u64>; 3])> {
+        let endings = Ending::ALL.iter().zip(&self.endings).map(|(ending, counts)| {
+            let mut counts = counts.map(Some);
+            counts[TOP] = counts[TOP].filter(|_| !ending.needs_parent());
+            (ending.to_string(), counts)
+        });
+        let kinds = STAGES.into_iter().flat_map(|stage| ["failed", "panicked"].map(|how| (stage, how)));
+        let failed = kinds
+            .zip(&self.failed)
+            .map(|((stage, how), counts)| (format!("a listener of `{}` {how}", stage.as_str()), counts.map(Some)));
+        endings.chain(failed)
     }
 
     /// What occurred less often.
     pub(crate) fn below(&self, least: u64) -> Vec<String> {
-        let cells = |row: &str, column: &str, count: u64| (count < least).then(|| format!("{row}, {column}: {count}"));
-        let outcomes = OUTCOMES.iter().zip(&self.outcomes);
-        let outcomes =
-            outcomes.flat_map(|(row, counts)| PLACES.iter().zip(counts).map(move |cell| (*row, *cell.0, *cell.1)));
-        let raised = STAGES.iter().zip(&self.raised);
-        let raised = raised
-            .flat_map(|(row, counts)| RAISED.iter().zip(counts).map(move |cell| (row.as_str(), *cell.0, *cell.1)));
-        outcomes.chain(raised).filter_map(|(row, column, count)| cells(row, column, count)).collect()
+        let places = self.lines().flat_map(|(row, counts)| {
+            let cells = PLACES.into_iter().zip(counts);
+            cells.filter_map(move |(place, count)| Some((row.clone(), place, count?)))
+        });
+        let raised = STAGES.into_iter().zip(&self.raised).flat_map(|(stage, counts)| {
+            RAISED.into_iter().zip(counts).map(move |(verb, count)| (stage.as_str().to_owned(), verb, *count))
+        });
+        let rare = places.chain(raised).filter(|(.., count)| *count < least);
+        rare.map(|(row, column, count)| format!("{row}, {column}: {count}")).collect()
     }
 }
 
@@ -91,26 +97,6 @@ const RAISED: [&str; 8] = [
     "observe_async, panic",
 ];
 
-fn depth(life: &Life<'_>, lives: &HashMap<Id, Life<'_>>) -> usize {
-    // A damaged recording may say that runs are nested in a circle.
-    std::iter::successors(life.parent, |parent| lives.get(parent)?.parent).take(lives.len()).count()
-}
-
-fn outcome(status: Status, is_answered: bool) -> Option<usize> {
-    Some(match status {
-        Status::Success => usize::from(is_answered),
-        Status::Failed => 2,
-        Status::Panicked => 3,
-        Status::Denied => 4,
-        Status::Halted => 5,
-        Status::Interrupted => 6,
-        Status::Aborted => 7,
-        Status::TimedOut => 8,
-        Status::Dropped => 9,
-        _ => return None,
-    })
-}
-
 fn stage_index(stage: Stage) -> usize {
     STAGES.iter().position(|each| *each == stage).unwrap_or_default()
 }
@@ -121,13 +107,14 @@ fn verb_index(verb: Verb) -> usize {
 
 impl fmt::Display for Tally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{:34}{:>11}{:>11}{:>11}", "outcome", PLACES[0], PLACES[1], PLACES[2])?;
-        for (outcome, [top, nested, spawned]) in OUTCOMES.iter().zip(&self.outcomes) {
-            writeln!(f, "{outcome:34}{top:>11}{nested:>11}{spawned:>11}")?;
+        writeln!(f, "{:40}{:>11}{:>11}{:>11}", "how it ended", PLACES[0], PLACES[1], PLACES[2])?;
+        for (row, counts) in self.lines() {
+            let [top, nested, spawned] = counts.map(|count| count.map_or_else(|| "-".to_owned(), |n| n.to_string()));
+            writeln!(f, "{row:40}{top:>11}{nested:>11}{spawned:>11}")?;
         }
-        writeln!(f, "\n{:34}{:>11}{:>11}{:>11}{:>11}", "a listener failed", "start", "success", "error", "finish")?;
+        writeln!(f, "\n{:40}{:>11}{:>11}{:>11}{:>11}", "a listener failed", "start", "success", "error", "finish")?;
         for (column, raised) in RAISED.iter().enumerate() {
-            write!(f, "{raised:34}")?;
+            write!(f, "{raised:40}")?;
             self.raised.iter().try_for_each(|counts| write!(f, "{:>11}", counts[column]))?;
             writeln!(f)?;
         }

@@ -10,6 +10,7 @@ use futures_util::future::{BoxFuture, join_all};
 use tokio::task::yield_now;
 use tokio_util::sync::CancellationToken;
 
+use crate::ending::{Drawn, reason};
 use crate::hold::hold;
 use crate::listen::{Acting, registration};
 use crate::plan::{Act, At, End, Holder, Listening, Node, Plan, Stop};
@@ -39,20 +40,22 @@ impl Shared {
 pub(crate) struct Tree {
     pub(crate) number: u64,
     pub(crate) shared: Arc<Shared>,
+    /// By node.
+    pub(crate) drawn: Vec<Drawn>,
     top: Option<Arc<Branch>>,
 }
 
 impl Tree {
     pub(crate) fn grow(number: u64, plan: Plan, threads: &Threads) -> Self {
         let shared = Arc::new(Shared { log: Log::default(), threads: threads.clone(), kept: Mutex::default() });
-        let mut grower = Grower { root: Emitter::new(), shared: Arc::clone(&shared), next: 0 };
+        let mut grower = Grower { root: Emitter::new(), shared: Arc::clone(&shared), drawn: Vec::new() };
         shared.log.observe(&grower.root);
         for (listening, times) in plan.above {
             let registration = grower.registration(listening, Options::new().times(times));
             grower.root.register(registration).expect("a valid matcher");
         }
         let top = Some(grower.branch(plan.top));
-        Self { number, shared, top }
+        Self { number, shared, drawn: grower.drawn, top }
     }
 
     /// What is to be run, once.
@@ -75,13 +78,13 @@ impl Tree {
 struct Grower {
     root: Emitter,
     shared: Arc<Shared>,
-    next: u32,
+    drawn: Vec<Drawn>,
 }
 
 impl Grower {
     fn branch(&mut self, mut node: Node) -> Arc<Branch> {
-        let index = self.next;
-        self.next += 1;
+        let index = u32::try_from(self.drawn.len()).expect("a tree of some dozen nodes");
+        self.drawn.push(Drawn { holder: node.holder, stop: node.stop });
         let is_spawned = matches!(node.holder, Holder::Spawned { .. } | Holder::Task { .. });
         let emitter = self.root.child(if is_spawned { SPAWNED } else { IN_PLACE }).expect("a valid name");
         let mut own = Vec::new();
@@ -151,19 +154,20 @@ impl Branch {
 
     fn stopped<'a>(&self, run: Run<'a, Self>, stop: Stop) -> Run<'a, Self> {
         let (handle, token) = (AbortHandle::new(), CancellationToken::new());
+        let reason = reason(self.index);
         match stop {
             Stop::Before => {
-                handle.abort("planned, before");
+                handle.abort(reason);
                 run.abort_on(&handle)
             }
-            Stop::AtStart => run.on_start(|_, _| {
+            Stop::AtStart => run.on_start(move |_, _| {
                 if let Some(run) = RunContext::current() {
-                    run.abort("planned, at the start");
+                    run.abort(&*reason);
                 }
             }),
             Stop::Thread => {
                 let run = run.abort_on(&handle);
-                self.shared.threads.do_soon(move || handle.abort("planned, from a thread"));
+                self.shared.threads.do_soon(move || handle.abort(reason));
                 run
             }
             Stop::TokenBefore => {
@@ -182,7 +186,7 @@ impl Branch {
 
     async fn work(&self, ctx: &RunContext) -> Result<u32> {
         let run = ctx.run_id().as_u128();
-        self.shared.log.look_around(run);
+        self.shared.log.works(run);
         for _ in 0..self.node.yields {
             yield_now().await;
             self.shared.log.look_around(run);
@@ -197,11 +201,11 @@ impl Branch {
     fn stop(&self, ctx: &RunContext) {
         match self.node.stop {
             Some(Stop::Itself) => {
-                ctx.abort("planned, by itself");
+                ctx.abort(reason(self.index));
             }
             Some(Stop::ThreadInWork) => {
-                let handle = ctx.abort_handle();
-                self.shared.threads.do_soon(move || handle.abort("planned, from a thread"));
+                let (handle, reason) = (ctx.abort_handle(), reason(self.index));
+                self.shared.threads.do_soon(move || handle.abort(reason));
             }
             _ => {}
         }
