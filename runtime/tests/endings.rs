@@ -1,20 +1,31 @@
 //! R4, R6, R8, R13: whatever ends a run, whoever listens, and wherever it was started, it starts once, then succeeds or
 //! errs once, then finishes once, before the run above does; and nothing comes after that.
 //!
-//! | ends by | as | | ends by | as |
-//! |---|---|---|---|---|
-//! | its work: well | success | | an abort before it begins | aborted |
-//! | an answer at the start | success | | an abort during its work | aborted |
-//! | its work: an error | failed | | a time-out | timed out |
-//! | its work: a denial | denied | | the abort of its parent | aborted |
-//! | its work: a halt | halted | | the drop of its future | dropped |
-//! | its work: a panic | panicked | | the end of the runtime | dropped |
-//! | its work: an interrupt | interrupted | | a guard that says no | denied |
-//! | a layer that halts | halted | | | |
+//! | ends by                        | as          | nobody | sync | blocking | observing | failing        | panicking      | top level | nested | spawned |
+//! |--------------------------------|-------------|--------|------|----------|-----------|----------------|----------------|-----------|--------|---------|
+//! | its work: well                 | success     | =      | =    | =        | =         | start, success | start, success | yes       | yes    | yes     |
+//! | an answer at its start         | success     | =      | =    | =        | =         | start, success | start, success | yes       | yes    | yes     |
+//! | its work: an error             | failed      | =      | =    | =        | =         | start          | start          | yes       | yes    | yes     |
+//! | its work: a panic              | panicked    | =      | =    | =        | =         | start          | start          | yes       | yes    | yes     |
+//! | its work: a denial             | denied      | =      | =    | =        | =         | start          | start          | yes       | yes    | yes     |
+//! | its work: a halt               | halted      | =      | =    | =        | =         | start          | start          | yes       | yes    | yes     |
+//! | its work: an interrupt         | interrupted | =      | =    | =        | =         | start          | start          | yes       | yes    | yes     |
+//! | a guard that says no           | denied      | =      | =    | =        | =         | start          | start          | yes       | yes    | yes     |
+//! | a layer that halts             | halted      | =      | =    | =        | =         | start          | start          | yes       | yes    | yes     |
+//! | an abort before it begins      | aborted     | =      | =    | =        | =         | =              | =              | yes       | yes    | yes     |
+//! | an abort between: at its start | aborted     | =      | =    | =        | =         | =              | =              | yes       | yes    | yes     |
+//! | an abort during its work       | aborted     | =      | =    | =        | =         | start          | start          | yes       | yes    | yes     |
+//! | a time-out                     | timed out   | =      | =    | =        | =         | start          | start          | yes       | yes    | yes     |
+//! | the abort of its parent        | aborted     | =      | =    | =        | =         | start          | start          | –         | yes    | yes     |
+//! | the drop of its future         | dropped     | =      | =    | =        | =         | start          | start          | yes       | yes    | yes     |
+//! | the end of the runtime         | dropped     | =      | =    | =        | =         | start          | start          | yes       | yes    | yes     |
 //!
-//! Each of them, with nobody listening to the run, or one listener of each verb at each of the four stages, which is
-//! fine, fails, or panics; each of that at the top, in another run, and in a task of another run. A failure of `start`
-//! comes before the work, so all that would end that comes too late; a failure of `success` is one of the run.
+//! Who listens to the run is nobody, or one listener at one of the four stages: sync (`on`), blocking (`on_async`),
+//! observing (`observe` and `observe_async`). It is fine, or it fails, or panics, in all four verbs. `=`: the run ends
+//! as it does where nobody listens. In the columns *failing* and *panicking* stand the stages at which a listener that is sync or
+//! blocking has the run end as failed, or panicked, instead; at other stages, and where it observes, `=`. A failure of
+//! `start` comes before the work, so what would end that comes too late; one of `success` comes after it. All that at the
+//! top, in another run, and in a task of another run.
 
 mod support;
 
@@ -37,6 +48,7 @@ enum End {
     IsHalted,
     Panics,
     IsAbortedBefore,
+    IsAbortedBetween,
     IsAborted,
     TimesOut,
     ParentIsAborted,
@@ -47,7 +59,7 @@ enum End {
     LayerHalts,
 }
 
-const ENDS: [End; 15] = [
+const ENDS: [End; 16] = [
     End::Succeeds,
     End::IsAnswered,
     End::Fails,
@@ -55,6 +67,7 @@ const ENDS: [End; 15] = [
     End::IsHalted,
     End::Panics,
     End::IsAbortedBefore,
+    End::IsAbortedBetween,
     End::IsAborted,
     End::TimesOut,
     End::ParentIsAborted,
@@ -82,9 +95,11 @@ impl End {
             }
             Self::TimesOut | Self::ParentIsAborted | Self::IsDropped | Self::RuntimeEnds => pending().await,
             Self::IsInterrupted => Err(Error::interrupted(Interrupt::new("approval", "may I?"))),
-            Self::IsAnswered | Self::IsAbortedBefore | Self::GuardDenies | Self::LayerHalts => {
-                unreachable!("its work never begins")
-            }
+            Self::IsAnswered
+            | Self::IsAbortedBefore
+            | Self::IsAbortedBetween
+            | Self::GuardDenies
+            | Self::LayerHalts => unreachable!("its work never begins"),
         }
     }
 
@@ -96,7 +111,7 @@ impl End {
             Self::IsHalted | Self::LayerHalts => Status::Halted,
             Self::IsInterrupted => Status::Interrupted,
             Self::Panics => Status::Panicked,
-            Self::IsAbortedBefore | Self::IsAborted | Self::ParentIsAborted => Status::Aborted,
+            Self::IsAbortedBefore | Self::IsAbortedBetween | Self::IsAborted | Self::ParentIsAborted => Status::Aborted,
             Self::TimesOut => Status::TimedOut,
             Self::IsDropped | Self::RuntimeEnds => Status::Dropped,
         }
@@ -154,7 +169,7 @@ impl Row {
 
     /// Whether the work begins, and what ends that comes to it.
     fn comes_to_end(&self) -> bool {
-        self.end == End::IsAbortedBefore || self.fails_at(Stage::Start).is_none()
+        matches!(self.end, End::IsAbortedBefore | End::IsAbortedBetween) || self.fails_at(Stage::Start).is_none()
     }
 
     /// The second event of the run, and how it ends.
@@ -220,6 +235,9 @@ impl Stand {
                 handle.abort("too late");
                 run
             }
+            End::IsAbortedBetween => run.on_start(move |_, _| {
+                handle.abort("not today");
+            }),
             _ => run,
         };
         let listening = self.row.listening.into_iter();
@@ -310,5 +328,5 @@ fn every_run_that_starts_ends_once_and_finishes_once_before_its_parent() {
         })
         .collect();
     assert!(faults.is_empty(), "{} of {} rows:\n{}", faults.len(), rows().count(), faults.join("\n"));
-    assert_eq!(rows().count(), (15 * 3 - 1) * 49);
+    assert_eq!(rows().count(), (16 * 3 - 1) * 49);
 }
