@@ -55,6 +55,25 @@ use crate::{AbortSignal, IntoMiddleware, Result, RunContext, Runnable, Stage};
 ///
 /// Children first: `finish` of a run comes after that of every run started in it.
 ///
+/// # In which order it ends
+///
+/// What is told, and when work begins and is dropped, by what happens to the run:
+///
+/// ```text
+/// the work returns               1 start  2 works  3 success  4 finish success
+/// a listener of `start` answers  1 start  2 success  3 finish success
+/// the work fails                 1 start  2 works  3 error  4 finish failed
+/// a listener of `start` fails    1 start  2 error  3 finish failed
+/// a listener of `success` fails  1 start  2 works  3 success  4 finish failed
+/// it is aborted before its work  1 start  2 error  3 finish aborted
+/// it is aborted during its work  1 start  2 works  3 work dropped  4 error  5 finish aborted
+/// its future is dropped          1 start  2 works  3 work dropped  4 error  5 finish dropped
+/// it leaves a child              1 start  2 child start  3 child error  4 child finish aborted  5 success  6 finish success
+/// it is aborted, with a child    1 start  2 child start  3 child error  4 child finish aborted  5 error  6 finish aborted
+/// ```
+///
+/// A child is left where its future, polled before, is in other hands when the work returns.
+///
 /// # Nesting
 ///
 /// A run that is awaited in a run is polled by it, as with all futures: each level takes stack. On a thread of 2 MB a debug build

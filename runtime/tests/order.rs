@@ -2,9 +2,15 @@
 
 mod support;
 
-use emitree_emitter::{Emitter, Options};
-use emitree_runtime::{Error, ErrorKind, LifecycleRef, Result, RunContext, Runnable, Stage, Status};
-use support::{Any, Manner, Recorder, TestResult, Verb, below, emitter_of, silence_planned_panics};
+use std::future::pending;
+use std::sync::Arc;
+
+use emitree_emitter::{Emitter, EventMeta, Options};
+use emitree_runtime::{AbortHandle, Error, ErrorKind, LifecycleRef, Result, Run, RunContext, Runnable, Stage, Status};
+use futures_core::future::BoxFuture;
+use support::{
+    Any, Manner, Noted, Recorder, Slot, TestResult, Verb, below, emitter_of, endless, poll_once, silence_planned_panics,
+};
 
 /// What the work does with its input.
 async fn work(what: &str) -> Result<String> {
@@ -19,12 +25,15 @@ fn worker(tree: &Emitter) -> impl Runnable<Input = String, Output = String> + 's
     below(tree, "work", |what: String, _: RunContext| async move { work(&what).await })
 }
 
-/// Notes the stages of each run, and how it ended.
+/// Notes the stages of each run, and how it ended, and whether it is nested.
 fn note_stages(recorder: &Recorder, tree: &Emitter) {
     let notes = recorder.clone();
-    let note = move |event: &Any, meta: &emitree_emitter::EventMeta<'_>| match LifecycleRef::of(event, meta) {
-        Some(LifecycleRef::Finish(finish)) => notes.note(format!("finish {}", finish.status().as_str())),
-        _ => notes.note(meta.name()),
+    let note = move |event: &Any, meta: &EventMeta<'_>| {
+        let whose = meta.trace().and_then(|trace| trace.parent_run_id).map_or("", |_| "child ");
+        notes.note(match LifecycleRef::of(event, meta) {
+            Some(LifecycleRef::Finish(finish)) => format!("{whose}finish {}", finish.status().as_str()),
+            _ => format!("{whose}{}", meta.name()),
+        });
     };
     tree.observe("*.*", note).expect("a valid matcher");
 }
@@ -57,7 +66,7 @@ async fn context_then_listeners_and_middlewares_then_start_then_work_then_succes
         notes.note(format!("4 work on {n}"));
         let ends = Ends(notes.clone());
         drop(ctx.spawn(async move {
-            std::future::pending::<()>().await;
+            pending::<()>().await;
             drop(ends);
         }));
         async move { Ok(n * 2) }
@@ -95,6 +104,131 @@ async fn context_then_listeners_and_middlewares_then_start_then_work_then_succes
         "7 returned 5",
     ]);
     Ok(())
+}
+
+/// What work does, once it has noted that it begins.
+#[derive(Clone, Copy)]
+enum Work {
+    Returns,
+    Fails,
+    Waits,
+}
+
+/// A run, and what it notes.
+fn run_of(work: Work) -> (Run<'static, impl Runnable<Input = (), Output = ()>>, Recorder) {
+    let (tree, recorder) = (Emitter::new(), Recorder::new());
+    note_stages(&recorder, &tree);
+    let notes = recorder.clone();
+    let runnable = below(&tree, "run", move |(), _: RunContext| {
+        let notes = notes.clone();
+        async move {
+            notes.note("works");
+            match work {
+                Work::Returns => Ok(()),
+                Work::Fails => Err(Error::new("the work failed")),
+                Work::Waits => {
+                    let _dropped = Noted(notes, "work dropped");
+                    pending().await
+                }
+            }
+        }
+    });
+    (Arc::new(runnable).run_shared(()), recorder)
+}
+
+/// A run that begins another, and awaits it or leaves it to whoever has the slot.
+fn run_with_child(
+    left: Option<Slot<BoxFuture<'static, Result<()>>>>,
+) -> (Run<'static, impl Runnable<Input = ()>>, Recorder) {
+    let (tree, recorder) = (Emitter::new(), Recorder::new());
+    note_stages(&recorder, &tree);
+    let child = Arc::new(endless(&tree, "child", &Recorder::new()));
+    let runnable = below(&tree, "run", move |(), _: RunContext| {
+        let (mut child, left): (BoxFuture<'static, Result<()>>, _) =
+            (Box::pin(Arc::clone(&child).run_shared(())), left.clone());
+        async move {
+            let Some(left) = left else { return child.await };
+            assert!(poll_once(&mut child).is_pending());
+            left.put(child);
+            Ok(())
+        }
+    });
+    (Arc::new(runnable).run_shared(()), recorder)
+}
+
+/// Compares what was noted with a trace, and that with the line that it has in the docs of `Run`.
+#[track_caller]
+fn expect_as_documented(recorder: &Recorder, what_happens: &str, trace: &str) {
+    let numbered: Vec<_> = (1..).zip(recorder.take()).map(|(number, line)| format!("{number} {line}")).collect();
+    assert_eq!(numbered.join("  "), trace, "{what_happens}");
+    let line = format!("\n/// {what_happens:31}{trace}\n");
+    assert!(include_str!("../src/run.rs").contains(&line), "not in the docs of `Run`:{line}");
+}
+
+// R4, and the traces in the docs of `Run`
+#[tokio::test]
+async fn a_run_that_comes_to_its_end_tells_it_as_the_docs_of_run_show() {
+    let (run, notes) = run_of(Work::Returns);
+    assert!(run.await.is_ok());
+    expect_as_documented(&notes, "the work returns", "1 start  2 works  3 success  4 finish success");
+
+    let (run, notes) = run_of(Work::Returns);
+    assert!(run.on_start(|start, _| start.output = Some(())).await.is_ok());
+    expect_as_documented(&notes, "a listener of `start` answers", "1 start  2 success  3 finish success");
+
+    let (run, notes) = run_of(Work::Fails);
+    assert!(run.await.is_err());
+    expect_as_documented(&notes, "the work fails", "1 start  2 works  3 error  4 finish failed");
+
+    let (run, notes) = run_of(Work::Returns);
+    assert!(run.on_start(|_, _| Manner::Fails.act()).await.is_err());
+    expect_as_documented(&notes, "a listener of `start` fails", "1 start  2 error  3 finish failed");
+
+    let (run, notes) = run_of(Work::Returns);
+    assert!(run.on_success(|_, _| Manner::Fails.act()).await.is_err());
+    expect_as_documented(&notes, "a listener of `success` fails", "1 start  2 works  3 success  4 finish failed");
+}
+
+// R7, R8, and the traces in the docs of `Run`
+#[tokio::test]
+async fn a_run_that_is_stopped_tells_it_as_the_docs_of_run_show() {
+    let (run, notes) = run_of(Work::Waits);
+    let handle = AbortHandle::new();
+    handle.abort("too late");
+    assert!(run.abort_on(&handle).await.is_err());
+    expect_as_documented(&notes, "it is aborted before its work", "1 start  2 error  3 finish aborted");
+
+    let (run, notes) = run_of(Work::Waits);
+    let handle = AbortHandle::new();
+    let mut run = run.abort_on(&handle);
+    assert!(poll_once(&mut run).is_pending() && handle.abort("enough"));
+    assert!(run.await.is_err());
+    let trace = "1 start  2 works  3 work dropped  4 error  5 finish aborted";
+    expect_as_documented(&notes, "it is aborted during its work", trace);
+
+    let (mut run, notes) = run_of(Work::Waits);
+    assert!(poll_once(&mut run).is_pending());
+    drop(run);
+    let trace = "1 start  2 works  3 work dropped  4 error  5 finish dropped";
+    expect_as_documented(&notes, "its future is dropped", trace);
+}
+
+// R13, and the traces in the docs of `Run`
+#[tokio::test]
+async fn a_child_that_is_ended_by_its_parent_tells_it_as_the_docs_of_run_show() {
+    let left = Slot::new();
+    let (run, notes) = run_with_child(Some(left.clone()));
+    assert!(run.await.is_ok() && left.take().await.is_err());
+    let trace = "1 start  2 child start  3 child error  4 child finish aborted  5 success  6 finish success";
+    expect_as_documented(&notes, "it leaves a child", trace);
+
+    let (run, notes) = run_with_child(None);
+    let handle = AbortHandle::new();
+    let mut run = run.abort_on(&handle);
+    assert!(poll_once(&mut run).is_pending() && handle.abort("enough"));
+    assert!(run.await.is_err());
+    let trace = "1 start  2 child start  3 child error  4 child finish aborted  5 error  6 finish aborted";
+    expect_as_documented(&notes, "it is aborted, with a child", trace);
 }
 
 // R4
