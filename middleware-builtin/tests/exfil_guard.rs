@@ -5,6 +5,7 @@ mod support;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use corpus::{Half, Planted};
@@ -14,12 +15,12 @@ use emitree_middleware::exfil_guard::{Blocked, Encoding, KnownError, Place, What
 use emitree_middleware::secrets::Kind;
 use emitree_runtime::{AnyRun, Layer, Stack};
 use emitree_runtime::{
-    Error, ErrorKind, Interrupt, Middleware, Next, Result, RunContext, Runnable, Summary, for_nested,
+    Error, ErrorKind, Interrupt, Middleware, Next, Result, RunContext, Runnable, Stage, Summary, for_nested,
 };
 use proptest::prelude::*;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use support::{TestResult, instance};
+use support::{Any, TestResult, instance};
 
 const SECRET: &str = "correct horse battery";
 
@@ -163,6 +164,47 @@ async fn keys_outputs_and_failures_are_looked_at_too() {
     let error = failing.run(()).middleware(guard()).await.expect_err("it fails");
     let reason = "denied by exfil_guard: a known value was about to leave in the error at `/message`";
     assert_eq!(error.explain(), reason);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_comes_from_outside_of_the_work_is_said_in_other_words_and_told_once() -> TestResult {
+    let rows = [
+        ("abort", "aborted: withheld by exfil_guard", ErrorKind::Aborted),
+        ("start", "a known value was about to leave in the error at `/causes/0`", ErrorKind::Failed),
+        ("success", "a known value was about to leave in the error at `/causes/0`", ErrorKind::Failed),
+    ];
+    for (how, expected, kind) in rows {
+        for evaluates_only in [false, true] {
+            let (root, told) = (Emitter::new(), Arc::new(AtomicUsize::new(0)));
+            let counts = Arc::clone(&told);
+            let count = move |_: &Blocked, _: &EventMeta<'_>| _ = counts.fetch_add(1, Ordering::Relaxed);
+            root.observe("*.exfil_guard.blocked", count)?;
+            let work = instance(&root, "Tool", "work", move |(): (), ctx: RunContext| async move {
+                if how == "abort" {
+                    ctx.abort(SECRET);
+                    std::future::pending::<()>().await;
+                }
+                Ok(())
+            });
+            let fails = move |stage: Stage| {
+                move |ctx: &RunContext| {
+                    if stage.as_str() == how {
+                        let fail = move |_: &mut Any, _: &EventMeta<'_>| Err::<(), _>(SECRET.into());
+                        ctx.emitter().on(stage, fail)?;
+                    }
+                    Ok(())
+                }
+            };
+            let guard = if evaluates_only { guard().evaluate_only() } else { guard() };
+            let run = work.run(()).middleware(guard).middleware(fails(Stage::Start)).middleware(fails(Stage::Success));
+            let error = run.await.expect_err(how);
+            assert_eq!(error.kind(), &kind, "{how}");
+            assert_eq!(error.explain().contains(SECRET), evaluates_only, "{how}: {error:?}");
+            assert_eq!(error.explain() == expected, !evaluates_only, "{how}: {error:?}");
+            assert_eq!(told.load(Ordering::Relaxed), 1, "{how}");
+        }
+    }
+    Ok(())
 }
 
 #[tokio::test]

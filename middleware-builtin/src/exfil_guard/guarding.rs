@@ -79,7 +79,7 @@ impl Guarding {
 
     /// A failure that tells something becomes a denial; control flow keeps its kind, and loses the text, unless what it
     /// carries tells it too.
-    fn check_error(&self, error: Error) -> Error {
+    pub(super) fn check_error(&self, error: Error) -> Error {
         let mut denied = None;
         let mut tells = |at: &Path<'_>, text: &str| {
             let Some((what, encoding)) = self.detector.leak(text) else { return false };
@@ -160,7 +160,8 @@ impl Guarded {
                 }
                 Ok(output)
             }
-            (Err(error), _) if settings.outputs => Err(self.guarding.check_error(error)),
+            // Where nothing is denied, it is looked at once: when it leaves.
+            (Err(error), _) if settings.outputs && !settings.evaluates_only => Err(self.guarding.check_error(error)),
             (Err(error), _) => Err(error),
         }
     }

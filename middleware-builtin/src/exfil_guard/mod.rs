@@ -12,13 +12,14 @@ use std::sync::Arc;
 
 use emitree_emitter::{Emitter, Namespace};
 use emitree_runtime::{AnyRun, LayerInfo, Middleware, Phase, Result, RunContext, Stack};
+use futures_core::future::BoxFuture;
 use serde::Serialize;
 
 use self::guarding::{Guarded, Guarding};
 use self::hosts::Hosts;
 use self::leak::Detector;
 use self::passage::Checking;
-use crate::secrets::stream::{Declared, TextOf, flush_at_end};
+use crate::secrets::stream::{Declared, TextOf, flush_at_end, say_at_end};
 use crate::secrets::{Kind, PatternError, Scanner};
 use crate::voice::Voice;
 
@@ -41,7 +42,8 @@ const NAME: &str = "exfil_guard";
 /// message, causes and details, keys included, that tell one say `withheld by exfil_guard`. What it carries besides,
 /// somebody acts on: the id, kind and data of an interrupt, the metadata of a request for a retry and the keys of its
 /// details, the name of who denied or halted. That passes as it is, or if it tells a secret, not at all: then it is such
-/// a denial as well, and nobody is asked.
+/// a denial as well, and nobody is asked. What the run fails with outside of its layers, by an abort or a listener, ends it as
+/// it does: where that tells a secret, it is said in the words of the denial.
 ///
 /// It works on runs of any type, through JSON. For the way out of tools it is bound to them, or to all runs below with
 /// [`for_nested`](emitree_runtime::for_nested): what goes into a tool has left.
@@ -235,6 +237,15 @@ fn stack(guarding: Arc<Guarding>, held: Arc<[Arc<dyn crate::secrets::stream::Hel
     Stack::builder().layer_in(Phase::Guard, Guarded { guarding, held }).build()
 }
 
+/// Says what was blocked, where somebody can be awaited.
+fn telling(guarding: &Arc<Guarding>) -> impl Fn(RunContext) -> BoxFuture<'static, ()> + Clone + Send + Sync + 'static {
+    let guarding = Arc::clone(guarding);
+    move |ctx| {
+        let guarding = Arc::clone(&guarding);
+        Box::pin(async move { guarding.tell(&ctx).await })
+    }
+}
+
 impl Default for ExfilGuard {
     fn default() -> Self {
         Self::new()
@@ -248,11 +259,12 @@ impl Middleware for ExfilGuard {
         let listen = |stream: &Arc<dyn Declared>| stream.listen(ctx, Box::new(Checking::new(stream.name(), &guarding)));
         let held: Arc<[_]> = streams.iter().map(listen).collect::<Result<_>>()?;
         if !held.is_empty() {
-            let guarding = Arc::clone(&guarding);
-            flush_at_end(&held, ctx, move |ctx| {
-                let guarding = Arc::clone(&guarding);
-                Box::pin(async move { guarding.tell(&ctx).await })
-            })?;
+            flush_at_end(&held, ctx, telling(&guarding))?;
+        }
+        if self.0.settings.outputs {
+            let outgoing = Arc::clone(&guarding);
+            ctx.map_error(move |error| outgoing.check_error(error));
+            say_at_end(ctx, telling(&guarding))?;
         }
         stack(guarding, held).bind(ctx)
     }

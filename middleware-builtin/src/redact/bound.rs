@@ -7,6 +7,7 @@ use emitree_emitter::{AnyEvent, BoxError, EventMeta, Options};
 use emitree_runtime::{
     AnyRun, Layer, LayerInfo, LifecycleMut, Middleware, Next, Phase, Result, RunContext, Stack, Stage, Summary,
 };
+use futures_core::future::BoxFuture;
 use serde_json::Value;
 
 use super::core::Redactor;
@@ -16,7 +17,7 @@ use super::restoring::{Known, Restoring};
 use super::vault::Vault;
 use super::{Redact, Shared, whole};
 use crate::json::{Path, strings_mut};
-use crate::secrets::stream::{Declared, flush_at_end};
+use crate::secrets::stream::{Declared, flush_at_end, say_at_end};
 use crate::voice::Voice;
 
 /// A redaction, bound to a run.
@@ -54,15 +55,11 @@ impl Bound {
             wholes.iter().try_for_each(|whole| whole(&redactor, ctx))?;
             whole::of_json(&redactor, ctx)?;
             if !held.is_empty() {
-                let (redactor, voice) = (Arc::clone(&redactor), voice.clone());
-                flush_at_end(&held, ctx, move |ctx| {
-                    let (redactor, voice) = (Arc::clone(&redactor), voice.clone());
-                    Box::pin(async move { tell(&redactor, &voice, &ctx).await })
-                })?;
+                flush_at_end(&held, ctx, saying(&redactor, voice))?;
             }
         }
         if settings.covers(Place::Error) || settings.covers(Place::Context) {
-            tell_at_end(&redactor, voice, ctx)?;
+            say_at_end(ctx, saying(&redactor, voice))?;
         }
         Self::stack(&redactor, voice, restores).bind(ctx)
     }
@@ -95,6 +92,18 @@ impl Bound {
     }
 }
 
+/// Says it where somebody can be awaited.
+fn saying(
+    redactor: &Arc<Redactor>,
+    voice: &Voice,
+) -> impl Fn(RunContext) -> BoxFuture<'static, ()> + Clone + Send + Sync + 'static {
+    let (redactor, voice) = (Arc::clone(redactor), voice.clone());
+    move |ctx| {
+        let (redactor, voice) = (Arc::clone(&redactor), voice.clone());
+        Box::pin(async move { tell(&redactor, &voice, &ctx).await })
+    }
+}
+
 /// Says what was found since the last time.
 pub(super) async fn tell(redactor: &Redactor, voice: &Voice, ctx: &RunContext) {
     for found in redactor.found() {
@@ -108,23 +117,6 @@ fn vault_of(ctx: &RunContext) -> Arc<Vault> {
         ctx.set_extension(Vault::of_run(ctx.run_id()));
         ctx.extension().unwrap_or_default()
     })
-}
-
-/// What was found after the layer.
-fn tell_at_end(redactor: &Arc<Redactor>, voice: &Voice, ctx: &RunContext) -> Result<()> {
-    for stage in [Stage::Error, Stage::Finish] {
-        let (redactor, voice) = (Arc::clone(redactor), voice.clone());
-        ctx.emitter().observe_async(stage, move |_: &dyn AnyEvent, _: &EventMeta<'_>| {
-            let (redactor, voice) = (Arc::clone(&redactor), voice.clone());
-            Box::pin(async move {
-                if let Some(ctx) = RunContext::current() {
-                    tell(&redactor, &voice, &ctx).await;
-                }
-                Ok(())
-            })
-        })?;
-    }
-    Ok(())
 }
 
 /// What is there already, and then whatever is set.

@@ -187,6 +187,26 @@ where
     Ok(())
 }
 
+/// Has something said when a run has failed, and again when it is over: what was found where nobody could be awaited.
+pub(crate) fn say_at_end<F>(ctx: &RunContext, say: F) -> Result<()>
+where
+    F: Fn(RunContext) -> BoxFuture<'static, ()> + Clone + Send + Sync + 'static,
+{
+    for stage in [Stage::Error, Stage::Finish] {
+        let say = say.clone();
+        ctx.emitter().observe_async(stage, move |_: &dyn AnyEvent, _| {
+            let said = RunContext::current().map(&say);
+            Box::pin(async move {
+                if let Some(said) = said {
+                    said.await;
+                }
+                Ok(())
+            })
+        })?;
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::{OnceLock, Weak};
