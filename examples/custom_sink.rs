@@ -12,7 +12,7 @@ use std::io::{BufWriter, Write};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use emitree::{BoxError, Emitter, Overflow, Record, Sink};
+use emitree::{BoxError, Emitter, Overflow, Sink, SinkRecord};
 use serde::Serialize;
 
 #[derive(Serialize)]
@@ -28,15 +28,15 @@ struct Csv {
 }
 
 impl Sink for Csv {
-    fn write(&mut self, record: &Record) -> Result<(), BoxError> {
+    fn write(&mut self, record: &SinkRecord) -> Result<(), BoxError> {
         // Once the sender is gone, the disk is fast.
         let _ = self.ready.recv();
         match record {
-            Record::Event(event) => {
+            SinkRecord::Event(event) => {
                 let payload = event.payload.get().replace('"', "\"\"");
                 writeln!(self.file, "{},{},{},\"{payload}\"", event.id, event.created_at.to_rfc3339(), event.path)?;
             }
-            Record::Gap(gap) => writeln!(self.file, "# {} events were lost here", gap.lost)?,
+            SinkRecord::Gap(gap) => writeln!(self.file, "# {} events were lost here", gap.lost)?,
             _ => {}
         }
         Ok(())

@@ -105,7 +105,7 @@ pub use meta::{EventMeta, Trace};
 pub use name::{AsName, EventName, NameError, NameRef, Namespace};
 pub use namespace::IntoNamespace;
 pub use pipe::PipeHandle;
-pub use record::{EventRecord, Gap, Record};
+pub use record::{EventRecord, Gap, SinkRecord};
 pub use registration::{ListenerResult, Options, Registration};
 pub use scope::Scope;
 pub use sink::{EventStream, Incomplete, Overflow, Report, Sink, SinkError, SinkHandle};

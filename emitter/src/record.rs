@@ -108,7 +108,7 @@ fn payload(event: &dyn AnyEvent) -> Box<RawValue> {
 /// What a sink is given, in order: events, and gaps where events were lost.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub enum Record {
+pub enum SinkRecord {
     /// An event.
     Event(Box<EventRecord>),
     /// So many events were lost here.
@@ -135,7 +135,7 @@ struct GapLine {
     gap: Gap,
 }
 
-impl Record {
+impl SinkRecord {
     /// Reads a record from its JSON text.
     ///
     /// # Errors
@@ -159,7 +159,7 @@ impl Record {
 }
 
 /// An event stands as itself, a gap as `{"gap": {"lost": n}}`.
-impl Serialize for Record {
+impl Serialize for SinkRecord {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
             Self::Event(event) => event.serialize(serializer),

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
 use chrono::{DateTime, Utc};
-use emitree_emitter::{AnyEvent, Creator, Emitter, EventMeta, EventRecord, Facet, Record, RunLinks};
+use emitree_emitter::{AnyEvent, Creator, Emitter, EventMeta, EventRecord, Facet, RunLinks, SinkRecord};
 use futures_util::FutureExt;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -131,21 +131,21 @@ fn a_record_comes_back_from_its_json_as_it_went() -> TestResult {
     let mut whole: Value = serde_json::from_str(&text)?;
     whole["payload"] = Value::Null;
     assert_eq!(meta, whole, "a meta is a record whose payload is null");
-    let Record::Event(event) = Record::from_json(&text)? else { panic!("it is an event") };
-    assert_eq!(serde_json::to_string(&Record::Event(event))?, text);
+    let SinkRecord::Event(event) = SinkRecord::from_json(&text)? else { panic!("it is an event") };
+    assert_eq!(serde_json::to_string(&SinkRecord::Event(event))?, text);
     Ok(())
 }
 
 /// E13, E14: a malformed record is an error and never another record.
 #[test]
 fn a_gap_is_a_record_and_nonsense_is_none() {
-    let gap = Record::from_json(r#"{"gap":{"lost":3}}"#).expect("a gap");
-    assert!(matches!(gap, Record::Gap(gap) if gap.lost == 3));
+    let gap = SinkRecord::from_json(r#"{"gap":{"lost":3}}"#).expect("a gap");
+    assert!(matches!(gap, SinkRecord::Gap(gap) if gap.lost == 3));
     assert_eq!(serde_json::to_string(&gap).expect("it is JSON"), r#"{"gap":{"lost":3}}"#);
     for bad in
         ["", "{}", "[]", "null", r#"{"gap":3}"#, r#"{"gap":{"lost":-1}}"#, r#"{"path":"a.b"}"#, r#"{"gap":{"lost":1}"#]
     {
-        assert!(Record::from_json(bad).is_err(), "{bad}");
+        assert!(SinkRecord::from_json(bad).is_err(), "{bad}");
     }
 }
 

@@ -496,7 +496,7 @@ async fn a_secret_split_over_records_is_redacted_for_each_run_by_itself() -> Tes
     handle.close(std::time::Duration::from_secs(5)).await.complete()?;
     let records = memory.records();
     let tokens = |run: Option<uuid::Uuid>| -> String {
-        let events = records.iter().filter_map(emitree_emitter::Record::as_event);
+        let events = records.iter().filter_map(emitree_emitter::SinkRecord::as_event);
         let own = events.filter(|event| event.name() == "new_token" && event.trace.map(|trace| trace.run_id) == run);
         own.map(|event| event.payload::<Token>().expect("a token").text).collect()
     };

@@ -4,7 +4,7 @@ mod support;
 
 use std::sync::{Arc, Mutex};
 
-use emitree_emitter::{Emitter, EventRecord, Record};
+use emitree_emitter::{Emitter, EventRecord, SinkRecord};
 use emitree_middleware::trajectory::TrajectoryBuilder;
 use emitree_middleware::{Candidate, Runs};
 use emitree_runtime::{Error, RunContext, Runnable};
@@ -160,7 +160,7 @@ async fn a_trajectorys_own_events_in_the_recording_are_passed_over() -> TestResu
 #[test]
 fn a_gap_is_shown_where_it_is() -> TestResult {
     let page = Page::new();
-    let gap = Record::from_json(r#"{"gap":{"lost":3}}"#)?;
+    let gap = SinkRecord::from_json(r#"{"gap":{"lost":3}}"#)?;
     page.trajectory().replay().show(&gap)?;
     page.expect(["[gap]: events were lost here: 3"]);
     page.built(|builder| builder.json(true)).replay().show(&gap)?;

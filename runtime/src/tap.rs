@@ -10,7 +10,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context as TaskContext, Poll, Waker};
 
-use emitree_emitter::{AnyEvent, Event, EventMeta, EventRecord, EventStream, Matcher, MatcherError, Options, Record};
+use emitree_emitter::{
+    AnyEvent, Event, EventMeta, EventRecord, EventStream, Matcher, MatcherError, Options, SinkRecord,
+};
 use futures_core::Stream;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
@@ -59,11 +61,11 @@ impl Heard {
     }
 }
 
-impl From<Record> for Heard {
-    fn from(record: Record) -> Self {
+impl From<SinkRecord> for Heard {
+    fn from(record: SinkRecord) -> Self {
         match record {
-            Record::Event(event) => Self::Event(event),
-            Record::Gap(gap) => Self::Missed(gap.lost),
+            SinkRecord::Event(event) => Self::Event(event),
+            SinkRecord::Gap(gap) => Self::Missed(gap.lost),
             // Of a kind that is not known here.
             _ => Self::Missed(1),
         }

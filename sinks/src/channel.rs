@@ -1,6 +1,6 @@
 //! Records into a bounded tokio channel.
 
-use emitree_emitter::{BoxError, Overflow, Record, Sink};
+use emitree_emitter::{BoxError, Overflow, Sink, SinkRecord};
 use tokio::sync::mpsc::{self, Receiver, Sender};
 
 /// Sends every record into a bounded tokio channel.
@@ -33,7 +33,7 @@ use tokio::sync::mpsc::{self, Receiver, Sender};
 /// A `close` of the sink waits for the receiver, and reports as pending what does not fit into the channel by then.
 #[derive(Debug)]
 pub struct Channel {
-    sender: Sender<Record>,
+    sender: Sender<SinkRecord>,
     capacity: usize,
     overflow: Overflow,
 }
@@ -41,7 +41,7 @@ pub struct Channel {
 impl Channel {
     /// A channel that holds so many records, at least 1, and its receiver.
     #[must_use]
-    pub fn new(capacity: usize) -> (Self, Receiver<Record>) {
+    pub fn new(capacity: usize) -> (Self, Receiver<SinkRecord>) {
         let (sender, receiver) = mpsc::channel(capacity.max(1));
         (Self::from(sender), receiver)
     }
@@ -55,15 +55,15 @@ impl Channel {
 }
 
 /// A channel that somebody else made; the sink's queue gets the same capacity.
-impl From<Sender<Record>> for Channel {
-    fn from(sender: Sender<Record>) -> Self {
+impl From<Sender<SinkRecord>> for Channel {
+    fn from(sender: Sender<SinkRecord>) -> Self {
         let capacity = sender.max_capacity();
         Self { sender, capacity, overflow: Overflow::Block }
     }
 }
 
 impl Sink for Channel {
-    fn write(&mut self, record: &Record) -> Result<(), BoxError> {
+    fn write(&mut self, record: &SinkRecord) -> Result<(), BoxError> {
         // The sink's thread belongs to no runtime, where this would panic.
         self.sender.blocking_send(record.clone()).map_err(|_| "the receiver of the channel is gone".into())
     }

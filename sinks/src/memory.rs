@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use emitree_emitter::{BoxError, Overflow, Record, Sink};
+use emitree_emitter::{BoxError, Overflow, Sink, SinkRecord};
 
 /// Keeps every record in memory; clones share what they keep.
 ///
@@ -28,7 +28,7 @@ use emitree_emitter::{BoxError, Overflow, Record, Sink};
 /// to be lost. Losses are counted by the handle and stand as gaps among the records.
 #[derive(Clone, Debug)]
 pub struct Memory {
-    records: Arc<Mutex<Vec<Record>>>,
+    records: Arc<Mutex<Vec<SinkRecord>>>,
     capacity: usize,
     overflow: Overflow,
 }
@@ -56,14 +56,14 @@ impl Memory {
 
     /// All records up to now, gaps included.
     #[must_use]
-    pub fn records(&self) -> Vec<Record> {
+    pub fn records(&self) -> Vec<SinkRecord> {
         self.lock().clone()
     }
 
     /// The paths of all events up to now.
     #[must_use]
     pub fn paths(&self) -> Vec<String> {
-        self.lock().iter().filter_map(Record::as_event).map(|event| event.path.to_string()).collect()
+        self.lock().iter().filter_map(SinkRecord::as_event).map(|event| event.path.to_string()).collect()
     }
 
     /// How many records there are, gaps included.
@@ -80,11 +80,11 @@ impl Memory {
 
     /// Takes all records out.
     #[must_use]
-    pub fn take(&self) -> Vec<Record> {
+    pub fn take(&self) -> Vec<SinkRecord> {
         std::mem::take(&mut self.lock())
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Record>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<SinkRecord>> {
         // Nothing that panics is done under the lock.
         self.records.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -97,7 +97,7 @@ impl Default for Memory {
 }
 
 impl Sink for Memory {
-    fn write(&mut self, record: &Record) -> Result<(), BoxError> {
+    fn write(&mut self, record: &SinkRecord) -> Result<(), BoxError> {
         self.lock().push(record.clone());
         Ok(())
     }

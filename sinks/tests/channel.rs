@@ -4,14 +4,14 @@ mod support;
 
 use std::time::Duration;
 
-use emitree_emitter::{Emitter, Overflow, Record};
+use emitree_emitter::{Emitter, Overflow, SinkRecord};
 use emitree_sinks::Channel;
 use support::show;
 use tokio::sync::mpsc::Receiver;
 
 const EVER: Duration = Duration::MAX;
 
-async fn drain(mut records: Receiver<Record>) -> Vec<String> {
+async fn drain(mut records: Receiver<SinkRecord>) -> Vec<String> {
     let mut seen = Vec::new();
     while let Some(record) = records.recv().await {
         seen.push(show(&record));

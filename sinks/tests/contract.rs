@@ -10,7 +10,7 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use emitree_emitter::{BoxError, EmitErrorKind, Emitter, Overflow, Record, Report, Sink, SinkHandle};
+use emitree_emitter::{BoxError, EmitErrorKind, Emitter, Overflow, Report, Sink, SinkHandle, SinkRecord};
 use support::{Calls, Gate, Gated, Seen, is_done_after_a_poll};
 
 const EVER: Duration = Duration::MAX;
@@ -217,7 +217,7 @@ fn a_write_that_fails_or_panics_is_counted_and_the_sink_goes_on() {
 struct Hostile;
 
 impl Sink for Hostile {
-    fn write(&mut self, _: &Record) -> Result<(), BoxError> {
+    fn write(&mut self, _: &SinkRecord) -> Result<(), BoxError> {
         panic!("write")
     }
 
@@ -293,7 +293,7 @@ fn an_unpiped_sink_writes_what_came_before_and_ends() {
 struct Impatient(mpsc::Sender<()>);
 
 impl Sink for Impatient {
-    fn write(&mut self, _: &Record) -> Result<(), BoxError> {
+    fn write(&mut self, _: &SinkRecord) -> Result<(), BoxError> {
         Ok(())
     }
 
@@ -380,7 +380,7 @@ fn check(line: &str, report: &Report, each: u32) {
 struct Small(Seen, Overflow);
 
 impl Sink for Small {
-    fn write(&mut self, record: &Record) -> Result<(), BoxError> {
+    fn write(&mut self, record: &SinkRecord) -> Result<(), BoxError> {
         self.0.add(support::show(record));
         Ok(())
     }

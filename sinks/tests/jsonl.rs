@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use emitree_emitter::{Emitter, Overflow, Record, Sink};
+use emitree_emitter::{Emitter, Overflow, Sink, SinkRecord};
 use emitree_sinks::{FlushPolicy, Jsonl, JsonlFile, ReadError, Records, Tail, read_jsonl};
 use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
@@ -18,15 +18,15 @@ struct Note {
     tags: Vec<u32>,
 }
 
-fn gap(lost: u64) -> Record {
-    Record::from_json(&format!("{{\"gap\":{{\"lost\":{lost}}}}}")).unwrap()
+fn gap(lost: u64) -> SinkRecord {
+    SinkRecord::from_json(&format!("{{\"gap\":{{\"lost\":{lost}}}}}")).unwrap()
 }
 
 /// The payloads of events and `-n` for gaps; errors by their message.
 fn contents(path: &Path) -> Vec<String> {
     let show = |record| match record {
-        Ok(Record::Event(event)) => event.payload.get().to_owned(),
-        Ok(Record::Gap(gap)) => format!("-{}", gap.lost),
+        Ok(SinkRecord::Event(event)) => event.payload.get().to_owned(),
+        Ok(SinkRecord::Gap(gap)) => format!("-{}", gap.lost),
         Ok(other) => format!("{other:?}"),
         Err(error) => ReadError::to_string(&error),
     };
@@ -62,7 +62,7 @@ async fn a_recording_reads_back_as_what_was_emitted() {
     let (_folder, path) = folder();
     record(&path, &mut [note("one"), note("zwei\n\"ü\"")]).await;
     record(&path, &mut [note("three")]).await;
-    let records: Vec<Record> = read_jsonl(&path).unwrap().collect::<Result<_, _>>().unwrap();
+    let records: Vec<SinkRecord> = read_jsonl(&path).unwrap().collect::<Result<_, _>>().unwrap();
     let notes: Vec<Note> = records.iter().map(|record| record.as_event().unwrap().payload().unwrap()).collect();
     assert_eq!(notes, [note("one"), note("zwei\n\"ü\""), note("three")]);
     assert!(records.iter().all(|record| record.as_event().unwrap().name() == "note"));
@@ -204,7 +204,7 @@ fn a_writer_that_fails_gets_each_line_once_and_whole() {
     while sink.flush().is_err() {}
     let records: Vec<_> = Records::new(sink.get_ref().bytes.as_slice()).map(Result::unwrap).collect();
     let lost: Vec<u64> =
-        records.iter().map(|record| if let Record::Gap(gap) = record { gap.lost } else { 0 }).collect();
+        records.iter().map(|record| if let SinkRecord::Gap(gap) = record { gap.lost } else { 0 }).collect();
     assert_eq!(lost, [1, 2, 3, 4, 5]);
 }
 

@@ -11,7 +11,7 @@ use event_listener::{EventListener, Listener};
 
 use super::queue::Queue;
 use super::worker::Tally;
-use crate::{Record, Subscription};
+use crate::{SinkRecord, Subscription};
 
 /// An attached sink, as its owner sees it.
 ///
@@ -122,16 +122,16 @@ fn woken_before(deadline: Option<Instant>, progress: EventListener) -> bool {
 /// The sink's side of a handle.
 #[derive(Clone, Debug)]
 pub(super) struct Control {
-    queue: Arc<Queue<Record>>,
+    queue: Arc<Queue<SinkRecord>>,
     tally: Arc<Tally>,
 }
 
 impl Control {
-    pub(super) const fn new(queue: Arc<Queue<Record>>, tally: Arc<Tally>) -> Self {
+    pub(super) const fn new(queue: Arc<Queue<SinkRecord>>, tally: Arc<Tally>) -> Self {
         Self { queue, tally }
     }
 
-    async fn wait_until(&self, done: impl Fn(&Queue<Record>) -> bool) {
+    async fn wait_until(&self, done: impl Fn(&Queue<SinkRecord>) -> bool) {
         loop {
             // Listens before it looks: what happens in between is heard.
             let progress = self.queue.progress();
@@ -158,7 +158,7 @@ struct Alarm {
 }
 
 impl Alarm {
-    fn set(queue: &Arc<Queue<Record>>, after: Duration) -> io::Result<Self> {
+    fn set(queue: &Arc<Queue<SinkRecord>>, after: Duration) -> io::Result<Self> {
         let (disarm, disarmed) = mpsc::channel();
         let rang = Arc::new(AtomicBool::new(false));
         let (queue, ring) = (Arc::clone(queue), Arc::clone(&rang));

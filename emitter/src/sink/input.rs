@@ -8,17 +8,17 @@ use super::Overflow;
 use super::admission::Admission;
 use super::queue::Queue;
 use crate::listener::Call;
-use crate::{AnyEvent, BoxError, EventMeta, Record};
+use crate::{AnyEvent, BoxError, EventMeta, SinkRecord};
 
 /// Where events enter. Dropping it, with the listener that holds it, closes the sink or ends the stream.
 #[derive(Debug)]
 pub(super) struct Input {
-    queue: Arc<Queue<Record>>,
+    queue: Arc<Queue<SinkRecord>>,
     overflow: Overflow,
 }
 
 impl Input {
-    pub(super) const fn new(queue: Arc<Queue<Record>>, overflow: Overflow) -> Self {
+    pub(super) const fn new(queue: Arc<Queue<SinkRecord>>, overflow: Overflow) -> Self {
         Self { queue, overflow }
     }
 
@@ -57,8 +57,8 @@ impl Input {
     }
 }
 
-fn record(event: &dyn AnyEvent, meta: &EventMeta<'_>) -> Record {
-    Record::Event(Box::new(meta.to_record(event)))
+fn record(event: &dyn AnyEvent, meta: &EventMeta<'_>) -> SinkRecord {
+    SinkRecord::Event(Box::new(meta.to_record(event)))
 }
 
 impl Drop for Input {

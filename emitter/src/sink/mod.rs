@@ -23,7 +23,7 @@ use thiserror::Error;
 
 pub use self::handle::{Incomplete, Report, SinkHandle};
 pub use self::stream::EventStream;
-use crate::{BoxError, ListenError, Record};
+use crate::{BoxError, ListenError, SinkRecord};
 
 /// What takes records of events: a file, a channel, a socket.
 ///
@@ -31,7 +31,7 @@ use crate::{BoxError, ListenError, Record};
 /// belongs to a thread of its own, so it may block, and needs no lock:
 ///
 /// 1. [`write`](Self::write) is called with one record after the other, in the order in which the events were emitted.
-///    Where some were lost, it is called with a [`Record::Gap`] that counts them.
+///    Where some were lost, it is called with a [`SinkRecord::Gap`] that counts them.
 /// 2. [`flush`](Self::flush) is called when somebody asks for it, after everything that was emitted before, and when
 ///    [`flush_interval`](Self::flush_interval) has passed since the first record that was not flushed.
 /// 3. [`close`](Self::close) is called once, at the end: when the sink is closed or unpiped, or when its emitter is
@@ -48,16 +48,16 @@ use crate::{BoxError, ListenError, Record};
 /// event beyond that is said by [`overflow`](Self::overflow). Whatever is lost is counted, and the sink is told where.
 ///
 /// ```
-/// use emitree_emitter::{BoxError, Overflow, Record, Sink};
+/// use emitree_emitter::{BoxError, Overflow, SinkRecord, Sink};
 ///
 /// /// Prints a line for each event; falls behind rather than hold anybody up.
 /// struct Lines;
 ///
 /// impl Sink for Lines {
-///     fn write(&mut self, record: &Record) -> Result<(), BoxError> {
+///     fn write(&mut self, record: &SinkRecord) -> Result<(), BoxError> {
 ///         match record {
-///             Record::Event(event) => println!("{} {}", event.path, event.payload),
-///             Record::Gap(gap) => println!("… {} lost", gap.lost),
+///             SinkRecord::Event(event) => println!("{} {}", event.path, event.payload),
+///             SinkRecord::Gap(gap) => println!("… {} lost", gap.lost),
 ///             _ => {}
 ///         }
 ///         Ok(())
@@ -74,7 +74,7 @@ pub trait Sink: Send + 'static {
     /// # Errors
     ///
     /// If the record was not written. It then counts as failed, and is not given to the sink again.
-    fn write(&mut self, record: &Record) -> Result<(), BoxError>;
+    fn write(&mut self, record: &SinkRecord) -> Result<(), BoxError>;
 
     /// Passes on what is buffered. Does nothing unless implemented.
     ///
@@ -111,7 +111,7 @@ pub trait Sink: Send + 'static {
 }
 
 impl<S: Sink + ?Sized> Sink for Box<S> {
-    fn write(&mut self, record: &Record) -> Result<(), BoxError> {
+    fn write(&mut self, record: &SinkRecord) -> Result<(), BoxError> {
         (**self).write(record)
     }
 

@@ -11,23 +11,23 @@ use futures_core::Stream;
 use super::backlog::Slot;
 use super::queue::Queue;
 use crate::record::Gap;
-use crate::{Record, Subscription};
+use crate::{SinkRecord, Subscription};
 
 /// Records of events, as they come.
 ///
 /// Comes from [`Emitter::stream`](crate::Emitter::stream) and hears what is emitted from then on, polled or not. While
 /// as many records are unread as it has capacity, each event takes the place of the oldest: the next record read is
-/// then a [`Record::Gap`] that counts what was lost there. It never holds up an emit.
+/// then a [`SinkRecord::Gap`] that counts what was lost there. It never holds up an emit.
 ///
 /// It ends when its emitter is closed or dropped, after what was emitted before. Dropping it removes its listener.
 #[must_use = "dropping a stream stops it from listening"]
 pub struct EventStream {
-    queue: Arc<Queue<Record>>,
+    queue: Arc<Queue<SinkRecord>>,
     subscription: Subscription,
 }
 
 impl EventStream {
-    pub(super) const fn new(queue: Arc<Queue<Record>>, subscription: Subscription) -> Self {
+    pub(super) const fn new(queue: Arc<Queue<SinkRecord>>, subscription: Subscription) -> Self {
         Self { queue, subscription }
     }
 
@@ -36,7 +36,7 @@ impl EventStream {
     /// # Cancel safety
     ///
     /// Nothing is lost if the future is dropped.
-    pub async fn recv(&mut self) -> Option<Record> {
+    pub async fn recv(&mut self) -> Option<SinkRecord> {
         poll_fn(|cx| self.poll_record(cx)).await
     }
 
@@ -46,22 +46,22 @@ impl EventStream {
         self.queue.counts().lost
     }
 
-    fn poll_record(&self, cx: &Context<'_>) -> Poll<Option<Record>> {
+    fn poll_record(&self, cx: &Context<'_>) -> Poll<Option<SinkRecord>> {
         self.queue.poll_pop(cx).map(|slot| slot.map(to_record))
     }
 }
 
-fn to_record(slot: Slot<Record>) -> Record {
+fn to_record(slot: Slot<SinkRecord>) -> SinkRecord {
     match slot {
         Slot::Item(record) => record,
-        Slot::Lost(lost) => Record::Gap(Gap::of(lost)),
+        Slot::Lost(lost) => SinkRecord::Gap(Gap::of(lost)),
     }
 }
 
 impl Stream for EventStream {
-    type Item = Record;
+    type Item = SinkRecord;
 
-    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Record>> {
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<SinkRecord>> {
         self.poll_record(cx)
     }
 }

@@ -18,7 +18,7 @@ use super::Sink;
 use super::backlog::Slot;
 use super::queue::Queue;
 use crate::record::Gap;
-use crate::{BoxError, Record, panic_message};
+use crate::{BoxError, SinkRecord, panic_message};
 
 /// What came of the records that the worker took.
 #[derive(Debug, Default)]
@@ -43,7 +43,7 @@ impl Tally {
 }
 
 /// Starts the thread of a sink.
-pub(super) fn start<S: Sink>(sink: S, queue: Arc<Queue<Record>>, tally: Arc<Tally>) -> io::Result<()> {
+pub(super) fn start<S: Sink>(sink: S, queue: Arc<Queue<SinkRecord>>, tally: Arc<Tally>) -> io::Result<()> {
     let interval = sink.flush_interval();
     let worker = Worker { sink, tally, interval, unflushed: None, failing: false };
     thread::Builder::new().name("emitree-sink".to_owned()).spawn(move || worker.run(queue)).map(drop)
@@ -59,7 +59,7 @@ struct Worker<S> {
 }
 
 impl<S: Sink> Worker<S> {
-    fn run(mut self, queue: Arc<Queue<Record>>) {
+    fn run(mut self, queue: Arc<Queue<SinkRecord>>) {
         let ends = Ends(queue);
         let mut batch = VecDeque::new();
         loop {
@@ -78,7 +78,7 @@ impl<S: Sink> Worker<S> {
         }
     }
 
-    fn write_all(&mut self, batch: &VecDeque<Slot<Record>>) {
+    fn write_all(&mut self, batch: &VecDeque<Slot<SinkRecord>>) {
         if !batch.is_empty() && self.interval.is_some() {
             self.unflushed.get_or_insert_with(Instant::now);
         }
@@ -90,7 +90,7 @@ impl<S: Sink> Worker<S> {
         }
     }
 
-    fn write(&mut self, record: &Record) {
+    fn write(&mut self, record: &SinkRecord) {
         let counter = match contain(|| self.sink.write(record)) {
             Ok(()) => {
                 self.failing = false;
@@ -105,7 +105,7 @@ impl<S: Sink> Worker<S> {
     }
 
     fn write_gap(&mut self, lost: u64) {
-        let told = contain(|| self.sink.write(&Record::Gap(Gap::of(lost))));
+        let told = contain(|| self.sink.write(&SinkRecord::Gap(Gap::of(lost))));
         self.note_failure(told);
     }
 
@@ -154,7 +154,7 @@ impl<S: Sink> Worker<S> {
 }
 
 /// Tells the queue that its reader is gone, also if the thread unwinds (invariant 3).
-struct Ends(Arc<Queue<Record>>);
+struct Ends(Arc<Queue<SinkRecord>>);
 
 impl Drop for Ends {
     fn drop(&mut self) {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use emitree_emitter::{BoxError, Context, EventRecord, Overflow, Record, Sink};
+use emitree_emitter::{BoxError, Context, EventRecord, Overflow, Sink, SinkRecord};
 use serde_json::Value;
 use serde_json::value::to_raw_value;
 
@@ -67,21 +67,21 @@ impl<S: Sink> RedactSink<S> {
     }
 
     fn write_rest(&mut self, rest: Vec<EventRecord>) -> Result<(), BoxError> {
-        rest.into_iter().try_for_each(|event| self.inner.write(&Record::Event(Box::new(event))))
+        rest.into_iter().try_for_each(|event| self.inner.write(&SinkRecord::Event(Box::new(event))))
     }
 
-    fn write_event(&mut self, record: &Record, event: &EventRecord) -> Result<(), BoxError> {
+    fn write_event(&mut self, record: &SinkRecord, event: &EventRecord) -> Result<(), BoxError> {
         let rest = self.texts.before(event, &self.redactor)?;
         self.write_rest(rest)?;
         match self.redacted(event)? {
-            Some(event) => self.inner.write(&Record::Event(Box::new(event))),
+            Some(event) => self.inner.write(&SinkRecord::Event(Box::new(event))),
             None => self.inner.write(record),
         }
     }
 }
 
 impl<S: Sink> Sink for RedactSink<S> {
-    fn write(&mut self, record: &Record) -> Result<(), BoxError> {
+    fn write(&mut self, record: &SinkRecord) -> Result<(), BoxError> {
         if let Some(event) = record.as_event() {
             return self.write_event(record, event);
         }

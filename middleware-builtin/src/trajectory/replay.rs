@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use emitree_emitter::{EventRecord, Gap, Record, Trace};
+use emitree_emitter::{EventRecord, Gap, SinkRecord, Trace};
 use emitree_runtime::Stage;
 use rustc_hash::FxHashMap;
 use uuid::Uuid;
@@ -78,10 +78,10 @@ impl Replay {
     /// # Errors
     ///
     /// If the line cannot be written.
-    pub fn show(&mut self, record: &Record) -> io::Result<()> {
+    pub fn show(&mut self, record: &SinkRecord) -> io::Result<()> {
         match record {
-            Record::Event(event) => self.show_event(event),
-            Record::Gap(gap) => self.show_gap(*gap),
+            SinkRecord::Event(event) => self.show_event(event),
+            SinkRecord::Gap(gap) => self.show_gap(*gap),
             _ => Ok(()),
         }
     }

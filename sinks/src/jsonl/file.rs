@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use emitree_emitter::{BoxError, Overflow, Record, Sink};
+use emitree_emitter::{BoxError, Overflow, Sink, SinkRecord};
 use thiserror::Error;
 
 use super::{Jsonl, Tail, tail};
@@ -198,7 +198,7 @@ impl Default for JsonlOptions {
 }
 
 impl Sink for JsonlFile {
-    fn write(&mut self, record: &Record) -> Result<(), BoxError> {
+    fn write(&mut self, record: &SinkRecord) -> Result<(), BoxError> {
         self.lines.write_record(record).map_err(|error| self.error(error))?;
         if self.flush == FlushPolicy::EachRecord { self.flush() } else { Ok(()) }
     }

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
-use emitree_emitter::Record;
+use emitree_emitter::SinkRecord;
 use thiserror::Error;
 
 /// How many characters of a bad line are quoted.
@@ -92,10 +92,10 @@ impl<R> Records<R> {
     }
 
     /// The record on the line in the buffer.
-    fn parse(&self) -> Result<Record, ReadError> {
+    fn parse(&self) -> Result<SinkRecord, ReadError> {
         let is_whole = self.buffer.ends_with(b"\n");
         let fault = match std::str::from_utf8(&self.buffer) {
-            Ok(text) => match Record::from_json(text) {
+            Ok(text) => match SinkRecord::from_json(text) {
                 Ok(record) => return Ok(record),
                 Err(error) => in_line(&error),
             },
@@ -123,7 +123,7 @@ impl<R: BufRead> Records<R> {
 }
 
 impl<R: BufRead> Iterator for Records<R> {
-    type Item = Result<Record, ReadError>;
+    type Item = Result<SinkRecord, ReadError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.ended {

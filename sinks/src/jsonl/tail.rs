@@ -5,7 +5,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-use emitree_emitter::Record;
+use emitree_emitter::SinkRecord;
 
 /// How many bytes are read at a time, from the end.
 const STRIDE: u64 = 8 * 1024;
@@ -62,7 +62,7 @@ fn begin_of_last_line(file: &mut File, end: u64) -> io::Result<u64> {
 }
 
 fn is_record(line: &[u8]) -> bool {
-    std::str::from_utf8(line).is_ok_and(|text| Record::from_json(text).is_ok())
+    std::str::from_utf8(line).is_ok_and(|text| SinkRecord::from_json(text).is_ok())
 }
 
 fn set_aside(file: &File, path: &Path, begin: u64, mut line: Vec<u8>) -> io::Result<Tail> {

@@ -7,7 +7,7 @@
 
 use std::io::{self, Write};
 
-use emitree_emitter::{BoxError, Overflow, Record, Sink};
+use emitree_emitter::{BoxError, Overflow, Sink, SinkRecord};
 
 /// How many bytes are collected before they are written.
 const ROOM: usize = 64 * 1024;
@@ -77,7 +77,7 @@ impl<W> Jsonl<W> {
         self.buffer.iter().filter(|byte| **byte == b'\n').count()
     }
 
-    fn add(&mut self, record: &Record) -> Result<(), serde_json::Error> {
+    fn add(&mut self, record: &SinkRecord) -> Result<(), serde_json::Error> {
         let before = self.buffer.len();
         let added = serde_json::to_writer(&mut self.buffer, record);
         match added {
@@ -101,7 +101,7 @@ fn put_on_one_line(mut json: &mut [u8]) {
 
 impl<W: Write> Jsonl<W> {
     /// Writes a record, making room first if there is none.
-    pub(super) fn write_record(&mut self, record: &Record) -> io::Result<()> {
+    pub(super) fn write_record(&mut self, record: &SinkRecord) -> io::Result<()> {
         if self.buffer.len() >= ROOM {
             self.drain()?;
         }
@@ -136,7 +136,7 @@ fn write_from(writer: &mut impl Write, bytes: &[u8], written: &mut usize) -> io:
 }
 
 impl<W: Write + Send + 'static> Sink for Jsonl<W> {
-    fn write(&mut self, record: &Record) -> Result<(), BoxError> {
+    fn write(&mut self, record: &SinkRecord) -> Result<(), BoxError> {
         Ok(self.write_record(record)?)
     }
 

@@ -8,7 +8,7 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
 
-use emitree_emitter::{BoxError, Overflow, Record, Sink};
+use emitree_emitter::{BoxError, Overflow, Sink, SinkRecord};
 
 /// What a sink has seen, in order.
 #[derive(Clone, Debug, Default)]
@@ -25,10 +25,10 @@ impl Seen {
     }
 }
 
-pub(crate) fn show(record: &Record) -> String {
+pub(crate) fn show(record: &SinkRecord) -> String {
     match record {
-        Record::Event(event) => event.payload.get().to_owned(),
-        Record::Gap(gap) => format!("-{}", gap.lost),
+        SinkRecord::Event(event) => event.payload.get().to_owned(),
+        SinkRecord::Gap(gap) => format!("-{}", gap.lost),
         other => format!("{other:?}"),
     }
 }
@@ -70,7 +70,7 @@ impl Gate {
 }
 
 impl Sink for Gated {
-    fn write(&mut self, record: &Record) -> Result<(), BoxError> {
+    fn write(&mut self, record: &SinkRecord) -> Result<(), BoxError> {
         let _ = self.entered.send(());
         let _ = self.go.recv();
         self.seen.add(show(record));
@@ -94,7 +94,7 @@ pub(crate) struct Calls<F> {
 }
 
 impl<F: FnMut(&str) -> Result<(), BoxError> + Send + 'static> Sink for Calls<F> {
-    fn write(&mut self, record: &Record) -> Result<(), BoxError> {
+    fn write(&mut self, record: &SinkRecord) -> Result<(), BoxError> {
         let text = show(record);
         (self.write)(&text)?;
         self.seen.add(text);
