@@ -1,6 +1,6 @@
 //! How a middleware says what it did: events of its own, that the run it did it to hears too.
 
-use emitree_emitter::{Creator, Emitter, Event, Namespace, RunLinks};
+use emitree_emitter::{Creator, EmitError, Emitter, Event, Namespace, RunLinks};
 use emitree_runtime::RunContext;
 
 /// What sort of thing says it.
@@ -32,9 +32,23 @@ impl Voice {
         if !self.is_heard(ctx) {
             return;
         }
-        let emitter = self.0.for_run(RunLinks::new().parent(ctx.emitter()).trace(ctx.trace()));
         // Boxed, because it is large, and what is said from is often nested deep.
-        if let Err(error) = Box::pin(emitter.emit_event(&mut event())).await {
+        self.log_failed::<E>(Box::pin(self.within(ctx).emit_event(&mut event())).await);
+    }
+
+    /// The same where nothing can be awaited: where somebody would have to be, nobody hears it (E17).
+    pub(crate) fn say_now<E: Event>(&self, ctx: &RunContext, event: impl FnOnce() -> E) {
+        if self.is_heard(ctx) {
+            self.log_failed::<E>(self.within(ctx).emit_event_now(&mut event()));
+        }
+    }
+
+    fn within(&self, ctx: &RunContext) -> Emitter {
+        self.0.for_run(RunLinks::new().parent(ctx.emitter()).trace(ctx.trace()))
+    }
+
+    fn log_failed<E: Event>(&self, told: Result<(), EmitError>) {
+        if let Err(error) = told {
             tracing::warn!(%error, "a listener of `{}.{}` failed", self.0.namespace(), E::NAME.as_str());
         }
     }

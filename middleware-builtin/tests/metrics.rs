@@ -3,16 +3,16 @@
 mod support;
 
 use std::future::Future;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use emitree_emitter::Emitter;
+use emitree_emitter::{BoxError, Emitter, EventMeta};
 use emitree_middleware::Metrics;
-use emitree_middleware::metrics::MetricsError;
-use emitree_runtime::{AbortHandle, Error, Interrupt, RunContext, Runnable, for_nested};
+use emitree_middleware::metrics::{Counted, MetricsError};
+use emitree_runtime::{AbortHandle, Error, Interrupt, RunContext, Runnable, Status, for_nested, shutdown};
 use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit, with_local_recorder};
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
-use support::{TestResult, instance, poll_once};
+use support::{Page, TestResult, instance, poll_once};
 use tokio::time::sleep;
 
 /// What a recorder was told: `name{kind="Tool"} value`, a histogram's as `[values]`, sorted.
@@ -92,56 +92,187 @@ fn runs_are_counted_by_kind_and_outcome_and_timed_in_seconds_by_tokios_clock() {
     );
 }
 
+/// A run for each way in which one ends, and one that does not begin.
+async fn end_in_every_way(metrics: &Metrics) {
+    let ends = instance(&Emitter::new(), "Tool", "ends", |how: String, _: RunContext| async move {
+        match &*how {
+            "success" => Ok(()),
+            "failed" => Err(Error::new("no")),
+            "denied" => Err(Error::denied("desk", "no")),
+            "halted" => Err(Error::halted("desk", "stop")),
+            "interrupted" => Err(Error::interrupted(Interrupt::new("question", 1))),
+            "panicked" => panic!("planned"),
+            _ => std::future::pending().await,
+        }
+    });
+    let run = |how: &str| ends.run(how.to_owned()).middleware(metrics.clone());
+    for how in ["success", "failed", "denied", "halted", "interrupted", "panicked"] {
+        run(how).await.ok();
+    }
+    run("timed_out").timeout(Duration::from_secs(1)).await.ok();
+    let handle = AbortHandle::new();
+    handle.abort("enough");
+    run("aborted").abort_on(handle.signal()).await.ok();
+    let mut dropped = run("dropped");
+    assert!(poll_once(&mut dropped).is_pending());
+    drop(dropped);
+    // Not polled, not begun.
+    drop(run("never"));
+    // What is bound later cannot be.
+    run("unbound").middleware(|_: &RunContext| Err(Error::halted("desk", "closed"))).await.ok();
+    // The last word is a listener's.
+    run("success").on_success(|_, _| Err("no".into())).await.ok();
+    shutdown(Duration::from_secs(1)).await;
+}
+
+/// How those end, and how many do.
+const ENDS: [(Status, usize); 9] = [
+    (Status::Aborted, 1),
+    (Status::Denied, 1),
+    (Status::Dropped, 1),
+    (Status::Failed, 2),
+    (Status::Halted, 2),
+    (Status::Interrupted, 1),
+    (Status::Panicked, 1),
+    (Status::Success, 1),
+    (Status::TimedOut, 1),
+];
+
+#[track_caller]
+fn expect_ends(lines: &[String]) {
+    let expected = ENDS.map(|(status, n)| format!(r#"{{kind="Tool",outcome="{}"}} {n}"#, status.as_str()));
+    assert_eq!(of_name(lines, "emitree_runs_ended_total"), expected);
+    assert_eq!(of_name(lines, "emitree_runs_started_total"), [r#"{kind="Tool"} 11"#]);
+    assert_eq!(of_name(lines, "emitree_runs_active"), [r#"{kind="Tool"} 0"#]);
+    assert_eq!(of_name(lines, "emitree_run_duration_seconds").len(), ENDS.len());
+}
+
 // R4
 #[test]
 fn each_run_is_counted_once_however_it_ends() {
-    let lines = counted(async {
-        let (metrics, root) = (Metrics::new(), Emitter::new());
-        let ends = instance(&root, "Tool", "ends", |how: String, _: RunContext| async move {
-            match &*how {
-                "success" => Ok(()),
-                "failed" => Err(Error::new("no")),
-                "denied" => Err(Error::denied("desk", "no")),
-                "halted" => Err(Error::halted("desk", "stop")),
-                "interrupted" => Err(Error::interrupted(Interrupt::new("question", 1))),
-                "panicked" => panic!("planned"),
-                _ => std::future::pending().await,
-            }
-        });
-        let run = |how: &str| ends.run(how.to_owned()).middleware(metrics.clone());
-        for how in ["success", "failed", "denied", "halted", "interrupted", "panicked"] {
-            run(how).await.ok();
+    expect_ends(&counted(async { end_in_every_way(&Metrics::new()).await }));
+}
+
+/// Notes what a `Metrics` says, by a listener that fails, or by one that has to be awaited.
+fn note(metrics: &Metrics, is_awaited: bool) -> TestResult<Arc<Mutex<Vec<Status>>>> {
+    let said = Arc::new(Mutex::new(Vec::new()));
+    let noted = Arc::clone(&said);
+    let fails = move |counted: &Counted| {
+        noted.lock().expect("nobody panics").push(counted.status);
+        Err(BoxError::from("no"))
+    };
+    if is_awaited {
+        metrics.emitter().on_async("counted", move |counted: &mut Counted, _| {
+            let failed = fails(counted);
+            Box::pin(async move {
+                tokio::task::yield_now().await;
+                failed
+            })
+        })?;
+    } else {
+        metrics.emitter().on("counted", move |counted: &mut Counted, _: &EventMeta<'_>| fails(counted))?;
+    }
+    Ok(said)
+}
+
+// R4, M5: it is said once as well, by nobody's fault twice or not at all; and who listens changes no count.
+#[test]
+fn each_run_is_said_to_be_counted_once_however_it_ends_and_whoever_listens() -> TestResult {
+    for is_awaited in [false, true] {
+        let metrics = Metrics::new();
+        let said = note(&metrics, is_awaited)?;
+        expect_ends(&counted(async { end_in_every_way(&metrics).await }));
+        let mut said = said.lock().expect("nobody panics").clone();
+        said.sort_by_key(|status| status.as_str());
+        let mut expected: Vec<_> = ENDS.iter().flat_map(|(status, n)| std::iter::repeat_n(*status, *n)).collect();
+        if is_awaited {
+            // One has no `finish`, where it could be awaited.
+            let unbound = expected.iter().position(|status| *status == Status::Halted).expect("one");
+            expected.remove(unbound);
         }
-        run("timed_out").timeout(Duration::from_secs(1)).await.ok();
-        let handle = AbortHandle::new();
-        handle.abort("enough");
-        run("aborted").abort_on(handle.signal()).await.ok();
-        let mut dropped = run("dropped");
-        assert!(poll_once(&mut dropped).is_pending());
-        drop(dropped);
-        // Not polled, not begun.
-        drop(run("never"));
-        // What is bound later cannot be.
-        run("unbound").middleware(|_: &RunContext| Err(Error::halted("desk", "closed"))).await.ok();
-        // The last word is a listener's.
-        run("success").on_success(|_, _| Err("no".into())).await.ok();
+        assert_eq!(said, expected, "is awaited: {is_awaited}");
+    }
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_is_said_on_its_own_emitter_and_on_the_run_with_the_run_s_ids() -> TestResult {
+    let (metrics, heard) = (Metrics::new(), Arc::new(Mutex::new(Vec::new())));
+    let note = |who: &'static str| {
+        let heard = Arc::clone(&heard);
+        move |counted: &mut Counted, meta: &EventMeta<'_>| {
+            let run_id = meta.trace().map(|trace| trace.run_id);
+            let json = serde_json::to_string(counted).expect("it is JSON");
+            heard.lock().expect("nobody panics").push((who, run_id, meta.path().to_owned(), json));
+        }
+    };
+    metrics.emitter().on("counted", note("own"))?;
+    let run_id = Arc::new(Mutex::new(None));
+    let keep = Arc::clone(&run_id);
+    let wait = wait(&Emitter::new(), "Tool", "wait");
+    let run = wait.run(5).middleware(metrics).on("middleware.metrics.counted", note("run"));
+    let run = run.middleware(move |ctx: &RunContext| {
+        *keep.lock().expect("nobody panics") = Some(ctx.run_id());
+        Ok(())
     });
-    let ended = [
-        ("aborted", 1),
-        ("denied", 1),
-        ("dropped", 1),
-        ("failed", 2),
-        ("halted", 2),
-        ("interrupted", 1),
-        ("panicked", 1),
-        ("success", 1),
-        ("timed_out", 1),
-    ];
-    let expected: Vec<_> = ended.map(|(how, n)| format!(r#"{{kind="Tool",outcome="{how}"}} {n}"#)).into();
-    assert_eq!(of_name(&lines, "emitree_runs_ended_total"), expected);
-    assert_eq!(of_name(&lines, "emitree_runs_started_total"), [r#"{kind="Tool"} 11"#]);
-    assert_eq!(of_name(&lines, "emitree_runs_active"), [r#"{kind="Tool"} 0"#]);
-    assert_eq!(of_name(&lines, "emitree_run_duration_seconds").len(), ended.len());
+    run.await?;
+    let run_id = *run_id.lock().expect("nobody panics");
+    let json = r#"{"kind":"Tool","name":"wait","status":"success","duration_ns":5000000}"#;
+    let said = |who| (who, run_id, "middleware.metrics.counted".to_owned(), json.to_owned());
+    assert_eq!(*heard.lock().expect("nobody panics"), ["own", "run"].map(said));
+    Ok(())
+}
+
+// In whatever order they are bound.
+#[tokio::test(start_paused = true)]
+async fn a_trajectory_shows_it_of_each_run() -> TestResult {
+    let (root, page) = (Emitter::new(), Page::new());
+    let inner = Arc::new(wait(&root, "Tool", "inner"));
+    let outer = instance(&root, "Agent", "outer", move |ms: u64, _: RunContext| {
+        let inner = Arc::clone(&inner);
+        async move { inner.run(ms).await }
+    });
+    let metrics = || for_nested(Metrics::new());
+    let trajectory = || page.built(|builder| builder.events("middleware.metrics.*"));
+    let counted = |level: &str, kind: &str, name: &str| {
+        let of = format!(r#""duration_ns":1000000,"kind":"{kind}","name":"{name}","status":"success""#);
+        format!("{level}Middleware[metrics][counted]: {{{of}}}")
+    };
+    for run in [
+        outer.run(1).middleware(metrics()).middleware(trajectory()),
+        outer.run(1).middleware(trajectory()).middleware(metrics()),
+    ] {
+        run.await?;
+        let text = page.take();
+        let lines: Vec<_> = text.lines().filter(|line| line.contains("metrics")).collect();
+        assert_eq!(lines, [counted("<-- ", "Tool", "inner"), counted("", "Agent", "outer")], "{text}");
+    }
+    Ok(())
+}
+
+/// A run whose work begins to listen, to what is said of it too.
+async fn listen_under_way(metrics: &Metrics, is_awaited: bool) -> TestResult<Vec<Status>> {
+    let (said, noted) = (Arc::new(Mutex::new(None)), metrics.clone());
+    let keep = Arc::clone(&said);
+    let listens = instance(&Emitter::new(), "Tool", "listens", move |(): (), _: RunContext| {
+        *keep.lock().expect("nobody panics") = note(&noted, is_awaited).ok();
+        async { Ok(()) }
+    });
+    listens.run(()).middleware(metrics.clone()).await?;
+    let said = said.lock().expect("nobody panics").take().ok_or("it works")?;
+    let said = said.lock().expect("nobody panics").clone();
+    Ok(said)
+}
+
+#[test]
+fn who_begins_to_listen_under_way_hears_it_unless_it_would_have_to_be_awaited() -> TestResult {
+    let lines = counted(async {
+        assert_eq!(listen_under_way(&Metrics::new(), false).await?, [Status::Success]);
+        assert_eq!(listen_under_way(&Metrics::new(), true).await?, []);
+        Ok::<_, BoxError>(())
+    });
+    assert_eq!(of_name(&lines, "emitree_runs_ended_total"), [r#"{kind="Tool",outcome="success"} 2"#]);
+    Ok(())
 }
 
 #[test]
@@ -363,7 +494,7 @@ fn what_they_are_is_described_once_to_a_recorder() {
 
 /// Notes what it is told that metrics are.
 #[derive(Default)]
-struct Describes(std::sync::Mutex<Vec<String>>);
+struct Describes(Mutex<Vec<String>>);
 
 impl Describes {
     fn note(&self, name: &KeyName, unit: Option<Unit>) {

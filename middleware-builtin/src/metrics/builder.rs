@@ -9,7 +9,6 @@ use metrics::SharedString;
 use super::Metrics;
 use super::names::Names;
 use super::series::isolated;
-use super::table::Table;
 
 const PREFIX: &str = "emitree";
 const MAX_COMBINATIONS: usize = 1_000;
@@ -113,7 +112,7 @@ impl MetricsBuilder {
             return Err(MetricsError::NoCombinations);
         }
         let settings = Settings { by_name: self.by_name, own: self.own, max_combinations, ..Settings::of(prefix) };
-        Ok(Metrics(Arc::new(Table::with(settings))))
+        Ok(Metrics::with(settings))
     }
 }
 

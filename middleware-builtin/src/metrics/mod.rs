@@ -1,6 +1,7 @@
 //! Runs are counted, and it is measured how long they take: [`Metrics`].
 
 mod builder;
+mod counted;
 mod names;
 mod series;
 mod table;
@@ -8,10 +9,18 @@ mod table;
 use std::fmt;
 use std::sync::Arc;
 
+use emitree_emitter::{Emitter, Namespace};
 use emitree_runtime::{Middleware, Result, RunContext};
 
+use builder::Settings;
 pub use builder::{MetricsBuilder, MetricsError};
+pub use counted::Counted;
+use counted::Saying;
 use table::Table;
+
+use crate::voice::Voice;
+
+const NAMESPACE: Namespace = Namespace::new("middleware.metrics");
 
 /// Counts runs and measures how long they take, through the facade of the crate [`metrics`]: what becomes of that is
 /// the business of the recorder that the program has installed.
@@ -29,7 +38,7 @@ use table::Table;
 /// because something that is bound later cannot be. Names and labels follow [Prometheus's conventions](https://prometheus.io/docs/practices/naming/).
 ///
 /// It counts the runs that it is bound to: with [`for_nested`](emitree_runtime::for_nested), those below too. Bound
-/// twice to one run, it counts that twice. It looks at no value and changes nothing; it has no events of its own.
+/// twice to one run, it counts that twice. It looks at no value and changes nothing.
 ///
 /// ```
 /// use emitree_middleware::Metrics;
@@ -60,6 +69,16 @@ use table::Table;
 /// `Metrics` should not see two [local ones](::metrics::with_local_recorder) of which the second takes the first's
 /// place. A recorder that panics is logged, and the run goes on as if it were not there (M5).
 ///
+/// # Its own events
+///
+/// `middleware.metrics.counted`, a [`Counted`], for each run that ends, once; where nobody listens it costs nothing but a
+/// look whether somebody does.
+///
+/// - Where somebody hears the run or this when the run is bound, it is said at the run's `finish`, just before the run is
+///   counted, to all who listen by then; who has to be awaited is.
+/// - Where nobody does until later, or the run ends without a `finish`, it is said when the run has been counted. There
+///   nothing can be awaited: where a listener would have to be, nobody hears it, and that is logged.
+///
 /// Clones are the same one.
 #[derive(Clone)]
 pub struct Metrics(Arc<Table>);
@@ -68,12 +87,22 @@ impl Metrics {
     /// Counts by kind and outcome, under names that begin with `emitree`.
     #[must_use]
     pub fn new() -> Self {
-        Self(Arc::default())
+        Self::with(Settings::default())
     }
 
     /// With options.
     pub fn builder() -> MetricsBuilder {
         MetricsBuilder::default()
+    }
+
+    fn with(settings: Settings) -> Self {
+        Self(Arc::new(Table::with(settings, Voice::new("metrics", NAMESPACE))))
+    }
+
+    /// The emitter of its own events.
+    #[must_use]
+    pub fn emitter(&self) -> &Emitter {
+        self.0.voice.emitter()
     }
 }
 
@@ -87,8 +116,12 @@ impl Middleware for Metrics {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
         if let Some(series) = self.0.series_of(ctx) {
             series.begin();
+            let saying = Saying::of(&series.voice, ctx);
             // A listener of `finish` would make each run tell what it otherwise need not.
-            ctx.at_end(move |ctx, status| series.end(status, ctx.elapsed()));
+            ctx.at_end(move |ctx, status| {
+                series.end(status, ctx.elapsed());
+                saying.end(&series.voice, ctx, status);
+            });
         }
         Ok(())
     }

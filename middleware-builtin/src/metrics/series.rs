@@ -9,6 +9,7 @@ use emitree_runtime::Status;
 use metrics::{Counter, Gauge, Histogram, Key, KeyName, Label, Recorder, with_recorder};
 
 use super::names::{METADATA, Names};
+use crate::voice::Voice;
 
 /// The statuses that there are; one that is added later is registered anew each time.
 const STATUSES: usize = 9;
@@ -24,6 +25,8 @@ pub(super) fn address(recorder: &dyn Recorder) -> Address {
 pub(super) struct Series {
     recorder: Address,
     names: Arc<Names>,
+    /// Here, so that a run keeps one thing to be counted by.
+    pub(super) voice: Voice,
     labels: Vec<Label>,
     started: Counter,
     active: Gauge,
@@ -38,7 +41,7 @@ struct Ended {
 }
 
 impl Series {
-    pub(super) fn register(names: &Arc<Names>, labels: Vec<Label>, recorder: &dyn Recorder) -> Self {
+    pub(super) fn register(names: &Arc<Names>, voice: &Voice, labels: Vec<Label>, recorder: &dyn Recorder) -> Self {
         let key = |name: &KeyName| Key::from_parts(name.clone(), labels.clone());
         Self {
             recorder: address(recorder),
@@ -46,6 +49,7 @@ impl Series {
             active: recorder.register_gauge(&key(&names.active), &METADATA),
             ended: Default::default(),
             names: Arc::clone(names),
+            voice: voice.clone(),
             labels,
         }
     }

@@ -9,14 +9,15 @@ use rustc_hash::FxHashMap;
 
 use super::builder::Settings;
 use super::series::{Address, Series, address, isolated};
+use crate::voice::Voice;
 
 /// What stands in place of a value that there are too many of.
 const OTHER: &str = "other";
 
 /// The series of one recorder. User code, which recorders and labels are, runs with no lock held.
-#[derive(Default)]
 pub(super) struct Table {
     pub(super) settings: Settings,
+    pub(super) voice: Voice,
     known: RwLock<Known>,
 }
 
@@ -40,8 +41,8 @@ enum Found {
 }
 
 impl Table {
-    pub(super) fn with(settings: Settings) -> Self {
-        Self { settings, known: RwLock::default() }
+    pub(super) fn with(settings: Settings, voice: Voice) -> Self {
+        Self { settings, voice, known: RwLock::default() }
     }
 
     /// The series of a run; none if the recorder panicked.
@@ -84,7 +85,7 @@ impl Table {
     fn register(&self, kind: &str, values: &[String], recorder: &dyn Recorder) -> Arc<Series> {
         let own = self.settings.label_names().zip(values).map(|(name, value)| Label::new(name, value.clone()));
         let labels = [Label::new("kind", kind.to_owned())].into_iter().chain(own).collect();
-        Arc::new(Series::register(&self.settings.names, labels, recorder))
+        Arc::new(Series::register(&self.settings.names, &self.voice, labels, recorder))
     }
 
     fn other(&self, recorder: &dyn Recorder) -> Arc<Series> {

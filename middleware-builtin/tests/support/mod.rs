@@ -12,7 +12,7 @@ use emitree_runtime::{Data, Error, Result, RunContext, Runnable, RunnableFn, run
 use serde::{Deserialize, Serialize};
 
 pub(crate) type Any = dyn AnyEvent + 'static;
-pub(crate) type TestResult = std::result::Result<(), BoxError>;
+pub(crate) type TestResult<T = ()> = std::result::Result<T, BoxError>;
 
 /// What is written, and in how many pieces.
 #[derive(Clone, Debug, Default)]

@@ -1,0 +1,80 @@
+//! That a run was counted, as an event: said at its `finish`, where listeners can be awaited, or else at its very end.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use emitree_emitter::{AnyEvent, Event, EventName};
+use emitree_runtime::{LifecycleRef, Result, RunContext, Stage, Status};
+use serde::{Deserialize, Serialize};
+
+use crate::voice::Voice;
+
+/// A run has ended, and is counted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Counted {
+    /// The kind of what was run.
+    pub kind: String,
+    /// What that is called.
+    pub name: String,
+    /// How the run ended: the label `outcome`.
+    pub status: Status,
+    /// How long it took by then, by tokio's clock, in whole nanoseconds.
+    pub duration_ns: u64,
+}
+
+impl Event for Counted {
+    const NAME: EventName = EventName::new("counted");
+}
+
+impl Counted {
+    fn of(run: &RunContext, status: Status) -> Self {
+        let duration_ns = u64::try_from(run.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        Self { kind: run.kind().to_owned(), name: run.name().to_owned(), status, duration_ns }
+    }
+}
+
+/// What is still to be said of a run that is under way. Where nobody listens there is nothing to it.
+pub(super) struct Saying {
+    /// Whether it was said at `finish`, where that is listened to.
+    at_finish: Option<Arc<AtomicBool>>,
+}
+
+impl Saying {
+    pub(super) fn of(voice: &Voice, run: &RunContext) -> Self {
+        let at_finish = voice.is_heard(run).then(Arc::default);
+        if let Some(is_said) = &at_finish
+            && let Err(error) = say_at_finish(voice, run, is_said)
+        {
+            tracing::warn!(%error, "what counts runs does not say so");
+        }
+        Self { at_finish }
+    }
+
+    /// The run has ended: who has begun to listen since is told now.
+    pub(super) fn end(&self, voice: &Voice, run: &RunContext, status: Status) {
+        if !self.at_finish.as_ref().is_some_and(|is_said| is_said.load(Ordering::Acquire)) {
+            voice.say_now(run, || Counted::of(run, status));
+        }
+    }
+}
+
+fn say_at_finish(voice: &Voice, run: &RunContext, is_said: &Arc<AtomicBool>) -> Result<()> {
+    let (voice, is_said) = (voice.clone(), Arc::clone(is_said));
+    run.emitter().observe_async(Stage::Finish, move |event: &dyn AnyEvent, meta| {
+        let status = match LifecycleRef::of(event, meta) {
+            Some(LifecycleRef::Finish(finish)) => Some(finish.status()),
+            _ => None,
+        };
+        is_said.store(true, Ordering::Release);
+        // The run is not kept by what listens to it.
+        let (run, voice) = (RunContext::current(), voice.clone());
+        Box::pin(async move {
+            if let (Some(run), Some(status)) = (run, status) {
+                voice.say(&run, || Counted::of(&run, status)).await;
+            }
+            Ok(())
+        })
+    })?;
+    Ok(())
+}
