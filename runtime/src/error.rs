@@ -132,6 +132,7 @@ impl Error {
             Some(deeper) => error.with(|inner| {
                 inner.kind = deeper.0.kind.clone();
                 inner.extra = deeper.0.extra.clone();
+                inner.is_retryable = deeper.0.is_retryable;
             }),
             None => error,
         }
@@ -170,7 +171,7 @@ impl Error {
         if self.0.context.contains_key(key) { self } else { self.context(key, value()) }
     }
 
-    /// Says whether trying again may help. Control flow is never retryable.
+    /// Says whether trying again may help. Control flow is never retryable, except for a time-out.
     #[must_use]
     pub fn retryable(self, is_retryable: bool) -> Self {
         self.with(|inner| inner.is_retryable = is_retryable)
@@ -210,7 +211,7 @@ impl Error {
     /// Whether trying again may help. Not unless it was said so.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
-        self.0.is_retryable && !self.0.kind.is_control_flow()
+        self.0.is_retryable && self.0.kind.may_be_retryable()
     }
 
     /// Whether nothing that depends on the run can go on. Not unless it was said so.

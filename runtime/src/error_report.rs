@@ -47,6 +47,11 @@ impl ErrorKind {
         !matches!(self, Self::Failed | Self::Panicked | Self::Invalid)
     }
 
+    /// Whether trying again can help. What took too long may be in time then; all other control flow somebody wanted (R6).
+    pub(crate) const fn may_be_retryable(&self) -> bool {
+        !self.is_control_flow() || matches!(self, Self::TimedOut)
+    }
+
     pub(crate) const fn of_emit(kind: &EmitErrorKind) -> Self {
         match kind {
             EmitErrorKind::Panicked { .. } => Self::Panicked,

@@ -146,6 +146,7 @@ fn an_error_that_was_kept_as_data_is_of_the_same_kind_and_knows_what_it_knew() {
         Error::halted("budget", "spent"),
         Error::aborted("enough"),
         Error::timed_out("late"),
+        Error::timed_out("late").retryable(true),
         Error::interrupted(Interrupt::new("approval", "really?")),
         Error::retry_with("again", 3).context("by", "judge"),
     ];

@@ -72,10 +72,7 @@ fn each_kind_of_end_can_be_asked_for() {
         let expected: Vec<_> = asks.get(i).map(|(name, _)| *name).into_iter().collect();
         assert_eq!(is, expected, "{said}");
         let is_failure = i == asks.len();
-        assert_eq!(
-            (said.is_control_flow(), said.is_retryable(), said.is_fatal()),
-            (!is_failure, is_failure, is_failure)
-        );
+        assert_eq!((said.is_control_flow(), said.is_fatal()), (!is_failure, is_failure));
     }
 }
 
@@ -109,12 +106,14 @@ fn control_flow_deep_in_a_users_own_error_keeps_its_kind_and_the_outer_message()
         (Error::denied("desk", "no"), ErrorKind::Denied { by: "desk".into() }),
         (Error::interrupted(interrupt.clone()), ErrorKind::Interrupted),
         (Error::retry("again"), ErrorKind::Retry),
+        (Error::timed_out("late").retryable(true), ErrorKind::TimedOut),
+        (Error::timed_out("late"), ErrorKind::TimedOut),
         (Error::new("broken"), ErrorKind::Failed),
     ];
     for (inner, kind) in rows {
         let error = Error::from(Wrapped(Wrapped(inner.clone().into()).into()));
         assert_eq!((error.kind(), error.to_string().as_str()), (&kind, "the tool failed"));
-        assert_eq!(error.interrupt(), inner.interrupt());
+        assert_eq!((error.interrupt(), error.is_retryable()), (inner.interrupt(), inner.is_retryable()));
         assert!(error.explain().ends_with(&format!("caused by: {inner}")), "{error:?}");
     }
 }

@@ -4,7 +4,7 @@ mod support;
 
 use emitree_emitter::Emitter;
 use emitree_runtime::{
-    Error, ErrorKind, Lifecycle, LifecycleRef, Outcome, Result, RunContext, Runnable, Stage, Status,
+    Error, ErrorKind, Interrupt, Lifecycle, LifecycleRef, Outcome, Result, RunContext, Runnable, Stage, Status,
 };
 use serde_json::json;
 use support::{Any, Recorder, TestResult, below, silence_planned_panics};
@@ -108,15 +108,22 @@ async fn listeners_deny_and_halt_by_returning_such_an_error() {
 
 // R6, M9
 #[test]
-fn control_flow_is_neither_retryable_nor_fatal_whatever_is_said() {
-    for (error, is_control_flow) in
-        [(Error::new("broken"), false), (Error::denied("desk", "no"), true), (Error::halted("desk", "stop"), true)]
-    {
-        assert_eq!((error.is_retryable(), error.is_fatal()), (false, false));
+fn control_flow_is_never_fatal_and_never_retryable_but_for_a_time_out_of_which_that_is_said() {
+    let rows = [
+        (Error::new("broken"), (true, true)),
+        (Error::timed_out("late"), (true, false)),
+        (Error::denied("desk", "no"), (false, false)),
+        (Error::halted("desk", "stop"), (false, false)),
+        (Error::aborted("gone"), (false, false)),
+        (Error::interrupted(Interrupt::new("question", 1)), (false, false)),
+        (Error::retry("again"), (false, false)),
+    ];
+    for (error, expected) in rows {
+        assert_eq!((error.is_retryable(), error.is_fatal()), (false, false), "unless it is said: {error}");
         let said = error.retryable(true).fatal(true);
-        assert_eq!((said.is_retryable(), said.is_fatal()), (!is_control_flow, !is_control_flow), "{said}");
+        assert_eq!((said.is_retryable(), said.is_fatal()), expected, "{said}");
         let report = said.report();
-        assert_eq!((report.is_retryable, report.is_fatal), (!is_control_flow, !is_control_flow), "{said}");
+        assert_eq!((report.is_retryable, report.is_fatal), expected, "{said}");
     }
     let kinds = [
         (ErrorKind::Failed, false),
