@@ -19,7 +19,8 @@ const NAMESPACE: Namespace = Namespace::new("middleware.timeout");
 ///
 /// It works on runs of any type and looks at no value. The time runs by tokio's clock. What is stopped is dropped, and
 /// the runs that it had started end with it; the run then fails with an error of the kind
-/// [`TimedOut`](emitree_runtime::ErrorKind::TimedOut), whose detail `timeout` is `attempt` or `overall`.
+/// [`TimedOut`](emitree_runtime::ErrorKind::TimedOut), whose detail `timeout` is `attempt` or `overall`. That of an attempt
+/// [is retryable](Error::is_retryable), that of all together is not.
 ///
 /// - *An attempt* is one call of what is inside of the layers of [`Phase::Retry`]: whatever calls again, such as
 ///   `Retry`, has each call timed. Nothing is said of it unless [`per_attempt`](Self::per_attempt) is called.
@@ -216,10 +217,11 @@ impl Late<'_> {
     async fn say(&self, ctx: &RunContext) -> Error {
         let after_ms = u64::try_from(self.after.as_millis()).unwrap_or(u64::MAX);
         self.voice.say(ctx, || TimedOut { limit: self.limit, after_ms }).await;
-        let (what, limit) = match self.limit {
-            Limit::Attempt => ("an attempt", "attempt"),
-            Limit::Overall => ("all attempts together", "overall"),
+        let (what, limit, is_retryable) = match self.limit {
+            Limit::Attempt => ("an attempt", "attempt", true),
+            Limit::Overall => ("all attempts together", "overall", false),
         };
-        Error::timed_out(format!("{what} took longer than {:?}", self.after)).context("timeout", limit)
+        let error = Error::timed_out(format!("{what} took longer than {:?}", self.after));
+        error.context("timeout", limit).retryable(is_retryable)
     }
 }

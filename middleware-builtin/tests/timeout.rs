@@ -48,6 +48,7 @@ async fn which_limit_was_hit_is_told() {
         let error = wait(&Emitter::new()).run(1_000).middleware(timeout).await.expect_err("it takes too long");
         assert!(error.is_timed_out());
         assert_eq!((error.to_string(), &error.details()["timeout"]), (message.to_owned(), &limit.into()));
+        assert_eq!(error.is_retryable(), limit == "attempt");
         assert_eq!(begun.elapsed(), ms(after));
     }
 }

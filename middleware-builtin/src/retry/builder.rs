@@ -75,8 +75,8 @@ impl RetryBuilder {
         self
     }
 
-    /// Which failures and time-outs are tried again; of other control flow it is not asked. Default: those that are
-    /// retryable, and time-outs of an attempt.
+    /// Which failures and time-outs are tried again; of other control flow it is not asked. Default: those that
+    /// [are retryable](Error::is_retryable).
     ///
     /// If it panics, that is logged, and nothing is tried again.
     pub fn when(mut self, predicate: impl Fn(&Error) -> bool + Send + Sync + 'static) -> Self {

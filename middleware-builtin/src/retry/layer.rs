@@ -78,14 +78,9 @@ impl Settings {
         }
         match &self.when {
             Some(when) => asked("when", || when(error)).unwrap_or(false),
-            None => error.is_retryable() || is_late_attempt(error),
+            None => error.is_retryable(),
         }
     }
-}
-
-/// Whether a `Timeout` stopped an attempt.
-fn is_late_attempt(error: &Error) -> bool {
-    error.is_timed_out() && error.details().get("timeout").is_some_and(|limit| limit == "attempt")
 }
 
 /// Asks a function of the user's; one that panics has said nothing.

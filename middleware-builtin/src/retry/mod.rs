@@ -54,8 +54,9 @@ const NAMESPACE: Namespace = Namespace::new("middleware.retry");
 /// | the error | is tried again |
 /// |---|---|
 /// | a denial, a halt, an abort, an interrupt, the request for a retry | never |
-/// | a failure, a panic, a value that does not fit | if it [is retryable](emitree_runtime::Error::is_retryable), or as [`when`](RetryBuilder::when) says |
-/// | a time-out | if it is one of an attempt (its detail `timeout` is `attempt`), or as [`when`](RetryBuilder::when) says |
+/// | a failure, a panic, a value that does not fit, a time-out | if it [is retryable](emitree_runtime::Error::is_retryable), or as [`when`](RetryBuilder::when) says |
+///
+/// A time-out of an attempt, by `Timeout`, is retryable, and one of all attempts together is not.
 ///
 /// After the last retry the caller gets the last error, as it is.
 ///
