@@ -92,6 +92,8 @@ pub mod metrics;
 #[cfg(any(feature = "budget", feature = "key"))]
 #[allow(dead_code, reason = "the feature `key` alone counts nothing")]
 mod millis;
+#[cfg(feature = "runs")]
+mod only;
 #[cfg(feature = "override_output")]
 pub mod override_output;
 #[cfg(feature = "rate_limit")]
@@ -141,6 +143,8 @@ pub use fallback::Fallback;
 pub use limits::Limits;
 #[cfg(feature = "metrics")]
 pub use metrics::Metrics;
+#[cfg(feature = "runs")]
+pub use only::Only;
 #[cfg(feature = "override_output")]
 pub use override_output::OverrideOutput;
 #[cfg(feature = "rate_limit")]
@@ -166,6 +170,6 @@ const _: () = {
     const fn are_shared<T: Send + Sync>() {}
     are_shared::<(Approval, Budget, Cache, CircuitBreaker, Concurrency, ContentFilter)>();
     are_shared::<(ExfilGuard, Fallback<emitree_runtime::Unseen>, Limits, Metrics, OverrideOutput, RateLimit)>();
-    are_shared::<(Record, Redact, Replay, Retry, Runs, Timeout)>();
+    are_shared::<(Only<Timeout>, Record, Redact, Replay, Retry, Runs, Timeout)>();
     are_shared::<(Trajectory, trajectory::Replay)>();
 };

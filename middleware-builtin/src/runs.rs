@@ -24,7 +24,8 @@ use emitree_runtime::{AsInstance, Error, Result, RunContext};
 /// # In builders
 ///
 /// `.runs(...)` says which runs it is about, and `.of_kind("Tool")` is short for `.runs(Runs::of_kind("Tool"))`. What is
-/// said again adds runs; where nothing is said, it is about all that it is bound to.
+/// said again adds runs; where nothing is said, it is about all that it is bound to. What has no such option is bound by
+/// [`only`](Self::only).
 #[derive(Clone)]
 pub struct Runs(Rule);
 
@@ -155,7 +156,7 @@ impl Runs {
         }
     }
 
-    fn guards(&self, run: &RunContext, by: &str) -> Result<bool> {
+    pub(crate) fn guards(&self, run: &RunContext, by: &str) -> Result<bool> {
         catch_unwind(AssertUnwindSafe(|| self.has(run))).map_err(|panic| {
             Error::denied(by, format!("what says which runs it is about panicked: {}", panic_message(&*panic)))
         })

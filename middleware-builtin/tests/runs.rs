@@ -8,7 +8,7 @@ use std::time::Duration;
 use emitree_emitter::{Creator, Emitter};
 use emitree_middleware::approval::{Decision, Request};
 use emitree_middleware::{Approval, Budget, Concurrency, OverrideOutput, RateLimit, Runs};
-use emitree_runtime::{IntoMiddleware, Result, RunContext, Runnable, runnable_fn};
+use emitree_runtime::{IntoMiddleware, Result, RunContext, Runnable, for_nested, runnable_fn};
 use serde_json::json;
 
 use support::{Page, TestResult};
@@ -88,8 +88,10 @@ async fn all_that_choose_runs_choose_the_same() -> TestResult {
         run(&*double, page.built(|builder| builder.included(runs.clone()))).await?;
         let shown = !page.take().is_empty();
 
-        let all = [rate_limit, second.is_err(), budget, approval, answered, shown];
-        assert_eq!(all, [expected; 6], "{runs:?}");
+        let only = run(&*double, runs.clone().only(OverrideOutput::json(7))).await? == 7;
+
+        let all = [rate_limit, second.is_err(), budget, approval, answered, shown, only];
+        assert_eq!(all, [expected; 7], "{runs:?}");
     }
     Ok(())
 }
@@ -119,11 +121,29 @@ async fn a_guard_denies_where_what_says_whom_it_is_about_panics() -> TestResult 
     let rate = RateLimit::builder(1, Duration::from_secs(9)).runs(panics()).build()?;
     let places = Concurrency::builder(1).runs(panics()).build()?;
     let asks = Approval::by_interrupt().runs(panics());
-    let errors = [run(&double, rate).await, run(&double, places).await, run(&double, asks).await];
-    for (error, by) in errors.into_iter().zip(["rate_limit", "concurrency", "approval"]) {
+    let only = panics().only(OverrideOutput::json(7));
+    let errors =
+        [run(&double, rate).await, run(&double, places).await, run(&double, asks).await, run(&double, only).await];
+    for (error, by) in errors.into_iter().zip(["rate_limit", "concurrency", "approval", "override_output"]) {
         let reason = "what says which runs it is about panicked: planned";
         assert_eq!(error.expect_err("it is denied").explain(), format!("denied by {by}: {reason}"));
     }
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_is_bound_for_nested_to_some_runs_only_says_so_where_it_is_listed() -> TestResult {
+    let double = Arc::new(double());
+    let started = Arc::clone(&double);
+    let outer = runnable_fn("outer", move |n: u32, _: RunContext| {
+        let double = Arc::clone(&started);
+        async move { Ok(double.run(n).await? + 1) }
+    });
+    let answers = for_nested(Runs::of_kind("Tool").only(OverrideOutput::json(7)));
+    let run = outer.run(3).middleware(answers);
+    let listed = run.explain().to_string();
+    assert!(listed.contains("; only runs of Tool"), "{listed}");
+    assert_eq!(run.await?, 8, "only the run below is answered");
     Ok(())
 }
 

@@ -1,0 +1,62 @@
+//! Any middleware, for some runs only: [`Only`].
+
+use std::fmt;
+
+use emitree_runtime::{IntoMiddleware, LayerInfo, Middleware, Order, Result, RunContext};
+
+use crate::runs::Runs;
+
+/// A middleware that is bound to some runs only. Made by [`Runs::only`].
+pub struct Only<M> {
+    runs: Runs,
+    middleware: M,
+}
+
+impl Runs {
+    /// Has a middleware bound to these runs only, of all to which this is bound: with
+    /// [`for_nested`](emitree_runtime::for_nested), to these of the runs below. A predicate that panics denies the run (M5).
+    ///
+    /// ```
+    /// use emitree_middleware::Runs;
+    /// use emitree_runtime::{Error, RunContext, Runnable, for_nested, runnable_fn};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() {
+    /// let closed = |_: &RunContext| Err(Error::halted("desk", "closed"));
+    /// let outer = runnable_fn("outer", |name: String, _: RunContext| async move {
+    ///     runnable_fn(name, |(): (), _: RunContext| async { Ok(()) }).run(()).await
+    /// })
+    /// .middleware(for_nested(Runs::named("write").only(closed)));
+    /// assert!(outer.run("read".to_owned()).await.is_ok());
+    /// assert!(outer.run("write".to_owned()).await.unwrap_err().is_halted());
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn only<Sort, M: IntoMiddleware<Sort>>(self, middleware: M) -> Only<M::Middleware> {
+        Only { runs: self, middleware: middleware.into_middleware() }
+    }
+}
+
+impl<M: Middleware> Middleware for Only<M> {
+    fn bind(&self, ctx: &RunContext) -> Result<()> {
+        if self.runs.guards(ctx, self.name())? { self.middleware.bind(ctx) } else { Ok(()) }
+    }
+
+    fn name(&self) -> &str {
+        self.middleware.name()
+    }
+
+    fn layers(&self) -> Vec<LayerInfo> {
+        self.middleware.layers()
+    }
+
+    fn order(&self) -> Option<&Order> {
+        self.middleware.order()
+    }
+}
+
+impl<M: Middleware> fmt::Debug for Only<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}; only runs {:?}", self.middleware.debug_summary(), self.runs)
+    }
+}
