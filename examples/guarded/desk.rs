@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use emitree::middleware::{Budget, Redact};
 use emitree::{Result, RunContext, Runnable};
 
+use crate::guards::guarded;
 use crate::letter::Letter;
 use crate::tools::{Mail, instance, post, reader, register};
 
@@ -32,10 +32,10 @@ fn first_line(text: &str) -> &str {
     text.lines().next().unwrap_or_default()
 }
 
-/// `budget`: a letter may not take more than six tools. `redact`: what the desk keeps of it names nobody.
+/// Answers one letter.
 fn clerk() -> Result<impl Runnable<Input = PathBuf, Output = String> + 'static> {
     let (read, look_up, send) = (Arc::new(reader()?), Arc::new(register()?), Arc::new(post()?));
-    let answer = instance("Clerk", "answer", move |path: PathBuf, _: RunContext| {
+    guarded(instance("Clerk", "answer", move |path: PathBuf, _: RunContext| {
         let (read, look_up, send) = (Arc::clone(&read), Arc::clone(&look_up), Arc::clone(&send));
         async move {
             let letter = read.run(path).await?;
@@ -48,7 +48,5 @@ fn clerk() -> Result<impl Runnable<Input = PathBuf, Output = String> + 'static> 
             let to = letter.reply_to.unwrap_or("https://desk.example.org/outbox").to_owned();
             send.run(Mail { to, text }).await
         }
-    })?;
-    let budget = Budget::builder().calls(6).of_kind("Tool").build()?;
-    Ok(answer.middleware(budget).middleware(Redact::new()))
+    })?)
 }

@@ -1,4 +1,4 @@
-//! A desk that answers letters, guarded by five middlewares, each of which changes what comes of a letter.
+//! A desk that answers letters, guarded by a stack of five middlewares, each of which changes what comes of a letter.
 //!
 //! ```text
 //! cargo run --example guarded
@@ -16,6 +16,7 @@ use emitree::{Result, Runnable};
 use crate::desk::desk;
 
 mod desk;
+mod guards;
 mod letter;
 mod tools;
 

@@ -3,9 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
-use emitree::middleware::{Cache, ExfilGuard, Retry};
 use emitree::{Creator, Data, Emitter, Error, Result, RunContext, Runnable, RunnableFn, runnable_fn};
 use serde::{Deserialize, Serialize};
 
@@ -27,19 +25,17 @@ pub(crate) fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/guarded")
 }
 
-/// `cache`: the same letter is read once.
 pub(crate) fn reader() -> Result<impl Runnable<Input = PathBuf, Output = String> + 'static> {
-    let read = instance("Tool", "read", |path: PathBuf, _: RunContext| async move {
+    instance("Tool", "read", |path: PathBuf, _: RunContext| async move {
         let text = tokio::fs::read_to_string(&path).await;
         text.map_err(|error| Error::from(error).message(format!("cannot read {}", path.display())))
-    })?;
-    Ok(read.middleware(Cache::json().build()?))
+    })
 }
 
-/// `retry`: the register is busy when it is first asked, as servers are that have just started.
+/// Busy when it is first asked, as servers are that have just started.
 pub(crate) fn register() -> Result<impl Runnable<Input = String, Output = String> + 'static> {
     let is_awake = Arc::new(AtomicBool::new(false));
-    let look_up = instance("Tool", "look_up", move |order: String, _: RunContext| {
+    instance("Tool", "look_up", move |order: String, _: RunContext| {
         let was_awake = is_awake.swap(true, Ordering::Relaxed);
         async move {
             if !was_awake {
@@ -49,8 +45,7 @@ pub(crate) fn register() -> Result<impl Runnable<Input = String, Output = String
             let state = orders.lines().filter_map(|line| line.split_once('\t')).find(|(number, _)| *number == order);
             Ok(state.map_or("not known", |(_, state)| state).to_owned())
         }
-    })?;
-    Ok(look_up.middleware(Retry::builder().base_delay(Duration::from_millis(20)).build()?))
+    })
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -59,10 +54,10 @@ pub(crate) struct Mail {
     pub(crate) text: String,
 }
 
-/// `exfil_guard`: nothing is sent to hosts that nobody has allowed.
 pub(crate) fn post() -> Result<impl Runnable<Input = Mail, Output = String> + 'static> {
-    let send = instance("Tool", "send", |mail: Mail, _: RunContext| async move {
-        Ok(format!("sent to {}: {}", mail.to, mail.text))
-    })?;
-    Ok(send.middleware(ExfilGuard::new().allow_hosts(["desk.example.org"])))
+    instance(
+        "Tool",
+        "send",
+        |mail: Mail, _: RunContext| async move { Ok(format!("sent to {}: {}", mail.to, mail.text)) },
+    )
 }
