@@ -143,6 +143,21 @@ fn a_routable_token_of_gitlab_is_found_with_its_checksum_and_not_with_what_follo
     }
 }
 
+/// RFC 5322 has apostrophes in addresses; those that quote one are none of it.
+#[test]
+fn an_apostrophe_is_a_part_of_an_address_only_within_it() {
+    let rows = [
+        ("From: j.o'neill+billing@harbour.ie", "From: [email]"),
+        ("to='maria@mailbox.org'", "to='[email]'"),
+        ("['a1@mailbox.org','b2@mailbox.org']", "['[email]','[email]']"),
+        ("\'\'\'o'brien@mailbox.org\'\'\'", "\'\'\'[email]\'\'\'"),
+    ];
+    for (text, expected) in rows {
+        assert_eq!(redacted(text), expected);
+        assert_eq!(chunked(text, std::iter::repeat_n(1, text.len())), expected, "{text} in chunks");
+    }
+}
+
 /// Where the shape of a token has room, what is glued to it is matched too.
 #[test]
 fn a_placeholders_word_behind_a_token_hides_nothing_and_within_it_says_that_it_is_none() {
