@@ -2,7 +2,7 @@
 
 mod corpus;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use corpus::{Half, Planted};
 use emitree_middleware::secrets::{Kind, Piece, Scanner};
@@ -218,15 +218,33 @@ fn texts() -> Vec<String> {
     texts.collect()
 }
 
+/// By their kinds; those of look-alikes under none.
+fn texts_by_kind() -> BTreeMap<&'static str, Vec<String>> {
+    let mut texts = BTreeMap::<_, Vec<_>>::new();
+    for half in [Half::tuned(), Half::held_out(), Half::third()] {
+        half.planted.into_iter().for_each(|planted| texts.entry(planted.kind).or_default().push(planted.text));
+        texts.entry("").or_default().extend(half.look_alikes);
+    }
+    texts
+}
+
+/// Each text in chunks of five sizes: all sizes with the texts of each kind.
 #[test]
 fn chunks_of_any_size_make_no_difference_to_the_corpus() {
-    let texts = texts();
-    let all = texts.join("\n");
-    let rows = texts.iter().zip([1, 2, 3, 7, 16, 64].into_iter().cycle()).chain([(&all, 64)]);
-    for (text, size) in rows {
-        let chunks = std::iter::repeat_n(size, text.len().div_ceil(size));
-        assert_eq!(chunked(text, chunks), redacted(text), "chunks of {size}");
+    let sizes_of = |nth: usize| (0..5).map(move |step| 1 + (nth + 13 * step) % 64);
+    for (kind, texts) in texts_by_kind() {
+        for (nth, text) in texts.iter().enumerate() {
+            let whole = redacted(text);
+            for size in sizes_of(nth) {
+                let chunks = std::iter::repeat_n(size, text.len().div_ceil(size));
+                assert_eq!(chunked(text, chunks), whole, "chunks of {size}");
+            }
+        }
+        let sizes: BTreeSet<_> = (0..texts.len()).flat_map(sizes_of).collect();
+        assert!(sizes.into_iter().eq(1..=64), "`{kind}` has too few texts for all sizes");
     }
+    let all = texts().join("\n");
+    assert_eq!(chunked(&all, std::iter::repeat_n(64, all.len().div_ceil(64))), redacted(&all));
 }
 
 /// Two characters may have to come before it is clear.
