@@ -3,11 +3,11 @@
 mod corpus;
 mod support;
 
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
+use corpus::figures::{Figures, expect_documented};
 use corpus::{Half, Planted};
 use emitree_emitter::{BoxError, Emitter, EventMeta};
 use emitree_middleware::ExfilGuard;
@@ -61,43 +61,33 @@ fn echo(root: &Emitter) -> impl Runnable<Input = Value, Output = Value> + 'stati
     instance(root, "Tool", "echo", |value: Value, _: RunContext| async move { Ok(value) })
 }
 
-fn is_secret_kind(planted: &&Planted) -> bool {
+/// Personal data it does not look for.
+fn is_secret_kind(planted: &Planted) -> bool {
     !["email", "phone", "card", "ip", "iban"].contains(&planted.kind)
 }
 
-/// How many of each kind are found, by a way of writing them.
-fn found(half: &Half, write: fn(&Planted) -> String) -> BTreeMap<&'static str, (usize, usize)> {
-    let guard = ExfilGuard::new();
-    let mut counts = BTreeMap::new();
-    for planted in half.planted.iter().filter(is_secret_kind) {
-        let (hit, all) = counts.entry(planted.kind).or_insert((0, 0));
-        *hit += usize::from(guard.look(&write(planted)).is_some());
-        *all += 1;
-    }
-    counts
-}
+/// A text on its way out, in an encoding.
+type Write = fn(&str) -> String;
+
+const WAYS: [(&str, Write); 4] = [
+    ("plain", |text| text.to_owned()),
+    ("base64", |text| format!("data: {}.", base64(text))),
+    ("hex", |text| format!("x={}", hex(text))),
+    ("url", |text| format!("https://example.org/?q={}", percent(text))),
+];
 
 #[test]
-fn of_each_half_of_the_corpus_it_denies_99_percent_and_2_percent_of_look_alikes() {
-    type Write = fn(&Planted) -> String;
-    let ways: [(&str, Write); 4] = [
-        ("plain", |planted| planted.text.clone()),
-        ("base64", |planted| format!("data: {}.", base64(&planted.text))),
-        ("hex", |planted| format!("x={}", hex(&planted.text))),
-        ("url", |planted| format!("https://example.org/?q={}", percent(&planted.text))),
-    ];
-    for (name, half) in [("tuned", Half::tuned()), ("held out", Half::held_out())] {
-        for (way, write) in ways {
-            let counts = found(&half, write);
-            let (hit, all) = counts.values().fold((0, 0), |sum, (hit, all)| (sum.0 + hit, sum.1 + all));
-            println!("{name}, {way}: {hit} of {all}");
-            counts.iter().for_each(|(kind, (hit, all))| println!("  {kind:14} {hit:3} of {all:3}"));
-            assert!(hit as f64 >= all as f64 * 0.99, "{name}, {way}: {hit} of {all}");
-        }
-        let guard = ExfilGuard::new();
-        let alarms = half.look_alikes.iter().filter(|text| guard.look(text).is_some()).count();
-        println!("{name}: look-alikes denied: {alarms} of {}", half.look_alikes.len());
-        assert!(alarms as f64 <= half.look_alikes.len() as f64 * 0.02, "{name}: {alarms}");
+fn of_each_part_of_the_corpus_it_denies_99_percent_and_2_percent_of_look_alikes_as_its_document_says() {
+    let guard = ExfilGuard::new();
+    for (name, half) in [("tuned", Half::tuned()), ("held out", Half::held_out()), ("third", Half::third())] {
+        let columns = WAYS.map(|(way, write)| {
+            let denies = |text: &str| guard.look(&write(text)).is_some();
+            let finds = |planted: &Planted| is_secret_kind(planted).then(|| denies(&planted.text));
+            let figures = Figures::of(&half, finds, denies);
+            figures.expect_good(&format!("{name}, {way}"));
+            (way, figures)
+        });
+        expect_documented(&columns);
     }
 }
 

@@ -4,16 +4,10 @@ mod corpus;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use corpus::figures::{Figures, expect_documented};
 use corpus::{Half, Planted};
 use emitree_middleware::secrets::{Kind, Piece, Scanner};
 use proptest::prelude::*;
-
-/// What was found of a kind, and planted.
-#[derive(Default)]
-struct Count {
-    found: usize,
-    planted: usize,
-}
 
 /// The text with each secret replaced by its kind's name.
 fn redacted(text: &str) -> String {
@@ -73,64 +67,59 @@ fn chunked_by(
     out
 }
 
-/// Prints the figures, and gives recall and the share of look-alikes that were taken for secrets.
-fn measure(name: &str, half: &Half, is_shown: bool) -> (f64, f64) {
-    let mut counts: BTreeMap<&str, Count> = BTreeMap::new();
-    let (mut beside, mut otherwise) = (0, 0);
+/// Longer pieces of a secret are too much.
+const SHORT: usize = 3;
+
+/// Whether no piece of a secret stays that is longer than [`SHORT`]: what stands in the text around it, too, tells nothing.
+fn is_hidden(planted: &Planted, out: &str) -> bool {
+    let around = planted.text.replace(&planted.secret, "\0");
+    let secret: Vec<char> = planted.secret.chars().collect();
+    let pieces = secret.windows(SHORT + 1).map(|piece| piece.iter().collect::<String>());
+    pieces.filter(|piece| !around.contains(piece)).all(|piece| !out.contains(&piece))
+}
+
+/// What stands in place of a secret has nothing in common with one.
+fn hidden(text: &str) -> String {
+    Scanner::new().replace(text, |_, _| "\u{2588}".to_owned()).into_owned()
+}
+
+fn measured(half: &Half) -> Figures {
+    Figures::of(half, |planted| Some(is_hidden(planted, &hidden(&planted.text))), |text| redacted(text) != text)
+}
+
+/// Of the part that is tuned on only: nobody is to tune on the others.
+fn print_misses(half: &Half) {
     for Planted { kind, text, secret } in &half.planted {
-        let (out, count) = (redacted(text), counts.entry(kind).or_default());
-        count.planted += 1;
-        count.found += usize::from(!out.contains(secret.as_str()) && out != *text);
-        let as_kind = |kind: &str| text.replace(secret.as_str(), &format!("[{kind}]"));
-        if out != as_kind(kind) {
-            if Kind::ALL.iter().any(|other| out == as_kind(other.as_str())) {
-                otherwise += 1;
-            } else {
-                beside += 1;
-            }
-            if is_shown {
-                println!("  {kind}: {text:?}\n    -> {out:?}");
-            }
+        let out = redacted(text);
+        if out != text.replace(secret.as_str(), &format!("[{kind}]")) {
+            println!("  {kind}: {text:?}\n    -> {out:?}");
         }
     }
-    let alarms: Vec<&String> = half.look_alikes.iter().filter(|text| redacted(text) != **text).collect();
-    if is_shown {
-        alarms.iter().for_each(|text| println!("  alarm: {text:?}\n    -> {:?}", redacted(text)));
+    let alarms = half.look_alikes.iter().filter(|text| redacted(text) != **text);
+    alarms.for_each(|text| println!("  alarm: {text:?}\n    -> {:?}", redacted(text)));
+}
+
+#[test]
+fn of_each_part_of_the_corpus_it_hides_99_percent_and_takes_2_percent_of_look_alikes_as_its_document_says() {
+    let parts = [("tuned", Half::tuned()), ("held out", Half::held_out()), ("third", Half::third())];
+    print_misses(&parts[0].1);
+    for ((_, half), (planted, look_alikes)) in parts.iter().zip([(100, 100), (100, 100), (60, 80)]) {
+        assert!(half.planted.len() >= planted && half.look_alikes.len() >= look_alikes);
     }
-    println!("{name}:");
-    counts.iter().for_each(|(kind, count)| println!("  {kind:14} {:3} of {:3}", count.found, count.planted));
-    let (found, planted) = counts.values().fold((0, 0), |sum, count| (sum.0 + count.found, sum.1 + count.planted));
-    println!(
-        "  all            {found:3} of {planted:3}; found as another kind {otherwise}, more or less than it {beside}"
-    );
-    println!("  look-alikes taken for secrets: {} of {}", alarms.len(), half.look_alikes.len());
-    (found as f64 / planted as f64, alarms.len() as f64 / half.look_alikes.len() as f64)
+    let columns = parts.map(|(name, half)| (name, measured(&half)));
+    columns.iter().for_each(|(name, figures)| figures.expect_good(name));
+    expect_documented(&columns);
 }
 
+/// A part of a secret that stays is no less of a miss than all of it.
 #[test]
-fn of_the_half_it_is_tuned_on_it_finds_99_percent_and_takes_2_percent_of_look_alikes() {
-    let half = Half::tuned();
-    let (recall, alarms) = measure("tuned", &half, true);
-    assert!(half.planted.len() >= 100 && half.look_alikes.len() >= 100);
-    assert!(recall >= 0.99 && alarms <= 0.02, "recall {recall:.4}, false alarms {alarms:.4}");
-}
-
-/// The misses are not printed: nobody is to tune on them.
-#[test]
-fn of_the_half_that_is_held_out_it_finds_and_takes_as_much() {
-    let half = Half::held_out();
-    let (recall, alarms) = measure("held out", &half, false);
-    assert!(half.planted.len() >= 100 && half.look_alikes.len() >= 100);
-    assert!(recall >= 0.99 && alarms <= 0.02, "recall {recall:.4}, false alarms {alarms:.4}");
-}
-
-/// Nor here.
-#[test]
-fn of_what_somebody_else_planted_it_finds_and_takes_as_much() {
-    let half = Half::third();
-    let (recall, alarms) = measure("third", &half, false);
-    assert!(half.planted.len() >= 60 && half.look_alikes.len() >= 80);
-    assert!(recall >= 0.99 && alarms <= 0.02, "recall {recall:.4}, false alarms {alarms:.4}");
+fn of_a_secret_that_is_hidden_no_piece_longer_than_3_characters_stays() {
+    let planted = Planted { kind: "assigned", text: "key: Zq7-Zq7-99 abcd".into(), secret: "Zq7-Zq7-99 abcd".into() };
+    for (out, expected) in
+        [("key: \u{2588}", true), ("key: \u{2588}bcd", true), ("key: \u{2588}abcd", false), ("Zq7-", false)]
+    {
+        assert_eq!(is_hidden(&planted, out), expected, "{out}");
+    }
 }
 
 #[test]

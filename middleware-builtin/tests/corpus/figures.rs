@@ -1,0 +1,79 @@
+//! What is measured on the corpus, and that its document says the same.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{Half, Planted};
+
+const DOCUMENT: &str = include_str!("README.md");
+
+/// So many of so many.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Share {
+    some: usize,
+    all: usize,
+}
+
+/// What was found of what was planted, and which look-alikes were taken for secrets.
+pub(crate) struct Figures {
+    by_kind: BTreeMap<&'static str, Share>,
+    alarms: Share,
+}
+
+impl Share {
+    fn add(&mut self, is_one: bool) {
+        self.some += usize::from(is_one);
+        self.all += 1;
+    }
+
+    fn ratio(self) -> f64 {
+        self.some as f64 / self.all as f64
+    }
+}
+
+impl Figures {
+    pub(crate) fn of(half: &Half, finds: impl Fn(&Planted) -> Option<bool>, takes: impl Fn(&str) -> bool) -> Self {
+        let mut figures = Self { by_kind: BTreeMap::new(), alarms: Share::default() };
+        for planted in &half.planted {
+            if let Some(is_found) = finds(planted) {
+                figures.by_kind.entry(planted.kind).or_default().add(is_found);
+            }
+        }
+        half.look_alikes.iter().for_each(|text| figures.alarms.add(takes(text)));
+        figures
+    }
+
+    fn planted(&self) -> Share {
+        let sum = |sum: Share, kind: &Share| Share { some: sum.some + kind.some, all: sum.all + kind.all };
+        self.by_kind.values().fold(Share::default(), sum)
+    }
+
+    /// Recall of at least 99 %, and at most 2 % false alarms.
+    #[track_caller]
+    pub(crate) fn expect_good(&self, name: &str) {
+        let (recall, alarms) = (self.planted().ratio(), self.alarms.ratio());
+        assert!(recall >= 0.99 && alarms <= 0.02, "{name}: recall {recall:.4}, false alarms {alarms:.4}");
+    }
+}
+
+/// A row for each kind, and those for all of them; a column for each of the figures.
+#[track_caller]
+pub(crate) fn expect_documented(columns: &[(&str, Figures)]) {
+    let row = |name: &str, cell: &dyn Fn(&Figures) -> String| {
+        let cells: String = columns.iter().map(|(_, figures)| format!(" {} |", cell(figures))).collect();
+        format!("| {name} |{cells}\n")
+    };
+    let share = |share: Share| format!("{} of {}", share.some, share.all);
+    let percent = |share: Share| format!("{:.1} %", share.ratio() * 100.0);
+    let head: String = columns.iter().map(|(name, _)| format!(" {name} |")).collect();
+    let mut table = format!("| kind |{head}\n|---|{}\n", "---:|".repeat(columns.len()));
+    let kinds: BTreeSet<_> = columns.iter().flat_map(|(_, figures)| figures.by_kind.keys()).collect();
+    for kind in kinds {
+        table +=
+            &row(&format!("`{kind}`"), &|figures| figures.by_kind.get(kind).map_or_else(String::new, |n| share(*n)));
+    }
+    table += &row("all", &|figures| share(figures.planted()));
+    table += &row("recall", &|figures| percent(figures.planted()));
+    table += &row("look-alikes taken for secrets", &|figures| share(figures.alarms));
+    table += &row("false alarms", &|figures| percent(figures.alarms));
+    assert!(DOCUMENT.contains(&table), "tests/corpus/README.md says something else. Measured:\n\n{table}");
+}
