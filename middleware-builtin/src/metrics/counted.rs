@@ -42,24 +42,33 @@ pub(super) struct Saying {
 
 impl Saying {
     pub(super) fn of(voice: &Voice, run: &RunContext) -> Self {
-        let at_finish = voice.is_heard(run).then(Arc::default);
-        if let Some(is_said) = &at_finish
-            && let Err(error) = say_at_finish(voice, run, is_said)
-        {
-            tracing::warn!(%error, "what counts runs does not say so");
-        }
-        Self { at_finish }
+        Self { at_finish: voice.is_heard(run).then(|| say_at_finish(voice, run)) }
     }
 
     /// The run has ended: who has begun to listen since is told now.
     pub(super) fn end(&self, voice: &Voice, run: &RunContext, status: Status) {
-        if !self.at_finish.as_ref().is_some_and(|is_said| is_said.load(Ordering::Acquire)) {
-            voice.say_now(run, || Counted::of(run, status));
+        if voice.is_heard(run) && !self.at_finish.as_ref().is_some_and(|is_said| is_said.load(Ordering::Acquire)) {
+            say_now(voice, run, status);
         }
     }
 }
 
-fn say_at_finish(voice: &Voice, run: &RunContext, is_said: &Arc<AtomicBool>) -> Result<()> {
+#[cold]
+fn say_now(voice: &Voice, run: &RunContext, status: Status) {
+    voice.say_now(run, || Counted::of(run, status));
+}
+
+/// Gives whether that was done.
+#[cold]
+fn say_at_finish(voice: &Voice, run: &RunContext) -> Arc<AtomicBool> {
+    let is_said = Arc::new(AtomicBool::new(false));
+    if let Err(error) = observe_finish(voice, run, &is_said) {
+        tracing::warn!(%error, "what counts runs does not say so");
+    }
+    is_said
+}
+
+fn observe_finish(voice: &Voice, run: &RunContext, is_said: &Arc<AtomicBool>) -> Result<()> {
     let (voice, is_said) = (voice.clone(), Arc::clone(is_said));
     run.emitter().observe_async(Stage::Finish, move |event: &dyn AnyEvent, meta| {
         let status = match LifecycleRef::of(event, meta) {
