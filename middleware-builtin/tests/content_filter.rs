@@ -5,7 +5,7 @@ mod support;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use emitree_emitter::{Emitter, EventMeta};
+use emitree_emitter::{BoxError, Emitter, EventMeta};
 use emitree_middleware::content_filter::{FilterError, Filtered, MARK, Place};
 use emitree_middleware::{ContentFilter, Fallback};
 use emitree_runtime::{Error, Middleware, RunContext, Runnable, Summary, for_nested};
@@ -97,6 +97,19 @@ async fn what_was_found_is_said_without_the_text() -> TestResult {
     assert!(run.await.is_err());
     let expected = json!({"place": "input", "at": "/1", "label": "number", "action": "deny"});
     assert_eq!(*said.lock().expect("nobody panics here"), [expected]);
+    Ok(())
+}
+
+// M5
+#[tokio::test]
+async fn a_listener_that_fails_changes_nothing() -> TestResult {
+    let (echo, denies, marks) = (echo(&Emitter::new()), rude(), rude().mark());
+    for filter in [&denies, &marks] {
+        filter.emitter().on("filtered", |_: &mut Filtered, _: &EventMeta<'_>| Err(BoxError::from("no")))?;
+    }
+    let error = echo.run(json!("darn")).middleware(denies).await.expect_err("it is denied");
+    assert_eq!(error.explain(), "denied by content_filter: the content is not allowed\n  label: \"rude\"");
+    assert_eq!(echo.run(json!("darn")).middleware(marks).await?, json!("darn"));
     Ok(())
 }
 

@@ -350,6 +350,38 @@ async fn what_is_only_evaluated_passes_and_is_said() -> TestResult {
 }
 
 #[tokio::test]
+async fn by_default_it_looks_for_keys_in_what_goes_in_and_comes_out_and_not_for_personal_data_or_hosts() -> TestResult {
+    let key = format!("{}_aB3dE5fG7hJ9kL1mN3pQ5rS7tU9vW1xY3zA5", "ghp");
+    let (root, given) = (Emitter::new(), key.clone());
+    let give = instance(&root, "Tool", "give", move |(): (), _: RunContext| {
+        let given = given.clone();
+        async move { Ok(given) }
+    });
+    let sent = echo(&root).run(json!(key)).middleware(ExfilGuard::new()).await.expect_err("it goes in");
+    let given = give.run(()).middleware(ExfilGuard::new()).await.expect_err("it comes out");
+    let what = "what looks like a secret of the kind `github_token`";
+    for (error, place) in [(sent, "input"), (given, "output")] {
+        assert_eq!(error.explain(), format!("denied by exfil_guard: {what} was about to leave in the {place}"));
+    }
+    let others = json!(["maria@mailbox.org", "https://evil.example.net/", SECRET]);
+    assert_eq!(echo(&root).run(others.clone()).middleware(ExfilGuard::new()).await?, others);
+    Ok(())
+}
+
+// M5
+#[tokio::test]
+async fn a_listener_that_fails_changes_nothing() -> TestResult {
+    let (echo, denies, evaluates) = (echo(&Emitter::new()), guard(), guard().evaluate_only());
+    for guard in [&denies, &evaluates] {
+        guard.emitter().on("blocked", |_: &mut Blocked, _: &EventMeta<'_>| Err(BoxError::from("no")))?;
+    }
+    let error = echo.run(json!(SECRET)).middleware(denies).await.expect_err("it is denied");
+    assert_eq!(error.explain(), "denied by exfil_guard: a known value was about to leave in the input");
+    assert_eq!(echo.run(json!(SECRET)).middleware(evaluates).await?, json!(SECRET));
+    Ok(())
+}
+
+#[tokio::test]
 async fn runs_below_are_guarded_when_asked() -> TestResult {
     let root = Emitter::new();
     let inner = Arc::new(echo(&root));

@@ -4,7 +4,7 @@ mod support;
 
 use std::sync::{Arc, Mutex};
 
-use emitree_emitter::{Emitter, EventMeta};
+use emitree_emitter::{BoxError, Emitter, EventMeta};
 use emitree_middleware::approval::Request;
 use emitree_middleware::redact::{Place, Redacted, Strategy};
 use emitree_middleware::secrets::{Kind, PatternError};
@@ -167,7 +167,7 @@ async fn context_that_was_set_before_is_redacted() -> TestResult {
 }
 
 /// Everything of an event that somebody can read, below a root.
-fn hears_all(root: &Emitter) -> Result<Heard, emitree_emitter::BoxError> {
+fn hears_all(root: &Emitter) -> Result<Heard, BoxError> {
     let heard = Heard::default();
     let notes = heard.clone();
     root.observe("*.*", move |event: &Any, meta| {
@@ -317,6 +317,15 @@ async fn what_it_did_is_said_without_the_secrets() -> TestResult {
     run.await?;
     let expected = ["Input /[REDACTED:email] card 1", "Input /to/0 email 1", "Input /to/1 email 1"];
     assert_eq!(said.take(), expected);
+    Ok(())
+}
+
+// M5
+#[tokio::test]
+async fn a_listener_that_fails_changes_nothing() -> TestResult {
+    let (echo, redact) = (echo(&Emitter::new()), Redact::new());
+    redact.emitter().on("redacted", |_: &mut Redacted, _: &EventMeta<'_>| Err(BoxError::from("no")))?;
+    assert_eq!(echo.run(json!(MAIL)).middleware(redact).await?, json!({"got": "[REDACTED:email]"}));
     Ok(())
 }
 
@@ -539,7 +548,7 @@ async fn each_text_of_an_event_is_redacted_by_itself_and_comes_out_once() -> Tes
 }
 
 /// Runs, and gives what others hear of the text.
-async fn written(chunks: Vec<String>, redact: Redact) -> Result<Vec<Token>, emitree_emitter::BoxError> {
+async fn written(chunks: Vec<String>, redact: Redact) -> Result<Vec<Token>, BoxError> {
     let (root, heard) = (Emitter::new(), Arc::new(Mutex::new(Vec::new())));
     let tokens = Arc::clone(&heard);
     // Others on the run hear it redacted too.
