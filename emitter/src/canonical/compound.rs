@@ -120,12 +120,14 @@ impl<'a, 'w> Object<'a, 'w> {
         let Self { writer, first, start, key_end, .. } = self;
         if writer.is_too_deep() {
             writer.out.push(b',');
-        } else if is_null && writer.leaves_out_nulls {
+        } else if is_null && writer.form.leaves_out_nulls {
             writer.out.truncate(*start);
         } else {
             writer.out.push(b',');
-            let member = Member { start: *start, key_end: *key_end, end: writer.out.len() };
-            self.is_sorted &= writer.members.add(*first, member, writer.out);
+            if writer.form.sorts {
+                let member = Member { start: *start, key_end: *key_end, end: writer.out.len() };
+                self.is_sorted &= writer.members.add(*first, member, writer.out);
+            }
         }
     }
 

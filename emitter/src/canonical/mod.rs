@@ -14,7 +14,7 @@ mod writer;
 use serde::Serialize;
 
 use self::members::Members;
-use self::writer::Writer;
+use self::writer::{Form, Writer};
 
 pub use self::exotic::Exotic;
 
@@ -35,22 +35,27 @@ pub use self::exotic::Exotic;
 /// ```
 ///
 /// What is nested deeper than 128 objects and arrays stays in the order in which it was serialised, `null`s too.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Canonical {
     members: Members,
-    leaves_out_nulls: bool,
+    form: Form,
 }
 
 impl Canonical {
     /// One that keeps `null`s.
     #[must_use]
     pub const fn new() -> Self {
-        Self { members: Members::new(), leaves_out_nulls: false }
+        Self { members: Members::new(), form: Form { sorts: true, leaves_out_nulls: false } }
+    }
+
+    /// One that leaves everything where it is serialised, for who only wants the text.
+    pub(crate) const fn unsorted() -> Self {
+        Self { members: Members::new(), form: Form { sorts: false, leaves_out_nulls: false } }
     }
 
     /// Whether members of objects that are `null` are left out; those of arrays never are.
     pub const fn leave_out_nulls(&mut self, are_left_out: bool) -> &mut Self {
-        self.leaves_out_nulls = are_left_out;
+        self.form.leaves_out_nulls = are_left_out;
         self
     }
 
@@ -58,8 +63,14 @@ impl Canonical {
     pub(crate) fn write<T: Serialize + ?Sized>(&mut self, value: &T, out: &mut Vec<u8>) -> Result<(), Exotic> {
         let start = out.len();
         self.members.clear();
-        let mut writer = Writer { out, members: &mut self.members, depth: 0, leaves_out_nulls: self.leaves_out_nulls };
+        let mut writer = Writer { out, members: &mut self.members, depth: 0, form: self.form };
         let written = value.serialize(&mut writer);
         written.inspect_err(|_| out.truncate(start))
+    }
+}
+
+impl Default for Canonical {
+    fn default() -> Self {
+        Self::new()
     }
 }

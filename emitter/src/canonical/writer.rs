@@ -16,6 +16,14 @@ pub(super) struct Writer<'w> {
     pub(super) members: &'w mut Members,
     /// How many objects and arrays are open.
     pub(super) depth: usize,
+    pub(super) form: Form,
+}
+
+/// What becomes of the members of objects.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Form {
+    /// Whether they are put into order.
+    pub(super) sorts: bool,
     pub(super) leaves_out_nulls: bool,
 }
 

@@ -79,7 +79,7 @@ impl<W> Jsonl<W> {
 
     fn add(&mut self, record: &SinkRecord) -> Result<(), serde_json::Error> {
         let before = self.buffer.len();
-        let added = serde_json::to_writer(&mut self.buffer, record);
+        let added = record.write_json(&mut self.buffer);
         match added {
             Ok(()) => {
                 put_on_one_line(&mut self.buffer[before..]);
