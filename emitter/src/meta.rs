@@ -100,7 +100,16 @@ impl<'a> EventMeta<'a> {
 
     /// Namespace and name, joined by dots.
     pub fn path(&self) -> &str {
-        self.path.get_or_init(|| self.emit.source.join(self.emit.name.as_str()).into())
+        self.path.get_or_init(|| self.join())
+    }
+
+    /// The same, for who keeps it.
+    pub(crate) fn to_path(&self) -> Box<str> {
+        self.path.get().cloned().unwrap_or_else(|| self.join())
+    }
+
+    fn join(&self) -> Box<str> {
+        self.emit.source.join(self.emit.name.as_str()).into()
     }
 
     /// The emitter it was emitted on. Equal to the emitter at hand unless the event came by from elsewhere.

@@ -41,20 +41,20 @@ pub struct EventRecord {
 impl EventRecord {
     pub(crate) fn new(meta: &EventMeta<'_>, event: &dyn AnyEvent) -> Self {
         let (id, time) = (meta.id(), meta.time());
-        let record = Self::of(meta.source(), meta.path(), meta.context().clone(), (id, time), event);
+        let record = Self::of(meta.source(), meta.to_path(), meta.context().clone(), (id, time), event);
         Self { payload_type: Cow::Borrowed(meta.payload_type()), ..record }
     }
 
     fn of(
         source: &Emitter,
-        path: &str,
+        path: Box<str>,
         context: Context,
         (id, time): (Uuid, SystemTime),
         event: &dyn AnyEvent,
     ) -> Self {
         Self {
             id,
-            path: path.into(),
+            path,
             created_at: time.into(),
             creator: source.creator().map(Creator::to_record),
             context,
@@ -107,7 +107,7 @@ impl Emitter {
     #[must_use]
     pub fn record(&self, name: EventName, event: &dyn AnyEvent, facet: &Facet, stamp: &EventStamp) -> EventRecord {
         let context = stamp.context(|| self.context_with(Some(facet))).clone();
-        EventRecord::of(self, &self.join(name.as_str()), context, (stamp.id(), stamp.time()), event)
+        EventRecord::of(self, self.join(name.as_str()).into(), context, (stamp.id(), stamp.time()), event)
     }
 
     /// The context of its events, and what an emit itself adds to it.
