@@ -4,8 +4,12 @@
 mod support;
 
 use std::sync::Arc;
+use std::time::SystemTime;
 
-use emitree_emitter::{AnyEvent, EmitErrorKind, Emitter, EventMeta, Options, Scope};
+use emitree_emitter::{
+    AnyEvent, Context, Delivery, EmitErrorKind, Emitted, Emitter, EventMeta, EventName, EventStamp, Facet, Options,
+    Scope,
+};
 
 use crate::support::{Recorder, TestResult, block_on, emit, run_of};
 
@@ -26,7 +30,21 @@ fn where_nobody_listens_is_known_before_anything_is_made() -> TestResult {
     Ok(())
 }
 
-/// E15: a payload that nobody hears is not looked at; a meta that nobody reads is not made.
+/// E15: what is first looked at after an emit that nobody heard is made then.
+#[test]
+fn of_an_event_that_nobody_hears_neither_time_nor_context_is_made() -> TestResult {
+    const X: EventName = EventName::new("x");
+    let (emitter, stamp) = (Emitter::new(), EventStamp::new());
+    emitter.on("other", |_: &mut dyn AnyEvent, _| ())?;
+    let emitted = emitter.emit_begin(X, &mut (), &Facet::new(&()), (&Delivery::new(), &stamp));
+    assert!(matches!(emitted, Emitted::Done(Ok(()))));
+    let (after, later) = (SystemTime::now(), Context::new().with("looked", "later"));
+    assert!(after <= stamp.time());
+    assert_eq!(*stamp.context(|| later.clone()), later);
+    Ok(())
+}
+
+/// E7, E15: a payload that nobody hears is not looked at; a meta that nobody reads is not made.
 #[test]
 fn a_payload_that_nobody_looks_at_is_never_serialised() -> TestResult {
     struct Trap;
@@ -37,6 +55,7 @@ fn a_payload_that_nobody_looks_at_is_never_serialised() -> TestResult {
     }
     let emitter = Emitter::new();
     emitter.emit_now("x", &mut Trap)?;
+    block_on(emitter.emit("x", &mut Trap))?;
     emitter.on("*", |_: &mut Trap, _| ())?;
     emitter.observe("*.*", |_: &dyn AnyEvent, meta| assert_eq!(meta.path(), "x"))?;
     Ok(block_on(emitter.emit("x", &mut Trap))?)
