@@ -8,13 +8,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use emitree_emitter::Emitter;
+use emitree_emitter::{BoxError, Emitter, EventMeta};
 use emitree_runtime::{Error, Next, Phase, Result, RunContext, Runnable, Stage};
 use support::{Any, Recorder, TestResult, below, poll_once, silence_planned_panics};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::subscriber::DefaultGuard;
-use tracing::{Instrument, Subscriber};
+use tracing::{Event, Instrument, Subscriber};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
 
@@ -50,7 +50,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Spans {
         values.record(&mut span.expect("a span of ours").1);
     }
 
-    fn on_event(&self, event: &tracing::Event<'_>, ctx: Context<'_, S>) {
+    fn on_event(&self, event: &Event<'_>, ctx: Context<'_, S>) {
         let parent = ctx.event_span(event).map(|span| span.id().into_u64());
         let span = Span { name: "event", parent, ..Span::default() };
         self.0.lock().expect("nobody panics here").push((0, span));
@@ -287,7 +287,7 @@ async fn a_listener_of_finish_or_error_that_fails_is_logged_in_the_span_of_the_r
     }
 }
 
-/// Panics when a span is entered, left or recorded for the nth time, and then no more.
+/// Panics when a span is entered, left or recorded, or an event comes, for the nth time, and then no more.
 struct PanicsAt(AtomicUsize);
 
 impl PanicsAt {
@@ -312,6 +312,10 @@ impl<S: Subscriber> Layer<S> for PanicsAt {
     }
 
     fn on_record(&self, _: &Id, _: &Record<'_>, _: Context<'_, S>) {
+        self.count();
+    }
+
+    fn on_event(&self, _: &Event<'_>, _: Context<'_, S>) {
         self.count();
     }
 }
@@ -349,6 +353,25 @@ fn a_run_that_has_started_ends_where_a_subscriber_panics_too() {
                 [] | ["run.run.start", "run.run.success" | "run.run.error", "run.run.finish"] => {}
                 _ => panic!("{then:?}, at {at}, {polled:?}: {told:?}"),
             }
+        });
+    }
+}
+
+// R4
+#[test]
+fn success_or_error_is_told_once_though_a_subscriber_panics_when_a_failure_is_logged() {
+    silence_planned_panics();
+    for at in 1..30 {
+        let (tree, recorder) = (Emitter::new(), Recorder::new());
+        let run = below(&tree, "run", |(), _: RunContext| async { Ok(()) });
+        PanicsAt::during(at, || {
+            let failing = |_: &Any, _: &EventMeta<'_>| Err::<(), BoxError>("no".into());
+            let mut run = run.run(()).on("*.*", recorder.changes()).observe("*.*", failing);
+            catch_unwind(AssertUnwindSafe(|| poll_once(&mut run).is_ready())).ok();
+            catch_unwind(AssertUnwindSafe(|| drop(run))).ok();
+            let told = recorder.take();
+            let ends = told.iter().filter(|path| path.ends_with("success") || path.ends_with("error")).count();
+            assert!(ends < 2, "at {at}: {told:?}");
         });
     }
 }
