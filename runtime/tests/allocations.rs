@@ -115,6 +115,7 @@ const OF_A_RUN: u64 = 2;
 /// Where a runnable is not called as its emitter's creator is: a creator, its kind and its name.
 const OF_ITS_CREATOR: u64 = 3;
 
+/// R2: it has no emitter, which would be one more.
 #[test]
 fn a_run_that_nobody_hears_allocates_twice_at_most() {
     let (runtime, double, unnamed) = (runtime(), Double::named(), Double::new());
