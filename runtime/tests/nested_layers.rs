@@ -8,8 +8,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use emitree_emitter::Emitter;
-use emitree_runtime::{AnyRun, Error, ErrorKind, Next, Result, RunContext, Runnable, Stack, for_nested, layer_fn};
-use layers::Notes;
+use emitree_runtime::{
+    AnyRun, Error, ErrorKind, Next, Passing, Result, RunContext, Runnable, Stack, StreamItem, for_nested, layer_fn,
+    output_fn,
+};
+use futures_util::StreamExt;
+use layers::{Notes, doubling};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Value, json};
 use support::{Recorder, TestResult, below};
@@ -39,6 +43,25 @@ async fn a_middleware_for_nested_reaches_the_run_and_every_run_below() -> TestRe
         "any -> Number(4)",
         "any -> String(\"2 4\")",
     ]);
+    Ok(())
+}
+
+// M4
+#[tokio::test]
+async fn a_run_that_is_streamed_and_each_attempt_of_one_that_is_retried_go_through_the_same_chain() -> TestResult {
+    let recorder = Recorder::new();
+    let double = doubling(&recorder);
+    let run = || double.run(1).middleware(Stack::<AnyRun>::builder().observe(Notes("any", recorder.clone())).build());
+    let told = ["any <- Number(1)", "work 1", "any -> Number(2)"];
+    assert_eq!(run().await?, 2);
+    recorder.expect(told);
+    assert!(matches!(run().into_stream().collect::<Vec<_>>().await.last(), Some(StreamItem::Result(Ok(2)))));
+    recorder.expect(told);
+    let once_more = output_fn(|n: Passing<'_, u32>| {
+        Box::pin(async move { if n.attempt() == 0 { Err(n.retry("again", ())) } else { Ok(None) } })
+    });
+    assert_eq!(run().middleware(once_more).max_middleware_retries(1).await?, 2);
+    recorder.expect([told, told].concat());
     Ok(())
 }
 
