@@ -20,7 +20,7 @@ struct Bare(u32);
 
 impl Serialize for Bare {
     fn serialize<S: Serializer>(&self, _: S) -> std::result::Result<S::Ok, S::Error> {
-        Err(serde::ser::Error::custom("nobody is to look"))
+        panic!("nobody is to look")
     }
 }
 
