@@ -4,7 +4,7 @@ mod support;
 
 use allocation_counter::{AllocationInfo, measure};
 use emitree_emitter::Emitter;
-use emitree_runtime::{AbortHandle, Error, Passing, Result, RunContext, Runnable, output_fn};
+use emitree_runtime::{AbortHandle, Error, Passing, Result, RunContext, RunEvent, Runnable, output_fn, runnable_fn};
 use support::Any;
 use tokio::runtime::{Builder, Runtime};
 
@@ -125,6 +125,21 @@ fn a_run_that_nobody_hears_allocates_twice_at_most() {
     let (named, unnamed) = (allocations(&double), allocations(&unnamed));
     assert!(named <= OF_A_RUN, "{named} allocations");
     assert!(unnamed <= OF_A_RUN + OF_ITS_CREATOR, "{unnamed} allocations where a creator is made too");
+}
+
+/// E15.
+#[test]
+fn a_run_that_is_only_observed_has_no_emitter() {
+    let looks = |ctx: &RunContext| {
+        ctx.observe(|_: &RunEvent<'_>| ());
+        Ok(())
+    };
+    let runtime = runtime();
+    let run = runnable_fn("run", |asks: bool, ctx: RunContext| async move { Ok(asks && ctx.emitter().is_heard()) });
+    let allocations = |asks: bool| measure(|| drop(runtime.block_on(run.run(asks).middleware(looks)))).count_total;
+    // What is made once in a process.
+    allocations(true);
+    assert!(allocations(false) < allocations(true));
 }
 
 #[test]
