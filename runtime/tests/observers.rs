@@ -114,6 +114,7 @@ async fn a_run_that_is_only_observed_is_not_heard() -> TestResult {
     Ok(())
 }
 
+// R3
 #[tokio::test]
 async fn observers_come_after_all_who_listen_the_nearest_first() -> TestResult {
     let (tree, recorder) = (Emitter::new(), Recorder::new());
