@@ -63,6 +63,7 @@ mod glob;
 mod id;
 mod listen;
 mod listener;
+mod logged;
 mod matcher;
 mod memo;
 mod meta;

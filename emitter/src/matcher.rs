@@ -9,6 +9,7 @@ use regex::Regex;
 use crate::error::panic_message;
 use crate::glob::{GlobText, slashed};
 use crate::listener::Sighting;
+use crate::logged::logged;
 use crate::name::{AsName, bit, check, is_same};
 use crate::{EventMeta, EventName, EventRecord, MatcherError};
 
@@ -225,7 +226,7 @@ impl Matcher {
     /// The same, where no listener answers for a panic: it is logged, and means no.
     pub(crate) fn says_calmly(&self, meta: &EventMeta<'_>) -> bool {
         catch_unwind(AssertUnwindSafe(|| self.says(meta))).unwrap_or_else(|panic| {
-            tracing::error!(path = meta.path(), panic = panic_message(&*panic), "a matcher panicked");
+            logged(|| tracing::error!(path = meta.path(), panic = panic_message(&*panic), "a matcher panicked"));
             false
         })
     }

@@ -6,6 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use emitree_emitter::panic_message;
 
+use crate::discard;
 use crate::{Layer, Next, Op, Result, RunContext, Summary};
 
 /// A layer that looks at what goes in and at what comes out, and can neither stop nor change it.
@@ -77,5 +78,6 @@ impl<O: Op, T: Observe<O>> Layer<O> for Observing<T> {
 
 fn isolated<T>(name: &str, look: impl FnOnce() -> T) -> Option<T> {
     let looked = catch_unwind(AssertUnwindSafe(look));
-    looked.map_err(|panic| tracing::warn!("`{name}`, which observes, panicked: {}", panic_message(&*panic))).ok()
+    let log = |text: &str| discard::isolated(|| tracing::warn!("`{name}`, which observes, panicked: {text}"));
+    looked.map_err(|panic| log(&panic_message(&*panic))).ok()
 }

@@ -10,6 +10,7 @@ use emitree_emitter::panic_message;
 use parking_lot::Mutex;
 use serde_json::Value;
 
+use crate::discard::isolated;
 use crate::register::Few;
 use crate::{Error, Result, RunContext};
 
@@ -52,7 +53,8 @@ impl Outgoing {
         let maps = self.maps().unwrap_or_default();
         maps.values.iter().fold(value, |value, map| {
             catch_unwind(AssertUnwindSafe(|| map(key, value))).unwrap_or_else(|panic| {
-                tracing::warn!("`{key}` was withheld, for what it passes panicked: {}", panic_message(&*panic));
+                let text = panic_message(&*panic);
+                isolated(|| tracing::warn!("`{key}` was withheld, for what it passes panicked: {text}"));
                 Value::Null
             })
         })

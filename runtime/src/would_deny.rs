@@ -3,6 +3,7 @@
 use emitree_emitter::{Event, EventName};
 use serde::Serialize;
 
+use crate::discard::isolated;
 use crate::{Error, RunContext};
 
 /// A guard that evaluates only would have said no.
@@ -37,9 +38,10 @@ impl WouldDeny {
 
     /// Tells of it: on the run's emitter and in the log. That it cannot be told blocks nothing either.
     pub(crate) async fn record(mut self, ctx: &RunContext) {
-        tracing::info!(guard = self.guard, at = ?self.at, reason = self.reason, "a guard would have denied");
+        let Self { guard, at, reason } = &self;
+        isolated(|| tracing::info!(guard, at = ?at, reason, "a guard would have denied"));
         if let Err(error) = ctx.emitter().emit_event(&mut self).await {
-            tracing::warn!(error = %error, "a listener of `would_deny` failed");
+            isolated(|| tracing::warn!(error = %error, "a listener of `would_deny` failed"));
         }
     }
 }

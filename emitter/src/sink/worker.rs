@@ -17,6 +17,7 @@ use parking_lot::Mutex;
 use super::Sink;
 use super::backlog::Slot;
 use super::queue::Queue;
+use crate::logged::logged;
 use crate::record::Gap;
 use crate::{BoxError, SinkRecord, panic_message};
 
@@ -138,7 +139,7 @@ impl<S: Sink> Worker<S> {
     fn note(&mut self, error: &BoxError) {
         let text = chain(error);
         if !self.failing {
-            tracing::warn!(error = text, "a sink failed; it stays in use");
+            logged(|| tracing::warn!(error = text, "a sink failed; it stays in use"));
         }
         self.failing = true;
         *self.tally.error.lock() = Some(text);
