@@ -30,7 +30,7 @@ pub(super) struct Bound {
 impl Bound {
     /// Binds it to a run: context first, then listeners, then the layer.
     pub(super) fn bind(redact: &Redact, ctx: &RunContext) -> Result<()> {
-        let Shared { settings, streams, wholes, voice } = &*redact.0;
+        let Shared { settings, voice, .. } = &*redact.0;
         let vault = vault_of(ctx);
         let restores = settings.restores && vault.is_owned_by(ctx.run_id());
         let redactor = Arc::new(Redactor::new(settings.clone(), vault));
@@ -49,14 +49,7 @@ impl Bound {
             on_success(&redactor, ctx)?;
         }
         if settings.covers(Place::Event) {
-            let listen =
-                |stream: &Arc<dyn Declared>| stream.listen(ctx, Box::new(Redacting::new(stream.name(), &redactor)));
-            let held: Arc<[_]> = streams.iter().map(listen).collect::<Result<_>>()?;
-            wholes.iter().try_for_each(|whole| whole(&redactor, ctx))?;
-            whole::of_json(&redactor, ctx)?;
-            if !held.is_empty() {
-                flush_at_end(&held, ctx, saying(&redactor, voice))?;
-            }
+            redact_events(&redact.0, &redactor, ctx)?;
         }
         if settings.covers(Place::Error) || settings.covers(Place::Context) {
             say_at_end(ctx, saying(&redactor, voice))?;
@@ -139,6 +132,16 @@ fn redact_context(redactor: &Arc<Redactor>, ctx: &RunContext) -> Result<()> {
         value
     });
     Ok(())
+}
+
+/// Text that comes bit by bit, before events that are redacted whole.
+fn redact_events(shared: &Shared, redactor: &Arc<Redactor>, ctx: &RunContext) -> Result<()> {
+    let Shared { streams, wholes, voice, .. } = shared;
+    let listen = |stream: &Arc<dyn Declared>| stream.listen(ctx, Box::new(Redacting::new(stream.name(), redactor)));
+    let held: Arc<[_]> = streams.iter().map(listen).collect::<Result<_>>()?;
+    wholes.iter().try_for_each(|whole| whole(redactor, ctx))?;
+    whole::of_json(redactor, ctx)?;
+    if held.is_empty() { Ok(()) } else { flush_at_end(&held, ctx, saying(redactor, voice)) }
 }
 
 fn on_start(redactor: &Arc<Redactor>, ctx: &RunContext, priority: i32) -> Result<()> {
