@@ -170,7 +170,7 @@ impl SinkRecord {
         serde_json::from_str(text).map(|event| Self::Event(Box::new(event)))
     }
 
-    /// Appends its JSON text: what `serde_json` makes of it, several times as fast.
+    /// Appends its JSON text: what `serde_json` makes of it, faster.
     ///
     /// # Errors
     ///
