@@ -1,7 +1,8 @@
 //! Stopping what is under way, with a reason (R7).
 //!
 //! 1. The first reason wins, from whatever thread ([`Fate`]).
-//! 2. A stop falls: whoever is stopped stops all that is below it, and nothing above it.
+//! 2. A stop falls: whoever is stopped stops all that is below it, and nothing above it; all of them before anybody is
+//!    woken ([`Stops`]).
 //! 3. A run looks at its own fate only. One that begins looks at its parent's after it has taken its place below it,
 //!    and a stop looks at what is below after it has been written: so neither misses the other.
 
@@ -14,7 +15,10 @@ use futures_util::task::AtomicWaker;
 use tokio_util::sync::CancellationToken;
 
 use crate::below::{Below, Place};
+use crate::discard::{discard, isolated};
+use crate::fall::{Stoppable, Stops};
 use crate::fate::Fate;
+use crate::sync::Mutex;
 use crate::{Error, ErrorKind, RunContext};
 
 /// Why something stops.
@@ -77,6 +81,21 @@ struct Audience {
     linked: Below,
 }
 
+/// One order of all stops of the process.
+static STOPS: Stops = Stops::new(Mutex::new(()));
+
+impl Stoppable for RunContext {
+    type Stop = Stop;
+
+    fn fate(&self) -> &Fate<Stop> {
+        self.node().fate()
+    }
+
+    fn followers(&self) -> Vec<Self> {
+        self.node().followers()
+    }
+}
+
 impl Default for Node {
     fn default() -> Self {
         let (below, audience) = (Below::default(), OnceLock::new());
@@ -114,29 +133,28 @@ impl Node {
         &self.below
     }
 
-    /// Stops it and all that is below; tells whether this was what stopped it.
+    /// Stops it and all that is below, and then wakes them; tells whether this was what stopped it.
     pub(crate) fn stop(&self, stop: Stop) -> bool {
+        // Mostly a run is stopped once and then dropped: no lock for that.
+        if !self.fate.is_open() {
+            return false;
+        }
         let fallen = stop.fallen();
-        let stopped = self.stop_here(stop);
-        if stopped {
-            self.fall(&fallen);
-        }
-        stopped
+        let first = || self.fate.stop(stop).then(|| self.followers());
+        let Some(reached) = STOPS.stop(&fallen, first) else { return false };
+        self.tell();
+        reached.iter().for_each(|run| run.node().tell());
+        // With the last handle of a run go its values, which is user code.
+        reached.into_iter().for_each(discard);
+        true
     }
 
-    /// Level by level and not by recursion: runs may be nested deep.
-    fn fall(&self, stop: &Stop) {
-        let mut runs: Vec<_> = self.followers().collect();
-        while let Some(run) = runs.pop() {
-            if run.node().stop_here(stop.clone()) {
-                runs.extend(run.node().followers());
-            }
+    fn followers(&self) -> Vec<RunContext> {
+        let mut followers = self.below.runs();
+        if let Some(audience) = self.audience.get() {
+            followers.extend(audience.linked.runs());
         }
-    }
-
-    fn followers(&self) -> impl Iterator<Item = RunContext> {
-        let linked = self.audience.get().map(|audience| audience.linked.runs());
-        self.below.runs().into_iter().chain(linked.into_iter().flatten())
+        followers
     }
 
     /// Passes on a stop of what it stands below, if that has been stopped already.
@@ -159,21 +177,19 @@ impl Node {
         }
     }
 
-    fn stop_here(&self, stop: Stop) -> bool {
-        let stopped = self.fate.stop(stop);
-        if stopped {
-            self.tell();
-        }
-        stopped
-    }
-
+    /// Wakes whoever waits for the stop, if it was stopped.
     fn tell(&self) {
-        self.waker.wake();
+        if self.stopped().is_none() {
+            return;
+        }
+        isolated(|| self.waker.wake());
         // Who comes later looks before it waits.
         fence(Ordering::SeqCst);
         if let Some(audience) = self.audience.get() {
-            audience.told.notify(usize::MAX);
-            audience.token.cancel();
+            isolated(|| {
+                audience.told.notify(usize::MAX);
+                audience.token.cancel();
+            });
         }
     }
 

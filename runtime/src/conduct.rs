@@ -4,7 +4,7 @@
 
 use std::mem::{replace, take};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::task::{Context as TaskContext, Poll};
+use std::task::{Context as TaskContext, Poll, Waker};
 
 use futures_core::future::BoxFuture;
 use futures_util::FutureExt;
@@ -304,6 +304,8 @@ fn contained<O>(work: impl Future<Output = Result<O>>) -> impl Future<Output = R
 impl<R: Runnable> Drop for Conducted<'_, R> {
     fn drop(&mut self) {
         let Some(run) = &self.run else { return };
+        // A token that was cancelled before came first (R7).
+        isolated(|| _ = self.watch.look(run.node(), &mut TaskContext::from_waker(Waker::noop())));
         run.node().stop(Stop::Dropped);
         // Who is told of spans may panic.
         isolated(|| run.inside(|| self.work.leave()));

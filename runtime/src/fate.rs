@@ -23,6 +23,10 @@ const ENDED: u8 = 8;
 /// It has tasks, or had.
 const TASKS: u8 = 16;
 
+const fn is_open(word: u8) -> bool {
+    word & (STOPPED | SETTLED) == 0
+}
+
 #[derive(Debug)]
 pub(crate) struct Fate<S> {
     word: AtomicU8,
@@ -36,14 +40,18 @@ impl<S> Fate<S> {
 
     /// Stops it, unless it was stopped or settled before; tells whether this did it.
     pub(crate) fn stop(&self, stop: S) -> bool {
-        let is_open = |word: u8| word & (STOPPED | SETTLED) == 0;
-        if !is_open(self.word.load(Ordering::Acquire)) {
+        if !self.is_open() {
             return false;
         }
         let is_first = self.stop.set(stop).is_ok();
         let stopped = |word| is_open(word).then_some(word | STOPPED);
         let stopped = self.word.fetch_update(Ordering::AcqRel, Ordering::Acquire, stopped);
         is_first && stopped.map_or_else(|word| word & STOPPED != 0, |_| true)
+    }
+
+    /// Whether it may still be stopped.
+    pub(crate) fn is_open(&self) -> bool {
+        is_open(self.word.load(Ordering::Acquire))
     }
 
     /// Settles it: gives why it was stopped, if it was before.

@@ -69,6 +69,7 @@ mod error_report;
 mod explain;
 mod extensions;
 mod faces;
+mod fall;
 mod fate;
 mod filter;
 mod guard;

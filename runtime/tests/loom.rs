@@ -4,50 +4,13 @@
 #[allow(dead_code, reason = "the models use all of it, each its part")]
 #[path = "../src/fate.rs"]
 mod fate;
+#[path = "support/loom_sync.rs"]
+mod sync;
 
 use loom::sync::Arc;
 use loom::thread::{self, JoinHandle};
 
 use self::fate::Fate;
-
-/// What the crate's own `sync` has, of loom's primitives. As there, `set` waits for a value that is just being set, and
-/// what is set is read without a lock; it lies where it can be borrowed.
-mod sync {
-    use std::fmt;
-
-    use loom::sync::Mutex;
-    use loom::sync::atomic::AtomicBool;
-    pub(crate) use loom::sync::atomic::{AtomicU8, Ordering};
-
-    pub(crate) struct OnceLock<T> {
-        setting: Mutex<()>,
-        is_set: AtomicBool,
-        value: std::sync::OnceLock<T>,
-    }
-
-    impl<T> OnceLock<T> {
-        pub(crate) fn new() -> Self {
-            Self { setting: Mutex::new(()), is_set: AtomicBool::new(false), value: std::sync::OnceLock::new() }
-        }
-
-        pub(crate) fn set(&self, value: T) -> Result<(), T> {
-            let _setting = self.setting.lock().expect("nobody panics");
-            self.value.set(value)?;
-            self.is_set.store(true, Ordering::Release);
-            Ok(())
-        }
-
-        pub(crate) fn get(&self) -> Option<&T> {
-            if self.is_set.load(Ordering::Acquire) { self.value.get() } else { None }
-        }
-    }
-
-    impl<T> fmt::Debug for OnceLock<T> {
-        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("OnceLock")
-        }
-    }
-}
 
 /// Runs a model with at most three preemptions, which is where races show.
 fn model(f: impl Fn() + Sync + Send + 'static) {

@@ -1,0 +1,101 @@
+//! R7: every interleaving of an abort with a run below that is dropped by somebody who saw the abort, of the very source that the
+//! crate is made of: the run below has the abort's reason.
+
+#[allow(dead_code, reason = "the model uses its part")]
+#[path = "../src/fall.rs"]
+mod fall;
+#[allow(dead_code, reason = "the model uses its part")]
+#[path = "../src/fate.rs"]
+mod fate;
+#[path = "support/loom_sync.rs"]
+mod sync;
+
+use loom::sync::Arc;
+use loom::thread;
+
+use self::fall::{Stoppable, Stops};
+use self::fate::Fate;
+
+type Reason = &'static str;
+
+/// One in another.
+#[derive(Clone)]
+struct Run(Arc<Inner>);
+
+struct Inner {
+    fate: Fate<Reason>,
+    below: Option<Run>,
+}
+
+impl Run {
+    fn above(below: Option<Self>) -> Self {
+        Self(Arc::new(Inner { fate: Fate::open(), below }))
+    }
+
+    fn reason(&self) -> Option<Reason> {
+        self.0.fate.stopped().copied()
+    }
+
+    fn stop(&self, stops: &Stops, reason: Reason) -> bool {
+        stops.stop(&reason, || self.0.fate.stop(reason).then(|| self.followers())).is_some()
+    }
+}
+
+impl Stoppable for Run {
+    type Stop = Reason;
+
+    fn fate(&self) -> &Fate<Reason> {
+        &self.0.fate
+    }
+
+    fn followers(&self) -> Vec<Self> {
+        self.0.below.iter().cloned().collect()
+    }
+}
+
+fn model(f: impl Fn() + Sync + Send + 'static) {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(f);
+}
+
+/// R7: the task that polls the outermost run sees the abort and drops its work, and with it the runs below, the innermost first.
+#[test]
+fn who_drops_a_run_because_one_above_is_aborted_finds_the_reason_there() {
+    model(|| {
+        let stops = Arc::new(Stops::new(sync::Mutex::new(())));
+        let inner = Run::above(None);
+        let middle = Run::above(Some(inner.clone()));
+        let outer = Run::above(Some(middle.clone()));
+        let aborting = {
+            let (outer, stops) = (outer.clone(), Arc::clone(&stops));
+            thread::spawn(move || outer.stop(&stops, "enough"))
+        };
+        let is_seen = outer.reason().is_some();
+        let dropped = [&inner, &middle].map(|run| run.stop(&stops, "dropped"));
+        let reasons = [&inner, &middle].map(Run::reason);
+        assert!(aborting.join().expect("it does not panic"));
+        if is_seen {
+            assert_eq!((dropped, reasons), ([false; 2], [Some("enough"); 2]));
+        }
+        assert!(reasons.iter().all(Option::is_some));
+    });
+}
+
+/// R7: two aborts, at two levels: whoever is below has the reason of the nearest.
+#[test]
+fn of_two_aborts_a_run_has_that_of_the_nearest_run_above() {
+    model(|| {
+        let stops = Arc::new(Stops::new(sync::Mutex::new(())));
+        let inner = Run::above(None);
+        let outer = Run::above(Some(inner.clone()));
+        let aborting = {
+            let (outer, stops) = (outer.clone(), Arc::clone(&stops));
+            thread::spawn(move || outer.stop(&stops, "outer"))
+        };
+        let was_first = inner.stop(&stops, "inner");
+        assert!(aborting.join().expect("it does not panic"));
+        let expected = if was_first { "inner" } else { "outer" };
+        assert_eq!((inner.reason(), outer.reason()), (Some(expected), Some("outer")));
+    });
+}
