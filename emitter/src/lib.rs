@@ -109,6 +109,6 @@ pub use pipe::PipeHandle;
 pub use record::{EventRecord, Gap, SinkRecord};
 pub use registration::{ListenerResult, Options, Registration};
 pub use scope::Scope;
-pub use sink::{EventStream, Incomplete, Overflow, Report, Sink, SinkError, SinkHandle};
+pub use sink::{EventStream, Incomplete, Overflow, Progress, Report, Sink, SinkError, SinkHandle};
 pub use stamp::EventStamp;
 pub use subscription::{DropGuard, Subscription};

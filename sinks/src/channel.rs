@@ -1,6 +1,6 @@
 //! Records into a bounded tokio channel.
 
-use emitree_emitter::{BoxError, Overflow, Sink, SinkRecord};
+use emitree_emitter::{BoxError, Overflow, Progress, Sink, SinkRecord};
 use tokio::sync::mpsc::{self, Receiver, Sender};
 
 /// Sends every record into a bounded tokio channel.
@@ -66,6 +66,11 @@ impl Sink for Channel {
     fn write(&mut self, record: &SinkRecord) -> Result<(), BoxError> {
         // The sink's thread belongs to no runtime, where this would panic.
         self.sender.blocking_send(record.clone()).map_err(|_| "the receiver of the channel is gone".into())
+    }
+
+    /// There is no buffer: what is accepted is delivered.
+    fn progress(&self) -> Option<Progress> {
+        Some(Progress::default())
     }
 
     fn capacity(&self) -> usize {

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use emitree_emitter::{BoxError, Overflow, Sink, SinkRecord};
+use emitree_emitter::{BoxError, Overflow, Progress, Sink, SinkRecord};
 
 /// Keeps every record in memory; clones share what they keep.
 ///
@@ -100,6 +100,11 @@ impl Sink for Memory {
     fn write(&mut self, record: &SinkRecord) -> Result<(), BoxError> {
         self.lock().push(record.clone());
         Ok(())
+    }
+
+    /// There is no buffer: what is accepted is delivered.
+    fn progress(&self) -> Option<Progress> {
+        Some(Progress::default())
     }
 
     fn capacity(&self) -> usize {

@@ -10,7 +10,7 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use emitree_emitter::{BoxError, EmitErrorKind, Emitter, Overflow, Report, Sink, SinkHandle, SinkRecord};
+use emitree_emitter::{BoxError, EmitErrorKind, Emitter, Overflow, Progress, Report, Sink, SinkHandle, SinkRecord};
 use support::{Calls, Gate, Gated, Seen, is_done_after_a_poll};
 
 const EVER: Duration = Duration::MAX;
@@ -211,6 +211,77 @@ fn a_write_that_fails_or_panics_is_counted_and_the_sink_goes_on() {
     let report = handle.close_blocking(EVER);
     assert_eq!((counts(&report), report.error.as_deref()), ([2, 0, 2, 0], Some("no twos")));
     assert_eq!(seen.line(), "0 flush 3 close");
+}
+
+/// Buffers all it is given, and tells as much as it is told to.
+struct Buffers {
+    held: u64,
+    tells: bool,
+    flushes: bool,
+}
+
+impl Sink for Buffers {
+    fn write(&mut self, record: &SinkRecord) -> Result<(), BoxError> {
+        if support::show(record) == "7" {
+            return Err("no sevens".into());
+        }
+        self.held += 1;
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<(), BoxError> {
+        if !self.flushes {
+            return Err("no room".into());
+        }
+        self.held = 0;
+        Ok(())
+    }
+
+    fn progress(&self) -> Option<Progress> {
+        self.tells.then(|| Progress::default().with_buffered(self.held))
+    }
+}
+
+/// E13: a report claims no more than is true.
+#[test]
+fn what_a_sink_holds_in_its_buffer_is_not_delivered_and_has_failed_once_it_is_dropped_with_it() {
+    for tells in [false, true] {
+        for (flushes, flushed, closed) in [(true, [2, 0, 1], [4, 0, 1]), (false, [0, 2, 1], [0, 0, 5])] {
+            let counts = |report: &Report| [report.delivered, report.buffered, report.failed];
+            let emitter = Emitter::new();
+            let handle = emitter.pipe_to(Buffers { held: 0, tells, flushes }).unwrap();
+            emit_now(&emitter, [1, 7, 2]);
+            assert_eq!(counts(&handle.flush_blocking()), flushed, "{tells} {flushes}");
+            emit_now(&emitter, [3, 4]);
+            let report = handle.close_blocking(EVER);
+            assert_eq!(counts(&report), closed, "{tells} {flushes}: {report}");
+            assert_eq!((report.lost, report.pending), (0, 0));
+        }
+    }
+}
+
+/// E13: counts add up, whatever a sink says of itself.
+#[test]
+fn a_sink_that_tells_of_more_than_it_was_given_is_not_believed() {
+    struct Boasts;
+
+    impl Sink for Boasts {
+        fn write(&mut self, _: &SinkRecord) -> Result<(), BoxError> {
+            Ok(())
+        }
+
+        fn progress(&self) -> Option<Progress> {
+            Some(Progress::default().with_failed(1).with_buffered(u64::MAX).with_synced(u64::MAX))
+        }
+    }
+
+    let emitter = Emitter::new();
+    let handle = emitter.pipe_to(Boasts).unwrap();
+    emit_now(&emitter, 0..3);
+    let report = handle.flush_blocking();
+    assert_eq!([report.delivered, report.synced, report.buffered, report.failed], [0, 0, 2, 1]);
+    assert_eq!(report.to_string(), "0 delivered, 2 buffered, 0 lost, 1 failed, 0 pending");
+    assert_eq!(handle.close_blocking(EVER).failed, 3);
 }
 
 /// Panics wherever it can.

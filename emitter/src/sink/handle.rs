@@ -9,8 +9,8 @@ use std::{fmt, io, thread};
 
 use event_listener::{EventListener, Listener};
 
-use super::queue::Queue;
-use super::worker::Tally;
+use super::queue::{Counts, Queue};
+use super::worker::{Tallied, Tally};
 use crate::{SinkRecord, Subscription};
 
 /// An attached sink, as its owner sees it.
@@ -144,10 +144,15 @@ impl Control {
 
     fn report(&self) -> Report {
         // The tally first: what it counts was offered before, so nothing is pending below zero.
-        let (delivered, failed) = (self.tally.delivered(), self.tally.failed());
-        let counts = self.queue.counts();
-        let pending = counts.offered.saturating_sub(counts.lost + delivered + failed);
-        Report { delivered, lost: counts.lost, failed, pending, error: self.tally.error() }
+        let Tallied { accepted, refused, progress, error } = self.tally.read();
+        let Counts { offered, lost } = self.queue.counts();
+        let pending = offered.saturating_sub(lost + accepted + refused);
+        // A sink that tells of more than it was given is not believed.
+        let failed = progress.failed.min(accepted);
+        let buffered = progress.buffered.min(accepted - failed);
+        let delivered = accepted - failed - buffered;
+        let synced = progress.synced.min(delivered);
+        Report { delivered, synced, buffered, lost, failed: refused + failed, pending, error }
     }
 }
 
@@ -177,16 +182,26 @@ impl Alarm {
     }
 }
 
-/// What became of the events that a sink was given; each is counted once.
+/// What became of the events that a sink was given.
+///
+/// Each event is counted once: `delivered + buffered + lost + failed + pending` is the number of events emitted. An event
+/// moves from `pending` to `buffered` or `delivered`, and after [`close`](SinkHandle::close) has returned in time, none is
+/// pending or buffered.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[must_use = "a report says whether everything was delivered"]
 #[non_exhaustive]
 pub struct Report {
-    /// How many the sink has written.
+    /// How many have left the sink: a file's are with the operating system, and outlive a crash of this process.
     pub delivered: u64,
+    /// How many of the delivered events are on disk, and outlive a power failure, as far as the sink knows. 0 for a sink
+    /// that does not wait for a disk.
+    pub synced: u64,
+    /// How many the sink has accepted and not passed on, or not said so ([`Sink::progress`](crate::Sink::progress)): a crash
+    /// of this process may lose them.
+    pub buffered: u64,
     /// How many were lost because the sink was slower than they were.
     pub lost: u64,
-    /// How many the sink refused by an error or a panic.
+    /// How many the sink refused by an error or a panic, or accepted and could not pass on.
     pub failed: u64,
     /// How many still wait for the sink, or are being written.
     pub pending: u64,
@@ -195,17 +210,18 @@ pub struct Report {
 }
 
 impl Report {
-    /// Tells whether every event was written and the sink never failed.
+    /// Returns `true` if every event was delivered and the sink never failed.
     #[must_use]
     pub const fn is_complete(&self) -> bool {
-        self.lost == 0 && self.failed == 0 && self.pending == 0 && self.error.is_none()
+        let is_delivered = self.lost == 0 && self.failed == 0 && self.pending == 0 && self.buffered == 0;
+        is_delivered && self.error.is_none()
     }
 
     /// The number of events delivered, if these are all.
     ///
     /// # Errors
     ///
-    /// If an event was not written or the sink failed.
+    /// If an event was not delivered or the sink failed.
     pub fn complete(self) -> Result<u64, Incomplete> {
         if self.is_complete() { Ok(self.delivered) } else { Err(Incomplete(self)) }
     }
@@ -218,8 +234,15 @@ impl Report {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { delivered, lost, failed, pending, error } = self;
-        write!(f, "{delivered} delivered, {lost} lost, {failed} failed, {pending} pending")?;
+        let Self { delivered, synced, buffered, lost, failed, pending, error } = self;
+        write!(f, "{delivered} delivered")?;
+        if *synced > 0 {
+            write!(f, " ({synced} synced)")?;
+        }
+        if *buffered > 0 {
+            write!(f, ", {buffered} buffered")?;
+        }
+        write!(f, ", {lost} lost, {failed} failed, {pending} pending")?;
         error.iter().try_for_each(|error| write!(f, " (last error: {error})"))
     }
 }

@@ -94,6 +94,15 @@ pub trait Sink: Send + 'static {
         self.flush()
     }
 
+    /// Returns how far the accepted events have got: those for which [`write`](Self::write) returned `Ok`. Called after
+    /// each write, flush and close.
+    ///
+    /// Unless implemented, an event counts as buffered until a flush or the close succeeds, and as failed if the close does
+    /// not. A sink that knows better returns `Some`: [`Progress::default()`] if it has no buffer.
+    fn progress(&self) -> Option<Progress> {
+        None
+    }
+
     /// How long a written record may wait for a flush; for ever unless implemented. Asked once.
     fn flush_interval(&self) -> Option<Duration> {
         None
@@ -123,6 +132,10 @@ impl<S: Sink + ?Sized> Sink for Box<S> {
         (**self).close()
     }
 
+    fn progress(&self) -> Option<Progress> {
+        (**self).progress()
+    }
+
     fn flush_interval(&self) -> Option<Duration> {
         (**self).flush_interval()
     }
@@ -133,6 +146,50 @@ impl<S: Sink + ?Sized> Sink for Box<S> {
 
     fn overflow(&self) -> Overflow {
         (**self).overflow()
+    }
+}
+
+/// How far a sink has got with the events that it accepted; [`Gap`](crate::Gap)s are not counted.
+///
+/// Returned by [`Sink::progress`], and made of the parts that the sink knows:
+///
+/// ```
+/// use emitree_emitter::Progress;
+///
+/// let progress = Progress::default().with_buffered(3).with_synced(7);
+/// assert_eq!((progress.buffered, progress.synced, progress.failed), (3, 7, 0));
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Progress {
+    /// Events in the sink's own buffer at this moment. After `close` they count as failed.
+    pub buffered: u64,
+    /// Events that are on disk, or as safe as the sink's destination makes them, in total.
+    pub synced: u64,
+    /// Events that the sink accepted and then could not pass on, in total.
+    pub failed: u64,
+}
+
+impl Progress {
+    /// Sets the number of events in the sink's own buffer.
+    #[must_use]
+    pub const fn with_buffered(mut self, buffered: u64) -> Self {
+        self.buffered = buffered;
+        self
+    }
+
+    /// Sets the number of events that are on disk, in total.
+    #[must_use]
+    pub const fn with_synced(mut self, synced: u64) -> Self {
+        self.synced = synced;
+        self
+    }
+
+    /// Sets the number of events that the sink accepted and then could not pass on, in total.
+    #[must_use]
+    pub const fn with_failed(mut self, failed: u64) -> Self {
+        self.failed = failed;
+        self
     }
 }
 

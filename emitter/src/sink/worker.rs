@@ -8,45 +8,71 @@
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use std::{io, thread};
+use std::{io, mem, thread};
 
 use parking_lot::Mutex;
 
-use super::Sink;
 use super::backlog::Slot;
 use super::queue::Queue;
+use super::{Progress, Sink};
 use crate::logged::logged;
 use crate::record::Gap;
 use crate::{BoxError, SinkRecord, panic_message};
 
-/// What came of the records that the worker took.
+/// What came of the events that the worker took.
 #[derive(Debug, Default)]
-pub(super) struct Tally {
-    delivered: AtomicU64,
-    failed: AtomicU64,
-    error: Mutex<Option<String>>,
+pub(super) struct Tally(Mutex<Tallied>);
+
+/// Behind one lock, so that a report adds up at any moment.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Tallied {
+    /// `write` returned `Ok`.
+    pub(super) accepted: u64,
+    /// `write` returned an error or panicked.
+    pub(super) refused: u64,
+    /// What became of those accepted, as far as the sink knows.
+    pub(super) progress: Progress,
+    pub(super) error: Option<String>,
 }
 
 impl Tally {
-    pub(super) fn delivered(&self) -> u64 {
-        self.delivered.load(Ordering::Acquire)
+    pub(super) fn read(&self) -> Tallied {
+        self.0.lock().clone()
     }
 
-    pub(super) fn failed(&self) -> u64 {
-        self.failed.load(Ordering::Acquire)
+    fn accept(&self, progress: Progress) {
+        let mut tallied = self.0.lock();
+        tallied.accepted += 1;
+        tallied.progress = progress;
     }
 
-    pub(super) fn error(&self) -> Option<String> {
-        self.error.lock().clone()
+    fn refuse(&self, progress: Progress) {
+        let mut tallied = self.0.lock();
+        tallied.refused += 1;
+        tallied.progress = progress;
+    }
+
+    fn progressed(&self, progress: Progress) {
+        self.0.lock().progress = progress;
+    }
+
+    /// The sink is about to be dropped, and its buffer with it.
+    fn ended(&self) {
+        let Tallied { progress, .. } = &mut *self.0.lock();
+        progress.failed = progress.failed.saturating_add(mem::take(&mut progress.buffered));
+    }
+
+    fn set_error(&self, error: String) {
+        let before = self.0.lock().error.replace(error);
+        drop(before);
     }
 }
 
 /// Starts the thread of a sink.
 pub(super) fn start<S: Sink>(sink: S, queue: Arc<Queue<SinkRecord>>, tally: Arc<Tally>) -> io::Result<()> {
     let interval = sink.flush_interval();
-    let worker = Worker { sink, tally, interval, unflushed: None, failing: false };
+    let worker = Worker { sink, tally, interval, unflushed: None, unconfirmed: 0, failing: false };
     thread::Builder::new().name("emitree-sink".to_owned()).spawn(move || worker.run(queue)).map(drop)
 }
 
@@ -56,6 +82,8 @@ struct Worker<S> {
     interval: Option<Duration>,
     /// When the first record that is not flushed was written; told only if there is an interval.
     unflushed: Option<Instant>,
+    /// How many events it has accepted since the last flush that succeeded.
+    unconfirmed: u64,
     failing: bool,
 }
 
@@ -92,41 +120,67 @@ impl<S: Sink> Worker<S> {
     }
 
     fn write(&mut self, record: &SinkRecord) {
-        let counter = match contain(|| self.sink.write(record)) {
+        // The progress is asked for after each write: what the sink still holds must not pass for delivered.
+        let written = contain(|| self.sink.write(record));
+        self.unconfirmed += u64::from(written.is_ok());
+        let progress = self.progress();
+        match written {
             Ok(()) => {
                 self.failing = false;
-                &self.tally.delivered
+                self.tally.accept(progress);
             }
             Err(error) => {
                 self.note(&error);
-                &self.tally.failed
+                self.tally.refuse(progress);
             }
-        };
-        counter.fetch_add(1, Ordering::Release);
+        }
     }
 
     fn write_gap(&mut self, lost: u64) {
         let told = contain(|| self.sink.write(&SinkRecord::Gap(Gap::of(lost))));
         self.note_failure(told);
+        let progress = self.progress();
+        self.tally.progressed(progress);
     }
 
     fn flush(&mut self) {
         self.unflushed = None;
         let flushed = contain(|| self.sink.flush());
-        self.note_failure(flushed);
+        self.confirm(flushed);
     }
 
     fn close(mut self) {
         let closed = contain(|| self.sink.close());
-        self.note_failure(closed);
+        self.confirm(closed);
         let Self { sink, tally, .. } = self;
+        tally.ended();
         let dropped = contain(|| {
             drop(sink);
             Ok(())
         });
         if let Err(error) = dropped {
-            *tally.error.lock() = Some(chain(&error));
+            tally.set_error(chain(&error));
         }
+    }
+
+    fn confirm(&mut self, flushed: Result<(), BoxError>) {
+        match flushed {
+            Ok(()) => self.unconfirmed = 0,
+            Err(error) => self.note(&error),
+        }
+        let progress = self.progress();
+        self.tally.progressed(progress);
+    }
+
+    /// What the sink knows of what it accepted; if it does not tell, everything since the last flush is in its buffer.
+    fn progress(&mut self) -> Progress {
+        let mut progress = None;
+        let asked = contain(|| {
+            progress = self.sink.progress();
+            Ok(())
+        });
+        self.note_failure(asked);
+        progress.unwrap_or_else(|| Progress::default().with_buffered(self.unconfirmed))
     }
 
     fn note_failure(&mut self, outcome: Result<(), BoxError>) {
@@ -142,7 +196,7 @@ impl<S: Sink> Worker<S> {
             logged(|| tracing::warn!(error = text, "a sink failed; it stays in use"));
         }
         self.failing = true;
-        *self.tally.error.lock() = Some(text);
+        self.tally.set_error(text);
     }
 
     fn flush_due(&self) -> Option<Instant> {

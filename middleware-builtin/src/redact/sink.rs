@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use emitree_emitter::{BoxError, Context, EventRecord, Overflow, Sink, SinkRecord};
+use emitree_emitter::{BoxError, Context, EventRecord, Overflow, Progress, Sink, SinkRecord};
 use serde_json::Value;
 use serde_json::value::to_raw_value;
 
@@ -97,6 +97,10 @@ impl<S: Sink> Sink for RedactSink<S> {
     fn close(&mut self) -> Result<(), BoxError> {
         let rest = self.texts.rest(&self.redactor).and_then(|rest| self.write_rest(rest));
         self.inner.close().and(rest)
+    }
+
+    fn progress(&self) -> Option<Progress> {
+        self.inner.progress()
     }
 
     fn flush_interval(&self) -> Option<Duration> {
