@@ -3,9 +3,10 @@
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::Duration;
 
-use emitree_emitter::{Emitter, Overflow, Sink, SinkRecord};
+use emitree_emitter::{BoxError, Emitter, Overflow, Progress, Report, Sink, SinkRecord};
 use emitree_sinks::{FlushPolicy, Jsonl, JsonlFile, ReadError, Records, Tail, read_jsonl};
 use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
@@ -154,6 +155,81 @@ fn a_flush_waits_for_the_disk_if_that_was_asked_for() {
         let mut file = options.open("/dev/null").unwrap();
         file.write(&gap(1)).unwrap();
         assert_eq!((file.flush().is_ok(), file.close().is_ok()), (expected, expected), "{sync}");
+    }
+}
+
+/// A file that takes three records, and stalls in the write of the fourth until the sender is dropped.
+struct Stalls {
+    file: JsonlFile,
+    writes: u32,
+    stalled: Sender<()>,
+    go: Receiver<()>,
+}
+
+impl Sink for Stalls {
+    fn write(&mut self, record: &SinkRecord) -> Result<(), BoxError> {
+        self.writes += 1;
+        if self.writes == 4 {
+            self.stalled.send(())?;
+            let _ = self.go.recv();
+        }
+        self.file.write(record)
+    }
+
+    fn flush(&mut self) -> Result<(), BoxError> {
+        self.file.flush()
+    }
+
+    fn close(&mut self) -> Result<(), BoxError> {
+        self.file.close()
+    }
+
+    fn progress(&self) -> Option<Progress> {
+        self.file.progress()
+    }
+}
+
+/// E13: a report claims no more than is true: what is buffered, what the operating system has, what the disk has.
+#[test]
+fn a_report_tells_buffered_from_flushed_from_synced() {
+    let counts = |report: &Report| [report.pending, report.buffered, report.delivered, report.synced];
+    for (policy, sync, stalled, flushed) in [
+        (FlushPolicy::OnClose, false, [1, 3, 0, 0], [0, 0, 4, 0]),
+        (FlushPolicy::OnClose, true, [1, 3, 0, 0], [0, 0, 4, 4]),
+        (FlushPolicy::EachRecord, false, [1, 0, 3, 0], [0, 0, 4, 0]),
+        (FlushPolicy::EachRecord, true, [1, 0, 3, 3], [0, 0, 4, 4]),
+    ] {
+        let (_folder, path) = folder();
+        let emitter = Emitter::new();
+        let file = JsonlFile::options().flush(policy).sync(sync).open(&path).unwrap();
+        let ((stalls, is_stalled), (gate, go)) = (mpsc::channel(), mpsc::channel());
+        let handle = emitter.pipe_to(Stalls { file, writes: 0, stalled: stalls, go }).unwrap();
+        (0..4).for_each(|mut number: u32| emitter.emit_now("n", &mut number).unwrap());
+        is_stalled.recv().unwrap();
+        assert_eq!(counts(&handle.report()), stalled, "{policy:?} {sync}");
+        assert!(!handle.report().is_complete());
+        drop(gate);
+        assert_eq!(counts(&handle.flush_blocking()), flushed, "{policy:?} {sync}");
+        let report = handle.close_blocking(EVER);
+        assert_eq!(counts(&report), flushed, "{policy:?} {sync}");
+        assert_eq!(report.complete().unwrap(), 4);
+    }
+}
+
+/// E13: what a sink could not sync is not synced, though a later sync succeeds or there is nothing left to sync.
+#[cfg(target_os = "linux")]
+#[test]
+fn what_could_not_be_synced_does_not_count_as_synced() {
+    for policy in [FlushPolicy::OnClose, FlushPolicy::EachRecord] {
+        let emitter = Emitter::new();
+        // No disk is behind it: it takes every line, and syncs none.
+        let file = JsonlFile::options().flush(policy).sync(true).open("/dev/null").unwrap();
+        let handle = emitter.pipe_to(file).unwrap();
+        emitter.emit_now("n", &mut 1).unwrap();
+        let report = handle.flush_blocking();
+        assert_eq!((report.delivered + report.failed, report.synced), (1, 0), "{policy:?}: {report}");
+        assert!(report.error.as_deref().unwrap_or_default().starts_with("could not sync `/dev/null`; "), "{report}");
+        assert_eq!(handle.close_blocking(EVER).synced, 0);
     }
 }
 

@@ -1,14 +1,19 @@
 //! A JSONL file that is appended to.
+//!
+//! 1. An event is buffered until its line has been written and the file was then found in place; then it is unsynced, or
+//!    delivered for good if nobody asked for syncs.
+//! 2. With `FlushPolicy::EachRecord` the result of `write` says what became of an event, so none is counted here.
+//! 3. After a sync that failed nobody knows what the disk has: what was unsynced then is never counted as synced.
 
-use std::fs::{File, OpenOptions};
 use std::io;
+use std::mem;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use emitree_emitter::{BoxError, Overflow, Sink, SinkRecord};
-use thiserror::Error;
+use emitree_emitter::{BoxError, Overflow, Progress, Sink, SinkRecord};
 
-use super::{Jsonl, Tail, tail};
+use super::exclusive::{Exclusive, Whereabouts};
+use super::{Jsonl, JsonlError, Tail, tail};
 
 /// Appends each record to a file, as a line of JSON; a gap stands as `{"gap":{"lost":n}}`.
 ///
@@ -30,12 +35,62 @@ use super::{Jsonl, Tail, tail};
 ///
 /// A recording that a crash cut off is mended when it is opened, and nothing is ever glued to it. A torn last line is
 /// moved to `<path>.torn`, after what is there; a whole record that lacks only its newline gets one. [`tail`](Self::tail)
-/// tells. A file has one writer at a time.
+/// tells.
 ///
 /// If the file cannot be written, what is buffered is kept and written as soon as it can; once 64 KiB are, each further
 /// record counts as failed. With [`FlushPolicy::EachRecord`] so does the record that could not be passed on at once.
 ///
 /// Dropping it without `close`, which an attached sink always gets, loses what is buffered.
+///
+/// # One recorder, many readers
+///
+/// The file is locked while it is open. Opening it a second time, in this process or another one, is
+/// [`JsonlError::InUse`] and changes nothing. The lock is released when the recorder is closed or dropped, and when its
+/// process ends, also by a crash.
+///
+/// Anybody may read the file meanwhile, with [`read_jsonl`](super::read_jsonl) for example: it has what has been flushed,
+/// and its last line may be [`Torn`](super::ReadError::Torn) while it is being written.
+///
+/// On Unix the lock is advisory: a program that writes into the file or truncates it without asking for the lock is
+/// not noticed. On NFS, whether a second opener is refused is up to the server and the mount options. Devices and pipes are
+/// not locked. On Windows the file is opened such that others can read it only.
+///
+/// # A file that is removed, renamed or replaced
+///
+/// Each time the buffer is written, the recorder checks that its path still leads to the file that it opened (by device
+/// and inode). If not, the events written since the last check count as failed, not as delivered, and so do all later ones:
+/// each write, each flush and the close is [`JsonlError::Removed`] or [`JsonlError::Replaced`]. It stays so until a new
+/// recorder is opened; nothing is written to the new file before. A log rotation that renames the file is such a case:
+/// close the recorder before and open the file after it. Some events that count as failed may stand in the renamed file.
+///
+/// Windows does not let anybody remove or rename the file while it is open. Elsewhere than on Unix and Windows a removed file
+/// is noticed, a replaced one is not.
+///
+/// # What its report says
+///
+/// | in the [`Report`](emitree_emitter::Report) | the event is |
+/// |---|---|
+/// | `buffered` | in this process: a crash of the program loses it |
+/// | `delivered` | with the operating system: a crash of the program does not lose it, a power failure may |
+/// | `synced` | on disk, which only [`sync`](JsonlOptions::sync) waits for; counted in `delivered` too |
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use emitree_emitter::Emitter;
+/// use emitree_sinks::{FlushPolicy, JsonlFile};
+///
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("events.jsonl");
+/// let app = Emitter::new();
+/// let file = JsonlFile::options().flush(FlushPolicy::OnClose).sync(true).open(&path)?;
+/// let recording = app.pipe_to(file)?;
+/// app.emit_now("ready", &mut 1)?;
+/// let report = recording.flush_blocking();
+/// assert_eq!((report.buffered, report.delivered, report.synced), (0, 1, 1));
+/// # recording.close_blocking(Duration::MAX).complete()?;
+/// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
+/// ```
 ///
 /// # When it is full
 ///
@@ -44,11 +99,17 @@ use super::{Jsonl, Tail, tail};
 /// and stand as gaps among the lines.
 #[derive(Debug)]
 pub struct JsonlFile {
-    lines: Jsonl<File>,
+    lines: Jsonl<Exclusive>,
     path: PathBuf,
     flush: FlushPolicy,
     sync: bool,
     tail: Tail,
+    end: Option<End>,
+    /// Events accepted and lost with the file.
+    failed: u64,
+    /// Events delivered since the last sync.
+    unsynced: u64,
+    synced: u64,
 }
 
 /// When a [`JsonlFile`] passes on to the operating system what it has buffered. A flush or close of its handle always
@@ -81,36 +142,12 @@ pub struct JsonlOptions {
     overflow: Overflow,
 }
 
-/// A file that was not opened, or not written.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum JsonlError {
-    /// The file could not be opened for appending.
-    #[error("could not open `{path}`")]
-    Open {
-        /// The file.
-        path: PathBuf,
-        /// What the operating system says.
-        source: io::Error,
-    },
-    /// The last line could not be looked at or set aside.
-    #[error("could not mend the end of `{path}`")]
-    Mend {
-        /// The file.
-        path: PathBuf,
-        /// What the operating system says.
-        source: io::Error,
-    },
-    /// The file could not be written.
-    #[error("could not write to `{path}`; {unwritten} records are buffered")]
-    Write {
-        /// The file.
-        path: PathBuf,
-        /// How many records wait to be written.
-        unwritten: usize,
-        /// What the operating system says.
-        source: io::Error,
-    },
+/// Why a recorder takes no more records.
+#[derive(Clone, Copy, Debug)]
+enum End {
+    Closed,
+    Removed,
+    Replaced,
 }
 
 impl JsonlFile {
@@ -118,7 +155,7 @@ impl JsonlFile {
     ///
     /// # Errors
     ///
-    /// If the file cannot be opened, or a torn last line cannot be set aside.
+    /// If the file cannot be opened, another recorder has it open, or a torn last line cannot be set aside.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, JsonlError> {
         Self::options().open(path)
     }
@@ -140,13 +177,48 @@ impl JsonlFile {
         &self.tail
     }
 
-    fn flush_lines(&mut self) -> io::Result<()> {
-        self.lines.flush_writer()?;
-        if self.sync { self.lines.get_ref().sync_data() } else { Ok(()) }
+    /// Writes what is buffered, and confirms that it has arrived in the file that the path leads to (invariant 1).
+    fn pass_on(&mut self) -> Result<(), JsonlError> {
+        self.check_open()?;
+        let drained = self.lines.drain();
+        self.end = match self.lines.get_ref().whereabouts() {
+            Whereabouts::InPlace => None,
+            Whereabouts::Removed => Some(End::Removed),
+            Whereabouts::Replaced => Some(End::Replaced),
+        };
+        if self.end.is_some() {
+            self.failed += self.lines.give_up();
+            return self.check_open();
+        }
+        self.unsynced += self.lines.confirm();
+        drained.map_err(|source| self.write_error(source))
     }
 
-    fn error(&self, source: io::Error) -> BoxError {
-        JsonlError::Write { path: self.path.clone(), unwritten: self.lines.unwritten(), source }.into()
+    fn pass_on_and_sync(&mut self) -> Result<(), JsonlError> {
+        self.pass_on()?;
+        if !self.sync {
+            return Ok(());
+        }
+        // Taken before the result is known (invariant 3).
+        let unsynced = mem::take(&mut self.unsynced);
+        let synced = self.lines.get_ref().sync();
+        synced.map_err(|source| JsonlError::Sync { path: self.path.clone(), source })?;
+        self.synced += unsynced;
+        Ok(())
+    }
+
+    fn check_open(&self) -> Result<(), JsonlError> {
+        let path = || self.path.clone();
+        match self.end {
+            None => Ok(()),
+            Some(End::Closed) => Err(JsonlError::Closed { path: path() }),
+            Some(End::Removed) => Err(JsonlError::Removed { path: path() }),
+            Some(End::Replaced) => Err(JsonlError::Replaced { path: path() }),
+        }
+    }
+
+    fn write_error(&self, source: io::Error) -> JsonlError {
+        JsonlError::Write { path: self.path.clone(), unwritten: self.lines.unwritten(), source }
     }
 }
 
@@ -157,7 +229,8 @@ impl JsonlOptions {
         self
     }
 
-    /// Whether each flush waits until the disk has it (`fdatasync`); off unless set.
+    /// Makes each flush wait until the disk has what was written (`fdatasync`), and the opening until it has the name of a
+    /// new file (on Unix); off unless set.
     pub const fn sync(mut self, sync: bool) -> Self {
         self.sync = sync;
         self
@@ -179,15 +252,18 @@ impl JsonlOptions {
     ///
     /// # Errors
     ///
-    /// If the file cannot be opened, or a torn last line cannot be set aside.
+    /// If the file cannot be opened, another recorder has it open, or a torn last line cannot be set aside.
     pub fn open(self, path: impl AsRef<Path>) -> Result<JsonlFile, JsonlError> {
         let path = path.as_ref().to_owned();
-        let opened = OpenOptions::new().read(true).append(true).create(true).open(&path);
-        let mut file = opened.map_err(|source| JsonlError::Open { path: path.clone(), source })?;
-        let mended = tail::mend(&mut file, &path);
+        let mut file = Exclusive::open(&path)?;
+        if self.sync {
+            file.sync_name().map_err(|source| JsonlError::Open { path: path.clone(), source })?;
+        }
+        let mended = tail::mend(file.file_mut(), &path);
         let tail = mended.map_err(|source| JsonlError::Mend { path: path.clone(), source })?;
         let lines = Jsonl::new(file).with_capacity(self.capacity).with_overflow(self.overflow);
-        Ok(JsonlFile { lines, path, flush: self.flush, sync: self.sync, tail })
+        let Self { flush, sync, .. } = self;
+        Ok(JsonlFile { lines, path, flush, sync, tail, end: None, failed: 0, unsynced: 0, synced: 0 })
     }
 }
 
@@ -199,12 +275,33 @@ impl Default for JsonlOptions {
 
 impl Sink for JsonlFile {
     fn write(&mut self, record: &SinkRecord) -> Result<(), BoxError> {
-        self.lines.write_record(record).map_err(|error| self.error(error))?;
-        if self.flush == FlushPolicy::EachRecord { self.flush() } else { Ok(()) }
+        self.check_open()?;
+        if self.lines.is_full() {
+            self.pass_on()?;
+        }
+        let at_once = self.flush == FlushPolicy::EachRecord;
+        self.lines.add(record, !at_once).map_err(|source| self.write_error(source))?;
+        if at_once {
+            self.pass_on_and_sync()?;
+            self.synced += u64::from(self.sync && record.as_event().is_some());
+        }
+        Ok(())
     }
 
     fn flush(&mut self) -> Result<(), BoxError> {
-        self.flush_lines().map_err(|error| self.error(error))
+        Ok(self.pass_on_and_sync()?)
+    }
+
+    /// A close that fails leaves the recorder open, so that it can be tried again; the lock is then released by the drop.
+    fn close(&mut self) -> Result<(), BoxError> {
+        self.pass_on_and_sync()?;
+        self.end = Some(End::Closed);
+        Ok(self.lines.get_ref().unlock()?)
+    }
+
+    fn progress(&self) -> Option<Progress> {
+        let progress = Progress::default().with_buffered(self.lines.unconfirmed());
+        Some(progress.with_synced(self.synced).with_failed(self.failed))
     }
 
     fn flush_interval(&self) -> Option<Duration> {

@@ -1,11 +1,14 @@
 //! One JSON record a line: written by [`Jsonl`] and [`JsonlFile`], read back by [`read_jsonl`].
 
+mod error;
+mod exclusive;
 mod file;
 mod read;
 mod tail;
 mod writer;
 
-pub use self::file::{FlushPolicy, JsonlError, JsonlFile, JsonlOptions};
+pub use self::error::JsonlError;
+pub use self::file::{FlushPolicy, JsonlFile, JsonlOptions};
 pub use self::read::{ReadError, Records, read_jsonl};
 pub use self::tail::Tail;
 pub use self::writer::Jsonl;

@@ -1,7 +1,7 @@
 //! The end of a recording, after a crash: made whole before anything is appended.
 
 use std::ffi::OsString;
-use std::fs::{File, OpenOptions};
+use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
@@ -69,12 +69,43 @@ fn set_aside(file: &File, path: &Path, begin: u64, mut line: Vec<u8>) -> io::Res
     let to = torn_path(path);
     let bytes = line.len() as u64;
     line.push(b'\n');
-    let mut torn = OpenOptions::new().append(true).create(true).open(&to)?;
+    let mut torn = open_torn(&to, &file.metadata()?)?;
     torn.write_all(&line)?;
     // On disk before it is cut off here: a crash in between leaves it in both files, never in none.
     torn.sync_data()?;
     file.set_len(begin)?;
     Ok(Tail::SetAside { bytes, to })
+}
+
+/// Opens the file for torn lines. Nobody may read it who may not read the recording: whatever the umask says, a new file
+/// gets the recording's mode, and one that was there loses what the recording does not allow.
+#[cfg(unix)]
+fn open_torn(to: &Path, recording: &Metadata) -> io::Result<File> {
+    use std::fs::Permissions;
+    use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+
+    let mode = recording.permissions().mode() & 0o7777;
+    // Narrow from its first moment on, so that nobody has it open when it is written.
+    let created = OpenOptions::new().append(true).create_new(true).mode(mode & 0o600).open(to);
+    let (torn, mode) = match created {
+        Ok(torn) => (torn, mode),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            let torn = OpenOptions::new().append(true).open(to)?;
+            let now = torn.metadata()?.permissions().mode() & 0o7777;
+            (torn, now & mode)
+        }
+        Err(error) => return Err(error),
+    };
+    if torn.metadata()?.permissions().mode() & 0o7777 != mode {
+        torn.set_permissions(Permissions::from_mode(mode))?;
+    }
+    Ok(torn)
+}
+
+/// Opens the file for torn lines. Its permissions are those that its folder gives to new files, as the recording's were.
+#[cfg(not(unix))]
+fn open_torn(to: &Path, _: &Metadata) -> io::Result<File> {
+    OpenOptions::new().append(true).create(true).open(to)
 }
 
 /// `<path>.torn`

@@ -4,8 +4,12 @@
 //! 2. What has been written leaves the buffer at once, so after an error the next attempt goes on where it stopped: a
 //!    line is neither torn nor written twice.
 //! 3. The buffer holds fewer than `ROOM` bytes and one record.
+//! 4. `lines` describes the lines of the buffer, from the one whose head has been written. An event is counted in
+//!    `buffered` until its whole line has been written, then in `written` until the caller confirms that it arrived.
 
+use std::collections::VecDeque;
 use std::io::{self, Write};
+use std::mem;
 
 use emitree_emitter::{BoxError, Overflow, Sink, SinkRecord};
 
@@ -24,8 +28,8 @@ const ROOM: usize = 64 * 1024;
 /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
 ///
-/// A flush of the sink flushes the writer. If the writer fails, what is buffered is kept and written later; once the
-/// buffer is full, each further record counts as failed.
+/// A flush of the sink flushes the writer; until then the events of the report count as buffered. If the writer fails,
+/// what is buffered is kept and written later; once the buffer is full, each further record counts as failed.
 ///
 /// Dropping it without `close` loses what is buffered.
 ///
@@ -38,14 +42,36 @@ const ROOM: usize = 64 * 1024;
 pub struct Jsonl<W> {
     writer: W,
     buffer: Vec<u8>,
+    lines: VecDeque<Line>,
+    /// How many bytes of the first line have been written.
+    head: usize,
+    buffered: u64,
+    written: u64,
     capacity: usize,
     overflow: Overflow,
+}
+
+/// A line that has not been written whole.
+#[derive(Clone, Copy, Debug)]
+struct Line {
+    bytes: usize,
+    /// Whether it is an event whose fate is told by `progress`.
+    is_counted: bool,
 }
 
 impl<W> Jsonl<W> {
     /// Lines into this writer, which needs no buffer of its own.
     pub const fn new(writer: W) -> Self {
-        Self { writer, buffer: Vec::new(), capacity: 1024, overflow: Overflow::Block }
+        Self {
+            writer,
+            buffer: Vec::new(),
+            lines: VecDeque::new(),
+            head: 0,
+            buffered: 0,
+            written: 0,
+            capacity: 1024,
+            overflow: Overflow::Block,
+        }
     }
 
     /// Lets so many records wait in the queue, at least 1.
@@ -74,20 +100,57 @@ impl<W> Jsonl<W> {
 
     /// How many lines have not been written whole.
     pub(super) fn unwritten(&self) -> usize {
-        self.buffer.iter().filter(|byte| **byte == b'\n').count()
+        self.lines.len()
     }
 
-    fn add(&mut self, record: &SinkRecord) -> Result<(), serde_json::Error> {
+    /// How many counted events are in the buffer, or written and not confirmed.
+    pub(super) const fn unconfirmed(&self) -> u64 {
+        self.buffered + self.written
+    }
+
+    /// What has been written has arrived; returns how many counted events that was.
+    pub(super) const fn confirm(&mut self) -> u64 {
+        mem::replace(&mut self.written, 0)
+    }
+
+    /// Gives up everything that is not confirmed; returns how many counted events that was.
+    pub(super) fn give_up(&mut self) -> u64 {
+        self.buffer = Vec::new();
+        self.lines.clear();
+        self.head = 0;
+        mem::take(&mut self.buffered) + mem::take(&mut self.written)
+    }
+
+    /// Whether the buffer is to be drained before a record is added (invariant 3).
+    pub(super) const fn is_full(&self) -> bool {
+        self.buffer.len() >= ROOM
+    }
+
+    /// Adds a record to the buffer. If it is not counted, the caller says by itself what became of it.
+    pub(super) fn add(&mut self, record: &SinkRecord, is_counted: bool) -> io::Result<()> {
         let before = self.buffer.len();
-        let added = record.write_json(&mut self.buffer);
-        match added {
-            Ok(()) => {
-                put_on_one_line(&mut self.buffer[before..]);
-                self.buffer.push(b'\n');
-            }
-            Err(_) => self.buffer.truncate(before),
+        if let Err(error) = record.write_json(&mut self.buffer) {
+            self.buffer.truncate(before);
+            return Err(error.into());
         }
-        added
+        put_on_one_line(&mut self.buffer[before..]);
+        self.buffer.push(b'\n');
+        let is_counted = is_counted && record.as_event().is_some();
+        self.lines.push_back(Line { bytes: self.buffer.len() - before, is_counted });
+        self.buffered += u64::from(is_counted);
+        Ok(())
+    }
+
+    /// Removes what has been written from the buffer (invariants 2 and 4).
+    fn remove(&mut self, written: usize) {
+        self.buffer.drain(..written);
+        self.head += written;
+        while let Some(line) = self.lines.front().copied().filter(|line| line.bytes <= self.head) {
+            self.lines.pop_front();
+            self.head -= line.bytes;
+            self.buffered -= u64::from(line.is_counted);
+            self.written += u64::from(line.is_counted);
+        }
     }
 }
 
@@ -100,24 +163,11 @@ fn put_on_one_line(mut json: &mut [u8]) {
 }
 
 impl<W: Write> Jsonl<W> {
-    /// Writes a record, making room first if there is none.
-    pub(super) fn write_record(&mut self, record: &SinkRecord) -> io::Result<()> {
-        if self.buffer.len() >= ROOM {
-            self.drain()?;
-        }
-        self.add(record).map_err(io::Error::from)
-    }
-
-    /// Passes everything on to the writer, and has it pass it on.
-    pub(super) fn flush_writer(&mut self) -> io::Result<()> {
-        self.drain()?;
-        self.writer.flush()
-    }
-
-    fn drain(&mut self) -> io::Result<()> {
+    /// Passes everything on to the writer.
+    pub(super) fn drain(&mut self) -> io::Result<()> {
         let mut written = 0;
         let drained = write_from(&mut self.writer, &self.buffer, &mut written);
-        self.buffer.drain(..written);
+        self.remove(written);
         drained
     }
 }
@@ -137,11 +187,17 @@ fn write_from(writer: &mut impl Write, bytes: &[u8], written: &mut usize) -> io:
 
 impl<W: Write + Send + 'static> Sink for Jsonl<W> {
     fn write(&mut self, record: &SinkRecord) -> Result<(), BoxError> {
-        Ok(self.write_record(record)?)
+        if self.is_full() {
+            self.drain()?;
+        }
+        Ok(self.add(record, true)?)
     }
 
     fn flush(&mut self) -> Result<(), BoxError> {
-        Ok(self.flush_writer()?)
+        self.drain()?;
+        self.writer.flush()?;
+        self.confirm();
+        Ok(())
     }
 
     fn capacity(&self) -> usize {
