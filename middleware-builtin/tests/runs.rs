@@ -8,7 +8,9 @@ use std::time::Duration;
 use emitree_emitter::{Creator, Emitter};
 use emitree_middleware::approval::{Decision, Request};
 use emitree_middleware::{Approval, Budget, Concurrency, OverrideOutput, RateLimit, Runs};
-use emitree_runtime::{IntoMiddleware, Result, RunContext, Runnable, for_nested, runnable_fn};
+use emitree_runtime::{
+    AnyRunnable, BoxRunnable, Error, IntoMiddleware, Result, RunContext, Runnable, for_nested, runnable_fn,
+};
 use serde_json::json;
 
 use support::{Page, TestResult};
@@ -111,6 +113,54 @@ async fn a_trajectory_asks_about_each_run_and_not_about_the_one_it_is_bound_to()
         page.expect(lines);
     }
     Ok(())
+}
+
+struct Delete {
+    emitter: Emitter,
+}
+
+impl Runnable for Delete {
+    type Input = String;
+    type Output = bool;
+
+    fn emitter(&self) -> &Emitter {
+        &self.emitter
+    }
+
+    async fn execute(&self, _: &String, _: &RunContext) -> Result<bool> {
+        Ok(true)
+    }
+}
+
+// M4
+#[tokio::test]
+async fn a_guard_for_a_type_of_runnable_denies_its_runs_however_it_is_held() {
+    let delete = Arc::new(Delete { emitter: Emitter::new() });
+    let boxed = Arc::new(BoxRunnable::new(Arc::clone(&delete)));
+    let any: Arc<dyn AnyRunnable> = delete.clone();
+    let boxed_any: Arc<dyn AnyRunnable> = boxed.clone();
+    let path = || "/".to_owned();
+    let outer = runnable_fn("outer", move |how: String, _: RunContext| {
+        let (delete, boxed, any, boxed_any) = (delete.clone(), boxed.clone(), any.clone(), boxed_any.clone());
+        async move {
+            match &*how {
+                "borrowed" => Delete::run(&delete, path()).await.map(drop),
+                "a reference" => delete.as_ref().run(path()).await.map(drop),
+                "an arc" => delete.run(path()).await.map(drop),
+                "shared" => delete.run_shared(path()).await.map(drop),
+                "boxed" => boxed.run(path()).await.map(drop),
+                "of any type" => any.run_json(json!("/")).await.map(drop),
+                "boxed, of any type" => boxed_any.run_json(json!("/")).await.map(drop),
+                _ => (&any as &dyn AnyRunnable).run_json(json!("/")).await.map(drop),
+            }
+        }
+    })
+    .middleware(for_nested(Runs::of_type::<Delete>().only(|_: &RunContext| Err(Error::denied("desk", "closed")))));
+    let ways = ["borrowed", "a reference", "an arc", "shared", "boxed", "of any type", "boxed, of any type", "nested"];
+    for how in ways {
+        let result = outer.run(how.to_owned()).await;
+        assert!(result.is_err_and(|error| error.is_denied()), "{how}: not denied");
+    }
 }
 
 // M5

@@ -7,12 +7,14 @@ use emitree_emitter::Emitter;
 use futures_core::future::BoxFuture;
 
 use crate::data::Data;
-use crate::{Middleware, Result, RunContext, Runnable};
+use crate::faces::Face;
+use crate::{IntoShared, Middleware, Result, RunContext, Runnable};
 
 /// A [`Runnable`] of these types, whatever it is: to be stored beside others of the same types. Where those differ,
 /// [`AnyRunnable`](crate::AnyRunnable) goes through JSON.
 ///
-/// It runs as what is in it: with that one's emitter, kind, name and middlewares. The Rust type of its runs is its own.
+/// It runs as the runnable in it: with its emitter, kind, name, middlewares and [types](crate::RunTypes). Layers of the inner
+/// runnable fit its runs.
 ///
 /// ```
 /// use emitree_runtime::{BoxRunnable, RunContext, Runnable, runnable_fn};
@@ -31,12 +33,12 @@ use crate::{Middleware, Result, RunContext, Runnable};
 /// # Ok(())
 /// # }
 /// ```
-pub struct BoxRunnable<I, O>(Box<dyn Boxed<I, O>>);
+pub struct BoxRunnable<I, O>(Arc<dyn Boxed<I, O>>);
 
 impl<I: Data, O: Data> BoxRunnable<I, O> {
-    /// Boxes a runnable.
-    pub fn new(runnable: impl Runnable<Input = I, Output = O> + 'static) -> Self {
-        Self(Box::new(runnable))
+    /// Boxes a runnable, or shares one that is in an [`Arc`].
+    pub fn new(runnable: impl IntoShared<Runnable: Runnable<Input = I, Output = O> + 'static>) -> Self {
+        Self(runnable.into_shared())
     }
 }
 
@@ -46,6 +48,7 @@ trait Boxed<I, O>: Send + Sync {
     fn kind(&self) -> &str;
     fn name(&self) -> &str;
     fn middlewares(&self) -> &[Arc<dyn Middleware>];
+    fn face(&self) -> Face;
     fn execute<'a>(&'a self, input: &'a I, ctx: &'a RunContext) -> BoxFuture<'a, Result<O>>;
 }
 
@@ -64,6 +67,10 @@ impl<R: Runnable> Boxed<R::Input, R::Output> for R {
 
     fn middlewares(&self) -> &[Arc<dyn Middleware>] {
         Runnable::middlewares(self)
+    }
+
+    fn face(&self) -> Face {
+        Runnable::face(self)
     }
 
     fn execute<'a>(&'a self, input: &'a R::Input, ctx: &'a RunContext) -> BoxFuture<'a, Result<R::Output>> {
@@ -93,6 +100,10 @@ impl<I: Data, O: Data> Runnable for BoxRunnable<I, O> {
 
     fn middlewares(&self) -> &[Arc<dyn Middleware>] {
         self.0.middlewares()
+    }
+
+    fn face(&self) -> Face {
+        self.0.face()
     }
 }
 

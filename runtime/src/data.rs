@@ -14,6 +14,9 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Data for T {}
 
 /// What a run is a run of, and what goes in and comes out: the names of the Rust types, as [`type_name`] gives them.
 /// Given by [`RunContext::types`](crate::RunContext::types).
+///
+/// A run that is made through an [`Arc`](std::sync::Arc), a reference, a [`BoxRunnable`](crate::BoxRunnable) or an
+/// [`AnyRunnable`](crate::AnyRunnable) reports the type of the runnable inside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RunTypes {
@@ -26,7 +29,7 @@ pub struct RunTypes {
 }
 
 impl RunTypes {
-    pub(crate) fn of<R: Runnable>() -> Self {
+    pub(crate) fn of<R: Runnable + ?Sized>() -> Self {
         Self { runnable: type_name::<R>(), input: type_name::<R::Input>(), output: type_name::<R::Output>() }
     }
 }

@@ -1,5 +1,7 @@
 //! Runnables whose types are not known: through JSON.
 
+use std::sync::Arc;
+
 use emitree_emitter::Emitter;
 use futures_core::future::BoxFuture;
 use serde_json::Value;
@@ -7,7 +9,8 @@ use serde_json::Value;
 use crate::data::fit;
 use crate::{AsInstance, Error, Result, Runnable};
 
-/// A [`Runnable`] of any types, to be stored: `Arc<dyn AnyRunnable>`, `Box<dyn AnyRunnable>`.
+/// A [`Runnable`] of any types, to be stored: `Arc<dyn AnyRunnable>`, `Box<dyn AnyRunnable>`. Its runs are runs of that
+/// runnable, with its types.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -55,6 +58,24 @@ impl<R: Runnable> AnyRunnable for R {
 
     fn any_emitter(&self) -> &Emitter {
         self.emitter()
+    }
+}
+
+impl<R: AnyRunnable + ?Sized> AnyRunnable for Arc<R> {
+    fn run_json(&self, input: Value) -> BoxFuture<'_, Result<Value>> {
+        (**self).run_json(input)
+    }
+
+    fn any_kind(&self) -> &str {
+        (**self).any_kind()
+    }
+
+    fn any_name(&self) -> &str {
+        (**self).any_name()
+    }
+
+    fn any_emitter(&self) -> &Emitter {
+        (**self).any_emitter()
     }
 }
 

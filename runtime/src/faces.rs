@@ -208,6 +208,16 @@ impl<I: Data, O: Data> AnyFinish for Finish<I, O> {
     }
 }
 
+/// What runs tell of the type that they are runs of.
+#[derive(Clone, Copy)]
+pub struct Face(pub(crate) &'static Stages);
+
+impl std::fmt::Debug for Face {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Face").field(&self.0.types()).finish()
+    }
+}
+
 /// The facets of the four events of a run, and its types.
 pub(crate) struct Stages {
     facets: [&'static Facet; 4],
@@ -237,9 +247,9 @@ pub(crate) struct Lens {
 }
 
 /// The lenses of the runs of one type.
-pub(crate) struct Facets<R>(PhantomData<R>);
+pub(crate) struct Facets<R: ?Sized>(PhantomData<R>);
 
-impl<R: Runnable> Facets<R> {
+impl<R: Runnable + ?Sized> Facets<R> {
     pub(crate) const ALL: &'static Stages =
         &Stages { facets: [Self::START, Self::SUCCESS, Self::ERROR, Self::FINISH], types: RunTypes::of::<R> };
 

@@ -1,5 +1,7 @@
 //! The instance behind runs, and the matcher of their lifecycle events (R3).
 
+use std::sync::Arc;
+
 use emitree_emitter::{Emitter, EventMeta, IntoMatcher, Matcher, MatcherError, matcher_fn};
 use uuid::Uuid;
 
@@ -34,6 +36,12 @@ pub trait AsInstance {
 impl<R: Runnable> AsInstance for R {
     fn instance_emitter(&self) -> &Emitter {
         self.emitter()
+    }
+}
+
+impl<T: AsInstance + ?Sized> AsInstance for Arc<T> {
+    fn instance_emitter(&self) -> &Emitter {
+        (**self).instance_emitter()
     }
 }
 

@@ -152,7 +152,7 @@ pub use phase::Phase;
 pub use run::Run;
 pub use run_event::{Attempted, RunEvent};
 pub use run_stream::{RunStream, StreamItem};
-pub use runnable::Runnable;
+pub use runnable::{IntoShared, Runnable};
 pub use runnable_fn::{RunnableFn, runnable_fn};
 #[cfg(feature = "tower")]
 pub use service::{

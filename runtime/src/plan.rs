@@ -8,7 +8,6 @@ use std::time::Duration;
 use emitree_emitter::{Context, Creator, Registration};
 
 use crate::context::{ThinRun, Typed};
-use crate::faces::Facets;
 use crate::middleware::Inherited;
 use crate::observers::Observers;
 use crate::origin::Own;
@@ -65,7 +64,7 @@ impl<R: Runnable> Plan<'_, R> {
             extensions = take(&mut extras.extensions);
         }
         let parts = (own, extensions, observers);
-        RunContext::begin(instance, self.parent.take(), parts, is_heard, (Facets::<R>::ALL, input))
+        RunContext::begin(instance, self.parent.take(), parts, is_heard, (self.runnable.face().0, input))
             .ok_or_else(|| Error::aborted(TOO_LATE))
     }
 

@@ -6,10 +6,15 @@ use std::sync::Arc;
 use emitree_emitter::Emitter;
 
 use crate::data::Data;
+use crate::faces::{Face, Facets};
 use crate::plan::Held;
 use crate::{Middleware, Result, Run, RunContext};
 
 /// Something that can be run: it has an emitter, typed input and output, and an async function that does the work.
+///
+/// A reference to a runnable, and an [`Arc`] of one, is not another runnable: `arc.run(input)` and `(&runnable).run(input)` are
+/// runs of the runnable itself, with its type. Functions that store a runnable take it as it is, or in an `Arc`:
+/// [`IntoShared`]. A function that borrows an `&impl Runnable` takes the runnable in an `Arc` as `&*arc`.
 ///
 /// ```
 /// use emitree_emitter::{Creator, Emitter};
@@ -50,7 +55,8 @@ use crate::{Middleware, Result, Run, RunContext};
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be run",
     label = "expected a `Runnable`",
-    note = "implement `Runnable`, or lift an async function with `runnable_fn(name, f)`"
+    note = "implement `Runnable`, or lift an async function with `runnable_fn(name, f)`",
+    note = "an `Arc` of a runnable is given as `&*runnable`, or stored as it is where `IntoShared` is expected"
 )]
 pub trait Runnable: Send + Sync {
     /// What the work gets.
@@ -62,6 +68,9 @@ pub trait Runnable: Send + Sync {
     fn emitter(&self) -> &Emitter;
 
     /// Does the work. The input is owned by the run, and borrowed here.
+    ///
+    /// This is what a run calls. Called directly, it is no run: it has no events, and nothing that is bound to the runnable or
+    /// by a run above, guards included, applies to it. Use [`run`](Self::run).
     fn execute(&self, input: &Self::Input, ctx: &RunContext) -> impl Future<Output = Result<Self::Output>> + Send;
 
     /// What sort of thing it is: by default the kind of its emitter's creator, else `Run`.
@@ -77,6 +86,12 @@ pub trait Runnable: Send + Sync {
     /// What is bound to each of its runs, before what is bound to one run only.
     fn middlewares(&self) -> &[Arc<dyn Middleware>] {
         &[]
+    }
+
+    // Of a runnable that runs as another one: that one's types.
+    #[doc(hidden)]
+    fn face(&self) -> Face {
+        Face(Facets::<Self>::ALL)
     }
 
     /// Makes a run of it. Nothing happens before the run is first polled.
@@ -102,27 +117,41 @@ pub trait Runnable: Send + Sync {
     }
 }
 
-impl<R: Runnable> Runnable for Arc<R> {
-    type Input = R::Input;
-    type Output = R::Output;
+/// A runnable to be stored: the runnable itself, or an [`Arc`] of it, which is shared and not wrapped.
+///
+/// ```
+/// use std::sync::Arc;
+/// use emitree_runtime::{BoxRunnable, RunContext, Runnable, runnable_fn};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> emitree_runtime::Result<()> {
+/// let double = Arc::new(runnable_fn("double", |n: u32, _: RunContext| async move { Ok(n * 2) }));
+/// let boxed = BoxRunnable::new(Arc::clone(&double));
+/// assert_eq!((boxed.run(2).await?, double.run(3).await?), (4, 6));
+/// # Ok(())
+/// # }
+/// ```
+#[diagnostic::on_unimplemented(message = "`{Self}` cannot be run", label = "expected a `Runnable`, or an `Arc` of one")]
+pub trait IntoShared {
+    /// The runnable.
+    type Runnable: Runnable;
 
-    fn emitter(&self) -> &Emitter {
-        (**self).emitter()
+    /// Shares the runnable.
+    fn into_shared(self) -> Arc<Self::Runnable>;
+}
+
+impl<R: Runnable> IntoShared for R {
+    type Runnable = R;
+
+    fn into_shared(self) -> Arc<R> {
+        Arc::new(self)
     }
+}
 
-    fn execute(&self, input: &Self::Input, ctx: &RunContext) -> impl Future<Output = Result<Self::Output>> + Send {
-        (**self).execute(input, ctx)
-    }
+impl<R: Runnable> IntoShared for Arc<R> {
+    type Runnable = R;
 
-    fn kind(&self) -> &str {
-        (**self).kind()
-    }
-
-    fn name(&self) -> &str {
-        (**self).name()
-    }
-
-    fn middlewares(&self) -> &[Arc<dyn Middleware>] {
-        (**self).middlewares()
+    fn into_shared(self) -> Self {
+        self
     }
 }

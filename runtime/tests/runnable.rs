@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 
 use emitree_emitter::{Creator, Emitter};
 use emitree_runtime::{
-    AnyRunnable, BoxRunnable, ErrorKind, IntoMiddleware, Middleware, Result, Run, RunContext, Runnable, RunnableFn,
-    Status, runnable_fn,
+    AnyRunnable, AsInstance, BoxRunnable, ErrorKind, IntoMiddleware, IntoShared, Layer, Middleware, Next, Result, Run,
+    RunContext, Runnable, RunnableFn, Stack, Stage, Status, lifecycle, middleware_fn, runnable_fn,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -265,12 +265,90 @@ async fn an_arc_of_an_instance_is_that_instance() -> TestResult {
     let tree = Emitter::new();
     let words = Arc::new(count_words(&tree, |_: &RunContext| Ok(())));
     let shared = Arc::clone(&words);
-    assert_eq!(Runnable::emitter(&shared), &words.emitter);
-    assert_eq!((Runnable::kind(&shared), Runnable::name(&shared)), ("Run", "count"));
-    assert_eq!(Runnable::middlewares(&shared).len(), 1);
+    assert_eq!(shared.instance_emitter(), &words.emitter);
+    assert_eq!((shared.kind(), shared.name()), ("Run", "count"));
+    assert_eq!(shared.middlewares().len(), 1);
 
     let counted = tokio::spawn(async move { shared.run(Document("a b".into())).await }).await?;
     assert_eq!(counted?, 2);
+    Ok(())
+}
+
+/// A layer of one type of runnable only.
+#[derive(Debug)]
+struct OneMore;
+
+impl Layer<CountWords> for OneMore {
+    async fn call(&self, input: &Document, _: &RunContext, next: Next<'_, CountWords>) -> Result<usize> {
+        Ok(next.run(input).await? + 1)
+    }
+}
+
+// M4
+#[tokio::test]
+async fn a_run_through_an_arc_or_a_reference_is_a_run_of_the_runnable_and_takes_its_layers() -> TestResult {
+    let text = || Document("to be".into());
+    let words = Arc::new(count_words(&Emitter::new(), |_: &RunContext| Ok(())));
+    let borrowed: &CountWords = &words;
+    let runs: [Run<'_, CountWords>; 3] = [words.run(text()), borrowed.run(text()), words.run_shared(text())];
+    for run in runs {
+        assert_eq!(run.layer(OneMore).await?, 3);
+    }
+    Ok(())
+}
+
+// M4
+#[tokio::test]
+async fn however_a_runnable_is_held_its_runs_tell_its_type_kind_and_name() -> TestResult {
+    let (tree, recorder) = (Emitter::new(), Recorder::new());
+    let (bound, heard) = (recorder.clone(), recorder.clone());
+    let stack = Stack::<CountWords>::builder().layer(OneMore).build();
+    let words = CountWords {
+        emitter: tree.child_builder("count").creator(Creator::new("Tool", "words")).build()?,
+        middlewares: vec![
+            Arc::new(stack),
+            Arc::new(middleware_fn(move |ctx: &RunContext| {
+                let of = ctx.types().runnable.rsplit("::").next().unwrap_or_default();
+                let name = ctx.explain().runnable;
+                bound.note(format!("{of}: {}[{}], explained as {name}", ctx.kind(), ctx.name()));
+                Ok(())
+            })),
+        ],
+    };
+    tree.observe(lifecycle().only([Stage::Start]), move |_: &support::Any, meta| {
+        let creator = meta.creator().expect("a runnable");
+        heard.note(format!("{}[{}]", creator.kind(), creator.name()));
+    })?;
+
+    let words = Arc::new(words);
+    let text = || Document("to be".into());
+    assert_eq!(words.run(text()).await?, 3);
+    assert_eq!(words.run_shared(text()).await?, 3);
+    let boxed = BoxRunnable::new(Arc::clone(&words));
+    assert_eq!(boxed.run(text()).await?, 3);
+    assert_eq!(Arc::new(BoxRunnable::new(boxed)).run_shared(text()).await?, 3);
+    let any: [Box<dyn AnyRunnable>; 3] =
+        [Box::new(Arc::clone(&words)), Box::new(BoxRunnable::new(Arc::clone(&words))), {
+            let any: Arc<dyn AnyRunnable> = words;
+            Box::new(any)
+        }];
+    for any in any {
+        assert_eq!(any.run_json(json!("to be")).await?, 3);
+    }
+    recorder.expect(["CountWords: Tool[words], explained as words", "Tool[words]"].repeat(7));
+    Ok(())
+}
+
+// M4
+#[tokio::test]
+async fn a_shared_runnable_that_is_stored_is_that_instance_and_is_not_wrapped() -> TestResult {
+    let words = Arc::new(count_words(&Emitter::new(), |_: &RunContext| Ok(())));
+    let boxed = BoxRunnable::new(Arc::clone(&words));
+    assert_eq!(Arc::strong_count(&words), 2);
+    assert_eq!(boxed.instance_emitter(), words.instance_emitter());
+    drop(boxed);
+    assert_eq!(Arc::strong_count(&words), 1);
+    assert!(Arc::ptr_eq(&words, &Arc::clone(&words).into_shared()));
     Ok(())
 }
 

@@ -19,7 +19,7 @@ pub(super) trait Alternative<I, O>: Send + Sync {
 }
 
 /// A runnable of these types.
-pub(super) struct OfTypes<R>(pub(super) R);
+pub(super) struct OfTypes<R>(pub(super) Arc<R>);
 
 impl<R: Runnable> Alternative<R::Input, R::Output> for OfTypes<R>
 where

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use emitree_emitter::{Emitter, Event, EventName, Namespace};
 use emitree_runtime::{
-    AnyRun, AnyRunnable, Error, ErrorKind, LayerInfo, Middleware, Op, Result, RunContext, Runnable, Stack,
+    AnyRun, AnyRunnable, Error, ErrorKind, IntoShared, LayerInfo, Middleware, Op, Result, RunContext, Runnable, Stack,
 };
 use serde::{Deserialize, Serialize};
 
@@ -125,14 +125,17 @@ where
     R::Input: Clone,
 {
     /// Falls back to that.
-    pub fn to(runnable: R) -> Self {
-        Self::of(Arc::new(OfTypes(runnable)))
+    pub fn to(runnable: impl IntoShared<Runnable = R>) -> Self {
+        Self::of(Arc::new(OfTypes(runnable.into_shared())))
     }
 
     /// And to that where it fails too.
     #[must_use]
-    pub fn or(self, runnable: impl Runnable<Input = R::Input, Output = R::Output> + 'static) -> Self {
-        self.and(Arc::new(OfTypes(runnable)))
+    pub fn or<A>(self, runnable: impl IntoShared<Runnable = A>) -> Self
+    where
+        A: Runnable<Input = R::Input, Output = R::Output> + 'static,
+    {
+        self.and(Arc::new(OfTypes(runnable.into_shared())))
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, Once};
 use std::task::{Context as TaskContext, Poll, Waker};
 
 use emitree_emitter::{BoxError, Emitter, EventMeta, IntoMatcher, Options, Registration};
-use emitree_runtime::{Data, LifecycleRef, Result, RunContext, Runnable, RunnableFn, runnable_fn};
+use emitree_runtime::{AsInstance, Data, LifecycleRef, Result, RunContext, Runnable, RunnableFn, runnable_fn};
 use tokio::sync::Semaphore;
 
 #[path = "../../../tests/support/recorder.rs"]
@@ -52,8 +52,8 @@ where
 }
 
 /// The emitter of an instance; `RunnableFn` has a method of that name of its own.
-pub(crate) fn emitter_of(runnable: &impl Runnable) -> &Emitter {
-    Runnable::emitter(runnable)
+pub(crate) fn emitter_of(instance: &impl AsInstance) -> &Emitter {
+    instance.instance_emitter()
 }
 
 /// The id of the run that one is in.
