@@ -62,7 +62,7 @@ where
     fn alike(&self, listeners: &[Arc<Listener>]) -> Option<Box<dyn Alike>> {
         let typed = |listener: &Arc<Listener>| {
             let typed = Arc::clone(listener.plain()?).typed().downcast::<Typed<T>>().ok()?;
-            Some((Arc::clone(listener), *typed))
+            Some((*typed, Arc::clone(listener)))
         };
         Some(Box::new(OfType(listeners.iter().map(typed).collect::<Option<Box<[_]>>>()?)))
     }
@@ -88,13 +88,14 @@ pub(crate) trait Alike: Send + Sync {
     fn call(&self, place: &mut usize, event: &mut dyn AnyEvent, meta: &EventMeta<'_>) -> Answer;
 }
 
-/// Those that take a `T`.
-struct OfType<T: ?Sized>(Box<[(Arc<Listener>, Typed<T>)]>);
+/// Those that take a `T`: of each its closure, and then the listener itself. So the closure is dropped with the listener, which
+/// contains a panic of what it captured.
+struct OfType<T: ?Sized>(Box<[(Typed<T>, Arc<Listener>)]>);
 
 impl<T: Hears + ?Sized + 'static> Alike for OfType<T> {
     fn call(&self, place: &mut usize, event: &mut dyn AnyEvent, meta: &EventMeta<'_>) -> Answer {
         let Some(event) = T::of_mut(event) else { return self.refuse(place) };
-        for (listener, change) in &self.0 {
+        for (change, listener) in &self.0 {
             *place += 1;
             if listener.claims.claim_unlimited() {
                 change.call_of(event, meta)?;
@@ -109,7 +110,7 @@ impl<T: ?Sized> OfType<T> {
     #[cold]
     fn refuse(&self, place: &mut usize) -> Answer {
         *place += 1;
-        let refuses = self.0.first().is_some_and(|(listener, _)| listener.claims.claim_unlimited());
+        let refuses = self.0.first().is_some_and(|(_, listener)| listener.claims.claim_unlimited());
         if refuses { Err(Box::new(Fault::Mismatch)) } else { Ok(()) }
     }
 }

@@ -1,13 +1,13 @@
 //! Awaiting one listener.
 
 use std::future::Future;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::task::{Context as TaskContext, Poll};
 
 use futures_core::future::BoxFuture;
 
 use crate::listener::{Answer, Call, Fault, Later, Listener, panicked};
+use crate::panic::{catch, catch_or, discard, report_drop};
 use crate::{AnyEvent, BoxError, Delivery, EventMeta};
 
 /// Calls one that may change the event, to be awaited.
@@ -60,11 +60,8 @@ impl<'f> Awaited<'f> {
         let state = if !listener.claims.claim() || delivery.skips() {
             State::Over(Ok(()))
         } else {
-            match catch_unwind(AssertUnwindSafe(make)) {
-                Ok(Some(future)) => State::Runs(future),
-                Ok(None) => State::Over(Err(Box::new(Fault::Mismatch))),
-                Err(panic) => State::Over(Err(panicked(panic))),
-            }
+            let made = || make().map_or_else(|| State::Over(Err(Box::new(Fault::Mismatch))), State::Runs);
+            catch_or(made, |panic| State::Over(Err(panicked(panic))))
         };
         Self { listener, delivery, state }
     }
@@ -74,8 +71,33 @@ impl<'f> Awaited<'f> {
     fn cut(&mut self) {
         if matches!(self.state, State::Runs(_)) {
             self.delivery.skips();
-            self.state = State::Over(Ok(()));
+            self.stop();
         }
+    }
+
+    /// Drops the listener's future.
+    fn stop(&mut self) {
+        discard("a listener's future", self.state.take());
+    }
+
+    /// Drops the future that has answered. A panic there is the listener's failure, unless it had another.
+    #[inline]
+    fn end(&mut self, answer: Answer) -> Answer {
+        let future = self.state.take();
+        match (catch(|| drop(future)), answer) {
+            (Ok(()), answer) => answer,
+            (Err(panic), Ok(())) => Err(panicked(panic)),
+            (Err(panic), Err(fault)) => {
+                report_drop("a listener's future", &panic);
+                Err(fault)
+            }
+        }
+    }
+}
+
+impl State<'_> {
+    fn take(&mut self) -> Self {
+        std::mem::replace(self, State::Over(Ok(())))
     }
 }
 
@@ -85,21 +107,28 @@ impl Future for Awaited<'_> {
     #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<Answer> {
         let this = self.get_mut();
-        let polled = catch_unwind(AssertUnwindSafe(|| {
-            if this.delivery.is_cut() {
-                this.cut();
+        if this.delivery.is_cut() {
+            this.cut();
+        }
+        let answer = match &mut this.state {
+            State::Over(answer) => std::mem::replace(answer, Ok(())),
+            State::Runs(future) => {
+                let poll = || future.as_mut().poll(cx).map_err(Into::into);
+                match catch_or(poll, |panic| Poll::Ready(Err(panicked(panic)))) {
+                    Poll::Pending => return Poll::Pending,
+                    Poll::Ready(answer) => this.end(answer),
+                }
             }
-            match &mut this.state {
-                State::Runs(future) => future.as_mut().poll(cx).map_err(Into::into),
-                State::Over(answer) => Poll::Ready(std::mem::replace(answer, Ok(()))),
-            }
-        }));
-        let answer = match polled {
-            Ok(Poll::Pending) => return Poll::Pending,
-            Ok(Poll::Ready(answer)) => answer,
-            Err(panic) => Err(panicked(panic)),
         };
         this.listener.leave_if_spent();
         Poll::Ready(answer)
+    }
+}
+
+impl Drop for Awaited<'_> {
+    fn drop(&mut self) {
+        if matches!(self.state, State::Runs(_)) {
+            self.stop();
+        }
     }
 }

@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize, Serializer};
 
+use crate::panic::discard;
+
 /// What an emitter belongs to: a kind (`"Tool"`), a name (`"read_file"`), an identity, and the thing itself
 /// where it is shared.
 ///
@@ -72,6 +74,14 @@ impl Creator {
     #[must_use]
     pub fn to_record(&self) -> CreatorRecord {
         CreatorRecord { kind: self.0.kind.clone(), name: self.0.name.clone(), id: self.0.id }
+    }
+}
+
+/// The thing is the user's, and may panic as it is dropped: at the end of an emit, for example, that was under way when the
+/// last handle to the emitter went.
+impl Drop for Inner {
+    fn drop(&mut self) {
+        discard("what a creator shared", self.thing.take());
     }
 }
 

@@ -15,6 +15,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use crate::awaited::{await_change, await_observe};
 use crate::listener::{Answer, Fault, Listener, OnError, Role};
+use crate::panic::discard;
 use crate::route::{Cursor, Route};
 use crate::stretch::{Halt, change_at, change_stretch, observe_stretch};
 use crate::verdict::{explain, isolate};
@@ -46,12 +47,16 @@ impl Progress {
         match listener.on_error {
             OnError::Propagate => {
                 let error = explain(listener, *fault, event, meta);
-                self.failed.get_or_insert(error);
+                match self.failed {
+                    None => self.failed = Some(error),
+                    // An emit fails with one error: the others are logged and counted.
+                    Some(_) => isolate(listener, error),
+                }
                 if !self.changed {
                     self.observe();
                 }
             }
-            OnError::Isolate => isolate(listener, &explain(listener, *fault, event, meta)),
+            OnError::Isolate => isolate(listener, explain(listener, *fault, event, meta)),
         }
     }
 
@@ -140,6 +145,15 @@ impl Progress {
             Box::pin(observe(event, meta, route, self, delivery)).await;
         }
         self.result()
+    }
+}
+
+/// The failure of an emit that was dropped is the user's, and may panic as it is dropped.
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if let Some(error) = self.failed.take() {
+            discard("a listener's error", error);
+        }
     }
 }
 

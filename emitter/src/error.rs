@@ -205,7 +205,9 @@ impl From<NameError> for EmitError {
     }
 }
 
-/// The message of a panic, as `panic!` and most others leave it.
+/// Returns the message of a panic, as `panic!` and most others leave it.
+///
+/// [`panic_text`](crate::panic_text) also disposes of the payload, whose `Drop` may panic.
 #[must_use]
 pub fn panic_message(payload: &(dyn Any + Send)) -> String {
     payload

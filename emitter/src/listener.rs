@@ -1,6 +1,5 @@
 //! A listener: what it hears, how it is called, and how its failures are judged.
 
-use std::any::Any;
 use std::panic::Location;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -10,8 +9,8 @@ use futures_core::future::BoxFuture;
 use crate::alike::Change;
 use crate::claim::Claims;
 use crate::emitter::Inner;
-use crate::error::panic_message;
 use crate::event::HeardType;
+use crate::panic::discard;
 use crate::{AnyEvent, BoxError, EventMeta, Matcher};
 
 /// What becomes of a listener's error or panic (E11).
@@ -39,9 +38,9 @@ pub(crate) enum Fault {
     Panic(String),
 }
 
-#[expect(clippy::needless_pass_by_value, reason = "what was caught is dropped here")]
-pub(crate) fn panicked(panic: Box<dyn Any + Send>) -> Box<Fault> {
-    Box::new(Fault::Panic(panic_message(&*panic)))
+#[cold]
+pub(crate) fn panicked(message: String) -> Box<Fault> {
+    Box::new(Fault::Panic(message))
 }
 
 /// Boxed, so that what nearly every call answers fits a register.
@@ -73,20 +72,22 @@ pub(crate) enum Call {
         now: Arc<TryObserve>,
         later: Arc<ObserveAsync>,
     },
+    /// What is left of a listener while it is dropped.
+    Dropped,
 }
 
 impl Call {
     pub(crate) const fn role(&self) -> Role {
         match self {
             Self::Change(_) | Self::ChangeAsync(_) => Role::Change,
-            Self::Observe(_) | Self::ObserveAsync(_) | Self::TryObserve { .. } => Role::Observe,
+            Self::Observe(_) | Self::ObserveAsync(_) | Self::TryObserve { .. } | Self::Dropped => Role::Observe,
         }
     }
 
     /// Whether it would have to be awaited, as things are.
     pub(crate) fn would_wait(&self) -> bool {
         match self {
-            Self::Change(_) | Self::Observe(_) => false,
+            Self::Change(_) | Self::Observe(_) | Self::Dropped => false,
             Self::ChangeAsync(_) | Self::ObserveAsync(_) => true,
             Self::TryObserve { has_room, .. } => !has_room(),
         }
@@ -147,6 +148,15 @@ impl Listener {
             home,
             ..*self
         }
+    }
+}
+
+/// What it captured is the user's, and may panic as it is dropped: at the end of an emit, for example, that was under way
+/// when the listener was removed.
+impl Drop for Listener {
+    fn drop(&mut self) {
+        discard("what a listener captured", std::mem::replace(&mut self.call, Call::Dropped));
+        discard("what a matcher captured", std::mem::replace(&mut self.matcher, Matcher::own()));
     }
 }
 

@@ -1,16 +1,14 @@
 //! Which events a listener takes (E4): `(matcher, event) -> bool`, without lock or await.
 
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use regex::Regex;
 
-use crate::error::panic_message;
 use crate::glob::{GlobText, slashed};
 use crate::listener::Sighting;
-use crate::logged::logged;
 use crate::name::{AsName, bit, check, is_same};
+use crate::panic::{catch_or, logged};
 use crate::{EventMeta, EventName, EventRecord, MatcherError};
 
 /// What a listener listens to.
@@ -225,10 +223,11 @@ impl Matcher {
 
     /// The same, where no listener answers for a panic: it is logged, and means no.
     pub(crate) fn says_calmly(&self, meta: &EventMeta<'_>) -> bool {
-        catch_unwind(AssertUnwindSafe(|| self.says(meta))).unwrap_or_else(|panic| {
-            logged(|| tracing::error!(path = meta.path(), panic = panic_message(&*panic), "a matcher panicked"));
+        let no = |panic: String| {
+            logged(|| tracing::error!(path = meta.path(), panic, "a matcher panicked"));
             false
-        })
+        };
+        catch_or(|| self.says(meta), no)
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::{Arc, Weak};
 
 use crate::emitter::Inner;
 use crate::listener::Sighting;
+use crate::panic::discard;
 use crate::{Emitter, Matcher};
 
 /// A way from one emitter to another.
@@ -19,6 +20,13 @@ impl Pipe {
         (self.matcher.nested_by_default() || !sighting.nested)
             && self.matcher.takes(sighting)
             && self.matcher.says_calmly(sighting.meta)
+    }
+}
+
+/// A function that matches is the user's, and may panic as it is dropped.
+impl Drop for Pipe {
+    fn drop(&mut self) {
+        discard("what a matcher captured", std::mem::replace(&mut self.matcher, Matcher::own()));
     }
 }
 

@@ -1,7 +1,6 @@
 //! Events as sinks take them: owned and serialisable (E13).
 
 use std::borrow::Cow;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::SystemTime;
 
 use chrono::{DateTime, Utc};
@@ -9,9 +8,9 @@ use serde::{Deserialize, Serialize, Serializer};
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
+use crate::panic::catch_or;
 use crate::{
     AnyEvent, Canonical, Context, Creator, CreatorRecord, Emitter, EventMeta, EventName, EventStamp, Facet, Trace,
-    panic_message,
 };
 
 /// One event, whole.
@@ -121,10 +120,8 @@ impl Emitter {
 
 /// A payload that panics when it is serialised becomes a string that says so: the event is not lost for that.
 fn payload(event: &dyn AnyEvent) -> Box<RawValue> {
-    catch_unwind(AssertUnwindSafe(|| event.to_raw_json())).unwrap_or_else(|panic| {
-        let said = format!("<{} cannot be serialised: it panicked: {}>", event.type_name(), panic_message(&*panic));
-        said.to_raw_json()
-    })
+    let said = |panic| format!("<{} cannot be serialised: it panicked: {panic}>", event.type_name()).to_raw_json();
+    catch_or(|| event.to_raw_json(), said)
 }
 
 /// What a sink is given, in order: events, and gaps where events were lost.

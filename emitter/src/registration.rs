@@ -71,7 +71,8 @@ impl Options {
         self
     }
 
-    /// Whether its failure fails the emit, whatever the verb's default (E11).
+    /// Whether its failure fails the emit, whatever the verb's default (E11). An emit fails with the first such failure; later ones
+    /// are logged and counted.
     #[must_use]
     pub const fn on_error(mut self, on_error: OnError) -> Self {
         self.on_error = Some(on_error);

@@ -1,11 +1,11 @@
 //! Calling listeners that need not be awaited, one after the other: the loop of every emit.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use crate::alike::Alike;
 use crate::listener::{Answer, Call, Fault, Listener, Role, panicked};
 use crate::memo::Line;
+use crate::panic::catch_or;
 use crate::route::{Cursor, Route};
 use crate::snapshot::Takers;
 use crate::{AnyEvent, EventMeta};
@@ -134,7 +134,7 @@ impl Called {
 
 /// Calls one listener after the other until one fails or has to be awaited.
 ///
-/// One `catch_unwind` serves them all; whose panic it was shows in the cursor, which is behind a listener before that is
+/// One `catch_or` serves them all; whose panic it was shows in the cursor, which is behind a listener before that is
 /// called. Always inlined, as all that leads here: this is the loop of every emit.
 #[inline(always)]
 fn stretch<'r>(route: &'r Route, role: Role, cursor: &mut Cursor, mut caller: impl Caller) -> Halt<'r> {
@@ -153,7 +153,7 @@ fn stretch<'r>(route: &'r Route, role: Role, cursor: &mut Cursor, mut caller: im
 /// Calls what is given; a panic is a fault.
 #[inline(always)]
 fn caught(call: impl FnOnce() -> Result<bool, Box<Fault>>) -> Result<bool, Box<Fault>> {
-    catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| Err(panicked(panic)))
+    catch_or(call, |panic| Err(panicked(panic)))
 }
 
 /// What it means to have come through, or not, and whose fault it was.

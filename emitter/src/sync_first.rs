@@ -1,11 +1,11 @@
 //! Dispatch for a [`Delivery`] that is less than patient: who need not be awaited is called first.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use crate::awaited::{await_change, await_observe};
 use crate::dispatch::{Progress, settle};
 use crate::listener::{Call, Listener, Role, panicked};
+use crate::panic::catch;
 use crate::route::{Cursor, Route};
 use crate::stretch::Called;
 use crate::{AnyEvent, Delivery, EmitError, EventMeta};
@@ -47,10 +47,7 @@ impl Progress {
     ) -> Vec<&'r Arc<Listener>> {
         let (mut cursor, mut later) = (Cursor::default(), Vec::new());
         while let Some(listener) = route.next(role, &mut cursor).filter(|_| self.changed || role == Role::Change) {
-            if !listener.matcher.says(meta) {
-                continue;
-            }
-            match catch_unwind(AssertUnwindSafe(|| call_one(listener, event, meta))).map_err(panicked) {
+            match catch(|| call_one(listener, event, meta)).map_err(panicked) {
                 Ok(Called::Now(Ok(())) | Called::Skipped) => listener.leave_if_spent(),
                 Ok(Called::Later) => later.push(listener),
                 Ok(Called::Now(Err(fault))) | Err(fault) => {
@@ -68,6 +65,7 @@ impl Progress {
 
 fn call_one(listener: &Listener, event: &mut dyn AnyEvent, meta: &EventMeta<'_>) -> Called {
     match &listener.call {
+        _ if !listener.matcher.says(meta) => Called::Skipped,
         Call::Change(change) => Called::now(listener, || change.call(event, meta)),
         Call::Observe(call) => Called::now(listener, || call(event, meta)),
         Call::TryObserve { now, .. } if !listener.claims.is_spent() && now(event, meta) => Called::Now(Ok(())),

@@ -4,7 +4,7 @@ use std::panic::Location;
 
 use crate::error::EmitErrorKind;
 use crate::listener::{Fault, Listener};
-use crate::logged::logged;
+use crate::panic::{discard, logged};
 use crate::{AnyEvent, BoxError, EmitError, Emitter, EventMeta};
 
 /// Says what went wrong, once: the error of an emit inside a listener passes unchanged (E11, R10).
@@ -32,12 +32,14 @@ fn wrap(source: BoxError, path: String, at: &'static Location<'static>) -> EmitE
 }
 
 /// Logs and counts it: the emit goes on as if it had not happened.
-pub(crate) fn isolate(listener: &Listener, error: &EmitError) {
+pub(crate) fn isolate(listener: &Listener, error: EmitError) {
     logged(|| {
-        let cause = std::error::Error::source(error).map(tracing::field::display);
+        let cause = std::error::Error::source(&error).map(tracing::field::display);
         tracing::warn!(error = %error, cause, "a listener's failure was isolated");
     });
     if let Some(registry) = listener.home.upgrade().map(Emitter::from).as_ref().and_then(Emitter::registry) {
         registry.count_isolated();
     }
+    // The error is the user's, and so is its `Drop`.
+    discard("a listener's error", error);
 }

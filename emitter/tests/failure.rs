@@ -147,6 +147,7 @@ fn of_several_failures_the_first_is_told() -> TestResult {
     loud.observe("*", |_: &dyn AnyEvent, _| Err::<(), BoxError>("observing".into()))?;
     let error = emitter.emit_now("x", &mut ()).expect_err("it fails");
     assert_eq!(error.source().map(ToString::to_string).as_deref(), Some("changing"));
+    assert_eq!(emitter.isolated_failures(), 1, "the other is counted");
     Ok(())
 }
 

@@ -6,7 +6,6 @@
 //! 4. The sink is dropped before the queue is told, so after a close its files are closed too.
 
 use std::collections::VecDeque;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use std::{io, mem, thread};
@@ -16,9 +15,9 @@ use parking_lot::Mutex;
 use super::backlog::Slot;
 use super::queue::Queue;
 use super::{Progress, Sink};
-use crate::logged::logged;
+use crate::panic::{catch, catch_or, discard, logged};
 use crate::record::Gap;
-use crate::{BoxError, SinkRecord, panic_message};
+use crate::{BoxError, SinkRecord};
 
 /// What came of the events that the worker took.
 #[derive(Debug, Default)]
@@ -130,7 +129,7 @@ impl<S: Sink> Worker<S> {
                 self.tally.accept(progress);
             }
             Err(error) => {
-                self.note(&error);
+                self.note(error);
                 self.tally.refuse(progress);
             }
         }
@@ -159,14 +158,14 @@ impl<S: Sink> Worker<S> {
             Ok(())
         });
         if let Err(error) = dropped {
-            tally.set_error(chain(&error));
+            tally.set_error(explain(error));
         }
     }
 
     fn confirm(&mut self, flushed: Result<(), BoxError>) {
         match flushed {
             Ok(()) => self.unconfirmed = 0,
-            Err(error) => self.note(&error),
+            Err(error) => self.note(error),
         }
         let progress = self.progress();
         self.tally.progressed(progress);
@@ -185,13 +184,13 @@ impl<S: Sink> Worker<S> {
 
     fn note_failure(&mut self, outcome: Result<(), BoxError>) {
         if let Err(error) = outcome {
-            self.note(&error);
+            self.note(error);
         }
     }
 
     /// Keeps the error for the report, and logs the first of a series.
-    fn note(&mut self, error: &BoxError) {
-        let text = chain(error);
+    fn note(&mut self, error: BoxError) {
+        let text = explain(error);
         if !self.failing {
             logged(|| tracing::warn!(error = text, "a sink failed; it stays in use"));
         }
@@ -219,8 +218,14 @@ impl Drop for Ends {
 
 /// Makes an error of a panic (invariant 2).
 fn contain(call: impl FnOnce() -> Result<(), BoxError>) -> Result<(), BoxError> {
-    catch_unwind(AssertUnwindSafe(call))
-        .unwrap_or_else(|panic| Err(format!("it panicked: {}", panic_message(&*panic)).into()))
+    catch_or(call, |panic| Err(format!("it panicked: {panic}").into()))
+}
+
+/// The message of an error, which is the user's: it may panic as it is displayed, and as it is dropped.
+fn explain(error: BoxError) -> String {
+    let text = catch(|| chain(&error)).unwrap_or_else(|panic| format!("an error that panicked when shown: {panic}"));
+    discard("a sink's error", error);
+    text
 }
 
 /// The message of an error and of what caused it.
