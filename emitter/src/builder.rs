@@ -81,6 +81,8 @@ impl EmitterBuilder {
             }
         };
         Ok(Emitter::from_inner(with(inner, |inner| {
+            // Somebody else, or another run, emits for itself.
+            inner.emits_for_run &= self.creator.is_none() && self.trace.is_none();
             inner.context = OwnContext::new(context);
             inner.group_id = self.group_id;
             inner.creator = self.creator;
@@ -203,6 +205,7 @@ impl Emitter {
                 is_inside: links.is_inside,
             }),
             is_in_run: true,
+            emits_for_run: false,
             registry: OnceLock::new(),
             quiet: Quiet::new(),
             namespace: None,

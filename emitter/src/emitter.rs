@@ -32,6 +32,9 @@ pub(crate) struct Inner {
     pub(crate) run: Option<RunLink>,
     /// Whether it is a run's, or below one in the tree: mostly none is.
     pub(crate) is_in_run: bool,
+    /// Whether what is emitted here counts as emitted by the run above: this is a child of a run's emitter without a name, or a child
+    /// without a name of such a child.
+    pub(crate) emits_for_run: bool,
     /// Made with the first listener.
     pub(crate) registry: OnceLock<Box<Registry>>,
     /// Outside of runs.
@@ -81,6 +84,10 @@ impl Emitter {
     /// Each call makes another one: of two children of the same name, neither hears the other, and what is above hears both. Keep
     /// it: with its last handle it is gone, and whoever listens there.
     ///
+    /// A `()` child of a run's emitter emits the run's own events: a listener of the run or of its instance under `"progress"` or `"*"`
+    /// receives what is emitted on the child as if it were emitted on the run. Its listeners receive only what is emitted on it
+    /// or below it.
+    ///
     /// # Errors
     ///
     /// If the name is not valid.
@@ -100,6 +107,7 @@ impl Emitter {
     pub(crate) fn twin(&self) -> Self {
         let (from, mut twin) = (&self.0, Inner::top());
         twin.parent.clone_from(&from.parent);
+        twin.emits_for_run = from.emits_for_run;
         twin.is_in_run = from.parent.as_ref().is_some_and(|parent| parent.0.is_in_run);
         twin.namespace.clone_from(&from.namespace);
         twin.namespace_hash = from.namespace_hash;
@@ -123,10 +131,14 @@ impl Emitter {
         let mut inner = Inner::below(self, None);
         inner.context = OwnContext::new(self.context());
         inner.creator = Some(creator);
+        inner.emits_for_run = false;
         Self::from_inner(inner)
     }
 
     /// Builds a child with a context, creator, group id, trace or declared events of its own.
+    ///
+    /// A `()` child of a run's emitter emits the run's own events, as one made by [`child`](Self::child) does, unless it is given a creator
+    /// or a trace.
     pub fn child_builder(&self, namespace: impl IntoNamespace) -> EmitterBuilder {
         EmitterBuilder::new(Some((self.clone(), namespace.namespace().map(Cow::into_owned))))
     }
@@ -298,6 +310,12 @@ impl Emitter {
         self.0.run.is_some() && self.parent() == Some(instance)
     }
 
+    /// Tells whether what is emitted here counts as emitted by a run whose emitter the other one is, or whose instance's (E4).
+    #[inline]
+    pub(crate) fn emits_for(&self, other: &Self) -> bool {
+        self.0.emits_for_run && self.run().is_some_and(|run| run == other || run.is_run_of(other))
+    }
+
     /// What makes `RunContext::current()` right in listeners of its run's events (R9).
     pub(crate) fn scope(&self) -> Option<Arc<dyn Scope>> {
         self.run_link()?.scope.as_ref()?.upgrade()
@@ -321,9 +339,12 @@ impl Emitter {
         self.declares().0.declared.as_deref()
     }
 
-    /// The emitter whose declarations hold: a run's are its instance's.
+    /// The emitter whose declarations hold: a run's are its instance's, and those of what emits for a run are the run's, unless it has
+    /// its own.
     fn declares(&self) -> &Self {
-        if self.0.run.is_none() { self } else { self.parent().unwrap_or(self) }
+        let emits_for_run = self.0.emits_for_run && self.0.declared.is_none();
+        let declares = if emits_for_run { self.run().unwrap_or(self) } else { self };
+        if declares.0.run.is_none() { declares } else { declares.parent().unwrap_or(declares) }
     }
 }
 
@@ -333,6 +354,7 @@ impl Inner {
             parent: None,
             run: None,
             is_in_run: false,
+            emits_for_run: false,
             registry: OnceLock::new(),
             quiet: Quiet::new(),
             namespace: None,
@@ -360,6 +382,7 @@ impl Inner {
         let mut inner = Self::top();
         inner.parent = Some(parent.clone());
         inner.is_in_run = parent.0.is_in_run;
+        inner.emits_for_run = namespace.is_none() && (parent.0.run.is_some() || parent.0.emits_for_run);
         inner.namespace = namespace.map(|namespace| join_shared(parent.namespace(), namespace));
         inner.namespace_hash = match &inner.namespace {
             Some(namespace) => fingerprint(namespace.as_bytes()),

@@ -163,7 +163,7 @@ impl Drop for Listener {
 /// An event as one emitter sees it.
 pub(crate) struct Sighting<'a> {
     pub(crate) meta: &'a EventMeta<'a>,
-    /// Emitted on that emitter or on a run of it (E4).
+    /// Emitted on that emitter, on a run of it, or for one of these (E4).
     pub(crate) here: bool,
     /// Of another run than that emitter's, and not emitted here (E4).
     pub(crate) nested: bool,

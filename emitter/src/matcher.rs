@@ -24,7 +24,7 @@ use crate::{EventMeta, EventName, EventRecord, MatcherError};
 /// | [`Matcher::regex`], [`Regex`] | anywhere in the path | yes |
 /// | `Fn(&EventMeta) -> bool`, [`matcher_fn`] | what it says | no |
 ///
-/// *Own* events are those emitted on the emitter itself or on a run of it, under a name without a dot: one with a dot
+/// *Own* events are those emitted on the emitter itself, on a run of it, or on a `()` child of a run's emitter, under a name without a dot: one with a dot
 /// is emitted as if by a sub-namespace, as the lifecycle events of runs are (`run.start`). *Nested* events are those of
 /// other runs than the emitter's, unless they are emitted on it or on a run of it; an emitter that belongs to no run
 /// takes them all.

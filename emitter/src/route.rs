@@ -213,7 +213,7 @@ fn targets(snapshot: &Guard<Snapshot>, sighting: &Sighting<'_>) -> Vec<Emitter> 
 #[inline]
 fn sighting<'a>(listening: &Emitter, meta: &'a EventMeta<'a>) -> Sighting<'a> {
     let source = meta.source();
-    let here = source == listening || source.is_run_of(listening);
+    let here = source == listening || source.is_run_of(listening) || source.emits_for(listening);
     let nested = !here && listening.run().is_some_and(|run| source.run() != Some(run));
     Sighting { meta, here, nested }
 }

@@ -228,3 +228,72 @@ fn in_a_chain_of_100_000_runs_trace_and_group_are_those_of_the_first() -> TestRe
     assert_eq!(last.group_id(), Some("session"));
     Ok(())
 }
+
+/// E4, R2: a `()` child of a run's emitter emits for the run.
+#[test]
+fn what_a_nameless_child_of_a_runs_emitter_emits_is_the_runs_own() -> TestResult {
+    let (recorder, root) = (Recorder::new(), Emitter::new());
+    let instance = root.child("chat")?;
+    let outer = run_of(&root.child("agent")?);
+    let run = run_within(&instance, &outer);
+    for (label, emitter) in [("run", &run), ("instance", &instance), ("outer", &outer), ("root", &root)] {
+        for matcher in ["ping", "*", "p*", "chat.ping"] {
+            emitter.observe(matcher, recorder.sees(format!("{label} {matcher}")))?;
+        }
+    }
+    let children = [
+        run.child(())?,
+        run.child(())?.child(())?,
+        run.child_builder(()).context(json!({ "step": 1 })).group_id("own").build()?,
+        run.child(())?.fork(),
+    ];
+    for emitter in [&run].into_iter().chain(&children) {
+        emit(emitter, "ping");
+        recorder.expect([
+            "run ping chat.ping",
+            "run * chat.ping",
+            "run p* chat.ping",
+            "run chat.ping chat.ping",
+            "instance ping chat.ping",
+            "instance * chat.ping",
+            "instance p* chat.ping",
+            "instance chat.ping chat.ping",
+            "outer chat.ping chat.ping",
+            "root chat.ping chat.ping",
+        ]);
+        assert_eq!(emitter.trace(), run.trace());
+    }
+    let trace = Trace { id: new_id(), run_id: new_id(), parent_run_id: None };
+    let others = [
+        run.child("part")?,
+        run.child(())?.child("part")?,
+        run.child_with(Creator::new("Tool", "read")),
+        run.child_builder(()).creator(Creator::new("Tool", "read")).build()?,
+        run.child_builder(()).trace(trace).build()?,
+        instance.child(())?,
+        run_of(&run.child(())?),
+    ];
+    for emitter in &others {
+        emit(emitter, "ping");
+        assert!(recorder.take().iter().all(|line| line.contains(" chat.ping ")), "not the run's own");
+    }
+    Ok(())
+}
+
+/// E4: of two children, neither receives what is emitted on the other; and the run's declarations hold for both.
+#[test]
+fn a_nameless_child_of_a_runs_emitter_listens_for_itself_and_declares_what_the_run_does() -> TestResult {
+    let recorder = Recorder::new();
+    let run = run_of(&Emitter::builder().declares::<()>("ping").build()?);
+    let (one, other) = (run.child(())?, run.child(())?);
+    one.observe("ping", recorder.sees("one"))?;
+    other.observe("ping", recorder.sees("other"))?;
+    run.observe("ping", recorder.sees("run"))?;
+    emit(&one, "ping");
+    emit(&run, "ping");
+    recorder.expect(["one ping", "run ping", "run ping"]);
+    let error = one.emit_now("pong", &mut ()).expect_err("it is not declared");
+    assert!(error.to_string().contains("`pong` is not declared"), "{error}");
+    assert!(one.on("pong", recorder.hears("pong")).is_err());
+    Ok(())
+}

@@ -4,7 +4,7 @@ mod support;
 
 use std::sync::Arc;
 
-use emitree_emitter::Emitter;
+use emitree_emitter::{Emitter, EventMeta};
 use emitree_runtime::{Result, RunContext, Runnable};
 use support::{Recorder, TestResult, below, emitter_of};
 
@@ -137,5 +137,38 @@ async fn the_listeners_of_a_run_are_gone_with_it() -> TestResult {
     talk.run(()).on("*.*", move |_: &mut support::Any, _| assert_eq!(Arc::strong_count(&hold), 2)).await?;
     assert_eq!(Arc::strong_count(&held), 1);
     assert_eq!((tree.listener_count(), emitter_of(&talk).listener_count()), (0, 0));
+    Ok(())
+}
+
+// R2, R9, E4
+#[tokio::test]
+async fn what_a_nameless_child_of_a_runs_emitter_emits_is_the_runs_own() -> TestResult {
+    let (tree, recorder) = (Emitter::new(), Recorder::new());
+    let chat = below(&tree, "chat", |(), ctx: RunContext| async move {
+        ctx.emitter().set_context("step", 1)?;
+        ctx.emitter().child(())?.emit("ping", &mut ()).await?;
+        ctx.emitter().child_builder(()).group_id("own").build()?.emit("ping", &mut ()).await?;
+        Ok(())
+    });
+    let note = |label: &'static str| {
+        let recorder = recorder.clone();
+        move |(): &(), meta: &EventMeta<'_>| {
+            let run = RunContext::current().map(|ctx| ctx.run_id());
+            let is_its_run = run.is_some() && run == meta.trace().map(|trace| trace.run_id);
+            let step = meta.context().get("step").cloned();
+            recorder.note(format!("{label} {} {is_its_run} {step:?} {:?}", meta.path(), meta.group_id()));
+        }
+    };
+    emitter_of(&chat).observe("ping", note("instance"))?;
+    tree.observe("chat.ping", note("root"))?;
+    chat.run(()).observe("ping", note("run")).observe("*", recorder.sees("own")).await?;
+    let heard = |group: &str| {
+        ["run", "own", "instance", "root"].map(|label| match label {
+            "own" => "own chat.ping".to_owned(),
+            _ => format!("{label} chat.ping true Some(Number(1)) {group}"),
+        })
+    };
+    let expected = [heard("None"), heard("Some(\"own\")")].concat();
+    recorder.expect(expected.iter().map(String::as_str));
     Ok(())
 }
