@@ -15,9 +15,9 @@ use futures_util::task::AtomicWaker;
 use tokio_util::sync::CancellationToken;
 
 use crate::below::{Below, Place};
-use crate::discard::{discard, isolated};
 use crate::fall::{Stoppable, Stops};
 use crate::fate::Fate;
+use crate::panic::{discard, isolated};
 use crate::sync::Mutex;
 use crate::{Error, ErrorKind, RunContext};
 

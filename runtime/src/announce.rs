@@ -17,10 +17,10 @@ use tracing::Span;
 use crate::abort::Stop;
 use crate::context::Typed;
 use crate::data::Data;
-use crate::discard::{discard, isolated};
 use crate::life::Drive;
 use crate::lifecycle::{Failure, Finish, Input, Measured, Start, Success};
 use crate::observers::Audience;
+use crate::panic::{discard, isolated};
 use crate::seat::Who;
 use crate::{Error, Outcome, Result, RunContext, Stage, Status};
 

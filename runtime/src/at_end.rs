@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
-use crate::discard::isolated;
+use crate::panic::isolated;
 use crate::{RunContext, Status};
 
 type AtEnd = Box<dyn FnOnce(&RunContext, Status) + Send>;

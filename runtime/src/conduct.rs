@@ -3,11 +3,9 @@
 //! Work, middlewares and listeners are user code: their panics are caught, and are errors like others.
 
 use std::mem::{replace, take};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::{Context as TaskContext, Poll, Waker};
 
 use futures_core::future::BoxFuture;
-use futures_util::FutureExt;
 
 use crate::abort::{Node, Stop};
 use crate::announce::{Step, begin, give_up};
@@ -15,9 +13,9 @@ use crate::attempt::attempts;
 use crate::chain::Slot;
 use crate::context::Typed;
 use crate::data::Data;
-use crate::discard::{discard, isolated};
 use crate::middleware::Inherited;
 use crate::order::in_order;
+use crate::panic::{calm, calm_async, discard, isolated, logged};
 use crate::plan::{Begun, Held, Plan};
 use crate::seat::{Taken, Who};
 use crate::supervise::supervise;
@@ -65,11 +63,6 @@ fn bind<R: Runnable>(plan: &mut Plan<'_, R>, ctx: &RunContext, watch: &mut Watch
         Ok(())
     };
     calm(bind_all)
-}
-
-/// Calls user code; a panic is an error like others.
-pub(crate) fn calm<T>(f: impl FnOnce() -> Result<T>) -> Result<T> {
-    catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|panic| Err(Error::of_panic(&*panic)))
 }
 
 impl<'a, R: Runnable> Conducted<'a, R> {
@@ -199,7 +192,13 @@ impl<R: Runnable> Work<'_, R> {
         if polled.is_ready() {
             // Inside of the run: what it started and has not ended ends with it.
             let dropped = self.let_go();
-            return polled.map(|result| result.and_then(|output| dropped.map(|()| output)));
+            return polled.map(|result| match (result, dropped) {
+                (Ok(output), Err(error)) => {
+                    discard(output);
+                    Err(error)
+                }
+                (result, _) => result,
+            });
         }
         polled
     }
@@ -215,7 +214,7 @@ impl<R: Runnable> Work<'_, R> {
     /// The same, where it is known how the run ends, whatever panics now.
     fn leave(&mut self) {
         if let Err(error) = self.let_go() {
-            tracing::warn!(error = %error, "the work of a run panicked while it was dropped");
+            logged(|| tracing::warn!(error = %error, "the work of a run panicked while it was dropped"));
         }
     }
 }
@@ -282,10 +281,10 @@ fn work<'a, R: Runnable + 'a>(
     early: Option<R::Output>,
 ) -> BoxFuture<'a, Result<R::Output>> {
     if slot.existing().is_some() {
-        return Box::pin(contained(async move { through(&*runnable, &run, early).await }));
+        return Box::pin(calm_async(async move { through(&*runnable, &run, early).await }));
     }
     slot.close();
-    Box::pin(contained(async move { runnable.execute(run.input(), &run).await }))
+    Box::pin(calm_async(async move { runnable.execute(run.input(), &run).await }))
 }
 
 async fn through<R: Runnable>(runnable: &R, run: &Begun<R>, early: Option<R::Output>) -> Result<R::Output> {
@@ -295,14 +294,9 @@ async fn through<R: Runnable>(runnable: &R, run: &Begun<R>, early: Option<R::Out
     }
 }
 
-/// Not an `async fn`: that would hold its work twice, as what it is given and as what it awaits.
-fn contained<O>(work: impl Future<Output = Result<O>>) -> impl Future<Output = Result<O>> {
-    let flat = |caught: std::thread::Result<_>| caught.unwrap_or_else(|panic| Err(Error::of_panic(&*panic)));
-    AssertUnwindSafe(work).catch_unwind().map(flat)
-}
-
-impl<R: Runnable> Drop for Conducted<'_, R> {
-    fn drop(&mut self) {
+impl<R: Runnable> Conducted<'_, R> {
+    /// Ends a run that is under way without its work (R8).
+    fn abandon(&mut self) {
         let Some(run) = &self.run else { return };
         // A token that was cancelled before came first (R7).
         isolated(|| _ = self.watch.look(run.node(), &mut TaskContext::from_waker(Waker::noop())));
@@ -310,5 +304,19 @@ impl<R: Runnable> Drop for Conducted<'_, R> {
         // Who is told of spans may panic.
         isolated(|| run.inside(|| self.work.leave()));
         supervise(run);
+    }
+}
+
+impl<R: Runnable> Drop for Conducted<'_, R> {
+    fn drop(&mut self) {
+        // Mostly nothing is left.
+        if self.run.is_none() && matches!(self.work, Work::Over) {
+            return;
+        }
+        self.abandon();
+        // What is left holds values of the user. They may panic while somebody unwinds already, and two panics abort the process.
+        discard(replace(&mut self.work, Work::Over));
+        discard(self.run.take());
+        discard(take(&mut self.watch));
     }
 }

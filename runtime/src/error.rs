@@ -5,7 +5,7 @@ use std::error::Error as StdError;
 use std::fmt;
 use std::sync::Arc;
 
-use emitree_emitter::{BoxError, EmitError, EmitErrorKind, panic_message};
+use emitree_emitter::{BoxError, EmitError, EmitErrorKind, panic_text};
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
 
@@ -65,8 +65,8 @@ impl Error {
         Self(Arc::new(Inner { message: Some(message.into()), ..Inner::of(kind) }))
     }
 
-    pub(crate) fn of_panic(panic: &(dyn Any + Send)) -> Self {
-        Self::of_kind(ErrorKind::Panicked, panic_message(panic))
+    pub(crate) fn of_panic(payload: Box<dyn Any + Send>) -> Self {
+        Self::of_kind(ErrorKind::Panicked, panic_text(payload))
     }
 
     /// Makes one of a boxed error, which `?` cannot.

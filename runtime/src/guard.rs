@@ -3,11 +3,9 @@
 use std::any::type_name;
 use std::fmt;
 use std::future::{Future, ready};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use futures_util::FutureExt;
-
+use crate::panic::{caught, caught_async};
 use crate::would_deny::{Checked, WouldDeny};
 use crate::{Error, Layer, Next, Op, Result, RunContext, Summary};
 
@@ -86,17 +84,14 @@ impl<O: Op, T: Guard<O>> Layer<O> for Guarding<T> {
 
 /// Whatever goes wrong in a check is a denial, be it before there is a future.
 pub(crate) async fn verdict<C: Future<Output = Result<()>> + Send>(by: &str, check: impl FnOnce() -> C) -> Result<()> {
-    let checked = match catch_unwind(AssertUnwindSafe(check)) {
-        Ok(check) => AssertUnwindSafe(check).catch_unwind().await,
+    let checked = match caught(check) {
+        Ok(check) => caught_async(check).await,
         Err(panic) => Err(panic),
     };
     match checked {
         Ok(Err(error)) if !error.must_pass() => Err(Error::denied(by, error.to_string()).caused_by(error)),
         Ok(checked) => checked,
-        Err(panic) => {
-            let error = Error::of_panic(&*panic);
-            Err(Error::denied(by, format!("the guard panicked: {error}")).caused_by(error))
-        }
+        Err(panic) => Err(Error::denied(by, format!("the guard panicked: {panic}")).caused_by(panic)),
     }
 }
 

@@ -14,8 +14,8 @@ use emitree_emitter::Delivery;
 use crate::announce::{Step, give_up, worked};
 use crate::context::Typed;
 use crate::data::Data;
-use crate::discard::discard;
 use crate::faces::Stages;
+use crate::panic::discard;
 use crate::seat::{Seat, Taken, Who};
 use crate::{Error, Result, RunContext};
 

@@ -2,12 +2,9 @@
 
 use std::any::type_name;
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use emitree_emitter::panic_message;
-
-use crate::discard;
-use crate::{Layer, Next, Op, Result, RunContext, Summary};
+use crate::panic::{caught, logged};
+use crate::{Error, Layer, Next, Op, Result, RunContext, Summary};
 
 /// A layer that looks at what goes in and at what comes out, and can neither stop nor change it.
 ///
@@ -77,7 +74,6 @@ impl<O: Op, T: Observe<O>> Layer<O> for Observing<T> {
 }
 
 fn isolated<T>(name: &str, look: impl FnOnce() -> T) -> Option<T> {
-    let looked = catch_unwind(AssertUnwindSafe(look));
-    let log = |text: &str| discard::isolated(|| tracing::warn!("`{name}`, which observes, panicked: {text}"));
-    looked.map_err(|panic| log(&panic_message(&*panic))).ok()
+    let log = |panic: &Error| logged(|| tracing::warn!("`{name}`, which observes, panicked: {panic}"));
+    caught(look).inspect_err(log).ok()
 }

@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 use emitree_emitter::{AnyEvent, Emitter, EventStamp};
 use parking_lot::Mutex;
 
-use crate::discard::isolated;
+use crate::panic::isolated;
 use crate::register::Few;
 use crate::{Attempted, Data, Result, RunContext, RunEvent, Stage};
 

@@ -3,7 +3,6 @@
 use std::fmt;
 use std::future::Future;
 use std::marker::PhantomData;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -12,6 +11,7 @@ use futures_core::future::BoxFuture;
 use tracing::{Instrument, Level, level_enabled};
 
 use crate::noted::Noted;
+use crate::panic::caught;
 use crate::traced::is_traced;
 use crate::{Error, Layer, Next, Op, Phase, Result, RunContext, Summary};
 
@@ -188,8 +188,7 @@ impl<I, O> Future for Running<'_, I, O> {
         }
         // What is outside gets a panic as an error, and may call again.
         let poll = || called.get_or_insert_with(|| next.begin(input)).as_mut().poll(cx);
-        let polled = catch_unwind(AssertUnwindSafe(poll));
-        let polled = polled.unwrap_or_else(|panic| Poll::Ready(Err(Error::of_panic(&*panic))));
+        let polled = caught(poll).unwrap_or_else(|panic| Poll::Ready(Err(panic)));
         polled.map(|result| noted.settle(next.depth(), result))
     }
 }

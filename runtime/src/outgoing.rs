@@ -3,14 +3,12 @@
 //! These two come from anywhere: an error from the work, a layer, a listener or who aborts; a value from whoever holds
 //! the run. So they pass where they enter what events and callers are shown, and nobody has a way around.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock};
 
-use emitree_emitter::panic_message;
 use parking_lot::Mutex;
 use serde_json::Value;
 
-use crate::discard::isolated;
+use crate::panic::{caught, logged};
 use crate::register::Few;
 use crate::{Error, Result, RunContext};
 
@@ -41,9 +39,9 @@ impl Outgoing {
         let maps = self.maps().unwrap_or_default();
         maps.errors.iter().fold(error, |error, map| {
             let was = error.clone();
-            match catch_unwind(AssertUnwindSafe(|| map(error))) {
+            match caught(|| map(error)) {
                 Ok(error) => error.ending_as(&was),
-                Err(panic) => was.withheld(format!("what the error passes panicked: {}", panic_message(&*panic))),
+                Err(panic) => was.withheld(format!("what the error passes panicked: {panic}")),
             }
         })
     }
@@ -52,9 +50,8 @@ impl Outgoing {
     pub(crate) fn value(&self, key: &str, value: Value) -> Value {
         let maps = self.maps().unwrap_or_default();
         maps.values.iter().fold(value, |value, map| {
-            catch_unwind(AssertUnwindSafe(|| map(key, value))).unwrap_or_else(|panic| {
-                let text = panic_message(&*panic);
-                isolated(|| tracing::warn!("`{key}` was withheld, for what it passes panicked: {text}"));
+            caught(|| map(key, value)).unwrap_or_else(|panic| {
+                logged(|| tracing::warn!("`{key}` was withheld, for what it passes panicked: {panic}"));
                 Value::Null
             })
         })

@@ -1,12 +1,10 @@
 //! Tasks of a run: they know which run they belong to, and do not outlive it (R9, R13); and what is done for it by others.
 
 use std::future::Future;
-use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::sync::OnceLock;
 use std::task::{Context as TaskContext, Poll};
 
-use futures_util::FutureExt;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
@@ -15,6 +13,7 @@ use tracing::Instrument;
 use crate::abort::Stop;
 use crate::current::within;
 use crate::fate::Fate;
+use crate::panic::{Isolated, caught_async, discard};
 use crate::{Error, ErrorKind, Result, RunContext};
 
 /// The tasks that a run has spawned. A run whose work is over takes no more.
@@ -52,11 +51,12 @@ impl RunContext {
     pub fn spawn<T: Send + 'static>(&self, future: impl Future<Output = T> + Send + 'static) -> Task<T> {
         let (sender, output) = oneshot::channel();
         let work = async move {
-            let output = AssertUnwindSafe(future).catch_unwind().await.map_err(|panic| Error::of_panic(&*panic));
+            let output = caught_async(future).await;
             // Whoever dropped the handle does not want it.
-            drop(sender.send(output));
+            discard(sender.send(output));
         };
-        self.tasks().spawn(self.node().fate(), self.scope(work));
+        // Nothing that the task owns gets a panic into the set, under whose lock it would be dropped.
+        self.tasks().spawn(self.node().fate(), Isolated::new(self.scope(work)));
         Task(output)
     }
 

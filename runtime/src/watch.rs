@@ -11,7 +11,7 @@ use tokio::runtime::Handle;
 use tokio::time::{Sleep, sleep};
 
 use crate::abort::{Node, Stop};
-use crate::conduct::calm;
+use crate::panic::calm;
 use crate::signal::{AbortSignal, CANCELLED, Link};
 use crate::{Error, Result, RunContext};
 

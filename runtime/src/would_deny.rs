@@ -3,7 +3,7 @@
 use emitree_emitter::{Event, EventName};
 use serde::Serialize;
 
-use crate::discard::isolated;
+use crate::panic::isolated;
 use crate::{Error, RunContext};
 
 /// A guard that evaluates only would have said no.

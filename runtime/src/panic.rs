@@ -1,0 +1,106 @@
+//! Panics of user code: the only place of this crate where they are caught (R4).
+//!
+//! 1. A caught panic becomes an error with its message, or a line of the log where it can change nothing any more.
+//! 2. The payload of a panic is a value of the user's. It is dropped here, where its `Drop` may panic as well
+//!    ([`panic_text`]).
+//! 3. Values that no caller gets are dropped by [`discard`]: that is user code, too.
+
+use std::any::Any;
+use std::future::Future;
+use std::mem::needs_drop;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::task::{Context as TaskContext, Poll};
+
+use emitree_emitter::panic_text;
+use futures_util::FutureExt;
+use pin_project_lite::pin_project;
+
+use crate::{Error, Result};
+
+/// Calls user code; a panic is an error like others.
+pub(crate) fn caught<T>(f: impl FnOnce() -> T) -> Result<T> {
+    catch_unwind(AssertUnwindSafe(f)).map_err(Error::of_panic)
+}
+
+/// Calls user code that may fail; a panic is a failure like others.
+pub(crate) fn calm<T>(f: impl FnOnce() -> Result<T>) -> Result<T> {
+    caught(f).flatten()
+}
+
+/// Awaits user code that may fail; a panic is a failure like others.
+///
+/// Not an `async fn`: that would hold the future twice, as its argument and as what it awaits.
+pub(crate) fn calm_async<T>(future: impl Future<Output = Result<T>>) -> impl Future<Output = Result<T>> {
+    caught_async(future).map(Result::flatten)
+}
+
+/// Awaits user code; a panic is an error like others.
+pub(crate) fn caught_async<T>(future: impl Future<Output = T>) -> impl Future<Output = Result<T>> {
+    AssertUnwindSafe(future).catch_unwind().map(|caught| caught.map_err(Error::of_panic))
+}
+
+/// Calls what can no longer change how the run goes on. A panic is logged.
+pub(crate) fn isolated(f: impl FnOnce()) {
+    if let Err(payload) = catch_unwind(AssertUnwindSafe(f)) {
+        log_panic(payload);
+    }
+}
+
+#[cold]
+fn log_panic(payload: Box<dyn Any + Send>) {
+    let text = panic_text(payload);
+    logged(|| tracing::warn!("a run goes on after a panic: {text}"));
+}
+
+/// Logs. Subscribers and errors that are displayed are user code: a panic there is dropped, because a run that goes on is worth
+/// more than a line of the log.
+pub(crate) fn logged(log: impl FnOnce()) {
+    if let Err(payload) = catch_unwind(AssertUnwindSafe(log)) {
+        drop(panic_text(payload));
+    }
+}
+
+/// Drops a value.
+pub(crate) fn discard<T>(value: T) {
+    if needs_drop::<T>() {
+        isolated(|| drop(value));
+    }
+}
+
+pin_project! {
+    /// A future whose panics end it, also those while it is dropped.
+    pub(crate) struct Isolated<F> {
+        // Until it is over, or dropped.
+        #[pin]
+        future: Option<F>,
+    }
+
+    impl<F> PinnedDrop for Isolated<F> {
+        fn drop(this: Pin<&mut Self>) {
+            isolated(|| this.project().future.set(None));
+        }
+    }
+}
+
+impl<F: Future<Output = ()>> Isolated<F> {
+    pub(crate) const fn new(future: F) -> Self {
+        Self { future: Some(future) }
+    }
+}
+
+impl<F: Future<Output = ()>> Future for Isolated<F> {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<()> {
+        let mut this = self.project();
+        let mut polled = Poll::Ready(());
+        if let Some(future) = this.future.as_mut().as_pin_mut() {
+            isolated(|| polled = future.poll(cx));
+        }
+        if polled.is_ready() {
+            isolated(|| this.future.set(None));
+        }
+        polled
+    }
+}
