@@ -30,6 +30,8 @@ use crate::support::{Case, Extra, Suite, timed};
 
 #[path = "support/below.rs"]
 mod below;
+#[path = "support/chain.rs"]
+mod chain;
 mod support;
 
 const COLUMNS: &[&str] = &["emitree", "tracing", "tower"];
@@ -64,6 +66,10 @@ fn aborts(suite: &mut Suite) {
     let row =
         suite.row("WX", "a run with 1,000 nested ones, started, then ended by abort: each", Extra::per(many, 1_000));
     row.at_most(1.5, "with one", one);
+    let [short, long] = [1_000, 10_000].map(|levels| suite.case(chain::aborted(levels)));
+    let row =
+        suite.row("WD", "a chain of 10,000 spawned runs, started, then ended by abort: each", Extra::per(long, 10_000));
+    row.at_most(1.5, "of a chain of 1,000", Extra::per(short, 1_000));
 }
 
 /// WB, WT: one more run below a run, beside others.

@@ -11,7 +11,7 @@ use crate::context::{OwnContext, RESERVED};
 use crate::declared::Declared;
 use crate::name::{check, fingerprint};
 use crate::namespace::{join, join_shared};
-use crate::quiet::{Quiet, disturb};
+use crate::quiet::{Quiet, disturb, disturb_runs};
 use crate::registry::Registry;
 use crate::{
     AsName, BuildError, Context, Creator, EmitterBuilder, IntoNamespace, NameError, Namespace, Scope, Trace, id,
@@ -285,9 +285,7 @@ impl Emitter {
     /// Registers somebody there: who has found nobody looks again (E15).
     pub(crate) fn join_in(&self, add: impl FnOnce(&Registry)) {
         add(self.0.registry.get_or_init(|| Box::new(Registry::new())));
-        if !self.0.is_in_run {
-            disturb();
-        }
+        if self.0.is_in_run { disturb_runs() } else { disturb() }
     }
 
     /// The nearest run's emitter from here up the tree.

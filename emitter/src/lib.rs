@@ -107,6 +107,7 @@ pub use name::{AsName, EventName, NameError, NameRef, Namespace};
 pub use namespace::IntoNamespace;
 pub use panic::panic_text;
 pub use pipe::PipeHandle;
+pub use quiet::NoListenerCache;
 pub use record::{EventRecord, Gap, SinkRecord};
 pub use registration::{ListenerResult, Options, Registration};
 pub use scope::Scope;

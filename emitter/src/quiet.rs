@@ -1,8 +1,8 @@
 //! What an emitter outside of runs remembers of having found nobody who listens (E15): the next look does not go up the
 //! tree again.
 //!
-//! 1. Whoever listens outside of runs, or lays a pipe there, can be found before it is counted, and is counted before
-//!    that call returns. What happens in runs is not counted: it would be seen by all, and they are walked.
+//! 1. Whoever listens, or lays a pipe, can be found before it is counted, and is counted before that call returns. Those in
+//!    runs are counted apart, and seen by runs that are nested deep: the others would see all of them, and are walked.
 //! 2. The count is read before anybody is looked for. As long as it stands, nobody has come.
 //! 3. Who goes is not counted: to be taken for heard costs a look, no more.
 
@@ -11,6 +11,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// How many have begun to listen outside of runs, in all trees of the process; from 1.
 static COMERS: Alone = Alone(AtomicU64::new(1));
 
+/// How many have begun to listen in runs, in all trees of the process.
+static COMERS_IN_RUNS: Alone = Alone(AtomicU64::new(0));
+
 /// On cache lines of its own: all runs read it, and what is written beside it would be fetched again for nothing.
 #[repr(align(128))]
 struct Alone(AtomicU64);
@@ -18,6 +21,52 @@ struct Alone(AtomicU64);
 /// Somebody listens who did not before.
 pub(crate) fn disturb() {
     COMERS.0.fetch_add(1, Ordering::Release);
+}
+
+/// Somebody listens in a run who did not before.
+pub(crate) fn disturb_runs() {
+    COMERS_IN_RUNS.0.fetch_add(1, Ordering::Release);
+}
+
+/// Remembers that a run has no listeners, in itself and in all that is above it. For a runtime whose runs are nested deep.
+///
+/// ```
+/// use emitree_emitter::{Emitter, NoListenerCache};
+///
+/// let (emitter, cache) = (Emitter::new(), NoListenerCache::new());
+/// let epoch = NoListenerCache::epoch();
+/// assert!(!emitter.is_heard());
+/// cache.remember(epoch);
+/// assert!(cache.holds(epoch));
+/// ```
+#[derive(Debug, Default)]
+pub struct NoListenerCache(AtomicU64);
+
+impl NoListenerCache {
+    /// Creates one that remembers nothing.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self(AtomicU64::new(0))
+    }
+
+    /// Returns a number that changes when a listener or a pipe is added to any emitter of the process. Read it before you look
+    /// for listeners.
+    #[must_use]
+    pub fn epoch() -> u64 {
+        // Both only grow: their sum is the same only if both are.
+        COMERS.0.load(Ordering::Acquire) + COMERS_IN_RUNS.0.load(Ordering::Acquire)
+    }
+
+    /// Returns `true` if no listeners were found at this epoch.
+    #[must_use]
+    pub fn holds(&self, epoch: u64) -> bool {
+        self.0.load(Ordering::Relaxed) == epoch
+    }
+
+    /// Remembers that no listeners were found at an epoch.
+    pub fn remember(&self, epoch: u64) {
+        self.0.store(epoch, Ordering::Relaxed);
+    }
 }
 
 /// The count at which nobody was found; 0 before.

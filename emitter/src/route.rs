@@ -263,6 +263,21 @@ impl Emitter {
         if self.inner().is_in_run { self.is_heard_in_run() } else { !self.inner().quiet.holds(|| self.is_quiet()) }
     }
 
+    /// Returns `true` if there are listeners here or above in the tree. Unlike [`is_heard`](Self::is_heard) it does not look at the
+    /// runs that a run was started in.
+    #[must_use]
+    pub fn is_heard_in_tree(&self) -> bool {
+        let mut at = self;
+        while at.inner().is_in_run {
+            if at.is_loud(u64::MAX) {
+                return true;
+            }
+            let Some(above) = at.parent() else { return false };
+            at = above;
+        }
+        at.is_heard()
+    }
+
     /// Whether nobody listens from here up the tree, which is outside of runs.
     fn is_quiet(&self) -> bool {
         self.first_loud(u64::MAX).is_none()

@@ -6,7 +6,6 @@
 //! 3. No run that was started in this one is alive when `finish` is emitted (R13).
 //! 4. What does not have to wait is done where it is, without a future: each step leads to the next.
 
-use std::future::poll_fn;
 use std::task::{Context as TaskContext, Poll};
 
 use emitree_emitter::{EmitError, Emitted, Emitter, EventStamp};
@@ -15,14 +14,13 @@ use serde::Serialize;
 use tracing::Span;
 
 use crate::abort::Stop;
+use crate::clearing::{Clearing, HandedOver};
 use crate::context::Typed;
 use crate::data::Data;
-use crate::life::Drive;
 use crate::lifecycle::{Failure, Finish, Input, Measured, Start, Success};
 use crate::observers::Audience;
 use crate::panic::{discard, isolated};
-use crate::seat::Who;
-use crate::{Error, Outcome, Result, RunContext, Stage, Status};
+use crate::{Error, Outcome, Result, Stage, Status};
 
 /// Where a run is. What is in it is waited for.
 pub(crate) enum Step<I: 'static, O> {
@@ -30,11 +28,11 @@ pub(crate) enum Step<I: 'static, O> {
     /// With the answer that was set at the start, until the work begins.
     Working(Option<O>),
     /// Tasks and runs below end.
-    Clearing(BoxFuture<'static, Result<O>>),
+    Clearing(Box<Clearing<O>>),
     Succeeding(Telling<Success<I, O>>),
     Failing(Telling<Failure>),
     /// Runs below end that were started since.
-    Closing(BoxFuture<'static, Result<O>>),
+    Closing(Box<Clearing<O>>),
     Finishing(Telling<Finish<I, O>>, Option<Error>),
     Over(Result<O>),
 }
@@ -66,18 +64,18 @@ pub(crate) fn begin<I: Data, O: Data>(run: &Typed<I, O>, input: I) -> Step<I, O>
 /// Ends a run that has not started: what was bound may have spawned tasks, or made runs.
 pub(crate) fn give_up<I: Data, O: Data>(run: &Typed<I, O>, error: Error) -> Step<I, O> {
     let result = run.slot().outgoing().result(unless_stopped(run.node().fate().settle(), Err(error)));
-    Step::Clearing(Box::pin(cleared(run.clone(), result)))
+    Step::Clearing(Box::new(Clearing::new(run, result)))
 }
 
 impl<I: Data, O: Data> Step<I, O> {
-    /// Waits for what is waited for; gives the next step.
-    pub(crate) fn poll(&mut self, run: &Typed<I, O>, cx: &mut TaskContext<'_>) -> Poll<Self> {
+    /// Waits for what is waited for; gives the next step. Runs below that have to end before may be handed over.
+    pub(crate) fn poll(&mut self, run: &Typed<I, O>, below: HandedOver<'_>, cx: &mut TaskContext<'_>) -> Poll<Self> {
         match self {
             Self::Starting(telling) => telling.as_mut().poll(cx).map(|told| started(run, told)),
             Self::Succeeding(telling) => telling.as_mut().poll(cx).map(|told| succeeded(run, told)),
             Self::Failing(telling) => telling.as_mut().poll(cx).map(|told| failed(run, told)),
-            Self::Clearing(clearing) => clearing.as_mut().poll(cx).map(|result| alone(run, result)),
-            Self::Closing(closing) => closing.as_mut().poll(cx).map(|result| finish(run, result, None)),
+            Self::Clearing(clearing) => clearing.poll(run, below, cx).map(|result| alone(run, result)),
+            Self::Closing(clearing) => clearing.poll(run, below, cx).map(|result| finish(run, result, None)),
             Self::Finishing(telling, error) => telling.as_mut().poll(cx).map(|told| finished(run, told, error.take())),
             Self::Working(_) | Self::Over(_) => Poll::Pending,
         }
@@ -109,7 +107,7 @@ pub(crate) fn worked<I: Data, O: Data>(run: &Typed<I, O>, result: Result<O>) -> 
     let settled = if audience.is_some() || !below.is_empty() { fate.settle() } else { fate.settle_and_close() };
     let result = run.slot().outgoing().result(unless_stopped(settled, result));
     if fate.has_tasks() || !below.is_empty() {
-        return Step::Clearing(Box::pin(cleared(run.clone(), result)));
+        return Step::Clearing(Box::new(Clearing::new(run, result)));
     }
     if audience.is_some() { tell_end(run, audience, result) } else { over(run, result) }
 }
@@ -163,7 +161,7 @@ fn close<I: Data, O: Data>(run: &Typed<I, O>, result: Result<O>, input: Option<I
     node.fate().close();
     match node.below().is_empty() {
         true => finish(run, result, input),
-        false => Step::Closing(Box::pin(cleared(run.clone(), result))),
+        false => Step::Closing(Box::new(Clearing::new(run, result))),
     }
 }
 
@@ -238,64 +236,6 @@ where
         run.show(stage, &payload, &stamp);
         (payload, told)
     }))
-}
-
-/// Ends what belongs to the run, whoever holds it: its tasks, and the runs that were started in it (R13).
-async fn cleared<I: Data, O: Data>(run: Typed<I, O>, result: Result<O>) -> Result<O> {
-    end_tasks(&run).await;
-    for child in run.node().below().all().await {
-        child.abort("the run that it was started in has ended");
-        for run_below in from_below(child) {
-            poll_fn(|cx| end_below(&run, &run_below, cx)).await;
-            // Mostly somebody else has it too.
-            discard(run_below);
-        }
-    }
-    result
-}
-
-/// A run and those below it, the lowest first: each that is ended then has nothing left to end, so a long chain of runs
-/// is not ended by recursion. Where a run has tasks, those have what is below it, and are stopped first: it ends what is left
-/// below it itself, so a long chain of runs that all have tasks still is ended by recursion.
-fn from_below(child: RunContext) -> Vec<RunContext> {
-    let mut runs = vec![child];
-    let mut next = 0;
-    while let Some(run) = runs.get(next) {
-        let below = if run.node().fate().has_tasks() { Vec::new() } else { run.node().below().runs() };
-        runs.extend(below);
-        next += 1;
-    }
-    runs.reverse();
-    runs
-}
-
-/// Aborts the tasks that the run has spawned, and waits for them.
-async fn end_tasks(run: &RunContext) {
-    let Some(mut tasks) = run.tasks().close() else { return };
-    tasks.abort_all();
-    poll_fn(|cx| {
-        loop {
-            match tasks.poll_join_next(cx) {
-                _ if run.delivery().is_cut() => return Poll::Ready(()),
-                Poll::Ready(None) => return Poll::Ready(()),
-                Poll::Ready(Some(_)) => {}
-                Poll::Pending => return Poll::Pending,
-            }
-        }
-    })
-    .await;
-}
-
-fn end_below(run: &RunContext, child: &RunContext, cx: &mut TaskContext<'_>) -> Poll<()> {
-    let mut who = Who::Above;
-    if run.delivery().is_cut() {
-        child.delivery().cut();
-        who = Who::Supervisor;
-    }
-    match child.drive(who, cx) {
-        Drive::Over => Poll::Ready(()),
-        Drive::Pending | Drive::Elsewhere => Poll::Pending,
-    }
 }
 
 fn record_outcome<O>(span: &Span, result: &Result<O>) {

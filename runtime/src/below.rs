@@ -7,8 +7,7 @@
 //! 3. A run takes its place while it is made, and its handle leads to nothing until it is. Who may miss none waits for
 //!    those: each tells when it is made, or when it gives its place up because it could not be.
 
-use std::future::poll_fn;
-use std::task::{Poll, Waker};
+use std::task::{Context as TaskContext, Poll, Waker, ready};
 
 use slab::Slab;
 
@@ -96,15 +95,14 @@ impl Below {
     }
 
     /// The runs that are there, once all of them are made. One waits at a time.
-    pub(crate) async fn all(&self) -> Vec<RunContext> {
-        let runs = poll_fn(|cx| match self.made() {
-            Some(runs) => Poll::Ready(runs),
-            None => self.wait(cx.waker()),
-        })
-        .await;
+    pub(crate) fn poll_all(&self, cx: &TaskContext<'_>) -> Poll<Vec<RunContext>> {
+        let runs = match self.made() {
+            Some(runs) => runs,
+            None => ready!(self.wait(cx.waker())),
+        };
         // It may hold the run that this belongs to.
         drop(self.waiting.take());
-        runs
+        Poll::Ready(runs)
     }
 
     fn wait(&self, waker: &Waker) -> Poll<Vec<RunContext>> {

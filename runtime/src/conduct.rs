@@ -165,7 +165,7 @@ impl<R: Runnable> Work<'_, R> {
         cx: &mut TaskContext<'_>,
     ) -> Poll<Result<R::Output>> {
         let work = |cx: &mut TaskContext<'_>, early: &mut Option<R::Output>| self.poll(run, watch, early, cx);
-        let polled = inside(run, step, |step| run.advance(step, cx, work));
+        let polled = inside(run, step, |step| run.advance(step, None, cx, work));
         if polled.is_pending() {
             run.typed_life().seat.park(take(step), Who::Own, cx.waker());
         }

@@ -19,6 +19,7 @@ use uuid::Uuid;
 use crate::abort::Node;
 use crate::above::Above;
 use crate::chain::Slot;
+use crate::clearing::HandedOver;
 use crate::current::{current, enter, look};
 use crate::data::{Data, RunTypes};
 use crate::extensions::OwnExtensions;
@@ -122,6 +123,10 @@ impl Inner {
     #[inline]
     pub(crate) fn parent(&self) -> Option<&RunContext> {
         self.parent.as_ref().map(Above::run)
+    }
+
+    pub(crate) const fn depth(&self) -> usize {
+        self.depth
     }
 
     #[inline]
@@ -335,9 +340,14 @@ impl RunContext {
 
     /// Brings the run to its end without its work, inside of it: without its span, where who is told of that panics.
     pub(crate) fn drive(&self, who: Who, cx: &mut TaskContext<'_>) -> Drive {
+        self.drive_handing_over(who, None, cx)
+    }
+
+    /// The same, for the run above: the runs below that have to end before are left to it.
+    pub(crate) fn drive_handing_over(&self, who: Who, mut below: HandedOver<'_>, cx: &mut TaskContext<'_>) -> Drive {
         let mut driven = None;
-        isolated(|| self.inside(|| driven = Some(self.life().drive(self, who, cx))));
-        driven.unwrap_or_else(|| enter(self, || self.life().drive(self, who, cx)))
+        isolated(|| self.inside(|| driven = Some(self.life().drive(self, who, below.as_deref_mut(), cx))));
+        driven.unwrap_or_else(|| enter(self, || self.life().drive(self, who, below, cx)))
     }
 
     /// Which runnable it is a run of.

@@ -57,6 +57,7 @@ mod attempt;
 mod below;
 mod boxed;
 mod chain;
+mod clearing;
 mod conduct;
 mod context;
 mod control;

@@ -12,6 +12,7 @@ use std::task::{Context as TaskContext, Poll, Waker, ready};
 use emitree_emitter::Delivery;
 
 use crate::announce::{Step, give_up, worked};
+use crate::clearing::HandedOver;
 use crate::context::Typed;
 use crate::data::Data;
 use crate::faces::Stages;
@@ -75,6 +76,7 @@ impl<I: Data, O: Data> Typed<I, O> {
     pub(crate) fn advance(
         &self,
         step: &mut Step<I, O>,
+        mut below: HandedOver<'_>,
         cx: &mut TaskContext<'_>,
         mut work: impl FnMut(&mut TaskContext<'_>, &mut Option<O>) -> Poll<Result<O>>,
     ) -> Poll<Result<O>> {
@@ -86,7 +88,7 @@ impl<I: Data, O: Data> Typed<I, O> {
                     worked(self, result)
                 }
                 Step::Over(_) => take(step),
-                waiting => ready!(waiting.poll(self, cx)),
+                waiting => ready!(waiting.poll(self, below.as_deref_mut(), cx)),
             };
             match next {
                 Step::Over(result) => return Poll::Ready(result),
@@ -137,8 +139,9 @@ impl<I: Data, O: Data> Drop for Held<'_, I, O> {
 
 /// What can be done with a run whose types are not known.
 pub(crate) trait AnyLife: Any + Send + Sync {
-    /// Brings the run to its end without its work: as far as that can be done now.
-    fn drive(&self, run: &RunContext, who: Who, cx: &mut TaskContext<'_>) -> Drive;
+    /// Brings the run to its end without its work: as far as that can be done now. Runs that have to end before it are driven to
+    /// their ends as well, or are handed over.
+    fn drive(&self, run: &RunContext, who: Who, below: HandedOver<'_>, cx: &mut TaskContext<'_>) -> Drive;
 
     /// From now on a task brings it to its end.
     fn supervised(&self);
@@ -156,7 +159,7 @@ impl<I: Data, O: Data> AnyLife for Life<I, O> {
         self.seat.supervised();
     }
 
-    fn drive(&self, run: &RunContext, who: Who, cx: &mut TaskContext<'_>) -> Drive {
+    fn drive(&self, run: &RunContext, who: Who, below: HandedOver<'_>, cx: &mut TaskContext<'_>) -> Drive {
         let run: Typed<I, O> = run.clone().typed();
         let mut step = match self.seat.take(who, cx.waker()) {
             Taken::Seat(step) => step,
@@ -170,7 +173,7 @@ impl<I: Data, O: Data> AnyLife for Life<I, O> {
             let error = run.node().stopped().map_or_else(|| Error::new("the run was left"), |stop| stop.error());
             Poll::Ready(Err(error))
         };
-        match run.holding(&mut step, who, |step| run.advance(step, cx, stopped)) {
+        match run.holding(&mut step, who, |step| run.advance(step, below, cx, stopped)) {
             Poll::Pending => {
                 self.seat.park(step, who, cx.waker());
                 Drive::Pending

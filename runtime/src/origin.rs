@@ -6,15 +6,16 @@
 use std::iter::successors;
 use std::sync::{Arc, OnceLock, Weak};
 
-use emitree_emitter::{Context, Creator, Emitter, RunLinks, Scope};
+use emitree_emitter::{Context, Creator, Emitter, NoListenerCache, RunLinks, Scope};
 use smallvec::SmallVec;
 use uuid::Uuid;
 
 use crate::RunContext;
 use crate::context::{Inner, WeakRun};
 
-/// So many runs are asked who listens; who is nested in more is taken to be heard.
-const STEPS: usize = 256;
+/// A run that is nested deeper remembers that nobody hears it: a chain of runs is then looked through once, and not once for
+/// each of them.
+const DEEP: usize = 32;
 
 /// What a run is a run of, and what is known of it from the beginning.
 pub(crate) struct Origin {
@@ -23,6 +24,8 @@ pub(crate) struct Origin {
     /// If it was told before there was an emitter.
     run_id: Option<Uuid>,
     made: OnceLock<Made>,
+    /// Used by runs that are nested deep.
+    nobody: NoListenerCache,
 }
 
 /// What was given to a run itself.
@@ -50,7 +53,7 @@ impl Origin {
             None => instance.context(),
         };
         let own = Own { context: inherited.merged(&own.context), ..own };
-        Self { instance: instance.clone(), own, run_id, made: OnceLock::new() }
+        Self { instance: instance.clone(), own, run_id, made: OnceLock::new(), nobody: NoListenerCache::new() }
     }
 
     /// Makes its emitter with the run, because somebody hears it.
@@ -74,6 +77,12 @@ impl Origin {
             links = links.run_id(run_id);
         }
         self.instance.for_run(links)
+    }
+
+    /// Whether anybody hears it who is not above the run that it was started in.
+    #[inline]
+    fn is_heard(&self) -> bool {
+        self.made().map_or_else(|| self.instance.is_heard(), Emitter::is_heard_in_tree)
     }
 
     /// The emitter, if somebody has asked for it.
@@ -159,18 +168,30 @@ impl RunContext {
 impl Inner {
     /// Whether anybody hears what the run emits, or may.
     pub(crate) fn is_heard(&self) -> bool {
+        if self.depth() >= DEEP {
+            return self.is_heard_deep();
+        }
         let mut run = self;
-        for _ in 0..STEPS {
-            let origin = run.origin();
-            match origin.made() {
-                // The emitter of one that has its own asks all above it.
-                Some(emitter) => return emitter.is_heard(),
-                None if origin.instance.is_heard() => return true,
-                None => {}
-            }
+        while !run.origin().is_heard() {
             let Some(above) = run.parent() else { return false };
             run = above.here();
         }
         true
+    }
+
+    #[cold]
+    fn is_heard_deep(&self) -> bool {
+        // Read first: whoever comes while this looks is looked for the next time.
+        let epoch = NoListenerCache::epoch();
+        let mut run = self;
+        while !run.origin().nobody.holds(epoch) {
+            if run.origin().is_heard() {
+                return true;
+            }
+            let Some(above) = run.parent() else { break };
+            run = above.here();
+        }
+        self.origin().nobody.remember(epoch);
+        false
     }
 }

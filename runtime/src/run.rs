@@ -78,6 +78,7 @@ use crate::{AbortSignal, IntoMiddleware, Result, RunContext, Runnable, Stage};
 ///
 /// A run that is awaited in a run is polled by it, as with all futures: each level takes stack. On a thread of 2 MB a debug build
 /// manages some two hundred levels. Recursion that users steer should have a limit: `Limits`, of `emitree-middleware`, has one of depth.
+/// A run in a task of its own, by [`RunContext::spawn`], takes no stack of the one above: such chains may be of any length.
 ///
 /// # What dropping does
 ///

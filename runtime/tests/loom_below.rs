@@ -11,7 +11,7 @@ mod below;
 #[path = "../src/fate.rs"]
 mod fate;
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
@@ -247,11 +247,11 @@ impl RunContext {
         node.fate().settle().ok();
         let mut ended = Vec::new();
         if !node.below().is_empty() {
-            ended = node.below().all().await;
+            ended = poll_fn(|cx| node.below().poll_all(cx)).await;
         }
         node.fate().close();
         if !node.below().is_empty() {
-            ended.extend(node.below().all().await);
+            ended.extend(poll_fn(|cx| node.below().poll_all(cx)).await);
         }
         node.fate().end();
         ended

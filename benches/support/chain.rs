@@ -1,0 +1,58 @@
+//! A chain of runs, each in a task that the one above has spawned, ended by abort.
+
+use std::future::pending;
+use std::sync::{Arc, Weak};
+use std::time::Instant;
+
+use emitree::{AbortHandle, Creator, Emitter, Error, Result, RunContext, Runnable};
+use tokio::sync::mpsc;
+
+use crate::support::Case;
+
+/// Each of its runs spawns another one, and waits for ever.
+struct Link {
+    emitter: Emitter,
+    this: Weak<Self>,
+    innermost: mpsc::UnboundedSender<()>,
+}
+
+impl Runnable for Link {
+    type Input = usize;
+    type Output = ();
+
+    fn emitter(&self) -> &Emitter {
+        &self.emitter
+    }
+
+    async fn execute(&self, left: &usize, ctx: &RunContext) -> Result<()> {
+        match (left.checked_sub(1), self.this.upgrade()) {
+            (Some(left), Some(this)) => drop(ctx.spawn(this.run_shared(left))),
+            _ => self.innermost.send(()).map_err(Error::from)?,
+        }
+        pending().await
+    }
+}
+
+/// Begins such a chain, aborts the outermost run, and waits until it has ended; all of it counts.
+pub(crate) fn aborted(levels: usize) -> impl Case {
+    let (innermost, mut waiting) = mpsc::unbounded_channel();
+    let creator = Creator::new("Tool", "link");
+    let emitter = Emitter::new().child_builder("tool.link").creator(creator).build().expect("a valid name");
+    let link = Arc::new_cyclic(|this| Link { emitter, this: Weak::clone(this), innermost });
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+    move |n| {
+        let start = Instant::now();
+        for _ in 0..n {
+            let handle = AbortHandle::new();
+            let run = link.run_shared(levels - 1).abort_on(&handle);
+            let ended = runtime.block_on(async {
+                let outermost = tokio::spawn(run);
+                waiting.recv().await;
+                handle.abort("enough");
+                outermost.await.expect("it does not panic")
+            });
+            assert!(ended.is_err(), "an aborted run ends");
+        }
+        start.elapsed()
+    }
+}

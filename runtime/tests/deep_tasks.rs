@@ -1,0 +1,123 @@
+//! R4, R8, R13: a long chain of runs, each in a task that the one above has spawned, ends in time that is linear in its length, and on the
+//! stack of any thread: what ends it does not go down it, or up, by recursion.
+
+mod support;
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+
+use emitree_emitter::{BoxError, Emitter};
+use emitree_runtime::{AbortHandle, Result, RunContext, Runnable};
+use support::{Any, TestResult};
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
+const DEPTH: usize = 10_000;
+
+/// Each of its runs spawns another one, and waits for ever.
+struct Link {
+    emitter: Emitter,
+    this: Weak<Self>,
+    innermost: mpsc::UnboundedSender<()>,
+    ended: Arc<AtomicUsize>,
+    outermost: OnceLock<RunContext>,
+}
+
+impl Runnable for Link {
+    type Input = usize;
+    type Output = ();
+
+    fn emitter(&self) -> &Emitter {
+        &self.emitter
+    }
+
+    async fn execute(&self, left: &usize, ctx: &RunContext) -> Result<()> {
+        let (ended, left) = (Arc::clone(&self.ended), *left);
+        self.outermost.get_or_init(|| ctx.clone());
+        ctx.at_end(move |_, _| {
+            // Those below have ended before.
+            assert_eq!(ended.fetch_add(1, Ordering::Relaxed), left);
+        });
+        match left.checked_sub(1) {
+            Some(left) => drop(ctx.spawn(self.this.upgrade().expect("it runs").run_shared(left))),
+            None => self.innermost.send(())?,
+        }
+        std::future::pending().await
+    }
+}
+
+/// Such a chain, once the innermost run waits.
+struct Chain {
+    link: Arc<Link>,
+    runtime: Runtime,
+    handle: AbortHandle,
+    outermost: JoinHandle<Result<()>>,
+}
+
+fn chain(depth: usize) -> std::result::Result<Chain, BoxError> {
+    let (innermost, mut waiting) = mpsc::unbounded_channel();
+    let (emitter, handle) = (Emitter::new().child("link")?, AbortHandle::new());
+    let link = Arc::new_cyclic(|this| {
+        let (this, ended) = (Weak::clone(this), Arc::default());
+        Link { emitter, this, innermost, ended, outermost: OnceLock::new() }
+    });
+    let runtime = Builder::new_current_thread().build()?;
+    let outermost = runtime.spawn(link.run_shared(depth - 1).abort_on(&handle));
+    runtime.block_on(waiting.recv());
+    Ok(Chain { link, runtime, handle, outermost })
+}
+
+/// Has such a chain ended, and counts how many runs have.
+fn ended(end: impl FnOnce(Runtime, AbortHandle, JoinHandle<Result<()>>)) -> TestResult {
+    let Chain { link, runtime, handle, outermost } = chain(DEPTH)?;
+    end(runtime, handle, outermost);
+    assert_eq!(link.ended.load(Ordering::Relaxed), DEPTH);
+    Ok(())
+}
+
+// R8
+#[test]
+fn when_the_runtime_goes_a_long_chain_of_tasks_ends_innermost_first() -> TestResult {
+    ended(|runtime, _, _| drop(runtime))
+}
+
+// R8
+#[test]
+fn when_the_outermost_run_is_dropped_a_long_chain_of_tasks_ends_innermost_first() -> TestResult {
+    ended(|runtime, _, outermost| {
+        outermost.abort();
+        runtime.block_on(async {
+            drop(outermost.await);
+            emitree_runtime::shutdown(std::time::Duration::MAX).await
+        });
+    })
+}
+
+// R7
+#[test]
+fn when_the_outermost_run_is_aborted_a_long_chain_of_tasks_ends_innermost_first() -> TestResult {
+    ended(|runtime, handle, outermost| {
+        handle.abort("enough");
+        assert!(runtime.block_on(outermost).expect("it does not panic").is_err());
+    })
+}
+
+// E15, R2: runs that are nested deep remember that nobody hears them, until somebody comes.
+#[test]
+fn who_begins_late_to_listen_far_above_hears_the_ends_of_all_runs_below() -> TestResult {
+    const LEVELS: usize = 200;
+    let far_above: [fn(&Chain) -> &Emitter; 2] =
+        [|chain| chain.link.outermost.get().expect("it runs").emitter(), |chain| &chain.link.emitter];
+    for emitter_of in far_above {
+        let chain = chain(LEVELS)?;
+        let heard = Arc::new(AtomicUsize::new(0));
+        let counting = Arc::clone(&heard);
+        emitter_of(&chain).observe("link.run.finish", move |_: &Any, _| {
+            counting.fetch_add(1, Ordering::Relaxed);
+        })?;
+        drop(chain.runtime);
+        assert_eq!(heard.load(Ordering::Relaxed), LEVELS);
+    }
+    Ok(())
+}
