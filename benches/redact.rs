@@ -1,4 +1,4 @@
-//! What looking for secrets costs where there are none.
+//! What looking for secrets costs where there are none, and in texts that were made to take long.
 //!
 //! ```text
 //! cargo bench --bench redact
@@ -6,8 +6,8 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use emitree::middleware::Redact;
 use emitree::middleware::secrets::Scanner;
+use emitree::middleware::{ExfilGuard, Redact};
 use regex::bytes::{RegexSet, RegexSetBuilder};
 
 use crate::support::{Case, Suite};
@@ -15,14 +15,44 @@ use crate::support::{Case, Suite};
 mod support;
 
 fn main() {
-    let mut suite = Suite::new(&["emitree", "RegexSet"]);
+    let mut suite = Suite::new(&["emitree", "RegexSet", "a tenth of it"]);
     let rows = [("RP", "prose, 14 KB", prose()), ("RC", "code, 12 KB", code()), ("RL", "a log in JSON, 17 KB", log())];
     for (name, what, text) in rows {
         let ours = suite.case(redacting(text.clone()));
         let bare = suite.case(matching(text));
         suite.row(name, what, ours).beside("RegexSet", bare).at_most(1.5, "RegexSet of the same patterns", bare);
     }
+    for (name, what, part) in HOSTILE {
+        let guard = || ExfilGuard::new().allow_hosts(["example.org"]);
+        let (short, long) =
+            (suite.case(guarding(guard(), part, SHORT)), suite.case(guarding(guard(), part, 10 * SHORT)));
+        suite.row(name, what, long).beside("a tenth of it", short).at_most(12.0, "a tenth of the text", short);
+    }
     suite.run();
+}
+
+/// The shorter of two texts has that many bytes.
+const SHORT: usize = 2_000;
+
+/// Texts that begin something over and over.
+const HOSTILE: [(&str, &str, &str); 6] = [
+    ("XS", "`ExfilGuard`, 20 KB of slashes", "/"),
+    ("XP", "… `%`", "%"),
+    ("XE", "… `=`", "="),
+    ("XU", "… `\\u`", "\\u"),
+    ("XB", "… the alphabet of base64", "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"),
+    ("XN", "… base64 in base64", "UVVGQlFVRkJRVUZC"),
+];
+
+fn guarding(guard: ExfilGuard, part: &str, len: usize) -> impl Case {
+    let text = part.repeat(len / part.len());
+    move |n| {
+        let start = Instant::now();
+        for _ in 0..n {
+            black_box(guard.look(black_box(&text)));
+        }
+        start.elapsed()
+    }
 }
 
 fn prose() -> String {

@@ -61,6 +61,34 @@ fn echo(root: &Emitter) -> impl Runnable<Input = Value, Output = Value> + 'stati
     instance(root, "Tool", "echo", |value: Value, _: RunContext| async move { Ok(value) })
 }
 
+fn base32(text: &str) -> String {
+    const ALPHABET: &[u8; 32] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
+    let eight = |bytes: &[u8]| {
+        let bits = bytes.iter().fold(0_u64, |bits, byte| bits << 8 | u64::from(*byte)) << (8 * (5 - bytes.len()));
+        let len = (bytes.len() * 8).div_ceil(5);
+        (0..len).map(|i| char::from(ALPHABET[(bits >> (35 - 5 * i) & 31) as usize])).collect::<String>()
+    };
+    text.as_bytes().chunks(5).map(eight).collect()
+}
+
+/// Groups of characters with something between.
+fn grouped(text: &str, len: usize, between: &str) -> String {
+    let groups = text.as_bytes().chunks(len).map(|group| String::from_utf8_lossy(group).into_owned());
+    groups.collect::<Vec<_>>().join(between)
+}
+
+fn utf_16_base64(text: &str) -> String {
+    let bytes: String = text.chars().flat_map(|c| [c, '\0']).collect();
+    base64(&bytes)
+}
+
+fn unicode_escaped(text: &str) -> String {
+    text.encode_utf16().fold(String::new(), |mut out, unit| {
+        let _ = write!(out, "\\u{unit:04x}");
+        out
+    })
+}
+
 /// Personal data it does not look for.
 fn is_secret_kind(planted: &Planted) -> bool {
     !["email", "phone", "card", "ip", "iban"].contains(&planted.kind)
@@ -114,6 +142,67 @@ fn known_values_are_found_however_they_are_written() {
     }
     assert!(matches!(ExfilGuard::new().known(["short"]), Err(KnownError::Short { len: 5 })));
     assert!(matches!(ExfilGuard::new().known([vec![b'x'; 4097]]), Err(KnownError::Many)));
+}
+
+#[test]
+fn a_secret_is_found_in_each_form_that_it_can_be_written_in() {
+    let key = format!("{}_aB3dE5fG7hJ9kL1mN3pQ5rS7tU9vW1xY3zA5", "ghp");
+    let forms: [(&str, Write, Encoding); 16] = [
+        ("plain", |text| text.to_owned(), Encoding::Plain),
+        ("json", |text| json!({"a": [json!({"token": text}).to_string()]}).to_string(), Encoding::Plain),
+        ("url", percent, Encoding::Url),
+        ("base64", base64, Encoding::Base64),
+        ("base64, unpadded", |text| base64(text).replace('=', ""), Encoding::Base64),
+        ("base64, url-safe", |text| base64(text).replace('+', "-").replace('/', "_"), Encoding::Base64),
+        ("base64, spaced", |text| grouped(&base64(text), 4, " "), Encoding::Base64),
+        ("base64, in lines", |text| grouped(&base64(text), 20, "\r\n"), Encoding::Base64),
+        ("base32", base32, Encoding::Base32),
+        ("base32, lower case", |text| base32(text).to_lowercase(), Encoding::Base32),
+        ("hex", |text| hex(text).to_uppercase(), Encoding::Hex),
+        ("hex, spaced", |text| grouped(&hex(text), 2, " "), Encoding::Hex),
+        ("hex, as an array", |text| format!("{{0x{}}}", grouped(&hex(text), 2, ", 0x")), Encoding::Hex),
+        ("hex, escaped", |text| format!("\\x{}", grouped(&hex(text), 2, "\\x")), Encoding::Escaped),
+        ("unicode escapes", unicode_escaped, Encoding::Escaped),
+        ("UTF-16", utf_16_base64, Encoding::Utf16),
+    ];
+    for (form, write, encoding) in forms {
+        for (secret, what) in [(SECRET, What::Known), (&*key, What::Kind(Kind::GithubToken))] {
+            for around in ["", "as ", "the value: "] {
+                let text = format!("{around}{}{}", write(secret), if around.is_empty() { "" } else { " here" });
+                assert_eq!(guard().look(&text), Some((what.clone(), encoding)), "{form}: {text}");
+            }
+        }
+    }
+    let escaped = SECRET.replace(' ', "\\u0020");
+    assert_eq!(guard().look(&escaped), Some((What::Known, Encoding::Escaped)));
+    let wide: String = SECRET.chars().flat_map(|c| [c, '\0']).collect();
+    assert_eq!(guard().look(&wide), Some((What::Known, Encoding::Utf16)));
+    let foreign = ExfilGuard::new().known(["пароль-слово"]).expect("it is long enough");
+    let bytes: Vec<u8> = "пароль-слово".encode_utf16().flat_map(u16::to_le_bytes).collect();
+    let text = bytes.iter().fold(String::new(), |out, byte| out + &format!("{byte:02x}"));
+    assert_eq!(foreign.look(&text), Some((What::Known, Encoding::Hex)));
+}
+
+#[test]
+fn personal_data_is_looked_for_on_request_in_each_form() {
+    let address = "write to maria@mailbox.org";
+    assert_eq!(guard().look(address), None);
+    for text in [address.to_owned(), base64(address), grouped(&hex(address), 2, " "), percent(address)] {
+        let found = guard().personal_data().look(&text).map(|(what, _)| what);
+        assert_eq!(found, Some(What::Kind(Kind::Email)), "{text}");
+    }
+}
+
+/// What was not decoded may hold a secret.
+#[tokio::test]
+async fn a_value_of_which_more_would_have_to_be_decoded_than_it_may_is_denied_and_says_so() -> TestResult {
+    let (echo, text) = (echo(&Emitter::new()), json!([base64(&"nothing ".repeat(100)), "more"]));
+    let error = echo.run(text.clone()).middleware(guard().decode_at_most(4_000)).await.expect_err("it is too much");
+    let reason =
+        "denied by exfil_guard: more encoded text than is decoded, 4000 bytes, was about to leave in the input at `/0`";
+    assert_eq!(error.explain(), reason);
+    assert_eq!(echo.run(text.clone()).middleware(guard()).await?, text);
+    Ok(())
 }
 
 #[tokio::test]
@@ -522,7 +611,7 @@ async fn slashes_at_the_beginning_of_a_text_that_comes_bit_by_bit_lead_to_a_host
 {
     let guard = || ExfilGuard::new().allow_hosts(["a.org"]);
     for (text, is_denied) in
-        [("//evil.net/x", true), ("  //evil.net/x y", true), ("x //evil.net/x y", false), ("//TODO fix", false)]
+        [("//evil.net/x", true), ("  //evil.net/x y", true), ("x //evil.net/x y", true), ("//TODO fix", false)]
     {
         assert_eq!(guard().look(text).is_some(), is_denied, "{text}");
         for size in [1, 3, 64] {

@@ -1,8 +1,12 @@
-//! What text says in another encoding: base64, hex, percent-encoding.
+//! The text that another text holds in an encoding: base64, base32, hex, percent-encoding, escapes, UTF-16.
 //!
-//! Each run of characters that an encoding knows is decoded from each place where it could begin, so what stands before
-//! does not hide it. What is decoded is shorter than what it was decoded from, and is decoded again at most so many
-//! times as the caller asks: so all takes time in proportion to the text.
+//! 1. Each run of characters that an encoding knows is decoded from each place where it could begin, so what stands before
+//!    does not hide it.
+//! 2. Each decoder reads the text once. What is decoded is shorter than what it was decoded from, and is decoded again at
+//!    most as often as the caller asks.
+//! 3. All that is decoded is counted. Beyond the bound of a [`Budget`] nothing more is, and the caller is told.
+
+use std::ops::ControlFlow;
 
 use serde::Serialize;
 
@@ -13,52 +17,222 @@ use serde::Serialize;
 pub enum Encoding {
     /// As it is.
     Plain,
-    /// In base64, of either alphabet.
+    /// In base64, of either alphabet, padded or not, with or without blanks between.
     Base64,
-    /// In hexadecimal digits.
+    /// In base32 (RFC 4648), in either case.
+    Base32,
+    /// In hexadecimal digits, in one piece or in groups: `73 65`, `73:65`, `0x73, 0x65`.
     Hex,
     /// Percent-encoded, as in URLs and forms: there a plus is a space.
     Url,
+    /// With escapes, as in a JSON string or in source code: `\"`, `\u0073`, `\x73`, `&#115;`.
+    Escaped,
+    /// In UTF-16.
+    Utf16,
 }
 
-/// Runs that are shorter hold no secret.
-const SHORTEST: usize = 12;
-
-/// Shows what a text says in each encoding.
-pub(super) fn decoded(text: &str, see: &mut impl FnMut(Encoding, &[u8])) {
-    if let Some(bytes) = percent(text) {
-        see(Encoding::Url, &bytes);
-    }
-    // In a form, a space is a plus.
-    if text.contains('+') {
-        let spaced = text.replace('+', " ");
-        see(Encoding::Url, &percent(&spaced).unwrap_or(spaced.into_bytes()));
-    }
-    runs(text, see);
-    // Base64 in lines.
-    if text.contains('\n') {
-        runs(&text.replace(['\r', '\n'], ""), see);
-    }
-}
-
-fn runs(text: &str, see: &mut impl FnMut(Encoding, &[u8])) {
-    let is_base64 = |c: char| c.is_ascii_alphanumeric() || matches!(c, '+' | '/' | '-' | '_');
-    for run in text.split(|c| !is_base64(c)).filter(|run| run.len() >= SHORTEST) {
-        (0..4).for_each(|from| see(Encoding::Base64, &base64(&run.as_bytes()[from..])));
-        // The other alphabet has signs that also join words.
-        for word in run.split(['-', '_', '+', '/']).filter(|word| word.len() >= SHORTEST) {
-            hexadecimal(word, see);
-            if word.len() < run.len() {
-                (0..4).for_each(|from| see(Encoding::Base64, &base64(&word.as_bytes()[from..])));
-            }
+impl Encoding {
+    /// What stands behind the subject of a sentence about it.
+    pub(super) const fn written(self) -> &'static str {
+        match self {
+            Self::Plain => "",
+            Self::Base64 => ", base64-encoded,",
+            Self::Base32 => ", base32-encoded,",
+            Self::Hex => ", hex-encoded,",
+            Self::Url => ", percent-encoded,",
+            Self::Escaped => ", escaped,",
+            Self::Utf16 => ", in UTF-16,",
         }
     }
 }
 
-fn hexadecimal(word: &str, see: &mut impl FnMut(Encoding, &[u8])) {
-    for run in word.split(|c: char| !c.is_ascii_hexdigit()).filter(|run| run.len() >= SHORTEST) {
-        (0..2).for_each(|from| see(Encoding::Hex, &hex(&run.as_bytes()[from..])));
+/// Runs that are shorter hold no secret.
+const SHORTEST: usize = 12;
+/// The same of base32, of which many a word is.
+const SHORTEST_BASE32: usize = 16;
+
+/// How many bytes may still be decoded.
+#[derive(Debug)]
+pub(super) struct Budget {
+    most: usize,
+    spent: usize,
+}
+
+impl Budget {
+    pub(super) const fn new(most: usize) -> Self {
+        Self { most, spent: 0 }
     }
+
+    /// Breaks if that is too much.
+    const fn spend(&mut self, bytes: usize) -> ControlFlow<()> {
+        self.spent = self.spent.saturating_add(bytes);
+        if self.is_exceeded() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+
+    /// Returns `true` once more was asked for than there was.
+    pub(super) const fn is_exceeded(&self) -> bool {
+        self.spent > self.most
+    }
+
+    #[cfg(test)]
+    pub(super) const fn spent(&self) -> usize {
+        self.spent
+    }
+}
+
+/// What is called with decoded bytes: it may have seen enough.
+pub(super) trait See: FnMut(Encoding, &[u8], &mut Budget) -> ControlFlow<()> {}
+
+impl<F: FnMut(Encoding, &[u8], &mut Budget) -> ControlFlow<()>> See for F {}
+
+/// Shows what a text says in each encoding, until `see` breaks or the budget is exceeded.
+pub(super) fn decoded(text: &str, budget: &mut Budget, see: &mut impl See) -> ControlFlow<()> {
+    let mut pass = Pass { budget, see };
+    if text.contains('%') {
+        pass.show(Encoding::Url, text.len(), || percent(text))?;
+    }
+    // In a form, a space is a plus.
+    if text.contains('+') {
+        pass.show(Encoding::Url, text.len(), || {
+            let spaced = text.replace('+', " ");
+            Some(percent(&spaced).unwrap_or(spaced.into_bytes()))
+        })?;
+    }
+    if text.contains(['\\', '&', '%']) {
+        pass.show(Encoding::Escaped, text.len(), || unescaped(text))?;
+    }
+    pass.runs(text)?;
+    pass.groups(text)?;
+    // Base64 and hex in lines, or with blanks between.
+    if text.contains(char::is_whitespace) {
+        pass.budget.spend(text.len())?;
+        pass.runs(&text.split_whitespace().collect::<String>())?;
+    }
+    ControlFlow::Continue(())
+}
+
+/// One text on its way through the decoders.
+struct Pass<'a, S> {
+    budget: &'a mut Budget,
+    see: &'a mut S,
+}
+
+impl<S: See> Pass<'_, S> {
+    /// Decodes at most that many bytes, if there is so much left.
+    fn show(&mut self, by: Encoding, most: usize, decode: impl FnOnce() -> Option<Vec<u8>>) -> ControlFlow<()> {
+        self.budget.spend(most)?;
+        match decode() {
+            Some(bytes) => (self.see)(by, &bytes, self.budget),
+            None => ControlFlow::Continue(()),
+        }
+    }
+
+    fn runs(&mut self, text: &str) -> ControlFlow<()> {
+        let is_base64 = |c: char| c.is_ascii_alphanumeric() || matches!(c, '+' | '/' | '-' | '_');
+        for run in text.split(|c| !is_base64(c)).filter(|run| run.len() >= SHORTEST) {
+            self.base64(run)?;
+            // The other alphabet has signs that also join words.
+            for word in run.split(['-', '_', '+', '/']).filter(|word| word.len() >= SHORTEST) {
+                self.hexadecimal(word)?;
+                self.base32(word)?;
+                if word.len() < run.len() {
+                    self.base64(word)?;
+                }
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn base64(&mut self, run: &str) -> ControlFlow<()> {
+        (0..4).try_for_each(|from| {
+            let run = &run.as_bytes()[from..];
+            self.show(Encoding::Base64, run.len() / 4 * 3 + 2, || Some(base64(run)))
+        })
+    }
+
+    fn base32(&mut self, word: &str) -> ControlFlow<()> {
+        let is_base32 = |c: char| c.is_ascii_alphabetic() || matches!(c, '2'..='7');
+        for run in word.split(|c| !is_base32(c)).filter(|run| run.len() >= SHORTEST_BASE32) {
+            (0..8).try_for_each(|from| {
+                let run = &run.as_bytes()[from..];
+                self.show(Encoding::Base32, run.len() / 8 * 5 + 4, || Some(base32(run)))
+            })?;
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn hexadecimal(&mut self, word: &str) -> ControlFlow<()> {
+        for run in word.split(|c: char| !c.is_ascii_hexdigit()).filter(|run| run.len() >= SHORTEST) {
+            (0..2).try_for_each(|from| {
+                let run = &run.as_bytes()[from..];
+                self.show(Encoding::Hex, run.len() / 2, || Some(hex(run)))
+            })?;
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// Hexadecimal digits in groups: `73 65`, `73:65`, `0x73, 0x65`.
+    fn groups(&mut self, text: &str) -> ControlFlow<()> {
+        self.budget.spend(text.len() / 2)?;
+        let (bytes, mut out, mut at) = (text.as_bytes(), Vec::new(), 0);
+        while at < bytes.len() {
+            let group = Group::read(bytes, at);
+            match &group {
+                Some(group) => out.extend(hex(&bytes[group.digits.clone()])),
+                None if out.len() >= SHORTEST / 2 => (self.see)(Encoding::Hex, &out, self.budget)?,
+                None => {}
+            }
+            if group.is_none() {
+                out.clear();
+            }
+            at = group.map_or_else(|| behind_word(bytes, at), |group| group.next);
+        }
+        if out.len() >= SHORTEST / 2 { (self.see)(Encoding::Hex, &out, self.budget) } else { ControlFlow::Continue(()) }
+    }
+}
+
+/// An even number of hexadecimal digits, and where the next group may begin.
+struct Group {
+    digits: std::ops::Range<usize>,
+    next: usize,
+}
+
+impl Group {
+    fn read(bytes: &[u8], at: usize) -> Option<Self> {
+        let is_prefix = matches!(bytes.get(at..at + 2), Some([b'0' | b'\\', b'x' | b'X']));
+        let begin = if is_prefix { at + 2 } else { at };
+        let end = begin + bytes[begin..].iter().take_while(|byte| byte.is_ascii_hexdigit()).count();
+        let goes_on = bytes.get(end).is_some_and(u8::is_ascii_alphanumeric);
+        if end == begin || (end - begin) % 2 == 1 || goes_on {
+            return None;
+        }
+        let is_between =
+            |byte: &&u8| byte.is_ascii_whitespace() || matches!(**byte, b',' | b':' | b';' | b'-' | b'_' | b'.');
+        let next = end + bytes[end..].iter().take(3).take_while(is_between).count();
+        Some(Self { digits: begin..end, next })
+    }
+}
+
+/// Where the next word begins.
+fn behind_word(bytes: &[u8], at: usize) -> usize {
+    let word = bytes[at..].iter().take_while(|byte| byte.is_ascii_alphanumeric()).count();
+    at + word.max(1)
+}
+
+fn base32(text: &[u8]) -> Vec<u8> {
+    let value = |byte: &u8| -> u64 {
+        u64::from(match byte {
+            b'A'..=b'Z' => byte - b'A',
+            b'a'..=b'z' => byte - b'a',
+            _ => byte - b'2' + 26,
+        })
+    };
+    let mut out = Vec::with_capacity(text.len() / 8 * 5 + 4);
+    for eight in text.chunks(8) {
+        let bits = eight.iter().fold(0, |bits, byte| bits << 5 | value(byte)) << (5 * (8 - eight.len()));
+        out.extend_from_slice(&bits.to_be_bytes()[3..3 + eight.len() * 5 / 8]);
+    }
+    out
 }
 
 fn base64(text: &[u8]) -> Vec<u8> {
@@ -102,9 +276,131 @@ fn percent(text: &str) -> Option<Vec<u8>> {
     Some(out)
 }
 
+/// Escapes of JSON, of source code and of HTML; `None` if there are none.
+fn unescaped(text: &str) -> Option<Vec<u8>> {
+    let bytes = text.as_bytes();
+    let (mut out, mut at, mut is_any) = (Vec::with_capacity(bytes.len()), 0, false);
+    while at < bytes.len() {
+        let escape = match bytes[at] {
+            b'\\' => escape(bytes, at),
+            b'&' | b'%' => numbered(bytes, at),
+            _ => None,
+        };
+        match escape {
+            Some((Escape::Byte(byte), len)) => {
+                out.push(byte);
+                at += len;
+                is_any = true;
+            }
+            Some((Escape::Char(c), len)) => {
+                out.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes());
+                at += len;
+                is_any = true;
+            }
+            None => {
+                out.push(bytes[at]);
+                at += 1;
+            }
+        }
+    }
+    is_any.then_some(out)
+}
+
+enum Escape {
+    Byte(u8),
+    Char(char),
+}
+
+/// What begins with a backslash there, and how long it is.
+fn escape(bytes: &[u8], at: usize) -> Option<(Escape, usize)> {
+    let byte = |byte: u8| Some((Escape::Byte(byte), 2));
+    match *bytes.get(at + 1)? {
+        b'n' => byte(b'\n'),
+        b'r' => byte(b'\r'),
+        b't' => byte(b'\t'),
+        quoted @ (b'"' | b'\'' | b'\\' | b'/' | b'`') => byte(quoted),
+        b'x' => Some((Escape::Byte(u8::try_from(number(bytes, at + 2, 2, 16)?).ok()?), 4)),
+        b'u' if bytes.get(at + 2) == Some(&b'{') => {
+            let len = bytes[at + 3..].iter().take(7).position(|byte| *byte == b'}')?;
+            Some((Escape::Char(char::from_u32(number(bytes, at + 3, len, 16)?)?), len + 4))
+        }
+        b'u' => {
+            let unit = number(bytes, at + 2, 4, 16)?;
+            // The second half of a pair may follow.
+            let low = (bytes.get(at + 6..at + 8) == Some(b"\\u")).then(|| number(bytes, at + 8, 4, 16)).flatten();
+            let pair = low.filter(|_| (0xd800..0xdc00).contains(&unit)).filter(|low| (0xdc00..0xe000).contains(low));
+            let (code, len) = pair.map_or((unit, 6), |low| (0x1_0000 + ((unit - 0xd800) << 10) + (low - 0xdc00), 12));
+            Some((Escape::Char(char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER)), len))
+        }
+        b'U' => Some((Escape::Char(char::from_u32(number(bytes, at + 2, 8, 16)?)?), 10)),
+        b'0'..=b'3' => Some((Escape::Byte(u8::try_from(number(bytes, at + 1, 3, 8)?).ok()?), 4)),
+        _ => None,
+    }
+}
+
+/// `&#115;`, `&#x73;`, `%u0073`.
+fn numbered(bytes: &[u8], at: usize) -> Option<(Escape, usize)> {
+    if bytes.get(at..at + 2) == Some(b"%u") {
+        return Some((Escape::Char(char::from_u32(number(bytes, at + 2, 4, 16)?)?), 6));
+    }
+    let (begin, radix) = match bytes.get(at..at + 3)? {
+        [b'&', b'#', b'x' | b'X'] => (at + 3, 16),
+        [b'&', b'#', _] => (at + 2, 10),
+        _ => return None,
+    };
+    let len = bytes[begin..].iter().take(8).position(|byte| *byte == b';')?;
+    Some((Escape::Char(char::from_u32(number(bytes, begin, len, radix)?)?), begin + len + 1 - at))
+}
+
+fn number(bytes: &[u8], at: usize, len: usize, radix: u32) -> Option<u32> {
+    let digits = bytes.get(at..at + len).filter(|digits| digits.iter().all(u8::is_ascii_alphanumeric))?;
+    u32::from_str_radix(std::str::from_utf8(digits).ok()?, radix).ok()
+}
+
+/// The parts of bytes that are text, of whatever script, and at least as long as that.
+pub(super) fn texts(bytes: &[u8], shortest: usize) -> impl Iterator<Item = &str> {
+    let is_text = |c: char| !c.is_control() || c.is_ascii_whitespace();
+    let stretches = bytes.utf8_chunks().flat_map(move |chunk| chunk.valid().split(move |c| !is_text(c)));
+    stretches.filter(move |stretch| stretch.len() >= shortest)
+}
+
+/// The parts of bytes that are ASCII in UTF-16, of either order, and at least as long as that.
+pub(super) fn wide(bytes: &[u8], shortest: usize) -> Vec<String> {
+    let is_text = |byte: u8| matches!(byte, b' '..=b'~' | b'\t' | b'\r' | b'\n');
+    let (mut texts, mut text, mut at) = (Vec::new(), String::new(), 0);
+    while at < bytes.len() {
+        let is_wide = is_text(bytes[at]) && bytes.get(at + 1).is_none_or(|next| *next == 0);
+        // The last one of the other order has nothing behind it.
+        let is_last = is_text(bytes[at]) && at > 0 && bytes[at - 1] == 0 && !text.is_empty();
+        if is_wide || is_last {
+            text.push(char::from(bytes[at]));
+        }
+        if !is_wide && text.len() >= shortest {
+            texts.push(std::mem::take(&mut text));
+        }
+        if !is_wide {
+            text.clear();
+        }
+        at += if is_wide { 2 } else { 1 };
+    }
+    if text.len() >= shortest {
+        texts.push(text);
+    }
+    texts
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn says(text: &str, encoding: Encoding, expected: &str) -> bool {
+        let mut is_seen = false;
+        let _ = decoded(text, &mut Budget::new(usize::MAX), &mut |by, bytes: &[u8], _: &mut Budget| {
+            is_seen |= by == encoding && memchr::memmem::find(bytes, expected.as_bytes()).is_some();
+            ControlFlow::Continue(())
+        });
+        is_seen
+    }
 
     #[test]
     fn each_encoding_is_read_from_wherever_it_begins() {
@@ -113,19 +409,41 @@ mod tests {
             ("xc2VjcmV0LXZhbHVlIQ==", Encoding::Base64, "secret-value!"),
             ("a_b-c2VjcmV0LXZhbHVlIQ", Encoding::Base64, "secret-value!"),
             ("c2VjcmV0\nLXZhbHVl\r\nIQ==", Encoding::Base64, "secret-value!"),
+            ("so c2Vj cmV0 LXZh bHVl IQ== it is", Encoding::Base64, "secret-value!"),
+            ("xONSWG4TFOQWXMYLMOVSSC===", Encoding::Base32, "secret-value!"),
+            ("onswg4tfoqwxmylmovssc", Encoding::Base32, "secret-value!"),
             ("id=7365637265742d76616c756521", Encoding::Hex, "secret-value!"),
             ("f7365637265742D76616C756521", Encoding::Hex, "secret-value!"),
+            ("as 73 65 63 72 65 74 2d 76 61 6c 75 65 21 it is", Encoding::Hex, "secret-value!"),
+            ("73:65:63:72:65:74:2d:76:61:6c:75:65:21", Encoding::Hex, "secret-value!"),
+            ("{0x73, 0x65, 0x63, 0x72, 0x65, 0x74, 0x2D}", Encoding::Hex, "secret-"),
+            ("7365 6372 6574 2d76 616c 7565 21", Encoding::Hex, "secret-value!"),
+            (r"\x73\x65\x63\x72et", Encoding::Escaped, "secret"),
+            (r"\u0073\u{65}\143ret\ud83d\ude00", Encoding::Escaped, "secret😀"),
+            (r#"a \"secret\/\\value\n"#, Encoding::Escaped, "a \"secret/\\value\n"),
+            ("&#115;&#x65;%u0063ret", Encoding::Escaped, "secret"),
             ("q=secret%2Dvalue%21&x", Encoding::Url, "secret-value!"),
             ("q=%73ecret%2dvalue!%", Encoding::Url, "secret-value!"),
             ("q=a+secret+value%21&x", Encoding::Url, "a secret value!"),
             ("a+secret+value", Encoding::Url, "a secret value"),
         ];
         for (text, encoding, expected) in rows {
-            let mut is_seen = false;
-            decoded(text, &mut |by, bytes| {
-                is_seen |= by == encoding && memchr::memmem::find(bytes, expected.as_bytes()).is_some();
-            });
-            assert!(is_seen, "{text} says {expected} in {encoding:?}");
+            assert!(says(text, encoding, expected), "{text} says {expected} in {encoding:?}");
         }
+    }
+
+    #[test]
+    fn utf_16_is_read_in_either_order_wherever_it_begins() {
+        let little: Vec<u8> = "secret".encode_utf16().flat_map(u16::to_le_bytes).collect();
+        let big: Vec<u8> = "secret".encode_utf16().flat_map(u16::to_be_bytes).collect();
+        for bytes in [&little, &big] {
+            for before in [&b""[..], b"\xff", b"\xff\xfe", b"x", b"\0\0\0"] {
+                for behind in [&b""[..], b"\xff", b"\0\0"] {
+                    let all = [before, bytes, behind].concat();
+                    assert!(wide(&all, 6).iter().any(|text| text.contains("secret")), "{all:?}");
+                }
+            }
+        }
+        assert!(wide(b"no secret at all", 6).is_empty());
     }
 }

@@ -33,18 +33,14 @@ impl Guarding {
 
     /// Notes it, and makes the denial, which does not repeat it.
     pub(super) fn block(&self, place: Place, at: &str, what: What, encoding: Encoding) -> Error {
-        let written = match encoding {
-            Encoding::Plain => "",
-            Encoding::Base64 => ", base64-encoded,",
-            Encoding::Hex => ", hex-encoded,",
-            Encoding::Url => ", percent-encoded,",
-        };
         let subject = match &what {
             What::Known => "a known value".to_owned(),
             What::Kind(kind) => format!("what looks like a secret of the kind `{kind}`"),
             What::Host => "a URL to a host that is not allowed".to_owned(),
+            What::TooMuch => format!("more encoded text than is decoded, {} bytes,", self.detector.decoded),
         };
         let at_place = if at.is_empty() { String::new() } else { format!(" at `{at}`") };
+        let written = encoding.written();
         let reason = format!("{subject}{written} was about to leave in the {}{at_place}", place.as_str());
         let evaluated_only = self.settings.evaluates_only;
         self.blocked.lock().push(Blocked { place, at: at.to_owned(), what, encoding, evaluated_only });
@@ -61,14 +57,14 @@ impl Guarding {
     /// A key may hold a secret too.
     fn pointer(&self, at: &Path<'_>) -> String {
         let at = at.to_string();
-        if self.detector.leak(&at).is_some() { "…".to_owned() } else { at }
+        if self.detector.leak(&at, &mut self.detector.budget()).is_some() { "…".to_owned() } else { at }
     }
 
     fn check(&self, place: Place, value: &Value) -> Result<()> {
-        let mut denied = Ok(());
+        let (mut denied, mut budget) = (Ok(()), self.detector.budget());
         let mut look = |at: &Path<'_>, text: &str| {
             if denied.is_ok()
-                && let Some((what, encoding)) = self.detector.leak(text)
+                && let Some((what, encoding)) = self.detector.leak(text, &mut budget)
             {
                 denied = Err(self.block(place, &self.pointer(at), what, encoding));
             }
@@ -80,9 +76,9 @@ impl Guarding {
     /// A failure that tells something becomes a denial; control flow keeps its kind, and loses the text, unless what it
     /// carries tells it too.
     pub(super) fn check_error(&self, error: Error) -> Error {
-        let mut denied = None;
+        let (mut denied, mut budget) = (None, self.detector.budget());
         let mut tells = |at: &Path<'_>, text: &str| {
-            let Some((what, encoding)) = self.detector.leak(text) else { return false };
+            let Some((what, encoding)) = self.detector.leak(text, &mut budget) else { return false };
             denied.get_or_insert_with(|| self.block(Place::Error, &self.pointer(at), what, encoding));
             true
         };

@@ -1,13 +1,14 @@
 //! What must not leave, and whether a text tells it.
 
 use std::fmt;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use aho_corasick::AhoCorasick;
 use serde::{Serialize, Serializer};
 use thiserror::Error;
 
-use super::decode::{Encoding, decoded};
+use super::decode::{Budget, Encoding, decoded, texts, wide};
 use super::hosts::Hosts;
 use crate::secrets::{Kind, Scanner};
 
@@ -18,6 +19,12 @@ const SHORTEST: usize = 6;
 /// As many values may be known, and as many bytes of them.
 const MOST: usize = 10_000;
 const LONGEST: usize = 4096;
+/// Parts of what was decoded that are shorter hold no secret.
+const SHORTEST_TEXT: usize = 6;
+/// Parts that are longer are text, whatever stands around them.
+const LONG_TEXT: usize = 20;
+/// As many bytes are decoded of one value, unless something else is said.
+pub(super) const DECODED: usize = 64 << 20;
 
 /// What was about to leave.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -29,6 +36,9 @@ pub enum What {
     Kind(Kind),
     /// A URL to a host that is not allowed.
     Host,
+    /// More than is decoded: [`ExfilGuard::decode_at_most`](super::ExfilGuard::decode_at_most). Whether a secret is in it
+    /// is not known.
+    TooMuch,
 }
 
 impl fmt::Display for What {
@@ -37,6 +47,7 @@ impl fmt::Display for What {
             Self::Known => f.write_str("known_value"),
             Self::Kind(kind) => kind.fmt(f),
             Self::Host => f.write_str("host"),
+            Self::TooMuch => f.write_str("too_much"),
         }
     }
 }
@@ -69,11 +80,12 @@ pub(super) struct Detector {
     values: Arc<[Vec<u8>]>,
     known: Option<AhoCorasick>,
     pub(super) hosts: Option<Hosts>,
+    pub(super) decoded: usize,
 }
 
 impl Detector {
     pub(super) fn new() -> Self {
-        Self { scanner: Scanner::keys(), values: Arc::default(), known: None, hosts: None }
+        Self { scanner: Scanner::keys(), values: Arc::default(), known: None, hosts: None, decoded: DECODED }
     }
 
     /// Knows these too.
@@ -90,7 +102,10 @@ impl Detector {
         if all.len() > MOST {
             return Err(KnownError::Many);
         }
-        self.known = Some(AhoCorasick::new(&all).map_err(|_| KnownError::Many)?);
+        // What is not ASCII is found in UTF-16 as bytes.
+        let wide = all.iter().filter_map(|value| std::str::from_utf8(value).ok()).filter(|value| !value.is_ascii());
+        let wide: Vec<Vec<u8>> = wide.flat_map(in_utf_16).collect();
+        self.known = Some(AhoCorasick::new(all.iter().chain(&wide)).map_err(|_| KnownError::Many)?);
         self.values = all.into();
         Ok(())
     }
@@ -109,43 +124,76 @@ impl Detector {
         self.known.as_ref().is_some_and(|known| known.is_match(text.as_ref()))
     }
 
+    /// What may be decoded of one value.
+    pub(super) const fn budget(&self) -> Budget {
+        Budget::new(self.decoded)
+    }
+
     /// The first thing in a text that must not leave.
-    pub(super) fn leak(&self, text: &str) -> Option<(What, Encoding)> {
-        self.leak_in(text, Hosts::are_left)
+    pub(super) fn leak(&self, text: &str, budget: &mut Budget) -> Option<(What, Encoding)> {
+        self.leak_in(text, Hosts::are_left, budget)
     }
 
     /// The same of a part that is not the beginning of a text.
-    pub(super) fn leak_within(&self, part: &str) -> Option<(What, Encoding)> {
-        self.leak_in(part, Hosts::are_left_within)
+    pub(super) fn leak_within(&self, part: &str, budget: &mut Budget) -> Option<(What, Encoding)> {
+        self.leak_in(part, Hosts::are_left_within, budget)
     }
 
-    fn leak_in(&self, text: &str, are_left: fn(&Hosts, &str) -> bool) -> Option<(What, Encoding)> {
+    fn leak_in(&self, text: &str, are_left: fn(&Hosts, &str) -> bool, budget: &mut Budget) -> Option<(What, Encoding)> {
         let plain = self.found(text.as_bytes(), text).map(|what| (what, Encoding::Plain));
         let left = || self.hosts.as_ref().filter(|hosts| are_left(hosts, text)).map(|_| (What::Host, Encoding::Plain));
-        plain.or_else(left).or_else(|| self.encoded(text, DEPTH))
+        let wide =
+            |budget: &mut Budget| text.contains('\0').then(|| self.wide(text.as_bytes(), DEPTH, budget)).flatten();
+        let leak = plain.or_else(left).or_else(|| wide(budget)).or_else(|| self.encoded(text, DEPTH, budget));
+        // What was not decoded may be a secret.
+        leak.or_else(|| budget.is_exceeded().then_some((What::TooMuch, Encoding::Plain)))
     }
 
     /// Not as it stands there, but in another encoding.
-    fn encoded(&self, text: &str, depth: u32) -> Option<(What, Encoding)> {
+    fn encoded(&self, text: &str, depth: u32, budget: &mut Budget) -> Option<(What, Encoding)> {
         let mut leak = None;
-        decoded(text, &mut |encoding, bytes| {
-            if leak.is_none() {
-                leak = self.written(encoding, bytes, depth);
-            }
+        let _is_over = decoded(text, budget, &mut |encoding, bytes: &[u8], budget: &mut Budget| {
+            leak = self.written(encoding, bytes, depth, budget);
+            if leak.is_some() || budget.is_exceeded() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
         leak
     }
 
     /// What bytes tell that were decoded from text, and what can be decoded from them.
-    fn written(&self, encoding: Encoding, bytes: &[u8], depth: u32) -> Option<(What, Encoding)> {
-        let text = String::from_utf8_lossy(bytes);
-        let found = self.found(bytes, &text).map(|what| (what, encoding));
-        // Bytes of a picture say `"//` now and then. Percent-encoding leaves text as it is all around.
-        if found.is_some() || !(encoding == Encoding::Url || is_text(bytes)) {
+    fn written(&self, encoding: Encoding, bytes: &[u8], depth: u32, budget: &mut Budget) -> Option<(What, Encoding)> {
+        if self.tells_known(bytes) {
+            return Some((What::Known, encoding));
+        }
+        // These leave text as it is all around.
+        let shortest = if matches!(encoding, Encoding::Url | Encoding::Escaped) { 1 } else { SHORTEST_TEXT };
+        let plain = texts(bytes, shortest).find_map(|text| {
+            // Bytes of a picture say `"//` now and then.
+            let is_text = shortest == 1 || text.len() >= LONG_TEXT || text.len() * 10 >= bytes.len() * 8;
+            self.text(encoding, text, is_text, depth, budget)
+        });
+        plain.or_else(|| if bytes.contains(&0) { self.wide(bytes, depth, budget) } else { None })
+    }
+
+    fn wide(&self, bytes: &[u8], depth: u32, budget: &mut Budget) -> Option<(What, Encoding)> {
+        wide(bytes, SHORTEST_TEXT).iter().find_map(|text| self.text(Encoding::Utf16, text, true, depth, budget))
+    }
+
+    /// What a text tells that was decoded, or that can be decoded once more.
+    fn text(
+        &self,
+        encoding: Encoding,
+        text: &str,
+        is_text: bool,
+        depth: u32,
+        budget: &mut Budget,
+    ) -> Option<(What, Encoding)> {
+        let found = self.found(text.as_bytes(), text).map(|what| (what, encoding));
+        if found.is_some() || !is_text {
             return found;
         }
-        let left = self.hosts.as_ref().filter(|hosts| hosts.are_left(&text)).map(|_| (What::Host, encoding));
-        left.or_else(|| (depth > 1).then(|| self.encoded(&text, depth - 1)).flatten())
+        let left = || self.hosts.as_ref().filter(|hosts| hosts.are_left(text)).map(|_| (What::Host, encoding));
+        let deeper = || if depth > 1 { self.encoded(text, depth - 1, budget) } else { None };
+        left().or_else(deeper)
     }
 
     fn found(&self, bytes: &[u8], text: &str) -> Option<What> {
@@ -156,16 +204,64 @@ impl Detector {
     }
 }
 
-/// Only text is encoded text, of whatever script.
-fn is_text(bytes: &[u8]) -> bool {
-    let chars = bytes.utf8_chunks().flat_map(|chunk| chunk.valid().chars());
-    let readable: usize = chars.filter(|c| !c.is_control() || c.is_ascii_whitespace()).map(char::len_utf8).sum();
-    readable * 10 >= bytes.len() * 8
+fn in_utf_16(value: &str) -> [Vec<u8>; 2] {
+    let units = || value.encode_utf16();
+    [units().flat_map(u16::to_le_bytes).collect(), units().flat_map(u16::to_be_bytes).collect()]
 }
 
 impl fmt::Debug for Detector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut debug = f.debug_struct("Detector");
         debug.field("kinds", &self.scanner).field("known", &self.count()).field("hosts", &self.hosts).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn decoded_of(text: &str) -> usize {
+        let mut detector = Detector::new();
+        detector.hosts = Some(Hosts::new(["example.org"]));
+        let mut budget = Budget::new(usize::MAX);
+        detector.leak(text, &mut budget);
+        budget.spent()
+    }
+
+    #[test]
+    fn ten_times_the_text_decodes_at_most_twelve_times_the_bytes_whatever_the_text() {
+        let parts = [
+            "/",
+            "%",
+            "=",
+            "\\u",
+            "%25",
+            "%41",
+            "\\u0041",
+            "\\\\",
+            "A",
+            "QUFB",
+            "MFRG",
+            "41",
+            "41 ",
+            "0x41,",
+            "QUFB ",
+            "+",
+            "\0A",
+            "&#65;",
+            "Q%55FB",
+            "UVVGQlFVRkI=",
+            "JTQxJTQx",
+            "a/b-c_d+e",
+            "the words of a text, ",
+            "-----BEGIN ",
+            "eyJ",
+        ];
+        for part in parts {
+            let text = |len: usize| part.repeat(len / part.len());
+            let (short, long) = (decoded_of(&text(2_000)), decoded_of(&text(20_000)));
+            assert!(long <= 12 * short.max(100), "`{part}`: {short} and {long} bytes are decoded");
+            assert!(long <= 400 * 20_000, "`{part}`: {long} bytes are decoded");
+        }
     }
 }

@@ -33,8 +33,8 @@ const NAME: &str = "exfil_guard";
 /// Denies what would carry a secret out.
 ///
 /// It looks at all strings, keys included, of what goes into a run's work and of what comes out of it: for values that
-/// it was [told](Self::known), for what looks like a key, token or password of [`Scanner::keys`], also in base64, hex or
-/// percent-encoding or two of them one in another; and, if hosts were [named](Self::allow_hosts), for URLs that lead
+/// it was [told](Self::known), for what looks like a key, token or password of [`Scanner::keys`], also in another
+/// [encoding](Encoding) or two of them one in another; and, if hosts were [named](Self::allow_hosts), for URLs that lead
 /// elsewhere, in these encodings too. What is found ends the run as a denial by `exfil_guard` that says what sort it was and where, and never
 /// repeats it.
 ///
@@ -76,7 +76,8 @@ const NAME: &str = "exfil_guard";
 /// # Limits
 ///
 /// What is encoded otherwise, compressed, encrypted, spread over several values, or told in other words is not found.
-/// Encodings are read to a depth of two.
+/// Encodings are read to a depth of two. Time is linear in the text: at most 64 MiB are decoded of one value, or as much
+/// as [you say](Self::decode_at_most), and a value that holds more is denied.
 ///
 /// # Failures
 ///
@@ -166,9 +167,13 @@ impl ExfilGuard {
 
     /// Lets URLs lead to these hosts only: `example.org`, or `*.example.org` for all below it.
     ///
-    /// A URL is what has `://` or the name of a scheme of the web before its host, or only slashes where something quoted,
-    /// bracketed or assigned begins. At the beginning of a whole string, slashes may begin a comment as well: there,
+    /// A host is looked for behind `://` and the name of a scheme of the web, behind `/dev/tcp/`, between `git@` and a
+    /// colon, behind only slashes where something quoted, bracketed or assigned begins, and in a word that begins with
+    /// `www.`. At the beginning of a string and behind a blank, slashes may begin a comment as well: there,
     /// `//evil.net/x` and `//[::1]` are URLs, because what follows at once looks like a host, and `//TODO fix` is none.
+    ///
+    /// A host with letters beyond ASCII is not allowed, because readers disagree about it: name it, and write it, as
+    /// `xn--…`.
     #[must_use]
     pub fn allow_hosts(mut self, hosts: impl IntoIterator<Item = impl AsRef<str>>) -> Self {
         self.shared().detector.hosts = Some(Hosts::new(hosts));
@@ -186,6 +191,17 @@ impl ExfilGuard {
     #[must_use]
     pub fn outputs(mut self, is_checked: bool) -> Self {
         self.shared().settings.outputs = is_checked;
+        self
+    }
+
+    /// Decodes at most this many bytes of one value, which is an input, an output or an error: beyond that, it is denied.
+    /// Default: 64 MiB.
+    ///
+    /// Each way in which a text could be read counts, and each place where it could begin: of a text without blanks, some
+    /// 10 bytes for each byte, and of one that is encoded twice, up to 400.
+    #[must_use]
+    pub fn decode_at_most(mut self, bytes: usize) -> Self {
+        self.shared().detector.decoded = bytes;
         self
     }
 
@@ -215,10 +231,18 @@ impl ExfilGuard {
         self
     }
 
+    /// Also looks for personal data: e-mail addresses, IBANs, numbers of cards, phones and IP addresses.
+    #[must_use]
+    pub fn personal_data(mut self) -> Self {
+        let scanner = self.0.detector.scanner.with(&Kind::PERSONAL);
+        self.shared().detector.scanner = scanner;
+        self
+    }
+
     /// What in a text must not leave, if there is anything.
     #[must_use]
     pub fn look(&self, text: &str) -> Option<(What, Encoding)> {
-        self.0.detector.leak(text)
+        self.0.detector.leak(text, &mut self.0.detector.budget())
     }
 
     /// The emitter of its own events.

@@ -65,7 +65,9 @@ impl Checking {
         let is_cut = self.text[until..].len() + 4 > LONGEST_WORD;
         let looked_at = if is_cut { self.text.as_str() } else { &self.text[..until] };
         let detector = &self.guard.detector;
-        let leak = if self.is_begun { detector.leak_within(looked_at) } else { detector.leak(looked_at) };
+        let budget = &mut detector.budget();
+        let leak =
+            if self.is_begun { detector.leak_within(looked_at, budget) } else { detector.leak(looked_at, budget) };
         if let Some((what, encoding)) = leak {
             return Err(self.refuse(what, encoding));
         }

@@ -76,6 +76,9 @@ impl Kind {
         Self::Ip,
     ];
 
+    /// Those that tell of a person, and open nothing.
+    pub const PERSONAL: [Self; 5] = [Self::Email, Self::Iban, Self::Card, Self::Phone, Self::Ip];
+
     /// Its name, as it stands in events and in place of what was redacted.
     #[must_use]
     pub fn as_str(&self) -> &str {

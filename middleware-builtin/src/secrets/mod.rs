@@ -127,6 +127,15 @@ impl Scanner {
         self.keep(|kind| !kinds.contains(kind))
     }
 
+    /// Looks for these kinds too.
+    #[must_use]
+    pub fn with(&self, kinds: &[Kind]) -> Self {
+        let own = self.0.rules.iter().filter(|rule| matches!(rule.kind, Kind::Custom(_))).cloned();
+        let known = self.kinds();
+        let others = rules::all().into_iter().filter(|rule| known.contains(&rule.kind) || kinds.contains(&rule.kind));
+        Self::of(own.chain(others).collect())
+    }
+
     fn keep(&self, keep: impl Fn(&Kind) -> bool) -> Self {
         Self::of(self.0.rules.iter().filter(|rule| keep(&rule.kind)).cloned().collect())
     }
