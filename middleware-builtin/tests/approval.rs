@@ -186,6 +186,22 @@ async fn a_responder_that_errs_panics_or_takes_too_long_denies_and_says_so() {
     done.expect([]);
 }
 
+// M5: no timer goes off while it blocks.
+#[tokio::test]
+async fn a_responder_that_blocks_its_thread_past_the_time_out_denies_and_its_answer_is_not_kept() {
+    let (done, moment, approvals) = (Done::default(), Duration::from_millis(1), Approvals::new());
+    let approval = Approval::by(move |_| async move {
+        std::thread::sleep(10 * moment);
+        Ok(Decision::Approve)
+    });
+    let tool = done.tool(&Emitter::new());
+    let approval = approval.timeout(moment).ledger(approvals.clone());
+    let error = tool.run(delete("/tmp")).middleware(approval).await.expect_err("it is late");
+    assert_eq!(error.explain(), "denied by approval: nobody answered within 1ms");
+    assert!(approvals.is_empty());
+    done.expect([]);
+}
+
 // M5
 #[tokio::test]
 async fn a_predicate_that_panics_denies_and_says_so() {

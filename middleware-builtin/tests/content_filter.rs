@@ -138,6 +138,20 @@ async fn a_classifier_that_fails_panics_or_takes_too_long_denies() {
     assert!(echo.run(json!("x")).middleware(failing().mark()).await.is_ok());
 }
 
+// M5: no timer goes off while it blocks.
+#[tokio::test]
+async fn a_classifier_that_blocks_its_thread_past_its_time_out_denies() {
+    let moment = Duration::from_millis(1);
+    let filter = ContentFilter::new().timeout(moment).classifier(move |_| async move {
+        std::thread::sleep(10 * moment);
+        Ok(None)
+    });
+    let error = echo(&Emitter::new()).run(json!("x")).middleware(filter).await.expect_err("it is late");
+    let expected =
+        "denied by content_filter: the input could not be looked at\n  caused by: the classifier took longer than 1ms";
+    assert_eq!(error.explain(), expected);
+}
+
 #[tokio::test]
 async fn classifiers_are_asked_for_what_passes_words() -> TestResult {
     let asked = Arc::new(Mutex::new(Vec::new()));

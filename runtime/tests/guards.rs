@@ -20,6 +20,8 @@ enum Check {
     Fails,
     Panics,
     Hangs,
+    /// For longer than [`MOMENT`], on its thread.
+    Blocks,
     Halts,
     Interrupts,
 }
@@ -31,6 +33,10 @@ impl Check {
             Self::Fails => Err(Error::new("a word is missing")),
             Self::Panics => panic!("planned"),
             Self::Hangs => std::future::pending().await,
+            Self::Blocks => {
+                std::thread::sleep(10 * MOMENT);
+                Ok(())
+            }
             Self::Halts => Err(Error::halted("budget", "spent")),
             Self::Interrupts => Err(Error::interrupted(Interrupt::new("approval", 1))),
         }
@@ -58,6 +64,7 @@ impl<O: Op> Guard<O> for Desk {
 }
 
 const SECOND: Duration = Duration::from_secs(1);
+const MOMENT: Duration = Duration::from_millis(1);
 
 async fn guarded(
     check: Check,
@@ -97,6 +104,20 @@ async fn a_guard_that_errs_panics_or_is_late_denies_and_says_so() {
             recorder.expect(if at == Checked::Input { &[][..] } else { &["work 1"] }.iter().copied());
         }
     }
+}
+
+// M5: no timer goes off while it blocks.
+#[tokio::test]
+async fn a_guard_that_blocks_its_thread_past_its_time_out_denies_and_says_so() {
+    for at in [Checked::Input, Checked::Output] {
+        let (result, recorder) = guarded(Check::Blocks, at, |desk| desk.timeout(MOMENT)).await;
+        let error = result.expect_err("it is denied");
+        assert_eq!(error.kind(), &ErrorKind::Denied { by: "desk".to_owned() });
+        assert_eq!(error.to_string(), "the guard took longer than 1ms");
+        recorder.expect(if at == Checked::Input { &[][..] } else { &["work 1"] }.iter().copied());
+    }
+    let (result, _) = guarded(Check::Blocks, Checked::Input, |desk| desk).await;
+    assert!(result.is_ok(), "without a time-out it may take its time: {result:?}");
 }
 
 // M5
