@@ -10,6 +10,7 @@ use thiserror::Error;
 
 use super::decode::{Budget, Encoding, decoded, texts, wide};
 use super::hosts::Hosts;
+use crate::secrets::visible::visible;
 use crate::secrets::{Kind, Scanner};
 
 /// So often is decoded what was decoded.
@@ -140,7 +141,10 @@ impl Detector {
     }
 
     fn leak_in(&self, text: &str, are_left: fn(&Hosts, &str) -> bool, budget: &mut Budget) -> Option<(What, Encoding)> {
-        let plain = self.found(text.as_bytes(), text).map(|what| (what, Encoding::Plain));
+        // A pattern looks through invisible characters by itself, a known value does not.
+        let seen = visible(text);
+        let is_known = self.tells_known(&*seen).then_some(What::Known);
+        let plain = self.found(text.as_bytes(), text).or(is_known).map(|what| (what, Encoding::Plain));
         let left = || self.hosts.as_ref().filter(|hosts| are_left(hosts, text)).map(|_| (What::Host, Encoding::Plain));
         let wide =
             |budget: &mut Budget| text.contains('\0').then(|| self.wide(text.as_bytes(), DEPTH, budget)).flatten();

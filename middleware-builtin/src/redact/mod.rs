@@ -74,7 +74,7 @@ const NAMESPACE: Namespace = Namespace::new("middleware.redact");
 ///
 /// # Defaults
 ///
-/// All kinds of [`Kind::ALL`], everywhere, [`Strategy::Redact`], nothing restored. Runs below are looked at with
+/// All kinds of [`Kind::all`], everywhere, [`Strategy::Redact`], nothing restored. Runs below are looked at with
 /// [`for_nested`](emitree_runtime::for_nested).
 ///
 /// # Pseudonyms

@@ -1,6 +1,6 @@
 //! What a match of a pattern can begin with.
 
-use regex_syntax::hir::{Capture, Hir, HirKind, Repetition};
+use regex_syntax::hir::{Capture, Class, Hir, HirKind, Repetition};
 
 /// Up to so many repetitions are counted. To count more would make an automaton of thousands of states.
 const COUNTED: u32 = 8;
@@ -53,6 +53,65 @@ fn bare(hir: &Hir) -> Hir {
             Hir::repetition(Repetition { min, max, greedy: true, sub: Box::new(bare(&repetition.sub)) })
         }
         HirKind::Empty | HirKind::Literal(_) | HirKind::Class(_) => hir.clone(),
+    }
+}
+
+/// The bytes that a match can begin with.
+#[derive(Clone, Debug)]
+pub(super) struct FirstBytes([u128; 2]);
+
+impl FirstBytes {
+    pub(super) fn of(hir: &Hir) -> Self {
+        let mut bytes = Self([0; 2]);
+        if bytes.add(hir) {
+            bytes = Self([u128::MAX; 2]);
+        }
+        bytes
+    }
+
+    /// Whether a match can begin there.
+    pub(super) fn has(&self, text: &str, at: usize) -> bool {
+        text.as_bytes().get(at).is_some_and(|byte| self.0[usize::from(byte >> 7)] >> (byte & 127) & 1 == 1)
+    }
+
+    fn add_range(&mut self, from: u8, to: u8) {
+        (from..=to).for_each(|byte| self.0[usize::from(byte >> 7)] |= 1 << (byte & 127));
+    }
+
+    /// Returns `true` if nothing may be matched: then what follows begins the match.
+    fn add(&mut self, hir: &Hir) -> bool {
+        match hir.kind() {
+            HirKind::Empty | HirKind::Look(_) => true,
+            HirKind::Literal(literal) => literal.0.first().is_none_or(|byte| {
+                self.add_range(*byte, *byte);
+                false
+            }),
+            HirKind::Class(Class::Bytes(class)) => {
+                class.iter().for_each(|range| self.add_range(range.start(), range.end()));
+                false
+            }
+            HirKind::Class(Class::Unicode(class)) => {
+                for range in class.iter() {
+                    match (u8::try_from(range.start()), u8::try_from(range.end())) {
+                        (Ok(from), Ok(to)) if to < 128 => self.add_range(from, to),
+                        (Ok(from), _) if from < 128 => self.add_range(from, 255),
+                        _ => self.add_range(128, 255),
+                    }
+                }
+                false
+            }
+            HirKind::Capture(capture) => self.add(&capture.sub),
+            HirKind::Repetition(repetition) => self.add(&repetition.sub) || repetition.min == 0,
+            // As far as those before may be empty.
+            HirKind::Concat(parts) => parts.iter().all(|part| self.add(part)),
+            HirKind::Alternation(parts) => {
+                let mut may_be_empty = false;
+                for part in parts {
+                    may_be_empty |= self.add(part);
+                }
+                may_be_empty
+            }
+        }
     }
 }
 

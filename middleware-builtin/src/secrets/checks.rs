@@ -34,14 +34,123 @@ pub(super) fn token(seen: &Seen<'_>) -> Option<usize> {
     all(seen, kinds >= 8 && !is_word)
 }
 
+/// The same of what has no prefix: letters of both cases and digits, or hexadecimal digits, and nothing that goes on.
+pub(super) fn mixed(seen: &Seen<'_>) -> Option<usize> {
+    let count = |test: fn(&u8) -> bool| seen.secret.bytes().filter(test).count();
+    let (upper, lower, digits) =
+        (count(u8::is_ascii_uppercase), count(u8::is_ascii_lowercase), count(u8::is_ascii_digit));
+    let is_hex = digits > 0 && seen.secret.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let is_drawn = upper > 0 && lower > 0 && digits > 0 || upper.min(lower) > 2 && distinct(seen.secret) > 11;
+    let goes_on = seen.after.starts_with(|c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '/' | '+'));
+    token(seen).filter(|_| (is_hex || is_drawn) && !goes_on)
+}
+
 /// A value with a name: letters and digits, and no expression of a program.
 pub(super) fn assigned(seen: &Seen<'_>) -> Option<usize> {
-    let value = seen.secret.trim_end_matches(['.', ':', '?', '!']);
+    let value = before_markup(seen.secret).trim_end_matches(['.', ':', '?', '!', '>']);
+    let is_called = value.len() == seen.secret.len() && seen.after.starts_with(['(', '[', '{']);
+    (!is_called && is_password(value)).then_some(value.len())
+}
+
+/// The same between quotes, where it is known where it ends.
+pub(super) fn quoted(seen: &Seen<'_>) -> Option<usize> {
+    let value = seen.secret;
+    let is_template =
+        value.contains(['{', '}']) || value.contains("$(") || value.starts_with('<') && value.ends_with('>');
+    let is_call = value.contains('(') && value.contains(')');
+    (!is_template && !is_call && is_password(value)).then_some(value.len())
+}
+
+fn is_password(value: &str) -> bool {
     let has = |test: fn(&char) -> bool| value.chars().any(|c| test(&c));
     let mixed = has(|c| c.is_ascii_digit()) && has(|c| c.is_alphabetic());
-    let is_called = seen.after.starts_with(['(', '[', '{', '<']);
-    let passes = value.len() >= 8 && mixed && !is_called && distinct(value) >= 6 && !is_placeholder(value);
-    (passes && !is_expression(value)).then_some(value.len())
+    let passes = value.len() >= 8 && mixed && distinct(value) >= 6 && !is_placeholder(value);
+    passes && !is_expression(value) && !is_variable(value)
+}
+
+/// `$NAME`, `${NAME}`, `$(command)`, `%NAME%`.
+fn is_variable(value: &str) -> bool {
+    let Some(name) = value.strip_prefix('$') else { return false };
+    name.starts_with(['{', '('])
+        || name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+            && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+}
+
+/// Up to where a query, a tag or a command goes on.
+fn before_markup(value: &str) -> &str {
+    let goes_on = |rest: &str| {
+        let is_name = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.');
+        let len = rest.bytes().take_while(is_name).count();
+        rest.starts_with('&') || len > 0 && rest[len..].starts_with('=') || ["amp", "lt", "gt", "quot"].contains(&rest)
+    };
+    let is_tag = |rest: &str| {
+        let tag = rest.trim_start_matches('/');
+        let len = tag.bytes().take_while(u8::is_ascii_alphabetic).count();
+        rest.starts_with('/') || len > 0 && tag[len..].starts_with('>')
+    };
+    let ends = |(at, byte): (usize, u8)| match byte {
+        b'&' => goes_on(&value[at + 1..]),
+        b'<' => is_tag(&value[at + 1..]),
+        _ => false,
+    };
+    let end = value.bytes().enumerate().skip(1).find(|at| ends(*at)).map_or(value.len(), |(at, _)| at);
+    &value[..end]
+}
+
+/// Letters only, in place of a password: no word that programs have there.
+pub(super) fn letters(seen: &Seen<'_>) -> Option<usize> {
+    const WORDS: [&str; 40] = [
+        "pass",
+        "passw",
+        "secret",
+        "token",
+        "user",
+        "string",
+        "require",
+        "option",
+        "undefined",
+        "invalid",
+        "missing",
+        "incorrect",
+        "confirm",
+        "current",
+        "hidden",
+        "default",
+        "plain",
+        "crypt",
+        "credential",
+        "disable",
+        "enable",
+        "forgot",
+        "function",
+        "boolean",
+        "object",
+        "kennwort",
+        "wachtwoord",
+        "contrase",
+        "motdepasse",
+        "senha",
+        "value",
+        "field",
+        "input",
+        "null",
+        "false",
+        "prompt",
+        "keyring",
+        "anonymous",
+        "unknown",
+        "simple",
+    ];
+    let lower = seen.secret.to_ascii_lowercase();
+    let is_word = WORDS.iter().any(|word| lower.contains(word)) || is_placeholder(&lower);
+    all(seen, !is_word && distinct(&lower) >= 6)
+}
+
+/// The numbers that the Social Security Administration never assigns are left out.
+pub(super) fn ssn(seen: &Seen<'_>) -> Option<usize> {
+    let digits: String = seen.secret.chars().filter(char::is_ascii_digit).collect();
+    let (area, group, serial) = (digits.get(..3)?, digits.get(3..5)?, digits.get(5..)?);
+    all(seen, !["000", "666"].contains(&area) && group != "00" && serial != "0000" && !goes_on(seen))
 }
 
 pub(super) fn url_password(seen: &Seen<'_>) -> Option<usize> {

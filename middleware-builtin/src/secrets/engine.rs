@@ -12,10 +12,10 @@ use regex_automata::nfa::thompson::WhichCaptures;
 use regex_automata::{Anchored, Input};
 use regex_syntax::hir::{Hir, Look};
 
-use super::begin::beginning;
+use super::begin::{FirstBytes, beginning};
 use super::checks::Seen;
 use super::kind::Kind;
-use super::rules::Rule;
+use super::rules::Prepared;
 use super::tail::{End, LONGEST};
 use super::{Finding, PatternError};
 
@@ -43,16 +43,18 @@ pub(super) struct Engine {
 /// A rule, ready to be used.
 #[derive(Debug)]
 struct Compiled {
-    rule: Rule,
+    rule: Prepared,
     regex: Regex,
     /// How short a match can be, without its tail.
     shortest: usize,
+    /// The bytes that a match can begin with: most rules are not asked at most places.
+    first: FirstBytes,
 }
 
 impl Compiled {
-    fn new(rule: Rule, hir: &Hir) -> Result<Self, PatternError> {
+    fn new(rule: Prepared, hir: &Hir) -> Result<Self, PatternError> {
         let (regex, shortest) = (compile(&rule, hir)?, hir.properties().minimum_len().unwrap_or(0));
-        Ok(Self { rule, regex, shortest })
+        Ok(Self { rule, regex, shortest, first: FirstBytes::of(hir) })
     }
 }
 
@@ -66,7 +68,7 @@ pub(super) enum Decision {
 }
 
 /// Reads a pattern, and refuses one that could run on.
-pub(super) fn parse(rule: &Rule) -> Result<Hir, PatternError> {
+pub(super) fn parse(rule: &Prepared) -> Result<Hir, PatternError> {
     let name = || rule.kind.as_str().to_owned();
     let mut parser = regex_syntax::ParserBuilder::new().unicode(rule.is_unicode).utf8(rule.is_unicode).build();
     let hir =
@@ -79,7 +81,7 @@ pub(super) fn parse(rule: &Rule) -> Result<Hir, PatternError> {
 }
 
 /// The program of a pattern.
-pub(super) fn compile(rule: &Rule, hir: &Hir) -> Result<Regex, PatternError> {
+pub(super) fn compile(rule: &Prepared, hir: &Hir) -> Result<Regex, PatternError> {
     let built = Regex::builder().configure(config().nfa_size_limit(Some(PROGRAM))).build_from_hir(hir);
     built.map_err(|error| PatternError::Size { name: rule.kind.as_str().to_owned(), source: Box::new(error) })
 }
@@ -91,7 +93,7 @@ fn config() -> Config {
 
 impl Engine {
     /// Of rules that were checked.
-    pub(super) fn new(rules: Vec<Rule>) -> Result<Self, PatternError> {
+    pub(super) fn new(rules: Vec<Prepared>) -> Result<Self, PatternError> {
         let hirs: Vec<Hir> = rules.iter().map(parse).collect::<Result<_, _>>()?;
         let all = |error| PatternError::Size { name: "all together".to_owned(), source: Box::new(error) };
         let roomy = || config().nfa_size_limit(None).hybrid_cache_capacity(8 << 20);
@@ -117,7 +119,7 @@ impl Engine {
         self.window
     }
 
-    pub(super) fn rules(&self) -> impl Iterator<Item = &Rule> {
+    pub(super) fn rules(&self) -> impl Iterator<Item = &Prepared> {
         self.rules.iter().map(|of| &of.rule)
     }
 
@@ -149,7 +151,7 @@ impl Engine {
 
     /// What is at a byte where a pattern matches.
     pub(super) fn decide(&self, text: &str, (start, first): (usize, usize), is_whole: bool) -> Decision {
-        for of in &self.rules[first..] {
+        for of in self.rules[first..].iter().filter(|of| of.first.has(text, start)) {
             match judge(of, text, start, is_whole) {
                 Decision::Secret(finding) if of.rule.is_vague => return self.refine(text, finding, is_whole),
                 Decision::Nothing => {}
@@ -164,7 +166,8 @@ impl Engine {
         let mut at = vague.start + 1;
         while let Some((start, rule)) = self.hit(text, at).filter(|(start, _)| *start <= vague.span.start) {
             let is_clear = |of: &&Compiled| !of.rule.is_vague && !of.rule.kind.is_personal();
-            for of in self.rules[rule..].iter().filter(is_clear) {
+            let may_begin = |of: &&Compiled| of.first.has(text, start);
+            for of in self.rules[rule..].iter().filter(is_clear).filter(may_begin) {
                 match judge(of, text, start, is_whole) {
                     Decision::Nothing => {}
                     Decision::Open => return Decision::Open,
@@ -179,7 +182,7 @@ impl Engine {
 }
 
 /// What a rule says of a byte.
-fn judge(Compiled { rule, regex, shortest }: &Compiled, text: &str, start: usize, is_whole: bool) -> Decision {
+fn judge(Compiled { rule, regex, shortest, .. }: &Compiled, text: &str, start: usize, is_whole: bool) -> Decision {
     let input = Input::new(text).range(start..).anchored(Anchored::Yes);
     let mut groups = regex.create_captures();
     regex.search_captures(&input, &mut groups);
@@ -205,7 +208,7 @@ fn judge(Compiled { rule, regex, shortest }: &Compiled, text: &str, start: usize
         shortest: shortest.saturating_sub(secret.start - start),
         after: &text[secret.end..after.max(secret.end)],
     };
-    match (rule.check)(&seen) {
+    match rule.check.passes(&seen) {
         Some(len) => {
             Decision::Secret(Finding { kind: rule.kind.clone(), start, span: secret.start..secret.start + len })
         }
@@ -215,7 +218,7 @@ fn judge(Compiled { rule, regex, shortest }: &Compiled, text: &str, start: usize
 
 impl Kind {
     /// The rules that find it.
-    pub(super) fn is_of(&self, rule: &Rule) -> bool {
+    pub(super) fn is_of(&self, rule: &Prepared) -> bool {
         rule.kind == *self
     }
 }

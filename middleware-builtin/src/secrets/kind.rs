@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use serde::{Serialize, Serializer};
 
+use super::table::TABLE;
+
 /// What sort of secret, or of personal data, something is.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
@@ -21,11 +23,12 @@ pub enum Kind {
     SlackToken,
     /// A secret, restricted or webhook key of Stripe.
     StripeKey,
-    /// A key of a provider of models: `OpenAI`, Anthropic, Hugging Face, Groq, Replicate, xAI, `OpenRouter`.
+    /// A key of a provider of models: `OpenAI`, Anthropic, Hugging Face, Groq, Replicate, xAI, `OpenRouter`. Others are a
+    /// [`Service`](Self::Service).
     ModelKey,
     /// An API key, OAuth token or client secret of Google.
     GoogleKey,
-    /// An access key id of AWS.
+    /// An access key id of AWS, or a secret access key where something says that it is one.
     AwsKey,
     /// A token of a package registry: npm, `PyPI`, `RubyGems`.
     PackageToken,
@@ -48,13 +51,22 @@ pub enum Kind {
     Phone,
     /// An IP address that is neither loopback nor unspecified, and no version number.
     Ip,
+    /// A US social security number, where something says that it is one.
+    Ssn,
+    /// A key or token of a service, by the name that the [table](super::Scanner::table) gives it: `twilio_key`. Made by
+    /// [`Kind::named`].
+    Service(Service),
     /// One's own pattern, by its name.
     Custom(Arc<str>),
 }
 
+/// The name of a service's kind of secret.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Service(&'static str);
+
 impl Kind {
-    /// All that are known without a pattern of one's own.
-    pub const ALL: [Self; 19] = [
+    /// Those that have a variant of their own.
+    const VARIANTS: [Self; 20] = [
         Self::PrivateKey,
         Self::Jwt,
         Self::GithubToken,
@@ -74,10 +86,36 @@ impl Kind {
         Self::Card,
         Self::Phone,
         Self::Ip,
+        Self::Ssn,
     ];
 
     /// Those that tell of a person, and open nothing.
-    pub const PERSONAL: [Self; 5] = [Self::Email, Self::Iban, Self::Card, Self::Phone, Self::Ip];
+    pub const PERSONAL: [Self; 6] = [Self::Email, Self::Iban, Self::Card, Self::Phone, Self::Ip, Self::Ssn];
+
+    /// Returns all kinds that are known without a pattern of your own, in the order in which they are asked.
+    #[must_use]
+    pub fn all() -> Vec<Self> {
+        let mut all: Vec<Self> = Vec::new();
+        for rule in TABLE {
+            let kind = Self::of_line(rule.name);
+            if !all.contains(&kind) {
+                all.push(kind);
+            }
+        }
+        all
+    }
+
+    /// Returns the kind of that name, if there is one: `twilio_key`, `email`.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        TABLE.iter().find(|rule| rule.name == name).map(|rule| Self::of_line(rule.name))
+    }
+
+    /// The kind that a line of the table is about.
+    pub(super) fn of_line(name: &'static str) -> Self {
+        let variant = Self::VARIANTS.into_iter().find(|kind| kind.as_str() == name);
+        variant.unwrap_or(Self::Service(Service(name)))
+    }
 
     /// Its name, as it stands in events and in place of what was redacted.
     #[must_use]
@@ -102,6 +140,8 @@ impl Kind {
             Self::Card => "card",
             Self::Phone => "phone",
             Self::Ip => "ip",
+            Self::Ssn => "ssn",
+            Self::Service(Service(name)) => name,
             Self::Custom(name) => name,
         }
     }
@@ -109,7 +149,7 @@ impl Kind {
     /// Whether it tells of a person, and opens nothing.
     #[must_use]
     pub const fn is_personal(&self) -> bool {
-        matches!(self, Self::Email | Self::Iban | Self::Card | Self::Phone | Self::Ip)
+        matches!(self, Self::Email | Self::Iban | Self::Card | Self::Phone | Self::Ip | Self::Ssn)
     }
 }
 

@@ -10,7 +10,9 @@ mod kind;
 mod rules;
 #[cfg(any(feature = "redact", feature = "exfil_guard"))]
 pub(crate) mod stream;
+mod table;
 mod tail;
+pub(crate) mod visible;
 
 use std::borrow::Cow;
 use std::error::Error as StdError;
@@ -21,16 +23,19 @@ use std::sync::{Arc, LazyLock, OnceLock};
 use thiserror::Error;
 
 use self::engine::Engine;
-use self::rules::Rule;
+use self::rules::Prepared;
+use self::visible::Visible;
 
 pub use self::chunks::{Chunks, Piece};
-pub use self::kind::Kind;
+pub use self::kind::{Kind, Service};
+pub use self::rules::{Check, Rule};
 
 /// Finds secrets and personal data in text.
 ///
 /// It has patterns for each [`Kind`], all looked for in one pass, and checks what they match: check digits, and whether
 /// it is a placeholder, a version or an expression of a program. What is found depends on the text near it only, so it
-/// is the same in a text and in [chunks](Self::chunks) of it.
+/// is the same in a text and in [chunks](Self::chunks) of it. Zero-width characters and soft hyphens inside a secret are
+/// looked through, up to 16 in a row.
 ///
 /// Nothing can make it run away: its automata take linear time, every repetition is bounded, a match has at most 640
 /// bytes, and a private key or a JSON Web Token at most 16 KiB more.
@@ -47,7 +52,7 @@ pub use self::kind::Kind;
 pub struct Scanner(Arc<Inner>);
 
 struct Inner {
-    rules: Vec<Rule>,
+    rules: Vec<Prepared>,
     /// Made when it is first used.
     engine: OnceLock<Arc<Engine>>,
 }
@@ -89,6 +94,12 @@ pub enum PatternError {
         name: String,
         /// How many bytes it may match; none if there is no bound.
         longest: Option<usize>,
+    },
+    /// Its example is none: the pattern, the keywords or the check do not take it.
+    #[error("the example of `{name}` is not found by its own pattern, keywords and check")]
+    Example {
+        /// What it was to be called.
+        name: String,
     },
     /// Its program is too large.
     #[error("the pattern `{name}` becomes too large: bound its repetitions more narrowly")]
@@ -147,12 +158,37 @@ impl Scanner {
     ///
     /// If it is no regex, matches the empty text, may match more than 640 bytes, or becomes too large.
     pub fn pattern(&self, name: &str, regex: &str) -> Result<Self, PatternError> {
-        let rule = Rule::custom(name, regex);
+        self.own(Prepared::pattern(name, regex))
+    }
+
+    /// Looks for a kind of your own too, before all others, by a line as the [table](Self::table) has.
+    ///
+    /// Its letters, digits and boundaries are those of Unicode.
+    ///
+    /// # Errors
+    ///
+    /// If its pattern is no regex, matches the empty text, may match more than 640 bytes, or becomes too large, or if its
+    /// example is not found by it.
+    pub fn rule(&self, rule: &Rule) -> Result<Self, PatternError> {
+        let own = Self::only([]).own(Prepared::own(rule))?;
+        if !rule.example.is_empty() && own.is_clean(&rule.drawn(0)) {
+            return Err(PatternError::Example { name: rule.name.to_owned() });
+        }
+        self.own(Prepared::own(rule))
+    }
+
+    /// Returns the table of all kinds that are known, a line for each of their formats.
+    #[must_use]
+    pub const fn table() -> &'static [Rule] {
+        table::TABLE
+    }
+
+    fn own(&self, rule: Prepared) -> Result<Self, PatternError> {
         engine::compile(&rule, &engine::parse(&rule)?)?;
         Ok(Self::of(std::iter::once(rule).chain(self.0.rules.iter().cloned()).collect()))
     }
 
-    fn of(rules: Vec<Rule>) -> Self {
+    fn of(rules: Vec<Prepared>) -> Self {
         Self(Arc::new(Inner { rules, engine: OnceLock::new() }))
     }
 
@@ -164,32 +200,34 @@ impl Scanner {
     /// All secrets in a text, from left to right. None overlaps another.
     #[must_use]
     pub fn find(&self, text: &str) -> Vec<Finding> {
-        let (engine, mut from) = (self.engine(), 0);
+        let (engine, visible, mut from) = (self.engine(), Visible::of(text), 0);
         let next = || {
-            let finding = engine.next(text, from)?;
+            let finding = engine.next(&visible.text, from)?;
             from = finding.span.end;
-            Some(finding)
+            Some(within(&visible, finding))
         };
         std::iter::from_fn(next).collect()
     }
 
     /// The text with each secret replaced; as it is if there is none.
     pub fn replace<'t>(&self, text: &'t str, mut by: impl FnMut(&Kind, &str) -> String) -> Cow<'t, str> {
+        let visible = Visible::of(text);
         let mut replaced: Option<String> = None;
-        let mut from = 0;
-        while let Some(Finding { kind, span, .. }) = self.engine().next(text, from) {
+        let (mut from, mut done) = (0, 0);
+        while let Some(Finding { kind, span, .. }) = self.engine().next(&visible.text, from) {
             let out = replaced.get_or_insert_default();
-            *out += &text[from..span.start];
-            *out += &by(&kind, &text[span.clone()]);
-            from = span.end;
+            *out += &text[done..visible.begin(span.start)];
+            *out += &by(&kind, &visible.text[span.clone()]);
+            (from, done) = (span.end, visible.end(span.end));
         }
-        replaced.map_or(Cow::Borrowed(text), |out| Cow::Owned(out + &text[from..]))
+        replaced.map_or(Cow::Borrowed(text), |out| Cow::Owned(out + &text[done..]))
     }
 
     /// The first secret in a text.
     #[must_use]
     pub fn find_first(&self, text: &str) -> Option<Finding> {
-        self.engine().next(text, 0)
+        let visible = Visible::of(text);
+        Some(within(&visible, self.engine().next(&visible.text, 0)?))
     }
 
     /// Tells whether there is none.
@@ -213,8 +251,12 @@ impl Scanner {
     /// The kinds that it looks for, each once.
     #[must_use]
     pub fn kinds(&self) -> Vec<Kind> {
-        let mut kinds: Vec<Kind> = self.0.rules.iter().map(|rule| rule.kind.clone()).collect();
-        kinds.dedup();
+        let mut kinds: Vec<Kind> = Vec::new();
+        for rule in &self.0.rules {
+            if !kinds.contains(&rule.kind) {
+                kinds.push(rule.kind.clone());
+            }
+        }
         kinds
     }
 
@@ -223,6 +265,12 @@ impl Scanner {
     pub fn patterns(&self) -> impl Iterator<Item = (&Kind, &str)> {
         self.engine().rules().map(|rule| (&rule.kind, rule.pattern.as_str()))
     }
+}
+
+/// A finding in the text as it was.
+fn within(visible: &Visible<'_>, finding: Finding) -> Finding {
+    let Finding { kind, span, start } = finding;
+    Finding { kind, span: visible.begin(span.start)..visible.end(span.end), start: visible.begin(start) }
 }
 
 impl Default for Scanner {

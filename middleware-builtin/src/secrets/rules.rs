@@ -1,18 +1,171 @@
-//! What is looked for: a table of patterns, each with what its match has to pass besides.
-//!
-//! 1. Every repetition is bounded, so a match has a longest length, and so has what is looked back at.
-//! 2. A pattern whose first part may be long begins with the character before it: so one attempt at it is under way at a
-//!    time, however the text looks.
-//! 3. A match is what the first group has, or all of it where that is empty. The first rule of the table whose match
-//!    passes wins.
+//! What a line of the table says, and how one's own is said: [`Rule`].
 
-use super::checks::{self, Check};
+use std::fmt;
+
+use super::checks::{self, Seen};
 use super::kind::Kind;
+use super::table::TABLE;
 use super::tail::Tail;
 
-/// One pattern.
+/// How a kind of secret is found: one line of the table of kinds, or one of your own.
+///
+/// ```
+/// use emitree_middleware::secrets::{Check, Rule, Scanner};
+///
+/// const ACME: Rule = Rule {
+///     name: "acme_key",
+///     pattern: r"\bacme_[a-z0-9]{24}\b",
+///     near: &[],
+///     check: Check::RANDOM,
+///     source: "https://acme.example/docs/keys",
+///     example: "acme_‹l24›",
+/// };
+///
+/// let scanner = Scanner::new().rule(&ACME)?;
+/// let text = format!("the key is {}", ACME.drawn(7));
+/// assert_eq!(scanner.find(&text)[0].kind.as_str(), "acme_key");
+/// # Ok::<(), emitree_middleware::secrets::PatternError>(())
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Rule {
+    /// The name of the kind, as it stands in events and in place of a secret.
+    pub name: &'static str,
+    /// A pattern in the syntax of the crate `regex`. The first group is the secret, or all that it matches.
+    pub pattern: &'static str,
+    /// Patterns of keywords, in any case: one of them stands before the secret, in the same line and at most 40 bytes
+    /// before it. Empty if the format is known by itself. With keywords, `pattern` is the secret alone, without a group.
+    pub near: &'static [&'static str],
+    /// What a match has to pass besides.
+    pub check: Check,
+    /// A page where the format is documented.
+    pub source: &'static str,
+    /// An example that is not real, as a template: `‹a36›` stands for 36 letters and digits, see [`drawn`](Self::drawn).
+    /// With keywords, the secret is what follows the last blank.
+    pub example: &'static str,
+}
+
+impl Rule {
+    /// Returns the example with its holes filled, the same for the same seed.
+    ///
+    /// A hole is a letter for an alphabet and a number of characters: `a` letters and digits, `b` these and `-_`, `s` these
+    /// and `+/`, `l` lower-case letters and digits, `U` upper-case letters and digits, `u` upper-case letters and `2` to
+    /// `7`, `B` those of Bech32, `x` and `X` hexadecimal digits, `d` digits. An empty hole is nothing.
+    #[must_use]
+    pub fn drawn(&self, seed: u64) -> String {
+        let mut state = seed ^ 0x9e37_79b9_7f4a_7c15;
+        let mut drawn = String::new();
+        for (nth, part) in self.example.split(['‹', '›']).enumerate() {
+            if nth % 2 == 0 {
+                drawn += part;
+                continue;
+            }
+            let (class, count) = part.split_at(part.len().min(1));
+            let alphabet = alphabet(class).as_bytes();
+            let count = if alphabet.is_empty() { 0 } else { count.parse().unwrap_or(0) };
+            (0..count).for_each(|_| drawn.push(char::from(alphabet[next(&mut state) % alphabet.len()])));
+        }
+        drawn
+    }
+}
+
+fn alphabet(class: &str) -> &'static str {
+    match class {
+        "a" => "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789",
+        "b" => "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_",
+        "s" => "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/",
+        "l" => "abcdefghijklmnopqrstuvwxyz",
+        "U" => "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789",
+        "u" => "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567",
+        "B" => "QPZRY9X8GF2TVDW0S3JN54KHCE6MUA7L",
+        "x" => "0123456789abcdef",
+        "X" => "0123456789ABCDEF",
+        "d" => "0123456789",
+        _ => "",
+    }
+}
+
+/// Xorshift: examples are not secret.
+fn next(state: &mut u64) -> usize {
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    usize::try_from(*state >> 33).unwrap_or_default()
+}
+
+/// What a match has to pass besides its pattern.
+#[derive(Clone, Copy)]
+pub struct Check {
+    test: Test,
+    tail: Option<Tail>,
+    /// It knows its secret by what stands before it: a rule that knows the secret itself is asked first.
+    is_vague: bool,
+}
+
+#[derive(Clone, Copy)]
+enum Test {
+    Of(checks::Check),
+    Own(fn(&str) -> bool),
+}
+
+impl Check {
+    /// Nothing.
+    pub const ANY: Self = Self::of(checks::any);
+    /// It looks drawn at random: eight different characters, and no word that says it is a placeholder.
+    pub const RANDOM: Self = Self::of(checks::token);
+    /// It also has letters of both cases and digits, or is in hexadecimal digits, and nothing follows that could belong to
+    /// it: for secrets of a certain length that have no prefix.
+    pub const MIXED: Self = Self::of(checks::mixed);
+
+    pub(super) const BLOCK: Self = Self::of(checks::any).with_tail(Tail::Block);
+    pub(super) const JWT: Self = Self::of(checks::any).with_tail(Tail::Jwt);
+    pub(super) const RUN: Self = Self::of(checks::token).with_tail(Tail::Run);
+    pub(super) const ASSIGNED: Self = Self::of(checks::assigned).vague();
+    pub(super) const QUOTED: Self = Self::of(checks::quoted).vague();
+    pub(super) const LETTERS: Self = Self::of(checks::letters).vague();
+    pub(super) const URL_PASSWORD: Self = Self::of(checks::url_password).vague();
+    pub(super) const EMAIL: Self = Self::of(checks::email);
+    pub(super) const IBAN: Self = Self::of(checks::iban);
+    pub(super) const CARD: Self = Self::of(checks::card);
+    pub(super) const PHONE: Self = Self::of(checks::phone);
+    pub(super) const IP: Self = Self::of(checks::ip);
+    pub(super) const SSN: Self = Self::of(checks::ssn);
+
+    const fn of(test: checks::Check) -> Self {
+        Self { test: Test::Of(test), tail: None, is_vague: false }
+    }
+
+    /// A function that says whether a match is a secret.
+    #[must_use]
+    pub const fn by(is_secret: fn(&str) -> bool) -> Self {
+        Self { test: Test::Own(is_secret), tail: None, is_vague: false }
+    }
+
+    const fn with_tail(self, tail: Tail) -> Self {
+        Self { tail: Some(tail), ..self }
+    }
+
+    const fn vague(self) -> Self {
+        Self { is_vague: true, ..self }
+    }
+
+    /// How many bytes of what is seen are a secret.
+    pub(super) fn passes(self, seen: &Seen<'_>) -> Option<usize> {
+        match self.test {
+            Test::Of(check) => check(seen),
+            Test::Own(is_secret) => is_secret(seen.secret).then_some(seen.secret.len()),
+        }
+    }
+}
+
+impl fmt::Debug for Check {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Check").field("tail", &self.tail).field("is_vague", &self.is_vague).finish_non_exhaustive()
+    }
+}
+
+/// A rule as the engine takes it.
 #[derive(Clone, Debug)]
-pub(super) struct Rule {
+pub(super) struct Prepared {
     pub(super) kind: Kind,
     pub(super) pattern: String,
     /// Letters, digits and boundaries are those of Unicode.
@@ -20,121 +173,35 @@ pub(super) struct Rule {
     pub(super) check: Check,
     /// What follows the match and belongs to it.
     pub(super) tail: Option<Tail>,
-    /// It knows its value by the name before it: a rule that knows the value itself is asked first.
     pub(super) is_vague: bool,
 }
 
-impl Rule {
-    fn new(kind: Kind, pattern: &str, check: Check) -> Self {
-        Self { kind, pattern: pattern.to_owned(), is_unicode: false, check, tail: None, is_vague: false }
+impl Prepared {
+    fn new(kind: Kind, rule: &Rule) -> Self {
+        let Rule { pattern, near, check, .. } = *rule;
+        let pattern = if near.is_empty() { pattern.to_owned() } else { behind(near, pattern) };
+        let is_vague = check.is_vague || !near.is_empty();
+        Self { kind, pattern, is_unicode: false, check, tail: check.tail, is_vague }
     }
 
-    fn with_tail(self, tail: Tail) -> Self {
-        Self { tail: Some(tail), ..self }
-    }
-
-    fn vague(self) -> Self {
-        Self { is_vague: true, ..self }
+    /// One's own, as a pattern only.
+    pub(super) fn pattern(name: &str, pattern: &str) -> Self {
+        let kind = Kind::Custom(name.into());
+        Self { kind, pattern: pattern.to_owned(), is_unicode: true, check: Check::ANY, tail: None, is_vague: false }
     }
 
     /// One's own.
-    pub(super) fn custom(name: &str, pattern: &str) -> Self {
-        let own = Self::new(Kind::Custom(name.into()), pattern, checks::any);
-        Self { is_unicode: true, ..own }
+    pub(super) fn own(rule: &Rule) -> Self {
+        Self { is_unicode: true, ..Self::new(Kind::Custom(rule.name.into()), rule) }
     }
 }
 
-/// What is in a value that was given a name: no quotes, brackets, or what begins a placeholder.
-const VALUE: &str = r#"([^\s"'`,;<>(){}\[\]&\\$|*][^\s"'`,;<>(){}\[\]&\\]{5,199})"#;
-
-/// What a name for something secret ends with.
-const NAME: &str = "(?i:pass(?:word|wd|phrase)|pwd|secret|token|api[_-]?key|access[_-]?key|auth[_-]?key|signing[_-]?key\
-                    |encryption[_-]?key|account[_-]?key|credentials?)";
-
-/// The table, in the order in which rules are asked.
-pub(super) fn all() -> Vec<Rule> {
-    let mut rules = tokens();
-    rules.extend(named());
-    rules.extend(personal());
-    rules
+/// A secret behind a keyword: more of the keyword's name, and what stands between, in one line.
+fn behind(near: &[&str], secret: &str) -> String {
+    format!(r"(?i:{})(?:[^a-z\n][^\n]{{0,40}}?)?[^0-9A-Za-z\n]({secret})", near.join("|"))
 }
 
-fn tokens() -> Vec<Rule> {
-    use checks::token;
-    let rule = |kind, pattern| Rule::new(kind, pattern, token);
-    vec![
-        Rule::new(Kind::PrivateKey, r"-----BEGIN [A-Z ]{0,24}PRIVATE KEY(?: BLOCK)?-----", checks::any)
-            .with_tail(Tail::Block),
-        Rule::new(Kind::Jwt, r"\beyJ[A-Za-z0-9_-]{8}", checks::any).with_tail(Tail::Jwt),
-        rule(Kind::GithubToken, r"\bgh[pousr]_[A-Za-z0-9]{36,255}"),
-        rule(Kind::GithubToken, r"\bgithub_pat_[A-Za-z0-9_]{36,255}"),
-        // A routable one has its length and a checksum behind dots.
-        rule(
-            Kind::GitlabToken,
-            r"\bgl(?:pat|dt|rt|cbt|ptt|ft|imt|agent|soat|oas)-[A-Za-z0-9_-]{20,255}(?:(?:\.[0-9a-z]{2})?\.[0-9a-z]{9}\b)?",
-        ),
-        rule(Kind::SlackToken, r"\bxox[abeoprs]-[A-Za-z0-9-]{20,255}"),
-        rule(Kind::SlackToken, r"\bxapp-[0-9]-[A-Za-z0-9-]{20,255}"),
-        rule(Kind::SlackToken, r"\bhttps://hooks\.slack\.com/(?:services|workflows|triggers)/[A-Za-z0-9/_+-]{20,200}"),
-        rule(Kind::StripeKey, r"\b(?:sk|rk)_(?:live|test)_[A-Za-z0-9]{16,255}"),
-        rule(Kind::StripeKey, r"\bwhsec_[A-Za-z0-9]{24,255}"),
-        rule(Kind::ModelKey, r"\bsk-(?:proj|svcacct|admin|or-v1|ant-[a-z0-9]{2,10})-[A-Za-z0-9_-]{20,255}"),
-        rule(Kind::ModelKey, r"\bsk-[A-Za-z0-9]{32,128}"),
-        rule(Kind::ModelKey, r"\b(?:hf_[A-Za-z]{34}|gsk_[A-Za-z0-9]{52}|r8_[A-Za-z0-9]{37}|xai-[A-Za-z0-9]{80})\b"),
-        rule(Kind::GoogleKey, r"\bAIza[A-Za-z0-9_-]{35}"),
-        rule(Kind::GoogleKey, r"\b(?:ya29\.|GOCSPX-)[A-Za-z0-9_-]{28,255}"),
-        rule(Kind::AwsKey, r"\b(?:AKIA|ASIA|ABIA|ACCA)[A-Z2-7]{16}\b"),
-        rule(Kind::PackageToken, r"\bnpm_[A-Za-z0-9]{36}\b"),
-        rule(Kind::PackageToken, r"\bpypi-AgE[A-Za-z0-9_-]{50,255}"),
-        rule(Kind::PackageToken, r"\brubygems_[a-f0-9]{48}\b"),
-        rule(Kind::MailKey, r"\bSG\.[A-Za-z0-9_-]{16,32}\.[A-Za-z0-9_-]{32,64}"),
-        rule(Kind::MailKey, r"\b(?:key-[a-f0-9]{32}|xkeysib-[a-f0-9]{64}-[A-Za-z0-9]{16})\b"),
-    ]
-}
-
-/// Known by the name before it.
-fn named() -> Vec<Rule> {
-    let assigned = format!(
-        r#"{NAME}(?:[_-]?(?:key|value))?\\{{0,2}}["'`]?[ \t]{{0,8}}(?:=>|:=|=|:)[ \t]{{0,8}}(?:[a-z]{{0,2}}\\{{0,2}}["'`])?{VALUE}"#
-    );
-    let flag = format!(r#"--(?:[a-z]{{1,12}}-){{0,2}}{NAME}[ =]["']?{VALUE}"#);
-    let rule = |kind, pattern: &str| Rule::new(kind, pattern, checks::assigned).vague();
-    vec![
-        Rule::new(Kind::AzureKey, r"\b(?i:AccountKey|SharedAccessKey)=([A-Za-z0-9+/]{32,128}={0,2})", checks::token),
-        Rule::new(Kind::UrlPassword, r#"://[^\s/:@"'<>`]{0,64}:([^\s/@"'<>`{}$]{3,128})@"#, checks::url_password)
-            .vague(),
-        rule(Kind::Assigned, &assigned),
-        rule(Kind::Assigned, &flag),
-        rule(Kind::Assigned, r"\b(?i:bearer|basic)[ ]{1,4}([A-Za-z0-9._~+/=-]{16,255})"),
-    ]
-}
-
-fn personal() -> Vec<Rule> {
-    const OCTET: &str = "(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])";
-    let ip4 = format!(r"(?:\A|[^0-9A-Za-z_.])({OCTET}(?:\.{OCTET}){{3}})\b");
-    vec![
-        Rule::new(
-            Kind::Email,
-            r"(?:\A|[^A-Za-z0-9._%+'-])'{0,8}([A-Za-z0-9_%+][A-Za-z0-9._%+'-]{0,63}@[A-Za-z0-9][A-Za-z0-9-]{0,62}(?:\.[A-Za-z0-9-]{1,63}){0,5}\.[A-Za-z]{2,24})\b",
-            checks::email,
-        ),
-        Rule::new(Kind::Iban, r"\b[A-Z]{2}[0-9]{2}(?: ?[A-Z0-9]{4}){2,7}(?: ?[A-Z0-9]{1,4})?\b", checks::iban),
-        Rule::new(
-            Kind::Card,
-            r"(?:\A|[^0-9A-Za-z_.+-])([2-6][0-9]{3}(?:[ -]?[0-9]{4}){3}(?:[ -]?[0-9]{3})?|3[0-9]{3}[ -]?[0-9]{6}[ -]?[0-9]{4,5})\b",
-            checks::card,
-        ),
-        Rule::new(
-            Kind::Phone,
-            r"(?:\A|[^0-9A-Za-z_+.])(\+[1-9][0-9]{0,2}[ .-]?(?:\([0-9]{1,4}\)[ .-]?)?[0-9]{1,14}(?:[ .-][0-9]{1,8}){0,5})\b",
-            checks::phone,
-        ),
-        Rule::new(
-            Kind::Phone,
-            r"(?:\A|[^0-9A-Za-z_+.-])((?:\([2-9][0-9]{2}\) ?|[2-9][0-9]{2}[.-])[2-9][0-9]{2}[.-][0-9]{4})\b",
-            checks::phone,
-        ),
-        Rule::new(Kind::Ip, &ip4, checks::ip),
-        Rule::new(Kind::Ip, r"(?:\A|[^0-9A-Za-z_.:])([0-9A-Fa-f]{1,4}(?:::?[0-9A-Fa-f]{1,4}){2,7})\b", checks::ip),
-    ]
+/// The rules of the table, in the order in which they are asked.
+pub(super) fn all() -> Vec<Prepared> {
+    TABLE.iter().map(|rule| Prepared::new(Kind::of_line(rule.name), rule)).collect()
 }

@@ -7,6 +7,8 @@ pub(super) enum Tail {
     Block,
     /// Two more parts behind dots.
     Jwt,
+    /// More of base64, of either alphabet.
+    Run,
 }
 
 /// Where it ends.
@@ -28,6 +30,7 @@ impl Tail {
         match self {
             Self::Block => block(text, from, is_whole),
             Self::Jwt => jwt(text, from, is_whole),
+            Self::Run => run(text, from, is_whole),
         }
     }
 }
@@ -58,6 +61,13 @@ fn end_of_block(within: &[u8]) -> Option<usize> {
 fn holds_key(body: &str) -> bool {
     let mut runs = body.split(|c: char| !(c.is_ascii_alphanumeric() || matches!(c, '+' | '/' | '=')));
     runs.any(|run| run.len() >= 24)
+}
+
+fn run(text: &str, from: usize, is_whole: bool) -> End {
+    let bytes = &text.as_bytes()[..text.len().min(from + LONGEST)];
+    let is_run = |byte: &&u8| is_url_safe(**byte) || matches!(**byte, b'+' | b'/' | b'=');
+    let end = from + bytes[from..].iter().take_while(is_run).count();
+    if end == text.len() && !is_whole { End::Open } else { End::At(end) }
 }
 
 fn jwt(text: &str, from: usize, is_whole: bool) -> End {

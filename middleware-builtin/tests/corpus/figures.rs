@@ -50,8 +50,17 @@ impl Figures {
     /// Recall of at least 99 %, and at most 2 % false alarms.
     #[track_caller]
     pub(crate) fn expect_good(&self, name: &str) {
-        let (recall, alarms) = (self.planted().ratio(), self.alarms.ratio());
+        let recall = self.planted().ratio();
+        let alarms = if self.alarms.all == 0 { 0.0 } else { self.alarms.ratio() };
         assert!(recall >= 0.99 && alarms <= 0.02, "{name}: recall {recall:.4}, false alarms {alarms:.4}");
+    }
+
+    /// The same of each kind.
+    #[track_caller]
+    pub(crate) fn expect_good_by_kind(&self, name: &str) {
+        let bad = self.by_kind.iter().filter(|(_, share)| share.ratio() < 0.99);
+        let bad: Vec<_> = bad.map(|(kind, share)| format!("{kind}: {} of {}", share.some, share.all)).collect();
+        assert!(bad.is_empty(), "{name}: {bad:?}");
     }
 }
 
@@ -62,8 +71,9 @@ pub(crate) fn expect_documented(columns: &[(&str, Figures)]) {
         let cells: String = columns.iter().map(|(_, figures)| format!(" {} |", cell(figures))).collect();
         format!("| {name} |{cells}\n")
     };
-    let share = |share: Share| format!("{} of {}", share.some, share.all);
-    let percent = |share: Share| format!("{:.1} %", share.ratio() * 100.0);
+    let none = |share: Share| share.all == 0;
+    let share = |share: Share| if none(share) { String::new() } else { format!("{} of {}", share.some, share.all) };
+    let percent = |share: Share| if none(share) { String::new() } else { format!("{:.1} %", share.ratio() * 100.0) };
     let head: String = columns.iter().map(|(name, _)| format!(" {name} |")).collect();
     let mut table = format!("| kind |{head}\n|---|{}\n", "---:|".repeat(columns.len()));
     let kinds: BTreeSet<_> = columns.iter().flat_map(|(_, figures)| figures.by_kind.keys()).collect();

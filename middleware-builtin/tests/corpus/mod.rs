@@ -1,12 +1,14 @@
 //! A corpus of planted secrets and of look-alikes. Its README says what it is, and what is found of it.
 #![allow(dead_code, reason = "each test file uses its own part of this")]
 
+mod documented;
 pub(crate) mod figures;
 mod held_out;
 mod shapes;
 mod third;
 mod tuned;
 
+use emitree_middleware::secrets::{Rule, Scanner};
 use fastrand::Rng;
 
 /// Text with one secret in it.
@@ -15,6 +17,18 @@ pub(crate) struct Planted {
     pub(crate) kind: &'static str,
     pub(crate) text: String,
     pub(crate) secret: String,
+}
+
+/// The secret in an example: where a keyword or a name stands before it, its last word.
+fn secret_of<'e>(rule: &Rule, example: &'e str) -> &'e str {
+    match rule.name {
+        "azure_key" => example.trim_start_matches("AccountKey="),
+        "url_password" => example.trim_start_matches("ftp://ana:").trim_end_matches("@host"),
+        "assigned" => example.rsplit([' ', '=']).next().unwrap_or(example).trim_matches('\''),
+        "ssn" => example.trim_start_matches("SSN "),
+        _ if rule.near.is_empty() => example,
+        _ => example.rsplit(' ').next().unwrap_or(example),
+    }
 }
 
 /// One half.
@@ -30,6 +44,21 @@ impl Half {
 
     pub(crate) fn held_out() -> Self {
         Self::of(held_out::PLANTED, held_out::LOOK_ALIKES, 2)
+    }
+
+    /// Made of the examples in the table of kinds.
+    pub(crate) fn tabled() -> Self {
+        const TEXTS: [&str; 4] = ["§", "it is § indeed.\n", "{\"a\":\"§\"}", "a=1;\n§\n"];
+        let rules =
+            Scanner::table().iter().enumerate().flat_map(|(nth, rule)| (0..8).map(move |seed| (nth, rule, seed)));
+        let planted = rules.map(|(nth, rule, seed)| {
+            let example = rule.drawn(100 * nth as u64 + seed as u64);
+            // Where a keyword or a name stands before it, the secret is its last word.
+            let secret = secret_of(rule, &example).to_owned();
+            let text = if rule.example.contains("DB_") { "§\n" } else { TEXTS[seed % TEXTS.len()] };
+            Planted { kind: rule.name, text: text.replace('§', &example), secret }
+        });
+        Self { planted: planted.collect(), look_alikes: Vec::new() }
     }
 
     fn of(planted: &[(&'static str, &[&str])], look_alikes: &[&str], seed: u64) -> Self {

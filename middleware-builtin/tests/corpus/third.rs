@@ -21,7 +21,7 @@ impl Half {
 }
 
 /// Puts what is made up in its place.
-fn made(template: &str, rng: &mut Rng) -> String {
+pub(super) fn made(template: &str, rng: &mut Rng) -> String {
     let mut text = String::new();
     for (i, part) in template.split(['‹', '›']).enumerate() {
         match part.split_at(part.ceil_char_boundary(1)) {
@@ -31,6 +31,8 @@ fn made(template: &str, rng: &mut Rng) -> String {
             // One that is wrong.
             ("W", _) => text.push(char::from(b'0' + (luhn_digit(&text) as u8 - b'0' + 1) % 10)),
             ("I", _) => text += "00",
+            // So that nothing here looks like what is searched for in sources.
+            ("", _) => {}
             (class, count) => {
                 let chars = chars(class);
                 (0..count.parse().expect("a number")).for_each(|_| text.push(chars[rng.usize(..chars.len())].into()));
@@ -50,6 +52,7 @@ fn chars(class: &str) -> Vec<u8> {
         "l" => lower.chain(digits).collect(),
         "U" => upper.chain(digits).collect(),
         "u" => upper.chain(b'2'..=b'7').collect(),
+        "B" => b"QPZRY9X8GF2TVDW0S3JN54KHCE6MUA7L".to_vec(),
         "x" => digits.chain(b'a'..=b'f').collect(),
         "X" => digits.chain(b'A'..=b'F').collect(),
         "d" => digits.collect(),

@@ -1,0 +1,168 @@
+//! The table of what is looked for: a line for each kind, or for each format of a kind, in the order in which they are
+//! asked.
+//!
+//! 1. Every repetition is bounded, so a match has a longest length, and so has the text that is looked back at.
+//! 2. A pattern whose first part may be long begins with the character before it: so one attempt at it is under way at a
+//!    time, whatever the text is.
+//! 3. The secret is the first group of a match, or all of it where that is empty. The first line whose match passes its
+//!    check wins.
+//! 4. A kind without a format of its own has a keyword that stands before it, on the same line.
+
+use super::rules::{Check, Rule};
+
+/// A line: name, pattern, keywords, check, source of the format, an example (see [`Rule`]).
+macro_rules! table {
+    ($($name:literal, $pattern:expr, $near:expr, $check:ident, $source:literal, $example:literal;)*) => {
+        &[$(Rule { name: $name, pattern: $pattern, near: &$near, check: Check::$check, source: $source, example: $example }),*]
+    };
+}
+
+/// What is in a value that was given a name: no quotes or brackets, and no beginning of a placeholder.
+macro_rules! value {
+    () => {
+        r#"([^\s"'`,;<>(){}\[\]&\\|*][^\s"'`,;(){}\[\]\\]{5,199})"#
+    };
+}
+
+/// What a name for something secret ends with.
+macro_rules! name {
+    () => {
+        "(?i:pass(?:word|wd|phrase)|pwd|secret|token|api[_-]?key|access[_-]?key|auth[_-]?key|signing[_-]?key\
+         |encryption[_-]?key|account[_-]?key|credentials?)"
+    };
+}
+
+macro_rules! uuid {
+    () => {
+        "[0-9A-Fa-f]{8}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{12}"
+    };
+}
+
+macro_rules! octet {
+    () => {
+        "(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
+    };
+}
+
+pub(super) const TABLE: &[Rule] = table! {
+    "private_key", r"-----BEGIN [A-Z ]{0,24}PRIVATE KEY(?: BLOCK)?-----", [], BLOCK, "https://www.rfc-editor.org/rfc/rfc7468", "-----BEGIN ‹›PRIVATE KEY-----\n‹s64›\n‹s64›\n-----END PRIVATE KEY-----";
+    "mapbox_token", r"\bsk\.eyJ[A-Za-z0-9_-]{20,400}\.[A-Za-z0-9_-]{22}", [], RANDOM, "https://docs.mapbox.com/api/accounts/tokens/", "sk.‹›eyJ1Ijoi‹b60›.‹b22›";
+    "jwt", r"\beyJ[A-Za-z0-9_-]{8}", [], JWT, "https://www.rfc-editor.org/rfc/rfc7519", "ey‹›J‹a32›.‹a80›.‹b43›";
+    "github_token", r"\bgh[pousr]_[A-Za-z0-9]{36,255}", [], RANDOM, "https://docs.github.com/authentication/keeping-your-account-and-data-secure/about-authentication-to-github", "gh‹›p_‹a36›";
+    "github_token", r"\bgithub_pat_[A-Za-z0-9_]{36,255}", [], RANDOM, "https://docs.github.com/authentication/keeping-your-account-and-data-secure/about-authentication-to-github", "github‹›_pat_‹a22›_‹a59›";
+    "gitlab_token", r"\bgl(?:pat|dt|rt|rtr|cbt|ptt|ft|ffct|imt|agent|soat|oas)-[A-Za-z0-9_-]{20,255}(?:(?:\.[0-9a-z]{2})?\.[0-9a-z]{9}\b)?", [], RANDOM, "https://docs.gitlab.com/security/tokens/#token-prefixes", "gl‹›pat-‹b20›";
+    "gitlab_token", r"\bGR1348941[A-Za-z0-9_-]{20}", [], RANDOM, "https://docs.gitlab.com/security/tokens/#token-prefixes", "GR‹›1348941‹b20›";
+    "slack_token", r"\bxox[abeoprs]-[A-Za-z0-9-]{20,255}", [], RANDOM, "https://docs.slack.dev/authentication/tokens", "xo‹›xb-‹d12›-‹d12›-‹a24›";
+    "slack_token", r"\bxapp-[0-9]-[A-Za-z0-9-]{20,255}", [], RANDOM, "https://docs.slack.dev/authentication/tokens", "xa‹›pp-1-‹U11›-‹d13›-‹x64›";
+    "slack_token", r"\bhttps://hooks\.slack\.com/(?:services|workflows|triggers)/[A-Za-z0-9/_+-]{20,200}", [], RANDOM, "https://docs.slack.dev/messaging/sending-messages-using-incoming-webhooks", "https://hooks.‹›slack.com/services/T‹U8›/B‹U10›/‹a24›";
+    "stripe_key", r"\b(?:sk|rk)_(?:live|test)_[A-Za-z0-9]{16,255}", [], RANDOM, "https://docs.stripe.com/keys", "sk_‹›live_‹a24›";
+    "stripe_key", r"\bwhsec_[A-Za-z0-9]{24,255}", [], RANDOM, "https://docs.stripe.com/webhooks", "wh‹›sec_‹a32›";
+    "model_key", r"\bsk-(?:proj|svcacct|admin|or-v1|ant-[a-z0-9]{2,10})-[A-Za-z0-9_-]{20,255}", [], RANDOM, "https://platform.openai.com/docs/api-reference/authentication", "sk‹›-proj-‹b120›";
+    "model_key", r"\bsk-[A-Za-z0-9]{32,128}", [], RANDOM, "https://platform.openai.com/docs/api-reference/authentication", "sk‹›-‹a48›";
+    "model_key", r"\b(?:hf_[A-Za-z]{34}|gsk_[A-Za-z0-9]{52}|r8_[A-Za-z0-9]{37}|xai-[A-Za-z0-9]{80})\b", [], RANDOM, "https://huggingface.co/docs/hub/security-tokens", "r8‹›_‹a37›";
+    "perplexity_key", r"\bpplx-[A-Za-z0-9]{48,56}\b", [], RANDOM, "https://docs.perplexity.ai/getting-started/quickstart", "pplx‹›-‹a48›";
+    "pinecone_key", r"\bpcsk_[A-Za-z0-9]{5,6}_[A-Za-z0-9]{63}\b", [], RANDOM, "https://docs.pinecone.io/guides/projects/manage-api-keys", "pcsk‹›_‹a6›_‹a63›";
+    "langsmith_key", r"\b(?:lsv2_(?:pt|sk)_[a-f0-9]{32}_[a-f0-9]{10}|ls__[a-f0-9]{32})\b", [], RANDOM, "https://docs.smith.langchain.com/administration/how_to_guides/organization_management/create_account_api_key", "lsv2‹›_pt_‹x32›_‹x10›";
+    "google_key", r"\bAIza[A-Za-z0-9_-]{35}", [], RANDOM, "https://cloud.google.com/docs/authentication/api-keys", "AI‹›za‹b35›";
+    "google_key", r"\b(?:ya29\.|GOCSPX-)[A-Za-z0-9_-]{28,255}", [], RANDOM, "https://developers.google.com/identity/protocols/oauth2", "GOC‹›SPX-‹b28›";
+    "aws_key", r"\b(?:AKIA|ASIA|ABIA|ACCA)[A-Z2-7]{16}\b", [], RANDOM, "https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_identifiers.html", "AK‹›IA‹u16›";
+    "package_token", r"\bnpm_[A-Za-z0-9]{36}\b", [], RANDOM, "https://docs.npmjs.com/about-access-tokens", "np‹›m_‹a36›";
+    "package_token", r"\bpypi-AgE[A-Za-z0-9_-]{50,255}", [], RANDOM, "https://pypi.org/help/#apitoken", "py‹›pi-AgEIcHlwaS5vcmc‹b120›";
+    "package_token", r"\brubygems_[a-f0-9]{48}\b", [], RANDOM, "https://guides.rubygems.org/api-key-scopes/", "ruby‹›gems_‹x48›";
+    "mail_key", r"\bSG\.[A-Za-z0-9_-]{16,32}\.[A-Za-z0-9_-]{32,64}", [], RANDOM, "https://www.twilio.com/docs/sendgrid/ui/account-and-settings/api-keys", "S‹›G.‹b22›.‹b43›";
+    "mail_key", r"\b(?:key-[a-f0-9]{32}|xkeysib-[a-f0-9]{64}-[A-Za-z0-9]{16})\b", [], RANDOM, "https://developers.brevo.com/docs/getting-started", "xkey‹›sib-‹x64›-‹a16›";
+    "mailchimp_key", r"\b[0-9a-f]{32}-us[0-9]{1,2}\b", [], RANDOM, "https://mailchimp.com/developer/marketing/guides/quick-start/", "‹x32›-us21";
+    "twilio_key", r"\bSK[0-9a-f]{32}\b", [], RANDOM, "https://www.twilio.com/docs/iam/api-keys", "S‹›K‹x32›";
+    "digitalocean_token", r"\bdo[opr]_v1_[a-f0-9]{64}\b", [], RANDOM, "https://docs.digitalocean.com/reference/api/create-personal-access-token/", "dop‹›_v1_‹x64›";
+    "shopify_token", r"\bshp(?:at|ca|pa|ss|tka)_[0-9A-Fa-f]{32}\b", [], RANDOM, "https://shopify.dev/docs/apps/build/authentication-authorization/access-tokens", "shp‹›at_‹x32›";
+    "facebook_token", r"\bEAA[A-Za-z0-9]{90,200}", [], RUN, "https://developers.facebook.com/docs/facebook-login/guides/access-tokens/", "EA‹›A‹a180›";
+    "facebook_token", r"\b[0-9]{13,17}\|[A-Za-z0-9_-]{27,40}", [], MIXED, "https://developers.facebook.com/docs/facebook-login/guides/access-tokens/#apptokens", "1‹d14›‹›|‹b27›";
+    "square_token", r"\b(?:EAAA[A-Za-z0-9_-]{60}|sq0(?:atp-[A-Za-z0-9_-]{22}|csp-[A-Za-z0-9_-]{43}))", [], RANDOM, "https://developer.squareup.com/docs/build-basics/access-tokens", "EA‹›AA‹b60›";
+    "telegram_token", r"\b(?:bot)?([0-9]{8,10}:AA[A-Za-z0-9_-]{33})", [], RANDOM, "https://core.telegram.org/bots/api#authorizing-your-bot", "1‹d9›‹›:AA‹b33›";
+    "discord_token", r"\b[MNO][A-Za-z0-9_-]{23,27}\.[A-Za-z0-9_-]{6}\.[A-Za-z0-9_-]{27,42}", [], RANDOM, "https://discord.com/developers/docs/reference#authentication", "M‹›T‹b22›.G‹b5›.‹b38›";
+    "discord_token", r"\bhttps://(?:canary\.|ptb\.)?discord(?:app)?\.com/api/webhooks/[0-9]{17,20}/[A-Za-z0-9_-]{60,80}", [], RANDOM, "https://discord.com/developers/docs/resources/webhook", "https://discord.com/api/‹›webhooks/1‹d17›/‹b68›";
+    "databricks_token", r"\bdapi[a-f0-9]{32}(?:-[0-9]{1,2})?\b", [], RANDOM, "https://docs.databricks.com/dev-tools/auth/pat", "dapi‹›‹x32›";
+    "doppler_token", r"\bdp\.(?:pt|ct|sa|said|scim|audit|st(?:\.[a-z0-9_-]{2,35})?)\.[A-Za-z0-9]{40,44}\b", [], RANDOM, "https://docs.doppler.com/reference/auth-token-formats", "dp‹›.pt.‹a43›";
+    "terraform_token", r"\b[A-Za-z0-9]{14}\.atlasv1\.[A-Za-z0-9=_-]{60,70}", [], RANDOM, "https://developer.hashicorp.com/terraform/cloud-docs/users-teams-organizations/api-tokens", "‹a14›.atlas‹›v1.‹a67›";
+    "vault_token", r"\bhv[sbr]\.[A-Za-z0-9_-]{24,300}", [], RANDOM, "https://developer.hashicorp.com/vault/docs/concepts/tokens#token-prefixes", "hv‹›s.‹b95›";
+    "grafana_token", r"\bglsa_[A-Za-z0-9]{32}_[0-9A-Fa-f]{8}\b", [], RANDOM, "https://grafana.com/docs/grafana/latest/administration/service-accounts/", "gl‹›sa_‹a32›_‹x8›";
+    "grafana_token", r"\bglc_[A-Za-z0-9+/]{32,400}={0,3}", [], RANDOM, "https://grafana.com/docs/grafana-cloud/account-management/authentication-and-permissions/access-policies/", "gl‹›c_eyJ‹a120›";
+    "heroku_key", r"\bHRKU-[A-Za-z0-9_-]{36,64}", [], RANDOM, "https://devcenter.heroku.com/articles/authentication", "HRKU‹›-AA‹b58›";
+    "linear_key", r"\blin_(?:api_[A-Za-z0-9]{40}|oauth_[a-f0-9]{64})\b", [], RANDOM, "https://linear.app/developers/graphql", "lin‹›_api_‹a40›";
+    "notion_token", r"\b(?:secret_[A-Za-z0-9]{43}|ntn_[0-9]{11}[A-Za-z0-9]{35})\b", [], RANDOM, "https://developers.notion.com/docs/authorization", "ntn‹›_‹d11›‹a35›";
+    "new_relic_key", r"\bNR(?:AK-[A-Z0-9]{27}|II-[A-Za-z0-9_-]{32}|JS-[a-f0-9]{19})", [], RANDOM, "https://docs.newrelic.com/docs/apis/intro-apis/new-relic-api-keys/", "NR‹›AK-‹U27›";
+    "new_relic_key", r"\b(?:[0-9a-f]{36}|[a-z]{2}[0-9]{2}xx[0-9a-f]{30})NRAL\b", [], RANDOM, "https://docs.newrelic.com/docs/apis/intro-apis/new-relic-api-keys/", "‹x36›NR‹›AL";
+    "planetscale_token", r"\bpscale_(?:tkn|pw|oauth)_[A-Za-z0-9=._-]{32,64}", [], RANDOM, "https://planetscale.com/docs/concepts/planetscale-api-oauth-applications", "pscale‹›_tkn_‹b43›";
+    "postman_key", r"\bPMAK-[a-f0-9]{24}-[a-f0-9]{34}\b", [], RANDOM, "https://learning.postman.com/docs/developer/postman-api/authentication/", "PMAK‹›-‹x24›-‹x34›";
+    "pulumi_token", r"\bpul-[a-f0-9]{40}\b", [], RANDOM, "https://www.pulumi.com/docs/pulumi-cloud/access-management/access-tokens/", "pul‹›-‹x40›";
+    "sentry_token", r"\bsntrys_[A-Za-z0-9+/]{40,500}={0,2}_[A-Za-z0-9+/]{43}", [], RANDOM, "https://docs.sentry.io/account/auth-tokens/", "sntry‹›s_eyJ‹a120›=_‹s43›";
+    "sentry_token", r"\bsntryu_[a-f0-9]{64}\b", [], RANDOM, "https://docs.sentry.io/account/auth-tokens/", "sntry‹›u_‹x64›";
+    "atlassian_token", r"\bAT[AC]TT3xFf[A-Za-z0-9_-]{60,255}(?:=[A-F0-9]{8})?", [], RANDOM, "https://support.atlassian.com/atlassian-account/docs/manage-api-tokens-for-your-atlassian-account/", "AT‹›ATT3xFfGF0‹b172›=‹X8›";
+    "atlassian_token", r"\bATBB[A-Za-z0-9]{32}\b", [], RANDOM, "https://support.atlassian.com/bitbucket-cloud/docs/app-passwords/", "AT‹›BB‹a32›";
+    "age_key", r"\bAGE-SECRET-KEY-1[QPZRY9X8GF2TVDW0S3JN54KHCE6MUA7L]{58}\b", [], RANDOM, "https://github.com/C2SP/C2SP/blob/main/age.md", "AGE-‹›SECRET-KEY-1‹B58›";
+    "one_password_token", r"\bops_eyJ[A-Za-z0-9+/_-]{100,200}", [], RUN, "https://developer.1password.com/docs/service-accounts/", "ops‹›_eyJ‹a600›";
+    "one_password_token", r"\bA3-[A-Z0-9]{6}-(?:[A-Z0-9]{11}|[A-Z0-9]{6}-[A-Z0-9]{5})-[A-Z0-9]{5}-[A-Z0-9]{5}-[A-Z0-9]{5}\b", [], RANDOM, "https://support.1password.com/secret-key-security/", "A3‹›-‹U6›-‹U6›-‹U5›-‹U5›-‹U5›-‹U5›";
+    "fly_token", r"\bfo1_[A-Za-z0-9_-]{43}", [], RANDOM, "https://fly.io/docs/security/tokens/", "fo‹›1_‹b43›";
+    "fly_token", r"\bfm[12][ar]?_[A-Za-z0-9+/]{60,200}", [], RUN, "https://fly.io/docs/security/tokens/", "fm‹›2_lJPE‹s200›==";
+    "dropbox_token", r"\bsl\.(?:u\.)?[A-Za-z0-9_-]{60,200}", [], RUN, "https://developers.dropbox.com/oauth-guide", "sl‹›.‹b140›";
+    "airtable_token", r"\bpat[A-Za-z0-9]{14}\.[a-f0-9]{64}\b", [], RANDOM, "https://airtable.com/developers/web/guides/personal-access-tokens", "pat‹›‹a14›.‹x64›";
+    "dynatrace_token", r"\bdt0[a-z][0-9]{2}\.[A-Z2-7]{24}\.[A-Z2-7]{64}\b", [], RANDOM, "https://docs.dynatrace.com/docs/dynatrace-api/basics/dynatrace-api-authentication", "dt‹›0c01.‹u24›.‹u64›";
+    "openshift_token", r"\bsha256~[A-Za-z0-9_-]{43}", [], RANDOM, "https://docs.openshift.com/container-platform/latest/authentication/managing-oauth-access-tokens.html", "sha‹›256~‹b43›";
+    "azure_client_secret", r"(?:\A|[^A-Za-z0-9_~.-])([A-Za-z0-9_~.]{3}[0-9]Q~[A-Za-z0-9_~.-]{31,34})", [], RANDOM, "https://learn.microsoft.com/entra/identity-platform/how-to-add-credentials", "‹a3›8Q‹›~‹a34›";
+    "cloudflare_token", r"\bcf(?:k|ut|at)_[A-Za-z0-9_-]{40,64}", [], RANDOM, "https://developers.cloudflare.com/fundamentals/api/get-started/token-formats/", "cf‹›ut_‹a40›‹x8›";
+    "cloudflare_token", r"\bv1\.0-[a-f0-9]{24}-[a-f0-9]{146}\b", [], RANDOM, "https://developers.cloudflare.com/fundamentals/api/get-started/ca-keys/", "v1‹›.0-‹x24›-‹x146›";
+    "vercel_token", r"\bvc[piark]_[A-Za-z0-9_-]{24,80}", [], RANDOM, "https://vercel.com/changelog/new-token-formats-and-secret-scanning", "vc‹›p_‹a56›";
+    "netlify_token", r"\bnf[pcoub]_[A-Za-z0-9]{36,40}\b", [], RANDOM, "https://docs.netlify.com/api/get-started/#authentication", "nf‹›p_‹a36›";
+    "supabase_key", r"\bsb(?:p_(?:oauth_|v0_)?[a-f0-9]{40}\b|_secret_[A-Za-z0-9_-]{22}_[A-Za-z0-9_-]{8})", [], RANDOM, "https://supabase.com/docs/guides/api/api-keys", "sb‹›_secret_‹b22›_‹b8›";
+    "snyk_token", r"\bsnyk_(?:uat|sat|pat)\.[A-Za-z0-9]{8}\.[A-Za-z0-9._-]{40,400}", [], RANDOM, "https://docs.snyk.io/developer-tools/snyk-api/authentication-for-api", "snyk‹›_uat.‹x8›.‹a80›";
+    "sonar_token", r"\bsq[pua]_[a-f0-9]{40}\b", [], RANDOM, "https://docs.sonarsource.com/sonarqube-server/user-guide/managing-tokens/", "sq‹›u_‹x40›";
+    "circleci_token", r"\bCCI(?:PAT|PRJ)_[A-Za-z0-9]{22}_[a-f0-9]{40}\b", [], RANDOM, "https://circleci.com/docs/managing-api-tokens/", "CCI‹›PAT_‹a22›_‹x40›";
+    "buildkite_token", r"\bbk(?:ua|aa|pt|ct|oi)_[a-f0-9]{40}\b", [], RANDOM, "https://buildkite.com/docs/apis/managing-api-tokens", "bk‹›ua_‹x40›";
+    "alibaba_key", r"\bLTAI[A-Za-z0-9]{12,26}\b", [], RANDOM, "https://www.alibabacloud.com/help/en/ram/user-guide/create-an-accesskey-pair", "LT‹›AI‹a20›";
+    "tencent_key", r"\bAKID[A-Za-z0-9]{32}\b", [], RANDOM, "https://www.tencentcloud.com/document/product/598/34228", "AK‹›ID‹a32›";
+    "yandex_key", r"\b(?:AQVN[A-Za-z0-9_-]{35,38}|y[0-3]_[A-Za-z0-9_-]{50,60}|t1\.[A-Za-z0-9_-]{20,200}={0,2}\.[A-Za-z0-9_-]{86})", [], RANDOM, "https://yandex.cloud/docs/iam/concepts/authorization/", "AQ‹›VN‹b36›";
+    "yandex_key", r"\bYC[A-Za-z0-9_-]{38}", [], MIXED, "https://yandex.cloud/docs/iam/concepts/authorization/access-key", "YC‹›‹b38›";
+    "plaid_key", concat!(r"\baccess-(?:sandbox|development|production)-", uuid!(), r"\b"), [], RANDOM, "https://plaid.com/docs/api/items/#itempublic_tokenexchange", "access‹›-sandbox-‹x8›-‹x4›-‹x4›-‹x4›-‹x12›";
+    "adyen_key", r"\bAQE[A-Za-z0-9]{5}[A-Za-z0-9+/]{40,160}={0,2}-[A-Za-z0-9+/]{40,50}={0,2}-[^\s\x22'`\\]{10,24}", [], RANDOM, "https://docs.adyen.com/development-resources/api-credentials", "AQ‹›E‹a5›‹s80›-‹s43›=-‹s16›";
+    "azure_key", r"\b(?i:AccountKey|SharedAccessKey)=([A-Za-z0-9+/]{32,128}={0,2})", [], RANDOM, "https://learn.microsoft.com/azure/storage/common/storage-configure-connection-string", "AccountKey=‹s86›==";
+    // Known by a keyword.
+    "aws_key", "[A-Za-z0-9/+]{40}", ["aws[_-]?secret", "secret[_-]?access[_-]?key"], MIXED, "https://docs.aws.amazon.com/IAM/latest/UserGuide/id_credentials_access-keys.html", "aws_secret_access_key = ‹s40›";
+    "twilio_key", r"[0-9A-Fa-f]{32}\b", ["twilio"], RANDOM, "https://www.twilio.com/docs/iam/api/authtoken", "twilio ‹x32›";
+    "heroku_key", concat!(uuid!(), r"\b"), ["heroku"], RANDOM, "https://devcenter.heroku.com/articles/authentication", "heroku ‹x8›-‹x4›-‹x4›-‹x4›-‹x12›";
+    "cloudflare_token", r"(?:[0-9a-f]{37,45}\b|[A-Za-z0-9_-]{40})", ["cloudflare", r"\bcf[_-](?:api|token|key)"], MIXED, "https://developers.cloudflare.com/fundamentals/api/get-started/token-formats/", "cloudflare ‹a40›";
+    "vercel_token", r"[A-Za-z0-9]{24}\b", ["vercel"], MIXED, "https://vercel.com/docs/rest-api", "vercel ‹a24›";
+    "netlify_token", "[A-Za-z0-9_-]{40,46}", ["netlify"], MIXED, "https://docs.netlify.com/api/get-started/#authentication", "netlify ‹b43›";
+    "okta_token", "00[A-Za-z0-9_-]{40}", ["okta", r"\bssws"], MIXED, "https://developer.okta.com/docs/guides/create-an-api-token/main/", "SSWS 00‹b40›";
+    "datadog_key", r"(?:[0-9A-Fa-f]{40}|[0-9A-Fa-f]{32})\b", ["datadog", r"\bdd[_-](?:api|app)"], RANDOM, "https://docs.datadoghq.com/account_management/api-app-keys/", "datadog ‹x32›";
+    "pagerduty_key", r"(?:u\+[A-Za-z0-9_-]{18}|[A-Za-z0-9_+-]{20})", ["pagerduty", "token token"], MIXED, "https://support.pagerduty.com/main/docs/api-access-keys", "pagerduty u+‹a18›";
+    "snyk_token", concat!(uuid!(), r"\b"), ["snyk"], RANDOM, "https://docs.snyk.io/developer-tools/snyk-api/authentication-for-api", "snyk ‹x8›-‹x4›-‹x4›-‹x4›-‹x12›";
+    "sonar_token", r"[0-9a-f]{40}\b", ["sonar(?:qube)?[._-]?(?:token|login)"], RANDOM, "https://docs.sonarsource.com/sonarqube-server/user-guide/managing-tokens/", "sonar.login ‹x40›";
+    "circleci_token", r"[0-9a-f]{40}\b", ["circle(?:ci)?[_-](?:api[_-])?token"], RANDOM, "https://circleci.com/docs/managing-api-tokens/", "Circle-Token ‹x40›";
+    "consul_token", concat!(uuid!(), r"\b"), ["consul"], RANDOM, "https://developer.hashicorp.com/consul/docs/security/acl/tokens", "consul ‹x8›-‹x4›-‹x4›-‹x4›-‹x12›";
+    "alibaba_key", r"[A-Za-z0-9]{30}\b", ["alibaba", "alicloud", "aliyun"], MIXED, "https://www.alibabacloud.com/help/en/ram/user-guide/create-an-accesskey-pair", "alibaba ‹a30›";
+    "tencent_key", r"[A-Za-z0-9]{32}\b", ["tencent(?:cloud)?"], MIXED, "https://www.tencentcloud.com/document/product/598/34228", "tencent ‹a32›";
+    "plaid_key", r"[0-9a-f]{30}\b", ["plaid"], RANDOM, "https://plaid.com/docs/api/", "plaid ‹x30›";
+    "coinbase_key", r"(?:[A-Za-z0-9+/]{86}==|[A-Za-z0-9]{32}\b)", ["coinbase"], MIXED, "https://docs.cdp.coinbase.com/get-started/authentication/cdp-api-keys", "coinbase ‹a32›";
+    "cohere_key", r"[A-Za-z0-9]{40}\b", ["cohere", r"\bco_api_key"], MIXED, "https://docs.cohere.com/reference/about", "cohere ‹a40›";
+    "mistral_key", r"[A-Za-z0-9]{32}\b", ["mistral"], MIXED, "https://docs.mistral.ai/getting-started/quickstart", "mistral ‹a32›";
+    "pinecone_key", concat!(uuid!(), r"\b"), ["pinecone"], RANDOM, "https://docs.pinecone.io/guides/projects/manage-api-keys", "pinecone ‹x8›-‹x4›-‹x4›-‹x4›-‹x12›";
+    "airtable_token", r"key[A-Za-z0-9]{14}\b", ["airtable"], MIXED, "https://airtable.com/developers/web/guides/personal-access-tokens", "airtable key‹a14›";
+    "facebook_token", r"[0-9a-f]{32}\b", ["facebook[ ._-]?(?:app[ ._-]?)?secret", r"\bfb[ ._-]?(?:app[ ._-]?)?secret"], RANDOM, "https://developers.facebook.com/docs/facebook-login/security", "facebook_secret ‹x32›";
+    // Known by the name that they are given.
+    "url_password", r#"://[^\s/:@"'<>`]{0,64}:([^\s/@"'<>`{}$]{3,128})@"#, [], URL_PASSWORD, "https://www.rfc-editor.org/rfc/rfc3986#section-3.2.1", "ftp://ana:‹a12›@host";
+    "assigned", concat!(name!(), r#"(?:[_-]?(?:key|value))?\\{0,2}["'`]?[ \t]{0,8}(?:=>|:=|=|:)[ \t]{0,8}[a-z]{0,2}\\{0,2}["'`]([^\s"'`\\]{8,200})["'`\\]"#), [], QUOTED, "https://12factor.net/config", "secret: '‹a14›$1a'";
+    "assigned", concat!(name!(), r#"(?:[_-]?(?:key|value))?\\{0,2}["'`]?[ \t]{0,8}(?:=>|:=|=|:)[ \t]{0,8}(?:[a-z]{0,2}\\{0,2}["'`])?"#, value!()), [], ASSIGNED, "https://12factor.net/config", "password=‹a14›1a";
+    "assigned", r#"(?i:pass(?:word|wd|phrase)|[_-]pwd)\\{0,2}["'`]?[ \t]{0,8}(?:=>|:=|=|:)[ \t]{0,8}\\{0,2}["'`]([A-Za-z]{8,64})["'`\\]"#, [], LETTERS, "https://12factor.net/config", "password = 'ab‹l10›ef'";
+    "assigned", r#"(?:PASS(?:WORD|WD|PHRASE)|_PASS|_PWD)=([A-Za-z]{8,64})(?:[\s;&"'`\\,]|\z)"#, [], LETTERS, "https://12factor.net/config", "DB_PASSWORD=ab‹l10›ef";
+    "assigned", concat!(r"--(?:[a-z]{1,12}-){0,2}", name!(), r#"[ =]["']?"#, value!()), [], ASSIGNED, "https://12factor.net/config", "--password ‹a14›1a";
+    "assigned", r"\b(?i:bearer|basic)[ ]{1,4}([A-Za-z0-9._~+/=-]{16,255})", [], ASSIGNED, "https://www.rfc-editor.org/rfc/rfc6750", "bearer ‹a30›1a";
+    // Personal data.
+    "email", r"(?:\A|[^A-Za-z0-9._%+'-])'{0,8}([A-Za-z0-9_%+][A-Za-z0-9._%+'-]{0,63}@[A-Za-z0-9][A-Za-z0-9-]{0,62}(?:\.[A-Za-z0-9-]{1,63}){0,5}\.[A-Za-z]{2,24})\b", [], EMAIL, "https://www.rfc-editor.org/rfc/rfc5322#section-3.4.1", "a‹l6›@mailbox.org";
+    "iban", r"\b[A-Z]{2}[0-9]{2}(?: ?[A-Z0-9]{4}){2,7}(?: ?[A-Z0-9]{1,4})?\b", [], IBAN, "https://www.swift.com/standards/data-standards/iban-international-bank-account-number", "DE75512108001245126199";
+    "card", r"(?:\A|[^0-9A-Za-z_.+-])([2-6][0-9]{3}(?:[ -]?[0-9]{4}){3}(?:[ -]?[0-9]{3})?|3[0-9]{3}[ -]?[0-9]{6}[ -]?[0-9]{4,5})\b", [], CARD, "https://www.iso.org/standard/70484.html", "4111 1111 1111 1111";
+    "phone", r"(?:\A|[^0-9A-Za-z_+.])(\+[1-9][0-9]{0,2}[ .-]?(?:\([0-9]{1,4}\)[ .-]?)?[0-9]{1,14}(?:[ .-][0-9]{1,8}){0,5})\b", [], PHONE, "https://www.itu.int/rec/T-REC-E.164", "+49 30 1‹d6›";
+    "phone", r"(?:\A|[^0-9A-Za-z_+.-])((?:\([2-9][0-9]{2}\) ?|[2-9][0-9]{2}[.-])[2-9][0-9]{2}[.-][0-9]{4})\b", [], PHONE, "https://www.nanpa.com/numbering", "(212) 555-‹d4›";
+    "ip", concat!(r"(?:\A|[^0-9A-Za-z_.])(", octet!(), r"(?:\.", octet!(), r"){3})\b"), [], IP, "https://www.rfc-editor.org/rfc/rfc791", "84.17.46.12";
+    "ip", r"(?:\A|[^0-9A-Za-z_.:])([0-9A-Fa-f]{1,4}(?:::?[0-9A-Fa-f]{1,4}){2,7})\b", [], IP, "https://www.rfc-editor.org/rfc/rfc4291", "2a02:8109:9e40:‹x4›:1c2f:8a3b:9d10:7e6f";
+    "ssn", r"[0-8][0-9]{2}[ -]?[0-9]{2}[ -]?[0-9]{4}\b", [r"\bssn", "social[ _-]?security"], SSN, "https://www.ssa.gov/employer/randomization.html", "SSN 219-09-1‹d3›";
+};
