@@ -10,6 +10,7 @@ use crate::alike::Change;
 use crate::claim::Claims;
 use crate::emitter::Inner;
 use crate::event::HeardType;
+use crate::function::Exact;
 use crate::panic::discard;
 use crate::{AnyEvent, BoxError, EventMeta, Matcher};
 
@@ -101,6 +102,8 @@ pub(crate) struct Listener {
     pub(crate) matcher: Matcher,
     /// The payload type it takes; none for any.
     pub(crate) heard: Option<HeardType>,
+    /// Where an event of another type is refused, and not filtered out.
+    pub(crate) exact: Exact,
     pub(crate) call: Call,
     pub(crate) claims: Claims,
     pub(crate) takes_nested: bool,
@@ -122,7 +125,7 @@ impl Listener {
 
     /// Whether it takes an event, as far as that is fixed by the event's path, source and type.
     ///
-    /// An own event of another type under an exact name is taken, to be refused by the call (E7).
+    /// An event of another type that an exact matcher takes is taken, to be refused by the call (E7).
     #[inline(always)]
     pub(crate) fn takes(&self, sighting: &Sighting<'_>) -> bool {
         (self.takes_nested || !sighting.nested) && self.matcher.takes(sighting) && self.may_take_type(sighting)
@@ -133,7 +136,11 @@ impl Listener {
         match &self.heard {
             None => true,
             Some(heard) if heard.id == sighting.meta.carried().id() => true,
-            Some(_) => sighting.here && self.matcher.is_exact(),
+            Some(_) => match self.exact {
+                Exact::Nowhere => false,
+                Exact::Own => sighting.here,
+                Exact::NotNested => !sighting.nested,
+            },
         }
     }
 

@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use regex::Regex;
 
+use crate::function::Exact;
 use crate::glob::{GlobText, slashed};
 use crate::listener::Sighting;
 use crate::name::{AsName, bit, check, is_same};
 use crate::panic::{catch_or, logged};
-use crate::{EventMeta, EventName, EventRecord, MatcherError};
+use crate::{EventMeta, EventName, EventRecord, FnMatcher, MatcherError};
 
 /// What a listener listens to.
 ///
@@ -22,7 +23,7 @@ use crate::{EventMeta, EventName, EventRecord, MatcherError};
 /// | `"new_*"`, `"{start,finish}"`: glob, no dot | names of own events | no |
 /// | `"backend.**.start"`: glob with a dot | paths; `*` stays in one segment, `**` spans any number | yes |
 /// | [`Matcher::regex`], [`Regex`] | anywhere in the path | yes |
-/// | `Fn(&EventMeta) -> bool`, [`matcher_fn`] | what it says | no |
+/// | `Fn(&EventMeta) -> bool`, [`matcher_fn`](crate::matcher_fn) | what it says | no |
 ///
 /// *Own* events are those emitted on the emitter itself, on a run of it, or on a `()` child of a run's emitter, under a name without a dot: one with a dot
 /// is emitted as if by a sub-namespace, as the lifecycle events of runs are (`run.start`). *Nested* events are those of
@@ -119,15 +120,20 @@ impl Matcher {
         }
     }
 
-    /// An exact name or path: met by an own event of another type, it is a bug and not a filter (E7).
-    pub(crate) const fn is_exact(&self) -> bool {
-        matches!(self.0, Kind::Name { .. } | Kind::Path(_))
+    /// Where an event of another type than the listener's is a bug and not filtered out (E7).
+    pub(crate) const fn exact(&self) -> Exact {
+        match &self.0 {
+            Kind::Name { .. } | Kind::Path(_) => Exact::Own,
+            Kind::Function(function) => function.exact,
+            _ => Exact::Nowhere,
+        }
     }
 
     /// The bits of the names that it may take: of one, if it takes no other.
     pub(crate) const fn names(&self) -> u64 {
         match &self.0 {
             Kind::Name { hash, .. } => bit(*hash),
+            Kind::Function(function) => function.bits,
             _ => u64::MAX,
         }
     }
@@ -154,7 +160,8 @@ impl Matcher {
         let meta = sighting.meta;
         match &self.0 {
             Kind::Own => sighting.own(),
-            Kind::Every | Kind::Function(_) => true,
+            Kind::Every => true,
+            Kind::Function(function) => function.asks_about(meta.name_ref()),
             Kind::NameGlob(glob) => sighting.own() && glob.is_match(meta.emitted_name()),
             _ => self.takes_path(meta),
         }
@@ -185,7 +192,10 @@ impl Matcher {
     /// ```
     #[must_use]
     pub fn matches(&self, meta: &EventMeta<'_>) -> bool {
-        self.matches_path(meta.path()).unwrap_or_else(|| self.says(meta))
+        match &self.0 {
+            Kind::Function(function) => function.asks_about(meta.name_ref()) && function.says(meta),
+            _ => self.matches_path(meta.path()).unwrap_or(false),
+        }
     }
 
     /// The same of a recorded event. None if only a function of the event's meta could say.
@@ -216,7 +226,7 @@ impl Matcher {
     #[inline]
     pub(crate) fn says(&self, meta: &EventMeta<'_>) -> bool {
         match &self.0 {
-            Kind::Function(function) => (function.0)(meta),
+            Kind::Function(function) => function.says(meta),
             _ => true,
         }
     }
@@ -288,44 +298,6 @@ impl IntoMatcher for &Matcher {
     }
 }
 
-impl IntoMatcher for FnMatcher {
-    fn into_matcher(self) -> Result<Matcher, MatcherError> {
-        Ok(Matcher(Kind::Function(self)))
-    }
-}
-
-impl<F: Fn(&EventMeta<'_>) -> bool + Send + Sync + 'static> IntoMatcher for F {
-    fn into_matcher(self) -> Result<Matcher, MatcherError> {
-        matcher_fn(self).into_matcher()
-    }
-}
-
-/// A function as a matcher, with an identity: its clones are equal, so that
-/// [`off_matching`](crate::Emitter::off_matching) finds what was registered with it.
-#[derive(Clone)]
-pub struct FnMatcher(Arc<dyn Fn(&EventMeta<'_>) -> bool + Send + Sync>);
-
-/// Lifts a function of an event's meta into a matcher that can be kept and compared.
-///
-/// ```
-/// use emitree_emitter::{AnyEvent, Emitter, matcher_fn};
-///
-/// let emitter = Emitter::new();
-/// let short = matcher_fn(|meta| meta.name().len() < 4);
-/// emitter.on(short.clone(), |_: &mut dyn AnyEvent, _| ())?;
-/// assert_eq!(emitter.off_matching(short)?, 1);
-/// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
-/// ```
-pub fn matcher_fn(f: impl Fn(&EventMeta<'_>) -> bool + Send + Sync + 'static) -> FnMatcher {
-    FnMatcher(Arc::new(f))
-}
-
-impl PartialEq for FnMatcher {
-    fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
-    }
-}
-
 impl PartialEq for Kind {
     fn eq(&self, other: &Self) -> bool {
         match (self, other) {
@@ -351,11 +323,5 @@ impl fmt::Debug for Matcher {
             Kind::RegexText(regex) | Kind::RegexValue(regex) => write!(f, "/{regex}/"),
             Kind::Function(function) => function.fmt(f),
         }
-    }
-}
-
-impl fmt::Debug for FnMatcher {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("matcher_fn(..)")
     }
 }

@@ -8,6 +8,7 @@ use futures_core::future::BoxFuture;
 use crate::claim::Claims;
 use crate::emitter::Inner;
 use crate::event::HeardType;
+use crate::function::Exact;
 use crate::listener::{Call, Fault, Listener, Role};
 use crate::{BoxError, Event, EventMeta, Hears, IntoMatcher, Matcher, MatcherError, OnError};
 
@@ -189,9 +190,12 @@ impl Registration {
             Role::Change => OnError::Propagate,
             Role::Observe => OnError::Isolate,
         };
+        // To ask a function for nested events as well is to filter by type.
+        let filters = matcher.is_function() && options.nested == Some(true);
         Ok(Listener {
             id: Listener::next_id(),
             takes_nested: options.nested.unwrap_or_else(|| matcher.nested_by_default()),
+            exact: if filters { Exact::Nowhere } else { matcher.exact() },
             claims: options.times.map_or_else(Claims::unlimited, Claims::times),
             on_error: options.on_error.unwrap_or(by_role),
             priority: options.priority,

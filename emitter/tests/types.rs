@@ -2,7 +2,7 @@
 
 mod support;
 
-use emitree_emitter::{AnyEvent, EmitErrorKind, Emitter, Event, EventName, ListenError, Opaque, Options};
+use emitree_emitter::{AnyEvent, EmitErrorKind, Emitter, Event, EventName, ListenError, Opaque, Options, matcher_fn};
 use serde::{Serialize, Serializer};
 use serde_json::json;
 
@@ -220,4 +220,41 @@ fn an_event_declared_twice_or_for_a_sub_namespace_is_an_error_that_quotes_it() {
     assert_eq!(twice.expect_err("twice").to_string(), "`n` cannot be declared: it is declared twice");
     let below = Emitter::builder().declares::<u32>("sub.n").build();
     assert!(below.expect_err("a dot").to_string().starts_with("`sub.n` cannot be declared: it has a dot"));
+}
+
+/// E7: a function with names is exact as a name is, and filters where that is asked for.
+#[test]
+fn a_function_with_names_that_takes_an_own_event_of_another_type_fails_the_emit() -> TestResult {
+    const FETCH: EventName = FetchData::NAME;
+    let root = Emitter::new();
+    let instance = root.child("a")?;
+    let (asked, yes) = (Recorder::new(), Recorder::new());
+    let note = asked.clone();
+    let named = matcher_fn(move |meta| {
+        note.note(meta.emitted_name());
+        true
+    })
+    .named([FETCH, EventName::new("x.y")]);
+    let nested = Options::new().nested(true);
+    instance.on(named.clone().of_types(), |_: &mut String, _| ())?;
+    instance.with(nested).on(named.clone(), |_: &mut String, _| ())?;
+    instance.on(named.clone(), yes.hears("taken"))?;
+    root.on(named.clone(), |_: &mut String, _| ())?;
+    for source in [&instance, &run_of(&instance)] {
+        source.emit_now("fetch_data", &mut fetch())?;
+        source.emit_now("fetch_date", &mut fetch())?;
+    }
+    asked.expect(["fetch_data", "fetch_data"]);
+    yes.expect(["taken a.fetch_data", "taken a.fetch_data"]);
+
+    let own = instance.on(named.clone(), |_: &mut String, _| ())?;
+    for source in [&instance, &run_of(&instance)] {
+        let error = source.emit_now("fetch_data", &mut fetch()).expect_err("another type");
+        assert!(matches!(error.kind(), EmitErrorKind::TypeMismatch { .. }), "{error:?}");
+    }
+    own.off();
+    root.on(named.of_one_source(), |_: &mut String, _| ())?;
+    let error = instance.emit_now("fetch_data", &mut fetch()).expect_err("another type");
+    assert!(matches!(error.kind(), EmitErrorKind::TypeMismatch { .. }), "{error:?}");
+    Ok(())
 }
