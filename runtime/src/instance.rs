@@ -66,10 +66,15 @@ pub struct LifecycleOf {
     only: Option<Vec<Stage>>,
     parent_run: Option<Uuid>,
     except: Vec<Emitter>,
+    filters_types: bool,
 }
 
 /// Matches `start`, `success`, `error` and `finish` of every run of an instance. Not nested by default: on a run's
 /// own emitter it matches that run's events.
+///
+/// A listener of other types than those of the runs is an error, wherever it is registered: the run's event fails, with an
+/// error that names both types. Where it asks for [nested](emitree_emitter::Options::nested) events, or with
+/// [`of_types`](LifecycleOf::of_types), it filters by its type instead.
 ///
 /// ```
 /// use emitree_emitter::Emitter;
@@ -84,9 +89,10 @@ pub fn lifecycle_of(instance: &(impl AsInstance + ?Sized)) -> LifecycleOf {
     LifecycleOf { instance: Some(instance), ..lifecycle() }
 }
 
-/// Matches the same four events of the runs of every instance.
+/// Matches the same four events of the runs of every instance. Of own events those of other types than the listener's are an
+/// error, as with [`Stage`]; others are filtered by type.
 pub const fn lifecycle() -> LifecycleOf {
-    LifecycleOf { instance: None, only: None, parent_run: None, except: Vec::new() }
+    LifecycleOf { instance: None, only: None, parent_run: None, except: Vec::new(), filters_types: false }
 }
 
 impl LifecycleOf {
@@ -108,6 +114,12 @@ impl LifecycleOf {
         self
     }
 
+    /// Takes only events of the listener's type: where runs of several types share an instance's emitter.
+    pub const fn of_types(mut self) -> Self {
+        self.filters_types = true;
+        self
+    }
+
     fn matches(&self, meta: &EventMeta<'_>) -> bool {
         let Some(stage) = Stage::of(meta) else { return false };
         let run = meta.source();
@@ -120,6 +132,17 @@ impl LifecycleOf {
 
 impl IntoMatcher for LifecycleOf {
     fn into_matcher(self) -> Result<Matcher, MatcherError> {
-        matcher_fn(move |meta| self.matches(meta)).into_matcher()
+        let (filters_types, is_of_one) = (self.filters_types, self.instance.is_some());
+        let names = match &self.only {
+            Some(only) => only.iter().map(|stage| stage.event_name()).collect(),
+            None => Stage::ALL.map(Stage::event_name).to_vec(),
+        };
+        let matcher = matcher_fn(move |meta| self.matches(meta)).named(names);
+        match (filters_types, is_of_one) {
+            (true, _) => matcher.of_types(),
+            (false, true) => matcher.of_one_source(),
+            (false, false) => matcher,
+        }
+        .into_matcher()
     }
 }

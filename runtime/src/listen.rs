@@ -35,7 +35,7 @@ pub trait Lifecycle: Runnable {
     where
         Self: Sized,
     {
-        self.emitter().on(lifecycle_of(self).only([Stage::Start]), f)
+        self.emitter().on(lifecycle_of(self).only([Stage::Start]).of_types(), f)
     }
 
     /// Listens to `success`: may change the output.
@@ -51,7 +51,7 @@ pub trait Lifecycle: Runnable {
     where
         Self: Sized,
     {
-        self.emitter().on(lifecycle_of(self).only([Stage::Success]), f)
+        self.emitter().on(lifecycle_of(self).only([Stage::Success]).of_types(), f)
     }
 
     /// Listens to `error`.
@@ -67,7 +67,8 @@ pub trait Lifecycle: Runnable {
     where
         Self: Sized,
     {
-        self.emitter().on(lifecycle_of(self).only([Stage::Error]), move |failure: &mut Failure, meta| f(failure, meta))
+        self.emitter()
+            .on(lifecycle_of(self).only([Stage::Error]).of_types(), move |failure: &mut Failure, meta| f(failure, meta))
     }
 
     /// Listens to `finish`.
@@ -83,7 +84,7 @@ pub trait Lifecycle: Runnable {
     where
         Self: Sized,
     {
-        let matcher = lifecycle_of(self).only([Stage::Finish]);
+        let matcher = lifecycle_of(self).only([Stage::Finish]).of_types();
         self.emitter().on(matcher, move |finish: &mut Finish<Self::Input, Self::Output>, meta| f(finish, meta))
     }
 }

@@ -8,6 +8,10 @@ use serde_json::Value;
 use crate::faces::Lens;
 
 /// Which of the four it is. As a matcher: that event, of any run; `"start"` is what components emit under that name.
+///
+/// A run whose own event is of another type than a listener's, `Start<u64, u64>` for `Start<u32, u32>`, ends with an
+/// error that names both. Events of other runs are filtered by the listener's type, and so are all where the listener asks
+/// for [nested](emitree_emitter::Options::nested) events; [`of_types`](Self::of_types) filters own ones too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "each is documented at the payload of the same name")]
 pub enum Stage {
@@ -18,6 +22,9 @@ pub enum Stage {
 }
 
 impl Stage {
+    /// In the order of their discriminants.
+    pub(crate) const ALL: [Self; 4] = [Self::Start, Self::Success, Self::Error, Self::Finish];
+
     /// The last segment of the event's path.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
@@ -58,17 +65,41 @@ impl Stage {
     #[must_use]
     pub fn of_record(record: &EventRecord) -> Option<Self> {
         let internal = record.context.get("internal") == Some(&Value::Bool(true));
-        let stages = [Self::Start, Self::Success, Self::Error, Self::Finish];
-        stages.into_iter().find(|stage| internal && record.name() == stage.as_str())
+        Self::ALL.into_iter().find(|stage| internal && record.name() == stage.as_str())
+    }
+}
+
+impl Stage {
+    /// Takes only events of the listener's type, own ones too: on a run, or on an instance of several types of runs, where a
+    /// listener of another type would be an error.
+    ///
+    /// ```
+    /// use emitree_runtime::{RunContext, Runnable, Stage, Start, runnable_fn};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    /// let double = runnable_fn("double", |n: u32, _: RunContext| async move { Ok(n * 2) });
+    /// let of_other_types = |start: &mut Start<u64, u64>, _: &_| start.input = 0;
+    /// assert_eq!(double.run(21).on(Stage::Start.of_types(), of_other_types).await?, 42);
+    /// assert!(double.run(21).on(Stage::Start, of_other_types).await.is_err());
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn of_types(self) -> FnMatcher {
+        self.matcher().of_types()
+    }
+
+    fn matcher(self) -> FnMatcher {
+        static MATCHERS: OnceLock<[FnMatcher; 4]> = OnceLock::new();
+        let of = |stage: Self| matcher_fn(move |meta| Self::of(meta) == Some(stage)).named([stage.event_name()]);
+        // Made once, so that what was registered with a stage is found with it again (E9).
+        MATCHERS.get_or_init(|| Self::ALL.map(of))[self as usize].clone()
     }
 }
 
 impl IntoMatcher for Stage {
     fn into_matcher(self) -> Result<Matcher, MatcherError> {
-        static MATCHERS: OnceLock<[FnMatcher; 4]> = OnceLock::new();
-        let all = [Self::Start, Self::Success, Self::Error, Self::Finish];
-        // Made once, so that what was registered with a stage is found with it again (E9).
-        let matchers = MATCHERS.get_or_init(|| all.map(|stage| matcher_fn(move |meta| Self::of(meta) == Some(stage))));
-        matchers[self as usize].clone().into_matcher()
+        self.matcher().into_matcher()
     }
 }
