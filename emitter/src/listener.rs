@@ -172,7 +172,7 @@ pub(crate) struct Sighting<'a> {
     pub(crate) meta: &'a EventMeta<'a>,
     /// Emitted on that emitter, on a run of it, or for one of these (E4).
     pub(crate) here: bool,
-    /// Of another run than that emitter's, and not emitted here (E4).
+    /// Of another run than that emitter's, or of one below a run of that emitter, and not emitted here (E4).
     pub(crate) nested: bool,
 }
 

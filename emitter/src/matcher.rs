@@ -26,12 +26,28 @@ use crate::{EventMeta, EventName, EventRecord, FnMatcher, MatcherError};
 /// | `Fn(&EventMeta) -> bool`, [`matcher_fn`](crate::matcher_fn) | what it says | no |
 ///
 /// *Own* events are those emitted on the emitter itself, on a run of it, or on a `()` child of a run's emitter, under a name without a dot: one with a dot
-/// is emitted as if by a sub-namespace, as the lifecycle events of runs are (`run.start`). *Nested* events are those of
-/// other runs than the emitter's, unless they are emitted on it or on a run of it; an emitter that belongs to no run
-/// takes them all.
+/// is emitted as if by a sub-namespace, as the lifecycle events of runs are (`run.start`).
 ///
 /// Two matchers are equal when their strings are, when their regexes have the same pattern, or when they are the
 /// same function handle.
+///
+/// # Nested events
+///
+/// Events of runs that were started in a run are *nested* for that run, for every run above it, and for the instance of each of these;
+/// but events of an instance's own runs never are for that instance. On an emitter that has no runs and is in none, a
+/// namespace's or the root, no event is nested.
+///
+/// [`Options::nested`](crate::Options::nested) overrides the default. A run of an instance is started in a run above, and
+/// starts one in turn. Of the events of the two, a listener on an emitter takes its *own*, those of the run; or *all*, those of
+/// the nested run as well; or *none*:
+///
+/// | matcher | nested | on the run | on its instance | on a namespace above | on the root | on the run above |
+/// |---|---|---|---|---|---|---|
+/// | `"new_token"`, `"*"`, `"new_*"` | default, true, false | own | own | none | none | none |
+/// | `matcher_fn` | default, false | own | own | all | all | none |
+/// | `matcher_fn` | true | all | all | all | all | all |
+/// | `"tool.new_token"`, `"*.*"`, `"**.new_*"`, `Regex` | default, true | all | all | all | all | all |
+/// | `"tool.new_token"`, `"*.*"`, `"**.new_*"`, `Regex` | false | own | own | all | all | none |
 #[derive(Clone, PartialEq)]
 pub struct Matcher(pub(crate) Kind);
 

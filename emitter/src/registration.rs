@@ -57,8 +57,10 @@ impl Options {
         self
     }
 
-    /// Whether events of other runs are taken, whatever the matcher's default (E4). A matcher of own events, `"new_token"`, `"*"` or
-    /// `"new_*"`, takes none of theirs all the same: `"**.new_token"` does.
+    /// Sets whether [nested events](Matcher#nested-events) are taken, whatever the matcher's default: the table there lists what each
+    /// matcher takes. A matcher of own events, `"new_token"`, `"*"` or `"new_*"`, never takes nested ones; `"**.new_token"` does.
+    ///
+    /// Under a function with [names](crate::FnMatcher::named), `nested(true)` also filters all events by the listener's type.
     #[must_use]
     pub const fn nested(mut self, nested: bool) -> Self {
         self.nested = Some(nested);

@@ -5,6 +5,7 @@
 //! last of each emitter it meets twice. With pipes it is a depth-first search that visits the parts backwards and
 //! is read backwards: what a later part has visited is not visited again.
 
+use std::cell::OnceCell;
 use std::sync::Arc;
 
 use rustc_hash::FxHashSet;
@@ -28,6 +29,15 @@ pub(crate) struct Route {
     others: Option<SmallVec<[Stop; 3]>>,
     /// Whether somebody on it may observe: mostly nobody does, and it is gone through only once.
     pub(crate) is_observed: bool,
+}
+
+/// An emitter on the way up where somebody listens.
+#[derive(Clone, Copy)]
+struct Loud<'e> {
+    emitter: &'e Emitter,
+    registry: &'e Registry,
+    /// Whether the way leads through a run of it, above the run that the event happened in.
+    through: bool,
 }
 
 /// One emitter's part.
@@ -70,7 +80,7 @@ impl Route {
                 return self.along_runs(from, meta);
             }
             if let Some(registry) = emitter.loud(meta.name_ref().bit())
-                && !self.stop_at(emitter, registry, meta)
+                && !self.stop_at(registry, &sighting(emitter, meta, || meta.source().is_in_part_of_run_of(emitter)))
             {
                 return false;
             }
@@ -81,25 +91,37 @@ impl Route {
     /// The same where there are several ways up.
     #[inline(never)]
     fn along_runs(&mut self, from: &Emitter, meta: &EventMeta<'_>) -> bool {
-        let mut loud = SmallVec::<[(&Emitter, &Registry); 8]>::new();
+        let mut loud = SmallVec::<[Loud<'_>; 8]>::new();
+        let (origin, mut below) = (meta.source().run(), None::<&Emitter>);
         let over = from.walk(|emitter| {
-            loud.extend(emitter.loud(meta.name_ref().bit()).map(|registry| (emitter, registry)));
+            // Behind a run comes its instance.
+            let through = below.is_some_and(|below| below.is_run() && Some(below) != origin);
+            loud.extend(emitter.loud(meta.name_ref().bit()).map(|registry| Loud { emitter, registry, through }));
+            below = Some(emitter);
             true
         });
-        // What occurs later is left out here (E5).
-        let last = |i: usize| !loud[i + 1..].iter().any(|(emitter, _)| *emitter == loud[i].0);
-        over && (0..loud.len()).all(|i| !last(i) || self.stop_at(loud[i].0, loud[i].1, meta))
+        over && (0..loud.len()).all(|i| {
+            let Loud { emitter, registry, through } = loud[i];
+            // What occurs later is left out here (E5), and known there to be come to in this way as well.
+            match loud[i + 1..].iter_mut().find(|later| later.emitter == emitter) {
+                Some(later) => {
+                    later.through |= through;
+                    true
+                }
+                None => self.stop_at(registry, &sighting(emitter, meta, || through)),
+            }
+        })
     }
 
     /// Adds the part of an emitter that is loud, if it has any. Gives up if it has pipes.
     #[inline(always)]
-    fn stop_at(&mut self, emitter: &Emitter, registry: &Registry, meta: &EventMeta<'_>) -> bool {
+    fn stop_at(&mut self, registry: &Registry, sighting: &Sighting<'_>) -> bool {
         let guard = registry.snapshot();
         let Some(snapshot) = guard.as_ref() else { return true };
         if !snapshot.pipes.is_empty() {
             return false;
         }
-        let hits = registry.hits(snapshot, &sighting(emitter, meta));
+        let hits = registry.hits(snapshot, sighting);
         if !hits.is_none() {
             self.is_observed |= snapshot.observes;
             self.add(Stop { snapshot: guard, hits });
@@ -122,10 +144,12 @@ impl Route {
         let mut stops = Vec::new();
         let mut visited = FxHashSet::default();
         let mut stack = vec![Step::Enter(from.clone())];
+        let instances_above = OnceCell::new();
         while let Some(step) = stack.pop() {
             match step {
                 Step::Enter(emitter) if visited.insert(emitter.address()) => {
-                    let sighting = sighting(&emitter, meta);
+                    let instances = || instances_above.get_or_init(|| meta.source().instances_of_runs_above());
+                    let sighting = sighting(&emitter, meta, || instances().contains(&emitter.address()));
                     let (stop, piped) = emitter.registry().map_or((None, Vec::new()), |registry| {
                         let snapshot = registry.snapshot();
                         let piped = targets(&snapshot, &sighting);
@@ -209,16 +233,52 @@ fn targets(snapshot: &Guard<Snapshot>, sighting: &Sighting<'_>) -> Vec<Emitter> 
     pipes.iter().filter(|pipe| pipe.takes(sighting)).map(|pipe| pipe.target.clone()).collect()
 }
 
-/// How an emitter sees an event (E4).
+/// How an emitter sees an event (E4). An event happened below an emitter's runs if above the run that it happened in there is a
+/// run of that emitter; that is asked for only where it matters.
 #[inline]
-fn sighting<'a>(listening: &Emitter, meta: &'a EventMeta<'a>) -> Sighting<'a> {
+fn sighting<'a>(
+    listening: &Emitter,
+    meta: &'a EventMeta<'a>,
+    is_below_its_runs: impl FnOnce() -> bool,
+) -> Sighting<'a> {
     let source = meta.source();
     let here = source == listening || source.is_run_of(listening) || source.emits_for(listening);
-    let nested = !here && listening.run().is_some_and(|run| source.run() != Some(run));
+    let nested = !here
+        && match listening.run() {
+            Some(run) => source.run() != Some(run),
+            // A part of a run is in that run, and not below it.
+            None => is_below_its_runs() && !source.run().is_some_and(|run| run.is_run_of(listening)),
+        };
     Sighting { meta, here, nested }
 }
 
 impl Emitter {
+    /// Whether it is in a part of a run of that instance, and in a run of that part: then the tree leads from one run to the other.
+    fn is_in_part_of_run_of(&self, instance: &Self) -> bool {
+        let top = self.upwards().take_while(|emitter| emitter.inner().is_in_run).last();
+        top.is_some_and(|top| top.is_run_of(instance) && self.run() != Some(top))
+    }
+
+    /// The addresses of the instances that have a run above the one which this emitter is in.
+    #[cold]
+    fn instances_of_runs_above(&self) -> FxHashSet<*const Inner> {
+        let (mut instances, mut visited) = (FxHashSet::default(), FxHashSet::default());
+        let Some(run) = self.run() else { return instances };
+        let above = |emitter: &Self| [emitter.parent().cloned(), emitter.run_parent().cloned()].into_iter().flatten();
+        let mut left: Vec<Self> = above(run).collect();
+        while let Some(emitter) = left.pop() {
+            if visited.insert(emitter.address()) {
+                instances.extend(emitter.parent().filter(|_| emitter.is_run()).map(Self::address));
+                left.extend(above(&emitter));
+            }
+        }
+        instances
+    }
+
+    fn is_run(&self) -> bool {
+        self.inner().run.is_some()
+    }
+
     /// Visits this emitter and what is above it, along the tree and then the runs, the last one first, as long as the
     /// visitor says so; tells whether it came to the end. Gives up after a bounded number of steps, for many ways may
     /// lead to the same emitter.

@@ -169,6 +169,132 @@ fn the_nested_option_overrides_the_default_of_the_matcher() {
     check(|w| &w.backend, no, "backend.chat.start", &["chat:start", "twin:start", "run:start", "again:start"]);
 }
 
+/// The rows of the table of nested events in the documentation of `Matcher`.
+fn documented() -> Vec<[Vec<&'static str>; 7]> {
+    let rows = include_str!("../src/matcher.rs").lines().skip_while(|line| !line.contains("| on the run |"));
+    let rows = rows.skip(2).map_while(|line| line.strip_prefix("/// | ")?.strip_suffix(" |"));
+    let cells = |cell: &'static str| cell.split(", ").map(|word| word.trim_matches('`')).collect();
+    rows.map(|row| row.split(" | ").map(cells).collect::<Vec<_>>().try_into().expect("seven columns")).collect()
+}
+
+/// A run in a run in a run, each of another instance; and what hears the middle one.
+struct Nest {
+    run: Emitter,
+    nested: Emitter,
+    columns: [Emitter; 5],
+}
+
+impl Nest {
+    fn new() -> Self {
+        let root = Emitter::new();
+        let child = |of: &Emitter, name: &str| of.child(name).expect("a name");
+        let backend = child(&root, "backend");
+        let instance = child(&backend, "chat");
+        let above = run_of(&child(&root, "desk"));
+        let run = run_within(&instance, &above);
+        let nested = run_within(&child(&root, "tool"), &run);
+        Self { nested, columns: [run.clone(), instance, backend, root, above], run }
+    }
+
+    /// What a listener takes of the events of the run, and of the one nested in it.
+    fn heard(&self, column: usize, options: Options, matcher: Matcher) -> Vec<String> {
+        let recorder = Recorder::new();
+        let listens = self.columns[column].with(options).on(matcher, recorder.hears("")).expect("a matcher");
+        emit(&self.run, "new_token");
+        emit(&self.nested, "new_token");
+        listens.off();
+        recorder.take()
+    }
+}
+
+fn documented_matcher(text: &str) -> Matcher {
+    match text {
+        "matcher_fn" => matcher_fn(|_| true).into_matcher(),
+        "Regex" => Matcher::regex("new"),
+        _ => text.trim_matches('"').into_matcher(),
+    }
+    .expect("a matcher")
+}
+
+/// E4: on each sort of emitter, alone and among so many that there is a table of them, and where there are pipes.
+#[test]
+fn which_events_a_matcher_takes_of_a_run_and_of_one_nested_in_it_stands_in_the_documentation() {
+    let (own, nested) = (" backend.chat.new_token", " tool.new_token");
+    let mut cells = 0;
+    for [matchers, options, columns @ ..] in documented() {
+        for (matcher, option) in matchers.iter().flat_map(|matcher| options.iter().map(move |option| (matcher, option)))
+        {
+            let given = match *option {
+                "default" => BY_DEFAULT,
+                option => BY_DEFAULT.nested(option == "true"),
+            };
+            for (at, takes) in columns.iter().enumerate() {
+                let expected: &[&str] = match takes[..] {
+                    ["all"] => &[own, nested],
+                    ["own"] => &[own],
+                    _ => &[],
+                };
+                // An exact path is of one of the two.
+                let is_path = *matcher == "\"tool.new_token\"";
+                let expected: Vec<_> = expected.iter().filter(|path| !is_path || **path == nested).collect();
+                let nest = Nest::new();
+                let heard = |nest: &Nest| nest.heard(at, given, documented_matcher(matcher));
+                assert_eq!(heard(&nest).iter().collect::<Vec<_>>(), expected, "{matcher} {option} column {at}");
+                (0..10).for_each(|_| drop(nest.columns[at].on("new_*", |_: &mut dyn AnyEvent, _| ())));
+                assert_eq!(heard(&nest).iter().collect::<Vec<_>>(), expected, "{matcher} {option} column {at}, many");
+                nest.run.pipe(&Emitter::new());
+                assert_eq!(heard(&nest).iter().collect::<Vec<_>>(), expected, "{matcher} {option} column {at}, piped");
+                cells += 1;
+            }
+        }
+    }
+    assert_eq!(cells, 5 * 3 * 8, "eight matchers in three ways");
+}
+
+/// E4: whatever leads from one run to the other, the run parent or the tree.
+#[test]
+fn events_of_runs_below_an_instances_runs_are_nested_for_the_instance() -> TestResult {
+    let (recorder, root) = (Recorder::new(), Emitter::new());
+    let instance = root.child("a")?;
+    let run = run_of(&instance);
+    let part = run.child("part")?;
+    let deep = run_within(&root.child("deep")?, &run_within(&root.child("tool")?, &run));
+    instance.on(|_: &EventMeta<'_>| true, recorder.hears("function"))?;
+    instance.with(Options::new().nested(false)).on("*.*", recorder.hears("not nested"))?;
+    for nested in [&deep, &run_of(&part), &run_within(&part, &run), &run_within(&instance.child("b")?, &run)] {
+        emit(nested, "start");
+        recorder.expect([]);
+    }
+    // A part of a run is in the run; and a run of the instance is its own, wherever it was started.
+    let again = run_within(&instance, &deep);
+    for own in [&part, &again, &again.child("part")?] {
+        emit(own, "start");
+        assert_eq!(recorder.take().len(), 2, "{own:?}");
+    }
+    // What is below the instance in the tree, and in none of its runs.
+    emit(&instance.child("b")?, "start");
+    emit(&run_of(&instance.child("b")?), "start");
+    assert_eq!(recorder.take().len(), 4);
+    Ok(())
+}
+
+/// E4: an instance may be come to by several ways, of which one leads through a run of it.
+#[test]
+fn an_event_is_nested_for_an_instance_by_whichever_way_it_comes_there() -> TestResult {
+    let (recorder, root) = (Recorder::new(), Emitter::new());
+    let (backend, tool) = (root.child("backend")?, root.child("tool")?);
+    let chat = backend.child("chat")?;
+    backend.with(Options::new().nested(false)).on("*.*", recorder.hears("backend"))?;
+    // backend's run is in one of chat, and has one of a tool in it.
+    let in_chat = run_within(&backend, &run_of(&chat));
+    emit(&run_within(&tool, &in_chat), "start");
+    recorder.expect([]);
+    // backend's run has one of chat in it.
+    emit(&run_within(&chat, &run_of(&backend)), "start");
+    recorder.expect([]);
+    Ok(())
+}
+
 /// E4: a part of a run is in the run.
 #[test]
 fn what_is_below_a_run_is_not_nested_in_it() -> TestResult {

@@ -235,9 +235,22 @@ impl Model {
         if self.emitters[at].is_run { Some(at) } else { self.emitters[at].parent.and_then(|parent| self.run(parent)) }
     }
 
-    /// E4: of another run than the emitter's, and not emitted on it or on a run of it.
+    /// E4: of another run than the emitter's, or of one below a run of the emitter's; and not emitted on it or on a run of it.
     fn is_nested(&self, at: usize, source: usize) -> bool {
-        !self.is_here(at, source) && self.run(at).is_some() && self.run(at) != self.run(source)
+        let is_run_of = |run: usize| self.emitters[run].is_run && self.emitters[run].parent == Some(at);
+        let is_below = match (self.run(at), self.run(source)) {
+            (Some(run), source) => source != Some(run),
+            (None, Some(run)) => !is_run_of(run) && self.above(run).into_iter().any(is_run_of),
+            (None, None) => false,
+        };
+        !self.is_here(at, source) && is_below
+    }
+
+    /// Everything above an emitter, in the tree and by runs.
+    fn above(&self, e: usize) -> Vec<usize> {
+        let Place { parent, run_parent, .. } = &self.emitters[e];
+        let next = [*parent, *run_parent].into_iter().flatten();
+        next.flat_map(|next| [vec![next], self.above(next)].concat()).collect()
     }
 
     fn takes(&self, pattern: &Pattern, nested: Option<bool>, at: usize, source: usize, name: &str) -> bool {

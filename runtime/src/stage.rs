@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::faces::Lens;
 
-/// Which of the four it is. As a matcher: that event, of any run; `"start"` is what components emit under that name.
+/// Which of the four it is. As a matcher: that event, of any run but [nested](Matcher#nested-events) ones; `"start"` is what components emit under that name.
 ///
 /// A run whose own event is of another type than a listener's, `Start<u64, u64>` for `Start<u32, u32>`, ends with an
 /// error that names both. Events of other runs are filtered by the listener's type, and so are all where the listener asks
