@@ -184,6 +184,12 @@ pub(crate) struct Emit<'a> {
 static PATIENT: Delivery = Delivery::new();
 
 impl<'a> Emit<'a> {
+    /// The bits of the names that it may be heard under.
+    #[inline]
+    pub(crate) fn bits(&self) -> u64 {
+        self.name.bit() | self.facet.map_or(0, Facet::bits)
+    }
+
     /// The source's context, and what the emit itself adds to it.
     pub(crate) fn context(&self) -> Context {
         self.source.context_with(self.facet)
@@ -193,7 +199,7 @@ impl<'a> Emit<'a> {
     #[inline]
     fn heard_from(&self) -> Result<Option<&'a Emitter>, EmitError> {
         self.check()?;
-        Ok(self.source.first_loud(self.name.bit()))
+        Ok(self.source.first_loud(self.bits()))
     }
 
     /// Calls and awaits everybody who hears it.

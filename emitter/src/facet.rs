@@ -3,7 +3,8 @@
 use std::any::Any;
 use std::fmt;
 
-use crate::Context;
+use crate::name::bit;
+use crate::{AsName, Context, EventName};
 
 /// Something that travels beside the payload: how a library on top gives payloads whose type listeners do not know
 /// a second face, without the emitter knowing it.
@@ -14,13 +15,14 @@ use crate::Context;
 pub struct Facet {
     lens: &'static (dyn Any + Send + Sync),
     internal: bool,
+    also_named: Option<EventName>,
 }
 
 impl Facet {
     /// A facet that shows a lens.
     #[must_use]
     pub const fn new(lens: &'static (dyn Any + Send + Sync)) -> Self {
-        Self { lens, internal: false }
+        Self { lens, internal: false, also_named: None }
     }
 
     /// Also marks the event by `internal: true` in its context, which users cannot set (R3).
@@ -28,6 +30,41 @@ impl Facet {
     pub const fn internal(mut self) -> Self {
         self.internal = true;
         self
+    }
+
+    /// Gives the event a second name, for typed listeners: on the emitter where it is emitted, and on the instance of that run, one that
+    /// is registered under this very name receives it if it takes exactly the event's type.
+    ///
+    /// A listener for the same generic type with other parameters is an error that names both (E7). All others, those for any
+    /// type too, know the event by the name that it is emitted under.
+    ///
+    /// ```
+    /// use emitree_emitter::{Emitter, EventName, Facet};
+    ///
+    /// const RUN_START: Facet = Facet::new(&()).also_named(EventName::new("start"));
+    ///
+    /// let emitter = Emitter::new();
+    /// emitter.on("start", |n: &mut Option<u32>, _| *n = Some(1))?;
+    /// emitter.on("start", |_: &mut String, _| unreachable!())?;
+    /// let mut n = None::<u32>;
+    /// emitter.emit_now_with("run.start", &mut n, &RUN_START)?;
+    /// assert_eq!(n, Some(1));
+    /// assert!(emitter.emit_now_with("run.start", &mut None::<u64>, &RUN_START).is_err());
+    /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
+    /// ```
+    #[must_use]
+    pub const fn also_named(mut self, name: EventName) -> Self {
+        self.also_named = Some(name);
+        self
+    }
+
+    pub(crate) const fn other_name(&self) -> Option<&EventName> {
+        self.also_named.as_ref()
+    }
+
+    /// The bit of that name.
+    pub(crate) fn bits(&self) -> u64 {
+        self.also_named.as_ref().map_or(0, |name| bit(name.as_name().hash()))
     }
 
     /// The context of an event that has it, whose source has that context.

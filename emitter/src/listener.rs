@@ -11,6 +11,8 @@ use crate::claim::Claims;
 use crate::emitter::Inner;
 use crate::event::HeardType;
 use crate::function::Exact;
+use crate::matcher::Kind;
+use crate::name::is_same;
 use crate::panic::discard;
 use crate::{AnyEvent, BoxError, EventMeta, Matcher};
 
@@ -129,6 +131,15 @@ impl Listener {
     #[inline(always)]
     pub(crate) fn takes(&self, sighting: &Sighting<'_>) -> bool {
         (self.takes_nested || !sighting.nested) && self.matcher.takes(sighting) && self.may_take_type(sighting)
+            || sighting.also && self.takes_by_other_name(sighting.meta)
+    }
+
+    /// Whether it takes an event that is emitted here under the event's other name: if it takes exactly that type, or to refuse the
+    /// event, if it takes the same generic type with other parameters (E7).
+    fn takes_by_other_name(&self, meta: &EventMeta<'_>) -> bool {
+        let (Some(heard), Kind::Name { text, .. }) = (self.heard, &self.matcher.0) else { return false };
+        let is_named = meta.other_name().is_some_and(|name| is_same(text, name.as_str()));
+        is_named && (heard.id == meta.carried().id() || generic(heard.name) == generic(meta.carried().name()))
     }
 
     #[inline(always)]
@@ -167,6 +178,11 @@ impl Drop for Listener {
     }
 }
 
+/// The name of a type without its parameters.
+fn generic(type_name: &str) -> &str {
+    type_name.split_once('<').map_or(type_name, |(generic, _)| generic)
+}
+
 /// An event as one emitter sees it.
 pub(crate) struct Sighting<'a> {
     pub(crate) meta: &'a EventMeta<'a>,
@@ -174,6 +190,8 @@ pub(crate) struct Sighting<'a> {
     pub(crate) here: bool,
     /// Of another run than that emitter's, or of one below a run of that emitter, and not emitted here (E4).
     pub(crate) nested: bool,
+    /// Emitted here, and with another name, which listeners of its type may know it by.
+    pub(crate) also: bool,
 }
 
 impl Sighting<'_> {

@@ -22,8 +22,8 @@ pub(crate) struct Key<'a> {
     hash: u64,
     namespace: Option<&'a Arc<str>>,
     name: &'a str,
-    here: bool,
-    nested: bool,
+    /// What is own, nested or named otherwise, as bits.
+    seen: u8,
     payload: TypeId,
 }
 
@@ -32,8 +32,7 @@ pub(crate) struct Matched {
     hash: u64,
     namespace: Option<Arc<str>>,
     name: Box<str>,
-    here: bool,
-    nested: bool,
+    seen: u8,
     payload: TypeId,
     changers: Line,
     observers: Line,
@@ -71,14 +70,13 @@ impl<'a> Key<'a> {
     #[inline]
     pub(crate) fn of(sighting: &Sighting<'a>) -> Self {
         let (source, name) = (sighting.meta.source(), sighting.meta.name_ref());
-        let flags = u64::from(sighting.here) << 1 | u64::from(sighting.nested);
-        let hash = name.hash() ^ source.namespace_hash().rotate_left(20) ^ flags;
+        let seen = u8::from(sighting.also) << 2 | u8::from(sighting.here) << 1 | u8::from(sighting.nested);
+        let hash = name.hash() ^ source.namespace_hash().rotate_left(20) ^ u64::from(seen);
         Self {
             hash: hash ^ (hash >> 29),
             namespace: source.shared_namespace(),
             name: name.as_str(),
-            here: sighting.here,
-            nested: sighting.nested,
+            seen,
             payload: sighting.meta.carried().id(),
         }
     }
@@ -91,8 +89,7 @@ impl Matched {
             hash: key.hash,
             namespace: key.namespace.cloned(),
             name: key.name.into(),
-            here: key.here,
-            nested: key.nested,
+            seen: key.seen,
             payload: key.payload,
             changers: Line::new(changers),
             observers: Line::new(observers),
@@ -102,7 +99,7 @@ impl Matched {
     #[inline]
     fn is_for(&self, key: &Key<'_>) -> bool {
         self.hash == key.hash
-            && (self.here, self.nested, self.payload) == (key.here, key.nested, key.payload)
+            && (self.seen, self.payload) == (key.seen, key.payload)
             && is_same(&self.name, key.name)
             && is_same_namespace(self.namespace.as_ref(), key.namespace)
     }

@@ -11,7 +11,7 @@ use uuid::Uuid;
 use crate::emit::Emit;
 use crate::event::Carried;
 use crate::name::NameRef;
-use crate::{AnyEvent, Context, Creator, Emitter, EventRecord};
+use crate::{AnyEvent, Context, Creator, Emitter, EventName, EventRecord};
 
 /// The run that an event happened in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -92,6 +92,18 @@ impl<'a> EventMeta<'a> {
 
     pub(crate) fn name_ref(&self) -> &'a NameRef<'a> {
         &self.emit.name
+    }
+
+    /// The bits of the names that it may be heard under.
+    #[inline]
+    pub(crate) fn bits(&self) -> u64 {
+        self.emit.bits()
+    }
+
+    /// The name under which listeners of exactly its type hear it too.
+    #[inline]
+    pub(crate) fn other_name(&self) -> Option<&'a EventName> {
+        self.emit.facet?.other_name()
     }
 
     pub(crate) const fn carried(&self) -> &'static Carried {

@@ -74,12 +74,13 @@ impl Route {
     /// Adds the stops along the tree and the runs. Gives up where there are pipes, or too much to walk.
     #[inline(always)]
     fn along(&mut self, from: &Emitter, meta: &EventMeta<'_>) -> bool {
+        let names = meta.bits();
         for emitter in from.upwards() {
             if emitter.run_parent().is_some() {
                 *self = Self::default();
                 return self.along_runs(from, meta);
             }
-            if let Some(registry) = emitter.loud(meta.name_ref().bit())
+            if let Some(registry) = emitter.loud(names)
                 && !self.stop_at(registry, &sighting(emitter, meta, || meta.source().is_in_part_of_run_of(emitter)))
             {
                 return false;
@@ -92,11 +93,11 @@ impl Route {
     #[inline(never)]
     fn along_runs(&mut self, from: &Emitter, meta: &EventMeta<'_>) -> bool {
         let mut loud = SmallVec::<[Loud<'_>; 8]>::new();
-        let (origin, mut below) = (meta.source().run(), None::<&Emitter>);
+        let (names, origin, mut below) = (meta.bits(), meta.source().run(), None::<&Emitter>);
         let over = from.walk(|emitter| {
             // Behind a run comes its instance.
             let through = below.is_some_and(|below| below.is_run() && Some(below) != origin);
-            loud.extend(emitter.loud(meta.name_ref().bit()).map(|registry| Loud { emitter, registry, through }));
+            loud.extend(emitter.loud(names).map(|registry| Loud { emitter, registry, through }));
             below = Some(emitter);
             true
         });
@@ -249,7 +250,7 @@ fn sighting<'a>(
             // A part of a run is in that run, and not below it.
             None => is_below_its_runs() && !source.run().is_some_and(|run| run.is_run_of(listening)),
         };
-    Sighting { meta, here, nested }
+    Sighting { meta, here, nested, also: here && meta.other_name().is_some() }
 }
 
 impl Emitter {

@@ -259,7 +259,8 @@ impl<R: Runnable + ?Sized> Facets<R> {
         change: |event| Some(LifecycleMut::Start(event.downcast_mut::<Start<R::Input, R::Output>>()?)),
         look: |event| Some(LifecycleRef::Start(event.downcast_ref::<Start<R::Input, R::Output>>()?)),
     })
-    .internal();
+    .internal()
+    .also_named(Stage::Start.plain_name());
 
     const SUCCESS: &'static Facet = &Facet::new(&Lens {
         stage: Stage::Success,
@@ -267,7 +268,8 @@ impl<R: Runnable + ?Sized> Facets<R> {
         change: |event| Some(LifecycleMut::Success(event.downcast_mut::<Success<R::Input, R::Output>>()?)),
         look: |event| Some(LifecycleRef::Success(event.downcast_ref::<Success<R::Input, R::Output>>()?)),
     })
-    .internal();
+    .internal()
+    .also_named(Stage::Success.plain_name());
 
     const ERROR: &'static Facet = &Facet::new(&Lens {
         stage: Stage::Error,
@@ -275,7 +277,8 @@ impl<R: Runnable + ?Sized> Facets<R> {
         change: |event| Some(LifecycleMut::Error(event.downcast_mut::<Failure>()?)),
         look: |event| Some(LifecycleRef::Error(event.downcast_ref::<Failure>()?)),
     })
-    .internal();
+    .internal()
+    .also_named(Stage::Error.plain_name());
 
     const FINISH: &'static Facet = &Facet::new(&Lens {
         stage: Stage::Finish,
@@ -283,5 +286,6 @@ impl<R: Runnable + ?Sized> Facets<R> {
         change: |event| Some(LifecycleMut::Finish(event.downcast_mut::<Finish<R::Input, R::Output>>()?)),
         look: |event| Some(LifecycleRef::Finish(event.downcast_ref::<Finish<R::Input, R::Output>>()?)),
     })
-    .internal();
+    .internal()
+    .also_named(Stage::Finish.plain_name());
 }

@@ -156,8 +156,21 @@ impl<'a, R: Runnable> Run<'a, R> {
 
     /// Listens to the run's events, and may change them; see [`Emitter::on`](emitree_emitter::Emitter::on).
     ///
-    /// `"start"` is an event of that name that the work emits. The run's own is heard by
-    /// [`on_start`](Self::on_start), by [`Stage::Start`], or under its path: `backend.chat.run.start`.
+    /// A listener of `"start"` receives the run's own `start` if it takes exactly that type, `&mut Start<I, O>`; so do those of
+    /// [`on_start`](Self::on_start), [`Stage::Start`], and its path, `backend.chat.run.start`. With another payload type, or `dyn AnyEvent`,
+    /// `"start"` is an event that the work emits under that name. Where the emitter declares its events, `"start"` is declared like all others.
+    ///
+    /// ```
+    /// use emitree_runtime::{RunContext, Runnable, Start, runnable_fn};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> emitree_runtime::Result<()> {
+    /// let double = runnable_fn("double", |n: u32, _: RunContext| async move { Ok(n * 2) });
+    /// let run = double.run(1).on("start", |start: &mut Start<u32, u32>, _| start.input += 20);
+    /// assert_eq!(run.await?, 42);
+    /// # Ok(())
+    /// # }
+    /// ```
     #[track_caller]
     pub fn on<T, Out>(
         self,

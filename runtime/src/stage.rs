@@ -7,7 +7,10 @@ use serde_json::Value;
 
 use crate::faces::Lens;
 
-/// Which of the four it is. As a matcher: that event, of any run but [nested](Matcher#nested-events) ones; `"start"` is what components emit under that name.
+/// Which of the four it is. As a matcher: that event, of any run but [nested](Matcher#nested-events) ones.
+///
+/// Its plain name, `"start"`, is a matcher of the run's own event for a listener of exactly that type, `Start<I, O>` of the run; one of
+/// other types is an error. For other payloads, and for `dyn AnyEvent`, `"start"` is an event that the work emits under that name.
 ///
 /// A run whose own event is of another type than a listener's, `Start<u64, u64>` for `Start<u32, u32>`, ends with an
 /// error that names both. Events of other runs are filtered by the listener's type, and so are all where the listener asks
@@ -41,6 +44,20 @@ impl Stage {
         const SUCCESS: EventName = EventName::new("run.success");
         const ERROR: EventName = EventName::new("run.error");
         const FINISH: EventName = EventName::new("run.finish");
+        match self {
+            Self::Start => START,
+            Self::Success => SUCCESS,
+            Self::Error => ERROR,
+            Self::Finish => FINISH,
+        }
+    }
+
+    /// The name under which a listener of exactly the run's types receives the event as well.
+    pub(crate) const fn plain_name(self) -> EventName {
+        const START: EventName = EventName::new("start");
+        const SUCCESS: EventName = EventName::new("success");
+        const ERROR: EventName = EventName::new("error");
+        const FINISH: EventName = EventName::new("finish");
         match self {
             Self::Start => START,
             Self::Success => SUCCESS,

@@ -4,12 +4,13 @@ mod support;
 
 use std::sync::Arc;
 
-use emitree_emitter::{Emitter, IntoMatcher, Matcher, Options, Registration};
+use emitree_emitter::{Emitter, EventMeta, IntoMatcher, Matcher, Options, Registration};
 use emitree_runtime::{
-    Finish, Lifecycle, RunContext, Runnable, Stage, Start, Success, lifecycle, lifecycle_of, runnable_fn,
+    Failure, Finish, Lifecycle, Result, Run, RunContext, Runnable, Stage, Start, Success, lifecycle, lifecycle_of,
+    runnable_fn,
 };
 
-use crate::support::{Recorder, TestResult, below, emitter_of};
+use crate::support::{Any, Recorder, Slot, TestResult, below, emitter_of};
 
 const SHORT: &str = "emitree_runtime::lifecycle::";
 
@@ -165,4 +166,228 @@ async fn an_event_of_ones_own_under_the_name_of_a_stage_is_no_mismatch() -> Test
     emitter.on(Stage::Start, |_: &mut Start<u32, u32>, _| ())?;
     emitter.emit("run.start", &mut 1_u32).await?;
     Ok(())
+}
+
+/// Where a listener may be registered so that the run's events are its own.
+const PLACES: [&str; 3] = ["run", "instance", "middleware"];
+
+/// Runs `double`, with listeners at a place.
+async fn listened(at: &str, n: u32, listeners: Vec<Registration>) -> Result<u32> {
+    let double = below(&Emitter::new(), "double", |n: u32, _: RunContext| async move {
+        if n == 0 { Err(emitree_runtime::Error::new("nothing to double")) } else { Ok(n * 2) }
+    });
+    match at {
+        "run" => listeners.into_iter().fold(double.run(n), Run::register).await,
+        "instance" => {
+            for listener in listeners {
+                emitter_of(&double).register(listener)?;
+            }
+            double.run(n).await
+        }
+        _ => {
+            let listeners = Slot::with(listeners);
+            let bind = move |ctx: &RunContext| {
+                for listener in listeners.take() {
+                    ctx.emitter().register(listener)?;
+                }
+                Ok(())
+            };
+            double.run(n).middleware(bind).await
+        }
+    }
+}
+
+// E4: as a program of BeeAI has it.
+#[tokio::test]
+async fn a_plain_lifecycle_name_takes_the_runs_own_event_for_a_listener_of_exactly_its_type() -> TestResult {
+    for (at, others) in PLACES.into_iter().flat_map(|at| [(at, 0), (at, 20)]) {
+        let recorder = Recorder::new();
+        let listeners = || {
+            let [a, b, c, d, e] = [(); 5].map(|()| recorder.clone());
+            let options = Options::new();
+            let mut listeners = vec![
+                options.on("start", move |start: &mut Start<u32, u32>, meta| {
+                    a.note(format!("{} {}", meta.path(), start.input));
+                    start.input += u32::from(start.input > 0);
+                }),
+                options.on_async("success", move |success: &mut Success<u32, u32>, _| {
+                    b.note(format!("success {}", success.output));
+                    success.output += 1;
+                    Box::pin(async { Ok(()) })
+                }),
+                options.on("error", move |failure: &mut Failure, _| c.note(failure.error().to_string())),
+                options.observe("finish", move |finish: &Finish<u32, u32>, _| {
+                    d.note(format!("{:?}", finish.outcome().status()));
+                }),
+                options.observe_async("finish", move |_: &Finish<u32, u32>, meta| {
+                    e.note(meta.name());
+                    Box::pin(async { Ok(()) })
+                }),
+            ];
+            listeners.extend((0..others).map(|_| options.on("new_*", |_: &mut Any, _| ())));
+            listeners
+        };
+        assert_eq!(listened(at, 20, listeners()).await?, 43, "{at}");
+        listened(at, 0, listeners()).await.expect_err("nothing to double");
+        recorder.expect([
+            "double.run.start 20",
+            "success 42",
+            "Success",
+            "finish",
+            "double.run.start 0",
+            "nothing to double",
+            "Failed",
+            "finish",
+        ]);
+    }
+    Ok(())
+}
+
+// E7
+#[tokio::test]
+async fn a_plain_lifecycle_name_with_a_lifecycle_type_of_other_types_is_an_error_that_names_both() {
+    for at in PLACES {
+        let wrong = [
+            Options::new().on("start", |_: &mut Start<u64, u32>, _| ()),
+            Options::new().on("success", |_: &mut Success<u32, String>, _| ()),
+        ];
+        for (wrong, (heard, carried)) in
+            wrong.into_iter().zip([("Start<u64, u32>", "Start<u32, u32>"), ("Success<u32, alloc", "Success<u32, u32>")])
+        {
+            let error = listened(at, 1, vec![wrong]).await.expect_err("other types").to_string();
+            assert!(error.contains(&format!("a listener takes `{SHORT}{heard}")), "{error}");
+            assert!(error.contains(&format!("carries `{SHORT}{carried}")), "{error}");
+        }
+    }
+}
+
+// E4
+#[tokio::test]
+async fn a_plain_lifecycle_name_with_a_type_of_ones_own_or_any_takes_what_is_emitted_under_that_name() -> TestResult {
+    #[derive(serde::Serialize)]
+    struct Engine(u32);
+    let (tree, recorder) = (Emitter::new(), Recorder::new());
+    let car =
+        below(
+            &tree,
+            "car",
+            |(), ctx: RunContext| async move { Ok(ctx.emitter().emit("start", &mut Engine(7)).await?) },
+        );
+    let [a, b] = [(); 2].map(|()| recorder.clone());
+    let run = car.run(()).on("start", move |engine: &mut Engine, meta| {
+        a.note(format!("engine {} {}", meta.path(), engine.0));
+    });
+    run.on("start", move |_: &mut Any, meta| b.note(format!("any {}", meta.path()))).await?;
+    recorder.expect(["engine car.start 7", "any car.start"]);
+    // Of a listener for the run's start it is an own event of that name, of another type (E7).
+    let run = car.run(()).on("start", |_: &mut Start<(), ()>, _| ());
+    assert!(run.await.expect_err("an engine is no run").to_string().contains("Engine"));
+    Ok(())
+}
+
+// E4: a plain name is one of own events.
+#[tokio::test]
+async fn a_plain_lifecycle_name_takes_nothing_of_other_runs() -> TestResult {
+    let (tree, recorder) = (Emitter::new(), Recorder::new());
+    let (calls, own, root) = (calls(&tree), recorder.clone(), recorder.clone());
+    tree.on("start", move |_: &mut Start<u32, u32>, _| root.note("the root"))?;
+    let run = calls.run("abc".into()).on("start", move |_: &mut Start<String, u32>, _| own.note("own"));
+    let nested = Options::new().nested(true);
+    run.register(nested.on("start", |_: &mut Start<String, u32>, _| ())).await?;
+    recorder.expect(["own"]);
+    Ok(())
+}
+
+// R3: what is emitted under the path of a stage, and is none, is not taken for one.
+#[tokio::test]
+async fn an_event_of_ones_own_that_looks_like_a_start_is_not_heard_under_the_plain_name() -> TestResult {
+    for others in [0, 20] {
+        let (tree, recorder) = (Emitter::new(), Recorder::new());
+        let double = double(&tree);
+        let notes = recorder.clone();
+        emitter_of(&double).on("start", move |_: &mut Start<u32, u32>, _| notes.note("start"))?;
+        (0..others).try_for_each(|_| emitter_of(&double).on("new_*", |_: &mut Any, _| ()).map(drop))?;
+        for _ in 0..2 {
+            let mut looks_alike = Start { input: 1_u32, output: None::<u32> };
+            emitter_of(&double).emit("run.start", &mut looks_alike).await?;
+            recorder.expect([]);
+            double.run(1).await?;
+            recorder.expect(["start"]);
+        }
+    }
+    Ok(())
+}
+
+// E7: an emitter that declares its events declares this one too.
+#[tokio::test]
+async fn a_plain_lifecycle_name_is_declared_with_the_type_of_the_runs_event() -> TestResult {
+    let recorder = Recorder::new();
+    let emitter = Emitter::new().child_builder("double").declares::<Start<u32, u32>>("start").build()?;
+    let double = runnable_fn("double", |n: u32, _: RunContext| async move { Ok(n * 2) }).with_emitter(emitter);
+    let notes = recorder.clone();
+    double.run(1).on("start", move |_: &mut Start<u32, u32>, _| notes.note("start")).await?;
+    recorder.expect(["start"]);
+    let refused = double.run(1).on("success", |_: &mut Success<u32, u32>, _| ()).await;
+    assert!(refused.expect_err("not declared").to_string().contains("it declares `start`"));
+    Ok(())
+}
+
+// E4, by the table in the documentation of `Matcher`.
+#[tokio::test]
+async fn a_stage_takes_own_starts_and_on_namespaces_all_and_nested_ones_where_asked_for() -> TestResult {
+    let (own, all) = (&["double.run.start"][..], &["double.run.start", "tool.run.start"][..]);
+    let rows = [
+        (Options::new(), [own, own, all, all, &[]]),
+        (Options::new().nested(false), [own, own, all, all, &[]]),
+        (Options::new().nested(true), [all, all, all, all, all]),
+    ];
+    for (options, columns) in rows {
+        for (column, expected) in columns.into_iter().enumerate() {
+            for matcher in [Stage::Start.into_matcher()?, lifecycle().only([Stage::Start]).into_matcher()?] {
+                assert_eq!(heard_in_nest(column, options, matcher).await?, expected, "{options:?} column {column}");
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What a listener takes that is registered on the run of `double`, its instance, the namespace above, the root, or the run above.
+async fn heard_in_nest(column: usize, options: Options, matcher: Matcher) -> Result<Vec<String>> {
+    let (root, recorder) = (Emitter::new(), Recorder::new());
+    let space = root.child(())?;
+    let tool = Arc::new(below(&root, "tool", |(), _: RunContext| async move { Ok(()) }));
+    let notes = recorder.clone();
+    let of = |meta: &EventMeta<'_>| meta.path() != "desk.run.start";
+    let note = move |_: &mut Any, meta: &EventMeta<'_>| {
+        if of(meta) {
+            notes.note(meta.path());
+        }
+    };
+    let listener = Arc::new(Slot::with(options.on(matcher, note)));
+    let at_run = Arc::clone(&listener);
+    let double = Arc::new(below(&space, "double", move |(), ctx: RunContext| {
+        let tool = Arc::clone(&tool);
+        async move { tool.run(()).await.map(|()| drop(ctx)) }
+    }));
+    let inner = Arc::clone(&double);
+    let desk = below(&root, "desk", move |(), _: RunContext| {
+        let (inner, at_run) = (Arc::clone(&inner), Arc::clone(&at_run));
+        async move {
+            let run = inner.run(());
+            if column == 0 { run.register(at_run.take()).await } else { run.await }
+        }
+    });
+    match column {
+        1 => drop(emitter_of(&*double).register(listener.take())?),
+        2 => drop(space.register(listener.take())?),
+        3 => drop(root.register(listener.take())?),
+        _ => {}
+    }
+    let run = desk.run(());
+    if column == 4 {
+        run.register(listener.take()).await?;
+    } else {
+        run.await?;
+    }
+    Ok(recorder.take())
 }
