@@ -9,8 +9,10 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::task::Poll;
 
 use emitree_emitter::{Emitter, Options};
-use emitree_middleware::trajectory::Trajectory;
+use emitree_middleware::Runs;
+use emitree_middleware::trajectory::{Trajectory, TrajectoryBuilder};
 use emitree_runtime::{Error, Result, RunContext, Runnable};
+use emitree_sinks::Memory;
 use tokio::sync::Barrier;
 
 use support::{LINES, Page, TestResult, desk, failing_desk, instance, question};
@@ -86,6 +88,36 @@ async fn a_run_that_is_bound_somewhere_in_the_middle_is_the_outermost() -> TestR
     let levels = page.take().lines().map(|line| level_of(line).to_owned()).collect::<Vec<_>>();
     let level = |relative: usize| format!(r#""level":{{"relative":{relative},"absolute":{}}}"#, relative + 1);
     assert_eq!(levels, [0, 1, 2, 2, 1, 0].map(level));
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_absolute_level_is_the_depth_of_the_run_also_where_runs_between_are_filtered_out() -> TestResult {
+    let (root, page, replayed) = (Emitter::new(), Page::new(), Page::new());
+    let memory = Memory::new();
+    let recording = root.pipe_to(memory.clone())?;
+    let inner = Arc::new(desk(&root));
+    let but_files = |builder: TrajectoryBuilder| builder.json(true).excluded(Runs::named("read_file"));
+    let ways = [page.built(but_files), page.built(|builder| but_files(builder).priority(1))];
+    let outer = instance(&root, "Assistant", "outer", move |way: usize, _| {
+        let (inner, trajectory) = (Arc::clone(&inner), ways[way].clone());
+        async move { inner.run(question()).middleware(trajectory).await }
+    });
+    // The bound run is at 1, and below it, where a run is left out, another at 3.
+    let expected = [(0, 1), (1, 3), (1, 3), (0, 1)];
+    let level = |(relative, absolute)| format!(r#""level":{{"relative":{relative},"absolute":{absolute}}}"#);
+    for way in 0..2 {
+        outer.run(way).await?;
+        assert_eq!(page.take().lines().map(level_of).collect::<Vec<_>>(), expected.map(level), "way {way}");
+    }
+    recording.flush().await.complete()?;
+    let mut replay = replayed.built(but_files).replay();
+    for record in memory.records() {
+        replay.show(&record)?;
+    }
+    let from_outer = [(0, 0), (1, 1), (2, 3), (2, 3), (1, 1), (0, 0)];
+    let expected: Vec<_> = [from_outer, from_outer].concat().into_iter().map(level).collect();
+    assert_eq!(replayed.take().lines().map(level_of).collect::<Vec<_>>(), expected);
     Ok(())
 }
 

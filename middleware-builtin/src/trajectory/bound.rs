@@ -238,7 +238,7 @@ impl Bound {
             Place::outermost(self.depth, is_shown)
         } else {
             let above = run.parent().and_then(|above| places.find(above));
-            above.unwrap_or(Place::outermost(self.depth, true)).below(is_shown)
+            above.unwrap_or(Place::outermost(self.depth, true)).below(is_shown).at_depth(run.depth())
         };
         if begins {
             places.enter(run, place);
