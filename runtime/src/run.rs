@@ -149,7 +149,27 @@ impl<'a, R: Runnable> Run<'a, R> {
         self.plan(|extras| extras.timeout = Some(extras.timeout.map_or(after, |before| before.min(after))))
     }
 
-    /// Registers a listener on the run's emitter, made with the verbs of [`Options`].
+    /// Registers a listener on the run's emitter, made with the verbs of [`Options`]: so listeners of a run get a priority, are
+    /// called once, or take [nested](Options::nested) events.
+    ///
+    /// ```
+    /// use emitree_emitter::{AnyEvent, Options};
+    /// use emitree_runtime::{RunContext, Runnable, Start, runnable_fn};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> emitree_runtime::Result<()> {
+    /// let double = runnable_fn("double", |n: u32, _: RunContext| async move { Ok(n * 2) });
+    /// let doubled = double
+    ///     .run(1)
+    ///     .on_start(|start, _| start.input *= 10)
+    ///     // Before the others, though it is registered later.
+    ///     .register(Options::new().priority(5).on("start", |start: &mut Start<u32, u32>, _| start.input += 1))
+    ///     // Of runs below, too.
+    ///     .register(Options::new().nested(true).once().observe("**.finish", |_: &dyn AnyEvent, _| println!("over")));
+    /// assert_eq!(doubled.await?, 40);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn register(self, registration: Registration) -> Self {
         self.plan(|extras| extras.registrations.push(registration))
     }
