@@ -12,7 +12,7 @@ use crate::NameError;
 /// Any error, as listeners return it.
 pub type BoxError = Box<dyn StdError + Send + Sync + 'static>;
 
-/// A matcher that is empty or does not compile (E4).
+/// A matcher that is empty, too long, or does not compile (E4).
 #[derive(Clone, Debug, Error)]
 #[non_exhaustive]
 pub enum MatcherError {
@@ -29,6 +29,16 @@ pub enum MatcherError {
         pattern: String,
         /// What globset says is wrong with it.
         fault: String,
+    },
+    /// A glob or regex that is too long.
+    #[error("a pattern of {length} bytes is too long, at most {limit} are taken: `{prefix}…`")]
+    TooLong {
+        /// What the pattern begins with.
+        prefix: String,
+        /// Its length in bytes.
+        length: usize,
+        /// The length of the longest pattern that is taken.
+        limit: usize,
     },
     /// A regex that does not compile.
     #[error("`{pattern}` is not a valid regex: {fault}")]

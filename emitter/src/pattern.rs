@@ -1,75 +1,113 @@
 //! Many globs and regexes matched at once.
 //!
-//! A set takes milliseconds to compile, so it is compiled when it is first asked, and kept while few of the
-//! emitter's patterns change: those that it does not cover are asked one by one.
+//! 1. A pattern costs tens of microseconds to compile, so sets are compiled in steps and kept. Patterns that no set covers are asked
+//!    one by one; as soon as there are more than a few of them, they are made a new set, together with the sets that are not much
+//!    larger. So each pattern is compiled again as often as the number of patterns doubles, up to the size of a chunk.
+//! 2. A set is compiled when it is first asked, but after a chunk of new patterns by whoever registers the last of them: an emit never
+//!    waits for more than a chunk.
+//! 3. A pattern that fits into no set is asked by itself: no listener is lost.
 
+use std::cmp::Reverse;
 use std::sync::{Arc, OnceLock};
 
 use globset::{Glob, GlobSet, GlobSetBuilder};
 use regex::RegexSet;
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use crate::Matcher;
 use crate::glob::slashed;
 use crate::listener::{Listener, Sighting};
 use crate::matcher::Kind;
 
-/// As many patterns as are asked one by one.
+/// Patterns of an emitter that are asked one by one if there are no others.
 const FEW: usize = 8;
+/// Patterns that are asked one by one beside the sets, and members of a set that may be gone.
+const SLACK: usize = 2 * FEW;
+/// Members of a set at most.
+pub(crate) const CHUNK: usize = 2048;
 
-/// The patterns of an emitter's listeners, to be compiled as sets. It keeps no listener alive.
+/// A pattern, and the id of the listener whose it is.
+type Member = (u64, Matcher);
+
+/// Patterns of an emitter's listeners, to be compiled as sets. It keeps no listener alive.
 pub(crate) struct PatternSet {
-    /// Listeners' ids with their patterns.
-    members: Vec<(u64, Kind)>,
+    members: Vec<Member>,
     compiled: OnceLock<Compiled>,
 }
 
 impl PatternSet {
-    /// The set that there is, if it still covers most of the patterns and not many others; or else a new one.
-    pub(crate) fn renew(old: Option<Arc<Self>>, listeners: &[Arc<Listener>]) -> Option<Arc<Self>> {
-        let patterns: FxHashMap<u64, &Kind> = listeners
+    const fn new(members: Vec<Member>) -> Self {
+        Self { members, compiled: OnceLock::new() }
+    }
+
+    /// Brings sets up to date with the listeners (invariant 1).
+    pub(crate) fn renew(sets: &mut Vec<Arc<Self>>, listeners: &[Arc<Listener>]) {
+        let patterns: FxHashMap<u64, &Matcher> = listeners
             .iter()
             .filter(|listener| listener.matcher.is_pattern())
-            .map(|listener| (listener.id, &listener.matcher.0))
+            .map(|listener| (listener.id, &listener.matcher))
             .collect();
         if patterns.len() <= FEW {
-            return None;
+            return sets.clear();
         }
-        let still_fits = |set: &Arc<Self>| {
-            let covered = set.members.iter().filter(|(id, _)| patterns.contains_key(id)).count();
-            let slack = 2 * FEW + set.members.len() / 4;
-            patterns.len() - covered <= slack && set.members.len() - covered <= slack
-        };
-        let anew = || Self {
-            members: patterns.iter().map(|(&id, &kind)| (id, kind.clone())).collect(),
-            compiled: OnceLock::new(),
-        };
-        Some(old.filter(still_fits).unwrap_or_else(|| Arc::new(anew())))
+        // What is left of a set that many members have left is compiled anew.
+        sets.retain(|set| {
+            let left = set.members.iter().filter(|(id, _)| patterns.contains_key(id)).count();
+            set.members.len() - left <= SLACK + set.members.len() / 4
+        });
+        let covered: FxHashSet<u64> = sets.iter().flat_map(|set| &set.members).map(|(id, _)| *id).collect();
+        let uncovered = patterns.iter().filter(|(id, _)| !covered.contains(id));
+        let mut members: Vec<Member> = uncovered.map(|(&id, &matcher)| (id, matcher.clone())).collect();
+        if members.len() <= SLACK {
+            return;
+        }
+        sets.sort_by_key(|set| Reverse(set.members.len()));
+        while let Some(set) = sets.pop_if(|set| set.is_to_be_joined_by(members.len())) {
+            members.extend(set.members.iter().filter(|(id, _)| patterns.contains_key(id)).cloned());
+        }
+        members.sort_unstable_by_key(|(id, _)| *id);
+        sets.extend(members.chunks(CHUNK).map(|chunk| Arc::new(Self::new(chunk.to_vec()))));
     }
 
-    fn compiled(&self) -> &Compiled {
+    fn is_to_be_joined_by(&self, others: usize) -> bool {
+        self.members.len() <= 2 * others && self.members.len() + others <= CHUNK
+    }
+
+    /// Compiles it, unless that has been done.
+    pub(crate) fn compile(&self) -> &Compiled {
         self.compiled.get_or_init(|| Compiled::new(&self.members))
     }
+
+    /// Calls back with each member whose pattern takes an event.
+    fn find(&self, sighting: &Sighting<'_>, found: &mut impl FnMut(u32)) {
+        let compiled = self.compile();
+        compiled.find(sighting, found);
+        for &at in &compiled.alone {
+            if self.members[at as usize].1.takes(sighting) {
+                found(at);
+            }
+        }
+    }
 }
 
-/// A set, and where its members stand in one snapshot.
+/// Sets, and where their members stand in one snapshot.
 pub(crate) struct PatternIndex {
-    set: Arc<PatternSet>,
-    /// By member; none if it has been removed.
-    positions: Box<[Option<u32>]>,
-    covered: FxHashSet<u32>,
+    sets: Box<[(Arc<PatternSet>, Positions)]>,
 }
+
+/// By member; none if that has been removed.
+type Positions = Box<[Option<u32>]>;
 
 impl PatternIndex {
-    pub(crate) fn new(set: Arc<PatternSet>, listeners: &[Arc<Listener>]) -> Self {
+    pub(crate) fn new(sets: &[Arc<PatternSet>], listeners: &[Arc<Listener>]) -> Self {
         let by_id: FxHashMap<u64, u32> = listeners.iter().map(|listener| listener.id).zip(0..).collect();
-        let positions: Box<[_]> = set.members.iter().map(|(id, _)| by_id.get(id).copied()).collect();
-        let covered = positions.iter().copied().flatten().collect();
-        Self { set, positions, covered }
+        let positions = |set: &PatternSet| set.members.iter().map(|(id, _)| by_id.get(id).copied()).collect();
+        Self { sets: sets.iter().map(|set| (Arc::clone(set), positions(set))).collect() }
     }
 
-    /// Whether the listener at that position is asked through the set.
-    pub(crate) fn covers(&self, position: u32) -> bool {
-        self.covered.contains(&position)
+    /// The positions of the listeners that are asked through a set.
+    pub(crate) fn covered(&self) -> FxHashSet<u32> {
+        self.sets.iter().flat_map(|(_, positions)| positions).copied().flatten().collect()
     }
 
     /// Adds the positions of the covered listeners that take an event.
@@ -78,37 +116,40 @@ impl PatternIndex {
             let listener = &listeners[*at as usize];
             (listener.takes_nested || !sighting.nested) && listener.may_take_type(sighting)
         };
-        let mut found_by_set = |member: u32| found.extend(self.positions[member as usize].filter(takes));
-        self.set.compiled().find(sighting, &mut found_by_set);
+        for (set, positions) in &self.sets {
+            set.find(sighting, &mut |member| found.extend(positions[member as usize].filter(takes)));
+        }
     }
 }
 
 /// The sets of each sort.
-struct Compiled {
+pub(crate) struct Compiled {
     names: Sets<GlobSet>,
     paths: Sets<GlobSet>,
     regexes: Sets<RegexSet>,
+    /// Members that fit into no set (invariant 3).
+    alone: Vec<u32>,
 }
 
 /// Sets, each with the members that its patterns belong to. More than one only where one would be too large.
 type Sets<S> = Vec<(S, Vec<u32>)>;
 
 impl Compiled {
-    fn new(members: &[(u64, Kind)]) -> Self {
+    fn new(members: &[Member]) -> Self {
         let (mut names, mut paths, mut regexes) = (Vec::new(), Vec::new(), Vec::new());
-        for (at, (_, kind)) in (0..).zip(members) {
-            match kind {
+        for (at, (_, matcher)) in (0..).zip(members) {
+            match &matcher.0 {
                 Kind::NameGlob(glob) => names.push((at, &glob.glob)),
                 Kind::PathGlob(glob) => paths.push((at, &glob.glob)),
                 Kind::RegexText(regex) => regexes.push((at, regex.as_str())),
                 _ => {}
             }
         }
-        Self {
-            names: compile(&names, glob_set),
-            paths: compile(&paths, glob_set),
-            regexes: compile(&regexes, |patterns| RegexSet::new(patterns.iter().map(|(_, pattern)| pattern)).ok()),
-        }
+        let mut alone = Vec::new();
+        let names = compile(&names, glob_set, &mut alone);
+        let paths = compile(&paths, glob_set, &mut alone);
+        let regexes = compile(&regexes, regex_set, &mut alone);
+        Self { names, paths, regexes, alone }
     }
 
     fn find(&self, sighting: &Sighting<'_>, found: &mut impl FnMut(u32)) {
@@ -136,17 +177,53 @@ fn glob_set(globs: &[(u32, &Glob)]) -> Option<GlobSet> {
     builder.build().ok()
 }
 
-/// Compiles patterns as one set, or as halves where that is too large. One by one they did compile.
-fn compile<P, S>(patterns: &[(u32, P)], build: impl Fn(&[(u32, P)]) -> Option<S> + Copy) -> Sets<S> {
-    match build(patterns) {
-        _ if patterns.is_empty() => Vec::new(),
-        Some(set) => vec![(set, patterns.iter().map(|(at, _)| *at).collect())],
-        None if patterns.len() == 1 => Vec::new(),
-        None => {
+fn regex_set(patterns: &[(u32, &str)]) -> Option<RegexSet> {
+    RegexSet::new(patterns.iter().map(|(_, pattern)| pattern)).ok()
+}
+
+/// Compiles patterns as one set, or as halves where that is too large. What is too large by itself is left alone.
+fn compile<P, S>(
+    patterns: &[(u32, P)],
+    build: impl Fn(&[(u32, P)]) -> Option<S> + Copy,
+    alone: &mut Vec<u32>,
+) -> Sets<S> {
+    match (patterns, build(patterns)) {
+        ([], _) => Vec::new(),
+        (_, Some(set)) => vec![(set, patterns.iter().map(|(at, _)| *at).collect())],
+        ([(at, _)], None) => {
+            alone.push(*at);
+            Vec::new()
+        }
+        (_, None) => {
             let (left, right) = patterns.split_at(patterns.len() / 2);
-            let mut sets = compile(left, build);
-            sets.extend(compile(right, build));
+            let mut sets = compile(left, build, alone);
+            sets.extend(compile(right, build, alone));
             sets
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::compile;
+
+    /// E4: sets that are refused are halved, and a pattern that no set takes is asked by itself.
+    #[test]
+    fn each_pattern_is_in_one_set_or_alone() {
+        for (largest, misfits, expected) in [
+            (8, &[][..], (vec![vec![0, 1, 2, 3, 4, 5, 6, 7]], vec![])),
+            (2, &[], (vec![vec![0, 1], vec![2, 3], vec![4, 5], vec![6, 7]], vec![])),
+            (4, &[3], (vec![vec![0, 1], vec![2], vec![4, 5, 6, 7]], vec![3])),
+            (0, &[], (vec![], (0..8).collect())),
+        ] {
+            let patterns: Vec<(u32, u32)> = (0..8).map(|at| (at, at)).collect();
+            let build = |patterns: &[(u32, u32)]| {
+                let fits = patterns.len() <= largest && !patterns.iter().any(|(_, pattern)| misfits.contains(pattern));
+                fits.then_some(())
+            };
+            let mut alone = Vec::new();
+            let sets: Vec<_> = compile(&patterns, build, &mut alone).into_iter().map(|((), members)| members).collect();
+            assert_eq!((sets, alone), expected, "at most {largest}, without {misfits:?}");
         }
     }
 }

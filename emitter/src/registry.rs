@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::Matcher;
 use crate::listener::{Listener, Sighting};
-use crate::pattern::PatternSet;
+use crate::pattern::{CHUNK, PatternSet};
 use crate::pipe::Pipe;
 use crate::published::Published;
 use crate::snapshot::{Hits, Snapshot};
@@ -27,7 +27,9 @@ pub(crate) struct State {
     pub(crate) listeners: Vec<Arc<Listener>>,
     pub(crate) pipes: Vec<Arc<Pipe>>,
     /// Shared by the snapshots between which few patterns change.
-    pub(crate) patterns: Option<Arc<PatternSet>>,
+    pub(crate) patterns: Vec<Arc<PatternSet>>,
+    /// How many patterns were registered since these were renewed.
+    pub(crate) fresh_patterns: usize,
     /// How many matches a snapshot remembers.
     pub(crate) memory: usize,
 }
@@ -59,12 +61,18 @@ impl Registry {
     }
 
     pub(crate) fn add(&self, listener: Arc<Listener>) {
-        self.published.change(|state| {
+        let renewed = self.published.change(|state| {
             self.names.store(self.names.load(Ordering::Relaxed) | listener.matcher.names(), Ordering::Release);
+            state.fresh_patterns += usize::from(listener.matcher.is_pattern());
             let later = |other: &Arc<Listener>| Reverse(other.priority) <= Reverse(listener.priority);
             let at = state.listeners.partition_point(later);
             state.listeners.insert(at, listener);
+            (state.fresh_patterns >= CHUNK).then(|| state.renew_patterns().to_vec())
         });
+        // Compiled here, and not by the next emit; and not under the lock, because it takes a while.
+        for set in renewed.iter().flatten() {
+            set.compile();
+        }
     }
 
     /// Removes the listeners that `goes` picks, and ends them: no dispatch under way calls them any more (E9).
@@ -131,6 +139,13 @@ impl Registry {
 }
 
 impl State {
+    /// Brings the sets of patterns up to date.
+    pub(crate) fn renew_patterns(&mut self) -> &[Arc<PatternSet>] {
+        PatternSet::renew(&mut self.patterns, &self.listeners);
+        self.fresh_patterns = 0;
+        &self.patterns
+    }
+
     /// A pipe may send on whatever comes.
     fn names(&self) -> u64 {
         let pipes = if self.pipes.is_empty() { 0 } else { u64::MAX };

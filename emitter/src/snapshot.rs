@@ -36,7 +36,7 @@ enum Search {
 struct Table {
     /// Positions of listeners that are no patterns, or that no set covers.
     singly: Box<[u32]>,
-    patterns: Option<PatternIndex>,
+    patterns: PatternIndex,
     memo: Memo,
 }
 
@@ -75,8 +75,8 @@ impl Snapshot {
             Search::Each { observers: observers(&listeners) }
         } else {
             state.memory = state.memory.clamp(*MEMORY.start(), *MEMORY.end());
-            state.patterns = PatternSet::renew(state.patterns.take(), &listeners);
-            Search::Table(Box::new(Table::new(&listeners, state.patterns.clone(), state.memory)))
+            let memory = state.memory;
+            Search::Table(Box::new(Table::new(&listeners, state.renew_patterns(), memory)))
         };
         let observes = listeners.iter().any(|listener| listener.call.role() == Role::Observe);
         Self { listeners, pipes, observes, search }
@@ -142,10 +142,10 @@ fn observers(listeners: &[Arc<Listener>]) -> usize {
 }
 
 impl Table {
-    fn new(listeners: &[Arc<Listener>], patterns: Option<Arc<PatternSet>>, memory: usize) -> Self {
-        let patterns = patterns.map(|set| PatternIndex::new(set, listeners));
-        let covered = |at: &u32| patterns.as_ref().is_some_and(|index| index.covers(*at));
-        let singly = (0..).take(listeners.len()).filter(|at| !covered(at)).collect();
+    fn new(listeners: &[Arc<Listener>], patterns: &[Arc<PatternSet>], memory: usize) -> Self {
+        let patterns = PatternIndex::new(patterns, listeners);
+        let covered = patterns.covered();
+        let singly = (0..).take(listeners.len()).filter(|at| !covered.contains(at)).collect();
         Self { singly, patterns, memo: Memo::new(memory) }
     }
 
@@ -171,9 +171,7 @@ impl Table {
     fn search(&self, listeners: &[Arc<Listener>], key: &Key<'_>, sighting: &Sighting<'_>) -> Box<Matched> {
         let singly = self.singly.iter().copied().filter(|&at| listeners[at as usize].takes(sighting));
         let mut found: Vec<u32> = singly.collect();
-        if let Some(patterns) = &self.patterns {
-            patterns.find(listeners, sighting, &mut found);
-        }
+        self.patterns.find(listeners, sighting, &mut found);
         found.sort_unstable();
         Box::new(Matched::new(key, found.into_iter().map(|at| Arc::clone(&listeners[at as usize]))))
     }

@@ -1,0 +1,147 @@
+//! Globs and regexes in any number and of any length: what is accepted matches, and what cannot be matched is refused where it is
+//! registered (E4).
+
+mod support;
+
+use emitree_emitter::{BoxError, Emitter, EventMeta, IntoMatcher, Matcher, MatcherError, Subscription};
+use proptest::prelude::{ProptestConfig, Strategy, prop_assert_eq, prop_oneof, proptest};
+use regex::Regex;
+
+use crate::support::{Any, Recorder, TestResult};
+
+/// As long as a pattern may be.
+const LONGEST: usize = 16 * 1024;
+
+fn ignore(_: &mut Any, _: &EventMeta<'_>) {}
+
+/// E4.
+#[test]
+fn a_pattern_that_is_too_long_is_refused_where_it_is_registered() -> TestResult {
+    let emitter = Emitter::new();
+    for length in [LONGEST + 1, 200_000] {
+        let long = "?".repeat(length);
+        let refusals: [BoxError; 6] = [
+            emitter.on(&long, ignore).expect_err("a glob").into(),
+            Matcher::regex(&long.replace('?', "x")).expect_err("a regex").into(),
+            emitter.on(Regex::new(&long.replace('?', "x"))?, ignore).expect_err("a ready-made regex").into(),
+            emitter.stream(&long, 1).expect_err("a stream").into(),
+            emitter.pipe_matching(&long, &emitter).expect_err("a pipe").into(),
+            emitter.off_matching(&long).expect_err("it cannot have been registered").into(),
+        ];
+        for refusal in refusals {
+            let text = refusal.to_string();
+            assert!(text.contains(&format!("{length} bytes")) && text.contains("at most 16384"), "{text}");
+            assert!(text.len() < 150, "it quotes only the beginning: {text}");
+        }
+    }
+    emitter.emit_now("x", &mut ())?;
+    assert_eq!(emitter.listener_count(), 0);
+    Ok(())
+}
+
+/// E4: whichever they are, and together they fit into no set.
+#[test]
+fn the_longest_patterns_match_alone_and_together() -> TestResult {
+    let long = |unit: &str| unit.repeat((LONGEST - 4) / unit.len());
+    let units = ["?", "[!a-c]", "{a,*b}"];
+    let globs = units.map(|unit| format!("{{x,{}}}", long(unit)));
+    for how_often in [1, 3] {
+        let (emitter, recorder) = (Emitter::new(), Recorder::new());
+        for glob in &globs {
+            for _ in 0..how_often {
+                emitter.on(glob, recorder.hears("glob"))?;
+            }
+        }
+        emitter.emit_now("x", &mut ())?;
+        assert_eq!(recorder.take().len(), how_often * globs.len());
+        emitter.emit_now("y", &mut ())?;
+        recorder.expect([]);
+    }
+    Ok(())
+}
+
+/// E4: each compiles by itself, all together would take more than a set may.
+#[test]
+fn regexes_that_are_too_large_for_one_set_are_heard_all_the_same() -> TestResult {
+    let (emitter, recorder) = (Emitter::new(), Recorder::new());
+    for i in 0..20 {
+        emitter.on(Matcher::regex(&format!(r"^x$|^y{i}\w{{60}}$"))?, recorder.hears(i))?;
+    }
+    emitter.emit_now("x", &mut ())?;
+    assert_eq!(recorder.take(), (0..20).map(|i| format!("{i} x")).collect::<Vec<_>>());
+    emitter.emit_now("y7", &mut ())?;
+    recorder.expect([]);
+    Ok(())
+}
+
+/// E4: sets are compiled in steps, as patterns are registered.
+#[test]
+fn thousands_of_patterns_are_heard_in_order_whenever_they_were_registered() -> TestResult {
+    let (emitter, recorder) = (Emitter::new(), Recorder::new());
+    for i in 0..5000 {
+        emitter.on(format!("tool_{}*", i % 1000), recorder.hears(i))?;
+    }
+    emitter.emit_now("tool_7", &mut ())?;
+    recorder.expect(["7 tool_7", "1007 tool_7", "2007 tool_7", "3007 tool_7", "4007 tool_7"]);
+    Ok(())
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    /// So many patterns for names that begin with that letter.
+    On(usize, u8),
+    /// Removes one in so many.
+    Off(usize),
+    Emit(u8),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        3 => (1..40_usize, 0..4_u8).prop_map(|(many, letter)| Step::On(many, letter)),
+        2 => (1..5_usize).prop_map(Step::Off),
+        4 => (0..4_u8).prop_map(Step::Emit),
+    ];
+    proptest::collection::vec(step, 1..25)
+}
+
+fn letter(letter: u8) -> char {
+    char::from(b'a' + letter)
+}
+
+/// Half of them are globs of names, the others globs of paths and regexes.
+fn pattern(i: usize, begins: u8) -> Result<Matcher, MatcherError> {
+    let begins = letter(begins);
+    match i % 4 {
+        0 | 1 => format!("{begins}*").into_matcher(),
+        2 => format!("**.{begins}*").into_matcher(),
+        _ => Matcher::regex(&format!(r"\.{begins}\w*$")),
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, cases: 48, ..ProptestConfig::default() })]
+
+    /// E4, E10: whatever sets there are, those hear an event whose pattern takes it.
+    #[test]
+    fn patterns_that_come_and_go_hear_what_their_model_hears(steps in steps()) {
+        let (emitter, recorder) = (Emitter::new().child("app").unwrap(), Recorder::new());
+        let (mut model, mut next) = (Vec::<(usize, u8, Subscription)>::new(), 0);
+        for step in steps {
+            match step {
+                Step::On(many, begins) => for _ in 0..many {
+                    let matcher = pattern(next, begins).unwrap();
+                    model.push((next, begins, emitter.observe(matcher, recorder.sees(next)).unwrap()));
+                    next += 1;
+                },
+                Step::Off(one_in) => model.retain(|(i, _, subscription)| i % one_in != 0 || !subscription.off()),
+                Step::Emit(begins) => {
+                    let name = format!("{}_x", letter(begins));
+                    emitter.emit_now(&name, &mut ()).unwrap();
+                    let heard = model.iter().filter(|(_, other, _)| *other == begins);
+                    let expected: Vec<_> = heard.map(|(i, ..)| format!("{i} app.{name}")).collect();
+                    prop_assert_eq!(recorder.take(), expected);
+                }
+            }
+        }
+    }
+}
