@@ -48,3 +48,8 @@ pub mod sinks {
 #[cfg(all(doctest, feature = "trajectory"))]
 #[doc = include_str!("../README.md")]
 struct Readme;
+
+/// Programs that do not compile, and those that do.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/compiler-messages.md")]
+struct CompilerMessages;

@@ -110,6 +110,12 @@ impl fmt::Debug for dyn AnyEvent {
 /// assert_eq!(data.url, "https://example.org");
 /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not carry the name of an event",
+    label = "expected a payload type that implements `Event`",
+    note = "three lines give it one:\nimpl Event for {Self} {{\n    const NAME: EventName = EventName::new(\"name_of_the_event\");\n}}",
+    note = "without them, the name is given with the payload: `emit(\"name\", &mut payload)`, `on(\"name\", |payload: &mut {Self}, _| …)`"
+)]
 pub trait Event: Serialize + Send + Sync + 'static {
     /// The name under which it is emitted.
     const NAME: EventName;

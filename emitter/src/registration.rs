@@ -237,7 +237,7 @@ impl std::fmt::Debug for Registration {
 /// ```
 #[diagnostic::on_unimplemented(
     message = "a listener returns `()` or `Result<(), BoxError>`, not `{Self}`",
-    note = "end the closure's body with a semicolon, or with `Ok(())`; `?` makes a `BoxError` of any error",
+    note = "end the closure's body with a semicolon, or with `Ok(())`; `?` makes a `BoxError` of any error: `Ok(f()?)`",
     note = "async work goes into `on_async` or `observe_async`",
     note = "a closure that never returns says what it would: `|event: &mut T, _| -> ()` before its body"
 )]

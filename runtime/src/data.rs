@@ -9,7 +9,16 @@ use serde_json::Value;
 use crate::{Error, ErrorKind, Result, Runnable};
 
 /// What input and output of a run can do: be shown as JSON, and made of it.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be the input or the output of a run",
+    label = "inputs and outputs of runs are `Serialize` and `DeserializeOwned`",
+    note = "they are `Send + Sync + 'static`, too",
+    note = "derive both: `#[derive(serde::Serialize, serde::Deserialize)]`; a field that cannot be serialised is skipped: `#[serde(skip)]`"
+)]
 pub trait Data: Serialize + DeserializeOwned + Send + Sync + 'static {}
+
+// Otherwise the compiler says that only `Deserialize` is missing, and lists types that have it.
+#[diagnostic::do_not_recommend]
 impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Data for T {}
 
 /// What a run is a run of, and what goes in and comes out: the names of the Rust types, as [`type_name`] gives them.

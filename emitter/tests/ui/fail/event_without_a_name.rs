@@ -1,0 +1,12 @@
+//! E7: a type that is emitted without a name carries one.
+
+use emitree_emitter::Emitter;
+
+#[derive(serde::Serialize)]
+struct FetchData;
+
+fn main() {
+    let app = Emitter::new();
+    app.on_event(|_: &mut FetchData, _| ()).unwrap();
+    app.emit_event_now(&mut FetchData).unwrap();
+}

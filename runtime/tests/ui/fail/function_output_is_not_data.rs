@@ -1,0 +1,8 @@
+//! Input and output are serialised and deserialised, those of a function too.
+use emitree_runtime::{RunContext, runnable_fn};
+
+struct Connection;
+
+fn main() {
+    drop(runnable_fn("connect", async |(): (), _: RunContext| Ok(Connection)));
+}
