@@ -45,7 +45,7 @@ impl Facet {
     ///
     /// let emitter = Emitter::new();
     /// emitter.on("start", |n: &mut Option<u32>, _| *n = Some(1))?;
-    /// emitter.on("start", |_: &mut String, _| unreachable!())?;
+    /// emitter.on("start", |text: &mut String, _| text.clear())?; // knows only events that are emitted as "start"
     /// let mut n = None::<u32>;
     /// emitter.emit_now_with("run.start", &mut n, &RUN_START)?;
     /// assert_eq!(n, Some(1));

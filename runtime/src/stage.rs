@@ -96,9 +96,10 @@ impl Stage {
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     /// let double = runnable_fn("double", |n: u32, _: RunContext| async move { Ok(n * 2) });
-    /// let of_other_types = |start: &mut Start<u64, u64>, _: &_| start.input = 0;
-    /// assert_eq!(double.run(21).on(Stage::Start.of_types(), of_other_types).await?, 42);
-    /// assert!(double.run(21).on(Stage::Start, of_other_types).await.is_err());
+    /// let filtered = double.run(21).on(Stage::Start.of_types(), |start: &mut Start<u64, u64>, _| start.input = 0);
+    /// assert_eq!(filtered.await?, 42);
+    /// let refused = double.run(21).on(Stage::Start, |start: &mut Start<u64, u64>, _| start.input = 0);
+    /// assert!(refused.await.is_err());
     /// # Ok(())
     /// # }
     /// ```
