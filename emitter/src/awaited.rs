@@ -8,6 +8,7 @@ use futures_core::future::BoxFuture;
 
 use crate::listener::{Answer, Call, Fault, Later, Listener, panicked};
 use crate::panic::{catch, catch_or, discard, report_drop};
+use crate::tracked::UnderWay;
 use crate::{AnyEvent, BoxError, Delivery, EventMeta};
 
 /// Calls one that may change the event, to be awaited.
@@ -20,7 +21,7 @@ pub(crate) fn await_change<'f>(
 ) -> Awaited<'f> {
     match &listener.call {
         Call::ChangeAsync(call) => Awaited::of(listener, delivery, || call(event, meta)),
-        _ => Awaited { listener, delivery, state: State::Over(Ok(())) },
+        _ => Awaited { listener, delivery, under_way: None, state: State::Over(Ok(())) },
     }
 }
 
@@ -36,7 +37,7 @@ pub(crate) fn await_observe<'f>(
         Call::ObserveAsync(call) | Call::TryObserve { later: call, .. } => {
             Awaited::of(listener, delivery, || call(event, meta))
         }
-        _ => Awaited { listener, delivery, state: State::Over(Ok(())) },
+        _ => Awaited { listener, delivery, under_way: None, state: State::Over(Ok(())) },
     }
 }
 
@@ -45,6 +46,8 @@ pub(crate) fn await_observe<'f>(
 pub(crate) struct Awaited<'f> {
     listener: &'f Listener,
     delivery: &'f Delivery,
+    /// If its calls are counted, and it has not answered.
+    under_way: Option<UnderWay<'f>>,
     state: State<'f>,
 }
 
@@ -57,13 +60,20 @@ impl<'f> Awaited<'f> {
     /// Makes a listener's future, unless it has no calls left (E8), or patience is lost already.
     #[inline]
     fn of(listener: &'f Listener, delivery: &'f Delivery, make: impl FnOnce() -> Later<'f>) -> Self {
-        let state = if !listener.claims.claim() || delivery.skips() {
-            State::Over(Ok(()))
-        } else {
-            let made = || make().map_or_else(|| State::Over(Err(Box::new(Fault::Mismatch))), State::Runs);
-            catch_or(made, |panic| State::Over(Err(panicked(panic))))
-        };
-        Self { listener, delivery, state }
+        let mut awaited = Self { listener, delivery, under_way: None, state: State::Over(Ok(())) };
+        if !listener.claims.claim() || delivery.skips() {
+            return awaited;
+        }
+        if let Some(tracked) = &listener.tracked {
+            awaited.under_way = tracked.begin();
+            if awaited.under_way.is_none() {
+                return awaited;
+            }
+        }
+        let make = || make().map_or_else(|| State::Over(Err(Box::new(Fault::Mismatch))), State::Runs);
+        awaited.state =
+            catch_or(|| within(awaited.under_way.as_ref(), make), |panic| State::Over(Err(panicked(panic))));
+        awaited
     }
 
     /// Drops what it is doing, unless that is over.
@@ -95,6 +105,15 @@ impl<'f> Awaited<'f> {
     }
 }
 
+/// Makes or polls a future, as part of a call that may be counted.
+#[inline]
+fn within<R>(under_way: Option<&UnderWay<'_>>, call: impl FnOnce() -> R) -> R {
+    match under_way {
+        None => call(),
+        Some(under_way) => under_way.within(call),
+    }
+}
+
 impl State<'_> {
     fn take(&mut self) -> Self {
         std::mem::replace(self, State::Over(Ok(())))
@@ -114,12 +133,13 @@ impl Future for Awaited<'_> {
             State::Over(answer) => std::mem::replace(answer, Ok(())),
             State::Runs(future) => {
                 let poll = || future.as_mut().poll(cx).map_err(Into::into);
-                match catch_or(poll, |panic| Poll::Ready(Err(panicked(panic)))) {
+                match catch_or(|| within(this.under_way.as_ref(), poll), |panic| Poll::Ready(Err(panicked(panic)))) {
                     Poll::Pending => return Poll::Pending,
                     Poll::Ready(answer) => this.end(answer),
                 }
             }
         };
+        this.under_way = None;
         this.listener.leave_if_spent();
         Poll::Ready(answer)
     }

@@ -1,12 +1,14 @@
 //! How often a listener may still run (E8), and that it never runs again (E9).
 //!
-//! 1. `left` is `UNLIMITED`, or how many calls are left; 0 is the end and is never left.
+//! 1. `left` is `UNLIMITED`, `COUNTED`, which is no limit either, or how many calls are left; 0 is the end and is never left.
 //! 2. A call is claimed before it is made: at most as many claims succeed as were allowed.
 //! 3. Once `end` has returned, no claim succeeds.
 
 use crate::sync::{AtomicUsize, Ordering};
 
 const UNLIMITED: usize = usize::MAX;
+/// No limit, but there is something to see to at each call: it is not claimed on the short way.
+const COUNTED: usize = UNLIMITED - 1;
 
 /// The calls that a listener has left.
 #[derive(Debug)]
@@ -19,8 +21,13 @@ impl Claims {
         Self { left: AtomicUsize::new(UNLIMITED) }
     }
 
+    /// Without limit, for a listener whose calls are counted.
+    pub(crate) fn counted() -> Self {
+        Self { left: AtomicUsize::new(COUNTED) }
+    }
+
     pub(crate) fn times(n: usize) -> Self {
-        Self { left: AtomicUsize::new(n.min(UNLIMITED - 1)) }
+        Self { left: AtomicUsize::new(n.min(COUNTED - 1)) }
     }
 
     /// Claims one call.
@@ -39,7 +46,7 @@ impl Claims {
     fn claim_limited(&self) -> bool {
         let one_less = |left| match left {
             0 => None,
-            UNLIMITED => Some(UNLIMITED),
+            UNLIMITED | COUNTED => Some(left),
             left => Some(left - 1),
         };
         self.left.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_less).is_ok()

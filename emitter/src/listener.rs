@@ -14,6 +14,7 @@ use crate::function::Exact;
 use crate::matcher::Kind;
 use crate::name::is_same;
 use crate::panic::discard;
+use crate::tracked::Tracked;
 use crate::{AnyEvent, BoxError, EventMeta, Matcher};
 
 /// What becomes of a listener's error or panic (E11).
@@ -108,6 +109,8 @@ pub(crate) struct Listener {
     pub(crate) exact: Exact,
     pub(crate) call: Call,
     pub(crate) claims: Claims,
+    /// Its calls, if they are counted: then no call is claimed as one without limit.
+    pub(crate) tracked: Option<Arc<Tracked>>,
     pub(crate) takes_nested: bool,
     pub(crate) priority: i32,
     pub(crate) persistent: bool,
@@ -163,6 +166,7 @@ impl Listener {
             heard: self.heard,
             call: self.call.clone(),
             claims: self.claims.fork(),
+            tracked: self.tracked.as_ref().map(|_| Arc::new(Tracked::new())),
             home,
             ..*self
         }

@@ -10,6 +10,7 @@ use crate::emitter::Inner;
 use crate::event::HeardType;
 use crate::function::Exact;
 use crate::listener::{Call, Fault, Listener, Role};
+use crate::tracked::Tracked;
 use crate::{BoxError, Event, EventMeta, Hears, IntoMatcher, Matcher, MatcherError, OnError};
 
 /// How a listener is registered: priority, how often, nested events, failure.
@@ -28,13 +29,14 @@ pub struct Options {
     nested: Option<bool>,
     persistent: bool,
     on_error: Option<OnError>,
+    awaitable_off: bool,
 }
 
 impl Options {
     /// Priority 0, any number of times, nested events as the matcher has it, not persistent.
     #[must_use]
     pub const fn new() -> Self {
-        Self { priority: 0, times: None, nested: None, persistent: false, on_error: None }
+        Self { priority: 0, times: None, nested: None, persistent: false, on_error: None, awaitable_off: false }
     }
 
     /// Higher runs first, at one emitter (E5). May be negative.
@@ -79,6 +81,14 @@ impl Options {
     #[must_use]
     pub const fn on_error(mut self, on_error: OnError) -> Self {
         self.on_error = Some(on_error);
+        self
+    }
+
+    /// Counts the calls of the listener, so that [`Subscription::off_and_wait`](crate::Subscription::off_and_wait) can wait for those under
+    /// way. That costs each call two atomic additions and a look at a thread-local; other listeners pay nothing.
+    #[must_use]
+    pub const fn awaitable_off(mut self) -> Self {
+        self.awaitable_off = true;
         self
     }
 
@@ -198,7 +208,12 @@ impl Registration {
             id: Listener::next_id(),
             takes_nested: options.nested.unwrap_or_else(|| matcher.nested_by_default()),
             exact: if filters { Exact::Nowhere } else { matcher.exact() },
-            claims: options.times.map_or_else(Claims::unlimited, Claims::times),
+            claims: match options.times {
+                Some(times) => Claims::times(times),
+                None if options.awaitable_off => Claims::counted(),
+                None => Claims::unlimited(),
+            },
+            tracked: options.awaitable_off.then(|| Arc::new(Tracked::new())),
             on_error: options.on_error.unwrap_or(by_role),
             priority: options.priority,
             persistent: options.persistent || is_pipe,

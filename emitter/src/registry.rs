@@ -75,7 +75,7 @@ impl Registry {
         }
     }
 
-    /// Removes the listeners that `goes` picks, and ends them: no dispatch under way calls them any more (E9).
+    /// Removes the listeners that `goes` picks, and ends them: no dispatch begins to call them any more (E9).
     pub(crate) fn remove(&self, goes: impl Fn(&Listener) -> bool) -> usize {
         let removed: Vec<_> = self.change(|state| {
             let removed = state.listeners.extract_if(.., |listener| goes(listener)).collect::<Vec<_>>();

@@ -120,7 +120,13 @@ impl Called {
         if !listener.claims.claim() {
             return Self::Skipped;
         }
-        let answer = call();
+        let answer = match &listener.tracked {
+            None => call(),
+            Some(tracked) => match tracked.begin() {
+                Some(under_way) => under_way.within(call),
+                None => return Self::Skipped,
+            },
+        };
         listener.leave_if_spent();
         Self::Now(answer)
     }

@@ -380,3 +380,167 @@ fn a_listener_that_may_run_no_times_is_never_there() -> TestResult {
     emitter.emit_now("x", &mut ())?;
     Ok(())
 }
+
+/// Polls a future once, and tells whether it is ready.
+fn is_ready<F: Future + Unpin>(future: &mut F) -> bool {
+    future.now_or_never().is_some()
+}
+
+/// E9: a call on another thread.
+#[test]
+fn off_and_wait_waits_for_a_sync_call_on_another_thread() -> TestResult {
+    let (emitter, [entered, leave]) = (Emitter::new(), std::array::from_fn(|_| Arc::new(Barrier::new(2))));
+    let (enters, leaves) = (Arc::clone(&entered), Arc::clone(&leave));
+    let subscription = emitter.with(Options::new().awaitable_off()).on("x", move |_: &mut (), _| {
+        enters.wait();
+        leaves.wait();
+    })?;
+    thread::scope(|scope| {
+        scope.spawn(|| emit(&emitter, "x"));
+        entered.wait();
+        let mut off = Box::pin(subscription.off_and_wait());
+        assert!(!is_ready(&mut off), "a call is under way");
+        emit(&emitter, "x");
+        leave.wait();
+        assert_eq!(block_on(off), Ok(true));
+    });
+    assert_eq!((emitter.listener_count(), block_on(subscription.off_and_wait())), (0, Ok(false)));
+    Ok(())
+}
+
+/// E9: a call that is awaited is under way until it has answered or is dropped; so is one that is the last allowed.
+#[test]
+fn off_and_wait_waits_for_an_async_call_that_is_awaited_or_dropped() -> TestResult {
+    for options in [Options::new(), Options::new().once()].map(Options::awaitable_off) {
+        for dropped in [false, true] {
+            let emitter = Emitter::new();
+            let subscription = emitter.with(options).on_async("x", |(): &mut (), _| {
+                Box::pin(async {
+                    yield_once().await;
+                    Ok(())
+                })
+            })?;
+            let mut payload = ();
+            let mut emit = Box::pin(emitter.emit("x", &mut payload));
+            assert!(!is_ready(&mut emit));
+            let mut off = Box::pin(subscription.off_and_wait());
+            assert!(!is_ready(&mut off), "it is being awaited");
+            if dropped {
+                drop(emit);
+            } else {
+                block_on(emit)?;
+            }
+            assert!(is_ready(&mut off));
+        }
+    }
+    Ok(())
+}
+
+/// E9: in a sync and in an async listener, and in one that hears what it emits.
+#[test]
+fn off_and_wait_does_not_wait_for_the_calls_that_it_is_awaited_in() -> TestResult {
+    let (emitter, own) = (Emitter::new(), Arc::new(Mutex::new(Vec::<Subscription>::new())));
+    let counted = emitter.with(Options::new().awaitable_off());
+    let subscription = |own: &Mutex<Vec<Subscription>>, at: usize| own.lock().expect("no panic")[at].clone();
+
+    let this = Arc::clone(&own);
+    let sync = counted.on("sync", move |_: &mut (), _| {
+        assert_eq!(block_on(subscription(&this, 0).off_and_wait()), Ok(true));
+    })?;
+    let this = Arc::clone(&own);
+    let awaits = counted.observe_async("async", move |(): &(), _| {
+        let this = subscription(&this, 1);
+        Box::pin(async move {
+            yield_once().await;
+            assert_eq!(this.off_and_wait().await, Ok(true));
+            Ok(())
+        })
+    })?;
+    let again = emitter.clone();
+    let nested = counted.on_async("nested", move |depth: &mut u32, _| {
+        let again = again.clone();
+        Box::pin(async move {
+            match depth.checked_sub(1) {
+                Some(mut less) => again.emit("nested", &mut less).await?,
+                None => again.emit("innermost", &mut ()).await?,
+            }
+            Ok(())
+        })
+    })?;
+    let this = Arc::clone(&own);
+    emitter.on_async("innermost", move |(): &mut (), _| {
+        let this = subscription(&this, 2);
+        Box::pin(async move {
+            yield_once().await;
+            assert_eq!(this.off_and_wait().await, Ok(true));
+            Ok(())
+        })
+    })?;
+    own.lock().expect("no panic").extend([sync, awaits, nested]);
+    block_on(emitter.emit("sync", &mut ()))?;
+    block_on(emitter.emit("async", &mut ()))?;
+    block_on(emitter.emit("nested", &mut 3_u32))?;
+    assert_eq!(emitter.listener_count(), 1);
+    assert_eq!(emitter.isolated_failures(), 0);
+    Ok(())
+}
+
+/// E9: only the calls that it is awaited in are left out.
+#[test]
+fn off_and_wait_inside_a_call_waits_for_another_call() -> TestResult {
+    let (emitter, own) = (Emitter::new(), Arc::new(OnceLock::<Subscription>::new()));
+    let this = Arc::clone(&own);
+    let subscription = emitter.with(Options::new().awaitable_off()).on_async("x", move |waits: &mut bool, _| {
+        let this = this.get().cloned();
+        Box::pin(async move {
+            match this.filter(|_| *waits) {
+                Some(this) => _ = this.off_and_wait().await?,
+                None => yield_once().await,
+            }
+            Ok(())
+        })
+    })?;
+    own.set(subscription).map_err(|_| "it is set once")?;
+    let (mut other, mut this) = (false, true);
+    let mut other = Box::pin(emitter.emit("x", &mut other));
+    assert!(!is_ready(&mut other));
+    let mut this = Box::pin(emitter.emit("x", &mut this));
+    assert!(!is_ready(&mut this), "another call is under way");
+    block_on(other)?;
+    assert!(is_ready(&mut this));
+    Ok(())
+}
+
+/// E9, E16: it is removed before the future is polled; a fork's calls are its own; uncounted calls are an error.
+#[test]
+fn off_and_wait_removes_at_once_and_tells_where_calls_are_not_counted() -> TestResult {
+    let (recorder, emitter) = (Recorder::new(), Emitter::new());
+    let subscription = emitter.with(Options::new().awaitable_off()).on("x", recorder.hears("counted"))?;
+    let fork = emitter.fork();
+    drop(subscription.off_and_wait());
+    emit(&emitter, "x");
+    recorder.expect([]);
+    emit(&fork, "x");
+    recorder.expect(["counted x"]);
+
+    let subscription = emitter.on("x", recorder.hears("uncounted"))?;
+    let error = block_on(subscription.off_and_wait()).expect_err("its calls are not counted");
+    assert!(error.to_string().contains("`Options::awaitable_off`"), "{error}");
+    emit(&emitter, "x");
+    recorder.expect([]);
+    Ok(())
+}
+
+/// E9, E11: a call that panics is over.
+#[test]
+fn off_and_wait_does_not_wait_for_a_call_that_panicked() -> TestResult {
+    let emitter = Emitter::new();
+    let counted = emitter.with(Options::new().awaitable_off());
+    let sync = counted.on("x", |(): &mut (), _| -> () { panic!("the disk is full") })?;
+    let awaits = counted.observe_async("x", |(): &(), _| Box::pin(async { panic!("the disk is full") }))?;
+    assert!(block_on(emitter.emit("x", &mut ())).is_err());
+    for subscription in [sync, awaits] {
+        assert!(is_ready(&mut Box::pin(subscription.off_and_wait())));
+    }
+    Ok(())
+}

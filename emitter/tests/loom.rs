@@ -1,5 +1,7 @@
 //! Every interleaving of claims (E8, E9), and of changes and loads (E10), of the very source that the crate is made of.
 
+#[path = "../src/calls.rs"]
+mod calls;
 #[allow(dead_code, reason = "the models use the part that races")]
 #[path = "../src/claim.rs"]
 mod claim;
@@ -11,6 +13,7 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use loom::thread;
 
+use self::calls::Calls;
 use self::claim::Claims;
 use self::published::Published;
 
@@ -118,6 +121,32 @@ fn once_ended_no_claim_succeeds() {
             assert!(!both && claims.is_spent());
         });
     }
+}
+
+/// E9: once no call is under way after the end, none is made; and if one is, the last to finish says so.
+#[test]
+fn a_call_that_is_counted_is_over_before_the_wait_for_it() {
+    model(|| {
+        let (calls, freed) = (Arc::new(Calls::new()), Arc::new(AtomicBool::new(false)));
+        let emits: Vec<_> = (0..2)
+            .map(|_| {
+                let (calls, freed) = (Arc::clone(&calls), Arc::clone(&freed));
+                thread::spawn(move || {
+                    if calls.begin() {
+                        assert!(!freed.load(Ordering::Acquire), "called after the wait");
+                    }
+                    calls.finish()
+                })
+            })
+            .collect();
+        calls.end();
+        let is_idle = calls.under_way() == 0;
+        freed.store(is_idle, Ordering::Release);
+        let told = emits.into_iter().map(|emit| emit.join().expect("nobody is called")).filter(|told| *told).count();
+        assert!(is_idle || told > 0, "nobody wakes who waits");
+        assert_eq!(calls.under_way(), 0);
+        assert!(!calls.begin());
+    });
 }
 
 /// E8, E16.
