@@ -40,24 +40,30 @@ impl Progress {
         self.cursor = Cursor::default();
     }
 
-    /// Takes a failure in: it fails the emit, or is logged and counted (E11).
+    /// Takes a failure in: it fails the emit, or is logged and counted (E11). Returns `true` if it fails the emit.
     #[cold]
     #[expect(clippy::boxed_local, reason = "unboxed here, and not in the loop of every emit")]
-    pub(crate) fn judge(&mut self, listener: &Listener, fault: Box<Fault>, event: &dyn AnyEvent, meta: &EventMeta<'_>) {
-        match listener.on_error {
-            OnError::Propagate => {
-                let error = explain(listener, *fault, event, meta);
-                match self.failed {
-                    None => self.failed = Some(error),
-                    // An emit fails with one error: the others are logged and counted.
-                    Some(_) => isolate(listener, error),
-                }
-                if !self.changed {
-                    self.observe();
-                }
-            }
-            OnError::Isolate => isolate(listener, explain(listener, *fault, event, meta)),
+    pub(crate) fn judge(
+        &mut self,
+        listener: &Listener,
+        fault: Box<Fault>,
+        event: &dyn AnyEvent,
+        meta: &EventMeta<'_>,
+    ) -> bool {
+        let error = explain(listener, *fault, event, meta);
+        if listener.on_error == OnError::Isolate || meta.isolates_failures() {
+            isolate(listener, error);
+            return false;
         }
+        match self.failed {
+            None => self.failed = Some(error),
+            // An emit fails with one error: the others are logged and counted.
+            Some(_) => isolate(listener, error),
+        }
+        if !self.changed {
+            self.observe();
+        }
+        true
     }
 
     /// Calls nobody yet; then those first that need not be awaited.
@@ -95,7 +101,7 @@ impl Progress {
             match change_at(&takers, &mut self.cursor.taker, event, meta) {
                 Halt::End => return Some(Ok(())),
                 Halt::Await => return self.wait(),
-                Halt::Fault(listener, fault) => self.judge(listener, fault, event, meta),
+                Halt::Fault(listener, fault) => _ = self.judge(listener, fault, event, meta),
             }
         }
         self.advance(event, meta, route)
@@ -113,7 +119,7 @@ impl Progress {
             match change_stretch(route, &mut self.cursor, event, meta) {
                 Halt::End => self.observe(),
                 Halt::Await => return self.wait(),
-                Halt::Fault(listener, fault) => self.judge(listener, fault, event, meta),
+                Halt::Fault(listener, fault) => _ = self.judge(listener, fault, event, meta),
             }
         }
         if !route.is_observed {
@@ -123,7 +129,7 @@ impl Progress {
             match observe_stretch(route, &mut self.cursor, event, meta) {
                 Halt::End => return Some(self.result()),
                 Halt::Await => return self.wait(),
-                Halt::Fault(listener, fault) => self.judge(listener, fault, event, meta),
+                Halt::Fault(listener, fault) => _ = self.judge(listener, fault, event, meta),
             }
         }
     }

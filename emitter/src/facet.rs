@@ -16,13 +16,14 @@ pub struct Facet {
     lens: &'static (dyn Any + Send + Sync),
     internal: bool,
     also_named: Option<EventName>,
+    isolated: bool,
 }
 
 impl Facet {
     /// A facet that shows a lens.
     #[must_use]
     pub const fn new(lens: &'static (dyn Any + Send + Sync)) -> Self {
-        Self { lens, internal: false, also_named: None }
+        Self { lens, internal: false, also_named: None, isolated: false }
     }
 
     /// Also marks the event by `internal: true` in its context, which users cannot set (R3).
@@ -67,6 +68,18 @@ impl Facet {
         self.also_named.as_ref().map_or(0, |name| bit(name.as_name().hash()))
     }
 
+    /// Also isolates the failures of all listeners: each is logged and counted, and neither ends the changing nor fails
+    /// the emit, whatever the listener's [`OnError`](crate::OnError) says (E11). For events that only report.
+    #[must_use]
+    pub const fn isolated(mut self) -> Self {
+        self.isolated = true;
+        self
+    }
+
+    pub(crate) const fn isolates_failures(&self) -> bool {
+        self.isolated
+    }
+
     /// The context of an event that has it, whose source has that context.
     #[must_use]
     pub fn over(&self, context: Context) -> Context {
@@ -82,6 +95,9 @@ impl Facet {
 
 impl fmt::Debug for Facet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Facet").field("internal", &self.internal).finish_non_exhaustive()
+        f.debug_struct("Facet")
+            .field("internal", &self.internal)
+            .field("isolated", &self.isolated)
+            .finish_non_exhaustive()
     }
 }

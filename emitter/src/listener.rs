@@ -21,7 +21,8 @@ use crate::{AnyEvent, BoxError, EventMeta, Matcher};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OnError {
-    /// It fails the emit; nobody else may change the event.
+    /// It fails the emit; nobody else may change the event. An event that only reports, as a run's `error` and `finish`,
+    /// isolates failures all the same.
     Propagate,
     /// It is logged and counted, and everything goes on.
     Isolate,

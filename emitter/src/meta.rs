@@ -11,7 +11,7 @@ use uuid::Uuid;
 use crate::emit::Emit;
 use crate::event::Carried;
 use crate::name::NameRef;
-use crate::{AnyEvent, Context, Creator, Emitter, EventName, EventRecord};
+use crate::{AnyEvent, Context, Creator, Emitter, EventName, EventRecord, Facet};
 
 /// The run that an event happened in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -155,6 +155,11 @@ impl<'a> EventMeta<'a> {
     /// The name of the payload's type.
     pub fn payload_type(&self) -> &'static str {
         self.emit.carried.name()
+    }
+
+    /// Whether the emit isolates the failures of all listeners.
+    pub(crate) fn isolates_failures(&self) -> bool {
+        self.emit.facet.is_some_and(Facet::isolates_failures)
     }
 
     /// The facet of the emit, if it has one and it is an `L`.

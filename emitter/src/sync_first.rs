@@ -23,8 +23,9 @@ impl Progress {
         self.observe();
         let observing = self.call_sync(Role::Observe, event, meta, route);
         for listener in changing {
-            if let Err(fault) = await_change(listener, event, meta, delivery).await {
-                self.judge(listener, fault, event, meta);
+            if let Err(fault) = await_change(listener, event, meta, delivery).await
+                && self.judge(listener, fault, event, meta)
+            {
                 break;
             }
         }

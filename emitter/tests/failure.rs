@@ -5,7 +5,8 @@ mod support;
 use std::error::Error as _;
 
 use emitree_emitter::{
-    AnyEvent, BoxError, EmitError, EmitErrorKind, Emitter, EventMeta, OnError, Options, Registration,
+    AnyEvent, BoxError, Delivery, EmitError, EmitErrorKind, Emitted, Emitter, EventMeta, EventName, EventStamp, Facet,
+    OnError, Options, Registration,
 };
 use futures_core::future::BoxFuture;
 use futures_util::FutureExt;
@@ -71,6 +72,13 @@ fn sees_failing(options: Options) -> [Registration; 5] {
 
 /// A failing listener between others, on the middle one of three emitters.
 fn emit_among(failing: Registration) -> (Result<(), EmitError>, Vec<String>, Emitter) {
+    emit_among_by(failing, |middle| block_on(middle.emit("x", &mut ())))
+}
+
+fn emit_among_by(
+    failing: Registration,
+    emit: impl FnOnce(&Emitter) -> Result<(), EmitError>,
+) -> (Result<(), EmitError>, Vec<String>, Emitter) {
     let (recorder, root) = (Recorder::new(), Emitter::new());
     let middle = root.child("middle").expect("a name");
     let run = |registered: Result<_, _>| drop(registered.expect("a matcher"));
@@ -80,7 +88,7 @@ fn emit_among(failing: Registration) -> (Result<(), EmitError>, Vec<String>, Emi
     run(root.on_async("*.*", recorder.hears_async("above")));
     run(middle.observe("*", recorder.sees("sees")));
     run(root.observe_async("*.*", recorder.sees_async("sees above")));
-    let result = block_on(middle.emit("x", &mut ()));
+    let result = emit(&middle);
     (result, recorder.take(), middle)
 }
 
@@ -122,6 +130,39 @@ fn an_isolated_failure_is_counted_and_changes_nothing() {
         let (result, heard, emitter) = emit_among(registration);
         assert!(result.is_ok(), "{result:?}");
         assert_eq!((heard, emitter.isolated_failures()), (ALL.map(Into::into).to_vec(), 1));
+    }
+}
+
+/// E11: whatever the listener says of its failures.
+#[test]
+fn an_emit_of_an_event_that_only_reports_isolates_the_failures_of_all_listeners() {
+    let propagates = || Options::new().on_error(OnError::Propagate);
+    for registration in failing(propagates()).into_iter().chain(sees_failing(propagates())) {
+        let facet = Facet::new(&()).isolated();
+        let emit = |middle: &Emitter| block_on(middle.emit_with("x", &mut (), &facet));
+        let (result, heard, emitter) = emit_among_by(registration, emit);
+        assert!(result.is_ok(), "{result:?}");
+        assert_eq!((heard, emitter.isolated_failures()), (ALL.map(Into::into).to_vec(), 1));
+    }
+}
+
+/// E11: so do the sync listeners of an emit that calls them first, and then those that are awaited.
+#[test]
+fn an_isolated_failure_changes_nothing_where_sync_listeners_come_first() {
+    const X: EventName = EventName::new("x");
+    for registration in failing(Options::new().on_error(OnError::Isolate)) {
+        let (facet, delivery, stamp) = (Facet::new(&()), Delivery::new(), EventStamp::new());
+        delivery.sync_first();
+        let emit = |middle: &Emitter| match middle.emit_begin(X, &mut (), &facet, (&delivery, &stamp)) {
+            Emitted::Done(result) => result,
+            Emitted::Waits(waiting) => block_on(middle.emit_rest(waiting, X, &mut (), &facet, (&delivery, &stamp))),
+        };
+        let (result, mut heard, emitter) = emit_among_by(registration, emit);
+        assert!(result.is_ok(), "{result:?}");
+        heard.sort_unstable();
+        let mut all = ALL;
+        all.sort_unstable();
+        assert_eq!((heard, emitter.isolated_failures()), (all.map(Into::into).to_vec(), 1));
     }
 }
 

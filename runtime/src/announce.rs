@@ -150,8 +150,8 @@ fn succeeded<I: Data, O: Data>(run: &Typed<I, O>, (success, told): Told<Success<
     close(run, result, Some(input))
 }
 
-fn failed<I: Data, O: Data>(run: &Typed<I, O>, (failure, told): Told<Failure>) -> Step<I, O> {
-    log_failed(Stage::Error, told);
+/// What listeners of `error` say was isolated where they were called: the emit does not fail by it (R10).
+fn failed<I: Data, O: Data>(run: &Typed<I, O>, (failure, _): Told<Failure>) -> Step<I, O> {
     close(run, Err(failure.error), None)
 }
 
@@ -184,13 +184,8 @@ fn finish<I: Data, O: Data>(run: &Typed<I, O>, result: Result<O>, input: Option<
     }
 }
 
-/// A failing listener of `finish` hides nothing (R10).
-fn finished<I: Data, O: Data>(
-    run: &Typed<I, O>,
-    (finish, told): Told<Finish<I, O>>,
-    error: Option<Error>,
-) -> Step<I, O> {
-    log_failed(Stage::Finish, told);
+/// The same holds for listeners of `finish`.
+fn finished<I: Data, O: Data>(run: &Typed<I, O>, (finish, _): Told<Finish<I, O>>, error: Option<Error>) -> Step<I, O> {
     let here = run.here();
     here.slot().ends().call(run, || finish.outcome.status());
     here.end();
@@ -249,12 +244,4 @@ fn record_outcome<O>(span: &Span, result: &Result<O>) {
 
 fn status_of<O>(result: &Result<O>) -> Status {
     result.as_ref().map_or_else(|error| Outcome::<()>::of_error(error).status(), |_| Status::Success)
-}
-
-/// What can no longer change how the run ends is logged (R10).
-fn log_failed(stage: Stage, told: Result<(), EmitError>) {
-    if let Err(error) = told {
-        // What it says, and its drop, are user code.
-        isolated(move || tracing::warn!(error = %error, "a listener of a run's `{}` failed", stage.as_str()));
-    }
 }

@@ -278,7 +278,8 @@ impl<R: Runnable + ?Sized> Facets<R> {
         look: |event| Some(LifecycleRef::Error(event.downcast_ref::<Failure>()?)),
     })
     .internal()
-    .also_named(Stage::Error.plain_name());
+    .also_named(Stage::Error.plain_name())
+    .isolated();
 
     const FINISH: &'static Facet = &Facet::new(&Lens {
         stage: Stage::Finish,
@@ -287,5 +288,6 @@ impl<R: Runnable + ?Sized> Facets<R> {
         look: |event| Some(LifecycleRef::Finish(event.downcast_ref::<Finish<R::Input, R::Output>>()?)),
     })
     .internal()
-    .also_named(Stage::Finish.plain_name());
+    .also_named(Stage::Finish.plain_name())
+    .isolated();
 }

@@ -40,7 +40,7 @@ use crate::{AbortSignal, IntoMiddleware, Result, RunContext, Runnable, Stage};
 /// | a guard, a layer or a listener says no, or stop | `error`, `finish` denied or halted | that error |
 /// | the work panics, or a listener of `start` does | `error`, `finish` panicked | an error with the panic's message |
 /// | a listener of `success` fails, or panics | `success`, `finish` failed or panicked | that error |
-/// | a listener of `error` or `finish` fails | what would be without it; it is logged | what would be without it |
+/// | a listener of `error` or `finish` fails | what would be without it: all others are called; it is logged and counted | what would be without it |
 /// | it is aborted before its work is over, itself or from above | `error`, `finish` aborted | an error with the reason |
 /// | it takes too long | `error`, `finish` timed out | an error that says so |
 /// | it is interrupted | `error`, `finish` interrupted | an error with the interrupt |
