@@ -44,6 +44,8 @@ struct Inner {
     is_retryable: bool,
     is_fatal: bool,
     extra: Option<Extra>,
+    /// The number of its note, where it is control flow that a layer got; 0 before.
+    note: u64,
 }
 
 impl Error {
@@ -133,6 +135,7 @@ impl Error {
                 inner.kind = deeper.0.kind.clone();
                 inner.extra = deeper.0.extra.clone();
                 inner.is_retryable = deeper.0.is_retryable;
+                inner.note = deeper.0.note;
             }),
             None => error,
         }
@@ -202,6 +205,35 @@ impl Error {
         self
     }
 
+    /// The same, and the number of its note.
+    pub(crate) fn noted(self, note: u64) -> Self {
+        if self.0.note == note { self } else { self.with(|inner| inner.note = note) }
+    }
+
+    pub(crate) fn note(&self) -> u64 {
+        self.0.note
+    }
+
+    pub(crate) fn is_noted(&self) -> bool {
+        self.0.note != 0
+    }
+
+    pub(crate) fn is_same_note(&self, other: &Self) -> bool {
+        self.is_noted() && self.0.note == other.0.note
+    }
+
+    pub(crate) fn is_same_kind(&self, other: &Self) -> bool {
+        self.0.kind == other.0.kind
+    }
+
+    pub(crate) fn is_as_severe(&self, other: &Self) -> bool {
+        self.0.kind.severity() == other.0.kind.severity()
+    }
+
+    pub(crate) fn is_more_severe(&self, other: &Self) -> bool {
+        self.0.kind.severity() < other.0.kind.severity()
+    }
+
     /// What sort of end it is.
     #[must_use]
     pub fn kind(&self) -> &ErrorKind {
@@ -268,7 +300,7 @@ impl Error {
 impl Inner {
     fn of(kind: ErrorKind) -> Self {
         let context = Map::new();
-        Self { kind, message: None, source: None, context, is_retryable: false, is_fatal: false, extra: None }
+        Self { kind, message: None, source: None, context, is_retryable: false, is_fatal: false, extra: None, note: 0 }
     }
 }
 
@@ -305,6 +337,7 @@ impl From<ErrorReport> for Error {
             is_retryable: report.is_retryable,
             is_fatal: report.is_fatal,
             extra: interrupt.or(retry),
+            note: 0,
         }))
     }
 }

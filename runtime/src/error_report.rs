@@ -47,6 +47,18 @@ impl ErrorKind {
         !matches!(self, Self::Failed | Self::Panicked | Self::Invalid)
     }
 
+    /// How severe it is where several come together, 0 first (M9): a denial is never lost to an end that asks for less.
+    pub(crate) const fn severity(&self) -> u8 {
+        match self {
+            Self::Denied { .. } => 0,
+            Self::Halted { .. } => 1,
+            Self::Aborted | Self::Dropped => 2,
+            Self::Interrupted => 3,
+            Self::Retry => 4,
+            Self::TimedOut | Self::Failed | Self::Panicked | Self::Invalid => 5,
+        }
+    }
+
     /// Whether trying again can help. What took too long may be in time then; all other control flow somebody wanted (R6).
     pub(crate) const fn may_be_retryable(&self) -> bool {
         !self.is_control_flow() || matches!(self, Self::TimedOut)

@@ -95,6 +95,9 @@ impl<'a, O: Op> Next<'a, O> {
     ///
     /// A layer that gets a denial, a halt, an abort, an interrupt or the request for a retry from `next`, and returns
     /// an output or a failure without having absorbed it, is overruled: the call ends with what was swallowed (M9).
+    ///
+    /// Each of them counts by itself. A layer that awaits several calls of `next` at the same time absorbs the error of each; of
+    /// those that it does not absorb, a denial is the result, else a halt, an abort, an interrupt, a request for a retry.
     pub fn absorb(self, error: &Error) {
         self.0.absorb(error);
     }

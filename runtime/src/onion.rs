@@ -3,6 +3,7 @@
 use std::fmt;
 use std::future::Future;
 use std::marker::PhantomData;
+use std::mem::replace;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -10,8 +11,8 @@ use std::task::{Context, Poll};
 use futures_core::future::BoxFuture;
 use tracing::{Instrument, Level, level_enabled};
 
-use crate::noted::Noted;
-use crate::panic::caught;
+use crate::noted::{Frame, Noted};
+use crate::panic::{caught, discard};
 use crate::traced::is_traced;
 use crate::{Error, Layer, Next, Op, Phase, Result, RunContext, Summary};
 
@@ -97,7 +98,7 @@ pub(crate) async fn call<I, O>(
     input: &I,
     ctx: &RunContext,
 ) -> Result<O> {
-    Call { layers, work, ctx, noted: &Noted::default(), depth: 0 }.next().run(input).await
+    Call { layers, work, ctx, noted: &Noted::default(), frame: Frame::OUTSIDE }.next().run(input).await
 }
 
 /// One call through layers: what is the same for all of them.
@@ -106,13 +107,13 @@ pub(crate) struct Call<'a, I, O> {
     work: &'a dyn Work<I, O>,
     ctx: &'a RunContext,
     noted: &'a Noted,
-    /// Of the first layer: it is not the outermost where this is called in a layer of another call.
-    depth: usize,
+    /// Who calls the first layer: another layer, where this is called in one.
+    frame: Frame,
 }
 
 impl<I, O> Call<'_, I, O> {
     pub(crate) const fn next(&self) -> RawNext<'_, I, O> {
-        RawNext { call: self, passed: 0 }
+        RawNext { call: self, passed: 0, frame: self.frame }
     }
 }
 
@@ -121,6 +122,8 @@ pub(crate) struct RawNext<'a, I, O> {
     call: &'a Call<'a, I, O>,
     /// How many of the call's layers are outside of it.
     passed: usize,
+    /// The layer that it was given to.
+    frame: Frame,
 }
 
 impl<I, O> Clone for RawNext<'_, I, O> {
@@ -133,14 +136,15 @@ impl<I, O> Copy for RawNext<'_, I, O> {}
 
 impl<'a, I, O> RawNext<'a, I, O> {
     pub(crate) const fn run(self, input: &'a I) -> Running<'a, I, O> {
-        Running { next: self, input, called: None }
+        Running { next: self, input, called: Called::Due }
     }
 
-    fn begin(self, input: &'a I) -> BoxFuture<'a, Result<O>> {
-        let Self { call, passed } = self;
+    /// Calls the first layer that is inside, which is the frame, or the work.
+    fn begin(self, input: &'a I, frame: Frame) -> BoxFuture<'a, Result<O>> {
+        let Self { call, passed, .. } = self;
         match call.layers.get(passed) {
             None => call.work.call(input, call.ctx),
-            Some(first) => first.layer.call(first.phase, input, call.ctx, Self { call, passed: passed + 1 }),
+            Some(first) => first.layer.call(first.phase, input, call.ctx, Self { call, passed: passed + 1, frame }),
         }
     }
 
@@ -149,7 +153,7 @@ impl<'a, I, O> RawNext<'a, I, O> {
     }
 
     pub(crate) fn absorb(self, error: &Error) {
-        self.call.noted.absorb(error);
+        self.call.noted.absorb(self.frame, error);
     }
 
     /// A call at the same place, of work of other types.
@@ -157,11 +161,7 @@ impl<'a, I, O> RawNext<'a, I, O> {
     where
         'a: 'b,
     {
-        Call { layers: &[], work, ctx: self.call.ctx, noted: self.call.noted, depth: self.depth() }
-    }
-
-    const fn depth(self) -> usize {
-        self.call.depth + self.passed
+        Call { layers: &[], work, ctx: self.call.ctx, noted: self.call.noted, frame: self.frame }
     }
 }
 
@@ -172,23 +172,62 @@ impl<'a, I, O> RawNext<'a, I, O> {
 pub(crate) struct Running<'a, I, O> {
     next: RawNext<'a, I, O>,
     input: &'a I,
-    called: Option<BoxFuture<'a, Result<O>>>,
+    called: Called<'a, O>,
+}
+
+enum Called<'a, O> {
+    Due,
+    Inside(BoxFuture<'a, Result<O>>, Frame),
+    Over,
+}
+
+impl<I, O> Running<'_, I, O> {
+    fn poll_inside(&mut self, cx: &mut Context<'_>) -> Poll<Result<O>> {
+        if let Called::Due = self.called {
+            let frame = Frame::new();
+            self.called = Called::Inside(self.next.begin(self.input, frame), frame);
+        }
+        match &mut self.called {
+            Called::Inside(inside, _) => inside.as_mut().poll(cx),
+            Called::Due | Called::Over => {
+                Poll::Ready(Err(Error::new("what is inside was polled again after it had returned")))
+            }
+        }
+    }
+
+    /// Drops what is inside, and takes over what that has noted: nothing of it is lost with the future.
+    fn leave(&mut self) -> Option<Frame> {
+        let Called::Inside(inside, frame) = replace(&mut self.called, Called::Over) else { return None };
+        discard(inside);
+        Some(frame)
+    }
 }
 
 impl<I, O> Future for Running<'_, I, O> {
     type Output = Result<O>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<O>> {
-        let Self { next, input, called } = &mut *self;
-        let noted = next.call.noted;
-        if called.is_none()
-            && let Some(error) = noted.pending()
+        let RawNext { call: Call { noted, .. }, frame: outside, .. } = self.next;
+        if let Called::Due = self.called
+            && let Some(error) = noted.pending(outside)
         {
+            self.called = Called::Over;
             return Poll::Ready(Err(error));
         }
         // What is outside gets a panic as an error, and may call again.
-        let poll = || called.get_or_insert_with(|| next.begin(input)).as_mut().poll(cx);
-        let polled = caught(poll).unwrap_or_else(|panic| Poll::Ready(Err(panic)));
-        polled.map(|result| noted.settle(next.depth(), result))
+        let polled = caught(|| self.poll_inside(cx)).unwrap_or_else(|panic| Poll::Ready(Err(panic)));
+        polled.map(|result| match self.leave() {
+            Some(inside) => noted.settle(inside, outside, result),
+            None => result,
+        })
+    }
+}
+
+/// What was noted inside counts although nobody waits for it any more (M9).
+impl<I, O> Drop for Running<'_, I, O> {
+    fn drop(&mut self) {
+        if let Some(inside) = self.leave() {
+            self.next.call.noted.pass_on(inside, self.next.frame);
+        }
     }
 }

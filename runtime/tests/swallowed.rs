@@ -1,10 +1,14 @@
-//! M9 as a property: control flow reaches the caller through any layers, unless one absorbs it on purpose.
+//! M9 as a property: control flow reaches the caller through any layers, unless one absorbs it on purpose; each of
+//! several by itself, where a layer calls what is inside twice at the same time.
 
 use emitree_emitter::Emitter;
-use emitree_runtime::{Error, Layer, Next, Op, Result, RunContext, Runnable};
-use proptest::prelude::{ProptestConfig, prop_oneof};
+use emitree_runtime::{Error, ErrorKind, Interrupt, Layer, Next, Op, Result, RunContext, Runnable};
+use futures_util::FutureExt;
+use futures_util::future::{join, pending};
+use proptest::prelude::{ProptestConfig, any, prop_oneof};
 use proptest::strategy::{Just, Strategy};
 use proptest::{collection, prop_assert_eq, proptest};
+use tokio::task::yield_now;
 
 /// How a layer treats what is inside of it.
 #[derive(Clone, Copy, Debug)]
@@ -14,7 +18,7 @@ enum Treats {
     Swallows,
     /// Makes a failure of whatever error came.
     Wraps,
-    /// Gives an output whatever came, and says so.
+    /// Gives an output whatever came, and says so, after a while.
     Absorbs,
     /// Calls again after an error.
     Insists,
@@ -22,15 +26,29 @@ enum Treats {
     Answers,
     /// Fails after what came.
     Fails,
+    /// Halts after what came.
+    Halts,
+    /// Says more about an error.
+    Explains,
+    /// Calls twice at the same time, and gives the first of both.
+    Joins,
+    /// Calls twice at the same time, absorbs the first, the second or both, and gives an output.
+    Absorbed(bool, bool),
 }
 
-/// How something ended.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// How something ended, the most severe first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum End {
-    Output,
-    Failure,
     Denial,
+    Halt,
+    Abort,
+    Interrupt,
+    Retry,
+    Failure,
+    Output,
 }
+
+const ENDS: [End; 7] = [End::Denial, End::Halt, End::Abort, End::Interrupt, End::Retry, End::Failure, End::Output];
 
 impl End {
     fn result(self) -> Result<u32> {
@@ -38,48 +56,118 @@ impl End {
             Self::Output => Ok(1),
             Self::Failure => Err(Error::new("broken")),
             Self::Denial => Err(Error::denied("desk", "no")),
+            Self::Halt => Err(Error::halted("desk", "stop")),
+            Self::Abort => Err(Error::aborted("gone")),
+            Self::Interrupt => Err(Error::interrupted(Interrupt::new("question", 1))),
+            Self::Retry => Err(Error::retry("again")),
         }
     }
 
     fn of(result: &Result<u32>) -> Self {
-        match result {
+        match result.as_ref().map_err(Error::kind) {
             Ok(_) => Self::Output,
-            Err(error) if error.is_denied() => Self::Denial,
+            Err(ErrorKind::Denied { .. }) => Self::Denial,
+            Err(ErrorKind::Halted { .. }) => Self::Halt,
+            Err(ErrorKind::Aborted) => Self::Abort,
+            Err(ErrorKind::Interrupted) => Self::Interrupt,
+            Err(ErrorKind::Retry) => Self::Retry,
             Err(_) => Self::Failure,
         }
     }
 
-    /// What a layer makes of it: the promise.
-    fn through(self, layer: Treats) -> Self {
-        match (layer, self) {
-            (Treats::Answers | Treats::Absorbs, _) => Self::Output,
-            (_, Self::Denial) => Self::Denial,
-            (Treats::Passes | Treats::Insists, end) => end,
-            (Treats::Swallows, _) => Self::Output,
-            (Treats::Wraps, end) => end,
-            (Treats::Fails, _) => Self::Failure,
-        }
+    fn is_control_flow(self) -> bool {
+        self <= Self::Retry
     }
 }
 
-impl<O: Op<Out = u32>> Layer<O> for Treats {
-    async fn call(&self, input: &O::In, _: &RunContext, next: Next<'_, O>) -> Result<u32> {
-        if matches!(self, Self::Answers) {
-            return Ok(2);
+impl<O: Op<In = usize, Out = u32>> Layer<O> for Treats {
+    async fn call(&self, path: &usize, _: &RunContext, next: Next<'_, O>) -> Result<u32> {
+        match self {
+            Self::Answers => return Ok(2),
+            Self::Joins => {
+                let (first, second) = join(next.run(&(path * 2)), next.run(&(path * 2 + 1))).await;
+                return first.and(second);
+            }
+            Self::Absorbed(first, second) => {
+                let (left, right) = join(next.run(&(path * 2)), next.run(&(path * 2 + 1))).await;
+                yield_now().await;
+                let ended = [(first, left), (second, right)];
+                ended
+                    .iter()
+                    .filter(|(absorbs, _)| **absorbs)
+                    .filter_map(|(_, ended)| ended.as_ref().err())
+                    .for_each(|error| next.absorb(error));
+                return Ok(5);
+            }
+            _ => {}
         }
-        let result = next.run(input).await;
+        let result = next.run(path).await;
         match (self, result) {
             (Self::Swallows, result) => Ok(result.unwrap_or(3)),
             (Self::Wraps, result) => result.map_err(|error| Error::new(error.to_string())),
             (Self::Fails, _) => Err(Error::new("planned")),
-            (Self::Insists, Err(_)) => next.run(input).await,
+            (Self::Halts, _) => {
+                // What ends as control flow at once would keep the second of two joined calls from running anything.
+                yield_now().await;
+                Err(Error::halted("layer", "enough"))
+            }
+            (Self::Explains, result) => result.map_err(|error| error.message("in other words").context("more", 1)),
+            (Self::Insists, Err(_)) => next.run(path).await,
             (Self::Absorbs, Err(error)) => {
+                yield_now().await;
                 next.absorb(&error);
                 Ok(4)
             }
             (_, result) => result,
         }
     }
+}
+
+/// The promise: how a call of a layer and all that is inside of it ends, and what nobody has absorbed.
+fn model(layers: &[Treats], work: &[End], path: usize) -> (End, Vec<End>) {
+    let Some((layer, inside)) = layers.split_first() else {
+        let end = work[path % work.len()];
+        return (end, Vec::from_iter(end.is_control_flow().then_some(end)));
+    };
+    let mut notes = Vec::new();
+    let call = |notes: &mut Vec<End>, path| {
+        let (end, noted) = model(inside, work, path);
+        notes.extend(noted);
+        end
+    };
+    let absorb = |notes: &mut Vec<End>, end: End| {
+        let at = notes.iter().position(|note| *note == end);
+        at.map(|at| notes.remove(at));
+    };
+    let returned = match layer {
+        Treats::Answers => End::Output,
+        Treats::Joins => match [call(&mut notes, path * 2), call(&mut notes, path * 2 + 1)] {
+            [End::Output, second] => second,
+            [first, _] => first,
+        },
+        Treats::Absorbed(first, second) => {
+            let ended = [(first, call(&mut notes, path * 2)), (second, call(&mut notes, path * 2 + 1))];
+            ended.iter().filter(|(absorbs, _)| **absorbs).for_each(|(_, end)| absorb(&mut notes, *end));
+            End::Output
+        }
+        _ => match (layer, call(&mut notes, path)) {
+            (Treats::Swallows, _) => End::Output,
+            (Treats::Wraps, End::Output) => End::Output,
+            (Treats::Wraps | Treats::Fails, _) => End::Failure,
+            (Treats::Halts, _) => End::Halt,
+            (Treats::Insists, End::Failure) => call(&mut notes, path),
+            (Treats::Absorbs, end) => {
+                absorb(&mut notes, end);
+                End::Output
+            }
+            (_, end) => end,
+        },
+    };
+    // What is returned stands for one that the layer got.
+    if returned.is_control_flow() && !notes.contains(&returned) {
+        notes.push(returned);
+    }
+    (notes.iter().min().copied().unwrap_or(returned), notes)
 }
 
 fn treats() -> impl Strategy<Value = Treats> {
@@ -91,31 +179,113 @@ fn treats() -> impl Strategy<Value = Treats> {
         Just(Treats::Insists),
         Just(Treats::Answers),
         Just(Treats::Fails),
+        Just(Treats::Halts),
+        Just(Treats::Explains),
+        Just(Treats::Joins),
+        (any::<bool>(), any::<bool>()).prop_map(|(first, second)| Treats::Absorbed(first, second)),
     ]
 }
 
+/// Some of each, and more that go well.
 fn end() -> impl Strategy<Value = End> {
-    prop_oneof![Just(End::Output), Just(End::Failure), Just(End::Denial)]
+    (0..ENDS.len() * 2).prop_map(|i| ENDS.get(i).copied().unwrap_or(End::Output))
 }
 
-fn run(layers: &[Treats], work: End) -> Result<u32> {
+/// The work ends by the path that it was called on, and not before it has let others run.
+fn run(layers: &[Treats], work: &[End], yields: &[u8]) -> Result<u32> {
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
-    let ends = emitree_runtime::runnable_fn("ends", move |(): (), _: RunContext| async move { work.result() });
+    let (work, yields) = (work.to_vec(), yields.to_vec());
+    let ends = emitree_runtime::runnable_fn("ends", move |path: usize, _: RunContext| {
+        let (end, yields) = (work[path % work.len()], yields[path % yields.len()]);
+        async move {
+            for _ in 0..=yields {
+                yield_now().await;
+            }
+            end.result()
+        }
+    });
     let ends = ends.with_emitter(Emitter::new());
-    let run = layers.iter().fold(ends.run(()), |run, layer| run.layer(*layer));
+    let run = layers.iter().fold(ends.run(1), |run, layer| run.layer(*layer));
     runtime.block_on(run)
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, cases: 1024, ..ProptestConfig::default() })]
 
     // M9
     #[test]
     fn control_flow_reaches_the_caller_through_any_layers_unless_it_is_absorbed(
         layers in collection::vec(treats(), 0..6),
-        work in end(),
+        work in collection::vec(end(), 1..9),
+        yields in collection::vec(0..4_u8, 1..9),
     ) {
-        let expected = layers.iter().rev().fold(work, |end, layer| end.through(*layer));
-        prop_assert_eq!(End::of(&run(&layers, work)), expected);
+        let (expected, _) = model(&layers, &work, 1);
+        prop_assert_eq!(End::of(&run(&layers, &work, &yields)), expected);
+    }
+}
+
+// M9
+#[test]
+fn of_two_joined_calls_absorbing_the_end_of_one_does_not_absorb_the_others() {
+    for [first, second] in [[End::Denial, End::Halt], [End::Halt, End::Denial], [End::Denial, End::Denial]] {
+        // Path 2 is the first, path 3 the second.
+        let came_to = |layer| End::of(&run(&[layer], &[first, second], &[0]));
+        assert_eq!(came_to(Treats::Absorbed(true, false)), second);
+        assert_eq!(came_to(Treats::Absorbed(false, true)), first);
+        assert_eq!(came_to(Treats::Absorbed(true, true)), End::Output);
+        assert_eq!(came_to(Treats::Absorbed(false, false)), End::Denial);
+    }
+}
+
+// M9
+#[test]
+fn of_several_ends_that_nobody_absorbed_a_denial_decides_then_halt_abort_interrupt_retry() {
+    for (i, more) in ENDS.iter().enumerate() {
+        for less in &ENDS[i..] {
+            for ends in [[*more, *less], [*less, *more]] {
+                let expected = if more.is_control_flow() { *more } else { End::Output };
+                assert_eq!(End::of(&run(&[Treats::Absorbed(false, false)], &ends, &[0])), expected, "{ends:?}");
+            }
+        }
+    }
+}
+
+/// Gets what came, and never returns.
+#[derive(Debug)]
+struct Keeps;
+
+impl<O: Op> Layer<O> for Keeps {
+    async fn call(&self, input: &O::In, _: &RunContext, next: Next<'_, O>) -> Result<O::Out> {
+        drop(next.run(input).await);
+        pending().await
+    }
+}
+
+/// Has no patience.
+#[derive(Debug)]
+struct Leaves;
+
+impl<O: Op<Out = u32>> Layer<O> for Leaves {
+    async fn call(&self, input: &O::In, _: &RunContext, next: Next<'_, O>) -> Result<u32> {
+        next.run(input).now_or_never().unwrap_or(Ok(6))
+    }
+}
+
+// M9
+#[tokio::test]
+async fn a_layer_that_drops_what_is_inside_drops_no_denial_with_it() {
+    let denied = emitree_runtime::runnable_fn("denied", |(): (), _: RunContext| async { End::Denial.result() });
+    let denied = denied.with_emitter(Emitter::new());
+    let left = denied.run(()).layer(Leaves).layer(Passes).layer(Keeps).await;
+    assert!(left.expect_err("it was denied").is_denied());
+}
+
+/// Stands between.
+#[derive(Debug)]
+struct Passes;
+
+impl<O: Op> Layer<O> for Passes {
+    async fn call(&self, input: &O::In, _: &RunContext, next: Next<'_, O>) -> Result<O::Out> {
+        next.run(input).await
     }
 }
