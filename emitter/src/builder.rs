@@ -84,7 +84,9 @@ impl EmitterBuilder {
             // Somebody else, or another run, emits for itself.
             inner.emits_for_run &= self.creator.is_none() && self.trace.is_none();
             inner.context = OwnContext::new(context);
-            inner.group_id = self.group_id;
+            if self.group_id.is_some() {
+                inner.group_id = self.group_id;
+            }
             inner.creator = self.creator;
             inner.trace = self.trace.map(Arc::new);
             inner.declared = self.declared.map(Arc::new);
@@ -196,6 +198,8 @@ impl Emitter {
             Some(parent) => self.context().merged(&parent.context()),
             None => self.context(),
         });
+        let inherited_group = || links.parent.and_then(Self::shared_group_id).or_else(|| self.shared_group_id());
+        let group_id = links.group_id.or_else(inherited_group);
         Self::from_inner(Inner {
             parent: Some(self.clone()),
             run: Some(RunLink {
@@ -211,7 +215,7 @@ impl Emitter {
             namespace: None,
             namespace_hash: self.namespace_hash(),
             context: OwnContext::new(inherited.merged(&links.context)),
-            group_id: links.group_id,
+            group_id,
             creator: links.creator,
             trace: links.trace.map(Arc::new),
             declared: None,

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::BuildError;
+use crate::group::Groups;
 
 /// The key that the runtime sets on its own events, and that nobody else may set (R3).
 pub(crate) const RESERVED: &str = "internal";
@@ -15,25 +16,44 @@ pub(crate) const RESERVED: &str = "internal";
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Context(Option<Arc<Map<String, Value>>>);
 
-/// The context of an emitter. One that was never set since the emitter was made is read without a lock.
-#[derive(Debug, Default)]
+/// The context of an emitter, and a group that it was given later. What was never changed since the emitter was made is read
+/// without a lock.
+#[derive(Default)]
 pub(crate) struct OwnContext {
     given: Context,
-    set: OnceLock<Box<Mutex<Context>>>,
+    changed: OnceLock<Box<Changed>>,
+}
+
+struct Changed {
+    context: Mutex<Context>,
+    groups: Groups,
 }
 
 impl OwnContext {
     pub(crate) const fn new(given: Context) -> Self {
-        Self { given, set: OnceLock::new() }
+        Self { given, changed: OnceLock::new() }
     }
 
     pub(crate) fn get(&self) -> Context {
-        self.set.get().map_or_else(|| self.given.clone(), |set| set.lock().clone())
+        self.changed.get().map_or_else(|| self.given.clone(), |changed| changed.context.lock().clone())
     }
 
     pub(crate) fn set(&self, key: String, value: Value) {
-        let mut context = self.set.get_or_init(|| Box::new(Mutex::new(self.given.clone()))).lock();
+        let mut context = self.changed().context.lock();
         *context = std::mem::take(&mut *context).with(key, value);
+    }
+
+    pub(crate) fn group(&self) -> Option<&Arc<str>> {
+        self.changed.get().and_then(|changed| changed.groups.id())
+    }
+
+    pub(crate) fn set_group(&self, id: Arc<str>) {
+        self.changed().groups.add(id);
+    }
+
+    fn changed(&self) -> &Changed {
+        let change = || Changed { context: Mutex::new(self.given.clone()), groups: Groups::default() };
+        self.changed.get_or_init(|| Box::new(change()))
     }
 }
 

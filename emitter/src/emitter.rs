@@ -4,7 +4,6 @@ use std::borrow::Cow;
 use std::fmt;
 use std::sync::{Arc, OnceLock, Weak};
 
-use smallvec::{SmallVec, smallvec};
 use uuid::Uuid;
 
 use crate::context::{OwnContext, RESERVED};
@@ -43,7 +42,7 @@ pub(crate) struct Inner {
     pub(crate) namespace: Option<Arc<str>>,
     pub(crate) namespace_hash: u64,
     pub(crate) context: OwnContext,
-    /// What was given to this emitter itself; else what is above it decides.
+    /// As it was given to it, or taken over when it was made; `context` has a later one (E3).
     pub(crate) group_id: Option<Arc<str>>,
     pub(crate) creator: Option<Creator>,
     pub(crate) trace: Option<Arc<Trace>>,
@@ -112,7 +111,7 @@ impl Emitter {
         twin.namespace.clone_from(&from.namespace);
         twin.namespace_hash = from.namespace_hash;
         twin.context = OwnContext::new(self.context());
-        twin.group_id.clone_from(&from.group_id);
+        twin.group_id = self.shared_group_id();
         twin.creator.clone_from(&from.creator);
         twin.trace = self.trace().map(Arc::new);
         twin.declared.clone_from(&self.declares().0.declared);
@@ -200,19 +199,27 @@ impl Emitter {
         Ok(())
     }
 
-    /// The group it belongs to, as given to it, to the run that its run was started in, or to what is above it.
+    /// The group it belongs to, as given to it; else that of the run that its run was started in, or of its parent, when it was
+    /// made.
     #[must_use]
     pub fn group_id(&self) -> Option<&str> {
-        let mut left: SmallVec<[&Self; 8]> = smallvec![self];
-        while let Some(emitter) = left.pop() {
-            if let Some(own) = emitter.0.group_id.as_deref() {
-                return Some(own);
-            }
-            // What is pushed last is asked first.
-            left.extend(emitter.parent());
-            left.extend(emitter.run_parent());
-        }
-        None
+        self.group().map(|id| &**id)
+    }
+
+    fn group(&self) -> Option<&Arc<str>> {
+        self.0.context.group().or(self.0.group_id.as_ref())
+    }
+
+    /// The same, to be kept.
+    #[must_use]
+    pub fn shared_group_id(&self) -> Option<Arc<str>> {
+        self.group().cloned()
+    }
+
+    /// Sets the group, for later events and for children and runs made later. The emitter keeps the earlier ids until it is
+    /// dropped.
+    pub fn set_group_id(&self, group_id: impl Into<Arc<str>>) {
+        self.0.context.set_group(group_id.into());
     }
 
     /// The run that events emitted here happen in: the run it belongs to, or what was given to it or above it.
@@ -378,6 +385,7 @@ impl Inner {
     /// An emitter below another, in a namespace of its own or in the same. Its context is still empty.
     pub(crate) fn below(parent: &Emitter, namespace: Option<&str>) -> Self {
         let mut inner = Self::top();
+        inner.group_id = parent.shared_group_id();
         inner.parent = Some(parent.clone());
         inner.is_in_run = parent.0.is_in_run;
         inner.emits_for_run = namespace.is_none() && (parent.0.run.is_some() || parent.0.emits_for_run);

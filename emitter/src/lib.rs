@@ -62,6 +62,7 @@ mod event;
 mod facet;
 mod function;
 mod glob;
+mod group;
 mod id;
 mod listen;
 mod listener;

@@ -156,6 +156,25 @@ fn a_child_inherits_the_context_as_it_is_at_its_creation() -> TestResult {
     Ok(())
 }
 
+/// E3.
+#[test]
+fn a_group_that_is_set_is_that_of_later_events_and_of_children_made_later() -> TestResult {
+    let top = Emitter::builder().group_id("given").build()?;
+    let early = top.child("early")?;
+    std::thread::scope(|scope| {
+        for i in 0..8 {
+            let top = &top;
+            scope.spawn(move || top.set_group_id(format!("{i}")));
+        }
+    });
+    (0..1_000).for_each(|_| top.set_group_id("set"));
+    let late = [top.child("late")?, top.fork(), run_of(&top), top.child_builder("late").build()?];
+    assert_eq!((top.group_id(), early.group_id()), (Some("set"), Some("given")));
+    assert!(late.iter().all(|late| late.group_id() == Some("set")));
+    assert_eq!(top.child_builder("own").group_id("own").build()?.group_id(), Some("own"));
+    Ok(())
+}
+
 /// E3: a run is a child of its instance, started in another run.
 #[test]
 fn a_run_inherits_from_its_instance_and_from_the_run_that_started_it() -> TestResult {

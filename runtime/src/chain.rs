@@ -75,11 +75,11 @@ impl Slot {
     }
 
     /// Keeps what is known once all is bound: the caller's input, if somebody wants it, and what was bound.
-    pub(crate) fn start<I: 'static>(&self, input: &I, middlewares: &[&Arc<dyn Middleware>]) {
+    pub(crate) fn start<'m, I: 'static>(&self, input: &I, middlewares: impl Iterator<Item = &'m Arc<dyn Middleware>>) {
         let inputs = self.existing().and_then(|chain| chain.existing_inputs()?.downcast_ref::<Passes<I>>());
         inputs.into_iter().for_each(|inputs| inputs.keep(input));
-        if !middlewares.is_empty() {
-            let bound = middlewares.iter().copied().cloned().collect();
+        let bound: Few<_> = middlewares.cloned().collect();
+        if !bound.is_empty() {
             *self.bound.lock() = bound;
         }
     }

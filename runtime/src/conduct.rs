@@ -14,9 +14,9 @@ use crate::chain::Slot;
 use crate::context::Typed;
 use crate::data::Data;
 use crate::middleware::Inherited;
-use crate::order::in_order;
+use crate::order::{InOrder, in_order};
 use crate::panic::{calm, calm_async, discard, isolated, logged};
-use crate::plan::{Begun, Held, Plan};
+use crate::plan::{Begun, Due, Held, Plan};
 use crate::seat::{Taken, Who};
 use crate::supervise::supervise;
 use crate::watch::Watch;
@@ -48,18 +48,18 @@ fn start<R: Runnable>(plan: &mut Plan<'_, R>, run: &Begun<R>, watch: &mut Watch)
     }
 }
 
-/// The run's own listeners and limits, then middlewares: those of the runs above, the instance's, the run's.
+/// The run's limits, then middlewares: those of the runs above, the instance's, and the run's, which its listeners stand among (R4).
 fn bind<R: Runnable>(plan: &mut Plan<'_, R>, ctx: &RunContext, watch: &mut Watch) -> Result<()> {
-    plan.listen(ctx)?;
     plan.limit(ctx, watch)?;
     // As the run found them: what is bound below adds to those of the runs in it.
     let inherited = ctx.extension::<Inherited>();
     let inherited = inherited.iter().flat_map(|inherited| &inherited.0);
     let bind_all = || {
-        let middlewares = in_order(inherited.chain(plan.middlewares()))?;
-        middlewares.iter().try_for_each(|middleware| middleware.bind(ctx))?;
+        let (due, input) = plan.due();
+        let mut due = in_order(inherited.map(Due::Middleware).chain(due))?;
+        due.iter_mut().try_for_each(|due| due.bind(ctx))?;
         // Its clone is user code too.
-        plan.input.iter().for_each(|input| ctx.slot().start(input, &middlewares));
+        input.iter().for_each(|input| ctx.slot().start(input, due.iter().filter_map(Due::middleware)));
         Ok(())
     };
     calm(bind_all)

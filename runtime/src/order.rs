@@ -122,16 +122,26 @@ impl<M: Middleware> Middleware for Ordered<M> {
     }
 }
 
-type Bound<'a> = &'a Arc<dyn Middleware>;
+/// Something that is put in order among others: a middleware, or what says nothing about its place.
+pub(crate) trait InOrder {
+    fn middleware(&self) -> Option<&Arc<dyn Middleware>>;
+}
 
-/// Middlewares as they are to be bound: each as early as what they say of each other lets it, in the order given.
-pub(crate) fn in_order<'a>(given: impl Iterator<Item = Bound<'a>>) -> Result<SmallVec<[Bound<'a>; 8]>> {
-    let given: SmallVec<[Bound<'a>; 8]> = given.collect();
-    if given.iter().all(|middleware| middleware.order().is_none()) {
+impl InOrder for &Arc<dyn Middleware> {
+    fn middleware(&self) -> Option<&Arc<dyn Middleware>> {
+        Some(self)
+    }
+}
+
+/// What is to be bound: each as early as what middlewares say of each other lets it, in the order given.
+pub(crate) fn in_order<T: InOrder>(given: impl Iterator<Item = T>) -> Result<SmallVec<[T; 8]>> {
+    let given: SmallVec<[T; 8]> = given.collect();
+    if given.iter().all(|item| item.middleware().and_then(|middleware| middleware.order()).is_none()) {
         return Ok(given);
     }
     let sorted = Sorting::of(&given).sort()?;
-    Ok(sorted.into_iter().map(|i| given[i]).collect())
+    let mut given: SmallVec<[Option<T>; 8]> = given.into_iter().map(Some).collect();
+    Ok(sorted.into_iter().filter_map(|i| given[i].take()).collect())
 }
 
 /// Who has to stand before whom.
@@ -142,10 +152,11 @@ struct Sorting<'a> {
 }
 
 impl<'a> Sorting<'a> {
-    fn of(given: &[Bound<'a>]) -> Self {
-        let names: Vec<_> = given.iter().map(|middleware| middleware.name()).collect();
+    fn of(given: &'a [impl InOrder]) -> Self {
+        let said = |item: &'a _| InOrder::middleware(item).map(|middleware| (middleware.name(), middleware.order()));
+        let (names, orders): (Vec<_>, Vec<_>) = given.iter().map(|item| said(item).unwrap_or_default()).unzip();
         let stands_before = |a: usize, b: usize| {
-            let (first, second) = (given[a].order(), given[b].order());
+            let (first, second): (Option<&Order>, Option<&Order>) = (orders[a], orders[b]);
             let said = first.is_some_and(|order| order.before.iter().any(|name| name == names[b]));
             a != b && (said || second.is_some_and(|order| order.after.iter().any(|name| name == names[a])))
         };

@@ -52,7 +52,9 @@ impl Origin {
             Some(above) => instance.context().merged(&above.context()),
             None => instance.context(),
         };
-        let own = Own { context: inherited.merged(&own.context), ..own };
+        let inherited_group = || above.and_then(RunContext::group).or_else(|| instance.shared_group_id());
+        let group_id = own.group_id.or_else(inherited_group);
+        let own = Own { context: inherited.merged(&own.context), group_id, ..own };
         Self { instance: instance.clone(), own, run_id, made: OnceLock::new(), nobody: NoListenerCache::new() }
     }
 
@@ -156,6 +158,31 @@ impl RunContext {
     #[must_use]
     pub fn is_heard(&self) -> bool {
         self.here().is_heard()
+    }
+
+    /// The group of later events of the run, and of runs started in it from now on.
+    fn group(&self) -> Option<Arc<str>> {
+        self.origin().made().map_or_else(|| self.origin().own.group_id.clone(), Emitter::shared_group_id)
+    }
+
+    /// Sets the group of later events of the run, and of runs started in it from now on. Those that have begun keep
+    /// theirs.
+    ///
+    /// ```
+    /// use emitree_runtime::{RunContext, Runnable, runnable_fn};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> emitree_runtime::Result<()> {
+    /// let session = runnable_fn("session", |(): (), ctx: RunContext| async move {
+    ///     ctx.set_group_id("session 7");
+    ///     Ok(ctx.emitter().group_id().map(str::to_owned))
+    /// });
+    /// assert_eq!(session.run(()).await?.as_deref(), Some("session 7"));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn set_group_id(&self, group_id: impl Into<Arc<str>>) {
+        self.emitter().set_group_id(group_id);
     }
 
     /// What every event of the run, and of runs started in it from now on, carries.

@@ -6,12 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use emitree_emitter::{Context, Creator, Registration};
+use smallvec::SmallVec;
 
 use crate::context::{ThinRun, Typed};
 use crate::middleware::Inherited;
 use crate::observers::Observers;
+use crate::order::InOrder;
 use crate::origin::Own;
-use crate::register::Few;
 use crate::watch::Watch;
 use crate::{AbortSignal, Error, Extensions, Middleware, Result, RunContext, Runnable};
 
@@ -36,14 +37,69 @@ pub(crate) struct Plan<'a, R: Runnable> {
 /// What belongs to this run only.
 #[derive(Default)]
 pub(crate) struct Extras {
-    pub(crate) registrations: Vec<Registration>,
-    pub(crate) middlewares: Few<Arc<dyn Middleware>>,
+    /// In the order of the calls (R4).
+    pub(crate) said: SmallVec<[Said; 2]>,
     pub(crate) context: Context,
     pub(crate) group_id: Option<Arc<str>>,
     pub(crate) extensions: Extensions,
     /// Beyond the first.
     pub(crate) signals: Vec<AbortSignal>,
     pub(crate) timeout: Option<Duration>,
+}
+
+/// What is bound to this run.
+pub(crate) enum Said {
+    /// Until it is registered.
+    Listener(Option<Registration>),
+    Middleware(Arc<dyn Middleware>),
+}
+
+/// The same, to be put in order with what is bound by others.
+pub(crate) enum Due<'a> {
+    Listener(&'a mut Option<Registration>),
+    Middleware(&'a Arc<dyn Middleware>),
+}
+
+impl Due<'_> {
+    pub(crate) fn bind(&mut self, ctx: &RunContext) -> Result<()> {
+        match self {
+            Self::Middleware(middleware) => middleware.bind(ctx),
+            Self::Listener(registration) => {
+                let Some(registration) = registration.take() else { return Ok(()) };
+                ctx.emitter().register(registration)?;
+                Ok(())
+            }
+        }
+    }
+}
+
+impl InOrder for Due<'_> {
+    fn middleware(&self) -> Option<&Arc<dyn Middleware>> {
+        match self {
+            Self::Middleware(middleware) => Some(middleware),
+            Self::Listener(_) => None,
+        }
+    }
+}
+
+impl Extras {
+    fn has_listeners(&self) -> bool {
+        self.said.iter().any(|said| matches!(said, Said::Listener(_)))
+    }
+
+    fn middlewares(&self) -> impl Iterator<Item = &Arc<dyn Middleware>> {
+        self.said.iter().filter_map(|said| match said {
+            Said::Middleware(middleware) => Some(middleware),
+            Said::Listener(_) => None,
+        })
+    }
+
+    fn due(&mut self) -> impl Iterator<Item = Due<'_>> {
+        self.said.iter_mut().map(|said| match said {
+            Said::Listener(registration) => Due::Listener(registration),
+            Said::Middleware(middleware) => Due::Middleware(middleware),
+        })
+    }
 }
 
 impl<R: Runnable> Plan<'_, R> {
@@ -72,7 +128,7 @@ impl<R: Runnable> Plan<'_, R> {
     fn is_heard(&self) -> bool {
         self.runnable.emitter().is_heard()
             || self.parent.as_ref().is_some_and(RunContext::is_heard)
-            || self.extras.as_ref().is_some_and(|extras| !extras.registrations.is_empty())
+            || self.extras.as_ref().is_some_and(|extras| extras.has_listeners())
     }
 
     /// Whether anything is bound to it, or may be.
@@ -80,15 +136,6 @@ impl<R: Runnable> Plan<'_, R> {
         self.extras.is_some()
             || !self.runnable.middlewares().is_empty()
             || self.parent.as_ref().is_some_and(|run| run.extension::<Inherited>().is_some())
-    }
-
-    /// Registers its listeners.
-    pub(crate) fn listen(&mut self, ctx: &RunContext) -> Result<()> {
-        let Some(extras) = &mut self.extras else { return Ok(()) };
-        for registration in extras.registrations.drain(..) {
-            ctx.emitter().register(registration)?;
-        }
-        Ok(())
     }
 
     /// Begins to look at what may stop it from outside, beyond the first signal.
@@ -100,8 +147,15 @@ impl<R: Runnable> Plan<'_, R> {
 
     /// What is bound to it, in order: the instance's own, then the run's.
     pub(crate) fn middlewares(&self) -> impl Iterator<Item = &Arc<dyn Middleware>> {
-        let extras = self.extras.iter().flat_map(|extras| &extras.middlewares);
+        let extras = self.extras.iter().flat_map(|extras| extras.middlewares());
         self.runnable.middlewares().iter().chain(extras)
+    }
+
+    /// The same with the run's listeners among it, to be bound; and the input, which may be kept then.
+    pub(crate) fn due(&mut self) -> (impl Iterator<Item = Due<'_>>, &Option<R::Input>) {
+        let Self { runnable, input, extras, .. } = self;
+        let extras = extras.iter_mut().flat_map(|extras| extras.due());
+        (runnable.middlewares().iter().map(Due::Middleware).chain(extras), input)
     }
 }
 

@@ -12,7 +12,7 @@ use futures_core::future::BoxFuture;
 
 use crate::conduct::Conducted;
 use crate::lifecycle::{Failure, Finish, Start, Success};
-use crate::plan::{Extras, Held, Plan};
+use crate::plan::{Extras, Held, Plan, Said};
 use crate::{AbortSignal, IntoMiddleware, Result, RunContext, Runnable, Stage};
 
 /// A run that has not begun, or is under way: a future of its result.
@@ -21,7 +21,8 @@ use crate::{AbortSignal, IntoMiddleware, Result, RunContext, Runnable, Stage};
 /// and what was wrong in the building comes out there. Then, in this order:
 ///
 /// 1. the run gets its context and emitter (R2, R9);
-/// 2. its listeners are registered, and middlewares bound: the instance's, then the run's, each in order;
+/// 2. middlewares are bound: those from the runs above, the instance's, then the run's. The run's listeners are registered in
+///    their place among its middlewares: `.on(a).middleware(m).on(b)` is heard by `a`, by what `m` registers, by `b`;
 /// 3. `start` is emitted: listeners may change the input, or set the output;
 /// 4. the input passes input middlewares and layers, the work is done, unless the output is set, and the output passes
 ///    layers and output middlewares; all that again where a retry is asked for;
@@ -111,9 +112,9 @@ impl<'a, R: Runnable> Run<'a, R> {
         self
     }
 
-    /// Binds a middleware to this run, after the instance's own.
+    /// Binds a middleware to this run, after the instance's own, and in its place among the listeners of this run.
     pub fn middleware<Sort>(self, middleware: impl IntoMiddleware<Sort>) -> Self {
-        self.plan(|extras| extras.middlewares.push(Arc::new(middleware.into_middleware())))
+        self.plan(|extras| extras.said.push(Said::Middleware(Arc::new(middleware.into_middleware()))))
     }
 
     /// Lays keys over the context of the instance and of the parent run.
@@ -171,7 +172,7 @@ impl<'a, R: Runnable> Run<'a, R> {
     /// # }
     /// ```
     pub fn register(self, registration: Registration) -> Self {
-        self.plan(|extras| extras.registrations.push(registration))
+        self.plan(|extras| extras.said.push(Said::Listener(Some(registration))))
     }
 
     /// Listens to the run's events, and may change them; see [`Emitter::on`](emitree_emitter::Emitter::on).

@@ -8,7 +8,7 @@ use emitree_emitter::{BoxError, Emitter, EventMeta};
 use emitree_runtime::{Error, RunContext, Runnable, Stage, runnable_fn};
 use futures_core::future::BoxFuture;
 use serde_json::{Value, json};
-use support::{Any, Recorder, TestResult, below, current_id, emitter_of};
+use support::{Any, Recorder, TestResult, below, current_id, emitter_of, poll_once};
 
 /// Notes `path context` of every event that reaches an emitter, without the runtime's key.
 fn note_contexts(recorder: &Recorder, emitter: &Emitter) {
@@ -91,6 +91,38 @@ async fn a_middleware_that_sets_context_sets_it_for_every_event_of_the_run() -> 
     recorder.expect(["start", "success", "finish"].map(|name| format!("run.run.{name} {tenant}")).iter().map(|s| &**s));
     run.run(()).await?;
     recorder.expect(["run.run.start {}", "run.run.success {}", "run.run.finish {}"]);
+    Ok(())
+}
+
+// R9, E3
+#[tokio::test]
+async fn a_group_that_is_set_is_that_of_later_events_and_of_runs_started_later() -> TestResult {
+    for is_heard in [true, false] {
+        let (tree, recorder) = (Emitter::new(), Recorder::new());
+        let notes = recorder.clone();
+        if is_heard {
+            tree.observe("*.*", move |_: &Any, meta| notes.note(format!("{} {:?}", meta.path(), meta.group_id())))?;
+        }
+        let group = |ctx: &RunContext| ctx.emitter().group_id().map(str::to_owned);
+        let inner = Arc::new(below(&tree, "inner", move |(): (), ctx: RunContext| async move {
+            tokio::task::yield_now().await;
+            Ok(group(&ctx))
+        }));
+        let outer = below(&tree, "outer", move |(): (), ctx: RunContext| {
+            let inner = Arc::clone(&inner);
+            async move {
+                let mut early = inner.run(());
+                assert!(poll_once(&mut early).is_pending());
+                ctx.set_group_id("first");
+                ctx.set_group_id("set");
+                Ok((early.await?, inner.run(()).await?, inner.run(()).group_id("own").await?, group(&ctx)))
+            }
+        });
+        let [given, set, own] = ["given", "set", "own"].map(|group| Some(group.to_owned()));
+        assert_eq!(outer.run(()).group_id("given").await?, (given, set.clone(), own, set.clone()));
+        let Some(ended) = recorder.take().pop() else { continue };
+        assert_eq!(ended, r#"outer.run.finish Some("set")"#);
+    }
     Ok(())
 }
 

@@ -54,7 +54,7 @@ async fn context_then_listeners_and_middlewares_then_start_then_work_then_succes
     let binds = |label: &'static str| {
         let notes = recorder.clone();
         move |ctx: &RunContext| {
-            // 1 has happened: context and emitter are there; and of 2, the run's listeners.
+            // 1 has happened: context and emitter are there; and of 2, what was said before.
             assert_eq!(RunContext::current().map(|run| run.run_id()), Some(ctx.run_id()));
             let (user, listeners) = (ctx.get("user_id"), ctx.emitter().listener_count());
             notes.note(format!("2 bind {label}, context {user:?}, {listeners} listeners"));
@@ -92,10 +92,10 @@ async fn context_then_listeners_and_middlewares_then_start_then_work_then_succes
     let output = run.await?;
     recorder.note(format!("7 returned {output}"));
     recorder.expect([
-        "2 bind the instance's first, context Some(Number(7)), 3 listeners",
-        "2 bind the instance's second, context Some(Number(7)), 3 listeners",
-        "2 bind the run's first, context Some(Number(7)), 3 listeners",
-        "2 bind the run's second, context Some(Number(7)), 3 listeners",
+        "2 bind the instance's first, context Some(Number(7)), 0 listeners",
+        "2 bind the instance's second, context Some(Number(7)), 0 listeners",
+        "2 bind the run's first, context Some(Number(7)), 0 listeners",
+        "2 bind the run's second, context Some(Number(7)), 1 listeners",
         "3 start",
         "4 work on 2",
         "5 the task ends",

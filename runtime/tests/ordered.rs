@@ -8,13 +8,14 @@ mod support;
 use std::fmt;
 use std::sync::Arc;
 
-use emitree_emitter::Emitter;
+use emitree_emitter::{Emitter, EventMeta, Options};
 use emitree_runtime::{
-    ErrorKind, LayerInfo, Middleware, Order, Phase, Result, RunContext, Runnable, Stack, Unseen, for_nested, ordered,
+    ErrorKind, LayerInfo, Middleware, Order, Phase, Result, RunContext, Runnable, Stack, Stage, Unseen, for_nested,
+    ordered,
 };
 use layers::Notes;
 use proptest::prelude::*;
-use support::{Recorder, TestResult, below};
+use support::{Any, Recorder, TestResult, below};
 
 /// Notes its name when it is bound.
 #[derive(Clone)]
@@ -257,4 +258,69 @@ proptest! {
             prop_assert!(held.iter().all(|&(a, b)| place(a) < place(b)), "{:?} {:?}", held, bound);
         }
     }
+}
+
+/// Notes each start that its run tells, from a listener.
+#[derive(Debug)]
+struct Listens(&'static str, Recorder);
+
+impl Listens {
+    fn note(&self) -> impl Fn(&mut Any, &EventMeta<'_>) + Send + Sync + use<> {
+        let (name, notes) = (self.0, self.1.clone());
+        move |_, _| notes.note(name)
+    }
+}
+
+impl Middleware for Listens {
+    fn bind(&self, ctx: &RunContext) -> Result<()> {
+        ctx.emitter().on(Stage::Start, self.note())?;
+        Ok(())
+    }
+
+    fn name(&self) -> &str {
+        self.0
+    }
+}
+
+// R4
+#[tokio::test]
+async fn the_instances_middlewares_are_bound_first_and_then_what_the_call_said_in_that_order() -> TestResult {
+    let recorder = Recorder::new();
+    let listens = |name| Listens(name, recorder.clone());
+    let tree = Emitter::new();
+    let inner = below(&tree, "inner", |(): (), _: RunContext| async move { Ok(()) }).middleware(listens("instance"));
+    let (inner, notes) = (Arc::new(inner), recorder.clone());
+    let outer = below(&tree, "outer", move |(): (), _: RunContext| {
+        let listens = |name| Listens(name, notes.clone());
+        let [a, b, first] = ["a", "b", "first"].map(|name| listens(name).note());
+        let run = inner.run_shared(()).on(Stage::Start, a).middleware(listens("m")).on(Stage::Start, b);
+        run.register(Options::new().priority(1).on(Stage::Start, first)).middleware(listens("n"))
+    });
+    let above = listens("above");
+    outer
+        .run(())
+        .middleware(move |ctx: &RunContext| {
+            ctx.bind_nested(Listens(above.0, above.1.clone()));
+            Ok(())
+        })
+        .await?;
+    recorder.expect(["first", "above", "instance", "a", "m", "b", "n"]);
+    Ok(())
+}
+
+// R4: a listener stands where it was said, whatever stands elsewhere because it says so.
+#[tokio::test]
+async fn ordered_middlewares_move_among_what_the_call_said_and_listeners_stay() -> TestResult {
+    let recorder = Recorder::new();
+    let listens = |name| Listens(name, recorder.clone());
+    let [a, b] = ["a", "b"].map(|name| listens(name).note());
+    let work = below(&Emitter::new(), "work", |(): (), _: RunContext| async move { Ok(()) });
+    let work = work.middleware(ordered(listens("late"), Order::new().after("m")));
+    let run = work.run(()).on(Stage::Start, a).middleware(listens("m")).on(Stage::Start, b);
+    let run = run.middleware(ordered(listens("early"), Order::new().before("m")));
+    let names: Vec<_> = run.explain().middlewares.into_iter().map(|middleware| middleware.name).collect();
+    assert_eq!(names, ["early", "m", "late"]);
+    run.await?;
+    recorder.expect(["a", "b", "early", "m", "late"]);
+    Ok(())
 }

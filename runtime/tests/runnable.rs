@@ -121,15 +121,16 @@ async fn what_was_wrong_in_the_building_comes_out_at_the_first_poll_before_start
     });
 
     let cases = [
-        (echo.run(1).on("", |_: &mut support::Any, _| ()), "an empty matcher matches nothing"),
-        (echo.run(1).on("new_[token", |_: &mut support::Any, _| ()), "`new_[token` is not a valid glob"),
-        (echo.run(1).observe("no-name", |_: &support::Any, _| ()), "`no-name`"),
-        (echo.run(1).context(json!({"internal": true})), "context key `internal` is set by the runtime"),
+        (echo.run(1).on("", |_: &mut support::Any, _| ()), "an empty matcher matches nothing", &["bound"][..]),
+        (echo.run(1).on("new_[token", |_: &mut support::Any, _| ()), "`new_[token` is not a valid glob", &["bound"]),
+        (echo.run(1).observe("no-name", |_: &support::Any, _| ()), "`no-name`", &["bound"]),
+        (echo.run(1).context(json!({"internal": true})), "context key `internal` is set by the runtime", &[]),
     ];
-    for (run, message) in cases {
+    for (run, message, before) in cases {
         let error = run.await.expect_err("it was built wrongly");
         assert!(error.to_string().contains(message), "expected `{message}` in `{error}`");
-        recorder.expect([]);
+        // The instance's middlewares are bound before the run's listeners (R4).
+        recorder.expect(before.iter().copied());
     }
 }
 
