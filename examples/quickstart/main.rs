@@ -80,9 +80,9 @@ async fn answer(arguments: Result<Arguments>) -> Result<()> {
         interrupted = tokio::signal::ctrl_c() => Err(interrupted.map_or_else(Error::from, |()| Error::new("Ctrl-C"))),
         result = ask_all(&desk, &arguments) => result,
     };
-    // Whatever happened, every end is told, and the recording complete, before the program ends.
+    // Whatever happened, every run ends, and the recording is complete, before the program ends.
     let shutdown = emitree::shutdown(Duration::from_secs(5)).await;
-    eprintln!("{} events; ends that were still to come: {shutdown}", events.load(Relaxed));
+    eprintln!("{} events; runs that were still to end: {shutdown}", events.load(Relaxed));
     if let Some(recording) = recording {
         recording.close(Duration::from_secs(5)).await.complete()?;
     }

@@ -24,7 +24,7 @@ listed! {
         Returned = "the caller gets what `finish` says, after it",
         /// Nothing of a run is left when everybody has dropped it.
         Over = "all runs come to their end, and are freed",
-        Shutdown = "`shutdown` waits for all ends",
+        Ends = "`wait_for_ends` waits for all ends",
         /// Panics of what is run stay in the run; what is not meant to panic does not.
         Panic = "a panic stays in its run",
         Memory = "memory stays flat",

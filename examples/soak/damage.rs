@@ -58,7 +58,7 @@ impl Damage {
             Self::WrongResult => Rule::Returned,
             Self::EscapedPanic => Rule::Panic,
             Self::KeptRun => Rule::Over,
-            Self::UntoldEnd => Rule::Shutdown,
+            Self::UntoldEnd => Rule::Ends,
             Self::KeptMemory => Rule::Memory,
         }
     }

@@ -157,9 +157,9 @@ async fn settle(trees: &[Tree], patience: Duration, report: &mut Report) {
     let deadline = Instant::now() + patience;
     loop {
         trees.iter().for_each(|tree| let_go(&tree.shared));
-        let shutdown = emitree::shutdown(patience).await;
-        if !shutdown.is_complete() {
-            report.breaks(Rule::Shutdown, || shutdown.to_string());
+        let ends = emitree::wait_for_ends(patience).await;
+        if !ends.is_complete() {
+            report.breaks(Rule::Ends, || ends.to_string());
         }
         if trees.iter().all(Tree::is_over) {
             return;
@@ -244,7 +244,7 @@ impl Cut {
             }
         }
         if self.shuts_down {
-            emitree::shutdown(Duration::ZERO).await;
+            emitree::wait_for_ends(Duration::ZERO).await;
         }
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use emitree_emitter::{BoxError, Emitter, EventMeta};
 use emitree_middleware::Metrics;
 use emitree_middleware::metrics::{Counted, MetricsError};
-use emitree_runtime::{AbortHandle, Error, Interrupt, RunContext, Runnable, Status, for_nested, shutdown};
+use emitree_runtime::{AbortHandle, Error, Interrupt, RunContext, Runnable, Status, for_nested, wait_for_ends};
 use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit, with_local_recorder};
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
 use support::{Page, TestResult, instance, poll_once};
@@ -122,7 +122,7 @@ async fn end_in_every_way(metrics: &Metrics) {
     run("unbound").middleware(|_: &RunContext| Err(Error::halted("desk", "closed"))).await.ok();
     // The last word is a listener's.
     run("success").on_success(|_, _| Err("no".into())).await.ok();
-    shutdown(Duration::from_secs(1)).await;
+    wait_for_ends(Duration::from_secs(1)).await;
 }
 
 /// How those end, and how many do.

@@ -454,7 +454,7 @@ async fn the_journal_of_a_run_that_is_dropped_is_kept_too() -> TestResult {
     let mut run = Box::pin(agent.run(()).middleware(record.clone()));
     assert!((&mut run).now_or_never().is_none());
     drop(run);
-    emitree_runtime::shutdown(Duration::from_secs(5)).await;
+    emitree_runtime::wait_for_ends(Duration::from_secs(5)).await;
     let journal = record.journal().expect("the run was dropped");
     assert_eq!((journal.status, journal.entries.len()), (Some(Status::Dropped), 1));
     Ok(())

@@ -594,7 +594,7 @@ async fn what_is_held_comes_out_when_a_run_fails_or_is_dropped() -> TestResult {
     assert_eq!(heard.take(), ["half a", " wor", "error"]);
     let dropped = tokio::time::timeout(std::time::Duration::ZERO, failing.run(true).middleware(tokens())).await;
     assert!(dropped.is_err());
-    emitree_runtime::shutdown(std::time::Duration::from_secs(5)).await;
+    emitree_runtime::wait_for_ends(std::time::Duration::from_secs(5)).await;
     let lines = heard.take();
     assert_eq!(lines.iter().filter(|line| *line != "error").map(String::as_str).collect::<String>(), "half a wor");
     Ok(())

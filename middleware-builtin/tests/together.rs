@@ -19,7 +19,7 @@ use emitree_middleware::{
 };
 use emitree_runtime::{
     AbortHandle, Error, ErrorKind, Interrupt, LifecycleRef, Middleware, Outcome, Result, Run, RunContext, Runnable,
-    Stage, Status, for_nested, shutdown,
+    Stage, Status, for_nested, wait_for_ends,
 };
 use futures_util::future::{Either, join_all, select};
 use proptest::collection::vec;
@@ -675,7 +675,7 @@ fn silence_planned_panics() {
 impl Garden {
     /// Nothing is held, and everything lets pass again.
     async fn check_rest(&self, holders: usize) -> Checked {
-        let over = shutdown(ms(1_000)).await;
+        let over = wait_for_ends(ms(1_000)).await;
         ensure(over.is_complete(), || format!("{over}"))?;
         ensure(self.shelf.concurrency.known_keys() == 0, || "a place is held".to_owned())?;
         ensure(self.is_free(holders).await, || "a run is kept".to_owned())?;

@@ -18,6 +18,7 @@ use crate::order::{InOrder, in_order};
 use crate::panic::{calm, calm_async, discard, isolated, logged};
 use crate::plan::{Begun, Due, Held, Plan};
 use crate::seat::{Taken, Who};
+use crate::shutdown::Listed;
 use crate::supervise::supervise;
 use crate::watch::Watch;
 use crate::{Error, Result, RunContext, Runnable};
@@ -28,6 +29,8 @@ pub(crate) struct Conducted<'a, R: Runnable> {
     run: Option<Begun<R>>,
     work: Work<'a, R>,
     watch: Watch,
+    /// Where it has no run above, once it waits.
+    listed: Option<Listed>,
 }
 
 enum Work<'a, R: Runnable> {
@@ -67,7 +70,7 @@ fn bind<R: Runnable>(plan: &mut Plan<'_, R>, ctx: &RunContext, watch: &mut Watch
 
 impl<'a, R: Runnable> Conducted<'a, R> {
     pub(crate) fn new(plan: Plan<'a, R>) -> Self {
-        Self { run: None, work: Work::Due(plan), watch: Watch::default() }
+        Self { run: None, work: Work::Due(plan), watch: Watch::default(), listed: None }
     }
 
     pub(crate) const fn is_under_way(&self) -> bool {
@@ -129,6 +132,8 @@ impl<'a, R: Runnable> Conducted<'a, R> {
         let polled = self.work.advance(run, &mut self.watch, &mut step, cx);
         if polled.is_ready() {
             self.over();
+        } else if run.parent().is_none() {
+            self.listed = Some(Listed::new(run));
         }
         polled
     }
@@ -147,6 +152,7 @@ impl<'a, R: Runnable> Conducted<'a, R> {
         }
         // With it goes what was bound to it.
         discard(run);
+        self.listed = None;
     }
 }
 

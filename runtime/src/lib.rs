@@ -107,6 +107,7 @@ mod runnable_fn;
 mod seat;
 #[cfg(feature = "tower")]
 mod service;
+mod shutdown;
 mod signal;
 mod stack;
 mod stage;
@@ -159,11 +160,12 @@ pub use runnable_fn::{RunnableFn, runnable_fn};
 pub use service::{
     RunFuture, RunLayer, RunService, Ticket, TicketFuture, TicketService, TowerLayer, TowerRunnable, tower_layer,
 };
+pub use shutdown::{accept_runs, shutdown};
 pub use signal::{AbortHandle, AbortSignal};
 pub use stack::{Stack, StackBuilder};
 pub use stage::Stage;
 pub use summary::Summary;
-pub use supervise::{Shutdown, Undelivered, shutdown};
+pub use supervise::{Shutdown, Undelivered, wait_for_ends};
 pub use tasks::Task;
 pub use transform::Transform;
 pub use unseen::Unseen;

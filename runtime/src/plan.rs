@@ -13,6 +13,7 @@ use crate::middleware::Inherited;
 use crate::observers::Observers;
 use crate::order::InOrder;
 use crate::origin::Own;
+use crate::shutdown::may_begin;
 use crate::watch::Watch;
 use crate::{AbortSignal, Error, Extensions, Middleware, Result, RunContext, Runnable};
 
@@ -105,6 +106,7 @@ impl Extras {
 impl<R: Runnable> Plan<'_, R> {
     /// Makes the run. Where nobody can ask for its input before the work does, it has that at once.
     pub(crate) fn begin(&mut self) -> Result<ThinRun<R::Input, R::Output>> {
+        may_begin()?;
         let is_heard = self.is_heard();
         // Looked at once: a run is observed from its start, or not by what is bound above meanwhile.
         let observers = Observers::new(self.parent.as_ref());

@@ -47,6 +47,7 @@ use crate::{AbortSignal, IntoMiddleware, Result, RunContext, Runnable, Stage};
 /// | it is interrupted | `error`, `finish` interrupted | an error with the interrupt |
 /// | its future is dropped after the first poll | `error`, `finish` dropped | – |
 /// | the run that it was started in ends before it | `error`, `finish` aborted | an error, when it is polled again |
+/// | [`shutdown`](crate::shutdown) is called | as when it is aborted | an error that says so |
 /// | the runtime shuts down | as when it is dropped; who would have to be awaited is skipped | – |
 ///
 /// A run whose parent, the run that it was made in, ends before its first poll does not begin: nothing is emitted, and the
@@ -85,7 +86,7 @@ use crate::{AbortSignal, IntoMiddleware, Result, RunContext, Runnable, Stage};
 ///
 /// Dropping it before the first poll leaves no trace. After that it aborts the run: the work is dropped, and with it the
 /// runs that it awaits; sync listeners hear `error` and `finish` during the drop, those that are awaited from a task,
-/// which [`shutdown`](crate::shutdown) waits for. An event that was being emitted is emitted to its end. Dropped outside of
+/// which [`wait_for_ends`](crate::wait_for_ends) waits for. An event that was being emitted is emitted to its end. Dropped outside of
 /// a tokio runtime, it skips who would have to be awaited.
 ///
 /// # Cancel safety

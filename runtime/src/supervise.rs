@@ -22,14 +22,10 @@ use crate::life::Drive;
 use crate::seat::Who;
 
 /// The ends that are still to come, of the whole process.
-static PENDING: LazyLock<Pending> = LazyLock::new(Pending::default);
+static PENDING: LazyLock<Mutex<Slab<RunContext>>> = LazyLock::new(Mutex::default);
 
-#[derive(Default)]
-struct Pending {
-    runs: Mutex<Slab<RunContext>>,
-    /// One is over.
-    over: Event,
-}
+/// One of them has come, or a run alive is over.
+pub(crate) static OVER: Event = Event::new();
 
 /// Ends a run whose work is gone: sync listeners hear it now, those that are awaited from a task.
 pub(crate) fn supervise(run: &RunContext) {
@@ -39,7 +35,7 @@ pub(crate) fn supervise(run: &RunContext) {
         return;
     }
     run.supervised();
-    let supervised = Supervised { key: PENDING.runs.lock().insert(run.clone()), run: run.clone() };
+    let supervised = Supervised { key: PENDING.lock().insert(run.clone()), run: run.clone() };
     match Handle::try_current() {
         Ok(runtime) => drop(runtime.spawn(supervised)),
         Err(_) => drop(supervised),
@@ -66,9 +62,9 @@ impl Future for Supervised {
 impl Drop for Supervised {
     fn drop(&mut self) {
         cut(&self.run);
-        let over = PENDING.runs.lock().try_remove(self.key);
+        let over = PENDING.lock().try_remove(self.key);
         drop(over);
-        PENDING.over.notify(usize::MAX);
+        OVER.notify(usize::MAX);
     }
 }
 
@@ -92,28 +88,23 @@ impl Wake for Again {
 /// have to be awaited is skipped.
 ///
 /// Call it before the runtime goes: a runtime that shuts down cannot await anybody, and what is still to come is cut
-/// then too. Runs that are still under way are not touched. So a program that goes
-///
-/// 1. starts nothing new;
-/// 2. awaits what is under way, or aborts it: by one [`AbortHandle`](crate::AbortHandle) or `CancellationToken` that its outermost runs
-///    were given by [`abort_on`](crate::Run::abort_on);
-/// 3. calls `shutdown`;
-/// 4. closes its sinks: `handle.close(deadline)`.
+/// then too. Runs that are alive are not touched: a program that has awaited its runs calls this, and then closes its
+/// sinks, `handle.close(deadline)`. [`shutdown`](crate::shutdown) aborts what is alive.
 ///
 /// ```
 /// use std::time::Duration;
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() {
-/// let shutdown = emitree_runtime::shutdown(Duration::from_secs(5)).await;
-/// assert!(shutdown.is_complete(), "{shutdown}");
+/// let ends = emitree_runtime::wait_for_ends(Duration::from_secs(5)).await;
+/// assert!(ends.is_complete(), "{ends}");
 /// # }
 /// ```
 ///
 /// # Panics
 ///
 /// In a runtime without a clock, and outside of one, as [`tokio::time::timeout`] does.
-pub async fn shutdown(deadline: Duration) -> Shutdown {
+pub async fn wait_for_ends(deadline: Duration) -> Shutdown {
     let waiting = to_come();
     tokio::time::timeout(deadline, until_over()).await.ok();
     let ended = waiting.iter().filter(|run| run.has_ended()).count();
@@ -121,41 +112,43 @@ pub async fn shutdown(deadline: Duration) -> Shutdown {
 }
 
 /// Not those that were cut before: their tasks may not have noticed yet.
-fn to_come() -> Vec<RunContext> {
-    PENDING.runs.lock().iter().map(|(_, run)| run).filter(|run| !run.has_ended()).cloned().collect()
+pub(crate) fn to_come() -> Vec<RunContext> {
+    PENDING.lock().iter().map(|(_, run)| run).filter(|run| !run.has_ended()).cloned().collect()
 }
 
 async fn until_over() {
     loop {
-        let over = PENDING.over.listen();
-        if PENDING.runs.lock().iter().all(|(_, run)| run.has_ended()) {
+        let over = OVER.listen();
+        if PENDING.lock().iter().all(|(_, run)| run.has_ended()) {
             return;
         }
         over.await;
     }
 }
 
-fn give_up_on(run: &RunContext) -> Undelivered {
+/// Ends a run as far as that can be done now.
+pub(crate) fn give_up_on(run: &RunContext) -> Undelivered {
     cut(run);
     Undelivered {
         namespace: run.instance_ref().namespace().to_owned(),
         run_id: run.run_id(),
         skipped: run.delivery().skipped(),
+        has_ended: run.has_ended(),
     }
 }
 
-/// What [`shutdown`] came to.
+/// The report of [`shutdown`](crate::shutdown) and of [`wait_for_ends`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Shutdown {
-    /// How many ends came in time, of those that were still to come.
+    /// How many runs ended in time, of those that it waited for.
     pub ended: usize,
-    /// The runs whose ends did not reach everybody.
+    /// The runs that had not ended at the deadline.
     pub undelivered: Vec<Undelivered>,
 }
 
 impl Shutdown {
-    /// Whether everybody heard everything.
+    /// Whether all of them ended in time.
     #[must_use]
     pub const fn is_complete(&self) -> bool {
         self.undelivered.is_empty()
@@ -166,13 +159,14 @@ impl fmt::Display for Shutdown {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} ended in time", self.ended)?;
         self.undelivered.iter().try_for_each(|run| {
-            let Undelivered { namespace, run_id, skipped } = run;
-            write!(f, "\n  run {run_id} of `{namespace}`: {skipped} listeners skipped")
+            let Undelivered { namespace, run_id, skipped, has_ended } = run;
+            let end = if *has_ended { "" } else { ", has not ended" };
+            write!(f, "\n  run {run_id} of `{namespace}`: {skipped} listeners skipped{end}")
         })
     }
 }
 
-/// A run whose end did not reach everybody.
+/// A run that had not ended at the deadline, and was cut then.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Undelivered {
@@ -182,4 +176,6 @@ pub struct Undelivered {
     pub run_id: Uuid,
     /// How many times a listener that would have had to be awaited was not, or was dropped.
     pub skipped: usize,
+    /// Whether it has ended now. If not, its work blocks a thread, or a listener does.
+    pub has_ended: bool,
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use emitree_emitter::{Emitter, EventMeta, EventRecord};
-use emitree_runtime::{AbortHandle, Error, LifecycleRef, Result, RunContext, RunEvent, Runnable, Stage, shutdown};
+use emitree_runtime::{AbortHandle, Error, LifecycleRef, Result, RunContext, RunEvent, Runnable, Stage, wait_for_ends};
 use serde_json::{Value, json};
 use support::{Any, Recorder, TestResult, below, emitter_of, poll_once, silence_planned_panics};
 
@@ -289,7 +289,7 @@ async fn it_sees_the_end_of_a_run_that_was_dropped_after_those_who_are_awaited()
     let mut run = run.run(()).middleware(noting(&recorder, "sees"));
     assert!(poll_once(&mut run).is_pending());
     drop(run);
-    assert!(shutdown(Duration::from_secs(1)).await.is_complete());
+    assert!(wait_for_ends(Duration::from_secs(1)).await.is_complete());
     recorder.expect(["sees run.run.start", "sees run.run.error", "late", "sees run.run.finish"]);
     Ok(())
 }

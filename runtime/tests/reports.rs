@@ -122,7 +122,7 @@ async fn failures(end: End, trouble: Trouble, recorder: &Recorder) -> ([u64; 4],
             None
         }
     };
-    emitree_runtime::shutdown(Duration::from_secs(60)).await;
+    emitree_runtime::wait_for_ends(Duration::from_secs(60)).await;
     let emitters = emitters.lock().expect("nobody panics here");
     let at = [&emitters[1], emitter_of(&*inner), &emitters[0], &tree];
     (at.map(Emitter::isolated_failures), came_to.map(|error| error.to_string()))

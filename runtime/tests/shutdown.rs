@@ -1,274 +1,244 @@
-//! R8: ends that are still to come are waited for until a deadline, and who could not hear them is counted; where the
-//! runtime goes first, sync listeners hear them all the same, once.
+//! R8: a shutdown takes no new runs, aborts those alive, waits for their ends until the deadline, and reports each that
+//! has not ended.
 
 #[path = "support/ends.rs"]
 mod ends;
 mod support;
 
-use std::sync::Arc;
+use std::future::{pending, poll_fn};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Barrier};
+use std::task::Poll;
 use std::time::Duration;
 
-use emitree_emitter::{Emitter, Options};
-use emitree_runtime::{Run, RunContext, Runnable, Stage, shutdown};
-use ends::{begun, endless_run, notes_waiting_at, recorded, settle, waits_at};
-use support::{Any, Gate, Recorder, TestResult, below, poll_once};
-use tokio::runtime::{Builder, Runtime};
+use emitree_emitter::Options;
+use emitree_runtime::{Error, Result, RunContext, Runnable, Stage, accept_runs, shutdown, wait_for_ends};
+use ends::{begun, endless_run, expect_aborted, notes_waiting_at, recorded, settle, waits_at};
+use support::{Any, Gate, TestResult, below, endless, poll_once};
+use tokio::runtime::Builder;
 use tokio::sync::{Mutex, MutexGuard};
 
 const SECOND: Duration = Duration::from_secs(1);
+const REASON: &str = "the process shuts down";
 
-/// What is still to come is counted for the whole process: of these tests, one at a time.
+/// A shutdown is about the process: of these tests, one at a time.
 static ALONE: Mutex<()> = Mutex::const_new(());
 
-async fn alone() -> MutexGuard<'static, ()> {
-    ALONE.lock().await
+/// Lets runs begin again when the test is over.
+struct Alone(#[expect(dead_code, reason = "held")] MutexGuard<'static, ()>);
+
+impl Drop for Alone {
+    fn drop(&mut self) {
+        accept_runs();
+    }
 }
 
-/// Begins a run and drops it.
-fn drop_run<R: Runnable<Input = ()> + 'static>(run: Run<'static, R>) {
-    drop(begun(run));
+async fn alone() -> Alone {
+    Alone(ALONE.lock().await)
 }
 
 // R8
 #[tokio::test(start_paused = true)]
-async fn with_nothing_to_come_a_shutdown_is_complete_at_once() {
-    let _alone = alone().await;
-    let (tree, _) = recorded();
-    drop_run(endless_run(&tree, "run"));
-    let shutdown = shutdown(Duration::ZERO).await;
-    assert!(shutdown.is_complete());
-    assert_eq!((shutdown.ended, shutdown.to_string().as_str()), (0, "0 ended in time"));
-}
-
-// R8: "counted before it is spawned": no task has been polled yet.
-#[tokio::test(start_paused = true)]
-async fn a_shutdown_waits_for_the_ends_that_are_still_to_come() {
+async fn a_shutdown_aborts_every_run_alive_and_waits_for_its_end() {
     let _alone = alone().await;
     let (tree, recorder) = recorded();
     let gate = Gate::new();
-    for _ in 0..3 {
-        drop_run(endless_run(&tree, "run").register(notes_waiting_at(&gate, &recorder, Stage::Finish)));
-    }
+    let inner = Arc::new(endless(&tree, "inner", &recorder));
+    let outer = Arc::new(below(&tree, "outer", move |(): (), _: RunContext| {
+        let inner = Arc::clone(&inner);
+        async move { inner.run(()).await }
+    }));
+    let outer = tokio::spawn(outer.run_shared(()).register(notes_waiting_at(&gate, &recorder, Stage::Finish)));
+    let alone = tokio::spawn(endless_run(&tree, "alone"));
+    settle().await;
     recorder.take();
-    let opens = gate.clone();
-    let opener = tokio::spawn(async move {
-        for _ in 0..3 {
-            tokio::time::sleep(SECOND).await;
-            opens.open();
-        }
-    });
-    let began = tokio::time::Instant::now();
-    let shutdown = shutdown(60 * SECOND).await;
-    assert!(shutdown.is_complete() && opener.is_finished(), "{shutdown}");
-    assert_eq!(began.elapsed().as_secs(), 3, "it does not wait for the deadline");
-    assert_eq!(shutdown.ended, 3);
-    recorder.expect(["goes on", "goes on", "goes on"]);
-}
-
-// R8
-#[tokio::test(start_paused = true)]
-async fn who_is_still_awaited_at_the_deadline_is_cut_and_reported() {
-    let _alone = alone().await;
-    let (tree, recorder) = recorded();
-    let [blocked, finishes] = [(); 2].map(|()| Gate::new());
-    let run = endless_run(&tree, "run").register(notes_waiting_at(&blocked, &recorder, Stage::Error));
-    drop_run(run.register(notes_waiting_at(&finishes, &recorder, Stage::Finish)));
-    let in_time = Gate::new();
-    drop_run(endless_run(&tree, "run").register(notes_waiting_at(&in_time, &recorder, Stage::Finish)));
-    recorder.take();
-    in_time.open();
-    let shutdown_ = shutdown(SECOND).await;
-    assert_eq!((shutdown_.ended, shutdown_.undelivered.len()), (1, 1), "{shutdown_}");
-    let undelivered = &shutdown_.undelivered[0];
-    assert_eq!((undelivered.namespace.as_str(), undelivered.skipped), ("run", 2));
-    let text = format!("1 ended in time\n  run {} of `run`: 2 listeners skipped", undelivered.run_id);
-    assert_eq!(shutdown_.to_string(), text);
-    recorder.expect(["goes on", "run.run.finish dropped"]);
-    // Nothing more is to come, and nobody hears of it again.
-    blocked.open();
-    finishes.open();
-    assert!(shutdown(SECOND).await.is_complete());
-    recorder.expect([]);
-}
-
-// R8, R13: what is cut is cut with all that is below it.
-#[tokio::test(start_paused = true)]
-async fn runs_that_wait_for_those_below_are_cut_with_them() {
-    let _alone = alone().await;
-    let (tree, recorder) = recorded();
-    let (gate, emitter, notes) = (Gate::new(), tree.clone(), recorder.clone());
-    let top = below(&tree, "top", move |(), _: RunContext| {
-        endless_run(&emitter, "run").register(notes_waiting_at(&gate, &notes, Stage::Finish))
-    });
-    drop_run(Arc::new(top).run_shared(()));
-    recorder.expect(["top.run.start", "run.run.start", "run.run.error", "run.run.finish dropped", "waits"]);
-    let report = shutdown(SECOND).await;
-    let mut skipped: Vec<_> = report.undelivered.iter().map(|run| (run.namespace.as_str(), run.skipped)).collect();
-    skipped.sort_unstable();
-    assert_eq!(skipped, [("run", 1), ("top", 0)]);
-    recorder.expect(["top.run.error", "top.run.finish dropped"]);
-}
-
-// R8: "runs that are still under way are not touched"
-#[tokio::test(start_paused = true)]
-async fn a_shutdown_does_not_touch_runs_that_are_under_way() {
-    let _alone = alone().await;
-    let (tree, recorder) = recorded();
-    let mut run = endless_run(&tree, "run");
-    assert!(poll_once(&mut run).is_pending());
-    assert!(shutdown(SECOND).await.is_complete());
-    recorder.expect(["run.run.start"]);
-}
-
-/// A run of each sort that a runtime may leave unfinished, in tasks of it.
-fn unfinished(runtime: &Runtime, tree: &Emitter, recorder: &Recorder) {
-    let gate = Gate::new();
-    let _inside = runtime.enter();
-    drop_run(endless_run(tree, "run").register(notes_waiting_at(&gate, recorder, Stage::Error)));
-    for stage in [None, Some(Stage::Start), Some(Stage::Error), Some(Stage::Finish)] {
-        let waits = stage.map(|stage| notes_waiting_at(&gate, recorder, stage));
-        tokio::spawn(begun(waits.into_iter().fold(endless_run(tree, "run"), Run::register)));
-    }
-    let emitter = tree.clone();
-    let nests = below(tree, "nests", move |(), ctx: RunContext| {
-        let owned = ctx.spawn(begun(endless_run(&emitter, "inner")));
-        let bare = tokio::spawn(begun(endless_run(&emitter, "inner")));
-        let emitter = emitter.clone();
-        async move {
-            let nested = endless_run(&emitter, "inner").await;
-            drop((owned, bare));
-            nested
-        }
-    });
-    tokio::spawn(begun(Arc::new(nests).run_shared(())));
-}
-
-// R8
-#[test]
-fn where_the_runtime_is_dropped_first_sync_listeners_hear_every_end_once() {
-    let _alone = ALONE.blocking_lock();
-    for mut builder in [Builder::new_current_thread(), Builder::new_multi_thread()] {
-        let (tree, recorder) = recorded();
-        let runtime = builder.worker_threads(2).build().expect("a runtime");
-        unfinished(&runtime, &tree, &recorder);
-        drop(runtime);
-        let recorded = recorder.take();
-        for (name, runs) in [("run", 5), ("nests", 1), ("inner", 3)] {
-            let count =
-                |stage: &str| recorded.iter().filter(|line| line.starts_with(&format!("{name}.run.{stage}"))).count();
-            assert_eq!(["start", "error", "finish"].map(count), [runs; 3], "{name}: {recorded:#?}");
-        }
-        let last_inner = recorded.iter().rposition(|line| line.starts_with("inner"));
-        let outer = recorded.iter().position(|line| line == "nests.run.error");
-        assert!(last_inner < outer, "{recorded:#?}");
-        let nothing = Builder::new_current_thread().enable_time().build().expect("a runtime");
-        assert!(nothing.block_on(shutdown(Duration::ZERO)).is_complete());
-    }
-}
-
-// R8: who would have to be awaited is skipped.
-#[test]
-fn outside_of_a_runtime_the_whole_end_comes_during_the_drop() -> TestResult {
-    let _alone = ALONE.blocking_lock();
-    let (tree, recorder) = recorded();
-    let gate = Gate::new();
-    let run = endless_run(&tree, "run").register(notes_waiting_at(&gate, &recorder, Stage::Error));
-    let run = run.register(notes_waiting_at(&gate, &recorder, Stage::Finish));
-    drop_run(run);
-    recorder.expect(["run.run.start", "run.run.error", "waits", "run.run.finish dropped"]);
-    let runtime = Builder::new_current_thread().enable_time().build()?;
-    assert!(runtime.block_on(shutdown(Duration::ZERO)).is_complete());
-    Ok(())
-}
-
-// R8: a start under way is cut too, and the run ends.
-#[test]
-fn outside_of_a_runtime_a_drop_during_start_ends_the_run() {
-    let _alone = ALONE.blocking_lock();
-    let (tree, recorder) = recorded();
-    drop_run(endless_run(&tree, "run").register(notes_waiting_at(&Gate::new(), &recorder, Stage::Start)));
-    recorder.expect(["waits", "run.run.start", "run.run.error", "run.run.finish dropped"]);
-}
-
-// R8: what came up meanwhile is reported, and is none of those that there were.
-#[tokio::test(start_paused = true)]
-async fn what_comes_up_while_a_shutdown_waits_does_not_count_against_what_ended_in_time() {
-    let _alone = alone().await;
-    let (tree, recorder) = recorded();
-    let (gate, never) = (Gate::new(), Gate::new());
-    drop_run(endless_run(&tree, "run").register(notes_waiting_at(&gate, &recorder, Stage::Finish)));
-    let late = endless_run(&tree, "run").register(notes_waiting_at(&never, &recorder, Stage::Finish));
     tokio::spawn(async move {
         tokio::time::sleep(SECOND).await;
-        drop_run(late);
         gate.open();
     });
-    let report = shutdown(2 * SECOND).await;
-    assert_eq!((report.ended, report.undelivered.len()), (1, 1), "{report}");
+    let began = tokio::time::Instant::now();
+    let report = shutdown(60 * SECOND).await;
+    assert!(report.is_complete(), "{report}");
+    assert_eq!((report.ended, began.elapsed().as_secs()), (2, 1), "it does not wait for the deadline");
+    for run in [outer, alone] {
+        expect_aborted(run.await.expect("no panic"), REASON);
+    }
+    let all = recorder.take();
+    let of = |name: &str| all.iter().filter(|line| line.starts_with(name)).cloned().collect::<Vec<_>>();
+    assert_eq!(of("alone"), ["alone.run.error", "alone.run.finish aborted"]);
+    assert_eq!(of("inner"), ["inner.run.error", "inner.run.finish aborted"]);
+    assert_eq!(of("outer"), ["outer.run.error", "outer.run.finish aborted"]);
+    let position = |line: &str| all.iter().position(|other| other == line);
+    assert!(position("inner.run.finish aborted") < position("outer.run.error"), "{all:#?}");
 }
 
-// R8: what was cut is over, whatever its task still does.
-#[test]
-fn what_was_reported_once_is_not_reported_again() -> TestResult {
-    let _alone = ALONE.blocking_lock();
+// R8: those made in living runs too.
+#[tokio::test(start_paused = true)]
+async fn during_and_after_a_shutdown_no_run_begins() {
+    let _alone = alone().await;
     let (tree, recorder) = recorded();
-    let [idle, busy] = [(); 2].map(|()| Builder::new_current_thread().enable_time().start_paused(true).build());
-    let (idle, busy) = (idle?, busy?);
-    {
-        let _inside = idle.enter();
-        drop_run(endless_run(&tree, "run").register(notes_waiting_at(&Gate::new(), &recorder, Stage::Finish)));
-    }
-    assert_eq!(busy.block_on(shutdown(SECOND)).undelivered.len(), 1);
-    let (again, took) = busy.block_on(async {
-        let began = tokio::time::Instant::now();
-        (shutdown(SECOND).await, began.elapsed().as_secs())
+    let late = Arc::new(below(&tree, "late", |(): (), _: RunContext| async { Ok(()) }));
+    let (cleans_up, notes) = (Arc::clone(&late), recorder.clone());
+    let clean_up = Options::new().on_async(Stage::Error, move |_: &mut Any, _| {
+        let (late, notes) = (Arc::clone(&cleans_up), notes.clone());
+        Box::pin(async move {
+            notes.note(format!("cleans up: {:?}", late.run(()).await.map_err(|error| error.to_string())));
+            Ok(())
+        })
     });
-    assert!(again.is_complete() && (again.ended, took) == (0, 0), "{again}");
+    let made_before = late.run_shared(());
+    let run = tokio::spawn(endless_run(&tree, "run").register(clean_up));
+    settle().await;
+    assert!(shutdown(SECOND).await.is_complete());
+    expect_aborted(run.await.expect("no panic"), REASON);
+    expect_aborted(made_before.await, REASON);
+    expect_aborted(late.run(()).await, REASON);
+    let refused = format!("cleans up: Err({REASON:?})");
+    recorder.expect(["run.run.start", &*refused, "run.run.error", "run.run.finish aborted"]);
+    accept_runs();
+    late.run(()).await.expect("runs begin again");
+}
+
+// R8, R13
+#[tokio::test(start_paused = true)]
+async fn a_run_whose_future_nobody_polls_is_brought_to_its_end_and_async_listeners_hear_it() {
+    let _alone = alone().await;
+    let (tree, recorder) = recorded();
+    let gate = Gate::new();
+    gate.open();
+    let mut run = begun(endless_run(&tree, "run").register(notes_waiting_at(&gate, &recorder, Stage::Finish)));
+    recorder.take();
+    let report = shutdown(2 * SECOND).await;
+    assert!(report.is_complete() && report.ended == 1, "{report}");
+    recorder.expect(["run.run.error", "run.run.finish aborted", "waits", "goes on"]);
+    let Poll::Ready(result) = poll_once(&mut run) else { panic!("it has ended") };
+    expect_aborted(result, REASON);
+}
+
+// R8
+#[tokio::test(start_paused = true)]
+async fn a_run_that_has_not_ended_at_the_deadline_is_cut_and_reported() {
+    let _alone = alone().await;
+    let (tree, recorder) = recorded();
+    let run = tokio::spawn(endless_run(&tree, "slow").register(waits_at(&Gate::new(), Stage::Finish)));
+    let in_time = tokio::spawn(endless_run(&tree, "fast"));
+    settle().await;
+    let report = shutdown(SECOND).await;
+    let left: Vec<_> = report.undelivered.iter().map(|run| (&*run.namespace, run.skipped, run.has_ended)).collect();
+    assert_eq!((report.ended, left), (1, vec![("slow", 1, true)]), "{report}");
+    for run in [run, in_time] {
+        expect_aborted(run.await.expect("no panic"), REASON);
+    }
+    assert_eq!(recorder.take().iter().filter(|line| line.ends_with("finish aborted")).count(), 2);
+    let again = shutdown(SECOND).await;
+    assert_eq!((again.ended, again.is_complete()), (0, true), "{again}");
+}
+
+// R8: it cannot be cut.
+#[test]
+fn a_run_whose_work_blocks_its_thread_is_reported_as_not_ended() -> TestResult {
+    let runtime = Builder::new_current_thread().enable_time().start_paused(true).build()?;
+    let _alone = runtime.block_on(alone());
+    let (tree, recorder) = recorded();
+    let (blocks, until) = (Arc::new(Barrier::new(2)), Arc::new(Barrier::new(2)));
+    let barriers = (Arc::clone(&blocks), Arc::clone(&until));
+    let blocking = below(&tree, "blocking", move |(): (), _: RunContext| {
+        let (blocks, until) = barriers.clone();
+        let mut polls = 0;
+        poll_fn(move |_| {
+            polls += 1;
+            if polls == 2 {
+                blocks.wait();
+                until.wait();
+            }
+            Poll::<Result<()>>::Pending
+        })
+    });
+    let mut run = begun(Arc::new(blocking).run_shared(()));
+    let thread = std::thread::spawn(move || [poll_once(&mut run).is_pending(), poll_once(&mut run).is_pending()]);
+    blocks.wait();
+    let report = runtime.block_on(shutdown(SECOND));
+    let left: Vec<_> = report.undelivered.iter().map(|run| (&*run.namespace, run.has_ended)).collect();
+    assert_eq!(left, [("blocking", false)], "{report}");
+    assert!(report.to_string().ends_with("has not ended"), "{report}");
+    until.wait();
+    thread.join().expect("no panic");
+    assert_eq!(recorder.take(), ["blocking.run.start", "blocking.run.error", "blocking.run.finish aborted"]);
     Ok(())
 }
 
-// R8: observers are awaited together; each that has not answered is cut.
+// R8: it is not known before it waits.
+#[test]
+fn a_run_that_is_at_its_first_poll_when_the_process_shuts_down_is_aborted_when_it_first_waits() -> TestResult {
+    let runtime = Builder::new_current_thread().enable_time().build()?;
+    let _alone = runtime.block_on(alone());
+    let (tree, recorder) = recorded();
+    let (begins, began) = channel();
+    let until = Arc::new(Barrier::new(2));
+    let waits = Arc::clone(&until);
+    let first = below(&tree, "first", move |(): (), _: RunContext| {
+        begins.send(()).expect("it is received");
+        waits.wait();
+        pending::<Result<()>>()
+    });
+    let mut run = Arc::new(first).run_shared(());
+    let thread = std::thread::spawn(move || {
+        assert!(poll_once(&mut run).is_pending());
+        poll_once(&mut run)
+    });
+    began.recv()?;
+    assert!(runtime.block_on(shutdown(Duration::ZERO)).is_complete());
+    until.wait();
+    let Poll::Ready(result) = thread.join().expect("no panic") else { panic!("it was aborted") };
+    expect_aborted(result, REASON);
+    recorder.expect(["first.run.start", "first.run.error", "first.run.finish aborted"]);
+    Ok(())
+}
+
+// R8
 #[tokio::test(start_paused = true)]
-async fn observers_that_are_still_awaited_at_the_deadline_are_cut_too() {
+async fn a_shutdown_that_is_dropped_has_closed_and_aborted_and_the_next_one_waits() {
+    let _alone = alone().await;
+    let (tree, _) = recorded();
+    let gate = Gate::new();
+    let run = tokio::spawn(endless_run(&tree, "run").register(waits_at(&gate, Stage::Finish)));
+    settle().await;
+    assert!(tokio::time::timeout(SECOND, shutdown(60 * SECOND)).await.is_err());
+    expect_aborted(endless_run(&tree, "run").await, REASON);
+    gate.open();
+    let report = shutdown(60 * SECOND).await;
+    assert!(report.is_complete(), "{report}");
+    expect_aborted(run.await.expect("no panic"), REASON);
+}
+
+// R8: the drop is waited for as before, and what is over is not known any more.
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_waits_for_the_ends_of_dropped_runs_and_knows_none_that_is_over() {
     let _alone = alone().await;
     let (tree, recorder) = recorded();
-    let observes = |answers: bool| {
-        Options::new().observe_async("*.*", move |_: &Any, meta| {
-            let blocks = !answers && Stage::of(meta) == Some(Stage::Error);
-            Box::pin(async move {
-                if blocks {
-                    std::future::pending::<()>().await;
-                }
-                Ok(())
-            })
-        })
-    };
-    let run = [false, true, false].map(observes).into_iter().fold(endless_run(&tree, "run"), Run::register);
-    drop_run(run);
-    let report = shutdown(SECOND).await;
-    // Two that were being awaited at `error`, and all three at `finish`.
-    assert_eq!(report.undelivered.iter().map(|run| run.skipped).collect::<Vec<_>>(), [5], "{report}");
-    recorder.expect(["run.run.start", "run.run.error", "run.run.finish dropped"]);
+    let gate = Gate::new();
+    drop(begun(endless_run(&tree, "dropped").register(notes_waiting_at(&gate, &recorder, Stage::Finish))));
+    drop(begun(endless_run(&tree, "over")));
+    let done = below(&tree, "done", |(): (), _: RunContext| async {
+        tokio::task::yield_now().await;
+        Result::<()>::Err(Error::new("broken"))
+    });
+    done.run(()).await.expect_err("it is broken");
+    tokio::spawn(async move {
+        tokio::time::sleep(SECOND).await;
+        gate.open();
+    });
+    let report = shutdown(60 * SECOND).await;
+    assert_eq!((report.ended, report.is_complete()), (1, true), "{report}");
 }
 
-/// Notes when it is dropped, with the run that carries it.
-struct Carried(Recorder);
-
-impl Drop for Carried {
-    fn drop(&mut self) {
-        self.0.note("gone");
-    }
-}
-
-// R8: an end that has come is no longer kept.
-#[tokio::test]
-async fn a_run_whose_end_has_come_from_a_task_is_let_go() {
+// R8
+#[tokio::test(start_paused = true)]
+async fn waiting_for_ends_neither_aborts_runs_nor_keeps_others_from_beginning() {
     let _alone = alone().await;
-    let (tree, recorder, gate) = (Emitter::new(), Recorder::new(), Gate::new());
-    let run = endless_run(&tree, "run").register(waits_at(&gate, Stage::Finish)).extension(Carried(recorder.clone()));
-    drop_run(run);
-    recorder.expect([]);
-    gate.open();
-    settle().await;
-    recorder.expect(["gone"]);
+    let (tree, _) = recorded();
+    let mut run = begun(endless_run(&tree, "run"));
+    assert!(wait_for_ends(SECOND).await.is_complete());
+    assert!(poll_once(&mut run).is_pending());
+    assert!(poll_once(&mut endless_run(&tree, "another")).is_pending());
 }

@@ -7,7 +7,7 @@ mod support;
 use std::sync::Arc;
 use std::time::Duration;
 
-use emitree_runtime::{Result, Run, RunContext, Runnable, Stage, shutdown};
+use emitree_runtime::{Result, Run, RunContext, Runnable, Stage, wait_for_ends};
 use ends::{begun, endless_run, notes_waiting_at, recorded};
 use support::{Gate, Slot, below};
 use tokio::runtime::Builder;
@@ -39,7 +39,7 @@ async fn a_shutdown_takes_no_longer_than_the_last_end() {
         gate.open();
     });
     let before = tokio::time::Instant::now();
-    assert!(shutdown(9 * SECOND).await.is_complete());
+    assert!(wait_for_ends(9 * SECOND).await.is_complete());
     assert!(before.elapsed() < 2 * SECOND, "{:?}", before.elapsed());
 }
 
@@ -56,7 +56,7 @@ async fn a_held_run_below_one_that_is_cut_is_cut_with_it() {
     });
     drop_run(Arc::new(top).run_shared(()));
     recorder.take();
-    let report = shutdown(SECOND).await;
+    let report = wait_for_ends(SECOND).await;
     assert_eq!(report.undelivered.len(), 1, "{report}");
     recorder.expect(["run.run.finish dropped", "top.run.error", "top.run.finish dropped"]);
     drop(held.take());
@@ -106,7 +106,7 @@ async fn a_task_that_does_not_stop_does_not_hold_up_a_run_that_is_cut() {
     let run = begun(Arc::new(top).run_shared(()));
     is_there.recv().expect("the task begins");
     drop(run);
-    assert!(!shutdown(Duration::from_millis(10)).await.is_complete());
+    assert!(!wait_for_ends(Duration::from_millis(10)).await.is_complete());
     recorder.expect(["top.run.start", "top.run.error", "top.run.finish dropped"]);
     drop(goes_on);
 }

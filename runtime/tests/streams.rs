@@ -10,7 +10,7 @@ use std::time::Duration;
 use emitree_emitter::{Emitter, Options};
 use emitree_runtime::{
     Error, Next, Order, Passing, Result, RunContext, Runnable, Stack, Stage, StreamItem, Unseen, input_fn, layer_fn,
-    ordered, output_fn, shutdown,
+    ordered, output_fn, wait_for_ends,
 };
 use futures_util::{FutureExt, Stream, StreamExt, stream};
 use serde::{Serialize, Serializer};
@@ -130,7 +130,7 @@ async fn dropping_the_stream_aborts_the_run_and_its_end_is_heard() {
     assert!(stream.next().now_or_never().is_none(), "the run waits, and so does its reader");
     drop(stream);
     recorder.expect(["waiter.run.start", "waiter.token", "waiter.run.error", "waiter.run.finish"]);
-    assert!(shutdown(Duration::ZERO).await.is_complete());
+    assert!(wait_for_ends(Duration::ZERO).await.is_complete());
 }
 
 // R11
