@@ -4,14 +4,15 @@
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use emitree_emitter::{Emitter, panic_message};
+use emitree_emitter::Emitter;
 use emitree_runtime::{AsInstance, Error, Result, RunContext};
 use hashbrown::Equivalent;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+
+use crate::panic::caught;
 
 /// What runs are counted by: those with equal keys are counted together.
 ///
@@ -139,9 +140,9 @@ impl Key {
 /// Calls user code: what it fails with is said in our words.
 fn called(f: &KeyFn, ctx: &RunContext) -> Result<Option<String>> {
     let failed = |error: Error| Error::new(format!("the function that gives the key failed: {error}")).caused_by(error);
-    match catch_unwind(AssertUnwindSafe(|| f(ctx))) {
+    match caught(|| f(ctx)) {
         Ok(key) => key.map_err(failed),
-        Err(panic) => Err(Error::new(format!("the function that gives the key panicked: {}", panic_message(&*panic)))),
+        Err(panic) => Err(Error::new(format!("the function that gives the key panicked: {panic}"))),
     }
 }
 

@@ -96,6 +96,7 @@ mod millis;
 mod only;
 #[cfg(feature = "override_output")]
 pub mod override_output;
+mod panic;
 #[cfg(feature = "rate_limit")]
 pub mod rate_limit;
 #[cfg(feature = "record")]

@@ -3,11 +3,12 @@
 use std::any::type_name;
 use std::borrow::Cow;
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use emitree_emitter::{Context, Creator, Emitter, Trace, panic_message};
+use emitree_emitter::{Context, Creator, Emitter, Trace};
 use emitree_runtime::{AsInstance, Error, Result, RunContext};
+
+use crate::panic::caught;
 
 /// Some runs, by what they are runs of. A middleware that is for some runs only asks once for each run: when it is bound,
 /// or at its `start`.
@@ -157,9 +158,8 @@ impl Runs {
     }
 
     pub(crate) fn guards(&self, run: &RunContext, by: &str) -> Result<bool> {
-        catch_unwind(AssertUnwindSafe(|| self.has(run))).map_err(|panic| {
-            Error::denied(by, format!("what says which runs it is about panicked: {}", panic_message(&*panic)))
-        })
+        caught(|| self.has(run))
+            .map_err(|panic| Error::denied(by, format!("what says which runs it is about panicked: {panic}")))
     }
 
     /// As a part of a larger whole.

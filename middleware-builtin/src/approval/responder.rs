@@ -2,15 +2,13 @@
 
 use std::fmt;
 use std::future::Future;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use emitree_emitter::panic_message;
 use emitree_runtime::{Error, Result};
-use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 
 use super::{Decision, Request};
+use crate::panic::caught_async;
 
 type AskFn = dyn Fn(Request) -> BoxFuture<'static, Result<Decision>> + Send + Sync;
 
@@ -37,12 +35,8 @@ impl Responder {
         match self {
             Self::Interrupt => Err(Error::interrupted(request.to_interrupt())),
             Self::Live(f) => {
-                let called = catch_unwind(AssertUnwindSafe(|| f(request.clone())));
-                let answered = match called {
-                    Ok(answer) => AssertUnwindSafe(answer).catch_unwind().await,
-                    Err(panic) => Err(panic),
-                };
-                answered.unwrap_or_else(|panic| Err(Error::new(format!("it panicked: {}", panic_message(&*panic)))))
+                let answered = caught_async(|| f(request.clone())).await;
+                answered.unwrap_or_else(|panic| Err(Error::new(format!("it panicked: {panic}"))))
             }
         }
     }

@@ -1,16 +1,15 @@
 //! What may be spent, and what was.
 
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use emitree_emitter::panic_message;
 use rust_decimal::Decimal;
 use serde::{Deserialize, Serialize};
 
 use super::events::{Amount, Limit};
 use super::usage::{Prices, Usage};
+use crate::panic::caught;
 use crate::runs::Said;
 use crate::voice::Voice;
 
@@ -113,9 +112,9 @@ impl Options {
 
     fn ask(&self, usage: &Usage) -> Result<Option<Decimal>, String> {
         let Some(prices) = &self.prices else { return Ok(None) };
-        match catch_unwind(AssertUnwindSafe(|| prices.cost(usage))) {
+        match caught(|| prices.cost(usage)) {
             Ok(cost) => cost.map_err(|error| format!("the price of {} was not found out: {error}", shown(usage))),
-            Err(panic) => Err(format!("the price of {} was not found out: {}", shown(usage), panic_message(&*panic))),
+            Err(panic) => Err(format!("the price of {} was not found out: {panic}", shown(usage))),
         }
     }
 

@@ -1,10 +1,11 @@
 //! Which calls share their failures.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use emitree_emitter::{Emitter, panic_message};
+use emitree_emitter::Emitter;
 use emitree_runtime::RunContext;
+
+use crate::panic::caught;
 
 /// How calls are told apart.
 #[derive(Clone, Default)]
@@ -32,9 +33,7 @@ impl KeyBy {
             Self::One => Ok(Key::One),
             Self::Instance => Ok(Key::Instance(ctx.instance().emitter().clone())),
             Self::Kind => Ok(Key::Named(ctx.kind().to_owned())),
-            Self::Function(f) => catch_unwind(AssertUnwindSafe(|| f(ctx)))
-                .map(Key::Named)
-                .map_err(|panic| panic_message(&*panic).clone()),
+            Self::Function(f) => caught(|| f(ctx)).map(Key::Named),
         }
     }
 

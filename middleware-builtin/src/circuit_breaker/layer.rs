@@ -1,16 +1,15 @@
 //! Calls through a breaker.
 
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use emitree_emitter::panic_message;
 use emitree_runtime::{Error, Layer, Next, Op, Result, RunContext};
 
 use super::key::Key;
 use super::state::{Change, Denial, Verdict};
 use super::{Closed, Denied, HalfOpened, Inner, Opened};
+use crate::panic::caught;
 
 pub(super) struct Breaking(pub(super) Arc<Inner>);
 
@@ -60,8 +59,8 @@ impl Inner {
     /// A function of the user's that panics does not keep it from opening.
     fn counts(&self, error: &Error) -> bool {
         let Some(when) = &self.settings.when else { return true };
-        catch_unwind(AssertUnwindSafe(|| when(error))).unwrap_or_else(|panic| {
-            tracing::warn!("the `when` of a circuit breaker panicked: {}", panic_message(&*panic));
+        caught(|| when(error)).unwrap_or_else(|panic| {
+            tracing::warn!("the `when` of a circuit breaker panicked: {panic}");
             true
         })
     }

@@ -1,16 +1,16 @@
 //! What is looked for: words and regexes, all in one pass, and classifiers.
 
 use std::fmt;
-use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
 use emitree_runtime::{Error, Result};
 use futures_core::future::BoxFuture;
-use futures_util::FutureExt;
 use regex::{RegexSet, RegexSetBuilder};
 use thiserror::Error;
 use tokio::time::Instant;
+
+use crate::panic::caught_async;
 
 /// As many words and regexes are taken.
 const MOST: usize = 10_000;
@@ -111,8 +111,8 @@ impl Rules {
 
     /// Whatever goes wrong in it is an error, in time.
     async fn classified(&self, classify: &Arc<Classify>, text: &str) -> Result<Option<String>> {
-        let (classify, text) = (Arc::clone(classify), text.to_owned());
-        let answer = AssertUnwindSafe(async move { classify(text).await }).catch_unwind();
+        let text = text.to_owned();
+        let answer = caught_async(|| classify(text));
         let late = || Error::new(format!("the classifier took longer than {:?}", self.timeout));
         let began = Instant::now();
         let answer = tokio::time::timeout(self.timeout, answer).await.map_err(|_| late())?;

@@ -1,14 +1,13 @@
 //! What is recorded of the runs with certain labels.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use emitree_emitter::panic_message;
 use emitree_runtime::Status;
 use metrics::{Counter, Gauge, Histogram, Key, KeyName, Label, Recorder, with_recorder};
 
 use super::names::{METADATA, Names};
+use crate::panic::caught;
 use crate::voice::Voice;
 
 /// The statuses that there are; one that is added later is registered anew each time.
@@ -98,6 +97,5 @@ impl Ended {
 
 /// Calls what is not ours; a panic is logged (M5).
 pub(super) fn isolated<T>(f: impl FnOnce() -> T) -> Option<T> {
-    let called = catch_unwind(AssertUnwindSafe(f));
-    called.map_err(|panic| tracing::warn!("what counts runs panicked: {}", panic_message(&*panic))).ok()
+    caught(f).map_err(|panic| tracing::warn!("what counts runs panicked: {panic}")).ok()
 }

@@ -1,17 +1,16 @@
 //! Attempts, until one is not to be tried again.
 
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use emitree_emitter::panic_message;
 use emitree_runtime::{Error, Layer, Next, Op, Result, RunContext};
 use serde_json::json;
 use tokio::time::sleep;
 
 use super::builder::Settings;
 use super::{Inner, RetryScheduled};
+use crate::panic::caught;
 use crate::streamed::Streamed;
 
 pub(super) struct Retrying(pub(super) Arc<Inner>);
@@ -85,8 +84,7 @@ impl Settings {
 
 /// Asks a function of the user's; one that panics has said nothing.
 pub(super) fn asked<T>(what: &str, f: impl FnOnce() -> T) -> Option<T> {
-    let answer = catch_unwind(AssertUnwindSafe(f));
-    answer.map_err(|panic| tracing::warn!("the `{what}` of a retry panicked: {}", panic_message(&*panic))).ok()
+    caught(f).map_err(|panic| tracing::warn!("the `{what}` of a retry panicked: {panic}")).ok()
 }
 
 fn millis(duration: Duration) -> u64 {

@@ -1,0 +1,56 @@
+//! Panics of user code: the only place of this crate where they are caught.
+//!
+//! A panic that was caught leaves its message. Its payload is a value of the user's, whose drop may panic as well: that
+//! does not get out either.
+#![allow(dead_code, reason = "each middleware uses its own part of this")]
+
+use std::future::{Future, poll_fn};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
+use std::task::Poll;
+
+use emitree_emitter::panic_text;
+
+/// Calls user code; a panic is an error with its message.
+pub(crate) fn caught<R>(call: impl FnOnce() -> R) -> Result<R, String> {
+    catch_unwind(AssertUnwindSafe(call)).map_err(panic_text)
+}
+
+/// Awaits user code, which is called at the first poll; a panic is an error with its message.
+pub(crate) async fn caught_async<F: Future>(call: impl FnOnce() -> F) -> Result<F::Output, String> {
+    let mut future = pin!(caught(call)?);
+    poll_fn(|cx| match caught(|| future.as_mut().poll(cx)) {
+        Ok(polled) => polled.map(Ok),
+        Err(panic) => Poll::Ready(Err(panic)),
+    })
+    .await
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::panic_any;
+    use std::task::{Context, Waker};
+
+    use super::*;
+
+    struct Bomb;
+
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            panic!("dropped");
+        }
+    }
+
+    #[test]
+    fn a_panic_is_its_message_and_its_payload_panics_nowhere() {
+        assert_eq!(caught(|| 1), Ok(1));
+        assert_eq!(caught(|| panic!("no {}", "bread")).err().as_deref(), Some("no bread"));
+        assert_eq!(caught(|| panic_any(Bomb)).err().as_deref(), Some("a value that is not text"));
+        let mut bomb = pin!(caught_async(async || -> () { panic_any(Bomb) }));
+        let polled = bomb.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        assert_eq!(
+            polled.map(|ended: Result<(), String>| ended.err()),
+            Poll::Ready(Some("a value that is not text".to_owned()))
+        );
+    }
+}
