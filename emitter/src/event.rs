@@ -13,7 +13,8 @@ use crate::{Canonical, EventName, Exotic};
 ///
 /// Every `Serialize + Send + Sync + 'static` type is one; nothing has to be implemented by hand.
 pub trait AnyEvent: Any + Send + Sync {
-    /// The payload as JSON. What cannot be serialised becomes a string that says why.
+    /// The payload as JSON. What cannot be serialised, or is nested deeper than [`MAX_DEPTH`](crate::json::MAX_DEPTH),
+    /// becomes a string that says why.
     fn to_json(&self) -> Value;
 
     /// The payload as JSON text, written straight from the type.
@@ -35,7 +36,7 @@ pub trait AnyEvent: Any + Send + Sync {
 
 impl<T: Serialize + Send + Sync + 'static> AnyEvent for T {
     fn to_json(&self) -> Value {
-        serde_json::to_value(self).unwrap_or_else(|error| Value::String(marker::<T>(&error)))
+        crate::json::to_value(self).unwrap_or_else(|error| Value::String(marker::<T>(&error)))
     }
 
     fn to_raw_json(&self) -> Box<RawValue> {

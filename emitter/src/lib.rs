@@ -64,6 +64,7 @@ mod function;
 mod glob;
 mod group;
 mod id;
+pub mod json;
 mod listen;
 mod listener;
 mod matcher;

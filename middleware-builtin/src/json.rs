@@ -3,6 +3,8 @@
 
 use std::fmt;
 
+use emitree_emitter::json::check_depth;
+use emitree_runtime::{Error, Result};
 use serde_json::Value;
 
 /// Where a value stands: a JSON pointer (RFC 6901), written only when it is asked for.
@@ -21,6 +23,11 @@ impl fmt::Display for Path<'_> {
             Self::Index(above, index) => write!(f, "{above}/{index}"),
         }
     }
+}
+
+/// A denial by `by` of a value that is nested so deep that looking at it would overflow the stack.
+pub(crate) fn deny_deep(by: &str, what: &str, value: &Value) -> Result<()> {
+    check_depth(value).map_err(|error| Error::denied(by, format!("the {what} cannot be looked at: {error}")))
 }
 
 /// Shows each string, but no key, in order.

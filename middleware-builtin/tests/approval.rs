@@ -10,7 +10,7 @@ use emitree_emitter::{AnyEvent, Emitter, EventMeta};
 use emitree_middleware::approval::{Approval, Approvals, Choice, Decision, INTERRUPT, Request, RequestError};
 use emitree_middleware::{Runs, Timeout};
 use emitree_runtime::{
-    AbortHandle, AnyRun, Error, ErrorKind, Interrupt, Layer, Next, Passing, Result, RunContext, Runnable, Stack,
+    AbortHandle, AnyRun, Error, ErrorKind, Interrupt, Layer, Next, Passing, Phase, Result, RunContext, Runnable, Stack,
     for_nested, input_fn, runnable_fn,
 };
 use serde::{Deserialize, Serialize};
@@ -115,6 +115,44 @@ async fn the_responder_is_shown_kind_name_and_exactly_what_the_work_would_get_af
     assert_eq!(request.input, json!({"path": "/tmp/", "force": true}));
     assert_eq!(request.allowed, [Choice::Approve, Choice::Edit, Choice::Reject]);
     done.expect(["/tmp/"]);
+    Ok(())
+}
+
+/// Passes on another input than it gets.
+#[derive(Debug)]
+struct Swap(Value);
+
+impl Layer<AnyRun> for Swap {
+    async fn call(&self, _: &Value, _: &RunContext, next: Next<'_, AnyRun>) -> Result<Value> {
+        next.run(&self.0).await
+    }
+}
+
+#[tokio::test]
+async fn what_was_approved_is_what_is_executed_a_change_by_a_later_layer_of_any_phase_is_refused() -> TestResult {
+    let done = Done::default();
+    let tool = done.tool(&Emitter::new());
+    let swap = |path: &str| Stack::<AnyRun>::builder().layer_in(Phase::Guard, Swap(json!(delete(path)))).build();
+    for asks in [true, false] {
+        let (approval, _) = always(Decision::Approve);
+        let run = tool.run(delete("/tmp")).middleware(approval.when(move |_| asks)).middleware(swap("/home"));
+        let error = run.await.expect_err("it is another input");
+        assert_eq!(error.explain(), "denied by approval: the input was changed after it was approved");
+        done.expect([]);
+    }
+    // Before the question, and to the same, it may be changed.
+    for (before, after) in [(Some("/tmp"), None), (None, Some("/tmp"))] {
+        let (approval, asked) = always(Decision::Approve);
+        let bind = |path: Option<&str>| path.map(swap).unwrap_or_default();
+        let run = tool.run(delete(before.map_or("/tmp", |_| "/home")));
+        run.middleware(bind(before)).middleware(approval).middleware(bind(after)).await?;
+        assert_eq!(count(&asked), 1);
+        done.expect(["/tmp"]);
+    }
+    // What was edited is executed as the type of the input takes it.
+    let (edits, _) = always(Decision::Edit(json!({"force": false, "path": "/tmp/x", "more": 1})));
+    tool.run(delete("/tmp")).middleware(edits).await?;
+    done.expect(["/tmp/x"]);
     Ok(())
 }
 
@@ -713,6 +751,13 @@ fn it_says_what_it_does_where_it_is_listed() {
     let approval = approval.of_kind("Tool").timeout(Duration::from_secs(30)).without_edits();
     let shown = tool.run(delete("/a")).middleware(approval).explain().to_string();
     let said = "asks a responder for 30s, about runs of Tool, without edits";
-    let lines = ["  bound:", &format!("    approval: {said}"), "  passes:", &format!("    guard     approval: {said}")];
+    let lines = [
+        "  bound:",
+        &format!("    approval: {said}"),
+        "  passes:",
+        &format!("    guard     approval: {said}"),
+        "    guard     approval: notes what may be executed",
+        "    guard     approval: refuses what was changed after it was approved",
+    ];
     assert!(shown.ends_with(&lines.join("\n")), "{shown}");
 }

@@ -1,5 +1,6 @@
 //! Layers for runs of any type, through JSON (M1).
 
+use emitree_emitter::json::{check_depth, to_value_noting};
 use futures_core::future::BoxFuture;
 use parking_lot::Mutex;
 use serde::Serialize;
@@ -9,6 +10,7 @@ use crate::data::{Data, fit};
 use crate::onion::{DynLayer, Entry, RawNext, Work};
 use crate::{Error, Layer, Op, Phase, Result, RunContext, Summary};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Runs of any type, as a kind of work: a `Layer<AnyRun>` sees input and output as JSON.
 ///
@@ -62,7 +64,7 @@ pub(crate) struct Adapted(Arc<dyn DynLayer<Value, Value>>);
 
 impl Adapted {
     pub(crate) fn entry<I: Data, O: Data>(entry: Entry<Value, Value>) -> Entry<I, O> {
-        Entry { phase: entry.phase, layer: Arc::new(Self(entry.layer)) }
+        Entry { phase: entry.phase, is_innermost: entry.is_innermost, layer: Arc::new(Self(entry.layer)) }
     }
 }
 
@@ -75,8 +77,9 @@ impl<I: Data, O: Data> DynLayer<I, O> for Adapted {
         next: RawNext<'a, I, O>,
     ) -> BoxFuture<'a, Result<O>> {
         Box::pin(async move {
-            let json = to_json("input", input)?;
-            let inside = Inside { input, json: &json, next, last: Mutex::new(None) };
+            let (json, is_exact) = to_json("input", input)?;
+            let inside =
+                Inside { input, json: &json, next, last: Mutex::new(None), is_exact: AtomicBool::new(is_exact) };
             let output = self.0.call(phase, &json, ctx, next.around(&inside).next()).await?;
             match inside.last.into_inner() {
                 Some(last) if last.json == output => Ok(last.output),
@@ -100,6 +103,8 @@ struct Inside<'a, I, O> {
     json: &'a Value,
     next: RawNext<'a, I, O>,
     last: Mutex<Option<Last<O>>>,
+    /// Whether the JSON is all of what went in and came out.
+    is_exact: AtomicBool,
 }
 
 /// What was given last, and what it looks like as JSON.
@@ -113,9 +118,13 @@ impl<I: Data, O: Data> Inside<'_, I, O> {
         let output = if input == self.json {
             self.next.run(self.input).await?
         } else {
+            // Cloning recurses, too.
+            check_depth(input)
+                .map_err(|error| Error::from(error).message("the input that a layer passes on is too deep"))?;
             self.next.run(&fit("input", input.clone())?).await?
         };
-        let json = to_json("output", &output)?;
+        let (json, is_exact) = to_json("output", &output)?;
+        self.is_exact.fetch_and(is_exact, Ordering::Relaxed);
         let before = self.last.lock().replace(Last { json: json.clone(), output });
         // Its drop is user code.
         drop(before);
@@ -131,10 +140,15 @@ impl<I: Data, O: Data> Work<Value, Value> for Inside<'_, I, O> {
     fn is_answered(&self) -> bool {
         self.next.is_answered()
     }
+
+    fn is_exact(&self) -> bool {
+        self.is_exact.load(Ordering::Relaxed)
+    }
 }
 
-fn to_json(what: &str, value: &impl Serialize) -> Result<Value> {
-    serde_json::to_value(value).map_err(|error| {
+/// The value as JSON, and whether that is all of it.
+fn to_json(what: &str, value: &impl Serialize) -> Result<(Value, bool)> {
+    to_value_noting(value).map_err(|error| {
         Error::from(error).message(format!("the {what} cannot be shown to layers for runs of any type"))
     })
 }

@@ -177,7 +177,7 @@ impl<I, O> Chain<I, O> {
 }
 
 fn by_phase<I, O>(layers: &mut [Entry<I, O>]) {
-    layers.sort_by_key(|entry| entry.phase);
+    layers.sort_by_key(Entry::place);
 }
 
 impl<I: Data, O: Data> AnyChain for Chain<I, O> {

@@ -2,6 +2,7 @@
 
 use std::any::type_name;
 
+use emitree_emitter::json::check_depth;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -45,6 +46,7 @@ impl RunTypes {
 
 /// Makes a `T` of JSON, or says where it does not fit.
 pub(crate) fn fit<T: DeserializeOwned>(what: &str, value: Value) -> Result<T> {
+    check_depth(&value).map_err(|error| Error::of_kind(ErrorKind::Invalid, format!("{what} does not fit: {error}")))?;
     let shown = elide(&value.to_string());
     serde_path_to_error::deserialize(value).map_err(|error| {
         let (at, fault) = (error.path().to_string(), error.into_inner());

@@ -192,7 +192,13 @@ impl Error {
         if self.0.kind == *kind && Arc::ptr_eq(&self.0, &other.0) {
             return self;
         }
-        self.with(|inner| (inner.kind, inner.extra) = (kind.clone(), extra.clone()))
+        // Who denied or halted is said in the words of this one, too.
+        let kind = match (&self.0.kind, kind) {
+            (said @ ErrorKind::Denied { .. }, ErrorKind::Denied { .. })
+            | (said @ ErrorKind::Halted { .. }, ErrorKind::Halted { .. }) => said.clone(),
+            _ => kind.clone(),
+        };
+        self.with(|inner| (inner.kind, inner.extra) = (kind, extra.clone()))
     }
 
     /// The same end, of which nothing else is said than this.

@@ -4,6 +4,7 @@ use std::any::{Any, type_name};
 use std::marker::PhantomData;
 use std::time::Duration;
 
+use emitree_emitter::json::to_value;
 use emitree_emitter::{AnyEvent, EventMeta, Facet};
 use serde_json::Value;
 
@@ -88,6 +89,12 @@ debug_by_name!(LifecycleMut, LifecycleRef);
 pub trait AnyStart: Send + Sync {
     /// What the work will get.
     fn input_json(&self) -> Value;
+    /// What the work will get, if JSON can show it.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be serialised, or is nested deeper than [`MAX_DEPTH`](emitree_emitter::json::MAX_DEPTH).
+    fn try_input_json(&self) -> Result<Value>;
     /// Changes what the work will get.
     ///
     /// # Errors
@@ -131,6 +138,12 @@ pub trait AnySuccess: Send + Sync {
     fn input_json(&self) -> Value;
     /// What the caller will get.
     fn output_json(&self) -> Value;
+    /// What the run gives, if JSON can show it.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be serialised, or is nested deeper than [`MAX_DEPTH`](emitree_emitter::json::MAX_DEPTH).
+    fn try_output_json(&self) -> Result<Value>;
     /// Changes what the caller will get.
     ///
     /// # Errors
@@ -154,6 +167,10 @@ pub trait AnyFinish: Send + Sync {
 impl<I: Data, O: Data> AnyStart for Start<I, O> {
     fn input_json(&self) -> Value {
         self.input.to_json()
+    }
+
+    fn try_input_json(&self) -> Result<Value> {
+        Ok(to_value(&self.input)?)
     }
 
     fn set_input_json(&mut self, input: Value) -> Result<()> {
@@ -182,6 +199,10 @@ impl<I: Data, O: Data> AnySuccess for Success<I, O> {
 
     fn output_json(&self) -> Value {
         self.output.to_json()
+    }
+
+    fn try_output_json(&self) -> Result<Value> {
+        Ok(to_value(&self.output)?)
     }
 
     fn set_output_json(&mut self, output: Value) -> Result<()> {

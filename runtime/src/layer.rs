@@ -91,6 +91,13 @@ impl<'a, O: Op> Next<'a, O> {
         self.0.is_answered()
     }
 
+    /// Returns `false` if the layer sees JSON, and that is not all of its input or of an output that it was given: a NaN
+    /// is `null` in JSON. Such a value is not to be kept as JSON, or taken for another one.
+    #[must_use]
+    pub fn is_exact(self) -> bool {
+        self.0.is_exact()
+    }
+
     /// Says that an error which this layer does not return is swallowed on purpose.
     ///
     /// A layer that gets a denial, a halt, an abort, an interrupt or the request for a retry from `next`, and returns

@@ -37,6 +37,11 @@ pub(crate) trait Work<I, O>: Send + Sync {
     fn is_answered(&self) -> bool {
         false
     }
+
+    /// Whether layers see all of the values, and no JSON that leaves something out.
+    fn is_exact(&self) -> bool {
+        true
+    }
 }
 
 struct Erased<L, O>(L, PhantomData<fn() -> O>);
@@ -70,18 +75,25 @@ impl<O: Op, L: Layer<O>> DynLayer<O::In, O::Out> for Erased<L, O> {
 /// A layer and its phase.
 pub(crate) struct Entry<I, O> {
     pub(crate) phase: Phase,
+    /// Inside of all others of its phase, whenever those were registered.
+    pub(crate) is_innermost: bool,
     pub(crate) layer: Arc<dyn DynLayer<I, O>>,
 }
 
 impl<I, O> Entry<I, O> {
     pub(crate) fn new<K: Op<In = I, Out = O>>(phase: Phase, layer: impl Layer<K>) -> Self {
-        Self { phase, layer: Arc::new(Erased(layer, PhantomData::<fn() -> K>)) }
+        Self { phase, is_innermost: false, layer: Arc::new(Erased(layer, PhantomData::<fn() -> K>)) }
+    }
+
+    /// Where it stands among others (M2).
+    pub(crate) const fn place(&self) -> (Phase, bool) {
+        (self.phase, self.is_innermost)
     }
 }
 
 impl<I, O> Clone for Entry<I, O> {
     fn clone(&self) -> Self {
-        Self { phase: self.phase, layer: Arc::clone(&self.layer) }
+        Self { phase: self.phase, is_innermost: self.is_innermost, layer: Arc::clone(&self.layer) }
     }
 }
 
@@ -150,6 +162,10 @@ impl<'a, I, O> RawNext<'a, I, O> {
 
     pub(crate) fn is_answered(self) -> bool {
         self.call.work.is_answered()
+    }
+
+    pub(crate) fn is_exact(self) -> bool {
+        self.call.work.is_exact()
     }
 
     pub(crate) fn absorb(self, error: &Error) {

@@ -270,6 +270,13 @@ impl<O: Op> StackBuilder<O> {
         self
     }
 
+    /// Adds a guard's layer that stands inside of all others of [`Phase::Guard`], whenever those are registered: it sees
+    /// exactly what the work gets.
+    pub fn innermost(mut self, layer: impl Layer<O>) -> Self {
+        self.0.push(Entry { is_innermost: true, ..Entry::new(Phase::Guard, layer) });
+        self
+    }
+
     /// Adds a closure, in [`Phase::Transform`]; see [`layer_fn`](crate::layer_fn).
     pub fn layer_fn<F>(self, name: impl Into<String>, f: F) -> Self
     where
@@ -281,7 +288,7 @@ impl<O: Op> StackBuilder<O> {
     /// Ends it: layers by phase, and in order of registration in a phase.
     #[must_use]
     pub fn build(mut self) -> Stack<O> {
-        self.0.sort_by_key(|entry| entry.phase);
+        self.0.sort_by_key(Entry::place);
         Stack(self.0.into())
     }
 }

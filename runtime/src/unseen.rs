@@ -58,7 +58,7 @@ pub(crate) struct Blindfolded(Arc<dyn DynLayer<(), ()>>);
 
 impl Blindfolded {
     pub(crate) fn entry<I: Data, O: Data>(entry: Entry<(), ()>) -> Entry<I, O> {
-        Entry { phase: entry.phase, layer: Arc::new(Self(entry.layer)) }
+        Entry { phase: entry.phase, is_innermost: entry.is_innermost, layer: Arc::new(Self(entry.layer)) }
     }
 }
 

@@ -4,22 +4,24 @@
 //! 2. Nothing calls `next` before there is an answer; whatever goes wrong on the way to it is a denial (M5).
 
 use std::future::Future;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use emitree_emitter::panic_message;
 use emitree_runtime::{AnyRun, Error, ErrorKind, Layer, Next, Result, RunContext, Summary};
 use serde_json::Value;
 use tokio::time::{Instant, timeout_at};
 
 use super::events::Told;
 use super::{Approval, Approvals, Decision, Request};
+use crate::json::deny_deep;
+use crate::panic::caught;
 
 #[derive(Debug)]
 pub(super) struct Asking(pub(super) Approval);
 
 impl Layer<AnyRun> for Asking {
     async fn call(&self, input: &Value, ctx: &RunContext, next: Next<'_, AnyRun>) -> Result<Value> {
+        // What is shown to somebody is cloned and hashed: both recurse.
+        deny_deep(&self.0.by, "input", input)?;
         let request = Request::new(&self.0.by, ctx, input, self.0.allowed());
         if !self.asks_about(&request)? {
             return next.run(input).await;
@@ -42,8 +44,7 @@ impl Layer<AnyRun> for Asking {
 impl Asking {
     fn asks_about(&self, request: &Request) -> Result<bool> {
         let asks = || self.0.when.iter().all(|when| when(request));
-        catch_unwind(AssertUnwindSafe(asks))
-            .map_err(|panic| self.deny(format!("what says whether to ask panicked: {}", panic_message(&*panic))))
+        caught(asks).map_err(|panic| self.deny(format!("what says whether to ask panicked: {panic}")))
     }
 
     /// Gives another input, if one was answered; that there is no answer, or that it is no, is an error. Either is told.
@@ -113,6 +114,9 @@ impl Asking {
     }
 
     fn allowed(&self, decision: Decision) -> Result<Decision> {
+        if let Decision::Edit(input) = &decision {
+            deny_deep(&self.0.by, "edited input", input)?;
+        }
         if self.0.allowed().contains(&decision.choice()) {
             return Ok(decision);
         }

@@ -3,6 +3,7 @@
 mod asking;
 mod events;
 mod ledger;
+mod passed;
 mod request;
 mod responder;
 
@@ -20,6 +21,7 @@ use crate::voice::Voice;
 use asking::Asking;
 pub use events::{Approved, Asked, Edited, Rejected};
 pub use ledger::Approvals;
+use passed::{Comparing, Noting, Passed};
 pub use request::{Choice, Decision, INTERRUPT, Request, RequestError};
 use responder::Responder;
 
@@ -65,6 +67,9 @@ const NO_EDITS: &[Choice] = &[Choice::Approve, Choice::Reject];
 ///    run above;
 /// 2. those given by [`ledger`](Self::ledger);
 /// 3. some that the outermost run above keeps as long as it lasts.
+///
+/// What was approved is what is executed: where a layer that stands inside, in the phase of guards too, changes the input
+/// after the answer, the run is denied.
 ///
 /// What JSON does not show of an input, a skipped field say, the hash does not either. Two approvals that stand for
 /// different people need [names](Self::named), or the one takes the other's answers for its own.
@@ -233,7 +238,12 @@ impl Approval {
     }
 
     fn stack(&self) -> Stack<AnyRun> {
-        Stack::builder().layer_in(Phase::Guard, Asking(self.clone())).build()
+        let (by, passed) = (&self.by, Passed::default());
+        Stack::builder()
+            .layer_in(Phase::Guard, Asking(self.clone()))
+            .layer_in(Phase::Guard, Noting { by: Arc::clone(by), passed: passed.clone() })
+            .innermost(Comparing { by: Arc::clone(by), passed })
+            .build()
     }
 }
 

@@ -5,7 +5,8 @@ use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
-use emitree_emitter::{AnyEvent, Canonical, Context, Emitter};
+use emitree_emitter::json::to_exact_writer;
+use emitree_emitter::{Context, Emitter};
 use moka::Equivalent;
 use serde::Serialize;
 
@@ -86,7 +87,6 @@ impl Equivalent<Key> for KeyRef<'_> {
 #[derive(Default)]
 struct Scratch {
     text: Vec<u8>,
-    canonical: Canonical,
     canon: Canon,
 }
 
@@ -148,13 +148,11 @@ impl Scratch {
         parts.iter().for_each(|part| self.text.extend_from_slice(part));
     }
 
-    /// In canonical form: written so, or brought into it as text.
+    /// In canonical form, if JSON is all of it.
     fn push_json(&mut self, value: &(impl Serialize + Send + Sync + 'static)) -> serde_json::Result<()> {
-        if value.write_canonical(&mut self.canonical, &mut self.text).is_ok() {
-            return Ok(());
-        }
         let start = self.text.len();
-        serde_json::to_writer(&mut self.text, value)?;
+        // A NaN is `null` in JSON, and what is too deep overflows: neither is a key.
+        to_exact_writer(&mut self.text, value)?;
         self.canon.bring(&mut self.text, start, false);
         Ok(())
     }

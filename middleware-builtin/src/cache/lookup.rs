@@ -1,9 +1,12 @@
 //! One call: a hit, joined, or a miss.
 
+use std::any::Any;
 use std::sync::Arc;
 
+use emitree_emitter::json::check_depth;
 use emitree_runtime::{AsInstance, Error, ErrorKind, Next, Op, Result, RunContext};
 use serde::Serialize;
+use serde_json::Value;
 use tokio::time::Instant;
 
 use super::event::{Hit, Joined, Miss, Why};
@@ -38,8 +41,8 @@ impl<T: Clone + Send + Sync + 'static> Inner<T> {
         O: Op<Out = T>,
         O::In: Serialize,
     {
-        // It was answered at `start`, and not by the work.
-        if next.is_answered() {
+        // It was answered at `start`, and not by the work; or others look the same in JSON, and are not.
+        if next.is_answered() || !next.is_exact() {
             return next.run(input).await;
         }
         match self.settings.look_up(input, ctx, |key| self.find(key, ctx)) {
@@ -103,7 +106,7 @@ impl<T: Clone + Send + Sync + 'static> Inner<T> {
         lead.begin(ctx);
         self.voice.say(ctx, || Miss { key: lead.key().to_hex(), why }).await;
         let result = next.run(input).await;
-        if result.as_ref().is_err_and(is_its_own_affair) {
+        if result.as_ref().is_err_and(is_its_own_affair) || !next.is_exact() || result.as_ref().is_ok_and(is_deep) {
             return result;
         }
         self.keep(&lead, &result);
@@ -146,6 +149,12 @@ impl<T: Clone> Settings<T> {
         let weight = u32::try_from(weight).unwrap_or(u32::MAX);
         Stored { result: result.clone(), at: Instant::now(), key, weight }
     }
+}
+
+/// Whether it is JSON that is nested so deep that a clone of it would overflow the stack.
+fn is_deep<T: 'static>(output: &T) -> bool {
+    let output: &dyn Any = output;
+    output.downcast_ref::<Value>().is_some_and(|output| check_depth(output).is_err())
 }
 
 /// What is for nobody else to end with.

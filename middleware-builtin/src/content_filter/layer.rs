@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use emitree_emitter::json::check_depth;
 use emitree_runtime::{AnyRun, Error, Layer, Next, Result, RunContext};
 use serde_json::{Value, json};
 
@@ -21,6 +22,10 @@ pub(super) struct Filter(pub(super) Arc<Shared>);
 impl Filter {
     async fn judge(&self, place: Place, value: &Value, ctx: &RunContext) -> Result<Verdict> {
         if !self.0.places.contains(&place) {
+            return Ok(Verdict::Pass);
+        }
+        if let Err(error) = check_depth(value) {
+            self.cannot_tell(place, error.into())?;
             return Ok(Verdict::Pass);
         }
         for (at, text) in texts(value) {

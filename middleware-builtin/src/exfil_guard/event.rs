@@ -4,6 +4,7 @@ use emitree_emitter::{Event, EventName};
 use serde::Serialize;
 
 use super::{Encoding, What};
+use crate::voice::Texts;
 
 /// What was looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
@@ -50,3 +51,5 @@ pub struct Blocked {
 impl Event for Blocked {
     const NAME: EventName = EventName::new("blocked");
 }
+
+impl Texts for Blocked {}

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use emitree_emitter::json::{MAX_DEPTH, check_depth};
 use emitree_runtime::{AnyRun, Error, ErrorKind, Interrupt, Layer, Next, Result, RunContext};
 use parking_lot::Mutex;
 use serde_json::Value;
@@ -37,6 +38,7 @@ impl Guarding {
             What::Known => "a known value".to_owned(),
             What::Kind(kind) => format!("what looks like a secret of the kind `{kind}`"),
             What::Host => "a URL to a host that is not allowed".to_owned(),
+            What::TooDeep => format!("a value that is nested deeper than {MAX_DEPTH} levels"),
             What::TooMuch => format!("more encoded text than is decoded, {} bytes,", self.detector.decoded),
         };
         let at_place = if at.is_empty() { String::new() } else { format!(" at `{at}`") };
@@ -61,6 +63,10 @@ impl Guarding {
     }
 
     fn check(&self, place: Place, value: &Value) -> Result<()> {
+        if check_depth(value).is_err() {
+            let denied = self.block(place, "", What::TooDeep, Encoding::Plain);
+            return if self.settings.evaluates_only { Ok(()) } else { Err(denied) };
+        }
         let (mut denied, mut budget) = (Ok(()), self.detector.budget());
         let mut look = |at: &Path<'_>, text: &str| {
             if denied.is_ok()
@@ -76,6 +82,10 @@ impl Guarding {
     /// A failure that tells something becomes a denial; control flow keeps its kind, and loses the text, unless what it
     /// carries tells it too.
     pub(super) fn check_error(&self, error: Error) -> Error {
+        if carries_deep(&error) {
+            let denied = self.block(Place::Error, "", What::TooDeep, Encoding::Plain);
+            return if self.settings.evaluates_only { error } else { denied };
+        }
         let (mut denied, mut budget) = (None, self.detector.budget());
         let mut tells = |at: &Path<'_>, text: &str| {
             let Some((what, encoding)) = self.detector.leak(text, &mut budget) else { return false };
@@ -114,6 +124,12 @@ fn carried(error: &Error, see: &mut impl FnMut(&Path<'_>, &str)) {
         keys(&Value::from(error.details().clone()), &mut |key| see(&DETAILS, key));
         strings_and_keys(&retry.metadata, &Path::Key(&Path::Key(&Path::Root, "retry"), "metadata"), see);
     }
+}
+
+/// Whether JSON in an error is nested so deep that looking at it would overflow the stack.
+fn carries_deep(error: &Error) -> bool {
+    let interrupt = error.interrupt().map(|interrupt| &interrupt.data);
+    error.details().values().chain(interrupt).any(|value| check_depth(value).is_err())
 }
 
 /// Keys leave too: they are shown as standing where the whole does.

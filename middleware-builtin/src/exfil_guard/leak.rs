@@ -40,6 +40,8 @@ pub enum What {
     /// More than is decoded: [`ExfilGuard::decode_at_most`](super::ExfilGuard::decode_at_most). Whether a secret is in it
     /// is not known.
     TooMuch,
+    /// A value that is nested deeper than 128 levels: it cannot be looked at.
+    TooDeep,
 }
 
 impl fmt::Display for What {
@@ -49,6 +51,7 @@ impl fmt::Display for What {
             Self::Kind(kind) => kind.fmt(f),
             Self::Host => f.write_str("host"),
             Self::TooMuch => f.write_str("too_much"),
+            Self::TooDeep => f.write_str("too_deep"),
         }
     }
 }

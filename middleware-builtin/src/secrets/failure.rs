@@ -3,6 +3,7 @@
 use std::error::Error as StdError;
 use std::fmt;
 
+use emitree_emitter::json::check_depth;
 use emitree_runtime::{Error, ErrorKind};
 use serde_json::{Map, Value};
 
@@ -30,7 +31,11 @@ impl StdError for Cause {
 /// Changes the message, the causes and the details of an error. Its kind stays, and what control flow carries; types of
 /// causes are lost if anything was changed.
 pub(crate) fn reworded(error: Error, change: &mut impl FnMut(&Path<'_>, &mut String)) -> Error {
+    if error.details().values().any(|value| check_depth(value).is_err()) {
+        return rebuilt(error, "the details of the error are nested too deep to be looked at".to_owned(), None);
+    }
     let report = error.report();
+    let error = renamed(error, change);
     let (mut message, mut causes, mut details) =
         (report.message.clone(), Value::from(report.causes.clone()), Value::from(report.context.clone()));
     change(&Path::Key(&Path::Root, "message"), &mut message);
@@ -42,6 +47,22 @@ pub(crate) fn reworded(error: Error, change: &mut impl FnMut(&Path<'_>, &mut Str
         return error;
     }
     rebuilt(error, message, chain(causes)).with_details(details)
+}
+
+/// Changes the name of who denied or halted.
+fn renamed(error: Error, change: &mut impl FnMut(&Path<'_>, &mut String)) -> Error {
+    let (ErrorKind::Denied { by } | ErrorKind::Halted { by }) = error.kind() else { return error };
+    let mut name = by.clone();
+    change(&Path::Key(&Path::Key(&Path::Root, "kind"), "by"), &mut name);
+    if name == *by {
+        return error;
+    }
+    let mut report = error.report();
+    match &mut report.kind {
+        ErrorKind::Denied { by } | ErrorKind::Halted { by } => *by = name,
+        _ => {}
+    }
+    report.into()
 }
 
 /// Changes the keys of an error's details, and loses the types of its causes if any was changed. A request for a retry

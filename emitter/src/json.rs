@@ -1,0 +1,327 @@
+//! JSON of values of any type, with an end to how deep they are nested.
+//!
+//! `serde_json` reads at most 128 levels, and writes as many as there are: a value that was built in code, 3,000 levels
+//! deep, overflows the stack of who serialises it. Here the depth is checked before anything recurses.
+
+use std::cell::Cell;
+use std::fmt::Display;
+use std::io;
+
+use serde::ser::{
+    Error as _, Serialize, SerializeMap, SerializeSeq, SerializeStruct, SerializeStructVariant, SerializeTuple,
+    SerializeTupleStruct, SerializeTupleVariant, Serializer,
+};
+use serde_json::Value;
+
+/// How deep arrays and objects may be nested in one another: as deep as `serde_json` reads them.
+pub const MAX_DEPTH: usize = 128;
+
+/// Makes JSON of a value.
+///
+/// # Errors
+///
+/// If it cannot be serialised, or is nested deeper than [`MAX_DEPTH`].
+pub fn to_value<T: Serialize + ?Sized>(value: &T) -> serde_json::Result<Value> {
+    to_value_noting(value).map(|(value, _)| value)
+}
+
+/// Does the same, and tells whether the JSON is all of it: JSON has no NaN and no infinity, and says `null` instead.
+///
+/// # Errors
+///
+/// As [`to_value`].
+pub fn to_value_noting<T: Serialize + ?Sized>(value: &T) -> serde_json::Result<(Value, bool)> {
+    let notes = Notes::default();
+    let value = value.serialize(Bounded { inner: serde_json::value::Serializer, depth: 0, notes: &notes })?;
+    Ok((value, !notes.is_lossy.get()))
+}
+
+/// Writes a value as JSON, if that is all of it.
+///
+/// # Errors
+///
+/// If it cannot be serialised or written, is nested deeper than [`MAX_DEPTH`], or holds a NaN or an infinity.
+pub fn to_exact_writer<T: Serialize + ?Sized>(out: impl io::Write, value: &T) -> serde_json::Result<()> {
+    let notes = Notes::default();
+    let mut serializer = serde_json::Serializer::new(out);
+    value.serialize(Bounded { inner: &mut serializer, depth: 0, notes: &notes })?;
+    if notes.is_lossy.get() { Err(serde_json::Error::custom("JSON has no NaN and no infinity")) } else { Ok(()) }
+}
+
+/// Checks how deep a value is nested, without recursion.
+///
+/// # Errors
+///
+/// If it is nested deeper than [`MAX_DEPTH`].
+pub fn check_depth(value: &Value) -> serde_json::Result<()> {
+    let mut open = vec![(value, 1)];
+    while let Some((value, depth)) = open.pop() {
+        let is_nested = matches!(value, Value::Array(_) | Value::Object(_));
+        if is_nested && depth > MAX_DEPTH {
+            return Err(too_deep());
+        }
+        match value {
+            Value::Array(items) => open.extend(items.iter().map(|item| (item, depth + 1))),
+            Value::Object(members) => open.extend(members.values().map(|member| (member, depth + 1))),
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+        }
+    }
+    Ok(())
+}
+
+fn too_deep<E: serde::ser::Error>() -> E {
+    E::custom(format_args!("it is nested deeper than {MAX_DEPTH} levels"))
+}
+
+/// What was seen of a value.
+#[derive(Default)]
+struct Notes {
+    is_lossy: Cell<bool>,
+}
+
+/// A serializer that counts how deep it is.
+#[derive(Clone, Copy)]
+struct Bounded<'n, S> {
+    inner: S,
+    depth: usize,
+    notes: &'n Notes,
+}
+
+/// A value that is to be serialised at a depth.
+struct At<'n, 't, T: ?Sized> {
+    value: &'t T,
+    depth: usize,
+    notes: &'n Notes,
+}
+
+impl<T: Serialize + ?Sized> Serialize for At<'_, '_, T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.value.serialize(Bounded { inner: serializer, depth: self.depth, notes: self.notes })
+    }
+}
+
+impl<'n, S> Bounded<'n, S> {
+    const fn at<'t, T: ?Sized>(&self, value: &'t T) -> At<'n, 't, T> {
+        At { value, depth: self.depth, notes: self.notes }
+    }
+
+    /// One level down.
+    fn open<I, E: serde::ser::Error>(self, open: impl FnOnce(S) -> Result<I, E>) -> Result<Bounded<'n, I>, E> {
+        let (depth, notes) = (self.depth + 1, self.notes);
+        if depth > MAX_DEPTH {
+            return Err(too_deep());
+        }
+        Ok(Bounded { inner: open(self.inner)?, depth, notes })
+    }
+
+    fn note(&self, is_finite: bool) {
+        if !is_finite {
+            self.notes.is_lossy.set(true);
+        }
+    }
+}
+
+macro_rules! passed_on {
+    ($($method:ident($($name:ident: $type:ty),*);)*) => {$(
+        fn $method(self, $($name: $type),*) -> Result<S::Ok, S::Error> {
+            self.inner.$method($($name),*)
+        }
+    )*};
+}
+
+macro_rules! opened {
+    ($($method:ident($($name:ident: $type:ty),*) -> $compound:ident;)*) => {$(
+        fn $method(self, $($name: $type),*) -> Result<Self::$compound, S::Error> {
+            self.open(|inner| inner.$method($($name),*))
+        }
+    )*};
+}
+
+impl<'n, S: Serializer> Serializer for Bounded<'n, S> {
+    type Ok = S::Ok;
+    type Error = S::Error;
+    type SerializeSeq = Bounded<'n, S::SerializeSeq>;
+    type SerializeTuple = Bounded<'n, S::SerializeTuple>;
+    type SerializeTupleStruct = Bounded<'n, S::SerializeTupleStruct>;
+    type SerializeTupleVariant = Bounded<'n, S::SerializeTupleVariant>;
+    type SerializeMap = Bounded<'n, S::SerializeMap>;
+    type SerializeStruct = Bounded<'n, S::SerializeStruct>;
+    type SerializeStructVariant = Bounded<'n, S::SerializeStructVariant>;
+
+    passed_on! {
+        serialize_bool(value: bool);
+        serialize_i8(value: i8);
+        serialize_i16(value: i16);
+        serialize_i32(value: i32);
+        serialize_i64(value: i64);
+        serialize_i128(value: i128);
+        serialize_u8(value: u8);
+        serialize_u16(value: u16);
+        serialize_u32(value: u32);
+        serialize_u64(value: u64);
+        serialize_u128(value: u128);
+        serialize_char(value: char);
+        serialize_str(value: &str);
+        serialize_bytes(value: &[u8]);
+        serialize_none();
+        serialize_unit();
+        serialize_unit_struct(name: &'static str);
+        serialize_unit_variant(name: &'static str, index: u32, variant: &'static str);
+    }
+
+    opened! {
+        serialize_seq(len: Option<usize>) -> SerializeSeq;
+        serialize_tuple(len: usize) -> SerializeTuple;
+        serialize_tuple_struct(name: &'static str, len: usize) -> SerializeTupleStruct;
+        serialize_tuple_variant(name: &'static str, index: u32, variant: &'static str, len: usize) -> SerializeTupleVariant;
+        serialize_map(len: Option<usize>) -> SerializeMap;
+        serialize_struct(name: &'static str, len: usize) -> SerializeStruct;
+        serialize_struct_variant(name: &'static str, index: u32, variant: &'static str, len: usize) -> SerializeStructVariant;
+    }
+
+    fn serialize_f32(self, value: f32) -> Result<S::Ok, S::Error> {
+        self.note(value.is_finite());
+        self.inner.serialize_f32(value)
+    }
+
+    fn serialize_f64(self, value: f64) -> Result<S::Ok, S::Error> {
+        self.note(value.is_finite());
+        self.inner.serialize_f64(value)
+    }
+
+    fn serialize_some<T: Serialize + ?Sized>(self, value: &T) -> Result<S::Ok, S::Error> {
+        let value = self.at(value);
+        self.inner.serialize_some(&value)
+    }
+
+    fn serialize_newtype_struct<T: Serialize + ?Sized>(self, name: &'static str, value: &T) -> Result<S::Ok, S::Error> {
+        let value = self.at(value);
+        self.inner.serialize_newtype_struct(name, &value)
+    }
+
+    fn serialize_newtype_variant<T: Serialize + ?Sized>(
+        self,
+        name: &'static str,
+        index: u32,
+        variant: &'static str,
+        value: &T,
+    ) -> Result<S::Ok, S::Error> {
+        let Bounded { inner, depth, notes } = self.open(Ok::<S, S::Error>)?;
+        inner.serialize_newtype_variant(name, index, variant, &At { value, depth, notes })
+    }
+
+    fn collect_str<T: Display + ?Sized>(self, value: &T) -> Result<S::Ok, S::Error> {
+        self.inner.collect_str(value)
+    }
+
+    fn is_human_readable(&self) -> bool {
+        self.inner.is_human_readable()
+    }
+}
+
+macro_rules! compound {
+    ($($trait:ident: $($method:ident($($name:ident: $type:ty),*)),+;)*) => {$(
+        impl<C: $trait> $trait for Bounded<'_, C> {
+            type Ok = C::Ok;
+            type Error = C::Error;
+
+            $(fn $method<T: Serialize + ?Sized>(&mut self, $($name: $type,)* value: &T) -> Result<(), C::Error> {
+                let value = self.at(value);
+                self.inner.$method($($name,)* &value)
+            })+
+
+            fn end(self) -> Result<C::Ok, C::Error> {
+                self.inner.end()
+            }
+        }
+    )*};
+}
+
+compound! {
+    SerializeSeq: serialize_element();
+    SerializeTuple: serialize_element();
+    SerializeTupleStruct: serialize_field();
+    SerializeTupleVariant: serialize_field();
+    SerializeStruct: serialize_field(key: &'static str);
+    SerializeStructVariant: serialize_field(key: &'static str);
+}
+
+impl<C: SerializeMap> SerializeMap for Bounded<'_, C> {
+    type Ok = C::Ok;
+    type Error = C::Error;
+
+    fn serialize_key<T: Serialize + ?Sized>(&mut self, key: &T) -> Result<(), C::Error> {
+        self.inner.serialize_key(key)
+    }
+
+    fn serialize_value<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), C::Error> {
+        let value = self.at(value);
+        self.inner.serialize_value(&value)
+    }
+
+    fn end(self) -> Result<C::Ok, C::Error> {
+        self.inner.end()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn nested(levels: usize) -> Value {
+        (0..levels).fold(json!(1), |inner, level| if level % 2 == 0 { json!([inner]) } else { json!({"a": inner}) })
+    }
+
+    /// The value's own drop recurses, too: that is the matter of who made it.
+    fn take_apart(mut value: Value) {
+        while let Some(inner) = match &mut value {
+            Value::Array(items) => items.pop(),
+            Value::Object(members) => members.remove("a"),
+            _ => None,
+        } {
+            value = inner;
+        }
+    }
+
+    #[test]
+    fn what_is_nested_deeper_than_128_levels_is_an_error_before_anything_recurses() {
+        for (levels, fits) in [(0, true), (128, true), (129, false)] {
+            let value = nested(levels);
+            assert_eq!(to_value(&value).is_ok(), fits, "{levels}");
+            assert_eq!(check_depth(&value).is_ok(), fits, "{levels}");
+            assert_eq!(to_exact_writer(&mut Vec::new(), &value).is_ok(), fits, "{levels}");
+        }
+        let mut deep = Value::Null;
+        for _ in 0..100_000 {
+            deep = Value::Array(vec![deep]);
+        }
+        for error in [to_value(&deep).err(), check_depth(&deep).err(), to_exact_writer(&mut Vec::new(), &deep).err()] {
+            assert_eq!(error.expect("too deep").to_string(), "it is nested deeper than 128 levels");
+        }
+        take_apart(deep);
+    }
+
+    #[test]
+    fn it_is_the_json_that_serde_json_makes_and_says_where_that_is_not_all() {
+        #[derive(serde::Serialize)]
+        enum Kind {
+            Unit,
+            New(Option<f64>),
+            Tuple(u8, &'static str),
+            Struct { a: char, b: () },
+        }
+        let values = (vec![Kind::Unit, Kind::New(Some(1.5)), Kind::Tuple(1, "x")], Kind::Struct { a: 'é', b: () });
+        assert_eq!(to_value(&values).ok(), serde_json::to_value(&values).ok());
+        let mut text = Vec::new();
+        to_exact_writer(&mut text, &values).expect("JSON");
+        assert_eq!(text, serde_json::to_vec(&values).expect("JSON"));
+        let raw = serde_json::value::RawValue::from_string("[1]".to_owned()).expect("JSON");
+        assert_eq!(to_value(&raw).ok(), Some(json!([1])));
+        for (value, is_all) in [(Kind::New(Some(f64::NAN)), false), (Kind::New(None), true)] {
+            assert_eq!(to_value_noting(&[&value]).ok(), Some((json!([{"New": null}]), is_all)));
+            assert_eq!(to_exact_writer(&mut Vec::new(), &[&value]).is_ok(), is_all);
+        }
+    }
+}

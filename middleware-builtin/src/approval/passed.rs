@@ -1,0 +1,81 @@
+//! What was approved is what is executed: two layers that compare the input behind the answer with what the work gets.
+
+use std::fmt;
+use std::sync::Arc;
+
+use emitree_runtime::{AnyRun, Error, Layer, Next, Result, RunContext, Summary};
+use parking_lot::Mutex;
+use serde_json::Value;
+
+/// The inputs of one run that may be executed: approved, edited, or not asked about.
+#[derive(Clone, Default)]
+pub(super) struct Passed(Arc<Mutex<Vec<Value>>>);
+
+impl Passed {
+    fn add(&self, input: &Value) {
+        let mut passed = self.0.lock();
+        if !passed.contains(input) {
+            passed.push(input.clone());
+        }
+    }
+
+    fn has(&self, input: &Value) -> bool {
+        self.0.lock().contains(input)
+    }
+}
+
+/// Stands directly inside of the layer that asks, and notes what that lets pass: an edited input as the run's type takes it.
+pub(super) struct Noting {
+    pub(super) by: Arc<str>,
+    pub(super) passed: Passed,
+}
+
+/// Stands inside of all other guards, and refuses what was not noted.
+pub(super) struct Comparing {
+    pub(super) by: Arc<str>,
+    pub(super) passed: Passed,
+}
+
+impl Layer<AnyRun> for Noting {
+    async fn call(&self, input: &Value, _: &RunContext, next: Next<'_, AnyRun>) -> Result<Value> {
+        self.passed.add(input);
+        next.run(input).await
+    }
+
+    fn name(&self) -> &str {
+        &self.by
+    }
+
+    fn debug_summary(&self) -> Summary {
+        "notes what may be executed".into()
+    }
+}
+
+impl Layer<AnyRun> for Comparing {
+    async fn call(&self, input: &Value, _: &RunContext, next: Next<'_, AnyRun>) -> Result<Value> {
+        if !self.passed.has(input) {
+            return Err(Error::denied(&*self.by, "the input was changed after it was approved"));
+        }
+        next.run(input).await
+    }
+
+    fn name(&self) -> &str {
+        &self.by
+    }
+
+    fn debug_summary(&self) -> Summary {
+        "refuses what was changed after it was approved".into()
+    }
+}
+
+impl fmt::Debug for Noting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Noting")
+    }
+}
+
+impl fmt::Debug for Comparing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Comparing")
+    }
+}
