@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use crate::key::{Key, Owned};
 use crate::millis::millis;
 use crate::runs::Said;
-use crate::voice::Voice;
+use crate::voice::{Texts, Voice, json_texts};
 
 /// A run had to wait, and goes on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,6 +28,12 @@ impl Event for Delayed {
     const NAME: EventName = EventName::new("delayed");
 }
 
+impl Texts for Delayed {
+    fn texts(&mut self, change: &mut dyn FnMut(&mut String)) {
+        json_texts(&mut self.key, change);
+    }
+}
+
 /// A run is denied.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
@@ -40,6 +46,12 @@ pub struct Denied {
 
 impl Event for Denied {
     const NAME: EventName = EventName::new("denied");
+}
+
+impl Texts for Denied {
+    fn texts(&mut self, change: &mut dyn FnMut(&mut String)) {
+        json_texts(&mut self.key, change);
+    }
 }
 
 /// Which runs are counted together, which are at all, and how long one waits: none is denied at once by default.

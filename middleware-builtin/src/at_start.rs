@@ -6,7 +6,7 @@ use emitree_emitter::{AnyEvent, Event, Options};
 use emitree_runtime::{Error, Result, RunContext, Stage};
 
 use crate::stop::Stop;
-use crate::voice::Voice;
+use crate::voice::{Texts, Voice};
 
 /// What a run ends with that may not begin.
 pub(crate) struct Refusal {
@@ -16,7 +16,7 @@ pub(crate) struct Refusal {
 }
 
 /// Has the run that is being bound say something at its start, before anybody else hears of it; a refused one ends so.
-pub(crate) fn at_start<E: Event + Clone>(
+pub(crate) fn at_start<E: Event + Texts + Clone>(
     ctx: &RunContext,
     voice: &Voice,
     event: E,

@@ -11,7 +11,7 @@ use emitree_runtime::{
 use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
 
-use crate::voice::Voice;
+use crate::voice::{Texts, Voice};
 
 const NAMESPACE: Namespace = Namespace::new("middleware.timeout");
 
@@ -88,6 +88,8 @@ pub struct TimedOut {
 impl Event for TimedOut {
     const NAME: EventName = EventName::new("timed_out");
 }
+
+impl Texts for TimedOut {}
 
 impl Timeout {
     /// Limits each attempt.

@@ -1,10 +1,60 @@
 //! How a middleware says what it did: events of its own, that the run it did it to hears too.
 
+use std::sync::Arc;
+
 use emitree_emitter::{Creator, EmitError, Emitter, Event, Namespace, RunLinks};
 use emitree_runtime::RunContext;
 
 /// What sort of thing says it.
 pub(crate) const KIND: &str = "Middleware";
+
+/// What a redaction makes of the texts in a run's events, by the event's name.
+type Redacting = dyn Fn(&str, &mut String) + Send + Sync;
+
+/// What the texts in own events pass before anybody hears them: that of one run.
+#[derive(Clone)]
+pub(crate) struct OwnTexts {
+    run_id: uuid::Uuid,
+    redact: Arc<Redacting>,
+}
+
+impl OwnTexts {
+    /// Has texts in what middlewares say to a run pass a function.
+    #[allow(dead_code, reason = "only a redaction does")]
+    pub(crate) fn of_run(ctx: &RunContext, redact: impl Fn(&str, &mut String) + Send + Sync + 'static) {
+        let run_id = ctx.run_id();
+        // Two redactions of one run: both.
+        let before = ctx.extension::<Self>().filter(|before| before.run_id == run_id);
+        let redact: Arc<Redacting> = match before {
+            Some(before) => Arc::new(move |name: &str, text: &mut String| {
+                (before.redact)(name, text);
+                redact(name, text);
+            }),
+            None => Arc::new(redact),
+        };
+        ctx.set_extension(Self { run_id, redact });
+    }
+}
+
+/// Events of middlewares: which of what they say may hold what users have put in.
+pub(crate) trait Texts {
+    /// Gives each text to be changed.
+    fn texts(&mut self, change: &mut dyn FnMut(&mut String)) {
+        let _ = change;
+    }
+}
+
+/// Gives each string in JSON, but no key, to be changed.
+#[allow(dead_code, reason = "each middleware uses its own part of this")]
+pub(crate) fn json_texts(value: &mut serde_json::Value, change: &mut dyn FnMut(&mut String)) {
+    use serde_json::Value;
+    match value {
+        Value::String(text) => change(text),
+        Value::Array(items) => items.iter_mut().for_each(|item| json_texts(item, change)),
+        Value::Object(members) => members.values_mut().for_each(|member| json_texts(member, change)),
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}
 
 /// The emitter of a middleware's own events: a child of the root.
 #[derive(Clone)]
@@ -28,18 +78,19 @@ impl Voice {
     /// Emits on this emitter and on the run's, with the run's ids; whoever listens cannot make the run fail (M5).
     ///
     /// Where nobody listens, the event is not made.
-    pub(crate) async fn say<E: Event>(&self, ctx: &RunContext, event: impl FnOnce() -> E + Send) {
+    pub(crate) async fn say<E: Event + Texts>(&self, ctx: &RunContext, event: impl FnOnce() -> E + Send) {
         if !self.is_heard(ctx) {
             return;
         }
         // Boxed, because it is large, and what is said from is often nested deep.
-        self.log_failed::<E>(Box::pin(self.within(ctx).emit_event(&mut event())).await);
+        let mut event = redacted(event(), ctx);
+        self.log_failed::<E>(Box::pin(self.within(ctx).emit_event(&mut event)).await);
     }
 
     /// The same where nothing can be awaited: where somebody would have to be, nobody hears it (E17).
-    pub(crate) fn say_now<E: Event>(&self, ctx: &RunContext, event: impl FnOnce() -> E) {
+    pub(crate) fn say_now<E: Event + Texts>(&self, ctx: &RunContext, event: impl FnOnce() -> E) {
         if self.is_heard(ctx) {
-            self.log_failed::<E>(self.within(ctx).emit_event_now(&mut event()));
+            self.log_failed::<E>(self.within(ctx).emit_event_now(&mut redacted(event(), ctx)));
         }
     }
 
@@ -52,6 +103,14 @@ impl Voice {
             tracing::warn!(%error, "a listener of `{}.{}` failed", self.0.namespace(), E::NAME.as_str());
         }
     }
+}
+
+/// What is said to a run passes its redaction, as what its work emits does.
+fn redacted<E: Event + Texts>(mut event: E, ctx: &RunContext) -> E {
+    if let Some(own) = ctx.extension::<OwnTexts>().filter(|own| own.run_id == ctx.run_id()) {
+        event.texts(&mut |text| (own.redact)(E::NAME.as_str(), text));
+    }
+    event
 }
 
 /// The kind and the name of who runs, as events tell of it.

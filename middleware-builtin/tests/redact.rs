@@ -2,16 +2,17 @@
 
 mod support;
 
+use std::borrow::Cow;
 use std::sync::{Arc, Mutex};
 
 use emitree_emitter::{BoxError, Emitter, EventMeta};
-use emitree_middleware::approval::Request;
+use emitree_middleware::approval::{Decision, Request};
 use emitree_middleware::redact::{Place, Redacted, Strategy};
 use emitree_middleware::secrets::{Kind, PatternError};
 use emitree_middleware::{Approval, Cache, Redact};
 use emitree_runtime::{
-    Error, ErrorKind, Middleware, Op, Passing, RunContext, Runnable, Stack, Stage, Start, Summary, for_nested,
-    input_fn, output_fn, runnable_fn,
+    Error, ErrorKind, Guard, Guarded, Middleware, Op, Passing, RunContext, Runnable, Stack, Stage, Start, Summary,
+    for_nested, input_fn, output_fn, runnable_fn,
 };
 use emitree_sinks::Memory;
 use proptest::prelude::*;
@@ -132,6 +133,130 @@ async fn what_is_bound_to_the_run_sees_neither_what_came_in_nor_what_came_out_as
     run.on_start(move |start, _| note(&starts, &start.input)).await?;
     let (card, mail) = (json!("[REDACTED:card]"), json!("[REDACTED:email]"));
     assert_eq!(*seen.lock().expect("nobody panics"), [card.clone(), card, mail]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_run_that_is_answered_at_its_start_tells_nothing_of_the_answer_there() -> TestResult {
+    let (root, heard) = (Emitter::new(), Heard::default());
+    heard.on(&root)?;
+    // Outside of the run, and so after its own listeners.
+    let answer = |start: &mut Start<Value, Value>, _: &EventMeta<'_>| start.output = Some(json!([MAIL]));
+    let echo = echo(&root);
+    let run = echo.run(json!(CARD)).middleware(Redact::new()).on_start(move |start, meta| answer(start, meta));
+    assert_eq!(run.await?, json!(["[REDACTED:email]"]));
+    let lines = heard.take();
+    assert!(lines[0].contains("start") && lines[0].contains("[REDACTED:email]"), "{lines:#?}");
+    assert!(lines.iter().all(|line| !line.contains(CARD) && !line.contains(MAIL)), "{lines:#?}");
+    Ok(())
+}
+
+/// A guard that says what it has seen.
+#[derive(Debug)]
+struct Talks;
+
+impl<O: Op<In = Value>> Guard<O> for Talks {
+    async fn check_input(&self, _: &Value, _: &RunContext) -> emitree_runtime::Result<()> {
+        Err(Error::new(format!("{MAIL} is in it")))
+    }
+}
+
+#[tokio::test]
+async fn what_the_library_tells_of_attempts_guards_and_middlewares_is_redacted() -> TestResult {
+    let (root, heard) = (Emitter::new(), Heard::default());
+    heard.on(&root)?;
+    let fails_once = instance(&root, "Tool", "fails", |value: Value, ctx: RunContext| async move {
+        ctx.discard_attempt(format!("{CARD} is none"), json!({"to": MAIL})).await?;
+        match ctx.attempt() {
+            0 => Err(Error::retry_with(format!("{MAIL} again"), json!([CARD]))),
+            _ => Ok(value),
+        }
+    });
+    let approval = Approval::by(|_: Request| async { Ok(Decision::reject(format!("not {MAIL}"))) });
+    heard.on(approval.emitter())?;
+    let run = fails_once.run(json!("x")).middleware(Redact::new()).max_middleware_retries(1);
+    run.layers(|stack| stack.guard(Guarded::new(Talks).evaluate_only())).await?;
+    let rejected = fails_once.run(json!("x")).middleware(Redact::new()).middleware(approval).await;
+    assert_eq!(rejected.expect_err("it is rejected").explain(), "denied by approval: not [REDACTED:email]");
+    let lines = heard.take();
+    for name in ["tool.fails.attempt_discarded", "tool.fails.would_deny", "middleware.approval.rejected"] {
+        let told: Vec<_> = lines.iter().filter(|line| line.contains(name)).collect();
+        assert!(!told.is_empty() && told.iter().all(|line| line.contains("[REDACTED:")), "{name}: {lines:#?}");
+    }
+    assert!(lines.iter().all(|line| !line.contains(CARD) && !line.contains(MAIL)), "{lines:#?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn each_type_of_text_is_redacted_on_the_runs_emitter_and_on_emitters_below_it() -> TestResult {
+    let (root, heard) = (Emitter::new(), Heard::default());
+    heard.on(&root)?;
+    let say = instance(&root, "Tool", "say", |(): (), ctx: RunContext| async move {
+        for emitter in [ctx.emitter().clone(), ctx.emitter().child("part")?] {
+            emitter.emit("said", &mut MAIL.to_owned()).await?;
+            emitter.emit("said", &mut MAIL.to_owned().into_boxed_str()).await?;
+            emitter.emit("said", &mut Arc::<str>::from(MAIL)).await?;
+            emitter.emit("said", &mut Cow::Borrowed(MAIL)).await?;
+            emitter.emit("said", &mut json!([MAIL])).await?;
+            let mut text = MAIL;
+            emitter.emit("said", &mut text).await?;
+            emitter.emit("said", &mut "no secret").await?;
+        }
+        Ok(())
+    });
+    say.run(()).middleware(Redact::new()).await?;
+    let lines = heard.take();
+    let said: Vec<_> = lines.iter().filter(|line| line.contains(".said ")).collect();
+    assert_eq!(said.len(), 14, "{lines:#?}");
+    assert!(lines.iter().all(|line| !line.contains(MAIL)), "{lines:#?}");
+    let count = |text: &str| said.iter().filter(|line| line.ends_with(text)).count();
+    assert_eq!(
+        (count("\"[REDACTED:email]\""), count("\"[REDACTED]\""), count("\"no secret\"")),
+        (8, 2, 2),
+        "{said:#?}"
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn who_denied_or_halted_is_said_without_a_secret_and_it_stays_a_denial_or_a_halt() -> TestResult {
+    let (root, heard) = (Emitter::new(), Heard::default());
+    heard.on(&root)?;
+    let by = "[REDACTED:email]".to_owned();
+    let rows: [(fn() -> Error, ErrorKind); 2] = [
+        (|| Error::denied(MAIL, "no"), ErrorKind::Denied { by: by.clone() }),
+        (|| Error::halted(MAIL, "enough"), ErrorKind::Halted { by }),
+    ];
+    for (make, kind) in rows {
+        let ends = instance(&root, "Tool", "ends", move |(): (), _: RunContext| async move { Err::<(), _>(make()) });
+        let error = ends.run(()).middleware(Redact::new()).await.expect_err("it ends");
+        assert_eq!(error.kind(), &kind);
+    }
+    let lines = heard.take();
+    assert!(lines.iter().all(|line| !line.contains(MAIL)), "{lines:#?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn no_event_of_a_run_carries_a_group_id_with_a_secret() -> TestResult {
+    let (root, heard) = (Emitter::new(), Heard::default());
+    let notes = heard.clone();
+    root.observe("*.*", move |_: &Any, meta| notes.note(meta.group_id().unwrap_or_default().to_owned()))?;
+    echo(&root).run(json!(1)).group_id(MAIL).middleware(Redact::new()).await?;
+    let ids = heard.take();
+    assert!(ids.len() > 2 && ids.iter().all(|id| !id.contains(MAIL)), "{ids:?}");
+    assert!(ids.contains(&"[REDACTED:email]".to_owned()), "{ids:?}");
+    Ok(())
+}
+
+#[test]
+fn a_sink_gets_group_ids_without_secrets() -> TestResult {
+    let (root, memory) = (Emitter::new(), Memory::new());
+    let handle = root.pipe_to(Redact::new().sink(memory.clone()))?;
+    root.child_builder("tool").group_id(MAIL).build()?.emit_now("said", &mut 1)?;
+    handle.flush_blocking().complete()?;
+    let records = memory.records();
+    assert_eq!(records[0].as_event().expect("an event").group_id.as_deref(), Some("[REDACTED:email]"));
     Ok(())
 }
 

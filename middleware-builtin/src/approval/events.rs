@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::Request;
+use crate::voice::{Texts, json_texts};
 
 /// Something is asked, of a responder or by an interrupt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -62,16 +63,36 @@ impl Event for Asked {
     const NAME: EventName = EventName::new("asked");
 }
 
+impl Texts for Asked {
+    fn texts(&mut self, change: &mut dyn FnMut(&mut String)) {
+        json_texts(&mut self.request.input, change);
+    }
+}
+
 impl Event for Approved {
     const NAME: EventName = EventName::new("approved");
 }
+
+impl Texts for Approved {}
 
 impl Event for Edited {
     const NAME: EventName = EventName::new("edited");
 }
 
+impl Texts for Edited {
+    fn texts(&mut self, change: &mut dyn FnMut(&mut String)) {
+        json_texts(&mut self.input, change);
+    }
+}
+
 impl Event for Rejected {
     const NAME: EventName = EventName::new("rejected");
+}
+
+impl Texts for Rejected {
+    fn texts(&mut self, change: &mut dyn FnMut(&mut String)) {
+        change(&mut self.reason);
+    }
 }
 
 /// What came of a request, to be told.

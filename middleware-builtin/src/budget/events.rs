@@ -9,6 +9,7 @@ use serde::{Serialize, Serializer};
 use uuid::Uuid;
 
 use super::Usage;
+use crate::voice::Texts;
 
 /// Which limit it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
@@ -85,6 +86,8 @@ impl Event for Charged {
     const NAME: EventName = EventName::new("charged");
 }
 
+impl Texts for Charged {}
+
 /// Much of a budget is spent: said once for each limit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
@@ -103,6 +106,8 @@ impl Event for Warning {
     const NAME: EventName = EventName::new("warning");
 }
 
+impl Texts for Warning {}
+
 /// A budget is closed: what it holds for is stopped.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
@@ -119,6 +124,12 @@ impl Event for Closed {
     const NAME: EventName = EventName::new("closed");
 }
 
+impl Texts for Closed {
+    fn texts(&mut self, change: &mut dyn FnMut(&mut String)) {
+        change(&mut self.reason);
+    }
+}
+
 /// A run may not begin, for a budget above it is closed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
@@ -131,4 +142,10 @@ pub struct Denied {
 
 impl Event for Denied {
     const NAME: EventName = EventName::new("denied");
+}
+
+impl Texts for Denied {
+    fn texts(&mut self, change: &mut dyn FnMut(&mut String)) {
+        change(&mut self.reason);
+    }
 }

@@ -9,6 +9,7 @@ use rust_decimal::Decimal;
 use serde::{Deserialize, Serialize};
 
 use super::BudgetError;
+use crate::voice::Texts;
 
 /// What was used, as [`charge`](super::charge) and the event `usage` tell it.
 ///
@@ -37,6 +38,8 @@ pub struct Usage {
 impl Event for Usage {
     const NAME: EventName = EventName::new("usage");
 }
+
+impl Texts for Usage {}
 
 impl Usage {
     /// Nothing of no model.

@@ -3,6 +3,8 @@
 use emitree_emitter::{Event, EventName};
 use serde::{Deserialize, Serialize};
 
+use crate::voice::Texts;
+
 /// There is an answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
@@ -52,10 +54,16 @@ impl Event for Hit {
     const NAME: EventName = EventName::new("hit");
 }
 
+impl Texts for Hit {}
+
 impl Event for Joined {
     const NAME: EventName = EventName::new("joined");
 }
 
+impl Texts for Joined {}
+
 impl Event for Miss {
     const NAME: EventName = EventName::new("miss");
 }
+
+impl Texts for Miss {}

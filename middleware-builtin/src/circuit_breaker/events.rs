@@ -3,6 +3,8 @@
 use emitree_emitter::{Event, EventName};
 use serde::{Deserialize, Serialize};
 
+use crate::voice::Texts;
+
 /// It was closed, or half-open, and has opened.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
@@ -22,6 +24,13 @@ impl Event for Opened {
     const NAME: EventName = EventName::new("opened");
 }
 
+impl Texts for Opened {
+    fn texts(&mut self, change: &mut dyn FnMut(&mut String)) {
+        self.key.iter_mut().for_each(&mut *change);
+        change(&mut self.cause);
+    }
+}
+
 /// It was open, and lets one call pass as a probe.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
@@ -35,6 +44,12 @@ impl Event for HalfOpened {
     const NAME: EventName = EventName::new("half_opened");
 }
 
+impl Texts for HalfOpened {
+    fn texts(&mut self, change: &mut dyn FnMut(&mut String)) {
+        self.key.iter_mut().for_each(change);
+    }
+}
+
 /// A probe has succeeded: calls pass again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
@@ -46,6 +61,12 @@ pub struct Closed {
 
 impl Event for Closed {
     const NAME: EventName = EventName::new("closed");
+}
+
+impl Texts for Closed {
+    fn texts(&mut self, change: &mut dyn FnMut(&mut String)) {
+        self.key.iter_mut().for_each(change);
+    }
 }
 
 /// A call was denied.
@@ -64,4 +85,11 @@ pub struct Denied {
 
 impl Event for Denied {
     const NAME: EventName = EventName::new("denied");
+}
+
+impl Texts for Denied {
+    fn texts(&mut self, change: &mut dyn FnMut(&mut String)) {
+        self.key.iter_mut().for_each(&mut *change);
+        change(&mut self.reason);
+    }
 }

@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use self::layer::Filter;
 use self::rules::Rules;
-use crate::voice::Voice;
+use crate::voice::{Texts, Voice};
 
 pub use self::rules::FilterError;
 
@@ -136,6 +136,13 @@ pub struct Filtered {
 
 impl Event for Filtered {
     const NAME: EventName = EventName::new("filtered");
+}
+
+impl Texts for Filtered {
+    fn texts(&mut self, change: &mut dyn FnMut(&mut String)) {
+        change(&mut self.at);
+        change(&mut self.label);
+    }
 }
 
 impl ContentFilter {

@@ -12,7 +12,7 @@ use emitree_runtime::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::voice::Voice;
+use crate::voice::{Texts, Voice};
 use alternative::{Alternative, OfTypes};
 use layer::Falling;
 
@@ -108,6 +108,12 @@ impl Event for Answered {
     const NAME: EventName = EventName::new("answered");
 }
 
+impl Texts for Answered {
+    fn texts(&mut self, change: &mut dyn FnMut(&mut String)) {
+        self.after.iter_mut().for_each(|cause| change(&mut cause.cause));
+    }
+}
+
 /// All have failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
@@ -118,6 +124,12 @@ pub struct Exhausted {
 
 impl Event for Exhausted {
     const NAME: EventName = EventName::new("exhausted");
+}
+
+impl Texts for Exhausted {
+    fn texts(&mut self, change: &mut dyn FnMut(&mut String)) {
+        self.after.iter_mut().for_each(|cause| change(&mut cause.cause));
+    }
 }
 
 impl<R: Runnable + 'static> Fallback<R>

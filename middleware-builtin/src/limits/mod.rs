@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use crate::stop::Stop;
-use crate::voice::Voice;
+use crate::voice::{Texts, Voice};
 use count::{Counts, Most};
 use counting::Counting;
 
@@ -152,6 +152,8 @@ pub struct Reached {
 impl Event for Reached {
     const NAME: EventName = EventName::new("reached");
 }
+
+impl Texts for Reached {}
 
 impl std::error::Error for Reached {}
 

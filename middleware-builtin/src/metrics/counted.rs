@@ -7,7 +7,7 @@ use emitree_emitter::{AnyEvent, Event, EventName};
 use emitree_runtime::{LifecycleRef, Result, RunContext, Stage, Status};
 use serde::{Deserialize, Serialize};
 
-use crate::voice::Voice;
+use crate::voice::{Texts, Voice};
 
 /// A run has ended, and is counted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,6 +26,8 @@ pub struct Counted {
 impl Event for Counted {
     const NAME: EventName = EventName::new("counted");
 }
+
+impl Texts for Counted {}
 
 impl Counted {
     fn of(run: &RunContext, status: Status) -> Self {

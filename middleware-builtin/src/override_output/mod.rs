@@ -23,7 +23,7 @@ use self::answer::{Answer, Source, json_answer, typed_answer, value_answer};
 use self::dry_run::dry_answer;
 use self::when::Condition;
 use crate::runs::{Runs, Said};
-use crate::voice::{Voice, called};
+use crate::voice::{Texts, Voice, called, json_texts};
 
 const NAMESPACE: Namespace = Namespace::new("middleware.override_output");
 
@@ -106,8 +106,16 @@ impl Event for Answered {
     const NAME: EventName = EventName::new("answered");
 }
 
+impl Texts for Answered {}
+
 impl Event for WouldRun {
     const NAME: EventName = EventName::new("would_run");
+}
+
+impl Texts for WouldRun {
+    fn texts(&mut self, change: &mut dyn FnMut(&mut String)) {
+        json_texts(&mut self.input, change);
+    }
 }
 
 /// What runs are answered with.

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 pub use self::journal::{Answer, Entry, Journal, JournalError};
 
 use self::recording::Recording;
-use crate::voice::Voice;
+use crate::voice::{Texts, Voice};
 
 const NAMESPACE: Namespace = Namespace::new("middleware.record");
 
@@ -82,6 +82,8 @@ pub struct Recorded {
 impl Event for Recorded {
     const NAME: EventName = EventName::new("recorded");
 }
+
+impl Texts for Recorded {}
 
 impl Record {
     /// One that keeps the journal of the run that ended last.

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use emitree_emitter::json::check_depth;
 use emitree_emitter::{AnyEvent, BoxError, EventMeta, Options};
 use emitree_runtime::{
     AnyRun, Layer, LayerInfo, LifecycleMut, Middleware, Next, Phase, Result, RunContext, Stack, Stage, Summary,
@@ -16,9 +17,9 @@ use super::passage::Redacting;
 use super::restoring::{Known, Restoring};
 use super::vault::Vault;
 use super::{Redact, Shared, whole};
-use crate::json::{Path, strings_mut};
+use crate::json::{Path, deny_deep, strings_mut};
 use crate::secrets::stream::{Declared, flush_at_end, say_at_end};
-use crate::voice::Voice;
+use crate::voice::{OwnTexts, Voice};
 
 /// A redaction, bound to a run.
 pub(super) struct Bound {
@@ -43,7 +44,10 @@ impl Bound {
         }
         if settings.covers(Place::Input) {
             // First, so that nobody else hears it as it was; and last, for what others have added.
-            [i32::MAX, i32::MIN].into_iter().try_for_each(|priority| on_start(&redactor, ctx, priority))?;
+            let redacts_answers = settings.covers(Place::Output) && !restores;
+            [i32::MAX, i32::MIN]
+                .into_iter()
+                .try_for_each(|priority| on_start(&redactor, ctx, priority, redacts_answers))?;
         }
         if settings.covers(Place::Output) && !restores {
             on_success(&redactor, ctx)?;
@@ -76,12 +80,13 @@ impl Bound {
         tell(&self.redactor, &self.voice, ctx).await;
     }
 
-    fn output(&self, mut output: Value) -> Value {
+    fn output(&self, mut output: Value) -> Result<Value> {
         self.known.set(self.redactor.vault.len());
         if self.redactor.settings.covers(Place::Output) {
+            deny_deep("redact", "output", &output)?;
             self.redactor.value(Place::Output, &mut output);
         }
-        output
+        Ok(output)
     }
 }
 
@@ -115,6 +120,7 @@ fn vault_of(ctx: &RunContext) -> Arc<Vault> {
 /// What is there already, and then whatever is set.
 fn redact_context(redactor: &Arc<Redactor>, ctx: &RunContext) -> Result<()> {
     for (key, value) in ctx.context().iter() {
+        deny_deep("redact", "context", value)?;
         let mut value = value.clone();
         let mut is_changed = false;
         strings_mut(&mut value, &Path::Key(&Path::Root, key), &mut |at, text| {
@@ -126,6 +132,9 @@ fn redact_context(redactor: &Arc<Redactor>, ctx: &RunContext) -> Result<()> {
     }
     let redactor = Arc::clone(redactor);
     ctx.map_context(move |key, mut value| {
+        if let Err(error) = check_depth(&value) {
+            return Value::String(format!("[REDACTED: {error}]"));
+        }
         strings_mut(&mut value, &Path::Key(&Path::Root, key), &mut |at, text| {
             redactor.text(Place::Context, at, text);
         });
@@ -137,21 +146,36 @@ fn redact_context(redactor: &Arc<Redactor>, ctx: &RunContext) -> Result<()> {
 /// Text that comes bit by bit, before events that are redacted whole.
 fn redact_events(shared: &Shared, redactor: &Arc<Redactor>, ctx: &RunContext) -> Result<()> {
     let Shared { streams, wholes, voice, .. } = shared;
+    // Every event carries it.
+    let group_id = ctx.emitter().group_id().and_then(|id| redactor.event_text("group_id", id));
+    group_id.into_iter().for_each(|id| ctx.set_group_id(id));
     let listen = |stream: &Arc<dyn Declared>| stream.listen(ctx, Box::new(Redacting::new(stream.name(), redactor)));
     let held: Arc<[_]> = streams.iter().map(listen).collect::<Result<_>>()?;
     wholes.iter().try_for_each(|whole| whole(redactor, ctx))?;
     whole::of_json(redactor, ctx)?;
+    whole::of_runtime(redactor, ctx)?;
+    OwnTexts::of_run(ctx, {
+        let redactor = Arc::clone(redactor);
+        move |name, text| _ = redactor.event_string(name, text)
+    });
     if held.is_empty() { Ok(()) } else { flush_at_end(&held, ctx, saying(redactor, voice)) }
 }
 
-fn on_start(redactor: &Arc<Redactor>, ctx: &RunContext, priority: i32) -> Result<()> {
+/// What goes in, and an answer in place of the work.
+fn on_start(redactor: &Arc<Redactor>, ctx: &RunContext, priority: i32, redacts_answers: bool) -> Result<()> {
     let redactor = Arc::clone(redactor);
     let listener = move |event: &mut dyn AnyEvent, meta: &EventMeta<'_>| -> Result<(), BoxError> {
         let Some(LifecycleMut::Start(start)) = LifecycleMut::of(event, meta) else { return Ok(()) };
-        match redactor.replaced(Place::Input, &start.input_json()) {
-            Some(input) => Ok(start.set_input_json(input)?),
-            None => Ok(()),
+        if let Some(input) = redactor.replaced(Place::Input, &start.try_input_json()?) {
+            start.set_input_json(input)?;
         }
+        // It may have been answered by whoever was asked before.
+        if let Some(output) = start.output_json().filter(|_| redacts_answers)
+            && let Some(output) = redactor.replaced(Place::Output, &output)
+        {
+            start.set_output_json(output)?;
+        }
+        Ok(())
     };
     ctx.emitter().with(Options::new().priority(priority)).on(Stage::Start, listener)?;
     Ok(())
@@ -162,7 +186,7 @@ fn on_success(redactor: &Arc<Redactor>, ctx: &RunContext) -> Result<()> {
     let redactor = Arc::clone(redactor);
     let listener = move |event: &mut dyn AnyEvent, meta: &EventMeta<'_>| -> Result<(), BoxError> {
         let Some(LifecycleMut::Success(success)) = LifecycleMut::of(event, meta) else { return Ok(()) };
-        match redactor.replaced(Place::Output, &success.output_json()) {
+        match redactor.replaced(Place::Output, &success.try_output_json()?) {
             Some(output) => Ok(success.set_output_json(output)?),
             None => Ok(()),
         }
@@ -174,10 +198,13 @@ fn on_success(redactor: &Arc<Redactor>, ctx: &RunContext) -> Result<()> {
 impl Layer<AnyRun> for Bound {
     async fn call(&self, input: &Value, ctx: &RunContext, next: Next<'_, AnyRun>) -> Result<Value> {
         let settings = &self.redactor.settings;
+        if settings.covers(Place::Input) {
+            deny_deep("redact", "input", input)?;
+        }
         let changed = if settings.covers(Place::Input) { self.redactor.replaced(Place::Input, input) } else { None };
         self.tell(ctx).await;
         let result = match next.run(changed.as_ref().unwrap_or(input)).await {
-            Ok(output) => Ok(self.output(output)),
+            Ok(output) => self.output(output),
             Err(error) if settings.covers(Place::Error) => Err(self.redactor.error(error)),
             Err(error) => Err(error),
         };

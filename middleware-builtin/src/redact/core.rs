@@ -10,7 +10,7 @@ use super::event::{Place, Redacted, Tally};
 use super::strategy::{HashKey, Strategy};
 use super::vault::Vault;
 use crate::json::{Path, strings_mut};
-use crate::secrets::failure::reworded;
+use crate::secrets::failure::{renamed, reworded};
 use crate::secrets::{Kind, Scanner};
 
 /// What was said of a redaction.
@@ -120,6 +120,17 @@ impl Redactor {
         is_changed
     }
 
+    /// A text of an event of that name, if anything was replaced.
+    pub(super) fn event_text(&self, name: &str, text: &str) -> Option<String> {
+        let mut redacted = text.to_owned();
+        self.event_string(name, &mut redacted).then_some(redacted)
+    }
+
+    /// Whether anything was replaced in a text of an event of that name.
+    pub(super) fn event_string(&self, name: &str, text: &mut String) -> bool {
+        self.settings.text(text, &self.vault, |kind| self.note(Place::Event, name, kind))
+    }
+
     /// The same, of an event of that name.
     pub(super) fn event(&self, name: &str, value: &mut Value) -> bool {
         let mut is_changed = false;
@@ -129,11 +140,12 @@ impl Redactor {
         is_changed
     }
 
-    /// What an error says, its kind stays.
+    /// What an error says, and who denied or halted; its kind stays.
     pub(super) fn error(&self, error: Error) -> Error {
-        reworded(error, &mut |at, text| {
+        let mut change = |at: &Path<'_>, text: &mut String| {
             self.text(Place::Error, at, text);
-        })
+        };
+        reworded(renamed(error, &mut change), &mut change)
     }
 
     /// A copy, if anything is replaced.

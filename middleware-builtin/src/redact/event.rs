@@ -4,6 +4,7 @@ use emitree_emitter::{Event, EventName};
 use serde::Serialize;
 
 use crate::secrets::Kind;
+use crate::voice::Texts;
 
 /// Where secrets are looked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
@@ -45,6 +46,8 @@ pub struct Redacted {
 impl Event for Redacted {
     const NAME: EventName = EventName::new("redacted");
 }
+
+impl Texts for Redacted {}
 
 /// Counted as they are found.
 #[derive(Debug, Default)]

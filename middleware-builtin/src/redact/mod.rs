@@ -87,8 +87,13 @@ const NAMESPACE: Namespace = Namespace::new("middleware.redact");
 ///
 /// # What it does not see
 ///
-/// Events of types of one's own that were not told: nothing can be put in the place of a part of those. For what leaves the
-/// process, [`sink`](Self::sink) sees them all. Keys and numbers in JSON.
+/// Events of your own types, unless you [register](Self::event) them; keys and numbers in JSON; text in panics, and what
+/// your code prints. For what leaves the process, [`sink`](Self::sink) sees all events. The page
+/// [what redaction cannot see](https://github.com/emitree/emitree/blob/main/docs/what-redaction-cannot-see.md) has the whole
+/// list, and what to do instead.
+///
+/// An event of `&'static str` that holds a secret becomes `[REDACTED]` as a whole. JSON that is nested deeper than 128
+/// levels is refused: it is not looked at.
 ///
 /// # Failures
 ///
@@ -202,8 +207,8 @@ impl Redact {
         self
     }
 
-    /// Redacts the run's events of that name whole: each of their strings. Events of text (`String`) and of JSON (`Value`) need
-    /// not be told.
+    /// Redacts the run's events of that name whole: each of their strings. Events of text (`String`, `&'static str`, `Box<str>`,
+    /// `Arc<str>`, `Cow<'static, str>`) and of JSON (`Value`) need not be told, and neither do those of the library.
     ///
     /// A type that does not take what stands in place of a secret makes the emit fail; who only observes hears that event as
     /// it was.

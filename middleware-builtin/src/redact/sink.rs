@@ -14,7 +14,7 @@ use super::vault::Vault;
 
 /// A sink that gets records without secrets. Made by [`Redact::sink`](super::Redact::sink).
 ///
-/// The payload and the context of each record are looked at; ids, path, types and times are left. Records without a
+/// The payload, the context and the group id of each record are looked at; other ids, path, types and times are left. Records without a
 /// secret go on as they are. Pseudonyms are the sink's own, and never restored. A payload that is no JSON is withheld.
 /// A secret that is split over records is found where the text was [declared](Self::text_at).
 #[derive(Debug)]
@@ -51,17 +51,22 @@ impl<S: Sink> RedactSink<S> {
         let mut payload: Value = serde_json::from_str(event.payload.get())?;
         let mut context = serde_json::to_value(&event.context)?;
         let taken = self.texts.take(event, &mut payload, &self.redactor);
-        let is_changed =
-            [self.redactor.value(Place::Event, &mut payload), self.redactor.value(Place::Context, &mut context)];
+        let group_id = event.group_id.as_deref().and_then(|id| self.redactor.event_text(event.name(), id));
+        let is_changed = [
+            self.redactor.value(Place::Event, &mut payload),
+            self.redactor.value(Place::Context, &mut context),
+            group_id.is_some(),
+        ];
         // Nobody asks how many it were.
         drop(self.redactor.found());
-        if is_changed == [false; 2] && taken.is_empty() {
+        if is_changed == [false; 3] && taken.is_empty() {
             return Ok(None);
         }
         taken.iter().for_each(|taken| taken.put_back(&mut payload));
         let mut event = event.clone();
         event.payload = to_raw_value(&payload)?;
         event.context = Context::from(context);
+        event.group_id = group_id.map(Into::into).or(event.group_id);
         self.texts.remember(&event, &taken);
         Ok(Some(event))
     }

@@ -1,10 +1,12 @@
 //! Events that are redacted whole, as JSON: those that are JSON or text, and those whose type was told.
 
 use std::any::type_name;
+use std::borrow::Cow;
 use std::sync::Arc;
 
-use emitree_emitter::{AnyEvent, BoxError, EventMeta, Options};
-use emitree_runtime::{Error, Result, RunContext};
+use emitree_emitter::json::{check_depth, to_value};
+use emitree_emitter::{AnyEvent, BoxError, Event, EventMeta, Options};
+use emitree_runtime::{AttemptDiscarded, Error, Result, RunContext, WouldDeny};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -35,7 +37,7 @@ fn redact<T: Serialize + DeserializeOwned>(
     meta: &EventMeta<'_>,
     redactor: &Redactor,
 ) -> Result<(), BoxError> {
-    let mut value = serde_json::to_value(&*event)?;
+    let mut value = to_value(&*event)?;
     if redactor.event(meta.name(), &mut value) {
         *event = serde_json::from_value(value).map_err(|error| {
             let (name, of) = (meta.name(), type_name::<T>());
@@ -45,19 +47,52 @@ fn redact<T: Serialize + DeserializeOwned>(
     Ok(())
 }
 
-/// Events of any name whose payload is text, or JSON.
+/// Events of any name whose payload is text, or JSON, of the run's emitter and of emitters below it.
 pub(super) fn of_json(redactor: &Arc<Redactor>, ctx: &RunContext) -> Result<()> {
     let redactor = Arc::clone(redactor);
-    ctx.emitter().with(first()).on("*", move |event: &mut dyn AnyEvent, meta: &EventMeta<'_>| {
-        if let Some(text) = event.downcast_mut::<String>() {
-            let mut value = Value::String(std::mem::take(text));
-            redactor.event(meta.name(), &mut value);
-            if let Value::String(redacted) = value {
-                *text = redacted;
-            }
-        } else if let Some(value) = event.downcast_mut::<Value>() {
-            redactor.event(meta.name(), value);
-        }
+    ctx.emitter()
+        .with(first())
+        .on("*.*", move |event: &mut dyn AnyEvent, meta: &EventMeta<'_>| redact_text(event, meta.name(), &redactor))?;
+    Ok(())
+}
+
+/// Each type that is text, and JSON.
+fn redact_text(event: &mut dyn AnyEvent, name: &str, redactor: &Redactor) -> Result<(), BoxError> {
+    let redacted = |text: &str| redactor.event_text(name, text);
+    if let Some(text) = event.downcast_mut::<String>() {
+        redacted(text).into_iter().for_each(|redacted| *text = redacted);
+    } else if let Some(text) = event.downcast_mut::<&'static str>() {
+        // Nothing that lives as long can be made of what stands in place of a secret.
+        redacted(text).into_iter().for_each(|_| *text = "[REDACTED]");
+    } else if let Some(text) = event.downcast_mut::<Cow<'static, str>>() {
+        redacted(text).into_iter().for_each(|redacted| *text = redacted.into());
+    } else if let Some(text) = event.downcast_mut::<Box<str>>() {
+        redacted(text).into_iter().for_each(|redacted| *text = redacted.into());
+    } else if let Some(text) = event.downcast_mut::<Arc<str>>() {
+        redacted(text).into_iter().for_each(|redacted| *text = redacted.into());
+    } else if let Some(value) = event.downcast_mut::<Value>() {
+        check_depth(value)?;
+        redactor.event(name, value);
+    }
+    Ok(())
+}
+
+/// What the runtime tells of attempts and guards is of types of its own.
+pub(super) fn of_runtime(redactor: &Arc<Redactor>, ctx: &RunContext) -> Result<()> {
+    let of_attempt = Arc::clone(redactor);
+    ctx.emitter().with(first()).on(
+        AttemptDiscarded::NAME,
+        move |told: &mut AttemptDiscarded, meta: &EventMeta<'_>| {
+            check_depth(&told.metadata)?;
+            of_attempt.event_string(meta.name(), &mut told.reason);
+            of_attempt.event(meta.name(), &mut told.metadata);
+            Ok::<_, BoxError>(())
+        },
+    )?;
+    let of_guard = Arc::clone(redactor);
+    ctx.emitter().with(first()).on(WouldDeny::NAME, move |told: &mut WouldDeny, meta: &EventMeta<'_>| {
+        of_guard.event_string(meta.name(), &mut told.guard);
+        of_guard.event_string(meta.name(), &mut told.reason);
     })?;
     Ok(())
 }

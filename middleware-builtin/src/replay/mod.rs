@@ -21,7 +21,7 @@ pub use self::difference::{Call, Difference};
 use self::nested::Nested;
 use self::replaying::Replaying;
 use crate::record::Journal;
-use crate::voice::{Voice, label};
+use crate::voice::{Texts, Voice, json_texts, label};
 
 const NAMESPACE: Namespace = Namespace::new("middleware.replay");
 
@@ -105,8 +105,27 @@ impl Event for Replayed {
     const NAME: EventName = EventName::new("replayed");
 }
 
+impl Texts for Replayed {}
+
 impl Event for Difference {
     const NAME: EventName = EventName::new("differed");
+}
+
+impl Texts for Difference {
+    fn texts(&mut self, change: &mut dyn FnMut(&mut String)) {
+        let calls: Vec<&mut Call> = match self {
+            Self::Unexpected { came, expected, .. } => {
+                std::iter::once(came).chain(expected.iter_mut().map(|(_, call)| call)).collect()
+            }
+            Self::OtherInput { came, expected, .. } => vec![came, expected],
+            Self::Missing { expected: call, .. }
+            | Self::OneMoreAttempt { came: call, .. }
+            | Self::Ends { came: call, .. } => {
+                vec![call]
+            }
+        };
+        calls.into_iter().for_each(|call| json_texts(&mut call.input, change));
+    }
 }
 
 impl Replay {

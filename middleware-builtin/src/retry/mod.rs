@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 pub use builder::{RetryBuilder, RetryError};
 pub use delay::RetryAfter;
 
-use crate::voice::Voice;
+use crate::voice::{Texts, Voice};
 use builder::Settings;
 use layer::Retrying;
 
@@ -108,6 +108,12 @@ pub struct RetryScheduled {
 
 impl Event for RetryScheduled {
     const NAME: EventName = EventName::new("retry");
+}
+
+impl Texts for RetryScheduled {
+    fn texts(&mut self, change: &mut dyn FnMut(&mut String)) {
+        change(&mut self.cause);
+    }
 }
 
 impl Retry {

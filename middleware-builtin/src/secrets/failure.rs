@@ -35,7 +35,6 @@ pub(crate) fn reworded(error: Error, change: &mut impl FnMut(&Path<'_>, &mut Str
         return rebuilt(error, "the details of the error are nested too deep to be looked at".to_owned(), None);
     }
     let report = error.report();
-    let error = renamed(error, change);
     let (mut message, mut causes, mut details) =
         (report.message.clone(), Value::from(report.causes.clone()), Value::from(report.context.clone()));
     change(&Path::Key(&Path::Root, "message"), &mut message);
@@ -50,7 +49,8 @@ pub(crate) fn reworded(error: Error, change: &mut impl FnMut(&Path<'_>, &mut Str
 }
 
 /// Changes the name of who denied or halted.
-fn renamed(error: Error, change: &mut impl FnMut(&Path<'_>, &mut String)) -> Error {
+#[allow(dead_code, reason = "a guard withholds the whole error")]
+pub(crate) fn renamed(error: Error, change: &mut impl FnMut(&Path<'_>, &mut String)) -> Error {
     let (ErrorKind::Denied { by } | ErrorKind::Halted { by }) = error.kind() else { return error };
     let mut name = by.clone();
     change(&Path::Key(&Path::Key(&Path::Root, "kind"), "by"), &mut name);
