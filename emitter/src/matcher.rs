@@ -123,7 +123,9 @@ impl Matcher {
     }
 
     /// Events emitted here under exactly that name, which may have a dot.
-    pub(crate) fn emitted(name: EventName) -> Self {
+    #[doc(hidden)]
+    #[must_use]
+    pub fn emitted(name: EventName) -> Self {
         Self(Self::name(name.as_str()))
     }
 

@@ -189,7 +189,8 @@ impl Registration {
     }
 
     /// It is how something is piped: it stays until that is unpiped, and a fork has none of it (E9, E16).
-    pub(crate) const fn for_pipe(mut self) -> Self {
+    #[doc(hidden)]
+    pub const fn for_pipe(mut self) -> Self {
         self.is_pipe = true;
         self
     }

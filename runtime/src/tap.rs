@@ -1,19 +1,20 @@
 //! What a stream hears of a run, and holds until it is sure of it (R11, M7).
 //!
-//! Held events know in which runs they were emitted: a run that gives an attempt up takes back what it has emitted, and what
-//! the runs below it have, which may be over by then.
+//! 1. An event is cloned, or made a record, dropped and announced to the reader outside of the lock: all of that is the
+//!    code of users or of an executor.
+//! 2. At most `capacity` events are kept. What is lost are the oldest, so `missed` counts events from before all that are kept;
+//!    one whose payload panics when it is cloned is counted there too.
+//! 3. An event that is held knows in which runs it was emitted: a run that gives an attempt up takes back what it has emitted,
+//!    and what the runs below it have, which may be over by then.
 
 use std::collections::VecDeque;
 use std::fmt;
 use std::iter::successors;
-use std::pin::Pin;
+use std::mem;
 use std::sync::Arc;
 use std::task::{Context as TaskContext, Poll, Waker};
 
-use emitree_emitter::{
-    AnyEvent, Event, EventMeta, EventRecord, EventStream, Matcher, MatcherError, Options, SinkRecord,
-};
-use futures_core::Stream;
+use emitree_emitter::{AnyEvent, Event, EventMeta, EventRecord, Matcher, MatcherError, Options, Registration};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 use uuid::Uuid;
@@ -25,73 +26,78 @@ use crate::{Middleware, Result, RunContext, Stage};
 /// As many events as are kept for a reader, unless told otherwise.
 const CAPACITY: usize = 1024;
 
-/// Listens on the run, from before its `start`.
-pub(crate) struct Tap {
-    matcher: Result<Matcher, MatcherError>,
-    state: Mutex<State>,
+/// Listens on the run, from before its `start`, and keeps an `E` of each event.
+pub(crate) struct Tap<E> {
+    state: Mutex<State<E>>,
 }
 
-struct State {
+struct State<E> {
     capacity: usize,
+    nested: bool,
     /// Once the run has begun. It holds what listens here.
     run: Option<WeakRun>,
     held: Option<bool>,
-    events: Option<EventStream>,
-    /// Where those that are held come from, about in order.
-    origins: VecDeque<Origin>,
-    /// Read before the others: what was not taken back.
-    kept: VecDeque<(Heard, Option<Origin>)>,
+    kept: VecDeque<Kept<E>>,
+    missed: u64,
     /// The work is over: nothing will be taken back.
     passed: bool,
+    /// Nobody reads any more.
+    closed: bool,
+    reader: Option<Waker>,
 }
 
 /// What there is to be read.
-pub(crate) enum Heard {
-    Event(Box<EventRecord>),
+pub(crate) enum Heard<E> {
+    Event(E),
     /// So many events were lost here.
     Missed(u64),
 }
 
-impl Heard {
-    const fn events(&self) -> u64 {
-        match self {
-            Self::Event(_) => 1,
-            Self::Missed(missed) => *missed,
-        }
-    }
+struct Kept<E> {
+    event: E,
+    origin: Origin,
 }
 
-impl From<SinkRecord> for Heard {
-    fn from(record: SinkRecord) -> Self {
-        match record {
-            SinkRecord::Event(event) => Self::Event(event),
-            SinkRecord::Gap(gap) => Self::Missed(gap.lost),
-            // Of a kind that is not known here.
-            _ => Self::Missed(1),
-        }
-    }
-}
-
-/// The runs that an event happened in, innermost first.
+/// Where an event comes from.
 struct Origin {
-    event: Uuid,
+    /// The run that emitted it, if one did.
+    own: Option<Uuid>,
+    is_start: bool,
+    /// The runs that it happened in, innermost first; none if it is not held.
     runs: SmallVec<[Uuid; 4]>,
 }
 
 impl Origin {
     /// Of an event that is being heard, inside of its run.
-    fn of(meta: &EventMeta<'_>) -> Self {
-        let current = RunContext::current();
-        let runs = successors(current.as_ref(), |run| run.parent()).map(RunContext::run_id);
-        Self { event: meta.id(), runs: runs.collect() }
+    fn of(meta: &EventMeta<'_>, is_held: bool) -> Self {
+        let current = if is_held { RunContext::current() } else { None };
+        let runs = successors(current.as_ref(), |run| run.parent()).map(RunContext::run_id).collect();
+        let own = meta.trace().map(|trace| trace.run_id);
+        Self { own, is_start: Stage::of(meta) == Some(Stage::Start), runs }
+    }
+
+    /// Whether it is from an attempt of that run, or from below; the `start` of the run stands for all attempts.
+    fn is_of_attempt(&self, by: Uuid) -> bool {
+        let is_own = self.own == Some(by);
+        (is_own || self.runs.contains(&by)) && !(is_own && self.is_start)
     }
 }
 
-impl Tap {
-    pub(crate) fn new(matcher: Result<Matcher, MatcherError>) -> Self {
-        let (kept, origins) = (VecDeque::new(), VecDeque::new());
-        let state = State { capacity: CAPACITY, run: None, held: None, events: None, kept, origins, passed: false };
-        Self { matcher, state: Mutex::new(state) }
+impl<E> Tap<E> {
+    pub(crate) fn new() -> Self {
+        Self {
+            state: Mutex::new(State {
+                capacity: CAPACITY,
+                nested: false,
+                run: None,
+                held: None,
+                kept: VecDeque::new(),
+                missed: 0,
+                passed: false,
+                closed: false,
+                reader: None,
+            }),
+        }
     }
 
     pub(crate) fn set_capacity(&self, capacity: usize) {
@@ -102,123 +108,181 @@ impl Tap {
         self.state.lock().held = Some(held);
     }
 
+    pub(crate) fn set_nested(&self, nested: bool) {
+        self.state.lock().nested = nested;
+    }
+
     /// The work is over.
     pub(crate) fn pass(&self) {
         let mut state = self.state.lock();
         state.passed = true;
-        state.origins.clear();
+        let reader = state.reader.take();
+        drop(state);
+        reader.into_iter().for_each(Waker::wake);
+    }
+
+    /// Nobody reads any more: keeps nothing from now on.
+    pub(crate) fn close(&self) {
+        let mut state = self.state.lock();
+        state.closed = true;
+        let unread = (mem::take(&mut state.kept), state.reader.take());
+        drop(state);
+        drop(unread);
     }
 
     /// The next that may be shown.
-    pub(crate) fn poll_heard(&self, cx: &mut TaskContext<'_>) -> Poll<Option<Heard>> {
+    pub(crate) fn poll_heard(&self, cx: &TaskContext<'_>) -> Poll<Heard<E>> {
+        let is_holding = self.is_holding();
         let mut state = self.state.lock();
-        if state.is_holding() { Poll::Pending } else { state.poll_next(cx).map(|next| Some(next?.0)) }
-    }
-
-    /// Notes where an event comes from that will be held.
-    fn note(&self, meta: &EventMeta<'_>) {
-        let mut state = self.state.lock();
-        if state.is_holding() {
-            // Of more, the oldest are lost.
-            if state.origins.len() == state.capacity {
-                state.origins.pop_front();
-            }
-            state.origins.push_back(Origin::of(meta));
+        if let Some(heard) = state.next(is_holding) {
+            return Poll::Ready(heard);
         }
+        drop(state);
+        // Cloned and dropped outside of the lock (invariant 1), and then another look: what came meanwhile woke nobody.
+        let waker = cx.waker().clone();
+        let mut state = self.state.lock();
+        if let Some(heard) = state.next(is_holding) {
+            return Poll::Ready(heard);
+        }
+        let before = state.reader.replace(waker);
+        drop(state);
+        drop(before);
+        Poll::Pending
     }
 
-    /// Takes back what an attempt of a run has emitted, and the runs below it, if it is still held: all but its own `start`.
-    fn discard(&self, by: Uuid) {
-        let mut state = self.state.lock();
-        if !state.is_holding() {
+    /// Keeps an event.
+    fn hear(&self, meta: &EventMeta<'_>, event: impl FnOnce() -> E) {
+        if self.state.lock().closed {
             return;
         }
-        let mut cx = TaskContext::from_waker(Waker::noop());
-        let mut kept = VecDeque::new();
-        while let Poll::Ready(Some((heard, origin))) = state.poll_next(&mut cx) {
-            if !is_of_attempt(&heard, origin.as_ref(), by) {
-                kept.push_back((heard, origin));
-            }
-        }
-        state.keep(kept);
+        let origin = Origin::of(meta, self.is_holding());
+        let unless_missed = Missed(self);
+        let kept = Kept { event: event(), origin };
+        mem::forget(unless_missed);
+        let mut state = self.state.lock();
+        let lost = state.keep(kept);
+        let reader = state.reader.take();
+        drop(state);
+        drop(lost);
+        reader.into_iter().for_each(Waker::wake);
     }
-}
 
-/// Whether it was emitted in an attempt of that run, or below.
-fn is_of_attempt(heard: &Heard, origin: Option<&Origin>, by: Uuid) -> bool {
-    // What was lost was lost to whoever reads.
-    let Heard::Event(event) = heard else { return false };
-    let trace = event.trace.as_ref();
-    let is_own = trace.is_some_and(|trace| trace.run_id == by);
-    let is_its = origin.map_or(is_own, |origin| origin.runs.contains(&by));
-    is_its && !(is_own && Stage::of_record(event) == Some(Stage::Start))
-}
-
-impl State {
-    fn run(&self) -> Option<RunContext> {
-        self.run.as_ref()?.upgrade()
+    /// Takes back what an attempt of a run has emitted, and the runs below it, if it is still held (invariant 3).
+    fn discard(&self, by: Uuid) {
+        if !self.is_holding() {
+            return;
+        }
+        let mut state = self.state.lock();
+        let kept = mem::take(&mut state.kept);
+        let (discarded, kept): (VecDeque<_>, VecDeque<_>) =
+            kept.into_iter().partition(|kept| kept.origin.is_of_attempt(by));
+        state.kept = kept;
+        drop(state);
+        drop(discarded);
     }
 
     /// Whether what is heard may have to be taken back, and is not shown before.
     fn is_holding(&self) -> bool {
+        let state = self.state.lock();
+        let (passed, held, run) = (state.passed, state.held, state.run.clone());
+        drop(state);
+        // Looked at outside of the lock: this may be the last to hold the run.
         let may_retry = |run: RunContext| run.slot().existing().is_some_and(|chain| chain.may_retry_output());
-        !self.passed && self.held.unwrap_or_else(|| self.run().is_some_and(may_retry))
+        !passed && held.unwrap_or_else(|| run.and_then(|run| run.upgrade()).is_some_and(may_retry))
     }
+}
 
-    fn poll_next(&mut self, cx: &mut TaskContext<'_>) -> Poll<Option<(Heard, Option<Origin>)>> {
-        match (self.kept.pop_front(), &mut self.events) {
-            (Some(kept), _) => Poll::Ready(Some(kept)),
-            (None, Some(events)) => Pin::new(events).poll_next(cx).map(|record| {
-                let heard = record?.into();
-                let origin = self.origin_of(&heard);
-                Some((heard, origin))
-            }),
-            (None, None) => Poll::Pending,
+/// Counts an event as missed whose payload panics when it is cloned.
+struct Missed<'a, E>(&'a Tap<E>);
+
+impl<E> Drop for Missed<'_, E> {
+    fn drop(&mut self) {
+        self.0.state.lock().missed += 1;
+    }
+}
+
+impl<E> State<E> {
+    /// What stands first, unless it is held.
+    fn next(&mut self, is_holding: bool) -> Option<Heard<E>> {
+        if is_holding && !self.passed {
+            return None;
+        }
+        match mem::take(&mut self.missed) {
+            0 => self.kept.pop_front().map(|kept| Heard::Event(kept.event)),
+            missed => Some(Heard::Missed(missed)),
         }
     }
 
-    /// Events that were noted before it may come later: those of several threads overtake each other. The origins of those
-    /// that were lost stay until there are too many.
-    fn origin_of(&mut self, heard: &Heard) -> Option<Origin> {
-        let Heard::Event(event) = heard else { return None };
-        let at = self.origins.iter().position(|origin| origin.event == event.id)?;
-        self.origins.remove(at)
-    }
-
-    /// Of more than there is room for, the oldest are lost.
-    fn keep(&mut self, mut kept: VecDeque<(Heard, Option<Origin>)>) {
-        let too_many = kept.len().saturating_sub(self.capacity);
-        let missed = kept.drain(..too_many).map(|(heard, _)| heard.events()).sum();
-        if missed > 0 {
-            kept.push_front((Heard::Missed(missed), None));
+    /// Gives back what there is no room for: the oldest (invariant 2).
+    fn keep(&mut self, kept: Kept<E>) -> Option<Kept<E>> {
+        if self.closed {
+            return Some(kept);
         }
-        self.kept = kept;
+        let is_full = self.kept.len() >= self.capacity;
+        let lost = if is_full { self.kept.pop_front() } else { None };
+        self.missed += u64::from(is_full);
+        self.kept.push_back(kept);
+        lost
     }
 }
 
 /// What binds it.
-pub(crate) struct Tapping(pub(crate) Arc<Tap>);
+pub(crate) struct Tapping<E> {
+    pub(crate) tap: Arc<Tap<E>>,
+    pub(crate) matcher: Result<Matcher, MatcherError>,
+    pub(crate) listener: Listener<E>,
+}
 
-impl Middleware for Tapping {
+/// Makes the listener that keeps events; the flag says whether those of runs below are asked for.
+pub(crate) type Listener<E> = fn(Arc<Tap<E>>, Matcher, bool) -> Registration;
+
+/// Keeps events of any type, as records.
+pub(crate) fn records(tap: Arc<Tap<Box<EventRecord>>>, matcher: Matcher, _: bool) -> Registration {
+    Options::new().observe(matcher, move |event: &dyn AnyEvent, meta: &EventMeta<'_>| {
+        tap.hear(meta, || Box::new(meta.to_record(event)));
+    })
+}
+
+/// Keeps events of one type, as they are.
+pub(crate) fn payloads<T: Event + Clone>(tap: Arc<Tap<T>>, matcher: Matcher, nested: bool) -> Registration {
+    let listener = move |event: &T, meta: &EventMeta<'_>| tap.hear(meta, || event.clone());
+    if nested {
+        Options::new().nested(true).observe(|meta: &EventMeta<'_>| is_named(meta, T::NAME.as_str()), listener)
+    } else {
+        Options::new().observe(matcher, listener)
+    }
+}
+
+/// Whether the path ends with the name, which may have a dot.
+fn is_named(meta: &EventMeta<'_>, name: &str) -> bool {
+    let is_last = name.ends_with(meta.name());
+    let before = if is_last { meta.path().strip_suffix(name) } else { None };
+    before.is_some_and(|before| before.is_empty() || before.ends_with('.'))
+}
+
+impl<E: Send + 'static> Middleware for Tapping<E> {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
-        let Self(tap) = self;
+        let Self { tap, matcher, listener } = self;
         // Before the stream listens, so that it is asked before: what it hears from then on is the next attempt's.
         let first = || Options::new().priority(i32::MAX).nested(true);
         let discarding = Arc::clone(tap);
         let is_discarded = |meta: &EventMeta<'_>| meta.name() == AttemptDiscarded::NAME.as_str();
-        ctx.emitter().with(first()).observe(is_discarded, move |_: &AttemptDiscarded, meta: &EventMeta<'_>| {
+        let discards = first().observe(is_discarded, move |_: &AttemptDiscarded, meta: &EventMeta<'_>| {
             if let Some(trace) = meta.trace() {
                 discarding.discard(trace.run_id);
             }
-        })?;
+        });
+        // As a pipe is: it stays when the listeners of the run are removed.
+        ctx.emitter().register(discards.for_pipe())?;
         let passing = Arc::clone(tap);
         let is_end = |meta: &EventMeta<'_>| matches!(Stage::of(meta), Some(Stage::Success | Stage::Error));
-        ctx.emitter().observe(is_end, move |_: &dyn AnyEvent, _: &EventMeta<'_>| passing.pass())?;
-        let (matcher, noting) = (tap.matcher.clone()?, Arc::clone(tap));
-        ctx.emitter().observe(matcher.clone(), move |_: &dyn AnyEvent, meta: &EventMeta<'_>| noting.note(meta))?;
+        let passes = Options::new().observe(is_end, move |_: &dyn AnyEvent, _: &EventMeta<'_>| passing.pass());
+        ctx.emitter().register(passes.for_pipe())?;
         let mut state = tap.state.lock();
-        state.events = Some(ctx.emitter().stream(matcher, state.capacity)?);
         state.run = Some(ctx.downgrade());
+        let nested = state.nested;
+        drop(state);
+        ctx.emitter().register(listener(Arc::clone(tap), matcher.clone()?, nested).for_pipe())?;
         Ok(())
     }
 
@@ -228,9 +292,9 @@ impl Middleware for Tapping {
 }
 
 /// Which events it takes.
-impl fmt::Debug for Tapping {
+impl<E> fmt::Debug for Tapping<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.0.matcher {
+        match &self.matcher {
             Ok(matcher) => matcher.fmt(f),
             Err(error) => error.fmt(f),
         }

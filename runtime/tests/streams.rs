@@ -7,7 +7,7 @@ use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
-use emitree_emitter::{Emitter, Options};
+use emitree_emitter::{Emitter, Event, EventName, Options};
 use emitree_runtime::{
     Error, Next, Order, Passing, Result, RunContext, Runnable, Stack, Stage, StreamItem, Unseen, input_fn, layer_fn,
     ordered, output_fn, wait_for_ends,
@@ -62,6 +62,173 @@ async fn a_stream_gives_events_as_they_come_then_the_result_then_nothing() {
     let teller = teller(&tree);
     let stream = teller.run(2).events("token");
     assert_eq!(lines(stream).await, ["teller.token 0", "teller.token 1", "Ok(2)"]);
+}
+
+/// A payload that cannot be read back from JSON.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+struct Token {
+    text: &'static str,
+}
+
+impl Event for Token {
+    const NAME: EventName = EventName::new("token");
+}
+
+/// Emits two tokens, with a run below between them.
+fn speaker(tree: &Emitter) -> impl Runnable<Input = (), Output = u32> + 'static {
+    let inner = Arc::new(below(tree, "inner", |(): (), ctx: RunContext| async move {
+        ctx.emitter().emit_event(&mut Token { text: "inner" }).await?;
+        // Under that name, but of another type: below it is nobody's error.
+        tell(&ctx, 7).await
+    }));
+    below(tree, "speaker", move |(): (), ctx: RunContext| {
+        let inner = Arc::clone(&inner);
+        async move {
+            ctx.emitter().emit_event(&mut Token { text: "one" }).await?;
+            inner.run(()).await?;
+            ctx.emitter().emit_event(&mut Token { text: "two" }).await?;
+            Ok(2)
+        }
+    })
+}
+
+async fn texts<O: std::fmt::Debug>(stream: impl Stream<Item = StreamItem<O, Token>>) -> Vec<String> {
+    let show = |item: StreamItem<O, Token>| match item {
+        StreamItem::Event(token) => token.text.to_owned(),
+        StreamItem::Missed(missed) => format!("missed {missed}"),
+        StreamItem::Result(result) => format!("{:?}", result.map_err(|error| error.to_string())),
+        other => format!("{other:?}"),
+    };
+    stream.map(show).collect().await
+}
+
+// R11
+#[tokio::test]
+async fn a_stream_of_one_type_gives_payloads_as_they_are_though_they_cannot_be_read_from_json() {
+    let tree = Emitter::new();
+    let speaker = speaker(&tree);
+    assert_eq!(texts(speaker.run(()).events_of::<Token>()).await, ["one", "two", "Ok(2)"]);
+    assert_eq!(texts(speaker.run(()).events_of::<Token>().nested(true)).await, ["one", "inner", "two", "Ok(2)"]);
+    // As JSON, of a payload that need not be `Clone` either.
+    let lines = lines(speaker.run(()).events(Token::NAME)).await;
+    assert_eq!(lines, [r#"speaker.token {"text":"one"}"#, r#"speaker.token {"text":"two"}"#, "Ok(2)"]);
+}
+
+// R11
+#[tokio::test]
+async fn a_stream_can_be_read_without_an_extension_trait() {
+    let tree = Emitter::new();
+    let speaker = speaker(&tree);
+    let mut stream = speaker.run(()).events_of::<Token>();
+    let mut items = Vec::new();
+    while let Some(item) = stream.recv().await {
+        items.push(item);
+    }
+    assert_eq!(texts(stream::iter(items)).await, ["one", "two", "Ok(2)"]);
+}
+
+// R11: as the listeners have left it.
+#[tokio::test]
+async fn a_stream_of_one_type_gives_what_listeners_have_made_of_the_payload() {
+    let tree = Emitter::new();
+    tree.on("speaker.token", |token: &mut Token, _| token.text = "changed").expect("a valid matcher");
+    assert_eq!(texts(speaker(&tree).run(()).events_of::<Token>()).await, ["changed", "changed", "Ok(2)"]);
+}
+
+// E7
+#[tokio::test]
+async fn a_stream_of_one_type_ends_with_the_error_where_the_run_emits_another_type_under_its_name() {
+    let tree = Emitter::new();
+    let teller = teller(&tree);
+    for nested in [false, true] {
+        let stream = teller.run(1).events_of::<Token>().nested(nested);
+        let results: Vec<_> = stream.collect().await;
+        let [StreamItem::Result(Err(error))] = &results[..] else { panic!("{results:?}") };
+        for part in ["`teller.token` carries `u32`", "streams::Token`", "runtime/tests/streams.rs:"] {
+            assert!(error.explain().contains(part), "{}", error.explain());
+        }
+    }
+}
+
+// R11
+#[tokio::test]
+async fn a_stream_of_one_type_is_bounded_and_counts_what_was_missed() {
+    let tree = Emitter::new();
+    let burst = below(&tree, "burst", |(): (), ctx: RunContext| async move {
+        for text in ["a", "b", "c", "d"] {
+            ctx.emitter().emit_event(&mut Token { text }).await?;
+        }
+        Ok(())
+    });
+    assert_eq!(texts(burst.run(()).events_of::<Token>().capacity(2)).await, ["missed 2", "c", "d", "Ok(())"]);
+}
+
+// M7: taken back is what an attempt told that was given up, also by a run below.
+#[tokio::test]
+async fn a_stream_of_one_type_holds_and_takes_back_as_one_of_records() {
+    let tree = Emitter::new();
+    let speaker = speaker(&tree);
+    let run = || {
+        let again = Stack::<Unseen>::builder().retry(twice()).build();
+        speaker.run(()).middleware(again).events_of::<Token>().nested(true)
+    };
+    assert_eq!(texts(run().held(true)).await, ["one", "inner", "two", "Ok(2)"]);
+    assert_eq!(texts(run()).await, ["one", "inner", "two", "one", "inner", "two", "Ok(2)"]);
+}
+
+// M7: that an attempt was given up is heard, whatever else is removed.
+#[tokio::test]
+async fn a_held_stream_takes_back_also_when_the_listeners_of_its_run_are_removed() {
+    let tree = Emitter::new();
+    let run = below(&tree, "remover", |_: u32, ctx: RunContext| async move {
+        ctx.emitter().reset();
+        tell(&ctx, ctx.attempt()).await?;
+        Ok(ctx.attempt())
+    });
+    let stream = run.run(0).middleware(once_more()).max_middleware_retries(1).events("token");
+    assert_eq!(lines(stream).await, ["remover.token 1", "Ok(1)"]);
+}
+
+/// Panics where it is cloned.
+#[derive(Serialize)]
+struct Precious;
+
+impl Clone for Precious {
+    fn clone(&self) -> Self {
+        panic!("there is one of it")
+    }
+}
+
+impl Event for Precious {
+    const NAME: EventName = EventName::new("precious");
+}
+
+// R11: nothing vanishes silently.
+#[tokio::test]
+async fn a_payload_whose_clone_panics_is_missed_and_the_run_goes_on() {
+    let tree = Emitter::new();
+    let run =
+        below(
+            &tree,
+            "owner",
+            |(): (), ctx: RunContext| async move { Ok(ctx.emitter().emit_event(&mut Precious).await?) },
+        );
+    let items: Vec<_> = run.run(()).events_of::<Precious>().collect().await;
+    assert!(matches!(items[..], [StreamItem::Missed(1), StreamItem::Result(Ok(()))]), "{}", items.len());
+}
+
+// R11: what is piped is no listener that a program can take away, and a fork has none of it (E16).
+#[tokio::test]
+async fn a_stream_stays_when_the_listeners_of_its_run_are_removed() {
+    let tree = Emitter::new();
+    let run = below(&tree, "remover", |(): (), ctx: RunContext| async move {
+        ctx.emitter().reset();
+        ctx.emitter().emit_event(&mut Token { text: "heard" }).await?;
+        ctx.emitter().fork().emit_event(&mut Token { text: "of a fork" }).await?;
+        Ok(())
+    });
+    assert_eq!(texts(run.run(()).events_of::<Token>()).await, ["heard", "Ok(())"]);
+    assert_eq!(lines(run.run(()).events("token")).await.len(), 2);
 }
 
 // R11
