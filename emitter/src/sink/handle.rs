@@ -31,6 +31,8 @@ impl SinkHandle {
 
     /// Waits until everything emitted before this call has been written and the sink has been flushed.
     ///
+    /// Called by the sink itself, from its thread, it does not wait: the flush then follows the write under way.
+    ///
     /// # Cancel safety
     ///
     /// Once polled, the flush takes place whether or not somebody waits for it.
@@ -42,10 +44,10 @@ impl SinkHandle {
 
     /// Does the same as [`flush`](Self::flush), for code that cannot await.
     ///
-    /// Blocks the thread for as long as the sink does; never called by the sink itself.
+    /// Blocks the thread for as long as the sink does.
     pub fn flush_blocking(&self) -> Report {
         let ticket = self.control.queue.request_flush();
-        while !self.control.queue.has_flushed(ticket) {
+        while !self.control.is_done(|queue| queue.has_flushed(ticket)) {
             let progress = self.control.queue.progress();
             if !self.control.queue.has_flushed(ticket) {
                 progress.wait();
@@ -57,36 +59,48 @@ impl SinkHandle {
     /// Takes the sink off its emitter, waits until it has written what was emitted before and has been closed, and
     /// reports what it delivered.
     ///
-    /// After the deadline it stops waiting and reports the rest as pending; the sink's thread goes on until it is done,
-    /// and a second `close` waits for it again. The deadline is measured by a thread which lives no longer than this
-    /// call, for there may be no runtime.
+    /// After the deadline it stops waiting and reports the rest as pending or buffered, with an error which says that the
+    /// sink is still open; the sink's thread goes on until it is done, and a second `close` waits for it again. The deadline
+    /// is measured by a thread which lives no longer than this call, because there may be no runtime. Called by the sink
+    /// itself, from its thread, it does not wait.
     ///
     /// # Cancel safety
     ///
     /// Once polled, the sink is closed whether or not somebody waits for it.
     pub async fn close(&self, deadline: Duration) -> Report {
         self.unpipe();
-        if self.control.queue.has_ended() || deadline.is_zero() {
-            return self.report();
+        if self.control.is_done(Queue::has_ended) || deadline.is_zero() {
+            return self.report_of_close(deadline);
         }
         match Alarm::set(&self.control.queue, deadline) {
             Ok(alarm) => self.control.wait_until(|queue| queue.has_ended() || alarm.rang()).await,
             Err(error) => return self.report().or_error(|| format!("the deadline could not be watched: {error}")),
         }
-        self.report()
+        self.report_of_close(deadline)
     }
 
     /// Does the same as [`close`](Self::close), for code that cannot await.
     pub fn close_blocking(&self, deadline: Duration) -> Report {
         self.unpipe();
-        let deadline = Instant::now().checked_add(deadline);
-        while !self.control.queue.has_ended() {
+        let until = Instant::now().checked_add(deadline);
+        while !self.control.is_done(Queue::has_ended) {
             let progress = self.control.queue.progress();
-            if !self.control.queue.has_ended() && !woken_before(deadline, progress) {
+            if !self.control.queue.has_ended() && !woken_before(until, progress) {
                 break;
             }
         }
-        self.report()
+        self.report_of_close(deadline)
+    }
+
+    /// A sink that is still being closed may yet fail: such a report is not complete.
+    fn report_of_close(&self, deadline: Duration) -> Report {
+        let has_ended = self.control.queue.has_ended();
+        let report = self.report();
+        match has_ended {
+            true => report,
+            false if self.control.queue.is_read_here() => report.or_error(|| "the sink closes itself later".to_owned()),
+            false => report.or_error(|| format!("the sink was not closed within {deadline:?}")),
+        }
     }
 
     /// Takes the sink off its emitter without waiting: it writes what was emitted before, is closed, and its thread
@@ -131,11 +145,16 @@ impl Control {
         Self { queue, tally }
     }
 
+    /// Whether there is nothing to wait for, or nobody but the sink itself, which would wait for ever.
+    fn is_done(&self, done: impl Fn(&Queue<SinkRecord>) -> bool) -> bool {
+        done(&self.queue) || self.queue.is_read_here()
+    }
+
     async fn wait_until(&self, done: impl Fn(&Queue<SinkRecord>) -> bool) {
         loop {
             // Listens before it looks: what happens in between is heard.
             let progress = self.queue.progress();
-            if done(&self.queue) {
+            if self.is_done(&done) {
                 return;
             }
             progress.await;
@@ -205,7 +224,7 @@ pub struct Report {
     pub failed: u64,
     /// How many still wait for the sink, or are being written.
     pub pending: u64,
-    /// The last error of the sink, in a write, a flush or the close, with what caused it.
+    /// The last error of the sink, in a write, a flush or the close, with what caused it; or that it was not closed in time.
     pub error: Option<String>,
 }
 

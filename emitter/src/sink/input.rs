@@ -8,6 +8,7 @@ use super::Overflow;
 use super::admission::Admission;
 use super::queue::Queue;
 use crate::listener::Call;
+use crate::panic::logged;
 use crate::{AnyEvent, BoxError, EventMeta, SinkRecord};
 
 /// Where events enter. Dropping it, with the listener that holds it, closes the sink or ends the stream.
@@ -46,7 +47,11 @@ impl Input {
 
     /// Queues an event now; the future waits for room.
     fn push_and_wait(&self, event: &dyn AnyEvent, meta: &EventMeta<'_>) -> BoxFuture<'static, Result<(), BoxError>> {
-        let ticket = self.queue.push(record(event, meta));
+        let mut ticket = self.queue.push(record(event, meta));
+        if self.queue.is_read_here() {
+            // The sink emits to itself, and nobody else makes room: it would wait for ever.
+            ticket.take().into_iter().for_each(|ticket| self.lose(ticket, meta));
+        }
         let admission = ticket.map(|ticket| Admission::new(&self.queue, ticket));
         Box::pin(async move {
             if let Some(admission) = admission {
@@ -54,6 +59,14 @@ impl Input {
             }
             Ok(())
         })
+    }
+}
+
+impl Input {
+    #[cold]
+    fn lose(&self, ticket: u64, meta: &EventMeta<'_>) {
+        self.queue.withdraw(ticket);
+        logged(|| tracing::warn!(path = meta.path(), "a sink that is full emitted to itself: the event is lost"));
     }
 }
 

@@ -39,7 +39,10 @@ use crate::{BoxError, ListenError, SinkRecord};
 ///
 /// An error or a panic of one call is logged and counted; the sink is called again for the next record.
 ///
-/// A sink that holds the emitter it is piped to keeps it alive: it then ends by `close` or `unpipe` only.
+/// A sink that holds the emitter it is piped to keeps it alive: it then ends by `close` or `unpipe` only. It may emit on
+/// that emitter and attach other sinks. If it awaits an emit on its own thread while it is full, nobody else can make room:
+/// that event is lost and counted. Do not wait for an emit on another thread, or for another sink that waits for this
+/// one: such a circle is not noticed, and lasts until one of the sinks is closed.
 ///
 /// # When it is full
 ///

@@ -13,7 +13,9 @@
 
 use std::collections::VecDeque;
 use std::mem;
+use std::sync::OnceLock;
 use std::task::{Context, Poll, Waker};
+use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
 use event_listener::{Event, EventListener};
@@ -36,6 +38,8 @@ pub(super) struct Queue<T> {
     room: Event,
     /// A flush or the end has come.
     progress: Event,
+    /// The thread that reads, if one does.
+    thread: OnceLock<ThreadId>,
 }
 
 #[derive(Debug)]
@@ -82,7 +86,19 @@ pub(super) struct Counts {
 impl<T> Queue<T> {
     pub(super) fn new(capacity: usize, overflow: Overflow) -> Self {
         let state = Mutex::new(State::new(Backlog::new(capacity, overflow)));
-        Self { state, work: Condvar::new(), room: Event::new(), progress: Event::new() }
+        let (room, progress) = (Event::new(), Event::new());
+        Self { state, work: Condvar::new(), room, progress, thread: OnceLock::new() }
+    }
+
+    /// The current thread is the one that reads.
+    pub(super) fn read_here(&self) {
+        // Set once: a queue has one reader.
+        let _ = self.thread.set(thread::current().id());
+    }
+
+    /// Whether the current thread is the one that reads: if it waited for the queue, it would wait for ever.
+    pub(super) fn is_read_here(&self) -> bool {
+        self.thread.get().is_some_and(|reader| *reader == thread::current().id())
     }
 
     /// Offers an item. A ticket means that it is beyond the capacity, and the offer is to wait: `admission.rs`.

@@ -88,6 +88,7 @@ struct Worker<S> {
 
 impl<S: Sink> Worker<S> {
     fn run(mut self, queue: Arc<Queue<SinkRecord>>) {
+        queue.read_here();
         let ends = Ends(queue);
         let mut batch = VecDeque::new();
         loop {
