@@ -77,8 +77,8 @@ fn set_aside(file: &File, path: &Path, begin: u64, mut line: Vec<u8>) -> io::Res
     Ok(Tail::SetAside { bytes, to })
 }
 
-/// Opens the file for torn lines. Nobody may read it who may not read the recording: whatever the umask says, a new file
-/// gets the recording's mode, and one that was there loses what the recording does not allow.
+/// Opens the file for torn lines. A new file gets the recording's mode, whatever the umask is; an existing one loses the
+/// permissions that the recording does not grant.
 #[cfg(unix)]
 fn open_torn(to: &Path, recording: &Metadata) -> io::Result<File> {
     use std::fs::Permissions;
