@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use emitree::middleware::{Budget, Cache, ExfilGuard, Redact, Retry, Runs};
-use emitree::{Middleware, Result, RunnableFn, for_nested};
+use emitree::{Middleware, Result, RunnableFn, for_tree};
 
 /// - `budget`: a letter may not take more than six tools.
 /// - `redact`: what the desk keeps of a letter names nobody.
@@ -20,5 +20,5 @@ pub(crate) fn guarded<F, I, O>(clerk: RunnableFn<F, I, O>) -> Result<RunnableFn<
 }
 
 fn on_tool(name: &'static str, middleware: impl Middleware) -> impl Middleware {
-    for_nested(Runs::of_kind("Tool").and(Runs::named(name)).only(middleware))
+    for_tree(Runs::of_kind("Tool").and(Runs::named(name)).only(middleware))
 }

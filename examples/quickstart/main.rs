@@ -25,7 +25,7 @@ use emitree::middleware::Trajectory;
 use emitree::sinks::JsonlFile;
 use emitree::{
     AbortHandle, AnyEvent, Emitter, Error, Lifecycle, Middleware, Options, Result, RunContext, Runnable, Stack, Stage,
-    Start, Unseen, for_nested,
+    Start, Unseen, for_tree,
 };
 use globset::GlobMatcher;
 
@@ -110,7 +110,7 @@ async fn ask_all(desk: &Desk, arguments: &Arguments) -> Result<()> {
             .middleware(rules.clone())
             .middleware(trajectory.clone());
         let answer = match arguments.slow {
-            Some(time) => run.middleware(for_nested(slow(time))).await?,
+            Some(time) => run.middleware(for_tree(slow(time))).await?,
             None => run.await?,
         };
         eprintln!("{answer}\n");

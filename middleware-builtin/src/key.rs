@@ -128,6 +128,12 @@ impl Key {
         }
     }
 
+    /// Returns whether two runs have the same key, and so count together.
+    pub(crate) fn is_same_for(&self, run: &RunContext, other: &RunContext) -> bool {
+        let same = self.look(run, |key| self.look(other, |other| key.is_some() && key == other));
+        same.is_ok_and(|same| same.unwrap_or(false))
+    }
+
     fn or_missing<'a>(&self, found: Option<Found<'a>>) -> Result<Option<Found<'a>>> {
         match (found, self.missing) {
             (None, Missing::Together) => Ok(Some(Found::All)),

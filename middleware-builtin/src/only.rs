@@ -14,11 +14,12 @@ pub struct Only<M> {
 
 impl Runs {
     /// Has a middleware bound to these runs only, of all to which this is bound: with
+    /// [`for_tree`](emitree_runtime::for_tree), to these of the run and the runs below, and with
     /// [`for_nested`](emitree_runtime::for_nested), to these of the runs below. A predicate that panics denies the run (M5).
     ///
     /// ```
     /// use emitree_middleware::Runs;
-    /// use emitree_runtime::{Error, RunContext, Runnable, for_nested, runnable_fn};
+    /// use emitree_runtime::{Error, RunContext, Runnable, for_tree, runnable_fn};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() {
@@ -26,7 +27,7 @@ impl Runs {
     /// let outer = runnable_fn("outer", |name: String, _: RunContext| async move {
     ///     runnable_fn(name, |(): (), _: RunContext| async { Ok(()) }).run(()).await
     /// })
-    /// .middleware(for_nested(Runs::named("write").only(closed)));
+    /// .middleware(for_tree(Runs::named("write").only(closed)));
     /// assert!(outer.run("read".to_owned()).await.is_ok());
     /// assert!(outer.run("write".to_owned()).await.unwrap_err().is_halted());
     /// # }

@@ -11,7 +11,7 @@ use emitree_middleware::approval::{Approval, Approvals, Choice, Decision, INTERR
 use emitree_middleware::{Runs, Timeout};
 use emitree_runtime::{
     AbortHandle, AnyRun, Error, ErrorKind, Interrupt, Layer, Next, Passing, Phase, Result, RunContext, Runnable, Stack,
-    for_nested, input_fn, runnable_fn,
+    for_tree, input_fn, runnable_fn,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -316,11 +316,11 @@ where
 }
 
 #[tokio::test]
-async fn for_nested_asks_about_the_runs_below_and_what_was_answered_is_not_asked_again_in_the_run_tree() -> TestResult {
+async fn for_tree_asks_about_the_runs_below_and_what_was_answered_is_not_asked_again_in_the_run_tree() -> TestResult {
     let (done, root) = (Done::default(), Emitter::new());
     let agent = agent(&root, done.tool(&root), false);
     let (approval, asked) = always(Decision::Approve);
-    let approval = for_nested(approval.of_kind("Tool"));
+    let approval = for_tree(approval.of_kind("Tool"));
     let paths = ["/a", "/b", "/a"].map(str::to_owned).to_vec();
     assert_eq!(agent.run(paths).middleware(approval).await?, 3);
     assert_eq!(count(&asked), 2);
@@ -382,7 +382,7 @@ async fn the_same_asked_at_the_same_time_is_asked_once() -> TestResult {
             }
         });
         let agent = Arc::new(agent(&root, Done::default().tool(&root), true));
-        let approval = for_nested(approval.of_kind("Tool"));
+        let approval = for_tree(approval.of_kind("Tool"));
         let mut run = agent.run_shared(vec!["/a".to_owned(); 100]).middleware(approval);
         assert!(poll_once(&mut run).is_pending());
         gate.add_permits(100);
@@ -586,7 +586,7 @@ async fn the_ledger_in_the_run_s_extensions_is_looked_at_first_and_reaches_the_r
     let run = tool.run(delete("/a")).middleware(approval.clone()).extension(own.clone());
     assert_eq!(run.await.expect_err("it is rejected").to_string(), "not this time");
     let agent = agent(&root, tool, false);
-    let run = agent.run(vec!["/a".to_owned()]).middleware(for_nested(approval));
+    let run = agent.run(vec!["/a".to_owned()]).middleware(for_tree(approval));
     assert_eq!(run.extension(own.clone()).await?, 0);
     own.forget(id);
     assert_eq!((own.len(), given.decision(id)), (0, Some(Decision::Approve)));

@@ -11,7 +11,7 @@ use emitree_middleware::budget::{
     BudgetBuilder, Charged, Closed, Denied, Price, PriceTable, UnknownPrice, Usage, Warning, charge, remaining, spent,
 };
 use emitree_middleware::{Budget, Limits};
-use emitree_runtime::{Error, Result, Run, RunContext, Runnable, for_nested};
+use emitree_runtime::{Error, Result, Run, RunContext, Runnable, for_tree};
 use futures_util::FutureExt;
 use futures_util::future::join_all;
 use proptest::prelude::*;
@@ -495,7 +495,7 @@ async fn events_of_usage_are_charged_once_where_that_is_asked_for() -> TestResul
     let hears = || built(Budget::builder().tokens(10).hear_usage());
     assert_eq!(outer.run(9).middleware(built(Budget::builder())).await?, Some(0));
     assert_eq!(outer.run(9).middleware(hears()).await?, Some(9));
-    assert_eq!(outer.run(9).middleware(for_nested(hears())).await?, Some(9));
+    assert_eq!(outer.run(9).middleware(for_tree(hears())).await?, Some(9));
     let error = outer.run(11).middleware(hears()).await.expect_err("too much");
     assert_eq!(error.to_string(), "the budget is exceeded: 11 tokens of 10");
     Ok(())
@@ -515,10 +515,10 @@ async fn a_run_is_counted_in_each_account_above_it_whatever_it_has_of_its_own() 
     let run = |n| desk.run(vec![Vec::new(); n]);
     for n in [2, 3] {
         let results = [
-            run(n).middleware(for_nested(calls())).await,
-            run(n).middleware(for_nested(calls())).middleware(built(Budget::builder())).await,
-            run(n).middleware(built(Budget::builder())).middleware(for_nested(calls())).await,
-            run(n).middleware(for_nested(calls())).middleware(for_nested(calls())).await,
+            run(n).middleware(for_tree(calls())).await,
+            run(n).middleware(for_tree(calls())).middleware(built(Budget::builder())).await,
+            run(n).middleware(built(Budget::builder())).middleware(for_tree(calls())).await,
+            run(n).middleware(for_tree(calls())).middleware(for_tree(calls())).await,
         ];
         for (i, result) in results.into_iter().enumerate() {
             let result = result.map(drop).map_err(|error| error.to_string());
@@ -550,7 +550,7 @@ async fn an_account_goes_with_its_run() -> TestResult {
         let gone = Gone(Arc::clone(&gone));
         let run = model(&Emitter::new());
         let budget = built(Budget::builder().tokens(50).calls(1).hear_usage());
-        run.run(tokens(1)).extension(gone).middleware(for_nested(budget)).await?;
+        run.run(tokens(1)).extension(gone).middleware(for_tree(budget)).await?;
     }
     assert_eq!(gone.load(Ordering::Relaxed), 2);
     Ok(())

@@ -12,7 +12,7 @@ use emitree_emitter::{AnyEvent, Context, Emitter, EventMeta};
 use emitree_middleware::cache::{CacheError, Hit, Joined, Miss, Why};
 use emitree_middleware::{Cache, Retry};
 use emitree_runtime::{
-    AbortHandle, Data, Error, Guard, Interrupt, Op, Phase, Result, RunContext, Runnable, for_nested, output_fn,
+    AbortHandle, Data, Error, Guard, Interrupt, Op, Phase, Result, RunContext, Runnable, for_tree, output_fn,
 };
 use futures_util::FutureExt;
 use futures_util::future::join_all;
@@ -95,9 +95,9 @@ async fn runs_of_any_type_are_answered_as_json() -> TestResult {
         async move { Ok(format!("{text} {} {} {}", nested.run(1).await?, nested.run(1).await?, nested.run(2).await?)) }
     });
     let told = told(&cache);
-    assert_eq!(outer.run("a".to_owned()).middleware(for_nested(cache.clone())).await?, "a 1 1 2");
-    assert_eq!(outer.run("b".to_owned()).middleware(for_nested(cache.clone())).await?, "b 1 1 2");
-    assert_eq!(outer.run("a".to_owned()).middleware(for_nested(cache.clone())).await?, "a 1 1 2");
+    assert_eq!(outer.run("a".to_owned()).middleware(for_tree(cache.clone())).await?, "a 1 1 2");
+    assert_eq!(outer.run("b".to_owned()).middleware(for_tree(cache.clone())).await?, "b 1 1 2");
+    assert_eq!(outer.run("a".to_owned()).middleware(for_tree(cache.clone())).await?, "a 1 1 2");
     assert_eq!(take(&told), ["miss", "miss", "hit", "miss", "miss", "hit", "hit", "hit", "hit"]);
     Ok(())
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use emitree_emitter::{AnyEvent, BoxError, Emitter, EventMeta};
 use emitree_middleware::circuit_breaker::{CircuitBreakerBuilder, CircuitBreakerError, Opened};
 use emitree_middleware::{CircuitBreaker, Retry, Timeout};
-use emitree_runtime::{AbortHandle, Error, ErrorKind, Interrupt, Result, RunContext, Runnable, for_nested};
+use emitree_runtime::{AbortHandle, Error, ErrorKind, Interrupt, Result, RunContext, Runnable, for_tree};
 use futures_util::FutureExt;
 use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};
@@ -330,7 +330,7 @@ async fn a_call_counts_when_it_ends_if_it_is_closed_then() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn for_nested_breaks_for_each_run_below_and_those_that_a_probe_starts_pass_with_it() -> TestResult {
+async fn for_tree_breaks_for_each_run_below_and_those_that_a_probe_starts_pass_with_it() -> TestResult {
     let root = Emitter::new();
     let inner = Arc::new(tool(&root, "t"));
     let desk = instance(&root, "Assistant", "Desk", move |what: Do, _: RunContext| {
@@ -339,14 +339,14 @@ async fn for_nested_breaks_for_each_run_below_and_those_that_a_probe_starts_pass
     });
     // The failure counts in both.
     let breaker = breaker();
-    let run = |what| desk.run(what).middleware(for_nested(breaker.clone()));
+    let run = |what| desk.run(what).middleware(for_tree(breaker.clone()));
     assert_eq!(run(Do::Fail).await.expect_err("it fails").to_string(), "busy");
     assert!(run(Do::Succeed).await.expect_err("it is open").is_denied());
     advance(s(10)).await;
     run(Do::Succeed).await?;
     run(Do::Succeed).await?;
     let apart = builder().per_instance().build()?;
-    let run = |what| desk.run(what).middleware(for_nested(apart.clone()));
+    let run = |what| desk.run(what).middleware(for_tree(apart.clone()));
     assert_eq!(run(Do::Fail).await.expect_err("it fails").to_string(), "busy");
     run(Do::Succeed).await?;
     Ok(())

@@ -10,7 +10,7 @@ use emitree_emitter::{Context, Emitter, EventMeta};
 use emitree_middleware::Concurrency;
 use emitree_middleware::concurrency::{ConcurrencyError, Delayed, Denied};
 use emitree_middleware::key::{Key, Missing};
-use emitree_runtime::{AbortHandle, Error, RunContext, Runnable, for_nested};
+use emitree_runtime::{AbortHandle, Error, RunContext, Runnable, for_tree};
 use futures_util::FutureExt;
 use futures_util::future::{join_all, try_join_all};
 use serde_json::json;
@@ -177,7 +177,7 @@ async fn a_run_below_one_that_holds_a_place_of_the_key_shares_it() -> TestResult
         }
     });
     let limit = Concurrency::builder(1).wait(FOREVER).build()?;
-    try_join_all((0..4).map(|_| tree.run(()).middleware(for_nested(limit.clone())))).await?;
+    try_join_all((0..4).map(|_| tree.run(()).middleware(for_tree(limit.clone())))).await?;
     assert_eq!((gauge.most(), limit.known_keys()), (1, 0));
     Ok(())
 }
@@ -197,7 +197,7 @@ async fn a_place_is_given_back_when_the_last_that_shares_it_has_ended() -> TestR
     // What it has spawned is aborted with it: then nobody holds the place.
     let limit = Concurrency::builder(1).build()?;
     for _ in 0..2 {
-        tree.run(()).middleware(for_nested(limit.clone())).await?;
+        tree.run(()).middleware(for_tree(limit.clone())).await?;
         assert_eq!(limit.known_keys(), 0);
     }
     Ok(())
@@ -215,9 +215,9 @@ async fn a_run_below_of_another_kind_or_key_needs_a_place_of_its_own() -> TestRe
         }
     });
     let tools = Concurrency::builder(2).of_kind("Tool").build()?;
-    assert_eq!(tree.run(5).middleware(for_nested(tools)).await?, 2);
+    assert_eq!(tree.run(5).middleware(for_tree(tools)).await?, 2);
     let each_kind = Concurrency::builder(3).by(Key::kind()).build()?;
-    assert_eq!(tree.run(5).middleware(for_nested(each_kind)).await?, 3);
+    assert_eq!(tree.run(5).middleware(for_tree(each_kind)).await?, 3);
     Ok(())
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use emitree_emitter::{BoxError, Emitter, EventMeta};
 use emitree_middleware::content_filter::{FilterError, Filtered, MARK, Place};
 use emitree_middleware::{ContentFilter, Fallback};
-use emitree_runtime::{Error, Middleware, RunContext, Runnable, Summary, for_nested};
+use emitree_runtime::{Error, Middleware, RunContext, Runnable, Summary, for_tree};
 use serde_json::{Value, json};
 use support::{TestResult, instance};
 
@@ -187,7 +187,7 @@ async fn runs_below_are_looked_at_when_asked() -> TestResult {
         async move { Ok(inner.run(json!("darn")).await.is_err()) }
     });
     assert!(!outer.run(()).middleware(rude()).await?);
-    assert!(outer.run(()).middleware(for_nested(rude())).await?);
+    assert!(outer.run(()).middleware(for_tree(rude())).await?);
     Ok(())
 }
 

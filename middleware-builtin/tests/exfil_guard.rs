@@ -15,7 +15,7 @@ use emitree_middleware::exfil_guard::{Blocked, Encoding, KnownError, Place, What
 use emitree_middleware::secrets::Kind;
 use emitree_runtime::{AnyRun, Layer, Stack};
 use emitree_runtime::{
-    Error, ErrorKind, Interrupt, Middleware, Next, Result, RunContext, Runnable, Stage, Summary, for_nested,
+    Error, ErrorKind, Interrupt, Middleware, Next, Result, RunContext, Runnable, Stage, Summary, for_tree,
 };
 use proptest::prelude::*;
 use serde::{Deserialize, Serialize};
@@ -508,7 +508,7 @@ async fn runs_below_are_guarded_when_asked() -> TestResult {
         async move { Ok(inner.run(json!(SECRET)).await.is_err()) }
     });
     assert!(!outer.run(()).middleware(guard()).await?, "the run below is not looked at");
-    assert!(outer.run(()).middleware(for_nested(guard())).await?, "it is denied");
+    assert!(outer.run(()).middleware(for_tree(guard())).await?, "it is denied");
     Ok(())
 }
 

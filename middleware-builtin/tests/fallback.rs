@@ -8,7 +8,7 @@ use std::time::Duration;
 use emitree_emitter::{BoxError, Emitter, EventMeta};
 use emitree_middleware::fallback::{Answered, Exhausted, FallbackError};
 use emitree_middleware::{CircuitBreaker, Fallback, Retry};
-use emitree_runtime::{AnyRunnable, Error, ErrorKind, Interrupt, RunContext, Runnable, Stage, StreamItem, for_nested};
+use emitree_runtime::{AnyRunnable, Error, ErrorKind, Interrupt, RunContext, Runnable, Stage, StreamItem, for_tree};
 use futures_util::{FutureExt, StreamExt};
 use serde_json::{Value, json};
 use support::{Any, TestResult, instance};
@@ -265,7 +265,7 @@ async fn what_was_streamed_before_the_failure_is_marked_as_discarded() -> TestRe
     };
     let first = tell("first", true);
     let run = || first.run(1).middleware(Fallback::to(tell("second", false)));
-    let line = |item| match item {
+    let line = |item: StreamItem<String>| match item {
         StreamItem::Event(event) => Some(event.path.to_string()),
         _ => None,
     };
@@ -280,7 +280,7 @@ async fn what_was_streamed_before_the_failure_is_marked_as_discarded() -> TestRe
 }
 
 #[tokio::test]
-async fn for_nested_binds_it_to_all_below_but_to_those_that_it_falls_back_to() -> TestResult {
+async fn for_tree_binds_it_to_all_below_but_to_those_that_it_falls_back_to() -> TestResult {
     let root = Emitter::new();
     let inner = Arc::new(fails(&root, "inner", &broken()));
     // What it falls back to runs the one that fails, and then fails itself.
@@ -296,7 +296,7 @@ async fn for_nested_binds_it_to_all_below_but_to_those_that_it_falls_back_to() -
     let said = Said::default();
     let fallback = Fallback::to(last);
     fallback.emitter().on("exhausted", said.exhausted())?;
-    let error = outer.run(1).middleware(for_nested(fallback)).await.expect_err("all fail");
+    let error = outer.run(1).middleware(for_tree(fallback)).await.expect_err("all fail");
     assert!(error.is_denied(), "{error:?}");
     let cause = |by: &str| json!({"by": by, "cause": "broken", "kind": "failed"});
     assert_eq!(said.take(), [json!({"after": [cause("inner"), cause("last")]})]);

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use emitree_emitter::{Emitter, EventMeta};
 use emitree_middleware::Limits;
 use emitree_middleware::limits::{OnLimit, Reached};
-use emitree_runtime::{Error, Result, RunContext, Runnable, Stage, for_nested};
+use emitree_runtime::{Error, Result, RunContext, Runnable, Stage, for_tree};
 use support::{TestResult, instance};
 
 /// Starts so many tools, and says how many there were and what the first that failed failed with.
@@ -141,7 +141,7 @@ async fn a_run_is_counted_once_in_a_group_however_many_above_it_are_limited() ->
     });
     let limits = Limits::builder().group_runs(4).build();
     // The desk, and three tools below it.
-    assert_eq!(outer.run(5).middleware(for_nested(limits.clone())).group_id("one").await?.0, 3);
+    assert_eq!(outer.run(5).middleware(for_tree(limits.clone())).group_id("one").await?.0, 3);
     // The same, and bound twice.
     assert_eq!(outer.run(5).middleware(limits.clone()).middleware(limits).group_id("two").await?.0, 3);
     Ok(())
@@ -218,16 +218,16 @@ async fn nothing_of_a_refused_run_begins_but_its_start_and_end_are_told() -> Tes
 }
 
 #[tokio::test]
-async fn for_nested_limits_each_run_below_for_itself() -> TestResult {
+async fn for_tree_limits_each_run_below_for_itself() -> TestResult {
     let root = Emitter::new();
     let inner = Arc::new(desk(&root));
     let outer = instance(&root, "Assistant", "Office", move |n: u64, _: RunContext| {
         let inner = Arc::clone(&inner);
         async move { Ok((inner.run(n).await?.0, inner.run(n).await?.0)) }
     });
-    assert_eq!(outer.run(5).middleware(for_nested(Limits::builder().of_kind("Tool", 3).build())).await?, (3, 0));
+    assert_eq!(outer.run(5).middleware(for_tree(Limits::builder().of_kind("Tool", 3).build())).await?, (3, 0));
     let below = Limits::builder().runs(2).build();
-    assert!(outer.run(1).middleware(for_nested(below)).await.expect_err("the second desk is the third").is_denied());
+    assert!(outer.run(1).middleware(for_tree(below)).await.expect_err("the second desk is the third").is_denied());
     Ok(())
 }
 
@@ -296,7 +296,7 @@ async fn what_limits_further_out_refuse_is_counted_nowhere() -> TestResult {
     let root = Emitter::new();
     let limits = Limits::builder().group_runs(5).build();
     let office = office(&root, limits.clone());
-    let outer = for_nested(Limits::builder().of_kind("Model", 0).build());
+    let outer = for_tree(Limits::builder().of_kind("Model", 0).build());
     assert_eq!(office.run(20).middleware(outer).group_id("one").await?, (0, 5));
     Ok(())
 }

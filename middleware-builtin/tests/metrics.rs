@@ -9,7 +9,7 @@ use std::time::Duration;
 use emitree_emitter::{BoxError, Emitter, EventMeta};
 use emitree_middleware::Metrics;
 use emitree_middleware::metrics::{Counted, MetricsError};
-use emitree_runtime::{AbortHandle, Error, Interrupt, RunContext, Runnable, Status, for_nested, wait_for_ends};
+use emitree_runtime::{AbortHandle, Error, Interrupt, RunContext, Runnable, Status, for_tree, wait_for_ends};
 use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit, with_local_recorder};
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
 use support::{Page, TestResult, instance, poll_once};
@@ -232,7 +232,7 @@ async fn a_trajectory_shows_it_of_each_run() -> TestResult {
         let inner = Arc::clone(&inner);
         async move { inner.run(ms).await }
     });
-    let metrics = || for_nested(Metrics::new());
+    let metrics = || for_tree(Metrics::new());
     let trajectory = || page.built(|builder| builder.events("middleware.metrics.*"));
     let counted = |level: &str, kind: &str, name: &str| {
         let of = format!(r#""duration_ns":1000000,"kind":"{kind}","name":"{name}","status":"success""#);
@@ -297,7 +297,7 @@ fn runs_under_way_are_active() {
 }
 
 #[test]
-fn for_nested_counts_the_runs_below_too() {
+fn for_tree_counts_the_runs_below_too() {
     let lines = counted(async {
         let root = Emitter::new();
         let inner = Arc::new(wait(&root, "Tool", "inner"));
@@ -305,7 +305,7 @@ fn for_nested_counts_the_runs_below_too() {
             let inner = Arc::clone(&inner);
             async move { Ok(inner.run(1).await? + inner.run(1).await?) }
         });
-        outer.run(()).middleware(for_nested(Metrics::new())).await
+        outer.run(()).middleware(for_tree(Metrics::new())).await
     });
     let ended = [r#"{kind="Agent",outcome="success"} 1"#, r#"{kind="Tool",outcome="success"} 2"#];
     assert_eq!(of_name(&lines, "emitree_runs_ended_total"), ended);

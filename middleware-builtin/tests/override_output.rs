@@ -9,7 +9,7 @@ use emitree_emitter::{AnyEvent, Emitter, EventMeta};
 use emitree_middleware::override_output::{Answered, Defaults, WouldRun};
 use emitree_middleware::{OverrideOutput, Runs};
 use emitree_runtime::{
-    Data, Error, Guard, Lifecycle, Op, Result, RunContext, Runnable, Stage, Start, Transform, for_nested, lifecycle_of,
+    Data, Error, Guard, Lifecycle, Op, Result, RunContext, Runnable, Stage, Start, Transform, for_tree, lifecycle_of,
     output_fn,
 };
 use futures_util::future::join_all;
@@ -217,7 +217,7 @@ async fn a_dry_run_answers_with_empty_values_and_says_what_would_have_run() -> T
 }
 
 #[tokio::test]
-async fn for_nested_a_dry_run_calls_no_tool_and_tells_of_each() -> TestResult {
+async fn for_tree_a_dry_run_calls_no_tool_and_tells_of_each() -> TestResult {
     let (root, done) = (Emitter::new(), Arc::new(AtomicU32::new(0)));
     let count = Arc::clone(&done);
     let tool = Arc::new(instance(&root, "Tool", "delete", move |path: String, _: RunContext| {
@@ -237,7 +237,7 @@ async fn for_nested_a_dry_run_calls_no_tool_and_tells_of_each() -> TestResult {
     dry.emitter().on("would_run", move |would: &mut WouldRun, _| {
         tell.lock().expect("nobody panics").push((would.kind.clone(), would.name.clone(), would.input.clone()));
     })?;
-    assert_eq!(agent.run(()).middleware(for_nested(dry)).await?, "deleted []");
+    assert_eq!(agent.run(()).middleware(for_tree(dry)).await?, "deleted []");
     assert_eq!(done.load(Ordering::Relaxed), 0);
     let expected = ["/a", "/b"].map(|path| ("Tool".to_owned(), "delete".to_owned(), json!(path)));
     assert_eq!(*told.lock().expect("nobody panics"), expected);

@@ -9,7 +9,7 @@ use emitree_emitter::{Emitter, EventMeta};
 use emitree_middleware::RateLimit;
 use emitree_middleware::key::{Key, Missing};
 use emitree_middleware::rate_limit::{Delayed, Denied};
-use emitree_runtime::{AbortHandle, Error, RunContext, Runnable, Summary, for_nested};
+use emitree_runtime::{AbortHandle, Error, RunContext, Runnable, Summary, for_tree};
 use futures_util::FutureExt;
 use serde_json::json;
 use support::{TestResult, instance};
@@ -279,7 +279,7 @@ async fn it_holds_for_the_kinds_that_were_said() -> TestResult {
 }
 
 #[tokio::test(start_paused = true)]
-async fn for_nested_counts_the_run_and_all_below_together() -> TestResult {
+async fn for_tree_counts_the_run_and_all_below_together() -> TestResult {
     let root = Emitter::new();
     let inner = Arc::new(echo(&root));
     let outer = instance(&root, "Assistant", "Desk", move |n: u64, _: RunContext| {
@@ -293,7 +293,7 @@ async fn for_nested_counts_the_run_and_all_below_together() -> TestResult {
         }
     });
     let limit = RateLimit::builder(4, ms(1_000)).build()?;
-    assert_eq!(outer.run(9).middleware(for_nested(limit)).await?, 3);
+    assert_eq!(outer.run(9).middleware(for_tree(limit)).await?, 3);
     Ok(())
 }
 

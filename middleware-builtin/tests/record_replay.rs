@@ -13,7 +13,7 @@ use emitree_middleware::replay::{Difference, Replayed};
 use emitree_middleware::{Record, Replay};
 use emitree_runtime::{
     AbortHandle, Data, Error, ErrorKind, Interrupt, Op, Passing, Result, RunContext, Runnable, RunnableFn, Status,
-    Transform, for_nested, output_fn, runnable_fn,
+    Transform, for_tree, output_fn, runnable_fn,
 };
 use futures_util::FutureExt;
 use futures_util::future::{join_all, select};
@@ -610,14 +610,14 @@ async fn an_output_that_is_no_json_is_in_the_journal_as_what_is_wrong_with_it() 
 }
 
 #[tokio::test]
-async fn for_nested_each_run_has_a_journal_of_its_own() -> TestResult {
+async fn for_tree_each_run_has_a_journal_of_its_own() -> TestResult {
     let journals: Arc<Mutex<Vec<(String, usize)>>> = Arc::default();
     let keep = Arc::clone(&journals);
     let record = Record::on_end(move |journal| {
         keep.lock().expect("nobody panics").push((journal.name.clone(), journal.entries.len()));
         Ok(())
     });
-    desk(&Emitter::new()).run(question()).middleware(for_nested(record)).await?;
+    desk(&Emitter::new()).run(question()).middleware(for_tree(record)).await?;
     let expected = [("decode", 0), ("read_file", 1), ("Desk", 2)].map(|(name, runs)| (name.to_owned(), runs));
     assert_eq!(*journals.lock().expect("nobody panics"), expected);
     Ok(())

@@ -12,7 +12,7 @@ use emitree_middleware::secrets::{Kind, PatternError};
 use emitree_middleware::{Approval, Cache, Redact};
 use emitree_runtime::{
     Error, ErrorKind, Guard, Guarded, Middleware, Op, Passing, RunContext, Runnable, Stack, Stage, Start, Summary,
-    for_nested, input_fn, output_fn, runnable_fn,
+    for_tree, input_fn, output_fn, runnable_fn,
 };
 use emitree_sinks::Memory;
 use proptest::prelude::*;
@@ -516,7 +516,7 @@ async fn pseudonyms_are_the_same_below_and_restored_for_the_caller_of_the_outerm
     });
     let redact = Redact::new().strategy(Strategy::Pseudonym).restore_output();
     for _ in 0..2 {
-        let output = outer.run(json!(MAIL)).middleware(for_nested(redact.clone())).await?;
+        let output = outer.run(json!(MAIL)).middleware(for_tree(redact.clone())).await?;
         // What is new in the output stays hidden.
         assert_eq!(output, json!([MAIL, "li@mailbox.org", "[EMAIL_3]"]));
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use emitree_emitter::{BoxError, Emitter, EventMeta};
 use emitree_middleware::retry::{RetryAfter, RetryBuilder, RetryError, RetryScheduled};
 use emitree_middleware::{Retry, Timeout};
-use emitree_runtime::{AbortHandle, AttemptDiscarded, Error, Interrupt, RunContext, Runnable, StreamItem, for_nested};
+use emitree_runtime::{AbortHandle, AttemptDiscarded, Error, Interrupt, RunContext, Runnable, StreamItem, for_tree};
 use futures_util::StreamExt;
 use support::{Any, TestResult, instance};
 use tokio::time::{Instant, sleep};
@@ -268,7 +268,7 @@ fn tells(root: &Emitter, said: bool) -> impl Runnable<Input = (), Output = u32> 
 }
 
 async fn lines<R: Runnable<Output = u32>>(stream: emitree_runtime::RunStream<'_, R>) -> Vec<String> {
-    let line = |item| match item {
+    let line = |item: StreamItem<u32>| match item {
         StreamItem::Event(event) => format!("{} {}", event.name(), event.payload.get()),
         StreamItem::Result(result) => format!("{:?}", result.map_err(|error| error.to_string())),
         other => format!("{other:?}"),
@@ -373,7 +373,7 @@ async fn its_attempts_are_not_those_of_the_run() -> TestResult {
 }
 
 #[tokio::test(start_paused = true)]
-async fn for_nested_tries_each_run_below_again() -> TestResult {
+async fn for_tree_tries_each_run_below_again() -> TestResult {
     let root = Emitter::new();
     let (inner, calls) = fails(&root, 2, &busy());
     let inner = Arc::new(inner);
@@ -382,7 +382,7 @@ async fn for_nested_tries_each_run_below_again() -> TestResult {
         async move { inner.run(()).await }
     });
     let scheduled = Scheduled::default();
-    let run = outer.run(()).middleware(for_nested(plain().build()?)).on(RETRY, scheduled.listener());
+    let run = outer.run(()).middleware(for_tree(plain().build()?)).on(RETRY, scheduled.listener());
     assert_eq!(run.await?, 2);
     assert_eq!((calls.take(), scheduled.delays()), (3, vec![500, 1_000]));
     Ok(())

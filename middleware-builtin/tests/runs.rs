@@ -9,7 +9,7 @@ use emitree_emitter::{Creator, Emitter};
 use emitree_middleware::approval::{Decision, Request};
 use emitree_middleware::{Approval, Budget, Concurrency, OverrideOutput, RateLimit, Runs};
 use emitree_runtime::{
-    AnyRunnable, BoxRunnable, Error, IntoMiddleware, Result, RunContext, Runnable, for_nested, runnable_fn,
+    AnyRunnable, BoxRunnable, Error, IntoMiddleware, Result, RunContext, Runnable, for_tree, runnable_fn,
 };
 use serde_json::json;
 
@@ -155,7 +155,7 @@ async fn a_guard_for_a_type_of_runnable_denies_its_runs_however_it_is_held() {
             }
         }
     })
-    .middleware(for_nested(Runs::of_type::<Delete>().only(|_: &RunContext| Err(Error::denied("desk", "closed")))));
+    .middleware(for_tree(Runs::of_type::<Delete>().only(|_: &RunContext| Err(Error::denied("desk", "closed")))));
     let ways = ["borrowed", "a reference", "an arc", "shared", "boxed", "of any type", "boxed, of any type", "nested"];
     for how in ways {
         let result = outer.run(how.to_owned()).await;
@@ -182,14 +182,14 @@ async fn a_guard_denies_where_what_says_whom_it_is_about_panics() -> TestResult 
 }
 
 #[tokio::test]
-async fn what_is_bound_for_nested_to_some_runs_only_says_so_where_it_is_listed() -> TestResult {
+async fn what_is_bound_for_tree_to_some_runs_only_says_so_where_it_is_listed() -> TestResult {
     let double = Arc::new(double());
     let started = Arc::clone(&double);
     let outer = runnable_fn("outer", move |n: u32, _: RunContext| {
         let double = Arc::clone(&started);
         async move { Ok(double.run(n).await? + 1) }
     });
-    let answers = for_nested(Runs::of_kind("Tool").only(OverrideOutput::json(7)));
+    let answers = for_tree(Runs::of_kind("Tool").only(OverrideOutput::json(7)));
     let run = outer.run(3).middleware(answers);
     let listed = run.explain().to_string();
     assert!(listed.contains("; only runs of Tool"), "{listed}");

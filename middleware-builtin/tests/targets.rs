@@ -1,17 +1,16 @@
 //! A trajectory goes to a file, to any writer, to `tracing`, or nowhere; what cannot be written is counted.
 
+#[path = "../../tests/support/journal.rs"]
+mod journal;
 mod support;
 
 use std::io::{self, Write};
-use std::sync::{Arc, Mutex};
 
 use emitree_emitter::Emitter;
 use emitree_middleware::Runs;
 use emitree_middleware::trajectory::{Target, Trajectory, TrajectoryError};
 use emitree_runtime::{Middleware, Runnable};
-use tracing::field::{Field, Visit};
-use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Metadata, Subscriber};
+use journal::Journal;
 
 use support::{LINES, TestResult, desk, question};
 
@@ -94,40 +93,4 @@ async fn tracing_gets_an_event_for_each_line() -> TestResult {
     desk(&Emitter::new()).run(question()).middleware(trajectory).await?;
     assert_eq!(journal.take(), LINES);
     Ok(())
-}
-
-/// Keeps the messages of events.
-#[derive(Clone, Debug, Default)]
-struct Journal(Arc<Mutex<Vec<String>>>);
-
-impl Journal {
-    fn take(&self) -> Vec<String> {
-        std::mem::take(&mut self.0.lock().expect("nobody panics here"))
-    }
-}
-
-impl Subscriber for Journal {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.is_event()
-    }
-    fn new_span(&self, _: &Attributes<'_>) -> Id {
-        Id::from_u64(1)
-    }
-    fn record(&self, _: &Id, _: &Record<'_>) {}
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
-    fn event(&self, event: &Event<'_>) {
-        event.record(&mut Message(self));
-    }
-    fn enter(&self, _: &Id) {}
-    fn exit(&self, _: &Id) {}
-}
-
-struct Message<'a>(&'a Journal);
-
-impl Visit for Message<'_> {
-    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
-        if field.name() == "message" {
-            self.0.0.lock().expect("nobody panics here").push(format!("{value:?}"));
-        }
-    }
 }

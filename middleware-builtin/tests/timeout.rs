@@ -9,7 +9,7 @@ use std::time::Duration;
 use emitree_emitter::Emitter;
 use emitree_middleware::Timeout;
 use emitree_middleware::timeout::{Limit, TimedOut};
-use emitree_runtime::{Error, RunContext, Runnable, for_nested};
+use emitree_runtime::{Error, RunContext, Runnable, for_tree};
 use support::{TestResult, instance};
 use tokio::time::{Instant, sleep};
 
@@ -113,7 +113,7 @@ async fn a_listener_that_fails_changes_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn for_nested_limits_each_run_below() {
+async fn for_tree_limits_each_run_below() {
     let root = Emitter::new();
     let inner = Arc::new(wait(&root));
     let outer = instance(&root, "Assistant", "Desk", move |n: u64, _: RunContext| {
@@ -123,7 +123,7 @@ async fn for_nested_limits_each_run_below() {
             Ok(inner.run(n).await.is_err_and(|error| error.is_timed_out()))
         }
     });
-    let nested = outer.run(1_000).middleware(for_nested(Timeout::per_attempt(ms(10)))).await;
+    let nested = outer.run(1_000).middleware(for_tree(Timeout::per_attempt(ms(10)))).await;
     assert!(nested.expect_err("it waits as long as the one below").is_timed_out());
 }
 

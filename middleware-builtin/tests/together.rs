@@ -19,7 +19,7 @@ use emitree_middleware::{
 };
 use emitree_runtime::{
     AbortHandle, Error, ErrorKind, Interrupt, LifecycleRef, Middleware, Outcome, Result, Run, RunContext, Runnable,
-    Stage, Status, for_nested, wait_for_ends,
+    Stage, Status, for_tree, wait_for_ends,
 };
 use futures_util::future::{Either, join_all, select};
 use proptest::collection::vec;
@@ -383,7 +383,7 @@ impl Branch {
         self.node.wares.iter().fold(run, |run, (ware, place)| match place {
             Place::Instance => run,
             Place::Run => run.middleware(self.shelf.take(*ware)),
-            Place::Nested => run.middleware(for_nested(self.shelf.take(*ware))),
+            Place::Nested => run.middleware(for_tree(self.shelf.take(*ware))),
         })
     }
 

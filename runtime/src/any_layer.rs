@@ -7,6 +7,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::data::{Data, fit};
+use crate::nesting::{LayerId, Nesting, Warned};
 use crate::onion::{DynLayer, Entry, RawNext, Work};
 use crate::{Error, Layer, Op, Phase, Result, RunContext, Summary};
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// fit the run's types is an error that says where.
 ///
 /// ```
-/// use emitree_runtime::{AnyRun, Layer, Next, Result, RunContext, Runnable, Stack, for_nested, runnable_fn};
+/// use emitree_runtime::{AnyRun, Layer, Next, Result, RunContext, Runnable, Stack, for_tree, runnable_fn};
 /// use serde_json::Value;
 ///
 /// /// Logs what every run below takes and gives.
@@ -37,7 +38,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// # async fn main() -> Result<()> {
 /// let log = Stack::<AnyRun>::builder().layer(Log).build();
 /// let double = runnable_fn("double", |n: u32, _: RunContext| async move { Ok(n * 2) });
-/// assert_eq!(double.run(2).middleware(for_nested(log)).await?, 4);
+/// assert_eq!(double.run(2).middleware(for_tree(log)).await?, 4);
 /// # Ok(())
 /// # }
 /// ```
@@ -94,6 +95,18 @@ impl<I: Data, O: Data> DynLayer<I, O> for Adapted {
 
     fn summary(&self) -> Summary {
         self.0.summary()
+    }
+
+    fn id(&self) -> LayerId {
+        self.0.id()
+    }
+
+    fn warned(&self) -> &Warned {
+        self.0.warned()
+    }
+
+    fn warning(&self, nesting: &Nesting<'_>) -> Option<String> {
+        self.0.warning(nesting)
     }
 }
 

@@ -13,6 +13,7 @@ use crate::any_layer::Adapted;
 use crate::at_end::Ends;
 use crate::attempt::Attempts;
 use crate::data::Data;
+use crate::nesting::{LayerId, warning};
 use crate::onion::Entry;
 use crate::outgoing::Outgoing;
 use crate::passing::Passes;
@@ -115,6 +116,9 @@ pub(crate) trait AnyChain: Send + Sync {
     /// Whether an attempt may start again because of what it has put out.
     fn may_retry_output(&self) -> bool;
     fn types(&self) -> [&'static str; 2];
+    fn has_layer(&self, layer: LayerId) -> bool;
+    /// What its layers warn of in that run.
+    fn warnings(&self, run: &RunContext) -> Vec<String>;
     fn describe(&self) -> Vec<LayerInfo>;
 }
 
@@ -215,6 +219,16 @@ impl<I: Data, O: Data> AnyChain for Chain<I, O> {
 
     fn types(&self) -> [&'static str; 2] {
         [type_name::<I>(), type_name::<O>()]
+    }
+
+    fn has_layer(&self, layer: LayerId) -> bool {
+        self.layers.any(|entry| entry.layer.id() == layer)
+    }
+
+    fn warnings(&self, run: &RunContext) -> Vec<String> {
+        let layers = self.layers.so_far();
+        let named = |entry: &Entry<I, O>| Some(format!("{}: {}", entry.layer.name(), warning(&*entry.layer, run)?));
+        layers.iter().filter_map(named).collect()
     }
 
     fn describe(&self) -> Vec<LayerInfo> {

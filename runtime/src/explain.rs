@@ -22,6 +22,11 @@ pub struct Explanation {
     pub middlewares: Vec<MiddlewareInfo>,
     /// What its values pass, from the caller to the work; output middlewares come last.
     pub chain: Vec<LayerInfo>,
+    /// What may be a mistake: layers that are bound to a run above as well, and say that it matters
+    /// ([`Layer::nesting_warning`](crate::Layer::nesting_warning)). They are known once the run is bound, so only
+    /// [`RunContext::explain`] finds them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
 }
 
 /// A middleware, as it is listed.
@@ -127,7 +132,7 @@ impl Explanation {
         number(&mut middlewares, Place::Output);
         let mut chain: Vec<_> = middlewares.iter().flat_map(|middleware| middleware.layers.clone()).collect();
         chain.sort_by_key(|layer| layer.place);
-        Self { runnable: runnable.to_owned(), middlewares, chain }
+        Self { runnable: runnable.to_owned(), middlewares, chain, warnings: Vec::new() }
     }
 }
 
@@ -146,8 +151,10 @@ impl RunContext {
     /// What this run goes through: all that is bound to it, inherited or its own.
     #[must_use]
     pub fn explain(&self) -> Explanation {
-        let chain = self.slot().existing().map(|chain| chain.describe()).unwrap_or_default();
-        Explanation { chain, ..Explanation::of(self.name(), self.slot().bound().iter()) }
+        let existing = self.slot().existing();
+        let chain = existing.map(|chain| chain.describe()).unwrap_or_default();
+        let warnings = existing.map(|chain| chain.warnings(self)).unwrap_or_default();
+        Explanation { chain, warnings, ..Explanation::of(self.name(), self.slot().bound().iter()) }
     }
 }
 
@@ -169,7 +176,12 @@ impl fmt::Display for Explanation {
         write!(f, "{}\n  bound:", self.runnable)?;
         self.middlewares.iter().try_for_each(|middleware| write!(f, "\n    {middleware}"))?;
         write!(f, "\n  passes:")?;
-        self.chain.iter().try_for_each(|layer| write!(f, "\n    {layer}"))
+        self.chain.iter().try_for_each(|layer| write!(f, "\n    {layer}"))?;
+        if self.warnings.is_empty() {
+            return Ok(());
+        }
+        write!(f, "\n  warns:")?;
+        self.warnings.iter().try_for_each(|warning| write!(f, "\n    {warning}"))
     }
 }
 

@@ -8,7 +8,7 @@ use std::marker::PhantomData;
 use futures_core::future::BoxFuture;
 
 use crate::onion::RawNext;
-use crate::{Error, Op, Result, RunContext, Summary};
+use crate::{Error, Nesting, Op, Result, RunContext, Summary};
 
 /// Something that is laid around a kind of work: it sees what goes in and what comes out, and decides whether, how
 /// often and with what the work is called.
@@ -56,6 +56,35 @@ pub trait Layer<O: Op>: fmt::Debug + Send + Sync + 'static {
     /// What it says of itself where layers are listed: by default its `Debug`, of at most [`Summary::MAX_BYTES`].
     fn debug_summary(&self) -> Summary {
         Summary::of(self)
+    }
+
+    /// Returns a warning if it may be a mistake that the layer is bound to a run and also to a run above: attempts that
+    /// multiply, a limit that counts twice. By default there is none.
+    ///
+    /// This is asked when the layer is bound to a run that has a run above. The first warning is logged, once per layer;
+    /// [`RunContext::explain`] lists those of a run. A panic is logged, and is no warning.
+    ///
+    /// ```
+    /// use emitree_runtime::{Layer, Nesting, Next, Op, Result, RunContext};
+    ///
+    /// #[derive(Debug)]
+    /// struct Twice;
+    ///
+    /// impl<O: Op> Layer<O> for Twice {
+    ///     async fn call(&self, input: &O::In, _: &RunContext, next: Next<'_, O>) -> Result<O::Out> {
+    ///         next.run(input).await?;
+    ///         next.run(input).await
+    ///     }
+    ///
+    ///     fn nesting_warning(&self, nesting: &Nesting<'_>) -> Option<String> {
+    ///         let above = nesting.above().next()?;
+    ///         Some(format!("what `{}` does is done four times, twice in each of two calls of `{}`", nesting.run().name(), above.name()))
+    ///     }
+    /// }
+    /// ```
+    fn nesting_warning(&self, nesting: &Nesting<'_>) -> Option<String> {
+        let _ = nesting;
+        None
     }
 }
 

@@ -11,6 +11,7 @@ use std::task::{Context, Poll};
 use futures_core::future::BoxFuture;
 use tracing::{Instrument, Level, level_enabled};
 
+use crate::nesting::{LayerId, Nesting, Warned};
 use crate::noted::{Frame, Noted};
 use crate::panic::{caught, discard};
 use crate::traced::is_traced;
@@ -27,6 +28,10 @@ pub(crate) trait DynLayer<I, O>: Send + Sync {
     ) -> BoxFuture<'a, Result<O>>;
     fn name(&self) -> &str;
     fn summary(&self) -> Summary;
+    /// Of a layer that is adapted, that one's.
+    fn id(&self) -> LayerId;
+    fn warned(&self) -> &Warned;
+    fn warning(&self, nesting: &Nesting<'_>) -> Option<String>;
 }
 
 /// What layers are laid around; called as often as they like.
@@ -44,7 +49,11 @@ pub(crate) trait Work<I, O>: Send + Sync {
     }
 }
 
-struct Erased<L, O>(L, PhantomData<fn() -> O>);
+struct Erased<L, O> {
+    layer: L,
+    warned: Warned,
+    of: PhantomData<fn() -> O>,
+}
 
 impl<O: Op, L: Layer<O>> DynLayer<O::In, O::Out> for Erased<L, O> {
     fn call<'a>(
@@ -54,21 +63,33 @@ impl<O: Op, L: Layer<O>> DynLayer<O::In, O::Out> for Erased<L, O> {
         ctx: &'a RunContext,
         next: RawNext<'a, O::In, O::Out>,
     ) -> BoxFuture<'a, Result<O::Out>> {
-        let call = self.0.call(input, ctx, Next::new(next));
+        let call = self.layer.call(input, ctx, Next::new(next));
         // Mostly nobody wants to know: that is seen without making a span.
         if !level_enabled!(Level::DEBUG) || !is_traced() {
             return Box::pin(call);
         }
-        let span = tracing::debug_span!("layer", name = self.0.name(), phase = phase.as_str());
+        let span = tracing::debug_span!("layer", name = self.layer.name(), phase = phase.as_str());
         if span.is_disabled() { Box::pin(call) } else { Box::pin(call.instrument(span)) }
     }
 
     fn name(&self) -> &str {
-        self.0.name()
+        self.layer.name()
     }
 
     fn summary(&self) -> Summary {
-        self.0.debug_summary()
+        self.layer.debug_summary()
+    }
+
+    fn id(&self) -> LayerId {
+        LayerId::of(self)
+    }
+
+    fn warned(&self) -> &Warned {
+        &self.warned
+    }
+
+    fn warning(&self, nesting: &Nesting<'_>) -> Option<String> {
+        self.layer.nesting_warning(nesting)
     }
 }
 
@@ -82,7 +103,8 @@ pub(crate) struct Entry<I, O> {
 
 impl<I, O> Entry<I, O> {
     pub(crate) fn new<K: Op<In = I, Out = O>>(phase: Phase, layer: impl Layer<K>) -> Self {
-        Self { phase, is_innermost: false, layer: Arc::new(Erased(layer, PhantomData::<fn() -> K>)) }
+        let erased = Erased { layer, warned: Warned::default(), of: PhantomData::<fn() -> K> };
+        Self { phase, is_innermost: false, layer: Arc::new(erased) }
     }
 
     /// Where it stands among others (M2).

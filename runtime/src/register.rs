@@ -54,6 +54,17 @@ impl<T> Register<T> {
         self.sealed.get().map_or(&[], |sealed| &**sealed)
     }
 
+    /// Whether the list has such an item so far. A list that is sealed, as those of most runs above are, is read without the lock.
+    pub(crate) fn any(&self, is_it: impl Fn(&T) -> bool) -> bool {
+        let sealed = || self.sealed.get().map(|sealed| sealed.iter().any(&is_it));
+        sealed().unwrap_or_else(|| match &*self.open.lock() {
+            List::Taking(list) => list.iter().any(&is_it),
+            List::Empty => false,
+            // Sealed between the two looks.
+            List::Sealed => sealed().unwrap_or(false),
+        })
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         match &*self.open.lock() {
             List::Taking(list) => list.is_empty(),

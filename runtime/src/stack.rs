@@ -8,6 +8,7 @@ use futures_core::future::BoxFuture;
 
 use crate::chain::{AnyChain, Chain};
 use crate::guard::Guarding;
+use crate::nesting::warn_once;
 use crate::observe::Observing;
 use crate::onion::{Entry, Work, call};
 use crate::transform::Transforming;
@@ -146,6 +147,19 @@ impl<O: Op> Stack<O> {
     ) -> Result<O::Out> {
         call(&self.0, &CallingWith(borrowed, work), input, ctx).await
     }
+
+    /// Adds its layers to those of a run.
+    fn add_to(&self, chain: &dyn AnyChain) -> Result<()> {
+        if let Some(chain) = chain.as_any().downcast_ref::<Chain<O::In, O::Out>>() {
+            return chain.layers().extend(self.0.iter().cloned());
+        }
+        let of_any: &dyn Any = self;
+        if let Some(any) = of_any.downcast_ref::<Stack<AnyRun>>() {
+            return chain.adapt(&any.0);
+        }
+        let unseen = of_any.downcast_ref::<Stack<Unseen>>().ok_or_else(|| misfit::<O>(chain))?;
+        chain.blindfold(&unseen.0)
+    }
 }
 
 struct Calling<F>(F);
@@ -174,16 +188,11 @@ where
 /// A run of other types is an error that names both; a stack of [`AnyRun`], or of [`Unseen`], fits all.
 impl<O: Op> Middleware for Stack<O> {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
-        let chain = ctx.slot().chain()?;
-        if let Some(chain) = chain.as_any().downcast_ref::<Chain<O::In, O::Out>>() {
-            return chain.layers().extend(self.0.iter().cloned());
+        self.add_to(ctx.slot().chain()?)?;
+        if ctx.parent().is_some() {
+            self.0.iter().for_each(|entry| warn_once(&*entry.layer, ctx));
         }
-        let of_any: &dyn Any = self;
-        if let Some(any) = of_any.downcast_ref::<Stack<AnyRun>>() {
-            return chain.adapt(&any.0);
-        }
-        let unseen = of_any.downcast_ref::<Stack<Unseen>>().ok_or_else(|| misfit::<O>(chain))?;
-        chain.blindfold(&unseen.0)
+        Ok(())
     }
 
     /// That of its layer, if it has but one.

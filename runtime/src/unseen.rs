@@ -5,6 +5,7 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 
 use crate::data::Data;
+use crate::nesting::{LayerId, Nesting, Warned};
 use crate::onion::{DynLayer, Entry, RawNext, Work};
 use crate::{Error, ErrorKind, Op, Phase, Result, RunContext, Summary};
 
@@ -19,7 +20,7 @@ use crate::{Error, ErrorKind, Op, Phase, Result, RunContext, Summary};
 ///
 /// ```
 /// use std::sync::atomic::{AtomicU32, Ordering};
-/// use emitree_runtime::{Layer, Next, Op, Result, RunContext, Runnable, Stack, Unseen, for_nested, runnable_fn};
+/// use emitree_runtime::{Layer, Next, Op, Result, RunContext, Runnable, Stack, Unseen, for_tree, runnable_fn};
 ///
 /// /// Counts calls.
 /// #[derive(Debug, Default)]
@@ -36,7 +37,7 @@ use crate::{Error, ErrorKind, Op, Phase, Result, RunContext, Summary};
 /// # async fn main() -> Result<()> {
 /// let calls = Stack::<Unseen>::builder().layer(Calls::default()).build();
 /// let double = runnable_fn("double", |n: u32, _: RunContext| async move { Ok(n * 2) });
-/// assert_eq!(double.run(2).middleware(for_nested(calls)).await?, 4);
+/// assert_eq!(double.run(2).middleware(for_tree(calls)).await?, 4);
 /// # Ok(())
 /// # }
 /// ```
@@ -83,6 +84,18 @@ impl<I: Data, O: Data> DynLayer<I, O> for Blindfolded {
 
     fn summary(&self) -> Summary {
         self.0.summary()
+    }
+
+    fn id(&self) -> LayerId {
+        self.0.id()
+    }
+
+    fn warned(&self) -> &Warned {
+        self.0.warned()
+    }
+
+    fn warning(&self, nesting: &Nesting<'_>) -> Option<String> {
+        self.0.warning(nesting)
     }
 }
 

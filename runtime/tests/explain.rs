@@ -6,7 +6,7 @@ mod support;
 
 use emitree_runtime::{
     AnyRun, Explanation, Guard, Guarded, Middleware, Next, Op, Passing, Result, RunContext, Runnable, Stack, Summary,
-    for_nested, input_fn, layer_fn, output_fn, runnable_fn,
+    for_tree, input_fn, layer_fn, output_fn, runnable_fn,
 };
 use serde_json::json;
 use support::TestResult;
@@ -108,7 +108,7 @@ fn function(_: &RunContext) -> Result<()> {
 fn a_middleware_says_its_debug_of_itself_cut_at_its_size_and_a_function_its_name() {
     let plain = runnable_fn("plain", |(): (), _: RunContext| async move { Ok(()) });
     let wordy = || Wordy("a".repeat(5_000));
-    let run = plain.run(()).middleware(wordy()).middleware(for_nested(wordy())).middleware(function);
+    let run = plain.run(()).middleware(wordy()).middleware(for_tree(wordy())).middleware(function);
     let said = run.explain().middlewares;
     for wordy in &said[..2] {
         let expected = format!("Wordy(\"{}", "a".repeat(Summary::MAX_BYTES - 7));
@@ -127,7 +127,7 @@ async fn what_is_inherited_is_listed_inside_and_before_it_runs() -> TestResult {
         let run = inner.run(()).middleware(any("own"));
         Ok((run.explain(), run.await?))
     });
-    let (before, inside) = outer.run(()).middleware(for_nested(any("inherited"))).await?;
+    let (before, inside) = outer.run(()).middleware(for_tree(any("inherited"))).await?;
     let names: Vec<_> = before.chain.iter().map(|layer| layer.name.as_str()).collect();
     assert_eq!((before.runnable.as_str(), names), ("inner", vec!["inherited", "own"]));
     assert_eq!(before, inside);

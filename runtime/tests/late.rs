@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 
 use emitree_emitter::Emitter;
 use emitree_runtime::{
-    AnyRun, Error, ErrorKind, Middleware, Next, Result, RunContext, Runnable, Stack, Stage, for_nested, layer_fn,
+    AnyRun, Error, ErrorKind, Middleware, Next, Result, RunContext, Runnable, Stack, Stage, for_tree, layer_fn,
 };
 use futures_util::FutureExt;
 use serde::{Deserialize, Serialize};
@@ -25,7 +25,7 @@ fn denies(name: &'static str) -> impl Middleware + 'static {
         let (input, is_denied) = (input.clone(), ctx.name() == name);
         Box::pin(async move { if is_denied { Err(Error::denied("guard", "never")) } else { next.run(&input).await } })
     });
-    for_nested(Stack::<AnyRun>::builder().layer(guard).build())
+    for_tree(Stack::<AnyRun>::builder().layer(guard).build())
 }
 
 fn deletes(tree: &Emitter) -> Arc<impl Runnable<Input = (), Output = usize> + 'static> {

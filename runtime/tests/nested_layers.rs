@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex};
 
 use emitree_emitter::Emitter;
 use emitree_runtime::{
-    AnyRun, Error, ErrorKind, Next, Passing, Result, RunContext, Runnable, Stack, StreamItem, for_nested, layer_fn,
-    output_fn,
+    AnyRun, Error, ErrorKind, Next, Passing, Result, RunContext, Runnable, Stack, StreamItem, for_nested, for_tree,
+    layer_fn, output_fn,
 };
 use futures_util::StreamExt;
 use layers::{Notes, doubling};
@@ -30,11 +30,11 @@ fn outer(tree: &Emitter) -> impl Runnable<Input = u32, Output = String> + 'stati
 
 // M4
 #[tokio::test]
-async fn a_middleware_for_nested_reaches_the_run_and_every_run_below() -> TestResult {
+async fn a_middleware_for_tree_reaches_the_run_and_every_run_below() -> TestResult {
     let recorder = Recorder::new();
     let outer = outer(&Emitter::new());
     let stack = Stack::<AnyRun>::builder().observe(Notes("any", recorder.clone())).build();
-    assert_eq!(outer.run(1).middleware(for_nested(stack)).await?, "2 4");
+    assert_eq!(outer.run(1).middleware(for_tree(stack)).await?, "2 4");
     recorder.expect([
         "any <- Number(1)",
         "any <- Number(1)",
@@ -43,6 +43,20 @@ async fn a_middleware_for_nested_reaches_the_run_and_every_run_below() -> TestRe
         "any -> Number(4)",
         "any -> String(\"2 4\")",
     ]);
+    Ok(())
+}
+
+// M4
+#[tokio::test]
+async fn a_middleware_for_nested_reaches_every_run_below_and_not_the_run_itself() -> TestResult {
+    let recorder = Recorder::new();
+    let outer = outer(&Emitter::new());
+    let stack = Stack::<AnyRun>::builder().observe(Notes("any", recorder.clone())).build();
+    let run = outer.run(1).middleware(for_nested(stack));
+    assert!(run.explain().chain.is_empty(), "its layers are not those of this run");
+    assert!(run.explain().middlewares[0].summary.to_string().ends_with("(for the runs below)"));
+    assert_eq!(run.await?, "2 4");
+    recorder.expect(["any <- Number(1)", "any -> Number(2)", "any <- String(\"four\")", "any -> Number(4)"]);
     Ok(())
 }
 
@@ -195,7 +209,7 @@ async fn a_run_that_is_spawned_and_left_behind_does_not_slip_away_from_a_guard_f
             })
         });
         let guard = Stack::<AnyRun>::builder().layer(guard).build();
-        agent.run(()).middleware(for_nested(guard)).await?;
+        agent.run(()).middleware(for_tree(guard)).await?;
         let error = leaves.await?.await?.expect_err("it is not done");
         assert!(error.is_denied() || error.is_aborted(), "{error:?}");
         assert!(!done.load(Ordering::Relaxed));

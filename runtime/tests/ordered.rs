@@ -11,7 +11,7 @@ use std::sync::Arc;
 use emitree_emitter::{Emitter, EventMeta, Options};
 use emitree_runtime::{
     ErrorKind, LayerInfo, Middleware, Order, Phase, Result, RunContext, Runnable, Stack, Stage, Unseen, for_nested,
-    ordered,
+    for_tree, ordered,
 };
 use layers::Notes;
 use proptest::prelude::*;
@@ -109,7 +109,7 @@ async fn those_of_the_run_may_stand_before_those_of_the_instance_and_of_runs_abo
         let (inner, own) = (Arc::clone(&inner), Arc::clone(&own));
         async move { inner.run(()).middleware(own).await }
     });
-    outer.run(()).middleware(for_nested(named("above"))).await?;
+    outer.run(()).middleware(for_tree(named("above"))).await?;
     recorder.expect(["above", "run", "above", "instance"]);
     Ok(())
 }
@@ -144,10 +144,14 @@ async fn what_a_middleware_hands_down_stands_where_the_middleware_does_unless_it
     });
     let outer = outer.middleware(named("early"));
     let after = || Order::new().after("early");
+    outer.run(()).middleware(ordered(for_tree(named("x")), after())).await?;
+    recorder.expect(["early", "x", "early", "x", "late"]);
+    outer.run(()).middleware(for_tree(ordered(named("x"), after()))).await?;
+    recorder.expect(["early", "x", "early", "x", "late"]);
     outer.run(()).middleware(ordered(for_nested(named("x")), after())).await?;
-    recorder.expect(["early", "x", "early", "x", "late"]);
+    recorder.expect(["early", "early", "x", "late"]);
     outer.run(()).middleware(for_nested(ordered(named("x"), after()))).await?;
-    recorder.expect(["early", "x", "early", "x", "late"]);
+    recorder.expect(["early", "early", "x", "late"]);
     outer.run(()).middleware(ordered(Handing(named("x")), after().after("late"))).await?;
     recorder.expect(["early", "x", "own", "early", "late", "x"]);
     Ok(())

@@ -6,9 +6,7 @@ use std::future::pending;
 use std::sync::Arc;
 
 use emitree_emitter::Emitter;
-use emitree_runtime::{
-    AnyRun, Error, ErrorKind, Next, Result, RunContext, Runnable, Stack, Stage, for_nested, layer_fn,
-};
+use emitree_runtime::{AnyRun, Error, ErrorKind, Next, Result, RunContext, Runnable, Stack, Stage, for_tree, layer_fn};
 use futures_util::FutureExt;
 use serde_json::Value;
 use support::{Any, Recorder, Slot, TestResult, below};
@@ -20,7 +18,7 @@ fn guard() -> impl emitree_runtime::Middleware + 'static {
         let (input, is_nested) = (input.clone(), ctx.parent().is_some());
         Box::pin(async move { if is_nested { Err(Error::denied("guard", "never")) } else { next.run(&input).await } })
     });
-    for_nested(Stack::<AnyRun>::builder().layer(guard).build())
+    for_tree(Stack::<AnyRun>::builder().layer(guard).build())
 }
 
 // R1, R9, M4

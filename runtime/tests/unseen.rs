@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use emitree_emitter::Emitter;
 use emitree_runtime::{
-    AnyRun, Error, ErrorKind, Middleware, Next, Result, RunContext, Runnable, Stack, Unseen, for_nested, layer_fn,
+    AnyRun, Error, ErrorKind, Middleware, Next, Result, RunContext, Runnable, Stack, Unseen, for_tree, layer_fn,
 };
 use layers::Notes;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -50,7 +50,7 @@ async fn values_pass_without_becoming_json() -> TestResult {
         async move { Ok(inner.run(Bare(n)).await?.0) }
     });
     let notes = Stack::<Unseen>::builder().observe(Notes("unseen", recorder.clone())).build();
-    assert_eq!(outer.run(1).middleware(for_nested(notes)).await?, 2);
+    assert_eq!(outer.run(1).middleware(for_tree(notes)).await?, 2);
     recorder.expect(["unseen <- ()", "unseen <- ()", "unseen -> ()", "unseen -> ()"]);
     Ok(())
 }

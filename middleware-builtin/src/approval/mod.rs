@@ -39,7 +39,7 @@ const NO_EDITS: &[Choice] = &[Choice::Approve, Choice::Reject];
 /// ```
 /// use emitree_middleware::approval::{Approval, Decision, Request};
 /// use emitree_middleware::Runs;
-/// use emitree_runtime::{RunContext, Runnable, for_nested, runnable_fn};
+/// use emitree_runtime::{RunContext, Runnable, for_tree, runnable_fn};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() {
@@ -50,7 +50,7 @@ const NO_EDITS: &[Choice] = &[Choice::Approve, Choice::Reject];
 /// .runs(Runs::named("delete"));
 ///
 /// let delete = runnable_fn("delete", |path: String, _: RunContext| async move { Ok(format!("{path} is gone")) })
-///     .middleware(for_nested(approval));
+///     .middleware(for_tree(approval));
 /// assert_eq!(delete.run("/tmp".to_owned()).await.unwrap(), "/tmp is gone");
 /// let error = delete.run("/home".to_owned()).await.unwrap_err();
 /// assert_eq!(error.explain(), "denied by approval: only in /tmp");

@@ -73,7 +73,7 @@ const NAMESPACE: Namespace = Namespace::new("middleware.circuit_breaker");
 /// and each attempt counts; before it, all attempts count as one. A denial is never tried again; a `Fallback` that is
 /// bound before it answers for it where it is told to, by name.
 ///
-/// With [`for_nested`](emitree_runtime::for_nested), a failure that passes through several runs counts in each of them:
+/// With [`for_tree`](emitree_runtime::for_tree), a failure that passes through several runs counts in each of them:
 /// have it count [per instance](CircuitBreakerBuilder::per_instance). Runs that a probe starts pass with it.
 ///
 /// # What a denial says

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use emitree_emitter::{Emitter, Namespace};
-use emitree_runtime::{Error, Layer, LayerInfo, Middleware, Next, Op, Phase, Result, RunContext, Stack, Unseen};
+use emitree_runtime::{
+    Error, Layer, LayerInfo, Middleware, Nesting, Next, Op, Phase, Result, RunContext, Stack, Unseen,
+};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
@@ -66,7 +68,9 @@ const NAMESPACE: Namespace = Namespace::new("middleware.concurrency");
 /// A run below one that holds a place of the same key shares that place, however deep; else it would wait for a place
 /// that is given back only after it. So what is limited is how many *trees* of such runs are under way: to limit what a
 /// run starts below it, limit another kind or key than its own. The place is given back when the last that shares it
-/// has ended. Two trees that wait for each other, by keys in different order, or for a place and for what a cache is
+/// has ended. Where a run shares the place of one above, the runs below are not limited one by one:
+/// bind the limit to one level of runs, with [`Runs::only`] or [`runs`](ConcurrencyBuilder::runs). The first time, this is
+/// [warned of](emitree_runtime::Layer::nesting_warning). Two trees that wait for each other, by keys in different order, or for a place and for what a cache is
 /// about to know, are not found out: give them a deadline.
 ///
 /// # Who waits
@@ -237,6 +241,16 @@ impl<O: Op> Layer<O> for Gate {
 
     fn name(&self) -> &str {
         "concurrency"
+    }
+
+    fn nesting_warning(&self, nesting: &Nesting<'_>) -> Option<String> {
+        let run = nesting.run();
+        let above = nesting.above().find(|above| self.0.options.terms.key.is_same_for(run, above))?;
+        let (run, above) = (run.name(), above.name());
+        Some(format!(
+            "`{run}` shares the place of `{above}` above it, so the runs below `{above}` are not limited one by one: \
+             bind the limit to one level, as `Runs::only` does"
+        ))
     }
 }
 

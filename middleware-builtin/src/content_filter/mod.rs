@@ -56,7 +56,7 @@ pub const MARK: &str = "content_filter";
 ///
 /// Nothing is looked for; input and output are looked at; what is found is denied, as `the content is not allowed`;
 /// each answer of a classifier has 10 seconds. Runs below are looked at with
-/// [`for_nested`](emitree_runtime::for_nested).
+/// [`for_tree`](emitree_runtime::for_tree).
 ///
 /// # Limits
 ///

@@ -47,7 +47,7 @@ const NAMESPACE: Namespace = Namespace::new("middleware.fallback");
 /// It stands in [`Phase::Retry`](emitree_runtime::Phase::Retry): bound before a `Retry`, it answers after the last
 /// attempt, bound after it, in each.
 ///
-/// With [`for_nested`](emitree_runtime::for_nested) it is bound to every run below, but for the runs of those that it
+/// With [`for_tree`](emitree_runtime::for_tree) it is bound to every run below, but for the runs of those that it
 /// falls back to, and what is below these: they would fall back to themselves.
 ///
 /// # Its own events

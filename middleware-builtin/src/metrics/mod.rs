@@ -37,18 +37,18 @@ const NAMESPACE: Namespace = Namespace::new("middleware.metrics");
 /// it is bound, and once as ended, after its `finish`, however it ends (R4); so is one that fails before its `start`,
 /// because something that is bound later cannot be. Names and labels follow [Prometheus's conventions](https://prometheus.io/docs/practices/naming/).
 ///
-/// It counts the runs that it is bound to: with [`for_nested`](emitree_runtime::for_nested), those below too. Bound
+/// It counts the runs that it is bound to: with [`for_tree`](emitree_runtime::for_tree), those below too. Bound
 /// twice to one run, it counts that twice. It looks at no value and changes nothing.
 ///
 /// ```
 /// use emitree_middleware::Metrics;
-/// use emitree_runtime::{RunContext, Runnable, for_nested, runnable_fn};
+/// use emitree_runtime::{RunContext, Runnable, for_tree, runnable_fn};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> emitree_runtime::Result<()> {
 /// // Once, at the beginning: metrics_exporter_prometheus::PrometheusBuilder::new().install()?;
 /// let double = runnable_fn("double", |n: u32, _: RunContext| async move { Ok(n * 2) })
-///     .middleware(for_nested(Metrics::new()));
+///     .middleware(for_tree(Metrics::new()));
 /// assert_eq!(double.run(21).await?, 42);
 /// // emitree_runs_ended_total{kind="Run",outcome="success"} 1
 /// # Ok(())

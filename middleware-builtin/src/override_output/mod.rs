@@ -200,9 +200,9 @@ impl OverrideOutput {
     ///
     /// ```
     /// use emitree_middleware::OverrideOutput;
-    /// use emitree_runtime::for_nested;
+    /// use emitree_runtime::for_tree;
     ///
-    /// let no_tool_is_called = for_nested(OverrideOutput::dry_run().of_kind("Tool"));
+    /// let no_tool_is_called = for_tree(OverrideOutput::dry_run().of_kind("Tool"));
     /// ```
     #[must_use]
     pub fn dry_run() -> Self {

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use emitree_emitter::{Emitter, Namespace};
-use emitree_runtime::{Error, Layer, LayerInfo, Middleware, Next, Op, Phase, Result, RunContext, Stack, Unseen};
+use emitree_runtime::{
+    Error, Layer, LayerInfo, Middleware, Nesting, Next, Op, Phase, Result, RunContext, Stack, Unseen,
+};
 use governor::Quota;
 use tokio::time::Instant;
 
@@ -29,7 +31,9 @@ const NAMESPACE: Namespace = Namespace::new("middleware.rate_limit");
 /// Lets so many runs of a key begin in a time, and has the others wait, or denies them.
 ///
 /// It works on runs of any type and looks at no value. What it counts is shared: clones are the same one, and bound to
-/// many runs, or by [`for_nested`](emitree_runtime::for_nested) to those below one, it limits all of them together. It
+/// many runs, or by [`for_nested`](emitree_runtime::for_nested) to those below one, it limits all of them together. A run
+/// and a run below it are counted both where the limit is bound to both and their key is the same; that is
+/// [warned of](emitree_runtime::Layer::nesting_warning) once. It
 /// counts by governor's [GCRA](https://en.wikipedia.org/wiki/Generic_cell_rate_algorithm), on tokio's clock: a burst may
 /// begin at once, and what has begun is regained evenly over the period.
 ///
@@ -226,6 +230,15 @@ impl<O: Op> Layer<O> for Gate {
 
     fn name(&self) -> &str {
         "rate_limit"
+    }
+
+    fn nesting_warning(&self, nesting: &Nesting<'_>) -> Option<String> {
+        let run = nesting.run();
+        let above = nesting.above().find(|above| self.0.terms.key.is_same_for(run, above))?;
+        let (run, above) = (run.name(), above.name());
+        Some(format!(
+            "`{run}` is counted, and so is `{above}` above it: bind the limit to one level, as `Runs::only` does"
+        ))
     }
 }
 

@@ -75,7 +75,7 @@ const NAMESPACE: Namespace = Namespace::new("middleware.redact");
 /// # Defaults
 ///
 /// All kinds of [`Kind::all`], everywhere, [`Strategy::Redact`], nothing restored. Runs below are looked at with
-/// [`for_nested`](emitree_runtime::for_nested).
+/// [`for_tree`](emitree_runtime::for_tree).
 ///
 /// # Pseudonyms
 ///

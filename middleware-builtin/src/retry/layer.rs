@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use emitree_runtime::{Error, Layer, Next, Op, Result, RunContext};
+use emitree_runtime::{Error, Layer, Nesting, Next, Op, Result, RunContext};
 use serde_json::json;
 use tokio::time::sleep;
 
@@ -34,6 +34,18 @@ impl<O: Op> Layer<O> for Retrying {
 
     fn name(&self) -> &str {
         "retry"
+    }
+
+    fn nesting_warning(&self, nesting: &Nesting<'_>) -> Option<String> {
+        let attempts = u64::from(self.0.settings.max_retries) + 1;
+        let above = nesting.above().next().filter(|_| attempts > 1)?;
+        let levels = u32::try_from(nesting.above().count() + 1).unwrap_or(u32::MAX);
+        let all = attempts.saturating_pow(levels);
+        let (run, above) = (nesting.run().name(), above.name());
+        Some(format!(
+            "attempts multiply: `{run}` is tried up to {attempts} times in each attempt of `{above}` above it, up to {all} \
+             times in all: bind the retry to one level, as `Runs::only` does"
+        ))
     }
 }
 

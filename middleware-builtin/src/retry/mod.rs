@@ -68,6 +68,12 @@ const NAMESPACE: Namespace = Namespace::new("middleware.retry");
 /// [`retry_after`](RetryBuilder::retry_after) finds. All of that can be set: [`builder`](Self::builder). The time runs
 /// by tokio's clock.
 ///
+/// # Runs below
+///
+/// Bound to a run and to runs below it, as [`for_tree`](emitree_runtime::for_tree) does, attempts multiply: on three levels
+/// of runs, two retries make up to 27 attempts of the lowest. That is [warned of](emitree_runtime::Layer::nesting_warning)
+/// once. Bind it to one level: `for_tree(Runs::of_kind("Model").only(retry))`.
+///
 /// # Its own events
 ///
 /// `middleware.retry.retry`, a [`RetryScheduled`], before it waits. Where the attempt that is given up has emitted
