@@ -147,6 +147,9 @@ impl<'a, R: Runnable> Run<'a, R> {
     /// Stops the run when its work is not over in time: it has timed out then. The time runs by tokio's clock from the
     /// first poll, and includes listeners of `start`, which are not cut short: one that waits for ever keeps its run waiting. Of several
     /// time-outs the shortest holds.
+    ///
+    /// The time-out is looked at before each poll of the work. Work that blocks the thread past it and returns from that very poll
+    /// has succeeded: use [`tokio::task::spawn_blocking`] for such work.
     pub fn timeout(self, after: Duration) -> Self {
         self.plan(|extras| extras.timeout = Some(extras.timeout.map_or(after, |before| before.min(after))))
     }

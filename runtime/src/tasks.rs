@@ -88,6 +88,9 @@ impl RunContext {
     /// Calls inside of the run, as [`scope`](Self::scope) does for a future: in [`tokio::task::spawn_blocking`], or on a
     /// thread of a pool.
     ///
+    /// `ctx.parent()` may be entered as well. A run that is made there is started in the parent: middleware that is bound for the
+    /// runs below this one, guards included, does not apply to it.
+    ///
     /// ```
     /// # use emitree_runtime::{RunContext, Runnable, runnable_fn};
     /// # #[tokio::main(flavor = "current_thread")]
