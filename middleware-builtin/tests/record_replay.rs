@@ -388,7 +388,7 @@ async fn where_the_work_failed_too_that_is_the_cause_of_what_is_missing() -> Tes
     let read = done.tool("read", |_: u32, n| Ok(n));
     let agent = agent(move |fails: bool, _: RunContext| {
         let read = Arc::clone(&read);
-        async move { if fails { Err(Error::denied("policy", "no more")) } else { read.run(1).await } }
+        async move { if fails { Err(Error::new("no more")) } else { read.run(1).await } }
     });
     let (_, journal) = recorded(&agent, false).await;
     let error = agent.run(true).middleware(Replay::from(journal)).await.expect_err("a run is missing");
