@@ -101,7 +101,7 @@ impl<'a, R: Runnable> Run<'a, R> {
     /// use futures_util::StreamExt;
     ///
     /// #[derive(Clone, serde::Serialize)]
-    /// struct Token { text: &'static str, logprob: f32 }
+    /// struct Token { text: String, logprob: f32 }
     ///
     /// impl Event for Token {
     ///     const NAME: EventName = EventName::new("token");
@@ -109,18 +109,18 @@ impl<'a, R: Runnable> Run<'a, R> {
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() {
-    /// let write = runnable_fn("write", |words: Vec<&'static str>, ctx: RunContext| async move {
+    /// let write = runnable_fn("write", |words: Vec<String>, ctx: RunContext| async move {
     ///     for text in &words {
-    ///         ctx.emitter().emit_event(&mut Token { text, logprob: -0.5 }).await?;
+    ///         ctx.emitter().emit_event(&mut Token { text: text.clone(), logprob: -0.5 }).await?;
     ///     }
     ///     Ok(words.len())
     /// });
     ///
     /// let mut text = String::new();
-    /// let mut stream = write.run(vec!["to", "be"]).events_of::<Token>();
+    /// let mut stream = write.run(vec!["to".into(), "be".into()]).events_of::<Token>();
     /// while let Some(item) = stream.next().await {
     ///     match item {
-    ///         StreamItem::Event(token) => text += token.text,
+    ///         StreamItem::Event(token) => text += &token.text,
     ///         StreamItem::Missed(missed) => text += &format!("({missed} tokens missed)"),
     ///         StreamItem::Result(written) => assert_eq!(written.unwrap(), 2),
     ///         _ => {}
