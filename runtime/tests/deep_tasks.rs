@@ -89,7 +89,7 @@ fn when_the_outermost_run_is_dropped_a_long_chain_of_tasks_ends_innermost_first(
         outermost.abort();
         runtime.block_on(async {
             drop(outermost.await);
-            emitree_runtime::shutdown(std::time::Duration::MAX).await
+            emitree_runtime::wait_for_ends(std::time::Duration::MAX).await
         });
     })
 }
