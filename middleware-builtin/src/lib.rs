@@ -80,7 +80,7 @@ pub mod content_filter;
 pub mod exfil_guard;
 #[cfg(feature = "fallback")]
 pub mod fallback;
-#[cfg(any(feature = "content_filter", feature = "exfil_guard", feature = "redact"))]
+#[cfg(any(feature = "approval", feature = "content_filter", feature = "exfil_guard", feature = "redact"))]
 mod json;
 #[cfg(feature = "key")]
 #[allow(dead_code, reason = "the feature alone counts nothing")]
