@@ -388,12 +388,29 @@ async fn where_the_work_failed_too_that_is_the_cause_of_what_is_missing() -> Tes
     let read = done.tool("read", |_: u32, n| Ok(n));
     let agent = agent(move |fails: bool, _: RunContext| {
         let read = Arc::clone(&read);
-        async move { if fails { Err(Error::new("no more")) } else { read.run(1).await } }
+        async move { if fails { Err(Error::denied("policy", "no more")) } else { read.run(1).await } }
     });
     let (_, journal) = recorded(&agent, false).await;
     let error = agent.run(true).middleware(Replay::from(journal)).await.expect_err("a run is missing");
     assert!(matches!(difference(&error), Difference::Missing { entry: 1, .. }));
     assert!(error.explain().contains("caused by: no more"), "{}", error.explain());
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_recording_that_ended_with_a_denial_is_replayed_as_that() -> TestResult {
+    let done = Done::default();
+    let read = done.tool("read", |_: u32, n| Ok(n));
+    let agent = agent(move |n: u32, _: RunContext| {
+        let read = Arc::clone(&read);
+        async move { Err::<(), _>(Error::denied("policy", format!("no more than {}", read.run(n).await?))) }
+    });
+    let (result, journal) = recorded(&agent, 1).await;
+    let live = result.expect_err("it denies");
+    let error = agent.run(1).middleware(Replay::from(journal)).await.expect_err("it denies again");
+    assert_eq!((error.kind(), error.to_string()), (live.kind(), live.to_string()));
+    assert!(error.is_denied(), "{error}");
+    assert_eq!(done.take(), 1);
     Ok(())
 }
 

@@ -75,7 +75,8 @@ const NAMESPACE: Namespace = Namespace::new("middleware.replay");
 /// A run that the journal does not have, one with another input, one more attempt of a run, or one that is missing when
 /// the work is over: the run that it is bound to ends there as halted by `replay`, with the [`Difference`] as the error's
 /// message and, as data, in its detail `difference`. What is under way is dropped. So it ends where the recording
-/// ends, if what was recorded was itself aborted, dropped, or out of time.
+/// ends, if what was recorded was itself aborted, dropped, or out of time. If a run is missing and the work ended with an error or a
+/// denial, the halt has that error as its cause.
 ///
 /// Clones are the same one. Each run that it is bound to is compared with the journal from its beginning.
 ///
@@ -201,7 +202,8 @@ impl<O: Op> Layer<O> for Stops {
             Err(difference) => (difference, None),
             Ok(result) => match self.replaying.end_of_round(&label(ctx)) {
                 None => return result,
-                Some(difference) => (difference, result.err()),
+                // The halt stands for whatever the work ended with: a denial would overrule it (M9).
+                Some(difference) => (difference, result.inspect_err(|error| next.absorb(error)).err()),
             },
         };
         let error = difference.to_error();
