@@ -2,14 +2,15 @@
 
 mod support;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use emitree_emitter::{Creator, Emitter};
 use emitree_middleware::approval::{Decision, Request};
 use emitree_middleware::{Approval, Budget, Concurrency, OverrideOutput, RateLimit, Runs};
 use emitree_runtime::{
-    AnyRunnable, BoxRunnable, Error, IntoMiddleware, Result, RunContext, Runnable, for_tree, runnable_fn,
+    AnyRunnable, BoxRunnable, Error, IntoMiddleware, Middleware, Result, RunContext, Runnable, for_nested, for_tree,
+    runnable_fn,
 };
 use serde_json::json;
 
@@ -194,6 +195,42 @@ async fn what_is_bound_for_tree_to_some_runs_only_says_so_where_it_is_listed() -
     let listed = run.explain().to_string();
     assert!(listed.contains("; only runs of Tool"), "{listed}");
     assert_eq!(run.await?, 8, "only the run below is answered");
+    Ok(())
+}
+
+/// The runs that a middleware is bound to, of `outer`, `middle` in it, and `inner` in that.
+async fn bound_to<Sort, M: IntoMiddleware<Sort>>(binds: impl FnOnce(Notes) -> M) -> Result<Vec<String>> {
+    let inner = Arc::new(runnable_fn("inner", |(): (), _: RunContext| async { Ok(()) }));
+    let middle = Arc::new(runnable_fn("middle", move |(): (), _: RunContext| inner.run_shared(())));
+    let outer = runnable_fn("outer", move |(): (), _: RunContext| middle.run_shared(()));
+    let notes = Notes::default();
+    outer.run(()).middleware(binds(notes.clone())).await?;
+    let bound = std::mem::take(&mut *notes.0.lock().expect("no panic"));
+    Ok(bound)
+}
+
+/// Notes the names of the runs that it is bound to.
+#[derive(Clone, Debug, Default)]
+struct Notes(Arc<Mutex<Vec<String>>>);
+
+impl Middleware for Notes {
+    fn bind(&self, ctx: &RunContext) -> Result<()> {
+        self.0.lock().expect("no panic").push(ctx.name().to_owned());
+        Ok(())
+    }
+}
+
+// M4
+#[tokio::test]
+async fn what_is_for_a_tree_or_for_nested_runs_is_bound_below_the_runs_that_it_is_only_for() -> TestResult {
+    let named = |name: &'static str| Runs::named(name);
+    let none: [&str; 0] = [];
+    assert_eq!(bound_to(|notes| named("outer").only(for_tree(notes))).await?, ["outer", "middle", "inner"]);
+    assert_eq!(bound_to(|notes| named("outer").only(for_nested(notes))).await?, ["middle", "inner"]);
+    assert_eq!(bound_to(|notes| named("middle").only(for_tree(notes))).await?, none);
+    assert_eq!(bound_to(|notes| for_tree(named("middle").only(for_tree(notes)))).await?, ["middle", "inner"]);
+    assert_eq!(bound_to(|notes| for_tree(named("middle").only(for_nested(notes)))).await?, ["inner"]);
+    assert_eq!(bound_to(|notes| for_nested(named("outer").only(for_tree(notes)))).await?, none);
     Ok(())
 }
 
