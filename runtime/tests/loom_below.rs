@@ -10,6 +10,8 @@ mod below;
 #[allow(dead_code, reason = "the models use the part that races")]
 #[path = "../src/fate.rs"]
 mod fate;
+#[path = "support/loom_sync.rs"]
+mod sync;
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -17,166 +19,13 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 
 use loom::sync::Notify;
-use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::thread;
 
 use self::above::Above;
 use self::below::Below;
 use self::context::WeakRun;
 use self::fate::Fate;
-
-/// What the crate's own `sync` has, of loom's primitives. Loom takes the strictest order for the one below it, but for
-/// fences: so they stand where two such accesses rely on it.
-#[allow(dead_code, reason = "each of the atomics has what any of them needs")]
-mod sync {
-    use std::task::Waker;
-
-    pub(crate) use loom::sync::atomic::{AtomicBool, Ordering, fence};
-
-    pub(crate) const SHARDS: usize = 2;
-
-    loom::thread_local! {
-        static OWN: std::cell::Cell<usize> = std::cell::Cell::new(1);
-    }
-
-    /// 1, or what the thread was told.
-    pub(crate) fn thread() -> usize {
-        OWN.with(std::cell::Cell::get)
-    }
-
-    pub(crate) fn be_thread(number: usize) {
-        OWN.with(|own| own.set(number));
-    }
-
-    macro_rules! strict {
-        ($name:ident, $of:ty) => {
-            #[derive(Debug, Default)]
-            pub(crate) struct $name(loom::sync::atomic::$name);
-
-            impl $name {
-                pub(crate) fn new(value: $of) -> Self {
-                    Self(loom::sync::atomic::$name::new(value))
-                }
-
-                pub(crate) fn load(&self, order: Ordering) -> $of {
-                    strictly(order, || self.0.load(order))
-                }
-
-                pub(crate) fn store(&self, value: $of, order: Ordering) {
-                    strictly(order, || self.0.store(value, order));
-                }
-
-                pub(crate) fn fetch_or(&self, value: $of, order: Ordering) -> $of {
-                    strictly(order, || self.0.fetch_or(value, order))
-                }
-
-                pub(crate) fn fetch_update(
-                    &self,
-                    set: Ordering,
-                    fetch: Ordering,
-                    f: impl FnMut($of) -> Option<$of>,
-                ) -> Result<$of, $of> {
-                    self.0.fetch_update(set, fetch, f)
-                }
-
-                pub(crate) fn compare_exchange(
-                    &self,
-                    current: $of,
-                    new: $of,
-                    success: Ordering,
-                    failure: Ordering,
-                ) -> Result<$of, $of> {
-                    strictly(success, || self.0.compare_exchange(current, new, success, failure))
-                }
-            }
-        };
-    }
-
-    strict!(AtomicU8, u8);
-    strict!(AtomicUsize, usize);
-
-    fn strictly<T>(order: Ordering, access: impl FnOnce() -> T) -> T {
-        let fenced = || {
-            if order == Ordering::SeqCst {
-                fence(Ordering::SeqCst);
-            }
-        };
-        fenced();
-        let accessed = access();
-        fenced();
-        accessed
-    }
-
-    #[derive(Default)]
-    pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);
-
-    impl<T> Mutex<T> {
-        pub(crate) fn lock(&self) -> loom::sync::MutexGuard<'_, T> {
-            self.0.lock().expect("nobody panics")
-        }
-    }
-
-    /// As there, it is read without a lock, and lies where it can be borrowed.
-    pub(crate) struct OnceLock<T> {
-        setting: Mutex<()>,
-        is_set: AtomicBool,
-        value: std::sync::OnceLock<T>,
-    }
-
-    impl<T> Default for OnceLock<T> {
-        fn default() -> Self {
-            Self { setting: Mutex::default(), is_set: AtomicBool::new(false), value: std::sync::OnceLock::new() }
-        }
-    }
-
-    impl<T> OnceLock<T> {
-        pub(crate) fn new() -> Self {
-            Self::default()
-        }
-
-        pub(crate) fn set(&self, value: T) -> Result<(), T> {
-            let _setting = self.setting.lock();
-            self.value.set(value)?;
-            self.is_set.store(true, Ordering::Release);
-            Ok(())
-        }
-
-        pub(crate) fn get(&self) -> Option<&T> {
-            if self.is_set.load(Ordering::Acquire) { self.value.get() } else { None }
-        }
-
-        pub(crate) fn get_or_init(&self, make: impl FnOnce() -> T) -> &T {
-            if self.get().is_none() {
-                self.set(make()).ok();
-            }
-            self.value.get().expect("it is set")
-        }
-    }
-
-    impl<T> std::fmt::Debug for OnceLock<T> {
-        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-            f.write_str("OnceLock")
-        }
-    }
-
-    /// Is an atom there; here the atom is a lock.
-    #[derive(Default)]
-    pub(crate) struct AtomicWaker(Mutex<Option<Waker>>);
-
-    impl AtomicWaker {
-        pub(crate) fn register(&self, waker: &Waker) {
-            *self.0.lock() = Some(waker.clone());
-        }
-
-        pub(crate) fn take(&self) -> Option<Waker> {
-            self.0.lock().take()
-        }
-
-        pub(crate) fn wake(&self) {
-            self.take().into_iter().for_each(Waker::wake);
-        }
-    }
-}
+use self::sync::{AtomicBool, Ordering};
 
 /// What the crate's own `context` has, of a run that is nothing but a place among others.
 mod context {

@@ -4,31 +4,17 @@
 #[allow(dead_code, reason = "the models use all of it, each its part")]
 #[path = "../src/seat.rs"]
 mod seat;
+#[path = "support/loom_sync.rs"]
+mod sync;
 
 use std::sync::Arc;
 use std::task::{Wake, Waker};
 
 use loom::sync::Notify;
-use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;
 
 use self::seat::{Seat, Taken, Who};
-use self::sync::Mutex;
-
-/// What the crate's own `sync` has, of loom's primitives.
-mod sync {
-    pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);
-
-    impl<T> Mutex<T> {
-        pub(crate) fn new(value: T) -> Self {
-            Self(loom::sync::Mutex::new(value))
-        }
-
-        pub(crate) fn lock(&self) -> loom::sync::MutexGuard<'_, T> {
-            self.0.lock().expect("nobody panics")
-        }
-    }
-}
+use self::sync::{AtomicUsize, Mutex, Ordering};
 
 /// A listener that is waited for: whether it is done, and who polled it last.
 struct Listener(Mutex<(bool, Option<Waker>)>);

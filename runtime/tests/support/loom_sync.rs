@@ -1,55 +1,119 @@
 //! Loom's primitives under the names of the crate's `sync`, for the models of the modules that use them.
 #![allow(dead_code, reason = "each model uses its part of this")]
 
+use std::cell::Cell;
 use std::fmt;
+use std::task::Waker;
 
-pub(crate) use loom::sync::atomic::Ordering;
+pub(crate) use loom::sync::atomic::{Ordering, fence};
 
-/// Every access modifies, as far as loom can see: of two threads that only load and then modify, loom 0.7.2 forgets the load of the
-/// first when the second loads as well, and explores no interleaving of the two.
-pub(crate) struct AtomicU8(loom::sync::atomic::AtomicU8);
+pub(crate) const SHARDS: usize = 2;
 
-impl AtomicU8 {
-    pub(crate) fn new(value: u8) -> Self {
-        Self(loom::sync::atomic::AtomicU8::new(value))
-    }
-
-    pub(crate) fn load(&self, _: Ordering) -> u8 {
-        self.0.fetch_or(0, Ordering::AcqRel)
-    }
-
-    pub(crate) fn store(&self, value: u8, order: Ordering) {
-        self.0.store(value, order);
-    }
-
-    pub(crate) fn fetch_or(&self, bits: u8, order: Ordering) -> u8 {
-        self.0.fetch_or(bits, order)
-    }
-
-    pub(crate) fn fetch_update(
-        &self,
-        set: Ordering,
-        fetch: Ordering,
-        mut f: impl FnMut(u8) -> Option<u8>,
-    ) -> Result<u8, u8> {
-        let mut was = self.load(fetch);
-        loop {
-            let next = f(was).ok_or(was)?;
-            match self.0.compare_exchange(was, next, set, fetch) {
-                Ok(was) => return Ok(was),
-                Err(is) => was = is,
-            }
-        }
-    }
+loom::thread_local! {
+    static OWN: Cell<usize> = Cell::new(1);
 }
 
-impl fmt::Debug for AtomicU8 {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
+/// 1, or what the thread was told.
+pub(crate) fn thread() -> usize {
+    OWN.with(Cell::get)
+}
+
+pub(crate) fn be_thread(number: usize) {
+    OWN.with(|own| own.set(number));
+}
+
+/// An atomic of loom's, of which loom explores more.
+///
+/// 1. Each access first modifies a word beside the value. Of two threads that load and then modify, loom 0.7.2 forgets the load of the
+///    first when the second loads as well, and explores no interleaving of the two; it does not forget modifications.
+/// 2. The load itself stays a load. As a modification it would never read an old value, which its order may allow, and loom would let it
+///    write one back over a newer store.
+/// 3. The strictest order has fences around it: loom takes it for the one below, except in fences.
+macro_rules! atomic {
+    ($name:ident, $of:ty) => {
+        #[derive(Default)]
+        pub(crate) struct $name {
+            turn: loom::sync::atomic::AtomicUsize,
+            value: loom::sync::atomic::$name,
+        }
+
+        impl $name {
+            pub(crate) fn new(value: $of) -> Self {
+                Self { value: loom::sync::atomic::$name::new(value), ..Self::default() }
+            }
+
+            fn access<T>(&self, order: Ordering, access: impl FnOnce(&loom::sync::atomic::$name) -> T) -> T {
+                self.turn.fetch_add(1, Ordering::Relaxed);
+                let fenced = || {
+                    if order == Ordering::SeqCst {
+                        fence(Ordering::SeqCst);
+                    }
+                };
+                fenced();
+                let accessed = access(&self.value);
+                fenced();
+                accessed
+            }
+
+            pub(crate) fn load(&self, order: Ordering) -> $of {
+                self.access(order, |value| value.load(order))
+            }
+
+            pub(crate) fn store(&self, new: $of, order: Ordering) {
+                self.access(order, |value| value.store(new, order));
+            }
+
+            pub(crate) fn fetch_or(&self, bits: $of, order: Ordering) -> $of {
+                self.access(order, |value| value.fetch_or(bits, order))
+            }
+
+            pub(crate) fn compare_exchange(
+                &self,
+                current: $of,
+                new: $of,
+                success: Ordering,
+                failure: Ordering,
+            ) -> Result<$of, $of> {
+                self.access(success, |value| value.compare_exchange(current, new, success, failure))
+            }
+
+            pub(crate) fn fetch_update(
+                &self,
+                set: Ordering,
+                fetch: Ordering,
+                mut f: impl FnMut($of) -> Option<$of>,
+            ) -> Result<$of, $of> {
+                let mut was = self.load(fetch);
+                loop {
+                    let next = f(was).ok_or(was)?;
+                    match self.compare_exchange(was, next, set, fetch) {
+                        Ok(was) => return Ok(was),
+                        Err(is) => was = is,
+                    }
+                }
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.value.fmt(f)
+            }
+        }
+    };
+}
+
+atomic!(AtomicBool, bool);
+atomic!(AtomicU8, u8);
+atomic!(AtomicUsize, usize);
+
+impl AtomicUsize {
+    pub(crate) fn fetch_add(&self, number: usize, order: Ordering) -> usize {
+        self.access(order, |value| value.fetch_add(number, order))
     }
 }
 
 /// As `parking_lot`'s, without poisoning.
+#[derive(Default)]
 pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);
 
 impl<T> Mutex<T> {
@@ -65,19 +129,24 @@ impl<T> Mutex<T> {
 /// As in the standard library, `set` waits for a value that is just being set, and what is set is read without a lock; it lies where
 /// it can be borrowed.
 pub(crate) struct OnceLock<T> {
-    setting: loom::sync::Mutex<()>,
-    is_set: loom::sync::atomic::AtomicBool,
+    setting: Mutex<()>,
+    is_set: AtomicBool,
     value: std::sync::OnceLock<T>,
+}
+
+impl<T> Default for OnceLock<T> {
+    fn default() -> Self {
+        Self { setting: Mutex::default(), is_set: AtomicBool::default(), value: std::sync::OnceLock::new() }
+    }
 }
 
 impl<T> OnceLock<T> {
     pub(crate) fn new() -> Self {
-        let is_set = loom::sync::atomic::AtomicBool::new(false);
-        Self { setting: loom::sync::Mutex::new(()), is_set, value: std::sync::OnceLock::new() }
+        Self::default()
     }
 
     pub(crate) fn set(&self, value: T) -> Result<(), T> {
-        let _setting = self.setting.lock().expect("nobody panics");
+        let _setting = self.setting.lock();
         self.value.set(value)?;
         self.is_set.store(true, Ordering::Release);
         Ok(())
@@ -86,10 +155,35 @@ impl<T> OnceLock<T> {
     pub(crate) fn get(&self) -> Option<&T> {
         if self.is_set.load(Ordering::Acquire) { self.value.get() } else { None }
     }
+
+    pub(crate) fn get_or_init(&self, make: impl FnOnce() -> T) -> &T {
+        if self.get().is_none() {
+            self.set(make()).ok();
+        }
+        self.value.get().expect("it is set")
+    }
 }
 
 impl<T> fmt::Debug for OnceLock<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("OnceLock")
+    }
+}
+
+/// As `futures`', which is an atom; here the atom is a lock.
+#[derive(Default)]
+pub(crate) struct AtomicWaker(Mutex<Option<Waker>>);
+
+impl AtomicWaker {
+    pub(crate) fn register(&self, waker: &Waker) {
+        *self.0.lock() = Some(waker.clone());
+    }
+
+    pub(crate) fn take(&self) -> Option<Waker> {
+        self.0.lock().take()
+    }
+
+    pub(crate) fn wake(&self) {
+        self.take().into_iter().for_each(Waker::wake);
     }
 }

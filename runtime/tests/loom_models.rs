@@ -1,0 +1,51 @@
+//! What the models of this crate rely on: with the primitives of `support/loom_sync.rs`, loom explores what can happen.
+
+#[path = "support/loom_sync.rs"]
+mod sync;
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+
+use loom::thread;
+
+use self::sync::{AtomicU8, Ordering};
+
+type Words = [AtomicU8; 2];
+
+/// What two threads load in each execution, without repetition.
+fn explored(accesses: [fn(&Words) -> u8; 2]) -> BTreeSet<[u8; 2]> {
+    let explored = Arc::new(Mutex::new(BTreeSet::new()));
+    let adds = Arc::clone(&explored);
+    loom::model(move || {
+        let words = Arc::new([AtomicU8::new(0), AtomicU8::new(0)]);
+        let threads = accesses.map(|access| {
+            let words = Arc::clone(&words);
+            thread::spawn(move || access(&words))
+        });
+        let loaded = threads.map(|thread| thread.join().expect("it does not panic"));
+        adds.lock().expect("nobody panics").insert(loaded);
+    });
+    std::mem::take(&mut explored.lock().expect("nobody panics"))
+}
+
+#[test]
+fn of_two_threads_that_load_and_then_modify_each_may_come_first_or_in_between() {
+    let access = |words: &Words| {
+        let loaded = words[0].load(Ordering::Acquire);
+        words[0].fetch_or(1, Ordering::AcqRel);
+        loaded
+    };
+    assert_eq!(explored([access, access]), [[0, 0], [0, 1], [1, 0]].into());
+}
+
+#[test]
+fn a_load_may_give_an_old_value_unless_its_order_is_the_strictest() {
+    fn access(words: &Words, own: usize, order: Ordering) -> u8 {
+        words[own].store(1, order);
+        words[1 - own].load(order)
+    }
+    let relaxed = explored([|words| access(words, 0, Ordering::Relaxed), |words| access(words, 1, Ordering::Relaxed)]);
+    assert_eq!(relaxed, [[0, 0], [0, 1], [1, 0], [1, 1]].into());
+    let strictest = explored([|words| access(words, 0, Ordering::SeqCst), |words| access(words, 1, Ordering::SeqCst)]);
+    assert_eq!(strictest, [[0, 1], [1, 0], [1, 1]].into());
+}
