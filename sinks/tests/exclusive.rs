@@ -4,7 +4,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
 use emitree_emitter::{Emitter, Report, SinkHandle};
@@ -145,17 +145,21 @@ fn start_recorder(path: &Path) -> Child {
     child
 }
 
+/// Ends its standard input, reads what it still writes, and waits for it: one that wrote to a pipe that is closed would fail.
+fn to_its_end(child: Child) -> Output {
+    child.wait_with_output().unwrap()
+}
+
 /// E13.
 #[test]
 fn a_file_that_another_process_records_to_is_refused_until_that_process_is_done() {
     let (_folder, path) = folder();
-    let mut child = start_recorder(&path);
+    let child = start_recorder(&path);
     assert!(is_in_use(&path));
     assert_eq!(lines(&path), 3);
     // Its standard input ends, and it goes on.
-    drop(child.stdin.take());
-    drop(child.stdout.take());
-    child.wait().unwrap();
+    let output = to_its_end(child);
+    assert!(output.status.success(), "{output:?}");
     assert!(!is_in_use(&path));
     assert_eq!(lines(&path), 5);
 }
@@ -166,7 +170,8 @@ fn a_recording_whose_process_was_killed_can_be_read_and_opened_again() {
     let (_folder, path) = folder();
     let mut child = start_recorder(&path);
     child.kill().unwrap();
-    child.wait().unwrap();
+    let output = to_its_end(child);
+    assert!(!output.status.success(), "{output:?}");
     assert_eq!(lines(&path), 3);
     let (emitter, handle) = recording(&JsonlFile::options(), &path);
     emit(&emitter, 4);
