@@ -11,6 +11,7 @@ use crate::emitter::{Inner, RunLink};
 use crate::event::HeardType;
 use crate::name::check;
 use crate::quiet::Quiet;
+use crate::run_end::RunEnd;
 use crate::{BuildError, Context, Creator, Emitter, Event, Scope, Trace};
 
 /// Builds an emitter. Made by [`Emitter::builder`] and [`Emitter::child_builder`].
@@ -207,6 +208,7 @@ impl Emitter {
                 id: links.run_id.map_or_else(OnceLock::new, OnceLock::from),
                 scope: links.scope,
                 is_inside: links.is_inside,
+                end: RunEnd::default(),
             }),
             is_in_run: true,
             emits_for_run: false,

@@ -199,7 +199,8 @@ impl<'a> Emit<'a> {
     #[inline]
     fn heard_from(&self) -> Result<Option<&'a Emitter>, EmitError> {
         self.check()?;
-        Ok(self.source.first_loud(self.bits()))
+        let from = self.source.first_loud(self.bits());
+        Ok(from.filter(|_| !self.source.is_too_late_for(self.name)))
     }
 
     /// Calls and awaits everybody who hears it.

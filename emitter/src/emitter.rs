@@ -12,6 +12,7 @@ use crate::name::{check, fingerprint};
 use crate::namespace::{join, join_shared};
 use crate::quiet::{Quiet, disturb, disturb_runs};
 use crate::registry::Registry;
+use crate::run_end::RunEnd;
 use crate::{
     AsName, BuildError, Context, Creator, EmitterBuilder, IntoNamespace, NameError, Namespace, Scope, Trace, id,
 };
@@ -56,6 +57,7 @@ pub(crate) struct RunLink {
     pub(crate) id: OnceLock<Uuid>,
     pub(crate) scope: Option<Weak<dyn Scope>>,
     pub(crate) is_inside: Option<fn(*const ()) -> bool>,
+    pub(crate) end: RunEnd,
 }
 
 impl Emitter {
@@ -289,9 +291,8 @@ impl Emitter {
         self.0.registry.get().map(|registry| &**registry)
     }
 
-    /// Registers somebody there: who has found nobody looks again (E15).
-    pub(crate) fn join_in(&self, add: impl FnOnce(&Registry)) {
-        add(self.0.registry.get_or_init(|| Box::new(Registry::new())));
+    /// Somebody was registered here: whoever has found nobody looks again (E15).
+    pub(crate) fn disturb(&self) {
         if self.0.is_in_run { disturb_runs() } else { disturb() }
     }
 
@@ -336,7 +337,7 @@ impl Emitter {
     }
 
     #[inline]
-    fn run_link(&self) -> Option<&RunLink> {
+    pub(crate) fn run_link(&self) -> Option<&RunLink> {
         self.upwards().take_while(|emitter| emitter.0.is_in_run).find_map(|emitter| emitter.0.run.as_ref())
     }
 

@@ -75,6 +75,14 @@ pub enum ListenError {
         /// The type that the listener takes.
         heard: &'static str,
     },
+    /// The run has ended whose emitter this is: nothing is heard there any more (R14).
+    #[error(
+        "this run of `{namespace}` has ended and takes no more listeners; listen before it ends, or on its instance"
+    )]
+    RunEnded {
+        /// The emitter's namespace.
+        namespace: String,
+    },
 }
 
 /// An emitter that was not built.

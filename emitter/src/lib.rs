@@ -81,6 +81,7 @@ mod record;
 mod registration;
 mod registry;
 mod route;
+mod run_end;
 mod scope;
 mod sink;
 mod snapshot;

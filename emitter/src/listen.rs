@@ -1,10 +1,13 @@
 //! Registering on an emitter, and removing (E9, E12, E13, E16).
 
 use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
 
 use futures_core::future::BoxFuture;
 
+use crate::panic::log_quietly;
 use crate::pipe::Pipe;
+use crate::registry::{Closed, Registry};
 use crate::{
     BoxError, Emitter, Event, EventMeta, Hears, IntoMatcher, ListenError, ListenerResult, Matcher, MatcherError,
     Options, PipeHandle, Registration, Subscription,
@@ -123,7 +126,7 @@ impl Emitter {
     ///
     /// # Errors
     ///
-    /// If its matcher is empty or does not compile, or the emitter declares its events otherwise.
+    /// If its matcher is empty or does not compile, the emitter declares its events otherwise, or its run has ended.
     pub fn register(&self, registration: Registration) -> Result<Subscription, ListenError> {
         let listener = Arc::new(registration.into_listener(self.downgrade())?);
         if let Some(declared) = self.declared() {
@@ -132,7 +135,7 @@ impl Emitter {
         let subscription = Subscription::new(&listener);
         // One that may run no times at all is never there.
         if !listener.claims.is_spent() {
-            self.join_in(|registry| registry.add(listener));
+            self.join_in(|registry| registry.add(listener))?;
         }
         Ok(subscription)
     }
@@ -170,13 +173,13 @@ impl Emitter {
     /// How many failures of listeners registered here were isolated: logged, without failing an emit (E11).
     #[must_use]
     pub fn isolated_failures(&self) -> u64 {
-        self.registry().map_or(0, crate::registry::Registry::isolated)
+        self.registry().map_or(0, Registry::isolated)
     }
 
     /// Sends every event that reaches this emitter on to another one and to what is above that.
     ///
     /// The pipe keeps its target alive. A cycle is cut for each event, and ends by
-    /// [`unpipe`](PipeHandle::unpipe) or [`close`](Self::close).
+    /// [`unpipe`](PipeHandle::unpipe) or [`close`](Self::close). From a run that has ended nothing is piped; that is logged.
     #[expect(clippy::must_use_candidate, reason = "called for its effect")]
     pub fn pipe(&self, target: &Self) -> PipeHandle {
         self.add_pipe(Matcher::every(), target)
@@ -194,8 +197,25 @@ impl Emitter {
     fn add_pipe(&self, matcher: Matcher, target: &Self) -> PipeHandle {
         let pipe = Arc::new(Pipe { matcher, target: target.clone() });
         let handle = PipeHandle::new(self, &pipe);
-        self.join_in(|registry| registry.add_pipe(pipe));
+        if let Err(error) = self.join_in(|registry| registry.add_pipe(pipe)) {
+            log_quietly(|| tracing::warn!(%error, "nothing is piped"));
+        }
         handle
+    }
+
+    /// Adds to the listeners and pipes of this emitter.
+    ///
+    /// # Errors
+    ///
+    /// If its run has ended.
+    fn join_in(&self, add: impl FnOnce(&Registry) -> Result<(), Closed>) -> Result<(), ListenError> {
+        let registry = self.inner().registry.get_or_init(|| Box::new(Registry::new()));
+        // Either this sees that the run has ended, or who ends it sees the registry.
+        fence(Ordering::SeqCst);
+        let too_late = |_| ListenError::RunEnded { namespace: self.namespace().to_owned() };
+        if self.has_run_ended() { Err(Closed) } else { add(registry) }.map_err(too_late)?;
+        self.disturb();
+        Ok(())
     }
 
     /// Makes a separate emitter under the same parent, with copies of the listeners in the same order.
@@ -205,10 +225,11 @@ impl Emitter {
     #[must_use]
     pub fn fork(&self) -> Self {
         let fork = self.twin();
-        let listeners = self.registry().into_iter().flat_map(crate::registry::Registry::listeners);
+        let listeners = self.registry().into_iter().flat_map(Registry::listeners);
         for listener in listeners.filter(|listener| !listener.is_pipe) {
             let listener = Arc::new(listener.fork(fork.downgrade()));
-            fork.join_in(|registry| registry.add(listener));
+            // Below a run that has ended nothing is heard.
+            fork.join_in(|registry| registry.add(listener)).ok();
         }
         fork
     }

@@ -98,7 +98,7 @@ pub(crate) fn logged(log: impl FnOnce()) {
 }
 
 /// Logs, where a subscriber's panic is not to be logged in turn (invariant 3).
-fn log_quietly(log: impl FnOnce()) {
+pub(crate) fn log_quietly(log: impl FnOnce()) {
     if let Err(payload) = catch_unwind(AssertUnwindSafe(log)).or_else(drop_once) {
         drop_rounds(payload);
     }

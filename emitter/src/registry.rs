@@ -32,7 +32,12 @@ pub(crate) struct State {
     pub(crate) fresh_patterns: usize,
     /// How many matches a snapshot remembers.
     pub(crate) memory: usize,
+    is_closed: bool,
 }
+
+/// It takes no more: it is a run's that has ended.
+#[derive(Debug)]
+pub(crate) struct Closed;
 
 impl Registry {
     pub(crate) fn new() -> Self {
@@ -60,19 +65,23 @@ impl Registry {
         hits
     }
 
-    pub(crate) fn add(&self, listener: Arc<Listener>) {
+    pub(crate) fn add(&self, listener: Arc<Listener>) -> Result<(), Closed> {
+        // One that is not taken is dropped outside of the lock.
+        let mut listener = Some(listener);
         let renewed = self.published.change(|state| {
+            let listener = state.take_in(&mut listener)?;
             self.names.store(self.names.load(Ordering::Relaxed) | listener.matcher.names(), Ordering::Release);
             state.fresh_patterns += usize::from(listener.matcher.is_pattern());
             let later = |other: &Arc<Listener>| Reverse(other.priority) <= Reverse(listener.priority);
             let at = state.listeners.partition_point(later);
             state.listeners.insert(at, listener);
-            (state.fresh_patterns >= CHUNK).then(|| state.renew_patterns().to_vec())
-        });
+            Ok((state.fresh_patterns >= CHUNK).then(|| state.renew_patterns().to_vec()))
+        })?;
         // Compiled here, and not by the next emit; and not under the lock, because it takes a while.
         for set in renewed.iter().flatten() {
             set.compile();
         }
+        Ok(())
     }
 
     /// Removes the listeners that `goes` picks, and ends them: no dispatch begins to call them any more (E9).
@@ -91,8 +100,13 @@ impl Registry {
         self.remove(|listener| !listener.persistent && listener.matcher == *matcher)
     }
 
-    pub(crate) fn add_pipe(&self, pipe: Arc<Pipe>) {
-        self.change(|state| state.pipes.push(pipe));
+    pub(crate) fn add_pipe(&self, pipe: Arc<Pipe>) -> Result<(), Closed> {
+        let mut pipe = Some(pipe);
+        self.change(|state| {
+            let pipe = state.take_in(&mut pipe)?;
+            state.pipes.push(pipe);
+            Ok(())
+        })
     }
 
     pub(crate) fn remove_pipe(&self, pipe: &Pipe) -> bool {
@@ -107,6 +121,12 @@ impl Registry {
         self.remove(|_| true);
         let pipes = self.change(|state| std::mem::take(&mut state.pipes));
         drop(pipes);
+    }
+
+    /// Removes all of them, and takes no more (R14).
+    pub(crate) fn close(&self) {
+        self.change(|state| state.is_closed = true);
+        self.clear();
     }
 
     /// Copies of the listeners, in order, for a fork (E16).
@@ -139,6 +159,11 @@ impl Registry {
 }
 
 impl State {
+    /// What is to be added, unless it takes no more.
+    fn take_in<T>(&self, what: &mut Option<T>) -> Result<T, Closed> {
+        if self.is_closed { None } else { what.take() }.ok_or(Closed)
+    }
+
     /// Brings the sets of patterns up to date.
     pub(crate) fn renew_patterns(&mut self) -> &[Arc<PatternSet>] {
         PatternSet::renew(&mut self.patterns, &self.listeners);
@@ -146,10 +171,12 @@ impl State {
         &self.patterns
     }
 
-    /// A pipe may send on whatever comes.
+    /// A pipe may send on whatever comes; and what comes after the end is counted.
     fn names(&self) -> u64 {
-        let pipes = if self.pipes.is_empty() { 0 } else { u64::MAX };
-        self.listeners.iter().fold(pipes, |names, listener| names | listener.matcher.names())
+        let is_all = !self.pipes.is_empty() || self.is_closed;
+        self.listeners
+            .iter()
+            .fold(if is_all { u64::MAX } else { 0 }, |names, listener| names | listener.matcher.names())
     }
 }
 

@@ -345,6 +345,9 @@ impl Emitter {
     }
 
     fn is_heard_in_run(&self) -> bool {
+        if self.has_run_ended() {
+            return false;
+        }
         // Up the tree there is one way, up to a run in another run.
         match self.first_loud(u64::MAX) {
             None => false,
