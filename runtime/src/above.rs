@@ -18,16 +18,15 @@ pub(crate) struct Above {
 }
 
 impl Above {
-    /// None if the run above takes no more.
-    pub(crate) fn of(run: WeakRun, above: RunContext) -> Option<Self> {
+    /// Gives the run above back if that takes no more.
+    pub(crate) fn of(run: WeakRun, above: RunContext) -> Result<Self, RunContext> {
         if above.node().is_closed() {
-            return None;
+            return Err(above);
         }
         let place = above.node().below().add(run);
         let above = Self { run: above, place, has_left: AtomicBool::new(false) };
         // Either this sees that the run above has closed, or that sees the place.
-        let is_closed = above.run.node().is_closed();
-        (!is_closed).then_some(above)
+        if above.run.node().is_closed() { Err(above.run.clone()) } else { Ok(above) }
     }
 
     pub(crate) const fn run(&self) -> &RunContext {

@@ -188,6 +188,7 @@ fn finish<I: Data, O: Data>(run: &Typed<I, O>, result: Result<O>, input: Option<
 fn finished<I: Data, O: Data>(run: &Typed<I, O>, (finish, _): Told<Finish<I, O>>, error: Option<Error>) -> Step<I, O> {
     let here = run.here();
     here.slot().ends().call(run, || finish.outcome.status());
+    run.release();
     here.end();
     Step::Over(match (finish.outcome, error) {
         (Outcome::Success { output }, _) => Ok(output),
@@ -200,6 +201,7 @@ fn over<I: Data, O: Data>(run: &Typed<I, O>, result: Result<O>) -> Step<I, O> {
     let here = run.here();
     record_outcome(here.span(), &result);
     here.slot().ends().call(run, || status_of(&result));
+    run.release();
     here.end();
     Step::Over(result.map_err(Error::leaving))
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
-use crate::panic::isolated;
+use crate::panic::{discard, isolated};
 use crate::{RunContext, Status};
 
 type AtEnd = Box<dyn FnOnce(&RunContext, Status) + Send>;
@@ -46,6 +46,11 @@ impl Ends {
             self.take().into_iter().for_each(|end| isolated(|| end(run, status)));
         }
     }
+
+    /// Drops those that come too late.
+    pub(crate) fn release(&self) {
+        self.take().into_iter().for_each(discard);
+    }
 }
 
 impl RunContext {
@@ -55,7 +60,7 @@ impl RunContext {
     /// What is bound to a run calls this to count it, or to let go of what it holds for it: it is called however the
     /// run ends (R4), dropped and panicked ones too, and also if the run ends before `start` because something else
     /// could not be bound. Unlike a listener of `finish` it does not make the run emit anything. In a run that has
-    /// ended it is never called.
+    /// ended it is dropped, and never called.
     ///
     /// ```
     /// use emitree_runtime::{RunContext, Runnable, runnable_fn};
@@ -75,5 +80,6 @@ impl RunContext {
     /// ```
     pub fn at_end(&self, f: impl FnOnce(&Self, Status) + Send + 'static) {
         self.slot().ends().add(Box::new(f));
+        self.bound();
     }
 }

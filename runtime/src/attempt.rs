@@ -128,7 +128,9 @@ pub(crate) async fn attempts<R: Runnable>(
     early: Option<R::Output>,
     ctx: &RunContext,
 ) -> Result<R::Output> {
-    let stations = Stations { passages: chain.seal_passages(), layers: chain.seal(), attempts: chain.attempts() };
+    // Held as long as the work lasts, even if somebody else ends the run before.
+    let layers = chain.seal();
+    let stations = Stations { passages: chain.seal_passages(), layers: &layers, attempts: chain.attempts() };
     match early {
         None if stations.passages.is_none() && !stations.attempts.may_go_on() => {
             shown(call(stations.layers, &Executes(runnable), input, ctx).await, ctx)
@@ -217,7 +219,7 @@ pub(crate) struct MaxRetries(pub(crate) u32);
 
 impl Middleware for MaxRetries {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
-        ctx.slot().chain()?.attempts().most.store(self.0, Ordering::Relaxed);
+        ctx.chain()?.attempts().most.store(self.0, Ordering::Relaxed);
         Ok(())
     }
 

@@ -3,6 +3,7 @@
 //! It is made when the first of these is bound; a run without any pays for a look (E15 in spirit).
 
 use std::any::{Any, type_name};
+use std::mem::take;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -16,8 +17,9 @@ use crate::data::Data;
 use crate::nesting::{LayerId, warning};
 use crate::onion::Entry;
 use crate::outgoing::Outgoing;
+use crate::panic::discard;
 use crate::passing::Passes;
-use crate::register::{Few, Register, too_late};
+use crate::register::{Few, Register, Sealed, too_late};
 use crate::unseen::Blindfolded;
 use crate::{LayerInfo, Middleware, Place, Result, RunContext};
 
@@ -48,19 +50,6 @@ impl Slot {
         }
     }
 
-    /// The chain, to add to it.
-    ///
-    /// # Errors
-    ///
-    /// If there is none, and the work has begun: what is added would be passed by.
-    pub(crate) fn chain(&self) -> Result<&dyn AnyChain> {
-        match self.existing() {
-            Some(chain) => Ok(chain),
-            None if self.is_closed.load(Ordering::Relaxed) => Err(too_late()),
-            None => Ok(&**self.chain.get_or_init(self.make)),
-        }
-    }
-
     /// The work begins without a chain.
     pub(crate) fn close(&self) {
         self.is_closed.store(true, Ordering::Relaxed);
@@ -75,16 +64,7 @@ impl Slot {
         self.existing()?.as_any().downcast_ref()
     }
 
-    /// Keeps what is known once all is bound: the caller's input, if somebody wants it, and what was bound.
-    pub(crate) fn start<'m, I: 'static>(&self, input: &I, middlewares: impl Iterator<Item = &'m Arc<dyn Middleware>>) {
-        let inputs = self.existing().and_then(|chain| chain.existing_inputs()?.downcast_ref::<Passes<I>>());
-        inputs.into_iter().for_each(|inputs| inputs.keep(input));
-        let bound: Few<_> = middlewares.cloned().collect();
-        if !bound.is_empty() {
-            *self.bound.lock() = bound;
-        }
-    }
-
+    /// The middlewares that were bound.
     pub(crate) fn bound(&self) -> Few<Arc<dyn Middleware>> {
         self.bound.lock().clone()
     }
@@ -97,6 +77,22 @@ impl Slot {
     /// What passes functions before it leaves the run.
     pub(crate) const fn outgoing(&self) -> &Outgoing {
         &self.outgoing
+    }
+
+    /// The chain, which has kept an input, when nobody has the run any more.
+    pub(crate) fn take_chain(&mut self) -> Option<Box<dyn AnyChain>> {
+        self.chain.take()
+    }
+
+    /// Drops what was bound (R14).
+    pub(crate) fn release(&self) {
+        self.close();
+        if let Some(chain) = self.existing() {
+            chain.release();
+        }
+        take(&mut *self.bound.lock()).into_iter().for_each(discard);
+        self.ends.release();
+        self.outgoing.release();
     }
 }
 
@@ -113,6 +109,8 @@ pub(crate) trait AnyChain: Send + Sync {
     /// Adds layers that look at no value.
     fn blindfold(&self, layers: &[Entry<(), ()>]) -> Result<()>;
     fn attempts(&self) -> &Attempts;
+    /// Drops what values pass.
+    fn release(&self);
     /// Whether an attempt may start again because of what it has put out.
     fn may_retry_output(&self) -> bool;
     fn types(&self) -> [&'static str; 2];
@@ -175,7 +173,7 @@ impl<I, O> Chain<I, O> {
     }
 
     /// The layers, by phase: no more are taken.
-    pub(crate) fn seal(&self) -> &[Entry<I, O>] {
+    pub(crate) fn seal(&self) -> Sealed<Entry<I, O>> {
         self.layers.seal(by_phase)
     }
 }
@@ -213,6 +211,14 @@ impl<I: Data, O: Data> AnyChain for Chain<I, O> {
         &self.attempts
     }
 
+    fn release(&self) {
+        self.layers.release();
+        if let Some(passages) = self.seal_passages() {
+            passages.inputs.release();
+            passages.outputs.release();
+        }
+    }
+
     fn may_retry_output(&self) -> bool {
         self.attempts.may_go_on() && self.existing_passages().is_some_and(|passages| !passages.outputs.is_empty())
     }
@@ -243,6 +249,40 @@ impl<I: Data, O: Data> AnyChain for Chain<I, O> {
 }
 
 impl RunContext {
+    /// The chain of the run, to add to it.
+    ///
+    /// # Errors
+    ///
+    /// If there is none, and the work has begun: what is added would be passed by.
+    pub(crate) fn chain(&self) -> Result<&dyn AnyChain> {
+        let slot = self.slot();
+        match slot.existing() {
+            Some(chain) => Ok(chain),
+            None if slot.is_closed.load(Ordering::Relaxed) => Err(too_late()),
+            None => {
+                let chain = slot.chain.get_or_init(slot.make);
+                self.bound();
+                Ok(&**chain)
+            }
+        }
+    }
+
+    /// Keeps what is known once all is bound: the caller's input, if somebody wants it, and what was bound.
+    pub(crate) fn keep_bound<'m, I: 'static>(
+        &self,
+        input: &I,
+        middlewares: impl Iterator<Item = &'m Arc<dyn Middleware>>,
+    ) {
+        let slot = self.slot();
+        let inputs = slot.existing().and_then(|chain| chain.existing_inputs()?.downcast_ref::<Passes<I>>());
+        inputs.into_iter().for_each(|inputs| inputs.keep(input));
+        let bound: Few<_> = middlewares.cloned().collect();
+        if !bound.is_empty() {
+            *slot.bound.lock() = bound;
+            self.bound();
+        }
+    }
+
     /// How often the attempt that is under way was started again: 0 for the first (M7).
     #[must_use]
     pub fn attempt(&self) -> u32 {

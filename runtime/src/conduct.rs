@@ -12,8 +12,8 @@ use crate::announce::{Step, begin, give_up};
 use crate::attempt::attempts;
 use crate::chain::Slot;
 use crate::context::Typed;
+use crate::current::enter;
 use crate::data::Data;
-use crate::middleware::Inherited;
 use crate::order::{InOrder, in_order};
 use crate::panic::{calm, calm_async, discard, isolated, logged};
 use crate::plan::{Begun, Due, Held, Plan};
@@ -55,14 +55,14 @@ fn start<R: Runnable>(plan: &mut Plan<'_, R>, run: &Begun<R>, watch: &mut Watch)
 fn bind<R: Runnable>(plan: &mut Plan<'_, R>, ctx: &RunContext, watch: &mut Watch) -> Result<()> {
     plan.limit(ctx, watch)?;
     // As the run found them: what is bound below adds to those of the runs in it.
-    let inherited = ctx.extension::<Inherited>();
-    let inherited = inherited.iter().flat_map(|inherited| &inherited.0);
+    let inherited = ctx.inherited().all();
+    let inherited = inherited.iter().flat_map(|inherited| inherited.iter());
     let bind_all = || {
         let (due, input) = plan.due();
         let mut due = in_order(inherited.map(Due::Middleware).chain(due))?;
         due.iter_mut().try_for_each(|due| due.bind(ctx))?;
         // Its clone is user code too.
-        input.iter().for_each(|input| ctx.slot().start(input, due.iter().filter_map(Due::middleware)));
+        input.iter().for_each(|input| ctx.keep_bound(input, due.iter().filter_map(Due::middleware)));
         Ok(())
     };
     calm(bind_all)
@@ -114,7 +114,7 @@ impl<'a, R: Runnable> Conducted<'a, R> {
         let run: &Begun<R> = match calm(|| plan.begin()) {
             Ok(run) => self.run.insert(run.into()),
             Err(error) => {
-                discard(replace(&mut self.work, Work::Over));
+                self.drop_plan();
                 return Poll::Ready(Err(error));
             }
         };
@@ -124,10 +124,10 @@ impl<'a, R: Runnable> Conducted<'a, R> {
         let mut step = Step::default();
         // Where it has its input already, there is nothing to bind, and nobody to tell.
         if plan.input.is_some() {
-            inside(run, &mut step, |step| *step = start(plan, run, &mut self.watch));
-        }
-        if let Some(extras) = plan.extras.take() {
-            discard(extras);
+            inside(run, &mut step, |step| {
+                *step = start(plan, run, &mut self.watch);
+                plan.extras.take().into_iter().for_each(discard);
+            });
         }
         let polled = self.work.advance(run, &mut self.watch, &mut step, cx);
         if polled.is_ready() {
@@ -148,7 +148,7 @@ impl<'a, R: Runnable> Conducted<'a, R> {
         self.watch.end();
         // Work that was begun has been dropped already.
         if let Work::Due(_) = self.work {
-            self.work = Work::Over;
+            enter(&run, || discard(replace(&mut self.work, Work::Over)));
         }
         // With it goes what was bound to it.
         discard(run);
@@ -313,6 +313,18 @@ impl<R: Runnable> Conducted<'_, R> {
     }
 }
 
+impl<R: Runnable> Conducted<'_, R> {
+    /// Drops what was to be run, and with what, in the run that it was made in: what that starts belongs there (R1).
+    fn drop_plan(&mut self) {
+        let parent = self.plan_mut().and_then(|plan| plan.parent.take());
+        let plan = replace(&mut self.work, Work::Over);
+        match parent {
+            Some(parent) => enter(&parent, || discard(plan)),
+            None => discard(plan),
+        }
+    }
+}
+
 impl<R: Runnable> Drop for Conducted<'_, R> {
     fn drop(&mut self) {
         // Mostly nothing is left.
@@ -321,7 +333,7 @@ impl<R: Runnable> Drop for Conducted<'_, R> {
         }
         self.abandon();
         // What is left holds values of the user. They may panic while somebody unwinds already, and two panics abort the process.
-        discard(replace(&mut self.work, Work::Over));
+        self.drop_plan();
         discard(self.run.take());
         discard(take(&mut self.watch));
     }

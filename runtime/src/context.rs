@@ -5,6 +5,7 @@ use std::cell::OnceCell;
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::marker::PhantomData;
+use std::mem::take;
 use std::ops::Deref;
 use std::sync::{Arc, Weak};
 use std::task::Context as TaskContext;
@@ -26,6 +27,7 @@ use crate::extensions::OwnExtensions;
 use crate::faces::Stages;
 use crate::let_go::let_go;
 use crate::life::{AnyLife, Drive, Life};
+use crate::middleware::Inherited;
 use crate::observers::Observers;
 use crate::origin::{Origin, Own};
 use crate::panic::{discard, isolated};
@@ -63,7 +65,7 @@ impl WeakRun {
 }
 
 /// A run: what is the same for all, and the part that knows its types.
-pub(crate) struct Inner<L: ?Sized = dyn AnyLife> {
+pub(crate) struct Inner<L: AnyLife + ?Sized = dyn AnyLife> {
     origin: Origin,
     parent: Option<Above>,
     /// How many runs are above it.
@@ -71,6 +73,7 @@ pub(crate) struct Inner<L: ?Sized = dyn AnyLife> {
     started: Instant,
     extensions: OwnExtensions,
     observers: Observers,
+    inherited: Inherited,
     tasks: Tasks,
     span: Span,
     node: Node,
@@ -104,6 +107,7 @@ impl<I: Data, O: Data> Seed<'_, I, O> {
             started: Instant::now(),
             extensions: OwnExtensions::new(above, self.extensions),
             observers: self.observers,
+            inherited: above.map(|above| above.inherited().for_below()).unwrap_or_default(),
             tasks: Tasks::default(),
             node: Node::default(),
             slot: Slot::of::<I, O>(),
@@ -132,6 +136,10 @@ impl Inner {
     #[inline]
     pub(crate) const fn observers(&self) -> &Observers {
         &self.observers
+    }
+
+    pub(crate) const fn inherited(&self) -> &Inherited {
+        &self.inherited
     }
 
     #[inline]
@@ -163,12 +171,19 @@ impl Inner {
     }
 }
 
-/// A chain of runs is taken down link by link, not by recursion.
-impl<L: ?Sized> Drop for Inner<L> {
+/// What the drop of its values starts belongs to the run above, wherever the last handle was (R1). A chain of runs is taken
+/// down link by link, not by recursion.
+impl<L: AnyLife + ?Sized> Drop for Inner<L> {
     fn drop(&mut self) {
-        if let Some(above) = self.parent.take() {
-            if above.run().is_last() { let_go(above) } else { drop(above) }
+        let Some(above) = self.parent.take() else { return };
+        if self.life.has_values() || !self.extensions.is_empty() {
+            enter(above.run(), || {
+                discard(take(&mut self.extensions));
+                discard(self.slot.take_chain());
+                self.life.drop_values();
+            });
         }
+        if above.run().is_last() { let_go(above) } else { drop(above) }
     }
 }
 
@@ -238,7 +253,7 @@ impl RunContext {
         look(is_its).unwrap_or(false)
     }
 
-    /// Makes a run that begins (R2). None if its parent takes no more: without it, what is bound there for the runs below would
+    /// Makes a run that begins (R2). Gives its parent back if that takes no more: without it, what is bound there for the runs below would
     /// not be bound to it (R1). If nobody will be asked about its input, it has that from the beginning.
     ///
     /// Inlined, as is what makes its parts: what is handed on through memory in small pieces and read in large ones
@@ -250,22 +265,24 @@ impl RunContext {
         (own, extensions, observers): (Own, Extensions, Observers),
         is_heard: bool,
         (stages, input): (&'static Stages, Option<I>),
-    ) -> Option<ThinRun<I, O>> {
+    ) -> Result<ThinRun<I, O>, Self> {
         let seed = Seed { instance, own, extensions, observers, life: Life::new(stages, input) };
         let run = match parent {
             // Nobody knows of it before it is there: it needs no handle while it is made.
             None => Arc::new(seed.below(None)),
             Some(parent) if parent.node().is_closed() => {
-                discard(seed);
-                return None;
+                enter(&parent, || discard(seed));
+                return Err(parent);
             }
             Some(parent) => {
+                let mut refused = None;
                 let run = Arc::new_cyclic(|this: &Weak<Inner<Life<I, O>>>| {
-                    seed.below(Above::of(WeakRun(this.clone()), parent))
+                    let above = Above::of(WeakRun(this.clone()), parent);
+                    seed.below(above.map_err(|parent| refused = Some(parent)).ok())
                 });
-                if run.parent.is_none() {
-                    discard(run);
-                    return None;
+                if let Some(parent) = refused {
+                    enter(&parent, || discard(run));
+                    return Err(parent);
                 }
                 run
             }
@@ -274,11 +291,14 @@ impl RunContext {
             let scope: Weak<Inner<Life<I, O>>> = Arc::downgrade(&run);
             run.origin.make_with(run.parent.as_ref().map(Above::run), scope);
         }
+        if is_heard || !run.observers.is_empty() || !run.inherited.is_empty() {
+            run.node.fate().bind();
+        }
         if let Some(above) = &run.parent {
             above.arrive();
             run.node.follow(above.run().node());
         }
-        Some(run)
+        Ok(run)
     }
 
     #[inline]
@@ -423,6 +443,10 @@ impl RunContext {
 
     pub(crate) fn observers(&self) -> &Observers {
         self.here().observers()
+    }
+
+    pub(crate) fn inherited(&self) -> &Inherited {
+        self.here().inherited()
     }
 
     pub(crate) fn slot(&self) -> &Slot {

@@ -62,6 +62,7 @@ impl Extensions {
 }
 
 /// The values of a run. Those that it began with are read without a lock, until one is set.
+#[derive(Default)]
 pub(crate) struct OwnExtensions {
     given: Extensions,
     set: OnceLock<Box<Mutex<Extensions>>>,
@@ -76,6 +77,10 @@ impl OwnExtensions {
             None => own,
         };
         Self { given, set: OnceLock::new() }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.given.0.is_none() && self.set.get().is_none()
     }
 
     fn look<T>(&self, f: impl FnOnce(&Extensions) -> T) -> T {

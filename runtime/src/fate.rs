@@ -9,6 +9,8 @@
 //!    settled, for those may begin runs until they have ended.
 //! 6. `SETTLED` and `CLOSED` are added, and looked at by who spawns or begins below, in one order with what those leave
 //!    there: either sees the other.
+//! 7. Whoever binds something to it adds `BOUND` after it has left it there, and the end adds `RELEASED` before it looks: who
+//!    comes second sees both, and lets it go.
 
 use crate::sync::{AtomicU8, OnceLock, Ordering};
 
@@ -22,6 +24,10 @@ const CLOSED: u8 = 4;
 const ENDED: u8 = 8;
 /// It has tasks, or had.
 const TASKS: u8 = 16;
+/// Something was bound to it that has to be let go.
+const BOUND: u8 = 32;
+/// It has let go of what was bound, or is about to.
+const RELEASED: u8 = 64;
 
 const fn is_open(word: u8) -> bool {
     word & (STOPPED | SETTLED) == 0
@@ -88,7 +94,22 @@ impl<S> Fate<S> {
         self.word.load(Ordering::SeqCst) & CLOSED != 0
     }
 
-    /// Ends it, once it has been settled and closed: nobody else adds anything then.
+    /// Something has been bound to it. Returns `false` if it has let go already: then whoever bound it lets it go.
+    pub(crate) fn bind(&self) -> bool {
+        self.word.fetch_or(BOUND, Ordering::AcqRel) & RELEASED == 0
+    }
+
+    /// Returns whether there is anything to let go of. From now on, whoever binds something lets it go itself.
+    #[inline]
+    pub(crate) fn release(&self) -> bool {
+        self.word.fetch_or(RELEASED, Ordering::AcqRel) & BOUND != 0
+    }
+
+    pub(crate) fn is_released(&self) -> bool {
+        self.word.load(Ordering::Acquire) & RELEASED != 0
+    }
+
+    /// Ends it, once it has been settled, closed and released: what others add then says nothing any more.
     pub(crate) fn end(&self) {
         let word = self.word.load(Ordering::Relaxed);
         self.word.store(word | ENDED, Ordering::Release);

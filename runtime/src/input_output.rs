@@ -116,7 +116,7 @@ impl<I: Clone + Send + Sync + 'static> Middleware for InputFn<I> {
 
 impl<O: Clone + Send + Sync + 'static> Middleware for OutputFn<O> {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
-        let chain = ctx.slot().chain()?;
+        let chain = ctx.chain()?;
         let outputs: &Passes<O> =
             chain.outputs()?.downcast_ref().ok_or_else(|| misfit::<O>("output", chain.types()[1]))?;
         outputs.keep_by(O::clone);
@@ -137,7 +137,7 @@ impl<O: Clone + Send + Sync + 'static> Middleware for OutputFn<O> {
 }
 
 fn inputs_of<I: 'static>(ctx: &RunContext) -> Result<&Passes<I>> {
-    let chain = ctx.slot().chain()?;
+    let chain = ctx.chain()?;
     chain.inputs()?.downcast_ref().ok_or_else(|| misfit::<I>("input", chain.types()[0]))
 }
 

@@ -1,7 +1,6 @@
 //! Layers of a run, and of each run of an instance, in few words (M1).
 
 use crate::attempt::MaxRetries;
-use crate::middleware::Inherited;
 use crate::{Explanation, Layer, Run, Runnable, RunnableFn, Stack, StackBuilder};
 
 /// Layers of this run stand among those of its instance, by phase; in a phase, after those.
@@ -64,8 +63,8 @@ impl<R: Runnable> Run<'_, R> {
     #[must_use]
     pub fn explain(&self) -> Explanation {
         let Some(plan) = self.built() else { return Explanation::default() };
-        let inherited = plan.parent.as_ref().and_then(|parent| parent.extension::<Inherited>());
-        let inherited = inherited.iter().flat_map(|inherited| &inherited.0);
+        let inherited = plan.parent.as_ref().and_then(|parent| parent.inherited().all());
+        let inherited = inherited.iter().flat_map(|inherited| inherited.iter());
         Explanation::of(plan.runnable.name(), inherited.chain(plan.middlewares()))
     }
 }

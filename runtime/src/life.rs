@@ -5,7 +5,7 @@
 //! a supervised task, goes through the same sequence.
 
 use std::any::Any;
-use std::mem::take;
+use std::mem::{needs_drop, replace, take};
 use std::sync::OnceLock;
 use std::task::{Context as TaskContext, Poll, Waker, ready};
 
@@ -152,6 +152,12 @@ pub(crate) trait AnyLife: Any + Send + Sync {
 
     /// What the work gets, if that is known yet.
     fn any_input(&self) -> Option<&dyn Any>;
+
+    /// Whether it holds values whose drop may be user code.
+    fn has_values(&self) -> bool;
+
+    /// Drops them, when nobody has the run any more.
+    fn drop_values(&mut self);
 }
 
 impl<I: Data, O: Data> AnyLife for Life<I, O> {
@@ -195,5 +201,14 @@ impl<I: Data, O: Data> AnyLife for Life<I, O> {
 
     fn any_input(&self) -> Option<&dyn Any> {
         self.input().map(|input| input as &dyn Any)
+    }
+
+    fn has_values(&self) -> bool {
+        needs_drop::<I>() || needs_drop::<O>()
+    }
+
+    fn drop_values(&mut self) {
+        discard(replace(&mut self.input, Input::Later(OnceLock::new())));
+        discard(replace(&mut self.seat, Seat::taken()));
     }
 }

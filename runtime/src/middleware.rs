@@ -4,6 +4,7 @@ use std::any::type_name;
 use std::fmt;
 use std::sync::Arc;
 
+use crate::handed_down::HandedDown;
 use crate::{LayerInfo, Order, Result, RunContext, Summary, ordered};
 
 /// Something bound to each run that it is given to: it registers what it listens to on the run's context.
@@ -125,9 +126,8 @@ impl<M: Middleware + ?Sized> Middleware for Arc<M> {
     }
 }
 
-/// The middlewares that runs started in a run inherit, kept in its [`Extensions`](crate::Extensions) (M4).
-#[derive(Clone, Default)]
-pub(crate) struct Inherited(pub(crate) Vec<Arc<dyn Middleware>>);
+/// The middlewares that runs started in a run inherit (M4).
+pub(crate) type Inherited = HandedDown<Arc<dyn Middleware>>;
 
 impl RunContext {
     /// Binds a middleware to every run that is started in this one from now on, however deep, before the run's own.
@@ -150,36 +150,27 @@ impl RunContext {
     /// ```
     pub fn bind_nested<Sort>(&self, middleware: impl IntoMiddleware<Sort>) {
         let middleware: Arc<dyn Middleware> = Arc::new(middleware.into_middleware());
-        self.change_inherited(|inherited| inherited.push(middleware));
+        self.inherited().change(|inherited| inherited.push(middleware));
+        self.bound();
     }
 
     /// How many middlewares runs started in this one inherit.
-    pub(crate) fn inherited(&self) -> usize {
-        self.extension::<Inherited>().map_or(0, |inherited| inherited.0.len())
+    pub(crate) fn count_inherited(&self) -> usize {
+        self.inherited().all().map_or(0, |inherited| inherited.len())
     }
 
     /// Has those beyond the first so many stand where an order says, unless they say so themselves.
     pub(crate) fn order_inherited(&self, beyond: usize, order: &Order) {
-        let Some(inherited) = self.extension::<Inherited>().filter(|inherited| inherited.0.len() > beyond) else {
-            return;
-        };
+        let Some(inherited) = self.inherited().all().filter(|inherited| inherited.len() > beyond) else { return };
         // What they say is asked under no lock. Others may be handed down meanwhile: they come behind.
-        let handed_down = inherited.0.iter().enumerate().skip(beyond);
+        let handed_down = inherited.iter().enumerate().skip(beyond);
         let silent = handed_down.filter(|(_, middleware)| middleware.order().is_none());
         let silent: Vec<(usize, Arc<dyn Middleware>)> =
             silent.map(|(at, it)| (at, Arc::new(ordered(Arc::clone(it), order.clone())) as Arc<_>)).collect();
-        self.change_inherited(|inherited| {
+        self.inherited().change(|inherited| {
             for (at, ordered) in silent {
-                inherited[at] = ordered;
+                inherited.get_mut(at).into_iter().for_each(|it| *it = Arc::clone(&ordered));
             }
-        });
-    }
-
-    fn change_inherited(&self, change: impl FnOnce(&mut Vec<Arc<dyn Middleware>>)) {
-        self.change_extensions(|extensions| {
-            let mut inherited = extensions.get::<Inherited>().map(Arc::unwrap_or_clone).unwrap_or_default();
-            change(&mut inherited.0);
-            extensions.insert(inherited);
         });
     }
 }

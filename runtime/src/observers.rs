@@ -5,13 +5,12 @@
 //! 2. It is no listener: a run that is only observed is not heard, has no emitter and emits nothing (E15).
 //! 3. It can change nothing, and a panic of its is logged (M5). It is called with no lock held.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use emitree_emitter::{AnyEvent, Emitter, EventStamp};
-use parking_lot::Mutex;
 
-use crate::panic::isolated;
-use crate::register::Few;
+use crate::handed_down::HandedDown;
+use crate::panic::{discard, isolated};
 use crate::{Attempted, Data, Result, RunContext, RunEvent, Stage};
 
 /// Looks at what runs tell: bound with [`RunContext::observe`].
@@ -47,16 +46,13 @@ impl<T: RunObserver + ?Sized> RunObserver for Arc<T> {
     }
 }
 
-/// The nearest first: those of the run itself, in order of registration, and then those of the runs above.
-type List = Arc<Few<Arc<dyn RunObserver>>>;
-
 /// The observers of a run, which are those of the runs above as well.
 #[derive(Default)]
 pub(crate) struct Observers {
-    /// As the run found them.
-    above: Option<List>,
-    /// All, if something was bound to the run itself: runs find them that begin now.
-    own: OnceLock<Box<Mutex<List>>>,
+    /// The nearest first: those of the run itself, in order of registration, and then those of the runs above.
+    all: HandedDown<Arc<dyn RunObserver>>,
+    /// How many the run found.
+    above: usize,
 }
 
 /// Who sees what a run tells, at a moment.
@@ -84,30 +80,27 @@ impl<'a> Audience<'a> {
 
 impl Observers {
     pub(crate) fn new(above: Option<&RunContext>) -> Self {
-        Self { above: above.and_then(|above| above.observers().all()), own: OnceLock::new() }
-    }
-
-    fn all(&self) -> Option<List> {
-        self.own.get().map_or_else(|| self.above.clone(), |own| Some(Arc::clone(&own.lock())))
+        let all = above.map(|above| above.observers().all.for_below()).unwrap_or_default();
+        Self { above: all.all().map_or(0, |all| all.len()), all }
     }
 
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        self.above.is_none() && self.own.get().is_none()
+        self.all.is_empty()
     }
 
-    /// What was bound to the run itself is not locked meanwhile.
     fn each(&self, f: impl Fn(&dyn RunObserver)) {
-        let own = self.own.get().map(|own| Arc::clone(&own.lock()));
-        let all = own.as_ref().or(self.above.as_ref()).into_iter().flat_map(|all| all.iter());
-        all.for_each(|observer| isolated(|| f(&**observer)));
+        let all = self.all.all();
+        all.iter().flat_map(|all| all.iter()).for_each(|observer| isolated(|| f(&**observer)));
+        discard(all);
     }
 
     fn add(&self, observer: Arc<dyn RunObserver>) {
-        let above = self.above.clone().unwrap_or_default();
-        let mut all = self.own.get_or_init(|| Box::new(Mutex::new(Arc::clone(&above)))).lock();
-        let at = all.len() - above.len();
-        Arc::make_mut(&mut all).insert(at, observer);
+        self.all.change(|all| all.insert(all.len().saturating_sub(self.above), observer));
+    }
+
+    pub(crate) fn release(&self) {
+        self.all.release();
     }
 }
 
@@ -137,6 +130,7 @@ impl RunContext {
     /// ```
     pub fn observe(&self, observer: impl RunObserver) {
         self.observers().add(Arc::new(observer));
+        self.bound();
     }
 
     /// Who there is to be told.

@@ -95,7 +95,7 @@ pub fn ordered<Sort, M: IntoMiddleware<Sort>>(middleware: M, order: Order) -> Or
 
 impl<M: Middleware> Middleware for Ordered<M> {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
-        let before = ctx.inherited();
+        let before = ctx.count_inherited();
         self.middleware.bind(ctx)?;
         ctx.order_inherited(before, &self.order);
         Ok(())

@@ -81,6 +81,13 @@ impl Origin {
         self.instance.for_run(links)
     }
 
+    /// Ends the emitter, if there is one: nothing is emitted there any more (R14).
+    pub(crate) fn end_emitter(&self) {
+        if let Some(emitter) = self.made() {
+            emitter.end_run();
+        }
+    }
+
     /// Whether anybody hears it who is not above the run that it was started in.
     #[inline]
     fn is_heard(&self) -> bool {
@@ -131,6 +138,7 @@ impl RunContext {
             let entered: Weak<WeakRun> = Arc::downgrade(&scope);
             Made { emitter: self.origin().make(self.parent(), entered), scope: Some(scope) }
         });
+        self.bound();
         &made.emitter
     }
 
@@ -157,7 +165,7 @@ impl RunContext {
     /// for, so who only would emit asks this first.
     #[must_use]
     pub fn is_heard(&self) -> bool {
-        self.here().is_heard()
+        !self.node().fate().is_released() && self.here().is_heard()
     }
 
     /// The group of later events of the run, and of runs started in it from now on.

@@ -3,12 +3,13 @@
 //! These two come from anywhere: an error from the work, a layer, a listener or who aborts; a value from whoever holds
 //! the run. So they pass where they enter what events and callers are shown, and nobody has a way around.
 
+use std::mem::replace;
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use serde_json::Value;
 
-use crate::panic::{caught, logged};
+use crate::panic::{caught, discard, logged};
 use crate::register::Few;
 use crate::{Error, Result, RunContext};
 
@@ -33,6 +34,16 @@ impl Outgoing {
     /// Those that there are at this moment: they are called with no lock held.
     fn maps(&self) -> Option<Maps> {
         self.0.get().map(|maps| maps.lock().clone())
+    }
+
+    /// Drops the functions. Whatever would have passed one is withheld from now on.
+    pub(crate) fn release(&self) {
+        let Some(maps) = self.0.get() else { return };
+        let is_due = |maps: &Maps| [!maps.errors.is_empty(), !maps.values.is_empty()];
+        let withholding = Maps::withholding(is_due(&maps.lock()));
+        let Maps { errors, values } = replace(&mut *maps.lock(), withholding);
+        errors.into_iter().for_each(discard);
+        values.into_iter().for_each(discard);
     }
 
     fn error(&self, error: Error) -> Error {
@@ -60,6 +71,21 @@ impl Outgoing {
     /// What a run comes to, on its way out.
     pub(crate) fn result<O>(&self, result: Result<O>) -> Result<O> {
         result.map_err(|error| self.error(error))
+    }
+}
+
+impl Maps {
+    /// What takes the place of functions that were dropped: it says nothing.
+    fn withholding([errors, values]: [bool; 2]) -> Self {
+        let error = |error: Error| error.withheld("the run has ended, and with it what its errors pass".to_owned());
+        let value = |key: &str, _| {
+            logged(|| tracing::warn!("`{key}` was withheld, for it was set on a run that has ended"));
+            Value::Null
+        };
+        Self {
+            errors: errors.then(|| Arc::new(error) as ErrorMap).into_iter().collect(),
+            values: values.then(|| Arc::new(value) as ValueMap).into_iter().collect(),
+        }
     }
 }
 
@@ -91,13 +117,16 @@ impl RunContext {
     /// ```
     pub fn map_error(&self, f: impl Fn(Error) -> Error + Send + Sync + 'static) {
         self.slot().outgoing().add(|maps| maps.errors.push(Arc::new(f)));
+        self.bound();
     }
 
     /// Has each value that is [set](Self::set) on the run's context from now on, by whomever, pass a function before events and
     /// runs below carry it, in order of registration. Where the function panics, the value is `null`.
     ///
-    /// What the context holds already, and what runs below set on theirs, does not pass it.
+    /// What the context holds already, and what runs below set on theirs, does not pass it. When the run has ended, the function
+    /// is dropped; a value that is set after that is `null`.
     pub fn map_context(&self, f: impl Fn(&str, Value) -> Value + Send + Sync + 'static) {
         self.slot().outgoing().add(|maps| maps.values.push(Arc::new(f)));
+        self.bound();
     }
 }

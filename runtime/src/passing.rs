@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use futures_core::future::BoxFuture;
 use serde_json::Value;
 
-use crate::register::Register;
+use crate::register::{Register, Sealed};
 use crate::{Error, Instance, LayerInfo, Place, Result, RunContext};
 
 /// A value of a run on its way past an input or output middleware.
@@ -149,8 +149,12 @@ impl<T> Passes<T> {
         self.original.get().cloned()
     }
 
-    pub(crate) fn seal(&self) -> &[Pass<T>] {
+    pub(crate) fn seal(&self) -> Sealed<Pass<T>> {
         self.list.seal(|_| ())
+    }
+
+    pub(crate) fn release(&self) {
+        self.list.release();
     }
 
     fn name_of(&self, i: usize, pass: &Pass<T>) -> Arc<str> {
@@ -170,7 +174,7 @@ impl<T: Send + Sync> Passes<T> {
         let list = self.seal();
         let kept = || self.keep.get().map(|keep| Arc::new(keep(value)));
         match self.original().or_else(kept) {
-            Some(original) if !list.is_empty() => self.in_order(list, value, &original, ctx).await,
+            Some(original) if !list.is_empty() => self.in_order(&list, value, &original, ctx).await,
             _ => Ok(None),
         }
     }
@@ -179,7 +183,7 @@ impl<T: Send + Sync> Passes<T> {
     pub(crate) async fn pass_on(&self, value: &T, ctx: &RunContext) -> Result<Option<T>> {
         let list = self.seal();
         match self.keep.get() {
-            Some(keep) if !list.is_empty() => self.in_order(list, value, &Arc::new(keep(value)), ctx).await,
+            Some(keep) if !list.is_empty() => self.in_order(&list, value, &Arc::new(keep(value)), ctx).await,
             _ => Ok(None),
         }
     }

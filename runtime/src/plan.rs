@@ -9,7 +9,6 @@ use emitree_emitter::{Context, Creator, Registration};
 use smallvec::SmallVec;
 
 use crate::context::{ThinRun, Typed};
-use crate::middleware::Inherited;
 use crate::observers::Observers;
 use crate::order::InOrder;
 use crate::origin::Own;
@@ -122,8 +121,11 @@ impl<R: Runnable> Plan<'_, R> {
             extensions = take(&mut extras.extensions);
         }
         let parts = (own, extensions, observers);
-        RunContext::begin(instance, self.parent.take(), parts, is_heard, (self.runnable.face().0, input))
-            .ok_or_else(|| Error::aborted(TOO_LATE))
+        let begun = RunContext::begin(instance, self.parent.take(), parts, is_heard, (self.runnable.face().0, input));
+        begun.map_err(|parent| {
+            self.parent = Some(parent);
+            Error::aborted(TOO_LATE)
+        })
     }
 
     /// Whether anybody hears it from the beginning.
@@ -137,7 +139,7 @@ impl<R: Runnable> Plan<'_, R> {
     fn is_bound(&self) -> bool {
         self.extras.is_some()
             || !self.runnable.middlewares().is_empty()
-            || self.parent.as_ref().is_some_and(|run| run.extension::<Inherited>().is_some())
+            || self.parent.as_ref().is_some_and(|run| !run.inherited().is_empty())
     }
 
     /// Begins to look at what may stop it from outside, beyond the first signal.

@@ -1,86 +1,112 @@
-//! Lists that are written while a run is bound, and read while it works.
+//! Lists that are written while a run is bound, and read while it works; when it has ended, they are empty.
 
-use std::sync::OnceLock;
+use std::mem::{replace, take};
+use std::ops::Deref;
+use std::sync::Arc;
 
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
+use crate::panic::discard;
 use crate::{Error, Result};
 
-/// A list that takes no more once the work has begun: from then on it is read without a lock.
-pub(crate) struct Register<T> {
-    open: Mutex<List<T>>,
-    sealed: OnceLock<Few<T>>,
-}
+/// A list that takes no more once the work has begun, which holds it from then on.
+pub(crate) struct Register<T>(Mutex<List<T>>);
 
 /// Most runs have one or two of a sort.
 pub(crate) type Few<T> = SmallVec<[T; 2]>;
 
-/// What is to come, as long as more is taken.
 enum List<T> {
     Taking(Few<T>),
-    /// With nothing in it.
-    Empty,
-    Sealed,
+    Sealed(Sealed<T>),
 }
+
+/// What was in the list when the work began.
+pub(crate) struct Sealed<T>(Option<Arc<Few<T>>>);
 
 impl<T> Default for Register<T> {
     fn default() -> Self {
-        Self { open: Mutex::new(List::Taking(Few::new())), sealed: OnceLock::new() }
+        Self(Mutex::new(List::Taking(Few::new())))
+    }
+}
+
+impl<T> Default for Sealed<T> {
+    fn default() -> Self {
+        Self(None)
+    }
+}
+
+impl<T> Clone for Sealed<T> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<T> Deref for Sealed<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        self.0.as_deref().map_or(&[], |list| list)
+    }
+}
+
+impl<T> Deref for List<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        match self {
+            Self::Taking(list) => list,
+            Self::Sealed(list) => list,
+        }
     }
 }
 
 impl<T> Register<T> {
     pub(crate) fn extend(&self, items: impl Iterator<Item = T>) -> Result<()> {
-        match &mut *self.open.lock() {
+        match &mut *self.0.lock() {
             List::Taking(list) => list.extend(items),
-            List::Empty | List::Sealed => return Err(too_late()),
+            List::Sealed(_) => return Err(too_late()),
         }
         Ok(())
     }
 
     /// What is in it, put in order once.
-    pub(crate) fn seal(&self, arrange: impl FnOnce(&mut [T])) -> &[T] {
-        let mut open = self.open.lock();
-        match std::mem::replace(&mut *open, List::Sealed) {
-            List::Taking(list) if list.is_empty() => *open = List::Empty,
-            List::Empty => *open = List::Empty,
-            List::Taking(mut list) => {
-                arrange(&mut list);
-                self.sealed.set(list).ok();
+    pub(crate) fn seal(&self, arrange: impl FnOnce(&mut [T])) -> Sealed<T> {
+        let mut list = self.0.lock();
+        let sealed = match &mut *list {
+            List::Sealed(sealed) => return sealed.clone(),
+            List::Taking(taken) if taken.is_empty() => Sealed(None),
+            List::Taking(taken) => {
+                arrange(taken);
+                Sealed(Some(Arc::new(take(taken))))
             }
-            List::Sealed => (),
-        }
-        self.sealed.get().map_or(&[], |sealed| &**sealed)
+        };
+        *list = List::Sealed(sealed.clone());
+        sealed
     }
 
-    /// Whether the list has such an item so far. A list that is sealed, as those of most runs above are, is read without the lock.
+    /// Drops what is in it, outside of the lock; what the work still has goes with that.
+    pub(crate) fn release(&self) {
+        let list = replace(&mut *self.0.lock(), List::Sealed(Sealed(None)));
+        match list {
+            List::Taking(list) => list.into_iter().for_each(discard),
+            List::Sealed(Sealed(list)) => list.and_then(Arc::into_inner).into_iter().flatten().for_each(discard),
+        }
+    }
+
+    /// Whether the list has such an item so far.
     pub(crate) fn any(&self, is_it: impl Fn(&T) -> bool) -> bool {
-        let sealed = || self.sealed.get().map(|sealed| sealed.iter().any(&is_it));
-        sealed().unwrap_or_else(|| match &*self.open.lock() {
-            List::Taking(list) => list.iter().any(&is_it),
-            List::Empty => false,
-            // Sealed between the two looks.
-            List::Sealed => sealed().unwrap_or(false),
-        })
+        self.0.lock().iter().any(is_it)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        match &*self.open.lock() {
-            List::Taking(list) => list.is_empty(),
-            List::Empty => true,
-            List::Sealed => false,
-        }
+        self.0.lock().is_empty()
     }
 }
 
 impl<T: Clone> Register<T> {
     pub(crate) fn so_far(&self) -> Few<T> {
-        match &*self.open.lock() {
-            List::Taking(list) => list.clone(),
-            List::Empty => Few::new(),
-            List::Sealed => self.sealed.get().cloned().unwrap_or_default(),
-        }
+        self.0.lock().iter().cloned().collect()
     }
 }
 

@@ -188,7 +188,7 @@ where
 /// A run of other types is an error that names both; a stack of [`AnyRun`], or of [`Unseen`], fits all.
 impl<O: Op> Middleware for Stack<O> {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
-        self.add_to(ctx.slot().chain()?)?;
+        self.add_to(ctx.chain()?)?;
         if ctx.parent().is_some() {
             self.0.iter().for_each(|entry| warn_once(&*entry.layer, ctx));
         }

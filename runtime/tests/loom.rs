@@ -8,6 +8,7 @@ mod fate;
 mod sync;
 
 use loom::sync::Arc;
+use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::thread::{self, JoinHandle};
 
 use self::fate::Fate;
@@ -102,5 +103,29 @@ fn who_only_looks_sees_nothing_or_the_reason() {
         let looks = [fate.stopped().copied(), fate.stopped().copied()];
         assert!(matches!(looks, [None, None] | [None, Some("enough")] | [Some("enough"), Some("enough")]), "{looks:?}");
         assert!(join(abort));
+    });
+}
+
+/// R14
+#[test]
+fn what_is_bound_while_a_run_ends_is_let_go_by_one_of_the_two() {
+    model(|| {
+        let (fate, kept) = (Arc::new(Fate::open()), Arc::new(AtomicBool::new(false)));
+        let let_go = |kept: &AtomicBool| kept.store(false, Ordering::Relaxed);
+        let binder = {
+            let kept = Arc::clone(&kept);
+            spawn(&fate, move |fate| {
+                kept.store(true, Ordering::Relaxed);
+                if !fate.bind() {
+                    let_go(&kept);
+                }
+            })
+        };
+        if fate.release() {
+            assert!(kept.load(Ordering::Relaxed), "what it was told of is there");
+            let_go(&kept);
+        }
+        join(binder);
+        assert!(!kept.load(Ordering::Relaxed), "it is kept for ever");
     });
 }

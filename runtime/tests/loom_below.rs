@@ -82,7 +82,7 @@ impl RunContext {
     fn begin(&self, above: &Self) -> Option<Above> {
         let above = Above::of(WeakRun(Arc::clone(&self.0)), above.clone());
         self.0.is_made.store(true, Ordering::Release);
-        above.inspect(Above::arrive)
+        above.inspect(Above::arrive).ok()
     }
 
     /// The same, where making it fails.

@@ -1,0 +1,469 @@
+//! R14: when a run has ended, what was bound to it is dropped, in that run: a binding that holds its own run keeps none alive.
+
+mod support;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use emitree_emitter::{Emitter, EventMeta, ListenError, Options};
+use emitree_runtime::{
+    AbortHandle, Error, Middleware, Next, Passing, Result, RunContext, RunEvent, Runnable, Stack, Stage, StreamItem,
+    Unseen, input_fn, output_fn,
+};
+use futures_util::StreamExt;
+use futures_util::future::BoxFuture;
+use support::{Any, AtDrop, Recorder, TestResult, below, poll_once, silence_planned_panics};
+
+/// How many runs are alive: each has one of these among its extensions, and it goes with the run.
+#[derive(Clone, Default)]
+struct Alive(Arc<AtomicUsize>);
+
+impl Alive {
+    fn enter(&self, ctx: &RunContext) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+        ctx.set_extension(Living(self.clone()));
+    }
+
+    fn count(&self) -> usize {
+        self.0.load(Ordering::SeqCst)
+    }
+}
+
+struct Living(Alive);
+
+impl Drop for Living {
+    fn drop(&mut self) {
+        self.0.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Binds something to a run that keeps a value.
+type Bind = fn(&RunContext, Kept) -> Result<()>;
+
+/// What it keeps: mostly the run's own context.
+type Kept = Arc<dyn Send + Sync>;
+
+fn pass<T: Send + Sync>(kept: Kept) -> impl for<'a> Fn(Passing<'a, T>) -> BoxFuture<'a, Result<Option<T>>> {
+    move |_| {
+        let _kept = &kept;
+        Box::pin(async { Ok(None) })
+    }
+}
+
+/// A middleware with a value in it.
+struct Keeps(#[expect(dead_code, reason = "it is dropped with it")] Kept);
+
+impl std::fmt::Debug for Keeps {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Keeps")
+    }
+}
+
+impl Middleware for Keeps {
+    fn bind(&self, _: &RunContext) -> Result<()> {
+        Ok(())
+    }
+}
+
+fn layers(kept: Kept) -> Stack<Unseen> {
+    let stack = Stack::builder().layer_fn("keeps", move |(): &(), _: &RunContext, next: Next<'_, Unseen>| {
+        let _kept = &kept;
+        Box::pin(next.run(&()))
+    });
+    stack.build()
+}
+
+/// Everything that can be bound to a run.
+const KINDS: [(&str, Bind); 20] = [
+    ("on", |ctx, kept| {
+        ctx.emitter().on("*", move |_: &mut Any, _| _ = &kept)?;
+        Ok(())
+    }),
+    ("observe", |ctx, kept| {
+        ctx.emitter().observe("*.*", move |_: &Any, _| _ = &kept)?;
+        Ok(())
+    }),
+    ("on_async", |ctx, kept| {
+        let subscription = ctx.emitter().on_async("*", move |_: &mut Any, _| {
+            let kept = Arc::clone(&kept);
+            Box::pin(async move {
+                drop(kept);
+                Ok(())
+            })
+        });
+        subscription?;
+        Ok(())
+    }),
+    ("observe_async", |ctx, kept| {
+        let subscription = ctx.emitter().observe_async("*", move |_: &Any, _| {
+            let kept = Arc::clone(&kept);
+            Box::pin(async move {
+                drop(kept);
+                Ok(())
+            })
+        });
+        subscription?;
+        Ok(())
+    }),
+    ("once", |ctx, kept| {
+        ctx.emitter().with(Options::new().once()).on("never", move |_: &mut Any, _| _ = &kept)?;
+        Ok(())
+    }),
+    ("persistent", |ctx, kept| {
+        ctx.emitter().with(Options::new().persistent()).on("*", move |_: &mut Any, _| _ = &kept)?;
+        Ok(())
+    }),
+    ("a matcher", |ctx, kept| {
+        let matcher = move |_: &EventMeta<'_>| {
+            _ = &kept;
+            true
+        };
+        ctx.emitter().on(matcher, |_: &mut Any, _| ())?;
+        Ok(())
+    }),
+    ("a pipe", |ctx, kept| {
+        let matcher = move |_: &EventMeta<'_>| {
+            _ = &kept;
+            true
+        };
+        ctx.emitter().pipe_matching(matcher, &Emitter::new())?;
+        Ok(())
+    }),
+    ("layer", |ctx, kept| layers(kept).bind(ctx)),
+    ("input_fn", |ctx, kept| input_fn::<u32, _>(pass(kept)).bind(ctx)),
+    ("output_fn", |ctx, kept| output_fn::<u32, _>(pass(kept)).bind(ctx)),
+    ("middleware", |ctx, kept| {
+        ctx.bind_nested(Keeps(kept));
+        Ok(())
+    }),
+    ("bind_nested", |ctx, kept| {
+        ctx.bind_nested(move |_: &RunContext| {
+            _ = &kept;
+            Ok(())
+        });
+        Ok(())
+    }),
+    ("observer", |ctx, kept| {
+        ctx.observe(move |_: &RunEvent<'_>| _ = &kept);
+        Ok(())
+    }),
+    ("map_error", |ctx, kept| {
+        ctx.map_error(move |error| {
+            _ = &kept;
+            error
+        });
+        Ok(())
+    }),
+    ("map_context", |ctx, kept| {
+        ctx.map_context(move |_, value| {
+            _ = &kept;
+            value
+        });
+        Ok(())
+    }),
+    ("at_end", |ctx, kept| {
+        ctx.at_end(move |_, _| drop(kept));
+        Ok(())
+    }),
+    ("a listener that binds at the end", |ctx, kept| {
+        let bind = move |_: &Any, _: &EventMeta<'_>| {
+            let (kept, ctx) = (Arc::clone(&kept), RunContext::current().ok_or("in a run")?);
+            ctx.observe(move |_: &RunEvent<'_>| _ = &kept);
+            Ok(())
+        };
+        ctx.emitter().observe(Stage::Finish, bind)?;
+        Ok(())
+    }),
+    ("at_end that leaves another", |ctx, kept| {
+        ctx.at_end(move |ctx, _| ctx.at_end(move |_, _| drop(kept)));
+        Ok(())
+    }),
+    ("a listener of a child", |ctx, kept| {
+        let child = ctx.emitter().child("child")?;
+        child.on("*", move |_: &mut Any, _| _ = &kept)?;
+        Ok(())
+    }),
+];
+
+/// How a run ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    Succeeds,
+    Fails,
+    Panics,
+    Aborted,
+    TimesOut,
+    Dropped,
+    NotBound,
+}
+
+const ENDS: [End; 7] =
+    [End::Succeeds, End::Fails, End::Panics, End::Aborted, End::TimesOut, End::Dropped, End::NotBound];
+
+/// When something is bound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum When {
+    Before,
+    InTheWork,
+    InFinish,
+    AtEnd,
+}
+
+const WHENS: [When; 4] = [When::Before, When::InTheWork, When::InFinish, When::AtEnd];
+
+/// Runs once, in a run above or not, with something bound that holds the run. That work cannot be bound to is an error of
+/// the binding, and says so.
+async fn run(tree: &Emitter, alive: &Alive, bind: Bind, (when, end): (When, End)) {
+    let bind_own = move |ctx: &RunContext| bind(ctx, Arc::new(ctx.clone()));
+    let work = move |_: u32, ctx: RunContext| async move {
+        if when == When::InTheWork {
+            bind_own(&ctx).ok();
+        }
+        match end {
+            End::Succeeds | End::NotBound => Ok(7_u32),
+            End::Fails => Err(Error::new("no")),
+            End::Panics => panic!("a planned panic"),
+            End::Aborted | End::TimesOut | End::Dropped => std::future::pending().await,
+        }
+    };
+    let alive = alive.clone();
+    let prepare = move |ctx: &RunContext| {
+        alive.enter(ctx);
+        match when {
+            When::Before => bind_own(ctx)?,
+            When::InTheWork => {}
+            When::InFinish => {
+                ctx.emitter().observe(Stage::Finish, move |_: &Any, _| {
+                    let ctx = RunContext::current().ok_or("in a run")?;
+                    bind_own(&ctx).ok();
+                    Ok(())
+                })?;
+            }
+            When::AtEnd => ctx.at_end(move |ctx, _| _ = bind_own(ctx)),
+        }
+        if end == End::NotBound { Err(Error::new("not here")) } else { Ok(()) }
+    };
+    let work = below(tree, "work", work);
+    let abort = AbortHandle::new();
+    let mut run = work.run(7).middleware(prepare).abort_on(abort.signal());
+    if end == End::TimesOut {
+        run = run.timeout(Duration::from_millis(1));
+    }
+    match end {
+        End::Dropped => {
+            assert!(poll_once(&mut run).is_pending());
+            drop(run);
+        }
+        End::Aborted => {
+            assert!(poll_once(&mut run).is_pending());
+            abort.abort("enough");
+            run.await.expect_err("it was aborted");
+        }
+        _ => _ = run.await,
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_holds_its_own_run_keeps_none_alive() {
+    silence_planned_panics();
+    let (tree, alive) = (Emitter::new(), Alive::default());
+    for (kind, bind) in KINDS {
+        for (when, end) in WHENS.into_iter().flat_map(|when| ENDS.map(|end| (when, end))) {
+            run(&tree, &alive, bind, (when, end)).await;
+            assert_eq!(alive.count(), 0, "{kind}, bound {when:?}, {end:?}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn nor_in_a_run_below_another() {
+    silence_planned_panics();
+    let (tree, alive) = (Emitter::new(), Alive::default());
+    let inner = (tree.clone(), alive.clone());
+    let above = below(&tree, "above", move |(): (), ctx: RunContext| {
+        let (tree, alive) = inner.clone();
+        async move {
+            alive.enter(&ctx);
+            for (kind, bind) in KINDS {
+                bind(&ctx, Arc::new(ctx.clone())).ok();
+                for (when, end) in WHENS.into_iter().flat_map(|when| ENDS.map(|end| (when, end))) {
+                    run(&tree, &alive, bind, (when, end)).await;
+                    assert_eq!(alive.count(), 1, "{kind}, bound {when:?}, {end:?}");
+                }
+            }
+            Ok(())
+        }
+    });
+    above.run(()).await.expect("it succeeds");
+    assert_eq!(alive.count(), 0);
+}
+
+/// Bindings are dropped on whatever thread comes last: the end of the run, or who binds too late.
+#[test]
+fn nor_where_a_thread_binds_while_the_run_ends() {
+    let (tree, alive) = (Emitter::new(), Alive::default());
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+    for round in 0..400 {
+        let (_, bind) = KINDS[round % KINDS.len()];
+        let (alive_of_run, (send, receive)) = (alive.clone(), std::sync::mpsc::channel::<RunContext>());
+        let binder = std::thread::spawn(move || {
+            let Ok(ctx) = receive.recv() else { return };
+            // Some before, some after; what is in between is what this is about.
+            for _ in 0..20 {
+                bind(&ctx, Arc::new(ctx.clone())).ok();
+            }
+        });
+        let work = below(&tree, "work", move |(): (), ctx: RunContext| {
+            let (alive, send) = (alive_of_run.clone(), send.clone());
+            async move {
+                alive.enter(&ctx);
+                send.send(ctx).ok();
+                (0..round % 10).for_each(|_| std::thread::yield_now());
+                Ok(())
+            }
+        });
+        runtime.block_on(async { work.run(()).await }).expect("it succeeds");
+        drop(work);
+        binder.join().expect("it does not panic");
+        assert_eq!(alive.count(), 0, "round {round}");
+    }
+}
+
+/// What is noted when a binding is dropped: in which run, after what, and where a run belongs that is started there.
+#[tokio::test]
+async fn they_are_dropped_in_the_run_after_its_end_hooks_and_before_the_run_above_goes_on() {
+    let not_before_the_drop_of_the_work = ["a listener of a child"];
+    for (kind, bind) in KINDS.into_iter().filter(|(kind, _)| !not_before_the_drop_of_the_work.contains(kind)) {
+        let (tree, recorder) = (Emitter::new(), Recorder::new());
+        let notes = recorder.clone();
+        let starts = recorder.clone();
+        let late = Arc::new(below(&tree, "late", move |(): (), ctx: RunContext| {
+            starts.note(format!("started in {}", ctx.parent().map_or("none", RunContext::name)));
+            async { Ok(()) }
+        }));
+        let work = Arc::new(below(&tree, "work", |n: u32, _: RunContext| async move { Ok(n) }));
+        let prepare = move |ctx: &RunContext| {
+            let (notes, late) = (notes.clone(), late.clone());
+            let at_drop = AtDrop(move || {
+                let current = RunContext::current();
+                notes.note(format!("dropped in {}", current.as_ref().map_or("none", |run| run.name())));
+                assert!(poll_once(&mut late.run(())).is_ready());
+            });
+            let shared: Kept = Arc::new(parking_lot::Mutex::new(at_drop));
+            bind(ctx, shared)
+        };
+        let notes = recorder.clone();
+        let ends = move |ctx: &RunContext| {
+            let (at_finish, at_end) = (notes.clone(), notes.clone());
+            ctx.emitter()
+                .with(Options::new().priority(-1))
+                .observe(Stage::Finish, move |_: &Any, _| at_finish.note("finish"))?;
+            ctx.at_end(move |_, _| at_end.note("at end"));
+            Ok(())
+        };
+        let (guard, notes) = (recorder.clone(), recorder.clone());
+        let above = below(&tree, "above", move |(): (), ctx: RunContext| {
+            let (work, prepare, ends, guard) = (work.clone(), prepare.clone(), ends.clone(), guard.clone());
+            let notes = notes.clone();
+            async move {
+                ctx.bind_nested(move |ctx: &RunContext| {
+                    guard.note(format!("guarded {}", ctx.name()));
+                    Ok(())
+                });
+                work.run(1).middleware(ends).middleware(prepare).await?;
+                notes.note("goes on");
+                Ok(())
+            }
+        });
+        above.run(()).await.expect("it succeeds");
+        let dropped = ["dropped in work", "guarded late", "started in above"];
+        // A hook that is called at the end is dropped by its call.
+        let expected: Vec<_> =
+            ["guarded work", "finish", "at end"].into_iter().chain(dropped).chain(["goes on"]).collect();
+        assert_eq!(recorder.take(), expected, "{kind}");
+    }
+}
+
+#[tokio::test]
+async fn a_run_that_has_ended_takes_nothing_and_says_so() -> TestResult {
+    let (tree, recorder, kept) = (Emitter::new(), Recorder::new(), Arc::new(parking_lot::Mutex::new(None)));
+    recorder.watch(&tree);
+    let keep = Arc::clone(&kept);
+    let work = below(&tree, "work", move |n: u32, ctx: RunContext| {
+        *keep.lock() = Some(ctx);
+        async move { Ok(n) }
+    });
+    for is_heard_by_itself in [false, true] {
+        let mut run = work.run(1);
+        if is_heard_by_itself {
+            run = run.on("never", |_: &mut Any, _| ());
+        }
+        run.await?;
+        recorder.take();
+        let ctx = kept.lock().take().ok_or("the work has it")?;
+        let refused = ctx.emitter().on("progress", |_: &mut Any, _| ()).expect_err("it takes no listeners");
+        let text =
+            "this run of `work` has ended and takes no more listeners; listen before it ends, or on its instance";
+        assert!(matches!(refused, ListenError::RunEnded { .. }) && refused.to_string() == text, "{refused}");
+        assert!(ctx.emitter().child("x")?.on("*", |_: &mut Any, _| ()).is_err());
+        assert!(!ctx.emitter().pipe(&Emitter::new()).unpipe());
+        assert!(!ctx.is_heard() && !ctx.emitter().is_heard());
+        // What would have been redacted before anybody sees it reaches nobody.
+        for n in 1..=3 {
+            ctx.emitter().emit("progress", &mut "a secret".to_owned()).await?;
+            assert_eq!(ctx.emitter().late_emits(), n);
+        }
+        ctx.emitter().child("x")?.emit_now("progress", &mut 1_u32)?;
+        assert_eq!(ctx.emitter().late_emits(), 4);
+        recorder.expect([]);
+        let layer = layers(Arc::new(())).bind(&ctx).expect_err("the work is over");
+        assert!(layer.to_string().contains("work has begun"), "{layer}");
+        assert!(ctx.explain().chain.is_empty() && ctx.explain().middlewares.is_empty());
+    }
+    Ok(())
+}
+
+/// What an error or a value would have passed is gone: nothing of it is said.
+#[tokio::test]
+async fn what_passes_nothing_any_more_is_withheld() -> TestResult {
+    let kept = Arc::new(parking_lot::Mutex::new(None));
+    let keep = Arc::clone(&kept);
+    let work = below(&Emitter::new(), "work", move |n: u32, ctx: RunContext| {
+        *keep.lock() = Some(ctx);
+        async move { Ok(n) }
+    });
+    let maps = |ctx: &RunContext| {
+        ctx.map_context(|_, _| "redacted".into());
+        Ok(())
+    };
+    work.run(1).await?;
+    let free = kept.lock().take().ok_or("the work has it")?;
+    work.run(1).middleware(maps).await?;
+    let mapped = kept.lock().take().ok_or("the work has it")?;
+    for ctx in [&free, &mapped] {
+        ctx.set("key", "a secret")?;
+    }
+    assert_eq!(free.get("key"), Some("a secret".into()));
+    assert_eq!(mapped.get("key"), Some(serde_json::Value::Null));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_stream_still_yields_what_it_has() -> TestResult {
+    let work = below(&Emitter::new(), "work", |n: u32, ctx: RunContext| async move {
+        for i in 0..n {
+            ctx.emitter().emit("progress", &mut i.clone()).await?;
+        }
+        Ok(n)
+    });
+    let stream = work.run(3).events("*.*");
+    let items: Vec<_> = stream.collect().await;
+    let names = |item: &StreamItem<u32>| match item {
+        StreamItem::Event(record) => record.name().to_string(),
+        other => format!("{other:?}"),
+    };
+    let names: Vec<_> = items.iter().map(names).collect();
+    assert_eq!(names, ["start", "progress", "progress", "progress", "success", "finish", "Result(Ok(3))"]);
+    Ok(())
+}
