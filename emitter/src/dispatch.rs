@@ -88,6 +88,11 @@ impl Progress {
         self.failed.take().map_or(Ok(()), Err)
     }
 
+    #[cold]
+    fn discard_failure(&mut self) {
+        discard("a listener's error", self.failed.take());
+    }
+
     /// [Advances](Self::advance) from the beginning. Most events are heard at one emitter and observed by nobody: they
     /// are over after that.
     #[inline(always)]
@@ -156,9 +161,10 @@ impl Progress {
 
 /// The failure of an emit that was dropped is the user's, and may panic as it is dropped.
 impl Drop for Progress {
+    #[inline]
     fn drop(&mut self) {
-        if let Some(error) = self.failed.take() {
-            discard("a listener's error", error);
+        if self.failed.is_some() {
+            self.discard_failure();
         }
     }
 }

@@ -345,9 +345,15 @@ impl Emitter {
         self.declares().0.declared.as_deref()
     }
 
-    /// The emitter whose declarations hold: a run's are its instance's, and those of what emits for a run are the run's, unless it has
-    /// its own.
+    /// The emitter whose declarations hold.
+    #[inline]
     fn declares(&self) -> &Self {
+        if self.0.is_in_run { self.declares_in_run() } else { self }
+    }
+
+    /// A run's are its instance's, and those of what emits for a run are the run's, unless it has its own.
+    #[inline(never)]
+    fn declares_in_run(&self) -> &Self {
         let emits_for_run = self.0.emits_for_run && self.0.declared.is_none();
         let declares = if emits_for_run { self.run().unwrap_or(self) } else { self };
         if declares.0.run.is_none() { declares } else { declares.parent().unwrap_or(declares) }

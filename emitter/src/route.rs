@@ -81,7 +81,7 @@ impl Route {
                 return self.along_runs(from, meta);
             }
             if let Some(registry) = emitter.loud(names)
-                && !self.stop_at(registry, &sighting(emitter, meta, || meta.source().is_in_part_of_run_of(emitter)))
+                && !self.stop_at(registry, || sighting(emitter, meta, || meta.source().is_in_part_of_run_of(emitter)))
             {
                 return false;
             }
@@ -109,20 +109,21 @@ impl Route {
                     later.through |= through;
                     true
                 }
-                None => self.stop_at(registry, &sighting(emitter, meta, || through)),
+                None => self.stop_at(registry, || sighting(emitter, meta, || through)),
             }
         })
     }
 
-    /// Adds the part of an emitter that is loud, if it has any. Gives up if it has pipes.
+    /// Adds the part of an emitter that is loud, if it has any. Gives up if it has pipes. How the emitter sees the event is found
+    /// after its snapshot is loaded: else that would be kept on the stack meanwhile.
     #[inline(always)]
-    fn stop_at(&mut self, registry: &Registry, sighting: &Sighting<'_>) -> bool {
+    fn stop_at<'a>(&mut self, registry: &Registry, sighting: impl FnOnce() -> Sighting<'a>) -> bool {
         let guard = registry.snapshot();
         let Some(snapshot) = guard.as_ref() else { return true };
         if !snapshot.pipes.is_empty() {
             return false;
         }
-        let hits = registry.hits(snapshot, sighting);
+        let hits = registry.hits(snapshot, &sighting());
         if !hits.is_none() {
             self.is_observed |= snapshot.observes;
             self.add(Stop { snapshot: guard, hits });

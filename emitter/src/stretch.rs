@@ -114,9 +114,12 @@ pub(crate) enum Called {
 impl Called {
     #[inline(always)]
     pub(crate) fn now(listener: &Listener, call: impl FnOnce() -> Answer) -> Self {
-        if listener.claims.claim_unlimited() {
-            return Self::Now(call());
-        }
+        if listener.claims.claim_unlimited() { Self::Now(call()) } else { Self::now_counted(listener, call) }
+    }
+
+    /// The same, where calls are limited or counted. Out of the loop of every emit.
+    #[inline(never)]
+    fn now_counted(listener: &Listener, call: impl FnOnce() -> Answer) -> Self {
         if !listener.claims.claim() {
             return Self::Skipped;
         }
