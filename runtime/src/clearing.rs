@@ -82,6 +82,9 @@ impl<O> Clearing<O> {
 fn abort_below(run: &RunContext, cx: &mut TaskContext<'_>) -> Poll<Vec<RunContext>> {
     let below = ready!(run.node().below().poll_all(cx));
     for child in &below {
+        // One that is begun on another thread may have been missed by the stop of this run, and not have followed it yet: that
+        // stop came first (R7).
+        child.node().follow(run.node());
         child.abort("the run that it was started in has ended");
     }
     Poll::Ready(below)

@@ -91,3 +91,40 @@ async fn a_cancelled_token_gives_its_reason_to_every_run_below() -> TestResult {
     let cancel = |token: CancellationToken| token.cancel();
     expect_all_end_as("aborted: the cancellation token was cancelled", CancellationToken::new, cancel).await
 }
+
+/// Runs one run, and in tasks of their own that many in it, which wait for ever; each of those tells when it waits.
+async fn in_tasks(tree: Emitter, signal: AbortSignal, waits: mpsc::UnboundedSender<()>) -> Result<()> {
+    let child = Arc::new(below(&tree, "child", move |(), _: RunContext| {
+        let told = waits.send(());
+        async move {
+            told?;
+            std::future::pending::<Result<()>>().await
+        }
+    }));
+    let outer = below(&tree, "outer", move |(), _: RunContext| {
+        (0..CHILDREN).for_each(|_| drop(tokio::spawn(child.run_shared(()))));
+        std::future::pending::<Result<()>>()
+    });
+    outer.run(()).abort_on(signal).await
+}
+
+// R7: the task of the run above may see the abort, and end what is below it, while one begins there on another thread.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_abort_gives_its_reason_to_runs_that_begin_meanwhile() -> TestResult {
+    let tree = Emitter::new();
+    let tally = tally(&tree)?;
+    for round in 0..4 * ROUNDS {
+        let handle = AbortHandle::new();
+        let (waits, mut waiting) = mpsc::unbounded_channel();
+        let run = tokio::spawn(in_tasks(tree.clone(), AbortSignal::from(&handle), waits));
+        for _ in 0..=round * 7 % CHILDREN {
+            waiting.recv().await;
+        }
+        handle.abort("enough");
+        assert!(run.await?.is_err());
+    }
+    let tally = tally.lock().expect("nobody panics here");
+    let reasons: Vec<_> = tally.keys().map(String::as_str).collect();
+    assert_eq!(reasons, ["child.run.error aborted: enough", "outer.run.error aborted: enough"], "{tally:?}");
+    Ok(())
+}
