@@ -19,6 +19,8 @@ listed! {
         ChildStartsWithin = "a child starts after its parent",
         ChildrenFirst = "a child finishes before its parent",
         OneOutcome = "`finish` says what `success` or `error` said",
+        /// R7.
+        OneReason = "an abort gives its reason to all below",
         OneParent = "all events name one parent",
         CurrentRun = "the current run is the one that one is in",
         Returned = "the caller gets what `finish` says, after it",
@@ -117,7 +119,8 @@ impl fmt::Display for Life<'_> {
         write!(f, "node {:?}:", self.begun.map(|begun| begun.node))?;
         self.events.iter().try_for_each(|(at, event)| {
             write!(f, " {at} {}", event.stage.as_str())?;
-            event.status.map_or(Ok(()), |status| write!(f, " {}", status.as_str()))
+            event.status.map_or(Ok(()), |status| write!(f, " {}", status.as_str()))?;
+            event.reason.as_ref().map_or(Ok(()), |reason| write!(f, " ({reason})"))
         })
     }
 }
@@ -154,7 +157,29 @@ pub(crate) fn check(log: &[Entry], lives: &HashMap<Id, Life<'_>>) -> Vec<(Rule, 
         _ => None,
     });
     let of_runs = lived.chain(noted).map(|(rule, run)| (rule, describe(run, lives)));
-    of_runs.chain(check_calls(log, lives)).collect()
+    of_runs.chain(check_aborts(log, lives)).chain(check_calls(log, lives)).collect()
+}
+
+/// Where a thread aborts the top of a tree whose runs end by nothing else (R7).
+fn check_aborts(log: &[Entry], lives: &HashMap<Id, Life<'_>>) -> Vec<(Rule, String)> {
+    let mut broken = Vec::new();
+    for (at, entry) in log.iter().enumerate() {
+        let Entry::Aborts { node } = entry else { continue };
+        let aborted = |life: &Life<'_>| life.begun.is_some_and(|begun| begun.node == *node);
+        let Some(top) = lives.values().find(|life| aborted(life)) else { continue };
+        let is_below = |life: &Life<'_>| {
+            let parent = |life: &Life<'_>| lives.get(&life.parent?);
+            // A damaged recording may say that runs are nested in a circle.
+            std::iter::successors(parent(life), |life| parent(life)).take(lives.len()).any(aborted)
+        };
+        let fell = |life: &Life<'_>| {
+            let had_ended = life.place_of(Stage::Finish).is_some_and(|finish| finish < at);
+            had_ended || (life.status(Stage::Finish) == Some(Status::Aborted) && life.reason() == top.reason())
+        };
+        let missed = lives.iter().filter(|(_, life)| is_below(life) && !fell(life));
+        broken.extend(missed.map(|(run, _)| (Rule::OneReason, describe(*run, lives))));
+    }
+    broken
 }
 
 fn check_life<'a>(life: &Life<'a>, lives: &HashMap<Id, Life<'a>>) -> impl Iterator<Item = Rule> {

@@ -26,6 +26,7 @@ listed! {
         EarlyChild = "early-child",
         LateChild = "late-child",
         WrongOutcome = "wrong-outcome",
+        WrongReason = "wrong-reason",
         WrongParent = "wrong-parent",
         WrongRun = "wrong-run",
         WrongResult = "wrong-result",
@@ -53,6 +54,7 @@ impl Damage {
             Self::EarlyChild => Rule::ChildStartsWithin,
             Self::LateChild => Rule::ChildrenFirst,
             Self::WrongOutcome => Rule::OneOutcome,
+            Self::WrongReason => Rule::OneReason,
             Self::WrongParent => Rule::OneParent,
             Self::WrongRun => Rule::CurrentRun,
             Self::WrongResult => Rule::Returned,
@@ -107,6 +109,10 @@ impl Damage {
             Self::WrongOutcome => {
                 let status = &mut event_mut(log, finish)?.status;
                 *status = Some(if *status == Some(Status::Halted) { Status::Denied } else { Status::Halted });
+            }
+            Self::WrongReason => {
+                let at = log.iter().position(|entry| matches!(entry, Entry::Aborts { .. }))?;
+                event_mut(&mut log[at..], |event| event.reason.is_some() && event.parent.is_some())?.reason = None;
             }
             Self::WrongParent => event_mut(log, finish)?.parent = Some(0),
             Self::WrongRun => {

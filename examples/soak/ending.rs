@@ -29,6 +29,7 @@ listed! {
         AbortedInWork = "aborted during its work",
         /// Before or after its `start`: that is up to the threads.
         AbortedUnseen = "aborted from a thread before its work",
+        AbortedInWide = "by the abort of a wide tree from a thread",
         AbortedWithParent = "by the abort or time-out of its parent",
         LeftByParent = "by the end of its parent",
         PassedOn = "by an abort or time-out that it passes on",
@@ -41,7 +42,7 @@ listed! {
 impl Ending {
     /// Whether a run without a parent can end like that.
     pub(crate) const fn needs_parent(self) -> bool {
-        matches!(self, Self::AbortedWithParent | Self::LeftByParent)
+        matches!(self, Self::AbortedInWide | Self::AbortedWithParent | Self::LeftByParent)
     }
 }
 
@@ -65,7 +66,11 @@ impl Drawn {
     }
 
     const fn has_token(&self) -> bool {
-        matches!(self.stop, Some(Stop::Token | Stop::TokenBefore))
+        matches!(self.stop, Some(Stop::Token | Stop::TokenBefore | Stop::TokenAmid { .. }))
+    }
+
+    const fn is_top_of_wide(&self) -> bool {
+        matches!(self.stop, Some(Stop::ThreadAmid { .. } | Stop::TokenAmid { .. }))
     }
 }
 
@@ -122,6 +127,9 @@ impl<'a> Told<'a> {
 
     fn aborted(&self, life: &Life<'_>, begun: &Begun, drawn: &Drawn) -> Option<Ending> {
         let reason = life.reason()?;
+        if self.above(life).any(|above| self.drawn_for(above).is_some_and(Drawn::is_top_of_wide)) {
+            return Some(Ending::AbortedInWide);
+        }
         let fell = |is_it: &dyn Fn(&Life<'_>) -> bool| {
             if self.above(life).any(is_it) { Ending::AbortedWithParent } else { Ending::PassedOn }
         };
@@ -144,9 +152,9 @@ impl<'a> Told<'a> {
         Some(match drawn.stop? {
             Stop::Before | Stop::TokenBefore => Ending::AbortedBefore,
             Stop::AtStart => Ending::AbortedBetween,
-            Stop::Itself | Stop::ThreadInWork | Stop::Thread | Stop::Token if life.has_worked => Ending::AbortedInWork,
-            Stop::Itself | Stop::ThreadInWork | Stop::Thread | Stop::Token => Ending::AbortedUnseen,
             Stop::After(_) => return None,
+            _ if life.has_worked => Ending::AbortedInWork,
+            _ => Ending::AbortedUnseen,
         })
     }
 

@@ -93,8 +93,16 @@ pub(crate) enum Stop {
     Thread,
     /// Another thread, by the run's own handle.
     ThreadInWork,
+    /// A thread of its own, by a handle, once so many runs of the tree have begun their work.
+    ThreadAmid {
+        working: u32,
+    },
     TokenBefore,
     Token,
+    /// The same by a token.
+    TokenAmid {
+        working: u32,
+    },
     After(Duration),
 }
 
@@ -136,6 +144,8 @@ pub(crate) const STAGES: [Stage; 4] = [Stage::Start, Stage::Success, Stage::Erro
 pub(crate) const VERBS: [Verb; 4] = [Verb::On, Verb::OnAsync, Verb::Observe, Verb::ObserveAsync];
 /// How many children a run has at most, by its depth.
 const CHILDREN: [usize; 7] = [5, 4, 3, 3, 2, 2, 0];
+/// How many trees are wide.
+const WIDE: f64 = 0.02;
 
 /// A generator of its own for each thing that is drawn: what one draws does not change the next.
 pub(crate) fn rng(seed: u64, number: u64) -> Rng {
@@ -145,6 +155,9 @@ pub(crate) fn rng(seed: u64, number: u64) -> Rng {
 /// The tree of that number. Where everything is cut off after a while, runs may hang without a way out.
 pub(crate) fn draw(seed: u64, number: u64, is_cut: bool) -> Plan {
     let mut draw = Draw { rng: rng(seed, number), is_cut };
+    if draw.chance(WIDE) && !is_cut {
+        return Plan { top: draw.wide(), above: Vec::new() };
+    }
     let top = draw.node(0);
     let above = draw.up_to(8, 0.2, |draw| (draw.listening_above(), draw.rng.usize(1..4)));
     Plan { top, above }
@@ -187,6 +200,40 @@ impl Draw {
             listening: self.up_to(4, if depth == 0 { 0.6 } else { 0.3 }, |draw| draw.listening(depth)),
             children: (0..children).map(|_| self.node(depth + 1)).collect(),
             at_once: self.chance(0.6),
+            drops_badly: self.chance(0.03),
+            is_passed_on: self.chance(0.2),
+        }
+    }
+
+    /// Many runs below one, none of which ends by itself: when a thread aborts the top, all have to end by that.
+    fn wide(&mut self) -> Node {
+        let children: Vec<_> = (0..self.rng.usize(30..80)).map(|_| self.waiting(2)).collect();
+        let begin = children.iter().filter(|child| matches!(child.holder, Holder::Awaited | Holder::Spawned { .. }));
+        // With the top itself.
+        let begin = begin.count() as u32 + 1;
+        let working = self.rng.u32(1..=begin);
+        let stop = if self.rng.bool() { Stop::ThreadAmid { working } } else { Stop::TokenAmid { working } };
+        Node { holder: Holder::Awaited, stop: Some(stop), children, ..self.waiting(0) }
+    }
+
+    /// A run that waits for ever, with runs in it that do. Nobody drops it, and nothing fails it.
+    fn waiting(&mut self, levels: usize) -> Node {
+        let holder = match self.rng.u32(0..8) {
+            0..4 => Holder::Awaited,
+            4..6 => Holder::Spawned { is_awaited: self.rng.bool() },
+            6 => Holder::Task { then: if self.rng.bool() { Then::Awaited } else { Then::Detached } },
+            _ => Holder::Kept { polls: self.few() },
+        };
+        let children = if levels == 0 || self.chance(0.6) { 0 } else { self.rng.usize(1..4) };
+        Node {
+            holder,
+            yields: self.few(),
+            end: End::Hangs,
+            is_answered: false,
+            stop: None,
+            listening: self.up_to(1, 0.2, |draw| Listening { act: Act::Yields(draw.few()), ..draw.listening_above() }),
+            children: (0..children).map(|_| self.waiting(levels - 1)).collect(),
+            at_once: true,
             drops_badly: self.chance(0.03),
             is_passed_on: self.chance(0.2),
         }

@@ -27,6 +27,10 @@ pub(crate) enum Entry {
         verb: Verb,
         panics: bool,
     },
+    /// A thread is about to abort the run of a node, with all below it.
+    Aborts {
+        node: u32,
+    },
     /// The runtime that the tree is run in is about to be dropped.
     RuntimeGoes,
     /// It has been dropped.
@@ -121,6 +125,10 @@ impl Log {
     pub(crate) fn works(&self, run: Id) {
         self.look_around(run);
         self.entries().push(Entry::Works { run });
+    }
+
+    pub(crate) fn aborts(&self, node: u32) {
+        self.entries().push(Entry::Aborts { node });
     }
 
     pub(crate) fn runtime_goes(&self) {

@@ -2,7 +2,7 @@
 
 use std::future::{Future, pending};
 use std::panic::{AssertUnwindSafe, resume_unwind};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use emitree::{AbortHandle, Emitter, Error, Interrupt, Options, Registration, Result, Run, RunContext, Runnable};
 use futures_util::FutureExt;
@@ -23,11 +23,34 @@ pub(crate) struct Shared {
     pub(crate) threads: Threads,
     /// Futures of runs that nobody polls any more.
     kept: Mutex<Vec<BoxFuture<'static, ()>>>,
+    amid: Mutex<Option<Amid>>,
+}
+
+/// What a thread does once so many more runs have begun their work.
+struct Amid {
+    working: u32,
+    then: Box<dyn FnOnce() + Send>,
 }
 
 impl Shared {
     pub(crate) fn keep(&self, run: BoxFuture<'static, ()>) {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner).push(run);
+    }
+
+    fn amid(&self) -> MutexGuard<'_, Option<Amid>> {
+        self.amid.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A run has begun its work.
+    fn works(&self) {
+        let is_due = |amid: &mut Amid| {
+            amid.working -= 1;
+            amid.working == 0
+        };
+        let due = self.amid().take_if(is_due);
+        if let Some(amid) = due {
+            std::thread::spawn(amid.then);
+        }
     }
 
     /// Takes what was kept.
@@ -47,7 +70,12 @@ pub(crate) struct Tree {
 
 impl Tree {
     pub(crate) fn grow(number: u64, plan: Plan, threads: &Threads) -> Self {
-        let shared = Arc::new(Shared { log: Log::default(), threads: threads.clone(), kept: Mutex::default() });
+        let shared = Arc::new(Shared {
+            log: Log::default(),
+            threads: threads.clone(),
+            kept: Mutex::default(),
+            amid: Mutex::default(),
+        });
         let mut grower = Grower { root: Emitter::new(), shared: Arc::clone(&shared), drawn: Vec::new() };
         shared.log.observe(&grower.root);
         for (listening, times) in plan.above {
@@ -170,6 +198,11 @@ impl Branch {
                 self.shared.threads.do_soon(move || handle.abort(reason));
                 run
             }
+            Stop::ThreadAmid { working } => {
+                let run = run.abort_on(&handle);
+                self.amid(working, move || _ = handle.abort(reason));
+                run
+            }
             Stop::TokenBefore => {
                 token.cancel();
                 run.abort_on(token)
@@ -179,14 +212,30 @@ impl Branch {
                 self.shared.threads.do_soon(move || token.cancel());
                 run
             }
+            Stop::TokenAmid { working } => {
+                let run = run.abort_on(&token);
+                self.amid(working, move || token.cancel());
+                run
+            }
             Stop::After(time) => run.timeout(time),
             Stop::Itself | Stop::ThreadInWork => run,
         }
     }
 
+    /// Has a thread of its own abort the run, once so many runs of the tree have begun their work.
+    fn amid(&self, working: u32, abort: impl FnOnce() + Send + 'static) {
+        let (log, node) = (self.shared.log.clone(), self.index);
+        let then = Box::new(move || {
+            log.aborts(node);
+            abort();
+        });
+        *self.shared.amid() = Some(Amid { working, then });
+    }
+
     async fn work(&self, ctx: &RunContext) -> Result<u32> {
         let run = ctx.run_id().as_u128();
         self.shared.log.works(run);
+        self.shared.works();
         for _ in 0..self.node.yields {
             yield_now().await;
             self.shared.log.look_around(run);
