@@ -49,6 +49,13 @@ pin_project! {
     }
 }
 
+#[cfg(feature = "tower")]
+impl<F> Within<F> {
+    pub(crate) const fn run(&self) -> &RunContext {
+        &self.run
+    }
+}
+
 impl<F: Future> Future for Within<F> {
     type Output = F::Output;
 

@@ -30,7 +30,8 @@
 //!   around it, and holds what is inside as [`Next`]; [`Observe`], [`Transform`] and [`Guard`] can do less, and are safer
 //!   for it. A [`Stack`] has them in order of [`Phase`]; it is called with work, or is a middleware of runs.
 //! - With the feature `tower`, a `tower` service is a runnable (`TowerRunnable`), a run is a service (`RunLayer`), and a
-//!   layer of tower is laid around runs (`tower_layer`).
+//!   layer of tower is laid around runs (`tower_layer`). `PropagateRunLayer` and `EnterRunLayer` take a run into services that
+//!   work in tasks of their own.
 //! - [`Error::retry`] asks that the whole attempt starts again; [`Error::interrupted`] ends a run with a question.
 //! - An [`Error`] says what sort of end it is, and explains itself.
 //!
@@ -162,7 +163,8 @@ pub use runnable::{IntoShared, Runnable};
 pub use runnable_fn::{RunnableFn, runnable_fn};
 #[cfg(feature = "tower")]
 pub use service::{
-    RunFuture, RunLayer, RunService, Ticket, TicketFuture, TicketService, TowerLayer, TowerRunnable, tower_layer,
+    EnterRun, EnterRunFuture, EnterRunLayer, PropagateRun, PropagateRunLayer, RunFuture, RunLayer, RunService, Ticket,
+    TicketFuture, TicketService, TowerLayer, TowerRunnable, WithRun, tower_layer,
 };
 pub use shutdown::{accept_runs, shutdown};
 pub use signal::{AbortHandle, AbortSignal};

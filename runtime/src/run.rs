@@ -101,6 +101,16 @@ impl<'a, R: Runnable> Run<'a, R> {
         Self(Conducted::new(Plan { runnable, input: Some(input), parent, signal: None, extras: None }))
     }
 
+    /// Starts it in the current run, if it was made in none and has not begun.
+    #[cfg(feature = "tower")]
+    pub(crate) fn start_here_if_alone(&mut self) {
+        if let Some(plan) = self.0.plan_mut()
+            && plan.parent.is_none()
+        {
+            plan.parent = RunContext::to_start_in();
+        }
+    }
+
     /// None once it has begun.
     pub(crate) const fn built(&self) -> Option<&Plan<'a, R>> {
         self.0.plan()

@@ -78,6 +78,8 @@ where
     type Output = Result<S::Response, BoxError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<Self::Output> {
+        // A task of the service's own, such as that of tower's `Buffer`, has called it; its caller awaits it (invariant 4).
+        self.0.start_here_if_alone();
         self.0.poll_unpin(cx).map_err(Into::into)
     }
 }

@@ -58,6 +58,9 @@ pub struct TowerLayer<S> {
 /// a failure too, as there is no output. Waiting for readiness is not part of what a `TimeoutLayer` measures, wherever it
 /// stands; [`Run::timeout`](crate::Run::timeout) measures that.
 ///
+/// The work is in its run whatever tasks the ticket passes. Layers behind a `Buffer` that make runs themselves are not:
+/// [`PropagateRunLayer`](crate::PropagateRunLayer) takes the run along with the ticket.
+///
 /// A run that waits has to be polled or dropped, for those behind it wait for it. One that has a place of a limit, and
 /// starts another below itself through the same limit, needs a second place.
 ///

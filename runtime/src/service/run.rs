@@ -32,7 +32,8 @@ use crate::data::Data;
 /// # }
 /// ```
 ///
-/// A call's run has for its parent the run in which `call` is called. The service below has to be [`Clone`], as the one
+/// A call's run has for its parent the run in which `call` is called; if that is none, as in the task of a tower `Buffer`
+/// further out, the run in which the call is first polled. The service below has to be [`Clone`], as the one
 /// that is ready goes into the run, and a clone takes its place; what is not, such as tower's `RateLimit`, goes under a
 /// `Buffer` or around this layer. Requests and responses are the run's input and output: a request is [`Data`](crate::Data) and
 /// [`Clone`], a response [`Data`](crate::Data), which serde reads and writes. One that holds a body, such as those of HTTP, is none: there the layer

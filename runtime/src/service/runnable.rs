@@ -43,6 +43,9 @@ use crate::{IntoMiddleware, Layer, Middleware, Result, RunContext, Runnable, Sta
 /// An error of the service is the run's, with the error as its source. What was an [`Error`](crate::Error) in it is that
 /// error again; tower's `Elapsed` is a time-out.
 ///
+/// A service that works in a task of its own, as tower's `Buffer` does, leaves the run: runs made there have no parent, and
+/// middleware bound above does not apply to them. [`PropagateRunLayer`](crate::PropagateRunLayer) takes the run along.
+///
 /// # Cancel safety
 ///
 /// A run that is dropped or aborted while it waits has not called the service: the next one is admitted in its place.
