@@ -420,6 +420,11 @@ async fn a_run_that_has_ended_takes_nothing_and_says_so() -> TestResult {
         let layer = layers(Arc::new(())).bind(&ctx).expect_err("the work is over");
         assert!(layer.to_string().contains("work has begun"), "{layer}");
         assert!(ctx.explain().chain.is_empty() && ctx.explain().middlewares.is_empty());
+        for (kind, bind) in KINDS {
+            let kept: Kept = Arc::new(());
+            bind(&ctx, Arc::clone(&kept)).ok();
+            assert_eq!(Arc::strong_count(&kept), 1, "{kind} is kept");
+        }
     }
     Ok(())
 }

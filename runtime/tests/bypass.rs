@@ -1,0 +1,367 @@
+//! Guards are not evaded by drops (R1, M5): whatever value of a nested run is dropped, whenever, and on whatever task or thread, what
+//! its `Drop` starts is seen by a guard that is bound above, as long as the run above has not ended.
+
+mod support;
+
+use std::fmt;
+use std::panic::panic_any;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
+use std::thread;
+
+use emitree_emitter::Emitter;
+use emitree_runtime::{
+    AbortHandle, Error, ErrorKind, Guard, Next, Op, Passing, Run, RunContext, RunEvent, Runnable, Stage, layer_fn,
+    output_fn, runnable_fn,
+};
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use support::{Any, below, poll_once, silence_planned_panics};
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::{Notify, oneshot};
+
+/// Starts a run when the last of its clones is dropped, and notes what came of it.
+#[derive(Clone)]
+struct Starts(#[expect(dead_code, reason = "it is dropped")] Arc<AtDrop>);
+
+struct AtDrop {
+    above: RunContext,
+    seen: Seen,
+}
+
+/// What came of the runs that were started, with whether the run above had ended by then.
+type Seen = Arc<Mutex<Vec<(Started, bool)>>>;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Started {
+    Guarded,
+    /// The run that it was started in had been aborted, so it did not get as far as the guard's decision.
+    Aborted,
+    Unguarded,
+}
+
+impl Drop for AtDrop {
+    fn drop(&mut self) {
+        let has_ended = self.above.has_ended();
+        let has_worked = AtomicBool::new(false);
+        let attack = runnable_fn("attack", |(): (), _: RunContext| async {
+            has_worked.store(true, Ordering::Relaxed);
+            Ok(())
+        });
+        let polled = poll_once(&mut attack.run(()));
+        let started = match polled {
+            _ if has_worked.into_inner() => Started::Unguarded,
+            Poll::Ready(Err(error)) if matches!(error.kind(), ErrorKind::Denied { .. }) => Started::Guarded,
+            _ => Started::Aborted,
+        };
+        self.seen.lock().push((started, has_ended));
+    }
+}
+
+/// What is given to a run, or comes out of it, with such a value in it.
+#[derive(Clone, Default, Serialize, Deserialize)]
+struct Value {
+    #[serde(skip)]
+    #[expect(dead_code, reason = "it is dropped")]
+    held: Option<Starts>,
+}
+
+#[derive(Debug)]
+struct Failure(#[expect(dead_code, reason = "it is dropped")] Starts);
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a planned failure")
+    }
+}
+
+impl std::error::Error for Failure {}
+
+impl fmt::Debug for Starts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Starts")
+    }
+}
+
+#[derive(Debug)]
+struct Holding(#[expect(dead_code, reason = "it is dropped")] Starts);
+
+impl<O: Op> Guard<O> for Holding {}
+
+/// Where the value is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Listener,
+    Observer,
+    Layer,
+    Guard,
+    Extension,
+    Input,
+    Output,
+    Error,
+    Panic,
+    ContextMap,
+    ErrorMap,
+    EndHook,
+    Runnable,
+    Task,
+}
+
+const PLACES: [Place; 14] = [
+    Place::Listener,
+    Place::Observer,
+    Place::Layer,
+    Place::Guard,
+    Place::Extension,
+    Place::Input,
+    Place::Output,
+    Place::Error,
+    Place::Panic,
+    Place::ContextMap,
+    Place::ErrorMap,
+    Place::EndHook,
+    Place::Runnable,
+    Place::Task,
+];
+
+/// When, and by what, the run ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Moment {
+    Unpolled,
+    Bind,
+    Start,
+    Work,
+    Retry,
+    End,
+    Abort,
+    RuntimeGone,
+}
+
+const MOMENTS: [Moment; 8] = [
+    Moment::Unpolled,
+    Moment::Bind,
+    Moment::Start,
+    Moment::Work,
+    Moment::Retry,
+    Moment::End,
+    Moment::Abort,
+    Moment::RuntimeGone,
+];
+
+/// Who polls it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Spawned {
+    ByTokio,
+    ByTheRun,
+    OnAThread,
+}
+
+const SPAWNED: [Spawned; 3] = [Spawned::ByTokio, Spawned::ByTheRun, Spawned::OnAThread];
+
+/// What a nested run does, and what it is told.
+struct Plan {
+    place: Place,
+    moment: Moment,
+    abort: AbortHandle,
+    begun: Arc<Notify>,
+}
+
+/// The run: it has a value that starts another run when it is dropped.
+fn nested(
+    tree: &Emitter,
+    plan: &Plan,
+    starts: Starts,
+) -> Run<'static, impl Runnable<Input = Value, Output = Value> + use<>> {
+    let Plan { place, moment, .. } = *plan;
+    let held = (place == Place::Runnable).then(|| starts.clone());
+    let is_of_work = matches!(place, Place::Output | Place::Error | Place::Panic | Place::Task);
+    // Given away by the first attempt: what is dropped is the last one there is.
+    let of_work = Mutex::new(is_of_work.then(|| starts.clone()));
+    let begun = Arc::clone(&plan.begun);
+    let work = move |_: Value, ctx: RunContext| {
+        let (value, _held) = (of_work.lock().take(), &held);
+        let begun = Arc::clone(&begun);
+        async move {
+            let value = if place == Place::Task { keep_in_a_task(&ctx, value).await } else { value };
+            begun.notify_one();
+            match (moment, place, value) {
+                (Moment::Abort | Moment::RuntimeGone, _, _value) => std::future::pending().await,
+                (_, Place::Panic, Some(value)) => panic_any(value),
+                (_, Place::Error, Some(value)) => Err(Error::from(Failure(value))),
+                (Moment::Work, _, value) => Err(value.map_or_else(|| Error::new("no"), |value| Failure(value).into())),
+                (_, _, held) => Ok(Value { held }),
+            }
+        }
+    };
+    let input = Value { held: (place == Place::Input).then(|| starts.clone()) };
+    let run = Arc::new(below(tree, "nested", work)).run_shared(input).abort_on(plan.abort.signal());
+    ending(hold(run, place, starts), moment)
+}
+
+async fn keep_in_a_task(ctx: &RunContext, value: Option<Starts>) -> Option<Starts> {
+    drop(ctx.spawn(async move {
+        let _value = value;
+        std::future::pending::<()>().await;
+    }));
+    tokio::task::yield_now().await;
+    None
+}
+
+/// Binds the value, where that is its place.
+fn hold<R: Runnable<Input = Value, Output = Value>>(
+    run: Run<'static, R>,
+    place: Place,
+    starts: Starts,
+) -> Run<'static, R> {
+    let bound = Mutex::new(Some(starts.clone()));
+    let middleware = move |ctx: &RunContext| {
+        let starts = bound.lock().take();
+        match place {
+            Place::Observer => ctx.observe(move |_: &RunEvent<'_>| _ = &starts),
+            Place::EndHook => ctx.at_end(move |_, _| drop(starts)),
+            Place::ContextMap => ctx.map_context(move |_, value| {
+                _ = &starts;
+                value
+            }),
+            _ => ctx.map_error(move |error| {
+                _ = &starts;
+                error
+            }),
+        }
+        Ok(())
+    };
+    match place {
+        Place::Listener => run.on("never", move |_: &mut Any, _| _ = &starts),
+        Place::Layer => run.layer(layer_fn("holds", move |input, _, next: Next<'_, _>| {
+            let _starts = &starts;
+            Box::pin(next.run(input))
+        })),
+        Place::Guard => run.layers(|stack| stack.guard(Holding(starts))),
+        Place::Extension => run.extension(starts),
+        Place::Observer | Place::EndHook | Place::ContextMap | Place::ErrorMap => run.middleware(middleware),
+        Place::Input | Place::Output | Place::Error | Place::Panic | Place::Runnable | Place::Task => run,
+    }
+}
+
+/// Has it end there, where it is not the work or somebody else who ends it.
+fn ending<R: Runnable<Input = Value, Output = Value>>(run: Run<'static, R>, moment: Moment) -> Run<'static, R> {
+    match moment {
+        Moment::Bind => run.middleware(|_: &RunContext| Err(Error::new("not bound"))),
+        Moment::Start => run.on(Stage::Start, |_: &mut Any, _| Err("not begun".into())),
+        Moment::Retry => run
+            .middleware(output_fn(|output: Passing<'_, Value>| {
+                let result = if output.attempt() == 0 { Err(output.retry("again", ())) } else { Ok(None) };
+                Box::pin(std::future::ready(result))
+            }))
+            .max_middleware_retries(1),
+        Moment::Unpolled | Moment::Work | Moment::End | Moment::Abort | Moment::RuntimeGone => run,
+    }
+}
+
+fn runtime() -> Runtime {
+    Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime")
+}
+
+/// Runs it there, and gives what comes out to the run above; or drops it there unpolled.
+fn spawn<R: Runnable<Output = Value>>(
+    run: Run<'static, R>,
+    ctx: &RunContext,
+    (spawned, moment): (Spawned, Moment),
+    elsewhere: &Runtime,
+    gone: &Arc<Notify>,
+) -> oneshot::Receiver<emitree_runtime::Result<Value>> {
+    let (send, receive) = oneshot::channel();
+    let driven = async move {
+        let result = if moment == Moment::Unpolled { None } else { Some(run.await) };
+        result.map(|result| send.send(result).ok());
+    };
+    match spawned {
+        Spawned::ByTokio => drop(elsewhere.spawn(driven)),
+        Spawned::ByTheRun => {
+            let _inside = elsewhere.enter();
+            drop(ctx.spawn(driven));
+        }
+        Spawned::OnAThread => {
+            let gone = Arc::clone(gone);
+            thread::spawn(move || {
+                let mut driven = Box::pin(driven);
+                let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
+                runtime.block_on(async {
+                    tokio::select! {
+                        () = &mut driven => {}
+                        () = gone.notified() => {}
+                    }
+                });
+                drop(runtime);
+            });
+        }
+    }
+    receive
+}
+
+/// What came of the runs that were started by drops.
+fn attack(case: (Place, Moment, Spawned)) -> Vec<(Started, bool)> {
+    let (place, moment, spawned) = case;
+    let (tree, seen) = (Emitter::new(), Seen::default());
+    let notes = Arc::clone(&seen);
+    let elsewhere = Mutex::new(Some(runtime()));
+    let instances = tree.clone();
+    let above = below(&tree, "above", move |(): (), ctx: RunContext| {
+        let (tree, notes, elsewhere) = (instances.clone(), Arc::clone(&notes), elsewhere.lock().take());
+        async move {
+            ctx.bind_nested(|run: &RunContext| match run.name() {
+                "attack" => Err(Error::denied("guard", "nobody starts this")),
+                _ => Ok(()),
+            });
+            let elsewhere = elsewhere.ok_or_else(|| Error::new("there is one run"))?;
+            let (begun, gone) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+            let plan = Plan { place, moment, abort: AbortHandle::new(), begun: Arc::clone(&begun) };
+            let starts = Starts(Arc::new(AtDrop { above: ctx.clone(), seen: notes }));
+            let run = nested(&tree, &plan, starts);
+            let result = spawn(run, &ctx, (spawned, moment), &elsewhere, &gone);
+            if matches!(moment, Moment::Abort | Moment::RuntimeGone) {
+                begun.notified().await;
+            }
+            match moment {
+                Moment::Abort => _ = plan.abort.abort("enough"),
+                Moment::RuntimeGone => gone.notify_one(),
+                _ => {}
+            }
+            if moment == Moment::RuntimeGone {
+                thread::spawn(move || drop(elsewhere)).join().expect("it does not panic");
+                drop(result.await);
+            } else {
+                drop(result.await);
+                thread::spawn(move || drop(elsewhere)).join().expect("it does not panic");
+            }
+            Ok(())
+        }
+    });
+    let main = Builder::new_current_thread().enable_all().build().expect("a runtime");
+    main.block_on(async { above.run(()).await }).expect("it succeeds");
+    drop(main);
+    std::mem::take(&mut *seen.lock())
+}
+
+#[test]
+fn what_a_drop_starts_is_guarded_by_the_run_above_as_long_as_that_lives() {
+    silence_planned_panics();
+    let mut evaded = Vec::new();
+    for (place, moment) in PLACES.into_iter().flat_map(|place| MOMENTS.map(|moment| (place, moment))) {
+        for spawned in SPAWNED {
+            let case = (place, moment, spawned);
+            let seen = attack(case);
+            if seen.is_empty() || seen.contains(&(Started::Unguarded, false)) {
+                evaded.push(format!("{case:?}: {seen:?}"));
+            }
+        }
+    }
+    assert!(
+        evaded.is_empty(),
+        "{} of {}:\n{}",
+        evaded.len(),
+        PLACES.len() * MOMENTS.len() * SPAWNED.len(),
+        evaded.join("\n")
+    );
+}
