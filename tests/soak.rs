@@ -1,6 +1,10 @@
 //! The soak of the examples, in short: every run that starts ends as it should, and the checker finds each damage that is
 //! done to a recording.
 
+#[path = "../examples/soak/bad.rs"]
+mod bad;
+#[path = "../examples/soak/bind.rs"]
+mod bind;
 #[path = "../examples/soak/check.rs"]
 mod check;
 #[path = "../examples/soak/damage.rs"]

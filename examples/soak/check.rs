@@ -24,6 +24,8 @@ listed! {
         OneParent = "all events name one parent",
         CurrentRun = "the current run is the one that one is in",
         Returned = "the caller gets what `finish` says, after it",
+        /// R14.
+        LetsGo = "nothing stays bound to a run that has ended",
         /// Nothing of a run is left when everybody has dropped it.
         Over = "all runs come to their end, and are freed",
         Ends = "`wait_for_ends` waits for all ends",

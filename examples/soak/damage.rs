@@ -1,5 +1,6 @@
 //! Damage that the checker has to find: done to a recording on its way there, or to what has to go when runs are over.
 
+use std::any::Any;
 use std::future::pending;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -31,6 +32,7 @@ listed! {
         WrongRun = "wrong-run",
         WrongResult = "wrong-result",
         EscapedPanic = "escaped-panic",
+        KeptBinding = "kept-binding",
         KeptRun = "kept-run",
         UntoldEnd = "untold-end",
         KeptMemory = "kept-memory",
@@ -59,6 +61,7 @@ impl Damage {
             Self::WrongRun => Rule::CurrentRun,
             Self::WrongResult => Rule::Returned,
             Self::EscapedPanic => Rule::Panic,
+            Self::KeptBinding => Rule::LetsGo,
             Self::KeptRun => Rule::Over,
             Self::UntoldEnd => Rule::Ends,
             Self::KeptMemory => Rule::Memory,
@@ -67,13 +70,14 @@ impl Damage {
 
     /// Whether it has something never come to its end: nobody has to wait long for that.
     pub(crate) const fn is_endless(self) -> bool {
-        matches!(self, Self::KeptRun | Self::UntoldEnd)
+        matches!(self, Self::KeptBinding | Self::KeptRun | Self::UntoldEnd)
     }
 
     /// Has something not come to its end; a tree is not over before what this gives is dropped.
-    pub(crate) fn hold_up(self, tree: &Tree) -> Option<Arc<Shared>> {
+    pub(crate) fn hold_up(self, tree: &Tree) -> Option<Arc<dyn Any>> {
         match self {
-            Self::KeptRun => Some(Arc::clone(&tree.shared)),
+            Self::KeptBinding => Some(Arc::<()>::clone(&tree.shared.bound)),
+            Self::KeptRun => Some(Arc::<Shared>::clone(&tree.shared)),
             Self::UntoldEnd => {
                 drop_untold();
                 None
@@ -124,7 +128,7 @@ impl Damage {
                 let node = event_mut(log, start)?.begun.as_ref()?.node;
                 log.push(Entry::Escaped { node });
             }
-            Self::KeptRun | Self::UntoldEnd | Self::KeptMemory => return None,
+            Self::KeptBinding | Self::KeptRun | Self::UntoldEnd | Self::KeptMemory => return None,
         }
         Some(())
     }

@@ -19,6 +19,7 @@ listed! {
         FailedAtStart = "failed by a listener of `start`",
         FailedAtSuccess = "failed by a listener of `success`",
         Panicked = "panicked in its work",
+        PanickedBadly = "panicked in its work, and its payload",
         PanickedAtStart = "panicked in a listener of `start`",
         PanickedAtSuccess = "panicked in a listener of `success`",
         Denied = "denied",
@@ -51,6 +52,8 @@ impl Ending {
 pub(crate) struct Drawn {
     pub(crate) holder: Holder,
     pub(crate) stop: Option<Stop>,
+    /// Whether what its work panics with panics as well.
+    pub(crate) panics_badly: bool,
 }
 
 impl Drawn {
@@ -112,6 +115,7 @@ impl<'a> Told<'a> {
             Status::Failed => Ending::Failed,
             Status::Panicked if life.has_succeeded() => Ending::PanickedAtSuccess,
             Status::Panicked if raised(Status::Panicked) => Ending::PanickedAtStart,
+            Status::Panicked if drawn.panics_badly => Ending::PanickedBadly,
             Status::Panicked => Ending::Panicked,
             Status::Denied => Ending::Denied,
             Status::Halted => Ending::Halted,

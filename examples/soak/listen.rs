@@ -5,6 +5,7 @@ use std::sync::Arc;
 use emitree::{AnyEvent, BoxError, EventMeta, Options, Registration, Stage};
 use tokio::task::yield_now;
 
+use crate::bad::Payload;
 use crate::hold::hold;
 use crate::plan::Verb;
 use crate::record::Log;
@@ -14,7 +15,7 @@ use crate::tree::Branch;
 pub(crate) enum Acting {
     Yields(u32),
     Fails(u32),
-    Panics(u32),
+    Panics(u32, Payload),
     Runs(Arc<Branch>),
 }
 
@@ -51,16 +52,16 @@ impl Listener {
                 self.log.raised(meta, self.verb, false);
                 Err("planned".into())
             }
-            Acting::Panics(_) => {
+            Acting::Panics(_, payload) => {
                 self.log.raised(meta, self.verb, true);
-                panic!("planned")
+                payload.panic()
             }
         }
     }
 
     async fn act_slowly(&self, meta: &EventMeta<'_>) -> Heard {
         match &self.acting {
-            Acting::Yields(yields) | Acting::Fails(yields) | Acting::Panics(yields) => {
+            Acting::Yields(yields) | Acting::Fails(yields) | Acting::Panics(yields, _) => {
                 for _ in 0..*yields {
                     yield_now().await;
                 }

@@ -1,5 +1,7 @@
 #![doc = include_str!("help.txt")]
 
+mod bad;
+mod bind;
 mod check;
 mod damage;
 mod ending;

@@ -5,6 +5,9 @@ use std::time::Duration;
 use emitree::Stage;
 use fastrand::Rng;
 
+use crate::bad::Payload;
+use crate::listed::listed;
+
 /// A tree of runs, and what listens above all of them.
 #[derive(Debug)]
 pub(crate) struct Plan {
@@ -26,8 +29,9 @@ pub(crate) struct Node {
     pub(crate) children: Vec<Self>,
     /// Whether the children run at the same time.
     pub(crate) at_once: bool,
-    /// Whether the work panics if it is dropped.
-    pub(crate) drops_badly: bool,
+    /// What the work panics with if it is dropped.
+    pub(crate) drops_badly: Option<Payload>,
+    pub(crate) bindings: Vec<Binding>,
     /// Whether the run above fails as this one does.
     pub(crate) is_passed_on: bool,
 }
@@ -72,7 +76,7 @@ pub(crate) enum Then {
 pub(crate) enum End {
     Succeeds,
     Fails,
-    Panics,
+    Panics(Payload),
     IsDenied,
     IsHalted,
     IsInterrupted,
@@ -135,9 +139,46 @@ pub(crate) enum Verb {
 pub(crate) enum Act {
     Yields(u32),
     Fails(u32),
-    Panics(u32),
+    Panics(u32, Payload),
     /// An async listener that runs something.
     Runs(Box<Node>),
+}
+
+/// What is bound to a run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Binding {
+    pub(crate) place: Place,
+    pub(crate) manner: Manner,
+}
+
+listed! {
+    /// As what something is bound; in the words of the table.
+    pub(crate) enum Place {
+        /// It is called where it is bound, and binds nothing.
+        Bind = "a middleware",
+        Listener = "a listener",
+        Persistent = "a persistent listener",
+        Layer = "a layer",
+        Observer = "an observer",
+        MapError = "`map_error`",
+        MapContext = "`map_context`",
+        Nested = "`bind_nested`",
+        AtEnd = "`at_end`",
+    }
+}
+
+listed! {
+    /// What comes of calling it, or of dropping it.
+    pub(crate) enum Manner {
+        Quiet = "quiet",
+        Panics = "panics",
+        /// And so does what the panic carries, when that is dropped.
+        PanicsBadly = "badly",
+        /// It panics when it is dropped.
+        DropsBadly = "drop",
+        /// And so does what that panic carries.
+        DropsWorse = "drop badly",
+    }
 }
 
 pub(crate) const STAGES: [Stage; 4] = [Stage::Start, Stage::Success, Stage::Error, Stage::Finish];
@@ -200,7 +241,8 @@ impl Draw {
             listening: self.up_to(4, if depth == 0 { 0.6 } else { 0.3 }, |draw| draw.listening(depth)),
             children: (0..children).map(|_| self.node(depth + 1)).collect(),
             at_once: self.chance(0.6),
-            drops_badly: self.chance(0.03),
+            drops_badly: self.drops_badly(),
+            bindings: self.up_to(3, 0.1, Self::binding),
             is_passed_on: self.chance(0.2),
         }
     }
@@ -234,9 +276,23 @@ impl Draw {
             listening: self.up_to(1, 0.2, |draw| Listening { act: Act::Yields(draw.few()), ..draw.listening_above() }),
             children: (0..children).map(|_| self.waiting(levels - 1)).collect(),
             at_once: true,
-            drops_badly: self.chance(0.03),
+            drops_badly: self.drops_badly(),
+            bindings: self.up_to(3, 0.1, |draw| Binding { manner: Manner::Quiet, ..draw.binding() }),
             is_passed_on: self.chance(0.2),
         }
+    }
+
+    fn drops_badly(&mut self) -> Option<Payload> {
+        self.chance(0.03).then(|| self.payload())
+    }
+
+    fn payload(&mut self) -> Payload {
+        if self.rng.bool() { Payload::Text } else { Payload::Bad }
+    }
+
+    fn binding(&mut self) -> Binding {
+        let (place, manner) = (self.rng.usize(0..Place::ALL.len()), self.rng.usize(0..Manner::ALL.len()));
+        Binding { place: Place::ALL[place], manner: Manner::ALL[manner] }
     }
 
     fn holder_of_top(&mut self) -> Holder {
@@ -273,7 +329,7 @@ impl Draw {
         match self.rng.u32(0..20) {
             _ if may_hang => End::Hangs,
             0..2 => End::Fails,
-            2..4 => End::Panics,
+            2..4 => End::Panics(self.payload()),
             4..6 => End::IsDenied,
             6..8 => End::IsHalted,
             8 => End::IsInterrupted,
@@ -313,7 +369,7 @@ impl Draw {
         match self.rng.u32(0..4) {
             0..2 => Act::Yields(self.few()),
             2 => Act::Fails(self.few()),
-            _ => Act::Panics(self.few()),
+            _ => Act::Panics(self.few(), self.payload()),
         }
     }
 

@@ -7,7 +7,7 @@ use emitree::{
     AnyEvent, Emitter, Error, ErrorKind, EventMeta, LifecycleRef, Outcome, RunContext, Stage, Start, Status,
 };
 
-use crate::plan::Verb;
+use crate::plan::{Binding, Verb};
 
 /// A run's id.
 pub(crate) type Id = u128;
@@ -27,6 +27,8 @@ pub(crate) enum Entry {
         verb: Verb,
         panics: bool,
     },
+    /// Something is bound to a run.
+    Binds(Binding),
     /// A thread is about to abort the run of a node, with all below it.
     Aborts {
         node: u32,
@@ -118,13 +120,21 @@ impl Log {
     /// Notes if one is not inside of a run.
     pub(crate) fn look_around(&self, run: Id) {
         if current() != Some(run) {
-            self.entries().push(Entry::Astray { run });
+            self.astray(run);
         }
+    }
+
+    pub(crate) fn astray(&self, run: Id) {
+        self.entries().push(Entry::Astray { run });
     }
 
     pub(crate) fn works(&self, run: Id) {
         self.look_around(run);
         self.entries().push(Entry::Works { run });
+    }
+
+    pub(crate) fn binds(&self, binding: Binding) {
+        self.entries().push(Entry::Binds(binding));
     }
 
     pub(crate) fn aborts(&self, node: u32) {

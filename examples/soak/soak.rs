@@ -10,6 +10,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
+use crate::bad::Bad;
 use crate::check::{Rule, check, lives};
 use crate::damage::Damage;
 use crate::hold::poll_idly;
@@ -67,7 +68,8 @@ pub(crate) fn soak(settings: &Settings, mut progress: impl FnMut(&Report)) -> Re
     let runtime = Builder::new_multi_thread().worker_threads(4).enable_all().build().expect("a runtime");
     let threads = Threads::new();
     let mut report = Report::default();
-    while report.tally.runs < settings.runs && !report.broken.contains_key(&Rule::Over) {
+    let hangs = |report: &Report| [Rule::LetsGo, Rule::Over].iter().any(|rule| report.broken.contains_key(rule));
+    while report.tally.runs < settings.runs && !hangs(&report) {
         runtime.block_on(batch(settings, &threads, &mut report));
         if report.memory.warm.is_none() && report.tally.runs >= settings.runs / 5 {
             report.memory.warm = resident();
@@ -161,12 +163,19 @@ async fn settle(trees: &[Tree], patience: Duration, report: &mut Report) {
         if !ends.is_complete() {
             report.breaks(Rule::Ends, || ends.to_string());
         }
-        if trees.iter().all(Tree::is_over) {
+        let left = |is_done: fn(&Tree) -> bool| -> Vec<_> {
+            trees.iter().filter(|tree| !is_done(tree)).map(|tree| tree.number).collect()
+        };
+        // What is bound goes while somebody holds the run.
+        let (rule, left) = match left(Tree::is_bare) {
+            none if none.is_empty() => (Rule::Over, left(Tree::is_over)),
+            some => (Rule::LetsGo, some),
+        };
+        if left.is_empty() {
             return;
         }
         if Instant::now() > deadline {
-            let left = trees.iter().filter(|tree| !tree.is_over()).map(|tree| tree.number);
-            report.breaks(Rule::Over, || format!("trees {:?}", left.collect::<Vec<_>>()));
+            report.breaks(rule, || format!("trees {left:?}"));
             return;
         }
         tokio::time::sleep(Duration::from_micros(200)).await;
@@ -259,8 +268,9 @@ fn silence_planned_panics() {
         let print = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| {
             let text = panic.payload_as_str().unwrap_or_default();
+            let is_planned = text == "planned" || panic.payload().is::<Bad>();
             // Tokio's own: what needs a runtime is polled where there is none, or none any more.
-            if text != "planned" && !text.contains("Tokio") {
+            if !is_planned && !text.contains("Tokio") {
                 PANICS.fetch_add(1, Relaxed);
                 print(panic);
             }

@@ -7,7 +7,7 @@ use emitree::{Stage, Status};
 
 use crate::check::Life;
 use crate::ending::{Drawn, Ending, Told};
-use crate::plan::{STAGES, VERBS, Verb};
+use crate::plan::{Binding, Manner, Place, STAGES, VERBS, Verb};
 use crate::record::{Entry, Id};
 
 /// Where a run was started.
@@ -22,6 +22,8 @@ pub(crate) struct Tally {
     failed: [[u64; PLACES.len()]; 2 * STAGES.len()],
     /// By stage, and by verb: errors, then panics.
     raised: [[u64; 8]; 4],
+    /// By what it is bound as, and by what comes of it.
+    bound: [[u64; Manner::ALL.len()]; Place::ALL.len()],
     pub(crate) runs: u64,
     pub(crate) deepest: usize,
 }
@@ -34,8 +36,12 @@ impl Tally {
             self.deepest = self.deepest.max(told.above(life).count());
         }
         for entry in log {
-            if let Entry::Raised { stage, verb, panics, .. } = entry {
-                self.raised[stage_index(*stage)][verb_index(*verb) * 2 + usize::from(*panics)] += 1;
+            match entry {
+                Entry::Raised { stage, verb, panics, .. } => {
+                    self.raised[stage_index(*stage)][verb_index(*verb) * 2 + usize::from(*panics)] += 1;
+                }
+                Entry::Binds(Binding { place, manner }) => self.bound[*place as usize][*manner as usize] += 1,
+                _ => {}
             }
         }
     }
@@ -81,7 +87,11 @@ impl Tally {
         let raised = STAGES.into_iter().zip(&self.raised).flat_map(|(stage, counts)| {
             RAISED.into_iter().zip(counts).map(move |(verb, count)| (stage.as_str().to_owned(), verb, *count))
         });
-        let rare = places.chain(raised).filter(|(.., count)| *count < least);
+        let bound = Place::ALL.iter().zip(&self.bound).flat_map(|(place, counts)| {
+            let cells = Manner::ALL.iter().zip(counts);
+            cells.map(move |(manner, count)| (format!("{place} is bound"), manner.as_str(), *count))
+        });
+        let rare = places.chain(raised).chain(bound).filter(|(.., count)| *count < least);
         rare.map(|(row, column, count)| format!("{row}, {column}: {count}")).collect()
     }
 }
@@ -118,6 +128,13 @@ impl fmt::Display for Tally {
             self.raised.iter().try_for_each(|counts| write!(f, "{:>11}", counts[column]))?;
             writeln!(f)?;
         }
+        write!(f, "\n{:40}", "what was bound")?;
+        Manner::ALL.iter().try_for_each(|manner| write!(f, "{manner:>11}"))?;
+        for (place, counts) in Place::ALL.iter().zip(&self.bound) {
+            write!(f, "\n{place:40}")?;
+            counts.iter().try_for_each(|count| write!(f, "{count:>11}"))?;
+        }
+        writeln!(f)?;
         write!(f, "\nnested up to {} deep", self.deepest)
     }
 }

@@ -10,6 +10,8 @@ use futures_util::future::{BoxFuture, join_all};
 use tokio::task::yield_now;
 use tokio_util::sync::CancellationToken;
 
+use crate::bad::{Bad, Payload};
+use crate::bind::bind;
 use crate::ending::{Drawn, reason};
 use crate::hold::hold;
 use crate::listen::{Acting, registration};
@@ -24,6 +26,10 @@ pub(crate) struct Shared {
     /// Futures of runs that nobody polls any more.
     kept: Mutex<Vec<BoxFuture<'static, ()>>>,
     amid: Mutex<Option<Amid>>,
+    /// Whatever is bound to a run has it too.
+    pub(crate) bound: Arc<()>,
+    /// Of the runs to which something was bound: it goes all the same.
+    contexts: Mutex<Vec<RunContext>>,
 }
 
 /// What a thread does once so many more runs have begun their work.
@@ -53,6 +59,15 @@ impl Shared {
         }
     }
 
+    fn contexts(&self) -> MutexGuard<'_, Vec<RunContext>> {
+        self.contexts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Holds a run until nothing is bound any more.
+    pub(crate) fn hold(&self, run: &RunContext) {
+        self.contexts().push(run.clone());
+    }
+
     /// Takes what was kept.
     pub(crate) fn kept(&self) -> Vec<BoxFuture<'static, ()>> {
         std::mem::take(&mut self.kept.lock().unwrap_or_else(PoisonError::into_inner))
@@ -75,6 +90,8 @@ impl Tree {
             threads: threads.clone(),
             kept: Mutex::default(),
             amid: Mutex::default(),
+            bound: Arc::default(),
+            contexts: Mutex::default(),
         });
         let mut grower = Grower { root: Emitter::new(), shared: Arc::clone(&shared), drawn: Vec::new() };
         shared.log.observe(&grower.root);
@@ -96,8 +113,15 @@ impl Tree {
         }
     }
 
-    /// Whether nothing of its runs is left.
+    /// Whether nothing is bound to its runs any more, whoever holds them.
+    pub(crate) fn is_bare(&self) -> bool {
+        self.top.is_none() && Arc::strong_count(&self.shared.bound) == 1
+    }
+
+    /// Whether nothing of its runs is left, once nobody holds them.
     pub(crate) fn is_over(&self) -> bool {
+        let held = std::mem::take(&mut *self.shared.contexts());
+        drop(held);
         self.top.is_none() && Arc::strong_count(&self.shared) == 1
     }
 }
@@ -112,7 +136,8 @@ struct Grower {
 impl Grower {
     fn branch(&mut self, mut node: Node) -> Arc<Branch> {
         let index = u32::try_from(self.drawn.len()).expect("a tree of some dozen nodes");
-        self.drawn.push(Drawn { holder: node.holder, stop: node.stop });
+        let panics_badly = matches!(node.end, End::Panics(Payload::Bad));
+        self.drawn.push(Drawn { holder: node.holder, stop: node.stop, panics_badly });
         let is_spawned = matches!(node.holder, Holder::Spawned { .. } | Holder::Task { .. });
         let emitter = self.root.child(if is_spawned { SPAWNED } else { IN_PLACE }).expect("a valid name");
         let mut own = Vec::new();
@@ -133,7 +158,7 @@ impl Grower {
         let acting = match act {
             Act::Yields(yields) => Acting::Yields(yields),
             Act::Fails(yields) => Acting::Fails(yields),
-            Act::Panics(yields) => Acting::Panics(yields),
+            Act::Panics(yields, payload) => Acting::Panics(yields, payload),
             Act::Runs(node) => Acting::Runs(self.branch(*node)),
         };
         registration(options.nested(nested), stage, verb, acting, &self.shared.log)
@@ -176,6 +201,11 @@ impl Branch {
     fn built<'a>(&self, run: Run<'a, Self>) -> Run<'a, Self> {
         let own = std::mem::take(&mut *self.own.lock().unwrap_or_else(PoisonError::into_inner));
         let run = own.into_iter().fold(run.extension(Arc::clone(&self.shared)), Run::register);
+        let binding = |run: Run<'a, Self>, binding| {
+            let shared = Arc::clone(&self.shared);
+            run.middleware(move |ctx: &RunContext| bind(ctx, binding, &shared))
+        };
+        let run = self.node.bindings.iter().copied().fold(run, binding);
         let run = self.node.stop.into_iter().fold(run, |run, stop| self.stopped(run, stop));
         if self.node.is_answered { run.on_start(|start, _| start.output = Some(0)) } else { run }
     }
@@ -274,22 +304,11 @@ impl Branch {
         match self.node.end {
             End::Succeeds => Ok(self.index),
             End::Fails => Err(Error::new("planned")),
-            End::Panics => panic!("planned"),
+            End::Panics(payload) => payload.panic(),
             End::IsDenied => Err(Error::denied("soak", "planned")),
             End::IsHalted => Err(Error::halted("soak", "planned")),
             End::IsInterrupted => Err(Error::interrupted(Interrupt::new("planned", "soak"))),
             End::Hangs => pending().await,
-        }
-    }
-}
-
-/// Panics when it is dropped, unless something else does.
-struct Bad;
-
-impl Drop for Bad {
-    fn drop(&mut self) {
-        if !std::thread::panicking() {
-            panic!("planned");
         }
     }
 }
@@ -310,7 +329,7 @@ impl Runnable for Branch {
     }
 
     async fn execute(&self, _: &u32, ctx: &RunContext) -> Result<u32> {
-        let bad = self.node.drops_badly.then(|| Bad);
+        let bad = self.node.drops_badly.map(Bad);
         let result = self.work(ctx).await;
         std::mem::forget(bad);
         result

@@ -1,0 +1,99 @@
+//! What is bound to a run, and holds the run's own context: each of it goes when the run has ended. Some of it panics, when
+//! it is called or when it is dropped.
+
+use std::iter::successors;
+use std::sync::Arc;
+
+use emitree::{AnyEvent, Middleware, Options, Result, RunContext, RunEvent, Stack, Stage};
+
+use crate::bad::{Bad, Payload};
+use crate::plan::{Binding, Manner, Place};
+use crate::record::Log;
+use crate::tree::{Branch, Shared};
+
+/// What a binding holds. It is called and dropped inside of the run.
+struct Held {
+    ctx: RunContext,
+    binding: Binding,
+    log: Log,
+    _bad: Option<Bad>,
+    /// As long as it is bound.
+    _bound: Arc<()>,
+}
+
+impl Held {
+    fn call(&self) {
+        self.log.look_around(self.ctx.run_id().as_u128());
+        self.act();
+    }
+
+    /// Called in the run, or in one below.
+    fn act(&self) {
+        match self.binding.manner {
+            Manner::Panics => Payload::Text.panic(),
+            Manner::PanicsBadly => Payload::Bad.panic(),
+            Manner::Quiet | Manner::DropsBadly | Manner::DropsWorse => {}
+        }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let current = RunContext::current();
+        // A run below that is about to begin has these too: if it comes too late, they may go there.
+        let is_shared = matches!(self.binding.place, Place::Observer | Place::Nested);
+        let mut around = successors(current.as_ref(), |run| run.parent().filter(|_| is_shared));
+        if !around.any(|run| *run == self.ctx) {
+            self.log.astray(self.ctx.run_id().as_u128());
+        }
+    }
+}
+
+pub(crate) fn bind(ctx: &RunContext, binding: Binding, shared: &Shared) -> Result<()> {
+    shared.log.binds(binding);
+    shared.hold(ctx);
+    let bad = match binding.manner {
+        Manner::DropsBadly => Some(Bad(Payload::Text)),
+        Manner::DropsWorse => Some(Bad(Payload::Bad)),
+        Manner::Quiet | Manner::Panics | Manner::PanicsBadly => None,
+    };
+    let held =
+        Held { ctx: ctx.clone(), binding, log: shared.log.clone(), _bad: bad, _bound: Arc::clone(&shared.bound) };
+    match binding.place {
+        Place::Bind => held.call(),
+        Place::Listener => listen(ctx, Options::new(), held)?,
+        Place::Persistent => listen(ctx, Options::new().persistent(), held)?,
+        Place::Layer => lay_around(ctx, held)?,
+        Place::Observer => ctx.observe(move |_: &RunEvent<'_>| held.act()),
+        Place::MapError => ctx.map_error(move |error| {
+            held.call();
+            error
+        }),
+        Place::MapContext => {
+            ctx.map_context(move |_, value| {
+                held.call();
+                value
+            });
+            ctx.set("soak", 0)?;
+        }
+        Place::Nested => ctx.bind_nested(move |_: &RunContext| {
+            held.act();
+            Ok(())
+        }),
+        Place::AtEnd => ctx.at_end(move |_, _| held.call()),
+    }
+    Ok(())
+}
+
+fn listen(ctx: &RunContext, options: Options, held: Held) -> Result<()> {
+    ctx.emitter().with(options).observe(Stage::Finish, move |_: &dyn AnyEvent, _| held.call())?;
+    Ok(())
+}
+
+fn lay_around(ctx: &RunContext, held: Held) -> Result<()> {
+    let around = Stack::<Branch>::builder().layer_fn("bound", move |input, _, next| {
+        held.call();
+        Box::pin(next.run(input))
+    });
+    around.build().bind(ctx)
+}
