@@ -7,7 +7,8 @@ use serde::{Serialize, Serializer};
 use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
 
-use crate::{Canonical, EventName, Exotic};
+use crate::EventName;
+use crate::json::{bounded, to_value};
 
 /// A payload whose type is not known here: it can be looked at as JSON, or brought back to its type.
 ///
@@ -17,18 +18,8 @@ pub trait AnyEvent: Any + Send + Sync {
     /// becomes a string that says why.
     fn to_json(&self) -> Value;
 
-    /// The payload as JSON text, written straight from the type.
+    /// The payload as JSON text, written straight from the type. The same holds for what cannot be serialised.
     fn to_raw_json(&self) -> Box<RawValue>;
-
-    /// Appends the same text to a buffer, for who has one to use again.
-    fn write_json(&self, out: &mut Vec<u8>);
-
-    /// Appends the payload in canonical form.
-    ///
-    /// # Errors
-    ///
-    /// If it holds something that has to be brought into that form as text; nothing is appended then.
-    fn write_canonical(&self, canonical: &mut Canonical, out: &mut Vec<u8>) -> Result<(), Exotic>;
 
     /// The name of the payload's type, as [`std::any::type_name`] gives it.
     fn type_name(&self) -> &'static str;
@@ -36,25 +27,13 @@ pub trait AnyEvent: Any + Send + Sync {
 
 impl<T: Serialize + Send + Sync + 'static> AnyEvent for T {
     fn to_json(&self) -> Value {
-        crate::json::to_value(self).unwrap_or_else(|error| Value::String(marker::<T>(&error)))
+        to_value(self).unwrap_or_else(|error| Value::String(marker::<T>(&error)))
     }
 
     fn to_raw_json(&self) -> Box<RawValue> {
-        to_raw_value(self)
+        bounded(self, |value| to_raw_value(value))
             .or_else(|error| to_raw_value(&marker::<T>(&error)))
             .unwrap_or_else(|_| RawValue::NULL.to_owned())
-    }
-
-    fn write_json(&self, out: &mut Vec<u8>) {
-        let start = out.len();
-        if let Err(error) = serde_json::to_writer(&mut *out, self) {
-            out.truncate(start);
-            out.extend_from_slice(Value::String(marker::<T>(&error)).to_string().as_bytes());
-        }
-    }
-
-    fn write_canonical(&self, canonical: &mut Canonical, out: &mut Vec<u8>) -> Result<(), Exotic> {
-        canonical.write(self, out)
     }
 
     fn type_name(&self) -> &'static str {

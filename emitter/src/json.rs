@@ -5,10 +5,9 @@
 
 use std::cell::Cell;
 use std::fmt::Display;
-use std::io;
 
 use serde::ser::{
-    Error as _, Serialize, SerializeMap, SerializeSeq, SerializeStruct, SerializeStructVariant, SerializeTuple,
+    Serialize, SerializeMap, SerializeSeq, SerializeStruct, SerializeStructVariant, SerializeTuple,
     SerializeTupleStruct, SerializeTupleVariant, Serializer,
 };
 use serde_json::Value;
@@ -36,16 +35,9 @@ pub fn to_value_noting<T: Serialize + ?Sized>(value: &T) -> serde_json::Result<(
     Ok((value, !notes.is_lossy.get()))
 }
 
-/// Writes a value as JSON, if that is all of it.
-///
-/// # Errors
-///
-/// If it cannot be serialised or written, is nested deeper than [`MAX_DEPTH`], or holds a NaN or an infinity.
-pub fn to_exact_writer<T: Serialize + ?Sized>(out: impl io::Write, value: &T) -> serde_json::Result<()> {
-    let notes = Notes::default();
-    let mut serializer = serde_json::Serializer::new(out);
-    value.serialize(Bounded { inner: &mut serializer, depth: 0, notes: &notes })?;
-    if notes.is_lossy.get() { Err(serde_json::Error::custom("JSON has no NaN and no infinity")) } else { Ok(()) }
+/// Lends a value that is an error to serialise where it is nested deeper than [`MAX_DEPTH`].
+pub(crate) fn bounded<T: Serialize + ?Sized, R>(value: &T, f: impl FnOnce(&At<'_, '_, T>) -> R) -> R {
+    f(&At { value, depth: 0, notes: &Notes::default() })
 }
 
 /// Checks how deep a value is nested, without recursion.
@@ -75,7 +67,7 @@ fn too_deep<E: serde::ser::Error>() -> E {
 
 /// What was seen of a value.
 #[derive(Default)]
-struct Notes {
+pub(crate) struct Notes {
     is_lossy: Cell<bool>,
 }
 
@@ -88,7 +80,7 @@ struct Bounded<'n, S> {
 }
 
 /// A value that is to be serialised at a depth.
-struct At<'n, 't, T: ?Sized> {
+pub(crate) struct At<'n, 't, T: ?Sized> {
     value: &'t T,
     depth: usize,
     notes: &'n Notes,
@@ -267,6 +259,7 @@ impl<C: SerializeMap> SerializeMap for Bounded<'_, C> {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+    use serde_json::value::to_raw_value;
 
     use super::*;
 
@@ -291,13 +284,14 @@ mod tests {
             let value = nested(levels);
             assert_eq!(to_value(&value).is_ok(), fits, "{levels}");
             assert_eq!(check_depth(&value).is_ok(), fits, "{levels}");
-            assert_eq!(to_exact_writer(&mut Vec::new(), &value).is_ok(), fits, "{levels}");
+            assert_eq!(bounded(&value, |value| to_raw_value(value)).is_ok(), fits, "{levels}");
         }
         let mut deep = Value::Null;
         for _ in 0..100_000 {
             deep = Value::Array(vec![deep]);
         }
-        for error in [to_value(&deep).err(), check_depth(&deep).err(), to_exact_writer(&mut Vec::new(), &deep).err()] {
+        let text = bounded(&deep, |deep| to_raw_value(deep));
+        for error in [to_value(&deep).err(), check_depth(&deep).err(), text.err()] {
             assert_eq!(error.expect("too deep").to_string(), "it is nested deeper than 128 levels");
         }
         take_apart(deep);
@@ -314,14 +308,14 @@ mod tests {
         }
         let values = (vec![Kind::Unit, Kind::New(Some(1.5)), Kind::Tuple(1, "x")], Kind::Struct { a: 'é', b: () });
         assert_eq!(to_value(&values).ok(), serde_json::to_value(&values).ok());
-        let mut text = Vec::new();
-        to_exact_writer(&mut text, &values).expect("JSON");
-        assert_eq!(text, serde_json::to_vec(&values).expect("JSON"));
+        let text = bounded(&values, |values| to_raw_value(values)).expect("JSON");
+        assert_eq!(text.get(), serde_json::to_string(&values).expect("JSON"));
+        let raw = serde_json::value::RawValue::from_string(" [ 1 ] ".to_owned()).expect("JSON");
+        assert_eq!(bounded(&raw, |raw| to_raw_value(raw)).expect("JSON").get(), raw.get());
         let raw = serde_json::value::RawValue::from_string("[1]".to_owned()).expect("JSON");
         assert_eq!(to_value(&raw).ok(), Some(json!([1])));
         for (value, is_all) in [(Kind::New(Some(f64::NAN)), false), (Kind::New(None), true)] {
             assert_eq!(to_value_noting(&[&value]).ok(), Some((json!([{"New": null}]), is_all)));
-            assert_eq!(to_exact_writer(&mut Vec::new(), &[&value]).is_ok(), is_all);
         }
     }
 }

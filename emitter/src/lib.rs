@@ -48,7 +48,6 @@ mod alike;
 mod awaited;
 mod builder;
 mod calls;
-mod canonical;
 mod claim;
 mod context;
 mod creator;
@@ -95,7 +94,6 @@ mod verdict;
 
 pub use adapter::{AsyncItem, AsyncListener, AsyncObserver, async_fn, listener, observer};
 pub use builder::{EmitterBuilder, RunLinks};
-pub use canonical::{Canonical, Exotic};
 pub use context::Context;
 pub use creator::{Creator, CreatorRecord};
 pub use delivery::Delivery;

@@ -9,9 +9,7 @@ use serde_json::value::RawValue;
 use uuid::Uuid;
 
 use crate::panic::catch_or;
-use crate::{
-    AnyEvent, Canonical, Context, Creator, CreatorRecord, Emitter, EventMeta, EventName, EventStamp, Facet, Trace,
-};
+use crate::{AnyEvent, Context, Creator, CreatorRecord, Emitter, EventMeta, EventName, EventStamp, Facet, Trace};
 
 /// One event, whole.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -77,27 +75,6 @@ impl EventRecord {
     /// If the payload does not fit the type.
     pub fn payload<'de, T: Deserialize<'de>>(&'de self) -> Result<T, serde_json::Error> {
         serde_json::from_str(self.payload.get())
-    }
-}
-
-/// All of a record but its payload, which is JSON already.
-#[derive(Serialize)]
-struct Head<'a> {
-    id: Uuid,
-    path: &'a str,
-    created_at: DateTime<Utc>,
-    creator: Option<&'a CreatorRecord>,
-    context: &'a Context,
-    group_id: Option<&'a str>,
-    trace: Option<Trace>,
-    payload_type: &'a str,
-}
-
-impl<'a> From<&'a EventRecord> for Head<'a> {
-    fn from(record: &'a EventRecord) -> Self {
-        let EventRecord { id, path, created_at, creator, context, group_id, trace, payload_type, payload: _ } = record;
-        let (creator, group_id) = (creator.as_ref(), group_id.as_deref());
-        Self { id: *id, path, created_at: *created_at, creator, context, group_id, trace: *trace, payload_type }
     }
 }
 
@@ -167,25 +144,6 @@ impl SinkRecord {
         serde_json::from_str(text).map(|event| Self::Event(Box::new(event)))
     }
 
-    /// Appends its JSON text: what `serde_json` makes of it, faster.
-    ///
-    /// # Errors
-    ///
-    /// If `serde_json` has one.
-    pub fn write_json(&self, out: &mut Vec<u8>) -> Result<(), serde_json::Error> {
-        if let Self::Event(event) = self {
-            let start = out.len();
-            if Canonical::unsorted().write(&Head::from(&**event), out).is_ok() && out.pop() == Some(b'}') {
-                out.extend_from_slice(b",\"payload\":");
-                out.extend_from_slice(event.payload.get().as_bytes());
-                out.push(b'}');
-                return Ok(());
-            }
-            out.truncate(start);
-        }
-        serde_json::to_writer(out, self)
-    }
-
     /// The event, if it is one.
     #[must_use]
     pub fn as_event(&self) -> Option<&EventRecord> {
@@ -202,79 +160,6 @@ impl Serialize for SinkRecord {
         match self {
             Self::Event(event) => event.serialize(serializer),
             Self::Gap(gap) => GapLine { gap: *gap }.serialize(serializer),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-    use serde_json::Value;
-
-    use super::*;
-
-    fn values() -> impl Strategy<Value = Value> {
-        let leaf = prop_oneof![
-            Just(Value::Null),
-            any::<bool>().prop_map(Value::from),
-            any::<i64>().prop_map(Value::from),
-            any::<f64>().prop_map(Value::from),
-            any::<String>().prop_map(Value::from),
-        ];
-        leaf.prop_recursive(3, 12, 3, |inner| {
-            let object = prop::collection::btree_map(any::<String>(), inner.clone(), 0..3);
-            let array = prop::collection::vec(inner, 0..3);
-            prop_oneof![object.prop_map(|map| map.into_iter().collect()), array.prop_map(Value::Array)]
-        })
-    }
-
-    fn ids() -> impl Strategy<Value = Uuid> {
-        any::<u128>().prop_map(Uuid::from_u128)
-    }
-
-    prop_compose! {
-        fn creators()(kind: String, name: String, id: u64) -> CreatorRecord {
-            CreatorRecord { kind: kind.into(), name: name.into(), id }
-        }
-    }
-
-    prop_compose! {
-        fn traces()(id in ids(), run_id in ids(), parent_run_id in prop::option::of(ids())) -> Trace {
-            Trace { id, run_id, parent_run_id }
-        }
-    }
-
-    prop_compose! {
-        fn records()(
-            id in ids(), path: String, micros in 0..4_000_000_000_000_000_i64, creator in prop::option::of(creators()),
-            context in prop::collection::btree_map(any::<String>(), values(), 0..3), group_id: Option<String>,
-            trace in prop::option::of(traces()), payload_type: String, payload in values(), is_pretty: bool,
-        ) -> EventRecord {
-            let text = if is_pretty { serde_json::to_string_pretty(&payload) } else { serde_json::to_string(&payload) };
-            EventRecord {
-                id,
-                path: path.into(),
-                created_at: DateTime::from_timestamp_micros(micros).expect("a date"),
-                creator,
-                context: Context::from(context.into_iter().collect::<Value>()),
-                group_id: group_id.map(Into::into),
-                trace,
-                payload_type: payload_type.into(),
-                payload: RawValue::from_string(text.expect("JSON")).expect("JSON"),
-            }
-        }
-    }
-
-    proptest! {
-        // E13
-        #[test]
-        fn a_record_is_written_as_serde_json_writes_it(event in records(), lost: u64, before: Vec<u8>) {
-            for record in [SinkRecord::Event(Box::new(event)), SinkRecord::Gap(Gap::of(lost))] {
-                let mut out = before.clone();
-                record.write_json(&mut out).expect("JSON");
-                let expected = [&*before, &serde_json::to_vec(&record).expect("JSON")].concat();
-                prop_assert_eq!(String::from_utf8_lossy(&out), String::from_utf8_lossy(&expected));
-            }
         }
     }
 }

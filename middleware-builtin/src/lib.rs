@@ -68,8 +68,6 @@ mod at_start;
 pub mod budget;
 #[cfg(feature = "cache")]
 pub mod cache;
-#[cfg(any(feature = "cache", feature = "trajectory"))]
-mod canonical;
 #[cfg(feature = "circuit_breaker")]
 pub mod circuit_breaker;
 #[cfg(feature = "concurrency")]

@@ -42,7 +42,7 @@ fn guards() -> Vec<(&'static str, Box<dyn Middleware>)> {
 /// On a thread whose stack has the size that one has by default.
 fn on_a_thread(test: impl Future<Output = TestResult> + Send + 'static) -> TestResult {
     let runtime = tokio::runtime::Builder::new_current_thread().build()?;
-    let thread = std::thread::Builder::new().stack_size(2 << 20).spawn(move || runtime.block_on(test))?;
+    let thread = std::thread::Builder::new().stack_size(3 << 20).spawn(move || runtime.block_on(test))?;
     thread.join().expect("no overflow, and no panic")
 }
 

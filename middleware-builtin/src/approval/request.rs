@@ -1,10 +1,8 @@
 //! What is asked: [`Request`], and the hash that its answer is bound to.
 
-use std::fmt::Write;
-
 use emitree_runtime::{Interrupt, RunContext};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 /// The kind of an [`Interrupt`] that asks for an approval.
@@ -155,80 +153,16 @@ impl Request {
     }
 }
 
+/// Of the JSON text with sorted keys: `serde_json` may keep the order of insertion, any crate of a build can switch that on.
 fn hash(kind: &str, name: &str, input: &Value) -> String {
-    let mut text = String::from(r#"{"input":"#);
-    push_canonical(&mut text, input);
-    for (key, value) in [("kind", kind), ("name", name)] {
-        push(&mut text, format_args!(",\"{key}\":{}", Value::from(value)));
-    }
-    text.push('}');
-    let mut hex = String::with_capacity(64);
-    Sha256::digest(text).iter().for_each(|byte| push(&mut hex, format_args!("{byte:02x}")));
-    hex
-}
-
-/// Sorts keys itself: whether serde's map does is up to the features of a whole build.
-fn push_canonical(text: &mut String, value: &Value) {
-    match value {
-        Value::Object(map) => {
-            let mut members: Vec<_> = map.iter().collect();
-            members.sort_unstable_by_key(|(key, _)| *key);
-            push_all(text, ['{', '}'], members, |text, (key, value)| {
-                push(text, format_args!("{}:", Value::from(key.as_str())));
-                push_canonical(text, value);
-            });
-        }
-        Value::Array(items) => push_all(text, ['[', ']'], items, push_canonical),
-        other => push(text, format_args!("{other}")),
-    }
-}
-
-fn push_all<T>(
-    text: &mut String,
-    [open, close]: [char; 2],
-    items: impl IntoIterator<Item = T>,
-    push_item: impl Fn(&mut String, T),
-) {
-    text.push(open);
-    for (i, item) in items.into_iter().enumerate() {
-        if i > 0 {
-            text.push(',');
-        }
-        push_item(text, item);
-    }
-    text.push(close);
-}
-
-/// A string takes all that is written to it.
-fn push(text: &mut String, what: std::fmt::Arguments<'_>) {
-    text.write_fmt(what).unwrap_or_default();
+    let mut hashed = json!({"input": input, "kind": kind, "name": name});
+    hashed.sort_all_objects();
+    Sha256::digest(hashed.to_string()).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
-
-    fn canonical(value: &Value) -> String {
-        let mut text = String::new();
-        push_canonical(&mut text, value);
-        text
-    }
-
-    #[test]
-    fn keys_are_sorted_by_their_bytes_at_every_depth_without_space() {
-        let rows = [
-            (json!({"b": 1, "a": {"d": [], "c": {}}}), r#"{"a":{"c":{},"d":[]},"b":1}"#),
-            (json!([{"z": null, "é": true, "Z": 1.5}, "\"\n"]), r#"[{"Z":1.5,"z":null,"é":true},"\"\n"]"#),
-            (json!(-0.0), "-0.0"),
-            (json!("text"), r#""text""#),
-        ];
-        for (value, expected) in rows {
-            assert_eq!(canonical(&value), expected);
-            assert_eq!(serde_json::from_str::<Value>(expected).unwrap(), value);
-        }
-    }
 
     #[test]
     fn the_hash_is_the_same_in_every_process_and_stands_for_kind_name_and_input() {

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::event::{Hit, Joined, Miss, Why};
 use super::flight::{Lead, Role};
-use super::key::{Asks, Key, KeyRef};
+use super::key::{Asks, Key};
 use super::{Inner, Settings};
 
 /// An entry.
@@ -29,12 +29,6 @@ impl<T> Stored<T> {
     }
 }
 
-/// What was found at the first look.
-enum Found<T> {
-    Fresh(Arc<Stored<T>>),
-    Nothing(Key, Why),
-}
-
 impl<T: Clone + Send + Sync + 'static> Inner<T> {
     pub(super) async fn call<O>(&self, input: &O::In, ctx: &RunContext, next: Next<'_, O>) -> Result<T>
     where
@@ -45,23 +39,21 @@ impl<T: Clone + Send + Sync + 'static> Inner<T> {
         if next.is_answered() || !next.is_exact() {
             return next.run(input).await;
         }
-        match self.settings.look_up(input, ctx, |key| self.find(key, ctx)) {
-            Some(Found::Fresh(stored)) => self.hit(&stored, ctx).await,
-            Some(Found::Nothing(key, why)) => self.miss(&key, why, input, ctx, next).await,
-            // No two of those would be the same.
-            None => next.run(input).await,
+        // Where there is no key, no two inputs would be the same.
+        let Some(key) = self.settings.key_of(input, ctx) else { return next.run(input).await };
+        match self.find(&key, ctx) {
+            Ok(stored) => self.hit(&stored, ctx).await,
+            Err(why) => self.miss(&key, why, input, ctx, next).await,
         }
     }
 
-    fn find(&self, key: &KeyRef<'_>, ctx: &RunContext) -> Found<T> {
+    /// What there is at the first look, or why there is nothing.
+    fn find(&self, key: &Key, ctx: &RunContext) -> std::result::Result<Arc<Stored<T>>, Why> {
         if ctx.attempt() > 0 {
-            return Found::Nothing(key.to_key(), Why::Retried);
+            return Err(Why::Retried);
         }
-        match self.entries.get(key) {
-            Some(stored) if self.settings.is_fresh(stored.at) => Found::Fresh(stored),
-            Some(_) => Found::Nothing(key.to_key(), Why::Expired),
-            None => Found::Nothing(key.to_key(), Why::Absent),
-        }
+        let stored = self.entries.get(key).ok_or(Why::Absent)?;
+        if self.settings.is_fresh(stored.at) { Ok(stored) } else { Err(Why::Expired) }
     }
 
     async fn hit(&self, stored: &Stored<T>, ctx: &RunContext) -> Result<T> {
@@ -129,15 +121,10 @@ impl<T: Clone + Send + Sync + 'static> Inner<T> {
 }
 
 impl<T: Clone> Settings<T> {
-    fn look_up<R>(
-        &self,
-        input: &(impl Serialize + Send + Sync + 'static),
-        ctx: &RunContext,
-        f: impl FnOnce(&KeyRef<'_>) -> R,
-    ) -> Option<R> {
+    fn key_of(&self, input: &impl Serialize, ctx: &RunContext) -> Option<Key> {
         let (kind, name) = ctx.creator().map_or(("", ""), |creator| (creator.kind(), creator.name()));
         let context = || ctx.context();
-        self.with_key(input, &Asks { instance: ctx.instance_emitter(), kind, name, context: &context }, f)
+        self.key(input, &Asks { instance: ctx.instance_emitter(), kind, name, context: &context })
     }
 
     fn is_fresh(&self, at: Instant) -> bool {

@@ -157,7 +157,9 @@ impl<T: Clone + Send + Sync + 'static> Cache<T> {
             context: &|| context.clone(),
         };
         self.0.flights.detach();
-        self.0.settings.with_key(input, &asks, |key| self.0.entries.invalidate(key));
+        if let Some(key) = self.0.settings.key(input, &asks) {
+            self.0.entries.invalidate(&key);
+        }
     }
 
     /// Forgets all answers. Of what is being executed nothing is kept, and nobody joins it any more.

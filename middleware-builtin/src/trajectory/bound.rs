@@ -1,6 +1,5 @@
 //! A trajectory at work: bound to one run, it sees what that run tells, and those below it.
 
-use std::cell::Cell;
 use std::fmt;
 use std::iter::successors;
 use std::pin::Pin;
@@ -14,7 +13,7 @@ use rustc_hash::FxHashSet;
 
 use super::level::{Place, Places};
 use super::payload::Payload;
-use super::settings::{Scratch, Settings};
+use super::settings::Settings;
 use super::speaker::{Speaker, TrajectoryEvent};
 use super::{Line, Origin, Shared};
 use crate::address::Address;
@@ -257,16 +256,13 @@ impl Bound {
         let level = place.level();
         let duration = run.filter(|_| self.settings().times(stage)).map(RunContext::elapsed);
         let line = Line { origin, stage, level, is_outermost: place.is_outermost, duration, prefix: "", payload: "" };
-        with_scratch(|scratch| {
-            self.settings().render(line, Payload::Live(event), scratch);
-            match (own, run) {
-                (Some(stage), Some(run)) => {
-                    let message = scratch.message_text();
-                    self.tell(run, stage, TrajectoryEvent { message, level, origin: origin.to_record(event) });
-                }
-                _ => self.shared.output.write_or_count(&mut scratch.message),
+        let message = self.settings().render(line, Payload::Live(event));
+        match (own, run) {
+            (Some(stage), Some(run)) => {
+                self.tell(run, stage, TrajectoryEvent { message, level, origin: origin.to_record(event) });
             }
-        });
+            _ => self.shared.output.write_or_count(message),
+        }
     }
 
     fn tell(&self, run: &RunContext, stage: Stage, event: TrajectoryEvent) {
@@ -321,17 +317,6 @@ impl fmt::Debug for Below {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.bound.shared.fmt(f)
     }
-}
-
-/// Lends the thread's buffers. Formatters and listeners are user code, and may lead here again: they find others.
-fn with_scratch(f: impl FnOnce(&mut Scratch)) {
-    thread_local! {
-        static SCRATCH: Cell<Option<Box<Scratch>>> = const { Cell::new(None) };
-    }
-    let mut scratch = SCRATCH.try_with(Cell::take).ok().flatten().unwrap_or_default();
-    f(&mut scratch);
-    // A thread that ends keeps none.
-    SCRATCH.try_with(|kept| kept.set(Some(scratch))).unwrap_or_default();
 }
 
 #[cfg(test)]

@@ -85,12 +85,6 @@ impl<'a> Line<'a> {
             (None, _) => write!(out, "][{}]: ", origin.event()),
         }
     }
-
-    /// Appends the same to bytes.
-    pub(super) fn push_head(&self, out: &mut Vec<u8>) {
-        // Bytes take everything.
-        self.write_head(&mut Bytes(out)).unwrap_or_default();
-    }
 }
 
 /// What stands between a name and a payload, at once.
@@ -100,17 +94,6 @@ const fn rest_of_head(stage: Stage) -> &'static str {
         Stage::Success => "][success]: ",
         Stage::Error => "][error]: ",
         Stage::Finish => "][finish]: ",
-    }
-}
-
-/// Bytes that text is written to.
-struct Bytes<'b>(&'b mut Vec<u8>);
-
-impl fmt::Write for Bytes<'_> {
-    #[inline]
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        self.0.extend_from_slice(text.as_bytes());
-        Ok(())
     }
 }
 

@@ -7,7 +7,6 @@ mod line;
 mod origin;
 mod payload;
 mod prefix;
-mod pretty;
 mod replay;
 mod settings;
 mod speaker;

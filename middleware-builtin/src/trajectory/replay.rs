@@ -11,7 +11,6 @@ use uuid::Uuid;
 
 use super::level::Place;
 use super::payload::Payload;
-use super::settings::Scratch;
 use super::{Line, NAMESPACE, Origin, Shared};
 
 /// Shows the trajectories of recorded runs, byte for byte as they were live, durations aside. Made by
@@ -50,7 +49,6 @@ pub struct Replay {
     shared: Arc<Shared>,
     only: Option<Uuid>,
     runs: FxHashMap<Uuid, Known>,
-    scratch: Scratch,
 }
 
 /// A recorded run that is under way.
@@ -64,7 +62,7 @@ struct Known {
 
 impl Replay {
     pub(super) fn new(shared: Arc<Shared>) -> Self {
-        Self { shared, only: None, runs: FxHashMap::default(), scratch: Scratch::default() }
+        Self { shared, only: None, runs: FxHashMap::default() }
     }
 
     /// Shows that run and what is below it, as a trajectory that was bound to it.
@@ -111,7 +109,7 @@ impl Replay {
 
     fn show_gap(&self, gap: Gap) -> io::Result<()> {
         let settings = &self.shared.settings;
-        if settings.is_enabled { self.shared.output.write(&mut settings.gap(gap.lost)) } else { Ok(()) }
+        if settings.is_enabled { self.shared.output.write(settings.gap(gap.lost)) } else { Ok(()) }
     }
 
     fn enter(&mut self, trace: &Trace, origin: &Origin<'_>) -> Known {
@@ -142,8 +140,7 @@ impl Replay {
             prefix: "",
             payload: "",
         };
-        settings.render(line, Payload::Recorded(event.payload.get()), &mut self.scratch);
-        self.shared.output.write(&mut self.scratch.message)
+        self.shared.output.write(settings.render(line, Payload::Recorded(event.payload.get())))
     }
 }
 

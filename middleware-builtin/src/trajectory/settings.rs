@@ -8,9 +8,8 @@ use emitree_runtime::{ErrorReport, Stage};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use super::payload::{Former, Payload};
+use super::payload::Payload;
 use super::prefix::{Prefix, most_specific};
-use super::pretty::push_pretty;
 use super::{Level, Line, Origin};
 use crate::runs::{Candidate, Runs};
 
@@ -82,38 +81,6 @@ pub(super) enum Layout {
 
 pub(super) type Formatter = Arc<dyn Fn(&Line<'_>) -> String + Send + Sync>;
 
-/// Buffers that are used again for every line.
-#[derive(Debug, Default)]
-pub(super) struct Scratch {
-    former: Former,
-    payload: Vec<u8>,
-    /// What is not canonical JSON: explained, or pretty.
-    other: String,
-    /// UTF-8, as all that it is made of.
-    pub(super) message: Vec<u8>,
-}
-
-impl Scratch {
-    /// What a buffer may keep between two lines.
-    const KEPT: usize = 1 << 16;
-
-    /// Makes room for the next line. What is kept for canonical JSON is at most in proportion to the buffers seen here.
-    fn clear(&mut self) {
-        let Self { payload, other, message, .. } = self;
-        if payload.capacity().max(other.capacity()).max(message.capacity()) > Self::KEPT {
-            *self = Self::default();
-        }
-        self.payload.clear();
-        self.other.clear();
-        self.message.clear();
-    }
-
-    /// The message, to be changed by others.
-    pub(super) fn message_text(&self) -> String {
-        String::from_utf8_lossy(&self.message).into_owned()
-    }
-}
-
 impl Settings {
     /// Whether a run is shown, told from its `start`.
     #[inline]
@@ -145,48 +112,16 @@ impl Settings {
         self.is_timed && matches!(stage, Some(Stage::Success | Stage::Error))
     }
 
-    /// Puts the message of a line into `scratch`.
-    pub(super) fn render(&self, line: Line<'_>, payload: Payload<'_>, scratch: &mut Scratch) {
-        scratch.clear();
-        let line = Line { prefix: self.prefix(&line.origin), ..line };
-        if self.is_plain(line.stage) {
-            let Scratch { former, message, .. } = scratch;
-            line.push_head(message);
-            payload.push_canonical(message, former, self.leaves_out_nulls);
-        } else {
-            self.render_otherwise(line, payload, scratch);
-        }
-    }
-
-    /// Whether a line ends with its payload's canonical form, which then is written where it stands.
-    fn is_plain(&self, stage: Option<Stage>) -> bool {
-        matches!(self.layout, Layout::Text) && !self.is_pretty && stage != Some(Stage::Error)
-    }
-
-    fn render_otherwise(&self, line: Line<'_>, payload: Payload<'_>, scratch: &mut Scratch) {
-        let Scratch { former, payload: text, other, message } = scratch;
-        let payload = if let Some(explained) = self.explain(line.stage, payload) {
-            *other = explained;
-            other
-        } else {
-            payload.push_canonical(text, former, self.leaves_out_nulls);
-            // JSON is UTF-8.
-            let canonical = std::str::from_utf8(text).unwrap_or_default();
-            if self.is_pretty && !self.is_json() {
-                push_pretty(other, canonical);
-                other
-            } else {
-                canonical
-            }
-        };
-        let line = Line { payload, ..line };
+    /// The message of a line.
+    pub(super) fn render(&self, line: Line<'_>, payload: Payload<'_>) -> String {
+        let explained = self.explain(line.stage, payload);
+        let is_pretty = self.is_pretty && !self.is_json();
+        let payload = explained.unwrap_or_else(|| payload.sorted(self.leaves_out_nulls, is_pretty));
+        let line = Line { prefix: self.prefix(&line.origin), payload: &payload, ..line };
         match &self.layout {
-            Layout::Text => {
-                line.push_head(message);
-                message.extend_from_slice(payload.as_bytes());
-            }
-            Layout::Json => message.extend_from_slice(json(&line).as_bytes()),
-            Layout::Custom(format) => message.extend_from_slice(format(&line).as_bytes()),
+            Layout::Text => line.to_string(),
+            Layout::Json => json(&line),
+            Layout::Custom(format) => format(&line),
         }
     }
 
@@ -202,9 +137,7 @@ impl Settings {
         if stage != Some(Stage::Error) || self.is_json() {
             return None;
         }
-        let mut text = Vec::new();
-        payload.push(&mut text);
-        let failure: Failure = serde_json::from_slice(&text).ok()?;
+        let failure: Failure = serde_json::from_str(&payload.text()).ok()?;
         Some(failure.error.explain())
     }
 
@@ -213,12 +146,11 @@ impl Settings {
     }
 
     /// The line that stands where events were lost.
-    pub(super) fn gap(&self, lost: u64) -> Vec<u8> {
-        let gap = match self.layout {
+    pub(super) fn gap(&self, lost: u64) -> String {
+        match self.layout {
             Layout::Json => format!(r#"{{"gap":{{"lost":{lost}}}}}"#),
             Layout::Text | Layout::Custom(_) => format!("[gap]: events were lost here: {lost}"),
-        };
-        gap.into_bytes()
+        }
     }
 }
 

@@ -118,6 +118,6 @@ async fn tell(shared: Arc<Shared>, emitter: Emitter, stage: Stage, mut event: Tr
         tracing::warn!(%error, "a listener of a trajectory's `{}` failed", stage.as_str());
     }
     if stage != Stage::Finish {
-        shared.output.write_or_count(&mut event.message.into_bytes());
+        shared.output.write_or_count(event.message);
     }
 }

@@ -92,23 +92,23 @@ impl Output {
         !matches!(self.sink, Sink::None)
     }
 
-    /// Writes a message, which is UTF-8, and a line feed, at once.
-    pub(super) fn write(&self, message: &mut Vec<u8>) -> io::Result<()> {
+    /// Writes a message and a line feed, at once.
+    pub(super) fn write(&self, mut message: String) -> io::Result<()> {
         if let Sink::Tracing = self.sink {
-            tracing::info!(target: "emitree::trajectory", "{}", String::from_utf8_lossy(message));
+            tracing::info!(target: "emitree::trajectory", "{message}");
             return Ok(());
         }
-        message.push(b'\n');
+        message.push('\n');
         match &self.sink {
-            Sink::Stdout => io::stdout().lock().write_all(message),
-            Sink::Stderr => io::stderr().lock().write_all(message),
-            Sink::Writer(writer) => writer.lock().write_all(message),
+            Sink::Stdout => io::stdout().lock().write_all(message.as_bytes()),
+            Sink::Stderr => io::stderr().lock().write_all(message.as_bytes()),
+            Sink::Writer(writer) => writer.lock().write_all(message.as_bytes()),
             Sink::Tracing | Sink::None => Ok(()),
         }
     }
 
     /// The same, where nobody can be told of a failure: it is counted, and the first is logged.
-    pub(super) fn write_or_count(&self, message: &mut Vec<u8>) {
+    pub(super) fn write_or_count(&self, message: String) {
         if let Err(error) = self.write(message)
             && self.failures.fetch_add(1, Ordering::Relaxed) == 0
         {

@@ -129,7 +129,7 @@ impl<W> Jsonl<W> {
     /// Adds a record to the buffer. If it is not counted, the caller says by itself what became of it.
     pub(super) fn add(&mut self, record: &SinkRecord, is_counted: bool) -> io::Result<()> {
         let before = self.buffer.len();
-        if let Err(error) = record.write_json(&mut self.buffer) {
+        if let Err(error) = serde_json::to_writer(&mut self.buffer, record) {
             self.buffer.truncate(before);
             return Err(error.into());
         }
