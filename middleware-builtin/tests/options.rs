@@ -9,7 +9,7 @@ use std::time::Duration;
 use emitree_emitter::{Creator, Emitter, Options, matcher_fn};
 use emitree_middleware::Runs;
 use emitree_middleware::trajectory::{Target, Trajectory, TrajectoryError};
-use emitree_runtime::{Error, RunContext, Runnable, Start, runnable_fn};
+use emitree_runtime::{Error, RunContext, Runnable, runnable_fn};
 use serde_json::{Value, json};
 
 use support::{Any, File, LINES, Page, TestResult, desk, failing_desk, instance, question};
@@ -135,13 +135,11 @@ async fn what_is_null_is_left_out_unless_it_is_asked_for() -> TestResult {
 #[tokio::test]
 async fn it_can_be_switched_off() {
     shown(|builder| builder.enabled(false)).await.expect([]);
-    shown(|builder| builder.enabled(false).priority(1)).await.expect([]);
 }
 
 #[tokio::test]
 async fn without_nested_only_the_bound_run_is_shown() {
     shown(|builder| builder.nested(false)).await.expect([LINES[0], LINES[5]]);
-    shown(|builder| builder.nested(false).priority(1)).await.expect([LINES[0], LINES[5]]);
 }
 
 #[tokio::test]
@@ -171,11 +169,9 @@ async fn a_formatter_makes_the_line() {
 async fn a_formatter_that_panics_or_runs_something_itself_does_no_harm() -> TestResult {
     let page = Page::new();
     let double = instance(&Emitter::new(), "Tool", "double", |n: u32, _| async move { Ok(n * 2) });
-    for options in [|builder: Builder| builder, |builder: Builder| builder.priority(0)] {
-        let trajectory = page.built(|builder| options(builder).formatter(|_| panic!("on purpose")));
-        assert_eq!(double.run(1).middleware(trajectory).await?, 2);
-        page.expect([]);
-    }
+    let trajectory = page.built(|builder| builder.formatter(|_| panic!("on purpose")));
+    assert_eq!(double.run(1).middleware(trajectory).await?, 2);
+    page.expect([]);
     let inner = page.trajectory();
     let trajectory = page.built(|builder| {
         builder.formatter(move |line| {
@@ -246,20 +242,18 @@ fn chatty(root: &Emitter) -> impl Runnable<Input = (), Output = ()> + 'static {
 #[tokio::test]
 async fn further_events_have_lines_of_their_own() -> TestResult {
     let page = Page::new();
-    for options in [|builder: Builder| builder, |builder: Builder| builder.priority(3)] {
-        chatty(&Emitter::new())
-            .run(())
-            .middleware(page.built(|builder| options(builder).events("new_token").events("*.nothing")))
-            .await?;
-        page.expect([
-            "Model[top][start]: {}",
-            r#"Model[top][new_token]: {"b":1}"#,
-            "--> Model[below][start]: {}",
-            r#"<-- Model[below][new_token]: "two""#,
-            "<-- Model[below][success]: {}",
-            "Model[top][success]: {}",
-        ]);
-    }
+    chatty(&Emitter::new())
+        .run(())
+        .middleware(page.built(|builder| builder.events("new_token").events("*.nothing")))
+        .await?;
+    page.expect([
+        "Model[top][start]: {}",
+        r#"Model[top][new_token]: {"b":1}"#,
+        "--> Model[below][start]: {}",
+        r#"<-- Model[below][new_token]: "two""#,
+        "<-- Model[below][success]: {}",
+        "Model[top][success]: {}",
+    ]);
     Ok(())
 }
 
@@ -318,52 +312,6 @@ async fn a_json_line_is_one_record() -> TestResult {
     assert_eq!(records[0].get("prefix"), None);
     assert_eq!(records[0].get("duration_ns"), None);
     Ok(())
-}
-
-#[tokio::test]
-async fn a_high_priority_shows_the_event_before_anybody_changed_it() -> TestResult {
-    let page = Page::new();
-    let root = Emitter::new();
-    let below = Arc::new(instance(&root, "Tool", "below", |n: u32, _| async move { Ok(n) }));
-    below.emitter().with(Options::new().priority(5)).on("tool.below.run.start", |start: &mut Start<u32, u32>, _| {
-        start.input += 100;
-    })?;
-    let top = instance(&root, "Tool", "top", {
-        let below = Arc::clone(&below);
-        move |n: u32, _| {
-            let below = Arc::clone(&below);
-            async move {
-                below
-                    .run(n)
-                    .register(Options::new().priority(5).on(
-                        "tool.below.run.start",
-                        |start: &mut Start<u32, u32>, _| {
-                            start.input += 10;
-                        },
-                    ))
-                    .await
-            }
-        }
-    });
-    let run = |trajectory: Trajectory| top.run(1).middleware(trajectory);
-    run(page.built(|builder| builder.priority(10))).await?;
-    page.expect([
-        r#"Tool[top][start]: {"input":1}"#,
-        r#"--> Tool[below][start]: {"input":1}"#,
-        r#"<-- Tool[below][success]: {"input":111,"output":111}"#,
-        r#"Tool[top][success]: {"input":1,"output":111}"#,
-    ]);
-    run(page.built(|builder| builder.priority(0))).await?;
-    assert_eq!(page.take().lines().nth(1), Some(r#"--> Tool[below][start]: {"input":11}"#));
-    run(page.trajectory()).await?;
-    assert_eq!(page.take().lines().nth(1), Some(r#"--> Tool[below][start]: {"input":111}"#));
-    Ok(())
-}
-
-#[tokio::test]
-async fn with_a_priority_the_lines_are_the_same() {
-    shown(|builder| builder.priority(i32::MAX)).await.expect(LINES);
-    shown(|builder| builder.priority(-1)).await.expect(LINES);
 }
 
 #[tokio::test]

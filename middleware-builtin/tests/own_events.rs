@@ -115,41 +115,26 @@ async fn a_listener_that_fails_does_not_keep_the_line_from_being_written() -> Te
 
 #[tokio::test]
 async fn a_listener_that_has_to_be_awaited_is_awaited_before_the_line_is_written() -> TestResult {
-    for priority in [None, Some(7)] {
-        let page = Page::new();
-        let trajectory = page.built(|builder| match priority {
-            None => builder,
-            Some(priority) => builder.priority(priority),
-        });
-        let seen = page.clone();
-        trajectory.emitter().on_async("start", move |event: &mut TrajectoryEvent, _| {
-            use std::io::Write;
-            let mut seen = seen.clone();
-            Box::pin(async move {
-                tokio::task::yield_now().await;
-                event.message.push('!');
-                Ok(writeln!(seen, "awaited")?)
-            })
-        })?;
-        desk(&Emitter::new()).run(question()).middleware(trajectory).await?;
-        let starts: [String; 3] = std::array::from_fn(|n| format!("{}!", LINES[n]));
-        page.expect([
-            "awaited",
-            &*starts[0],
-            "awaited",
-            &*starts[1],
-            "awaited",
-            &*starts[2],
-            LINES[3],
-            LINES[4],
-            LINES[5],
-        ]);
-    }
+    let page = Page::new();
+    let trajectory = page.trajectory();
+    let seen = page.clone();
+    trajectory.emitter().on_async("start", move |event: &mut TrajectoryEvent, _| {
+        use std::io::Write;
+        let mut seen = seen.clone();
+        Box::pin(async move {
+            tokio::task::yield_now().await;
+            event.message.push('!');
+            Ok(writeln!(seen, "awaited")?)
+        })
+    })?;
+    desk(&Emitter::new()).run(question()).middleware(trajectory).await?;
+    let starts: [String; 3] = std::array::from_fn(|n| format!("{}!", LINES[n]));
+    page.expect(["awaited", &*starts[0], "awaited", &*starts[1], "awaited", &*starts[2], LINES[3], LINES[4], LINES[5]]);
     Ok(())
 }
 
 #[tokio::test]
-async fn who_listens_from_within_the_run_is_awaited_too_at_first_with_the_next_event() -> TestResult {
+async fn who_listens_from_within_the_run_is_awaited_too() -> TestResult {
     let page = Page::new();
     let trajectory = page.trajectory();
     let hearing = trajectory.clone();
@@ -171,7 +156,6 @@ async fn who_listens_from_within_the_run_is_awaited_too_at_first_with_the_next_e
     top.run(()).middleware(trajectory).await?;
     page.expect([
         "Run[top][start]: {}",
-        // Written with the next event, and before its line.
         r#"--> Run[below][start]: {"input":1}!"#,
         r#"<-- Run[below][success]: {"input":1,"output":1}"#,
         r#"--> Run[below][start]: {"input":2}!"#,

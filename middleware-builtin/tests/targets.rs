@@ -49,8 +49,8 @@ fn it_says_of_itself_where_lines_go_and_what_is_not_as_by_default() -> TestResul
     let quiet = Trajectory::builder().target(Target::None).enabled(false).nested(false).json(true).exclude_none(false);
     assert_eq!(said(quiet.build()?), "to nowhere, as JSON, with nulls, not nested, disabled");
     let busy = Trajectory::builder().target(Target::Stderr).included(Runs::of_kind("Tool"));
-    let busy = busy.excluded(Runs::named("think")).prefix_by_kind("To*", "* ").priority(7).pretty(true).timing(true);
-    let expected = "to stderr, only of Tool, without named think, prefix \"* \" for To*, at priority 7, pretty, timed";
+    let busy = busy.excluded(Runs::named("think")).prefix_by_kind("To*", "* ").pretty(true).timing(true);
+    let expected = "to stderr, only of Tool, without named think, prefix \"* \" for To*, pretty, timed";
     assert_eq!(said(busy.build()?), expected);
     Ok(())
 }

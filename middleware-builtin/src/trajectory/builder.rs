@@ -140,12 +140,6 @@ impl TrajectoryBuilder {
         self
     }
 
-    /// Listens in order, with that priority, on the emitter of each run: a high one shows an event before others have
-    /// changed it. Default: it observes, and so shows what all listeners have made of the event.
-    pub fn priority(self, priority: i32) -> Self {
-        self.set(|settings| settings.priority = Some(priority))
-    }
-
     /// Makes the trajectory, and opens its file.
     ///
     /// # Errors

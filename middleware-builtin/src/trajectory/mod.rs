@@ -140,15 +140,10 @@ impl Trajectory {
 
 impl Middleware for Trajectory {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
-        let settings = &self.0.settings;
-        if !settings.is_enabled {
+        if !self.0.settings.is_enabled {
             return Ok(());
         }
-        let bound = Bound::new(&self.0, ctx);
-        match settings.priority {
-            None => bound.observe(ctx),
-            Some(priority) => bound.listen(ctx, priority),
-        }
+        Bound::new(&self.0, ctx).observe(ctx)
     }
 
     fn name(&self) -> &str {

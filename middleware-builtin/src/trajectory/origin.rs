@@ -4,7 +4,7 @@ use std::fmt;
 
 use chrono::{DateTime, Utc};
 use emitree_emitter::{AnyEvent, Context, EventMeta, EventRecord, Trace};
-use emitree_runtime::{AsInstance, RunContext, RunEvent, Stage};
+use emitree_runtime::{RunContext, Stage};
 
 use crate::runs::Candidate;
 
@@ -15,18 +15,13 @@ pub struct Origin<'a>(Source<'a>);
 #[derive(Clone, Copy)]
 enum Source<'a> {
     Live(&'a EventMeta<'a>),
-    Told(&'a RunEvent<'a>),
     Recorded(&'a EventRecord),
 }
-use Source::{Live, Recorded, Told};
+use Source::{Live, Recorded};
 
 impl<'a> Origin<'a> {
     pub(super) const fn live(meta: &'a EventMeta<'a>) -> Self {
         Self(Live(meta))
-    }
-
-    pub(super) const fn told(event: &'a RunEvent<'a>) -> Self {
-        Self(Told(event))
     }
 
     pub(super) const fn recorded(record: &'a EventRecord) -> Self {
@@ -49,7 +44,6 @@ impl<'a> Origin<'a> {
     pub(super) fn labels(&self) -> (&'a str, &'a str) {
         let labels = match self.0 {
             Live(meta) => meta.creator().map(|creator| (creator.kind(), creator.name())),
-            Told(event) => event.run().creator().map(|creator| (creator.kind(), creator.name())),
             Recorded(record) => record.creator.as_ref().map(|creator| (&*creator.kind, &*creator.name)),
         };
         labels.unwrap_or_else(|| ("Event", self.path().rsplit_once('.').map_or("", |(namespace, _)| namespace)))
@@ -60,7 +54,6 @@ impl<'a> Origin<'a> {
     pub fn event(&self) -> &'a str {
         match self.0 {
             Live(meta) => meta.name(),
-            Told(event) => event.stage().as_str(),
             Recorded(record) => record.name(),
         }
     }
@@ -70,7 +63,6 @@ impl<'a> Origin<'a> {
     pub fn path(&self) -> &'a str {
         match self.0 {
             Live(meta) => meta.path(),
-            Told(event) => event.path(),
             Recorded(record) => &record.path,
         }
     }
@@ -80,7 +72,6 @@ impl<'a> Origin<'a> {
     pub fn created_at(&self) -> DateTime<Utc> {
         match self.0 {
             Live(meta) => meta.created_at(),
-            Told(event) => event.time().into(),
             Recorded(record) => record.created_at,
         }
     }
@@ -90,7 +81,6 @@ impl<'a> Origin<'a> {
     pub fn trace(&self) -> Option<Trace> {
         match self.0 {
             Live(meta) => meta.trace(),
-            Told(event) => Some(event.run().trace()),
             Recorded(record) => record.trace,
         }
     }
@@ -100,7 +90,6 @@ impl<'a> Origin<'a> {
     pub fn context(&self) -> &'a Context {
         match self.0 {
             Live(meta) => meta.context(),
-            Told(event) => event.context(),
             Recorded(record) => &record.context,
         }
     }
@@ -110,7 +99,6 @@ impl<'a> Origin<'a> {
     pub fn payload_type(&self) -> &'a str {
         match self.0 {
             Live(meta) => meta.payload_type(),
-            Told(event) => event.payload().type_name(),
             Recorded(record) => &record.payload_type,
         }
     }
@@ -119,7 +107,6 @@ impl<'a> Origin<'a> {
     pub(super) fn to_record(self, payload: &dyn AnyEvent) -> EventRecord {
         match self.0 {
             Live(meta) => meta.to_record(payload),
-            Told(event) => event.to_record(),
             Recorded(record) => record.clone(),
         }
     }
@@ -128,7 +115,6 @@ impl<'a> Origin<'a> {
     fn namespace(&self) -> &'a str {
         match self.0 {
             Live(meta) => meta.source().namespace(),
-            Told(event) => event.run().instance_emitter().namespace(),
             Recorded(record) => {
                 let above = record.path.rsplit_once('.').map_or("", |(above, _)| above);
                 let own = Stage::of_record(record).and_then(|_| above.strip_suffix("run"));
@@ -163,7 +149,6 @@ impl Candidate for Origin<'_> {
     fn has_type(&self, name: &str) -> bool {
         let runnable = match self.0 {
             Live(meta) => Stage::runnable_type(meta),
-            Told(event) => Some(event.run().types().runnable),
             Recorded(_) => None,
         };
         runnable == Some(name) || is_input_or_output(self.payload_type(), name)
@@ -172,7 +157,6 @@ impl Candidate for Origin<'_> {
     fn run(&self) -> Option<RunContext> {
         match self.0 {
             Live(_) => RunContext::current(),
-            Told(event) => Some(event.run().clone()),
             Recorded(_) => None,
         }
     }

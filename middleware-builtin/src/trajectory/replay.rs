@@ -40,9 +40,8 @@ use super::{Line, NAMESPACE, Origin, Shared};
 ///
 /// Each run without a recorded parent is taken for one that a trajectory was bound to;
 /// [`only`](Self::only) picks one run. The order is that of the recording: events that several threads emitted at the
-/// same time may have been shown in another one. What a recording does not have cannot be shown: changes that
-/// listeners made after a trajectory with a [priority](super::TrajectoryBuilder::priority) had seen the event, or
-/// events told by a function of their meta.
+/// same time may have been shown in another one. What a recording does not have cannot be shown: events told by a
+/// function of their meta.
 #[must_use = "a replay shows nothing until it is given records"]
 #[derive(Debug)]
 pub struct Replay {

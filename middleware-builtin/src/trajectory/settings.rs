@@ -19,7 +19,6 @@ pub(super) struct Settings {
     pub(super) prefixes: Vec<Prefix>,
     pub(super) events: Vec<Matcher>,
     pub(super) layout: Layout,
-    pub(super) priority: Option<i32>,
     pub(super) is_pretty: bool,
     pub(super) leaves_out_nulls: bool,
     pub(super) is_enabled: bool,
@@ -35,7 +34,6 @@ impl Default for Settings {
             prefixes: Vec::new(),
             events: Vec::new(),
             layout: Layout::Text,
-            priority: None,
             is_pretty: false,
             leaves_out_nulls: true,
             is_enabled: true,
@@ -52,9 +50,6 @@ impl fmt::Debug for Settings {
         self.excluded.iter().try_for_each(|runs| write!(f, ", without {runs:?}"))?;
         self.events.iter().try_for_each(|events| write!(f, ", with {events:?}"))?;
         self.prefixes.iter().try_for_each(|prefix| write!(f, ", {prefix:?}"))?;
-        if let Some(priority) = self.priority {
-            write!(f, ", at priority {priority}")?;
-        }
         let layout = match self.layout {
             Layout::Text => "",
             Layout::Json => "as JSON",
@@ -97,11 +92,6 @@ impl Settings {
     /// Whether an event that is none of a run's own four gets a line.
     pub(super) fn shows_event(&self, meta: &EventMeta<'_>) -> bool {
         self.events.iter().any(|matcher| matcher.matches(meta))
-    }
-
-    /// Whether any such event may get one.
-    pub(super) const fn shows_events(&self) -> bool {
-        !self.events.is_empty()
     }
 
     pub(super) fn shows_recorded(&self, record: &EventRecord) -> bool {

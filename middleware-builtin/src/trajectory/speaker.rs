@@ -3,8 +3,6 @@
 //! 1. The line is written when everybody has heard the event, and says what they have made of it.
 //! 2. A sync listener hears the run's event, so it cannot wait. It polls the telling once; what is not done then is
 //!    waited for by an async listener that stands right behind it, and hears only what is left over.
-//! 3. That listener is there from the start where somebody listens already; otherwise from the first event after somebody
-//!    has begun to: what is left of the telling of that one is waited for with the run's next event.
 
 use std::future::Future;
 use std::pin::Pin;
