@@ -319,7 +319,11 @@ impl<R: Runnable> Conducted<'_, R> {
         let parent = self.plan_mut().and_then(|plan| plan.parent.take());
         let plan = replace(&mut self.work, Work::Over);
         match parent {
-            Some(parent) => enter(&parent, || discard(plan)),
+            Some(parent) => {
+                enter(&parent, || discard(plan));
+                // It may be the last to hold that run, whose values go with it.
+                discard(parent);
+            }
             None => discard(plan),
         }
     }

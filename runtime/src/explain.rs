@@ -148,7 +148,7 @@ fn number(middlewares: &mut [MiddlewareInfo], place: Place) {
 }
 
 impl RunContext {
-    /// What this run goes through: all that is bound to it, inherited or its own.
+    /// What this run goes through: all that is bound to it, inherited or its own. Nothing once the run has ended.
     #[must_use]
     pub fn explain(&self) -> Explanation {
         let existing = self.slot().existing();

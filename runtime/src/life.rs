@@ -204,7 +204,8 @@ impl<I: Data, O: Data> AnyLife for Life<I, O> {
     }
 
     fn has_values(&self) -> bool {
-        needs_drop::<I>() || needs_drop::<O>()
+        // An error is a value as well.
+        needs_drop::<I>() || needs_drop::<O>() || self.seat.has_result()
     }
 
     fn drop_values(&mut self) {

@@ -108,6 +108,11 @@ impl<S, T> Seat<S, T> {
         woken.into_iter().for_each(|waiting| waiting.waker.wake());
     }
 
+    /// Whether it has a result that nobody has fetched.
+    pub(crate) fn has_result(&self) -> bool {
+        matches!(self.0.lock().held, Held::Over(Some(_)))
+    }
+
     /// From now on a task brings the run to its end.
     pub(crate) fn supervised(&self) {
         self.0.lock().lowest = Who::Supervisor;

@@ -365,3 +365,47 @@ fn what_a_drop_starts_is_guarded_by_the_run_above_as_long_as_that_lives() {
         evaded.join("\n")
     );
 }
+
+/// A run without values that drop anything but its error, which nobody has fetched when the run above has ended it.
+#[tokio::test]
+async fn nor_by_an_error_that_nobody_has_fetched() {
+    let (tree, seen) = (Emitter::new(), Seen::default());
+    let notes = Arc::clone(&seen);
+    let gate = Arc::new(Notify::new());
+    let top = below(&tree.clone(), "top", move |(): (), ctx: RunContext| {
+        let (tree, notes, gate) = (tree.clone(), Arc::clone(&notes), Arc::clone(&gate));
+        async move {
+            ctx.bind_nested(|run: &RunContext| match run.name() {
+                "attack" => Err(Error::denied("guard", "nobody starts this")),
+                _ => Ok(()),
+            });
+            let starts = Mutex::new(Some(Starts(Arc::new(AtDrop { above: ctx.clone(), seen: notes }))));
+            let fails = Arc::new(below(&tree, "fails", move |(): (), _: RunContext| {
+                let starts = starts.lock().take();
+                async { Err::<(), _>(starts.map_or_else(|| Error::new("no"), |starts| Failure(starts).into())) }
+            }));
+            let left = Arc::new(Mutex::new(None));
+            let leaves = Arc::clone(&left);
+            let middle = below(&tree, "middle", move |(): (), _: RunContext| {
+                let waits = Arc::clone(&gate);
+                let mut run = Arc::clone(&fails).run_shared(()).on_async(Stage::Error, move |_: &mut Any, _| {
+                    let waits = Arc::clone(&waits);
+                    Box::pin(async move {
+                        waits.notified().await;
+                        Ok(())
+                    })
+                });
+                assert!(poll_once(&mut run).is_pending());
+                gate.notify_one();
+                *leaves.lock() = Some(run);
+                async { Ok(()) }
+            });
+            middle.run(()).await?;
+            let left = left.lock().take();
+            thread::spawn(move || drop(left)).join().expect("it does not panic");
+            Ok(())
+        }
+    });
+    top.run(()).await.expect("it succeeds");
+    assert_eq!(*seen.lock(), [(Started::Guarded, false)]);
+}
