@@ -20,7 +20,7 @@ macro_rules! verbs {
         ///
         /// # Errors
         ///
-        /// If the matcher is empty or does not compile, or the emitter declares its events otherwise.
+        /// If the matcher is empty or does not compile, the emitter declares its events otherwise, or its run has ended.
         #[track_caller]
         pub fn on<T, R>(
             &self,
@@ -42,7 +42,7 @@ macro_rules! verbs {
         ///
         /// # Errors
         ///
-        /// If the matcher is empty or does not compile, or the emitter declares its events otherwise.
+        /// If the matcher is empty or does not compile, the emitter declares its events otherwise, or its run has ended.
         #[track_caller]
         pub fn on_async<T>(
             &self,
@@ -62,7 +62,7 @@ macro_rules! verbs {
         ///
         /// # Errors
         ///
-        /// If the matcher is empty or does not compile, or the emitter declares its events otherwise.
+        /// If the matcher is empty or does not compile, the emitter declares its events otherwise, or its run has ended.
         #[track_caller]
         pub fn observe<T, R>(
             &self,
@@ -81,7 +81,7 @@ macro_rules! verbs {
         ///
         /// # Errors
         ///
-        /// If the matcher is empty or does not compile, or the emitter declares its events otherwise.
+        /// If the matcher is empty or does not compile, the emitter declares its events otherwise, or its run has ended.
         #[track_caller]
         pub fn observe_async<T>(
             &self,
@@ -99,7 +99,7 @@ macro_rules! verbs {
         ///
         /// # Errors
         ///
-        /// If the emitter declares its events otherwise.
+        /// If the emitter declares its events otherwise, or its run has ended.
         #[track_caller]
         pub fn on_event<E: Event, R: ListenerResult>(
             &self,
@@ -178,7 +178,7 @@ impl Emitter {
 
     /// Sends every event that reaches this emitter on to another one and to what is above that.
     ///
-    /// The pipe keeps its target alive. A cycle is cut for each event, and ends by
+    /// The pipe keeps its target alive. Into a run that has ended it leads nowhere, unless nobody ever listened there. A cycle is cut for each event, and ends by
     /// [`unpipe`](PipeHandle::unpipe) or [`close`](Self::close). From a run that has ended nothing is piped; that is logged.
     #[expect(clippy::must_use_candidate, reason = "called for its effect")]
     pub fn pipe(&self, target: &Self) -> PipeHandle {

@@ -1,5 +1,6 @@
 //! A listener: what it hears, how it is called, and how its failures are judged.
 
+use std::mem::replace;
 use std::panic::Location;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -13,9 +14,9 @@ use crate::event::HeardType;
 use crate::function::Exact;
 use crate::matcher::Kind;
 use crate::name::is_same;
-use crate::panic::discard;
+use crate::panic::{discard, logged};
 use crate::tracked::Tracked;
-use crate::{AnyEvent, BoxError, EventMeta, Matcher};
+use crate::{AnyEvent, BoxError, Emitter, EventMeta, Matcher};
 
 /// What becomes of a listener's error or panic (E11).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -175,11 +176,18 @@ impl Listener {
 }
 
 /// What it captured is the user's, and may panic as it is dropped: at the end of an emit, for example, that was under way
-/// when the listener was removed.
+/// when the listener was removed. That of a run is dropped inside of it, whoever does it.
 impl Drop for Listener {
     fn drop(&mut self) {
-        discard("what a listener captured", std::mem::replace(&mut self.call, Call::Dropped));
-        discard("what a matcher captured", std::mem::replace(&mut self.matcher, Matcher::own()));
+        let home = self.home.upgrade().map(Emitter::from);
+        let mut drop_captured = || {
+            discard("what a listener captured", replace(&mut self.call, Call::Dropped));
+            discard("what a matcher captured", replace(&mut self.matcher, Matcher::own()));
+        };
+        match home.as_ref().and_then(Emitter::scope_to_enter) {
+            Some(scope) => logged(|| scope.within(&mut drop_captured)),
+            None => drop_captured(),
+        }
     }
 }
 

@@ -69,7 +69,7 @@ impl Options {
         self
     }
 
-    /// Stays when `reset` or `off_matching` removes the others; falls to its own `off` and to `close` (E9).
+    /// Stays when `reset` or `off_matching` removes the others; falls to its own `off`, to `close` (E9) and to the end of its run (R14).
     #[must_use]
     pub const fn persistent(mut self) -> Self {
         self.persistent = true;

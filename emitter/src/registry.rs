@@ -1,6 +1,7 @@
 //! The listeners and pipes of one emitter, in order (E5): the only shared state.
 
 use std::cmp::Reverse;
+use std::mem::take;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -32,7 +33,8 @@ pub(crate) struct State {
     pub(crate) fresh_patterns: usize,
     /// How many matches a snapshot remembers.
     pub(crate) memory: usize,
-    is_closed: bool,
+    /// It is that of a run that has ended: it takes no more, and nothing rises through it.
+    pub(crate) is_closed: bool,
 }
 
 /// It takes no more: it is a run's that has ended.
@@ -119,14 +121,18 @@ impl Registry {
 
     pub(crate) fn clear(&self) {
         self.remove(|_| true);
-        let pipes = self.change(|state| std::mem::take(&mut state.pipes));
+        let pipes = self.change(|state| take(&mut state.pipes));
         drop(pipes);
     }
 
-    /// Removes all of them, and takes no more (R14).
+    /// Removes all of them, and takes no more (R14). An emit under way still calls those that it has found: who comes after them
+    /// would hear what they redact.
     pub(crate) fn close(&self) {
-        self.change(|state| state.is_closed = true);
-        self.clear();
+        let removed = self.change(|state| {
+            state.is_closed = true;
+            (take(&mut state.listeners), take(&mut state.pipes))
+        });
+        drop(removed);
     }
 
     /// Copies of the listeners, in order, for a fork (E16).

@@ -71,7 +71,7 @@ impl Route {
         }
     }
 
-    /// Adds the stops along the tree and the runs. Gives up where there are pipes, or too much to walk.
+    /// Adds the stops along the tree and the runs. Gives up where there are pipes, a run that has ended, or too much to walk.
     #[inline(always)]
     fn along(&mut self, from: &Emitter, meta: &EventMeta<'_>) -> bool {
         let names = meta.bits();
@@ -114,13 +114,13 @@ impl Route {
         })
     }
 
-    /// Adds the part of an emitter that is loud, if it has any. Gives up if it has pipes. How the emitter sees the event is found
+    /// Adds the part of an emitter that is loud, if it has any. Gives up if it has pipes, or nothing rises through it. How the emitter sees the event is found
     /// after its snapshot is loaded: else that would be kept on the stack meanwhile.
     #[inline(always)]
     fn stop_at<'a>(&mut self, registry: &Registry, sighting: impl FnOnce() -> Sighting<'a>) -> bool {
         let guard = registry.snapshot();
         let Some(snapshot) = guard.as_ref() else { return true };
-        if !snapshot.pipes.is_empty() {
+        if !snapshot.leads_up_only {
             return false;
         }
         let hits = registry.hits(snapshot, &sighting());
@@ -152,13 +152,17 @@ impl Route {
                 Step::Enter(emitter) if visited.insert(emitter.address()) => {
                     let instances = || instances_above.get_or_init(|| meta.source().instances_of_runs_above());
                     let sighting = sighting(&emitter, meta, || instances().contains(&emitter.address()));
-                    let (stop, piped) = emitter.registry().map_or((None, Vec::new()), |registry| {
+                    let (stop, piped) = emitter.registry().map_or((None, Some(Vec::new())), |registry| {
                         let snapshot = registry.snapshot();
                         let piped = targets(&snapshot, &sighting);
                         let hits = snapshot.as_ref().map_or(Hits::NONE, |snapshot| registry.hits(snapshot, &sighting));
                         ((!hits.is_none()).then_some(Stop { snapshot, hits }), piped)
                     });
                     stack.push(Step::Leave(stop));
+                    let Some(piped) = piped else {
+                        emitter.count_late(|| meta.path().to_owned());
+                        continue;
+                    };
                     // What is pushed last is visited first: the last pipe, and the tree parent at the end.
                     stack.extend(emitter.parent().cloned().map(Step::Enter));
                     stack.extend(emitter.run_parent().cloned().map(Step::Enter));
@@ -230,9 +234,12 @@ enum Step {
     Leave(Option<Stop>),
 }
 
-fn targets(snapshot: &Guard<Snapshot>, sighting: &Sighting<'_>) -> Vec<Emitter> {
-    let pipes = snapshot.as_ref().map_or(&[][..], |snapshot| &snapshot.pipes);
-    pipes.iter().filter(|pipe| pipe.takes(sighting)).map(|pipe| pipe.target.clone()).collect()
+/// Where pipes lead. None where nothing leads anywhere: nothing rises through a run that has ended (R14).
+fn targets(snapshot: &Guard<Snapshot>, sighting: &Sighting<'_>) -> Option<Vec<Emitter>> {
+    let snapshot = snapshot.as_ref();
+    let pipes = snapshot.map_or(&[][..], |snapshot| &snapshot.pipes);
+    let piped = || pipes.iter().filter(|pipe| pipe.takes(sighting)).map(|pipe| pipe.target.clone()).collect();
+    snapshot.is_none_or(|snapshot| !snapshot.is_closed).then(piped)
 }
 
 /// How an emitter sees an event (E4). An event happened below an emitter's runs if above the run that it happened in there is a
@@ -318,7 +325,7 @@ impl Emitter {
 
     /// Tells whether anybody listens here or above, to whatever it may be. If not, an emit does nothing.
     ///
-    /// What is found outside of runs is remembered until somebody begins to listen there.
+    /// On a run that has ended nobody does. What is found outside of runs is remembered until somebody begins to listen there.
     #[must_use]
     #[inline]
     pub fn is_heard(&self) -> bool {
@@ -326,7 +333,7 @@ impl Emitter {
     }
 
     /// Returns `true` if there are listeners here or above in the tree. Unlike [`is_heard`](Self::is_heard) it does not look at the
-    /// runs that a run was started in.
+    /// runs that a run was started in, nor whether a run has ended.
     #[must_use]
     pub fn is_heard_in_tree(&self) -> bool {
         let mut at = self;
@@ -346,7 +353,8 @@ impl Emitter {
     }
 
     fn is_heard_in_run(&self) -> bool {
-        if self.has_run_ended() {
+        // What is below it may be an instance, whose runs are heard there.
+        if self.is_run() && self.has_run_ended() {
             return false;
         }
         // Up the tree there is one way, up to a run in another run.

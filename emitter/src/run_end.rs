@@ -1,7 +1,8 @@
 //! The emitter of a run that has ended (R14): it has no listeners, takes none, and what is emitted there reaches nobody.
 //!
 //! Listeners of the instance and above would hear the event without what the run had bound to it, such as its redaction. So
-//! they do not hear it either: it is counted, and the first one is logged.
+//! they do not hear it either: it is counted, and the first one is logged. The same holds for what would rise through such a run: what
+//! is piped there, and events of runs of an instance below it in the tree.
 
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
@@ -38,7 +39,8 @@ impl Emitter {
     /// persistent ones too, and takes no more.
     ///
     /// What is emitted on it from now on, or on an emitter below it in the tree, reaches nobody; [`late_emits`](Self::late_emits)
-    /// counts it. On an emitter that is not a run's it does nothing.
+    /// counts it. If anybody listened here, neither does what would rise through it: what is piped here, and events of runs of an
+    /// instance below it in the tree, which those below hear. On an emitter that is not a run's it does nothing.
     pub fn end_run(&self) {
         let Some(run) = &self.inner().run else { return };
         run.end.begin();
@@ -55,7 +57,8 @@ impl Emitter {
         self.run_end().is_some_and(RunEnd::has_begun)
     }
 
-    /// Returns how many events were emitted on this run since it ended. Nobody received them. Those that nobody would have received
+    /// Returns how many events were emitted on this run, or would have risen through it, since it ended. Nobody received them here or
+    /// above. Those that nobody would have received
     /// anyway may be missing.
     #[must_use]
     pub fn late_emits(&self) -> u32 {
@@ -65,16 +68,20 @@ impl Emitter {
     /// Whether an event that somebody would hear comes too late. It is counted then.
     #[inline]
     pub(crate) fn is_too_late_for(&self, name: NameRef<'_>) -> bool {
-        self.inner().is_in_run && self.has_run_ended() && self.count_late(name)
+        let is_too_late = self.inner().is_in_run && self.has_run_ended();
+        if is_too_late {
+            self.count_late(|| self.join(name.as_str()));
+        }
+        is_too_late
     }
 
+    /// Counts an event that comes to a run that has ended.
     #[cold]
-    fn count_late(&self, name: NameRef<'_>) -> bool {
+    pub(crate) fn count_late(&self, path: impl FnOnce() -> String) {
         if self.run_end().is_some_and(RunEnd::count) {
-            let path = self.join(name.as_str());
-            log_quietly(|| tracing::warn!("`{path}` was emitted on a run that has ended: nobody receives it"));
+            let path = path();
+            log_quietly(|| tracing::warn!("`{path}` came to a run that has ended: nobody receives it there or above"));
         }
-        true
     }
 
     fn run_end(&self) -> Option<&RunEnd> {

@@ -20,6 +20,10 @@ const MEMORY: std::ops::RangeInclusive<usize> = 16..=8192;
 pub(crate) struct Snapshot {
     pub(crate) listeners: Box<[Arc<Listener>]>,
     pub(crate) pipes: Box<[Arc<Pipe>]>,
+    /// Whether there is no way up from here: it is that of a run that has ended.
+    pub(crate) is_closed: bool,
+    /// Whether the ways from here are those up the tree and the runs.
+    pub(crate) leads_up_only: bool,
     /// Whether any of the listeners observes.
     pub(crate) observes: bool,
     search: Search,
@@ -69,7 +73,9 @@ pub(crate) enum Takers<'s> {
 impl Snapshot {
     pub(crate) fn of(state: &mut State) -> Self {
         let listeners: Box<[_]> = state.listeners.as_slice().into();
-        let pipes = state.pipes.as_slice().into();
+        let pipes: Box<[_]> = state.pipes.as_slice().into();
+        let is_closed = state.is_closed;
+        let leads_up_only = pipes.is_empty() && !is_closed;
         let few = listeners.len() <= FEW && !listeners.iter().any(|listener| listener.matcher.is_pattern());
         let search = if few {
             Search::Each { observers: observers(&listeners) }
@@ -79,7 +85,7 @@ impl Snapshot {
             Search::Table(Box::new(Table::new(&listeners, state.renew_patterns(), memory)))
         };
         let observes = listeners.iter().any(|listener| listener.call.role() == Role::Observe);
-        Self { listeners, pipes, observes, search }
+        Self { listeners, pipes, is_closed, leads_up_only, observes, search }
     }
 
     /// Which listeners take an event.

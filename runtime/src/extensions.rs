@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
 use crate::RunContext;
+use crate::current::enter;
 
 /// A typed map; clones share what is in it until one of them is changed.
 ///
@@ -142,8 +143,11 @@ impl RunContext {
         })
     }
 
+    /// What is replaced is dropped in the run, whoever does it (R1).
     pub(crate) fn change_extensions<T>(&self, change: impl FnOnce(&mut Extensions) -> T) -> T {
-        self.own_extensions().change(change).0
+        let (changed, before) = self.own_extensions().change(change);
+        enter(self, || drop(before));
+        changed
     }
 }
 

@@ -2,14 +2,15 @@
 
 mod support;
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use emitree_emitter::{Emitter, EventMeta, ListenError, Options};
 use emitree_runtime::{
-    AbortHandle, Error, Middleware, Next, Passing, Result, RunContext, RunEvent, Runnable, Stack, Stage, StreamItem,
-    Unseen, input_fn, output_fn,
+    AbortHandle, Error, Lifecycle, Middleware, Next, Passing, Result, RunContext, RunEvent, Runnable, Stack, Stage,
+    Start, StreamItem, Unseen, input_fn, output_fn,
 };
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
@@ -470,5 +471,159 @@ async fn a_stream_still_yields_what_it_has() -> TestResult {
     };
     let names: Vec<_> = items.iter().map(names).collect();
     assert_eq!(names, ["start", "progress", "progress", "progress", "success", "finish", "Result(Ok(3))"]);
+    Ok(())
+}
+
+/// Who redacts is still there for an event that is being told, and goes with it, in the run.
+#[tokio::test]
+async fn an_emit_under_way_when_the_run_ends_is_heard_by_all_that_it_had_found() -> TestResult {
+    let (tree, recorder, gate) = (Emitter::new(), Recorder::new(), Arc::new(tokio::sync::Notify::new()));
+    let heard = recorder.clone();
+    tree.observe("**.progress", move |text: &String, _| heard.note(text.clone()))?;
+    let emits = Arc::new(parking_lot::Mutex::new(None));
+    let (task, waits, notes) = (Arc::clone(&emits), Arc::clone(&gate), recorder.clone());
+    let work = below(&tree, "work", move |(): (), ctx: RunContext| {
+        let (task, waits, notes) = (Arc::clone(&task), Arc::clone(&waits), notes.clone());
+        async move {
+            let at_drop = AtDrop(move || {
+                let current = RunContext::current();
+                notes.note(format!("dropped in {}", current.as_ref().map_or("none", |run| run.name())));
+            });
+            let held = parking_lot::Mutex::new(at_drop);
+            let first = Options::new().priority(1);
+            ctx.emitter().with(first).on_async("progress", move |_: &mut String, _| {
+                let waits = Arc::clone(&waits);
+                Box::pin(async move {
+                    waits.notified().await;
+                    Ok(())
+                })
+            })?;
+            ctx.emitter().on("progress", move |text: &mut String, _| {
+                _ = &held;
+                "redacted".clone_into(text);
+            })?;
+            *task.lock() =
+                Some(tokio::spawn(async move { ctx.emitter().emit("progress", &mut "a secret".to_owned()).await }));
+            tokio::task::yield_now().await;
+            Ok(())
+        }
+    });
+    work.run(()).await?;
+    let emits = emits.lock().take().ok_or("it was spawned")?;
+    gate.notify_one();
+    emits.await??;
+    recorder.expect(["redacted", "dropped in work"]);
+    Ok(())
+}
+
+/// Whoever removes them, wherever.
+#[tokio::test]
+async fn what_goes_before_the_end_is_dropped_in_the_run_as_well() -> TestResult {
+    let recorder = Recorder::new();
+    let notes = recorder.clone();
+    let work = below(&Emitter::new(), "work", move |(): (), ctx: RunContext| {
+        let at_drop = |what: &'static str| {
+            let notes = notes.clone();
+            let at_drop: Kept = Arc::new(parking_lot::Mutex::new(AtDrop(move || {
+                let current = RunContext::current();
+                notes.note(format!("{what} in {}", current.as_ref().map_or("none", |run| run.name())));
+            })));
+            at_drop
+        };
+        let (listener, extension) = (at_drop("listener"), at_drop("extension"));
+        async move {
+            let subscription = ctx.emitter().on("never", move |_: &mut Any, _| _ = &listener)?;
+            ctx.set_extension(extension);
+            let elsewhere = std::thread::spawn(move || {
+                subscription.off();
+                ctx.set_extension::<Kept>(Arc::new(()));
+            });
+            elsewhere.join().map_err(|_| Error::new("it panicked"))?;
+            Ok(())
+        }
+    });
+    work.run(()).await?;
+    recorder.expect(["listener in work", "extension in work"]);
+    Ok(())
+}
+
+/// Neither what is piped there nor a run of what is below it in the tree goes past what the run has redacted with.
+#[tokio::test]
+async fn nothing_rises_through_a_run_that_has_ended() -> TestResult {
+    let (tree, recorder, kept) = (Emitter::new(), Recorder::new(), Arc::new(parking_lot::Mutex::new(None)));
+    recorder.watch(&tree);
+    let keep = Arc::clone(&kept);
+    let outside = Emitter::new();
+    let piped = outside.clone();
+    let work = below(&tree, "work", move |(): (), ctx: RunContext| {
+        piped.pipe(ctx.emitter());
+        *keep.lock() = Some(ctx);
+        async { Ok(()) }
+    });
+    work.run(()).on("*.*", |_: &mut Any, _| ()).await?;
+    let ctx = kept.lock().take().ok_or("the work has it")?;
+    recorder.take();
+    outside.emit("progress", &mut 1_u32).await?;
+    recorder.expect([]);
+    assert_eq!(ctx.emitter().late_emits(), 1);
+    let part = below(ctx.emitter(), "part", |n: u32, _: RunContext| async move { Ok(n) });
+    part.run(1).on(Stage::Start, |start: &mut Start<u32, u32>, _| start.input = 7).await?;
+    recorder.expect([]);
+    assert_eq!(ctx.emitter().late_emits(), 4);
+    Ok(())
+}
+
+/// An instance that was made below a run's emitter, and is run when that run has ended, is guarded as before.
+#[tokio::test]
+async fn listeners_of_an_instance_below_a_run_that_has_ended_hear_its_runs() -> TestResult {
+    for is_bound in [false, true] {
+        let make = |ctx: &RunContext| below(ctx.emitter(), "part", |n: u32, _: RunContext| async move { Ok(n) });
+        let made = Arc::new(parking_lot::Mutex::new(None));
+        let keep = Arc::clone(&made);
+        let work = below(&Emitter::new(), "work", move |(): (), ctx: RunContext| {
+            let part = make(&ctx);
+            let guarded = part.on_start(|start, _| if start.input == 1 { Err("not that".into()) } else { Ok(()) });
+            *keep.lock() = Some(part);
+            async { guarded.map(drop).map_err(Error::from) }
+        });
+        let run = work.run(());
+        if is_bound { run.on("*.*", |_: &mut Any, _| ()) } else { run }.await?;
+        let part = made.lock().take().ok_or("the work has made it")?;
+        part.run(1).await.expect_err("its listener refuses it");
+        assert_eq!(part.run(2).await?, 2);
+    }
+    Ok(())
+}
+
+/// Panics as it is dropped.
+struct Bomb;
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        panic!("a planned panic");
+    }
+}
+
+/// It is the last to hold the run that it was made in, and that holds what panics.
+#[tokio::test]
+async fn an_unpolled_run_that_outlives_the_run_above_lets_no_panic_out() -> TestResult {
+    silence_planned_panics();
+    for is_polled in [false, true] {
+        let left = Arc::new(parking_lot::Mutex::new(None));
+        let leaves = Arc::clone(&left);
+        let work = below(&Emitter::new(), "work", move |(): (), ctx: RunContext| {
+            ctx.set_extension(Bomb);
+            let inner = Arc::new(below(&Emitter::new(), "inner", |(): (), _: RunContext| async { Ok(()) }));
+            *leaves.lock() = Some(inner.run_shared(()));
+            async { Ok(()) }
+        });
+        work.run(()).await?;
+        let mut left = left.lock().take().ok_or("the work has made it")?;
+        let end = AssertUnwindSafe(|| {
+            assert!(!is_polled || poll_once(&mut left).is_ready());
+            drop(left);
+        });
+        assert!(catch_unwind(end).is_ok(), "polled: {is_polled}");
+    }
     Ok(())
 }
