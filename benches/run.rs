@@ -105,9 +105,9 @@ fn lines(suite: &mut Suite) {
     let shown = suite.case(trajectories());
     let recorded = suite.case(recordings());
     let row = suite.row("WN", "three nested runs, trajectory into a null writer: six lines", shown);
-    row.beside("tracing", text).at_most(0.35, "fmt layer, six lines", text);
+    row.beside("tracing", text).at_most(1.0, "fmt layer, six lines", text);
     let row = suite.row("", "… JSONL of all events into a null writer: nine lines", recorded);
-    row.beside("tracing", json).at_most(0.4, "JSON layer, nine lines", json);
+    row.beside("tracing", json).at_most(0.7, "JSON layer, nine lines", json);
 }
 
 // --- emitree ---

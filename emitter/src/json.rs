@@ -173,7 +173,9 @@ impl<'n, S: Serializer> Serializer for Bounded<'n, S> {
 
     fn serialize_f32(self, value: f32) -> Result<S::Ok, S::Error> {
         self.note(value.is_finite());
-        self.inner.serialize_f32(value)
+        // As `serde_json` writes it, `0.1`, and not the same number with the digits of an `f64`.
+        let shortest = if value.is_finite() { value.to_string().parse() } else { Ok(f64::from(value)) };
+        self.inner.serialize_f64(shortest.unwrap_or_else(|_| f64::from(value)))
     }
 
     fn serialize_f64(self, value: f64) -> Result<S::Ok, S::Error> {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
-use crate::panic::{discard, isolated};
+use crate::panic::{discard_all, isolated};
 use crate::{RunContext, Status};
 
 type AtEnd = Box<dyn FnOnce(&RunContext, Status) + Send>;
@@ -49,7 +49,9 @@ impl Ends {
 
     /// Drops those that come too late.
     pub(crate) fn release(&self) {
-        self.take().into_iter().for_each(discard);
+        if self.are_due() {
+            discard_all(self.take());
+        }
     }
 }
 

@@ -17,7 +17,7 @@ use crate::data::Data;
 use crate::nesting::{LayerId, warning};
 use crate::onion::Entry;
 use crate::outgoing::Outgoing;
-use crate::panic::discard;
+use crate::panic::discard_all;
 use crate::passing::Passes;
 use crate::register::{Few, Register, Sealed, too_late};
 use crate::unseen::Blindfolded;
@@ -90,7 +90,8 @@ impl Slot {
         if let Some(chain) = self.existing() {
             chain.release();
         }
-        take(&mut *self.bound.lock()).into_iter().for_each(discard);
+        let bound = take(&mut *self.bound.lock());
+        discard_all(bound);
         self.ends.release();
         self.outgoing.release();
     }

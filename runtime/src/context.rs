@@ -175,14 +175,19 @@ impl Inner {
 /// down link by link, not by recursion.
 impl<L: AnyLife + ?Sized> Drop for Inner<L> {
     fn drop(&mut self) {
-        let Some(above) = self.parent.take() else { return };
+        let above = self.parent.take();
         if self.life.has_values() || !self.extensions.is_empty() {
-            enter(above.run(), || {
+            let mut drop_values = || {
                 discard(take(&mut self.extensions));
                 discard(self.slot.take_chain());
                 self.life.drop_values();
-            });
+            };
+            match &above {
+                Some(above) => enter(above.run(), drop_values),
+                None => drop_values(),
+            }
         }
+        let Some(above) = above else { return };
         if above.run().is_last() { let_go(above) } else { drop(above) }
     }
 }

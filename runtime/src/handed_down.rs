@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 
-use crate::panic::discard;
+use crate::panic::discard_all;
 use crate::register::Few;
 
 /// What a run has of a sort: what it found at the run above, and what was bound to itself.
@@ -45,14 +45,21 @@ impl<T> HandedDown<T> {
     }
 
     /// Drops them, outside of the lock.
+    #[inline]
     pub(crate) fn release(&self) {
+        if !self.is_empty() {
+            self.drop_list();
+        }
+    }
+
+    fn drop_list(&self) {
         let list = {
             let mut list = self.list.lock();
             self.is_some.store(false, Ordering::Release);
             list.take()
         };
         // Runs below have ended, but may be there: those that began later have the list as well.
-        list.and_then(Arc::into_inner).into_iter().flatten().for_each(discard);
+        list.and_then(Arc::into_inner).into_iter().for_each(discard_all);
     }
 }
 

@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::Mutex;
 use serde_json::Value;
 
-use crate::panic::{caught, discard, logged};
+use crate::panic::{caught, discard_all, logged};
 use crate::register::Few;
 use crate::{Error, Result, RunContext};
 
@@ -39,11 +39,13 @@ impl Outgoing {
     /// Drops the functions. Whatever would have passed one is withheld from now on.
     pub(crate) fn release(&self) {
         let Some(maps) = self.0.get() else { return };
-        let is_due = |maps: &Maps| [!maps.errors.is_empty(), !maps.values.is_empty()];
-        let withholding = Maps::withholding(is_due(&maps.lock()));
-        let Maps { errors, values } = replace(&mut *maps.lock(), withholding);
-        errors.into_iter().for_each(discard);
-        values.into_iter().for_each(discard);
+        let Maps { errors, values } = {
+            let mut maps = maps.lock();
+            let withholding = Maps::withholding([!maps.errors.is_empty(), !maps.values.is_empty()]);
+            replace(&mut *maps, withholding)
+        };
+        discard_all(errors);
+        discard_all(values);
     }
 
     fn error(&self, error: Error) -> Error {

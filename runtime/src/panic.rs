@@ -68,6 +68,18 @@ pub(crate) fn discard<T>(value: T) {
     }
 }
 
+/// Drops values, each of which may panic and keeps no other from being dropped.
+pub(crate) fn discard_all<T>(values: impl IntoIterator<Item = T>) {
+    let mut values = values.into_iter();
+    let mut is_over = false;
+    while !is_over {
+        isolated(|| {
+            values.by_ref().for_each(drop);
+            is_over = true;
+        });
+    }
+}
+
 pin_project! {
     /// A future whose panics end it, also those while it is dropped.
     pub(crate) struct Isolated<F> {

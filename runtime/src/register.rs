@@ -7,7 +7,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
-use crate::panic::discard;
+use crate::panic::discard_all;
 use crate::{Error, Result};
 
 /// A list that takes no more once the work has begun, which holds it from then on.
@@ -89,8 +89,8 @@ impl<T> Register<T> {
     pub(crate) fn release(&self) {
         let list = replace(&mut *self.0.lock(), List::Sealed(Sealed(None)));
         match list {
-            List::Taking(list) => list.into_iter().for_each(discard),
-            List::Sealed(Sealed(list)) => list.and_then(Arc::into_inner).into_iter().flatten().for_each(discard),
+            List::Taking(list) => discard_all(list),
+            List::Sealed(Sealed(list)) => list.and_then(Arc::into_inner).into_iter().for_each(discard_all),
         }
     }
 

@@ -474,6 +474,34 @@ async fn a_stream_still_yields_what_it_has() -> TestResult {
     Ok(())
 }
 
+/// A middleware that looks at its run while it is dropped.
+#[derive(Debug)]
+struct LooksAtDrop(std::sync::mpsc::Sender<bool>);
+
+impl Middleware for LooksAtDrop {
+    fn bind(&self, _: &RunContext) -> Result<()> {
+        Ok(())
+    }
+}
+
+impl Drop for LooksAtDrop {
+    fn drop(&mut self) {
+        let ctx = RunContext::current().expect("in the run");
+        let (send, explained) = std::sync::mpsc::channel();
+        std::thread::spawn(move || send.send(ctx.explain()).ok());
+        self.0.send(explained.recv_timeout(Duration::from_secs(10)).is_ok()).ok();
+    }
+}
+
+#[tokio::test]
+async fn a_middleware_is_dropped_under_no_lock() -> TestResult {
+    let work = below(&Emitter::new(), "work", |n: u32, _: RunContext| async move { Ok(n) });
+    let (send, looked) = std::sync::mpsc::channel();
+    work.run(1).middleware(LooksAtDrop(send)).await?;
+    assert!(looked.recv()?, "another thread could not look at the run meanwhile");
+    Ok(())
+}
+
 /// Who redacts is still there for an event that is being told, and goes with it, in the run.
 #[tokio::test]
 async fn an_emit_under_way_when_the_run_ends_is_heard_by_all_that_it_had_found() -> TestResult {

@@ -23,17 +23,21 @@ impl<'a> Payload<'a> {
 
     /// The JSON text with sorted keys: on one line, or on several where it is pretty.
     pub(super) fn sorted(self, leaves_out_nulls: bool, is_pretty: bool) -> String {
-        let text = self.text();
-        let Ok(mut value) = serde_json::from_str(&text) else {
-            // Recorded by others, and nested deeper than is read.
-            return text.into_owned();
+        let mut value = match self {
+            Self::Live(event) => event.to_json(),
+            Self::Recorded(text) => match serde_json::from_str(text) {
+                Ok(value) => value,
+                // Recorded by others, and nested deeper than is read.
+                Err(_) => return text.to_owned(),
+            },
         };
         if leaves_out_nulls {
             leave_out_nulls(&mut value);
         }
         // `serde_json` may keep the order of insertion: any crate of a build can switch that on.
         value.sort_all_objects();
-        if is_pretty { format!("{value:#}") } else { value.to_string() }
+        let text = if is_pretty { serde_json::to_string_pretty(&value) } else { serde_json::to_string(&value) };
+        text.unwrap_or_default()
     }
 }
 
