@@ -372,13 +372,13 @@ async fn it_warns_once_for_each_limit() -> TestResult {
     let run = desk.run(vec![tokens(49), tokens(1), tokens(40), tokens(10)]).middleware(built(budget));
     listen(run, &heard).await?;
     let charged = |tokens: u64| {
-        format!(r#"charged {{"model":null,"input_tokens":{tokens},"output_tokens":0,"cost":null,"charged":"0"}}"#)
+        format!(r#"charged {{"charged":"0","cost":null,"input_tokens":{tokens},"model":null,"output_tokens":0}}"#)
     };
     let expected = [
         charged(49),
-        r#"warning {"limit":"calls","spent":2,"most":4}"#.to_owned(),
+        r#"warning {"limit":"calls","most":4,"spent":2}"#.to_owned(),
         charged(1),
-        r#"warning {"limit":"tokens","spent":50,"most":100}"#.to_owned(),
+        r#"warning {"limit":"tokens","most":100,"spent":50}"#.to_owned(),
         charged(40),
         charged(10),
     ];
@@ -389,7 +389,7 @@ async fn it_warns_once_for_each_limit() -> TestResult {
         Ok(())
     });
     listen(nap.run(90).middleware(built(Budget::builder().wall_time(ms(100)))), &heard).await?;
-    assert_eq!(*heard.lock().expect("nobody panics"), [r#"warning {"limit":"wall_time","spent":80,"most":100}"#]);
+    assert_eq!(*heard.lock().expect("nobody panics"), [r#"warning {"limit":"wall_time","most":100,"spent":80}"#]);
     Ok(())
 }
 
@@ -440,9 +440,9 @@ async fn it_says_what_closes_and_whom_it_denies() -> TestResult {
     let run = outer.run(11).middleware(built(Budget::builder().tokens(10).warn_at(1.0)));
     listen(run, &heard).await.expect_err("it is too much");
     let expected = [
-        r#"charged {"model":null,"input_tokens":11,"output_tokens":0,"cost":null,"charged":"0"}"#,
-        r#"warning {"limit":"tokens","spent":11,"most":10}"#,
-        r#"closed {"reason":"the budget is exceeded: 11 tokens of 10","limit":"tokens"}"#,
+        r#"charged {"charged":"0","cost":null,"input_tokens":11,"model":null,"output_tokens":0}"#,
+        r#"warning {"limit":"tokens","most":10,"spent":11}"#,
+        r#"closed {"limit":"tokens","reason":"the budget is exceeded: 11 tokens of 10"}"#,
         r#"denied {"reason":"the budget is exceeded: 11 tokens of 10"}"#,
     ];
     assert_eq!(*heard.lock().expect("nobody panics"), expected);

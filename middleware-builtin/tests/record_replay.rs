@@ -308,8 +308,8 @@ async fn the_first_difference_stops_the_run_and_is_named() -> TestResult {
     let rows = [
         (
             vec![json!({"path": "a", "lines": [1, 3]}), json!(["b"])],
-            "in Agent[desk], entry 1 of the journal is Tool[read] with `{\"path\":\"a\",\"lines\":[1,2]}`, \
-             but came with `{\"path\":\"a\",\"lines\":[1,3]}`: they differ at `$.lines[1]`",
+            "in Agent[desk], entry 1 of the journal is Tool[read] with `{\"lines\":[1,2],\"path\":\"a\"}`, \
+             but came with `{\"lines\":[1,3],\"path\":\"a\"}`: they differ at `$.lines[1]`",
         ),
         (
             vec![json!({"path": "a", "lines": [1, 2]}), json!("c"), json!("d")],
@@ -326,7 +326,7 @@ async fn the_first_difference_stops_the_run_and_is_named() -> TestResult {
         ),
         (
             vec![],
-            "Agent[desk] ended without Tool[read] with `{\"path\":\"a\",\"lines\":[1,2]}`, which is entry 1 of the journal",
+            "Agent[desk] ended without Tool[read] with `{\"lines\":[1,2],\"path\":\"a\"}`, which is entry 1 of the journal",
         ),
     ];
     done.take();

@@ -277,7 +277,7 @@ async fn lines<R: Runnable<Output = u32>>(stream: emitree_runtime::RunStream<'_,
 }
 
 fn discarded(attempt: u32) -> String {
-    format!(r#"attempt_discarded {{"attempt":0,"reason":"busy","metadata":{{"by":"retry","attempt":{attempt}}}}}"#)
+    format!(r#"attempt_discarded {{"attempt":0,"reason":"busy","metadata":{{"attempt":{attempt},"by":"retry"}}}}"#)
 }
 
 // M7
