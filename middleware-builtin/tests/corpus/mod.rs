@@ -4,6 +4,7 @@
 mod documented;
 pub(crate) mod figures;
 mod held_out;
+mod independent;
 mod shapes;
 mod third;
 mod tuned;

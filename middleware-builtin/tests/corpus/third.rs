@@ -57,6 +57,8 @@ fn chars(class: &str) -> Vec<u8> {
         "X" => digits.chain(b'A'..=b'F').collect(),
         "d" => digits.collect(),
         "n" => (b'1'..=b'9').collect(),
+        "A" => upper.chain(lower).collect(),
+        "v" => upper.chain(lower).chain(digits).chain(*b"!#$%&()*+,-./:;=?@[]^_{|}~").collect(),
         _ => panic!("no class of characters: `{class}`"),
     }
 }
