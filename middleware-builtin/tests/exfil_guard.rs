@@ -134,11 +134,12 @@ const FORMS: [(&str, Write); 11] = [
     ("`\\u`", unicode_escaped),
 ];
 
-/// A quarter of the part, so that it does not take minutes.
+/// An eighth of the part, so that it does not take minutes: of each eight texts another one, so that all shapes are in it.
 #[test]
 fn of_what_was_written_from_documentation_it_denies_99_percent_of_each_kind_in_each_form_as_its_document_says() {
     let (guard, mut half) = (ExfilGuard::new(), Half::documented());
-    half.planted = half.planted.into_iter().step_by(4).filter(is_secret_kind).collect();
+    let eighth = half.planted.into_iter().enumerate().filter(|(nth, _)| (nth + nth / 8) % 8 == 0);
+    half.planted = eighth.map(|(_, planted)| planted).filter(is_secret_kind).collect();
     let columns = FORMS.map(|(form, write)| {
         let denies = |text: &str| guard.look(&write(text)).is_some();
         let figures = Figures::of(&half, |planted| Some(denies(&planted.text)), denies);

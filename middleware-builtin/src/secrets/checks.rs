@@ -34,6 +34,11 @@ pub(super) fn token(seen: &Seen<'_>) -> Option<usize> {
     all(seen, kinds >= 8 && !is_word)
 }
 
+/// The same where nothing may be glued to it.
+pub(super) fn entire(seen: &Seen<'_>) -> Option<usize> {
+    all(seen, distinct(seen.secret) >= 8 && !is_placeholder(seen.secret))
+}
+
 /// The same of what has no prefix: letters of both cases and digits, or hexadecimal digits, and nothing that goes on.
 pub(super) fn mixed(seen: &Seen<'_>) -> Option<usize> {
     let count = |test: fn(&u8) -> bool| seen.secret.bytes().filter(test).count();
@@ -52,13 +57,33 @@ pub(super) fn assigned(seen: &Seen<'_>) -> Option<usize> {
     (!is_called && is_password(value)).then_some(value.len())
 }
 
+/// Together with the name that it belongs to: `ana:…`, `('ana', '…')`.
+pub(super) fn pair(seen: &Seen<'_>) -> Option<usize> {
+    let value = seen.secret.rsplit([':', '"', '\'']).next().unwrap_or_default();
+    all(seen, is_password(value) || is_jumbled(value))
+}
+
+/// The same behind the name that it belongs to, as in `.netrc`.
+pub(super) fn login(seen: &Seen<'_>) -> Option<usize> {
+    assigned(seen).filter(|_| seen.before.contains("login "))
+}
+
 /// The same between quotes, where it is known where it ends.
 pub(super) fn quoted(seen: &Seen<'_>) -> Option<usize> {
     let value = seen.secret;
     let is_template =
         value.contains(['{', '}']) || value.contains("$(") || value.starts_with('<') && value.ends_with('>');
     let is_call = value.contains('(') && value.contains(')');
-    (!is_template && !is_call && is_password(value)).then_some(value.len())
+    (!is_template && !is_call && (is_password(value) || is_jumbled(value))).then_some(value.len())
+}
+
+/// Letters of both cases without a digit: with a sign, or with more capitals than words have.
+fn is_jumbled(value: &str) -> bool {
+    let count = |test: fn(&char) -> bool| value.chars().filter(test).count();
+    let signs = count(|c| matches!(c, '!' | '#' | '$' | '%' | '&' | '*' | '+' | '<' | '>' | '^' | '~'));
+    let cases = count(char::is_ascii_uppercase).min(count(char::is_ascii_lowercase));
+    let is_drawn = signs > 0 && cases > 2 || value.len() > 15 && 3 * cases >= value.len();
+    is_drawn && distinct(value) > 9 && !is_placeholder(value) && !is_expression(value) && !is_variable(value)
 }
 
 fn is_password(value: &str) -> bool {
@@ -193,7 +218,9 @@ fn is_placeholder(text: &str) -> bool {
 /// How many bytes of a text such words have.
 fn said(text: &str) -> usize {
     let lower = text.to_ascii_lowercase();
-    SAYS.iter().map(|says| lower.matches(says).count() * says.len()).sum()
+    // Four of them in both cases may have been drawn.
+    let is_said = |says: &&&str| **says != "xxxx" || text.contains("xxxx") || text.contains("XXXX");
+    SAYS.iter().filter(is_said).map(|says| lower.matches(says).count() * says.len()).sum()
 }
 
 /// A path of fields, as in `config.password2`, or of a URL.
@@ -335,7 +362,10 @@ fn is_version(seen: &Seen<'_>) -> bool {
         "version", "ver", "v", "release", "firmware", "upgrade", "install", "section", "chapter", "oid", "build", "rev",
     ];
     // `name-1.2.3.4`, `name@1.2.3.4`, `name==1.2.3.4`, `name/1.2.3.4`
-    let glued = seen.before.ends_with(['-', '@', '_', '~', '^']) || seen.before.ends_with("==");
+    let is_login = ["ssh", "scp", "sftp", "rsync"].iter().any(|program| seen.before.contains(program));
+    let glued = seen.before.ends_with(['-', '_', '~', '^'])
+        || seen.before.ends_with('@') && !is_login
+        || seen.before.ends_with("==");
     let is_product = seen.before.ends_with('/') && !seen.before.ends_with("//");
     let words = seen.before.split(|c: char| !c.is_ascii_alphabetic()).filter(|word| !word.is_empty());
     let mut last = words.rev().take(3).map(str::to_ascii_lowercase);

@@ -122,6 +122,9 @@ impl Check {
     pub(super) const ASSIGNED: Self = Self::of(checks::assigned).vague();
     pub(super) const QUOTED: Self = Self::of(checks::quoted).vague();
     pub(super) const LETTERS: Self = Self::of(checks::letters).vague();
+    pub(super) const PAIR: Self = Self::of(checks::pair).vague();
+    pub(super) const LOGIN: Self = Self::of(checks::login).vague();
+    pub(super) const ENTIRE: Self = Self::of(checks::entire).vague();
     pub(super) const URL_PASSWORD: Self = Self::of(checks::url_password).vague();
     pub(super) const EMAIL: Self = Self::of(checks::email);
     pub(super) const IBAN: Self = Self::of(checks::iban);

@@ -5,7 +5,7 @@
 pub(super) enum Tail {
     /// To the line that ends a block of key data.
     Block,
-    /// Two more parts behind dots.
+    /// Two more parts behind dots, or four.
     Jwt,
     /// More of base64, of either alphabet.
     Run,
@@ -70,24 +70,27 @@ fn run(text: &str, from: usize, is_whole: bool) -> End {
     if end == text.len() && !is_whole { End::Open } else { End::At(end) }
 }
 
+/// Three parts, RFC 7519, or five of an encrypted one, RFC 7516.
 fn jwt(text: &str, from: usize, is_whole: bool) -> End {
     let bytes = &text.as_bytes()[..text.len().min(from + LONGEST)];
     // Where the text goes on, or nothing more is read, it is known where a part ends.
     let is_known = is_whole || text.len() > bytes.len();
     let run = |at: usize| at + bytes[at..].iter().take_while(|byte| is_url_safe(**byte)).count();
-    let mut ends = [from; 3];
-    for part in 0..ends.len() {
-        let begin = if part == 0 { from } else { ends[part - 1] + 1 };
-        ends[part] = run(begin);
-        match bytes.get(ends[part]) {
-            None if !is_known => return End::Open,
-            Some(b'.') if part < 2 => {}
-            _ if part < 2 => return End::Never,
-            _ => {}
+    let (mut ends, mut parts) = ([from; 5], 0);
+    while parts < ends.len() && (parts == 0 || bytes.get(ends[parts - 1]) == Some(&b'.')) {
+        ends[parts] = run(if parts == 0 { from } else { ends[parts - 1] + 1 });
+        if ends[parts] == bytes.len() && !is_known {
+            return End::Open;
         }
+        parts += 1;
     }
-    let [header, payload, signature] = ends;
-    if payload > header + 10 && signature > payload + 16 { End::At(signature) } else { End::Never }
+    let [header, payload, signature, text, tag] = ends;
+    match parts {
+        // The second part may be empty.
+        5 if signature > payload + 10 && text > signature + 1 && tag > text + 16 => End::At(tag),
+        3.. if payload > header + 10 && signature > payload + 16 => End::At(signature),
+        _ => End::Never,
+    }
 }
 
 const fn is_url_safe(byte: u8) -> bool {

@@ -3,8 +3,8 @@
 
 mod documented;
 pub(crate) mod figures;
+mod formats;
 mod held_out;
-mod independent;
 mod shapes;
 mod third;
 mod tuned;
@@ -23,13 +23,22 @@ pub(crate) struct Planted {
 /// The secret in an example: where a keyword or a name stands before it, its last word.
 fn secret_of<'e>(rule: &Rule, example: &'e str) -> &'e str {
     match rule.name {
-        "azure_key" => example.trim_start_matches("AccountKey="),
+        "azure_key" if rule.near.is_empty() => example.trim_start_matches("AccountKey="),
         "url_password" => example.trim_start_matches("ftp://ana:").trim_end_matches("@host"),
-        "assigned" => example.rsplit([' ', '=']).next().unwrap_or(example).trim_matches('\''),
+        "assigned" if example.contains('@') => example.trim_start_matches("curl -u "),
+        "assigned" if example.starts_with("auth") => example.trim_start_matches("auth=('").trim_end_matches("')"),
+        "assigned" => last_word(example),
+        _ if example.ends_with('"') => last_word(example),
         "ssn" => example.trim_start_matches("SSN "),
         _ if rule.near.is_empty() => example,
         _ => example.rsplit(' ').next().unwrap_or(example),
     }
+}
+
+/// Without the signs that stand around it.
+fn last_word(example: &str) -> &str {
+    let mut words = example.trim_end_matches(['\'', '"', ')', ':']).rsplit([' ', '=', ':', '\'', '"']);
+    words.next().unwrap_or(example)
 }
 
 /// One half.
