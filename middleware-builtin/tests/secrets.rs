@@ -428,6 +428,8 @@ fn texts_by_kind() -> BTreeMap<&'static str, Vec<&'static str>> {
 #[test]
 fn chunks_of_any_size_make_no_difference_to_the_corpus() {
     for (kind, texts) in texts_by_kind() {
+        // Each size once: of a kind with more texts than sizes, those that stand evenly among them.
+        let texts: Vec<_> = texts.iter().step_by(texts.len().div_ceil(64)).collect();
         let each = 64_usize.div_ceil(texts.len());
         let sizes_of = |nth: usize| (0..each).map(move |step| 1 + (nth * each + step) % 64);
         for (nth, text) in texts.iter().enumerate() {
