@@ -10,8 +10,8 @@ use emitree_emitter::{AnyEvent, Emitter, EventMeta};
 use emitree_middleware::approval::{Approval, Approvals, Choice, Decision, INTERRUPT, Request, RequestError};
 use emitree_middleware::{Runs, Timeout};
 use emitree_runtime::{
-    AbortHandle, AnyRun, Error, ErrorKind, Interrupt, Layer, Next, Passing, Phase, Result, RunContext, Runnable, Stack,
-    for_tree, input_fn, runnable_fn,
+    AbortHandle, AnyRun, Error, ErrorKind, Interrupt, Layer, Next, Phase, Result, RunContext, Runnable, Stack,
+    for_tree, map_input, runnable_fn,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -362,7 +362,10 @@ async fn a_further_attempt_with_another_input_is_asked_about_again() -> TestResu
     let tool = runnable_fn("flaky", |n: u32, ctx: RunContext| async move {
         if ctx.attempt() < 2 { Err(Error::retry("again")) } else { Ok(n) }
     });
-    let other = input_fn(|input: Passing<'_, u32>| Box::pin(async move { Ok(Some(input.value() + input.attempt())) }));
+    let other = map_input(|input: &mut u32, ctx: &RunContext| {
+        *input += ctx.attempt();
+        Ok(())
+    });
     assert_eq!(tool.run(1).middleware(other).middleware(approval).max_middleware_retries(5).await?, 3);
     assert_eq!(count(&asked), 3);
     Ok(())

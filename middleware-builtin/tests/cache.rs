@@ -12,7 +12,7 @@ use emitree_emitter::{AnyEvent, Context, Emitter, EventMeta};
 use emitree_middleware::cache::{CacheError, Hit, Joined, Miss, Why};
 use emitree_middleware::{Cache, Retry};
 use emitree_runtime::{
-    AbortHandle, Data, Error, Guard, Interrupt, Op, Phase, Result, RunContext, Runnable, for_tree, output_fn,
+    AbortHandle, Data, Error, Guard, Interrupt, Op, Phase, Result, RunContext, Runnable, for_tree, map_output,
 };
 use futures_util::FutureExt;
 use futures_util::future::join_all;
@@ -502,9 +502,11 @@ async fn what_a_listener_of_a_miss_asks_for_does_not_wait_for_that() -> TestResu
 async fn another_attempt_does_not_take_what_is_kept_and_replaces_it() -> TestResult {
     let (count, cache) = (counts::<u32>(&Emitter::new()), typed());
     let run = |least: u32| {
-        let enough = output_fn(move |n: emitree_runtime::Passing<'_, u32>| {
-            Box::pin(async move { if *n.value() < least { Err(n.retry("too few", Value::Null)) } else { Ok(None) } })
-        });
+        let enough = map_output(
+            move |n: &mut u32, _: &RunContext| {
+                if *n < least { Err(Error::retry("too few")) } else { Ok(()) }
+            },
+        );
         count.run(1).layer(cache.clone()).middleware(enough).max_middleware_retries(5)
     };
     assert_eq!(run(0).await?, 1);

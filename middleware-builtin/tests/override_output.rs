@@ -10,7 +10,7 @@ use emitree_middleware::override_output::{Answered, Defaults, WouldRun};
 use emitree_middleware::{OverrideOutput, Runs};
 use emitree_runtime::{
     Data, Error, Guard, Lifecycle, Op, Result, RunContext, Runnable, Stage, Start, Transform, for_tree, lifecycle_of,
-    output_fn,
+    map_output,
 };
 use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};
@@ -172,8 +172,10 @@ impl<O: Op<In = u32, Out = u32>> Guard<O> for Small {
 async fn guards_layers_and_output_middlewares_see_the_answer() -> TestResult {
     let never = never::<u32, u32>(&Emitter::new(), "never");
     let run = |output: u32| {
-        let tenfold =
-            output_fn(|n: emitree_runtime::Passing<'_, u32>| Box::pin(async move { Ok(Some(n.value() * 10)) }));
+        let tenfold = map_output(|n: &mut u32, _: &RunContext| {
+            *n *= 10;
+            Ok(())
+        });
         let layered = never.run(1).layers(|stack| stack.transform(AddOne).guard(Small));
         layered.middleware(tenfold).middleware(OverrideOutput::value(output))
     };

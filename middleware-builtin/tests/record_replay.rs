@@ -12,8 +12,8 @@ use emitree_middleware::record::{Answer, Entry, Journal, JournalError, Recorded}
 use emitree_middleware::replay::{Difference, Replayed};
 use emitree_middleware::{Record, Replay};
 use emitree_runtime::{
-    AbortHandle, Data, Error, ErrorKind, Interrupt, Op, Passing, Result, RunContext, Runnable, RunnableFn, Status,
-    Transform, for_tree, output_fn, runnable_fn,
+    AbortHandle, Data, Error, ErrorKind, Interrupt, Op, Result, RunContext, Runnable, RunnableFn, Status, Transform,
+    for_tree, map_output, runnable_fn,
 };
 use futures_util::FutureExt;
 use futures_util::future::{join_all, select};
@@ -219,7 +219,10 @@ async fn layers_and_output_middlewares_of_what_is_answered_change_its_output_but
     let agent = agent(move |n: u32, _: RunContext| {
         let count = Arc::clone(&count);
         async move {
-            let twice = output_fn(|n: Passing<'_, u32>| Box::pin(async move { Ok(Some(n.value() * 2)) }));
+            let twice = map_output(|n: &mut u32, _: &RunContext| {
+                *n *= 2;
+                Ok(())
+            });
             count
                 .run(n)
                 .layers(|stack| stack.transform(AddOne))
@@ -242,9 +245,8 @@ async fn each_attempt_of_a_run_below_is_answered_with_its_own_answer() -> TestRe
     let agent = agent(move |most: u32, _: RunContext| {
         let count = Arc::clone(&count);
         async move {
-            let enough = output_fn(|n: Passing<'_, u32>| {
-                Box::pin(async move { if *n.value() < 3 { Err(n.retry("too few", Value::Null)) } else { Ok(None) } })
-            });
+            let enough =
+                map_output(|n: &mut u32, _: &RunContext| if *n < 3 { Err(Error::retry("too few")) } else { Ok(()) });
             count.run(()).middleware(enough).max_middleware_retries(most).await
         }
     });

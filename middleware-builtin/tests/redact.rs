@@ -11,8 +11,8 @@ use emitree_middleware::redact::{Place, Redacted, Strategy};
 use emitree_middleware::secrets::{Kind, PatternError};
 use emitree_middleware::{Approval, Cache, Redact};
 use emitree_runtime::{
-    Error, ErrorKind, Guard, Guarded, Middleware, Op, Passing, RunContext, Runnable, Stack, Stage, Start, Summary,
-    for_tree, input_fn, output_fn, runnable_fn,
+    Error, ErrorKind, Guard, GuardOptions, Middleware, Op, RunContext, Runnable, Stack, Stage, Start, Summary,
+    for_tree, map_input, map_output, runnable_fn,
 };
 use emitree_sinks::Memory;
 use proptest::prelude::*;
@@ -91,7 +91,10 @@ async fn by_default_it_redacts_input_output_and_what_others_hear() -> TestResult
 async fn what_listeners_and_output_middlewares_add_is_redacted_too() -> TestResult {
     let (root, heard) = (Emitter::new(), Heard::default());
     heard.on(&root)?;
-    let added = output_fn(|_: Passing<'_, Value>| Box::pin(async { Ok(Some(json!([MAIL]))) }));
+    let added = map_output(|output: &mut Value, _: &RunContext| {
+        *output = json!([MAIL]);
+        Ok(())
+    });
     let echo = echo(&root);
     let run = echo.run(json!("nothing")).middleware(Redact::new()).middleware(added).on_start(|start, _| {
         start.input = json!(CARD);
@@ -109,7 +112,10 @@ async fn what_is_added_to_the_input_after_the_runs_own_listeners_does_not_reach_
     let secret = |input: &mut Value| input.as_array_mut().expect("a list").push(json!(MAIL));
     let at_start = move |start: &mut Start<Value, Value>, _: &EventMeta<'_>| secret(&mut start.input);
     root.on(Stage::Start, at_start)?;
-    let passing = input_fn(|input: Passing<'_, Value>| Box::pin(async move { Ok(Some(json!([input.value(), CARD]))) }));
+    let passing = map_input(|input: &mut Value, _: &RunContext| {
+        *input = json!([input, CARD]);
+        Ok(())
+    });
     let redact = Redact::new().places([Place::Input]);
     let given = echo.run(json!([])).middleware(redact).middleware(passing).await?;
     assert_eq!(given, json!({"got": [["[REDACTED:email]"], "[REDACTED:card]"]}));
@@ -125,9 +131,9 @@ async fn what_is_bound_to_the_run_sees_neither_what_came_in_nor_what_came_out_as
         note(&works, &input);
         async { Ok(json!(MAIL)) }
     });
-    let after = output_fn(move |output: Passing<'_, Value>| {
-        note(&passes, output.value());
-        Box::pin(async { Ok(None) })
+    let after = map_output(move |output: &mut Value, _: &RunContext| {
+        note(&passes, output);
+        Ok(())
     });
     let run = tells.run(json!(CARD)).middleware(Redact::new()).middleware(after);
     run.on_start(move |start, _| note(&starts, &start.input)).await?;
@@ -175,7 +181,7 @@ async fn what_the_library_tells_of_attempts_guards_and_middlewares_is_redacted()
     let approval = Approval::by(|_: Request| async { Ok(Decision::reject(format!("not {MAIL}"))) });
     heard.on(approval.emitter())?;
     let run = fails_once.run(json!("x")).middleware(Redact::new()).max_middleware_retries(1);
-    run.layers(|stack| stack.guard(Guarded::new(Talks).evaluate_only())).await?;
+    run.layers(|stack| stack.guard_with(GuardOptions::new().evaluate_only(), Talks)).await?;
     let rejected = fails_once.run(json!("x")).middleware(Redact::new()).middleware(approval).await;
     assert_eq!(rejected.expect_err("it is rejected").explain(), "denied by approval: not [REDACTED:email]");
     let lines = heard.take();

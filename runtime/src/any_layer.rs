@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::data::{Data, fit};
 use crate::nesting::{LayerId, Nesting, Warned};
 use crate::onion::{DynLayer, Entry, RawNext, Work};
-use crate::{Error, Layer, Op, Phase, Result, RunContext, Summary};
+use crate::{Error, Op, Phase, Result, RunContext, Summary};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -54,11 +54,6 @@ impl Op for AnyRun {
         "any run"
     }
 }
-
-/// A layer for runs of any type: every `Layer<AnyRun>` is one.
-pub trait AnyLayer: Layer<AnyRun> {}
-
-impl<L: Layer<AnyRun>> AnyLayer for L {}
 
 /// A layer for runs of any type, around a run from `I` to `O`.
 pub(crate) struct Adapted(Arc<dyn DynLayer<Value, Value>>);

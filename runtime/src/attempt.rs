@@ -1,6 +1,6 @@
 //! Attempts: the whole chain of a run, as often as it is asked for (M7).
 //!
-//! 1. An attempt is: input middlewares in order, layers around the work, output middlewares in order.
+//! 1. An attempt is: `map_input` in order, layers around the work, `map_output` in order.
 //! 2. Each starts with the input as `start` left it. An output that was set at `start` replaces the work of each (M6).
 //! 3. Only an open request for a retry starts another one, and `attempt_discarded` is emitted before.
 
@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::chain::{Chain, Passages};
+use crate::chain::{Chain, ValueMaps};
 use crate::data::{Data, fit};
 use crate::onion::{Entry, Work, call};
 use crate::{Error, Middleware, Result, RunContext, Runnable, Summary};
@@ -21,7 +21,7 @@ use crate::{Error, Middleware, Result, RunContext, Runnable, Summary};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct RetryRequest {
-    /// Who asked, if the error says so: an input or output middleware's does.
+    /// Who asked, if the error says so: that of a `map_input` or `map_output` does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<String>,
     /// Why.
@@ -130,9 +130,9 @@ pub(crate) async fn attempts<R: Runnable>(
 ) -> Result<R::Output> {
     // Held as long as the work lasts, even if somebody else ends the run before.
     let layers = chain.seal();
-    let stations = Stations { passages: chain.seal_passages(), layers: &layers, attempts: chain.attempts() };
+    let stations = Stations { maps: chain.seal_value_maps(), layers: &layers, attempts: chain.attempts() };
     match early {
-        None if stations.passages.is_none() && !stations.attempts.may_go_on() => {
+        None if stations.maps.is_none() && !stations.attempts.may_go_on() => {
             shown(call(stations.layers, &Executes(runnable), input, ctx).await, ctx)
         }
         // Of the others the future is larger, and they are fewer.
@@ -143,7 +143,7 @@ pub(crate) async fn attempts<R: Runnable>(
 
 /// What each attempt passes.
 struct Stations<'a, I, O> {
-    passages: Option<&'a Passages<I, O>>,
+    maps: Option<&'a ValueMaps<I, O>>,
     layers: &'a [Entry<I, O>],
     attempts: &'a Attempts,
 }
@@ -160,13 +160,13 @@ impl<I: Data, O: Data> Stations<'_, I, O> {
     }
 
     async fn attempt(&self, work: &dyn Work<I, O>, input: &I, ctx: &RunContext) -> Result<O> {
-        let Some(Passages { inputs, outputs }) = self.passages else {
+        let Some(ValueMaps { inputs, outputs }) = self.maps else {
             return shown(call(self.layers, work, input, ctx).await, ctx);
         };
-        let changed = inputs.pass(input, ctx).await?;
-        let output = shown(call(self.layers, work, changed.as_ref().unwrap_or(input), ctx).await, ctx)?;
-        let changed = outputs.pass_on(&output, ctx).await?;
-        Ok(changed.unwrap_or(output))
+        let changed = inputs.apply(input, ctx).await?;
+        let mut output = shown(call(self.layers, work, changed.as_ref().unwrap_or(input), ctx).await, ctx)?;
+        outputs.apply(&mut output, ctx).await?;
+        Ok(output)
     }
 }
 

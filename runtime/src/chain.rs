@@ -14,11 +14,11 @@ use crate::any_layer::Adapted;
 use crate::at_end::Ends;
 use crate::attempt::Attempts;
 use crate::data::Data;
+use crate::map_value::{InputMaps, Maps};
 use crate::nesting::{LayerId, warning};
 use crate::onion::Entry;
 use crate::outgoing::Outgoing;
 use crate::panic::discard_all;
-use crate::passing::Passes;
 use crate::register::{Few, Register, Sealed, too_late};
 use crate::unseen::Blindfolded;
 use crate::{LayerInfo, Middleware, Place, Result, RunContext};
@@ -100,9 +100,9 @@ impl Slot {
 /// A chain whose types are not known.
 pub(crate) trait AnyChain: Send + Sync {
     fn as_any(&self) -> &dyn Any;
-    /// The [`Passes`] of inputs, to add to them, for what does not know the output.
+    /// The [`InputMaps`], to add to them, for what does not know the output.
     fn inputs(&self) -> Result<&dyn Any>;
-    /// The [`Passes`] of outputs, to add to them, for what does not know the input.
+    /// The [`Maps`] of outputs, to add to them, for what does not know the input.
     fn outputs(&self) -> Result<&dyn Any>;
     fn existing_inputs(&self) -> Option<&dyn Any>;
     /// Adds layers that take and give JSON.
@@ -125,25 +125,25 @@ pub(crate) trait AnyChain: Send + Sync {
 pub(crate) struct Chain<I, O> {
     layers: Register<Entry<I, O>>,
     /// Most chains have layers only: none, for good, once the work has begun without.
-    passages: OnceLock<Option<Box<Passages<I, O>>>>,
+    value_maps: OnceLock<Option<Box<ValueMaps<I, O>>>>,
     attempts: Attempts,
 }
 
-/// Where inputs and outputs pass.
-pub(crate) struct Passages<I, O> {
-    pub(crate) inputs: Passes<I>,
-    pub(crate) outputs: Passes<O>,
+/// The functions that change inputs and outputs.
+pub(crate) struct ValueMaps<I, O> {
+    pub(crate) inputs: InputMaps<I>,
+    pub(crate) outputs: Maps<O>,
 }
 
-impl<I, O> Default for Passages<I, O> {
+impl<I, O> Default for ValueMaps<I, O> {
     fn default() -> Self {
-        Self { inputs: Passes::new(Place::Input), outputs: Passes::new(Place::Output) }
+        Self { inputs: InputMaps::default(), outputs: Maps::default() }
     }
 }
 
 impl<I, O> Default for Chain<I, O> {
     fn default() -> Self {
-        Self { layers: Register::default(), passages: OnceLock::new(), attempts: Attempts::default() }
+        Self { layers: Register::default(), value_maps: OnceLock::new(), attempts: Attempts::default() }
     }
 }
 
@@ -157,20 +157,20 @@ impl<I, O> Chain<I, O> {
     }
 
     /// Where values pass, to add to it.
-    fn passages(&self) -> Result<&Passages<I, O>> {
-        self.passages.get_or_init(|| Some(Box::default())).as_deref().ok_or_else(too_late)
+    fn value_maps(&self) -> Result<&ValueMaps<I, O>> {
+        self.value_maps.get_or_init(|| Some(Box::default())).as_deref().ok_or_else(too_late)
     }
 
-    fn existing_passages(&self) -> Option<&Passages<I, O>> {
-        self.passages.get()?.as_deref()
+    fn existing_value_maps(&self) -> Option<&ValueMaps<I, O>> {
+        self.value_maps.get()?.as_deref()
     }
 
     /// Where values pass, if anywhere: if not, that stays so. No more are taken, outputs neither.
-    pub(crate) fn seal_passages(&self) -> Option<&Passages<I, O>> {
-        let passages = self.passages.get_or_init(|| None).as_deref()?;
-        passages.inputs.seal();
-        passages.outputs.seal();
-        Some(passages)
+    pub(crate) fn seal_value_maps(&self) -> Option<&ValueMaps<I, O>> {
+        let maps = self.value_maps.get_or_init(|| None).as_deref()?;
+        maps.inputs.maps().seal();
+        maps.outputs.seal();
+        Some(maps)
     }
 
     /// The layers, by phase: no more are taken.
@@ -189,15 +189,15 @@ impl<I: Data, O: Data> AnyChain for Chain<I, O> {
     }
 
     fn inputs(&self) -> Result<&dyn Any> {
-        Ok(&self.passages()?.inputs)
+        Ok(&self.value_maps()?.inputs)
     }
 
     fn outputs(&self) -> Result<&dyn Any> {
-        Ok(&self.passages()?.outputs)
+        Ok(&self.value_maps()?.outputs)
     }
 
     fn existing_inputs(&self) -> Option<&dyn Any> {
-        Some(&self.existing_passages()?.inputs)
+        Some(&self.existing_value_maps()?.inputs)
     }
 
     fn adapt(&self, layers: &[Entry<Value, Value>]) -> Result<()> {
@@ -214,14 +214,14 @@ impl<I: Data, O: Data> AnyChain for Chain<I, O> {
 
     fn release(&self) {
         self.layers.release();
-        if let Some(passages) = self.seal_passages() {
-            passages.inputs.release();
-            passages.outputs.release();
+        if let Some(maps) = self.seal_value_maps() {
+            maps.inputs.maps().release();
+            maps.outputs.release();
         }
     }
 
     fn may_retry_output(&self) -> bool {
-        self.attempts.may_go_on() && self.existing_passages().is_some_and(|passages| !passages.outputs.is_empty())
+        self.attempts.may_go_on() && self.existing_value_maps().is_some_and(|maps| !maps.outputs.is_empty())
     }
 
     fn types(&self) -> [&'static str; 2] {
@@ -242,9 +242,9 @@ impl<I: Data, O: Data> AnyChain for Chain<I, O> {
         let mut layers = self.layers.so_far();
         by_phase(&mut layers);
         let layers = layers.iter().map(LayerInfo::of);
-        let passages = self.existing_passages();
-        let inputs = passages.into_iter().flat_map(|passages| passages.inputs.describe());
-        let outputs = passages.into_iter().flat_map(|passages| passages.outputs.describe());
+        let maps = self.existing_value_maps();
+        let inputs = maps.into_iter().flat_map(|maps| maps.inputs.maps().describe(Place::Input));
+        let outputs = maps.into_iter().flat_map(|maps| maps.outputs.describe(Place::Output));
         inputs.chain(layers).chain(outputs).collect()
     }
 }
@@ -275,8 +275,8 @@ impl RunContext {
         middlewares: impl Iterator<Item = &'m Arc<dyn Middleware>>,
     ) {
         let slot = self.slot();
-        let inputs = slot.existing().and_then(|chain| chain.existing_inputs()?.downcast_ref::<Passes<I>>());
-        inputs.into_iter().for_each(|inputs| inputs.keep(input));
+        let inputs = slot.existing().and_then(|chain| chain.existing_inputs()?.downcast_ref::<InputMaps<I>>());
+        inputs.into_iter().for_each(|inputs| inputs.keep_original(input));
         let bound: Few<_> = middlewares.cloned().collect();
         if !bound.is_empty() {
             *slot.bound.lock() = bound;
@@ -296,10 +296,10 @@ impl RunContext {
         self.slot().existing().map(|chain| chain.attempts().feedback()).unwrap_or_default()
     }
 
-    /// The input as the caller gave it, before any listener of `start` changed it. None unless something was bound to
-    /// the run that has it kept: an [`input_fn`](crate::input_fn), or [`keep_input`](crate::keep_input).
+    /// Returns the input as the caller gave it, before any listener of `start` changed it. It is kept where a
+    /// [`map_input`](crate::map_input) is bound to the run.
     #[must_use]
-    pub fn original_input<I: 'static>(&self) -> Option<Arc<I>> {
-        self.slot().existing()?.existing_inputs()?.downcast_ref::<Passes<I>>()?.original()
+    pub fn original<I: 'static>(&self) -> Option<Arc<I>> {
+        self.slot().existing()?.existing_inputs()?.downcast_ref::<InputMaps<I>>()?.original()
     }
 }

@@ -17,13 +17,14 @@ use tokio::time::Instant;
 use tracing::Span;
 use uuid::Uuid;
 
+use crate::Instance;
 use crate::abort::Node;
 use crate::above::Above;
 use crate::chain::Slot;
 use crate::clearing::HandedOver;
 use crate::current::{current, enter, look};
 use crate::data::{Data, RunTypes};
-use crate::extensions::OwnExtensions;
+use crate::extensions::{RunExtensions, Values};
 use crate::faces::Stages;
 use crate::let_go::let_go;
 use crate::life::{AnyLife, Drive, Life};
@@ -34,7 +35,6 @@ use crate::panic::{discard, isolated};
 use crate::seat::Who;
 use crate::tasks::Tasks;
 use crate::traced::span;
-use crate::{Extensions, Instance};
 
 /// A run, as its work, its middlewares and its listeners see it; cheap to clone.
 ///
@@ -71,7 +71,7 @@ pub(crate) struct Inner<L: AnyLife + ?Sized = dyn AnyLife> {
     /// How many runs are above it.
     depth: usize,
     started: Instant,
-    extensions: OwnExtensions,
+    extensions: RunExtensions,
     observers: Observers,
     inherited: Inherited,
     tasks: Tasks,
@@ -88,7 +88,7 @@ pub(crate) type ThinRun<I, O> = Arc<Inner<Life<I, O>>>;
 struct Seed<'a, I: 'static, O> {
     instance: &'a Emitter,
     own: Own,
-    extensions: Extensions,
+    extensions: Values,
     /// Those of the run above.
     observers: Observers,
     life: Life<I, O>,
@@ -105,7 +105,7 @@ impl<I: Data, O: Data> Seed<'_, I, O> {
             origin: Origin::new(self.instance, above, self.own, told.into_inner()),
             span,
             started: Instant::now(),
-            extensions: OwnExtensions::new(above, self.extensions),
+            extensions: RunExtensions::new(above, self.extensions),
             observers: self.observers,
             inherited: above.map(|above| above.inherited().for_below()).unwrap_or_default(),
             tasks: Tasks::default(),
@@ -267,7 +267,7 @@ impl RunContext {
     pub(crate) fn begin<I: Data, O: Data>(
         instance: &Emitter,
         parent: Option<Self>,
-        (own, extensions, observers): (Own, Extensions, Observers),
+        (own, extensions, observers): (Own, Values, Observers),
         is_heard: bool,
         (stages, input): (&'static Stages, Option<I>),
     ) -> Result<ThinRun<I, O>, Self> {
@@ -442,7 +442,7 @@ impl RunContext {
         self.here().span()
     }
 
-    pub(crate) fn own_extensions(&self) -> &OwnExtensions {
+    pub(crate) fn values(&self) -> &RunExtensions {
         &self.here().extensions
     }
 

@@ -59,8 +59,10 @@ pub struct LayerInfo {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Place {
-    /// Inputs pass it, before all layers.
+    /// A [`map_input`](crate::map_input), before all layers.
     Input,
+    /// A `map_input` that is a guard.
+    InputGuard,
     /// A layer of [`Phase::Observe`].
     Observe,
     /// A layer of [`Phase::Retry`].
@@ -69,19 +71,23 @@ pub enum Place {
     Transform,
     /// A layer of [`Phase::Guard`].
     Guard,
-    /// Outputs pass it, after all layers.
+    /// A [`map_output`](crate::map_output), after all layers.
     Output,
+    /// A `map_output` that is a guard.
+    OutputGuard,
 }
 
 impl Place {
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::Input => "input",
+            Self::InputGuard => "input_guard",
             Self::Observe => "observe",
             Self::Retry => "retry",
             Self::Transform => "transform",
             Self::Guard => "guard",
             Self::Output => "output",
+            Self::OutputGuard => "output_guard",
         }
     }
 }
@@ -103,12 +109,6 @@ impl LayerInfo {
         Self { name: name.into(), place: place.into(), summary: summary.into() }
     }
 
-    /// Tells of an input or output middleware; one without a name is called after its number.
-    pub(crate) fn pass(place: Place, name: Option<&str>) -> Self {
-        let name = name.unwrap_or_default();
-        Self::new(name, place, name)
-    }
-
     pub(crate) fn of<I, O>(entry: &Entry<I, O>) -> Self {
         Self::new(entry.layer.name(), entry.phase, entry.layer.summary())
     }
@@ -127,23 +127,10 @@ impl Explanation {
         let given: Vec<_> = bound.collect();
         // What cannot be put in order is shown as it was given: the run will say why.
         let in_order = in_order(given.iter().copied()).unwrap_or_else(|_| given.into());
-        let mut middlewares: Vec<_> = in_order.into_iter().map(MiddlewareInfo::of).collect();
-        number(&mut middlewares, Place::Input);
-        number(&mut middlewares, Place::Output);
+        let middlewares: Vec<_> = in_order.into_iter().map(MiddlewareInfo::of).collect();
         let mut chain: Vec<_> = middlewares.iter().flat_map(|middleware| middleware.layers.clone()).collect();
         chain.sort_by_key(|layer| layer.place);
         Self { runnable: runnable.to_owned(), middlewares, chain, warnings: Vec::new() }
-    }
-}
-
-/// Names those at that place that have no name of their own, as the run does.
-fn number(middlewares: &mut [MiddlewareInfo], place: Place) {
-    let layers = middlewares.iter_mut().flat_map(|middleware| &mut middleware.layers);
-    for (layer, n) in layers.filter(|layer| layer.place == place).zip(1..) {
-        if layer.name.is_empty() {
-            layer.name = format!("{}#{n}", place.as_str());
-            layer.summary = layer.name.as_str().into();
-        }
     }
 }
 

@@ -62,40 +62,48 @@ impl Extensions {
     }
 }
 
-/// The values of a run. Those that it began with are read without a lock, until one is set.
-#[derive(Default)]
-pub(crate) struct OwnExtensions {
-    given: Extensions,
-    set: OnceLock<Box<Mutex<Extensions>>>,
+/// The values that a run has, by who sees them.
+#[derive(Clone, Default)]
+pub(crate) struct Values {
+    /// The run and those started in it.
+    pub(crate) inherited: Extensions,
+    /// The run alone.
+    pub(crate) own: Extensions,
 }
 
-impl OwnExtensions {
-    /// Those of the run above, with a run's own over them.
+/// The values of a run. Those that it began with are read without a lock, until one is set.
+#[derive(Default)]
+pub(crate) struct RunExtensions {
+    given: Values,
+    set: OnceLock<Box<Mutex<Values>>>,
+}
+
+impl RunExtensions {
+    /// The given values, over those that the run above hands down.
     #[inline]
-    pub(crate) fn new(above: Option<&RunContext>, own: Extensions) -> Self {
-        let given = match above {
-            Some(above) => above.extensions().merged(&own),
-            None => own,
-        };
+    pub(crate) fn new(above: Option<&RunContext>, mut given: Values) -> Self {
+        if let Some(above) = above {
+            given.inherited = above.extensions().merged(&given.inherited);
+        }
         Self { given, set: OnceLock::new() }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.given.0.is_none() && self.set.get().is_none()
+        self.given.inherited.0.is_none() && self.given.own.0.is_none() && self.set.get().is_none()
     }
 
-    fn look<T>(&self, f: impl FnOnce(&Extensions) -> T) -> T {
+    fn look<T>(&self, f: impl FnOnce(&Values) -> T) -> T {
         match self.set.get() {
             Some(set) => f(&set.lock()),
             None => f(&self.given),
         }
     }
 
-    /// Changes them under a lock; gives back what they were: to drop that may be user code.
-    fn change<T>(&self, f: impl FnOnce(&mut Extensions) -> T) -> (T, Extensions) {
-        let mut extensions = self.set.get_or_init(|| Box::new(Mutex::new(self.given.clone()))).lock();
-        let before = extensions.clone();
-        (f(&mut extensions), before)
+    /// Changes them under a lock; returns what they were as well, because dropping that may be user code.
+    fn change<T>(&self, f: impl FnOnce(&mut Values) -> T) -> (T, Values) {
+        let mut values = self.set.get_or_init(|| Box::new(Mutex::new(self.given.clone()))).lock();
+        let before = values.clone();
+        (f(&mut values), before)
     }
 }
 
@@ -103,18 +111,18 @@ impl RunContext {
     /// The typed values that the run carries, as they are now.
     #[must_use]
     pub fn extensions(&self) -> Extensions {
-        self.own_extensions().look(Extensions::clone)
+        self.values().look(|values| values.inherited.clone())
     }
 
     /// The typed value of a type.
     #[must_use]
     pub fn extension<T: Send + Sync + 'static>(&self) -> Option<Arc<T>> {
-        self.own_extensions().look(Extensions::get)
+        self.values().look(|values| values.inherited.get())
     }
 
     /// Sets a typed value, for the run and for runs started in it later.
     pub fn set_extension<T: Send + Sync + 'static>(&self, value: T) {
-        self.change_extensions(|extensions| extensions.insert(value));
+        self.change_values(|values| values.inherited.insert(value));
     }
 
     /// The typed value of a type; where there is none, its default is set. However many ask at the same time, they
@@ -139,13 +147,54 @@ impl RunContext {
         self.extension().unwrap_or_else(|| {
             // Making one, and dropping one that comes too late, is user code.
             let made = Arc::new(T::default());
-            self.change_extensions(|extensions| extensions.get_or_insert(&made))
+            self.change_values(|values| values.inherited.get_or_insert(&made))
         })
     }
 
-    /// What is replaced is dropped in the run, whoever does it (R1).
-    pub(crate) fn change_extensions<T>(&self, change: impl FnOnce(&mut Extensions) -> T) -> T {
-        let (changed, before) = self.own_extensions().change(change);
+    /// Returns the value of a type that was set for this run alone: runs started in it do not inherit it.
+    ///
+    /// Own and inherited values do not see each other: a type may have one of each.
+    ///
+    /// ```
+    /// use emitree_runtime::{RunContext, Runnable, runnable_fn};
+    ///
+    /// struct CallId(u32);
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> emitree_runtime::Result<()> {
+    /// let id = |ctx: &RunContext| ctx.own_extension::<CallId>().map(|id| id.0);
+    /// let inner = runnable_fn("inner", move |(): (), ctx: RunContext| async move { Ok(id(&ctx)) });
+    /// let outer = runnable_fn("outer", move |(): (), ctx: RunContext| {
+    ///     let below = inner.run(()).into_future();
+    ///     async move { Ok((id(&ctx), below.await?)) }
+    /// });
+    /// assert_eq!(outer.run(()).own_extension(CallId(7)).await?, (Some(7), None));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn own_extension<T: Send + Sync + 'static>(&self) -> Option<Arc<T>> {
+        self.values().look(|values| values.own.get())
+    }
+
+    /// Sets a typed value for this run alone: runs started in it do not inherit it.
+    pub fn set_own_extension<T: Send + Sync + 'static>(&self, value: T) {
+        self.change_values(|values| values.own.insert(value));
+    }
+
+    /// Returns the value of a type that was set for this run alone; if there is none, sets its default, once for all who ask
+    /// at the same time.
+    #[must_use]
+    pub fn own_extension_or_default<T: Default + Send + Sync + 'static>(&self) -> Arc<T> {
+        self.own_extension().unwrap_or_else(|| {
+            let made = Arc::new(T::default());
+            self.change_values(|values| values.own.get_or_insert(&made))
+        })
+    }
+
+    /// A replaced value is dropped in the run, by whomever it was replaced (R1).
+    fn change_values<T>(&self, change: impl FnOnce(&mut Values) -> T) -> T {
+        let (changed, before) = self.values().change(change);
         enter(self, || drop(before));
         changed
     }

@@ -22,6 +22,52 @@ pub trait Filter<T>: fmt::Debug + Send + Sync + 'static {
     }
 }
 
+/// A closure as a filter. Made by [`filter_fn`].
+pub struct FilterFn<F> {
+    name: String,
+    f: F,
+}
+
+/// Makes a filter of a closure that need not wait.
+///
+/// ```
+/// use std::ops::ControlFlow;
+/// use emitree_runtime::{Filters, filter_fn};
+///
+/// let trim = filter_fn("trim", |text: &mut String, _| {
+///     *text = text.trim().to_owned();
+///     Ok(if text.is_empty() { ControlFlow::Break("nothing to say".to_owned()) } else { ControlFlow::Continue(()) })
+/// });
+/// let filters = Filters::new().with(trim);
+/// assert_eq!(filters.names().collect::<Vec<_>>(), ["trim"]);
+/// ```
+pub fn filter_fn<T, F>(name: impl Into<String>, f: F) -> FilterFn<F>
+where
+    F: Fn(&mut T, &RunContext) -> Result<ControlFlow<String>> + Send + Sync + 'static,
+{
+    FilterFn { name: name.into(), f }
+}
+
+impl<T, F> Filter<T> for FilterFn<F>
+where
+    T: Send,
+    F: Fn(&mut T, &RunContext) -> Result<ControlFlow<String>> + Send + Sync + 'static,
+{
+    async fn filter(&self, value: &mut T, ctx: &RunContext) -> Result<ControlFlow<String>> {
+        (self.f)(value, ctx)
+    }
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+impl<F> fmt::Debug for FilterFn<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FilterFn").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
 /// Who broke a pipeline, and why.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
@@ -98,6 +144,25 @@ impl<T: Send + 'static> Filters<T> {
             }
         }
         Ok(ControlFlow::Continue(()))
+    }
+
+    /// [`pass`](Self::pass) for pipelines where a break only skips the rest, and nobody is to hear of it.
+    ///
+    /// # Errors
+    ///
+    /// That of the first filter that fails.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`pass`](Self::pass).
+    pub async fn apply(&self, value: &mut T, ctx: &RunContext) -> Result<()> {
+        self.pass(value, ctx).await.map(|_| ())
+    }
+
+    /// Returns `true` if there are no filters.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 
     /// What the filters are called, in order.

@@ -15,7 +15,7 @@ use crate::{Error, Layer, Next, Op, Result, RunContext, Summary};
 ///
 /// It fails closed (M5): whatever error a check returns is a denial by this guard, with that error as its cause; so is
 /// a panic. Errors that are control flow, such as [`Error::halted`] or [`Error::retry`], pass as they are.
-/// [`Guarded`] gives it a time-out, or has it only say what it would have done.
+/// [`GuardOptions`] give it a time-out, or let it only report what it would have denied.
 ///
 /// ```
 /// use emitree_runtime::{Error, Guard, Op, Result, RunContext, Runnable, runnable_fn};
@@ -64,27 +64,106 @@ pub trait Guard<O: Op>: fmt::Debug + Send + Sync + 'static {
     }
 }
 
-#[derive(Debug)]
-pub(crate) struct Guarding<T>(pub(crate) T);
+/// Options of a guard, for [`StackBuilder::guard_with`](crate::StackBuilder::guard_with).
+///
+/// ```
+/// use std::time::Duration;
+/// use emitree_runtime::{Guard, GuardOptions, Op, Stack};
+///
+/// # #[derive(Debug)]
+/// struct Policy;
+/// impl<O: Op> Guard<O> for Policy {}
+///
+/// struct Dispatch;
+/// impl Op for Dispatch {
+///     type In = String;
+///     type Out = String;
+/// }
+///
+/// let trial = GuardOptions::new().timeout(Duration::from_secs(1)).evaluate_only();
+/// let stack = Stack::<Dispatch>::builder().guard_with(trial, Policy).build();
+/// # drop(stack);
+/// ```
+#[derive(Clone, Copy, Debug, Default)]
+pub struct GuardOptions {
+    timeout: Option<Duration>,
+    evaluate_only: bool,
+}
 
-impl<O: Op, T: Guard<O>> Layer<O> for Guarding<T> {
+impl GuardOptions {
+    /// No time-out; what the guard denies is denied.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { timeout: None, evaluate_only: false }
+    }
+
+    /// Denies when a check takes longer than that, by tokio's clock, whether it waits or blocks its thread.
+    ///
+    /// A check that blocks is not interrupted: its run is denied once it returns.
+    #[must_use]
+    pub const fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
+    }
+
+    /// Denies nothing: for each denial the run emits a [`WouldDeny`] instead.
+    #[must_use]
+    pub const fn evaluate_only(mut self) -> Self {
+        self.evaluate_only = true;
+        self
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Guarding<G> {
+    pub(crate) guard: G,
+    pub(crate) options: GuardOptions,
+}
+
+impl<G> Guarding<G> {
+    async fn check<C: Future<Output = Result<()>> + Send>(
+        &self,
+        by: &str,
+        at: Checked,
+        check: impl FnOnce() -> C + Send,
+        ctx: &RunContext,
+    ) -> Result<()> {
+        let verdict = match self.options.timeout {
+            Some(timeout) => verdict(by, || within(timeout, check)).await,
+            None => verdict(by, check).await,
+        };
+        match verdict {
+            Err(error) if self.options.evaluate_only => {
+                WouldDeny::new(by, at, &error).record(ctx).await;
+                Ok(())
+            }
+            verdict => verdict,
+        }
+    }
+}
+
+impl<O: Op, G: Guard<O>> Layer<O> for Guarding<G> {
     async fn call(&self, input: &O::In, ctx: &RunContext, next: Next<'_, O>) -> Result<O::Out> {
-        verdict(self.0.name(), || self.0.check_input(input, ctx)).await?;
+        let Self { guard, .. } = self;
+        self.check(guard.name(), Checked::Input, || guard.check_input(input, ctx), ctx).await?;
         let output = next.run(input).await?;
-        verdict(self.0.name(), || self.0.check_output(&output, ctx)).await?;
+        self.check(guard.name(), Checked::Output, || guard.check_output(&output, ctx), ctx).await?;
         Ok(output)
     }
 
     fn name(&self) -> &str {
-        self.0.name()
+        self.guard.name()
     }
 
     fn debug_summary(&self) -> Summary {
-        self.0.debug_summary()
+        let Summary::Text(guard) = self.guard.debug_summary() else { return self.guard.debug_summary() };
+        let timeout = self.options.timeout.map(|timeout| format!(", timeout {timeout:?}")).unwrap_or_default();
+        let only = if self.options.evaluate_only { ", evaluates only" } else { "" };
+        Summary::Text(format!("{guard}{timeout}{only}"))
     }
 }
 
-/// Whatever goes wrong in a check is a denial, be it before there is a future.
+/// Runs a check: whatever goes wrong in it is a denial, even before it has returned its future.
 pub(crate) async fn verdict<C: Future<Output = Result<()>> + Send>(by: &str, check: impl FnOnce() -> C) -> Result<()> {
     let checked = match caught(check) {
         Ok(check) => caught_async(check).await,
@@ -97,74 +176,6 @@ pub(crate) async fn verdict<C: Future<Output = Result<()>> + Send>(by: &str, che
     }
 }
 
-/// A guard with options.
-///
-/// ```
-/// use std::time::Duration;
-/// use emitree_runtime::{Guard, Guarded, Op, Stack};
-///
-/// # #[derive(Debug)]
-/// struct Policy;
-/// impl<O: Op> Guard<O> for Policy {}
-///
-/// struct Dispatch;
-/// impl Op for Dispatch {
-///     type In = String;
-///     type Out = String;
-/// }
-///
-/// let trial = Guarded::new(Policy).timeout(Duration::from_secs(1)).evaluate_only();
-/// let stack = Stack::<Dispatch>::builder().guard(trial).build();
-/// # drop(stack);
-/// ```
-#[derive(Clone, Debug)]
-pub struct Guarded<G> {
-    guard: G,
-    timeout: Option<Duration>,
-    evaluate_only: bool,
-}
-
-impl<G> Guarded<G> {
-    /// A guard as it is.
-    pub const fn new(guard: G) -> Self {
-        Self { guard, timeout: None, evaluate_only: false }
-    }
-
-    /// Denies when a check takes longer than that, by tokio's clock, whether it waits or blocks its thread.
-    ///
-    /// A check that blocks is not interrupted: its run is denied once it returns.
-    #[must_use]
-    pub const fn timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = Some(timeout);
-        self
-    }
-
-    /// It says no to nothing: what it would have denied, the run emits as [`WouldDeny`].
-    #[must_use]
-    pub const fn evaluate_only(mut self) -> Self {
-        self.evaluate_only = true;
-        self
-    }
-
-    async fn check<C: Future<Output = Result<()>> + Send>(
-        &self,
-        by: &str,
-        at: Checked,
-        check: impl FnOnce() -> C + Send,
-        ctx: &RunContext,
-    ) -> Result<()> {
-        let verdict = match self.timeout {
-            Some(timeout) => verdict(by, || within(timeout, check)).await,
-            None => verdict(by, check).await,
-        };
-        match verdict {
-            Err(error) if self.evaluate_only => WouldDeny::new(by, at, &error).record(ctx).await,
-            verdict => return verdict,
-        }
-        Ok(())
-    }
-}
-
 async fn within<C: Future<Output = Result<()>> + Send>(timeout: Duration, check: impl FnOnce() -> C) -> Result<()> {
     let late = || Err(Error::timed_out(format!("the guard took longer than {timeout:?}")));
     let began = Instant::now();
@@ -173,26 +184,5 @@ async fn within<C: Future<Output = Result<()>> + Send>(timeout: Duration, check:
         Ok(Ok(())) if began.elapsed() > timeout => late(),
         Ok(verdict) => verdict,
         Err(_) => late(),
-    }
-}
-
-impl<O: Op, G: Guard<O>> Guard<O> for Guarded<G> {
-    async fn check_input(&self, input: &O::In, ctx: &RunContext) -> Result<()> {
-        self.check(self.guard.name(), Checked::Input, || self.guard.check_input(input, ctx), ctx).await
-    }
-
-    async fn check_output(&self, output: &O::Out, ctx: &RunContext) -> Result<()> {
-        self.check(self.guard.name(), Checked::Output, || self.guard.check_output(output, ctx), ctx).await
-    }
-
-    fn name(&self) -> &str {
-        self.guard.name()
-    }
-
-    fn debug_summary(&self) -> Summary {
-        let Summary::Text(guard) = self.guard.debug_summary() else { return self.guard.debug_summary() };
-        let timeout = self.timeout.map(|timeout| format!(", timeout {timeout:?}")).unwrap_or_default();
-        let only = if self.evaluate_only { ", evaluates only" } else { "" };
-        Summary::Text(format!("{guard}{timeout}{only}"))
     }
 }

@@ -24,8 +24,8 @@
 //!   [`Finish`].
 //! - A [`RunContext`] is the run that one is in: ids, context, typed [`Extensions`], and an emitter of its own, which
 //!   hears the runs below.
-//! - A [`Middleware`] is bound to a run before it starts, and registers what it listens to. [`input_fn`] and
-//!   [`output_fn`] make one of a function that inputs, or outputs, pass.
+//! - A [`Middleware`] is bound to a run before it starts, and registers what it listens to. [`map_input`] and
+//!   [`map_output`] make one of a function that changes a value.
 //! - An [`Op`] is a kind of work: every runnable, and every place that a marker type stands for. A [`Layer`] is laid
 //!   around it, and holds what is inside as [`Next`]; [`Observe`], [`Transform`] and [`Guard`] can do less, and are safer
 //!   for it. A [`Stack`] has them in order of [`Phase`]; it is called with work, or is a middleware of runs.
@@ -74,9 +74,7 @@ mod fall;
 mod fate;
 mod filter;
 mod guard;
-mod guards;
 mod handed_down;
-mod input_output;
 mod instance;
 mod interrupt;
 mod layer;
@@ -85,6 +83,7 @@ mod let_go;
 mod life;
 mod lifecycle;
 mod listen;
+mod map_value;
 mod middleware;
 mod nested;
 mod nesting;
@@ -98,7 +97,6 @@ mod origin;
 mod outcome;
 mod outgoing;
 mod panic;
-mod passing;
 mod phase;
 mod plan;
 mod register;
@@ -126,7 +124,7 @@ mod unseen;
 mod watch;
 mod would_deny;
 
-pub use any_layer::{AnyLayer, AnyRun};
+pub use any_layer::AnyRun;
 pub use attempt::{AttemptDiscarded, RetryRequest};
 pub use boxed::BoxRunnable;
 pub use context::RunContext;
@@ -137,15 +135,14 @@ pub use error_report::{ErrorKind, ErrorReport};
 pub use explain::{Explanation, LayerInfo, MiddlewareInfo, Place};
 pub use extensions::Extensions;
 pub use faces::{AnyFinish, AnyStart, AnySuccess, LifecycleMut, LifecycleRef};
-pub use filter::{Broken, Filter, Filters};
-pub use guard::{Guard, Guarded};
-pub use guards::{Both, Guards};
-pub use input_output::{InputFn, KeepInput, OutputFn, input_fn, keep_input, output_fn};
+pub use filter::{Broken, Filter, FilterFn, Filters, filter_fn};
+pub use guard::{Guard, GuardOptions};
 pub use instance::{AsInstance, Instance, LifecycleOf, lifecycle, lifecycle_of};
 pub use interrupt::Interrupt;
 pub use layer::{Layer, LayerFn, Next, layer_fn};
 pub use lifecycle::{Failure, Finish, Start, Success};
 pub use listen::Lifecycle;
+pub use map_value::{MapValue, map_input, map_input_async, map_output, map_output_async};
 pub use middleware::{IntoMiddleware, Middleware, MiddlewareFn, middleware_fn};
 pub use nested::{ForNested, ForTree, for_nested, for_tree};
 pub use nesting::Nesting;
@@ -154,7 +151,6 @@ pub use observers::RunObserver;
 pub use op::Op;
 pub use order::{Order, Ordered, ordered};
 pub use outcome::{Outcome, Status};
-pub use passing::Passing;
 pub use phase::Phase;
 pub use run::Run;
 pub use run_event::{Attempted, RunEvent};

@@ -9,12 +9,13 @@ use emitree_emitter::{Context, Creator, Registration};
 use smallvec::SmallVec;
 
 use crate::context::{ThinRun, Typed};
+use crate::extensions::Values;
 use crate::observers::Observers;
 use crate::order::InOrder;
 use crate::origin::Own;
 use crate::shutdown::may_begin;
 use crate::watch::Watch;
-use crate::{AbortSignal, Error, Extensions, Middleware, Result, RunContext, Runnable};
+use crate::{AbortSignal, Error, Middleware, Result, RunContext, Runnable};
 
 /// Why a run cannot begin whose parent takes no more.
 const TOO_LATE: &str = "the run that it was made in ended before it was first polled";
@@ -41,7 +42,7 @@ pub(crate) struct Extras {
     pub(crate) said: SmallVec<[Said; 2]>,
     pub(crate) context: Context,
     pub(crate) group_id: Option<Arc<str>>,
-    pub(crate) extensions: Extensions,
+    pub(crate) extensions: Values,
     /// Beyond the first.
     pub(crate) signals: Vec<AbortSignal>,
     pub(crate) timeout: Option<Duration>,
@@ -113,7 +114,7 @@ impl<R: Runnable> Plan<'_, R> {
         let input = if may_be_asked { None } else { self.input.take() };
         let instance = self.runnable.emitter();
         let mut own = Own { creator: own_creator(&*self.runnable), ..Own::default() };
-        let mut extensions = Extensions::default();
+        let mut extensions = Values::default();
         if let Some(extras) = &mut self.extras {
             extras.context.refuse_reserved()?;
             own.context = take(&mut extras.context);

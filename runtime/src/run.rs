@@ -140,7 +140,13 @@ impl<'a, R: Runnable> Run<'a, R> {
 
     /// Gives the run, and those started in it, a typed value.
     pub fn extension<T: Send + Sync + 'static>(self, value: T) -> Self {
-        self.plan(|extras| extras.extensions.insert(value))
+        self.plan(|extras| extras.extensions.inherited.insert(value))
+    }
+
+    /// Gives this run alone a typed value: runs started in it do not inherit it
+    /// ([`RunContext::own_extension`]).
+    pub fn own_extension<T: Send + Sync + 'static>(self, value: T) -> Self {
+        self.plan(|extras| extras.extensions.own.insert(value))
     }
 
     /// Aborts the run when the signal is: an [`AbortHandle`](crate::AbortHandle)'s, another run's, or a

@@ -13,8 +13,8 @@ use crate::observe::Observing;
 use crate::onion::{Entry, Work, call};
 use crate::transform::Transforming;
 use crate::{
-    AnyRun, Error, ErrorKind, Guard, Layer, LayerInfo, Middleware, Next, Observe, Op, Phase, Result, RunContext,
-    Summary, Transform, Unseen, layer_fn,
+    AnyRun, Error, ErrorKind, Guard, GuardOptions, Layer, LayerInfo, Middleware, Next, Observe, Op, Phase, Result,
+    RunContext, Summary, Transform, Unseen, layer_fn,
 };
 
 /// Layers of a kind of work, outermost first; cheap to clone.
@@ -265,7 +265,18 @@ impl<O: Op> StackBuilder<O> {
 
     /// Adds what says no, in [`Phase::Guard`].
     pub fn guard(self, guard: impl Guard<O>) -> Self {
-        self.layer_in(Phase::Guard, Guarding(guard))
+        self.guard_with(GuardOptions::new(), guard)
+    }
+
+    /// Adds a guard with a time-out, or one that denies nothing and reports what it would deny.
+    pub fn guard_with(self, options: GuardOptions, guard: impl Guard<O>) -> Self {
+        self.layer_in(Phase::Guard, Guarding { guard, options })
+    }
+
+    /// Adds the layers of another stack, each in its phase. One joined stack costs less per run than several bound one by one.
+    pub fn stack(mut self, other: &Stack<O>) -> Self {
+        self.0.extend(other.0.iter().cloned());
+        self
     }
 
     /// Adds any layer, in [`Phase::Transform`].

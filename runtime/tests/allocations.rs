@@ -4,7 +4,7 @@ mod support;
 
 use allocation_counter::{AllocationInfo, measure};
 use emitree_emitter::Emitter;
-use emitree_runtime::{AbortHandle, Error, Passing, Result, RunContext, RunEvent, Runnable, output_fn, runnable_fn};
+use emitree_runtime::{AbortHandle, Error, Result, RunContext, RunEvent, Runnable, map_output, runnable_fn};
 use support::Any;
 use tokio::runtime::{Builder, Runtime};
 
@@ -83,9 +83,11 @@ fn runs_that_were_heard_had_listeners_context_and_middlewares_leave_nothing_behi
 fn runs_with_layers_and_retries_leave_nothing_behind() {
     let double = Double::new();
     let again = || {
-        output_fn(|n: Passing<'_, u32>| {
-            Box::pin(async move { if n.attempt() == 0 { Err(n.retry("once more", *n.value())) } else { Ok(None) } })
-        })
+        map_output(
+            |n: &mut u32, ctx: &RunContext| {
+                if ctx.attempt() == 0 { Err(Error::retry_with("once more", *n)) } else { Ok(()) }
+            },
+        )
     };
     let info = measure_runs(|runtime, n| {
         let run = double.run(n).layers(|stack| stack.layer_fn("through", |n, _, next| Box::pin(next.run(n))));

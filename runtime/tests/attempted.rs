@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use emitree_emitter::Emitter;
 use emitree_runtime::{
-    Attempted, Error, Middleware, Next, Passing, Result, RunContext, RunEvent, RunObserver, Runnable, Stack, Unseen,
-    layer_fn, output_fn,
+    Attempted, Error, Middleware, Next, Result, RunContext, RunEvent, RunObserver, Runnable, Stack, Unseen, layer_fn,
+    map_output,
 };
 use serde_json::{Value, json};
 use support::{TestResult, below, silence_planned_panics};
@@ -76,8 +76,12 @@ async fn it_sees_what_each_attempt_comes_to_with_a_chain_and_without() -> TestRe
         built("pends").timeout(Duration::from_millis(5)).await.expect_err("a time-out");
         attempts.expect([]);
     }
-    let twice = output_fn(|n: Passing<'_, u32>| {
-        Box::pin(async move { if n.attempt() > 0 { Ok(Some(*n.value() + 10)) } else { Err(n.retry("once more", ())) } })
+    let twice = map_output(|n: &mut u32, ctx: &RunContext| {
+        if ctx.attempt() == 0 {
+            return Err(Error::retry("once more"));
+        }
+        *n += 10;
+        Ok(())
     });
     let run = run.run("retries".to_owned()).middleware(attempts.clone()).middleware(twice).max_middleware_retries(1);
     assert_eq!(run.await?, 11);

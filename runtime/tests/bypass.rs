@@ -12,8 +12,8 @@ use std::thread;
 
 use emitree_emitter::Emitter;
 use emitree_runtime::{
-    AbortHandle, Error, ErrorKind, Guard, Next, Op, Passing, Run, RunContext, RunEvent, Runnable, Stage, layer_fn,
-    output_fn, runnable_fn,
+    AbortHandle, Error, ErrorKind, Guard, Next, Op, Run, RunContext, RunEvent, Runnable, Stage, layer_fn, map_output,
+    runnable_fn,
 };
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
@@ -250,10 +250,11 @@ fn ending<R: Runnable<Input = Value, Output = Value>>(run: Run<'static, R>, mome
         Moment::Bind => run.middleware(|_: &RunContext| Err(Error::new("not bound"))),
         Moment::Start => run.on(Stage::Start, |_: &mut Any, _| Err("not begun".into())),
         Moment::Retry => run
-            .middleware(output_fn(|output: Passing<'_, Value>| {
-                let result = if output.attempt() == 0 { Err(output.retry("again", ())) } else { Ok(None) };
-                Box::pin(std::future::ready(result))
-            }))
+            .middleware(map_output(
+                |_: &mut Value, ctx: &RunContext| {
+                    if ctx.attempt() == 0 { Err(Error::retry("again")) } else { Ok(()) }
+                },
+            ))
             .max_middleware_retries(1),
         Moment::Unpolled | Moment::Work | Moment::End | Moment::Abort | Moment::RuntimeGone => run,
     }

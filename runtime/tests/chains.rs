@@ -9,11 +9,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use emitree_emitter::Emitter;
 use emitree_runtime::{
-    AnyRun, Error, ErrorKind, Guard, Guards, Middleware, Op, Passing, Result, RunContext, Runnable, Stack, Unseen,
-    input_fn, output_fn,
+    AnyRun, Error, ErrorKind, Guard, Middleware, Op, Result, RunContext, Runnable, Stack, Unseen, map_input, map_output,
 };
 use layers::Notes;
-use serde_json::json;
 use support::{Recorder, TestResult, below};
 
 /// Work from number to number.
@@ -24,6 +22,11 @@ impl Op for Number {
     type Out = u32;
 }
 
+fn set(n: &mut u32, value: u32) -> Result<()> {
+    *n = value;
+    Ok(())
+}
+
 /// Everything that values can be made to pass.
 fn of_all_sorts(recorder: &Recorder) -> [Arc<dyn Middleware>; 5] {
     let notes = || Notes("late", recorder.clone());
@@ -31,8 +34,8 @@ fn of_all_sorts(recorder: &Recorder) -> [Arc<dyn Middleware>; 5] {
         Arc::new(Stack::<Number>::builder().layer(notes()).build()),
         Arc::new(Stack::<AnyRun>::builder().layer(notes()).build()),
         Arc::new(Stack::<Unseen>::builder().layer(notes()).build()),
-        Arc::new(input_fn(|_: Passing<'_, u32>| Box::pin(async { Ok(Some(7)) }))),
-        Arc::new(output_fn(|_: Passing<'_, u32>| Box::pin(async { Ok(Some(7)) }))),
+        Arc::new(map_input(|n: &mut u32, _: &RunContext| set(n, 7))),
+        Arc::new(map_output(|n: &mut u32, _: &RunContext| set(n, 7))),
     ]
 }
 
@@ -54,8 +57,8 @@ async fn what_is_bound_once_the_work_has_begun_is_an_error() -> TestResult {
         assert_eq!(double.run(2).max_middleware_retries(1).await?, 4, "with nothing to pass");
         let layer = Stack::<Number>::builder().layer(Notes("early", Recorder::new())).build();
         assert_eq!(double.run(2).middleware(layer).await?, 4, "with a layer");
-        let input = input_fn(|_: Passing<'_, u32>| Box::pin(async { Ok(None) }));
-        assert_eq!(double.run(2).middleware(input).await?, 4, "with an input middleware");
+        let input = map_input(|_: &mut u32, _: &RunContext| Ok(()));
+        assert_eq!(double.run(2).middleware(input).await?, 4, "with a `map_input`");
     }
     recorder.expect([]);
     Ok(())
@@ -122,30 +125,32 @@ impl Guard<Number> for Never {
     }
 }
 
-// M5
+// M2
 #[tokio::test]
-async fn each_of_several_guards_as_one_looks_at_what_comes_out() {
+async fn joined_stacks_have_all_layers_in_their_phases() {
     let double = below(&Emitter::new(), "double", |n: u32, _: RunContext| async move { Ok(n * 2) });
-    for (n, by) in [(1, "first"), (2, "second"), (3, "third")] {
-        let guards = Guards::new(Never("first", 2)).and(Never("second", 4)).and(Never("third", 6));
-        let error =
-            double.run(n).middleware(Stack::<Number>::builder().guard(guards).build()).await.expect_err("denied");
-        assert_eq!(error.kind(), &ErrorKind::Denied { by: by.into() });
-    }
+    let recorder = Recorder::new();
+    let note = |name| Notes(name, recorder.clone());
+    let first = Stack::<Number>::builder().guard(Never("guard", 4)).layer(note("first")).build();
+    let joined = Stack::builder().stack(&first).layer(note("second")).stack(&first).build();
+    assert_eq!((first.len(), joined.len()), (2, 5));
+    let error = double.run(2).middleware(joined).await.expect_err("it is denied");
+    assert_eq!(error.kind(), &ErrorKind::Denied { by: "guard".into() });
+    recorder.expect(["first <- 2", "second <- 2", "first <- 2"]);
 }
 
 // M7
 #[tokio::test]
-async fn the_original_of_an_output_is_that_of_its_own_attempt() -> TestResult {
+async fn a_map_of_the_output_sees_that_of_its_own_attempt() -> TestResult {
     let recorder = Recorder::new();
     let notes = recorder.clone();
     let double = below(&Emitter::new(), "count", |_: u32, ctx: RunContext| async move { Ok(ctx.attempt()) });
-    let again = output_fn(move |output: Passing<'_, u32>| {
-        notes.note(format!("{} of {}", output.value(), output.original()));
-        Box::pin(async move { if output.attempt() == 0 { Err(output.retry("again", json!(null))) } else { Ok(None) } })
+    let again = map_output(move |output: &mut u32, ctx: &RunContext| {
+        notes.note(output.to_string());
+        if ctx.attempt() == 0 { Err(Error::retry("again")) } else { Ok(()) }
     });
     double.run(0).middleware(again).max_middleware_retries(1).await?;
-    recorder.expect(["0 of 0", "1 of 1"]);
+    recorder.expect(["0", "1"]);
     Ok(())
 }
 

@@ -5,8 +5,8 @@ mod layers;
 mod support;
 
 use emitree_runtime::{
-    AnyRun, Explanation, Guard, Guarded, Middleware, Next, Op, Passing, Result, RunContext, Runnable, Stack, Summary,
-    for_tree, input_fn, layer_fn, output_fn, runnable_fn,
+    AnyRun, Explanation, Guard, GuardOptions, Middleware, Next, Op, Result, RunContext, Runnable, Stack, Summary,
+    for_tree, layer_fn, map_input, map_output, runnable_fn,
 };
 use serde_json::json;
 use support::TestResult;
@@ -50,31 +50,32 @@ fn any(name: &str) -> Stack<AnyRun> {
 const LINES: [&str; 14] = [
     "double",
     "  bound:",
-    "    input",
+    "    keeps",
     "    policy: Policy { rules: 3 }, evaluates only",
-    "    output",
+    "    keeps too",
     "    budget: tokens=100",
     "    trim",
     "    any: LayerFn { name: \"any\", .. }",
     "  passes:",
-    "    input     input#1",
+    "    input     keeps",
     "    input     trim",
     "    transform any: LayerFn { name: \"any\", .. }",
     "    guard     policy: Policy { rules: 3 }, evaluates only",
-    "    output    output#1",
+    "    output    keeps too",
 ];
 
 // M2
 #[tokio::test]
 async fn before_and_inside_it_lists_what_is_bound_and_what_values_pass() -> TestResult {
-    let keeps = || input_fn(|_: Passing<'_, u32>| Box::pin(async { Ok(None) }));
+    let keeps = || map_input(|_: &mut u32, _: &RunContext| Ok(()));
     let double =
         runnable_fn("double", |_: u32, ctx: RunContext| async move { Ok(serde_json::to_value(ctx.explain())?) });
-    let double =
-        double.middleware(keeps()).layers(|stack| stack.guard(Guarded::new(Policy { rules: 3 }).evaluate_only()));
+    let double = double
+        .middleware(keeps().named("keeps"))
+        .layers(|stack| stack.guard_with(GuardOptions::new().evaluate_only(), Policy { rules: 3 }));
     let run = double
         .run(1)
-        .middleware(output_fn(|_: Passing<'_, serde_json::Value>| Box::pin(async { Ok(None) })))
+        .middleware(map_output(|_: &mut serde_json::Value, _: &RunContext| Ok(())).named("keeps too"))
         .middleware(Budget)
         .middleware(keeps().named("trim"))
         .middleware(any("any"));

@@ -4,7 +4,7 @@ mod support;
 
 use std::ops::ControlFlow;
 
-use emitree_runtime::{Error, Filter, Filters, Result, RunContext, Runnable, runnable_fn};
+use emitree_runtime::{Error, Filter, Filters, Result, RunContext, Runnable, filter_fn, runnable_fn};
 use support::TestResult;
 
 /// Adds its letter, and may break or fail then.
@@ -52,4 +52,20 @@ async fn each_has_what_the_one_before_left_and_after_a_break_the_rest_is_not_ask
 fn a_pipeline_tells_who_is_in_it() {
     let filters = Filters::new().with(Adds("a")).with(Adds("b"));
     assert_eq!(filters.clone().names().collect::<Vec<_>>(), ["a", "b"]);
+}
+
+// M3
+#[tokio::test]
+async fn closures_filter_too_and_where_a_break_means_nothing_it_only_skips_the_rest() -> TestResult {
+    let pass = runnable_fn("pass", |mut text: String, ctx: RunContext| async move {
+        let breaks = |text: &mut String, _: &RunContext| {
+            text.push('!');
+            Ok(ControlFlow::Break("enough".to_owned()))
+        };
+        let filters = Filters::new().with(Adds("a")).with(filter_fn("breaks", breaks)).with(Adds("?"));
+        filters.apply(&mut text, &ctx).await?;
+        Ok((text, filters.is_empty(), Filters::<String>::new().is_empty()))
+    });
+    assert_eq!(pass.run(String::new()).await?, ("a!".to_owned(), false, true));
+    Ok(())
 }

@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex};
 
 use emitree_emitter::Emitter;
 use emitree_runtime::{
-    AnyRun, Error, ErrorKind, Next, Passing, Result, RunContext, Runnable, Stack, StreamItem, for_nested, for_tree,
-    layer_fn, output_fn,
+    AnyRun, Error, ErrorKind, Next, Result, RunContext, Runnable, Stack, StreamItem, for_nested, for_tree, layer_fn,
+    map_output,
 };
 use futures_util::StreamExt;
 use layers::{Notes, doubling};
@@ -71,9 +71,11 @@ async fn a_run_that_is_streamed_and_each_attempt_of_one_that_is_retried_go_throu
     recorder.expect(told);
     assert!(matches!(run().into_stream().collect::<Vec<_>>().await.last(), Some(StreamItem::Result(Ok(2)))));
     recorder.expect(told);
-    let once_more = output_fn(|n: Passing<'_, u32>| {
-        Box::pin(async move { if n.attempt() == 0 { Err(n.retry("again", ())) } else { Ok(None) } })
-    });
+    let once_more = map_output(
+        |_: &mut u32, ctx: &RunContext| {
+            if ctx.attempt() == 0 { Err(Error::retry("again")) } else { Ok(()) }
+        },
+    );
     assert_eq!(run().middleware(once_more).max_middleware_retries(1).await?, 2);
     recorder.expect([told, told].concat());
     Ok(())

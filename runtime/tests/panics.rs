@@ -10,7 +10,7 @@ use std::sync::Arc;
 use emitree_emitter::{BoxError, Emitter, Options};
 use emitree_runtime::{
     AbortHandle, Error, Guard, Layer, Next, Observe, Op, Result, Run, RunContext, RunEvent, Runnable, Stack, Stage,
-    input_fn, output_fn,
+    map_input_async, map_output,
 };
 use serde::{Deserialize, Serialize};
 use support::{Any, Recorder, below, poll_once};
@@ -63,8 +63,8 @@ enum Site {
     Observer(Stage),
     RunObserver,
     Bind,
-    InputFn,
-    OutputFn,
+    MapInput,
+    MapOutput,
     LayerBefore,
     LayerAfter,
     LayerObserves,
@@ -93,8 +93,8 @@ impl Site {
             Self::SpawnedOutput,
             Self::RunObserver,
             Self::Bind,
-            Self::InputFn,
-            Self::OutputFn,
+            Self::MapInput,
+            Self::MapOutput,
             Self::LayerBefore,
             Self::LayerAfter,
             Self::LayerObserves,
@@ -211,8 +211,8 @@ fn with_site<'a>(run: Run<'a, Work>, site: Site) -> Run<'a, Work> {
             Ok(())
         }),
         Site::Bind => run.middleware(|_: &RunContext| -> Result<()> { explode() }),
-        Site::InputFn => run.middleware(input_fn::<Value, _>(|_| Box::pin(async { explode() }))),
-        Site::OutputFn => run.middleware(output_fn::<Value, _>(|_| explode())),
+        Site::MapInput => run.middleware(map_input_async::<Value, _>(|_, _| Box::pin(async { explode() }))),
+        Site::MapOutput => run.middleware(map_output::<Value, _>(|_, _| explode())),
         Site::LayerBefore | Site::LayerAfter => run.middleware(Stack::<Work>::builder().layer(Explodes(site)).build()),
         Site::LayerObserves | Site::LayerRemembers => {
             run.middleware(Stack::<Work>::builder().observe(Explodes(site)).build())

@@ -9,11 +9,10 @@ use std::time::Duration;
 
 use emitree_emitter::{Emitter, EventMeta, ListenError, Options};
 use emitree_runtime::{
-    AbortHandle, Error, Lifecycle, Middleware, Next, Passing, Result, RunContext, RunEvent, Runnable, Stack, Stage,
-    Start, StreamItem, Unseen, input_fn, output_fn,
+    AbortHandle, Error, Lifecycle, Middleware, Next, Result, RunContext, RunEvent, Runnable, Stack, Stage, Start,
+    StreamItem, Unseen, map_input, map_output,
 };
 use futures_util::StreamExt;
-use futures_util::future::BoxFuture;
 use support::{Any, AtDrop, Recorder, TestResult, below, poll_once, silence_planned_panics};
 
 /// How many runs are alive: each has one of these among its extensions, and it goes with the run.
@@ -45,10 +44,10 @@ type Bind = fn(&RunContext, Kept) -> Result<()>;
 /// What it keeps: mostly the run's own context.
 type Kept = Arc<dyn Send + Sync>;
 
-fn pass<T: Send + Sync>(kept: Kept) -> impl for<'a> Fn(Passing<'a, T>) -> BoxFuture<'a, Result<Option<T>>> {
-    move |_| {
+fn changes_nothing(kept: Kept) -> impl Fn(&mut u32, &RunContext) -> Result<()> {
+    move |_, _| {
         let _kept = &kept;
-        Box::pin(async { Ok(None) })
+        Ok(())
     }
 }
 
@@ -132,8 +131,8 @@ const KINDS: [(&str, Bind); 20] = [
         Ok(())
     }),
     ("layer", |ctx, kept| layers(kept).bind(ctx)),
-    ("input_fn", |ctx, kept| input_fn::<u32, _>(pass(kept)).bind(ctx)),
-    ("output_fn", |ctx, kept| output_fn::<u32, _>(pass(kept)).bind(ctx)),
+    ("map_input", |ctx, kept| map_input(changes_nothing(kept)).bind(ctx)),
+    ("map_output", |ctx, kept| map_output(changes_nothing(kept)).bind(ctx)),
     ("middleware", |ctx, kept| {
         ctx.bind_nested(Keeps(kept));
         Ok(())

@@ -6,8 +6,7 @@ mod support;
 
 use emitree_emitter::Emitter;
 use emitree_runtime::{
-    AttemptDiscarded, Error, Guard, Op, Outcome, Passing, Result, RetryRequest, RunContext, Runnable, output_fn,
-    runnable_fn,
+    AttemptDiscarded, Error, Guard, Op, Outcome, Result, RetryRequest, RunContext, Runnable, map_output, runnable_fn,
 };
 use layers::{Notes, doubling};
 use serde_json::json;
@@ -168,9 +167,10 @@ async fn an_output_set_at_start_replaces_the_work_but_no_layer_and_answers_each_
     let recorder = Recorder::new();
     let double = doubling(&recorder);
     let notes = recorder.clone();
-    let filter = output_fn(move |n: Passing<'_, u32>| {
-        notes.note(format!("filter {}", n.value()));
-        Box::pin(async move { Ok(Some(n.value() + 1)) })
+    let filter = map_output(move |n: &mut u32, _: &RunContext| {
+        notes.note(format!("filter {n}"));
+        *n += 1;
+        Ok(())
     });
     let run = double
         .run(1)

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use emitree_emitter::{Emitter, Event, EventName, Options};
 use emitree_runtime::{
-    Error, Next, Order, Passing, Result, RunContext, Runnable, Stack, Stage, StreamItem, Unseen, input_fn, layer_fn,
-    ordered, output_fn, wait_for_ends,
+    Error, Next, Order, Result, RunContext, Runnable, Stack, Stage, StreamItem, Unseen, layer_fn, map_input,
+    map_output, ordered, wait_for_ends,
 };
 use futures_util::{FutureExt, Stream, StreamExt, stream};
 use serde::{Serialize, Serializer};
@@ -333,14 +333,11 @@ async fn events_are_held_until_the_output_has_passed_where_an_output_middleware_
     let tree = Emitter::new();
     let retried = retried(&tree);
     let again = || {
-        output_fn(|output: Passing<'_, u32>| {
-            Box::pin(async move {
-                match output.value() {
-                    2 => Ok(None),
-                    _ => Err(output.retry("too early", json!(null))),
-                }
-            })
-        })
+        map_output(
+            |output: &mut u32, _: &RunContext| {
+                if *output == 2 { Ok(()) } else { Err(Error::retry("too early")) }
+            },
+        )
     };
     let run = || retried.run(0).middleware(again()).max_middleware_retries(5);
     let held = lines(run().events("{token,attempt_discarded}")).await;
@@ -367,15 +364,7 @@ async fn events_are_held_until_the_output_has_passed_where_an_output_middleware_
 async fn the_start_of_a_held_run_is_not_taken_back() {
     let tree = Emitter::new();
     let retried = retried(&tree);
-    let once = output_fn(|output: Passing<'_, u32>| {
-        Box::pin(async move {
-            match output.attempt() {
-                0 => Err(output.retry("again", json!(null))),
-                _ => Ok(None),
-            }
-        })
-    });
-    let stream = retried.run(0).middleware(once).max_middleware_retries(1).events("*.*");
+    let stream = retried.run(0).middleware(once_more()).max_middleware_retries(1).events("*.*");
     let paths: Vec<_> = lines(stream).await.into_iter().map(|line| line.split(' ').next().map(str::to_owned)).collect();
     let expected = [
         "teller.run.start",
@@ -412,14 +401,7 @@ fn polled_again_after_its_end_it_gives_nothing_and_does_not_panic() {
 
 /// A middleware that asks for a second attempt, and then is content.
 fn once_more() -> impl emitree_runtime::Middleware + 'static {
-    output_fn(|output: Passing<'_, u32>| {
-        Box::pin(async move {
-            match output.attempt() {
-                0 => Err(output.retry("again", json!(null))),
-                _ => Ok(None),
-            }
-        })
-    })
+    map_output(|_: &mut u32, ctx: &RunContext| if ctx.attempt() == 0 { Err(Error::retry("again")) } else { Ok(()) })
 }
 
 // M7: what is shown as it comes is not taken back, even if nobody has read it yet.
@@ -601,9 +583,9 @@ async fn events_are_shown_as_they_come_where_no_output_middleware_may_retry() {
     let tree = Emitter::new();
     let teller = teller(&tree);
     let shown = ["teller.token 0", "teller.token 1"];
-    // Neither those of a run that is attempted once only, nor those of one without output middlewares.
-    let passes = || output_fn(|_: Passing<'_, u32>| Box::pin(async { Ok(None) }));
-    let input = || input_fn(|_: Passing<'_, u32>| Box::pin(async { Ok(None) }));
+    // Neither those of a run that is attempted once only, nor those of one without a `map_output`.
+    let passes = || map_output(|_: &mut u32, _: &RunContext| Ok(()));
+    let input = || map_input(|_: &mut u32, _: &RunContext| Ok(()));
     for run in [
         teller.run(2).middleware(passes()),
         teller.run(2).max_middleware_retries(1),
