@@ -10,7 +10,7 @@ use emitree_emitter::{AnyEvent, Emitter, EventMeta};
 use emitree_middleware::approval::{Approval, Approvals, Choice, Decision, INTERRUPT, Request, RequestError};
 use emitree_middleware::{Runs, Timeout};
 use emitree_runtime::{
-    AbortHandle, AnyRun, Error, ErrorKind, Interrupt, Layer, Next, Phase, Result, RunContext, Runnable, Stack,
+    AbortHandle, Error, ErrorKind, Interrupt, JsonRun, Layer, Next, Phase, Result, RunContext, Runnable, Stack,
     for_tree, map_input, runnable_fn,
 };
 use serde::{Deserialize, Serialize};
@@ -93,8 +93,8 @@ async fn the_responder_is_shown_kind_name_and_exactly_what_the_work_would_get_af
     /// Adds a slash.
     #[derive(Debug)]
     struct Slash;
-    impl Layer<AnyRun> for Slash {
-        async fn call(&self, input: &Value, _: &RunContext, next: Next<'_, AnyRun>) -> Result<Value> {
+    impl Layer<JsonRun> for Slash {
+        async fn call(&self, input: &Value, _: &RunContext, next: Next<'_, JsonRun>) -> Result<Value> {
             let mut input = input.clone();
             input["path"] = format!("{}/", input["path"].as_str().unwrap_or_default()).into();
             next.run(&input).await
@@ -109,7 +109,7 @@ async fn the_responder_is_shown_kind_name_and_exactly_what_the_work_would_get_af
     });
     let run = done.tool(&Emitter::new());
     let run = run.run(delete("/tmp")).on_start(|start, _| start.input.force = true);
-    run.middleware(approval).middleware(Stack::<AnyRun>::builder().layer(Slash).build()).await?;
+    run.middleware(approval).middleware(Stack::<JsonRun>::builder().layer(Slash).build()).await?;
     let request = shown.lock().expect("nobody panics here").take().expect("it was asked");
     assert_eq!((&*request.by, &*request.kind, &*request.name), ("approval", "Tool", "delete"));
     assert_eq!(request.input, json!({"path": "/tmp/", "force": true}));
@@ -122,8 +122,8 @@ async fn the_responder_is_shown_kind_name_and_exactly_what_the_work_would_get_af
 #[derive(Debug)]
 struct Swap(Value);
 
-impl Layer<AnyRun> for Swap {
-    async fn call(&self, _: &Value, _: &RunContext, next: Next<'_, AnyRun>) -> Result<Value> {
+impl Layer<JsonRun> for Swap {
+    async fn call(&self, _: &Value, _: &RunContext, next: Next<'_, JsonRun>) -> Result<Value> {
         next.run(&self.0).await
     }
 }
@@ -132,7 +132,7 @@ impl Layer<AnyRun> for Swap {
 async fn what_was_approved_is_what_is_executed_a_change_by_a_later_layer_of_any_phase_is_refused() -> TestResult {
     let done = Done::default();
     let tool = done.tool(&Emitter::new());
-    let swap = |path: &str| Stack::<AnyRun>::builder().layer_in(Phase::Guard, Swap(json!(delete(path)))).build();
+    let swap = |path: &str| Stack::<JsonRun>::builder().layer_in(Phase::Guard, Swap(json!(delete(path)))).build();
     for asks in [true, false] {
         let (approval, _) = always(Decision::Approve);
         let run = tool.run(delete("/tmp")).middleware(approval.when(move |_| asks)).middleware(swap("/home"));

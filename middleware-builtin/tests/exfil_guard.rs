@@ -13,10 +13,10 @@ use emitree_emitter::{BoxError, Emitter, EventMeta};
 use emitree_middleware::ExfilGuard;
 use emitree_middleware::exfil_guard::{Blocked, Encoding, KnownError, Place, What};
 use emitree_middleware::secrets::Kind;
-use emitree_runtime::{AnyRun, Layer, Stack};
 use emitree_runtime::{
     Error, ErrorKind, Interrupt, Middleware, Next, Result, RunContext, Runnable, Stage, Summary, for_tree,
 };
+use emitree_runtime::{JsonRun, Layer, Stack};
 use proptest::prelude::*;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -517,8 +517,8 @@ async fn runs_below_are_guarded_when_asked() -> TestResult {
 #[derive(Debug)]
 struct Swallow;
 
-impl Layer<AnyRun> for Swallow {
-    async fn call(&self, input: &Value, _: &RunContext, next: Next<'_, AnyRun>) -> Result<Value> {
+impl Layer<JsonRun> for Swallow {
+    async fn call(&self, input: &Value, _: &RunContext, next: Next<'_, JsonRun>) -> Result<Value> {
         Ok(next.run(input).await.unwrap_or_default())
     }
 }
@@ -526,7 +526,7 @@ impl Layer<AnyRun> for Swallow {
 #[tokio::test]
 async fn no_layer_swallows_the_denial() {
     let echo = echo(&Emitter::new());
-    let swallow = Stack::<AnyRun>::builder().layer(Swallow).build();
+    let swallow = Stack::<JsonRun>::builder().layer(Swallow).build();
     let error = echo.run(json!(SECRET)).middleware(swallow).middleware(guard()).await.expect_err("it is denied");
     assert_eq!(error.kind(), &ErrorKind::Denied { by: "exfil_guard".into() });
 }

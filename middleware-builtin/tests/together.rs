@@ -174,7 +174,7 @@ struct Shelf {
     breaker: CircuitBreaker,
     rate: RateLimit,
     concurrency: Concurrency,
-    fallback: Fallback<emitree_runtime::AnyRun>,
+    fallback: Fallback<emitree_runtime::JsonRun>,
     approval: Approval,
     budget: Budget,
     limits: Limits,

@@ -10,10 +10,10 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::Mutex;
 use serde_json::Value;
 
-use crate::any_layer::Adapted;
 use crate::at_end::Ends;
 use crate::attempt::Attempts;
 use crate::data::Data;
+use crate::json_run::JsonAdapter;
 use crate::map_value::{InputMaps, Maps};
 use crate::nesting::{LayerId, warning};
 use crate::onion::Entry;
@@ -106,7 +106,7 @@ pub(crate) trait AnyChain: Send + Sync {
     fn outputs(&self) -> Result<&dyn Any>;
     fn existing_inputs(&self) -> Option<&dyn Any>;
     /// Adds layers that take and give JSON.
-    fn adapt(&self, layers: &[Entry<Value, Value>]) -> Result<()>;
+    fn add_json(&self, layers: &[Entry<Value, Value>]) -> Result<()>;
     /// Adds layers that look at no value.
     fn blindfold(&self, layers: &[Entry<(), ()>]) -> Result<()>;
     fn attempts(&self) -> &Attempts;
@@ -200,8 +200,8 @@ impl<I: Data, O: Data> AnyChain for Chain<I, O> {
         Some(&self.existing_value_maps()?.inputs)
     }
 
-    fn adapt(&self, layers: &[Entry<Value, Value>]) -> Result<()> {
-        self.layers.extend(layers.iter().cloned().map(Adapted::entry))
+    fn add_json(&self, layers: &[Entry<Value, Value>]) -> Result<()> {
+        self.layers.extend(layers.iter().cloned().map(JsonAdapter::entry))
     }
 
     fn blindfold(&self, layers: &[Entry<(), ()>]) -> Result<()> {

@@ -13,7 +13,7 @@ use crate::observe::Observing;
 use crate::onion::{Entry, Work, call};
 use crate::transform::Transforming;
 use crate::{
-    AnyRun, Error, ErrorKind, Guard, GuardOptions, Layer, LayerInfo, Middleware, Next, Observe, Op, Phase, Result,
+    Error, ErrorKind, Guard, GuardOptions, JsonRun, Layer, LayerInfo, Middleware, Next, Observe, Op, Phase, Result,
     RunContext, Summary, Transform, Unseen, layer_fn,
 };
 
@@ -154,8 +154,8 @@ impl<O: Op> Stack<O> {
             return chain.layers().extend(self.0.iter().cloned());
         }
         let of_any: &dyn Any = self;
-        if let Some(any) = of_any.downcast_ref::<Stack<AnyRun>>() {
-            return chain.adapt(&any.0);
+        if let Some(json) = of_any.downcast_ref::<Stack<JsonRun>>() {
+            return chain.add_json(&json.0);
         }
         let unseen = of_any.downcast_ref::<Stack<Unseen>>().ok_or_else(|| misfit::<O>(chain))?;
         chain.blindfold(&unseen.0)
@@ -185,7 +185,7 @@ where
     }
 }
 
-/// A run of other types is an error that names both; a stack of [`AnyRun`], or of [`Unseen`], fits all.
+/// A run of other types is an error that names both; a stack of [`JsonRun`], or of [`Unseen`], fits all.
 impl<O: Op> Middleware for Stack<O> {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
         self.add_to(ctx.chain()?)?;
@@ -220,7 +220,7 @@ fn misfit<O: Op>(chain: &dyn AnyChain) -> Error {
     let (of, own_input, own_output) = (O::name(), type_name::<O::In>(), type_name::<O::Out>());
     let message = format!(
         "layers of `{of}`, from `{own_input}` to `{own_output}`, were bound to a run from `{input}` to `{output}`: \
-         layers for runs of any type are `Layer<AnyRun>` or `Layer<Unseen>`"
+         layers for runs of any type are `Layer<JsonRun>` or `Layer<Unseen>`"
     );
     Error::of_kind(ErrorKind::Invalid, message)
 }

@@ -12,7 +12,7 @@ use crate::{Error, ErrorKind, Op, Phase, Result, RunContext, Summary};
 /// Runs of any type, as a kind of work whose values nobody looks at: a `Layer<Unseen>` decides whether, when and how
 /// often what is inside is called, and leaves input and output alone.
 ///
-/// Unlike one of [`AnyRun`](crate::AnyRun) it costs no JSON. What `next` gave last is what the run goes on with; a
+/// Unlike one of [`JsonRun`](crate::JsonRun) it costs no JSON. What `next` gave last is what the run goes on with; a
 /// layer that returns without an error and has called nothing, or has got nothing but errors, has no output to go on
 /// with, which is an error.
 ///

@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use emitree_emitter::Emitter;
 use emitree_runtime::{
-    AnyRun, Error, ErrorKind, Guard, Middleware, Op, Result, RunContext, Runnable, Stack, Unseen, map_input, map_output,
+    Error, ErrorKind, Guard, JsonRun, Middleware, Op, Result, RunContext, Runnable, Stack, Unseen, map_input,
+    map_output,
 };
 use layers::Notes;
 use support::{Recorder, TestResult, below};
@@ -32,7 +33,7 @@ fn of_all_sorts(recorder: &Recorder) -> [Arc<dyn Middleware>; 5] {
     let notes = || Notes("late", recorder.clone());
     [
         Arc::new(Stack::<Number>::builder().layer(notes()).build()),
-        Arc::new(Stack::<AnyRun>::builder().layer(notes()).build()),
+        Arc::new(Stack::<JsonRun>::builder().layer(notes()).build()),
         Arc::new(Stack::<Unseen>::builder().layer(notes()).build()),
         Arc::new(map_input(|n: &mut u32, _: &RunContext| set(n, 7))),
         Arc::new(map_output(|n: &mut u32, _: &RunContext| set(n, 7))),

@@ -5,7 +5,7 @@ mod layers;
 mod support;
 
 use emitree_runtime::{
-    AnyRun, Explanation, Guard, GuardOptions, Middleware, Next, Op, Result, RunContext, Runnable, Stack, Summary,
+    Explanation, Guard, GuardOptions, JsonRun, Middleware, Next, Op, Result, RunContext, Runnable, Stack, Summary,
     for_tree, layer_fn, map_input, map_output, runnable_fn,
 };
 use serde_json::json;
@@ -42,8 +42,8 @@ impl Middleware for Budget {
     }
 }
 
-fn any(name: &str) -> Stack<AnyRun> {
-    let layer = layer_fn(name, |input, _, next: Next<'_, AnyRun>| Box::pin(next.run(input)));
+fn any(name: &str) -> Stack<JsonRun> {
+    let layer = layer_fn(name, |input, _, next: Next<'_, JsonRun>| Box::pin(next.run(input)));
     Stack::builder().layer(layer).build()
 }
 

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 
 use emitree_emitter::Emitter;
 use emitree_runtime::{
-    AnyRun, Error, ErrorKind, Middleware, Next, Result, RunContext, Runnable, Stack, Stage, for_tree, layer_fn,
+    Error, ErrorKind, JsonRun, Middleware, Next, Result, RunContext, Runnable, Stack, Stage, for_tree, layer_fn,
 };
 use futures_util::FutureExt;
 use serde::{Deserialize, Serialize};
@@ -21,11 +21,11 @@ use tracing_subscriber::layer::{Context as LayerContext, Layer, SubscriberExt};
 
 /// Denies runs of that name.
 fn denies(name: &'static str) -> impl Middleware + 'static {
-    let guard = layer_fn("guard", move |input: &Value, ctx: &RunContext, next: Next<'_, AnyRun>| {
+    let guard = layer_fn("guard", move |input: &Value, ctx: &RunContext, next: Next<'_, JsonRun>| {
         let (input, is_denied) = (input.clone(), ctx.name() == name);
         Box::pin(async move { if is_denied { Err(Error::denied("guard", "never")) } else { next.run(&input).await } })
     });
-    for_tree(Stack::<AnyRun>::builder().layer(guard).build())
+    for_tree(Stack::<JsonRun>::builder().layer(guard).build())
 }
 
 fn deletes(tree: &Emitter) -> Arc<impl Runnable<Input = (), Output = usize> + 'static> {

@@ -91,7 +91,7 @@ async fn a_stack_of_other_types_than_the_run_is_an_error_that_names_both() {
     assert_eq!(
         error.to_string(),
         "layers of `count`, from `u32` to `u32`, were bound to a run from `alloc::string::String` to \
-         `alloc::string::String`: layers for runs of any type are `Layer<AnyRun>` or `Layer<Unseen>`"
+         `alloc::string::String`: layers for runs of any type are `Layer<JsonRun>` or `Layer<Unseen>`"
     );
 }
 
@@ -99,7 +99,7 @@ async fn a_stack_of_other_types_than_the_run_is_an_error_that_names_both() {
 #[tokio::test]
 async fn a_layer_bound_once_the_work_has_begun_is_an_error() {
     let late = runnable_fn("late", |(): (), ctx: RunContext| async move {
-        let stack = Stack::<emitree_runtime::AnyRun>::builder().build();
+        let stack = Stack::<emitree_runtime::JsonRun>::builder().build();
         emitree_runtime::Middleware::bind(&stack, &ctx)
     });
     let error = late.run(()).layers(|stack| stack).await.expect_err("it is too late");

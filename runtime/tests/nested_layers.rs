@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use emitree_emitter::Emitter;
 use emitree_runtime::{
-    AnyRun, Error, ErrorKind, Next, Result, RunContext, Runnable, Stack, StreamItem, for_nested, for_tree, layer_fn,
+    Error, ErrorKind, JsonRun, Next, Result, RunContext, Runnable, Stack, StreamItem, for_nested, for_tree, layer_fn,
     map_output,
 };
 use futures_util::StreamExt;
@@ -33,7 +33,7 @@ fn outer(tree: &Emitter) -> impl Runnable<Input = u32, Output = String> + 'stati
 async fn a_middleware_for_tree_reaches_the_run_and_every_run_below() -> TestResult {
     let recorder = Recorder::new();
     let outer = outer(&Emitter::new());
-    let stack = Stack::<AnyRun>::builder().observe(Notes("any", recorder.clone())).build();
+    let stack = Stack::<JsonRun>::builder().observe(Notes("any", recorder.clone())).build();
     assert_eq!(outer.run(1).middleware(for_tree(stack)).await?, "2 4");
     recorder.expect([
         "any <- Number(1)",
@@ -51,7 +51,7 @@ async fn a_middleware_for_tree_reaches_the_run_and_every_run_below() -> TestResu
 async fn a_middleware_for_nested_reaches_every_run_below_and_not_the_run_itself() -> TestResult {
     let recorder = Recorder::new();
     let outer = outer(&Emitter::new());
-    let stack = Stack::<AnyRun>::builder().observe(Notes("any", recorder.clone())).build();
+    let stack = Stack::<JsonRun>::builder().observe(Notes("any", recorder.clone())).build();
     let run = outer.run(1).middleware(for_nested(stack));
     assert!(run.explain().chain.is_empty(), "its layers are not those of this run");
     assert!(run.explain().middlewares[0].summary.to_string().ends_with("(for the runs below)"));
@@ -65,7 +65,7 @@ async fn a_middleware_for_nested_reaches_every_run_below_and_not_the_run_itself(
 async fn a_run_that_is_streamed_and_each_attempt_of_one_that_is_retried_go_through_the_same_chain() -> TestResult {
     let recorder = Recorder::new();
     let double = doubling(&recorder);
-    let run = || double.run(1).middleware(Stack::<AnyRun>::builder().observe(Notes("any", recorder.clone())).build());
+    let run = || double.run(1).middleware(Stack::<JsonRun>::builder().observe(Notes("any", recorder.clone())).build());
     let told = ["any <- Number(1)", "work 1", "any -> Number(2)"];
     assert_eq!(run().await?, 2);
     recorder.expect(told);
@@ -84,7 +84,7 @@ async fn a_run_that_is_streamed_and_each_attempt_of_one_that_is_retried_go_throu
 // M1
 #[tokio::test]
 async fn a_layer_for_any_run_may_change_what_goes_in_and_what_comes_out() -> TestResult {
-    let shout = layer_fn("shout", |input: &Value, _, next: Next<'_, AnyRun>| {
+    let shout = layer_fn("shout", |input: &Value, _, next: Next<'_, JsonRun>| {
         Box::pin(async move {
             let changed = input.as_u64().map_or_else(|| input.clone(), |n| json!(n * 10));
             let output = next.run(&changed).await?;
@@ -92,7 +92,7 @@ async fn a_layer_for_any_run_may_change_what_goes_in_and_what_comes_out() -> Tes
         })
     });
     let outer = outer(&Emitter::new());
-    assert_eq!(outer.run(1).middleware(Stack::<AnyRun>::builder().layer(shout).build()).await?, "11 4!");
+    assert_eq!(outer.run(1).middleware(Stack::<JsonRun>::builder().layer(shout).build()).await?, "11 4!");
     Ok(())
 }
 
@@ -102,11 +102,11 @@ async fn a_value_that_does_not_fit_is_an_error_that_says_where() {
     let tree = Emitter::new();
     let point = below(&tree, "point", |at: (u32, u32), _: RunContext| async move { Ok(at.0) });
     let gives = |input: Value, output: Value| {
-        let layer = layer_fn("gives", move |_, _, next: Next<'_, AnyRun>| {
+        let layer = layer_fn("gives", move |_, _, next: Next<'_, JsonRun>| {
             let (input, output) = (input.clone(), output.clone());
             Box::pin(async move { next.run(&input).await.map(|_| output) })
         });
-        Stack::<AnyRun>::builder().layer(layer).build()
+        Stack::<JsonRun>::builder().layer(layer).build()
     };
     let rows = [
         (json!([1, "two"]), json!(1), "input `[1,\"two\"]` does not fit `(u32, u32)` at `[1]`"),
@@ -134,7 +134,7 @@ impl<'de> Deserialize<'de> for OneWay {
 async fn a_value_that_comes_back_unchanged_is_not_parsed_again() -> TestResult {
     let one_way =
         below(&Emitter::new(), "one_way", |OneWay(n): OneWay, _: RunContext| async move { Ok(OneWay(n + 1)) });
-    let stack = Stack::<AnyRun>::builder().layer(Notes("any", Recorder::new())).build();
+    let stack = Stack::<JsonRun>::builder().layer(Notes("any", Recorder::new())).build();
     assert_eq!(one_way.run(OneWay(1)).middleware(stack).await?, OneWay(2));
     Ok(())
 }
@@ -149,7 +149,7 @@ async fn a_layer_for_any_run_swallows_no_control_flow_either() {
             |(): (), _: RunContext| async move { Err::<u32, _>(Error::denied("desk", "no")) },
         );
     for absorbs in [false, true] {
-        let catches = layer_fn("catches", move |input: &Value, _, next: Next<'_, AnyRun>| {
+        let catches = layer_fn("catches", move |input: &Value, _, next: Next<'_, JsonRun>| {
             Box::pin(async move {
                 if let (Err(error), true) = (next.run(input).await, absorbs) {
                     next.absorb(&error);
@@ -157,7 +157,7 @@ async fn a_layer_for_any_run_swallows_no_control_flow_either() {
                 Ok(json!(7))
             })
         });
-        let result = denied.run(()).middleware(Stack::<AnyRun>::builder().layer(catches).build()).await;
+        let result = denied.run(()).middleware(Stack::<JsonRun>::builder().layer(catches).build()).await;
         assert_eq!(result.ok(), absorbs.then_some(7));
     }
 }
@@ -167,7 +167,7 @@ async fn a_layer_for_any_run_swallows_no_control_flow_either() {
 async fn layers_for_any_run_stand_by_phase_among_those_of_the_runs_types() -> TestResult {
     let recorder = Recorder::new();
     let notes = |name| Notes(name, recorder.clone());
-    let any = Stack::<AnyRun>::builder().observe(notes("any observe")).guard(notes("any guard")).build();
+    let any = Stack::<JsonRun>::builder().observe(notes("any observe")).guard(notes("any guard")).build();
     let double = below(&Emitter::new(), "double", |n: u32, _: RunContext| async move { Ok(n * 2) });
     double.run(1).layer(notes("typed")).middleware(any).await?;
     recorder.expect([
@@ -204,13 +204,13 @@ async fn a_run_that_is_spawned_and_left_behind_does_not_slip_away_from_a_guard_f
                 Ok(())
             }
         });
-        let guard = layer_fn("never", |_: &Value, ctx: &RunContext, next: Next<'_, AnyRun>| {
+        let guard = layer_fn("never", |_: &Value, ctx: &RunContext, next: Next<'_, JsonRun>| {
             let is_denied = ctx.parent().is_some();
             Box::pin(async move {
                 if is_denied { Err(Error::denied("guard", "never")) } else { next.run(&json!(null)).await }
             })
         });
-        let guard = Stack::<AnyRun>::builder().layer(guard).build();
+        let guard = Stack::<JsonRun>::builder().layer(guard).build();
         agent.run(()).middleware(for_tree(guard)).await?;
         let error = leaves.await?.await?.expect_err("it is not done");
         assert!(error.is_denied() || error.is_aborted(), "{error:?}");

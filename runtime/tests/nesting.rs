@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use emitree_emitter::Emitter;
 use emitree_runtime::{
-    AnyRun, Layer, Middleware, Nesting, Next, Op, Result, RunContext, Runnable, Stack, Unseen, for_nested, for_tree,
+    JsonRun, Layer, Middleware, Nesting, Next, Op, Result, RunContext, Runnable, Stack, Unseen, for_nested, for_tree,
 };
 use journal::Journal;
 use support::{Recorder, TestResult, below};
@@ -68,7 +68,7 @@ async fn a_layer_at_several_levels_of_a_path_warns_once_in_the_log_and_in_each_r
     let _guard = tracing::subscriber::set_default(journal.clone());
 
     let unseen = Stack::<Unseen>::builder().layer(Warns).build();
-    let any = Stack::<AnyRun>::builder().layer(Warns).build();
+    let any = Stack::<JsonRun>::builder().layer(Warns).build();
     let both: [Box<dyn Fn() -> Arc<dyn Middleware>>; 2] =
         [Box::new(move || Arc::new(unseen.clone())), Box::new(move || Arc::new(any.clone()))];
     for layer in both {

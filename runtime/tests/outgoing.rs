@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use emitree_emitter::{BoxError, Emitter, EventMeta};
 use emitree_runtime::{
-    AbortHandle, AnyRun, Error, ErrorKind, Interrupt, Middleware, Next, Result, RunContext, Runnable, Stack, Stage,
+    AbortHandle, Error, ErrorKind, Interrupt, JsonRun, Middleware, Next, Result, RunContext, Runnable, Stack, Stage,
     layer_fn, middleware_fn,
 };
 use serde_json::{Value, json};
@@ -48,10 +48,10 @@ fn besides(how: &str) -> Arc<dyn Middleware> {
         "success fails" => Arc::new(fails_at(Stage::Success)),
         "binding fails" => Arc::new(middleware_fn(|_: &RunContext| Err(Error::new(SECRET)))),
         "a layer denies" => {
-            let denies = layer_fn("denies", |_: &Value, _: &RunContext, _: Next<'_, AnyRun>| {
+            let denies = layer_fn("denies", |_: &Value, _: &RunContext, _: Next<'_, JsonRun>| {
                 Box::pin(async { Err(Error::denied("the house", SECRET)) })
             });
-            Arc::new(Stack::<AnyRun>::builder().layer(denies).build())
+            Arc::new(Stack::<JsonRun>::builder().layer(denies).build())
         }
         _ => Arc::new(middleware_fn(|_: &RunContext| Ok(()))),
     }

@@ -6,7 +6,9 @@ use std::future::pending;
 use std::sync::Arc;
 
 use emitree_emitter::Emitter;
-use emitree_runtime::{AnyRun, Error, ErrorKind, Next, Result, RunContext, Runnable, Stack, Stage, for_tree, layer_fn};
+use emitree_runtime::{
+    Error, ErrorKind, JsonRun, Next, Result, RunContext, Runnable, Stack, Stage, for_tree, layer_fn,
+};
 use futures_util::FutureExt;
 use serde_json::Value;
 use support::{Any, Recorder, Slot, TestResult, below};
@@ -14,11 +16,11 @@ use tokio::task::{JoinSet, spawn_blocking, yield_now};
 
 /// Denies whatever is nested.
 fn guard() -> impl emitree_runtime::Middleware + 'static {
-    let guard = layer_fn("guard", |input: &Value, ctx: &RunContext, next: Next<'_, AnyRun>| {
+    let guard = layer_fn("guard", |input: &Value, ctx: &RunContext, next: Next<'_, JsonRun>| {
         let (input, is_nested) = (input.clone(), ctx.parent().is_some());
         Box::pin(async move { if is_nested { Err(Error::denied("guard", "never")) } else { next.run(&input).await } })
     });
-    for_tree(Stack::<AnyRun>::builder().layer(guard).build())
+    for_tree(Stack::<JsonRun>::builder().layer(guard).build())
 }
 
 // R1, R9, M4

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use emitree_emitter::Emitter;
 use emitree_runtime::{
-    AnyRun, Error, ErrorKind, Middleware, Next, Result, RunContext, Runnable, Stack, Unseen, for_tree, layer_fn,
+    Error, ErrorKind, JsonRun, Middleware, Next, Result, RunContext, Runnable, Stack, Unseen, for_tree, layer_fn,
 };
 use layers::Notes;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -113,7 +113,7 @@ async fn a_layer_is_told_whether_the_run_was_answered_at_its_start() -> TestResu
     let (json, unseen, typed) = (note("json"), note("unseen"), note("typed"));
     let double = double
         .middleware(
-            Stack::<AnyRun>::builder()
+            Stack::<JsonRun>::builder()
                 .layer_fn("json", move |input, _, next| {
                     json(next.is_answered());
                     Box::pin(next.run(input))

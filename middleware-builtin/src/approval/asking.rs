@@ -6,7 +6,7 @@
 use std::future::Future;
 use std::time::Duration;
 
-use emitree_runtime::{AnyRun, Error, ErrorKind, Layer, Next, Result, RunContext, Summary};
+use emitree_runtime::{Error, ErrorKind, JsonRun, Layer, Next, Result, RunContext, Summary};
 use serde_json::Value;
 use tokio::time::{Instant, timeout_at};
 
@@ -18,8 +18,8 @@ use crate::panic::caught;
 #[derive(Debug)]
 pub(super) struct Asking(pub(super) Approval);
 
-impl Layer<AnyRun> for Asking {
-    async fn call(&self, input: &Value, ctx: &RunContext, next: Next<'_, AnyRun>) -> Result<Value> {
+impl Layer<JsonRun> for Asking {
+    async fn call(&self, input: &Value, ctx: &RunContext, next: Next<'_, JsonRun>) -> Result<Value> {
         // What is shown to somebody is cloned and hashed: both recurse.
         deny_deep(&self.0.by, "input", input)?;
         let request = Request::new(&self.0.by, ctx, input, self.0.allowed());

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use emitree_emitter::{Emitter, Namespace};
-use emitree_runtime::{AnyRun, LayerInfo, Middleware, Phase, Result, RunContext, Stack};
+use emitree_runtime::{JsonRun, LayerInfo, Middleware, Phase, Result, RunContext, Stack};
 
 use crate::runs::{Runs, Said};
 use crate::voice::Voice;
@@ -237,7 +237,7 @@ impl Approval {
         given.unwrap_or_else(|| Approvals::of_tree(ctx))
     }
 
-    fn stack(&self) -> Stack<AnyRun> {
+    fn stack(&self) -> Stack<JsonRun> {
         let (by, passed) = (&self.by, Passed::default());
         Stack::builder()
             .layer_in(Phase::Guard, Asking(self.clone()))

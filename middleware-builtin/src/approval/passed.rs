@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use emitree_runtime::{AnyRun, Error, Layer, Next, Result, RunContext, Summary};
+use emitree_runtime::{Error, JsonRun, Layer, Next, Result, RunContext, Summary};
 use parking_lot::Mutex;
 use serde_json::Value;
 
@@ -36,8 +36,8 @@ pub(super) struct Comparing {
     pub(super) passed: Passed,
 }
 
-impl Layer<AnyRun> for Noting {
-    async fn call(&self, input: &Value, _: &RunContext, next: Next<'_, AnyRun>) -> Result<Value> {
+impl Layer<JsonRun> for Noting {
+    async fn call(&self, input: &Value, _: &RunContext, next: Next<'_, JsonRun>) -> Result<Value> {
         self.passed.add(input);
         next.run(input).await
     }
@@ -51,8 +51,8 @@ impl Layer<AnyRun> for Noting {
     }
 }
 
-impl Layer<AnyRun> for Comparing {
-    async fn call(&self, input: &Value, _: &RunContext, next: Next<'_, AnyRun>) -> Result<Value> {
+impl Layer<JsonRun> for Comparing {
+    async fn call(&self, input: &Value, _: &RunContext, next: Next<'_, JsonRun>) -> Result<Value> {
         if !self.passed.has(input) {
             return Err(Error::denied(&*self.by, "the input was changed after it was approved"));
         }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use emitree_emitter::{Context, Emitter, Namespace};
-use emitree_runtime::{AnyRun, Layer, LayerInfo, Middleware, Next, Op, Phase, Result, RunContext, Runnable, Stack};
+use emitree_runtime::{JsonRun, Layer, LayerInfo, Middleware, Next, Op, Phase, Result, RunContext, Runnable, Stack};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -207,7 +207,7 @@ where
 
 impl Middleware for Cache<Value> {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
-        self.stack::<AnyRun>().bind(ctx)
+        self.stack::<JsonRun>().bind(ctx)
     }
 
     fn name(&self) -> &str {
@@ -215,7 +215,7 @@ impl Middleware for Cache<Value> {
     }
 
     fn layers(&self) -> Vec<LayerInfo> {
-        self.stack::<AnyRun>().layers()
+        self.stack::<JsonRun>().layers()
     }
 }
 

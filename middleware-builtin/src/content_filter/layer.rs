@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use emitree_emitter::json::check_depth;
-use emitree_runtime::{AnyRun, Error, Layer, Next, Result, RunContext};
+use emitree_runtime::{Error, JsonRun, Layer, Next, Result, RunContext};
 use serde_json::{Value, json};
 
 use super::rules::Match;
@@ -75,8 +75,8 @@ fn mark(ctx: &RunContext, place: Place, at: &str, label: &str) -> Result<()> {
     Ok(ctx.set(MARK, marks)?)
 }
 
-impl Layer<AnyRun> for Filter {
-    async fn call(&self, input: &Value, ctx: &RunContext, next: Next<'_, AnyRun>) -> Result<Value> {
+impl Layer<JsonRun> for Filter {
+    async fn call(&self, input: &Value, ctx: &RunContext, next: Next<'_, JsonRun>) -> Result<Value> {
         if let Verdict::Answer(answer) = self.judge(Place::Input, input, ctx).await? {
             return Ok(answer);
         }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use emitree_emitter::{Emitter, Event, EventName, Namespace};
-use emitree_runtime::{AnyRun, LayerInfo, Middleware, Phase, Result, RunContext, Stack};
+use emitree_runtime::{JsonRun, LayerInfo, Middleware, Phase, Result, RunContext, Stack};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -234,7 +234,7 @@ impl ContentFilter {
         self.0.voice.emitter()
     }
 
-    fn stack(&self) -> Stack<AnyRun> {
+    fn stack(&self) -> Stack<JsonRun> {
         Stack::builder().layer_in(Phase::Guard, Filter(Arc::clone(&self.0))).build()
     }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use emitree_emitter::json::{MAX_DEPTH, check_depth};
-use emitree_runtime::{AnyRun, Error, ErrorKind, Interrupt, Layer, Next, Result, RunContext};
+use emitree_runtime::{Error, ErrorKind, Interrupt, JsonRun, Layer, Next, Result, RunContext};
 use parking_lot::Mutex;
 use serde_json::Value;
 
@@ -156,7 +156,7 @@ pub(super) struct Guarded {
 }
 
 impl Guarded {
-    async fn guarded(&self, input: &Value, next: Next<'_, AnyRun>) -> Result<Value> {
+    async fn guarded(&self, input: &Value, next: Next<'_, JsonRun>) -> Result<Value> {
         let Guarding { settings, .. } = &*self.guarding;
         if settings.inputs {
             self.guarding.check(Place::Input, input)?;
@@ -179,8 +179,8 @@ impl Guarded {
     }
 }
 
-impl Layer<AnyRun> for Guarded {
-    async fn call(&self, input: &Value, ctx: &RunContext, next: Next<'_, AnyRun>) -> Result<Value> {
+impl Layer<JsonRun> for Guarded {
+    async fn call(&self, input: &Value, ctx: &RunContext, next: Next<'_, JsonRun>) -> Result<Value> {
         let result = self.guarded(input, next).await;
         self.guarding.tell(ctx).await;
         result

@@ -11,7 +11,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use emitree_emitter::{Emitter, Namespace};
-use emitree_runtime::{AnyRun, LayerInfo, Middleware, Phase, Result, RunContext, Stack};
+use emitree_runtime::{JsonRun, LayerInfo, Middleware, Phase, Result, RunContext, Stack};
 use futures_core::future::BoxFuture;
 use serde::Serialize;
 
@@ -257,7 +257,7 @@ impl ExfilGuard {
     }
 }
 
-fn stack(guarding: Arc<Guarding>, held: Arc<[Arc<dyn crate::secrets::stream::Held>]>) -> Stack<AnyRun> {
+fn stack(guarding: Arc<Guarding>, held: Arc<[Arc<dyn crate::secrets::stream::Held>]>) -> Stack<JsonRun> {
     Stack::builder().layer_in(Phase::Guard, Guarded { guarding, held }).build()
 }
 

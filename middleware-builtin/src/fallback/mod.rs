@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use emitree_emitter::{Emitter, Event, EventName, Namespace};
 use emitree_runtime::{
-    AnyRun, AnyRunnable, Error, ErrorKind, IntoShared, LayerInfo, Middleware, Op, Result, RunContext, Runnable, Stack,
+    AnyRunnable, Error, ErrorKind, IntoShared, JsonRun, LayerInfo, Middleware, Op, Result, RunContext, Runnable, Stack,
 };
 use serde::{Deserialize, Serialize};
 
@@ -151,7 +151,7 @@ where
     }
 }
 
-impl Fallback<AnyRun> {
+impl Fallback<JsonRun> {
     /// Falls back to that, for runs of any type.
     #[must_use]
     pub fn any(runnable: Arc<dyn AnyRunnable>) -> Self {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use emitree_emitter::json::check_depth;
 use emitree_emitter::{AnyEvent, BoxError, EventMeta, Options};
 use emitree_runtime::{
-    AnyRun, Layer, LayerInfo, LifecycleMut, Middleware, Next, Phase, Result, RunContext, Stack, Stage, Summary,
+    JsonRun, Layer, LayerInfo, LifecycleMut, Middleware, Next, Phase, Result, RunContext, Stack, Stage, Summary,
 };
 use futures_core::future::BoxFuture;
 use serde_json::Value;
@@ -67,7 +67,7 @@ impl Bound {
         Self::stack(&redactor, &redact.0.voice, redact.0.settings.restores).layers()
     }
 
-    fn stack(redactor: &Arc<Redactor>, voice: &Voice, restores: bool) -> Stack<AnyRun> {
+    fn stack(redactor: &Arc<Redactor>, voice: &Voice, restores: bool) -> Stack<JsonRun> {
         let (redactor, voice, known) = (Arc::clone(redactor), voice.clone(), Arc::<Known>::default());
         let mut stack = Stack::builder();
         if restores {
@@ -195,8 +195,8 @@ fn on_success(redactor: &Arc<Redactor>, ctx: &RunContext) -> Result<()> {
     Ok(())
 }
 
-impl Layer<AnyRun> for Bound {
-    async fn call(&self, input: &Value, ctx: &RunContext, next: Next<'_, AnyRun>) -> Result<Value> {
+impl Layer<JsonRun> for Bound {
+    async fn call(&self, input: &Value, ctx: &RunContext, next: Next<'_, JsonRun>) -> Result<Value> {
         let settings = &self.redactor.settings;
         if settings.covers(Place::Input) {
             deny_deep("redact", "input", input)?;

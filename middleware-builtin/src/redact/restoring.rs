@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use emitree_runtime::{AnyRun, Layer, Next, Result, RunContext, Summary};
+use emitree_runtime::{JsonRun, Layer, Next, Result, RunContext, Summary};
 use serde_json::Value;
 
 use super::core::Redactor;
@@ -45,8 +45,8 @@ impl Restoring {
     }
 }
 
-impl Layer<AnyRun> for Restoring {
-    async fn call(&self, input: &Value, _: &RunContext, next: Next<'_, AnyRun>) -> Result<Value> {
+impl Layer<JsonRun> for Restoring {
+    async fn call(&self, input: &Value, _: &RunContext, next: Next<'_, JsonRun>) -> Result<Value> {
         let mut output = next.run(input).await?;
         let known = self.known.get();
         strings_mut(&mut output, &Path::Root, &mut |_, text| {

@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 
 use emitree_emitter::{AnyEvent, Options};
 use emitree_runtime::{
-    AnyRun, AnyStart, Error, Layer, LifecycleRef, Middleware, Next, Phase, Result, RunContext, Stack, Stage, Summary,
+    AnyStart, Error, JsonRun, Layer, LifecycleRef, Middleware, Next, Phase, Result, RunContext, Stack, Stage, Summary,
 };
 use serde_json::Value;
 
@@ -34,7 +34,7 @@ impl Middleware for Nested {
         let replaying = Arc::clone(&self.replaying);
         let below = Arc::new(Below { replaying, voice: self.voice.clone(), met: OnceLock::new() });
         let answers = Answers { below: Arc::clone(&below), attempts: AtomicUsize::new(0) };
-        Stack::<AnyRun>::builder().layer_in(Phase::Observe, answers).build().bind(ctx)?;
+        Stack::<JsonRun>::builder().layer_in(Phase::Observe, answers).build().bind(ctx)?;
         let first = Options::new().priority(i32::MAX);
         ctx.emitter().with(first).observe(Stage::Start, move |event: &dyn AnyEvent, meta| {
             if let (Some(LifecycleRef::Start(start)), Some(ctx)) =
@@ -109,8 +109,8 @@ struct Answers {
     attempts: AtomicUsize,
 }
 
-impl Layer<AnyRun> for Answers {
-    async fn call(&self, _: &Value, ctx: &RunContext, _: Next<'_, AnyRun>) -> Result<Value> {
+impl Layer<JsonRun> for Answers {
+    async fn call(&self, _: &Value, ctx: &RunContext, _: Next<'_, JsonRun>) -> Result<Value> {
         let attempt = self.attempts.fetch_add(1, Ordering::Relaxed);
         self.below.answer(attempt, ctx).await
     }

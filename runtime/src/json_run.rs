@@ -13,21 +13,21 @@ use crate::{Error, Op, Phase, Result, RunContext, Summary};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Runs of any type, as a kind of work: a `Layer<AnyRun>` sees input and output as JSON.
+/// Runs of any type, as a kind of work: a `Layer<JsonRun>` sees input and output as JSON.
 ///
 /// What comes back as it was is not parsed again: the run goes on with the value that it had. A value that does not
 /// fit the run's types is an error that says where.
 ///
 /// ```
-/// use emitree_runtime::{AnyRun, Layer, Next, Result, RunContext, Runnable, Stack, for_tree, runnable_fn};
+/// use emitree_runtime::{JsonRun, Layer, Next, Result, RunContext, Runnable, Stack, for_tree, runnable_fn};
 /// use serde_json::Value;
 ///
 /// /// Logs what every run below takes and gives.
 /// #[derive(Debug)]
 /// struct Log;
 ///
-/// impl Layer<AnyRun> for Log {
-///     async fn call(&self, input: &Value, ctx: &RunContext, next: Next<'_, AnyRun>) -> Result<Value> {
+/// impl Layer<JsonRun> for Log {
+///     async fn call(&self, input: &Value, ctx: &RunContext, next: Next<'_, JsonRun>) -> Result<Value> {
 ///         let output = next.run(input).await?;
 ///         tracing::info!("{}: {input} -> {output}", ctx.emitter().namespace());
 ///         Ok(output)
@@ -36,7 +36,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<()> {
-/// let log = Stack::<AnyRun>::builder().layer(Log).build();
+/// let log = Stack::<JsonRun>::builder().layer(Log).build();
 /// let double = runnable_fn("double", |n: u32, _: RunContext| async move { Ok(n * 2) });
 /// assert_eq!(double.run(2).middleware(for_tree(log)).await?, 4);
 /// # Ok(())
@@ -44,27 +44,27 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// ```
 #[derive(Debug)]
 #[non_exhaustive]
-pub struct AnyRun;
+pub struct JsonRun;
 
-impl Op for AnyRun {
+impl Op for JsonRun {
     type In = Value;
     type Out = Value;
 
     fn name() -> &'static str {
-        "any run"
+        "json run"
     }
 }
 
 /// A layer for runs of any type, around a run from `I` to `O`.
-pub(crate) struct Adapted(Arc<dyn DynLayer<Value, Value>>);
+pub(crate) struct JsonAdapter(Arc<dyn DynLayer<Value, Value>>);
 
-impl Adapted {
+impl JsonAdapter {
     pub(crate) fn entry<I: Data, O: Data>(entry: Entry<Value, Value>) -> Entry<I, O> {
         Entry { phase: entry.phase, is_innermost: entry.is_innermost, layer: Arc::new(Self(entry.layer)) }
     }
 }
 
-impl<I: Data, O: Data> DynLayer<I, O> for Adapted {
+impl<I: Data, O: Data> DynLayer<I, O> for JsonAdapter {
     fn call<'a>(
         &'a self,
         phase: Phase,
