@@ -18,7 +18,7 @@ use emitree::middleware::{
     Budget, Cache, CircuitBreaker, Concurrency, Limits, Metrics, RateLimit, Record, Retry, Timeout,
 };
 use emitree::{
-    Creator, Emitter, IntoMiddleware, Layer, Middleware, Next, Op, Result, RunContext, Runnable, Stack, Unseen,
+    AnyRun, Creator, Emitter, IntoMiddleware, Layer, Middleware, Next, Op, Result, RunContext, Runnable, Stack,
     runnable_fn,
 };
 use governor::{Quota, RateLimiter};
@@ -108,7 +108,7 @@ fn wrapping(suite: &mut Suite) {
     row.beside("peer", moka).at_most(3.0, "moka's get, and making the key", moka);
 }
 
-fn passing() -> Stack<Unseen> {
+fn passing() -> Stack<AnyRun> {
     Stack::builder().layer(Pass).build()
 }
 

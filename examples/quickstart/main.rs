@@ -24,8 +24,8 @@ use std::time::Duration;
 use emitree::middleware::Trajectory;
 use emitree::sinks::JsonlFile;
 use emitree::{
-    AbortHandle, AnyEvent, Emitter, Error, Lifecycle, Middleware, Options, Result, RunContext, Runnable, Stack, Stage,
-    Start, Unseen, for_tree,
+    AbortHandle, AnyEvent, AnyRun, Emitter, Error, Lifecycle, Middleware, Options, Result, RunContext, Runnable, Stack,
+    Stage, Start, for_tree,
 };
 use globset::GlobMatcher;
 
@@ -151,7 +151,7 @@ impl Middleware for HouseRules {
 }
 
 /// A layer around the work of a run: reading a file takes longer. It looks at no value, so it fits runs of any type.
-fn slow(time: Duration) -> Stack<Unseen> {
+fn slow(time: Duration) -> Stack<AnyRun> {
     let layer = Stack::builder().layer_fn("slow", move |(), ctx, next| {
         Box::pin(async move {
             if ctx.name() == "read_file" {

@@ -168,7 +168,7 @@ pub use trajectory::Trajectory;
 const _: () = {
     const fn are_shared<T: Send + Sync>() {}
     are_shared::<(Approval, Budget, Cache, CircuitBreaker, Concurrency, ContentFilter)>();
-    are_shared::<(ExfilGuard, Fallback<emitree_runtime::Unseen>, Limits, Metrics, OverrideOutput, RateLimit)>();
+    are_shared::<(ExfilGuard, Fallback<emitree_runtime::AnyRun>, Limits, Metrics, OverrideOutput, RateLimit)>();
     are_shared::<(Only<Timeout>, Record, Redact, Replay, Retry, Runs, Timeout)>();
     are_shared::<(Trajectory, trajectory::Replay)>();
 };

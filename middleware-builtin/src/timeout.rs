@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use emitree_emitter::{Emitter, Event, EventName, Namespace};
 use emitree_runtime::{
-    Error, Layer, LayerInfo, Middleware, Next, Op, Phase, Result, RunContext, Stack, Summary, Unseen,
+    AnyRun, Error, Layer, LayerInfo, Middleware, Next, Op, Phase, Result, RunContext, Stack, Summary,
 };
 use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
@@ -55,7 +55,7 @@ const NAMESPACE: Namespace = Namespace::new("middleware.timeout");
 pub struct Timeout {
     limits: Limits,
     voice: Voice,
-    stack: Stack<Unseen>,
+    stack: Stack<AnyRun>,
 }
 
 #[derive(Clone, Copy)]

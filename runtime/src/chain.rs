@@ -10,6 +10,7 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::Mutex;
 use serde_json::Value;
 
+use crate::any_run::OpaqueAdapter;
 use crate::at_end::Ends;
 use crate::attempt::Attempts;
 use crate::data::Data;
@@ -20,7 +21,6 @@ use crate::onion::Entry;
 use crate::outgoing::Outgoing;
 use crate::panic::discard_all;
 use crate::register::{Few, Register, Sealed, too_late};
-use crate::unseen::Blindfolded;
 use crate::{LayerInfo, Middleware, Place, Result, RunContext};
 
 /// Where the chain of a run is, if it has one; what was bound to the run, what leaves it passes, and is called at its end.
@@ -108,7 +108,7 @@ pub(crate) trait AnyChain: Send + Sync {
     /// Adds layers that take and give JSON.
     fn add_json(&self, layers: &[Entry<Value, Value>]) -> Result<()>;
     /// Adds layers that look at no value.
-    fn blindfold(&self, layers: &[Entry<(), ()>]) -> Result<()>;
+    fn add_opaque(&self, layers: &[Entry<(), ()>]) -> Result<()>;
     fn attempts(&self) -> &Attempts;
     /// Drops what values pass.
     fn release(&self);
@@ -204,8 +204,8 @@ impl<I: Data, O: Data> AnyChain for Chain<I, O> {
         self.layers.extend(layers.iter().cloned().map(JsonAdapter::entry))
     }
 
-    fn blindfold(&self, layers: &[Entry<(), ()>]) -> Result<()> {
-        self.layers.extend(layers.iter().cloned().map(Blindfolded::entry))
+    fn add_opaque(&self, layers: &[Entry<(), ()>]) -> Result<()> {
+        self.layers.extend(layers.iter().cloned().map(OpaqueAdapter::entry))
     }
 
     fn attempts(&self) -> &Attempts {

@@ -39,7 +39,7 @@ use crate::{Error, Nesting, Op, Result, RunContext, Summary};
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a layer of `{O}`",
     label = "expected a `Layer<{O}>`",
-    note = "implement `Layer`, or lift a closure with `layer_fn(name, f)`; a layer for runs of any type is a `Layer<JsonRun>`"
+    note = "implement `Layer`, or lift a closure with `layer_fn(name, f)`; a layer for runs of any type is a `Layer<AnyRun>`, or a `Layer<JsonRun>` if it looks at values"
 )]
 pub trait Layer<O: Op>: fmt::Debug + Send + Sync + 'static {
     /// Does the work by `next`, or otherwise.

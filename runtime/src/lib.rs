@@ -52,6 +52,7 @@
 mod abort;
 mod above;
 mod announce;
+mod any_run;
 mod at_end;
 mod attempt;
 mod below;
@@ -120,10 +121,10 @@ mod tap;
 mod tasks;
 mod traced;
 mod transform;
-mod unseen;
 mod watch;
 mod would_deny;
 
+pub use any_run::AnyRun;
 pub use attempt::{AttemptDiscarded, RetryRequest};
 pub use boxed::BoxRunnable;
 pub use context::RunContext;
@@ -170,5 +171,4 @@ pub use summary::Summary;
 pub use supervise::{Shutdown, Undelivered, wait_for_ends};
 pub use tasks::Task;
 pub use transform::Transform;
-pub use unseen::Unseen;
 pub use would_deny::{Checked, WouldDeny};

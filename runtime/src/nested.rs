@@ -30,7 +30,7 @@ pub struct ForNested<M>(Arc<M>);
 ///
 /// [`RunContext::bind_nested`] says which runs are started in this run.
 ///
-/// A [`Stack`](crate::Stack) of certain types would be an error in runs of others: one of [`JsonRun`](crate::JsonRun)
+/// A [`Stack`](crate::Stack) of certain types would be an error in runs of others: one of [`AnyRun`](crate::AnyRun)
 /// fits all.
 pub fn for_nested<Sort, M: IntoMiddleware<Sort>>(middleware: M) -> ForNested<M::Middleware> {
     ForNested(Arc::new(middleware.into_middleware()))
@@ -72,7 +72,7 @@ pub struct ForTree<M>(Arc<M>);
 /// up to nine attempts of the lowest work. That is [warned of](crate::Layer::nesting_warning) once; bind such a layer at one
 /// level, with `Runs::only` of `emitree-middleware`, or to the run that needs it.
 ///
-/// A [`Stack`](crate::Stack) of certain types would be an error in runs of others: one of [`JsonRun`](crate::JsonRun)
+/// A [`Stack`](crate::Stack) of certain types would be an error in runs of others: one of [`AnyRun`](crate::AnyRun)
 /// fits all.
 pub fn for_tree<Sort, M: IntoMiddleware<Sort>>(middleware: M) -> ForTree<M::Middleware> {
     ForTree(Arc::new(middleware.into_middleware()))

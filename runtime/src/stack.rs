@@ -13,8 +13,8 @@ use crate::observe::Observing;
 use crate::onion::{Entry, Work, call};
 use crate::transform::Transforming;
 use crate::{
-    Error, ErrorKind, Guard, GuardOptions, JsonRun, Layer, LayerInfo, Middleware, Next, Observe, Op, Phase, Result,
-    RunContext, Summary, Transform, Unseen, layer_fn,
+    AnyRun, Error, ErrorKind, Guard, GuardOptions, JsonRun, Layer, LayerInfo, Middleware, Next, Observe, Op, Phase,
+    Result, RunContext, Summary, Transform, layer_fn,
 };
 
 /// Layers of a kind of work, outermost first; cheap to clone.
@@ -157,8 +157,8 @@ impl<O: Op> Stack<O> {
         if let Some(json) = of_any.downcast_ref::<Stack<JsonRun>>() {
             return chain.add_json(&json.0);
         }
-        let unseen = of_any.downcast_ref::<Stack<Unseen>>().ok_or_else(|| misfit::<O>(chain))?;
-        chain.blindfold(&unseen.0)
+        let any = of_any.downcast_ref::<Stack<AnyRun>>().ok_or_else(|| misfit::<O>(chain))?;
+        chain.add_opaque(&any.0)
     }
 }
 
@@ -185,7 +185,7 @@ where
     }
 }
 
-/// A run of other types is an error that names both; a stack of [`JsonRun`], or of [`Unseen`], fits all.
+/// A run of other types is an error that names both; a stack of [`JsonRun`], or of [`AnyRun`], fits all.
 impl<O: Op> Middleware for Stack<O> {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
         self.add_to(ctx.chain()?)?;
@@ -220,7 +220,7 @@ fn misfit<O: Op>(chain: &dyn AnyChain) -> Error {
     let (of, own_input, own_output) = (O::name(), type_name::<O::In>(), type_name::<O::Out>());
     let message = format!(
         "layers of `{of}`, from `{own_input}` to `{own_output}`, were bound to a run from `{input}` to `{output}`: \
-         layers for runs of any type are `Layer<JsonRun>` or `Layer<Unseen>`"
+         layers for runs of any type are `Layer<JsonRun>` or `Layer<AnyRun>`"
     );
     Error::of_kind(ErrorKind::Invalid, message)
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use emitree_emitter::Emitter;
 use emitree_runtime::{
-    Attempted, Error, Middleware, Next, Result, RunContext, RunEvent, RunObserver, Runnable, Stack, Unseen, layer_fn,
+    AnyRun, Attempted, Error, Middleware, Next, Result, RunContext, RunEvent, RunObserver, Runnable, Stack, layer_fn,
     map_output,
 };
 use serde_json::{Value, json};
@@ -57,8 +57,8 @@ async fn it_sees_what_each_attempt_comes_to_with_a_chain_and_without() -> TestRe
         }
     });
     let passes = || {
-        let pass = layer_fn("pass", |input, _, next: Next<'_, Unseen>| Box::pin(next.run(input)));
-        Stack::<Unseen>::builder().layer(pass).build()
+        let pass = layer_fn("pass", |input, _, next: Next<'_, AnyRun>| Box::pin(next.run(input)));
+        Stack::<AnyRun>::builder().layer(pass).build()
     };
     for chained in [false, true] {
         let built = |end: &str| {

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use emitree_emitter::Emitter;
 use emitree_runtime::{
-    Error, ErrorKind, Guard, JsonRun, Middleware, Op, Result, RunContext, Runnable, Stack, Unseen, map_input,
+    AnyRun, Error, ErrorKind, Guard, JsonRun, Middleware, Op, Result, RunContext, Runnable, Stack, map_input,
     map_output,
 };
 use layers::Notes;
@@ -34,7 +34,7 @@ fn of_all_sorts(recorder: &Recorder) -> [Arc<dyn Middleware>; 5] {
     [
         Arc::new(Stack::<Number>::builder().layer(notes()).build()),
         Arc::new(Stack::<JsonRun>::builder().layer(notes()).build()),
-        Arc::new(Stack::<Unseen>::builder().layer(notes()).build()),
+        Arc::new(Stack::<AnyRun>::builder().layer(notes()).build()),
         Arc::new(map_input(|n: &mut u32, _: &RunContext| set(n, 7))),
         Arc::new(map_output(|n: &mut u32, _: &RunContext| set(n, 7))),
     ]
@@ -104,10 +104,10 @@ async fn a_run_that_is_still_bound_lists_what_it_has_in_the_order_of_phases() ->
 async fn layers_that_look_at_no_value_stand_in_their_phases() -> TestResult {
     let recorder = Recorder::new();
     let note = |name| Notes(name, recorder.clone());
-    let unseen = Stack::<Unseen>::builder().guard(note("guard")).observe(note("observe")).build();
+    let opaque = Stack::<AnyRun>::builder().guard(note("guard")).observe(note("observe")).build();
     let typed = Stack::<Number>::builder().layer(note("layer")).build();
     let double = below(&Emitter::new(), "double", |n: u32, _: RunContext| async move { Ok(n * 2) });
-    double.run(2).middleware(unseen).middleware(typed).await?;
+    double.run(2).middleware(opaque).middleware(typed).await?;
     recorder.expect(["observe <- ()", "layer <- 2", "guard <- ()", "guard -> ()", "layer -> 4", "observe -> ()"]);
     Ok(())
 }

@@ -91,7 +91,7 @@ async fn a_stack_of_other_types_than_the_run_is_an_error_that_names_both() {
     assert_eq!(
         error.to_string(),
         "layers of `count`, from `u32` to `u32`, were bound to a run from `alloc::string::String` to \
-         `alloc::string::String`: layers for runs of any type are `Layer<JsonRun>` or `Layer<Unseen>`"
+         `alloc::string::String`: layers for runs of any type are `Layer<JsonRun>` or `Layer<AnyRun>`"
     );
 }
 

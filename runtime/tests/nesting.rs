@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use emitree_emitter::Emitter;
 use emitree_runtime::{
-    JsonRun, Layer, Middleware, Nesting, Next, Op, Result, RunContext, Runnable, Stack, Unseen, for_nested, for_tree,
+    AnyRun, JsonRun, Layer, Middleware, Nesting, Next, Op, Result, RunContext, Runnable, Stack, for_nested, for_tree,
 };
 use journal::Journal;
 use support::{Recorder, TestResult, below};
@@ -67,10 +67,10 @@ async fn a_layer_at_several_levels_of_a_path_warns_once_in_the_log_and_in_each_r
     let top = three_deep(&recorder);
     let _guard = tracing::subscriber::set_default(journal.clone());
 
-    let unseen = Stack::<Unseen>::builder().layer(Warns).build();
+    let opaque = Stack::<AnyRun>::builder().layer(Warns).build();
     let any = Stack::<JsonRun>::builder().layer(Warns).build();
     let both: [Box<dyn Fn() -> Arc<dyn Middleware>>; 2] =
-        [Box::new(move || Arc::new(unseen.clone())), Box::new(move || Arc::new(any.clone()))];
+        [Box::new(move || Arc::new(opaque.clone())), Box::new(move || Arc::new(any.clone()))];
     for layer in both {
         top.run(()).middleware(for_tree(layer())).await?;
         recorder.expect(["[]", r#"["warns: middle in top"]"#, r#"["warns: leaf in middle in top"]"#]);
@@ -91,13 +91,13 @@ async fn a_layer_that_is_bound_to_one_level_of_each_path_warns_of_nothing() -> T
     let _guard = tracing::subscriber::set_default(journal.clone());
 
     for level in 0..3 {
-        let stack = Stack::<Unseen>::builder().layer(Warns).build();
+        let stack = Stack::<AnyRun>::builder().layer(Warns).build();
         let one_level = move |ctx: &RunContext| if ctx.depth() == level { stack.bind(ctx) } else { Ok(()) };
         top.run(()).middleware(for_tree(one_level)).await?;
         recorder.expect(["[]"; 3]);
     }
     // Another layer of the same sort is not the same one.
-    let stack = || Stack::<Unseen>::builder().layer(Warns).build();
+    let stack = || Stack::<AnyRun>::builder().layer(Warns).build();
     top.run(()).middleware(for_tree(move |ctx: &RunContext| stack().bind(ctx))).await?;
     recorder.expect(["[]"; 3]);
     assert!(journal.take().is_empty());
@@ -124,7 +124,7 @@ async fn a_warning_that_panics_is_logged_and_is_no_failure_of_the_run() -> TestR
     let (recorder, journal) = (Recorder::new(), Journal::default());
     let top = three_deep(&recorder);
     let _guard = tracing::subscriber::set_default(journal.clone());
-    top.run(()).middleware(for_tree(Stack::<Unseen>::builder().layer(Panics).build())).await?;
+    top.run(()).middleware(for_tree(Stack::<AnyRun>::builder().layer(Panics).build())).await?;
     recorder.expect(["[]"; 3]);
     let logged = journal.take();
     assert!(logged.iter().all(|line| line == "a run goes on after a panic: planned"), "{logged:?}");

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use emitree_emitter::{Emitter, EventMeta, Options};
 use emitree_runtime::{
-    ErrorKind, LayerInfo, Middleware, Order, Phase, Result, RunContext, Runnable, Stack, Stage, Unseen, for_nested,
+    AnyRun, ErrorKind, LayerInfo, Middleware, Order, Phase, Result, RunContext, Runnable, Stack, Stage, for_nested,
     for_tree, ordered,
 };
 use layers::Notes;
@@ -160,7 +160,7 @@ async fn what_a_middleware_hands_down_stands_where_the_middleware_does_unless_it
 #[tokio::test]
 async fn layers_stand_by_phase_first_and_then_in_that_order() -> TestResult {
     let recorder = Recorder::new();
-    let layer = |name, phase| Stack::<Unseen>::builder().layer_in(phase, Notes(name, recorder.clone())).build();
+    let layer = |name, phase| Stack::<AnyRun>::builder().layer_in(phase, Notes(name, recorder.clone())).build();
     let name = layer("x", Phase::Guard).name().to_owned();
     let work = below(&Emitter::new(), "work", |(): (), _: RunContext| async move { Ok(()) });
     work.run(())

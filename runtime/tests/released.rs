@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use emitree_emitter::{Emitter, EventMeta, ListenError, Options};
 use emitree_runtime::{
-    AbortHandle, Error, Lifecycle, Middleware, Next, Result, RunContext, RunEvent, Runnable, Stack, Stage, Start,
-    StreamItem, Unseen, map_input, map_output,
+    AbortHandle, AnyRun, Error, Lifecycle, Middleware, Next, Result, RunContext, RunEvent, Runnable, Stack, Stage,
+    Start, StreamItem, map_input, map_output,
 };
 use futures_util::StreamExt;
 use support::{Any, AtDrop, Recorder, TestResult, below, poll_once, silence_planned_panics};
@@ -66,8 +66,8 @@ impl Middleware for Keeps {
     }
 }
 
-fn layers(kept: Kept) -> Stack<Unseen> {
-    let stack = Stack::builder().layer_fn("keeps", move |(): &(), _: &RunContext, next: Next<'_, Unseen>| {
+fn layers(kept: Kept) -> Stack<AnyRun> {
+    let stack = Stack::builder().layer_fn("keeps", move |(): &(), _: &RunContext, next: Next<'_, AnyRun>| {
         let _kept = &kept;
         Box::pin(next.run(&()))
     });

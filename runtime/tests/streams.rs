@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use emitree_emitter::{Emitter, Event, EventName, Options};
 use emitree_runtime::{
-    Error, Next, Order, Result, RunContext, Runnable, Stack, Stage, StreamItem, Unseen, layer_fn, map_input,
+    AnyRun, Error, Next, Order, Result, RunContext, Runnable, Stack, Stage, StreamItem, layer_fn, map_input,
     map_output, ordered, wait_for_ends,
 };
 use futures_util::{FutureExt, Stream, StreamExt, stream};
@@ -169,7 +169,7 @@ async fn a_stream_of_one_type_holds_and_takes_back_as_one_of_records() {
     let tree = Emitter::new();
     let speaker = speaker(&tree);
     let run = || {
-        let again = Stack::<Unseen>::builder().retry(twice()).build();
+        let again = Stack::<AnyRun>::builder().retry(twice()).build();
         speaker.run(()).middleware(again).events_of::<Token>().nested(true)
     };
     assert_eq!(texts(run().held(true)).await, ["one", "inner", "two", "Ok(2)"]);
@@ -471,8 +471,8 @@ async fn what_was_emitted_before_a_middleware_failed_to_bind_is_shown_held_or_no
 }
 
 /// Calls again what is inside, once, and takes back what that had told.
-fn twice() -> impl emitree_runtime::Layer<Unseen> {
-    layer_fn("twice", |(): &(), ctx: &RunContext, next: Next<'_, Unseen>| {
+fn twice() -> impl emitree_runtime::Layer<AnyRun> {
+    layer_fn("twice", |(): &(), ctx: &RunContext, next: Next<'_, AnyRun>| {
         Box::pin(async move {
             next.run(&()).await?;
             ctx.discard_attempt("once more", json!({"by": "twice"})).await?;
@@ -487,7 +487,7 @@ async fn an_attempt_that_a_layer_discards_is_taken_back_where_it_is_held() {
     let tree = Emitter::new();
     let burster = burster(&tree);
     let run = || {
-        let again = Stack::<Unseen>::builder().retry(twice()).build();
+        let again = Stack::<AnyRun>::builder().retry(twice()).build();
         burster.run(1).middleware(again).events("{token,attempt_discarded}")
     };
     let discarded = r#"burster.attempt_discarded {"attempt":0,"reason":"once more","metadata":{"by":"twice"}}"#;
@@ -513,7 +513,7 @@ async fn an_attempt_that_a_run_below_discards_is_taken_back_with_what_is_below_t
         async move {
             tell(&ctx, 8).await?;
             tool.run(tokens).await?;
-            middle.run(tokens).middleware(Stack::<Unseen>::builder().retry(twice()).build()).await?;
+            middle.run(tokens).middleware(Stack::<AnyRun>::builder().retry(twice()).build()).await?;
             tell(&ctx, 9).await?;
             Ok(())
         }
@@ -568,7 +568,7 @@ async fn what_is_held_and_not_taken_back_is_bounded_too() {
         async move {
             for token in 0..10 {
                 tell(&ctx, token).await?;
-                burster.run(0).middleware(Stack::<Unseen>::builder().retry(twice()).build()).await?;
+                burster.run(0).middleware(Stack::<AnyRun>::builder().retry(twice()).build()).await?;
             }
             Ok(())
         }

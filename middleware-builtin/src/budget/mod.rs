@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use emitree_emitter::{Emitter, Namespace};
-use emitree_runtime::{LayerInfo, Middleware, Phase, Result, RunContext, Stack, Unseen};
+use emitree_runtime::{AnyRun, LayerInfo, Middleware, Phase, Result, RunContext, Stack};
 use rust_decimal::Decimal;
 use uuid::Uuid;
 
@@ -239,7 +239,7 @@ impl Middleware for Budget {
     }
 }
 
-fn stack(account: Arc<Account>) -> Stack<Unseen> {
+fn stack(account: Arc<Account>) -> Stack<AnyRun> {
     Stack::builder().layer_in(Phase::Observe, Hold(account)).build()
 }
 

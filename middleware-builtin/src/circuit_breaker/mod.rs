@@ -11,7 +11,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use emitree_emitter::{Emitter, Namespace};
-use emitree_runtime::{LayerInfo, Middleware, Result, RunContext, Stack, Unseen};
+use emitree_runtime::{AnyRun, LayerInfo, Middleware, Result, RunContext, Stack};
 
 pub use builder::{CircuitBreakerBuilder, CircuitBreakerError};
 pub use events::{Closed, Denied, HalfOpened, Opened};
@@ -99,7 +99,7 @@ const NAMESPACE: Namespace = Namespace::new("middleware.circuit_breaker");
 #[derive(Clone)]
 pub struct CircuitBreaker {
     inner: Arc<Inner>,
-    stack: Stack<Unseen>,
+    stack: Stack<AnyRun>,
 }
 
 struct Inner {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use emitree_emitter::{Emitter, Namespace};
 use emitree_runtime::{
-    Error, Layer, LayerInfo, Middleware, Nesting, Next, Op, Phase, Result, RunContext, Stack, Unseen,
+    AnyRun, Error, Layer, LayerInfo, Middleware, Nesting, Next, Op, Phase, Result, RunContext, Stack,
 };
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
@@ -89,7 +89,7 @@ const NAMESPACE: Namespace = Namespace::new("middleware.concurrency");
 #[derive(Clone)]
 pub struct Concurrency {
     inner: Arc<Inner>,
-    stack: Stack<Unseen>,
+    stack: Stack<AnyRun>,
 }
 
 struct Inner {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use emitree_emitter::{Emitter, Event, EventName, Namespace};
 use emitree_runtime::{
-    Error, Layer, LayerInfo, Middleware, Next, Op, Phase, Result, RunContext, Stack, Summary, Unseen,
+    AnyRun, Error, Layer, LayerInfo, Middleware, Next, Op, Phase, Result, RunContext, Stack, Summary,
 };
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
@@ -248,7 +248,7 @@ impl Middleware for Limits {
     }
 }
 
-fn ends(stop: &Arc<Stop>) -> Stack<Unseen> {
+fn ends(stop: &Arc<Stop>) -> Stack<AnyRun> {
     Stack::builder().layer_in(Phase::Observe, Ends(Arc::clone(stop))).build()
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use emitree_emitter::{Emitter, Namespace};
 use emitree_runtime::{
-    Error, Layer, LayerInfo, Middleware, Nesting, Next, Op, Phase, Result, RunContext, Stack, Unseen,
+    AnyRun, Error, Layer, LayerInfo, Middleware, Nesting, Next, Op, Phase, Result, RunContext, Stack,
 };
 use governor::Quota;
 use tokio::time::Instant;
@@ -91,7 +91,7 @@ const NAMESPACE: Namespace = Namespace::new("middleware.rate_limit");
 #[derive(Clone)]
 pub struct RateLimit {
     inner: Arc<Inner>,
-    stack: Stack<Unseen>,
+    stack: Stack<AnyRun>,
 }
 
 struct Inner {

@@ -12,7 +12,7 @@ use std::task::Poll;
 
 use emitree_emitter::{Emitter, Event, EventName, Namespace};
 use emitree_runtime::{
-    Error, Layer, LayerInfo, Middleware, Next, Op, Phase, Result, RunContext, Stack, Summary, Unseen,
+    AnyRun, Error, Layer, LayerInfo, Middleware, Next, Op, Phase, Result, RunContext, Stack, Summary,
 };
 use serde::{Deserialize, Serialize};
 
@@ -136,7 +136,7 @@ impl Replay {
         self.voice.emitter()
     }
 
-    fn stack(&self, replaying: &Arc<Replaying>) -> Stack<Unseen> {
+    fn stack(&self, replaying: &Arc<Replaying>) -> Stack<AnyRun> {
         let stops = Stops { replaying: Arc::clone(replaying), voice: self.voice.clone() };
         Stack::builder().layer_in(Phase::Observe, stops).build()
     }

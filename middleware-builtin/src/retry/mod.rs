@@ -8,7 +8,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use emitree_emitter::{Emitter, Event, EventName, Namespace};
-use emitree_runtime::{ErrorKind, LayerInfo, Middleware, Result, RunContext, Stack, Unseen};
+use emitree_runtime::{AnyRun, ErrorKind, LayerInfo, Middleware, Result, RunContext, Stack};
 use serde::{Deserialize, Serialize};
 
 pub use builder::{RetryBuilder, RetryError};
@@ -87,7 +87,7 @@ const NAMESPACE: Namespace = Namespace::new("middleware.retry");
 #[derive(Clone)]
 pub struct Retry {
     inner: Arc<Inner>,
-    stack: Stack<Unseen>,
+    stack: Stack<AnyRun>,
 }
 
 struct Inner {

@@ -9,7 +9,7 @@ use crate::nesting::{LayerId, Nesting, Warned};
 use crate::onion::{DynLayer, Entry, RawNext, Work};
 use crate::{Error, ErrorKind, Op, Phase, Result, RunContext, Summary};
 
-/// Runs of any type, as a kind of work whose values nobody looks at: a `Layer<Unseen>` decides whether, when and how
+/// Runs of any type, as a kind of work whose values nobody looks at: a `Layer<AnyRun>` decides whether, when and how
 /// often what is inside is called, and leaves input and output alone.
 ///
 /// Unlike one of [`JsonRun`](crate::JsonRun) it costs no JSON. What `next` gave last is what the run goes on with; a
@@ -20,7 +20,7 @@ use crate::{Error, ErrorKind, Op, Phase, Result, RunContext, Summary};
 ///
 /// ```
 /// use std::sync::atomic::{AtomicU32, Ordering};
-/// use emitree_runtime::{Layer, Next, Op, Result, RunContext, Runnable, Stack, Unseen, for_tree, runnable_fn};
+/// use emitree_runtime::{Layer, Next, Op, Result, RunContext, Runnable, Stack, AnyRun, for_tree, runnable_fn};
 ///
 /// /// Counts calls.
 /// #[derive(Debug, Default)]
@@ -35,7 +35,7 @@ use crate::{Error, ErrorKind, Op, Phase, Result, RunContext, Summary};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<()> {
-/// let calls = Stack::<Unseen>::builder().layer(Calls::default()).build();
+/// let calls = Stack::<AnyRun>::builder().layer(Calls::default()).build();
 /// let double = runnable_fn("double", |n: u32, _: RunContext| async move { Ok(n * 2) });
 /// assert_eq!(double.run(2).middleware(for_tree(calls)).await?, 4);
 /// # Ok(())
@@ -43,27 +43,27 @@ use crate::{Error, ErrorKind, Op, Phase, Result, RunContext, Summary};
 /// ```
 #[derive(Debug)]
 #[non_exhaustive]
-pub struct Unseen;
+pub struct AnyRun;
 
-impl Op for Unseen {
+impl Op for AnyRun {
     type In = ();
     type Out = ();
 
     fn name() -> &'static str {
-        "unseen"
+        "any run"
     }
 }
 
 /// A layer that looks at no value, around a run from `I` to `O`.
-pub(crate) struct Blindfolded(Arc<dyn DynLayer<(), ()>>);
+pub(crate) struct OpaqueAdapter(Arc<dyn DynLayer<(), ()>>);
 
-impl Blindfolded {
+impl OpaqueAdapter {
     pub(crate) fn entry<I: Data, O: Data>(entry: Entry<(), ()>) -> Entry<I, O> {
         Entry { phase: entry.phase, is_innermost: entry.is_innermost, layer: Arc::new(Self(entry.layer)) }
     }
 }
 
-impl<I: Data, O: Data> DynLayer<I, O> for Blindfolded {
+impl<I: Data, O: Data> DynLayer<I, O> for OpaqueAdapter {
     fn call<'a>(
         &'a self,
         phase: Phase,

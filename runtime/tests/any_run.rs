@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use emitree_emitter::Emitter;
 use emitree_runtime::{
-    Error, ErrorKind, JsonRun, Middleware, Next, Result, RunContext, Runnable, Stack, Unseen, for_tree, layer_fn,
+    AnyRun, Error, ErrorKind, JsonRun, Middleware, Next, Result, RunContext, Runnable, Stack, for_tree, layer_fn,
 };
 use layers::Notes;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -36,9 +36,9 @@ fn bare(tree: &Emitter) -> impl Runnable<Input = Bare, Output = Bare> + 'static 
 
 fn around<F>(f: F) -> impl Middleware
 where
-    F: for<'a> Fn(Next<'a, Unseen>) -> futures_core::future::BoxFuture<'a, Result<()>> + Send + Sync + 'static,
+    F: for<'a> Fn(Next<'a, AnyRun>) -> futures_core::future::BoxFuture<'a, Result<()>> + Send + Sync + 'static,
 {
-    Stack::<Unseen>::builder().layer(layer_fn("around", move |(), _, next| f(next))).build()
+    Stack::<AnyRun>::builder().layer(layer_fn("around", move |(), _, next| f(next))).build()
 }
 
 #[tokio::test]
@@ -49,9 +49,9 @@ async fn values_pass_without_becoming_json() -> TestResult {
         let inner = Arc::clone(&inner);
         async move { Ok(inner.run(Bare(n)).await?.0) }
     });
-    let notes = Stack::<Unseen>::builder().observe(Notes("unseen", recorder.clone())).build();
+    let notes = Stack::<AnyRun>::builder().observe(Notes("opaque", recorder.clone())).build();
     assert_eq!(outer.run(1).middleware(for_tree(notes)).await?, 2);
-    recorder.expect(["unseen <- ()", "unseen <- ()", "unseen -> ()", "unseen -> ()"]);
+    recorder.expect(["opaque <- ()", "opaque <- ()", "opaque -> ()", "opaque -> ()"]);
     Ok(())
 }
 
@@ -110,7 +110,7 @@ async fn a_layer_is_told_whether_the_run_was_answered_at_its_start() -> TestResu
         let notes = recorder.clone();
         move |is_answered| notes.note(format!("{what}: {is_answered}"))
     };
-    let (json, unseen, typed) = (note("json"), note("unseen"), note("typed"));
+    let (json, opaque, typed) = (note("json"), note("opaque"), note("typed"));
     let double = double
         .middleware(
             Stack::<JsonRun>::builder()
@@ -121,9 +121,9 @@ async fn a_layer_is_told_whether_the_run_was_answered_at_its_start() -> TestResu
                 .build(),
         )
         .middleware(
-            Stack::<Unseen>::builder()
-                .layer_fn("unseen", move |(), _, next| {
-                    unseen(next.is_answered());
+            Stack::<AnyRun>::builder()
+                .layer_fn("opaque", move |(), _, next| {
+                    opaque(next.is_answered());
                     Box::pin(next.run(&()))
                 })
                 .build(),
@@ -135,8 +135,8 @@ async fn a_layer_is_told_whether_the_run_was_answered_at_its_start() -> TestResu
             })
         });
     assert_eq!(double.run(1).await?, 2);
-    recorder.expect(["json: false", "unseen: false", "typed: false"]);
+    recorder.expect(["json: false", "opaque: false", "typed: false"]);
     assert_eq!(double.run(1).on_start(|start, _| start.output = Some(7)).await?, 7);
-    recorder.expect(["json: true", "unseen: true", "typed: true"]);
+    recorder.expect(["json: true", "opaque: true", "typed: true"]);
     Ok(())
 }
