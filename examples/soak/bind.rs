@@ -64,7 +64,7 @@ pub(crate) fn bind(ctx: &RunContext, binding: Binding, shared: &Shared) -> Resul
         Place::Listener => listen(ctx, Options::new(), held)?,
         Place::Persistent => listen(ctx, Options::new().persistent(), held)?,
         Place::Layer => lay_around(ctx, held)?,
-        Place::Observer => ctx.observe(move |_: &RunEvent<'_>| held.act()),
+        Place::Observer => ctx.subscribe(move |_: &RunEvent<'_>| held.act()),
         Place::MapError => ctx.map_error(move |error| {
             held.call();
             error

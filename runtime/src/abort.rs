@@ -68,12 +68,12 @@ pub(crate) struct Node {
     /// The runs that were started in it: they are stopped with it, and end before it (R13).
     below: Below,
     /// Whoever else waits for the stop.
-    audience: OnceLock<Box<Audience>>,
+    waiters: OnceLock<Box<Waiters>>,
 }
 
 #[derive(Default)]
-struct Audience {
-    /// Whoever stops it from now on sees the audience, or has been seen to stop it.
+struct Waiters {
+    /// Whoever stops it from now on sees the waiters, or has been seen to stop it.
     is_seen: AtomicBool,
     told: Event,
     token: CancellationToken,
@@ -98,8 +98,8 @@ impl Stoppable for RunContext {
 
 impl Default for Node {
     fn default() -> Self {
-        let (below, audience) = (Below::default(), OnceLock::new());
-        Self { fate: Fate::open(), waker: AtomicWaker::new(), below, audience }
+        let (below, waiters) = (Below::default(), OnceLock::new());
+        Self { fate: Fate::open(), waker: AtomicWaker::new(), below, waiters }
     }
 }
 
@@ -151,8 +151,8 @@ impl Node {
 
     fn followers(&self) -> Vec<RunContext> {
         let mut followers = self.below.runs();
-        if let Some(audience) = self.audience.get() {
-            followers.extend(audience.linked.runs());
+        if let Some(waiters) = self.waiters.get() {
+            followers.extend(waiters.linked.runs());
         }
         followers
     }
@@ -166,14 +166,14 @@ impl Node {
 
     /// Has a run stop with it, which has an end of its own.
     pub(crate) fn link(&self, run: &RunContext) -> Place {
-        let place = self.audience().linked.add(run.downgrade());
+        let place = self.waiters().linked.add(run.downgrade());
         run.node().follow(self);
         place
     }
 
     pub(crate) fn unlink(&self, place: Place) {
-        if let Some(audience) = self.audience.get() {
-            audience.linked.remove(place);
+        if let Some(waiters) = self.waiters.get() {
+            waiters.linked.remove(place);
         }
     }
 
@@ -185,25 +185,25 @@ impl Node {
         isolated(|| self.waker.wake());
         // Who comes later looks before it waits.
         fence(Ordering::SeqCst);
-        if let Some(audience) = self.audience.get() {
+        if let Some(waiters) = self.waiters.get() {
             isolated(|| {
-                audience.told.notify(usize::MAX);
-                audience.token.cancel();
+                waiters.told.notify(usize::MAX);
+                waiters.token.cancel();
             });
         }
     }
 
-    fn audience(&self) -> &Audience {
-        let audience = self.audience.get_or_init(Box::default);
-        if !audience.is_seen.load(Ordering::Acquire) {
+    fn waiters(&self) -> &Waiters {
+        let waiters = self.waiters.get_or_init(Box::default);
+        if !waiters.is_seen.load(Ordering::Acquire) {
             fence(Ordering::SeqCst);
-            audience.is_seen.store(true, Ordering::Release);
+            waiters.is_seen.store(true, Ordering::Release);
         }
-        audience
+        waiters
     }
 
     pub(crate) fn token(&self) -> &CancellationToken {
-        let token = &self.audience().token;
+        let token = &self.waiters().token;
         if self.stopped().is_some() {
             token.cancel();
         }
@@ -212,7 +212,7 @@ impl Node {
 
     pub(crate) async fn until_stopped(&self) -> Arc<str> {
         loop {
-            let told = self.audience().told.listen();
+            let told = self.waiters().told.listen();
             match self.stopped() {
                 Some(stop) => return stop.reason(),
                 None => told.await,

@@ -18,8 +18,8 @@ use crate::clearing::{Clearing, HandedOver};
 use crate::context::Typed;
 use crate::data::Data;
 use crate::lifecycle::{Failure, Finish, Input, Measured, Start, Success};
-use crate::observers::Audience;
 use crate::panic::{discard, isolated};
+use crate::subscribers::Recipients;
 use crate::{Error, Outcome, Result, Stage, Status};
 
 /// Where a run is. What is in it is waited for.
@@ -50,12 +50,12 @@ type Told<P> = (P, Result<(), EmitError>);
 
 /// Begins a run whose input is not known already: somebody may be asked about it.
 pub(crate) fn begin<I: Data, O: Data>(run: &Typed<I, O>, input: I) -> Step<I, O> {
-    let audience = run.audience();
-    if !audience.is_some() {
+    let recipients = run.recipients();
+    if !recipients.is_some() {
         run.typed_life().set_input(input);
         return Step::Working(None);
     }
-    match tell(run, audience, Stage::Start, Start { input, output: None }) {
+    match tell(run, recipients, Stage::Start, Start { input, output: None }) {
         Ok(told) => started(run, told),
         Err(telling) => Step::Starting(telling),
     }
@@ -102,14 +102,14 @@ pub(crate) fn worked<I: Data, O: Data>(run: &Typed<I, O>, result: Result<O>) -> 
         // A panic has lost the step at which this was: what was told is not told again.
         return over(run, run.slot().outgoing().result(result));
     }
-    let audience = run.audience();
+    let recipients = run.recipients();
     // As long as something has to end before the run, what begins in it is below it too.
-    let settled = if audience.is_some() || !below.is_empty() { fate.settle() } else { fate.settle_and_close() };
+    let settled = if recipients.is_some() || !below.is_empty() { fate.settle() } else { fate.settle_and_close() };
     let result = run.slot().outgoing().result(unless_stopped(settled, result));
     if fate.has_tasks() || !below.is_empty() {
         return Step::Clearing(Box::new(Clearing::new(run, result)));
     }
-    if audience.is_some() { tell_end(run, audience, result) } else { over(run, result) }
+    if recipients.is_some() { tell_end(run, recipients, result) } else { over(run, result) }
 }
 
 fn unless_stopped<O>(settled: std::result::Result<(), &Stop>, result: Result<O>) -> Result<O> {
@@ -120,17 +120,17 @@ fn unless_stopped<O>(settled: std::result::Result<(), &Stop>, result: Result<O>)
 
 /// Tasks and runs below have ended.
 fn alone<I: Data, O: Data>(run: &Typed<I, O>, result: Result<O>) -> Step<I, O> {
-    let audience = run.audience();
-    if run.has_started() && audience.is_some() { tell_end(run, audience, result) } else { close(run, result, None) }
+    let recipients = run.recipients();
+    if run.has_started() && recipients.is_some() { tell_end(run, recipients, result) } else { close(run, result, None) }
 }
 
-fn tell_end<I: Data, O: Data>(run: &Typed<I, O>, audience: Audience<'_>, result: Result<O>) -> Step<I, O> {
+fn tell_end<I: Data, O: Data>(run: &Typed<I, O>, recipients: Recipients<'_>, result: Result<O>) -> Step<I, O> {
     match result {
-        Ok(output) => match tell(run, audience, Stage::Success, Success { input: Input::of(run), output }) {
+        Ok(output) => match tell(run, recipients, Stage::Success, Success { input: Input::of(run), output }) {
             Ok(told) => succeeded(run, told),
             Err(telling) => Step::Succeeding(telling),
         },
-        Err(error) => match tell(run, audience, Stage::Error, Failure { error }) {
+        Err(error) => match tell(run, recipients, Stage::Error, Failure { error }) {
             Ok(told) => failed(run, told),
             Err(telling) => Step::Failing(telling),
         },
@@ -167,8 +167,8 @@ fn close<I: Data, O: Data>(run: &Typed<I, O>, result: Result<O>, input: Option<I
 
 fn finish<I: Data, O: Data>(run: &Typed<I, O>, result: Result<O>, input: Option<Input<I>>) -> Step<I, O> {
     // Nobody there, nothing happens: not even a look at the clock (E15).
-    let audience = run.audience();
-    if !run.has_started() || !audience.is_some() {
+    let recipients = run.recipients();
+    if !run.has_started() || !recipients.is_some() {
         return over(run, result);
     }
     record_outcome(run.span(), &result);
@@ -177,8 +177,8 @@ fn finish<I: Data, O: Data>(run: &Typed<I, O>, result: Result<O>, input: Option<
         Err(error) => (Outcome::of_error(&error), Some(error)),
     };
     let input = input.unwrap_or_else(|| Input::of(run));
-    let duration = if audience.listeners().is_some() { Measured::now(run) } else { Measured::later() };
-    match tell(run, audience, Stage::Finish, Finish { input, outcome, duration }) {
+    let duration = if recipients.listeners().is_some() { Measured::now(run) } else { Measured::later() };
+    match tell(run, recipients, Stage::Finish, Finish { input, outcome, duration }) {
         Ok(told) => finished(run, told, error),
         Err(telling) => Step::Finishing(telling, error),
     }
@@ -209,7 +209,7 @@ fn over<I: Data, O: Data>(run: &Typed<I, O>, result: Result<O>) -> Step<I, O> {
 /// Emits an event to who listens, and then shows it to those who observe: it is told at once, or has to be waited for.
 fn tell<I: Data, O: Data, P>(
     run: &Typed<I, O>,
-    audience: Audience<'_>,
+    recipients: Recipients<'_>,
     stage: Stage,
     mut payload: P,
 ) -> Result<Told<P>, Telling<P>>
@@ -219,7 +219,7 @@ where
     let (life, stamp) = (run.typed_life(), EventStamp::new());
     let (name, facet) = (stage.event_name(), life.stages.facet(stage));
     let emit = |emitter: &Emitter| emitter.emit_begin(name, &mut payload, facet, (&life.delivery, &stamp));
-    let waiting = match audience.listeners().map_or(Emitted::Done(Ok(())), emit) {
+    let waiting = match recipients.listeners().map_or(Emitted::Done(Ok(())), emit) {
         Emitted::Done(told) => {
             run.show(stage, &payload, &stamp);
             return Ok((payload, told));

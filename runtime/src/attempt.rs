@@ -170,7 +170,7 @@ impl<I: Data, O: Data> Stations<'_, I, O> {
     }
 }
 
-/// Shows the run's observers what an attempt came to.
+/// Shows the run's subscribers what an attempt came to.
 fn shown<O: Data>(result: Result<O>, ctx: &RunContext) -> Result<O> {
     ctx.show_attempt(&result);
     result

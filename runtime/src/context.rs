@@ -29,10 +29,10 @@ use crate::faces::Stages;
 use crate::let_go::let_go;
 use crate::life::{AnyLife, Drive, Life};
 use crate::middleware::Inherited;
-use crate::observers::Observers;
 use crate::origin::{Origin, Own};
 use crate::panic::{discard, isolated};
 use crate::seat::Who;
+use crate::subscribers::Subscribers;
 use crate::tasks::Tasks;
 use crate::traced::span;
 
@@ -72,7 +72,7 @@ pub(crate) struct Inner<L: AnyLife + ?Sized = dyn AnyLife> {
     depth: usize,
     started: Instant,
     extensions: RunExtensions,
-    observers: Observers,
+    subscribers: Subscribers,
     inherited: Inherited,
     tasks: Tasks,
     span: Span,
@@ -90,7 +90,7 @@ struct Seed<'a, I: 'static, O> {
     own: Own,
     extensions: Values,
     /// Those of the run above.
-    observers: Observers,
+    subscribers: Subscribers,
     life: Life<I, O>,
 }
 
@@ -106,7 +106,7 @@ impl<I: Data, O: Data> Seed<'_, I, O> {
             span,
             started: Instant::now(),
             extensions: RunExtensions::new(above, self.extensions),
-            observers: self.observers,
+            subscribers: self.subscribers,
             inherited: above.map(|above| above.inherited().for_below()).unwrap_or_default(),
             tasks: Tasks::default(),
             node: Node::default(),
@@ -134,8 +134,8 @@ impl Inner {
     }
 
     #[inline]
-    pub(crate) const fn observers(&self) -> &Observers {
-        &self.observers
+    pub(crate) const fn subscribers(&self) -> &Subscribers {
+        &self.subscribers
     }
 
     pub(crate) const fn inherited(&self) -> &Inherited {
@@ -267,11 +267,11 @@ impl RunContext {
     pub(crate) fn begin<I: Data, O: Data>(
         instance: &Emitter,
         parent: Option<Self>,
-        (own, extensions, observers): (Own, Values, Observers),
+        (own, extensions, subscribers): (Own, Values, Subscribers),
         is_heard: bool,
         (stages, input): (&'static Stages, Option<I>),
     ) -> Result<ThinRun<I, O>, Self> {
-        let seed = Seed { instance, own, extensions, observers, life: Life::new(stages, input) };
+        let seed = Seed { instance, own, extensions, subscribers, life: Life::new(stages, input) };
         let run = match parent {
             // Nobody knows of it before it is there: it needs no handle while it is made.
             None => Arc::new(seed.below(None)),
@@ -296,7 +296,7 @@ impl RunContext {
             let scope: Weak<Inner<Life<I, O>>> = Arc::downgrade(&run);
             run.origin.make_with(run.parent.as_ref().map(Above::run), scope);
         }
-        if is_heard || !run.observers.is_empty() || !run.inherited.is_empty() {
+        if is_heard || !run.subscribers.is_empty() || !run.inherited.is_empty() {
             run.node.fate().bind();
         }
         if let Some(above) = &run.parent {
@@ -446,8 +446,8 @@ impl RunContext {
         &self.here().extensions
     }
 
-    pub(crate) fn observers(&self) -> &Observers {
-        self.here().observers()
+    pub(crate) fn subscribers(&self) -> &Subscribers {
+        self.here().subscribers()
     }
 
     pub(crate) fn inherited(&self) -> &Inherited {

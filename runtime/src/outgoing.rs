@@ -94,7 +94,7 @@ impl Maps {
 impl RunContext {
     /// Has what the run fails with pass a function before anybody is told, in order of registration: whatever it fails with, from
     /// the work, a layer, a listener, an abort, a panic, or because something could not be bound. What is passed on to layers
-    /// and observers of attempts inside of the run has not passed it yet.
+    /// and subscribers of attempts inside of the run has not passed it yet.
     ///
     /// The error can be said in other words; the run ends as it does, so its [kind](Error::kind) stays, and what an interrupt
     /// or a request for a retry carries. Where the function panics, the error says that and nothing else.

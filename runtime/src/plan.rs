@@ -10,10 +10,10 @@ use smallvec::SmallVec;
 
 use crate::context::{ThinRun, Typed};
 use crate::extensions::Values;
-use crate::observers::Observers;
 use crate::order::InOrder;
 use crate::origin::Own;
 use crate::shutdown::may_begin;
+use crate::subscribers::Subscribers;
 use crate::watch::Watch;
 use crate::{AbortSignal, Error, Middleware, Result, RunContext, Runnable};
 
@@ -109,8 +109,8 @@ impl<R: Runnable> Plan<'_, R> {
         may_begin()?;
         let is_heard = self.is_heard();
         // Looked at once: a run is observed from its start, or not by what is bound above meanwhile.
-        let observers = Observers::new(self.parent.as_ref());
-        let may_be_asked = is_heard || self.is_bound() || !observers.is_empty();
+        let subscribers = Subscribers::new(self.parent.as_ref());
+        let may_be_asked = is_heard || self.is_bound() || !subscribers.is_empty();
         let input = if may_be_asked { None } else { self.input.take() };
         let instance = self.runnable.emitter();
         let mut own = Own { creator: own_creator(&*self.runnable), ..Own::default() };
@@ -121,7 +121,7 @@ impl<R: Runnable> Plan<'_, R> {
             own.group_id = extras.group_id.take();
             extensions = take(&mut extras.extensions);
         }
-        let parts = (own, extensions, observers);
+        let parts = (own, extensions, subscribers);
         let begun = RunContext::begin(instance, self.parent.take(), parts, is_heard, (self.runnable.face().0, input));
         begun.map_err(|parent| {
             self.parent = Some(parent);

@@ -1,4 +1,4 @@
-//! What was bound to a run goes when the run has ended (R14): its listeners, layers and middlewares, its observers, and what its
+//! What was bound to a run goes when the run has ended (R14): its listeners, layers and middlewares, its subscribers, and what its
 //! errors and its context pass.
 //!
 //! 1. Each of them is dropped once, under no lock, with the run as the current one; runs that are started meanwhile are
@@ -30,7 +30,7 @@ impl RunContext {
         let here = self.here();
         here.origin().end_emitter();
         here.slot().release();
-        here.observers().release();
+        here.subscribers().release();
         here.inherited().release();
     }
 }

@@ -1,4 +1,4 @@
-//! What observers see of a run: its events, and what its attempts came to.
+//! What subscribers see of a run: its events, and what its attempts came to.
 
 use std::any::{Any, type_name};
 use std::fmt;
@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use crate::{Data, Error, ErrorKind, LifecycleRef, Result, RunContext, Stage};
 
-/// One of the four events of a run, as its [observers](crate::RunObserver) see it: when its listeners have heard it, if it
+/// One of the four events of a run, as its [subscribers](crate::RunSubscriber) see it: when its listeners have heard it, if it
 /// has any, and made of it what they would.
 ///
 /// It says what an [`EventMeta`](emitree_emitter::EventMeta) says of it; ids, paths and times are made at the first look.

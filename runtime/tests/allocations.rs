@@ -133,7 +133,7 @@ fn a_run_that_nobody_hears_allocates_twice_at_most() {
 #[test]
 fn a_run_that_is_only_observed_has_no_emitter() {
     let looks = |ctx: &RunContext| {
-        ctx.observe(|_: &RunEvent<'_>| ());
+        ctx.subscribe(|_: &RunEvent<'_>| ());
         Ok(())
     };
     let runtime = runtime();

@@ -1,4 +1,4 @@
-//! `RunObserver::attempted`: what the work and its layers come to, attempt by attempt.
+//! `RunSubscriber::attempted`: what the work and its layers come to, attempt by attempt.
 
 mod support;
 
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use emitree_emitter::Emitter;
 use emitree_runtime::{
-    AnyRun, Attempted, Error, Middleware, Next, Result, RunContext, RunEvent, RunObserver, Runnable, Stack, layer_fn,
+    AnyRun, Attempted, Error, Middleware, Next, Result, RunContext, RunEvent, RunSubscriber, Runnable, Stack, layer_fn,
     map_output,
 };
 use serde_json::{Value, json};
@@ -17,8 +17,8 @@ use support::{TestResult, below, silence_planned_panics};
 #[derive(Clone, Debug, Default)]
 struct Attempts(Arc<Mutex<Vec<std::result::Result<Value, String>>>>);
 
-impl RunObserver for Attempts {
-    fn observe(&self, _: &RunEvent<'_>) {}
+impl RunSubscriber for Attempts {
+    fn event(&self, _: &RunEvent<'_>) {}
 
     fn attempted(&self, attempt: &Attempted<'_>) {
         let json = attempt.output_json();
@@ -29,7 +29,7 @@ impl RunObserver for Attempts {
 
 impl Middleware for Attempts {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
-        ctx.observe(self.clone());
+        ctx.subscribe(self.clone());
         Ok(())
     }
 }

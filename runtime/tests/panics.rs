@@ -61,7 +61,7 @@ enum Site {
     ListenerLater(Stage),
     ListenersDrop(Stage),
     Observer(Stage),
-    RunObserver,
+    RunSubscriber,
     Bind,
     MapInput,
     MapOutput,
@@ -91,7 +91,7 @@ impl Site {
             Self::Error,
             Self::Spawned,
             Self::SpawnedOutput,
-            Self::RunObserver,
+            Self::RunSubscriber,
             Self::Bind,
             Self::MapInput,
             Self::MapOutput,
@@ -206,8 +206,8 @@ fn with_site<'a>(run: Run<'a, Work>, site: Site) -> Run<'a, Work> {
             })
         }),
         Site::Observer(stage) => run.register(Options::new().observe(stage, |_: &Any, _| -> () { explode() })),
-        Site::RunObserver => run.middleware(|ctx: &RunContext| {
-            ctx.observe(|_: &RunEvent<'_>| explode());
+        Site::RunSubscriber => run.middleware(|ctx: &RunContext| {
+            ctx.subscribe(|_: &RunEvent<'_>| explode());
             Ok(())
         }),
         Site::Bind => run.middleware(|_: &RunContext| -> Result<()> { explode() }),

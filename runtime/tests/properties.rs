@@ -200,7 +200,7 @@ impl Branch {
         let log = self.log.clone();
         let observe = move |ctx: &RunContext| {
             let log = log.clone();
-            ctx.observe(move |event: &RunEvent<'_>| log.shown(event));
+            ctx.subscribe(move |event: &RunEvent<'_>| log.shown(event));
             Ok(())
         };
         let result = self.built().middleware(observe).await;

@@ -145,7 +145,7 @@ const KINDS: [(&str, Bind); 20] = [
         Ok(())
     }),
     ("observer", |ctx, kept| {
-        ctx.observe(move |_: &RunEvent<'_>| _ = &kept);
+        ctx.subscribe(move |_: &RunEvent<'_>| _ = &kept);
         Ok(())
     }),
     ("map_error", |ctx, kept| {
@@ -169,7 +169,7 @@ const KINDS: [(&str, Bind); 20] = [
     ("a listener that binds at the end", |ctx, kept| {
         let bind = move |_: &Any, _: &EventMeta<'_>| {
             let (kept, ctx) = (Arc::clone(&kept), RunContext::current().ok_or("in a run")?);
-            ctx.observe(move |_: &RunEvent<'_>| _ = &kept);
+            ctx.subscribe(move |_: &RunEvent<'_>| _ = &kept);
             Ok(())
         };
         ctx.emitter().observe(Stage::Finish, bind)?;

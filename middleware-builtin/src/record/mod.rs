@@ -7,7 +7,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use emitree_emitter::{AnyEvent, BoxError, Emitter, Event, EventName, Namespace};
-use emitree_runtime::{Attempted, LifecycleRef, Middleware, Result, RunContext, RunEvent, RunObserver, Stage, Status};
+use emitree_runtime::{
+    Attempted, LifecycleRef, Middleware, Result, RunContext, RunEvent, RunSubscriber, Stage, Status,
+};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
@@ -172,8 +174,8 @@ impl Watching {
     }
 }
 
-impl RunObserver for Watching {
-    fn observe(&self, event: &RunEvent<'_>) {
+impl RunSubscriber for Watching {
+    fn event(&self, event: &RunEvent<'_>) {
         if !self.recording.is_of(event.run()) {
             self.recording.see(event);
         } else if let Err(error) = self.see_own(event) {
@@ -188,7 +190,7 @@ impl RunObserver for Watching {
 
 impl Middleware for Record {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
-        ctx.observe(Watching { record: Arc::clone(&self.0), recording: Arc::new(Recording::of(ctx)) });
+        ctx.subscribe(Watching { record: Arc::clone(&self.0), recording: Arc::new(Recording::of(ctx)) });
         Ok(())
     }
 

@@ -1,8 +1,8 @@
-//! Who looks at what runs tell, without an event being made for it.
+//! Subscribers of runs: they receive the events of a run without anything being emitted for them.
 //!
-//! 1. An observer sees the same of a run as a listener that hears everything and changes nothing: `start`, then one of
+//! 1. A subscriber sees the same of a run as a listener that hears everything and changes nothing: `start`, then one of
 //!    `success` and `error`, then `finish`, once each (R4); and each after all who listen to it.
-//! 2. It is no listener: a run that is only observed is not heard, has no emitter and emits nothing (E15).
+//! 2. It is no listener: a run with subscribers alone has no listeners, has no emitter and emits nothing (E15).
 //! 3. It can change nothing, and a panic of its is logged (M5). It is called with no lock held.
 
 use std::sync::Arc;
@@ -13,15 +13,15 @@ use crate::handed_down::HandedDown;
 use crate::panic::{discard, isolated};
 use crate::{Attempted, Data, Result, RunContext, RunEvent, Stage};
 
-/// Looks at what runs tell: bound with [`RunContext::observe`].
+/// Receives the events of runs, and changes nothing; bound with [`RunContext::subscribe`].
 ///
 /// A function of `&RunEvent` is one.
 ///
-/// A listener costs a run its emitter, and each of its events a way up and a time. An observer costs nearly nothing, but it
+/// A listener costs a run its emitter, and each of its events a way up and a time. A subscriber costs nearly nothing, but it
 /// is for a run, not for an emitter: it hears nothing that the work emits, and nothing by a pipe.
-pub trait RunObserver: Send + Sync + 'static {
-    /// Looks at one of the run's four events, when its listeners have heard it.
-    fn observe(&self, event: &RunEvent<'_>);
+pub trait RunSubscriber: Send + Sync + 'static {
+    /// Receives one of the run's four events, when its listeners have heard it.
+    fn event(&self, event: &RunEvent<'_>);
 
     /// Looks at what the work and the layers around it came to in one attempt, before output middlewares and listeners get
     /// it. Work that is dropped comes to nothing. By default it does not look.
@@ -30,15 +30,15 @@ pub trait RunObserver: Send + Sync + 'static {
     }
 }
 
-impl<F: Fn(&RunEvent<'_>) + Send + Sync + 'static> RunObserver for F {
-    fn observe(&self, event: &RunEvent<'_>) {
+impl<F: Fn(&RunEvent<'_>) + Send + Sync + 'static> RunSubscriber for F {
+    fn event(&self, event: &RunEvent<'_>) {
         self(event);
     }
 }
 
-impl<T: RunObserver + ?Sized> RunObserver for Arc<T> {
-    fn observe(&self, event: &RunEvent<'_>) {
-        (**self).observe(event);
+impl<T: RunSubscriber + ?Sized> RunSubscriber for Arc<T> {
+    fn event(&self, event: &RunEvent<'_>) {
+        (**self).event(event);
     }
 
     fn attempted(&self, attempt: &Attempted<'_>) {
@@ -46,25 +46,25 @@ impl<T: RunObserver + ?Sized> RunObserver for Arc<T> {
     }
 }
 
-/// The observers of a run, which are those of the runs above as well.
+/// The subscribers of a run, which are those of the runs above as well.
 #[derive(Default)]
-pub(crate) struct Observers {
+pub(crate) struct Subscribers {
     /// The nearest first: those of the run itself, in order of registration, and then those of the runs above.
-    all: HandedDown<Arc<dyn RunObserver>>,
+    all: HandedDown<Arc<dyn RunSubscriber>>,
     /// How many the run found.
     above: usize,
 }
 
 /// Who sees what a run tells, at a moment.
 #[derive(Clone, Copy)]
-pub(crate) enum Audience<'a> {
+pub(crate) enum Recipients<'a> {
     Nobody,
-    Observers,
+    Subscribers,
     /// With those who observe, if there are any.
     Listeners(&'a Emitter),
 }
 
-impl<'a> Audience<'a> {
+impl<'a> Recipients<'a> {
     pub(crate) const fn is_some(self) -> bool {
         !matches!(self, Self::Nobody)
     }
@@ -73,14 +73,14 @@ impl<'a> Audience<'a> {
     pub(crate) const fn listeners(self) -> Option<&'a Emitter> {
         match self {
             Self::Listeners(emitter) => Some(emitter),
-            Self::Nobody | Self::Observers => None,
+            Self::Nobody | Self::Subscribers => None,
         }
     }
 }
 
-impl Observers {
+impl Subscribers {
     pub(crate) fn new(above: Option<&RunContext>) -> Self {
-        let all = above.map(|above| above.observers().all.for_below()).unwrap_or_default();
+        let all = above.map(|above| above.subscribers().all.for_below()).unwrap_or_default();
         Self { above: all.all().map_or(0, |all| all.len()), all }
     }
 
@@ -89,14 +89,14 @@ impl Observers {
         self.all.is_empty()
     }
 
-    fn each(&self, f: impl Fn(&dyn RunObserver)) {
+    fn each(&self, f: impl Fn(&dyn RunSubscriber)) {
         let all = self.all.all();
-        all.iter().flat_map(|all| all.iter()).for_each(|observer| isolated(|| f(&**observer)));
+        all.iter().flat_map(|all| all.iter()).for_each(|subscriber| isolated(|| f(&**subscriber)));
         discard(all);
     }
 
-    fn add(&self, observer: Arc<dyn RunObserver>) {
-        self.all.change(|all| all.insert(all.len().saturating_sub(self.above), observer));
+    fn add(&self, subscriber: Arc<dyn RunSubscriber>) {
+        self.all.change(|all| all.insert(all.len().saturating_sub(self.above), subscriber));
     }
 
     pub(crate) fn release(&self) {
@@ -105,7 +105,7 @@ impl Observers {
 }
 
 impl RunContext {
-    /// Has an observer look at what the run tells from now on, and those that are started in it from now on, however deep.
+    /// Has an subscriber look at what the run tells from now on, and those that are started in it from now on, however deep.
     /// What is bound while listeners hear an event sees that event too, for it comes after them.
     ///
     /// It is called after all who listen, those of [`observe`](emitree_emitter::Emitter::observe) too, and before the run
@@ -116,7 +116,7 @@ impl RunContext {
     ///
     /// /// Shows what a run and those below it tell.
     /// fn show(ctx: &RunContext) -> emitree_runtime::Result<()> {
-    ///     ctx.observe(|event: &RunEvent<'_>| println!("{} {}", event.path(), event.payload().to_json()));
+    ///     ctx.subscribe(|event: &RunEvent<'_>| println!("{} {}", event.path(), event.payload().to_json()));
     ///     Ok(())
     /// }
     ///
@@ -128,38 +128,38 @@ impl RunContext {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn observe(&self, observer: impl RunObserver) {
-        self.observers().add(Arc::new(observer));
+    pub fn subscribe(&self, subscriber: impl RunSubscriber) {
+        self.subscribers().add(Arc::new(subscriber));
         self.bound();
     }
 
     /// Who there is to be told.
-    pub(crate) fn audience(&self) -> Audience<'_> {
+    pub(crate) fn recipients(&self) -> Recipients<'_> {
         let here = self.here();
-        match (here.is_heard(), here.observers().is_empty()) {
-            (true, _) => Audience::Listeners(self.emitter()),
-            (false, false) => Audience::Observers,
-            (false, true) => Audience::Nobody,
+        match (here.is_heard(), here.subscribers().is_empty()) {
+            (true, _) => Recipients::Listeners(self.emitter()),
+            (false, false) => Recipients::Subscribers,
+            (false, true) => Recipients::Nobody,
         }
     }
 
-    /// Shows an event to its observers.
+    /// Shows an event to its subscribers.
     #[inline]
     pub(crate) fn show(&self, stage: Stage, payload: &dyn AnyEvent, stamp: &EventStamp) {
-        let observers = self.observers();
-        if !observers.is_empty() {
+        let subscribers = self.subscribers();
+        if !subscribers.is_empty() {
             let event = RunEvent::new(self, stage, payload, stamp);
-            observers.each(|observer| observer.observe(&event));
+            subscribers.each(|subscriber| subscriber.event(&event));
         }
     }
 
     /// Shows them what an attempt came to.
     #[inline]
     pub(crate) fn show_attempt<O: Data>(&self, result: &Result<O>) {
-        let observers = self.observers();
-        if !observers.is_empty() {
+        let subscribers = self.subscribers();
+        if !subscribers.is_empty() {
             let attempt = Attempted::new(self, result);
-            observers.each(|observer| observer.attempted(&attempt));
+            subscribers.each(|subscriber| subscriber.attempted(&attempt));
         }
     }
 }

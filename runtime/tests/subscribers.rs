@@ -18,7 +18,7 @@ fn noting(
     let recorder = recorder.clone();
     move |ctx| {
         let recorder = recorder.clone();
-        ctx.observe(move |event: &RunEvent<'_>| recorder.note(format!("{label} {}", event.path())));
+        ctx.subscribe(move |event: &RunEvent<'_>| recorder.note(format!("{label} {}", event.path())));
         Ok(())
     }
 }
@@ -71,7 +71,7 @@ async fn told(end: &'static str, observed: bool) -> Result<Vec<String>> {
         let notes = recorder.clone();
         let observe = move |ctx: &RunContext| {
             let notes = notes.clone();
-            ctx.observe(move |event: &RunEvent<'_>| note(&notes, event.path(), event.payload().to_json()));
+            ctx.subscribe(move |event: &RunEvent<'_>| note(&notes, event.path(), event.payload().to_json()));
             Ok(())
         };
         run.middleware(observe).await?;
@@ -149,7 +149,7 @@ async fn an_observer_that_panics_changes_nothing() -> TestResult {
     let (tree, recorder) = (Emitter::new(), Recorder::new());
     let run = below(&tree, "run", |(), _: RunContext| async { Ok(7) });
     let panics = |ctx: &RunContext| {
-        ctx.observe(|_: &RunEvent<'_>| panic!("a planned panic"));
+        ctx.subscribe(|_: &RunEvent<'_>| panic!("a planned panic"));
         Ok(())
     };
     assert_eq!(run.run(()).middleware(panics).middleware(noting(&recorder, "sees")).await?, 7);
@@ -168,7 +168,7 @@ async fn it_sees_what_comes_after_it_was_bound_and_may_bind_another() -> TestRes
             inner.run(()).await?;
             let bind = noting(&notes, "second");
             let once = Mutex::new(Some(bind));
-            ctx.observe(move |event: &RunEvent<'_>| {
+            ctx.subscribe(move |event: &RunEvent<'_>| {
                 notes.note(format!("first {}", event.path()));
                 let bind = once.lock().expect("nobody panics").take();
                 if let Some(bind) = bind {
@@ -200,7 +200,7 @@ async fn it_is_given_what_listeners_made_of_the_event() -> TestResult {
     let notes = Arc::clone(&seen);
     let observe = move |ctx: &RunContext| {
         let notes = Arc::clone(&notes);
-        ctx.observe(move |event: &RunEvent<'_>| {
+        ctx.subscribe(move |event: &RunEvent<'_>| {
             let json = match event.lifecycle() {
                 Some(LifecycleRef::Start(start)) => start.input_json(),
                 Some(LifecycleRef::Success(success)) => success.output_json(),
@@ -228,7 +228,7 @@ async fn what_it_knows_of_an_event_is_what_listeners_know() -> TestResult {
         let (hears, sees) = (Arc::clone(&records), Arc::clone(&records));
         let built = run.run(()).middleware(move |ctx: &RunContext| {
             let sees = Arc::clone(&sees);
-            ctx.observe(move |event: &RunEvent<'_>| {
+            ctx.subscribe(move |event: &RunEvent<'_>| {
                 let mut records = sees.lock().expect("nobody panics");
                 let heard = records.pop_if(|pair: &mut [Option<EventRecord>; 2]| pair[1].is_none());
                 let record = event.to_record();
@@ -313,7 +313,7 @@ async fn the_context_is_that_of_the_event_and_nothing_is_serialised_for_it() -> 
     let (sees, hears) = (Arc::clone(&contexts), Arc::clone(&heard));
     let observe = move |ctx: &RunContext| {
         let sees = Arc::clone(&sees);
-        ctx.observe(move |event: &RunEvent<'_>| {
+        ctx.subscribe(move |event: &RunEvent<'_>| {
             sees.lock().expect("nobody panics").push(event.context().get("late").cloned());
         });
         Ok(())
@@ -351,7 +351,7 @@ async fn what_is_bound_may_panic_when_it_is_dropped_with_the_run() -> TestResult
     let run = below(&tree, "run", |(), _: RunContext| async { Ok(7) });
     let observes = |ctx: &RunContext| {
         let bomb = Bomb;
-        ctx.observe(move |_: &RunEvent<'_>| _ = &bomb);
+        ctx.subscribe(move |_: &RunEvent<'_>| _ = &bomb);
         Ok(())
     };
     assert_eq!(run.run(()).middleware(observes).await?, 7);
