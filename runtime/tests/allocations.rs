@@ -1,5 +1,4 @@
 //! What runs leave behind, and what a run costs that nobody hears: counted by an allocator, on one thread.
-
 mod support;
 
 use allocation_counter::{AllocationInfo, measure};

@@ -1,8 +1,6 @@
 //! R8: a shutdown takes no new runs, aborts those alive, waits for their ends until the deadline, and reports each that
 //! has not ended.
 
-#[path = "support/ends.rs"]
-mod ends;
 mod support;
 
 use std::future::{pending, poll_fn};
@@ -13,7 +11,7 @@ use std::time::Duration;
 
 use emitree_emitter::Options;
 use emitree_runtime::{Error, Result, RunContext, Runnable, Stage, accept_runs, shutdown, wait_for_ends};
-use ends::{begun, endless_run, expect_aborted, notes_waiting_at, recorded, settle, waits_at};
+use support::ends::{begun, endless_run, expect_aborted, notes_waiting_at, recorded, settle, waits_at};
 use support::{Any, Gate, TestResult, below, endless, poll_once};
 use tokio::runtime::Builder;
 use tokio::sync::{Mutex, MutexGuard};

@@ -1,14 +1,12 @@
 //! R8: a shutdown lasts no longer than the last end, and where it loses patience, a cut goes all the way down.
 
-#[path = "support/ends.rs"]
-mod ends;
 mod support;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use emitree_runtime::{Result, Run, RunContext, Runnable, Stage, wait_for_ends};
-use ends::{begun, endless_run, notes_waiting_at, recorded};
+use support::ends::{begun, endless_run, notes_waiting_at, recorded};
 use support::{Gate, Slot, below};
 use tokio::runtime::Builder;
 use tokio::sync::{Mutex, MutexGuard};

@@ -1,8 +1,6 @@
 //! Services of tower as runnables: back-pressure in order of arrival, errors, parents, and nothing lost by giving up.
 #![cfg(feature = "tower")]
 
-#[path = "support/pace.rs"]
-mod pace;
 mod support;
 
 use std::future::pending;
@@ -13,7 +11,7 @@ use std::time::Duration;
 use emitree_emitter::Emitter;
 use emitree_runtime::{AbortHandle, Error, ErrorKind, RunContext, Runnable, TowerRunnable, runnable_fn};
 use futures_util::future::join_all;
-use pace::{Pace, TEN, begin};
+use support::pace::{Pace, TEN, begin};
 use support::{Recorder, current_id};
 use tower::timeout::error::Elapsed;
 use tower::{BoxError, Service, ServiceBuilder, service_fn};

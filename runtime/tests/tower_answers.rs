@@ -1,16 +1,12 @@
 //! Layers of tower around runs: whose result it is when the layer answers first, when the work does, and who hears of it.
 #![cfg(feature = "tower")]
 
-#[path = "support/layers.rs"]
-mod layers;
-#[path = "support/pace.rs"]
-mod pace;
 mod support;
 
 use emitree_emitter::Emitter;
 use emitree_runtime::{Error, Result, RunContext, Runnable, Ticket, runnable_fn, tower_layer};
-use layers::doubling;
-use pace::{TEN, endless};
+use support::layers::doubling;
+use support::pace::{TEN, endless};
 use support::{Recorder, below};
 use tower::timeout::TimeoutLayer;
 use tower::timeout::error::Elapsed;

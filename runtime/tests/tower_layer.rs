@@ -1,8 +1,6 @@
 //! Layers of tower around runs: limits that several share, order of admission, and places that come back.
 #![cfg(feature = "tower")]
 
-#[path = "support/pace.rs"]
-mod pace;
 mod support;
 
 use std::sync::Arc;
@@ -13,7 +11,7 @@ use emitree_runtime::{
     AbortHandle, ErrorKind, Result, RunContext, Runnable, Ticket, TowerLayer, runnable_fn, tower_layer,
 };
 use futures_util::future::{join, join_all};
-use pace::{Pace, begin, endless};
+use support::pace::{Pace, begin, endless};
 use support::{Recorder, current_id};
 use tower::limit::{ConcurrencyLimitLayer, RateLimitLayer};
 use tower::{BoxError, Service, ServiceBuilder};

@@ -1,14 +1,12 @@
 //! Runs as services of tower: each call has its events and its parent, takes what was ready, and ends when it is dropped.
 #![cfg(feature = "tower")]
 
-#[path = "support/pace.rs"]
-mod pace;
 mod support;
 
 use emitree_emitter::{Creator, Emitter};
 use emitree_runtime::{Error, LifecycleRef, RunContext, RunLayer, Runnable, Stack, Stage, runnable_fn};
 use futures_util::FutureExt;
-use pace::{TEN, endless};
+use support::pace::{TEN, endless};
 use support::{Any, Recorder};
 use tower::{BoxError, Service, ServiceBuilder, ServiceExt, service_fn};
 

@@ -1,8 +1,6 @@
 //! R8: ends that are still to come are waited for until a deadline, and who could not hear them is counted; where the
 //! runtime goes first, sync listeners hear them all the same, once.
 
-#[path = "support/ends.rs"]
-mod ends;
 mod support;
 
 use std::sync::Arc;
@@ -10,7 +8,7 @@ use std::time::Duration;
 
 use emitree_emitter::{Emitter, Options};
 use emitree_runtime::{Run, RunContext, Runnable, Stage, wait_for_ends};
-use ends::{begun, endless_run, notes_waiting_at, recorded, settle, waits_at};
+use support::ends::{begun, endless_run, notes_waiting_at, recorded, settle, waits_at};
 use support::{Any, Gate, Recorder, TestResult, below, poll_once};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{Mutex, MutexGuard};

@@ -8,7 +8,7 @@ use emitree_emitter::{Emitter, Options, Registration};
 use emitree_runtime::{ErrorKind, Result, Run, Runnable, Stage};
 use tokio::task::yield_now;
 
-use crate::support::{Any, Gate, Recorder, endless, poll_once};
+use super::{Any, Gate, Recorder, endless, poll_once};
 
 /// A tree, and what notes how the runs in it end.
 pub(crate) fn recorded() -> (Emitter, Recorder) {

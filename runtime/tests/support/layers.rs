@@ -6,7 +6,7 @@ use std::fmt::Debug;
 use emitree_emitter::Emitter;
 use emitree_runtime::{Guard, Layer, Next, Observe, Op, Result, RunContext, Runnable, Transform};
 
-use crate::support::{Recorder, below};
+use super::{Recorder, below};
 
 /// Notes what goes in and what comes out, as a layer of any sort.
 #[derive(Clone, Debug)]

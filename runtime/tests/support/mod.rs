@@ -10,6 +10,9 @@ use emitree_emitter::{BoxError, Emitter, EventMeta, IntoMatcher, Options, Regist
 use emitree_runtime::{AsInstance, Data, LifecycleRef, Result, RunContext, Runnable, RunnableFn, runnable_fn};
 use tokio::sync::Semaphore;
 
+pub(crate) mod ends;
+pub(crate) mod layers;
+pub(crate) mod pace;
 #[path = "../../../tests/support/recorder.rs"]
 mod recorder;
 pub(crate) use recorder::{Any, Recorder};

@@ -9,7 +9,7 @@ use emitree_runtime::Runnable;
 use futures_util::FutureExt;
 use tokio::time::{Instant, sleep};
 
-use crate::support::Recorder;
+use super::Recorder;
 
 pub(crate) const TEN: Duration = Duration::from_millis(10);
 

@@ -1,0 +1,314 @@
+//! R7: an abort carries a reason, the first one wins, from any thread; it stops the work at its next await, and work
+//! that has not begun never begins; the run ends as aborted whatever its work says.
+
+use std::sync::Arc;
+use std::thread;
+
+use crate::support::{Any, Gate, Recorder, Slot, TestResult, below, endless, poll_once};
+use emitree_emitter::Emitter;
+use emitree_runtime::{AbortHandle, Error, ErrorKind, Result, RunContext, Runnable, Stage};
+use tokio::task::yield_now;
+
+#[track_caller]
+fn expect_aborted<T: std::fmt::Debug>(result: Result<T>, reason: &str) {
+    let error = result.expect_err("it was aborted");
+    assert_eq!((error.kind(), error.to_string().as_str()), (&ErrorKind::Aborted, reason));
+}
+
+const NEVER_WORKED: [&str; 3] = ["run.run.start", "run.run.error", "run.run.finish aborted"];
+const WORKED: [&str; 5] = ["run.run.start", "works", "dropped", "run.run.error", "run.run.finish aborted"];
+
+fn recorded() -> (Emitter, Recorder) {
+    let (tree, recorder) = (Emitter::new(), Recorder::new());
+    recorder.ends(&tree);
+    (tree, recorder)
+}
+
+// R7
+#[tokio::test]
+async fn where_the_signal_was_aborted_before_the_work_never_begins_but_start_error_and_finish_are_emitted() {
+    let (tree, recorder) = recorded();
+    let handle = AbortHandle::new();
+    assert!(handle.abort("too late"));
+    expect_aborted(endless(&tree, "run", &recorder).run(()).abort_on(&handle).await, "too late");
+    recorder.expect(NEVER_WORKED);
+}
+
+// R7: the same where nobody hears it.
+#[tokio::test]
+async fn where_nobody_listens_the_work_of_an_aborted_run_never_begins_either() {
+    let (tree, recorder) = (Emitter::new(), Recorder::new());
+    let handle = AbortHandle::new();
+    handle.abort("too late");
+    expect_aborted(endless(&tree, "run", &recorder).run(()).abort_on(&handle).await, "too late");
+    recorder.expect([]);
+}
+
+// R7: looked at after `start`.
+#[tokio::test]
+async fn an_abort_by_a_listener_of_start_keeps_the_work_from_beginning() {
+    let (tree, recorder) = recorded();
+    let run = endless(&tree, "run", &recorder);
+    let run = run.run(()).on_start(|_, _| {
+        let current = RunContext::current().expect("a listener is inside of the run");
+        assert!(current.abort("not today"));
+    });
+    expect_aborted(run.await, "not today");
+    recorder.expect(NEVER_WORKED);
+}
+
+// R7
+#[tokio::test]
+async fn an_answer_set_at_the_start_does_not_save_an_aborted_run() {
+    let (tree, recorder) = recorded();
+    let handle = AbortHandle::new();
+    let aborts = handle.clone();
+    let run = endless(&tree, "run", &recorder);
+    let run = run.run(()).abort_on(&handle).on_start(move |start, _| {
+        start.output = Some(());
+        aborts.abort("not today");
+    });
+    expect_aborted(run.await, "not today");
+    recorder.expect(NEVER_WORKED);
+}
+
+// R7
+#[tokio::test]
+async fn an_abort_while_a_run_is_bound_keeps_the_work_from_beginning() {
+    let (tree, recorder) = recorded();
+    let run = endless(&tree, "run", &recorder);
+    let run = run.run(()).middleware(|ctx: &RunContext| {
+        ctx.abort("not today");
+        Ok(())
+    });
+    expect_aborted(run.await, "not today");
+    recorder.expect(NEVER_WORKED);
+}
+
+// R7
+#[tokio::test]
+async fn an_abort_while_the_work_waits_wakes_its_task_and_drops_it() -> TestResult {
+    let (tree, recorder) = recorded();
+    let handle = AbortHandle::new();
+    let task = tokio::spawn(Arc::new(endless(&tree, "run", &recorder)).run_shared(()).abort_on(&handle));
+    yield_now().await;
+    assert!(handle.abort("enough"));
+    expect_aborted(task.await?, "enough");
+    recorder.expect(WORKED);
+    Ok(())
+}
+
+// R7: "from any thread"
+#[test]
+fn an_abort_comes_from_any_thread() -> TestResult {
+    let (tree, recorder) = recorded();
+    let run = endless(&tree, "run", &recorder);
+    let handle = AbortHandle::new();
+    let (started, has_started) = std::sync::mpsc::channel();
+    let aborts = handle.clone();
+    let other = thread::spawn(move || {
+        has_started.recv().expect("it starts");
+        aborts.abort("from elsewhere")
+    });
+    let run = run.run(()).abort_on(&handle).on_start(move |_, _| started.send(()).expect("the other thread waits"));
+    let result = block_on(run);
+    assert!(other.join().expect("it only aborts"));
+    expect_aborted(result, "from elsewhere");
+    let recorded = recorder.take();
+    assert!(recorded == WORKED || recorded == NEVER_WORKED, "{recorded:#?}");
+    Ok(())
+}
+
+/// Runs a future to its end on a thread without a reactor.
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().build().expect("a runtime").block_on(future)
+}
+
+// R7
+#[tokio::test]
+async fn the_first_reason_wins_and_says_so() {
+    let (tree, recorder) = recorded();
+    let (first, second) = (AbortHandle::new(), AbortHandle::new());
+    let mut run = Box::pin(endless(&tree, "run", &recorder).run_shared_now().abort_on(&first).abort_on(&second));
+    assert!(poll_once(&mut run).is_pending());
+    assert!(first.abort("the first") && !first.abort("the first again") && second.abort("the second"));
+    expect_aborted(run.await, "the first");
+    recorder.expect(WORKED);
+}
+
+/// Runs that own what they run.
+trait RunShared: Runnable<Input = ()> + Sized + 'static {
+    fn run_shared_now(self) -> emitree_runtime::Run<'static, Self> {
+        Arc::new(self).run_shared(())
+    }
+}
+
+impl<R: Runnable<Input = ()> + 'static> RunShared for R {}
+
+// R7
+#[tokio::test]
+async fn of_threads_that_abort_at_once_one_is_told_that_it_did_it_and_its_reason_stands() {
+    for _ in 0..64 {
+        let (tree, recorder) = recorded();
+        let handle = AbortHandle::new();
+        let mut run = Box::pin(endless(&tree, "run", &recorder).run_shared_now().abort_on(&handle));
+        assert!(poll_once(&mut run).is_pending());
+        let aborting = |n: usize| {
+            let handle = handle.clone();
+            thread::spawn(move || handle.abort(format!("thread {n}")))
+        };
+        let told: Vec<_> =
+            [0, 1, 2].map(aborting).into_iter().map(|thread| thread.join().expect("it aborts")).collect();
+        let winner = told.iter().position(|told| *told).expect("one of them did it");
+        assert_eq!(told.iter().filter(|told| **told).count(), 1);
+        expect_aborted(run.await, &format!("thread {winner}"));
+    }
+}
+
+// R7
+#[tokio::test]
+async fn work_that_notices_and_says_that_all_is_well_is_aborted_all_the_same() {
+    let (tree, recorder) = recorded();
+    let notes = recorder.clone();
+    let run = below(&tree, "run", move |(), ctx: RunContext| {
+        let notes = notes.clone();
+        async move {
+            // It notices in the very poll in which it is aborted.
+            assert!(ctx.abort("enough") && ctx.is_aborted());
+            notes.note(format!("noticed: {}", ctx.abort_signal().aborted().await));
+            Ok("all is well".to_owned())
+        }
+    });
+    expect_aborted(run.run(()).await, "enough");
+    recorder.expect(["run.run.start", "noticed: enough", "run.run.error", "run.run.finish aborted"]);
+}
+
+// R7
+#[tokio::test]
+async fn work_that_fails_or_panics_after_the_abort_is_aborted_all_the_same() {
+    crate::support::silence_planned_panics();
+    for panics in [false, true] {
+        let (tree, recorder) = recorded();
+        let run = below(&tree, "run", move |(), ctx: RunContext| async move {
+            ctx.abort("enough");
+            assert!(!panics, "a planned panic");
+            Err::<(), _>(Error::new("broken by the abort"))
+        });
+        expect_aborted(run.run(()).await, "enough");
+        recorder.expect(NEVER_WORKED);
+    }
+}
+
+// R7
+#[tokio::test]
+async fn work_that_never_notices_is_dropped_at_its_next_await() {
+    let (tree, recorder) = recorded();
+    let notes = recorder.clone();
+    let run = below(&tree, "run", move |(), ctx: RunContext| {
+        let notes = notes.clone();
+        async move {
+            let _noted = crate::support::Noted(notes.clone(), "dropped");
+            ctx.abort("enough");
+            notes.note("goes on");
+            yield_now().await;
+            notes.note("never");
+            Ok(())
+        }
+    });
+    expect_aborted(run.run(()).await, "enough");
+    recorder.expect(["run.run.start", "goes on", "dropped", "run.run.error", "run.run.finish aborted"]);
+}
+
+// R7: "once the work is over, nothing aborts the run"
+#[tokio::test]
+async fn an_abort_after_the_work_is_over_changes_nothing_and_says_so() -> TestResult {
+    for stage in [Stage::Success, Stage::Finish] {
+        let (tree, recorder) = recorded();
+        let kept = Slot::new();
+        let keeps = kept.clone();
+        let run = below(&tree, "run", |(), _: RunContext| async { Ok(7) });
+        let run = run.run(()).on(stage, move |_: &mut Any, _| {
+            let ctx = RunContext::current().expect("a listener is inside of the run");
+            assert!(!ctx.abort("too late") && !ctx.is_aborted());
+            keeps.put(ctx);
+        });
+        assert_eq!(run.await?, 7);
+        let ctx = kept.take();
+        assert!(!ctx.abort_handle().abort("too late") && ctx.abort_signal().reason().is_none());
+        recorder.expect(["run.run.start", "run.run.success", "run.run.finish success"]);
+    }
+    Ok(())
+}
+
+// R7, R10: of an abort, the listeners of `error` and the caller see the same.
+#[tokio::test]
+async fn an_abort_is_control_flow_and_explains_itself() {
+    let (tree, recorder) = (Emitter::new(), Recorder::new());
+    let notes = recorder.clone();
+    let run = endless(&tree, "run", &Recorder::new());
+    let run = run.run(()).middleware(|ctx: &RunContext| {
+        ctx.abort("enough");
+        Ok(())
+    });
+    let error = run.on_error(move |failure, _| notes.note(failure.error().explain())).await.expect_err("it is aborted");
+    recorder.expect(["aborted: enough"]);
+    assert!(error.kind().is_control_flow() && !error.is_fatal() && !error.is_retryable());
+}
+
+// R7
+#[tokio::test]
+async fn an_abort_while_a_listener_of_start_is_awaited_is_looked_at_after_it() {
+    let (tree, recorder) = recorded();
+    let (gate, handle) = (Gate::new(), AbortHandle::new());
+    let passes = gate.clone();
+    let run = endless(&tree, "run", &recorder).run_shared_now().abort_on(&handle);
+    let mut run = Box::pin(run.on_async(Stage::Start, move |_: &mut Any, _| {
+        let passes = passes.clone();
+        Box::pin(async move {
+            passes.pass().await;
+            Ok(())
+        })
+    }));
+    assert!(poll_once(&mut run).is_pending());
+    handle.abort("not today");
+    assert!(poll_once(&mut run).is_pending());
+    recorder.expect([]);
+    gate.open();
+    expect_aborted(run.await, "not today");
+    recorder.expect(NEVER_WORKED);
+}
+
+// R7: nor where it could not begin.
+#[tokio::test]
+async fn an_abort_after_a_run_could_not_be_bound_changes_nothing_and_says_so() {
+    let (tree, kept) = (Emitter::new(), Slot::new());
+    let keeps = kept.clone();
+    let run = endless(&tree, "run", &Recorder::new());
+    let run = run.run(()).middleware(move |ctx: &RunContext| {
+        keeps.put(ctx.clone());
+        Err(Error::new("cannot be bound"))
+    });
+    assert_eq!(run.await.expect_err("it cannot be bound").to_string(), "cannot be bound");
+    assert!(!kept.take().abort("too late"));
+}
+
+// R7: "the first one wins", also of a run that then cannot be bound.
+#[tokio::test]
+async fn a_run_that_is_aborted_while_it_is_bound_is_aborted_even_if_it_cannot_be_bound() {
+    let run = endless(&Emitter::new(), "run", &Recorder::new());
+    let run = run.run(()).middleware(|ctx: &RunContext| {
+        ctx.abort("not today");
+        Err(Error::new("cannot be bound"))
+    });
+    expect_aborted(run.await, "not today");
+}
+
+// R7: "Work that swallows it is aborted all the same", also where nobody listens.
+#[tokio::test]
+async fn where_nobody_listens_work_that_says_that_all_is_well_is_aborted_all_the_same() {
+    let run = below(&Emitter::new(), "run", |(), ctx: RunContext| async move {
+        ctx.abort("enough");
+        Ok(())
+    });
+    expect_aborted(run.run(()).await, "enough");
+}

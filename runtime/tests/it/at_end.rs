@@ -1,0 +1,118 @@
+//! `RunContext::at_end`: what is called when a run is over, once, however it ends (R4).
+
+use crate::support::{Any, Recorder, TestResult, below, endless, poll_once, silence_planned_panics};
+use emitree_emitter::Emitter;
+use emitree_runtime::{AbortHandle, Error, Result, RunContext, Runnable, Stage, Status};
+
+/// Notes how runs end.
+fn notes(recorder: &Recorder, label: &'static str) -> impl Fn(&RunContext) -> Result<()> + Send + Sync + 'static {
+    let recorder = recorder.clone();
+    move |ctx| {
+        let recorder = recorder.clone();
+        ctx.at_end(move |_, status| recorder.note(format!("{label} {}", status.as_str())));
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn it_is_called_once_however_the_run_ends_whether_anybody_listens_or_not() {
+    silence_planned_panics();
+    for is_heard in [false, true] {
+        let (tree, recorder) = (Emitter::new(), Recorder::new());
+        if is_heard {
+            tree.observe(Stage::Finish, |_: &Any, _| ()).expect("a valid matcher");
+        }
+        let ends = below(&tree, "ends", |how: u8, _: RunContext| async move {
+            match how {
+                0 => Ok(()),
+                1 => Err(Error::new("no")),
+                2 => Err(Error::denied("desk", "no")),
+                _ => panic!("planned"),
+            }
+        });
+        for how in 0..4 {
+            ends.run(how).middleware(notes(&recorder, "run")).await.ok();
+        }
+        recorder.expect(["run success", "run failed", "run denied", "run panicked"]);
+
+        let waits = endless(&tree, "waits", &Recorder::new());
+        let mut dropped = waits.run(()).middleware(notes(&recorder, "run"));
+        assert!(poll_once(&mut dropped).is_pending());
+        drop(dropped);
+        recorder.expect(["run dropped"]);
+
+        let handle = AbortHandle::new();
+        handle.abort("enough");
+        waits.run(()).abort_on(handle.signal()).middleware(notes(&recorder, "run")).await.ok();
+        recorder.expect(["run aborted"]);
+    }
+}
+
+#[tokio::test]
+async fn it_is_called_if_something_else_could_not_be_bound() {
+    let recorder = Recorder::new();
+    let run = below(&Emitter::new(), "run", |(): (), _: RunContext| async { Ok(()) });
+    let fails = |_: &RunContext| Err(Error::new("not here"));
+    run.run(()).middleware(notes(&recorder, "run")).middleware(fails).await.expect_err("it is not bound");
+    recorder.expect(["run failed"]);
+}
+
+#[tokio::test]
+async fn it_comes_after_finish_in_order_of_registration_and_children_first() -> TestResult {
+    let recorder = Recorder::new();
+    let tree = Emitter::new();
+    let inner = std::sync::Arc::new(below(&tree, "inner", |(): (), _: RunContext| async { Ok(()) }));
+    let bound = recorder.clone();
+    let outer = below(&tree, "outer", move |(): (), _: RunContext| {
+        let (inner, recorder) = (std::sync::Arc::clone(&inner), bound.clone());
+        async move { inner.run(()).middleware(notes(&recorder, "inner")).await }
+    });
+    let finish = recorder.clone();
+    let run = outer.run(()).middleware(notes(&recorder, "first")).middleware(notes(&recorder, "second"));
+    run.on_finish(move |_, _| finish.note("finish")).await?;
+    recorder.expect(["inner success", "finish", "first success", "second success"]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_panic_changes_nothing_and_what_is_registered_meanwhile_is_called_too() -> TestResult {
+    silence_planned_panics();
+    let recorder = Recorder::new();
+    let run = below(&Emitter::new(), "run", |(): (), _: RunContext| async { Ok(7) });
+    let more = recorder.clone();
+    let panics = |ctx: &RunContext| {
+        ctx.at_end(|_, _| panic!("planned"));
+        Ok(())
+    };
+    let leaves_more = move |ctx: &RunContext| {
+        let more = more.clone();
+        ctx.at_end(move |ctx, _| {
+            assert!(!ctx.has_ended());
+            ctx.at_end(move |_, status| more.note(format!("{}", status == Status::Success)));
+        });
+        Ok(())
+    };
+    assert_eq!(run.run(()).middleware(panics).middleware(leaves_more).await?, 7);
+    recorder.expect(["true"]);
+    Ok(())
+}
+
+// R4: "when the run is over"; it counts as under way until all of that is done.
+#[tokio::test]
+async fn until_the_last_has_been_called_the_run_has_not_ended() -> TestResult {
+    for is_heard in [false, true] {
+        let (tree, recorder) = (Emitter::new(), Recorder::new());
+        if is_heard {
+            tree.observe(Stage::Finish, |_: &Any, _| ())?;
+        }
+        let notes = recorder.clone();
+        let bound = move |ctx: &RunContext| {
+            let notes = notes.clone();
+            ctx.at_end(move |ctx, _| notes.note(format!("has ended: {}", ctx.has_ended())));
+            Ok(())
+        };
+        below(&tree, "ends", |(): (), _: RunContext| async { Ok(()) }).run(()).middleware(bound).await?;
+        recorder.expect(["has ended: false"]);
+    }
+    Ok(())
+}

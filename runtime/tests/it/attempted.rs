@@ -1,0 +1,88 @@
+//! `RunSubscriber::attempted`: what the work and its layers come to, attempt by attempt.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use crate::support::{TestResult, below, silence_planned_panics};
+use emitree_emitter::Emitter;
+use emitree_runtime::{
+    AnyRun, Attempted, Error, Middleware, Next, Result, RunContext, RunEvent, RunSubscriber, Runnable, Stack, layer_fn,
+    map_output,
+};
+use serde_json::{Value, json};
+
+/// Notes what each attempt comes to.
+#[derive(Clone, Debug, Default)]
+struct Attempts(Arc<Mutex<Vec<std::result::Result<Value, String>>>>);
+
+impl RunSubscriber for Attempts {
+    fn event(&self, _: &RunEvent<'_>) {}
+
+    fn attempted(&self, attempt: &Attempted<'_>) {
+        let json = attempt.output_json();
+        assert_eq!(attempt.output::<u32>().map(|n| json!(n)), json.as_ref().ok().cloned());
+        self.0.lock().expect("nobody panics").push(json.map_err(|error| error.to_string()));
+    }
+}
+
+impl Middleware for Attempts {
+    fn bind(&self, ctx: &RunContext) -> Result<()> {
+        ctx.subscribe(self.clone());
+        Ok(())
+    }
+}
+
+impl Attempts {
+    #[track_caller]
+    fn expect<const N: usize>(&self, expected: [std::result::Result<u32, &str>; N]) {
+        let expected = expected.map(|attempt| attempt.map(|n| json!(n)).map_err(str::to_owned));
+        assert_eq!(std::mem::take(&mut *self.0.lock().expect("nobody panics")), expected);
+    }
+}
+
+// M6, M7: before what comes after the layers.
+#[tokio::test(start_paused = true)]
+async fn it_sees_what_each_attempt_comes_to_with_a_chain_and_without() -> TestResult {
+    silence_planned_panics();
+    let (tree, attempts) = (Emitter::new(), Attempts::default());
+    let run = below(&tree, "run", |end: String, ctx: RunContext| async move {
+        match &*end {
+            "fails" => Err(Error::new("a planned failure")),
+            "panics" => panic!("a planned panic"),
+            "pends" => std::future::pending().await,
+            "retries" => Ok(ctx.attempt()),
+            _ => Ok(1),
+        }
+    });
+    let passes = || {
+        let pass = layer_fn("pass", |input, _, next: Next<'_, AnyRun>| Box::pin(next.run(input)));
+        Stack::<AnyRun>::builder().layer(pass).build()
+    };
+    for chained in [false, true] {
+        let built = |end: &str| {
+            let run = run.run(end.to_owned()).middleware(attempts.clone());
+            if chained { run.middleware(passes()) } else { run }
+        };
+        assert_eq!(built("succeeds").on_success(|success, _| success.output = 9).await?, 9);
+        attempts.expect([Ok(1)]);
+        assert_eq!(built("succeeds").on_start(|start, _| start.output = Some(5)).await?, 5);
+        attempts.expect([Ok(5)]);
+        built("fails").await.expect_err("a planned failure");
+        attempts.expect([Err("a planned failure")]);
+        built("panics").await.expect_err("a planned panic");
+        attempts.expect([Err("a planned panic")]);
+        built("pends").timeout(Duration::from_millis(5)).await.expect_err("a time-out");
+        attempts.expect([]);
+    }
+    let twice = map_output(|n: &mut u32, ctx: &RunContext| {
+        if ctx.attempt() == 0 {
+            return Err(Error::retry("once more"));
+        }
+        *n += 10;
+        Ok(())
+    });
+    let run = run.run("retries".to_owned()).middleware(attempts.clone()).middleware(twice).max_middleware_retries(1);
+    assert_eq!(run.await?, 11);
+    attempts.expect([Ok(0), Ok(1)]);
+    Ok(())
+}

@@ -1,0 +1,351 @@
+//! R13: a run's end comes after the ends of all runs started in it: of those whose futures somebody else holds too. A
+//! run that is ended from above says so to who polls it again.
+
+use std::sync::Arc;
+
+use crate::support::ends::{recorded, settle, waits_at};
+use crate::support::{Any, Gate, Recorder, Slot, TestResult, below, endless, poll_once};
+use emitree_emitter::{Emitter, Options, Registration};
+use emitree_runtime::{Error, ErrorKind, Result, Run, RunContext, Runnable, Stage};
+use tokio::task::yield_now;
+
+#[track_caller]
+fn expect_ended_from_above<T: std::fmt::Debug>(result: Result<T>) {
+    let error = result.expect_err("it was ended from above");
+    let expected = (&ErrorKind::Aborted, "the run that it was started in has ended");
+    assert_eq!((error.kind(), error.to_string().as_str()), expected);
+}
+
+/// A run that polls a child once, leaves it to somebody else, and succeeds or fails.
+fn leaves<C: Runnable<Input = ()> + 'static>(
+    tree: &Emitter,
+    child: C,
+    listening: Option<Registration>,
+    held: &Slot<Run<'static, C>>,
+) -> impl Runnable<Input = bool, Output = ()> + use<C> {
+    let (child, held) = (Arc::new(child), held.clone());
+    let listening = Slot::with(listening);
+    below(tree, "parent", move |well: bool, _: RunContext| {
+        let mut run = listening.take().into_iter().fold(child.run_shared(()), Run::register);
+        let held = held.clone();
+        async move {
+            assert!(poll_once(&mut run).is_pending());
+            held.put(run);
+            if well { Ok(()) } else { Err(Error::new("broken")) }
+        }
+    })
+}
+
+// R13
+#[tokio::test]
+async fn a_run_whose_future_somebody_else_holds_is_ended_before_its_parents_success_or_error() {
+    for (well, end) in [(true, "success"), (false, "error")] {
+        let (tree, recorder) = recorded();
+        let held = Slot::new();
+        let result = leaves(&tree, endless(&tree, "child", &recorder), None, &held).run(well).await;
+        assert_eq!(result.is_ok(), well);
+        let finish = if well { "parent.run.finish success" } else { "parent.run.finish failed" };
+        let end = format!("parent.run.{end}");
+        let child = ["child.run.start", "works", "child.run.error", "child.run.finish aborted"];
+        recorder.expect(["parent.run.start"].into_iter().chain(child).chain([&*end, finish]));
+        expect_ended_from_above(held.take().await);
+        recorder.expect(["dropped"]);
+    }
+}
+
+// R13: dropping it instead changes nothing; its work goes then.
+#[tokio::test]
+async fn a_run_that_was_ended_from_above_ends_once_when_its_holder_drops_it() -> TestResult {
+    let (tree, recorder) = recorded();
+    let held = Slot::new();
+    leaves(&tree, endless(&tree, "child", &recorder), None, &held).run(true).await?;
+    recorder.take();
+    drop(held.take());
+    settle().await;
+    recorder.expect(["dropped"]);
+    Ok(())
+}
+
+// R13: the same where nobody hears it.
+#[tokio::test]
+async fn where_nobody_listens_a_held_run_is_ended_with_its_parent_too() -> TestResult {
+    let held = Slot::new();
+    let tree = Emitter::new();
+    leaves(&tree, endless(&tree, "child", &Recorder::new()), None, &held).run(true).await?;
+    expect_ended_from_above(held.take().await);
+    Ok(())
+}
+
+// R13: who waits for a run that is ended from above is woken.
+#[tokio::test]
+async fn a_task_that_awaits_a_run_is_told_when_it_is_ended_from_above() -> TestResult {
+    let (tree, recorder) = recorded();
+    let (tasks, child) = (Slot::new(), Arc::new(endless(&tree, "child", &recorder)));
+    let spawned = tasks.clone();
+    let parent = below(&tree, "parent", move |(), _: RunContext| {
+        spawned.put(tokio::spawn(child.run_shared(())));
+        async {
+            yield_now().await;
+            Ok(())
+        }
+    });
+    parent.run(()).await?;
+    expect_ended_from_above(tasks.take().await?);
+    recorder.expect([
+        "parent.run.start",
+        "child.run.start",
+        "works",
+        "child.run.error",
+        "child.run.finish aborted",
+        "parent.run.success",
+        "parent.run.finish success",
+        "dropped",
+    ]);
+    Ok(())
+}
+
+// R4, R13: an emit that has begun goes to its end, and the parent waits for it.
+#[tokio::test]
+async fn a_parent_waits_for_the_listeners_of_a_held_run() -> TestResult {
+    let after_start = ["child.run.start", "child.run.error", "child.run.finish aborted"];
+    let after_error = ["child.run.error", "child.run.finish aborted"];
+    let cases = [
+        (Stage::Start, &[][..], &after_start[..]),
+        (Stage::Error, &["child.run.start", "works"][..], &after_error[..]),
+        (Stage::Finish, &["child.run.start", "works", "child.run.error"][..], &after_error[1..]),
+    ];
+    for (stage, before, after) in cases {
+        let (tree, recorder) = recorded();
+        let (gate, held) = (Gate::new(), Slot::new());
+        let parent = leaves(&tree, endless(&tree, "child", &recorder), Some(waits_at(&gate, stage)), &held);
+        let task = tokio::spawn(Arc::new(parent).run_shared(true));
+        settle().await;
+        recorder.expect(["parent.run.start"].into_iter().chain(before.iter().copied()));
+        let mut child = held.take();
+        assert!(poll_once(&mut child).is_pending(), "{stage:?}: its end is no longer its own");
+        gate.open();
+        task.await??;
+        let parents = ["parent.run.success", "parent.run.finish success"];
+        recorder.expect(after.iter().copied().chain(parents));
+        expect_ended_from_above(child.await);
+    }
+    Ok(())
+}
+
+// R7, R13: what its work had come to stands.
+#[tokio::test]
+async fn a_held_run_whose_work_was_over_keeps_its_result() -> TestResult {
+    for stage in [Stage::Success, Stage::Finish] {
+        let (tree, recorder) = recorded();
+        let (gate, held) = (Gate::new(), Slot::new());
+        let child = below(&tree, "child", |(), _: RunContext| async { Ok(7) });
+        let parent = leaves(&tree, child, Some(waits_at(&gate, stage)), &held);
+        let task = tokio::spawn(Arc::new(parent).run_shared(true));
+        settle().await;
+        gate.open();
+        task.await??;
+        assert_eq!(held.take().await?, 7);
+        recorder.expect([
+            "parent.run.start",
+            "child.run.start",
+            "child.run.success",
+            "child.run.finish success",
+            "parent.run.success",
+            "parent.run.finish success",
+        ]);
+    }
+    Ok(())
+}
+
+// R13
+#[tokio::test]
+async fn grandchildren_end_before_children() -> TestResult {
+    let (tree, recorder) = recorded();
+    let (inner, outer) = (Slot::new(), Slot::new());
+    let grandchild = Arc::new(endless(&tree, "grandchild", &Recorder::new()));
+    let keeps = inner.clone();
+    let child = below(&tree, "child", move |(), _: RunContext| {
+        let mut run = grandchild.run_shared(());
+        assert!(poll_once(&mut run).is_pending());
+        keeps.put(run);
+        std::future::pending::<Result<()>>()
+    });
+    leaves(&tree, child, None, &outer).run(true).await?;
+    recorder.expect([
+        "parent.run.start",
+        "child.run.start",
+        "grandchild.run.start",
+        "grandchild.run.error",
+        "grandchild.run.finish aborted",
+        "child.run.error",
+        "child.run.finish aborted",
+        "parent.run.success",
+        "parent.run.finish success",
+    ]);
+    expect_ended_from_above(outer.take().await);
+    expect_ended_from_above(inner.take().await);
+    Ok(())
+}
+
+// R8, R13: whoever brings the parent to its end then waits in its stead.
+#[tokio::test]
+async fn a_parent_that_is_dropped_while_it_waits_for_a_child_ends_after_it() {
+    let (tree, recorder) = recorded();
+    let (gate, held) = (Gate::new(), Slot::new());
+    let parent = leaves(&tree, endless(&tree, "child", &recorder), Some(waits_at(&gate, Stage::Error)), &held);
+    let mut run = Arc::new(parent).run_shared(true);
+    assert!(poll_once(&mut run).is_pending());
+    recorder.expect(["parent.run.start", "child.run.start", "works"]);
+    drop(run);
+    settle().await;
+    recorder.expect([]);
+    gate.open();
+    settle().await;
+    recorder.expect(["child.run.error", "child.run.finish aborted", "parent.run.success", "parent.run.finish success"]);
+    expect_ended_from_above(held.take().await);
+}
+
+// R13: an abort would have woken it; here nothing was left to abort.
+#[tokio::test]
+async fn a_task_that_awaits_a_run_whose_work_was_over_is_told_when_it_is_ended_from_above() -> TestResult {
+    let (tasks, gate, tree) = (Slot::new(), Gate::new(), Emitter::new());
+    let (spawned, waits) = (tasks.clone(), gate.clone());
+    let child = Arc::new(below(&tree, "child", |(), _: RunContext| async { Ok(7) }));
+    let parent = below(&tree, "parent", move |(), _: RunContext| {
+        spawned.put(tokio::spawn(child.run_shared(()).register(waits_at(&waits, Stage::Success))));
+        async {
+            yield_now().await;
+            Ok(())
+        }
+    });
+    let parent = tokio::spawn(Arc::new(parent).run_shared(()));
+    settle().await;
+    gate.open();
+    parent.await??;
+    assert_eq!(tasks.take().await??, 7);
+    Ok(())
+}
+
+// R13: a task that awaits a run whose work is over is told when the run above has ended it, whoever polled it before.
+#[tokio::test]
+async fn a_task_that_waits_for_listeners_of_a_run_is_told_when_it_is_ended_from_above() -> TestResult {
+    let (gate, tasks) = (Gate::new(), Slot::new());
+    let tree = Emitter::new();
+    let child = Arc::new(below(&tree, "child", |(), _: RunContext| async { Ok(7) }));
+    let (spawned, waits) = (tasks.clone(), gate.clone());
+    let parent = below(&tree, "parent", move |(), _: RunContext| {
+        let mut run = child.run_shared(()).register(waits_at(&waits, Stage::Success));
+        assert!(poll_once(&mut run).is_pending());
+        spawned.put(tokio::spawn(run));
+        async {
+            settle().await;
+            Ok(())
+        }
+    });
+    let task = tokio::spawn(Arc::new(parent).run_shared(()));
+    for _ in 0..4 {
+        settle().await;
+    }
+    gate.open();
+    task.await??;
+    settle().await;
+    let child = tasks.take();
+    assert!(child.is_finished());
+    assert_eq!(child.await??, 7);
+    Ok(())
+}
+
+// R8, R13: "Nobody waits for a future that nobody polls": not for the parent's either.
+#[tokio::test]
+async fn the_pending_end_of_a_dropped_child_comes_though_its_parent_is_no_longer_polled() {
+    let (tree, recorder) = (Emitter::new(), Recorder::new());
+    let (gate, notes) = (Gate::new(), recorder.clone());
+    let (child, waits) = (Arc::new(endless(&tree, "child", &Recorder::new())), gate.clone());
+    let parent = below(&tree, "parent", move |(), _: RunContext| {
+        let (waits, notes) = (waits.clone(), notes.clone());
+        let mut run = child.run_shared(()).register(Options::new().on_async(Stage::Finish, move |_: &mut Any, _| {
+            let (waits, notes) = (waits.clone(), notes.clone());
+            Box::pin(async move {
+                waits.pass().await;
+                notes.note("told");
+                Ok(())
+            })
+        }));
+        assert!(poll_once(&mut run).is_pending());
+        drop(run);
+        async {
+            yield_now().await;
+            Ok(())
+        }
+    });
+    let mut run = Arc::new(parent).run_shared(());
+    assert!(poll_once(&mut run).is_pending());
+    settle().await;
+    // Its work is over: it waits for the child.
+    assert!(poll_once(&mut run).is_pending());
+    gate.open();
+    settle().await;
+    recorder.expect(["told"]);
+    drop(run);
+}
+
+// R13: what is kept of a run that is over takes nothing from those begun since.
+#[tokio::test]
+async fn a_run_that_took_the_place_of_one_that_is_over_is_ended_with_its_parent() -> TestResult {
+    let (tree, held, kept) = (Emitter::new(), Slot::new(), Slot::new());
+    let (holds, keeps) = (held.clone(), kept.clone());
+    let first = Arc::new(below(&tree, "first", move |(), ctx: RunContext| {
+        keeps.put(ctx);
+        async { Ok(()) }
+    }));
+    let second = Arc::new(endless(&tree, "second", &Recorder::new()));
+    let parent = below(&tree, "parent", move |(), _: RunContext| {
+        let (first, mut second) = (first.run_shared(()), second.run_shared(()));
+        let (holds, kept) = (holds.clone(), kept.clone());
+        async move {
+            first.await?;
+            assert!(poll_once(&mut second).is_pending());
+            holds.put(second);
+            drop(kept.take());
+            Ok(())
+        }
+    });
+    parent.run(()).await?;
+    expect_ended_from_above(held.take().await);
+    Ok(())
+}
+
+// R13: of several, whichever is left.
+#[tokio::test]
+async fn of_two_runs_the_one_that_is_left_is_ended_with_its_parent_before_its_success() -> TestResult {
+    let (tree, recorder) = recorded();
+    let held = Slot::new();
+    let (child, holds) = (Arc::new(endless(&tree, "child", &Recorder::new())), held.clone());
+    let parent = below(&tree, "parent", move |(), _: RunContext| {
+        let [mut first, mut second] = [(); 2].map(|()| child.run_shared(()));
+        assert!(poll_once(&mut first).is_pending() && poll_once(&mut second).is_pending());
+        drop(first);
+        holds.put(second);
+        async { Ok(()) }
+    });
+    parent.run(()).await?;
+    let recorded = recorder.take();
+    let ends = ["child.run.error", "child.run.finish aborted", "parent.run.success", "parent.run.finish success"];
+    assert!(recorded.ends_with(&ends.map(str::to_owned)), "{recorded:#?}");
+    expect_ended_from_above(held.take().await);
+    Ok(())
+}
+
+// R4
+#[tokio::test]
+async fn where_nobody_listens_a_run_that_is_over_has_ended() -> TestResult {
+    let kept = Slot::new();
+    let keeps = kept.clone();
+    let run = below(&Emitter::new(), "run", move |(), ctx: RunContext| {
+        keeps.put(ctx);
+        async { Ok(()) }
+    });
+    run.run(()).await?;
+    assert!(kept.take().has_ended());
+    Ok(())
+}

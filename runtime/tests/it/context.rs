@@ -1,0 +1,472 @@
+//! R9: what a run carries, and where one is in it.
+
+use std::sync::Arc;
+
+use crate::support::{Any, Recorder, TestResult, below, current_id, emitter_of, poll_once};
+use emitree_emitter::{BoxError, Emitter, EventMeta};
+use emitree_runtime::{Error, RunContext, Runnable, Stage, runnable_fn};
+use futures_core::future::BoxFuture;
+use serde_json::{Value, json};
+
+/// Notes `path context` of every event that reaches an emitter, without the runtime's key.
+fn note_contexts(recorder: &Recorder, emitter: &Emitter) {
+    let notes = recorder.clone();
+    let note = move |_: &Any, meta: &EventMeta<'_>| {
+        let mut context = json!(meta.context());
+        context.as_object_mut().map(|map| map.remove("internal"));
+        notes.note(format!("{} {context}", meta.path()));
+    };
+    emitter.observe("*.*", note).expect("a valid matcher");
+}
+
+// R9
+#[tokio::test]
+async fn the_instances_context_yields_to_the_parent_runs_and_that_to_the_runs_own() -> TestResult {
+    let tree = Emitter::builder().context(json!({"root": "root", "all": "root"})).build()?;
+    let context = json!({"instance": "instance", "two": "instance", "all": "instance"});
+    let inner = tree.child_builder("inner").context(context).build()?;
+    let inner = runnable_fn("inner", |(), ctx: RunContext| async move { Ok(json!(ctx.context())) }).with_emitter(inner);
+    let inner = Arc::new(inner);
+    let outer = below(&tree, "outer", move |(), _: RunContext| {
+        let inner = Arc::clone(&inner);
+        async move { inner.run(()).context(json!({"own": "own"})).context(json!({"all": "own"})).await }
+    });
+    let context = outer.run(()).context(json!({"two": "parent", "three": "parent", "all": "parent"})).await?;
+    let expected = json!({
+        "root": "root", "instance": "instance", "two": "parent", "three": "parent", "own": "own", "all": "own",
+    });
+    assert_eq!(context, expected);
+    Ok(())
+}
+
+// R9
+#[tokio::test]
+async fn what_is_set_during_a_run_shows_in_its_later_events_and_in_children_started_later() -> TestResult {
+    let (tree, recorder) = (Emitter::new(), Recorder::new());
+    note_contexts(&recorder, &tree);
+    let child = Arc::new(below(&tree, "child", |key: String, ctx: RunContext| async move {
+        tokio::task::yield_now().await;
+        Ok(ctx.set(key, "by child")?)
+    }));
+    let parent = below(&tree, "parent", move |(), ctx: RunContext| {
+        let child = Arc::clone(&child);
+        async move {
+            let (early, setting) = (child.run("early".into()), async {
+                ctx.set("set", 1)?;
+                assert_eq!((ctx.get("set"), ctx.get("unset")), (Some(json!(1)), None));
+                ctx.emitter().emit("word", &mut ()).await?;
+                Ok(())
+            });
+            let (early, set) = tokio::join!(early, setting);
+            early.and(set)?;
+            child.run("late".into()).await
+        }
+    });
+    parent.run(()).await?;
+    recorder.expect([
+        "parent.run.start {}",
+        "child.run.start {}",
+        "parent.word {\"set\":1}",
+        "child.run.success {\"early\":\"by child\"}",
+        "child.run.finish {\"early\":\"by child\"}",
+        "child.run.start {\"set\":1}",
+        "child.run.success {\"late\":\"by child\",\"set\":1}",
+        "child.run.finish {\"late\":\"by child\",\"set\":1}",
+        "parent.run.success {\"set\":1}",
+        "parent.run.finish {\"set\":1}",
+    ]);
+    Ok(())
+}
+
+// R9
+#[tokio::test]
+async fn a_middleware_that_sets_context_sets_it_for_every_event_of_the_run() -> TestResult {
+    let (tree, recorder) = (Emitter::new(), Recorder::new());
+    note_contexts(&recorder, &tree);
+    let run = below(&tree, "run", |(), _: RunContext| async { Ok(()) });
+    run.run(()).middleware(|ctx: &RunContext| Ok(ctx.set("tenant", "acme")?)).await?;
+    let tenant = json!({"tenant": "acme"});
+    recorder.expect(["start", "success", "finish"].map(|name| format!("run.run.{name} {tenant}")).iter().map(|s| &**s));
+    run.run(()).await?;
+    recorder.expect(["run.run.start {}", "run.run.success {}", "run.run.finish {}"]);
+    Ok(())
+}
+
+// R9, E3
+#[tokio::test]
+async fn a_group_that_is_set_is_that_of_later_events_and_of_runs_started_later() -> TestResult {
+    for is_heard in [true, false] {
+        let (tree, recorder) = (Emitter::new(), Recorder::new());
+        let notes = recorder.clone();
+        if is_heard {
+            tree.observe("*.*", move |_: &Any, meta| notes.note(format!("{} {:?}", meta.path(), meta.group_id())))?;
+        }
+        let group = |ctx: &RunContext| ctx.emitter().group_id().map(str::to_owned);
+        let inner = Arc::new(below(&tree, "inner", move |(): (), ctx: RunContext| async move {
+            tokio::task::yield_now().await;
+            Ok(group(&ctx))
+        }));
+        let outer = below(&tree, "outer", move |(): (), ctx: RunContext| {
+            let inner = Arc::clone(&inner);
+            async move {
+                let mut early = inner.run(());
+                assert!(poll_once(&mut early).is_pending());
+                ctx.set_group_id("first");
+                ctx.set_group_id("set");
+                Ok((early.await?, inner.run(()).await?, inner.run(()).group_id("own").await?, group(&ctx)))
+            }
+        });
+        let [given, set, own] = ["given", "set", "own"].map(|group| Some(group.to_owned()));
+        assert_eq!(outer.run(()).group_id("given").await?, (given, set.clone(), own, set.clone()));
+        let Some(ended) = recorder.take().pop() else { continue };
+        assert_eq!(ended, r#"outer.run.finish Some("set")"#);
+    }
+    Ok(())
+}
+
+// R9
+#[tokio::test]
+async fn a_group_is_that_of_the_run_else_of_its_parent_run_else_of_its_instance() -> TestResult {
+    let tree = Emitter::new();
+    let grouped = tree.child_builder("inner").group_id("instance").build()?;
+    let inner =
+        runnable_fn("inner", |(), ctx: RunContext| async move { Ok(ctx.emitter().group_id().map(str::to_owned)) });
+    let inner = Arc::new(inner.with_emitter(grouped));
+    let nested = Arc::clone(&inner);
+    let outer = below(&tree, "outer", move |(), _: RunContext| {
+        let inner = Arc::clone(&nested);
+        async move { inner.run(()).await }
+    });
+    assert_eq!(inner.run(()).await?.as_deref(), Some("instance"));
+    assert_eq!(inner.run(()).group_id("own").await?.as_deref(), Some("own"));
+    assert_eq!(outer.run(()).group_id("parent").await?.as_deref(), Some("parent"));
+    assert_eq!(outer.run(()).await?.as_deref(), Some("instance"));
+    Ok(())
+}
+
+#[derive(Debug, PartialEq)]
+struct Tenant(&'static str);
+
+#[derive(Debug, PartialEq)]
+struct Budget(u32);
+
+// R9
+#[tokio::test]
+async fn extensions_are_inherited_and_what_a_child_sets_stays_below_it() -> TestResult {
+    let (tree, recorder) = (Emitter::new(), Recorder::new());
+    let notes = recorder.clone();
+    let child = Arc::new(below(&tree, "child", move |(), ctx: RunContext| {
+        notes.note(format!("{:?} {:?}", ctx.extension::<Tenant>(), ctx.extension::<Budget>()));
+        ctx.set_extension(Budget(0));
+        async { Ok(()) }
+    }));
+    let notes = recorder.clone();
+    let parent = below(&tree, "parent", move |(), ctx: RunContext| {
+        let (child, notes) = (Arc::clone(&child), notes.clone());
+        async move {
+            child.run(()).await?;
+            ctx.set_extension(Budget(7));
+            child.run(()).extension(Tenant("other")).await?;
+            notes.note(format!("{:?} {:?}", ctx.extension::<Tenant>(), ctx.extensions().get::<Budget>()));
+            Ok(())
+        }
+    });
+    parent.run(()).extension(Tenant("overwritten")).extension(Tenant("acme")).await?;
+    recorder.expect([
+        "Some(Tenant(\"acme\")) None",
+        "Some(Tenant(\"other\")) Some(Budget(7))",
+        "Some(Tenant(\"acme\")) Some(Budget(7))",
+    ]);
+    parent.run(()).await?;
+    assert_eq!(recorder.take()[0], "None None");
+    Ok(())
+}
+
+// R9
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn however_many_ask_for_an_extension_that_there_is_not_they_get_the_same_one() -> TestResult {
+    #[derive(Debug, Default)]
+    struct Shared;
+    let tree = Emitter::new();
+    let child = below(&tree, "child", |(), ctx: RunContext| async move {
+        Ok(Arc::as_ptr(&ctx.extension_or_default::<Shared>()).addr())
+    });
+    let child = Arc::new(child);
+    let parent = below(&tree, "parent", move |(), ctx: RunContext| {
+        let child = Arc::clone(&child);
+        async move {
+            let asks = (0..32)
+                .map(|_| ctx.clone())
+                .map(|run| tokio::spawn(async move { Arc::as_ptr(&run.extension_or_default::<Shared>()).addr() }));
+            let mut got: Vec<usize> = futures_util::future::try_join_all(asks).await?;
+            got.push(child.run(()).await?);
+            got.dedup();
+            Ok(got.len())
+        }
+    });
+    assert_eq!(parent.run(()).await?, 1);
+    Ok(())
+}
+
+// R9
+#[tokio::test]
+async fn a_run_knows_its_ids_its_parent_its_depth_and_its_instance() -> TestResult {
+    let tree = Emitter::new();
+    let inner = Arc::new(below(&tree, "inner", |(), ctx: RunContext| async move {
+        let parent = ctx.parent().cloned().expect("it is nested");
+        let (trace, above) = (ctx.trace(), parent.trace());
+        assert_eq!((ctx.depth(), parent.depth()), (1, 0));
+        assert_eq!((trace.run_id, trace.parent_run_id), (ctx.run_id(), Some(parent.run_id())));
+        assert_eq!((trace.id, above.id), (parent.run_id(), parent.run_id()));
+        assert_eq!(above.parent_run_id, None);
+        assert_eq!(ctx.run_id().get_version_num(), 7);
+        assert_ne!(ctx.instance(), parent.instance());
+        assert!(format!("{ctx:?}").contains("inner"));
+        Ok(ctx.has_ended())
+    }));
+    let outer = below(&tree, "outer", move |(), ctx: RunContext| {
+        let inner = Arc::clone(&inner);
+        async move {
+            assert_eq!(ctx.instance().emitter().namespace(), "outer");
+            inner.run(()).await
+        }
+    });
+    assert!(!outer.run(()).await?);
+    Ok(())
+}
+
+/// Listeners of all four verbs that note which run they are in, before and after an await.
+fn note_current(recorder: &Recorder, label: &str, emitter: &Emitter) -> TestResult {
+    let [on, observe] = [(); 2].map(|()| {
+        let (notes, label) = (recorder.clone(), label.to_owned());
+        move |verb: &str, meta: &EventMeta<'_>| note(&notes, &label, verb, meta)
+    });
+    let sync = on.clone();
+    emitter.on("*.*", move |_: &mut Any, meta| sync("on", meta))?;
+    emitter.on_async("*.*", move |_: &mut Any, meta| noted_later(on.clone(), "on_async", meta))?;
+    let sync = observe.clone();
+    emitter.observe("*.*", move |_: &Any, meta| sync("observe", meta))?;
+    emitter.observe_async("*.*", move |_: &Any, meta| noted_later(observe.clone(), "observe_async", meta))?;
+    Ok(())
+}
+
+fn noted_later<'a>(
+    note: impl Fn(&str, &EventMeta<'_>) + Send + 'a,
+    verb: &'a str,
+    meta: &'a EventMeta<'a>,
+) -> BoxFuture<'a, Result<(), BoxError>> {
+    Box::pin(async move {
+        note(verb, meta);
+        tokio::task::yield_now().await;
+        note(verb, meta);
+        Ok(())
+    })
+}
+
+fn note(recorder: &Recorder, label: &str, verb: &str, meta: &EventMeta<'_>) {
+    let happened_in = meta.trace().map(|trace| trace.run_id.to_string());
+    let right = if current_id() == happened_in { "right" } else { "wrong" };
+    recorder.note(format!("{} {label} {verb} {right}", meta.path()));
+}
+
+const NOTES_PER_EVENT: usize = 6;
+
+// R9
+#[tokio::test]
+async fn current_is_the_events_run_in_its_listeners_wherever_they_are_registered() -> TestResult {
+    let (tree, recorder) = (Emitter::new(), Recorder::new());
+    let inner =
+        Arc::new(below(
+            &tree,
+            "inner",
+            |(), ctx: RunContext| async move { Ok(ctx.emitter().emit("word", &mut ()).await?) },
+        ));
+    note_current(&recorder, "root", &tree)?;
+    note_current(&recorder, "instance", emitter_of(&inner))?;
+    let outer = below(&tree, "outer", move |(), ctx: RunContext| {
+        let inner = Arc::clone(&inner);
+        async move {
+            let own = current_id();
+            assert_eq!(own, Some(ctx.run_id().to_string()));
+            inner.run(()).await?;
+            assert_eq!(current_id(), own, "the work is in its own run again");
+            Ok(())
+        }
+    });
+    let [bound, run] = [(); 2].map(|()| recorder.clone());
+    let bind = move |ctx: &RunContext| {
+        assert_eq!(current_id(), Some(ctx.run_id().to_string()));
+        note_current(&bound, "parent run", ctx.emitter()).map_err(Error::from_boxed)
+    };
+    let by_run = move |_: &mut Any, meta: &EventMeta<'_>| note(&run, "builder", "on", meta);
+    assert_eq!(current_id(), None);
+    outer.run(()).middleware(bind).on("*.*", by_run).await?;
+    assert_eq!(current_id(), None);
+
+    let recorded = recorder.take();
+    // Four events of the inner run at four places, three of the outer one at two; one listener of the builder.
+    assert_eq!(recorded.len(), NOTES_PER_EVENT * (4 * 3 + 3 * 2) + 7, "{recorded:#?}");
+    assert!(recorded.iter().all(|line| line.ends_with(" right")), "{recorded:#?}");
+    Ok(())
+}
+
+// R9
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn current_is_the_events_run_also_where_it_is_emitted_from_a_foreign_task_or_thread() -> TestResult {
+    let (tree, recorder) = (Emitter::new(), Recorder::new());
+    note_current(&recorder, "root", &tree)?;
+    let quiet = Emitter::new();
+    let notes = recorder.clone();
+    quiet.on("*.*", move |_: &mut Any, meta| note(&notes, "quiet", "on", meta))?;
+    let talk = below(&tree, "talk", |(), ctx: RunContext| async move {
+        let emitter = ctx.emitter().clone();
+        let foreign = async move {
+            assert_eq!(current_id(), None);
+            let emitted = emitter.emit("word", &mut ()).await;
+            assert_eq!(current_id(), None);
+            emitted
+        };
+        Ok(tokio::spawn(foreign).await??)
+    });
+    talk.run(()).await?;
+    let now = below(&quiet, "talk", |(), ctx: RunContext| async move {
+        let emitter = ctx.emitter().clone();
+        std::thread::spawn(move || emitter.emit_now("word", &mut ())).join().expect("it does not panic")?;
+        Ok(())
+    });
+    now.run(()).await?;
+
+    let recorded = recorder.take();
+    assert_eq!(recorded.len(), NOTES_PER_EVENT * 4 + 4, "{recorded:#?}");
+    assert!(recorded.iter().all(|line| line.ends_with(" right")), "{recorded:#?}");
+    Ok(())
+}
+
+// R9
+#[tokio::test]
+async fn current_is_the_events_run_also_where_another_run_emits_it() -> TestResult {
+    let (tree, recorder) = (Emitter::new(), Recorder::new());
+    let inner = Arc::new(below(&tree, "inner", |(), ctx: RunContext| async move {
+        let outer = ctx.parent().expect("it is nested").emitter();
+        outer.emit("word", &mut ()).await?;
+        outer.emit("word", &mut ()).await?;
+        assert_eq!(current_id(), Some(ctx.run_id().to_string()));
+        Ok(())
+    }));
+    let outer = below(&tree, "outer", move |(), _: RunContext| {
+        let inner = Arc::clone(&inner);
+        async move { inner.run(()).await }
+    });
+    note_current(&recorder, "root", &tree)?;
+    outer.run(()).await?;
+    let recorded = recorder.take();
+    assert_eq!(recorded.len(), NOTES_PER_EVENT * (3 + 2 + 3), "{recorded:#?}");
+    assert!(recorded.iter().all(|line| line.ends_with(" right")), "{recorded:#?}");
+    Ok(())
+}
+
+// R9
+#[tokio::test]
+async fn there_is_no_current_run_elsewhere() -> TestResult {
+    let (tree, recorder) = (Emitter::new(), Recorder::new());
+    let talk = below(&tree, "talk", |(), _: RunContext| async move {
+        assert!(tokio::spawn(async { current_id() }).await?.is_none());
+        assert!(std::thread::spawn(current_id).join().expect("it does not panic").is_none());
+        Ok(())
+    });
+    let run = talk.run(());
+    assert_eq!(current_id(), None, "while a run is built");
+    run.await?;
+    assert_eq!(current_id(), None, "after a run");
+
+    let notes = recorder.clone();
+    tree.on("plain", move |_: &mut Any, _| notes.note(format!("{:?}", current_id())))?;
+    tree.emit("plain", &mut ()).await?;
+    recorder.expect(["None"]);
+    Ok(())
+}
+
+// R9
+#[tokio::test]
+async fn concurrent_runs_in_one_task_are_each_in_their_own_run() -> TestResult {
+    let tree = Emitter::new();
+    let talk = below(&tree, "talk", |(), ctx: RunContext| async move {
+        for _ in 0..3 {
+            assert_eq!(current_id(), Some(ctx.run_id().to_string()));
+            tokio::task::yield_now().await;
+        }
+        Ok(ctx.run_id().to_string())
+    });
+    let (one, two) = tokio::join!(talk.run(()), talk.run(()));
+    assert_ne!(one?, two?);
+    Ok(())
+}
+
+// R9
+#[tokio::test]
+async fn ctx_spawn_carries_the_run_into_a_task_and_a_bare_spawn_does_not() -> TestResult {
+    let tree = Emitter::new();
+    let child =
+        Arc::new(below(&tree, "child", |(), ctx: RunContext| async move { Ok(json!(ctx.trace().parent_run_id)) }));
+    let parent = below(&tree, "parent", move |(), ctx: RunContext| {
+        let child = Arc::clone(&child);
+        async move {
+            let (one, two) = (Arc::clone(&child), child);
+            let carried = ctx.spawn(async move { (current_id(), one.run(()).await) }).await?;
+            let bare = tokio::spawn(async move { (current_id(), two.run(()).await) }).await?;
+            assert_eq!((carried.0, carried.1?), (Some(ctx.run_id().to_string()), json!(ctx.run_id())));
+            assert_eq!((bare.0, bare.1?), (None, Value::Null));
+            Ok(())
+        }
+    });
+    parent.run(()).await?;
+    Ok(())
+}
+
+// R9
+#[tokio::test]
+async fn elapsed_is_measured_by_tokios_clock_from_the_first_poll() -> TestResult {
+    tokio::time::pause();
+    let slow = below(&Emitter::new(), "slow", |(), ctx: RunContext| async move {
+        tokio::time::advance(std::time::Duration::from_secs(2)).await;
+        Ok(ctx.elapsed().as_secs())
+    });
+    let run = slow.run(());
+    tokio::time::advance(std::time::Duration::from_secs(60)).await;
+    assert_eq!(run.await?, 2);
+    Ok(())
+}
+
+// R9
+#[tokio::test]
+async fn a_context_tells_when_its_run_has_ended() -> TestResult {
+    let (tree, kept) = (Emitter::new(), Arc::new(std::sync::Mutex::new(None)));
+    let keep = Arc::clone(&kept);
+    let run = below(&tree, "run", |(), ctx: RunContext| async move {
+        assert!(!ctx.has_ended());
+        Ok(())
+    });
+    tree.on(Stage::Finish, |_: &mut Any, _| {
+        assert!(!RunContext::current().is_none_or(|run| run.has_ended()), "not before its finish was heard");
+    })?;
+    run.run(())
+        .middleware(move |ctx: &RunContext| {
+            *keep.lock().expect("nobody panics here") = Some(ctx.clone());
+            Ok(())
+        })
+        .await?;
+    assert!(kept.lock().expect("nobody panics here").as_ref().is_some_and(RunContext::has_ended));
+    Ok(())
+}
+
+#[tokio::test]
+async fn contexts_are_equal_when_they_are_of_the_same_run() -> TestResult {
+    let tree = Emitter::new();
+    let outer = below(&tree, "outer", |(), ctx: RunContext| async move {
+        let task = ctx.clone();
+        let in_task = ctx.spawn(async move { RunContext::current() == Some(task) }).await?;
+        Ok([in_task, RunContext::current().as_ref() == Some(&ctx), ctx.parent() == Some(&ctx)])
+    });
+    assert_eq!(outer.run(()).await?, [true, true, false]);
+    Ok(())
+}

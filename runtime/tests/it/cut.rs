@@ -1,0 +1,110 @@
+//! R8, R13: a run that is dropped where nobody can be awaited comes to its end at once, with all that is below it, and
+//! whoever has the task or the future for that.
+
+use std::sync::Arc;
+
+use crate::support::{Any, Gate, Manner, Recorder, Slot, Verb, below, endless, poll_once, silence_planned_panics};
+use emitree_emitter::{Emitter, Options, Registration};
+use emitree_runtime::{Result, Run, RunContext, Runnable, Stage};
+use tokio::runtime::Builder;
+
+/// Listens to a stage, and waits for ever in it.
+fn blocks(stage: Stage) -> Registration {
+    Options::new().on_async(stage, |_: &mut Any, _| {
+        Box::pin(async {
+            Gate::new().pass().await;
+            Ok(())
+        })
+    })
+}
+
+/// A run that waits for ever, begun.
+fn begun(tree: &Emitter, blocked: Stage) -> Run<'static, impl Runnable<Input = (), Output = ()> + use<>> {
+    let mut run = Arc::new(endless(tree, "run", &Recorder::new())).run_shared(()).register(blocks(blocked));
+    assert!(poll_once(&mut run).is_pending());
+    run
+}
+
+/// A run that begins a child in a runtime that nobody drives, and waits for ever: what it comes to when it is dropped
+/// where there is none.
+fn dropped_outside(begin_child: impl Fn(&RunContext, &Emitter) + Send + Sync + 'static) -> Vec<String> {
+    let (tree, recorder) = (Emitter::new(), Recorder::new());
+    recorder.ends(&tree);
+    let runtime = Builder::new_current_thread().build().expect("a runtime");
+    let emitter = tree.clone();
+    let parent = Arc::new(below(&tree, "parent", move |(), ctx: RunContext| {
+        begin_child(&ctx, &emitter);
+        std::future::pending::<Result<()>>()
+    }));
+    let run = {
+        let _inside = runtime.enter();
+        let mut run = parent.run_shared(());
+        assert!(poll_once(&mut run).is_pending());
+        run
+    };
+    drop(run);
+    recorder.take()
+}
+
+const CHILD_FIRST: [&str; 6] = [
+    "parent.run.start",
+    "run.run.start",
+    "run.run.error",
+    "run.run.finish dropped",
+    "parent.run.error",
+    "parent.run.finish dropped",
+];
+
+// R8, R13: the end of what somebody else holds is cut too.
+#[test]
+fn outside_of_a_runtime_a_held_run_ends_with_its_parent_and_nobody_is_awaited() {
+    let held = Slot::new();
+    let recorded = dropped_outside({
+        let held = held.clone();
+        move |_, tree| held.put(Box::new(begun(tree, Stage::Error)) as Box<dyn Send>)
+    });
+    assert_eq!(recorded, CHILD_FIRST);
+    drop(held.take());
+}
+
+// R8, R13: and the end that a task was to bring about, in a runtime that does not get to it.
+#[test]
+fn outside_of_a_runtime_the_pending_end_of_a_child_comes_with_its_parents() {
+    let recorded = dropped_outside(|_, tree| drop(begun(tree, Stage::Error)));
+    assert_eq!(recorded, CHILD_FIRST);
+}
+
+// R8, R13: a task that cannot be awaited is aborted, and no more.
+#[test]
+fn outside_of_a_runtime_a_run_does_not_wait_for_its_tasks() {
+    let recorded = dropped_outside(|ctx, _| drop(ctx.spawn(std::future::pending::<()>())));
+    assert_eq!(recorded, ["parent.run.start", "parent.run.error", "parent.run.finish dropped"]);
+}
+
+// R8, E11: what a listener that is cut does in its drop is its own.
+#[test]
+fn a_listener_that_panics_when_it_is_cut_keeps_nobody_from_hearing_the_end() {
+    struct PanicsOnDrop;
+    impl Drop for PanicsOnDrop {
+        fn drop(&mut self) {
+            drop(Manner::Panics.act());
+        }
+    }
+    silence_planned_panics();
+    for verb in [Verb::OnAsync, Verb::ObserveAsync] {
+        let (tree, recorder) = (Emitter::new(), Recorder::new());
+        recorder.ends(&tree);
+        let run = Arc::new(endless(&tree, "run", &Recorder::new())).run_shared(());
+        let never = || async {
+            let _panics = PanicsOnDrop;
+            std::future::pending().await
+        };
+        let mut run = match verb {
+            Verb::OnAsync => run.on_async(Stage::Error, move |_: &mut Any, _| Box::pin(never())),
+            _ => run.observe_async(Stage::Error, move |_: &Any, _| Box::pin(never())),
+        };
+        assert!(poll_once(&mut run).is_pending());
+        drop(run);
+        recorder.expect(["run.run.start", "run.run.error", "run.run.finish dropped"]);
+    }
+}

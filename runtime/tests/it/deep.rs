@@ -1,0 +1,110 @@
+//! R4, R8, R13: a long chain of nested runs ends on a small stack: what ends it does not go down it, or up, by recursion.
+
+use std::sync::{Arc, Weak};
+use std::thread;
+
+use crate::support::ends::recorded;
+use crate::support::{Slot, poll_once};
+use emitree_emitter::Emitter;
+use emitree_runtime::{AbortHandle, Result, Run, RunContext, Runnable};
+use futures_util::FutureExt;
+
+const DEPTH: usize = 300;
+/// Of each link a recursion would need much more than the 300 bytes that there are.
+const STACK: usize = 96 * 1024;
+
+/// Each of its runs leaves another one, started in it, for somebody else to poll, and waits for ever.
+struct Link {
+    emitter: Emitter,
+    this: Weak<Self>,
+    next: Slot<Run<'static, Self>>,
+    innermost: Slot<RunContext>,
+}
+
+impl Runnable for Link {
+    type Input = ();
+    type Output = ();
+
+    fn emitter(&self) -> &Emitter {
+        &self.emitter
+    }
+
+    async fn execute(&self, (): &(), ctx: &RunContext) -> Result<()> {
+        self.innermost.put(ctx.clone());
+        self.next.put(self.this.upgrade().expect("it runs").run_shared(()));
+        std::future::pending().await
+    }
+}
+
+/// Runs that are nested in each other, the outermost first.
+struct Chain {
+    runs: Vec<Run<'static, Link>>,
+    innermost: Slot<RunContext>,
+}
+
+/// All of them have been polled once.
+fn chain(tree: &Emitter, handle: &AbortHandle) -> Chain {
+    let (emitter, innermost) = (tree.child("link").expect("a valid name"), Slot::new());
+    let link =
+        |this: &Weak<Link>| Link { emitter, this: this.clone(), next: Slot::new(), innermost: innermost.clone() };
+    let link = Arc::new_cyclic(link);
+    let mut next = link.run_shared(()).abort_on(handle);
+    let begin = |_| {
+        assert!(poll_once(&mut next).is_pending());
+        std::mem::replace(&mut next, link.next.take())
+    };
+    Chain { runs: (0..DEPTH).map(begin).collect(), innermost }
+}
+
+/// Has something done to such a chain on a small stack; all of its runs have to end, the innermost first.
+#[track_caller]
+fn expect_all_end(end: impl FnOnce(&mut Chain, &AbortHandle) + Send + 'static) {
+    let ends = move || {
+        let ((tree, recorder), handle) = (recorded(), AbortHandle::new());
+        let mut chain = chain(&tree, &handle);
+        recorder.take();
+        end(&mut chain, &handle);
+        let told = recorder.take();
+        drop(chain);
+        recorder.expect([]);
+        told
+    };
+    let thread = thread::Builder::new().stack_size(STACK).spawn(ends).expect("a thread");
+    let told = thread.join().expect("it does not panic");
+    let (errors, finishes): (Vec<_>, Vec<_>) = told.iter().partition(|line| *line == "link.run.error");
+    assert_eq!((errors.len(), finishes.len()), (DEPTH, DEPTH));
+    assert!(finishes.iter().all(|line| line.starts_with("link.run.finish ")), "{finishes:?}");
+}
+
+// R8, R13: they are held elsewhere.
+#[test]
+fn when_the_outermost_run_is_dropped_all_below_end() {
+    expect_all_end(|chain, _| drop(chain.runs.remove(0)));
+}
+
+// R7, R13
+#[test]
+fn when_the_outermost_run_is_aborted_all_below_end() {
+    expect_all_end(|chain, handle| {
+        handle.abort("enough");
+        assert!(poll_once(&mut chain.runs[0]).is_ready());
+    });
+}
+
+// R13: those that are held elsewhere are told of it.
+#[test]
+fn whoever_holds_a_run_below_is_told_that_it_has_ended() {
+    expect_all_end(|chain, _| {
+        drop(chain.runs.remove(0));
+        assert!(chain.runs.iter_mut().all(|run| run.now_or_never().is_some_and(|result| result.is_err())));
+    });
+}
+
+// R8, R9: who has the context of a run has those of the runs above.
+#[test]
+fn where_only_the_innermost_run_is_left_those_above_go_with_it() {
+    expect_all_end(|chain, _| {
+        while chain.runs.pop().is_some() {}
+        assert_eq!(chain.innermost.take().depth(), DEPTH - 1);
+    });
+}

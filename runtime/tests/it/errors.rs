@@ -1,0 +1,350 @@
+//! R10: one error type, that keeps its kind and its causes, and explains itself.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::support::{Any, Manner, Recorder, TestResult, below, emitter_of, silence_planned_panics};
+use emitree_emitter::{BoxError, EmitError, EmitErrorKind, Emitter};
+use emitree_runtime::{
+    AnyRunnable, Error, ErrorKind, ErrorReport, Interrupt, Lifecycle, Outcome, Result, RunContext, Runnable, Stage,
+    lifecycle_of,
+};
+use serde_json::Value;
+
+/// An error of a user, with a cause.
+#[derive(Debug)]
+struct Broken(Option<BoxError>);
+
+impl fmt::Display for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("broken")
+    }
+}
+
+impl std::error::Error for Broken {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.0.as_deref().map(|cause| cause as _)
+    }
+}
+
+fn missing() -> std::io::Error {
+    std::io::Error::new(std::io::ErrorKind::NotFound, "no such file")
+}
+
+// R10
+#[tokio::test]
+async fn any_std_error_becomes_one_by_question_mark() {
+    fn parse() -> Result<u32> {
+        Ok("many".parse::<u32>()?)
+    }
+    fn read() -> Result<()> {
+        Err(missing())?
+    }
+    fn json() -> Result<Vec<u32>> {
+        Ok(serde_json::from_str("[")?)
+    }
+    async fn listen() -> Result<()> {
+        let tree = Emitter::new();
+        tree.on("", |_: &mut Any, _| ())?;
+        Ok(tree.emit("no-name", &mut ()).await?)
+    }
+    let messages = [
+        parse().expect_err("no number").to_string(),
+        read().expect_err("no file").to_string(),
+        json().expect_err("no list").to_string(),
+        listen().await.expect_err("no matcher").to_string(),
+    ];
+    assert_eq!(
+        messages,
+        [
+            "invalid digit found in string",
+            "no such file",
+            "EOF while parsing a list at line 1 column 1",
+            "an empty matcher matches nothing; use \"*\" for every own event or \"*.*\" for every event",
+        ]
+    );
+}
+
+// R10
+#[test]
+fn a_boxed_error_and_back_is_the_same_error() {
+    let before = Error::denied("desk", "closed").context("user", 7).retryable(true);
+    let boxed: BoxError = before.clone().into();
+    assert_eq!(boxed.to_string(), "closed");
+    let after = Error::from_boxed(boxed);
+    assert_eq!(after.kind(), &ErrorKind::Denied { by: "desk".into() });
+    assert_eq!(after.report(), before.report());
+
+    fn through_question_mark(error: Error) -> std::result::Result<(), BoxError> {
+        Err(error)?
+    }
+    let boxed = through_question_mark(before.clone()).expect_err("it was one");
+    assert_eq!(Error::from_boxed(boxed).report(), before.report());
+}
+
+// R10
+#[test]
+fn an_error_keeps_what_it_was_made_of() {
+    let error = Error::from(missing()).message("the list is missing").context("path", "list.txt");
+    assert_eq!(error.find::<std::io::Error>().map(std::io::Error::kind), Some(std::io::ErrorKind::NotFound));
+    assert!(error.find::<Broken>().is_none());
+    assert_eq!(error.details()["path"], "list.txt");
+
+    let deep = Error::from(Broken(Some(error.into()))).message("no answer");
+    assert!(deep.find::<Broken>().is_some());
+    assert!(deep.find::<std::io::Error>().is_some(), "through an error of ours inside one of the user's");
+    let bare = Error::from(Broken(Some(Error::from(missing()).into())));
+    assert!(bare.find::<std::io::Error>().is_some(), "where that has no message of its own");
+}
+
+// R10
+#[test]
+fn explain_prints_the_whole_chain_each_cause_once_and_what_was_known() {
+    let rows = [
+        (Error::new("broken"), "broken"),
+        (Error::from(missing()), "no such file"),
+        (
+            Error::from(missing()).message("no list").context("path", "list.txt").context("try", 2),
+            "no list\n  caused by: no such file\n  path: \"list.txt\"\n  try: 2",
+        ),
+        (
+            Error::from(missing()).message("no list").message("no answer"),
+            "no answer\n  caused by: no list\n  caused by: no such file",
+        ),
+        (Error::new("a").message("b").message("c"), "c\n  caused by: b\n  caused by: a"),
+        (
+            Error::from(Broken(Some(Error::from(missing()).message("no list").into()))),
+            "broken\n  caused by: no list\n  caused by: no such file",
+        ),
+        (
+            Error::from(Broken(Some(Error::from(missing()).into()))).message("no answer"),
+            "no answer\n  caused by: broken\n  caused by: no such file",
+        ),
+        (Error::denied("desk", "closed"), "denied by desk: closed"),
+        (Error::halted("budget", "spent"), "halted by budget: spent"),
+    ];
+    for (error, explained) in rows {
+        assert_eq!(error.explain(), explained);
+        assert_eq!(format!("{error:?}"), explained, "what `main` prints");
+        assert_eq!(error.report().explain(), explained);
+        let report = serde_json::to_string(&error).expect("serialisable");
+        let read: ErrorReport = serde_json::from_str(&report).expect("it was written by us");
+        assert_eq!(read.explain(), explained, "from a recording");
+    }
+}
+
+// R10
+#[test]
+fn an_error_that_was_kept_as_data_is_of_the_same_kind_and_knows_what_it_knew() {
+    let rows = [
+        Error::from(missing()).message("no list").message("no answer").context("path", "list.txt"),
+        Error::new("later").retryable(true),
+        Error::new("never").fatal(true),
+        Error::denied("desk", "closed"),
+        Error::halted("budget", "spent"),
+        Error::aborted("enough"),
+        Error::timed_out("late"),
+        Error::timed_out("late").retryable(true),
+        Error::interrupted(Interrupt::new("approval", "really?")),
+        Error::retry_with("again", 3).context("by", "judge"),
+    ];
+    for error in rows {
+        let kept = serde_json::to_string(&error).expect("serialisable");
+        let back = Error::from(serde_json::from_str::<ErrorReport>(&kept).expect("it was written by us"));
+        assert_eq!(back.report(), error.report());
+        assert_eq!((back.interrupt(), back.retry_request()), (error.interrupt(), error.retry_request()));
+    }
+}
+
+// M7
+#[tokio::test]
+async fn the_request_for_a_retry_that_was_kept_as_data_asks_nobody_again() {
+    let kept = Error::retry("again").report();
+    let tree = Emitter::new();
+    let asks = below(&tree, "asks", move |(): (), ctx| {
+        let error = Error::from(kept.clone());
+        async move { Err::<(), _>(error.context("attempt", ctx.attempt())) }
+    });
+    let error = asks.run(()).max_middleware_retries(3).await.expect_err("it is not met");
+    assert_eq!(error.details()["attempt"], 0);
+}
+
+// R10
+#[test]
+fn clones_share_everything_and_change_apart() {
+    let one = Error::from(missing());
+    let two = one.clone().context("try", 2).retryable(true);
+    assert!(one.details().is_empty() && !one.is_retryable());
+    assert!(two.is_retryable() && two.find::<std::io::Error>().is_some());
+}
+
+fn echo(tree: &Emitter) -> impl Runnable<Input = u32, Output = u32> + 'static {
+    below(tree, "echo", |n: u32, _: RunContext| async move { Ok(n) })
+}
+
+// R10
+#[tokio::test]
+async fn an_error_keeps_kind_facts_and_causes_through_a_listener_and_back() -> TestResult {
+    let tree = Emitter::new();
+    let echo = echo(&tree);
+    let before = Error::from(missing()).message("no list").context("path", "list.txt").retryable(true);
+    let thrown = before.clone();
+    echo.on_start(move |_, _| Err(thrown.clone().into()))?;
+    let line = line!() - 1;
+
+    let after = echo.run(1).await.expect_err("a listener failed");
+    assert_eq!((after.to_string(), after.kind(), after.is_retryable()), ("no list".into(), before.kind(), true));
+    assert!(after.find::<std::io::Error>().is_some());
+    assert_eq!(
+        after.explain(),
+        format!(
+            "no list\n  caused by: no such file\n  event: \"echo.run.start\"\n  \
+             listener: \"runtime/tests/it/errors.rs:{line}:10\"\n  path: \"list.txt\""
+        )
+    );
+    Ok(())
+}
+
+// R10
+#[tokio::test]
+async fn a_foreign_error_of_a_listener_says_of_which_event_and_where_it_was_registered() -> TestResult {
+    let tree = Emitter::new();
+    let echo = echo(&tree);
+    echo.on_start(|_, _| Err(missing().into()))?;
+    let line = line!() - 1;
+    let error = echo.run(1).await.expect_err("a listener failed");
+    assert_eq!(
+        error.explain(),
+        format!(
+            "a listener of `echo.run.start` failed (registered at runtime/tests/it/errors.rs:{line}:10)\n  \
+             caused by: no such file"
+        )
+    );
+    assert!(matches!(error.find::<EmitError>().map(EmitError::kind), Some(EmitErrorKind::Listener { .. })));
+    assert!(error.find::<std::io::Error>().is_some());
+    Ok(())
+}
+
+/// `levels` runs, each started by a listener of the `start` of the one above, which passes its error on; a listener
+/// of the innermost one's `start` fails with what `error` makes.
+fn nest(tree: &Emitter, levels: u32, error: fn() -> BoxError) -> Arc<dyn AnyRunnable> {
+    let level = below(tree, &format!("level{levels}"), |(), _: RunContext| async { Ok(()) });
+    let Some(lower) = levels.checked_sub(1) else {
+        level.on_start(move |_, _| Err(error())).expect("a valid matcher");
+        return Arc::new(level);
+    };
+    let next = nest(tree, lower, error);
+    let start = lifecycle_of(&level).only([Stage::Start]);
+    let listening = emitter_of(&level).on_async(start, move |_: &mut Any, _| {
+        let next = Arc::clone(&next);
+        Box::pin(async move { Ok(next.run_json(Value::Null).await.map(drop)?) })
+    });
+    listening.expect("a valid matcher");
+    Arc::new(level)
+}
+
+// R10
+#[tokio::test]
+async fn the_error_of_a_deeply_nested_listener_is_wrapped_once() {
+    let deep = |error| async move { nest(&Emitter::new(), 4, error).run_json(Value::Null).await };
+
+    let foreign = deep(|| missing().into()).await.expect_err("the innermost listener failed");
+    let causes = foreign.report().causes;
+    assert_eq!(
+        (foreign.to_string().starts_with("a listener of `level0.run.start` failed"), &*causes),
+        (true, &["no such file".to_owned()][..])
+    );
+
+    let ours = deep(|| Error::denied("desk", "closed").context("event", "of mine").into()).await;
+    let ours = ours.expect_err("the innermost listener failed");
+    assert_eq!((ours.to_string().as_str(), ours.kind()), ("closed", &ErrorKind::Denied { by: "desk".into() }));
+    assert_eq!(ours.details()["event"], "of mine", "facts of the user's are not overwritten");
+    assert!(ours.report().causes.is_empty());
+
+    let told = deep(|| Error::new("broken").into()).await.expect_err("the innermost listener failed");
+    assert_eq!(told.details()["event"], "level0.run.start", "the first one tells");
+}
+
+// R10
+#[tokio::test]
+async fn the_error_of_a_nested_work_is_not_wrapped_on_its_way_up() {
+    let tree = Emitter::new();
+    let inner = Arc::new(below(&tree, "inner", |(), _: RunContext| async { Err::<(), _>(missing().into()) }));
+    let middle = Arc::new(below(&tree, "middle", move |(), _: RunContext| {
+        let inner = Arc::clone(&inner);
+        async move { inner.run(()).await }
+    }));
+    let outer = below(&tree, "outer", move |(), _: RunContext| {
+        let middle = Arc::clone(&middle);
+        async move { middle.run(()).await }
+    });
+    assert_eq!(outer.run(()).await.expect_err("the work fails").explain(), "no such file");
+}
+
+// R10
+#[tokio::test]
+async fn an_emit_inside_the_work_that_fails_is_an_error_with_the_listeners_kind() {
+    let tree = Emitter::new();
+    let talk =
+        below(&tree, "talk", |(), ctx: RunContext| async move { Ok(ctx.emitter().emit("word", &mut ()).await?) });
+    let run = talk.run(()).on("word", |_: &mut (), _| Err(Error::denied("desk", "hush").into()));
+    assert_eq!(run.await.expect_err("denied").kind(), &ErrorKind::Denied { by: "desk".into() });
+
+    silence_planned_panics();
+    let run = talk.run(()).on("word", |_: &mut (), _| Manner::Panics.act());
+    let error = run.await.expect_err("panicked");
+    assert_eq!(error.kind(), &ErrorKind::Panicked);
+    assert!(error.explain().contains("talk.word") && error.explain().contains("a planned panic"), "{error:?}");
+}
+
+// R10
+#[tokio::test]
+async fn a_failing_success_listener_turns_the_run_into_failed_without_an_error_event() -> TestResult {
+    let (tree, recorder) = (Emitter::new(), Recorder::new());
+    let echo = echo(&tree);
+    let notes = recorder.clone();
+    echo.on_finish(move |finish, _| notes.note(format!("finish {:?}", finish.outcome().status())))?;
+    recorder.watch(&tree);
+    echo.on_success(|_, _| Err("too late".into()))?;
+    assert!(echo.run(1).await.expect_err("a listener failed").explain().contains("too late"));
+    recorder.expect(["echo.run.start", "echo.run.success", "finish Failed", "echo.run.finish"]);
+    Ok(())
+}
+
+// R10
+#[tokio::test]
+async fn a_failing_finish_or_error_listener_never_hides_the_runs_own_outcome() -> TestResult {
+    silence_planned_panics();
+    let tree = Emitter::new();
+    let work = below(&tree, "work", |fails: bool, _: RunContext| async move {
+        if fails { Err(Error::denied("desk", "closed")) } else { Ok(7) }
+    });
+    for manner in [Manner::Fails, Manner::Panics] {
+        work.on_error(move |_, _| manner.act())?;
+        work.on_finish(move |_, _| manner.act())?;
+        assert_eq!(work.run(false).await?, 7);
+        let error = work.run(true).await.expect_err("denied");
+        assert_eq!(
+            (error.explain().as_str(), error.kind()),
+            ("denied by desk: closed", &ErrorKind::Denied { by: "desk".into() })
+        );
+        emitter_of(&work).reset();
+    }
+    Ok(())
+}
+
+// R10
+#[tokio::test]
+async fn error_and_finish_show_the_very_error_that_the_caller_gets() -> TestResult {
+    let (tree, recorder) = (Emitter::new(), Recorder::new());
+    let work = below(&tree, "work", |(), _: RunContext| async { Err::<(), _>(Error::new("broken").context("n", 1)) });
+    let [errors, finishes] = [(); 2].map(|()| recorder.clone());
+    work.on_error(move |failure, _| errors.note(failure.error().explain()))?;
+    work.on_finish(move |finish, _| match finish.outcome() {
+        Outcome::Failed { error } => finishes.note(error.explain()),
+        other => panic!("{other:?}"),
+    })?;
+    let error = work.run(()).await.expect_err("broken");
+    recorder.expect([&*error.explain(), &error.explain()]);
+    Ok(())
+}

@@ -1,0 +1,143 @@
+//! M2: a run can be asked what it goes through.
+
+use crate::support::TestResult;
+use emitree_runtime::{
+    Explanation, Guard, GuardOptions, JsonRun, Middleware, Next, Op, Result, RunContext, Runnable, Stack, Summary,
+    for_tree, layer_fn, map_input, map_output, runnable_fn,
+};
+use serde_json::json;
+
+#[derive(Debug)]
+struct Policy {
+    #[expect(dead_code, reason = "read by Debug")]
+    rules: u32,
+}
+
+impl<O: Op> Guard<O> for Policy {
+    fn name(&self) -> &str {
+        "policy"
+    }
+}
+
+/// Says of itself what it holds.
+#[derive(Debug)]
+struct Budget;
+
+impl Middleware for Budget {
+    fn bind(&self, _: &RunContext) -> Result<()> {
+        Ok(())
+    }
+
+    fn name(&self) -> &str {
+        "budget"
+    }
+
+    fn debug_summary(&self) -> Summary {
+        let fields = json!({"tokens": 100});
+        fields.as_object().cloned().unwrap_or_default().into()
+    }
+}
+
+fn any(name: &str) -> Stack<JsonRun> {
+    let layer = layer_fn(name, |input, _, next: Next<'_, JsonRun>| Box::pin(next.run(input)));
+    Stack::builder().layer(layer).build()
+}
+
+const LINES: [&str; 14] = [
+    "double",
+    "  bound:",
+    "    keeps",
+    "    policy: Policy { rules: 3 }, evaluates only",
+    "    keeps too",
+    "    budget: tokens=100",
+    "    trim",
+    "    any: LayerFn { name: \"any\", .. }",
+    "  passes:",
+    "    input     keeps",
+    "    input     trim",
+    "    transform any: LayerFn { name: \"any\", .. }",
+    "    guard     policy: Policy { rules: 3 }, evaluates only",
+    "    output    keeps too",
+];
+
+// M2
+#[tokio::test]
+async fn before_and_inside_it_lists_what_is_bound_and_what_values_pass() -> TestResult {
+    let keeps = || map_input(|_: &mut u32, _: &RunContext| Ok(()));
+    let double =
+        runnable_fn("double", |_: u32, ctx: RunContext| async move { Ok(serde_json::to_value(ctx.explain())?) });
+    let double = double
+        .middleware(keeps().named("keeps"))
+        .layers(|stack| stack.guard_with(GuardOptions::new().evaluate_only(), Policy { rules: 3 }));
+    let run = double
+        .run(1)
+        .middleware(map_output(|_: &mut serde_json::Value, _: &RunContext| Ok(())).named("keeps too"))
+        .middleware(Budget)
+        .middleware(keeps().named("trim"))
+        .middleware(any("any"));
+    let before = run.explain();
+    assert_eq!(before.to_string(), LINES.join("\n"));
+    let inside: Explanation = serde_json::from_value(run.await?)?;
+    assert_eq!(inside, before);
+    Ok(())
+}
+
+/// Says nothing of itself but its `Debug`, which is long.
+#[derive(Debug)]
+struct Wordy(#[expect(dead_code, reason = "read by Debug")] String);
+
+impl Middleware for Wordy {
+    fn bind(&self, _: &RunContext) -> Result<()> {
+        Ok(())
+    }
+
+    fn name(&self) -> &str {
+        "wordy"
+    }
+}
+
+fn function(_: &RunContext) -> Result<()> {
+    Ok(())
+}
+
+// M2
+#[test]
+fn a_middleware_says_its_debug_of_itself_cut_at_its_size_and_a_function_its_name() {
+    let plain = runnable_fn("plain", |(): (), _: RunContext| async move { Ok(()) });
+    let wordy = || Wordy("a".repeat(5_000));
+    let run = plain.run(()).middleware(wordy()).middleware(for_tree(wordy())).middleware(function);
+    let said = run.explain().middlewares;
+    for wordy in &said[..2] {
+        let expected = format!("Wordy(\"{}", "a".repeat(Summary::MAX_BYTES - 7));
+        assert_eq!((&*wordy.name, &wordy.summary), ("wordy", &Summary::Text(expected)));
+    }
+    let name = std::any::type_name_of_val(&function);
+    assert_eq!((&*said[2].name, &said[2].summary), (name, &name.into()));
+    assert_eq!(said[2].to_string(), name);
+}
+
+// M2, M4
+#[tokio::test]
+async fn what_is_inherited_is_listed_inside_and_before_it_runs() -> TestResult {
+    let outer = runnable_fn("outer", |(): (), _: RunContext| async move {
+        let inner = runnable_fn("inner", |(): (), ctx: RunContext| async move { Ok(ctx.explain()) });
+        let run = inner.run(()).middleware(any("own"));
+        Ok((run.explain(), run.await?))
+    });
+    let (before, inside) = outer.run(()).middleware(for_tree(any("inherited"))).await?;
+    let names: Vec<_> = before.chain.iter().map(|layer| layer.name.as_str()).collect();
+    assert_eq!((before.runnable.as_str(), names), ("inner", vec!["inherited", "own"]));
+    assert_eq!(before, inside);
+    Ok(())
+}
+
+// M2
+#[tokio::test]
+async fn a_run_with_nothing_bound_passes_nothing() -> TestResult {
+    let plain = runnable_fn("plain", |(): (), ctx: RunContext| async move { Ok(ctx.explain()) });
+    let run = plain.run(());
+    let before = run.explain();
+    assert_eq!(before.to_string(), "plain\n  bound:\n  passes:");
+    assert_eq!(run.await?, before);
+    Ok(())
+}

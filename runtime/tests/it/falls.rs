@@ -1,0 +1,128 @@
+//! R7: an abort from another thread reaches every run below with its reason, before a task that it wakes, or that sees it
+//! by itself, can drop one of them.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use crate::support::{Any, TestResult, below};
+use emitree_emitter::{BoxError, Emitter};
+use emitree_runtime::{AbortHandle, AbortSignal, LifecycleRef, Result, RunContext, Runnable};
+use futures_util::future::join_all;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+const ROUNDS: usize = 40;
+const CHILDREN: usize = 300;
+
+type Tally = Arc<Mutex<BTreeMap<String, usize>>>;
+
+/// Counts how runs fail, by name and reason.
+fn tally(tree: &Emitter) -> std::result::Result<Tally, BoxError> {
+    let tally = Tally::default();
+    let counting = Arc::clone(&tally);
+    tree.observe("**.run.error", move |event: &Any, meta| {
+        if let Some(LifecycleRef::Error(failure)) = LifecycleRef::of(event, meta) {
+            let end = format!("{} {}", meta.path(), failure.error().explain());
+            *counting.lock().expect("nobody panics here").entry(end).or_default() += 1;
+        }
+    })?;
+    Ok(tally)
+}
+
+/// Runs one run in another, and in that many which wait for ever; each of those tells when it waits.
+async fn wide(tree: Emitter, signal: AbortSignal, waits: mpsc::UnboundedSender<()>) -> Result<()> {
+    let child = Arc::new(below(&tree, "child", move |(), _: RunContext| {
+        let told = waits.send(());
+        async move {
+            told?;
+            std::future::pending::<Result<()>>().await
+        }
+    }));
+    let inner = Arc::new(below(&tree, "inner", move |(), _: RunContext| {
+        let child = Arc::clone(&child);
+        async move {
+            join_all((0..CHILDREN).map(|_| child.run(()))).await;
+            Ok(())
+        }
+    }));
+    let outer = below(&tree, "outer", move |(), _: RunContext| {
+        let inner = Arc::clone(&inner);
+        async move { inner.run(()).await }
+    });
+    outer.run(()).abort_on(signal).await
+}
+
+/// Has such runs aborted from this thread, again and again, while another polls them.
+async fn expect_all_end_as<S>(reason: &str, source: impl Fn() -> S, abort: impl Fn(S)) -> TestResult
+where
+    AbortSignal: for<'s> From<&'s S>,
+{
+    let tree = Emitter::new();
+    let tally = tally(&tree)?;
+    for _ in 0..ROUNDS {
+        let source = source();
+        let (waits, mut waiting) = mpsc::unbounded_channel();
+        let run = tokio::spawn(wide(tree.clone(), AbortSignal::from(&source), waits));
+        for _ in 0..CHILDREN {
+            waiting.recv().await;
+        }
+        abort(source);
+        assert!(run.await?.is_err());
+    }
+    let expected = [("child", CHILDREN), ("inner", 1), ("outer", 1)];
+    let expected: BTreeMap<_, _> =
+        expected.map(|(name, runs)| (format!("{name}.run.error {reason}"), runs * ROUNDS)).into_iter().collect();
+    assert_eq!(*tally.lock().expect("nobody panics here"), expected);
+    Ok(())
+}
+
+// R7
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_abort_from_another_thread_gives_its_reason_to_every_run_below() -> TestResult {
+    let abort = |handle: AbortHandle| _ = handle.abort("enough");
+    expect_all_end_as("aborted: enough", AbortHandle::new, abort).await
+}
+
+// R7
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cancelled_token_gives_its_reason_to_every_run_below() -> TestResult {
+    let cancel = |token: CancellationToken| token.cancel();
+    expect_all_end_as("aborted: the cancellation token was cancelled", CancellationToken::new, cancel).await
+}
+
+/// Runs one run, and in tasks of their own that many in it, which wait for ever; each of those tells when it waits.
+async fn in_tasks(tree: Emitter, signal: AbortSignal, waits: mpsc::UnboundedSender<()>) -> Result<()> {
+    let child = Arc::new(below(&tree, "child", move |(), _: RunContext| {
+        let told = waits.send(());
+        async move {
+            told?;
+            std::future::pending::<Result<()>>().await
+        }
+    }));
+    let outer = below(&tree, "outer", move |(), _: RunContext| {
+        (0..CHILDREN).for_each(|_| drop(tokio::spawn(child.run_shared(()))));
+        std::future::pending::<Result<()>>()
+    });
+    outer.run(()).abort_on(signal).await
+}
+
+// R7: the task of the run above may see the abort, and end what is below it, while one begins there on another thread.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_abort_gives_its_reason_to_runs_that_begin_meanwhile() -> TestResult {
+    let tree = Emitter::new();
+    let tally = tally(&tree)?;
+    for round in 0..4 * ROUNDS {
+        let handle = AbortHandle::new();
+        let (waits, mut waiting) = mpsc::unbounded_channel();
+        let run = tokio::spawn(in_tasks(tree.clone(), AbortSignal::from(&handle), waits));
+        for _ in 0..=round * 7 % CHILDREN {
+            waiting.recv().await;
+        }
+        handle.abort("enough");
+        assert!(run.await?.is_err());
+    }
+    let tally = tally.lock().expect("nobody panics here");
+    let reasons: Vec<_> = tally.keys().map(String::as_str).collect();
+    assert_eq!(reasons, ["child.run.error aborted: enough", "outer.run.error aborted: enough"], "{tally:?}");
+    Ok(())
+}

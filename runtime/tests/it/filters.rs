@@ -1,0 +1,69 @@
+//! M3: filters pass a value on in list order, and the first break ends it.
+
+use std::ops::ControlFlow;
+
+use crate::support::TestResult;
+use emitree_runtime::{Error, Filter, Filters, Result, RunContext, Runnable, filter_fn, runnable_fn};
+
+/// Adds its letter, and may break or fail then.
+#[derive(Debug)]
+struct Adds(&'static str);
+
+impl Filter<String> for Adds {
+    async fn filter(&self, text: &mut String, _: &RunContext) -> Result<ControlFlow<String>> {
+        text.push_str(self.0);
+        match self.0 {
+            "!" => Ok(ControlFlow::Break("enough".to_owned())),
+            "?" => Err(Error::new("broken")),
+            _ => Ok(ControlFlow::Continue(())),
+        }
+    }
+
+    fn name(&self) -> &str {
+        self.0
+    }
+}
+
+// M3
+#[tokio::test]
+async fn each_has_what_the_one_before_left_and_after_a_break_the_rest_is_not_asked() -> TestResult {
+    let pass = runnable_fn("pass", |letters: Vec<String>, ctx: RunContext| async move {
+        let known = ["a", "b", "!", "?"];
+        let filters = letters.iter().filter_map(|letter| known.into_iter().find(|known| known == letter));
+        let filters = filters.fold(Filters::new(), |filters, letter| filters.with(Adds(letter)));
+        let mut text = String::new();
+        Ok(match filters.pass(&mut text, &ctx).await? {
+            ControlFlow::Continue(()) => text,
+            ControlFlow::Break(broken) => format!("{text} {} {}", broken.by, broken.reason),
+        })
+    });
+    for (letters, passed) in [("", ""), ("ab", "ab"), ("ba", "ba"), ("a!b", "a! ! enough"), ("!!", "! ! enough")] {
+        assert_eq!(pass.run(letters.chars().map(String::from).collect()).await?, passed);
+    }
+    let error = pass.run(vec!["a".into(), "?".into(), "b".into()]).await.expect_err("a filter fails");
+    assert_eq!(error.to_string(), "broken");
+    Ok(())
+}
+
+// M3
+#[test]
+fn a_pipeline_tells_who_is_in_it() {
+    let filters = Filters::new().with(Adds("a")).with(Adds("b"));
+    assert_eq!(filters.clone().names().collect::<Vec<_>>(), ["a", "b"]);
+}
+
+// M3
+#[tokio::test]
+async fn closures_filter_too_and_where_a_break_means_nothing_it_only_skips_the_rest() -> TestResult {
+    let pass = runnable_fn("pass", |mut text: String, ctx: RunContext| async move {
+        let breaks = |text: &mut String, _: &RunContext| {
+            text.push('!');
+            Ok(ControlFlow::Break("enough".to_owned()))
+        };
+        let filters = Filters::new().with(Adds("a")).with(filter_fn("breaks", breaks)).with(Adds("?"));
+        filters.apply(&mut text, &ctx).await?;
+        Ok((text, filters.is_empty(), Filters::<String>::new().is_empty()))
+    });
+    assert_eq!(pass.run(String::new()).await?, ("a!".to_owned(), false, true));
+    Ok(())
+}

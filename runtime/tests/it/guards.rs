@@ -1,0 +1,249 @@
+//! M5: guards fail closed, and can be tried out.
+
+use std::future::{Future, Ready};
+use std::time::Duration;
+
+use crate::support::layers::doubling;
+use crate::support::{Recorder, silence_planned_panics};
+use emitree_runtime::{
+    Checked, Error, ErrorKind, Guard, GuardOptions, Interrupt, Op, Outcome, Result, RunContext, Runnable, StackBuilder,
+    WouldDeny,
+};
+
+/// Checks as it is told to.
+#[derive(Clone, Copy, Debug)]
+enum Check {
+    Passes,
+    Fails,
+    Panics,
+    Hangs,
+    /// For longer than [`MOMENT`], on its thread.
+    Blocks,
+    Halts,
+    Interrupts,
+}
+
+impl Check {
+    async fn act(self) -> Result<()> {
+        match self {
+            Self::Passes => Ok(()),
+            Self::Fails => Err(Error::new("a word is missing")),
+            Self::Panics => panic!("planned"),
+            Self::Hangs => std::future::pending().await,
+            Self::Blocks => {
+                std::thread::sleep(10 * MOMENT);
+                Ok(())
+            }
+            Self::Halts => Err(Error::halted("budget", "spent")),
+            Self::Interrupts => Err(Error::interrupted(Interrupt::new("approval", 1))),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Desk {
+    input: Check,
+    output: Check,
+}
+
+impl<O: Op> Guard<O> for Desk {
+    async fn check_input(&self, _: &O::In, _: &RunContext) -> Result<()> {
+        self.input.act().await
+    }
+
+    async fn check_output(&self, _: &O::Out, _: &RunContext) -> Result<()> {
+        self.output.act().await
+    }
+
+    fn name(&self) -> &str {
+        "desk"
+    }
+}
+
+const SECOND: Duration = Duration::from_secs(1);
+const MOMENT: Duration = Duration::from_millis(1);
+
+async fn guarded(check: Check, at: Checked, options: GuardOptions) -> (Result<u32>, Recorder) {
+    let recorder = Recorder::new();
+    let double = doubling(&recorder);
+    let desk = match at {
+        Checked::Input => Desk { input: check, output: Check::Passes },
+        Checked::Output => Desk { input: Check::Passes, output: check },
+    };
+    let notes = recorder.clone();
+    let told = move |would: &WouldDeny, _: &emitree_emitter::EventMeta<'_>| {
+        notes.note(format!("{} would deny the {:?}: {}", would.guard, would.at, would.reason));
+    };
+    let run = double.run(1).observe("would_deny", told).layers(|stack| stack.guard_with(options, desk));
+    (run.await, recorder)
+}
+
+// M5
+#[tokio::test(start_paused = true)]
+async fn a_guard_that_errs_panics_or_is_late_denies_and_says_so() {
+    silence_planned_panics();
+    let rows = [
+        (Check::Fails, "a word is missing"),
+        (Check::Panics, "the guard panicked: planned"),
+        (Check::Hangs, "the guard took longer than 1s"),
+    ];
+    for (check, reason) in rows {
+        for at in [Checked::Input, Checked::Output] {
+            let (result, recorder) = guarded(check, at, GuardOptions::new().timeout(SECOND)).await;
+            let error = result.expect_err("it is denied");
+            assert_eq!(error.kind(), &ErrorKind::Denied { by: "desk".to_owned() });
+            assert_eq!(error.to_string(), reason);
+            recorder.expect(if at == Checked::Input { &[][..] } else { &["work 1"] }.iter().copied());
+        }
+    }
+}
+
+// M5: no timer goes off while it blocks.
+#[tokio::test]
+async fn a_guard_that_blocks_its_thread_past_its_time_out_denies_and_says_so() {
+    for at in [Checked::Input, Checked::Output] {
+        let (result, recorder) = guarded(Check::Blocks, at, GuardOptions::new().timeout(MOMENT)).await;
+        let error = result.expect_err("it is denied");
+        assert_eq!(error.kind(), &ErrorKind::Denied { by: "desk".to_owned() });
+        assert_eq!(error.to_string(), "the guard took longer than 1ms");
+        recorder.expect(if at == Checked::Input { &[][..] } else { &["work 1"] }.iter().copied());
+    }
+    let (result, _) = guarded(Check::Blocks, Checked::Input, GuardOptions::new()).await;
+    assert!(result.is_ok(), "without a time-out it may take its time: {result:?}");
+}
+
+// M5
+#[tokio::test]
+async fn a_denial_has_what_the_guard_said_as_its_cause() {
+    let (result, _) = guarded(Check::Fails, Checked::Input, GuardOptions::new()).await;
+    let error = result.expect_err("it is denied");
+    assert_eq!(error.explain(), "denied by desk: a word is missing\n  caused by: a word is missing");
+}
+
+// M5, M9
+#[tokio::test]
+async fn control_flow_of_a_guard_passes_as_it_is() {
+    for (check, status) in [(Check::Halts, "halted"), (Check::Interrupts, "interrupted")] {
+        let (result, _) = guarded(check, Checked::Input, GuardOptions::new().timeout(SECOND)).await;
+        let error = result.expect_err("it is stopped");
+        assert_eq!(Outcome::<()>::of_error(&error).status().as_str(), status);
+    }
+}
+
+// M5
+#[tokio::test(start_paused = true)]
+async fn a_guard_that_evaluates_only_blocks_nothing_and_records_what_it_would_have_done() {
+    silence_planned_panics();
+    let rows = [
+        (Check::Passes, None),
+        (Check::Fails, Some("a word is missing")),
+        (Check::Panics, Some("the guard panicked: planned")),
+        (Check::Hangs, Some("the guard took longer than 1s")),
+        (Check::Halts, Some("spent")),
+    ];
+    for (check, reason) in rows {
+        for at in [Checked::Input, Checked::Output] {
+            let (result, recorder) = guarded(check, at, GuardOptions::new().evaluate_only().timeout(SECOND)).await;
+            assert_eq!(result.expect("it evaluates only"), 2);
+            let told = reason.map(|reason| format!("desk would deny the {at:?}: {reason}"));
+            let work = "work 1".to_owned();
+            let lines: Vec<_> = if at == Checked::Input {
+                told.into_iter().chain([work]).collect()
+            } else {
+                [work].into_iter().chain(told).collect()
+            };
+            recorder.expect(lines.iter().map(String::as_str));
+        }
+    }
+}
+
+// M5
+#[tokio::test]
+async fn a_listener_of_would_deny_that_fails_blocks_nothing_either() {
+    let double = doubling(&Recorder::new());
+    let (only, desk) = (GuardOptions::new().evaluate_only(), Desk { input: Check::Fails, output: Check::Passes });
+    let run = double
+        .run(1)
+        .on("would_deny", |_: &mut WouldDeny, _| Err(Error::new("too late").into()))
+        .layers(|stack| stack.guard_with(only, desk));
+    assert_eq!(run.await.expect("it evaluates only"), 2);
+}
+
+/// Says of itself what it was asked.
+#[derive(Debug)]
+struct Asked(&'static str, Check, Recorder);
+
+impl<O: Op> Guard<O> for Asked {
+    async fn check_input(&self, _: &O::In, _: &RunContext) -> Result<()> {
+        self.2.note(self.0);
+        self.1.act().await
+    }
+
+    fn name(&self) -> &str {
+        self.0
+    }
+}
+
+// M2, M5
+#[tokio::test(start_paused = true)]
+async fn guards_have_to_agree_and_the_first_that_says_no_names_itself() {
+    silence_planned_panics();
+    let rows = [
+        ([Check::Passes, Check::Passes, Check::Passes], "a b c", "4"),
+        ([Check::Passes, Check::Fails, Check::Panics], "a b", "denied by b: a word is missing"),
+        ([Check::Panics, Check::Passes, Check::Fails], "a", "denied by a: the guard panicked: planned"),
+        ([Check::Passes, Check::Passes, Check::Halts], "a b c", "halted by budget: spent"),
+        ([Check::Passes, Check::Hangs, Check::Fails], "a b", "denied by b: the guard took longer than 1s"),
+    ];
+    for ([a, b, c], asked, end) in rows {
+        let recorder = Recorder::new();
+        let guard = |name, check| Asked(name, check, recorder.clone());
+        let options = GuardOptions::new().timeout(SECOND);
+        let guards = |stack: StackBuilder<_>| {
+            stack
+                .guard_with(options, guard("a", a))
+                .guard_with(options, guard("b", b))
+                .guard_with(options, guard("c", c))
+        };
+        let result = doubling(&Recorder::new()).run(2).layers(guards).await;
+        let said = result.map_or_else(|error| error.explain(), |output| output.to_string());
+        assert_eq!((recorder.take().join(" ").as_str(), said.lines().next()), (asked, Some(end)));
+    }
+}
+
+/// Panics before there is a future.
+#[derive(Debug)]
+struct Eager;
+
+impl<O: Op> Guard<O> for Eager {
+    fn check_input(&self, _: &O::In, _: &RunContext) -> impl Future<Output = Result<()>> + Send {
+        eager()
+    }
+
+    fn check_output(&self, _: &O::Out, _: &RunContext) -> impl Future<Output = Result<()>> + Send {
+        eager()
+    }
+
+    fn name(&self) -> &str {
+        "eager"
+    }
+}
+
+fn eager() -> Ready<Result<()>> {
+    panic!("planned")
+}
+
+// M5
+#[tokio::test]
+async fn a_guard_that_panics_before_there_is_a_future_denies_or_evaluates_like_others() {
+    silence_planned_panics();
+    let recorder = Recorder::new();
+    let double = doubling(&recorder);
+    let denial = |error: Error| error.explain().lines().next().map(ToOwned::to_owned);
+    let reason = Some("denied by eager: the guard panicked: planned".to_owned());
+    let plain = double.run(1).layers(|stack| stack.guard(Eager)).await.expect_err("it is denied");
+    assert_eq!(denial(plain), reason);
+    recorder.expect([]);
+    let only = GuardOptions::new().timeout(SECOND).evaluate_only();
+    assert_eq!(double.run(1).layers(|stack| stack.guard_with(only, Eager)).await.expect("it evaluates only"), 2);
+}

@@ -1,0 +1,70 @@
+//! M4: what is bound for nested runs is bound to every run below, and to no other.
+
+use std::sync::Arc;
+
+use crate::support::{Any, Recorder, TestResult};
+use emitree_emitter::{Emitter, Options};
+use emitree_runtime::{RunContext, Runnable, Stage, runnable_fn};
+
+/// M4: `bind_nested` reaches every run below, before what the run binds itself, and not the run that said it.
+#[tokio::test]
+async fn a_middleware_for_nested_runs_is_bound_to_every_run_below_first() -> TestResult {
+    let recorder = Recorder::new();
+    let notes = |label: &'static str| {
+        let recorder = recorder.clone();
+        move |ctx: &RunContext| {
+            recorder.note(format!("{label} {}", ctx.depth()));
+            Ok(())
+        }
+    };
+    let (inherited, own) = (notes("inherited"), notes("own"));
+    let leaf = Arc::new(runnable_fn("leaf", |(): (), _: RunContext| async { Ok(()) }).middleware(own));
+    let inner = Arc::clone(&leaf);
+    let middle = Arc::new(runnable_fn("middle", move |(): (), _: RunContext| {
+        let inner = Arc::clone(&inner);
+        async move { inner.run(()).await }
+    }));
+    let top = runnable_fn("top", move |(): (), _: RunContext| {
+        let middle = Arc::clone(&middle);
+        async move { middle.run(()).await }
+    });
+    top.run(())
+        .middleware(move |ctx: &RunContext| {
+            ctx.bind_nested(inherited.clone());
+            Ok(())
+        })
+        .await?;
+    recorder.expect(["inherited 1", "inherited 2", "own 2"]);
+    leaf.run(()).await?;
+    recorder.expect(["own 0"]);
+    Ok(())
+}
+
+/// M4: what it registers on a run's own emitter stands in order with the listeners there, and hears the `start`.
+#[tokio::test]
+async fn a_middleware_for_nested_runs_hears_their_start_in_order() -> TestResult {
+    let recorder = Recorder::new();
+    let below =
+        Arc::new(runnable_fn("below", |n: u32, _: RunContext| async move { Ok(n) }).with_emitter(Emitter::new()));
+    let notes = recorder.clone();
+    let top = runnable_fn("top", move |(): (), _: RunContext| {
+        let below = Arc::clone(&below);
+        async move { below.run(1).on_start(|start, _| start.input += 1).await }
+    });
+    let output = top
+        .run(())
+        .middleware(move |ctx: &RunContext| {
+            let notes = notes.clone();
+            ctx.bind_nested(move |nested: &RunContext| {
+                let notes = notes.clone();
+                let first = nested.emitter().with(Options::new().priority(1));
+                first.on(Stage::Start, move |start: &mut Any, _| notes.note(start.to_json()["input"].to_string()))?;
+                Ok(())
+            });
+            Ok(())
+        })
+        .await?;
+    assert_eq!(output, 2);
+    recorder.expect(["1"]);
+    Ok(())
+}

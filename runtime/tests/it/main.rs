@@ -1,0 +1,51 @@
+//! Tests that share a process: one binary links faster than fifty. A test of what a process has once, such as its root emitter,
+//! its shutdown or its allocator, is a file of its own beside this folder.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod abort;
+mod any_run;
+mod at_end;
+mod attempted;
+mod boundaries;
+mod boundary_exec;
+mod boundary_store;
+mod chains;
+mod children_first;
+mod context;
+mod cut;
+mod deep;
+mod drop;
+mod emitters;
+mod endings;
+mod errors;
+mod explain;
+mod falls;
+mod filters;
+mod gone;
+mod guards;
+mod inherited;
+mod interrupts;
+mod layers;
+mod lifecycle;
+mod map_value;
+mod nested_layers;
+mod order;
+mod ordered;
+mod outcomes;
+mod outgoing;
+mod panics;
+mod phases;
+mod properties;
+mod races;
+mod retries;
+mod runnable;
+mod signals;
+mod steering;
+mod swallowed;
+mod tasks;
+mod timeout;
+mod tokens;
+mod types;
+mod unheard;

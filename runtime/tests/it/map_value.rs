@@ -1,0 +1,185 @@
+//! `map_input` and `map_output`: list order on both sides, guards last, and errors that name the function.
+
+use std::sync::Arc;
+
+use crate::support::{Recorder, TestResult, below, silence_planned_panics};
+use emitree_emitter::Emitter;
+use emitree_runtime::{
+    Error, ErrorKind, Lifecycle, MapValue, RunContext, Runnable, map_input, map_input_async, map_output,
+    map_output_async, runnable_fn,
+};
+
+fn appends(
+    text: &'static str,
+    recorder: &Recorder,
+) -> impl Fn(&mut String, &RunContext) -> emitree_runtime::Result<()> + Send + Sync + 'static {
+    let recorder = recorder.clone();
+    move |value, _| {
+        recorder.note(format!("{text} sees {value}"));
+        value.push_str(text);
+        Ok(())
+    }
+}
+
+fn echo(recorder: &Recorder) -> impl Runnable<Input = String, Output = String> + 'static {
+    let recorder = recorder.clone();
+    below(&Emitter::new(), "echo", move |text: String, _: RunContext| {
+        recorder.note(format!("work {text}"));
+        async move { Ok(text) }
+    })
+}
+
+// Section 5: agent.input, agent.output
+#[tokio::test]
+async fn both_sides_go_in_list_order_and_each_sees_what_the_one_before_left() {
+    let recorder = Recorder::new();
+    let echo = echo(&recorder);
+    let run = echo
+        .run("x".to_owned())
+        .on_start(|start, _| start.input.push('!'))
+        .middleware(map_input(appends("1", &recorder)))
+        .middleware(map_output(appends("3", &recorder)))
+        .middleware(map_input(appends("2", &recorder)))
+        .middleware(map_output(appends("4", &recorder)));
+    assert_eq!(run.await.expect("nothing fails"), "x!1234");
+    recorder.expect(["1 sees x!", "2 sees x!1", "work x!12", "3 sees x!12", "4 sees x!123"]);
+}
+
+// Section 5: guardrails come last on their side.
+#[tokio::test]
+async fn guards_see_what_all_others_of_their_side_have_made() {
+    let recorder = Recorder::new();
+    let echo = echo(&recorder);
+    let run = echo
+        .run("x".to_owned())
+        .middleware(map_input(appends("1", &recorder)).guard())
+        .middleware(map_output(appends("3", &recorder)).guard())
+        .middleware(map_input(appends("2", &recorder)))
+        .middleware(map_output(appends("4", &recorder)));
+    assert_eq!(run.await.expect("nothing fails"), "x2143");
+    recorder.expect(["2 sees x", "1 sees x2", "work x21", "4 sees x21", "3 sees x214"]);
+}
+
+fn fails(how: &str) -> Error {
+    match how {
+        "abort" => Error::aborted("gone"),
+        "deny" => Error::denied("policy", "no"),
+        "halt" => Error::halted("budget", "spent"),
+        "retry" => Error::retry("again"),
+        "panic" => panic!("planned"),
+        _ => Error::new("broken"),
+    }
+}
+
+/// Both sides of a run on which one function fails, sync or async.
+async fn explained(how: &'static str, make: impl Fn(MapValue<String>) -> MapValue<String>) -> [String; 4] {
+    let echo = echo(&Recorder::new());
+    let run = async |map: MapValue<String>| {
+        echo.run("x".to_owned()).middleware(make(map.named("check"))).await.expect_err("it fails").explain()
+    };
+    [
+        run(map_input(move |_, _| Err(fails(how)))).await,
+        run(map_input_async(move |_, _| Box::pin(async move { Err(fails(how)) }))).await,
+        run(map_output(move |_, _| Err(fails(how)))).await,
+        run(map_output_async(move |_, _| Box::pin(async move { Err(fails(how)) }))).await,
+    ]
+}
+
+// Section 5
+#[tokio::test]
+async fn errors_name_the_function_unless_they_name_somebody() {
+    silence_planned_panics();
+    let rows = [
+        ("abort", "aborted: gone\n  by: \"check\""),
+        ("deny", "denied by policy: no"),
+        ("halt", "halted by budget: spent"),
+        ("retry", "retry requested: again\n  by: \"check\""),
+        ("fail", "broken\n  by: \"check\""),
+        ("panic", "panicked: planned"),
+    ];
+    for (how, expected) in rows {
+        assert_eq!(explained(how, |map| map).await, [expected; 4]);
+    }
+}
+
+// M5
+#[tokio::test]
+async fn a_guard_that_fails_or_panics_denies_by_its_name_and_control_flow_stays_as_it_is() {
+    silence_planned_panics();
+    let rows = [
+        ("abort", "aborted: gone"),
+        ("halt", "halted by budget: spent"),
+        ("fail", "denied by check: broken"),
+        ("panic", "denied by check: the guard panicked: planned"),
+    ];
+    for (how, expected) in rows {
+        for explained in explained(how, MapValue::guard).await {
+            assert_eq!(explained.lines().next(), Some(expected));
+        }
+    }
+}
+
+// M7
+#[tokio::test]
+async fn each_attempt_begins_with_the_input_as_start_left_it_and_feedback_says_who_asked() {
+    let recorder = Recorder::new();
+    let wants = map_output(
+        |n: &mut u32, ctx: &RunContext| {
+            if ctx.attempt() < 2 { Err(Error::retry_with("too few", *n)) } else { Ok(()) }
+        },
+    );
+    let count = runnable_fn("count", |n: u32, ctx: RunContext| async move {
+        let who = ctx.feedback().into_iter().map(|retry| retry.by.unwrap_or_default());
+        assert!(who.into_iter().all(|by| by == "few"));
+        Ok(n)
+    });
+    let notes = recorder.clone();
+    let run = count
+        .run(1)
+        .on_start(|start, _| start.input += 10)
+        .middleware(map_input(move |n: &mut u32, ctx: &RunContext| {
+            notes.note(format!("{n} of {}", ctx.original::<u32>().expect("it is kept")));
+            *n += 100;
+            Ok(())
+        }))
+        .middleware(wants.named("few"))
+        .max_middleware_retries(2);
+    assert_eq!(run.await.expect("the third attempt"), 111);
+    recorder.expect(["11 of 1"; 3]);
+}
+
+// M7
+#[tokio::test]
+async fn the_original_is_the_callers_and_is_kept_where_a_map_input_is_bound() -> TestResult {
+    let echo = below(&Emitter::new(), "echo", |_: String, ctx: RunContext| async move {
+        Ok(ctx.original::<String>().map(Arc::unwrap_or_clone))
+    });
+    echo.on_start(|start, _| start.input.clear())?;
+    assert_eq!(echo.run("x".to_owned()).await?, None, "nobody had it kept");
+    let keeps = map_input(|_: &mut String, _: &RunContext| Ok(()));
+    assert_eq!(echo.run("x".to_owned()).middleware(keeps).await?.as_deref(), Some("x"));
+    Ok(())
+}
+
+// Section 5
+#[tokio::test]
+async fn one_of_another_type_than_the_runs_is_an_error_that_names_both() {
+    let echo = echo(&Recorder::new());
+    let count = |_: &mut u32, _: &RunContext| Ok(());
+    let error = echo.run(String::new()).middleware(map_input(count)).await.expect_err("it does not fit");
+    let expected = "`map_input` of `u32` was bound to a run whose input is `alloc::string::String`";
+    assert_eq!((error.to_string().as_str(), error.kind()), (expected, &ErrorKind::Invalid));
+    let error = echo.run(String::new()).middleware(map_output(count)).await.expect_err("it does not fit");
+    assert_eq!(error.to_string(), "`map_output` of `u32` was bound to a run whose output is `alloc::string::String`");
+}
+
+// Section 5
+#[tokio::test]
+async fn after_one_that_fails_the_rest_is_not_called() {
+    let recorder = Recorder::new();
+    let echo = echo(&recorder);
+    let fails = map_input(|_: &mut String, _: &RunContext| Err(Error::new("broken")));
+    let run = echo.run("x".to_owned()).middleware(fails).middleware(map_input(appends("never", &recorder)));
+    assert_eq!(run.await.expect_err("the first fails").to_string(), "broken");
+    recorder.expect([]);
+}

@@ -1,0 +1,202 @@
+//! M6, M7: the whole attempt starts again where a middleware asks for it.
+
+use crate::support::layers::{Notes, doubling};
+use crate::support::{Recorder, TestResult, below};
+use emitree_emitter::Emitter;
+use emitree_runtime::{
+    AttemptDiscarded, Error, Guard, Op, Outcome, Result, RetryRequest, RunContext, Runnable, map_output, runnable_fn,
+};
+use serde_json::json;
+
+/// Asks for another attempt until there were so many.
+#[derive(Debug)]
+struct Until(u32);
+
+impl<O: Op> Guard<O> for Until {
+    async fn check_output(&self, _: &O::Out, ctx: &RunContext) -> Result<()> {
+        if ctx.attempt() < self.0 {
+            return Err(Error::retry_with(
+                format!("attempt {}", ctx.attempt()),
+                json!({"left": self.0 - ctx.attempt()}),
+            ));
+        }
+        Ok(())
+    }
+}
+
+// M7
+#[tokio::test]
+async fn the_whole_attempt_starts_again_with_the_input_as_start_left_it() {
+    let recorder = Recorder::new();
+    let double = doubling(&recorder);
+    let (outer, notes) = (Notes("outer", recorder.clone()), recorder.clone());
+    let run = double
+        .run(1)
+        .on_start(|start, _| start.input = 5)
+        .layers(|stack| stack.observe(outer).guard(Until(2)))
+        .observe("attempt_discarded", move |discarded: &AttemptDiscarded, _| {
+            notes.note(serde_json::to_string(discarded).expect("serialisable"));
+        })
+        .max_middleware_retries(2);
+    assert_eq!(run.await.expect("the third attempt is fine"), 10);
+    recorder.expect([
+        "outer <- 5",
+        "work 5",
+        "outer -> error: attempt 0",
+        r#"{"attempt":0,"reason":"attempt 0","metadata":{"left":2}}"#,
+        "outer <- 5",
+        "work 5",
+        "outer -> error: attempt 1",
+        r#"{"attempt":1,"reason":"attempt 1","metadata":{"left":1}}"#,
+        "outer <- 5",
+        "work 5",
+        "outer -> 10",
+    ]);
+}
+
+// M7
+#[tokio::test]
+async fn start_is_emitted_once_and_a_runnables_own_events_once_per_attempt() -> TestResult {
+    let (tree, recorder) = (Emitter::new(), Recorder::new());
+    recorder.watch(&tree);
+    let speaks = below(&tree, "speaks", |(): (), ctx: RunContext| async move {
+        ctx.emitter().emit("word", &mut json!("hello")).await?;
+        if ctx.attempt() == 0 { Err(Error::retry("too short")) } else { Ok(()) }
+    });
+    speaks.run(()).max_middleware_retries(1).await?;
+    recorder.expect([
+        "speaks.run.start",
+        "speaks.word",
+        "speaks.attempt_discarded",
+        "speaks.word",
+        "speaks.run.success",
+        "speaks.run.finish",
+    ]);
+    Ok(())
+}
+
+// M7
+#[tokio::test]
+async fn feedback_tells_all_reasons_and_metadata_so_far() {
+    let tells = runnable_fn("tells", |(): (), ctx: RunContext| async move {
+        Ok((
+            ctx.attempt(),
+            ctx.feedback().into_iter().map(|RetryRequest { reason, metadata, .. }| (reason, metadata)).collect(),
+        ))
+    });
+    let told: (u32, Vec<(String, serde_json::Value)>) =
+        tells.run(()).layers(|stack| stack.guard(Until(2))).max_middleware_retries(9).await.expect("fine at last");
+    let all = vec![("attempt 0".to_owned(), json!({"left": 2})), ("attempt 1".to_owned(), json!({"left": 1}))];
+    assert_eq!(told, (2, all));
+}
+
+// M7
+#[tokio::test]
+async fn past_the_limit_the_caller_gets_the_request_and_the_run_has_failed() -> TestResult {
+    for (most, reason) in [(0, "attempt 0"), (2, "attempt 2")] {
+        let recorder = Recorder::new();
+        let (double, notes) = (doubling(&recorder), recorder.clone());
+        let run = double.run(1).layers(|stack| stack.guard(Until(9))).on_finish(move |finish, _| {
+            if let Outcome::Failed { error } = finish.outcome() {
+                notes.note(format!("failed: {error}"));
+            }
+        });
+        let error = run.max_middleware_retries(most).await.expect_err("too few attempts");
+        assert!(error.is_retry() && !error.is_retryable() && !error.is_fatal());
+        assert_eq!(error.to_string(), reason);
+        assert_eq!(recorder.take().last(), Some(&format!("failed: {reason}")));
+    }
+    Ok(())
+}
+
+// M7
+#[tokio::test]
+async fn a_request_that_was_not_met_is_none_for_the_run_above() {
+    let recorder = Recorder::new();
+    let notes = recorder.clone();
+    let outer = runnable_fn("outer", move |(): (), _: RunContext| {
+        notes.note("outer");
+        async move {
+            let inner = runnable_fn("inner", |(): (), _: RunContext| async { Err::<(), _>(Error::retry("again")) });
+            inner.run(()).await
+        }
+    });
+    let error = outer.run(()).max_middleware_retries(5).await.expect_err("the inner run failed");
+    assert!(error.is_retry(), "{error:?}");
+    recorder.expect(["outer"]);
+    // Nor where somebody listens.
+    let heard = outer
+        .run(())
+        .observe("*.*", |_: &crate::support::Any, _: &emitree_emitter::EventMeta<'_>| ())
+        .max_middleware_retries(5);
+    assert!(heard.await.expect_err("the inner run failed").is_retry());
+    recorder.expect(["outer"]);
+}
+
+// M7, M9
+#[tokio::test]
+async fn denials_halts_aborts_and_interrupts_are_never_retried() {
+    let errors = [
+        Error::denied("desk", "no"),
+        Error::halted("desk", "stop"),
+        Error::aborted("gone"),
+        Error::interrupted(emitree_runtime::Interrupt::new("question", 1)),
+        Error::new("broken").retryable(true),
+    ];
+    for error in errors {
+        let recorder = Recorder::new();
+        let (notes, thrown) = (recorder.clone(), error.clone());
+        let ends = runnable_fn("ends", move |(): (), _: RunContext| {
+            notes.note("work");
+            let error = thrown.clone();
+            async move { Err::<(), _>(error) }
+        });
+        let ended = ends.run(()).max_middleware_retries(3).await.expect_err("the work ends so");
+        assert_eq!(ended.kind(), error.kind());
+        recorder.expect(["work"]);
+    }
+}
+
+// M6
+#[tokio::test]
+async fn an_output_set_at_start_replaces_the_work_but_no_layer_and_answers_each_attempt() {
+    let recorder = Recorder::new();
+    let double = doubling(&recorder);
+    let notes = recorder.clone();
+    let filter = map_output(move |n: &mut u32, _: &RunContext| {
+        notes.note(format!("filter {n}"));
+        *n += 1;
+        Ok(())
+    });
+    let run = double
+        .run(1)
+        .on_start(|start, _| start.output = Some(70))
+        .layer(Notes("layer", recorder.clone()))
+        .layers(|stack| stack.guard(Until(1)))
+        .middleware(filter)
+        .max_middleware_retries(1);
+    assert_eq!(run.await.expect("fine at last"), 71);
+    recorder.expect(["layer <- 1", "layer -> error: attempt 0", "layer <- 1", "layer -> 70", "filter 70"]);
+}
+
+// M7
+#[tokio::test]
+async fn a_listener_of_attempt_discarded_that_fails_ends_the_run() {
+    let double = doubling(&Recorder::new());
+    let run = double
+        .run(1)
+        .on("attempt_discarded", |_: &mut AttemptDiscarded, _| Err(Error::denied("desk", "once is enough").into()))
+        .layers(|stack| stack.guard(Until(1)))
+        .max_middleware_retries(1);
+    assert!(run.await.expect_err("a listener said no").is_denied());
+}
+
+// M7
+#[tokio::test]
+async fn runs_of_one_instance_at_the_same_time_count_their_attempts_apart() {
+    let double = doubling(&Recorder::new());
+    let run = |until| double.run(1).layers(move |stack| stack.guard(Until(until))).max_middleware_retries(until);
+    let (one, two, three) = (run(1), run(2), run(0));
+    let all = futures_util::future::join3(one, two, three).await;
+    assert!(all.0.is_ok() && all.1.is_ok() && all.2.is_ok());
+}

@@ -1,0 +1,261 @@
+//! R7: an abort falls to every run below, however it was started, and neither rises nor goes sideways; and it comes in
+//! and goes out as a signal, of a handle, or of another run.
+
+use std::sync::Arc;
+
+use crate::support::ends::{endless_run, expect_aborted, recorded};
+use crate::support::{Gate, Recorder, Slot, TestResult, below, endless, poll_once};
+use emitree_emitter::Emitter;
+use emitree_runtime::{AbortHandle, AbortSignal, ErrorKind, Result, RunContext, Runnable};
+use futures_util::future::join;
+use tokio::task::yield_now;
+use tokio_util::sync::CancellationToken;
+
+// R7: it falls to what is awaited, to what was spawned, and to what is below those.
+#[tokio::test]
+async fn an_abort_falls_to_every_run_below_however_it_was_spawned() -> TestResult {
+    let (tree, recorder) = recorded();
+    let child = tree.clone();
+    let middle = Arc::new(below(&tree, "middle", move |(), _: RunContext| {
+        let child = child.clone();
+        async move { endless_run(&child, "inner").await }
+    }));
+    let (notes, emitter) = (recorder.clone(), tree.clone());
+    let top = below(&tree, "top", move |(), ctx: RunContext| {
+        let (notes, emitter, middle) = (notes.clone(), emitter.clone(), Arc::clone(&middle));
+        async move {
+            let bare = tokio::spawn(endless_run(&emitter, "bare"));
+            let owned = ctx.spawn(endless_run(&emitter, "owned"));
+            tokio::spawn(async move {
+                expect_aborted(bare.await.expect("it does not panic"), "enough");
+                notes.note("the bare one is told");
+            });
+            drop(owned);
+            middle.run(()).await
+        }
+    });
+    let handle = AbortHandle::new();
+    let task = tokio::spawn(Arc::new(top).run_shared(()).abort_on(&handle));
+    yield_now().await;
+    yield_now().await;
+    recorder.expect(["top.run.start", "middle.run.start", "inner.run.start", "bare.run.start", "owned.run.start"]);
+    assert!(handle.abort("enough"));
+    expect_aborted(task.await?, "enough");
+    let recorded = recorder.take();
+    for name in ["middle", "inner", "bare", "owned", "top"] {
+        let own: Vec<_> = recorded.iter().filter(|line| line.starts_with(name)).collect();
+        let expected = [format!("{name}.run.error"), format!("{name}.run.finish aborted")];
+        assert_eq!(own, expected.iter().collect::<Vec<_>>(), "{recorded:#?}");
+    }
+    let at = |line: &str| recorded.iter().position(|recorded| recorded == line);
+    assert!(at("inner.run.finish aborted") < at("middle.run.error"), "{recorded:#?}");
+    let last = recorded.iter().rev().find(|line| line.ends_with("aborted"));
+    assert_eq!(last.map(String::as_str), Some("top.run.finish aborted"), "{recorded:#?}");
+    Ok(())
+}
+
+// R7
+#[tokio::test]
+async fn an_abort_neither_rises_nor_goes_to_siblings() -> TestResult {
+    let (tree, recorder) = recorded();
+    let emitter = tree.clone();
+    let top = below(&tree, "top", move |(), ctx: RunContext| {
+        let emitter = emitter.clone();
+        async move {
+            let handle = AbortHandle::new();
+            let (aborted, sibling) = (
+                endless_run(&emitter, "aborted").abort_on(&handle),
+                below(&emitter, "sibling", |(), _| async {
+                    yield_now().await;
+                    Ok(7)
+                }),
+            );
+            let aborting = async {
+                let (aborted, sibling) = join(aborted, sibling.run(())).await;
+                expect_aborted(aborted, "only you");
+                sibling
+            };
+            let (output, ()) = join(aborting, async { assert!(handle.abort("only you")) }).await;
+            assert!(!ctx.is_aborted());
+            output
+        }
+    });
+    assert_eq!(top.run(()).await?, 7);
+    recorder.expect([
+        "top.run.start",
+        "aborted.run.start",
+        "sibling.run.start",
+        "aborted.run.error",
+        "aborted.run.finish aborted",
+        "sibling.run.success",
+        "sibling.run.finish success",
+        "top.run.success",
+        "top.run.finish success",
+    ]);
+    Ok(())
+}
+
+// R7: "it falls to every run below", those that begin later too.
+#[tokio::test]
+async fn a_run_that_begins_in_an_aborted_run_is_aborted_before_its_work() {
+    let (tree, recorder) = recorded();
+    let (emitter, notes) = (tree.clone(), recorder.clone());
+    let top = below(&tree, "top", move |(), ctx: RunContext| {
+        let child = endless(&emitter, "child", &notes);
+        async move {
+            ctx.abort("enough");
+            expect_aborted(child.run(()).await, "enough");
+            Ok(())
+        }
+    });
+    expect_aborted(top.run(()).await, "enough");
+    recorder.expect([
+        "top.run.start",
+        "child.run.start",
+        "child.run.error",
+        "child.run.finish aborted",
+        "top.run.error",
+        "top.run.finish aborted",
+    ]);
+}
+
+// R7
+#[tokio::test]
+async fn one_handle_aborts_as_many_runs_as_have_its_signal_and_those_that_begin_later() {
+    let tree = Emitter::new();
+    let handle = AbortHandle::new();
+    let mut runs: Vec<_> = (0..20).map(|_| endless_run(&tree, "run").abort_on(handle.signal())).collect();
+    assert!(runs.iter_mut().all(|run| poll_once(run).is_pending()));
+    drop(runs.split_off(15));
+    assert!(handle.abort("all of you") && !handle.abort("again"));
+    for run in runs {
+        expect_aborted(run.await, "all of you");
+    }
+    expect_aborted(endless_run(&tree, "run").abort_on(handle.clone().signal()).await, "all of you");
+}
+
+// R7: of several signals the first to be aborted counts, wherever it stands.
+#[tokio::test]
+async fn any_of_many_signals_aborts() {
+    for aborted in 0..4 {
+        let handles: Vec<_> = (0..3).map(|_| AbortHandle::new()).collect();
+        let token = CancellationToken::new();
+        let run = handles.iter().fold(endless_run(&Emitter::new(), "run"), |run, handle| run.abort_on(handle));
+        let mut run = run.abort_on(CancellationToken::new()).abort_on(&token);
+        assert!(poll_once(&mut run).is_pending());
+        match handles.get(aborted) {
+            Some(handle) => {
+                handle.abort("one of them");
+                expect_aborted(run.await, "one of them");
+            }
+            None => {
+                token.cancel();
+                expect_aborted(run.await, "the cancellation token was cancelled");
+            }
+        }
+    }
+}
+
+// R7
+#[tokio::test]
+async fn whoever_awaits_a_signal_is_told_the_reason() -> TestResult {
+    let (handle, token) = (AbortHandle::new(), CancellationToken::new());
+    let signals = [handle.signal(), handle.signal(), AbortSignal::from(&token)];
+    assert!(signals.iter().all(|signal| !signal.is_aborted() && signal.reason().is_none()));
+    let waiting = signals.clone().map(|signal| tokio::spawn(async move { signal.aborted().await.to_string() }));
+    yield_now().await;
+    handle.abort("enough");
+    token.cancel();
+    for (task, reason) in waiting.into_iter().zip(["enough", "enough", "the cancellation token was cancelled"]) {
+        assert_eq!(task.await?, reason);
+    }
+    for signal in signals {
+        assert_eq!(Some(signal.aborted().await), signal.reason());
+    }
+    Ok(())
+}
+
+// R7: "where the signal was aborted"; a run's own signal is one.
+#[tokio::test]
+async fn a_runs_own_signal_aborts_another_run_with_it() {
+    let (tree, kept) = (Emitter::new(), Slot::new());
+    let keeps = kept.clone();
+    let run = below(&tree, "run", move |(), ctx: RunContext| {
+        keeps.put(ctx);
+        std::future::pending::<Result<()>>()
+    });
+    let mut run = run.run(());
+    assert!(poll_once(&mut run).is_pending());
+    let ctx = kept.take();
+    let mut other = endless_run(&tree, "other").abort_on(ctx.abort_signal());
+    assert!(poll_once(&mut other).is_pending());
+    ctx.abort("both of you");
+    expect_aborted(other.await, "both of you");
+    expect_aborted(run.await, "both of you");
+}
+
+// R7, R13: a run that listens to another's signal was not started in it, and does not end with it.
+#[tokio::test]
+async fn the_end_of_a_run_does_not_touch_those_that_have_its_signal() -> TestResult {
+    for is_heard in [false, true] {
+        let (tree, recorder) = (Emitter::new(), Recorder::new());
+        if is_heard {
+            recorder.ends(&tree);
+        }
+        let (kept, gate) = (Slot::new(), Gate::new());
+        let (keeps, passes) = (kept.clone(), gate.clone());
+        let run = below(&tree, "run", move |(), ctx: RunContext| {
+            keeps.put(ctx.abort_signal());
+            let passes = passes.clone();
+            async move {
+                passes.pass().await;
+                Ok(())
+            }
+        });
+        let mut run = run.run(());
+        assert!(poll_once(&mut run).is_pending());
+        let other = below(&tree, "other", |(), _: RunContext| async {
+            yield_now().await;
+            Ok(7)
+        });
+        let mut other = other.run(()).abort_on(kept.take());
+        assert!(poll_once(&mut other).is_pending());
+        gate.open();
+        run.await?;
+        assert_eq!(other.await?, 7);
+        let expected = [
+            "run.run.start",
+            "other.run.start",
+            "run.run.success",
+            "run.run.finish success",
+            "other.run.success",
+            "other.run.finish success",
+        ];
+        recorder.expect(if is_heard { &expected[..] } else { &[] }.iter().copied());
+    }
+    Ok(())
+}
+
+// R7: that another run took too long is no time-out of one that begins with its signal.
+#[tokio::test(start_paused = true)]
+async fn a_run_that_begins_with_the_signal_of_one_that_has_timed_out_is_aborted() {
+    let (kept, tree) = (Slot::new(), Emitter::new());
+    let keeps = kept.clone();
+    let late = below(&tree, "late", move |(), ctx: RunContext| {
+        keeps.put(ctx);
+        std::future::pending::<Result<()>>()
+    });
+    late.run(()).timeout(std::time::Duration::from_secs(1)).await.expect_err("it is late");
+    let signal = kept.take().abort_signal();
+    let follows = below(&tree, "follows", |(), _: RunContext| std::future::pending::<Result<()>>());
+    let error = follows.run(()).abort_on(signal).await.expect_err("it is aborted");
+    assert_eq!((error.kind(), error.to_string().as_str()), (&ErrorKind::Aborted, "the run above timed out after 1s"));
+}
+
+// R7
+#[test]
+fn the_token_of_a_signal_that_was_aborted_before_is_cancelled() {
+    let handle = AbortHandle::new();
+    handle.abort("before");
+    assert!(handle.signal().to_token().is_cancelled());
+}
