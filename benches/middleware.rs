@@ -13,14 +13,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use emitree::emitter::Creator;
+use emitree::layer::AnyRun;
+use emitree::middleware::IntoMiddleware;
 use emitree::middleware::key::Key;
 use emitree::middleware::{
     Budget, Cache, CircuitBreaker, Concurrency, Limits, Metrics, RateLimit, Record, Retry, Timeout,
 };
-use emitree::{
-    AnyRun, Creator, Emitter, IntoMiddleware, Layer, Middleware, Next, Op, Result, RunContext, Runnable, Stack,
-    runnable_fn,
-};
+use emitree::{Emitter, Layer, Middleware, Next, Op, Result, RunContext, Runnable, Stack, runnable_fn};
 use governor::{Quota, RateLimiter};
 use metrics::{
     Counter, Gauge, Histogram, HistogramFn, KeyName, Metadata, Recorder, SharedString, Unit, counter, gauge, histogram,

@@ -14,9 +14,11 @@ use std::io;
 use std::sync::Arc;
 use std::time::Instant;
 
+use emitree::abort::AbortHandle;
+use emitree::emitter::Creator;
 use emitree::middleware::Trajectory;
 use emitree::sinks::Jsonl;
-use emitree::{AbortHandle, Creator, Emitter, Result, Run, RunContext, Runnable, Stack};
+use emitree::{Emitter, Result, Run, RunContext, Runnable, Stack};
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;

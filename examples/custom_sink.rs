@@ -12,7 +12,9 @@ use std::io::{BufWriter, Write};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use emitree::{BoxError, Emitter, Overflow, Sink, SinkRecord};
+use emitree::emitter::BoxError;
+use emitree::sinks::{Overflow, SinkRecord};
+use emitree::{Emitter, Sink};
 use serde::Serialize;
 
 #[derive(Serialize)]

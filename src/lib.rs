@@ -24,24 +24,100 @@
 //! # }
 //! ```
 //!
-//! This crate is a facade. What it shows comes from:
+//! The root has what first programs and a middleware of your own need; everything else is in a module by topic:
+//! [`emitter`], [`lifecycle`], [`layer`], [`middleware`], [`runnable`], [`context`], [`error`], [`abort`], [`stream`],
+//! [`sinks`] and, with the feature of that name, `tower`.
 //!
-//! - `emitree-emitter`: [`Emitter`], matchers, listeners, pipes, the contract of [`Sink`]s. No async runtime.
-//! - `emitree-runtime`: [`Runnable`], [`Run`], [`RunContext`], lifecycle events, [`Middleware`], [`Error`]. On tokio.
-//! - `emitree-middleware`, as `middleware`: what people would otherwise write themselves.
-//! - `emitree-sinks`, as `sinks`: where events go.
+//! This crate is a facade: emitters and the contract of sinks come from `emitree-emitter`, which needs no async runtime;
+//! runs, layers and errors from `emitree-runtime`, on tokio; built-in middleware from `emitree-middleware`; sinks from
+//! `emitree-sinks`.
 
-pub use emitree_emitter::*;
-pub use emitree_runtime::*;
+pub use emitree_emitter::{
+    AnyEvent, Emitter, Event, EventMeta, EventName, Matcher, Opaque, Options, Sink, Subscription,
+};
+pub use emitree_runtime::{
+    Error, Layer, Middleware, Next, Op, Outcome, Phase, Result, Run, RunContext, Runnable, Stack, Status, for_nested,
+    for_tree, runnable_fn, shutdown, wait_for_ends,
+};
 
-/// Middleware that people would otherwise write themselves; one feature each.
-#[doc(inline)]
-pub use emitree_middleware as middleware;
+/// Stopping runs from outside, one or all of them.
+pub mod abort {
+    pub use emitree_runtime::{AbortHandle, AbortSignal, Shutdown, Undelivered, accept_runs};
+}
 
-/// Where events go; one feature each.
-#[cfg(any(feature = "jsonl", feature = "memory", feature = "channel"))]
+/// What a [`RunContext`](crate::RunContext) carries and starts.
+pub mod context {
+    pub use emitree_runtime::{Extensions, Task};
+}
+
+/// Declaring events and emitters, names, listeners of all forms, and the errors of emitting and listening.
+pub mod emitter {
+    pub use emitree_emitter::{
+        AsName, AsyncItem, AsyncListener, AsyncObserver, BoxError, BuildError, Context, Creator, CreatorRecord,
+        DropGuard, EmitError, EmitErrorKind, EmitterBuilder, FnMatcher, Hears, IntoMatcher, IntoNamespace, ListenError,
+        ListenerResult, MatcherError, NameError, NameRef, Namespace, NoListenerCache, OnError, PipeHandle,
+        Registration, Trace, UncountedCalls, With, async_fn, json, listener, matcher_fn, new_id, observer,
+        panic_message, panic_text,
+    };
+}
+
+/// What an [`Error`](crate::Error) says of itself, and control flow as data.
+pub mod error {
+    pub use emitree_runtime::{ErrorKind, ErrorReport, Interrupt, RetryRequest};
+}
+
+/// Kinds of layers and of work, guards, filters, and what explains a chain.
+pub mod layer {
+    pub use emitree_runtime::{
+        AnyRun, Broken, Checked, Explanation, Filter, FilterFn, Filters, Guard, GuardOptions, JsonRun, LayerFn,
+        LayerInfo, MiddlewareInfo, Nesting, Observe, Place, StackBuilder, Summary, Transform, WouldDeny, filter_fn,
+        layer_fn,
+    };
+}
+
+/// The four events of a run, and the ways to receive them.
+pub mod lifecycle {
+    pub use emitree_runtime::{
+        AnyFinish, AnyStart, AnySuccess, AsInstance, AttemptDiscarded, Attempted, Failure, Finish, Instance, Lifecycle,
+        LifecycleMut, LifecycleOf, LifecycleRef, RunEvent, RunSubscriber, Stage, Start, Success, lifecycle,
+        lifecycle_of,
+    };
+}
+
+/// Built-in middleware, one feature each, and middleware made of functions.
+pub mod middleware {
+    pub use emitree_middleware::*;
+    pub use emitree_runtime::{
+        ForNested, ForTree, IntoMiddleware, MapValue, MiddlewareFn, Order, Ordered, map_input, map_input_async,
+        map_output, map_output_async, middleware_fn, ordered,
+    };
+}
+
+/// Runnables of closures and of types that are not known, and bounds of inputs and outputs.
+pub mod runnable {
+    pub use emitree_runtime::{AnyRunnable, BoxRunnable, Data, IntoShared, RunTypes, RunnableFn};
+}
+
+/// Where events go, one feature each, and the contract for sinks of your own.
 pub mod sinks {
+    pub use emitree_emitter::{
+        EventRecord, EventStream, Gap, Incomplete, Overflow, Progress, Report, SinkError, SinkHandle, SinkRecord,
+    };
     pub use emitree_sinks::*;
+}
+
+/// A run as a stream of its events.
+pub mod stream {
+    pub use emitree_runtime::{RunStream, StreamItem};
+}
+
+/// Services of tower as runnables, runs as services, layers of tower around runs.
+#[cfg(feature = "tower")]
+pub mod tower {
+    pub use emitree_runtime::{
+        EnterRun, EnterRunFuture, EnterRunLayer, PropagateRun, PropagateRunLayer, RunFuture, RunLayer, RunService,
+        Ticket, TicketFuture, TicketService, TowerLayer, TowerRunnable, WithRun, tower_layer,
+    };
 }
 
 /// The README's programs are tests.

@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
 
+use emitree::lifecycle::Stage;
+use emitree::sinks::EventRecord;
 use emitree::sinks::read_jsonl;
-use emitree::{EventRecord, Stage};
 use tempfile::TempDir;
 
 /// An example's program, built by whichever test comes first.

@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
-use emitree::{Creator, Emitter, Result, RunContext, Runnable, runnable_fn};
+use emitree::emitter::Creator;
+use emitree::{Emitter, Result, RunContext, Runnable, runnable_fn};
 
 use crate::Adder;
 use crate::support::{Case, timed};
@@ -98,7 +99,7 @@ pub(crate) fn aborted(children: usize) -> impl Case {
     move |n| {
         let start = Instant::now();
         for _ in 0..n {
-            let handle = emitree::AbortHandle::new();
+            let handle = emitree::abort::AbortHandle::new();
             let mut run = host.run(()).abort_on(&handle);
             poll_once(&mut run);
             handle.abort("enough");

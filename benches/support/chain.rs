@@ -4,7 +4,9 @@ use std::future::pending;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
-use emitree::{AbortHandle, Creator, Emitter, Error, Result, RunContext, Runnable};
+use emitree::abort::AbortHandle;
+use emitree::emitter::Creator;
+use emitree::{Emitter, Error, Result, RunContext, Runnable};
 use tokio::sync::mpsc;
 
 use crate::support::Case;

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use emitree::middleware::{Budget, Cache, ExfilGuard, Redact, Retry, Runs};
-use emitree::{Middleware, Result, RunnableFn, for_tree};
+use emitree::runnable::RunnableFn;
+use emitree::{Middleware, Result, for_tree};
 
 /// - `budget`: a letter may not take more than six tools.
 /// - `redact`: what the desk keeps of a letter names nobody.

@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use emitree::{Creator, Data, Emitter, Error, Result, RunContext, Runnable, RunnableFn, runnable_fn};
+use emitree::emitter::Creator;
+use emitree::runnable::{Data, RunnableFn};
+use emitree::{Emitter, Error, Result, RunContext, Runnable, runnable_fn};
 use serde::{Deserialize, Serialize};
 
 /// Something that can be run, of a kind, with a name.

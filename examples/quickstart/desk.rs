@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use emitree::{Creator, Emitter, Error, Result, RunContext, Runnable};
+use emitree::emitter::Creator;
+use emitree::{Emitter, Error, Result, RunContext, Runnable};
 use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};
 

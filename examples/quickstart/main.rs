@@ -21,12 +21,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
+use emitree::abort::AbortHandle;
+use emitree::layer::AnyRun;
+use emitree::lifecycle::{Lifecycle, Stage, Start};
 use emitree::middleware::Trajectory;
 use emitree::sinks::JsonlFile;
-use emitree::{
-    AbortHandle, AnyEvent, AnyRun, Emitter, Error, Lifecycle, Middleware, Options, Result, RunContext, Runnable, Stack,
-    Stage, Start, for_tree,
-};
+use emitree::{AnyEvent, Emitter, Error, Middleware, Options, Result, RunContext, Runnable, Stack, for_tree};
 use globset::GlobMatcher;
 
 use desk::{Answer, Desk, Question};

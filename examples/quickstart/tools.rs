@@ -4,7 +4,8 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
-use emitree::{Creator, Emitter, Error, Event, EventName, Result, RunContext, Runnable};
+use emitree::emitter::Creator;
+use emitree::{Emitter, Error, Event, EventName, Result, RunContext, Runnable};
 use serde::{Deserialize, Serialize};
 
 pub(crate) struct Tools {

@@ -4,7 +4,8 @@
 use std::iter::successors;
 use std::sync::Arc;
 
-use emitree::{AnyEvent, Middleware, Options, Result, RunContext, RunEvent, Stack, Stage};
+use emitree::lifecycle::{RunEvent, Stage};
+use emitree::{AnyEvent, Middleware, Options, Result, RunContext, Stack};
 
 use crate::bad::{Bad, Payload};
 use crate::plan::{Binding, Manner, Place};

@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 use std::fmt;
 
-use emitree::{Stage, Status};
+use emitree::Status;
+use emitree::lifecycle::Stage;
 
 use crate::listed::listed;
 use crate::record::{Begun, Entry, Event, Id};

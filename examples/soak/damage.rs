@@ -5,7 +5,8 @@ use std::future::pending;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use emitree::{AnyEvent, Options, Result, RunContext, Runnable, Stage, Status, runnable_fn};
+use emitree::lifecycle::Stage;
+use emitree::{AnyEvent, Options, Result, RunContext, Runnable, Status, runnable_fn};
 
 use crate::check::Rule;
 use crate::hold::poll_idly;

@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use emitree::{Stage, Status};
+use emitree::Status;
+use emitree::lifecycle::Stage;
 
 use crate::check::Life;
 use crate::listed::listed;

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use emitree::{AnyEvent, BoxError, EventMeta, Options, Registration, Stage};
+use emitree::emitter::{BoxError, Registration};
+use emitree::lifecycle::Stage;
+use emitree::{AnyEvent, EventMeta, Options};
 use tokio::task::yield_now;
 
 use crate::bad::Payload;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use emitree::Stage;
+use emitree::lifecycle::Stage;
 use fastrand::Rng;
 
 use crate::bad::Payload;

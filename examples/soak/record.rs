@@ -3,9 +3,9 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use emitree::{
-    AnyEvent, Emitter, Error, ErrorKind, EventMeta, LifecycleRef, Outcome, RunContext, Stage, Start, Status,
-};
+use emitree::error::ErrorKind;
+use emitree::lifecycle::{LifecycleRef, Stage, Start};
+use emitree::{AnyEvent, Emitter, Error, EventMeta, Outcome, RunContext, Status};
 
 use crate::plan::{Binding, Verb};
 

@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 use std::fmt;
 
-use emitree::{Stage, Status};
+use emitree::Status;
+use emitree::lifecycle::Stage;
 
 use crate::check::Life;
 use crate::ending::{Drawn, Ending, Told};

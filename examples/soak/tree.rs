@@ -4,7 +4,10 @@ use std::future::{Future, pending};
 use std::panic::{AssertUnwindSafe, resume_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use emitree::{AbortHandle, Emitter, Error, Interrupt, Options, Registration, Result, Run, RunContext, Runnable};
+use emitree::abort::AbortHandle;
+use emitree::emitter::Registration;
+use emitree::error::Interrupt;
+use emitree::{Emitter, Error, Options, Result, Run, RunContext, Runnable};
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, join_all};
 use tokio::task::yield_now;
