@@ -45,7 +45,7 @@ pub mod abort {
     pub use emitree_runtime::{AbortHandle, AbortSignal, Shutdown, Undelivered, accept_runs};
 }
 
-/// What a [`RunContext`](crate::RunContext) carries and starts.
+/// What a [`RunContext`] carries and starts.
 pub mod context {
     pub use emitree_runtime::{Extensions, Task};
 }
@@ -61,7 +61,7 @@ pub mod emitter {
     };
 }
 
-/// What an [`Error`](crate::Error) says of itself, and control flow as data.
+/// What an [`Error`] says of itself, and control flow as data.
 pub mod error {
     pub use emitree_runtime::{ErrorKind, ErrorReport, Interrupt, RetryRequest};
 }
