@@ -8,6 +8,7 @@
 //! 3. While a layer has a note, its further calls run nothing. Only absorbing takes a note away, one at a time.
 
 use std::cell::Cell;
+use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
@@ -17,14 +18,14 @@ use crate::{Error, Result};
 
 /// One call of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Frame(u64);
+pub(crate) struct Frame(NonZeroU64);
 
 impl Frame {
     /// Outside of all layers.
-    pub(crate) const OUTSIDE: Self = Self(0);
+    pub(crate) const OUTSIDE: Self = Self(NonZeroU64::MIN);
 
     pub(crate) fn new() -> Self {
-        Self(unique())
+        Self(NonZeroU64::MIN.saturating_add(unique()))
     }
 }
 
@@ -62,14 +63,23 @@ struct Note {
 
 impl Noted {
     /// What a layer gets that calls again while it has notes.
+    #[inline]
     pub(crate) fn pending(&self, frame: Frame) -> Option<Error> {
-        if !self.is_noted.load(Ordering::Acquire) {
-            return None;
-        }
+        if self.is_noted() { self.notes_of(frame) } else { None }
+    }
+
+    #[inline]
+    fn is_noted(&self) -> bool {
+        self.is_noted.load(Ordering::Acquire)
+    }
+
+    #[cold]
+    fn notes_of(&self, frame: Frame) -> Option<Error> {
         most_severe(self.notes.lock().iter().filter(|note| note.frame == frame))
     }
 
     /// What the layer outside gets when the one inside has returned.
+    #[inline]
     pub(crate) fn settle<T>(&self, inside: Frame, outside: Frame, result: Result<T>) -> Result<T> {
         match result {
             Err(error) if error.must_pass() => Err(self.note(inside, outside, error)),
@@ -113,10 +123,13 @@ impl Noted {
     }
 
     /// Makes the notes of a layer that is over notes of the layer outside; gives the most severe of them.
+    #[inline]
     pub(crate) fn pass_on(&self, inside: Frame, outside: Frame) -> Option<Error> {
-        if !self.is_noted.load(Ordering::Acquire) {
-            return None;
-        }
+        if self.is_noted() { self.pass_notes_on(inside, outside) } else { None }
+    }
+
+    #[cold]
+    fn pass_notes_on(&self, inside: Frame, outside: Frame) -> Option<Error> {
         let mut notes = self.notes.lock();
         let passed = notes.iter_mut().filter(|note| note.frame == inside).map(|note| {
             note.frame = outside;

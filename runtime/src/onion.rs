@@ -3,17 +3,16 @@
 use std::fmt;
 use std::future::Future;
 use std::marker::PhantomData;
-use std::mem::replace;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use futures_core::future::BoxFuture;
 use tracing::{Instrument, Level, level_enabled};
 
 use crate::nesting::{LayerId, Nesting, Warned};
 use crate::noted::{Frame, Noted};
-use crate::panic::{caught, discard};
+use crate::panic::{caught, discard, logged};
 use crate::traced::is_traced;
 use crate::{Error, Layer, Next, Op, Phase, Result, RunContext, Summary};
 
@@ -64,8 +63,7 @@ impl<O: Op, L: Layer<O>> DynLayer<O::In, O::Out> for Erased<L, O> {
         next: RawNext<'a, O::In, O::Out>,
     ) -> BoxFuture<'a, Result<O::Out>> {
         let call = self.layer.call(input, ctx, Next::new(next));
-        // Mostly nobody wants to know: that is seen without making a span.
-        if !level_enabled!(Level::DEBUG) || !is_traced() {
+        if !next.call.is_traced {
             return Box::pin(call);
         }
         let span = tracing::debug_span!("layer", name = self.layer.name(), phase = phase.as_str());
@@ -132,7 +130,9 @@ pub(crate) async fn call<I, O>(
     input: &I,
     ctx: &RunContext,
 ) -> Result<O> {
-    Call { layers, work, ctx, noted: &Noted::default(), frame: Frame::OUTSIDE }.next().run(input).await
+    // Mostly nobody wants to know: that is seen once, without making a span for each.
+    let is_traced = level_enabled!(Level::DEBUG) && is_traced();
+    Call { layers, work, ctx, noted: &Noted::default(), frame: Frame::OUTSIDE, is_traced }.next().run(input).await
 }
 
 /// One call through layers: what is the same for all of them.
@@ -143,6 +143,8 @@ pub(crate) struct Call<'a, I, O> {
     noted: &'a Noted,
     /// Who calls the first layer: another layer, where this is called in one.
     frame: Frame,
+    /// Whether layers have spans: there was a subscriber where the first of them was called.
+    is_traced: bool,
 }
 
 impl<I, O> Call<'_, I, O> {
@@ -170,7 +172,7 @@ impl<I, O> Copy for RawNext<'_, I, O> {}
 
 impl<'a, I, O> RawNext<'a, I, O> {
     pub(crate) const fn run(self, input: &'a I) -> Running<'a, I, O> {
-        Running { next: self, input, called: Called::Due }
+        Running { next: self, input, frame: None, inside: None }
     }
 
     /// Calls the first layer that is inside, which is the frame, or the work.
@@ -199,7 +201,8 @@ impl<'a, I, O> RawNext<'a, I, O> {
     where
         'a: 'b,
     {
-        Call { layers: &[], work, ctx: self.call.ctx, noted: self.call.noted, frame: self.frame }
+        let Call { ctx, noted, is_traced, .. } = *self.call;
+        Call { layers: &[], work, ctx, noted, frame: self.frame, is_traced }
     }
 }
 
@@ -210,34 +213,33 @@ impl<'a, I, O> RawNext<'a, I, O> {
 pub(crate) struct Running<'a, I, O> {
     next: RawNext<'a, I, O>,
     input: &'a I,
-    called: Called<'a, O>,
+    /// From the first poll on.
+    frame: Option<Frame>,
+    /// Until it has returned.
+    inside: Option<BoxFuture<'a, Result<O>>>,
 }
 
-enum Called<'a, O> {
-    Due,
-    Inside(BoxFuture<'a, Result<O>>, Frame),
-    Over,
-}
-
-impl<I, O> Running<'_, I, O> {
-    fn poll_inside(&mut self, cx: &mut Context<'_>) -> Poll<Result<O>> {
-        if let Called::Due = self.called {
-            let frame = Frame::new();
-            self.called = Called::Inside(self.next.begin(self.input, frame), frame);
-        }
-        match &mut self.called {
-            Called::Inside(inside, _) => inside.as_mut().poll(cx),
-            Called::Due | Called::Over => {
-                Poll::Ready(Err(Error::new("what is inside was polled again after it had returned")))
-            }
+impl<'a, I, O> Running<'a, I, O> {
+    /// Polls what is inside, and drops it when it has returned. Both are user code: `polled` is what it came to before a panic.
+    fn poll_inside(&mut self, frame: Frame, polled: &mut Poll<Result<O>>, cx: &mut Context<'_>) {
+        let inside = self.inside.get_or_insert_with(|| self.next.begin(self.input, frame));
+        *polled = inside.as_mut().poll(cx);
+        if polled.is_ready() {
+            self.inside = None;
         }
     }
 
-    /// Drops what is inside, and takes over what that has noted: nothing of it is lost with the future.
-    fn leave(&mut self) -> Option<Frame> {
-        let Called::Inside(inside, frame) = replace(&mut self.called, Called::Over) else { return None };
-        discard(inside);
-        Some(frame)
+    /// What is outside gets a panic as an error, and may call again. What had returned before it panicked has returned that.
+    #[cold]
+    fn panicked(&mut self, polled: Poll<Result<O>>, panic: Error) -> Result<O> {
+        discard(self.inside.take());
+        let Poll::Ready(result) = polled else { return Err(panic) };
+        logged(|| tracing::warn!(error = %panic, "what is inside of a layer panicked while it was dropped"));
+        result
+    }
+
+    fn noted(&self) -> &'a Noted {
+        self.next.call.noted
     }
 }
 
@@ -245,27 +247,38 @@ impl<I, O> Future for Running<'_, I, O> {
     type Output = Result<O>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<O>> {
-        let RawNext { call: Call { noted, .. }, frame: outside, .. } = self.next;
-        if let Called::Due = self.called
-            && let Some(error) = noted.pending(outside)
-        {
-            self.called = Called::Over;
-            return Poll::Ready(Err(error));
-        }
-        // What is outside gets a panic as an error, and may call again.
-        let polled = caught(|| self.poll_inside(cx)).unwrap_or_else(|panic| Poll::Ready(Err(panic)));
-        polled.map(|result| match self.leave() {
-            Some(inside) => noted.settle(inside, outside, result),
-            None => result,
-        })
+        let (noted, outside) = (self.noted(), self.next.frame);
+        let frame = match (self.frame, &self.inside) {
+            (Some(frame), Some(_)) => frame,
+            (Some(_), None) => {
+                let error = Error::new("what is inside was polled again after it had returned");
+                return Poll::Ready(Err(error));
+            }
+            (None, _) => {
+                let frame = *self.frame.insert(Frame::new());
+                if let Some(error) = noted.pending(outside) {
+                    return Poll::Ready(Err(error));
+                }
+                frame
+            }
+        };
+        let mut polled = Poll::Pending;
+        let result = match caught(|| self.poll_inside(frame, &mut polled, cx)) {
+            Ok(()) => ready!(polled),
+            Err(panic) => self.panicked(polled, panic),
+        };
+        // Nothing of what was noted inside is lost with the future.
+        Poll::Ready(noted.settle(frame, outside, result))
     }
 }
 
 /// What was noted inside counts although nobody waits for it any more (M9).
 impl<I, O> Drop for Running<'_, I, O> {
+    #[inline]
     fn drop(&mut self) {
-        if let Some(inside) = self.leave() {
-            self.next.call.noted.pass_on(inside, self.next.frame);
+        if let (Some(frame), Some(inside)) = (self.frame, self.inside.take()) {
+            discard(inside);
+            self.noted().pass_on(frame, self.next.frame);
         }
     }
 }
