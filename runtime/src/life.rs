@@ -154,7 +154,7 @@ pub(crate) trait AnyLife: Any + Send + Sync {
     fn any_input(&self) -> Option<&dyn Any>;
 
     /// Whether it holds values whose drop may be user code.
-    fn has_values(&self) -> bool;
+    fn has_values(&mut self) -> bool;
 
     /// Drops them, when nobody has the run any more.
     fn drop_values(&mut self);
@@ -203,7 +203,7 @@ impl<I: Data, O: Data> AnyLife for Life<I, O> {
         self.input().map(|input| input as &dyn Any)
     }
 
-    fn has_values(&self) -> bool {
+    fn has_values(&mut self) -> bool {
         // An error is a value as well.
         needs_drop::<I>() || needs_drop::<O>() || self.seat.has_result()
     }

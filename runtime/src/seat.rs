@@ -109,8 +109,8 @@ impl<S, T> Seat<S, T> {
     }
 
     /// Whether it has a result that nobody has fetched.
-    pub(crate) fn has_result(&self) -> bool {
-        matches!(self.0.lock().held, Held::Over(Some(_)))
+    pub(crate) fn has_result(&mut self) -> bool {
+        matches!(self.0.get_mut().held, Held::Over(Some(_)))
     }
 
     /// From now on a task brings the run to its end.

@@ -124,6 +124,10 @@ impl<T> Mutex<T> {
     pub(crate) fn lock(&self) -> loom::sync::MutexGuard<'_, T> {
         self.0.lock().expect("nobody panics")
     }
+
+    pub(crate) fn get_mut(&mut self) -> &mut T {
+        self.0.get_mut().expect("nobody panics")
+    }
 }
 
 /// As in the standard library, `set` waits for a value that is just being set, and what is set is read without a lock; it lies where
