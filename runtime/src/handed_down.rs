@@ -24,7 +24,7 @@ impl<T> Default for HandedDown<T> {
 }
 
 impl<T> HandedDown<T> {
-    fn new(list: Option<List<T>>) -> Self {
+    pub(crate) fn new(list: Option<List<T>>) -> Self {
         Self { is_some: AtomicBool::new(list.is_some()), list: Mutex::new(list) }
     }
 

@@ -80,8 +80,8 @@ impl<'a> Recipients<'a> {
 
 impl Subscribers {
     pub(crate) fn new(above: Option<&RunContext>) -> Self {
-        let all = above.map(|above| above.subscribers().all.for_below()).unwrap_or_default();
-        Self { above: all.all().map_or(0, |all| all.len()), all }
+        let all = above.and_then(|above| above.subscribers().all.all());
+        Self { above: all.as_ref().map_or(0, |all| all.len()), all: HandedDown::new(all) }
     }
 
     #[inline]
