@@ -96,14 +96,11 @@ impl Stoppable for RunContext {
     }
 }
 
-impl Default for Node {
-    fn default() -> Self {
-        let (below, waiters) = (Below::default(), OnceLock::new());
-        Self { fate: Fate::open(), waker: AtomicWaker::new(), below, waiters }
-    }
-}
-
 impl Node {
+    pub(crate) fn new(fate: Fate<Stop>) -> Self {
+        Self { fate, waker: AtomicWaker::new(), below: Below::default(), waiters: OnceLock::new() }
+    }
+
     #[inline]
     pub(crate) fn stopped(&self) -> Option<&Stop> {
         self.fate.stopped()

@@ -23,6 +23,9 @@ use crate::panic::discard_all;
 use crate::register::{Few, Register, Sealed, too_late};
 use crate::{LayerInfo, Middleware, Place, Result, RunContext};
 
+/// The middlewares that a run began with: those of the runs above, the instance's, then its own.
+pub(crate) type Bound = Few<Arc<dyn Middleware>>;
+
 /// Where the chain of a run is, if it has one; what was bound to the run, what leaves it passes, and is called at its end.
 pub(crate) struct Slot {
     make: fn() -> Box<dyn AnyChain>,
@@ -30,21 +33,20 @@ pub(crate) struct Slot {
     chain: OnceLock<Box<dyn AnyChain>>,
     /// The work has begun without a chain: none is made any more.
     is_closed: AtomicBool,
-    bound: Mutex<Few<Arc<dyn Middleware>>>,
+    bound: Option<Mutex<Bound>>,
     ends: Ends,
     outgoing: Outgoing,
 }
 
 impl Slot {
     /// That of a run from `I` to `O`.
-    pub(crate) fn of<I: Data, O: Data>() -> Self {
+    pub(crate) fn of<I: Data, O: Data>(bound: Option<Bound>) -> Self {
         let make = || -> Box<dyn AnyChain> { Box::new(Chain::<I, O>::default()) };
-        let (chain, bound) = (OnceLock::new(), Mutex::new(Few::new()));
         Self {
             make,
-            chain,
+            chain: OnceLock::new(),
             is_closed: AtomicBool::new(false),
-            bound,
+            bound: bound.map(Mutex::new),
             ends: Ends::default(),
             outgoing: Outgoing::default(),
         }
@@ -64,9 +66,9 @@ impl Slot {
         self.existing()?.as_any().downcast_ref()
     }
 
-    /// The middlewares that were bound.
-    pub(crate) fn bound(&self) -> Few<Arc<dyn Middleware>> {
-        self.bound.lock().clone()
+    /// The middlewares that are bound.
+    pub(crate) fn bound(&self) -> Bound {
+        self.bound.as_ref().map(|bound| bound.lock().clone()).unwrap_or_default()
     }
 
     /// What is called at the end.
@@ -90,8 +92,10 @@ impl Slot {
         if let Some(chain) = self.existing() {
             chain.release();
         }
-        let bound = take(&mut *self.bound.lock());
-        discard_all(bound);
+        if let Some(bound) = &self.bound {
+            let bound = take(&mut *bound.lock());
+            discard_all(bound);
+        }
         self.ends.release();
         self.outgoing.release();
     }
@@ -268,20 +272,10 @@ impl RunContext {
         }
     }
 
-    /// Keeps what is known once all is bound: the caller's input, if somebody wants it, and what was bound.
-    pub(crate) fn keep_bound<'m, I: 'static>(
-        &self,
-        input: &I,
-        middlewares: impl Iterator<Item = &'m Arc<dyn Middleware>>,
-    ) {
-        let slot = self.slot();
-        let inputs = slot.existing().and_then(|chain| chain.existing_inputs()?.downcast_ref::<InputMaps<I>>());
+    /// Keeps the caller's input, if something that was bound wants it.
+    pub(crate) fn keep_input<I: 'static>(&self, input: &I) {
+        let inputs = self.slot().existing().and_then(|chain| chain.existing_inputs()?.downcast_ref::<InputMaps<I>>());
         inputs.into_iter().for_each(|inputs| inputs.keep_original(input));
-        let bound: Few<_> = middlewares.cloned().collect();
-        if !bound.is_empty() {
-            *slot.bound.lock() = bound;
-            self.bound();
-        }
     }
 
     /// How often the attempt that is under way was started again: 0 for the first (M7).

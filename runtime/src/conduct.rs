@@ -14,7 +14,7 @@ use crate::chain::Slot;
 use crate::context::Typed;
 use crate::current::enter;
 use crate::data::Data;
-use crate::order::{InOrder, in_order};
+use crate::order::in_order;
 use crate::panic::{calm, calm_async, discard, isolated, logged};
 use crate::plan::{Begun, Due, Held, Plan};
 use crate::seat::{Taken, Who};
@@ -62,7 +62,7 @@ fn bind<R: Runnable>(plan: &mut Plan<'_, R>, ctx: &RunContext, watch: &mut Watch
         let mut due = in_order(inherited.map(Due::Middleware).chain(due))?;
         due.iter_mut().try_for_each(|due| due.bind(ctx))?;
         // Its clone is user code too.
-        input.iter().for_each(|input| ctx.keep_bound(input, due.iter().filter_map(Due::middleware)));
+        input.iter().for_each(|input| ctx.keep_input(input));
         Ok(())
     };
     calm(bind_all)

@@ -20,12 +20,12 @@ use uuid::Uuid;
 use crate::Instance;
 use crate::abort::Node;
 use crate::above::Above;
-use crate::chain::Slot;
+use crate::chain::{Bound, Slot};
 use crate::clearing::HandedOver;
 use crate::current::{current, enter, look};
 use crate::data::{Data, RunTypes};
 use crate::extensions::{RunExtensions, Values};
-use crate::faces::Stages;
+use crate::fate::Fate;
 use crate::let_go::let_go;
 use crate::life::{AnyLife, Drive, Life};
 use crate::middleware::Inherited;
@@ -85,13 +85,17 @@ pub(crate) struct Inner<L: AnyLife + ?Sized = dyn AnyLife> {
 pub(crate) type ThinRun<I, O> = Arc<Inner<Life<I, O>>>;
 
 /// What a run is made of.
-struct Seed<'a, I: 'static, O> {
-    instance: &'a Emitter,
-    own: Own,
-    extensions: Values,
+pub(crate) struct Seed<'a, I: 'static, O> {
+    pub(crate) instance: &'a Emitter,
+    pub(crate) own: Own,
+    pub(crate) extensions: Values,
     /// Those of the run above.
-    subscribers: Subscribers,
-    life: Life<I, O>,
+    pub(crate) subscribers: Subscribers,
+    /// The same.
+    pub(crate) inherited: Inherited,
+    pub(crate) bound: Option<Bound>,
+    pub(crate) is_heard: bool,
+    pub(crate) life: Life<I, O>,
 }
 
 impl<I: Data, O: Data> Seed<'_, I, O> {
@@ -101,16 +105,17 @@ impl<I: Data, O: Data> Seed<'_, I, O> {
         let above = parent.as_ref().map(Above::run);
         let told = OnceCell::new();
         let span = span(self.instance, above, &told);
+        let is_bound = self.is_heard || self.bound.is_some() || !self.subscribers.is_empty();
         Inner {
             origin: Origin::new(self.instance, above, self.own, told.into_inner()),
             span,
             started: Instant::now(),
             extensions: RunExtensions::new(above, self.extensions),
             subscribers: self.subscribers,
-            inherited: above.map(|above| above.inherited().for_below()).unwrap_or_default(),
+            inherited: self.inherited,
             tasks: Tasks::default(),
-            node: Node::default(),
-            slot: Slot::of::<I, O>(),
+            node: Node::new(if is_bound { Fate::bound() } else { Fate::open() }),
+            slot: Slot::of::<I, O>(self.bound),
             life: self.life,
             depth: above.map_or(0, |above| above.depth() + 1),
             parent,
@@ -259,19 +264,13 @@ impl RunContext {
     }
 
     /// Makes a run that begins (R2). Gives its parent back if that takes no more: without it, what is bound there for the runs below would
-    /// not be bound to it (R1). If nobody will be asked about its input, it has that from the beginning.
+    /// not be bound to it (R1).
     ///
     /// Inlined, as is what makes its parts: what is handed on through memory in small pieces and read in large ones
     /// would be waited for.
     #[inline(always)]
-    pub(crate) fn begin<I: Data, O: Data>(
-        instance: &Emitter,
-        parent: Option<Self>,
-        (own, extensions, subscribers): (Own, Values, Subscribers),
-        is_heard: bool,
-        (stages, input): (&'static Stages, Option<I>),
-    ) -> Result<ThinRun<I, O>, Self> {
-        let seed = Seed { instance, own, extensions, subscribers, life: Life::new(stages, input) };
+    pub(crate) fn begin<I: Data, O: Data>(seed: Seed<'_, I, O>, parent: Option<Self>) -> Result<ThinRun<I, O>, Self> {
+        let is_heard = seed.is_heard;
         let run = match parent {
             // Nobody knows of it before it is there: it needs no handle while it is made.
             None => Arc::new(seed.below(None)),
@@ -295,9 +294,6 @@ impl RunContext {
         if is_heard {
             let scope: Weak<Inner<Life<I, O>>> = Arc::downgrade(&run);
             run.origin.make_with(run.parent.as_ref().map(Above::run), scope);
-        }
-        if is_heard || !run.subscribers.is_empty() || !run.inherited.is_empty() {
-            run.node.fate().bind();
         }
         if let Some(above) = &run.parent {
             above.arrive();

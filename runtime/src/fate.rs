@@ -44,6 +44,11 @@ impl<S> Fate<S> {
         Self { word: AtomicU8::new(0), stop: OnceLock::new() }
     }
 
+    /// That of a run to which something is bound from the beginning.
+    pub(crate) fn bound() -> Self {
+        Self { word: AtomicU8::new(BOUND), stop: OnceLock::new() }
+    }
+
     /// Stops it, unless it was stopped or settled before; tells whether this did it.
     pub(crate) fn stop(&self, stop: S) -> bool {
         if !self.is_open() {

@@ -8,8 +8,11 @@ use std::time::Duration;
 use emitree_emitter::{Context, Creator, Registration};
 use smallvec::SmallVec;
 
-use crate::context::{ThinRun, Typed};
+use crate::chain::Bound;
+use crate::context::{Seed, ThinRun, Typed};
 use crate::extensions::Values;
+use crate::life::Life;
+use crate::middleware::Inherited;
 use crate::order::InOrder;
 use crate::origin::Own;
 use crate::shutdown::may_begin;
@@ -108,11 +111,12 @@ impl<R: Runnable> Plan<'_, R> {
     pub(crate) fn begin(&mut self) -> Result<ThinRun<R::Input, R::Output>> {
         may_begin()?;
         let is_heard = self.is_heard();
-        // Looked at once: a run is observed from its start, or not by what is bound above meanwhile.
+        // Looked at once: a run is observed from its start, or not by what is bound above meanwhile; nor is that bound to it.
         let subscribers = Subscribers::new(self.parent.as_ref());
-        let may_be_asked = is_heard || self.is_bound() || !subscribers.is_empty();
+        let inherited = self.parent.as_ref().map(|above| above.inherited().for_below()).unwrap_or_default();
+        let bound = self.bound(&inherited);
+        let may_be_asked = is_heard || self.extras.is_some() || bound.is_some() || !subscribers.is_empty();
         let input = if may_be_asked { None } else { self.input.take() };
-        let instance = self.runnable.emitter();
         let mut own = Own { creator: own_creator(&*self.runnable), ..Own::default() };
         let mut extensions = Values::default();
         if let Some(extras) = &mut self.extras {
@@ -121,9 +125,9 @@ impl<R: Runnable> Plan<'_, R> {
             own.group_id = extras.group_id.take();
             extensions = take(&mut extras.extensions);
         }
-        let parts = (own, extensions, subscribers);
-        let begun = RunContext::begin(instance, self.parent.take(), parts, is_heard, (self.runnable.face().0, input));
-        begun.map_err(|parent| {
+        let (instance, life) = (self.runnable.emitter(), Life::new(self.runnable.face().0, input));
+        let seed = Seed { instance, own, extensions, subscribers, inherited, bound, is_heard, life };
+        RunContext::begin(seed, self.parent.take()).map_err(|parent| {
             self.parent = Some(parent);
             Error::aborted(TOO_LATE)
         })
@@ -136,11 +140,23 @@ impl<R: Runnable> Plan<'_, R> {
             || self.extras.as_ref().is_some_and(|extras| extras.has_listeners())
     }
 
-    /// Whether anything is bound to it, or may be.
-    fn is_bound(&self) -> bool {
-        self.extras.is_some()
-            || !self.runnable.middlewares().is_empty()
-            || self.parent.as_ref().is_some_and(|run| !run.inherited().is_empty())
+    /// The middlewares that are bound to it, if there are any.
+    fn bound(&self, inherited: &Inherited) -> Option<Bound> {
+        let is_bound = !inherited.is_empty() || self.extras.is_some() || !self.runnable.middlewares().is_empty();
+        if is_bound { self.all_bound(inherited) } else { None }
+    }
+
+    #[inline(never)]
+    fn all_bound(&self, inherited: &Inherited) -> Option<Bound> {
+        let mut bound = Bound::new();
+        if let Some(inherited) = inherited.all() {
+            bound.extend(inherited.iter().cloned());
+        }
+        bound.extend(self.runnable.middlewares().iter().cloned());
+        if let Some(extras) = &self.extras {
+            bound.extend(extras.middlewares().cloned());
+        }
+        (!bound.is_empty()).then_some(bound)
     }
 
     /// Begins to look at what may stop it from outside, beyond the first signal.

@@ -8,6 +8,7 @@ use tokio_util::sync::CancellationToken;
 use crate::RunContext;
 use crate::abort::{Node, Stop};
 use crate::below::Place;
+use crate::fate::Fate;
 
 /// Aborts runs: those that were started with its [`signal`](Self::signal), or the one that it was taken from.
 ///
@@ -49,7 +50,7 @@ impl AbortHandle {
     /// A handle of nothing yet: give its signal to [`Run::abort_on`](crate::Run::abort_on).
     #[must_use]
     pub fn new() -> Self {
-        Self(Target::Own(Arc::default()))
+        Self(Target::Own(Arc::new(Node::new(Fate::open()))))
     }
 
     /// Aborts, for a reason; tells whether this was what did it. The first reason wins.
