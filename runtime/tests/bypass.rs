@@ -274,7 +274,14 @@ fn spawn<R: Runnable<Output = Value>>(
 ) -> oneshot::Receiver<emitree_runtime::Result<Value>> {
     let (send, receive) = oneshot::channel();
     let driven = async move {
-        let result = if moment == Moment::Unpolled { None } else { Some(run.await) };
+        let result = match moment {
+            Moment::Unpolled => {
+                // Before the run above is told: that looks then.
+                drop(run);
+                None
+            }
+            _ => Some(run.await),
+        };
         result.map(|result| send.send(result).ok());
     };
     match spawned {
