@@ -4,15 +4,14 @@
 mod support;
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
 use std::task::Poll;
 
 use emitree_emitter::{Emitter, Options};
 use emitree_middleware::Runs;
-use emitree_middleware::trajectory::{Trajectory, TrajectoryBuilder};
+use emitree_middleware::trajectory::{Trajectory, TrajectoryEvent};
 use emitree_runtime::{Error, Result, RunContext, Runnable};
-use emitree_sinks::Memory;
 use tokio::sync::Barrier;
 
 use support::{LINES, Page, TestResult, desk, failing_desk, instance, question};
@@ -53,49 +52,35 @@ async fn the_outermost_run_may_fail_too() {
 #[tokio::test]
 async fn a_run_that_is_bound_somewhere_in_the_middle_is_the_outermost() -> TestResult {
     let page = Page::new();
-    let root = Emitter::new();
-    let (inner, trajectory) = (Arc::new(desk(&root)), page.built(|builder| builder.json(true)));
-    let outer = instance(&root, "Assistant", "outer", move |(): (), _| {
-        let (inner, trajectory) = (Arc::clone(&inner), trajectory.clone());
-        async move { inner.run(question()).middleware(trajectory).await }
-    });
-    outer.run(()).await?;
-    let levels = page.take().lines().map(|line| level_of(line).to_owned()).collect::<Vec<_>>();
-    let level = |relative: usize| format!(r#""level":{{"relative":{relative},"absolute":{}}}"#, relative + 1);
-    assert_eq!(levels, [0, 1, 2, 2, 1, 0].map(level));
+    let levels = levels_of_a_desk_below_a_run(page.trajectory(), &Emitter::new()).await?;
+    assert_eq!(levels, [(0, 1), (1, 2), (2, 3), (2, 3), (1, 2), (0, 1)]);
+    page.expect(LINES);
     Ok(())
 }
 
 #[tokio::test]
 async fn the_absolute_level_is_the_depth_of_the_run_also_where_runs_between_are_filtered_out() -> TestResult {
-    let (root, page, replayed) = (Emitter::new(), Page::new(), Page::new());
-    let memory = Memory::new();
-    let recording = root.pipe_to(memory.clone())?;
-    let inner = Arc::new(desk(&root));
-    let but_files = |builder: TrajectoryBuilder| builder.json(true).excluded(Runs::named("read_file"));
-    let trajectory = page.built(but_files);
-    let outer = instance(&root, "Assistant", "outer", move |(): (), _| {
-        let (inner, trajectory) = (Arc::clone(&inner), trajectory.clone());
-        async move { inner.run(question()).middleware(trajectory).await }
-    });
+    let trajectory = Page::new().built(|builder| builder.excluded(Runs::named("read_file")));
     // The bound run is at 1, and below it, where a run is left out, another at 3.
-    let expected = [(0, 1), (1, 3), (1, 3), (0, 1)];
-    let level = |(relative, absolute)| format!(r#""level":{{"relative":{relative},"absolute":{absolute}}}"#);
-    outer.run(()).await?;
-    assert_eq!(page.take().lines().map(level_of).collect::<Vec<_>>(), expected.map(level));
-    recording.flush().await.complete()?;
-    let mut replay = replayed.built(but_files).replay();
-    for record in memory.records() {
-        replay.show(&record)?;
-    }
-    let from_outer = [(0, 0), (1, 1), (2, 3), (2, 3), (1, 1), (0, 0)];
-    assert_eq!(replayed.take().lines().map(level_of).collect::<Vec<_>>(), from_outer.map(level));
+    let levels = levels_of_a_desk_below_a_run(trajectory, &Emitter::new()).await?;
+    assert_eq!(levels, [(0, 1), (1, 3), (1, 3), (0, 1)]);
     Ok(())
 }
 
-fn level_of(line: &str) -> &str {
-    let start = line.find(r#""level""#).expect("a level");
-    &line[start..start + line[start..].find('}').expect("its end") + 1]
+/// The relative and the absolute level of each line, where the trajectory is bound to the second run.
+async fn levels_of_a_desk_below_a_run(trajectory: Trajectory, root: &Emitter) -> TestResult<Vec<(usize, usize)>> {
+    let (inner, levels) = (Arc::new(desk(root)), Arc::<Mutex<Vec<_>>>::default());
+    let seen = Arc::clone(&levels);
+    trajectory.emitter().observe("{start,success}", move |event: &TrajectoryEvent, _| {
+        seen.lock().expect("nobody panics here").push((event.level.relative, event.level.absolute));
+    })?;
+    let outer = instance(root, "Assistant", "outer", move |(): (), _| {
+        let (inner, trajectory) = (Arc::clone(&inner), trajectory.clone());
+        async move { inner.run(question()).middleware(trajectory).await }
+    });
+    outer.run(()).await?;
+    let levels = levels.lock().expect("nobody panics here").clone();
+    Ok(levels)
 }
 
 #[tokio::test]
@@ -311,10 +296,10 @@ async fn what_a_bound_run_held_is_gone_with_it() -> TestResult {
     let held = Held;
     let page = Page::new();
     let trajectory = page.built(|builder| {
-        builder.formatter(move |line| {
+        builder.included(Runs::that(move |_| {
             let _ = &held;
-            line.to_string()
-        })
+            true
+        }))
     });
     let run: Result<String> = desk(&Emitter::new()).run(question()).middleware(trajectory.clone()).await;
     run?;

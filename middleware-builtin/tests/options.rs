@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use emitree_emitter::{Creator, Emitter, Options, matcher_fn};
 use emitree_middleware::Runs;
-use emitree_middleware::trajectory::{Target, Trajectory, TrajectoryError};
+use emitree_middleware::trajectory::Trajectory;
 use emitree_runtime::{Error, RunContext, Runnable, runnable_fn};
 use serde_json::{Value, json};
 
-use support::{Any, File, LINES, Page, TestResult, desk, failing_desk, instance, question};
+use support::{Any, File, LINES, Page, TestResult, desk, instance, poll_once, question};
 
 async fn shown(options: impl FnOnce(Builder) -> Builder) -> Page {
     let page = Page::new();
@@ -94,107 +94,50 @@ async fn a_predicate_is_asked_once_for_each_run_at_its_start() {
 }
 
 #[tokio::test]
-async fn the_most_specific_prefix_stands_before_the_kind() {
-    let page = shown(|builder| {
-        builder.prefix_by_kind("*", "any ").prefix_by_kind("Tool", "tool ").prefix_by_kind("Tool[decode]", "decoder ")
-    })
-    .await;
+async fn the_last_prefix_for_a_kind_stands_before_it() {
+    let page = shown(|builder| builder.prefix_by_kind("Tool", "old ").prefix_by_kind("Tool", "* ")).await;
     let text = page.take();
     let heads: Vec<_> = text.lines().map(|line| &line[..line.find('[').expect("a name")]).collect();
-    assert_eq!(
-        heads,
-        [
-            "any Assistant",
-            "--> tool Tool",
-            "    --> decoder Tool",
-            "    <-- decoder Tool",
-            "<-- tool Tool",
-            "any Assistant"
-        ]
-    );
+    assert_eq!(heads, ["Assistant", "--> * Tool", "    --> * Tool", "    <-- * Tool", "<-- * Tool", "Assistant"]);
 }
 
 #[tokio::test]
-async fn what_is_null_is_left_out_unless_it_is_asked_for() -> TestResult {
+async fn members_that_are_null_are_left_out() -> TestResult {
     let page = Page::new();
     let echo = instance(&Emitter::new(), "Tool", "echo", |value: Value, _| async { Ok(value) });
     let value = json!({"b": null, "a": [null, {"c": null}]});
-    echo.run(value.clone()).middleware(page.trajectory()).on_start(|start, _| start.output = Some(1.into())).await?;
+    echo.run(value).middleware(page.trajectory()).on_start(|start, _| start.output = Some(1.into())).await?;
     page.expect([
         r#"Tool[echo][start]: {"input":{"a":[null,{}]},"output":1}"#,
         r#"Tool[echo][success]: {"input":{"a":[null,{}]},"output":1}"#,
-    ]);
-    echo.run(value).middleware(page.built(|builder| builder.exclude_none(false))).await?;
-    page.expect([
-        r#"Tool[echo][start]: {"input":{"a":[null,{"c":null}],"b":null},"output":null}"#,
-        r#"Tool[echo][success]: {"input":{"a":[null,{"c":null}],"b":null},"output":{"a":[null,{"c":null}],"b":null}}"#,
     ]);
     Ok(())
 }
 
 #[tokio::test]
-async fn it_can_be_switched_off() {
-    shown(|builder| builder.enabled(false)).await.expect([]);
-}
-
-#[tokio::test]
-async fn without_nested_only_the_bound_run_is_shown() {
-    shown(|builder| builder.nested(false)).await.expect([LINES[0], LINES[5]]);
-}
-
-#[tokio::test]
-async fn a_formatter_makes_the_line() {
-    let page = shown(|builder| {
-        builder.formatter(|line| {
-            let (origin, level) = (line.origin(), line.level());
-            format!("{} {} {} {}", level.relative, origin.name(), origin.event(), line.payload().len())
-        })
-    })
-    .await;
-    let lens = LINES.map(|line| line.split_once(": ").expect("a payload").1.len());
-    page.expect([
-        &*format!("0 Desk start {}", lens[0]),
-        &*format!("1 read_file start {}", lens[1]),
-        &*format!("2 decode start {}", lens[2]),
-        &*format!("2 decode success {}", lens[3]),
-        &*format!("1 read_file success {}", lens[4]),
-        &*format!("0 Desk success {}", lens[5]),
-    ]);
-    let page = shown(|builder| builder.formatter(|line| format!("> {line}"))).await;
-    let expected = LINES.map(|line| format!("> {line}"));
-    page.expect(expected.iter().map(|line| &**line));
-}
-
-#[tokio::test]
-async fn a_formatter_that_panics_or_runs_something_itself_does_no_harm() -> TestResult {
+async fn a_predicate_that_panics_or_runs_something_itself_does_no_harm() -> TestResult {
     let page = Page::new();
     let double = instance(&Emitter::new(), "Tool", "double", |n: u32, _| async move { Ok(n * 2) });
-    let trajectory = page.built(|builder| builder.formatter(|_| panic!("on purpose")));
+    let trajectory = page.built(|builder| builder.included(Runs::that(|_| panic!("on purpose"))));
     assert_eq!(double.run(1).middleware(trajectory).await?, 2);
     page.expect([]);
-    let inner = page.trajectory();
     let trajectory = page.built(|builder| {
-        builder.formatter(move |line| {
-            if line.origin().name() == "triple" {
-                return line.to_string();
+        builder.included(Runs::that(|run| {
+            if run.name() == "double" {
+                // Started in the run that is asked about, so it is shown below that.
+                let triple = runnable_fn("triple", |n: u32, _: RunContext| async move { Ok(n * 3) });
+                assert!(poll_once(&mut Box::pin(triple.run(1).into_future())).is_ready());
             }
-            // Started in the run that the line is about, so it is shown below that, and by a trajectory of its own.
-            let triple = runnable_fn("triple", |n: u32, _: RunContext| async move { Ok(n * 3) });
-            let run = std::pin::pin!(triple.run(1).middleware(inner.clone()));
-            let waker = std::task::Waker::noop();
-            assert!(run.poll(&mut std::task::Context::from_waker(waker)).is_ready());
-            line.to_string()
-        })
+            true
+        }))
     });
     double.run(1).middleware(trajectory).await?;
-    let triple = [
-        r#"Run[triple][start]: {"input":1}"#,
+    page.expect([
         r#"--> Run[triple][start]: {"input":1}"#,
-        r#"Run[triple][success]: {"input":1,"output":3}"#,
         r#"<-- Run[triple][success]: {"input":1,"output":3}"#,
-    ];
-    let (start, success) = (r#"Tool[double][start]: {"input":1}"#, r#"Tool[double][success]: {"input":1,"output":2}"#);
-    page.expect(triple.into_iter().chain([start]).chain(triple).chain([success]));
+        r#"Tool[double][start]: {"input":1}"#,
+        r#"Tool[double][success]: {"input":1,"output":2}"#,
+    ]);
     Ok(())
 }
 
@@ -267,7 +210,6 @@ async fn further_events_may_be_told_by_any_matcher_and_go_with_their_run() -> Te
         (page.built(|builder| builder.events("model.below.*")), 6),
         (page.built(|builder| builder.events(by_function)), 5),
         (page.built(|builder| builder.events("*").excluded(Runs::named("below"))), 3),
-        (page.built(|builder| builder.events("*").nested(false)), 3),
     ] {
         model.run(()).middleware(trajectory).await?;
         let text = page.take();
@@ -278,40 +220,8 @@ async fn further_events_may_be_told_by_any_matcher_and_go_with_their_run() -> Te
 
 #[test]
 fn what_is_no_matcher_is_an_error_of_the_building() {
-    let error = Trajectory::builder().target(Target::None).events("a b").build().unwrap_err();
-    assert!(matches!(error, TrajectoryError::Events(_)));
+    let error = Trajectory::builder().events("a b").build().unwrap_err();
     assert!(error.to_string().contains("a b"), "{error}");
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_json_line_is_one_record() -> TestResult {
-    let page = Page::new();
-    failing_desk(&Emitter::new())
-        .run(question())
-        .middleware(page.built(|builder| builder.json(true).timing(true).pretty(true).prefix_by_kind("Tool", "!")))
-        .await?;
-    let records = page.take().lines().map(serde_json::from_str).collect::<Result<Vec<Value>, _>>()?;
-    assert_eq!(records.len(), 6);
-    let error = &records[4];
-    assert_eq!(error["payload"]["error"]["message"], "not found: no path");
-    let told = |key: &str| error[key].clone();
-    assert_eq!(
-        ["kind", "name", "event", "path", "prefix", "level", "duration_ns"].map(told),
-        [
-            json!("Tool"),
-            json!("read_file"),
-            json!("error"),
-            json!("tool.read_file.run.error"),
-            json!("!"),
-            json!({"relative": 1, "absolute": 1}),
-            json!(0)
-        ]
-    );
-    assert_eq!(error["trace"]["parent_run_id"], records[0]["trace"]["run_id"]);
-    assert!(error["time"].as_str().is_some_and(|time| time.ends_with('Z')));
-    assert_eq!(records[0].get("prefix"), None);
-    assert_eq!(records[0].get("duration_ns"), None);
-    Ok(())
 }
 
 #[tokio::test]
@@ -348,7 +258,14 @@ async fn runs_are_told_by_the_type_of_what_is_run() -> TestResult {
 }
 
 #[tokio::test]
-async fn a_formatter_stays_where_json_is_not_wanted() {
-    let page = shown(|builder| builder.formatter(|line| line.origin().event().to_owned()).json(false)).await;
-    page.expect(["start", "start", "start", "success", "success", "success"]);
+async fn runs_have_listeners_only_where_further_events_are_shown() -> TestResult {
+    let below = Arc::new(runnable_fn("below", |(): (), ctx: RunContext| async move { Ok(ctx.is_heard()) }));
+    let top = runnable_fn("top", move |(): (), _: RunContext| {
+        let below = Arc::clone(&below);
+        async move { below.run(()).await }
+    });
+    let page = Page::new();
+    assert!(!top.run(()).middleware(page.trajectory()).await?);
+    assert!(top.run(()).middleware(page.built(|builder| builder.events("note"))).await?);
+    Ok(())
 }

@@ -3,13 +3,13 @@
 mod support;
 
 use emitree_emitter::Emitter;
-use emitree_middleware::trajectory::{Target, Trajectory, TrajectoryEvent};
+use emitree_middleware::trajectory::{Trajectory, TrajectoryEvent};
 use emitree_runtime::Runnable;
 use support::{Page, TestResult, instance};
 
 #[tokio::test]
 async fn the_root_hears_them_as_it_hears_everything() -> TestResult {
-    let trajectory = Trajectory::builder().target(Target::None).build()?;
+    let trajectory = Trajectory::builder().writer(std::io::sink()).build()?;
     let page = Page::new();
     let seen = page.clone();
     Emitter::root().observe("middleware.trajectory.start", move |event: &TrajectoryEvent, _| {

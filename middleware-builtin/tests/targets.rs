@@ -1,36 +1,28 @@
-//! A trajectory goes to a file, to any writer, to `tracing`, or nowhere; what cannot be written is counted.
+//! A trajectory goes to the standard outputs, to any writer, or to `tracing`; lines that cannot be written are counted.
 
 #[path = "../../tests/support/journal.rs"]
 mod journal;
 mod support;
 
-use std::io::{self, Write};
+use std::io::{self, Seek, Write};
 
 use emitree_emitter::Emitter;
 use emitree_middleware::Runs;
-use emitree_middleware::trajectory::{Target, Trajectory, TrajectoryError};
+use emitree_middleware::trajectory::Trajectory;
 use emitree_runtime::{Middleware, Runnable};
 use journal::Journal;
 
 use support::{LINES, TestResult, desk, question};
 
 #[tokio::test]
-async fn a_file_is_appended_to() -> TestResult {
-    let folder = tempfile::tempdir()?;
-    let path = folder.path().join("run.txt");
-    std::fs::write(&path, "before\n")?;
-    let trajectory = Trajectory::builder().file(&path).build()?;
+async fn a_file_is_a_writer() -> TestResult {
+    let mut file = tempfile::tempfile()?;
+    let trajectory = Trajectory::builder().writer(file.try_clone()?).build()?;
     desk(&Emitter::new()).run(question()).middleware(trajectory).await?;
-    let text = std::fs::read_to_string(&path)?;
-    assert_eq!(text.lines().collect::<Vec<_>>(), [&["before"], LINES.as_slice()].concat());
+    file.rewind()?;
+    let text = io::read_to_string(file)?;
+    assert_eq!(text.lines().collect::<Vec<_>>(), LINES);
     Ok(())
-}
-
-#[test]
-fn a_file_that_cannot_be_opened_is_an_error_of_the_building() {
-    let error = Trajectory::builder().file("/no/such/folder/run.txt").build().unwrap_err();
-    assert!(matches!(error, TrajectoryError::Open { .. }));
-    assert_eq!(error.to_string(), "could not open `/no/such/folder/run.txt` for a trajectory");
 }
 
 #[tokio::test]
@@ -46,11 +38,9 @@ async fn stdout_and_stderr_take_lines_without_further_options() -> TestResult {
 fn it_says_of_itself_where_lines_go_and_what_is_not_as_by_default() -> TestResult {
     let said = |trajectory: Trajectory| trajectory.debug_summary().to_string();
     assert_eq!(said(Trajectory::stdout()), "to stdout");
-    let quiet = Trajectory::builder().target(Target::None).enabled(false).nested(false).json(true).exclude_none(false);
-    assert_eq!(said(quiet.build()?), "to nowhere, as JSON, with nulls, not nested, disabled");
-    let busy = Trajectory::builder().target(Target::Stderr).included(Runs::of_kind("Tool"));
-    let busy = busy.excluded(Runs::named("think")).prefix_by_kind("To*", "* ").pretty(true).timing(true);
-    let expected = "to stderr, only of Tool, without named think, prefix \"* \" for To*, pretty, timed";
+    let busy = Trajectory::builder().stderr().included(Runs::of_kind("Tool"));
+    let busy = busy.excluded(Runs::named("think")).prefix_by_kind("Tool", "* ").pretty(true).timing(true);
+    let expected = "to stderr, only of Tool, without named think, prefix \"* \" for Tool, pretty, timed";
     assert_eq!(said(busy.build()?), expected);
     Ok(())
 }
@@ -76,18 +66,8 @@ async fn a_writer_that_fails_is_counted_and_the_run_goes_on() -> TestResult {
 }
 
 #[tokio::test]
-async fn nowhere_is_a_target() -> TestResult {
-    let trajectory = Trajectory::builder().target(Target::None).build()?;
-    desk(&Emitter::new()).run(question()).middleware(trajectory.clone()).await?;
-    let trajectory = Trajectory::builder().writer(io::sink()).build()?;
-    desk(&Emitter::new()).run(question()).middleware(trajectory.clone()).await?;
-    assert_eq!(trajectory.write_failures(), 0);
-    Ok(())
-}
-
-#[tokio::test]
 async fn tracing_gets_an_event_for_each_line() -> TestResult {
-    let trajectory = Trajectory::builder().target(Target::Tracing).build()?;
+    let trajectory = Trajectory::builder().tracing().build()?;
     let journal = Journal::default();
     let _guard = tracing::subscriber::set_default(journal.clone());
     desk(&Emitter::new()).run(question()).middleware(trajectory).await?;

@@ -1,105 +1,77 @@
-//! One line: what it says, and how it looks unless a formatter says otherwise.
+//! The text of one line.
 
-use std::fmt;
+use std::fmt::{self, Write};
 use std::time::Duration;
 
-use emitree_runtime::Stage;
+use emitree_runtime::{ErrorReport, Stage};
+use serde::{Deserialize, Serialize, Serializer};
+use serde_json::{Value, to_string, to_string_pretty};
 
-use super::{Level, Origin};
+use super::level::Place;
+use super::settings::Settings;
 
-/// One line of a trajectory, as a [formatter](super::TrajectoryBuilder::formatter) gets it. Its `Display` is the
-/// line as it would stand without one.
-#[derive(Clone, Copy, Debug)]
-pub struct Line<'a> {
-    pub(super) origin: Origin<'a>,
+/// What a line says before its payload.
+pub(super) struct Line<'a> {
+    pub(super) place: Place,
+    pub(super) kind: &'a str,
+    pub(super) name: &'a str,
+    pub(super) event: &'a str,
+    /// None for events other than a run's own four.
     pub(super) stage: Option<Stage>,
-    pub(super) level: Level,
-    pub(super) is_outermost: bool,
     pub(super) duration: Option<Duration>,
-    pub(super) prefix: &'a str,
-    pub(super) payload: &'a str,
 }
 
-impl<'a> Line<'a> {
-    /// The event that it is about: kind, name, path, time, trace, context.
-    #[must_use]
-    pub const fn origin(&self) -> &Origin<'a> {
-        &self.origin
+impl Line<'_> {
+    /// Returns the line without its line feed.
+    pub(super) fn render(&self, mut payload: Value, settings: &Settings) -> String {
+        // `serde_json` may keep the order of insertion: any crate of a build can switch that on.
+        payload.sort_all_objects();
+        let explained = if self.stage == Some(Stage::Error) { explain(&payload) } else { None };
+        let payload = explained.unwrap_or_else(|| {
+            let payload = WithoutNulls(&payload);
+            let text = if settings.is_pretty { to_string_pretty(&payload) } else { to_string(&payload) };
+            text.unwrap_or_default()
+        });
+        let mut text = String::with_capacity(payload.len() + 128);
+        // Writing to a string does not fail.
+        _ = self.write_head(&mut text, settings);
+        text + &payload
     }
 
-    /// Which event of a run it is; none for [further events](super::TrajectoryBuilder::events).
-    #[must_use]
-    pub const fn stage(&self) -> Option<Stage> {
-        self.stage
-    }
-
-    /// How deep it stands.
-    #[must_use]
-    pub const fn level(&self) -> Level {
-        self.level
-    }
-
-    /// How long the run took; on success and error, where timing is on.
-    #[must_use]
-    pub const fn duration(&self) -> Option<Duration> {
-        self.duration
-    }
-
-    /// What stands before the kind: see [`prefix_by_kind`](super::TrajectoryBuilder::prefix_by_kind).
-    #[must_use]
-    pub const fn prefix(&self) -> &'a str {
-        self.prefix
-    }
-
-    /// The payload: JSON, or what explains the error.
-    #[must_use]
-    pub const fn payload(&self) -> &'a str {
-        self.payload
-    }
-
-    /// Four spaces for each level of the parent, then the arrow.
-    fn write_indent(&self, out: &mut impl fmt::Write) -> fmt::Result {
-        if self.is_outermost {
-            return Ok(());
+    fn write_head(&self, text: &mut String, settings: &Settings) -> fmt::Result {
+        if !self.place.is_outermost {
+            for _ in 1..self.place.level.relative {
+                text.push_str("    ");
+            }
+            text.push_str(if self.stage == Some(Stage::Start) { "--> " } else { "<-- " });
         }
-        for _ in 1..self.level.relative {
-            out.write_str("    ")?;
+        for part in [settings.prefix(self.kind), self.kind, "[", self.name, "][", self.event, "]"] {
+            text.push_str(part);
         }
-        out.write_str(if self.stage == Some(Stage::Start) { "--> " } else { "<-- " })
-    }
-
-    /// Writes all that stands before the payload.
-    fn write_head(&self, out: &mut impl fmt::Write) -> fmt::Result {
-        self.write_indent(out)?;
-        let Self { origin, stage, prefix, .. } = self;
-        if !prefix.is_empty() {
-            out.write_str(prefix)?;
-        }
-        let (kind, name) = origin.labels();
-        out.write_str(kind)?;
-        out.write_str("[")?;
-        out.write_str(name)?;
-        match (stage, self.duration) {
-            (Some(stage), None) => out.write_str(rest_of_head(*stage)),
-            (Some(stage), Some(duration)) => write!(out, "][{}] ({duration:.1?}): ", stage.as_str()),
-            (None, _) => write!(out, "][{}]: ", origin.event()),
+        match self.duration {
+            Some(duration) => write!(text, " ({duration:.1?}): "),
+            None => text.write_str(": "),
         }
     }
 }
 
-/// What stands between a name and a payload, at once.
-const fn rest_of_head(stage: Stage) -> &'static str {
-    match stage {
-        Stage::Start => "][start]: ",
-        Stage::Success => "][success]: ",
-        Stage::Error => "][error]: ",
-        Stage::Finish => "][finish]: ",
-    }
+/// Explains the payload of `error` from its JSON, so that a replay uses the same words.
+fn explain(payload: &Value) -> Option<String> {
+    ErrorReport::deserialize(payload.get("error")?).ok().map(|report| report.explain())
 }
 
-impl fmt::Display for Line<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.write_head(f)?;
-        f.write_str(self.payload)
+/// A value without the null members of its objects. Nulls in arrays stay, because they have a position.
+struct WithoutNulls<'a>(&'a Value);
+
+impl Serialize for WithoutNulls<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.0 {
+            Value::Object(members) => {
+                let members = members.iter().filter(|(_, member)| !member.is_null());
+                serializer.collect_map(members.map(|(key, member)| (key, Self(member))))
+            }
+            Value::Array(items) => serializer.collect_seq(items.iter().map(Self)),
+            plain => plain.serialize(serializer),
+        }
     }
 }

@@ -1,16 +1,14 @@
-//! What a run does, line by line: [`Trajectory`], and what can be said of it.
+//! Prints what a run and the runs below it do, as an indented tree: [`Trajectory`].
 
-mod bound;
 mod builder;
 mod level;
 mod line;
-mod origin;
-mod payload;
-mod prefix;
+mod output;
+mod own_events;
+mod recorded;
 mod replay;
 mod settings;
-mod speaker;
-mod target;
+mod subscriber;
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,21 +16,18 @@ use std::sync::Arc;
 use emitree_emitter::{Creator, Emitter, Namespace};
 use emitree_runtime::{Middleware, Result, RunContext};
 
-use self::bound::Bound;
+use self::output::{Output, Target};
 use self::settings::Settings;
-use self::target::Output;
+use self::subscriber::TreeSubscriber;
 
-pub use self::builder::{TrajectoryBuilder, TrajectoryError};
+pub use self::builder::TrajectoryBuilder;
 pub use self::level::Level;
-pub use self::line::Line;
-pub use self::origin::Origin;
+pub use self::own_events::TrajectoryEvent;
 pub use self::replay::Replay;
-pub use self::speaker::TrajectoryEvent;
-pub use self::target::Target;
 
 const NAMESPACE: Namespace = Namespace::new("middleware.trajectory");
 
-/// Prints a run and everything below it: a line for each `start`, `success` and `error`, indented by depth.
+/// Prints a run and the runs below it: a line for each `start`, `success` and `error`, indented by depth.
 ///
 /// ```text
 /// Assistant[Desk][start]: {"input":{"question":"…"}}
@@ -43,13 +38,13 @@ const NAMESPACE: Namespace = Namespace::new("middleware.trajectory");
 /// Assistant[Desk][success]: {…}
 /// ```
 ///
-/// A line is four spaces for each level of the run's parent, then, for anything below the bound run, `-->` on start
-/// and `<--` otherwise; then `Kind[name][event]: payload`. The payload is JSON with sorted keys; that of an error is
-/// its [`explain`](emitree_runtime::Error::explain).
+/// A line reads `Kind[name][event]: payload`. Lines of runs below the bound run are indented, and begin with `-->` on
+/// start and with `<--` otherwise. The payload is JSON with sorted keys and without members that are `null`; the payload
+/// of an error is its [`explain`](emitree_runtime::Error::explain).
 ///
-/// [`Trajectory::stdout`] makes one, [`Trajectory::builder`] one with options. Clones are the same one: it may be
-/// bound to any number of runs, at the same time too. Each is then shown completely; lines of different runs may
-/// stand between one another, but each line is written whole.
+/// [`Trajectory::stdout`] and [`Trajectory::stderr`] create one with default options, [`Trajectory::builder`] one with
+/// others. Clones share the output. A trajectory may be bound to any number of runs, also at the same time: each is shown
+/// completely, and each line is written whole, but lines of concurrent runs interleave.
 ///
 /// ```
 /// use emitree_middleware::{Runs, Trajectory};
@@ -66,11 +61,19 @@ const NAMESPACE: Namespace = Namespace::new("middleware.trajectory");
 /// # }
 /// ```
 ///
+/// # Order
+///
+/// A line is written when all listeners have received the event, so it shows what they changed.
+///
 /// # Its own events
 ///
-/// Before it writes a line it emits `start`, `success` or `error` on an emitter of its own, and `finish`, which it does
-/// not write: a [`TrajectoryEvent`] with the bound run's ids. They are made only if somebody listens there or above. The
-/// emitter is `middleware.trajectory`, a child of the root.
+/// Before it writes a line, a trajectory emits a [`TrajectoryEvent`] as `start`, `success` or `error` on
+/// [its own emitter](Self::emitter), `middleware.trajectory`, a child of the root. It also emits `finish`, which it does
+/// not write. The events carry the ids of the bound run, and are emitted only if the emitter has listeners.
+///
+/// Listeners may change the message. They are called in place: while an async listener would receive the event, no
+/// listener receives it, the failure is logged, and the line is written unchanged, as with
+/// [`emit_now`](Emitter::emit_now).
 ///
 /// ```
 /// use emitree_middleware::trajectory::{Trajectory, TrajectoryEvent};
@@ -84,12 +87,12 @@ const NAMESPACE: Namespace = Namespace::new("middleware.trajectory");
 ///
 /// # Failures
 ///
-/// A line that cannot be written is counted by [`write_failures`](Self::write_failures), and the first is logged; the
-/// run goes on. So it does if a listener, a formatter or a predicate fails.
+/// A trajectory never makes a run fail. Lines that cannot be written are counted by
+/// [`write_failures`](Self::write_failures), and the first is logged. A failing listener or predicate is logged.
 #[derive(Clone)]
 pub struct Trajectory(Arc<Shared>);
 
-/// What all that it is bound to share.
+/// The state that all runs with this trajectory share.
 struct Shared {
     settings: Settings,
     output: Output,
@@ -97,42 +100,42 @@ struct Shared {
 }
 
 impl Trajectory {
-    /// One that prints to the standard output, without further options.
+    /// Creates a trajectory that prints to the standard output.
     #[must_use]
     pub fn stdout() -> Self {
-        Self::of(Settings::default(), Output::stdout())
+        Self::new(Settings::default(), Output::new(Target::Stdout))
     }
 
-    /// One that prints to the standard error output, without further options.
+    /// Creates a trajectory that prints to the standard error output.
     #[must_use]
     pub fn stderr() -> Self {
-        Self::of(Settings::default(), Output::stderr())
+        Self::new(Settings::default(), Output::new(Target::Stderr))
     }
 
-    /// Builds one with options.
+    /// Returns a builder with options.
     pub fn builder() -> TrajectoryBuilder {
         TrajectoryBuilder::default()
     }
 
-    fn of(settings: Settings, output: Output) -> Self {
+    fn new(settings: Settings, output: Output) -> Self {
         let creator = Creator::new("Middleware", "trajectory");
         let emitter = Emitter::root().child_of(NAMESPACE).child_with(creator);
         Self(Arc::new(Shared { settings, output, emitter }))
     }
 
-    /// The emitter of its own events.
+    /// Returns the emitter of its own events.
     #[must_use]
     pub fn emitter(&self) -> &Emitter {
         &self.0.emitter
     }
 
-    /// How many lines could not be written.
+    /// Returns how many lines could not be written.
     #[must_use]
     pub fn write_failures(&self) -> u64 {
         self.0.output.failures()
     }
 
-    /// Shows what was recorded as it shows what happens, at the same target and with the same options.
+    /// Returns a replay, which writes the lines of recorded runs to the same output, with the same options.
     pub fn replay(&self) -> Replay {
         Replay::new(Arc::clone(&self.0))
     }
@@ -140,10 +143,7 @@ impl Trajectory {
 
 impl Middleware for Trajectory {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
-        if !self.0.settings.is_enabled {
-            return Ok(());
-        }
-        Bound::new(&self.0, ctx).observe(ctx)
+        TreeSubscriber::bind(&self.0, ctx)
     }
 
     fn name(&self) -> &str {
@@ -157,10 +157,9 @@ impl fmt::Debug for Trajectory {
     }
 }
 
-/// Such as `to stdout, without of Timer, pretty`.
+/// Such as `to stdout, without named think, pretty`.
 impl fmt::Debug for Shared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { settings, output, .. } = self;
-        write!(f, "to {output:?}{settings:?}")
+        write!(f, "to {:?}{:?}", self.output, self.settings)
     }
 }

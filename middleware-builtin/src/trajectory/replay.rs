@@ -1,23 +1,25 @@
-//! A trajectory from a recording.
+//! The trajectory of recorded runs.
 
 use std::io;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
-use emitree_emitter::{EventRecord, Gap, SinkRecord, Trace};
+use emitree_emitter::{EventRecord, SinkRecord};
 use emitree_runtime::Stage;
 use rustc_hash::FxHashMap;
 use uuid::Uuid;
 
+use super::Shared;
 use super::level::Place;
-use super::payload::Payload;
-use super::{Line, NAMESPACE, Origin, Shared};
+use super::line::Line;
+use super::recorded::Recorded;
+use crate::runs::Candidate;
 
-/// Shows the trajectories of recorded runs, byte for byte as they were live, durations aside. Made by
+/// Prints the trajectories of recorded runs, byte for byte as they were live, except durations. Returned by
 /// [`Trajectory::replay`](super::Trajectory::replay).
 ///
 /// ```
-/// use emitree_emitter::{Emitter, Overflow};
+/// use emitree_emitter::Emitter;
 /// use emitree_middleware::Trajectory;
 /// use emitree_runtime::{RunContext, Runnable, runnable_fn};
 /// use emitree_sinks::Memory;
@@ -38,25 +40,25 @@ use super::{Line, NAMESPACE, Origin, Shared};
 /// # }
 /// ```
 ///
-/// Each run without a recorded parent is taken for one that a trajectory was bound to;
-/// [`only`](Self::only) picks one run. The order is that of the recording: events that several threads emitted at the
-/// same time may have been shown in another one. What a recording does not have cannot be shown: events told by a
-/// function of their meta.
+/// A run without a recorded parent is shown as a run that a trajectory was bound to; [`only`](Self::only) picks one run.
+/// Lines come in the order of the recording: events that several threads emitted at the same time may have been printed
+/// in another order. Events matched by a function of their [meta](emitree_emitter::EventMeta) are not shown, because a
+/// recording has no meta.
 #[must_use = "a replay shows nothing until it is given records"]
 #[derive(Debug)]
 pub struct Replay {
     shared: Arc<Shared>,
     only: Option<Uuid>,
-    runs: FxHashMap<Uuid, Known>,
+    runs: FxHashMap<Uuid, KnownRun>,
 }
 
 /// A recorded run that is under way.
 #[derive(Clone, Copy, Debug)]
-struct Known {
-    /// None outside of what is shown.
+struct KnownRun {
+    /// None for runs outside of the picked one.
     place: Option<Place>,
     depth: usize,
-    began: SystemTime,
+    started: SystemTime,
 }
 
 impl Replay {
@@ -64,13 +66,13 @@ impl Replay {
         Self { shared, only: None, runs: FxHashMap::default() }
     }
 
-    /// Shows that run and what is below it, as a trajectory that was bound to it.
+    /// Shows only that run and the runs below it, as if a trajectory was bound to it.
     pub const fn only(mut self, run_id: Uuid) -> Self {
         self.only = Some(run_id);
         self
     }
 
-    /// Takes the next record, and writes its line, if it has one. A gap gets a line too.
+    /// Takes the next record, and writes its line if it has one. A gap has a line too.
     ///
     /// # Errors
     ///
@@ -78,78 +80,72 @@ impl Replay {
     pub fn show(&mut self, record: &SinkRecord) -> io::Result<()> {
         match record {
             SinkRecord::Event(event) => self.show_event(event),
-            SinkRecord::Gap(gap) => self.show_gap(*gap),
+            SinkRecord::Gap(gap) => self.shared.output.write(format!("[gap]: events were lost here: {}", gap.lost)),
             _ => Ok(()),
         }
     }
 
-    /// Takes the next event, and writes its line, if it has one.
+    /// Takes the next event, and writes its line if it has one.
     ///
     /// # Errors
     ///
     /// If the line cannot be written.
     pub fn show_event(&mut self, event: &EventRecord) -> io::Result<()> {
-        let (stage, origin) = (Stage::of_record(event), Origin::recorded(event));
-        let Some(trace) = origin.trace() else { return Ok(()) };
-        let known = match stage {
-            Some(Stage::Start) => Some(self.enter(&trace, &origin)),
-            Some(Stage::Finish) => self.runs.remove(&trace.run_id),
-            _ => self.runs.get(&trace.run_id).copied(),
+        let recorded = Recorded::new(event);
+        let Some(run_id) = event.trace.map(|trace| trace.run_id) else { return Ok(()) };
+        let run = match recorded.stage {
+            Some(Stage::Start) => Some(self.start(run_id, &recorded)),
+            Some(Stage::Finish) => {
+                self.runs.remove(&run_id);
+                None
+            }
+            _ => self.runs.get(&run_id).copied(),
         };
-        let is_line = match stage {
-            Some(stage) => stage != Stage::Finish,
-            None => !is_own(&event.path) && self.shared.settings.shows_recorded(event),
-        };
-        match known {
-            Some(known) if is_line => self.write(&known, stage, event),
+        let is_printed = recorded.stage.is_some() || self.prints_further(&recorded);
+        match run {
+            Some(KnownRun { place: Some(place), started, .. }) if place.is_shown && is_printed => {
+                self.print(&recorded, place, started)
+            }
             _ => Ok(()),
         }
     }
 
-    fn show_gap(&self, gap: Gap) -> io::Result<()> {
-        let settings = &self.shared.settings;
-        if settings.is_enabled { self.shared.output.write(settings.gap(gap.lost)) } else { Ok(()) }
-    }
-
-    fn enter(&mut self, trace: &Trace, origin: &Origin<'_>) -> Known {
-        let above = trace.parent_run_id.and_then(|id| self.runs.get(&id));
+    /// Remembers a run that starts.
+    fn start(&mut self, run_id: Uuid, start: &Recorded<'_>) -> KnownRun {
+        let parent_id = start.event.trace.and_then(|trace| trace.parent_run_id);
+        let above = parent_id.and_then(|id| self.runs.get(&id));
         let depth = above.map_or(0, |above| above.depth + 1);
-        let is_outermost = self.only.map_or(above.is_none(), |only| only == trace.run_id);
-        let is_shown = self.shared.settings.shows(origin);
-        let place = if is_outermost {
-            Some(Place::outermost(depth, is_shown))
+        let is_outermost = self.only.map_or(above.is_none(), |only| only == run_id);
+        let above = above.and_then(|above| above.place);
+        let place = if is_outermost || above.is_some() {
+            let above = if is_outermost { None } else { above };
+            Some(Place::new(above, depth, self.shared.settings.shows(start)))
         } else {
-            above.and_then(|above| above.place).map(|above| above.below(is_shown))
+            None
         };
-        let known = Known { place, depth, began: origin.created_at().into() };
-        self.runs.insert(trace.run_id, known);
-        known
+        let run = KnownRun { place, depth, started: start.event.created_at.into() };
+        self.runs.insert(run_id, run);
+        run
     }
 
-    fn write(&mut self, known: &Known, stage: Option<Stage>, event: &EventRecord) -> io::Result<()> {
-        let settings = &self.shared.settings;
-        let is_shown = |place: &Place| place.is_shown && (settings.is_nested || place.is_outermost);
-        let Some(place) = known.place.filter(is_shown).filter(|_| settings.is_enabled) else { return Ok(()) };
+    fn prints_further(&self, recorded: &Recorded<'_>) -> bool {
+        let matchers = &self.shared.settings.events;
+        !recorded.is_own_event() && matchers.iter().any(|matcher| matcher.matches_record(recorded.event) == Some(true))
+    }
+
+    fn print(&self, recorded: &Recorded<'_>, place: Place, started: SystemTime) -> io::Result<()> {
+        let (settings, event) = (&self.shared.settings, recorded.event);
+        let took = || SystemTime::from(event.created_at).duration_since(started).unwrap_or_default();
         let line = Line {
-            origin: Origin::recorded(event),
-            stage,
-            level: place.level(),
-            is_outermost: place.is_outermost,
-            duration: settings.times(stage).then(|| known.lasted_until(event.created_at.into())),
-            prefix: "",
-            payload: "",
+            place,
+            kind: recorded.kind(),
+            name: recorded.name(),
+            event: event.name(),
+            stage: recorded.stage,
+            duration: settings.times(recorded.stage).then(took),
         };
-        self.shared.output.write(settings.render(line, Payload::Recorded(event.payload.get())))
+        // A payload that others recorded may be nested deeper than is read: it is printed as text.
+        let payload = event.payload().unwrap_or_else(|_| event.payload.get().into());
+        self.shared.output.write(line.render(payload, settings))
     }
-}
-
-impl Known {
-    fn lasted_until(&self, time: SystemTime) -> Duration {
-        time.duration_since(self.began).unwrap_or_default()
-    }
-}
-
-/// A trajectory's own events are not shown by it, though they carry the bound run's ids.
-fn is_own(path: &str) -> bool {
-    path.strip_prefix(NAMESPACE.as_str()).is_some_and(|rest| rest.starts_with('.'))
 }

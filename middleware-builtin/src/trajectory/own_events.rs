@@ -1,0 +1,43 @@
+//! The trajectory's own events, emitted before a line is written.
+
+use emitree_emitter::{Emitter, EventRecord, RunLinks, Trace};
+use emitree_runtime::Stage;
+use serde::{Serialize, Serializer};
+use uuid::Uuid;
+
+use super::Level;
+
+/// What a trajectory emits before it writes a line; a listener may change the message that is then written.
+///
+/// For `finish` no line is written.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct TrajectoryEvent {
+    /// The line, without the line feed.
+    pub message: String,
+    /// The level of the line.
+    pub level: Level,
+    /// The run's event. Its JSON has only the id and the path, because a recording has the rest already.
+    #[serde(serialize_with = "id_and_path")]
+    pub origin: EventRecord,
+}
+
+impl TrajectoryEvent {
+    /// Emits the event with the ids of the bound run; returns the message as listeners left it.
+    pub(super) fn emit(mut self, emitter: &Emitter, bound: Trace, stage: Stage) -> String {
+        let emitter = emitter.for_run(RunLinks::new().trace(bound));
+        if let Err(error) = emitter.emit_now(stage.as_str(), &mut self) {
+            tracing::warn!(%error, "a listener of a trajectory's `{}` failed", stage.as_str());
+        }
+        self.message
+    }
+}
+
+fn id_and_path<S: Serializer>(origin: &EventRecord, serializer: S) -> Result<S::Ok, S::Error> {
+    #[derive(Serialize)]
+    struct Short<'a> {
+        id: Uuid,
+        path: &'a str,
+    }
+    Short { id: origin.id, path: &origin.path }.serialize(serializer)
+}

@@ -1,0 +1,67 @@
+//! A recorded event, and what it tells about its run.
+
+use emitree_emitter::{Context, EventRecord, Trace};
+use emitree_runtime::{RunContext, Stage};
+
+use super::NAMESPACE;
+use crate::runs::Candidate;
+
+/// A recorded event; as a [`Candidate`], the run that it starts.
+#[derive(Clone, Copy)]
+pub(super) struct Recorded<'a> {
+    pub(super) event: &'a EventRecord,
+    pub(super) stage: Option<Stage>,
+}
+
+impl<'a> Recorded<'a> {
+    pub(super) fn new(event: &'a EventRecord) -> Self {
+        Self { event, stage: Stage::of_record(event) }
+    }
+
+    /// Returns `true` for a trajectory's own events, which carry the bound run's ids.
+    pub(super) fn is_own_event(&self) -> bool {
+        self.event.path.strip_prefix(NAMESPACE.as_str()).is_some_and(|rest| rest.starts_with('.'))
+    }
+}
+
+impl Candidate for Recorded<'_> {
+    fn kind(&self) -> &str {
+        match &self.event.creator {
+            Some(creator) => &creator.kind,
+            None if self.stage.is_some() => "Run",
+            None => "Event",
+        }
+    }
+
+    fn name(&self) -> &str {
+        self.event.creator.as_ref().map_or_else(|| self.namespace(), |creator| &creator.name)
+    }
+
+    /// The path without the event's name, which is `run.start` for the start of a run.
+    fn namespace(&self) -> &str {
+        let above = self.event.path.rsplit_once('.').map_or("", |(above, _)| above);
+        let of_run = self.stage.and_then(|_| above.strip_suffix("run"));
+        of_run.map_or(above, |namespace| namespace.strip_suffix('.').unwrap_or(namespace))
+    }
+
+    fn context(&self) -> Context {
+        self.event.context.clone()
+    }
+
+    fn trace(&self) -> Option<Trace> {
+        self.event.trace
+    }
+
+    /// The payload of `start` is a `Start<I, O>`; a type's name has commas only inside brackets.
+    fn has_type(&self, name: &str) -> bool {
+        let types = self.event.payload_type.split_once('<').and_then(|(_, types)| types.strip_suffix('>'));
+        types.is_some_and(|types| {
+            types.strip_prefix(name).is_some_and(|rest| rest.starts_with(", "))
+                || types.strip_suffix(name).is_some_and(|rest| rest.ends_with(", "))
+        })
+    }
+
+    fn run(&self) -> Option<RunContext> {
+        None
+    }
+}
