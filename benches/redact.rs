@@ -60,7 +60,7 @@ fn prose() -> String {
 }
 
 fn code() -> String {
-    include_str!("../runtime/src/run.rs").to_owned()
+    include_str!("../runtime/src/run/mod.rs").to_owned()
 }
 
 fn log() -> String {

@@ -2,8 +2,8 @@
 //! of them comes first, and everybody who looks afterwards sees the same.
 
 #[allow(dead_code, reason = "the models use all of it, each its part")]
-#[path = "../src/fate.rs"]
-mod fate;
+#[path = "../src/run/state.rs"]
+mod state;
 #[path = "support/loom_sync.rs"]
 mod sync;
 
@@ -11,7 +11,7 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::thread::{self, JoinHandle};
 
-use self::fate::Fate;
+use self::state::Fate;
 
 /// Runs a model with at most three preemptions, which is where races show.
 fn model(f: impl Fn() + Sync + Send + 'static) {

@@ -2,14 +2,18 @@
 //! the crate is made of: it is ended with the one above, or is not below it; and who waits for it to be made is woken.
 
 #[allow(dead_code, reason = "the models use the part that races")]
-#[path = "../src/above.rs"]
-mod above;
+#[path = "../src/tree/children.rs"]
+mod children;
 #[allow(dead_code, reason = "the models use the part that races")]
-#[path = "../src/below.rs"]
-mod below;
+#[path = "../src/tree/parent.rs"]
+mod parent;
 #[allow(dead_code, reason = "the models use the part that races")]
-#[path = "../src/fate.rs"]
-mod fate;
+#[path = "../src/run/state.rs"]
+mod state;
+/// As in the crate.
+mod tree {
+    pub(crate) use crate::children;
+}
 #[path = "support/loom_sync.rs"]
 mod sync;
 
@@ -21,10 +25,10 @@ use std::task::{Context, Poll, Wake, Waker};
 use loom::sync::Notify;
 use loom::thread;
 
-use self::above::Above;
-use self::below::Below;
+use self::children::Below;
 use self::context::WeakRun;
-use self::fate::Fate;
+use self::parent::Above;
+use self::state::Fate;
 use self::sync::{AtomicBool, Ordering};
 
 /// What the crate's own `context` has, of a run that is nothing but a place among others.

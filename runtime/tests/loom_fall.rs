@@ -2,11 +2,15 @@
 //! crate is made of: the run below has the abort's reason.
 
 #[allow(dead_code, reason = "the model uses its part")]
-#[path = "../src/fall.rs"]
+#[path = "../src/abort/fall.rs"]
 mod fall;
 #[allow(dead_code, reason = "the model uses its part")]
-#[path = "../src/fate.rs"]
-mod fate;
+#[path = "../src/run/state.rs"]
+mod state;
+/// As in the crate.
+mod run {
+    pub(crate) use crate::state;
+}
 #[path = "support/loom_sync.rs"]
 mod sync;
 
@@ -14,7 +18,7 @@ use loom::sync::Arc;
 use loom::thread;
 
 use self::fall::{Stoppable, Stops};
-use self::fate::Fate;
+use self::state::Fate;
 
 type Reason = &'static str;
 

@@ -2,8 +2,8 @@
 //! one of them does, and nobody waits for ever.
 
 #[allow(dead_code, reason = "the models use all of it, each its part")]
-#[path = "../src/seat.rs"]
-mod seat;
+#[path = "../src/run/lease.rs"]
+mod lease;
 #[path = "support/loom_sync.rs"]
 mod sync;
 
@@ -13,7 +13,7 @@ use std::task::{Wake, Waker};
 use loom::sync::Notify;
 use loom::thread;
 
-use self::seat::{Seat, Taken, Who};
+use self::lease::{Seat, Taken, Who};
 use self::sync::{AtomicUsize, Mutex, Ordering};
 
 /// A listener that is waited for: whether it is done, and who polled it last.

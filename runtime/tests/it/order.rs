@@ -160,7 +160,7 @@ fn expect_as_documented(recorder: &Recorder, what_happens: &str, trace: &str) {
     let numbered: Vec<_> = (1..).zip(recorder.take()).map(|(number, line)| format!("{number} {line}")).collect();
     assert_eq!(numbered.join("  "), trace, "{what_happens}");
     let line = format!("\n/// {what_happens:31}{trace}\n");
-    assert!(include_str!("../../src/run.rs").contains(&line), "not in the docs of `Run`:{line}");
+    assert!(include_str!("../../src/run/mod.rs").contains(&line), "not in the docs of `Run`:{line}");
 }
 
 // R4, and the traces in the docs of `Run`

@@ -1,0 +1,89 @@
+//! What may stop a run from outside while its work is done: signals, tokens, a time-out (R7).
+
+use std::fmt::Display;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::Context as TaskContext;
+use std::time::Duration;
+
+use futures_core::future::BoxFuture;
+use tokio::runtime::Handle;
+use tokio::time::{Sleep, sleep};
+
+use crate::abort::handle::{AbortSignal, CANCELLED, Link};
+use crate::abort::{Node, Stop};
+use crate::run::panic::calm;
+use crate::{Error, Result, RunContext};
+
+/// What a run watches. Most watch nothing, or one signal.
+#[derive(Default)]
+pub(crate) struct Watch {
+    /// A signal needs to know of the run; dropping the link takes the run away from below it.
+    link: Option<Link>,
+    more: Option<Box<More>>,
+}
+
+#[derive(Default)]
+struct More {
+    links: Vec<Link>,
+    tokens: Vec<BoxFuture<'static, ()>>,
+    timer: Option<(Duration, Pin<Box<Sleep>>)>,
+}
+
+impl Watch {
+    pub(crate) fn add(&mut self, signal: AbortSignal, run: &RunContext) {
+        match signal.link(run) {
+            Ok(link) if self.link.is_none() => self.link = Some(link),
+            Ok(link) => self.more.get_or_insert_default().links.push(link),
+            Err(token) => self.more.get_or_insert_default().tokens.push(Box::pin(token.cancelled_owned())),
+        }
+    }
+
+    /// Starts the clock.
+    pub(crate) fn timeout(&mut self, after: Duration) -> Result<()> {
+        let no_clock = |why: &dyn Display| Error::new(format!("a time-out of {after:?} needs tokio's clock: {why}"));
+        Handle::try_current().map_err(|error| no_clock(&error))?;
+        // Panics in a runtime that was built without a clock.
+        let timer = calm(|| Ok(Box::pin(sleep(after)))).map_err(|panic| no_clock(&panic))?;
+        self.more.get_or_insert_default().timer = Some((after, timer));
+        Ok(())
+    }
+
+    /// Looks no more. Most have nothing to let go of.
+    #[inline]
+    pub(crate) fn end(&mut self) {
+        if self.link.is_some() {
+            self.link = None;
+        }
+        if self.more.is_some() {
+            self.more = None;
+        }
+    }
+
+    /// Looks, and stops the run if it has to stop.
+    ///
+    /// # Errors
+    ///
+    /// If the clock has gone with its runtime.
+    #[inline]
+    pub(crate) fn look(&mut self, node: &Node, cx: &mut TaskContext<'_>) -> Result<()> {
+        self.more.as_mut().map_or(Ok(()), |more| more.look(node, cx))
+    }
+}
+
+impl More {
+    fn look(&mut self, node: &Node, cx: &mut TaskContext<'_>) -> Result<()> {
+        if self.tokens.iter_mut().any(|token| token.as_mut().poll(cx).is_ready()) {
+            self.tokens.clear();
+            node.stop(Stop::aborted(CANCELLED));
+        }
+        if let Some((after, timer)) = &mut self.timer
+            // Panics once its runtime has been shut down.
+            && calm(|| Ok(timer.as_mut().poll(cx).is_ready()))?
+        {
+            node.stop(Stop::TimedOut(*after));
+            self.timer = None;
+        }
+        Ok(())
+    }
+}

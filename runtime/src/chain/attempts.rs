@@ -1,0 +1,233 @@
+//! Attempts: the whole chain of a run, as often as it is asked for (M7).
+//!
+//! 1. An attempt is: `map_input` in order, layers around the work, `map_output` in order.
+//! 2. Each starts with the input as `start` left it. An output that was set at `start` replaces the work of each (M6).
+//! 3. Only an open request for a retry starts another one, and `attempt_discarded` is emitted before.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use emitree_emitter::{Event, EventName};
+use futures_core::future::BoxFuture;
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::chain::erased::{Entry, Work, call};
+use crate::chain::{Chain, ValueMaps};
+use crate::runnable::value::{Data, fit};
+use crate::{Error, Middleware, Result, RunContext, Runnable, Summary};
+
+/// Why an attempt was given up: what [`Error::retry_with`] was made of.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct RetryRequest {
+    /// Who asked, if the error says so: that of a `map_input` or `map_output` does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<String>,
+    /// Why.
+    pub reason: String,
+    /// Data for whoever makes the next attempt.
+    #[serde(default)]
+    pub metadata: Value,
+}
+
+impl RetryRequest {
+    pub(crate) fn new(error: &Error, metadata: &Value) -> Self {
+        let by = error.details().get("by").and_then(Value::as_str).map(ToOwned::to_owned);
+        Self { by, reason: error.to_string(), metadata: metadata.clone() }
+    }
+}
+
+/// An attempt was given up, and the next one follows: what it had emitted no longer counts. Emitted where the run
+/// attempts again (M7), and by [`RunContext::discard_attempt`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct AttemptDiscarded {
+    /// Which one of the run's, from 0; a layer's own attempts are all of the same.
+    pub attempt: u32,
+    /// Why.
+    pub reason: String,
+    /// What was asked for with the request, or what a layer said of it.
+    pub metadata: Value,
+}
+
+impl Event for AttemptDiscarded {
+    const NAME: EventName = EventName::new("attempt_discarded");
+}
+
+impl RunContext {
+    /// Emits [`AttemptDiscarded`] on the run: what its attempt under way has emitted no longer counts, and a stream that
+    /// is held drops it. For layers that call again what has emitted already; the run's own
+    /// [`attempt`](Self::attempt) goes on.
+    ///
+    /// ```
+    /// use emitree_runtime::{Layer, Next, Op, Result, RunContext};
+    ///
+    /// #[derive(Debug)]
+    /// struct Twice;
+    ///
+    /// impl<O: Op> Layer<O> for Twice {
+    ///     async fn call(&self, input: &O::In, ctx: &RunContext, next: Next<'_, O>) -> Result<O::Out> {
+    ///         match next.run(input).await {
+    ///             Err(error) if error.is_retryable() => ctx.discard_attempt(error.to_string(), ()).await?,
+    ///             result => return result,
+    ///         }
+    ///         next.run(input).await
+    ///     }
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// That of a listener: then no other attempt is to be made.
+    pub async fn discard_attempt(&self, reason: impl Into<String>, metadata: impl Into<Value>) -> Result<()> {
+        let (attempt, reason, metadata) = (self.attempt(), reason.into(), metadata.into());
+        Ok(self.emitter().emit_event(&mut AttemptDiscarded { attempt, reason, metadata }).await?)
+    }
+}
+
+/// How often a run was attempted, and may be.
+#[derive(Default)]
+pub(crate) struct Attempts {
+    most: AtomicU32,
+    given_up: Mutex<Vec<RetryRequest>>,
+}
+
+impl Attempts {
+    pub(crate) fn number(&self) -> u32 {
+        u32::try_from(self.given_up.lock().len()).unwrap_or(u32::MAX)
+    }
+
+    pub(crate) fn feedback(&self) -> Vec<RetryRequest> {
+        self.given_up.lock().clone()
+    }
+
+    pub(crate) fn may_go_on(&self) -> bool {
+        let most = self.most.load(Ordering::Relaxed);
+        most > 0 && self.number() < most
+    }
+
+    /// The request that an error is, if it can be met.
+    fn request(&self, error: &Error, ctx: &RunContext) -> Option<RetryRequest> {
+        let may = error.is_open_request() && !ctx.is_aborted() && self.may_go_on();
+        may.then(|| error.retry_request()).flatten()
+    }
+
+    async fn give_up(&self, retry: RetryRequest, ctx: &RunContext) -> Result<()> {
+        ctx.discard_attempt(retry.reason.clone(), retry.metadata.clone()).await?;
+        self.given_up.lock().push(retry);
+        Ok(())
+    }
+}
+
+/// Makes attempts until one is not to be retried, or no more may be.
+pub(crate) async fn attempts<R: Runnable>(
+    chain: &Chain<R::Input, R::Output>,
+    runnable: &R,
+    input: &R::Input,
+    early: Option<R::Output>,
+    ctx: &RunContext,
+) -> Result<R::Output> {
+    // Held as long as the work lasts, even if somebody else ends the run before.
+    let layers = chain.seal();
+    let stations = Stations { maps: chain.seal_value_maps(), layers: &layers, attempts: chain.attempts() };
+    match early {
+        None if stations.maps.is_none() && !stations.attempts.may_go_on() => {
+            shown(call(stations.layers, &Executes(runnable), input, ctx).await, ctx)
+        }
+        // Of the others the future is larger, and they are fewer.
+        None => Box::pin(stations.repeat(&Executes(runnable), input, ctx)).await,
+        Some(output) => Box::pin(stations.repeat(&Answered::new(output), input, ctx)).await,
+    }
+}
+
+/// What each attempt passes.
+struct Stations<'a, I, O> {
+    maps: Option<&'a ValueMaps<I, O>>,
+    layers: &'a [Entry<I, O>],
+    attempts: &'a Attempts,
+}
+
+impl<I: Data, O: Data> Stations<'_, I, O> {
+    async fn repeat(&self, work: &dyn Work<I, O>, input: &I, ctx: &RunContext) -> Result<O> {
+        loop {
+            let result = self.attempt(work, input, ctx).await;
+            let Some(retry) = result.as_ref().err().and_then(|error| self.attempts.request(error, ctx)) else {
+                return result;
+            };
+            self.attempts.give_up(retry, ctx).await?;
+        }
+    }
+
+    async fn attempt(&self, work: &dyn Work<I, O>, input: &I, ctx: &RunContext) -> Result<O> {
+        let Some(ValueMaps { inputs, outputs }) = self.maps else {
+            return shown(call(self.layers, work, input, ctx).await, ctx);
+        };
+        let changed = inputs.apply(input, ctx).await?;
+        let mut output = shown(call(self.layers, work, changed.as_ref().unwrap_or(input), ctx).await, ctx)?;
+        outputs.apply(&mut output, ctx).await?;
+        Ok(output)
+    }
+}
+
+/// Shows the run's subscribers what an attempt came to.
+fn shown<O: Data>(result: Result<O>, ctx: &RunContext) -> Result<O> {
+    ctx.show_attempt(&result);
+    result
+}
+
+/// The work of a runnable.
+struct Executes<'a, R>(&'a R);
+
+impl<R: Runnable> Work<R::Input, R::Output> for Executes<'_, R> {
+    fn call<'a>(&'a self, input: &'a R::Input, ctx: &'a RunContext) -> BoxFuture<'a, Result<R::Output>> {
+        Box::pin(self.0.execute(input, ctx))
+    }
+}
+
+/// An answer given at `start`, in place of the work. It is kept as JSON for those who ask again.
+struct Answered<O> {
+    first: Mutex<Option<O>>,
+    again: Result<Value>,
+}
+
+impl<O: Data> Answered<O> {
+    fn new(output: O) -> Self {
+        let again = serde_json::to_value(&output).map_err(Error::from);
+        Self { first: Mutex::new(Some(output)), again }
+    }
+
+    fn answer(&self) -> Result<O> {
+        let first = self.first.lock().take();
+        first.map_or_else(|| fit("output", self.again.clone()?), Ok)
+    }
+}
+
+impl<I: Sync, O: Data> Work<I, O> for Answered<O> {
+    fn call<'a>(&'a self, _: &'a I, _: &'a RunContext) -> BoxFuture<'a, Result<O>> {
+        Box::pin(std::future::ready(self.answer()))
+    }
+
+    fn is_answered(&self) -> bool {
+        true
+    }
+}
+
+/// How often the whole attempt of a run may start again. What is bound last counts.
+#[derive(Debug)]
+pub(crate) struct MaxRetries(pub(crate) u32);
+
+impl Middleware for MaxRetries {
+    fn bind(&self, ctx: &RunContext) -> Result<()> {
+        ctx.chain()?.attempts().most.store(self.0, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn name(&self) -> &str {
+        "max_middleware_retries"
+    }
+
+    fn debug_summary(&self) -> Summary {
+        Summary::Text(self.0.to_string())
+    }
+}

@@ -1,0 +1,284 @@
+//! Layers around work, erased to what goes in and what comes out: the one place where their types are.
+
+use std::fmt;
+use std::future::Future;
+use std::marker::PhantomData;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use futures_core::future::BoxFuture;
+use tracing::{Instrument, Level, level_enabled};
+
+use crate::context::span::is_traced;
+use crate::layer::nesting::{LayerId, Nesting, Warned};
+use crate::layer::swallowed::{Frame, Noted};
+use crate::run::panic::{caught, discard, logged};
+use crate::{Error, Layer, Next, Op, Phase, Result, RunContext, Summary};
+
+/// A layer of any kind of work that takes an `I` and gives an `O`.
+pub(crate) trait DynLayer<I, O>: Send + Sync {
+    fn call<'a>(
+        &'a self,
+        phase: Phase,
+        input: &'a I,
+        ctx: &'a RunContext,
+        next: RawNext<'a, I, O>,
+    ) -> BoxFuture<'a, Result<O>>;
+    fn name(&self) -> &str;
+    fn summary(&self) -> Summary;
+    /// Of a layer that is adapted, that one's.
+    fn id(&self) -> LayerId;
+    fn warned(&self) -> &Warned;
+    fn warning(&self, nesting: &Nesting<'_>) -> Option<String>;
+}
+
+/// What layers are laid around; called as often as they like.
+pub(crate) trait Work<I, O>: Send + Sync {
+    fn call<'a>(&'a self, input: &'a I, ctx: &'a RunContext) -> BoxFuture<'a, Result<O>>;
+
+    /// Whether it only gives what was set at `start`.
+    fn is_answered(&self) -> bool {
+        false
+    }
+
+    /// Whether layers see all of the values, and no JSON that leaves something out.
+    fn is_exact(&self) -> bool {
+        true
+    }
+}
+
+struct Erased<L, O> {
+    layer: L,
+    warned: Warned,
+    of: PhantomData<fn() -> O>,
+}
+
+impl<O: Op, L: Layer<O>> DynLayer<O::In, O::Out> for Erased<L, O> {
+    fn call<'a>(
+        &'a self,
+        phase: Phase,
+        input: &'a O::In,
+        ctx: &'a RunContext,
+        next: RawNext<'a, O::In, O::Out>,
+    ) -> BoxFuture<'a, Result<O::Out>> {
+        let call = self.layer.call(input, ctx, Next::new(next));
+        if !next.call.is_traced {
+            return Box::pin(call);
+        }
+        let span = tracing::debug_span!("layer", name = self.layer.name(), phase = phase.as_str());
+        if span.is_disabled() { Box::pin(call) } else { Box::pin(call.instrument(span)) }
+    }
+
+    fn name(&self) -> &str {
+        self.layer.name()
+    }
+
+    fn summary(&self) -> Summary {
+        self.layer.debug_summary()
+    }
+
+    fn id(&self) -> LayerId {
+        LayerId::of(self)
+    }
+
+    fn warned(&self) -> &Warned {
+        &self.warned
+    }
+
+    fn warning(&self, nesting: &Nesting<'_>) -> Option<String> {
+        self.layer.nesting_warning(nesting)
+    }
+}
+
+/// A layer and its phase.
+pub(crate) struct Entry<I, O> {
+    pub(crate) phase: Phase,
+    /// Inside of all others of its phase, whenever those were registered.
+    pub(crate) is_innermost: bool,
+    pub(crate) layer: Arc<dyn DynLayer<I, O>>,
+}
+
+impl<I, O> Entry<I, O> {
+    pub(crate) fn new<K: Op<In = I, Out = O>>(phase: Phase, layer: impl Layer<K>) -> Self {
+        let erased = Erased { layer, warned: Warned::default(), of: PhantomData::<fn() -> K> };
+        Self { phase, is_innermost: false, layer: Arc::new(erased) }
+    }
+
+    /// Where it stands among others (M2).
+    pub(crate) const fn place(&self) -> (Phase, bool) {
+        (self.phase, self.is_innermost)
+    }
+}
+
+impl<I, O> Clone for Entry<I, O> {
+    fn clone(&self) -> Self {
+        Self { phase: self.phase, is_innermost: self.is_innermost, layer: Arc::clone(&self.layer) }
+    }
+}
+
+impl<I, O> fmt::Debug for Entry<I, O> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.phase.as_str(), self.layer.name())
+    }
+}
+
+/// Calls work through layers, outermost first.
+pub(crate) async fn call<I, O>(
+    layers: &[Entry<I, O>],
+    work: &dyn Work<I, O>,
+    input: &I,
+    ctx: &RunContext,
+) -> Result<O> {
+    // Mostly nobody wants to know: that is seen once, without making a span for each.
+    let is_traced = level_enabled!(Level::DEBUG) && is_traced();
+    Call { layers, work, ctx, noted: &Noted::default(), frame: Frame::OUTSIDE, is_traced }.next().run(input).await
+}
+
+/// One call through layers: what is the same for all of them.
+pub(crate) struct Call<'a, I, O> {
+    layers: &'a [Entry<I, O>],
+    work: &'a dyn Work<I, O>,
+    ctx: &'a RunContext,
+    noted: &'a Noted,
+    /// Who calls the first layer: another layer, where this is called in one.
+    frame: Frame,
+    /// Whether layers have spans: there was a subscriber where the first of them was called.
+    is_traced: bool,
+}
+
+impl<I, O> Call<'_, I, O> {
+    pub(crate) const fn next(&self) -> RawNext<'_, I, O> {
+        RawNext { call: self, passed: 0, frame: self.frame }
+    }
+}
+
+/// What is inside of a layer. Every layer's future holds one: it is small.
+pub(crate) struct RawNext<'a, I, O> {
+    call: &'a Call<'a, I, O>,
+    /// How many of the call's layers are outside of it.
+    passed: usize,
+    /// The layer that it was given to.
+    frame: Frame,
+}
+
+impl<I, O> Clone for RawNext<'_, I, O> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<I, O> Copy for RawNext<'_, I, O> {}
+
+impl<'a, I, O> RawNext<'a, I, O> {
+    pub(crate) const fn run(self, input: &'a I) -> Running<'a, I, O> {
+        Running { next: self, input, frame: None, inside: None }
+    }
+
+    /// Calls the first layer that is inside, which is the frame, or the work.
+    fn begin(self, input: &'a I, frame: Frame) -> BoxFuture<'a, Result<O>> {
+        let Self { call, passed, .. } = self;
+        match call.layers.get(passed) {
+            None => call.work.call(input, call.ctx),
+            Some(first) => first.layer.call(first.phase, input, call.ctx, Self { call, passed: passed + 1, frame }),
+        }
+    }
+
+    pub(crate) fn is_answered(self) -> bool {
+        self.call.work.is_answered()
+    }
+
+    pub(crate) fn is_exact(self) -> bool {
+        self.call.work.is_exact()
+    }
+
+    pub(crate) fn absorb(self, error: &Error) {
+        self.call.noted.absorb(self.frame, error);
+    }
+
+    /// A call at the same place, of work of other types.
+    pub(crate) const fn around<'b, J, P>(self, work: &'b dyn Work<J, P>) -> Call<'b, J, P>
+    where
+        'a: 'b,
+    {
+        let Call { ctx, noted, is_traced, .. } = *self.call;
+        Call { layers: &[], work, ctx, noted, frame: self.frame, is_traced }
+    }
+}
+
+/// What is inside, called at the first poll.
+///
+/// Written by hand, because every layer's future holds one: an async function would hold all of this twice.
+#[must_use = "nothing is called before it is polled"]
+pub(crate) struct Running<'a, I, O> {
+    next: RawNext<'a, I, O>,
+    input: &'a I,
+    /// From the first poll on.
+    frame: Option<Frame>,
+    /// Until it has returned.
+    inside: Option<BoxFuture<'a, Result<O>>>,
+}
+
+impl<'a, I, O> Running<'a, I, O> {
+    /// Polls what is inside, and drops it when it has returned. Both are user code: `polled` is what it came to before a panic.
+    fn poll_inside(&mut self, frame: Frame, polled: &mut Poll<Result<O>>, cx: &mut Context<'_>) {
+        let inside = self.inside.get_or_insert_with(|| self.next.begin(self.input, frame));
+        *polled = inside.as_mut().poll(cx);
+        if polled.is_ready() {
+            self.inside = None;
+        }
+    }
+
+    /// What is outside gets a panic as an error, and may call again. What had returned before it panicked has returned that.
+    #[cold]
+    fn panicked(&mut self, polled: Poll<Result<O>>, panic: Error) -> Result<O> {
+        discard(self.inside.take());
+        let Poll::Ready(result) = polled else { return Err(panic) };
+        logged(|| tracing::warn!(error = %panic, "what is inside of a layer panicked while it was dropped"));
+        result
+    }
+
+    fn noted(&self) -> &'a Noted {
+        self.next.call.noted
+    }
+}
+
+impl<I, O> Future for Running<'_, I, O> {
+    type Output = Result<O>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<O>> {
+        let (noted, outside) = (self.noted(), self.next.frame);
+        let frame = match (self.frame, &self.inside) {
+            (Some(frame), Some(_)) => frame,
+            (Some(_), None) => {
+                let error = Error::new("what is inside was polled again after it had returned");
+                return Poll::Ready(Err(error));
+            }
+            (None, _) => {
+                let frame = *self.frame.insert(Frame::new());
+                if let Some(error) = noted.pending(outside) {
+                    return Poll::Ready(Err(error));
+                }
+                frame
+            }
+        };
+        let mut polled = Poll::Pending;
+        let result = match caught(|| self.poll_inside(frame, &mut polled, cx)) {
+            Ok(()) => ready!(polled),
+            Err(panic) => self.panicked(polled, panic),
+        };
+        // Nothing of what was noted inside is lost with the future.
+        Poll::Ready(noted.settle(frame, outside, result))
+    }
+}
+
+/// What was noted inside counts although nobody waits for it any more (M9).
+impl<I, O> Drop for Running<'_, I, O> {
+    #[inline]
+    fn drop(&mut self) {
+        if let (Some(frame), Some(inside)) = (self.frame, self.inside.take()) {
+            discard(inside);
+            self.noted().pass_on(frame, self.next.frame);
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! Typed values that a run carries, and that runs started in it inherit (R9).
+
+use std::any::{Any, TypeId};
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
+
+use crate::RunContext;
+use crate::context::current::enter;
+
+/// A typed map; clones share what is in it until one of them is changed.
+///
+/// ```
+/// use emitree_runtime::Extensions;
+///
+/// struct Tenant(&'static str);
+///
+/// let mut extensions = Extensions::default();
+/// extensions.insert(Tenant("acme"));
+/// assert_eq!(extensions.get::<Tenant>().map(|tenant| tenant.0), Some("acme"));
+/// ```
+#[derive(Clone, Default)]
+pub struct Extensions(Option<Arc<Map>>);
+
+/// Identities of types are hashes already.
+type Map = FxHashMap<TypeId, Arc<dyn Any + Send + Sync>>;
+
+impl Extensions {
+    /// Puts a value in; another of its type goes.
+    pub fn insert<T: Send + Sync + 'static>(&mut self, value: T) {
+        let map = Arc::make_mut(self.0.get_or_insert_default());
+        map.insert(TypeId::of::<T>(), Arc::new(value));
+    }
+
+    /// The value of a type.
+    #[must_use]
+    pub fn get<T: Send + Sync + 'static>(&self) -> Option<Arc<T>> {
+        Arc::clone(self.0.as_deref()?.get(&TypeId::of::<T>())?).downcast().ok()
+    }
+
+    /// The value of a type, which is this one if there was none.
+    pub(crate) fn get_or_insert<T: Send + Sync + 'static>(&mut self, value: &Arc<T>) -> Arc<T> {
+        self.get().unwrap_or_else(|| {
+            Arc::make_mut(self.0.get_or_insert_default()).insert(TypeId::of::<T>(), Arc::clone(value) as Arc<_>);
+            Arc::clone(value)
+        })
+    }
+
+    /// These values, with those of another map over them.
+    pub(crate) fn merged(&self, over: &Self) -> Self {
+        match (&self.0, &over.0) {
+            (_, None) => self.clone(),
+            (None, _) => over.clone(),
+            (Some(below), Some(above)) => {
+                let mut map = Map::clone(below);
+                map.extend(above.iter().map(|(id, value)| (*id, Arc::clone(value))));
+                Self(Some(Arc::new(map)))
+            }
+        }
+    }
+}
+
+/// The values that a run has, by who sees them.
+#[derive(Clone, Default)]
+pub(crate) struct Values {
+    /// The run and those started in it.
+    pub(crate) inherited: Extensions,
+    /// The run alone.
+    pub(crate) own: Extensions,
+}
+
+/// The values of a run. Those that it began with are read without a lock, until one is set.
+#[derive(Default)]
+pub(crate) struct RunExtensions {
+    given: Values,
+    set: OnceLock<Box<Mutex<Values>>>,
+}
+
+impl RunExtensions {
+    /// The given values, over those that the run above hands down.
+    #[inline]
+    pub(crate) fn new(above: Option<&RunContext>, mut given: Values) -> Self {
+        if let Some(above) = above {
+            given.inherited = above.extensions().merged(&given.inherited);
+        }
+        Self { given, set: OnceLock::new() }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.given.inherited.0.is_none() && self.given.own.0.is_none() && self.set.get().is_none()
+    }
+
+    fn look<T>(&self, f: impl FnOnce(&Values) -> T) -> T {
+        match self.set.get() {
+            Some(set) => f(&set.lock()),
+            None => f(&self.given),
+        }
+    }
+
+    /// Changes them under a lock; returns what they were as well, because dropping that may be user code.
+    fn change<T>(&self, f: impl FnOnce(&mut Values) -> T) -> (T, Values) {
+        let mut values = self.set.get_or_init(|| Box::new(Mutex::new(self.given.clone()))).lock();
+        let before = values.clone();
+        (f(&mut values), before)
+    }
+}
+
+impl RunContext {
+    /// The typed values that the run carries, as they are now.
+    #[must_use]
+    pub fn extensions(&self) -> Extensions {
+        self.values().look(|values| values.inherited.clone())
+    }
+
+    /// The typed value of a type.
+    #[must_use]
+    pub fn extension<T: Send + Sync + 'static>(&self) -> Option<Arc<T>> {
+        self.values().look(|values| values.inherited.get())
+    }
+
+    /// Sets a typed value, for the run and for runs started in it later.
+    pub fn set_extension<T: Send + Sync + 'static>(&self, value: T) {
+        self.change_values(|values| values.inherited.insert(value));
+    }
+
+    /// The typed value of a type; where there is none, its default is set. However many ask at the same time, they
+    /// get the same one.
+    ///
+    /// ```
+    /// use std::sync::atomic::{AtomicU32, Ordering};
+    /// use emitree_runtime::{RunContext, Runnable, runnable_fn};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> emitree_runtime::Result<()> {
+    /// let calls = runnable_fn("calls", |(): (), ctx: RunContext| async move {
+    ///     ctx.extension_or_default::<AtomicU32>().fetch_add(1, Ordering::Relaxed);
+    ///     Ok(ctx.extension_or_default::<AtomicU32>().load(Ordering::Relaxed))
+    /// });
+    /// assert_eq!(calls.run(()).await?, 1);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn extension_or_default<T: Default + Send + Sync + 'static>(&self) -> Arc<T> {
+        self.extension().unwrap_or_else(|| {
+            // Making one, and dropping one that comes too late, is user code.
+            let made = Arc::new(T::default());
+            self.change_values(|values| values.inherited.get_or_insert(&made))
+        })
+    }
+
+    /// Returns the value of a type that was set for this run alone: runs started in it do not inherit it.
+    ///
+    /// Own and inherited values do not see each other: a type may have one of each.
+    ///
+    /// ```
+    /// use emitree_runtime::{RunContext, Runnable, runnable_fn};
+    ///
+    /// struct CallId(u32);
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> emitree_runtime::Result<()> {
+    /// let id = |ctx: &RunContext| ctx.own_extension::<CallId>().map(|id| id.0);
+    /// let inner = runnable_fn("inner", move |(): (), ctx: RunContext| async move { Ok(id(&ctx)) });
+    /// let outer = runnable_fn("outer", move |(): (), ctx: RunContext| {
+    ///     let below = inner.run(()).into_future();
+    ///     async move { Ok((id(&ctx), below.await?)) }
+    /// });
+    /// assert_eq!(outer.run(()).own_extension(CallId(7)).await?, (Some(7), None));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn own_extension<T: Send + Sync + 'static>(&self) -> Option<Arc<T>> {
+        self.values().look(|values| values.own.get())
+    }
+
+    /// Sets a typed value for this run alone: runs started in it do not inherit it.
+    pub fn set_own_extension<T: Send + Sync + 'static>(&self, value: T) {
+        self.change_values(|values| values.own.insert(value));
+    }
+
+    /// Returns the value of a type that was set for this run alone; if there is none, sets its default, once for all who ask
+    /// at the same time.
+    #[must_use]
+    pub fn own_extension_or_default<T: Default + Send + Sync + 'static>(&self) -> Arc<T> {
+        self.own_extension().unwrap_or_else(|| {
+            let made = Arc::new(T::default());
+            self.change_values(|values| values.own.get_or_insert(&made))
+        })
+    }
+
+    /// A replaced value is dropped in the run, by whomever it was replaced (R1).
+    fn change_values<T>(&self, change: impl FnOnce(&mut Values) -> T) -> T {
+        let (changed, before) = self.values().change(change);
+        enter(self, || drop(before));
+        changed
+    }
+}
+
+impl fmt::Debug for Extensions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Extensions").field("len", &self.0.as_deref().map_or(0, Map::len)).finish()
+    }
+}

@@ -1,0 +1,441 @@
+//! What a run can fail with (R10, M9).
+
+pub(crate) mod control;
+pub(crate) mod interrupt;
+pub(crate) mod outcome;
+pub(crate) mod report;
+
+use std::any::Any;
+use std::error::Error as StdError;
+use std::fmt;
+use std::sync::Arc;
+
+use emitree_emitter::{BoxError, EmitError, EmitErrorKind, panic_text};
+use serde::{Serialize, Serializer};
+use serde_json::{Map, Value};
+
+use crate::error::control::Extra;
+use crate::{ErrorKind, ErrorReport};
+
+/// The result of a run.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why a run did not succeed: a kind, a message, what caused it, and what was known when it happened.
+///
+/// Made from any [`std::error::Error`] by `?`, so it is not one itself; it becomes a [`BoxError`] by `?` or `into`,
+/// and keeps its kind on the way through a listener and back. Clones share everything.
+///
+/// ```
+/// use emitree_runtime::{Error, ErrorKind};
+///
+/// fn port(text: &str) -> Result<u16, Error> {
+///     Ok(text.parse::<u16>().map_err(|error| Error::from(error).message(format!("`{text}` is no port")))?)
+/// }
+///
+/// let error = port("http").unwrap_err();
+/// assert_eq!(error.explain(), "`http` is no port\n  caused by: invalid digit found in string");
+/// assert_eq!(error.kind(), &ErrorKind::Failed);
+/// ```
+#[derive(Clone)]
+pub struct Error(Arc<Inner>);
+
+#[derive(Clone)]
+struct Inner {
+    kind: ErrorKind,
+    /// None where the source speaks for itself.
+    message: Option<String>,
+    source: Option<Arc<dyn StdError + Send + Sync>>,
+    context: Map<String, Value>,
+    is_retryable: bool,
+    is_fatal: bool,
+    extra: Option<Extra>,
+    /// The number of its note, where it is control flow that a layer got; 0 before.
+    note: u64,
+}
+
+impl Error {
+    /// A failure that a message says all about.
+    #[must_use]
+    pub fn new(message: impl Into<String>) -> Self {
+        Self::of_kind(ErrorKind::Failed, message)
+    }
+
+    pub(crate) fn carrying(self, extra: Extra) -> Self {
+        self.with(|inner| inner.extra = Some(extra))
+    }
+
+    pub(crate) fn extra(&self) -> Option<&Extra> {
+        self.0.extra.as_ref()
+    }
+
+    pub(crate) fn of_kind(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self(Arc::new(Inner { message: Some(message.into()), ..Inner::of(kind) }))
+    }
+
+    pub(crate) fn of_panic(payload: Box<dyn Any + Send>) -> Self {
+        Self::of_kind(ErrorKind::Panicked, panic_text(payload))
+    }
+
+    /// Makes one of a boxed error, which `?` cannot.
+    ///
+    /// What was an `Error` before it was boxed is that error again; so is what a listener returned, once the emit
+    /// has wrapped it. Control flow that stands deeper among the causes keeps its kind; the message is the outer one's.
+    #[must_use]
+    pub fn from_boxed(error: BoxError) -> Self {
+        match error.downcast::<Carrier>() {
+            Ok(carrier) => carrier.0,
+            Err(error) => match error.downcast::<EmitError>() {
+                Ok(error) => Self::from_emit(*error),
+                Err(error) => Self::of_source(ErrorKind::Failed, error.into()),
+            },
+        }
+    }
+
+    /// Makes one of anyhow's, which `?` cannot: `.map_err(Error::from_anyhow)?`. In feature `anyhow`.
+    ///
+    /// What was an `Error` before is that error again, and so is what a listener returned, as with [`from_boxed`](Self::from_boxed).
+    /// Control flow that context was added to keeps its kind, and says so in the words of that context; a failure that context was added to
+    /// is one of its causes. A backtrace is lost.
+    ///
+    /// ```
+    /// use emitree_runtime::Error;
+    ///
+    /// fn ask() -> anyhow::Result<()> {
+    ///     Err(anyhow::Error::from(Error::denied("policy", "not on Sundays")).context("no answer"))
+    /// }
+    ///
+    /// let error = ask().map_err(Error::from_anyhow).unwrap_err();
+    /// assert!(error.is_denied());
+    /// assert_eq!(error.explain(), "denied by policy: no answer\n  caused by: not on Sundays");
+    /// ```
+    #[cfg(feature = "anyhow")]
+    #[must_use]
+    pub fn from_anyhow(error: anyhow::Error) -> Self {
+        // Only so can it be found by its type.
+        Self::from_boxed(error.reallocate_into_boxed_dyn_error_without_backtrace())
+    }
+
+    fn from_emit(error: EmitError) -> Self {
+        match error.into_kind() {
+            EmitErrorKind::Listener { path, at, source } if source.is::<Carrier>() => {
+                let error = Self::from_boxed(source);
+                // Control flow says by itself who wanted it; of a failure one wants to know where it was.
+                if error.kind().is_control_flow() {
+                    return error;
+                }
+                error.first("listener", || format!("{at}")).first("event", || path)
+            }
+            kind => Self::of_source(ErrorKind::of_emit(&kind), Arc::new(EmitError::from(kind))),
+        }
+    }
+
+    /// Speaks as its source does; of control flow among the causes it is the same sort of end (M9).
+    pub(crate) fn of_source(kind: ErrorKind, source: Arc<dyn StdError + Send + Sync>) -> Self {
+        let error = Self(Arc::new(Inner { source: Some(source), ..Inner::of(kind) }));
+        let carried =
+            |cause: &(dyn StdError + 'static)| cause.downcast_ref::<Carrier>().map(|carrier| carrier.0.clone());
+        let deeper = error.chain().filter_map(carried).find(|error| error.kind().is_control_flow());
+        match deeper {
+            Some(deeper) => error.with(|inner| {
+                inner.kind = deeper.0.kind.clone();
+                inner.extra = deeper.0.extra.clone();
+                inner.is_retryable = deeper.0.is_retryable;
+                inner.note = deeper.0.note;
+            }),
+            None => error,
+        }
+    }
+
+    /// Says what caused it, in place of what was known of that.
+    #[must_use]
+    pub fn caused_by(self, cause: impl Into<BoxError>) -> Self {
+        let cause: BoxError = cause.into();
+        self.with(|inner| inner.source = Some(cause.into()))
+    }
+
+    /// Says it in other words; what was said before becomes a cause.
+    #[must_use]
+    pub fn message(self, message: impl Into<String>) -> Self {
+        let source = match &self.0.message {
+            None => self.0.source.clone(),
+            Some(_) => Some(Arc::new(Carrier(self.clone())) as Arc<_>),
+        };
+        self.with(|inner| {
+            inner.message = Some(message.into());
+            inner.source = source;
+        })
+    }
+
+    /// Adds what was known when it happened.
+    #[must_use]
+    pub fn context(self, key: impl Into<String>, value: impl Into<Value>) -> Self {
+        self.with(|inner| {
+            inner.context.insert(key.into(), value.into());
+        })
+    }
+
+    /// Adds it unless it is known: however many listeners pass an error on, it tells of the first.
+    fn first(self, key: &str, value: impl FnOnce() -> String) -> Self {
+        if self.0.context.contains_key(key) { self } else { self.context(key, value()) }
+    }
+
+    /// Says whether trying again may help. Control flow is never retryable, except for a time-out.
+    #[must_use]
+    pub fn retryable(self, is_retryable: bool) -> Self {
+        self.with(|inner| inner.is_retryable = is_retryable)
+    }
+
+    /// Says whether nothing that depends on the run can go on. Control flow is never fatal.
+    #[must_use]
+    pub fn fatal(self, is_fatal: bool) -> Self {
+        self.with(|inner| inner.is_fatal = is_fatal)
+    }
+
+    /// The same end as another error, in the words of this one (R7).
+    pub(crate) fn ending_as(self, other: &Self) -> Self {
+        let Inner { kind, extra, .. } = &*other.0;
+        if self.0.kind == *kind && Arc::ptr_eq(&self.0, &other.0) {
+            return self;
+        }
+        // Who denied or halted is said in the words of this one, too.
+        let kind = match (&self.0.kind, kind) {
+            (said @ ErrorKind::Denied { .. }, ErrorKind::Denied { .. })
+            | (said @ ErrorKind::Halted { .. }, ErrorKind::Halted { .. }) => said.clone(),
+            _ => kind.clone(),
+        };
+        self.with(|inner| (inner.kind, inner.extra) = (kind, extra.clone()))
+    }
+
+    /// The same end, of which nothing else is said than this.
+    pub(crate) fn withheld(&self, message: String) -> Self {
+        Self::of_kind(self.0.kind.clone(), message).ending_as(self)
+    }
+
+    fn with(mut self, change: impl FnOnce(&mut Inner)) -> Self {
+        change(Arc::make_mut(&mut self.0));
+        self
+    }
+
+    /// The same, and the number of its note.
+    pub(crate) fn noted(self, note: u64) -> Self {
+        if self.0.note == note { self } else { self.with(|inner| inner.note = note) }
+    }
+
+    pub(crate) fn note(&self) -> u64 {
+        self.0.note
+    }
+
+    pub(crate) fn is_noted(&self) -> bool {
+        self.0.note != 0
+    }
+
+    pub(crate) fn is_same_note(&self, other: &Self) -> bool {
+        self.is_noted() && self.0.note == other.0.note
+    }
+
+    pub(crate) fn is_same_kind(&self, other: &Self) -> bool {
+        self.0.kind == other.0.kind
+    }
+
+    pub(crate) fn is_as_severe(&self, other: &Self) -> bool {
+        self.0.kind.severity() == other.0.kind.severity()
+    }
+
+    pub(crate) fn is_more_severe(&self, other: &Self) -> bool {
+        self.0.kind.severity() < other.0.kind.severity()
+    }
+
+    /// What sort of end it is.
+    #[must_use]
+    pub fn kind(&self) -> &ErrorKind {
+        &self.0.kind
+    }
+
+    /// Whether trying again may help. Not unless it was said so.
+    #[must_use]
+    pub fn is_retryable(&self) -> bool {
+        self.0.is_retryable && self.0.kind.may_be_retryable()
+    }
+
+    /// Whether nothing that depends on the run can go on. Not unless it was said so.
+    #[must_use]
+    pub fn is_fatal(&self) -> bool {
+        self.0.is_fatal && !self.0.kind.is_control_flow()
+    }
+
+    /// What was known when it happened.
+    #[must_use]
+    pub fn details(&self) -> &Map<String, Value> {
+        &self.0.context
+    }
+
+    /// The first error of that type along the chain of causes.
+    #[must_use]
+    pub fn find<E: StdError + 'static>(&self) -> Option<&E> {
+        self.chain().find_map(|cause| match cause.downcast_ref::<Carrier>() {
+            // Speaks for its source, which is no cause of its own.
+            Some(carrier) => carrier.0.find(),
+            None => cause.downcast_ref(),
+        })
+    }
+
+    /// What caused it, nearest first.
+    fn chain(&self) -> impl Iterator<Item = &(dyn StdError + 'static)> {
+        let first = self.0.source.as_deref().map(|source| source as &(dyn StdError + 'static));
+        std::iter::successors(first, |&cause| cause.source())
+    }
+
+    /// Everything about it, as data.
+    #[must_use]
+    pub fn report(&self) -> ErrorReport {
+        let spoken = usize::from(self.0.message.is_none());
+        ErrorReport {
+            kind: self.0.kind.clone(),
+            message: self.to_string(),
+            causes: self.chain().skip(spoken).map(ToString::to_string).collect(),
+            context: self.0.context.clone(),
+            interrupt: self.interrupt().cloned(),
+            retry: self.retry_request(),
+            is_retryable: self.is_retryable(),
+            is_fatal: self.is_fatal(),
+        }
+    }
+
+    /// Everything about it for a person: the message, then each cause and each known fact on a line of its own.
+    #[must_use]
+    pub fn explain(&self) -> String {
+        self.report().explain()
+    }
+}
+
+impl Inner {
+    fn of(kind: ErrorKind) -> Self {
+        let context = Map::new();
+        Self { kind, message: None, source: None, context, is_retryable: false, is_fatal: false, extra: None, note: 0 }
+    }
+}
+
+impl<E: StdError + Send + Sync + 'static> From<E> for Error {
+    fn from(error: E) -> Self {
+        Self::from_boxed(Box::new(error))
+    }
+}
+
+/// An error that was kept as data: it is of the same kind, and explains itself as it did. What caused it is text now, and
+/// the request for a retry has been met or refused: nobody is asked again.
+///
+/// ```
+/// use emitree_runtime::{Error, ErrorReport};
+///
+/// let error = Error::denied("policy", "not on Sundays").context("day", 7);
+/// let kept = serde_json::to_string(&error)?;
+/// let back = Error::from(serde_json::from_str::<ErrorReport>(&kept)?);
+/// assert!(back.is_denied());
+/// assert_eq!(back.explain(), error.explain());
+/// # Ok::<(), serde_json::Error>(())
+/// ```
+impl From<ErrorReport> for Error {
+    fn from(report: ErrorReport) -> Self {
+        let told = |source: Option<Box<Told>>, text: String| Some(Box::new(Told { text, source }));
+        let causes = report.causes.into_iter().rev().fold(None, told);
+        let interrupt = report.interrupt.map(Extra::Interrupt);
+        let retry = report.retry.map(|retry| Extra::Retry { metadata: retry.metadata, is_spent: true });
+        Self(Arc::new(Inner {
+            kind: report.kind,
+            message: Some(report.message),
+            source: causes.map(|cause| Arc::new(*cause) as Arc<_>),
+            context: report.context,
+            is_retryable: report.is_retryable,
+            is_fatal: report.is_fatal,
+            extra: interrupt.or(retry),
+            note: 0,
+        }))
+    }
+}
+
+/// A cause of which only the text was kept.
+#[derive(Debug)]
+struct Told {
+    text: String,
+    source: Option<Box<Self>>,
+}
+
+impl fmt::Display for Told {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl StdError for Told {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.source.as_deref().map(|source| source as _)
+    }
+}
+
+impl From<Error> for BoxError {
+    fn from(error: Error) -> Self {
+        Box::new(Carrier(error))
+    }
+}
+
+/// As `main` may return it.
+impl From<Error> for Box<dyn StdError> {
+    fn from(error: Error) -> Self {
+        Box::new(Carrier(error))
+    }
+}
+
+/// In feature `anyhow`. It keeps its kind, whatever context is added there.
+#[cfg(feature = "anyhow")]
+impl From<Error> for anyhow::Error {
+    fn from(error: Error) -> Self {
+        Self::new(Carrier(error))
+    }
+}
+
+/// The message; [`explain`](Error::explain) says the rest.
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.0.message, &self.0.source) {
+            (Some(message), _) => f.write_str(message),
+            (None, Some(source)) => source.fmt(f),
+            (None, None) => write!(f, "{:?}", self.0.kind),
+        }
+    }
+}
+
+/// What `main` prints of it.
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.explain())
+    }
+}
+
+/// Serialises as its [`ErrorReport`].
+impl Serialize for Error {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        self.report().serialize(serializer)
+    }
+}
+
+/// An [`Error`] on its way through a [`BoxError`].
+struct Carrier(Error);
+
+impl fmt::Debug for Carrier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.0, f)
+    }
+}
+
+impl fmt::Display for Carrier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl StdError for Carrier {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        let spoken = usize::from(self.0.0.message.is_none());
+        self.0.chain().nth(spoken)
+    }
+}

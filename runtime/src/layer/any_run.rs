@@ -1,0 +1,128 @@
+//! Layers for runs of any type that look at no value (M1): nothing is copied, parsed or shown for them.
+
+use futures_core::future::BoxFuture;
+use parking_lot::Mutex;
+use std::sync::Arc;
+
+use crate::chain::erased::{DynLayer, Entry, RawNext, Work};
+use crate::layer::nesting::{LayerId, Nesting, Warned};
+use crate::runnable::value::Data;
+use crate::{Error, ErrorKind, Op, Phase, Result, RunContext, Summary};
+
+/// Runs of any type, as a kind of work whose values nobody looks at: a `Layer<AnyRun>` decides whether, when and how
+/// often what is inside is called, and leaves input and output alone.
+///
+/// Unlike one of [`JsonRun`](crate::JsonRun) it costs no JSON. What `next` gave last is what the run goes on with; a
+/// layer that returns without an error and has called nothing, or has got nothing but errors, has no output to go on
+/// with, which is an error.
+///
+/// A layer that is generic over the kind of work is one, and fits runs of known types and places too:
+///
+/// ```
+/// use std::sync::atomic::{AtomicU32, Ordering};
+/// use emitree_runtime::{Layer, Next, Op, Result, RunContext, Runnable, Stack, AnyRun, for_tree, runnable_fn};
+///
+/// /// Counts calls.
+/// #[derive(Debug, Default)]
+/// struct Calls(AtomicU32);
+///
+/// impl<O: Op> Layer<O> for Calls {
+///     async fn call(&self, input: &O::In, _: &RunContext, next: Next<'_, O>) -> Result<O::Out> {
+///         self.0.fetch_add(1, Ordering::Relaxed);
+///         next.run(input).await
+///     }
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<()> {
+/// let calls = Stack::<AnyRun>::builder().layer(Calls::default()).build();
+/// let double = runnable_fn("double", |n: u32, _: RunContext| async move { Ok(n * 2) });
+/// assert_eq!(double.run(2).middleware(for_tree(calls)).await?, 4);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct AnyRun;
+
+impl Op for AnyRun {
+    type In = ();
+    type Out = ();
+
+    fn name() -> &'static str {
+        "any run"
+    }
+}
+
+/// A layer that looks at no value, around a run from `I` to `O`.
+pub(crate) struct OpaqueAdapter(Arc<dyn DynLayer<(), ()>>);
+
+impl OpaqueAdapter {
+    pub(crate) fn entry<I: Data, O: Data>(entry: Entry<(), ()>) -> Entry<I, O> {
+        Entry { phase: entry.phase, is_innermost: entry.is_innermost, layer: Arc::new(Self(entry.layer)) }
+    }
+}
+
+impl<I: Data, O: Data> DynLayer<I, O> for OpaqueAdapter {
+    fn call<'a>(
+        &'a self,
+        phase: Phase,
+        input: &'a I,
+        ctx: &'a RunContext,
+        next: RawNext<'a, I, O>,
+    ) -> BoxFuture<'a, Result<O>> {
+        Box::pin(async move {
+            let inside = Inside { input, next, last: Mutex::new(None) };
+            self.0.call(phase, &(), ctx, next.around(&inside).next()).await?;
+            inside.last.into_inner().ok_or_else(|| no_output(self.0.name()))
+        })
+    }
+
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    fn summary(&self) -> Summary {
+        self.0.summary()
+    }
+
+    fn id(&self) -> LayerId {
+        self.0.id()
+    }
+
+    fn warned(&self) -> &Warned {
+        self.0.warned()
+    }
+
+    fn warning(&self, nesting: &Nesting<'_>) -> Option<String> {
+        self.0.warning(nesting)
+    }
+}
+
+fn no_output(layer: &str) -> Error {
+    let message = format!("the layer `{layer}` looks at no value and returned without one: call `next`, or fail");
+    Error::of_kind(ErrorKind::Invalid, message)
+}
+
+/// What is inside of such a layer, with the output that it gave last.
+struct Inside<'a, I, O> {
+    input: &'a I,
+    next: RawNext<'a, I, O>,
+    last: Mutex<Option<O>>,
+}
+
+impl<I: Data, O: Data> Work<(), ()> for Inside<'_, I, O> {
+    fn call<'a>(&'a self, (): &'a (), _: &'a RunContext) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            let output = self.next.run(self.input).await?;
+            let before = self.last.lock().replace(output);
+            // Its drop is user code.
+            drop(before);
+            Ok(())
+        })
+    }
+
+    fn is_answered(&self) -> bool {
+        self.next.is_answered()
+    }
+}

@@ -1,0 +1,162 @@
+//! Layers for runs of any type, through JSON (M1).
+
+use emitree_emitter::json::{check_depth, to_value_noting};
+use futures_core::future::BoxFuture;
+use parking_lot::Mutex;
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::chain::erased::{DynLayer, Entry, RawNext, Work};
+use crate::layer::nesting::{LayerId, Nesting, Warned};
+use crate::runnable::value::{Data, fit};
+use crate::{Error, Op, Phase, Result, RunContext, Summary};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Runs of any type, as a kind of work: a `Layer<JsonRun>` sees input and output as JSON.
+///
+/// What comes back as it was is not parsed again: the run goes on with the value that it had. A value that does not
+/// fit the run's types is an error that says where.
+///
+/// ```
+/// use emitree_runtime::{JsonRun, Layer, Next, Result, RunContext, Runnable, Stack, for_tree, runnable_fn};
+/// use serde_json::Value;
+///
+/// /// Logs what every run below takes and gives.
+/// #[derive(Debug)]
+/// struct Log;
+///
+/// impl Layer<JsonRun> for Log {
+///     async fn call(&self, input: &Value, ctx: &RunContext, next: Next<'_, JsonRun>) -> Result<Value> {
+///         let output = next.run(input).await?;
+///         tracing::info!("{}: {input} -> {output}", ctx.emitter().namespace());
+///         Ok(output)
+///     }
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<()> {
+/// let log = Stack::<JsonRun>::builder().layer(Log).build();
+/// let double = runnable_fn("double", |n: u32, _: RunContext| async move { Ok(n * 2) });
+/// assert_eq!(double.run(2).middleware(for_tree(log)).await?, 4);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct JsonRun;
+
+impl Op for JsonRun {
+    type In = Value;
+    type Out = Value;
+
+    fn name() -> &'static str {
+        "json run"
+    }
+}
+
+/// A layer for runs of any type, around a run from `I` to `O`.
+pub(crate) struct JsonAdapter(Arc<dyn DynLayer<Value, Value>>);
+
+impl JsonAdapter {
+    pub(crate) fn entry<I: Data, O: Data>(entry: Entry<Value, Value>) -> Entry<I, O> {
+        Entry { phase: entry.phase, is_innermost: entry.is_innermost, layer: Arc::new(Self(entry.layer)) }
+    }
+}
+
+impl<I: Data, O: Data> DynLayer<I, O> for JsonAdapter {
+    fn call<'a>(
+        &'a self,
+        phase: Phase,
+        input: &'a I,
+        ctx: &'a RunContext,
+        next: RawNext<'a, I, O>,
+    ) -> BoxFuture<'a, Result<O>> {
+        Box::pin(async move {
+            let (json, is_exact) = to_json("input", input)?;
+            let inside =
+                Inside { input, json: &json, next, last: Mutex::new(None), is_exact: AtomicBool::new(is_exact) };
+            let output = self.0.call(phase, &json, ctx, next.around(&inside).next()).await?;
+            match inside.last.into_inner() {
+                Some(last) if last.json == output => Ok(last.output),
+                _ => fit("output", output),
+            }
+        })
+    }
+
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    fn summary(&self) -> Summary {
+        self.0.summary()
+    }
+
+    fn id(&self) -> LayerId {
+        self.0.id()
+    }
+
+    fn warned(&self) -> &Warned {
+        self.0.warned()
+    }
+
+    fn warning(&self, nesting: &Nesting<'_>) -> Option<String> {
+        self.0.warning(nesting)
+    }
+}
+
+/// What is inside of an adapted layer: it takes and gives JSON.
+struct Inside<'a, I, O> {
+    input: &'a I,
+    json: &'a Value,
+    next: RawNext<'a, I, O>,
+    last: Mutex<Option<Last<O>>>,
+    /// Whether the JSON is all of what went in and came out.
+    is_exact: AtomicBool,
+}
+
+/// What was given last, and what it looks like as JSON.
+struct Last<O> {
+    json: Value,
+    output: O,
+}
+
+impl<I: Data, O: Data> Inside<'_, I, O> {
+    async fn run(&self, input: &Value) -> Result<Value> {
+        let output = if input == self.json {
+            self.next.run(self.input).await?
+        } else {
+            // Cloning recurses, too.
+            check_depth(input)
+                .map_err(|error| Error::from(error).message("the input that a layer passes on is too deep"))?;
+            self.next.run(&fit("input", input.clone())?).await?
+        };
+        let (json, is_exact) = to_json("output", &output)?;
+        self.is_exact.fetch_and(is_exact, Ordering::Relaxed);
+        let before = self.last.lock().replace(Last { json: json.clone(), output });
+        // Its drop is user code.
+        drop(before);
+        Ok(json)
+    }
+}
+
+impl<I: Data, O: Data> Work<Value, Value> for Inside<'_, I, O> {
+    fn call<'a>(&'a self, input: &'a Value, _: &'a RunContext) -> BoxFuture<'a, Result<Value>> {
+        Box::pin(self.run(input))
+    }
+
+    fn is_answered(&self) -> bool {
+        self.next.is_answered()
+    }
+
+    fn is_exact(&self) -> bool {
+        self.is_exact.load(Ordering::Relaxed)
+    }
+}
+
+/// The value as JSON, and whether that is all of it.
+fn to_json(what: &str, value: &impl Serialize) -> Result<(Value, bool)> {
+    to_value_noting(value).map_err(|error| {
+        Error::from(error).message(format!("the {what} cannot be shown to layers for runs of any type"))
+    })
+}

@@ -1,0 +1,320 @@
+//! Layers, in their order (M2).
+
+use std::any::{Any, type_name};
+use std::fmt;
+use std::sync::Arc;
+
+use futures_core::future::BoxFuture;
+
+use crate::chain::erased::{Entry, Work, call};
+use crate::chain::{AnyChain, Chain};
+use crate::layer::guard::Guarding;
+use crate::layer::nesting::warn_once;
+use crate::layer::observe::Observing;
+use crate::layer::transform::Transforming;
+use crate::{
+    AnyRun, Error, ErrorKind, Guard, GuardOptions, JsonRun, Layer, LayerInfo, Middleware, Next, Observe, Op, Phase,
+    Result, RunContext, Summary, Transform, layer_fn,
+};
+
+/// Layers of a kind of work, outermost first; cheap to clone.
+///
+/// It is called with any work, or bound to runs as a [`Middleware`]: then its layers are added to the run's, and stand
+/// among those by phase.
+///
+/// ```
+/// use emitree_runtime::{Guard, Op, Result, RunContext, Runnable, Stack, Transform, runnable_fn};
+///
+/// #[derive(Debug)]
+/// struct Trim;
+/// impl<O: Op<In = String>> Transform<O> for Trim {
+///     async fn input(&self, text: &String, _: &RunContext) -> Result<Option<String>> {
+///         Ok(Some(text.trim().to_owned()))
+///     }
+/// }
+///
+/// #[derive(Debug)]
+/// struct NotEmpty;
+/// impl<O: Op<In = String>> Guard<O> for NotEmpty {
+///     async fn check_input(&self, text: &String, _: &RunContext) -> Result<()> {
+///         if text.is_empty() { Err(emitree_runtime::Error::new("nothing to say")) } else { Ok(()) }
+///     }
+/// }
+///
+/// struct Say;
+/// impl Op for Say {
+///     type In = String;
+///     type Out = String;
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<()> {
+/// // A guard sees what the work gets, wherever it was registered.
+/// let stack = Stack::<Say>::builder().guard(NotEmpty).transform(Trim).build();
+///
+/// let echo = runnable_fn("echo", |text: String, _: RunContext| async move { Ok(text) }).middleware(stack);
+/// assert_eq!(echo.run(" hello ".to_owned()).await?, "hello");
+/// assert!(echo.run("  ".to_owned()).await.unwrap_err().is_denied());
+/// # Ok(())
+/// # }
+/// ```
+pub struct Stack<O: Op>(Arc<[Entry<O::In, O::Out>]>);
+
+impl<O: Op> Stack<O> {
+    /// Begins a stack.
+    pub const fn builder() -> StackBuilder<O> {
+        StackBuilder(Vec::new())
+    }
+
+    /// How many layers there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Tells whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Calls work through the layers; layers may call it several times. Without layers it is called once.
+    ///
+    /// ```
+    /// # use emitree_runtime::{Op, Result, RunContext, Stack};
+    /// struct Read;
+    /// impl Op for Read {
+    ///     type In = String;
+    ///     type Out = usize;
+    /// }
+    ///
+    /// async fn read(stack: &Stack<Read>, key: &String, ctx: &RunContext) -> Result<usize> {
+    ///     stack.call(key, ctx, |key, _| Box::pin(async move { Ok(key.len()) })).await
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// That of the work or of a layer.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops layers and work where they stand.
+    pub async fn call(
+        &self,
+        input: &O::In,
+        ctx: &RunContext,
+        work: impl for<'a> Fn(&'a O::In, &'a RunContext) -> BoxFuture<'a, Result<O::Out>> + Send + Sync,
+    ) -> Result<O::Out> {
+        call(&self.0, &Calling(work), input, ctx).await
+    }
+
+    /// The same for work that borrows something, such as what it is a method of.
+    ///
+    /// ```
+    /// # use emitree_runtime::{Op, Result, RunContext, Stack};
+    /// # struct Read;
+    /// # impl Op for Read {
+    /// #     type In = String;
+    /// #     type Out = usize;
+    /// # }
+    /// struct Store(Stack<Read>);
+    ///
+    /// impl Store {
+    ///     async fn read(&self, key: &String, ctx: &RunContext) -> Result<usize> {
+    ///         self.0.call_with(key, ctx, self, |store, key, _| Box::pin(store.look_up(key))).await
+    ///     }
+    ///
+    ///     async fn look_up(&self, key: &String) -> Result<usize> {
+    ///         Ok(key.len())
+    ///     }
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// That of the work or of a layer.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops layers and work where they stand.
+    pub async fn call_with<S: Sync + ?Sized>(
+        &self,
+        input: &O::In,
+        ctx: &RunContext,
+        borrowed: &S,
+        work: impl for<'a> Fn(&'a S, &'a O::In, &'a RunContext) -> BoxFuture<'a, Result<O::Out>> + Send + Sync,
+    ) -> Result<O::Out> {
+        call(&self.0, &CallingWith(borrowed, work), input, ctx).await
+    }
+
+    /// Adds its layers to those of a run.
+    fn add_to(&self, chain: &dyn AnyChain) -> Result<()> {
+        if let Some(chain) = chain.as_any().downcast_ref::<Chain<O::In, O::Out>>() {
+            return chain.layers().extend(self.0.iter().cloned());
+        }
+        let of_any: &dyn Any = self;
+        if let Some(json) = of_any.downcast_ref::<Stack<JsonRun>>() {
+            return chain.add_json(&json.0);
+        }
+        let any = of_any.downcast_ref::<Stack<AnyRun>>().ok_or_else(|| misfit::<O>(chain))?;
+        chain.add_opaque(&any.0)
+    }
+}
+
+struct Calling<F>(F);
+
+impl<I, O, F> Work<I, O> for Calling<F>
+where
+    F: for<'a> Fn(&'a I, &'a RunContext) -> BoxFuture<'a, Result<O>> + Send + Sync,
+{
+    fn call<'a>(&'a self, input: &'a I, ctx: &'a RunContext) -> BoxFuture<'a, Result<O>> {
+        (self.0)(input, ctx)
+    }
+}
+
+struct CallingWith<'s, S: ?Sized, F>(&'s S, F);
+
+impl<S, I, O, F> Work<I, O> for CallingWith<'_, S, F>
+where
+    S: Sync + ?Sized,
+    F: for<'a> Fn(&'a S, &'a I, &'a RunContext) -> BoxFuture<'a, Result<O>> + Send + Sync,
+{
+    fn call<'a>(&'a self, input: &'a I, ctx: &'a RunContext) -> BoxFuture<'a, Result<O>> {
+        (self.1)(self.0, input, ctx)
+    }
+}
+
+/// A run of other types is an error that names both; a stack of [`JsonRun`], or of [`AnyRun`], fits all.
+impl<O: Op> Middleware for Stack<O> {
+    fn bind(&self, ctx: &RunContext) -> Result<()> {
+        self.add_to(ctx.chain()?)?;
+        if ctx.parent().is_some() {
+            self.0.iter().for_each(|entry| warn_once(&*entry.layer, ctx));
+        }
+        Ok(())
+    }
+
+    /// That of its layer, if it has but one.
+    fn name(&self) -> &str {
+        match &*self.0 {
+            [only] => only.layer.name(),
+            _ => "stack",
+        }
+    }
+
+    fn debug_summary(&self) -> Summary {
+        match &*self.0 {
+            [only] => only.layer.summary(),
+            all => Summary::Text(format!("{} layers of {}", all.len(), O::name())),
+        }
+    }
+
+    fn layers(&self) -> Vec<LayerInfo> {
+        self.0.iter().map(LayerInfo::of).collect()
+    }
+}
+
+fn misfit<O: Op>(chain: &dyn AnyChain) -> Error {
+    let [input, output] = chain.types();
+    let (of, own_input, own_output) = (O::name(), type_name::<O::In>(), type_name::<O::Out>());
+    let message = format!(
+        "layers of `{of}`, from `{own_input}` to `{own_output}`, were bound to a run from `{input}` to `{output}`: \
+         layers for runs of any type are `Layer<JsonRun>` or `Layer<AnyRun>`"
+    );
+    Error::of_kind(ErrorKind::Invalid, message)
+}
+
+impl<O: Op> Clone for Stack<O> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<O: Op> Default for Stack<O> {
+    fn default() -> Self {
+        Self::builder().build()
+    }
+}
+
+impl<O: Op> fmt::Debug for Stack<O> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(&*self.0).finish()
+    }
+}
+
+/// Layers in the order of their registration. Made by [`Stack::builder`].
+#[must_use = "layers do nothing until the stack is built"]
+pub struct StackBuilder<O: Op>(Vec<Entry<O::In, O::Out>>);
+
+impl<O: Op> StackBuilder<O> {
+    /// Adds what only looks, in [`Phase::Observe`].
+    pub fn observe(self, observe: impl Observe<O>) -> Self {
+        self.layer_in(Phase::Observe, Observing(observe))
+    }
+
+    /// Adds what calls again, in [`Phase::Retry`].
+    pub fn retry(self, layer: impl Layer<O>) -> Self {
+        self.layer_in(Phase::Retry, layer)
+    }
+
+    /// Adds what changes values, in [`Phase::Transform`].
+    pub fn transform(self, transform: impl Transform<O>) -> Self {
+        self.layer_in(Phase::Transform, Transforming(transform))
+    }
+
+    /// Adds what says no, in [`Phase::Guard`].
+    pub fn guard(self, guard: impl Guard<O>) -> Self {
+        self.guard_with(GuardOptions::new(), guard)
+    }
+
+    /// Adds a guard with a time-out, or one that denies nothing and reports what it would deny.
+    pub fn guard_with(self, options: GuardOptions, guard: impl Guard<O>) -> Self {
+        self.layer_in(Phase::Guard, Guarding { guard, options })
+    }
+
+    /// Adds the layers of another stack, each in its phase. One joined stack costs less per run than several bound one by one.
+    pub fn stack(mut self, other: &Stack<O>) -> Self {
+        self.0.extend(other.0.iter().cloned());
+        self
+    }
+
+    /// Adds any layer, in [`Phase::Transform`].
+    pub fn layer(self, layer: impl Layer<O>) -> Self {
+        self.layer_in(Phase::default(), layer)
+    }
+
+    /// Adds any layer, in a phase of one's choice.
+    pub fn layer_in(mut self, phase: Phase, layer: impl Layer<O>) -> Self {
+        self.0.push(Entry::new(phase, layer));
+        self
+    }
+
+    /// Adds a guard's layer that stands inside of all others of [`Phase::Guard`], whenever those are registered: it sees
+    /// exactly what the work gets.
+    pub fn innermost(mut self, layer: impl Layer<O>) -> Self {
+        self.0.push(Entry { is_innermost: true, ..Entry::new(Phase::Guard, layer) });
+        self
+    }
+
+    /// Adds a closure, in [`Phase::Transform`]; see [`layer_fn`](crate::layer_fn).
+    pub fn layer_fn<F>(self, name: impl Into<String>, f: F) -> Self
+    where
+        F: for<'a> Fn(&'a O::In, &'a RunContext, Next<'a, O>) -> BoxFuture<'a, Result<O::Out>> + Send + Sync + 'static,
+    {
+        self.layer(layer_fn(name, f))
+    }
+
+    /// Ends it: layers by phase, and in order of registration in a phase.
+    #[must_use]
+    pub fn build(mut self) -> Stack<O> {
+        self.0.sort_by_key(Entry::place);
+        Stack(self.0.into())
+    }
+}
+
+impl<O: Op> fmt::Debug for StackBuilder<O> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(&self.0).finish()
+    }
+}

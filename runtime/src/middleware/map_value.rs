@@ -1,0 +1,309 @@
+//! `map_input` and `map_output`: functions that change what goes into a run and what comes out, in list order.
+
+use std::any::type_name;
+use std::fmt;
+use std::future::ready;
+use std::sync::{Arc, OnceLock};
+
+use futures_core::future::BoxFuture;
+
+use crate::chain::list::{Register, Sealed};
+use crate::layer::guard::verdict;
+use crate::{Error, ErrorKind, LayerInfo, Middleware, Place, Result, RunContext, Summary};
+
+type MapFn<T> = dyn for<'a> Fn(&'a mut T, &'a RunContext) -> BoxFuture<'a, Result<()>> + Send + Sync;
+
+/// A function that changes the inputs or outputs of runs, as a middleware. Made by [`map_input`], [`map_output`] and
+/// their async forms.
+///
+/// Bind it to runs whose input (or output) is a `T`; with a run of another type it is an error that names both types.
+pub struct MapValue<T> {
+    /// How the input is copied; nothing for outputs, which are changed in place.
+    copy: Option<fn(&T) -> T>,
+    map: Map<T>,
+}
+
+/// Makes a middleware of a function that may change the input, after `start` and before all layers.
+///
+/// Several functions run in list order, each on the value that the one before it left. They work on a copy: the run's own events
+/// show the input as `start` left it, every [attempt](RunContext::attempt) begins with that value again, and
+/// [`RunContext::original`] is the caller's.
+///
+/// An error ends the run before its work: [`Error::denied`], [`Error::halted`], [`Error::aborted`] and
+/// [`Error::retry_with`] do what they do elsewhere, anything else is a failure.
+///
+/// ```
+/// use emitree_runtime::{Error, RunContext, Runnable, map_input, runnable_fn};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> emitree_runtime::Result<()> {
+/// let trim = map_input(|text: &mut String, _: &RunContext| {
+///     *text = text.trim().to_owned();
+///     Ok(())
+/// });
+/// let not_empty = map_input(|text: &mut String, _: &RunContext| {
+///     if text.is_empty() { Err(Error::new("nothing to say")) } else { Ok(()) }
+/// });
+/// let echo = runnable_fn("echo", |text: String, _: RunContext| async move { Ok(text) })
+///     .middleware(not_empty.named("not_empty").guard())
+///     .middleware(trim);
+/// assert_eq!(echo.run(" hello ".to_owned()).await?, "hello");
+/// assert!(echo.run(" ".to_owned()).await.unwrap_err().explain().starts_with("denied by not_empty: nothing to say"));
+/// # Ok(())
+/// # }
+/// ```
+pub fn map_input<I, F>(f: F) -> MapValue<I>
+where
+    I: Clone + Send + Sync + 'static,
+    F: Fn(&mut I, &RunContext) -> Result<()> + Send + Sync + 'static,
+{
+    MapValue::new::<F>(Some(I::clone), Arc::new(move |input: &mut I, ctx| Box::pin(ready(f(input, ctx)))))
+}
+
+/// [`map_input`] for a function that has to wait: it returns a boxed future.
+///
+/// ```
+/// use emitree_runtime::{RunContext, map_input_async};
+///
+/// let slow = map_input_async(|n: &mut u32, _: &RunContext| {
+///     Box::pin(async move {
+///         tokio::task::yield_now().await;
+///         *n += 1;
+///         Ok(())
+///     })
+/// });
+/// # drop(slow);
+/// ```
+pub fn map_input_async<I, F>(f: F) -> MapValue<I>
+where
+    I: Clone + Send + Sync + 'static,
+    F: for<'a> Fn(&'a mut I, &'a RunContext) -> BoxFuture<'a, Result<()>> + Send + Sync + 'static,
+{
+    MapValue::new::<F>(Some(I::clone), Arc::new(f))
+}
+
+/// Makes a middleware of a function that may change the output, after all layers and before `success`.
+///
+/// Several functions run in list order, each on the value that the one before it left. An error takes the output's place;
+/// [`Error::retry_with`] asks for another attempt.
+///
+/// ```
+/// use emitree_runtime::{Error, RunContext, Runnable, map_output, runnable_fn};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> emitree_runtime::Result<()> {
+/// let positive = map_output(|n: &mut i32, _: &RunContext| {
+///     if *n > 0 { Ok(()) } else { Err(Error::retry_with("not positive", *n)) }
+/// });
+/// let count = runnable_fn("count", |(): (), ctx: RunContext| async move { Ok(i32::try_from(ctx.attempt())?) });
+/// assert_eq!(count.run(()).middleware(positive).max_middleware_retries(3).await?, 1);
+/// # Ok(())
+/// # }
+/// ```
+pub fn map_output<O, F>(f: F) -> MapValue<O>
+where
+    O: Send + Sync + 'static,
+    F: Fn(&mut O, &RunContext) -> Result<()> + Send + Sync + 'static,
+{
+    MapValue::new::<F>(None, Arc::new(move |output: &mut O, ctx| Box::pin(ready(f(output, ctx)))))
+}
+
+/// [`map_output`] for a function that has to wait: it returns a boxed future, as in [`map_input_async`].
+pub fn map_output_async<O, F>(f: F) -> MapValue<O>
+where
+    O: Send + Sync + 'static,
+    F: for<'a> Fn(&'a mut O, &'a RunContext) -> BoxFuture<'a, Result<()>> + Send + Sync + 'static,
+{
+    MapValue::new::<F>(None, Arc::new(f))
+}
+
+impl<T> MapValue<T> {
+    fn new<F>(copy: Option<fn(&T) -> T>, f: Arc<MapFn<T>>) -> Self {
+        Self { copy, map: Map { name: type_name::<F>().into(), is_guard: false, f } }
+    }
+
+    /// Names it in errors and where middlewares are listed; by default this is the function's type.
+    #[must_use]
+    pub fn named(mut self, name: impl Into<Arc<str>>) -> Self {
+        self.map.name = name.into();
+        self
+    }
+
+    /// Makes a guard of it: it runs after all functions of its side that are none, wherever it was bound, and every
+    /// failure or panic is a denial by this name.
+    #[must_use]
+    pub fn guard(mut self) -> Self {
+        self.map.is_guard = true;
+        self
+    }
+}
+
+impl<T: Send + Sync + 'static> Middleware for MapValue<T> {
+    fn bind(&self, ctx: &RunContext) -> Result<()> {
+        let chain = ctx.chain()?;
+        let ([input, output], map) = (chain.types(), self.map.clone());
+        match self.copy {
+            Some(copy) => {
+                let inputs = chain.inputs()?.downcast_ref::<InputMaps<T>>();
+                inputs.ok_or_else(|| misfit::<T>("input", input))?.push(copy, map)
+            }
+            None => {
+                let outputs = chain.outputs()?.downcast_ref::<Maps<T>>();
+                outputs.ok_or_else(|| misfit::<T>("output", output))?.push(map)
+            }
+        }
+    }
+
+    fn name(&self) -> &str {
+        &self.map.name
+    }
+
+    fn debug_summary(&self) -> Summary {
+        self.name().into()
+    }
+
+    fn layers(&self) -> Vec<LayerInfo> {
+        let place = if self.copy.is_some() { Place::Input } else { Place::Output };
+        vec![self.map.describe(place)]
+    }
+}
+
+fn misfit<T>(what: &str, run: &str) -> Error {
+    let own = type_name::<T>();
+    let message = format!("`map_{what}` of `{own}` was bound to a run whose {what} is `{run}`");
+    Error::of_kind(ErrorKind::Invalid, message)
+}
+
+impl<T> fmt::Debug for MapValue<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MapValue").field("name", &self.map.name).finish_non_exhaustive()
+    }
+}
+
+/// One function with its name.
+struct Map<T> {
+    name: Arc<str>,
+    is_guard: bool,
+    f: Arc<MapFn<T>>,
+}
+
+impl<T> Map<T> {
+    async fn apply(&self, value: &mut T, ctx: &RunContext) -> Result<()> {
+        if self.is_guard {
+            return verdict(&self.name, || (self.f)(value, ctx)).await;
+        }
+        (self.f)(value, ctx).await.map_err(|error| {
+            // A denial and a halt name whom they come from themselves.
+            let is_named = error.is_denied() || error.is_halted() || error.details().contains_key("by");
+            if is_named { error } else { error.context("by", &*self.name) }
+        })
+    }
+
+    fn describe(&self, side: Place) -> LayerInfo {
+        let place = match side {
+            Place::Input if self.is_guard => Place::InputGuard,
+            Place::Output if self.is_guard => Place::OutputGuard,
+            side => side,
+        };
+        LayerInfo::new(&*self.name, place, &*self.name)
+    }
+}
+
+impl<T> Clone for Map<T> {
+    fn clone(&self) -> Self {
+        Self { name: Arc::clone(&self.name), is_guard: self.is_guard, f: Arc::clone(&self.f) }
+    }
+}
+
+/// The functions of one side of a run.
+pub(crate) struct Maps<T>(Register<Map<T>>);
+
+impl<T> Default for Maps<T> {
+    fn default() -> Self {
+        Self(Register::default())
+    }
+}
+
+impl<T> Maps<T> {
+    fn push(&self, map: Map<T>) -> Result<()> {
+        self.0.extend(std::iter::once(map))
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The work begins: no more are taken.
+    pub(crate) fn seal(&self) {
+        self.sealed();
+    }
+
+    fn sealed(&self) -> Sealed<Map<T>> {
+        self.0.seal(guards_last)
+    }
+
+    pub(crate) fn release(&self) {
+        self.0.release();
+    }
+
+    pub(crate) fn describe(&self, side: Place) -> Vec<LayerInfo> {
+        let mut maps = self.0.so_far();
+        guards_last(&mut maps);
+        maps.iter().map(|map| map.describe(side)).collect()
+    }
+
+    /// Calls all of them in order, up to the first error.
+    pub(crate) async fn apply(&self, value: &mut T, ctx: &RunContext) -> Result<()> {
+        for map in &*self.sealed() {
+            map.apply(value, ctx).await?;
+        }
+        Ok(())
+    }
+}
+
+fn guards_last<T>(maps: &mut [Map<T>]) {
+    maps.sort_by_key(|map| map.is_guard);
+}
+
+/// The functions of the input side, and the caller's input.
+pub(crate) struct InputMaps<I> {
+    maps: Maps<I>,
+    copy: OnceLock<fn(&I) -> I>,
+    original: OnceLock<Arc<I>>,
+}
+
+impl<I> Default for InputMaps<I> {
+    fn default() -> Self {
+        Self { maps: Maps::default(), copy: OnceLock::new(), original: OnceLock::new() }
+    }
+}
+
+impl<I> InputMaps<I> {
+    fn push(&self, copy: fn(&I) -> I, map: Map<I>) -> Result<()> {
+        self.copy.get_or_init(|| copy);
+        self.maps.push(map)
+    }
+
+    pub(crate) const fn maps(&self) -> &Maps<I> {
+        &self.maps
+    }
+
+    /// Keeps the caller's input, before any listener sees it.
+    pub(crate) fn keep_original(&self, input: &I) {
+        if let Some(copy) = self.copy.get() {
+            self.original.get_or_init(|| Arc::new(copy(input)));
+        }
+    }
+
+    pub(crate) fn original(&self) -> Option<Arc<I>> {
+        self.original.get().cloned()
+    }
+
+    /// What the functions make of an input; nothing if there are none.
+    pub(crate) async fn apply(&self, input: &I, ctx: &RunContext) -> Result<Option<I>> {
+        let Some(copy) = self.copy.get() else { return Ok(None) };
+        let mut copied = copy(input);
+        self.maps.apply(&mut copied, ctx).await?;
+        Ok(Some(copied))
+    }
+}

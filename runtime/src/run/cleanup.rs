@@ -1,0 +1,114 @@
+//! Ending what belongs to a run whose work is over: its tasks, and the runs that were started in it (R13).
+//!
+//! 1. The tasks are aborted, and awaited, before the runs below are looked up: tasks may begin runs until they have ended.
+//! 2. A run below that has runs below itself hands those over to the one that ends it, and waits for them. So a chain of runs of
+//!    any length is ended from one list, the lowest first, and not by recursion.
+//! 3. Each run is driven at most twice for that: once to find out what is below it, and once more when all of that has ended.
+
+use std::task::{Context as TaskContext, Poll, ready};
+
+use tokio::task::JoinSet;
+
+use crate::run::core::Drive;
+use crate::run::lease::Who;
+use crate::run::panic::discard;
+use crate::{Error, Result, RunContext};
+
+/// Where one run that is ended by the run above leaves the runs that have to end before it.
+pub(crate) type HandedOver<'a> = Option<&'a mut Vec<RunContext>>;
+
+/// What has to end before a run goes on with its result.
+pub(crate) struct Clearing<O> {
+    result: Option<Result<O>>,
+    tasks: Option<JoinSet<()>>,
+    /// Those that have to end, the next one last; none before they were looked up.
+    below: Option<Vec<RunContext>>,
+}
+
+impl<O> Clearing<O> {
+    pub(crate) fn new(run: &RunContext, result: Result<O>) -> Self {
+        let mut tasks = run.tasks().close();
+        if let Some(tasks) = &mut tasks {
+            tasks.abort_all();
+        }
+        Self { result: Some(result), tasks, below: None }
+    }
+
+    /// Waits until all of it has ended, and returns the result.
+    pub(crate) fn poll(
+        &mut self,
+        run: &RunContext,
+        handed_over: HandedOver<'_>,
+        cx: &mut TaskContext<'_>,
+    ) -> Poll<Result<O>> {
+        ready!(self.poll_tasks(run, cx));
+        let below = match &mut self.below {
+            Some(below) => below,
+            none => none.insert(ready!(abort_below(run, cx))),
+        };
+        match handed_over {
+            None => ready!(end_all(run, below, cx)),
+            Some(list) => {
+                let ended = below.extract_if(.., |run| run.has_ended()).collect::<Vec<_>>();
+                ended.into_iter().for_each(discard);
+                if !below.is_empty() {
+                    list.append(&mut below.clone());
+                    return Poll::Pending;
+                }
+            }
+        }
+        Poll::Ready(
+            self.result.take().unwrap_or_else(|| Err(Error::new("the run was polled again after it had ended"))),
+        )
+    }
+
+    /// Waits for the tasks, unless nobody is awaited any more.
+    fn poll_tasks(&mut self, run: &RunContext, cx: &mut TaskContext<'_>) -> Poll<()> {
+        while let Some(tasks) = &mut self.tasks {
+            if run.delivery().is_cut() {
+                break;
+            }
+            match ready!(tasks.poll_join_next(cx)) {
+                Some(ended) => discard(ended),
+                None => break,
+            }
+        }
+        self.tasks = None;
+        Poll::Ready(())
+    }
+}
+
+/// Aborts the runs that were started in it, once all of them have been made.
+fn abort_below(run: &RunContext, cx: &mut TaskContext<'_>) -> Poll<Vec<RunContext>> {
+    let below = ready!(run.node().below().poll_all(cx));
+    for child in &below {
+        // One that is begun on another thread may have been missed by the stop of this run, and not have followed it yet: that
+        // stop came first (R7).
+        child.node().follow(run.node());
+        child.abort("the run that it was started in has ended");
+    }
+    Poll::Ready(below)
+}
+
+/// Ends the runs of a list, the last first; those that one of them hands over go before it.
+fn end_all(run: &RunContext, runs: &mut Vec<RunContext>, cx: &mut TaskContext<'_>) -> Poll<()> {
+    while let Some(child) = runs.last() {
+        let mut before = Vec::new();
+        match end(run, child, &mut before, cx) {
+            // Mostly somebody else has it too.
+            Drive::Over => discard(runs.pop()),
+            Drive::Pending if !before.is_empty() => runs.append(&mut before),
+            Drive::Pending | Drive::Elsewhere => return Poll::Pending,
+        }
+    }
+    Poll::Ready(())
+}
+
+fn end(run: &RunContext, child: &RunContext, before: &mut Vec<RunContext>, cx: &mut TaskContext<'_>) -> Drive {
+    let mut who = Who::Above;
+    if run.delivery().is_cut() {
+        child.delivery().cut();
+        who = Who::Supervisor;
+    }
+    child.drive_handing_over(who, Some(before), cx)
+}

@@ -1,0 +1,134 @@
+//! What passes functions before it leaves a run: the values that are set on its context, and what it fails with.
+//!
+//! These two come from anywhere: an error from the work, a layer, a listener or who aborts; a value from whoever holds
+//! the run. So they pass where they enter what events and callers are shown, and nobody has a way around.
+
+use std::mem::replace;
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::Mutex;
+use serde_json::Value;
+
+use crate::chain::list::Few;
+use crate::run::panic::{caught, discard_all, logged};
+use crate::{Error, Result, RunContext};
+
+type ErrorMap = Arc<dyn Fn(Error) -> Error + Send + Sync>;
+type ValueMap = Arc<dyn Fn(&str, Value) -> Value + Send + Sync>;
+
+/// The functions of a run. Most have none.
+#[derive(Default)]
+pub(crate) struct Outgoing(OnceLock<Box<Mutex<Maps>>>);
+
+#[derive(Clone, Default)]
+struct Maps {
+    errors: Few<ErrorMap>,
+    values: Few<ValueMap>,
+}
+
+impl Outgoing {
+    fn add(&self, add: impl FnOnce(&mut Maps)) {
+        add(&mut self.0.get_or_init(Box::default).lock());
+    }
+
+    /// Those that there are at this moment: they are called with no lock held.
+    fn maps(&self) -> Option<Maps> {
+        self.0.get().map(|maps| maps.lock().clone())
+    }
+
+    /// Drops the functions. Whatever would have passed one is withheld from now on.
+    pub(crate) fn release(&self) {
+        let Some(maps) = self.0.get() else { return };
+        let Maps { errors, values } = {
+            let mut maps = maps.lock();
+            let withholding = Maps::withholding([!maps.errors.is_empty(), !maps.values.is_empty()]);
+            replace(&mut *maps, withholding)
+        };
+        discard_all(errors);
+        discard_all(values);
+    }
+
+    fn error(&self, error: Error) -> Error {
+        let maps = self.maps().unwrap_or_default();
+        maps.errors.iter().fold(error, |error, map| {
+            let was = error.clone();
+            match caught(|| map(error)) {
+                Ok(error) => error.ending_as(&was),
+                Err(panic) => was.withheld(format!("what the error passes panicked: {panic}")),
+            }
+        })
+    }
+
+    /// A value that is about to be set. Where a function panics, there is none.
+    pub(crate) fn value(&self, key: &str, value: Value) -> Value {
+        let maps = self.maps().unwrap_or_default();
+        maps.values.iter().fold(value, |value, map| {
+            caught(|| map(key, value)).unwrap_or_else(|panic| {
+                logged(|| tracing::warn!("`{key}` was withheld, for what it passes panicked: {panic}"));
+                Value::Null
+            })
+        })
+    }
+
+    /// What a run comes to, on its way out.
+    pub(crate) fn result<O>(&self, result: Result<O>) -> Result<O> {
+        result.map_err(|error| self.error(error))
+    }
+}
+
+impl Maps {
+    /// What takes the place of functions that were dropped: it says nothing.
+    fn withholding([errors, values]: [bool; 2]) -> Self {
+        let error = |error: Error| error.withheld("the run has ended, and with it what its errors pass".to_owned());
+        let value = |key: &str, _| {
+            logged(|| tracing::warn!("`{key}` was withheld, for it was set on a run that has ended"));
+            Value::Null
+        };
+        Self {
+            errors: errors.then(|| Arc::new(error) as ErrorMap).into_iter().collect(),
+            values: values.then(|| Arc::new(value) as ValueMap).into_iter().collect(),
+        }
+    }
+}
+
+impl RunContext {
+    /// Has what the run fails with pass a function before anybody is told, in order of registration: whatever it fails with, from
+    /// the work, a layer, a listener, an abort, a panic, or because something could not be bound. What is passed on to layers
+    /// and subscribers of attempts inside of the run has not passed it yet.
+    ///
+    /// The error can be said in other words; the run ends as it does, so its [kind](Error::kind) stays, and what an interrupt
+    /// or a request for a retry carries. Where the function panics, the error says that and nothing else.
+    ///
+    /// ```
+    /// use emitree_runtime::{Error, RunContext, Runnable, runnable_fn};
+    ///
+    /// /// Says nothing of what is inside.
+    /// fn discreet(ctx: &RunContext) -> emitree_runtime::Result<()> {
+    ///     ctx.map_error(|_| Error::new("something went wrong"));
+    ///     Ok(())
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() {
+    /// let read = runnable_fn("read", |(): (), _: RunContext| async move {
+    ///     Err::<(), _>(Error::aborted("the password hunter2 is wrong"))
+    /// });
+    /// let error = read.run(()).middleware(discreet).await.unwrap_err();
+    /// assert_eq!(error.explain(), "aborted: something went wrong");
+    /// # }
+    /// ```
+    pub fn map_error(&self, f: impl Fn(Error) -> Error + Send + Sync + 'static) {
+        self.slot().outgoing().add(|maps| maps.errors.push(Arc::new(f)));
+        self.bound();
+    }
+
+    /// Has each value that is [set](Self::set) on the run's context from now on, by whomever, pass a function before events and
+    /// runs below carry it, in order of registration. Where the function panics, the value is `null`.
+    ///
+    /// What the context holds already, and what runs below set on theirs, does not pass it. When the run has ended, the function
+    /// is dropped; a value that is set after that is `null`.
+    pub fn map_context(&self, f: impl Fn(&str, Value) -> Value + Send + Sync + 'static) {
+        self.slot().outgoing().add(|maps| maps.values.push(Arc::new(f)));
+        self.bound();
+    }
+}

@@ -1,0 +1,114 @@
+//! Runnables of known types of which nothing else is known.
+
+use std::fmt;
+use std::sync::Arc;
+
+use emitree_emitter::Emitter;
+use futures_core::future::BoxFuture;
+
+use crate::lifecycle::erased::Face;
+use crate::runnable::value::Data;
+use crate::{IntoShared, Middleware, Result, RunContext, Runnable};
+
+/// A [`Runnable`] of these types, whatever it is: to be stored beside others of the same types. Where those differ,
+/// [`AnyRunnable`](crate::AnyRunnable) goes through JSON.
+///
+/// It runs as the runnable in it: with its emitter, kind, name, middlewares and [types](crate::RunTypes). Layers of the inner
+/// runnable fit its runs.
+///
+/// ```
+/// use emitree_runtime::{BoxRunnable, RunContext, Runnable, runnable_fn};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> emitree_runtime::Result<()> {
+/// let steps: Vec<BoxRunnable<u32, u32>> = vec![
+///     BoxRunnable::new(runnable_fn("double", |n: u32, _: RunContext| async move { Ok(n * 2) })),
+///     BoxRunnable::new(runnable_fn("add_one", |n: u32, _: RunContext| async move { Ok(n + 1) })),
+/// ];
+/// let mut n = 20;
+/// for step in &steps {
+///     n = step.run(n).await?;
+/// }
+/// assert_eq!(n, 41);
+/// # Ok(())
+/// # }
+/// ```
+pub struct BoxRunnable<I, O>(Arc<dyn Boxed<I, O>>);
+
+impl<I: Data, O: Data> BoxRunnable<I, O> {
+    /// Boxes a runnable, or shares one that is in an [`Arc`].
+    pub fn new(runnable: impl IntoShared<Runnable: Runnable<Input = I, Output = O> + 'static>) -> Self {
+        Self(runnable.into_shared())
+    }
+}
+
+/// A runnable whose work is boxed.
+trait Boxed<I, O>: Send + Sync {
+    fn emitter(&self) -> &Emitter;
+    fn kind(&self) -> &str;
+    fn name(&self) -> &str;
+    fn middlewares(&self) -> &[Arc<dyn Middleware>];
+    fn face(&self) -> Face;
+    fn execute<'a>(&'a self, input: &'a I, ctx: &'a RunContext) -> BoxFuture<'a, Result<O>>;
+}
+
+impl<R: Runnable> Boxed<R::Input, R::Output> for R {
+    fn emitter(&self) -> &Emitter {
+        Runnable::emitter(self)
+    }
+
+    fn kind(&self) -> &str {
+        Runnable::kind(self)
+    }
+
+    fn name(&self) -> &str {
+        Runnable::name(self)
+    }
+
+    fn middlewares(&self) -> &[Arc<dyn Middleware>] {
+        Runnable::middlewares(self)
+    }
+
+    fn face(&self) -> Face {
+        Runnable::face(self)
+    }
+
+    fn execute<'a>(&'a self, input: &'a R::Input, ctx: &'a RunContext) -> BoxFuture<'a, Result<R::Output>> {
+        Box::pin(Runnable::execute(self, input, ctx))
+    }
+}
+
+impl<I: Data, O: Data> Runnable for BoxRunnable<I, O> {
+    type Input = I;
+    type Output = O;
+
+    fn emitter(&self) -> &Emitter {
+        self.0.emitter()
+    }
+
+    async fn execute(&self, input: &I, ctx: &RunContext) -> Result<O> {
+        self.0.execute(input, ctx).await
+    }
+
+    fn kind(&self) -> &str {
+        self.0.kind()
+    }
+
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    fn middlewares(&self) -> &[Arc<dyn Middleware>] {
+        self.0.middlewares()
+    }
+
+    fn face(&self) -> Face {
+        self.0.face()
+    }
+}
+
+impl<I, O> fmt::Debug for BoxRunnable<I, O> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}[{}]", self.0.kind(), self.0.name())
+    }
+}

@@ -1,0 +1,112 @@
+//! Runnables whose types are not known: through JSON.
+
+use std::sync::Arc;
+
+use emitree_emitter::Emitter;
+use futures_core::future::BoxFuture;
+use serde_json::Value;
+
+use crate::runnable::value::fit;
+use crate::{AsInstance, Error, Result, Runnable};
+
+/// A [`Runnable`] of any types, to be stored: `Arc<dyn AnyRunnable>`, `Box<dyn AnyRunnable>`. Its runs are runs of that
+/// runnable, with its types.
+///
+/// ```
+/// use std::sync::Arc;
+/// use emitree_runtime::{AnyRunnable, RunContext, runnable_fn};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> emitree_runtime::Result<()> {
+/// let double = runnable_fn("double", |n: u32, _: RunContext| async move { Ok(n * 2) });
+/// let tools: Vec<Arc<dyn AnyRunnable>> = vec![Arc::new(double)];
+///
+/// assert_eq!(tools[0].run_json(21.into()).await?, 42);
+/// let error = tools[0].run_json("many".into()).await.unwrap_err();
+/// assert_eq!(error.to_string(), "input `\"many\"` does not fit `u32`: invalid type: string \"many\", expected u32");
+/// # Ok(())
+/// # }
+/// ```
+pub trait AnyRunnable: Send + Sync {
+    /// Runs it. An input that does not fit is an error that says where; the run has not started then.
+    ///
+    /// The run's parent is the run in which this is called.
+    fn run_json(&self, input: Value) -> BoxFuture<'_, Result<Value>>;
+
+    // Called otherwise than those of `Runnable`, so that importing both makes no call ambiguous.
+    #[doc(hidden)]
+    fn any_kind(&self) -> &str;
+    #[doc(hidden)]
+    fn any_name(&self) -> &str;
+    #[doc(hidden)]
+    fn any_emitter(&self) -> &Emitter;
+}
+
+impl<R: Runnable> AnyRunnable for R {
+    fn run_json(&self, input: Value) -> BoxFuture<'_, Result<Value>> {
+        let run = fit("input", input).map(|input| self.run(input));
+        Box::pin(async move { serde_json::to_value(run?.await?).map_err(Error::from) })
+    }
+
+    fn any_kind(&self) -> &str {
+        self.kind()
+    }
+
+    fn any_name(&self) -> &str {
+        self.name()
+    }
+
+    fn any_emitter(&self) -> &Emitter {
+        self.emitter()
+    }
+}
+
+impl<R: AnyRunnable + ?Sized> AnyRunnable for Arc<R> {
+    fn run_json(&self, input: Value) -> BoxFuture<'_, Result<Value>> {
+        (**self).run_json(input)
+    }
+
+    fn any_kind(&self) -> &str {
+        (**self).any_kind()
+    }
+
+    fn any_name(&self) -> &str {
+        (**self).any_name()
+    }
+
+    fn any_emitter(&self) -> &Emitter {
+        (**self).any_emitter()
+    }
+}
+
+impl dyn AnyRunnable + '_ {
+    /// What sort of thing it is.
+    #[must_use]
+    pub fn kind(&self) -> &str {
+        self.any_kind()
+    }
+
+    /// What it is called.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.any_name()
+    }
+
+    /// The instance's emitter.
+    #[must_use]
+    pub fn emitter(&self) -> &Emitter {
+        self.any_emitter()
+    }
+}
+
+impl AsInstance for dyn AnyRunnable + '_ {
+    fn instance_emitter(&self) -> &Emitter {
+        self.any_emitter()
+    }
+}
+
+impl std::fmt::Debug for dyn AnyRunnable + '_ {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}[{}]", self.kind(), self.name())
+    }
+}

@@ -1,0 +1,108 @@
+//! An async function as a runnable.
+
+use std::fmt;
+use std::future::Future;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use emitree_emitter::{Creator, Emitter};
+
+use crate::runnable::value::Data;
+use crate::{IntoMiddleware, Middleware, Result, RunContext, Runnable};
+
+/// A function that can be run. Made by [`runnable_fn`].
+pub struct RunnableFn<F, I, O> {
+    f: F,
+    name: String,
+    emitter: Emitter,
+    middlewares: Vec<Arc<dyn Middleware>>,
+    types: PhantomData<fn(I) -> O>,
+}
+
+/// Lifts an async function of an input and a context into a runnable.
+///
+/// Its kind is `Run`. Its emitter stands below the root and has no namespace: a run's events are `run.start` and so
+/// on. [`with_emitter`](RunnableFn::with_emitter) gives it another one.
+///
+/// ```
+/// use emitree_runtime::{RunContext, Runnable, runnable_fn};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> emitree_runtime::Result<()> {
+/// let double = runnable_fn("double", |n: u32, _: RunContext| async move { Ok(n * 2) });
+/// assert_eq!(double.run(21).await?, 42);
+/// # Ok(())
+/// # }
+/// ```
+pub fn runnable_fn<F, Fut, I, O>(name: impl Into<String>, f: F) -> RunnableFn<F, I, O>
+where
+    F: Fn(I, RunContext) -> Fut + Send + Sync,
+    Fut: Future<Output = Result<O>> + Send,
+    I: Data + Clone,
+    O: Data,
+{
+    let name = name.into();
+    let emitter = Emitter::root().child_with(Creator::new("Run", name.clone()));
+    RunnableFn { f, name, emitter, middlewares: Vec::new(), types: PhantomData }
+}
+
+impl<F, I, O> RunnableFn<F, I, O> {
+    /// Gives it another emitter: with a namespace, a kind, a context, below another parent. Its name stays.
+    ///
+    /// ```
+    /// use emitree_emitter::{Creator, Emitter};
+    /// use emitree_runtime::{RunContext, Runnable, runnable_fn};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    /// let emitter = Emitter::root().child_builder("tool.double").creator(Creator::new("Tool", "double")).build()?;
+    /// let double = runnable_fn("double", |n: u32, _: RunContext| async move { Ok(n * 2) }).with_emitter(emitter);
+    /// assert_eq!((double.kind(), double.name()), ("Tool", "double"));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn with_emitter(mut self, emitter: Emitter) -> Self {
+        self.emitter = emitter;
+        self
+    }
+
+    /// Binds a middleware to each of its runs.
+    #[must_use]
+    pub fn middleware<Sort>(mut self, middleware: impl IntoMiddleware<Sort>) -> Self {
+        self.middlewares.push(Arc::new(middleware.into_middleware()));
+        self
+    }
+}
+
+impl<F, Fut, I, O> Runnable for RunnableFn<F, I, O>
+where
+    F: Fn(I, RunContext) -> Fut + Send + Sync,
+    Fut: Future<Output = Result<O>> + Send,
+    I: Data + Clone,
+    O: Data,
+{
+    type Input = I;
+    type Output = O;
+
+    fn emitter(&self) -> &Emitter {
+        &self.emitter
+    }
+
+    async fn execute(&self, input: &I, ctx: &RunContext) -> Result<O> {
+        (self.f)(input.clone(), ctx.clone()).await
+    }
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn middlewares(&self) -> &[Arc<dyn Middleware>] {
+        &self.middlewares
+    }
+}
+
+impl<F, I, O> fmt::Debug for RunnableFn<F, I, O> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RunnableFn").field("name", &self.name).field("emitter", &self.emitter).finish_non_exhaustive()
+    }
+}
