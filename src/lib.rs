@@ -115,8 +115,8 @@ pub mod stream {
 #[cfg(feature = "tower")]
 pub mod tower {
     pub use emitree_runtime::{
-        EnterRun, EnterRunFuture, EnterRunLayer, PropagateRun, PropagateRunLayer, RunFuture, RunLayer, RunService,
-        Ticket, TicketFuture, TicketService, TowerLayer, TowerRunnable, WithRun, tower_layer,
+        EnterRun, EnterRunFuture, EnterRunLayer, PropagateRun, PropagateRunLayer, RunLayer, RunService,
+        RunServiceFuture, Ticket, TicketFuture, TicketService, TowerLayer, TowerRunnable, WithRun, tower_layer,
     };
 }
 

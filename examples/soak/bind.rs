@@ -81,7 +81,7 @@ pub(crate) fn bind(ctx: &RunContext, binding: Binding, shared: &Shared) -> Resul
             held.act();
             Ok(())
         }),
-        Place::AtEnd => ctx.at_end(move |_, _| held.call()),
+        Place::AtEnd => ctx.on_end(move |_, _| held.call()),
     }
     Ok(())
 }

@@ -163,7 +163,7 @@ listed! {
         MapError = "`map_error`",
         MapContext = "`map_context`",
         Nested = "`bind_nested`",
-        AtEnd = "`at_end`",
+        AtEnd = "`on_end`",
     }
 }
 

@@ -25,7 +25,7 @@ pub(crate) fn at_start<E: Event + Texts + Clone>(
     let (voice, refusal) = (voice.clone(), refusal.map(Arc::new));
     if let Some(refusal) = refusal.clone() {
         // Where somebody else refuses it first, this one is never asked.
-        ctx.at_end(move |_, _| drop(refusal.enforce()));
+        ctx.on_end(move |_, _| drop(refusal.enforce()));
     }
     let first = Options::new().priority(i32::MAX);
     ctx.emitter().with(first).on_async(Stage::Start, move |_: &mut dyn AnyEvent, _| {

@@ -109,6 +109,6 @@ pub use runnable::{IntoShared, Runnable};
 pub use stream::{RunStream, StreamItem};
 #[cfg(feature = "tower")]
 pub use tower::{
-    EnterRun, EnterRunFuture, EnterRunLayer, PropagateRun, PropagateRunLayer, RunFuture, RunLayer, RunService, Ticket,
-    TicketFuture, TicketService, TowerLayer, TowerRunnable, WithRun, tower_layer,
+    EnterRun, EnterRunFuture, EnterRunLayer, PropagateRun, PropagateRunLayer, RunLayer, RunService, RunServiceFuture,
+    Ticket, TicketFuture, TicketService, TowerLayer, TowerRunnable, WithRun, tower_layer,
 };

@@ -219,7 +219,7 @@ fn hold<R: Runnable<Input = Value, Output = Value>>(
         let starts = bound.lock().take();
         match place {
             Place::Observer => ctx.subscribe(move |_: &RunEvent<'_>| _ = &starts),
-            Place::EndHook => ctx.at_end(move |_, _| drop(starts)),
+            Place::EndHook => ctx.on_end(move |_, _| drop(starts)),
             Place::ContextMap => ctx.map_context(move |_, value| {
                 _ = &starts;
                 value

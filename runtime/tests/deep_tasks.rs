@@ -35,7 +35,7 @@ impl Runnable for Link {
     async fn execute(&self, left: &usize, ctx: &RunContext) -> Result<()> {
         let (ended, left) = (Arc::clone(&self.ended), *left);
         self.outermost.get_or_init(|| ctx.clone());
-        ctx.at_end(move |_, _| {
+        ctx.on_end(move |_, _| {
             // Those below have ended before.
             assert_eq!(ended.fetch_add(1, Ordering::Relaxed), left);
         });

@@ -174,7 +174,7 @@ fn notes_end(recorder: &Recorder) -> impl Fn(&RunContext) -> Result<()> + Send +
     let recorder = recorder.clone();
     move |ctx: &RunContext| {
         let recorder = recorder.clone();
-        ctx.at_end(move |_, status| recorder.note(status.as_str()));
+        ctx.on_end(move |_, status| recorder.note(status.as_str()));
         Ok(())
     }
 }

@@ -61,8 +61,8 @@ async fn what_is_made_at_the_end_of_a_run_in_another_is_started_in_that() -> Tes
     let at_finish = |ctx: &RunContext, make: Arc<dyn Fn() + Send + Sync>| {
         ctx.emitter().on(Stage::Finish, move |_: &mut Any, _| make()).expect("a stage");
     };
-    let at_end = |ctx: &RunContext, make: Arc<dyn Fn() + Send + Sync>| ctx.at_end(move |_, _| make());
-    for made in [made_at_the_end(at_finish).await?, made_at_the_end(at_end).await?] {
+    let on_end = |ctx: &RunContext, make: Arc<dyn Fn() + Send + Sync>| ctx.on_end(move |_, _| make());
+    for made in [made_at_the_end(at_finish).await?, made_at_the_end(on_end).await?] {
         let [guarded, done] = &made[..] else { panic!("{made:?}") };
         assert!(guarded.as_ref().is_err_and(Error::is_denied), "{guarded:?}");
         assert!(matches!(done, Ok(1)), "{done:?}");

@@ -18,7 +18,7 @@ use loom::sync::Arc;
 use loom::thread;
 
 use self::fall::{Stoppable, Stops};
-use self::state::Fate;
+use self::state::RunState;
 
 type Reason = &'static str;
 
@@ -27,29 +27,29 @@ type Reason = &'static str;
 struct Run(Arc<Inner>);
 
 struct Inner {
-    fate: Fate<Reason>,
+    state: RunState<Reason>,
     below: Option<Run>,
 }
 
 impl Run {
     fn above(below: Option<Self>) -> Self {
-        Self(Arc::new(Inner { fate: Fate::open(), below }))
+        Self(Arc::new(Inner { state: RunState::open(), below }))
     }
 
     fn reason(&self) -> Option<Reason> {
-        self.0.fate.stopped().copied()
+        self.0.state.stopped().copied()
     }
 
     fn stop(&self, stops: &Stops, reason: Reason) -> bool {
-        stops.stop(&reason, || self.0.fate.stop(reason).then(|| self.followers())).is_some()
+        stops.stop(&reason, || self.0.state.stop(reason).then(|| self.followers())).is_some()
     }
 }
 
 impl Stoppable for Run {
     type Stop = Reason;
 
-    fn fate(&self) -> &Fate<Reason> {
-        &self.0.fate
+    fn state(&self) -> &RunState<Reason> {
+        &self.0.state
     }
 
     fn followers(&self) -> Vec<Self> {

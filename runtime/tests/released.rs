@@ -162,8 +162,8 @@ const KINDS: [(&str, Bind); 20] = [
         });
         Ok(())
     }),
-    ("at_end", |ctx, kept| {
-        ctx.at_end(move |_, _| drop(kept));
+    ("on_end", |ctx, kept| {
+        ctx.on_end(move |_, _| drop(kept));
         Ok(())
     }),
     ("a listener that binds at the end", |ctx, kept| {
@@ -175,8 +175,8 @@ const KINDS: [(&str, Bind); 20] = [
         ctx.emitter().observe(Stage::Finish, bind)?;
         Ok(())
     }),
-    ("at_end that leaves another", |ctx, kept| {
-        ctx.at_end(move |ctx, _| ctx.at_end(move |_, _| drop(kept)));
+    ("on_end that leaves another", |ctx, kept| {
+        ctx.on_end(move |ctx, _| ctx.on_end(move |_, _| drop(kept)));
         Ok(())
     }),
     ("a listener of a child", |ctx, kept| {
@@ -240,7 +240,7 @@ async fn run(tree: &Emitter, alive: &Alive, bind: Bind, (when, end): (When, End)
                     Ok(())
                 })?;
             }
-            When::AtEnd => ctx.at_end(move |ctx, _| _ = bind_own(ctx)),
+            When::AtEnd => ctx.on_end(move |ctx, _| _ = bind_own(ctx)),
         }
         if end == End::NotBound { Err(Error::new("not here")) } else { Ok(()) }
     };
@@ -355,11 +355,11 @@ async fn they_are_dropped_in_the_run_after_its_end_hooks_and_before_the_run_abov
         };
         let notes = recorder.clone();
         let ends = move |ctx: &RunContext| {
-            let (at_finish, at_end) = (notes.clone(), notes.clone());
+            let (at_finish, on_end) = (notes.clone(), notes.clone());
             ctx.emitter()
                 .with(Options::new().priority(-1))
                 .observe(Stage::Finish, move |_: &Any, _| at_finish.note("finish"))?;
-            ctx.at_end(move |_, _| at_end.note("at end"));
+            ctx.on_end(move |_, _| on_end.note("at end"));
             Ok(())
         };
         let (guard, notes) = (recorder.clone(), recorder.clone());

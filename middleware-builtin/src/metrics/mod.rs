@@ -118,7 +118,7 @@ impl Middleware for Metrics {
             series.begin();
             let saying = Saying::of(&series.voice, ctx);
             // A listener of `finish` would make each run tell what it otherwise need not.
-            ctx.at_end(move |ctx, status| {
+            ctx.on_end(move |ctx, status| {
                 series.end(status, ctx.elapsed());
                 saying.end(&series.voice, ctx, status);
             });

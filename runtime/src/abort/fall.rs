@@ -6,14 +6,14 @@
 //!    will stop what is left below it.
 //! 3. Nobody is woken, and no handle is dropped, under the lock: both may run user code.
 
-use crate::run::state::Fate;
+use crate::run::state::RunState;
 use crate::sync::Mutex;
 
 /// Something that can be stopped, and what is stopped with it.
 pub(crate) trait Stoppable: Sized {
     type Stop: Clone;
 
-    fn fate(&self) -> &Fate<Self::Stop>;
+    fn state(&self) -> &RunState<Self::Stop>;
 
     /// What is directly below.
     fn followers(&self) -> Vec<Self>;
@@ -40,7 +40,7 @@ impl Stops {
         let mut next = 0;
         while let Some(node) = reached.get(next) {
             next += 1;
-            if node.fate().stop(fallen.clone()) {
+            if node.state().stop(fallen.clone()) {
                 let below = node.followers();
                 reached.extend(below);
             }

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
 use crate::RunContext;
-use crate::abort::{Node, Stop};
-use crate::run::state::Fate;
-use crate::tree::children::Place;
+use crate::abort::{AbortNode, Stop};
+use crate::run::state::RunState;
+use crate::tree::children::ChildKey;
 
 /// Aborts runs: those that were started with its [`signal`](Self::signal), or the one that it was taken from.
 ///
@@ -33,12 +33,12 @@ pub struct AbortHandle(Target);
 
 #[derive(Clone)]
 enum Target {
-    Own(Arc<Node>),
+    Own(Arc<AbortNode>),
     Run(RunContext),
 }
 
 impl Target {
-    fn node(&self) -> &Node {
+    fn node(&self) -> &AbortNode {
         match self {
             Self::Own(node) => node,
             Self::Run(run) => run.node(),
@@ -50,7 +50,7 @@ impl AbortHandle {
     /// A handle of nothing yet: give its signal to [`Run::abort_on`](crate::Run::abort_on).
     #[must_use]
     pub fn new() -> Self {
-        Self(Target::Own(Arc::new(Node::new(Fate::open()))))
+        Self(Target::Own(Arc::new(AbortNode::new(RunState::open()))))
     }
 
     /// Aborts, for a reason; tells whether this was what did it. The first reason wins.
@@ -175,7 +175,7 @@ impl fmt::Debug for AbortSignal {
 /// A run's place at a signal; dropping it gives the place up.
 pub(crate) struct Link {
     above: Target,
-    place: Place,
+    place: ChildKey,
 }
 
 impl Link {

@@ -1,9 +1,9 @@
 //! Stopping what is under way, with a reason (R7).
 //!
-//! 1. The first reason wins, from whatever thread ([`Fate`]).
+//! 1. The first reason wins, from whatever thread ([`RunState`]).
 //! 2. A stop falls: whoever is stopped stops all that is below it, and nothing above it; all of them before anybody is
 //!    woken ([`Stops`]).
-//! 3. A run looks at its own fate only. One that begins looks at its parent's after it has taken its place below it,
+//! 3. A run looks at its own state only. One that begins looks at its parent's after it has taken its place below it,
 //!    and a stop looks at what is below after it has been written: so neither misses the other.
 
 pub(crate) mod fall;
@@ -20,9 +20,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::abort::fall::{Stoppable, Stops};
 use crate::run::panic::{discard, isolated};
-use crate::run::state::Fate;
+use crate::run::state::RunState;
 use crate::sync::Mutex;
-use crate::tree::children::{Below, Place};
+use crate::tree::children::{ChildKey, Children};
 use crate::{Error, ErrorKind, RunContext};
 
 /// Why something stops.
@@ -65,12 +65,12 @@ impl Stop {
 }
 
 /// Something that can be stopped, with what is below it.
-pub(crate) struct Node {
-    fate: Fate<Stop>,
+pub(crate) struct AbortNode {
+    state: RunState<Stop>,
     /// Of the task that polls the run's work.
     waker: AtomicWaker,
     /// The runs that were started in it: they are stopped with it, and end before it (R13).
-    below: Below,
+    below: Children,
     /// Whoever else waits for the stop.
     waiters: OnceLock<Box<Waiters>>,
 }
@@ -82,7 +82,7 @@ struct Waiters {
     told: Event,
     token: CancellationToken,
     /// The runs that were given its signal: they are stopped with it, and have ends of their own.
-    linked: Below,
+    linked: Children,
 }
 
 /// One order of all stops of the process.
@@ -91,8 +91,8 @@ static STOPS: Stops = Stops::new(Mutex::new(()));
 impl Stoppable for RunContext {
     type Stop = Stop;
 
-    fn fate(&self) -> &Fate<Stop> {
-        self.node().fate()
+    fn state(&self) -> &RunState<Stop> {
+        self.node().state()
     }
 
     fn followers(&self) -> Vec<Self> {
@@ -100,48 +100,48 @@ impl Stoppable for RunContext {
     }
 }
 
-impl Node {
-    pub(crate) fn new(fate: Fate<Stop>) -> Self {
-        Self { fate, waker: AtomicWaker::new(), below: Below::default(), waiters: OnceLock::new() }
+impl AbortNode {
+    pub(crate) fn new(state: RunState<Stop>) -> Self {
+        Self { state, waker: AtomicWaker::new(), below: Children::default(), waiters: OnceLock::new() }
     }
 
     #[inline]
     pub(crate) fn stopped(&self) -> Option<&Stop> {
-        self.fate.stopped()
+        self.state.stopped()
     }
 
-    pub(crate) const fn fate(&self) -> &Fate<Stop> {
-        &self.fate
+    pub(crate) const fn state(&self) -> &RunState<Stop> {
+        &self.state
     }
 
     pub(crate) fn is_closed(&self) -> bool {
-        self.fate.is_closed()
+        self.state.is_closed()
     }
 
     pub(crate) fn end(&self) {
-        self.fate.end();
+        self.state.end();
     }
 
     pub(crate) fn has_ended(&self) -> bool {
-        self.fate.has_ended()
+        self.state.has_ended()
     }
 
     pub(crate) const fn waker(&self) -> &AtomicWaker {
         &self.waker
     }
 
-    pub(crate) const fn below(&self) -> &Below {
+    pub(crate) const fn children(&self) -> &Children {
         &self.below
     }
 
     /// Stops it and all that is below, and then wakes them; tells whether this was what stopped it.
     pub(crate) fn stop(&self, stop: Stop) -> bool {
         // Mostly a run is stopped once and then dropped: no lock for that.
-        if !self.fate.is_open() {
+        if !self.state.is_open() {
             return false;
         }
         let fallen = stop.fallen();
-        let first = || self.fate.stop(stop).then(|| self.followers());
+        let first = || self.state.stop(stop).then(|| self.followers());
         let Some(reached) = STOPS.stop(&fallen, first) else { return false };
         self.tell();
         reached.iter().for_each(|run| run.node().tell());
@@ -166,13 +166,13 @@ impl Node {
     }
 
     /// Has a run stop with it, which has an end of its own.
-    pub(crate) fn link(&self, run: &RunContext) -> Place {
+    pub(crate) fn link(&self, run: &RunContext) -> ChildKey {
         let place = self.waiters().linked.add(run.downgrade());
         run.node().follow(self);
         place
     }
 
-    pub(crate) fn unlink(&self, place: Place) {
+    pub(crate) fn unlink(&self, place: ChildKey) {
         if let Some(waiters) = self.waiters.get() {
             waiters.linked.remove(place);
         }

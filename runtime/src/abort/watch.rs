@@ -11,7 +11,7 @@ use tokio::runtime::Handle;
 use tokio::time::{Sleep, sleep};
 
 use crate::abort::handle::{AbortSignal, CANCELLED, Link};
-use crate::abort::{Node, Stop};
+use crate::abort::{AbortNode, Stop};
 use crate::run::panic::calm;
 use crate::{Error, Result, RunContext};
 
@@ -66,13 +66,13 @@ impl Watch {
     ///
     /// If the clock has gone with its runtime.
     #[inline]
-    pub(crate) fn look(&mut self, node: &Node, cx: &mut TaskContext<'_>) -> Result<()> {
+    pub(crate) fn look(&mut self, node: &AbortNode, cx: &mut TaskContext<'_>) -> Result<()> {
         self.more.as_mut().map_or(Ok(()), |more| more.look(node, cx))
     }
 }
 
 impl More {
-    fn look(&mut self, node: &Node, cx: &mut TaskContext<'_>) -> Result<()> {
+    fn look(&mut self, node: &AbortNode, cx: &mut TaskContext<'_>) -> Result<()> {
         if self.tokens.iter_mut().any(|token| token.as_mut().poll(cx).is_ready()) {
             self.tokens.clear();
             node.stop(Stop::aborted(CANCELLED));

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::chain::erased::{Entry, Work, call};
+use crate::chain::erased::{LayerEntry, Work, call};
 use crate::chain::{Chain, ValueMaps};
 use crate::runnable::value::{Data, fit};
 use crate::{Error, Middleware, Result, RunContext, Runnable, Summary};
@@ -129,26 +129,26 @@ pub(crate) async fn attempts<R: Runnable>(
     ctx: &RunContext,
 ) -> Result<R::Output> {
     // Held as long as the work lasts, even if somebody else ends the run before.
-    let layers = chain.seal();
-    let stations = Stations { maps: chain.seal_value_maps(), layers: &layers, attempts: chain.attempts() };
+    let layers = chain.freeze();
+    let parts = AttemptParts { maps: chain.freeze_value_maps(), layers: &layers, attempts: chain.attempts() };
     match early {
-        None if stations.maps.is_none() && !stations.attempts.may_go_on() => {
-            shown(call(stations.layers, &Executes(runnable), input, ctx).await, ctx)
+        None if parts.maps.is_none() && !parts.attempts.may_go_on() => {
+            shown(call(parts.layers, &Executes(runnable), input, ctx).await, ctx)
         }
         // Of the others the future is larger, and they are fewer.
-        None => Box::pin(stations.repeat(&Executes(runnable), input, ctx)).await,
-        Some(output) => Box::pin(stations.repeat(&Answered::new(output), input, ctx)).await,
+        None => Box::pin(parts.repeat(&Executes(runnable), input, ctx)).await,
+        Some(output) => Box::pin(parts.repeat(&Answered::new(output), input, ctx)).await,
     }
 }
 
 /// What each attempt passes.
-struct Stations<'a, I, O> {
+struct AttemptParts<'a, I, O> {
     maps: Option<&'a ValueMaps<I, O>>,
-    layers: &'a [Entry<I, O>],
+    layers: &'a [LayerEntry<I, O>],
     attempts: &'a Attempts,
 }
 
-impl<I: Data, O: Data> Stations<'_, I, O> {
+impl<I: Data, O: Data> AttemptParts<'_, I, O> {
     async fn repeat(&self, work: &dyn Work<I, O>, input: &I, ctx: &RunContext) -> Result<O> {
         loop {
             let result = self.attempt(work, input, ctx).await;

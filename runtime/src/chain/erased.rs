@@ -12,7 +12,7 @@ use tracing::{Instrument, Level, level_enabled};
 
 use crate::context::span::is_traced;
 use crate::layer::nesting::{LayerId, Nesting, Warned};
-use crate::layer::swallowed::{Frame, Noted};
+use crate::layer::swallowed::{Frame, SwallowedControlFlow};
 use crate::run::panic::{caught, discard, logged};
 use crate::{Error, Layer, Next, Op, Phase, Result, RunContext, Summary};
 
@@ -92,14 +92,14 @@ impl<O: Op, L: Layer<O>> DynLayer<O::In, O::Out> for Erased<L, O> {
 }
 
 /// A layer and its phase.
-pub(crate) struct Entry<I, O> {
+pub(crate) struct LayerEntry<I, O> {
     pub(crate) phase: Phase,
     /// Inside of all others of its phase, whenever those were registered.
     pub(crate) is_innermost: bool,
     pub(crate) layer: Arc<dyn DynLayer<I, O>>,
 }
 
-impl<I, O> Entry<I, O> {
+impl<I, O> LayerEntry<I, O> {
     pub(crate) fn new<K: Op<In = I, Out = O>>(phase: Phase, layer: impl Layer<K>) -> Self {
         let erased = Erased { layer, warned: Warned::default(), of: PhantomData::<fn() -> K> };
         Self { phase, is_innermost: false, layer: Arc::new(erased) }
@@ -111,13 +111,13 @@ impl<I, O> Entry<I, O> {
     }
 }
 
-impl<I, O> Clone for Entry<I, O> {
+impl<I, O> Clone for LayerEntry<I, O> {
     fn clone(&self) -> Self {
         Self { phase: self.phase, is_innermost: self.is_innermost, layer: Arc::clone(&self.layer) }
     }
 }
 
-impl<I, O> fmt::Debug for Entry<I, O> {
+impl<I, O> fmt::Debug for LayerEntry<I, O> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.phase.as_str(), self.layer.name())
     }
@@ -125,22 +125,25 @@ impl<I, O> fmt::Debug for Entry<I, O> {
 
 /// Calls work through layers, outermost first.
 pub(crate) async fn call<I, O>(
-    layers: &[Entry<I, O>],
+    layers: &[LayerEntry<I, O>],
     work: &dyn Work<I, O>,
     input: &I,
     ctx: &RunContext,
 ) -> Result<O> {
     // Mostly nobody wants to know: that is seen once, without making a span for each.
     let is_traced = level_enabled!(Level::DEBUG) && is_traced();
-    Call { layers, work, ctx, noted: &Noted::default(), frame: Frame::OUTSIDE, is_traced }.next().run(input).await
+    Call { layers, work, ctx, noted: &SwallowedControlFlow::default(), frame: Frame::OUTSIDE, is_traced }
+        .next()
+        .run(input)
+        .await
 }
 
 /// One call through layers: what is the same for all of them.
 pub(crate) struct Call<'a, I, O> {
-    layers: &'a [Entry<I, O>],
+    layers: &'a [LayerEntry<I, O>],
     work: &'a dyn Work<I, O>,
     ctx: &'a RunContext,
-    noted: &'a Noted,
+    noted: &'a SwallowedControlFlow,
     /// Who calls the first layer: another layer, where this is called in one.
     frame: Frame,
     /// Whether layers have spans: there was a subscriber where the first of them was called.
@@ -238,7 +241,7 @@ impl<'a, I, O> Running<'a, I, O> {
         result
     }
 
-    fn noted(&self) -> &'a Noted {
+    fn noted(&self) -> &'a SwallowedControlFlow {
         self.next.call.noted
     }
 }

@@ -11,38 +11,38 @@ use crate::run::panic::discard_all;
 use crate::{Error, Result};
 
 /// A list that takes no more once the work has begun, which holds it from then on.
-pub(crate) struct Register<T>(Mutex<List<T>>);
+pub(crate) struct FreezableList<T>(Mutex<List<T>>);
 
 /// Most runs have one or two of a sort.
-pub(crate) type Few<T> = SmallVec<[T; 2]>;
+pub(crate) type SmallList<T> = SmallVec<[T; 2]>;
 
 enum List<T> {
-    Taking(Few<T>),
-    Sealed(Sealed<T>),
+    Open(SmallList<T>),
+    Frozen(Frozen<T>),
 }
 
 /// What was in the list when the work began.
-pub(crate) struct Sealed<T>(Option<Arc<Few<T>>>);
+pub(crate) struct Frozen<T>(Option<Arc<SmallList<T>>>);
 
-impl<T> Default for Register<T> {
+impl<T> Default for FreezableList<T> {
     fn default() -> Self {
-        Self(Mutex::new(List::Taking(Few::new())))
+        Self(Mutex::new(List::Open(SmallList::new())))
     }
 }
 
-impl<T> Default for Sealed<T> {
+impl<T> Default for Frozen<T> {
     fn default() -> Self {
         Self(None)
     }
 }
 
-impl<T> Clone for Sealed<T> {
+impl<T> Clone for Frozen<T> {
     fn clone(&self) -> Self {
         Self(self.0.clone())
     }
 }
 
-impl<T> Deref for Sealed<T> {
+impl<T> Deref for Frozen<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
@@ -55,42 +55,42 @@ impl<T> Deref for List<T> {
 
     fn deref(&self) -> &[T] {
         match self {
-            Self::Taking(list) => list,
-            Self::Sealed(list) => list,
+            Self::Open(list) => list,
+            Self::Frozen(list) => list,
         }
     }
 }
 
-impl<T> Register<T> {
+impl<T> FreezableList<T> {
     pub(crate) fn extend(&self, items: impl Iterator<Item = T>) -> Result<()> {
         match &mut *self.0.lock() {
-            List::Taking(list) => list.extend(items),
-            List::Sealed(_) => return Err(too_late()),
+            List::Open(list) => list.extend(items),
+            List::Frozen(_) => return Err(too_late()),
         }
         Ok(())
     }
 
     /// What is in it, put in order once.
-    pub(crate) fn seal(&self, arrange: impl FnOnce(&mut [T])) -> Sealed<T> {
+    pub(crate) fn freeze(&self, arrange: impl FnOnce(&mut [T])) -> Frozen<T> {
         let mut list = self.0.lock();
-        let sealed = match &mut *list {
-            List::Sealed(sealed) => return sealed.clone(),
-            List::Taking(taken) if taken.is_empty() => Sealed(None),
-            List::Taking(taken) => {
+        let frozen = match &mut *list {
+            List::Frozen(frozen) => return frozen.clone(),
+            List::Open(taken) if taken.is_empty() => Frozen(None),
+            List::Open(taken) => {
                 arrange(taken);
-                Sealed(Some(Arc::new(take(taken))))
+                Frozen(Some(Arc::new(take(taken))))
             }
         };
-        *list = List::Sealed(sealed.clone());
-        sealed
+        *list = List::Frozen(frozen.clone());
+        frozen
     }
 
     /// Drops what is in it, outside of the lock; what the work still has goes with that.
     pub(crate) fn release(&self) {
-        let list = replace(&mut *self.0.lock(), List::Sealed(Sealed(None)));
+        let list = replace(&mut *self.0.lock(), List::Frozen(Frozen(None)));
         match list {
-            List::Taking(list) => discard_all(list),
-            List::Sealed(Sealed(list)) => list.and_then(Arc::into_inner).into_iter().for_each(discard_all),
+            List::Open(list) => discard_all(list),
+            List::Frozen(Frozen(list)) => list.and_then(Arc::into_inner).into_iter().for_each(discard_all),
         }
     }
 
@@ -104,8 +104,8 @@ impl<T> Register<T> {
     }
 }
 
-impl<T: Clone> Register<T> {
-    pub(crate) fn so_far(&self) -> Few<T> {
+impl<T: Clone> FreezableList<T> {
+    pub(crate) fn snapshot(&self) -> SmallList<T> {
         self.0.lock().iter().cloned().collect()
     }
 }

@@ -15,34 +15,34 @@ use parking_lot::Mutex;
 use serde_json::Value;
 
 use crate::chain::attempts::Attempts;
-use crate::chain::erased::Entry;
-use crate::chain::list::{Few, Register, Sealed, too_late};
+use crate::chain::erased::LayerEntry;
+use crate::chain::list::{FreezableList, Frozen, SmallList, too_late};
 use crate::layer::any_run::OpaqueAdapter;
 use crate::layer::json_run::JsonAdapter;
 use crate::layer::nesting::{LayerId, warning};
 use crate::middleware::map_value::{InputMaps, Maps};
-use crate::run::end_hooks::Ends;
-use crate::run::exit_maps::Outgoing;
+use crate::run::end_hooks::EndHooks;
+use crate::run::exit_maps::ExitMaps;
 use crate::run::panic::discard_all;
 use crate::runnable::value::Data;
 use crate::{LayerInfo, Middleware, Place, Result, RunContext};
 
 /// The middlewares that a run began with: those of the runs above, the instance's, then its own.
-pub(crate) type Bound = Few<Arc<dyn Middleware>>;
+pub(crate) type Bound = SmallList<Arc<dyn Middleware>>;
 
 /// Where the chain of a run is, if it has one; what was bound to the run, what leaves it passes, and is called at its end.
-pub(crate) struct Slot {
+pub(crate) struct Bindings {
     make: fn() -> Box<dyn AnyChain>,
     /// Most middlewares lay nothing that values pass: then there is none.
     chain: OnceLock<Box<dyn AnyChain>>,
     /// The work has begun without a chain: none is made any more.
     is_closed: AtomicBool,
     bound: Option<Mutex<Bound>>,
-    ends: Ends,
-    outgoing: Outgoing,
+    end_hooks: EndHooks,
+    exit_maps: ExitMaps,
 }
 
-impl Slot {
+impl Bindings {
     /// That of a run from `I` to `O`.
     pub(crate) fn of<I: Data, O: Data>(bound: Option<Bound>) -> Self {
         let make = || -> Box<dyn AnyChain> { Box::new(Chain::<I, O>::default()) };
@@ -51,8 +51,8 @@ impl Slot {
             chain: OnceLock::new(),
             is_closed: AtomicBool::new(false),
             bound: bound.map(Mutex::new),
-            ends: Ends::default(),
-            outgoing: Outgoing::default(),
+            end_hooks: EndHooks::default(),
+            exit_maps: ExitMaps::default(),
         }
     }
 
@@ -76,13 +76,13 @@ impl Slot {
     }
 
     /// What is called at the end.
-    pub(crate) const fn ends(&self) -> &Ends {
-        &self.ends
+    pub(crate) const fn end_hooks(&self) -> &EndHooks {
+        &self.end_hooks
     }
 
     /// What passes functions before it leaves the run.
-    pub(crate) const fn outgoing(&self) -> &Outgoing {
-        &self.outgoing
+    pub(crate) const fn exit_maps(&self) -> &ExitMaps {
+        &self.exit_maps
     }
 
     /// The chain, which has kept an input, when nobody has the run any more.
@@ -100,8 +100,8 @@ impl Slot {
             let bound = take(&mut *bound.lock());
             discard_all(bound);
         }
-        self.ends.release();
-        self.outgoing.release();
+        self.end_hooks.release();
+        self.exit_maps.release();
     }
 }
 
@@ -114,9 +114,9 @@ pub(crate) trait AnyChain: Send + Sync {
     fn outputs(&self) -> Result<&dyn Any>;
     fn existing_inputs(&self) -> Option<&dyn Any>;
     /// Adds layers that take and give JSON.
-    fn add_json(&self, layers: &[Entry<Value, Value>]) -> Result<()>;
+    fn add_json(&self, layers: &[LayerEntry<Value, Value>]) -> Result<()>;
     /// Adds layers that look at no value.
-    fn add_opaque(&self, layers: &[Entry<(), ()>]) -> Result<()>;
+    fn add_opaque(&self, layers: &[LayerEntry<(), ()>]) -> Result<()>;
     fn attempts(&self) -> &Attempts;
     /// Drops what values pass.
     fn release(&self);
@@ -131,7 +131,7 @@ pub(crate) trait AnyChain: Send + Sync {
 
 /// The chain of a run from `I` to `O`.
 pub(crate) struct Chain<I, O> {
-    layers: Register<Entry<I, O>>,
+    layers: FreezableList<LayerEntry<I, O>>,
     /// Most chains have layers only: none, for good, once the work has begun without.
     value_maps: OnceLock<Option<Box<ValueMaps<I, O>>>>,
     attempts: Attempts,
@@ -151,12 +151,12 @@ impl<I, O> Default for ValueMaps<I, O> {
 
 impl<I, O> Default for Chain<I, O> {
     fn default() -> Self {
-        Self { layers: Register::default(), value_maps: OnceLock::new(), attempts: Attempts::default() }
+        Self { layers: FreezableList::default(), value_maps: OnceLock::new(), attempts: Attempts::default() }
     }
 }
 
 impl<I, O> Chain<I, O> {
-    pub(crate) const fn layers(&self) -> &Register<Entry<I, O>> {
+    pub(crate) const fn layers(&self) -> &FreezableList<LayerEntry<I, O>> {
         &self.layers
     }
 
@@ -174,21 +174,21 @@ impl<I, O> Chain<I, O> {
     }
 
     /// Where values pass, if anywhere: if not, that stays so. No more are taken, outputs neither.
-    pub(crate) fn seal_value_maps(&self) -> Option<&ValueMaps<I, O>> {
+    pub(crate) fn freeze_value_maps(&self) -> Option<&ValueMaps<I, O>> {
         let maps = self.value_maps.get_or_init(|| None).as_deref()?;
-        maps.inputs.maps().seal();
-        maps.outputs.seal();
+        maps.inputs.maps().freeze();
+        maps.outputs.freeze();
         Some(maps)
     }
 
     /// The layers, by phase: no more are taken.
-    pub(crate) fn seal(&self) -> Sealed<Entry<I, O>> {
-        self.layers.seal(by_phase)
+    pub(crate) fn freeze(&self) -> Frozen<LayerEntry<I, O>> {
+        self.layers.freeze(by_phase)
     }
 }
 
-fn by_phase<I, O>(layers: &mut [Entry<I, O>]) {
-    layers.sort_by_key(Entry::place);
+fn by_phase<I, O>(layers: &mut [LayerEntry<I, O>]) {
+    layers.sort_by_key(LayerEntry::place);
 }
 
 impl<I: Data, O: Data> AnyChain for Chain<I, O> {
@@ -208,11 +208,11 @@ impl<I: Data, O: Data> AnyChain for Chain<I, O> {
         Some(&self.existing_value_maps()?.inputs)
     }
 
-    fn add_json(&self, layers: &[Entry<Value, Value>]) -> Result<()> {
+    fn add_json(&self, layers: &[LayerEntry<Value, Value>]) -> Result<()> {
         self.layers.extend(layers.iter().cloned().map(JsonAdapter::entry))
     }
 
-    fn add_opaque(&self, layers: &[Entry<(), ()>]) -> Result<()> {
+    fn add_opaque(&self, layers: &[LayerEntry<(), ()>]) -> Result<()> {
         self.layers.extend(layers.iter().cloned().map(OpaqueAdapter::entry))
     }
 
@@ -222,7 +222,7 @@ impl<I: Data, O: Data> AnyChain for Chain<I, O> {
 
     fn release(&self) {
         self.layers.release();
-        if let Some(maps) = self.seal_value_maps() {
+        if let Some(maps) = self.freeze_value_maps() {
             maps.inputs.maps().release();
             maps.outputs.release();
         }
@@ -241,13 +241,14 @@ impl<I: Data, O: Data> AnyChain for Chain<I, O> {
     }
 
     fn warnings(&self, run: &RunContext) -> Vec<String> {
-        let layers = self.layers.so_far();
-        let named = |entry: &Entry<I, O>| Some(format!("{}: {}", entry.layer.name(), warning(&*entry.layer, run)?));
+        let layers = self.layers.snapshot();
+        let named =
+            |entry: &LayerEntry<I, O>| Some(format!("{}: {}", entry.layer.name(), warning(&*entry.layer, run)?));
         layers.iter().filter_map(named).collect()
     }
 
     fn describe(&self) -> Vec<LayerInfo> {
-        let mut layers = self.layers.so_far();
+        let mut layers = self.layers.snapshot();
         by_phase(&mut layers);
         let layers = layers.iter().map(LayerInfo::of);
         let maps = self.existing_value_maps();
@@ -264,12 +265,12 @@ impl RunContext {
     ///
     /// If there is none, and the work has begun: what is added would be passed by.
     pub(crate) fn chain(&self) -> Result<&dyn AnyChain> {
-        let slot = self.slot();
-        match slot.existing() {
+        let bindings = self.bindings();
+        match bindings.existing() {
             Some(chain) => Ok(chain),
-            None if slot.is_closed.load(Ordering::Relaxed) => Err(too_late()),
+            None if bindings.is_closed.load(Ordering::Relaxed) => Err(too_late()),
             None => {
-                let chain = slot.chain.get_or_init(slot.make);
+                let chain = bindings.chain.get_or_init(bindings.make);
                 self.bound();
                 Ok(&**chain)
             }
@@ -278,26 +279,27 @@ impl RunContext {
 
     /// Keeps the caller's input, if something that was bound wants it.
     pub(crate) fn keep_input<I: 'static>(&self, input: &I) {
-        let inputs = self.slot().existing().and_then(|chain| chain.existing_inputs()?.downcast_ref::<InputMaps<I>>());
+        let inputs =
+            self.bindings().existing().and_then(|chain| chain.existing_inputs()?.downcast_ref::<InputMaps<I>>());
         inputs.into_iter().for_each(|inputs| inputs.keep_original(input));
     }
 
     /// How often the attempt that is under way was started again: 0 for the first (M7).
     #[must_use]
     pub fn attempt(&self) -> u32 {
-        self.slot().existing().map_or(0, |chain| chain.attempts().number())
+        self.bindings().existing().map_or(0, |chain| chain.attempts().number())
     }
 
     /// Why the attempts before this one were given up, oldest first (M7).
     #[must_use]
     pub fn feedback(&self) -> Vec<crate::RetryRequest> {
-        self.slot().existing().map(|chain| chain.attempts().feedback()).unwrap_or_default()
+        self.bindings().existing().map(|chain| chain.attempts().feedback()).unwrap_or_default()
     }
 
     /// Returns the input as the caller gave it, before any listener of `start` changed it. It is kept where a
     /// [`map_input`](crate::map_input) is bound to the run.
     #[must_use]
     pub fn original<I: 'static>(&self) -> Option<Arc<I>> {
-        self.slot().existing()?.existing_inputs()?.downcast_ref::<InputMaps<I>>()?.original()
+        self.bindings().existing()?.existing_inputs()?.downcast_ref::<InputMaps<I>>()?.original()
     }
 }

@@ -18,9 +18,9 @@ use crate::context::{Inner, WeakRun};
 const DEEP: usize = 32;
 
 /// What a run is a run of, and what is known of it from the beginning.
-pub(crate) struct Origin {
+pub(crate) struct LazyEmitter {
     instance: Emitter,
-    own: Own,
+    own: EmitterSpec,
     /// If it was told before there was an emitter.
     run_id: Option<Uuid>,
     made: OnceLock<Made>,
@@ -30,7 +30,7 @@ pub(crate) struct Origin {
 
 /// What was given to a run itself.
 #[derive(Default)]
-pub(crate) struct Own {
+pub(crate) struct EmitterSpec {
     pub(crate) context: Context,
     pub(crate) group_id: Option<Arc<str>>,
     pub(crate) creator: Option<Creator>,
@@ -43,18 +43,18 @@ struct Made {
     scope: Option<Arc<WeakRun>>,
 }
 
-impl Origin {
+impl LazyEmitter {
     /// A run that begins. It inherits the context of its instance, with that of the run above laid over it.
     /// It may have told its id already.
     #[inline(always)]
-    pub(crate) fn new(instance: &Emitter, above: Option<&RunContext>, own: Own, run_id: Option<Uuid>) -> Self {
+    pub(crate) fn new(instance: &Emitter, above: Option<&RunContext>, own: EmitterSpec, run_id: Option<Uuid>) -> Self {
         let inherited = match above {
             Some(above) => instance.context().merged(&above.context()),
             None => instance.context(),
         };
         let inherited_group = || above.and_then(RunContext::group).or_else(|| instance.shared_group_id());
         let group_id = own.group_id.or_else(inherited_group);
-        let own = Own { context: inherited.merged(&own.context), group_id, ..own };
+        let own = EmitterSpec { context: inherited.merged(&own.context), group_id, ..own };
         Self { instance: instance.clone(), own, run_id, made: OnceLock::new(), nobody: NoListenerCache::new() }
     }
 
@@ -64,7 +64,7 @@ impl Origin {
     }
 
     fn make(&self, above: Option<&RunContext>, scope: Weak<dyn Scope>) -> Emitter {
-        let Own { context, group_id, creator } = &self.own;
+        let EmitterSpec { context, group_id, creator } = &self.own;
         let mut links = RunLinks::new().inherited(context.clone()).scope(scope).inside_if(RunContext::is_current);
         if let Some(above) = above {
             links = links.parent(above.emitter());
@@ -116,13 +116,13 @@ impl RunContext {
     /// the runs that it was started in.
     #[must_use]
     pub fn emitter(&self) -> &Emitter {
-        self.origin().made().unwrap_or_else(|| self.make_emitter())
+        self.lazy_emitter().made().unwrap_or_else(|| self.make_emitter())
     }
 
     /// Those above first; not by recursion, for runs may be nested deep.
     #[cold]
     fn make_emitter(&self) -> &Emitter {
-        let unmade = |run: &&Self| run.origin().made().is_none();
+        let unmade = |run: &&Self| run.lazy_emitter().made().is_none();
         let runs: SmallVec<[&Self; 8]> =
             successors(self.parent().filter(unmade), |run| run.parent().filter(unmade)).collect();
         for run in runs.into_iter().rev() {
@@ -133,10 +133,10 @@ impl RunContext {
 
     /// Where the run above has its emitter.
     fn make_own(&self) -> &Emitter {
-        let made = self.origin().made.get_or_init(|| {
+        let made = self.lazy_emitter().made.get_or_init(|| {
             let scope = Arc::new(self.downgrade());
             let entered: Weak<WeakRun> = Arc::downgrade(&scope);
-            Made { emitter: self.origin().make(self.parent(), entered), scope: Some(scope) }
+            Made { emitter: self.lazy_emitter().make(self.parent(), entered), scope: Some(scope) }
         });
         self.bound();
         &made.emitter
@@ -145,7 +145,7 @@ impl RunContext {
     /// Who runs: the runnable's creator, or one of the run's own where the runnable is not called as that is.
     #[must_use]
     pub fn creator(&self) -> Option<&Creator> {
-        let Origin { instance, own, .. } = self.origin();
+        let LazyEmitter { instance, own, .. } = self.lazy_emitter();
         own.creator.as_ref().or_else(|| instance.creator())
     }
 
@@ -165,12 +165,12 @@ impl RunContext {
     /// for, so who only would emit asks this first.
     #[must_use]
     pub fn is_heard(&self) -> bool {
-        !self.node().fate().is_released() && self.here().is_heard()
+        !self.node().state().is_released() && self.here().is_heard()
     }
 
     /// The group of later events of the run, and of runs started in it from now on.
     fn group(&self) -> Option<Arc<str>> {
-        self.origin().made().map_or_else(|| self.origin().own.group_id.clone(), Emitter::shared_group_id)
+        self.lazy_emitter().made().map_or_else(|| self.lazy_emitter().own.group_id.clone(), Emitter::shared_group_id)
     }
 
     /// Sets the group of later events of the run, and of runs started in it from now on. Those that have begun keep
@@ -196,7 +196,7 @@ impl RunContext {
     /// What every event of the run, and of runs started in it from now on, carries.
     #[must_use]
     pub fn context(&self) -> Context {
-        self.origin().made().map_or_else(|| self.origin().own.context.clone(), Emitter::context)
+        self.lazy_emitter().made().map_or_else(|| self.lazy_emitter().own.context.clone(), Emitter::context)
     }
 }
 
@@ -207,7 +207,7 @@ impl Inner {
             return self.is_heard_deep();
         }
         let mut run = self;
-        while !run.origin().is_heard() {
+        while !run.lazy_emitter().is_heard() {
             let Some(above) = run.parent() else { return false };
             run = above.here();
         }
@@ -219,14 +219,14 @@ impl Inner {
         // Read first: whoever comes while this looks is looked for the next time.
         let epoch = NoListenerCache::epoch();
         let mut run = self;
-        while !run.origin().nobody.holds(epoch) {
-            if run.origin().is_heard() {
+        while !run.lazy_emitter().nobody.holds(epoch) {
+            if run.lazy_emitter().is_heard() {
                 return true;
             }
             let Some(above) = run.parent() else { break };
             run = above.here();
         }
-        self.origin().nobody.remember(epoch);
+        self.lazy_emitter().nobody.remember(epoch);
         false
     }
 }

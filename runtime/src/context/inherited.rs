@@ -5,25 +5,25 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 
-use crate::chain::list::Few;
+use crate::chain::list::SmallList;
 use crate::run::panic::discard_all;
 
 /// What a run has of a sort: what it found at the run above, and what was bound to itself.
-pub(crate) struct HandedDown<T> {
+pub(crate) struct InheritedList<T> {
     list: Mutex<Option<List<T>>>,
     /// Looked at without the lock: most runs have none.
     is_some: AtomicBool,
 }
 
-pub(crate) type List<T> = Arc<Few<T>>;
+pub(crate) type List<T> = Arc<SmallList<T>>;
 
-impl<T> Default for HandedDown<T> {
+impl<T> Default for InheritedList<T> {
     fn default() -> Self {
         Self::new(None)
     }
 }
 
-impl<T> HandedDown<T> {
+impl<T> InheritedList<T> {
     pub(crate) fn new(list: Option<List<T>>) -> Self {
         Self { is_some: AtomicBool::new(list.is_some()), list: Mutex::new(list) }
     }
@@ -63,9 +63,9 @@ impl<T> HandedDown<T> {
     }
 }
 
-impl<T: Clone> HandedDown<T> {
+impl<T: Clone> InheritedList<T> {
     /// Changes the list under the lock, where no code of the user is called. Runs that have begun keep theirs.
-    pub(crate) fn change<R>(&self, change: impl FnOnce(&mut Few<T>) -> R) -> R {
+    pub(crate) fn change<R>(&self, change: impl FnOnce(&mut SmallList<T>) -> R) -> R {
         let mut list = self.list.lock();
         self.is_some.store(true, Ordering::Release);
         change(Arc::make_mut(list.get_or_insert_default()))

@@ -25,23 +25,23 @@ use tracing::Span;
 use uuid::Uuid;
 
 use crate::Instance;
-use crate::abort::Node;
-use crate::chain::{Bound, Slot};
+use crate::abort::AbortNode;
+use crate::chain::{Bindings, Bound};
 use crate::context::current::{current, enter, look};
-use crate::context::emitter::{Origin, Own};
+use crate::context::emitter::{EmitterSpec, LazyEmitter};
 use crate::context::extensions::{RunExtensions, Values};
 use crate::context::span::span;
 use crate::context::tasks::Tasks;
 use crate::lifecycle::subscribers::Subscribers;
 use crate::middleware::Inherited;
-use crate::run::cleanup::HandedOver;
-use crate::run::core::{AnyLife, Drive, Life};
-use crate::run::drop_chain::let_go;
-use crate::run::lease::Who;
+use crate::run::cleanup::Deferred;
+use crate::run::core::{Driven, ErasedRun, RunCore};
+use crate::run::drop_chain::drop_chain;
+use crate::run::lease::Driver;
 use crate::run::panic::{discard, isolated};
-use crate::run::state::Fate;
+use crate::run::state::RunState;
 use crate::runnable::value::{Data, RunTypes};
-use crate::tree::parent::Above;
+use crate::tree::parent::Parent;
 
 /// A run, as its work, its middlewares and its listeners see it; cheap to clone.
 ///
@@ -72,9 +72,9 @@ impl WeakRun {
 }
 
 /// A run: what is the same for all, and the part that knows its types.
-pub(crate) struct Inner<L: AnyLife + ?Sized = dyn AnyLife> {
-    origin: Origin,
-    parent: Option<Above>,
+pub(crate) struct Inner<L: ErasedRun + ?Sized = dyn ErasedRun> {
+    lazy_emitter: LazyEmitter,
+    parent: Option<Parent>,
     /// How many runs are above it.
     depth: usize,
     started: Instant,
@@ -83,18 +83,18 @@ pub(crate) struct Inner<L: AnyLife + ?Sized = dyn AnyLife> {
     inherited: Inherited,
     tasks: Tasks,
     span: Span,
-    node: Node,
-    slot: Slot,
-    life: L,
+    node: AbortNode,
+    bindings: Bindings,
+    core: L,
 }
 
 /// A run as it was made: a thin pointer, which is handed on in a register.
-pub(crate) type ThinRun<I, O> = Arc<Inner<Life<I, O>>>;
+pub(crate) type ThinRun<I, O> = Arc<Inner<RunCore<I, O>>>;
 
 /// What a run is made of.
 pub(crate) struct Seed<'a, I: 'static, O> {
     pub(crate) instance: &'a Emitter,
-    pub(crate) own: Own,
+    pub(crate) own: EmitterSpec,
     pub(crate) extensions: Values,
     /// Those of the run above.
     pub(crate) subscribers: Subscribers,
@@ -102,28 +102,28 @@ pub(crate) struct Seed<'a, I: 'static, O> {
     pub(crate) inherited: Inherited,
     pub(crate) bound: Option<Bound>,
     pub(crate) is_heard: bool,
-    pub(crate) life: Life<I, O>,
+    pub(crate) core: RunCore<I, O>,
 }
 
 impl<I: Data, O: Data> Seed<'_, I, O> {
     /// A run that begins, in another one or not.
     #[inline(always)]
-    fn below(self, parent: Option<Above>) -> Inner<Life<I, O>> {
-        let above = parent.as_ref().map(Above::run);
+    fn below(self, parent: Option<Parent>) -> Inner<RunCore<I, O>> {
+        let above = parent.as_ref().map(Parent::run);
         let told = OnceCell::new();
         let span = span(self.instance, above, &told);
         let is_bound = self.is_heard || self.bound.is_some() || !self.subscribers.is_empty();
         Inner {
-            origin: Origin::new(self.instance, above, self.own, told.into_inner()),
+            lazy_emitter: LazyEmitter::new(self.instance, above, self.own, told.into_inner()),
             span,
             started: Instant::now(),
             extensions: RunExtensions::new(above, self.extensions),
             subscribers: self.subscribers,
             inherited: self.inherited,
             tasks: Tasks::default(),
-            node: Node::new(if is_bound { Fate::bound() } else { Fate::open() }),
-            slot: Slot::of::<I, O>(self.bound),
-            life: self.life,
+            node: AbortNode::new(if is_bound { RunState::bound() } else { RunState::open() }),
+            bindings: Bindings::of::<I, O>(self.bound),
+            core: self.core,
             depth: above.map_or(0, |above| above.depth() + 1),
             parent,
         }
@@ -132,13 +132,13 @@ impl<I: Data, O: Data> Seed<'_, I, O> {
 
 impl Inner {
     #[inline]
-    pub(crate) const fn origin(&self) -> &Origin {
-        &self.origin
+    pub(crate) const fn lazy_emitter(&self) -> &LazyEmitter {
+        &self.lazy_emitter
     }
 
     #[inline]
     pub(crate) fn parent(&self) -> Option<&RunContext> {
-        self.parent.as_ref().map(Above::run)
+        self.parent.as_ref().map(Parent::run)
     }
 
     pub(crate) const fn depth(&self) -> usize {
@@ -160,18 +160,18 @@ impl Inner {
     }
 
     #[inline]
-    pub(crate) const fn node(&self) -> &Node {
+    pub(crate) const fn node(&self) -> &AbortNode {
         &self.node
     }
 
     #[inline]
-    pub(crate) const fn slot(&self) -> &Slot {
-        &self.slot
+    pub(crate) const fn bindings(&self) -> &Bindings {
+        &self.bindings
     }
 
     #[inline]
-    pub(crate) const fn life(&self) -> &dyn AnyLife {
-        &self.life
+    pub(crate) const fn core(&self) -> &dyn ErasedRun {
+        &self.core
     }
 
     /// The run is over.
@@ -185,14 +185,14 @@ impl Inner {
 
 /// What the drop of its values starts belongs to the run above, wherever the last handle was (R1). A chain of runs is taken
 /// down link by link, not by recursion.
-impl<L: AnyLife + ?Sized> Drop for Inner<L> {
+impl<L: ErasedRun + ?Sized> Drop for Inner<L> {
     fn drop(&mut self) {
         let above = self.parent.take();
-        if self.life.has_values() || !self.extensions.is_empty() {
+        if self.core.has_values() || !self.extensions.is_empty() {
             let mut drop_values = || {
                 discard(take(&mut self.extensions));
-                discard(self.slot.take_chain());
-                self.life.drop_values();
+                discard(self.bindings.take_chain());
+                self.core.drop_values();
             };
             match &above {
                 Some(above) => enter(above.run(), drop_values),
@@ -200,43 +200,43 @@ impl<L: AnyLife + ?Sized> Drop for Inner<L> {
             }
         }
         let Some(above) = above else { return };
-        if above.run().is_last() { let_go(above) } else { drop(above) }
+        if above.run().is_last() { drop_chain(above) } else { drop(above) }
     }
 }
 
 /// A run whose types are known.
-pub(crate) struct Typed<I, O> {
+pub(crate) struct TypedRun<I, O> {
     ctx: RunContext,
     types: PhantomData<fn(I) -> O>,
 }
 
-impl<I: Data, O: Data> Typed<I, O> {
+impl<I: Data, O: Data> TypedRun<I, O> {
     /// The part that knows them.
     #[expect(clippy::expect_used, reason = "made where the types are known")]
-    pub(crate) fn typed_life(&self) -> &Life<I, O> {
-        (self.ctx.life() as &dyn Any).downcast_ref().expect("the types that it was made with")
+    pub(crate) fn core(&self) -> &RunCore<I, O> {
+        (self.ctx.core() as &dyn Any).downcast_ref().expect("the types that it was made with")
     }
 
     /// What the work gets.
     #[expect(clippy::expect_used, reason = "set before the work begins, or the run ends")]
     pub(crate) fn input(&self) -> &I {
-        self.typed_life().input().expect("a run that has started has its input")
+        self.core().input().expect("a run that has started has its input")
     }
 }
 
-impl<I: Data, O: Data> From<ThinRun<I, O>> for Typed<I, O> {
+impl<I: Data, O: Data> From<ThinRun<I, O>> for TypedRun<I, O> {
     fn from(run: ThinRun<I, O>) -> Self {
         RunContext(Handle::OfRun(run)).typed()
     }
 }
 
-impl<I, O> Clone for Typed<I, O> {
+impl<I, O> Clone for TypedRun<I, O> {
     fn clone(&self) -> Self {
         self.ctx.clone().typed()
     }
 }
 
-impl<I, O> Deref for Typed<I, O> {
+impl<I, O> Deref for TypedRun<I, O> {
     type Target = RunContext;
 
     fn deref(&self) -> &RunContext {
@@ -266,7 +266,7 @@ impl RunContext {
 
     /// Whether a scope, by its address, is that of the run that one is in.
     pub(crate) fn is_current(scope: *const ()) -> bool {
-        let is_its = |run: &Self| Arc::as_ptr(run.shared()).cast::<()>() == scope || run.origin().is_scope(scope);
+        let is_its = |run: &Self| Arc::as_ptr(run.shared()).cast::<()>() == scope || run.lazy_emitter().is_scope(scope);
         look(is_its).unwrap_or(false)
     }
 
@@ -287,8 +287,8 @@ impl RunContext {
             }
             Some(parent) => {
                 let mut refused = None;
-                let run = Arc::new_cyclic(|this: &Weak<Inner<Life<I, O>>>| {
-                    let above = Above::of(WeakRun(this.clone()), parent);
+                let run = Arc::new_cyclic(|this: &Weak<Inner<RunCore<I, O>>>| {
+                    let above = Parent::of(WeakRun(this.clone()), parent);
                     seed.below(above.map_err(|parent| refused = Some(parent)).ok())
                 });
                 if let Some(parent) = refused {
@@ -299,8 +299,8 @@ impl RunContext {
             }
         };
         if is_heard {
-            let scope: Weak<Inner<Life<I, O>>> = Arc::downgrade(&run);
-            run.origin.make_with(run.parent.as_ref().map(Above::run), scope);
+            let scope: Weak<Inner<RunCore<I, O>>> = Arc::downgrade(&run);
+            run.lazy_emitter.make_with(run.parent.as_ref().map(Parent::run), scope);
         }
         if let Some(above) = &run.parent {
             above.arrive();
@@ -336,46 +336,46 @@ impl RunContext {
         Self(Handle::OfTask(Arc::new(OfTask(Arc::clone(self.shared())))))
     }
 
-    pub(crate) fn origin(&self) -> &Origin {
-        self.here().origin()
+    pub(crate) fn lazy_emitter(&self) -> &LazyEmitter {
+        self.here().lazy_emitter()
     }
 
     /// To be called with the types that it was made with.
-    pub(crate) const fn typed<I, O>(self) -> Typed<I, O> {
-        Typed { ctx: self, types: PhantomData }
+    pub(crate) const fn typed<I, O>(self) -> TypedRun<I, O> {
+        TypedRun { ctx: self, types: PhantomData }
     }
 
-    pub(crate) fn life(&self) -> &dyn AnyLife {
-        self.here().life()
+    pub(crate) fn core(&self) -> &dyn ErasedRun {
+        self.here().core()
     }
 
     pub(crate) fn downgrade(&self) -> WeakRun {
         WeakRun(Arc::downgrade(self.shared()))
     }
 
-    pub(crate) fn node(&self) -> &Node {
+    pub(crate) fn node(&self) -> &AbortNode {
         self.here().node()
     }
 
     pub(crate) fn delivery(&self) -> &Delivery {
-        self.here().life.delivery()
+        self.here().core.delivery()
     }
 
     /// From now on a task brings it to its end.
     pub(crate) fn supervised(&self) {
-        self.here().life.supervised();
+        self.here().core.supervised();
     }
 
     /// Brings the run to its end without its work, inside of it: without its span, where who is told of that panics.
-    pub(crate) fn drive(&self, who: Who, cx: &mut TaskContext<'_>) -> Drive {
+    pub(crate) fn drive(&self, who: Driver, cx: &mut TaskContext<'_>) -> Driven {
         self.drive_handing_over(who, None, cx)
     }
 
     /// The same, for the run above: the runs below that have to end before are left to it.
-    pub(crate) fn drive_handing_over(&self, who: Who, mut below: HandedOver<'_>, cx: &mut TaskContext<'_>) -> Drive {
+    pub(crate) fn drive_handing_over(&self, who: Driver, mut below: Deferred<'_>, cx: &mut TaskContext<'_>) -> Driven {
         let mut driven = None;
-        isolated(|| self.inside(|| driven = Some(self.life().drive(self, who, below.as_deref_mut(), cx))));
-        driven.unwrap_or_else(|| enter(self, || self.life().drive(self, who, below, cx)))
+        isolated(|| self.inside(|| driven = Some(self.core().drive(self, who, below.as_deref_mut(), cx))));
+        driven.unwrap_or_else(|| enter(self, || self.core().drive(self, who, below, cx)))
     }
 
     /// Which runnable it is a run of.
@@ -387,11 +387,11 @@ impl RunContext {
     /// The types of what it is a run of, and of what goes in and comes out.
     #[must_use]
     pub fn types(&self) -> RunTypes {
-        self.here().life.stages().types()
+        self.here().core.stages().types()
     }
 
     pub(crate) fn instance_ref(&self) -> &Emitter {
-        self.origin().instance()
+        self.lazy_emitter().instance()
     }
 
     /// The run in which it was started.
@@ -457,8 +457,8 @@ impl RunContext {
         self.here().inherited()
     }
 
-    pub(crate) fn slot(&self) -> &Slot {
-        self.here().slot()
+    pub(crate) fn bindings(&self) -> &Bindings {
+        self.here().bindings()
     }
 
     pub(crate) fn tasks(&self) -> &Tasks {
@@ -479,13 +479,13 @@ impl RunContext {
     }
 }
 
-impl<I: Data, O: Data> Scope for Inner<Life<I, O>> {
+impl<I: Data, O: Data> Scope for Inner<RunCore<I, O>> {
     fn within(self: Arc<Self>, f: &mut dyn FnMut()) {
         if RunContext::is_current(Arc::as_ptr(&self).cast()) { f() } else { RunContext(Handle::OfRun(self)).inside(f) }
     }
 
     fn admit(&self, key: &str, value: Value) -> Value {
-        self.slot.outgoing().value(key, value)
+        self.bindings.exit_maps().value(key, value)
     }
 }
 
@@ -500,7 +500,7 @@ impl Scope for WeakRun {
 
     fn admit(&self, key: &str, value: Value) -> Value {
         match self.upgrade() {
-            Some(run) => run.slot().outgoing().value(key, value),
+            Some(run) => run.bindings().exit_maps().value(key, value),
             None => value,
         }
     }

@@ -13,7 +13,7 @@ use tracing::Instrument;
 use crate::abort::Stop;
 use crate::context::current::within;
 use crate::run::panic::{Isolated, caught_async, discard};
-use crate::run::state::Fate;
+use crate::run::state::RunState;
 use crate::{Error, ErrorKind, Result, RunContext};
 
 /// The tasks that a run has spawned. A run whose work is over takes no more.
@@ -23,9 +23,9 @@ pub(crate) struct Tasks {
 }
 
 impl Tasks {
-    fn spawn(&self, fate: &Fate<Stop>, task: impl Future<Output = ()> + Send + 'static) {
+    fn spawn(&self, state: &RunState<Stop>, task: impl Future<Output = ()> + Send + 'static) {
         let set = self.set.get_or_init(|| Box::new(Mutex::new(Some(JoinSet::new()))));
-        if !fate.take_task() {
+        if !state.take_task() {
             return;
         }
         if let Some(tasks) = &mut *set.lock() {
@@ -56,7 +56,7 @@ impl RunContext {
             discard(sender.send(output));
         };
         // Nothing that the task owns gets a panic into the set, under whose lock it would be dropped.
-        self.tasks().spawn(self.node().fate(), Isolated::new(self.scope(work)));
+        self.tasks().spawn(self.node().state(), Isolated::new(self.scope(work)));
         Task(output)
     }
 

@@ -4,7 +4,7 @@ use futures_core::future::BoxFuture;
 use parking_lot::Mutex;
 use std::sync::Arc;
 
-use crate::chain::erased::{DynLayer, Entry, RawNext, Work};
+use crate::chain::erased::{DynLayer, LayerEntry, RawNext, Work};
 use crate::layer::nesting::{LayerId, Nesting, Warned};
 use crate::runnable::value::Data;
 use crate::{Error, ErrorKind, Op, Phase, Result, RunContext, Summary};
@@ -58,8 +58,8 @@ impl Op for AnyRun {
 pub(crate) struct OpaqueAdapter(Arc<dyn DynLayer<(), ()>>);
 
 impl OpaqueAdapter {
-    pub(crate) fn entry<I: Data, O: Data>(entry: Entry<(), ()>) -> Entry<I, O> {
-        Entry { phase: entry.phase, is_innermost: entry.is_innermost, layer: Arc::new(Self(entry.layer)) }
+    pub(crate) fn entry<I: Data, O: Data>(entry: LayerEntry<(), ()>) -> LayerEntry<I, O> {
+        LayerEntry { phase: entry.phase, is_innermost: entry.is_innermost, layer: Arc::new(Self(entry.layer)) }
     }
 }
 

@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::chain::erased::{DynLayer, Entry, RawNext, Work};
+use crate::chain::erased::{DynLayer, LayerEntry, RawNext, Work};
 use crate::layer::nesting::{LayerId, Nesting, Warned};
 use crate::runnable::value::{Data, fit};
 use crate::{Error, Op, Phase, Result, RunContext, Summary};
@@ -59,8 +59,8 @@ impl Op for JsonRun {
 pub(crate) struct JsonAdapter(Arc<dyn DynLayer<Value, Value>>);
 
 impl JsonAdapter {
-    pub(crate) fn entry<I: Data, O: Data>(entry: Entry<Value, Value>) -> Entry<I, O> {
-        Entry { phase: entry.phase, is_innermost: entry.is_innermost, layer: Arc::new(Self(entry.layer)) }
+    pub(crate) fn entry<I: Data, O: Data>(entry: LayerEntry<Value, Value>) -> LayerEntry<I, O> {
+        LayerEntry { phase: entry.phase, is_innermost: entry.is_innermost, layer: Arc::new(Self(entry.layer)) }
     }
 }
 

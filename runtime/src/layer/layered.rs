@@ -62,10 +62,10 @@ impl<R: Runnable> Run<'_, R> {
     /// ```
     #[must_use]
     pub fn explain(&self) -> Explanation {
-        let Some(plan) = self.built() else { return Explanation::default() };
-        let inherited = plan.parent.as_ref().and_then(|parent| parent.inherited().all());
+        let Some(config) = self.built() else { return Explanation::default() };
+        let inherited = config.parent.as_ref().and_then(|parent| parent.inherited().all());
         let inherited = inherited.iter().flat_map(|inherited| inherited.iter());
-        Explanation::of(plan.runnable.name(), inherited.chain(plan.middlewares()))
+        Explanation::of(config.runnable.name(), inherited.chain(config.middlewares()))
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use futures_core::future::BoxFuture;
 
-use crate::chain::erased::{Entry, Work, call};
+use crate::chain::erased::{LayerEntry, Work, call};
 use crate::chain::{AnyChain, Chain};
 use crate::layer::guard::Guarding;
 use crate::layer::nesting::warn_once;
@@ -58,7 +58,7 @@ use crate::{
 /// # Ok(())
 /// # }
 /// ```
-pub struct Stack<O: Op>(Arc<[Entry<O::In, O::Out>]>);
+pub struct Stack<O: Op>(Arc<[LayerEntry<O::In, O::Out>]>);
 
 impl<O: Op> Stack<O> {
     /// Begins a stack.
@@ -245,7 +245,7 @@ impl<O: Op> fmt::Debug for Stack<O> {
 
 /// Layers in the order of their registration. Made by [`Stack::builder`].
 #[must_use = "layers do nothing until the stack is built"]
-pub struct StackBuilder<O: Op>(Vec<Entry<O::In, O::Out>>);
+pub struct StackBuilder<O: Op>(Vec<LayerEntry<O::In, O::Out>>);
 
 impl<O: Op> StackBuilder<O> {
     /// Adds what only looks, in [`Phase::Observe`].
@@ -286,14 +286,14 @@ impl<O: Op> StackBuilder<O> {
 
     /// Adds any layer, in a phase of one's choice.
     pub fn layer_in(mut self, phase: Phase, layer: impl Layer<O>) -> Self {
-        self.0.push(Entry::new(phase, layer));
+        self.0.push(LayerEntry::new(phase, layer));
         self
     }
 
     /// Adds a guard's layer that stands inside of all others of [`Phase::Guard`], whenever those are registered: it sees
     /// exactly what the work gets.
     pub fn innermost(mut self, layer: impl Layer<O>) -> Self {
-        self.0.push(Entry { is_innermost: true, ..Entry::new(Phase::Guard, layer) });
+        self.0.push(LayerEntry { is_innermost: true, ..LayerEntry::new(Phase::Guard, layer) });
         self
     }
 
@@ -308,7 +308,7 @@ impl<O: Op> StackBuilder<O> {
     /// Ends it: layers by phase, and in order of registration in a phase.
     #[must_use]
     pub fn build(mut self) -> Stack<O> {
-        self.0.sort_by_key(Entry::place);
+        self.0.sort_by_key(LayerEntry::place);
         Stack(self.0.into())
     }
 }

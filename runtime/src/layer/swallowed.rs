@@ -48,7 +48,7 @@ fn unique() -> u64 {
 
 /// What the layers around one piece of work were ended by.
 #[derive(Debug, Default)]
-pub(crate) struct Noted {
+pub(crate) struct SwallowedControlFlow {
     /// Looked at first: mostly there is no note, and no lock is taken.
     is_noted: AtomicBool,
     notes: Mutex<Vec<Note>>,
@@ -61,7 +61,7 @@ struct Note {
     error: Error,
 }
 
-impl Noted {
+impl SwallowedControlFlow {
     /// What a layer gets that calls again while it has notes.
     #[inline]
     pub(crate) fn pending(&self, frame: Frame) -> Option<Error> {

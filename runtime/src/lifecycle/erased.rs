@@ -45,7 +45,7 @@ pub enum LifecycleMut<'a> {
 impl<'a> LifecycleMut<'a> {
     /// The lifecycle event that an event is, if it is one.
     pub fn of(event: &'a mut dyn AnyEvent, meta: &EventMeta<'_>) -> Option<Self> {
-        (meta.facet::<Lens>()?.change)(event)
+        (meta.facet::<ErasedAccess>()?.change)(event)
     }
 }
 
@@ -65,7 +65,7 @@ pub enum LifecycleRef<'a> {
 impl<'a> LifecycleRef<'a> {
     /// The lifecycle event that an event is, if it is one.
     pub fn of(event: &'a dyn AnyEvent, meta: &EventMeta<'_>) -> Option<Self> {
-        (meta.facet::<Lens>()?.look)(event)
+        (meta.facet::<ErasedAccess>()?.look)(event)
     }
 }
 
@@ -231,7 +231,7 @@ impl<I: Data, O: Data> AnyFinish for Finish<I, O> {
 
 /// What runs tell of the type that they are runs of.
 #[derive(Clone, Copy)]
-pub struct Face(pub(crate) &'static Stages);
+pub struct Face(pub(crate) &'static LifecycleFacets);
 
 impl std::fmt::Debug for Face {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -240,18 +240,18 @@ impl std::fmt::Debug for Face {
 }
 
 /// The facets of the four events of a run, and its types.
-pub(crate) struct Stages {
+pub(crate) struct LifecycleFacets {
     facets: [&'static Facet; 4],
     types: fn() -> RunTypes,
 }
 
-impl Stages {
+impl LifecycleFacets {
     pub(crate) const fn facet(&self, stage: Stage) -> &'static Facet {
         self.facets[stage as usize]
     }
 
     pub(crate) fn look<'a>(&self, stage: Stage, event: &'a dyn AnyEvent) -> Option<LifecycleRef<'a>> {
-        (self.facet(stage).lens::<Lens>()?.look)(event)
+        (self.facet(stage).lens::<ErasedAccess>()?.look)(event)
     }
 
     pub(crate) fn types(&self) -> RunTypes {
@@ -260,7 +260,7 @@ impl Stages {
 }
 
 /// The second face of a lifecycle payload: what listeners that do not know its type see it through (E17).
-pub(crate) struct Lens {
+pub(crate) struct ErasedAccess {
     pub(crate) stage: Stage,
     pub(crate) runnable: fn() -> &'static str,
     change: fn(&mut dyn AnyEvent) -> Option<LifecycleMut<'_>>,
@@ -271,10 +271,10 @@ pub(crate) struct Lens {
 pub(crate) struct Facets<R: ?Sized>(PhantomData<R>);
 
 impl<R: Runnable + ?Sized> Facets<R> {
-    pub(crate) const ALL: &'static Stages =
-        &Stages { facets: [Self::START, Self::SUCCESS, Self::ERROR, Self::FINISH], types: RunTypes::of::<R> };
+    pub(crate) const ALL: &'static LifecycleFacets =
+        &LifecycleFacets { facets: [Self::START, Self::SUCCESS, Self::ERROR, Self::FINISH], types: RunTypes::of::<R> };
 
-    const START: &'static Facet = &Facet::new(&Lens {
+    const START: &'static Facet = &Facet::new(&ErasedAccess {
         stage: Stage::Start,
         runnable: type_name::<R>,
         change: |event| Some(LifecycleMut::Start(event.downcast_mut::<Start<R::Input, R::Output>>()?)),
@@ -283,7 +283,7 @@ impl<R: Runnable + ?Sized> Facets<R> {
     .internal()
     .also_named(Stage::Start.plain_name());
 
-    const SUCCESS: &'static Facet = &Facet::new(&Lens {
+    const SUCCESS: &'static Facet = &Facet::new(&ErasedAccess {
         stage: Stage::Success,
         runnable: type_name::<R>,
         change: |event| Some(LifecycleMut::Success(event.downcast_mut::<Success<R::Input, R::Output>>()?)),
@@ -292,7 +292,7 @@ impl<R: Runnable + ?Sized> Facets<R> {
     .internal()
     .also_named(Stage::Success.plain_name());
 
-    const ERROR: &'static Facet = &Facet::new(&Lens {
+    const ERROR: &'static Facet = &Facet::new(&ErasedAccess {
         stage: Stage::Error,
         runnable: type_name::<R>,
         change: |event| Some(LifecycleMut::Error(event.downcast_mut::<Failure>()?)),
@@ -302,7 +302,7 @@ impl<R: Runnable + ?Sized> Facets<R> {
     .also_named(Stage::Error.plain_name())
     .isolated();
 
-    const FINISH: &'static Facet = &Facet::new(&Lens {
+    const FINISH: &'static Facet = &Facet::new(&ErasedAccess {
         stage: Stage::Finish,
         runnable: type_name::<R>,
         change: |event| Some(LifecycleMut::Finish(event.downcast_mut::<Finish<R::Input, R::Output>>()?)),

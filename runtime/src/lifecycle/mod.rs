@@ -16,7 +16,7 @@ use std::time::Duration;
 use serde::ser::SerializeStruct;
 use serde::{Serialize, Serializer};
 
-use crate::context::Typed;
+use crate::context::TypedRun;
 use crate::{Error, Outcome, RunContext};
 
 /// A run begins. Listeners may change the input, or answer the run by setting the output.
@@ -119,7 +119,7 @@ pub(crate) struct Input<I> {
 }
 
 impl<I: 'static> Input<I> {
-    pub(crate) fn of<O>(run: &Typed<I, O>) -> Self {
+    pub(crate) fn of<O>(run: &TypedRun<I, O>) -> Self {
         Self { run: RunContext::clone(run), ty: PhantomData }
     }
 }
@@ -129,7 +129,7 @@ impl<I: 'static> Deref for Input<I> {
 
     #[expect(clippy::expect_used, reason = "made of a run that has its input, of that type")]
     fn deref(&self) -> &I {
-        let input = self.run.life().any_input().and_then(|input| input.downcast_ref());
+        let input = self.run.core().any_input().and_then(|input| input.downcast_ref());
         input.expect("a run that has started has its input")
     }
 }

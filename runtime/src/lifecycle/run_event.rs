@@ -54,7 +54,7 @@ impl<'a> RunEvent<'a> {
     /// What it carries, as what it is.
     #[must_use]
     pub fn lifecycle(&self) -> Option<LifecycleRef<'a>> {
-        self.run.life().stages().look(self.stage, self.payload)
+        self.run.core().stages().look(self.stage, self.payload)
     }
 
     /// A version 7 UUID.
@@ -80,14 +80,14 @@ impl<'a> RunEvent<'a> {
     /// awaited.
     #[must_use]
     pub fn context(&self) -> &Context {
-        let facet = self.run.life().stages().facet(self.stage);
+        let facet = self.run.core().stages().facet(self.stage);
         self.stamp.context(|| facet.over(self.run.context()))
     }
 
     /// An owned, serialisable copy, as a sink gets it.
     #[must_use]
     pub fn to_record(&self) -> EventRecord {
-        let facet = self.run.life().stages().facet(self.stage);
+        let facet = self.run.core().stages().facet(self.stage);
         self.run.emitter().record(self.stage.event_name(), self.payload, facet, self.stamp)
     }
 }

@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 use emitree_emitter::{EventMeta, EventName, EventRecord, FnMatcher, IntoMatcher, Matcher, MatcherError, matcher_fn};
 use serde_json::Value;
 
-use crate::lifecycle::erased::Lens;
+use crate::lifecycle::erased::ErasedAccess;
 
 /// Which of the four it is. As a matcher: that event, of any run but [nested](Matcher#nested-events) ones.
 ///
@@ -69,13 +69,13 @@ impl Stage {
     /// The stage of a run that an event is, if it is one.
     #[must_use]
     pub fn of(meta: &EventMeta<'_>) -> Option<Self> {
-        meta.facet::<Lens>().map(|lens| lens.stage)
+        meta.facet::<ErasedAccess>().map(|access| access.stage)
     }
 
     /// The name of the Rust type whose run an event is a stage of, if it is one, as [`std::any::type_name`] gives it.
     #[must_use]
     pub fn runnable_type(meta: &EventMeta<'_>) -> Option<&'static str> {
-        meta.facet::<Lens>().map(|lens| (lens.runnable)())
+        meta.facet::<ErasedAccess>().map(|access| (access.runnable)())
     }
 
     /// The stage of a run that a recorded event is.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use emitree_emitter::{AnyEvent, Emitter, EventStamp};
 
-use crate::context::inherited::HandedDown;
+use crate::context::inherited::InheritedList;
 use crate::run::panic::{discard, isolated};
 use crate::{Attempted, Data, Result, RunContext, RunEvent, Stage};
 
@@ -50,7 +50,7 @@ impl<T: RunSubscriber + ?Sized> RunSubscriber for Arc<T> {
 #[derive(Default)]
 pub(crate) struct Subscribers {
     /// The nearest first: those of the run itself, in order of registration, and then those of the runs above.
-    all: HandedDown<Arc<dyn RunSubscriber>>,
+    all: InheritedList<Arc<dyn RunSubscriber>>,
     /// How many the run found.
     above: usize,
 }
@@ -81,7 +81,7 @@ impl<'a> Recipients<'a> {
 impl Subscribers {
     pub(crate) fn new(above: Option<&RunContext>) -> Self {
         let all = above.and_then(|above| above.subscribers().all.all());
-        Self { above: all.as_ref().map_or(0, |all| all.len()), all: HandedDown::new(all) }
+        Self { above: all.as_ref().map_or(0, |all| all.len()), all: InheritedList::new(all) }
     }
 
     #[inline]

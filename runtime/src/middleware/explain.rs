@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::chain::erased::Entry;
+use crate::chain::erased::LayerEntry;
 use crate::middleware::order::in_order;
 use crate::{Middleware, Phase, RunContext, Summary};
 
@@ -109,7 +109,7 @@ impl LayerInfo {
         Self { name: name.into(), place: place.into(), summary: summary.into() }
     }
 
-    pub(crate) fn of<I, O>(entry: &Entry<I, O>) -> Self {
+    pub(crate) fn of<I, O>(entry: &LayerEntry<I, O>) -> Self {
         Self::new(entry.layer.name(), entry.phase, entry.layer.summary())
     }
 }
@@ -138,10 +138,10 @@ impl RunContext {
     /// What this run goes through: all that is bound to it, inherited or its own. Nothing once the run has ended.
     #[must_use]
     pub fn explain(&self) -> Explanation {
-        let existing = self.slot().existing();
+        let existing = self.bindings().existing();
         let chain = existing.map(|chain| chain.describe()).unwrap_or_default();
         let warnings = existing.map(|chain| chain.warnings(self)).unwrap_or_default();
-        Explanation { chain, warnings, ..Explanation::of(self.name(), self.slot().bound().iter()) }
+        Explanation { chain, warnings, ..Explanation::of(self.name(), self.bindings().bound().iter()) }
     }
 }
 

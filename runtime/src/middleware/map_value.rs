@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 
 use futures_core::future::BoxFuture;
 
-use crate::chain::list::{Register, Sealed};
+use crate::chain::list::{FreezableList, Frozen};
 use crate::layer::guard::verdict;
 use crate::{Error, ErrorKind, LayerInfo, Middleware, Place, Result, RunContext, Summary};
 
@@ -216,11 +216,11 @@ impl<T> Clone for Map<T> {
 }
 
 /// The functions of one side of a run.
-pub(crate) struct Maps<T>(Register<Map<T>>);
+pub(crate) struct Maps<T>(FreezableList<Map<T>>);
 
 impl<T> Default for Maps<T> {
     fn default() -> Self {
-        Self(Register::default())
+        Self(FreezableList::default())
     }
 }
 
@@ -234,12 +234,12 @@ impl<T> Maps<T> {
     }
 
     /// The work begins: no more are taken.
-    pub(crate) fn seal(&self) {
-        self.sealed();
+    pub(crate) fn freeze(&self) {
+        self.frozen();
     }
 
-    fn sealed(&self) -> Sealed<Map<T>> {
-        self.0.seal(guards_last)
+    fn frozen(&self) -> Frozen<Map<T>> {
+        self.0.freeze(guards_last)
     }
 
     pub(crate) fn release(&self) {
@@ -247,14 +247,14 @@ impl<T> Maps<T> {
     }
 
     pub(crate) fn describe(&self, side: Place) -> Vec<LayerInfo> {
-        let mut maps = self.0.so_far();
+        let mut maps = self.0.snapshot();
         guards_last(&mut maps);
         maps.iter().map(|map| map.describe(side)).collect()
     }
 
     /// Calls all of them in order, up to the first error.
     pub(crate) async fn apply(&self, value: &mut T, ctx: &RunContext) -> Result<()> {
-        for map in &*self.sealed() {
+        for map in &*self.frozen() {
             map.apply(value, ctx).await?;
         }
         Ok(())

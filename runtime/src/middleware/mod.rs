@@ -10,7 +10,7 @@ use std::any::type_name;
 use std::fmt;
 use std::sync::Arc;
 
-use crate::context::inherited::HandedDown;
+use crate::context::inherited::InheritedList;
 use crate::{LayerInfo, Order, Result, RunContext, Summary, ordered};
 
 /// Something bound to each run that it is given to: it registers what it listens to on the run's context.
@@ -133,7 +133,7 @@ impl<M: Middleware + ?Sized> Middleware for Arc<M> {
 }
 
 /// The middlewares that runs started in a run inherit (M4).
-pub(crate) type Inherited = HandedDown<Arc<dyn Middleware>>;
+pub(crate) type Inherited = InheritedList<Arc<dyn Middleware>>;
 
 impl RunContext {
     /// Binds a middleware to every run that is started in this one from now on, however deep, before the run's own.

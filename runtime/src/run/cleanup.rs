@@ -9,23 +9,23 @@ use std::task::{Context as TaskContext, Poll, ready};
 
 use tokio::task::JoinSet;
 
-use crate::run::core::Drive;
-use crate::run::lease::Who;
+use crate::run::core::Driven;
+use crate::run::lease::Driver;
 use crate::run::panic::discard;
 use crate::{Error, Result, RunContext};
 
 /// Where one run that is ended by the run above leaves the runs that have to end before it.
-pub(crate) type HandedOver<'a> = Option<&'a mut Vec<RunContext>>;
+pub(crate) type Deferred<'a> = Option<&'a mut Vec<RunContext>>;
 
 /// What has to end before a run goes on with its result.
-pub(crate) struct Clearing<O> {
+pub(crate) struct Cleanup<O> {
     result: Option<Result<O>>,
     tasks: Option<JoinSet<()>>,
     /// Those that have to end, the next one last; none before they were looked up.
     below: Option<Vec<RunContext>>,
 }
 
-impl<O> Clearing<O> {
+impl<O> Cleanup<O> {
     pub(crate) fn new(run: &RunContext, result: Result<O>) -> Self {
         let mut tasks = run.tasks().close();
         if let Some(tasks) = &mut tasks {
@@ -38,7 +38,7 @@ impl<O> Clearing<O> {
     pub(crate) fn poll(
         &mut self,
         run: &RunContext,
-        handed_over: HandedOver<'_>,
+        handed_over: Deferred<'_>,
         cx: &mut TaskContext<'_>,
     ) -> Poll<Result<O>> {
         ready!(self.poll_tasks(run, cx));
@@ -80,7 +80,7 @@ impl<O> Clearing<O> {
 
 /// Aborts the runs that were started in it, once all of them have been made.
 fn abort_below(run: &RunContext, cx: &mut TaskContext<'_>) -> Poll<Vec<RunContext>> {
-    let below = ready!(run.node().below().poll_all(cx));
+    let below = ready!(run.node().children().poll_all(cx));
     for child in &below {
         // One that is begun on another thread may have been missed by the stop of this run, and not have followed it yet: that
         // stop came first (R7).
@@ -96,19 +96,19 @@ fn end_all(run: &RunContext, runs: &mut Vec<RunContext>, cx: &mut TaskContext<'_
         let mut before = Vec::new();
         match end(run, child, &mut before, cx) {
             // Mostly somebody else has it too.
-            Drive::Over => discard(runs.pop()),
-            Drive::Pending if !before.is_empty() => runs.append(&mut before),
-            Drive::Pending | Drive::Elsewhere => return Poll::Pending,
+            Driven::Over => discard(runs.pop()),
+            Driven::Pending if !before.is_empty() => runs.append(&mut before),
+            Driven::Pending | Driven::Elsewhere => return Poll::Pending,
         }
     }
     Poll::Ready(())
 }
 
-fn end(run: &RunContext, child: &RunContext, before: &mut Vec<RunContext>, cx: &mut TaskContext<'_>) -> Drive {
-    let mut who = Who::Above;
+fn end(run: &RunContext, child: &RunContext, before: &mut Vec<RunContext>, cx: &mut TaskContext<'_>) -> Driven {
+    let mut who = Driver::Parent;
     if run.delivery().is_cut() {
         child.delivery().cut();
-        who = Who::Supervisor;
+        who = Driver::Supervisor;
     }
     child.drive_handing_over(who, Some(before), cx)
 }

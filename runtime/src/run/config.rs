@@ -10,13 +10,13 @@ use smallvec::SmallVec;
 
 use crate::abort::watch::Watch;
 use crate::chain::Bound;
-use crate::context::emitter::Own;
+use crate::context::emitter::EmitterSpec;
 use crate::context::extensions::Values;
-use crate::context::{Seed, ThinRun, Typed};
+use crate::context::{Seed, ThinRun, TypedRun};
 use crate::lifecycle::subscribers::Subscribers;
 use crate::middleware::Inherited;
 use crate::middleware::order::InOrder;
-use crate::run::core::Life;
+use crate::run::core::RunCore;
 use crate::run::shutdown::may_begin;
 use crate::{AbortSignal, Error, Middleware, Result, RunContext, Runnable};
 
@@ -24,25 +24,25 @@ use crate::{AbortSignal, Error, Middleware, Result, RunContext, Runnable};
 const TOO_LATE: &str = "the run that it was made in ended before it was first polled";
 
 /// A run that has begun, with its types.
-pub(crate) type Begun<R> = Typed<<R as Runnable>::Input, <R as Runnable>::Output>;
+pub(crate) type StartedRun<R> = TypedRun<<R as Runnable>::Input, <R as Runnable>::Output>;
 
 /// A run that has not begun.
-pub(crate) struct Plan<'a, R: Runnable> {
-    pub(crate) runnable: Held<'a, R>,
+pub(crate) struct RunConfig<'a, R: Runnable> {
+    pub(crate) runnable: RunnableRef<'a, R>,
     /// Until the run has it.
     pub(crate) input: Option<R::Input>,
     /// The run in which it was made.
     pub(crate) parent: Option<RunContext>,
     pub(crate) signal: Option<AbortSignal>,
     /// Most runs have none.
-    pub(crate) extras: Option<Box<Extras>>,
+    pub(crate) overrides: Option<Box<Overrides>>,
 }
 
 /// What belongs to this run only.
 #[derive(Default)]
-pub(crate) struct Extras {
+pub(crate) struct Overrides {
     /// In the order of the calls (R4).
-    pub(crate) said: SmallVec<[Said; 2]>,
+    pub(crate) bindings: SmallVec<[Binding; 2]>,
     pub(crate) context: Context,
     pub(crate) group_id: Option<Arc<str>>,
     pub(crate) extensions: Values,
@@ -52,19 +52,19 @@ pub(crate) struct Extras {
 }
 
 /// What is bound to this run.
-pub(crate) enum Said {
+pub(crate) enum Binding {
     /// Until it is registered.
     Listener(Option<Registration>),
     Middleware(Arc<dyn Middleware>),
 }
 
 /// The same, to be put in order with what is bound by others.
-pub(crate) enum Due<'a> {
+pub(crate) enum PendingBinding<'a> {
     Listener(&'a mut Option<Registration>),
     Middleware(&'a Arc<dyn Middleware>),
 }
 
-impl Due<'_> {
+impl PendingBinding<'_> {
     pub(crate) fn bind(&mut self, ctx: &RunContext) -> Result<()> {
         match self {
             Self::Middleware(middleware) => middleware.bind(ctx),
@@ -77,7 +77,7 @@ impl Due<'_> {
     }
 }
 
-impl InOrder for Due<'_> {
+impl InOrder for PendingBinding<'_> {
     fn middleware(&self) -> Option<&Arc<dyn Middleware>> {
         match self {
             Self::Middleware(middleware) => Some(middleware),
@@ -86,27 +86,27 @@ impl InOrder for Due<'_> {
     }
 }
 
-impl Extras {
+impl Overrides {
     fn has_listeners(&self) -> bool {
-        self.said.iter().any(|said| matches!(said, Said::Listener(_)))
+        self.bindings.iter().any(|bindings| matches!(bindings, Binding::Listener(_)))
     }
 
     fn middlewares(&self) -> impl Iterator<Item = &Arc<dyn Middleware>> {
-        self.said.iter().filter_map(|said| match said {
-            Said::Middleware(middleware) => Some(middleware),
-            Said::Listener(_) => None,
+        self.bindings.iter().filter_map(|bindings| match bindings {
+            Binding::Middleware(middleware) => Some(middleware),
+            Binding::Listener(_) => None,
         })
     }
 
-    fn due(&mut self) -> impl Iterator<Item = Due<'_>> {
-        self.said.iter_mut().map(|said| match said {
-            Said::Listener(registration) => Due::Listener(registration),
-            Said::Middleware(middleware) => Due::Middleware(middleware),
+    fn pending(&mut self) -> impl Iterator<Item = PendingBinding<'_>> {
+        self.bindings.iter_mut().map(|bindings| match bindings {
+            Binding::Listener(registration) => PendingBinding::Listener(registration),
+            Binding::Middleware(middleware) => PendingBinding::Middleware(middleware),
         })
     }
 }
 
-impl<R: Runnable> Plan<'_, R> {
+impl<R: Runnable> RunConfig<'_, R> {
     /// Makes the run. Where nobody can ask for its input before the work does, it has that at once.
     pub(crate) fn begin(&mut self) -> Result<ThinRun<R::Input, R::Output>> {
         may_begin()?;
@@ -115,18 +115,18 @@ impl<R: Runnable> Plan<'_, R> {
         let subscribers = Subscribers::new(self.parent.as_ref());
         let inherited = self.parent.as_ref().map(|above| above.inherited().for_below()).unwrap_or_default();
         let bound = self.bound(&inherited);
-        let may_be_asked = is_heard || self.extras.is_some() || bound.is_some() || !subscribers.is_empty();
+        let may_be_asked = is_heard || self.overrides.is_some() || bound.is_some() || !subscribers.is_empty();
         let input = if may_be_asked { None } else { self.input.take() };
-        let mut own = Own { creator: own_creator(&*self.runnable), ..Own::default() };
+        let mut own = EmitterSpec { creator: own_creator(&*self.runnable), ..EmitterSpec::default() };
         let mut extensions = Values::default();
-        if let Some(extras) = &mut self.extras {
-            extras.context.refuse_reserved()?;
-            own.context = take(&mut extras.context);
-            own.group_id = extras.group_id.take();
-            extensions = take(&mut extras.extensions);
+        if let Some(overrides) = &mut self.overrides {
+            overrides.context.refuse_reserved()?;
+            own.context = take(&mut overrides.context);
+            own.group_id = overrides.group_id.take();
+            extensions = take(&mut overrides.extensions);
         }
-        let (instance, life) = (self.runnable.emitter(), Life::new(self.runnable.face().0, input));
-        let seed = Seed { instance, own, extensions, subscribers, inherited, bound, is_heard, life };
+        let (instance, core) = (self.runnable.emitter(), RunCore::new(self.runnable.face().0, input));
+        let seed = Seed { instance, own, extensions, subscribers, inherited, bound, is_heard, core };
         RunContext::begin(seed, self.parent.take()).map_err(|parent| {
             self.parent = Some(parent);
             Error::aborted(TOO_LATE)
@@ -137,12 +137,12 @@ impl<R: Runnable> Plan<'_, R> {
     fn is_heard(&self) -> bool {
         self.runnable.emitter().is_heard()
             || self.parent.as_ref().is_some_and(RunContext::is_heard)
-            || self.extras.as_ref().is_some_and(|extras| extras.has_listeners())
+            || self.overrides.as_ref().is_some_and(|overrides| overrides.has_listeners())
     }
 
     /// The middlewares that are bound to it, if there are any.
     fn bound(&self, inherited: &Inherited) -> Option<Bound> {
-        let is_bound = !inherited.is_empty() || self.extras.is_some() || !self.runnable.middlewares().is_empty();
+        let is_bound = !inherited.is_empty() || self.overrides.is_some() || !self.runnable.middlewares().is_empty();
         if is_bound { self.all_bound(inherited) } else { None }
     }
 
@@ -153,30 +153,30 @@ impl<R: Runnable> Plan<'_, R> {
             bound.extend(inherited.iter().cloned());
         }
         bound.extend(self.runnable.middlewares().iter().cloned());
-        if let Some(extras) = &self.extras {
-            bound.extend(extras.middlewares().cloned());
+        if let Some(overrides) = &self.overrides {
+            bound.extend(overrides.middlewares().cloned());
         }
         (!bound.is_empty()).then_some(bound)
     }
 
     /// Begins to look at what may stop it from outside, beyond the first signal.
     pub(crate) fn limit(&mut self, ctx: &RunContext, watch: &mut Watch) -> Result<()> {
-        let Some(extras) = &mut self.extras else { return Ok(()) };
-        extras.signals.drain(..).for_each(|signal| watch.add(signal, ctx));
-        extras.timeout.map_or(Ok(()), |after| watch.timeout(after))
+        let Some(overrides) = &mut self.overrides else { return Ok(()) };
+        overrides.signals.drain(..).for_each(|signal| watch.add(signal, ctx));
+        overrides.timeout.map_or(Ok(()), |after| watch.timeout(after))
     }
 
     /// What is bound to it, in order: the instance's own, then the run's.
     pub(crate) fn middlewares(&self) -> impl Iterator<Item = &Arc<dyn Middleware>> {
-        let extras = self.extras.iter().flat_map(|extras| extras.middlewares());
-        self.runnable.middlewares().iter().chain(extras)
+        let overrides = self.overrides.iter().flat_map(|overrides| overrides.middlewares());
+        self.runnable.middlewares().iter().chain(overrides)
     }
 
     /// The same with the run's listeners among it, to be bound; and the input, which may be kept then.
-    pub(crate) fn due(&mut self) -> (impl Iterator<Item = Due<'_>>, &Option<R::Input>) {
-        let Self { runnable, input, extras, .. } = self;
-        let extras = extras.iter_mut().flat_map(|extras| extras.due());
-        (runnable.middlewares().iter().map(Due::Middleware).chain(extras), input)
+    pub(crate) fn pending(&mut self) -> (impl Iterator<Item = PendingBinding<'_>>, &Option<R::Input>) {
+        let Self { runnable, input, overrides, .. } = self;
+        let overrides = overrides.iter_mut().flat_map(|overrides| overrides.pending());
+        (runnable.middlewares().iter().map(PendingBinding::Middleware).chain(overrides), input)
     }
 }
 
@@ -194,12 +194,12 @@ fn same(a: &str, b: &str) -> bool {
 }
 
 /// What is run, borrowed or shared.
-pub(crate) enum Held<'a, R> {
+pub(crate) enum RunnableRef<'a, R> {
     Borrowed(&'a R),
     Shared(Arc<R>),
 }
 
-impl<R> Deref for Held<'_, R> {
+impl<R> Deref for RunnableRef<'_, R> {
     type Target = R;
 
     fn deref(&self) -> &R {

@@ -11,22 +11,22 @@ use std::task::{Context as TaskContext, Poll, Waker, ready};
 
 use emitree_emitter::Delivery;
 
-use crate::context::Typed;
-use crate::lifecycle::erased::Stages;
-use crate::run::cleanup::HandedOver;
-use crate::run::lease::{Seat, Taken, Who};
+use crate::context::TypedRun;
+use crate::lifecycle::erased::LifecycleFacets;
+use crate::run::cleanup::Deferred;
+use crate::run::lease::{Acquired, Driver, DriverLease};
 use crate::run::panic::discard;
-use crate::run::steps::{Step, give_up, worked};
+use crate::run::steps::{Step, give_up, on_work_done};
 use crate::runnable::value::Data;
 use crate::{Error, Result, RunContext};
 
 /// The part of a run that knows its types.
-pub(crate) struct Life<I: 'static, O> {
-    pub(crate) stages: &'static Stages,
+pub(crate) struct RunCore<I: 'static, O> {
+    pub(crate) stages: &'static LifecycleFacets,
     /// As `start` left it: known before the work begins, or the run ends.
     input: Input<I>,
     pub(crate) delivery: Delivery,
-    pub(crate) seat: Seat<Step<I, O>, Result<O>>,
+    pub(crate) lease: DriverLease<Step<I, O>, Result<O>>,
 }
 
 enum Input<I> {
@@ -37,21 +37,21 @@ enum Input<I> {
 
 /// What has come of ending a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Drive {
+pub(crate) enum Driven {
     Over,
     Pending,
     /// Somebody else does it, and wakes who asked when there is something to do.
     Elsewhere,
 }
 
-impl<I: Data, O: Data> Life<I, O> {
-    /// A run whose seat is taken by who makes it. Its input is known if nobody will be asked about it.
-    pub(crate) fn new(stages: &'static Stages, input: Option<I>) -> Self {
+impl<I: Data, O: Data> RunCore<I, O> {
+    /// A run whose lease is taken by who makes it. Its input is known if nobody will be asked about it.
+    pub(crate) fn new(stages: &'static LifecycleFacets, input: Option<I>) -> Self {
         Self {
             stages,
             input: input.map_or_else(|| Input::Later(OnceLock::new()), Input::Known),
             delivery: Delivery::new(),
-            seat: Seat::taken(),
+            lease: DriverLease::taken(),
         }
     }
 
@@ -71,12 +71,12 @@ impl<I: Data, O: Data> Life<I, O> {
     }
 }
 
-impl<I: Data, O: Data> Typed<I, O> {
+impl<I: Data, O: Data> TypedRun<I, O> {
     /// Goes on as far as it can, with `work` where the work is due. Gives the result, or waits at a step.
     pub(crate) fn advance(
         &self,
         step: &mut Step<I, O>,
-        mut below: HandedOver<'_>,
+        mut below: Deferred<'_>,
         cx: &mut TaskContext<'_>,
         mut work: impl FnMut(&mut TaskContext<'_>, &mut Option<O>) -> Poll<Result<O>>,
     ) -> Poll<Result<O>> {
@@ -85,7 +85,7 @@ impl<I: Data, O: Data> Typed<I, O> {
                 Step::Working(early) => {
                     let result = ready!(work(cx, early));
                     discard(early.take());
-                    worked(self, result)
+                    on_work_done(self, result)
                 }
                 Step::Over(_) => take(step),
                 waiting => ready!(waiting.poll(self, below.as_deref_mut(), cx)),
@@ -97,10 +97,10 @@ impl<I: Data, O: Data> Typed<I, O> {
         }
     }
 
-    /// Goes on with a step, whose seat is taken. If that panics, as who is told of spans may, the step is parked: the run ends
+    /// Goes on with a step, whose lease is taken. If that panics, as who is told of spans may, the step is parked: the run ends
     /// all the same (R4).
-    pub(crate) fn holding<T>(&self, step: &mut Step<I, O>, who: Who, f: impl FnOnce(&mut Step<I, O>) -> T) -> T {
-        let mut held = Held { run: self, step, who, is_left: true };
+    pub(crate) fn holding<T>(&self, step: &mut Step<I, O>, who: Driver, f: impl FnOnce(&mut Step<I, O>) -> T) -> T {
+        let mut held = LeaseGuard { run: self, step, who, is_left: true };
         let done = f(held.step);
         held.is_left = false;
         done
@@ -108,47 +108,47 @@ impl<I: Data, O: Data> Typed<I, O> {
 
     /// Whether anything was told, or would have been if somebody had listened.
     pub(crate) fn has_started(&self) -> bool {
-        self.typed_life().input().is_some()
+        self.core().input().is_some()
     }
 }
 
-struct Held<'r, I: Data, O: Data> {
-    run: &'r Typed<I, O>,
+struct LeaseGuard<'r, I: Data, O: Data> {
+    run: &'r TypedRun<I, O>,
     step: &'r mut Step<I, O>,
-    who: Who,
+    who: Driver,
     is_left: bool,
 }
 
-impl<I: Data, O: Data> Drop for Held<'_, I, O> {
+impl<I: Data, O: Data> Drop for LeaseGuard<'_, I, O> {
     fn drop(&mut self) {
         if !self.is_left {
             return;
         }
-        let (run, seat) = (self.run, &self.run.typed_life().seat);
+        let (run, lease) = (self.run, &self.run.core().lease);
         if run.has_ended() {
-            return seat.over(None);
+            return lease.over(None);
         }
         let step = match take(self.step) {
             // Nothing was told of it yet, nor will be.
             Step::Working(None) if !run.has_started() => give_up(run, Error::new("the run was left before it began")),
             step => step,
         };
-        seat.park(step, self.who, Waker::noop());
+        lease.park(step, self.who, Waker::noop());
     }
 }
 
 /// What can be done with a run whose types are not known.
-pub(crate) trait AnyLife: Any + Send + Sync {
+pub(crate) trait ErasedRun: Any + Send + Sync {
     /// Brings the run to its end without its work: as far as that can be done now. Runs that have to end before it are driven to
     /// their ends as well, or are handed over.
-    fn drive(&self, run: &RunContext, who: Who, below: HandedOver<'_>, cx: &mut TaskContext<'_>) -> Drive;
+    fn drive(&self, run: &RunContext, who: Driver, below: Deferred<'_>, cx: &mut TaskContext<'_>) -> Driven;
 
     /// From now on a task brings it to its end.
     fn supervised(&self);
 
     fn delivery(&self) -> &Delivery;
 
-    fn stages(&self) -> &'static Stages;
+    fn stages(&self) -> &'static LifecycleFacets;
 
     /// What the work gets, if that is known yet.
     fn any_input(&self) -> Option<&dyn Any>;
@@ -160,19 +160,19 @@ pub(crate) trait AnyLife: Any + Send + Sync {
     fn drop_values(&mut self);
 }
 
-impl<I: Data, O: Data> AnyLife for Life<I, O> {
+impl<I: Data, O: Data> ErasedRun for RunCore<I, O> {
     fn supervised(&self) {
-        self.seat.supervised();
+        self.lease.supervised();
     }
 
-    fn drive(&self, run: &RunContext, who: Who, below: HandedOver<'_>, cx: &mut TaskContext<'_>) -> Drive {
-        let run: Typed<I, O> = run.clone().typed();
-        let mut step = match self.seat.take(who, cx.waker()) {
-            Taken::Seat(step) => step,
-            Taken::ByOther => return Drive::Elsewhere,
-            Taken::Over(result) => {
-                self.seat.over(result);
-                return Drive::Over;
+    fn drive(&self, run: &RunContext, who: Driver, below: Deferred<'_>, cx: &mut TaskContext<'_>) -> Driven {
+        let run: TypedRun<I, O> = run.clone().typed();
+        let mut step = match self.lease.acquire(who, cx.waker()) {
+            Acquired::Steps(step) => step,
+            Acquired::ByOther => return Driven::Elsewhere,
+            Acquired::Over(result) => {
+                self.lease.over(result);
+                return Driven::Over;
             }
         };
         let stopped = |_: &mut TaskContext<'_>, _: &mut Option<O>| {
@@ -181,12 +181,12 @@ impl<I: Data, O: Data> AnyLife for Life<I, O> {
         };
         match run.holding(&mut step, who, |step| run.advance(step, below, cx, stopped)) {
             Poll::Pending => {
-                self.seat.park(step, who, cx.waker());
-                Drive::Pending
+                self.lease.park(step, who, cx.waker());
+                Driven::Pending
             }
             Poll::Ready(result) => {
-                self.seat.over(Some(result));
-                Drive::Over
+                self.lease.over(Some(result));
+                Driven::Over
             }
         }
     }
@@ -195,7 +195,7 @@ impl<I: Data, O: Data> AnyLife for Life<I, O> {
         &self.delivery
     }
 
-    fn stages(&self) -> &'static Stages {
+    fn stages(&self) -> &'static LifecycleFacets {
         self.stages
     }
 
@@ -205,11 +205,11 @@ impl<I: Data, O: Data> AnyLife for Life<I, O> {
 
     fn has_values(&mut self) -> bool {
         // An error is a value as well.
-        needs_drop::<I>() || needs_drop::<O>() || self.seat.has_result()
+        needs_drop::<I>() || needs_drop::<O>() || self.lease.has_result()
     }
 
     fn drop_values(&mut self) {
         discard(replace(&mut self.input, Input::Later(OnceLock::new())));
-        discard(replace(&mut self.seat, Seat::taken()));
+        discard(replace(&mut self.lease, DriverLease::taken()));
     }
 }

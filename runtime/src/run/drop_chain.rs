@@ -2,17 +2,17 @@
 
 use std::cell::RefCell;
 
-use crate::tree::parent::Above;
+use crate::tree::parent::Parent;
 
 thread_local! {
     /// What is dropped by who began with it. None while nobody is at it.
-    static DUE: RefCell<Option<Vec<Above>>> = const { RefCell::new(None) };
+    static DUE: RefCell<Option<Vec<Parent>>> = const { RefCell::new(None) };
 }
 
 /// Drops what nobody else holds; in such a drop, leaves it to who is at that.
-pub(crate) fn let_go(above: Above) {
+pub(crate) fn drop_chain(above: Parent) {
     let Some(above) = first(above) else { return };
-    let _at_it = AtIt;
+    let _at_it = TakesDown;
     drop(above);
     while let Some(above) = next() {
         drop(above);
@@ -20,9 +20,9 @@ pub(crate) fn let_go(above: Above) {
 }
 
 /// Gives it back to who is the first that comes, or where a thread has come to its end.
-fn first(above: Above) -> Option<Above> {
+fn first(above: Parent) -> Option<Parent> {
     let mut above = Some(above);
-    let leave = |due: &RefCell<Option<Vec<Above>>>| match &mut *due.borrow_mut() {
+    let leave = |due: &RefCell<Option<Vec<Parent>>>| match &mut *due.borrow_mut() {
         Some(due) => due.extend(above.take()),
         none => *none = Some(Vec::new()),
     };
@@ -30,14 +30,14 @@ fn first(above: Above) -> Option<Above> {
     above
 }
 
-fn next() -> Option<Above> {
+fn next() -> Option<Parent> {
     DUE.try_with(|due| due.borrow_mut().as_mut()?.pop()).ok()?
 }
 
 /// The values of a run are dropped with it, and may panic: what is left then is dropped all the same.
-struct AtIt;
+struct TakesDown;
 
-impl Drop for AtIt {
+impl Drop for TakesDown {
     fn drop(&mut self) {
         let left = DUE.try_with(|due| due.borrow_mut().take());
         drop(left);

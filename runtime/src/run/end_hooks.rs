@@ -8,18 +8,18 @@ use smallvec::SmallVec;
 use crate::run::panic::{discard_all, isolated};
 use crate::{RunContext, Status};
 
-type AtEnd = Box<dyn FnOnce(&RunContext, Status) + Send>;
+type EndHook = Box<dyn FnOnce(&RunContext, Status) + Send>;
 
 /// Called once each, by whoever brings the run to its end.
 #[derive(Default)]
-pub(crate) struct Ends {
-    list: Mutex<SmallVec<[AtEnd; 1]>>,
+pub(crate) struct EndHooks {
+    list: Mutex<SmallVec<[EndHook; 1]>>,
     /// Whether there may be some: looked at first, and again when they have been called.
     is_due: AtomicBool,
 }
 
-impl Ends {
-    fn add(&self, end: AtEnd) {
+impl EndHooks {
+    fn add(&self, end: EndHook) {
         let mut list = self.list.lock();
         list.push(end);
         self.is_due.store(true, Ordering::Release);
@@ -30,7 +30,7 @@ impl Ends {
         self.is_due.load(Ordering::Acquire)
     }
 
-    fn take(&self) -> SmallVec<[AtEnd; 1]> {
+    fn take(&self) -> SmallVec<[EndHook; 1]> {
         let mut list = self.list.lock();
         self.is_due.store(false, Ordering::Relaxed);
         std::mem::take(&mut *list)
@@ -69,7 +69,7 @@ impl RunContext {
     ///
     /// /// Says how runs end.
     /// fn say(ctx: &RunContext) -> emitree_runtime::Result<()> {
-    ///     ctx.at_end(|ctx, status| println!("{} after {:?}", status.as_str(), ctx.elapsed()));
+    ///     ctx.on_end(|ctx, status| println!("{} after {:?}", status.as_str(), ctx.elapsed()));
     ///     Ok(())
     /// }
     ///
@@ -80,8 +80,8 @@ impl RunContext {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn at_end(&self, f: impl FnOnce(&Self, Status) + Send + 'static) {
-        self.slot().ends().add(Box::new(f));
+    pub fn on_end(&self, f: impl FnOnce(&Self, Status) + Send + 'static) {
+        self.bindings().end_hooks().add(Box::new(f));
         self.bound();
     }
 }

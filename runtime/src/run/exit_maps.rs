@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::Mutex;
 use serde_json::Value;
 
-use crate::chain::list::Few;
+use crate::chain::list::SmallList;
 use crate::run::panic::{caught, discard_all, logged};
 use crate::{Error, Result, RunContext};
 
@@ -18,15 +18,15 @@ type ValueMap = Arc<dyn Fn(&str, Value) -> Value + Send + Sync>;
 
 /// The functions of a run. Most have none.
 #[derive(Default)]
-pub(crate) struct Outgoing(OnceLock<Box<Mutex<Maps>>>);
+pub(crate) struct ExitMaps(OnceLock<Box<Mutex<Maps>>>);
 
 #[derive(Clone, Default)]
 struct Maps {
-    errors: Few<ErrorMap>,
-    values: Few<ValueMap>,
+    errors: SmallList<ErrorMap>,
+    values: SmallList<ValueMap>,
 }
 
-impl Outgoing {
+impl ExitMaps {
     fn add(&self, add: impl FnOnce(&mut Maps)) {
         add(&mut self.0.get_or_init(Box::default).lock());
     }
@@ -118,7 +118,7 @@ impl RunContext {
     /// # }
     /// ```
     pub fn map_error(&self, f: impl Fn(Error) -> Error + Send + Sync + 'static) {
-        self.slot().outgoing().add(|maps| maps.errors.push(Arc::new(f)));
+        self.bindings().exit_maps().add(|maps| maps.errors.push(Arc::new(f)));
         self.bound();
     }
 
@@ -128,7 +128,7 @@ impl RunContext {
     /// What the context holds already, and what runs below set on theirs, does not pass it. When the run has ended, the function
     /// is dropped; a value that is set after that is `null`.
     pub fn map_context(&self, f: impl Fn(&str, Value) -> Value + Send + Sync + 'static) {
-        self.slot().outgoing().add(|maps| maps.values.push(Arc::new(f)));
+        self.bindings().exit_maps().add(|maps| maps.values.push(Arc::new(f)));
         self.bound();
     }
 }

@@ -26,8 +26,8 @@ use emitree_emitter::{BoxError, Context, EventMeta, Hears, IntoMatcher, Listener
 use futures_core::future::BoxFuture;
 
 use crate::lifecycle::{Failure, Finish, Start, Success};
-use crate::run::config::{Extras, Held, Plan, Said};
-use crate::run::future::Conducted;
+use crate::run::config::{Binding, Overrides, RunConfig, RunnableRef};
+use crate::run::future::RunFuture;
 use crate::{AbortSignal, IntoMiddleware, Result, RunContext, Runnable, Stage};
 
 /// A run that has not begun, or is under way: a future of its result.
@@ -67,7 +67,7 @@ use crate::{AbortSignal, IntoMiddleware, Result, RunContext, Runnable, Stage};
 ///
 /// A run whose parent, the run that it was made in, ends before its first poll does not begin: nothing is emitted, and the
 /// caller gets an error of kind `Aborted`. So nobody slips away from what is bound there for the runs below. A run that is made in
-/// a listener of a `finish`, or in what [`at_end`](RunContext::at_end) calls, has for its parent the next run above that takes more; where there is none above
+/// a listener of a `finish`, or in what [`on_end`](RunContext::on_end) calls, has for its parent the next run above that takes more; where there is none above
 /// at all, it stands alone.
 ///
 /// Children first: `finish` of a run comes after that of every run started in it.
@@ -108,69 +108,69 @@ use crate::{AbortSignal, IntoMiddleware, Result, RunContext, Runnable, Stage};
 ///
 /// Dropping is how a run is cancelled, as above. Nothing is lost by polling it in a `select!` by reference.
 #[must_use = "a run does nothing until it is awaited"]
-pub struct Run<'a, R: Runnable>(Conducted<'a, R>);
+pub struct Run<'a, R: Runnable>(RunFuture<'a, R>);
 
 impl<'a, R: Runnable> Run<'a, R> {
-    pub(crate) fn new(runnable: Held<'a, R>, input: R::Input) -> Self {
+    pub(crate) fn new(runnable: RunnableRef<'a, R>, input: R::Input) -> Self {
         let parent = RunContext::to_start_in();
-        Self(Conducted::new(Plan { runnable, input: Some(input), parent, signal: None, extras: None }))
+        Self(RunFuture::new(RunConfig { runnable, input: Some(input), parent, signal: None, overrides: None }))
     }
 
     /// Starts it in the current run, if it was made in none and has not begun.
     #[cfg(feature = "tower")]
     pub(crate) fn start_here_if_alone(&mut self) {
-        if let Some(plan) = self.0.plan_mut()
-            && plan.parent.is_none()
+        if let Some(config) = self.0.config_mut()
+            && config.parent.is_none()
         {
-            plan.parent = RunContext::to_start_in();
+            config.parent = RunContext::to_start_in();
         }
     }
 
     /// None once it has begun.
-    pub(crate) const fn built(&self) -> Option<&Plan<'a, R>> {
-        self.0.plan()
+    pub(crate) const fn built(&self) -> Option<&RunConfig<'a, R>> {
+        self.0.config()
     }
 
-    fn plan(mut self, change: impl FnOnce(&mut Extras)) -> Self {
-        if let Some(plan) = self.0.plan_mut() {
-            change(plan.extras.get_or_insert_default());
+    fn config(mut self, change: impl FnOnce(&mut Overrides)) -> Self {
+        if let Some(config) = self.0.config_mut() {
+            change(config.overrides.get_or_insert_default());
         }
         self
     }
 
     /// Binds a middleware to this run, after the instance's own, and in its place among the listeners of this run.
     pub fn middleware<Sort>(self, middleware: impl IntoMiddleware<Sort>) -> Self {
-        self.plan(|extras| extras.said.push(Said::Middleware(Arc::new(middleware.into_middleware()))))
+        self.config(|overrides| overrides.bindings.push(Binding::Middleware(Arc::new(middleware.into_middleware()))))
     }
 
     /// Lays keys over the context of the instance and of the parent run.
     pub fn context(self, context: impl Into<Context>) -> Self {
-        self.plan(|extras| extras.context = extras.context.merged(&context.into()))
+        self.config(|overrides| overrides.context = overrides.context.merged(&context.into()))
     }
 
     /// Sets the group that the run and those started in it belong to.
     pub fn group_id(self, group_id: impl Into<Arc<str>>) -> Self {
-        self.plan(|extras| extras.group_id = Some(group_id.into()))
+        self.config(|overrides| overrides.group_id = Some(group_id.into()))
     }
 
     /// Gives the run, and those started in it, a typed value.
     pub fn extension<T: Send + Sync + 'static>(self, value: T) -> Self {
-        self.plan(|extras| extras.extensions.inherited.insert(value))
+        self.config(|overrides| overrides.extensions.inherited.insert(value))
     }
 
     /// Gives this run alone a typed value: runs started in it do not inherit it
     /// ([`RunContext::own_extension`]).
     pub fn own_extension<T: Send + Sync + 'static>(self, value: T) -> Self {
-        self.plan(|extras| extras.extensions.own.insert(value))
+        self.config(|overrides| overrides.extensions.own.insert(value))
     }
 
     /// Aborts the run when the signal is: an [`AbortHandle`](crate::AbortHandle)'s, another run's, or a
     /// [`CancellationToken`](tokio_util::sync::CancellationToken). Of several, the first wins (R7).
     pub fn abort_on(mut self, signal: impl Into<AbortSignal>) -> Self {
-        let Some(plan) = self.0.plan_mut() else { return self };
-        match &plan.signal {
-            None => plan.signal = Some(signal.into()),
-            Some(_) => plan.extras.get_or_insert_default().signals.push(signal.into()),
+        let Some(config) = self.0.config_mut() else { return self };
+        match &config.signal {
+            None => config.signal = Some(signal.into()),
+            Some(_) => config.overrides.get_or_insert_default().signals.push(signal.into()),
         }
         self
     }
@@ -182,7 +182,7 @@ impl<'a, R: Runnable> Run<'a, R> {
     /// The time-out is looked at before each poll of the work. Work that blocks the thread past it and returns from that very poll
     /// has succeeded: use [`tokio::task::spawn_blocking`] for such work.
     pub fn timeout(self, after: Duration) -> Self {
-        self.plan(|extras| extras.timeout = Some(extras.timeout.map_or(after, |before| before.min(after))))
+        self.config(|overrides| overrides.timeout = Some(overrides.timeout.map_or(after, |before| before.min(after))))
     }
 
     /// Registers a listener on the run's emitter, made with the verbs of [`Options`]: so listeners of a run get a priority, are
@@ -207,7 +207,7 @@ impl<'a, R: Runnable> Run<'a, R> {
     /// # }
     /// ```
     pub fn register(self, registration: Registration) -> Self {
-        self.plan(|extras| extras.said.push(Said::Listener(Some(registration))))
+        self.config(|overrides| overrides.bindings.push(Binding::Listener(Some(registration))))
     }
 
     /// Listens to the run's events, and may change them; see [`Emitter::on`](emitree_emitter::Emitter::on).

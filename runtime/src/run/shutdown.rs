@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::time::Duration;
 
 use crate::run::supervise::{OVER, Shutdown, give_up_on, supervise, to_come};
-use crate::tree::children::{Below, Place};
+use crate::tree::children::{ChildKey, Children};
 use crate::{Error, Result, RunContext};
 
 /// Why runs are aborted, and why others do not begin.
@@ -22,7 +22,7 @@ const REASON: &str = "the process shuts down";
 static CLOSED: AtomicBool = AtomicBool::new(false);
 
 /// The runs that have no run above, and have waited.
-static ALIVE: LazyLock<Below> = LazyLock::new(Below::default);
+static ALIVE: LazyLock<Children> = LazyLock::new(Children::default);
 
 /// Fails where no run may begin.
 #[inline]
@@ -31,7 +31,7 @@ pub(crate) fn may_begin() -> Result<()> {
 }
 
 /// The place of a run among those alive, until its future is over or gone.
-pub(crate) struct Listed(Place);
+pub(crate) struct Listed(ChildKey);
 
 impl Listed {
     /// Lists a run that waits, and aborts it if that comes too late.

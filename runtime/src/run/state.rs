@@ -34,12 +34,12 @@ const fn is_open(word: u8) -> bool {
 }
 
 #[derive(Debug)]
-pub(crate) struct Fate<S> {
+pub(crate) struct RunState<S> {
     word: AtomicU8,
     stop: OnceLock<S>,
 }
 
-impl<S> Fate<S> {
+impl<S> RunState<S> {
     pub(crate) fn open() -> Self {
         Self { word: AtomicU8::new(0), stop: OnceLock::new() }
     }

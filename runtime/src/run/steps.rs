@@ -14,26 +14,26 @@ use serde::Serialize;
 use tracing::Span;
 
 use crate::abort::Stop;
-use crate::context::Typed;
+use crate::context::TypedRun;
 use crate::lifecycle::subscribers::Recipients;
 use crate::lifecycle::{Failure, Finish, Input, Measured, Start, Success};
-use crate::run::cleanup::{Clearing, HandedOver};
+use crate::run::cleanup::{Cleanup, Deferred};
 use crate::run::panic::{discard, isolated};
 use crate::runnable::value::Data;
 use crate::{Error, Outcome, Result, Stage, Status};
 
 /// Where a run is. What is in it is waited for.
 pub(crate) enum Step<I: 'static, O> {
-    Starting(Telling<Start<I, O>>),
+    Starting(Emitting<Start<I, O>>),
     /// With the answer that was set at the start, until the work begins.
     Working(Option<O>),
     /// Tasks and runs below end.
-    Clearing(Box<Clearing<O>>),
-    Succeeding(Telling<Success<I, O>>),
-    Failing(Telling<Failure>),
+    CleaningUp(Box<Cleanup<O>>),
+    Succeeding(Emitting<Success<I, O>>),
+    Failing(Emitting<Failure>),
     /// Runs below end that were started since.
-    Closing(Box<Clearing<O>>),
-    Finishing(Telling<Finish<I, O>>, Option<Error>),
+    Closing(Box<Cleanup<O>>),
+    Finishing(Emitting<Finish<I, O>>, Option<Error>),
     Over(Result<O>),
 }
 
@@ -45,71 +45,73 @@ impl<I, O> Default for Step<I, O> {
 }
 
 /// An event that somebody has to be awaited for.
-pub(crate) type Telling<P> = BoxFuture<'static, Told<P>>;
-type Told<P> = (P, Result<(), EmitError>);
+pub(crate) type Emitting<P> = BoxFuture<'static, Delivered<P>>;
+type Delivered<P> = (P, Result<(), EmitError>);
 
 /// Begins a run whose input is not known already: somebody may be asked about it.
-pub(crate) fn begin<I: Data, O: Data>(run: &Typed<I, O>, input: I) -> Step<I, O> {
+pub(crate) fn begin<I: Data, O: Data>(run: &TypedRun<I, O>, input: I) -> Step<I, O> {
     let recipients = run.recipients();
     if !recipients.is_some() {
-        run.typed_life().set_input(input);
+        run.core().set_input(input);
         return Step::Working(None);
     }
-    match tell(run, recipients, Stage::Start, Start { input, output: None }) {
-        Ok(told) => started(run, told),
-        Err(telling) => Step::Starting(telling),
+    match emit(run, recipients, Stage::Start, Start { input, output: None }) {
+        Ok(delivered) => on_started(run, delivered),
+        Err(emitting) => Step::Starting(emitting),
     }
 }
 
 /// Ends a run that has not started: what was bound may have spawned tasks, or made runs.
-pub(crate) fn give_up<I: Data, O: Data>(run: &Typed<I, O>, error: Error) -> Step<I, O> {
-    let result = run.slot().outgoing().result(unless_stopped(run.node().fate().settle(), Err(error)));
-    Step::Clearing(Box::new(Clearing::new(run, result)))
+pub(crate) fn give_up<I: Data, O: Data>(run: &TypedRun<I, O>, error: Error) -> Step<I, O> {
+    let result = run.bindings().exit_maps().result(unless_stopped(run.node().state().settle(), Err(error)));
+    Step::CleaningUp(Box::new(Cleanup::new(run, result)))
 }
 
 impl<I: Data, O: Data> Step<I, O> {
     /// Waits for what is waited for; gives the next step. Runs below that have to end before may be handed over.
-    pub(crate) fn poll(&mut self, run: &Typed<I, O>, below: HandedOver<'_>, cx: &mut TaskContext<'_>) -> Poll<Self> {
+    pub(crate) fn poll(&mut self, run: &TypedRun<I, O>, below: Deferred<'_>, cx: &mut TaskContext<'_>) -> Poll<Self> {
         match self {
-            Self::Starting(telling) => telling.as_mut().poll(cx).map(|told| started(run, told)),
-            Self::Succeeding(telling) => telling.as_mut().poll(cx).map(|told| succeeded(run, told)),
-            Self::Failing(telling) => telling.as_mut().poll(cx).map(|told| failed(run, told)),
-            Self::Clearing(clearing) => clearing.poll(run, below, cx).map(|result| alone(run, result)),
-            Self::Closing(clearing) => clearing.poll(run, below, cx).map(|result| finish(run, result, None)),
-            Self::Finishing(telling, error) => telling.as_mut().poll(cx).map(|told| finished(run, told, error.take())),
+            Self::Starting(emitting) => emitting.as_mut().poll(cx).map(|delivered| on_started(run, delivered)),
+            Self::Succeeding(emitting) => emitting.as_mut().poll(cx).map(|delivered| on_succeeded(run, delivered)),
+            Self::Failing(emitting) => emitting.as_mut().poll(cx).map(|delivered| on_failed(run, delivered)),
+            Self::CleaningUp(cleanup) => cleanup.poll(run, below, cx).map(|result| on_children_ended(run, result)),
+            Self::Closing(cleanup) => cleanup.poll(run, below, cx).map(|result| finish(run, result, None)),
+            Self::Finishing(emitting, error) => {
+                emitting.as_mut().poll(cx).map(|delivered| on_finished(run, delivered, error.take()))
+            }
             Self::Working(_) | Self::Over(_) => Poll::Pending,
         }
     }
 }
 
 /// Listeners may have changed the input, or set the output (R5).
-fn started<I: Data, O: Data>(run: &Typed<I, O>, (start, told): Told<Start<I, O>>) -> Step<I, O> {
-    run.typed_life().set_input(start.input);
-    match told {
+fn on_started<I: Data, O: Data>(run: &TypedRun<I, O>, (start, delivered): Delivered<Start<I, O>>) -> Step<I, O> {
+    run.core().set_input(start.input);
+    match delivered {
         Ok(()) => Step::Working(start.output),
         Err(error) => {
             discard(start.output);
-            worked(run, Err(error.into()))
+            on_work_done(run, Err(error.into()))
         }
     }
 }
 
 /// The work is over, or was not begun. Whatever it came to: if the run was aborted before, that is how it ended (R7).
-pub(crate) fn worked<I: Data, O: Data>(run: &Typed<I, O>, result: Result<O>) -> Step<I, O> {
+pub(crate) fn on_work_done<I: Data, O: Data>(run: &TypedRun<I, O>, result: Result<O>) -> Step<I, O> {
     let node = run.node();
-    let (fate, below) = (node.fate(), node.below());
-    if fate.is_settled() {
+    let (state, below) = (node.state(), node.children());
+    if state.is_settled() {
         // A panic has lost the step at which this was: what was told is not told again.
-        return over(run, run.slot().outgoing().result(result));
+        return end(run, run.bindings().exit_maps().result(result));
     }
     let recipients = run.recipients();
     // As long as something has to end before the run, what begins in it is below it too.
-    let settled = if recipients.is_some() || !below.is_empty() { fate.settle() } else { fate.settle_and_close() };
-    let result = run.slot().outgoing().result(unless_stopped(settled, result));
-    if fate.has_tasks() || !below.is_empty() {
-        return Step::Clearing(Box::new(Clearing::new(run, result)));
+    let settled = if recipients.is_some() || !below.is_empty() { state.settle() } else { state.settle_and_close() };
+    let result = run.bindings().exit_maps().result(unless_stopped(settled, result));
+    if state.has_tasks() || !below.is_empty() {
+        return Step::CleaningUp(Box::new(Cleanup::new(run, result)));
     }
-    if recipients.is_some() { tell_end(run, recipients, result) } else { over(run, result) }
+    if recipients.is_some() { emit_end(run, recipients, result) } else { end(run, result) }
 }
 
 fn unless_stopped<O>(settled: std::result::Result<(), &Stop>, result: Result<O>) -> Result<O> {
@@ -119,57 +121,57 @@ fn unless_stopped<O>(settled: std::result::Result<(), &Stop>, result: Result<O>)
 }
 
 /// Tasks and runs below have ended.
-fn alone<I: Data, O: Data>(run: &Typed<I, O>, result: Result<O>) -> Step<I, O> {
+fn on_children_ended<I: Data, O: Data>(run: &TypedRun<I, O>, result: Result<O>) -> Step<I, O> {
     let recipients = run.recipients();
-    if run.has_started() && recipients.is_some() { tell_end(run, recipients, result) } else { close(run, result, None) }
+    if run.has_started() && recipients.is_some() { emit_end(run, recipients, result) } else { close(run, result, None) }
 }
 
-fn tell_end<I: Data, O: Data>(run: &Typed<I, O>, recipients: Recipients<'_>, result: Result<O>) -> Step<I, O> {
+fn emit_end<I: Data, O: Data>(run: &TypedRun<I, O>, recipients: Recipients<'_>, result: Result<O>) -> Step<I, O> {
     match result {
-        Ok(output) => match tell(run, recipients, Stage::Success, Success { input: Input::of(run), output }) {
-            Ok(told) => succeeded(run, told),
-            Err(telling) => Step::Succeeding(telling),
+        Ok(output) => match emit(run, recipients, Stage::Success, Success { input: Input::of(run), output }) {
+            Ok(delivered) => on_succeeded(run, delivered),
+            Err(emitting) => Step::Succeeding(emitting),
         },
-        Err(error) => match tell(run, recipients, Stage::Error, Failure { error }) {
-            Ok(told) => failed(run, told),
-            Err(telling) => Step::Failing(telling),
+        Err(error) => match emit(run, recipients, Stage::Error, Failure { error }) {
+            Ok(delivered) => on_failed(run, delivered),
+            Err(emitting) => Step::Failing(emitting),
         },
     }
 }
 
 /// A listener of `success` that fails makes the run fail, without an `error` after the `success` (R10).
-fn succeeded<I: Data, O: Data>(run: &Typed<I, O>, (success, told): Told<Success<I, O>>) -> Step<I, O> {
+fn on_succeeded<I: Data, O: Data>(run: &TypedRun<I, O>, (success, delivered): Delivered<Success<I, O>>) -> Step<I, O> {
     let Success { input, output } = success;
-    let result = match told {
+    let result = match delivered {
         Ok(()) => Ok(output),
         Err(error) => {
             discard(output);
-            run.slot().outgoing().result(Err(error.into()))
+            run.bindings().exit_maps().result(Err(error.into()))
         }
     };
     close(run, result, Some(input))
 }
 
 /// What listeners of `error` say was isolated where they were called: the emit does not fail by it (R10).
-fn failed<I: Data, O: Data>(run: &Typed<I, O>, (failure, _): Told<Failure>) -> Step<I, O> {
+fn on_failed<I: Data, O: Data>(run: &TypedRun<I, O>, (failure, _): Delivered<Failure>) -> Step<I, O> {
     close(run, Err(failure.error), None)
 }
 
 /// What showed the input before may show it again.
-fn close<I: Data, O: Data>(run: &Typed<I, O>, result: Result<O>, input: Option<Input<I>>) -> Step<I, O> {
+fn close<I: Data, O: Data>(run: &TypedRun<I, O>, result: Result<O>, input: Option<Input<I>>) -> Step<I, O> {
     let node = run.node();
-    node.fate().close();
-    match node.below().is_empty() {
+    node.state().close();
+    match node.children().is_empty() {
         true => finish(run, result, input),
-        false => Step::Closing(Box::new(Clearing::new(run, result))),
+        false => Step::Closing(Box::new(Cleanup::new(run, result))),
     }
 }
 
-fn finish<I: Data, O: Data>(run: &Typed<I, O>, result: Result<O>, input: Option<Input<I>>) -> Step<I, O> {
+fn finish<I: Data, O: Data>(run: &TypedRun<I, O>, result: Result<O>, input: Option<Input<I>>) -> Step<I, O> {
     // Nobody there, nothing happens: not even a look at the clock (E15).
     let recipients = run.recipients();
     if !run.has_started() || !recipients.is_some() {
-        return over(run, result);
+        return end(run, result);
     }
     record_outcome(run.span(), &result);
     let (outcome, error) = match result {
@@ -178,16 +180,20 @@ fn finish<I: Data, O: Data>(run: &Typed<I, O>, result: Result<O>, input: Option<
     };
     let input = input.unwrap_or_else(|| Input::of(run));
     let duration = if recipients.listeners().is_some() { Measured::now(run) } else { Measured::later() };
-    match tell(run, recipients, Stage::Finish, Finish { input, outcome, duration }) {
-        Ok(told) => finished(run, told, error),
-        Err(telling) => Step::Finishing(telling, error),
+    match emit(run, recipients, Stage::Finish, Finish { input, outcome, duration }) {
+        Ok(delivered) => on_finished(run, delivered, error),
+        Err(emitting) => Step::Finishing(emitting, error),
     }
 }
 
 /// The same holds for listeners of `finish`.
-fn finished<I: Data, O: Data>(run: &Typed<I, O>, (finish, _): Told<Finish<I, O>>, error: Option<Error>) -> Step<I, O> {
+fn on_finished<I: Data, O: Data>(
+    run: &TypedRun<I, O>,
+    (finish, _): Delivered<Finish<I, O>>,
+    error: Option<Error>,
+) -> Step<I, O> {
     let here = run.here();
-    here.slot().ends().call(run, || finish.outcome.status());
+    here.bindings().end_hooks().call(run, || finish.outcome.status());
     run.release();
     here.end();
     Step::Over(match (finish.outcome, error) {
@@ -197,41 +203,41 @@ fn finished<I: Data, O: Data>(run: &Typed<I, O>, (finish, _): Told<Finish<I, O>>
     })
 }
 
-fn over<I: Data, O: Data>(run: &Typed<I, O>, result: Result<O>) -> Step<I, O> {
+fn end<I: Data, O: Data>(run: &TypedRun<I, O>, result: Result<O>) -> Step<I, O> {
     let here = run.here();
     record_outcome(here.span(), &result);
-    here.slot().ends().call(run, || status_of(&result));
+    here.bindings().end_hooks().call(run, || status_of(&result));
     run.release();
     here.end();
     Step::Over(result.map_err(Error::leaving))
 }
 
 /// Emits an event to who listens, and then shows it to those who observe: it is told at once, or has to be waited for.
-fn tell<I: Data, O: Data, P>(
-    run: &Typed<I, O>,
+fn emit<I: Data, O: Data, P>(
+    run: &TypedRun<I, O>,
     recipients: Recipients<'_>,
     stage: Stage,
     mut payload: P,
-) -> Result<Told<P>, Telling<P>>
+) -> Result<Delivered<P>, Emitting<P>>
 where
     P: Serialize + Send + Sync + 'static,
 {
-    let (life, stamp) = (run.typed_life(), EventStamp::new());
-    let (name, facet) = (stage.event_name(), life.stages.facet(stage));
-    let emit = |emitter: &Emitter| emitter.emit_begin(name, &mut payload, facet, (&life.delivery, &stamp));
-    let waiting = match recipients.listeners().map_or(Emitted::Done(Ok(())), emit) {
-        Emitted::Done(told) => {
+    let (core, stamp) = (run.core(), EventStamp::new());
+    let (name, facet) = (stage.event_name(), core.stages.facet(stage));
+    let begin_emit = |emitter: &Emitter| emitter.emit_begin(name, &mut payload, facet, (&core.delivery, &stamp));
+    let waiting = match recipients.listeners().map_or(Emitted::Done(Ok(())), begin_emit) {
+        Emitted::Done(delivered) => {
             run.show(stage, &payload, &stamp);
-            return Ok((payload, told));
+            return Ok((payload, delivered));
         }
         Emitted::Waits(waiting) => waiting,
     };
     let run = run.clone();
     Err(Box::pin(async move {
-        let delivery = &run.typed_life().delivery;
-        let told = run.emitter().emit_rest(waiting, name, &mut payload, facet, (delivery, &stamp)).await;
+        let delivery = &run.core().delivery;
+        let delivered = run.emitter().emit_rest(waiting, name, &mut payload, facet, (delivery, &stamp)).await;
         run.show(stage, &payload, &stamp);
-        (payload, told)
+        (payload, delivered)
     }))
 }
 

@@ -18,8 +18,8 @@ use tokio::runtime::Handle;
 use uuid::Uuid;
 
 use crate::RunContext;
-use crate::run::core::Drive;
-use crate::run::lease::Who;
+use crate::run::core::Driven;
+use crate::run::lease::Driver;
 
 /// The ends that are still to come, of the whole process.
 static PENDING: LazyLock<Mutex<Slab<RunContext>>> = LazyLock::new(Mutex::default);
@@ -31,7 +31,7 @@ pub(crate) static OVER: Event = Event::new();
 pub(crate) fn supervise(run: &RunContext) {
     run.delivery().sync_first();
     let mut cx = TaskContext::from_waker(Waker::noop());
-    if run.drive(Who::Supervisor, &mut cx) != Drive::Pending {
+    if run.drive(Driver::Supervisor, &mut cx) != Driven::Pending {
         return;
     }
     run.supervised();
@@ -52,9 +52,9 @@ impl Future for Supervised {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<()> {
-        match self.run.drive(Who::Supervisor, cx) {
-            Drive::Over => Poll::Ready(()),
-            Drive::Pending | Drive::Elsewhere => Poll::Pending,
+        match self.run.drive(Driver::Supervisor, cx) {
+            Driven::Over => Poll::Ready(()),
+            Driven::Pending | Driven::Elsewhere => Poll::Pending,
         }
     }
 }
@@ -72,7 +72,7 @@ impl Drop for Supervised {
 fn cut(run: &RunContext) {
     run.delivery().cut();
     let waker = Waker::from(Arc::new(Again(run.clone())));
-    run.drive(Who::Supervisor, &mut TaskContext::from_waker(&waker));
+    run.drive(Driver::Supervisor, &mut TaskContext::from_waker(&waker));
 }
 
 /// Wakes by going on.
@@ -80,7 +80,7 @@ struct Again(RunContext);
 
 impl Wake for Again {
     fn wake(self: Arc<Self>) {
-        self.0.drive(Who::Supervisor, &mut TaskContext::from_waker(&Waker::from(Arc::clone(&self))));
+        self.0.drive(Driver::Supervisor, &mut TaskContext::from_waker(&Waker::from(Arc::clone(&self))));
     }
 }
 

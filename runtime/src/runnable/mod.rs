@@ -11,7 +11,7 @@ use std::sync::Arc;
 use emitree_emitter::Emitter;
 
 use crate::lifecycle::erased::{Face, Facets};
-use crate::run::config::Held;
+use crate::run::config::RunnableRef;
 use crate::runnable::value::Data;
 use crate::{Middleware, Result, Run, RunContext};
 
@@ -106,7 +106,7 @@ pub trait Runnable: Send + Sync {
     where
         Self: Sized,
     {
-        Run::new(Held::Borrowed(self), input)
+        Run::new(RunnableRef::Borrowed(self), input)
     }
 
     /// Makes a run that shares what it runs, to be spawned or stored: `tokio::spawn(tool.run_shared(input))`.
@@ -118,7 +118,7 @@ pub trait Runnable: Send + Sync {
     where
         Self: Sized + 'static,
     {
-        Run::new(Held::Shared(Arc::clone(self)), input)
+        Run::new(RunnableRef::Shared(Arc::clone(self)), input)
     }
 }
 

@@ -27,7 +27,7 @@ use crate::{Middleware, Result, RunContext, Stage};
 const CAPACITY: usize = 1024;
 
 /// Listens on the run, from before its `start`, and keeps an `E` of each event.
-pub(crate) struct Tap<E> {
+pub(crate) struct StreamBuffer<E> {
     state: Mutex<State<E>>,
 }
 
@@ -47,7 +47,7 @@ struct State<E> {
 }
 
 /// What there is to be read.
-pub(crate) enum Heard<E> {
+pub(crate) enum BufferedItem<E> {
     Event(E),
     /// So many events were lost here.
     Missed(u64),
@@ -55,11 +55,11 @@ pub(crate) enum Heard<E> {
 
 struct Kept<E> {
     event: E,
-    origin: Origin,
+    origin: EventOrigin,
 }
 
 /// Where an event comes from.
-struct Origin {
+struct EventOrigin {
     /// The run that emitted it, if one did.
     own: Option<Uuid>,
     is_start: bool,
@@ -67,7 +67,7 @@ struct Origin {
     runs: SmallVec<[Uuid; 4]>,
 }
 
-impl Origin {
+impl EventOrigin {
     /// Of an event that is being heard, inside of its run.
     fn of(meta: &EventMeta<'_>, is_held: bool) -> Self {
         let current = if is_held { RunContext::current() } else { None };
@@ -83,7 +83,7 @@ impl Origin {
     }
 }
 
-impl<E> Tap<E> {
+impl<E> StreamBuffer<E> {
     pub(crate) fn new() -> Self {
         Self {
             state: Mutex::new(State {
@@ -131,7 +131,7 @@ impl<E> Tap<E> {
     }
 
     /// The next that may be shown.
-    pub(crate) fn poll_heard(&self, cx: &TaskContext<'_>) -> Poll<Heard<E>> {
+    pub(crate) fn poll_next(&self, cx: &TaskContext<'_>) -> Poll<BufferedItem<E>> {
         let is_holding = self.is_holding();
         let mut state = self.state.lock();
         if let Some(heard) = state.next(is_holding) {
@@ -155,7 +155,7 @@ impl<E> Tap<E> {
         if self.state.lock().closed {
             return;
         }
-        let origin = Origin::of(meta, self.is_holding());
+        let origin = EventOrigin::of(meta, self.is_holding());
         let unless_missed = Missed(self);
         let kept = Kept { event: event(), origin };
         mem::forget(unless_missed);
@@ -187,13 +187,13 @@ impl<E> Tap<E> {
         let (passed, held, run) = (state.passed, state.held, state.run.clone());
         drop(state);
         // Looked at outside of the lock: this may be the last to hold the run.
-        let may_retry = |run: RunContext| run.slot().existing().is_some_and(|chain| chain.may_retry_output());
+        let may_retry = |run: RunContext| run.bindings().existing().is_some_and(|chain| chain.may_retry_output());
         !passed && held.unwrap_or_else(|| run.and_then(|run| run.upgrade()).is_some_and(may_retry))
     }
 }
 
 /// Counts an event as missed whose payload panics when it is cloned.
-struct Missed<'a, E>(&'a Tap<E>);
+struct Missed<'a, E>(&'a StreamBuffer<E>);
 
 impl<E> Drop for Missed<'_, E> {
     fn drop(&mut self) {
@@ -203,13 +203,13 @@ impl<E> Drop for Missed<'_, E> {
 
 impl<E> State<E> {
     /// What stands first, unless it is held.
-    fn next(&mut self, is_holding: bool) -> Option<Heard<E>> {
+    fn next(&mut self, is_holding: bool) -> Option<BufferedItem<E>> {
         if is_holding && !self.passed {
             return None;
         }
         match mem::take(&mut self.missed) {
-            0 => self.kept.pop_front().map(|kept| Heard::Event(kept.event)),
-            missed => Some(Heard::Missed(missed)),
+            0 => self.kept.pop_front().map(|kept| BufferedItem::Event(kept.event)),
+            missed => Some(BufferedItem::Missed(missed)),
         }
     }
 
@@ -227,25 +227,25 @@ impl<E> State<E> {
 }
 
 /// What binds it.
-pub(crate) struct Tapping<E> {
-    pub(crate) tap: Arc<Tap<E>>,
+pub(crate) struct StreamBinding<E> {
+    pub(crate) buffer: Arc<StreamBuffer<E>>,
     pub(crate) matcher: Result<Matcher, MatcherError>,
     pub(crate) listener: Listener<E>,
 }
 
 /// Makes the listener that keeps events; the flag says whether those of runs below are asked for.
-pub(crate) type Listener<E> = fn(Arc<Tap<E>>, Matcher, bool) -> Registration;
+pub(crate) type Listener<E> = fn(Arc<StreamBuffer<E>>, Matcher, bool) -> Registration;
 
 /// Keeps events of any type, as records.
-pub(crate) fn records(tap: Arc<Tap<Box<EventRecord>>>, matcher: Matcher, _: bool) -> Registration {
+pub(crate) fn records(buffer: Arc<StreamBuffer<Box<EventRecord>>>, matcher: Matcher, _: bool) -> Registration {
     Options::new().observe(matcher, move |event: &dyn AnyEvent, meta: &EventMeta<'_>| {
-        tap.hear(meta, || Box::new(meta.to_record(event)));
+        buffer.hear(meta, || Box::new(meta.to_record(event)));
     })
 }
 
 /// Keeps events of one type, as they are.
-pub(crate) fn payloads<T: Event + Clone>(tap: Arc<Tap<T>>, matcher: Matcher, nested: bool) -> Registration {
-    let listener = move |event: &T, meta: &EventMeta<'_>| tap.hear(meta, || event.clone());
+pub(crate) fn payloads<T: Event + Clone>(buffer: Arc<StreamBuffer<T>>, matcher: Matcher, nested: bool) -> Registration {
+    let listener = move |event: &T, meta: &EventMeta<'_>| buffer.hear(meta, || event.clone());
     if nested {
         Options::new().nested(true).observe(|meta: &EventMeta<'_>| is_named(meta, T::NAME.as_str()), listener)
     } else {
@@ -260,12 +260,12 @@ fn is_named(meta: &EventMeta<'_>, name: &str) -> bool {
     before.is_some_and(|before| before.is_empty() || before.ends_with('.'))
 }
 
-impl<E: Send + 'static> Middleware for Tapping<E> {
+impl<E: Send + 'static> Middleware for StreamBinding<E> {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
-        let Self { tap, matcher, listener } = self;
+        let Self { buffer, matcher, listener } = self;
         // Before the stream listens, so that it is asked before: what it hears from then on is the next attempt's.
         let first = || Options::new().priority(i32::MAX).nested(true);
-        let discarding = Arc::clone(tap);
+        let discarding = Arc::clone(buffer);
         let is_discarded = |meta: &EventMeta<'_>| meta.name() == AttemptDiscarded::NAME.as_str();
         let discards = first().observe(is_discarded, move |_: &AttemptDiscarded, meta: &EventMeta<'_>| {
             if let Some(trace) = meta.trace() {
@@ -274,15 +274,15 @@ impl<E: Send + 'static> Middleware for Tapping<E> {
         });
         // As a pipe is: it stays when the listeners of the run are removed.
         ctx.emitter().register(discards.for_pipe())?;
-        let passing = Arc::clone(tap);
+        let passing = Arc::clone(buffer);
         let is_end = |meta: &EventMeta<'_>| matches!(Stage::of(meta), Some(Stage::Success | Stage::Error));
         let passes = Options::new().observe(is_end, move |_: &dyn AnyEvent, _: &EventMeta<'_>| passing.pass());
         ctx.emitter().register(passes.for_pipe())?;
-        let mut state = tap.state.lock();
+        let mut state = buffer.state.lock();
         state.run = Some(ctx.downgrade());
         let nested = state.nested;
         drop(state);
-        ctx.emitter().register(listener(Arc::clone(tap), matcher.clone()?, nested).for_pipe())?;
+        ctx.emitter().register(listener(Arc::clone(buffer), matcher.clone()?, nested).for_pipe())?;
         Ok(())
     }
 
@@ -292,7 +292,7 @@ impl<E: Send + 'static> Middleware for Tapping<E> {
 }
 
 /// Which events it takes.
-impl<E> fmt::Debug for Tapping<E> {
+impl<E> fmt::Debug for StreamBinding<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.matcher {
             Ok(matcher) => matcher.fmt(f),

@@ -11,7 +11,7 @@ use std::task::{Context as TaskContext, Poll};
 use emitree_emitter::{Event, EventRecord, IntoMatcher, Matcher, Options};
 use futures_core::Stream;
 
-use crate::stream::buffer::{Heard, Listener, Tap, Tapping, payloads, records};
+use crate::stream::buffer::{BufferedItem, Listener, StreamBinding, StreamBuffer, payloads, records};
 use crate::{Result, Run, Runnable};
 
 /// An item of a [`RunStream`].
@@ -76,7 +76,7 @@ pub enum StreamItem<O, E = Box<EventRecord>> {
 pub struct RunStream<'a, R: Runnable, E = Box<EventRecord>> {
     run: Option<Run<'a, R>>,
     result: Option<Result<R::Output>>,
-    tap: Arc<Tap<E>>,
+    buffer: Arc<StreamBuffer<E>>,
 }
 
 impl<'a, R: Runnable> Run<'a, R> {
@@ -152,9 +152,9 @@ impl<'a, R: Runnable> Run<'a, R> {
     }
 
     fn stream<E: Send + 'static>(self, matcher: impl IntoMatcher, listener: Listener<E>) -> RunStream<'a, R, E> {
-        let tap = Arc::new(Tap::new());
-        let tapping = Tapping { tap: Arc::clone(&tap), matcher: matcher.into_matcher(), listener };
-        RunStream { run: Some(self.middleware(tapping)), result: None, tap }
+        let buffer = Arc::new(StreamBuffer::new());
+        let tapping = StreamBinding { buffer: Arc::clone(&buffer), matcher: matcher.into_matcher(), listener };
+        RunStream { run: Some(self.middleware(tapping)), result: None, buffer }
     }
 }
 
@@ -163,7 +163,7 @@ impl<R: Runnable, T: Event + Clone> RunStream<'_, R, T> {
     ///
     /// Events that have the name and another type are not taken if they come from below; the run's own are an error.
     pub fn nested(self, nested: bool) -> Self {
-        self.tap.set_nested(nested);
+        self.buffer.set_nested(nested);
         self
     }
 }
@@ -171,13 +171,13 @@ impl<R: Runnable, T: Event + Clone> RunStream<'_, R, T> {
 impl<R: Runnable, E> RunStream<'_, R, E> {
     /// Keeps at most this many events that were not read yet; 1,024 unless set, at least 1.
     pub fn capacity(self, capacity: usize) -> Self {
-        self.tap.set_capacity(capacity);
+        self.buffer.set_capacity(capacity);
         self
     }
 
     /// Holds events until the output has passed, or shows them as they come.
     pub fn held(self, held: bool) -> Self {
-        self.tap.set_held(held);
+        self.buffer.set_held(held);
         self
     }
 
@@ -207,7 +207,7 @@ impl<R: Runnable, E> RunStream<'_, R, E> {
         let Some(run) = &mut self.run else { return true };
         if let Poll::Ready(result) = Pin::new(run).poll(cx) {
             (self.run, self.result) = (None, Some(result));
-            self.tap.pass();
+            self.buffer.pass();
         }
         self.run.is_none()
     }
@@ -222,9 +222,9 @@ impl<R: Runnable, E> Stream for RunStream<'_, R, E> {
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<Option<Self::Item>> {
         let mut driven = false;
         loop {
-            match self.tap.poll_heard(cx) {
-                Poll::Ready(Heard::Event(event)) => return Poll::Ready(Some(StreamItem::Event(event))),
-                Poll::Ready(Heard::Missed(missed)) => return Poll::Ready(Some(StreamItem::Missed(missed))),
+            match self.buffer.poll_next(cx) {
+                Poll::Ready(BufferedItem::Event(event)) => return Poll::Ready(Some(StreamItem::Event(event))),
+                Poll::Ready(BufferedItem::Missed(missed)) => return Poll::Ready(Some(StreamItem::Missed(missed))),
                 Poll::Pending => {}
             }
             if self.run.is_none() {
@@ -242,7 +242,7 @@ impl<R: Runnable, E> Stream for RunStream<'_, R, E> {
 /// The run is dropped after it, and emits its end to nobody here.
 impl<R: Runnable, E> Drop for RunStream<'_, R, E> {
     fn drop(&mut self) {
-        self.tap.close();
+        self.buffer.close();
     }
 }
 

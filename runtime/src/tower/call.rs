@@ -54,12 +54,12 @@ where
 /// Its error is an [`Error`](crate::Error), boxed: [`Error::from_boxed`](crate::Error::from_boxed) has it back. Dropping
 /// it aborts the run, whose end is heard (R8); before the first poll it leaves no trace.
 #[must_use = "a run does nothing until it is awaited"]
-pub struct RunFuture<S, I>(Run<'static, Call<S, I>>)
+pub struct RunServiceFuture<S, I>(Run<'static, Call<S, I>>)
 where
     S: Service<I, Response: Data, Error: Into<BoxError>, Future: Send> + Send + 'static,
     I: Data + Clone;
 
-impl<S, I> RunFuture<S, I>
+impl<S, I> RunServiceFuture<S, I>
 where
     S: Service<I, Response: Data, Error: Into<BoxError>, Future: Send> + Send + 'static,
     I: Data + Clone,
@@ -70,7 +70,7 @@ where
     }
 }
 
-impl<S, I> Future for RunFuture<S, I>
+impl<S, I> Future for RunServiceFuture<S, I>
 where
     S: Service<I, Response: Data, Error: Into<BoxError>, Future: Send> + Send + 'static,
     I: Data + Clone,
@@ -84,12 +84,12 @@ where
     }
 }
 
-impl<S, I> fmt::Debug for RunFuture<S, I>
+impl<S, I> fmt::Debug for RunServiceFuture<S, I>
 where
     S: Service<I, Response: Data, Error: Into<BoxError>, Future: Send> + Send + 'static,
     I: Data + Clone,
 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("RunFuture").field(&self.0).finish()
+        f.debug_tuple("RunServiceFuture").field(&self.0).finish()
     }
 }

@@ -20,7 +20,7 @@ mod runnable;
 mod ticket;
 mod with_run;
 
-pub use call::RunFuture;
+pub use call::RunServiceFuture;
 pub use enter::{EnterRun, EnterRunFuture, EnterRunLayer};
 pub use layer::{TowerLayer, tower_layer};
 pub use propagate::{PropagateRun, PropagateRunLayer};

@@ -7,7 +7,7 @@ use std::task::{Context as TaskContext, Poll};
 use emitree_emitter::{BoxError, Emitter};
 use tower_service::Service;
 
-use super::call::RunFuture;
+use super::call::RunServiceFuture;
 use super::identity::Identity;
 use crate::IntoMiddleware;
 use crate::runnable::value::Data;
@@ -92,17 +92,17 @@ where
 {
     type Response = S::Response;
     type Error = BoxError;
-    type Future = RunFuture<S, I>;
+    type Future = RunServiceFuture<S, I>;
 
     fn poll_ready(&mut self, cx: &mut TaskContext<'_>) -> Poll<Result<(), BoxError>> {
         self.service.poll_ready(cx).map_err(Into::into)
     }
 
-    fn call(&mut self, request: I) -> RunFuture<S, I> {
+    fn call(&mut self, request: I) -> RunServiceFuture<S, I> {
         // The clone is not ready: it must not be the one that is called.
         let clone = self.service.clone();
         let ready = std::mem::replace(&mut self.service, clone);
-        RunFuture::new(ready, Arc::clone(&self.identity), request)
+        RunServiceFuture::new(ready, Arc::clone(&self.identity), request)
     }
 }
 

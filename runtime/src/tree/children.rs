@@ -16,7 +16,7 @@ use crate::context::WeakRun;
 use crate::sync::{AtomicUsize, AtomicWaker, Mutex, OnceLock, Ordering, SHARDS, fence, thread};
 
 #[derive(Default)]
-pub(crate) struct Below {
+pub(crate) struct Children {
     /// The thread that uses the slot: the first that came. 0 before.
     owner: AtomicUsize,
     first: Mutex<Option<WeakRun>>,
@@ -33,29 +33,29 @@ struct Shard(Mutex<Slab<WeakRun>>);
 
 /// Where a run stands below another.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Place {
+pub(crate) enum ChildKey {
     First,
     More { shard: usize, key: usize },
 }
 
-impl Below {
-    pub(crate) fn add(&self, run: WeakRun) -> Place {
+impl Children {
+    pub(crate) fn add(&self, run: WeakRun) -> ChildKey {
         let thread = thread();
         if self.owner(thread) == thread && self.more.get().is_none() {
             let mut first = self.first.lock();
             if first.is_none() {
                 *first = Some(run);
-                return Place::First;
+                return ChildKey::First;
             }
         }
         let shard = thread % SHARDS;
         let more = self.more.get_or_init(Box::default);
         // Who does not see `more` has been seen to close: who adds looks for that next.
         fence(Ordering::SeqCst);
-        Place::More { shard, key: more[shard].0.lock().insert(run) }
+        ChildKey::More { shard, key: more[shard].0.lock().insert(run) }
     }
 
-    /// All orders are the strictest, so that `is_empty` and who adds see each other (see `fate`).
+    /// All orders are the strictest, so that `is_empty` and who adds see each other (see `state`).
     fn owner(&self, thread: usize) -> usize {
         match self.owner.load(Ordering::SeqCst) {
             0 => self
@@ -66,11 +66,11 @@ impl Below {
         }
     }
 
-    pub(crate) fn remove(&self, place: Place) {
+    pub(crate) fn remove(&self, place: ChildKey) {
         let removed = match (place, self.more.get()) {
-            (Place::First, _) => self.first.lock().take(),
-            (Place::More { shard, key }, Some(more)) => more[shard].0.lock().try_remove(key),
-            (Place::More { .. }, None) => None,
+            (ChildKey::First, _) => self.first.lock().take(),
+            (ChildKey::More { shard, key }, Some(more)) => more[shard].0.lock().try_remove(key),
+            (ChildKey::More { .. }, None) => None,
         };
         drop(removed);
     }

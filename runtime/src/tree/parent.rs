@@ -8,22 +8,22 @@
 use crate::RunContext;
 use crate::context::WeakRun;
 use crate::sync::{AtomicBool, Ordering, fence};
-use crate::tree::children::Place;
+use crate::tree::children::ChildKey;
 
-pub(crate) struct Above {
+pub(crate) struct Parent {
     run: RunContext,
-    place: Place,
+    place: ChildKey,
     /// The place has been given up.
     has_left: AtomicBool,
 }
 
-impl Above {
+impl Parent {
     /// Gives the run above back if that takes no more.
     pub(crate) fn of(run: WeakRun, above: RunContext) -> Result<Self, RunContext> {
         if above.node().is_closed() {
             return Err(above);
         }
-        let place = above.node().below().add(run);
+        let place = above.node().children().add(run);
         let above = Self { run: above, place, has_left: AtomicBool::new(false) };
         // Either this sees that the run above has closed, or that sees the place.
         if above.run.node().is_closed() { Err(above.run.clone()) } else { Ok(above) }
@@ -36,23 +36,23 @@ impl Above {
     /// The run that has the place is there: if the work of the one above is over, that may wait for it.
     pub(crate) fn arrive(&self) {
         fence(Ordering::SeqCst);
-        if self.run.node().fate().is_settled() {
-            self.run.node().below().tell();
+        if self.run.node().state().is_settled() {
+            self.run.node().children().tell();
         }
     }
 
     pub(crate) fn leave(&self) {
         self.has_left.store(true, Ordering::Relaxed);
-        self.run.node().below().remove(self.place);
+        self.run.node().children().remove(self.place);
     }
 }
 
 /// A run that could not be made gives its place up here.
-impl Drop for Above {
+impl Drop for Parent {
     fn drop(&mut self) {
         if !self.has_left.load(Ordering::Relaxed) {
             self.leave();
-            self.run.node().below().tell();
+            self.run.node().children().tell();
         }
     }
 }

@@ -6,7 +6,6 @@ mod support;
 
 mod abort;
 mod any_run;
-mod at_end;
 mod attempted;
 mod boundaries;
 mod boundary_exec;
@@ -31,6 +30,7 @@ mod layers;
 mod lifecycle;
 mod map_value;
 mod nested_layers;
+mod on_end;
 mod order;
 mod ordered;
 mod outcomes;

@@ -225,7 +225,7 @@ fn with_site<'a>(run: Run<'a, Work>, site: Site) -> Run<'a, Work> {
             Ok(())
         }),
         Site::AtEnd => run.middleware(|ctx: &RunContext| {
-            ctx.at_end(|_, _| explode());
+            ctx.on_end(|_, _| explode());
             Ok(())
         }),
         Site::Extension => run.extension(value()),

@@ -13,7 +13,7 @@ use std::task::{Wake, Waker};
 use loom::sync::Notify;
 use loom::thread;
 
-use self::lease::{Seat, Taken, Who};
+use self::lease::{Acquired, Driver, DriverLease};
 use self::sync::{AtomicUsize, Mutex, Ordering};
 
 /// A listener that is waited for: whether it is done, and who polled it last.
@@ -38,13 +38,13 @@ impl Listener {
 
 /// A run whose last step waits for a listener.
 struct Run {
-    seat: Seat<(), ()>,
+    lease: DriverLease<(), ()>,
     listener: Listener,
     ends: AtomicUsize,
 }
 
 #[derive(PartialEq, Eq)]
-enum Drive {
+enum Driven {
     Over,
     Pending,
     Elsewhere,
@@ -53,29 +53,29 @@ enum Drive {
 impl Run {
     fn new() -> Arc<Self> {
         let listener = Listener(Mutex::new((false, None)));
-        Arc::new(Self { seat: Seat::taken(), listener, ends: AtomicUsize::new(0) })
+        Arc::new(Self { lease: DriverLease::taken(), listener, ends: AtomicUsize::new(0) })
     }
 
-    /// As `life` brings a run to its end.
-    fn drive(&self, who: Who, waker: &Waker) -> Drive {
-        match self.seat.take(who, waker) {
-            Taken::Seat(()) => self.go_on(who, waker),
-            Taken::ByOther => Drive::Elsewhere,
-            Taken::Over(result) => {
-                self.seat.over(result);
-                Drive::Over
+    /// As `core` brings a run to its end.
+    fn drive(&self, who: Driver, waker: &Waker) -> Driven {
+        match self.lease.acquire(who, waker) {
+            Acquired::Steps(()) => self.go_on(who, waker),
+            Acquired::ByOther => Driven::Elsewhere,
+            Acquired::Over(result) => {
+                self.lease.over(result);
+                Driven::Over
             }
         }
     }
 
-    fn go_on(&self, who: Who, waker: &Waker) -> Drive {
+    fn go_on(&self, who: Driver, waker: &Waker) -> Driven {
         if !self.listener.poll(waker) {
-            self.seat.park((), who, waker);
-            return Drive::Pending;
+            self.lease.park((), who, waker);
+            return Driven::Pending;
         }
         self.ends.fetch_add(1, Ordering::Relaxed);
-        self.seat.over(Some(()));
-        Drive::Over
+        self.lease.over(Some(()));
+        Driven::Over
     }
 }
 
@@ -88,36 +88,34 @@ impl Wake for Woken {
 }
 
 /// Polls until it is over. What is never woken is a deadlock, which loom finds.
-fn until_over(mut poll: impl FnMut(&Waker) -> Drive) {
+fn until_over(mut poll: impl FnMut(&Waker) -> Driven) {
     let woken = Arc::new(Woken(Notify::new()));
     let waker = Waker::from(Arc::clone(&woken));
-    while poll(&waker) != Drive::Over {
+    while poll(&waker) != Driven::Over {
         woken.0.wait();
     }
 }
 
-/// As a run's own future is polled: it has the seat until it is parked for the first time.
+/// As a run's own future is polled: it has the lease until it is parked for the first time.
 fn own(run: &Run) {
     let mut has_seat = true;
-    until_over(
-        |waker| {
-            if std::mem::take(&mut has_seat) { run.go_on(Who::Own, waker) } else { run.drive(Who::Own, waker) }
-        },
-    );
+    until_over(|waker| {
+        if std::mem::take(&mut has_seat) { run.go_on(Driver::Own, waker) } else { run.drive(Driver::Own, waker) }
+    });
 }
 
 /// As a run's own future is dropped, and as a task brings the run to its end.
 fn dropped(run: &Run) {
-    run.seat.park((), Who::Own, Waker::noop());
-    if run.drive(Who::Supervisor, Waker::noop()) == Drive::Pending {
-        run.seat.supervised();
-        until_over(|waker| run.drive(Who::Supervisor, waker));
+    run.lease.park((), Driver::Own, Waker::noop());
+    if run.drive(Driver::Supervisor, Waker::noop()) == Driven::Pending {
+        run.lease.supervised();
+        until_over(|waker| run.drive(Driver::Supervisor, waker));
     }
 }
 
 /// As the run above ends those below it.
 fn above(run: &Run) {
-    until_over(|waker| run.drive(Who::Above, waker));
+    until_over(|waker| run.drive(Driver::Parent, waker));
 }
 
 /// Two at a time, while the listener comes to its end: at most three preemptions, which is where races show.

@@ -11,7 +11,7 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::thread::{self, JoinHandle};
 
-use self::state::Fate;
+use self::state::RunState;
 
 /// Runs a model with at most three preemptions, which is where races show.
 fn model(f: impl Fn() + Sync + Send + 'static) {
@@ -20,11 +20,11 @@ fn model(f: impl Fn() + Sync + Send + 'static) {
     model.check(f);
 }
 
-type Shared = Arc<Fate<&'static str>>;
+type Shared = Arc<RunState<&'static str>>;
 
-fn spawn<T: 'static>(fate: &Shared, f: impl FnOnce(&Fate<&'static str>) -> T + 'static) -> JoinHandle<T> {
-    let fate = Arc::clone(fate);
-    thread::spawn(move || f(&fate))
+fn spawn<T: 'static>(state: &Shared, f: impl FnOnce(&RunState<&'static str>) -> T + 'static) -> JoinHandle<T> {
+    let state = Arc::clone(state);
+    thread::spawn(move || f(&state))
 }
 
 fn join<T>(thread: JoinHandle<T>) -> T {
@@ -32,22 +32,22 @@ fn join<T>(thread: JoinHandle<T>) -> T {
 }
 
 /// How the end of the work found it.
-fn close(fate: &Fate<&'static str>) -> Result<(), &'static str> {
-    fate.settle().map_err(|stop| *stop)
+fn close(state: &RunState<&'static str>) -> Result<(), &'static str> {
+    state.settle().map_err(|stop| *stop)
 }
 
 /// R7
 #[test]
 fn an_abort_that_races_with_the_end_of_the_work_has_either_done_it_or_done_nothing() {
     model(|| {
-        let fate = Arc::new(Fate::open());
-        let abort = spawn(&fate, |fate| fate.stop("enough"));
-        let closed = close(&fate);
-        let then = fate.stopped().copied();
+        let state = Arc::new(RunState::open());
+        let abort = spawn(&state, |state| state.stop("enough"));
+        let closed = close(&state);
+        let then = state.stopped().copied();
         let aborted = join(abort);
         assert_eq!(closed, if aborted { Err("enough") } else { Ok(()) });
-        assert_eq!((then, fate.stopped().copied()), (closed.err(), closed.err()));
-        assert!(!fate.stop("too late") && close(&fate) == closed);
+        assert_eq!((then, state.stopped().copied()), (closed.err(), closed.err()));
+        assert!(!state.stop("too late") && close(&state) == closed);
     });
 }
 
@@ -55,16 +55,16 @@ fn an_abort_that_races_with_the_end_of_the_work_has_either_done_it_or_done_nothi
 #[test]
 fn of_two_aborts_and_the_end_of_the_work_one_comes_first() {
     model(|| {
-        let fate = Arc::new(Fate::open());
-        let [first, second] = ["first", "second"].map(|reason| spawn(&fate, move |fate| fate.stop(reason)));
-        let closed = close(&fate);
+        let state = Arc::new(RunState::open());
+        let [first, second] = ["first", "second"].map(|reason| spawn(&state, move |state| state.stop(reason)));
+        let closed = close(&state);
         let outcome = match [first, second].map(join) {
             [true, false] => Err("first"),
             [false, true] => Err("second"),
             [false, false] => Ok(()),
             [true, true] => unreachable!("both have aborted it"),
         };
-        assert_eq!((closed, fate.stopped().copied()), (outcome, outcome.err()));
+        assert_eq!((closed, state.stopped().copied()), (outcome, outcome.err()));
     });
 }
 
@@ -72,9 +72,9 @@ fn of_two_aborts_and_the_end_of_the_work_one_comes_first() {
 #[test]
 fn the_reason_that_the_loser_reads_is_the_winners() {
     model(|| {
-        let fate = Arc::new(Fate::open());
-        let other = spawn(&fate, |fate| (fate.stop("other"), fate.stopped().copied()));
-        let own = (fate.stop("own"), fate.stopped().copied());
+        let state = Arc::new(RunState::open());
+        let other = spawn(&state, |state| (state.stop("other"), state.stopped().copied()));
+        let own = (state.stop("own"), state.stopped().copied());
         match (own, join(other)) {
             ((true, Some("own")), (false, Some("own"))) | ((false, Some("other")), (true, Some("other"))) => {}
             unexpected => unreachable!("{unexpected:?}"),
@@ -86,10 +86,10 @@ fn the_reason_that_the_loser_reads_is_the_winners() {
 #[test]
 fn what_ends_after_an_abort_has_returned_is_aborted() {
     model(|| {
-        let fate = Arc::new(Fate::open());
-        let other = spawn(&fate, |fate| fate.stop("other"));
-        let own = fate.stop("own");
-        let closed = close(&fate);
+        let state = Arc::new(RunState::open());
+        let other = spawn(&state, |state| state.stop("other"));
+        let own = state.stop("own");
+        let closed = close(&state);
         assert_eq!((closed, own), (Err(if own { "own" } else { "other" }), !join(other)));
     });
 }
@@ -98,9 +98,9 @@ fn what_ends_after_an_abort_has_returned_is_aborted() {
 #[test]
 fn who_only_looks_sees_nothing_or_the_reason() {
     model(|| {
-        let fate = Arc::new(Fate::open());
-        let abort = spawn(&fate, |fate| fate.stop("enough"));
-        let looks = [fate.stopped().copied(), fate.stopped().copied()];
+        let state = Arc::new(RunState::open());
+        let abort = spawn(&state, |state| state.stop("enough"));
+        let looks = [state.stopped().copied(), state.stopped().copied()];
         assert!(matches!(looks, [None, None] | [None, Some("enough")] | [Some("enough"), Some("enough")]), "{looks:?}");
         assert!(join(abort));
     });
@@ -110,20 +110,20 @@ fn who_only_looks_sees_nothing_or_the_reason() {
 #[test]
 fn what_is_bound_while_a_run_ends_is_let_go_by_one_of_the_two() {
     model(|| {
-        let (fate, kept) = (Arc::new(Fate::open()), Arc::new(AtomicBool::new(false)));
-        let let_go = |kept: &AtomicBool| kept.store(false, Ordering::Relaxed);
+        let (state, kept) = (Arc::new(RunState::open()), Arc::new(AtomicBool::new(false)));
+        let drop_chain = |kept: &AtomicBool| kept.store(false, Ordering::Relaxed);
         let binder = {
             let kept = Arc::clone(&kept);
-            spawn(&fate, move |fate| {
+            spawn(&state, move |state| {
                 kept.store(true, Ordering::Relaxed);
-                if !fate.bind() {
-                    let_go(&kept);
+                if !state.bind() {
+                    drop_chain(&kept);
                 }
             })
         };
-        if fate.release() {
+        if state.release() {
             assert!(kept.load(Ordering::Relaxed), "what it was told of is there");
-            let_go(&kept);
+            drop_chain(&kept);
         }
         join(binder);
         assert!(!kept.load(Ordering::Relaxed), "it is kept for ever");

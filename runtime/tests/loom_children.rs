@@ -25,10 +25,10 @@ use std::task::{Context, Poll, Wake, Waker};
 use loom::sync::Notify;
 use loom::thread;
 
-use self::children::Below;
+use self::children::Children;
 use self::context::WeakRun;
-use self::parent::Above;
-use self::state::Fate;
+use self::parent::Parent;
+use self::state::RunState;
 use self::sync::{AtomicBool, Ordering};
 
 /// What the crate's own `context` has, of a run that is nothing but a place among others.
@@ -50,63 +50,63 @@ pub(crate) struct RunContext(Arc<Run>);
 
 pub(crate) struct Run {
     is_made: AtomicBool,
-    node: Node,
+    node: AbortNode,
 }
 
-pub(crate) struct Node {
-    fate: Fate<()>,
-    below: Below,
+pub(crate) struct AbortNode {
+    state: RunState<()>,
+    below: Children,
 }
 
-impl Node {
+impl AbortNode {
     pub(crate) fn is_closed(&self) -> bool {
-        self.fate.is_closed()
+        self.state.is_closed()
     }
 
-    pub(crate) const fn fate(&self) -> &Fate<()> {
-        &self.fate
+    pub(crate) const fn state(&self) -> &RunState<()> {
+        &self.state
     }
 
-    pub(crate) const fn below(&self) -> &Below {
+    pub(crate) const fn children(&self) -> &Children {
         &self.below
     }
 }
 
 impl RunContext {
     fn new(is_made: bool) -> Self {
-        let node = Node { fate: Fate::open(), below: Below::default() };
+        let node = AbortNode { state: RunState::open(), below: Children::default() };
         Self(Arc::new(Run { is_made: AtomicBool::new(is_made), node }))
     }
 
-    pub(crate) fn node(&self) -> &Node {
+    pub(crate) fn node(&self) -> &AbortNode {
         &self.0.node
     }
 
     /// As `RunContext::begin` makes one below another.
-    fn begin(&self, above: &Self) -> Option<Above> {
-        let above = Above::of(WeakRun(Arc::clone(&self.0)), above.clone());
+    fn begin(&self, above: &Self) -> Option<Parent> {
+        let above = Parent::of(WeakRun(Arc::clone(&self.0)), above.clone());
         self.0.is_made.store(true, Ordering::Release);
-        above.inspect(Above::arrive).ok()
+        above.inspect(Parent::arrive).ok()
     }
 
     /// The same, where making it fails.
     fn fail_to_begin(&self, above: &Self) {
-        drop(Above::of(WeakRun(Arc::clone(&self.0)), above.clone()));
+        drop(Parent::of(WeakRun(Arc::clone(&self.0)), above.clone()));
     }
 
     /// As `announce` ends a run: gives those that are ended with it.
     async fn end(&self) -> Vec<Self> {
         let node = self.node();
-        node.fate().settle().ok();
+        node.state().settle().ok();
         let mut ended = Vec::new();
-        if !node.below().is_empty() {
-            ended = poll_fn(|cx| node.below().poll_all(cx)).await;
+        if !node.children().is_empty() {
+            ended = poll_fn(|cx| node.children().poll_all(cx)).await;
         }
-        node.fate().close();
-        if !node.below().is_empty() {
-            ended.extend(poll_fn(|cx| node.below().poll_all(cx)).await);
+        node.state().close();
+        if !node.children().is_empty() {
+            ended.extend(poll_fn(|cx| node.children().poll_all(cx)).await);
         }
-        node.fate().end();
+        node.state().end();
         ended
     }
 }
@@ -155,7 +155,7 @@ fn a_run_that_is_made_while_the_one_above_ends_is_ended_with_it_or_is_not_below_
         let ended = block_on(above.end());
         let place = made.join().expect("it does not panic");
         assert_eq!(is_among(&run, &ended), place.is_some());
-        place.iter().for_each(Above::leave);
+        place.iter().for_each(Parent::leave);
     });
 }
 
@@ -176,7 +176,7 @@ fn so_is_one_that_another_thread_makes_than_made_the_first() {
         let ended = block_on(above.end());
         let place = made.join().expect("it does not panic");
         assert_eq!(is_among(&run, &ended), place.is_some());
-        place.iter().for_each(Above::leave);
+        place.iter().for_each(Parent::leave);
     });
 }
 
@@ -191,6 +191,6 @@ fn a_run_that_could_not_be_made_keeps_the_one_above_from_nothing() {
         };
         let ended = block_on(above.end());
         failed.join().expect("it does not panic");
-        assert!(ended.is_empty() && above.node().below().is_empty());
+        assert!(ended.is_empty() && above.node().children().is_empty());
     });
 }

@@ -1,4 +1,4 @@
-//! `RunContext::at_end`: what is called when a run is over, once, however it ends (R4).
+//! `RunContext::on_end`: what is called when a run is over, once, however it ends (R4).
 
 use crate::support::{Any, Recorder, TestResult, below, endless, poll_once, silence_planned_panics};
 use emitree_emitter::Emitter;
@@ -9,7 +9,7 @@ fn notes(recorder: &Recorder, label: &'static str) -> impl Fn(&RunContext) -> Re
     let recorder = recorder.clone();
     move |ctx| {
         let recorder = recorder.clone();
-        ctx.at_end(move |_, status| recorder.note(format!("{label} {}", status.as_str())));
+        ctx.on_end(move |_, status| recorder.note(format!("{label} {}", status.as_str())));
         Ok(())
     }
 }
@@ -81,14 +81,14 @@ async fn a_panic_changes_nothing_and_what_is_registered_meanwhile_is_called_too(
     let run = below(&Emitter::new(), "run", |(): (), _: RunContext| async { Ok(7) });
     let more = recorder.clone();
     let panics = |ctx: &RunContext| {
-        ctx.at_end(|_, _| panic!("planned"));
+        ctx.on_end(|_, _| panic!("planned"));
         Ok(())
     };
     let leaves_more = move |ctx: &RunContext| {
         let more = more.clone();
-        ctx.at_end(move |ctx, _| {
+        ctx.on_end(move |ctx, _| {
             assert!(!ctx.has_ended());
-            ctx.at_end(move |_, status| more.note(format!("{}", status == Status::Success)));
+            ctx.on_end(move |_, status| more.note(format!("{}", status == Status::Success)));
         });
         Ok(())
     };
@@ -108,7 +108,7 @@ async fn until_the_last_has_been_called_the_run_has_not_ended() -> TestResult {
         let notes = recorder.clone();
         let bound = move |ctx: &RunContext| {
             let notes = notes.clone();
-            ctx.at_end(move |ctx, _| notes.note(format!("has ended: {}", ctx.has_ended())));
+            ctx.on_end(move |ctx, _| notes.note(format!("has ended: {}", ctx.has_ended())));
             Ok(())
         };
         below(&tree, "ends", |(): (), _: RunContext| async { Ok(()) }).run(()).middleware(bound).await?;
