@@ -65,13 +65,14 @@ mod tower;
 mod tree;
 
 pub use abort::handle::{AbortHandle, AbortSignal};
-pub use chain::attempts::{AttemptDiscarded, RetryRequest};
+pub use chain::attempts::AttemptDiscarded;
 pub use context::RunContext;
 pub use context::extensions::Extensions;
 pub use context::tasks::Task;
 pub use error::interrupt::Interrupt;
 pub use error::outcome::{Outcome, Status};
 pub use error::report::{ErrorKind, ErrorReport};
+pub use error::retry_request::RetryRequest;
 pub use error::{Error, Result};
 pub use layer::any_run::AnyRun;
 pub use layer::filter::{Broken, Filter, FilterFn, Filters, filter_fn};

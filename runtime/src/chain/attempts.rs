@@ -9,34 +9,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use emitree_emitter::{Event, EventName};
 use futures_core::future::BoxFuture;
 use parking_lot::Mutex;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::Value;
 
 use crate::chain::erased::{LayerEntry, Work, call};
 use crate::chain::{Chain, ValueMaps};
 use crate::runnable::value::{Data, fit};
-use crate::{Error, Middleware, Result, RunContext, Runnable, Summary};
-
-/// Why an attempt was given up: what [`Error::retry_with`] was made of.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[non_exhaustive]
-pub struct RetryRequest {
-    /// Who asked, if the error says so: that of a `map_input` or `map_output` does.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub by: Option<String>,
-    /// Why.
-    pub reason: String,
-    /// Data for whoever makes the next attempt.
-    #[serde(default)]
-    pub metadata: Value,
-}
-
-impl RetryRequest {
-    pub(crate) fn new(error: &Error, metadata: &Value) -> Self {
-        let by = error.details().get("by").and_then(Value::as_str).map(ToOwned::to_owned);
-        Self { by, reason: error.to_string(), metadata: metadata.clone() }
-    }
-}
+use crate::{Error, Middleware, Result, RetryRequest, RunContext, Runnable, Summary};
 
 /// An attempt was given up, and the next one follows: what it had emitted no longer counts. Emitted where the run
 /// attempts again (M7), and by [`RunContext::discard_attempt`].

@@ -4,6 +4,7 @@ pub(crate) mod control;
 pub(crate) mod interrupt;
 pub(crate) mod outcome;
 pub(crate) mod report;
+pub(crate) mod retry_request;
 
 use std::any::Any;
 use std::error::Error as StdError;

@@ -2,11 +2,9 @@
 
 use std::any::type_name;
 
-use crate::Runnable;
-
 /// A kind of work: a name, what it takes, and what it gives. Layers are laid around it.
 ///
-/// Every [`Runnable`] that borrows nothing is one. So is every place where something can be intercepted: a marker type
+/// Every [`Runnable`](crate::Runnable) that borrows nothing is one. So is every place where something can be intercepted: a marker type
 /// stands for it.
 ///
 /// ```
@@ -39,9 +37,4 @@ pub trait Op: 'static {
     fn name() -> &'static str {
         type_name::<Self>()
     }
-}
-
-impl<R: Runnable + 'static> Op for R {
-    type In = R::Input;
-    type Out = R::Output;
 }

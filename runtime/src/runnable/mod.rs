@@ -13,7 +13,7 @@ use emitree_emitter::Emitter;
 use crate::lifecycle::erased::{Face, Facets};
 use crate::run::config::RunnableRef;
 use crate::runnable::value::Data;
-use crate::{Middleware, Result, Run, RunContext};
+use crate::{Middleware, Op, Result, Run, RunContext};
 
 /// Something that can be run: it has an emitter, typed input and output, and an async function that does the work.
 ///
@@ -159,4 +159,10 @@ impl<R: Runnable> IntoShared for Arc<R> {
     fn into_shared(self) -> Self {
         self
     }
+}
+
+/// Every runnable is a kind of work.
+impl<R: Runnable + 'static> Op for R {
+    type In = R::Input;
+    type Out = R::Output;
 }
