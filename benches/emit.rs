@@ -1,7 +1,7 @@
 //! The path that matters: what one `emit` costs.
 //!
 //! ```text
-//! cargo bench --bench emit
+//! cargo bench --manifest-path benches/Cargo.toml --bench emit
 //! ```
 //!
 //! Each batch of a case is one async block with a loop of `emit(..).await` in it, polled once with a waker that does

@@ -1,7 +1,7 @@
 //! What built-in middlewares cost.
 //!
 //! ```text
-//! cargo bench --bench middleware
+//! cargo bench --manifest-path benches/Cargo.toml --bench middleware
 //! ```
 //!
 //! Work that does next to nothing, as in the bench of runs: what is measured is what a middleware adds to a run, beside

@@ -1,7 +1,7 @@
 //! What looking for secrets costs where there are none, and in texts that were made to take long.
 //!
 //! ```text
-//! cargo bench --bench redact
+//! cargo bench --manifest-path benches/Cargo.toml --bench redact
 //! ```
 use std::hint::black_box;
 use std::time::Instant;

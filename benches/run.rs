@@ -1,7 +1,7 @@
 //! What a whole run costs.
 //!
 //! ```text
-//! cargo bench --bench run
+//! cargo bench --manifest-path benches/Cargo.toml --bench run
 //! ```
 //!
 //! Work that does next to nothing, so that what is measured is what is around it. Runs, instrumented functions and
