@@ -157,6 +157,30 @@ impl Progress {
         }
         self.result()
     }
+
+    /// The same for an event of a run: a failure goes with the future, and so where that is dropped, inside of the run.
+    pub(crate) async fn rest_in_run(
+        &mut self,
+        event: &mut dyn AnyEvent,
+        meta: &EventMeta<'_>,
+        route: &Route,
+        delivery: &Delivery,
+    ) -> Result<(), EmitError> {
+        let rest = Rest(self);
+        rest.0.rest(event, meta, route, delivery).await
+    }
+}
+
+/// Lets go of a failure that nobody was given.
+struct Rest<'p>(&'p mut Progress);
+
+impl Drop for Rest<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if self.0.failed.is_some() {
+            self.0.discard_failure();
+        }
+    }
 }
 
 /// The failure of an emit that was dropped is the user's, and may panic as it is dropped.

@@ -1,9 +1,6 @@
 //! Emitting: from a name and a payload to a dispatch.
 
 use std::fmt;
-use std::future::poll_fn;
-use std::pin::{Pin, pin};
-use std::sync::Arc;
 
 use serde::Serialize;
 
@@ -13,9 +10,8 @@ use crate::event::Carried;
 use crate::listener::Listener;
 use crate::name::NameRef;
 use crate::route::Route;
-use crate::{
-    AnyEvent, AsName, Context, Delivery, EmitError, Emitter, Event, EventMeta, EventName, EventStamp, Facet, Scope,
-};
+use crate::scope::{within, within_run_of};
+use crate::{AnyEvent, AsName, Context, Delivery, EmitError, Emitter, Event, EventMeta, EventName, EventStamp, Facet};
 
 impl Emitter {
     /// Emits an event: own listeners hear it first, then those above, the root last; all that may change it before
@@ -298,7 +294,10 @@ impl<'a> Hearing<'a> {
     /// Calls and awaits the others.
     async fn rest(&mut self, event: &mut dyn AnyEvent) -> Result<(), EmitError> {
         let Self { emit, meta, route, progress } = self;
-        scoped(emit.source.scope(), pin!(progress.rest(event, meta, route, emit.delivery))).await
+        if emit.source.run_link().is_none() {
+            return progress.rest(event, meta, route, emit.delivery).await;
+        }
+        within_run_of(emit.source, progress.rest_in_run(event, meta, route, emit.delivery)).await
     }
 
     fn put_aside(self) -> Waiting {
@@ -309,22 +308,5 @@ impl<'a> Hearing<'a> {
     fn go_on(emit: &'a Emit<'a>, waiting: Waiting) -> Self {
         let Waiting { route, progress } = waiting;
         Self { emit, meta: EventMeta::new(emit), route, progress }
-    }
-}
-
-/// Calls inside a run's scope, where there is one.
-#[inline]
-fn within<R>(scope: Option<Arc<dyn Scope>>, mut f: impl FnMut() -> R) -> R {
-    let Some(scope) = scope else { return f() };
-    let mut result = None;
-    scope.within(&mut || result = Some(f()));
-    result.unwrap_or_else(f)
-}
-
-/// Awaits what is left to do, inside a run's scope where there is one.
-async fn scoped<R>(scope: Option<Arc<dyn Scope>>, mut rest: Pin<&mut impl Future<Output = R>>) -> R {
-    match scope {
-        None => rest.await,
-        Some(scope) => poll_fn(|cx| within(Some(Arc::clone(&scope)), || rest.as_mut().poll(cx))).await,
     }
 }

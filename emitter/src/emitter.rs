@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::iter::successors;
 use std::sync::{Arc, OnceLock, Weak};
 
 use uuid::Uuid;
@@ -13,6 +14,7 @@ use crate::namespace::{join, join_shared};
 use crate::quiet::{Quiet, disturb, disturb_runs};
 use crate::registry::Registry;
 use crate::run_end::RunEnd;
+use crate::scope::drop_within;
 use crate::{
     AsName, BuildError, Context, Creator, EmitterBuilder, IntoNamespace, NameError, Namespace, Scope, Trace, id,
 };
@@ -58,6 +60,15 @@ pub(crate) struct RunLink {
     pub(crate) scope: Option<Weak<dyn Scope>>,
     pub(crate) is_inside: Option<fn(*const ()) -> bool>,
     pub(crate) end: RunEnd,
+}
+
+impl RunLink {
+    /// Whether one is inside of its scope.
+    #[inline]
+    fn is_inside(&self) -> bool {
+        let inside = self.scope.as_ref().zip(self.is_inside);
+        inside.is_some_and(|(scope, is_inside)| is_inside(scope.as_ptr().cast()))
+    }
 }
 
 impl Emitter {
@@ -231,7 +242,7 @@ impl Emitter {
         if let Traced::Given(trace) = run {
             return Some(*trace);
         }
-        let mut above = std::iter::successors(run.above(), Traced::above);
+        let mut above = successors(run.above(), Traced::above);
         let run_id = run.run_id();
         let parent = above.next();
         let top = above.last().or(parent);
@@ -249,7 +260,7 @@ impl Emitter {
     /// This emitter and those above it in the tree.
     #[inline]
     pub(crate) fn upwards(&self) -> impl Iterator<Item = &Self> {
-        std::iter::successors(Some(self), |emitter| emitter.parent())
+        successors(Some(self), |emitter| emitter.parent())
     }
 
     pub(crate) fn inner(&self) -> &Inner {
@@ -330,10 +341,15 @@ impl Emitter {
     /// The same, unless one is inside of it already: mostly it is the run that emits.
     #[inline]
     pub(crate) fn scope_to_enter(&self) -> Option<Arc<dyn Scope>> {
-        let run = self.run_link()?;
-        let scope = run.scope.as_ref()?;
-        let is_inside = run.is_inside.is_some_and(|is_inside| is_inside(scope.as_ptr().cast()));
-        if is_inside { None } else { scope.upgrade() }
+        self.run_link().filter(|run| !run.is_inside())?.scope.as_ref()?.upgrade()
+    }
+
+    /// What is entered to go on with an emit that is under way, and to drop what belongs to its run, unless one is inside of it
+    /// already: the run, or where that is gone, the next one above.
+    pub(crate) fn scope_left(&self) -> Option<Arc<dyn Scope>> {
+        let own = self.run_link().filter(|run| !run.is_inside())?;
+        let runs = successors(Some(own), |run| run.parent.as_ref()?.run_link());
+        runs.filter_map(|run| run.scope.as_ref()?.upgrade()).find(|scope| scope.is_there())
     }
 
     #[inline]
@@ -379,8 +395,19 @@ impl Inner {
         }
     }
 
+    /// Drops the listeners of an emitter that is in a run inside of that run. They do not find it by their home, which is gone; a
+    /// run's own emitter has none any more.
+    fn drop_in_run(&mut self) {
+        let Some(parent) = self.parent.as_ref().filter(|_| self.is_in_run && self.run.is_none()) else { return };
+        let mut registry = self.registry.take();
+        if registry.is_some() {
+            drop_within(parent.scope_left(), || drop(registry.take()));
+        }
+    }
+
     /// Lets go of what is above it; adds what nobody else holds.
     fn leave(&mut self, orphans: &mut Vec<Self>) {
+        self.drop_in_run();
         if let Some(run_parent) = self.run.as_mut().and_then(|run| run.parent.take()) {
             orphans.extend(Arc::into_inner(run_parent.0));
         }

@@ -195,7 +195,7 @@ impl Emitter {
     }
 
     fn add_pipe(&self, matcher: Matcher, target: &Self) -> PipeHandle {
-        let pipe = Arc::new(Pipe { matcher, target: target.clone() });
+        let pipe = Arc::new(Pipe::new(self, matcher, target));
         let handle = PipeHandle::new(self, &pipe);
         if let Err(error) = self.join_in(|registry| registry.add_pipe(pipe)) {
             log_quietly(|| tracing::warn!(%error, "nothing is piped"));

@@ -14,9 +14,10 @@ use crate::event::HeardType;
 use crate::function::Exact;
 use crate::matcher::Kind;
 use crate::name::is_same;
-use crate::panic::{discard, logged};
+use crate::panic::discard;
+use crate::scope::drop_at;
 use crate::tracked::Tracked;
-use crate::{AnyEvent, BoxError, Emitter, EventMeta, Matcher};
+use crate::{AnyEvent, BoxError, EventMeta, Matcher};
 
 /// What becomes of a listener's error or panic (E11).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -179,15 +180,11 @@ impl Listener {
 /// when the listener was removed. That of a run is dropped inside of it, whoever does it.
 impl Drop for Listener {
     fn drop(&mut self) {
-        let home = self.home.upgrade().map(Emitter::from);
-        let mut drop_captured = || {
-            discard("what a listener captured", replace(&mut self.call, Call::Dropped));
-            discard("what a matcher captured", replace(&mut self.matcher, Matcher::own()));
-        };
-        match home.as_ref().and_then(Emitter::scope_to_enter) {
-            Some(scope) => logged(|| scope.within(&mut drop_captured)),
-            None => drop_captured(),
-        }
+        let Self { home, call, matcher, .. } = self;
+        drop_at(home, || {
+            discard("what a listener captured", replace(call, Call::Dropped));
+            discard("what a matcher captured", replace(matcher, Matcher::own()));
+        });
     }
 }
 

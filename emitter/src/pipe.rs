@@ -1,32 +1,47 @@
 //! Pipes: ways for events beside the tree (E12).
 
 use std::fmt;
+use std::mem::replace;
 use std::sync::{Arc, Weak};
 
 use crate::emitter::Inner;
 use crate::listener::Sighting;
 use crate::panic::discard;
+use crate::scope::drop_at;
 use crate::{Emitter, Matcher};
 
 /// A way from one emitter to another.
 pub(crate) struct Pipe {
-    pub(crate) matcher: Matcher,
-    pub(crate) target: Emitter,
+    matcher: Matcher,
+    /// Until it is dropped.
+    target: Option<Emitter>,
+    /// The emitter that it leads away from.
+    home: Weak<Inner>,
 }
 
 impl Pipe {
-    /// Whether it sends an event on. A function that panics sends nothing.
-    pub(crate) fn takes(&self, sighting: &Sighting<'_>) -> bool {
-        (self.matcher.nested_by_default() || !sighting.nested)
+    pub(crate) fn new(home: &Emitter, matcher: Matcher, target: &Emitter) -> Self {
+        Self { matcher, target: Some(target.clone()), home: home.downgrade() }
+    }
+
+    /// Where it sends an event, if it takes it. A function that panics sends nothing.
+    pub(crate) fn leads(&self, sighting: &Sighting<'_>) -> Option<Emitter> {
+        let takes = (self.matcher.nested_by_default() || !sighting.nested)
             && self.matcher.takes(sighting)
-            && self.matcher.says_calmly(sighting.meta)
+            && self.matcher.says_calmly(sighting.meta);
+        if takes { self.target.clone() } else { None }
     }
 }
 
-/// A function that matches is the user's, and may panic as it is dropped.
+/// A function that matches is the user's, and may panic as it is dropped; so are the listeners of the target, if nobody else has
+/// that. Those of a run's pipe are dropped inside of the run, whoever does it.
 impl Drop for Pipe {
     fn drop(&mut self) {
-        discard("what a matcher captured", std::mem::replace(&mut self.matcher, Matcher::own()));
+        let Self { matcher, target, home } = self;
+        drop_at(home, || {
+            discard("what a matcher captured", replace(matcher, Matcher::own()));
+            discard("what a pipe leads to", target.take());
+        });
     }
 }
 

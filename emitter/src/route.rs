@@ -238,7 +238,7 @@ enum Step {
 fn targets(snapshot: &Guard<Snapshot>, sighting: &Sighting<'_>) -> Option<Vec<Emitter>> {
     let snapshot = snapshot.as_ref();
     let pipes = snapshot.map_or(&[][..], |snapshot| &snapshot.pipes);
-    let piped = || pipes.iter().filter(|pipe| pipe.takes(sighting)).map(|pipe| pipe.target.clone()).collect();
+    let piped = || pipes.iter().filter_map(|pipe| pipe.leads(sighting)).collect();
     snapshot.is_none_or(|snapshot| !snapshot.is_closed).then(piped)
 }
 

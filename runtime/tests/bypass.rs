@@ -1,63 +1,24 @@
 //! Guards are not evaded by drops (R1, M5): whatever value of a nested run is dropped, whenever, and on whatever task or thread, what
 //! its `Drop` starts is seen by a guard that is bound above, as long as the run above has not ended.
 
+#[path = "support/starts.rs"]
+mod starts;
 mod support;
 
-use std::fmt;
 use std::panic::panic_any;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::Poll;
 use std::thread;
 
 use emitree_emitter::Emitter;
 use emitree_runtime::{
-    AbortHandle, Error, ErrorKind, Guard, Next, Op, Run, RunContext, RunEvent, Runnable, Stage, layer_fn, map_output,
-    runnable_fn,
+    AbortHandle, Error, Guard, Next, Op, Run, RunContext, RunEvent, Runnable, Stage, layer_fn, map_output,
 };
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
+use starts::{Failure, Seen, Started, Starts, guard_against_starts};
 use support::{Any, below, poll_once, silence_planned_panics};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{Notify, oneshot};
-
-/// Starts a run when the last of its clones is dropped, and notes what came of it.
-#[derive(Clone)]
-struct Starts(#[expect(dead_code, reason = "it is dropped")] Arc<AtDrop>);
-
-struct AtDrop {
-    above: RunContext,
-    seen: Seen,
-}
-
-/// What came of the runs that were started, with whether the run above had ended by then.
-type Seen = Arc<Mutex<Vec<(Started, bool)>>>;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Started {
-    Guarded,
-    /// The run that it was started in had been aborted, so it did not get as far as the guard's decision.
-    Aborted,
-    Unguarded,
-}
-
-impl Drop for AtDrop {
-    fn drop(&mut self) {
-        let has_ended = self.above.has_ended();
-        let has_worked = AtomicBool::new(false);
-        let attack = runnable_fn("attack", |(): (), _: RunContext| async {
-            has_worked.store(true, Ordering::Relaxed);
-            Ok(())
-        });
-        let polled = poll_once(&mut attack.run(()));
-        let started = match polled {
-            _ if has_worked.into_inner() => Started::Unguarded,
-            Poll::Ready(Err(error)) if matches!(error.kind(), ErrorKind::Denied { .. }) => Started::Guarded,
-            _ => Started::Aborted,
-        };
-        self.seen.lock().push((started, has_ended));
-    }
-}
 
 /// What is given to a run, or comes out of it, with such a value in it.
 #[derive(Clone, Default, Serialize, Deserialize)]
@@ -65,23 +26,6 @@ struct Value {
     #[serde(skip)]
     #[expect(dead_code, reason = "it is dropped")]
     held: Option<Starts>,
-}
-
-#[derive(Debug)]
-struct Failure(#[expect(dead_code, reason = "it is dropped")] Starts);
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a planned failure")
-    }
-}
-
-impl std::error::Error for Failure {}
-
-impl fmt::Debug for Starts {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Starts")
-    }
 }
 
 #[derive(Debug)]
@@ -318,14 +262,11 @@ fn attack(case: (Place, Moment, Spawned)) -> Vec<(Started, bool)> {
     let above = below(&tree, "above", move |(): (), ctx: RunContext| {
         let (tree, notes, elsewhere) = (instances.clone(), Arc::clone(&notes), elsewhere.lock().take());
         async move {
-            ctx.bind_nested(|run: &RunContext| match run.name() {
-                "attack" => Err(Error::denied("guard", "nobody starts this")),
-                _ => Ok(()),
-            });
+            guard_against_starts(&ctx);
             let elsewhere = elsewhere.ok_or_else(|| Error::new("there is one run"))?;
             let (begun, gone) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
             let plan = Plan { place, moment, abort: AbortHandle::new(), begun: Arc::clone(&begun) };
-            let starts = Starts(Arc::new(AtDrop { above: ctx.clone(), seen: notes }));
+            let starts = Starts::below(&ctx, &notes);
             let run = nested(&tree, &plan, starts);
             let result = spawn(run, &ctx, (spawned, moment), &elsewhere, &gone);
             if matches!(moment, Moment::Abort | Moment::RuntimeGone) {
@@ -383,11 +324,8 @@ async fn nor_by_an_error_that_nobody_has_fetched() {
     let top = below(&tree.clone(), "top", move |(): (), ctx: RunContext| {
         let (tree, notes, gate) = (tree.clone(), Arc::clone(&notes), Arc::clone(&gate));
         async move {
-            ctx.bind_nested(|run: &RunContext| match run.name() {
-                "attack" => Err(Error::denied("guard", "nobody starts this")),
-                _ => Ok(()),
-            });
-            let starts = Mutex::new(Some(Starts(Arc::new(AtDrop { above: ctx.clone(), seen: notes }))));
+            guard_against_starts(&ctx);
+            let starts = Mutex::new(Some(Starts::below(&ctx, &notes)));
             let fails = Arc::new(below(&tree, "fails", move |(): (), _: RunContext| {
                 let starts = starts.lock().take();
                 async { Err::<(), _>(starts.map_or_else(|| Error::new("no"), |starts| Failure(starts).into())) }

@@ -489,13 +489,17 @@ impl<I: Data, O: Data> Scope for Inner<RunCore<I, O>> {
     }
 }
 
-/// Entered where the emitter was made later than the run.
+/// Entered where the emitter was made later than the run. It does not keep the run.
 impl Scope for WeakRun {
     fn within(self: Arc<Self>, f: &mut dyn FnMut()) {
         match self.upgrade() {
             Some(run) if !RunContext::is_current(Arc::as_ptr(&self).cast()) => run.inside(f),
             _ => f(),
         }
+    }
+
+    fn is_there(&self) -> bool {
+        self.0.strong_count() > 0
     }
 
     fn admit(&self, key: &str, value: Value) -> Value {

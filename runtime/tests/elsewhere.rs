@@ -1,0 +1,166 @@
+//! What another thread drops of a run, it drops inside of that run, or of the next one above where that has ended (R14, R1): what is
+//! started by the drop is seen by a guard that is bound above.
+
+#[path = "support/starts.rs"]
+mod starts;
+mod support;
+
+use std::future::pending;
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use emitree_emitter::{BoxError, Emitter, EventMeta};
+use emitree_runtime::{Error, Result, RunContext, Runnable};
+use futures_util::future::BoxFuture;
+use starts::{Failure, Seen, Started, Starts, guard_against_starts};
+use support::{Any, below, poll_once};
+
+/// Leaves a value in a run that is being bound, and gives what has it dropped.
+type Leave = fn(&RunContext, Starts) -> Result<Drops>;
+type Drops = Box<dyn FnOnce() + Send>;
+
+/// A value that is dropped with what is given, whatever that is.
+fn holding<T>(starts: Starts, call: impl Fn() -> T) -> impl Fn() -> T {
+    move || {
+        _ = &starts;
+        call()
+    }
+}
+
+/// An emit under way.
+fn emitting(emitter: &Emitter) -> Result<Drops> {
+    let emitter = emitter.clone();
+    let mut emit = Box::pin(async move { emitter.emit("x", &mut ()).await });
+    assert!(poll_once(&mut emit).is_pending());
+    Ok(Box::new(move || drop(emit)))
+}
+
+fn waits() -> BoxFuture<'static, std::result::Result<(), BoxError>> {
+    Box::pin(pending())
+}
+
+const LEFT: &[(&str, Leave)] = &[
+    ("the future of a listener of an emit under way", |ctx, starts| {
+        let left = Mutex::new(Some(starts));
+        ctx.emitter().on_async("x", move |_: &mut Any, _| {
+            let starts = left.lock().expect("nobody panics").take();
+            Box::pin(async move {
+                let _starts = starts;
+                waits().await
+            })
+        })?;
+        emitting(ctx.emitter())
+    }),
+    ("the future of an observer of an emit under way", |ctx, starts| {
+        let left = Mutex::new(Some(starts));
+        ctx.emitter().observe_async("x", move |_: &Any, _| {
+            let starts = left.lock().expect("nobody panics").take();
+            Box::pin(async move {
+                let _starts = starts;
+                waits().await
+            })
+        })?;
+        emitting(ctx.emitter())
+    }),
+    ("a listener of an emit under way", |ctx, starts| {
+        let waits = holding(starts, waits);
+        ctx.emitter().on_async("x", move |_: &mut Any, _| waits())?;
+        emitting(ctx.emitter())
+    }),
+    ("what a listener of an emit under way has failed with", |ctx, starts| {
+        let left = Mutex::new(Some(starts));
+        ctx.emitter().on("x", move |_: &mut Any, _| {
+            let starts = left.lock().expect("nobody panics").take();
+            starts.map_or(Ok(()), |starts| Err::<(), BoxError>(Failure(starts).into()))
+        })?;
+        ctx.emitter().observe_async("x", |_: &Any, _| waits())?;
+        emitting(ctx.emitter())
+    }),
+    ("a listener that is removed", |ctx, starts| {
+        let call = holding(starts, || ());
+        let subscription = ctx.emitter().on("x", move |_: &mut Any, _| call())?;
+        Ok(Box::new(move || _ = subscription.off()))
+    }),
+    ("a pipe that is removed", |ctx, starts| {
+        let says = holding(starts, || true);
+        let pipe = ctx.emitter().pipe_matching(move |_: &EventMeta<'_>| says(), &Emitter::new())?;
+        Ok(Box::new(move || _ = pipe.unpipe()))
+    }),
+    ("a listener at the end of a pipe that is removed", |ctx, starts| {
+        let (call, target) = (holding(starts, || ()), Emitter::new());
+        target.on("x", move |_: &mut Any, _| call())?;
+        let pipe = ctx.emitter().pipe(&target);
+        Ok(Box::new(move || _ = pipe.unpipe()))
+    }),
+    ("a listener of a part of the run", |ctx, starts| {
+        let (call, part) = (holding(starts, || ()), ctx.emitter().child("part")?);
+        part.on("x", move |_: &mut Any, _| call())?;
+        Ok(Box::new(move || drop(part)))
+    }),
+];
+
+/// When it is dropped.
+#[derive(Clone, Copy, Debug)]
+enum When {
+    /// By the work of the run.
+    Works,
+    /// After the run has ended, and is gone but for what holds it.
+    Ended,
+}
+
+/// What came of the runs that were started by the drop.
+fn dropped(leave: Leave, when: When, is_heard: bool) -> Vec<(Started, bool)> {
+    let (tree, seen) = (Emitter::new(), Seen::default());
+    let notes = Arc::clone(&seen);
+    let above = below(&tree.clone(), "above", move |(): (), ctx: RunContext| {
+        let (tree, notes) = (tree.clone(), Arc::clone(&notes));
+        async move {
+            guard_against_starts(&ctx);
+            let left = Arc::new(Mutex::new(None));
+            let drop_left = |left: &Mutex<Option<Drops>>| {
+                let drops = left.lock().expect("nobody panics").take().expect("it was left");
+                thread::spawn(drops).join().expect("it does not panic");
+            };
+            let works = Arc::clone(&left);
+            let nested = below(&tree, "nested", move |(): (), _: RunContext| {
+                if matches!(when, When::Works) {
+                    drop_left(&works);
+                }
+                async { Ok(()) }
+            });
+            let starts = Mutex::new(Some(Starts::below(&ctx, &notes)));
+            let leaves = Arc::clone(&left);
+            let middleware = move |ctx: &RunContext| {
+                let starts =
+                    starts.lock().expect("nobody panics").take().ok_or_else(|| Error::new("there is one run"))?;
+                *leaves.lock().expect("nobody panics") = Some(leave(ctx, starts)?);
+                Ok(())
+            };
+            let run = nested.run(());
+            let run = if is_heard { run.on("never", |_: &mut Any, _| ()) } else { run };
+            run.middleware(middleware).await?;
+            if matches!(when, When::Ended) {
+                drop_left(&left);
+            }
+            Ok(())
+        }
+    });
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+    runtime.block_on(async { above.run(()).await }).expect("it succeeds");
+    std::mem::take(&mut *seen.lock())
+}
+
+#[test]
+fn what_another_thread_drops_of_a_run_is_dropped_inside_of_it() {
+    let mut evaded = Vec::new();
+    for (name, leave) in LEFT {
+        // A run that is heard has its emitter from the beginning, others when somebody asks for it.
+        for (when, is_heard) in [When::Works, When::Ended].into_iter().flat_map(|when| [(when, false), (when, true)]) {
+            let seen = dropped(*leave, when, is_heard);
+            if seen != [(Started::Guarded, false)] {
+                evaded.push(format!("{name}, {when:?}, heard: {is_heard}: {seen:?}"));
+            }
+        }
+    }
+    assert!(evaded.is_empty(), "{} evaded:\n{}", evaded.len(), evaded.join("\n"));
+}
