@@ -24,7 +24,7 @@ pub trait Scope: Send + Sync {
     }
 
     /// A value is about to be set on the context of the run's emitter: gives what is set. By default what was given.
-    fn admit(&self, key: &str, value: Value) -> Value {
+    fn admit(self: Arc<Self>, key: &str, value: Value) -> Value {
         _ = key;
         value
     }

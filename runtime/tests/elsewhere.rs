@@ -6,12 +6,18 @@ mod starts;
 mod support;
 
 use std::future::pending;
+use std::pin::pin;
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
+use std::task::{Context as TaskContext, Poll, Waker};
 use std::thread;
 
-use emitree_emitter::{BoxError, Emitter, EventMeta};
-use emitree_runtime::{Error, Result, RunContext, Runnable};
+use emitree_emitter::{BoxError, Emitter, Event, EventMeta, EventName};
+use emitree_runtime::{
+    AnyRun, Error, Layer, Middleware, Next, Op, Result, RunContext, RunStream, Runnable, Stack, StreamItem, runnable_fn,
+};
 use futures_util::future::BoxFuture;
+use serde::Serialize;
 use starts::{Failure, Seen, Started, Starts, guard_against_starts};
 use support::{Any, below, poll_once};
 
@@ -35,35 +41,104 @@ fn emitting(emitter: &Emitter) -> Result<Drops> {
     Ok(Box::new(move || drop(emit)))
 }
 
-fn waits() -> BoxFuture<'static, std::result::Result<(), BoxError>> {
-    Box::pin(pending())
+/// A stream whose first item was read, while its run came to its end.
+fn unread<R: Runnable>(mut stream: RunStream<'static, R, Told>) -> Result<Drops> {
+    let read = pin!(stream.recv()).poll(&mut TaskContext::from_waker(Waker::noop()));
+    assert!(matches!(read, Poll::Ready(Some(StreamItem::Event(Told { starts: None })))));
+    Ok(Box::new(move || drop(stream)))
+}
+
+fn waits_with(starts: Option<Starts>) -> BoxFuture<'static, std::result::Result<(), BoxError>> {
+    Box::pin(async move {
+        let _starts = starts;
+        pending().await
+    })
+}
+
+/// A call on another thread that lasts until it is given what it waits for.
+fn calling(entered: &Receiver<()>, go_on: Sender<()>, call: impl FnOnce() + Send + 'static) -> Drops {
+    let calls = thread::spawn(call);
+    entered.recv().expect("it is called");
+    Box::new(move || {
+        go_on.send(()).expect("it waits");
+        calls.join().expect("it does not panic");
+    })
+}
+
+/// A function that waits in its first call.
+struct Waits {
+    entered: Sender<()>,
+    go_on: Mutex<Receiver<()>>,
+}
+
+impl Waits {
+    fn new() -> (Self, Receiver<()>, Sender<()>) {
+        let (entered, is_entered) = channel();
+        let (send, go_on) = channel();
+        (Self { entered, go_on: Mutex::new(go_on) }, is_entered, send)
+    }
+
+    fn wait(&self) {
+        if self.entered.send(()).is_ok() {
+            self.go_on.lock().expect("nobody panics").recv().ok();
+        }
+    }
+}
+
+/// A layer, or a middleware, that waits while somebody asks for its name.
+struct Read(Waits, #[expect(dead_code, reason = "it is dropped")] Starts);
+
+impl std::fmt::Debug for Read {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Read")
+    }
+}
+
+impl<O: Op> Layer<O> for Read {
+    async fn call(&self, input: &O::In, _: &RunContext, next: Next<'_, O>) -> Result<O::Out> {
+        next.run(input).await
+    }
+
+    fn name(&self) -> &str {
+        self.0.wait();
+        "read"
+    }
+}
+
+impl Middleware for Read {
+    fn bind(&self, _: &RunContext) -> Result<()> {
+        Ok(())
+    }
+
+    fn name(&self) -> &str {
+        self.0.wait();
+        "read"
+    }
+}
+
+#[derive(Clone, Serialize)]
+struct Told {
+    #[serde(skip)]
+    starts: Option<Starts>,
+}
+
+impl Event for Told {
+    const NAME: EventName = EventName::new("told");
 }
 
 const LEFT: &[(&str, Leave)] = &[
     ("the future of a listener of an emit under way", |ctx, starts| {
         let left = Mutex::new(Some(starts));
-        ctx.emitter().on_async("x", move |_: &mut Any, _| {
-            let starts = left.lock().expect("nobody panics").take();
-            Box::pin(async move {
-                let _starts = starts;
-                waits().await
-            })
-        })?;
+        ctx.emitter().on_async("x", move |_: &mut Any, _| waits_with(left.lock().expect("nobody panics").take()))?;
         emitting(ctx.emitter())
     }),
     ("the future of an observer of an emit under way", |ctx, starts| {
         let left = Mutex::new(Some(starts));
-        ctx.emitter().observe_async("x", move |_: &Any, _| {
-            let starts = left.lock().expect("nobody panics").take();
-            Box::pin(async move {
-                let _starts = starts;
-                waits().await
-            })
-        })?;
+        ctx.emitter().observe_async("x", move |_: &Any, _| waits_with(left.lock().expect("nobody panics").take()))?;
         emitting(ctx.emitter())
     }),
     ("a listener of an emit under way", |ctx, starts| {
-        let waits = holding(starts, waits);
+        let waits = holding(starts, || waits_with(None));
         ctx.emitter().on_async("x", move |_: &mut Any, _| waits())?;
         emitting(ctx.emitter())
     }),
@@ -73,7 +148,7 @@ const LEFT: &[(&str, Leave)] = &[
             let starts = left.lock().expect("nobody panics").take();
             starts.map_or(Ok(()), |starts| Err::<(), BoxError>(Failure(starts).into()))
         })?;
-        ctx.emitter().observe_async("x", |_: &Any, _| waits())?;
+        ctx.emitter().observe_async("x", |_: &Any, _| waits_with(None))?;
         emitting(ctx.emitter())
     }),
     ("a listener that is removed", |ctx, starts| {
@@ -96,6 +171,55 @@ const LEFT: &[(&str, Leave)] = &[
         let (call, part) = (holding(starts, || ()), ctx.emitter().child("part")?);
         part.on("x", move |_: &mut Any, _| call())?;
         Ok(Box::new(move || drop(part)))
+    }),
+    ("what a value of the context passes", |ctx, starts| {
+        let (waits, entered, go_on) = Waits::new();
+        let wait = holding(starts, move || waits.wait());
+        ctx.map_context(move |_, value| {
+            wait();
+            value
+        });
+        let ctx = ctx.clone();
+        Ok(calling(&entered, go_on, move || ctx.set("key", 1).expect("it is free")))
+    }),
+    ("a layer that is explained", |ctx, starts| {
+        let (waits, entered, go_on) = Waits::new();
+        Stack::<AnyRun>::builder().layer(Read(waits, starts)).build().bind(ctx)?;
+        let ctx = ctx.clone();
+        Ok(calling(&entered, go_on, move || drop(ctx.explain())))
+    }),
+    ("a middleware for the runs below, one of which is explained", |ctx, starts| {
+        let (waits, entered, go_on) = Waits::new();
+        ctx.bind_nested(Read(waits, starts));
+        let run = Arc::new(runnable_fn("below", |(): (), _: RunContext| async { Ok(()) })).run_shared(());
+        Ok(calling(&entered, go_on, move || drop(run.explain())))
+    }),
+    ("what a stream of a run below has heard, unread", |_, starts| {
+        let left = Mutex::new(Some(starts));
+        let tells = Arc::new(runnable_fn("tells", move |(): (), ctx: RunContext| {
+            let starts = left.lock().expect("nobody panics").take();
+            async move {
+                ctx.emitter().emit_event(&mut Told { starts: None }).await?;
+                Ok(ctx.emitter().emit_event(&mut Told { starts }).await?)
+            }
+        }));
+        unread(tells.run_shared(()).events_of())
+    }),
+    ("what a stream of a run below has come to, unread", |_, starts| {
+        let left = Mutex::new(Some(starts));
+        let fails = Arc::new(runnable_fn("fails", move |(): (), ctx: RunContext| {
+            let starts = left.lock().expect("nobody panics").take();
+            async move {
+                ctx.emitter().emit_event(&mut Told { starts: None }).await?;
+                starts.map_or(Ok(()), |starts| Err(Failure(starts).into()))
+            }
+        }));
+        unread(fails.run_shared(()).events_of())
+    }),
+    #[cfg(feature = "tower")]
+    ("a request with its run", |_, starts| {
+        let request = emitree_runtime::WithRun::new(starts);
+        Ok(Box::new(move || drop(request)))
     }),
 ];
 

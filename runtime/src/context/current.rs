@@ -27,6 +27,14 @@ pub(crate) fn enter<T>(run: &RunContext, f: impl FnOnce() -> T) -> T {
     CURRENT.set(run, f)
 }
 
+/// Calls inside of a run, if there is one.
+pub(crate) fn enter_some<T>(run: Option<&RunContext>, f: impl FnOnce() -> T) -> T {
+    match run {
+        Some(run) => enter(run, f),
+        None => f(),
+    }
+}
+
 /// Awaits inside of a run.
 pub(crate) const fn within<F: Future>(run: RunContext, future: F) -> Within<F> {
     Within { run, future: Some(future) }

@@ -27,7 +27,7 @@ use uuid::Uuid;
 use crate::Instance;
 use crate::abort::AbortNode;
 use crate::chain::{Bindings, Bound};
-use crate::context::current::{current, enter, look};
+use crate::context::current::{current, enter, enter_some, look};
 use crate::context::emitter::{EmitterSpec, LazyEmitter};
 use crate::context::extensions::{RunExtensions, Values};
 use crate::context::span::span;
@@ -189,15 +189,11 @@ impl<L: ErasedRun + ?Sized> Drop for Inner<L> {
     fn drop(&mut self) {
         let above = self.parent.take();
         if self.core.has_values() || !self.extensions.is_empty() {
-            let mut drop_values = || {
+            enter_some(above.as_ref().map(Parent::run), || {
                 discard(take(&mut self.extensions));
                 discard(self.bindings.take_chain());
                 self.core.drop_values();
-            };
-            match &above {
-                Some(above) => enter(above.run(), drop_values),
-                None => drop_values(),
-            }
+            });
         }
         let Some(above) = above else { return };
         if above.run().is_last() { drop_chain(above) } else { drop(above) }
@@ -484,8 +480,8 @@ impl<I: Data, O: Data> Scope for Inner<RunCore<I, O>> {
         if RunContext::is_current(Arc::as_ptr(&self).cast()) { f() } else { RunContext(Handle::OfRun(self)).inside(f) }
     }
 
-    fn admit(&self, key: &str, value: Value) -> Value {
-        self.bindings.exit_maps().value(key, value)
+    fn admit(self: Arc<Self>, key: &str, value: Value) -> Value {
+        RunContext(Handle::OfRun(self)).exit_value(key, value)
     }
 }
 
@@ -502,9 +498,9 @@ impl Scope for WeakRun {
         self.0.strong_count() > 0
     }
 
-    fn admit(&self, key: &str, value: Value) -> Value {
+    fn admit(self: Arc<Self>, key: &str, value: Value) -> Value {
         match self.upgrade() {
-            Some(run) => run.bindings().exit_maps().value(key, value),
+            Some(run) => run.exit_value(key, value),
             None => value,
         }
     }

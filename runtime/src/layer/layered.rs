@@ -1,6 +1,7 @@
 //! Layers of a run, and of each run of an instance, in few words (M1).
 
 use crate::chain::attempts::MaxRetries;
+use crate::context::current::enter_some;
 use crate::{Explanation, Layer, Run, Runnable, RunnableFn, Stack, StackBuilder};
 
 /// Layers of this run stand among those of its instance, by phase; in a phase, after those.
@@ -63,9 +64,13 @@ impl<R: Runnable> Run<'_, R> {
     #[must_use]
     pub fn explain(&self) -> Explanation {
         let Some(config) = self.built() else { return Explanation::default() };
-        let inherited = config.parent.as_ref().and_then(|parent| parent.inherited().all());
-        let inherited = inherited.iter().flat_map(|inherited| inherited.iter());
-        Explanation::of(config.runnable.name(), inherited.chain(config.middlewares()))
+        let parent = config.parent.as_ref();
+        // Inside of the run above: if that ends meanwhile, on another thread, what was bound to it is dropped here (R14).
+        enter_some(parent, || {
+            let inherited = parent.and_then(|parent| parent.inherited().all());
+            let inherited = inherited.iter().flat_map(|inherited| inherited.iter());
+            Explanation::of(config.runnable.name(), inherited.chain(config.middlewares()))
+        })
     }
 }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::chain::erased::LayerEntry;
+use crate::context::current::enter;
 use crate::middleware::order::in_order;
 use crate::{Middleware, Phase, RunContext, Summary};
 
@@ -138,10 +139,13 @@ impl RunContext {
     /// What this run goes through: all that is bound to it, inherited or its own. Nothing once the run has ended.
     #[must_use]
     pub fn explain(&self) -> Explanation {
-        let existing = self.bindings().existing();
-        let chain = existing.map(|chain| chain.describe()).unwrap_or_default();
-        let warnings = existing.map(|chain| chain.warnings(self)).unwrap_or_default();
-        Explanation { chain, warnings, ..Explanation::of(self.name(), self.bindings().bound().iter()) }
+        // Inside of it: if the run ends meanwhile, on another thread, what was bound to it is dropped here (R14).
+        enter(self, || {
+            let existing = self.bindings().existing();
+            let chain = existing.map(|chain| chain.describe()).unwrap_or_default();
+            let warnings = existing.map(|chain| chain.warnings(self)).unwrap_or_default();
+            Explanation { chain, warnings, ..Explanation::of(self.name(), self.bindings().bound().iter()) }
+        })
     }
 }
 

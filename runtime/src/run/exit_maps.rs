@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use serde_json::Value;
 
 use crate::chain::list::SmallList;
+use crate::context::current::enter;
 use crate::run::panic::{caught, discard_all, logged};
 use crate::{Error, Result, RunContext};
 
@@ -31,26 +32,34 @@ impl ExitMaps {
         add(&mut self.0.get_or_init(Box::default).lock());
     }
 
-    /// Those that there are at this moment: they are called with no lock held.
-    fn maps(&self) -> Option<Maps> {
-        self.0.get().map(|maps| maps.lock().clone())
-    }
-
     /// Drops the functions. Whatever would have passed one is withheld from now on.
     pub(crate) fn release(&self) {
         let Some(maps) = self.0.get() else { return };
-        let Maps { errors, values } = {
+        let released = {
             let mut maps = maps.lock();
-            let withholding = Maps::withholding([!maps.errors.is_empty(), !maps.values.is_empty()]);
+            let withholding = maps.withholding();
             replace(&mut *maps, withholding)
         };
-        discard_all(errors);
-        discard_all(values);
+        released.discard();
+    }
+}
+
+impl Maps {
+    /// What takes the place of functions that were dropped: it says nothing.
+    fn withholding(&self) -> Self {
+        let error = |error: Error| error.withheld("the run has ended, and with it what its errors pass".to_owned());
+        let value = |key: &str, _| {
+            logged(|| tracing::warn!("`{key}` was withheld, for it was set on a run that has ended"));
+            Value::Null
+        };
+        Self {
+            errors: (!self.errors.is_empty()).then(|| Arc::new(error) as ErrorMap).into_iter().collect(),
+            values: (!self.values.is_empty()).then(|| Arc::new(value) as ValueMap).into_iter().collect(),
+        }
     }
 
     fn error(&self, error: Error) -> Error {
-        let maps = self.maps().unwrap_or_default();
-        maps.errors.iter().fold(error, |error, map| {
+        self.errors.iter().fold(error, |error, map| {
             let was = error.clone();
             match caught(|| map(error)) {
                 Ok(error) => error.ending_as(&was),
@@ -59,10 +68,9 @@ impl ExitMaps {
         })
     }
 
-    /// A value that is about to be set. Where a function panics, there is none.
-    pub(crate) fn value(&self, key: &str, value: Value) -> Value {
-        let maps = self.maps().unwrap_or_default();
-        maps.values.iter().fold(value, |value, map| {
+    /// Where a function panics, there is no value.
+    fn value(&self, key: &str, value: Value) -> Value {
+        self.values.iter().fold(value, |value, map| {
             caught(|| map(key, value)).unwrap_or_else(|panic| {
                 logged(|| tracing::warn!("`{key}` was withheld, for what it passes panicked: {panic}"));
                 Value::Null
@@ -70,24 +78,33 @@ impl ExitMaps {
         })
     }
 
-    /// What a run comes to, on its way out.
-    pub(crate) fn result<O>(&self, result: Result<O>) -> Result<O> {
-        result.map_err(|error| self.error(error))
+    fn discard(self) {
+        discard_all(self.errors);
+        discard_all(self.values);
     }
 }
 
-impl Maps {
-    /// What takes the place of functions that were dropped: it says nothing.
-    fn withholding([errors, values]: [bool; 2]) -> Self {
-        let error = |error: Error| error.withheld("the run has ended, and with it what its errors pass".to_owned());
-        let value = |key: &str, _| {
-            logged(|| tracing::warn!("`{key}` was withheld, for it was set on a run that has ended"));
-            Value::Null
-        };
-        Self {
-            errors: errors.then(|| Arc::new(error) as ErrorMap).into_iter().collect(),
-            values: values.then(|| Arc::new(value) as ValueMap).into_iter().collect(),
-        }
+impl RunContext {
+    /// What the run comes to, on its way out.
+    pub(crate) fn exit_result<O>(&self, result: Result<O>) -> Result<O> {
+        result.map_err(|error| self.pass_out(error, Maps::error))
+    }
+
+    /// A value that is about to be set on its context.
+    pub(crate) fn exit_value(&self, key: &str, value: Value) -> Value {
+        self.pass_out(value, |maps, value| maps.value(key, value))
+    }
+
+    /// Has it pass the functions that there are at this moment, with no lock held and inside of the run, on whatever thread: if they
+    /// are released meanwhile, they are dropped here (R14).
+    fn pass_out<T>(&self, value: T, pass: impl FnOnce(&Maps, T) -> T) -> T {
+        let Some(maps) = self.bindings().exit_maps().0.get() else { return value };
+        let maps = maps.lock().clone();
+        enter(self, || {
+            let value = pass(&maps, value);
+            maps.discard();
+            value
+        })
     }
 }
 

@@ -89,6 +89,11 @@ impl<'a, R: Runnable> RunFuture<'a, R> {
         }
     }
 
+    /// The run above, as long as it is not over.
+    pub(crate) fn parent(&self) -> Option<&RunContext> {
+        self.run.as_ref().map_or_else(|| self.config()?.parent.as_ref(), |run| run.parent())
+    }
+
     pub(crate) const fn config_mut(&mut self) -> Option<&mut RunConfig<'a, R>> {
         match (&self.run, &mut self.work) {
             (None, Work::Planned(config)) => Some(config),
@@ -187,7 +192,7 @@ impl<R: Runnable> Work<'_, R> {
         // Who is told of spans may panic.
         isolated(|| run.inside(|| self.drop_work_logged()));
         let stopped = || run.node().stopped().map_or_else(|| Error::new("the run is over"), Stop::error);
-        result.unwrap_or_else(|| run.bindings().exit_maps().result(Err(stopped())))
+        result.unwrap_or_else(|| run.exit_result(Err(stopped())))
     }
 
     /// Looked at before the work is begun, and each time before and after it is polled: an aborted run's is dropped (R7).

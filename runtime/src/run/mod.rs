@@ -131,6 +131,11 @@ impl<'a, R: Runnable> Run<'a, R> {
         self.0.config()
     }
 
+    /// The run above, until it is over.
+    pub(crate) fn parent(&self) -> Option<&RunContext> {
+        self.0.parent()
+    }
+
     fn config(mut self, change: impl FnOnce(&mut Overrides)) -> Self {
         if let Some(config) = self.0.config_mut() {
             change(config.overrides.get_or_insert_default());

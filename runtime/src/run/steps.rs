@@ -63,7 +63,7 @@ pub(crate) fn begin<I: Data, O: Data>(run: &TypedRun<I, O>, input: I) -> Step<I,
 
 /// Ends a run that has not started: what was bound may have spawned tasks, or made runs.
 pub(crate) fn give_up<I: Data, O: Data>(run: &TypedRun<I, O>, error: Error) -> Step<I, O> {
-    let result = run.bindings().exit_maps().result(unless_stopped(run.node().state().settle(), Err(error)));
+    let result = run.exit_result(unless_stopped(run.node().state().settle(), Err(error)));
     Step::CleaningUp(Box::new(Cleanup::new(run, result)))
 }
 
@@ -102,12 +102,12 @@ pub(crate) fn on_work_done<I: Data, O: Data>(run: &TypedRun<I, O>, result: Resul
     let (state, below) = (node.state(), node.children());
     if state.is_settled() {
         // A panic has lost the step at which this was: what was told is not told again.
-        return end(run, run.bindings().exit_maps().result(result));
+        return end(run, run.exit_result(result));
     }
     let recipients = run.recipients();
     // As long as something has to end before the run, what begins in it is below it too.
     let settled = if recipients.is_some() || !below.is_empty() { state.settle() } else { state.settle_and_close() };
-    let result = run.bindings().exit_maps().result(unless_stopped(settled, result));
+    let result = run.exit_result(unless_stopped(settled, result));
     if state.has_tasks() || !below.is_empty() {
         return Step::CleaningUp(Box::new(Cleanup::new(run, result)));
     }
@@ -146,7 +146,7 @@ fn on_succeeded<I: Data, O: Data>(run: &TypedRun<I, O>, (success, delivered): De
         Ok(()) => Ok(output),
         Err(error) => {
             discard(output);
-            run.bindings().exit_maps().result(Err(error.into()))
+            run.exit_result(Err(error.into()))
         }
     };
     close(run, result, Some(input))

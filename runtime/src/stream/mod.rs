@@ -11,8 +11,9 @@ use std::task::{Context as TaskContext, Poll};
 use emitree_emitter::{Event, EventRecord, IntoMatcher, Matcher, Options};
 use futures_core::Stream;
 
+use crate::context::current::enter_some;
 use crate::stream::buffer::{BufferedItem, Listener, StreamBinding, StreamBuffer, payloads, records};
-use crate::{Result, Run, Runnable};
+use crate::{Result, Run, RunContext, Runnable};
 
 /// An item of a [`RunStream`].
 ///
@@ -74,6 +75,8 @@ pub enum StreamItem<O, E = Box<EventRecord>> {
 /// `events("model.new_token")`. A stream of one type takes them with [`nested`](Self::nested).
 #[must_use = "a stream does nothing until it is polled"]
 pub struct RunStream<'a, R: Runnable, E = Box<EventRecord>> {
+    /// The run above: what is not read is dropped in it.
+    parent: Option<RunContext>,
     run: Option<Run<'a, R>>,
     result: Option<Result<R::Output>>,
     buffer: Arc<StreamBuffer<E>>,
@@ -154,7 +157,7 @@ impl<'a, R: Runnable> Run<'a, R> {
     fn stream<E: Send + 'static>(self, matcher: impl IntoMatcher, listener: Listener<E>) -> RunStream<'a, R, E> {
         let buffer = Arc::new(StreamBuffer::new());
         let tapping = StreamBinding { buffer: Arc::clone(&buffer), matcher: matcher.into_matcher(), listener };
-        RunStream { run: Some(self.middleware(tapping)), result: None, buffer }
+        RunStream { parent: self.parent().cloned(), run: Some(self.middleware(tapping)), result: None, buffer }
     }
 }
 
@@ -239,10 +242,14 @@ impl<R: Runnable, E> Stream for RunStream<'_, R, E> {
     }
 }
 
-/// The run is dropped after it, and emits its end to nobody here.
+/// The run is dropped after it, and emits its end to nobody here. What the drop of unread values starts belongs to the run above (R1).
 impl<R: Runnable, E> Drop for RunStream<'_, R, E> {
     fn drop(&mut self) {
-        self.buffer.close();
+        let Self { parent, result, buffer, .. } = self;
+        enter_some(parent.as_ref(), || {
+            buffer.close();
+            drop(result.take());
+        });
     }
 }
 
