@@ -118,9 +118,11 @@ impl Emitter {
     /// A separate emitter with the same place and properties, but without listeners (E16).
     pub(crate) fn twin(&self) -> Self {
         let (from, mut twin) = (&self.0, Inner::top());
-        twin.parent.clone_from(&from.parent);
+        // Of a run that has ended nothing rises: below it, neither does what is emitted on the twin (R14).
+        let has_ended = from.run.is_some() && self.has_run_ended();
+        twin.parent = if has_ended { Some(self.clone()) } else { from.parent.clone() };
         twin.emits_for_run = from.emits_for_run;
-        twin.is_in_run = from.parent.as_ref().is_some_and(|parent| parent.0.is_in_run);
+        twin.is_in_run = twin.parent.as_ref().is_some_and(|parent| parent.0.is_in_run);
         twin.namespace.clone_from(&from.namespace);
         twin.namespace_hash = from.namespace_hash;
         twin.context = OwnContext::new(self.context());

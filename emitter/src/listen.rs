@@ -221,12 +221,14 @@ impl Emitter {
     /// Makes a separate emitter under the same parent, with copies of the listeners in the same order.
     ///
     /// A copy of a listener that may run `n` more times may run `n` more times itself. Pipes, to sinks too, are not copied; context,
-    /// creator, group id, trace and declared events are.
+    /// creator, group id, trace and declared events are. A fork of the emitter of a run that has ended has no listeners, which may have
+    /// been what redacted the run's events: so what is emitted on it reaches nobody, as on that emitter, which counts it.
     #[must_use]
     pub fn fork(&self) -> Self {
+        // Taken first: where the run has ended by then, and they are gone, the twin is below it.
+        let listeners: Vec<_> = self.registry().into_iter().flat_map(Registry::listeners).collect();
         let fork = self.twin();
-        let listeners = self.registry().into_iter().flat_map(Registry::listeners);
-        for listener in listeners.filter(|listener| !listener.is_pipe) {
+        for listener in listeners.into_iter().filter(|listener| !listener.is_pipe) {
             let listener = Arc::new(listener.fork(fork.downgrade()));
             // Below a run that has ended nothing is heard.
             fork.join_in(|registry| registry.add(listener)).ok();

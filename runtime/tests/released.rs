@@ -13,7 +13,7 @@ use emitree_runtime::{
     Start, StreamItem, map_input, map_output,
 };
 use futures_util::StreamExt;
-use support::{Any, AtDrop, Recorder, TestResult, below, poll_once, silence_planned_panics};
+use support::{Any, AtDrop, Recorder, Slot, TestResult, below, poll_once, silence_planned_panics};
 
 /// How many runs are alive: each has one of these among its extensions, and it goes with the run.
 #[derive(Clone, Default)]
@@ -425,6 +425,30 @@ async fn a_run_that_has_ended_takes_nothing_and_says_so() -> TestResult {
             bind(&ctx, Arc::clone(&kept)).ok();
             assert_eq!(Arc::strong_count(&kept), 1, "{kind} is kept");
         }
+    }
+    Ok(())
+}
+
+/// A fork made before has copies of what redacts; one made later would have none.
+#[tokio::test]
+async fn a_fork_of_the_emitter_of_a_run_that_has_ended_reaches_nobody() -> TestResult {
+    let (tree, recorder, left) = (Emitter::new(), Recorder::new(), Slot::new());
+    let (heard, leaves) = (recorder.clone(), left.clone());
+    tree.observe("**.progress", move |text: &String, _| heard.note(text.clone()))?;
+    let work = below(&tree, "work", move |(): (), ctx: RunContext| {
+        let redacts = ctx.emitter().on("progress", |text: &mut String, _| "redacted".clone_into(text));
+        leaves.put((ctx.emitter().clone(), ctx.emitter().fork()));
+        async { redacts.map(drop).map_err(Error::from) }
+    });
+    work.run(()).await?;
+    let (emitter, before) = left.take();
+    before.emit("progress", &mut "a secret".to_owned()).await?;
+    recorder.expect(["redacted"]);
+    for (n, fork) in (1..).zip([emitter.fork(), emitter.child("x")?.fork(), emitter.fork().fork()]) {
+        fork.emit("progress", &mut "a secret".to_owned()).await?;
+        recorder.expect([]);
+        assert_eq!((emitter.late_emits(), fork.late_emits()), (n, n));
+        assert!(fork.on("progress", |_: &mut Any, _| ()).is_err());
     }
     Ok(())
 }
