@@ -14,6 +14,7 @@ use emitree_runtime::{
 };
 use futures_util::StreamExt;
 use support::{Any, AtDrop, Recorder, Slot, TestResult, below, poll_once, silence_planned_panics};
+use tracing_subscriber::layer::SubscriberExt;
 
 /// How many runs are alive: each has one of these among its extensions, and it goes with the run.
 #[derive(Clone, Default)]
@@ -450,6 +451,40 @@ async fn a_fork_of_the_emitter_of_a_run_that_has_ended_reaches_nobody() -> TestR
         assert_eq!((emitter.late_emits(), fork.late_emits()), (n, n));
         assert!(fork.on("progress", |_: &mut Any, _| ()).is_err());
     }
+    Ok(())
+}
+
+/// Counts warnings.
+#[derive(Clone, Default)]
+struct Warnings(Arc<AtomicUsize>);
+
+impl<S: tracing::Subscriber> tracing_subscriber::Layer<S> for Warnings {
+    fn on_event(&self, event: &tracing::Event<'_>, _: tracing_subscriber::layer::Context<'_, S>) {
+        self.0.fetch_add(usize::from(*event.metadata().level() == tracing::Level::WARN), Ordering::SeqCst);
+    }
+}
+
+#[tokio::test]
+async fn that_values_are_withheld_is_said_once() -> TestResult {
+    let left = Slot::new();
+    let leaves = left.clone();
+    let work = below(&Emitter::new(), "work", move |(): (), ctx: RunContext| {
+        ctx.map_context(|_, value| value);
+        leaves.put(ctx);
+        async { Ok(()) }
+    });
+    work.run(()).await?;
+    let (ctx, warnings) = (left.take(), Warnings::default());
+    let subscriber = tracing_subscriber::registry().with(warnings.clone());
+    tracing::subscriber::with_default(subscriber, || {
+        ctx.set("a", 1)?;
+        ctx.set("b", 2)?;
+        // Withheld from the beginning.
+        ctx.map_context(|_, value| value);
+        ctx.set("c", 3)
+    })?;
+    assert_eq!(["a", "b", "c"].map(|key| ctx.get(key)), [const { Some(serde_json::Value::Null) }; 3]);
+    assert_eq!(warnings.0.load(Ordering::SeqCst), 1);
     Ok(())
 }
 

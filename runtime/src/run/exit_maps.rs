@@ -4,6 +4,7 @@
 //! the run. So they pass where they enter what events and callers are shown, and nobody has a way around.
 
 use std::mem::replace;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
@@ -25,6 +26,8 @@ pub(crate) struct ExitMaps(OnceLock<Box<Mutex<Maps>>>);
 struct Maps {
     errors: SmallList<ErrorMap>,
     values: SmallList<ValueMap>,
+    /// That values are withheld is said once.
+    has_warned: Arc<AtomicBool>,
 }
 
 impl ExitMaps {
@@ -48,13 +51,17 @@ impl Maps {
     /// What takes the place of functions that were dropped: it says nothing.
     fn withholding(&self) -> Self {
         let error = |error: Error| error.withheld("the run has ended, and with it what its errors pass".to_owned());
-        let value = |key: &str, _| {
-            logged(|| tracing::warn!("`{key}` was withheld, for it was set on a run that has ended"));
+        let warned = Arc::clone(&self.has_warned);
+        let value = move |key: &str, _| {
+            if !warned.swap(true, Ordering::Relaxed) {
+                logged(|| tracing::warn!("`{key}` was withheld, for it was set on a run that has ended"));
+            }
             Value::Null
         };
         Self {
             errors: (!self.errors.is_empty()).then(|| Arc::new(error) as ErrorMap).into_iter().collect(),
             values: (!self.values.is_empty()).then(|| Arc::new(value) as ValueMap).into_iter().collect(),
+            has_warned: Arc::clone(&self.has_warned),
         }
     }
 
