@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use emitree_emitter::{Emitter, EventMeta, ListenError, Options};
+use emitree_emitter::{BoxError, Emitter, EventMeta, ListenError, Options, Sink, SinkRecord};
 use emitree_runtime::{
     AbortHandle, AnyRun, Error, Lifecycle, Middleware, Next, Result, RunContext, RunEvent, Runnable, Stack, Stage,
     Start, StreamItem, map_input, map_output,
@@ -529,6 +529,54 @@ async fn a_stream_still_yields_what_it_has() -> TestResult {
     };
     let names: Vec<_> = items.iter().map(names).collect();
     assert_eq!(names, ["start", "progress", "progress", "progress", "success", "finish", "Result(Ok(3))"]);
+    Ok(())
+}
+
+struct Paths(Recorder);
+
+impl Sink for Paths {
+    fn write(&mut self, record: &SinkRecord) -> std::result::Result<(), BoxError> {
+        self.0.note(path_of(record));
+        Ok(())
+    }
+
+    fn close(&mut self) -> std::result::Result<(), BoxError> {
+        self.0.note("closed");
+        Ok(())
+    }
+}
+
+fn path_of(record: &SinkRecord) -> String {
+    match record {
+        SinkRecord::Event(event) => event.path.to_string(),
+        other => format!("{other:?}"),
+    }
+}
+
+// E13
+#[tokio::test]
+async fn a_sink_and_a_stream_of_the_run_get_everything_that_it_told() -> TestResult {
+    let (recorder, left) = (Recorder::new(), Slot::new());
+    let (notes, leaves) = (recorder.clone(), left.clone());
+    let work = below(&Emitter::new(), "work", move |n: u32, ctx: RunContext| {
+        let attached = ctx.emitter().pipe_to(Paths(notes.clone())).map_err(Error::from);
+        let streamed = ctx.emitter().stream("*.*", 16).map_err(Error::from);
+        let leaves = leaves.clone();
+        async move {
+            leaves.put((attached?, streamed?));
+            for i in 0..n {
+                ctx.emitter().emit("progress", &mut i.clone()).await?;
+            }
+            Ok(n)
+        }
+    });
+    work.run(2).await?;
+    let (sink, stream) = left.take();
+    let told = ["work.progress", "work.progress", "work.run.success", "work.run.finish"];
+    assert_eq!(sink.close(Duration::from_secs(60)).await.complete()?, 4);
+    recorder.expect(told.into_iter().chain(["closed"]));
+    let streamed: Vec<_> = stream.map(|record| path_of(&record)).collect().await;
+    assert_eq!(streamed, told);
     Ok(())
 }
 
