@@ -360,6 +360,7 @@ fn listen<'a, R: Runnable>(run: Run<'a, R>, heard: &Arc<Mutex<Vec<String>>>) -> 
         let mut json = event.to_json();
         // A different one each time.
         json.as_object_mut().map(|json| json.remove("holder"));
+        json.sort_all_objects();
         heard.lock().expect("nobody panics").push(format!("{} {json}", meta.name()));
     })
 }

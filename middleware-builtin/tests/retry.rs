@@ -269,7 +269,11 @@ fn tells(root: &Emitter, said: bool) -> impl Runnable<Input = (), Output = u32> 
 
 async fn lines<R: Runnable<Output = u32>>(stream: emitree_runtime::RunStream<'_, R>) -> Vec<String> {
     let line = |item: StreamItem<u32>| match item {
-        StreamItem::Event(event) => format!("{} {}", event.name(), event.payload.get()),
+        StreamItem::Event(event) => {
+            let mut payload: serde_json::Value = serde_json::from_str(event.payload.get()).expect("it is JSON");
+            payload.sort_all_objects();
+            format!("{} {payload}", event.name())
+        }
         StreamItem::Result(result) => format!("{:?}", result.map_err(|error| error.to_string())),
         other => format!("{other:?}"),
     };
@@ -277,7 +281,7 @@ async fn lines<R: Runnable<Output = u32>>(stream: emitree_runtime::RunStream<'_,
 }
 
 fn discarded(attempt: u32) -> String {
-    format!(r#"attempt_discarded {{"attempt":0,"reason":"busy","metadata":{{"attempt":{attempt},"by":"retry"}}}}"#)
+    format!(r#"attempt_discarded {{"attempt":0,"metadata":{{"attempt":{attempt},"by":"retry"}},"reason":"busy"}}"#)
 }
 
 // M7

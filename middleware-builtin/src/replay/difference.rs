@@ -131,6 +131,8 @@ impl fmt::Display for Call {
 }
 
 fn quoted(input: &Value) -> String {
+    let mut input = input.clone();
+    input.sort_all_objects();
     let text = input.to_string();
     match text.char_indices().nth(QUOTED) {
         None => format!("`{text}`"),

@@ -144,11 +144,7 @@ impl RunContext {
     /// ```
     #[must_use]
     pub fn extension_or_default<T: Default + Send + Sync + 'static>(&self) -> Arc<T> {
-        self.extension().unwrap_or_else(|| {
-            // Making one, and dropping one that comes too late, is user code.
-            let made = Arc::new(T::default());
-            self.change_values(|values| values.inherited.get_or_insert(&made))
-        })
+        self.extension().unwrap_or_else(|| self.keep_first(Arc::new(T::default()), |values| &mut values.inherited))
     }
 
     /// Returns the value of a type that was set for this run alone: runs started in it do not inherit it.
@@ -186,10 +182,14 @@ impl RunContext {
     /// at the same time.
     #[must_use]
     pub fn own_extension_or_default<T: Default + Send + Sync + 'static>(&self) -> Arc<T> {
-        self.own_extension().unwrap_or_else(|| {
-            let made = Arc::new(T::default());
-            self.change_values(|values| values.own.get_or_insert(&made))
-        })
+        self.own_extension().unwrap_or_else(|| self.keep_first(Arc::new(T::default()), |values| &mut values.own))
+    }
+
+    /// Sets a value unless there is one by now; a value that comes too late is dropped in the run as well.
+    fn keep_first<T: Send + Sync + 'static>(&self, made: Arc<T>, of: fn(&mut Values) -> &mut Extensions) -> Arc<T> {
+        let kept = self.change_values(|values| of(values).get_or_insert(&made));
+        enter(self, || drop(made));
+        kept
     }
 
     /// A replaced value is dropped in the run, by whomever it was replaced (R1).

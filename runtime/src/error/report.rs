@@ -4,6 +4,7 @@ use emitree_emitter::EmitErrorKind;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::runnable::value::sorted;
 use crate::{Interrupt, RetryRequest};
 
 /// What sort of end it is. Denial, halt, abort, time-out, interrupt and the request for a retry are control flow: a
@@ -103,7 +104,9 @@ impl ErrorReport {
     #[must_use]
     pub fn explain(&self) -> String {
         let causes = self.causes.iter().map(|cause| format!("\n  caused by: {}", indented(cause)));
-        let facts = self.context.iter().map(|(key, value)| format!("\n  {key}: {value}"));
+        let mut context = self.context.clone();
+        context.sort_keys();
+        let facts = context.iter().map(|(key, value)| format!("\n  {key}: {}", sorted(value)));
         [self.sort_of_end(), self.message.clone()].into_iter().chain(causes).chain(facts).collect()
     }
 

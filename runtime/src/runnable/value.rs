@@ -47,14 +47,21 @@ impl RunTypes {
 /// Makes a `T` of JSON, or says where it does not fit.
 pub(crate) fn fit<T: DeserializeOwned>(what: &str, value: Value) -> Result<T> {
     check_depth(&value).map_err(|error| Error::of_kind(ErrorKind::Invalid, format!("{what} does not fit: {error}")))?;
-    let shown = elide(&value.to_string());
-    serde_path_to_error::deserialize(value).map_err(|error| {
+    serde_path_to_error::deserialize(&value).map_err(|error| {
+        let shown = elide(&sorted(&value).to_string());
         let (at, fault) = (error.path().to_string(), error.into_inner());
         let place = if at == "." { String::new() } else { format!(" at `{at}`") };
         let fault = elide(&fault.to_string());
         let message = format!("{what} `{shown}` does not fit `{}`{place}: {fault}", type_name::<T>());
         Error::of_kind(ErrorKind::Invalid, message)
     })
+}
+
+/// As a person reads it, whatever order a map keeps its keys in: that is a feature of `serde_json` which any crate may switch on.
+pub(crate) fn sorted(value: &Value) -> Value {
+    let mut value = value.clone();
+    value.sort_all_objects();
+    value
 }
 
 /// Leaves out the middle of a long text; a fault quotes the value too, and says at its end what was expected.

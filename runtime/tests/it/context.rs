@@ -14,6 +14,7 @@ fn note_contexts(recorder: &Recorder, emitter: &Emitter) {
     let note = move |_: &Any, meta: &EventMeta<'_>| {
         let mut context = json!(meta.context());
         context.as_object_mut().map(|map| map.remove("internal"));
+        context.sort_all_objects();
         notes.note(format!("{} {context}", meta.path()));
     };
     emitter.observe("*.*", note).expect("a valid matcher");
