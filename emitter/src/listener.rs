@@ -7,8 +7,8 @@ use std::sync::{Arc, Weak};
 
 use futures_core::future::BoxFuture;
 
-use crate::alike::Change;
 use crate::claim::Claims;
+use crate::dispatch::batch::Change;
 use crate::emitter::Inner;
 use crate::event::HeardType;
 use crate::function::Exact;

@@ -8,7 +8,7 @@ use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize, Serializer};
 use uuid::Uuid;
 
-use crate::emit::Emit;
+use crate::dispatch::emit::Emit;
 use crate::event::Carried;
 use crate::name::NameRef;
 use crate::{AnyEvent, Context, Creator, Emitter, EventName, EventRecord, Facet};

@@ -6,8 +6,8 @@
 
 use std::sync::Arc;
 
+use crate::cache::{Key, Line, Matched, Memo};
 use crate::listener::{Listener, Role, Sighting};
-use crate::memo::{Key, Line, Matched, Memo};
 use crate::pattern::{PatternIndex, PatternSet};
 use crate::pipe::Pipe;
 use crate::registry::{State, takers};

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use crate::awaited::{await_change, await_observe};
+use crate::dispatch::awaited::{await_change, await_observe};
+use crate::dispatch::route::{Cursor, Route};
+use crate::dispatch::sync::Called;
 use crate::dispatch::{Progress, settle};
 use crate::listener::{Call, Listener, Role, panicked};
 use crate::panic::catch;
-use crate::route::{Cursor, Route};
-use crate::stretch::Called;
 use crate::{AnyEvent, Delivery, EmitError, EventMeta};
 
 impl Progress {

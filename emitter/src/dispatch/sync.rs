@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use crate::alike::Alike;
+use crate::cache::Line;
+use crate::dispatch::batch::Alike;
+use crate::dispatch::route::{Cursor, Route};
 use crate::listener::{Answer, Call, Fault, Listener, Role, panicked};
-use crate::memo::Line;
 use crate::panic::catch_or;
-use crate::route::{Cursor, Route};
 use crate::snapshot::Takers;
 use crate::{AnyEvent, EventMeta};
 

@@ -1,10 +1,19 @@
-//! Calling the listeners of a route. Here, in `stretch.rs`, `alike.rs`, `awaited.rs` and
+//! Calling the listeners of a route. Here, in `sync.rs`, `batch.rs`, `awaited.rs` and
 //! `sync_first.rs` user code runs, and nowhere else.
 //!
 //! 1. Those that may change the event run first, one after the other, all the way up; then those that observe (E5).
 //! 2. Sync listeners are called where they stand. From the first on that has to be awaited, the rest is a future.
 //! 3. A failure of one that may change ends the changing; observers still hear the event (E11).
 //! 4. No lock is held here.
+
+pub(crate) mod awaited;
+pub(crate) mod batch;
+mod delivery;
+pub(crate) mod emit;
+pub(crate) mod failure;
+pub(crate) mod route;
+pub(crate) mod sync;
+mod sync_first;
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -13,13 +22,15 @@ use std::task::{Context as TaskContext, Poll};
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
-use crate::awaited::{await_change, await_observe};
+pub use self::delivery::Delivery;
+pub use self::emit::{Emitted, Waiting};
+use crate::dispatch::awaited::{await_change, await_observe};
+use crate::dispatch::failure::{explain, isolate};
+use crate::dispatch::route::{Cursor, Route};
+use crate::dispatch::sync::{Halt, change_at, change_stretch, observe_stretch};
 use crate::listener::{Answer, Fault, Listener, OnError, Role};
 use crate::panic::discard;
-use crate::route::{Cursor, Route};
-use crate::stretch::{Halt, change_at, change_stretch, observe_stretch};
-use crate::verdict::{explain, isolate};
-use crate::{AnyEvent, Delivery, EmitError, EventMeta};
+use crate::{AnyEvent, EmitError, EventMeta};
 
 /// How far an event has come.
 #[derive(Default)]

@@ -5,11 +5,11 @@ use std::fmt;
 use serde::Serialize;
 
 use crate::dispatch::Progress;
+use crate::dispatch::route::Route;
 use crate::error::EmitErrorKind;
 use crate::event::Carried;
 use crate::listener::Listener;
 use crate::name::NameRef;
-use crate::route::Route;
 use crate::scope::{within, within_run_of};
 use crate::{AnyEvent, AsName, Context, Delivery, EmitError, Emitter, Event, EventMeta, EventName, EventStamp, Facet};
 

@@ -7,7 +7,7 @@ use std::any::TypeId;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use crate::alike::{Alike, Beginnings, beginnings};
+use crate::dispatch::batch::{Alike, Beginnings, beginnings};
 use crate::listener::{Listener, Role, Sighting};
 use crate::name::is_same;
 
