@@ -7,13 +7,13 @@ use std::any::TypeId;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use crate::dispatch::batch::{Alike, Beginnings, beginnings};
-use crate::listener::{Listener, Role, Sighting};
+use crate::dispatch::batch::{Batch, BatchStarts, batch_starts};
+use crate::listener::{EventView, Listener, Role};
 use crate::name::is_same;
 
-pub(crate) struct Memo {
+pub(crate) struct MatchCache {
     /// A power of two of them.
-    slots: Box<[OnceLock<Box<Matched>>]>,
+    slots: Box<[OnceLock<Box<CacheEntry>>]>,
     used: AtomicUsize,
 }
 
@@ -28,61 +28,61 @@ pub(crate) struct Key<'a> {
 }
 
 /// The listeners that take an event.
-pub(crate) struct Matched {
+pub(crate) struct CacheEntry {
     hash: u64,
     namespace: Option<Arc<str>>,
     name: Box<str>,
     seen: u8,
     payload: TypeId,
-    changers: Line,
-    observers: Line,
+    changers: RoleList,
+    observers: RoleList,
 }
 
 /// Those of one role, in order.
-pub(crate) struct Line {
+pub(crate) struct RoleList {
     pub(crate) listeners: Box<[Arc<Listener>]>,
     /// Where those begin that are called together; made when they are found again.
-    together: OnceLock<Beginnings>,
-    is_known: AtomicBool,
+    batches: OnceLock<BatchStarts>,
+    was_found: AtomicBool,
 }
 
-impl Line {
+impl RoleList {
     fn new(listeners: Vec<Arc<Listener>>) -> Self {
-        Self { listeners: listeners.into(), together: OnceLock::new(), is_known: AtomicBool::new(false) }
+        Self { listeners: listeners.into(), batches: OnceLock::new(), was_found: AtomicBool::new(false) }
     }
 
     /// Those that are called together from a place on.
     #[inline]
-    pub(crate) fn alike(&self, place: usize) -> Option<&dyn Alike> {
-        let together = self.together.get().or_else(|| self.put_together(place))?;
-        together.get(place)?.as_deref()
+    pub(crate) fn batch(&self, place: usize) -> Option<&dyn Batch> {
+        let batches = self.batches.get().or_else(|| self.make_batches(place))?;
+        batches.get(place)?.as_deref()
     }
 
     /// Not for the first event, because many a path comes by only once.
     #[cold]
-    fn put_together(&self, place: usize) -> Option<&Beginnings> {
-        let again = place == 0 && self.is_known.swap(true, Ordering::Relaxed);
-        again.then(|| self.together.get_or_init(|| beginnings(&self.listeners)))
+    fn make_batches(&self, place: usize) -> Option<&BatchStarts> {
+        let again = place == 0 && self.was_found.swap(true, Ordering::Relaxed);
+        again.then(|| self.batches.get_or_init(|| batch_starts(&self.listeners)))
     }
 }
 
 impl<'a> Key<'a> {
     #[inline]
-    pub(crate) fn of(sighting: &Sighting<'a>) -> Self {
-        let (source, name) = (sighting.meta.source(), sighting.meta.name_ref());
-        let seen = u8::from(sighting.also) << 2 | u8::from(sighting.here) << 1 | u8::from(sighting.nested);
+    pub(crate) fn of(view: &EventView<'a>) -> Self {
+        let (source, name) = (view.meta.emit.source, &view.meta.emit.name);
+        let seen = u8::from(view.has_other_name) << 2 | u8::from(view.here) << 1 | u8::from(view.nested);
         let hash = name.hash() ^ source.namespace_hash().rotate_left(20) ^ u64::from(seen);
         Self {
             hash: hash ^ (hash >> 29),
             namespace: source.shared_namespace(),
             name: name.as_str(),
             seen,
-            payload: sighting.meta.carried().id(),
+            payload: view.meta.emit.carried.id,
         }
     }
 }
 
-impl Matched {
+impl CacheEntry {
     pub(crate) fn new(key: &Key<'_>, found: impl Iterator<Item = Arc<Listener>>) -> Self {
         let (changers, observers): (Vec<_>, Vec<_>) = found.partition(|listener| listener.call.role() == Role::Change);
         Self {
@@ -91,8 +91,8 @@ impl Matched {
             name: key.name.into(),
             seen: key.seen,
             payload: key.payload,
-            changers: Line::new(changers),
-            observers: Line::new(observers),
+            changers: RoleList::new(changers),
+            observers: RoleList::new(observers),
         }
     }
 
@@ -105,7 +105,7 @@ impl Matched {
     }
 
     #[inline]
-    pub(crate) fn of(&self, role: Role) -> &Line {
+    pub(crate) fn of(&self, role: Role) -> &RoleList {
         match role {
             Role::Change => &self.changers,
             Role::Observe => &self.observers,
@@ -128,7 +128,7 @@ fn is_same_namespace(a: Option<&Arc<str>>, b: Option<&Arc<str>>) -> bool {
     }
 }
 
-impl Memo {
+impl MatchCache {
     pub(crate) fn new(capacity: usize) -> Self {
         let slots = (0..(capacity * 4 / 3).next_power_of_two()).map(|_| OnceLock::new()).collect();
         Self { slots, used: AtomicUsize::new(0) }
@@ -136,7 +136,7 @@ impl Memo {
 
     /// Finds the slot of a key and what is there, or the vacant one where it belongs.
     #[inline(always)]
-    pub(crate) fn find(&self, key: &Key<'_>) -> Result<(usize, &Matched), usize> {
+    pub(crate) fn find(&self, key: &Key<'_>) -> Result<(usize, &CacheEntry), usize> {
         let mut at = key.hash as usize & (self.slots.len() - 1);
         loop {
             match self.slots[at].get() {
@@ -148,7 +148,7 @@ impl Memo {
     }
 
     /// Remembers a match from a vacant slot on; gives it back when there is no room.
-    pub(crate) fn remember(&self, vacant: usize, matched: Box<Matched>) -> Result<usize, Box<Matched>> {
+    pub(crate) fn remember(&self, vacant: usize, matched: Box<CacheEntry>) -> Result<usize, Box<CacheEntry>> {
         if self.used.fetch_add(1, Ordering::Relaxed) >= self.slots.len() / 4 * 3 {
             return Err(matched);
         }
@@ -164,7 +164,7 @@ impl Memo {
     }
 
     #[inline]
-    pub(crate) fn at(&self, slot: usize) -> Option<&Matched> {
+    pub(crate) fn at(&self, slot: usize) -> Option<&CacheEntry> {
         self.slots.get(slot)?.get().map(|matched| &**matched)
     }
 }

@@ -11,7 +11,7 @@ use crate::context::{OwnContext, RESERVED};
 use crate::declared::Declared;
 use crate::name::{check, fingerprint};
 use crate::namespace::{join, join_shared};
-use crate::quiet::{Quiet, disturb, disturb_runs};
+use crate::quiet::{Quiet, invalidate, invalidate_in_runs};
 use crate::registry::Registry;
 use crate::run_end::RunEnd;
 use crate::scope::drop_within;
@@ -129,7 +129,7 @@ impl Emitter {
         twin.group_id = self.shared_group_id();
         twin.creator.clone_from(&from.creator);
         twin.trace = self.trace().map(Arc::new);
-        twin.declared.clone_from(&self.declares().0.declared);
+        twin.declared = self.declared().cloned();
         Self::from_inner(twin)
     }
 
@@ -305,8 +305,8 @@ impl Emitter {
     }
 
     /// Somebody was registered here: whoever has found nobody looks again (E15).
-    pub(crate) fn disturb(&self) {
-        if self.0.is_in_run { disturb_runs() } else { disturb() }
+    pub(crate) fn invalidate(&self) {
+        if self.0.is_in_run { invalidate_in_runs() } else { invalidate() }
     }
 
     /// The nearest run's emitter from here up the tree.
@@ -359,14 +359,17 @@ impl Emitter {
         self.upwards().take_while(|emitter| emitter.0.is_in_run).find_map(|emitter| emitter.0.run.as_ref())
     }
 
-    pub(crate) fn declared(&self) -> Option<&Declared> {
-        self.declares().0.declared.as_deref()
+    /// The declarations that hold here.
+    #[inline]
+    pub(crate) fn declared(&self) -> Option<&Arc<Declared>> {
+        let declares = if self.0.is_in_run { self.declares_in_run() } else { self };
+        declares.0.declared.as_ref()
     }
 
-    /// The emitter whose declarations hold.
+    /// Whether it is a run's emitter, or below one in the tree.
     #[inline]
-    fn declares(&self) -> &Self {
-        if self.0.is_in_run { self.declares_in_run() } else { self }
+    pub(crate) fn is_in_run(&self) -> bool {
+        self.0.is_in_run
     }
 
     /// A run's are its instance's, and those of what emits for a run are the run's, unless it has its own.

@@ -138,17 +138,13 @@ impl HeardType {
 /// The type of a payload under way. A constant of the type, so that an emit passes on where it is.
 #[derive(Debug)]
 pub(crate) struct Carried {
-    id: TypeId,
+    pub(crate) id: TypeId,
     name: fn() -> &'static str,
 }
 
 impl Carried {
     pub(crate) const fn of<T: 'static>() -> Self {
         Self { id: TypeId::of::<T>(), name: type_name::<T> }
-    }
-
-    pub(crate) const fn id(&self) -> TypeId {
-        self.id
     }
 
     pub(crate) fn name(&self) -> &'static str {

@@ -214,7 +214,7 @@ impl Emitter {
         fence(Ordering::SeqCst);
         let too_late = |_| ListenError::RunEnded { namespace: self.namespace().to_owned() };
         if self.has_run_ended() { Err(Closed) } else { add(registry) }.map_err(too_late)?;
-        self.disturb();
+        self.invalidate();
         Ok(())
     }
 

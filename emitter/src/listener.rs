@@ -1,5 +1,7 @@
 //! A listener: what it hears, how it is called, and how its failures are judged.
 
+use std::any::Any;
+use std::marker::PhantomData;
 use std::mem::replace;
 use std::panic::Location;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,7 +10,8 @@ use std::sync::{Arc, Weak};
 use futures_core::future::BoxFuture;
 
 use crate::claim::Claims;
-use crate::dispatch::batch::Change;
+use crate::dispatch::batch::{self, Batch};
+use crate::dispatch::emit::Emit;
 use crate::emitter::Inner;
 use crate::event::HeardType;
 use crate::function::Exact;
@@ -17,7 +20,7 @@ use crate::name::is_same;
 use crate::panic::discard;
 use crate::scope::drop_at;
 use crate::tracked::Tracked;
-use crate::{AnyEvent, BoxError, EventMeta, Matcher};
+use crate::{AnyEvent, BoxError, EventMeta, Facet, Hears, Matcher};
 
 /// What becomes of a listener's error or panic (E11).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,22 +42,22 @@ pub(crate) enum Role {
 
 /// Why a call did not succeed.
 #[derive(Debug)]
-pub(crate) enum Fault {
+pub(crate) enum Failure {
     Error(BoxError),
     Mismatch,
     Panic(String),
 }
 
 #[cold]
-pub(crate) fn panicked(message: String) -> Box<Fault> {
-    Box::new(Fault::Panic(message))
+pub(crate) fn panicked(message: String) -> Box<Failure> {
+    Box::new(Failure::Panic(message))
 }
 
 /// Boxed, so that what nearly every call answers fits a register.
-pub(crate) type Answer = Result<(), Box<Fault>>;
-impl From<BoxError> for Box<Fault> {
+pub(crate) type Answer = Result<(), Box<Failure>>;
+impl From<BoxError> for Box<Failure> {
     fn from(error: BoxError) -> Self {
-        Self::new(Fault::Error(error))
+        Self::new(Failure::Error(error))
     }
 }
 
@@ -101,6 +104,70 @@ impl Call {
     }
 }
 
+/// A sync closure that may change an event, whose type is forgotten.
+pub(crate) trait Change: Send + Sync {
+    fn call(&self, event: &mut dyn AnyEvent, meta: &EventMeta<'_>) -> Answer;
+
+    /// A batch of this listener and the others, if all take the same type.
+    fn batch(&self, listeners: &[Arc<Listener>]) -> Option<Box<dyn Batch>>;
+
+    /// A [`TypedChange`], for who knows of which type.
+    fn typed(self: Arc<Self>) -> Box<dyn Any>;
+}
+
+/// The same, of a type that is known.
+pub(crate) type TypedChange<T> = Arc<dyn ChangeOf<T>>;
+
+pub(crate) trait ChangeOf<T: ?Sized>: Send + Sync {
+    fn call_of(&self, event: &mut T, meta: &EventMeta<'_>) -> Answer;
+}
+
+/// A closure and the type it takes.
+struct Closure<T: ?Sized, F>(F, PhantomData<fn(&mut T)>);
+
+impl Call {
+    /// Of a sync closure that may change the event.
+    pub(crate) fn change<T, F, R>(f: F) -> Self
+    where
+        T: Hears + ?Sized + 'static,
+        F: Fn(&mut T, &EventMeta<'_>) -> R + Send + Sync + 'static,
+        R: ListenerResult,
+    {
+        Self::Change(Arc::new(Closure(f, PhantomData)))
+    }
+}
+
+impl<T, F, R> Change for Closure<T, F>
+where
+    T: Hears + ?Sized + 'static,
+    F: Fn(&mut T, &EventMeta<'_>) -> R + Send + Sync + 'static,
+    R: ListenerResult,
+{
+    fn call(&self, event: &mut dyn AnyEvent, meta: &EventMeta<'_>) -> Answer {
+        let event = T::of_mut(event).ok_or_else(|| Box::new(Failure::Mismatch))?;
+        Ok(self.0(event, meta).into_result()?)
+    }
+
+    fn batch(&self, listeners: &[Arc<Listener>]) -> Option<Box<dyn Batch>> {
+        batch::of_type::<T>(listeners)
+    }
+
+    fn typed(self: Arc<Self>) -> Box<dyn Any> {
+        Box::new(self as TypedChange<T>)
+    }
+}
+
+impl<T, F, R> ChangeOf<T> for Closure<T, F>
+where
+    T: ?Sized,
+    F: Fn(&mut T, &EventMeta<'_>) -> R + Send + Sync,
+    R: ListenerResult,
+{
+    fn call_of(&self, event: &mut T, meta: &EventMeta<'_>) -> Answer {
+        Ok(self.0(event, meta).into_result()?)
+    }
+}
+
 /// One registration.
 pub(crate) struct Listener {
     /// Tells it from every other of the process.
@@ -135,29 +202,38 @@ impl Listener {
     ///
     /// An event of another type that an exact matcher takes is taken, to be refused by the call (E7).
     #[inline(always)]
-    pub(crate) fn takes(&self, sighting: &Sighting<'_>) -> bool {
-        (self.takes_nested || !sighting.nested) && self.matcher.takes(sighting) && self.may_take_type(sighting)
-            || sighting.also && self.takes_by_other_name(sighting.meta)
+    pub(crate) fn takes(&self, view: &EventView<'_>) -> bool {
+        (self.takes_nested || !view.nested) && self.matcher.takes(view) && self.may_take_type(view)
+            || view.has_other_name && self.takes_by_other_name(view.meta.emit)
     }
 
     /// Whether it takes an event that is emitted here under the event's other name: if it takes exactly that type, or to refuse the
     /// event, if it takes the same generic type with other parameters (E7).
-    fn takes_by_other_name(&self, meta: &EventMeta<'_>) -> bool {
+    fn takes_by_other_name(&self, emit: &Emit<'_>) -> bool {
         let (Some(heard), Kind::Name { text, .. }) = (self.heard, &self.matcher.0) else { return false };
-        let is_named = meta.other_name().is_some_and(|name| is_same(text, name.as_str()));
-        is_named && (heard.id == meta.carried().id() || generic(heard.name) == generic(meta.carried().name()))
+        let other_name = emit.facet.and_then(Facet::other_name);
+        let is_named = other_name.is_some_and(|name| is_same(text, name.as_str()));
+        is_named && (heard.id == emit.carried.id || generic(heard.name) == generic(emit.carried.name()))
     }
 
     #[inline(always)]
-    pub(crate) fn may_take_type(&self, sighting: &Sighting<'_>) -> bool {
+    pub(crate) fn may_take_type(&self, view: &EventView<'_>) -> bool {
         match &self.heard {
             None => true,
-            Some(heard) if heard.id == sighting.meta.carried().id() => true,
+            Some(heard) if heard.id == view.meta.emit.carried.id => true,
             Some(_) => match self.exact {
                 Exact::Nowhere => false,
-                Exact::Own => sighting.here,
-                Exact::NotNested => !sighting.nested,
+                Exact::Own => view.here,
+                Exact::NotNested => !view.nested,
             },
+        }
+    }
+
+    /// One that has had its last call goes (E8).
+    #[inline]
+    pub(crate) fn leave_if_spent(&self) {
+        if self.claims.is_spent() {
+            self.leave();
         }
     }
 
@@ -194,20 +270,60 @@ fn generic(type_name: &str) -> &str {
 }
 
 /// An event as one emitter sees it.
-pub(crate) struct Sighting<'a> {
+pub(crate) struct EventView<'a> {
     pub(crate) meta: &'a EventMeta<'a>,
     /// Emitted on that emitter, on a run of it, or for one of these (E4).
     pub(crate) here: bool,
     /// Of another run than that emitter's, or of one below a run of that emitter, and not emitted here (E4).
     pub(crate) nested: bool,
     /// Emitted here, and with another name, which listeners of its type may know it by.
-    pub(crate) also: bool,
+    pub(crate) has_other_name: bool,
 }
 
-impl Sighting<'_> {
+impl EventView<'_> {
     /// Emitted here, and not as if by a sub-namespace (E4).
     #[inline]
     pub(crate) fn own(&self) -> bool {
-        self.here && self.meta.is_plain()
+        self.here && !self.meta.emit.name.is_dotted()
+    }
+}
+
+/// What a sync listener may return: nothing, or `Result<(), BoxError>`.
+///
+/// Not a future: what is to be awaited is registered with `on_async` or `observe_async`.
+///
+/// ```compile_fail,E0277
+/// # let app = emitree_emitter::Emitter::new();
+/// app.on("count", |_: &mut u32, _| async { Ok(()) }); // a listener returns `()` or `Result<(), BoxError>`
+/// ```
+///
+/// ```compile_fail,E0277
+/// # let app = emitree_emitter::Emitter::new();
+/// app.observe("count", |_: &u32, _| Box::pin(async { Ok(()) }));
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "a listener returns `()` or `Result<(), BoxError>`, not `{Self}`",
+    note = "end the closure's body with a semicolon, or with `Ok(())`; `?` makes a `BoxError` of any error: `Ok(f()?)`",
+    note = "async work goes into `on_async` or `observe_async`",
+    note = "a closure that never returns says what it would: `|event: &mut T, _| -> ()` before its body"
+)]
+pub trait ListenerResult {
+    /// The outcome as a result.
+    ///
+    /// # Errors
+    ///
+    /// If the listener failed.
+    fn into_result(self) -> Result<(), BoxError>;
+}
+
+impl ListenerResult for () {
+    fn into_result(self) -> Result<(), BoxError> {
+        Ok(())
+    }
+}
+
+impl ListenerResult for Result<(), BoxError> {
+    fn into_result(self) -> Self {
+        self
     }
 }

@@ -7,8 +7,8 @@ use regex::Regex;
 
 use crate::function::Exact;
 use crate::glob::{GlobText, slashed};
-use crate::listener::Sighting;
-use crate::name::{AsName, bit, check, is_same};
+use crate::listener::EventView;
+use crate::name::{AsName, bit, check};
 use crate::panic::{catch_or, logged};
 use crate::{EventMeta, EventName, EventRecord, FnMatcher, MatcherError};
 
@@ -166,24 +166,21 @@ impl Matcher {
 
     /// Whether it takes an event, as far as that is fixed by path and source. A function is asked for each event.
     #[inline(always)]
-    pub(crate) fn takes(&self, sighting: &Sighting<'_>) -> bool {
+    pub(crate) fn takes(&self, view: &EventView<'_>) -> bool {
         match &self.0 {
-            Kind::Name { text, hash } => {
-                let name = sighting.meta.name_ref();
-                sighting.here && *hash == name.hash() && is_same(text, name.as_str())
-            }
-            _ => self.takes_others(sighting),
+            Kind::Name { text, hash } => view.here && view.meta.emit.name.is(text, *hash),
+            _ => self.takes_others(view),
         }
     }
 
     /// The same of one that is no name.
-    fn takes_others(&self, sighting: &Sighting<'_>) -> bool {
-        let meta = sighting.meta;
+    fn takes_others(&self, view: &EventView<'_>) -> bool {
+        let meta = view.meta;
         match &self.0 {
-            Kind::Own => sighting.own(),
+            Kind::Own => view.own(),
             Kind::Every => true,
-            Kind::Function(function) => function.asks_about(meta.name_ref()),
-            Kind::NameGlob(glob) => sighting.own() && glob.is_match(meta.emitted_name()),
+            Kind::Function(function) => function.asks_about(&meta.emit.name),
+            Kind::NameGlob(glob) => view.own() && glob.is_match(meta.emitted_name()),
             _ => self.takes_path(meta),
         }
     }
@@ -214,7 +211,7 @@ impl Matcher {
     #[must_use]
     pub fn matches(&self, meta: &EventMeta<'_>) -> bool {
         match &self.0 {
-            Kind::Function(function) => function.asks_about(meta.name_ref()) && function.says(meta),
+            Kind::Function(function) => function.asks_about(&meta.emit.name) && function.says(meta),
             _ => self.matches_path(meta.path()).unwrap_or(false),
         }
     }

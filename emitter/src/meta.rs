@@ -9,9 +9,7 @@ use serde::{Deserialize, Serialize, Serializer};
 use uuid::Uuid;
 
 use crate::dispatch::emit::Emit;
-use crate::event::Carried;
-use crate::name::NameRef;
-use crate::{AnyEvent, Context, Creator, Emitter, EventName, EventRecord, Facet};
+use crate::{AnyEvent, Context, Creator, Emitter, EventRecord};
 
 /// The run that an event happened in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,7 +27,7 @@ pub struct Trace {
 /// Listeners get it by reference. Id and time are made at the first look, at the latest before the emit first
 /// awaits; so are path and context.
 pub struct EventMeta<'a> {
-    emit: &'a Emit<'a>,
+    pub(crate) emit: &'a Emit<'a>,
     fixed: Option<Fixed>,
     path: OnceLock<Box<str>>,
 }
@@ -85,31 +83,6 @@ impl<'a> EventMeta<'a> {
         self.emit.name.as_str()
     }
 
-    /// Whether the name is of one segment: only then the event can be somebody's own (E4).
-    pub(crate) fn is_plain(&self) -> bool {
-        !self.emit.name.is_dotted()
-    }
-
-    pub(crate) fn name_ref(&self) -> &'a NameRef<'a> {
-        &self.emit.name
-    }
-
-    /// The bits of the names that it may be heard under.
-    #[inline]
-    pub(crate) fn bits(&self) -> u64 {
-        self.emit.bits()
-    }
-
-    /// The name under which listeners of exactly its type hear it too.
-    #[inline]
-    pub(crate) fn other_name(&self) -> Option<&'a EventName> {
-        self.emit.facet?.other_name()
-    }
-
-    pub(crate) const fn carried(&self) -> &'static Carried {
-        self.emit.carried
-    }
-
     /// Namespace and name, joined by dots.
     pub fn path(&self) -> &str {
         self.path.get_or_init(|| self.join())
@@ -155,11 +128,6 @@ impl<'a> EventMeta<'a> {
     /// The name of the payload's type.
     pub fn payload_type(&self) -> &'static str {
         self.emit.carried.name()
-    }
-
-    /// Whether the emit isolates the failures of all listeners.
-    pub(crate) fn isolates_failures(&self) -> bool {
-        self.emit.facet.is_some_and(Facet::isolates_failures)
     }
 
     /// The facet of the emit, if it has one and it is an `L`.

@@ -137,6 +137,12 @@ impl<'a> NameRef<'a> {
         self.name.hash
     }
 
+    /// Whether it is that text, which has that hash.
+    #[inline(always)]
+    pub(crate) fn is(&self, text: &str, hash: u64) -> bool {
+        self.name.hash == hash && is_same(text, self.name.text)
+    }
+
     /// The bit of its sixty-fourth of all names.
     pub(crate) const fn bit(&self) -> u64 {
         bit(self.name.hash)

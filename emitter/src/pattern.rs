@@ -16,7 +16,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::Matcher;
 use crate::glob::slashed;
-use crate::listener::{Listener, Sighting};
+use crate::listener::{EventView, Listener};
 use crate::matcher::Kind;
 
 /// Patterns of an emitter that are asked one by one if there are no others.
@@ -79,11 +79,11 @@ impl PatternSet {
     }
 
     /// Calls back with each member whose pattern takes an event.
-    fn find(&self, sighting: &Sighting<'_>, found: &mut impl FnMut(u32)) {
+    fn find(&self, view: &EventView<'_>, found: &mut impl FnMut(u32)) {
         let compiled = self.compile();
-        compiled.find(sighting, found);
+        compiled.find(view, found);
         for &at in &compiled.alone {
-            if self.members[at as usize].1.takes(sighting) {
+            if self.members[at as usize].1.takes(view) {
                 found(at);
             }
         }
@@ -111,13 +111,13 @@ impl PatternIndex {
     }
 
     /// Adds the positions of the covered listeners that take an event.
-    pub(crate) fn find(&self, listeners: &[Arc<Listener>], sighting: &Sighting<'_>, found: &mut Vec<u32>) {
+    pub(crate) fn find(&self, listeners: &[Arc<Listener>], view: &EventView<'_>, found: &mut Vec<u32>) {
         let takes = |at: &u32| {
             let listener = &listeners[*at as usize];
-            (listener.takes_nested || !sighting.nested) && listener.may_take_type(sighting)
+            (listener.takes_nested || !view.nested) && listener.may_take_type(view)
         };
         for (set, positions) in &self.sets {
-            set.find(sighting, &mut |member| found.extend(positions[member as usize].filter(takes)));
+            set.find(view, &mut |member| found.extend(positions[member as usize].filter(takes)));
         }
     }
 }
@@ -152,9 +152,9 @@ impl Compiled {
         Self { names, paths, regexes, alone }
     }
 
-    fn find(&self, sighting: &Sighting<'_>, found: &mut impl FnMut(u32)) {
-        let meta = sighting.meta;
-        for (set, members) in self.names.iter().filter(|_| sighting.own()) {
+    fn find(&self, view: &EventView<'_>, found: &mut impl FnMut(u32)) {
+        let meta = view.meta;
+        for (set, members) in self.names.iter().filter(|_| view.own()) {
             set.matches(meta.emitted_name()).into_iter().for_each(|i| found(members[i]));
         }
         if !self.paths.is_empty() {

@@ -5,7 +5,7 @@ use std::mem::replace;
 use std::sync::{Arc, Weak};
 
 use crate::emitter::Inner;
-use crate::listener::Sighting;
+use crate::listener::EventView;
 use crate::panic::discard;
 use crate::scope::drop_at;
 use crate::{Emitter, Matcher};
@@ -25,10 +25,10 @@ impl Pipe {
     }
 
     /// Where it sends an event, if it takes it. A function that panics sends nothing.
-    pub(crate) fn leads(&self, sighting: &Sighting<'_>) -> Option<Emitter> {
-        let takes = (self.matcher.nested_by_default() || !sighting.nested)
-            && self.matcher.takes(sighting)
-            && self.matcher.says_calmly(sighting.meta);
+    pub(crate) fn leads(&self, view: &EventView<'_>) -> Option<Emitter> {
+        let takes = (self.matcher.nested_by_default() || !view.nested)
+            && self.matcher.takes(view)
+            && self.matcher.says_calmly(view.meta);
         if takes { self.target.clone() } else { None }
     }
 }

@@ -6,14 +6,15 @@
 //! 4. What was withdrawn is dropped after unlocking: it may own user code.
 //! 5. Under the lock it is known whether something is published: an empty slot is left alone, for to change it is dear.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use crate::sync::{Guard, Mutex, Slot};
 
 /// A state `S`, and a `T` derived from it that is read without the lock.
 pub(crate) struct Published<S, T> {
     state: Mutex<State<S>>,
-    derived: Slot<T>,
+    /// Made with the first value: to store one later, or to drop a slot that had none, is dear.
+    derived: OnceLock<Slot<T>>,
 }
 
 struct State<S> {
@@ -23,14 +24,17 @@ struct State<S> {
 
 impl<S, T> Published<S, T> {
     pub(crate) fn new(state: S) -> Self {
-        Self { state: Mutex::new(State { own: state, is_published: false }), derived: Slot::empty() }
+        Self { state: Mutex::new(State { own: state, is_published: false }), derived: OnceLock::new() }
     }
 
     /// Changes the state and withdraws what was derived from it.
     pub(crate) fn change<R>(&self, change: impl FnOnce(&mut S) -> R) -> R {
         let mut state = self.state.lock();
         let result = change(&mut state.own);
-        let withdrawn = if std::mem::take(&mut state.is_published) { self.derived.take() } else { None };
+        let withdrawn = match self.derived.get() {
+            Some(slot) if std::mem::take(&mut state.is_published) => slot.swap(None),
+            _ => None,
+        };
         drop(state);
         drop(withdrawn);
         result
@@ -44,20 +48,24 @@ impl<S, T> Published<S, T> {
     /// What is published; derives it first if need be.
     #[inline]
     pub(crate) fn load(&self, derive: impl FnOnce(&mut S) -> T) -> Guard<T> {
-        let current = self.derived.load();
+        let current = self.derived.get().map_or_else(|| Guard::from_inner(None), Slot::load);
         if current.is_some() { current } else { self.derive(derive) }
     }
 
     #[cold]
     fn derive(&self, derive: impl FnOnce(&mut S) -> T) -> Guard<T> {
         let mut state = self.state.lock();
-        if state.is_published {
-            return self.derived.load();
+        if let Some(slot) = self.derived.get().filter(|_| state.is_published) {
+            return slot.load();
         }
         let derived = Arc::new(derive(&mut state.own));
-        self.derived.store(Arc::clone(&derived));
+        let mut first = Some(Arc::clone(&derived));
+        let slot = self.derived.get_or_init(|| Slot::new(first.take()));
+        if first.is_some() {
+            slot.store(first);
+        }
         state.is_published = true;
         drop(state);
-        Slot::guard(derived)
+        Guard::from_inner(Some(derived))
     }
 }

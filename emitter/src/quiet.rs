@@ -9,23 +9,23 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// How many have begun to listen outside of runs, in all trees of the process; from 1.
-static COMERS: Alone = Alone(AtomicU64::new(1));
+static LISTENER_EPOCH: Alone = Alone(AtomicU64::new(1));
 
 /// How many have begun to listen in runs, in all trees of the process.
-static COMERS_IN_RUNS: Alone = Alone(AtomicU64::new(0));
+static RUN_LISTENER_EPOCH: Alone = Alone(AtomicU64::new(0));
 
 /// On cache lines of its own: all runs read it, and what is written beside it would be fetched again for nothing.
 #[repr(align(128))]
 struct Alone(AtomicU64);
 
 /// Somebody listens who did not before.
-pub(crate) fn disturb() {
-    COMERS.0.fetch_add(1, Ordering::Release);
+pub(crate) fn invalidate() {
+    LISTENER_EPOCH.0.fetch_add(1, Ordering::Release);
 }
 
 /// Somebody listens in a run who did not before.
-pub(crate) fn disturb_runs() {
-    COMERS_IN_RUNS.0.fetch_add(1, Ordering::Release);
+pub(crate) fn invalidate_in_runs() {
+    RUN_LISTENER_EPOCH.0.fetch_add(1, Ordering::Release);
 }
 
 /// Remembers that a run has no listeners, in itself and in all that is above it. For a runtime whose runs are nested deep.
@@ -54,7 +54,7 @@ impl NoListenerCache {
     #[must_use]
     pub fn epoch() -> u64 {
         // Both only grow: their sum is the same only if both are.
-        COMERS.0.load(Ordering::Acquire) + COMERS_IN_RUNS.0.load(Ordering::Acquire)
+        LISTENER_EPOCH.0.load(Ordering::Acquire) + RUN_LISTENER_EPOCH.0.load(Ordering::Acquire)
     }
 
     /// Returns `true` if no listeners were found at this epoch.
@@ -80,7 +80,7 @@ impl Quiet {
     /// Whether nobody listens; `look` is asked where that is not known.
     #[inline]
     pub(crate) fn holds(&self, look: impl FnOnce() -> bool) -> bool {
-        let comers = COMERS.0.load(Ordering::Acquire);
+        let comers = LISTENER_EPOCH.0.load(Ordering::Acquire);
         self.0.load(Ordering::Relaxed) == comers || self.find(comers, look)
     }
 
@@ -96,10 +96,10 @@ impl Quiet {
 
 #[cfg(test)]
 mod tests {
-    use super::{Quiet, disturb};
+    use super::{Quiet, invalidate};
     use crate::{Emitter, RunLinks};
 
-    /// Other tests of the process may disturb it as well: then it looks once more.
+    /// Other tests of the process may invalidate it as well: then it looks once more.
     #[test]
     fn nobody_is_looked_for_again_before_somebody_has_come() {
         let (quiet, mut looks) = (Quiet::new(), 0);
@@ -109,7 +109,7 @@ mod tests {
         assert_eq!(looks, 3, "somebody is looked for each time");
         let is_remembered = |quiet: &Quiet| (0..1000).any(|_| quiet.holds(|| true) && quiet.holds(|| false));
         assert!(is_remembered(&quiet));
-        disturb();
+        invalidate();
         assert!(!quiet.holds(|| false));
         assert!(is_remembered(&quiet));
     }

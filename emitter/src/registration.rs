@@ -9,9 +9,9 @@ use crate::claim::Claims;
 use crate::emitter::Inner;
 use crate::event::HeardType;
 use crate::function::Exact;
-use crate::listener::{Call, Fault, Listener, Role};
+use crate::listener::{Call, Failure, Listener, Role};
 use crate::tracked::Tracked;
-use crate::{BoxError, Event, EventMeta, Hears, IntoMatcher, Matcher, MatcherError, OnError};
+use crate::{BoxError, Event, EventMeta, Hears, IntoMatcher, ListenerResult, Matcher, MatcherError, OnError};
 
 /// How a listener is registered: priority, how often, nested events, failure.
 ///
@@ -103,8 +103,7 @@ impl Options {
         T: Hears + ?Sized + 'static,
         R: ListenerResult,
     {
-        let call = Call::change(move |event: &mut T, meta| f(event, meta).into_result().map_err(Into::into));
-        Registration::new(self, matcher.into_matcher(), T::heard(), call)
+        Registration::new(self, matcher.into_matcher(), T::heard(), Call::change(f))
     }
 
     /// An async listener that may change the event: awaited before the next one starts.
@@ -134,7 +133,7 @@ impl Options {
     {
         let call = Call::Observe(Arc::new(move |event, meta| match T::of_ref(event) {
             Some(event) => f(event, meta).into_result().map_err(Into::into),
-            None => Err(Box::new(Fault::Mismatch)),
+            None => Err(Box::new(Failure::Mismatch)),
         }));
         Registration::new(self, matcher.into_matcher(), T::heard(), call)
     }
@@ -235,45 +234,5 @@ impl std::fmt::Debug for Registration {
             .field("options", &self.options)
             .field("at", &format_args!("{}", self.at))
             .finish_non_exhaustive()
-    }
-}
-
-/// What a sync listener may return: nothing, or `Result<(), BoxError>`.
-///
-/// Not a future: what is to be awaited is registered with `on_async` or `observe_async`.
-///
-/// ```compile_fail,E0277
-/// # let app = emitree_emitter::Emitter::new();
-/// app.on("count", |_: &mut u32, _| async { Ok(()) }); // a listener returns `()` or `Result<(), BoxError>`
-/// ```
-///
-/// ```compile_fail,E0277
-/// # let app = emitree_emitter::Emitter::new();
-/// app.observe("count", |_: &u32, _| Box::pin(async { Ok(()) }));
-/// ```
-#[diagnostic::on_unimplemented(
-    message = "a listener returns `()` or `Result<(), BoxError>`, not `{Self}`",
-    note = "end the closure's body with a semicolon, or with `Ok(())`; `?` makes a `BoxError` of any error: `Ok(f()?)`",
-    note = "async work goes into `on_async` or `observe_async`",
-    note = "a closure that never returns says what it would: `|event: &mut T, _| -> ()` before its body"
-)]
-pub trait ListenerResult {
-    /// The outcome as a result.
-    ///
-    /// # Errors
-    ///
-    /// If the listener failed.
-    fn into_result(self) -> Result<(), BoxError>;
-}
-
-impl ListenerResult for () {
-    fn into_result(self) -> Result<(), BoxError> {
-        Ok(())
-    }
-}
-
-impl ListenerResult for Result<(), BoxError> {
-    fn into_result(self) -> Self {
-        self
     }
 }

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::Matcher;
-use crate::listener::{Listener, Sighting};
+use crate::listener::Listener;
 use crate::pattern::{CHUNK, PatternSet};
 use crate::pipe::Pipe;
 use crate::published::Published;
-use crate::snapshot::{Hits, Snapshot};
+use crate::snapshot::Snapshot;
 use crate::sync::Guard;
 
 /// Made with the first listener or pipe of an emitter; one that nobody listens to has none.
@@ -48,23 +48,13 @@ impl Registry {
 
     /// Whether somebody is registered here who may take an event whose name has one of the bits: one load (E15).
     #[inline]
-    pub(crate) fn is_loud(&self, names: u64) -> bool {
+    pub(crate) fn may_receive(&self, names: u64) -> bool {
         self.names.load(Ordering::Acquire) & names != 0
     }
 
     #[inline]
     pub(crate) fn snapshot(&self) -> Guard<Snapshot> {
         self.published.load(Snapshot::of)
-    }
-
-    /// The listeners of a snapshot that take an event.
-    #[inline(always)]
-    pub(crate) fn hits(&self, snapshot: &Snapshot, sighting: &Sighting<'_>) -> Hits {
-        let hits = snapshot.find(sighting);
-        if matches!(hits, Hits::Own(_)) {
-            self.forget_matches();
-        }
-        hits
     }
 
     pub(crate) fn add(&self, listener: Arc<Listener>) -> Result<(), Closed> {
@@ -184,14 +174,4 @@ impl State {
             .iter()
             .fold(if is_all { u64::MAX } else { 0 }, |names, listener| names | listener.matcher.names())
     }
-}
-
-/// The listeners of a snapshot that take an event, as bits.
-#[inline(always)]
-pub(crate) fn takers(listeners: &[Arc<Listener>], sighting: &Sighting<'_>) -> usize {
-    let mut takers = 0;
-    for (at, listener) in listeners.iter().enumerate() {
-        takers |= usize::from(listener.takes(sighting)) << at;
-    }
-    takers
 }

@@ -68,7 +68,7 @@ impl Emitter {
     /// Whether an event that somebody would hear comes too late. It is counted then.
     #[inline]
     pub(crate) fn is_too_late_for(&self, name: NameRef<'_>) -> bool {
-        let is_too_late = self.inner().is_in_run && self.has_run_ended();
+        let is_too_late = self.has_run_ended();
         if is_too_late {
             self.count_late(|| self.join(name.as_str()));
         }

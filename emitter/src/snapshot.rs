@@ -6,11 +6,12 @@
 
 use std::sync::Arc;
 
-use crate::cache::{Key, Line, Matched, Memo};
-use crate::listener::{Listener, Role, Sighting};
+use crate::cache::{CacheEntry, Key, MatchCache, RoleList};
+use crate::dispatch::batch::Batch;
+use crate::listener::{EventView, Listener, Role};
 use crate::pattern::{PatternIndex, PatternSet};
 use crate::pipe::Pipe;
-use crate::registry::{State, takers};
+use crate::registry::State;
 
 /// As many listeners as are asked one by one.
 const FEW: usize = 8;
@@ -41,20 +42,20 @@ struct Table {
     /// Positions of listeners that are no patterns, or that no set covers.
     singly: Box<[u32]>,
     patterns: PatternIndex,
-    memo: Memo,
+    cache: MatchCache,
 }
 
 /// The listeners that take an event, as found in a snapshot.
-pub(crate) enum Hits {
+pub(crate) enum Matches {
     /// Positions as bits.
     Few(usize),
     /// Where the table remembers them.
-    Remembered(usize),
+    Cached(usize),
     /// The table was full.
-    Own(Box<Matched>),
+    Uncached(Box<CacheEntry>),
 }
 
-impl Hits {
+impl Matches {
     pub(crate) const NONE: Self = Self::Few(0);
 
     #[inline]
@@ -64,10 +65,10 @@ impl Hits {
 }
 
 /// Those of one role among them, in order.
-pub(crate) enum Takers<'s> {
+pub(crate) enum MatchedListeners<'s> {
     /// Positions as bits.
     Few(&'s [Arc<Listener>], usize),
-    Listed(&'s Line),
+    Listed(&'s RoleList),
 }
 
 impl Snapshot {
@@ -90,54 +91,70 @@ impl Snapshot {
 
     /// Which listeners take an event.
     #[inline(always)]
-    pub(crate) fn find(&self, sighting: &Sighting<'_>) -> Hits {
+    pub(crate) fn find(&self, view: &EventView<'_>) -> Matches {
         match &self.search {
-            Search::Each { .. } => Hits::Few(takers(&self.listeners, sighting)),
-            Search::Table(table) => table.find(&self.listeners, sighting),
-        }
-    }
-
-    /// The hits of a role.
-    #[inline]
-    pub(crate) fn takers<'s>(&'s self, hits: &'s Hits, role: Role) -> Takers<'s> {
-        match (hits, &self.search) {
-            (Hits::Few(mask), Search::Each { observers }) if role == Role::Observe => self.few(mask & observers),
-            (Hits::Few(mask), Search::Each { observers }) => self.few(mask & !observers),
-            (Hits::Remembered(slot), Search::Table(table)) => {
-                table.memo.at(*slot).map_or(Takers::NOBODY, |matched| Takers::Listed(matched.of(role)))
+            Search::Each { .. } => {
+                let mut matches = 0;
+                for (at, listener) in self.listeners.iter().enumerate() {
+                    matches |= usize::from(listener.takes(view)) << at;
+                }
+                Matches::Few(matches)
             }
-            (Hits::Own(matched), _) => Takers::Listed(matched.of(role)),
-            _ => Takers::NOBODY,
+            Search::Table(table) => table.find(&self.listeners, view),
         }
     }
 
-    fn few(&self, positions: usize) -> Takers<'_> {
-        Takers::Few(&self.listeners, positions)
+    /// The matches of a role, in order.
+    #[inline(always)]
+    pub(crate) fn matched<'s>(&'s self, matches: &'s Matches, role: Role) -> MatchedListeners<'s> {
+        match (matches, &self.search) {
+            (Matches::Few(positions), Search::Each { observers }) => match role {
+                Role::Change => MatchedListeners::Few(&self.listeners, positions & !observers),
+                Role::Observe => MatchedListeners::Few(&self.listeners, positions & observers),
+            },
+            (Matches::Cached(slot), Search::Table(table)) => match table.cache.at(*slot) {
+                Some(entry) => MatchedListeners::Listed(entry.of(role)),
+                None => MatchedListeners::NOBODY,
+            },
+            (Matches::Uncached(entry), _) => MatchedListeners::Listed(entry.of(role)),
+            _ => MatchedListeners::NOBODY,
+        }
     }
 }
 
-impl<'s> Takers<'s> {
+impl<'s> MatchedListeners<'s> {
     const NOBODY: Self = Self::Few(&[], 0);
 
     /// The one that was given out with this place behind it.
     pub(crate) fn before(&self, place: usize) -> Option<&'s Arc<Listener>> {
         match *self {
-            Takers::Few(listeners, _) => listeners,
-            Takers::Listed(line) => &line.listeners,
+            Self::Few(listeners, _) => listeners,
+            Self::Listed(list) => &list.listeners,
         }
         .get(place.checked_sub(1)?)
     }
 
-    /// The first from a place on, and the place behind it.
-    #[inline]
-    pub(crate) fn next(&self, from: usize) -> Option<(usize, &'s Arc<Listener>)> {
-        match *self {
-            Takers::Few(listeners, positions) => {
-                let left = positions >> from;
-                let at = from + left.trailing_zeros() as usize;
-                if left == 0 { None } else { Some((at + 1, listeners.get(at)?)) }
+    /// The first from a place on; the place moves behind it.
+    #[inline(always)]
+    pub(crate) fn next(&self, place: &mut usize) -> Option<&'s Arc<Listener>> {
+        let (listeners, at) = match *self {
+            Self::Few(listeners, positions) => {
+                let left = positions >> *place;
+                (listeners, if left == 0 { usize::MAX } else { *place + left.trailing_zeros() as usize })
             }
-            Takers::Listed(line) => Some((from + 1, line.listeners.get(from)?)),
+            Self::Listed(list) => (&*list.listeners, *place),
+        };
+        let listener = listeners.get(at)?;
+        *place = at + 1;
+        Some(listener)
+    }
+
+    /// The batch that starts at a place.
+    #[inline(always)]
+    pub(crate) fn batch(&self, place: usize) -> Option<&'s dyn Batch> {
+        match *self {
+            Self::Few(..) => None,
+            Self::Listed(list) => list.batch(place),
         }
     }
 }
@@ -152,33 +169,33 @@ impl Table {
         let patterns = PatternIndex::new(patterns, listeners);
         let covered = patterns.covered();
         let singly = (0..).take(listeners.len()).filter(|at| !covered.contains(at)).collect();
-        Self { singly, patterns, memo: Memo::new(memory) }
+        Self { singly, patterns, cache: MatchCache::new(memory) }
     }
 
     #[inline(always)]
-    fn find(&self, listeners: &[Arc<Listener>], sighting: &Sighting<'_>) -> Hits {
-        let key = Key::of(sighting);
-        let vacant = match self.memo.find(&key) {
-            Ok((_, matched)) if matched.is_empty() => return Hits::NONE,
-            Ok((slot, _)) => return Hits::Remembered(slot),
+    fn find(&self, listeners: &[Arc<Listener>], view: &EventView<'_>) -> Matches {
+        let key = Key::of(view);
+        let vacant = match self.cache.find(&key) {
+            Ok((_, matched)) if matched.is_empty() => return Matches::NONE,
+            Ok((slot, _)) => return Matches::Cached(slot),
             Err(vacant) => vacant,
         };
-        let matched = self.search(listeners, &key, sighting);
+        let matched = self.search(listeners, &key, view);
         let nobody = matched.is_empty();
-        match self.memo.remember(vacant, matched) {
-            Ok(_) if nobody => Hits::NONE,
-            Ok(slot) => Hits::Remembered(slot),
-            Err(matched) => Hits::Own(matched),
+        match self.cache.remember(vacant, matched) {
+            Ok(_) if nobody => Matches::NONE,
+            Ok(slot) => Matches::Cached(slot),
+            Err(matched) => Matches::Uncached(matched),
         }
     }
 
     /// Asks everybody, patterns as sets.
     #[cold]
-    fn search(&self, listeners: &[Arc<Listener>], key: &Key<'_>, sighting: &Sighting<'_>) -> Box<Matched> {
-        let singly = self.singly.iter().copied().filter(|&at| listeners[at as usize].takes(sighting));
+    fn search(&self, listeners: &[Arc<Listener>], key: &Key<'_>, view: &EventView<'_>) -> Box<CacheEntry> {
+        let singly = self.singly.iter().copied().filter(|&at| listeners[at as usize].takes(view));
         let mut found: Vec<u32> = singly.collect();
-        self.patterns.find(listeners, sighting, &mut found);
+        self.patterns.find(listeners, view, &mut found);
         found.sort_unstable();
-        Box::new(Matched::new(key, found.into_iter().map(|at| Arc::clone(&listeners[at as usize]))))
+        Box::new(CacheEntry::new(key, found.into_iter().map(|at| Arc::clone(&listeners[at as usize]))))
     }
 }

@@ -6,9 +6,11 @@ use std::future::pending;
 use std::pin::pin;
 use std::task::{Context, Waker};
 
-use emitree_emitter::{BoxError, Delivery, Emitted, Emitter, EventName, EventStamp, Facet};
+use emitree_emitter::{BoxError, Delivery, EmitErrorKind, Emitted, Emitter, EventName, EventStamp, Facet};
 
-use crate::support::{Any, Recorder, TestResult};
+use crate::support::{Any, Recorder, TestResult, block_on};
+
+const DONE: EventName = EventName::new("done");
 
 /// Notes when it is dropped.
 struct Noted(Recorder);
@@ -27,7 +29,6 @@ async fn never(noted: Noted) -> Result<(), BoxError> {
 
 /// Nobody wakes it: that patience is lost shows when the emit is polled again.
 fn cut_while_awaiting(emitter: &Emitter, delivery: &Delivery) {
-    const DONE: EventName = EventName::new("done");
     let (facet, stamp, mut payload) = (Facet::new(&()), EventStamp::new(), ());
     let begun = emitter.emit_begin(DONE, &mut payload, &facet, (delivery, &stamp));
     let Emitted::Waits(waiting) = begun else { panic!("somebody has to be awaited: {begun:?}") };
@@ -80,5 +81,38 @@ fn observers_that_are_awaited_when_patience_is_lost_are_dropped_and_counted() ->
         recorder.expect(["dropped", "dropped", "dropped"]);
         assert_eq!(delivery.skipped(), 3);
     }
+    Ok(())
+}
+
+/// With nobody to be awaited there is no future.
+#[test]
+fn sync_listeners_that_come_first_have_received_the_event_when_the_emit_has_begun() -> TestResult {
+    let (emitter, recorder, delivery) = (Emitter::new(), Recorder::new(), Delivery::new());
+    emitter.on("done", recorder.hears("listener"))?;
+    emitter.observe("done", recorder.sees("observer"))?;
+    delivery.sync_first();
+    let begun = emitter.emit_begin(DONE, &mut (), &Facet::new(&()), (&delivery, &EventStamp::new()));
+    assert!(matches!(begun, Emitted::Done(Ok(()))), "{begun:?}");
+    recorder.expect(["listener done", "observer done"]);
+    Ok(())
+}
+
+/// E11: also for those that were put off to be awaited.
+#[test]
+fn after_a_failure_of_a_sync_listener_that_comes_first_only_observers_are_awaited() -> TestResult {
+    let (emitter, recorder, delivery) = (Emitter::new(), Recorder::new(), Delivery::new());
+    emitter.on_async("done", recorder.hears_async("slow"))?;
+    emitter.on("done", |_: &mut Any, _| Err::<(), BoxError>("the disk is full".into()))?;
+    emitter.on("done", recorder.hears("late"))?;
+    emitter.observe_async("done", recorder.sees_async("slow observer"))?;
+    emitter.observe("done", recorder.sees("observer"))?;
+    delivery.sync_first();
+    let (facet, stamp, mut payload) = (Facet::new(&()), EventStamp::new(), ());
+    let begun = emitter.emit_begin(DONE, &mut payload, &facet, (&delivery, &stamp));
+    let Emitted::Waits(pending) = begun else { panic!("an observer has to be awaited: {begun:?}") };
+    let rest = emitter.emit_rest(pending, DONE, &mut payload, &facet, (&delivery, &stamp));
+    let error = block_on(rest).expect_err("a listener failed");
+    assert!(matches!(error.kind(), EmitErrorKind::Listener { .. }), "{error}");
+    recorder.expect(["observer done", "slow observer done", "slow observer done"]);
     Ok(())
 }

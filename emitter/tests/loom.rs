@@ -24,7 +24,22 @@ mod sync {
 
     pub(crate) use loom::sync::atomic::{AtomicUsize, Ordering};
 
-    pub(crate) type Guard<T> = Option<Arc<T>>;
+    /// What a [`Slot`] held when it was read.
+    pub(crate) struct Guard<T>(Option<Arc<T>>);
+
+    impl<T> Guard<T> {
+        pub(crate) fn from_inner(value: Option<Arc<T>>) -> Self {
+            Self(value)
+        }
+    }
+
+    impl<T> std::ops::Deref for Guard<T> {
+        type Target = Option<Arc<T>>;
+
+        fn deref(&self) -> &Self::Target {
+            &self.0
+        }
+    }
 
     pub(crate) struct Mutex<S>(loom::sync::Mutex<S>);
 
@@ -41,24 +56,20 @@ mod sync {
     pub(crate) struct Slot<T>(Mutex<Option<Arc<T>>>);
 
     impl<T> Slot<T> {
-        pub(crate) fn empty() -> Self {
-            Self(Mutex::new(None))
+        pub(crate) fn new(value: Option<Arc<T>>) -> Self {
+            Self(Mutex::new(value))
         }
 
         pub(crate) fn load(&self) -> Guard<T> {
-            self.0.lock().clone()
+            Guard(self.0.lock().clone())
         }
 
-        pub(crate) fn store(&self, value: Arc<T>) {
-            *self.0.lock() = Some(value);
+        pub(crate) fn store(&self, value: Option<Arc<T>>) {
+            *self.0.lock() = value;
         }
 
-        pub(crate) fn take(&self) -> Option<Arc<T>> {
-            self.0.lock().take()
-        }
-
-        pub(crate) fn guard(value: Arc<T>) -> Guard<T> {
-            Some(value)
+        pub(crate) fn swap(&self, value: Option<Arc<T>>) -> Option<Arc<T>> {
+            std::mem::replace(&mut *self.0.lock(), value)
         }
     }
 }
@@ -176,13 +187,13 @@ fn who_has_returned_from_a_change_is_seen_by_every_later_load() {
             let (published, changed) = (Arc::clone(&published), Arc::clone(&changed));
             thread::spawn(move || {
                 let before = changed.load(Ordering::Acquire);
-                let seen = published.load(|state| *state).expect("something is published");
-                assert!(*seen >= before, "saw {seen} after {before}");
+                let seen = published.load(|state| *state).as_deref().copied().expect("something is published");
+                assert!(seen >= before, "saw {seen} after {before}");
             })
         };
         let other = {
             let published = Arc::clone(&published);
-            thread::spawn(move || *published.load(|state| *state).expect("something is published"))
+            thread::spawn(move || published.load(|state| *state).as_deref().copied().expect("something is published"))
         };
         for n in 1..=2 {
             published.change(|state| *state = n);
@@ -203,7 +214,7 @@ fn nothing_older_is_published_after_a_change() {
             .map(|_| {
                 let published = Arc::clone(&published);
                 thread::spawn(move || {
-                    let look = || published.load(|state| *state).map(|seen| *seen);
+                    let look = || published.load(|state| *state).as_deref().copied();
                     let (first, second) = (look(), look());
                     assert!(first.is_some() && first <= second, "{first:?}, then {second:?}");
                 })

@@ -1,67 +1,125 @@
-//! Awaiting one listener.
+//! The continuation of an emit from the first listener on that has to be awaited.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context as TaskContext, Poll};
 
 use futures_core::future::BoxFuture;
+use futures_util::stream::{FuturesUnordered, StreamExt};
 
-use crate::listener::{Answer, Call, Fault, Later, Listener, panicked};
+use super::route::Route;
+use super::sync::{Payload, Progress};
+use crate::listener::{Answer, Call, Failure, Later, Listener, Role, panicked};
 use crate::panic::{catch, catch_or, discard, report_drop};
 use crate::tracked::UnderWay;
-use crate::{AnyEvent, BoxError, Delivery, EventMeta};
+use crate::{AnyEvent, BoxError, Delivery, EmitError, EventMeta};
 
-/// Calls one that may change the event, to be awaited.
-#[inline]
-pub(crate) fn await_change<'f>(
-    listener: &'f Listener,
-    event: &'f mut dyn AnyEvent,
-    meta: &'f EventMeta<'f>,
-    delivery: &'f Delivery,
-) -> Awaited<'f> {
-    match &listener.call {
-        Call::ChangeAsync(call) => Awaited::of(listener, delivery, || call(event, meta)),
-        _ => Awaited { listener, delivery, under_way: None, state: State::Over(Ok(())) },
-    }
-}
-
-/// The same with one that observes it.
-#[inline]
-pub(crate) fn await_observe<'f>(
-    listener: &'f Listener,
-    event: &'f dyn AnyEvent,
-    meta: &'f EventMeta<'f>,
-    delivery: &'f Delivery,
-) -> Awaited<'f> {
-    match &listener.call {
-        Call::ObserveAsync(call) | Call::TryObserve { later: call, .. } => {
-            Awaited::of(listener, delivery, || call(event, meta))
+impl Progress {
+    /// Awaits the listeners that have to be awaited, and calls the others in between.
+    ///
+    /// Nothing is allocated for listeners that may change the event, nor for an observer that answers when it is first polled.
+    pub(super) async fn finish(
+        &mut self,
+        route: &Route,
+        event: &mut dyn AnyEvent,
+        meta: &EventMeta<'_>,
+        delivery: Option<&Delivery>,
+    ) -> Result<(), EmitError> {
+        // Those that may change the event are awaited one after the other (E5).
+        let mut next = self.next_awaited(route, Payload::Changing(event), meta);
+        while let Some(listener) = next.filter(|listener| listener.call.role() == Role::Change) {
+            if let (_, Err(failure)) = Awaited::change(listener, event, meta, delivery).await {
+                self.handle_failure(listener, failure, event, meta);
+            }
+            next = self.next_awaited(route, Payload::Changing(event), meta);
         }
-        _ => Awaited { listener, delivery, under_way: None, state: State::Over(Ok(())) },
+        // Those that observe it are started in their order, and awaited together.
+        let (event, mut started): (&dyn AnyEvent, _) = (event, None);
+        while let Some(listener) = next {
+            let mut awaited = Awaited::observe(listener, event, meta, delivery);
+            match poll_fn(|cx| Poll::Ready(Pin::new(&mut awaited).poll(cx))).await {
+                Poll::Ready((_, Ok(()))) => {}
+                Poll::Ready((_, Err(failure))) => self.handle_failure(listener, failure, event, meta),
+                Poll::Pending => started.get_or_insert_with(FuturesUnordered::new).push(awaited),
+            }
+            next = self.next_awaited(route, Payload::Observed(event), meta);
+        }
+        if let Some(started) = &mut started {
+            while let Some((listener, answer)) = poll_fn(|cx| poll_next(started, delivery, cx)).await {
+                if let Err(failure) = answer {
+                    self.handle_failure(listener, failure, event, meta);
+                }
+            }
+        }
+        self.result()
     }
 }
 
-/// What a listener is doing. Its panics are answers; once nobody waits for it any more, it has answered.
+/// The next answer of an observer; none is left once nobody is awaited any more.
+fn poll_next<'f>(
+    started: &mut FuturesUnordered<Awaited<'f>>,
+    delivery: Option<&Delivery>,
+    cx: &mut TaskContext<'_>,
+) -> Poll<Option<(&'f Arc<Listener>, Answer)>> {
+    if !delivery.is_some_and(Delivery::is_cut) {
+        return started.poll_next_unpin(cx);
+    }
+    // Each gives itself up when it is polled; `started` itself polls only those that have been woken.
+    started.iter_mut().for_each(|awaited| drop(Pin::new(awaited).poll(cx)));
+    started.clear();
+    Poll::Ready(None)
+}
+
+/// A listener that is awaited, and then its answer. A panic of it is an answer, too.
 #[must_use = "a listener that is not polled does nothing"]
-pub(crate) struct Awaited<'f> {
-    listener: &'f Listener,
-    delivery: &'f Delivery,
+struct Awaited<'f> {
+    listener: &'f Arc<Listener>,
+    delivery: Option<&'f Delivery>,
     /// If its calls are counted, and it has not answered.
     under_way: Option<UnderWay<'f>>,
     state: State<'f>,
 }
 
 enum State<'f> {
-    Runs(BoxFuture<'f, Result<(), BoxError>>),
-    Over(Answer),
+    Running(BoxFuture<'f, Result<(), BoxError>>),
+    Answered(Answer),
 }
 
 impl<'f> Awaited<'f> {
-    /// Makes a listener's future, unless it has no calls left (E8), or patience is lost already.
+    /// Calls a listener that may change the event.
     #[inline]
-    fn of(listener: &'f Listener, delivery: &'f Delivery, make: impl FnOnce() -> Later<'f>) -> Self {
-        let mut awaited = Self { listener, delivery, under_way: None, state: State::Over(Ok(())) };
-        if !listener.claims.claim() || delivery.skips() {
+    fn change(
+        listener: &'f Arc<Listener>,
+        event: &'f mut dyn AnyEvent,
+        meta: &'f EventMeta<'f>,
+        delivery: Option<&'f Delivery>,
+    ) -> Self {
+        Self::new(listener, delivery, || match &listener.call {
+            Call::ChangeAsync(call) => call(event, meta),
+            _ => None,
+        })
+    }
+
+    /// Calls a listener that observes the event.
+    #[inline]
+    fn observe(
+        listener: &'f Arc<Listener>,
+        event: &'f dyn AnyEvent,
+        meta: &'f EventMeta<'f>,
+        delivery: Option<&'f Delivery>,
+    ) -> Self {
+        Self::new(listener, delivery, || match &listener.call {
+            Call::ObserveAsync(call) | Call::TryObserve { later: call, .. } => call(event, meta),
+            _ => None,
+        })
+    }
+
+    /// Makes the listener's future, unless it has no calls left (E8, E9), or nobody is awaited any more.
+    #[inline]
+    fn new(listener: &'f Arc<Listener>, delivery: Option<&'f Delivery>, call: impl FnOnce() -> Later<'f>) -> Self {
+        let mut awaited = Self { listener, delivery, under_way: None, state: State::Answered(Ok(())) };
+        if !listener.claims.claim() || delivery.is_some_and(Delivery::skips) {
             return awaited;
         }
         if let Some(tracked) = &listener.tracked {
@@ -70,17 +128,19 @@ impl<'f> Awaited<'f> {
                 return awaited;
             }
         }
-        let make = || make().map_or_else(|| State::Over(Err(Box::new(Fault::Mismatch))), State::Runs);
+        let make = || call().map_or_else(|| State::Answered(Err(Box::new(Failure::Mismatch))), State::Running);
         awaited.state =
-            catch_or(|| within(awaited.under_way.as_ref(), make), |panic| State::Over(Err(panicked(panic))));
+            catch_or(|| within(awaited.under_way.as_ref(), make), |panic| State::Answered(Err(panicked(panic))));
         awaited
     }
 
-    /// Drops what it is doing, unless that is over.
+    /// Drops the listener's future, and counts the listener as skipped, unless it has answered.
     #[cold]
     fn cut(&mut self) {
-        if matches!(self.state, State::Runs(_)) {
-            self.delivery.skips();
+        if matches!(self.state, State::Running(_)) {
+            if let Some(delivery) = self.delivery {
+                delivery.skips();
+            }
             self.stop();
         }
     }
@@ -97,9 +157,9 @@ impl<'f> Awaited<'f> {
         match (catch(|| drop(future)), answer) {
             (Ok(()), answer) => answer,
             (Err(panic), Ok(())) => Err(panicked(panic)),
-            (Err(panic), Err(fault)) => {
+            (Err(panic), Err(failure)) => {
                 report_drop("a listener's future", &panic);
-                Err(fault)
+                Err(failure)
             }
         }
     }
@@ -116,22 +176,22 @@ fn within<R>(under_way: Option<&UnderWay<'_>>, call: impl FnOnce() -> R) -> R {
 
 impl State<'_> {
     fn take(&mut self) -> Self {
-        std::mem::replace(self, State::Over(Ok(())))
+        std::mem::replace(self, State::Answered(Ok(())))
     }
 }
 
-impl Future for Awaited<'_> {
-    type Output = Answer;
+impl<'f> Future for Awaited<'f> {
+    type Output = (&'f Arc<Listener>, Answer);
 
     #[inline]
-    fn poll(self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<Answer> {
+    fn poll(self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
-        if this.delivery.is_cut() {
+        if this.delivery.is_some_and(Delivery::is_cut) {
             this.cut();
         }
         let answer = match &mut this.state {
-            State::Over(answer) => std::mem::replace(answer, Ok(())),
-            State::Runs(future) => {
+            State::Answered(answer) => std::mem::replace(answer, Ok(())),
+            State::Running(future) => {
                 let poll = || future.as_mut().poll(cx).map_err(Into::into);
                 match catch_or(|| within(this.under_way.as_ref(), poll), |panic| Poll::Ready(Err(panicked(panic)))) {
                     Poll::Pending => return Poll::Pending,
@@ -141,13 +201,13 @@ impl Future for Awaited<'_> {
         };
         this.under_way = None;
         this.listener.leave_if_spent();
-        Poll::Ready(answer)
+        Poll::Ready((this.listener, answer))
     }
 }
 
 impl Drop for Awaited<'_> {
     fn drop(&mut self) {
-        if matches!(self.state, State::Runs(_)) {
+        if matches!(self.state, State::Running(_)) {
             self.stop();
         }
     }

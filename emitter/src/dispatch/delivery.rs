@@ -23,8 +23,7 @@ impl Delivery {
         Self { mode: AtomicU8::new(IN_ORDER), skipped: AtomicUsize::new(0) }
     }
 
-    /// From the next event on, those that need not be awaited hear an event at the first poll, in their order; then
-    /// those that are awaited, in theirs.
+    /// From the next event on, sync listeners receive an event first, in their order; then those that are awaited do, in theirs.
     pub fn sync_first(&self) {
         self.mode.fetch_max(SYNC_FIRST, Ordering::AcqRel);
     }

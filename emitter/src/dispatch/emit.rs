@@ -4,13 +4,11 @@ use std::fmt;
 
 use serde::Serialize;
 
-use crate::dispatch::Progress;
-use crate::dispatch::route::Route;
-use crate::error::EmitErrorKind;
+use super::route::Route;
+use super::sync::{Dispatch, Progress};
 use crate::event::Carried;
-use crate::listener::Listener;
 use crate::name::NameRef;
-use crate::scope::{within, within_run_of};
+use crate::scope::within_run_of;
 use crate::{AnyEvent, AsName, Context, Delivery, EmitError, Emitter, Event, EventMeta, EventName, EventStamp, Facet};
 
 impl Emitter {
@@ -33,12 +31,14 @@ impl Emitter {
         name: impl AsName,
         payload: &mut P,
     ) -> Result<(), EmitError> {
-        let (name, carried) = (name.as_name(), const { &Carried::of::<P>() });
-        let stamp = &EventStamp::new();
-        let emit = Emit { source: self, name, carried, facet: None, delivery: &PATIENT, stamp };
-        match emit.heard_from()? {
-            None => Ok(()),
-            Some(from) => emit.deliver(from, payload).await,
+        let stamp = const { EventStamp::new() };
+        let emit = Emit::of::<P>(self, name.as_name(), None, &stamp);
+        let Some(first) = emit.first_receiver()? else { return Ok(()) };
+        // It stays here, in the future: nothing is moved when a listener has to be awaited (WA).
+        let mut dispatch = Dispatch::new(&emit);
+        match dispatch.start(first, payload) {
+            Some(result) => result,
+            None => dispatch.finish(payload).await,
         }
     }
 
@@ -62,12 +62,14 @@ impl Emitter {
         payload: &mut P,
         facet: &Facet,
     ) -> Result<(), EmitError> {
-        let (name, carried) = (name.as_name(), const { &Carried::of::<P>() });
-        let stamp = &EventStamp::new();
-        let emit = Emit { source: self, name, carried, facet: Some(facet), delivery: &PATIENT, stamp };
-        match emit.heard_from()? {
-            None => Ok(()),
-            Some(from) => emit.deliver(from, payload).await,
+        let stamp = const { EventStamp::new() };
+        let emit = Emit::of::<P>(self, name.as_name(), Some(facet), &stamp);
+        let Some(first) = emit.first_receiver()? else { return Ok(()) };
+        // It stays here, in the future: nothing is moved when a listener has to be awaited (WA).
+        let mut dispatch = Dispatch::new(&emit);
+        match dispatch.start(first, payload) {
+            Some(result) => result,
+            None => dispatch.finish(payload).await,
         }
     }
 
@@ -80,8 +82,8 @@ impl Emitter {
         facet: &Facet,
         (delivery, stamp): (&Delivery, &EventStamp),
     ) -> Emitted {
-        let (name, carried) = (name.as_name(), const { &Carried::of::<P>() });
-        Emit { source: self, name, carried, facet: Some(facet), delivery, stamp }.begin(payload)
+        let emit = Emit { delivery: Some(delivery), ..Emit::of::<P>(self, name.as_name(), Some(facet), stamp) };
+        emit.begin(payload)
     }
 
     /// Does what is left to do of an emit. Everything has to be as it was given to [`emit_begin`](Self::emit_begin).
@@ -91,16 +93,15 @@ impl Emitter {
     /// As [`emit`](Self::emit).
     pub async fn emit_rest<P: Serialize + Send + Sync + 'static>(
         &self,
-        waiting: Box<Waiting>,
+        pending: Box<PendingDispatch>,
         name: EventName,
         payload: &mut P,
         facet: &Facet,
         (delivery, stamp): (&Delivery, &EventStamp),
     ) -> Result<(), EmitError> {
-        let (name, carried) = (name.as_name(), const { &Carried::of::<P>() });
-        let emit = Emit { source: self, name, carried, facet: Some(facet), delivery, stamp };
+        let emit = Emit { delivery: Some(delivery), ..Emit::of::<P>(self, name.as_name(), Some(facet), stamp) };
         // Boxed, because it is seldom, and the future of a run has it in itself.
-        Box::pin(async { Hearing::go_on(&emit, *waiting).rest(payload).await }).await
+        Box::pin(async { Dispatch::resume(&emit, *pending).finish(payload).await }).await
     }
 
     /// Emits where nothing can be awaited (E17).
@@ -114,9 +115,7 @@ impl Emitter {
         name: impl AsName,
         payload: &mut P,
     ) -> Result<(), EmitError> {
-        let (name, carried) = (name.as_name(), const { &Carried::of::<P>() });
-        let stamp = &EventStamp::new();
-        Emit { source: self, name, carried, facet: None, delivery: &PATIENT, stamp }.now(payload)
+        Emit::of::<P>(self, name.as_name(), None, &const { EventStamp::new() }).now(payload)
     }
 
     /// Emits a payload under the name that its type carries, where nothing can be awaited.
@@ -139,9 +138,7 @@ impl Emitter {
         payload: &mut P,
         facet: &Facet,
     ) -> Result<(), EmitError> {
-        let (name, carried) = (name.as_name(), const { &Carried::of::<P>() });
-        let stamp = &EventStamp::new();
-        Emit { source: self, name, carried, facet: Some(facet), delivery: &PATIENT, stamp }.now(payload)
+        Emit::of::<P>(self, name.as_name(), Some(facet), &const { EventStamp::new() }).now(payload)
     }
 }
 
@@ -151,18 +148,18 @@ pub enum Emitted {
     /// Everybody has heard it.
     Done(Result<(), EmitError>),
     /// Some have heard it; the next has to be awaited.
-    Waits(Box<Waiting>),
+    Waits(Box<PendingDispatch>),
 }
 
 /// What is left to do of an emit.
-pub struct Waiting {
+pub struct PendingDispatch {
     route: Route,
     progress: Progress,
 }
 
-impl fmt::Debug for Waiting {
+impl fmt::Debug for PendingDispatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Waiting").finish_non_exhaustive()
+        f.debug_struct("PendingDispatch").finish_non_exhaustive()
     }
 }
 
@@ -170,20 +167,20 @@ impl fmt::Debug for Waiting {
 pub(crate) struct Emit<'a> {
     pub(crate) source: &'a Emitter,
     pub(crate) name: NameRef<'a>,
+    /// The bits of the names under which listeners may receive it.
+    pub(crate) names: u64,
     pub(crate) carried: &'static Carried,
     pub(crate) facet: Option<&'a Facet>,
-    pub(crate) delivery: &'a Delivery,
+    /// In order, if none is given.
+    pub(crate) delivery: Option<&'a Delivery>,
     pub(crate) stamp: &'a EventStamp,
 }
 
-/// What most emits are delivered with: nobody loses patience.
-static PATIENT: Delivery = Delivery::new();
-
 impl<'a> Emit<'a> {
-    /// The bits of the names that it may be heard under.
     #[inline]
-    pub(crate) fn bits(&self) -> u64 {
-        self.name.bit() | self.facet.map_or(0, Facet::bits)
+    fn of<P: 'static>(source: &'a Emitter, name: NameRef<'a>, facet: Option<&'a Facet>, stamp: &'a EventStamp) -> Self {
+        let names = name.bit() | facet.map_or(0, Facet::bits);
+        Self { source, name, names, carried: const { &Carried::of::<P>() }, facet, delivery: None, stamp }
     }
 
     /// The source's context, and what the emit itself adds to it.
@@ -191,122 +188,63 @@ impl<'a> Emit<'a> {
         self.source.context_with(self.facet)
     }
 
-    /// The first emitter from the source up where it may be heard; none if nobody listens (E15).
-    #[inline]
-    fn heard_from(&self) -> Result<Option<&'a Emitter>, EmitError> {
-        self.check()?;
-        let from = self.source.first_loud(self.bits());
-        Ok(from.filter(|_| !self.source.is_too_late_for(self.name)))
-    }
-
-    /// Calls and awaits everybody who hears it.
+    /// The first emitter from the source up that may have listeners for it; none if nobody listens (E15).
     ///
-    /// All that it needs stays where it is made, in the future: nothing is moved when a listener has to be awaited.
-    async fn deliver(&self, from: &Emitter, event: &mut dyn AnyEvent) -> Result<(), EmitError> {
-        let mut hearing = Hearing::of(self);
-        match hearing.call(from, event) {
-            Some(result) => result,
-            None => hearing.rest(event).await,
+    /// Always inlined: where nobody listens it is all that an emit does (W0).
+    #[inline(always)]
+    fn first_receiver(&self) -> Result<Option<&'a Emitter>, EmitError> {
+        self.name.check()?;
+        // Events of a sub-namespace are not the emitter's to declare.
+        if let Some(declared) = self.source.declared()
+            && !self.name.is_dotted()
+        {
+            declared.check_emit(self.name.as_str(), self.carried.id, self.carried.name())?;
         }
+        let first = self.source.first_receiver(self.names);
+        // On a run that has ended it reaches nobody (R14).
+        Ok(first.filter(|_| !(self.source.is_in_run() && self.source.is_too_late_for(self.name))))
     }
 
-    /// The same, with what is left to do put aside.
+    /// Calls listeners until one has to be awaited; what is left to do then is put aside.
     fn begin(&self, event: &mut dyn AnyEvent) -> Emitted {
-        let from = match self.heard_from() {
-            Ok(Some(from)) => from,
+        let first = match self.first_receiver() {
+            Ok(Some(first)) => first,
             Ok(None) => return Emitted::Done(Ok(())),
             Err(error) => return Emitted::Done(Err(error)),
         };
-        let mut hearing = Hearing::of(self);
-        match hearing.call(from, event) {
+        let mut dispatch = Dispatch::new(self);
+        match dispatch.start(first, event) {
             Some(result) => Emitted::Done(result),
-            None => Emitted::Waits(Box::new(hearing.put_aside())),
+            None => Emitted::Waits(Box::new(dispatch.suspend())),
         }
     }
 
+    /// Calls listeners where nothing can be awaited.
     fn now(&self, event: &mut dyn AnyEvent) -> Result<(), EmitError> {
-        let Some(from) = self.heard_from()? else { return Ok(()) };
-        let (meta, mut route) = (EventMeta::new(self), Route::default());
-        route.find(from, &meta);
-        let would_await =
-            |listener: &Listener| EmitErrorKind::WouldAwait { path: meta.path().to_owned(), at: listener.at }.into();
-        if let Some(listener) = route.first_async(&meta) {
-            return Err(would_await(listener));
-        }
-        let mut progress = Progress::default();
-        match within(self.source.scope_to_enter(), || progress.advance(event, &meta, &route)) {
-            Some(result) => result,
-            // A sink had room a moment ago.
-            None => progress.awaited(&route).map_or(Ok(()), |listener| Err(would_await(listener))),
-        }
-    }
-
-    #[inline]
-    fn check(&self) -> Result<(), EmitError> {
-        self.name.check()?;
-        match self.source.declared() {
-            // Events of a sub-namespace are not the emitter's to declare.
-            _ if self.name.is_dotted() => Ok(()),
-            None => Ok(()),
-            Some(declared) => declared.check_emit(self.name.as_str(), self.carried.id(), self.carried.name()),
-        }
+        self.first_receiver()?.map_or(Ok(()), |first| Dispatch::new(self).start_now(first, event))
     }
 }
 
-/// An emit that somebody may hear.
-struct Hearing<'a> {
-    emit: &'a Emit<'a>,
-    meta: EventMeta<'a>,
-    route: Route,
-    progress: Progress,
-}
-
-impl<'a> Hearing<'a> {
-    #[inline(always)]
-    fn of(emit: &'a Emit<'a>) -> Self {
-        Self { emit, meta: EventMeta::new(emit), route: Route::default(), progress: Progress::default() }
-    }
-
-    /// Finds the route, and calls listeners until one has to be awaited; gives the result if none has.
-    ///
-    /// Never inlined: in the future of an emit, which is inlined where that is awaited, it would have no registers.
-    #[inline(never)]
-    fn call(&mut self, from: &Emitter, event: &mut dyn AnyEvent) -> Option<Result<(), EmitError>> {
+impl<'a> Dispatch<'a> {
+    /// Calls and awaits the listeners that are left.
+    async fn finish(&mut self, event: &mut dyn AnyEvent) -> Result<(), EmitError> {
         let Self { emit, meta, route, progress } = self;
-        route.find(from, meta);
-        if route.is_empty() {
-            return Some(Ok(()));
-        }
-        let called = if !emit.delivery.is_in_order() {
-            progress.hurry();
-            None
-        } else if let Some(scope) = emit.source.scope_to_enter() {
-            within(Some(scope), || progress.advance(event, meta, route))
-        } else {
-            progress.begin(event, meta, route)
-        };
-        if called.is_none() {
-            meta.fix();
-        }
-        called
-    }
-
-    /// Calls and awaits the others.
-    async fn rest(&mut self, event: &mut dyn AnyEvent) -> Result<(), EmitError> {
-        let Self { emit, meta, route, progress } = self;
+        let delivery = emit.delivery;
         if emit.source.run_link().is_none() {
-            return progress.rest(event, meta, route, emit.delivery).await;
+            return progress.finish(route, event, meta, delivery).await;
         }
-        within_run_of(emit.source, progress.rest_in_run(event, meta, route, emit.delivery)).await
+        // In a run, a failure that nobody is given goes with this future: where it is dropped, inside of the run (R14).
+        let mut progress = std::mem::replace(progress, Progress::START);
+        let finish = async move { progress.finish(route, event, meta, delivery).await };
+        within_run_of(emit.source, finish).await
     }
 
-    fn put_aside(self) -> Waiting {
+    fn suspend(self) -> PendingDispatch {
         self.meta.put_aside();
-        Waiting { route: self.route, progress: self.progress }
+        PendingDispatch { route: self.route, progress: self.progress }
     }
 
-    fn go_on(emit: &'a Emit<'a>, waiting: Waiting) -> Self {
-        let Waiting { route, progress } = waiting;
-        Self { emit, meta: EventMeta::new(emit), route, progress }
+    fn resume(emit: &'a Emit<'a>, pending: PendingDispatch) -> Self {
+        Self { emit, meta: EventMeta::new(emit), route: pending.route, progress: pending.progress }
     }
 }

@@ -2,18 +2,46 @@
 
 use std::panic::Location;
 
+use super::sync::Progress;
 use crate::error::EmitErrorKind;
-use crate::listener::{Fault, Listener};
+use crate::listener::{Failure, Listener, OnError, Role};
 use crate::panic::{discard, logged};
-use crate::{AnyEvent, BoxError, EmitError, Emitter, EventMeta};
+use crate::{AnyEvent, BoxError, EmitError, Emitter, EventMeta, Facet};
+
+impl Progress {
+    /// Takes a failure in: it fails the emit, or is logged and counted.
+    #[cold]
+    #[expect(clippy::boxed_local, reason = "unboxed here, and not in the loop of every emit")]
+    pub(super) fn handle_failure(
+        &mut self,
+        listener: &Listener,
+        failure: Box<Failure>,
+        event: &dyn AnyEvent,
+        meta: &EventMeta<'_>,
+    ) {
+        listener.leave_if_spent();
+        let error = explain(listener, *failure, event, meta);
+        if listener.on_error == OnError::Isolate || meta.emit.facet.is_some_and(Facet::isolates_failures) {
+            return isolate(listener, error);
+        }
+        match self.failed {
+            None => self.failed = Some(error),
+            // An emit fails with one error: the others are logged and counted.
+            Some(_) => isolate(listener, error),
+        }
+        if listener.call.role() == Role::Change {
+            self.end_changing();
+        }
+    }
+}
 
 /// Says what went wrong, once: the error of an emit inside a listener passes unchanged (E11, R10).
-pub(crate) fn explain(listener: &Listener, fault: Fault, event: &dyn AnyEvent, meta: &EventMeta<'_>) -> EmitError {
+fn explain(listener: &Listener, failure: Failure, event: &dyn AnyEvent, meta: &EventMeta<'_>) -> EmitError {
     let (path, at) = (meta.path().to_owned(), listener.at);
-    match fault {
-        Fault::Error(source) => wrap(source, path, at),
-        Fault::Panic(message) => EmitErrorKind::Panicked { path, at, message }.into(),
-        Fault::Mismatch => EmitErrorKind::TypeMismatch {
+    match failure {
+        Failure::Error(source) => wrap(source, path, at),
+        Failure::Panic(message) => EmitErrorKind::Panicked { path, at, message }.into(),
+        Failure::Mismatch => EmitErrorKind::TypeMismatch {
             path,
             at,
             carried: event.type_name(),
@@ -32,7 +60,7 @@ fn wrap(source: BoxError, path: String, at: &'static Location<'static>) -> EmitE
 }
 
 /// Logs and counts it: the emit goes on as if it had not happened.
-pub(crate) fn isolate(listener: &Listener, error: EmitError) {
+fn isolate(listener: &Listener, error: EmitError) {
     logged(|| {
         let cause = std::error::Error::source(&error).map(tracing::field::display);
         tracing::warn!(error = %error, cause, "a listener's failure was isolated");

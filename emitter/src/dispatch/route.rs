@@ -12,28 +12,27 @@ use rustc_hash::FxHashSet;
 use smallvec::SmallVec;
 
 use crate::emitter::Inner;
-use crate::listener::{Listener, Role, Sighting};
+use crate::listener::{EventView, Listener, Role};
 use crate::registry::Registry;
-use crate::snapshot::{Hits, Snapshot, Takers};
+use crate::snapshot::{MatchedListeners, Matches, Snapshot};
 use crate::sync::Guard;
 use crate::{Emitter, EventMeta};
 
 /// Emitters with listeners that a walk takes before it gives up in favour of the search, which visits each once.
 const STEPS: usize = 256;
 
-/// The listeners that hear one event, emitter by emitter, fixed when it is emitted (E10).
-#[derive(Default)]
-pub(crate) struct Route {
+/// The listeners that receive one event, emitter by emitter, fixed when it is emitted (E10).
+pub(super) struct Route {
     /// Most events are heard at one emitter.
     first: Option<Stop>,
     others: Option<SmallVec<[Stop; 3]>>,
     /// Whether somebody on it may observe: mostly nobody does, and it is gone through only once.
-    pub(crate) is_observed: bool,
+    is_observed: bool,
 }
 
 /// An emitter on the way up where somebody listens.
 #[derive(Clone, Copy)]
-struct Loud<'e> {
+struct Receiver<'e> {
     emitter: &'e Emitter,
     registry: &'e Registry,
     /// Whether the way leads through a run of it, above the run that the event happened in.
@@ -43,45 +42,68 @@ struct Loud<'e> {
 /// One emitter's part.
 struct Stop {
     snapshot: Guard<Snapshot>,
-    hits: Hits,
+    matches: Matches,
 }
 
-/// A place in a route, for one role: everything before it has been given out.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Cursor {
-    pub(crate) stop: usize,
-    /// Among the takers of that stop.
-    pub(crate) taker: usize,
+/// A place in a route: everything before it has been given out. All that may change the event come first, emitter by emitter, then all
+/// that observe it (E5).
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cursor {
+    role: Role,
+    stop: usize,
+    /// Among the listeners of that role at that stop.
+    pub(super) place: usize,
 }
 
 impl Cursor {
-    /// Moves on to the next stop.
-    #[inline]
-    pub(crate) fn pass(&mut self) {
-        *self = Self { stop: self.stop + 1, taker: 0 };
+    pub(super) const START: Self = Self { role: Role::Change, stop: 0, place: 0 };
+    const OBSERVERS: Self = Self { role: Role::Observe, stop: 0, place: 0 };
+
+    /// Moves on to the next emitter.
+    #[inline(always)]
+    pub(super) fn pass_emitter(&mut self) {
+        self.stop += 1;
+        self.place = 0;
+    }
+
+    /// Moves on to those that observe the event.
+    pub(super) fn skip_changing(&mut self) {
+        if !self.is_observing() {
+            *self = Self::OBSERVERS;
+        }
+    }
+
+    pub(super) fn is_observing(&self) -> bool {
+        self.role == Role::Observe
     }
 }
 
 impl Route {
-    /// Finds everybody who hears an event; stays empty if nobody does. Nobody hears it before it comes to `from`.
     #[inline(always)]
-    pub(crate) fn find(&mut self, from: &Emitter, meta: &EventMeta<'_>) {
+    pub(super) fn new() -> Self {
+        Self { first: None, others: None, is_observed: false }
+    }
+
+    /// Finds everybody who receives an event; returns whether anybody does. Nobody receives it before it comes to `from`.
+    #[inline(always)]
+    pub(super) fn find(&mut self, from: &Emitter, meta: &EventMeta<'_>) -> bool {
         if !self.along(from, meta) {
             *self = Self::search(from, meta);
         }
+        self.first.is_some()
     }
 
     /// Adds the stops along the tree and the runs. Gives up where there are pipes, a run that has ended, or too much to walk.
     #[inline(always)]
     fn along(&mut self, from: &Emitter, meta: &EventMeta<'_>) -> bool {
-        let names = meta.bits();
+        let names = meta.emit.names;
         for emitter in from.upwards() {
             if emitter.run_parent().is_some() {
-                *self = Self::default();
+                *self = Self::new();
                 return self.along_runs(from, meta);
             }
-            if let Some(registry) = emitter.loud(names)
-                && !self.stop_at(registry, || sighting(emitter, meta, || meta.source().is_in_part_of_run_of(emitter)))
+            if let Some(registry) = emitter.receiver(names)
+                && !self.stop_at(registry, || view(emitter, meta, || meta.source().is_in_part_of_run_of(emitter)))
             {
                 return false;
             }
@@ -92,42 +114,46 @@ impl Route {
     /// The same where there are several ways up.
     #[inline(never)]
     fn along_runs(&mut self, from: &Emitter, meta: &EventMeta<'_>) -> bool {
-        let mut loud = SmallVec::<[Loud<'_>; 8]>::new();
-        let (names, origin, mut below) = (meta.bits(), meta.source().run(), None::<&Emitter>);
+        let mut receivers = SmallVec::<[Receiver<'_>; 8]>::new();
+        let (names, origin, mut below) = (meta.emit.names, meta.source().run(), None::<&Emitter>);
         let over = from.walk(|emitter| {
             // Behind a run comes its instance.
             let through = below.is_some_and(|below| below.is_run() && Some(below) != origin);
-            loud.extend(emitter.loud(names).map(|registry| Loud { emitter, registry, through }));
+            receivers.extend(emitter.receiver(names).map(|registry| Receiver { emitter, registry, through }));
             below = Some(emitter);
             true
         });
-        over && (0..loud.len()).all(|i| {
-            let Loud { emitter, registry, through } = loud[i];
+        over && (0..receivers.len()).all(|i| {
+            let Receiver { emitter, registry, through } = receivers[i];
             // What occurs later is left out here (E5), and known there to be come to in this way as well.
-            match loud[i + 1..].iter_mut().find(|later| later.emitter == emitter) {
+            match receivers[i + 1..].iter_mut().find(|later| later.emitter == emitter) {
                 Some(later) => {
                     later.through |= through;
                     true
                 }
-                None => self.stop_at(registry, || sighting(emitter, meta, || through)),
+                None => self.stop_at(registry, || view(emitter, meta, || through)),
             }
         })
     }
 
-    /// Adds the part of an emitter that is loud, if it has any. Gives up if it has pipes, or nothing rises through it. How the emitter sees the event is found
+    /// Adds the part of an emitter, if it has any. Gives up if it has pipes, or nothing rises through it. How the emitter sees the event is found
     /// after its snapshot is loaded: else that would be kept on the stack meanwhile.
     #[inline(always)]
-    fn stop_at<'a>(&mut self, registry: &Registry, sighting: impl FnOnce() -> Sighting<'a>) -> bool {
+    fn stop_at<'a>(&mut self, registry: &Registry, view: impl FnOnce() -> EventView<'a>) -> bool {
         let guard = registry.snapshot();
         let Some(snapshot) = guard.as_ref() else { return true };
         if !snapshot.leads_up_only {
             return false;
         }
-        let hits = registry.hits(snapshot, &sighting());
-        if !hits.is_none() {
-            self.is_observed |= snapshot.observes;
-            self.add(Stop { snapshot: guard, hits });
+        let matches = snapshot.find(&view());
+        match matches {
+            Matches::Few(0) => return true,
+            // No room was left to remember the match: the next snapshot has more.
+            Matches::Uncached(_) => registry.forget_matches(),
+            Matches::Few(_) | Matches::Cached(_) => {}
         }
+        self.is_observed |= snapshot.observes;
+        self.add(Stop { snapshot: guard, matches });
         true
     }
 
@@ -151,12 +177,15 @@ impl Route {
             match step {
                 Step::Enter(emitter) if visited.insert(emitter.address()) => {
                     let instances = || instances_above.get_or_init(|| meta.source().instances_of_runs_above());
-                    let sighting = sighting(&emitter, meta, || instances().contains(&emitter.address()));
+                    let view = view(&emitter, meta, || instances().contains(&emitter.address()));
                     let (stop, piped) = emitter.registry().map_or((None, Some(Vec::new())), |registry| {
                         let snapshot = registry.snapshot();
-                        let piped = targets(&snapshot, &sighting);
-                        let hits = snapshot.as_ref().map_or(Hits::NONE, |snapshot| registry.hits(snapshot, &sighting));
-                        ((!hits.is_none()).then_some(Stop { snapshot, hits }), piped)
+                        let piped = targets(&snapshot, &view);
+                        let matches = snapshot.as_ref().map_or(Matches::NONE, |snapshot| snapshot.find(&view));
+                        if matches!(matches, Matches::Uncached(_)) {
+                            registry.forget_matches();
+                        }
+                        ((!matches.is_none()).then_some(Stop { snapshot, matches }), piped)
                     });
                     stack.push(Step::Leave(stop));
                     let Some(piped) = piped else {
@@ -172,59 +201,56 @@ impl Route {
                 Step::Leave(stop) => stops.extend(stop),
             }
         }
-        let mut route = Self { is_observed: true, ..Self::default() };
+        let mut route = Self { is_observed: true, ..Self::new() };
         stops.into_iter().rev().for_each(|stop| route.add(stop));
         route
     }
 
-    #[inline]
-    pub(crate) fn is_empty(&self) -> bool {
-        self.first.is_none()
-    }
-
-    /// The takers of a role at a stop; none behind the last stop.
     #[inline(always)]
-    pub(crate) fn takers(&self, role: Role, stop: usize) -> Option<Takers<'_>> {
-        let stop = match stop {
-            0 => self.first.as_ref()?,
-            _ => self.others.as_ref()?.get(stop - 1)?,
-        };
-        Some(stop.snapshot.as_ref()?.takers(&stop.hits, role))
-    }
-
-    /// Those that may change the event, if all are at one stop and nobody observes it.
-    #[inline(always)]
-    pub(crate) fn only_takers(&self) -> Option<Takers<'_>> {
-        if self.is_observed || self.others.is_some() { None } else { self.takers(Role::Change, 0) }
-    }
-
-    /// The listener at the cursor, where a stretch ended because that has to be awaited; the cursor moves behind it.
-    #[inline]
-    pub(crate) fn awaited(&self, role: Role, cursor: &mut Cursor) -> Option<&Arc<Listener>> {
-        cursor.taker += 1;
-        self.takers(role, cursor.stop)?.before(cursor.taker)
-    }
-
-    /// The next listener of a role; the cursor moves behind it.
-    pub(crate) fn next(&self, role: Role, cursor: &mut Cursor) -> Option<&Arc<Listener>> {
-        loop {
-            match self.takers(role, cursor.stop)?.next(cursor.taker) {
-                Some((after, listener)) => {
-                    cursor.taker = after;
-                    return Some(listener);
-                }
-                None => cursor.pass(),
-            }
+    fn stop(&self, stop: usize) -> Option<&Stop> {
+        match stop {
+            0 => self.first.as_ref(),
+            _ => self.others.as_ref()?.get(stop - 1),
         }
     }
 
-    /// The first listener that hears the event and has to be awaited, if any.
-    pub(crate) fn first_async(&self, meta: &EventMeta<'_>) -> Option<&Arc<Listener>> {
-        [Role::Change, Role::Observe].into_iter().find_map(|role| {
-            let mut cursor = Cursor::default();
-            std::iter::from_fn(|| self.next(role, &mut cursor)).find(|listener| {
-                listener.call.would_wait() && !listener.claims.is_spent() && listener.matcher.says_calmly(meta)
-            })
+    /// The listeners of the emitter at the cursor, which moves on to the observers behind the last emitter. None behind all of them.
+    #[inline(always)]
+    pub(super) fn listeners(&self, cursor: &mut Cursor) -> Option<MatchedListeners<'_>> {
+        loop {
+            if let Some(stop) = self.stop(cursor.stop) {
+                return Some(stop.snapshot.as_ref()?.matched(&stop.matches, cursor.role));
+            }
+            if !self.is_observed || cursor.is_observing() {
+                return None;
+            }
+            *cursor = Cursor::OBSERVERS;
+        }
+    }
+
+    /// The listener that was given out last.
+    pub(super) fn before(&self, cursor: &Cursor) -> Option<&Arc<Listener>> {
+        let stop = self.stop(cursor.stop)?;
+        stop.snapshot.as_ref()?.matched(&stop.matches, cursor.role).before(cursor.place)
+    }
+
+    /// The next listener; the cursor moves behind it.
+    fn next(&self, cursor: &mut Cursor) -> Option<&Arc<Listener>> {
+        loop {
+            let listeners = self.listeners(cursor)?;
+            let next = listeners.next(&mut cursor.place);
+            if next.is_some() {
+                return next;
+            }
+            cursor.pass_emitter();
+        }
+    }
+
+    /// The first listener that receives the event and has to be awaited, if any.
+    pub(super) fn first_async(&self, meta: &EventMeta<'_>) -> Option<&Arc<Listener>> {
+        let mut cursor = Cursor::START;
+        std::iter::from_fn(|| self.next(&mut cursor)).find(|listener| {
+            listener.call.would_wait() && !listener.claims.is_spent() && listener.matcher.says_calmly(meta)
         })
     }
 }
@@ -235,22 +261,18 @@ enum Step {
 }
 
 /// Where pipes lead. None where nothing leads anywhere: nothing rises through a run that has ended (R14).
-fn targets(snapshot: &Guard<Snapshot>, sighting: &Sighting<'_>) -> Option<Vec<Emitter>> {
+fn targets(snapshot: &Guard<Snapshot>, view: &EventView<'_>) -> Option<Vec<Emitter>> {
     let snapshot = snapshot.as_ref();
     let pipes = snapshot.map_or(&[][..], |snapshot| &snapshot.pipes);
-    let piped = || pipes.iter().filter_map(|pipe| pipe.leads(sighting)).collect();
+    let piped = || pipes.iter().filter_map(|pipe| pipe.leads(view)).collect();
     snapshot.is_none_or(|snapshot| !snapshot.is_closed).then(piped)
 }
 
 /// How an emitter sees an event (E4). An event happened below an emitter's runs if above the run that it happened in there is a
 /// run of that emitter; that is asked for only where it matters.
 #[inline]
-fn sighting<'a>(
-    listening: &Emitter,
-    meta: &'a EventMeta<'a>,
-    is_below_its_runs: impl FnOnce() -> bool,
-) -> Sighting<'a> {
-    let source = meta.source();
+fn view<'a>(listening: &Emitter, meta: &'a EventMeta<'a>, is_below_its_runs: impl FnOnce() -> bool) -> EventView<'a> {
+    let source = meta.emit.source;
     let here = source == listening || source.is_run_of(listening) || source.emits_for(listening);
     let nested = !here
         && match listening.run() {
@@ -258,7 +280,8 @@ fn sighting<'a>(
             // A part of a run is in that run, and not below it.
             None => is_below_its_runs() && !source.run().is_some_and(|run| run.is_run_of(listening)),
         };
-    Sighting { meta, here, nested, also: here && meta.other_name().is_some() }
+    let has_other_name = here && meta.emit.facet.is_some_and(|facet| facet.other_name().is_some());
+    EventView { meta, here, nested, has_other_name }
 }
 
 impl Emitter {
@@ -313,10 +336,10 @@ impl Emitter {
     /// The first emitter from here up where somebody may hear an event whose name has one of these bits: a listener,
     /// or a pipe; or a run in another run, from where there are several ways up. None if nobody hears it (E15).
     #[inline]
-    pub(crate) fn first_loud(&self, names: u64) -> Option<&Self> {
+    pub(crate) fn first_receiver(&self, names: u64) -> Option<&Self> {
         let mut at = self;
         loop {
-            if at.is_loud(names) || at.run_parent().is_some() {
+            if at.receiver(names).is_some() || at.run_parent().is_some() {
                 return Some(at);
             }
             at = at.parent()?;
@@ -338,7 +361,7 @@ impl Emitter {
     pub fn is_heard_in_tree(&self) -> bool {
         let mut at = self;
         while at.inner().is_in_run {
-            if at.is_loud(u64::MAX) {
+            if at.receiver(u64::MAX).is_some() {
                 return true;
             }
             let Some(above) = at.parent() else { return false };
@@ -349,7 +372,7 @@ impl Emitter {
 
     /// Whether nobody listens from here up the tree, which is outside of runs.
     fn is_quiet(&self) -> bool {
-        self.first_loud(u64::MAX).is_none()
+        self.first_receiver(u64::MAX).is_none()
     }
 
     fn is_heard_in_run(&self) -> bool {
@@ -358,21 +381,16 @@ impl Emitter {
             return false;
         }
         // Up the tree there is one way, up to a run in another run.
-        match self.first_loud(u64::MAX) {
+        match self.first_receiver(u64::MAX) {
             None => false,
-            Some(at) => at.is_loud(u64::MAX) || !at.walk(|emitter| !emitter.is_loud(u64::MAX)),
+            Some(at) => at.receiver(u64::MAX).is_some() || !at.walk(|emitter| emitter.receiver(u64::MAX).is_none()),
         }
-    }
-
-    #[inline]
-    fn is_loud(&self, names: u64) -> bool {
-        self.loud(names).is_some()
     }
 
     /// Those who may hear an event whose name has one of these bits.
     #[inline]
-    fn loud(&self, names: u64) -> Option<&Registry> {
-        self.registry().filter(|registry| registry.is_loud(names))
+    fn receiver(&self, names: u64) -> Option<&Registry> {
+        self.registry().filter(|registry| registry.may_receive(names))
     }
 
     fn address(&self) -> *const Inner {

@@ -1,244 +1,251 @@
-//! Calling listeners that need not be awaited, one after the other: the loop of every emit.
+//! The loop over listeners that every emit goes through.
+//!
+//! 1. The cursor is behind a listener before that is called: whose failure, panic or turn it was shows there.
+//! 2. One `catch_or` serves all that are called without a pause: a panic ends the loop, and it begins again behind who panicked.
+//! 3. Which order a delivery asks for changes one thing: what the loop does with a listener that has to be awaited.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
-use crate::cache::Line;
-use crate::dispatch::batch::Alike;
-use crate::dispatch::route::{Cursor, Route};
-use crate::listener::{Answer, Call, Fault, Listener, Role, panicked};
-use crate::panic::catch_or;
-use crate::snapshot::Takers;
-use crate::{AnyEvent, EventMeta};
+use super::emit::Emit;
+use super::route::{Cursor, Route};
+use crate::error::EmitErrorKind;
+use crate::listener::{Answer, Call, Failure, Listener, panicked};
+use crate::panic::{catch_or, discard};
+use crate::scope::within;
+use crate::{AnyEvent, EmitError, Emitter, EventMeta};
 
-/// What a stretch of them ends with.
-pub(crate) enum Halt<'r> {
-    End,
-    /// The next listener has to be awaited.
-    Await,
-    Fault(&'r Arc<Listener>, Box<Fault>),
+/// One emit that somebody may receive.
+pub(super) struct Dispatch<'a> {
+    pub(super) emit: &'a Emit<'a>,
+    pub(super) meta: EventMeta<'a>,
+    pub(super) route: Route,
+    pub(super) progress: Progress,
 }
 
-/// Those that may change the event, from the cursor on.
-#[inline(always)]
-pub(crate) fn change_stretch<'r>(
-    route: &'r Route,
-    cursor: &mut Cursor,
-    event: &mut dyn AnyEvent,
-    meta: &EventMeta<'_>,
-) -> Halt<'r> {
-    stretch(route, Role::Change, cursor, Changing { event, meta })
+/// How far an event has come.
+pub(super) struct Progress {
+    cursor: Cursor,
+    /// The listener before the cursor has not been called: it has to be awaited.
+    is_awaiting: bool,
+    /// Where sync listeners come first, behind which cursors those are that are awaited afterwards.
+    #[expect(clippy::box_collection, reason = "a word of each emit, and nearly none has it")]
+    deferred: Option<Box<VecDeque<Cursor>>>,
+    /// What the emit fails with.
+    pub(super) failed: Option<EmitError>,
 }
 
-/// Those that may change it, at one stop.
-#[inline(always)]
-pub(crate) fn change_at<'r>(
-    takers: &Takers<'r>,
-    place: &mut usize,
-    event: &mut dyn AnyEvent,
-    meta: &EventMeta<'_>,
-) -> Halt<'r> {
-    let called = caught(|| call_at(takers, place, &mut Changing { event, meta }));
-    halt(called, || takers.before(*place))
+/// The event, as it may be passed on: nobody changes it any more once an observer has it.
+pub(super) enum Payload<'e> {
+    Changing(&'e mut dyn AnyEvent),
+    Observed(&'e dyn AnyEvent),
 }
 
-/// Those that observe it, from the cursor on.
-#[inline(always)]
-pub(crate) fn observe_stretch<'r>(
-    route: &'r Route,
-    cursor: &mut Cursor,
-    event: &dyn AnyEvent,
-    meta: &EventMeta<'_>,
-) -> Halt<'r> {
-    stretch(route, Role::Observe, cursor, Observing { event, meta })
-}
-
-/// How listeners of a role are called.
-trait Caller {
-    fn call(&mut self, listener: &Listener) -> Called;
-
-    /// Calls those that are alike, and moves the place of the first; if listeners of that role ever are.
+impl Payload<'_> {
     #[inline(always)]
-    fn call_alike(&mut self, _: &dyn Alike, _place: &mut usize) -> Option<Answer> {
+    fn shared(&self) -> &dyn AnyEvent {
+        match self {
+            Self::Changing(event) => &**event,
+            Self::Observed(event) => *event,
+        }
+    }
+}
+
+/// What has come of a listener whose turn it is.
+enum Turn {
+    /// It was called; or it has no calls left (E8, E9), or its matcher says no.
+    Over,
+    /// It has to be awaited.
+    Awaits,
+}
+
+impl<'a> Dispatch<'a> {
+    #[inline(always)]
+    pub(super) fn new(emit: &'a Emit<'a>) -> Self {
+        Self { emit, meta: EventMeta::new(emit), route: Route::new(), progress: Progress::START }
+    }
+
+    /// Finds who receives the event, and calls listeners until one has to be awaited. Returns the result if none has.
+    ///
+    /// Never inlined: in the future of an emit, which is inlined where that is awaited, it would have no registers.
+    #[inline(never)]
+    pub(super) fn start(&mut self, from: &Emitter, event: &mut dyn AnyEvent) -> Option<Result<(), EmitError>> {
+        let Self { emit, meta, route, progress } = self;
+        if !route.find(from, meta) {
+            return Some(Ok(()));
+        }
+        if emit.delivery.is_some_and(|delivery| !delivery.is_in_order()) {
+            progress.deferred = Some(Box::default());
+        }
+        // Listeners are called inside of the run that emits (R9). Mostly that is where the emit is, or there is none.
+        let scope = if emit.source.is_in_run() { emit.source.scope_to_enter() } else { None };
+        let awaited = match scope {
+            None => progress.advance::<true>(route, Payload::Changing(event), meta),
+            Some(scope) => within(Some(scope), || progress.go_on(route, Payload::Changing(&mut *event), meta)),
+        };
+        progress.is_awaiting = awaited.is_some();
+        if !progress.is_awaiting && progress.deferred.as_ref().is_none_or(|deferred| deferred.is_empty()) {
+            return Some(progress.result());
+        }
+        // From here on time passes: what listeners may ask about the event must not move with it (E14).
+        meta.fix();
         None
     }
-}
 
-struct Changing<'e> {
-    event: &'e mut dyn AnyEvent,
-    meta: &'e EventMeta<'e>,
-}
-
-impl Caller for Changing<'_> {
-    #[inline(always)]
-    fn call(&mut self, listener: &Listener) -> Called {
-        match &listener.call {
-            _ if !listener.matcher.says(self.meta) => Called::Skipped,
-            Call::Change(change) => Called::now(listener, || change.call(self.event, self.meta)),
-            _ => Called::later(listener),
-        }
-    }
-
-    #[inline(always)]
-    fn call_alike(&mut self, alike: &dyn Alike, place: &mut usize) -> Option<Answer> {
-        Some(alike.call(place, self.event, self.meta))
-    }
-}
-
-struct Observing<'e> {
-    event: &'e dyn AnyEvent,
-    meta: &'e EventMeta<'e>,
-}
-
-impl Caller for Observing<'_> {
-    #[inline(always)]
-    fn call(&mut self, listener: &Listener) -> Called {
-        let (event, meta) = (self.event, self.meta);
-        match &listener.call {
-            _ if !listener.matcher.says(meta) => Called::Skipped,
-            Call::Observe(call) => Called::now(listener, || call(event, meta)),
-            Call::TryObserve { now, .. } if !listener.claims.is_spent() && now(event, meta) => Called::Now(Ok(())),
-            _ => Called::later(listener),
+    /// Does the same where nothing can be awaited: then nobody is called if somebody would have to be (E17).
+    pub(super) fn start_now(&mut self, from: &Emitter, event: &mut dyn AnyEvent) -> Result<(), EmitError> {
+        let Self { emit, meta, route, progress } = self;
+        route.find(from, meta);
+        // A sink that had room a moment ago may be full when its turn comes.
+        let call =
+            || within(emit.source.scope_to_enter(), || progress.go_on(route, Payload::Changing(&mut *event), meta));
+        match route.first_async(meta).or_else(call) {
+            Some(listener) => Err(EmitErrorKind::WouldAwait { path: meta.path().to_owned(), at: listener.at }.into()),
+            None => progress.result(),
         }
     }
 }
 
-/// What has come of calling a listener.
-pub(crate) enum Called {
-    Now(Answer),
-    /// It has no calls left (E8, E9), or its matcher says no.
-    Skipped,
-    /// It has to be awaited.
-    Later,
-}
+impl Progress {
+    pub(super) const START: Self = Self { cursor: Cursor::START, is_awaiting: false, deferred: None, failed: None };
 
-impl Called {
+    /// Calls listeners until one has to be awaited, which is returned; none once everybody has had their turn.
+    ///
+    /// `START` makes two copies of the loop: one in [`Dispatch::start`] and one in [`go_on`](Self::go_on). The compiler joins each with
+    /// what catches its panics, which it does not do with a loop that is called from two places (W10).
     #[inline(always)]
-    pub(crate) fn now(listener: &Listener, call: impl FnOnce() -> Answer) -> Self {
-        if listener.claims.claim_unlimited() { Self::Now(call()) } else { Self::now_counted(listener, call) }
-    }
-
-    /// The same, where calls are limited or counted. Out of the loop of every emit.
-    #[inline(never)]
-    fn now_counted(listener: &Listener, call: impl FnOnce() -> Answer) -> Self {
-        if !listener.claims.claim() {
-            return Self::Skipped;
-        }
-        let answer = match &listener.tracked {
-            None => call(),
-            Some(tracked) => match tracked.begin() {
-                Some(under_way) => under_way.within(call),
-                None => return Self::Skipped,
-            },
-        };
-        listener.leave_if_spent();
-        Self::Now(answer)
-    }
-
-    /// What is awaited is claimed where it is awaited; but where no call is left, nothing is awaited.
-    #[inline]
-    pub(crate) fn later(listener: &Listener) -> Self {
-        if listener.claims.is_spent() { Self::Skipped } else { Self::Later }
-    }
-}
-
-/// Calls one listener after the other until one fails or has to be awaited.
-///
-/// One `catch_or` serves them all; whose panic it was shows in the cursor, which is behind a listener before that is
-/// called. Always inlined, as all that leads here: this is the loop of every emit.
-#[inline(always)]
-fn stretch<'r>(route: &'r Route, role: Role, cursor: &mut Cursor, mut caller: impl Caller) -> Halt<'r> {
-    let called = caught(|| {
-        while let Some(takers) = route.takers(role, cursor.stop) {
-            if !call_at(&takers, &mut cursor.taker, &mut caller)? {
-                return Ok(false);
+    fn advance<'r, const START: bool>(
+        &mut self,
+        route: &'r Route,
+        mut event: Payload<'_>,
+        meta: &EventMeta<'_>,
+    ) -> Option<&'r Arc<Listener>> {
+        loop {
+            match call_listeners::<START>(route, &mut self.cursor, &mut event, meta) {
+                Ok(None) => return None,
+                Ok(Some(listener)) => match &mut self.deferred {
+                    None => return Some(listener),
+                    Some(deferred) => deferred.push_back(self.cursor),
+                },
+                Err(failure) => self.handle_failure(route.before(&self.cursor)?, failure, event.shared(), meta),
             }
-            cursor.pass();
         }
-        Ok(true)
-    });
-    halt(called, || route.takers(role, cursor.stop)?.before(cursor.taker))
+    }
+
+    /// Advances off the common path.
+    #[inline(never)]
+    fn go_on<'r>(&mut self, route: &'r Route, event: Payload<'_>, meta: &EventMeta<'_>) -> Option<&'r Arc<Listener>> {
+        self.advance::<false>(route, event, meta)
+    }
+
+    /// The next listener to be awaited, after the sync ones before it have been called.
+    pub(super) fn next_awaited<'r>(
+        &mut self,
+        route: &'r Route,
+        event: Payload<'_>,
+        meta: &EventMeta<'_>,
+    ) -> Option<&'r Arc<Listener>> {
+        if std::mem::take(&mut self.is_awaiting) {
+            return route.before(&self.cursor);
+        }
+        let next = self.go_on(route, event, meta);
+        next.or_else(|| route.before(&self.deferred.as_mut()?.pop_front()?))
+    }
+
+    /// Nobody else may change the event: goes on with those that observe it (E11).
+    pub(super) fn end_changing(&mut self) {
+        self.cursor.skip_changing();
+        if let Some(deferred) = &mut self.deferred {
+            deferred.retain(Cursor::is_observing);
+        }
+    }
+
+    #[cold]
+    fn discard_failure(&mut self) {
+        discard("a listener's error", self.failed.take());
+    }
+
+    #[inline]
+    pub(super) fn result(&mut self) -> Result<(), EmitError> {
+        self.failed.take().map_or(Ok(()), Err)
+    }
 }
 
-/// Calls what is given; a panic is a fault.
+/// The failure of an emit that was dropped is the user's, and may panic as it is dropped.
+impl Drop for Progress {
+    #[inline]
+    fn drop(&mut self) {
+        if self.failed.is_some() {
+            self.discard_failure();
+        }
+    }
+}
+
+/// Calls one listener after the other, from the cursor on, until one fails or has to be awaited, which is returned.
 #[inline(always)]
-fn caught(call: impl FnOnce() -> Result<bool, Box<Fault>>) -> Result<bool, Box<Fault>> {
+fn call_listeners<'r, const START: bool>(
+    route: &'r Route,
+    cursor: &mut Cursor,
+    event: &mut Payload<'_>,
+    meta: &EventMeta<'_>,
+) -> Result<Option<&'r Arc<Listener>>, Box<Failure>> {
+    let call = || {
+        while let Some(listeners) = route.listeners(cursor) {
+            loop {
+                // Listeners of one type ask once for all whether the event is of that type.
+                if let (Some(batch), Payload::Changing(event)) = (listeners.batch(cursor.place), &mut *event) {
+                    batch.call(&mut cursor.place, *event, meta)?;
+                    continue;
+                }
+                let Some(listener) = listeners.next(&mut cursor.place) else { break };
+                if let Turn::Awaits = call_listener(listener, event, meta)? {
+                    return Ok(Some(listener));
+                }
+            }
+            cursor.pass_emitter();
+        }
+        Ok(None)
+    };
     catch_or(call, |panic| Err(panicked(panic)))
 }
 
-/// What it means to have come through, or not, and whose fault it was.
+/// Calls a listener whose turn it is, unless it has to be awaited.
 #[inline(always)]
-fn halt<'r>(called: Result<bool, Box<Fault>>, culprit: impl FnOnce() -> Option<&'r Arc<Listener>>) -> Halt<'r> {
-    match called {
-        Ok(true) => Halt::End,
-        Ok(false) => Halt::Await,
-        Err(fault) => culprit().map_or(Halt::End, |listener| {
-            listener.leave_if_spent();
-            Halt::Fault(listener, fault)
-        }),
+fn call_listener(listener: &Listener, event: &mut Payload<'_>, meta: &EventMeta<'_>) -> Result<Turn, Box<Failure>> {
+    // The other matchers were asked when the route was found; what a function says may be different for each event.
+    if !listener.matcher.says(meta) {
+        return Ok(Turn::Over);
     }
+    match (&listener.call, event) {
+        (Call::Change(change), Payload::Changing(event)) => claim(listener, || change.call(*event, meta))?,
+        (Call::Observe(observe), event) => claim(listener, || observe(event.shared(), meta))?,
+        // A call that is awaited is claimed where it is awaited; but where no call is left, nothing is awaited.
+        _ if listener.claims.is_spent() => {}
+        (Call::TryObserve { now, .. }, event) if now(event.shared(), meta) => {}
+        _ => return Ok(Turn::Awaits),
+    }
+    Ok(Turn::Over)
 }
 
-/// Calls those at one stop, from a place on. Tells whether it came through; if not, the listener at the place has to be
-/// awaited.
+/// Calls a listener if it has a call left, just before which it is looked at (E8, E9).
 #[inline(always)]
-fn call_at(takers: &Takers<'_>, place: &mut usize, caller: &mut impl Caller) -> Result<bool, Box<Fault>> {
-    match *takers {
-        Takers::Few(listeners, positions) => call_few(listeners, positions, place, caller),
-        Takers::Listed(line) => call_line(line, place, caller),
-    }
+fn claim(listener: &Listener, call: impl FnOnce() -> Answer) -> Answer {
+    if listener.claims.claim_unlimited() { call() } else { claim_counted(listener, call) }
 }
 
-#[inline(always)]
-fn call_few(
-    listeners: &[Arc<Listener>],
-    positions: usize,
-    place: &mut usize,
-    caller: &mut impl Caller,
-) -> Result<bool, Box<Fault>> {
-    let mut left = positions >> *place << *place;
-    while let Some(listener) = listeners.get(left.trailing_zeros() as usize) {
-        *place = left.trailing_zeros() as usize;
-        if !call_next(listener, place, caller)? {
-            return Ok(false);
-        }
-        left &= left - 1;
+/// The same, where calls are limited or counted. Out of the loop of every emit.
+#[inline(never)]
+fn claim_counted(listener: &Listener, call: impl FnOnce() -> Answer) -> Answer {
+    if !listener.claims.claim() {
+        return Ok(());
     }
-    Ok(true)
-}
-
-#[inline(always)]
-fn call_line(line: &Line, place: &mut usize, caller: &mut impl Caller) -> Result<bool, Box<Fault>> {
-    while let Some(listener) = line.listeners.get(*place) {
-        match line.alike(*place).and_then(|alike| caller.call_alike(alike, place)) {
-            Some(answer) => answer?,
-            None if call_next(listener, place, caller)? => {}
-            None => return Ok(false),
-        }
-    }
-    Ok(true)
-}
-
-/// Calls the listener at a place, which is behind it then; if that has to be awaited, leaves it there.
-#[inline(always)]
-fn call_next(listener: &Listener, place: &mut usize, caller: &mut impl Caller) -> Result<bool, Box<Fault>> {
-    *place += 1;
-    match caller.call(listener) {
-        Called::Now(answer) => answer?,
-        Called::Skipped => {}
-        Called::Later => {
-            *place -= 1;
-            return Ok(false);
-        }
-    }
-    Ok(true)
-}
-
-impl Listener {
-    /// One that has had its last call goes (E8).
-    #[inline]
-    pub(crate) fn leave_if_spent(&self) {
-        if self.claims.is_spent() {
-            self.leave();
-        }
-    }
+    let answer = match &listener.tracked {
+        None => call(),
+        Some(tracked) => match tracked.begin() {
+            Some(under_way) => under_way.within(call),
+            None => return Ok(()),
+        },
+    };
+    listener.leave_if_spent();
+    answer
 }
