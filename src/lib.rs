@@ -52,12 +52,12 @@ pub mod context {
 
 /// Declaring events and emitters, names, listeners of all forms, and the errors of emitting and listening.
 pub mod emitter {
+    pub use emitree_emitter::rt::NoListenerCache;
     pub use emitree_emitter::{
         AsName, AsyncItem, AsyncListener, AsyncObserver, BoxError, BuildError, Context, Creator, CreatorRecord,
         DropGuard, EmitError, EmitErrorKind, EmitterBuilder, FnMatcher, Hears, IntoMatcher, IntoNamespace, ListenError,
-        ListenerResult, MatcherError, NameError, NameRef, Namespace, NoListenerCache, OnError, PipeHandle,
-        Registration, Trace, UncountedCalls, With, async_fn, json, listener, matcher_fn, new_id, observer,
-        panic_message, panic_text,
+        ListenerResult, MatcherError, NameError, NameRef, Namespace, OnError, PipeHandle, Registration, Trace,
+        UncountedCalls, With, async_fn, json, listener, matcher_fn, new_id, observer, panic_message, panic_text,
     };
 }
 

@@ -11,8 +11,9 @@ use crate::emitter::{Inner, RunLink};
 use crate::event::HeardType;
 use crate::name::check;
 use crate::quiet::Quiet;
+use crate::rt::Scope;
 use crate::run_end::RunEnd;
-use crate::{BuildError, Context, Creator, Emitter, Event, Scope, Trace};
+use crate::{BuildError, Context, Creator, Emitter, Event, Trace};
 
 /// Builds an emitter. Made by [`Emitter::builder`] and [`Emitter::child_builder`].
 #[must_use = "nothing is made before `build`"]

@@ -13,11 +13,10 @@ use crate::name::{check, fingerprint};
 use crate::namespace::{join, join_shared};
 use crate::quiet::{Quiet, invalidate, invalidate_in_runs};
 use crate::registry::Registry;
+use crate::rt::Scope;
 use crate::run_end::RunEnd;
 use crate::scope::drop_within;
-use crate::{
-    AsName, BuildError, Context, Creator, EmitterBuilder, IntoNamespace, NameError, Namespace, Scope, Trace, id,
-};
+use crate::{AsName, BuildError, Context, Creator, EmitterBuilder, IntoNamespace, NameError, Namespace, Trace, id};
 
 /// A place where events are emitted and listened to; cheap to clone.
 ///

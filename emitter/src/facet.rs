@@ -40,7 +40,8 @@ impl Facet {
     /// type too, know the event by the name that it is emitted under.
     ///
     /// ```
-    /// use emitree_emitter::{Emitter, EventName, Facet};
+    /// use emitree_emitter::rt::Facet;
+    /// use emitree_emitter::{Emitter, EventName};
     ///
     /// const RUN_START: Facet = Facet::new(&()).also_named(EventName::new("start"));
     ///

@@ -29,6 +29,8 @@
 //! - [`EventMeta`] is what is known of an event besides its payload, made only if somebody looks.
 //! - A *pipe* sends events to another emitter; a [`Sink`] takes them out of the tree as records.
 //!
+//! A runtime that wraps work in runs finds what it needs beyond that in [`rt`].
+//!
 //! Rules cited as E1 to E17 in this crate are those of `RULES.md` in the repository.
 #![cfg_attr(
     not(test),
@@ -75,6 +77,7 @@ mod quiet;
 mod record;
 mod registration;
 mod registry;
+pub mod rt;
 mod run_end;
 mod scope;
 mod sink;
@@ -85,14 +88,12 @@ mod sync;
 mod tracked;
 
 pub use adapter::{AsyncItem, AsyncListener, AsyncObserver, async_fn, listener, observer};
-pub use builder::{EmitterBuilder, RunLinks};
+pub use builder::EmitterBuilder;
 pub use context::Context;
 pub use creator::{Creator, CreatorRecord};
-pub use dispatch::{Delivery, Emitted, PendingDispatch};
 pub use emitter::Emitter;
 pub use error::{BoxError, BuildError, EmitError, EmitErrorKind, ListenError, MatcherError, panic_message};
 pub use event::{AnyEvent, Event, Hears, Opaque};
-pub use facet::Facet;
 pub use function::{FnMatcher, matcher_fn};
 pub use id::new_id;
 pub use listen::With;
@@ -103,10 +104,7 @@ pub use name::{AsName, EventName, NameError, NameRef, Namespace};
 pub use namespace::IntoNamespace;
 pub use panic::panic_text;
 pub use pipe::PipeHandle;
-pub use quiet::NoListenerCache;
 pub use record::{EventRecord, Gap, SinkRecord};
 pub use registration::{Options, Registration};
-pub use scope::Scope;
 pub use sink::{EventStream, Incomplete, Overflow, Progress, Report, Sink, SinkError, SinkHandle};
-pub use stamp::EventStamp;
 pub use subscription::{DropGuard, Subscription, UncountedCalls};

@@ -18,9 +18,10 @@ use crate::function::Exact;
 use crate::matcher::Kind;
 use crate::name::is_same;
 use crate::panic::discard;
+use crate::rt::Facet;
 use crate::scope::drop_at;
 use crate::tracked::Tracked;
-use crate::{AnyEvent, BoxError, EventMeta, Facet, Hears, Matcher};
+use crate::{AnyEvent, BoxError, EventMeta, Hears, Matcher};
 
 /// What becomes of a listener's error or panic (E11).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

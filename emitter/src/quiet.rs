@@ -31,7 +31,8 @@ pub(crate) fn invalidate_in_runs() {
 /// Remembers that a run has no listeners, in itself and in all that is above it. For a runtime whose runs are nested deep.
 ///
 /// ```
-/// use emitree_emitter::{Emitter, NoListenerCache};
+/// use emitree_emitter::rt::NoListenerCache;
+/// use emitree_emitter::Emitter;
 ///
 /// let (emitter, cache) = (Emitter::new(), NoListenerCache::new());
 /// let epoch = NoListenerCache::epoch();
@@ -97,7 +98,8 @@ impl Quiet {
 #[cfg(test)]
 mod tests {
     use super::{Quiet, invalidate};
-    use crate::{Emitter, RunLinks};
+    use crate::Emitter;
+    use crate::rt::RunLinks;
 
     /// Other tests of the process may invalidate it as well: then it looks once more.
     #[test]

@@ -9,7 +9,8 @@ use serde_json::value::RawValue;
 use uuid::Uuid;
 
 use crate::panic::catch_or;
-use crate::{AnyEvent, Context, Creator, CreatorRecord, Emitter, EventMeta, EventName, EventStamp, Facet, Trace};
+use crate::rt::{EventStamp, Facet};
+use crate::{AnyEvent, Context, Creator, CreatorRecord, Emitter, EventMeta, EventName, Trace};
 
 /// One event, whole.
 #[derive(Clone, Debug, Serialize, Deserialize)]

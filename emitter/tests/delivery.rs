@@ -6,7 +6,8 @@ use std::future::pending;
 use std::pin::pin;
 use std::task::{Context, Waker};
 
-use emitree_emitter::{BoxError, Delivery, EmitErrorKind, Emitted, Emitter, EventName, EventStamp, Facet};
+use emitree_emitter::rt::{Delivery, Emitted, EventStamp, Facet};
+use emitree_emitter::{BoxError, EmitErrorKind, Emitter, EventName};
 
 use crate::support::{Any, Recorder, TestResult, block_on};
 

@@ -6,10 +6,8 @@ mod support;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use emitree_emitter::{
-    AnyEvent, Context, Delivery, EmitErrorKind, Emitted, Emitter, EventMeta, EventName, EventStamp, Facet, Options,
-    Scope,
-};
+use emitree_emitter::rt::{Delivery, Emitted, EventStamp, Facet, Scope};
+use emitree_emitter::{AnyEvent, Context, EmitErrorKind, Emitter, EventMeta, EventName, Options};
 
 use crate::support::{Recorder, TestResult, block_on, emit, run_of};
 
@@ -174,7 +172,7 @@ fn listeners_of_a_runs_events_are_called_and_polled_inside_its_scope() -> TestRe
     let (recorder, root) = (Recorder::new(), Emitter::new());
     let scope: Arc<dyn Scope> = Arc::new(Bracket(recorder.clone()));
     let instance = root.child("a")?;
-    let run = instance.for_run(emitree_emitter::RunLinks::new().scope(Arc::downgrade(&scope)));
+    let run = instance.for_run(emitree_emitter::rt::RunLinks::new().scope(Arc::downgrade(&scope)));
     let sync = root.on("*.*", recorder.hears("root"))?;
     run.child("part")?.emit_now("x", &mut ())?;
     recorder.expect(["(", "root a.part.x", ")"]);

@@ -4,9 +4,9 @@ mod support;
 
 use std::error::Error as _;
 
+use emitree_emitter::rt::{Delivery, Emitted, EventStamp, Facet};
 use emitree_emitter::{
-    AnyEvent, BoxError, Delivery, EmitError, EmitErrorKind, Emitted, Emitter, EventMeta, EventName, EventStamp, Facet,
-    OnError, Options, Registration,
+    AnyEvent, BoxError, EmitError, EmitErrorKind, Emitter, EventMeta, EventName, OnError, Options, Registration,
 };
 use futures_core::future::BoxFuture;
 use futures_util::FutureExt;

@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
 use chrono::{DateTime, Utc};
-use emitree_emitter::{AnyEvent, Creator, Emitter, EventMeta, EventRecord, Facet, RunLinks, SinkRecord};
+use emitree_emitter::rt::{Facet, RunLinks};
+use emitree_emitter::{AnyEvent, Creator, Emitter, EventMeta, EventRecord, SinkRecord};
 use futures_util::FutureExt;
 use serde::Serialize;
 use serde_json::{Value, json};

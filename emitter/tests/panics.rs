@@ -10,9 +10,10 @@ use std::panic::panic_any;
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
+use emitree_emitter::rt::{Delivery, Emitted, EventStamp, Facet};
 use emitree_emitter::{
-    BoxError, Delivery, EmitErrorKind, Emitted, Emitter, EventMeta, EventName, EventStamp, Facet, OnError, Options,
-    Progress, Registration, Sink, SinkRecord, panic_text,
+    BoxError, EmitErrorKind, Emitter, EventMeta, EventName, OnError, Options, Progress, Registration, Sink, SinkRecord,
+    panic_text,
 };
 use futures_core::future::BoxFuture;
 use futures_util::FutureExt;

@@ -4,7 +4,8 @@ mod support;
 
 use std::sync::Arc;
 
-use emitree_emitter::{AnyEvent, BuildError, Context, Creator, Emitter, EventName, Namespace, RunLinks, Trace, new_id};
+use emitree_emitter::rt::RunLinks;
+use emitree_emitter::{AnyEvent, BuildError, Context, Creator, Emitter, EventName, Namespace, Trace, new_id};
 use serde_json::{Value, json};
 
 use crate::support::{Recorder, TestResult, block_on, emit, run_of, run_within};

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use emitree_emitter::{Creator, EmitError, Emitter, Event, Namespace, RunLinks};
+use emitree_emitter::rt::RunLinks;
+use emitree_emitter::{Creator, EmitError, Emitter, Event, Namespace};
 use emitree_runtime::RunContext;
 
 /// What sort of thing says it.

@@ -12,8 +12,9 @@ use super::route::Route;
 use super::sync::{Payload, Progress};
 use crate::listener::{Answer, Call, Failure, Later, Listener, Role, panicked};
 use crate::panic::{catch, catch_or, discard, report_drop};
+use crate::rt::Delivery;
 use crate::tracked::UnderWay;
-use crate::{AnyEvent, BoxError, Delivery, EmitError, EventMeta};
+use crate::{AnyEvent, BoxError, EmitError, EventMeta};
 
 impl Progress {
     /// Awaits the listeners that have to be awaited, and calls the others in between.

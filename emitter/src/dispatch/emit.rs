@@ -8,8 +8,9 @@ use super::route::Route;
 use super::sync::{Dispatch, Progress};
 use crate::event::Carried;
 use crate::name::NameRef;
+use crate::rt::{Delivery, EventStamp, Facet};
 use crate::scope::within_run_of;
-use crate::{AnyEvent, AsName, Context, Delivery, EmitError, Emitter, Event, EventMeta, EventName, EventStamp, Facet};
+use crate::{AnyEvent, AsName, Context, EmitError, Emitter, Event, EventMeta, EventName};
 
 impl Emitter {
     /// Emits an event: own listeners hear it first, then those above, the root last; all that may change it before

@@ -6,7 +6,8 @@ use super::sync::Progress;
 use crate::error::EmitErrorKind;
 use crate::listener::{Failure, Listener, OnError, Role};
 use crate::panic::{discard, logged};
-use crate::{AnyEvent, BoxError, EmitError, Emitter, EventMeta, Facet};
+use crate::rt::Facet;
+use crate::{AnyEvent, BoxError, EmitError, Emitter, EventMeta};
 
 impl Progress {
     /// Takes a failure in: it fails the emit, or is logged and counted.

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 
-use emitree_emitter::{BoxError, Emitter, EventMeta, RunLinks};
+use emitree_emitter::rt::RunLinks;
+use emitree_emitter::{BoxError, Emitter, EventMeta};
 use futures_core::future::BoxFuture;
 
 #[path = "../../../tests/support/recorder.rs"]

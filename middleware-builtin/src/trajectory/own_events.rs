@@ -1,6 +1,7 @@
 //! The trajectory's own events, emitted before a line is written.
 
-use emitree_emitter::{Emitter, EventRecord, RunLinks, Trace};
+use emitree_emitter::rt::RunLinks;
+use emitree_emitter::{Emitter, EventRecord, Trace};
 use emitree_runtime::Stage;
 use serde::{Serialize, Serializer};
 use uuid::Uuid;

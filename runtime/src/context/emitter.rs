@@ -6,7 +6,8 @@
 use std::iter::successors;
 use std::sync::{Arc, OnceLock, Weak};
 
-use emitree_emitter::{Context, Creator, Emitter, NoListenerCache, RunLinks, Scope};
+use emitree_emitter::rt::{NoListenerCache, RunLinks, Scope};
+use emitree_emitter::{Context, Creator, Emitter};
 use smallvec::SmallVec;
 use uuid::Uuid;
 

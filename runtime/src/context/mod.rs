@@ -18,7 +18,8 @@ use std::sync::{Arc, Weak};
 use std::task::Context as TaskContext;
 use std::time::Duration;
 
-use emitree_emitter::{BuildError, Delivery, Emitter, Scope, Trace};
+use emitree_emitter::rt::{Delivery, Scope};
+use emitree_emitter::{BuildError, Emitter, Trace};
 use serde_json::Value;
 use tokio::time::Instant;
 use tracing::Span;

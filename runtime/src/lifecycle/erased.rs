@@ -5,7 +5,8 @@ use std::marker::PhantomData;
 use std::time::Duration;
 
 use emitree_emitter::json::to_value;
-use emitree_emitter::{AnyEvent, EventMeta, Facet};
+use emitree_emitter::rt::Facet;
+use emitree_emitter::{AnyEvent, EventMeta};
 use serde_json::Value;
 
 use crate::lifecycle::{Failure, Finish, Start, Success};

@@ -5,7 +5,8 @@ use std::fmt;
 use std::sync::OnceLock;
 use std::time::SystemTime;
 
-use emitree_emitter::{AnyEvent, Context, EventRecord, EventStamp};
+use emitree_emitter::rt::EventStamp;
+use emitree_emitter::{AnyEvent, Context, EventRecord};
 use serde_json::Value;
 use uuid::Uuid;
 

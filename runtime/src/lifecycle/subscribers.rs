@@ -7,7 +7,8 @@
 
 use std::sync::Arc;
 
-use emitree_emitter::{AnyEvent, Emitter, EventStamp};
+use emitree_emitter::rt::EventStamp;
+use emitree_emitter::{AnyEvent, Emitter};
 
 use crate::context::inherited::InheritedList;
 use crate::run::panic::{discard, isolated};

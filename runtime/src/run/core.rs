@@ -9,7 +9,7 @@ use std::mem::{needs_drop, replace, take};
 use std::sync::OnceLock;
 use std::task::{Context as TaskContext, Poll, Waker, ready};
 
-use emitree_emitter::Delivery;
+use emitree_emitter::rt::Delivery;
 
 use crate::context::TypedRun;
 use crate::lifecycle::erased::LifecycleFacets;

@@ -8,7 +8,8 @@
 
 use std::task::{Context as TaskContext, Poll};
 
-use emitree_emitter::{EmitError, Emitted, Emitter, EventStamp};
+use emitree_emitter::rt::{Emitted, EventStamp};
+use emitree_emitter::{EmitError, Emitter};
 use futures_core::future::BoxFuture;
 use serde::Serialize;
 use tracing::Span;

@@ -1,0 +1,12 @@
+//! What a runtime needs that wraps work in runs, and nobody else: emitters of runs, emits that are begun and finished in two
+//! steps, and events that listeners of any type can change.
+//!
+//! `emitree-runtime` is written with it. The methods of [`Emitter`](crate::Emitter) that belong here are `for_run`, `end_run`,
+//! `emit_begin`, `emit_rest`, `emit_with` and `record`.
+
+pub use crate::builder::RunLinks;
+pub use crate::dispatch::{Delivery, Emitted, PendingDispatch};
+pub use crate::facet::Facet;
+pub use crate::quiet::NoListenerCache;
+pub use crate::scope::Scope;
+pub use crate::stamp::EventStamp;
