@@ -11,7 +11,7 @@ use emitree_runtime::{
 use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
 
-use crate::voice::{Texts, Voice};
+use crate::shared::own_events::{OwnEvents, Texts};
 
 const NAMESPACE: Namespace = Namespace::new("middleware.timeout");
 
@@ -53,13 +53,13 @@ const NAMESPACE: Namespace = Namespace::new("middleware.timeout");
 /// `middleware.timeout.timed_out`, a [`TimedOut`], once what was under way has been dropped.
 #[derive(Clone)]
 pub struct Timeout {
-    limits: Limits,
-    voice: Voice,
+    limits: Durations,
+    own_events: OwnEvents,
     stack: Stack<AnyRun>,
 }
 
 #[derive(Clone, Copy)]
-struct Limits {
+struct Durations {
     per_attempt: Option<Duration>,
     overall: Option<Duration>,
 }
@@ -92,39 +92,39 @@ impl Event for TimedOut {
 impl Texts for TimedOut {}
 
 impl Timeout {
-    /// Limits each attempt.
+    /// Durations each attempt.
     #[must_use]
     pub fn per_attempt(after: Duration) -> Self {
-        Self::of(Limits { per_attempt: Some(after), overall: None }, Voice::new("timeout", NAMESPACE))
+        Self::of(Durations { per_attempt: Some(after), overall: None }, OwnEvents::new("timeout", NAMESPACE))
     }
 
-    /// Limits all attempts together.
+    /// Durations all attempts together.
     #[must_use]
     pub fn overall(after: Duration) -> Self {
-        Self::of(Limits { per_attempt: None, overall: Some(after) }, Voice::new("timeout", NAMESPACE))
+        Self::of(Durations { per_attempt: None, overall: Some(after) }, OwnEvents::new("timeout", NAMESPACE))
     }
 
-    /// Limits all attempts together, too.
+    /// Durations all attempts together, too.
     #[must_use]
     pub fn with_overall(self, after: Duration) -> Self {
-        Self::of(Limits { overall: Some(after), ..self.limits }, self.voice)
+        Self::of(Durations { overall: Some(after), ..self.limits }, self.own_events)
     }
 
-    fn of(limits: Limits, voice: Voice) -> Self {
+    fn of(limits: Durations, own_events: OwnEvents) -> Self {
         let mut stack = Stack::builder();
         if let Some(after) = limits.overall {
-            stack = stack.layer_in(Phase::Observe, Overall { after, voice: voice.clone() });
+            stack = stack.layer_in(Phase::Observe, Overall { after, own_events: own_events.clone() });
         }
         if let Some(after) = limits.per_attempt {
-            stack = stack.layer_in(Phase::Transform, Attempt { after, voice: voice.clone() });
+            stack = stack.layer_in(Phase::Transform, Attempt { after, own_events: own_events.clone() });
         }
-        Self { limits, voice, stack: stack.build() }
+        Self { limits, own_events, stack: stack.build() }
     }
 
     /// The emitter of its own events.
     #[must_use]
     pub const fn emitter(&self) -> &Emitter {
-        self.voice.emitter()
+        self.own_events.emitter()
     }
 }
 
@@ -154,12 +154,12 @@ impl fmt::Debug for Timeout {
 #[derive(Debug)]
 struct Attempt {
     after: Duration,
-    voice: Voice,
+    own_events: OwnEvents,
 }
 
 impl<O: Op> Layer<O> for Attempt {
     async fn call(&self, input: &O::In, ctx: &RunContext, next: Next<'_, O>) -> Result<O::Out> {
-        let late = Late { limit: Limit::Attempt, after: self.after, voice: &self.voice };
+        let late = Late { limit: Limit::Attempt, after: self.after, own_events: &self.own_events };
         late.unless(self.after, next.run(input), ctx).await
     }
 
@@ -176,12 +176,12 @@ impl<O: Op> Layer<O> for Attempt {
 #[derive(Debug)]
 struct Overall {
     after: Duration,
-    voice: Voice,
+    own_events: OwnEvents,
 }
 
 impl<O: Op> Layer<O> for Overall {
     async fn call(&self, input: &O::In, ctx: &RunContext, next: Next<'_, O>) -> Result<O::Out> {
-        let late = Late { limit: Limit::Overall, after: self.after, voice: &self.voice };
+        let late = Late { limit: Limit::Overall, after: self.after, own_events: &self.own_events };
         late.unless(self.after.saturating_sub(ctx.elapsed()), next.run(input), ctx).await
     }
 
@@ -198,7 +198,7 @@ impl<O: Op> Layer<O> for Overall {
 struct Late<'a> {
     limit: Limit,
     after: Duration,
-    voice: &'a Voice,
+    own_events: &'a OwnEvents,
 }
 
 impl Late<'_> {
@@ -218,7 +218,7 @@ impl Late<'_> {
 
     async fn say(&self, ctx: &RunContext) -> Error {
         let after_ms = u64::try_from(self.after.as_millis()).unwrap_or(u64::MAX);
-        self.voice.say(ctx, || TimedOut { limit: self.limit, after_ms }).await;
+        self.own_events.emit(ctx, || TimedOut { limit: self.limit, after_ms }).await;
         let (what, limit, is_retryable) = match self.limit {
             Limit::Attempt => ("an attempt", "attempt", true),
             Limit::Overall => ("all attempts together", "overall", false),

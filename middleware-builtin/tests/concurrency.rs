@@ -61,7 +61,7 @@ fn user(id: &str) -> Context {
 async fn those_beyond_the_limit_are_denied_and_told_when_to_come() -> TestResult {
     let (nap, limit) = (nap(&Emitter::new()), Concurrency::builder(2).retry_after(ms(50)).build()?);
     let results = join_all((0..3).map(|_| nap.run(10).middleware(limit.clone()))).await;
-    let error = results[2].as_ref().expect_err("there are two places");
+    let error = results[2].as_ref().expect_err("there are two permits");
     assert!(results[0].is_ok() && results[1].is_ok());
     assert_eq!(
         error.explain(),
@@ -194,7 +194,7 @@ async fn a_place_is_given_back_when_the_last_that_shares_it_has_ended() -> TestR
             Ok(())
         }
     });
-    // What it has spawned is aborted with it: then nobody holds the place.
+    // What it has spawned is aborted with it: then nobody holds the permit.
     let limit = Concurrency::builder(1).build()?;
     for _ in 0..2 {
         tree.run(()).middleware(for_tree(limit.clone())).await?;
@@ -311,11 +311,11 @@ async fn a_listener_that_fails_changes_nothing() -> TestResult {
 #[test]
 fn what_cannot_be_is_refused_and_quoted() {
     let rows = [
-        (0, "`0` places let nothing begin: at least 1 is needed".to_owned()),
-        (usize::MAX, format!("`{}` places are more than can be counted: at most {}", usize::MAX, usize::MAX >> 3)),
+        (0, "`0` permits let nothing begin: at least 1 is needed".to_owned()),
+        (usize::MAX, format!("`{}` permits are more than can be counted: at most {}", usize::MAX, usize::MAX >> 3)),
     ];
-    for (places, message) in rows {
-        let error: ConcurrencyError = Concurrency::builder(places).build().expect_err("it cannot be");
+    for (permits, message) in rows {
+        let error: ConcurrencyError = Concurrency::builder(permits).build().expect_err("it cannot be");
         assert_eq!(error.to_string(), message);
     }
 }

@@ -92,13 +92,13 @@ async fn a_retry_at_one_level_makes_3_calls_and_warns_of_nothing() {
 #[tokio::test]
 async fn a_limit_that_counts_a_run_and_a_run_below_it_together_warns_of_that_once() -> TestResult {
     let path = Path::default();
-    let (places, minute) = (|| Concurrency::builder(9), Duration::from_secs(60));
+    let (concurrency, minute) = (|| Concurrency::builder(9), Duration::from_secs(60));
     let advice = "bind the limit to one level, as `Runs::only` does";
 
-    let (_, explained, logged) = path.run(for_tree(places().build()?)).await;
+    let (_, explained, logged) = path.run(for_tree(concurrency().build()?)).await;
     let shares = |run, above| {
         format!(
-            "`{run}` shares the place of `{above}` above it, so the runs below `{above}` are not limited one by one: {advice}"
+            "`{run}` shares the permit of `{above}` above it, so the runs below `{above}` are not limited one by one: {advice}"
         )
     };
     assert_eq!(explained, [format!("concurrency: {}", shares("leaf", "middle"))]);
@@ -111,8 +111,8 @@ async fn a_limit_that_counts_a_run_and_a_run_below_it_together_warns_of_that_onc
 
     // Each kind has a count of its own, and each of these is of one level only.
     let none = (1, Vec::new(), Vec::new());
-    assert_eq!(path.run(for_tree(places().by(Key::kind()).build()?)).await, none);
-    assert_eq!(path.run(for_tree(places().of_kind("Tool").build()?)).await, none);
+    assert_eq!(path.run(for_tree(concurrency().by(Key::kind()).build()?)).await, none);
+    assert_eq!(path.run(for_tree(concurrency().of_kind("Tool").build()?)).await, none);
     assert_eq!(path.run(for_tree(RateLimit::builder(9, minute).by(Key::kind()).build()?)).await, none);
     assert_eq!(path.run(for_tree(Runs::named("leaf").only(RateLimit::builder(9, minute).build()?))).await, none);
     Ok(())

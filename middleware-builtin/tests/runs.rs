@@ -170,11 +170,11 @@ async fn a_guard_denies_where_what_says_whom_it_is_about_panics() -> TestResult 
     let double = double();
     let panics = || Runs::that(|_| panic!("planned"));
     let rate = RateLimit::builder(1, Duration::from_secs(9)).runs(panics()).build()?;
-    let places = Concurrency::builder(1).runs(panics()).build()?;
+    let concurrency = Concurrency::builder(1).runs(panics()).build()?;
     let asks = Approval::by_interrupt().runs(panics());
     let only = panics().only(OverrideOutput::json(7));
     let errors =
-        [run(&double, rate).await, run(&double, places).await, run(&double, asks).await, run(&double, only).await];
+        [run(&double, rate).await, run(&double, concurrency).await, run(&double, asks).await, run(&double, only).await];
     for (error, by) in errors.into_iter().zip(["rate_limit", "concurrency", "approval", "override_output"]) {
         let reason = "what says which runs it is about panicked: planned";
         assert_eq!(error.expect_err("it is denied").explain(), format!("denied by {by}: {reason}"));

@@ -263,7 +263,7 @@ struct Log {
     entries: Arc<Mutex<Vec<Entry>>>,
     calls: Arc<AtomicU64>,
     outputs: Arc<AtomicU64>,
-    /// How many works are under way that hold a place each, and how many there were at most.
+    /// How many works are under way that hold a permit each, and how many there were at most.
     busy: Arc<AtomicUsize>,
     busiest: Arc<AtomicUsize>,
     /// From now on all work succeeds at once.
@@ -324,7 +324,7 @@ struct Branch {
     node: Node,
     /// All that is bound to its runs, by those above too.
     bound: Vec<Ware>,
-    takes_place: bool,
+    takes_permit: bool,
     of_instance: Vec<Arc<dyn Middleware>>,
     children: Vec<Arc<Self>>,
     shelf: Arc<Shelf>,
@@ -350,9 +350,9 @@ impl Garden {
         let own = |place: Place| node.wares.iter().filter(move |ware| ware.1 == place).map(|ware| ware.0);
         let nested: Vec<_> = nested.iter().copied().chain(own(Place::Nested)).collect();
         let bound: Vec<_> = nested.iter().copied().chain(node.wares.iter().map(|ware| ware.0)).collect();
-        let has_place = bound.contains(&Ware::Concurrency);
+        let has_permit = bound.contains(&Ware::Concurrency);
         let children: Vec<_> =
-            node.children.iter().map(|child| self.grow(child, &nested, is_placed || has_place)).collect();
+            node.children.iter().map(|child| self.grow(child, &nested, is_placed || has_permit)).collect();
         let index = self.branches.len();
         let name = format!("node{index}");
         let creator = Creator::new("Tool", name.clone());
@@ -362,7 +362,7 @@ impl Garden {
             of_instance: own(Place::Instance).map(|ware| self.shelf.take(ware)).collect(),
             node: node.clone(),
             bound,
-            takes_place: has_place && !is_placed,
+            takes_permit: has_permit && !is_placed,
             children,
             shelf: Arc::clone(&self.shelf),
             log: self.log.clone(),
@@ -459,7 +459,7 @@ async fn aborted(run: Run<'_, Branch>, after: u64) -> Result<u64> {
     }
 }
 
-/// One that works holds a place.
+/// One that works holds a permit.
 struct Busy<'a>(&'a Log, usize);
 
 impl<'a> Busy<'a> {
@@ -489,7 +489,7 @@ impl Runnable for Branch {
     }
 
     async fn execute(&self, job: &Job, ctx: &RunContext) -> Result<u64> {
-        let _busy = Busy::new(&self.log, usize::from(self.takes_place));
+        let _busy = Busy::new(&self.log, usize::from(self.takes_permit));
         let run = ctx.run_id();
         self.log.add(Entry::Began { run, node: self.index, text: job.text.clone() });
         let result = self.work(ctx).await;
@@ -677,7 +677,7 @@ impl Garden {
     async fn check_rest(&self, holders: usize) -> Checked {
         let over = wait_for_ends(ms(1_000)).await;
         ensure(over.is_complete(), || format!("{over}"))?;
-        ensure(self.shelf.concurrency.known_keys() == 0, || "a place is held".to_owned())?;
+        ensure(self.shelf.concurrency.known_keys() == 0, || "a permit is held".to_owned())?;
         ensure(self.is_free(holders).await, || "a run is kept".to_owned())?;
         ensure(self.log.busiest.load(Ordering::SeqCst) <= PLACES, || "too many at once".to_owned())?;
         self.log.is_calm.store(true, Ordering::Relaxed);

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::Request;
-use crate::voice::{Texts, json_texts};
+use crate::shared::own_events::{Texts, json_texts};
 
 /// Something is asked, of a responder or by an interrupt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -95,13 +95,13 @@ impl Texts for Rejected {
     }
 }
 
-/// What came of a request, to be told.
-pub(super) struct Told<'a> {
+/// What came of a request, as own events.
+pub(super) struct RequestEvents<'a> {
     pub(super) request: &'a Request,
     pub(super) remembered: bool,
 }
 
-impl Told<'_> {
+impl RequestEvents<'_> {
     pub(super) fn asked(&self) -> Asked {
         Asked { id: self.request.id(), request: self.request.clone() }
     }

@@ -39,11 +39,11 @@ pub struct Approvals(Arc<Inner>);
 #[derive(Default)]
 struct Inner {
     answers: Mutex<BTreeMap<String, Decision>>,
-    asking: Mutex<HashMap<String, Asked>>,
+    asking: Mutex<HashMap<String, AnswerCell>>,
 }
 
 /// What is being asked, and what came of it.
-type Asked = Arc<OnceCell<Result<Decision>>>;
+type AnswerCell = Arc<OnceCell<Result<Decision>>>;
 
 impl Approvals {
     /// One without answers.
@@ -98,7 +98,7 @@ impl Approvals {
         ctx: &RunContext,
         ask: impl Future<Output = Result<Decision>> + Send,
     ) -> Result<Decision> {
-        let seat = Seat::take(&self.0, id);
+        let question = PendingQuestion::take(&self.0, id);
         let asks = || async {
             // Who asked before may have left since one looked.
             if let Some(decision) = self.decision(id) {
@@ -112,7 +112,7 @@ impl Approvals {
             }
             Ok(answer)
         };
-        seat.asked.get_or_try_init(asks).await?.clone()
+        question.asked.get_or_try_init(asks).await?.clone()
     }
 }
 
@@ -121,20 +121,20 @@ impl Approvals {
 struct OfTree(Approvals);
 
 /// A part in something that is asked; the last one who leaves takes it away.
-struct Seat<'a> {
+struct PendingQuestion<'a> {
     inner: &'a Inner,
     id: &'a str,
-    asked: Asked,
+    asked: AnswerCell,
 }
 
-impl<'a> Seat<'a> {
+impl<'a> PendingQuestion<'a> {
     fn take(inner: &'a Inner, id: &'a str) -> Self {
         let asked = Arc::clone(inner.asking.lock().entry(id.to_owned()).or_default());
         Self { inner, id, asked }
     }
 }
 
-impl Drop for Seat<'_> {
+impl Drop for PendingQuestion<'_> {
     fn drop(&mut self) {
         let mut asking = self.inner.asking.lock();
         // Seats are taken under this lock only: the table's and this one are the last.

@@ -1,7 +1,7 @@
 //! Somebody is asked before a run goes on: [`Approval`].
 
-mod asking;
 mod events;
+mod layer;
 mod ledger;
 mod passed;
 mod request;
@@ -16,12 +16,12 @@ use std::time::Duration;
 use emitree_emitter::{Emitter, Namespace};
 use emitree_runtime::{JsonRun, LayerInfo, Middleware, Phase, Result, RunContext, Stack};
 
-use crate::runs::{Runs, Said};
-use crate::voice::Voice;
-use asking::Asking;
+use crate::shared::own_events::OwnEvents;
+use crate::shared::runs::{FilterSpec, Runs};
 pub use events::{Approved, Asked, Edited, Rejected};
+use layer::ApprovalLayer;
 pub use ledger::Approvals;
-use passed::{Comparing, Noting, Passed};
+use passed::{CompareLayer, NoteLayer, Passed};
 pub use request::{Choice, Decision, INTERRUPT, Request, RequestError};
 use responder::Responder;
 
@@ -132,12 +132,12 @@ const NO_EDITS: &[Choice] = &[Choice::Approve, Choice::Reject];
 pub struct Approval {
     by: Arc<str>,
     responder: Responder,
-    about: Said,
+    about: FilterSpec,
     when: Vec<Arc<When>>,
     timeout: Option<Duration>,
     edits: bool,
     ledger: Option<Approvals>,
-    voice: Voice,
+    own_events: OwnEvents,
 }
 
 type When = dyn Fn(&Request) -> bool + Send + Sync;
@@ -163,12 +163,12 @@ impl Approval {
         Self {
             by: "approval".into(),
             responder,
-            about: Said::default(),
+            about: FilterSpec::default(),
             when: Vec::new(),
             timeout: None,
             edits: true,
             ledger: None,
-            voice: Voice::new("approval", NAMESPACE),
+            own_events: OwnEvents::new("approval", NAMESPACE),
         }
     }
 
@@ -225,7 +225,7 @@ impl Approval {
     /// The emitter of its own events.
     #[must_use]
     pub const fn emitter(&self) -> &Emitter {
-        self.voice.emitter()
+        self.own_events.emitter()
     }
 
     const fn allowed(&self) -> &'static [Choice] {
@@ -240,9 +240,9 @@ impl Approval {
     fn stack(&self) -> Stack<JsonRun> {
         let (by, passed) = (&self.by, Passed::default());
         Stack::builder()
-            .layer_in(Phase::Guard, Asking(self.clone()))
-            .layer_in(Phase::Guard, Noting { by: Arc::clone(by), passed: passed.clone() })
-            .innermost(Comparing { by: Arc::clone(by), passed })
+            .layer_in(Phase::Guard, ApprovalLayer(self.clone()))
+            .layer_in(Phase::Guard, NoteLayer { by: Arc::clone(by), passed: passed.clone() })
+            .innermost(CompareLayer { by: Arc::clone(by), passed })
             .build()
     }
 }

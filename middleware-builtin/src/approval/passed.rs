@@ -25,18 +25,18 @@ impl Passed {
 }
 
 /// Stands directly inside of the layer that asks, and notes what that lets pass: an edited input as the run's type takes it.
-pub(super) struct Noting {
+pub(super) struct NoteLayer {
     pub(super) by: Arc<str>,
     pub(super) passed: Passed,
 }
 
 /// Stands inside of all other guards, and refuses what was not noted.
-pub(super) struct Comparing {
+pub(super) struct CompareLayer {
     pub(super) by: Arc<str>,
     pub(super) passed: Passed,
 }
 
-impl Layer<JsonRun> for Noting {
+impl Layer<JsonRun> for NoteLayer {
     async fn call(&self, input: &Value, _: &RunContext, next: Next<'_, JsonRun>) -> Result<Value> {
         self.passed.add(input);
         next.run(input).await
@@ -51,7 +51,7 @@ impl Layer<JsonRun> for Noting {
     }
 }
 
-impl Layer<JsonRun> for Comparing {
+impl Layer<JsonRun> for CompareLayer {
     async fn call(&self, input: &Value, _: &RunContext, next: Next<'_, JsonRun>) -> Result<Value> {
         if !self.passed.has(input) {
             return Err(Error::denied(&*self.by, "the input was changed after it was approved"));
@@ -68,14 +68,14 @@ impl Layer<JsonRun> for Comparing {
     }
 }
 
-impl fmt::Debug for Noting {
+impl fmt::Debug for NoteLayer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Noting")
+        f.write_str("NoteLayer")
     }
 }
 
-impl fmt::Debug for Comparing {
+impl fmt::Debug for CompareLayer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Comparing")
+        f.write_str("CompareLayer")
     }
 }

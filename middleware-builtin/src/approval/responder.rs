@@ -8,7 +8,7 @@ use emitree_runtime::{Error, Result};
 use futures_util::future::BoxFuture;
 
 use super::{Decision, Request};
-use crate::panic::caught_async;
+use crate::shared::panic::caught_async;
 
 type AskFn = dyn Fn(Request) -> BoxFuture<'static, Result<Decision>> + Send + Sync;
 

@@ -20,7 +20,7 @@ use uuid::Uuid;
 use super::events::{Amount, Closed, Limit, Warning};
 use super::options::{Options, Spending};
 use super::usage::Usage;
-use crate::stop::Stop;
+use crate::shared::stop::Stop;
 
 pub(super) struct Account {
     pub(super) options: Arc<Options>,
@@ -32,7 +32,7 @@ pub(super) struct Account {
 }
 
 /// The account that is nearest to a run, in the run's context.
-struct Nearest(Arc<Account>);
+struct NearestAccount(Arc<Account>);
 
 #[derive(Default)]
 struct Books {
@@ -43,14 +43,14 @@ struct Books {
 
 /// What came of a look into the books.
 #[derive(Default)]
-pub(super) struct Found {
+pub(super) struct Changes {
     pub(super) warnings: Vec<Warning>,
     /// It was closed by this.
     pub(super) closed: Option<Closed>,
 }
 
 /// A run may not begin.
-pub(super) struct No {
+pub(super) struct StartRefused {
     pub(super) by: Arc<Account>,
     pub(super) why: Closed,
     /// It was closed by this run.
@@ -58,7 +58,7 @@ pub(super) struct No {
 }
 
 /// Whether a run counts in an account, and in those above.
-struct Counts<'a> {
+struct CountPath<'a> {
     here: bool,
     above: Option<&'a Self>,
 }
@@ -67,7 +67,7 @@ impl Account {
     /// Opens one for a run.
     pub(super) fn open(options: &Arc<Options>, ctx: &RunContext) -> Arc<Self> {
         let account = Self::new(options, Self::of(ctx), ctx.run_id());
-        ctx.set_extension(Nearest(Arc::clone(&account)));
+        ctx.set_extension(NearestAccount(Arc::clone(&account)));
         account
     }
 
@@ -77,7 +77,7 @@ impl Account {
     }
 
     pub(super) fn of(ctx: &RunContext) -> Option<Arc<Self>> {
-        ctx.extension::<Nearest>().map(|nearest| Arc::clone(&nearest.0))
+        ctx.extension::<NearestAccount>().map(|nearest| Arc::clone(&nearest.0))
     }
 
     /// This one, and those above.
@@ -90,7 +90,7 @@ impl Account {
     }
 
     /// Records what was used. The cost is what the account's own prices say, or why that is not known.
-    pub(super) fn record(&self, usage: &Usage, cost: Result<Decimal, String>) -> Found {
+    pub(super) fn record(&self, usage: &Usage, cost: Result<Decimal, String>) -> Changes {
         let mut books = self.books.lock();
         books.spent.tokens = books.spent.tokens.saturating_add(usage.tokens());
         match cost {
@@ -101,27 +101,30 @@ impl Account {
         self.look(&mut books)
     }
 
-    /// Counts a run that is about to begin, here and above, or nowhere.
+    /// CountPath a run that is about to begin, here and above, or nowhere.
     ///
     /// # Errors
     ///
     /// If what says whether it counts panicked.
-    pub(super) fn begin(self: &Arc<Self>, run: &RunContext) -> emitree_runtime::Result<Result<Vec<Warning>, No>> {
+    pub(super) fn begin(
+        self: &Arc<Self>,
+        run: &RunContext,
+    ) -> emitree_runtime::Result<Result<Vec<Warning>, StartRefused>> {
         self.ask(run, &mut |counts| self.count(counts))
     }
 
     /// Asks here and above whether a run counts: with no lock held, for that may be user code.
-    fn ask<T>(&self, run: &RunContext, then: &mut dyn FnMut(&Counts<'_>) -> T) -> emitree_runtime::Result<T> {
+    fn ask<T>(&self, run: &RunContext, then: &mut dyn FnMut(&CountPath<'_>) -> T) -> emitree_runtime::Result<T> {
         let here = self.options.about.guards(run, "budget")?;
         match &self.above {
-            None => Ok(then(&Counts { here, above: None })),
-            Some(above) => above.ask(run, &mut |above| then(&Counts { here, above: Some(above) })),
+            None => Ok(then(&CountPath { here, above: None })),
+            Some(above) => above.ask(run, &mut |above| then(&CountPath { here, above: Some(above) })),
         }
     }
 
-    fn count(self: &Arc<Self>, counts: &Counts<'_>) -> Result<Vec<Warning>, No> {
+    fn count(self: &Arc<Self>, counts: &CountPath<'_>) -> Result<Vec<Warning>, StartRefused> {
         let mut books = self.books.lock();
-        let no = |why: &Closed, is_new| No { by: Arc::clone(self), why: why.clone(), is_new };
+        let no = |why: &Closed, is_new| StartRefused { by: Arc::clone(self), why: why.clone(), is_new };
         if let Some(why) = self.look_at_time(&mut books) {
             return Err(no(&why, true));
         }
@@ -145,7 +148,7 @@ impl Account {
     }
 
     /// Looks again, for time has passed.
-    pub(super) fn tick(&self) -> Found {
+    pub(super) fn tick(&self) -> Changes {
         self.look(&mut self.books.lock())
     }
 
@@ -164,7 +167,7 @@ impl Account {
     }
 
     /// Finds what has come near a limit, or has exceeded one.
-    fn look(&self, books: &mut Books) -> Found {
+    fn look(&self, books: &mut Books) -> Changes {
         let spent = Spending { wall_time: self.began.elapsed(), ..books.spent };
         let near = self.options.near(&spent).filter(|(limit, ..)| !books.warned.contains(limit));
         let near: Vec<_> = near.collect();
@@ -172,7 +175,7 @@ impl Account {
         let holder = self.holder;
         let warnings = near.into_iter().map(|(limit, spent, most)| Warning { limit, spent, most, holder }).collect();
         let exceeded = self.options.exceeded(&spent).filter(|_| books.closed.is_none());
-        Found { warnings, closed: exceeded.map(|(limit, spent)| self.exceed(books, limit, spent)) }
+        Changes { warnings, closed: exceeded.map(|(limit, spent)| self.exceed(books, limit, spent)) }
     }
 
     fn exceed(&self, books: &mut Books, limit: Limit, spent: Amount) -> Closed {
@@ -187,10 +190,10 @@ impl Account {
         books.closed.get_or_insert(closed).clone()
     }
 
-    fn close(&self, books: &mut Books, reason: String, limit: Option<Limit>) -> Found {
+    fn close(&self, books: &mut Books, reason: String, limit: Option<Limit>) -> Changes {
         let closed = Closed { reason, limit, holder: self.holder };
         books.closed = Some(closed.clone());
-        Found { closed: Some(closed), ..self.look(books) }
+        Changes { closed: Some(closed), ..self.look(books) }
     }
 
     pub(super) fn closed(&self) -> Option<Closed> {

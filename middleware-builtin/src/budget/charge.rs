@@ -6,7 +6,7 @@ use std::time::Duration;
 use emitree_runtime::{Result, RunContext};
 use rust_decimal::Decimal;
 
-use super::account::{Account, Found};
+use super::account::{Account, Changes};
 use super::events::{Charged, Closed, Warning};
 use super::options::Spending;
 use super::usage::Usage;
@@ -31,7 +31,7 @@ pub async fn charge(ctx: &RunContext, usage: Usage) -> Result<()> {
     let charged = costs.first().and_then(|cost| cost.as_ref().ok().copied());
     let found = nearest.upwards().zip(costs).map(|(account, cost)| Findings::of(account, account.record(&usage, cost)));
     let found: Vec<_> = found.collect();
-    nearest.options.voice.say(ctx, || Charged { usage, charged }).await;
+    nearest.options.own_events.emit(ctx, || Charged { usage, charged }).await;
     for findings in &found {
         findings.say(ctx).await;
     }
@@ -47,18 +47,18 @@ pub(super) struct Findings {
 }
 
 impl Findings {
-    pub(super) fn of(account: &Arc<Account>, found: Found) -> Self {
-        let Found { warnings, closed } = found;
+    pub(super) fn of(account: &Arc<Account>, found: Changes) -> Self {
+        let Changes { warnings, closed } = found;
         Self { account: Arc::clone(account), warnings, closed }
     }
 
     pub(super) async fn say(&self, ctx: &RunContext) {
-        let voice = &self.account.options.voice;
+        let own_events = &self.account.options.own_events;
         for warning in &self.warnings {
-            voice.say(ctx, || warning.clone()).await;
+            own_events.emit(ctx, || warning.clone()).await;
         }
         if let Some(closed) = &self.closed {
-            voice.say(ctx, || closed.clone()).await;
+            own_events.emit(ctx, || closed.clone()).await;
         }
     }
 }

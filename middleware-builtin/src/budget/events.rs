@@ -9,7 +9,7 @@ use serde::{Serialize, Serializer};
 use uuid::Uuid;
 
 use super::Usage;
-use crate::voice::Texts;
+use crate::shared::own_events::Texts;
 
 /// Which limit it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
@@ -56,7 +56,7 @@ impl Serialize for Amount {
         match self {
             Self::Count(count) => serializer.serialize_u64(*count),
             Self::Cost(cost) => Serialize::serialize(cost, serializer),
-            Self::Time(time) => serializer.serialize_u64(crate::millis::millis(*time)),
+            Self::Time(time) => serializer.serialize_u64(crate::shared::millis::millis(*time)),
         }
     }
 }

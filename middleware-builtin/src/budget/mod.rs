@@ -10,11 +10,11 @@ use emitree_runtime::{AnyRun, LayerInfo, Middleware, Phase, Result, RunContext, 
 use rust_decimal::Decimal;
 use uuid::Uuid;
 
-use crate::runs::{Runs, Said};
-use crate::voice::Voice;
+use crate::shared::own_events::OwnEvents;
+use crate::shared::runs::{FilterSpec, Runs};
 use account::Account;
-use hold::{Hear, Hold, Meter};
-use options::{Most, Options};
+use layer::{BudgetLayer, CallCounter, Hear};
+use options::{MaxSpending, Options};
 
 pub use charge::{Remaining, charge, remaining, spent};
 pub use events::{Amount, Charged, Closed, Denied, Limit, Warning};
@@ -24,7 +24,7 @@ pub use usage::{Price, PriceTable, Prices, Usage};
 mod account;
 mod charge;
 mod events;
-mod hold;
+mod layer;
 mod options;
 mod usage;
 
@@ -103,7 +103,7 @@ pub enum BudgetError {
     /// Nobody is paid for using tokens.
     #[error("a price of `{0}` is negative: it is 0 or more")]
     NegativePrice(Decimal),
-    /// No part of a limit.
+    /// StartRefused part of a limit.
     #[error("it cannot warn at `{0}` of a limit: say a part from 0 to 1, such as 0.8")]
     WarnAt(f64),
 }
@@ -112,9 +112,9 @@ impl Budget {
     /// Limits nothing yet.
     pub fn builder() -> BudgetBuilder {
         BudgetBuilder {
-            most: Most::default(),
+            most: MaxSpending::default(),
             warn_at: 0.8,
-            about: Said::default(),
+            about: FilterSpec::default(),
             prices: None,
             unknown_prices: UnknownPrice::default(),
             hears_usage: false,
@@ -124,16 +124,16 @@ impl Budget {
     /// The emitter of its own events.
     #[must_use]
     pub fn emitter(&self) -> &Emitter {
-        self.0.voice.emitter()
+        self.0.own_events.emitter()
     }
 }
 
 /// Options of a [`Budget`]. Made by [`Budget::builder`].
 #[must_use = "nothing is limited until it is built"]
 pub struct BudgetBuilder {
-    most: Most,
+    most: MaxSpending,
     warn_at: f64,
-    about: Said,
+    about: FilterSpec,
     prices: Option<Arc<dyn Prices>>,
     unknown_prices: UnknownPrice,
     hears_usage: bool,
@@ -158,13 +158,13 @@ impl BudgetBuilder {
         self
     }
 
-    /// Counts these runs as calls, and others for which this is said; by default all that are below.
+    /// CountPath these runs as calls, and others for which this is said; by default all that are below.
     pub fn runs(mut self, runs: Runs) -> Self {
         self.about.add(runs);
         self
     }
 
-    /// Counts runs of that kind as calls: short for `runs(Runs::of_kind(kind))`.
+    /// CountPath runs of that kind as calls: short for `runs(Runs::of_kind(kind))`.
     pub fn of_kind(self, kind: impl Into<Cow<'static, str>>) -> Self {
         self.runs(Runs::of_kind(kind))
     }
@@ -209,8 +209,8 @@ impl BudgetBuilder {
         }
         let part = Decimal::try_from(warn_at).ok().filter(|part| (Decimal::ZERO..=Decimal::ONE).contains(part));
         let warn_from = most.part(part.ok_or(BudgetError::WarnAt(warn_at))?);
-        let voice = Voice::new("budget", NAMESPACE);
-        Ok(Budget(Arc::new(Options { most, warn_from, about, prices, unknown_prices, hears_usage, voice })))
+        let own_events = OwnEvents::new("budget", NAMESPACE);
+        Ok(Budget(Arc::new(Options { most, warn_from, about, prices, unknown_prices, hears_usage, own_events })))
     }
 }
 
@@ -226,7 +226,7 @@ impl Middleware for Budget {
         if self.0.hears_usage {
             Hear(Arc::downgrade(&account)).on(ctx.emitter())?;
         }
-        ctx.bind_nested(Meter(Arc::clone(&account)));
+        ctx.bind_nested(CallCounter(Arc::clone(&account)));
         stack(account).bind(ctx)
     }
 
@@ -240,7 +240,7 @@ impl Middleware for Budget {
 }
 
 fn stack(account: Arc<Account>) -> Stack<AnyRun> {
-    Stack::builder().layer_in(Phase::Observe, Hold(account)).build()
+    Stack::builder().layer_in(Phase::Observe, BudgetLayer(account)).build()
 }
 
 impl fmt::Debug for Budget {

@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 
 use super::events::{Amount, Limit};
 use super::usage::{Prices, Usage};
-use crate::panic::caught;
-use crate::runs::Said;
-use crate::voice::Voice;
+use crate::shared::own_events::OwnEvents;
+use crate::shared::panic::caught;
+use crate::shared::runs::FilterSpec;
 
 /// What happens where the price of what was used is not known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -41,19 +41,19 @@ pub struct Spending {
 }
 
 fn in_millis<S: serde::Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_u64(crate::millis::millis(*time))
+    serializer.serialize_u64(crate::shared::millis::millis(*time))
 }
 
 /// What may be spent, where it is limited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Most {
+pub(super) struct MaxSpending {
     pub(super) tokens: Option<u64>,
     pub(super) cost: Option<Decimal>,
     pub(super) calls: Option<u64>,
     pub(super) wall_time: Option<Duration>,
 }
 
-impl Most {
+impl MaxSpending {
     pub(super) fn of(&self, limit: Limit) -> Option<Amount> {
         match limit {
             Limit::Tokens => self.tokens.map(Amount::Count),
@@ -84,14 +84,14 @@ fn whole(part: Option<Decimal>) -> Option<Decimal> {
 }
 
 pub(super) struct Options {
-    pub(super) most: Most,
+    pub(super) most: MaxSpending,
     /// From where on it warns.
-    pub(super) warn_from: Most,
-    pub(super) about: Said,
+    pub(super) warn_from: MaxSpending,
+    pub(super) about: FilterSpec,
     pub(super) prices: Option<Arc<dyn Prices>>,
     pub(super) unknown_prices: UnknownPrice,
     pub(super) hears_usage: bool,
-    pub(super) voice: Voice,
+    pub(super) own_events: OwnEvents,
 }
 
 impl Options {
@@ -151,7 +151,7 @@ fn shown(usage: &Usage) -> String {
 
 impl fmt::Debug for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Most { tokens, cost, calls, wall_time } = &self.most;
+        let MaxSpending { tokens, cost, calls, wall_time } = &self.most;
         let limits = [
             tokens.map(|most| format!("{most} tokens")),
             cost.map(|most| format!("cost {most}")),

@@ -9,7 +9,7 @@ use rust_decimal::Decimal;
 use serde::{Deserialize, Serialize};
 
 use super::BudgetError;
-use crate::voice::Texts;
+use crate::shared::own_events::Texts;
 
 /// What was used, as [`charge`](super::charge) and the event `usage` tell it.
 ///
@@ -140,7 +140,7 @@ impl Price {
 }
 
 impl PriceTable {
-    /// No prices.
+    /// StartRefused prices.
     #[must_use]
     pub fn new() -> Self {
         Self::default()

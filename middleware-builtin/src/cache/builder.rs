@@ -9,10 +9,10 @@ use emitree_runtime::Phase;
 use serde::Serialize;
 
 use super::flight::Flights;
-use super::key::{Key, Scope};
+use super::key::{CacheKey, Scope};
 use super::lookup::Stored;
 use super::{Cache, Inner, NAMESPACE, Settings};
-use crate::voice::Voice;
+use crate::shared::own_events::OwnEvents;
 
 const ENTRIES: u64 = 10_000;
 
@@ -122,7 +122,7 @@ impl<T: Clone + Send + Sync + 'static> CacheBuilder<T> {
             entries: entries(&self.settings),
             flights: Flights::default(),
             settings: self.settings,
-            voice: Voice::new("cache", NAMESPACE),
+            own_events: OwnEvents::new("cache", NAMESPACE),
         })))
     }
 
@@ -137,7 +137,7 @@ impl<T: Clone + Send + Sync + 'static> CacheBuilder<T> {
     }
 }
 
-fn entries<T: Send + Sync + 'static>(settings: &Settings<T>) -> moka::sync::Cache<Key, Arc<Stored<T>>> {
+fn entries<T: Send + Sync + 'static>(settings: &Settings<T>) -> moka::sync::Cache<CacheKey, Arc<Stored<T>>> {
     let entries = moka::sync::Cache::builder().max_capacity(settings.size);
     match settings.weigh {
         None => entries.build(),

@@ -5,7 +5,7 @@
 //!    them leads next.
 //! 3. An answer is kept before its flight ends: who finds neither looks for the answer once more as the leader.
 //! 4. What is detached is nobody's to join, and what it comes to is not kept.
-//! 5. Nobody waits for itself, whatever way round (`circle.rs`).
+//! 5. Nobody waits for itself, whatever way round (`deadlock.rs`).
 //! 6. The lock is held over no user code: keys are compared by it, and bytes are all that they are.
 
 use std::collections::HashMap;
@@ -18,59 +18,59 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::circle::Waiting;
-use super::key::Key;
+use super::deadlock::Wait;
+use super::key::CacheKey;
 
 /// What has come of a flight: nothing yet, or what those who joined get.
-type Landed<T> = Option<Arc<Result<T, Error>>>;
+type Completion<T> = Option<Arc<Result<T, Error>>>;
 
 /// All flights of a cache.
-pub(super) struct Flights<T>(Arc<Mutex<HashMap<Key, Flight<T>>>>);
+pub(super) struct Flights<T>(Arc<Mutex<HashMap<CacheKey, Flight<T>>>>);
 
 struct Flight<T> {
     id: u64,
     began: Instant,
-    landed: watch::Receiver<Landed<T>>,
+    completion: watch::Receiver<Completion<T>>,
 }
 
 /// What one does about a key.
 pub(super) enum Role<T> {
-    Leads(Lead<T>),
-    Joins(Join<T>),
+    Leads(Leader<T>),
+    Joins(Follower<T>),
     /// It would wait for itself: this run was started in the one that leads, or in one that that waits for.
     Recurses,
 }
 
 /// One that executes. Dropped, it leaves that to others.
-pub(super) struct Lead<T> {
+pub(super) struct Leader<T> {
     id: u64,
-    key: Key,
+    key: CacheKey,
     flights: Flights<T>,
-    landed: watch::Sender<Landed<T>>,
+    completion: watch::Sender<Completion<T>>,
     /// As long as it leads.
     leads: Arc<()>,
 }
 
 /// One that waits.
-pub(super) struct Join<T> {
+pub(super) struct Follower<T> {
     pub(super) began: Instant,
-    landed: watch::Receiver<Landed<T>>,
+    completion: watch::Receiver<Completion<T>>,
     /// As long as it waits.
-    _waiting: Waiting,
+    _waiting: Wait,
 }
 
 impl<T> Flights<T> {
-    pub(super) fn enter(&self, key: &Key, ctx: &RunContext) -> Role<T> {
+    pub(super) fn enter(&self, key: &CacheKey, ctx: &RunContext) -> Role<T> {
         let mut flights = self.0.lock();
         match flights.entry(key.clone()) {
-            Entry::Occupied(flight) => match Waiting::of(Leading::at(ctx), flight.get().id) {
+            Entry::Occupied(flight) => match Wait::of(LedFlights::at(ctx), flight.get().id) {
                 Some(waiting) => Role::Joins(flight.get().join(waiting)),
                 None => Role::Recurses,
             },
             Entry::Vacant(place) => {
-                let (id, (landed, hears)) = (next_id(), watch::channel(None));
-                place.insert(Flight { id, began: Instant::now(), landed: hears });
-                Role::Leads(Lead { id, key: key.clone(), flights: self.clone(), landed, leads: Arc::default() })
+                let (id, (completion, hears)) = (next_id(), watch::channel(None));
+                place.insert(Flight { id, began: Instant::now(), completion: hears });
+                Role::Leads(Leader { id, key: key.clone(), flights: self.clone(), completion, leads: Arc::default() })
             }
         }
     }
@@ -84,22 +84,22 @@ impl<T> Flights<T> {
 }
 
 impl<T> Flight<T> {
-    fn join(&self, waiting: Waiting) -> Join<T> {
-        Join { began: self.began, landed: self.landed.clone(), _waiting: waiting }
+    fn join(&self, waiting: Wait) -> Follower<T> {
+        Follower { began: self.began, completion: self.completion.clone(), _waiting: waiting }
     }
 }
 
-impl<T> Lead<T> {
-    pub(super) const fn key(&self) -> &Key {
+impl<T> Leader<T> {
+    pub(super) const fn key(&self) -> &CacheKey {
         &self.key
     }
 
     /// Runs that are started in this one do not wait for it.
     pub(super) fn begin(&self, ctx: &RunContext) {
         // Those that are over are forgotten: a run may lead one for each attempt, or one after the other at a place.
-        let mut led: Vec<_> = ctx.extension().iter().flat_map(|above: &Arc<Leading>| above.led().cloned()).collect();
+        let mut led: Vec<_> = ctx.extension().iter().flat_map(|above: &Arc<LedFlights>| above.led().cloned()).collect();
         led.push(Led { id: self.id, leads: Arc::downgrade(&self.leads) });
-        ctx.set_extension(Leading(led));
+        ctx.set_extension(LedFlights(led));
     }
 
     /// Whether what it comes to may be kept.
@@ -108,32 +108,32 @@ impl<T> Lead<T> {
     }
 
     /// Gives those who joined what it came to.
-    pub(super) fn land(self, result: Result<T, Error>) {
-        self.landed.send_replace(Some(Arc::new(result)));
+    pub(super) fn complete(self, result: Result<T, Error>) {
+        self.completion.send_replace(Some(Arc::new(result)));
     }
 }
 
-impl<T> Drop for Lead<T> {
+impl<T> Drop for Leader<T> {
     fn drop(&mut self) {
         let mut flights = self.flights.0.lock();
         let own = flights.get(&self.key).is_some_and(|flight| flight.id == self.id);
         let removed = own.then(|| flights.remove(&self.key));
         drop(flights);
-        // What landed may have its last handle here, and its drop is user code.
+        // What completion may have its last handle here, and its drop is user code.
         drop(removed);
     }
 }
 
-impl<T: Clone> Join<T> {
+impl<T: Clone> Follower<T> {
     /// What those who joined get; none if whoever led has left.
     pub(super) async fn wait(mut self) -> Option<Result<T, Error>> {
-        let landed = self.landed.wait_for(Option::is_some).await.ok()?.clone();
-        landed.as_deref().cloned()
+        let completion = self.completion.wait_for(Option::is_some).await.ok()?.clone();
+        completion.as_deref().cloned()
     }
 }
 
 /// The flights that a run, and those above it, lead, or have led.
-struct Leading(Vec<Led>);
+struct LedFlights(Vec<Led>);
 
 #[derive(Clone)]
 struct Led {
@@ -141,7 +141,7 @@ struct Led {
     leads: Weak<()>,
 }
 
-impl Leading {
+impl LedFlights {
     /// Those that are led still.
     fn led(&self) -> impl Iterator<Item = &Led> {
         self.0.iter().filter(|led| led.leads.strong_count() > 0)

@@ -31,12 +31,12 @@ impl Scope {
 
 /// It holds its instance's emitter, so that no other gets that identity.
 #[derive(Clone, PartialEq, Eq, Hash)]
-pub(super) struct Key {
+pub(super) struct CacheKey {
     instance: Option<Emitter>,
     text: Arc<str>,
 }
 
-impl Key {
+impl CacheKey {
     /// What events call it.
     pub(super) fn to_hex(&self) -> String {
         let mut hasher = DefaultHasher::new();
@@ -59,7 +59,7 @@ pub(super) struct Asks<'a> {
 
 impl<T> Settings<T> {
     /// The key of a run; none if JSON is not all of its input.
-    pub(super) fn key(&self, input: &impl Serialize, asks: &Asks<'_>) -> Option<Key> {
+    pub(super) fn key(&self, input: &impl Serialize, asks: &Asks<'_>) -> Option<CacheKey> {
         let (instance, mut text) = match &self.scope {
             Scope::Instance => (Some(asks.instance.clone()), format!("{}{END}{}", asks.kind, asks.name)),
             Scope::Named(name) => (None, name.clone()),
@@ -75,7 +75,7 @@ impl<T> Settings<T> {
                 }
             }
         }
-        Some(Key { instance, text: text.into() })
+        Some(CacheKey { instance, text: text.into() })
     }
 }
 

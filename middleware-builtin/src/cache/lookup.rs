@@ -9,9 +9,9 @@ use serde::Serialize;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::event::{Hit, Joined, Miss, Why};
-use super::flight::{Lead, Role};
-use super::key::{Asks, Key};
+use super::events::{Hit, Joined, Miss, Why};
+use super::flight::{Leader, Role};
+use super::key::{Asks, CacheKey};
 use super::{Inner, Settings};
 
 /// An entry.
@@ -19,7 +19,7 @@ pub(super) struct Stored<T> {
     result: Result<T>,
     /// When it was given.
     at: Instant,
-    key: Key,
+    key: CacheKey,
     weight: u32,
 }
 
@@ -48,7 +48,7 @@ impl<T: Clone + Send + Sync + 'static> Inner<T> {
     }
 
     /// What there is at the first look, or why there is nothing.
-    fn find(&self, key: &Key, ctx: &RunContext) -> std::result::Result<Arc<Stored<T>>, Why> {
+    fn find(&self, key: &CacheKey, ctx: &RunContext) -> std::result::Result<Arc<Stored<T>>, Why> {
         if ctx.attempt() > 0 {
             return Err(Why::Retried);
         }
@@ -58,12 +58,12 @@ impl<T: Clone + Send + Sync + 'static> Inner<T> {
 
     async fn hit(&self, stored: &Stored<T>, ctx: &RunContext) -> Result<T> {
         let said = || Hit { key: stored.key.to_hex(), age_ms: age_ms(stored.at) };
-        self.voice.say(ctx, said).await;
+        self.own_events.emit(ctx, said).await;
         stored.result.clone()
     }
 
     /// Leads, or waits for who does, as long as it takes.
-    async fn miss<O>(&self, key: &Key, why: Why, input: &O::In, ctx: &RunContext, next: Next<'_, O>) -> Result<T>
+    async fn miss<O>(&self, key: &CacheKey, why: Why, input: &O::In, ctx: &RunContext, next: Next<'_, O>) -> Result<T>
     where
         O: Op<Out = T>,
     {
@@ -71,19 +71,19 @@ impl<T: Clone + Send + Sync + 'static> Inner<T> {
             let join = match self.flights.enter(key, ctx) {
                 Role::Leads(lead) => return self.lead(lead, why, input, ctx, next).await,
                 Role::Recurses => {
-                    self.voice.say(ctx, || Miss { key: key.to_hex(), why: Why::Recursive }).await;
+                    self.own_events.emit(ctx, || Miss { key: key.to_hex(), why: Why::Recursive }).await;
                     return next.run(input).await;
                 }
                 Role::Joins(join) => join,
             };
-            self.voice.say(ctx, || Joined { key: key.to_hex(), age_ms: age_ms(join.began) }).await;
+            self.own_events.emit(ctx, || Joined { key: key.to_hex(), age_ms: age_ms(join.began) }).await;
             if let Some(result) = join.wait().await {
                 return result;
             }
         }
     }
 
-    async fn lead<O>(&self, lead: Lead<T>, why: Why, input: &O::In, ctx: &RunContext, next: Next<'_, O>) -> Result<T>
+    async fn lead<O>(&self, lead: Leader<T>, why: Why, input: &O::In, ctx: &RunContext, next: Next<'_, O>) -> Result<T>
     where
         O: Op<Out = T>,
     {
@@ -91,22 +91,22 @@ impl<T: Clone + Send + Sync + 'static> Inner<T> {
         if why != Why::Retried
             && let Some(stored) = self.entries.get(lead.key()).filter(|stored| self.settings.is_fresh(stored.at))
         {
-            lead.land(stored.result.clone());
+            lead.complete(stored.result.clone());
             return self.hit(&stored, ctx).await;
         }
         // What listeners of the miss ask for does not wait for it either.
         lead.begin(ctx);
-        self.voice.say(ctx, || Miss { key: lead.key().to_hex(), why }).await;
+        self.own_events.emit(ctx, || Miss { key: lead.key().to_hex(), why }).await;
         let result = next.run(input).await;
         if result.as_ref().is_err_and(is_its_own_affair) || !next.is_exact() || result.as_ref().is_ok_and(is_deep) {
             return result;
         }
         self.keep(&lead, &result);
-        lead.land(result.clone());
+        lead.complete(result.clone());
         result
     }
 
-    fn keep(&self, lead: &Lead<T>, result: &Result<T>) {
+    fn keep(&self, lead: &Leader<T>, result: &Result<T>) {
         let stored = self.settings.stored(lead.key().clone(), result);
         let is_wanted =
             (result.is_ok() || self.settings.keeps_errors) && u64::from(stored.weight) <= self.settings.size;
@@ -121,7 +121,7 @@ impl<T: Clone + Send + Sync + 'static> Inner<T> {
 }
 
 impl<T: Clone> Settings<T> {
-    fn key_of(&self, input: &impl Serialize, ctx: &RunContext) -> Option<Key> {
+    fn key_of(&self, input: &impl Serialize, ctx: &RunContext) -> Option<CacheKey> {
         let (kind, name) = ctx.creator().map_or(("", ""), |creator| (creator.kind(), creator.name()));
         let context = || ctx.context();
         self.key(input, &Asks { instance: ctx.instance_emitter(), kind, name, context: &context })
@@ -131,7 +131,7 @@ impl<T: Clone> Settings<T> {
         self.ttl.is_none_or(|ttl| at.elapsed() < ttl)
     }
 
-    fn stored(&self, key: Key, result: &Result<T>) -> Stored<T> {
+    fn stored(&self, key: CacheKey, result: &Result<T>) -> Stored<T> {
         let weight = self.weigh.map_or(1, |weigh| key.len() + result.as_ref().map_or(0, weigh));
         let weight = u32::try_from(weight).unwrap_or(u32::MAX);
         Stored { result: result.clone(), at: Instant::now(), key, weight }

@@ -1,8 +1,8 @@
 //! What was answered before is answered again: [`Cache`].
 
 mod builder;
-mod circle;
-mod event;
+mod deadlock;
+mod events;
 mod flight;
 mod key;
 mod lookup;
@@ -17,12 +17,12 @@ use serde::Serialize;
 use serde_json::Value;
 
 pub use self::builder::{CacheBuilder, CacheError};
-pub use self::event::{Hit, Joined, Miss, Why};
+pub use self::events::{Hit, Joined, Miss, Why};
 
 use self::flight::Flights;
-use self::key::{Asks, Key, Scope};
+use self::key::{Asks, CacheKey, Scope};
 use self::lookup::Stored;
-use crate::voice::Voice;
+use crate::shared::own_events::OwnEvents;
 
 const NAMESPACE: Namespace = Namespace::new("middleware.cache");
 
@@ -103,10 +103,10 @@ const NAMESPACE: Namespace = Namespace::new("middleware.cache");
 pub struct Cache<T = Value>(Arc<Inner<T>>);
 
 struct Inner<T> {
-    entries: moka::sync::Cache<Key, Arc<Stored<T>>>,
+    entries: moka::sync::Cache<CacheKey, Arc<Stored<T>>>,
     flights: Flights<T>,
     settings: Settings<T>,
-    voice: Voice,
+    own_events: OwnEvents,
 }
 
 /// What a cache was built with.
@@ -186,7 +186,7 @@ impl<T> Cache<T> {
     /// The emitter of its own events.
     #[must_use]
     pub fn emitter(&self) -> &Emitter {
-        self.0.voice.emitter()
+        self.0.own_events.emitter()
     }
 }
 

@@ -8,7 +8,7 @@ use emitree_runtime::{Error, RunContext};
 
 use super::CircuitBreaker;
 use super::key::KeyBy;
-use super::state::Limits;
+use super::state::Thresholds;
 
 type Predicate = dyn Fn(&Error) -> bool + Send + Sync;
 
@@ -93,7 +93,7 @@ impl CircuitBreakerBuilder {
     ///
     /// If it would open after no failure, or within no time, or remembers no key.
     pub fn build(self) -> Result<CircuitBreaker, CircuitBreakerError> {
-        let Limits { failures, window, keys, .. } = self.0.limits;
+        let Thresholds { failures, window, keys, .. } = self.0.limits;
         match (failures, window, keys) {
             (0, ..) => Err(CircuitBreakerError::NoFailures),
             (_, Duration::ZERO, _) => Err(CircuitBreakerError::NoWindow),
@@ -105,7 +105,7 @@ impl CircuitBreakerBuilder {
 
 /// What it was told.
 pub(super) struct Settings {
-    pub(super) limits: Limits,
+    pub(super) limits: Thresholds,
     pub(super) key_by: KeyBy,
     pub(super) when: Option<Arc<Predicate>>,
 }
@@ -113,14 +113,14 @@ pub(super) struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         let (window, cool_down) = (Duration::from_secs(30), Duration::from_secs(30));
-        let limits = Limits { failures: 5, window, cool_down, keys: 10_000 };
+        let limits = Thresholds { failures: 5, window, cool_down, keys: 10_000 };
         Self { limits, key_by: KeyBy::default(), when: None }
     }
 }
 
 impl fmt::Debug for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Limits { failures, window, cool_down, .. } = self.limits;
+        let Thresholds { failures, window, cool_down, .. } = self.limits;
         write!(f, "opens after {failures} failures within {window:?}, for {cool_down:?}{}", self.key_by.as_str())?;
         f.write_str(if self.when.is_some() { ", of those that a function counts" } else { "" })
     }

@@ -12,10 +12,10 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::key::Key;
-use super::state::{Admission, Change, Circuit, Denial, Limits, Verdict};
+use super::state::{Admission, Change, Circuit, Denial, Thresholds, Verdict};
 
 pub(super) struct Circuits {
-    pub(super) limits: Limits,
+    pub(super) limits: Thresholds,
     by_key: Mutex<ByKey>,
 }
 
@@ -38,7 +38,7 @@ pub(super) struct Admitted<'a> {
 }
 
 impl Circuits {
-    pub(super) fn new(limits: Limits) -> Self {
+    pub(super) fn new(limits: Thresholds) -> Self {
         Self { limits, by_key: Mutex::default() }
     }
 
@@ -74,14 +74,14 @@ impl Circuits {
 }
 
 impl ByKey {
-    fn fail(&mut self, key: &Key, now: Instant, failure: Verdict, limits: Limits) -> (Option<Change>, Gone) {
+    fn fail(&mut self, key: &Key, now: Instant, failure: Verdict, limits: Thresholds) -> (Option<Change>, Gone) {
         let gone = if self.circuits.contains_key(key) { Gone::new() } else { self.make_room(now, limits) };
         (self.circuits.entry(key.clone()).or_default().passed(now, failure, limits), gone)
     }
 
     /// Takes out those that are idle, whenever there are twice as many as were left the last time; and where there is no
     /// room then, an eighth of the others, so that it is not looked for with each new one.
-    fn make_room(&mut self, now: Instant, limits: Limits) -> Gone {
+    fn make_room(&mut self, now: Instant, limits: Thresholds) -> Gone {
         if self.circuits.len() < self.sweep_at.min(limits.keys) {
             return Gone::new();
         }
@@ -112,7 +112,7 @@ impl ByKey {
     }
 
     /// Takes it out, if it is idle.
-    fn forget(&mut self, key: &Key, now: Instant, limits: Limits) -> Gone {
+    fn forget(&mut self, key: &Key, now: Instant, limits: Thresholds) -> Gone {
         let is_idle = self.circuits.get(key).is_some_and(|circuit| circuit.is_idle(now, limits));
         if is_idle { self.circuits.remove_entry(key).into_iter().collect() } else { Gone::new() }
     }
@@ -145,7 +145,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_key_without_recent_failures_takes_no_place() {
         let second = Duration::from_secs(1);
-        let limits = Limits { failures: 2, window: 30 * second, cool_down: second, keys: usize::MAX };
+        let limits = Thresholds { failures: 2, window: 30 * second, cool_down: second, keys: usize::MAX };
         let circuits = Circuits::new(limits);
         let len = || circuits.by_key.lock().circuits.len();
         for n in 0..1_000 {
@@ -171,7 +171,7 @@ mod tests {
     async fn of_keys_that_opened_and_never_return_no_more_are_kept_than_there_is_room_for() {
         let second = Duration::from_secs(1);
         for (keys, cool_down) in [(1, second), (2, second), (100, second), (100, Duration::MAX)] {
-            let circuits = Circuits::new(Limits { failures: 1, window: second, cool_down, keys });
+            let circuits = Circuits::new(Thresholds { failures: 1, window: second, cool_down, keys });
             for n in 0..1_000 {
                 open(&circuits, n);
                 let is_known = circuits.by_key.lock().circuits.contains_key(&Key::Named(n.to_string()));
@@ -189,7 +189,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn one_that_is_being_probed_is_not_forgotten_for_others() {
         let second = Duration::from_secs(1);
-        let circuits = Circuits::new(Limits { failures: 1, window: second, cool_down: second, keys: 4 });
+        let circuits = Circuits::new(Thresholds { failures: 1, window: second, cool_down: second, keys: 4 });
         open(&circuits, 0);
         advance(second).await;
         let first = Key::Named("0".to_owned());

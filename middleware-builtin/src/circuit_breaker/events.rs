@@ -3,7 +3,7 @@
 use emitree_emitter::{Event, EventName};
 use serde::{Deserialize, Serialize};
 
-use crate::voice::Texts;
+use crate::shared::own_events::Texts;
 
 /// It was closed, or half-open, and has opened.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

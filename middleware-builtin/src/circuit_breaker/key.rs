@@ -5,7 +5,7 @@ use std::sync::Arc;
 use emitree_emitter::Emitter;
 use emitree_runtime::RunContext;
 
-use crate::panic::caught;
+use crate::shared::panic::caught;
 
 /// How calls are told apart.
 #[derive(Clone, Default)]

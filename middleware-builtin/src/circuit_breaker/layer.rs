@@ -9,11 +9,11 @@ use emitree_runtime::{Error, Layer, Next, Op, Result, RunContext};
 use super::key::Key;
 use super::state::{Change, Denial, Verdict};
 use super::{Closed, Denied, HalfOpened, Inner, Opened};
-use crate::panic::caught;
+use crate::shared::panic::caught;
 
-pub(super) struct Breaking(pub(super) Arc<Inner>);
+pub(super) struct CircuitBreakerLayer(pub(super) Arc<Inner>);
 
-impl<O: Op> Layer<O> for Breaking {
+impl<O: Op> Layer<O> for CircuitBreakerLayer {
     async fn call(&self, input: &O::In, ctx: &RunContext, next: Next<'_, O>) -> Result<O::Out> {
         // What is seldom is boxed: it takes no room in the future of those that pass.
         let breaker = &*self.0;
@@ -26,7 +26,7 @@ impl<O: Op> Layer<O> for Breaking {
             Err(denial) => return Err(Box::pin(breaker.refuse(&key, &denial, ctx)).await),
         };
         if admitted.is_probe {
-            Box::pin(breaker.voice.say(ctx, || HalfOpened { key: key.name() })).await;
+            Box::pin(breaker.own_events.emit(ctx, || HalfOpened { key: key.name() })).await;
         }
         let result = next.run(input).await;
         if let Some(change) = admitted.settle(breaker.verdict(result.as_ref().err())) {
@@ -40,7 +40,7 @@ impl<O: Op> Layer<O> for Breaking {
     }
 }
 
-impl fmt::Debug for Breaking {
+impl fmt::Debug for CircuitBreakerLayer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.settings.fmt(f)
     }
@@ -80,7 +80,7 @@ impl Inner {
 
     async fn deny(&self, key: Option<String>, wait: Option<Duration>, reason: String, ctx: &RunContext) -> Error {
         let retry_after_ms = wait.map(millis);
-        self.voice.say(ctx, || Denied { key: key.clone(), retry_after_ms, reason: reason.clone() }).await;
+        self.own_events.emit(ctx, || Denied { key: key.clone(), retry_after_ms, reason: reason.clone() }).await;
         let error = Error::denied("circuit_breaker", reason);
         let error = key.into_iter().fold(error, |error, key| error.context("key", key));
         retry_after_ms.into_iter().fold(error, |error, ms| error.context("retry_after_ms", ms))
@@ -89,11 +89,11 @@ impl Inner {
     async fn tell(&self, key: &Key, change: Change, ctx: &RunContext) {
         let cool_down_ms = millis(self.settings.limits.cool_down);
         match change {
-            Change::Closed => self.voice.say(ctx, || Closed { key: key.name() }).await,
+            Change::Closed => self.own_events.emit(ctx, || Closed { key: key.name() }).await,
             Change::Opened { failures, cause } => {
                 let opened =
                     || Opened { key: key.name(), failures, cool_down_ms, cause: Arc::as_ref(&cause).to_owned() };
-                self.voice.say(ctx, opened).await;
+                self.own_events.emit(ctx, opened).await;
             }
         }
     }

@@ -16,10 +16,10 @@ use emitree_runtime::{AnyRun, LayerInfo, Middleware, Result, RunContext, Stack};
 pub use builder::{CircuitBreakerBuilder, CircuitBreakerError};
 pub use events::{Closed, Denied, HalfOpened, Opened};
 
-use crate::voice::Voice;
+use crate::shared::own_events::OwnEvents;
 use builder::Settings;
 use circuits::Circuits;
-use layer::Breaking;
+use layer::CircuitBreakerLayer;
 
 const NAMESPACE: Namespace = Namespace::new("middleware.circuit_breaker");
 
@@ -105,7 +105,7 @@ pub struct CircuitBreaker {
 struct Inner {
     settings: Settings,
     circuits: Circuits,
-    voice: Voice,
+    own_events: OwnEvents,
 }
 
 impl CircuitBreaker {
@@ -121,16 +121,16 @@ impl CircuitBreaker {
     }
 
     fn of(settings: Settings) -> Self {
-        let (circuits, voice) = (Circuits::new(settings.limits), Voice::new("circuit_breaker", NAMESPACE));
-        let inner = Arc::new(Inner { settings, circuits, voice });
-        let stack = Stack::builder().retry(Breaking(Arc::clone(&inner))).build();
+        let (circuits, own_events) = (Circuits::new(settings.limits), OwnEvents::new("circuit_breaker", NAMESPACE));
+        let inner = Arc::new(Inner { settings, circuits, own_events });
+        let stack = Stack::builder().retry(CircuitBreakerLayer(Arc::clone(&inner))).build();
         Self { inner, stack }
     }
 
     /// The emitter of its own events.
     #[must_use]
     pub fn emitter(&self) -> &Emitter {
-        self.inner.voice.emitter()
+        self.inner.own_events.emitter()
     }
 }
 

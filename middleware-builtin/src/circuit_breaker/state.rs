@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Limits {
+pub(super) struct Thresholds {
     pub(super) failures: u32,
     pub(super) window: Duration,
     pub(super) cool_down: Duration,
@@ -96,7 +96,7 @@ impl Circuit {
     }
 
     /// A call that was let through has ended. If it was no probe, it counts only while it is closed.
-    pub(super) fn passed(&mut self, now: Instant, verdict: Verdict, limits: Limits) -> Option<Change> {
+    pub(super) fn passed(&mut self, now: Instant, verdict: Verdict, limits: Thresholds) -> Option<Change> {
         let Self::Closed { failures } = self else { return None };
         while failures.front().is_some_and(|at| now.duration_since(*at) > limits.window) {
             failures.pop_front();
@@ -108,7 +108,7 @@ impl Circuit {
     }
 
     /// The probe has ended.
-    pub(super) fn probed(&mut self, now: Instant, verdict: Verdict, limits: Limits) -> Option<Change> {
+    pub(super) fn probed(&mut self, now: Instant, verdict: Verdict, limits: Thresholds) -> Option<Change> {
         let Self::HalfOpen { opening, .. } = self else { return None };
         match verdict {
             Verdict::Success => {
@@ -124,14 +124,14 @@ impl Circuit {
         }
     }
 
-    fn open(&mut self, now: Instant, failures: u32, cause: Arc<str>, limits: Limits) -> Change {
+    fn open(&mut self, now: Instant, failures: u32, cause: Arc<str>, limits: Thresholds) -> Change {
         let until = now.checked_add(limits.cool_down);
         *self = Self::Open(Opening { since: now, until, cause: Arc::clone(&cause) });
         Change::Opened { failures, cause }
     }
 
     /// Whether it has anything to remember.
-    pub(super) fn is_idle(&self, now: Instant, limits: Limits) -> bool {
+    pub(super) fn is_idle(&self, now: Instant, limits: Thresholds) -> bool {
         match self {
             Self::Closed { failures } => failures.back().is_none_or(|at| now.duration_since(*at) > limits.window),
             Self::Open(_) | Self::HalfOpen { .. } => false,
@@ -152,8 +152,8 @@ impl Circuit {
 mod tests {
     use super::*;
 
-    const LIMITS: Limits =
-        Limits { failures: 3, window: Duration::from_secs(10), cool_down: Duration::from_secs(20), keys: 9 };
+    const LIMITS: Thresholds =
+        Thresholds { failures: 3, window: Duration::from_secs(10), cool_down: Duration::from_secs(20), keys: 9 };
 
     fn busy() -> Verdict {
         Verdict::Failure("busy".into())
@@ -183,7 +183,8 @@ mod tests {
 
     #[test]
     fn a_cool_down_beyond_all_clocks_is_for_good() {
-        let (limits, mut circuit) = (Limits { failures: 1, cool_down: Duration::MAX, ..LIMITS }, Circuit::default());
+        let (limits, mut circuit) =
+            (Thresholds { failures: 1, cool_down: Duration::MAX, ..LIMITS }, Circuit::default());
         circuit.passed(Instant::now(), busy(), limits);
         let denied = Admission::Denied(Denial { wait: None, cause: "busy".into() });
         assert_eq!(circuit.admit(Instant::now(), Uuid::nil(), std::iter::empty()), denied);

@@ -13,20 +13,20 @@ use emitree_runtime::{
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-pub use crate::admission::{Delayed, Denied};
-use crate::admission::{Desk, Terms};
-use crate::key::{Key, Owned};
-use crate::millis::millis;
-use crate::runs::Runs;
-use places::{Held, Place, Table, Ticket};
+use crate::shared::key::{Key, OwnedKey};
+pub use crate::shared::limit::{Delayed, Denied};
+use crate::shared::limit::{LimitEvents, LimitOptions};
+use crate::shared::millis::millis;
+use crate::shared::runs::Runs;
+use permits::{HeldPermits, KeyHandle, Permit, PermitTable};
 
-mod places;
+mod permits;
 
 const NAMESPACE: Namespace = Namespace::new("middleware.concurrency");
 
 /// Lets so many runs of a key be under way at once, and has the others wait, or denies them.
 ///
-/// It works on runs of any type and looks at no value. Its places are shared: clones are the same one, and bound to many
+/// It works on runs of any type and looks at no value. Its permits are shared: clones are the same one, and bound to many
 /// runs, or by [`for_nested`](emitree_runtime::for_nested) to those below one, it limits all of them together.
 ///
 /// ```
@@ -60,32 +60,32 @@ const NAMESPACE: Namespace = Namespace::new("middleware.concurrency");
 ///
 /// # Where it stands
 ///
-/// In [`Phase::Guard`], so that a place is held around the work only: what a cache answers needs none, and whoever calls
+/// In [`Phase::Guard`], so that a permit is held around the work only: what a cache answers needs none, and whoever calls
 /// again has given it back between the attempts. A time-out per attempt includes the waiting.
 ///
 /// # Runs below
 ///
-/// A run below one that holds a place of the same key shares that place, however deep; else it would wait for a place
+/// A run below one that holds a permit of the same key shares that permit, however deep; else it would wait for a permit
 /// that is given back only after it. So what is limited is how many *trees* of such runs are under way: to limit what a
-/// run starts below it, limit another kind or key than its own. The place is given back when the last that shares it
-/// has ended. Where a run shares the place of one above, the runs below are not limited one by one:
+/// run starts below it, limit another kind or key than its own. The permit is given back when the last that shares it
+/// has ended. Where a run shares the permit of one above, the runs below are not limited one by one:
 /// bind the limit to one level of runs, with [`Runs::only`] or [`runs`](ConcurrencyBuilder::runs). The first time, this is
-/// [warned of](emitree_runtime::Layer::nesting_warning). Two trees that wait for each other, by keys in different order, or for a place and for what a cache is
+/// [warned of](emitree_runtime::Layer::nesting_warning). Two trees that wait for each other, by keys in different order, or for a permit and for what a cache is
 /// about to know, are not found out: give them a deadline.
 ///
 /// # Who waits
 ///
-/// Runs get their places in the order in which they came. A run that is aborted or dropped leaves the queue, or gives
-/// its place back, and the others move up.
+/// Runs get their permits in the order in which they came. A run that is aborted or dropped leaves the queue, or gives
+/// its permit back, and the others move up.
 ///
 /// # Its own events
 ///
 /// Under `middleware.concurrency`: `delayed`, a [`Delayed`], before a run goes on that had to wait; `denied`, a
-/// [`Denied`], before one is denied. What finds a place at once is not told.
+/// [`Denied`], before one is denied. What finds a permit at once is not told.
 ///
 /// # What it remembers
 ///
-/// Those keys whose places somebody holds or awaits.
+/// Those keys whose permits somebody holds or awaits.
 #[derive(Clone)]
 pub struct Concurrency {
     inner: Arc<Inner>,
@@ -94,13 +94,13 @@ pub struct Concurrency {
 
 struct Inner {
     options: Options,
-    table: Arc<Table>,
-    desk: Desk,
+    table: Arc<PermitTable>,
+    events: LimitEvents,
 }
 
 struct Options {
-    places: usize,
-    terms: Terms,
+    permits: usize,
+    limit: LimitOptions,
     retry_after: Duration,
 }
 
@@ -108,30 +108,30 @@ struct Options {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConcurrencyError {
-    /// No run would ever get a place.
-    #[error("`0` places let nothing begin: at least 1 is needed")]
-    NoPlaces,
+    /// No run would ever get a permit.
+    #[error("`0` permits let nothing begin: at least 1 is needed")]
+    NoPermits,
     /// More than can be counted.
-    #[error("`{places}` places are more than can be counted: at most {most}", most = Semaphore::MAX_PERMITS)]
+    #[error("`{permits}` permits are more than can be counted: at most {most}", most = Semaphore::MAX_PERMITS)]
     TooMany {
         /// How many.
-        places: usize,
+        permits: usize,
     },
 }
 
 impl Concurrency {
     /// So many at once.
-    pub fn builder(places: usize) -> ConcurrencyBuilder {
-        ConcurrencyBuilder(Options { places, terms: Terms::default(), retry_after: Duration::from_secs(1) })
+    pub fn builder(permits: usize) -> ConcurrencyBuilder {
+        ConcurrencyBuilder(Options { permits, limit: LimitOptions::default(), retry_after: Duration::from_secs(1) })
     }
 
     /// The emitter of its own events.
     #[must_use]
     pub fn emitter(&self) -> &Emitter {
-        self.inner.desk.emitter()
+        self.inner.events.emitter()
     }
 
-    /// Of how many keys somebody holds or awaits a place.
+    /// Of how many keys somebody holds or awaits a permit.
     #[must_use]
     pub fn known_keys(&self) -> usize {
         self.inner.table.len()
@@ -145,13 +145,13 @@ pub struct ConcurrencyBuilder(Options);
 impl ConcurrencyBuilder {
     /// What is counted together: by default all runs.
     pub fn by(mut self, key: Key) -> Self {
-        self.0.terms.key = key;
+        self.0.limit.key = key;
         self
     }
 
     /// Is about these runs, and others for which this is said; by default about all.
     pub fn runs(mut self, runs: Runs) -> Self {
-        self.0.terms.about.add(runs);
+        self.0.limit.about.add(runs);
         self
     }
 
@@ -162,11 +162,11 @@ impl ConcurrencyBuilder {
 
     /// Has a run wait that long at most, instead of denying it at once. [`Duration::MAX`] is as long as it takes.
     pub fn wait(mut self, at_most: Duration) -> Self {
-        self.0.terms.wait = Some(at_most);
+        self.0.limit.wait = Some(at_most);
         self
     }
 
-    /// What a run that is denied is told: when it may come again. Nobody knows when a place will be free, so this is
+    /// What a run that is denied is told: when it may come again. Nobody knows when a permit will be free, so this is
     /// advice.
     pub fn retry_after(mut self, after: Duration) -> Self {
         self.0.retry_after = after;
@@ -177,15 +177,15 @@ impl ConcurrencyBuilder {
     ///
     /// # Errors
     ///
-    /// If there is no place, or are more than can be counted.
+    /// If there is no permit, or are more than can be counted.
     pub fn build(self) -> Result<Concurrency, ConcurrencyError> {
-        let places = NonZeroUsize::new(self.0.places).ok_or(ConcurrencyError::NoPlaces)?.get();
-        if places > Semaphore::MAX_PERMITS {
-            return Err(ConcurrencyError::TooMany { places });
+        let permits = NonZeroUsize::new(self.0.permits).ok_or(ConcurrencyError::NoPermits)?.get();
+        if permits > Semaphore::MAX_PERMITS {
+            return Err(ConcurrencyError::TooMany { permits });
         }
-        let (table, desk) = (Table::new(places), Desk::new("concurrency", NAMESPACE));
-        let inner = Arc::new(Inner { options: self.0, table, desk });
-        let stack = Stack::builder().layer_in(Phase::Guard, Gate(Arc::clone(&inner))).build();
+        let (table, events) = (PermitTable::new(permits), LimitEvents::new("concurrency", NAMESPACE));
+        let inner = Arc::new(Inner { options: self.0, table, events });
+        let stack = Stack::builder().layer_in(Phase::Guard, ConcurrencyLayer(Arc::clone(&inner))).build();
         Ok(Concurrency { inner, stack })
     }
 }
@@ -198,7 +198,7 @@ impl fmt::Debug for ConcurrencyBuilder {
 
 impl Middleware for Concurrency {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
-        if self.inner.options.terms.about.guards(ctx, "concurrency")? { self.stack.bind(ctx) } else { Ok(()) }
+        if self.inner.options.limit.about.guards(ctx, "concurrency")? { self.stack.bind(ctx) } else { Ok(()) }
     }
 
     fn name(&self) -> &str {
@@ -218,23 +218,23 @@ impl fmt::Debug for Concurrency {
 
 impl fmt::Debug for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { places, terms, .. } = self;
-        write!(f, "{places} runs{} at once, {:?}", terms.about.after(" "), terms.key)?;
-        terms.say_wait(f)
+        let Self { permits, limit, .. } = self;
+        write!(f, "{permits} runs{} at once, {:?}", limit.about.after(" "), limit.key)?;
+        limit.say_wait(f)
     }
 }
 
-/// Holds a place around each call of what is inside.
-struct Gate(Arc<Inner>);
+/// Holds a permit around each call of what is inside.
+struct ConcurrencyLayer(Arc<Inner>);
 
-impl<O: Op> Layer<O> for Gate {
+impl<O: Op> Layer<O> for ConcurrencyLayer {
     async fn call(&self, input: &O::In, ctx: &RunContext, next: Next<'_, O>) -> Result<O::Out> {
         let _place = match self.0.ask(ctx) {
             Asked::Uncounted => None,
-            Asked::Place(place) => Some(place),
-            // Seldom, so it takes no room in the future of those that find a place.
-            Asked::Full(ticket) => Some(Box::pin(self.0.wait(ticket, ctx)).await?),
-            Asked::Keyless(error) => return Err(Box::pin(self.0.desk.deny_keyless(error, ctx)).await),
+            Asked::Permit(permit) => Some(permit),
+            // Seldom, so it takes no room in the future of those that find a permit.
+            Asked::Full(handle) => Some(Box::pin(self.0.wait(handle, ctx)).await?),
+            Asked::Keyless(error) => return Err(Box::pin(self.0.events.deny_keyless(error, ctx)).await),
         };
         next.run(input).await
     }
@@ -245,16 +245,16 @@ impl<O: Op> Layer<O> for Gate {
 
     fn nesting_warning(&self, nesting: &Nesting<'_>) -> Option<String> {
         let run = nesting.run();
-        let above = nesting.above().find(|above| self.0.options.terms.key.is_same_for(run, above))?;
+        let above = nesting.above().find(|above| self.0.options.limit.key.is_same_for(run, above))?;
         let (run, above) = (run.name(), above.name());
         Some(format!(
-            "`{run}` shares the place of `{above}` above it, so the runs below `{above}` are not limited one by one: \
+            "`{run}` shares the permit of `{above}` above it, so the runs below `{above}` are not limited one by one: \
              bind the limit to one level, as `Runs::only` does"
         ))
     }
 }
 
-impl fmt::Debug for Gate {
+impl fmt::Debug for ConcurrencyLayer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.options.fmt(f)
     }
@@ -262,48 +262,48 @@ impl fmt::Debug for Gate {
 
 enum Asked {
     Uncounted,
-    Place(Arc<Place>),
-    Full(Ticket),
+    Permit(Arc<Permit>),
+    Full(KeyHandle),
     /// It has no key, or none that could be found out.
     Keyless(Error),
 }
 
 impl Inner {
     fn ask(&self, ctx: &RunContext) -> Asked {
-        let asked = self.options.terms.key.look(ctx, |key| {
+        let asked = self.options.limit.key.look(ctx, |key| {
             let Some(key) = key else { return Asked::Uncounted };
-            if let Some(place) = Held::find(ctx, &self.table, key) {
-                return Asked::Place(place);
+            if let Some(permit) = HeldPermits::find(ctx, &self.table, key) {
+                return Asked::Permit(permit);
             }
-            match self.table.ticket(key).try_place() {
-                Ok(place) => Asked::Place(held(place, ctx)),
-                Err(ticket) => Asked::Full(ticket),
+            match self.table.handle(key).try_acquire() {
+                Ok(permit) => Asked::Permit(held(permit, ctx)),
+                Err(handle) => Asked::Full(handle),
             }
         });
         asked.unwrap_or_else(Asked::Keyless)
     }
 
-    async fn wait(&self, ticket: Ticket, ctx: &RunContext) -> Result<Arc<Place>> {
-        let (came, key) = (Instant::now(), ticket.key());
-        let place = match self.options.terms.wait {
-            Some(at_most) => ticket.place(came.checked_add(at_most)).await,
+    async fn wait(&self, handle: KeyHandle, ctx: &RunContext) -> Result<Arc<Permit>> {
+        let (came, key) = (Instant::now(), handle.key());
+        let permit = match self.options.limit.wait {
+            Some(at_most) => handle.acquire(came.checked_add(at_most)).await,
             None => None,
         };
-        let Some(place) = place else { return Err(self.deny(&key, ctx).await) };
-        let place = held(place, ctx);
-        self.desk.delayed(&key, came, ctx).await;
-        Ok(place)
+        let Some(permit) = permit else { return Err(self.deny(&key, ctx).await) };
+        let permit = held(permit, ctx);
+        self.events.delayed(&key, came, ctx).await;
+        Ok(permit)
     }
 
-    async fn deny(&self, key: &Owned, ctx: &RunContext) -> Error {
-        let (places, retry_after_ms) = (self.options.places, millis(self.options.retry_after));
-        let reason = format!("no more than {places} runs at once: perhaps again in {retry_after_ms}ms");
-        self.desk.deny(key, retry_after_ms, reason, ctx).await
+    async fn deny(&self, key: &OwnedKey, ctx: &RunContext) -> Error {
+        let (permits, retry_after_ms) = (self.options.permits, millis(self.options.retry_after));
+        let reason = format!("no more than {permits} runs at once: perhaps again in {retry_after_ms}ms");
+        self.events.deny(key, retry_after_ms, reason, ctx).await
     }
 }
 
-fn held(place: Place, ctx: &RunContext) -> Arc<Place> {
-    let place = Arc::new(place);
-    Held::tell(ctx, &place);
-    place
+fn held(permit: Permit, ctx: &RunContext) -> Arc<Permit> {
+    let permit = Arc::new(permit);
+    HeldPermits::tell(ctx, &permit);
+    permit
 }

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::rules::Match;
 use super::{Action, Filtered, MARK, NAME, Place, Shared};
-use crate::json::texts;
+use crate::shared::json::texts;
 
 /// What to do with a value.
 enum Verdict {
@@ -17,9 +17,9 @@ enum Verdict {
     Answer(Value),
 }
 
-pub(super) struct Filter(pub(super) Arc<Shared>);
+pub(super) struct ContentFilterLayer(pub(super) Arc<Shared>);
 
-impl Filter {
+impl ContentFilterLayer {
     async fn judge(&self, place: Place, value: &Value, ctx: &RunContext) -> Result<Verdict> {
         if !self.0.places.contains(&place) {
             return Ok(Verdict::Pass);
@@ -54,7 +54,7 @@ impl Filter {
     async fn act(&self, place: Place, at: &str, found: &Match, ctx: &RunContext) -> Result<Verdict> {
         let label = found.label.to_string();
         let said = Filtered { place, at: at.to_owned(), label: label.clone(), action: self.0.action.name() };
-        self.0.voice.say(ctx, || said).await;
+        self.0.own_events.emit(ctx, || said).await;
         match &self.0.action {
             Action::Deny(message) => Err(Error::denied(NAME, message.clone()).context("label", label)),
             Action::Answer(answer) => Ok(Verdict::Answer(answer.clone())),
@@ -75,7 +75,7 @@ fn mark(ctx: &RunContext, place: Place, at: &str, label: &str) -> Result<()> {
     Ok(ctx.set(MARK, marks)?)
 }
 
-impl Layer<JsonRun> for Filter {
+impl Layer<JsonRun> for ContentFilterLayer {
     async fn call(&self, input: &Value, ctx: &RunContext, next: Next<'_, JsonRun>) -> Result<Value> {
         if let Verdict::Answer(answer) = self.judge(Place::Input, input, ctx).await? {
             return Ok(answer);
@@ -92,7 +92,7 @@ impl Layer<JsonRun> for Filter {
     }
 }
 
-impl fmt::Debug for Filter {
+impl fmt::Debug for ContentFilterLayer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }

@@ -13,9 +13,9 @@ use emitree_runtime::{JsonRun, LayerInfo, Middleware, Phase, Result, RunContext,
 use serde::Serialize;
 use serde_json::Value;
 
-use self::layer::Filter;
+use self::layer::ContentFilterLayer;
 use self::rules::Rules;
-use crate::voice::{Texts, Voice};
+use crate::shared::own_events::{OwnEvents, Texts};
 
 pub use self::rules::FilterError;
 
@@ -79,7 +79,7 @@ struct Shared {
     rules: Rules,
     action: Action,
     places: Vec<Place>,
-    voice: Voice,
+    own_events: OwnEvents,
 }
 
 /// What is done with what is found.
@@ -152,7 +152,7 @@ impl ContentFilter {
         let rules = Rules::new(Duration::from_secs(10));
         let action = Action::Deny("the content is not allowed".to_owned());
         let places = vec![Place::Input, Place::Output];
-        Self(Arc::new(Shared { rules, action, places, voice: Voice::new(NAME, NAMESPACE) }))
+        Self(Arc::new(Shared { rules, action, places, own_events: OwnEvents::new(NAME, NAMESPACE) }))
     }
 
     fn shared(&mut self) -> &mut Shared {
@@ -231,11 +231,11 @@ impl ContentFilter {
     /// The emitter of its own events.
     #[must_use]
     pub fn emitter(&self) -> &Emitter {
-        self.0.voice.emitter()
+        self.0.own_events.emitter()
     }
 
     fn stack(&self) -> Stack<JsonRun> {
-        Stack::builder().layer_in(Phase::Guard, Filter(Arc::clone(&self.0))).build()
+        Stack::builder().layer_in(Phase::Guard, ContentFilterLayer(Arc::clone(&self.0))).build()
     }
 }
 

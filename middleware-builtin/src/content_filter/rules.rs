@@ -10,7 +10,7 @@ use regex::{RegexSet, RegexSetBuilder};
 use thiserror::Error;
 use tokio::time::Instant;
 
-use crate::panic::caught_async;
+use crate::shared::panic::caught_async;
 
 /// As many words and regexes are taken.
 const MOST: usize = 10_000;

@@ -4,7 +4,7 @@
 //!    does not hide it.
 //! 2. Each decoder reads the text once. What is decoded is shorter than what it was decoded from, and is decoded again at
 //!    most as often as the caller asks.
-//! 3. All that is decoded is counted. Beyond the bound of a [`Budget`] nothing more is, and the caller is told.
+//! 3. All that is decoded is counted. Beyond the bound of a [`DecodeBudget`] nothing more is, and the caller is told.
 
 use std::ops::ControlFlow;
 
@@ -53,12 +53,12 @@ const SHORTEST_BASE32: usize = 16;
 
 /// How many bytes may still be decoded.
 #[derive(Debug)]
-pub(super) struct Budget {
+pub(super) struct DecodeBudget {
     most: usize,
     spent: usize,
 }
 
-impl Budget {
+impl DecodeBudget {
     pub(super) const fn new(most: usize) -> Self {
         Self { most, spent: 0 }
     }
@@ -81,12 +81,12 @@ impl Budget {
 }
 
 /// What is called with decoded bytes: it may have seen enough.
-pub(super) trait See: FnMut(Encoding, &[u8], &mut Budget) -> ControlFlow<()> {}
+pub(super) trait See: FnMut(Encoding, &[u8], &mut DecodeBudget) -> ControlFlow<()> {}
 
-impl<F: FnMut(Encoding, &[u8], &mut Budget) -> ControlFlow<()>> See for F {}
+impl<F: FnMut(Encoding, &[u8], &mut DecodeBudget) -> ControlFlow<()>> See for F {}
 
 /// Shows what a text says in each encoding, until `see` breaks or the budget is exceeded.
-pub(super) fn decoded(text: &str, budget: &mut Budget, see: &mut impl See) -> ControlFlow<()> {
+pub(super) fn decoded(text: &str, budget: &mut DecodeBudget, see: &mut impl See) -> ControlFlow<()> {
     let mut pass = Pass { budget, see };
     if text.contains('%') {
         pass.show(Encoding::Url, text.len(), || percent(text))?;
@@ -113,7 +113,7 @@ pub(super) fn decoded(text: &str, budget: &mut Budget, see: &mut impl See) -> Co
 
 /// One text on its way through the decoders.
 struct Pass<'a, S> {
-    budget: &'a mut Budget,
+    budget: &'a mut DecodeBudget,
     see: &'a mut S,
 }
 
@@ -395,7 +395,7 @@ mod tests {
 
     fn says(text: &str, encoding: Encoding, expected: &str) -> bool {
         let mut is_seen = false;
-        let _ = decoded(text, &mut Budget::new(usize::MAX), &mut |by, bytes: &[u8], _: &mut Budget| {
+        let _ = decoded(text, &mut DecodeBudget::new(usize::MAX), &mut |by, bytes: &[u8], _: &mut DecodeBudget| {
             is_seen |= by == encoding && memchr::memmem::find(bytes, expected.as_bytes()).is_some();
             ControlFlow::Continue(())
         });

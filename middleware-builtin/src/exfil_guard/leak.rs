@@ -8,10 +8,10 @@ use aho_corasick::AhoCorasick;
 use serde::{Serialize, Serializer};
 use thiserror::Error;
 
-use super::decode::{Budget, Encoding, decoded, texts, wide};
+use super::decode::{DecodeBudget, Encoding, decoded, texts, wide};
 use super::hosts::Hosts;
-use crate::secrets::visible::visible;
-use crate::secrets::{Kind, Scanner};
+use crate::shared::secrets::visible::visible;
+use crate::shared::secrets::{Kind, Scanner};
 
 /// So often is decoded what was decoded.
 const DEPTH: u32 = 2;
@@ -129,37 +129,43 @@ impl Detector {
     }
 
     /// What may be decoded of one value.
-    pub(super) const fn budget(&self) -> Budget {
-        Budget::new(self.decoded)
+    pub(super) const fn budget(&self) -> DecodeBudget {
+        DecodeBudget::new(self.decoded)
     }
 
     /// The first thing in a text that must not leave.
-    pub(super) fn leak(&self, text: &str, budget: &mut Budget) -> Option<(What, Encoding)> {
+    pub(super) fn leak(&self, text: &str, budget: &mut DecodeBudget) -> Option<(What, Encoding)> {
         self.leak_in(text, Hosts::are_left, budget)
     }
 
     /// The same of a part that is not the beginning of a text.
-    pub(super) fn leak_within(&self, part: &str, budget: &mut Budget) -> Option<(What, Encoding)> {
+    pub(super) fn leak_within(&self, part: &str, budget: &mut DecodeBudget) -> Option<(What, Encoding)> {
         self.leak_in(part, Hosts::are_left_within, budget)
     }
 
-    fn leak_in(&self, text: &str, are_left: fn(&Hosts, &str) -> bool, budget: &mut Budget) -> Option<(What, Encoding)> {
+    fn leak_in(
+        &self,
+        text: &str,
+        are_left: fn(&Hosts, &str) -> bool,
+        budget: &mut DecodeBudget,
+    ) -> Option<(What, Encoding)> {
         // A pattern looks through invisible characters by itself, a known value does not.
         let seen = visible(text);
         let is_known = self.tells_known(&*seen).then_some(What::Known);
         let plain = self.found(text.as_bytes(), text).or(is_known).map(|what| (what, Encoding::Plain));
         let left = || self.hosts.as_ref().filter(|hosts| are_left(hosts, text)).map(|_| (What::Host, Encoding::Plain));
-        let wide =
-            |budget: &mut Budget| text.contains('\0').then(|| self.wide(text.as_bytes(), DEPTH, budget)).flatten();
+        let wide = |budget: &mut DecodeBudget| {
+            text.contains('\0').then(|| self.wide(text.as_bytes(), DEPTH, budget)).flatten()
+        };
         let leak = plain.or_else(left).or_else(|| wide(budget)).or_else(|| self.encoded(text, DEPTH, budget));
         // What was not decoded may be a secret.
         leak.or_else(|| budget.is_exceeded().then_some((What::TooMuch, Encoding::Plain)))
     }
 
     /// Not as it stands there, but in another encoding.
-    fn encoded(&self, text: &str, depth: u32, budget: &mut Budget) -> Option<(What, Encoding)> {
+    fn encoded(&self, text: &str, depth: u32, budget: &mut DecodeBudget) -> Option<(What, Encoding)> {
         let mut leak = None;
-        let _is_over = decoded(text, budget, &mut |encoding, bytes: &[u8], budget: &mut Budget| {
+        let _is_over = decoded(text, budget, &mut |encoding, bytes: &[u8], budget: &mut DecodeBudget| {
             leak = self.written(encoding, bytes, depth, budget);
             if leak.is_some() || budget.is_exceeded() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
@@ -167,7 +173,13 @@ impl Detector {
     }
 
     /// What bytes tell that were decoded from text, and what can be decoded from them.
-    fn written(&self, encoding: Encoding, bytes: &[u8], depth: u32, budget: &mut Budget) -> Option<(What, Encoding)> {
+    fn written(
+        &self,
+        encoding: Encoding,
+        bytes: &[u8],
+        depth: u32,
+        budget: &mut DecodeBudget,
+    ) -> Option<(What, Encoding)> {
         if self.tells_known(bytes) {
             return Some((What::Known, encoding));
         }
@@ -181,7 +193,7 @@ impl Detector {
         plain.or_else(|| if bytes.contains(&0) { self.wide(bytes, depth, budget) } else { None })
     }
 
-    fn wide(&self, bytes: &[u8], depth: u32, budget: &mut Budget) -> Option<(What, Encoding)> {
+    fn wide(&self, bytes: &[u8], depth: u32, budget: &mut DecodeBudget) -> Option<(What, Encoding)> {
         wide(bytes, SHORTEST_TEXT).iter().find_map(|text| self.text(Encoding::Utf16, text, true, depth, budget))
     }
 
@@ -192,7 +204,7 @@ impl Detector {
         text: &str,
         is_text: bool,
         depth: u32,
-        budget: &mut Budget,
+        budget: &mut DecodeBudget,
     ) -> Option<(What, Encoding)> {
         let found = self.found(text.as_bytes(), text).map(|what| (what, encoding));
         if found.is_some() || !is_text {
@@ -230,7 +242,7 @@ mod tests {
     fn decoded_of(text: &str) -> usize {
         let mut detector = Detector::new();
         detector.hosts = Some(Hosts::new(["example.org"]));
-        let mut budget = Budget::new(usize::MAX);
+        let mut budget = DecodeBudget::new(usize::MAX);
         detector.leak(text, &mut budget);
         budget.spent()
     }

@@ -1,11 +1,11 @@
 //! Secrets do not leave: [`ExfilGuard`].
 
 mod decode;
-mod event;
-mod guarding;
+mod events;
 mod hosts;
 mod leak;
 mod passage;
+mod state;
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,16 +15,16 @@ use emitree_runtime::{JsonRun, LayerInfo, Middleware, Phase, Result, RunContext,
 use futures_core::future::BoxFuture;
 use serde::Serialize;
 
-use self::guarding::{Guarded, Guarding};
 use self::hosts::Hosts;
 use self::leak::Detector;
-use self::passage::Checking;
-use crate::secrets::stream::{Declared, TextOf, flush_at_end, say_at_end};
-use crate::secrets::{Kind, PatternError, Scanner};
-use crate::voice::Voice;
+use self::passage::CheckPassage;
+use self::state::{ExfilGuardLayer, GuardState};
+use crate::shared::own_events::OwnEvents;
+use crate::shared::secrets::stream::{Declared, TextOf, flush_at_end, say_at_end};
+use crate::shared::secrets::{Kind, PatternError, Scanner};
 
 pub use self::decode::Encoding;
-pub use self::event::{Blocked, Place};
+pub use self::events::{Blocked, Place};
 pub use self::leak::{KnownError, What};
 
 const NAMESPACE: Namespace = Namespace::new("middleware.exfil_guard");
@@ -95,7 +95,7 @@ struct Shared {
     detector: Detector,
     settings: Settings,
     streams: Vec<Arc<dyn Declared>>,
-    voice: Voice,
+    own_events: OwnEvents,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -119,8 +119,8 @@ impl ExfilGuard {
     #[must_use]
     pub fn new() -> Self {
         let settings = Settings { inputs: true, outputs: true, evaluates_only: false };
-        let voice = Voice::new(NAME, NAMESPACE);
-        Self(Arc::new(Shared { detector: Detector::new(), settings, streams: Vec::new(), voice }))
+        let own_events = OwnEvents::new(NAME, NAMESPACE);
+        Self(Arc::new(Shared { detector: Detector::new(), settings, streams: Vec::new(), own_events }))
     }
 
     fn shared(&mut self) -> &mut Shared {
@@ -248,25 +248,25 @@ impl ExfilGuard {
     /// The emitter of its own events.
     #[must_use]
     pub fn emitter(&self) -> &Emitter {
-        self.0.voice.emitter()
+        self.0.own_events.emitter()
     }
 
-    fn guarding(&self) -> Arc<Guarding> {
-        let Shared { detector, settings, voice, .. } = &*self.0;
-        Arc::new(Guarding::new(detector.clone(), *settings, voice.clone()))
+    fn state(&self) -> Arc<GuardState> {
+        let Shared { detector, settings, own_events, .. } = &*self.0;
+        Arc::new(GuardState::new(detector.clone(), *settings, own_events.clone()))
     }
 }
 
-fn stack(guarding: Arc<Guarding>, held: Arc<[Arc<dyn crate::secrets::stream::Held>]>) -> Stack<JsonRun> {
-    Stack::builder().layer_in(Phase::Guard, Guarded { guarding, held }).build()
+fn stack(state: Arc<GuardState>, held: Arc<[Arc<dyn crate::shared::secrets::stream::Held>]>) -> Stack<JsonRun> {
+    Stack::builder().layer_in(Phase::Guard, ExfilGuardLayer { state, held }).build()
 }
 
 /// Says what was blocked, where somebody can be awaited.
-fn telling(guarding: &Arc<Guarding>) -> impl Fn(RunContext) -> BoxFuture<'static, ()> + Clone + Send + Sync + 'static {
-    let guarding = Arc::clone(guarding);
+fn telling(state: &Arc<GuardState>) -> impl Fn(RunContext) -> BoxFuture<'static, ()> + Clone + Send + Sync + 'static {
+    let state = Arc::clone(state);
     move |ctx| {
-        let guarding = Arc::clone(&guarding);
-        Box::pin(async move { guarding.tell(&ctx).await })
+        let state = Arc::clone(&state);
+        Box::pin(async move { state.tell(&ctx).await })
     }
 }
 
@@ -278,19 +278,20 @@ impl Default for ExfilGuard {
 
 impl Middleware for ExfilGuard {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
-        let guarding = self.guarding();
+        let state = self.state();
         let streams: &[Arc<dyn Declared>] = if self.0.settings.evaluates_only { &[] } else { &self.0.streams };
-        let listen = |stream: &Arc<dyn Declared>| stream.listen(ctx, Box::new(Checking::new(stream.name(), &guarding)));
+        let listen =
+            |stream: &Arc<dyn Declared>| stream.listen(ctx, Box::new(CheckPassage::new(stream.name(), &state)));
         let held: Arc<[_]> = streams.iter().map(listen).collect::<Result<_>>()?;
         if !held.is_empty() {
-            flush_at_end(&held, ctx, telling(&guarding))?;
+            flush_at_end(&held, ctx, telling(&state))?;
         }
         if self.0.settings.outputs {
-            let outgoing = Arc::clone(&guarding);
+            let outgoing = Arc::clone(&state);
             ctx.map_error(move |error| outgoing.check_error(error));
-            say_at_end(ctx, telling(&guarding))?;
+            say_at_end(ctx, telling(&state))?;
         }
-        stack(guarding, held).bind(ctx)
+        stack(state, held).bind(ctx)
     }
 
     fn name(&self) -> &str {
@@ -298,7 +299,7 @@ impl Middleware for ExfilGuard {
     }
 
     fn layers(&self) -> Vec<LayerInfo> {
-        stack(self.guarding(), Arc::default()).layers()
+        stack(self.state(), Arc::default()).layers()
     }
 }
 

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use emitree_runtime::{Error, Result};
 
-use super::Guarding;
+use super::GuardState;
 use super::decode::Encoding;
-use super::event::Place;
+use super::events::Place;
 use super::leak::What;
-use crate::secrets::stream::Passage;
-use crate::secrets::{Chunks, Piece};
+use crate::shared::secrets::stream::Passage;
+use crate::shared::secrets::{Chunks, Piece};
 
 /// As long as a word may be that is held whole; of a longer one, a part this long is looked at with each that follows.
 const LONGEST_WORD: usize = 8 * 1024;
@@ -17,9 +17,9 @@ const LONGEST_WORD: usize = 8 * 1024;
 const STEP: usize = 2 * 1024;
 
 /// Refuses text that holds a secret. A word is held until it is over, because it may be encoded.
-pub(super) struct Checking {
+pub(super) struct CheckPassage {
     name: String,
-    guard: Arc<Guarding>,
+    guard: Arc<GuardState>,
     chunks: Chunks,
     /// What has gone on last, and then what is held.
     text: String,
@@ -31,9 +31,9 @@ pub(super) struct Checking {
     is_begun: bool,
 }
 
-impl Checking {
+impl CheckPassage {
     /// For events of a name.
-    pub(super) fn new(name: &str, guard: &Arc<Guarding>) -> Self {
+    pub(super) fn new(name: &str, guard: &Arc<GuardState>) -> Self {
         let chunks = guard.detector.scanner.chunks();
         Self {
             name: name.to_owned(),
@@ -105,7 +105,7 @@ fn behind_blank(text: &str) -> Option<usize> {
     text.char_indices().rev().find(|(_, c)| c.is_whitespace()).map(|(at, c)| at + c.len_utf8())
 }
 
-impl Passage for Checking {
+impl Passage for CheckPassage {
     fn push(&mut self, text: &str) -> Result<String> {
         let mut found = None;
         let clean = &mut self.text;

@@ -6,17 +6,17 @@ use emitree_runtime::{Error, Layer, Next, Op, Result, RunContext, Summary};
 use serde_json::json;
 
 use super::{Answered, Cause, Exhausted, Fallback};
-use crate::streamed::Streamed;
+use crate::shared::streamed::Streamed;
 
-pub(super) struct Falling<K: Op>(pub(super) Fallback<K>);
+pub(super) struct FallbackLayer<K: Op>(pub(super) Fallback<K>);
 
-impl<K: Op> fmt::Debug for Falling<K> {
+impl<K: Op> fmt::Debug for FallbackLayer<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
 }
 
-impl<K: Op> Layer<K> for Falling<K> {
+impl<K: Op> Layer<K> for FallbackLayer<K> {
     async fn call(&self, input: &K::In, ctx: &RunContext, next: Next<'_, K>) -> Result<K::Out> {
         let streamed = Streamed::watch(ctx);
         match next.run(input).await {
@@ -51,7 +51,7 @@ impl<K: Op> Fallback<K> {
             streamed = Streamed::watch(ctx);
             match alternative.run(input).await {
                 Ok(output) => {
-                    self.voice.say(ctx, || Answered { by: next.to_owned(), after }).await;
+                    self.own_events.emit(ctx, || Answered { by: next.to_owned(), after }).await;
                     return Ok(output);
                 }
                 Err(end) if !self.catches(&end) => return Err(end.context("after", json!(after))),
@@ -59,7 +59,7 @@ impl<K: Op> Fallback<K> {
             }
         }
         let all = || Exhausted { after: after.iter().cloned().chain([Cause::of(failed, &error)]).collect() };
-        self.voice.say(ctx, all).await;
+        self.own_events.emit(ctx, all).await;
         Err(error.context("after", json!(after)))
     }
 }

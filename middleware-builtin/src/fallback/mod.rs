@@ -12,9 +12,9 @@ use emitree_runtime::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::voice::{Texts, Voice};
+use crate::shared::own_events::{OwnEvents, Texts};
 use alternative::{Alternative, OfTypes};
-use layer::Falling;
+use layer::FallbackLayer;
 
 const NAMESPACE: Namespace = Namespace::new("middleware.fallback");
 
@@ -62,7 +62,7 @@ const NAMESPACE: Namespace = Namespace::new("middleware.fallback");
 pub struct Fallback<K: Op> {
     alternatives: Vec<Arc<dyn Alternative<K::In, K::Out>>>,
     on: Vec<ErrorKind>,
-    voice: Voice,
+    own_events: OwnEvents,
 }
 
 /// Why there is no such [`Fallback`].
@@ -168,7 +168,7 @@ impl Fallback<JsonRun> {
 impl<K: Op> Fallback<K> {
     fn of(first: Arc<dyn Alternative<K::In, K::Out>>) -> Self {
         let on = vec![ErrorKind::Failed, ErrorKind::Panicked, ErrorKind::TimedOut];
-        Self { alternatives: vec![first], on, voice: Voice::new("fallback", NAMESPACE) }
+        Self { alternatives: vec![first], on, own_events: OwnEvents::new("fallback", NAMESPACE) }
     }
 
     fn and(mut self, next: Arc<dyn Alternative<K::In, K::Out>>) -> Self {
@@ -200,7 +200,7 @@ impl<K: Op> Fallback<K> {
     /// The emitter of its own events.
     #[must_use]
     pub const fn emitter(&self) -> &Emitter {
-        self.voice.emitter()
+        self.own_events.emitter()
     }
 
     fn catches(&self, error: &Error) -> bool {
@@ -214,7 +214,7 @@ impl<K: Op> Fallback<K> {
     }
 
     fn stack(&self) -> Stack<K> {
-        Stack::builder().retry(Falling(self.clone())).build()
+        Stack::builder().retry(FallbackLayer(self.clone())).build()
     }
 }
 
@@ -234,7 +234,7 @@ impl<K: Op> Middleware for Fallback<K> {
 
 impl<K: Op> Clone for Fallback<K> {
     fn clone(&self) -> Self {
-        Self { alternatives: self.alternatives.clone(), on: self.on.clone(), voice: self.voice.clone() }
+        Self { alternatives: self.alternatives.clone(), on: self.on.clone(), own_events: self.own_events.clone() }
     }
 }
 

@@ -1,4 +1,4 @@
-//! Counting runs, and what they are counted against.
+//! RunCounter runs, and what they are counted against.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -7,7 +7,7 @@ use super::{Limit, Reached, Scope};
 
 /// How many runs there may be.
 #[derive(Clone, Default)]
-pub(super) struct Most {
+pub(super) struct MaxRuns {
     all: Option<u64>,
     kinds: Vec<(Cow<'static, str>, u64)>,
 }
@@ -19,7 +19,7 @@ pub(super) struct Counts {
     kinds: Vec<u64>,
 }
 
-impl Most {
+impl MaxRuns {
     pub(super) fn set_all(&mut self, most: u64) {
         self.all = Some(most);
     }

@@ -12,13 +12,13 @@ use emitree_runtime::{
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-use crate::stop::Stop;
-use crate::voice::{Texts, Voice};
-use count::{Counts, Most};
-use counting::Counting;
+use crate::shared::own_events::{OwnEvents, Texts};
+use crate::shared::stop::Stop;
+use count::{Counts, MaxRuns};
+use run_counter::RunCounter;
 
 mod count;
-mod counting;
+mod run_counter;
 
 const NAMESPACE: Namespace = Namespace::new("middleware.limits");
 
@@ -86,13 +86,13 @@ pub struct Limits(Arc<Inner>);
 struct Inner {
     rules: Rules,
     groups: Mutex<HashMap<Box<str>, Counts>>,
-    voice: Voice,
+    own_events: OwnEvents,
 }
 
 #[derive(Clone, Default)]
 struct Rules {
-    run: Most,
-    group: Most,
+    run: MaxRuns,
+    group: MaxRuns,
     depth: Option<usize>,
     on_limit: OnLimit,
 }
@@ -166,7 +166,7 @@ impl Limits {
     /// The emitter of its own events.
     #[must_use]
     pub fn emitter(&self) -> &Emitter {
-        self.0.voice.emitter()
+        self.0.own_events.emitter()
     }
 
     /// Forgets what was counted of a group.
@@ -216,10 +216,14 @@ impl LimitsBuilder {
         self
     }
 
-    /// Ends it.
+    /// LimitsLayer it.
     #[must_use]
     pub fn build(self) -> Limits {
-        Limits(Arc::new(Inner { rules: self.0, groups: Mutex::default(), voice: Voice::new("limits", NAMESPACE) }))
+        Limits(Arc::new(Inner {
+            rules: self.0,
+            groups: Mutex::default(),
+            own_events: OwnEvents::new("limits", NAMESPACE),
+        }))
     }
 }
 
@@ -231,11 +235,11 @@ impl fmt::Debug for LimitsBuilder {
 
 impl Middleware for Limits {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
-        let counting = Counting::begin(&self.0, ctx);
+        let counting = RunCounter::begin(&self.0, ctx);
         if self.0.rules.on_limit == OnLimit::End {
             ends(&counting.stop).bind(ctx)?;
         }
-        ctx.bind_nested(Counted(counting));
+        ctx.bind_nested(CountRun(counting));
         Ok(())
     }
 
@@ -249,7 +253,7 @@ impl Middleware for Limits {
 }
 
 fn ends(stop: &Arc<Stop>) -> Stack<AnyRun> {
-    Stack::builder().layer_in(Phase::Observe, Ends(Arc::clone(stop))).build()
+    Stack::builder().layer_in(Phase::Observe, LimitsLayer(Arc::clone(stop))).build()
 }
 
 impl fmt::Debug for Limits {
@@ -273,9 +277,9 @@ impl fmt::Debug for Rules {
 }
 
 /// Counts a run below.
-struct Counted(Arc<Counting>);
+struct CountRun(Arc<RunCounter>);
 
-impl Middleware for Counted {
+impl Middleware for CountRun {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
         // A nearer one asks this too.
         if !self.0.is_nearest(ctx) {
@@ -289,7 +293,7 @@ impl Middleware for Counted {
     }
 }
 
-impl fmt::Debug for Counted {
+impl fmt::Debug for CountRun {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.limits.rules.fmt(f)
     }
@@ -322,11 +326,11 @@ impl Limit {
     }
 }
 
-/// Ends the work when a limit is reached below.
+/// LimitsLayer the work when a limit is reached below.
 #[derive(Debug)]
-struct Ends(Arc<Stop>);
+struct LimitsLayer(Arc<Stop>);
 
-impl<O: Op> Layer<O> for Ends {
+impl<O: Op> Layer<O> for LimitsLayer {
     async fn call(&self, input: &O::In, _: &RunContext, next: Next<'_, O>) -> Result<O::Out> {
         self.0.unless(next.run(input)).await
     }

@@ -7,7 +7,7 @@ use emitree_emitter::{AnyEvent, Event, EventName};
 use emitree_runtime::{LifecycleRef, Result, RunContext, Stage, Status};
 use serde::{Deserialize, Serialize};
 
-use crate::voice::{Texts, Voice};
+use crate::shared::own_events::{OwnEvents, Texts};
 
 /// A run has ended, and is counted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,41 +37,41 @@ impl Counted {
 }
 
 /// What is still to be said of a run that is under way. Where nobody listens there is nothing to it.
-pub(super) struct Saying {
+pub(super) struct CountedOnce {
     /// Whether it was said at `finish`, where that is listened to.
     at_finish: Option<Arc<AtomicBool>>,
 }
 
-impl Saying {
-    pub(super) fn of(voice: &Voice, run: &RunContext) -> Self {
-        Self { at_finish: voice.is_heard(run).then(|| say_at_finish(voice, run)) }
+impl CountedOnce {
+    pub(super) fn of(own_events: &OwnEvents, run: &RunContext) -> Self {
+        Self { at_finish: own_events.is_heard(run).then(|| say_at_finish(own_events, run)) }
     }
 
     /// The run has ended: who has begun to listen since is told now.
-    pub(super) fn end(&self, voice: &Voice, run: &RunContext, status: Status) {
-        if voice.is_heard(run) && !self.at_finish.as_ref().is_some_and(|is_said| is_said.load(Ordering::Acquire)) {
-            say_now(voice, run, status);
+    pub(super) fn end(&self, own_events: &OwnEvents, run: &RunContext, status: Status) {
+        if own_events.is_heard(run) && !self.at_finish.as_ref().is_some_and(|is_said| is_said.load(Ordering::Acquire)) {
+            say_now(own_events, run, status);
         }
     }
 }
 
 #[cold]
-fn say_now(voice: &Voice, run: &RunContext, status: Status) {
-    voice.say_now(run, || Counted::of(run, status));
+fn say_now(own_events: &OwnEvents, run: &RunContext, status: Status) {
+    own_events.emit_now(run, || Counted::of(run, status));
 }
 
 /// Gives whether that was done.
 #[cold]
-fn say_at_finish(voice: &Voice, run: &RunContext) -> Arc<AtomicBool> {
+fn say_at_finish(own_events: &OwnEvents, run: &RunContext) -> Arc<AtomicBool> {
     let is_said = Arc::new(AtomicBool::new(false));
-    if let Err(error) = observe_finish(voice, run, &is_said) {
+    if let Err(error) = observe_finish(own_events, run, &is_said) {
         tracing::warn!(%error, "what counts runs does not say so");
     }
     is_said
 }
 
-fn observe_finish(voice: &Voice, run: &RunContext, is_said: &Arc<AtomicBool>) -> Result<()> {
-    let (voice, is_said) = (voice.clone(), Arc::clone(is_said));
+fn observe_finish(own_events: &OwnEvents, run: &RunContext, is_said: &Arc<AtomicBool>) -> Result<()> {
+    let (own_events, is_said) = (own_events.clone(), Arc::clone(is_said));
     run.emitter().observe_async(Stage::Finish, move |event: &dyn AnyEvent, meta| {
         let status = match LifecycleRef::of(event, meta) {
             Some(LifecycleRef::Finish(finish)) => Some(finish.status()),
@@ -79,10 +79,10 @@ fn observe_finish(voice: &Voice, run: &RunContext, is_said: &Arc<AtomicBool>) ->
         };
         is_said.store(true, Ordering::Release);
         // The run is not kept by what listens to it.
-        let (run, voice) = (RunContext::current(), voice.clone());
+        let (run, own_events) = (RunContext::current(), own_events.clone());
         Box::pin(async move {
             if let (Some(run), Some(status)) = (run, status) {
-                voice.say(&run, || Counted::of(&run, status)).await;
+                own_events.emit(&run, || Counted::of(&run, status)).await;
             }
             Ok(())
         })

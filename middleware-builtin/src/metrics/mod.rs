@@ -15,10 +15,10 @@ use emitree_runtime::{Middleware, Result, RunContext};
 use builder::Settings;
 pub use builder::{MetricsBuilder, MetricsError};
 pub use counted::Counted;
-use counted::Saying;
-use table::Table;
+use counted::CountedOnce;
+use table::SeriesTable;
 
-use crate::voice::Voice;
+use crate::shared::own_events::OwnEvents;
 
 const NAMESPACE: Namespace = Namespace::new("middleware.metrics");
 
@@ -81,7 +81,7 @@ const NAMESPACE: Namespace = Namespace::new("middleware.metrics");
 ///
 /// Clones are the same one.
 #[derive(Clone)]
-pub struct Metrics(Arc<Table>);
+pub struct Metrics(Arc<SeriesTable>);
 
 impl Metrics {
     /// Counts by kind and outcome, under names that begin with `emitree`.
@@ -96,13 +96,13 @@ impl Metrics {
     }
 
     fn with(settings: Settings) -> Self {
-        Self(Arc::new(Table::with(settings, Voice::new("metrics", NAMESPACE))))
+        Self(Arc::new(SeriesTable::with(settings, OwnEvents::new("metrics", NAMESPACE))))
     }
 
     /// The emitter of its own events.
     #[must_use]
     pub fn emitter(&self) -> &Emitter {
-        self.0.voice.emitter()
+        self.0.own_events.emitter()
     }
 }
 
@@ -116,11 +116,11 @@ impl Middleware for Metrics {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
         if let Some(series) = self.0.series_of(ctx) {
             series.begin();
-            let saying = Saying::of(&series.voice, ctx);
+            let counted_once = CountedOnce::of(&series.own_events, ctx);
             // A listener of `finish` would make each run tell what it otherwise need not.
             ctx.on_end(move |ctx, status| {
                 series.end(status, ctx.elapsed());
-                saying.end(&series.voice, ctx, status);
+                counted_once.end(&series.own_events, ctx, status);
             });
         }
         Ok(())

@@ -7,25 +7,25 @@ use emitree_runtime::Status;
 use metrics::{Counter, Gauge, Histogram, Key, KeyName, Label, Recorder, with_recorder};
 
 use super::names::{METADATA, Names};
-use crate::panic::caught;
-use crate::voice::Voice;
+use crate::shared::own_events::OwnEvents;
+use crate::shared::panic::caught;
 
 /// The statuses that there are; one that is added later is registered anew each time.
 const STATUSES: usize = 9;
 
 /// Where a recorder is in memory.
-pub(super) type Address = usize;
+pub(super) type RecorderAddress = usize;
 
-pub(super) fn address(recorder: &dyn Recorder) -> Address {
+pub(super) fn address(recorder: &dyn Recorder) -> RecorderAddress {
     std::ptr::from_ref(recorder).cast::<()>().addr()
 }
 
 /// Handles for the runs with certain labels.
 pub(super) struct Series {
-    recorder: Address,
+    recorder: RecorderAddress,
     names: Arc<Names>,
     /// Here, so that a run keeps one thing to be counted by.
-    pub(super) voice: Voice,
+    pub(super) own_events: OwnEvents,
     labels: Vec<Label>,
     started: Counter,
     active: Gauge,
@@ -40,7 +40,12 @@ struct Ended {
 }
 
 impl Series {
-    pub(super) fn register(names: &Arc<Names>, voice: &Voice, labels: Vec<Label>, recorder: &dyn Recorder) -> Self {
+    pub(super) fn register(
+        names: &Arc<Names>,
+        own_events: &OwnEvents,
+        labels: Vec<Label>,
+        recorder: &dyn Recorder,
+    ) -> Self {
         let key = |name: &KeyName| Key::from_parts(name.clone(), labels.clone());
         Self {
             recorder: address(recorder),
@@ -48,7 +53,7 @@ impl Series {
             active: recorder.register_gauge(&key(&names.active), &METADATA),
             ended: Default::default(),
             names: Arc::clone(names),
-            voice: voice.clone(),
+            own_events: own_events.clone(),
             labels,
         }
     }

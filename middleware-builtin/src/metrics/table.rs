@@ -8,29 +8,29 @@ use parking_lot::RwLock;
 use rustc_hash::FxHashMap;
 
 use super::builder::Settings;
-use super::series::{Address, Series, address, isolated};
-use crate::voice::Voice;
+use super::series::{RecorderAddress, Series, address, isolated};
+use crate::shared::own_events::OwnEvents;
 
 /// What stands in place of a value that there are too many of.
 const OTHER: &str = "other";
 
 /// The series of one recorder. User code, which recorders and labels are, runs with no lock held.
-pub(super) struct Table {
+pub(super) struct SeriesTable {
     pub(super) settings: Settings,
-    pub(super) voice: Voice,
-    known: RwLock<Known>,
+    pub(super) own_events: OwnEvents,
+    known: RwLock<KnownSeries>,
 }
 
 #[derive(Default)]
-struct Known {
-    recorder: Option<Address>,
+struct KnownSeries {
+    recorder: Option<RecorderAddress>,
     /// By kind, and then by the values of the other labels.
     series: FxHashMap<String, FxHashMap<Vec<String>, Arc<Series>>>,
     len: usize,
     other: Option<Arc<Series>>,
 }
 
-enum Found {
+enum Lookup {
     Series(Arc<Series>),
     /// With what is new, there is room for it.
     New {
@@ -40,9 +40,9 @@ enum Found {
     Full,
 }
 
-impl Table {
-    pub(super) fn with(settings: Settings, voice: Voice) -> Self {
-        Self { settings, voice, known: RwLock::default() }
+impl SeriesTable {
+    pub(super) fn with(settings: Settings, own_events: OwnEvents) -> Self {
+        Self { settings, own_events, known: RwLock::default() }
     }
 
     /// The series of a run; none if the recorder panicked.
@@ -56,21 +56,21 @@ impl Table {
         // A guard in a `match` would live through it.
         let found = self.known.read().find(kind, &values, address(recorder), self.settings.max_combinations);
         match found {
-            Found::Series(series) => series,
-            Found::New { is_first } => {
+            Lookup::Series(series) => series,
+            Lookup::New { is_first } => {
                 if is_first {
                     self.begin(recorder);
                 }
                 let series = self.register(kind, &values, recorder);
                 self.known.write().insert(kind, values, series, address(recorder))
             }
-            Found::Full => self.other(recorder),
+            Lookup::Full => self.other(recorder),
         }
     }
 
     /// What was known of another recorder is no longer of use.
     fn begin(&self, recorder: &dyn Recorder) {
-        let new = Known { recorder: Some(address(recorder)), ..Known::default() };
+        let new = KnownSeries { recorder: Some(address(recorder)), ..KnownSeries::default() };
         let before = {
             let mut known = self.known.write();
             if known.recorder == new.recorder {
@@ -85,7 +85,7 @@ impl Table {
     fn register(&self, kind: &str, values: &[String], recorder: &dyn Recorder) -> Arc<Series> {
         let own = self.settings.label_names().zip(values).map(|(name, value)| Label::new(name, value.clone()));
         let labels = [Label::new("kind", kind.to_owned())].into_iter().chain(own).collect();
-        Arc::new(Series::register(&self.settings.names, &self.voice, labels, recorder))
+        Arc::new(Series::register(&self.settings.names, &self.own_events, labels, recorder))
     }
 
     fn other(&self, recorder: &dyn Recorder) -> Arc<Series> {
@@ -97,21 +97,27 @@ impl Table {
     }
 }
 
-impl Known {
-    fn find(&self, kind: &str, values: &[String], recorder: Address, most: usize) -> Found {
+impl KnownSeries {
+    fn find(&self, kind: &str, values: &[String], recorder: RecorderAddress, most: usize) -> Lookup {
         if self.recorder != Some(recorder) {
-            return Found::New { is_first: true };
+            return Lookup::New { is_first: true };
         }
         match (self.series.get(kind).and_then(|of_kind| of_kind.get(values)), &self.other) {
-            (Some(series), _) => Found::Series(Arc::clone(series)),
-            (None, _) if self.len < most => Found::New { is_first: false },
-            (None, Some(other)) => Found::Series(Arc::clone(other)),
-            (None, None) => Found::Full,
+            (Some(series), _) => Lookup::Series(Arc::clone(series)),
+            (None, _) if self.len < most => Lookup::New { is_first: false },
+            (None, Some(other)) => Lookup::Series(Arc::clone(other)),
+            (None, None) => Lookup::Full,
         }
     }
 
     /// Of two that were made at the same time, one stays. A recorder that has gone since keeps its series to itself.
-    fn insert(&mut self, kind: &str, values: Vec<String>, series: Arc<Series>, recorder: Address) -> Arc<Series> {
+    fn insert(
+        &mut self,
+        kind: &str,
+        values: Vec<String>,
+        series: Arc<Series>,
+        recorder: RecorderAddress,
+    ) -> Arc<Series> {
         if self.recorder != Some(recorder) {
             return series;
         }

@@ -8,8 +8,8 @@ use emitree_emitter::{AnyEvent, EventMeta};
 use emitree_runtime::{Error, Result, RunContext};
 use serde_json::{Value, json};
 
-use super::answer::{Answer, Source, start_of};
-use crate::voice::called;
+use super::source::{OutputSource, SourceKind, start_of};
+use crate::shared::own_events::kind_and_name;
 
 /// Sets an output to its default, if it is of a certain type.
 type SetDefault = fn(&mut dyn Any) -> bool;
@@ -37,8 +37,10 @@ impl Defaults {
     }
 }
 
-pub(super) fn dry_answer(defaults: Defaults) -> Answer {
-    Answer::new(Source::DryRun, move |event, meta, ctx| Box::pin(ready(set_empty(&defaults, event, meta, ctx))))
+pub(super) fn dry_answer(defaults: Defaults) -> OutputSource {
+    OutputSource::new(SourceKind::DryRun, move |event, meta, ctx| {
+        Box::pin(ready(set_empty(&defaults, event, meta, ctx)))
+    })
 }
 
 fn set_empty(defaults: &Defaults, event: &mut dyn AnyEvent, meta: &EventMeta<'_>, ctx: &RunContext) -> Result<bool> {
@@ -53,7 +55,7 @@ fn empty_values() -> [Value; 6] {
 }
 
 fn no_value(ctx: &RunContext, meta: &EventMeta<'_>) -> Error {
-    let ((kind, name), run) = (called(ctx.creator()), meta.payload_type());
+    let ((kind, name), run) = (kind_and_name(ctx.creator()), meta.payload_type());
     Error::new(format!(
         "no empty value fits the output of {kind}[{name}], a run that begins with `{run}`: give it one by `Defaults::of`"
     ))

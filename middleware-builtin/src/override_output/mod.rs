@@ -1,7 +1,7 @@
 //! What is answered without the work being done: [`OverrideOutput`].
 
-mod answer;
 mod dry_run;
+mod source;
 mod when;
 
 use std::borrow::Cow;
@@ -19,11 +19,11 @@ use serde_json::Value;
 
 pub use self::dry_run::Defaults;
 
-use self::answer::{Answer, Source, json_answer, typed_answer, value_answer};
 use self::dry_run::dry_answer;
+use self::source::{OutputSource, SourceKind, json_answer, typed_answer, value_answer};
 use self::when::Condition;
-use crate::runs::{Runs, Said};
-use crate::voice::{Texts, Voice, called, json_texts};
+use crate::shared::own_events::{OwnEvents, Texts, json_texts, kind_and_name};
+use crate::shared::runs::{FilterSpec, Runs};
 
 const NAMESPACE: Namespace = Namespace::new("middleware.override_output");
 
@@ -74,10 +74,10 @@ pub struct OverrideOutput(Arc<Inner>);
 
 #[derive(Clone)]
 struct Inner {
-    answer: Answer,
-    about: Said,
+    answer: OutputSource,
+    about: FilterSpec,
     conditions: Vec<Condition>,
-    voice: Voice,
+    own_events: OwnEvents,
 }
 
 /// A run was answered without its work.
@@ -153,7 +153,7 @@ impl OverrideOutput {
     #[must_use]
     pub fn json(output: impl Into<Value>) -> Self {
         let output = output.into();
-        let source = Source::Text(format!("json {output}"));
+        let source = SourceKind::Text(format!("json {output}"));
         Self::new(json_answer(source, move |_, _| Box::pin(ready(Ok(Some(output.clone()))))))
     }
 
@@ -168,7 +168,7 @@ impl OverrideOutput {
     pub fn json_with_async(
         f: impl for<'a> Fn(&'a Value, &'a RunContext) -> BoxFuture<'a, Result<Option<Value>>> + Send + Sync + 'static,
     ) -> Self {
-        Self::new(json_answer(Source::Function("json"), f))
+        Self::new(json_answer(SourceKind::Function("json"), f))
     }
 
     /// Answers the inputs of a table with the outputs beside them, as JSON; of equal inputs the first counts. Other
@@ -186,7 +186,7 @@ impl OverrideOutput {
     pub fn canned<I: Serialize, O: Serialize>(answers: impl IntoIterator<Item = (I, O)>) -> serde_json::Result<Self> {
         let to_json = |(input, output)| Ok((serde_json::to_value(input)?, serde_json::to_value(output)?));
         let table: Vec<(Value, Value)> = answers.into_iter().map(to_json).collect::<serde_json::Result<_>>()?;
-        let source = Source::Text(format!("{} canned answers", table.len()));
+        let source = SourceKind::Text(format!("{} canned answers", table.len()));
         Ok(Self::new(json_answer(source, move |input, _| {
             let found = table.iter().find(|(known, _)| known == input);
             Box::pin(ready(Ok(found.map(|(_, output)| output.clone()))))
@@ -215,9 +215,9 @@ impl OverrideOutput {
         Self::new(dry_answer(defaults))
     }
 
-    fn new(answer: Answer) -> Self {
-        let voice = Voice::new("override_output", NAMESPACE);
-        Self(Arc::new(Inner { answer, about: Said::default(), conditions: Vec::new(), voice }))
+    fn new(answer: OutputSource) -> Self {
+        let own_events = OwnEvents::new("override_output", NAMESPACE);
+        Self(Arc::new(Inner { answer, about: FilterSpec::default(), conditions: Vec::new(), own_events }))
     }
 }
 
@@ -262,7 +262,7 @@ impl OverrideOutput {
     /// The emitter of its own events.
     #[must_use]
     pub fn emitter(&self) -> &Emitter {
-        self.0.voice.emitter()
+        self.0.own_events.emitter()
     }
 }
 
@@ -300,10 +300,10 @@ impl Inner {
     }
 
     async fn say(&self, would_get: Option<Value>, ctx: &RunContext) {
-        let (kind, name) = called(ctx.creator());
+        let (kind, name) = kind_and_name(ctx.creator());
         match would_get {
-            Some(input) => self.voice.say(ctx, || WouldRun { kind, name, input }).await,
-            None => self.voice.say(ctx, || Answered { kind, name }).await,
+            Some(input) => self.own_events.emit(ctx, || WouldRun { kind, name, input }).await,
+            None => self.own_events.emit(ctx, || Answered { kind, name }).await,
         }
     }
 }

@@ -13,17 +13,17 @@ use emitree_runtime::{
 use governor::Quota;
 use tokio::time::Instant;
 
-pub use crate::admission::{Delayed, Denied};
-use crate::admission::{Desk, Terms};
-use crate::key::{Key, Owned};
-use crate::millis::millis;
-use crate::runs::Runs;
-use lane::{Lane, Lanes, Told, TooLate};
+use crate::shared::key::{Key, OwnedKey};
+pub use crate::shared::limit::{Delayed, Denied};
+use crate::shared::limit::{LimitEvents, LimitOptions};
+use crate::shared::millis::millis;
+use crate::shared::runs::Runs;
+use key_queue::{KeyQueue, KeyQueues, NotYet, TooLate};
 use quota::Rate;
 pub use quota::RateLimitError;
 
 mod clock;
-mod lane;
+mod key_queue;
 mod quota;
 
 const NAMESPACE: Namespace = Namespace::new("middleware.rate_limit");
@@ -82,7 +82,7 @@ const NAMESPACE: Namespace = Namespace::new("middleware.rate_limit");
 /// # Its own events
 ///
 /// Under `middleware.rate_limit`: `delayed`, a [`Delayed`], before a run goes on that had to wait; `denied`, a
-/// [`Denied`], before one is denied. What passes at once is not told.
+/// [`Denied`], before one is denied. What passes at once is not not_yet.
 ///
 /// # What it remembers
 ///
@@ -97,28 +97,28 @@ pub struct RateLimit {
 struct Inner {
     rate: Rate,
     quota: Quota,
-    terms: Terms,
-    lanes: Lanes,
-    desk: Desk,
+    options: LimitOptions,
+    queues: KeyQueues,
+    events: LimitEvents,
 }
 
 impl RateLimit {
     /// So many runs in a period.
     pub fn builder(runs: u32, period: Duration) -> RateLimitBuilder {
         let rate = Rate { runs, period, burst: None };
-        RateLimitBuilder { rate, terms: Terms::default() }
+        RateLimitBuilder { rate, options: LimitOptions::default() }
     }
 
     /// The emitter of its own events.
     #[must_use]
     pub fn emitter(&self) -> &Emitter {
-        self.inner.desk.emitter()
+        self.inner.events.emitter()
     }
 
     /// How many keys it remembers.
     #[must_use]
     pub fn known_keys(&self) -> usize {
-        self.inner.lanes.len()
+        self.inner.queues.len()
     }
 }
 
@@ -126,7 +126,7 @@ impl RateLimit {
 #[must_use = "nothing is limited until it is built"]
 pub struct RateLimitBuilder {
     rate: Rate,
-    terms: Terms,
+    options: LimitOptions,
 }
 
 impl RateLimitBuilder {
@@ -138,13 +138,13 @@ impl RateLimitBuilder {
 
     /// What is counted together: by default all runs.
     pub fn by(mut self, key: Key) -> Self {
-        self.terms.key = key;
+        self.options.key = key;
         self
     }
 
     /// Is about these runs, and others for which this is said; by default about all.
     pub fn runs(mut self, runs: Runs) -> Self {
-        self.terms.about.add(runs);
+        self.options.about.add(runs);
         self
     }
 
@@ -155,7 +155,7 @@ impl RateLimitBuilder {
 
     /// Has a run wait that long at most, instead of denying it at once. [`Duration::MAX`] is as long as it takes.
     pub fn wait(mut self, at_most: Duration) -> Self {
-        self.terms.wait = Some(at_most);
+        self.options.wait = Some(at_most);
         self
     }
 
@@ -165,24 +165,24 @@ impl RateLimitBuilder {
     ///
     /// If nothing could pass, or the rate cannot be counted.
     pub fn build(self) -> Result<RateLimit, RateLimitError> {
-        let Self { rate, terms } = self;
+        let Self { rate, options } = self;
         let quota = rate.quota()?;
-        let (lanes, desk) = (Lanes::new(quota), Desk::new("rate_limit", NAMESPACE));
-        let inner = Arc::new(Inner { rate, quota, terms, lanes, desk });
-        let stack = Stack::builder().layer_in(Phase::Guard, Gate(Arc::clone(&inner))).build();
+        let (queues, events) = (KeyQueues::new(quota), LimitEvents::new("rate_limit", NAMESPACE));
+        let inner = Arc::new(Inner { rate, quota, options, queues, events });
+        let stack = Stack::builder().layer_in(Phase::Guard, RateLimitLayer(Arc::clone(&inner))).build();
         Ok(RateLimit { inner, stack })
     }
 }
 
 impl fmt::Debug for RateLimitBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        say(f, self.rate, &self.terms)
+        say(f, self.rate, &self.options)
     }
 }
 
 impl Middleware for RateLimit {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
-        if self.inner.terms.about.guards(ctx, "rate_limit")? { self.stack.bind(ctx) } else { Ok(()) }
+        if self.inner.options.about.guards(ctx, "rate_limit")? { self.stack.bind(ctx) } else { Ok(()) }
     }
 
     fn name(&self) -> &str {
@@ -202,21 +202,21 @@ impl fmt::Debug for RateLimit {
 
 impl fmt::Debug for Inner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        say(f, self.rate, &self.terms)
+        say(f, self.rate, &self.options)
     }
 }
 
-fn say(f: &mut fmt::Formatter<'_>, rate: Rate, terms: &Terms) -> fmt::Result {
+fn say(f: &mut fmt::Formatter<'_>, rate: Rate, options: &LimitOptions) -> fmt::Result {
     let Rate { runs, period, burst } = rate;
-    write!(f, "{runs} runs{} in {period:?}, {:?}", terms.about.after(" "), terms.key)?;
+    write!(f, "{runs} runs{} in {period:?}, {:?}", options.about.after(" "), options.key)?;
     burst.map_or(Ok(()), |burst| write!(f, ", {burst} at once"))?;
-    terms.say_wait(f)
+    options.say_wait(f)
 }
 
 /// Asks before each call of what is inside.
-struct Gate(Arc<Inner>);
+struct RateLimitLayer(Arc<Inner>);
 
-impl<O: Op> Layer<O> for Gate {
+impl<O: Op> Layer<O> for RateLimitLayer {
     // It is asked before there is a future: that of those that pass is no more than what is inside of it.
     fn call(&self, input: &O::In, ctx: &RunContext, next: Next<'_, O>) -> impl Future<Output = Result<O::Out>> + Send {
         let refused = self.0.ask(ctx).map(|refused| Box::pin(self.0.refused(refused, ctx)));
@@ -234,7 +234,7 @@ impl<O: Op> Layer<O> for Gate {
 
     fn nesting_warning(&self, nesting: &Nesting<'_>) -> Option<String> {
         let run = nesting.run();
-        let above = nesting.above().find(|above| self.0.terms.key.is_same_for(run, above))?;
+        let above = nesting.above().find(|above| self.0.options.key.is_same_for(run, above))?;
         let (run, above) = (run.name(), above.name());
         Some(format!(
             "`{run}` is counted, and so is `{above}` above it: bind the limit to one level, as `Runs::only` does"
@@ -242,7 +242,7 @@ impl<O: Op> Layer<O> for Gate {
     }
 }
 
-impl fmt::Debug for Gate {
+impl fmt::Debug for RateLimitLayer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
@@ -253,50 +253,50 @@ enum Refused {
     /// It has no key, or none that could be found out.
     Keyless(Error),
     Later {
-        key: Owned,
-        lane: Arc<Lane>,
-        told: Told,
+        key: OwnedKey,
+        queue: Arc<KeyQueue>,
+        not_yet: NotYet,
     },
 }
 
 impl Inner {
     #[inline]
     fn ask(&self, ctx: &RunContext) -> Option<Box<Refused>> {
-        let asked = self.terms.key.look(ctx, |key| {
+        let asked = self.options.key.look(ctx, |key| {
             let key = key?;
-            let (told, lane) = self.lanes.ask(key)?;
-            Some(Box::new(Refused::Later { key: key.to_owned(), lane, told }))
+            let (not_yet, queue) = self.queues.ask(key)?;
+            Some(Box::new(Refused::Later { key: key.to_owned(), queue, not_yet }))
         });
         asked.unwrap_or_else(|error| Some(Box::new(Refused::Keyless(error))))
     }
 
     async fn refused(&self, refused: Box<Refused>, ctx: &RunContext) -> Result<()> {
         match *refused {
-            Refused::Keyless(error) => Err(self.desk.deny_keyless(error, ctx).await),
-            Refused::Later { key, lane, told } => self.later(&key, &lane, &told, ctx).await,
+            Refused::Keyless(error) => Err(self.events.deny_keyless(error, ctx).await),
+            Refused::Later { key, queue, not_yet } => self.later(&key, &queue, &not_yet, ctx).await,
         }
     }
 
-    async fn later(&self, key: &Owned, lane: &Lane, told: &Told, ctx: &RunContext) -> Result<()> {
+    async fn later(&self, key: &OwnedKey, queue: &KeyQueue, not_yet: &NotYet, ctx: &RunContext) -> Result<()> {
         let came = Instant::now();
-        let waited = match (self.terms.wait, told) {
-            (Some(at_most), _) => lane.wait(came.checked_add(at_most), self.quota).await,
-            (None, Told::NotUntil(until)) => Err(TooLate(*until)),
-            (None, _) => lane.wait(Some(came), self.quota).await,
+        let waited = match (self.options.wait, not_yet) {
+            (Some(at_most), _) => queue.wait(came.checked_add(at_most), self.quota).await,
+            (None, NotYet::Until(until)) => Err(TooLate(*until)),
+            (None, _) => queue.wait(Some(came), self.quota).await,
         };
         match waited {
             Ok(()) => {
-                self.desk.delayed(key, came, ctx).await;
+                self.events.delayed(key, came, ctx).await;
                 Ok(())
             }
             Err(TooLate(until)) => Err(self.deny(key, until, ctx).await),
         }
     }
 
-    async fn deny(&self, key: &Owned, until: Instant, ctx: &RunContext) -> Error {
+    async fn deny(&self, key: &OwnedKey, until: Instant, ctx: &RunContext) -> Error {
         let retry_after_ms = millis(until.saturating_duration_since(Instant::now()));
         let Rate { runs, period, .. } = self.rate;
         let reason = format!("no more than {runs} runs in {period:?}: again in {retry_after_ms}ms");
-        self.desk.deny(key, retry_after_ms, reason, ctx).await
+        self.events.deny(key, retry_after_ms, reason, ctx).await
     }
 }

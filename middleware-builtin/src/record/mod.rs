@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 pub use self::journal::{Answer, Entry, Journal, JournalError};
 
 use self::recording::Recording;
-use crate::voice::{Texts, Voice};
+use crate::shared::own_events::{OwnEvents, Texts};
 
 const NAMESPACE: Namespace = Namespace::new("middleware.record");
 
@@ -66,7 +66,7 @@ pub struct Record(Arc<Inner>);
 struct Inner {
     last: Mutex<Option<Arc<Journal>>>,
     on_end: Option<OnEnd>,
-    voice: Voice,
+    own_events: OwnEvents,
 }
 
 type OnEnd = Box<dyn Fn(&Arc<Journal>) -> Result<(), BoxError> + Send + Sync>;
@@ -102,7 +102,7 @@ impl Record {
     }
 
     fn with(on_end: Option<OnEnd>) -> Self {
-        Self(Arc::new(Inner { last: Mutex::default(), on_end, voice: Voice::new("record", NAMESPACE) }))
+        Self(Arc::new(Inner { last: Mutex::default(), on_end, own_events: OwnEvents::new("record", NAMESPACE) }))
     }
 
     /// The journal of the run that ended last.
@@ -114,7 +114,7 @@ impl Record {
     /// The emitter of its own events.
     #[must_use]
     pub fn emitter(&self) -> &Emitter {
-        self.0.voice.emitter()
+        self.0.own_events.emitter()
     }
 }
 
@@ -133,12 +133,12 @@ impl Inner {
 }
 
 /// Looks at a run that is recorded, and at those below.
-struct Watching {
+struct RecordSubscriber {
     record: Arc<Inner>,
     recording: Arc<Recording>,
 }
 
-impl Watching {
+impl RecordSubscriber {
     /// Has the journal kept at the run's `finish`, and that said: who has to be awaited can be told by a listener only.
     fn say_at_finish(&self, run: &RunContext) -> Result<()> {
         let (record, recording) = (Arc::clone(&self.record), Arc::clone(&self.recording));
@@ -150,7 +150,7 @@ impl Watching {
             Box::pin(async move {
                 if let (Some(run), Some(journal)) = (RunContext::current(), journal) {
                     let recorded = || Recorded { runs: journal.entries.len() as u64, status: journal.status };
-                    record.voice.say(&run, recorded).await;
+                    record.own_events.emit(&run, recorded).await;
                 }
                 Ok(())
             })
@@ -164,7 +164,7 @@ impl Watching {
             Some(LifecycleRef::Finish(finish)) => self.record.keep(&self.recording, finish.status()),
             Some(LifecycleRef::Success(_) | LifecycleRef::Error(_)) => {
                 let run = event.run();
-                if self.record.voice.is_heard(run) {
+                if self.record.own_events.is_heard(run) {
                     return self.say_at_finish(run);
                 }
             }
@@ -174,7 +174,7 @@ impl Watching {
     }
 }
 
-impl RunSubscriber for Watching {
+impl RunSubscriber for RecordSubscriber {
     fn event(&self, event: &RunEvent<'_>) {
         if !self.recording.is_of(event.run()) {
             self.recording.see(event);
@@ -190,7 +190,7 @@ impl RunSubscriber for Watching {
 
 impl Middleware for Record {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
-        ctx.subscribe(Watching { record: Arc::clone(&self.0), recording: Arc::new(Recording::of(ctx)) });
+        ctx.subscribe(RecordSubscriber { record: Arc::clone(&self.0), recording: Arc::new(Recording::of(ctx)) });
         Ok(())
     }
 

@@ -9,20 +9,20 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use serde_json::Value;
 
 use super::{Answer, Entry, Journal};
-use crate::address::Address;
-use crate::voice::called;
+use crate::shared::own_events::kind_and_name;
+use crate::shared::run_address::RunAddress;
 
 /// What is known of a run so far, and of those below it.
 pub(super) struct Recording {
     /// The run itself.
-    run: Address,
+    run: RunAddress,
     state: Mutex<State>,
 }
 
 struct State {
     journal: Journal,
     /// Which entries the runs are that are under way, by index.
-    under_way: FxHashMap<Address, usize>,
+    under_way: FxHashMap<RunAddress, usize>,
     /// The paths of all entries: they are few.
     paths: FxHashSet<Arc<str>>,
     rounds: u32,
@@ -32,16 +32,16 @@ struct State {
 
 impl Recording {
     pub(super) fn of(ctx: &RunContext) -> Self {
-        let (kind, name) = called(ctx.creator());
+        let (kind, name) = kind_and_name(ctx.creator());
         let (journal, under_way) = (Journal::new(kind, name), FxHashMap::default());
         let paths = FxHashSet::default();
         let state = State { journal, under_way, paths, rounds: 0, ended: 0, finished: None };
-        Self { run: Address::of(ctx), state: Mutex::new(state) }
+        Self { run: RunAddress::of(ctx), state: Mutex::new(state) }
     }
 
     /// Whether it is the recording of that run, and not of one above it.
     pub(super) fn is_of(&self, run: &RunContext) -> bool {
-        self.run == Address::of(run)
+        self.run == RunAddress::of(run)
     }
 
     /// The run itself has ended: what it comes to, when this is said first.
@@ -62,7 +62,7 @@ impl Recording {
 
     /// What a run below tells.
     pub(super) fn see(&self, event: &RunEvent<'_>) {
-        let run = Address::of(event.run());
+        let run = RunAddress::of(event.run());
         match event.lifecycle() {
             // What users write as JSON is asked for with no lock held.
             Some(LifecycleRef::Start(start)) => {
@@ -86,7 +86,7 @@ impl Recording {
             self.state.lock().rounds += 1;
         } else {
             let answer = Answer::of(attempt.output_json());
-            self.state.lock().change(Address::of(attempt.run()), |entry| entry.answers.push(answer));
+            self.state.lock().change(RunAddress::of(attempt.run()), |entry| entry.answers.push(answer));
         }
     }
 }
@@ -94,7 +94,7 @@ impl Recording {
 impl State {
     fn begin(&mut self, run: &RunContext, input: Value) {
         let index = self.journal.entries.len();
-        let above = run.parent().and_then(|above| self.under_way.get(&Address::of(above)).copied());
+        let above = run.parent().and_then(|above| self.under_way.get(&RunAddress::of(above)).copied());
         let path = self.shared_path(run.instance_emitter().namespace());
         let creator = run.creator().map(Creator::to_record);
         let (kind, name) = creator.map(|creator| (creator.kind, creator.name)).unwrap_or_default();
@@ -112,7 +112,7 @@ impl State {
             error: None,
             ended: None,
         });
-        self.under_way.insert(Address::of(run), index);
+        self.under_way.insert(RunAddress::of(run), index);
     }
 
     fn shared_path(&mut self, path: &str) -> Arc<str> {
@@ -125,14 +125,14 @@ impl State {
     }
 
     /// Changes the entry of a run that is under way.
-    fn change(&mut self, run: Address, change: impl FnOnce(&mut Entry)) {
+    fn change(&mut self, run: RunAddress, change: impl FnOnce(&mut Entry)) {
         let index = self.under_way.get(&run).copied();
         if let Some(entry) = index.and_then(|index| self.journal.entries.get_mut(index)) {
             change(entry);
         }
     }
 
-    fn end(&mut self, run: Address, status: Status) {
+    fn end(&mut self, run: RunAddress, status: Status) {
         let ended = self.ended + 1;
         self.change(run, |entry| (entry.status, entry.ended) = (Some(status), Some(ended)));
         if self.under_way.remove(&run).is_some() {

@@ -1,4 +1,4 @@
-//! Redacting, wherever it is done: settings, and what they make of a text.
+//! RedactPassage, wherever it is done: settings, and what they make of a text.
 
 use std::fmt;
 
@@ -6,12 +6,12 @@ use emitree_runtime::Error;
 use parking_lot::Mutex;
 use serde_json::Value;
 
-use super::event::{Place, Redacted, Tally};
+use super::events::{Place, Redacted, Tally};
 use super::strategy::{HashKey, Strategy};
 use super::vault::Vault;
-use crate::json::{Path, strings_mut};
-use crate::secrets::failure::{renamed, reworded};
-use crate::secrets::{Kind, Scanner};
+use crate::shared::json::{Path, strings_mut};
+use crate::shared::secrets::failure::{renamed, reworded};
+use crate::shared::secrets::{Kind, Scanner};
 
 /// What was said of a redaction.
 #[derive(Clone)]
@@ -152,7 +152,7 @@ impl Redactor {
     pub(super) fn replaced(&self, place: Place, value: &Value) -> Option<Value> {
         let mut is_clean = true;
         let scanner = &self.settings.scanner;
-        crate::json::strings(value, &Path::Root, &mut |_, text| is_clean = is_clean && scanner.is_clean(text));
+        crate::shared::json::strings(value, &Path::Root, &mut |_, text| is_clean = is_clean && scanner.is_clean(text));
         if is_clean {
             return None;
         }

@@ -1,11 +1,11 @@
 //! Secrets and personal data are taken out of what a run takes, gives and tells: [`Redact`].
 
-mod bound;
 mod core;
-mod event;
+mod events;
+mod layer;
 mod passage;
 mod recorded;
-mod restoring;
+mod restore;
 mod sink;
 mod strategy;
 mod vault;
@@ -20,16 +20,16 @@ use emitree_runtime::{Layer, LayerInfo, Middleware, Next, Op, Result, RunContext
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use self::bound::Bound;
 use self::core::Settings;
+use self::layer::RedactLayer;
 use self::strategy::HashKey;
 use self::vault::Vault;
 use self::whole::Whole;
-use crate::secrets::stream::{Declared, TextOf};
-use crate::secrets::{Kind, PatternError, Scanner};
-use crate::voice::Voice;
+use crate::shared::own_events::OwnEvents;
+use crate::shared::secrets::stream::{Declared, TextOf};
+use crate::shared::secrets::{Kind, PatternError, Scanner};
 
-pub use self::event::{Place, Redacted};
+pub use self::events::{Place, Redacted};
 pub use self::sink::RedactSink;
 pub use self::strategy::Strategy;
 
@@ -37,7 +37,7 @@ const NAMESPACE: Namespace = Namespace::new("middleware.redact");
 
 /// Finds secrets and personal data, and puts something else in their place.
 ///
-/// Bound to a run, it redacts, on the way:
+/// RedactLayer to a run, it redacts, on the way:
 ///
 /// 1. the context that the run has when it begins, and what is set on it later, by whomever;
 /// 2. the input, before anybody else hears it at `start`, and again before the work gets it;
@@ -110,15 +110,15 @@ struct Shared {
     settings: Settings,
     streams: Vec<Arc<dyn Declared>>,
     wholes: Vec<Whole>,
-    voice: Voice,
+    own_events: OwnEvents,
 }
 
 impl Redact {
     /// One that redacts all that it knows, everywhere.
     #[must_use]
     pub fn new() -> Self {
-        let voice = Voice::new("redact", NAMESPACE);
-        Self(Arc::new(Shared { settings: Settings::new(), streams: Vec::new(), wholes: Vec::new(), voice }))
+        let own_events = OwnEvents::new("redact", NAMESPACE);
+        Self(Arc::new(Shared { settings: Settings::new(), streams: Vec::new(), wholes: Vec::new(), own_events }))
     }
 
     fn set(mut self, change: impl FnOnce(&mut Settings)) -> Self {
@@ -227,7 +227,7 @@ impl Redact {
     ///     ctx.emitter().emit("sent", &mut Sent { to: "maria@mailbox.org".to_owned() }).await?;
     ///     Ok(())
     /// });
-    /// let run = send.run(()).middleware(Redact::new().event::<Sent>("sent"));
+    /// let run = send.run(()).middleware(Redact::new().events::<Sent>("sent"));
     /// run.observe("sent", |sent: &Sent, _| assert_eq!(sent.to, "[REDACTED:email]")).await?;
     /// # Ok(())
     /// # }
@@ -268,7 +268,7 @@ impl Redact {
     /// The emitter of its own events.
     #[must_use]
     pub fn emitter(&self) -> &Emitter {
-        self.0.voice.emitter()
+        self.0.own_events.emitter()
     }
 }
 
@@ -280,7 +280,7 @@ impl Default for Redact {
 
 impl Middleware for Redact {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
-        Bound::bind(self, ctx)
+        RedactLayer::bind(self, ctx)
     }
 
     fn name(&self) -> &str {
@@ -288,7 +288,7 @@ impl Middleware for Redact {
     }
 
     fn layers(&self) -> Vec<LayerInfo> {
-        Bound::described(self)
+        RedactLayer::described(self)
     }
 }
 

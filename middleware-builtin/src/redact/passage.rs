@@ -5,18 +5,18 @@ use std::sync::Arc;
 use emitree_runtime::Result;
 
 use super::core::Redactor;
-use super::event::Place;
-use crate::secrets::stream::Passage;
-use crate::secrets::{Chunks, Piece};
+use super::events::Place;
+use crate::shared::secrets::stream::Passage;
+use crate::shared::secrets::{Chunks, Piece};
 
 /// Puts something else in place of secrets.
-pub(super) struct Redacting {
+pub(super) struct RedactPassage {
     name: String,
     redactor: Arc<Redactor>,
     chunks: Chunks,
 }
 
-impl Redacting {
+impl RedactPassage {
     /// For events of a name.
     pub(super) fn new(name: &str, redactor: &Arc<Redactor>) -> Self {
         let chunks = redactor.settings.scanner.chunks();
@@ -24,7 +24,7 @@ impl Redacting {
     }
 }
 
-impl Passage for Redacting {
+impl Passage for RedactPassage {
     fn push(&mut self, text: &str) -> Result<String> {
         let Self { name, redactor, chunks } = self;
         let mut clear = String::new();

@@ -1,4 +1,4 @@
-//! Text that comes in records, bit by bit: each run has its own.
+//! RecordedText that comes in records, bit by bit: each run has its own.
 
 use std::collections::VecDeque;
 
@@ -9,37 +9,37 @@ use serde_json::value::to_raw_value;
 use uuid::Uuid;
 
 use super::core::Redactor;
-use crate::secrets::{Chunks, Piece};
+use crate::shared::secrets::{Chunks, Piece};
 
 /// As many texts may be under way at a time; of more, the oldest is taken to be over.
 const MOST: usize = 1024;
 
 /// Where texts are in events, and those that are under way.
 #[derive(Debug, Default)]
-pub(super) struct Texts {
-    declared: Vec<Declared>,
-    under_way: VecDeque<Text>,
+pub(super) struct RecordedTexts {
+    declared: Vec<TextField>,
+    under_way: VecDeque<RecordedText>,
 }
 
 /// A text of events of one name: one event may hold several.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Declared {
+struct TextField {
     name: String,
     pointer: String,
 }
 
 /// A text of one run's events of one name.
 #[derive(Debug)]
-struct Text {
+struct RecordedText {
     run_id: Option<Uuid>,
-    of: Declared,
+    of: TextField,
     chunks: Chunks,
     last: EventRecord,
 }
 
-impl Texts {
+impl RecordedTexts {
     pub(super) fn declare(&mut self, name: String, pointer: String) {
-        let declared = Declared { name, pointer };
+        let declared = TextField { name, pointer };
         if !self.declared.contains(&declared) {
             self.declared.push(declared);
         }
@@ -47,14 +47,14 @@ impl Texts {
 
     /// Takes the texts out of a payload that are declared: what is clear of them is to be put there again.
     pub(super) fn take(&mut self, event: &EventRecord, payload: &mut Value, redactor: &Redactor) -> Vec<Taken> {
-        let declared: Vec<Declared> = self.declared.iter().filter(|of| of.name == event.name()).cloned().collect();
+        let declared: Vec<TextField> = self.declared.iter().filter(|of| of.name == event.name()).cloned().collect();
         declared.into_iter().filter_map(|of| self.take_one(event, of, payload, redactor)).collect()
     }
 
     fn take_one(
         &mut self,
         event: &EventRecord,
-        of: Declared,
+        of: TextField,
         payload: &mut Value,
         redactor: &Redactor,
     ) -> Option<Taken> {
@@ -67,12 +67,12 @@ impl Texts {
         Some(Taken { pointer: of.pointer, clear })
     }
 
-    fn of_run(&mut self, event: &EventRecord, of: &Declared, redactor: &Redactor) -> &mut Text {
+    fn of_run(&mut self, event: &EventRecord, of: &TextField, redactor: &Redactor) -> &mut RecordedText {
         let run_id = run_id(event);
         let found = self.under_way.iter().position(|text| text.run_id == run_id && text.of == *of);
         let at = found.unwrap_or_else(|| {
             let chunks = redactor.settings.scanner.chunks();
-            self.under_way.push_back(Text { run_id, of: of.clone(), chunks, last: event.clone() });
+            self.under_way.push_back(RecordedText { run_id, of: of.clone(), chunks, last: event.clone() });
             self.under_way.len() - 1
         });
         &mut self.under_way[at]
@@ -81,7 +81,8 @@ impl Texts {
     /// Remembers how the last event of each of these texts looked.
     pub(super) fn remember(&mut self, event: &EventRecord, taken: &[Taken]) {
         let run_id = run_id(event);
-        let is_taken = |of: &Declared| of.name == event.name() && taken.iter().any(|taken| taken.pointer == of.pointer);
+        let is_taken =
+            |of: &TextField| of.name == event.name() && taken.iter().any(|taken| taken.pointer == of.pointer);
         for text in self.under_way.iter_mut().filter(|text| text.run_id == run_id && is_taken(&text.of)) {
             text.last = event.clone();
         }
@@ -112,17 +113,17 @@ impl Texts {
 
     fn rest_of(
         &self,
-        texts: impl IntoIterator<Item = Text>,
+        texts: impl IntoIterator<Item = RecordedText>,
         redactor: &Redactor,
     ) -> Result<Vec<EventRecord>, BoxError> {
-        let rest = |text: Text| text.rest(&self.declared, redactor).transpose();
+        let rest = |text: RecordedText| text.rest(&self.declared, redactor).transpose();
         texts.into_iter().filter_map(rest).collect()
     }
 }
 
-impl Text {
+impl RecordedText {
     /// A copy of the last event, with what is held, and without the other texts: those were in it already.
-    fn rest(mut self, declared: &[Declared], redactor: &Redactor) -> Result<Option<EventRecord>, BoxError> {
+    fn rest(mut self, declared: &[TextField], redactor: &Redactor) -> Result<Option<EventRecord>, BoxError> {
         let mut rest = String::new();
         self.chunks.finish(|piece| put(redactor, &mut rest, piece));
         if rest.is_empty() {

@@ -8,8 +8,8 @@ use serde_json::Value;
 use serde_json::value::to_raw_value;
 
 use super::core::{Redactor, Settings};
-use super::event::Place;
-use super::recorded::Texts;
+use super::events::Place;
+use super::recorded::RecordedTexts;
 use super::vault::Vault;
 
 /// A sink that gets records without secrets. Made by [`Redact::sink`](super::Redact::sink).
@@ -21,12 +21,12 @@ use super::vault::Vault;
 pub struct RedactSink<S> {
     inner: S,
     redactor: Redactor,
-    texts: Texts,
+    texts: RecordedTexts,
 }
 
 impl<S: Sink> RedactSink<S> {
     pub(super) fn new(settings: Settings, inner: S) -> Self {
-        Self { inner, redactor: Redactor::new(settings, Arc::new(Vault::default())), texts: Texts::default() }
+        Self { inner, redactor: Redactor::new(settings, Arc::new(Vault::default())), texts: RecordedTexts::default() }
     }
 
     /// Takes the text at a JSON pointer (RFC 6901) in events of that name for text that comes bit by bit: each run's by

@@ -6,7 +6,7 @@ use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
 use super::vault::Vault;
-use crate::secrets::Kind;
+use crate::shared::secrets::Kind;
 
 /// What stands in place of a secret.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

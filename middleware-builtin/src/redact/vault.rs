@@ -6,7 +6,7 @@ use std::fmt;
 use parking_lot::Mutex;
 use uuid::Uuid;
 
-use crate::secrets::Kind;
+use crate::shared::secrets::Kind;
 
 /// As many secrets get a pseudonym in one run and below; those beyond are redacted.
 pub(super) const MOST: usize = 10_000;

@@ -18,14 +18,14 @@ use serde::{Deserialize, Serialize};
 
 pub use self::difference::{Call, Difference};
 
-use self::nested::Nested;
+use self::nested::NestedReplay;
 use self::replaying::Replaying;
 use crate::record::Journal;
-use crate::voice::{Texts, Voice, json_texts, label};
+use crate::shared::own_events::{OwnEvents, Texts, json_texts, run_label};
 
 const NAMESPACE: Namespace = Namespace::new("middleware.replay");
 
-/// Answers each run below the one that it is bound to from a [`Journal`], instead of doing its work, and stops at the
+/// AnswerLayer each run below the one that it is bound to from a [`Journal`], instead of doing its work, and stops at the
 /// first difference.
 ///
 /// The run that it is bound to does its own work: of a program that asks models and calls tools, everything is done
@@ -87,7 +87,7 @@ const NAMESPACE: Namespace = Namespace::new("middleware.replay");
 #[derive(Clone)]
 pub struct Replay {
     journal: Arc<Journal>,
-    voice: Voice,
+    own_events: OwnEvents,
 }
 
 /// A run is answered from the journal.
@@ -133,18 +133,18 @@ impl Replay {
     /// The emitter of its own events.
     #[must_use]
     pub const fn emitter(&self) -> &Emitter {
-        self.voice.emitter()
+        self.own_events.emitter()
     }
 
     fn stack(&self, replaying: &Arc<Replaying>) -> Stack<AnyRun> {
-        let stops = Stops { replaying: Arc::clone(replaying), voice: self.voice.clone() };
+        let stops = ReplayLayer { replaying: Arc::clone(replaying), own_events: self.own_events.clone() };
         Stack::builder().layer_in(Phase::Observe, stops).build()
     }
 }
 
 impl From<Arc<Journal>> for Replay {
     fn from(journal: Arc<Journal>) -> Self {
-        Self { journal, voice: Voice::new("replay", NAMESPACE) }
+        Self { journal, own_events: OwnEvents::new("replay", NAMESPACE) }
     }
 }
 
@@ -158,7 +158,7 @@ impl Middleware for Replay {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
         let replaying = Arc::new(Replaying::of(Arc::clone(&self.journal)));
         self.stack(&replaying).bind(ctx)?;
-        ctx.bind_nested(Nested::new(replaying, self.voice.clone()));
+        ctx.bind_nested(NestedReplay::new(replaying, self.own_events.clone()));
         Ok(())
     }
 
@@ -178,13 +178,13 @@ impl fmt::Debug for Replay {
     }
 }
 
-/// Stops the run at the first difference.
-struct Stops {
+/// ReplayLayer the run at the first difference.
+struct ReplayLayer {
     replaying: Arc<Replaying>,
-    voice: Voice,
+    own_events: OwnEvents,
 }
 
-impl Stops {
+impl ReplayLayer {
     /// Awaits what is inside, until there is a difference.
     async fn unless_different<T>(&self, inside: impl Future<Output = T> + Send) -> Result<T, Box<Difference>> {
         let mut inside = pin!(inside);
@@ -196,18 +196,18 @@ impl Stops {
     }
 }
 
-impl<O: Op> Layer<O> for Stops {
+impl<O: Op> Layer<O> for ReplayLayer {
     async fn call(&self, input: &O::In, ctx: &RunContext, next: Next<'_, O>) -> Result<O::Out> {
         let (difference, cause) = match self.unless_different(next.run(input)).await {
             Err(difference) => (difference, None),
-            Ok(result) => match self.replaying.end_of_round(&label(ctx)) {
+            Ok(result) => match self.replaying.end_of_round(&run_label(ctx)) {
                 None => return result,
                 // The halt stands for whatever the work ended with: a denial would overrule it (M9).
                 Some(difference) => (difference, result.inspect_err(|error| next.absorb(error)).err()),
             },
         };
         let error = difference.to_error();
-        self.voice.say(ctx, || *difference).await;
+        self.own_events.emit(ctx, || *difference).await;
         Err(cause.into_iter().fold(error, Error::caused_by))
     }
 
@@ -220,8 +220,8 @@ impl<O: Op> Layer<O> for Stops {
     }
 }
 
-impl fmt::Debug for Stops {
+impl fmt::Debug for ReplayLayer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Stops")
+        f.write_str("ReplayLayer")
     }
 }

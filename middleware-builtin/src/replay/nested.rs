@@ -13,27 +13,27 @@ use serde_json::Value;
 
 use super::Replayed;
 use super::difference::{Call, Difference};
-use super::replaying::{Came, Replaying, Reply};
+use super::replaying::{Replaying, Reply, StartedRun};
 use crate::record::Answer;
-use crate::voice::{Voice, called, label};
+use crate::shared::own_events::{OwnEvents, kind_and_name, run_label};
 
 /// What is bound to the runs below.
-pub(super) struct Nested {
+pub(super) struct NestedReplay {
     replaying: Arc<Replaying>,
-    voice: Voice,
+    own_events: OwnEvents,
 }
 
-impl Nested {
-    pub(super) const fn new(replaying: Arc<Replaying>, voice: Voice) -> Self {
-        Self { replaying, voice }
+impl NestedReplay {
+    pub(super) const fn new(replaying: Arc<Replaying>, own_events: OwnEvents) -> Self {
+        Self { replaying, own_events }
     }
 }
 
-impl Middleware for Nested {
+impl Middleware for NestedReplay {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
         let replaying = Arc::clone(&self.replaying);
-        let below = Arc::new(Below { replaying, voice: self.voice.clone(), met: OnceLock::new() });
-        let answers = Answers { below: Arc::clone(&below), attempts: AtomicUsize::new(0) };
+        let below = Arc::new(NestedRun { replaying, own_events: self.own_events.clone(), met: OnceLock::new() });
+        let answers = AnswerLayer { below: Arc::clone(&below), attempts: AtomicUsize::new(0) };
         Stack::<JsonRun>::builder().layer_in(Phase::Observe, answers).build().bind(ctx)?;
         let first = Options::new().priority(i32::MAX);
         ctx.emitter().with(first).observe(Stage::Start, move |event: &dyn AnyEvent, meta| {
@@ -51,26 +51,26 @@ impl Middleware for Nested {
     }
 }
 
-impl fmt::Debug for Nested {
+impl fmt::Debug for NestedReplay {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("answers from a journal")
     }
 }
 
 /// A run below.
-struct Below {
+struct NestedRun {
     replaying: Arc<Replaying>,
-    voice: Voice,
+    own_events: OwnEvents,
     /// Its entry, by index, once it has started.
     met: OnceLock<Result<usize, Box<Difference>>>,
 }
 
-impl Below {
+impl NestedRun {
     fn meet(&self, start: &dyn AnyStart, ctx: &RunContext) {
-        let ((kind, name), trace) = (called(ctx.creator()), ctx.trace());
-        let within = ctx.parent().map(label).unwrap_or_default();
+        let ((kind, name), trace) = (kind_and_name(ctx.creator()), ctx.trace());
+        let within = ctx.parent().map(run_label).unwrap_or_default();
         let call = Call::new(kind, name, start.input_json());
-        let came = Came { run_id: trace.run_id, parent: trace.parent_run_id, within, call };
+        let came = StartedRun { run_id: trace.run_id, parent: trace.parent_run_id, within, call };
         self.met.get_or_init(|| self.replaying.meet(&came));
     }
 
@@ -80,7 +80,7 @@ impl Below {
         let (index, reply) = reply.map_err(|difference| difference.to_error())?;
         if let Some(entry) = self.replaying.entry(index) {
             let (kind, name) = (entry.kind.clone().into_owned(), entry.name.clone().into_owned());
-            self.voice.say(ctx, || Replayed { entry: entry.id, kind, name }).await;
+            self.own_events.emit(ctx, || Replayed { entry: entry.id, kind, name }).await;
         }
         match reply {
             Reply::Answer(Answer::Output(output)) | Reply::Retried(Answer::Output(output)) => Ok(output),
@@ -103,13 +103,13 @@ fn asked_again(error: Error) -> Error {
     }
 }
 
-/// Answers instead of all that is inside.
-struct Answers {
-    below: Arc<Below>,
+/// AnswerLayer instead of all that is inside.
+struct AnswerLayer {
+    below: Arc<NestedRun>,
     attempts: AtomicUsize,
 }
 
-impl Layer<JsonRun> for Answers {
+impl Layer<JsonRun> for AnswerLayer {
     async fn call(&self, _: &Value, ctx: &RunContext, _: Next<'_, JsonRun>) -> Result<Value> {
         let attempt = self.attempts.fetch_add(1, Ordering::Relaxed);
         self.below.answer(attempt, ctx).await
@@ -124,8 +124,8 @@ impl Layer<JsonRun> for Answers {
     }
 }
 
-impl fmt::Debug for Answers {
+impl fmt::Debug for AnswerLayer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Answers")
+        f.write_str("AnswerLayer")
     }
 }

@@ -30,7 +30,7 @@ struct State {
 }
 
 /// A run that has started.
-pub(super) struct Came {
+pub(super) struct StartedRun {
     pub(super) run_id: Uuid,
     pub(super) parent: Option<Uuid>,
     /// What the run is called in which it was started.
@@ -59,7 +59,7 @@ impl Replaying {
     }
 
     /// Finds the entry of a run that has started, or the first difference.
-    pub(super) fn meet(&self, came: &Came) -> Result<usize, Box<Difference>> {
+    pub(super) fn meet(&self, came: &StartedRun) -> Result<usize, Box<Difference>> {
         let mut state = self.state.lock();
         let parent = came.parent.and_then(|parent| state.runs.get(&parent)).map(|index| *index as u64 + 1);
         let left = |(index, entry): &(usize, &Entry)| entry.parent == parent && !state.taken[*index];
@@ -81,7 +81,7 @@ impl Replaying {
         self.journal.entries.iter().enumerate()
     }
 
-    /// Stops the run that is replayed, if nothing has before; gives what it stops for.
+    /// ReplayLayer the run that is replayed, if nothing has before; gives what it stops for.
     fn differ(&self, difference: Difference) -> Box<Difference> {
         let mut state = self.state.lock();
         let first = state.difference.get_or_insert_with(|| Box::new(difference)).clone();
@@ -137,7 +137,7 @@ impl Replaying {
     }
 }
 
-impl Came {
+impl StartedRun {
     fn differs(&self, other: Option<&Entry>, next: Option<&Entry>) -> Difference {
         let (within, came) = (self.within.clone(), self.call.clone());
         match other {

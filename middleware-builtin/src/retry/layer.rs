@@ -10,12 +10,12 @@ use tokio::time::sleep;
 
 use super::builder::Settings;
 use super::{Inner, RetryScheduled};
-use crate::panic::caught;
-use crate::streamed::Streamed;
+use crate::shared::panic::caught;
+use crate::shared::streamed::Streamed;
 
-pub(super) struct Retrying(pub(super) Arc<Inner>);
+pub(super) struct RetryLayer(pub(super) Arc<Inner>);
 
-impl<O: Op> Layer<O> for Retrying {
+impl<O: Op> Layer<O> for RetryLayer {
     async fn call(&self, input: &O::In, ctx: &RunContext, next: Next<'_, O>) -> Result<O::Out> {
         // Made with the first failure.
         let mut delays = None;
@@ -49,7 +49,7 @@ impl<O: Op> Layer<O> for Retrying {
     }
 }
 
-impl fmt::Debug for Retrying {
+impl fmt::Debug for RetryLayer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.settings.fmt(f)
     }
@@ -67,7 +67,7 @@ impl Inner {
     ) -> Result<()> {
         let (scheduled, delay) = self.schedule(attempt, delay, error);
         streamed.discard(ctx, error.to_string(), json!({"by": "retry", "attempt": attempt})).await?;
-        self.voice.say(ctx, || scheduled).await;
+        self.own_events.emit(ctx, || scheduled).await;
         sleep(delay).await;
         Ok(())
     }

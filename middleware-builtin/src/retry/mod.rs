@@ -14,9 +14,9 @@ use serde::{Deserialize, Serialize};
 pub use builder::{RetryBuilder, RetryError};
 pub use delay::RetryAfter;
 
-use crate::voice::{Texts, Voice};
+use crate::shared::own_events::{OwnEvents, Texts};
 use builder::Settings;
-use layer::Retrying;
+use layer::RetryLayer;
 
 const NAMESPACE: Namespace = Namespace::new("middleware.retry");
 
@@ -92,7 +92,7 @@ pub struct Retry {
 
 struct Inner {
     settings: Settings,
-    voice: Voice,
+    own_events: OwnEvents,
 }
 
 /// An attempt has failed, and another one follows after a delay.
@@ -135,15 +135,15 @@ impl Retry {
     }
 
     fn of(settings: Settings) -> Self {
-        let inner = Arc::new(Inner { settings, voice: Voice::new("retry", NAMESPACE) });
-        let stack = Stack::builder().retry(Retrying(Arc::clone(&inner))).build();
+        let inner = Arc::new(Inner { settings, own_events: OwnEvents::new("retry", NAMESPACE) });
+        let stack = Stack::builder().retry(RetryLayer(Arc::clone(&inner))).build();
         Self { inner, stack }
     }
 
     /// The emitter of its own events.
     #[must_use]
     pub fn emitter(&self) -> &Emitter {
-        self.inner.voice.emitter()
+        self.inner.own_events.emitter()
     }
 }
 

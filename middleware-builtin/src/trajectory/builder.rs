@@ -7,7 +7,7 @@ use emitree_emitter::{IntoMatcher, MatcherError};
 use super::Trajectory;
 use super::output::{Output, Target};
 use super::settings::Settings;
-use crate::runs::Runs;
+use crate::shared::runs::Runs;
 
 /// Builds a [`Trajectory`]. Returned by [`Trajectory::builder`].
 #[must_use = "nothing is printed before `build`"]

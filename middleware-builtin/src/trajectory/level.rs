@@ -16,14 +16,14 @@ pub struct Level {
 
 /// The place of a run in the printed tree, fixed when the run starts.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
+pub(super) struct TreePosition {
     /// A hidden run has the relative level of the run above it.
     pub(super) level: Level,
     pub(super) is_outermost: bool,
     pub(super) is_shown: bool,
 }
 
-impl Place {
+impl TreePosition {
     /// The place of a run below another run, or of the outermost run.
     pub(super) fn new(above: Option<Self>, absolute: usize, is_shown: bool) -> Self {
         let relative = above.map_or(0, |above| above.level.relative + usize::from(is_shown));

@@ -7,12 +7,12 @@ use emitree_runtime::{ErrorReport, Stage};
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::{Value, to_string, to_string_pretty};
 
-use super::level::Place;
+use super::level::TreePosition;
 use super::settings::Settings;
 
 /// What a line says before its payload.
 pub(super) struct Line<'a> {
-    pub(super) place: Place,
+    pub(super) place: TreePosition,
     pub(super) kind: &'a str,
     pub(super) name: &'a str,
     pub(super) event: &'a str,

@@ -5,7 +5,7 @@ mod level;
 mod line;
 mod output;
 mod own_events;
-mod recorded;
+mod recorded_event;
 mod replay;
 mod settings;
 mod subscriber;
@@ -30,12 +30,12 @@ const NAMESPACE: Namespace = Namespace::new("middleware.trajectory");
 /// Prints a run and the runs below it: a line for each `start`, `success` and `error`, indented by depth.
 ///
 /// ```text
-/// Assistant[Desk][start]: {"input":{"question":"…"}}
+/// Assistant[LimitEvents][start]: {"input":{"question":"…"}}
 /// --> Tool[read_file][start]: {"input":{"path":"README.md"}}
 ///     --> Tool[decode][start]: …
 ///     <-- Tool[decode][success]: …
 /// <-- Tool[read_file][error]: not found: …
-/// Assistant[Desk][success]: {…}
+/// Assistant[LimitEvents][success]: {…}
 /// ```
 ///
 /// A line reads `Kind[name][event]: payload`. Lines of runs below the bound run are indented, and begin with `-->` on

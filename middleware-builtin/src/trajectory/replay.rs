@@ -10,10 +10,10 @@ use rustc_hash::FxHashMap;
 use uuid::Uuid;
 
 use super::Shared;
-use super::level::Place;
+use super::level::TreePosition;
 use super::line::Line;
-use super::recorded::Recorded;
-use crate::runs::Candidate;
+use super::recorded_event::RecordedEvent;
+use crate::shared::runs::Candidate;
 
 /// Prints the trajectories of recorded runs, byte for byte as they were live, except durations. Returned by
 /// [`Trajectory::replay`](super::Trajectory::replay).
@@ -56,7 +56,7 @@ pub struct Replay {
 #[derive(Clone, Copy, Debug)]
 struct KnownRun {
     /// None for runs outside of the picked one.
-    place: Option<Place>,
+    place: Option<TreePosition>,
     depth: usize,
     started: SystemTime,
 }
@@ -91,7 +91,7 @@ impl Replay {
     ///
     /// If the line cannot be written.
     pub fn show_event(&mut self, event: &EventRecord) -> io::Result<()> {
-        let recorded = Recorded::new(event);
+        let recorded = RecordedEvent::new(event);
         let Some(run_id) = event.trace.map(|trace| trace.run_id) else { return Ok(()) };
         let run = match recorded.stage {
             Some(Stage::Start) => Some(self.start(run_id, &recorded)),
@@ -111,7 +111,7 @@ impl Replay {
     }
 
     /// Remembers a run that starts.
-    fn start(&mut self, run_id: Uuid, start: &Recorded<'_>) -> KnownRun {
+    fn start(&mut self, run_id: Uuid, start: &RecordedEvent<'_>) -> KnownRun {
         let parent_id = start.event.trace.and_then(|trace| trace.parent_run_id);
         let above = parent_id.and_then(|id| self.runs.get(&id));
         let depth = above.map_or(0, |above| above.depth + 1);
@@ -119,7 +119,7 @@ impl Replay {
         let above = above.and_then(|above| above.place);
         let place = if is_outermost || above.is_some() {
             let above = if is_outermost { None } else { above };
-            Some(Place::new(above, depth, self.shared.settings.shows(start)))
+            Some(TreePosition::new(above, depth, self.shared.settings.shows(start)))
         } else {
             None
         };
@@ -128,12 +128,12 @@ impl Replay {
         run
     }
 
-    fn prints_further(&self, recorded: &Recorded<'_>) -> bool {
+    fn prints_further(&self, recorded: &RecordedEvent<'_>) -> bool {
         let matchers = &self.shared.settings.events;
         !recorded.is_own_event() && matchers.iter().any(|matcher| matcher.matches_record(recorded.event) == Some(true))
     }
 
-    fn print(&self, recorded: &Recorded<'_>, place: Place, started: SystemTime) -> io::Result<()> {
+    fn print(&self, recorded: &RecordedEvent<'_>, place: TreePosition, started: SystemTime) -> io::Result<()> {
         let (settings, event) = (&self.shared.settings, recorded.event);
         let took = || SystemTime::from(event.created_at).duration_since(started).unwrap_or_default();
         let line = Line {

@@ -5,7 +5,7 @@ use std::fmt;
 use emitree_emitter::Matcher;
 use emitree_runtime::Stage;
 
-use crate::runs::{Candidate, Runs};
+use crate::shared::runs::{Candidate, Runs};
 
 #[derive(Default)]
 pub(super) struct Settings {

@@ -9,26 +9,26 @@ use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
 use super::Shared;
-use super::level::Place;
+use super::level::TreePosition;
 use super::line::Line;
 use super::own_events::TrajectoryEvent;
-use crate::address::Address;
+use crate::shared::run_address::RunAddress;
 
 /// Prints the events of one bound run and of the runs below it.
 pub(super) struct TreeSubscriber {
     shared: Arc<Shared>,
-    bound: Address,
+    bound: RunAddress,
     /// The depth of the bound run.
     depth: usize,
     /// The places of the runs that are under way.
-    places: Mutex<FxHashMap<Address, Place>>,
+    places: Mutex<FxHashMap<RunAddress, TreePosition>>,
 }
 
 impl TreeSubscriber {
     /// Subscribes to a run and the runs below it; listens only if further events are printed, because a run with listeners
     /// has an emitter of its own.
     pub(super) fn bind(shared: &Arc<Shared>, ctx: &RunContext) -> Result<()> {
-        let (bound, depth) = (Address::of(ctx), ctx.depth());
+        let (bound, depth) = (RunAddress::of(ctx), ctx.depth());
         let subscriber = Arc::new(Self { shared: Arc::clone(shared), bound, depth, places: Mutex::default() });
         if !shared.settings.events.is_empty() {
             let subscriber = Arc::clone(&subscriber);
@@ -58,8 +58,8 @@ impl TreeSubscriber {
     }
 
     /// Returns the place of a run: that of its `start`, until its `finish`.
-    fn place(&self, run: &RunContext, stage: Option<Stage>) -> Place {
-        let address = Address::of(run);
+    fn place(&self, run: &RunContext, stage: Option<Stage>) -> TreePosition {
+        let address = RunAddress::of(run);
         let known = match stage {
             Some(Stage::Start) => None,
             Some(Stage::Finish) => self.places.lock().remove(&address),
@@ -69,17 +69,17 @@ impl TreeSubscriber {
     }
 
     /// Finds the place of a run that starts, or that had started when this was bound.
-    fn place_anew(&self, run: &RunContext, address: Address, starts: bool) -> Place {
+    fn place_anew(&self, run: &RunContext, address: RunAddress, starts: bool) -> TreePosition {
         // Predicates of users are called with no lock held.
         let is_shown = self.shared.settings.shows(run);
         let mut places = self.places.lock();
         let above = if address == self.bound {
             None
         } else {
-            let above = run.parent().and_then(|above| places.get(&Address::of(above)).copied());
-            Some(above.unwrap_or_else(|| Place::new(None, self.depth, true)))
+            let above = run.parent().and_then(|above| places.get(&RunAddress::of(above)).copied());
+            Some(above.unwrap_or_else(|| TreePosition::new(None, self.depth, true)))
         };
-        let place = Place::new(above, run.depth(), is_shown);
+        let place = TreePosition::new(above, run.depth(), is_shown);
         if starts {
             places.insert(address, place);
         }
@@ -89,7 +89,7 @@ impl TreeSubscriber {
     /// Emits a line before it is written. Listeners may change its message.
     fn emit(&self, event: &RunEvent<'_>, line: &Line<'_>, message: String) -> String {
         let run = event.run();
-        let bound = successors(Some(run), |run| run.parent()).find(|run| Address::of(run) == self.bound);
+        let bound = successors(Some(run), |run| run.parent()).find(|run| RunAddress::of(run) == self.bound);
         let own = TrajectoryEvent { message, level: line.place.level, origin: event.to_record() };
         own.emit(&self.shared.emitter, bound.unwrap_or(run).trace(), event.stage())
     }
@@ -151,7 +151,7 @@ mod tests {
             }
         });
         let run = top.run(()).middleware(move |ctx: &RunContext| {
-            let (shared, bound, depth) = (Arc::clone(&trajectory.0), Address::of(ctx), ctx.depth());
+            let (shared, bound, depth) = (Arc::clone(&trajectory.0), RunAddress::of(ctx), ctx.depth());
             let subscriber = Arc::new(TreeSubscriber { shared, bound, depth, places: Mutex::default() });
             *binds.lock() = Some(Arc::clone(&subscriber));
             ctx.subscribe(subscriber);

@@ -4,16 +4,16 @@ use emitree_emitter::{Context, EventRecord, Trace};
 use emitree_runtime::{RunContext, Stage};
 
 use super::NAMESPACE;
-use crate::runs::Candidate;
+use crate::shared::runs::Candidate;
 
 /// A recorded event; as a [`Candidate`], the run that it starts.
 #[derive(Clone, Copy)]
-pub(super) struct Recorded<'a> {
+pub(super) struct RecordedEvent<'a> {
     pub(super) event: &'a EventRecord,
     pub(super) stage: Option<Stage>,
 }
 
-impl<'a> Recorded<'a> {
+impl<'a> RecordedEvent<'a> {
     pub(super) fn new(event: &'a EventRecord) -> Self {
         Self { event, stage: Stage::of_record(event) }
     }
@@ -24,7 +24,7 @@ impl<'a> Recorded<'a> {
     }
 }
 
-impl Candidate for Recorded<'_> {
+impl Candidate for RecordedEvent<'_> {
     fn kind(&self) -> &str {
         match &self.event.creator {
             Some(creator) => &creator.kind,

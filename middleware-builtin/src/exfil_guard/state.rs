@@ -8,28 +8,28 @@ use emitree_runtime::{Error, ErrorKind, Interrupt, JsonRun, Layer, Next, Result,
 use parking_lot::Mutex;
 use serde_json::Value;
 
-use super::event::{Blocked, Place};
+use super::events::{Blocked, Place};
 use super::leak::What;
 use super::{Encoding, NAME, Settings};
-use crate::json::{Path, strings};
-use crate::secrets::failure::{rekeyed, reworded};
-use crate::secrets::stream::Held;
-use crate::voice::Voice;
+use crate::shared::json::{Path, strings};
+use crate::shared::own_events::OwnEvents;
+use crate::shared::secrets::failure::{rekeyed, reworded};
+use crate::shared::secrets::stream::Held;
 
 /// Where the details of an error stand in its report.
 const DETAILS: Path<'static> = Path::Key(&Path::Root, "context");
 
 /// What all parts of one binding share.
-pub(super) struct Guarding {
+pub(super) struct GuardState {
     pub(super) detector: super::Detector,
     settings: Settings,
-    voice: Voice,
+    own_events: OwnEvents,
     blocked: Mutex<Vec<Blocked>>,
 }
 
-impl Guarding {
-    pub(super) fn new(detector: super::Detector, settings: Settings, voice: Voice) -> Self {
-        Self { detector, settings, voice, blocked: Mutex::default() }
+impl GuardState {
+    pub(super) fn new(detector: super::Detector, settings: Settings, own_events: OwnEvents) -> Self {
+        Self { detector, settings, own_events, blocked: Mutex::default() }
     }
 
     /// Notes it, and makes the denial, which does not repeat it.
@@ -52,7 +52,7 @@ impl Guarding {
     pub(super) async fn tell(&self, ctx: &RunContext) {
         let blocked = std::mem::take(&mut *self.blocked.lock());
         for blocked in blocked {
-            self.voice.say(ctx, || blocked).await;
+            self.own_events.emit(ctx, || blocked).await;
         }
     }
 
@@ -150,16 +150,16 @@ fn keys(value: &Value, see: &mut impl FnMut(&str)) {
 }
 
 /// The layer, with the run's streams.
-pub(super) struct Guarded {
-    pub(super) guarding: Arc<Guarding>,
+pub(super) struct ExfilGuardLayer {
+    pub(super) state: Arc<GuardState>,
     pub(super) held: Arc<[Arc<dyn Held>]>,
 }
 
-impl Guarded {
+impl ExfilGuardLayer {
     async fn guarded(&self, input: &Value, next: Next<'_, JsonRun>) -> Result<Value> {
-        let Guarding { settings, .. } = &*self.guarding;
+        let GuardState { settings, .. } = &*self.state;
         if settings.inputs {
-            self.guarding.check(Place::Input, input)?;
+            self.state.check(Place::Input, input)?;
         }
         let result = next.run(input).await;
         // Work that went on after a refused event has not got past it.
@@ -168,21 +168,21 @@ impl Guarded {
             (Ok(_), Some(refused)) => Err(refused),
             (Ok(output), None) => {
                 if settings.outputs {
-                    self.guarding.check(Place::Output, &output)?;
+                    self.state.check(Place::Output, &output)?;
                 }
                 Ok(output)
             }
             // Where nothing is denied, it is looked at once: when it leaves.
-            (Err(error), _) if settings.outputs && !settings.evaluates_only => Err(self.guarding.check_error(error)),
+            (Err(error), _) if settings.outputs && !settings.evaluates_only => Err(self.state.check_error(error)),
             (Err(error), _) => Err(error),
         }
     }
 }
 
-impl Layer<JsonRun> for Guarded {
+impl Layer<JsonRun> for ExfilGuardLayer {
     async fn call(&self, input: &Value, ctx: &RunContext, next: Next<'_, JsonRun>) -> Result<Value> {
         let result = self.guarded(input, next).await;
-        self.guarding.tell(ctx).await;
+        self.state.tell(ctx).await;
         result
     }
 
@@ -191,8 +191,8 @@ impl Layer<JsonRun> for Guarded {
     }
 }
 
-impl fmt::Debug for Guarded {
+impl fmt::Debug for ExfilGuardLayer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.guarding.settings.describe(&self.guarding.detector, f)
+        self.state.settings.describe(&self.state.detector, f)
     }
 }

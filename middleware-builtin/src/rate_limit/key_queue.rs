@@ -1,9 +1,9 @@
-//! The runs of one key, and the lanes of all keys.
+//! The runs of one key, and the queues of all keys.
 //!
-//! 1. A run passes at once only if nobody waits in its lane: who comes later does not overtake.
-//! 2. Who waits has the lane's turn, in the order of coming; the first in line sleeps until a run may pass and asks
+//! 1. A run passes at once only if nobody waits in its queue: who comes later does not overtake.
+//! 2. Who waits has the queue's turn, in the order of coming; the first in line sleeps until a run may pass and asks
 //!    again. Who leaves gives the turn on and has taken nothing.
-//! 3. A lane is let go when it is as good as new and nobody holds it; handles are made under the lock of the lanes.
+//! 3. A queue is let go when it is as good as new and nobody holds it; handles are made under the lock of the queues.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,40 +18,40 @@ use tokio::sync::Mutex as Turn;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::clock::TokioClock;
-use crate::key::{Found, Owned};
+use crate::shared::key::{KeyRef, OwnedKey};
 
 /// When there are fewer keys, none is let go.
 const FEW: usize = 64;
 
-pub(super) struct Lane {
+pub(super) struct KeyQueue {
     limiter: RateLimiter<NotKeyed, InMemoryState, TokioClock, NoOpMiddleware<Nanos>>,
     waiting: AtomicUsize,
     turn: Turn<()>,
 }
 
 /// Why a run cannot pass at once.
-pub(super) enum Told {
+pub(super) enum NotYet {
     /// Nobody waits, and it may pass then.
-    NotUntil(Instant),
+    Until(Instant),
     /// Others wait.
-    Queue,
+    Queued,
 }
 
 /// It could not wait long enough: when it may come again.
 pub(super) struct TooLate(pub(super) Instant);
 
-impl Lane {
+impl KeyQueue {
     fn new(quota: Quota, clock: TokioClock) -> Self {
         let limiter = RateLimiter::direct_with_clock(quota, clock);
         Self { limiter, waiting: AtomicUsize::new(0), turn: Turn::new(()) }
     }
 
     #[inline]
-    fn ask(&self) -> Result<(), Told> {
+    fn ask(&self) -> Result<(), NotYet> {
         if self.waiting.load(Ordering::Acquire) > 0 {
-            return Err(Told::Queue);
+            return Err(NotYet::Queued);
         }
-        self.check().map_err(Told::NotUntil)
+        self.check().map_err(NotYet::Until)
     }
 
     #[inline]
@@ -63,14 +63,14 @@ impl Lane {
     /// Waits for its turn, and then until it may pass; no longer than the deadline, and not at all if it is known that
     /// that would be in vain.
     pub(super) async fn wait(&self, deadline: Option<Instant>, quota: Quota) -> Result<(), TooLate> {
-        let place = Waiting::new(&self.waiting);
+        let waiter = Waiter::new(&self.waiting);
         let turn = match deadline {
             Some(deadline) => timeout_at(deadline, self.turn.lock()).await,
             None => Ok(self.turn.lock().await),
         };
         // Those in front pass first: at least as many intervals as there are of them.
         let Ok(_turn) = turn else {
-            let after = quota.replenish_interval().saturating_mul(place.ahead);
+            let after = quota.replenish_interval().saturating_mul(waiter.ahead);
             return Err(TooLate(Instant::now().checked_add(after).unwrap_or_else(Instant::now)));
         };
         while let Err(until) = self.check() {
@@ -89,90 +89,90 @@ impl Lane {
 }
 
 /// Somebody who waits.
-struct Waiting<'a> {
+struct Waiter<'a> {
     count: &'a AtomicUsize,
     ahead: u32,
 }
 
-impl<'a> Waiting<'a> {
+impl<'a> Waiter<'a> {
     fn new(count: &'a AtomicUsize) -> Self {
         let ahead = count.fetch_add(1, Ordering::AcqRel);
         Self { count, ahead: u32::try_from(ahead).unwrap_or(u32::MAX).max(1) }
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for Waiter<'_> {
     fn drop(&mut self) {
         self.count.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
-/// The lanes of all keys.
-pub(super) struct Lanes {
+/// The queues of all keys.
+pub(super) struct KeyQueues {
     quota: Quota,
     clock: TokioClock,
     /// That of all who have the same key, found without a look into the map.
-    common: Arc<Lane>,
+    common: Arc<KeyQueue>,
     keyed: Mutex<Keyed>,
 }
 
 struct Keyed {
-    lanes: HashMap<Owned, Arc<Lane>>,
+    queues: HashMap<OwnedKey, Arc<KeyQueue>>,
     /// At how many keys those that are as new are let go.
     sweep_at: usize,
 }
 
-impl Lanes {
+impl KeyQueues {
     pub(super) fn new(quota: Quota) -> Self {
-        let (clock, keyed) = (TokioClock::start(), Keyed { lanes: HashMap::new(), sweep_at: FEW });
-        Self { quota, clock, common: Arc::new(Lane::new(quota, clock)), keyed: Mutex::new(keyed) }
+        let (clock, keyed) = (TokioClock::start(), Keyed { queues: HashMap::new(), sweep_at: FEW });
+        Self { quota, clock, common: Arc::new(KeyQueue::new(quota, clock)), keyed: Mutex::new(keyed) }
     }
 
-    /// Asks the lane of a key; gives the lane if the run cannot pass at once.
+    /// Asks the queue of a key; gives the queue if the run cannot pass at once.
     #[inline]
-    pub(super) fn ask(&self, key: Found<'_>) -> Option<(Told, Arc<Lane>)> {
+    pub(super) fn ask(&self, key: KeyRef<'_>) -> Option<(NotYet, Arc<KeyQueue>)> {
         match key {
-            Found::All => asked(&self.common),
+            KeyRef::All => asked(&self.common),
             key => self.ask_keyed(key),
         }
     }
 
-    fn ask_keyed(&self, key: Found<'_>) -> Option<(Told, Arc<Lane>)> {
+    fn ask_keyed(&self, key: KeyRef<'_>) -> Option<(NotYet, Arc<KeyQueue>)> {
         let mut keyed = self.keyed.lock();
-        if let Some(lane) = keyed.lanes.get(&key) {
-            return asked(lane);
+        if let Some(queue) = keyed.queues.get(&key) {
+            return asked(queue);
         }
         let gone = keyed.sweep(self.quota);
-        let told = asked(keyed.add(key, || Lane::new(self.quota, self.clock)));
+        let not_yet = asked(keyed.add(key, || KeyQueue::new(self.quota, self.clock)));
         drop(keyed);
         // A key may hold the last handle of an instance, whose drop is user code.
         drop(gone);
-        told
+        not_yet
     }
 
     pub(super) fn len(&self) -> usize {
-        self.keyed.lock().lanes.len()
+        self.keyed.lock().queues.len()
     }
 }
 
 impl Keyed {
     /// Takes out what is as new, if there are many.
-    fn sweep(&mut self, quota: Quota) -> Vec<(Owned, Arc<Lane>)> {
-        if self.lanes.len() < self.sweep_at {
+    fn sweep(&mut self, quota: Quota) -> Vec<(OwnedKey, Arc<KeyQueue>)> {
+        if self.queues.len() < self.sweep_at {
             return Vec::new();
         }
-        let is_idle = |lane: &Arc<Lane>| Arc::strong_count(lane) == 1 && lane.is_as_new(quota);
-        let gone = self.lanes.extract_if(|_, lane| is_idle(lane)).collect();
-        self.sweep_at = FEW.max(self.lanes.len().saturating_mul(2));
+        let is_idle = |queue: &Arc<KeyQueue>| Arc::strong_count(queue) == 1 && queue.is_as_new(quota);
+        let gone = self.queues.extract_if(|_, queue| is_idle(queue)).collect();
+        self.sweep_at = FEW.max(self.queues.len().saturating_mul(2));
         gone
     }
 
-    fn add(&mut self, key: Found<'_>, new: impl FnOnce() -> Lane) -> &Arc<Lane> {
-        self.lanes.entry(key.to_owned()).or_insert_with(|| Arc::new(new()))
+    fn add(&mut self, key: KeyRef<'_>, new: impl FnOnce() -> KeyQueue) -> &Arc<KeyQueue> {
+        self.queues.entry(key.to_owned()).or_insert_with(|| Arc::new(new()))
     }
 }
 
 #[inline]
-fn asked(lane: &Arc<Lane>) -> Option<(Told, Arc<Lane>)> {
-    lane.ask().err().map(|told| (told, Arc::clone(lane)))
+fn asked(queue: &Arc<KeyQueue>) -> Option<(NotYet, Arc<KeyQueue>)> {
+    queue.ask().err().map(|not_yet| (not_yet, Arc::clone(queue)))
 }

@@ -4,7 +4,7 @@ use emitree_emitter::{Event, EventName};
 use serde::Serialize;
 
 use super::{Encoding, What};
-use crate::voice::Texts;
+use crate::shared::own_events::Texts;
 
 /// What was looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]

@@ -7,9 +7,9 @@ use rustc_hash::FxHasher;
 
 /// Which run it is, as long as there is it: who keeps one forgets it with the run's `finish`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Address(u64);
+pub(crate) struct RunAddress(u64);
 
-impl Address {
+impl RunAddress {
     #[inline]
     pub(crate) fn of(run: &RunContext) -> Self {
         // Of one word, which this is, no two have the same hash.

@@ -9,10 +9,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::time::Instant;
 
-use crate::key::{Key, Owned};
-use crate::millis::millis;
-use crate::runs::Said;
-use crate::voice::{Texts, Voice, json_texts};
+use crate::shared::key::{Key, OwnedKey};
+use crate::shared::millis::millis;
+use crate::shared::own_events::{OwnEvents, Texts, json_texts};
+use crate::shared::runs::FilterSpec;
 
 /// A run had to wait, and goes on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -56,13 +56,13 @@ impl Texts for Denied {
 
 /// Which runs are counted together, which are at all, and how long one waits: none is denied at once by default.
 #[derive(Default)]
-pub(crate) struct Terms {
+pub(crate) struct LimitOptions {
     pub(crate) key: Key,
-    pub(crate) about: Said,
+    pub(crate) about: FilterSpec,
     pub(crate) wait: Option<Duration>,
 }
 
-impl Terms {
+impl LimitOptions {
     /// How long a run waits, at the end of what is said of a limit.
     pub(crate) fn say_wait(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.wait {
@@ -74,33 +74,33 @@ impl Terms {
 }
 
 /// Who says what became of runs that could not go on at once.
-pub(crate) struct Desk {
+pub(crate) struct LimitEvents {
     by: &'static str,
-    voice: Voice,
+    own_events: OwnEvents,
 }
 
-impl Desk {
+impl LimitEvents {
     pub(crate) fn new(by: &'static str, namespace: Namespace) -> Self {
-        Self { by, voice: Voice::new(by, namespace) }
+        Self { by, own_events: OwnEvents::new(by, namespace) }
     }
 
     pub(crate) const fn emitter(&self) -> &Emitter {
-        self.voice.emitter()
+        self.own_events.emitter()
     }
 
     /// A run goes on that has waited since it came.
-    pub(crate) async fn delayed(&self, key: &Owned, came: Instant, ctx: &RunContext) {
-        self.voice.say(ctx, || Delayed { key: key.to_json(), waited_ms: millis(came.elapsed()) }).await;
+    pub(crate) async fn delayed(&self, key: &OwnedKey, came: Instant, ctx: &RunContext) {
+        self.own_events.emit(ctx, || Delayed { key: key.to_json(), waited_ms: millis(came.elapsed()) }).await;
     }
 
-    pub(crate) async fn deny(&self, key: &Owned, retry_after_ms: u64, reason: String, ctx: &RunContext) -> Error {
-        self.voice.say(ctx, || Denied { key: key.to_json(), retry_after_ms: Some(retry_after_ms) }).await;
+    pub(crate) async fn deny(&self, key: &OwnedKey, retry_after_ms: u64, reason: String, ctx: &RunContext) -> Error {
+        self.own_events.emit(ctx, || Denied { key: key.to_json(), retry_after_ms: Some(retry_after_ms) }).await;
         Error::denied(self.by, reason).context("retry_after_ms", retry_after_ms)
     }
 
     /// A run has no key, or none that could be found out.
     pub(crate) async fn deny_keyless(&self, error: Error, ctx: &RunContext) -> Error {
-        self.voice.say(ctx, || Denied { key: Value::Null, retry_after_ms: None }).await;
+        self.own_events.emit(ctx, || Denied { key: Value::Null, retry_after_ms: None }).await;
         Error::denied(self.by, error.to_string()).caused_by(error)
     }
 }

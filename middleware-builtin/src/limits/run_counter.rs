@@ -1,4 +1,4 @@
-//! Counting the runs below one that limits are bound to.
+//! RunCounter the runs below one that limits are bound to.
 //!
 //! 1. What counts stands in the context of the run that the limits are bound to, and knows the nearest one above.
 //! 2. A run is counted in all or in none: nothing is counted before all have said yes, and none is unlocked before that.
@@ -13,11 +13,11 @@ use parking_lot::Mutex;
 
 use super::count::Counts;
 use super::{Inner, Limit, OnLimit, Reached, Scope};
-use crate::at_start::{Refusal, at_start};
-use crate::stop::Stop;
+use crate::shared::at_start::{Refusal, at_start};
+use crate::shared::stop::Stop;
 
 /// Limits as they are bound to a run.
-pub(super) struct Counting {
+pub(super) struct RunCounter {
     pub(super) limits: Arc<Inner>,
     pub(super) stop: Arc<Stop>,
     above: Option<Arc<Self>>,
@@ -30,9 +30,9 @@ pub(super) struct Counting {
 }
 
 /// The one that is nearest to a run, in the run's context.
-struct Nearest(Arc<Counting>);
+struct NearestCounter(Arc<RunCounter>);
 
-impl Counting {
+impl RunCounter {
     pub(super) fn begin(limits: &Arc<Inner>, ctx: &RunContext) -> Arc<Self> {
         let above = Self::of(ctx);
         let is_same = |counting: &&Arc<Self>| Arc::ptr_eq(&counting.limits, limits);
@@ -41,7 +41,7 @@ impl Counting {
         above.iter().for_each(|above| above.encloses.store(true, Ordering::Release));
         let encloses = AtomicBool::new(false);
         let counting = Arc::new(Self { limits, stop, above, depth, counts, counts_groups, encloses });
-        ctx.set_extension(Nearest(Arc::clone(&counting)));
+        ctx.set_extension(NearestCounter(Arc::clone(&counting)));
         counting
     }
 
@@ -52,7 +52,7 @@ impl Counting {
     }
 
     fn of(ctx: &RunContext) -> Option<Arc<Self>> {
-        ctx.extension::<Nearest>().map(|nearest| Arc::clone(&nearest.0))
+        ctx.extension::<NearestCounter>().map(|nearest| Arc::clone(&nearest.0))
     }
 
     /// This one, and those above.
@@ -117,7 +117,7 @@ impl Counting {
         let on_limit = self.limits.rules.on_limit;
         let error = on_limit.error(&reached);
         let stops = (on_limit == OnLimit::End).then(|| (Arc::clone(&self.stop), error.clone()));
-        at_start(run, &self.limits.voice, reached, Some(Refusal { error, stops }))
+        at_start(run, &self.limits.own_events, reached, Some(Refusal { error, stops }))
     }
 }
 
@@ -128,4 +128,4 @@ struct Run<'a> {
 }
 
 /// What is asked last, with all counts locked.
-type Last<'a> = &'a dyn Fn() -> Option<(Arc<Counting>, Reached)>;
+type Last<'a> = &'a dyn Fn() -> Option<(Arc<RunCounter>, Reached)>;

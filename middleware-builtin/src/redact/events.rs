@@ -3,8 +3,8 @@
 use emitree_emitter::{Event, EventName};
 use serde::Serialize;
 
-use crate::secrets::Kind;
-use crate::voice::Texts;
+use crate::shared::own_events::Texts;
+use crate::shared::secrets::Kind;
 
 /// Where secrets are looked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]

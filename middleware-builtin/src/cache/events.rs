@@ -3,7 +3,7 @@
 use emitree_emitter::{Event, EventName};
 use serde::{Deserialize, Serialize};
 
-use crate::voice::Texts;
+use crate::shared::own_events::Texts;
 
 /// There is an answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -17,21 +17,21 @@ type Give = dyn for<'a> Fn(&'a mut dyn AnyEvent, &'a EventMeta<'a>, &'a RunConte
 
 /// What sets the output of a run, and what it is called where middlewares are listed.
 #[derive(Clone)]
-pub(super) struct Answer {
-    source: Source,
+pub(super) struct OutputSource {
+    source: SourceKind,
     give: Arc<Give>,
 }
 
 /// Where an answer comes from.
 #[derive(Clone)]
-pub(super) enum Source {
+pub(super) enum SourceKind {
     Text(String),
     Function(&'static str),
     DryRun,
 }
 
-impl Answer {
-    pub(super) fn new<F>(source: Source, give: F) -> Self
+impl OutputSource {
+    pub(super) fn new<F>(source: SourceKind, give: F) -> Self
     where
         F: for<'a> Fn(&'a mut dyn AnyEvent, &'a EventMeta<'a>, &'a RunContext) -> BoxFuture<'a, Result<bool>>,
         F: Send + Sync + 'static,
@@ -40,7 +40,7 @@ impl Answer {
     }
 
     pub(super) const fn is_dry(&self) -> bool {
-        matches!(self.source, Source::DryRun)
+        matches!(self.source, SourceKind::DryRun)
     }
 
     pub(super) async fn give<'a>(
@@ -61,9 +61,9 @@ pub(super) fn start_of<'a>(event: &'a mut dyn AnyEvent, meta: &EventMeta<'_>) ->
     }
 }
 
-pub(super) fn value_answer<O: Clone + Send + Sync + 'static>(output: O) -> Answer {
-    let source = Source::Text(format!("a value of {}", type_name::<O>()));
-    Answer::new(source, move |event, meta, _| Box::pin(ready(set(event, meta, &output))))
+pub(super) fn value_answer<O: Clone + Send + Sync + 'static>(output: O) -> OutputSource {
+    let source = SourceKind::Text(format!("a value of {}", type_name::<O>()));
+    OutputSource::new(source, move |event, meta, _| Box::pin(ready(set(event, meta, &output))))
 }
 
 fn set<O: Clone + 'static>(event: &mut dyn AnyEvent, meta: &EventMeta<'_>, output: &O) -> Result<bool> {
@@ -74,9 +74,9 @@ fn set<O: Clone + 'static>(event: &mut dyn AnyEvent, meta: &EventMeta<'_>, outpu
 
 pub(super) fn typed_answer<I: Data, O: Data>(
     f: impl for<'a> Fn(&'a I, &'a RunContext) -> BoxFuture<'a, Result<Option<O>>> + Send + Sync + 'static,
-) -> Answer {
+) -> OutputSource {
     let f = Arc::new(f);
-    Answer::new(Source::Function("typed"), move |event, meta, ctx| {
+    OutputSource::new(SourceKind::Function("typed"), move |event, meta, ctx| {
         let f = Arc::clone(&f);
         Box::pin(async move {
             let types = || format!("a function from `{}` to `{}`", type_name::<I>(), type_name::<O>());
@@ -88,11 +88,11 @@ pub(super) fn typed_answer<I: Data, O: Data>(
 }
 
 pub(super) fn json_answer(
-    source: Source,
+    source: SourceKind,
     f: impl for<'a> Fn(&'a Value, &'a RunContext) -> BoxFuture<'a, Result<Option<Value>>> + Send + Sync + 'static,
-) -> Answer {
+) -> OutputSource {
     let f = Arc::new(f);
-    Answer::new(source, move |event, meta, ctx| {
+    OutputSource::new(source, move |event, meta, ctx| {
         let f = Arc::clone(&f);
         Box::pin(async move {
             let start = start_of(event, meta)?;
@@ -109,12 +109,12 @@ fn misfit(meta: &EventMeta<'_>, what: &str) -> Error {
     Error::new(format!("{what} is to answer a run that begins with `{run}`: narrow it by `kind`, `named` or `when`"))
 }
 
-impl fmt::Debug for Answer {
+impl fmt::Debug for OutputSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.source {
-            Source::Text(text) => f.write_str(text),
-            Source::Function(sort) => write!(f, "a {sort} function"),
-            Source::DryRun => f.write_str("dry run"),
+            SourceKind::Text(text) => f.write_str(text),
+            SourceKind::Function(sort) => write!(f, "a {sort} function"),
+            SourceKind::DryRun => f.write_str("dry run"),
         }
     }
 }

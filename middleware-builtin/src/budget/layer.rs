@@ -11,15 +11,15 @@ use futures_util::future::join;
 use tokio::time::{Instant, timeout_at};
 
 use super::Usage;
-use super::account::{Account, No};
+use super::account::{Account, StartRefused};
 use super::charge::{Findings, charge};
 use super::events::{Closed, Denied};
-use crate::at_start::{Refusal, at_start};
+use crate::shared::at_start::{Refusal, at_start};
 
 /// Ends the work when the account is closed, or its time is over.
-pub(super) struct Hold(pub(super) Arc<Account>);
+pub(super) struct BudgetLayer(pub(super) Arc<Account>);
 
-impl<O: Op> Layer<O> for Hold {
+impl<O: Op> Layer<O> for BudgetLayer {
     async fn call(&self, input: &O::In, ctx: &RunContext, next: Next<'_, O>) -> Result<O::Out> {
         let (account, options) = (&self.0, &self.0.options);
         let end = account.after(options.most.wall_time);
@@ -42,7 +42,7 @@ impl<O: Op> Layer<O> for Hold {
     }
 }
 
-impl Hold {
+impl BudgetLayer {
     /// Goes on with the work while listeners of the warning are awaited.
     async fn warn_during<T: Send>(&self, inside: impl Future<Output = T> + Send, ctx: &RunContext) -> T {
         let findings = Findings::of(&self.0, self.0.tick());
@@ -53,7 +53,7 @@ impl Hold {
         let account = &self.0;
         let closed = account.time_is_over();
         if let Some(closed) = &closed {
-            account.options.voice.say(ctx, || closed.clone()).await;
+            account.options.own_events.emit(ctx, || closed.clone()).await;
         }
         let closed = closed.or_else(|| account.closed());
         closed.as_ref().map_or_else(|| Error::halted("budget", "the time is over"), Closed::error)
@@ -68,16 +68,16 @@ async fn until<T>(end: Option<Instant>, inside: impl Future<Output = T>) -> Opti
     }
 }
 
-impl fmt::Debug for Hold {
+impl fmt::Debug for BudgetLayer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.options.fmt(f)
     }
 }
 
-/// Counts the runs below, and lets none begin when the account is closed.
-pub(super) struct Meter(pub(super) Arc<Account>);
+/// CountPath the runs below, and lets none begin when the account is closed.
+pub(super) struct CallCounter(pub(super) Arc<Account>);
 
-impl Middleware for Meter {
+impl Middleware for CallCounter {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
         // A nearer one draws from this. One that the run has itself, bound before or after this, is for the runs below it.
         let nearest = ctx.parent().and_then(Account::of);
@@ -86,8 +86,8 @@ impl Middleware for Meter {
         }
         match self.0.begin(ctx)? {
             Ok(warnings) => {
-                let voice = &self.0.options.voice;
-                warnings.into_iter().try_for_each(|warning| at_start(ctx, voice, warning, None))
+                let own_events = &self.0.options.own_events;
+                warnings.into_iter().try_for_each(|warning| at_start(ctx, own_events, warning, None))
             }
             Err(no) => no.refuse(ctx),
         }
@@ -98,22 +98,22 @@ impl Middleware for Meter {
     }
 }
 
-impl fmt::Debug for Meter {
+impl fmt::Debug for CallCounter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.options.fmt(f)
     }
 }
 
-impl No {
+impl StartRefused {
     fn refuse(self, ctx: &RunContext) -> Result<()> {
         let Self { by, why, is_new } = self;
-        let (error, voice) = (why.denial(), &by.options.voice);
+        let (error, own_events) = (why.denial(), &by.options.own_events);
         if is_new {
             let stops = Some((Arc::clone(&by.stop), why.error()));
-            return at_start(ctx, voice, why, Some(Refusal { error, stops }));
+            return at_start(ctx, own_events, why, Some(Refusal { error, stops }));
         }
         let denied = Denied { reason: why.reason, holder: by.holder() };
-        at_start(ctx, voice, denied, Some(Refusal { error, stops: None }))
+        at_start(ctx, own_events, denied, Some(Refusal { error, stops: None }))
     }
 }
 

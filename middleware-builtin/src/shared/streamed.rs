@@ -7,12 +7,12 @@ use emitree_emitter::{AnyEvent, DropGuard, Emitter, EventMeta, Options};
 use emitree_runtime::{Result, RunContext};
 use serde_json::Value;
 
-use crate::voice::KIND;
+use crate::shared::own_events::KIND;
 
 /// Watches whether an attempt emits anything that the run hears, besides what middlewares say of it.
-pub(crate) struct Streamed(Option<Watching>);
+pub(crate) struct Streamed(Option<Watch>);
 
-struct Watching {
+struct Watch {
     has_emitted: Arc<AtomicBool>,
     listening: DropGuard,
 }
@@ -21,17 +21,17 @@ impl Streamed {
     /// Begins to watch, if anybody else listens. If not, it is taken that the attempt has emitted: whoever listens by
     /// its end may have heard of it, and where still nobody does, to mark it costs nothing.
     pub(crate) fn watch(ctx: &RunContext) -> Self {
-        Self(if ctx.is_heard() { Watching::begin(ctx.emitter()) } else { None })
+        Self(if ctx.is_heard() { Watch::begin(ctx.emitter()) } else { None })
     }
 
     /// Marks the attempt as given up, if it has emitted.
     pub(crate) async fn discard(self, ctx: &RunContext, reason: String, metadata: Value) -> Result<()> {
-        let has_emitted = self.0.is_none_or(Watching::end);
+        let has_emitted = self.0.is_none_or(Watch::end);
         if has_emitted { ctx.discard_attempt(reason, metadata).await } else { Ok(()) }
     }
 }
 
-impl Watching {
+impl Watch {
     fn begin(emitter: &Emitter) -> Option<Self> {
         let has_emitted = Arc::new(AtomicBool::new(false));
         let seen = Arc::clone(&has_emitted);

@@ -4,7 +4,7 @@ use std::fmt;
 
 use emitree_runtime::{IntoMiddleware, LayerInfo, Middleware, Order, Result, RunContext};
 
-use crate::runs::Runs;
+use crate::shared::runs::Runs;
 
 /// A middleware that is bound to some runs only. Made by [`Runs::only`].
 pub struct Only<M> {

@@ -10,19 +10,19 @@ use emitree_runtime::{JsonRun, Layer, Next, Result, RunContext, Summary};
 use serde_json::Value;
 
 use super::core::Redactor;
-use crate::json::{Path, strings_mut};
+use crate::shared::json::{Path, strings_mut};
 
 /// How many pseudonyms there were before the output: those that it has brought with it stay hidden.
 #[derive(Debug)]
-pub(super) struct Known(AtomicUsize);
+pub(super) struct KnownPseudonyms(AtomicUsize);
 
 #[derive(Debug)]
-pub(super) struct Restoring {
+pub(super) struct RestoreLayer {
     redactor: Arc<Redactor>,
-    known: Arc<Known>,
+    known: Arc<KnownPseudonyms>,
 }
 
-impl Known {
+impl KnownPseudonyms {
     pub(super) fn set(&self, known: usize) {
         self.0.store(known, Ordering::Relaxed);
     }
@@ -33,19 +33,19 @@ impl Known {
 }
 
 /// All of them, until there is an output: one that comes from elsewhere brings none.
-impl Default for Known {
+impl Default for KnownPseudonyms {
     fn default() -> Self {
         Self(AtomicUsize::new(usize::MAX))
     }
 }
 
-impl Restoring {
-    pub(super) fn new(redactor: &Arc<Redactor>, known: &Arc<Known>) -> Self {
+impl RestoreLayer {
+    pub(super) fn new(redactor: &Arc<Redactor>, known: &Arc<KnownPseudonyms>) -> Self {
         Self { redactor: Arc::clone(redactor), known: Arc::clone(known) }
     }
 }
 
-impl Layer<JsonRun> for Restoring {
+impl Layer<JsonRun> for RestoreLayer {
     async fn call(&self, input: &Value, _: &RunContext, next: Next<'_, JsonRun>) -> Result<Value> {
         let mut output = next.run(input).await?;
         let known = self.known.get();

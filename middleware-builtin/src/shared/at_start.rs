@@ -5,8 +5,8 @@ use std::sync::Arc;
 use emitree_emitter::{AnyEvent, Event, Options};
 use emitree_runtime::{Error, Result, RunContext, Stage};
 
-use crate::stop::Stop;
-use crate::voice::{Texts, Voice};
+use crate::shared::own_events::{OwnEvents, Texts};
+use crate::shared::stop::Stop;
 
 /// What a run ends with that may not begin.
 pub(crate) struct Refusal {
@@ -18,11 +18,11 @@ pub(crate) struct Refusal {
 /// Has the run that is being bound say something at its start, before anybody else hears of it; a refused one ends so.
 pub(crate) fn at_start<E: Event + Texts + Clone>(
     ctx: &RunContext,
-    voice: &Voice,
+    own_events: &OwnEvents,
     event: E,
     refusal: Option<Refusal>,
 ) -> Result<()> {
-    let (voice, refusal) = (voice.clone(), refusal.map(Arc::new));
+    let (own_events, refusal) = (own_events.clone(), refusal.map(Arc::new));
     if let Some(refusal) = refusal.clone() {
         // Where somebody else refuses it first, this one is never asked.
         ctx.on_end(move |_, _| drop(refusal.enforce()));
@@ -30,10 +30,11 @@ pub(crate) fn at_start<E: Event + Texts + Clone>(
     let first = Options::new().priority(i32::MAX);
     ctx.emitter().with(first).on_async(Stage::Start, move |_: &mut dyn AnyEvent, _| {
         // The run is not kept by what listens to it.
-        let (run, voice, event, refusal) = (RunContext::current(), voice.clone(), event.clone(), refusal.clone());
+        let (run, own_events, event, refusal) =
+            (RunContext::current(), own_events.clone(), event.clone(), refusal.clone());
         Box::pin(async move {
             if let Some(run) = run {
-                voice.say(&run, || event).await;
+                own_events.emit(&run, || event).await;
             }
             refusal.map_or(Ok(()), |refusal| Err(refusal.enforce().into()))
         })

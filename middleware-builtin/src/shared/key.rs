@@ -1,6 +1,6 @@
 //! What runs are counted by: [`Key`].
 //!
-//! A key that is known is looked up as it stands in the run, without a copy: `Found` borrows what `Owned` keeps.
+//! A key that is known is looked up as it stands in the run, without a copy: `KeyRef` borrows what `OwnedKey` keeps.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -12,7 +12,7 @@ use hashbrown::Equivalent;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::panic::caught;
+use crate::shared::panic::caught;
 
 /// What runs are counted by: those with equal keys are counted together.
 ///
@@ -29,14 +29,14 @@ use crate::panic::caught;
 /// ```
 #[derive(Clone)]
 pub struct Key {
-    source: Source,
+    source: KeySource,
     missing: Missing,
 }
 
 type KeyFn = dyn Fn(&RunContext) -> Result<Option<String>> + Send + Sync;
 
 #[derive(Clone)]
-enum Source {
+enum KeySource {
     All,
     Context(Arc<str>),
     Kind,
@@ -63,38 +63,38 @@ impl Key {
     /// The same key for all runs.
     #[must_use]
     pub const fn all() -> Self {
-        Self::from_source(Source::All)
+        Self::from_source(KeySource::All)
     }
 
     /// The value of a key of the run's context, such as `user_id`. Texts, numbers and whatever else is JSON are keys;
     /// `null` counts as missing, and the number `7` is not the text `"7"`.
     #[must_use]
     pub fn context(name: impl Into<Arc<str>>) -> Self {
-        Self::from_source(Source::Context(name.into()))
+        Self::from_source(KeySource::Context(name.into()))
     }
 
     /// The kind of what is run, such as `Tool`. Never missing.
     #[must_use]
     pub const fn kind() -> Self {
-        Self::from_source(Source::Kind)
+        Self::from_source(KeySource::Kind)
     }
 
     /// What is run, by its identity and not by its name. Never missing.
     #[must_use]
     pub const fn instance() -> Self {
-        Self::from_source(Source::Instance)
+        Self::from_source(KeySource::Instance)
     }
 
     /// The run's group id.
     #[must_use]
     pub const fn group() -> Self {
-        Self::from_source(Source::Group)
+        Self::from_source(KeySource::Group)
     }
 
     /// What a function says of the run; none is missing. A function that fails or panics denies the run (M5).
     #[must_use]
     pub fn of(f: impl Fn(&RunContext) -> Result<Option<String>> + Send + Sync + 'static) -> Self {
-        Self::from_source(Source::Function(Arc::new(f)))
+        Self::from_source(KeySource::Function(Arc::new(f)))
     }
 
     /// Says what happens to a run that lacks what the key is made of: by default [`Missing::Together`].
@@ -103,7 +103,7 @@ impl Key {
         Self { missing, ..self }
     }
 
-    const fn from_source(source: Source) -> Self {
+    const fn from_source(source: KeySource) -> Self {
         Self { source, missing: Missing::Together }
     }
 
@@ -111,19 +111,19 @@ impl Key {
     ///
     /// The error is the reason of a denial.
     #[inline]
-    pub(crate) fn look<R>(&self, ctx: &RunContext, look: impl FnOnce(Option<Found<'_>>) -> R) -> Result<R, Error> {
+    pub(crate) fn look<R>(&self, ctx: &RunContext, look: impl FnOnce(Option<KeyRef<'_>>) -> R) -> Result<R, Error> {
         match &self.source {
-            Source::All => Ok(look(Some(Found::All))),
-            Source::Context(name) => {
+            KeySource::All => Ok(look(Some(KeyRef::All))),
+            KeySource::Context(name) => {
                 let context = ctx.context();
-                Ok(look(self.or_missing(context.get(name).and_then(Found::of_json))?))
+                Ok(look(self.or_missing(context.get(name).and_then(KeyRef::of_json))?))
             }
-            Source::Kind => Ok(look(Some(Found::Text(ctx.kind())))),
-            Source::Instance => Ok(look(Some(Found::Instance(ctx.instance_emitter())))),
-            Source::Group => Ok(look(self.or_missing(ctx.emitter().group_id().map(Found::Text))?)),
-            Source::Function(f) => {
-                let key = called(&**f, ctx)?;
-                Ok(look(self.or_missing(key.as_deref().map(Found::Text))?))
+            KeySource::Kind => Ok(look(Some(KeyRef::Text(ctx.kind())))),
+            KeySource::Instance => Ok(look(Some(KeyRef::Instance(ctx.instance_emitter())))),
+            KeySource::Group => Ok(look(self.or_missing(ctx.emitter().group_id().map(KeyRef::Text))?)),
+            KeySource::Function(f) => {
+                let key = ask(&**f, ctx)?;
+                Ok(look(self.or_missing(key.as_deref().map(KeyRef::Text))?))
             }
         }
     }
@@ -134,9 +134,9 @@ impl Key {
         same.is_ok_and(|same| same.unwrap_or(false))
     }
 
-    fn or_missing<'a>(&self, found: Option<Found<'a>>) -> Result<Option<Found<'a>>> {
+    fn or_missing<'a>(&self, found: Option<KeyRef<'a>>) -> Result<Option<KeyRef<'a>>> {
         match (found, self.missing) {
-            (None, Missing::Together) => Ok(Some(Found::All)),
+            (None, Missing::Together) => Ok(Some(KeyRef::All)),
             (None, Missing::Deny) => Err(Error::new(format!("the run has no key: {self:?}"))),
             (found, _) => Ok(found),
         }
@@ -144,7 +144,7 @@ impl Key {
 }
 
 /// Calls user code: what it fails with is said in our words.
-fn called(f: &KeyFn, ctx: &RunContext) -> Result<Option<String>> {
+fn ask(f: &KeyFn, ctx: &RunContext) -> Result<Option<String>> {
     let failed = |error: Error| Error::new(format!("the function that gives the key failed: {error}")).caused_by(error);
     match caught(|| f(ctx)) {
         Ok(key) => key.map_err(failed),
@@ -161,26 +161,26 @@ impl Default for Key {
 impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.source {
-            Source::All => f.write_str("all together"),
-            Source::Context(name) => write!(f, "by `{name}` of the context"),
-            Source::Kind => f.write_str("by kind"),
-            Source::Instance => f.write_str("by instance"),
-            Source::Group => f.write_str("by group"),
-            Source::Function(_) => f.write_str("by a function"),
+            KeySource::All => f.write_str("all together"),
+            KeySource::Context(name) => write!(f, "by `{name}` of the context"),
+            KeySource::Kind => f.write_str("by kind"),
+            KeySource::Instance => f.write_str("by instance"),
+            KeySource::Group => f.write_str("by group"),
+            KeySource::Function(_) => f.write_str("by a function"),
         }
     }
 }
 
 /// A key as it stands in a run.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Found<'a> {
+pub(crate) enum KeyRef<'a> {
     All,
     Text(&'a str),
     Json(&'a Value),
     Instance(&'a Emitter),
 }
 
-impl<'a> Found<'a> {
+impl<'a> KeyRef<'a> {
     fn of_json(value: &'a Value) -> Option<Self> {
         match value {
             Value::Null => None,
@@ -189,32 +189,32 @@ impl<'a> Found<'a> {
         }
     }
 
-    pub(crate) fn to_owned(self) -> Owned {
+    pub(crate) fn to_owned(self) -> OwnedKey {
         match self {
-            Self::All => Owned::All,
-            Self::Text(text) => Owned::Text(text.into()),
-            Self::Json(value) => Owned::Json(value.clone()),
-            Self::Instance(emitter) => Owned::Instance(emitter.clone()),
+            Self::All => OwnedKey::All,
+            Self::Text(text) => OwnedKey::Text(text.into()),
+            Self::Json(value) => OwnedKey::Json(value.clone()),
+            Self::Instance(emitter) => OwnedKey::Instance(emitter.clone()),
         }
     }
 }
 
 /// A key that is kept.
 #[derive(Clone, Debug)]
-pub(crate) enum Owned {
+pub(crate) enum OwnedKey {
     All,
     Text(Box<str>),
     Json(Value),
     Instance(Emitter),
 }
 
-impl Owned {
-    pub(crate) fn as_found(&self) -> Found<'_> {
+impl OwnedKey {
+    pub(crate) fn as_ref_key(&self) -> KeyRef<'_> {
         match self {
-            Self::All => Found::All,
-            Self::Text(text) => Found::Text(text),
-            Self::Json(value) => Found::Json(value),
-            Self::Instance(emitter) => Found::Instance(emitter),
+            Self::All => KeyRef::All,
+            Self::Text(text) => KeyRef::Text(text),
+            Self::Json(value) => KeyRef::Json(value),
+            Self::Instance(emitter) => KeyRef::Instance(emitter),
         }
     }
 
@@ -229,23 +229,23 @@ impl Owned {
     }
 }
 
-impl PartialEq for Owned {
+impl PartialEq for OwnedKey {
     fn eq(&self, other: &Self) -> bool {
-        self.as_found() == other.as_found()
+        self.as_ref_key() == other.as_ref_key()
     }
 }
 
-impl Eq for Owned {}
+impl Eq for OwnedKey {}
 
 /// Hashes as what it is found by.
-impl Hash for Owned {
+impl Hash for OwnedKey {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        self.as_found().hash(state);
+        self.as_ref_key().hash(state);
     }
 }
 
-impl Equivalent<Owned> for Found<'_> {
-    fn equivalent(&self, key: &Owned) -> bool {
-        *self == key.as_found()
+impl Equivalent<OwnedKey> for KeyRef<'_> {
+    fn equivalent(&self, key: &OwnedKey) -> bool {
+        *self == key.as_ref_key()
     }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use emitree_emitter::{Context, Creator, Emitter, Trace};
 use emitree_runtime::{AsInstance, Error, Result, RunContext};
 
-use crate::panic::caught;
+use crate::shared::panic::caught;
 
 /// Some runs, by what they are runs of. A middleware that is for some runs only asks once for each run: when it is bound,
 /// or at its `start`.
@@ -228,9 +228,9 @@ impl Candidate for RunContext {
 
 /// What a builder was told of [runs](Runs#in-builders): nothing yet, or some of them.
 #[derive(Clone, Default)]
-pub(crate) struct Said(Option<Runs>);
+pub(crate) struct FilterSpec(Option<Runs>);
 
-impl Said {
+impl FilterSpec {
     pub(crate) fn add(&mut self, runs: Runs) {
         self.0 = Some(match self.0.take() {
             Some(known) => known.or(runs),

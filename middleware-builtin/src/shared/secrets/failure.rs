@@ -7,7 +7,7 @@ use emitree_emitter::json::check_depth;
 use emitree_runtime::{Error, ErrorKind};
 use serde_json::{Map, Value};
 
-use crate::json::{Path, keys_mut, strings_mut};
+use crate::shared::json::{Path, keys_mut, strings_mut};
 
 /// A cause of which only the text is left.
 #[derive(Debug)]

@@ -12,26 +12,26 @@ use futures_core::future::BoxFuture;
 use serde_json::Value;
 
 use super::core::Redactor;
-use super::event::Place;
-use super::passage::Redacting;
-use super::restoring::{Known, Restoring};
+use super::events::Place;
+use super::passage::RedactPassage;
+use super::restore::{KnownPseudonyms, RestoreLayer};
 use super::vault::Vault;
 use super::{Redact, Shared, whole};
-use crate::json::{Path, deny_deep, strings_mut};
-use crate::secrets::stream::{Declared, flush_at_end, say_at_end};
-use crate::voice::{OwnTexts, Voice};
+use crate::shared::json::{Path, deny_deep, strings_mut};
+use crate::shared::own_events::{OwnEvents, TextRedaction};
+use crate::shared::secrets::stream::{Declared, flush_at_end, say_at_end};
 
 /// A redaction, bound to a run.
-pub(super) struct Bound {
+pub(super) struct RedactLayer {
     redactor: Arc<Redactor>,
-    voice: Voice,
-    known: Arc<Known>,
+    own_events: OwnEvents,
+    known: Arc<KnownPseudonyms>,
 }
 
-impl Bound {
+impl RedactLayer {
     /// Binds it to a run: context first, then listeners, then the layer.
     pub(super) fn bind(redact: &Redact, ctx: &RunContext) -> Result<()> {
-        let Shared { settings, voice, .. } = &*redact.0;
+        let Shared { settings, own_events, .. } = &*redact.0;
         let vault = vault_of(ctx);
         let restores = settings.restores && vault.is_owned_by(ctx.run_id());
         let redactor = Arc::new(Redactor::new(settings.clone(), vault));
@@ -56,28 +56,29 @@ impl Bound {
             redact_events(&redact.0, &redactor, ctx)?;
         }
         if settings.covers(Place::Error) || settings.covers(Place::Context) {
-            say_at_end(ctx, saying(&redactor, voice))?;
+            say_at_end(ctx, saying(&redactor, own_events))?;
         }
-        Self::stack(&redactor, voice, restores).bind(ctx)
+        Self::stack(&redactor, own_events, restores).bind(ctx)
     }
 
     /// The layers that it adds to a run.
     pub(super) fn described(redact: &Redact) -> Vec<LayerInfo> {
         let redactor = Arc::new(Redactor::new(redact.0.settings.clone(), Arc::default()));
-        Self::stack(&redactor, &redact.0.voice, redact.0.settings.restores).layers()
+        Self::stack(&redactor, &redact.0.own_events, redact.0.settings.restores).layers()
     }
 
-    fn stack(redactor: &Arc<Redactor>, voice: &Voice, restores: bool) -> Stack<JsonRun> {
-        let (redactor, voice, known) = (Arc::clone(redactor), voice.clone(), Arc::<Known>::default());
+    fn stack(redactor: &Arc<Redactor>, own_events: &OwnEvents, restores: bool) -> Stack<JsonRun> {
+        let (redactor, own_events, known) =
+            (Arc::clone(redactor), own_events.clone(), Arc::<KnownPseudonyms>::default());
         let mut stack = Stack::builder();
         if restores {
-            stack = stack.layer_in(Phase::Observe, Restoring::new(&redactor, &known));
+            stack = stack.layer_in(Phase::Observe, RestoreLayer::new(&redactor, &known));
         }
-        stack.layer_in(Phase::Transform, Self { redactor, voice, known }).build()
+        stack.layer_in(Phase::Transform, Self { redactor, own_events, known }).build()
     }
 
     async fn tell(&self, ctx: &RunContext) {
-        tell(&self.redactor, &self.voice, ctx).await;
+        tell(&self.redactor, &self.own_events, ctx).await;
     }
 
     fn output(&self, mut output: Value) -> Result<Value> {
@@ -93,19 +94,19 @@ impl Bound {
 /// Says it where somebody can be awaited.
 fn saying(
     redactor: &Arc<Redactor>,
-    voice: &Voice,
+    own_events: &OwnEvents,
 ) -> impl Fn(RunContext) -> BoxFuture<'static, ()> + Clone + Send + Sync + 'static {
-    let (redactor, voice) = (Arc::clone(redactor), voice.clone());
+    let (redactor, own_events) = (Arc::clone(redactor), own_events.clone());
     move |ctx| {
-        let (redactor, voice) = (Arc::clone(&redactor), voice.clone());
-        Box::pin(async move { tell(&redactor, &voice, &ctx).await })
+        let (redactor, own_events) = (Arc::clone(&redactor), own_events.clone());
+        Box::pin(async move { tell(&redactor, &own_events, &ctx).await })
     }
 }
 
 /// Says what was found since the last time.
-pub(super) async fn tell(redactor: &Redactor, voice: &Voice, ctx: &RunContext) {
+pub(super) async fn tell(redactor: &Redactor, own_events: &OwnEvents, ctx: &RunContext) {
     for found in redactor.found() {
-        voice.say(ctx, || found).await;
+        own_events.emit(ctx, || found).await;
     }
 }
 
@@ -145,20 +146,20 @@ fn redact_context(redactor: &Arc<Redactor>, ctx: &RunContext) -> Result<()> {
 
 /// Text that comes bit by bit, before events that are redacted whole.
 fn redact_events(shared: &Shared, redactor: &Arc<Redactor>, ctx: &RunContext) -> Result<()> {
-    let Shared { streams, wholes, voice, .. } = shared;
+    let Shared { streams, wholes, own_events, .. } = shared;
     // Every event carries it.
     let group_id = ctx.emitter().group_id().and_then(|id| redactor.event_text("group_id", id));
     group_id.into_iter().for_each(|id| ctx.set_group_id(id));
-    let listen = |stream: &Arc<dyn Declared>| stream.listen(ctx, Box::new(Redacting::new(stream.name(), redactor)));
+    let listen = |stream: &Arc<dyn Declared>| stream.listen(ctx, Box::new(RedactPassage::new(stream.name(), redactor)));
     let held: Arc<[_]> = streams.iter().map(listen).collect::<Result<_>>()?;
     wholes.iter().try_for_each(|whole| whole(redactor, ctx))?;
     whole::of_json(redactor, ctx)?;
     whole::of_runtime(redactor, ctx)?;
-    OwnTexts::of_run(ctx, {
+    TextRedaction::add(ctx, {
         let redactor = Arc::clone(redactor);
         move |name, text| _ = redactor.event_string(name, text)
     });
-    if held.is_empty() { Ok(()) } else { flush_at_end(&held, ctx, saying(redactor, voice)) }
+    if held.is_empty() { Ok(()) } else { flush_at_end(&held, ctx, saying(redactor, own_events)) }
 }
 
 /// What goes in, and an answer in place of the work.
@@ -195,7 +196,7 @@ fn on_success(redactor: &Arc<Redactor>, ctx: &RunContext) -> Result<()> {
     Ok(())
 }
 
-impl Layer<JsonRun> for Bound {
+impl Layer<JsonRun> for RedactLayer {
     async fn call(&self, input: &Value, ctx: &RunContext, next: Next<'_, JsonRun>) -> Result<Value> {
         let settings = &self.redactor.settings;
         if settings.covers(Place::Input) {
@@ -221,7 +222,7 @@ impl Layer<JsonRun> for Bound {
     }
 }
 
-impl fmt::Debug for Bound {
+impl fmt::Debug for RedactLayer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.redactor.settings.fmt(f)
     }

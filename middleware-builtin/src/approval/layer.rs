@@ -10,15 +10,15 @@ use emitree_runtime::{Error, ErrorKind, JsonRun, Layer, Next, Result, RunContext
 use serde_json::Value;
 use tokio::time::{Instant, timeout_at};
 
-use super::events::Told;
+use super::events::RequestEvents;
 use super::{Approval, Approvals, Decision, Request};
-use crate::json::deny_deep;
-use crate::panic::caught;
+use crate::shared::json::deny_deep;
+use crate::shared::panic::caught;
 
 #[derive(Debug)]
-pub(super) struct Asking(pub(super) Approval);
+pub(super) struct ApprovalLayer(pub(super) Approval);
 
-impl Layer<JsonRun> for Asking {
+impl Layer<JsonRun> for ApprovalLayer {
     async fn call(&self, input: &Value, ctx: &RunContext, next: Next<'_, JsonRun>) -> Result<Value> {
         // What is shown to somebody is cloned and hashed: both recurse.
         deny_deep(&self.0.by, "input", input)?;
@@ -41,36 +41,36 @@ impl Layer<JsonRun> for Asking {
     }
 }
 
-impl Asking {
+impl ApprovalLayer {
     fn asks_about(&self, request: &Request) -> Result<bool> {
         let asks = || self.0.when.iter().all(|when| when(request));
         caught(asks).map_err(|panic| self.deny(format!("what says whether to ask panicked: {panic}")))
     }
 
-    /// Gives another input, if one was answered; that there is no answer, or that it is no, is an error. Either is told.
+    /// Gives another input, if one was answered; that there is no answer, or that it is no, is an error. Either is emitted.
     async fn decide(&self, request: &Request, ctx: &RunContext) -> Result<Option<Value>> {
         let ledger = self.0.ledger_of(ctx);
         let known = ledger.decision(&request.id());
-        let told = Told { request, remembered: known.is_some() };
+        let events = RequestEvents { request, remembered: known.is_some() };
         let decided = match known {
             Some(decision) => self.allowed(decision),
-            None => self.ask(&told, &ledger, ctx).await,
+            None => self.ask(&events, &ledger, ctx).await,
         };
-        let voice = &self.0.voice;
+        let own_events = &self.0.own_events;
         match decided {
-            Ok(Decision::Approve) => voice.say(ctx, || told.approved()).await,
+            Ok(Decision::Approve) => own_events.emit(ctx, || events.approved()).await,
             Ok(Decision::Edit(input)) => {
-                voice.say(ctx, || told.edited(&input)).await;
+                own_events.emit(ctx, || events.edited(&input)).await;
                 return Ok(Some(input));
             }
             Ok(Decision::Reject { reason }) => {
-                voice.say(ctx, || told.rejected(&reason, false)).await;
+                own_events.emit(ctx, || events.rejected(&reason, false)).await;
                 return Err(self.deny(reason));
             }
             Err(error) => {
                 // Other ends speak for themselves.
                 if error.is_denied() {
-                    voice.say(ctx, || told.rejected(&error, true)).await;
+                    own_events.emit(ctx, || events.rejected(&error, true)).await;
                 }
                 return Err(error);
             }
@@ -78,15 +78,15 @@ impl Asking {
         Ok(None)
     }
 
-    async fn ask(&self, told: &Told<'_>, ledger: &Approvals, ctx: &RunContext) -> Result<Decision> {
+    async fn ask(&self, events: &RequestEvents<'_>, ledger: &Approvals, ctx: &RunContext) -> Result<Decision> {
         let ask = async {
-            self.0.voice.say(ctx, || told.asked()).await;
-            let answer = self.0.responder.ask(told.request).await;
+            self.0.own_events.emit(ctx, || events.asked()).await;
+            let answer = self.0.responder.ask(events.request).await;
             self.allowed(answer.map_err(|error| self.closed(error))?)
         };
         // From now on, be it spent waiting for what somebody else asks.
         let deadline = self.0.timeout.map(|after| (after, Instant::now().checked_add(after)));
-        let id = told.request.id();
+        let id = events.request.id();
         let answer = match deadline {
             Some((after, Some(deadline))) => {
                 let ask = self.within(after, deadline, ask);

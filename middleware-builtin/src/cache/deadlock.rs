@@ -1,7 +1,7 @@
 //! Who waits for whom, in all caches: where a wait would come round to itself, nobody waits.
 //!
 //! 1. What waits for a flight is every flight that is led by a run above the one that has joined it.
-//! 2. Of the waits that would close a circle, the last to come finds that: all are entered under one lock.
+//! 2. Of the waits that would close a deadlock, the last to come finds that: all are entered under one lock.
 
 use std::collections::BTreeMap;
 
@@ -11,12 +11,12 @@ use parking_lot::Mutex;
 static WAITS: Mutex<BTreeMap<u64, Vec<u64>>> = Mutex::new(BTreeMap::new());
 
 /// A wait under way.
-pub(super) struct Waiting {
+pub(super) struct Wait {
     led: Vec<u64>,
     awaited: u64,
 }
 
-impl Waiting {
+impl Wait {
     /// Below those flights, waits for another; none where that is one of them, or waits for one.
     pub(super) fn of(led: Vec<u64>, awaited: u64) -> Option<Self> {
         // Nobody can wait for who leads nothing.
@@ -31,7 +31,7 @@ impl Waiting {
     }
 }
 
-impl Drop for Waiting {
+impl Drop for Wait {
     fn drop(&mut self) {
         if self.led.is_empty() {
             return;
@@ -66,16 +66,16 @@ fn leads_to(waits: &BTreeMap<u64, Vec<u64>>, from: u64, to: &[u64]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{WAITS, Waiting};
+    use super::{WAITS, Wait};
 
     #[test]
     fn who_waits_no_more_keeps_nobody_from_waiting_and_leaves_nothing_behind() {
         // Flights that no cache has.
         let (one, other) = (u64::MAX, u64::MAX - 1);
-        let waits = [Waiting::of(vec![one], other), Waiting::of(vec![one], other)];
-        assert!(waits.iter().all(Option::is_some) && Waiting::of(vec![other], one).is_none());
+        let waits = [Wait::of(vec![one], other), Wait::of(vec![one], other)];
+        assert!(waits.iter().all(Option::is_some) && Wait::of(vec![other], one).is_none());
         drop(waits);
-        assert!(Waiting::of(vec![other], one).is_some());
+        assert!(Wait::of(vec![other], one).is_some());
         assert!([one, other].iter().all(|flight| !WAITS.lock().contains_key(flight)));
     }
 }

@@ -1,0 +1,28 @@
+//! What several built-ins share. Nothing here knows a built-in.
+#![allow(dead_code, reason = "each built-in uses its own part of this")]
+
+#[cfg(any(feature = "budget", feature = "limits"))]
+pub(crate) mod at_start;
+#[cfg(any(feature = "approval", feature = "content_filter", feature = "exfil_guard", feature = "redact"))]
+pub(crate) mod json;
+#[cfg(feature = "key")]
+pub mod key;
+#[cfg(any(feature = "concurrency", feature = "rate_limit"))]
+pub(crate) mod limit;
+#[cfg(any(feature = "budget", feature = "key"))]
+pub(crate) mod millis;
+#[cfg(feature = "runs")]
+pub(crate) mod only;
+#[cfg(feature = "own_events")]
+pub(crate) mod own_events;
+pub(crate) mod panic;
+#[cfg(any(feature = "record", feature = "trajectory"))]
+pub(crate) mod run_address;
+#[cfg(feature = "runs")]
+pub(crate) mod runs;
+#[cfg(feature = "secrets")]
+pub mod secrets;
+#[cfg(any(feature = "budget", feature = "limits"))]
+pub(crate) mod stop;
+#[cfg(any(feature = "fallback", feature = "retry"))]
+pub(crate) mod streamed;
