@@ -1,17 +1,15 @@
 //! What failed and may succeed later is tried again, so often, after such a delay; control flow never is.
 
-mod support;
-
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use crate::support::{Any, TestResult, instance};
 use emitree_emitter::{BoxError, Emitter, EventMeta};
 use emitree_middleware::retry::{RetryAfter, RetryBuilder, RetryError, RetryScheduled};
 use emitree_middleware::{Retry, Timeout};
 use emitree_runtime::{AbortHandle, AttemptDiscarded, Error, Interrupt, RunContext, Runnable, StreamItem, for_tree};
 use futures_util::StreamExt;
-use support::{Any, TestResult, instance};
 use tokio::time::{Instant, sleep};
 
 const fn ms(ms: u64) -> Duration {

@@ -1,16 +1,14 @@
 //! What takes too long is stopped, and it is said which limit was hit.
 
-mod support;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use crate::support::{TestResult, instance};
 use emitree_emitter::Emitter;
 use emitree_middleware::Timeout;
 use emitree_middleware::timeout::{Limit, TimedOut};
 use emitree_runtime::{Error, RunContext, Runnable, for_tree};
-use support::{TestResult, instance};
 use tokio::time::{Instant, sleep};
 
 const fn ms(ms: u64) -> Duration {

@@ -1,14 +1,12 @@
 //! What must not leave does not: plain or encoded, in values, keys, errors, URLs and events; and no denial repeats it.
 
-mod corpus;
-mod support;
-
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use corpus::figures::{Figures, expect_documented};
-use corpus::{Half, Planted};
+use crate::corpus::figures::{Figures, expect_documented};
+use crate::corpus::{Half, Planted};
+use crate::support::{Any, TestResult, instance};
 use emitree_emitter::{BoxError, Emitter, EventMeta};
 use emitree_middleware::ExfilGuard;
 use emitree_middleware::exfil_guard::{Blocked, Encoding, KnownError, Place, What};
@@ -20,7 +18,6 @@ use emitree_runtime::{JsonRun, Layer, Stack};
 use proptest::prelude::*;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use support::{Any, TestResult, instance};
 
 const SECRET: &str = "correct horse battery";
 

@@ -1,11 +1,10 @@
 //! Nothing goes on before it was answered, and only as it was answered; whatever goes wrong is a no.
 
-mod support;
-
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use crate::support::{TestResult, instance, poll_once};
 use emitree_emitter::{AnyEvent, Emitter, EventMeta};
 use emitree_middleware::approval::{Approval, Approvals, Choice, Decision, INTERRUPT, Request, RequestError};
 use emitree_middleware::{Runs, Timeout};
@@ -15,7 +14,6 @@ use emitree_runtime::{
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use support::{TestResult, instance, poll_once};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, timeout};
 

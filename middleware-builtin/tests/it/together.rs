@@ -1,8 +1,6 @@
 //! Whatever stands around runs together: each run ends once, its children first, as its caller sees it; no limit is
 //! exceeded and no guard passed by; control flow stays what it is; and when all is over nobody holds or awaits anything.
 
-mod support;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::{Future, pending, poll_fn};
 use std::pin::pin;
@@ -11,6 +9,7 @@ use std::sync::{Arc, Mutex, Once};
 use std::task::Poll;
 use std::time::Duration;
 
+use crate::support::{Any, instance};
 use emitree_emitter::{Creator, Emitter, EventMeta};
 use emitree_middleware::approval::{Decision, Request};
 use emitree_middleware::secrets::Kind;
@@ -26,7 +25,6 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample;
 use serde::{Deserialize, Serialize};
-use support::{Any, instance};
 use tokio::time::{Instant, sleep, timeout};
 use uuid::Uuid;
 

@@ -1,8 +1,6 @@
 //! A trajectory has one line for each `start`, `success` and `error` of a run and of everything below it, indented by
 //! depth, each written whole.
 
-mod support;
-
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
@@ -14,7 +12,7 @@ use emitree_middleware::trajectory::{Trajectory, TrajectoryEvent};
 use emitree_runtime::{Error, Result, RunContext, Runnable};
 use tokio::sync::Barrier;
 
-use support::{LINES, Page, TestResult, desk, failing_desk, instance, question};
+use crate::support::{LINES, Page, TestResult, desk, failing_desk, instance, question};
 
 #[tokio::test]
 async fn each_run_is_shown_below_the_one_that_it_was_started_in() -> TestResult {

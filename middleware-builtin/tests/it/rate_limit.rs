@@ -1,10 +1,9 @@
 //! So many runs of a key begin in a time; the others wait in the order of coming, or are denied and told when to come.
 
-mod support;
-
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use crate::support::{TestResult, instance};
 use emitree_emitter::{Emitter, EventMeta};
 use emitree_middleware::RateLimit;
 use emitree_middleware::key::{Key, Missing};
@@ -12,7 +11,6 @@ use emitree_middleware::rate_limit::{Delayed, Denied};
 use emitree_runtime::{AbortHandle, Error, RunContext, Runnable, Summary, for_tree};
 use futures_util::FutureExt;
 use serde_json::json;
-use support::{TestResult, instance};
 use tokio::time::{Instant, advance};
 
 const fn ms(ms: u64) -> Duration {

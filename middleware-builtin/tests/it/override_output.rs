@@ -1,10 +1,9 @@
 //! A run is answered with a given value, or what a function gives, instead of its work.
 
-mod support;
-
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
+use crate::support::{TestResult, instance};
 use emitree_emitter::{AnyEvent, Emitter, EventMeta};
 use emitree_middleware::override_output::{Answered, Defaults, WouldRun};
 use emitree_middleware::{OverrideOutput, Runs};
@@ -15,7 +14,6 @@ use emitree_runtime::{
 use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use support::{TestResult, instance};
 
 /// Its work must not be done.
 fn never<I: Data + Clone, O: Data>(

@@ -1,11 +1,10 @@
 //! So many runs of a key are under way at once; the others wait in the order of coming, or are denied.
 
-mod support;
-
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use crate::support::{TestResult, instance};
 use emitree_emitter::{Context, Emitter, EventMeta};
 use emitree_middleware::Concurrency;
 use emitree_middleware::concurrency::{ConcurrencyError, Delayed, Denied};
@@ -14,7 +13,6 @@ use emitree_runtime::{AbortHandle, Error, RunContext, Runnable, for_tree};
 use futures_util::FutureExt;
 use futures_util::future::{join_all, try_join_all};
 use serde_json::json;
-use support::{TestResult, instance};
 use tokio::time::{Instant, sleep};
 
 const FOREVER: Duration = Duration::MAX;

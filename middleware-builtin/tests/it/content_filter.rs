@@ -1,16 +1,14 @@
 //! What is not wanted is denied, answered or marked; and what cannot be judged does not pass.
 
-mod support;
-
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use crate::support::{TestResult, instance};
 use emitree_emitter::{BoxError, Emitter, EventMeta};
 use emitree_middleware::content_filter::{FilterError, Filtered, MARK, Place};
 use emitree_middleware::{ContentFilter, Fallback};
 use emitree_runtime::{Error, Middleware, RunContext, Runnable, Summary, for_tree};
 use serde_json::{Value, json};
-use support::{TestResult, instance};
 
 fn echo(root: &Emitter) -> impl Runnable<Input = Value, Output = Value> + 'static {
     instance(root, "Tool", "echo", |value: Value, _: RunContext| async move { Ok(value) })

@@ -1,7 +1,5 @@
 //! Which runs a middleware is about is said in the same words everywhere, and means the same everywhere.
 
-mod support;
-
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -14,7 +12,7 @@ use emitree_runtime::{
 };
 use serde_json::json;
 
-use support::{Page, TestResult};
+use crate::support::{Page, TestResult};
 
 struct Calculator;
 

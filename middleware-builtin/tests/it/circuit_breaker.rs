@@ -1,10 +1,9 @@
 //! What keeps failing is left alone for a while; then one call tries it, and it opens or closes.
 
-mod support;
-
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use crate::support::{TestResult, instance};
 use emitree_emitter::{AnyEvent, BoxError, Emitter, EventMeta};
 use emitree_middleware::circuit_breaker::{CircuitBreakerBuilder, CircuitBreakerError, Opened};
 use emitree_middleware::{CircuitBreaker, Retry, Timeout};
@@ -12,7 +11,6 @@ use emitree_runtime::{AbortHandle, Error, ErrorKind, Interrupt, Result, RunConte
 use futures_util::FutureExt;
 use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};
-use support::{TestResult, instance};
 use tokio::time::{advance, sleep};
 
 const fn s(seconds: u64) -> Duration {

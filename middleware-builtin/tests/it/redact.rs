@@ -1,10 +1,9 @@
 //! Secrets do not get past a redaction: not in what a run takes, gives, tells or fails with, nor split over events.
 
-mod support;
-
 use std::borrow::Cow;
 use std::sync::{Arc, Mutex};
 
+use crate::support::{Any, TestResult, instance};
 use emitree_emitter::{BoxError, Emitter, EventMeta};
 use emitree_middleware::approval::{Decision, Request};
 use emitree_middleware::redact::{Place, Redacted, Strategy};
@@ -18,7 +17,6 @@ use emitree_sinks::Memory;
 use proptest::prelude::*;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use support::{Any, TestResult, instance};
 
 const MAIL: &str = "maria@mailbox.org";
 const CARD: &str = "4111 1111 1111 1111";

@@ -1,13 +1,12 @@
 //! What was answered before is answered again; who asks for the same at the same time waits for one that executes.
 
-mod support;
-
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use crate::support::{TestResult, instance};
 use emitree_emitter::{AnyEvent, Context, Emitter, EventMeta};
 use emitree_middleware::cache::{CacheError, Hit, Joined, Miss, Why};
 use emitree_middleware::{Cache, Retry};
@@ -18,7 +17,6 @@ use futures_util::FutureExt;
 use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use support::{TestResult, instance};
 use tokio::sync::Semaphore;
 use tokio::time::{advance, sleep};
 

@@ -1,14 +1,12 @@
 //! So many runs are started below a run or in a group, so deep; the one too many is denied, fails, or ends the run.
 
-mod support;
-
 use std::sync::{Arc, Mutex};
 
+use crate::support::{TestResult, instance};
 use emitree_emitter::{Emitter, EventMeta};
 use emitree_middleware::Limits;
 use emitree_middleware::limits::{OnLimit, Reached};
 use emitree_runtime::{Error, Result, RunContext, Runnable, Stage, for_tree};
-use support::{TestResult, instance};
 
 /// Starts so many tools, and says how many there were and what the first that failed failed with.
 fn desk(root: &Emitter) -> impl Runnable<Input = u64, Output = (u64, Option<String>)> + 'static {

@@ -1,16 +1,14 @@
 //! A replay shows what was live, byte for byte.
 
-mod support;
-
 use std::sync::{Arc, Mutex};
 
+use crate::support::{Any, LINES, Page, TestResult, desk, failing_desk, instance, question};
 use emitree_emitter::{Emitter, EventRecord, SinkRecord};
 use emitree_middleware::trajectory::TrajectoryBuilder;
 use emitree_middleware::{Candidate, Runs};
 use emitree_runtime::{Error, Result, RunContext, Runnable};
 use emitree_sinks::{JsonlFile, Memory, read_jsonl};
 use serde_json::json;
-use support::{Any, LINES, Page, TestResult, desk, failing_desk, instance, question};
 
 type Options = fn(TrajectoryBuilder) -> TrajectoryBuilder;
 

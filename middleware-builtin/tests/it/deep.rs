@@ -1,18 +1,16 @@
 //! JSON that is nested so deep that looking at it would overflow the stack is refused by who would have to look, and the
 //! error says so.
 
-mod support;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use crate::support::{TestResult, instance};
 use emitree_emitter::{Emitter, EventMeta};
 use emitree_middleware::approval::{Approval, Decision};
 use emitree_middleware::{Cache, ContentFilter, ExfilGuard, Redact};
 use emitree_runtime::{Error, Middleware, Result, RunContext, Runnable};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use support::{TestResult, instance};
 
 const LEVELS: usize = 3_000;
 

@@ -1,17 +1,15 @@
 //! Where one fails, the next one answers, in order, and it is said which; control flow falls back on nobody.
 
-mod support;
-
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use crate::support::{Any, TestResult, instance};
 use emitree_emitter::{BoxError, Emitter, EventMeta};
 use emitree_middleware::fallback::{Answered, Exhausted, FallbackError};
 use emitree_middleware::{CircuitBreaker, Fallback, Retry};
 use emitree_runtime::{AnyRunnable, Error, ErrorKind, Interrupt, RunContext, Runnable, Stage, StreamItem, for_tree};
 use futures_util::{FutureExt, StreamExt};
 use serde_json::{Value, json};
-use support::{Any, TestResult, instance};
 
 /// Answers with its name and the input.
 fn answers(root: &Emitter, name: &'static str) -> impl Runnable<Input = u32, Output = String> + use<> {

@@ -1,17 +1,15 @@
 //! A trajectory emits `start`, `success`, `error` and `finish` on an emitter of its own before it writes, and only if
 //! somebody listens.
 
-mod support;
-
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
+use crate::support::{Any, LINES, Page, TestResult, desk, failing_desk, instance, question};
 use emitree_emitter::{BoxError, Emitter, Options};
 use emitree_middleware::Runs;
 use emitree_middleware::trajectory::{Trajectory, TrajectoryEvent};
 use emitree_runtime::{RunContext, Runnable};
 use emitree_sinks::Memory;
-use support::{Any, LINES, Page, TestResult, desk, failing_desk, instance, question};
 
 /// Writes to the page who emitted what, with the trajectory's own lines between.
 fn hear(page: &Page, trajectory: &Trajectory) -> TestResult {

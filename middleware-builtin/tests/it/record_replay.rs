@@ -1,12 +1,11 @@
 //! What runs below a run got and gave is kept in a journal; from it they are answered, until the first difference.
 
-mod support;
-
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use crate::support::{TestResult, desk, instance, question};
 use emitree_emitter::{AnyEvent, Emitter, EventMeta};
 use emitree_middleware::record::{Answer, Entry, Journal, JournalError, Recorded};
 use emitree_middleware::replay::{Difference, Replayed};
@@ -18,7 +17,6 @@ use emitree_runtime::{
 use futures_util::FutureExt;
 use futures_util::future::{join_all, select};
 use serde_json::{Value, json};
-use support::{TestResult, desk, instance, question};
 use tokio::time::sleep;
 
 /// How often the work of a tool was done.

@@ -1,7 +1,5 @@
 //! Each option of a trajectory does what it says; the defaults are those of the other test files.
 
-mod support;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -12,7 +10,7 @@ use emitree_middleware::trajectory::Trajectory;
 use emitree_runtime::{Error, RunContext, Runnable, runnable_fn};
 use serde_json::{Value, json};
 
-use support::{Any, File, LINES, Page, TestResult, desk, instance, poll_once, question};
+use crate::support::{Any, File, LINES, Page, TestResult, desk, instance, poll_once, question};
 
 async fn shown(options: impl FnOnce(Builder) -> Builder) -> Page {
     let page = Page::new();

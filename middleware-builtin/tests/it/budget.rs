@@ -1,11 +1,10 @@
 //! A run and all below it spend no more than they may: what is used is recorded, and what exceeds a limit stops.
 
-mod support;
-
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use crate::support::{TestResult, instance};
 use emitree_emitter::{AnyEvent, Emitter, EventMeta};
 use emitree_middleware::budget::{
     BudgetBuilder, Charged, Closed, Denied, Price, PriceTable, UnknownPrice, Usage, Warning, charge, remaining, spent,
@@ -16,7 +15,6 @@ use futures_util::FutureExt;
 use futures_util::future::join_all;
 use proptest::prelude::*;
 use rust_decimal::Decimal;
-use support::{TestResult, instance};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
 
