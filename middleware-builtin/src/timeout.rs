@@ -1,19 +1,15 @@
 //! What takes too long is stopped, and it is said which limit was hit: [`Timeout`].
 
 use std::fmt;
-use std::future::Future;
 use std::time::Duration;
 
-use emitree_emitter::{Emitter, Event, EventName, Namespace};
-use emitree_runtime::{
-    AnyRun, Error, Layer, LayerInfo, Middleware, Next, Op, Phase, Result, RunContext, Stack, Summary,
-};
+use emitree_runtime::{AnyRun, Error, Layer, Next, Op, Phase, Result, RunContext, Stack, Summary};
 use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
 
-use crate::shared::own_events::{OwnEvents, Texts};
-
-const NAMESPACE: Namespace = Namespace::new("middleware.timeout");
+use crate::shared::built_in::built_in;
+use crate::shared::millis::millis;
+use crate::shared::own_events::{OwnEvents, own_events};
 
 /// Stops work that takes too long: each attempt, all of them together, or both.
 ///
@@ -53,177 +49,121 @@ const NAMESPACE: Namespace = Namespace::new("middleware.timeout");
 /// `middleware.timeout.timed_out`, a [`TimedOut`], once what was under way has been dropped.
 #[derive(Clone)]
 pub struct Timeout {
-    limits: Durations,
+    per_attempt: Option<Duration>,
+    overall: Option<Duration>,
     own_events: OwnEvents,
     stack: Stack<AnyRun>,
 }
 
-#[derive(Clone, Copy)]
-struct Durations {
-    per_attempt: Option<Duration>,
-    overall: Option<Duration>,
-}
-
-/// Which limit was hit.
+/// The limit that was hit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
-pub enum Limit {
-    /// That of each attempt.
+pub enum TimeLimit {
+    /// The limit of each attempt.
     Attempt,
-    /// That of all attempts together.
+    /// The limit of all attempts together.
     Overall,
 }
 
-/// Something took too long, and was stopped.
+/// A run took too long, and was stopped.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct TimedOut {
-    /// Which limit was hit.
-    pub limit: Limit,
-    /// The limit, in milliseconds.
+    /// The limit that was hit.
+    pub limit: TimeLimit,
+    /// How long it is, in milliseconds.
     pub after_ms: u64,
 }
 
-impl Event for TimedOut {
-    const NAME: EventName = EventName::new("timed_out");
-}
-
-impl Texts for TimedOut {}
+own_events! { TimedOut = "timed_out"; }
 
 impl Timeout {
-    /// Durations each attempt.
+    /// Limits each attempt.
     #[must_use]
     pub fn per_attempt(after: Duration) -> Self {
-        Self::of(Durations { per_attempt: Some(after), overall: None }, OwnEvents::new("timeout", NAMESPACE))
+        Self::new(Some(after), None, OwnEvents::new("middleware.timeout"))
     }
 
-    /// Durations all attempts together.
+    /// Limits all attempts together.
     #[must_use]
     pub fn overall(after: Duration) -> Self {
-        Self::of(Durations { per_attempt: None, overall: Some(after) }, OwnEvents::new("timeout", NAMESPACE))
+        Self::new(None, Some(after), OwnEvents::new("middleware.timeout"))
     }
 
-    /// Durations all attempts together, too.
+    /// Limits all attempts together, too.
     #[must_use]
     pub fn with_overall(self, after: Duration) -> Self {
-        Self::of(Durations { overall: Some(after), ..self.limits }, self.own_events)
+        Self::new(self.per_attempt, Some(after), self.own_events)
     }
 
-    fn of(limits: Durations, own_events: OwnEvents) -> Self {
+    fn new(per_attempt: Option<Duration>, overall: Option<Duration>, own_events: OwnEvents) -> Self {
+        let layer = |limit, after| TimeoutLayer { limit, after, own_events: own_events.clone() };
         let mut stack = Stack::builder();
-        if let Some(after) = limits.overall {
-            stack = stack.layer_in(Phase::Observe, Overall { after, own_events: own_events.clone() });
+        if let Some(after) = overall {
+            stack = stack.layer_in(Phase::Observe, layer(TimeLimit::Overall, after));
         }
-        if let Some(after) = limits.per_attempt {
-            stack = stack.layer_in(Phase::Transform, Attempt { after, own_events: own_events.clone() });
+        if let Some(after) = per_attempt {
+            stack = stack.layer_in(Phase::Transform, layer(TimeLimit::Attempt, after));
         }
-        Self { limits, own_events, stack: stack.build() }
-    }
-
-    /// The emitter of its own events.
-    #[must_use]
-    pub const fn emitter(&self) -> &Emitter {
-        self.own_events.emitter()
+        let stack = stack.build();
+        Self { per_attempt, overall, own_events, stack }
     }
 }
 
-impl Middleware for Timeout {
-    fn bind(&self, ctx: &RunContext) -> Result<()> {
-        self.stack.bind(ctx)
-    }
+built_in!(Timeout, |timeout| timeout.own_events, "timeout", timeout.stack);
 
-    fn name(&self) -> &str {
-        "timeout"
-    }
-
-    fn layers(&self) -> Vec<LayerInfo> {
-        self.stack.layers()
-    }
-}
-
+/// Such as `100ms per attempt, 1s overall`.
 impl fmt::Debug for Timeout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let limits = [("per attempt", self.limits.per_attempt), ("overall", self.limits.overall)];
-        let said = limits.into_iter().filter_map(|(what, after)| after.map(|after| format!("{after:?} {what}")));
-        f.write_str(&said.collect::<Vec<_>>().join(", "))
+        let limits = [("per attempt", self.per_attempt), ("overall", self.overall)];
+        let shown = limits.into_iter().filter_map(|(what, after)| after.map(|after| format!("{after:?} {what}")));
+        f.write_str(&shown.collect::<Vec<_>>().join(", "))
     }
 }
 
-/// Times each call of what is inside.
+/// Limits each call of the layers inside, or all calls of one run.
 #[derive(Debug)]
-struct Attempt {
+struct TimeoutLayer {
+    limit: TimeLimit,
     after: Duration,
     own_events: OwnEvents,
 }
 
-impl<O: Op> Layer<O> for Attempt {
+impl<O: Op> Layer<O> for TimeoutLayer {
     async fn call(&self, input: &O::In, ctx: &RunContext, next: Next<'_, O>) -> Result<O::Out> {
-        let late = Late { limit: Limit::Attempt, after: self.after, own_events: &self.own_events };
-        late.unless(self.after, next.run(input), ctx).await
-    }
-
-    fn name(&self) -> &str {
-        "timeout per attempt"
-    }
-
-    fn debug_summary(&self) -> Summary {
-        Summary::of(&self.after)
-    }
-}
-
-/// Times all calls of one run.
-#[derive(Debug)]
-struct Overall {
-    after: Duration,
-    own_events: OwnEvents,
-}
-
-impl<O: Op> Layer<O> for Overall {
-    async fn call(&self, input: &O::In, ctx: &RunContext, next: Next<'_, O>) -> Result<O::Out> {
-        let late = Late { limit: Limit::Overall, after: self.after, own_events: &self.own_events };
-        late.unless(self.after.saturating_sub(ctx.elapsed()), next.run(input), ctx).await
-    }
-
-    fn name(&self) -> &str {
-        "timeout overall"
-    }
-
-    fn debug_summary(&self) -> Summary {
-        Summary::of(&self.after)
-    }
-}
-
-/// What is said when it is too late.
-struct Late<'a> {
-    limit: Limit,
-    after: Duration,
-    own_events: &'a OwnEvents,
-}
-
-impl Late<'_> {
-    /// Awaits what is inside for so long; what no clock shows never comes.
-    async fn unless<T>(
-        &self,
-        after: Duration,
-        inside: impl Future<Output = Result<T>> + Send,
-        ctx: &RunContext,
-    ) -> Result<T> {
-        match timeout(after, inside).await {
+        let left = match self.limit {
+            TimeLimit::Attempt => self.after,
+            TimeLimit::Overall => self.after.saturating_sub(ctx.elapsed()),
+        };
+        match timeout(left, next.run(input)).await {
             Ok(result) => result,
             // Seldom, so it takes no room in the future of those that are in time.
-            Err(_) => Err(Box::pin(self.say(ctx)).await),
+            Err(_) => Err(Box::pin(self.time_out(ctx)).await),
         }
     }
 
-    async fn say(&self, ctx: &RunContext) -> Error {
-        let after_ms = u64::try_from(self.after.as_millis()).unwrap_or(u64::MAX);
-        self.own_events.emit(ctx, || TimedOut { limit: self.limit, after_ms }).await;
-        let (what, limit, is_retryable) = match self.limit {
-            Limit::Attempt => ("an attempt", "attempt", true),
-            Limit::Overall => ("all attempts together", "overall", false),
+    fn name(&self) -> &str {
+        match self.limit {
+            TimeLimit::Attempt => "timeout per attempt",
+            TimeLimit::Overall => "timeout overall",
+        }
+    }
+
+    fn debug_summary(&self) -> Summary {
+        Summary::of(&self.after)
+    }
+}
+
+impl TimeoutLayer {
+    async fn time_out(&self, ctx: &RunContext) -> Error {
+        let Self { limit, after, own_events } = self;
+        own_events.emit(ctx, || TimedOut { limit: *limit, after_ms: millis(*after) }).await;
+        let (what, detail, is_retryable) = match limit {
+            TimeLimit::Attempt => ("an attempt", "attempt", true),
+            TimeLimit::Overall => ("all attempts together", "overall", false),
         };
-        let error = Error::timed_out(format!("{what} took longer than {:?}", self.after));
-        error.context("timeout", limit).retryable(is_retryable)
+        let error = Error::timed_out(format!("{what} took longer than {after:?}"));
+        error.context("timeout", detail).retryable(is_retryable)
     }
 }

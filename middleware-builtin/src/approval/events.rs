@@ -1,11 +1,10 @@
 //! What an approval says of itself.
 
-use emitree_emitter::{Event, EventName};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::Request;
-use crate::shared::own_events::{Texts, json_texts};
+use crate::shared::own_events::own_events;
 
 /// Something is asked, of a responder or by an interrupt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -59,40 +58,11 @@ pub struct Rejected {
     pub failed: bool,
 }
 
-impl Event for Asked {
-    const NAME: EventName = EventName::new("asked");
-}
-
-impl Texts for Asked {
-    fn texts(&mut self, change: &mut dyn FnMut(&mut String)) {
-        json_texts(&mut self.request.input, change);
-    }
-}
-
-impl Event for Approved {
-    const NAME: EventName = EventName::new("approved");
-}
-
-impl Texts for Approved {}
-
-impl Event for Edited {
-    const NAME: EventName = EventName::new("edited");
-}
-
-impl Texts for Edited {
-    fn texts(&mut self, change: &mut dyn FnMut(&mut String)) {
-        json_texts(&mut self.input, change);
-    }
-}
-
-impl Event for Rejected {
-    const NAME: EventName = EventName::new("rejected");
-}
-
-impl Texts for Rejected {
-    fn texts(&mut self, change: &mut dyn FnMut(&mut String)) {
-        change(&mut self.reason);
-    }
+own_events! {
+    Asked = "asked" { request };
+    Approved = "approved";
+    Edited = "edited" { input };
+    Rejected = "rejected" { reason };
 }
 
 /// What came of a request, as own events.

@@ -13,9 +13,9 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use emitree_emitter::{Emitter, Namespace};
 use emitree_runtime::{JsonRun, LayerInfo, Middleware, Phase, Result, RunContext, Stack};
 
+use crate::shared::built_in::built_in;
 use crate::shared::own_events::OwnEvents;
 use crate::shared::runs::{FilterSpec, Runs};
 pub use events::{Approved, Asked, Edited, Rejected};
@@ -25,7 +25,6 @@ use passed::{CompareLayer, NoteLayer, Passed};
 pub use request::{Choice, Decision, INTERRUPT, Request, RequestError};
 use responder::Responder;
 
-const NAMESPACE: Namespace = Namespace::new("middleware.approval");
 const EVERYTHING: &[Choice] = &[Choice::Approve, Choice::Edit, Choice::Reject];
 const NO_EDITS: &[Choice] = &[Choice::Approve, Choice::Reject];
 
@@ -132,7 +131,7 @@ const NO_EDITS: &[Choice] = &[Choice::Approve, Choice::Reject];
 pub struct Approval {
     by: Arc<str>,
     responder: Responder,
-    about: FilterSpec,
+    runs: FilterSpec,
     when: Vec<Arc<When>>,
     timeout: Option<Duration>,
     edits: bool,
@@ -163,19 +162,19 @@ impl Approval {
         Self {
             by: "approval".into(),
             responder,
-            about: FilterSpec::default(),
+            runs: FilterSpec::default(),
             when: Vec::new(),
             timeout: None,
             edits: true,
             ledger: None,
-            own_events: OwnEvents::new("approval", NAMESPACE),
+            own_events: OwnEvents::new("middleware.approval"),
         }
     }
 
     /// Asks about these runs, and others for which this is said; by default about all.
     #[must_use]
     pub fn runs(mut self, runs: Runs) -> Self {
-        self.about.add(runs);
+        self.runs.add(runs);
         self
     }
 
@@ -222,12 +221,6 @@ impl Approval {
         self
     }
 
-    /// The emitter of its own events.
-    #[must_use]
-    pub const fn emitter(&self) -> &Emitter {
-        self.own_events.emitter()
-    }
-
     const fn allowed(&self) -> &'static [Choice] {
         if self.edits { EVERYTHING } else { NO_EDITS }
     }
@@ -247,9 +240,11 @@ impl Approval {
     }
 }
 
+built_in!(Approval, |this| this.own_events);
+
 impl Middleware for Approval {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
-        if self.about.guards(ctx, &self.by)? { self.stack().bind(ctx) } else { Ok(()) }
+        if self.runs.guards(ctx, &self.by)? { self.stack().bind(ctx) } else { Ok(()) }
     }
 
     fn name(&self) -> &str {
@@ -265,7 +260,7 @@ impl fmt::Debug for Approval {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?}", self.responder)?;
         self.timeout.map_or(Ok(()), |timeout| write!(f, " for {timeout:?}"))?;
-        f.write_str(&self.about.after(", about runs "))?;
+        f.write_str(&self.runs.after(", about runs "))?;
         f.write_str(if self.edits { "" } else { ", without edits" })
     }
 }

@@ -5,6 +5,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
+use crate::shared::own_events::UserTexts;
+
 /// The kind of an [`Interrupt`] that asks for an approval.
 pub const INTERRUPT: &str = "approval";
 
@@ -158,6 +160,12 @@ fn hash(kind: &str, name: &str, input: &Value) -> String {
     let mut hashed = json!({"input": input, "kind": kind, "name": name});
     hashed.sort_all_objects();
     Sha256::digest(hashed.to_string()).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+impl UserTexts for Request {
+    fn user_texts(&mut self, change: &mut dyn FnMut(&mut String)) {
+        self.input.user_texts(change);
+    }
 }
 
 #[cfg(test)]

@@ -115,7 +115,7 @@ impl Account {
 
     /// Asks here and above whether a run counts: with no lock held, for that may be user code.
     fn ask<T>(&self, run: &RunContext, then: &mut dyn FnMut(&CountPath<'_>) -> T) -> emitree_runtime::Result<T> {
-        let here = self.options.about.guards(run, "budget")?;
+        let here = self.options.runs.guards(run, "budget")?;
         match &self.above {
             None => Ok(then(&CountPath { here, above: None })),
             Some(above) => above.ask(run, &mut |above| then(&CountPath { here, above: Some(above) })),

@@ -3,13 +3,12 @@
 use std::fmt;
 use std::time::Duration;
 
-use emitree_emitter::{Event, EventName};
 use rust_decimal::Decimal;
 use serde::{Serialize, Serializer};
 use uuid::Uuid;
 
 use super::Usage;
-use crate::shared::own_events::Texts;
+use crate::shared::own_events::own_events;
 
 /// Which limit it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
@@ -82,12 +81,6 @@ pub struct Charged {
     pub charged: Option<Decimal>,
 }
 
-impl Event for Charged {
-    const NAME: EventName = EventName::new("charged");
-}
-
-impl Texts for Charged {}
-
 /// Much of a budget is spent: said once for each limit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
@@ -102,12 +95,6 @@ pub struct Warning {
     pub holder: Uuid,
 }
 
-impl Event for Warning {
-    const NAME: EventName = EventName::new("warning");
-}
-
-impl Texts for Warning {}
-
 /// A budget is closed: what it holds for is stopped.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
@@ -120,16 +107,6 @@ pub struct Closed {
     pub holder: Uuid,
 }
 
-impl Event for Closed {
-    const NAME: EventName = EventName::new("closed");
-}
-
-impl Texts for Closed {
-    fn texts(&mut self, change: &mut dyn FnMut(&mut String)) {
-        change(&mut self.reason);
-    }
-}
-
 /// A run may not begin, for a budget above it is closed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
@@ -140,12 +117,9 @@ pub struct Denied {
     pub holder: Uuid,
 }
 
-impl Event for Denied {
-    const NAME: EventName = EventName::new("denied");
-}
-
-impl Texts for Denied {
-    fn texts(&mut self, change: &mut dyn FnMut(&mut String)) {
-        change(&mut self.reason);
-    }
+own_events! {
+    Charged = "charged";
+    Warning = "warning";
+    Closed = "closed" { reason };
+    Denied = "denied" { reason };
 }

@@ -1,6 +1,5 @@
 //! What is bound for an account: around the work of the run that holds it, and to the runs below.
 
-use std::fmt;
 use std::future::Future;
 use std::pin::pin;
 use std::sync::{Arc, Weak};
@@ -15,6 +14,7 @@ use super::account::{Account, StartRefused};
 use super::charge::{Findings, charge};
 use super::events::{Closed, Denied};
 use crate::shared::at_start::{Refusal, at_start};
+use crate::shared::built_in::debug_as;
 
 /// Ends the work when the account is closed, or its time is over.
 pub(super) struct BudgetLayer(pub(super) Arc<Account>);
@@ -68,11 +68,7 @@ async fn until<T>(end: Option<Instant>, inside: impl Future<Output = T>) -> Opti
     }
 }
 
-impl fmt::Debug for BudgetLayer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.options.fmt(f)
-    }
-}
+debug_as!(BudgetLayer, |this| this.0.options);
 
 /// CountPath the runs below, and lets none begin when the account is closed.
 pub(super) struct CallCounter(pub(super) Arc<Account>);
@@ -98,11 +94,7 @@ impl Middleware for CallCounter {
     }
 }
 
-impl fmt::Debug for CallCounter {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.options.fmt(f)
-    }
-}
+debug_as!(CallCounter, |this| this.0.options);
 
 impl StartRefused {
     fn refuse(self, ctx: &RunContext) -> Result<()> {

@@ -5,11 +5,11 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use emitree_emitter::{Emitter, Namespace};
 use emitree_runtime::{AnyRun, LayerInfo, Middleware, Phase, Result, RunContext, Stack};
 use rust_decimal::Decimal;
 use uuid::Uuid;
 
+use crate::shared::built_in::{built_in, debug_as};
 use crate::shared::own_events::OwnEvents;
 use crate::shared::runs::{FilterSpec, Runs};
 use account::Account;
@@ -27,8 +27,6 @@ mod events;
 mod layer;
 mod options;
 mod usage;
-
-const NAMESPACE: Namespace = Namespace::new("middleware.budget");
 
 /// What a run and all below it may spend: tokens, money, runs and time.
 ///
@@ -114,17 +112,11 @@ impl Budget {
         BudgetBuilder {
             most: MaxSpending::default(),
             warn_at: 0.8,
-            about: FilterSpec::default(),
+            runs: FilterSpec::default(),
             prices: None,
             unknown_prices: UnknownPrice::default(),
             hears_usage: false,
         }
-    }
-
-    /// The emitter of its own events.
-    #[must_use]
-    pub fn emitter(&self) -> &Emitter {
-        self.0.own_events.emitter()
     }
 }
 
@@ -133,7 +125,7 @@ impl Budget {
 pub struct BudgetBuilder {
     most: MaxSpending,
     warn_at: f64,
-    about: FilterSpec,
+    runs: FilterSpec,
     prices: Option<Arc<dyn Prices>>,
     unknown_prices: UnknownPrice,
     hears_usage: bool,
@@ -160,7 +152,7 @@ impl BudgetBuilder {
 
     /// CountPath these runs as calls, and others for which this is said; by default all that are below.
     pub fn runs(mut self, runs: Runs) -> Self {
-        self.about.add(runs);
+        self.runs.add(runs);
         self
     }
 
@@ -203,14 +195,14 @@ impl BudgetBuilder {
     ///
     /// If less than nothing may be spent, or it is to warn at what is no part of a limit.
     pub fn build(self) -> Result<Budget, BudgetError> {
-        let Self { most, warn_at, about, prices, unknown_prices, hears_usage } = self;
+        let Self { most, warn_at, runs, prices, unknown_prices, hears_usage } = self;
         if let Some(negative) = most.cost.filter(|cost| *cost < Decimal::ZERO) {
             return Err(BudgetError::NegativeCost(negative));
         }
         let part = Decimal::try_from(warn_at).ok().filter(|part| (Decimal::ZERO..=Decimal::ONE).contains(part));
         let warn_from = most.part(part.ok_or(BudgetError::WarnAt(warn_at))?);
-        let own_events = OwnEvents::new("budget", NAMESPACE);
-        Ok(Budget(Arc::new(Options { most, warn_from, about, prices, unknown_prices, hears_usage, own_events })))
+        let own_events = OwnEvents::new("middleware.budget");
+        Ok(Budget(Arc::new(Options { most, warn_from, runs, prices, unknown_prices, hears_usage, own_events })))
     }
 }
 
@@ -219,6 +211,8 @@ impl fmt::Debug for BudgetBuilder {
         f.debug_struct("BudgetBuilder").field("most", &self.most).finish_non_exhaustive()
     }
 }
+
+built_in!(Budget, |this| this.0.own_events);
 
 impl Middleware for Budget {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
@@ -243,8 +237,4 @@ fn stack(account: Arc<Account>) -> Stack<AnyRun> {
     Stack::builder().layer_in(Phase::Observe, BudgetLayer(account)).build()
 }
 
-impl fmt::Debug for Budget {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
+debug_as!(Budget, |this| this.0);

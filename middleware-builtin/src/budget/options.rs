@@ -87,7 +87,7 @@ pub(super) struct Options {
     pub(super) most: MaxSpending,
     /// From where on it warns.
     pub(super) warn_from: MaxSpending,
-    pub(super) about: FilterSpec,
+    pub(super) runs: FilterSpec,
     pub(super) prices: Option<Arc<dyn Prices>>,
     pub(super) unknown_prices: UnknownPrice,
     pub(super) hears_usage: bool,
@@ -155,7 +155,7 @@ impl fmt::Debug for Options {
         let limits = [
             tokens.map(|most| format!("{most} tokens")),
             cost.map(|most| format!("cost {most}")),
-            calls.map(|most| format!("{most} calls{}", self.about.after(" "))),
+            calls.map(|most| format!("{most} calls{}", self.runs.after(" "))),
             wall_time.map(|most| format!("{most:?}")),
         ];
         let limits: Vec<_> = limits.into_iter().flatten().collect();

@@ -3,13 +3,12 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-use emitree_emitter::{Event, EventName};
 use emitree_runtime::Result;
 use rust_decimal::Decimal;
 use serde::{Deserialize, Serialize};
 
 use super::BudgetError;
-use crate::shared::own_events::Texts;
+use crate::shared::own_events::own_events;
 
 /// What was used, as [`charge`](super::charge) and the event `usage` tell it.
 ///
@@ -35,11 +34,7 @@ pub struct Usage {
     pub cost: Option<Decimal>,
 }
 
-impl Event for Usage {
-    const NAME: EventName = EventName::new("usage");
-}
-
-impl Texts for Usage {}
+own_events! { Usage = "usage"; }
 
 impl Usage {
     /// Nothing of no model.

@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::flight::Flights;
 use super::key::{CacheKey, Scope};
 use super::lookup::Stored;
-use super::{Cache, Inner, NAMESPACE, Settings};
+use super::{Cache, Inner, Settings};
 use crate::shared::own_events::OwnEvents;
 
 const ENTRIES: u64 = 10_000;
@@ -122,7 +122,7 @@ impl<T: Clone + Send + Sync + 'static> CacheBuilder<T> {
             entries: entries(&self.settings),
             flights: Flights::default(),
             settings: self.settings,
-            own_events: OwnEvents::new("cache", NAMESPACE),
+            own_events: OwnEvents::new("middleware.cache"),
         })))
     }
 

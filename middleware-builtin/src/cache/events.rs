@@ -1,9 +1,8 @@
 //! What a cache says.
 
-use emitree_emitter::{Event, EventName};
 use serde::{Deserialize, Serialize};
 
-use crate::shared::own_events::Texts;
+use crate::shared::own_events::own_events;
 
 /// There is an answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -35,6 +34,12 @@ pub struct Miss {
     pub why: Why,
 }
 
+own_events! {
+    Hit = "hit";
+    Joined = "joined";
+    Miss = "miss";
+}
+
 /// Why something is executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -49,21 +54,3 @@ pub enum Why {
     /// It would wait for itself: it was started in the run that executes the same, or in one that that waits for.
     Recursive,
 }
-
-impl Event for Hit {
-    const NAME: EventName = EventName::new("hit");
-}
-
-impl Texts for Hit {}
-
-impl Event for Joined {
-    const NAME: EventName = EventName::new("joined");
-}
-
-impl Texts for Joined {}
-
-impl Event for Miss {
-    const NAME: EventName = EventName::new("miss");
-}
-
-impl Texts for Miss {}

@@ -13,6 +13,7 @@ use super::events::{Hit, Joined, Miss, Why};
 use super::flight::{Leader, Role};
 use super::key::{Asks, CacheKey};
 use super::{Inner, Settings};
+use crate::shared::millis::millis;
 
 /// An entry.
 pub(super) struct Stored<T> {
@@ -57,7 +58,7 @@ impl<T: Clone + Send + Sync + 'static> Inner<T> {
     }
 
     async fn hit(&self, stored: &Stored<T>, ctx: &RunContext) -> Result<T> {
-        let said = || Hit { key: stored.key.to_hex(), age_ms: age_ms(stored.at) };
+        let said = || Hit { key: stored.key.to_hex(), age_ms: millis(stored.at.elapsed()) };
         self.own_events.emit(ctx, said).await;
         stored.result.clone()
     }
@@ -76,7 +77,7 @@ impl<T: Clone + Send + Sync + 'static> Inner<T> {
                 }
                 Role::Joins(join) => join,
             };
-            self.own_events.emit(ctx, || Joined { key: key.to_hex(), age_ms: age_ms(join.began) }).await;
+            self.own_events.emit(ctx, || Joined { key: key.to_hex(), age_ms: millis(join.began.elapsed()) }).await;
             if let Some(result) = join.wait().await {
                 return result;
             }
@@ -147,8 +148,4 @@ fn is_deep<T: 'static>(output: &T) -> bool {
 /// What is for nobody else to end with.
 fn is_its_own_affair(error: &Error) -> bool {
     error.is_control_flow() || *error.kind() == ErrorKind::Panicked
-}
-
-fn age_ms(at: Instant) -> u64 {
-    u64::try_from(at.elapsed().as_millis()).unwrap_or(u64::MAX)
 }

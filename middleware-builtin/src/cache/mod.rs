@@ -11,7 +11,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use emitree_emitter::{Context, Emitter, Namespace};
+use emitree_emitter::{Context, Emitter};
 use emitree_runtime::{JsonRun, Layer, LayerInfo, Middleware, Next, Op, Phase, Result, RunContext, Runnable, Stack};
 use serde::Serialize;
 use serde_json::Value;
@@ -23,8 +23,6 @@ use self::flight::Flights;
 use self::key::{Asks, CacheKey, Scope};
 use self::lookup::Stored;
 use crate::shared::own_events::OwnEvents;
-
-const NAMESPACE: Namespace = Namespace::new("middleware.cache");
 
 /// Answers again what was answered before, and has what is asked for by several at the same time executed once.
 ///

@@ -1,9 +1,8 @@
 //! What a breaker says that it did.
 
-use emitree_emitter::{Event, EventName};
 use serde::{Deserialize, Serialize};
 
-use crate::shared::own_events::Texts;
+use crate::shared::own_events::own_events;
 
 /// It was closed, or half-open, and has opened.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,17 +19,6 @@ pub struct Opened {
     pub cause: String,
 }
 
-impl Event for Opened {
-    const NAME: EventName = EventName::new("opened");
-}
-
-impl Texts for Opened {
-    fn texts(&mut self, change: &mut dyn FnMut(&mut String)) {
-        self.key.iter_mut().for_each(&mut *change);
-        change(&mut self.cause);
-    }
-}
-
 /// It was open, and lets one call pass as a probe.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
@@ -40,16 +28,6 @@ pub struct HalfOpened {
     pub key: Option<String>,
 }
 
-impl Event for HalfOpened {
-    const NAME: EventName = EventName::new("half_opened");
-}
-
-impl Texts for HalfOpened {
-    fn texts(&mut self, change: &mut dyn FnMut(&mut String)) {
-        self.key.iter_mut().for_each(change);
-    }
-}
-
 /// A probe has succeeded: calls pass again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
@@ -57,16 +35,6 @@ pub struct Closed {
     /// For which calls, if they are told apart.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
-}
-
-impl Event for Closed {
-    const NAME: EventName = EventName::new("closed");
-}
-
-impl Texts for Closed {
-    fn texts(&mut self, change: &mut dyn FnMut(&mut String)) {
-        self.key.iter_mut().for_each(change);
-    }
 }
 
 /// A call was denied.
@@ -83,13 +51,9 @@ pub struct Denied {
     pub reason: String,
 }
 
-impl Event for Denied {
-    const NAME: EventName = EventName::new("denied");
-}
-
-impl Texts for Denied {
-    fn texts(&mut self, change: &mut dyn FnMut(&mut String)) {
-        self.key.iter_mut().for_each(&mut *change);
-        change(&mut self.reason);
-    }
+own_events! {
+    Opened = "opened" { key, cause };
+    HalfOpened = "half_opened" { key };
+    Closed = "closed" { key };
+    Denied = "denied" { key, reason };
 }

@@ -1,6 +1,5 @@
 //! Calls through a breaker.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,6 +8,8 @@ use emitree_runtime::{Error, Layer, Next, Op, Result, RunContext};
 use super::key::Key;
 use super::state::{Change, Denial, Verdict};
 use super::{Closed, Denied, HalfOpened, Inner, Opened};
+use crate::shared::built_in::debug_as;
+use crate::shared::millis::millis;
 use crate::shared::panic::caught;
 
 pub(super) struct CircuitBreakerLayer(pub(super) Arc<Inner>);
@@ -40,11 +41,7 @@ impl<O: Op> Layer<O> for CircuitBreakerLayer {
     }
 }
 
-impl fmt::Debug for CircuitBreakerLayer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.settings.fmt(f)
-    }
-}
+debug_as!(CircuitBreakerLayer, |this| this.0.settings);
 
 impl Inner {
     fn verdict(&self, error: Option<&Error>) -> Verdict {
@@ -102,9 +99,4 @@ impl Inner {
 /// Nobody waits for less than a millisecond.
 fn shown(wait: Duration) -> String {
     format!("{:?}", Duration::from_millis(millis(wait)))
-}
-
-/// Rounded up: who comes back after so long is not too early.
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }

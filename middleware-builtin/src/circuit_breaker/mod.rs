@@ -7,21 +7,18 @@ mod key;
 mod layer;
 mod state;
 
-use std::fmt;
 use std::sync::Arc;
 
-use emitree_emitter::{Emitter, Namespace};
-use emitree_runtime::{AnyRun, LayerInfo, Middleware, Result, RunContext, Stack};
+use emitree_runtime::{AnyRun, Stack};
 
 pub use builder::{CircuitBreakerBuilder, CircuitBreakerError};
 pub use events::{Closed, Denied, HalfOpened, Opened};
 
+use crate::shared::built_in::{built_in, debug_as};
 use crate::shared::own_events::OwnEvents;
 use builder::Settings;
 use circuits::Circuits;
 use layer::CircuitBreakerLayer;
-
-const NAMESPACE: Namespace = Namespace::new("middleware.circuit_breaker");
 
 /// Leaves alone for a while what keeps failing: calls are denied at once, until one of them may try it again.
 ///
@@ -121,16 +118,10 @@ impl CircuitBreaker {
     }
 
     fn of(settings: Settings) -> Self {
-        let (circuits, own_events) = (Circuits::new(settings.limits), OwnEvents::new("circuit_breaker", NAMESPACE));
+        let (circuits, own_events) = (Circuits::new(settings.limits), OwnEvents::new("middleware.circuit_breaker"));
         let inner = Arc::new(Inner { settings, circuits, own_events });
         let stack = Stack::builder().retry(CircuitBreakerLayer(Arc::clone(&inner))).build();
         Self { inner, stack }
-    }
-
-    /// The emitter of its own events.
-    #[must_use]
-    pub fn emitter(&self) -> &Emitter {
-        self.inner.own_events.emitter()
     }
 }
 
@@ -140,22 +131,6 @@ impl Default for CircuitBreaker {
     }
 }
 
-impl Middleware for CircuitBreaker {
-    fn bind(&self, ctx: &RunContext) -> Result<()> {
-        self.stack.bind(ctx)
-    }
+built_in!(CircuitBreaker, |this| this.inner.own_events, "circuit_breaker", this.stack);
 
-    fn name(&self) -> &str {
-        "circuit_breaker"
-    }
-
-    fn layers(&self) -> Vec<LayerInfo> {
-        self.stack.layers()
-    }
-}
-
-impl fmt::Debug for CircuitBreaker {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.inner.settings.fmt(f)
-    }
-}
+debug_as!(CircuitBreaker, |this| this.inner.settings);

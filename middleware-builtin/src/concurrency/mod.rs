@@ -6,23 +6,20 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
-use emitree_emitter::{Emitter, Namespace};
-use emitree_runtime::{
-    AnyRun, Error, Layer, LayerInfo, Middleware, Nesting, Next, Op, Phase, Result, RunContext, Stack,
-};
+use emitree_runtime::{AnyRun, Error, Layer, Nesting, Next, Op, Phase, Result, RunContext, Stack};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
+use crate::shared::built_in::{built_in, debug_as};
 use crate::shared::key::{Key, OwnedKey};
+use crate::shared::limit::LimitOptions;
 pub use crate::shared::limit::{Delayed, Denied};
-use crate::shared::limit::{LimitEvents, LimitOptions};
 use crate::shared::millis::millis;
+use crate::shared::own_events::OwnEvents;
 use crate::shared::runs::Runs;
 use permits::{HeldPermits, KeyHandle, Permit, PermitTable};
 
 mod permits;
-
-const NAMESPACE: Namespace = Namespace::new("middleware.concurrency");
 
 /// Lets so many runs of a key be under way at once, and has the others wait, or denies them.
 ///
@@ -95,7 +92,7 @@ pub struct Concurrency {
 struct Inner {
     options: Options,
     table: Arc<PermitTable>,
-    events: LimitEvents,
+    own_events: OwnEvents,
 }
 
 struct Options {
@@ -125,12 +122,6 @@ impl Concurrency {
         ConcurrencyBuilder(Options { permits, limit: LimitOptions::default(), retry_after: Duration::from_secs(1) })
     }
 
-    /// The emitter of its own events.
-    #[must_use]
-    pub fn emitter(&self) -> &Emitter {
-        self.inner.events.emitter()
-    }
-
     /// Of how many keys somebody holds or awaits a permit.
     #[must_use]
     pub fn known_keys(&self) -> usize {
@@ -151,7 +142,7 @@ impl ConcurrencyBuilder {
 
     /// Is about these runs, and others for which this is said; by default about all.
     pub fn runs(mut self, runs: Runs) -> Self {
-        self.0.limit.about.add(runs);
+        self.0.limit.runs.add(runs);
         self
     }
 
@@ -183,44 +174,24 @@ impl ConcurrencyBuilder {
         if permits > Semaphore::MAX_PERMITS {
             return Err(ConcurrencyError::TooMany { permits });
         }
-        let (table, events) = (PermitTable::new(permits), LimitEvents::new("concurrency", NAMESPACE));
-        let inner = Arc::new(Inner { options: self.0, table, events });
+        let (table, own_events) = (PermitTable::new(permits), OwnEvents::new("middleware.concurrency"));
+        let inner = Arc::new(Inner { options: self.0, table, own_events });
         let stack = Stack::builder().layer_in(Phase::Guard, ConcurrencyLayer(Arc::clone(&inner))).build();
         Ok(Concurrency { inner, stack })
     }
 }
 
-impl fmt::Debug for ConcurrencyBuilder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
+debug_as!(ConcurrencyBuilder, |this| this.0);
 
-impl Middleware for Concurrency {
-    fn bind(&self, ctx: &RunContext) -> Result<()> {
-        if self.inner.options.limit.about.guards(ctx, "concurrency")? { self.stack.bind(ctx) } else { Ok(()) }
-    }
+built_in!(Concurrency, |this| this.inner.own_events, "concurrency", this.stack, this.inner.options.limit.runs);
 
-    fn name(&self) -> &str {
-        "concurrency"
-    }
-
-    fn layers(&self) -> Vec<LayerInfo> {
-        self.stack.layers()
-    }
-}
-
-impl fmt::Debug for Concurrency {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.inner.options.fmt(f)
-    }
-}
+debug_as!(Concurrency, |this| this.inner.options);
 
 impl fmt::Debug for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { permits, limit, .. } = self;
-        write!(f, "{permits} runs{} at once, {:?}", limit.about.after(" "), limit.key)?;
-        limit.say_wait(f)
+        write!(f, "{permits} runs{} at once, {:?}", limit.runs.after(" "), limit.key)?;
+        limit.fmt_wait(f)
     }
 }
 
@@ -234,7 +205,7 @@ impl<O: Op> Layer<O> for ConcurrencyLayer {
             Asked::Permit(permit) => Some(permit),
             // Seldom, so it takes no room in the future of those that find a permit.
             Asked::Full(handle) => Some(Box::pin(self.0.wait(handle, ctx)).await?),
-            Asked::Keyless(error) => return Err(Box::pin(self.0.events.deny_keyless(error, ctx)).await),
+            Asked::Keyless(error) => return Err(Box::pin(self.0.own_events.deny_keyless(error, ctx)).await),
         };
         next.run(input).await
     }
@@ -254,11 +225,7 @@ impl<O: Op> Layer<O> for ConcurrencyLayer {
     }
 }
 
-impl fmt::Debug for ConcurrencyLayer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.options.fmt(f)
-    }
-}
+debug_as!(ConcurrencyLayer, |this| this.0.options);
 
 enum Asked {
     Uncounted,
@@ -291,14 +258,14 @@ impl Inner {
         };
         let Some(permit) = permit else { return Err(self.deny(&key, ctx).await) };
         let permit = held(permit, ctx);
-        self.events.delayed(&key, came, ctx).await;
+        self.own_events.delayed(&key, came, ctx).await;
         Ok(permit)
     }
 
     async fn deny(&self, key: &OwnedKey, ctx: &RunContext) -> Error {
         let (permits, retry_after_ms) = (self.options.permits, millis(self.options.retry_after));
         let reason = format!("no more than {permits} runs at once: perhaps again in {retry_after_ms}ms");
-        self.events.deny(key, retry_after_ms, reason, ctx).await
+        self.own_events.deny(key, retry_after_ms, reason, ctx).await
     }
 }
 

@@ -1,6 +1,5 @@
 //! The filter around a run's work.
 
-use std::fmt;
 use std::sync::Arc;
 
 use emitree_emitter::json::check_depth;
@@ -9,6 +8,7 @@ use serde_json::{Value, json};
 
 use super::rules::Match;
 use super::{Action, Filtered, MARK, NAME, Place, Shared};
+use crate::shared::built_in::debug_as;
 use crate::shared::json::texts;
 
 /// What to do with a value.
@@ -92,8 +92,4 @@ impl Layer<JsonRun> for ContentFilterLayer {
     }
 }
 
-impl fmt::Debug for ContentFilterLayer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
+debug_as!(ContentFilterLayer, |this| this.0);

@@ -8,18 +8,17 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use emitree_emitter::{Emitter, Event, EventName, Namespace};
-use emitree_runtime::{JsonRun, LayerInfo, Middleware, Phase, Result, RunContext, Stack};
+use emitree_runtime::{JsonRun, Phase, Result, Stack};
 use serde::Serialize;
 use serde_json::Value;
 
 use self::layer::ContentFilterLayer;
 use self::rules::Rules;
-use crate::shared::own_events::{OwnEvents, Texts};
+use crate::shared::built_in::{built_in, debug_as};
+use crate::shared::own_events::{OwnEvents, own_events};
 
 pub use self::rules::FilterError;
 
-const NAMESPACE: Namespace = Namespace::new("middleware.content_filter");
 const NAME: &str = "content_filter";
 
 /// The key of a run's context under which a filter that [marks](ContentFilter::mark) says what it found.
@@ -134,16 +133,7 @@ pub struct Filtered {
     pub action: &'static str,
 }
 
-impl Event for Filtered {
-    const NAME: EventName = EventName::new("filtered");
-}
-
-impl Texts for Filtered {
-    fn texts(&mut self, change: &mut dyn FnMut(&mut String)) {
-        change(&mut self.at);
-        change(&mut self.label);
-    }
-}
+own_events! { Filtered = "filtered" { at, label }; }
 
 impl ContentFilter {
     /// One that looks for nothing yet.
@@ -152,7 +142,7 @@ impl ContentFilter {
         let rules = Rules::new(Duration::from_secs(10));
         let action = Action::Deny("the content is not allowed".to_owned());
         let places = vec![Place::Input, Place::Output];
-        Self(Arc::new(Shared { rules, action, places, own_events: OwnEvents::new(NAME, NAMESPACE) }))
+        Self(Arc::new(Shared { rules, action, places, own_events: OwnEvents::new("middleware.content_filter") }))
     }
 
     fn shared(&mut self) -> &mut Shared {
@@ -228,12 +218,6 @@ impl ContentFilter {
         self
     }
 
-    /// The emitter of its own events.
-    #[must_use]
-    pub fn emitter(&self) -> &Emitter {
-        self.0.own_events.emitter()
-    }
-
     fn stack(&self) -> Stack<JsonRun> {
         Stack::builder().layer_in(Phase::Guard, ContentFilterLayer(Arc::clone(&self.0))).build()
     }
@@ -245,19 +229,7 @@ impl Default for ContentFilter {
     }
 }
 
-impl Middleware for ContentFilter {
-    fn bind(&self, ctx: &RunContext) -> Result<()> {
-        self.stack().bind(ctx)
-    }
-
-    fn name(&self) -> &str {
-        NAME
-    }
-
-    fn layers(&self) -> Vec<LayerInfo> {
-        self.stack().layers()
-    }
-}
+built_in!(ContentFilter, |this| this.0.own_events, NAME, this.stack());
 
 impl fmt::Debug for Shared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -266,8 +238,4 @@ impl fmt::Debug for Shared {
     }
 }
 
-impl fmt::Debug for ContentFilter {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
+debug_as!(ContentFilter, |this| this.0);

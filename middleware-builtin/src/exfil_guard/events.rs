@@ -1,10 +1,9 @@
 //! What is said of what was stopped.
 
-use emitree_emitter::{Event, EventName};
 use serde::Serialize;
 
 use super::{Encoding, What};
-use crate::shared::own_events::Texts;
+use crate::shared::own_events::own_events;
 
 /// What was looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
@@ -48,8 +47,4 @@ pub struct Blocked {
     pub evaluated_only: bool,
 }
 
-impl Event for Blocked {
-    const NAME: EventName = EventName::new("blocked");
-}
-
-impl Texts for Blocked {}
+own_events! { Blocked = "blocked"; }

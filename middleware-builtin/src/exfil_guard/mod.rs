@@ -10,7 +10,6 @@ mod state;
 use std::fmt;
 use std::sync::Arc;
 
-use emitree_emitter::{Emitter, Namespace};
 use emitree_runtime::{JsonRun, LayerInfo, Middleware, Phase, Result, RunContext, Stack};
 use futures_core::future::BoxFuture;
 use serde::Serialize;
@@ -19,6 +18,7 @@ use self::hosts::Hosts;
 use self::leak::Detector;
 use self::passage::CheckPassage;
 use self::state::{ExfilGuardLayer, GuardState};
+use crate::shared::built_in::built_in;
 use crate::shared::own_events::OwnEvents;
 use crate::shared::secrets::stream::{Declared, TextOf, flush_at_end, say_at_end};
 use crate::shared::secrets::{Kind, PatternError, Scanner};
@@ -27,7 +27,6 @@ pub use self::decode::Encoding;
 pub use self::events::{Blocked, Place};
 pub use self::leak::{KnownError, What};
 
-const NAMESPACE: Namespace = Namespace::new("middleware.exfil_guard");
 const NAME: &str = "exfil_guard";
 
 /// Denies what would carry a secret out.
@@ -119,7 +118,7 @@ impl ExfilGuard {
     #[must_use]
     pub fn new() -> Self {
         let settings = Settings { inputs: true, outputs: true, evaluates_only: false };
-        let own_events = OwnEvents::new(NAME, NAMESPACE);
+        let own_events = OwnEvents::new("middleware.exfil_guard");
         Self(Arc::new(Shared { detector: Detector::new(), settings, streams: Vec::new(), own_events }))
     }
 
@@ -245,12 +244,6 @@ impl ExfilGuard {
         self.0.detector.leak(text, &mut self.0.detector.budget())
     }
 
-    /// The emitter of its own events.
-    #[must_use]
-    pub fn emitter(&self) -> &Emitter {
-        self.0.own_events.emitter()
-    }
-
     fn state(&self) -> Arc<GuardState> {
         let Shared { detector, settings, own_events, .. } = &*self.0;
         Arc::new(GuardState::new(detector.clone(), *settings, own_events.clone()))
@@ -275,6 +268,8 @@ impl Default for ExfilGuard {
         Self::new()
     }
 }
+
+built_in!(ExfilGuard, |this| this.0.own_events);
 
 impl Middleware for ExfilGuard {
     fn bind(&self, ctx: &RunContext) -> Result<()> {

@@ -6,17 +6,15 @@ mod layer;
 use std::fmt;
 use std::sync::Arc;
 
-use emitree_emitter::{Emitter, Event, EventName, Namespace};
+use emitree_emitter::Emitter;
 use emitree_runtime::{
     AnyRunnable, Error, ErrorKind, IntoShared, JsonRun, LayerInfo, Middleware, Op, Result, RunContext, Runnable, Stack,
 };
 use serde::{Deserialize, Serialize};
 
-use crate::shared::own_events::{OwnEvents, Texts};
+use crate::shared::own_events::{OwnEvents, UserTexts, own_events};
 use alternative::{Alternative, OfTypes};
 use layer::FallbackLayer;
-
-const NAMESPACE: Namespace = Namespace::new("middleware.fallback");
 
 /// Answers by another runnable where a run fails, and by the next one where that fails too, in order.
 ///
@@ -94,6 +92,12 @@ pub struct Cause {
     pub kind: ErrorKind,
 }
 
+impl UserTexts for Cause {
+    fn user_texts(&mut self, change: &mut dyn FnMut(&mut String)) {
+        change(&mut self.cause);
+    }
+}
+
 /// A fallback has answered.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
@@ -104,16 +108,6 @@ pub struct Answered {
     pub after: Vec<Cause>,
 }
 
-impl Event for Answered {
-    const NAME: EventName = EventName::new("answered");
-}
-
-impl Texts for Answered {
-    fn texts(&mut self, change: &mut dyn FnMut(&mut String)) {
-        self.after.iter_mut().for_each(|cause| change(&mut cause.cause));
-    }
-}
-
 /// All have failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
@@ -122,14 +116,9 @@ pub struct Exhausted {
     pub after: Vec<Cause>,
 }
 
-impl Event for Exhausted {
-    const NAME: EventName = EventName::new("exhausted");
-}
-
-impl Texts for Exhausted {
-    fn texts(&mut self, change: &mut dyn FnMut(&mut String)) {
-        self.after.iter_mut().for_each(|cause| change(&mut cause.cause));
-    }
+own_events! {
+    Answered = "answered" { after };
+    Exhausted = "exhausted" { after };
 }
 
 impl<R: Runnable + 'static> Fallback<R>
@@ -168,7 +157,7 @@ impl Fallback<JsonRun> {
 impl<K: Op> Fallback<K> {
     fn of(first: Arc<dyn Alternative<K::In, K::Out>>) -> Self {
         let on = vec![ErrorKind::Failed, ErrorKind::Panicked, ErrorKind::TimedOut];
-        Self { alternatives: vec![first], on, own_events: OwnEvents::new("fallback", NAMESPACE) }
+        Self { alternatives: vec![first], on, own_events: OwnEvents::new("middleware.fallback") }
     }
 
     fn and(mut self, next: Arc<dyn Alternative<K::In, K::Out>>) -> Self {

@@ -5,22 +5,20 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
-use emitree_emitter::{Emitter, Event, EventName, Namespace};
 use emitree_runtime::{
     AnyRun, Error, Layer, LayerInfo, Middleware, Next, Op, Phase, Result, RunContext, Stack, Summary,
 };
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-use crate::shared::own_events::{OwnEvents, Texts};
+use crate::shared::built_in::{built_in, debug_as};
+use crate::shared::own_events::{OwnEvents, own_events};
 use crate::shared::stop::Stop;
 use count::{Counts, MaxRuns};
 use run_counter::RunCounter;
 
 mod count;
 mod run_counter;
-
-const NAMESPACE: Namespace = Namespace::new("middleware.limits");
 
 /// Limits how many runs are started below a run or in a group, of all kinds or of one, and how deep.
 ///
@@ -149,11 +147,7 @@ pub struct Reached {
     pub kind: String,
 }
 
-impl Event for Reached {
-    const NAME: EventName = EventName::new("reached");
-}
-
-impl Texts for Reached {}
+own_events! { Reached = "reached"; }
 
 impl std::error::Error for Reached {}
 
@@ -161,12 +155,6 @@ impl Limits {
     /// Limits nothing yet.
     pub fn builder() -> LimitsBuilder {
         LimitsBuilder(Rules::default())
-    }
-
-    /// The emitter of its own events.
-    #[must_use]
-    pub fn emitter(&self) -> &Emitter {
-        self.0.own_events.emitter()
     }
 
     /// Forgets what was counted of a group.
@@ -222,16 +210,14 @@ impl LimitsBuilder {
         Limits(Arc::new(Inner {
             rules: self.0,
             groups: Mutex::default(),
-            own_events: OwnEvents::new("limits", NAMESPACE),
+            own_events: OwnEvents::new("middleware.limits"),
         }))
     }
 }
 
-impl fmt::Debug for LimitsBuilder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
+debug_as!(LimitsBuilder, |this| this.0);
+
+built_in!(Limits, |this| this.0.own_events);
 
 impl Middleware for Limits {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
@@ -256,11 +242,7 @@ fn ends(stop: &Arc<Stop>) -> Stack<AnyRun> {
     Stack::builder().layer_in(Phase::Observe, LimitsLayer(Arc::clone(stop))).build()
 }
 
-impl fmt::Debug for Limits {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.rules.fmt(f)
-    }
-}
+debug_as!(Limits, |this| this.0.rules);
 
 impl fmt::Debug for Rules {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -293,11 +275,7 @@ impl Middleware for CountRun {
     }
 }
 
-impl fmt::Debug for CountRun {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.limits.rules.fmt(f)
-    }
-}
+debug_as!(CountRun, |this| this.0.limits.rules);
 
 impl Inner {
     fn has_groups(&self) -> bool {

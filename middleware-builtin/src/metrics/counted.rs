@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use emitree_emitter::{AnyEvent, Event, EventName};
+use emitree_emitter::AnyEvent;
 use emitree_runtime::{LifecycleRef, Result, RunContext, Stage, Status};
 use serde::{Deserialize, Serialize};
 
-use crate::shared::own_events::{OwnEvents, Texts};
+use crate::shared::own_events::{OwnEvents, own_events};
 
 /// A run has ended, and is counted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -23,11 +23,7 @@ pub struct Counted {
     pub duration_ns: u64,
 }
 
-impl Event for Counted {
-    const NAME: EventName = EventName::new("counted");
-}
-
-impl Texts for Counted {}
+own_events! { Counted = "counted"; }
 
 impl Counted {
     fn of(run: &RunContext, status: Status) -> Self {

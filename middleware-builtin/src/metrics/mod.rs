@@ -6,10 +6,8 @@ mod names;
 mod series;
 mod table;
 
-use std::fmt;
 use std::sync::Arc;
 
-use emitree_emitter::{Emitter, Namespace};
 use emitree_runtime::{Middleware, Result, RunContext};
 
 use builder::Settings;
@@ -18,9 +16,8 @@ pub use counted::Counted;
 use counted::CountedOnce;
 use table::SeriesTable;
 
+use crate::shared::built_in::{built_in, debug_as};
 use crate::shared::own_events::OwnEvents;
-
-const NAMESPACE: Namespace = Namespace::new("middleware.metrics");
 
 /// Counts runs and measures how long they take, through the facade of the crate [`metrics`]: what becomes of that is
 /// the business of the recorder that the program has installed.
@@ -96,13 +93,7 @@ impl Metrics {
     }
 
     fn with(settings: Settings) -> Self {
-        Self(Arc::new(SeriesTable::with(settings, OwnEvents::new("metrics", NAMESPACE))))
-    }
-
-    /// The emitter of its own events.
-    #[must_use]
-    pub fn emitter(&self) -> &Emitter {
-        self.0.own_events.emitter()
+        Self(Arc::new(SeriesTable::with(settings, OwnEvents::new("middleware.metrics"))))
     }
 }
 
@@ -111,6 +102,8 @@ impl Default for Metrics {
         Self::new()
     }
 }
+
+built_in!(Metrics, |this| this.0.own_events);
 
 impl Middleware for Metrics {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
@@ -131,8 +124,4 @@ impl Middleware for Metrics {
     }
 }
 
-impl fmt::Debug for Metrics {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.settings.fmt(f)
-    }
-}
+debug_as!(Metrics, |this| this.0.settings);

@@ -9,9 +9,7 @@ use std::fmt;
 use std::future::ready;
 use std::sync::Arc;
 
-use emitree_emitter::{
-    AnyEvent, BoxError, Emitter, Event, EventMeta, EventName, IntoMatcher, MatcherError, Namespace, Options,
-};
+use emitree_emitter::{AnyEvent, BoxError, EventMeta, IntoMatcher, MatcherError, Options};
 use emitree_runtime::{Data, LifecycleMut, Middleware, Result, RunContext, Stage};
 use futures_core::future::BoxFuture;
 use serde::{Deserialize, Serialize};
@@ -22,10 +20,9 @@ pub use self::dry_run::Defaults;
 use self::dry_run::dry_answer;
 use self::source::{OutputSource, SourceKind, json_answer, typed_answer, value_answer};
 use self::when::Condition;
-use crate::shared::own_events::{OwnEvents, Texts, json_texts, kind_and_name};
+use crate::shared::built_in::built_in;
+use crate::shared::own_events::{OwnEvents, kind_and_name, own_events};
 use crate::shared::runs::{FilterSpec, Runs};
-
-const NAMESPACE: Namespace = Namespace::new("middleware.override_output");
 
 /// Answers with a given value, or with what a function gives, instead of the work.
 ///
@@ -75,7 +72,7 @@ pub struct OverrideOutput(Arc<Inner>);
 #[derive(Clone)]
 struct Inner {
     answer: OutputSource,
-    about: FilterSpec,
+    runs: FilterSpec,
     conditions: Vec<Condition>,
     own_events: OwnEvents,
 }
@@ -102,20 +99,9 @@ pub struct WouldRun {
     pub input: Value,
 }
 
-impl Event for Answered {
-    const NAME: EventName = EventName::new("answered");
-}
-
-impl Texts for Answered {}
-
-impl Event for WouldRun {
-    const NAME: EventName = EventName::new("would_run");
-}
-
-impl Texts for WouldRun {
-    fn texts(&mut self, change: &mut dyn FnMut(&mut String)) {
-        json_texts(&mut self.input, change);
-    }
+own_events! {
+    Answered = "answered";
+    WouldRun = "would_run" { input };
 }
 
 /// What runs are answered with.
@@ -216,8 +202,8 @@ impl OverrideOutput {
     }
 
     fn new(answer: OutputSource) -> Self {
-        let own_events = OwnEvents::new("override_output", NAMESPACE);
-        Self(Arc::new(Inner { answer, about: FilterSpec::default(), conditions: Vec::new(), own_events }))
+        let own_events = OwnEvents::new("middleware.override_output");
+        Self(Arc::new(Inner { answer, runs: FilterSpec::default(), conditions: Vec::new(), own_events }))
     }
 }
 
@@ -227,7 +213,7 @@ impl OverrideOutput {
     #[must_use]
     pub fn runs(self, runs: Runs) -> Self {
         let mut inner = Arc::unwrap_or_clone(self.0);
-        inner.about.add(runs);
+        inner.runs.add(runs);
         Self(Arc::new(inner))
     }
 
@@ -258,17 +244,13 @@ impl OverrideOutput {
         inner.conditions.push(condition);
         Self(Arc::new(inner))
     }
-
-    /// The emitter of its own events.
-    #[must_use]
-    pub fn emitter(&self) -> &Emitter {
-        self.0.own_events.emitter()
-    }
 }
+
+built_in!(OverrideOutput, |this| this.0.own_events);
 
 impl Middleware for OverrideOutput {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
-        if !self.0.about.has(ctx) {
+        if !self.0.runs.has(ctx) {
             return Ok(());
         }
         let (inner, last) = (Arc::clone(&self.0), Options::new().priority(i32::MIN));
@@ -310,7 +292,7 @@ impl Inner {
 
 impl fmt::Debug for OverrideOutput {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?}{}", self.0.answer, self.0.about.after(", runs "))?;
+        write!(f, "{:?}{}", self.0.answer, self.0.runs.after(", runs "))?;
         self.0.conditions.iter().try_for_each(|condition| write!(f, ", {condition:?}"))
     }
 }

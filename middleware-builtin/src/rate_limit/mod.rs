@@ -6,17 +6,16 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use emitree_emitter::{Emitter, Namespace};
-use emitree_runtime::{
-    AnyRun, Error, Layer, LayerInfo, Middleware, Nesting, Next, Op, Phase, Result, RunContext, Stack,
-};
+use emitree_runtime::{AnyRun, Error, Layer, Nesting, Next, Op, Phase, Result, RunContext, Stack};
 use governor::Quota;
 use tokio::time::Instant;
 
+use crate::shared::built_in::{built_in, debug_as};
 use crate::shared::key::{Key, OwnedKey};
+use crate::shared::limit::LimitOptions;
 pub use crate::shared::limit::{Delayed, Denied};
-use crate::shared::limit::{LimitEvents, LimitOptions};
 use crate::shared::millis::millis;
+use crate::shared::own_events::OwnEvents;
 use crate::shared::runs::Runs;
 use key_queue::{KeyQueue, KeyQueues, NotYet, TooLate};
 use quota::Rate;
@@ -25,8 +24,6 @@ pub use quota::RateLimitError;
 mod clock;
 mod key_queue;
 mod quota;
-
-const NAMESPACE: Namespace = Namespace::new("middleware.rate_limit");
 
 /// Lets so many runs of a key begin in a time, and has the others wait, or denies them.
 ///
@@ -99,7 +96,7 @@ struct Inner {
     quota: Quota,
     options: LimitOptions,
     queues: KeyQueues,
-    events: LimitEvents,
+    own_events: OwnEvents,
 }
 
 impl RateLimit {
@@ -107,12 +104,6 @@ impl RateLimit {
     pub fn builder(runs: u32, period: Duration) -> RateLimitBuilder {
         let rate = Rate { runs, period, burst: None };
         RateLimitBuilder { rate, options: LimitOptions::default() }
-    }
-
-    /// The emitter of its own events.
-    #[must_use]
-    pub fn emitter(&self) -> &Emitter {
-        self.inner.events.emitter()
     }
 
     /// How many keys it remembers.
@@ -144,7 +135,7 @@ impl RateLimitBuilder {
 
     /// Is about these runs, and others for which this is said; by default about all.
     pub fn runs(mut self, runs: Runs) -> Self {
-        self.options.about.add(runs);
+        self.options.runs.add(runs);
         self
     }
 
@@ -167,8 +158,8 @@ impl RateLimitBuilder {
     pub fn build(self) -> Result<RateLimit, RateLimitError> {
         let Self { rate, options } = self;
         let quota = rate.quota()?;
-        let (queues, events) = (KeyQueues::new(quota), LimitEvents::new("rate_limit", NAMESPACE));
-        let inner = Arc::new(Inner { rate, quota, options, queues, events });
+        let (queues, own_events) = (KeyQueues::new(quota), OwnEvents::new("middleware.rate_limit"));
+        let inner = Arc::new(Inner { rate, quota, options, queues, own_events });
         let stack = Stack::builder().layer_in(Phase::Guard, RateLimitLayer(Arc::clone(&inner))).build();
         Ok(RateLimit { inner, stack })
     }
@@ -180,25 +171,9 @@ impl fmt::Debug for RateLimitBuilder {
     }
 }
 
-impl Middleware for RateLimit {
-    fn bind(&self, ctx: &RunContext) -> Result<()> {
-        if self.inner.options.about.guards(ctx, "rate_limit")? { self.stack.bind(ctx) } else { Ok(()) }
-    }
+built_in!(RateLimit, |this| this.inner.own_events, "rate_limit", this.stack, this.inner.options.runs);
 
-    fn name(&self) -> &str {
-        "rate_limit"
-    }
-
-    fn layers(&self) -> Vec<LayerInfo> {
-        self.stack.layers()
-    }
-}
-
-impl fmt::Debug for RateLimit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.inner.fmt(f)
-    }
-}
+debug_as!(RateLimit, |this| this.inner);
 
 impl fmt::Debug for Inner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -208,9 +183,9 @@ impl fmt::Debug for Inner {
 
 fn say(f: &mut fmt::Formatter<'_>, rate: Rate, options: &LimitOptions) -> fmt::Result {
     let Rate { runs, period, burst } = rate;
-    write!(f, "{runs} runs{} in {period:?}, {:?}", options.about.after(" "), options.key)?;
+    write!(f, "{runs} runs{} in {period:?}, {:?}", options.runs.after(" "), options.key)?;
     burst.map_or(Ok(()), |burst| write!(f, ", {burst} at once"))?;
-    options.say_wait(f)
+    options.fmt_wait(f)
 }
 
 /// Asks before each call of what is inside.
@@ -242,11 +217,7 @@ impl<O: Op> Layer<O> for RateLimitLayer {
     }
 }
 
-impl fmt::Debug for RateLimitLayer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
+debug_as!(RateLimitLayer, |this| this.0);
 
 /// Who cannot pass at once: seldom, so it is boxed.
 enum Refused {
@@ -272,7 +243,7 @@ impl Inner {
 
     async fn refused(&self, refused: Box<Refused>, ctx: &RunContext) -> Result<()> {
         match *refused {
-            Refused::Keyless(error) => Err(self.events.deny_keyless(error, ctx).await),
+            Refused::Keyless(error) => Err(self.own_events.deny_keyless(error, ctx).await),
             Refused::Later { key, queue, not_yet } => self.later(&key, &queue, &not_yet, ctx).await,
         }
     }
@@ -286,7 +257,7 @@ impl Inner {
         };
         match waited {
             Ok(()) => {
-                self.events.delayed(key, came, ctx).await;
+                self.own_events.delayed(key, came, ctx).await;
                 Ok(())
             }
             Err(TooLate(until)) => Err(self.deny(key, until, ctx).await),
@@ -297,6 +268,6 @@ impl Inner {
         let retry_after_ms = millis(until.saturating_duration_since(Instant::now()));
         let Rate { runs, period, .. } = self.rate;
         let reason = format!("no more than {runs} runs in {period:?}: again in {retry_after_ms}ms");
-        self.events.deny(key, retry_after_ms, reason, ctx).await
+        self.own_events.deny(key, retry_after_ms, reason, ctx).await
     }
 }

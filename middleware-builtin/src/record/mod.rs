@@ -6,7 +6,7 @@ mod recording;
 use std::fmt;
 use std::sync::Arc;
 
-use emitree_emitter::{AnyEvent, BoxError, Emitter, Event, EventName, Namespace};
+use emitree_emitter::{AnyEvent, BoxError};
 use emitree_runtime::{
     Attempted, LifecycleRef, Middleware, Result, RunContext, RunEvent, RunSubscriber, Stage, Status,
 };
@@ -16,9 +16,8 @@ use serde::{Deserialize, Serialize};
 pub use self::journal::{Answer, Entry, Journal, JournalError};
 
 use self::recording::Recording;
-use crate::shared::own_events::{OwnEvents, Texts};
-
-const NAMESPACE: Namespace = Namespace::new("middleware.record");
+use crate::shared::built_in::built_in;
+use crate::shared::own_events::{OwnEvents, own_events};
 
 /// Keeps a journal of all runs below the one that it is bound to: what each got and gave, and in which order.
 ///
@@ -81,11 +80,7 @@ pub struct Recorded {
     pub status: Option<Status>,
 }
 
-impl Event for Recorded {
-    const NAME: EventName = EventName::new("recorded");
-}
-
-impl Texts for Recorded {}
+own_events! { Recorded = "recorded"; }
 
 impl Record {
     /// One that keeps the journal of the run that ended last.
@@ -102,19 +97,13 @@ impl Record {
     }
 
     fn with(on_end: Option<OnEnd>) -> Self {
-        Self(Arc::new(Inner { last: Mutex::default(), on_end, own_events: OwnEvents::new("record", NAMESPACE) }))
+        Self(Arc::new(Inner { last: Mutex::default(), on_end, own_events: OwnEvents::new("middleware.record") }))
     }
 
     /// The journal of the run that ended last.
     #[must_use]
     pub fn journal(&self) -> Option<Arc<Journal>> {
         self.0.last.lock().clone()
-    }
-
-    /// The emitter of its own events.
-    #[must_use]
-    pub fn emitter(&self) -> &Emitter {
-        self.0.own_events.emitter()
     }
 }
 
@@ -187,6 +176,8 @@ impl RunSubscriber for RecordSubscriber {
         self.recording.attempted(attempt);
     }
 }
+
+built_in!(Record, |this| this.0.own_events);
 
 impl Middleware for Record {
     fn bind(&self, ctx: &RunContext) -> Result<()> {

@@ -1,9 +1,8 @@
 //! What is said of what was redacted.
 
-use emitree_emitter::{Event, EventName};
 use serde::Serialize;
 
-use crate::shared::own_events::Texts;
+use crate::shared::own_events::own_events;
 use crate::shared::secrets::Kind;
 
 /// Where secrets are looked for.
@@ -43,11 +42,7 @@ pub struct Redacted {
     pub count: usize,
 }
 
-impl Event for Redacted {
-    const NAME: EventName = EventName::new("redacted");
-}
-
-impl Texts for Redacted {}
+own_events! { Redacted = "redacted"; }
 
 /// Counted as they are found.
 #[derive(Debug, Default)]

@@ -1,6 +1,5 @@
 //! Redaction of one run: what it listens to, and the layer around its work.
 
-use std::fmt;
 use std::sync::Arc;
 
 use emitree_emitter::json::check_depth;
@@ -17,6 +16,7 @@ use super::passage::RedactPassage;
 use super::restore::{KnownPseudonyms, RestoreLayer};
 use super::vault::Vault;
 use super::{Redact, Shared, whole};
+use crate::shared::built_in::debug_as;
 use crate::shared::json::{Path, deny_deep, strings_mut};
 use crate::shared::own_events::{OwnEvents, TextRedaction};
 use crate::shared::secrets::stream::{Declared, flush_at_end, say_at_end};
@@ -222,8 +222,4 @@ impl Layer<JsonRun> for RedactLayer {
     }
 }
 
-impl fmt::Debug for RedactLayer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.redactor.settings.fmt(f)
-    }
-}
+debug_as!(RedactLayer, |this| this.redactor.settings);

@@ -12,10 +12,9 @@ mod vault;
 mod whole;
 
 use std::borrow::Cow;
-use std::fmt;
 use std::sync::Arc;
 
-use emitree_emitter::{Emitter, Namespace, Sink};
+use emitree_emitter::Sink;
 use emitree_runtime::{Layer, LayerInfo, Middleware, Next, Op, Result, RunContext};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -25,6 +24,7 @@ use self::layer::RedactLayer;
 use self::strategy::HashKey;
 use self::vault::Vault;
 use self::whole::Whole;
+use crate::shared::built_in::{built_in, debug_as};
 use crate::shared::own_events::OwnEvents;
 use crate::shared::secrets::stream::{Declared, TextOf};
 use crate::shared::secrets::{Kind, PatternError, Scanner};
@@ -32,8 +32,6 @@ use crate::shared::secrets::{Kind, PatternError, Scanner};
 pub use self::events::{Place, Redacted};
 pub use self::sink::RedactSink;
 pub use self::strategy::Strategy;
-
-const NAMESPACE: Namespace = Namespace::new("middleware.redact");
 
 /// Finds secrets and personal data, and puts something else in their place.
 ///
@@ -117,7 +115,7 @@ impl Redact {
     /// One that redacts all that it knows, everywhere.
     #[must_use]
     pub fn new() -> Self {
-        let own_events = OwnEvents::new("redact", NAMESPACE);
+        let own_events = OwnEvents::new("middleware.redact");
         Self(Arc::new(Shared { settings: Settings::new(), streams: Vec::new(), wholes: Vec::new(), own_events }))
     }
 
@@ -264,12 +262,6 @@ impl Redact {
         let (settings, vault) = (&self.0.settings, Vault::default());
         settings.scanner.replace(text, |kind, secret| settings.replacement(kind, secret, &vault))
     }
-
-    /// The emitter of its own events.
-    #[must_use]
-    pub fn emitter(&self) -> &Emitter {
-        self.0.own_events.emitter()
-    }
 }
 
 impl Default for Redact {
@@ -277,6 +269,8 @@ impl Default for Redact {
         Self::new()
     }
 }
+
+built_in!(Redact, |this| this.0.own_events);
 
 impl Middleware for Redact {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
@@ -308,8 +302,4 @@ impl<O: Op<In = String, Out = String>> Layer<O> for Redact {
     }
 }
 
-impl fmt::Debug for Redact {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.settings.fmt(f)
-    }
-}
+debug_as!(Redact, |this| this.0.settings);

@@ -10,7 +10,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 
-use emitree_emitter::{Emitter, Event, EventName, Namespace};
+use emitree_emitter::{Event, EventName};
 use emitree_runtime::{
     AnyRun, Error, Layer, LayerInfo, Middleware, Next, Op, Phase, Result, RunContext, Stack, Summary,
 };
@@ -21,9 +21,8 @@ pub use self::difference::{Call, Difference};
 use self::nested::NestedReplay;
 use self::replaying::Replaying;
 use crate::record::Journal;
-use crate::shared::own_events::{OwnEvents, Texts, json_texts, run_label};
-
-const NAMESPACE: Namespace = Namespace::new("middleware.replay");
+use crate::shared::built_in::built_in;
+use crate::shared::own_events::{OwnEvents, UserTexts, own_events, run_label};
 
 /// AnswerLayer each run below the one that it is bound to from a [`Journal`], instead of doing its work, and stops at the
 /// first difference.
@@ -102,40 +101,26 @@ pub struct Replayed {
     pub name: String,
 }
 
-impl Event for Replayed {
-    const NAME: EventName = EventName::new("replayed");
-}
-
-impl Texts for Replayed {}
+own_events! { Replayed = "replayed"; }
 
 impl Event for Difference {
     const NAME: EventName = EventName::new("differed");
 }
 
-impl Texts for Difference {
-    fn texts(&mut self, change: &mut dyn FnMut(&mut String)) {
-        let calls: Vec<&mut Call> = match self {
-            Self::Unexpected { came, expected, .. } => {
-                std::iter::once(came).chain(expected.iter_mut().map(|(_, call)| call)).collect()
-            }
-            Self::OtherInput { came, expected, .. } => vec![came, expected],
+impl UserTexts for Difference {
+    fn user_texts(&mut self, change: &mut dyn FnMut(&mut String)) {
+        let (call, other) = match self {
+            Self::Unexpected { came, expected, .. } => (came, expected.as_mut().map(|(_, call)| call)),
+            Self::OtherInput { came, expected, .. } => (came, Some(expected)),
             Self::Missing { expected: call, .. }
             | Self::OneMoreAttempt { came: call, .. }
-            | Self::Ends { came: call, .. } => {
-                vec![call]
-            }
+            | Self::Ends { came: call, .. } => (call, None),
         };
-        calls.into_iter().for_each(|call| json_texts(&mut call.input, change));
+        [Some(call), other].into_iter().flatten().for_each(|call| call.input.user_texts(change));
     }
 }
 
 impl Replay {
-    /// The emitter of its own events.
-    #[must_use]
-    pub const fn emitter(&self) -> &Emitter {
-        self.own_events.emitter()
-    }
-
     fn stack(&self, replaying: &Arc<Replaying>) -> Stack<AnyRun> {
         let stops = ReplayLayer { replaying: Arc::clone(replaying), own_events: self.own_events.clone() };
         Stack::builder().layer_in(Phase::Observe, stops).build()
@@ -144,7 +129,7 @@ impl Replay {
 
 impl From<Arc<Journal>> for Replay {
     fn from(journal: Arc<Journal>) -> Self {
-        Self { journal, own_events: OwnEvents::new("replay", NAMESPACE) }
+        Self { journal, own_events: OwnEvents::new("middleware.replay") }
     }
 }
 
@@ -153,6 +138,8 @@ impl From<Journal> for Replay {
         Arc::new(journal).into()
     }
 }
+
+built_in!(Replay, |this| this.own_events);
 
 impl Middleware for Replay {
     fn bind(&self, ctx: &RunContext) -> Result<()> {

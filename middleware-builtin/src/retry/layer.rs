@@ -1,6 +1,5 @@
 //! Attempts, until one is not to be tried again.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,6 +9,8 @@ use tokio::time::sleep;
 
 use super::builder::Settings;
 use super::{Inner, RetryScheduled};
+use crate::shared::built_in::debug_as;
+use crate::shared::millis::millis;
 use crate::shared::panic::caught;
 use crate::shared::streamed::Streamed;
 
@@ -49,11 +50,7 @@ impl<O: Op> Layer<O> for RetryLayer {
     }
 }
 
-impl fmt::Debug for RetryLayer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.settings.fmt(f)
-    }
-}
+debug_as!(RetryLayer, |this| this.0.settings);
 
 impl Inner {
     /// Takes back what the attempt has emitted, says what follows, and waits for it.
@@ -97,8 +94,4 @@ impl Settings {
 /// Asks a function of the user's; one that panics has said nothing.
 pub(super) fn asked<T>(what: &str, f: impl FnOnce() -> T) -> Option<T> {
     caught(f).map_err(|panic| tracing::warn!("the `{what}` of a retry panicked: {panic}")).ok()
-}
-
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

@@ -4,21 +4,18 @@ mod builder;
 mod delay;
 mod layer;
 
-use std::fmt;
 use std::sync::Arc;
 
-use emitree_emitter::{Emitter, Event, EventName, Namespace};
-use emitree_runtime::{AnyRun, ErrorKind, LayerInfo, Middleware, Result, RunContext, Stack};
+use emitree_runtime::{AnyRun, ErrorKind, Stack};
 use serde::{Deserialize, Serialize};
 
 pub use builder::{RetryBuilder, RetryError};
 pub use delay::RetryAfter;
 
-use crate::shared::own_events::{OwnEvents, Texts};
+use crate::shared::built_in::{built_in, debug_as};
+use crate::shared::own_events::{OwnEvents, own_events};
 use builder::Settings;
 use layer::RetryLayer;
-
-const NAMESPACE: Namespace = Namespace::new("middleware.retry");
 
 /// Tries again what failed and may succeed later: at most so often, and after a delay that grows.
 ///
@@ -112,15 +109,7 @@ pub struct RetryScheduled {
     pub kind: ErrorKind,
 }
 
-impl Event for RetryScheduled {
-    const NAME: EventName = EventName::new("retry");
-}
-
-impl Texts for RetryScheduled {
-    fn texts(&mut self, change: &mut dyn FnMut(&mut String)) {
-        change(&mut self.cause);
-    }
-}
+own_events! { RetryScheduled = "retry" { cause }; }
 
 impl Retry {
     /// Two retries, and delays as said above.
@@ -135,15 +124,9 @@ impl Retry {
     }
 
     fn of(settings: Settings) -> Self {
-        let inner = Arc::new(Inner { settings, own_events: OwnEvents::new("retry", NAMESPACE) });
+        let inner = Arc::new(Inner { settings, own_events: OwnEvents::new("middleware.retry") });
         let stack = Stack::builder().retry(RetryLayer(Arc::clone(&inner))).build();
         Self { inner, stack }
-    }
-
-    /// The emitter of its own events.
-    #[must_use]
-    pub fn emitter(&self) -> &Emitter {
-        self.inner.own_events.emitter()
     }
 }
 
@@ -153,22 +136,6 @@ impl Default for Retry {
     }
 }
 
-impl Middleware for Retry {
-    fn bind(&self, ctx: &RunContext) -> Result<()> {
-        self.stack.bind(ctx)
-    }
+built_in!(Retry, |this| this.inner.own_events, "retry", this.stack);
 
-    fn name(&self) -> &str {
-        "retry"
-    }
-
-    fn layers(&self) -> Vec<LayerInfo> {
-        self.stack.layers()
-    }
-}
-
-impl fmt::Debug for Retry {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.inner.settings.fmt(f)
-    }
-}
+debug_as!(Retry, |this| this.inner.settings);

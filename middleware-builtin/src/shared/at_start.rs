@@ -5,7 +5,7 @@ use std::sync::Arc;
 use emitree_emitter::{AnyEvent, Event, Options};
 use emitree_runtime::{Error, Result, RunContext, Stage};
 
-use crate::shared::own_events::{OwnEvents, Texts};
+use crate::shared::own_events::{OwnEvents, UserTexts};
 use crate::shared::stop::Stop;
 
 /// What a run ends with that may not begin.
@@ -16,7 +16,7 @@ pub(crate) struct Refusal {
 }
 
 /// Has the run that is being bound say something at its start, before anybody else hears of it; a refused one ends so.
-pub(crate) fn at_start<E: Event + Texts + Clone>(
+pub(crate) fn at_start<E: Event + UserTexts + Clone>(
     ctx: &RunContext,
     own_events: &OwnEvents,
     event: E,

@@ -31,7 +31,7 @@ pub(crate) fn deny_deep(by: &str, what: &str, value: &Value) -> Result<()> {
 }
 
 /// Shows each string, but no key, in order.
-pub(crate) fn strings(value: &Value, at: &Path<'_>, see: &mut impl FnMut(&Path<'_>, &str)) {
+pub(crate) fn strings<'v>(value: &'v Value, at: &Path<'_>, see: &mut impl FnMut(&Path<'_>, &'v str)) {
     match value {
         Value::String(text) => see(at, text),
         Value::Array(items) => items.iter().enumerate().for_each(|(i, item)| strings(item, &Path::Index(at, i), see)),
@@ -40,20 +40,10 @@ pub(crate) fn strings(value: &Value, at: &Path<'_>, see: &mut impl FnMut(&Path<'
     }
 }
 
-/// All strings, but no keys, with their pointers.
+/// Returns all strings, but no keys, with their pointers.
 pub(crate) fn texts(value: &Value) -> Vec<(String, &str)> {
-    fn add<'v>(value: &'v Value, at: &Path<'_>, texts: &mut Vec<(String, &'v str)>) {
-        match value {
-            Value::String(text) => texts.push((at.to_string(), text)),
-            Value::Array(items) => {
-                items.iter().enumerate().for_each(|(i, item)| add(item, &Path::Index(at, i), texts));
-            }
-            Value::Object(members) => members.iter().for_each(|(key, member)| add(member, &Path::Key(at, key), texts)),
-            Value::Null | Value::Bool(_) | Value::Number(_) => {}
-        }
-    }
     let mut texts = Vec::new();
-    add(value, &Path::Root, &mut texts);
+    strings(value, &Path::Root, &mut |at, text| texts.push((at.to_string(), text)));
     texts
 }
 

@@ -1,15 +1,15 @@
 //! What several built-ins share. Nothing here knows a built-in.
-#![allow(dead_code, reason = "each built-in uses its own part of this")]
+#![allow(dead_code, unused_imports, unused_macros, reason = "each built-in uses its own part of this")]
 
 #[cfg(any(feature = "budget", feature = "limits"))]
 pub(crate) mod at_start;
+pub(crate) mod built_in;
 #[cfg(any(feature = "approval", feature = "content_filter", feature = "exfil_guard", feature = "redact"))]
 pub(crate) mod json;
 #[cfg(feature = "key")]
 pub mod key;
 #[cfg(any(feature = "concurrency", feature = "rate_limit"))]
 pub(crate) mod limit;
-#[cfg(any(feature = "budget", feature = "key"))]
 pub(crate) mod millis;
 #[cfg(feature = "runs")]
 pub(crate) mod only;

@@ -1,95 +1,130 @@
-//! How a middleware says what it did: events of its own, that the run it did it to hears too.
+//! Events of built-ins, which the run that they are about receives too.
 
 use std::sync::Arc;
 
 use emitree_emitter::rt::RunLinks;
 use emitree_emitter::{Creator, EmitError, Emitter, Event, Namespace};
 use emitree_runtime::RunContext;
+use serde_json::Value;
 
-/// What sort of thing says it.
+/// The creator's kind of all own events.
 pub(crate) const KIND: &str = "Middleware";
 
-/// What a redaction makes of the texts in a run's events, by the event's name.
-type TextFn = dyn Fn(&str, &mut String) + Send + Sync;
+/// Redacts a text in an event of that name.
+type RedactText = dyn Fn(&str, &mut String) + Send + Sync;
 
-/// What the texts in own events pass before anybody hears them: that of one run.
+/// The redaction of users' texts in the own events that are emitted on one run.
 #[derive(Clone)]
 pub(crate) struct TextRedaction {
     run_id: uuid::Uuid,
-    redact: Arc<TextFn>,
+    redact: Arc<RedactText>,
 }
 
 impl TextRedaction {
-    /// Has texts in what middlewares say to a run pass a function.
-    #[allow(dead_code, reason = "only a redaction does")]
+    /// Adds a redaction to a run. With two redactions of one run, both apply.
     pub(crate) fn add(ctx: &RunContext, redact: impl Fn(&str, &mut String) + Send + Sync + 'static) {
         let run_id = ctx.run_id();
-        // Two redactions of one run: both.
         let before = ctx.extension::<Self>().filter(|before| before.run_id == run_id);
-        let redact: Arc<TextFn> = match before {
-            Some(before) => Arc::new(move |name: &str, text: &mut String| {
-                (before.redact)(name, text);
-                redact(name, text);
-            }),
-            None => Arc::new(redact),
+        let redact = move |name: &str, text: &mut String| {
+            before.iter().for_each(|before| (before.redact)(name, text));
+            redact(name, text);
         };
-        ctx.set_extension(Self { run_id, redact });
+        ctx.set_extension(Self { run_id, redact: Arc::new(redact) });
     }
 }
 
-/// Events of middlewares: which of what they say may hold what users have put in.
-pub(crate) trait Texts {
-    /// Gives each text to be changed.
-    fn texts(&mut self, change: &mut dyn FnMut(&mut String)) {
-        let _ = change;
+/// The texts of an own event that may hold what users have put in.
+pub(crate) trait UserTexts {
+    /// Calls a function with each text. By default there is none.
+    fn user_texts(&mut self, _: &mut dyn FnMut(&mut String)) {}
+}
+
+impl UserTexts for String {
+    fn user_texts(&mut self, change: &mut dyn FnMut(&mut String)) {
+        change(self);
     }
 }
 
-/// Gives each string in JSON, but no key, to be changed.
-#[allow(dead_code, reason = "each middleware uses its own part of this")]
-pub(crate) fn json_texts(value: &mut serde_json::Value, change: &mut dyn FnMut(&mut String)) {
-    use serde_json::Value;
-    match value {
-        Value::String(text) => change(text),
-        Value::Array(items) => items.iter_mut().for_each(|item| json_texts(item, change)),
-        Value::Object(members) => members.values_mut().for_each(|member| json_texts(member, change)),
-        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+impl<T: UserTexts> UserTexts for Option<T> {
+    fn user_texts(&mut self, change: &mut dyn FnMut(&mut String)) {
+        self.iter_mut().for_each(|some| some.user_texts(change));
     }
 }
 
-/// The emitter of a middleware's own events: a child of the root.
+impl<T: UserTexts> UserTexts for Vec<T> {
+    fn user_texts(&mut self, change: &mut dyn FnMut(&mut String)) {
+        self.iter_mut().for_each(|item| item.user_texts(change));
+    }
+}
+
+/// Strings, but no keys.
+impl UserTexts for Value {
+    fn user_texts(&mut self, change: &mut dyn FnMut(&mut String)) {
+        match self {
+            Self::String(text) => change(text),
+            Self::Array(items) => items.user_texts(change),
+            Self::Object(members) => members.values_mut().for_each(|member| member.user_texts(change)),
+            Self::Null | Self::Bool(_) | Self::Number(_) => {}
+        }
+    }
+}
+
+/// Names own events, and in braces those of their fields that hold [texts of users](UserTexts).
+macro_rules! own_events {
+    ($($event:ty = $name:literal $({ $($text:ident),+ })?;)+) => { $(
+        impl emitree_emitter::Event for $event {
+            const NAME: emitree_emitter::EventName = emitree_emitter::EventName::new($name);
+        }
+
+        impl $crate::shared::own_events::UserTexts for $event {
+            $(fn user_texts(&mut self, change: &mut dyn FnMut(&mut String)) {
+                $($crate::shared::own_events::UserTexts::user_texts(&mut self.$text, change);)+
+            })?
+        }
+    )+ };
+}
+
+pub(crate) use own_events;
+
+/// The emitter of a built-in's own events: a child of the root.
 #[derive(Clone)]
 pub(crate) struct OwnEvents(Emitter);
 
 impl OwnEvents {
-    /// That of the middleware of that name, whose namespace is `middleware.<name>`.
-    pub(crate) fn new(name: &'static str, namespace: Namespace) -> Self {
-        Self(Emitter::root().child_of(namespace).child_with(Creator::new(KIND, name)))
+    /// Creates the emitter of the built-in `retry` in the namespace `middleware.retry`.
+    pub(crate) fn new(namespace: &'static str) -> Self {
+        let name = namespace.rsplit_once('.').map_or(namespace, |(_, name)| name);
+        Self(Emitter::root().child_of(Namespace::new(namespace)).child_with(Creator::new(KIND, name)))
+    }
+
+    /// Returns the name of the built-in.
+    pub(crate) fn name(&self) -> &str {
+        self.0.creator().map_or("", Creator::name)
     }
 
     pub(crate) const fn emitter(&self) -> &Emitter {
         &self.0
     }
 
-    /// Whether anybody hears what is said to a run.
+    /// Returns `true` if own events about a run have listeners.
     pub(crate) fn is_heard(&self, ctx: &RunContext) -> bool {
         self.0.is_heard() || ctx.is_heard()
     }
 
-    /// Emits on this emitter and on the run's, with the run's ids; whoever listens cannot make the run fail (M5).
+    /// Emits on this emitter and on the run's, with the run's ids. A failing listener does not make the run fail (M5).
     ///
-    /// Where nobody listens, the event is not made.
-    pub(crate) async fn emit<E: Event + Texts>(&self, ctx: &RunContext, event: impl FnOnce() -> E + Send) {
+    /// Without listeners, the event is not made.
+    pub(crate) async fn emit<E: Event + UserTexts>(&self, ctx: &RunContext, event: impl FnOnce() -> E + Send) {
         if !self.is_heard(ctx) {
             return;
         }
-        // Boxed, because it is large, and what is said from is often nested deep.
+        // Boxed, because it is large, and callers are often nested deep.
         let mut event = redacted(event(), ctx);
         self.log_failed::<E>(Box::pin(self.for_run(ctx).emit_event(&mut event)).await);
     }
 
-    /// The same where nothing can be awaited: where somebody would have to be, nobody hears it (E17).
-    pub(crate) fn emit_now<E: Event + Texts>(&self, ctx: &RunContext, event: impl FnOnce() -> E) {
+    /// Emits where nothing can be awaited: if an async listener would receive the event, no listener does (E17).
+    pub(crate) fn emit_now<E: Event + UserTexts>(&self, ctx: &RunContext, event: impl FnOnce() -> E) {
         if self.is_heard(ctx) {
             self.log_failed::<E>(self.for_run(ctx).emit_event_now(&mut redacted(event(), ctx)));
         }
@@ -99,27 +134,27 @@ impl OwnEvents {
         self.0.for_run(RunLinks::new().parent(ctx.emitter()).trace(ctx.trace()))
     }
 
-    fn log_failed<E: Event>(&self, told: Result<(), EmitError>) {
-        if let Err(error) = told {
+    fn log_failed<E: Event>(&self, emitted: Result<(), EmitError>) {
+        if let Err(error) = emitted {
             tracing::warn!(%error, "a listener of `{}.{}` failed", self.0.namespace(), E::NAME.as_str());
         }
     }
 }
 
-/// What is said to a run passes its redaction, as what its work emits does.
-fn redacted<E: Event + Texts>(mut event: E, ctx: &RunContext) -> E {
+/// Applies the run's redaction, as to the events of its work.
+fn redacted<E: Event + UserTexts>(mut event: E, ctx: &RunContext) -> E {
     if let Some(own) = ctx.extension::<TextRedaction>().filter(|own| own.run_id == ctx.run_id()) {
-        event.texts(&mut |text| (own.redact)(E::NAME.as_str(), text));
+        event.user_texts(&mut |text| (own.redact)(E::NAME.as_str(), text));
     }
     event
 }
 
-/// The kind and the name of who runs, as events tell of it.
+/// Returns kind and name of the instance, as events have them.
 pub(crate) fn kind_and_name(creator: Option<&Creator>) -> (String, String) {
     creator.map(|creator| (creator.kind().to_owned(), creator.name().to_owned())).unwrap_or_default()
 }
 
-/// The same as one text: `Tool[read_file]`.
+/// Returns kind and name as one text: `Tool[read_file]`.
 pub(crate) fn run_label(ctx: &RunContext) -> String {
     let (kind, name) = kind_and_name(ctx.creator());
     format!("{kind}[{name}]")

@@ -24,6 +24,7 @@ pub use self::builder::TrajectoryBuilder;
 pub use self::level::Level;
 pub use self::own_events::TrajectoryEvent;
 pub use self::replay::Replay;
+use crate::shared::built_in::debug_as;
 
 const NAMESPACE: Namespace = Namespace::new("middleware.trajectory");
 
@@ -151,11 +152,7 @@ impl Middleware for Trajectory {
     }
 }
 
-impl fmt::Debug for Trajectory {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
+debug_as!(Trajectory, |this| this.0);
 
 /// Such as `to stdout, without named think, pretty`.
 impl fmt::Debug for Shared {

@@ -4,6 +4,7 @@ use std::fmt;
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::shared::built_in::debug_as;
 use parking_lot::Mutex;
 
 /// A target, and how many lines could not be written to it.
@@ -72,8 +73,4 @@ impl fmt::Debug for Target {
     }
 }
 
-impl fmt::Debug for Output {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.target.fmt(f)
-    }
-}
+debug_as!(Output, |this| this.target);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::support::{TestResult, instance};
 use emitree_emitter::Emitter;
 use emitree_middleware::Timeout;
-use emitree_middleware::timeout::{Limit, TimedOut};
+use emitree_middleware::timeout::{TimeLimit, TimedOut};
 use emitree_runtime::{Error, RunContext, Runnable, for_tree};
 use tokio::time::{Instant, sleep};
 
@@ -96,7 +96,7 @@ async fn it_is_said_on_its_own_emitter_and_on_the_run_with_the_run_s_ids() -> Te
     assert_eq!(heard.len(), 2, "{heard:?}");
     for (who, (heard_by, id, path, event)) in ["own", "run"].iter().zip(&*heard) {
         assert_eq!((who, id, path.as_str()), (heard_by, &run_id, "middleware.timeout.timed_out"));
-        assert_eq!((event.limit, event.after_ms), (Limit::Attempt, 10));
+        assert_eq!((event.limit, event.after_ms), (TimeLimit::Attempt, 10));
     }
     Ok(())
 }

@@ -1,0 +1,60 @@
+//! What nearly every built-in repeats. Macros, because `Middleware` and `Debug` are foreign traits: an implementation of
+//! them for every type that has own events, a stack or settings is not coherent.
+
+/// Writes a built-in's method `emitter` and, if the same layers are bound to each run, its `Middleware`:
+///
+/// ```text
+/// built_in!(Retry, |retry| retry.inner.own_events);
+/// built_in!(Retry, |retry| retry.inner.own_events, "retry", retry.stack);
+/// built_in!(RateLimit, |limit| limit.inner.own_events, "rate_limit", limit.stack, limit.inner.runs);
+/// ```
+///
+/// The last names the runs that it is about: a predicate that panics denies the run (M5).
+macro_rules! built_in {
+    ($type:ty, |$this:ident| $own_events:expr) => {
+        impl $type {
+            /// Returns the emitter of its own events.
+            #[must_use]
+            pub fn emitter(&self) -> &emitree_emitter::Emitter {
+                let $this = self;
+                $own_events.emitter()
+            }
+        }
+    };
+    ($type:ty, |$this:ident| $own_events:expr, $name:expr, $stack:expr $(, $runs:expr)?) => {
+        built_in!($type, |$this| $own_events);
+
+        impl emitree_runtime::Middleware for $type {
+            fn bind(&self, ctx: &emitree_runtime::RunContext) -> emitree_runtime::Result<()> {
+                let $this = self;
+                $(if !$runs.guards(ctx, $name)? {
+                    return Ok(());
+                })?
+                $stack.bind(ctx)
+            }
+
+            fn name(&self) -> &str {
+                $name
+            }
+
+            fn layers(&self) -> Vec<emitree_runtime::LayerInfo> {
+                let $this = self;
+                $stack.layers()
+            }
+        }
+    };
+}
+
+/// Writes the `Debug` of a type as that of a part, such as its settings: `debug_as!(Retry, |retry| retry.inner.settings);`.
+macro_rules! debug_as {
+    ($type:ty, |$this:ident| $part:expr) => {
+        impl std::fmt::Debug for $type {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                let $this = self;
+                std::fmt::Debug::fmt(&$part, f)
+            }
+        }
+    };
+}
+
+pub(crate) use {built_in, debug_as};
