@@ -132,6 +132,6 @@ pub use shared::key;
 #[cfg(feature = "runs")]
 pub use shared::only::Only;
 #[cfg(feature = "runs")]
-pub use shared::runs::{Candidate, Runs};
+pub use shared::runs::{RunInfo, Runs};
 #[cfg(feature = "secrets")]
 pub use shared::secrets;

@@ -17,7 +17,7 @@ use rust_decimal::Decimal;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::events::{Amount, Closed, Limit, Warning};
+use super::events::{Amount, BudgetClosed, BudgetLimit, BudgetWarning};
 use super::options::{Options, Spending};
 use super::usage::Usage;
 use crate::shared::stop::Stop;
@@ -37,22 +37,22 @@ struct NearestAccount(Arc<Account>);
 #[derive(Default)]
 struct Books {
     spent: Spending,
-    warned: Vec<Limit>,
-    closed: Option<Closed>,
+    warned: Vec<BudgetLimit>,
+    closed: Option<BudgetClosed>,
 }
 
 /// What came of a look into the books.
 #[derive(Default)]
 pub(super) struct Changes {
-    pub(super) warnings: Vec<Warning>,
+    pub(super) warnings: Vec<BudgetWarning>,
     /// It was closed by this.
-    pub(super) closed: Option<Closed>,
+    pub(super) closed: Option<BudgetClosed>,
 }
 
 /// A run may not begin.
 pub(super) struct StartRefused {
     pub(super) by: Arc<Account>,
-    pub(super) why: Closed,
+    pub(super) why: BudgetClosed,
     /// It was closed by this run.
     pub(super) is_new: bool,
 }
@@ -109,7 +109,7 @@ impl Account {
     pub(super) fn begin(
         self: &Arc<Self>,
         run: &RunContext,
-    ) -> emitree_runtime::Result<Result<Vec<Warning>, StartRefused>> {
+    ) -> emitree_runtime::Result<Result<Vec<BudgetWarning>, StartRefused>> {
         self.ask(run, &mut |counts| self.count(counts))
     }
 
@@ -122,9 +122,9 @@ impl Account {
         }
     }
 
-    fn count(self: &Arc<Self>, counts: &CountPath<'_>) -> Result<Vec<Warning>, StartRefused> {
+    fn count(self: &Arc<Self>, counts: &CountPath<'_>) -> Result<Vec<BudgetWarning>, StartRefused> {
         let mut books = self.books.lock();
-        let no = |why: &Closed, is_new| StartRefused { by: Arc::clone(self), why: why.clone(), is_new };
+        let no = |why: &BudgetClosed, is_new| StartRefused { by: Arc::clone(self), why: why.clone(), is_new };
         if let Some(why) = self.look_at_time(&mut books) {
             return Err(no(&why, true));
         }
@@ -133,7 +133,7 @@ impl Account {
         }
         if counts.here && self.options.most.calls == Some(books.spent.calls) {
             let one_more = Amount::Count(books.spent.calls.saturating_add(1));
-            let why = self.exceed(&mut books, Limit::Calls, one_more);
+            let why = self.exceed(&mut books, BudgetLimit::Calls, one_more);
             return Err(no(&why, true));
         }
         let mut warnings = match (&self.above, counts.above) {
@@ -153,17 +153,17 @@ impl Account {
     }
 
     /// Time is limited by a timer; whoever comes before the timer has run must not begin.
-    fn look_at_time(&self, books: &mut Books) -> Option<Closed> {
+    fn look_at_time(&self, books: &mut Books) -> Option<BudgetClosed> {
         let most = self.options.most.wall_time?;
         let spent = self.began.elapsed();
-        (spent > most && books.closed.is_none()).then(|| self.exceed(books, Limit::WallTime, Amount::Time(spent)))
+        (spent > most && books.closed.is_none()).then(|| self.exceed(books, BudgetLimit::WallTime, Amount::Time(spent)))
     }
 
     /// The timer has run: the work was not over when the time was.
-    pub(super) fn time_is_over(&self) -> Option<Closed> {
+    pub(super) fn time_is_over(&self) -> Option<BudgetClosed> {
         let mut books = self.books.lock();
         let spent = Amount::Time(self.began.elapsed());
-        books.closed.is_none().then(|| self.exceed(&mut books, Limit::WallTime, spent))
+        books.closed.is_none().then(|| self.exceed(&mut books, BudgetLimit::WallTime, spent))
     }
 
     /// Finds what has come near a limit, or has exceeded one.
@@ -173,30 +173,31 @@ impl Account {
         let near: Vec<_> = near.collect();
         books.warned.extend(near.iter().map(|(limit, ..)| *limit));
         let holder = self.holder;
-        let warnings = near.into_iter().map(|(limit, spent, most)| Warning { limit, spent, most, holder }).collect();
+        let warnings =
+            near.into_iter().map(|(limit, spent, most)| BudgetWarning { limit, spent, most, holder }).collect();
         let exceeded = self.options.exceeded(&spent).filter(|_| books.closed.is_none());
         Changes { warnings, closed: exceeded.map(|(limit, spent)| self.exceed(books, limit, spent)) }
     }
 
-    fn exceed(&self, books: &mut Books, limit: Limit, spent: Amount) -> Closed {
+    fn exceed(&self, books: &mut Books, limit: BudgetLimit, spent: Amount) -> BudgetClosed {
         let most = self.options.most.of(limit).map(|most| format!(" of {most}")).unwrap_or_default();
         let reason = match limit {
-            Limit::Tokens => format!("the budget is exceeded: {spent} tokens{most}"),
-            Limit::Cost => format!("the budget is exceeded: a cost of {spent}{most}"),
-            Limit::Calls => format!("the budget is exceeded: {spent} calls{most}"),
-            Limit::WallTime => format!("the budget is exceeded: a time{most}"),
+            BudgetLimit::Tokens => format!("the budget is exceeded: {spent} tokens{most}"),
+            BudgetLimit::Cost => format!("the budget is exceeded: a cost of {spent}{most}"),
+            BudgetLimit::Calls => format!("the budget is exceeded: {spent} calls{most}"),
+            BudgetLimit::WallTime => format!("the budget is exceeded: a time{most}"),
         };
-        let closed = Closed { reason, limit: Some(limit), holder: self.holder };
+        let closed = BudgetClosed { reason, limit: Some(limit), holder: self.holder };
         books.closed.get_or_insert(closed).clone()
     }
 
-    fn close(&self, books: &mut Books, reason: String, limit: Option<Limit>) -> Changes {
-        let closed = Closed { reason, limit, holder: self.holder };
+    fn close(&self, books: &mut Books, reason: String, limit: Option<BudgetLimit>) -> Changes {
+        let closed = BudgetClosed { reason, limit, holder: self.holder };
         books.closed = Some(closed.clone());
         Changes { closed: Some(closed), ..self.look(books) }
     }
 
-    pub(super) fn closed(&self) -> Option<Closed> {
+    pub(super) fn closed(&self) -> Option<BudgetClosed> {
         self.books.lock().closed.clone()
     }
 
@@ -210,7 +211,7 @@ impl Account {
     }
 }
 
-impl Closed {
+impl BudgetClosed {
     /// What the run ends with that holds the budget, and what whoever has charged too much gets.
     pub(super) fn error(&self) -> Error {
         match self.limit {

@@ -7,7 +7,7 @@ use emitree_runtime::{Result, RunContext};
 use rust_decimal::Decimal;
 
 use super::account::{Account, Changes};
-use super::events::{Charged, Closed, Warning};
+use super::events::{BudgetClosed, BudgetWarning, Charged};
 use super::options::Spending;
 use super::usage::Usage;
 
@@ -42,8 +42,8 @@ pub async fn charge(ctx: &RunContext, usage: Usage) -> Result<()> {
 /// What is found in an account, to be said; an account that is closed is stopped when this is dropped.
 pub(super) struct Findings {
     account: Arc<Account>,
-    warnings: Vec<Warning>,
-    closed: Option<Closed>,
+    warnings: Vec<BudgetWarning>,
+    closed: Option<BudgetClosed>,
 }
 
 impl Findings {

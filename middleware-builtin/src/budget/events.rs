@@ -14,7 +14,7 @@ use crate::shared::own_events::own_events;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
-pub enum Limit {
+pub enum BudgetLimit {
     /// The number of tokens.
     Tokens,
     /// What it cost.
@@ -25,7 +25,7 @@ pub enum Limit {
     WallTime,
 }
 
-impl Limit {
+impl BudgetLimit {
     /// The name as it stands in JSON.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
@@ -84,9 +84,9 @@ pub struct Charged {
 /// Much of a budget is spent: said once for each limit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
-pub struct Warning {
+pub struct BudgetWarning {
     /// Which limit it is.
-    pub limit: Limit,
+    pub limit: BudgetLimit,
     /// How much is spent.
     pub spent: Amount,
     /// How much may be.
@@ -98,11 +98,11 @@ pub struct Warning {
 /// A budget is closed: what it holds for is stopped.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
-pub struct Closed {
+pub struct BudgetClosed {
     /// Why.
     pub reason: String,
     /// The limit that was exceeded, if it was one.
-    pub limit: Option<Limit>,
+    pub limit: Option<BudgetLimit>,
     /// The run that holds the budget.
     pub holder: Uuid,
 }
@@ -110,7 +110,7 @@ pub struct Closed {
 /// A run may not begin, for a budget above it is closed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
-pub struct Denied {
+pub struct StartDenied {
     /// Why.
     pub reason: String,
     /// The run that holds the budget.
@@ -119,7 +119,7 @@ pub struct Denied {
 
 own_events! {
     Charged = "charged";
-    Warning = "warning";
-    Closed = "closed" { reason };
-    Denied = "denied" { reason };
+    BudgetWarning = "warning";
+    BudgetClosed = "closed" { reason };
+    StartDenied = "denied" { reason };
 }

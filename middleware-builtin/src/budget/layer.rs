@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout_at};
 use super::Usage;
 use super::account::{Account, StartRefused};
 use super::charge::{Findings, charge};
-use super::events::{Closed, Denied};
+use super::events::{BudgetClosed, StartDenied};
 use crate::shared::at_start::{Refusal, at_start};
 use crate::shared::built_in::debug_as;
 
@@ -56,7 +56,7 @@ impl BudgetLayer {
             account.options.own_events.emit(ctx, || closed.clone()).await;
         }
         let closed = closed.or_else(|| account.closed());
-        closed.as_ref().map_or_else(|| Error::halted("budget", "the time is over"), Closed::error)
+        closed.as_ref().map_or_else(|| Error::halted("budget", "the time is over"), BudgetClosed::error)
     }
 }
 
@@ -104,7 +104,7 @@ impl StartRefused {
             let stops = Some((Arc::clone(&by.stop), why.error()));
             return at_start(ctx, own_events, why, Some(Refusal { error, stops }));
         }
-        let denied = Denied { reason: why.reason, holder: by.holder() };
+        let denied = StartDenied { reason: why.reason, holder: by.holder() };
         at_start(ctx, own_events, denied, Some(Refusal { error, stops: None }))
     }
 }

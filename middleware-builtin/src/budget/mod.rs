@@ -17,7 +17,7 @@ use layer::{BudgetLayer, CallCounter, Hear};
 use options::{MaxSpending, Options};
 
 pub use charge::{Remaining, charge, remaining, spent};
-pub use events::{Amount, Charged, Closed, Denied, Limit, Warning};
+pub use events::{Amount, BudgetClosed, BudgetLimit, BudgetWarning, Charged, StartDenied};
 pub use options::{Spending, UnknownPrice};
 pub use usage::{Price, PriceTable, Prices, Usage};
 
@@ -86,8 +86,8 @@ mod usage;
 /// # Its own events
 ///
 /// Under `middleware.budget`, on the run that charges or begins: `charged`, a [`Charged`], once for each charge, by the
-/// nearest account; `warning`, a [`Warning`], once for each limit of an account; `closed`, a [`Closed`], when an account
-/// is closed; `denied`, a [`Denied`], at the start of a run below one that is closed.
+/// nearest account; `warning`, a [`BudgetWarning`], once for each limit of an account; `closed`, a [`BudgetClosed`], when an account
+/// is closed; `denied`, a [`StartDenied`], at the start of a run below one that is closed.
 #[derive(Clone)]
 pub struct Budget(Arc<Options>);
 

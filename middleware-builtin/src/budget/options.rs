@@ -7,7 +7,7 @@ use std::time::Duration;
 use rust_decimal::Decimal;
 use serde::{Deserialize, Serialize};
 
-use super::events::{Amount, Limit};
+use super::events::{Amount, BudgetLimit};
 use super::usage::{Prices, Usage};
 use crate::shared::own_events::OwnEvents;
 use crate::shared::panic::caught;
@@ -54,12 +54,12 @@ pub(super) struct MaxSpending {
 }
 
 impl MaxSpending {
-    pub(super) fn of(&self, limit: Limit) -> Option<Amount> {
+    pub(super) fn of(&self, limit: BudgetLimit) -> Option<Amount> {
         match limit {
-            Limit::Tokens => self.tokens.map(Amount::Count),
-            Limit::Cost => self.cost.map(Amount::Cost),
-            Limit::Calls => self.calls.map(Amount::Count),
-            Limit::WallTime => self.wall_time.map(Amount::Time),
+            BudgetLimit::Tokens => self.tokens.map(Amount::Count),
+            BudgetLimit::Cost => self.cost.map(Amount::Cost),
+            BudgetLimit::Calls => self.calls.map(Amount::Count),
+            BudgetLimit::WallTime => self.wall_time.map(Amount::Time),
         }
     }
 
@@ -119,14 +119,14 @@ impl Options {
     }
 
     /// Which limits are near, how much is spent, and how much may be.
-    pub(super) fn near(&self, spent: &Spending) -> impl Iterator<Item = (Limit, Amount, Amount)> {
+    pub(super) fn near(&self, spent: &Spending) -> impl Iterator<Item = (BudgetLimit, Amount, Amount)> {
         let from = &self.warn_from;
         let near = [
-            (Limit::Tokens, from.tokens.is_some_and(|from| spent.tokens >= from), Amount::Count(spent.tokens)),
-            (Limit::Cost, from.cost.is_some_and(|from| spent.cost >= from), Amount::Cost(spent.cost)),
-            (Limit::Calls, from.calls.is_some_and(|from| spent.calls >= from), Amount::Count(spent.calls)),
+            (BudgetLimit::Tokens, from.tokens.is_some_and(|from| spent.tokens >= from), Amount::Count(spent.tokens)),
+            (BudgetLimit::Cost, from.cost.is_some_and(|from| spent.cost >= from), Amount::Cost(spent.cost)),
+            (BudgetLimit::Calls, from.calls.is_some_and(|from| spent.calls >= from), Amount::Count(spent.calls)),
             (
-                Limit::WallTime,
+                BudgetLimit::WallTime,
                 from.wall_time.is_some_and(|from| spent.wall_time >= from),
                 Amount::Time(spent.wall_time),
             ),
@@ -137,11 +137,11 @@ impl Options {
     }
 
     /// What charges can exceed: to reach it is allowed.
-    pub(super) fn exceeded(&self, spent: &Spending) -> Option<(Limit, Amount)> {
+    pub(super) fn exceeded(&self, spent: &Spending) -> Option<(BudgetLimit, Amount)> {
         if self.most.tokens.is_some_and(|most| spent.tokens > most) {
-            return Some((Limit::Tokens, Amount::Count(spent.tokens)));
+            return Some((BudgetLimit::Tokens, Amount::Count(spent.tokens)));
         }
-        self.most.cost.is_some_and(|most| spent.cost > most).then_some((Limit::Cost, Amount::Cost(spent.cost)))
+        self.most.cost.is_some_and(|most| spent.cost > most).then_some((BudgetLimit::Cost, Amount::Cost(spent.cost)))
     }
 }
 

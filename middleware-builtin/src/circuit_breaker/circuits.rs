@@ -52,7 +52,7 @@ impl Circuits {
         let is_probe = match admission {
             Admission::Passes => false,
             Admission::Probes => true,
-            Admission::Denied(denial) => return Err(denial),
+            Admission::CallDenied(denial) => return Err(denial),
         };
         Ok(Admitted { circuits: self, key, is_probe, is_settled: false })
     }

@@ -40,7 +40,7 @@ pub struct Closed {
 /// A call was denied.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
-pub struct Denied {
+pub struct CallDenied {
     /// For which calls, if they are told apart.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
@@ -55,5 +55,5 @@ own_events! {
     Opened = "opened" { key, cause };
     HalfOpened = "half_opened" { key };
     Closed = "closed" { key };
-    Denied = "denied" { key, reason };
+    CallDenied = "denied" { key, reason };
 }

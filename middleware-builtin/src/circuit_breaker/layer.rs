@@ -7,7 +7,7 @@ use emitree_runtime::{Error, Layer, Next, Op, Result, RunContext};
 
 use super::key::Key;
 use super::state::{Change, Denial, Verdict};
-use super::{Closed, Denied, HalfOpened, Inner, Opened};
+use super::{CallDenied, Closed, HalfOpened, Inner, Opened};
 use crate::shared::built_in::debug_as;
 use crate::shared::millis::millis;
 use crate::shared::panic::caught;
@@ -77,7 +77,7 @@ impl Inner {
 
     async fn deny(&self, key: Option<String>, wait: Option<Duration>, reason: String, ctx: &RunContext) -> Error {
         let retry_after_ms = wait.map(millis);
-        self.own_events.emit(ctx, || Denied { key: key.clone(), retry_after_ms, reason: reason.clone() }).await;
+        self.own_events.emit(ctx, || CallDenied { key: key.clone(), retry_after_ms, reason: reason.clone() }).await;
         let error = Error::denied("circuit_breaker", reason);
         let error = key.into_iter().fold(error, |error, key| error.context("key", key));
         retry_after_ms.into_iter().fold(error, |error, ms| error.context("retry_after_ms", ms))

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use emitree_runtime::{AnyRun, Stack};
 
 pub use builder::{CircuitBreakerBuilder, CircuitBreakerError};
-pub use events::{Closed, Denied, HalfOpened, Opened};
+pub use events::{CallDenied, Closed, HalfOpened, Opened};
 
 use crate::shared::built_in::{built_in, debug_as};
 use crate::shared::own_events::OwnEvents;
@@ -82,7 +82,7 @@ use layer::CircuitBreakerLayer;
 /// # Its own events
 ///
 /// `middleware.circuit_breaker.opened`, `half_opened`, `closed` and `denied`: [`Opened`], [`HalfOpened`], [`Closed`],
-/// [`Denied`].
+/// [`CallDenied`].
 ///
 /// # What it remembers
 ///

@@ -44,7 +44,7 @@ pub(super) struct Opening {
 pub(super) enum Admission {
     Passes,
     Probes,
-    Denied(Denial),
+    CallDenied(Denial),
 }
 
 /// Since what no call passes, and for how long still, if that is known.
@@ -83,14 +83,14 @@ impl Circuit {
             Self::Open(opening) => {
                 let wait = opening.until.map(|until| until.saturating_duration_since(now));
                 if wait != Some(Duration::ZERO) {
-                    return Admission::Denied(Denial { wait, cause: Arc::clone(&opening.cause) });
+                    return Admission::CallDenied(Denial { wait, cause: Arc::clone(&opening.cause) });
                 }
                 *self = Self::HalfOpen { probe: run, opening: opening.clone() };
                 Admission::Probes
             }
             Self::HalfOpen { probe, .. } if run == *probe || above.any(|above| above == *probe) => Admission::Passes,
             Self::HalfOpen { opening, .. } => {
-                Admission::Denied(Denial { wait: None, cause: Arc::clone(&opening.cause) })
+                Admission::CallDenied(Denial { wait: None, cause: Arc::clone(&opening.cause) })
             }
         }
     }
@@ -186,7 +186,7 @@ mod tests {
         let (limits, mut circuit) =
             (Thresholds { failures: 1, cool_down: Duration::MAX, ..LIMITS }, Circuit::default());
         circuit.passed(Instant::now(), busy(), limits);
-        let denied = Admission::Denied(Denial { wait: None, cause: "busy".into() });
+        let denied = Admission::CallDenied(Denial { wait: None, cause: "busy".into() });
         assert_eq!(circuit.admit(Instant::now(), Uuid::nil(), std::iter::empty()), denied);
     }
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use emitree_runtime::{Error, Layer, Next, Op, Result, RunContext, Summary};
 use serde_json::json;
 
-use super::{Answered, Cause, Exhausted, Fallback};
+use super::{Cause, Exhausted, Fallback, FellBack};
 use crate::shared::streamed::Streamed;
 
 pub(super) struct FallbackLayer<K: Op>(pub(super) Fallback<K>);
@@ -51,7 +51,7 @@ impl<K: Op> Fallback<K> {
             streamed = Streamed::watch(ctx);
             match alternative.run(input).await {
                 Ok(output) => {
-                    self.own_events.emit(ctx, || Answered { by: next.to_owned(), after }).await;
+                    self.own_events.emit(ctx, || FellBack { by: next.to_owned(), after }).await;
                     return Ok(output);
                 }
                 Err(end) if !self.catches(&end) => return Err(end.context("after", json!(after))),

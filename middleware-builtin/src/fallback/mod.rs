@@ -50,7 +50,7 @@ use layer::FallbackLayer;
 ///
 /// # Its own events
 ///
-/// `middleware.fallback.answered`, an [`Answered`], when one of them has answered, and `exhausted`, an [`Exhausted`],
+/// `middleware.fallback.answered`, an [`FellBack`], when one of them has answered, and `exhausted`, an [`Exhausted`],
 /// when all have failed. What a run has streamed before it failed is marked by `attempt_discarded` before the next one
 /// starts, as by a `Retry`.
 ///
@@ -101,7 +101,7 @@ impl UserTexts for Cause {
 /// A fallback has answered.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
-pub struct Answered {
+pub struct FellBack {
     /// What it is called.
     pub by: String,
     /// Those that have failed before it, in order.
@@ -117,7 +117,7 @@ pub struct Exhausted {
 }
 
 own_events! {
-    Answered = "answered" { after };
+    FellBack = "answered" { after };
     Exhausted = "exhausted" { after };
 }
 

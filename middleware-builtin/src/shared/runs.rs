@@ -16,7 +16,7 @@ use crate::shared::panic::caught;
 /// ```
 /// use emitree_middleware::Runs;
 ///
-/// let deletes = Runs::of_kind("Tool").and(Runs::that(|run| run.namespace().ends_with("delete")));
+/// let deletes = Runs::of_kind("Tool").and(Runs::matching(|run| run.namespace().ends_with("delete")));
 /// let quiet = Runs::all().except(Runs::named("think").or(Runs::of_type::<String>()));
 /// # drop(quiet);
 /// assert_eq!(format!("{deletes:?}"), "of Tool and by a function");
@@ -30,7 +30,7 @@ use crate::shared::panic::caught;
 #[derive(Clone)]
 pub struct Runs(Rule);
 
-type Predicate = dyn Fn(&dyn Candidate) -> bool + Send + Sync;
+type Predicate = dyn Fn(&dyn RunInfo) -> bool + Send + Sync;
 
 #[derive(Clone)]
 enum Rule {
@@ -39,7 +39,7 @@ enum Rule {
     Named(Cow<'static, str>),
     Type { name: &'static str, is_thing: fn(&Creator) -> bool },
     Instance(Emitter),
-    That(Arc<Predicate>),
+    Matching(Arc<Predicate>),
     Two(Arc<(Runs, Link, Runs)>),
 }
 
@@ -51,7 +51,7 @@ enum Link {
 }
 
 /// A run that may be one of [some](Runs), and what is known of it: that it begins, or that it was recorded.
-pub trait Candidate {
+pub trait RunInfo {
     /// The kind of what it is a run of: `Tool`.
     fn kind(&self) -> &str;
 
@@ -111,8 +111,8 @@ impl Runs {
 
     /// Runs of which a predicate says so.
     #[must_use]
-    pub fn that(predicate: impl Fn(&dyn Candidate) -> bool + Send + Sync + 'static) -> Self {
-        Self(Rule::That(Arc::new(predicate)))
+    pub fn matching(predicate: impl Fn(&dyn RunInfo) -> bool + Send + Sync + 'static) -> Self {
+        Self(Rule::Matching(Arc::new(predicate)))
     }
 
     /// Those of them that are also among others.
@@ -139,7 +139,7 @@ impl Runs {
 
     /// Whether a run is one of them.
     #[must_use]
-    pub fn has(&self, run: &dyn Candidate) -> bool {
+    pub fn has(&self, run: &dyn RunInfo) -> bool {
         match &self.0 {
             Rule::All => true,
             Rule::Kind(kind) => run.kind() == kind,
@@ -148,7 +148,7 @@ impl Runs {
                 run.has_type(name) || run.run().is_some_and(|run| run.creator().is_some_and(is_thing))
             }
             Rule::Instance(instance) => run.run().is_some_and(|run| run.instance_emitter() == instance),
-            Rule::That(predicate) => predicate(run),
+            Rule::Matching(predicate) => predicate(run),
             Rule::Two(two) => match &**two {
                 (some, Link::And, others) => some.has(run) && others.has(run),
                 (some, Link::Or, others) => some.has(run) || others.has(run),
@@ -180,7 +180,7 @@ impl fmt::Debug for Runs {
             Rule::Named(name) => write!(f, "named {name}"),
             Rule::Type { name, .. } => write!(f, "of type {name}"),
             Rule::Instance(instance) => write!(f, "of instance {}", instance.namespace()),
-            Rule::That(_) => f.write_str("by a function"),
+            Rule::Matching(_) => f.write_str("by a function"),
             Rule::Two(two) => {
                 let (some, link, others) = &**two;
                 some.part(*link, f)?;
@@ -195,7 +195,7 @@ impl fmt::Debug for Runs {
     }
 }
 
-impl Candidate for RunContext {
+impl RunInfo for RunContext {
     fn kind(&self) -> &str {
         Self::kind(self)
     }
@@ -238,7 +238,7 @@ impl FilterSpec {
         });
     }
 
-    pub(crate) fn has(&self, run: &dyn Candidate) -> bool {
+    pub(crate) fn has(&self, run: &dyn RunInfo) -> bool {
         self.0.as_ref().is_none_or(|runs| runs.has(run))
     }
 

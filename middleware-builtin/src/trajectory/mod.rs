@@ -23,7 +23,7 @@ use self::subscriber::TreeSubscriber;
 pub use self::builder::TrajectoryBuilder;
 pub use self::level::Level;
 pub use self::own_events::TrajectoryEvent;
-pub use self::replay::Replay;
+pub use self::replay::TrajectoryReplay;
 use crate::shared::built_in::debug_as;
 
 const NAMESPACE: Namespace = Namespace::new("middleware.trajectory");
@@ -137,8 +137,8 @@ impl Trajectory {
     }
 
     /// Returns a replay, which writes the lines of recorded runs to the same output, with the same options.
-    pub fn replay(&self) -> Replay {
-        Replay::new(Arc::clone(&self.0))
+    pub fn replay(&self) -> TrajectoryReplay {
+        TrajectoryReplay::new(Arc::clone(&self.0))
     }
 }
 

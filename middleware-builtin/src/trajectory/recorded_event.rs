@@ -4,9 +4,9 @@ use emitree_emitter::{Context, EventRecord, Trace};
 use emitree_runtime::{RunContext, Stage};
 
 use super::NAMESPACE;
-use crate::shared::runs::Candidate;
+use crate::shared::runs::RunInfo;
 
-/// A recorded event; as a [`Candidate`], the run that it starts.
+/// A recorded event; as a [`RunInfo`], the run that it starts.
 #[derive(Clone, Copy)]
 pub(super) struct RecordedEvent<'a> {
     pub(super) event: &'a EventRecord,
@@ -24,7 +24,7 @@ impl<'a> RecordedEvent<'a> {
     }
 }
 
-impl Candidate for RecordedEvent<'_> {
+impl RunInfo for RecordedEvent<'_> {
     fn kind(&self) -> &str {
         match &self.event.creator {
             Some(creator) => &creator.kind,

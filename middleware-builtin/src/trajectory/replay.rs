@@ -13,7 +13,7 @@ use super::Shared;
 use super::level::TreePosition;
 use super::line::Line;
 use super::recorded_event::RecordedEvent;
-use crate::shared::runs::Candidate;
+use crate::shared::runs::RunInfo;
 
 /// Prints the trajectories of recorded runs, byte for byte as they were live, except durations. Returned by
 /// [`Trajectory::replay`](super::Trajectory::replay).
@@ -46,7 +46,7 @@ use crate::shared::runs::Candidate;
 /// recording has no meta.
 #[must_use = "a replay shows nothing until it is given records"]
 #[derive(Debug)]
-pub struct Replay {
+pub struct TrajectoryReplay {
     shared: Arc<Shared>,
     only: Option<Uuid>,
     runs: FxHashMap<Uuid, KnownRun>,
@@ -61,7 +61,7 @@ struct KnownRun {
     started: SystemTime,
 }
 
-impl Replay {
+impl TrajectoryReplay {
     pub(super) fn new(shared: Arc<Shared>) -> Self {
         Self { shared, only: None, runs: FxHashMap::default() }
     }

@@ -5,7 +5,7 @@ use std::fmt;
 use emitree_emitter::Matcher;
 use emitree_runtime::Stage;
 
-use crate::shared::runs::{Candidate, Runs};
+use crate::shared::runs::{RunInfo, Runs};
 
 #[derive(Default)]
 pub(super) struct Settings {
@@ -20,7 +20,7 @@ pub(super) struct Settings {
 
 impl Settings {
     /// Returns `true` if a run that starts is shown.
-    pub(super) fn shows(&self, run: &dyn Candidate) -> bool {
+    pub(super) fn shows(&self, run: &dyn RunInfo) -> bool {
         let has = |runs: &[Runs]| runs.iter().any(|runs| runs.has(run));
         (self.included.is_empty() || has(&self.included)) && !has(&self.excluded)
     }

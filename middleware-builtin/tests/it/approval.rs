@@ -246,7 +246,7 @@ async fn a_predicate_that_panics_denies_and_says_so() {
     let (approval, asked) = always(Decision::Approve);
     let rows = [
         (approval.clone().when(|_| panic!("planned")), "what says whether to ask panicked: planned"),
-        (approval.runs(Runs::that(|_| panic!("planned"))), "what says which runs it is about panicked: planned"),
+        (approval.runs(Runs::matching(|_| panic!("planned"))), "what says which runs it is about panicked: planned"),
     ];
     for (approval, reason) in rows {
         let error = tool.run(delete("/tmp")).middleware(approval).await.expect_err("nobody was asked");
@@ -277,7 +277,7 @@ async fn it_asks_about_the_runs_that_it_is_for_only() -> TestResult {
         (no.clone().of_kind("Agent").runs(Runs::named("delete")), false),
         (no.clone().runs(Runs::all().except(Runs::named("delete"))), true),
         (no.clone().runs(Runs::of_kind("Tool").and(Runs::named("read"))), true),
-        (no.clone().runs(Runs::that(|run| run.namespace() == "tool.delete")), false),
+        (no.clone().runs(Runs::matching(|run| run.namespace() == "tool.delete")), false),
         (no.clone().when(|request| request.input["force"] == true), true),
         (no.clone().when(|request| request.input["force"] == false), false),
         (no.when(|_| true).when(|_| false), true),

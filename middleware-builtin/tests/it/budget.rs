@@ -7,7 +7,8 @@ use std::time::Duration;
 use crate::support::{TestResult, instance};
 use emitree_emitter::{AnyEvent, Emitter, EventMeta};
 use emitree_middleware::budget::{
-    BudgetBuilder, Charged, Closed, Denied, Price, PriceTable, UnknownPrice, Usage, Warning, charge, remaining, spent,
+    BudgetBuilder, BudgetClosed, BudgetWarning, Charged, Price, PriceTable, StartDenied, UnknownPrice, Usage, charge,
+    remaining, spent,
 };
 use emitree_middleware::{Budget, Limits};
 use emitree_runtime::{Error, Result, Run, RunContext, Runnable, for_tree};
@@ -468,9 +469,9 @@ async fn its_own_emitter_hears_it_with_the_run_s_ids() -> TestResult {
 async fn a_listener_that_fails_changes_nothing() -> TestResult {
     let budget = built(Budget::builder().tokens(10).calls(1).warn_at(0.0));
     budget.emitter().on("charged", |_: &mut Charged, _| Err("no".into()))?;
-    budget.emitter().on("warning", |_: &mut Warning, _| Err("no".into()))?;
-    budget.emitter().on("closed", |_: &mut Closed, _| Err("no".into()))?;
-    budget.emitter().on("denied", |_: &mut Denied, _| Err("no".into()))?;
+    budget.emitter().on("warning", |_: &mut BudgetWarning, _| Err("no".into()))?;
+    budget.emitter().on("closed", |_: &mut BudgetClosed, _| Err("no".into()))?;
+    budget.emitter().on("denied", |_: &mut StartDenied, _| Err("no".into()))?;
     let desk = desk(&Emitter::new());
     assert_eq!(desk.run(vec![tokens(10)]).middleware(budget.clone()).await?, ["Some(0)"]);
     assert!(desk.run(vec![tokens(10), tokens(1)]).middleware(budget).await.expect_err("too much").is_halted());

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::support::{Any, TestResult, instance};
 use emitree_emitter::{BoxError, Emitter, EventMeta};
-use emitree_middleware::fallback::{Answered, Exhausted, FallbackError};
+use emitree_middleware::fallback::{Exhausted, FallbackError, FellBack};
 use emitree_middleware::{CircuitBreaker, Fallback, Retry};
 use emitree_runtime::{AnyRunnable, Error, ErrorKind, Interrupt, RunContext, Runnable, Stage, StreamItem, for_tree};
 use futures_util::{FutureExt, StreamExt};
@@ -34,7 +34,7 @@ fn broken() -> Error {
 struct Said(Arc<Mutex<Vec<Value>>>);
 
 impl Said {
-    fn answered(&self) -> impl Fn(&mut Answered, &EventMeta<'_>) + Send + Sync + use<> {
+    fn answered(&self) -> impl Fn(&mut FellBack, &EventMeta<'_>) + Send + Sync + use<> {
         let all = Arc::clone(&self.0);
         move |event, _| all.lock().expect("nobody panics").push(json!(event))
     }
@@ -337,7 +337,7 @@ async fn it_is_said_on_its_own_emitter_and_on_the_run_with_the_run_s_ids() -> Te
     let (fallback, heard) = (Fallback::to(answers(&root, "second")), Arc::new(Mutex::new(Vec::new())));
     let note = |who: &'static str| {
         let heard = Arc::clone(&heard);
-        move |event: &mut Answered, meta: &EventMeta<'_>| {
+        move |event: &mut FellBack, meta: &EventMeta<'_>| {
             let run_id = meta.trace().map(|trace| trace.run_id);
             heard.lock().expect("nobody panics").push((who, run_id, event.by.clone()));
         }
@@ -361,7 +361,7 @@ async fn it_is_said_on_its_own_emitter_and_on_the_run_with_the_run_s_ids() -> Te
 async fn a_listener_that_fails_changes_nothing() -> TestResult {
     let root = Emitter::new();
     let first = fails(&root, "first", &broken());
-    let no = |_: &mut Answered, _: &EventMeta<'_>| Err(BoxError::from("no"));
+    let no = |_: &mut FellBack, _: &EventMeta<'_>| Err(BoxError::from("no"));
     let run = first.run(1).middleware(Fallback::to(answers(&root, "second"))).on(ANSWERED, no);
     assert_eq!(run.await?, "second 1");
     Ok(())

@@ -294,7 +294,7 @@ async fn what_a_bound_run_held_is_gone_with_it() -> TestResult {
     let held = Held;
     let page = Page::new();
     let trajectory = page.built(|builder| {
-        builder.included(Runs::that(move |_| {
+        builder.included(Runs::matching(move |_| {
             let _ = &held;
             true
         }))

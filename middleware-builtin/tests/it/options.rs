@@ -82,7 +82,7 @@ async fn a_predicate_is_asked_once_for_each_run_at_its_start() {
     let asked = Arc::new(AtomicUsize::new(0));
     let asks = Arc::clone(&asked);
     let page = shown(|builder| {
-        builder.excluded(Runs::that(move |run| {
+        builder.excluded(Runs::matching(move |run| {
             asks.fetch_add(1, Ordering::Relaxed);
             run.namespace() == "tool.read_file" || run.run().is_none_or(|ctx| run.trace() != Some(ctx.trace()))
         }))
@@ -116,11 +116,11 @@ async fn members_that_are_null_are_left_out() -> TestResult {
 async fn a_predicate_that_panics_or_runs_something_itself_does_no_harm() -> TestResult {
     let page = Page::new();
     let double = instance(&Emitter::new(), "Tool", "double", |n: u32, _| async move { Ok(n * 2) });
-    let trajectory = page.built(|builder| builder.included(Runs::that(|_| panic!("on purpose"))));
+    let trajectory = page.built(|builder| builder.included(Runs::matching(|_| panic!("on purpose"))));
     assert_eq!(double.run(1).middleware(trajectory).await?, 2);
     page.expect([]);
     let trajectory = page.built(|builder| {
-        builder.included(Runs::that(|run| {
+        builder.included(Runs::matching(|run| {
             if run.name() == "double" {
                 // Started in the run that is asked about, so it is shown below that.
                 let triple = runnable_fn("triple", |n: u32, _: RunContext| async move { Ok(n * 3) });

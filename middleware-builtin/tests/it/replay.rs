@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use crate::support::{Any, LINES, Page, TestResult, desk, failing_desk, instance, question};
 use emitree_emitter::{Emitter, EventRecord, SinkRecord};
 use emitree_middleware::trajectory::TrajectoryBuilder;
-use emitree_middleware::{Candidate, Runs};
+use emitree_middleware::{RunInfo, Runs};
 use emitree_runtime::{Error, Result, RunContext, Runnable};
 use emitree_sinks::{JsonlFile, Memory, read_jsonl};
 use serde_json::json;
@@ -41,8 +41,8 @@ async fn a_replay_equals_what_was_live_with_whatever_options() -> TestResult {
         |builder| builder.included(Runs::of_kind("Tool")).excluded(Runs::named("read_file")),
         |builder| builder.excluded(Runs::of_type::<Vec<u8>>()),
         |builder| {
-            let outermost = |run: &dyn Candidate| run.trace().is_some_and(|trace| trace.parent_run_id.is_none());
-            builder.included(Runs::that(outermost).or(Runs::that(|run| run.namespace() == "tool.read_file")))
+            let outermost = |run: &dyn RunInfo| run.trace().is_some_and(|trace| trace.parent_run_id.is_none());
+            builder.included(Runs::matching(outermost).or(Runs::matching(|run| run.namespace() == "tool.read_file")))
         },
         |builder| builder.prefix_by_kind("Tool", "* "),
     ];

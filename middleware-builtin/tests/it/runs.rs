@@ -42,9 +42,9 @@ fn rows(double: &(impl Runnable + 'static), other: &impl Runnable) -> Vec<(Runs,
         (Runs::of_type::<u8>(), false),
         (Runs::of_instance(double), true),
         (Runs::of_instance(other), false),
-        (Runs::that(|run| run.namespace() == "maths"), true),
-        (Runs::that(|run| run.context().get("user").is_some_and(|user| *user == 7)), true),
-        (Runs::that(|run| run.run().is_none_or(|run| run.depth() > 9)), false),
+        (Runs::matching(|run| run.namespace() == "maths"), true),
+        (Runs::matching(|run| run.context().get("user").is_some_and(|user| *user == 7)), true),
+        (Runs::matching(|run| run.run().is_none_or(|run| run.depth() > 9)), false),
         (tools().and(Runs::named("triple")), false),
         (tools().and(Runs::named("double")), true),
         (models().or(tools()), true),
@@ -100,7 +100,7 @@ async fn all_that_choose_runs_choose_the_same() -> TestResult {
 #[tokio::test]
 async fn a_trajectory_asks_about_each_run_and_not_about_the_one_it_is_bound_to() -> TestResult {
     let double = Arc::new(double());
-    let of_double = [Runs::of_instance(&*double), Runs::that(|run| run.run().is_some_and(|run| run.depth() == 1))];
+    let of_double = [Runs::of_instance(&*double), Runs::matching(|run| run.run().is_some_and(|run| run.depth() == 1))];
     let outer = runnable_fn("outer", move |(): (), _: RunContext| {
         let double = Arc::clone(&double);
         async move { double.run(3).await }
@@ -166,7 +166,7 @@ async fn a_guard_for_a_type_of_runnable_denies_its_runs_however_it_is_held() {
 #[tokio::test]
 async fn a_guard_denies_where_what_says_whom_it_is_about_panics() -> TestResult {
     let double = double();
-    let panics = || Runs::that(|_| panic!("planned"));
+    let panics = || Runs::matching(|_| panic!("planned"));
     let rate = RateLimit::builder(1, Duration::from_secs(9)).runs(panics()).build()?;
     let concurrency = Concurrency::builder(1).runs(panics()).build()?;
     let asks = Approval::by_interrupt().runs(panics());
@@ -234,7 +234,7 @@ async fn what_is_for_a_tree_or_for_nested_runs_is_bound_below_the_runs_that_it_i
 
 #[test]
 fn runs_are_said_in_words() {
-    let (a, b, c) = (|| Runs::of_kind("A"), || Runs::named("b"), || Runs::that(|_| true));
+    let (a, b, c) = (|| Runs::of_kind("A"), || Runs::named("b"), || Runs::matching(|_| true));
     let rows = [
         (Runs::all(), "all"),
         (Runs::of_type::<u8>(), "of type u8"),
