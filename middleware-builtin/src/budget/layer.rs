@@ -2,16 +2,14 @@
 
 use std::future::Future;
 use std::pin::pin;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
-use emitree_emitter::{Emitter, EventMeta, ListenError, Options, matcher_fn};
 use emitree_runtime::{Error, Layer, Middleware, Next, Op, Result, RunContext};
 use futures_util::future::join;
 use tokio::time::{Instant, timeout_at};
 
-use super::Usage;
 use super::account::{Account, StartRefused};
-use super::charge::{Findings, charge};
+use super::charge::Findings;
 use super::events::{BudgetClosed, StartDenied};
 use crate::shared::at_start::{Refusal, at_start};
 use crate::shared::built_in::debug_as;
@@ -106,36 +104,5 @@ impl StartRefused {
         }
         let denied = StartDenied { reason: why.reason, holder: by.holder() };
         at_start(ctx, own_events, denied, Some(Refusal { error, stops: None }))
-    }
-}
-
-/// Charges the events that tell of usage. It does not keep the account, which the run keeps.
-#[derive(Clone)]
-pub(super) struct Hear(pub(super) Weak<Account>);
-
-impl Hear {
-    pub(super) fn on(self, emitter: &Emitter) -> Result<(), ListenError> {
-        let is_usage = matcher_fn(|meta: &EventMeta<'_>| meta.name() == "usage");
-        emitter.with(Options::new().nested(true)).on_async(is_usage, move |usage: &mut Usage, _| {
-            let (run, usage) = (self.run(), usage.clone());
-            Box::pin(async move {
-                match run {
-                    Some(run) => charge(&run, usage).await.map_err(Into::into),
-                    None => Ok(()),
-                }
-            })
-        })?;
-        Ok(())
-    }
-
-    /// The run that tells, if no nearer account hears it.
-    fn run(&self) -> Option<RunContext> {
-        let (run, own) = (RunContext::current()?, self.0.upgrade()?);
-        let is_nearest = |run: &RunContext| {
-            let hears = Account::of(run)?;
-            let nearest = hears.upwards().find(|account| account.options.hears_usage)?;
-            Some(Arc::ptr_eq(nearest, &own))
-        };
-        is_nearest(&run).unwrap_or(false).then_some(run)
     }
 }

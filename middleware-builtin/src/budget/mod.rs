@@ -13,7 +13,7 @@ use crate::shared::built_in::{built_in, debug_as};
 use crate::shared::own_events::OwnEvents;
 use crate::shared::runs::{FilterSpec, Runs};
 use account::Account;
-use layer::{BudgetLayer, CallCounter, Hear};
+use layer::{BudgetLayer, CallCounter};
 use options::{MaxSpending, Options};
 
 pub use charge::{Remaining, charge, remaining, spent};
@@ -67,7 +67,6 @@ mod usage;
 /// | [`prices`](BudgetBuilder::prices): what usage costs | not known |
 /// | [`unknown_prices`](BudgetBuilder::unknown_prices): what happens where that is not known, and money is limited | [`UnknownPrice::Deny`] |
 /// | [`warn_at`](BudgetBuilder::warn_at): from which part of a limit on it warns | 0.8 |
-/// | [`hear_usage`](BudgetBuilder::hear_usage): whether events `usage` are charged | no |
 ///
 /// # When a limit is exceeded
 ///
@@ -115,7 +114,6 @@ impl Budget {
             runs: FilterSpec::default(),
             prices: None,
             unknown_prices: UnknownPrice::default(),
-            hears_usage: false,
         }
     }
 }
@@ -128,7 +126,6 @@ pub struct BudgetBuilder {
     runs: FilterSpec,
     prices: Option<Arc<dyn Prices>>,
     unknown_prices: UnknownPrice,
-    hears_usage: bool,
 }
 
 impl BudgetBuilder {
@@ -183,26 +180,20 @@ impl BudgetBuilder {
         Self { warn_at: part, ..self }
     }
 
-    /// Charges each event `usage`, a [`Usage`], of the run and of runs below, as [`charge`] would: an error of the
-    /// charge is one of the emit. It makes the run's events heard, which has its price.
-    pub fn hear_usage(self) -> Self {
-        Self { hears_usage: true, ..self }
-    }
-
     /// Ends it.
     ///
     /// # Errors
     ///
     /// If less than nothing may be spent, or it is to warn at what is no part of a limit.
     pub fn build(self) -> Result<Budget, BudgetError> {
-        let Self { most, warn_at, runs, prices, unknown_prices, hears_usage } = self;
+        let Self { most, warn_at, runs, prices, unknown_prices } = self;
         if let Some(negative) = most.cost.filter(|cost| *cost < Decimal::ZERO) {
             return Err(BudgetError::NegativeCost(negative));
         }
         let part = Decimal::try_from(warn_at).ok().filter(|part| (Decimal::ZERO..=Decimal::ONE).contains(part));
         let warn_from = most.part(part.ok_or(BudgetError::WarnAt(warn_at))?);
         let own_events = OwnEvents::new("middleware.budget");
-        Ok(Budget(Arc::new(Options { most, warn_from, runs, prices, unknown_prices, hears_usage, own_events })))
+        Ok(Budget(Arc::new(Options { most, warn_from, runs, prices, unknown_prices, own_events })))
     }
 }
 
@@ -217,9 +208,6 @@ built_in!(Budget, |this| this.0.own_events);
 impl Middleware for Budget {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
         let account = Account::open(&self.0, ctx);
-        if self.0.hears_usage {
-            Hear(Arc::downgrade(&account)).on(ctx.emitter())?;
-        }
         ctx.bind_nested(CallCounter(Arc::clone(&account)));
         stack(account).bind(ctx)
     }

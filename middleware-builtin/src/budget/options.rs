@@ -90,7 +90,6 @@ pub(super) struct Options {
     pub(super) runs: FilterSpec,
     pub(super) prices: Option<Arc<dyn Prices>>,
     pub(super) unknown_prices: UnknownPrice,
-    pub(super) hears_usage: bool,
     pub(super) own_events: OwnEvents,
 }
 

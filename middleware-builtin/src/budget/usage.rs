@@ -8,9 +8,8 @@ use rust_decimal::Decimal;
 use serde::{Deserialize, Serialize};
 
 use super::BudgetError;
-use crate::shared::own_events::own_events;
 
-/// What was used, as [`charge`](super::charge) and the event `usage` tell it.
+/// What was used, as it is given to [`charge`](super::charge).
 ///
 /// ```
 /// use emitree_middleware::budget::Usage;
@@ -33,8 +32,6 @@ pub struct Usage {
     #[serde(default)]
     pub cost: Option<Decimal>,
 }
-
-own_events! { Usage = "usage"; }
 
 impl Usage {
     /// Nothing of no model.

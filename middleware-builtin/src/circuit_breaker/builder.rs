@@ -4,11 +4,11 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use emitree_runtime::{Error, RunContext};
+use emitree_runtime::Error;
 
 use super::CircuitBreaker;
-use super::key::KeyBy;
 use super::state::Thresholds;
+use crate::shared::key::Key;
 
 type Predicate = dyn Fn(&Error) -> bool + Send + Sync;
 
@@ -51,28 +51,13 @@ impl CircuitBreakerBuilder {
         self
     }
 
-    /// Each instance that it is bound to has failures of its own. Default: one for all.
-    pub fn per_instance(mut self) -> Self {
-        self.0.key_by = KeyBy::Instance;
+    /// Which runs share their failures: those with the same key. Default: all.
+    pub fn by(mut self, key: Key) -> Self {
+        self.0.key = key;
         self
     }
 
-    /// Each [kind](emitree_runtime::Runnable::kind) that it is bound to has failures of its own. Default: one for all.
-    pub fn per_kind(mut self) -> Self {
-        self.0.key_by = KeyBy::Kind;
-        self
-    }
-
-    /// Runs of which that gives the same share their failures: a tenant, a host. Default: one for all.
-    ///
-    /// Asked before the call; if it panics, the call is denied.
-    pub fn key(mut self, key: impl Fn(&RunContext) -> String + Send + Sync + 'static) -> Self {
-        self.0.key_by = KeyBy::Function(Arc::new(key));
-        self
-    }
-
-    /// How many keys with failures it remembers at most, beside those that are being probed: kinds, instances, or what
-    /// the [`key`](Self::key) function gives. Where there is no room for one more, some are forgotten, those first whose
+    /// How many keys with failures it remembers at most, beside those that are being probed. Where there is no room for one more, some are forgotten, those first whose
     /// last failure is longest ago: they are closed then, as if they had never failed. Default: 10,000.
     pub fn max_keys(mut self, most: usize) -> Self {
         self.0.limits.keys = most;
@@ -106,7 +91,7 @@ impl CircuitBreakerBuilder {
 /// What it was told.
 pub(super) struct Settings {
     pub(super) limits: Thresholds,
-    pub(super) key_by: KeyBy,
+    pub(super) key: Key,
     pub(super) when: Option<Arc<Predicate>>,
 }
 
@@ -114,14 +99,14 @@ impl Default for Settings {
     fn default() -> Self {
         let (window, cool_down) = (Duration::from_secs(30), Duration::from_secs(30));
         let limits = Thresholds { failures: 5, window, cool_down, keys: 10_000 };
-        Self { limits, key_by: KeyBy::default(), when: None }
+        Self { limits, key: Key::default(), when: None }
     }
 }
 
 impl fmt::Debug for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Thresholds { failures, window, cool_down, .. } = self.limits;
-        write!(f, "opens after {failures} failures within {window:?}, for {cool_down:?}{}", self.key_by.as_str())?;
+        write!(f, "opens after {failures} failures within {window:?}, for {cool_down:?}, {:?}", self.key)?;
         f.write_str(if self.when.is_some() { ", of those that a function counts" } else { "" })
     }
 }

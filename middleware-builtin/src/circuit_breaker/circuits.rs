@@ -11,8 +11,8 @@ use emitree_runtime::RunContext;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use super::key::Key;
 use super::state::{Admission, Change, Circuit, Denial, Thresholds, Verdict};
+use crate::shared::key::OwnedKey;
 
 pub(super) struct Circuits {
     pub(super) limits: Thresholds,
@@ -21,18 +21,18 @@ pub(super) struct Circuits {
 
 #[derive(Default)]
 struct ByKey {
-    circuits: HashMap<Key, Circuit>,
+    circuits: HashMap<OwnedKey, Circuit>,
     /// With how many it looks for idle ones next.
     sweep_at: usize,
 }
 
 /// What is taken out: it may hold the last handle of an instance's emitter, whose drop is user code.
-type Gone = Vec<(Key, Circuit)>;
+type Gone = Vec<(OwnedKey, Circuit)>;
 
 /// A call that was let through.
 pub(super) struct Admitted<'a> {
     circuits: &'a Circuits,
-    key: &'a Key,
+    key: &'a OwnedKey,
     pub(super) is_probe: bool,
     is_settled: bool,
 }
@@ -43,7 +43,7 @@ impl Circuits {
     }
 
     /// Lets a call pass, or says why not.
-    pub(super) fn admit<'a>(&'a self, key: &'a Key, ctx: &RunContext) -> Result<Admitted<'a>, Denial> {
+    pub(super) fn admit<'a>(&'a self, key: &'a OwnedKey, ctx: &RunContext) -> Result<Admitted<'a>, Denial> {
         let above = std::iter::successors(ctx.parent(), |run| run.parent()).map(RunContext::run_id);
         let admission = match self.by_key.lock().circuits.get_mut(key) {
             Some(circuit) => circuit.admit(Instant::now(), ctx.run_id(), above),
@@ -57,7 +57,7 @@ impl Circuits {
         Ok(Admitted { circuits: self, key, is_probe, is_settled: false })
     }
 
-    fn settle(&self, key: &Key, is_probe: bool, verdict: Verdict) -> Option<Change> {
+    fn settle(&self, key: &OwnedKey, is_probe: bool, verdict: Verdict) -> Option<Change> {
         let (now, limits) = (Instant::now(), self.limits);
         let mut by_key = self.by_key.lock();
         if is_probe {
@@ -74,7 +74,7 @@ impl Circuits {
 }
 
 impl ByKey {
-    fn fail(&mut self, key: &Key, now: Instant, failure: Verdict, limits: Thresholds) -> (Option<Change>, Gone) {
+    fn fail(&mut self, key: &OwnedKey, now: Instant, failure: Verdict, limits: Thresholds) -> (Option<Change>, Gone) {
         let gone = if self.circuits.contains_key(key) { Gone::new() } else { self.make_room(now, limits) };
         (self.circuits.entry(key.clone()).or_default().passed(now, failure, limits), gone)
     }
@@ -112,7 +112,7 @@ impl ByKey {
     }
 
     /// Takes it out, if it is idle.
-    fn forget(&mut self, key: &Key, now: Instant, limits: Thresholds) -> Gone {
+    fn forget(&mut self, key: &OwnedKey, now: Instant, limits: Thresholds) -> Gone {
         let is_idle = self.circuits.get(key).is_some_and(|circuit| circuit.is_idle(now, limits));
         if is_idle { self.circuits.remove_entry(key).into_iter().collect() } else { Gone::new() }
     }
@@ -149,11 +149,14 @@ mod tests {
         let circuits = Circuits::new(limits);
         let len = || circuits.by_key.lock().circuits.len();
         for n in 0..1_000 {
-            assert_eq!(circuits.settle(&Key::Named(n.to_string()), false, Verdict::Failure("busy".into())), None);
+            assert_eq!(
+                circuits.settle(&OwnedKey::Text(n.to_string().into()), false, Verdict::Failure("busy".into())),
+                None
+            );
             assert!(len() <= 2 * 31 + 16, "{}", len());
             advance(second).await;
         }
-        let last = Key::Named("999".to_owned());
+        let last = OwnedKey::Text("999".into());
         advance(29 * second).await;
         let before = len();
         circuits.settle(&last, false, Verdict::Success);
@@ -164,7 +167,7 @@ mod tests {
     }
 
     fn open(circuits: &Circuits, n: u32) {
-        circuits.settle(&Key::Named(n.to_string()), false, Verdict::Failure("busy".into()));
+        circuits.settle(&OwnedKey::Text(n.to_string().into()), false, Verdict::Failure("busy".into()));
     }
 
     #[tokio::test(start_paused = true)]
@@ -174,14 +177,15 @@ mod tests {
             let circuits = Circuits::new(Thresholds { failures: 1, window: second, cool_down, keys });
             for n in 0..1_000 {
                 open(&circuits, n);
-                let is_known = circuits.by_key.lock().circuits.contains_key(&Key::Named(n.to_string()));
+                let is_known = circuits.by_key.lock().circuits.contains_key(&OwnedKey::Text(n.to_string().into()));
                 let known = circuits.by_key.lock().circuits.len();
                 assert!(is_known && known <= keys, "{known} of {keys}");
                 advance(second).await;
             }
             // Those that are left are the last.
             let known = circuits.by_key.lock();
-            let last = |key: &Key| matches!(key, Key::Named(n) if n.parse().is_ok_and(|n: usize| n + keys >= 1_000));
+            let last =
+                |key: &OwnedKey| matches!(key, OwnedKey::Text(n) if n.parse().is_ok_and(|n: usize| n + keys >= 1_000));
             assert!(known.circuits.keys().all(last));
         }
     }
@@ -192,7 +196,7 @@ mod tests {
         let circuits = Circuits::new(Thresholds { failures: 1, window: second, cool_down: second, keys: 4 });
         open(&circuits, 0);
         advance(second).await;
-        let first = Key::Named("0".to_owned());
+        let first = OwnedKey::Text("0".into());
         let probe = Admission::Probes;
         let (now, nobody) = (Instant::now(), std::iter::empty());
         let admitted =

@@ -1,6 +1,7 @@
 //! What a breaker says that it did.
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::shared::own_events::own_events;
 
@@ -8,9 +9,9 @@ use crate::shared::own_events::own_events;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Opened {
-    /// For which calls, if they are told apart.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub key: Option<String>,
+    /// The key of the calls; `null`, and left out, if all share their failures.
+    #[serde(default, skip_serializing_if = "Value::is_null")]
+    pub key: Value,
     /// After how many failures; a probe's is one.
     pub failures: u32,
     /// For how long, in milliseconds.
@@ -23,27 +24,27 @@ pub struct Opened {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct HalfOpened {
-    /// For which calls, if they are told apart.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub key: Option<String>,
+    /// The key of the calls; `null`, and left out, if all share their failures.
+    #[serde(default, skip_serializing_if = "Value::is_null")]
+    pub key: Value,
 }
 
 /// A probe has succeeded: calls pass again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Closed {
-    /// For which calls, if they are told apart.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub key: Option<String>,
+    /// The key of the calls; `null`, and left out, if all share their failures.
+    #[serde(default, skip_serializing_if = "Value::is_null")]
+    pub key: Value,
 }
 
 /// A call was denied.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct CallDenied {
-    /// For which calls, if they are told apart.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub key: Option<String>,
+    /// The key of the calls; `null`, and left out, if all share their failures.
+    #[serde(default, skip_serializing_if = "Value::is_null")]
+    pub key: Value,
     /// For how long it is still open, in milliseconds, if that is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_after_ms: Option<u64>,

@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use emitree_runtime::{Error, Layer, Next, Op, Result, RunContext};
+use serde_json::Value;
 
-use super::key::Key;
 use super::state::{Change, Denial, Verdict};
 use super::{CallDenied, Closed, HalfOpened, Inner, Opened};
 use crate::shared::built_in::debug_as;
+use crate::shared::key::{KeyRef, OwnedKey};
 use crate::shared::millis::millis;
 use crate::shared::panic::caught;
 
@@ -18,16 +19,17 @@ impl<O: Op> Layer<O> for CircuitBreakerLayer {
     async fn call(&self, input: &O::In, ctx: &RunContext, next: Next<'_, O>) -> Result<O::Out> {
         // What is seldom is boxed: it takes no room in the future of those that pass.
         let breaker = &*self.0;
-        let key = match breaker.settings.key_by.key(ctx) {
-            Ok(key) => key,
-            Err(panic) => return Err(Box::pin(breaker.keyless(&panic, ctx)).await),
+        let key = match breaker.settings.key.look(ctx, |key| key.map(KeyRef::to_owned)) {
+            Ok(Some(key)) => key,
+            Ok(None) => return next.run(input).await,
+            Err(error) => return Err(Box::pin(breaker.keyless(error, ctx)).await),
         };
         let admitted = match breaker.circuits.admit(&key, ctx) {
             Ok(admitted) => admitted,
             Err(denial) => return Err(Box::pin(breaker.refuse(&key, &denial, ctx)).await),
         };
         if admitted.is_probe {
-            Box::pin(breaker.own_events.emit(ctx, || HalfOpened { key: key.name() })).await;
+            Box::pin(breaker.own_events.emit(ctx, || HalfOpened { key: key.to_json() })).await;
         }
         let result = next.run(input).await;
         if let Some(change) = admitted.settle(breaker.verdict(result.as_ref().err())) {
@@ -62,34 +64,36 @@ impl Inner {
         })
     }
 
-    async fn keyless(&self, panic: &str, ctx: &RunContext) -> Error {
-        self.deny(None, None, format!("its key function panicked: {panic}"), ctx).await
+    async fn keyless(&self, error: Error, ctx: &RunContext) -> Error {
+        self.deny(Value::Null, None, error.to_string(), ctx).await.caused_by(error)
     }
 
-    async fn refuse(&self, key: &Key, denial: &Denial, ctx: &RunContext) -> Error {
+    async fn refuse(&self, key: &OwnedKey, denial: &Denial, ctx: &RunContext) -> Error {
         let Denial { wait, cause } = denial;
         let reason = match wait {
             Some(wait) => format!("open for another {}: {cause}", shown(*wait)),
             None => format!("half-open, and a probe is under way: {cause}"),
         };
-        self.deny(key.name(), *wait, reason, ctx).await.context("cause", &**cause)
+        self.deny(key.to_json(), *wait, reason, ctx).await.context("cause", &**cause)
     }
 
-    async fn deny(&self, key: Option<String>, wait: Option<Duration>, reason: String, ctx: &RunContext) -> Error {
+    async fn deny(&self, key: Value, wait: Option<Duration>, reason: String, ctx: &RunContext) -> Error {
         let retry_after_ms = wait.map(millis);
         self.own_events.emit(ctx, || CallDenied { key: key.clone(), retry_after_ms, reason: reason.clone() }).await;
-        let error = Error::denied("circuit_breaker", reason);
-        let error = key.into_iter().fold(error, |error, key| error.context("key", key));
+        let mut error = Error::denied("circuit_breaker", reason);
+        if !key.is_null() {
+            error = error.context("key", key);
+        }
         retry_after_ms.into_iter().fold(error, |error, ms| error.context("retry_after_ms", ms))
     }
 
-    async fn tell(&self, key: &Key, change: Change, ctx: &RunContext) {
+    async fn tell(&self, key: &OwnedKey, change: Change, ctx: &RunContext) {
         let cool_down_ms = millis(self.settings.limits.cool_down);
         match change {
-            Change::Closed => self.own_events.emit(ctx, || Closed { key: key.name() }).await,
+            Change::Closed => self.own_events.emit(ctx, || Closed { key: key.to_json() }).await,
             Change::Opened { failures, cause } => {
                 let opened =
-                    || Opened { key: key.name(), failures, cool_down_ms, cause: Arc::as_ref(&cause).to_owned() };
+                    || Opened { key: key.to_json(), failures, cool_down_ms, cause: Arc::as_ref(&cause).to_owned() };
                 self.own_events.emit(ctx, opened).await;
             }
         }

@@ -3,7 +3,6 @@
 mod builder;
 mod circuits;
 mod events;
-mod key;
 mod layer;
 mod state;
 
@@ -15,6 +14,8 @@ pub use builder::{CircuitBreakerBuilder, CircuitBreakerError};
 pub use events::{CallDenied, Closed, HalfOpened, Opened};
 
 use crate::shared::built_in::{built_in, debug_as};
+#[cfg(doc)]
+use crate::shared::key::Key;
 use crate::shared::own_events::OwnEvents;
 use builder::Settings;
 use circuits::Circuits;
@@ -23,7 +24,7 @@ use layer::CircuitBreakerLayer;
 /// Leaves alone for a while what keeps failing: calls are denied at once, until one of them may try it again.
 ///
 /// It works on runs of any type and looks at no value. Clones are the same one: all that it is bound to share their
-/// failures, unless it [is told otherwise](CircuitBreakerBuilder::per_instance).
+/// failures, unless it [has a key](CircuitBreakerBuilder::by).
 ///
 /// | it is | calls | until |
 /// |---|---|---|
@@ -71,13 +72,13 @@ use layer::CircuitBreakerLayer;
 /// bound before it answers for it where it is told to, by name.
 ///
 /// With [`for_tree`](emitree_runtime::for_tree), a failure that passes through several runs counts in each of them:
-/// have it count [per instance](CircuitBreakerBuilder::per_instance). Runs that a probe starts pass with it.
+/// have it count [by instance](Key::instance). Runs that a probe starts pass with it.
 ///
 /// # What a denial says
 ///
 /// It is by `circuit_breaker`. Its details are `retry_after_ms`, for how long it is still open (while a probe is under
-/// way, nobody knows); `cause`, the last failure; and `key`, of those that are told apart. A
-/// [`key`](CircuitBreakerBuilder::key) function that panics is a denial as well.
+/// way, nobody knows); `cause`, the last failure; and `key`, if runs have different ones. A key function that fails
+/// or panics is a denial as well.
 ///
 /// # Its own events
 ///

@@ -2,14 +2,13 @@
 
 mod dry_run;
 mod source;
-mod when;
 
 use std::borrow::Cow;
 use std::fmt;
 use std::future::ready;
 use std::sync::Arc;
 
-use emitree_emitter::{AnyEvent, BoxError, EventMeta, IntoMatcher, MatcherError, Options};
+use emitree_emitter::{AnyEvent, BoxError, EventMeta, Options};
 use emitree_runtime::{Data, LifecycleMut, Middleware, Result, RunContext, Stage};
 use futures_core::future::BoxFuture;
 use serde::{Deserialize, Serialize};
@@ -19,7 +18,6 @@ pub use self::dry_run::Defaults;
 
 use self::dry_run::dry_answer;
 use self::source::{OutputSource, SourceKind, json_answer, typed_answer, value_answer};
-use self::when::Condition;
 use crate::shared::built_in::built_in;
 use crate::shared::own_events::{OwnEvents, kind_and_name, own_events};
 use crate::shared::runs::{FilterSpec, Runs};
@@ -53,7 +51,7 @@ use crate::shared::runs::{FilterSpec, Runs};
 /// # Which runs
 ///
 /// Those that it is bound to; of those the ones that it is [about](Self::runs), all by default; and of those the ones that
-/// meet every condition: [`when`](Self::when), [`when_input`](Self::when_input). What is typed and is to answer a run of
+/// meet every condition on their [input](Self::when_input). What is typed and is to answer a run of
 /// another type is an error that names both: say which runs it is about. So is JSON that does not fit the run's output.
 ///
 /// # Order
@@ -69,11 +67,13 @@ use crate::shared::runs::{FilterSpec, Runs};
 #[derive(Clone)]
 pub struct OverrideOutput(Arc<Inner>);
 
+type Predicate = dyn Fn(&Value) -> bool + Send + Sync;
+
 #[derive(Clone)]
 struct Inner {
     answer: OutputSource,
     runs: FilterSpec,
-    conditions: Vec<Condition>,
+    inputs: Vec<Arc<Predicate>>,
     own_events: OwnEvents,
 }
 
@@ -203,7 +203,7 @@ impl OverrideOutput {
 
     fn new(answer: OutputSource) -> Self {
         let own_events = OwnEvents::new("middleware.override_output");
-        Self(Arc::new(Inner { answer, runs: FilterSpec::default(), conditions: Vec::new(), own_events }))
+        Self(Arc::new(Inner { answer, runs: FilterSpec::default(), inputs: Vec::new(), own_events }))
     }
 }
 
@@ -223,25 +223,11 @@ impl OverrideOutput {
         self.runs(Runs::of_kind(kind))
     }
 
-    /// Only runs whose `start` is matched: by path (`"tool.*.run.start"`), by
-    /// [`lifecycle_of`](emitree_runtime::lifecycle_of) an instance, by a function of the event's meta.
-    ///
-    /// # Errors
-    ///
-    /// If it is empty or does not compile.
-    pub fn when(self, matcher: impl IntoMatcher) -> Result<Self, MatcherError> {
-        Ok(self.only(Condition::Matches(matcher.into_matcher()?)))
-    }
-
     /// Only runs whose input, as JSON, meets a condition.
     #[must_use]
     pub fn when_input(self, f: impl Fn(&Value) -> bool + Send + Sync + 'static) -> Self {
-        self.only(Condition::Input(Arc::new(f)))
-    }
-
-    fn only(self, condition: Condition) -> Self {
         let mut inner = Arc::unwrap_or_clone(self.0);
-        inner.conditions.push(condition);
+        inner.inputs.push(Arc::new(f));
         Self(Arc::new(inner))
     }
 }
@@ -270,8 +256,7 @@ impl Inner {
     async fn start(&self, event: &mut dyn AnyEvent, meta: &EventMeta<'_>) -> Result<(), BoxError> {
         let Some(ctx) = RunContext::current() else { return Ok(()) };
         let Some(LifecycleMut::Start(start)) = LifecycleMut::of(event, meta) else { return Ok(()) };
-        let is_met = |condition: &Condition| condition.is_met(start, meta);
-        if start.output_json().is_some() || !self.conditions.iter().all(is_met) {
+        if start.output_json().is_some() || !self.inputs.iter().all(|is_met| is_met(&start.input_json())) {
             return Ok(());
         }
         let input = self.answer.is_dry().then(|| start.input_json());
@@ -293,6 +278,6 @@ impl Inner {
 impl fmt::Debug for OverrideOutput {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?}{}", self.0.answer, self.0.runs.after(", runs "))?;
-        self.0.conditions.iter().try_for_each(|condition| write!(f, ", {condition:?}"))
+        self.0.inputs.iter().try_for_each(|_| f.write_str(", by input"))
     }
 }

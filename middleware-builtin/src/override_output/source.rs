@@ -106,7 +106,7 @@ pub(super) fn json_answer(
 
 fn misfit(meta: &EventMeta<'_>, what: &str) -> Error {
     let run = meta.payload_type();
-    Error::new(format!("{what} is to answer a run that begins with `{run}`: narrow it by `kind`, `named` or `when`"))
+    Error::new(format!("{what} is to answer a run that begins with `{run}`: say by `runs` which runs it is about"))
 }
 
 impl fmt::Debug for OutputSource {

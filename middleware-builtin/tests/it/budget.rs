@@ -479,29 +479,6 @@ async fn a_listener_that_fails_changes_nothing() -> TestResult {
 }
 
 #[tokio::test]
-async fn events_of_usage_are_charged_once_where_that_is_asked_for() -> TestResult {
-    let root = Emitter::new();
-    let tells = Arc::new(instance(&root, "Model", "tells", |n: u64, ctx: RunContext| async move {
-        ctx.emitter().emit_event(&mut Usage::new().input_tokens(n)).await?;
-        Ok(())
-    }));
-    let outer = instance(&root, "Assistant", "Desk", move |n: u64, ctx: RunContext| {
-        let tells = Arc::clone(&tells);
-        async move {
-            tells.run(n).await?;
-            Ok(spent(&ctx).map(|spent| spent.tokens))
-        }
-    });
-    let hears = || built(Budget::builder().tokens(10).hear_usage());
-    assert_eq!(outer.run(9).middleware(built(Budget::builder())).await?, Some(0));
-    assert_eq!(outer.run(9).middleware(hears()).await?, Some(9));
-    assert_eq!(outer.run(9).middleware(for_tree(hears())).await?, Some(9));
-    let error = outer.run(11).middleware(hears()).await.expect_err("too much");
-    assert_eq!(error.to_string(), "the budget is exceeded: 11 tokens of 10");
-    Ok(())
-}
-
-#[tokio::test]
 async fn one_is_shared_by_100_concurrent_runs_and_each_has_an_account_of_its_own() {
     let (model, budget) = (model(&Emitter::new()), built(Budget::builder().tokens(50)));
     let runs = (0..100).map(|n| model.run(tokens(n + 1)).middleware(budget.clone()));
@@ -549,7 +526,7 @@ async fn an_account_goes_with_its_run() -> TestResult {
     for _ in 0..2 {
         let gone = Gone(Arc::clone(&gone));
         let run = model(&Emitter::new());
-        let budget = built(Budget::builder().tokens(50).calls(1).hear_usage());
+        let budget = built(Budget::builder().tokens(50).calls(1));
         run.run(tokens(1)).extension(gone).middleware(for_tree(budget)).await?;
     }
     assert_eq!(gone.load(Ordering::Relaxed), 2);

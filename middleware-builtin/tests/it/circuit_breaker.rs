@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::support::{TestResult, instance};
 use emitree_emitter::{AnyEvent, BoxError, Emitter, EventMeta};
 use emitree_middleware::circuit_breaker::{CircuitBreakerBuilder, CircuitBreakerError, Opened};
+use emitree_middleware::key::Key;
 use emitree_middleware::{CircuitBreaker, Retry, Timeout};
 use emitree_runtime::{AbortHandle, Error, ErrorKind, Interrupt, Result, RunContext, Runnable, for_tree};
 use futures_util::FutureExt;
@@ -222,7 +223,7 @@ async fn when_says_which_failures_count_and_one_that_panics_counts_all() {
 
 #[tokio::test(start_paused = true)]
 async fn a_denial_says_who_for_how_long_and_the_last_cause() {
-    let (tool, breaker) = (tool(&Emitter::new(), "t"), builder().per_instance().build().expect("fine"));
+    let (tool, breaker) = (tool(&Emitter::new(), "t"), builder().by(Key::instance()).build().expect("fine"));
     fail(&tool, &breaker, 2).await;
     advance(Duration::from_micros(500)).await;
     let error = tool.run(Do::Succeed).middleware(breaker.clone()).await.expect_err("it is open");
@@ -230,7 +231,7 @@ async fn a_denial_says_who_for_how_long_and_the_last_cause() {
     let details = error.details();
     assert_eq!(
         (&details["retry_after_ms"], &details["cause"], &details["key"]),
-        (&10_000.into(), &"busy".into(), &"Tool[t]".into())
+        (&10_000.into(), &"busy".into(), &"tool.t".into())
     );
     advance(s(10)).await;
     let mut probe = Box::pin(tool.run(Do::Wait(1)).middleware(breaker.clone()));
@@ -241,13 +242,11 @@ async fn a_denial_says_who_for_how_long_and_the_last_cause() {
 
 #[tokio::test(start_paused = true)]
 async fn failures_are_shared_by_all_by_instance_by_kind_or_by_key() {
-    type Key = fn(&RunContext) -> String;
-    let by_tenant: Key = |ctx| ctx.get("tenant").map(|tenant| tenant.to_string()).unwrap_or_default();
     let rows: [(&str, CircuitBreakerBuilder, [bool; 4]); 4] = [
         ("all", builder(), [true, true, true, true]),
-        ("instance", builder().per_instance(), [true, false, false, true]),
-        ("kind", builder().per_kind(), [true, true, false, true]),
-        ("tenant", builder().key(by_tenant), [true, true, true, false]),
+        ("instance", builder().by(Key::instance()), [true, false, false, true]),
+        ("kind", builder().by(Key::kind()), [true, true, false, true]),
+        ("tenant", builder().by(Key::context("tenant")), [true, true, true, false]),
     ];
     for (by, breaker, open) in rows {
         let (root, breaker) = (Emitter::new(), breaker.build().expect("fine"));
@@ -270,11 +269,14 @@ async fn failures_are_shared_by_all_by_instance_by_kind_or_by_key() {
 // M5: what guards fails closed.
 #[tokio::test(start_paused = true)]
 async fn a_key_function_that_panics_is_a_denial() {
-    let breaker = builder().key(|_| panic!("a planned panic")).build().expect("fine");
+    let breaker = builder().by(Key::of(|_| panic!("a planned panic"))).build().expect("fine");
     let said = Said::by(&breaker);
     let denied = call(&tool(&Emitter::new(), "t"), &breaker, Do::Succeed).await;
-    assert_eq!(denied, Err("denied by circuit_breaker: its key function panicked: a planned panic".to_owned()));
-    assert_eq!(said.take(), [r#"denied {"reason":"its key function panicked: a planned panic"}"#]);
+    assert_eq!(
+        denied,
+        Err("denied by circuit_breaker: the function that gives the key panicked: a planned panic".to_owned())
+    );
+    assert_eq!(said.take(), [r#"denied {"reason":"the function that gives the key panicked: a planned panic"}"#]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -343,7 +345,7 @@ async fn for_tree_breaks_for_each_run_below_and_those_that_a_probe_starts_pass_w
     advance(s(10)).await;
     run(Do::Succeed).await?;
     run(Do::Succeed).await?;
-    let apart = builder().per_instance().build()?;
+    let apart = builder().by(Key::instance()).build()?;
     let run = |what| desk.run(what).middleware(for_tree(apart.clone()));
     assert_eq!(run(Do::Fail).await.expect_err("it fails").to_string(), "busy");
     run(Do::Succeed).await?;
@@ -414,7 +416,7 @@ fn options_that_are_wrong_are_an_error_that_quotes_them() {
 #[tokio::test(start_paused = true)]
 async fn where_there_is_no_room_for_a_key_the_one_that_failed_longest_ago_is_forgotten() {
     let (tool, breaker) = (tool(&Emitter::new(), "t"), builder().failures(1).max_keys(2));
-    let breaker = breaker.key(|ctx| ctx.get("host").map_or_else(String::new, |host| host.to_string())).build();
+    let breaker = breaker.by(Key::context("host")).build();
     let breaker = breaker.expect("fine");
     let call = |host: u32, what| {
         let run = tool.run(what).middleware(breaker.clone()).context(serde_json::json!({ "host": host }));
@@ -432,13 +434,13 @@ async fn where_there_is_no_room_for_a_key_the_one_that_failed_longest_ago_is_for
 #[test]
 fn it_says_what_it_does_where_it_is_listed() {
     let tool = tool(&Emitter::new(), "t");
-    let breaker = CircuitBreaker::builder().per_instance().build().expect("fine");
+    let breaker = CircuitBreaker::builder().by(Key::instance()).build().expect("fine");
     let lines = [
         "t",
         "  bound:",
-        "    circuit_breaker: opens after 5 failures within 30s, for 30s, for each instance",
+        "    circuit_breaker: opens after 5 failures within 30s, for 30s, by instance",
         "  passes:",
-        "    retry     circuit_breaker: opens after 5 failures within 30s, for 30s, for each instance",
+        "    retry     circuit_breaker: opens after 5 failures within 30s, for 30s, by instance",
     ];
     assert_eq!(tool.run(Do::Succeed).middleware(breaker).explain().to_string(), lines.join("\n"));
 }

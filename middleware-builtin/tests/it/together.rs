@@ -12,6 +12,7 @@ use std::time::Duration;
 use crate::support::{Any, instance};
 use emitree_emitter::{Creator, Emitter, EventMeta};
 use emitree_middleware::approval::{Decision, Request};
+use emitree_middleware::key::Key;
 use emitree_middleware::secrets::Kind;
 use emitree_middleware::{
     Approval, Budget, Cache, CircuitBreaker, Concurrency, Fallback, Limits, RateLimit, Redact, Retry, Timeout,
@@ -187,7 +188,7 @@ impl Shelf {
             sleep(ms(3)).await;
             Ok(if is_rejected(&request.input["node"]) { Decision::reject("no") } else { Decision::Approve })
         });
-        let breaker = CircuitBreaker::builder().failures(2).cool_down(ms(20)).per_instance();
+        let breaker = CircuitBreaker::builder().failures(2).cool_down(ms(20)).by(Key::instance());
         let retry = Retry::builder().max_retries(2).base_delay(ms(5)).without_jitter();
         let concurrency = Concurrency::builder(PLACES).wait(ms(60));
         Self {
