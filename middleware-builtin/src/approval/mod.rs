@@ -149,7 +149,7 @@ impl Approval {
         F: Fn(Request) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Result<Decision>> + Send + 'static,
     {
-        Self::of(Responder::live(responder))
+        Self::of(Responder::Live(Arc::new(move |request| Box::pin(responder(request)))))
     }
 
     /// Ends the run with the question, unless it was answered.

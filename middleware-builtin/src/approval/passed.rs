@@ -1,6 +1,5 @@
 //! What was approved is what is executed: two layers that compare the input behind the answer with what the work gets.
 
-use std::fmt;
 use std::sync::Arc;
 
 use emitree_runtime::{Error, JsonRun, Layer, Next, Result, RunContext, Summary};
@@ -8,7 +7,7 @@ use parking_lot::Mutex;
 use serde_json::Value;
 
 /// The inputs of one run that may be executed: approved, edited, or not asked about.
-#[derive(Clone, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Passed(Arc<Mutex<Vec<Value>>>);
 
 impl Passed {
@@ -25,12 +24,14 @@ impl Passed {
 }
 
 /// Stands directly inside of the layer that asks, and notes what that lets pass: an edited input as the run's type takes it.
+#[derive(Debug)]
 pub(super) struct NoteLayer {
     pub(super) by: Arc<str>,
     pub(super) passed: Passed,
 }
 
 /// Stands inside of all other guards, and refuses what was not noted.
+#[derive(Debug)]
 pub(super) struct CompareLayer {
     pub(super) by: Arc<str>,
     pub(super) passed: Passed,
@@ -65,17 +66,5 @@ impl Layer<JsonRun> for CompareLayer {
 
     fn debug_summary(&self) -> Summary {
         "refuses what was changed after it was approved".into()
-    }
-}
-
-impl fmt::Debug for NoteLayer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("NoteLayer")
-    }
-}
-
-impl fmt::Debug for CompareLayer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("CompareLayer")
     }
 }

@@ -1,7 +1,6 @@
 //! Who answers: a function that is awaited, or whoever finds the interrupt.
 
 use std::fmt;
-use std::future::Future;
 use std::sync::Arc;
 
 use emitree_runtime::{Error, Result};
@@ -22,14 +21,6 @@ pub(super) enum Responder {
 }
 
 impl Responder {
-    pub(super) fn live<F, Fut>(f: F) -> Self
-    where
-        F: Fn(Request) -> Fut + Send + Sync + 'static,
-        Fut: Future<Output = Result<Decision>> + Send + 'static,
-    {
-        Self::Live(Arc::new(move |request| Box::pin(f(request))))
-    }
-
     /// Asks; a panic is a failure like others.
     pub(super) async fn ask(&self, request: &Request) -> Result<Decision> {
         match self {

@@ -101,7 +101,7 @@ impl Account {
         self.look(&mut books)
     }
 
-    /// CountPath a run that is about to begin, here and above, or nowhere.
+    /// Counts a run that is about to begin, here and above, or nowhere.
     ///
     /// # Errors
     ///

@@ -68,7 +68,7 @@ async fn until<T>(end: Option<Instant>, inside: impl Future<Output = T>) -> Opti
 
 debug_as!(BudgetLayer, |this| this.0.options);
 
-/// CountPath the runs below, and lets none begin when the account is closed.
+/// Counts the runs below, and lets none begin when the account is closed.
 pub(super) struct CallCounter(pub(super) Arc<Account>);
 
 impl Middleware for CallCounter {

@@ -100,7 +100,7 @@ pub enum BudgetError {
     /// Nobody is paid for using tokens.
     #[error("a price of `{0}` is negative: it is 0 or more")]
     NegativePrice(Decimal),
-    /// StartRefused part of a limit.
+    /// No part of a limit.
     #[error("it cannot warn at `{0}` of a limit: say a part from 0 to 1, such as 0.8")]
     WarnAt(f64),
 }
@@ -147,13 +147,13 @@ impl BudgetBuilder {
         self
     }
 
-    /// CountPath these runs as calls, and others for which this is said; by default all that are below.
+    /// Counts these runs as calls, and others for which this is said; by default all that are below.
     pub fn runs(mut self, runs: Runs) -> Self {
         self.runs.add(runs);
         self
     }
 
-    /// CountPath runs of that kind as calls: short for `runs(Runs::of_kind(kind))`.
+    /// Counts runs of that kind as calls: short for `runs(Runs::of_kind(kind))`.
     pub fn of_kind(self, kind: impl Into<Cow<'static, str>>) -> Self {
         self.runs(Runs::of_kind(kind))
     }
@@ -180,7 +180,7 @@ impl BudgetBuilder {
         Self { warn_at: part, ..self }
     }
 
-    /// Ends it.
+    /// Builds it.
     ///
     /// # Errors
     ///

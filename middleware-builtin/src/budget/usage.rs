@@ -132,7 +132,7 @@ impl Price {
 }
 
 impl PriceTable {
-    /// StartRefused prices.
+    /// No prices.
     #[must_use]
     pub fn new() -> Self {
         Self::default()

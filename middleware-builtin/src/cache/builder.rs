@@ -9,7 +9,7 @@ use emitree_runtime::Phase;
 use serde::Serialize;
 
 use super::flight::Flights;
-use super::key::{CacheKey, Scope};
+use super::key::CacheKey;
 use super::lookup::Stored;
 use super::{Cache, Inner, Settings};
 use crate::shared::own_events::OwnEvents;
@@ -47,7 +47,7 @@ pub enum CacheError {
 impl<T: Clone + Send + Sync + 'static> CacheBuilder<T> {
     pub(super) const fn new() -> Self {
         let settings = Settings {
-            scope: Scope::Instance,
+            scope: None,
             context_keys: Vec::new(),
             ttl: None,
             keeps_errors: false,
@@ -84,7 +84,7 @@ impl<T: Clone + Send + Sync + 'static> CacheBuilder<T> {
     /// Takes runs of all instances for the same that are bound to this cache, or to one with the same scope, if their
     /// inputs are. By default, each instance has answers of its own.
     pub fn scope(mut self, scope: impl Into<String>) -> Self {
-        self.settings.scope = Scope::Named(scope.into());
+        self.settings.scope = Some(scope.into());
         self
     }
 

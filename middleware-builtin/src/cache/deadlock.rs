@@ -1,7 +1,7 @@
 //! Who waits for whom, in all caches: where a wait would come round to itself, nobody waits.
 //!
 //! 1. What waits for a flight is every flight that is led by a run above the one that has joined it.
-//! 2. Of the waits that would close a deadlock, the last to come finds that: all are entered under one lock.
+//! 2. Of the waits that would close a circle, the last to come finds that: all are entered under one lock.
 
 use std::collections::BTreeMap;
 

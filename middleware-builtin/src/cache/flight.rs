@@ -119,7 +119,7 @@ impl<T> Drop for Leader<T> {
         let own = flights.get(&self.key).is_some_and(|flight| flight.id == self.id);
         let removed = own.then(|| flights.remove(&self.key));
         drop(flights);
-        // What completion may have its last handle here, and its drop is user code.
+        // A result may have its last handle here, and its drop is user code.
         drop(removed);
     }
 }

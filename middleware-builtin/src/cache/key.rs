@@ -1,6 +1,6 @@
 //! What tells runs apart: the instance, or a scope; the input; what the context says.
 
-use std::fmt::{self, Write as _};
+use std::fmt::Write as _;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
@@ -12,22 +12,6 @@ use super::Settings;
 
 /// Stands between parts of a text: in none of them it can stand itself.
 const END: char = '\0';
-
-/// Whose answers are the same.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Scope {
-    Instance,
-    Named(String),
-}
-
-impl Scope {
-    pub(super) fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Instance => Ok(()),
-            Self::Named(name) => write!(f, ", in {name}"),
-        }
-    }
-}
 
 /// It holds its instance's emitter, so that no other gets that identity.
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -61,8 +45,8 @@ impl<T> Settings<T> {
     /// The key of a run; none if JSON is not all of its input.
     pub(super) fn key(&self, input: &impl Serialize, asks: &Asks<'_>) -> Option<CacheKey> {
         let (instance, mut text) = match &self.scope {
-            Scope::Instance => (Some(asks.instance.clone()), format!("{}{END}{}", asks.kind, asks.name)),
-            Scope::Named(name) => (None, name.clone()),
+            None => (Some(asks.instance.clone()), format!("{}{END}{}", asks.kind, asks.name)),
+            Some(scope) => (None, scope.clone()),
         };
         push_json(&mut text, input)?;
         if !self.context_keys.is_empty() {

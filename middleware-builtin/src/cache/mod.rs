@@ -20,7 +20,7 @@ pub use self::builder::{CacheBuilder, CacheError};
 pub use self::events::{Hit, Joined, Miss, Why};
 
 use self::flight::Flights;
-use self::key::{Asks, CacheKey, Scope};
+use self::key::{Asks, CacheKey};
 use self::lookup::Stored;
 use crate::shared::own_events::OwnEvents;
 
@@ -109,7 +109,8 @@ struct Inner<T> {
 
 /// What a cache was built with.
 struct Settings<T> {
-    scope: Scope,
+    /// Shared by several instances; none if each has answers of its own.
+    scope: Option<String>,
     /// Sorted.
     context_keys: Vec<String>,
     ttl: Option<Duration>,
@@ -125,9 +126,7 @@ impl Cache<Value> {
     pub fn json() -> CacheBuilder<Value> {
         CacheBuilder::new()
     }
-}
 
-impl Cache<Value> {
     /// Begins one for all kinds of work whose output is a `T`.
     pub fn typed<T: Clone + Send + Sync + 'static>() -> CacheBuilder<T> {
         CacheBuilder::new()
@@ -228,7 +227,7 @@ impl<T> fmt::Debug for Cache<T> {
         let Settings { scope, context_keys, ttl, keeps_errors, size, weigh, .. } = &self.0.settings;
         write!(f, "{size} {}", if weigh.is_some() { "bytes" } else { "entries" })?;
         ttl.map_or(Ok(()), |ttl| write!(f, ", for {ttl:?}"))?;
-        scope.fmt(f)?;
+        scope.as_ref().map_or(Ok(()), |scope| write!(f, ", in {scope}"))?;
         if !context_keys.is_empty() {
             write!(f, ", by {}", context_keys.join(", "))?;
         }

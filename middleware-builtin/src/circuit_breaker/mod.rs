@@ -13,7 +13,7 @@ use emitree_runtime::{AnyRun, Stack};
 pub use builder::{CircuitBreakerBuilder, CircuitBreakerError};
 pub use events::{CallDenied, Closed, HalfOpened, Opened};
 
-use crate::shared::built_in::{built_in, debug_as};
+use crate::shared::built_in::{built_in, debug_as, default_as_new};
 #[cfg(doc)]
 use crate::shared::key::Key;
 use crate::shared::own_events::OwnEvents;
@@ -126,11 +126,7 @@ impl CircuitBreaker {
     }
 }
 
-impl Default for CircuitBreaker {
-    fn default() -> Self {
-        Self::new()
-    }
-}
+default_as_new!(CircuitBreaker);
 
 built_in!(CircuitBreaker, |this| this.inner.own_events, "circuit_breaker", this.stack);
 

@@ -1,6 +1,5 @@
 //! How many runs may be under way at once: [`Concurrency`].
 
-use std::borrow::Cow;
 use std::fmt;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -12,8 +11,8 @@ use tokio::time::Instant;
 
 use crate::shared::built_in::{built_in, debug_as};
 use crate::shared::key::{Key, OwnedKey};
-use crate::shared::limit::LimitOptions;
 pub use crate::shared::limit::{Delayed, Denied};
+use crate::shared::limit::{LimitOptions, limit_options};
 use crate::shared::millis::millis;
 use crate::shared::own_events::OwnEvents;
 use crate::shared::runs::Runs;
@@ -133,30 +132,9 @@ impl Concurrency {
 #[must_use = "nothing is limited until it is built"]
 pub struct ConcurrencyBuilder(Options);
 
+limit_options!(ConcurrencyBuilder, |this| this.0.limit);
+
 impl ConcurrencyBuilder {
-    /// What is counted together: by default all runs.
-    pub fn by(mut self, key: Key) -> Self {
-        self.0.limit.key = key;
-        self
-    }
-
-    /// Is about these runs, and others for which this is said; by default about all.
-    pub fn runs(mut self, runs: Runs) -> Self {
-        self.0.limit.runs.add(runs);
-        self
-    }
-
-    /// Is about runs of that kind: short for `runs(Runs::of_kind(kind))`.
-    pub fn of_kind(self, kind: impl Into<Cow<'static, str>>) -> Self {
-        self.runs(Runs::of_kind(kind))
-    }
-
-    /// Has a run wait that long at most, instead of denying it at once. [`Duration::MAX`] is as long as it takes.
-    pub fn wait(mut self, at_most: Duration) -> Self {
-        self.0.limit.wait = Some(at_most);
-        self
-    }
-
     /// What a run that is denied is told: when it may come again. Nobody knows when a permit will be free, so this is
     /// advice.
     pub fn retry_after(mut self, after: Duration) -> Self {
@@ -164,7 +142,7 @@ impl ConcurrencyBuilder {
         self
     }
 
-    /// Ends it.
+    /// Builds it.
     ///
     /// # Errors
     ///
@@ -243,7 +221,7 @@ impl Inner {
                 return Asked::Permit(permit);
             }
             match self.table.handle(key).try_acquire() {
-                Ok(permit) => Asked::Permit(held(permit, ctx)),
+                Ok(permit) => Asked::Permit(HeldPermits::add(ctx, permit)),
                 Err(handle) => Asked::Full(handle),
             }
         });
@@ -257,7 +235,7 @@ impl Inner {
             None => None,
         };
         let Some(permit) = permit else { return Err(self.deny(&key, ctx).await) };
-        let permit = held(permit, ctx);
+        let permit = HeldPermits::add(ctx, permit);
         self.own_events.delayed(&key, came, ctx).await;
         Ok(permit)
     }
@@ -267,10 +245,4 @@ impl Inner {
         let reason = format!("no more than {permits} runs at once: perhaps again in {retry_after_ms}ms");
         self.own_events.deny(key, retry_after_ms, reason, ctx).await
     }
-}
-
-fn held(permit: Permit, ctx: &RunContext) -> Arc<Permit> {
-    let permit = Arc::new(permit);
-    HeldPermits::tell(ctx, &permit);
-    permit
 }

@@ -152,12 +152,14 @@ impl HeldPermits {
     }
 
     /// Lets the runs below know.
-    pub(super) fn tell(ctx: &RunContext, permit: &Arc<Permit>) {
+    pub(super) fn add(ctx: &RunContext, permit: Permit) -> Arc<Permit> {
         // Those that were given back at the end of an attempt are forgotten.
         let mut above = ctx.extension::<Self>();
         while above.as_ref().is_some_and(|held| held.permit.strong_count() == 0) {
             above = above.and_then(|held| held.above.clone());
         }
-        ctx.set_extension(Self { permit: Arc::downgrade(permit), above });
+        let permit = Arc::new(permit);
+        ctx.set_extension(Self { permit: Arc::downgrade(&permit), above });
+        permit
     }
 }

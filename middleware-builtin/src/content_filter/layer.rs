@@ -6,36 +6,27 @@ use emitree_emitter::json::check_depth;
 use emitree_runtime::{Error, JsonRun, Layer, Next, Result, RunContext};
 use serde_json::{Value, json};
 
-use super::rules::Match;
 use super::{Action, Filtered, MARK, NAME, Place, Shared};
 use crate::shared::built_in::debug_as;
 use crate::shared::json::texts;
 
-/// What to do with a value.
-enum Verdict {
-    Pass,
-    Answer(Value),
-}
-
 pub(super) struct ContentFilterLayer(pub(super) Arc<Shared>);
 
 impl ContentFilterLayer {
-    async fn judge(&self, place: Place, value: &Value, ctx: &RunContext) -> Result<Verdict> {
-        if !self.0.places.contains(&place) {
-            return Ok(Verdict::Pass);
-        }
+    /// Returns what is answered in place of a value, if anything is.
+    async fn judge(&self, place: Place, value: &Value, ctx: &RunContext) -> Result<Option<Value>> {
         if let Err(error) = check_depth(value) {
             self.cannot_tell(place, error.into())?;
-            return Ok(Verdict::Pass);
+            return Ok(None);
         }
         for (at, text) in texts(value) {
             match self.0.rules.look(text).await {
                 Ok(None) => {}
-                Ok(Some(found)) => return self.act(place, &at, &found, ctx).await,
+                Ok(Some(label)) => return self.act(place, &at, &label, ctx).await,
                 Err(error) => self.cannot_tell(place, error)?,
             }
         }
-        Ok(Verdict::Pass)
+        Ok(None)
     }
 
     /// It guards, and fails closed; one that only marks observes, and fails open (M5).
@@ -51,16 +42,15 @@ impl ContentFilterLayer {
         Err(Error::denied(NAME, format!("the {} could not be looked at", place.as_str())).caused_by(error))
     }
 
-    async fn act(&self, place: Place, at: &str, found: &Match, ctx: &RunContext) -> Result<Verdict> {
-        let label = found.label.to_string();
-        let said = Filtered { place, at: at.to_owned(), label: label.clone(), action: self.0.action.name() };
+    async fn act(&self, place: Place, at: &str, label: &str, ctx: &RunContext) -> Result<Option<Value>> {
+        let said = Filtered { place, at: at.to_owned(), label: label.to_owned(), action: self.0.action.name() };
         self.0.own_events.emit(ctx, || said).await;
         match &self.0.action {
             Action::Deny(message) => Err(Error::denied(NAME, message.clone()).context("label", label)),
-            Action::Answer(answer) => Ok(Verdict::Answer(answer.clone())),
+            Action::Answer(answer) => Ok(Some(answer.clone())),
             Action::Mark => {
-                mark(ctx, place, at, &label)?;
-                Ok(Verdict::Pass)
+                mark(ctx, place, at, label)?;
+                Ok(None)
             }
         }
     }
@@ -77,14 +67,14 @@ fn mark(ctx: &RunContext, place: Place, at: &str, label: &str) -> Result<()> {
 
 impl Layer<JsonRun> for ContentFilterLayer {
     async fn call(&self, input: &Value, ctx: &RunContext, next: Next<'_, JsonRun>) -> Result<Value> {
-        if let Verdict::Answer(answer) = self.judge(Place::Input, input, ctx).await? {
+        if self.0.inputs
+            && let Some(answer) = self.judge(Place::Input, input, ctx).await?
+        {
             return Ok(answer);
         }
         let output = next.run(input).await?;
-        match self.judge(Place::Output, &output, ctx).await? {
-            Verdict::Pass => Ok(output),
-            Verdict::Answer(answer) => Ok(answer),
-        }
+        let answer = if self.0.outputs { self.judge(Place::Output, &output, ctx).await? } else { None };
+        Ok(answer.unwrap_or(output))
     }
 
     fn name(&self) -> &str {

@@ -14,10 +14,11 @@ use serde_json::Value;
 
 use self::layer::ContentFilterLayer;
 use self::rules::Rules;
-use crate::shared::built_in::{built_in, debug_as};
+use crate::shared::built_in::{built_in, debug_as, default_as_new};
 use crate::shared::own_events::{OwnEvents, own_events};
 
 pub use self::rules::FilterError;
+pub use crate::shared::place::Place;
 
 const NAME: &str = "content_filter";
 
@@ -77,7 +78,8 @@ pub struct ContentFilter(Arc<Shared>);
 struct Shared {
     rules: Rules,
     action: Action,
-    places: Vec<Place>,
+    inputs: bool,
+    outputs: bool,
     own_events: OwnEvents,
 }
 
@@ -95,26 +97,6 @@ impl Action {
             Self::Deny(_) => "deny",
             Self::Answer(_) => "answer",
             Self::Mark => "mark",
-        }
-    }
-}
-
-/// What is looked at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum Place {
-    /// What goes into the work.
-    Input,
-    /// What comes out of it.
-    Output,
-}
-
-impl Place {
-    const fn as_str(self) -> &'static str {
-        match self {
-            Self::Input => "input",
-            Self::Output => "output",
         }
     }
 }
@@ -141,8 +123,13 @@ impl ContentFilter {
     pub fn new() -> Self {
         let rules = Rules::new(Duration::from_secs(10));
         let action = Action::Deny("the content is not allowed".to_owned());
-        let places = vec![Place::Input, Place::Output];
-        Self(Arc::new(Shared { rules, action, places, own_events: OwnEvents::new("middleware.content_filter") }))
+        Self(Arc::new(Shared {
+            rules,
+            action,
+            inputs: true,
+            outputs: true,
+            own_events: OwnEvents::new("middleware.content_filter"),
+        }))
     }
 
     fn shared(&mut self) -> &mut Shared {
@@ -211,10 +198,17 @@ impl ContentFilter {
         self
     }
 
-    /// Looks there only.
+    /// Whether it looks at inputs. Default: on.
     #[must_use]
-    pub fn places(mut self, places: impl IntoIterator<Item = Place>) -> Self {
-        self.shared().places = places.into_iter().collect();
+    pub fn inputs(mut self, is_checked: bool) -> Self {
+        self.shared().inputs = is_checked;
+        self
+    }
+
+    /// Whether it looks at outputs. Default: on.
+    #[must_use]
+    pub fn outputs(mut self, is_checked: bool) -> Self {
+        self.shared().outputs = is_checked;
         self
     }
 
@@ -223,18 +217,19 @@ impl ContentFilter {
     }
 }
 
-impl Default for ContentFilter {
-    fn default() -> Self {
-        Self::new()
-    }
-}
+default_as_new!(ContentFilter);
 
 built_in!(ContentFilter, |this| this.0.own_events, NAME, this.stack());
 
 impl fmt::Debug for Shared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut debug = f.debug_struct("ContentFilter");
-        debug.field("rules", &self.rules).field("action", &self.action.name()).field("places", &self.places).finish()
+        debug
+            .field("rules", &self.rules)
+            .field("action", &self.action.name())
+            .field("inputs", &self.inputs)
+            .field("outputs", &self.outputs)
+            .finish()
     }
 }
 

@@ -54,12 +54,6 @@ pub(super) struct Rules {
     pub(super) timeout: Duration,
 }
 
-/// By what a text was found.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Match {
-    pub(super) label: Arc<str>,
-}
-
 impl Rules {
     pub(super) const fn new(timeout: Duration) -> Self {
         Self { patterns: Vec::new(), labels: Vec::new(), set: None, classifiers: Vec::new(), timeout }
@@ -91,22 +85,22 @@ impl Rules {
         self.classifiers.push(classify);
     }
 
-    /// The first pattern that matches a text; else what the first classifier that objects calls it.
-    pub(super) async fn look(&self, text: &str) -> Result<Option<Match>> {
+    /// Returns the label of the first pattern that matches a text, or of the first classifier that objects.
+    pub(super) async fn look(&self, text: &str) -> Result<Option<Arc<str>>> {
         if let Some(found) = self.matching(text) {
             return Ok(Some(found));
         }
         for classify in &self.classifiers {
             if let Some(label) = self.classified(classify, text).await? {
-                return Ok(Some(Match { label: label.into() }));
+                return Ok(Some(label.into()));
             }
         }
         Ok(None)
     }
 
-    fn matching(&self, text: &str) -> Option<Match> {
+    fn matching(&self, text: &str) -> Option<Arc<str>> {
         let first = self.set.as_ref()?.matches(text).iter().next()?;
-        Some(Match { label: Arc::clone(&self.labels[first]) })
+        Some(Arc::clone(&self.labels[first]))
     }
 
     /// Whatever goes wrong in it is an error, in time.

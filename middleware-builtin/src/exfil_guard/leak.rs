@@ -228,13 +228,6 @@ fn in_utf_16(value: &str) -> [Vec<u8>; 2] {
     [units().flat_map(u16::to_le_bytes).collect(), units().flat_map(u16::to_be_bytes).collect()]
 }
 
-impl fmt::Debug for Detector {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut debug = f.debug_struct("Detector");
-        debug.field("kinds", &self.scanner).field("known", &self.count()).field("hosts", &self.hosts).finish()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -18,14 +18,15 @@ use self::hosts::Hosts;
 use self::leak::Detector;
 use self::passage::CheckPassage;
 use self::state::{ExfilGuardLayer, GuardState};
-use crate::shared::built_in::built_in;
+use crate::shared::built_in::{built_in, default_as_new};
 use crate::shared::own_events::OwnEvents;
 use crate::shared::secrets::stream::{Declared, TextOf, flush_at_end, say_at_end};
 use crate::shared::secrets::{Kind, PatternError, Scanner};
 
 pub use self::decode::Encoding;
-pub use self::events::{Blocked, Place};
+pub use self::events::Blocked;
 pub use self::leak::{KnownError, What};
+pub use crate::shared::place::Place;
 
 const NAME: &str = "exfil_guard";
 
@@ -263,11 +264,7 @@ fn telling(state: &Arc<GuardState>) -> impl Fn(RunContext) -> BoxFuture<'static,
     }
 }
 
-impl Default for ExfilGuard {
-    fn default() -> Self {
-        Self::new()
-    }
-}
+default_as_new!(ExfilGuard);
 
 built_in!(ExfilGuard, |this| this.0.own_events);
 

@@ -6,8 +6,8 @@ use emitree_runtime::{Error, Result};
 
 use super::GuardState;
 use super::decode::Encoding;
-use super::events::Place;
 use super::leak::What;
+use crate::shared::place::Place;
 use crate::shared::secrets::stream::Passage;
 use crate::shared::secrets::{Chunks, Piece};
 
@@ -49,6 +49,14 @@ impl CheckPassage {
 
     fn refuse(&self, what: What, encoding: Encoding) -> Error {
         self.guard.block(Place::Event, &self.name, what, encoding)
+    }
+
+    /// Refuses a secret that was found, or releases what is clear.
+    fn go_on(&mut self, found: Option<What>, is_whole: bool) -> Result<String> {
+        match found {
+            Some(what) => Err(self.refuse(what, Encoding::Plain)),
+            None => self.release(is_whole),
+        }
     }
 
     /// What is clear goes on to where the last word begins, once that was looked at.
@@ -107,23 +115,15 @@ fn behind_blank(text: &str) -> Option<usize> {
 
 impl Passage for CheckPassage {
     fn push(&mut self, text: &str) -> Result<String> {
-        let mut found = None;
-        let clean = &mut self.text;
+        let (mut found, clean) = (None, &mut self.text);
         self.chunks.push(text, |piece| take(piece, clean, &mut found));
-        match found {
-            Some(what) => Err(self.refuse(what, Encoding::Plain)),
-            None => self.release(false),
-        }
+        self.go_on(found, false)
     }
 
     fn finish(&mut self) -> Result<String> {
-        let mut found = None;
-        let clean = &mut self.text;
+        let (mut found, clean) = (None, &mut self.text);
         self.chunks.finish(|piece| take(piece, clean, &mut found));
-        match found {
-            Some(what) => Err(self.refuse(what, Encoding::Plain)),
-            None => self.release(true),
-        }
+        self.go_on(found, true)
     }
 
     fn clear(&mut self) {

@@ -8,11 +8,12 @@ use emitree_runtime::{Error, ErrorKind, Interrupt, JsonRun, Layer, Next, Result,
 use parking_lot::Mutex;
 use serde_json::Value;
 
-use super::events::{Blocked, Place};
+use super::events::Blocked;
 use super::leak::What;
 use super::{Encoding, NAME, Settings};
 use crate::shared::json::{Path, strings};
 use crate::shared::own_events::OwnEvents;
+use crate::shared::place::Place;
 use crate::shared::secrets::failure::{rekeyed, reworded};
 use crate::shared::secrets::stream::Held;
 

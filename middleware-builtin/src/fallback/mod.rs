@@ -50,7 +50,7 @@ use layer::FallbackLayer;
 ///
 /// # Its own events
 ///
-/// `middleware.fallback.answered`, an [`FellBack`], when one of them has answered, and `exhausted`, an [`Exhausted`],
+/// `middleware.fallback.answered`, a [`FellBack`], when one of them has answered, and `exhausted`, an [`Exhausted`],
 /// when all have failed. What a run has streamed before it failed is marked by `attempt_discarded` before the next one
 /// starts, as by a `Retry`.
 ///

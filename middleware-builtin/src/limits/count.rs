@@ -1,4 +1,4 @@
-//! RunCounter runs, and what they are counted against.
+//! Counting runs, and what they are counted against.
 
 use std::borrow::Cow;
 use std::fmt;

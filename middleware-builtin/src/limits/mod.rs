@@ -204,7 +204,7 @@ impl LimitsBuilder {
         self
     }
 
-    /// LimitsLayer it.
+    /// Builds the [`Limits`].
     #[must_use]
     pub fn build(self) -> Limits {
         Limits(Arc::new(Inner {
@@ -304,7 +304,7 @@ impl Limit {
     }
 }
 
-/// LimitsLayer the work when a limit is reached below.
+/// Ends the work when a limit is reached below.
 #[derive(Debug)]
 struct LimitsLayer(Arc<Stop>);
 

@@ -1,4 +1,4 @@
-//! RunCounter the runs below one that limits are bound to.
+//! Counting the runs below one that limits are bound to.
 //!
 //! 1. What counts stands in the context of the run that the limits are bound to, and knows the nearest one above.
 //! 2. A run is counted in all or in none: nothing is counted before all have said yes, and none is unlocked before that.

@@ -96,7 +96,7 @@ impl MetricsBuilder {
         self
     }
 
-    /// Ends it.
+    /// Builds it.
     ///
     /// # Errors
     ///

@@ -16,7 +16,7 @@ pub use counted::Counted;
 use counted::CountedOnce;
 use table::SeriesTable;
 
-use crate::shared::built_in::{built_in, debug_as};
+use crate::shared::built_in::{built_in, debug_as, default_as_new};
 use crate::shared::own_events::OwnEvents;
 
 /// Counts runs and measures how long they take, through the facade of the crate [`metrics`]: what becomes of that is
@@ -97,11 +97,7 @@ impl Metrics {
     }
 }
 
-impl Default for Metrics {
-    fn default() -> Self {
-        Self::new()
-    }
-}
+default_as_new!(Metrics);
 
 built_in!(Metrics, |this| this.0.own_events);
 

@@ -9,7 +9,7 @@ use emitree_runtime::{Error, Result, RunContext};
 use serde_json::{Value, json};
 
 use super::source::{OutputSource, SourceKind, start_of};
-use crate::shared::own_events::kind_and_name;
+use crate::shared::own_events::run_label;
 
 /// Sets an output to its default, if it is of a certain type.
 type SetDefault = fn(&mut dyn Any) -> bool;
@@ -55,9 +55,9 @@ fn empty_values() -> [Value; 6] {
 }
 
 fn no_value(ctx: &RunContext, meta: &EventMeta<'_>) -> Error {
-    let ((kind, name), run) = (kind_and_name(ctx.creator()), meta.payload_type());
+    let (label, run) = (run_label(ctx), meta.payload_type());
     Error::new(format!(
-        "no empty value fits the output of {kind}[{name}], a run that begins with `{run}`: give it one by `Defaults::of`"
+        "no empty value fits the output of {label}, a run that begins with `{run}`: give it one by `Defaults::of`"
     ))
 }
 

@@ -140,20 +140,12 @@ impl OverrideOutput {
     pub fn json(output: impl Into<Value>) -> Self {
         let output = output.into();
         let source = SourceKind::Text(format!("json {output}"));
-        Self::new(json_answer(source, move |_, _| Box::pin(ready(Ok(Some(output.clone()))))))
+        Self::new(json_answer(source, move |_, _| Ok(Some(output.clone()))))
     }
 
     /// Answers runs of any type with the JSON that a function makes of the input; none has the work done.
     #[must_use]
     pub fn json_with(f: impl Fn(&Value, &RunContext) -> Result<Option<Value>> + Send + Sync + 'static) -> Self {
-        Self::json_with_async(move |input, ctx| Box::pin(ready(f(input, ctx))))
-    }
-
-    /// The same, of an async function.
-    #[must_use]
-    pub fn json_with_async(
-        f: impl for<'a> Fn(&'a Value, &'a RunContext) -> BoxFuture<'a, Result<Option<Value>>> + Send + Sync + 'static,
-    ) -> Self {
         Self::new(json_answer(SourceKind::Function("json"), f))
     }
 
@@ -174,8 +166,7 @@ impl OverrideOutput {
         let table: Vec<(Value, Value)> = answers.into_iter().map(to_json).collect::<serde_json::Result<_>>()?;
         let source = SourceKind::Text(format!("{} canned answers", table.len()));
         Ok(Self::new(json_answer(source, move |input, _| {
-            let found = table.iter().find(|(known, _)| known == input);
-            Box::pin(ready(Ok(found.map(|(_, output)| output.clone()))))
+            Ok(table.iter().find(|(known, _)| known == input).map(|(_, output)| output.clone()))
         })))
     }
 

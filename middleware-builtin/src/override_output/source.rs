@@ -89,19 +89,14 @@ pub(super) fn typed_answer<I: Data, O: Data>(
 
 pub(super) fn json_answer(
     source: SourceKind,
-    f: impl for<'a> Fn(&'a Value, &'a RunContext) -> BoxFuture<'a, Result<Option<Value>>> + Send + Sync + 'static,
+    f: impl Fn(&Value, &RunContext) -> Result<Option<Value>> + Send + Sync + 'static,
 ) -> OutputSource {
-    let f = Arc::new(f);
-    OutputSource::new(source, move |event, meta, ctx| {
-        let f = Arc::clone(&f);
-        Box::pin(async move {
-            let start = start_of(event, meta)?;
-            let output = f(&start.input_json(), ctx).await?;
-            let is_answered = output.is_some();
-            output.map_or(Ok(()), |output| start.set_output_json(output))?;
-            Ok(is_answered)
-        })
-    })
+    let give = move |event: &mut dyn AnyEvent, meta: &EventMeta<'_>, ctx: &RunContext| {
+        let start = start_of(event, meta)?;
+        let Some(output) = f(&start.input_json(), ctx)? else { return Ok(false) };
+        start.set_output_json(output).map(|()| true)
+    };
+    OutputSource::new(source, move |event, meta, ctx| Box::pin(ready(give(event, meta, ctx))))
 }
 
 fn misfit(meta: &EventMeta<'_>, what: &str) -> Error {

@@ -1,6 +1,5 @@
 //! How many runs may begin in a time: [`RateLimit`].
 
-use std::borrow::Cow;
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
@@ -12,8 +11,8 @@ use tokio::time::Instant;
 
 use crate::shared::built_in::{built_in, debug_as};
 use crate::shared::key::{Key, OwnedKey};
-use crate::shared::limit::LimitOptions;
 pub use crate::shared::limit::{Delayed, Denied};
+use crate::shared::limit::{LimitOptions, limit_options};
 use crate::shared::millis::millis;
 use crate::shared::own_events::OwnEvents;
 use crate::shared::runs::Runs;
@@ -79,7 +78,7 @@ mod quota;
 /// # Its own events
 ///
 /// Under `middleware.rate_limit`: `delayed`, a [`Delayed`], before a run goes on that had to wait; `denied`, a
-/// [`Denied`], before one is denied. What passes at once is not not_yet.
+/// [`Denied`], before one is denied. What passes at once is not told.
 ///
 /// # What it remembers
 ///
@@ -92,9 +91,8 @@ pub struct RateLimit {
 }
 
 struct Inner {
-    rate: Rate,
+    options: Options,
     quota: Quota,
-    options: LimitOptions,
     queues: KeyQueues,
     own_events: OwnEvents,
 }
@@ -103,7 +101,7 @@ impl RateLimit {
     /// So many runs in a period.
     pub fn builder(runs: u32, period: Duration) -> RateLimitBuilder {
         let rate = Rate { runs, period, burst: None };
-        RateLimitBuilder { rate, options: LimitOptions::default() }
+        RateLimitBuilder(Options { rate, limit: LimitOptions::default() })
     }
 
     /// How many keys it remembers.
@@ -115,77 +113,49 @@ impl RateLimit {
 
 /// Options of a [`RateLimit`]. Made by [`RateLimit::builder`].
 #[must_use = "nothing is limited until it is built"]
-pub struct RateLimitBuilder {
+pub struct RateLimitBuilder(Options);
+
+struct Options {
     rate: Rate,
-    options: LimitOptions,
+    limit: LimitOptions,
 }
+
+limit_options!(RateLimitBuilder, |this| this.0.limit);
 
 impl RateLimitBuilder {
     /// How many may begin at once after a pause: by default as many as in the period.
     pub fn burst(mut self, runs: u32) -> Self {
-        self.rate.burst = Some(runs);
+        self.0.rate.burst = Some(runs);
         self
     }
 
-    /// What is counted together: by default all runs.
-    pub fn by(mut self, key: Key) -> Self {
-        self.options.key = key;
-        self
-    }
-
-    /// Is about these runs, and others for which this is said; by default about all.
-    pub fn runs(mut self, runs: Runs) -> Self {
-        self.options.runs.add(runs);
-        self
-    }
-
-    /// Is about runs of that kind: short for `runs(Runs::of_kind(kind))`.
-    pub fn of_kind(self, kind: impl Into<Cow<'static, str>>) -> Self {
-        self.runs(Runs::of_kind(kind))
-    }
-
-    /// Has a run wait that long at most, instead of denying it at once. [`Duration::MAX`] is as long as it takes.
-    pub fn wait(mut self, at_most: Duration) -> Self {
-        self.options.wait = Some(at_most);
-        self
-    }
-
-    /// Ends it.
+    /// Builds it.
     ///
     /// # Errors
     ///
     /// If nothing could pass, or the rate cannot be counted.
     pub fn build(self) -> Result<RateLimit, RateLimitError> {
-        let Self { rate, options } = self;
-        let quota = rate.quota()?;
+        let quota = self.0.rate.quota()?;
         let (queues, own_events) = (KeyQueues::new(quota), OwnEvents::new("middleware.rate_limit"));
-        let inner = Arc::new(Inner { rate, quota, options, queues, own_events });
+        let inner = Arc::new(Inner { options: self.0, quota, queues, own_events });
         let stack = Stack::builder().layer_in(Phase::Guard, RateLimitLayer(Arc::clone(&inner))).build();
         Ok(RateLimit { inner, stack })
     }
 }
 
-impl fmt::Debug for RateLimitBuilder {
+debug_as!(RateLimitBuilder, |this| this.0);
+
+built_in!(RateLimit, |this| this.inner.own_events, "rate_limit", this.stack, this.inner.options.limit.runs);
+
+debug_as!(RateLimit, |this| this.inner.options);
+
+impl fmt::Debug for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        say(f, self.rate, &self.options)
+        let Self { rate: Rate { runs, period, burst }, limit } = self;
+        write!(f, "{runs} runs{} in {period:?}, {:?}", limit.runs.after(" "), limit.key)?;
+        burst.map_or(Ok(()), |burst| write!(f, ", {burst} at once"))?;
+        limit.fmt_wait(f)
     }
-}
-
-built_in!(RateLimit, |this| this.inner.own_events, "rate_limit", this.stack, this.inner.options.runs);
-
-debug_as!(RateLimit, |this| this.inner);
-
-impl fmt::Debug for Inner {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        say(f, self.rate, &self.options)
-    }
-}
-
-fn say(f: &mut fmt::Formatter<'_>, rate: Rate, options: &LimitOptions) -> fmt::Result {
-    let Rate { runs, period, burst } = rate;
-    write!(f, "{runs} runs{} in {period:?}, {:?}", options.runs.after(" "), options.key)?;
-    burst.map_or(Ok(()), |burst| write!(f, ", {burst} at once"))?;
-    options.fmt_wait(f)
 }
 
 /// Asks before each call of what is inside.
@@ -209,7 +179,7 @@ impl<O: Op> Layer<O> for RateLimitLayer {
 
     fn nesting_warning(&self, nesting: &Nesting<'_>) -> Option<String> {
         let run = nesting.run();
-        let above = nesting.above().find(|above| self.0.options.key.is_same_for(run, above))?;
+        let above = nesting.above().find(|above| self.0.options.limit.key.is_same_for(run, above))?;
         let (run, above) = (run.name(), above.name());
         Some(format!(
             "`{run}` is counted, and so is `{above}` above it: bind the limit to one level, as `Runs::only` does"
@@ -217,7 +187,7 @@ impl<O: Op> Layer<O> for RateLimitLayer {
     }
 }
 
-debug_as!(RateLimitLayer, |this| this.0);
+debug_as!(RateLimitLayer, |this| this.0.options);
 
 /// Who cannot pass at once: seldom, so it is boxed.
 enum Refused {
@@ -233,7 +203,7 @@ enum Refused {
 impl Inner {
     #[inline]
     fn ask(&self, ctx: &RunContext) -> Option<Box<Refused>> {
-        let asked = self.options.key.look(ctx, |key| {
+        let asked = self.options.limit.key.look(ctx, |key| {
             let key = key?;
             let (not_yet, queue) = self.queues.ask(key)?;
             Some(Box::new(Refused::Later { key: key.to_owned(), queue, not_yet }))
@@ -250,7 +220,7 @@ impl Inner {
 
     async fn later(&self, key: &OwnedKey, queue: &KeyQueue, not_yet: &NotYet, ctx: &RunContext) -> Result<()> {
         let came = Instant::now();
-        let waited = match (self.options.wait, not_yet) {
+        let waited = match (self.options.limit.wait, not_yet) {
             (Some(at_most), _) => queue.wait(came.checked_add(at_most), self.quota).await,
             (None, NotYet::Until(until)) => Err(TooLate(*until)),
             (None, _) => queue.wait(Some(came), self.quota).await,
@@ -266,7 +236,7 @@ impl Inner {
 
     async fn deny(&self, key: &OwnedKey, until: Instant, ctx: &RunContext) -> Error {
         let retry_after_ms = millis(until.saturating_duration_since(Instant::now()));
-        let Rate { runs, period, .. } = self.rate;
+        let Rate { runs, period, .. } = self.options.rate;
         let reason = format!("no more than {runs} runs in {period:?}: again in {retry_after_ms}ms");
         self.own_events.deny(key, retry_after_ms, reason, ctx).await
     }

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 pub use self::journal::{Answer, Entry, Journal, JournalError};
 
 use self::recording::Recording;
-use crate::shared::built_in::built_in;
+use crate::shared::built_in::{built_in, default_as_new};
 use crate::shared::own_events::{OwnEvents, own_events};
 
 /// Keeps a journal of all runs below the one that it is bound to: what each got and gave, and in which order.
@@ -190,11 +190,7 @@ impl Middleware for Record {
     }
 }
 
-impl Default for Record {
-    fn default() -> Self {
-        Self::new()
-    }
-}
+default_as_new!(Record);
 
 impl fmt::Debug for Record {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

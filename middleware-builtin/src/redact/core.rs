@@ -1,4 +1,4 @@
-//! RedactPassage, wherever it is done: settings, and what they make of a text.
+//! Redacting, wherever it is done: settings, and what they make of a text.
 
 use std::fmt;
 
@@ -6,12 +6,13 @@ use emitree_runtime::Error;
 use parking_lot::Mutex;
 use serde_json::Value;
 
-use super::events::{Place, Redacted, Tally};
+use super::events::{Redacted, Tally};
 use super::strategy::{HashKey, Strategy};
 use super::vault::Vault;
 use crate::shared::json::{Path, strings_mut};
+use crate::shared::place::Place;
 use crate::shared::secrets::failure::{renamed, reworded};
-use crate::shared::secrets::{Kind, Scanner};
+use crate::shared::secrets::{Kind, Piece, Scanner};
 
 /// What was said of a redaction.
 #[derive(Clone)]
@@ -95,6 +96,17 @@ pub(super) struct Redactor {
 impl Redactor {
     pub(super) fn new(settings: Settings, vault: std::sync::Arc<Vault>) -> Self {
         Self { settings, vault, tally: Mutex::default() }
+    }
+
+    /// Adds a piece to a text, with something else in place of a secret.
+    pub(super) fn put(&self, out: &mut String, piece: Piece<'_>, found: impl FnOnce(&Kind)) {
+        match piece {
+            Piece::Clean(clean) => *out += clean,
+            Piece::Secret(kind, secret) => {
+                found(kind);
+                *out += &self.settings.replacement(kind, secret, &self.vault);
+            }
+        }
     }
 
     /// What was found since the last look.

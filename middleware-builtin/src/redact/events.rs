@@ -3,30 +3,8 @@
 use serde::Serialize;
 
 use crate::shared::own_events::own_events;
+use crate::shared::place::Place;
 use crate::shared::secrets::Kind;
-
-/// Where secrets are looked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum Place {
-    /// The input: before others hear it at `start`, and before the work gets it.
-    Input,
-    /// The output, before `success`.
-    Output,
-    /// The message, the causes and the details of the error that the run fails with.
-    Error,
-    /// The context of the run: what it has when it begins, and what is set later.
-    Context,
-    /// The run's own events: text, JSON, and those whose [type](super::Redact::event) or [text](super::Redact::text_of)
-    /// was told.
-    Event,
-}
-
-impl Place {
-    /// All of them.
-    pub const ALL: [Self; 5] = [Self::Input, Self::Output, Self::Error, Self::Context, Self::Event];
-}
 
 /// Secrets were redacted: what sort, how many, and where. What they were is not said.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

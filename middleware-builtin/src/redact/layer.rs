@@ -1,6 +1,7 @@
 //! Redaction of one run: what it listens to, and the layer around its work.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use emitree_emitter::json::check_depth;
 use emitree_emitter::{AnyEvent, BoxError, EventMeta, Options};
@@ -11,21 +12,21 @@ use futures_core::future::BoxFuture;
 use serde_json::Value;
 
 use super::core::Redactor;
-use super::events::Place;
 use super::passage::RedactPassage;
-use super::restore::{KnownPseudonyms, RestoreLayer};
+use super::restore::RestoreLayer;
 use super::vault::Vault;
 use super::{Redact, Shared, whole};
 use crate::shared::built_in::debug_as;
 use crate::shared::json::{Path, deny_deep, strings_mut};
 use crate::shared::own_events::{OwnEvents, TextRedaction};
+use crate::shared::place::Place;
 use crate::shared::secrets::stream::{Declared, flush_at_end, say_at_end};
 
 /// A redaction, bound to a run.
 pub(super) struct RedactLayer {
     redactor: Arc<Redactor>,
     own_events: OwnEvents,
-    known: Arc<KnownPseudonyms>,
+    known: Arc<AtomicUsize>,
 }
 
 impl RedactLayer {
@@ -69,7 +70,7 @@ impl RedactLayer {
 
     fn stack(redactor: &Arc<Redactor>, own_events: &OwnEvents, restores: bool) -> Stack<JsonRun> {
         let (redactor, own_events, known) =
-            (Arc::clone(redactor), own_events.clone(), Arc::<KnownPseudonyms>::default());
+            (Arc::clone(redactor), own_events.clone(), Arc::new(AtomicUsize::new(usize::MAX)));
         let mut stack = Stack::builder();
         if restores {
             stack = stack.layer_in(Phase::Observe, RestoreLayer::new(&redactor, &known));
@@ -82,7 +83,7 @@ impl RedactLayer {
     }
 
     fn output(&self, mut output: Value) -> Result<Value> {
-        self.known.set(self.redactor.vault.len());
+        self.known.store(self.redactor.vault.len(), Ordering::Relaxed);
         if self.redactor.settings.covers(Place::Output) {
             deny_deep("redact", "output", &output)?;
             self.redactor.value(Place::Output, &mut output);

@@ -24,18 +24,19 @@ use self::layer::RedactLayer;
 use self::strategy::HashKey;
 use self::vault::Vault;
 use self::whole::Whole;
-use crate::shared::built_in::{built_in, debug_as};
+use crate::shared::built_in::{built_in, debug_as, default_as_new};
 use crate::shared::own_events::OwnEvents;
 use crate::shared::secrets::stream::{Declared, TextOf};
 use crate::shared::secrets::{Kind, PatternError, Scanner};
 
-pub use self::events::{Place, Redacted};
+pub use self::events::Redacted;
 pub use self::sink::RedactSink;
 pub use self::strategy::Strategy;
+pub use crate::shared::place::Place;
 
 /// Finds secrets and personal data, and puts something else in their place.
 ///
-/// RedactLayer to a run, it redacts, on the way:
+/// Bound to a run, it redacts, on the way:
 ///
 /// 1. the context that the run has when it begins, and what is set on it later, by whomever;
 /// 2. the input, before anybody else hears it at `start`, and again before the work gets it;
@@ -225,7 +226,7 @@ impl Redact {
     ///     ctx.emitter().emit("sent", &mut Sent { to: "maria@mailbox.org".to_owned() }).await?;
     ///     Ok(())
     /// });
-    /// let run = send.run(()).middleware(Redact::new().events::<Sent>("sent"));
+    /// let run = send.run(()).middleware(Redact::new().event::<Sent>("sent"));
     /// run.observe("sent", |sent: &Sent, _| assert_eq!(sent.to, "[REDACTED:email]")).await?;
     /// # Ok(())
     /// # }
@@ -264,11 +265,7 @@ impl Redact {
     }
 }
 
-impl Default for Redact {
-    fn default() -> Self {
-        Self::new()
-    }
-}
+default_as_new!(Redact);
 
 built_in!(Redact, |this| this.0.own_events);
 

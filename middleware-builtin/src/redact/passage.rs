@@ -5,9 +5,9 @@ use std::sync::Arc;
 use emitree_runtime::Result;
 
 use super::core::Redactor;
-use super::events::Place;
+use crate::shared::place::Place;
+use crate::shared::secrets::Chunks;
 use crate::shared::secrets::stream::Passage;
-use crate::shared::secrets::{Chunks, Piece};
 
 /// Puts something else in place of secrets.
 pub(super) struct RedactPassage {
@@ -28,28 +28,18 @@ impl Passage for RedactPassage {
     fn push(&mut self, text: &str) -> Result<String> {
         let Self { name, redactor, chunks } = self;
         let mut clear = String::new();
-        chunks.push(text, |piece| put(redactor, name, &mut clear, piece));
+        chunks.push(text, |piece| redactor.put(&mut clear, piece, |kind| redactor.note(Place::Event, name, kind)));
         Ok(clear)
     }
 
     fn finish(&mut self) -> Result<String> {
         let Self { name, redactor, chunks } = self;
         let mut clear = String::new();
-        chunks.finish(|piece| put(redactor, name, &mut clear, piece));
+        chunks.finish(|piece| redactor.put(&mut clear, piece, |kind| redactor.note(Place::Event, name, kind)));
         Ok(clear)
     }
 
     fn clear(&mut self) {
         self.chunks.clear();
-    }
-}
-
-fn put(redactor: &Redactor, name: &str, out: &mut String, piece: Piece<'_>) {
-    match piece {
-        Piece::Clean(clean) => *out += clean,
-        Piece::Secret(kind, secret) => {
-            redactor.note(Place::Event, name, kind);
-            *out += &redactor.settings.replacement(kind, secret, &redactor.vault);
-        }
     }
 }

@@ -1,4 +1,4 @@
-//! RecordedText that comes in records, bit by bit: each run has its own.
+//! Text that comes in records, bit by bit: each run has its own.
 
 use std::collections::VecDeque;
 
@@ -9,7 +9,7 @@ use serde_json::value::to_raw_value;
 use uuid::Uuid;
 
 use super::core::Redactor;
-use crate::shared::secrets::{Chunks, Piece};
+use crate::shared::secrets::Chunks;
 
 /// As many texts may be under way at a time; of more, the oldest is taken to be over.
 const MOST: usize = 1024;
@@ -63,7 +63,7 @@ impl RecordedTexts {
         };
         let chunks = &mut self.of_run(event, &of, redactor).chunks;
         let mut clear = String::new();
-        chunks.push(&text, |piece| put(redactor, &mut clear, piece));
+        chunks.push(&text, |piece| redactor.put(&mut clear, piece, |_| ()));
         Some(Taken { pointer: of.pointer, clear })
     }
 
@@ -125,7 +125,7 @@ impl RecordedText {
     /// A copy of the last event, with what is held, and without the other texts: those were in it already.
     fn rest(mut self, declared: &[TextField], redactor: &Redactor) -> Result<Option<EventRecord>, BoxError> {
         let mut rest = String::new();
-        self.chunks.finish(|piece| put(redactor, &mut rest, piece));
+        self.chunks.finish(|piece| redactor.put(&mut rest, piece, |_| ()));
         if rest.is_empty() {
             return Ok(None);
         }
@@ -159,11 +159,4 @@ impl Taken {
 
 fn run_id(event: &EventRecord) -> Option<Uuid> {
     event.trace.map(|trace| trace.run_id)
-}
-
-fn put(redactor: &Redactor, out: &mut String, piece: Piece<'_>) {
-    match piece {
-        Piece::Clean(clean) => *out += clean,
-        Piece::Secret(kind, secret) => *out += &redactor.settings.replacement(kind, secret, &redactor.vault),
-    }
 }

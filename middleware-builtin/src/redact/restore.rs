@@ -12,35 +12,16 @@ use serde_json::Value;
 use super::core::Redactor;
 use crate::shared::json::{Path, strings_mut};
 
-/// How many pseudonyms there were before the output: those that it has brought with it stay hidden.
-#[derive(Debug)]
-pub(super) struct KnownPseudonyms(AtomicUsize);
-
 #[derive(Debug)]
 pub(super) struct RestoreLayer {
     redactor: Arc<Redactor>,
-    known: Arc<KnownPseudonyms>,
-}
-
-impl KnownPseudonyms {
-    pub(super) fn set(&self, known: usize) {
-        self.0.store(known, Ordering::Relaxed);
-    }
-
-    fn get(&self) -> usize {
-        self.0.load(Ordering::Relaxed)
-    }
-}
-
-/// All of them, until there is an output: one that comes from elsewhere brings none.
-impl Default for KnownPseudonyms {
-    fn default() -> Self {
-        Self(AtomicUsize::new(usize::MAX))
-    }
+    /// How many pseudonyms there were before the output: those that it has brought with it stay hidden. All of them, until there
+    /// is an output: one that comes from elsewhere brings none.
+    known: Arc<AtomicUsize>,
 }
 
 impl RestoreLayer {
-    pub(super) fn new(redactor: &Arc<Redactor>, known: &Arc<KnownPseudonyms>) -> Self {
+    pub(super) fn new(redactor: &Arc<Redactor>, known: &Arc<AtomicUsize>) -> Self {
         Self { redactor: Arc::clone(redactor), known: Arc::clone(known) }
     }
 }
@@ -48,7 +29,7 @@ impl RestoreLayer {
 impl Layer<JsonRun> for RestoreLayer {
     async fn call(&self, input: &Value, _: &RunContext, next: Next<'_, JsonRun>) -> Result<Value> {
         let mut output = next.run(input).await?;
-        let known = self.known.get();
+        let known = self.known.load(Ordering::Relaxed);
         strings_mut(&mut output, &Path::Root, &mut |_, text| {
             if let Some(restored) = self.redactor.vault.restore(text, known) {
                 *text = restored;

@@ -8,9 +8,9 @@ use serde_json::Value;
 use serde_json::value::to_raw_value;
 
 use super::core::{Redactor, Settings};
-use super::events::Place;
 use super::recorded::RecordedTexts;
 use super::vault::Vault;
+use crate::shared::place::Place;
 
 /// A sink that gets records without secrets. Made by [`Redact::sink`](super::Redact::sink).
 ///

@@ -59,22 +59,29 @@ pub(super) fn of_json(redactor: &Arc<Redactor>, ctx: &RunContext) -> Result<()> 
 /// Each type that is text, and JSON.
 fn redact_text(event: &mut dyn AnyEvent, name: &str, redactor: &Redactor) -> Result<(), BoxError> {
     let redacted = |text: &str| redactor.event_text(name, text);
-    if let Some(text) = event.downcast_mut::<String>() {
-        redacted(text).into_iter().for_each(|redacted| *text = redacted);
-    } else if let Some(text) = event.downcast_mut::<&'static str>() {
+    redact_as::<String>(event, &redacted);
+    redact_as::<Cow<'static, str>>(event, &redacted);
+    redact_as::<Box<str>>(event, &redacted);
+    redact_as::<Arc<str>>(event, &redacted);
+    if let Some(text) = event.downcast_mut::<&'static str>() {
         // Nothing that lives as long can be made of what stands in place of a secret.
         redacted(text).into_iter().for_each(|_| *text = "[REDACTED]");
-    } else if let Some(text) = event.downcast_mut::<Cow<'static, str>>() {
-        redacted(text).into_iter().for_each(|redacted| *text = redacted.into());
-    } else if let Some(text) = event.downcast_mut::<Box<str>>() {
-        redacted(text).into_iter().for_each(|redacted| *text = redacted.into());
-    } else if let Some(text) = event.downcast_mut::<Arc<str>>() {
-        redacted(text).into_iter().for_each(|redacted| *text = redacted.into());
     } else if let Some(value) = event.downcast_mut::<Value>() {
         check_depth(value)?;
         redactor.event(name, value);
     }
     Ok(())
+}
+
+fn redact_as<T: AsRef<str> + From<String> + 'static>(
+    event: &mut dyn AnyEvent,
+    redacted: &impl Fn(&str) -> Option<String>,
+) {
+    if let Some(text) = event.downcast_mut::<T>()
+        && let Some(redacted) = redacted((*text).as_ref())
+    {
+        *text = redacted.into();
+    }
 }
 
 /// What the runtime tells of attempts and guards is of types of its own.

@@ -24,7 +24,7 @@ use crate::record::Journal;
 use crate::shared::built_in::built_in;
 use crate::shared::own_events::{OwnEvents, UserTexts, own_events, run_label};
 
-/// AnswerLayer each run below the one that it is bound to from a [`Journal`], instead of doing its work, and stops at the
+/// Answers each run below the one that it is bound to from a [`Journal`], instead of doing its work, and stops at the
 /// first difference.
 ///
 /// The run that it is bound to does its own work: of a program that asks models and calls tools, everything is done
@@ -165,7 +165,8 @@ impl fmt::Debug for Replay {
     }
 }
 
-/// ReplayLayer the run at the first difference.
+/// Stops the run at the first difference.
+#[derive(Debug)]
 struct ReplayLayer {
     replaying: Arc<Replaying>,
     own_events: OwnEvents,
@@ -204,11 +205,5 @@ impl<O: Op> Layer<O> for ReplayLayer {
 
     fn debug_summary(&self) -> Summary {
         "stops at the first difference".into()
-    }
-}
-
-impl fmt::Debug for ReplayLayer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("ReplayLayer")
     }
 }

@@ -58,6 +58,7 @@ impl fmt::Debug for NestedReplay {
 }
 
 /// A run below.
+#[derive(Debug)]
 struct NestedRun {
     replaying: Arc<Replaying>,
     own_events: OwnEvents,
@@ -103,7 +104,8 @@ fn asked_again(error: Error) -> Error {
     }
 }
 
-/// AnswerLayer instead of all that is inside.
+/// Answers instead of all that is inside.
+#[derive(Debug)]
 struct AnswerLayer {
     below: Arc<NestedRun>,
     attempts: AtomicUsize,
@@ -121,11 +123,5 @@ impl Layer<JsonRun> for AnswerLayer {
 
     fn debug_summary(&self) -> Summary {
         "answers from the journal".into()
-    }
-}
-
-impl fmt::Debug for AnswerLayer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("AnswerLayer")
     }
 }

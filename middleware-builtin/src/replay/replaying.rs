@@ -11,12 +11,13 @@ use uuid::Uuid;
 use super::difference::{Call, Difference, first_difference};
 use crate::record::{Answer, Entry, Journal};
 
+#[derive(Debug)]
 pub(super) struct Replaying {
     journal: Arc<Journal>,
     state: Mutex<State>,
 }
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct State {
     /// Which entries have come.
     taken: Vec<bool>,
@@ -81,7 +82,7 @@ impl Replaying {
         self.journal.entries.iter().enumerate()
     }
 
-    /// ReplayLayer the run that is replayed, if nothing has before; gives what it stops for.
+    /// Stops the run that is replayed, if nothing has before; gives what it stops for.
     fn differ(&self, difference: Difference) -> Box<Difference> {
         let mut state = self.state.lock();
         let first = state.difference.get_or_insert_with(|| Box::new(difference)).clone();

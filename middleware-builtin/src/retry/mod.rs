@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 pub use builder::{RetryBuilder, RetryError};
 pub use delay::RetryAfter;
 
-use crate::shared::built_in::{built_in, debug_as};
+use crate::shared::built_in::{built_in, debug_as, default_as_new};
 use crate::shared::own_events::{OwnEvents, own_events};
 use builder::Settings;
 use layer::RetryLayer;
@@ -130,11 +130,7 @@ impl Retry {
     }
 }
 
-impl Default for Retry {
-    fn default() -> Self {
-        Self::new()
-    }
-}
+default_as_new!(Retry);
 
 built_in!(Retry, |this| this.inner.own_events, "retry", this.stack);
 

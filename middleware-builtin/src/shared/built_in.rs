@@ -57,4 +57,15 @@ macro_rules! debug_as {
     };
 }
 
-pub(crate) use {built_in, debug_as};
+/// Writes the `Default` of a type as its `new`.
+macro_rules! default_as_new {
+    ($type:ty) => {
+        impl Default for $type {
+            fn default() -> Self {
+                Self::new()
+            }
+        }
+    };
+}
+
+pub(crate) use {built_in, debug_as, default_as_new};

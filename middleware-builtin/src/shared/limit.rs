@@ -57,6 +57,41 @@ impl LimitOptions {
     }
 }
 
+/// Writes the options of a builder that are those of every limit.
+macro_rules! limit_options {
+    ($builder:ty, |$this:ident| $options:expr) => {
+        impl $builder {
+            /// Sets which runs are counted together. Default: all.
+            pub fn by(mut self, key: Key) -> Self {
+                let $this = &mut self;
+                $options.key = key;
+                self
+            }
+
+            /// Limits these runs, and those given by further calls. Default: all.
+            pub fn runs(mut self, runs: Runs) -> Self {
+                let $this = &mut self;
+                $options.runs.add(runs);
+                self
+            }
+
+            /// Limits runs of a kind: short for `runs(Runs::of_kind(kind))`.
+            pub fn of_kind(self, kind: impl Into<std::borrow::Cow<'static, str>>) -> Self {
+                self.runs(Runs::of_kind(kind))
+            }
+
+            /// Has a run wait at most that long, instead of denying it at once. [`Duration::MAX`] is as long as it takes.
+            pub fn wait(mut self, at_most: Duration) -> Self {
+                let $this = &mut self;
+                $options.wait = Some(at_most);
+                self
+            }
+        }
+    };
+}
+
+pub(crate) use limit_options;
+
 /// Own events of limits, and the denials that they go with.
 impl OwnEvents {
     /// A run goes on that has waited since it came.

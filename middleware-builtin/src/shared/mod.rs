@@ -16,6 +16,8 @@ pub(crate) mod only;
 #[cfg(feature = "own_events")]
 pub(crate) mod own_events;
 pub(crate) mod panic;
+#[cfg(any(feature = "content_filter", feature = "exfil_guard", feature = "redact"))]
+pub(crate) mod place;
 #[cfg(any(feature = "record", feature = "trajectory"))]
 pub(crate) mod run_address;
 #[cfg(feature = "runs")]

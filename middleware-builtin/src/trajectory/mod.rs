@@ -31,12 +31,12 @@ const NAMESPACE: Namespace = Namespace::new("middleware.trajectory");
 /// Prints a run and the runs below it: a line for each `start`, `success` and `error`, indented by depth.
 ///
 /// ```text
-/// Assistant[LimitEvents][start]: {"input":{"question":"…"}}
+/// Assistant[Desk][start]: {"input":{"question":"…"}}
 /// --> Tool[read_file][start]: {"input":{"path":"README.md"}}
 ///     --> Tool[decode][start]: …
 ///     <-- Tool[decode][success]: …
 /// <-- Tool[read_file][error]: not found: …
-/// Assistant[LimitEvents][success]: {…}
+/// Assistant[Desk][success]: {…}
 /// ```
 ///
 /// A line reads `Kind[name][event]: payload`. Lines of runs below the bound run are indented, and begin with `-->` on

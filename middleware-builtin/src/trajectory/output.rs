@@ -4,8 +4,9 @@ use std::fmt;
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::shared::built_in::debug_as;
 use parking_lot::Mutex;
+
+use crate::shared::built_in::debug_as;
 
 /// A target, and how many lines could not be written to it.
 pub(super) struct Output {

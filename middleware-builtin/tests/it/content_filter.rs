@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::support::{TestResult, instance};
 use emitree_emitter::{BoxError, Emitter, EventMeta};
-use emitree_middleware::content_filter::{FilterError, Filtered, MARK, Place};
+use emitree_middleware::content_filter::{FilterError, Filtered, MARK};
 use emitree_middleware::{ContentFilter, Fallback};
 use emitree_runtime::{Error, Middleware, RunContext, Runnable, Summary, for_tree};
 use serde_json::{Value, json};
@@ -55,8 +55,8 @@ async fn by_default_it_denies_inputs_and_outputs_and_tells_the_label() {
 async fn it_answers_in_place_of_input_or_output() -> TestResult {
     let root = Emitter::new();
     let work = instance(&root, "Tool", "work", |_: Value, _: RunContext| async move { Ok(json!("oh darn")) });
-    for places in [[Place::Input], [Place::Output]] {
-        let filter = rude().places(places).answer("no comment");
+    for filter in [rude().outputs(false), rude().inputs(false)] {
+        let filter = filter.answer("no comment");
         assert_eq!(work.run(json!("darn")).middleware(filter).await?, json!("no comment"));
     }
     let number = instance(&root, "Tool", "number", |_: String, _: RunContext| async move { Ok(1_u32) });
@@ -215,6 +215,6 @@ async fn a_hundred_runs_at_once_are_judged_each_by_itself() -> TestResult {
 fn it_tells_its_settings_and_no_words() {
     let Summary::Text(summary) = rude().mark().debug_summary() else { panic!("a text") };
     let rules = r#"Rules { patterns: 2, labels: ["rude"], classifiers: 0, timeout: 10s }"#;
-    assert_eq!(summary, format!(r#"ContentFilter {{ rules: {rules}, action: "mark", places: [Input, Output] }}"#));
+    assert_eq!(summary, format!(r#"ContentFilter {{ rules: {rules}, action: "mark", inputs: true, outputs: true }}"#));
     assert_eq!(rude().layers().len(), 1);
 }

@@ -23,6 +23,7 @@ mod own_events;
 mod rate_limit;
 mod record_replay;
 mod redact;
+mod registered;
 mod replay;
 mod retry;
 mod runs;

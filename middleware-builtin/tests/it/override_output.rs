@@ -39,9 +39,6 @@ async fn it_answers_with_a_value_or_a_function_typed_or_json() -> TestResult {
         }),
         OverrideOutput::json(7),
         OverrideOutput::json_with(|n, _| Ok(n.as_u64().map(|n| json!(n + 4)))),
-        OverrideOutput::json_with_async(|n, ctx| {
-            Box::pin(async move { Ok((ctx.depth() == 0).then(|| json!(n.as_u64().unwrap_or_default() + 4))) })
-        }),
         OverrideOutput::canned([(1, 1), (3, 7), (3, 8)])?,
     ];
     for answer in rows {

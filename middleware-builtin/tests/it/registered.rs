@@ -1,0 +1,61 @@
+//! A built-in is registered in four places, which agree: its feature in this crate's manifest, where `full` has it too; its module
+//! and its name in `lib.rs`; its feature in the facade's manifest; its row in the README.
+
+use std::collections::BTreeSet;
+
+const MANIFEST: &str = include_str!("../../Cargo.toml");
+const LIB: &str = include_str!("../../src/lib.rs");
+const FACADE: &str = include_str!("../../../Cargo.toml");
+const README: &str = include_str!("../../../README.md");
+
+/// Features that several built-ins share.
+const SHARED: [&str; 4] = ["key", "own_events", "runs", "secrets"];
+
+/// The modules of `lib.rs`, each with the name that it brings to the root.
+fn built_ins() -> Vec<(&'static str, &'static str)> {
+    let modules = LIB.lines().filter_map(|line| line.strip_prefix("pub mod ")?.strip_suffix(';'));
+    let name = |module: &str| {
+        let gate = format!("#[cfg(feature = \"{module}\")]\n");
+        let (_, after) = LIB.split_once(&format!("{gate}pub mod {module};\n{gate}pub use {module}::"))?;
+        after.split_once(";\n").map(|(name, _)| name)
+    };
+    modules.map(|module| (module, name(module).expect("a feature, a module and a name below each other"))).collect()
+}
+
+/// The names that begin a line of a manifest's features.
+fn features(manifest: &'static str) -> BTreeSet<&'static str> {
+    let (_, features) = manifest.split_once("[features]\n").expect("features");
+    let lines = features.lines().take_while(|line| !line.starts_with("[dep"));
+    lines.filter_map(|line| line.split_once(" = [").map(|(name, _)| name)).filter(|name| *name != "default").collect()
+}
+
+fn names(built_ins: &[(&'static str, &'static str)]) -> BTreeSet<&'static str> {
+    built_ins.iter().map(|(module, _)| *module).collect()
+}
+
+#[test]
+fn the_manifest_has_a_feature_for_each_built_in_and_full_has_all() {
+    let expected: BTreeSet<_> = names(&built_ins()).into_iter().chain(SHARED).chain(["full"]).collect();
+    assert_eq!(features(MANIFEST), expected);
+    let (_, full) = MANIFEST.split_once("\nfull = [\n").expect("a list");
+    let full: BTreeSet<_> = full.lines().map_while(|line| line.trim().strip_prefix('"')?.strip_suffix("\",")).collect();
+    let missing: Vec<_> = expected.difference(&full).collect();
+    assert_eq!(missing, [&"full", &"own_events"], "what another one brings along need not be there");
+}
+
+#[test]
+fn the_facade_passes_each_feature_on() {
+    let passed = |feature: &str| FACADE.contains(&format!("\n{feature} = [\"emitree-middleware/{feature}\"]\n"));
+    let passed: BTreeSet<_> = features(FACADE).into_iter().filter(|feature| passed(feature)).collect();
+    assert_eq!(passed, names(&built_ins()).into_iter().chain(["secrets"]).collect());
+}
+
+#[test]
+fn the_readme_has_a_row_for_each() {
+    let (_, table) = README.split_once("| feature | middleware | what it does |\n|---|---|---|\n").expect("a table");
+    let rows = table.lines().map_while(|row| {
+        let mut cells = row.strip_prefix("| ")?.split(" | ").map(|cell| cell.trim_matches('`'));
+        Some((cells.next()?, cells.next()?))
+    });
+    assert_eq!(rows.collect::<Vec<_>>(), built_ins());
+}
