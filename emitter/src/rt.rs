@@ -4,9 +4,9 @@
 //! `emitree-runtime` is written with it. The methods of [`Emitter`](crate::Emitter) that belong here are `for_run`, `end_run`,
 //! `emit_begin`, `emit_rest`, `emit_with` and `record`.
 
-pub use crate::builder::RunLinks;
 pub use crate::dispatch::{Delivery, Emitted, PendingDispatch};
-pub use crate::facet::Facet;
-pub use crate::quiet::NoListenerCache;
-pub use crate::scope::Scope;
-pub use crate::stamp::EventStamp;
+pub use crate::emitter::builder::RunLinks;
+pub use crate::emitter::no_listener_cache::NoListenerCache;
+pub use crate::emitter::scope::Scope;
+pub use crate::event::facet::Facet;
+pub use crate::event::stamp::EventStamp;

@@ -1,12 +1,12 @@
 //! Every interleaving of claims (E8, E9), and of changes and loads (E10), of the very source that the crate is made of.
 
-#[path = "../src/calls.rs"]
+#[path = "../src/registry/calls.rs"]
 mod calls;
 #[allow(dead_code, reason = "the models use the part that races")]
-#[path = "../src/claim.rs"]
+#[path = "../src/registry/claim.rs"]
 mod claim;
 #[allow(dead_code, reason = "the models use the part that races")]
-#[path = "../src/published.rs"]
+#[path = "../src/registry/published.rs"]
 mod published;
 
 use loom::sync::Arc;

@@ -171,7 +171,7 @@ fn the_nested_option_overrides_the_default_of_the_matcher() {
 
 /// The rows of the table of nested events in the documentation of `Matcher`.
 fn documented() -> Vec<[Vec<&'static str>; 7]> {
-    let rows = include_str!("../src/matcher.rs").lines().skip_while(|line| !line.contains("| on the run |"));
+    let rows = include_str!("../src/matching/matcher.rs").lines().skip_while(|line| !line.contains("| on the run |"));
     let rows = rows.skip(2).map_while(|line| line.strip_prefix("/// | ")?.strip_suffix(" |"));
     let cells = |cell: &'static str| cell.split(", ").map(|word| word.trim_matches('`')).collect();
     rows.map(|row| row.split(" | ").map(cells).collect::<Vec<_>>().try_into().expect("seven columns")).collect()

@@ -10,10 +10,10 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use super::route::Route;
 use super::sync::{Payload, Progress};
-use crate::listener::{Answer, Call, Failure, Later, Listener, Role, panicked};
 use crate::panic::{catch, catch_or, discard, report_drop};
+use crate::registry::listener::{Answer, Call, Failure, Later, Listener, Role, panicked};
+use crate::registry::tracked::UnderWay;
 use crate::rt::Delivery;
-use crate::tracked::UnderWay;
 use crate::{AnyEvent, BoxError, EmitError, EventMeta};
 
 impl Progress {

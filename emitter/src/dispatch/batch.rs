@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use crate::listener::{Answer, Call, Change, Failure, Listener, TypedChange};
+use crate::registry::listener::{Answer, Call, Change, Failure, Listener, TypedChange};
 use crate::{AnyEvent, EventMeta, Hears};
 
 /// Listeners that are called together, in order.

@@ -6,10 +6,10 @@ use serde::Serialize;
 
 use super::route::Route;
 use super::sync::{Dispatch, Progress};
+use crate::emitter::scope::within_run_of;
 use crate::event::Carried;
 use crate::name::NameRef;
 use crate::rt::{Delivery, EventStamp, Facet};
-use crate::scope::within_run_of;
 use crate::{AnyEvent, AsName, Context, EmitError, Emitter, Event, EventMeta, EventName};
 
 impl Emitter {

@@ -4,8 +4,8 @@ use std::panic::Location;
 
 use super::sync::Progress;
 use crate::error::EmitErrorKind;
-use crate::listener::{Failure, Listener, OnError, Role};
 use crate::panic::{discard, logged};
+use crate::registry::listener::{Failure, Listener, OnError, Role};
 use crate::rt::Facet;
 use crate::{AnyEvent, BoxError, EmitError, Emitter, EventMeta};
 

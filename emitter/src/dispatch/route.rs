@@ -12,9 +12,9 @@ use rustc_hash::FxHashSet;
 use smallvec::SmallVec;
 
 use crate::emitter::Inner;
-use crate::listener::{EventView, Listener, Role};
+use crate::matching::snapshot::{MatchedListeners, Matches, Snapshot};
 use crate::registry::Registry;
-use crate::snapshot::{MatchedListeners, Matches, Snapshot};
+use crate::registry::listener::{EventView, Listener, Role};
 use crate::sync::Guard;
 use crate::{Emitter, EventMeta};
 

@@ -9,10 +9,10 @@ use std::sync::Arc;
 
 use super::emit::Emit;
 use super::route::{Cursor, Route};
+use crate::emitter::scope::within;
 use crate::error::EmitErrorKind;
-use crate::listener::{Answer, Call, Failure, Listener, panicked};
 use crate::panic::{catch_or, discard};
-use crate::scope::within;
+use crate::registry::listener::{Answer, Call, Failure, Listener, panicked};
 use crate::{AnyEvent, EmitError, Emitter, EventMeta};
 
 /// One emit that somebody may receive.

@@ -7,8 +7,8 @@ use futures_core::future::BoxFuture;
 use super::Overflow;
 use super::admission::Admission;
 use super::queue::Queue;
-use crate::listener::Call;
 use crate::panic::logged;
+use crate::registry::listener::Call;
 use crate::{AnyEvent, BoxError, EventMeta, SinkRecord};
 
 /// Where events enter. Dropping it, with the listener that holds it, closes the sink or ends the stream.

@@ -10,7 +10,7 @@ use futures_core::Stream;
 
 use super::backlog::Slot;
 use super::queue::Queue;
-use crate::record::Gap;
+use crate::event::record::Gap;
 use crate::{SinkRecord, Subscription};
 
 /// Records of events, as they come.

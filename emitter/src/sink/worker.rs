@@ -15,8 +15,8 @@ use parking_lot::Mutex;
 use super::backlog::Slot;
 use super::queue::Queue;
 use super::{Progress, Sink};
+use crate::event::record::Gap;
 use crate::panic::{catch, catch_or, discard, logged};
-use crate::record::Gap;
 use crate::{BoxError, SinkRecord};
 
 /// What came of the events that the worker took.

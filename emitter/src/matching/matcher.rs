@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use regex::Regex;
 
-use crate::function::Exact;
-use crate::glob::{GlobText, slashed};
-use crate::listener::EventView;
+use crate::matching::function::Exact;
+use crate::matching::glob::{GlobText, slashed};
 use crate::name::{AsName, bit, check};
 use crate::panic::{catch_or, logged};
+use crate::registry::listener::EventView;
 use crate::{EventMeta, EventName, EventRecord, FnMatcher, MatcherError};
 
 /// What a listener listens to.

@@ -9,18 +9,18 @@ use std::sync::{Arc, Weak};
 
 use futures_core::future::BoxFuture;
 
-use crate::claim::Claims;
 use crate::dispatch::batch::{self, Batch};
 use crate::dispatch::emit::Emit;
 use crate::emitter::Inner;
+use crate::emitter::scope::drop_at;
 use crate::event::HeardType;
-use crate::function::Exact;
-use crate::matcher::Kind;
+use crate::matching::function::Exact;
+use crate::matching::matcher::Kind;
 use crate::name::is_same;
 use crate::panic::discard;
+use crate::registry::claim::Claims;
+use crate::registry::tracked::Tracked;
 use crate::rt::Facet;
-use crate::scope::drop_at;
-use crate::tracked::Tracked;
 use crate::{AnyEvent, BoxError, EventMeta, Hears, Matcher};
 
 /// What becomes of a listener's error or panic (E11).

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::BuildError;
-use crate::group::Groups;
+use crate::emitter::group::Groups;
 
 /// The key that the runtime sets on its own events, and that nobody else may set (R3).
 pub(crate) const RESERVED: &str = "internal";

@@ -5,14 +5,14 @@ use std::sync::{Arc, OnceLock, Weak};
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
-use crate::context::OwnContext;
-use crate::declared::Declared;
+use crate::emitter::context::OwnContext;
+use crate::emitter::no_listener_cache::Quiet;
+use crate::emitter::run_end::RunEnd;
 use crate::emitter::{Inner, RunLink};
 use crate::event::HeardType;
+use crate::event::declared::Declared;
 use crate::name::check;
-use crate::quiet::Quiet;
 use crate::rt::Scope;
-use crate::run_end::RunEnd;
 use crate::{BuildError, Context, Creator, Emitter, Event, Trace};
 
 /// Builds an emitter. Made by [`Emitter::builder`] and [`Emitter::child_builder`].

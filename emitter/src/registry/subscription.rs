@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 use thiserror::Error;
 
 use crate::Emitter;
-use crate::listener::Listener;
+use crate::registry::listener::Listener;
 
 /// A listener that was registered. Dropping it changes nothing; [`off`](Self::off) removes the listener.
 ///

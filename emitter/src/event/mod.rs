@@ -1,5 +1,11 @@
 //! Payloads: what an event carries (E7).
 
+pub(crate) mod declared;
+pub(crate) mod facet;
+pub(crate) mod meta;
+pub(crate) mod record;
+pub(crate) mod stamp;
+
 use std::any::{Any, TypeId, type_name};
 use std::fmt;
 

@@ -1,16 +1,26 @@
 //! The listeners and pipes of one emitter, in order (E5): the only shared state.
 
+pub(crate) mod adapter;
+pub(crate) mod calls;
+pub(crate) mod claim;
+pub(crate) mod listen;
+pub(crate) mod listener;
+pub(crate) mod published;
+pub(crate) mod registration;
+pub(crate) mod subscription;
+pub(crate) mod tracked;
+
 use std::cmp::Reverse;
 use std::mem::take;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::Matcher;
-use crate::listener::Listener;
-use crate::pattern::{CHUNK, PatternSet};
-use crate::pipe::Pipe;
-use crate::published::Published;
-use crate::snapshot::Snapshot;
+use crate::emitter::pipe::Pipe;
+use crate::matching::pattern::{CHUNK, PatternSet};
+use crate::matching::snapshot::Snapshot;
+use crate::registry::listener::Listener;
+use crate::registry::published::Published;
 use crate::sync::Guard;
 
 /// Made with the first listener or pipe of an emitter; one that nobody listens to has none.

@@ -5,7 +5,8 @@ use std::time::SystemTime;
 
 use uuid::Uuid;
 
-use crate::{Context, id};
+use crate::Context;
+use crate::emitter::id;
 
 /// Id, time and context of an event, each made when somebody first looks at it.
 ///

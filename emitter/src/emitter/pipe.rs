@@ -5,9 +5,9 @@ use std::mem::replace;
 use std::sync::{Arc, Weak};
 
 use crate::emitter::Inner;
-use crate::listener::EventView;
+use crate::emitter::scope::drop_at;
 use crate::panic::discard;
-use crate::scope::drop_at;
+use crate::registry::listener::EventView;
 use crate::{Emitter, Matcher};
 
 /// A way from one emitter to another.

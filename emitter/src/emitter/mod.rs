@@ -1,5 +1,15 @@
 //! The tree: emitters, what they inherit, and what is above them (E1, E3).
 
+pub(crate) mod builder;
+pub(crate) mod context;
+pub(crate) mod creator;
+pub(crate) mod group;
+pub(crate) mod id;
+pub(crate) mod no_listener_cache;
+pub(crate) mod pipe;
+pub(crate) mod run_end;
+pub(crate) mod scope;
+
 use std::borrow::Cow;
 use std::fmt;
 use std::iter::successors;
@@ -7,16 +17,16 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use uuid::Uuid;
 
-use crate::context::{OwnContext, RESERVED};
-use crate::declared::Declared;
+use crate::emitter::context::{OwnContext, RESERVED};
+use crate::emitter::no_listener_cache::{Quiet, invalidate, invalidate_in_runs};
+use crate::emitter::run_end::RunEnd;
+use crate::emitter::scope::drop_within;
+use crate::event::declared::Declared;
+use crate::name::namespace::{join, join_shared};
 use crate::name::{check, fingerprint};
-use crate::namespace::{join, join_shared};
-use crate::quiet::{Quiet, invalidate, invalidate_in_runs};
 use crate::registry::Registry;
 use crate::rt::Scope;
-use crate::run_end::RunEnd;
-use crate::scope::drop_within;
-use crate::{AsName, BuildError, Context, Creator, EmitterBuilder, IntoNamespace, NameError, Namespace, Trace, id};
+use crate::{AsName, BuildError, Context, Creator, EmitterBuilder, IntoNamespace, NameError, Namespace, Trace};
 
 /// A place where events are emitted and listened to; cheap to clone.
 ///

@@ -5,8 +5,8 @@ use std::sync::atomic::{Ordering, fence};
 
 use futures_core::future::BoxFuture;
 
+use crate::emitter::pipe::Pipe;
 use crate::panic::log_quietly;
-use crate::pipe::Pipe;
 use crate::registry::{Closed, Registry};
 use crate::{
     BoxError, Emitter, Event, EventMeta, Hears, IntoMatcher, ListenError, ListenerResult, Matcher, MatcherError,

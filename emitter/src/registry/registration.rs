@@ -5,12 +5,12 @@ use std::sync::{Arc, Weak};
 
 use futures_core::future::BoxFuture;
 
-use crate::claim::Claims;
 use crate::emitter::Inner;
 use crate::event::HeardType;
-use crate::function::Exact;
-use crate::listener::{Call, Failure, Listener, Role};
-use crate::tracked::Tracked;
+use crate::matching::function::Exact;
+use crate::registry::claim::Claims;
+use crate::registry::listener::{Call, Failure, Listener, Role};
+use crate::registry::tracked::Tracked;
 use crate::{BoxError, Event, EventMeta, Hears, IntoMatcher, ListenerResult, Matcher, MatcherError, OnError};
 
 /// How a listener is registered: priority, how often, nested events, failure.

@@ -1,5 +1,7 @@
 //! Names of events and emitters: checked once, at the edge (E2).
 
+pub(crate) mod namespace;
+
 use std::borrow::Cow;
 
 use thiserror::Error;

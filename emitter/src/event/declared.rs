@@ -4,7 +4,7 @@ use std::any::TypeId;
 
 use crate::error::EmitErrorKind;
 use crate::event::HeardType;
-use crate::matcher::Kind;
+use crate::matching::matcher::Kind;
 use crate::name::check;
 use crate::{BuildError, EmitError, Emitter, ListenError, Matcher};
 

@@ -6,12 +6,12 @@
 
 use std::sync::Arc;
 
-use crate::cache::{CacheEntry, Key, MatchCache, RoleList};
 use crate::dispatch::batch::Batch;
-use crate::listener::{EventView, Listener, Role};
-use crate::pattern::{PatternIndex, PatternSet};
-use crate::pipe::Pipe;
+use crate::emitter::pipe::Pipe;
+use crate::matching::cache::{CacheEntry, Key, MatchCache, RoleList};
+use crate::matching::pattern::{PatternIndex, PatternSet};
 use crate::registry::State;
+use crate::registry::listener::{EventView, Listener, Role};
 
 /// As many listeners as are asked one by one.
 const FEW: usize = 8;

@@ -9,7 +9,7 @@ use std::task::Poll;
 
 use event_listener::Event;
 
-use crate::calls::Calls;
+use crate::registry::calls::Calls;
 
 thread_local! {
     /// The addresses of those whose calls this thread is inside of, the innermost last.

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use crate::dispatch::batch::{Batch, BatchStarts, batch_starts};
-use crate::listener::{EventView, Listener, Role};
 use crate::name::is_same;
+use crate::registry::listener::{EventView, Listener, Role};
 
 pub(crate) struct MatchCache {
     /// A power of two of them.

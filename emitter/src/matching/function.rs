@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::matcher::Kind;
+use crate::matching::matcher::Kind;
 use crate::name::{NameRef, bit};
 use crate::{AsName, EventMeta, EventName, IntoMatcher, Matcher, MatcherError};
 

@@ -15,9 +15,9 @@ use regex::RegexSet;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::Matcher;
-use crate::glob::slashed;
-use crate::listener::{EventView, Listener};
-use crate::matcher::Kind;
+use crate::matching::glob::slashed;
+use crate::matching::matcher::Kind;
+use crate::registry::listener::{EventView, Listener};
 
 /// Patterns of an emitter that are asked one by one if there are no others.
 const FEW: usize = 8;
