@@ -178,12 +178,12 @@ struct ConcurrencyLayer(Arc<Inner>);
 
 impl<O: Op> Layer<O> for ConcurrencyLayer {
     async fn call(&self, input: &O::In, ctx: &RunContext, next: Next<'_, O>) -> Result<O::Out> {
-        let _place = match self.0.ask(ctx) {
-            Asked::Uncounted => None,
-            Asked::Permit(permit) => Some(permit),
+        let _place = match self.0.acquire(ctx) {
+            Acquired::Uncounted => None,
+            Acquired::Permit(permit) => Some(permit),
             // Seldom, so it takes no room in the future of those that find a permit.
-            Asked::Full(handle) => Some(Box::pin(self.0.wait(handle, ctx)).await?),
-            Asked::Keyless(error) => return Err(Box::pin(self.0.own_events.deny_keyless(error, ctx)).await),
+            Acquired::Full(handle) => Some(Box::pin(self.0.wait(handle, ctx)).await?),
+            Acquired::Keyless(error) => return Err(Box::pin(self.0.own_events.deny_keyless(error, ctx)).await),
         };
         next.run(input).await
     }
@@ -205,7 +205,7 @@ impl<O: Op> Layer<O> for ConcurrencyLayer {
 
 debug_as!(ConcurrencyLayer, |this| this.0.options);
 
-enum Asked {
+enum Acquired {
     Uncounted,
     Permit(Arc<Permit>),
     Full(KeyHandle),
@@ -214,18 +214,18 @@ enum Asked {
 }
 
 impl Inner {
-    fn ask(&self, ctx: &RunContext) -> Asked {
-        let asked = self.options.limit.key.look(ctx, |key| {
-            let Some(key) = key else { return Asked::Uncounted };
+    fn acquire(&self, ctx: &RunContext) -> Acquired {
+        let acquired = self.options.limit.key.look(ctx, |key| {
+            let Some(key) = key else { return Acquired::Uncounted };
             if let Some(permit) = HeldPermits::find(ctx, &self.table, key) {
-                return Asked::Permit(permit);
+                return Acquired::Permit(permit);
             }
             match self.table.handle(key).try_acquire() {
-                Ok(permit) => Asked::Permit(HeldPermits::add(ctx, permit)),
-                Err(handle) => Asked::Full(handle),
+                Ok(permit) => Acquired::Permit(HeldPermits::add(ctx, permit)),
+                Err(handle) => Acquired::Full(handle),
             }
         });
-        asked.unwrap_or_else(Asked::Keyless)
+        acquired.unwrap_or_else(Acquired::Keyless)
     }
 
     async fn wait(&self, handle: KeyHandle, ctx: &RunContext) -> Result<Arc<Permit>> {

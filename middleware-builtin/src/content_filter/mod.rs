@@ -13,7 +13,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use self::layer::ContentFilterLayer;
-use self::rules::Rules;
+use self::rules::ContentRules;
 use crate::shared::built_in::{built_in, debug_as, default_as_new};
 use crate::shared::own_events::{OwnEvents, own_events};
 
@@ -76,7 +76,7 @@ pub struct ContentFilter(Arc<Shared>);
 
 #[derive(Clone)]
 struct Shared {
-    rules: Rules,
+    rules: ContentRules,
     action: Action,
     inputs: bool,
     outputs: bool,
@@ -121,7 +121,7 @@ impl ContentFilter {
     /// One that looks for nothing yet.
     #[must_use]
     pub fn new() -> Self {
-        let rules = Rules::new(Duration::from_secs(10));
+        let rules = ContentRules::new(Duration::from_secs(10));
         let action = Action::Deny("the content is not allowed".to_owned());
         Self(Arc::new(Shared {
             rules,

@@ -46,7 +46,7 @@ type Classify = dyn Fn(String) -> BoxFuture<'static, Result<Option<String>>> + S
 
 /// Patterns with their labels, and classifiers.
 #[derive(Clone)]
-pub(super) struct Rules {
+pub(super) struct ContentRules {
     patterns: Vec<String>,
     labels: Vec<Arc<str>>,
     set: Option<RegexSet>,
@@ -54,7 +54,7 @@ pub(super) struct Rules {
     pub(super) timeout: Duration,
 }
 
-impl Rules {
+impl ContentRules {
     pub(super) const fn new(timeout: Duration) -> Self {
         Self { patterns: Vec::new(), labels: Vec::new(), set: None, classifiers: Vec::new(), timeout }
     }
@@ -124,7 +124,7 @@ pub(super) fn word(word: &str) -> String {
     format!(r"(?i)\b{{start-half}}{}\b{{end-half}}", regex::escape(word))
 }
 
-impl fmt::Debug for Rules {
+impl fmt::Debug for ContentRules {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut labels: Vec<&str> = self.labels.iter().map(|label| &**label).collect();
         labels.dedup();

@@ -82,13 +82,13 @@ mod run_counter;
 pub struct Limits(Arc<Inner>);
 
 struct Inner {
-    rules: Rules,
+    settings: Settings,
     groups: Mutex<HashMap<Box<str>, Counts>>,
     own_events: OwnEvents,
 }
 
 #[derive(Clone, Default)]
-struct Rules {
+struct Settings {
     run: MaxRuns,
     group: MaxRuns,
     depth: Option<usize>,
@@ -154,7 +154,7 @@ impl std::error::Error for Reached {}
 impl Limits {
     /// Limits nothing yet.
     pub fn builder() -> LimitsBuilder {
-        LimitsBuilder(Rules::default())
+        LimitsBuilder(Settings::default())
     }
 
     /// Forgets what was counted of a group.
@@ -165,7 +165,7 @@ impl Limits {
 
 /// Options of [`Limits`]. Made by [`Limits::builder`].
 #[must_use = "nothing is limited until it is built"]
-pub struct LimitsBuilder(Rules);
+pub struct LimitsBuilder(Settings);
 
 impl LimitsBuilder {
     /// So many runs below the run.
@@ -208,7 +208,7 @@ impl LimitsBuilder {
     #[must_use]
     pub fn build(self) -> Limits {
         Limits(Arc::new(Inner {
-            rules: self.0,
+            settings: self.0,
             groups: Mutex::default(),
             own_events: OwnEvents::new("middleware.limits"),
         }))
@@ -222,7 +222,7 @@ built_in!(Limits, |this| this.0.own_events);
 impl Middleware for Limits {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
         let counting = RunCounter::begin(&self.0, ctx);
-        if self.0.rules.on_limit == OnLimit::End {
+        if self.0.settings.on_limit == OnLimit::End {
             ends(&counting.stop).bind(ctx)?;
         }
         ctx.bind_nested(CountRun(counting));
@@ -234,7 +234,7 @@ impl Middleware for Limits {
     }
 
     fn layers(&self) -> Vec<LayerInfo> {
-        if self.0.rules.on_limit == OnLimit::End { ends(&Arc::default()).layers() } else { Vec::new() }
+        if self.0.settings.on_limit == OnLimit::End { ends(&Arc::default()).layers() } else { Vec::new() }
     }
 }
 
@@ -242,9 +242,9 @@ fn ends(stop: &Arc<Stop>) -> Stack<AnyRun> {
     Stack::builder().layer_in(Phase::Observe, LimitsLayer(Arc::clone(stop))).build()
 }
 
-debug_as!(Limits, |this| this.0.rules);
+debug_as!(Limits, |this| this.0.settings);
 
-impl fmt::Debug for Rules {
+impl fmt::Debug for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let depth = self.depth.iter().map(|most| format!("depth {most}"));
         let counted = self.run.say("").chain(self.group.say(" in a group"));
@@ -275,11 +275,11 @@ impl Middleware for CountRun {
     }
 }
 
-debug_as!(CountRun, |this| this.0.limits.rules);
+debug_as!(CountRun, |this| this.0.limits.settings);
 
 impl Inner {
     fn has_groups(&self) -> bool {
-        !self.rules.group.is_none()
+        !self.settings.group.is_none()
     }
 }
 

@@ -67,7 +67,7 @@ impl RunCounter {
     }
 
     fn count_with(self: &Arc<Self>, run: &Run<'_>, last: Last<'_>) -> Option<(Arc<Self>, Reached)> {
-        let most = &self.limits.rules.run;
+        let most = &self.limits.settings.run;
         let mut counts = self.counts.lock();
         if let Some(reached) = self.too_deep(run).or_else(|| most.reached(run.kind, &counts, Scope::Run)) {
             return Some((Arc::clone(self), reached));
@@ -84,7 +84,7 @@ impl RunCounter {
 
     fn too_deep(&self, run: &Run<'_>) -> Option<Reached> {
         let is_deeper = |most: &usize| run.depth.saturating_sub(self.depth) > *most;
-        let most = self.limits.rules.depth.filter(is_deeper)?;
+        let most = self.limits.settings.depth.filter(is_deeper)?;
         let most = u64::try_from(most).unwrap_or(u64::MAX);
         Some(Reached { limit: Limit::Depth, scope: Scope::Run, most, kind: run.kind.to_owned() })
     }
@@ -103,18 +103,18 @@ impl RunCounter {
         // The nearest is asked first again.
         counts.sort_unstable_by_key(|((at, _), _)| *at);
         let refused = counts.iter().find_map(|((_, counting), counts)| {
-            let reached = counting.limits.rules.group.reached(kind, counts, Scope::Group)?;
+            let reached = counting.limits.settings.group.reached(kind, counts, Scope::Group)?;
             Some((Arc::clone(counting), reached))
         });
         if refused.is_none() {
-            counts.iter_mut().for_each(|((_, counting), counts)| counting.limits.rules.group.count(kind, counts));
+            counts.iter_mut().for_each(|((_, counting), counts)| counting.limits.settings.group.count(kind, counts));
         }
         refused
     }
 
     /// The run that would be one too many ends with its start.
     pub(super) fn refuse(&self, reached: Reached, run: &RunContext) -> Result<()> {
-        let on_limit = self.limits.rules.on_limit;
+        let on_limit = self.limits.settings.on_limit;
         let error = on_limit.error(&reached);
         let stops = (on_limit == OnLimit::End).then(|| (Arc::clone(&self.stop), error.clone()));
         at_start(run, &self.limits.own_events, reached, Some(Refusal { error, stops }))

@@ -28,12 +28,12 @@ use crate::shared::panic::caught;
 /// said again adds runs; where nothing is said, it is about all that it is bound to. What has no such option is bound by
 /// [`only`](Self::only).
 #[derive(Clone)]
-pub struct Runs(Rule);
+pub struct Runs(Selection);
 
 type Predicate = dyn Fn(&dyn RunInfo) -> bool + Send + Sync;
 
 #[derive(Clone)]
-enum Rule {
+enum Selection {
     All,
     Kind(Cow<'static, str>),
     Named(Cow<'static, str>),
@@ -79,19 +79,19 @@ impl Runs {
     /// All runs.
     #[must_use]
     pub const fn all() -> Self {
-        Self(Rule::All)
+        Self(Selection::All)
     }
 
     /// Runs of a kind: `Tool`.
     #[must_use]
     pub fn of_kind(kind: impl Into<Cow<'static, str>>) -> Self {
-        Self(Rule::Kind(kind.into()))
+        Self(Selection::Kind(kind.into()))
     }
 
     /// Runs of what is called so: `read_file`.
     #[must_use]
     pub fn named(name: impl Into<Cow<'static, str>>) -> Self {
-        Self(Rule::Named(name.into()))
+        Self(Selection::Named(name.into()))
     }
 
     /// Runs of a `T`, runs whose input or output is a `T`, and those behind which stands a `T`: the thing that their
@@ -100,19 +100,19 @@ impl Runs {
     /// A recording keeps the types of input and output only.
     #[must_use]
     pub fn of_type<T: Send + Sync + 'static>() -> Self {
-        Self(Rule::Type { name: type_name::<T>(), is_thing: |creator| creator.thing::<T>().is_some() })
+        Self(Selection::Type { name: type_name::<T>(), is_thing: |creator| creator.thing::<T>().is_some() })
     }
 
     /// Runs of that very instance. A recording knows none.
     #[must_use]
     pub fn of_instance(instance: &(impl AsInstance + ?Sized)) -> Self {
-        Self(Rule::Instance(instance.instance_emitter().clone()))
+        Self(Selection::Instance(instance.instance_emitter().clone()))
     }
 
     /// Runs of which a predicate says so.
     #[must_use]
     pub fn matching(predicate: impl Fn(&dyn RunInfo) -> bool + Send + Sync + 'static) -> Self {
-        Self(Rule::Matching(Arc::new(predicate)))
+        Self(Selection::Matching(Arc::new(predicate)))
     }
 
     /// Those of them that are also among others.
@@ -134,22 +134,22 @@ impl Runs {
     }
 
     fn link(self, link: Link, other: Self) -> Self {
-        Self(Rule::Two(Arc::new((self, link, other))))
+        Self(Selection::Two(Arc::new((self, link, other))))
     }
 
     /// Whether a run is one of them.
     #[must_use]
     pub fn has(&self, run: &dyn RunInfo) -> bool {
         match &self.0 {
-            Rule::All => true,
-            Rule::Kind(kind) => run.kind() == kind,
-            Rule::Named(name) => run.name() == name,
-            Rule::Type { name, is_thing } => {
+            Selection::All => true,
+            Selection::Kind(kind) => run.kind() == kind,
+            Selection::Named(name) => run.name() == name,
+            Selection::Type { name, is_thing } => {
                 run.has_type(name) || run.run().is_some_and(|run| run.creator().is_some_and(is_thing))
             }
-            Rule::Instance(instance) => run.run().is_some_and(|run| run.instance_emitter() == instance),
-            Rule::Matching(predicate) => predicate(run),
-            Rule::Two(two) => match &**two {
+            Selection::Instance(instance) => run.run().is_some_and(|run| run.instance_emitter() == instance),
+            Selection::Matching(predicate) => predicate(run),
+            Selection::Two(two) => match &**two {
                 (some, Link::And, others) => some.has(run) && others.has(run),
                 (some, Link::Or, others) => some.has(run) || others.has(run),
                 (some, Link::Except, others) => some.has(run) && !others.has(run),
@@ -165,7 +165,7 @@ impl Runs {
     /// As a part of a larger whole.
     fn part(&self, of: Link, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            Rule::Two(two) if two.1 != of || of == Link::Except => write!(f, "({self:?})"),
+            Selection::Two(two) if two.1 != of || of == Link::Except => write!(f, "({self:?})"),
             _ => write!(f, "{self:?}"),
         }
     }
@@ -175,13 +175,13 @@ impl Runs {
 impl fmt::Debug for Runs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            Rule::All => f.write_str("all"),
-            Rule::Kind(kind) => write!(f, "of {kind}"),
-            Rule::Named(name) => write!(f, "named {name}"),
-            Rule::Type { name, .. } => write!(f, "of type {name}"),
-            Rule::Instance(instance) => write!(f, "of instance {}", instance.namespace()),
-            Rule::Matching(_) => f.write_str("by a function"),
-            Rule::Two(two) => {
+            Selection::All => f.write_str("all"),
+            Selection::Kind(kind) => write!(f, "of {kind}"),
+            Selection::Named(name) => write!(f, "named {name}"),
+            Selection::Type { name, .. } => write!(f, "of type {name}"),
+            Selection::Instance(instance) => write!(f, "of instance {}", instance.namespace()),
+            Selection::Matching(_) => f.write_str("by a function"),
+            Selection::Two(two) => {
                 let (some, link, others) = &**two;
                 some.part(*link, f)?;
                 f.write_str(match link {

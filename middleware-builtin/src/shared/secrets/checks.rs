@@ -15,7 +15,7 @@ pub(super) struct Seen<'t> {
 }
 
 /// How many bytes of the secret are one; none if it is not.
-pub(super) type Check = fn(&Seen<'_>) -> Option<usize>;
+pub(super) type CheckFn = fn(&Seen<'_>) -> Option<usize>;
 
 fn all(seen: &Seen<'_>, passes: bool) -> Option<usize> {
     passes.then_some(seen.secret.len())

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::engine::{BEFORE, Decision, Engine};
+use super::engine::{BEFORE, Engine, MatchState};
 use super::visible::{Sieve, has_invisible};
 use super::{Finding, Kind};
 
@@ -131,9 +131,9 @@ impl Chunks {
         let mut at = self.held;
         while let Some((start, rule)) = self.engine.hit(&self.text, at).filter(|(start, _)| *start < until) {
             match self.engine.decide(&self.text, (start, rule), is_whole) {
-                Decision::Secret(finding) => return Ok(finding),
-                Decision::Open => return Err(start),
-                Decision::Nothing => at = start + 1,
+                MatchState::Secret(finding) => return Ok(finding),
+                MatchState::Open => return Err(start),
+                MatchState::Nothing => at = start + 1,
             }
         }
         Err(until)

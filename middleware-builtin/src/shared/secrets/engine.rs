@@ -60,7 +60,7 @@ impl Compiled {
 
 /// What is known of a byte at which a pattern matches.
 #[derive(Clone, Debug)]
-pub(super) enum Decision {
+pub(super) enum MatchState {
     Secret(Finding),
     Nothing,
     /// The text is too short.
@@ -134,8 +134,8 @@ impl Engine {
         let mut at = from;
         while let Some((start, rule)) = self.hit(text, at) {
             match self.decide(text, (start, rule), true) {
-                Decision::Secret(finding) => return Some(finding),
-                Decision::Nothing | Decision::Open => at = start + 1,
+                MatchState::Secret(finding) => return Some(finding),
+                MatchState::Nothing | MatchState::Open => at = start + 1,
             }
         }
         None
@@ -150,55 +150,55 @@ impl Engine {
     }
 
     /// What is at a byte where a pattern matches.
-    pub(super) fn decide(&self, text: &str, (start, first): (usize, usize), is_whole: bool) -> Decision {
+    pub(super) fn decide(&self, text: &str, (start, first): (usize, usize), is_whole: bool) -> MatchState {
         for of in self.rules[first..].iter().filter(|of| of.first.has(text, start)) {
             match judge(of, text, start, is_whole) {
-                Decision::Secret(finding) if of.rule.is_vague => return self.refine(text, finding, is_whole),
-                Decision::Nothing => {}
+                MatchState::Secret(finding) if of.rule.is_vague => return self.refine(text, finding, is_whole),
+                MatchState::Nothing => {}
                 decision => return decision,
             }
         }
-        Decision::Nothing
+        MatchState::Nothing
     }
 
     /// A value that is known by its name may be known by itself, and better.
-    fn refine(&self, text: &str, vague: Finding, is_whole: bool) -> Decision {
+    fn refine(&self, text: &str, vague: Finding, is_whole: bool) -> MatchState {
         let mut at = vague.start + 1;
         while let Some((start, rule)) = self.hit(text, at).filter(|(start, _)| *start <= vague.span.start) {
             let is_clear = |of: &&Compiled| !of.rule.is_vague && !of.rule.kind.is_personal();
             let may_begin = |of: &&Compiled| of.first.has(text, start);
             for of in self.rules[rule..].iter().filter(is_clear).filter(may_begin) {
                 match judge(of, text, start, is_whole) {
-                    Decision::Nothing => {}
-                    Decision::Open => return Decision::Open,
-                    Decision::Secret(clear) if clear.span.start > vague.span.start => {}
-                    Decision::Secret(clear) => return Decision::Secret(clear),
+                    MatchState::Nothing => {}
+                    MatchState::Open => return MatchState::Open,
+                    MatchState::Secret(clear) if clear.span.start > vague.span.start => {}
+                    MatchState::Secret(clear) => return MatchState::Secret(clear),
                 }
             }
             at = start + 1;
         }
-        Decision::Secret(vague)
+        MatchState::Secret(vague)
     }
 }
 
 /// What a rule says of a byte.
-fn judge(Compiled { rule, regex, shortest, .. }: &Compiled, text: &str, start: usize, is_whole: bool) -> Decision {
+fn judge(Compiled { rule, regex, shortest, .. }: &Compiled, text: &str, start: usize, is_whole: bool) -> MatchState {
     let input = Input::new(text).range(start..).anchored(Anchored::Yes);
     let mut groups = regex.create_captures();
     regex.search_captures(&input, &mut groups);
-    let Some(whole) = groups.get_match() else { return Decision::Nothing };
+    let Some(whole) = groups.get_match() else { return MatchState::Nothing };
     // An empty secret would be found again and again.
     let group = groups.get_group(1).filter(|group| !group.is_empty());
     let secret = group.map_or(whole.range(), |group| group.range());
     let end = match rule.tail.map_or(End::At(whole.end()), |tail| tail.read(text, whole.end(), is_whole)) {
         End::At(end) => end,
-        End::Never => return Decision::Nothing,
-        End::Open => return Decision::Open,
+        End::Never => return MatchState::Nothing,
+        End::Open => return MatchState::Open,
     };
     // A pattern of bytes that is cut at its bound may end in the middle of a character.
     let secret = secret.start..text.floor_char_boundary(if rule.tail.is_some() { end } else { secret.end });
     if !is_whole && end + AFTER > text.len() {
-        return Decision::Open;
+        return MatchState::Open;
     }
     let before = text.ceil_char_boundary(start.saturating_sub(BEFORE));
     let after = text.floor_char_boundary(text.len().min(end + AFTER));
@@ -210,9 +210,9 @@ fn judge(Compiled { rule, regex, shortest, .. }: &Compiled, text: &str, start: u
     };
     match rule.check.passes(&seen) {
         Some(len) => {
-            Decision::Secret(Finding { kind: rule.kind.clone(), start, span: secret.start..secret.start + len })
+            MatchState::Secret(Finding { kind: rule.kind.clone(), start, span: secret.start..secret.start + len })
         }
-        None => Decision::Nothing,
+        None => MatchState::Nothing,
     }
 }
 

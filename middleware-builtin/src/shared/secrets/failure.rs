@@ -11,18 +11,18 @@ use crate::shared::json::{Path, keys_mut, strings_mut};
 
 /// A cause of which only the text is left.
 #[derive(Debug)]
-struct Cause {
+struct TextCause {
     text: String,
     source: Option<Box<Self>>,
 }
 
-impl fmt::Display for Cause {
+impl fmt::Display for TextCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }
 }
 
-impl StdError for Cause {
+impl StdError for TextCause {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
         self.source.as_deref().map(|source| source as &(dyn StdError + 'static))
     }
@@ -81,13 +81,13 @@ pub(crate) fn rekeyed(error: Error, change: &mut impl FnMut(&mut String)) -> Err
     }
 }
 
-fn chain(causes: Vec<Value>) -> Option<Box<Cause>> {
+fn chain(causes: Vec<Value>) -> Option<Box<TextCause>> {
     let texts = causes.into_iter().rev().filter_map(|cause| cause.as_str().map(ToOwned::to_owned));
-    texts.fold(None, |source, text| Some(Box::new(Cause { text, source })))
+    texts.fold(None, |source, text| Some(Box::new(TextCause { text, source })))
 }
 
 /// Of the same kind. One that cannot be made anew keeps what it carries, and has its old words hidden by a cause.
-fn rebuilt(error: Error, message: String, causes: Option<Box<Cause>>) -> Error {
+fn rebuilt(error: Error, message: String, causes: Option<Box<TextCause>>) -> Error {
     let (is_retryable, is_fatal) = (error.is_retryable(), error.is_fatal());
     let anew = match error.kind() {
         ErrorKind::Failed => Error::new(message),
@@ -97,7 +97,7 @@ fn rebuilt(error: Error, message: String, causes: Option<Box<Cause>>) -> Error {
         ErrorKind::TimedOut => Error::timed_out(message),
         _ => {
             let text = "what was said before is withheld".to_owned();
-            let hiding = causes.unwrap_or_else(|| Box::new(Cause { text, source: None }));
+            let hiding = causes.unwrap_or_else(|| Box::new(TextCause { text, source: None }));
             return error.message(message).caused_by(hiding);
         }
     };

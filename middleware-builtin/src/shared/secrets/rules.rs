@@ -103,7 +103,7 @@ pub struct Check {
 
 #[derive(Clone, Copy)]
 enum Test {
-    Of(checks::Check),
+    Of(checks::CheckFn),
     Own(fn(&str) -> bool),
 }
 
@@ -133,7 +133,7 @@ impl Check {
     pub(super) const IP: Self = Self::of(checks::ip);
     pub(super) const SSN: Self = Self::of(checks::ssn);
 
-    const fn of(test: checks::Check) -> Self {
+    const fn of(test: checks::CheckFn) -> Self {
         Self { test: Test::Of(test), tail: None, is_vague: false }
     }
 
