@@ -1,5 +1,5 @@
 //! One event, from its emit to the last listener: `emit.rs` says what is emitted, `route.rs` who receives it, `sync.rs` calls them,
-//! `awaited.rs` goes on where one has to be awaited. User code runs in these two, and nowhere else.
+//! `awaited.rs` goes on where one has to be awaited. Listeners are called in these two, and nowhere else.
 //!
 //! 1. All that may change the event are called first, one after the other, all the way up; then all that observe it (E5). A [`Cursor`](route::Cursor)
 //!    walks the whole route in that order, and one loop calls what is there.

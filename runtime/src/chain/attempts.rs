@@ -178,7 +178,7 @@ impl<O: Data> Answered<O> {
 
     fn answer(&self) -> Result<O> {
         let first = self.first.lock().take();
-        first.map_or_else(|| fit("output", self.again.clone()?), Ok)
+        first.map_or_else(|| fit("output", self.again.as_ref().map_err(Error::clone)?), Ok)
     }
 }
 

@@ -2,6 +2,7 @@
 
 pub(crate) mod control;
 pub(crate) mod interrupt;
+pub(crate) mod kind;
 pub(crate) mod outcome;
 pub(crate) mod report;
 pub(crate) mod retry_request;

@@ -1,6 +1,6 @@
 //! Layers for runs of any type, through JSON (M1).
 
-use emitree_emitter::json::{check_depth, to_value_noting};
+use emitree_emitter::json::to_value_noting;
 use futures_core::future::BoxFuture;
 use parking_lot::Mutex;
 use serde::Serialize;
@@ -79,7 +79,7 @@ impl<I: Data, O: Data> DynLayer<I, O> for JsonAdapter {
             let output = self.0.call(phase, &json, ctx, next.around(&inside).next()).await?;
             match inside.last.into_inner() {
                 Some(last) if last.json == output => Ok(last.output),
-                _ => fit("output", output),
+                _ => fit("output", &output),
             }
         })
     }
@@ -126,10 +126,7 @@ impl<I: Data, O: Data> Inside<'_, I, O> {
         let output = if input == self.json {
             self.next.run(self.input).await?
         } else {
-            // Cloning recurses, too.
-            check_depth(input)
-                .map_err(|error| Error::from(error).message("the input that a layer passes on is too deep"))?;
-            self.next.run(&fit("input", input.clone())?).await?
+            self.next.run(&fit("input", input)?).await?
         };
         let (json, is_exact) = to_json("output", &output)?;
         self.is_exact.fetch_and(is_exact, Ordering::Relaxed);

@@ -175,7 +175,7 @@ impl<I: Data, O: Data> AnyStart for Start<I, O> {
     }
 
     fn set_input_json(&mut self, input: Value) -> Result<()> {
-        self.input = fit("input", input)?;
+        self.input = fit("input", &input)?;
         Ok(())
     }
 
@@ -188,7 +188,7 @@ impl<I: Data, O: Data> AnyStart for Start<I, O> {
     }
 
     fn set_output_json(&mut self, output: Value) -> Result<()> {
-        self.output = Some(fit("output", output)?);
+        self.output = Some(fit("output", &output)?);
         Ok(())
     }
 }
@@ -207,7 +207,7 @@ impl<I: Data, O: Data> AnySuccess for Success<I, O> {
     }
 
     fn set_output_json(&mut self, output: Value) -> Result<()> {
-        self.output = fit("output", output)?;
+        self.output = fit("output", &output)?;
         Ok(())
     }
 }

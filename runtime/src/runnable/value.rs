@@ -45,10 +45,10 @@ impl RunTypes {
 }
 
 /// Makes a `T` of JSON, or says where it does not fit.
-pub(crate) fn fit<T: DeserializeOwned>(what: &str, value: Value) -> Result<T> {
-    check_depth(&value).map_err(|error| Error::of_kind(ErrorKind::Invalid, format!("{what} does not fit: {error}")))?;
-    serde_path_to_error::deserialize(&value).map_err(|error| {
-        let shown = elide(&sorted(&value).to_string());
+pub(crate) fn fit<T: DeserializeOwned>(what: &str, value: &Value) -> Result<T> {
+    check_depth(value).map_err(|error| Error::of_kind(ErrorKind::Invalid, format!("{what} does not fit: {error}")))?;
+    serde_path_to_error::deserialize(value).map_err(|error| {
+        let shown = elide(&sorted(value).to_string());
         let (at, fault) = (error.path().to_string(), error.into_inner());
         let place = if at == "." { String::new() } else { format!(" at `{at}`") };
         let fault = elide(&fault.to_string());
