@@ -2,7 +2,7 @@
 //! steps, and events that listeners of any type can change.
 //!
 //! `emitree-runtime` is written with it. The methods of [`Emitter`](crate::Emitter) that belong here are `for_run`, `end_run`,
-//! `emit_begin`, `emit_rest`, `emit_with` and `record`.
+//! `emit_begin`, `emit_rest`, `emit_now_with` and `record`.
 
 pub use crate::dispatch::{Delivery, Emitted, PendingDispatch};
 pub use crate::emitter::builder::RunLinks;

@@ -133,14 +133,23 @@ fn an_isolated_failure_is_counted_and_changes_nothing() {
     }
 }
 
+/// As a runtime emits.
+fn emit_with(emitter: &Emitter, facet: &Facet, delivery: &Delivery) -> Result<(), EmitError> {
+    const X: EventName = EventName::new("x");
+    let stamp = EventStamp::new();
+    match emitter.emit_begin(X, &mut (), facet, (delivery, &stamp)) {
+        Emitted::Done(result) => result,
+        Emitted::Waits(waiting) => block_on(emitter.emit_rest(waiting, X, &mut (), facet, (delivery, &stamp))),
+    }
+}
+
 /// E11: whatever the listener says of its failures.
 #[test]
 fn an_emit_of_an_event_that_only_reports_isolates_the_failures_of_all_listeners() {
     let propagates = || Options::new().on_error(OnError::Propagate);
     for registration in failing(propagates()).into_iter().chain(sees_failing(propagates())) {
-        let facet = Facet::new(&()).isolated();
-        let emit = |middle: &Emitter| block_on(middle.emit_with("x", &mut (), &facet));
-        let (result, heard, emitter) = emit_among_by(registration, emit);
+        let (facet, delivery) = (Facet::new(&()).isolated(), Delivery::new());
+        let (result, heard, emitter) = emit_among_by(registration, |middle| emit_with(middle, &facet, &delivery));
         assert!(result.is_ok(), "{result:?}");
         assert_eq!((heard, emitter.isolated_failures()), (ALL.map(Into::into).to_vec(), 1));
     }
@@ -149,15 +158,10 @@ fn an_emit_of_an_event_that_only_reports_isolates_the_failures_of_all_listeners(
 /// E11: so do the sync listeners of an emit that calls them first, and then those that are awaited.
 #[test]
 fn an_isolated_failure_changes_nothing_where_sync_listeners_come_first() {
-    const X: EventName = EventName::new("x");
     for registration in failing(Options::new().on_error(OnError::Isolate)) {
-        let (facet, delivery, stamp) = (Facet::new(&()), Delivery::new(), EventStamp::new());
+        let (facet, delivery) = (Facet::new(&()), Delivery::new());
         delivery.sync_first();
-        let emit = |middle: &Emitter| match middle.emit_begin(X, &mut (), &facet, (&delivery, &stamp)) {
-            Emitted::Done(result) => result,
-            Emitted::Waits(waiting) => block_on(middle.emit_rest(waiting, X, &mut (), &facet, (&delivery, &stamp))),
-        };
-        let (result, mut heard, emitter) = emit_among_by(registration, emit);
+        let (result, mut heard, emitter) = emit_among_by(registration, |middle| emit_with(middle, &facet, &delivery));
         assert!(result.is_ok(), "{result:?}");
         heard.sort_unstable();
         let mut all = ALL;

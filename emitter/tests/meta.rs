@@ -169,7 +169,7 @@ fn a_facet_travels_beside_the_payload() -> TestResult {
     let mut token = Token { text: "four".into() };
     emitter.emit_now("x", &mut token)?;
     emitter.emit_now_with("x", &mut token, &plain)?;
-    block_on(emitter.emit_with("x", &mut token, &internal))?;
+    emitter.emit_now_with("x", &mut token, &internal)?;
     assert_eq!(*seen.lock().expect("calm"), [(None, None), (Some(4), None), (Some(4), Some(json!(true)))]);
     assert!(emitter.context().is_empty(), "the emitter's own context is as it was");
     Ok(())

@@ -52,28 +52,6 @@ impl Emitter {
         self.emit(E::NAME, payload).await
     }
 
-    /// Emits an event with a facet, which listeners find in its meta.
-    ///
-    /// # Errors
-    ///
-    /// As [`emit`](Self::emit).
-    pub async fn emit_with<P: Serialize + Send + Sync + 'static>(
-        &self,
-        name: impl AsName,
-        payload: &mut P,
-        facet: &Facet,
-    ) -> Result<(), EmitError> {
-        let stamp = const { EventStamp::new() };
-        let emit = Emit::of::<P>(self, name.as_name(), Some(facet), &stamp);
-        let Some(first) = emit.first_receiver()? else { return Ok(()) };
-        // It stays here, in the future: nothing is moved when a listener has to be awaited (WA).
-        let mut dispatch = Dispatch::new(&emit);
-        match dispatch.start(first, payload) {
-            Some(result) => result,
-            None => dispatch.finish(payload).await,
-        }
-    }
-
     /// Emits an event with a facet, as far as nobody has to be awaited. What is left to do then is put aside, and done by
     /// [`emit_rest`](Self::emit_rest): so who emits on a common path pays for a future only where there is one.
     pub fn emit_begin<P: Serialize + Send + Sync + 'static>(
@@ -128,7 +106,7 @@ impl Emitter {
         self.emit_now(E::NAME, payload)
     }
 
-    /// Emits an event with a facet, where nothing can be awaited.
+    /// Emits an event with a facet, which listeners find in its meta, where nothing can be awaited.
     ///
     /// # Errors
     ///

@@ -176,7 +176,7 @@ impl<I, O> Chain<I, O> {
     /// Where values pass, if anywhere: if not, that stays so. No more are taken, outputs neither.
     pub(crate) fn freeze_value_maps(&self) -> Option<&ValueMaps<I, O>> {
         let maps = self.value_maps.get_or_init(|| None).as_deref()?;
-        maps.inputs.maps().freeze();
+        maps.inputs.maps.freeze();
         maps.outputs.freeze();
         Some(maps)
     }
@@ -223,7 +223,7 @@ impl<I: Data, O: Data> AnyChain for Chain<I, O> {
     fn release(&self) {
         self.layers.release();
         if let Some(maps) = self.freeze_value_maps() {
-            maps.inputs.maps().release();
+            maps.inputs.maps.release();
             maps.outputs.release();
         }
     }
@@ -252,7 +252,7 @@ impl<I: Data, O: Data> AnyChain for Chain<I, O> {
         by_phase(&mut layers);
         let layers = layers.iter().map(LayerInfo::of);
         let maps = self.existing_value_maps();
-        let inputs = maps.into_iter().flat_map(|maps| maps.inputs.maps().describe(Place::Input));
+        let inputs = maps.into_iter().flat_map(|maps| maps.inputs.maps.describe(Place::Input));
         let outputs = maps.into_iter().flat_map(|maps| maps.outputs.describe(Place::Output));
         inputs.chain(layers).chain(outputs).collect()
     }

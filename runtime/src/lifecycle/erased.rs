@@ -1,6 +1,6 @@
 //! The second face of the events of a run: how what does not know their types works with them, through JSON (R5).
 
-use std::any::{Any, type_name};
+use std::any::Any;
 use std::marker::PhantomData;
 use std::time::Duration;
 
@@ -263,7 +263,6 @@ impl LifecycleFacets {
 /// The second face of a lifecycle payload: what listeners that do not know its type see it through (E17).
 pub(crate) struct ErasedAccess {
     pub(crate) stage: Stage,
-    pub(crate) runnable: fn() -> &'static str,
     change: fn(&mut dyn AnyEvent) -> Option<LifecycleMut<'_>>,
     look: fn(&dyn AnyEvent) -> Option<LifecycleRef<'_>>,
 }
@@ -277,7 +276,6 @@ impl<R: Runnable + ?Sized> Facets<R> {
 
     const START: &'static Facet = &Facet::new(&ErasedAccess {
         stage: Stage::Start,
-        runnable: type_name::<R>,
         change: |event| Some(LifecycleMut::Start(event.downcast_mut::<Start<R::Input, R::Output>>()?)),
         look: |event| Some(LifecycleRef::Start(event.downcast_ref::<Start<R::Input, R::Output>>()?)),
     })
@@ -286,7 +284,6 @@ impl<R: Runnable + ?Sized> Facets<R> {
 
     const SUCCESS: &'static Facet = &Facet::new(&ErasedAccess {
         stage: Stage::Success,
-        runnable: type_name::<R>,
         change: |event| Some(LifecycleMut::Success(event.downcast_mut::<Success<R::Input, R::Output>>()?)),
         look: |event| Some(LifecycleRef::Success(event.downcast_ref::<Success<R::Input, R::Output>>()?)),
     })
@@ -295,7 +292,6 @@ impl<R: Runnable + ?Sized> Facets<R> {
 
     const ERROR: &'static Facet = &Facet::new(&ErasedAccess {
         stage: Stage::Error,
-        runnable: type_name::<R>,
         change: |event| Some(LifecycleMut::Error(event.downcast_mut::<Failure>()?)),
         look: |event| Some(LifecycleRef::Error(event.downcast_ref::<Failure>()?)),
     })
@@ -305,7 +301,6 @@ impl<R: Runnable + ?Sized> Facets<R> {
 
     const FINISH: &'static Facet = &Facet::new(&ErasedAccess {
         stage: Stage::Finish,
-        runnable: type_name::<R>,
         change: |event| Some(LifecycleMut::Finish(event.downcast_mut::<Finish<R::Input, R::Output>>()?)),
         look: |event| Some(LifecycleRef::Finish(event.downcast_ref::<Finish<R::Input, R::Output>>()?)),
     })

@@ -72,12 +72,6 @@ impl Stage {
         meta.facet::<ErasedAccess>().map(|access| access.stage)
     }
 
-    /// The name of the Rust type whose run an event is a stage of, if it is one, as [`std::any::type_name`] gives it.
-    #[must_use]
-    pub fn runnable_type(meta: &EventMeta<'_>) -> Option<&'static str> {
-        meta.facet::<ErasedAccess>().map(|access| (access.runnable)())
-    }
-
     /// The stage of a run that a recorded event is.
     #[must_use]
     pub fn of_record(record: &EventRecord) -> Option<Self> {

@@ -181,7 +181,7 @@ impl<T> fmt::Debug for MapValue<T> {
 }
 
 /// One function with its name.
-struct Map<T> {
+pub(crate) struct Map<T> {
     name: Arc<str>,
     is_guard: bool,
     f: Arc<MapFn<T>>,
@@ -234,11 +234,7 @@ impl<T> Maps<T> {
     }
 
     /// The work begins: no more are taken.
-    pub(crate) fn freeze(&self) {
-        self.frozen();
-    }
-
-    fn frozen(&self) -> Frozen<Map<T>> {
+    pub(crate) fn freeze(&self) -> Frozen<Map<T>> {
         self.0.freeze(guards_last)
     }
 
@@ -254,7 +250,7 @@ impl<T> Maps<T> {
 
     /// Calls all of them in order, up to the first error.
     pub(crate) async fn apply(&self, value: &mut T, ctx: &RunContext) -> Result<()> {
-        for map in &*self.frozen() {
+        for map in &*self.freeze() {
             map.apply(value, ctx).await?;
         }
         Ok(())
@@ -267,7 +263,7 @@ fn guards_last<T>(maps: &mut [Map<T>]) {
 
 /// The functions of the input side, and the caller's input.
 pub(crate) struct InputMaps<I> {
-    maps: Maps<I>,
+    pub(crate) maps: Maps<I>,
     copy: OnceLock<fn(&I) -> I>,
     original: OnceLock<Arc<I>>,
 }
@@ -282,10 +278,6 @@ impl<I> InputMaps<I> {
     fn push(&self, copy: fn(&I) -> I, map: Map<I>) -> Result<()> {
         self.copy.get_or_init(|| copy);
         self.maps.push(map)
-    }
-
-    pub(crate) const fn maps(&self) -> &Maps<I> {
-        &self.maps
     }
 
     /// Keeps the caller's input, before any listener sees it.

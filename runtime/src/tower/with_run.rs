@@ -38,13 +38,6 @@ impl<T> WithRun<T> {
         self.inner.as_ref().expect("the request is there")
     }
 
-    /// Borrows the request mutably.
-    #[must_use]
-    #[expect(clippy::expect_used, clippy::missing_panics_doc, reason = "only what consumes it takes the request out")]
-    pub const fn inner_mut(&mut self) -> &mut T {
-        self.inner.as_mut().expect("the request is there")
-    }
-
     /// Returns the request, and forgets the run.
     #[must_use]
     pub fn into_inner(self) -> T {
