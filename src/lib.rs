@@ -52,7 +52,6 @@ pub mod context {
 
 /// Declaring events and emitters, names, listeners of all forms, and the errors of emitting and listening.
 pub mod emitter {
-    pub use emitree_emitter::rt::NoListenerCache;
     pub use emitree_emitter::{
         AsName, AsyncItem, AsyncListener, AsyncObserver, BoxError, BuildError, Context, Creator, CreatorRecord,
         DropGuard, EmitError, EmitErrorKind, EmitterBuilder, FnMatcher, Hears, IntoMatcher, IntoNamespace, ListenError,

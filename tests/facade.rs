@@ -14,6 +14,6 @@ fn root_names(source: &str) -> Vec<&str> {
 fn at_most_thirty_names_lie_at_the_root() {
     let names = root_names(include_str!("../src/lib.rs"));
     assert!(names.contains(&"Emitter") && names.contains(&"runnable_fn"), "{names:?}");
-    assert!(!names.contains(&"*"), "a glob hides how many there are: {names:?}");
+    assert!(!names.iter().any(|name| name.ends_with('*')), "a glob hides how many there are: {names:?}");
     assert!(names.len() <= 30, "{} names: {names:?}", names.len());
 }

@@ -1,4 +1,4 @@
-//! What a runtime needs that wraps work in runs, and nobody else: emitters of runs, emits that are begun and finished in two
+//! What a runtime needs that wraps work in runs, and few others: emitters of runs, emits that are begun and finished in two
 //! steps, and events that listeners of any type can change.
 //!
 //! `emitree-runtime` is written with it. The methods of [`Emitter`](crate::Emitter) that belong here are `for_run`, `end_run`,

@@ -6,6 +6,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use emitree_emitter::json::to_value;
 use emitree_emitter::{Event, EventName};
 use futures_core::future::BoxFuture;
 use parking_lot::Mutex;
@@ -14,6 +15,7 @@ use serde_json::Value;
 
 use crate::chain::erased::{LayerEntry, Work, call};
 use crate::chain::{Chain, ValueMaps};
+use crate::run::panic::discard;
 use crate::runnable::value::{Data, fit};
 use crate::{Error, Middleware, Result, RetryRequest, RunContext, Runnable, Summary};
 
@@ -144,8 +146,14 @@ impl<I: Data, O: Data> AttemptParts<'_, I, O> {
         };
         let changed = inputs.apply(input, ctx).await?;
         let mut output = shown(call(self.layers, work, changed.as_ref().unwrap_or(input), ctx).await, ctx)?;
-        outputs.apply(&mut output, ctx).await?;
-        Ok(output)
+        match outputs.apply(&mut output, ctx).await {
+            Ok(()) => Ok(output),
+            Err(error) => {
+                // A panic in its drop would take the error's place.
+                discard(output);
+                Err(error)
+            }
+        }
     }
 }
 
@@ -172,7 +180,7 @@ struct Answered<O> {
 
 impl<O: Data> Answered<O> {
     fn new(output: O) -> Self {
-        let again = serde_json::to_value(&output).map_err(Error::from);
+        let again = to_value(&output).map_err(Error::from);
         Self { first: Mutex::new(Some(output)), again }
     }
 

@@ -296,8 +296,8 @@ impl RunContext {
         self.bindings().existing().map(|chain| chain.attempts().feedback()).unwrap_or_default()
     }
 
-    /// Returns the input as the caller gave it, before any listener of `start` changed it. It is kept where a
-    /// [`map_input`](crate::map_input) is bound to the run.
+    /// Returns the input as the caller gave it, before any listener of `start` changed it. It is kept if a
+    /// [`map_input`](crate::map_input) was bound to the run before its `start`.
     #[must_use]
     pub fn original<I: 'static>(&self) -> Option<Arc<I>> {
         self.bindings().existing()?.existing_inputs()?.downcast_ref::<InputMaps<I>>()?.original()

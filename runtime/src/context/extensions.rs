@@ -9,6 +9,7 @@ use rustc_hash::FxHashMap;
 
 use crate::RunContext;
 use crate::context::current::enter;
+use crate::run::panic::discard_all;
 
 /// A typed map; clones share what is in it until one of them is changed.
 ///
@@ -92,6 +93,17 @@ impl RunExtensions {
         self.given.inherited.0.is_none() && self.given.own.0.is_none() && self.set.get().is_none()
     }
 
+    /// Drops the values one by one: a panic in the drop of one keeps no other.
+    pub(crate) fn discard(self) {
+        let set = self.set.into_inner().map(|set| set.into_inner());
+        for values in [Some(self.given), set].into_iter().flatten() {
+            for extensions in [values.inherited, values.own] {
+                let map = extensions.0.and_then(Arc::into_inner).unwrap_or_default();
+                discard_all(map.into_values());
+            }
+        }
+    }
+
     fn look<T>(&self, f: impl FnOnce(&Values) -> T) -> T {
         match self.set.get() {
             Some(set) => f(&set.lock()),
@@ -120,7 +132,8 @@ impl RunContext {
         self.values().look(|values| values.inherited.get())
     }
 
-    /// Sets a typed value, for the run and for runs started in it later.
+    /// Sets a typed value, for the run and for runs started in it later. A value that the run began with is dropped with the run, one
+    /// that was set at once.
     pub fn set_extension<T: Send + Sync + 'static>(&self, value: T) {
         self.change_values(|values| values.inherited.insert(value));
     }
@@ -159,10 +172,9 @@ impl RunContext {
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> emitree_runtime::Result<()> {
     /// let id = |ctx: &RunContext| ctx.own_extension::<CallId>().map(|id| id.0);
-    /// let inner = runnable_fn("inner", move |(): (), ctx: RunContext| async move { Ok(id(&ctx)) });
-    /// let outer = runnable_fn("outer", move |(): (), ctx: RunContext| {
-    ///     let below = inner.run(()).into_future();
-    ///     async move { Ok((id(&ctx), below.await?)) }
+    /// let outer = runnable_fn("outer", move |(): (), ctx: RunContext| async move {
+    ///     let inner = runnable_fn("inner", move |(): (), ctx: RunContext| async move { Ok(id(&ctx)) });
+    ///     Ok((id(&ctx), inner.run(()).await?))
     /// });
     /// assert_eq!(outer.run(()).own_extension(CallId(7)).await?, (Some(7), None));
     /// # Ok(())

@@ -191,7 +191,7 @@ impl<L: ErasedRun + ?Sized> Drop for Inner<L> {
         let above = self.parent.take();
         if self.core.has_values() || !self.extensions.is_empty() {
             enter_some(above.as_ref().map(Parent::run), || {
-                discard(take(&mut self.extensions));
+                take(&mut self.extensions).discard();
                 discard(self.bindings.take_chain());
                 self.core.drop_values();
             });

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::layer::would_deny::{Checked, WouldDeny};
-use crate::run::panic::{caught, caught_async};
+use crate::run::panic::{caught, caught_async, discard};
 use crate::{Error, Layer, Next, Op, Result, RunContext, Summary};
 
 /// A layer that checks what goes in and what comes out, and can change neither.
@@ -106,7 +106,7 @@ impl GuardOptions {
         self
     }
 
-    /// Denies nothing: for each denial the run emits a [`WouldDeny`] instead.
+    /// Denies nothing: for each error that a check returns, the run emits a [`WouldDeny`] instead.
     #[must_use]
     pub const fn evaluate_only(mut self) -> Self {
         self.evaluate_only = true;
@@ -147,8 +147,14 @@ impl<O: Op, G: Guard<O>> Layer<O> for Guarding<G> {
         let Self { guard, .. } = self;
         self.check(guard.name(), Checked::Input, || guard.check_input(input, ctx), ctx).await?;
         let output = next.run(input).await?;
-        self.check(guard.name(), Checked::Output, || guard.check_output(&output, ctx), ctx).await?;
-        Ok(output)
+        match self.check(guard.name(), Checked::Output, || guard.check_output(&output, ctx), ctx).await {
+            Ok(()) => Ok(output),
+            Err(error) => {
+                // A panic in its drop would take the denial's place (M5).
+                discard(output);
+                Err(error)
+            }
+        }
     }
 
     fn name(&self) -> &str {
@@ -166,11 +172,15 @@ impl<O: Op, G: Guard<O>> Layer<O> for Guarding<G> {
 /// Runs a check: whatever goes wrong in it is a denial, even before it has returned its future.
 pub(crate) async fn verdict<C: Future<Output = Result<()>> + Send>(by: &str, check: impl FnOnce() -> C) -> Result<()> {
     let checked = match caught(check) {
-        Ok(check) => caught_async(check).await,
+        #[expect(clippy::redundant_async_block, reason = "the check is dropped in it, where a panic is caught as well")]
+        Ok(check) => caught_async(async move { check.await }).await,
         Err(panic) => Err(panic),
     };
     match checked {
-        Ok(Err(error)) if !error.must_pass() => Err(Error::denied(by, error.to_string()).caused_by(error)),
+        Ok(Err(error)) if !error.must_pass() => {
+            let reason = caught(|| error.to_string()).unwrap_or_else(|_| "it cannot be said why".to_owned());
+            Err(Error::denied(by, reason).caused_by(error))
+        }
         Ok(checked) => checked,
         Err(panic) => Err(Error::denied(by, format!("the guard panicked: {panic}")).caused_by(panic)),
     }
@@ -181,8 +191,9 @@ async fn within<C: Future<Output = Result<()>> + Send>(timeout: Duration, check:
     let began = Instant::now();
     match tokio::time::timeout(timeout, check()).await {
         // No timer goes off while a check blocks its thread: so the clock is asked once more (M5).
-        Ok(Ok(())) if began.elapsed() > timeout => late(),
-        Ok(verdict) => verdict,
-        Err(_) => late(),
+        Ok(verdict) if began.elapsed() <= timeout => verdict,
+        // What denies says why, also late; a halt or a request for a retry would not.
+        Ok(Err(error)) if !error.must_pass() || error.is_denied() => Err(error),
+        Ok(_) | Err(_) => late(),
     }
 }

@@ -150,15 +150,16 @@ impl<O: Op> Stack<O> {
 
     /// Adds its layers to those of a run.
     fn add_to(&self, chain: &dyn AnyChain) -> Result<()> {
+        let of_any: &dyn Any = self;
+        // Looked for first: what a run from `()` to `()` takes and gives has the types of its `In` and `Out`.
+        if let Some(any) = of_any.downcast_ref::<Stack<AnyRun>>() {
+            return chain.add_opaque(&any.0);
+        }
         if let Some(chain) = chain.as_any().downcast_ref::<Chain<O::In, O::Out>>() {
             return chain.layers().extend(self.0.iter().cloned());
         }
-        let of_any: &dyn Any = self;
-        if let Some(json) = of_any.downcast_ref::<Stack<JsonRun>>() {
-            return chain.add_json(&json.0);
-        }
-        let any = of_any.downcast_ref::<Stack<AnyRun>>().ok_or_else(|| misfit::<O>(chain))?;
-        chain.add_opaque(&any.0)
+        let json = of_any.downcast_ref::<Stack<JsonRun>>().ok_or_else(|| misfit::<O>(chain))?;
+        chain.add_json(&json.0)
     }
 }
 
@@ -290,8 +291,8 @@ impl<O: Op> StackBuilder<O> {
         self
     }
 
-    /// Adds a guard's layer that stands inside of all others of [`Phase::Guard`], whenever those are registered: it sees
-    /// exactly what the work gets.
+    /// Adds a guard's layer inside of all that are not innermost, whenever those are registered: the last one sees exactly what the
+    /// work gets.
     pub fn innermost(mut self, layer: impl Layer<O>) -> Self {
         self.0.push(LayerEntry { is_innermost: true, ..LayerEntry::new(Phase::Guard, layer) });
         self

@@ -139,7 +139,7 @@ trait Output: Any {
 
 impl<O: Data> Output for O {
     fn to_json(&self) -> Result<Value> {
-        serde_json::to_value(self).map_err(|error| {
+        emitree_emitter::json::to_value(self).map_err(|error| {
             let message = format!("the output, a `{}`, cannot be shown as JSON", type_name::<O>());
             Error::of_kind(ErrorKind::Invalid, message).caused_by(error)
         })

@@ -9,6 +9,7 @@ use futures_core::future::BoxFuture;
 
 use crate::chain::list::{FreezableList, Frozen};
 use crate::layer::guard::verdict;
+use crate::run::panic::discard;
 use crate::{Error, ErrorKind, LayerInfo, Middleware, Place, Result, RunContext, Summary};
 
 type MapFn<T> = dyn for<'a> Fn(&'a mut T, &'a RunContext) -> BoxFuture<'a, Result<()>> + Send + Sync;
@@ -295,7 +296,13 @@ impl<I> InputMaps<I> {
     pub(crate) async fn apply(&self, input: &I, ctx: &RunContext) -> Result<Option<I>> {
         let Some(copy) = self.copy.get() else { return Ok(None) };
         let mut copied = copy(input);
-        self.maps.apply(&mut copied, ctx).await?;
-        Ok(Some(copied))
+        match self.maps.apply(&mut copied, ctx).await {
+            Ok(()) => Ok(Some(copied)),
+            Err(error) => {
+                // A panic in its drop would take the error's place.
+                discard(copied);
+                Err(error)
+            }
+        }
     }
 }

@@ -274,6 +274,7 @@ impl<'a, R: Runnable> Work<'a, R> {
         if bindings.existing().is_none()
             && let Some(output) = early.take()
         {
+            bindings.close();
             return Poll::Ready(Ok(output));
         }
         if let Work::Planned(_) = self

@@ -45,7 +45,7 @@ pub trait AnyRunnable: Send + Sync {
 impl<R: Runnable> AnyRunnable for R {
     fn run_json(&self, input: Value) -> BoxFuture<'_, Result<Value>> {
         let run = fit("input", &input).map(|input| self.run(input));
-        Box::pin(async move { serde_json::to_value(run?.await?).map_err(Error::from) })
+        Box::pin(async move { emitree_emitter::json::to_value(&run?.await?).map_err(Error::from) })
     }
 
     fn any_kind(&self) -> &str {

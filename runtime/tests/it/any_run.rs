@@ -136,3 +136,12 @@ async fn a_layer_is_told_whether_the_run_was_answered_at_its_start() -> TestResu
     recorder.expect(["json: true", "opaque: true", "typed: true"]);
     Ok(())
 }
+
+// M1
+#[tokio::test]
+async fn one_that_gives_no_output_fails_a_run_without_values_too() {
+    let skips = Stack::<AnyRun>::builder().layer_fn("skips", |(), _, _| Box::pin(async { Ok(()) })).build();
+    let nothing = below(&Emitter::new(), "nothing", |(), _: RunContext| async { Ok(()) });
+    let error = nothing.run(()).middleware(skips).await.expect_err("the work was not done");
+    assert_eq!(error.kind(), &ErrorKind::Invalid);
+}

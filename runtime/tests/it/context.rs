@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::support::{Any, Recorder, TestResult, below, current_id, emitter_of, poll_once};
+use crate::support::{Any, Recorder, TestResult, below, current_id, emitter_of, poll_once, silence_planned_panics};
 use emitree_emitter::{BoxError, Emitter, EventMeta};
 use emitree_runtime::{Error, RunContext, Runnable, Stage, runnable_fn};
 use futures_core::future::BoxFuture;
@@ -470,4 +470,45 @@ async fn contexts_are_equal_when_they_are_of_the_same_run() -> TestResult {
     });
     assert_eq!(outer.run(()).await?, [true, true, false]);
     Ok(())
+}
+
+/// R9: values of one run alone are set once for all who ask, and are not handed down.
+#[tokio::test]
+async fn own_extensions_are_of_one_run_alone() -> TestResult {
+    struct Id(u32);
+    let ids = |ctx: &RunContext| [ctx.own_extension::<Id>(), ctx.extension::<Id>()].map(|id| id.map_or(0, |id| id.0));
+    let tree = Emitter::new();
+    let inner = Arc::new(below(&tree, "inner", move |(), ctx: RunContext| async move { Ok(ids(&ctx)) }));
+    let outer = below(&tree, "outer", move |(), ctx: RunContext| {
+        let inner = Arc::clone(&inner);
+        async move {
+            let given = ids(&ctx);
+            ctx.set_own_extension(Id(3));
+            let first = ctx.own_extension_or_default::<std::sync::atomic::AtomicU32>();
+            assert!(Arc::ptr_eq(&first, &ctx.own_extension_or_default()));
+            Ok([given, ids(&ctx), inner.run(()).await?])
+        }
+    });
+    let run = outer.run(()).extension(Id(1)).own_extension(Id(2));
+    assert_eq!(run.await?, [[2, 1], [3, 1], [0, 1]]);
+    Ok(())
+}
+
+/// R14: each is dropped, whichever of the others panics.
+#[test]
+fn a_value_that_panics_as_it_is_dropped_keeps_no_other() {
+    struct Panics;
+    impl Drop for Panics {
+        fn drop(&mut self) {
+            panic!("planned")
+        }
+    }
+    silence_planned_panics();
+    let kept = Arc::new(());
+    let nothing = runnable_fn("nothing", |(), _: RunContext| async { Ok(()) });
+    let run = nothing.run(()).extension(Panics).own_extension(Panics).own_extension(Arc::clone(&kept));
+    let mut run = run.extension(Arc::clone(&kept));
+    assert!(poll_once(&mut run).is_ready());
+    drop(run);
+    assert_eq!(Arc::strong_count(&kept), 1);
 }

@@ -20,8 +20,24 @@ enum Check {
     /// For longer than [`MOMENT`], on its thread.
     Blocks,
     Halts,
+    /// For longer than [`MOMENT`], on its thread, and then asks for something else.
+    HaltsLate,
+    /// With an error that panics when it is shown.
+    FailsBadly,
     Interrupts,
 }
+
+/// An error that cannot be shown.
+#[derive(Debug)]
+struct Unspeakable;
+
+impl std::fmt::Display for Unspeakable {
+    fn fmt(&self, _: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        panic!("planned")
+    }
+}
+
+impl std::error::Error for Unspeakable {}
 
 impl Check {
     async fn act(self) -> Result<()> {
@@ -35,6 +51,11 @@ impl Check {
                 Ok(())
             }
             Self::Halts => Err(Error::halted("budget", "spent")),
+            Self::HaltsLate => {
+                std::thread::sleep(10 * MOMENT);
+                Err(Error::halted("budget", "spent"))
+            }
+            Self::FailsBadly => Err(Unspeakable.into()),
             Self::Interrupts => Err(Error::interrupted(Interrupt::new("approval", 1))),
         }
     }
@@ -110,6 +131,42 @@ async fn a_guard_that_blocks_its_thread_past_its_time_out_denies_and_says_so() {
     }
     let (result, _) = guarded(Check::Blocks, Checked::Input, GuardOptions::new()).await;
     assert!(result.is_ok(), "without a time-out it may take its time: {result:?}");
+}
+
+// M5
+#[tokio::test]
+async fn control_flow_that_comes_too_late_and_errors_that_cannot_be_shown_deny_too() {
+    silence_planned_panics();
+    for (check, reason) in
+        [(Check::HaltsLate, "the guard took longer than 1ms"), (Check::FailsBadly, "it cannot be said why")]
+    {
+        for at in [Checked::Input, Checked::Output] {
+            let (result, _) = guarded(check, at, GuardOptions::new().timeout(MOMENT)).await;
+            let error = result.expect_err("it is denied");
+            assert_eq!((error.is_denied(), error.to_string().as_str()), (true, reason));
+        }
+    }
+}
+
+/// Panics when it is dropped.
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
+struct Bad;
+
+impl Drop for Bad {
+    fn drop(&mut self) {
+        panic!("planned")
+    }
+}
+
+// M5
+#[tokio::test]
+async fn a_refused_value_that_panics_as_it_is_dropped_does_not_take_the_denials_place() {
+    silence_planned_panics();
+    let bad = emitree_runtime::runnable_fn("bad", |(): (), _: RunContext| async { Ok(Bad) });
+    let desk = || Desk { input: Check::Passes, output: Check::Fails };
+    let refuses = || emitree_runtime::map_output(|_: &mut Bad, _: &RunContext| Err(Error::new("no"))).guard();
+    assert!(bad.run(()).layers(|stack| stack.guard(desk())).await.is_err_and(|error| error.is_denied()));
+    assert!(bad.run(()).middleware(refuses()).await.is_err_and(|error| error.is_denied()));
 }
 
 // M5
