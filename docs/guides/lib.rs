@@ -1,0 +1,12 @@
+//! The guides in `docs/`: every program in them is compiled and run as a test.
+//!
+//! ```text
+//! cargo test --manifest-path docs/guides/Cargo.toml
+//! ```
+#![cfg(doctest)]
+
+#[doc = include_str!("../first-middleware.md")]
+pub mod first_middleware {}
+
+#[doc = include_str!("../own-work.md")]
+pub mod own_work {}
