@@ -25,9 +25,14 @@ pub(crate) trait DynLayer<I, O>: Send + Sync {
         ctx: &'a RunContext,
         next: RawNext<'a, I, O>,
     ) -> BoxFuture<'a, Result<O>>;
+    /// An adapter returns the description of the layer that it adapts.
+    fn description(&self) -> &dyn LayerDescription;
+}
+
+/// The part of a layer that does not depend on the types of the work.
+pub(crate) trait LayerDescription: Send + Sync {
     fn name(&self) -> &str;
     fn summary(&self) -> Summary;
-    /// Of a layer that is adapted, that one's.
     fn id(&self) -> LayerId;
     fn warned(&self) -> &Warned;
     fn warning(&self, nesting: &Nesting<'_>) -> Option<String>;
@@ -70,6 +75,12 @@ impl<O: Op, L: Layer<O>> DynLayer<O::In, O::Out> for Erased<L, O> {
         if span.is_disabled() { Box::pin(call) } else { Box::pin(call.instrument(span)) }
     }
 
+    fn description(&self) -> &dyn LayerDescription {
+        self
+    }
+}
+
+impl<O: Op, L: Layer<O>> LayerDescription for Erased<L, O> {
     fn name(&self) -> &str {
         self.layer.name()
     }
@@ -119,7 +130,7 @@ impl<I, O> Clone for LayerEntry<I, O> {
 
 impl<I, O> fmt::Debug for LayerEntry<I, O> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.phase.as_str(), self.layer.name())
+        write!(f, "{}: {}", self.phase.as_str(), self.layer.description().name())
     }
 }
 

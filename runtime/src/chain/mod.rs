@@ -237,13 +237,15 @@ impl<I: Data, O: Data> AnyChain for Chain<I, O> {
     }
 
     fn has_layer(&self, layer: LayerId) -> bool {
-        self.layers.any(|entry| entry.layer.id() == layer)
+        self.layers.any(|entry| entry.layer.description().id() == layer)
     }
 
     fn warnings(&self, run: &RunContext) -> Vec<String> {
         let layers = self.layers.snapshot();
-        let named =
-            |entry: &LayerEntry<I, O>| Some(format!("{}: {}", entry.layer.name(), warning(&*entry.layer, run)?));
+        let named = |entry: &LayerEntry<I, O>| {
+            let layer = entry.layer.description();
+            Some(format!("{}: {}", layer.name(), warning(layer, run)?))
+        };
         layers.iter().filter_map(named).collect()
     }
 

@@ -4,10 +4,9 @@ use futures_core::future::BoxFuture;
 use parking_lot::Mutex;
 use std::sync::Arc;
 
-use crate::chain::erased::{DynLayer, LayerEntry, RawNext, Work};
-use crate::layer::nesting::{LayerId, Nesting, Warned};
+use crate::chain::erased::{DynLayer, LayerDescription, LayerEntry, RawNext, Work};
 use crate::runnable::value::Data;
-use crate::{Error, ErrorKind, Op, Phase, Result, RunContext, Summary};
+use crate::{Error, ErrorKind, Op, Phase, Result, RunContext};
 
 /// Runs of any type, as a kind of work whose values nobody looks at: a `Layer<AnyRun>` decides whether, when and how
 /// often what is inside is called, and leaves input and output alone.
@@ -74,28 +73,12 @@ impl<I: Data, O: Data> DynLayer<I, O> for OpaqueAdapter {
         Box::pin(async move {
             let inside = Inside { input, next, last: Mutex::new(None) };
             self.0.call(phase, &(), ctx, next.around(&inside).next()).await?;
-            inside.last.into_inner().ok_or_else(|| no_output(self.0.name()))
+            inside.last.into_inner().ok_or_else(|| no_output(self.0.description().name()))
         })
     }
 
-    fn name(&self) -> &str {
-        self.0.name()
-    }
-
-    fn summary(&self) -> Summary {
-        self.0.summary()
-    }
-
-    fn id(&self) -> LayerId {
-        self.0.id()
-    }
-
-    fn warned(&self) -> &Warned {
-        self.0.warned()
-    }
-
-    fn warning(&self, nesting: &Nesting<'_>) -> Option<String> {
-        self.0.warning(nesting)
+    fn description(&self) -> &dyn LayerDescription {
+        self.0.description()
     }
 }
 

@@ -6,10 +6,9 @@ use parking_lot::Mutex;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::chain::erased::{DynLayer, LayerEntry, RawNext, Work};
-use crate::layer::nesting::{LayerId, Nesting, Warned};
+use crate::chain::erased::{DynLayer, LayerDescription, LayerEntry, RawNext, Work};
 use crate::runnable::value::{Data, fit};
-use crate::{Error, Op, Phase, Result, RunContext, Summary};
+use crate::{Error, Op, Phase, Result, RunContext};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -84,24 +83,8 @@ impl<I: Data, O: Data> DynLayer<I, O> for JsonAdapter {
         })
     }
 
-    fn name(&self) -> &str {
-        self.0.name()
-    }
-
-    fn summary(&self) -> Summary {
-        self.0.summary()
-    }
-
-    fn id(&self) -> LayerId {
-        self.0.id()
-    }
-
-    fn warned(&self) -> &Warned {
-        self.0.warned()
-    }
-
-    fn warning(&self, nesting: &Nesting<'_>) -> Option<String> {
-        self.0.warning(nesting)
+    fn description(&self) -> &dyn LayerDescription {
+        self.0.description()
     }
 }
 

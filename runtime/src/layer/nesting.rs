@@ -8,7 +8,7 @@ use std::iter::successors;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::RunContext;
-use crate::chain::erased::DynLayer;
+use crate::chain::erased::LayerDescription;
 use crate::run::panic::isolated;
 
 /// Where a layer is bound: to a run, and possibly to runs above it. Passed to
@@ -65,7 +65,7 @@ impl Warned {
 }
 
 /// What a layer warns of in that run.
-pub(crate) fn warning<I, O>(layer: &dyn DynLayer<I, O>, run: &RunContext) -> Option<String> {
+pub(crate) fn warning(layer: &dyn LayerDescription, run: &RunContext) -> Option<String> {
     run.parent()?;
     let mut warning = None;
     isolated(|| warning = layer.warning(&Nesting { run, layer: layer.id() }));
@@ -73,7 +73,7 @@ pub(crate) fn warning<I, O>(layer: &dyn DynLayer<I, O>, run: &RunContext) -> Opt
 }
 
 /// Logs what a layer warns of that has just been bound to a run, if it has not warned before.
-pub(crate) fn warn_once<I, O>(layer: &dyn DynLayer<I, O>, run: &RunContext) {
+pub(crate) fn warn_once(layer: &dyn LayerDescription, run: &RunContext) {
     if layer.warned().has_warned() {
         return;
     }

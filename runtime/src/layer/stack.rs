@@ -191,7 +191,7 @@ impl<O: Op> Middleware for Stack<O> {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
         self.add_to(ctx.chain()?)?;
         if ctx.parent().is_some() {
-            self.0.iter().for_each(|entry| warn_once(&*entry.layer, ctx));
+            self.0.iter().for_each(|entry| warn_once(entry.layer.description(), ctx));
         }
         Ok(())
     }
@@ -199,14 +199,14 @@ impl<O: Op> Middleware for Stack<O> {
     /// That of its layer, if it has but one.
     fn name(&self) -> &str {
         match &*self.0 {
-            [only] => only.layer.name(),
+            [only] => only.layer.description().name(),
             _ => "stack",
         }
     }
 
     fn debug_summary(&self) -> Summary {
         match &*self.0 {
-            [only] => only.layer.summary(),
+            [only] => only.layer.description().summary(),
             all => Summary::Text(format!("{} layers of {}", all.len(), O::name())),
         }
     }

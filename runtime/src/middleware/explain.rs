@@ -111,7 +111,8 @@ impl LayerInfo {
     }
 
     pub(crate) fn of<I, O>(entry: &LayerEntry<I, O>) -> Self {
-        Self::new(entry.layer.name(), entry.phase, entry.layer.summary())
+        let layer = entry.layer.description();
+        Self::new(layer.name(), entry.phase, layer.summary())
     }
 }
 

@@ -53,7 +53,7 @@ use crate::{IntoMiddleware, Layer, Middleware, Result, RunContext, Runnable, Sta
 /// limit with other services, those lack the place until then.
 pub struct TowerRunnable<S, I> {
     service: Queued<S>,
-    identity: Identity,
+    identity: Arc<Identity>,
     input: PhantomData<fn(I)>,
 }
 
@@ -66,7 +66,12 @@ where
     /// Its kind is `Run`. Its emitter stands below the root and has no namespace, as that of
     /// [`runnable_fn`](crate::runnable_fn).
     pub fn new(name: impl Into<String>, service: S) -> Self {
-        Self { service: Queued::new(service), identity: Identity::new(name.into()), input: PhantomData }
+        Self::ready(service, Arc::new(Identity::new(name.into())))
+    }
+
+    /// Makes a runnable of a service under an identity that it shares with others.
+    pub(super) fn ready(service: S, identity: Arc<Identity>) -> Self {
+        Self { service: Queued::new(service), identity, input: PhantomData }
     }
 }
 
@@ -74,14 +79,14 @@ impl<S, I> TowerRunnable<S, I> {
     /// Gives it another emitter: with a namespace, a kind, a context, below another parent. Its name stays.
     #[must_use]
     pub fn with_emitter(mut self, emitter: Emitter) -> Self {
-        self.identity.emitter = emitter;
+        Arc::make_mut(&mut self.identity).emitter = emitter;
         self
     }
 
     /// Binds a middleware to each of its runs.
     #[must_use]
     pub fn middleware<Sort>(mut self, middleware: impl IntoMiddleware<Sort>) -> Self {
-        self.identity.middlewares.push(Arc::new(middleware.into_middleware()));
+        Arc::make_mut(&mut self.identity).middlewares.push(Arc::new(middleware.into_middleware()));
         self
     }
 }
@@ -132,7 +137,7 @@ where
 
 impl<S, I> fmt::Debug for TowerRunnable<S, I> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Identity { name, emitter, .. } = &self.identity;
+        let Identity { name, emitter, .. } = &*self.identity;
         let service = type_name::<S>();
         f.debug_struct("TowerRunnable")
             .field("name", name)
