@@ -11,7 +11,7 @@ use std::sync::Arc;
 use rustc_hash::FxHashSet;
 use smallvec::SmallVec;
 
-use crate::emitter::Inner;
+use crate::emitter::Node;
 use crate::matching::snapshot::{MatchedListeners, Matches, Snapshot};
 use crate::registry::Registry;
 use crate::registry::listener::{EventView, Listener, Role};
@@ -287,13 +287,13 @@ fn view<'a>(listening: &Emitter, meta: &'a EventMeta<'a>, is_below_its_runs: imp
 impl Emitter {
     /// Whether it is in a part of a run of that instance, and in a run of that part: then the tree leads from one run to the other.
     fn is_in_part_of_run_of(&self, instance: &Self) -> bool {
-        let top = self.upwards().take_while(|emitter| emitter.inner().is_in_run).last();
+        let top = self.upwards().take_while(|emitter| emitter.node().is_in_run).last();
         top.is_some_and(|top| top.is_run_of(instance) && self.run() != Some(top))
     }
 
     /// The addresses of the instances that have a run above the one which this emitter is in.
     #[cold]
-    fn instances_of_runs_above(&self) -> FxHashSet<*const Inner> {
+    fn instances_of_runs_above(&self) -> FxHashSet<*const Node> {
         let (mut instances, mut visited) = (FxHashSet::default(), FxHashSet::default());
         let Some(run) = self.run() else { return instances };
         let above = |emitter: &Self| [emitter.parent().cloned(), emitter.run_parent().cloned()].into_iter().flatten();
@@ -308,7 +308,7 @@ impl Emitter {
     }
 
     fn is_run(&self) -> bool {
-        self.inner().run.is_some()
+        self.node().run.is_some()
     }
 
     /// Visits this emitter and what is above it, along the tree and then the runs, the last one first, as long as the
@@ -352,7 +352,7 @@ impl Emitter {
     #[must_use]
     #[inline]
     pub fn is_heard(&self) -> bool {
-        if self.inner().is_in_run { self.is_heard_in_run() } else { !self.inner().quiet.holds(|| self.is_quiet()) }
+        if self.node().is_in_run { self.is_heard_in_run() } else { !self.node().quiet.holds(|| self.is_quiet()) }
     }
 
     /// Returns `true` if there are listeners here or above in the tree. Unlike [`is_heard`](Self::is_heard) it does not look at the
@@ -360,7 +360,7 @@ impl Emitter {
     #[must_use]
     pub fn is_heard_in_tree(&self) -> bool {
         let mut at = self;
-        while at.inner().is_in_run {
+        while at.node().is_in_run {
             if at.receiver(u64::MAX).is_some() {
                 return true;
             }
@@ -393,7 +393,7 @@ impl Emitter {
         self.registry().filter(|registry| registry.may_receive(names))
     }
 
-    fn address(&self) -> *const Inner {
-        std::ptr::from_ref(self.inner())
+    fn address(&self) -> *const Node {
+        std::ptr::from_ref(self.node())
     }
 }

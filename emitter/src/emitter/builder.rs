@@ -8,7 +8,7 @@ use uuid::Uuid;
 use crate::emitter::context::OwnContext;
 use crate::emitter::no_listener_cache::Quiet;
 use crate::emitter::run_end::RunEnd;
-use crate::emitter::{Inner, RunLink};
+use crate::emitter::{Node, RunLink};
 use crate::event::HeardType;
 use crate::event::declared::Declared;
 use crate::name::check;
@@ -75,30 +75,30 @@ impl EmitterBuilder {
     pub fn build(self) -> Result<Emitter, BuildError> {
         self.context.refuse_reserved()?;
         self.declared.as_ref().map_or(Ok(()), Declared::check)?;
-        let (inner, context) = match &self.below {
-            None => (Inner::top(), self.context),
+        let (node, context) = match &self.below {
+            None => (Node::root(), self.context),
             Some((parent, namespace)) => {
                 namespace.as_deref().map_or(Ok(()), check)?;
-                (Inner::below(parent, namespace.as_deref()), parent.context().merged(&self.context))
+                (Node::below(parent, namespace.as_deref()), parent.context().merged(&self.context))
             }
         };
-        Ok(Emitter::from_inner(with(inner, |inner| {
+        Ok(Emitter::from_node(with(node, |node| {
             // Somebody else, or another run, emits for itself.
-            inner.emits_for_run &= self.creator.is_none() && self.trace.is_none();
-            inner.context = OwnContext::new(context);
+            node.emits_for_run &= self.creator.is_none() && self.trace.is_none();
+            node.context = OwnContext::new(context);
             if self.group_id.is_some() {
-                inner.group_id = self.group_id;
+                node.group_id = self.group_id;
             }
-            inner.creator = self.creator;
-            inner.trace = self.trace.map(Arc::new);
-            inner.declared = self.declared.map(Arc::new);
+            node.creator = self.creator;
+            node.trace = self.trace.map(Arc::new);
+            node.declared = self.declared.map(Arc::new);
         })))
     }
 }
 
-fn with(mut inner: Inner, change: impl FnOnce(&mut Inner)) -> Inner {
-    change(&mut inner);
-    inner
+fn with(mut node: Node, change: impl FnOnce(&mut Node)) -> Node {
+    change(&mut node);
+    node
 }
 
 /// What a runtime says of a run when it makes the run's emitter.
@@ -202,7 +202,7 @@ impl Emitter {
         });
         let inherited_group = || links.parent.and_then(Self::shared_group_id).or_else(|| self.shared_group_id());
         let group_id = links.group_id.or_else(inherited_group);
-        Self::from_inner(Inner {
+        Self::from_node(Node {
             parent: Some(self.clone()),
             run: Some(RunLink {
                 parent: links.parent.cloned(),

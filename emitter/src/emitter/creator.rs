@@ -15,9 +15,9 @@ use crate::panic::discard;
 ///
 /// Two creators are equal when they are the same one, not when they are called the same.
 #[derive(Clone)]
-pub struct Creator(Arc<Inner>);
+pub struct Creator(Arc<CreatorParts>);
 
-struct Inner {
+struct CreatorParts {
     id: u64,
     kind: Cow<'static, str>,
     name: Cow<'static, str>,
@@ -43,7 +43,7 @@ impl Creator {
 
     fn make(kind: Cow<'static, str>, name: Cow<'static, str>, thing: Option<Arc<dyn Any + Send + Sync>>) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        Self(Arc::new(Inner { id: NEXT.fetch_add(1, Ordering::Relaxed), kind, name, thing }))
+        Self(Arc::new(CreatorParts { id: NEXT.fetch_add(1, Ordering::Relaxed), kind, name, thing }))
     }
 
     /// What kind of thing it is.
@@ -79,7 +79,7 @@ impl Creator {
 
 /// The thing is the user's, and may panic as it is dropped: at the end of an emit, for example, that was under way when the
 /// last handle to the emitter went.
-impl Drop for Inner {
+impl Drop for CreatorParts {
     fn drop(&mut self) {
         discard("what a creator shared", self.thing.take());
     }

@@ -36,9 +36,9 @@ use crate::{AsName, BuildError, Context, Creator, EmitterBuilder, IntoNamespace,
 /// A child holds its parent; a parent holds nothing of its children. An emitter is gone with its last handle, and
 /// with it its listeners.
 #[derive(Clone)]
-pub struct Emitter(Arc<Inner>);
+pub struct Emitter(Arc<Node>);
 
-pub(crate) struct Inner {
+pub(crate) struct Node {
     pub(crate) parent: Option<Emitter>,
     pub(crate) run: Option<RunLink>,
     /// Whether it is a run's, or below one in the tree: mostly none is.
@@ -91,7 +91,7 @@ impl Emitter {
     /// The root of an isolated tree.
     #[must_use]
     pub fn new() -> Self {
-        Self::from_inner(Inner::top())
+        Self::from_node(Node::root())
     }
 
     /// Builds the root of an isolated tree, with context, creator, group id, trace or declared events.
@@ -126,7 +126,7 @@ impl Emitter {
 
     /// A separate emitter with the same place and properties, but without listeners (E16).
     pub(crate) fn twin(&self) -> Self {
-        let (from, mut twin) = (&self.0, Inner::top());
+        let (from, mut twin) = (&self.0, Node::root());
         // Of a run that has ended nothing rises: below it, neither does what is emitted on the twin (R14).
         let has_ended = from.run.is_some() && self.has_run_ended();
         twin.parent = if has_ended { Some(self.clone()) } else { from.parent.clone() };
@@ -139,23 +139,23 @@ impl Emitter {
         twin.creator.clone_from(&from.creator);
         twin.trace = self.trace().map(Arc::new);
         twin.declared = self.declared().cloned();
-        Self::from_inner(twin)
+        Self::from_node(twin)
     }
 
     fn child_unchecked(&self, namespace: Option<&str>) -> Self {
-        let mut inner = Inner::below(self, namespace);
-        inner.context = OwnContext::new(self.context());
-        Self::from_inner(inner)
+        let mut node = Node::below(self, namespace);
+        node.context = OwnContext::new(self.context());
+        Self::from_node(node)
     }
 
     /// Makes a child in the same namespace, for a creator.
     #[must_use]
     pub fn child_with(&self, creator: Creator) -> Self {
-        let mut inner = Inner::below(self, None);
-        inner.context = OwnContext::new(self.context());
-        inner.creator = Some(creator);
-        inner.emits_for_run = false;
-        Self::from_inner(inner)
+        let mut node = Node::below(self, None);
+        node.context = OwnContext::new(self.context());
+        node.creator = Some(creator);
+        node.emits_for_run = false;
+        Self::from_node(node)
     }
 
     /// Builds a child with a context, creator, group id, trace or declared events of its own.
@@ -166,8 +166,8 @@ impl Emitter {
         EmitterBuilder::new(Some((self.clone(), namespace.namespace().map(Cow::into_owned))))
     }
 
-    pub(crate) fn from_inner(inner: Inner) -> Self {
-        Self(Arc::new(inner))
+    pub(crate) fn from_node(node: Node) -> Self {
+        Self(Arc::new(node))
     }
 
     /// The names of the emitters from the root down to this one, joined by dots. Empty for a root.
@@ -274,11 +274,11 @@ impl Emitter {
         successors(Some(self), |emitter| emitter.parent())
     }
 
-    pub(crate) fn inner(&self) -> &Inner {
+    pub(crate) fn node(&self) -> &Node {
         &self.0
     }
 
-    pub(crate) fn downgrade(&self) -> Weak<Inner> {
+    pub(crate) fn downgrade(&self) -> Weak<Node> {
         Arc::downgrade(&self.0)
     }
 
@@ -390,8 +390,8 @@ impl Emitter {
     }
 }
 
-impl Inner {
-    pub(crate) fn top() -> Self {
+impl Node {
+    pub(crate) fn root() -> Self {
         Self {
             parent: None,
             run: None,
@@ -432,17 +432,17 @@ impl Inner {
 
     /// An emitter below another, in a namespace of its own or in the same. Its context is still empty.
     pub(crate) fn below(parent: &Emitter, namespace: Option<&str>) -> Self {
-        let mut inner = Self::top();
-        inner.group_id = parent.shared_group_id();
-        inner.parent = Some(parent.clone());
-        inner.is_in_run = parent.0.is_in_run;
-        inner.emits_for_run = namespace.is_none() && (parent.0.run.is_some() || parent.0.emits_for_run);
-        inner.namespace = namespace.map(|namespace| join_shared(parent.namespace(), namespace));
-        inner.namespace_hash = match &inner.namespace {
+        let mut node = Self::root();
+        node.group_id = parent.shared_group_id();
+        node.parent = Some(parent.clone());
+        node.is_in_run = parent.0.is_in_run;
+        node.emits_for_run = namespace.is_none() && (parent.0.run.is_some() || parent.0.emits_for_run);
+        node.namespace = namespace.map(|namespace| join_shared(parent.namespace(), namespace));
+        node.namespace_hash = match &node.namespace {
             Some(namespace) => fingerprint(namespace.as_bytes()),
             None => parent.namespace_hash(),
         };
-        inner
+        node
     }
 }
 
@@ -479,7 +479,7 @@ impl<'a> Traced<'a> {
 }
 
 /// A chain of a million emitters is taken down link by link, not by recursion.
-impl Drop for Inner {
+impl Drop for Node {
     fn drop(&mut self) {
         let mut orphans = Vec::new();
         self.leave(&mut orphans);
@@ -495,9 +495,9 @@ impl Default for Emitter {
     }
 }
 
-impl From<Arc<Inner>> for Emitter {
-    fn from(inner: Arc<Inner>) -> Self {
-        Self(inner)
+impl From<Arc<Node>> for Emitter {
+    fn from(node: Arc<Node>) -> Self {
+        Self(node)
     }
 }
 

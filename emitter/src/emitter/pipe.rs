@@ -4,7 +4,7 @@ use std::fmt;
 use std::mem::replace;
 use std::sync::{Arc, Weak};
 
-use crate::emitter::Inner;
+use crate::emitter::Node;
 use crate::emitter::scope::drop_at;
 use crate::panic::discard;
 use crate::registry::listener::EventView;
@@ -16,7 +16,7 @@ pub(crate) struct Pipe {
     /// Until it is dropped.
     target: Option<Emitter>,
     /// The emitter that it leads away from.
-    home: Weak<Inner>,
+    home: Weak<Node>,
 }
 
 impl Pipe {
@@ -48,7 +48,7 @@ impl Drop for Pipe {
 /// A pipe that was made; [`unpipe`](Self::unpipe) removes it. Dropping the handle leaves the pipe in place.
 #[derive(Clone)]
 pub struct PipeHandle {
-    from: Weak<Inner>,
+    from: Weak<Node>,
     pipe: Weak<Pipe>,
 }
 

@@ -42,7 +42,7 @@ impl Emitter {
     /// counts it. If anybody listened here, neither does what would rise through it: what is piped here, and events of runs of an
     /// instance below it in the tree, which those below hear. On an emitter that is not a run's it does nothing.
     pub fn end_run(&self) {
-        let Some(run) = &self.inner().run else { return };
+        let Some(run) = &self.node().run else { return };
         run.end.begin();
         // Either this sees the registry of who registers now, or that sees that the run has ended.
         fence(Ordering::SeqCst);

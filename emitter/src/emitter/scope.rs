@@ -8,7 +8,7 @@ use pin_project_lite::pin_project;
 use serde_json::Value;
 
 use crate::Emitter;
-use crate::emitter::Inner;
+use crate::emitter::Node;
 use crate::panic::logged;
 
 /// Something that is entered around every call of a listener of a run's events, and around every poll of one.
@@ -48,7 +48,7 @@ pub(crate) fn drop_within(scope: Option<Arc<dyn Scope>>, mut drop: impl FnMut())
 }
 
 /// Drops what was registered on an emitter inside of the run that the emitter is of or in, whoever does it.
-pub(crate) fn drop_at(home: &Weak<Inner>, drop: impl FnMut()) {
+pub(crate) fn drop_at(home: &Weak<Node>, drop: impl FnMut()) {
     let home = home.upgrade().map(Emitter::from);
     drop_within(home.as_ref().and_then(Emitter::scope_left), drop);
 }

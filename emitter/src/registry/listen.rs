@@ -209,7 +209,7 @@ impl Emitter {
     ///
     /// If its run has ended.
     fn join_in(&self, add: impl FnOnce(&Registry) -> Result<(), Closed>) -> Result<(), ListenError> {
-        let registry = self.inner().registry.get_or_init(|| Box::new(Registry::new()));
+        let registry = self.node().registry.get_or_init(|| Box::new(Registry::new()));
         // Either this sees that the run has ended, or who ends it sees the registry.
         fence(Ordering::SeqCst);
         let too_late = |_| ListenError::RunEnded { namespace: self.namespace().to_owned() };

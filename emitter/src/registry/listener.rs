@@ -11,7 +11,7 @@ use futures_core::future::BoxFuture;
 
 use crate::dispatch::batch::{self, Batch};
 use crate::dispatch::emit::Emit;
-use crate::emitter::Inner;
+use crate::emitter::Node;
 use crate::emitter::scope::drop_at;
 use crate::event::HeardType;
 use crate::matching::function::Exact;
@@ -190,7 +190,7 @@ pub(crate) struct Listener {
     /// Where it was registered.
     pub(crate) at: &'static Location<'static>,
     /// The emitter that it is registered on.
-    pub(crate) home: Weak<Inner>,
+    pub(crate) home: Weak<Node>,
 }
 
 impl Listener {
@@ -239,7 +239,7 @@ impl Listener {
     }
 
     /// A copy for another emitter, with as many calls left as this one has (E16).
-    pub(crate) fn fork(&self, home: Weak<Inner>) -> Self {
+    pub(crate) fn fork(&self, home: Weak<Node>) -> Self {
         Self {
             id: Self::next_id(),
             matcher: self.matcher.clone(),

@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 
 use futures_core::future::BoxFuture;
 
-use crate::emitter::Inner;
+use crate::emitter::Node;
 use crate::event::HeardType;
 use crate::matching::function::Exact;
 use crate::registry::claim::Claims;
@@ -195,7 +195,7 @@ impl Registration {
     }
 
     /// Makes it a listener of an emitter.
-    pub(crate) fn into_listener(self, home: Weak<Inner>) -> Result<Listener, MatcherError> {
+    pub(crate) fn into_listener(self, home: Weak<Node>) -> Result<Listener, MatcherError> {
         let Self { options, matcher, heard, call, is_pipe, at } = self;
         let matcher = matcher?;
         let by_role = match call.role() {
