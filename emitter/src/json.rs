@@ -30,14 +30,14 @@ pub fn to_value<T: Serialize + ?Sized>(value: &T) -> serde_json::Result<Value> {
 ///
 /// As [`to_value`].
 pub fn to_value_noting<T: Serialize + ?Sized>(value: &T) -> serde_json::Result<(Value, bool)> {
-    let notes = Notes::default();
-    let value = value.serialize(Bounded { inner: serde_json::value::Serializer, depth: 0, notes: &notes })?;
-    Ok((value, !notes.is_lossy.get()))
+    let loss = LossFlag::default();
+    let value = value.serialize(Bounded { inner: serde_json::value::Serializer, depth: 0, loss: &loss })?;
+    Ok((value, !loss.is_lossy.get()))
 }
 
 /// Lends a value that is an error to serialise where it is nested deeper than [`MAX_DEPTH`].
-pub(crate) fn bounded<T: Serialize + ?Sized, R>(value: &T, f: impl FnOnce(&At<'_, '_, T>) -> R) -> R {
-    f(&At { value, depth: 0, notes: &Notes::default() })
+pub(crate) fn bounded<T: Serialize + ?Sized, R>(value: &T, f: impl FnOnce(&AtDepth<'_, '_, T>) -> R) -> R {
+    f(&AtDepth { value, depth: 0, loss: &LossFlag::default() })
 }
 
 /// Checks how deep a value is nested, without recursion.
@@ -67,7 +67,7 @@ fn too_deep<E: serde::ser::Error>() -> E {
 
 /// What was seen of a value.
 #[derive(Default)]
-pub(crate) struct Notes {
+pub(crate) struct LossFlag {
     is_lossy: Cell<bool>,
 }
 
@@ -76,39 +76,39 @@ pub(crate) struct Notes {
 struct Bounded<'n, S> {
     inner: S,
     depth: usize,
-    notes: &'n Notes,
+    loss: &'n LossFlag,
 }
 
 /// A value that is to be serialised at a depth.
-pub(crate) struct At<'n, 't, T: ?Sized> {
+pub(crate) struct AtDepth<'n, 't, T: ?Sized> {
     value: &'t T,
     depth: usize,
-    notes: &'n Notes,
+    loss: &'n LossFlag,
 }
 
-impl<T: Serialize + ?Sized> Serialize for At<'_, '_, T> {
+impl<T: Serialize + ?Sized> Serialize for AtDepth<'_, '_, T> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.value.serialize(Bounded { inner: serializer, depth: self.depth, notes: self.notes })
+        self.value.serialize(Bounded { inner: serializer, depth: self.depth, loss: self.loss })
     }
 }
 
 impl<'n, S> Bounded<'n, S> {
-    const fn at<'t, T: ?Sized>(&self, value: &'t T) -> At<'n, 't, T> {
-        At { value, depth: self.depth, notes: self.notes }
+    const fn at<'t, T: ?Sized>(&self, value: &'t T) -> AtDepth<'n, 't, T> {
+        AtDepth { value, depth: self.depth, loss: self.loss }
     }
 
     /// One level down.
     fn open<I, E: serde::ser::Error>(self, open: impl FnOnce(S) -> Result<I, E>) -> Result<Bounded<'n, I>, E> {
-        let (depth, notes) = (self.depth + 1, self.notes);
+        let (depth, loss) = (self.depth + 1, self.loss);
         if depth > MAX_DEPTH {
             return Err(too_deep());
         }
-        Ok(Bounded { inner: open(self.inner)?, depth, notes })
+        Ok(Bounded { inner: open(self.inner)?, depth, loss })
     }
 
-    fn note(&self, is_finite: bool) {
+    fn note_float(&self, is_finite: bool) {
         if !is_finite {
-            self.notes.is_lossy.set(true);
+            self.loss.is_lossy.set(true);
         }
     }
 }
@@ -172,14 +172,14 @@ impl<'n, S: Serializer> Serializer for Bounded<'n, S> {
     }
 
     fn serialize_f32(self, value: f32) -> Result<S::Ok, S::Error> {
-        self.note(value.is_finite());
+        self.note_float(value.is_finite());
         // As `serde_json` writes it, `0.1`, and not the same number with the digits of an `f64`.
         let shortest = if value.is_finite() { value.to_string().parse() } else { Ok(f64::from(value)) };
         self.inner.serialize_f64(shortest.unwrap_or_else(|_| f64::from(value)))
     }
 
     fn serialize_f64(self, value: f64) -> Result<S::Ok, S::Error> {
-        self.note(value.is_finite());
+        self.note_float(value.is_finite());
         self.inner.serialize_f64(value)
     }
 
@@ -200,8 +200,8 @@ impl<'n, S: Serializer> Serializer for Bounded<'n, S> {
         variant: &'static str,
         value: &T,
     ) -> Result<S::Ok, S::Error> {
-        let Bounded { inner, depth, notes } = self.open(Ok::<S, S::Error>)?;
-        inner.serialize_newtype_variant(name, index, variant, &At { value, depth, notes })
+        let Bounded { inner, depth, loss } = self.open(Ok::<S, S::Error>)?;
+        inner.serialize_newtype_variant(name, index, variant, &AtDepth { value, depth, loss })
     }
 
     fn collect_str<T: Display + ?Sized>(self, value: &T) -> Result<S::Ok, S::Error> {
@@ -302,13 +302,14 @@ mod tests {
     #[test]
     fn it_is_the_json_that_serde_json_makes_and_says_where_that_is_not_all() {
         #[derive(serde::Serialize)]
-        enum Kind {
+        enum Sample {
             Unit,
             New(Option<f64>),
             Tuple(u8, &'static str),
             Struct { a: char, b: () },
         }
-        let values = (vec![Kind::Unit, Kind::New(Some(1.5)), Kind::Tuple(1, "x")], Kind::Struct { a: 'é', b: () });
+        let values =
+            (vec![Sample::Unit, Sample::New(Some(1.5)), Sample::Tuple(1, "x")], Sample::Struct { a: 'é', b: () });
         assert_eq!(to_value(&values).ok(), serde_json::to_value(&values).ok());
         let text = bounded(&values, |values| to_raw_value(values)).expect("JSON");
         assert_eq!(text.get(), serde_json::to_string(&values).expect("JSON"));
@@ -316,7 +317,7 @@ mod tests {
         assert_eq!(bounded(&raw, |raw| to_raw_value(raw)).expect("JSON").get(), raw.get());
         let raw = serde_json::value::RawValue::from_string("[1]".to_owned()).expect("JSON");
         assert_eq!(to_value(&raw).ok(), Some(json!([1])));
-        for (value, is_all) in [(Kind::New(Some(f64::NAN)), false), (Kind::New(None), true)] {
+        for (value, is_all) in [(Sample::New(Some(f64::NAN)), false), (Sample::New(None), true)] {
             assert_eq!(to_value_noting(&[&value]).ok(), Some((json!([{"New": null}]), is_all)));
         }
     }

@@ -9,14 +9,14 @@ use futures_core::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use super::route::Route;
-use super::sync::{Payload, Progress};
+use super::sync::{DispatchProgress, Payload};
 use crate::panic::{catch, catch_or, discard, report_drop};
-use crate::registry::listener::{Answer, Call, Failure, Later, Listener, Role, panicked};
+use crate::registry::listener::{Call, CallResult, Failure, Listener, ListenerFuture, Role, panicked};
 use crate::registry::tracked::UnderWay;
 use crate::rt::Delivery;
 use crate::{AnyEvent, BoxError, EmitError, EventMeta};
 
-impl Progress {
+impl DispatchProgress {
     /// Awaits the listeners that have to be awaited, and calls the others in between.
     ///
     /// Nothing is allocated for listeners that may change the event, nor for an observer that answers when it is first polled.
@@ -62,7 +62,7 @@ fn poll_next<'f>(
     started: &mut FuturesUnordered<Awaited<'f>>,
     delivery: Option<&Delivery>,
     cx: &mut TaskContext<'_>,
-) -> Poll<Option<(&'f Arc<Listener>, Answer)>> {
+) -> Poll<Option<(&'f Arc<Listener>, CallResult)>> {
     if !delivery.is_some_and(Delivery::is_cut) {
         return started.poll_next_unpin(cx);
     }
@@ -79,12 +79,12 @@ struct Awaited<'f> {
     delivery: Option<&'f Delivery>,
     /// If its calls are counted, and it has not answered.
     under_way: Option<UnderWay<'f>>,
-    state: State<'f>,
+    state: CallState<'f>,
 }
 
-enum State<'f> {
+enum CallState<'f> {
     Running(BoxFuture<'f, Result<(), BoxError>>),
-    Answered(Answer),
+    Answered(CallResult),
 }
 
 impl<'f> Awaited<'f> {
@@ -118,8 +118,12 @@ impl<'f> Awaited<'f> {
 
     /// Makes the listener's future, unless it has no calls left (E8, E9), or nobody is awaited any more.
     #[inline]
-    fn new(listener: &'f Arc<Listener>, delivery: Option<&'f Delivery>, call: impl FnOnce() -> Later<'f>) -> Self {
-        let mut awaited = Self { listener, delivery, under_way: None, state: State::Answered(Ok(())) };
+    fn new(
+        listener: &'f Arc<Listener>,
+        delivery: Option<&'f Delivery>,
+        call: impl FnOnce() -> ListenerFuture<'f>,
+    ) -> Self {
+        let mut awaited = Self { listener, delivery, under_way: None, state: CallState::Answered(Ok(())) };
         if !listener.claims.claim() || delivery.is_some_and(Delivery::skips) {
             return awaited;
         }
@@ -129,16 +133,16 @@ impl<'f> Awaited<'f> {
                 return awaited;
             }
         }
-        let make = || call().map_or_else(|| State::Answered(Err(Box::new(Failure::Mismatch))), State::Running);
+        let make = || call().map_or_else(|| CallState::Answered(Err(Box::new(Failure::Mismatch))), CallState::Running);
         awaited.state =
-            catch_or(|| within(awaited.under_way.as_ref(), make), |panic| State::Answered(Err(panicked(panic))));
+            catch_or(|| within(awaited.under_way.as_ref(), make), |panic| CallState::Answered(Err(panicked(panic))));
         awaited
     }
 
     /// Drops the listener's future, and counts the listener as skipped, unless it has answered.
     #[cold]
     fn cut(&mut self) {
-        if matches!(self.state, State::Running(_)) {
+        if matches!(self.state, CallState::Running(_)) {
             if let Some(delivery) = self.delivery {
                 delivery.skips();
             }
@@ -153,7 +157,7 @@ impl<'f> Awaited<'f> {
 
     /// Drops the future that has answered. A panic there is the listener's failure, unless it had another.
     #[inline]
-    fn end(&mut self, answer: Answer) -> Answer {
+    fn end(&mut self, answer: CallResult) -> CallResult {
         let future = self.state.take();
         match (catch(|| drop(future)), answer) {
             (Ok(()), answer) => answer,
@@ -175,14 +179,14 @@ fn within<R>(under_way: Option<&UnderWay<'_>>, call: impl FnOnce() -> R) -> R {
     }
 }
 
-impl State<'_> {
+impl CallState<'_> {
     fn take(&mut self) -> Self {
-        std::mem::replace(self, State::Answered(Ok(())))
+        std::mem::replace(self, CallState::Answered(Ok(())))
     }
 }
 
 impl<'f> Future for Awaited<'f> {
-    type Output = (&'f Arc<Listener>, Answer);
+    type Output = (&'f Arc<Listener>, CallResult);
 
     #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<Self::Output> {
@@ -191,8 +195,8 @@ impl<'f> Future for Awaited<'f> {
             this.cut();
         }
         let answer = match &mut this.state {
-            State::Answered(answer) => std::mem::replace(answer, Ok(())),
-            State::Running(future) => {
+            CallState::Answered(answer) => std::mem::replace(answer, Ok(())),
+            CallState::Running(future) => {
                 let poll = || future.as_mut().poll(cx).map_err(Into::into);
                 match catch_or(|| within(this.under_way.as_ref(), poll), |panic| Poll::Ready(Err(panicked(panic)))) {
                     Poll::Pending => return Poll::Pending,
@@ -208,7 +212,7 @@ impl<'f> Future for Awaited<'f> {
 
 impl Drop for Awaited<'_> {
     fn drop(&mut self) {
-        if matches!(self.state, State::Running(_)) {
+        if matches!(self.state, CallState::Running(_)) {
             self.stop();
         }
     }

@@ -8,30 +8,30 @@
 
 use std::sync::Arc;
 
-use crate::registry::listener::{Answer, Call, Change, Failure, Listener, TypedChange};
+use crate::registry::listener::{Call, CallResult, ErasedChange, Failure, Listener, SharedChange};
 use crate::{AnyEvent, EventMeta, Hears};
 
 /// Listeners that are called together, in order.
 pub(crate) trait Batch: Send + Sync {
     /// Calls them until one fails, and moves the place of the first.
-    fn call(&self, place: &mut usize, event: &mut dyn AnyEvent, meta: &EventMeta<'_>) -> Answer;
+    fn call(&self, place: &mut usize, event: &mut dyn AnyEvent, meta: &EventMeta<'_>) -> CallResult;
 }
 
 /// Those that take a `T`: of each its closure, and then the listener itself. So the closure is dropped with the listener, which
 /// contains a panic of what it captured.
-struct OfType<T: ?Sized>(Box<[(TypedChange<T>, Arc<Listener>)]>);
+struct OfType<T: ?Sized>(Box<[(SharedChange<T>, Arc<Listener>)]>);
 
 /// A batch of listeners that all take a `T`; none if one of them does not.
 pub(crate) fn of_type<T: Hears + ?Sized + 'static>(listeners: &[Arc<Listener>]) -> Option<Box<dyn Batch>> {
     let typed = |listener: &Arc<Listener>| {
-        let typed = Arc::clone(listener.unlimited_change()?).typed().downcast::<TypedChange<T>>().ok()?;
+        let typed = Arc::clone(listener.unlimited_change()?).typed().downcast::<SharedChange<T>>().ok()?;
         Some((*typed, Arc::clone(listener)))
     };
     Some(Box::new(OfType(listeners.iter().map(typed).collect::<Option<Box<[_]>>>()?)))
 }
 
 impl<T: Hears + ?Sized + 'static> Batch for OfType<T> {
-    fn call(&self, place: &mut usize, event: &mut dyn AnyEvent, meta: &EventMeta<'_>) -> Answer {
+    fn call(&self, place: &mut usize, event: &mut dyn AnyEvent, meta: &EventMeta<'_>) -> CallResult {
         let Some(event) = T::of_mut(event) else { return self.refuse(place) };
         for (change, listener) in &self.0 {
             *place += 1;
@@ -46,7 +46,7 @@ impl<T: Hears + ?Sized + 'static> Batch for OfType<T> {
 impl<T: ?Sized> OfType<T> {
     /// The first refuses an event of another type (E7); the others are left to be asked one by one.
     #[cold]
-    fn refuse(&self, place: &mut usize) -> Answer {
+    fn refuse(&self, place: &mut usize) -> CallResult {
         *place += 1;
         let refuses = self.0.first().is_some_and(|(_, listener)| listener.claims.claim_unlimited());
         if refuses { Err(Box::new(Failure::Mismatch)) } else { Ok(()) }
@@ -55,7 +55,7 @@ impl<T: ?Sized> OfType<T> {
 
 impl Listener {
     /// Its closure, if it may be part of a batch.
-    fn unlimited_change(&self) -> Option<&Arc<dyn Change>> {
+    fn unlimited_change(&self) -> Option<&Arc<dyn ErasedChange>> {
         match &self.call {
             Call::Change(change) if self.claims.claim_unlimited() && !self.matcher.is_function() => Some(change),
             _ => None,
@@ -63,7 +63,7 @@ impl Listener {
     }
 
     fn joins(&self, other: &Self) -> bool {
-        let types = [self, other].map(|listener| listener.heard.map(|heard| heard.id));
+        let types = [self, other].map(|listener| listener.expected.map(|expected| expected.id));
         types[0] == types[1] && self.unlimited_change().is_some() && other.unlimited_change().is_some()
     }
 }

@@ -5,9 +5,9 @@ use std::fmt;
 use serde::Serialize;
 
 use super::route::Route;
-use super::sync::{Dispatch, Progress};
+use super::sync::{Dispatch, DispatchProgress};
 use crate::emitter::scope::within_run_of;
-use crate::event::Carried;
+use crate::event::CarriedType;
 use crate::name::NameRef;
 use crate::rt::{Delivery, EventStamp, Facet};
 use crate::{AnyEvent, AsName, Context, EmitError, Emitter, Event, EventMeta, EventName};
@@ -133,7 +133,7 @@ pub enum Emitted {
 /// What is left to do of an emit.
 pub struct PendingDispatch {
     route: Route,
-    progress: Progress,
+    progress: DispatchProgress,
 }
 
 impl fmt::Debug for PendingDispatch {
@@ -148,7 +148,7 @@ pub(crate) struct Emit<'a> {
     pub(crate) name: NameRef<'a>,
     /// The bits of the names under which listeners may receive it.
     pub(crate) names: u64,
-    pub(crate) carried: &'static Carried,
+    pub(crate) carried: &'static CarriedType,
     pub(crate) facet: Option<&'a Facet>,
     /// In order, if none is given.
     pub(crate) delivery: Option<&'a Delivery>,
@@ -159,7 +159,7 @@ impl<'a> Emit<'a> {
     #[inline]
     fn of<P: 'static>(source: &'a Emitter, name: NameRef<'a>, facet: Option<&'a Facet>, stamp: &'a EventStamp) -> Self {
         let names = name.bit() | facet.map_or(0, Facet::bits);
-        Self { source, name, names, carried: const { &Carried::of::<P>() }, facet, delivery: None, stamp }
+        Self { source, name, names, carried: const { &CarriedType::of::<P>() }, facet, delivery: None, stamp }
     }
 
     /// The source's context, and what the emit itself adds to it.
@@ -213,7 +213,7 @@ impl<'a> Dispatch<'a> {
             return progress.finish(route, event, meta, delivery).await;
         }
         // In a run, a failure that nobody is given goes with this future: where it is dropped, inside of the run (R14).
-        let mut progress = std::mem::replace(progress, Progress::START);
+        let mut progress = std::mem::replace(progress, DispatchProgress::START);
         let finish = async move { progress.finish(route, event, meta, delivery).await };
         within_run_of(emit.source, finish).await
     }

@@ -2,14 +2,14 @@
 
 use std::panic::Location;
 
-use super::sync::Progress;
+use super::sync::DispatchProgress;
 use crate::error::EmitErrorKind;
 use crate::panic::{discard, logged};
 use crate::registry::listener::{Failure, Listener, OnError, Role};
 use crate::rt::Facet;
 use crate::{AnyEvent, BoxError, EmitError, Emitter, EventMeta};
 
-impl Progress {
+impl DispatchProgress {
     /// Takes a failure in: it fails the emit, or is logged and counted.
     #[cold]
     #[expect(clippy::boxed_local, reason = "unboxed here, and not in the loop of every emit")]
@@ -46,7 +46,7 @@ fn explain(listener: &Listener, failure: Failure, event: &dyn AnyEvent, meta: &E
             path,
             at,
             carried: event.type_name(),
-            heard: listener.heard.map_or("any", |heard| heard.name),
+            heard: listener.expected.map_or("any", |expected| expected.name),
         }
         .into(),
     }

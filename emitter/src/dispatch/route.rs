@@ -19,7 +19,7 @@ use crate::sync::Guard;
 use crate::{Emitter, EventMeta};
 
 /// Emitters with listeners that a walk takes before it gives up in favour of the search, which visits each once.
-const STEPS: usize = 256;
+const MAX_WALK: usize = 256;
 
 /// The listeners that receive one event, emitter by emitter, fixed when it is emitted (E10).
 pub(super) struct Route {
@@ -171,11 +171,11 @@ impl Route {
     fn search(from: &Emitter, meta: &EventMeta<'_>) -> Self {
         let mut stops = Vec::new();
         let mut visited = FxHashSet::default();
-        let mut stack = vec![Step::Enter(from.clone())];
+        let mut stack = vec![SearchStep::Enter(from.clone())];
         let instances_above = OnceCell::new();
         while let Some(step) = stack.pop() {
             match step {
-                Step::Enter(emitter) if visited.insert(emitter.address()) => {
+                SearchStep::Enter(emitter) if visited.insert(emitter.address()) => {
                     let instances = || instances_above.get_or_init(|| meta.source().instances_of_runs_above());
                     let view = view(&emitter, meta, || instances().contains(&emitter.address()));
                     let (stop, piped) = emitter.registry().map_or((None, Some(Vec::new())), |registry| {
@@ -187,18 +187,18 @@ impl Route {
                         }
                         ((!matches.is_none()).then_some(Stop { snapshot, matches }), piped)
                     });
-                    stack.push(Step::Leave(stop));
+                    stack.push(SearchStep::Leave(stop));
                     let Some(piped) = piped else {
                         emitter.count_late(|| meta.path().to_owned());
                         continue;
                     };
                     // What is pushed last is visited first: the last pipe, and the tree parent at the end.
-                    stack.extend(emitter.parent().cloned().map(Step::Enter));
-                    stack.extend(emitter.run_parent().cloned().map(Step::Enter));
-                    stack.extend(piped.into_iter().map(Step::Enter));
+                    stack.extend(emitter.parent().cloned().map(SearchStep::Enter));
+                    stack.extend(emitter.run_parent().cloned().map(SearchStep::Enter));
+                    stack.extend(piped.into_iter().map(SearchStep::Enter));
                 }
-                Step::Enter(_) => {}
-                Step::Leave(stop) => stops.extend(stop),
+                SearchStep::Enter(_) => {}
+                SearchStep::Leave(stop) => stops.extend(stop),
             }
         }
         let mut route = Self { is_observed: true, ..Self::new() };
@@ -255,7 +255,7 @@ impl Route {
     }
 }
 
-enum Step {
+enum SearchStep {
     Enter(Emitter),
     Leave(Option<Stop>),
 }
@@ -318,7 +318,7 @@ impl Emitter {
     fn walk<'e>(&'e self, mut visit: impl FnMut(&'e Self) -> bool) -> bool {
         let mut run_parents = SmallVec::<[&Self; 8]>::new();
         let mut at = self;
-        for _ in 0..STEPS {
+        for _ in 0..MAX_WALK {
             if !visit(at) {
                 return false;
             }
@@ -352,7 +352,11 @@ impl Emitter {
     #[must_use]
     #[inline]
     pub fn is_heard(&self) -> bool {
-        if self.node().is_in_run { self.is_heard_in_run() } else { !self.node().quiet.holds(|| self.is_quiet()) }
+        if self.node().is_in_run {
+            self.is_heard_in_run()
+        } else {
+            !self.node().no_listener_cache.holds_or(|| self.is_quiet())
+        }
     }
 
     /// Returns `true` if there are listeners here or above in the tree. Unlike [`is_heard`](Self::is_heard) it does not look at the

@@ -12,7 +12,7 @@ use super::route::{Cursor, Route};
 use crate::emitter::scope::within;
 use crate::error::EmitErrorKind;
 use crate::panic::{catch_or, discard};
-use crate::registry::listener::{Answer, Call, Failure, Listener, panicked};
+use crate::registry::listener::{Call, CallResult, Failure, Listener, panicked};
 use crate::{AnyEvent, EmitError, Emitter, EventMeta};
 
 /// One emit that somebody may receive.
@@ -20,11 +20,11 @@ pub(super) struct Dispatch<'a> {
     pub(super) emit: &'a Emit<'a>,
     pub(super) meta: EventMeta<'a>,
     pub(super) route: Route,
-    pub(super) progress: Progress,
+    pub(super) progress: DispatchProgress,
 }
 
 /// How far an event has come.
-pub(super) struct Progress {
+pub(super) struct DispatchProgress {
     cursor: Cursor,
     /// The listener before the cursor has not been called: it has to be awaited.
     is_awaiting: bool,
@@ -52,17 +52,17 @@ impl Payload<'_> {
 }
 
 /// What has come of a listener whose turn it is.
-enum Turn {
+enum CallOutcome {
     /// It was called; or it has no calls left (E8, E9), or its matcher says no.
-    Over,
+    Done,
     /// It has to be awaited.
-    Awaits,
+    MustAwait,
 }
 
 impl<'a> Dispatch<'a> {
     #[inline(always)]
     pub(super) fn new(emit: &'a Emit<'a>) -> Self {
-        Self { emit, meta: EventMeta::new(emit), route: Route::new(), progress: Progress::START }
+        Self { emit, meta: EventMeta::new(emit), route: Route::new(), progress: DispatchProgress::START }
     }
 
     /// Finds who receives the event, and calls listeners until one has to be awaited. Returns the result if none has.
@@ -106,7 +106,7 @@ impl<'a> Dispatch<'a> {
     }
 }
 
-impl Progress {
+impl DispatchProgress {
     pub(super) const START: Self = Self { cursor: Cursor::START, is_awaiting: false, deferred: None, failed: None };
 
     /// Calls listeners until one has to be awaited, which is returned; none once everybody has had their turn.
@@ -172,7 +172,7 @@ impl Progress {
 }
 
 /// The failure of an emit that was dropped is the user's, and may panic as it is dropped.
-impl Drop for Progress {
+impl Drop for DispatchProgress {
     #[inline]
     fn drop(&mut self) {
         if self.failed.is_some() {
@@ -198,7 +198,7 @@ fn call_listeners<'r, const START: bool>(
                     continue;
                 }
                 let Some(listener) = listeners.next(&mut cursor.place) else { break };
-                if let Turn::Awaits = call_listener(listener, event, meta)? {
+                if let CallOutcome::MustAwait = call_listener(listener, event, meta)? {
                     return Ok(Some(listener));
                 }
             }
@@ -211,10 +211,14 @@ fn call_listeners<'r, const START: bool>(
 
 /// Calls a listener whose turn it is, unless it has to be awaited.
 #[inline(always)]
-fn call_listener(listener: &Listener, event: &mut Payload<'_>, meta: &EventMeta<'_>) -> Result<Turn, Box<Failure>> {
+fn call_listener(
+    listener: &Listener,
+    event: &mut Payload<'_>,
+    meta: &EventMeta<'_>,
+) -> Result<CallOutcome, Box<Failure>> {
     // The other matchers were asked when the route was found; what a function says may be different for each event.
     if !listener.matcher.says(meta) {
-        return Ok(Turn::Over);
+        return Ok(CallOutcome::Done);
     }
     match (&listener.call, event) {
         (Call::Change(change), Payload::Changing(event)) => claim(listener, || change.call(*event, meta))?,
@@ -222,20 +226,20 @@ fn call_listener(listener: &Listener, event: &mut Payload<'_>, meta: &EventMeta<
         // A call that is awaited is claimed where it is awaited; but where no call is left, nothing is awaited.
         _ if listener.claims.is_spent() => {}
         (Call::TryObserve { now, .. }, event) if now(event.shared(), meta) => {}
-        _ => return Ok(Turn::Awaits),
+        _ => return Ok(CallOutcome::MustAwait),
     }
-    Ok(Turn::Over)
+    Ok(CallOutcome::Done)
 }
 
 /// Calls a listener if it has a call left, just before which it is looked at (E8, E9).
 #[inline(always)]
-fn claim(listener: &Listener, call: impl FnOnce() -> Answer) -> Answer {
+fn claim(listener: &Listener, call: impl FnOnce() -> CallResult) -> CallResult {
     if listener.claims.claim_unlimited() { call() } else { claim_counted(listener, call) }
 }
 
 /// The same, where calls are limited or counted. Out of the loop of every emit.
 #[inline(never)]
-fn claim_counted(listener: &Listener, call: impl FnOnce() -> Answer) -> Answer {
+fn claim_counted(listener: &Listener, call: impl FnOnce() -> CallResult) -> CallResult {
     if !listener.claims.claim() {
         return Ok(());
     }

@@ -6,10 +6,10 @@ use serde_json::{Map, Value};
 use uuid::Uuid;
 
 use crate::emitter::context::OwnContext;
-use crate::emitter::no_listener_cache::Quiet;
+use crate::emitter::no_listener_cache::NoListenerCache;
 use crate::emitter::run_end::RunEnd;
 use crate::emitter::{Node, RunLink};
-use crate::event::HeardType;
+use crate::event::ExpectedType;
 use crate::event::declared::Declared;
 use crate::name::check;
 use crate::rt::Scope;
@@ -58,7 +58,7 @@ impl EmitterBuilder {
 
     /// Declares an event. An emitter that declares events refuses listeners and emits of others (E7).
     pub fn declares<T: serde::Serialize + Send + Sync + 'static>(mut self, name: impl Into<String>) -> Self {
-        self.declared.get_or_insert_default().add(name.into(), HeardType::of::<T>());
+        self.declared.get_or_insert_default().add(name.into(), ExpectedType::of::<T>());
         self
     }
 
@@ -214,7 +214,7 @@ impl Emitter {
             is_in_run: true,
             emits_for_run: false,
             registry: OnceLock::new(),
-            quiet: Quiet::new(),
+            no_listener_cache: NoListenerCache::new(),
             namespace: None,
             namespace_hash: self.namespace_hash(),
             context: OwnContext::new(inherited.merged(&links.context)),

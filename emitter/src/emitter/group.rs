@@ -3,9 +3,9 @@
 use std::sync::{Arc, OnceLock};
 
 #[derive(Default)]
-pub(crate) struct Groups(OnceLock<Box<Link>>);
+pub(crate) struct Groups(OnceLock<Box<GroupLink>>);
 
-struct Link {
+struct GroupLink {
     id: Arc<str>,
     next: OnceLock<Box<Self>>,
 }
@@ -16,7 +16,7 @@ impl Groups {
     }
 
     pub(crate) fn add(&self, id: Arc<str>) {
-        let mut link = Box::new(Link { id, next: OnceLock::new() });
+        let mut link = Box::new(GroupLink { id, next: OnceLock::new() });
         let mut end = self.last().map_or(&self.0, |last| &last.next);
         // Somebody else may add one at the same time.
         while let Err(back) = end.set(link) {
@@ -25,7 +25,7 @@ impl Groups {
         }
     }
 
-    fn last(&self) -> Option<&Link> {
+    fn last(&self) -> Option<&GroupLink> {
         let mut last = self.0.get()?;
         while let Some(next) = last.next.get() {
             last = next;

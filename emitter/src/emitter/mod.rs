@@ -18,7 +18,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use uuid::Uuid;
 
 use crate::emitter::context::{OwnContext, RESERVED};
-use crate::emitter::no_listener_cache::{Quiet, invalidate, invalidate_in_runs};
+use crate::emitter::no_listener_cache::{NoListenerCache, invalidate, invalidate_in_runs};
 use crate::emitter::run_end::RunEnd;
 use crate::emitter::scope::drop_within;
 use crate::event::declared::Declared;
@@ -49,7 +49,7 @@ pub(crate) struct Node {
     /// Made with the first listener.
     pub(crate) registry: OnceLock<Box<Registry>>,
     /// Outside of runs.
-    pub(crate) quiet: Quiet,
+    pub(crate) no_listener_cache: NoListenerCache,
     /// If it is not that of what is above it: a run's is its instance's.
     pub(crate) namespace: Option<Arc<str>>,
     pub(crate) namespace_hash: u64,
@@ -249,22 +249,22 @@ impl Emitter {
     /// The run that events emitted here happen in: the run it belongs to, or what was given to it or above it.
     #[must_use]
     pub fn trace(&self) -> Option<Trace> {
-        let run = self.traced()?;
-        if let Traced::Given(trace) = run {
+        let run = self.trace_source()?;
+        if let TraceSource::Given(trace) = run {
             return Some(*trace);
         }
-        let mut above = successors(run.above(), Traced::above);
+        let mut above = successors(run.above(), TraceSource::above);
         let run_id = run.run_id();
         let parent = above.next();
         let top = above.last().or(parent);
-        Some(Trace { id: top.map_or(run_id, Traced::id), run_id, parent_run_id: parent.map(Traced::run_id) })
+        Some(Trace { id: top.map_or(run_id, TraceSource::id), run_id, parent_run_id: parent.map(TraceSource::run_id) })
     }
 
     /// What says in which run one is here.
-    fn traced(&self) -> Option<Traced<'_>> {
+    fn trace_source(&self) -> Option<TraceSource<'_>> {
         self.upwards().find_map(|emitter| {
-            let given = emitter.0.trace.as_deref().map(Traced::Given);
-            given.or_else(|| emitter.0.run.as_ref().map(|run| Traced::Run(run, emitter.parent())))
+            let given = emitter.0.trace.as_deref().map(TraceSource::Given);
+            given.or_else(|| emitter.0.run.as_ref().map(|run| TraceSource::Run(run, emitter.parent())))
         })
     }
 
@@ -398,7 +398,7 @@ impl Node {
             is_in_run: false,
             emits_for_run: false,
             registry: OnceLock::new(),
-            quiet: Quiet::new(),
+            no_listener_cache: NoListenerCache::new(),
             namespace: None,
             namespace_hash: 0,
             context: OwnContext::default(),
@@ -448,17 +448,17 @@ impl Node {
 
 /// What says in which run one is: a trace that was given, or a run of an instance.
 #[derive(Clone, Copy)]
-enum Traced<'a> {
+enum TraceSource<'a> {
     Given(&'a Trace),
     Run(&'a RunLink, Option<&'a Emitter>),
 }
 
-impl<'a> Traced<'a> {
+impl<'a> TraceSource<'a> {
     /// What says in which run that run is. None above a trace that was given: it says all.
     fn above(&self) -> Option<Self> {
         match *self {
             Self::Given(_) => None,
-            Self::Run(run, instance) => run.parent.as_ref().or(instance).and_then(Emitter::traced),
+            Self::Run(run, instance) => run.parent.as_ref().or(instance).and_then(Emitter::trace_source),
         }
     }
 

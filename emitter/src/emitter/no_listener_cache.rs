@@ -9,14 +9,14 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// How many have begun to listen outside of runs, in all trees of the process; from 1.
-static LISTENER_EPOCH: Alone = Alone(AtomicU64::new(1));
+static LISTENER_EPOCH: OwnCacheLine = OwnCacheLine(AtomicU64::new(1));
 
 /// How many have begun to listen in runs, in all trees of the process.
-static RUN_LISTENER_EPOCH: Alone = Alone(AtomicU64::new(0));
+static RUN_LISTENER_EPOCH: OwnCacheLine = OwnCacheLine(AtomicU64::new(0));
 
 /// On cache lines of its own: all runs read it, and what is written beside it would be fetched again for nothing.
 #[repr(align(128))]
-struct Alone(AtomicU64);
+struct OwnCacheLine(AtomicU64);
 
 /// Somebody listens who did not before.
 pub(crate) fn invalidate() {
@@ -70,60 +70,54 @@ impl NoListenerCache {
     }
 }
 
-/// The count at which nobody was found; 0 before.
-pub(crate) struct Quiet(AtomicU64);
-
-impl Quiet {
-    pub(crate) const fn new() -> Self {
-        Self(AtomicU64::new(0))
-    }
-
-    /// Whether nobody listens; `look` is asked where that is not known.
+impl NoListenerCache {
+    /// Whether nobody listens here or above, on an emitter outside of runs; `look` is asked where that is not known.
     #[inline]
-    pub(crate) fn holds(&self, look: impl FnOnce() -> bool) -> bool {
-        let comers = LISTENER_EPOCH.0.load(Ordering::Acquire);
-        self.0.load(Ordering::Relaxed) == comers || self.find(comers, look)
+    pub(crate) fn holds_or(&self, look: impl FnOnce() -> bool) -> bool {
+        let epoch = LISTENER_EPOCH.0.load(Ordering::Acquire);
+        self.holds(epoch) || self.look(epoch, look)
     }
 
     #[cold]
-    fn find(&self, comers: u64, look: impl FnOnce() -> bool) -> bool {
-        let is_quiet = look();
-        if is_quiet {
-            self.0.store(comers, Ordering::Relaxed);
+    fn look(&self, epoch: u64, look: impl FnOnce() -> bool) -> bool {
+        let has_no_listeners = look();
+        if has_no_listeners {
+            self.remember(epoch);
         }
-        is_quiet
+        has_no_listeners
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Quiet, invalidate};
+    use super::{NoListenerCache, invalidate};
     use crate::Emitter;
     use crate::rt::RunLinks;
 
     /// Other tests of the process may invalidate it as well: then it looks once more.
     #[test]
-    fn nobody_is_looked_for_again_before_somebody_has_come() {
-        let (quiet, mut looks) = (Quiet::new(), 0);
-        while looks < 3 && !quiet.holds(|| false) {
+    fn listeners_are_looked_for_again_only_after_one_was_added() {
+        let (cache, mut looks) = (NoListenerCache::new(), 0);
+        while looks < 3 && !cache.holds_or(|| false) {
             looks += 1;
         }
         assert_eq!(looks, 3, "somebody is looked for each time");
-        let is_remembered = |quiet: &Quiet| (0..1000).any(|_| quiet.holds(|| true) && quiet.holds(|| false));
-        assert!(is_remembered(&quiet));
+        let is_remembered =
+            |cache: &NoListenerCache| (0..1000).any(|_| cache.holds_or(|| true) && cache.holds_or(|| false));
+        assert!(is_remembered(&cache));
         invalidate();
-        assert!(!quiet.holds(|| false));
-        assert!(is_remembered(&quiet));
+        assert!(!cache.holds_or(|| false));
+        assert!(is_remembered(&cache));
     }
 
     #[test]
-    fn who_listens_in_a_run_disturbs_nobody_else() {
+    fn a_listener_of_a_run_invalidates_no_cache_outside_of_runs() {
         let run = Emitter::new().for_run(RunLinks::new());
-        let is_calm = |_| {
-            let quiet = Quiet::new();
-            let listens = quiet.holds(|| true) && run.on("x", |_: &mut u32, _| ()).is_ok();
-            listens && quiet.holds(|| false)
+        let is_kept = |_| {
+            let cache = NoListenerCache::new();
+            let listens = cache.holds_or(|| true) && run.on("x", |_: &mut u32, _| ()).is_ok();
+            listens && cache.holds_or(|| false)
         };
-        assert!((0..1000).any(is_calm));
+        assert!((0..1000).any(is_kept));
     }
 }

@@ -3,17 +3,17 @@
 use std::any::TypeId;
 
 use crate::error::EmitErrorKind;
-use crate::event::HeardType;
-use crate::matching::matcher::Kind;
+use crate::event::ExpectedType;
+use crate::matching::matcher::MatcherKind;
 use crate::name::check;
 use crate::{BuildError, EmitError, Emitter, ListenError, Matcher};
 
 /// Names with their payload types.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Declared(Vec<(String, HeardType)>);
+pub(crate) struct Declared(Vec<(String, ExpectedType)>);
 
 impl Declared {
-    pub(crate) fn add(&mut self, name: String, payload: HeardType) {
+    pub(crate) fn add(&mut self, name: String, payload: ExpectedType) {
         self.0.push((name, payload));
     }
 
@@ -36,7 +36,7 @@ impl Declared {
         Ok(())
     }
 
-    fn get(&self, name: &str) -> Option<HeardType> {
+    fn get(&self, name: &str) -> Option<ExpectedType> {
         self.0.iter().find(|(declared, _)| declared == name).map(|(_, payload)| *payload)
     }
 
@@ -60,12 +60,12 @@ impl Declared {
         &self,
         emitter: &Emitter,
         matcher: &Matcher,
-        heard: Option<HeardType>,
+        expected: Option<ExpectedType>,
     ) -> Result<(), ListenError> {
         let Some(name) = own_name(emitter, matcher) else { return Ok(()) };
-        match (self.get(name), heard) {
-            (Some(declared), Some(heard)) if declared.id != heard.id => {
-                Err(ListenError::DeclaredType { name: name.to_owned(), declared: declared.name, heard: heard.name })
+        match (self.get(name), expected) {
+            (Some(declared), Some(expected)) if declared.id != expected.id => {
+                Err(ListenError::DeclaredType { name: name.to_owned(), declared: declared.name, heard: expected.name })
             }
             (Some(_), _) => Ok(()),
             (None, _) => Err(ListenError::Undeclared { name: name.to_owned(), declared: self.list() }),
@@ -76,8 +76,8 @@ impl Declared {
 /// The name of the own event that a matcher names exactly, if it does.
 fn own_name<'m>(emitter: &Emitter, matcher: &'m Matcher) -> Option<&'m str> {
     match &matcher.0 {
-        Kind::Name { text, .. } => Some(text),
-        Kind::Path(path) => {
+        MatcherKind::Name { text, .. } => Some(text),
+        MatcherKind::Path(path) => {
             let rest = path.strip_prefix(emitter.namespace())?;
             rest.strip_prefix('.').filter(|name| !name.contains('.'))
         }

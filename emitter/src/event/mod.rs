@@ -118,7 +118,7 @@ pub trait Event: Serialize + Send + Sync + 'static {
 pub trait Hears {
     /// The type heard; none for any type.
     #[doc(hidden)]
-    fn heard() -> Option<HeardType>;
+    fn expected() -> Option<ExpectedType>;
     /// The event as what the listener takes, if it is that.
     #[doc(hidden)]
     fn of_mut(event: &mut dyn AnyEvent) -> Option<&mut Self>;
@@ -130,12 +130,12 @@ pub trait Hears {
 /// A payload type, by identity and by name.
 #[derive(Clone, Copy, Debug)]
 #[doc(hidden)]
-pub struct HeardType {
+pub struct ExpectedType {
     pub(crate) id: TypeId,
     pub(crate) name: &'static str,
 }
 
-impl HeardType {
+impl ExpectedType {
     pub(crate) fn of<T: 'static>() -> Self {
         Self { id: TypeId::of::<T>(), name: type_name::<T>() }
     }
@@ -143,12 +143,12 @@ impl HeardType {
 
 /// The type of a payload under way. A constant of the type, so that an emit passes on where it is.
 #[derive(Debug)]
-pub(crate) struct Carried {
+pub(crate) struct CarriedType {
     pub(crate) id: TypeId,
     name: fn() -> &'static str,
 }
 
-impl Carried {
+impl CarriedType {
     pub(crate) const fn of<T: 'static>() -> Self {
         Self { id: TypeId::of::<T>(), name: type_name::<T> }
     }
@@ -159,8 +159,8 @@ impl Carried {
 }
 
 impl<T: Serialize + Send + Sync + 'static> Hears for T {
-    fn heard() -> Option<HeardType> {
-        Some(HeardType::of::<T>())
+    fn expected() -> Option<ExpectedType> {
+        Some(ExpectedType::of::<T>())
     }
 
     fn of_mut(event: &mut dyn AnyEvent) -> Option<&mut Self> {
@@ -173,7 +173,7 @@ impl<T: Serialize + Send + Sync + 'static> Hears for T {
 }
 
 impl Hears for dyn AnyEvent {
-    fn heard() -> Option<HeardType> {
+    fn expected() -> Option<ExpectedType> {
         None
     }
 

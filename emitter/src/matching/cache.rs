@@ -18,7 +18,7 @@ pub(crate) struct MatchCache {
 }
 
 /// Everything that decides who takes an event, functions and the passing of time aside.
-pub(crate) struct Key<'a> {
+pub(crate) struct CacheKey<'a> {
     hash: u64,
     namespace: Option<&'a Arc<str>>,
     name: &'a str,
@@ -66,7 +66,7 @@ impl RoleList {
     }
 }
 
-impl<'a> Key<'a> {
+impl<'a> CacheKey<'a> {
     #[inline]
     pub(crate) fn of(view: &EventView<'a>) -> Self {
         let (source, name) = (view.meta.emit.source, &view.meta.emit.name);
@@ -83,7 +83,7 @@ impl<'a> Key<'a> {
 }
 
 impl CacheEntry {
-    pub(crate) fn new(key: &Key<'_>, found: impl Iterator<Item = Arc<Listener>>) -> Self {
+    pub(crate) fn new(key: &CacheKey<'_>, found: impl Iterator<Item = Arc<Listener>>) -> Self {
         let (changers, observers): (Vec<_>, Vec<_>) = found.partition(|listener| listener.call.role() == Role::Change);
         Self {
             hash: key.hash,
@@ -97,7 +97,7 @@ impl CacheEntry {
     }
 
     #[inline]
-    fn is_for(&self, key: &Key<'_>) -> bool {
+    fn is_for(&self, key: &CacheKey<'_>) -> bool {
         self.hash == key.hash
             && (self.seen, self.payload) == (key.seen, key.payload)
             && is_same(&self.name, key.name)
@@ -136,7 +136,7 @@ impl MatchCache {
 
     /// Finds the slot of a key and what is there, or the vacant one where it belongs.
     #[inline(always)]
-    pub(crate) fn find(&self, key: &Key<'_>) -> Result<(usize, &CacheEntry), usize> {
+    pub(crate) fn find(&self, key: &CacheKey<'_>) -> Result<(usize, &CacheEntry), usize> {
         let mut at = key.hash as usize & (self.slots.len() - 1);
         loop {
             match self.slots[at].get() {

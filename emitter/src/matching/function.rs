@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::matching::matcher::Kind;
+use crate::matching::matcher::MatcherKind;
 use crate::name::{NameRef, bit};
 use crate::{AsName, EventMeta, EventName, IntoMatcher, Matcher, MatcherError};
 
@@ -106,7 +106,7 @@ impl FnMatcher {
 
 impl IntoMatcher for FnMatcher {
     fn into_matcher(self) -> Result<Matcher, MatcherError> {
-        Ok(Matcher(Kind::Function(self)))
+        Ok(Matcher(MatcherKind::Function(self)))
     }
 }
 

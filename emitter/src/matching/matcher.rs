@@ -53,10 +53,10 @@ use crate::{EventMeta, EventName, EventRecord, FnMatcher, MatcherError};
 /// | `"tool.new_token"`, `"*.*"`, `"**.new_*"`, `Regex` | default, true | all | all | all | all | all |
 /// | `"tool.new_token"`, `"*.*"`, `"**.new_*"`, `Regex` | false | own | own | all | all | none |
 #[derive(Clone, PartialEq)]
-pub struct Matcher(pub(crate) Kind);
+pub struct Matcher(pub(crate) MatcherKind);
 
 #[derive(Clone)]
-pub(crate) enum Kind {
+pub(crate) enum MatcherKind {
     /// `"*"`
     Own,
     /// `"*.*"`
@@ -79,13 +79,13 @@ impl Matcher {
     /// Every event that reaches the emitter: `"*.*"`.
     #[must_use]
     pub const fn every() -> Self {
-        Self(Kind::Every)
+        Self(MatcherKind::Every)
     }
 
     /// Every own event: `"*"`.
     #[must_use]
     pub const fn own() -> Self {
-        Self(Kind::Own)
+        Self(MatcherKind::Own)
     }
 
     /// A regex, matched anywhere in the path.
@@ -100,7 +100,7 @@ impl Matcher {
     pub fn regex(pattern: &str) -> Result<Self, MatcherError> {
         check_pattern(pattern)?;
         Regex::new(pattern)
-            .map(|regex| Self(Kind::RegexText(regex)))
+            .map(|regex| Self(MatcherKind::RegexText(regex)))
             .map_err(|error| MatcherError::Regex { pattern: pattern.to_owned(), fault: error.to_string() })
     }
 
@@ -108,16 +108,16 @@ impl Matcher {
         let dotted = text.contains('.');
         Ok(Self(match text {
             "" => return Err(MatcherError::Empty),
-            "*" => Kind::Own,
-            "*.*" => Kind::Every,
+            "*" => MatcherKind::Own,
+            "*.*" => MatcherKind::Every,
             _ if text.contains(['*', '?', '[', ']', '{', '}', '\\']) => {
                 check_pattern(text)?;
                 let glob = Arc::new(GlobText::parse(text)?);
-                if dotted { Kind::PathGlob(glob) } else { Kind::NameGlob(glob) }
+                if dotted { MatcherKind::PathGlob(glob) } else { MatcherKind::NameGlob(glob) }
             }
             _ => {
                 check(text)?;
-                if dotted { Kind::Path(text.into()) } else { Self::name(text) }
+                if dotted { MatcherKind::Path(text.into()) } else { Self::name(text) }
             }
         }))
     }
@@ -129,23 +129,27 @@ impl Matcher {
         Self(Self::name(name.as_str()))
     }
 
-    fn name(text: &str) -> Kind {
-        Kind::Name { text: text.into(), hash: text.as_name().hash() }
+    fn name(text: &str) -> MatcherKind {
+        MatcherKind::Name { text: text.into(), hash: text.as_name().hash() }
     }
 
     /// Whether events of other runs are taken unless the options say otherwise.
     pub(crate) const fn nested_by_default(&self) -> bool {
         match self.0 {
-            Kind::Own | Kind::Name { .. } | Kind::NameGlob(_) | Kind::Function(_) => false,
-            Kind::Every | Kind::Path(_) | Kind::PathGlob(_) | Kind::RegexText(_) | Kind::RegexValue(_) => true,
+            MatcherKind::Own | MatcherKind::Name { .. } | MatcherKind::NameGlob(_) | MatcherKind::Function(_) => false,
+            MatcherKind::Every
+            | MatcherKind::Path(_)
+            | MatcherKind::PathGlob(_)
+            | MatcherKind::RegexText(_)
+            | MatcherKind::RegexValue(_) => true,
         }
     }
 
     /// Where an event of another type than the listener's is a bug and not filtered out (E7).
     pub(crate) const fn exact(&self) -> Exact {
         match &self.0 {
-            Kind::Name { .. } | Kind::Path(_) => Exact::Own,
-            Kind::Function(function) => function.exact,
+            MatcherKind::Name { .. } | MatcherKind::Path(_) => Exact::Own,
+            MatcherKind::Function(function) => function.exact,
             _ => Exact::Nowhere,
         }
     }
@@ -153,22 +157,22 @@ impl Matcher {
     /// The bits of the names that it may take: of one, if it takes no other.
     pub(crate) const fn names(&self) -> u64 {
         match &self.0 {
-            Kind::Name { hash, .. } => bit(*hash),
-            Kind::Function(function) => function.bits,
+            MatcherKind::Name { hash, .. } => bit(*hash),
+            MatcherKind::Function(function) => function.bits,
             _ => u64::MAX,
         }
     }
 
     /// Whether it has to be compiled, and so is better matched in a set.
     pub(crate) const fn is_pattern(&self) -> bool {
-        matches!(self.0, Kind::NameGlob(_) | Kind::PathGlob(_) | Kind::RegexText(_))
+        matches!(self.0, MatcherKind::NameGlob(_) | MatcherKind::PathGlob(_) | MatcherKind::RegexText(_))
     }
 
     /// Whether it takes an event, as far as that is fixed by path and source. A function is asked for each event.
     #[inline(always)]
     pub(crate) fn takes(&self, view: &EventView<'_>) -> bool {
         match &self.0 {
-            Kind::Name { text, hash } => view.here && view.meta.emit.name.is(text, *hash),
+            MatcherKind::Name { text, hash } => view.here && view.meta.emit.name.is(text, *hash),
             _ => self.takes_others(view),
         }
     }
@@ -177,10 +181,10 @@ impl Matcher {
     fn takes_others(&self, view: &EventView<'_>) -> bool {
         let meta = view.meta;
         match &self.0 {
-            Kind::Own => view.own(),
-            Kind::Every => true,
-            Kind::Function(function) => function.asks_about(&meta.emit.name),
-            Kind::NameGlob(glob) => view.own() && glob.is_match(meta.emitted_name()),
+            MatcherKind::Own => view.own(),
+            MatcherKind::Every => true,
+            MatcherKind::Function(function) => function.asks_about(&meta.emit.name),
+            MatcherKind::NameGlob(glob) => view.own() && glob.is_match(meta.emitted_name()),
             _ => self.takes_path(meta),
         }
     }
@@ -188,9 +192,9 @@ impl Matcher {
     /// The same of one that looks at the whole path.
     fn takes_path(&self, meta: &EventMeta<'_>) -> bool {
         match &self.0 {
-            Kind::Path(text) => meta.source().joins_to(meta.emitted_name(), text),
-            Kind::PathGlob(glob) => glob.is_match(&slashed(meta.path())),
-            Kind::RegexText(regex) | Kind::RegexValue(regex) => regex.is_match(meta.path()),
+            MatcherKind::Path(text) => meta.source().joins_to(meta.emitted_name(), text),
+            MatcherKind::PathGlob(glob) => glob.is_match(&slashed(meta.path())),
+            MatcherKind::RegexText(regex) | MatcherKind::RegexValue(regex) => regex.is_match(meta.path()),
             _ => true,
         }
     }
@@ -211,7 +215,7 @@ impl Matcher {
     #[must_use]
     pub fn matches(&self, meta: &EventMeta<'_>) -> bool {
         match &self.0 {
-            Kind::Function(function) => function.asks_about(&meta.emit.name) && function.says(meta),
+            MatcherKind::Function(function) => function.asks_about(&meta.emit.name) && function.says(meta),
             _ => self.matches_path(meta.path()).unwrap_or(false),
         }
     }
@@ -225,26 +229,26 @@ impl Matcher {
     fn matches_path(&self, path: &str) -> Option<bool> {
         let name = path.rsplit_once('.').map_or(path, |(_, name)| name);
         Some(match &self.0 {
-            Kind::Own | Kind::Every => true,
-            Kind::Name { text, .. } => **text == *name,
-            Kind::Path(text) => **text == *path,
-            Kind::NameGlob(glob) => glob.is_match(name),
-            Kind::PathGlob(glob) => glob.is_match(&slashed(path)),
-            Kind::RegexText(regex) | Kind::RegexValue(regex) => regex.is_match(path),
-            Kind::Function(_) => return None,
+            MatcherKind::Own | MatcherKind::Every => true,
+            MatcherKind::Name { text, .. } => **text == *name,
+            MatcherKind::Path(text) => **text == *path,
+            MatcherKind::NameGlob(glob) => glob.is_match(name),
+            MatcherKind::PathGlob(glob) => glob.is_match(&slashed(path)),
+            MatcherKind::RegexText(regex) | MatcherKind::RegexValue(regex) => regex.is_match(path),
+            MatcherKind::Function(_) => return None,
         })
     }
 
     /// Whether it has to be asked for each event.
     pub(crate) const fn is_function(&self) -> bool {
-        matches!(self.0, Kind::Function(_))
+        matches!(self.0, MatcherKind::Function(_))
     }
 
     /// What a function says; everything else has said it already.
     #[inline]
     pub(crate) fn says(&self, meta: &EventMeta<'_>) -> bool {
         match &self.0 {
-            Kind::Function(function) => function.says(meta),
+            MatcherKind::Function(function) => function.says(meta),
             _ => true,
         }
     }
@@ -309,14 +313,14 @@ impl IntoMatcher for &String {
 impl IntoMatcher for EventName {
     fn into_matcher(self) -> Result<Matcher, MatcherError> {
         let text = self.as_str();
-        Ok(Matcher(if text.contains('.') { Kind::Path(text.into()) } else { Matcher::name(text) }))
+        Ok(Matcher(if text.contains('.') { MatcherKind::Path(text.into()) } else { Matcher::name(text) }))
     }
 }
 
 impl IntoMatcher for Regex {
     fn into_matcher(self) -> Result<Matcher, MatcherError> {
         check_pattern(self.as_str())?;
-        Ok(Matcher(Kind::RegexValue(self)))
+        Ok(Matcher(MatcherKind::RegexValue(self)))
     }
 }
 
@@ -332,7 +336,7 @@ impl IntoMatcher for &Matcher {
     }
 }
 
-impl PartialEq for Kind {
+impl PartialEq for MatcherKind {
     fn eq(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Own, Self::Own) | (Self::Every, Self::Every) => true,
@@ -350,12 +354,12 @@ impl PartialEq for Kind {
 impl fmt::Debug for Matcher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            Kind::Own => f.write_str("\"*\""),
-            Kind::Every => f.write_str("\"*.*\""),
-            Kind::Name { text, .. } | Kind::Path(text) => write!(f, "{text:?}"),
-            Kind::NameGlob(glob) | Kind::PathGlob(glob) => write!(f, "{:?}", glob.text),
-            Kind::RegexText(regex) | Kind::RegexValue(regex) => write!(f, "/{regex}/"),
-            Kind::Function(function) => function.fmt(f),
+            MatcherKind::Own => f.write_str("\"*\""),
+            MatcherKind::Every => f.write_str("\"*.*\""),
+            MatcherKind::Name { text, .. } | MatcherKind::Path(text) => write!(f, "{text:?}"),
+            MatcherKind::NameGlob(glob) | MatcherKind::PathGlob(glob) => write!(f, "{:?}", glob.text),
+            MatcherKind::RegexText(regex) | MatcherKind::RegexValue(regex) => write!(f, "/{regex}/"),
+            MatcherKind::Function(function) => function.fmt(f),
         }
     }
 }

@@ -16,7 +16,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::Matcher;
 use crate::matching::glob::slashed;
-use crate::matching::matcher::Kind;
+use crate::matching::matcher::MatcherKind;
 use crate::registry::listener::{EventView, Listener};
 
 /// Patterns of an emitter that are asked one by one if there are no others.
@@ -139,9 +139,9 @@ impl Compiled {
         let (mut names, mut paths, mut regexes) = (Vec::new(), Vec::new(), Vec::new());
         for (at, (_, matcher)) in (0..).zip(members) {
             match &matcher.0 {
-                Kind::NameGlob(glob) => names.push((at, &glob.glob)),
-                Kind::PathGlob(glob) => paths.push((at, &glob.glob)),
-                Kind::RegexText(regex) => regexes.push((at, regex.as_str())),
+                MatcherKind::NameGlob(glob) => names.push((at, &glob.glob)),
+                MatcherKind::PathGlob(glob) => paths.push((at, &glob.glob)),
+                MatcherKind::RegexText(regex) => regexes.push((at, regex.as_str())),
                 _ => {}
             }
         }

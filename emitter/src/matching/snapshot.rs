@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 use crate::dispatch::batch::Batch;
 use crate::emitter::pipe::Pipe;
-use crate::matching::cache::{CacheEntry, Key, MatchCache, RoleList};
+use crate::matching::cache::{CacheEntry, CacheKey, MatchCache, RoleList};
 use crate::matching::pattern::{PatternIndex, PatternSet};
-use crate::registry::State;
+use crate::registry::RegistryState;
 use crate::registry::listener::{EventView, Listener, Role};
 
 /// As many listeners as are asked one by one.
@@ -72,7 +72,7 @@ pub(crate) enum MatchedListeners<'s> {
 }
 
 impl Snapshot {
-    pub(crate) fn of(state: &mut State) -> Self {
+    pub(crate) fn of(state: &mut RegistryState) -> Self {
         let listeners: Box<[_]> = state.listeners.as_slice().into();
         let pipes: Box<[_]> = state.pipes.as_slice().into();
         let is_closed = state.is_closed;
@@ -174,7 +174,7 @@ impl Table {
 
     #[inline(always)]
     fn find(&self, listeners: &[Arc<Listener>], view: &EventView<'_>) -> Matches {
-        let key = Key::of(view);
+        let key = CacheKey::of(view);
         let vacant = match self.cache.find(&key) {
             Ok((_, matched)) if matched.is_empty() => return Matches::NONE,
             Ok((slot, _)) => return Matches::Cached(slot),
@@ -191,7 +191,7 @@ impl Table {
 
     /// Asks everybody, patterns as sets.
     #[cold]
-    fn search(&self, listeners: &[Arc<Listener>], key: &Key<'_>, view: &EventView<'_>) -> Box<CacheEntry> {
+    fn search(&self, listeners: &[Arc<Listener>], key: &CacheKey<'_>, view: &EventView<'_>) -> Box<CacheEntry> {
         let singly = self.singly.iter().copied().filter(|&at| listeners[at as usize].takes(view));
         let mut found: Vec<u32> = singly.collect();
         self.patterns.find(listeners, view, &mut found);

@@ -130,7 +130,7 @@ impl Emitter {
     pub fn register(&self, registration: Registration) -> Result<Subscription, ListenError> {
         let listener = Arc::new(registration.into_listener(self.downgrade())?);
         if let Some(declared) = self.declared() {
-            declared.check_listener(self, &listener.matcher, listener.heard)?;
+            declared.check_listener(self, &listener.matcher, listener.expected)?;
         }
         let subscription = Subscription::new(&listener);
         // One that may run no times at all is never there.

@@ -13,9 +13,9 @@ use crate::dispatch::batch::{self, Batch};
 use crate::dispatch::emit::Emit;
 use crate::emitter::Node;
 use crate::emitter::scope::drop_at;
-use crate::event::HeardType;
+use crate::event::ExpectedType;
 use crate::matching::function::Exact;
-use crate::matching::matcher::Kind;
+use crate::matching::matcher::MatcherKind;
 use crate::name::is_same;
 use crate::panic::discard;
 use crate::registry::claim::Claims;
@@ -55,33 +55,33 @@ pub(crate) fn panicked(message: String) -> Box<Failure> {
 }
 
 /// Boxed, so that what nearly every call answers fits a register.
-pub(crate) type Answer = Result<(), Box<Failure>>;
+pub(crate) type CallResult = Result<(), Box<Failure>>;
 impl From<BoxError> for Box<Failure> {
     fn from(error: BoxError) -> Self {
         Self::new(Failure::Error(error))
     }
 }
 
-pub(crate) type Later<'a> = Option<BoxFuture<'a, Result<(), BoxError>>>;
+pub(crate) type ListenerFuture<'a> = Option<BoxFuture<'a, Result<(), BoxError>>>;
 
-type ChangeAsync = dyn for<'a> Fn(&'a mut dyn AnyEvent, &'a EventMeta<'a>) -> Later<'a> + Send + Sync;
-type Observe = dyn Fn(&dyn AnyEvent, &EventMeta<'_>) -> Answer + Send + Sync;
-type ObserveAsync = dyn for<'a> Fn(&'a dyn AnyEvent, &'a EventMeta<'a>) -> Later<'a> + Send + Sync;
-type HasRoom = dyn Fn() -> bool + Send + Sync;
-type TryObserve = dyn Fn(&dyn AnyEvent, &EventMeta<'_>) -> bool + Send + Sync;
+type ChangeAsyncFn = dyn for<'a> Fn(&'a mut dyn AnyEvent, &'a EventMeta<'a>) -> ListenerFuture<'a> + Send + Sync;
+type ObserveFn = dyn Fn(&dyn AnyEvent, &EventMeta<'_>) -> CallResult + Send + Sync;
+type ObserveAsyncFn = dyn for<'a> Fn(&'a dyn AnyEvent, &'a EventMeta<'a>) -> ListenerFuture<'a> + Send + Sync;
+type HasRoomFn = dyn Fn() -> bool + Send + Sync;
+type TryObserveFn = dyn Fn(&dyn AnyEvent, &EventMeta<'_>) -> bool + Send + Sync;
 
 /// How a listener is called. An async one answers nothing where the event is not of its type.
 #[derive(Clone)]
 pub(crate) enum Call {
-    Change(Arc<dyn Change>),
-    ChangeAsync(Arc<ChangeAsync>),
-    Observe(Arc<Observe>),
-    ObserveAsync(Arc<ObserveAsync>),
+    Change(Arc<dyn ErasedChange>),
+    ChangeAsync(Arc<ChangeAsyncFn>),
+    Observe(Arc<ObserveFn>),
+    ObserveAsync(Arc<ObserveAsyncFn>),
     /// Observes at once if it can; only otherwise it has to be awaited (a sink that blocks when it is full, E13).
     TryObserve {
-        has_room: Arc<HasRoom>,
-        now: Arc<TryObserve>,
-        later: Arc<ObserveAsync>,
+        has_room: Arc<HasRoomFn>,
+        now: Arc<TryObserveFn>,
+        later: Arc<ObserveAsyncFn>,
     },
     /// What is left of a listener while it is dropped.
     Dropped,
@@ -106,21 +106,21 @@ impl Call {
 }
 
 /// A sync closure that may change an event, whose type is forgotten.
-pub(crate) trait Change: Send + Sync {
-    fn call(&self, event: &mut dyn AnyEvent, meta: &EventMeta<'_>) -> Answer;
+pub(crate) trait ErasedChange: Send + Sync {
+    fn call(&self, event: &mut dyn AnyEvent, meta: &EventMeta<'_>) -> CallResult;
 
     /// A batch of this listener and the others, if all take the same type.
     fn batch(&self, listeners: &[Arc<Listener>]) -> Option<Box<dyn Batch>>;
 
-    /// A [`TypedChange`], for who knows of which type.
+    /// A [`SharedChange`], for who knows of which type.
     fn typed(self: Arc<Self>) -> Box<dyn Any>;
 }
 
 /// The same, of a type that is known.
-pub(crate) type TypedChange<T> = Arc<dyn ChangeOf<T>>;
+pub(crate) type SharedChange<T> = Arc<dyn TypedChange<T>>;
 
-pub(crate) trait ChangeOf<T: ?Sized>: Send + Sync {
-    fn call_of(&self, event: &mut T, meta: &EventMeta<'_>) -> Answer;
+pub(crate) trait TypedChange<T: ?Sized>: Send + Sync {
+    fn call_of(&self, event: &mut T, meta: &EventMeta<'_>) -> CallResult;
 }
 
 /// A closure and the type it takes.
@@ -138,13 +138,13 @@ impl Call {
     }
 }
 
-impl<T, F, R> Change for Closure<T, F>
+impl<T, F, R> ErasedChange for Closure<T, F>
 where
     T: Hears + ?Sized + 'static,
     F: Fn(&mut T, &EventMeta<'_>) -> R + Send + Sync + 'static,
     R: ListenerResult,
 {
-    fn call(&self, event: &mut dyn AnyEvent, meta: &EventMeta<'_>) -> Answer {
+    fn call(&self, event: &mut dyn AnyEvent, meta: &EventMeta<'_>) -> CallResult {
         let event = T::of_mut(event).ok_or_else(|| Box::new(Failure::Mismatch))?;
         Ok(self.0(event, meta).into_result()?)
     }
@@ -154,17 +154,17 @@ where
     }
 
     fn typed(self: Arc<Self>) -> Box<dyn Any> {
-        Box::new(self as TypedChange<T>)
+        Box::new(self as SharedChange<T>)
     }
 }
 
-impl<T, F, R> ChangeOf<T> for Closure<T, F>
+impl<T, F, R> TypedChange<T> for Closure<T, F>
 where
     T: ?Sized,
     F: Fn(&mut T, &EventMeta<'_>) -> R + Send + Sync,
     R: ListenerResult,
 {
-    fn call_of(&self, event: &mut T, meta: &EventMeta<'_>) -> Answer {
+    fn call_of(&self, event: &mut T, meta: &EventMeta<'_>) -> CallResult {
         Ok(self.0(event, meta).into_result()?)
     }
 }
@@ -175,7 +175,7 @@ pub(crate) struct Listener {
     pub(crate) id: u64,
     pub(crate) matcher: Matcher,
     /// The payload type it takes; none for any.
-    pub(crate) heard: Option<HeardType>,
+    pub(crate) expected: Option<ExpectedType>,
     /// Where an event of another type is refused, and not filtered out.
     pub(crate) exact: Exact,
     pub(crate) call: Call,
@@ -211,17 +211,17 @@ impl Listener {
     /// Whether it takes an event that is emitted here under the event's other name: if it takes exactly that type, or to refuse the
     /// event, if it takes the same generic type with other parameters (E7).
     fn takes_by_other_name(&self, emit: &Emit<'_>) -> bool {
-        let (Some(heard), Kind::Name { text, .. }) = (self.heard, &self.matcher.0) else { return false };
+        let (Some(expected), MatcherKind::Name { text, .. }) = (self.expected, &self.matcher.0) else { return false };
         let other_name = emit.facet.and_then(Facet::other_name);
         let is_named = other_name.is_some_and(|name| is_same(text, name.as_str()));
-        is_named && (heard.id == emit.carried.id || generic(heard.name) == generic(emit.carried.name()))
+        is_named && (expected.id == emit.carried.id || generic(expected.name) == generic(emit.carried.name()))
     }
 
     #[inline(always)]
     pub(crate) fn may_take_type(&self, view: &EventView<'_>) -> bool {
-        match &self.heard {
+        match &self.expected {
             None => true,
-            Some(heard) if heard.id == view.meta.emit.carried.id => true,
+            Some(expected) if expected.id == view.meta.emit.carried.id => true,
             Some(_) => match self.exact {
                 Exact::Nowhere => false,
                 Exact::Own => view.here,
@@ -243,7 +243,7 @@ impl Listener {
         Self {
             id: Self::next_id(),
             matcher: self.matcher.clone(),
-            heard: self.heard,
+            expected: self.expected,
             call: self.call.clone(),
             claims: self.claims.fork(),
             tracked: self.tracked.as_ref().map(|_| Arc::new(Tracked::new())),

@@ -28,12 +28,12 @@ pub(crate) struct Registry {
     /// The bits of the names that somebody here may take; read by every emit that comes by.
     names: AtomicU64,
     isolated: AtomicU64,
-    published: Published<State, Snapshot>,
+    published: Published<RegistryState, Snapshot>,
 }
 
 /// What the lock guards.
 #[derive(Default)]
-pub(crate) struct State {
+pub(crate) struct RegistryState {
     /// Higher priority first, then oldest first.
     pub(crate) listeners: Vec<Arc<Listener>>,
     pub(crate) pipes: Vec<Arc<Pipe>>,
@@ -53,7 +53,11 @@ pub(crate) struct Closed;
 
 impl Registry {
     pub(crate) fn new() -> Self {
-        Self { names: AtomicU64::new(0), isolated: AtomicU64::new(0), published: Published::new(State::default()) }
+        Self {
+            names: AtomicU64::new(0),
+            isolated: AtomicU64::new(0),
+            published: Published::new(RegistryState::default()),
+        }
     }
 
     /// Whether somebody is registered here who may take an event whose name has one of the bits: one load (E15).
@@ -155,7 +159,7 @@ impl Registry {
         self.isolated.load(Ordering::Relaxed)
     }
 
-    fn change<R>(&self, change: impl FnOnce(&mut State) -> R) -> R {
+    fn change<R>(&self, change: impl FnOnce(&mut RegistryState) -> R) -> R {
         self.published.change(|state| {
             let result = change(state);
             self.names.store(state.names(), Ordering::Release);
@@ -164,7 +168,7 @@ impl Registry {
     }
 }
 
-impl State {
+impl RegistryState {
     /// What is to be added, unless it takes no more.
     fn take_in<T>(&self, what: &mut Option<T>) -> Result<T, Closed> {
         if self.is_closed { None } else { what.take() }.ok_or(Closed)

@@ -12,19 +12,19 @@ use crate::sync::{Guard, Mutex, Slot};
 
 /// A state `S`, and a `T` derived from it that is read without the lock.
 pub(crate) struct Published<S, T> {
-    state: Mutex<State<S>>,
+    state: Mutex<Guarded<S>>,
     /// Made with the first value: to store one later, or to drop a slot that had none, is dear.
     derived: OnceLock<Slot<T>>,
 }
 
-struct State<S> {
+struct Guarded<S> {
     own: S,
     is_published: bool,
 }
 
 impl<S, T> Published<S, T> {
     pub(crate) fn new(state: S) -> Self {
-        Self { state: Mutex::new(State { own: state, is_published: false }), derived: OnceLock::new() }
+        Self { state: Mutex::new(Guarded { own: state, is_published: false }), derived: OnceLock::new() }
     }
 
     /// Changes the state and withdraws what was derived from it.

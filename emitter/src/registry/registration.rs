@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 use futures_core::future::BoxFuture;
 
 use crate::emitter::Node;
-use crate::event::HeardType;
+use crate::event::ExpectedType;
 use crate::matching::function::Exact;
 use crate::registry::claim::Claims;
 use crate::registry::listener::{Call, Failure, Listener, Role};
@@ -103,7 +103,7 @@ impl Options {
         T: Hears + ?Sized + 'static,
         R: ListenerResult,
     {
-        Registration::new(self, matcher.into_matcher(), T::heard(), Call::change(f))
+        Registration::new(self, matcher.into_matcher(), T::expected(), Call::change(f))
     }
 
     /// An async listener that may change the event: awaited before the next one starts.
@@ -117,7 +117,7 @@ impl Options {
         T: Hears + ?Sized + 'static,
     {
         let call = Call::ChangeAsync(Arc::new(move |event, meta| T::of_mut(event).map(|event| f(event, meta))));
-        Registration::new(self, matcher.into_matcher(), T::heard(), call)
+        Registration::new(self, matcher.into_matcher(), T::expected(), call)
     }
 
     /// A sync listener that watches.
@@ -135,7 +135,7 @@ impl Options {
             Some(event) => f(event, meta).into_result().map_err(Into::into),
             None => Err(Box::new(Failure::Mismatch)),
         }));
-        Registration::new(self, matcher.into_matcher(), T::heard(), call)
+        Registration::new(self, matcher.into_matcher(), T::expected(), call)
     }
 
     /// An async listener that watches, together with all others of its sort.
@@ -149,7 +149,7 @@ impl Options {
         T: Hears + ?Sized + 'static,
     {
         let call = Call::ObserveAsync(Arc::new(move |event, meta| T::of_ref(event).map(|event| f(event, meta))));
-        Registration::new(self, matcher.into_matcher(), T::heard(), call)
+        Registration::new(self, matcher.into_matcher(), T::expected(), call)
     }
 
     /// A sync listener for a payload type that carries its name.
@@ -170,7 +170,7 @@ impl Options {
 pub struct Registration {
     options: Options,
     matcher: Result<Matcher, MatcherError>,
-    pub(crate) heard: Option<HeardType>,
+    pub(crate) expected: Option<ExpectedType>,
     call: Call,
     is_pipe: bool,
     at: &'static Location<'static>,
@@ -181,10 +181,10 @@ impl Registration {
     pub(crate) fn new(
         options: Options,
         matcher: Result<Matcher, MatcherError>,
-        heard: Option<HeardType>,
+        expected: Option<ExpectedType>,
         call: Call,
     ) -> Self {
-        Self { options, matcher, heard, call, is_pipe: false, at: Location::caller() }
+        Self { options, matcher, expected, call, is_pipe: false, at: Location::caller() }
     }
 
     /// It is how something is piped: it stays until that is unpiped, and a fork has none of it (E9, E16).
@@ -196,7 +196,7 @@ impl Registration {
 
     /// Makes it a listener of an emitter.
     pub(crate) fn into_listener(self, home: Weak<Node>) -> Result<Listener, MatcherError> {
-        let Self { options, matcher, heard, call, is_pipe, at } = self;
+        let Self { options, matcher, expected, call, is_pipe, at } = self;
         let matcher = matcher?;
         let by_role = match call.role() {
             Role::Change => OnError::Propagate,
@@ -219,7 +219,7 @@ impl Registration {
             persistent: options.persistent || is_pipe,
             is_pipe,
             matcher,
-            heard,
+            expected,
             call,
             at,
             home,

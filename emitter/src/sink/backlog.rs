@@ -1,7 +1,7 @@
 //! What waits for a reader, and what was lost while it waited (E13): plain data, no lock.
 //!
 //! 1. Every offer is accounted for once: `offered` = items taken + items held + `lost`.
-//! 2. The slots stand for the offers from `taken` to `offered`, in order, without holes: an item for one, a loss for
+//! 2. The entries stand for the offers from `taken` to `offered`, in order, without holes: an item for one, a loss for
 //!    as many as it counts. So the place of an offer is found by counting back from the end.
 //! 3. No two losses stand side by side: they are one.
 //! 4. Under a policy that drops, at most `capacity` items are held. Under [`Overflow::Block`] each item beyond that
@@ -14,14 +14,14 @@ use super::Overflow;
 
 /// What stands at one place of a backlog.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Slot<T> {
+pub(super) enum Entry<T> {
     /// An item.
     Item(T),
     /// So many items were lost here.
     Lost(u64),
 }
 
-impl<T> Slot<T> {
+impl<T> Entry<T> {
     fn span(&self) -> u64 {
         match self {
             Self::Item(_) => 1,
@@ -44,7 +44,7 @@ pub(super) enum Offered<T> {
 /// Items in the order in which they were offered, bounded, with what was lost among them.
 #[derive(Debug)]
 pub(super) struct Backlog<T> {
-    slots: VecDeque<Slot<T>>,
+    entries: VecDeque<Entry<T>>,
     held: usize,
     capacity: usize,
     overflow: Overflow,
@@ -57,11 +57,11 @@ impl<T> Backlog<T> {
     /// A backlog of at least one item.
     pub(super) fn new(capacity: usize, overflow: Overflow) -> Self {
         let capacity = capacity.max(1);
-        Self { slots: VecDeque::new(), held: 0, capacity, overflow, offered: 0, taken: 0, lost: 0 }
+        Self { entries: VecDeque::new(), held: 0, capacity, overflow, offered: 0, taken: 0, lost: 0 }
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.slots.is_empty()
+        self.entries.is_empty()
     }
 
     pub(super) const fn is_full(&self) -> bool {
@@ -123,69 +123,69 @@ impl<T> Backlog<T> {
     }
 
     /// Swaps everything held, with what was lost among it, for the empty `into`. Tells whether offers waited.
-    pub(super) fn take(&mut self, into: &mut VecDeque<Slot<T>>) -> bool {
+    pub(super) fn take(&mut self, into: &mut VecDeque<Entry<T>>) -> bool {
         let waited = self.held > self.capacity;
-        mem::swap(&mut self.slots, into);
+        mem::swap(&mut self.entries, into);
         self.taken = self.offered;
         self.held = 0;
         waited
     }
 
     /// Takes what stands first.
-    pub(super) fn pop(&mut self) -> Option<Slot<T>> {
-        let slot = self.slots.pop_front()?;
-        self.taken += slot.span();
-        self.held -= usize::from(matches!(slot, Slot::Item(_)));
-        Some(slot)
+    pub(super) fn pop(&mut self) -> Option<Entry<T>> {
+        let entry = self.entries.pop_front()?;
+        self.taken += entry.span();
+        self.held -= usize::from(matches!(entry, Entry::Item(_)));
+        Some(entry)
     }
 
     fn hold(&mut self, item: T) {
-        self.slots.push_back(Slot::Item(item));
+        self.entries.push_back(Entry::Item(item));
         self.held += 1;
     }
 
     fn lose_oldest(&mut self) -> Option<T> {
         // By invariant 3 the oldest item stands first or second.
-        let behind_loss = matches!(self.slots.front(), Some(Slot::Lost(_)));
+        let behind_loss = matches!(self.entries.front(), Some(Entry::Lost(_)));
         self.lose(usize::from(behind_loss))
     }
 
     fn lose_newest(&mut self) {
         self.lost += 1;
-        match self.slots.back_mut() {
-            Some(Slot::Lost(lost)) => *lost += 1,
-            _ => self.slots.push_back(Slot::Lost(1)),
+        match self.entries.back_mut() {
+            Some(Entry::Lost(lost)) => *lost += 1,
+            _ => self.entries.push_back(Entry::Lost(1)),
         }
     }
 
     fn lose(&mut self, at: usize) -> Option<T> {
-        let slot = self.slots.get_mut(at).filter(|slot| matches!(slot, Slot::Item(_)))?;
-        let slot = mem::replace(slot, Slot::Lost(1));
+        let entry = self.entries.get_mut(at).filter(|entry| matches!(entry, Entry::Item(_)))?;
+        let entry = mem::replace(entry, Entry::Lost(1));
         self.held -= 1;
         self.lost += 1;
         self.join(at + 1);
         self.join(at);
-        match slot {
-            Slot::Item(item) => Some(item),
-            Slot::Lost(_) => None,
+        match entry {
+            Entry::Item(item) => Some(item),
+            Entry::Lost(_) => None,
         }
     }
 
     /// Makes one loss of the one at `at` and the one before it, if these are losses (invariant 3).
     fn join(&mut self, at: usize) {
         let Some(before) = at.checked_sub(1) else { return };
-        let Some(&Slot::Lost(second)) = self.slots.get(at) else { return };
-        if let Some(Slot::Lost(first)) = self.slots.get_mut(before) {
+        let Some(&Entry::Lost(second)) = self.entries.get(at) else { return };
+        if let Some(Entry::Lost(first)) = self.entries.get_mut(before) {
             *first += second;
-            self.slots.remove(at);
+            self.entries.remove(at);
         }
     }
 
     /// Where the offer with this ticket stands, counted back from the end (invariant 2).
     fn place_of(&self, ticket: u64) -> Option<usize> {
         let mut begins = self.offered;
-        for (at, slot) in self.slots.iter().enumerate().rev() {
-            begins -= slot.span();
+        for (at, entry) in self.entries.iter().enumerate().rev() {
+            begins -= entry.span();
             if begins <= ticket {
                 return Some(at);
             }
@@ -201,18 +201,18 @@ mod tests {
     use super::*;
 
     /// `1 2 -3 4`: items as they are, losses by their count.
-    fn show(slots: impl IntoIterator<Item = Slot<u32>>) -> String {
-        let show = |slot: Slot<u32>| match slot {
-            Slot::Item(item) => item.to_string(),
-            Slot::Lost(lost) => format!("-{lost}"),
+    fn show(entries: impl IntoIterator<Item = Entry<u32>>) -> String {
+        let show = |entry: Entry<u32>| match entry {
+            Entry::Item(item) => item.to_string(),
+            Entry::Lost(lost) => format!("-{lost}"),
         };
-        slots.into_iter().map(show).collect::<Vec<_>>().join(" ")
+        entries.into_iter().map(show).collect::<Vec<_>>().join(" ")
     }
 
     fn take(backlog: &mut Backlog<u32>) -> String {
-        let mut slots = VecDeque::new();
-        backlog.take(&mut slots);
-        show(slots)
+        let mut entries = VecDeque::new();
+        backlog.take(&mut entries);
+        show(entries)
     }
 
     /// E13: a loss is counted where it happened, and what is lost in one stretch is one gap.
@@ -263,15 +263,15 @@ mod tests {
     }
 
     #[derive(Clone, Copy, Debug)]
-    enum Step {
+    enum BacklogOp {
         Offer,
         Take,
         Pop,
         Withdraw(u64),
     }
 
-    fn step() -> impl Strategy<Value = Step> {
-        prop_oneof![6 => Just(Step::Offer), 1 => Just(Step::Take), 2 => Just(Step::Pop), 2 => (0..40_u64).prop_map(Step::Withdraw)]
+    fn operation() -> impl Strategy<Value = BacklogOp> {
+        prop_oneof![6 => Just(BacklogOp::Offer), 1 => Just(BacklogOp::Take), 2 => Just(BacklogOp::Pop), 2 => (0..40_u64).prop_map(BacklogOp::Withdraw)]
     }
 
     /// The model: every offer from `taken` on, `None` where it is lost.
@@ -309,13 +309,13 @@ mod tests {
             }
         }
 
-        fn pop(&mut self) -> Option<Slot<u32>> {
+        fn pop(&mut self) -> Option<Entry<u32>> {
             match self.offers.pop_front()? {
-                Some(item) => Some(Slot::Item(item)),
+                Some(item) => Some(Entry::Item(item)),
                 None => {
                     let more = self.offers.iter().take_while(|offer| offer.is_none()).count();
                     self.offers.drain(..more);
-                    Some(Slot::Lost(1 + more as u64))
+                    Some(Entry::Lost(1 + more as u64))
                 }
             }
         }
@@ -333,18 +333,18 @@ mod tests {
         fn a_backlog_loses_what_its_model_loses(
             overflow in prop_oneof![Just(Overflow::Block), Just(Overflow::DropOldest), Just(Overflow::DropNewest)],
             capacity in 1..5_usize,
-            steps in proptest::collection::vec(step(), 0..60),
+            operations in proptest::collection::vec(operation(), 0..60),
         ) {
             let (mut backlog, mut model) = (Backlog::new(capacity, overflow), Model::default());
-            for step in steps {
-                match step {
-                    Step::Offer => {
+            for operation in operations {
+                match operation {
+                    BacklogOp::Offer => {
                         backlog.offer(model.offered);
                         model.offer(capacity, overflow);
                     }
-                    Step::Take => prop_assert_eq!(take(&mut backlog), model.take()),
-                    Step::Pop => prop_assert_eq!(backlog.pop(), model.pop()),
-                    Step::Withdraw(ticket) => {
+                    BacklogOp::Take => prop_assert_eq!(take(&mut backlog), model.take()),
+                    BacklogOp::Pop => prop_assert_eq!(backlog.pop(), model.pop()),
+                    BacklogOp::Withdraw(ticket) => {
                         backlog.withdraw(ticket);
                         model.withdraw(ticket);
                     }

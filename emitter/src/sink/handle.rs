@@ -9,8 +9,8 @@ use std::{fmt, io, thread};
 
 use event_listener::{EventListener, Listener};
 
-use super::queue::{Counts, Queue};
-use super::worker::{Tallied, Tally};
+use super::queue::{Queue, QueueCounts};
+use super::worker::{Tally, TallyCounts};
 use crate::{SinkRecord, Subscription};
 
 /// An attached sink, as its owner sees it.
@@ -163,8 +163,8 @@ impl Control {
 
     fn report(&self) -> Report {
         // The tally first: what it counts was offered before, so nothing is pending below zero.
-        let Tallied { accepted, refused, progress, error } = self.tally.read();
-        let Counts { offered, lost } = self.queue.counts();
+        let TallyCounts { accepted, refused, progress, error } = self.tally.read();
+        let QueueCounts { offered, lost } = self.queue.counts();
         let pending = offered.saturating_sub(lost + accepted + refused);
         // A sink that tells of more than it was given is not believed.
         let failed = progress.failed.min(accepted);

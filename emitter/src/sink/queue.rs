@@ -22,7 +22,7 @@ use event_listener::{Event, EventListener};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::Overflow;
-use super::backlog::{Backlog, Offered, Slot};
+use super::backlog::{Backlog, Entry, Offered};
 
 /// How long a reader that has caught up collects before it asks to be woken by the next push: a busy emitter then
 /// pays for one wake in hundreds of events instead of one each.
@@ -31,7 +31,7 @@ const LINGER: Duration = Duration::from_micros(200);
 /// A bounded queue with one reader.
 #[derive(Debug)]
 pub(super) struct Queue<T> {
-    state: Mutex<State<T>>,
+    state: Mutex<QueueState<T>>,
     /// There is something to do for the reader's thread.
     work: Condvar,
     /// There is room again.
@@ -43,10 +43,10 @@ pub(super) struct Queue<T> {
 }
 
 #[derive(Debug)]
-struct State<T> {
+struct QueueState<T> {
     backlog: Backlog<T>,
     /// What has been read, to be dropped (invariant 6).
-    spent: VecDeque<Slot<T>>,
+    spent: VecDeque<Entry<T>>,
     reader: Reader,
     closed: bool,
     flush_wanted: u64,
@@ -69,7 +69,7 @@ enum Reader {
 
 /// What a reader has to do with the batch it took.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Turn {
+pub(super) struct AfterBatch {
     /// A flush was asked for, with this ticket.
     pub(super) flush: Option<u64>,
     /// Nothing will come after this batch.
@@ -78,14 +78,14 @@ pub(super) struct Turn {
 
 /// How much was offered, and how much of it is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Counts {
+pub(super) struct QueueCounts {
     pub(super) offered: u64,
     pub(super) lost: u64,
 }
 
 impl<T> Queue<T> {
     pub(super) fn new(capacity: usize, overflow: Overflow) -> Self {
-        let state = Mutex::new(State::new(Backlog::new(capacity, overflow)));
+        let state = Mutex::new(QueueState::new(Backlog::new(capacity, overflow)));
         let (room, progress) = (Event::new(), Event::new());
         Self { state, work: Condvar::new(), room, progress, thread: OnceLock::new() }
     }
@@ -126,7 +126,7 @@ impl<T> Queue<T> {
         state.closed || !state.backlog.is_full()
     }
 
-    fn offer_to(&self, mut state: MutexGuard<'_, State<T>>, item: T) -> Offered<T> {
+    fn offer_to(&self, mut state: MutexGuard<'_, QueueState<T>>, item: T) -> Offered<T> {
         if state.closed {
             drop(state);
             return Offered::Lost(Some(item));
@@ -220,13 +220,13 @@ impl<T> Queue<T> {
         self.progress.notify(usize::MAX);
     }
 
-    pub(super) fn counts(&self) -> Counts {
+    pub(super) fn counts(&self) -> QueueCounts {
         let state = self.state.lock();
-        Counts { offered: state.backlog.offered(), lost: state.backlog.lost() }
+        QueueCounts { offered: state.backlog.offered(), lost: state.backlog.lost() }
     }
 
     /// Sleeps until there is something to do, or until a time; takes all there is into the empty `batch`.
-    pub(super) fn wait(&self, batch: &mut VecDeque<Slot<T>>, until: Option<Instant>) -> Turn {
+    pub(super) fn wait(&self, batch: &mut VecDeque<Entry<T>>, until: Option<Instant>) -> AfterBatch {
         let mut state = self.state.lock();
         if state.is_idle() {
             state.reader = Reader::Lingers;
@@ -244,16 +244,16 @@ impl<T> Queue<T> {
         }
         state.reader = Reader::Busy;
         let waited = state.backlog.take(batch);
-        let turn = state.turn();
+        let after_batch = state.after_batch();
         drop(state);
         if waited {
             self.room.notify(usize::MAX);
         }
-        turn
+        after_batch
     }
 
     /// Empties a batch that has been read (invariant 6).
-    pub(super) fn give_back(&self, batch: &mut VecDeque<Slot<T>>) {
+    pub(super) fn give_back(&self, batch: &mut VecDeque<Entry<T>>) {
         let mut state = self.state.lock();
         // As much as the next pushes can drop, and no more.
         if !state.closed && !state.backlog.would_fill(state.spent.len()) {
@@ -264,15 +264,15 @@ impl<T> Queue<T> {
     }
 
     /// Takes what stands first, or has the task woken when there is something; none at the end.
-    pub(super) fn poll_pop(&self, cx: &Context<'_>) -> Poll<Option<Slot<T>>> {
-        if let Some(slot) = self.pop() {
-            return Poll::Ready(Some(slot));
+    pub(super) fn poll_pop(&self, cx: &Context<'_>) -> Poll<Option<Entry<T>>> {
+        if let Some(entry) = self.pop() {
+            return Poll::Ready(Some(entry));
         }
         // Cloned and dropped outside the lock (invariant 1): a waker is the executor's code.
         let waker = cx.waker().clone();
         let mut state = self.state.lock();
-        if let Some(slot) = state.backlog.pop() {
-            return Poll::Ready(Some(slot));
+        if let Some(entry) = state.backlog.pop() {
+            return Poll::Ready(Some(entry));
         }
         if state.closed {
             return Poll::Ready(None);
@@ -283,11 +283,11 @@ impl<T> Queue<T> {
         Poll::Pending
     }
 
-    fn pop(&self) -> Option<Slot<T>> {
+    fn pop(&self) -> Option<Entry<T>> {
         self.state.lock().backlog.pop()
     }
 
-    fn sleep(&self, state: &mut MutexGuard<'_, State<T>>, until: Option<Instant>) -> Slept {
+    fn sleep(&self, state: &mut MutexGuard<'_, QueueState<T>>, until: Option<Instant>) -> Slept {
         let Some(until) = until else {
             self.work.wait(state);
             return Slept::UntilWoken;
@@ -312,7 +312,7 @@ enum Slept {
     ForLong,
 }
 
-impl<T> State<T> {
+impl<T> QueueState<T> {
     fn new(backlog: Backlog<T>) -> Self {
         let (spent, reader) = (VecDeque::new(), Reader::Busy);
         Self { backlog, spent, reader, closed: false, flush_wanted: 0, flush_done: 0, ended: false }
@@ -331,8 +331,8 @@ impl<T> State<T> {
         }
     }
 
-    fn turn(&self) -> Turn {
+    fn after_batch(&self) -> AfterBatch {
         let flush = (self.flush_wanted > self.flush_done).then_some(self.flush_wanted);
-        Turn { flush, last: self.closed }
+        AfterBatch { flush, last: self.closed }
     }
 }

@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 
 use futures_core::Stream;
 
-use super::backlog::Slot;
+use super::backlog::Entry;
 use super::queue::Queue;
 use crate::event::record::Gap;
 use crate::{SinkRecord, Subscription};
@@ -47,14 +47,14 @@ impl EventStream {
     }
 
     fn poll_record(&self, cx: &Context<'_>) -> Poll<Option<SinkRecord>> {
-        self.queue.poll_pop(cx).map(|slot| slot.map(to_record))
+        self.queue.poll_pop(cx).map(|entry| entry.map(to_record))
     }
 }
 
-fn to_record(slot: Slot<SinkRecord>) -> SinkRecord {
-    match slot {
-        Slot::Item(record) => record,
-        Slot::Lost(lost) => SinkRecord::Gap(Gap::of(lost)),
+fn to_record(entry: Entry<SinkRecord>) -> SinkRecord {
+    match entry {
+        Entry::Item(record) => record,
+        Entry::Lost(lost) => SinkRecord::Gap(Gap::of(lost)),
     }
 }
 

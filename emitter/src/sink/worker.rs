@@ -2,7 +2,7 @@
 //!
 //! 1. The sink is called by this thread only, and outside the queue's lock.
 //! 2. A call that fails or panics is counted and logged; the next call is made all the same.
-//! 3. The thread ends once the queue is closed and drained; whatever ends it, the queue is told (`Ends`).
+//! 3. The thread ends once the queue is closed and drained; the queue learns of its end even if it unwinds (`EndGuard`).
 //! 4. The sink is dropped before the queue is told, so after a close its files are closed too.
 
 use std::collections::VecDeque;
@@ -12,7 +12,7 @@ use std::{io, mem, thread};
 
 use parking_lot::Mutex;
 
-use super::backlog::Slot;
+use super::backlog::Entry;
 use super::queue::Queue;
 use super::{Progress, Sink};
 use crate::event::record::Gap;
@@ -21,11 +21,11 @@ use crate::{BoxError, SinkRecord};
 
 /// What came of the events that the worker took.
 #[derive(Debug, Default)]
-pub(super) struct Tally(Mutex<Tallied>);
+pub(super) struct Tally(Mutex<TallyCounts>);
 
 /// Behind one lock, so that a report adds up at any moment.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Tallied {
+pub(super) struct TallyCounts {
     /// `write` returned `Ok`.
     pub(super) accepted: u64,
     /// `write` returned an error or panicked.
@@ -36,20 +36,20 @@ pub(super) struct Tallied {
 }
 
 impl Tally {
-    pub(super) fn read(&self) -> Tallied {
+    pub(super) fn read(&self) -> TallyCounts {
         self.0.lock().clone()
     }
 
     fn accept(&self, progress: Progress) {
-        let mut tallied = self.0.lock();
-        tallied.accepted += 1;
-        tallied.progress = progress;
+        let mut counts = self.0.lock();
+        counts.accepted += 1;
+        counts.progress = progress;
     }
 
     fn refuse(&self, progress: Progress) {
-        let mut tallied = self.0.lock();
-        tallied.refused += 1;
-        tallied.progress = progress;
+        let mut counts = self.0.lock();
+        counts.refused += 1;
+        counts.progress = progress;
     }
 
     fn progressed(&self, progress: Progress) {
@@ -58,7 +58,7 @@ impl Tally {
 
     /// The sink is about to be dropped, and its buffer with it.
     fn ended(&self) {
-        let Tallied { progress, .. } = &mut *self.0.lock();
+        let TallyCounts { progress, .. } = &mut *self.0.lock();
         progress.failed = progress.failed.saturating_add(mem::take(&mut progress.buffered));
     }
 
@@ -89,32 +89,32 @@ struct Worker<S> {
 impl<S: Sink> Worker<S> {
     fn run(mut self, queue: Arc<Queue<SinkRecord>>) {
         queue.read_here();
-        let ends = Ends(queue);
+        let end_guard = EndGuard(queue);
         let mut batch = VecDeque::new();
         loop {
-            let turn = ends.0.wait(&mut batch, self.flush_due());
+            let after_batch = end_guard.0.wait(&mut batch, self.flush_due());
             self.write_all(&batch);
-            ends.0.give_back(&mut batch);
-            if turn.flush.is_some() || self.is_flush_due() {
+            end_guard.0.give_back(&mut batch);
+            if after_batch.flush.is_some() || self.is_flush_due() {
                 self.flush();
             }
-            if let Some(ticket) = turn.flush {
-                ends.0.flushed(ticket);
+            if let Some(ticket) = after_batch.flush {
+                end_guard.0.flushed(ticket);
             }
-            if turn.last {
+            if after_batch.last {
                 return self.close();
             }
         }
     }
 
-    fn write_all(&mut self, batch: &VecDeque<Slot<SinkRecord>>) {
+    fn write_all(&mut self, batch: &VecDeque<Entry<SinkRecord>>) {
         if !batch.is_empty() && self.interval.is_some() {
             self.unflushed.get_or_insert_with(Instant::now);
         }
-        for slot in batch {
-            match slot {
-                Slot::Item(record) => self.write(record),
-                Slot::Lost(lost) => self.write_gap(*lost),
+        for entry in batch {
+            match entry {
+                Entry::Item(record) => self.write(record),
+                Entry::Lost(lost) => self.write_gap(*lost),
             }
         }
     }
@@ -209,9 +209,9 @@ impl<S: Sink> Worker<S> {
 }
 
 /// Tells the queue that its reader is gone, also if the thread unwinds (invariant 3).
-struct Ends(Arc<Queue<SinkRecord>>);
+struct EndGuard(Arc<Queue<SinkRecord>>);
 
-impl Drop for Ends {
+impl Drop for EndGuard {
     fn drop(&mut self) {
         self.0.end();
     }
