@@ -12,7 +12,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use crate::panic_message;
 
 /// Payloads that panic one after the other as they are dropped, before the next is leaked.
-const ROUNDS: usize = 4;
+const MAX_DROPS: usize = 4;
 
 /// Returns the message of a caught panic, and disposes of its payload.
 ///
@@ -49,7 +49,7 @@ pub fn panic_text(payload: Box<dyn Any + Send>) -> String {
 
 /// Drops payloads, each of which the drop of the one before panicked with; returns whether the last one was leaked.
 fn drop_rounds(mut payload: Box<dyn Any + Send>) -> bool {
-    for _ in 1..ROUNDS {
+    for _ in 1..MAX_DROPS {
         match drop_once(payload) {
             Ok(()) => return false,
             Err(next) => payload = next,
@@ -79,7 +79,7 @@ pub(crate) fn catch<R>(call: impl FnOnce() -> R) -> Result<R, String> {
 
 /// Drops a value of the user's. A panic there is logged, and changes nothing.
 #[inline]
-pub(crate) fn discard<T>(what: &'static str, value: T) {
+pub(crate) fn drop_catching<T>(what: &'static str, value: T) {
     if needs_drop::<T>() {
         catch(|| drop(value)).unwrap_or_else(|panic| report_drop(what, &panic));
     }
@@ -88,12 +88,12 @@ pub(crate) fn discard<T>(what: &'static str, value: T) {
 /// Logs that dropping something panicked.
 #[cold]
 pub(crate) fn report_drop(what: &'static str, panic: &str) {
-    logged(|| tracing::warn!(panic, "{what} panicked when it was dropped"));
+    log_catching(|| tracing::warn!(panic, "{what} panicked when it was dropped"));
 }
 
 /// Logs. Errors that are displayed and subscribers are user code: a panic there changes nothing, because what goes on is
 /// worth more than a line of a log.
-pub(crate) fn logged(log: impl FnOnce()) {
+pub(crate) fn log_catching(log: impl FnOnce()) {
     catch(log).unwrap_or_default();
 }
 

@@ -10,7 +10,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use super::route::Route;
 use super::sync::{DispatchProgress, Payload};
-use crate::panic::{catch, catch_or, discard, report_drop};
+use crate::panic::{catch, catch_or, drop_catching, report_drop};
 use crate::registry::listener::{Call, CallResult, Failure, Listener, ListenerFuture, Role, panicked};
 use crate::registry::tracked::UnderWay;
 use crate::rt::Delivery;
@@ -135,13 +135,13 @@ impl<'f> Awaited<'f> {
         }
         let make = || call().map_or_else(|| CallState::Answered(Err(Box::new(Failure::Mismatch))), CallState::Running);
         awaited.state =
-            catch_or(|| within(awaited.under_way.as_ref(), make), |panic| CallState::Answered(Err(panicked(panic))));
+            catch_or(|| counted(awaited.under_way.as_ref(), make), |panic| CallState::Answered(Err(panicked(panic))));
         awaited
     }
 
     /// Drops the listener's future, and counts the listener as skipped, unless it has answered.
     #[cold]
-    fn cut(&mut self) {
+    fn skip(&mut self) {
         if matches!(self.state, CallState::Running(_)) {
             if let Some(delivery) = self.delivery {
                 delivery.skips();
@@ -152,12 +152,12 @@ impl<'f> Awaited<'f> {
 
     /// Drops the listener's future.
     fn stop(&mut self) {
-        discard("a listener's future", self.state.take());
+        drop_catching("a listener's future", self.state.take());
     }
 
     /// Drops the future that has answered. A panic there is the listener's failure, unless it had another.
     #[inline]
-    fn end(&mut self, answer: CallResult) -> CallResult {
+    fn drop_answered(&mut self, answer: CallResult) -> CallResult {
         let future = self.state.take();
         match (catch(|| drop(future)), answer) {
             (Ok(()), answer) => answer,
@@ -172,7 +172,7 @@ impl<'f> Awaited<'f> {
 
 /// Makes or polls a future, as part of a call that may be counted.
 #[inline]
-fn within<R>(under_way: Option<&UnderWay<'_>>, call: impl FnOnce() -> R) -> R {
+fn counted<R>(under_way: Option<&UnderWay<'_>>, call: impl FnOnce() -> R) -> R {
     match under_way {
         None => call(),
         Some(under_way) => under_way.within(call),
@@ -192,20 +192,20 @@ impl<'f> Future for Awaited<'f> {
     fn poll(self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
         if this.delivery.is_some_and(Delivery::is_cut) {
-            this.cut();
+            this.skip();
         }
         let answer = match &mut this.state {
             CallState::Answered(answer) => std::mem::replace(answer, Ok(())),
             CallState::Running(future) => {
                 let poll = || future.as_mut().poll(cx).map_err(Into::into);
-                match catch_or(|| within(this.under_way.as_ref(), poll), |panic| Poll::Ready(Err(panicked(panic)))) {
+                match catch_or(|| counted(this.under_way.as_ref(), poll), |panic| Poll::Ready(Err(panicked(panic)))) {
                     Poll::Pending => return Poll::Pending,
-                    Poll::Ready(answer) => this.end(answer),
+                    Poll::Ready(answer) => this.drop_answered(answer),
                 }
             }
         };
         this.under_way = None;
-        this.listener.leave_if_spent();
+        this.listener.remove_if_spent();
         Poll::Ready((this.listener, answer))
     }
 }

@@ -147,7 +147,7 @@ pub(crate) struct Emit<'a> {
     pub(crate) source: &'a Emitter,
     pub(crate) name: NameRef<'a>,
     /// The bits of the names under which listeners may receive it.
-    pub(crate) names: u64,
+    pub(crate) name_bits: u64,
     pub(crate) carried: &'static CarriedType,
     pub(crate) facet: Option<&'a Facet>,
     /// In order, if none is given.
@@ -158,8 +158,8 @@ pub(crate) struct Emit<'a> {
 impl<'a> Emit<'a> {
     #[inline]
     fn of<P: 'static>(source: &'a Emitter, name: NameRef<'a>, facet: Option<&'a Facet>, stamp: &'a EventStamp) -> Self {
-        let names = name.bit() | facet.map_or(0, Facet::bits);
-        Self { source, name, names, carried: const { &CarriedType::of::<P>() }, facet, delivery: None, stamp }
+        let name_bits = name.bit() | facet.map_or(0, Facet::name_bits);
+        Self { source, name, name_bits, carried: const { &CarriedType::of::<P>() }, facet, delivery: None, stamp }
     }
 
     /// The source's context, and what the emit itself adds to it.
@@ -179,7 +179,7 @@ impl<'a> Emit<'a> {
         {
             declared.check_emit(self.name.as_str(), self.carried.id, self.carried.name())?;
         }
-        let first = self.source.first_receiver(self.names);
+        let first = self.source.first_receiver(self.name_bits);
         // On a run that has ended it reaches nobody (R14).
         Ok(first.filter(|_| !(self.source.is_in_run() && self.source.is_too_late_for(self.name))))
     }
@@ -219,7 +219,7 @@ impl<'a> Dispatch<'a> {
     }
 
     fn suspend(self) -> PendingDispatch {
-        self.meta.put_aside();
+        self.meta.save_to_stamp();
         PendingDispatch { route: self.route, progress: self.progress }
     }
 

@@ -4,7 +4,7 @@ use std::panic::Location;
 
 use super::sync::DispatchProgress;
 use crate::error::EmitErrorKind;
-use crate::panic::{discard, logged};
+use crate::panic::{drop_catching, log_catching};
 use crate::registry::listener::{Failure, Listener, OnError, Role};
 use crate::rt::Facet;
 use crate::{AnyEvent, BoxError, EmitError, Emitter, EventMeta};
@@ -20,7 +20,7 @@ impl DispatchProgress {
         event: &dyn AnyEvent,
         meta: &EventMeta<'_>,
     ) {
-        listener.leave_if_spent();
+        listener.remove_if_spent();
         let error = explain(listener, *failure, event, meta);
         if listener.on_error == OnError::Isolate || meta.emit.facet.is_some_and(Facet::isolates_failures) {
             return isolate(listener, error);
@@ -31,7 +31,7 @@ impl DispatchProgress {
             Some(_) => isolate(listener, error),
         }
         if listener.call.role() == Role::Change {
-            self.end_changing();
+            self.skip_changing();
         }
     }
 }
@@ -62,7 +62,7 @@ fn wrap(source: BoxError, path: String, at: &'static Location<'static>) -> EmitE
 
 /// Logs and counts it: the emit goes on as if it had not happened.
 fn isolate(listener: &Listener, error: EmitError) {
-    logged(|| {
+    log_catching(|| {
         let cause = std::error::Error::source(&error).map(tracing::field::display);
         tracing::warn!(error = %error, cause, "a listener's failure was isolated");
     });
@@ -70,5 +70,5 @@ fn isolate(listener: &Listener, error: EmitError) {
         registry.count_isolated();
     }
     // The error is the user's, and so is its `Drop`.
-    discard("a listener's error", error);
+    drop_catching("a listener's error", error);
 }

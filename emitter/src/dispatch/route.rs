@@ -87,7 +87,7 @@ impl Route {
     /// Finds everybody who receives an event; returns whether anybody does. Nobody receives it before it comes to `from`.
     #[inline(always)]
     pub(super) fn find(&mut self, from: &Emitter, meta: &EventMeta<'_>) -> bool {
-        if !self.along(from, meta) {
+        if !self.find_along_tree(from, meta) {
             *self = Self::search(from, meta);
         }
         self.first.is_some()
@@ -95,15 +95,15 @@ impl Route {
 
     /// Adds the stops along the tree and the runs. Gives up where there are pipes, a run that has ended, or too much to walk.
     #[inline(always)]
-    fn along(&mut self, from: &Emitter, meta: &EventMeta<'_>) -> bool {
-        let names = meta.emit.names;
+    fn find_along_tree(&mut self, from: &Emitter, meta: &EventMeta<'_>) -> bool {
+        let name_bits = meta.emit.name_bits;
         for emitter in from.upwards() {
             if emitter.run_parent().is_some() {
                 *self = Self::new();
-                return self.along_runs(from, meta);
+                return self.find_along_runs(from, meta);
             }
-            if let Some(registry) = emitter.receiver(names)
-                && !self.stop_at(registry, || view(emitter, meta, || meta.source().is_in_part_of_run_of(emitter)))
+            if let Some(registry) = emitter.receiver(name_bits)
+                && !self.add_stop(registry, || view(emitter, meta, || meta.source().is_in_part_of_run_of(emitter)))
             {
                 return false;
             }
@@ -113,13 +113,13 @@ impl Route {
 
     /// The same where there are several ways up.
     #[inline(never)]
-    fn along_runs(&mut self, from: &Emitter, meta: &EventMeta<'_>) -> bool {
+    fn find_along_runs(&mut self, from: &Emitter, meta: &EventMeta<'_>) -> bool {
         let mut receivers = SmallVec::<[Receiver<'_>; 8]>::new();
-        let (names, origin, mut below) = (meta.emit.names, meta.source().run(), None::<&Emitter>);
+        let (name_bits, origin, mut below) = (meta.emit.name_bits, meta.source().run(), None::<&Emitter>);
         let over = from.walk(|emitter| {
             // Behind a run comes its instance.
             let through = below.is_some_and(|below| below.is_run() && Some(below) != origin);
-            receivers.extend(emitter.receiver(names).map(|registry| Receiver { emitter, registry, through }));
+            receivers.extend(emitter.receiver(name_bits).map(|registry| Receiver { emitter, registry, through }));
             below = Some(emitter);
             true
         });
@@ -131,7 +131,7 @@ impl Route {
                     later.through |= through;
                     true
                 }
-                None => self.stop_at(registry, || view(emitter, meta, || through)),
+                None => self.add_stop(registry, || view(emitter, meta, || through)),
             }
         })
     }
@@ -139,7 +139,7 @@ impl Route {
     /// Adds the part of an emitter, if it has any. Gives up if it has pipes, or nothing rises through it. How the emitter sees the event is found
     /// after its snapshot is loaded: else that would be kept on the stack meanwhile.
     #[inline(always)]
-    fn stop_at<'a>(&mut self, registry: &Registry, view: impl FnOnce() -> EventView<'a>) -> bool {
+    fn add_stop<'a>(&mut self, registry: &Registry, view: impl FnOnce() -> EventView<'a>) -> bool {
         let guard = registry.snapshot();
         let Some(snapshot) = guard.as_ref() else { return true };
         if !snapshot.leads_up_only {
@@ -153,12 +153,12 @@ impl Route {
             Matches::Few(_) | Matches::Cached(_) => {}
         }
         self.is_observed |= snapshot.observes;
-        self.add(Stop { snapshot: guard, matches });
+        self.push(Stop { snapshot: guard, matches });
         true
     }
 
     #[inline(always)]
-    fn add(&mut self, stop: Stop) {
+    fn push(&mut self, stop: Stop) {
         if self.first.is_none() {
             self.first = Some(stop);
         } else {
@@ -202,7 +202,7 @@ impl Route {
             }
         }
         let mut route = Self { is_observed: true, ..Self::new() };
-        stops.into_iter().rev().for_each(|stop| route.add(stop));
+        stops.into_iter().rev().for_each(|stop| route.push(stop));
         route
     }
 
@@ -250,7 +250,7 @@ impl Route {
     pub(super) fn first_async(&self, meta: &EventMeta<'_>) -> Option<&Arc<Listener>> {
         let mut cursor = Cursor::START;
         std::iter::from_fn(|| self.next(&mut cursor)).find(|listener| {
-            listener.call.would_wait() && !listener.claims.is_spent() && listener.matcher.says_calmly(meta)
+            listener.call.would_wait() && !listener.claims.is_spent() && listener.matcher.accepts_or_logs(meta)
         })
     }
 }
@@ -264,7 +264,7 @@ enum SearchStep {
 fn targets(snapshot: &Guard<Snapshot>, view: &EventView<'_>) -> Option<Vec<Emitter>> {
     let snapshot = snapshot.as_ref();
     let pipes = snapshot.map_or(&[][..], |snapshot| &snapshot.pipes);
-    let piped = || pipes.iter().filter_map(|pipe| pipe.leads(view)).collect();
+    let piped = || pipes.iter().filter_map(|pipe| pipe.target_for(view)).collect();
     snapshot.is_none_or(|snapshot| !snapshot.is_closed).then(piped)
 }
 
@@ -336,10 +336,10 @@ impl Emitter {
     /// The first emitter from here up where somebody may hear an event whose name has one of these bits: a listener,
     /// or a pipe; or a run in another run, from where there are several ways up. None if nobody hears it (E15).
     #[inline]
-    pub(crate) fn first_receiver(&self, names: u64) -> Option<&Self> {
+    pub(crate) fn first_receiver(&self, name_bits: u64) -> Option<&Self> {
         let mut at = self;
         loop {
-            if at.receiver(names).is_some() || at.run_parent().is_some() {
+            if at.receiver(name_bits).is_some() || at.run_parent().is_some() {
                 return Some(at);
             }
             at = at.parent()?;
@@ -355,7 +355,7 @@ impl Emitter {
         if self.node().is_in_run {
             self.is_heard_in_run()
         } else {
-            !self.node().no_listener_cache.holds_or(|| self.is_quiet())
+            !self.node().no_listener_cache.holds_or(|| self.has_no_listeners_in_tree())
         }
     }
 
@@ -375,7 +375,7 @@ impl Emitter {
     }
 
     /// Whether nobody listens from here up the tree, which is outside of runs.
-    fn is_quiet(&self) -> bool {
+    fn has_no_listeners_in_tree(&self) -> bool {
         self.first_receiver(u64::MAX).is_none()
     }
 
@@ -393,8 +393,8 @@ impl Emitter {
 
     /// Those who may hear an event whose name has one of these bits.
     #[inline]
-    fn receiver(&self, names: u64) -> Option<&Registry> {
-        self.registry().filter(|registry| registry.may_receive(names))
+    fn receiver(&self, name_bits: u64) -> Option<&Registry> {
+        self.registry().filter(|registry| registry.may_receive(name_bits))
     }
 
     fn address(&self) -> *const Node {

@@ -11,7 +11,7 @@ use super::emit::Emit;
 use super::route::{Cursor, Route};
 use crate::emitter::scope::within;
 use crate::error::EmitErrorKind;
-use crate::panic::{catch_or, discard};
+use crate::panic::{catch_or, drop_catching};
 use crate::registry::listener::{Call, CallResult, Failure, Listener, panicked};
 use crate::{AnyEvent, EmitError, Emitter, EventMeta};
 
@@ -81,7 +81,9 @@ impl<'a> Dispatch<'a> {
         let scope = if emit.source.is_in_run() { emit.source.scope_to_enter() } else { None };
         let awaited = match scope {
             None => progress.advance::<true>(route, Payload::Changing(event), meta),
-            Some(scope) => within(Some(scope), || progress.go_on(route, Payload::Changing(&mut *event), meta)),
+            Some(scope) => {
+                within(Some(scope), || progress.advance_out_of_line(route, Payload::Changing(&mut *event), meta))
+            }
         };
         progress.is_awaiting = awaited.is_some();
         if !progress.is_awaiting && progress.deferred.as_ref().is_none_or(|deferred| deferred.is_empty()) {
@@ -97,8 +99,11 @@ impl<'a> Dispatch<'a> {
         let Self { emit, meta, route, progress } = self;
         route.find(from, meta);
         // A sink that had room a moment ago may be full when its turn comes.
-        let call =
-            || within(emit.source.scope_to_enter(), || progress.go_on(route, Payload::Changing(&mut *event), meta));
+        let call = || {
+            within(emit.source.scope_to_enter(), || {
+                progress.advance_out_of_line(route, Payload::Changing(&mut *event), meta)
+            })
+        };
         match route.first_async(meta).or_else(call) {
             Some(listener) => Err(EmitErrorKind::WouldAwait { path: meta.path().to_owned(), at: listener.at }.into()),
             None => progress.result(),
@@ -111,7 +116,7 @@ impl DispatchProgress {
 
     /// Calls listeners until one has to be awaited, which is returned; none once everybody has had their turn.
     ///
-    /// `START` makes two copies of the loop: one in [`Dispatch::start`] and one in [`go_on`](Self::go_on). The compiler joins each with
+    /// `START` makes two copies of the loop: one in [`Dispatch::start`] and one in [`advance_out_of_line`](Self::advance_out_of_line). The compiler joins each with
     /// what catches its panics, which it does not do with a loop that is called from two places (W10).
     #[inline(always)]
     fn advance<'r, const START: bool>(
@@ -134,7 +139,12 @@ impl DispatchProgress {
 
     /// Advances off the common path.
     #[inline(never)]
-    fn go_on<'r>(&mut self, route: &'r Route, event: Payload<'_>, meta: &EventMeta<'_>) -> Option<&'r Arc<Listener>> {
+    fn advance_out_of_line<'r>(
+        &mut self,
+        route: &'r Route,
+        event: Payload<'_>,
+        meta: &EventMeta<'_>,
+    ) -> Option<&'r Arc<Listener>> {
         self.advance::<false>(route, event, meta)
     }
 
@@ -148,12 +158,12 @@ impl DispatchProgress {
         if std::mem::take(&mut self.is_awaiting) {
             return route.before(&self.cursor);
         }
-        let next = self.go_on(route, event, meta);
+        let next = self.advance_out_of_line(route, event, meta);
         next.or_else(|| route.before(&self.deferred.as_mut()?.pop_front()?))
     }
 
     /// Nobody else may change the event: goes on with those that observe it (E11).
-    pub(super) fn end_changing(&mut self) {
+    pub(super) fn skip_changing(&mut self) {
         self.cursor.skip_changing();
         if let Some(deferred) = &mut self.deferred {
             deferred.retain(Cursor::is_observing);
@@ -161,8 +171,8 @@ impl DispatchProgress {
     }
 
     #[cold]
-    fn discard_failure(&mut self) {
-        discard("a listener's error", self.failed.take());
+    fn drop_failure(&mut self) {
+        drop_catching("a listener's error", self.failed.take());
     }
 
     #[inline]
@@ -176,7 +186,7 @@ impl Drop for DispatchProgress {
     #[inline]
     fn drop(&mut self) {
         if self.failed.is_some() {
-            self.discard_failure();
+            self.drop_failure();
         }
     }
 }
@@ -217,12 +227,12 @@ fn call_listener(
     meta: &EventMeta<'_>,
 ) -> Result<CallOutcome, Box<Failure>> {
     // The other matchers were asked when the route was found; what a function says may be different for each event.
-    if !listener.matcher.says(meta) {
+    if !listener.matcher.accepts(meta) {
         return Ok(CallOutcome::Done);
     }
     match (&listener.call, event) {
-        (Call::Change(change), Payload::Changing(event)) => claim(listener, || change.call(*event, meta))?,
-        (Call::Observe(observe), event) => claim(listener, || observe(event.shared(), meta))?,
+        (Call::Change(change), Payload::Changing(event)) => claim_and_call(listener, || change.call(*event, meta))?,
+        (Call::Observe(observe), event) => claim_and_call(listener, || observe(event.shared(), meta))?,
         // A call that is awaited is claimed where it is awaited; but where no call is left, nothing is awaited.
         _ if listener.claims.is_spent() => {}
         (Call::TryObserve { now, .. }, event) if now(event.shared(), meta) => {}
@@ -233,13 +243,13 @@ fn call_listener(
 
 /// Calls a listener if it has a call left, just before which it is looked at (E8, E9).
 #[inline(always)]
-fn claim(listener: &Listener, call: impl FnOnce() -> CallResult) -> CallResult {
-    if listener.claims.claim_unlimited() { call() } else { claim_counted(listener, call) }
+fn claim_and_call(listener: &Listener, call: impl FnOnce() -> CallResult) -> CallResult {
+    if listener.claims.claim_unlimited() { call() } else { claim_and_call_counted(listener, call) }
 }
 
 /// The same, where calls are limited or counted. Out of the loop of every emit.
 #[inline(never)]
-fn claim_counted(listener: &Listener, call: impl FnOnce() -> CallResult) -> CallResult {
+fn claim_and_call_counted(listener: &Listener, call: impl FnOnce() -> CallResult) -> CallResult {
     if !listener.claims.claim() {
         return Ok(());
     }
@@ -250,6 +260,6 @@ fn claim_counted(listener: &Listener, call: impl FnOnce() -> CallResult) -> Call
             None => return Ok(()),
         },
     };
-    listener.leave_if_spent();
+    listener.remove_if_spent();
     answer
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize, Serializer};
 
-use crate::panic::discard;
+use crate::panic::drop_catching;
 
 /// What an emitter belongs to: a kind (`"Tool"`), a name (`"read_file"`), an identity, and the thing itself
 /// where it is shared.
@@ -81,7 +81,7 @@ impl Creator {
 /// last handle to the emitter went.
 impl Drop for CreatorParts {
     fn drop(&mut self) {
-        discard("what a creator shared", self.thing.take());
+        drop_catching("what a creator shared", self.thing.take());
     }
 }
 

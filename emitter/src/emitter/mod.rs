@@ -125,21 +125,21 @@ impl Emitter {
     }
 
     /// A separate emitter with the same place and properties, but without listeners (E16).
-    pub(crate) fn twin(&self) -> Self {
-        let (from, mut twin) = (&self.0, Node::root());
-        // Of a run that has ended nothing rises: below it, neither does what is emitted on the twin (R14).
+    pub(crate) fn copy_without_listeners(&self) -> Self {
+        let (from, mut copy) = (&self.0, Node::root());
+        // Of a run that has ended nothing rises: below it, neither does what is emitted on the copy (R14).
         let has_ended = from.run.is_some() && self.has_run_ended();
-        twin.parent = if has_ended { Some(self.clone()) } else { from.parent.clone() };
-        twin.emits_for_run = from.emits_for_run;
-        twin.is_in_run = twin.parent.as_ref().is_some_and(|parent| parent.0.is_in_run);
-        twin.namespace.clone_from(&from.namespace);
-        twin.namespace_hash = from.namespace_hash;
-        twin.context = OwnContext::new(self.context());
-        twin.group_id = self.shared_group_id();
-        twin.creator.clone_from(&from.creator);
-        twin.trace = self.trace().map(Arc::new);
-        twin.declared = self.declared().cloned();
-        Self::from_node(twin)
+        copy.parent = if has_ended { Some(self.clone()) } else { from.parent.clone() };
+        copy.emits_for_run = from.emits_for_run;
+        copy.is_in_run = copy.parent.as_ref().is_some_and(|parent| parent.0.is_in_run);
+        copy.namespace.clone_from(&from.namespace);
+        copy.namespace_hash = from.namespace_hash;
+        copy.context = OwnContext::new(self.context());
+        copy.group_id = self.shared_group_id();
+        copy.creator.clone_from(&from.creator);
+        copy.trace = self.trace().map(Arc::new);
+        copy.declared = self.declared().cloned();
+        Self::from_node(copy)
     }
 
     fn child_unchecked(&self, namespace: Option<&str>) -> Self {
@@ -420,7 +420,7 @@ impl Node {
     }
 
     /// Lets go of what is above it; adds what nobody else holds.
-    fn leave(&mut self, orphans: &mut Vec<Self>) {
+    fn detach(&mut self, orphans: &mut Vec<Self>) {
         self.drop_in_run();
         if let Some(run_parent) = self.run.as_mut().and_then(|run| run.parent.take()) {
             orphans.extend(Arc::into_inner(run_parent.0));
@@ -482,9 +482,9 @@ impl<'a> TraceSource<'a> {
 impl Drop for Node {
     fn drop(&mut self) {
         let mut orphans = Vec::new();
-        self.leave(&mut orphans);
+        self.detach(&mut orphans);
         while let Some(mut orphan) = orphans.pop() {
-            orphan.leave(&mut orphans);
+            orphan.detach(&mut orphans);
         }
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 
 use crate::emitter::Node;
 use crate::emitter::scope::drop_at;
-use crate::panic::discard;
+use crate::panic::drop_catching;
 use crate::registry::listener::EventView;
 use crate::{Emitter, Matcher};
 
@@ -25,10 +25,10 @@ impl Pipe {
     }
 
     /// Where it sends an event, if it takes it. A function that panics sends nothing.
-    pub(crate) fn leads(&self, view: &EventView<'_>) -> Option<Emitter> {
+    pub(crate) fn target_for(&self, view: &EventView<'_>) -> Option<Emitter> {
         let takes = (self.matcher.nested_by_default() || !view.nested)
             && self.matcher.takes(view)
-            && self.matcher.says_calmly(view.meta);
+            && self.matcher.accepts_or_logs(view.meta);
         if takes { self.target.clone() } else { None }
     }
 }
@@ -39,8 +39,8 @@ impl Drop for Pipe {
     fn drop(&mut self) {
         let Self { matcher, target, home } = self;
         drop_at(home, || {
-            discard("what a matcher captured", replace(matcher, Matcher::own()));
-            discard("what a pipe leads to", target.take());
+            drop_catching("what a matcher captured", replace(matcher, Matcher::own()));
+            drop_catching("what a pipe leads to", target.take());
         });
     }
 }

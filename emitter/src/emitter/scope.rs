@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::Emitter;
 use crate::emitter::Node;
-use crate::panic::logged;
+use crate::panic::log_catching;
 
 /// Something that is entered around every call of a listener of a run's events, and around every poll of one.
 ///
@@ -42,7 +42,7 @@ pub(crate) fn within<R>(scope: Option<Arc<dyn Scope>>, mut f: impl FnMut() -> R)
 /// Drops something of a run inside of it (R14). A panic is logged, also one of whoever is told of the run's span.
 pub(crate) fn drop_within(scope: Option<Arc<dyn Scope>>, mut drop: impl FnMut()) {
     match scope {
-        Some(scope) => logged(|| scope.within(&mut drop)),
+        Some(scope) => log_catching(|| scope.within(&mut drop)),
         None => drop(),
     }
 }
@@ -72,7 +72,7 @@ pin_project! {
     impl<F> PinnedDrop for Within<'_, F> {
         fn drop(this: Pin<&mut Self>) {
             if this.future.is_some() {
-                this.leave();
+                this.drop_in_run();
             }
         }
     }
@@ -82,7 +82,7 @@ impl<F> Within<'_, F> {
     /// Drops what is not over. Out of line: the future of every emit that may be heard has this in it.
     #[cold]
     #[inline(never)]
-    fn leave(self: Pin<&mut Self>) {
+    fn drop_in_run(self: Pin<&mut Self>) {
         let mut this = self.project();
         drop_within(this.source.scope_left(), || this.future.set(None));
     }

@@ -65,7 +65,7 @@ impl Facet {
     }
 
     /// The bit of that name.
-    pub(crate) fn bits(&self) -> u64 {
+    pub(crate) fn name_bits(&self) -> u64 {
         self.also_named.as_ref().map_or(0, |name| bit(name.as_name().hash()))
     }
 

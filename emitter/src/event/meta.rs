@@ -51,7 +51,7 @@ impl<'a> EventMeta<'a> {
     }
 
     /// Puts into the stamp what was fixed: another meta of the same event goes on from there.
-    pub(crate) fn put_aside(self) {
+    pub(crate) fn save_to_stamp(self) {
         if let Some(Fixed { time, context }) = self.fixed {
             self.emit.stamp.put(time, context);
         }

@@ -92,14 +92,14 @@ impl FnMatcher {
     }
 
     /// Whether it takes events under that name, as far as the function says so.
-    pub(crate) fn asks_about(&self, name: &NameRef<'_>) -> bool {
+    pub(crate) fn takes_name(&self, name: &NameRef<'_>) -> bool {
         let is_named = |names: &Arc<[EventName]>| names.iter().any(|one| one.as_str() == name.as_str());
         self.bits & name.bit() != 0 && self.names.as_ref().is_none_or(is_named)
     }
 
     /// Calls the function.
     #[inline]
-    pub(crate) fn says(&self, meta: &EventMeta<'_>) -> bool {
+    pub(crate) fn accepts(&self, meta: &EventMeta<'_>) -> bool {
         (self.function)(meta)
     }
 }

@@ -8,7 +8,7 @@ use regex::Regex;
 use crate::matching::function::Exact;
 use crate::matching::glob::{GlobText, slashed};
 use crate::name::{AsName, bit, check};
-use crate::panic::{catch_or, logged};
+use crate::panic::{catch_or, log_catching};
 use crate::registry::listener::EventView;
 use crate::{EventMeta, EventName, EventRecord, FnMatcher, MatcherError};
 
@@ -155,7 +155,7 @@ impl Matcher {
     }
 
     /// The bits of the names that it may take: of one, if it takes no other.
-    pub(crate) const fn names(&self) -> u64 {
+    pub(crate) const fn name_bits(&self) -> u64 {
         match &self.0 {
             MatcherKind::Name { hash, .. } => bit(*hash),
             MatcherKind::Function(function) => function.bits,
@@ -183,7 +183,7 @@ impl Matcher {
         match &self.0 {
             MatcherKind::Own => view.own(),
             MatcherKind::Every => true,
-            MatcherKind::Function(function) => function.asks_about(&meta.emit.name),
+            MatcherKind::Function(function) => function.takes_name(&meta.emit.name),
             MatcherKind::NameGlob(glob) => view.own() && glob.is_match(meta.emitted_name()),
             _ => self.takes_path(meta),
         }
@@ -215,7 +215,7 @@ impl Matcher {
     #[must_use]
     pub fn matches(&self, meta: &EventMeta<'_>) -> bool {
         match &self.0 {
-            MatcherKind::Function(function) => function.asks_about(&meta.emit.name) && function.says(meta),
+            MatcherKind::Function(function) => function.takes_name(&meta.emit.name) && function.accepts(meta),
             _ => self.matches_path(meta.path()).unwrap_or(false),
         }
     }
@@ -246,33 +246,33 @@ impl Matcher {
 
     /// What a function says; everything else has said it already.
     #[inline]
-    pub(crate) fn says(&self, meta: &EventMeta<'_>) -> bool {
+    pub(crate) fn accepts(&self, meta: &EventMeta<'_>) -> bool {
         match &self.0 {
-            MatcherKind::Function(function) => function.says(meta),
+            MatcherKind::Function(function) => function.accepts(meta),
             _ => true,
         }
     }
 
     /// The same, where no listener answers for a panic: it is logged, and means no.
-    pub(crate) fn says_calmly(&self, meta: &EventMeta<'_>) -> bool {
+    pub(crate) fn accepts_or_logs(&self, meta: &EventMeta<'_>) -> bool {
         let no = |panic: String| {
-            logged(|| tracing::error!(path = meta.path(), panic, "a matcher panicked"));
+            log_catching(|| tracing::error!(path = meta.path(), panic, "a matcher panicked"));
             false
         };
-        catch_or(|| self.says(meta), no)
+        catch_or(|| self.accepts(meta), no)
     }
 }
 
 /// Bytes of a glob or regex at most. The costliest glob of that length compiles to a sixth of what globset allows.
-const LONGEST: usize = 16 * 1024;
+const MAX_PATTERN_BYTES: usize = 16 * 1024;
 
 /// Refuses a pattern that is empty, or longer than is sure to compile.
 fn check_pattern(pattern: &str) -> Result<(), MatcherError> {
     match pattern.len() {
         0 => Err(MatcherError::Empty),
-        length if length > LONGEST => {
+        length if length > MAX_PATTERN_BYTES => {
             let prefix = pattern.chars().take(40).collect();
-            Err(MatcherError::TooLong { prefix, length, limit: LONGEST })
+            Err(MatcherError::TooLong { prefix, length, limit: MAX_PATTERN_BYTES })
         }
         _ => Ok(()),
     }

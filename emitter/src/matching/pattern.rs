@@ -20,9 +20,9 @@ use crate::matching::matcher::MatcherKind;
 use crate::registry::listener::{EventView, Listener};
 
 /// Patterns of an emitter that are asked one by one if there are no others.
-const FEW: usize = 8;
+const MAX_WITHOUT_SETS: usize = 8;
 /// Patterns that are asked one by one beside the sets, and members of a set that may be gone.
-const SLACK: usize = 2 * FEW;
+const SLACK: usize = 2 * MAX_WITHOUT_SETS;
 /// Members of a set at most.
 pub(crate) const CHUNK: usize = 2048;
 
@@ -47,7 +47,7 @@ impl PatternSet {
             .filter(|listener| listener.matcher.is_pattern())
             .map(|listener| (listener.id, &listener.matcher))
             .collect();
-        if patterns.len() <= FEW {
+        if patterns.len() <= MAX_WITHOUT_SETS {
             return sets.clear();
         }
         // What is left of a set that many members have left is compiled anew.
@@ -62,14 +62,14 @@ impl PatternSet {
             return;
         }
         sets.sort_by_key(|set| Reverse(set.members.len()));
-        while let Some(set) = sets.pop_if(|set| set.is_to_be_joined_by(members.len())) {
+        while let Some(set) = sets.pop_if(|set| set.should_merge_with(members.len())) {
             members.extend(set.members.iter().filter(|(id, _)| patterns.contains_key(id)).cloned());
         }
         members.sort_unstable_by_key(|(id, _)| *id);
         sets.extend(members.chunks(CHUNK).map(|chunk| Arc::new(Self::new(chunk.to_vec()))));
     }
 
-    fn is_to_be_joined_by(&self, others: usize) -> bool {
+    fn should_merge_with(&self, others: usize) -> bool {
         self.members.len() <= 2 * others && self.members.len() + others <= CHUNK
     }
 

@@ -14,9 +14,9 @@ use crate::registry::RegistryState;
 use crate::registry::listener::{EventView, Listener, Role};
 
 /// As many listeners as are asked one by one.
-const FEW: usize = 8;
+const MAX_ASKED_EACH: usize = 8;
 /// Matches remembered at first and at most.
-const MEMORY: std::ops::RangeInclusive<usize> = 16..=8192;
+const CACHE_CAPACITY: std::ops::RangeInclusive<usize> = 16..=8192;
 
 pub(crate) struct Snapshot {
     pub(crate) listeners: Box<[Arc<Listener>]>,
@@ -77,13 +77,13 @@ impl Snapshot {
         let pipes: Box<[_]> = state.pipes.as_slice().into();
         let is_closed = state.is_closed;
         let leads_up_only = pipes.is_empty() && !is_closed;
-        let few = listeners.len() <= FEW && !listeners.iter().any(|listener| listener.matcher.is_pattern());
+        let few = listeners.len() <= MAX_ASKED_EACH && !listeners.iter().any(|listener| listener.matcher.is_pattern());
         let search = if few {
             Search::Each { observers: observers(&listeners) }
         } else {
-            state.memory = state.memory.clamp(*MEMORY.start(), *MEMORY.end());
-            let memory = state.memory;
-            Search::Table(Box::new(Table::new(&listeners, state.renew_patterns(), memory)))
+            state.cache_capacity = state.cache_capacity.clamp(*CACHE_CAPACITY.start(), *CACHE_CAPACITY.end());
+            let capacity = state.cache_capacity;
+            Search::Table(Box::new(Table::new(&listeners, state.renew_patterns(), capacity)))
         };
         let observes = listeners.iter().any(|listener| listener.call.role() == Role::Observe);
         Self { listeners, pipes, is_closed, leads_up_only, observes, search }
@@ -114,16 +114,16 @@ impl Snapshot {
             },
             (Matches::Cached(slot), Search::Table(table)) => match table.cache.at(*slot) {
                 Some(entry) => MatchedListeners::Listed(entry.of(role)),
-                None => MatchedListeners::NOBODY,
+                None => MatchedListeners::NONE,
             },
             (Matches::Uncached(entry), _) => MatchedListeners::Listed(entry.of(role)),
-            _ => MatchedListeners::NOBODY,
+            _ => MatchedListeners::NONE,
         }
     }
 }
 
 impl<'s> MatchedListeners<'s> {
-    const NOBODY: Self = Self::Few(&[], 0);
+    const NONE: Self = Self::Few(&[], 0);
 
     /// The one that was given out with this place behind it.
     pub(crate) fn before(&self, place: usize) -> Option<&'s Arc<Listener>> {
@@ -165,11 +165,11 @@ fn observers(listeners: &[Arc<Listener>]) -> usize {
 }
 
 impl Table {
-    fn new(listeners: &[Arc<Listener>], patterns: &[Arc<PatternSet>], memory: usize) -> Self {
+    fn new(listeners: &[Arc<Listener>], patterns: &[Arc<PatternSet>], capacity: usize) -> Self {
         let patterns = PatternIndex::new(patterns, listeners);
         let covered = patterns.covered();
         let singly = (0..).take(listeners.len()).filter(|at| !covered.contains(at)).collect();
-        Self { singly, patterns, cache: MatchCache::new(memory) }
+        Self { singly, patterns, cache: MatchCache::new(capacity) }
     }
 
     #[inline(always)]

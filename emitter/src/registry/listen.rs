@@ -135,7 +135,7 @@ impl Emitter {
         let subscription = Subscription::new(&listener);
         // One that may run no times at all is never there.
         if !listener.claims.is_spent() {
-            self.join_in(|registry| registry.add(listener))?;
+            self.add_to_registry(|registry| registry.add(listener))?;
         }
         Ok(subscription)
     }
@@ -197,7 +197,7 @@ impl Emitter {
     fn add_pipe(&self, matcher: Matcher, target: &Self) -> PipeHandle {
         let pipe = Arc::new(Pipe::new(self, matcher, target));
         let handle = PipeHandle::new(self, &pipe);
-        if let Err(error) = self.join_in(|registry| registry.add_pipe(pipe)) {
+        if let Err(error) = self.add_to_registry(|registry| registry.add_pipe(pipe)) {
             log_quietly(|| tracing::warn!(%error, "nothing is piped"));
         }
         handle
@@ -208,7 +208,7 @@ impl Emitter {
     /// # Errors
     ///
     /// If its run has ended.
-    fn join_in(&self, add: impl FnOnce(&Registry) -> Result<(), Closed>) -> Result<(), ListenError> {
+    fn add_to_registry(&self, add: impl FnOnce(&Registry) -> Result<(), Closed>) -> Result<(), ListenError> {
         let registry = self.node().registry.get_or_init(|| Box::new(Registry::new()));
         // Either this sees that the run has ended, or who ends it sees the registry.
         fence(Ordering::SeqCst);
@@ -227,11 +227,11 @@ impl Emitter {
     pub fn fork(&self) -> Self {
         // Taken first: where the run has ended by then, and they are gone, the twin is below it.
         let listeners: Vec<_> = self.registry().into_iter().flat_map(Registry::listeners).collect();
-        let fork = self.twin();
+        let fork = self.copy_without_listeners();
         for listener in listeners.into_iter().filter(|listener| !listener.is_pipe) {
             let listener = Arc::new(listener.fork(fork.downgrade()));
             // Below a run that has ended nothing is heard.
-            fork.join_in(|registry| registry.add(listener)).ok();
+            fork.add_to_registry(|registry| registry.add(listener)).ok();
         }
         fork
     }

@@ -17,7 +17,7 @@ use crate::event::ExpectedType;
 use crate::matching::function::Exact;
 use crate::matching::matcher::MatcherKind;
 use crate::name::is_same;
-use crate::panic::discard;
+use crate::panic::drop_catching;
 use crate::registry::claim::Claims;
 use crate::registry::tracked::Tracked;
 use crate::rt::Facet;
@@ -232,9 +232,9 @@ impl Listener {
 
     /// One that has had its last call goes (E8).
     #[inline]
-    pub(crate) fn leave_if_spent(&self) {
+    pub(crate) fn remove_if_spent(&self) {
         if self.claims.is_spent() {
-            self.leave();
+            self.remove_from_home();
         }
     }
 
@@ -259,8 +259,8 @@ impl Drop for Listener {
     fn drop(&mut self) {
         let Self { home, call, matcher, .. } = self;
         drop_at(home, || {
-            discard("what a listener captured", replace(call, Call::Dropped));
-            discard("what a matcher captured", replace(matcher, Matcher::own()));
+            drop_catching("what a listener captured", replace(call, Call::Dropped));
+            drop_catching("what a matcher captured", replace(matcher, Matcher::own()));
         });
     }
 }

@@ -26,7 +26,7 @@ use crate::sync::Guard;
 /// Made with the first listener or pipe of an emitter; one that nobody listens to has none.
 pub(crate) struct Registry {
     /// The bits of the names that somebody here may take; read by every emit that comes by.
-    names: AtomicU64,
+    name_bits: AtomicU64,
     isolated: AtomicU64,
     published: Published<RegistryState, Snapshot>,
 }
@@ -42,7 +42,7 @@ pub(crate) struct RegistryState {
     /// How many patterns were registered since these were renewed.
     pub(crate) fresh_patterns: usize,
     /// How many matches a snapshot remembers.
-    pub(crate) memory: usize,
+    pub(crate) cache_capacity: usize,
     /// It is that of a run that has ended: it takes no more, and nothing rises through it.
     pub(crate) is_closed: bool,
 }
@@ -54,7 +54,7 @@ pub(crate) struct Closed;
 impl Registry {
     pub(crate) fn new() -> Self {
         Self {
-            names: AtomicU64::new(0),
+            name_bits: AtomicU64::new(0),
             isolated: AtomicU64::new(0),
             published: Published::new(RegistryState::default()),
         }
@@ -63,7 +63,7 @@ impl Registry {
     /// Whether somebody is registered here who may take an event whose name has one of the bits: one load (E15).
     #[inline]
     pub(crate) fn may_receive(&self, names: u64) -> bool {
-        self.names.load(Ordering::Acquire) & names != 0
+        self.name_bits.load(Ordering::Acquire) & names != 0
     }
 
     #[inline]
@@ -75,8 +75,9 @@ impl Registry {
         // One that is not taken is dropped outside of the lock.
         let mut listener = Some(listener);
         let renewed = self.published.change(|state| {
-            let listener = state.take_in(&mut listener)?;
-            self.names.store(self.names.load(Ordering::Relaxed) | listener.matcher.names(), Ordering::Release);
+            let listener = state.accept(&mut listener)?;
+            self.name_bits
+                .store(self.name_bits.load(Ordering::Relaxed) | listener.matcher.name_bits(), Ordering::Release);
             state.fresh_patterns += usize::from(listener.matcher.is_pattern());
             let later = |other: &Arc<Listener>| Reverse(other.priority) <= Reverse(listener.priority);
             let at = state.listeners.partition_point(later);
@@ -109,7 +110,7 @@ impl Registry {
     pub(crate) fn add_pipe(&self, pipe: Arc<Pipe>) -> Result<(), Closed> {
         let mut pipe = Some(pipe);
         self.change(|state| {
-            let pipe = state.take_in(&mut pipe)?;
+            let pipe = state.accept(&mut pipe)?;
             state.pipes.push(pipe);
             Ok(())
         })
@@ -148,7 +149,7 @@ impl Registry {
     /// a bound.
     #[cold]
     pub(crate) fn forget_matches(&self) {
-        self.published.change(|state| state.memory = state.memory.saturating_mul(4));
+        self.published.change(|state| state.cache_capacity = state.cache_capacity.saturating_mul(4));
     }
 
     pub(crate) fn count_isolated(&self) {
@@ -162,7 +163,7 @@ impl Registry {
     fn change<R>(&self, change: impl FnOnce(&mut RegistryState) -> R) -> R {
         self.published.change(|state| {
             let result = change(state);
-            self.names.store(state.names(), Ordering::Release);
+            self.name_bits.store(state.name_bits(), Ordering::Release);
             result
         })
     }
@@ -170,7 +171,7 @@ impl Registry {
 
 impl RegistryState {
     /// What is to be added, unless it takes no more.
-    fn take_in<T>(&self, what: &mut Option<T>) -> Result<T, Closed> {
+    fn accept<T>(&self, what: &mut Option<T>) -> Result<T, Closed> {
         if self.is_closed { None } else { what.take() }.ok_or(Closed)
     }
 
@@ -182,10 +183,10 @@ impl RegistryState {
     }
 
     /// A pipe may send on whatever comes; and what comes after the end is counted.
-    fn names(&self) -> u64 {
+    fn name_bits(&self) -> u64 {
         let is_all = !self.pipes.is_empty() || self.is_closed;
         self.listeners
             .iter()
-            .fold(if is_all { u64::MAX } else { 0 }, |names, listener| names | listener.matcher.names())
+            .fold(if is_all { u64::MAX } else { 0 }, |names, listener| names | listener.matcher.name_bits())
     }
 }

@@ -29,7 +29,7 @@ impl Subscription {
     pub fn off(&self) -> bool {
         self.0.upgrade().is_some_and(|listener| {
             let ended = listener.claims.end();
-            listener.leave();
+            listener.remove_from_home();
             ended
         })
     }
@@ -94,7 +94,7 @@ impl Subscription {
 
 impl Listener {
     /// Removes it from the emitter that it is registered on.
-    pub(crate) fn leave(&self) {
+    pub(crate) fn remove_from_home(&self) {
         let Some(home) = self.home.upgrade() else { return };
         if let Some(registry) = Emitter::from(home).registry() {
             registry.remove(|other| std::ptr::eq(other, self));

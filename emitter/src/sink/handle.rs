@@ -189,7 +189,7 @@ impl Alarm {
         let watch = move || {
             if disarmed.recv_timeout(after) == Err(mpsc::RecvTimeoutError::Timeout) {
                 ring.store(true, Ordering::Release);
-                queue.nudge();
+                queue.wake_waiters();
             }
         };
         thread::Builder::new().name("emitree-alarm".to_owned()).spawn(watch)?;

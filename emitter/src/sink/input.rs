@@ -7,7 +7,7 @@ use futures_core::future::BoxFuture;
 use super::Overflow;
 use super::admission::Admission;
 use super::queue::Queue;
-use crate::panic::logged;
+use crate::panic::log_catching;
 use crate::registry::listener::Call;
 use crate::{AnyEvent, BoxError, EventMeta, SinkRecord};
 
@@ -66,7 +66,7 @@ impl Input {
     #[cold]
     fn lose(&self, ticket: u64, meta: &EventMeta<'_>) {
         self.queue.withdraw(ticket);
-        logged(|| tracing::warn!(path = meta.path(), "a sink that is full emitted to itself: the event is lost"));
+        log_catching(|| tracing::warn!(path = meta.path(), "a sink that is full emitted to itself: the event is lost"));
     }
 }
 

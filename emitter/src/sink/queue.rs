@@ -133,7 +133,7 @@ impl<T> Queue<T> {
         }
         let offered = state.backlog.offer(item);
         let urgent = state.backlog.is_half_full();
-        let asleep = state.rouse(urgent);
+        let asleep = state.mark_awake(urgent);
         let spent = state.spent.pop_back();
         drop(state);
         self.wake(asleep);
@@ -164,7 +164,7 @@ impl<T> Queue<T> {
     pub(super) fn close(&self) {
         let mut state = self.state.lock();
         state.closed = true;
-        let asleep = state.rouse(true);
+        let asleep = state.mark_awake(true);
         drop(state);
         self.wake(asleep);
         self.room.notify(usize::MAX);
@@ -182,7 +182,7 @@ impl<T> Queue<T> {
         let mut state = self.state.lock();
         state.flush_wanted += 1;
         let ticket = state.flush_wanted;
-        let asleep = state.rouse(true);
+        let asleep = state.mark_awake(true);
         drop(state);
         self.wake(asleep);
         ticket
@@ -191,14 +191,14 @@ impl<T> Queue<T> {
     /// Tells those who wait that all flushes up to this one are done.
     pub(super) fn flushed(&self, ticket: u64) {
         self.state.lock().flush_done = ticket;
-        self.nudge();
+        self.wake_waiters();
     }
 
     /// Tells those who wait that nothing will happen any more (invariant 5).
     pub(super) fn end(&self) {
         self.close();
         self.state.lock().ended = true;
-        self.nudge();
+        self.wake_waiters();
     }
 
     pub(super) fn has_flushed(&self, ticket: u64) -> bool {
@@ -216,7 +216,7 @@ impl<T> Queue<T> {
     }
 
     /// Makes those who wait for progress look again.
-    pub(super) fn nudge(&self) {
+    pub(super) fn wake_waiters(&self) {
         self.progress.notify(usize::MAX);
     }
 
@@ -323,7 +323,7 @@ impl<T> QueueState<T> {
     }
 
     /// Tells how the reader sleeps if it is to be woken, which it then is (invariant 2).
-    fn rouse(&mut self, urgent: bool) -> Reader {
+    fn mark_awake(&mut self, urgent: bool) -> Reader {
         match self.reader {
             Reader::Busy => Reader::Busy,
             Reader::Lingers if !urgent => Reader::Busy,

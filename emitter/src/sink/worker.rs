@@ -16,7 +16,7 @@ use super::backlog::Entry;
 use super::queue::Queue;
 use super::{Progress, Sink};
 use crate::event::record::Gap;
-use crate::panic::{catch, catch_or, discard, logged};
+use crate::panic::{catch, catch_or, drop_catching, log_catching};
 use crate::{BoxError, SinkRecord};
 
 /// What came of the events that the worker took.
@@ -121,7 +121,7 @@ impl<S: Sink> Worker<S> {
 
     fn write(&mut self, record: &SinkRecord) {
         // The progress is asked for after each write: what the sink still holds must not pass for delivered.
-        let written = contain(|| self.sink.write(record));
+        let written = call_catching(|| self.sink.write(record));
         self.unconfirmed += u64::from(written.is_ok());
         let progress = self.progress();
         match written {
@@ -130,31 +130,31 @@ impl<S: Sink> Worker<S> {
                 self.tally.accept(progress);
             }
             Err(error) => {
-                self.note(error);
+                self.record_error(error);
                 self.tally.refuse(progress);
             }
         }
     }
 
     fn write_gap(&mut self, lost: u64) {
-        let told = contain(|| self.sink.write(&SinkRecord::Gap(Gap::of(lost))));
-        self.note_failure(told);
+        let written = call_catching(|| self.sink.write(&SinkRecord::Gap(Gap::of(lost))));
+        self.record_failure(written);
         let progress = self.progress();
         self.tally.progressed(progress);
     }
 
     fn flush(&mut self) {
         self.unflushed = None;
-        let flushed = contain(|| self.sink.flush());
+        let flushed = call_catching(|| self.sink.flush());
         self.confirm(flushed);
     }
 
     fn close(mut self) {
-        let closed = contain(|| self.sink.close());
+        let closed = call_catching(|| self.sink.close());
         self.confirm(closed);
         let Self { sink, tally, .. } = self;
         tally.ended();
-        let dropped = contain(|| {
+        let dropped = call_catching(|| {
             drop(sink);
             Ok(())
         });
@@ -166,7 +166,7 @@ impl<S: Sink> Worker<S> {
     fn confirm(&mut self, flushed: Result<(), BoxError>) {
         match flushed {
             Ok(()) => self.unconfirmed = 0,
-            Err(error) => self.note(error),
+            Err(error) => self.record_error(error),
         }
         let progress = self.progress();
         self.tally.progressed(progress);
@@ -175,25 +175,25 @@ impl<S: Sink> Worker<S> {
     /// What the sink knows of what it accepted; if it does not tell, everything since the last flush is in its buffer.
     fn progress(&mut self) -> Progress {
         let mut progress = None;
-        let asked = contain(|| {
+        let asked = call_catching(|| {
             progress = self.sink.progress();
             Ok(())
         });
-        self.note_failure(asked);
+        self.record_failure(asked);
         progress.unwrap_or_else(|| Progress::default().with_buffered(self.unconfirmed))
     }
 
-    fn note_failure(&mut self, outcome: Result<(), BoxError>) {
+    fn record_failure(&mut self, outcome: Result<(), BoxError>) {
         if let Err(error) = outcome {
-            self.note(error);
+            self.record_error(error);
         }
     }
 
     /// Keeps the error for the report, and logs the first of a series.
-    fn note(&mut self, error: BoxError) {
+    fn record_error(&mut self, error: BoxError) {
         let text = explain(error);
         if !self.failing {
-            logged(|| tracing::warn!(error = text, "a sink failed; it stays in use"));
+            log_catching(|| tracing::warn!(error = text, "a sink failed; it stays in use"));
         }
         self.failing = true;
         self.tally.set_error(text);
@@ -218,14 +218,14 @@ impl Drop for EndGuard {
 }
 
 /// Makes an error of a panic (invariant 2).
-fn contain(call: impl FnOnce() -> Result<(), BoxError>) -> Result<(), BoxError> {
+fn call_catching(call: impl FnOnce() -> Result<(), BoxError>) -> Result<(), BoxError> {
     catch_or(call, |panic| Err(format!("it panicked: {panic}").into()))
 }
 
 /// The message of an error, which is the user's: it may panic as it is displayed, and as it is dropped.
 fn explain(error: BoxError) -> String {
     let text = catch(|| chain(&error)).unwrap_or_else(|panic| format!("an error that panicked when shown: {panic}"));
-    discard("a sink's error", error);
+    drop_catching("a sink's error", error);
     text
 }
 
