@@ -18,20 +18,21 @@
 //!
 //! # Concepts, in the order you meet them
 //!
-//! - An [`Emitter`] is a place in a tree; [`Emitter::root`] is the process's, [`Emitter::new`] an isolated one. What
-//!   is emitted on it rises to everything above it.
-//! - A *listener* is registered with one of four verbs: [`on`](Emitter::on) and [`on_async`](Emitter::on_async) may
-//!   change the event, which they get by `&mut`; [`observe`](Emitter::observe) and
-//!   [`observe_async`](Emitter::observe_async) watch what has become of it.
-//! - A [`Matcher`] says which events it takes: a name, a path, a glob, a regex, a function.
-//! - [`Options`] say with which priority, how often, and what becomes of a failure.
-//! - A [`Subscription`] is how it ends.
-//! - [`EventMeta`] is what is known of an event besides its payload, made only if somebody looks.
-//! - A *pipe* sends events to another emitter; a [`Sink`] takes them out of the tree as records.
+//! - An [`Emitter`] is a node of a tree. [`Emitter::root`] is the root of the process, [`Emitter::new`] makes the root
+//!   of a separate tree. An event that is emitted on one emitter rises to every emitter above it.
+//! - A *listener* is registered with [`on`](Emitter::on) or [`on_async`](Emitter::on_async). It receives the event by
+//!   `&mut` and may change it.
+//! - An *observer* is registered with [`observe`](Emitter::observe) or [`observe_async`](Emitter::observe_async). It
+//!   receives the event by `&`, after all listeners.
+//! - A [`Matcher`] selects events: by name, path, glob, regex or function.
+//! - [`Options`] set the priority of a listener, how often it runs, and what happens when it fails.
+//! - A [`Subscription`] removes a listener.
+//! - [`EventMeta`] describes an event: id, time, path, source, context, run. Most of it is computed on first use.
+//! - A *pipe* forwards events to another emitter. A [`Sink`] receives them as owned records, on a thread of its own.
 //!
-//! A runtime that wraps work in runs finds what it needs beyond that in [`rt`].
+//! The module [`rt`] holds what a runtime needs on top of that to wrap work in runs.
 //!
-//! Rules cited as E1 to E17 in this crate are those of `RULES.md` in the repository.
+//! Numbers such as E5 and R14 in comments refer to `RULES.md` in the repository.
 #![cfg_attr(
     not(test),
     warn(

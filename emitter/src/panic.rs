@@ -1,9 +1,9 @@
-//! Panics of user code: the only place of this crate where they are caught.
+//! Catches the panics of user code. No other module of this crate catches panics.
 //!
-//! 1. A panic that was caught leaves its message; its payload is dropped here, and nowhere else.
-//! 2. The payload is a value of the user's: its `Drop` may panic as well, and so may the `Drop` of *that* panic's payload.
-//!    After a few rounds the last payload is leaked, and that is logged.
-//! 3. Whoever receives a log may panic, too: it is logged nothing about that, for it would not end.
+//! 1. A caught panic is reduced to its message. Its payload is dropped here and nowhere else.
+//! 2. The payload is a user's value: its `Drop` may panic, and so may the `Drop` of *that* panic's payload. After a few
+//!    rounds the last payload is leaked, and the leak is logged.
+//! 3. A `tracing` subscriber may panic, too. That panic is dropped without another log line, which would panic again.
 
 use std::any::Any;
 use std::mem::needs_drop;
@@ -11,14 +11,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::panic_message;
 
-/// Payloads that panic one after the other as they are dropped, before the next is leaked.
+/// The number of payloads that are dropped, each from the panic of the one before, until the next is leaked.
 const MAX_DROPS: usize = 4;
 
-/// Returns the message of a caught panic, and disposes of its payload.
+/// Returns the message of a caught panic and disposes of its payload.
 ///
-/// Dropping a payload runs code of whoever panicked, and may panic itself: `panic_any` takes any value. Such a panic does
-/// not leave this function; it is logged as a warning. A payload whose `Drop` panics with another such payload, and so on,
-/// is leaked after a few rounds.
+/// The payload may be any value (`panic_any`), so dropping it runs user code, which may panic as well. Such a panic
+/// does not leave this function; it is logged as a warning. If one payload after another panics in its `Drop`, the
+/// fifth is leaked.
 ///
 /// ```
 /// use std::panic::{catch_unwind, panic_any};
@@ -40,6 +40,7 @@ const MAX_DROPS: usize = 4;
 #[cold]
 pub fn panic_text(payload: Box<dyn Any + Send>) -> String {
     let text = panic_message(&*payload);
+    // The drop panicked as well (invariant 2).
     if let Err(next) = drop_once(payload) {
         let leaked = drop_rounds(next);
         log_quietly(|| tracing::warn!(panic = text, leaked, "the payload of a panic panicked when it was dropped"));
@@ -47,7 +48,7 @@ pub fn panic_text(payload: Box<dyn Any + Send>) -> String {
     text
 }
 
-/// Drops payloads, each of which the drop of the one before panicked with; returns whether the last one was leaked.
+/// Drops a payload, then the payload of the panic from that drop, and so on. Returns `true` if the last one was leaked.
 fn drop_rounds(mut payload: Box<dyn Any + Send>) -> bool {
     for _ in 1..MAX_DROPS {
         match drop_once(payload) {
@@ -55,6 +56,7 @@ fn drop_rounds(mut payload: Box<dyn Any + Send>) -> bool {
             Err(next) => payload = next,
         }
     }
+    // Leaking is the only way to dispose of a value whose drops never stop panicking.
     std::mem::forget(payload);
     true
 }
@@ -63,21 +65,21 @@ fn drop_once(payload: Box<dyn Any + Send>) -> Result<(), Box<dyn Any + Send>> {
     catch_unwind(AssertUnwindSafe(|| drop(payload)))
 }
 
-/// Calls user code; a panic there becomes what `or` makes of its message.
+/// Calls user code. If it panics, `or` makes the result from the panic's message.
 ///
-/// Always inlined, as it is part of the loop of every emit.
+/// Always inlined: it is part of the loop that every emit runs.
 #[inline(always)]
 pub(crate) fn catch_or<R>(call: impl FnOnce() -> R, or: impl FnOnce(String) -> R) -> R {
     catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|payload| or(panic_text(payload)))
 }
 
-/// Calls user code; a panic there is an error with its message.
+/// Calls user code. A panic becomes an error with its message.
 #[inline]
 pub(crate) fn catch<R>(call: impl FnOnce() -> R) -> Result<R, String> {
     catch_or(|| Ok(call()), Err)
 }
 
-/// Drops a value of the user's. A panic there is logged, and changes nothing.
+/// Drops a user's value. A panic is logged and goes no further.
 #[inline]
 pub(crate) fn drop_catching<T>(what: &'static str, value: T) {
     if needs_drop::<T>() {
@@ -85,19 +87,19 @@ pub(crate) fn drop_catching<T>(what: &'static str, value: T) {
     }
 }
 
-/// Logs that dropping something panicked.
+/// Logs that a drop panicked.
 #[cold]
 pub(crate) fn report_drop(what: &'static str, panic: &str) {
     log_catching(|| tracing::warn!(panic, "{what} panicked when it was dropped"));
 }
 
-/// Logs. Errors that are displayed and subscribers are user code: a panic there changes nothing, because what goes on is
-/// worth more than a line of a log.
+/// Writes a log line. Displaying an error and receiving a log line run user code; a panic there is dropped, because the
+/// work that goes on is worth more than the line.
 pub(crate) fn log_catching(log: impl FnOnce()) {
     catch(log).unwrap_or_default();
 }
 
-/// Logs, where a subscriber's panic is not to be logged in turn (invariant 3).
+/// Writes a log line about a panic. A panic of the subscriber is dropped without another line (invariant 3).
 pub(crate) fn log_quietly(log: impl FnOnce()) {
     if let Err(payload) = catch_unwind(AssertUnwindSafe(log)).or_else(drop_once) {
         drop_rounds(payload);

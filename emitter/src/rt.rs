@@ -1,8 +1,8 @@
-//! What a runtime needs that wraps work in runs, and few others: emitters of runs, emits that are begun and finished in two
-//! steps, and events that listeners of any type can change.
+//! The interface for a runtime that wraps work in runs: emitters of runs, emits that begin without a future, and
+//! facets, through which listeners change payloads whose type they do not know.
 //!
-//! `emitree-runtime` is written with it. The methods of [`Emitter`](crate::Emitter) that belong here are `for_run`, `end_run`,
-//! `emit_begin`, `emit_rest`, `emit_now_with` and `record`.
+//! `emitree-runtime` is built on this module. The methods of [`Emitter`](crate::Emitter) that belong to it are
+//! `for_run`, `end_run`, `emit_begin`, `emit_rest`, `emit_now_with` and `record`.
 
 pub use crate::dispatch::{Delivery, Emitted, PendingDispatch};
 pub use crate::emitter::builder::RunLinks;

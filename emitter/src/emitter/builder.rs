@@ -1,4 +1,4 @@
-//! Emitters with more than a name: context, creator, group, trace, declared events, or a run (E3).
+//! Builds emitters: with context, creator, group, trace or declared events, or as the emitter of a run (E3, R2).
 
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -15,7 +15,7 @@ use crate::name::check;
 use crate::rt::Scope;
 use crate::{BuildError, Context, Creator, Emitter, Event, Trace};
 
-/// Builds an emitter. Made by [`Emitter::builder`] and [`Emitter::child_builder`].
+/// Builds an emitter. Returned by [`Emitter::builder`] and [`Emitter::child_builder`].
 #[must_use = "nothing is made before `build`"]
 #[derive(Debug)]
 pub struct EmitterBuilder {
@@ -32,46 +32,51 @@ impl EmitterBuilder {
         Self { below, context: Context::new(), group_id: None, creator: None, trace: None, declared: None }
     }
 
-    /// Lays keys over the parent's context.
+    /// Adds keys to the context. They override the same keys of the parent's context.
     pub fn context(mut self, context: impl Into<Context>) -> Self {
         self.context = self.context.merged(&context.into());
         self
     }
 
-    /// Says who emits.
+    /// Sets the creator of the emitter's events.
     pub fn creator(mut self, creator: Creator) -> Self {
         self.creator = Some(creator);
         self
     }
 
-    /// Sets the group.
+    /// Sets the group id.
     pub fn group_id(mut self, group_id: impl Into<Arc<str>>) -> Self {
         self.group_id = Some(group_id.into());
         self
     }
 
-    /// Sets the trace that events emitted here, outside of a run, belong to.
+    /// Sets the trace of the emitter's events. It takes precedence over the run that the emitter is in.
     pub const fn trace(mut self, trace: Trace) -> Self {
         self.trace = Some(trace);
         self
     }
 
-    /// Declares an event. An emitter that declares events refuses listeners and emits of others (E7).
+    /// Declares an event and its payload type.
+    ///
+    /// An emitter that declares events is strict about its own ones: emitting another name or another type fails, and
+    /// so does registering a listener for one by its exact name or path. Events of sub-namespaces, `"run.start"`, are
+    /// not checked, nor are children.
     pub fn declares<T: serde::Serialize + Send + Sync + 'static>(mut self, name: impl Into<String>) -> Self {
         self.declared.get_or_insert_default().add(name.into(), ExpectedType::of::<T>());
         self
     }
 
-    /// Declares an event that carries its name.
+    /// Declares an event whose payload type carries its name.
     pub fn declares_event<E: Event>(self) -> Self {
         self.declares::<E>(E::NAME.as_str())
     }
 
-    /// Makes the emitter.
+    /// Creates the emitter.
     ///
     /// # Errors
     ///
-    /// If a name is not valid, or the context sets the runtime's key.
+    /// Returns an error if a name is not valid, if an event is declared twice or under a name with a dot, or if the
+    /// context sets the key `internal`, which is reserved for the runtime.
     pub fn build(self) -> Result<Emitter, BuildError> {
         self.context.refuse_reserved()?;
         self.declared.as_ref().map_or(Ok(()), Declared::check)?;
@@ -83,7 +88,7 @@ impl EmitterBuilder {
             }
         };
         Ok(Emitter::from_node(with(node, |node| {
-            // Somebody else, or another run, emits for itself.
+            // An emitter with its own creator or trace speaks for somebody else, not for the run above.
             node.emits_for_run &= self.creator.is_none() && self.trace.is_none();
             node.context = OwnContext::new(context);
             if self.group_id.is_some() {
@@ -101,7 +106,7 @@ fn with(mut node: Node, change: impl FnOnce(&mut Node)) -> Node {
     node
 }
 
-/// What a runtime says of a run when it makes the run's emitter.
+/// The links of a run's emitter to what is above it, given to [`Emitter::for_run`].
 #[must_use = "nothing is made before `Emitter::for_run`"]
 #[derive(Default)]
 pub struct RunLinks<'a> {
@@ -117,68 +122,68 @@ pub struct RunLinks<'a> {
 }
 
 impl<'a> RunLinks<'a> {
-    /// A run that was started in no other.
+    /// Creates links for a run that was not started in another run.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The emitter of the run that it was started in, which hears it too.
+    /// Sets the emitter of the run in which this run was started. It receives the run's events, too.
     pub const fn parent(mut self, parent: &'a Emitter) -> Self {
         self.parent = Some(parent);
         self
     }
 
-    /// The instance's context with the parent run's over it, where they were looked at before, when the run began: else they
-    /// are as they are now.
+    /// Sets the context that the run inherits: the instance's with the parent run's merged over it, as they were when
+    /// the run began. By default both are read when the emitter is made.
     pub fn inherited(mut self, context: Context) -> Self {
         self.inherited = Some(context);
         self
     }
 
-    /// Keys laid over the instance's context and the parent run's.
+    /// Adds keys to the context. They override the same keys of the instance's and the parent run's contexts.
     ///
     /// # Errors
     ///
-    /// If the context sets the runtime's key.
+    /// Returns an error if the context sets the key `internal`, which is reserved for the runtime.
     pub fn context(mut self, context: Context) -> Result<Self, BuildError> {
         context.refuse_reserved()?;
         self.context = context;
         Ok(self)
     }
 
-    /// The group, if not the parent run's or the instance's.
+    /// Sets the group id. By default it is that of the parent run, or else of the instance.
     pub fn group_id(mut self, group_id: impl Into<Arc<str>>) -> Self {
         self.group_id = Some(group_id.into());
         self
     }
 
-    /// Who runs, if not the instance's creator.
+    /// Sets the creator. By default it is that of the instance.
     pub fn creator(mut self, creator: Creator) -> Self {
         self.creator = Some(creator);
         self
     }
 
-    /// The run's id, where it has been told already: else it is made when it is first asked for.
+    /// Sets the id of the run. By default it is generated when it is first asked for.
     pub const fn run_id(mut self, run_id: Uuid) -> Self {
         self.run_id = Some(run_id);
         self
     }
 
-    /// The ids, where it is not a new run that is to be heard, but one that has begun elsewhere: what speaks for that
-    /// run on an instance of its own emits with them.
+    /// Sets the ids of a run that was begun elsewhere. An emitter with them emits events for that run instead of a new
+    /// one.
     pub const fn trace(mut self, trace: Trace) -> Self {
         self.trace = Some(trace);
         self
     }
 
-    /// What is entered around the listeners of the run's events.
+    /// Sets the scope that is entered around listeners of the run's events.
     pub fn scope(mut self, scope: Weak<dyn Scope>) -> Self {
         self.scope = Some(scope);
         self
     }
 
-    /// Tells, of the address of a scope, whether one is inside of it. Then it is not entered again: who emits in its own
-    /// run pays for no handle.
+    /// Sets a function that checks, by the address of a scope, whether the calling code is inside of it. The scope is
+    /// then not entered again, so that a run that emits its own events does not pay for entering it.
     pub const fn inside_if(mut self, is_inside: fn(*const ()) -> bool) -> Self {
         self.is_inside = Some(is_inside);
         self
@@ -192,8 +197,9 @@ impl std::fmt::Debug for RunLinks<'_> {
 }
 
 impl Emitter {
-    /// Makes the emitter of one run of the instance that this emitter belongs to (R2): a child with the same
-    /// namespace, heard by the parent run's emitter too.
+    /// Creates the emitter of one run of the instance that this emitter belongs to.
+    ///
+    /// It is a child of this emitter with the same namespace. Its events also reach the emitter of the parent run.
     #[must_use]
     pub fn for_run(&self, links: RunLinks<'_>) -> Self {
         let inherited = links.inherited.unwrap_or_else(|| match links.parent {
@@ -227,7 +233,7 @@ impl Emitter {
 }
 
 impl From<Value> for Context {
-    /// An object is taken as it is; anything else becomes the value of the key `value`.
+    /// Takes an object as it is and `null` as an empty context. Any other value is set under the key `value`.
     fn from(value: Value) -> Self {
         match value {
             Value::Object(map) => map.into(),

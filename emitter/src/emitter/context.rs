@@ -9,15 +9,15 @@ use serde_json::{Map, Value};
 use crate::BuildError;
 use crate::emitter::group::Groups;
 
-/// The key that the runtime sets on its own events, and that nobody else may set (R3).
+/// The key that marks the runtime's own events. Users cannot set it (R3).
 pub(crate) const RESERVED: &str = "internal";
 
-/// A shared, immutable JSON map; cheap to clone.
+/// A shared, immutable JSON map that every event of an emitter carries. Cheap to clone.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Context(Option<Arc<Map<String, Value>>>);
 
-/// The context of an emitter, and a group that it was given later. What was never changed since the emitter was made is read
-/// without a lock.
+/// The context of an emitter, and the group ids that were set later. A context that never changed is read without a
+/// lock.
 #[derive(Default)]
 pub(crate) struct OwnContext {
     given: Context,
@@ -58,30 +58,30 @@ impl OwnContext {
 }
 
 impl Context {
-    /// An empty context.
+    /// Creates an empty context.
     #[must_use]
     pub const fn new() -> Self {
         Self(None)
     }
 
-    /// The value of a key.
+    /// Returns the value of a key.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<&Value> {
         self.0.as_deref()?.get(key)
     }
 
-    /// Tells whether there is nothing in it.
+    /// Returns `true` if the context has no keys.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.as_deref().is_none_or(Map::is_empty)
     }
 
-    /// Every key with its value, in the order of the map.
+    /// Iterates over keys and values, in the order of the map.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Value)> {
         self.0.as_deref().into_iter().flatten().map(|(key, value)| (key.as_str(), value))
     }
 
-    /// This context with one key set.
+    /// Returns this context with one key set.
     #[must_use]
     pub fn with(self, key: impl Into<String>, value: impl Into<Value>) -> Self {
         let mut map = self.0.map(Arc::unwrap_or_clone).unwrap_or_default();
@@ -89,14 +89,14 @@ impl Context {
         Self(Some(Arc::new(map)))
     }
 
-    /// This context, marked as the runtime's own (R3).
+    /// Returns this context, marked as that of the runtime's own events (R3).
     pub(crate) fn internal(self) -> Self {
         static ALONE: LazyLock<Context> = LazyLock::new(|| Context::new().with(RESERVED, true));
-        // Most runs have no context: they share one.
+        // Most runs have no context: they share one marked map.
         if self.is_empty() { ALONE.clone() } else { self.with(RESERVED, true) }
     }
 
-    /// This context with the keys of `other` laid over it: `other` wins.
+    /// Returns this context with the keys of `other` added. `other` wins where both have a key.
     #[must_use]
     #[inline]
     pub fn merged(&self, other: &Self) -> Self {
@@ -111,11 +111,11 @@ impl Context {
         }
     }
 
-    /// Looks whether a user may give it.
+    /// Checks that the context sets no reserved key.
     ///
     /// # Errors
     ///
-    /// If it sets the key that belongs to the runtime, `internal`.
+    /// Returns an error if it sets `internal`, which is reserved for the runtime.
     pub fn refuse_reserved(&self) -> Result<(), BuildError> {
         if self.get(RESERVED).is_some() { Err(BuildError::ReservedKey(RESERVED)) } else { Ok(()) }
     }

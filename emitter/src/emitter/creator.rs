@@ -1,4 +1,4 @@
-//! Who emits: the kind, name and identity behind an emitter.
+//! The creator of events: kind, name and identity of the thing that an emitter belongs to.
 
 use std::any::Any;
 use std::borrow::Cow;
@@ -10,10 +10,10 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use crate::panic::drop_catching;
 
-/// What an emitter belongs to: a kind (`"Tool"`), a name (`"read_file"`), an identity, and the thing itself
-/// where it is shared.
+/// The thing that an emitter belongs to: a kind (`"Tool"`), a name (`"read_file"`), an identity, and optionally the
+/// thing itself.
 ///
-/// Two creators are equal when they are the same one, not when they are called the same.
+/// Creators are compared by identity, not by kind and name.
 #[derive(Clone)]
 pub struct Creator(Arc<CreatorParts>);
 
@@ -25,13 +25,13 @@ struct CreatorParts {
 }
 
 impl Creator {
-    /// A creator with an identity of its own.
+    /// Creates a creator with its own identity.
     #[must_use]
     pub fn new(kind: impl Into<Cow<'static, str>>, name: impl Into<Cow<'static, str>>) -> Self {
         Self::make(kind.into(), name.into(), None)
     }
 
-    /// A creator that gives access to the thing itself.
+    /// Creates a creator that shares the thing itself.
     #[must_use]
     pub fn of<T: Any + Send + Sync>(
         kind: impl Into<Cow<'static, str>>,
@@ -46,39 +46,39 @@ impl Creator {
         Self(Arc::new(CreatorParts { id: NEXT.fetch_add(1, Ordering::Relaxed), kind, name, thing }))
     }
 
-    /// What kind of thing it is.
+    /// Returns the kind of thing.
     #[must_use]
     pub fn kind(&self) -> &str {
         &self.0.kind
     }
 
-    /// What it is called.
+    /// Returns the name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.0.name
     }
 
-    /// A number that no other creator of this process has.
+    /// Returns a number that is unique among the creators of this process.
     #[must_use]
     pub fn id(&self) -> u64 {
         self.0.id
     }
 
-    /// The thing itself, where it is shared and is a `T`.
+    /// Returns the thing itself, if it is shared and is a `T`.
     #[must_use]
     pub fn thing<T: Any + Send + Sync>(&self) -> Option<&T> {
         self.0.thing.as_deref()?.downcast_ref()
     }
 
-    /// What a record keeps of it.
+    /// Returns kind, name and id as an owned record.
     #[must_use]
     pub fn to_record(&self) -> CreatorRecord {
         CreatorRecord { kind: self.0.kind.clone(), name: self.0.name.clone(), id: self.0.id }
     }
 }
 
-/// The thing is the user's, and may panic as it is dropped: at the end of an emit, for example, that was under way when the
-/// last handle to the emitter went.
+/// The thing is a user's value and its drop may panic. It may happen at the end of an emit, if that held the last
+/// handle.
 impl Drop for CreatorParts {
     fn drop(&mut self) {
         drop_catching("what a creator shared", self.thing.take());
@@ -105,14 +105,14 @@ impl Serialize for Creator {
     }
 }
 
-/// A creator as it stands in a record: `{"kind": …, "name": …, "id": …}`.
+/// A creator in a record: `{"kind": …, "name": …, "id": …}`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct CreatorRecord {
-    /// What kind of thing it is.
+    /// The kind of thing.
     pub kind: Cow<'static, str>,
-    /// What it is called.
+    /// The name.
     pub name: Cow<'static, str>,
-    /// A number that no other creator of the recording process had.
+    /// A number that was unique among the creators of the recording process.
     pub id: u64,
 }

@@ -1,4 +1,5 @@
-//! The groups that an emitter was given later. They are read without a lock: ids are only added, and the last one counts.
+//! The group ids that an emitter was given after it was made, as a linked list that only grows: it is read without a
+//! lock, and the last id counts.
 
 use std::sync::{Arc, OnceLock};
 
@@ -17,8 +18,8 @@ impl Groups {
 
     pub(crate) fn add(&self, id: Arc<str>) {
         let mut link = Box::new(GroupLink { id, next: OnceLock::new() });
+        // Each `set` that fails has lost against another thread: go on from the link that this one added.
         let mut end = self.last().map_or(&self.0, |last| &last.next);
-        // Somebody else may add one at the same time.
         while let Err(back) = end.set(link) {
             link = back;
             end = end.get().map_or(end, |next| &next.next);
@@ -34,7 +35,7 @@ impl Groups {
     }
 }
 
-/// Link by link, not by recursion.
+/// Drops the list in a loop instead of by recursion.
 impl Drop for Groups {
     fn drop(&mut self) {
         let mut link = self.0.take();

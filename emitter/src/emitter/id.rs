@@ -4,9 +4,10 @@ use std::time::{Duration, SystemTime};
 
 use uuid::Uuid;
 
-/// A version 7 UUID (RFC 9562, 5.7) of that time: 48 bits of milliseconds, 74 random bits.
+/// Returns a version 7 UUID (RFC 9562, 5.7) for a time: 48 bits of milliseconds, 74 random bits.
 ///
-/// The random bits come from a generator seeded by the operating system once per thread: unique, not secret.
+/// The random bits come from a generator that the operating system seeds once per thread. The ids are unique, not
+/// secret.
 pub(crate) fn at(time: SystemTime) -> Uuid {
     let since_epoch = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
     let millis = u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX);
@@ -16,7 +17,7 @@ pub(crate) fn at(time: SystemTime) -> Uuid {
     uuid::Builder::from_unix_timestamp_millis(millis, &tail).into_uuid()
 }
 
-/// A version 7 UUID of now.
+/// Returns a version 7 UUID for the current time.
 #[must_use]
 pub fn new_id() -> Uuid {
     at(SystemTime::now())

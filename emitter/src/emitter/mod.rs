@@ -1,4 +1,8 @@
-//! The tree: emitters, what they inherit, and what is above them (E1, E3).
+//! The tree of emitters: what an emitter inherits, what is above it, and in which run it is.
+//!
+//! An emit starts here: [`dispatch`](crate::dispatch) walks up the tree from the emitter and calls the listeners in
+//! each [`registry`](crate::registry). The modules below hold the parts of an emitter (context, group, creator, pipes),
+//! `scope` and `run_end` what only an emitter of a run has.
 
 pub(crate) mod builder;
 pub(crate) mod context;
@@ -28,42 +32,56 @@ use crate::registry::Registry;
 use crate::rt::Scope;
 use crate::{AsName, BuildError, Context, Creator, EmitterBuilder, IntoNamespace, NameError, Namespace, Trace};
 
-/// A place where events are emitted and listened to; cheap to clone.
+/// A node of a tree on which events are emitted and listeners registered. Cheap to clone.
 ///
-/// Emitters form a tree. What is emitted on one is heard by it first, then by its parent, and so on up to the
-/// root. Two handles are equal when they are of the same emitter.
+/// An event is delivered to the emitter it is emitted on, then to the parent, and so on up to the root. Two handles are
+/// equal if they belong to the same emitter.
 ///
-/// A child holds its parent; a parent holds nothing of its children. An emitter is gone with its last handle, and
-/// with it its listeners.
+/// A child keeps its parent alive; a parent does not keep its children alive. Dropping the last handle to an emitter
+/// drops the emitter and its listeners.
+///
+/// ```
+/// use emitree_emitter::Emitter;
+///
+/// let app = Emitter::new();
+/// let model = app.child("model")?;
+/// app.on("model.new_token", |token: &mut String, _| token.make_ascii_uppercase())?;
+///
+/// let mut token = "to".to_owned();
+/// model.emit_now("new_token", &mut token)?;
+/// assert_eq!(token, "TO");
+/// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
+/// ```
 #[derive(Clone)]
 pub struct Emitter(Arc<Node>);
 
+/// The shared part of an [`Emitter`].
 pub(crate) struct Node {
     pub(crate) parent: Option<Emitter>,
     pub(crate) run: Option<RunLink>,
-    /// Whether it is a run's, or below one in the tree: mostly none is.
+    /// `true` for the emitter of a run and every emitter below one in the tree.
     pub(crate) is_in_run: bool,
-    /// Whether what is emitted here counts as emitted by the run above: this is a child of a run's emitter without a name, or a child
-    /// without a name of such a child.
+    /// `true` if events emitted here count as emitted by the run above (E4). That holds for a `()` child of a run's
+    /// emitter, and for a `()` child of such a child.
     pub(crate) emits_for_run: bool,
-    /// Made with the first listener.
+    /// Allocated with the first listener or pipe.
     pub(crate) registry: OnceLock<Box<Registry>>,
-    /// Outside of runs.
+    /// Used outside of runs only.
     pub(crate) no_listener_cache: NoListenerCache,
-    /// If it is not that of what is above it: a run's is its instance's.
+    /// `None` if the emitter has the namespace of its parent. A run has that of its instance.
     pub(crate) namespace: Option<Arc<str>>,
     pub(crate) namespace_hash: u64,
     pub(crate) context: OwnContext,
-    /// As it was given to it, or taken over when it was made; `context` has a later one (E3).
+    /// The group id from the time the emitter was made, given or inherited (E3). `context` holds a later one.
     pub(crate) group_id: Option<Arc<str>>,
     pub(crate) creator: Option<Creator>,
     pub(crate) trace: Option<Arc<Trace>>,
     pub(crate) declared: Option<Arc<Declared>>,
 }
 
-/// What makes an emitter a run's.
+/// The part of a [`Node`] that only the emitter of a run has.
 pub(crate) struct RunLink {
-    /// The emitter of the run in which this one was started.
+    /// The emitter of the run in which this run was started.
     pub(crate) parent: Option<Emitter>,
     pub(crate) id: OnceLock<Uuid>,
     pub(crate) scope: Option<Weak<dyn Scope>>,
@@ -72,7 +90,7 @@ pub(crate) struct RunLink {
 }
 
 impl RunLink {
-    /// Whether one is inside of its scope.
+    /// Returns `true` if the calling code runs inside the scope of this run.
     #[inline]
     fn is_inside(&self) -> bool {
         let inside = self.scope.as_ref().zip(self.is_inside);
@@ -81,53 +99,66 @@ impl RunLink {
 }
 
 impl Emitter {
-    /// The process's root emitter.
+    /// Returns the root emitter of the process.
     #[must_use]
     pub fn root() -> Self {
         static ROOT: OnceLock<Emitter> = OnceLock::new();
         ROOT.get_or_init(Self::new).clone()
     }
 
-    /// The root of an isolated tree.
+    /// Creates the root of a separate tree.
     #[must_use]
     pub fn new() -> Self {
         Self::from_node(Node::root())
     }
 
-    /// Builds the root of an isolated tree, with context, creator, group id, trace or declared events.
+    /// Returns a builder for the root of a separate tree with a context, creator, group id, trace or declared events.
     pub fn builder() -> EmitterBuilder {
         EmitterBuilder::new(None)
     }
 
-    /// Makes a child. Takes one dotted name or several segments: `"backend.chat"`, `["backend", "chat"]`; or `()` for a
-    /// child in the same namespace.
+    /// Creates a child.
     ///
-    /// Each call makes another one: of two children of the same name, neither hears the other, and what is above hears both. Keep
-    /// it: with its last handle it is gone, and whoever listens there.
+    /// The namespace is one dotted name or several segments, `"backend.chat"` or `["backend", "chat"]`. With `()` the
+    /// child has the namespace of its parent.
     ///
-    /// A `()` child of a run's emitter emits the run's own events: a listener of the run or of its instance under `"progress"` or `"*"`
-    /// receives what is emitted on the child as if it were emitted on the run. Its listeners receive only what is emitted on it
-    /// or below it.
+    /// Each call creates another emitter, also for the same name: two children do not receive each other's events, and
+    /// the parent receives the events of both. Keep the child as long as you need its listeners.
+    ///
+    /// A `()` child of a run's emitter emits the run's own events: a listener under `"progress"` or `"*"` on the run or
+    /// its instance receives an event of the child as if the run had emitted it. Listeners on the child receive only
+    /// events emitted on the child or below it.
     ///
     /// # Errors
     ///
-    /// If the name is not valid.
+    /// Returns an error if the name is not valid.
+    ///
+    /// ```
+    /// use emitree_emitter::Emitter;
+    ///
+    /// let backend = Emitter::new().child("backend")?;
+    /// let chat = backend.child("chat")?;
+    /// assert_eq!(chat.namespace(), "backend.chat");
+    /// assert_eq!(chat.parent(), Some(&backend));
+    /// # Ok::<(), emitree_emitter::NameError>(())
+    /// ```
     pub fn child(&self, namespace: impl IntoNamespace) -> Result<Self, NameError> {
         let namespace = namespace.namespace();
         namespace.as_deref().map_or(Ok(()), check)?;
         Ok(self.child_unchecked(namespace.as_deref()))
     }
 
-    /// Makes a child of a namespace that was checked in a `const`.
+    /// Creates a child in a namespace that was checked in a `const`.
     #[must_use]
     pub fn child_of(&self, namespace: Namespace) -> Self {
         self.child_unchecked(Some(namespace.as_str()))
     }
 
-    /// A separate emitter with the same place and properties, but without listeners (E16).
+    /// Creates an emitter in the same place with the same properties, without listeners (E16).
     pub(crate) fn copy_without_listeners(&self) -> Self {
         let (from, mut copy) = (&self.0, Node::root());
-        // Of a run that has ended nothing rises: below it, neither does what is emitted on the copy (R14).
+        // Nothing rises through a run that has ended, so nothing may rise past it either: the copy hangs below the run
+        // (R14).
         let has_ended = from.run.is_some() && self.has_run_ended();
         copy.parent = if has_ended { Some(self.clone()) } else { from.parent.clone() };
         copy.emits_for_run = from.emits_for_run;
@@ -148,7 +179,7 @@ impl Emitter {
         Self::from_node(node)
     }
 
-    /// Makes a child in the same namespace, for a creator.
+    /// Creates a child in the same namespace with its own creator.
     #[must_use]
     pub fn child_with(&self, creator: Creator) -> Self {
         let mut node = Node::below(self, None);
@@ -158,10 +189,10 @@ impl Emitter {
         Self::from_node(node)
     }
 
-    /// Builds a child with a context, creator, group id, trace or declared events of its own.
+    /// Returns a builder for a child with its own context, creator, group id, trace or declared events.
     ///
-    /// A `()` child of a run's emitter emits the run's own events, as one made by [`child`](Self::child) does, unless it is given a creator
-    /// or a trace.
+    /// A `()` child of a run's emitter emits the run's own events, like one made by [`child`](Self::child), unless it
+    /// has its own creator or trace.
     pub fn child_builder(&self, namespace: impl IntoNamespace) -> EmitterBuilder {
         EmitterBuilder::new(Some((self.clone(), namespace.namespace().map(Cow::into_owned))))
     }
@@ -170,36 +201,36 @@ impl Emitter {
         Self(Arc::new(node))
     }
 
-    /// The names of the emitters from the root down to this one, joined by dots. Empty for a root.
+    /// Returns the names of the emitters from the root to this one, joined by dots. Empty for a root.
     #[must_use]
     pub fn namespace(&self) -> &str {
         self.shared_namespace().map_or("", |namespace| namespace)
     }
 
-    /// The path that an event of that name would have here.
+    /// Returns the path of an event with this name when it is emitted here.
     ///
     /// # Errors
     ///
-    /// If the name is not valid.
+    /// Returns an error if the name is not valid.
     pub fn path_of(&self, name: impl AsName) -> Result<String, NameError> {
         let name = name.as_name();
         name.check()?;
         Ok(self.join(name.as_str()))
     }
 
-    /// The emitter above it in the tree.
+    /// Returns the parent in the tree.
     #[must_use]
     pub fn parent(&self) -> Option<&Self> {
         self.0.parent.as_ref()
     }
 
-    /// Who emits here, as given to this emitter or to the nearest above it.
+    /// Returns the creator of this emitter or of the nearest emitter above that has one.
     #[must_use]
     pub fn creator(&self) -> Option<&Creator> {
         self.upwards().find_map(|emitter| emitter.0.creator.as_ref())
     }
 
-    /// What every event emitted here carries.
+    /// Returns the context that every event emitted here carries.
     #[must_use]
     pub fn context(&self) -> Context {
         self.0.context.get()
@@ -207,14 +238,17 @@ impl Emitter {
 
     /// Sets a key of the context, for later events and for children and runs made later.
     ///
+    /// The runtime may change the value before it is set, for example to redact it.
+    ///
     /// # Errors
     ///
-    /// If the key is the one that belongs to the runtime, `internal`.
+    /// Returns an error if the key is `internal`, which is reserved for the runtime.
     pub fn set_context(&self, key: impl Into<String>, value: impl Into<serde_json::Value>) -> Result<(), BuildError> {
         let (key, value) = (key.into(), value.into());
         if key == RESERVED {
             return Err(BuildError::ReservedKey(RESERVED));
         }
+        // The runtime's say comes first, and outside of the context's lock: it runs user code.
         let value = match self.scope() {
             Some(scope) => scope.admit(&key, value),
             None => value,
@@ -223,8 +257,10 @@ impl Emitter {
         Ok(())
     }
 
-    /// The group it belongs to, as given to it; else that of the run that its run was started in, or of its parent, when it was
-    /// made.
+    /// Returns the id of the group that this emitter belongs to.
+    ///
+    /// An emitter without a group id of its own has the one that its parent had when the emitter was made. A run has
+    /// that of the run it was started in, or else that of its instance.
     #[must_use]
     pub fn group_id(&self) -> Option<&str> {
         self.group().map(|id| &**id)
@@ -234,25 +270,30 @@ impl Emitter {
         self.0.context.group().or(self.0.group_id.as_ref())
     }
 
-    /// The same, to be kept.
+    /// Returns the group id as a shared string.
     #[must_use]
     pub fn shared_group_id(&self) -> Option<Arc<str>> {
         self.group().cloned()
     }
 
-    /// Sets the group, for later events and for children and runs made later. The emitter keeps the earlier ids until it is
-    /// dropped.
+    /// Sets the group id, for later events and for children and runs made later.
+    ///
+    /// The emitter keeps its earlier ids in memory until it is dropped.
     pub fn set_group_id(&self, group_id: impl Into<Arc<str>>) {
         self.0.context.set_group(group_id.into());
     }
 
-    /// The run that events emitted here happen in: the run it belongs to, or what was given to it or above it.
+    /// Returns the ids of the run in which events emitted here happen.
+    ///
+    /// These are the ids of the run that the emitter belongs to, or the trace that was given to the emitter or the
+    /// nearest one above it.
     #[must_use]
     pub fn trace(&self) -> Option<Trace> {
         let run = self.trace_source()?;
         if let TraceSource::Given(trace) = run {
             return Some(*trace);
         }
+        // The first run above is the parent. The last one is the outermost run, which gives the trace its id.
         let mut above = successors(run.above(), TraceSource::above);
         let run_id = run.run_id();
         let parent = above.next();
@@ -260,15 +301,16 @@ impl Emitter {
         Some(Trace { id: top.map_or(run_id, TraceSource::id), run_id, parent_run_id: parent.map(TraceSource::run_id) })
     }
 
-    /// What says in which run one is here.
+    /// Finds the nearest emitter, from this one up, that determines the run.
     fn trace_source(&self) -> Option<TraceSource<'_>> {
         self.upwards().find_map(|emitter| {
+            // A given trace takes precedence: an emitter may emit for a run elsewhere.
             let given = emitter.0.trace.as_deref().map(TraceSource::Given);
             given.or_else(|| emitter.0.run.as_ref().map(|run| TraceSource::Run(run, emitter.parent())))
         })
     }
 
-    /// This emitter and those above it in the tree.
+    /// Iterates over this emitter and the emitters above it in the tree.
     #[inline]
     pub(crate) fn upwards(&self) -> impl Iterator<Item = &Self> {
         successors(Some(self), |emitter| emitter.parent())
@@ -282,7 +324,7 @@ impl Emitter {
         Arc::downgrade(&self.0)
     }
 
-    /// None for a root, and what is below it in no namespace of its own.
+    /// Returns `None` for a root, and for an emitter below it that has no namespace of its own.
     #[inline]
     pub(crate) fn shared_namespace(&self) -> Option<&Arc<str>> {
         self.upwards().find_map(|emitter| emitter.0.namespace.as_ref())
@@ -292,12 +334,12 @@ impl Emitter {
         self.0.namespace_hash
     }
 
-    /// Namespace and name, joined by a dot.
+    /// Joins namespace and name with a dot.
     pub(crate) fn join(&self, name: &str) -> String {
         join(self.namespace(), name)
     }
 
-    /// Whether namespace and name, joined, are that path.
+    /// Compares a path with the joined namespace and name, without joining them.
     pub(crate) fn joins_to(&self, name: &str, path: &str) -> bool {
         let rest = path.strip_suffix(name);
         match (self.namespace(), rest) {
@@ -307,81 +349,86 @@ impl Emitter {
         }
     }
 
-    /// The listeners registered here; none if there never were any.
+    /// Returns the listeners and pipes of this emitter; `None` if it never had any.
     #[inline]
     pub(crate) fn registry(&self) -> Option<&Registry> {
         self.0.registry.get().map(|registry| &**registry)
     }
 
-    /// Somebody was registered here: whoever has found nobody looks again (E15).
+    /// Invalidates what other emitters remember about having no listeners, after a listener or pipe was added here
+    /// (E15).
     pub(crate) fn invalidate(&self) {
         if self.0.is_in_run { invalidate_in_runs() } else { invalidate() }
     }
 
-    /// The nearest run's emitter from here up the tree.
+    /// Returns the emitter of the nearest run, from here up the tree.
     #[inline]
     pub(crate) fn run(&self) -> Option<&Self> {
         self.upwards().take_while(|emitter| emitter.0.is_in_run).find(|emitter| emitter.0.run.is_some())
     }
 
-    /// The emitter of the run in which the run was started whose emitter this is.
+    /// Returns, for the emitter of a run, the emitter of the run in which it was started.
     #[inline]
     #[must_use]
     pub fn run_parent(&self) -> Option<&Self> {
         self.0.run.as_ref()?.parent.as_ref()
     }
 
-    /// Tells whether this is the emitter of a run of the instance that the other emitter belongs to.
+    /// Returns `true` if this is the emitter of a run of the instance that `instance` belongs to.
     #[inline]
     #[must_use]
     pub fn is_run_of(&self, instance: &Self) -> bool {
         self.0.run.is_some() && self.parent() == Some(instance)
     }
 
-    /// Tells whether what is emitted here counts as emitted by a run whose emitter the other one is, or whose instance's (E4).
+    /// Returns `true` if events emitted here count as emitted by the run that `other` belongs to, or by a run of that
+    /// instance (E4).
     #[inline]
     pub(crate) fn emits_for(&self, other: &Self) -> bool {
         self.0.emits_for_run && self.run().is_some_and(|run| run == other || run.is_run_of(other))
     }
 
-    /// What makes `RunContext::current()` right in listeners of its run's events (R9).
+    /// Returns the scope of the run that this emitter is in, through which `RunContext::current()` finds that run in
+    /// listeners (R9).
     pub(crate) fn scope(&self) -> Option<Arc<dyn Scope>> {
         self.run_link()?.scope.as_ref()?.upgrade()
     }
 
-    /// The same, unless one is inside of it already: mostly it is the run that emits.
+    /// Returns the scope of the run unless the calling code is inside of it, as it is when a run emits its own events.
     #[inline]
     pub(crate) fn scope_to_enter(&self) -> Option<Arc<dyn Scope>> {
         self.run_link().filter(|run| !run.is_inside())?.scope.as_ref()?.upgrade()
     }
 
-    /// What is entered to go on with an emit that is under way, and to drop what belongs to its run, unless one is inside of it
-    /// already: the run, or where that is gone, the next one above.
+    /// Returns the scope in which an emit is continued and the run's values are dropped, unless the calling code is
+    /// inside of it. If the run is gone, that is the scope of the next run above (R14).
     pub(crate) fn scope_left(&self) -> Option<Arc<dyn Scope>> {
         let own = self.run_link().filter(|run| !run.is_inside())?;
         let runs = successors(Some(own), |run| run.parent.as_ref()?.run_link());
         runs.filter_map(|run| run.scope.as_ref()?.upgrade()).find(|scope| scope.is_there())
     }
 
+    /// Returns the run part of the nearest run, from here up the tree.
     #[inline]
     pub(crate) fn run_link(&self) -> Option<&RunLink> {
         self.upwards().take_while(|emitter| emitter.0.is_in_run).find_map(|emitter| emitter.0.run.as_ref())
     }
 
-    /// The declarations that hold here.
+    /// Returns the declared events that apply to this emitter.
     #[inline]
     pub(crate) fn declared(&self) -> Option<&Arc<Declared>> {
         let declares = if self.0.is_in_run { self.declares_in_run() } else { self };
         declares.0.declared.as_ref()
     }
 
-    /// Whether it is a run's emitter, or below one in the tree.
+    /// Returns `true` for the emitter of a run and every emitter below one in the tree.
     #[inline]
     pub(crate) fn is_in_run(&self) -> bool {
         self.0.is_in_run
     }
 
-    /// A run's are its instance's, and those of what emits for a run are the run's, unless it has its own.
+    /// Returns the emitter whose declarations apply inside a run: an emitter that emits for a run has those of the run
+    /// unless it has its own, and a run has those of its instance.
     #[inline(never)]
     fn declares_in_run(&self) -> &Self {
         let emits_for_run = self.0.emits_for_run && self.0.declared.is_none();
@@ -409,17 +456,21 @@ impl Node {
         }
     }
 
-    /// Drops the listeners of an emitter that is in a run inside of that run. They do not find it by their home, which is gone; a
-    /// run's own emitter has none any more.
+    /// Drops the listeners of an emitter below a run inside the scope of that run (R14).
+    ///
+    /// The listeners cannot find the run themselves: their home, this node, is gone by now. The emitter of a run itself
+    /// has no listeners any more when it is dropped.
     fn drop_in_run(&mut self) {
         let Some(parent) = self.parent.as_ref().filter(|_| self.is_in_run && self.run.is_none()) else { return };
         let mut registry = self.registry.take();
+        // Most emitters have no listeners, and need no scope to be entered.
         if registry.is_some() {
             drop_within(parent.scope_left(), || drop(registry.take()));
         }
     }
 
-    /// Lets go of what is above it; adds what nobody else holds.
+    /// Releases the nodes above this one. Nodes that nothing else holds are pushed to `orphans`, so that the caller can
+    /// drop them without recursion.
     fn detach(&mut self, orphans: &mut Vec<Self>) {
         self.drop_in_run();
         if let Some(run_parent) = self.run.as_mut().and_then(|run| run.parent.take()) {
@@ -430,7 +481,8 @@ impl Node {
         }
     }
 
-    /// An emitter below another, in a namespace of its own or in the same. Its context is still empty.
+    /// Creates a node below another, in its own namespace or the same one. The context is left empty for the caller to
+    /// set.
     pub(crate) fn below(parent: &Emitter, namespace: Option<&str>) -> Self {
         let mut node = Self::root();
         node.group_id = parent.shared_group_id();
@@ -446,7 +498,7 @@ impl Node {
     }
 }
 
-/// What says in which run one is: a trace that was given, or a run of an instance.
+/// Determines the run that an emitter is in: a trace that was given, or the run itself.
 #[derive(Clone, Copy)]
 enum TraceSource<'a> {
     Given(&'a Trace),
@@ -454,7 +506,7 @@ enum TraceSource<'a> {
 }
 
 impl<'a> TraceSource<'a> {
-    /// What says in which run that run is. None above a trace that was given: it says all.
+    /// Returns the source for the run above. There is none above a given trace, which is complete.
     fn above(&self) -> Option<Self> {
         match *self {
             Self::Given(_) => None,
@@ -469,7 +521,7 @@ impl<'a> TraceSource<'a> {
         }
     }
 
-    /// Of the trace, if nothing is above it.
+    /// Returns the trace id, if no run is above this one.
     fn id(self) -> Uuid {
         match self {
             Self::Given(trace) => trace.id,
@@ -478,7 +530,7 @@ impl<'a> TraceSource<'a> {
     }
 }
 
-/// A chain of a million emitters is taken down link by link, not by recursion.
+/// Drops a chain of emitters in a loop. Recursion would overflow the stack for a chain of a million.
 impl Drop for Node {
     fn drop(&mut self) {
         let mut orphans = Vec::new();

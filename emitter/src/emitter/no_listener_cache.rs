@@ -1,34 +1,37 @@
-//! What an emitter outside of runs remembers of having found nobody who listens (E15): the next look does not go up the
-//! tree again.
+//! Remembers that an emitter and everything above it has no listeners (E15), so that the next check does not walk up
+//! the tree.
 //!
-//! 1. Whoever listens, or lays a pipe, can be found before it is counted, and is counted before that call returns. Those in
-//!    runs are counted apart, and seen by runs that are nested deep: the others would see all of them, and are walked.
-//! 2. The count is read before anybody is looked for. As long as it stands, nobody has come.
-//! 3. Who goes is not counted: to be taken for heard costs a look, no more.
+//! 1. A listener or pipe can be found before it is counted in an epoch, and is counted before the call that adds it
+//!    returns. Listeners in runs have their own epoch: caches outside of runs would otherwise be invalidated by each of
+//!    them, although they cannot be affected.
+//! 2. The epoch is read before the search for listeners. While it is unchanged, no listener was added.
+//! 3. A removed listener does not change the epoch. At worst, a check walks up the tree and finds nothing.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How many have begun to listen outside of runs, in all trees of the process; from 1.
+/// Counts the listeners and pipes added outside of runs, in all trees of the process. Starts at 1, so that 0 means that
+/// nothing is remembered.
 static LISTENER_EPOCH: OwnCacheLine = OwnCacheLine(AtomicU64::new(1));
 
-/// How many have begun to listen in runs, in all trees of the process.
+/// Counts the listeners and pipes added in runs, in all trees of the process.
 static RUN_LISTENER_EPOCH: OwnCacheLine = OwnCacheLine(AtomicU64::new(0));
 
-/// On cache lines of its own: all runs read it, and what is written beside it would be fetched again for nothing.
+/// Alone on its cache lines. Every run reads the epochs, and a write to a neighbour would make all of them fetch the
+/// line again.
 #[repr(align(128))]
 struct OwnCacheLine(AtomicU64);
 
-/// Somebody listens who did not before.
+/// Records that a listener or pipe was added outside of runs.
 pub(crate) fn invalidate() {
     LISTENER_EPOCH.0.fetch_add(1, Ordering::Release);
 }
 
-/// Somebody listens in a run who did not before.
+/// Records that a listener or pipe was added in a run.
 pub(crate) fn invalidate_in_runs() {
     RUN_LISTENER_EPOCH.0.fetch_add(1, Ordering::Release);
 }
 
-/// Remembers that a run has no listeners, in itself and in all that is above it. For a runtime whose runs are nested deep.
+/// Remembers that a run and everything above it has no listeners. For a runtime with deeply nested runs.
 ///
 /// ```
 /// use emitree_emitter::rt::NoListenerCache;
@@ -44,17 +47,17 @@ pub(crate) fn invalidate_in_runs() {
 pub struct NoListenerCache(AtomicU64);
 
 impl NoListenerCache {
-    /// Creates one that remembers nothing.
+    /// Creates an empty cache.
     #[must_use]
     pub const fn new() -> Self {
         Self(AtomicU64::new(0))
     }
 
-    /// Returns a number that changes when a listener or a pipe is added to any emitter of the process. Read it before you look
-    /// for listeners.
+    /// Returns a number that changes when a listener or a pipe is added to any emitter of the process. Read it before
+    /// you look for listeners.
     #[must_use]
     pub fn epoch() -> u64 {
-        // Both only grow: their sum is the same only if both are.
+        // Both counters only grow, so the sum is unchanged only if both are.
         LISTENER_EPOCH.0.load(Ordering::Acquire) + RUN_LISTENER_EPOCH.0.load(Ordering::Acquire)
     }
 
@@ -71,9 +74,10 @@ impl NoListenerCache {
 }
 
 impl NoListenerCache {
-    /// Whether nobody listens here or above, on an emitter outside of runs; `look` is asked where that is not known.
+    /// Returns `true` if an emitter outside of runs has no listeners. Calls `look` if the cache does not know.
     #[inline]
     pub(crate) fn holds_or(&self, look: impl FnOnce() -> bool) -> bool {
+        // Before `look`, so that a listener that is added meanwhile changes the epoch (invariant 2).
         let epoch = LISTENER_EPOCH.0.load(Ordering::Acquire);
         self.holds(epoch) || self.look(epoch, look)
     }
@@ -94,7 +98,7 @@ mod tests {
     use crate::Emitter;
     use crate::rt::RunLinks;
 
-    /// Other tests of the process may invalidate it as well: then it looks once more.
+    /// Other tests of the process may invalidate the cache as well; then it looks once more.
     #[test]
     fn listeners_are_looked_for_again_only_after_one_was_added() {
         let (cache, mut looks) = (NoListenerCache::new(), 0);

@@ -1,4 +1,4 @@
-//! Pipes: ways for events beside the tree (E12).
+//! Pipes: routes for events from one emitter to another, beside the tree (E12).
 
 use std::fmt;
 use std::mem::replace;
@@ -10,12 +10,12 @@ use crate::panic::drop_catching;
 use crate::registry::listener::EventView;
 use crate::{Emitter, Matcher};
 
-/// A way from one emitter to another.
+/// A route from one emitter to another.
 pub(crate) struct Pipe {
     matcher: Matcher,
-    /// Until it is dropped.
+    /// `Some` until the pipe is dropped.
     target: Option<Emitter>,
-    /// The emitter that it leads away from.
+    /// The emitter from which events are piped.
     home: Weak<Node>,
 }
 
@@ -24,7 +24,7 @@ impl Pipe {
         Self { matcher, target: Some(target.clone()), home: home.downgrade() }
     }
 
-    /// Where it sends an event, if it takes it. A function that panics sends nothing.
+    /// Returns the target if the pipe takes an event. A matcher function that panics takes nothing.
     pub(crate) fn target_for(&self, view: &EventView<'_>) -> Option<Emitter> {
         let takes = (self.matcher.nested_by_default() || !view.nested)
             && self.matcher.takes(view)
@@ -33,8 +33,8 @@ impl Pipe {
     }
 }
 
-/// A function that matches is the user's, and may panic as it is dropped; so are the listeners of the target, if nobody else has
-/// that. Those of a run's pipe are dropped inside of the run, whoever does it.
+/// Matcher functions are user code and may panic when they are dropped. So may the listeners of the target, if the pipe
+/// holds its last handle. Both are dropped in the run that the pipe belongs to, on any thread (R14).
 impl Drop for Pipe {
     fn drop(&mut self) {
         let Self { matcher, target, home } = self;
@@ -45,7 +45,7 @@ impl Drop for Pipe {
     }
 }
 
-/// A pipe that was made; [`unpipe`](Self::unpipe) removes it. Dropping the handle leaves the pipe in place.
+/// A handle to a pipe. [`unpipe`](Self::unpipe) removes the pipe; dropping the handle leaves it in place.
 #[derive(Clone)]
 pub struct PipeHandle {
     from: Weak<Node>,
@@ -57,7 +57,7 @@ impl PipeHandle {
         Self { from: from.downgrade(), pipe: Arc::downgrade(pipe) }
     }
 
-    /// Removes the pipe; tells whether it was still there.
+    /// Removes the pipe. Returns `true` if this call removed it.
     #[expect(clippy::must_use_candidate, reason = "called for its effect")]
     pub fn unpipe(&self) -> bool {
         let (Some(from), Some(pipe)) = (self.from.upgrade(), self.pipe.upgrade()) else { return false };

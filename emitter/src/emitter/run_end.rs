@@ -1,8 +1,8 @@
-//! The emitter of a run that has ended (R14): it has no listeners, takes none, and what is emitted there reaches nobody.
+//! The end of a run's emitter (R14): it has no listeners, accepts none, and delivers no events.
 //!
-//! Listeners of the instance and above would hear the event without what the run had bound to it, such as its redaction. So
-//! they do not hear it either: it is counted, and the first one is logged. The same holds for what would rise through such a run: what
-//! is piped there, and events of runs of an instance below it in the tree.
+//! Listeners on the instance and above must not receive a late event either: what the run had bound to the event, such
+//! as its redaction, is gone. The event is counted instead, and the first one is logged. The same holds for an event
+//! that would rise through the run: from a pipe, or from a run of an instance below it in the tree.
 
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
@@ -10,8 +10,7 @@ use crate::Emitter;
 use crate::name::NameRef;
 use crate::panic::log_quietly;
 
-/// 0 until the run has ended; from then on 1, and 1 more for each event that was emitted since. In one small word, because
-/// every run has it.
+/// 0 while the run lasts. At its end 1, plus 1 for each event emitted since. A small word, because every run has one.
 #[derive(Default)]
 pub(crate) struct RunEnd(AtomicU32);
 
@@ -28,23 +27,27 @@ impl RunEnd {
         self.0.load(Ordering::Relaxed).saturating_sub(1)
     }
 
-    /// Counts an event; returns whether it is the first.
+    /// Counts a late event. Returns `true` for the first one.
     fn count(&self) -> bool {
         self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_add(1)) == Ok(1)
     }
 }
 
 impl Emitter {
-    /// Ends the emitter of a run, for the runtime that made it with [`for_run`](Self::for_run): drops its listeners and pipes,
-    /// persistent ones too, and takes no more.
+    /// Ends the emitter of a run, for the runtime that made it with [`for_run`](Self::for_run): drops its listeners and
+    /// pipes, persistent ones too, and accepts no more.
     ///
-    /// What is emitted on it from now on, or on an emitter below it in the tree, reaches nobody; [`late_emits`](Self::late_emits)
-    /// counts it. If anybody listened here, neither does what would rise through it: what is piped here, and events of runs of an
-    /// instance below it in the tree, which those below hear. On an emitter that is not a run's it does nothing.
+    /// From now on an event emitted on it, or on an emitter below it in the tree, is delivered to nobody;
+    /// [`late_emits`](Self::late_emits) counts it. If listeners were ever registered here, the same applies above this
+    /// emitter to events that would rise through it: events piped to it, and events of runs of an instance below it in
+    /// the tree.
+    ///
+    /// Does nothing on an emitter that does not belong to a run.
     pub fn end_run(&self) {
         let Some(run) = &self.node().run else { return };
         run.end.begin();
-        // Either this sees the registry of who registers now, or that sees that the run has ended.
+        // Pairs with the fence in `add_to_registry`: either this call sees the registry of a listener that is being
+        // registered, or that registration sees the end of the run.
         fence(Ordering::SeqCst);
         if let Some(registry) = self.registry() {
             registry.close();
@@ -57,15 +60,16 @@ impl Emitter {
         self.run_end().is_some_and(RunEnd::has_begun)
     }
 
-    /// Returns how many events were emitted on this run, or would have risen through it, since it ended. Nobody received them here or
-    /// above. Those that nobody would have received
-    /// anyway may be missing.
+    /// Returns the number of events that came after the end of this run: emitted on it, or about to rise through it.
+    /// They were delivered neither here nor above.
+    ///
+    /// Events that had no listeners anyway may be missing from the count.
     #[must_use]
     pub fn late_emits(&self) -> u32 {
         self.run_end().map_or(0, RunEnd::late_emits)
     }
 
-    /// Whether an event that somebody would hear comes too late. It is counted then.
+    /// Returns `true` if the run has ended, and counts the event.
     #[inline]
     pub(crate) fn is_too_late_for(&self, name: NameRef<'_>) -> bool {
         let is_too_late = self.has_run_ended();
@@ -75,7 +79,7 @@ impl Emitter {
         is_too_late
     }
 
-    /// Counts an event that comes to a run that has ended.
+    /// Counts an event that came after the end of the run, and logs the first one.
     #[cold]
     pub(crate) fn count_late(&self, path: impl FnOnce() -> String) {
         if self.run_end().is_some_and(RunEnd::count) {

@@ -1,4 +1,6 @@
-//! How a runtime knows, in a listener, which run's event it is (R9).
+//! Scopes: how a runtime knows, in a listener, to which run an event belongs (R9).
+//!
+//! The dispatch enters the scope around listeners; pipes, listeners and futures enter it when they are dropped.
 
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
@@ -11,35 +13,41 @@ use crate::Emitter;
 use crate::emitter::Node;
 use crate::panic::log_catching;
 
-/// Something that is entered around every call of a listener of a run's events, and around every poll of one.
+/// A scope that is entered around listeners of a run's events: around each call of a listener, and each poll of its
+/// future.
 ///
-/// Implemented by the runtime, whose `RunContext::current()` it makes right wherever a listener is registered.
+/// The runtime implements it. It makes `RunContext::current()` return the run, on whichever emitter the listener is
+/// registered.
 pub trait Scope: Send + Sync {
-    /// Calls `f` exactly once, inside.
+    /// Calls `f` exactly once, inside the scope.
     fn within(self: Arc<Self>, f: &mut dyn FnMut());
 
-    /// Whether the run is still there, for a scope that does not keep it. Where it is not, the next one above is entered.
+    /// Returns `false` if the run is gone, for a scope that does not keep its run alive. The scope of the next run
+    /// above is entered instead.
     fn is_there(&self) -> bool {
         true
     }
 
-    /// A value is about to be set on the context of the run's emitter: gives what is set. By default what was given.
+    /// Returns the value to set on the context of the run's emitter when `value` is about to be set there. By default
+    /// that is `value` itself.
     fn admit(self: Arc<Self>, key: &str, value: Value) -> Value {
         _ = key;
         value
     }
 }
 
-/// Calls inside a run's scope, where there is one.
+/// Calls `f` inside a run's scope, if there is one.
 #[inline]
 pub(crate) fn within<R>(scope: Option<Arc<dyn Scope>>, mut f: impl FnMut() -> R) -> R {
     let Some(scope) = scope else { return f() };
     let mut result = None;
     scope.within(&mut || result = Some(f()));
+    // A scope that did not call `f` breaks its contract; the listeners are called all the same.
     result.unwrap_or_else(f)
 }
 
-/// Drops something of a run inside of it (R14). A panic is logged, also one of whoever is told of the run's span.
+/// Drops a value of a run inside the run's scope (R14). A panic is logged, also one from a `tracing` subscriber that is
+/// told about the run's span.
 pub(crate) fn drop_within(scope: Option<Arc<dyn Scope>>, mut drop: impl FnMut()) {
     match scope {
         Some(scope) => log_catching(|| scope.within(&mut drop)),
@@ -47,13 +55,13 @@ pub(crate) fn drop_within(scope: Option<Arc<dyn Scope>>, mut drop: impl FnMut())
     }
 }
 
-/// Drops what was registered on an emitter inside of the run that the emitter is of or in, whoever does it.
+/// Drops what was registered on an emitter inside the scope of the emitter's run, on any thread.
 pub(crate) fn drop_at(home: &Weak<Node>, drop: impl FnMut()) {
     let home = home.upgrade().map(Emitter::from);
     drop_within(home.as_ref().and_then(Emitter::scope_left), drop);
 }
 
-/// Awaits inside the scope of an emitter's run, where it is one's.
+/// Wraps a future so that it is polled and dropped inside the scope of the emitter's run, if it has one.
 pub(crate) fn within_run_of<F: Future>(source: &Emitter, future: F) -> Within<'_, F> {
     Within { source, _kept: source.scope(), future: Some(future) }
 }

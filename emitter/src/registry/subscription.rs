@@ -1,4 +1,4 @@
-//! What a registration gives back (E9).
+//! Subscriptions: handles that remove a listener (E9).
 
 use std::fmt;
 use std::future::Future;
@@ -9,7 +9,7 @@ use thiserror::Error;
 use crate::Emitter;
 use crate::registry::listener::Listener;
 
-/// A listener that was registered. Dropping it changes nothing; [`off`](Self::off) removes the listener.
+/// A handle to a registered listener. [`off`](Self::off) removes the listener; dropping the handle does not.
 ///
 /// It keeps neither the listener nor its emitter alive.
 #[derive(Clone)]
@@ -20,11 +20,24 @@ impl Subscription {
         Self(Arc::downgrade(listener))
     }
 
-    /// Removes the listener; tells whether this call did it.
+    /// Removes the listener. Returns `true` if this call removed it.
     ///
-    /// Once it has returned, no dispatch begins to call the listener, not even one under way. A dispatch on another thread that had
-    /// already taken it may still call it, and an async listener that is being awaited goes on: see
-    /// [`off_and_wait`](Self::off_and_wait).
+    /// After `off` has returned, no emit begins to call the listener, not even one that had already selected it. A call
+    /// that another thread has just claimed still happens, and an async listener that is being awaited goes on. Use
+    /// [`off_and_wait`](Self::off_and_wait) to wait for such calls.
+    ///
+    /// ```
+    /// use emitree_emitter::Emitter;
+    ///
+    /// let emitter = Emitter::new();
+    /// let subscription = emitter.on("tick", |n: &mut u32, _| *n += 1)?;
+    /// assert!(subscription.off());
+    ///
+    /// let mut n = 0_u32;
+    /// emitter.emit_now("tick", &mut n)?;
+    /// assert_eq!(n, 0);
+    /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
+    /// ```
     #[expect(clippy::must_use_candidate, reason = "called for its effect")]
     pub fn off(&self) -> bool {
         self.0.upgrade().is_some_and(|listener| {
@@ -34,23 +47,25 @@ impl Subscription {
         })
     }
 
-    /// Removes the listener at once, and returns a future that waits until no call of it is under way: neither one on another thread nor
-    /// one that is being awaited. The future returns whether this call removed the listener.
+    /// Removes the listener at once and returns a future that waits for its calls under way, on other threads and in
+    /// emits that await it. The future resolves to `true` if this call removed the listener.
     ///
-    /// Only calls of a listener that was registered with [`Options::awaitable_off`](crate::Options::awaitable_off) are counted.
+    /// The listener must be registered with [`Options::awaitable_off`](crate::Options::awaitable_off), so that its
+    /// calls are counted.
     ///
-    /// What the listener captured is dropped with the last emit under way that had found the listener, perhaps later.
+    /// Values captured by the listener may live longer than its last call: they are dropped with the last emit under
+    /// way that had selected the listener.
     ///
-    /// Awaited inside of a call of that very listener, also through emits in between, the future does not wait for that call. Two
-    /// calls at the same time that both await it wait for each other for ever.
+    /// Inside a call of the listener itself, also through nested emits, the future does not wait for that call. Two
+    /// concurrent calls that both await it wait for each other forever.
     ///
     /// # Errors
     ///
-    /// If the calls of the listener are not counted. It is removed all the same.
+    /// Returns an error if the calls of the listener are not counted. The listener is removed all the same.
     ///
     /// # Cancel safety
     ///
-    /// The listener is removed before the future is polled, and stays so if the future is dropped.
+    /// The listener is removed before the future is first polled. Dropping the future only ends the wait.
     ///
     /// ```
     /// use emitree_emitter::{Emitter, Options};
@@ -60,13 +75,13 @@ impl Subscription {
     /// let counted = emitter.with(Options::new().awaitable_off());
     /// let subscription = counted.on("tick", |n: &mut u32, _| *n += 1)?;
     /// assert!(subscription.off_and_wait().await?);
-    /// // From here on, nothing that the listener used is in use.
+    /// // No call of the listener is running any more.
     /// # Ok::<(), emitree_emitter::BoxError>(())
     /// # }).unwrap()?;
     /// # Ok::<(), emitree_emitter::BoxError>(())
     /// ```
     pub fn off_and_wait(&self) -> impl Future<Output = Result<bool, UncountedCalls>> + Send + Sync + use<> {
-        // One that is gone has no call under way: an emit that calls it holds it.
+        // A listener that is already dropped has no call under way: the emit that calls it holds it.
         let calls = self.0.upgrade().map(|listener| listener.tracked.clone().ok_or(UncountedCalls(())));
         let removed = self.off();
         if let Some(Ok(tracked)) = &calls {
@@ -80,20 +95,20 @@ impl Subscription {
         }
     }
 
-    /// Tells whether the listener may still be called.
+    /// Returns `true` if the listener may still be called.
     #[must_use]
     pub fn is_active(&self) -> bool {
         self.0.upgrade().is_some_and(|listener| !listener.claims.is_spent())
     }
 
-    /// Makes a guard that removes the listener when it is dropped.
+    /// Returns a guard that removes the listener when it is dropped.
     pub fn drop_guard(self) -> DropGuard {
         DropGuard(Some(self))
     }
 }
 
 impl Listener {
-    /// Removes it from the emitter that it is registered on.
+    /// Removes the listener from the emitter that it is registered on.
     pub(crate) fn remove_from_home(&self) {
         let Some(home) = self.home.upgrade() else { return };
         if let Some(registry) = Emitter::from(home).registry() {
@@ -108,18 +123,18 @@ impl fmt::Debug for Subscription {
     }
 }
 
-/// A listener was removed whose calls under way cannot be waited for: they are not counted.
+/// The error of [`Subscription::off_and_wait`] for a listener whose calls are not counted. The listener was removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("the listener was removed, but its calls are not counted; register it with `Options::awaitable_off`")]
 pub struct UncountedCalls(());
 
-/// Removes a listener when it is dropped. Made by [`Subscription::drop_guard`].
+/// A guard that removes a listener when it is dropped. Returned by [`Subscription::drop_guard`].
 #[must_use = "the listener is removed when the guard is dropped"]
 #[derive(Debug)]
 pub struct DropGuard(Option<Subscription>);
 
 impl DropGuard {
-    /// Keeps the listener.
+    /// Drops the guard without removing the listener.
     pub fn disarm(mut self) {
         self.0 = None;
     }
