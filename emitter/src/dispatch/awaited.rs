@@ -1,4 +1,5 @@
-//! The continuation of an emit from the first listener on that has to be awaited.
+//! The rest of an emit, from the first listener on that has to be awaited. The loop in [`sync`](super::sync) calls the
+//! sync listeners in between.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -17,9 +18,10 @@ use crate::rt::Delivery;
 use crate::{AnyEvent, BoxError, EmitError, EventMeta};
 
 impl DispatchProgress {
-    /// Awaits the listeners that have to be awaited, and calls the others in between.
+    /// Awaits the listeners that have to be awaited and calls the others in between.
     ///
-    /// Nothing is allocated for listeners that may change the event, nor for an observer that answers when it is first polled.
+    /// Nothing is allocated for listeners that may change the event, nor for an observer that is ready when it is first
+    /// polled.
     pub(super) async fn finish(
         &mut self,
         route: &Route,
@@ -27,7 +29,7 @@ impl DispatchProgress {
         meta: &EventMeta<'_>,
         delivery: Option<&Delivery>,
     ) -> Result<(), EmitError> {
-        // Those that may change the event are awaited one after the other (E5).
+        // Listeners that may change the event are awaited one after the other (E5).
         let mut next = self.next_awaited(route, Payload::Changing(event), meta);
         while let Some(listener) = next.filter(|listener| listener.call.role() == Role::Change) {
             if let (_, Err(failure)) = Awaited::change(listener, event, meta, delivery).await {
@@ -35,10 +37,11 @@ impl DispatchProgress {
             }
             next = self.next_awaited(route, Payload::Changing(event), meta);
         }
-        // Those that observe it are started in their order, and awaited together.
+        // Observers are started in their order and awaited together. From here on the payload is shared.
         let (event, mut started): (&dyn AnyEvent, _) = (event, None);
         while let Some(listener) = next {
             let mut awaited = Awaited::observe(listener, event, meta, delivery);
+            // One poll, without waiting: an observer that is ready at once needs no place among the started ones.
             match poll_fn(|cx| Poll::Ready(Pin::new(&mut awaited).poll(cx))).await {
                 Poll::Ready((_, Ok(()))) => {}
                 Poll::Ready((_, Err(failure))) => self.handle_failure(listener, failure, event, meta),
@@ -46,6 +49,7 @@ impl DispatchProgress {
             }
             next = self.next_awaited(route, Payload::Observed(event), meta);
         }
+        // All observers have been started: wait for those that are not done.
         if let Some(started) = &mut started {
             while let Some((listener, answer)) = poll_fn(|cx| poll_next(started, delivery, cx)).await {
                 if let Err(failure) = answer {
@@ -57,7 +61,7 @@ impl DispatchProgress {
     }
 }
 
-/// The next answer of an observer; none is left once nobody is awaited any more.
+/// Polls for the next result of a started observer. Returns `None` when all are done, or when the delivery was cut.
 fn poll_next<'f>(
     started: &mut FuturesUnordered<Awaited<'f>>,
     delivery: Option<&Delivery>,
@@ -66,18 +70,19 @@ fn poll_next<'f>(
     if !delivery.is_some_and(Delivery::is_cut) {
         return started.poll_next_unpin(cx);
     }
-    // Each gives itself up when it is polled; `started` itself polls only those that have been woken.
+    // Every observer is polled, so that each drops its future and counts its skip. `started` would poll only those that
+    // were woken.
     started.iter_mut().for_each(|awaited| drop(Pin::new(awaited).poll(cx)));
     started.clear();
     Poll::Ready(None)
 }
 
-/// A listener that is awaited, and then its answer. A panic of it is an answer, too.
+/// A listener that is being awaited. Resolves to the listener and its result; a panic is a failure.
 #[must_use = "a listener that is not polled does nothing"]
 struct Awaited<'f> {
     listener: &'f Arc<Listener>,
     delivery: Option<&'f Delivery>,
-    /// If its calls are counted, and it has not answered.
+    /// Set while the call is counted (E9).
     under_way: Option<UnderWay<'f>>,
     state: CallState<'f>,
 }
@@ -102,7 +107,7 @@ impl<'f> Awaited<'f> {
         })
     }
 
-    /// Calls a listener that observes the event.
+    /// Calls an observer.
     #[inline]
     fn observe(
         listener: &'f Arc<Listener>,
@@ -116,7 +121,7 @@ impl<'f> Awaited<'f> {
         })
     }
 
-    /// Makes the listener's future, unless it has no calls left (E8, E9), or nobody is awaited any more.
+    /// Makes the listener's future, unless it has no calls left (E8, E9) or the delivery was cut.
     #[inline]
     fn new(
         listener: &'f Arc<Listener>,
@@ -124,22 +129,26 @@ impl<'f> Awaited<'f> {
         call: impl FnOnce() -> ListenerFuture<'f>,
     ) -> Self {
         let mut awaited = Self { listener, delivery, under_way: None, state: CallState::Answered(Ok(())) };
+        // The claim comes first, so that a skip is counted only for a listener that has a call left. The skip uses up
+        // that call.
         if !listener.claims.claim() || delivery.is_some_and(Delivery::skips) {
             return awaited;
         }
+        // `off_and_wait` ends the counting, and then this call must not begin.
         if let Some(tracked) = &listener.tracked {
             awaited.under_way = tracked.begin();
             if awaited.under_way.is_none() {
                 return awaited;
             }
         }
+        // Making the future runs user code, too: it belongs to the call and may panic.
         let make = || call().map_or_else(|| CallState::Answered(Err(Box::new(Failure::Mismatch))), CallState::Running);
         awaited.state =
             catch_or(|| counted(awaited.under_way.as_ref(), make), |panic| CallState::Answered(Err(panicked(panic))));
         awaited
     }
 
-    /// Drops the listener's future, and counts the listener as skipped, unless it has answered.
+    /// Drops the listener's future if it has not finished, and counts the skip.
     #[cold]
     fn skip(&mut self) {
         if matches!(self.state, CallState::Running(_)) {
@@ -155,7 +164,7 @@ impl<'f> Awaited<'f> {
         drop_catching("a listener's future", self.state.take());
     }
 
-    /// Drops the future that has answered. A panic there is the listener's failure, unless it had another.
+    /// Drops the finished future. A panic in that drop is the listener's failure, unless it already has another.
     #[inline]
     fn drop_answered(&mut self, answer: CallResult) -> CallResult {
         let future = self.state.take();
@@ -170,7 +179,7 @@ impl<'f> Awaited<'f> {
     }
 }
 
-/// Makes or polls a future, as part of a call that may be counted.
+/// Makes or polls a future as part of a call that may be counted.
 #[inline]
 fn counted<R>(under_way: Option<&UnderWay<'_>>, call: impl FnOnce() -> R) -> R {
     match under_way {
@@ -197,6 +206,7 @@ impl<'f> Future for Awaited<'f> {
         let answer = match &mut this.state {
             CallState::Answered(answer) => std::mem::replace(answer, Ok(())),
             CallState::Running(future) => {
+                // The poll runs user code, as part of the counted call.
                 let poll = || future.as_mut().poll(cx).map_err(Into::into);
                 match catch_or(|| counted(this.under_way.as_ref(), poll), |panic| Poll::Ready(Err(panicked(panic)))) {
                     Poll::Pending => return Poll::Pending,
@@ -204,6 +214,7 @@ impl<'f> Future for Awaited<'f> {
                 }
             }
         };
+        // The call is over and no longer counted (E9).
         this.under_way = None;
         this.listener.remove_if_spent();
         Poll::Ready((this.listener, answer))

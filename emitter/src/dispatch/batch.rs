@@ -1,10 +1,11 @@
-//! Batches: neighbouring sync listeners that may change the event, take the same type, and may be called without limit.
+//! Batches: neighbouring sync listeners that may change the event, take the same type, and run without limit.
 //!
-//! A listener by itself asks each event whether it is of its type. A batch asks once, and then calls closures whose type is
-//! known. Batches are made where a match is remembered, once it is found again, because to bring closures back to their type is dear.
+//! A single listener checks the type of each event. A batch checks it once and then calls closures whose type is known.
+//! Bringing closures back to their type is expensive, so batches are made where matches are remembered
+//! ([`cache`](crate::matching::cache)), and only once a match is found a second time.
 //!
-//! 1. The place is behind a listener before that is called: whose panic or failure it was shows there (E11).
-//! 2. Each is looked at just before it is called (E9).
+//! 1. The cursor moves past a listener before it is called, so that it shows which one panicked or failed (E11).
+//! 2. Each listener's claims are checked just before its call (E9).
 
 use std::sync::Arc;
 
@@ -13,15 +14,15 @@ use crate::{AnyEvent, EventMeta, Hears};
 
 /// Listeners that are called together, in order.
 pub(crate) trait Batch: Send + Sync {
-    /// Calls them until one fails, and moves the place of the first.
+    /// Calls the listeners until one fails, and moves the place past each before its call.
     fn call(&self, place: &mut usize, event: &mut dyn AnyEvent, meta: &EventMeta<'_>) -> CallResult;
 }
 
-/// Those that take a `T`: of each its closure, and then the listener itself. So the closure is dropped with the listener, which
-/// contains a panic of what it captured.
+/// Listeners that take a `T`, each with its closure. The listener is held beside the closure, so that both are dropped
+/// together, where [`Listener`]'s drop catches panics of captured values.
 struct OfType<T: ?Sized>(Box<[(SharedChange<T>, Arc<Listener>)]>);
 
-/// A batch of listeners that all take a `T`; none if one of them does not.
+/// Makes a batch of listeners that all take a `T`. Returns `None` if one of them does not.
 pub(crate) fn of_type<T: Hears + ?Sized + 'static>(listeners: &[Arc<Listener>]) -> Option<Box<dyn Batch>> {
     let typed = |listener: &Arc<Listener>| {
         let typed = Arc::clone(listener.unlimited_change()?).typed().downcast::<SharedChange<T>>().ok()?;
@@ -32,8 +33,10 @@ pub(crate) fn of_type<T: Hears + ?Sized + 'static>(listeners: &[Arc<Listener>]) 
 
 impl<T: Hears + ?Sized + 'static> Batch for OfType<T> {
     fn call(&self, place: &mut usize, event: &mut dyn AnyEvent, meta: &EventMeta<'_>) -> CallResult {
+        // One check for the whole batch.
         let Some(event) = T::of_mut(event) else { return self.refuse(place) };
         for (change, listener) in &self.0 {
+            // Before the call (invariant 1).
             *place += 1;
             if listener.claims.claim_unlimited() {
                 change.call_of(event, meta)?;
@@ -44,7 +47,8 @@ impl<T: Hears + ?Sized + 'static> Batch for OfType<T> {
 }
 
 impl<T: ?Sized> OfType<T> {
-    /// The first refuses an event of another type (E7); the others are left to be asked one by one.
+    /// Refuses an event of another type as the first listener does (E7). No batch starts behind that one, so the loop
+    /// goes on with the others one by one.
     #[cold]
     fn refuse(&self, place: &mut usize) -> CallResult {
         *place += 1;
@@ -54,7 +58,8 @@ impl<T: ?Sized> OfType<T> {
 }
 
 impl Listener {
-    /// Its closure, if it may be part of a batch.
+    /// Returns the closure if the listener may be part of a batch: it runs without limit, and its matcher need not be
+    /// asked for each event.
     fn unlimited_change(&self) -> Option<&Arc<dyn ErasedChange>> {
         match &self.call {
             Call::Change(change) if self.claims.claim_unlimited() && !self.matcher.is_function() => Some(change),
@@ -68,14 +73,16 @@ impl Listener {
     }
 }
 
-/// The batch that starts at each place of a list; empty if there are none.
+/// The batch that starts at each place of a list, if any. Empty if the list has no batches.
 pub(crate) type BatchStarts = Box<[Option<Box<dyn Batch>>]>;
 
 pub(crate) fn batch_starts(listeners: &[Arc<Listener>]) -> BatchStarts {
     let mut starts = Vec::new();
     for joined in listeners.chunk_by(|one, next| one.joins(next)) {
+        // A single listener is called faster without a batch.
         let first = joined.first().filter(|_| joined.len() > 1);
         starts.push(first.and_then(|first| first.unlimited_change()?.batch(joined)));
+        // No batch starts in the middle of one: the loop enters it at its first listener.
         starts.resize_with(starts.len() + joined.len() - 1, || None);
     }
     if starts.iter().all(Option::is_none) { Box::default() } else { starts.into() }

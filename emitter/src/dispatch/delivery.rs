@@ -1,4 +1,5 @@
-//! How patient an emit is, and how that is changed while it is under way.
+//! Delivery modes: whether sync listeners run first and whether async ones are awaited. The mode may change during an
+//! emit.
 
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
@@ -6,10 +7,11 @@ const IN_ORDER: u8 = 0;
 const SYNC_FIRST: u8 = 1;
 const CUT: u8 = 2;
 
-/// How the events of one source are delivered: in order, the sync listeners first, or without awaiting anybody.
+/// The delivery mode of the events of one source: in order, sync listeners first, or without awaiting anybody.
 ///
-/// It is given to [`Emitter::emit_begin`](crate::Emitter::emit_begin), shared with who may lose patience
-/// meanwhile, and only ever gets less patient. A runtime ends a run with it whose future is being dropped.
+/// It is passed to [`Emitter::emit_begin`](crate::Emitter::emit_begin) and shared with code that may change the mode
+/// during the emit. The mode only moves in that direction. A runtime uses it to end a run whose future is being
+/// dropped.
 #[derive(Debug, Default)]
 pub struct Delivery {
     mode: AtomicU8,
@@ -17,30 +19,32 @@ pub struct Delivery {
 }
 
 impl Delivery {
-    /// Every listener is called, or awaited, in its order (E5).
+    /// Creates a delivery in order: every listener is called, or awaited, in its place.
     #[must_use]
     pub const fn new() -> Self {
         Self { mode: AtomicU8::new(IN_ORDER), skipped: AtomicUsize::new(0) }
     }
 
-    /// From the next event on, sync listeners receive an event first, in their order; then those that are awaited do, in theirs.
+    /// Calls sync listeners first, from the next event on. Async ones follow in their order.
     pub fn sync_first(&self) {
         self.mode.fetch_max(SYNC_FIRST, Ordering::AcqRel);
     }
 
-    /// From now on nobody is awaited: of an event that is under way, what is being awaited is dropped when the emit is
-    /// polled again, and those that would have to be awaited are skipped and counted. All others still hear it.
+    /// Stops awaiting listeners, from now on.
+    ///
+    /// In an emit under way, a listener that is being awaited is dropped when the emit is polled next. Listeners that
+    /// would have to be awaited are skipped and counted. Sync listeners still receive the event.
     pub fn cut(&self) {
         self.mode.fetch_max(CUT, Ordering::AcqRel);
     }
 
-    /// Whether nobody is awaited any more.
+    /// Returns `true` if listeners are no longer awaited.
     #[must_use]
     pub fn is_cut(&self) -> bool {
         self.mode.load(Ordering::Acquire) == CUT
     }
 
-    /// How many times a listener was skipped, or dropped while it was awaited.
+    /// Returns how many times a listener was skipped, or dropped while it was awaited.
     #[must_use]
     pub fn skipped(&self) -> usize {
         self.skipped.load(Ordering::Acquire)
@@ -50,7 +54,7 @@ impl Delivery {
         self.mode.load(Ordering::Acquire) == IN_ORDER
     }
 
-    /// Whether who would have to be awaited is skipped; counts it then.
+    /// Returns `true` if async listeners are to be skipped, and counts the skip.
     pub(crate) fn skips(&self) -> bool {
         let is_cut = self.is_cut();
         if is_cut {

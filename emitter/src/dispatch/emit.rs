@@ -1,4 +1,7 @@
-//! Emitting: from a name and a payload to a dispatch.
+//! The beginning of an emit: from a name and a payload to a dispatch.
+//!
+//! An emit checks the name and looks for the first emitter that may have listeners. If there is none it is done (E15).
+//! Otherwise it hands over to a [`Dispatch`], which finds all listeners ([`Route`]) and calls them.
 
 use std::fmt;
 
@@ -13,19 +16,47 @@ use crate::rt::{Delivery, EventStamp, Facet};
 use crate::{AnyEvent, AsName, Context, EmitError, Emitter, Event, EventMeta, EventName};
 
 impl Emitter {
-    /// Emits an event: own listeners hear it first, then those above, the root last; all that may change it before
-    /// all that observe it.
+    /// Emits an event and waits until all its listeners have run.
     ///
-    /// Nobody listening costs a few loads.
+    /// 1. The name is checked, and the listeners that receive the event are selected: on this emitter, on its parent
+    ///    and so on up to the root, in a run also on the runs that it was started in, and at the targets of pipes. A
+    ///    listener that is registered later does not receive this event.
+    /// 2. Listeners that may change the event run one after the other, on this emitter first. On one emitter, higher
+    ///    priority runs first, then the one registered earlier. Async listeners are awaited before the next listener
+    ///    starts.
+    /// 3. Observers run in the same order. Async observers are started in that order and awaited together.
+    ///
+    /// If a listener in step 2 fails, the others of step 2 are not called, step 3 takes place, and the emit returns the
+    /// error. Changes made before stay in the payload. Failures of observers are logged and counted by default;
+    /// [`OnError`](crate::OnError) changes that for one listener.
+    ///
+    /// With no listeners this costs a few atomic loads.
     ///
     /// # Errors
     ///
-    /// If the name is not valid or not declared, or a listener fails whose failure is not isolated. What listeners
-    /// have changed until then stays changed.
+    /// Returns an error if the name is not valid, if the emitter declares its events and this is not one of them, or if
+    /// a listener fails whose failure is not isolated.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future drops the listener that is being awaited and calls no further one.
+    /// Dropping the future drops the listeners that are being awaited and calls no further ones. Changes already made
+    /// stay in the payload.
+    ///
+    /// ```
+    /// use emitree_emitter::{BoxError, Emitter};
+    ///
+    /// # futures_util::future::FutureExt::now_or_never(async {
+    /// let emitter = Emitter::new();
+    /// emitter.on("count", |n: &mut u32, _| *n += 1)?;
+    /// emitter.on_async("count", |n: &mut u32, _| Box::pin(async move { Ok(*n *= 10) }))?;
+    ///
+    /// let mut n = 1_u32;
+    /// emitter.emit("count", &mut n).await?;
+    /// assert_eq!(n, 20);
+    /// # Ok::<(), BoxError>(())
+    /// # }).unwrap()?;
+    /// # Ok::<(), BoxError>(())
+    /// ```
     #[inline]
     pub async fn emit<P: Serialize + Send + Sync + 'static>(
         &self,
@@ -35,7 +66,7 @@ impl Emitter {
         let stamp = const { EventStamp::new() };
         let emit = Emit::of::<P>(self, name.as_name(), None, &stamp);
         let Some(first) = emit.first_receiver()? else { return Ok(()) };
-        // It stays here, in the future: nothing is moved when a listener has to be awaited (WA).
+        // The dispatch stays in this future, so that nothing is moved when a listener has to be awaited (WA).
         let mut dispatch = Dispatch::new(&emit);
         match dispatch.start(first, payload) {
             Some(result) => result,
@@ -48,12 +79,18 @@ impl Emitter {
     /// # Errors
     ///
     /// As [`emit`](Self::emit).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`emit`](Self::emit).
     pub async fn emit_event<E: Event>(&self, payload: &mut E) -> Result<(), EmitError> {
         self.emit(E::NAME, payload).await
     }
 
-    /// Emits an event with a facet, as far as nobody has to be awaited. What is left to do then is put aside, and done by
-    /// [`emit_rest`](Self::emit_rest): so who emits on a common path pays for a future only where there is one.
+    /// Begins to emit an event with a facet, and calls listeners until one has to be awaited.
+    ///
+    /// If one has to be awaited, the rest of the emit is returned and continues in [`emit_rest`](Self::emit_rest). A
+    /// caller on a hot path thus pays for a future only if one is needed.
     pub fn emit_begin<P: Serialize + Send + Sync + 'static>(
         &self,
         name: EventName,
@@ -65,9 +102,13 @@ impl Emitter {
         emit.begin(payload)
     }
 
-    /// Does what is left to do of an emit. Everything has to be as it was given to [`emit_begin`](Self::emit_begin).
+    /// Continues an emit. The arguments have to be those that were given to [`emit_begin`](Self::emit_begin).
     ///
     /// # Errors
+    ///
+    /// As [`emit`](Self::emit).
+    ///
+    /// # Cancel safety
     ///
     /// As [`emit`](Self::emit).
     pub async fn emit_rest<P: Serialize + Send + Sync + 'static>(
@@ -79,16 +120,33 @@ impl Emitter {
         (delivery, stamp): (&Delivery, &EventStamp),
     ) -> Result<(), EmitError> {
         let emit = Emit { delivery: Some(delivery), ..Emit::of::<P>(self, name.as_name(), Some(facet), stamp) };
-        // Boxed, because it is seldom, and the future of a run has it in itself.
+        // Boxed, because it is rare, and the future of every run contains this one.
         Box::pin(async { Dispatch::resume(&emit, *pending).finish(payload).await }).await
     }
 
-    /// Emits where nothing can be awaited (E17).
+    /// Emits an event from code that cannot await.
     ///
     /// # Errors
     ///
-    /// If an async listener would hear the event, or a sink that blocks and is full: then nobody has heard it.
+    /// Returns an error if an async listener would receive the event, or a sink that blocks and is full. No listener is
+    /// called then, except if a sink fills up during this very call.
+    ///
     /// Otherwise as [`emit`](Self::emit).
+    ///
+    /// ```
+    /// use emitree_emitter::Emitter;
+    ///
+    /// let emitter = Emitter::new();
+    /// emitter.on("count", |n: &mut u32, _| *n += 1)?;
+    /// let mut n = 1_u32;
+    /// emitter.emit_now("count", &mut n)?;
+    /// assert_eq!(n, 2);
+    ///
+    /// emitter.on_async("count", |_: &mut u32, _| Box::pin(async { Ok(()) }))?;
+    /// assert!(emitter.emit_now("count", &mut n).is_err());
+    /// assert_eq!(n, 2);
+    /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
+    /// ```
     pub fn emit_now<P: Serialize + Send + Sync + 'static>(
         &self,
         name: impl AsName,
@@ -97,7 +155,7 @@ impl Emitter {
         Emit::of::<P>(self, name.as_name(), None, &const { EventStamp::new() }).now(payload)
     }
 
-    /// Emits a payload under the name that its type carries, where nothing can be awaited.
+    /// Emits a payload under the name that its type carries, from code that cannot await.
     ///
     /// # Errors
     ///
@@ -106,7 +164,7 @@ impl Emitter {
         self.emit_now(E::NAME, payload)
     }
 
-    /// Emits an event with a facet, which listeners find in its meta, where nothing can be awaited.
+    /// Emits an event with a facet, which listeners find in its meta, from code that cannot await.
     ///
     /// # Errors
     ///
@@ -121,16 +179,16 @@ impl Emitter {
     }
 }
 
-/// What has come of beginning an emit.
+/// The outcome of [`Emitter::emit_begin`].
 #[derive(Debug)]
 pub enum Emitted {
-    /// Everybody has heard it.
+    /// All listeners have run.
     Done(Result<(), EmitError>),
-    /// Some have heard it; the next has to be awaited.
+    /// The next listener has to be awaited: pass this to [`Emitter::emit_rest`].
     Waits(Box<PendingDispatch>),
 }
 
-/// What is left to do of an emit.
+/// The rest of an emit: the listeners that were selected, and which of them have run.
 pub struct PendingDispatch {
     route: Route,
     progress: DispatchProgress,
@@ -142,15 +200,16 @@ impl fmt::Debug for PendingDispatch {
     }
 }
 
-/// One emit: everything about it but the payload.
+/// One emit: everything about it except the payload.
 pub(crate) struct Emit<'a> {
     pub(crate) source: &'a Emitter,
     pub(crate) name: NameRef<'a>,
-    /// The bits of the names under which listeners may receive it.
+    /// The bits of all names under which listeners may receive the event. An emitter whose listeners' bits do not
+    /// overlap is passed by with one load.
     pub(crate) name_bits: u64,
     pub(crate) carried: &'static CarriedType,
     pub(crate) facet: Option<&'a Facet>,
-    /// In order, if none is given.
+    /// `None` delivers in order.
     pub(crate) delivery: Option<&'a Delivery>,
     pub(crate) stamp: &'a EventStamp,
 }
@@ -162,29 +221,30 @@ impl<'a> Emit<'a> {
         Self { source, name, name_bits, carried: const { &CarriedType::of::<P>() }, facet, delivery: None, stamp }
     }
 
-    /// The source's context, and what the emit itself adds to it.
+    /// Returns the context of the source with what the facet adds to it.
     pub(crate) fn context(&self) -> Context {
         self.source.context_with(self.facet)
     }
 
-    /// The first emitter from the source up that may have listeners for it; none if nobody listens (E15).
+    /// Returns the first emitter from the source up that may have listeners for the event; `None` if nobody listens
+    /// (E15).
     ///
-    /// Always inlined: where nobody listens it is all that an emit does (W0).
+    /// Always inlined: without listeners this is all that an emit does (W0).
     #[inline(always)]
     fn first_receiver(&self) -> Result<Option<&'a Emitter>, EmitError> {
         self.name.check()?;
-        // Events of a sub-namespace are not the emitter's to declare.
+        // Names with a dot belong to sub-namespaces, which the emitter's declarations do not cover.
         if let Some(declared) = self.source.declared()
             && !self.name.is_dotted()
         {
             declared.check_emit(self.name.as_str(), self.carried.id, self.carried.name())?;
         }
         let first = self.source.first_receiver(self.name_bits);
-        // On a run that has ended it reaches nobody (R14).
+        // On a run that has ended, an event that somebody would receive is counted instead (R14).
         Ok(first.filter(|_| !(self.source.is_in_run() && self.source.is_too_late_for(self.name))))
     }
 
-    /// Calls listeners until one has to be awaited; what is left to do then is put aside.
+    /// Calls listeners until one has to be awaited.
     fn begin(&self, event: &mut dyn AnyEvent) -> Emitted {
         let first = match self.first_receiver() {
             Ok(Some(first)) => first,
@@ -205,14 +265,15 @@ impl<'a> Emit<'a> {
 }
 
 impl<'a> Dispatch<'a> {
-    /// Calls and awaits the listeners that are left.
+    /// Calls and awaits the remaining listeners.
     async fn finish(&mut self, event: &mut dyn AnyEvent) -> Result<(), EmitError> {
         let Self { emit, meta, route, progress } = self;
         let delivery = emit.delivery;
         if emit.source.run_link().is_none() {
             return progress.finish(route, event, meta, delivery).await;
         }
-        // In a run, a failure that nobody is given goes with this future: where it is dropped, inside of the run (R14).
+        // In a run, the progress moves into the future that is dropped inside the run's scope: it may hold the error of
+        // a listener, which nobody receives if the emit is dropped (R14).
         let mut progress = std::mem::replace(progress, DispatchProgress::START);
         let finish = async move { progress.finish(route, event, meta, delivery).await };
         within_run_of(emit.source, finish).await

@@ -1,4 +1,4 @@
-//! What becomes of a listener's failure (E11).
+//! Handles the failure of a listener (E11): it fails the emit, or is logged and counted.
 
 use std::panic::Location;
 
@@ -10,7 +10,7 @@ use crate::rt::Facet;
 use crate::{AnyEvent, BoxError, EmitError, Emitter, EventMeta};
 
 impl DispatchProgress {
-    /// Takes a failure in: it fails the emit, or is logged and counted.
+    /// Handles a failure: it becomes the error of the emit, or is logged and counted.
     #[cold]
     #[expect(clippy::boxed_local, reason = "unboxed here, and not in the loop of every emit")]
     pub(super) fn handle_failure(
@@ -27,16 +27,18 @@ impl DispatchProgress {
         }
         match self.failed {
             None => self.failed = Some(error),
-            // An emit fails with one error: the others are logged and counted.
+            // An emit has one error, the first. Later ones are logged and counted.
             Some(_) => isolate(listener, error),
         }
+        // The event may be half changed: nobody else may change it, and observers receive it as it is.
         if listener.call.role() == Role::Change {
             self.skip_changing();
         }
     }
 }
 
-/// Says what went wrong, once: the error of an emit inside a listener passes unchanged (E11, R10).
+/// Makes the error of an emit from a failure. The error of a nested emit inside the listener passes unchanged, so that
+/// it is wrapped once (E11, R10).
 fn explain(listener: &Listener, failure: Failure, event: &dyn AnyEvent, meta: &EventMeta<'_>) -> EmitError {
     let (path, at) = (meta.path().to_owned(), listener.at);
     match failure {
@@ -60,7 +62,7 @@ fn wrap(source: BoxError, path: String, at: &'static Location<'static>) -> EmitE
     }
 }
 
-/// Logs and counts it: the emit goes on as if it had not happened.
+/// Logs and counts an error. The emit goes on as if it had not happened.
 fn isolate(listener: &Listener, error: EmitError) {
     log_catching(|| {
         let cause = std::error::Error::source(&error).map(tracing::field::display);
@@ -69,6 +71,6 @@ fn isolate(listener: &Listener, error: EmitError) {
     if let Some(registry) = listener.home.upgrade().map(Emitter::from).as_ref().and_then(Emitter::registry) {
         registry.count_isolated();
     }
-    // The error is the user's, and so is its `Drop`.
+    // The error is a user's value, and its drop may panic.
     drop_catching("a listener's error", error);
 }

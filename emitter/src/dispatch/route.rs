@@ -1,9 +1,10 @@
-//! Where an event goes, and in which order (E5, E6).
+//! Finds where an event goes, and in which order (E5, E6). The step between [`emit`](super::emit) and the loop in
+//! [`sync`](super::sync).
 //!
-//! order(e) = e, then order(tree parent), then order(run parent), then order of each pipe; what occurs in a later
-//! part is left out of the earlier ones. Without pipes that is a walk up the tree and up the runs, which keeps the
-//! last of each emitter it meets twice. With pipes it is a depth-first search that visits the parts backwards and
-//! is read backwards: what a later part has visited is not visited again.
+//! order(e) = e, then order(tree parent), then order(run parent), then order of each pipe. An emitter that occurs
+//! several times keeps its last place. Without pipes this is a walk up the tree and up the runs, which keeps the last
+//! occurrence of each emitter. With pipes it is a depth-first search that visits the parts in reverse order and is read
+//! backwards: an emitter that a later part has visited is not visited again.
 
 use std::cell::OnceCell;
 use std::sync::Arc;
@@ -18,40 +19,40 @@ use crate::registry::listener::{EventView, Listener, Role};
 use crate::sync::Guard;
 use crate::{Emitter, EventMeta};
 
-/// Emitters with listeners that a walk takes before it gives up in favour of the search, which visits each once.
+/// The number of emitters after which a walk gives up in favour of the search, which visits each emitter once.
 const MAX_WALK: usize = 256;
 
-/// The listeners that receive one event, emitter by emitter, fixed when it is emitted (E10).
+/// The listeners that receive one event, emitter by emitter. They are fixed when the event is emitted (E10).
 pub(super) struct Route {
-    /// Most events are heard at one emitter.
+    /// Most events have listeners on one emitter only.
     first: Option<Stop>,
     others: Option<SmallVec<[Stop; 3]>>,
-    /// Whether somebody on it may observe: mostly nobody does, and it is gone through only once.
+    /// `true` if there may be observers. Mostly there are none, and the second pass is skipped.
     is_observed: bool,
 }
 
-/// An emitter on the way up where somebody listens.
+/// An emitter on the way up that may have listeners for the event.
 #[derive(Clone, Copy)]
 struct Receiver<'e> {
     emitter: &'e Emitter,
     registry: &'e Registry,
-    /// Whether the way leads through a run of it, above the run that the event happened in.
+    /// `true` if the way to the emitter leads through one of its runs, above the run that the event happened in.
     through: bool,
 }
 
-/// One emitter's part.
+/// The matched listeners of one emitter.
 struct Stop {
     snapshot: Guard<Snapshot>,
     matches: Matches,
 }
 
-/// A place in a route: everything before it has been given out. All that may change the event come first, emitter by emitter, then all
-/// that observe it (E5).
+/// A position in a route, behind the listener that was returned last. The route lists all listeners that may change the
+/// event, emitter by emitter, and then all observers (E5).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cursor {
     role: Role,
     stop: usize,
-    /// Among the listeners of that role at that stop.
+    /// The index among the listeners with this role at this stop.
     pub(super) place: usize,
 }
 
@@ -66,7 +67,7 @@ impl Cursor {
         self.place = 0;
     }
 
-    /// Moves on to those that observe the event.
+    /// Moves on to the observers.
     pub(super) fn skip_changing(&mut self) {
         if !self.is_observing() {
             *self = Self::OBSERVERS;
@@ -84,7 +85,8 @@ impl Route {
         Self { first: None, others: None, is_observed: false }
     }
 
-    /// Finds everybody who receives an event; returns whether anybody does. Nobody receives it before it comes to `from`.
+    /// Finds all listeners of an event. Returns `false` if there are none. `from` is the first emitter that may have
+    /// listeners.
     #[inline(always)]
     pub(super) fn find(&mut self, from: &Emitter, meta: &EventMeta<'_>) -> bool {
         if !self.find_along_tree(from, meta) {
@@ -93,11 +95,13 @@ impl Route {
         self.first.is_some()
     }
 
-    /// Adds the stops along the tree and the runs. Gives up where there are pipes, a run that has ended, or too much to walk.
+    /// Adds the stops up the tree and the runs. Returns `false` where only the search knows: at a pipe, at a run that
+    /// has ended, or after too many emitters.
     #[inline(always)]
     fn find_along_tree(&mut self, from: &Emitter, meta: &EventMeta<'_>) -> bool {
         let name_bits = meta.emit.name_bits;
         for emitter in from.upwards() {
+            // A run in a run has two ways up, which may meet: start again with the walk that handles this.
             if emitter.run_parent().is_some() {
                 *self = Self::new();
                 return self.find_along_runs(from, meta);
@@ -111,13 +115,13 @@ impl Route {
         true
     }
 
-    /// The same where there are several ways up.
+    /// Adds the stops where there are several ways up.
     #[inline(never)]
     fn find_along_runs(&mut self, from: &Emitter, meta: &EventMeta<'_>) -> bool {
         let mut receivers = SmallVec::<[Receiver<'_>; 8]>::new();
         let (name_bits, origin, mut below) = (meta.emit.name_bits, meta.source().run(), None::<&Emitter>);
         let over = from.walk(|emitter| {
-            // Behind a run comes its instance.
+            // The emitter after a run is its instance. It sees an event of a run below that one as nested.
             let through = below.is_some_and(|below| below.is_run() && Some(below) != origin);
             receivers.extend(emitter.receiver(name_bits).map(|registry| Receiver { emitter, registry, through }));
             below = Some(emitter);
@@ -125,7 +129,7 @@ impl Route {
         });
         over && (0..receivers.len()).all(|i| {
             let Receiver { emitter, registry, through } = receivers[i];
-            // What occurs later is left out here (E5), and known there to be come to in this way as well.
+            // An emitter that occurs again keeps its last place (E5). How it was reached here still counts there.
             match receivers[i + 1..].iter_mut().find(|later| later.emitter == emitter) {
                 Some(later) => {
                     later.through |= through;
@@ -136,8 +140,10 @@ impl Route {
         })
     }
 
-    /// Adds the part of an emitter, if it has any. Gives up if it has pipes, or nothing rises through it. How the emitter sees the event is found
-    /// after its snapshot is loaded: else that would be kept on the stack meanwhile.
+    /// Adds the stop of an emitter that has matching listeners. Returns `false` if the emitter has pipes, or belongs to
+    /// a run that has ended.
+    ///
+    /// The view is computed after the snapshot is loaded, so that it does not stay on the stack during the load.
     #[inline(always)]
     fn add_stop<'a>(&mut self, registry: &Registry, view: impl FnOnce() -> EventView<'a>) -> bool {
         let guard = registry.snapshot();
@@ -148,7 +154,7 @@ impl Route {
         let matches = snapshot.find(&view());
         match matches {
             Matches::Few(0) => return true,
-            // No room was left to remember the match: the next snapshot has more.
+            // The table was full. The next snapshot gets a larger one.
             Matches::Uncached(_) => registry.forget_matches(),
             Matches::Few(_) | Matches::Cached(_) => {}
         }
@@ -166,7 +172,7 @@ impl Route {
         }
     }
 
-    /// The route along everything, pipes too.
+    /// Finds the route along everything, pipes included.
     #[cold]
     fn search(from: &Emitter, meta: &EventMeta<'_>) -> Self {
         let mut stops = Vec::new();
@@ -175,6 +181,7 @@ impl Route {
         let instances_above = OnceCell::new();
         while let Some(step) = stack.pop() {
             match step {
+                // Each emitter is entered once, however many ways and cycles lead to it (E6).
                 SearchStep::Enter(emitter) if visited.insert(emitter.address()) => {
                     let instances = || instances_above.get_or_init(|| meta.source().instances_of_runs_above());
                     let view = view(&emitter, meta, || instances().contains(&emitter.address()));
@@ -189,10 +196,12 @@ impl Route {
                     });
                     stack.push(SearchStep::Leave(stop));
                     let Some(piped) = piped else {
+                        // A run that has ended: the event goes no further this way and is counted (R14).
                         emitter.count_late(|| meta.path().to_owned());
                         continue;
                     };
-                    // What is pushed last is visited first: the last pipe, and the tree parent at the end.
+                    // The last part of the order is visited first, and so pushed last: the pipes, from the last to the
+                    // first, before the run parent, before the tree parent.
                     stack.extend(emitter.parent().cloned().map(SearchStep::Enter));
                     stack.extend(emitter.run_parent().cloned().map(SearchStep::Enter));
                     stack.extend(piped.into_iter().map(SearchStep::Enter));
@@ -201,6 +210,7 @@ impl Route {
                 SearchStep::Leave(stop) => stops.extend(stop),
             }
         }
+        // The search has visited the parts in reverse.
         let mut route = Self { is_observed: true, ..Self::new() };
         stops.into_iter().rev().for_each(|stop| route.push(stop));
         route
@@ -214,7 +224,8 @@ impl Route {
         }
     }
 
-    /// The listeners of the emitter at the cursor, which moves on to the observers behind the last emitter. None behind all of them.
+    /// Returns the listeners of the emitter at the cursor. Behind the last emitter, the cursor moves on to the
+    /// observers, and behind these the result is `None`.
     #[inline(always)]
     pub(super) fn listeners(&self, cursor: &mut Cursor) -> Option<MatchedListeners<'_>> {
         loop {
@@ -228,13 +239,13 @@ impl Route {
         }
     }
 
-    /// The listener that was given out last.
+    /// Returns the listener before the cursor, the last one that was returned.
     pub(super) fn before(&self, cursor: &Cursor) -> Option<&Arc<Listener>> {
         let stop = self.stop(cursor.stop)?;
         stop.snapshot.as_ref()?.matched(&stop.matches, cursor.role).before(cursor.place)
     }
 
-    /// The next listener; the cursor moves behind it.
+    /// Returns the next listener and moves the cursor past it.
     fn next(&self, cursor: &mut Cursor) -> Option<&Arc<Listener>> {
         loop {
             let listeners = self.listeners(cursor)?;
@@ -246,7 +257,7 @@ impl Route {
         }
     }
 
-    /// The first listener that receives the event and has to be awaited, if any.
+    /// Returns the first listener that would have to be awaited, if any.
     pub(super) fn first_async(&self, meta: &EventMeta<'_>) -> Option<&Arc<Listener>> {
         let mut cursor = Cursor::START;
         std::iter::from_fn(|| self.next(&mut cursor)).find(|listener| {
@@ -255,12 +266,14 @@ impl Route {
     }
 }
 
+/// A step of the search that is still to be done.
 enum SearchStep {
     Enter(Emitter),
     Leave(Option<Stop>),
 }
 
-/// Where pipes lead. None where nothing leads anywhere: nothing rises through a run that has ended (R14).
+/// Returns the targets of the pipes that take the event. `None` if nothing rises from here, because the run has ended
+/// (R14).
 fn targets(snapshot: &Guard<Snapshot>, view: &EventView<'_>) -> Option<Vec<Emitter>> {
     let snapshot = snapshot.as_ref();
     let pipes = snapshot.map_or(&[][..], |snapshot| &snapshot.pipes);
@@ -268,8 +281,10 @@ fn targets(snapshot: &Guard<Snapshot>, view: &EventView<'_>) -> Option<Vec<Emitt
     snapshot.is_none_or(|snapshot| !snapshot.is_closed).then(piped)
 }
 
-/// How an emitter sees an event (E4). An event happened below an emitter's runs if above the run that it happened in there is a
-/// run of that emitter; that is asked for only where it matters.
+/// Describes an event as an emitter sees it: its own, nested, or neither (E4).
+///
+/// An event is nested for an emitter if one of the emitter's runs is above the run in which it happened. That is
+/// expensive to find out, so `is_below_its_runs` is only called where it decides.
 #[inline]
 fn view<'a>(listening: &Emitter, meta: &'a EventMeta<'a>, is_below_its_runs: impl FnOnce() -> bool) -> EventView<'a> {
     let source = meta.emit.source;
@@ -277,7 +292,7 @@ fn view<'a>(listening: &Emitter, meta: &'a EventMeta<'a>, is_below_its_runs: imp
     let nested = !here
         && match listening.run() {
             Some(run) => source.run() != Some(run),
-            // A part of a run is in that run, and not below it.
+            // A part of a run is in that run, not below it.
             None => is_below_its_runs() && !source.run().is_some_and(|run| run.is_run_of(listening)),
         };
     let has_other_name = here && meta.emit.facet.is_some_and(|facet| facet.other_name().is_some());
@@ -285,13 +300,14 @@ fn view<'a>(listening: &Emitter, meta: &'a EventMeta<'a>, is_below_its_runs: imp
 }
 
 impl Emitter {
-    /// Whether it is in a part of a run of that instance, and in a run of that part: then the tree leads from one run to the other.
+    /// Returns `true` if this emitter is in a run of a part of a run of `instance`. The tree, not a run parent, then
+    /// leads from one run to the other.
     fn is_in_part_of_run_of(&self, instance: &Self) -> bool {
         let top = self.upwards().take_while(|emitter| emitter.node().is_in_run).last();
         top.is_some_and(|top| top.is_run_of(instance) && self.run() != Some(top))
     }
 
-    /// The addresses of the instances that have a run above the one which this emitter is in.
+    /// Returns the addresses of the instances that have a run above the run of this emitter.
     #[cold]
     fn instances_of_runs_above(&self) -> FxHashSet<*const Node> {
         let (mut instances, mut visited) = (FxHashSet::default(), FxHashSet::default());
@@ -311,9 +327,10 @@ impl Emitter {
         self.node().run.is_some()
     }
 
-    /// Visits this emitter and what is above it, along the tree and then the runs, the last one first, as long as the
-    /// visitor says so; tells whether it came to the end. Gives up after a bounded number of steps, for many ways may
-    /// lead to the same emitter.
+    /// Visits this emitter and those above it: up the tree, then up the run parents, the last one found first. Stops
+    /// when `visit` returns `false`. Returns `true` if it reached the end.
+    ///
+    /// Gives up after `MAX_WALK` emitters, because many ways may lead to the same emitter.
     #[inline]
     fn walk<'e>(&'e self, mut visit: impl FnMut(&'e Self) -> bool) -> bool {
         let mut run_parents = SmallVec::<[&Self; 8]>::new();
@@ -333,8 +350,9 @@ impl Emitter {
         false
     }
 
-    /// The first emitter from here up where somebody may hear an event whose name has one of these bits: a listener,
-    /// or a pipe; or a run in another run, from where there are several ways up. None if nobody hears it (E15).
+    /// Returns the first emitter, from here up the tree, that may have listeners or pipes for an event whose name has
+    /// one of these bits. Also stops at a run in another run, because several ways lead up from there. `None` if the
+    /// event has no listeners (E15).
     #[inline]
     pub(crate) fn first_receiver(&self, name_bits: u64) -> Option<&Self> {
         let mut at = self;
@@ -346,9 +364,22 @@ impl Emitter {
         }
     }
 
-    /// Tells whether anybody listens here or above, to whatever it may be. If not, an emit does nothing.
+    /// Returns `true` if a listener, sink or pipe is registered here or above, for whichever events. If not, an emit
+    /// does nothing.
     ///
-    /// On a run that has ended nobody does. What is found outside of runs is remembered until somebody begins to listen there.
+    /// Returns `false` on the emitter of a run that has ended. Outside of runs, the answer "none" is remembered until a
+    /// listener is added.
+    ///
+    /// ```
+    /// use emitree_emitter::{AnyEvent, Emitter};
+    ///
+    /// let app = Emitter::new();
+    /// let model = app.child("model")?;
+    /// assert!(!model.is_heard());
+    /// app.observe("*.*", |_: &dyn AnyEvent, _| ())?;
+    /// assert!(model.is_heard());
+    /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
+    /// ```
     #[must_use]
     #[inline]
     pub fn is_heard(&self) -> bool {
@@ -359,8 +390,8 @@ impl Emitter {
         }
     }
 
-    /// Returns `true` if there are listeners here or above in the tree. Unlike [`is_heard`](Self::is_heard) it does not look at the
-    /// runs that a run was started in, nor whether a run has ended.
+    /// Returns `true` if there are listeners here or above in the tree. Unlike [`is_heard`](Self::is_heard), it does
+    /// not look at the runs that a run was started in, nor whether a run has ended.
     #[must_use]
     pub fn is_heard_in_tree(&self) -> bool {
         let mut at = self;
@@ -374,24 +405,24 @@ impl Emitter {
         at.is_heard()
     }
 
-    /// Whether nobody listens from here up the tree, which is outside of runs.
+    /// Looks up the tree for listeners, from an emitter outside of runs.
     fn has_no_listeners_in_tree(&self) -> bool {
         self.first_receiver(u64::MAX).is_none()
     }
 
     fn is_heard_in_run(&self) -> bool {
-        // What is below it may be an instance, whose runs are heard there.
+        // An emitter below an ended run is not covered: it may be an instance, whose own runs are received there.
         if self.is_run() && self.has_run_ended() {
             return false;
         }
-        // Up the tree there is one way, up to a run in another run.
+        // One way leads up the tree. Only from a run in another run on is it worth walking all ways.
         match self.first_receiver(u64::MAX) {
             None => false,
             Some(at) => at.receiver(u64::MAX).is_some() || !at.walk(|emitter| emitter.receiver(u64::MAX).is_none()),
         }
     }
 
-    /// Those who may hear an event whose name has one of these bits.
+    /// Returns the registry if it may have listeners or pipes for an event whose name has one of these bits.
     #[inline]
     fn receiver(&self, name_bits: u64) -> Option<&Registry> {
         self.registry().filter(|registry| registry.may_receive(name_bits))

@@ -1,8 +1,11 @@
-//! The loop over listeners that every emit goes through.
+//! The loop over listeners that every emit runs. It works on the [`Route`] and hands over to
+//! [`awaited`](super::awaited) at the first listener that has to be awaited.
 //!
-//! 1. The cursor is behind a listener before that is called: whose failure, panic or turn it was shows there.
-//! 2. One `catch_or` serves all that are called without a pause: a panic ends the loop, and it begins again behind who panicked.
-//! 3. Which order a delivery asks for changes one thing: what the loop does with a listener that has to be awaited.
+//! 1. The cursor moves past a listener before it is called, so that it shows which listener failed, panicked or has to
+//!    be awaited.
+//! 2. One `catch_or` covers all listeners that are called in one go. A panic leaves the loop, which is entered again
+//!    behind the listener that panicked.
+//! 3. The delivery mode decides one thing: what the loop does with a listener that has to be awaited.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,7 +18,7 @@ use crate::panic::{catch_or, drop_catching};
 use crate::registry::listener::{Call, CallResult, Failure, Listener, panicked};
 use crate::{AnyEvent, EmitError, Emitter, EventMeta};
 
-/// One emit that somebody may receive.
+/// One emit that has listeners: the event's meta, the route, and the progress along it.
 pub(super) struct Dispatch<'a> {
     pub(super) emit: &'a Emit<'a>,
     pub(super) meta: EventMeta<'a>,
@@ -23,19 +26,19 @@ pub(super) struct Dispatch<'a> {
     pub(super) progress: DispatchProgress,
 }
 
-/// How far an event has come.
+/// The progress of an event along its route.
 pub(super) struct DispatchProgress {
     cursor: Cursor,
-    /// The listener before the cursor has not been called: it has to be awaited.
+    /// The listener before the cursor has not been called yet, because it has to be awaited.
     is_awaiting: bool,
-    /// Where sync listeners come first, behind which cursors those are that are awaited afterwards.
+    /// Where sync listeners run first: the cursors behind the listeners that are awaited afterwards.
     #[expect(clippy::box_collection, reason = "a word of each emit, and nearly none has it")]
     deferred: Option<Box<VecDeque<Cursor>>>,
-    /// What the emit fails with.
+    /// The error of the emit so far.
     pub(super) failed: Option<EmitError>,
 }
 
-/// The event, as it may be passed on: nobody changes it any more once an observer has it.
+/// The payload as the next listener may receive it. From the first observer on, nobody changes it.
 pub(super) enum Payload<'e> {
     Changing(&'e mut dyn AnyEvent),
     Observed(&'e dyn AnyEvent),
@@ -51,11 +54,11 @@ impl Payload<'_> {
     }
 }
 
-/// What has come of a listener whose turn it is.
+/// The outcome of a listener's turn.
 enum CallOutcome {
-    /// It was called; or it has no calls left (E8, E9), or its matcher says no.
+    /// The listener was called, has no calls left (E8, E9), or its matcher function does not accept the event.
     Done,
-    /// It has to be awaited.
+    /// The listener has to be awaited.
     MustAwait,
 }
 
@@ -65,9 +68,10 @@ impl<'a> Dispatch<'a> {
         Self { emit, meta: EventMeta::new(emit), route: Route::new(), progress: DispatchProgress::START }
     }
 
-    /// Finds who receives the event, and calls listeners until one has to be awaited. Returns the result if none has.
+    /// Finds the listeners and calls them until one has to be awaited. Returns the result of the emit if none has.
     ///
-    /// Never inlined: in the future of an emit, which is inlined where that is awaited, it would have no registers.
+    /// Never inlined: the future of an emit is inlined where it is awaited, and there the loop would run out of
+    /// registers.
     #[inline(never)]
     pub(super) fn start(&mut self, from: &Emitter, event: &mut dyn AnyEvent) -> Option<Result<(), EmitError>> {
         let Self { emit, meta, route, progress } = self;
@@ -77,7 +81,8 @@ impl<'a> Dispatch<'a> {
         if emit.delivery.is_some_and(|delivery| !delivery.is_in_order()) {
             progress.deferred = Some(Box::default());
         }
-        // Listeners are called inside of the run that emits (R9). Mostly that is where the emit is, or there is none.
+        // Listeners run inside the scope of the run that emits (R9). Mostly the emit itself is inside of it already, or
+        // there is no run.
         let scope = if emit.source.is_in_run() { emit.source.scope_to_enter() } else { None };
         let awaited = match scope {
             None => progress.advance::<true>(route, Payload::Changing(event), meta),
@@ -89,16 +94,17 @@ impl<'a> Dispatch<'a> {
         if !progress.is_awaiting && progress.deferred.as_ref().is_none_or(|deferred| deferred.is_empty()) {
             return Some(progress.result());
         }
-        // From here on time passes: what listeners may ask about the event must not move with it (E14).
+        // Time passes from here on: what listeners may ask about the event must not change (E14).
         meta.fix();
         None
     }
 
-    /// Does the same where nothing can be awaited: then nobody is called if somebody would have to be (E17).
+    /// Does the same where nothing can be awaited. If a listener would have to be awaited, none is called (E17).
     pub(super) fn start_now(&mut self, from: &Emitter, event: &mut dyn AnyEvent) -> Result<(), EmitError> {
         let Self { emit, meta, route, progress } = self;
         route.find(from, meta);
-        // A sink that had room a moment ago may be full when its turn comes.
+        // A sink that has room now may be full at its turn. The emit then fails there, after the listeners before it
+        // have run.
         let call = || {
             within(emit.source.scope_to_enter(), || {
                 progress.advance_out_of_line(route, Payload::Changing(&mut *event), meta)
@@ -114,10 +120,11 @@ impl<'a> Dispatch<'a> {
 impl DispatchProgress {
     pub(super) const START: Self = Self { cursor: Cursor::START, is_awaiting: false, deferred: None, failed: None };
 
-    /// Calls listeners until one has to be awaited, which is returned; none once everybody has had their turn.
+    /// Calls listeners until one has to be awaited, and returns that one. Returns `None` behind the last listener.
     ///
-    /// `START` makes two copies of the loop: one in [`Dispatch::start`] and one in [`advance_out_of_line`](Self::advance_out_of_line). The compiler joins each with
-    /// what catches its panics, which it does not do with a loop that is called from two places (W10).
+    /// `START` makes two copies of the loop, one for [`Dispatch::start`] and one for
+    /// [`advance_out_of_line`](Self::advance_out_of_line). The compiler inlines a loop into its `catch_or` only if it
+    /// has one caller (W10).
     #[inline(always)]
     fn advance<'r, const START: bool>(
         &mut self,
@@ -130,14 +137,16 @@ impl DispatchProgress {
                 Ok(None) => return None,
                 Ok(Some(listener)) => match &mut self.deferred {
                     None => return Some(listener),
+                    // Sync listeners first: note the place and go on.
                     Some(deferred) => deferred.push_back(self.cursor),
                 },
+                // The cursor is behind the listener that failed (invariant 1).
                 Err(failure) => self.handle_failure(route.before(&self.cursor)?, failure, event.shared(), meta),
             }
         }
     }
 
-    /// Advances off the common path.
+    /// Does the same off the hot path.
     #[inline(never)]
     fn advance_out_of_line<'r>(
         &mut self,
@@ -148,7 +157,7 @@ impl DispatchProgress {
         self.advance::<false>(route, event, meta)
     }
 
-    /// The next listener to be awaited, after the sync ones before it have been called.
+    /// Returns the next listener to be awaited, after calling the sync ones before it.
     pub(super) fn next_awaited<'r>(
         &mut self,
         route: &'r Route,
@@ -158,11 +167,12 @@ impl DispatchProgress {
         if std::mem::take(&mut self.is_awaiting) {
             return route.before(&self.cursor);
         }
+        // Deferred listeners come last, in their order.
         let next = self.advance_out_of_line(route, event, meta);
         next.or_else(|| route.before(&self.deferred.as_mut()?.pop_front()?))
     }
 
-    /// Nobody else may change the event: goes on with those that observe it (E11).
+    /// Skips the remaining listeners that may change the event, after one has failed (E11).
     pub(super) fn skip_changing(&mut self) {
         self.cursor.skip_changing();
         if let Some(deferred) = &mut self.deferred {
@@ -181,7 +191,7 @@ impl DispatchProgress {
     }
 }
 
-/// The failure of an emit that was dropped is the user's, and may panic as it is dropped.
+/// The error in an emit that is dropped is a user's value, and its drop may panic.
 impl Drop for DispatchProgress {
     #[inline]
     fn drop(&mut self) {
@@ -191,7 +201,7 @@ impl Drop for DispatchProgress {
     }
 }
 
-/// Calls one listener after the other, from the cursor on, until one fails or has to be awaited, which is returned.
+/// Calls listeners from the cursor on until one fails or has to be awaited. Returns the one to be awaited.
 #[inline(always)]
 fn call_listeners<'r, const START: bool>(
     route: &'r Route,
@@ -202,7 +212,7 @@ fn call_listeners<'r, const START: bool>(
     let call = || {
         while let Some(listeners) = route.listeners(cursor) {
             loop {
-                // Listeners of one type ask once for all whether the event is of that type.
+                // A batch checks the event's type once for all its listeners.
                 if let (Some(batch), Payload::Changing(event)) = (listeners.batch(cursor.place), &mut *event) {
                     batch.call(&mut cursor.place, *event, meta)?;
                     continue;
@@ -219,35 +229,36 @@ fn call_listeners<'r, const START: bool>(
     catch_or(call, |panic| Err(panicked(panic)))
 }
 
-/// Calls a listener whose turn it is, unless it has to be awaited.
+/// Calls a listener, unless it has to be awaited.
 #[inline(always)]
 fn call_listener(
     listener: &Listener,
     event: &mut Payload<'_>,
     meta: &EventMeta<'_>,
 ) -> Result<CallOutcome, Box<Failure>> {
-    // The other matchers were asked when the route was found; what a function says may be different for each event.
+    // The other matchers were asked when the route was found. A function is asked for each event, just before the call.
     if !listener.matcher.accepts(meta) {
         return Ok(CallOutcome::Done);
     }
     match (&listener.call, event) {
         (Call::Change(change), Payload::Changing(event)) => claim_and_call(listener, || change.call(*event, meta))?,
         (Call::Observe(observe), event) => claim_and_call(listener, || observe(event.shared(), meta))?,
-        // A call that is awaited is claimed where it is awaited; but where no call is left, nothing is awaited.
+        // An awaited call is claimed when its future is made. A listener without calls left is not worth awaiting.
         _ if listener.claims.is_spent() => {}
+        // A sink that has room takes the event at once.
         (Call::TryObserve { now, .. }, event) if now(event.shared(), meta) => {}
         _ => return Ok(CallOutcome::MustAwait),
     }
     Ok(CallOutcome::Done)
 }
 
-/// Calls a listener if it has a call left, just before which it is looked at (E8, E9).
+/// Calls a listener if it has a call left. The claim comes just before the call (E8, E9).
 #[inline(always)]
 fn claim_and_call(listener: &Listener, call: impl FnOnce() -> CallResult) -> CallResult {
     if listener.claims.claim_unlimited() { call() } else { claim_and_call_counted(listener, call) }
 }
 
-/// The same, where calls are limited or counted. Out of the loop of every emit.
+/// Does the same for a listener whose calls are limited or counted. Kept out of the loop of every emit.
 #[inline(never)]
 fn claim_and_call_counted(listener: &Listener, call: impl FnOnce() -> CallResult) -> CallResult {
     if !listener.claims.claim() {
@@ -260,6 +271,7 @@ fn claim_and_call_counted(listener: &Listener, call: impl FnOnce() -> CallResult
             None => return Ok(()),
         },
     };
+    // After the last of a limited number of calls, no later emit needs to look at the listener (E8).
     listener.remove_if_spent();
     answer
 }
