@@ -1,4 +1,4 @@
-//! Async functions and structs as async listeners.
+//! Adapters that make async functions and structs arguments of `on_async` and `observe_async`.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -7,19 +7,19 @@ use futures_core::future::BoxFuture;
 
 use crate::{BoxError, EventMeta};
 
-/// A struct that listens with an async function; [`listener`] makes it an argument of `on_async`.
+/// A struct that listens with an async function. [`listener`] makes it an argument of `on_async`.
 pub trait AsyncListener<T: ?Sized>: Send + Sync + 'static {
-    /// Hears an event, and may change it.
+    /// Receives an event and may change it.
     fn hear(&self, event: &mut T, meta: &EventMeta<'_>) -> impl Future<Output = Result<(), BoxError>> + Send;
 }
 
-/// A struct that watches with an async function; [`observer`] makes it an argument of `observe_async`.
+/// A struct that observes with an async function. [`observer`] makes it an argument of `observe_async`.
 pub trait AsyncObserver<T: ?Sized>: Send + Sync + 'static {
-    /// Sees an event.
+    /// Receives an event.
     fn see(&self, event: &T, meta: &EventMeta<'_>) -> impl Future<Output = Result<(), BoxError>> + Send;
 }
 
-/// Lifts an [`AsyncListener`] into an argument of `on_async`.
+/// Converts an [`AsyncListener`] into an argument of `on_async`.
 ///
 /// ```
 /// use emitree_emitter::{AsyncListener, BoxError, Emitter, EventMeta, listener};
@@ -50,7 +50,7 @@ where
     }
 }
 
-/// Lifts an [`AsyncObserver`] into an argument of `observe_async`.
+/// Converts an [`AsyncObserver`] into an argument of `observe_async`.
 pub fn observer<T, L>(
     observer: L,
 ) -> impl for<'a> Fn(&'a T, &'a EventMeta<'a>) -> BoxFuture<'a, Result<(), BoxError>> + Send + Sync + 'static
@@ -65,9 +65,9 @@ where
     }
 }
 
-/// An async function that can listen; implemented by the compiler's own types, see [`async_fn`].
+/// An async function that can listen. Every matching function implements it; see [`async_fn`].
 pub trait AsyncItem<'a, T: ?Sized + 'a>: Fn(&'a mut T, &'a EventMeta<'a>) -> Self::Future {
-    /// What calling it gives.
+    /// The future that the function returns.
     type Future: Future<Output = Result<(), BoxError>> + Send + 'a;
 }
 
@@ -80,7 +80,7 @@ where
     type Future = Fut;
 }
 
-/// Lifts an `async fn` item, or an async closure that captures nothing, into an argument of `on_async`.
+/// Converts an `async fn` item, or an async closure that captures nothing, into an argument of `on_async`.
 ///
 /// ```
 /// use emitree_emitter::{BoxError, Emitter, EventMeta, async_fn};

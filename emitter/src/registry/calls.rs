@@ -1,15 +1,16 @@
-//! Counts the calls of a listener that are under way, where somebody may wait for their end (E9).
+//! Counts the calls of a listener under way, so that a caller of `off_and_wait` can wait for their end (E9).
 //!
-//! 1. A call is counted before it is made, in the same step that finds out whether it may be made.
-//! 2. Once `end` has returned, no `begin` succeeds; those that did before are counted until they finish.
-//! 3. Each `begin`, also one that does not succeed, is followed by one `finish`. One that comes after `end` says so: somebody may
-//!    wait for it.
+//! 1. A call is counted before it is made, in the same atomic step that checks whether it may be made.
+//! 2. After `end` has returned, no `begin` succeeds. Calls that began before are counted until they finish.
+//! 3. Each `begin`, also one that fails, is followed by one `finish`. A `finish` after `end` returns `true`, because
+//!    somebody may wait for it.
 
 use crate::sync::{AtomicUsize, Ordering};
 
+/// The bit that marks the end, above the count.
 const ENDED: usize = 1 << (usize::BITS - 1);
 
-/// How many calls are under way, and whether there may be more.
+/// The number of calls under way, and whether more may begin.
 #[derive(Debug)]
 pub(crate) struct Calls(AtomicUsize);
 
@@ -18,17 +19,17 @@ impl Calls {
         Self(AtomicUsize::new(0))
     }
 
-    /// Counts a call; returns whether it may be made.
+    /// Counts a call. Returns `true` if it may be made.
     pub(crate) fn begin(&self) -> bool {
         self.0.fetch_add(1, Ordering::AcqRel) & ENDED == 0
     }
 
-    /// Takes a call off the count; returns whether somebody may wait for that.
+    /// Stops counting a call. Returns `true` if somebody may wait for that.
     pub(crate) fn finish(&self) -> bool {
         self.0.fetch_sub(1, Ordering::AcqRel) & ENDED != 0
     }
 
-    /// Lets no further call be made.
+    /// Lets no further call begin.
     pub(crate) fn end(&self) {
         self.0.fetch_or(ENDED, Ordering::AcqRel);
     }

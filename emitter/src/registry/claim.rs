@@ -1,13 +1,13 @@
-//! How often a listener may still run (E8), and that it never runs again (E9).
+//! Limits how often a listener runs (E8), and ends it (E9).
 //!
-//! 1. `left` is `UNLIMITED`, `COUNTED`, which is no limit either, or how many calls are left; 0 is the end and is never left.
-//! 2. A call is claimed before it is made: at most as many claims succeed as were allowed.
-//! 3. Once `end` has returned, no claim succeeds.
+//! 1. `left` is `UNLIMITED`, `COUNTED` (also without a limit), or the number of calls left. 0 means ended and stays 0.
+//! 2. A call is claimed before it is made, and no more claims succeed than were allowed.
+//! 3. After `end` has returned, no claim succeeds.
 
 use crate::sync::{AtomicUsize, Ordering};
 
 const UNLIMITED: usize = usize::MAX;
-/// No limit, but there is something to see to at each call: it is not claimed on the short way.
+/// No limit, but each call does some bookkeeping, so that it may not take the short path of `claim_unlimited`.
 const COUNTED: usize = UNLIMITED - 1;
 
 /// The calls that a listener has left.
@@ -21,7 +21,7 @@ impl Claims {
         Self { left: AtomicUsize::new(UNLIMITED) }
     }
 
-    /// Without limit, for a listener whose calls are counted.
+    /// Creates claims without a limit for a listener whose calls are counted.
     pub(crate) fn counted() -> Self {
         Self { left: AtomicUsize::new(COUNTED) }
     }
@@ -36,7 +36,7 @@ impl Claims {
         self.claim_unlimited() || self.claim_limited()
     }
 
-    /// Claims one call of a listener that may be called without limit: one load, and nothing to see to afterwards.
+    /// Claims one call of a listener without a limit: one load, and nothing to do after the call.
     #[inline]
     pub(crate) fn claim_unlimited(&self) -> bool {
         self.left.load(Ordering::Acquire) == UNLIMITED
@@ -44,6 +44,7 @@ impl Claims {
 
     #[cold]
     fn claim_limited(&self) -> bool {
+        // One step reads and decrements: of two threads that claim the last call, one fails (invariant 2).
         let one_less = |left| match left {
             0 => None,
             UNLIMITED | COUNTED => Some(left),
@@ -52,17 +53,17 @@ impl Claims {
         self.left.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_less).is_ok()
     }
 
-    /// Leaves nothing to claim; tells whether this was what ended it.
+    /// Ends all claims. Returns `true` if this call ended them.
     pub(crate) fn end(&self) -> bool {
         self.left.swap(0, Ordering::AcqRel) != 0
     }
 
-    /// Tells whether nothing is left.
+    /// Returns `true` if no call is left.
     pub(crate) fn is_spent(&self) -> bool {
         self.left.load(Ordering::Acquire) == 0
     }
 
-    /// The same number of calls, to be claimed separately (E16).
+    /// Returns claims for the same number of calls, to be claimed separately (E16).
     pub(crate) fn fork(&self) -> Self {
         Self { left: AtomicUsize::new(self.left.load(Ordering::Acquire)) }
     }

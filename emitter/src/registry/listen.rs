@@ -1,4 +1,7 @@
-//! Registering on an emitter, and removing (E9, E12, E13, E16).
+//! The methods of [`Emitter`] that register and remove listeners, pipes and forks (E9, E12, E16).
+//!
+//! `on`, `on_async`, `observe` and `observe_async` make a [`Registration`]; `register` checks it and adds it to the
+//! registry. From then on [`dispatch`](crate::dispatch) finds it.
 
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
@@ -13,14 +16,30 @@ use crate::{
     Options, PipeHandle, Registration, Subscription,
 };
 
-/// The four verbs, with the options of [`Emitter::with`] or without.
+/// The methods `on`, `on_async`, `observe`, `observe_async` and `on_event`, of an emitter and of [`With`].
 macro_rules! verbs {
     ($options:expr) => {
-        /// Listens, and may change the event. Runs inline, in order; its error fails the emit.
+        /// Registers a listener that may change the event.
+        ///
+        /// Listeners run one after the other, before all observers. An error or panic of the listener fails the emit,
+        /// and no other listener may change the event after that.
         ///
         /// # Errors
         ///
-        /// If the matcher is empty or does not compile, the emitter declares its events otherwise, or its run has ended.
+        /// Returns an error if the matcher is empty or does not compile, if the emitter declares its events and this is
+        /// not one of them, or if it belongs to a run that has ended.
+        ///
+        /// ```
+        /// use emitree_emitter::Emitter;
+        ///
+        /// let emitter = Emitter::new();
+        /// emitter.on("greet", |name: &mut String, _| name.insert_str(0, "hello, "))?;
+        ///
+        /// let mut name = "world".to_owned();
+        /// emitter.emit_now("greet", &mut name)?;
+        /// assert_eq!(name, "hello, world");
+        /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
+        /// ```
         #[track_caller]
         pub fn on<T, R>(
             &self,
@@ -34,15 +53,33 @@ macro_rules! verbs {
             self.add($options(self).on(matcher, f))
         }
 
-        /// Listens, may change the event, and is awaited before the next listener starts. Its error fails the emit.
+        /// Registers an async listener that may change the event. It is awaited before the next listener starts.
         ///
-        /// The closure returns a boxed future that may borrow the event:
-        /// `|data: &mut FetchData, _| Box::pin(async move { … Ok(()) })`. One that captures clones what it captures
-        /// before the `async move`; see also [`listener`](crate::listener) and [`async_fn`](crate::async_fn).
+        /// The closure returns a boxed future that may borrow the event: `|data: &mut FetchData, _| Box::pin(async move
+        /// { … Ok(()) })`. Clone captured values before the `async move`. [`listener`](crate::listener) and
+        /// [`async_fn`](crate::async_fn) adapt structs and functions.
+        ///
+        /// An error or panic of the listener fails the emit, and no other listener may change the event after that.
         ///
         /// # Errors
         ///
-        /// If the matcher is empty or does not compile, the emitter declares its events otherwise, or its run has ended.
+        /// Returns an error if the matcher is empty or does not compile, if the emitter declares its events and this is
+        /// not one of them, or if it belongs to a run that has ended.
+        ///
+        /// ```
+        /// use emitree_emitter::{BoxError, Emitter};
+        ///
+        /// # futures_util::future::FutureExt::now_or_never(async {
+        /// let emitter = Emitter::new();
+        /// emitter.on_async("count", |n: &mut u32, _| Box::pin(async move { Ok(*n += 1) }))?;
+        ///
+        /// let mut n = 1_u32;
+        /// emitter.emit("count", &mut n).await?;
+        /// assert_eq!(n, 2);
+        /// # Ok::<(), BoxError>(())
+        /// # }).unwrap()?;
+        /// # Ok::<(), BoxError>(())
+        /// ```
         #[track_caller]
         pub fn on_async<T>(
             &self,
@@ -58,11 +95,28 @@ macro_rules! verbs {
             self.add($options(self).on_async(matcher, f))
         }
 
-        /// Watches: runs inline after all that may change the event. Its error is logged and counted.
+        /// Registers an observer. It runs after all listeners that may change the event.
+        ///
+        /// An error or panic of the observer is logged and counted, and does not fail the emit.
         ///
         /// # Errors
         ///
-        /// If the matcher is empty or does not compile, the emitter declares its events otherwise, or its run has ended.
+        /// Returns an error if the matcher is empty or does not compile, if the emitter declares its events and this is
+        /// not one of them, or if it belongs to a run that has ended.
+        ///
+        /// ```
+        /// use std::sync::{Arc, Mutex};
+        ///
+        /// use emitree_emitter::{AnyEvent, Emitter};
+        ///
+        /// let (root, seen) = (Emitter::new(), Arc::new(Mutex::new(Vec::new())));
+        /// let log = Arc::clone(&seen);
+        /// root.observe("*.*", move |_: &dyn AnyEvent, meta| log.lock().unwrap().push(meta.path().to_owned()))?;
+        ///
+        /// root.child("model")?.emit_now("new_token", &mut "to")?;
+        /// assert_eq!(*seen.lock().unwrap(), ["model.new_token"]);
+        /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
+        /// ```
         #[track_caller]
         pub fn observe<T, R>(
             &self,
@@ -76,12 +130,15 @@ macro_rules! verbs {
             self.add($options(self).observe(matcher, f))
         }
 
-        /// Watches, after all that may change the event and together with all others of its sort; all are awaited
-        /// before the emit returns. Its error is logged and counted.
+        /// Registers an async observer. It starts after all listeners that may change the event, and is awaited
+        /// together with the other async observers before the emit returns.
+        ///
+        /// An error or panic of the observer is logged and counted, and does not fail the emit.
         ///
         /// # Errors
         ///
-        /// If the matcher is empty or does not compile, the emitter declares its events otherwise, or its run has ended.
+        /// Returns an error if the matcher is empty or does not compile, if the emitter declares its events and this is
+        /// not one of them, or if it belongs to a run that has ended.
         #[track_caller]
         pub fn observe_async<T>(
             &self,
@@ -94,12 +151,15 @@ macro_rules! verbs {
             self.add($options(self).observe_async(matcher, f))
         }
 
-        /// Listens to the event that a payload type names, and may change it: emitted here, or on a run of this instance. For those
-        /// of what is below, listen under `"**.name"`.
+        /// Registers a listener for the event that a payload type names. The listener may change the event.
+        ///
+        /// It receives events that are emitted here or on a run of this instance. For events of emitters below, listen
+        /// under `"**.name"`.
         ///
         /// # Errors
         ///
-        /// If the emitter declares its events otherwise, or its run has ended.
+        /// Returns an error if the emitter declares its events and this is not one of them, or if it belongs to a run
+        /// that has ended.
         #[track_caller]
         pub fn on_event<E: Event, R: ListenerResult>(
             &self,
@@ -117,79 +177,116 @@ impl Emitter {
         self.register(registration)
     }
 
-    /// The same verbs, with options: `emitter.with(Options::new().priority(10)).on(..)`.
+    /// Returns the methods that register listeners, with options.
+    ///
+    /// ```
+    /// use emitree_emitter::{Emitter, Options};
+    ///
+    /// let emitter = Emitter::new();
+    /// emitter.on("count", |n: &mut u32, _| *n *= 10)?;
+    /// emitter.with(Options::new().priority(1).once()).on("count", |n: &mut u32, _| *n += 1)?;
+    ///
+    /// let mut n = 0_u32;
+    /// emitter.emit_now("count", &mut n)?;
+    /// assert_eq!(n, 10);
+    /// emitter.emit_now("count", &mut n)?;
+    /// assert_eq!(n, 100);
+    /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
+    /// ```
     pub const fn with(&self, options: Options) -> With<'_> {
         With { emitter: self, options }
     }
 
-    /// Registers a listener that was made with the verbs of [`Options`].
+    /// Registers a listener made by the methods of [`Options`].
     ///
     /// # Errors
     ///
-    /// If its matcher is empty or does not compile, the emitter declares its events otherwise, or its run has ended.
+    /// Returns an error if the matcher is empty or does not compile, if the emitter declares its events and this is not
+    /// one of them, or if it belongs to a run that has ended.
     pub fn register(&self, registration: Registration) -> Result<Subscription, ListenError> {
         let listener = Arc::new(registration.into_listener(self.downgrade())?);
         if let Some(declared) = self.declared() {
             declared.check_listener(self, &listener.matcher, listener.expected)?;
         }
         let subscription = Subscription::new(&listener);
-        // One that may run no times at all is never there.
+        // A listener that may run zero times is not added at all.
         if !listener.claims.is_spent() {
             self.add_to_registry(|registry| registry.add(listener))?;
         }
         Ok(subscription)
     }
 
-    /// Removes the listeners that were registered here with an equal matcher, persistent ones aside; tells how
-    /// many.
+    /// Removes the listeners that were registered here with an equal matcher, except persistent ones. Returns how many.
     ///
     /// # Errors
     ///
-    /// If the matcher is empty or does not compile.
+    /// Returns an error if the matcher is empty or does not compile.
     pub fn off_matching(&self, matcher: impl IntoMatcher) -> Result<usize, MatcherError> {
         let matcher = matcher.into_matcher()?;
         Ok(self.registry().map_or(0, |registry| registry.remove_matching(&matcher)))
     }
 
-    /// Removes the listeners registered here, persistent ones aside; tells how many. Pipes stay.
+    /// Removes the listeners that were registered here, except persistent ones. Returns how many. Pipes, sinks and
+    /// streams stay.
     #[expect(clippy::must_use_candidate, reason = "called for its effect")]
     pub fn reset(&self) -> usize {
         self.registry().map_or(0, |registry| registry.remove(|listener| !listener.persistent))
     }
 
-    /// Removes all listeners and pipes registered here. The emitter can be used again; events still rise through it.
+    /// Removes all listeners and pipes that were registered here, persistent ones too. Sinks are closed, and streams
+    /// end.
+    ///
+    /// The emitter can be used again, and events still rise through it.
     pub fn close(&self) {
         if let Some(registry) = self.registry() {
             registry.clear();
         }
     }
 
-    /// How many listeners are registered here.
+    /// Returns the number of listeners registered here, sinks and streams included.
     #[must_use]
     pub fn listener_count(&self) -> usize {
         self.registry().map_or(0, |registry| registry.listeners().len())
     }
 
-    /// How many failures of listeners registered here were isolated: logged, without failing an emit (E11).
+    /// Returns how many failures of listeners registered here were logged without failing an emit.
     #[must_use]
     pub fn isolated_failures(&self) -> u64 {
         self.registry().map_or(0, Registry::isolated)
     }
 
-    /// Sends every event that reaches this emitter on to another one and to what is above that.
+    /// Forwards every event that reaches this emitter to another emitter and those above it.
     ///
-    /// The pipe keeps its target alive. Into a run that has ended it leads nowhere, unless nobody ever listened there. A cycle is cut for each event, and ends by
-    /// [`unpipe`](PipeHandle::unpipe) or [`close`](Self::close). From a run that has ended nothing is piped; that is logged.
+    /// The pipe keeps its target alive until it is removed by [`unpipe`](PipeHandle::unpipe) or [`close`](Self::close).
+    /// In a cycle of pipes, each emitter receives an event once. Into a run that has ended, the pipe forwards nothing
+    /// if listeners were ever registered there. On a run that has ended no pipe is made, which is logged.
+    ///
+    /// ```
+    /// use emitree_emitter::Emitter;
+    ///
+    /// let (source, target) = (Emitter::new(), Emitter::new());
+    /// target.on("**.count", |n: &mut u32, _| *n += 1)?;
+    /// let pipe = source.pipe(&target);
+    ///
+    /// let mut n = 0_u32;
+    /// source.child("a")?.emit_now("count", &mut n)?;
+    /// assert_eq!(n, 1);
+    ///
+    /// pipe.unpipe();
+    /// source.child("a")?.emit_now("count", &mut n)?;
+    /// assert_eq!(n, 1);
+    /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
+    /// ```
     #[expect(clippy::must_use_candidate, reason = "called for its effect")]
     pub fn pipe(&self, target: &Self) -> PipeHandle {
         self.add_pipe(Matcher::every(), target)
     }
 
-    /// Sends the events that a matcher takes on to another emitter and to what is above that.
+    /// Forwards the events that a matcher takes to another emitter and those above it, as [`pipe`](Self::pipe) does.
     ///
     /// # Errors
     ///
-    /// If the matcher is empty or does not compile.
+    /// Returns an error if the matcher is empty or does not compile.
     pub fn pipe_matching(&self, matcher: impl IntoMatcher, target: &Self) -> Result<PipeHandle, MatcherError> {
         Ok(self.add_pipe(matcher.into_matcher()?, target))
     }
@@ -203,41 +300,46 @@ impl Emitter {
         handle
     }
 
-    /// Adds to the listeners and pipes of this emitter.
+    /// Adds a listener or pipe to the registry of this emitter.
     ///
     /// # Errors
     ///
-    /// If its run has ended.
+    /// Returns an error if the emitter belongs to a run that has ended.
     fn add_to_registry(&self, add: impl FnOnce(&Registry) -> Result<(), Closed>) -> Result<(), ListenError> {
         let registry = self.node().registry.get_or_init(|| Box::new(Registry::new()));
-        // Either this sees that the run has ended, or who ends it sees the registry.
+        // Pairs with the fence in `end_run`: either this call sees the end of the run, or `end_run` sees the registry
+        // and closes it.
         fence(Ordering::SeqCst);
         let too_late = |_| ListenError::RunEnded { namespace: self.namespace().to_owned() };
         if self.has_run_ended() { Err(Closed) } else { add(registry) }.map_err(too_late)?;
+        // After the listener can be found, and before this call returns (invariant 1 of `no_listener_cache`).
         self.invalidate();
         Ok(())
     }
 
-    /// Makes a separate emitter under the same parent, with copies of the listeners in the same order.
+    /// Creates a separate emitter under the same parent, with copies of the listeners in the same order.
     ///
-    /// A copy of a listener that may run `n` more times may run `n` more times itself. Pipes, to sinks too, are not copied; context,
-    /// creator, group id, trace and declared events are. A fork of the emitter of a run that has ended has no listeners, which may have
-    /// been what redacted the run's events: so what is emitted on it reaches nobody, as on that emitter, which counts it.
+    /// The copy of a listener with `n` calls left has `n` calls of its own. Pipes, sinks and streams are not copied.
+    /// Context, creator, group id, trace and declared events are.
+    ///
+    /// A fork of the emitter of a run that has ended has no listeners, and an event emitted on it is delivered to
+    /// nobody, because the listeners that redacted the run's events are gone. The run's emitter counts such events.
     #[must_use]
     pub fn fork(&self) -> Self {
-        // Taken first: where the run has ended by then, and they are gone, the twin is below it.
+        // Taken before the copy is made: if the run ends in between, the copy below it receives nothing, with or
+        // without listeners.
         let listeners: Vec<_> = self.registry().into_iter().flat_map(Registry::listeners).collect();
         let fork = self.copy_without_listeners();
         for listener in listeners.into_iter().filter(|listener| !listener.is_pipe) {
             let listener = Arc::new(listener.fork(fork.downgrade()));
-            // Below a run that has ended nothing is heard.
+            // An error means that the run has ended: then nothing is delivered here anyway.
             fork.add_to_registry(|registry| registry.add(listener)).ok();
         }
         fork
     }
 }
 
-/// An emitter's verbs with options. Made by [`Emitter::with`].
+/// The methods of an emitter that register listeners, with options. Returned by [`Emitter::with`].
 #[must_use = "options do nothing until a verb is called"]
 #[derive(Debug)]
 pub struct With<'a> {

@@ -1,4 +1,5 @@
-//! A listener: what it hears, how it is called, and how its failures are judged.
+//! A listener: what it takes, how it is called, and what its call may result in. `emit` finds listeners through the
+//! registry's snapshot and calls them through [`Call`].
 
 use std::any::Any;
 use std::marker::PhantomData;
@@ -23,25 +24,25 @@ use crate::registry::tracked::Tracked;
 use crate::rt::Facet;
 use crate::{AnyEvent, BoxError, EventMeta, Hears, Matcher};
 
-/// What becomes of a listener's error or panic (E11).
+/// The effect of a listener's error or panic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OnError {
-    /// It fails the emit; nobody else may change the event. An event that only reports, as a run's `error` and `finish`,
-    /// isolates failures all the same.
+    /// The failure fails the emit, and no other listener may change the event. Events that only report, such as a run's
+    /// `error` and `finish`, isolate failures all the same.
     Propagate,
-    /// It is logged and counted, and everything goes on.
+    /// The failure is logged and counted, and the emit goes on.
     Isolate,
 }
 
-/// Whether a listener may change the event.
+/// Whether a listener may change the event or only observes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     Change,
     Observe,
 }
 
-/// Why a call did not succeed.
+/// The reason why a call failed.
 #[derive(Debug)]
 pub(crate) enum Failure {
     Error(BoxError),
@@ -54,7 +55,7 @@ pub(crate) fn panicked(message: String) -> Box<Failure> {
     Box::new(Failure::Panic(message))
 }
 
-/// Boxed, so that what nearly every call answers fits a register.
+/// Boxed, so that the usual result fits into a register.
 pub(crate) type CallResult = Result<(), Box<Failure>>;
 impl From<BoxError> for Box<Failure> {
     fn from(error: BoxError) -> Self {
@@ -62,6 +63,7 @@ impl From<BoxError> for Box<Failure> {
     }
 }
 
+/// The future of an async listener. `None` if the event is not of its type.
 pub(crate) type ListenerFuture<'a> = Option<BoxFuture<'a, Result<(), BoxError>>>;
 
 type ChangeAsyncFn = dyn for<'a> Fn(&'a mut dyn AnyEvent, &'a EventMeta<'a>) -> ListenerFuture<'a> + Send + Sync;
@@ -70,20 +72,20 @@ type ObserveAsyncFn = dyn for<'a> Fn(&'a dyn AnyEvent, &'a EventMeta<'a>) -> Lis
 type HasRoomFn = dyn Fn() -> bool + Send + Sync;
 type TryObserveFn = dyn Fn(&dyn AnyEvent, &EventMeta<'_>) -> bool + Send + Sync;
 
-/// How a listener is called. An async one answers nothing where the event is not of its type.
+/// The way a listener is called.
 #[derive(Clone)]
 pub(crate) enum Call {
     Change(Arc<dyn ErasedChange>),
     ChangeAsync(Arc<ChangeAsyncFn>),
     Observe(Arc<ObserveFn>),
     ObserveAsync(Arc<ObserveAsyncFn>),
-    /// Observes at once if it can; only otherwise it has to be awaited (a sink that blocks when it is full, E13).
+    /// Observes at once if it can, and has to be awaited otherwise: a sink that blocks when it is full (E13).
     TryObserve {
         has_room: Arc<HasRoomFn>,
         now: Arc<TryObserveFn>,
         later: Arc<ObserveAsyncFn>,
     },
-    /// What is left of a listener while it is dropped.
+    /// Left in a listener while it is being dropped.
     Dropped,
 }
 
@@ -95,7 +97,7 @@ impl Call {
         }
     }
 
-    /// Whether it would have to be awaited, as things are.
+    /// Returns `true` if the listener would have to be awaited now.
     pub(crate) fn would_wait(&self) -> bool {
         match self {
             Self::Change(_) | Self::Observe(_) | Self::Dropped => false,
@@ -105,29 +107,29 @@ impl Call {
     }
 }
 
-/// A sync closure that may change an event, whose type is forgotten.
+/// A sync closure that may change an event, without its payload type.
 pub(crate) trait ErasedChange: Send + Sync {
     fn call(&self, event: &mut dyn AnyEvent, meta: &EventMeta<'_>) -> CallResult;
 
-    /// A batch of this listener and the others, if all take the same type.
+    /// Makes a batch of these listeners if all take the type of this closure.
     fn batch(&self, listeners: &[Arc<Listener>]) -> Option<Box<dyn Batch>>;
 
-    /// A [`SharedChange`], for who knows of which type.
+    /// Returns a [`SharedChange`], for a caller that knows the payload type.
     fn typed(self: Arc<Self>) -> Box<dyn Any>;
 }
 
-/// The same, of a type that is known.
+/// A sync closure that may change an event of a known type.
 pub(crate) type SharedChange<T> = Arc<dyn TypedChange<T>>;
 
 pub(crate) trait TypedChange<T: ?Sized>: Send + Sync {
     fn call_of(&self, event: &mut T, meta: &EventMeta<'_>) -> CallResult;
 }
 
-/// A closure and the type it takes.
+/// A closure and the payload type it takes.
 struct Closure<T: ?Sized, F>(F, PhantomData<fn(&mut T)>);
 
 impl Call {
-    /// Of a sync closure that may change the event.
+    /// Makes the call of a sync closure that may change the event.
     pub(crate) fn change<T, F, R>(f: F) -> Self
     where
         T: Hears + ?Sized + 'static,
@@ -169,27 +171,27 @@ where
     }
 }
 
-/// One registration.
+/// A registered listener.
 pub(crate) struct Listener {
-    /// Tells it from every other of the process.
+    /// Unique among the listeners of the process.
     pub(crate) id: u64,
     pub(crate) matcher: Matcher,
-    /// The payload type it takes; none for any.
+    /// The payload type that the listener takes. `None` takes any.
     pub(crate) expected: Option<ExpectedType>,
-    /// Where an event of another type is refused, and not filtered out.
+    /// Where an event of another type is an error instead of being left out (E7).
     pub(crate) exact: Exact,
     pub(crate) call: Call,
     pub(crate) claims: Claims,
-    /// Its calls, if they are counted: then no call is claimed as one without limit.
+    /// Set if calls are counted (E9). The claims are then never the unlimited ones of the short path.
     pub(crate) tracked: Option<Arc<Tracked>>,
     pub(crate) takes_nested: bool,
     pub(crate) priority: i32,
     pub(crate) persistent: bool,
     pub(crate) is_pipe: bool,
     pub(crate) on_error: OnError,
-    /// Where it was registered.
+    /// The source location of the registration.
     pub(crate) at: &'static Location<'static>,
-    /// The emitter that it is registered on.
+    /// The emitter that the listener is registered on.
     pub(crate) home: Weak<Node>,
 }
 
@@ -199,17 +201,19 @@ impl Listener {
         NEXT.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Whether it takes an event, as far as that is fixed by the event's path, source and type.
+    /// Returns `true` if the listener takes an event, as far as path, source and type decide that. A matcher function
+    /// is asked later.
     ///
-    /// An event of another type that an exact matcher takes is taken, to be refused by the call (E7).
+    /// An exact matcher also takes an event of another type. The call then refuses it with an error (E7).
     #[inline(always)]
     pub(crate) fn takes(&self, view: &EventView<'_>) -> bool {
         (self.takes_nested || !view.nested) && self.matcher.takes(view) && self.may_take_type(view)
             || view.has_other_name && self.takes_by_other_name(view.meta.emit)
     }
 
-    /// Whether it takes an event that is emitted here under the event's other name: if it takes exactly that type, or to refuse the
-    /// event, if it takes the same generic type with other parameters (E7).
+    /// Returns `true` if the listener takes an event emitted here by the event's other name. It does if it expects
+    /// exactly that type. If it expects the same generic type with other parameters, it takes the event to refuse it
+    /// (E7).
     fn takes_by_other_name(&self, emit: &Emit<'_>) -> bool {
         let (Some(expected), MatcherKind::Name { text, .. }) = (self.expected, &self.matcher.0) else { return false };
         let other_name = emit.facet.and_then(Facet::other_name);
@@ -230,7 +234,7 @@ impl Listener {
         }
     }
 
-    /// One that has had its last call goes (E8).
+    /// Removes the listener after its last call (E8).
     #[inline]
     pub(crate) fn remove_if_spent(&self) {
         if self.claims.is_spent() {
@@ -238,7 +242,7 @@ impl Listener {
         }
     }
 
-    /// A copy for another emitter, with as many calls left as this one has (E16).
+    /// Copies the listener for another emitter, with as many calls left (E16).
     pub(crate) fn fork(&self, home: Weak<Node>) -> Self {
         Self {
             id: Self::next_id(),
@@ -253,8 +257,8 @@ impl Listener {
     }
 }
 
-/// What it captured is the user's, and may panic as it is dropped: at the end of an emit, for example, that was under way
-/// when the listener was removed. That of a run is dropped inside of it, whoever does it.
+/// Captured values are user values and may panic when they are dropped, for example at the end of an emit during which
+/// the listener was removed. A listener of a run is dropped inside that run, on any thread (R14).
 impl Drop for Listener {
     fn drop(&mut self) {
         let Self { home, call, matcher, .. } = self;
@@ -265,7 +269,7 @@ impl Drop for Listener {
     }
 }
 
-/// The name of a type without its parameters.
+/// Returns the name of a type without its parameters.
 fn generic(type_name: &str) -> &str {
     type_name.split_once('<').map_or(type_name, |(generic, _)| generic)
 }
@@ -275,23 +279,23 @@ pub(crate) struct EventView<'a> {
     pub(crate) meta: &'a EventMeta<'a>,
     /// Emitted on that emitter, on a run of it, or for one of these (E4).
     pub(crate) here: bool,
-    /// Of another run than that emitter's, or of one below a run of that emitter, and not emitted here (E4).
+    /// Emitted in another run than the emitter's, or in a run below a run of the emitter, and not `here` (E4).
     pub(crate) nested: bool,
-    /// Emitted here, and with another name, which listeners of its type may know it by.
+    /// Emitted here with another name, by which listeners of exactly its type may take it.
     pub(crate) has_other_name: bool,
 }
 
 impl EventView<'_> {
-    /// Emitted here, and not as if by a sub-namespace (E4).
+    /// Returns `true` if the event is emitted here under a name without a dot (E4).
     #[inline]
     pub(crate) fn own(&self) -> bool {
         self.here && !self.meta.emit.name.is_dotted()
     }
 }
 
-/// What a sync listener may return: nothing, or `Result<(), BoxError>`.
+/// The result of a sync listener: nothing, or `Result<(), BoxError>`.
 ///
-/// Not a future: what is to be awaited is registered with `on_async` or `observe_async`.
+/// Futures are not results: register async work with `on_async` or `observe_async`.
 ///
 /// ```compile_fail,E0277
 /// # let app = emitree_emitter::Emitter::new();
@@ -309,11 +313,11 @@ impl EventView<'_> {
     note = "a closure that never returns says what it would: `|event: &mut T, _| -> ()` before its body"
 )]
 pub trait ListenerResult {
-    /// The outcome as a result.
+    /// Converts the value into a `Result`.
     ///
     /// # Errors
     ///
-    /// If the listener failed.
+    /// Returns the listener's error.
     fn into_result(self) -> Result<(), BoxError>;
 }
 

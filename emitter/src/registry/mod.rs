@@ -1,4 +1,8 @@
-//! The listeners and pipes of one emitter, in order (E5): the only shared state.
+//! The listeners and pipes of one emitter, in order (E5).
+//!
+//! `listen` and `registration` make a [`Listener`](listener::Listener) and add it here; `subscription` removes it. Each
+//! emit reads a [`Snapshot`], which `published` derives from the registry without blocking. Before a listener is
+//! called, `claim` and `calls` decide whether it may run.
 
 pub(crate) mod adapter;
 pub(crate) mod calls;
@@ -23,31 +27,31 @@ use crate::registry::listener::Listener;
 use crate::registry::published::Published;
 use crate::sync::Guard;
 
-/// Made with the first listener or pipe of an emitter; one that nobody listens to has none.
+/// The listeners and pipes of an emitter. Allocated with the first of them.
 pub(crate) struct Registry {
-    /// The bits of the names that somebody here may take; read by every emit that comes by.
+    /// The bits of the names that listeners here may take. Every emit that passes this emitter reads them.
     name_bits: AtomicU64,
     isolated: AtomicU64,
     published: Published<RegistryState, Snapshot>,
 }
 
-/// What the lock guards.
+/// The part of a registry that the lock guards.
 #[derive(Default)]
 pub(crate) struct RegistryState {
     /// Higher priority first, then oldest first.
     pub(crate) listeners: Vec<Arc<Listener>>,
     pub(crate) pipes: Vec<Arc<Pipe>>,
-    /// Shared by the snapshots between which few patterns change.
+    /// Sets of patterns, shared by snapshots as long as few patterns change.
     pub(crate) patterns: Vec<Arc<PatternSet>>,
-    /// How many patterns were registered since these were renewed.
+    /// The number of patterns registered since the sets were renewed.
     pub(crate) fresh_patterns: usize,
-    /// How many matches a snapshot remembers.
+    /// The number of matches that a snapshot remembers.
     pub(crate) cache_capacity: usize,
-    /// It is that of a run that has ended: it takes no more, and nothing rises through it.
+    /// `true` after the end of a run: the registry accepts nothing, and no event rises through it (R14).
     pub(crate) is_closed: bool,
 }
 
-/// It takes no more: it is a run's that has ended.
+/// The error of a registry whose run has ended.
 #[derive(Debug)]
 pub(crate) struct Closed;
 
@@ -60,7 +64,7 @@ impl Registry {
         }
     }
 
-    /// Whether somebody is registered here who may take an event whose name has one of the bits: one load (E15).
+    /// Returns `true` if a listener here may take an event whose name has one of these bits. One load (E15).
     #[inline]
     pub(crate) fn may_receive(&self, names: u64) -> bool {
         self.name_bits.load(Ordering::Acquire) & names != 0
@@ -72,30 +76,33 @@ impl Registry {
     }
 
     pub(crate) fn add(&self, listener: Arc<Listener>) -> Result<(), Closed> {
-        // One that is not taken is dropped outside of the lock.
+        // An `Option`, so that a listener that is not accepted is dropped outside of the lock.
         let mut listener = Some(listener);
         let renewed = self.published.change(|state| {
             let listener = state.accept(&mut listener)?;
+            // The bits come before the next snapshot: an emit that starts after this call must not pass by (E10).
             self.name_bits
                 .store(self.name_bits.load(Ordering::Relaxed) | listener.matcher.name_bits(), Ordering::Release);
             state.fresh_patterns += usize::from(listener.matcher.is_pattern());
             let later = |other: &Arc<Listener>| Reverse(other.priority) <= Reverse(listener.priority);
+            // Behind all listeners of the same priority: these are older (E5).
             let at = state.listeners.partition_point(later);
             state.listeners.insert(at, listener);
             Ok((state.fresh_patterns >= CHUNK).then(|| state.renew_patterns().to_vec()))
         })?;
-        // Compiled here, and not by the next emit; and not under the lock, because it takes a while.
+        // Compiled here instead of in the next emit, and outside of the lock, because it takes a while.
         for set in renewed.iter().flatten() {
             set.compile();
         }
         Ok(())
     }
 
-    /// Removes the listeners that `goes` picks, and ends them: no dispatch begins to call them any more (E9).
+    /// Removes the listeners that `goes` selects and ends them, so that no dispatch begins to call them (E9).
     pub(crate) fn remove(&self, goes: impl Fn(&Listener) -> bool) -> usize {
         let removed: Vec<_> = self.change(|state| {
             let removed = state.listeners.extract_if(.., |listener| goes(listener)).collect::<Vec<_>>();
             for listener in &removed {
+                // An emit under way may hold an older snapshot: the claim keeps it from calling the listener (E9).
                 listener.claims.end();
             }
             removed
@@ -130,8 +137,10 @@ impl Registry {
         drop(pipes);
     }
 
-    /// Removes all of them, and takes no more (R14). An emit under way still calls those that it has found: who comes after them
-    /// would hear what they redact.
+    /// Removes all listeners and pipes and accepts no more (R14).
+    ///
+    /// The listeners are not ended: an emit under way still calls those it has selected. If one that redacts were
+    /// skipped, the listeners behind it would receive the unredacted event.
     pub(crate) fn close(&self) {
         let removed = self.change(|state| {
             state.is_closed = true;
@@ -140,13 +149,12 @@ impl Registry {
         drop(removed);
     }
 
-    /// Copies of the listeners, in order, for a fork (E16).
+    /// Returns the listeners in order.
     pub(crate) fn listeners(&self) -> Vec<Arc<Listener>> {
         self.published.inspect(|state| state.listeners.clone())
     }
 
-    /// Forgets the matches remembered so far, because there is no room for more; the next snapshot has more, up to
-    /// a bound.
+    /// Drops the remembered matches because the table is full. The next snapshot gets a larger one, up to a bound.
     #[cold]
     pub(crate) fn forget_matches(&self) {
         self.published.change(|state| state.cache_capacity = state.cache_capacity.saturating_mul(4));
@@ -170,19 +178,20 @@ impl Registry {
 }
 
 impl RegistryState {
-    /// What is to be added, unless it takes no more.
+    /// Takes `what` out to be added, unless the registry is closed.
     fn accept<T>(&self, what: &mut Option<T>) -> Result<T, Closed> {
         if self.is_closed { None } else { what.take() }.ok_or(Closed)
     }
 
-    /// Brings the sets of patterns up to date.
+    /// Brings the sets of patterns up to date with the listeners.
     pub(crate) fn renew_patterns(&mut self) -> &[Arc<PatternSet>] {
         PatternSet::renew(&mut self.patterns, &self.listeners);
         self.fresh_patterns = 0;
         &self.patterns
     }
 
-    /// A pipe may send on whatever comes; and what comes after the end is counted.
+    /// Returns the bits of the names that listeners here may take. Pipes may forward any event, and after the end of a
+    /// run every event is to be counted: both set all bits.
     fn name_bits(&self) -> u64 {
         let is_all = !self.pipes.is_empty() || self.is_closed;
         self.listeners

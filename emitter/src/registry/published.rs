@@ -1,19 +1,22 @@
-//! State behind a lock, and what is derived from it in front of the lock.
+//! A state behind a lock, and a value derived from it that is read without the lock. The registry publishes its
+//! [`Snapshot`](crate::matching::snapshot::Snapshot) this way.
 //!
-//! 1. What is published was derived from the state as it is: every change withdraws it, under the lock.
-//! 2. It is derived and published under the same lock, so that no older derivation can follow a change.
-//! 3. Who has returned from `change` is seen by every `load` that starts later (E10).
-//! 4. What was withdrawn is dropped after unlocking: it may own user code.
-//! 5. Under the lock it is known whether something is published: an empty slot is left alone, for to change it is dear.
+//! 1. The published value was derived from the current state: each change withdraws it, under the lock.
+//! 2. It is derived and published under the same lock, so that an older value cannot overwrite the result of a change.
+//! 3. A change is visible to every `load` that starts after `change` has returned (E10).
+//! 4. A withdrawn value is dropped after unlocking: it may own user code.
+//! 5. The state records, under the lock, whether a value is published. An empty slot is left alone, because changing it
+//!    is expensive.
 
 use std::sync::{Arc, OnceLock};
 
 use crate::sync::{Guard, Mutex, Slot};
 
-/// A state `S`, and a `T` derived from it that is read without the lock.
+/// A state `S` and a `T` derived from it.
 pub(crate) struct Published<S, T> {
     state: Mutex<Guarded<S>>,
-    /// Made with the first value: to store one later, or to drop a slot that had none, is dear.
+    /// Initialised with the first value. Storing a value later is expensive, and so is dropping a slot that never had
+    /// one.
     derived: OnceLock<Slot<T>>,
 }
 
@@ -27,7 +30,7 @@ impl<S, T> Published<S, T> {
         Self { state: Mutex::new(Guarded { own: state, is_published: false }), derived: OnceLock::new() }
     }
 
-    /// Changes the state and withdraws what was derived from it.
+    /// Changes the state and withdraws the value derived from it.
     pub(crate) fn change<R>(&self, change: impl FnOnce(&mut S) -> R) -> R {
         let mut state = self.state.lock();
         let result = change(&mut state.own);
@@ -36,16 +39,17 @@ impl<S, T> Published<S, T> {
             _ => None,
         };
         drop(state);
+        // After unlocking (invariant 4).
         drop(withdrawn);
         result
     }
 
-    /// Looks at the state.
+    /// Reads the state under the lock.
     pub(crate) fn inspect<R>(&self, look: impl FnOnce(&S) -> R) -> R {
         look(&self.state.lock().own)
     }
 
-    /// What is published; derives it first if need be.
+    /// Returns the published value, and derives it first if there is none.
     #[inline]
     pub(crate) fn load(&self, derive: impl FnOnce(&mut S) -> T) -> Guard<T> {
         let current = self.derived.get().map_or_else(|| Guard::from_inner(None), Slot::load);
@@ -55,15 +59,18 @@ impl<S, T> Published<S, T> {
     #[cold]
     fn derive(&self, derive: impl FnOnce(&mut S) -> T) -> Guard<T> {
         let mut state = self.state.lock();
+        // Another thread may have published a value while this one waited for the lock.
         if let Some(slot) = self.derived.get().filter(|_| state.is_published) {
             return slot.load();
         }
         let derived = Arc::new(derive(&mut state.own));
         let mut first = Some(Arc::clone(&derived));
+        // The first value initialises the slot; later ones are stored into it.
         let slot = self.derived.get_or_init(|| Slot::new(first.take()));
         if first.is_some() {
             slot.store(first);
         }
+        // Still under the lock, so that no change comes in between (invariant 2).
         state.is_published = true;
         drop(state);
         Guard::from_inner(Some(derived))

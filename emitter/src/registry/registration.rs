@@ -1,4 +1,5 @@
-//! The four verbs: a listener on its way to an emitter.
+//! A listener before it is registered: its options and its closure. [`Emitter::register`](crate::Emitter::register)
+//! makes a [`Listener`] of it.
 
 use std::panic::Location;
 use std::sync::{Arc, Weak};
@@ -13,7 +14,7 @@ use crate::registry::listener::{Call, Failure, Listener, Role};
 use crate::registry::tracked::Tracked;
 use crate::{BoxError, Event, EventMeta, Hears, IntoMatcher, ListenerResult, Matcher, MatcherError, OnError};
 
-/// How a listener is registered: priority, how often, nested events, failure.
+/// Options of a listener: priority, number of calls, nested events, what happens on failure.
 ///
 /// ```
 /// use emitree_emitter::{AnyEvent, Emitter, Options};
@@ -33,66 +34,73 @@ pub struct Options {
 }
 
 impl Options {
-    /// Priority 0, any number of times, nested events as the matcher has it, not persistent.
+    /// Creates options with priority 0, no limit of calls, the matcher's default for nested events, and not persistent.
     #[must_use]
     pub const fn new() -> Self {
         Self { priority: 0, times: None, nested: None, persistent: false, on_error: None, awaitable_off: false }
     }
 
-    /// Higher runs first, at one emitter (E5). May be negative.
+    /// Sets the priority. On one emitter, listeners with a higher priority run first. It may be negative.
     #[must_use]
     pub const fn priority(mut self, priority: i32) -> Self {
         self.priority = priority;
         self
     }
 
-    /// Runs at most once, however many emits there are at the same time (E8).
+    /// Limits the listener to one call, under any number of concurrent emits.
     #[must_use]
     pub const fn once(self) -> Self {
         self.times(1)
     }
 
-    /// Runs at most `n` times (E8).
+    /// Limits the listener to `n` calls, under any number of concurrent emits.
     #[must_use]
     pub const fn times(mut self, n: usize) -> Self {
         self.times = Some(n);
         self
     }
 
-    /// Sets whether [nested events](Matcher#nested-events) are taken, whatever the matcher's default: the table there lists what each
-    /// matcher takes. A matcher of own events, `"new_token"`, `"*"` or `"new_*"`, never takes nested ones; `"**.new_token"` does.
+    /// Sets whether [nested events](Matcher#nested-events) are taken, instead of the matcher's default. The table there
+    /// lists what each matcher takes. A matcher of own events, `"new_token"`, `"*"` or `"new_*"`, never takes nested
+    /// ones; `"**.new_token"` does.
     ///
-    /// Under a function with [names](crate::FnMatcher::named), `nested(true)` also filters all events by the listener's type.
+    /// For a function with [names](crate::FnMatcher::named), `nested(true)` also makes the listener filter all events
+    /// by its type.
     #[must_use]
     pub const fn nested(mut self, nested: bool) -> Self {
         self.nested = Some(nested);
         self
     }
 
-    /// Stays when `reset` or `off_matching` removes the others; falls to its own `off`, to `close` (E9) and to the end of its run (R14).
+    /// Keeps the listener when `reset` or `off_matching` removes others. Its own `off`, `close` and the end of its run
+    /// still remove it.
     #[must_use]
     pub const fn persistent(mut self) -> Self {
         self.persistent = true;
         self
     }
 
-    /// Whether its failure fails the emit, whatever the verb's default (E11). An emit fails with the first such failure; later ones
-    /// are logged and counted.
+    /// Sets whether a failure fails the emit. By default, it does for listeners that may change the event, and does not
+    /// for observers.
+    ///
+    /// An emit fails with the first such failure. Later ones are logged and counted.
     #[must_use]
     pub const fn on_error(mut self, on_error: OnError) -> Self {
         self.on_error = Some(on_error);
         self
     }
 
-    /// Counts the calls of the listener, so that [`Subscription::off_and_wait`](crate::Subscription::off_and_wait) can wait for those under
-    /// way. That costs each call two atomic additions and a look at a thread-local; other listeners pay nothing.
+    /// Counts the calls of the listener, so that [`Subscription::off_and_wait`](crate::Subscription::off_and_wait) can
+    /// wait for those under way.
+    ///
+    /// Each call then costs two atomic operations and an access to a thread-local. Other listeners pay nothing.
     #[must_use]
     pub const fn awaitable_off(mut self) -> Self {
         self.awaitable_off = true;
         self
     }
 
-    /// A sync listener that may change the event.
+    /// Makes a sync listener that may change the event.
     #[track_caller]
     pub fn on<T, R>(
         self,
@@ -106,7 +114,7 @@ impl Options {
         Registration::new(self, matcher.into_matcher(), T::expected(), Call::change(f))
     }
 
-    /// An async listener that may change the event: awaited before the next one starts.
+    /// Makes an async listener that may change the event. It is awaited before the next one starts.
     #[track_caller]
     pub fn on_async<T>(
         self,
@@ -120,7 +128,7 @@ impl Options {
         Registration::new(self, matcher.into_matcher(), T::expected(), call)
     }
 
-    /// A sync listener that watches.
+    /// Makes a sync observer.
     #[track_caller]
     pub fn observe<T, R>(
         self,
@@ -138,7 +146,7 @@ impl Options {
         Registration::new(self, matcher.into_matcher(), T::expected(), call)
     }
 
-    /// An async listener that watches, together with all others of its sort.
+    /// Makes an async observer. It is awaited together with the other async observers.
     #[track_caller]
     pub fn observe_async<T>(
         self,
@@ -152,7 +160,7 @@ impl Options {
         Registration::new(self, matcher.into_matcher(), T::expected(), call)
     }
 
-    /// A sync listener for a payload type that carries its name.
+    /// Makes a sync listener for the event that a payload type names.
     #[track_caller]
     pub fn on_event<E: Event, R: ListenerResult>(
         self,
@@ -162,10 +170,10 @@ impl Options {
     }
 }
 
-/// A listener that is not registered yet; [`Emitter::register`](crate::Emitter::register) does that.
+/// A listener that is not registered yet. Pass it to [`Emitter::register`](crate::Emitter::register).
 ///
-/// Made by the verbs of [`Options`]. It remembers where it was made, and an error in its matcher comes out when it
-/// is registered.
+/// Made by the methods of [`Options`]. It remembers where in the source it was made. An error in its matcher is
+/// returned when it is registered.
 #[must_use = "a registration does nothing until an emitter registers it"]
 pub struct Registration {
     options: Options,
@@ -187,14 +195,14 @@ impl Registration {
         Self { options, matcher, expected, call, is_pipe: false, at: Location::caller() }
     }
 
-    /// It is how something is piped: it stays until that is unpiped, and a fork has none of it (E9, E16).
+    /// Marks the listener as part of a pipe, sink or stream: it stays until that is removed, and forks do not copy it.
     #[doc(hidden)]
     pub const fn for_pipe(mut self) -> Self {
         self.is_pipe = true;
         self
     }
 
-    /// Makes it a listener of an emitter.
+    /// Makes the listener of an emitter.
     pub(crate) fn into_listener(self, home: Weak<Node>) -> Result<Listener, MatcherError> {
         let Self { options, matcher, expected, call, is_pipe, at } = self;
         let matcher = matcher?;
@@ -202,7 +210,7 @@ impl Registration {
             Role::Change => OnError::Propagate,
             Role::Observe => OnError::Isolate,
         };
-        // To ask a function for nested events as well is to filter by type.
+        // A function that is asked about nested events, too, meets events of many types: it filters by type (E7).
         let filters = matcher.is_function() && options.nested == Some(true);
         Ok(Listener {
             id: Listener::next_id(),
@@ -210,6 +218,7 @@ impl Registration {
             exact: if filters { Exact::Nowhere } else { matcher.exact() },
             claims: match options.times {
                 Some(times) => Claims::times(times),
+                // Not `unlimited`: its short path would skip the counting.
                 None if options.awaitable_off => Claims::counted(),
                 None => Claims::unlimited(),
             },

@@ -1,7 +1,7 @@
-//! Waiting for the calls of a removed listener that are under way (E9).
+//! Waits for the calls of a removed listener that are under way (E9).
 //!
-//! A thread knows which counted calls it is inside of: those of sync listeners while they run, those of async ones while they are
-//! polled. Whoever waits inside of such calls does not wait for these.
+//! Each thread knows which counted calls it is inside of: a sync listener's call while it runs, an async one's while it
+//! is polled. Waiting inside of such a call does not wait for that call, which would never end.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -12,7 +12,7 @@ use event_listener::Event;
 use crate::registry::calls::Calls;
 
 thread_local! {
-    /// The addresses of those whose calls this thread is inside of, the innermost last.
+    /// The addresses of the [`Tracked`] whose calls this thread is inside of, the innermost last.
     static INSIDE: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -20,7 +20,7 @@ thread_local! {
 #[derive(Debug)]
 pub(crate) struct Tracked {
     calls: Calls,
-    /// A call has finished after the end.
+    /// Notified when a call finishes after the end.
     finished: Event,
 }
 
@@ -29,23 +29,23 @@ impl Tracked {
         Self { calls: Calls::new(), finished: Event::new() }
     }
 
-    /// Counts a call, unless there may be none any more.
+    /// Counts a call. Returns `None` if no more calls may begin.
     pub(crate) fn begin(&self) -> Option<UnderWay<'_>> {
         let may_be_made = self.calls.begin();
-        // Dropped, and so finished, also where the call may not be made.
+        // Also made if the call may not begin: dropping it finishes what `begin` has counted (invariant 3 of `calls`).
         let under_way = UnderWay(self);
         may_be_made.then_some(under_way)
     }
 
-    /// Lets no further call be made.
+    /// Lets no further call begin.
     pub(crate) fn end(&self) {
         self.calls.end();
     }
 
-    /// Waits until no call is under way but those inside of which this is awaited.
+    /// Waits until no call is under way, except calls that enclose this wait.
     pub(crate) async fn idle(&self) {
         loop {
-            // Listens before it looks: what finishes in between is noticed.
+            // Listen before the check, so that a call that finishes in between is noticed.
             let finished = self.finished.listen();
             if poll_fn(|_| Poll::Ready(self.calls.under_way() <= self.enclosing())).await {
                 return;
@@ -54,7 +54,7 @@ impl Tracked {
         }
     }
 
-    /// How many of its calls this thread is inside of.
+    /// Returns how many calls of this listener the thread is inside of.
     fn enclosing(&self) -> usize {
         INSIDE.with_borrow(|inside| inside.iter().filter(|address| **address == self.address()).count())
     }
@@ -68,7 +68,7 @@ impl Tracked {
 pub(crate) struct UnderWay<'a>(&'a Tracked);
 
 impl UnderWay<'_> {
-    /// Runs or polls the call.
+    /// Runs or polls the call, and marks the thread as inside of it.
     pub(crate) fn within<R>(&self, call: impl FnOnce() -> R) -> R {
         struct Leave;
         impl Drop for Leave {
@@ -77,6 +77,7 @@ impl UnderWay<'_> {
             }
         }
         INSIDE.with_borrow_mut(|inside| inside.push(self.0.address()));
+        // A guard, because the call may panic.
         let _leave = Leave;
         call()
     }
