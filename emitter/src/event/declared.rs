@@ -1,4 +1,4 @@
-//! Events that an emitter declares, and the checks against them (E7).
+//! Declared events: an emitter may declare its own events, and then refuses others (E7).
 
 use std::any::TypeId;
 
@@ -8,7 +8,7 @@ use crate::matching::matcher::MatcherKind;
 use crate::name::check;
 use crate::{BuildError, EmitError, Emitter, ListenError, Matcher};
 
-/// Names with their payload types.
+/// Event names with their payload types.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Declared(Vec<(String, ExpectedType)>);
 
@@ -21,7 +21,7 @@ impl Declared {
         self.0.iter().map(|(name, _)| name.as_str())
     }
 
-    /// Refuses names that are not valid, of a sub-namespace, or declared twice.
+    /// Refuses names that are not valid, have a dot, or are declared twice.
     pub(crate) fn check(&self) -> Result<(), BuildError> {
         for (i, name) in self.names().enumerate() {
             check(name)?;
@@ -44,7 +44,7 @@ impl Declared {
         self.names().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
     }
 
-    /// Refuses to emit what is not declared. Events of a sub-namespace are not this emitter's to declare.
+    /// Refuses to emit an event that is not declared, or with another type.
     pub(crate) fn check_emit(&self, name: &str, payload: TypeId, carried: &'static str) -> Result<(), EmitError> {
         match self.get(name) {
             Some(declared) if declared.id == payload => Ok(()),
@@ -55,7 +55,7 @@ impl Declared {
         }
     }
 
-    /// Refuses a listener under an exact name that would never fire.
+    /// Refuses a listener under an exact name that would never be called.
     pub(crate) fn check_listener(
         &self,
         emitter: &Emitter,
@@ -73,7 +73,7 @@ impl Declared {
     }
 }
 
-/// The name of the own event that a matcher names exactly, if it does.
+/// Returns the name of the own event that a matcher names exactly, if it does.
 fn own_name<'m>(emitter: &Emitter, matcher: &'m Matcher) -> Option<&'m str> {
     match &matcher.0 {
         MatcherKind::Name { text, .. } => Some(text),

@@ -1,4 +1,4 @@
-//! What an emit may attach to its event (E17).
+//! Facets: a static value that an emit attaches to its event.
 
 use std::any::Any;
 use std::fmt;
@@ -6,11 +6,11 @@ use std::fmt;
 use crate::name::bit;
 use crate::{AsName, Context, EventName};
 
-/// Something that travels beside the payload: how a library on top gives payloads whose type listeners do not know
-/// a second face, without the emitter knowing it.
+/// A static value that travels beside a payload. A runtime uses it to give listeners access to payloads whose type they
+/// do not know.
 ///
-/// A facet is made of a *lens*: a static value, usually a struct of functions that take the event as
-/// `&dyn AnyEvent`. Listeners ask for it by type with [`EventMeta::facet`](crate::EventMeta::facet).
+/// The value, called *lens*, is usually a struct of functions that take the event as `&dyn AnyEvent`. Listeners ask for
+/// it by type with [`EventMeta::facet`](crate::EventMeta::facet).
 #[derive(Clone, Copy)]
 pub struct Facet {
     lens: &'static (dyn Any + Send + Sync),
@@ -20,24 +20,25 @@ pub struct Facet {
 }
 
 impl Facet {
-    /// A facet that shows a lens.
+    /// Creates a facet with a lens.
     #[must_use]
     pub const fn new(lens: &'static (dyn Any + Send + Sync)) -> Self {
         Self { lens, internal: false, also_named: None, isolated: false }
     }
 
-    /// Also marks the event by `internal: true` in its context, which users cannot set (R3).
+    /// Marks the event by `internal: true` in its context. Users cannot set this key.
     #[must_use]
     pub const fn internal(mut self) -> Self {
         self.internal = true;
         self
     }
 
-    /// Gives the event a second name, for typed listeners: on the emitter where it is emitted, and on the instance of that run, one that
-    /// is registered under this very name receives it if it takes exactly the event's type.
+    /// Gives the event a second name for typed listeners.
     ///
-    /// A listener for the same generic type with other parameters is an error that names both (E7). All others, those for any
-    /// type too, know the event by the name that it is emitted under.
+    /// A listener under exactly this name receives the event if it expects exactly the event's type. That applies on
+    /// the emitter of the event and, in a run, on the run's instance. A listener for the same generic type with other
+    /// parameters fails the emit, with an error that names both types. All other listeners, those for any type too,
+    /// only know the name under which the event is emitted.
     ///
     /// ```
     /// use emitree_emitter::rt::Facet;
@@ -47,7 +48,7 @@ impl Facet {
     ///
     /// let emitter = Emitter::new();
     /// emitter.on("start", |n: &mut Option<u32>, _| *n = Some(1))?;
-    /// emitter.on("start", |text: &mut String, _| text.clear())?; // knows only events that are emitted as "start"
+    /// emitter.on("start", |text: &mut String, _| text.clear())?; // not called: another type
     /// let mut n = None::<u32>;
     /// emitter.emit_now_with("run.start", &mut n, &RUN_START)?;
     /// assert_eq!(n, Some(1));
@@ -64,13 +65,13 @@ impl Facet {
         self.also_named.as_ref()
     }
 
-    /// The bit of that name.
+    /// Returns the bit of the second name.
     pub(crate) fn name_bits(&self) -> u64 {
         self.also_named.as_ref().map_or(0, |name| bit(name.as_name().hash()))
     }
 
-    /// Also isolates the failures of all listeners: each is logged and counted, and neither ends the changing nor fails
-    /// the emit, whatever the listener's [`OnError`](crate::OnError) says (E11). For events that only report.
+    /// Isolates the failures of all listeners, for any [`OnError`](crate::OnError): each is logged and counted,
+    /// does not fail the emit, and the other listeners run as usual. For events that only report.
     #[must_use]
     pub const fn isolated(mut self) -> Self {
         self.isolated = true;
@@ -81,13 +82,13 @@ impl Facet {
         self.isolated
     }
 
-    /// The context of an event that has it, whose source has that context.
+    /// Returns the context of an event with this facet, whose source has the context `context`.
     #[must_use]
     pub fn over(&self, context: Context) -> Context {
         if self.internal { context.internal() } else { context }
     }
 
-    /// What it shows, if that is an `L`.
+    /// Returns the lens if it is an `L`.
     #[must_use]
     pub fn lens<L: Send + Sync + 'static>(&self) -> Option<&'static L> {
         self.lens.downcast_ref()

@@ -1,4 +1,4 @@
-//! What is known of an event besides its payload (E14).
+//! The meta of an event: what listeners can ask about it besides its payload (E14).
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -11,28 +11,28 @@ use uuid::Uuid;
 use crate::dispatch::emit::Emit;
 use crate::{AnyEvent, Context, Creator, Emitter, EventRecord};
 
-/// The run that an event happened in.
+/// The ids of the run that an event happened in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Trace {
-    /// Shared by all runs that one outermost run led to.
+    /// Shared by an outermost run and all runs below it.
     pub id: Uuid,
-    /// The run itself.
+    /// The id of the run.
     pub run_id: Uuid,
-    /// The run in which it was started.
+    /// The id of the run in which it was started.
     pub parent_run_id: Option<Uuid>,
 }
 
-/// What is known of an event: where it comes from, when it happened, in which run.
+/// Describes an event: source, time, context, run.
 ///
-/// Listeners get it by reference. Id and time are made at the first look, at the latest before the emit first
-/// awaits; so are path and context.
+/// Listeners receive it by reference. Most of it is computed on first use. Time and context are fixed on first use, or
+/// before the emit first awaits, so that all listeners see the same values.
 pub struct EventMeta<'a> {
     pub(crate) emit: &'a Emit<'a>,
     fixed: Option<Fixed>,
     path: OnceLock<Box<str>>,
 }
 
-/// What does not move any more while listeners are awaited.
+/// Values that must not change while listeners are awaited.
 pub(crate) struct Fixed {
     time: SystemTime,
     context: Context,
@@ -43,52 +43,52 @@ impl<'a> EventMeta<'a> {
         Self { emit, fixed: None, path: OnceLock::new() }
     }
 
-    /// Fixes what must not move while listeners are awaited (E14), be it looked at or not.
+    /// Fixes time and context, used or not, before listeners are awaited (E14).
     pub(crate) fn fix(&mut self) {
         let (time, context) = self.emit.stamp.seen();
         let context = context.cloned().unwrap_or_else(|| self.emit.context());
         self.fixed = Some(Fixed { time: time.unwrap_or_else(SystemTime::now), context });
     }
 
-    /// Puts into the stamp what was fixed: another meta of the same event goes on from there.
+    /// Stores the fixed values in the stamp, where another meta of the same event finds them.
     pub(crate) fn save_to_stamp(self) {
         if let Some(Fixed { time, context }) = self.fixed {
             self.emit.stamp.put(time, context);
         }
     }
 
-    /// A version 7 UUID.
+    /// Returns the id of the event, a version 7 UUID of its time.
     pub fn id(&self) -> Uuid {
         self.emit.stamp.id_at(self.time())
     }
 
-    /// When it was emitted.
+    /// Returns the time at which the event was emitted.
     pub fn created_at(&self) -> DateTime<Utc> {
         self.time().into()
     }
 
-    /// The same, as the standard library has it.
+    /// Returns the time at which the event was emitted, as the standard library's type.
     pub fn time(&self) -> SystemTime {
         self.fixed.as_ref().map_or_else(|| self.emit.stamp.time(), |fixed| fixed.time)
     }
 
-    /// The last segment of the path: `start` of `backend.chat.start`.
+    /// Returns the last segment of the path: `start` for `backend.chat.start`.
     pub fn name(&self) -> &str {
         let name = self.emit.name.as_str();
         name.rsplit_once('.').map_or(name, |(_, last)| last)
     }
 
-    /// The name as it was emitted, which may have more than one segment (`run.start`).
+    /// Returns the name under which the event was emitted. It may have several segments (`run.start`).
     pub fn emitted_name(&self) -> &str {
         self.emit.name.as_str()
     }
 
-    /// Namespace and name, joined by dots.
+    /// Returns the path: namespace and name, joined by dots.
     pub fn path(&self) -> &str {
         self.path.get_or_init(|| self.join())
     }
 
-    /// The same, for who keeps it.
+    /// Returns an owned path.
     pub(crate) fn to_path(&self) -> Box<str> {
         self.path.get().cloned().unwrap_or_else(|| self.join())
     }
@@ -97,17 +97,17 @@ impl<'a> EventMeta<'a> {
         self.emit.source.join(self.emit.name.as_str()).into()
     }
 
-    /// The emitter it was emitted on. Equal to the emitter at hand unless the event came by from elsewhere.
+    /// Returns the emitter on which the event was emitted.
     pub fn source(&self) -> &'a Emitter {
         self.emit.source
     }
 
-    /// Who emitted it.
+    /// Returns the creator of the event.
     pub fn creator(&self) -> Option<&'a Creator> {
         self.emit.source.creator()
     }
 
-    /// The source's context, and what the emit itself adds to it.
+    /// Returns the context of the source, with the keys that the emit adds to it.
     pub fn context(&self) -> &Context {
         match &self.fixed {
             Some(fixed) => &fixed.context,
@@ -115,27 +115,27 @@ impl<'a> EventMeta<'a> {
         }
     }
 
-    /// The group that the source belongs to.
+    /// Returns the group id of the source.
     pub fn group_id(&self) -> Option<&'a str> {
         self.emit.source.group_id()
     }
 
-    /// The run it happened in.
+    /// Returns the ids of the run in which the event happened, if it happened in a run.
     pub fn trace(&self) -> Option<Trace> {
         self.emit.source.trace()
     }
 
-    /// The name of the payload's type.
+    /// Returns the name of the payload's type.
     pub fn payload_type(&self) -> &'static str {
         self.emit.carried.name()
     }
 
-    /// The facet of the emit, if it has one and it is an `L`.
+    /// Returns the lens of the emit's facet, if it has one of type `L`.
     pub fn facet<L: Send + Sync + 'static>(&self) -> Option<&'static L> {
         self.emit.facet?.lens()
     }
 
-    /// An owned, serialisable copy of it and of the payload, for a sink.
+    /// Returns an owned, serialisable copy of the meta and the payload.
     pub fn to_record(&self, event: &dyn AnyEvent) -> EventRecord {
         EventRecord::new(self, event)
     }
@@ -153,7 +153,7 @@ impl fmt::Debug for EventMeta<'_> {
     }
 }
 
-/// Serialises as an [`EventRecord`] whose payload is `null`.
+/// Serialises the meta as an [`EventRecord`] whose payload is `null`.
 impl Serialize for EventMeta<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         self.to_record(&()).serialize(serializer)

@@ -1,4 +1,7 @@
-//! Payloads: what an event carries (E7).
+//! Payloads: the values that events carry (E7).
+//!
+//! `meta` describes an event to its listeners, `record` keeps it for sinks, `stamp` holds its id, time and context.
+//! `declared` checks the events that an emitter declares, and a `facet` travels beside a payload.
 
 pub(crate) mod declared;
 pub(crate) mod facet;
@@ -16,18 +19,21 @@ use serde_json::value::{RawValue, to_raw_value};
 use crate::EventName;
 use crate::json::{bounded, to_value};
 
-/// A payload whose type is not known here: it can be looked at as JSON, or brought back to its type.
+/// A payload of any type. It can be read as JSON or downcast to its type.
 ///
-/// Every `Serialize + Send + Sync + 'static` type is one; nothing has to be implemented by hand.
+/// Implemented for every `Serialize + Send + Sync + 'static` type.
 pub trait AnyEvent: Any + Send + Sync {
-    /// The payload as JSON. What cannot be serialised, or is nested deeper than [`MAX_DEPTH`](crate::json::MAX_DEPTH),
-    /// becomes a string that says why.
+    /// Returns the payload as JSON.
+    ///
+    /// A payload that cannot be serialised, or is nested deeper than [`MAX_DEPTH`](crate::json::MAX_DEPTH), becomes a
+    /// string that contains the reason.
     fn to_json(&self) -> Value;
 
-    /// The payload as JSON text, written straight from the type. The same holds for what cannot be serialised.
+    /// Returns the payload as JSON text, written without an intermediate [`Value`]. Payloads that cannot be serialised
+    /// become a string, as in [`to_json`](Self::to_json).
     fn to_raw_json(&self) -> Box<RawValue>;
 
-    /// The name of the payload's type, as [`std::any::type_name`] gives it.
+    /// Returns the name of the payload's type, as [`std::any::type_name`] does.
     fn type_name(&self) -> &'static str;
 }
 
@@ -52,19 +58,19 @@ fn marker<T>(error: &serde_json::Error) -> String {
 }
 
 impl dyn AnyEvent {
-    /// Tells whether the payload is a `T`.
+    /// Returns `true` if the payload is a `T`.
     #[must_use]
     pub fn is<T: 'static>(&self) -> bool {
         (self as &dyn Any).is::<T>()
     }
 
-    /// The payload as a `T`, if it is one.
+    /// Returns the payload if it is a `T`.
     #[must_use]
     pub fn downcast_ref<T: 'static>(&self) -> Option<&T> {
         (self as &dyn Any).downcast_ref()
     }
 
-    /// The payload as a `T`, to be changed, if it is one.
+    /// Returns the payload, to be changed, if it is a `T`.
     #[must_use]
     pub fn downcast_mut<T: 'static>(&mut self) -> Option<&mut T> {
         (self as &mut dyn Any).downcast_mut()
@@ -77,7 +83,8 @@ impl fmt::Debug for dyn AnyEvent {
     }
 }
 
-/// A payload type that carries its name, so that emitting it, and listening to it where it is emitted, need no string.
+/// A payload type that carries the name of its event. Emitting it, and listening for it where it is emitted, then needs
+/// no string.
 ///
 /// ```
 /// use emitree_emitter::{Emitter, Event, EventName};
@@ -103,31 +110,31 @@ impl fmt::Debug for dyn AnyEvent {
     note = "without them, the name is given with the payload: `emit(\"name\", &mut payload)`, `on(\"name\", |payload: &mut {Self}, _| …)`"
 )]
 pub trait Event: Serialize + Send + Sync + 'static {
-    /// The name under which it is emitted.
+    /// The name under which the event is emitted.
     const NAME: EventName;
 }
 
-/// What a listener takes: a payload type, or [`dyn AnyEvent`](AnyEvent) for any.
+/// The argument type of a listener: a payload type, or [`dyn AnyEvent`](AnyEvent) for any.
 ///
-/// Implemented for every payload; there is nothing to implement by hand.
+/// Implemented for every payload type.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be the payload of an event",
     label = "payloads are `Serialize + Send + Sync + 'static`",
     note = "derive `serde::Serialize`, or wrap what cannot be serialised: `Opaque<{Self}>`"
 )]
 pub trait Hears {
-    /// The type heard; none for any type.
+    /// Returns the expected payload type; `None` for any.
     #[doc(hidden)]
     fn expected() -> Option<ExpectedType>;
-    /// The event as what the listener takes, if it is that.
+    /// Returns the event as the listener takes it, if it is of that type.
     #[doc(hidden)]
     fn of_mut(event: &mut dyn AnyEvent) -> Option<&mut Self>;
-    /// The same, shared.
+    /// Returns the event as an observer takes it, if it is of that type.
     #[doc(hidden)]
     fn of_ref(event: &dyn AnyEvent) -> Option<&Self>;
 }
 
-/// A payload type, by identity and by name.
+/// The payload type that a listener expects.
 #[derive(Clone, Copy, Debug)]
 #[doc(hidden)]
 pub struct ExpectedType {
@@ -141,7 +148,7 @@ impl ExpectedType {
     }
 }
 
-/// The type of a payload under way. A constant of the type, so that an emit passes on where it is.
+/// The payload type of an emit. A constant of the type, so that an emit passes on one pointer.
 #[derive(Debug)]
 pub(crate) struct CarriedType {
     pub(crate) id: TypeId,
@@ -186,7 +193,7 @@ impl Hears for dyn AnyEvent {
     }
 }
 
-/// Wraps a payload that cannot be serialised: in JSON it is a string that names its type.
+/// Wraps a payload that cannot be serialised. In JSON it is a string with the name of its type.
 ///
 /// ```
 /// use emitree_emitter::{AnyEvent, Opaque};
@@ -196,7 +203,7 @@ impl Hears for dyn AnyEvent {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Opaque<T>(
-    /// What is wrapped.
+    /// The wrapped value.
     pub T,
 );
 

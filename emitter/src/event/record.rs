@@ -1,4 +1,4 @@
-//! Events as sinks take them: owned and serialisable (E13).
+//! Records: events as sinks receive them, owned and serialisable (E13).
 
 use std::borrow::Cow;
 use std::time::SystemTime;
@@ -12,23 +12,23 @@ use crate::panic::catch_or;
 use crate::rt::{EventStamp, Facet};
 use crate::{AnyEvent, Context, Creator, CreatorRecord, Emitter, EventMeta, EventName, Trace};
 
-/// One event, whole.
+/// An event with its payload, owned and serialisable.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct EventRecord {
-    /// A version 7 UUID.
+    /// The id of the event, a version 7 UUID.
     pub id: Uuid,
-    /// Namespace and name, joined by dots.
+    /// The path: namespace and name, joined by dots.
     pub path: Box<str>,
-    /// When it was emitted (RFC 3339, UTC).
+    /// The time at which the event was emitted (RFC 3339, UTC).
     pub created_at: DateTime<Utc>,
-    /// Who emitted it.
+    /// The creator of the event.
     pub creator: Option<CreatorRecord>,
-    /// The context that it carried.
+    /// The context of the event.
     pub context: Context,
-    /// The group that its source belonged to.
+    /// The group id of the event's source.
     pub group_id: Option<Box<str>>,
-    /// The run it happened in.
+    /// The ids of the run in which the event happened.
     pub trace: Option<Trace>,
     /// The name of the payload's Rust type.
     pub payload_type: Cow<'static, str>,
@@ -63,31 +63,31 @@ impl EventRecord {
         }
     }
 
-    /// The last segment of the path.
+    /// Returns the last segment of the path.
     #[must_use]
     pub fn name(&self) -> &str {
         self.path.rsplit_once('.').map_or(&self.path, |(_, name)| name)
     }
 
-    /// The payload as a `T`.
+    /// Deserialises the payload as a `T`.
     ///
     /// # Errors
     ///
-    /// If the payload does not fit the type.
+    /// Returns an error if the payload does not fit the type.
     pub fn payload<'de, T: Deserialize<'de>>(&'de self) -> Result<T, serde_json::Error> {
         serde_json::from_str(self.payload.get())
     }
 }
 
 impl Emitter {
-    /// The record of an event of this emitter, for who has looked at it without having it emitted, or beside its listeners.
+    /// Returns the record of an event of this emitter that is not emitted, or is also delivered outside of an emit.
     #[must_use]
     pub fn record(&self, name: EventName, event: &dyn AnyEvent, facet: &Facet, stamp: &EventStamp) -> EventRecord {
         let context = stamp.context(|| self.context_with(Some(facet))).clone();
         EventRecord::of(self, self.join(name.as_str()).into(), context, (stamp.id(), stamp.time()), event)
     }
 
-    /// The context of its events, and what an emit itself adds to it.
+    /// Returns the context of this emitter's events, with the keys that a facet adds.
     pub(crate) fn context_with(&self, facet: Option<&Facet>) -> Context {
         match facet {
             Some(facet) => facet.over(self.context()),
@@ -96,27 +96,27 @@ impl Emitter {
     }
 }
 
-/// A payload that panics when it is serialised becomes a string that says so: the event is not lost for that.
+/// Serialises a payload. One that panics becomes a string that contains the panic, so that the event is not lost.
 fn payload(event: &dyn AnyEvent) -> Box<RawValue> {
     let said = |panic| format!("<{} cannot be serialised: it panicked: {panic}>", event.type_name()).to_raw_json();
     catch_or(|| event.to_raw_json(), said)
 }
 
-/// What a sink is given, in order: events, and gaps where events were lost.
+/// A record that a sink receives: an event, or a gap where events were lost.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum SinkRecord {
     /// An event.
     Event(Box<EventRecord>),
-    /// So many events were lost here.
+    /// Events were lost here.
     Gap(Gap),
 }
 
-/// A place where events were lost because a sink was slower than they were.
+/// A place where events were lost because a sink was slower than the emits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Gap {
-    /// How many were lost, in one stretch.
+    /// The number of events lost in a row.
     pub lost: u64,
 }
 
@@ -133,11 +133,11 @@ struct GapLine {
 }
 
 impl SinkRecord {
-    /// Reads a record from its JSON text.
+    /// Reads a record from JSON text.
     ///
     /// # Errors
     ///
-    /// If the text is neither an event nor a gap.
+    /// Returns an error if the text is neither an event nor a gap.
     pub fn from_json(text: &str) -> Result<Self, serde_json::Error> {
         if text.trim_start().starts_with("{\"gap\"") {
             return serde_json::from_str::<GapLine>(text).map(|line| Self::Gap(line.gap));
@@ -145,7 +145,7 @@ impl SinkRecord {
         serde_json::from_str(text).map(|event| Self::Event(Box::new(event)))
     }
 
-    /// The event, if it is one.
+    /// Returns the event, if the record is one.
     #[must_use]
     pub fn as_event(&self) -> Option<&EventRecord> {
         match self {
@@ -155,7 +155,7 @@ impl SinkRecord {
     }
 }
 
-/// An event stands as itself, a gap as `{"gap": {"lost": n}}`.
+/// Serialises an event as itself, and a gap as `{"gap": {"lost": n}}`.
 impl Serialize for SinkRecord {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {

@@ -1,4 +1,4 @@
-//! When an event was emitted, its id, and the context that it carries (E14).
+//! The stamp of an event: its time, id and context (E14).
 
 use std::sync::OnceLock;
 use std::time::SystemTime;
@@ -8,10 +8,9 @@ use uuid::Uuid;
 use crate::Context;
 use crate::emitter::id;
 
-/// Id, time and context of an event, each made when somebody first looks at it.
+/// The id, time and context of an event, each computed on first use.
 ///
-/// Whoever emits with [`Emitter::emit_begin`](crate::Emitter::emit_begin) has it, and knows afterwards what listeners have
-/// seen.
+/// Pass it to [`Emitter::emit_begin`](crate::Emitter::emit_begin) to read afterwards what listeners have seen.
 #[derive(Debug, Default)]
 pub struct EventStamp {
     time: OnceLock<SystemTime>,
@@ -20,28 +19,28 @@ pub struct EventStamp {
 }
 
 impl EventStamp {
-    /// One that nobody has looked at.
+    /// Creates an empty stamp.
     #[must_use]
     pub const fn new() -> Self {
         Self { time: OnceLock::new(), id: OnceLock::new(), context: OnceLock::new() }
     }
 
-    /// When the event was emitted.
+    /// Returns the time of the event: the time of the first call.
     pub fn time(&self) -> SystemTime {
         *self.time.get_or_init(SystemTime::now)
     }
 
-    /// A version 7 UUID of that time.
+    /// Returns the id of the event, a version 7 UUID of its time.
     pub fn id(&self) -> Uuid {
         self.id_at(self.time())
     }
 
-    /// The context that the event carries: what it is now, if nobody has looked before.
+    /// Returns the context of the event. The first call computes it with `now`.
     pub fn context(&self, now: impl FnOnce() -> Context) -> &Context {
         self.context.get_or_init(now)
     }
 
-    /// What is known of time and context.
+    /// Returns the time and the context as far as they are known.
     pub(crate) fn seen(&self) -> (Option<SystemTime>, Option<&Context>) {
         (self.time.get().copied(), self.context.get())
     }

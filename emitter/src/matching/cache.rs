@@ -1,7 +1,8 @@
-//! A table of matches: from what an event looks like to an emitter, to the listeners that take it.
+//! A table of matches: from the properties of an event that decide who takes it, to the listeners that take it. Each
+//! table belongs to one snapshot and is dropped with it.
 //!
-//! 1. A slot is written once and then only read: reading needs no lock.
-//! 2. At least a quarter of the slots stay empty, so that every probe ends.
+//! 1. A slot is written once and then only read, so that reading needs no lock.
+//! 2. At least a quarter of the slots stays empty, so that every probe ends.
 
 use std::any::TypeId;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -12,22 +13,22 @@ use crate::name::is_same;
 use crate::registry::listener::{EventView, Listener, Role};
 
 pub(crate) struct MatchCache {
-    /// A power of two of them.
+    /// The number of slots is a power of two.
     slots: Box<[OnceLock<Box<CacheEntry>>]>,
     used: AtomicUsize,
 }
 
-/// Everything that decides who takes an event, functions and the passing of time aside.
+/// Everything that decides which listeners take an event, except matcher functions, which are asked for each event.
 pub(crate) struct CacheKey<'a> {
     hash: u64,
     namespace: Option<&'a Arc<str>>,
     name: &'a str,
-    /// What is own, nested or named otherwise, as bits.
+    /// `here`, `nested` and `has_other_name` of the view, as bits.
     seen: u8,
     payload: TypeId,
 }
 
-/// The listeners that take an event.
+/// The listeners that take the events of one key.
 pub(crate) struct CacheEntry {
     hash: u64,
     namespace: Option<Arc<str>>,
@@ -38,10 +39,10 @@ pub(crate) struct CacheEntry {
     observers: RoleList,
 }
 
-/// Those of one role, in order.
+/// The listeners with one role, in order.
 pub(crate) struct RoleList {
     pub(crate) listeners: Box<[Arc<Listener>]>,
-    /// Where those begin that are called together; made when they are found again.
+    /// Made when the entry is found a second time.
     batches: OnceLock<BatchStarts>,
     was_found: AtomicBool,
 }
@@ -51,16 +52,17 @@ impl RoleList {
         Self { listeners: listeners.into(), batches: OnceLock::new(), was_found: AtomicBool::new(false) }
     }
 
-    /// Those that are called together from a place on.
+    /// Returns the batch that starts at a place, if any.
     #[inline]
     pub(crate) fn batch(&self, place: usize) -> Option<&dyn Batch> {
         let batches = self.batches.get().or_else(|| self.make_batches(place))?;
         batches.get(place)?.as_deref()
     }
 
-    /// Not for the first event, because many a path comes by only once.
+    /// Makes the batches for the second event: many paths occur only once, and batches are expensive to make.
     #[cold]
     fn make_batches(&self, place: usize) -> Option<&BatchStarts> {
+        // This is called at each place of the list. Place 0 counts the event.
         let again = place == 0 && self.was_found.swap(true, Ordering::Relaxed);
         again.then(|| self.batches.get_or_init(|| batch_starts(&self.listeners)))
     }
@@ -118,7 +120,7 @@ impl CacheEntry {
     }
 }
 
-/// Mostly it is the very same text.
+/// Compares namespaces. Mostly both are the same allocation.
 #[inline]
 fn is_same_namespace(a: Option<&Arc<str>>, b: Option<&Arc<str>>) -> bool {
     match (a, b) {
@@ -134,9 +136,10 @@ impl MatchCache {
         Self { slots, used: AtomicUsize::new(0) }
     }
 
-    /// Finds the slot of a key and what is there, or the vacant one where it belongs.
+    /// Returns the slot of a key and its entry, or else the vacant slot where the entry belongs.
     #[inline(always)]
     pub(crate) fn find(&self, key: &CacheKey<'_>) -> Result<(usize, &CacheEntry), usize> {
+        // Linear probing. The length is a power of two, so the mask keeps the index in range.
         let mut at = key.hash as usize & (self.slots.len() - 1);
         loop {
             match self.slots[at].get() {
@@ -147,14 +150,16 @@ impl MatchCache {
         }
     }
 
-    /// Remembers a match from a vacant slot on; gives it back when there is no room.
+    /// Stores an entry in the first free slot from `vacant` on. Returns the entry if the table is full.
     pub(crate) fn remember(&self, vacant: usize, matched: Box<CacheEntry>) -> Result<usize, Box<CacheEntry>> {
+        // The count may exceed the bound; what matters is that no slot is written above it (invariant 2).
         if self.used.fetch_add(1, Ordering::Relaxed) >= self.slots.len() / 4 * 3 {
             return Err(matched);
         }
         let mut at = vacant;
         let mut matched = matched;
         loop {
+            // Another thread may take the slot first: the next free one is as good.
             match self.slots[at].set(matched) {
                 Ok(()) => return Ok(at),
                 Err(back) => matched = back,

@@ -1,4 +1,4 @@
-//! Functions as matchers, and what they promise about the events that they take.
+//! Functions as matchers, with an identity and optional names.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,32 +7,32 @@ use crate::matching::matcher::MatcherKind;
 use crate::name::{NameRef, bit};
 use crate::{AsName, EventMeta, EventName, IntoMatcher, Matcher, MatcherError};
 
-/// A function as a matcher, with an identity: its clones are equal, so that
-/// [`off_matching`](crate::Emitter::off_matching) finds what was registered with it.
+/// A function as a matcher. Its clones are equal, so that [`off_matching`](crate::Emitter::off_matching) finds what was
+/// registered with it. Created by [`matcher_fn`].
 ///
-/// A typed listener is only called for events of its type. Under a function that is [`named`](Self::named), an own event of
-/// another type is an error, as it is under an exact name; [`of_types`](Self::of_types) leaves such events out.
+/// A typed listener is only called for events of its type. With [`named`](Self::named), an own event of another type is
+/// an error, as it is for an exact name; [`of_types`](Self::of_types) leaves such events out.
 #[derive(Clone)]
 pub struct FnMatcher {
     function: Arc<dyn Fn(&EventMeta<'_>) -> bool + Send + Sync>,
-    /// None for any.
+    /// `None` takes any name.
     names: Option<Arc<[EventName]>>,
-    /// Those of the names.
+    /// The bits of the names.
     pub(crate) bits: u64,
     pub(crate) exact: Exact,
 }
 
-/// Where a listener's meeting an event of another type is a bug (E7).
+/// Where it is an error that an event is of another type than its listener (E7). Elsewhere such events are left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Exact {
     Nowhere,
-    /// Where the event is an own one.
+    /// For an emitter's own events.
     Own,
-    /// Wherever the event is not nested.
+    /// For all events that are not nested.
     NotNested,
 }
 
-/// Lifts a function of an event's meta into a matcher that can be kept and compared.
+/// Converts a function of an event's meta into a matcher that can be stored and compared.
 ///
 /// ```
 /// use emitree_emitter::{AnyEvent, Emitter, matcher_fn};
@@ -48,12 +48,12 @@ pub fn matcher_fn(f: impl Fn(&EventMeta<'_>) -> bool + Send + Sync + 'static) ->
 }
 
 impl FnMatcher {
-    /// Takes only events that are emitted under one of these names, which may have a dot; the function is asked about no
-    /// others.
+    /// Limits the matcher to events emitted under one of these names, which may have a dot. The function is not asked
+    /// about other events.
     ///
-    /// With names it is exact: an own event that it takes, and whose payload is not of the listener's type, fails the
-    /// emit with an error that names both types. Where [`nested`](crate::Options::nested) events are asked for as well,
-    /// or [`of_types`](Self::of_types) was called, a typed listener filters by its type instead.
+    /// The matcher is then exact: the emit fails if the function accepts an own event whose payload is not of the
+    /// listener's type, and the error names both types. With [`nested(true)`](crate::Options::nested), or after
+    /// [`of_types`](Self::of_types), a typed listener leaves out events of other types instead.
     ///
     /// ```
     /// use emitree_emitter::{Emitter, EventName, matcher_fn};
@@ -76,22 +76,22 @@ impl FnMatcher {
         self
     }
 
-    /// Is exact about every event that is not nested, own or not: for a function that takes events of one source only, wherever the
-    /// listener is registered.
+    /// Makes the matcher exact about every event that is not nested, own or not. For a function that accepts events of
+    /// one source only, wherever the listener is registered.
     #[must_use]
     pub const fn of_one_source(mut self) -> Self {
         self.exact = Exact::NotNested;
         self
     }
 
-    /// Filters by the listener's type: events of other types are left out, own ones too.
+    /// Leaves out events that are not of the listener's type, own ones too, instead of failing the emit.
     #[must_use]
     pub const fn of_types(mut self) -> Self {
         self.exact = Exact::Nowhere;
         self
     }
 
-    /// Whether it takes events under that name, as far as the function says so.
+    /// Returns `true` if the matcher is not limited to other names.
     pub(crate) fn takes_name(&self, name: &NameRef<'_>) -> bool {
         let is_named = |names: &Arc<[EventName]>| names.iter().any(|one| one.as_str() == name.as_str());
         self.bits & name.bit() != 0 && self.names.as_ref().is_none_or(is_named)

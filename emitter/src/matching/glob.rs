@@ -1,4 +1,4 @@
-//! Globs over dotted names: globset's, with `.` for `/`.
+//! Globs over dotted names, compiled by `globset` with `.` in place of `/`.
 
 use std::sync::OnceLock;
 
@@ -6,7 +6,7 @@ use globset::{Glob, GlobBuilder, GlobMatcher};
 
 use crate::MatcherError;
 
-/// A glob as it was written, and as globset has it with `/` for `.`.
+/// A glob as it was written, and as `globset` parses it.
 pub(crate) struct GlobText {
     pub(crate) text: String,
     pub(crate) glob: Glob,
@@ -27,19 +27,22 @@ impl GlobText {
             .map_err(|error| fault(error.kind().to_string()))
     }
 
-    /// Matches this glob alone; many are matched as a set.
+    /// Matches this glob on its own. Many globs are matched as a set instead.
     pub(crate) fn is_match(&self, slashed: &str) -> bool {
         self.alone.get_or_init(|| self.glob.compile_matcher()).is_match(slashed)
     }
 }
 
-/// A path as globs see it.
+/// Converts a path for `globset`.
 pub(crate) fn slashed(path: &str) -> String {
     path.replace('.', "/")
 }
 
-/// Turns the separator of a glob from `.` into `/`, and keeps its classes from crossing it: `.` means itself in a
-/// class (and so matches nothing), a negated class excludes the separator, and a range that spans it is cut in two.
+/// Replaces the separator `.` of a glob by `/`, and keeps character classes from matching it.
+///
+/// - In a class, `.` means itself and so matches nothing.
+/// - A negated class also excludes the separator.
+/// - A range that contains the separator is cut in two.
 fn with_slashes(glob: &str) -> String {
     let mut out = String::with_capacity(glob.len() + 8);
     let mut chars = glob.chars();
@@ -66,7 +69,7 @@ fn with_slashes(glob: &str) -> String {
     out
 }
 
-/// The length of a class up to its `]`; a `]` that stands first belongs to the class.
+/// Returns the length of a class up to its `]`. A `]` in first position belongs to the class.
 fn class_len(rest: &str) -> usize {
     let negation = usize::from(rest.starts_with(['!', '^']));
     let first = negation + usize::from(rest[negation..].starts_with(']'));
@@ -81,6 +84,7 @@ fn push_class(out: &mut String, class: &str) {
     while let Some(from) = chars.next() {
         let mut ahead = chars.clone();
         match (ahead.next(), ahead.next()) {
+            // The range contains `/`: `.` is the character before it, `0` the one after.
             (Some('-'), Some(to)) if from < '/' && '/' <= to && !negated => {
                 out.extend([from, '-', '.']);
                 if '/' < to {
@@ -92,7 +96,7 @@ fn push_class(out: &mut String, class: &str) {
         }
     }
     if negated && !body.is_empty() {
-        // Before a `-` that stands last and means itself.
+        // A `-` at the end means itself and has to stay there.
         let literal = body.ends_with('-').then(|| out.pop());
         out.push('/');
         out.extend(literal.flatten());

@@ -1,4 +1,5 @@
-//! Which events a listener takes (E4): `(matcher, event) -> bool`, without lock or await.
+//! Matchers: which events a listener takes (E4), as a function `(matcher, event) -> bool` that neither locks nor
+//! awaits.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use crate::panic::{catch_or, log_catching};
 use crate::registry::listener::EventView;
 use crate::{EventMeta, EventName, EventRecord, FnMatcher, MatcherError};
 
-/// What a listener listens to.
+/// Selects the events that a listener takes.
 ///
 /// | matcher | matches | nested events by default |
 /// |---|---|---|
@@ -23,27 +24,42 @@ use crate::{EventMeta, EventName, EventRecord, FnMatcher, MatcherError};
 /// | `"new_*"`, `"{start,finish}"`: glob, no dot | names of own events | no |
 /// | `"backend.**.start"`: glob with a dot | paths; `*` stays in one segment, `**` spans any number | yes |
 /// | [`Matcher::regex`], [`Regex`] | anywhere in the path | yes |
-/// | `Fn(&EventMeta) -> bool`, [`matcher_fn`](crate::matcher_fn) | what it says | no |
+/// | `Fn(&EventMeta) -> bool`, [`matcher_fn`](crate::matcher_fn) | where it returns `true` | no |
 ///
-/// *Own* events are those emitted on the emitter itself, on a run of it, or on a `()` child of a run's emitter, under a name without a dot: one with a dot
-/// is emitted as if by a sub-namespace, as the lifecycle events of runs are (`run.start`).
+/// An event is an emitter's *own* if it is emitted under a name without a dot on the emitter itself, on a run of it, or
+/// on a `()` child of a run's emitter. A name with a dot belongs to a sub-namespace, as the lifecycle events of runs do
+/// (`run.start`).
 ///
-/// Globs and regexes are at most 16 KiB long. Many on one emitter are matched as sets, which are compiled in steps: some tens of
-/// microseconds for each pattern. The next emit waits for that, or, after each 2,048 new patterns, whoever registers the last
-/// of them.
+/// Globs and regexes are at most 16 KiB long. Many patterns on one emitter are matched as sets. Compiling a set takes
+/// some tens of microseconds per pattern. The next emit waits for that; after each 2,048 new patterns, the registration
+/// of the last one waits instead.
 ///
-/// Two matchers are equal when their strings are, when their regexes have the same pattern, or when they are the
-/// same function handle.
+/// Matchers are equal if their strings are equal, if their regexes have the same pattern, or if they are clones of the
+/// same [`FnMatcher`].
+///
+/// ```
+/// use emitree_emitter::{Emitter, Matcher};
+///
+/// let app = Emitter::new().child("app")?;
+/// app.on("{start,stop}", |n: &mut u32, _| *n += 1)?;
+/// app.on(Matcher::regex("st.p$")?, |n: &mut u32, _| *n += 10)?;
+///
+/// let mut n = 0_u32;
+/// app.emit_now("start", &mut n)?;
+/// app.emit_now("stop", &mut n)?;
+/// assert_eq!(n, 12);
+/// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
+/// ```
 ///
 /// # Nested events
 ///
-/// Events of runs that were started in a run are *nested* for that run, for every run above it, and for the instance of each of these;
-/// but events of an instance's own runs never are for that instance. On an emitter that has no runs and is in none, a
-/// namespace's or the root, no event is nested.
+/// Events of a run that was started in another run are *nested* for that other run, for every run above it, and for the
+/// instances of these runs. Events of an instance's own run are never nested for that instance. Emitters that have no
+/// runs and are in none, such as a namespace or the root, see no event as nested.
 ///
-/// [`Options::nested`](crate::Options::nested) overrides the default. A run of an instance is started in a run above, and
-/// starts one in turn. Of the events of the two, a listener on an emitter takes its *own*, those of the run; or *all*, those of
-/// the nested run as well; or *none*:
+/// [`Options::nested`](crate::Options::nested) overrides the default. In the table, a run of an instance is started in
+/// a run above, and starts a nested run itself. A listener takes *own* events (of the run), *all* events (of both), or
+/// *none*:
 ///
 /// | matcher | nested | on the run | on its instance | on a namespace above | on the root | on the run above |
 /// |---|---|---|---|---|---|---|
@@ -70,33 +86,32 @@ pub(crate) enum MatcherKind {
     PathGlob(Arc<GlobText>),
     /// Compiled from text, so that many can be matched as one set.
     RegexText(Regex),
-    /// Compiled by the user, perhaps with options that its pattern does not show: always matched by itself.
+    /// Compiled by the user, perhaps with options that its pattern does not show. Matched on its own.
     RegexValue(Regex),
     Function(FnMatcher),
 }
 
 impl Matcher {
-    /// Every event that reaches the emitter: `"*.*"`.
+    /// Matches every event that reaches the emitter: `"*.*"`.
     #[must_use]
     pub const fn every() -> Self {
         Self(MatcherKind::Every)
     }
 
-    /// Every own event: `"*"`.
+    /// Matches every own event: `"*"`.
     #[must_use]
     pub const fn own() -> Self {
         Self(MatcherKind::Own)
     }
 
-    /// A regex, matched anywhere in the path.
+    /// Matches a regex anywhere in the path.
     ///
-    /// However many there are on one emitter, they are matched as one set; a ready-made [`Regex`] is matched by
-    /// itself, because its pattern does not show with which options it was built. Options go into the pattern:
-    /// `(?i)token`.
+    /// Any number of these on one emitter are matched as one set. A ready-made [`Regex`] is matched on its own, because
+    /// its pattern does not show the options it was built with. Write options into the pattern instead: `(?i)token`.
     ///
     /// # Errors
     ///
-    /// If the pattern is empty, too long, or does not compile.
+    /// Returns an error if the pattern is empty, too long, or does not compile.
     pub fn regex(pattern: &str) -> Result<Self, MatcherError> {
         check_pattern(pattern)?;
         Regex::new(pattern)
@@ -122,7 +137,7 @@ impl Matcher {
         }))
     }
 
-    /// Events emitted here under exactly that name, which may have a dot.
+    /// Matches events emitted here under exactly that name, which may have a dot.
     #[doc(hidden)]
     #[must_use]
     pub fn emitted(name: EventName) -> Self {
@@ -133,7 +148,7 @@ impl Matcher {
         MatcherKind::Name { text: text.into(), hash: text.as_name().hash() }
     }
 
-    /// Whether events of other runs are taken unless the options say otherwise.
+    /// Returns `true` if nested events are taken unless the options say otherwise.
     pub(crate) const fn nested_by_default(&self) -> bool {
         match self.0 {
             MatcherKind::Own | MatcherKind::Name { .. } | MatcherKind::NameGlob(_) | MatcherKind::Function(_) => false,
@@ -145,7 +160,7 @@ impl Matcher {
         }
     }
 
-    /// Where an event of another type than the listener's is a bug and not filtered out (E7).
+    /// Returns where an event of another type than the listener's is an error instead of being left out (E7).
     pub(crate) const fn exact(&self) -> Exact {
         match &self.0 {
             MatcherKind::Name { .. } | MatcherKind::Path(_) => Exact::Own,
@@ -154,7 +169,7 @@ impl Matcher {
         }
     }
 
-    /// The bits of the names that it may take: of one, if it takes no other.
+    /// Returns the bits of the names that the matcher may take: one bit for a name, all bits if it looks at more.
     pub(crate) const fn name_bits(&self) -> u64 {
         match &self.0 {
             MatcherKind::Name { hash, .. } => bit(*hash),
@@ -163,12 +178,13 @@ impl Matcher {
         }
     }
 
-    /// Whether it has to be compiled, and so is better matched in a set.
+    /// Returns `true` if the matcher has to be compiled, and is better matched in a set.
     pub(crate) const fn is_pattern(&self) -> bool {
         matches!(self.0, MatcherKind::NameGlob(_) | MatcherKind::PathGlob(_) | MatcherKind::RegexText(_))
     }
 
-    /// Whether it takes an event, as far as that is fixed by path and source. A function is asked for each event.
+    /// Returns `true` if the matcher takes an event, as far as path and source decide that. A function is asked for
+    /// each event.
     #[inline(always)]
     pub(crate) fn takes(&self, view: &EventView<'_>) -> bool {
         match &self.0 {
@@ -177,7 +193,7 @@ impl Matcher {
         }
     }
 
-    /// The same of one that is no name.
+    /// Does the same for matchers that are not a name.
     fn takes_others(&self, view: &EventView<'_>) -> bool {
         let meta = view.meta;
         match &self.0 {
@@ -189,7 +205,7 @@ impl Matcher {
         }
     }
 
-    /// The same of one that looks at the whole path.
+    /// Does the same for matchers of the whole path.
     fn takes_path(&self, meta: &EventMeta<'_>) -> bool {
         match &self.0 {
             MatcherKind::Path(text) => meta.source().joins_to(meta.emitted_name(), text),
@@ -199,8 +215,8 @@ impl Matcher {
         }
     }
 
-    /// Whether it takes an event at the place where that is emitted: there every event is an own one, and a name is
-    /// the last segment of the path.
+    /// Returns `true` if the matcher takes an event where it is emitted. There, every event is an own one, and its name
+    /// is the last segment of its path.
     ///
     /// ```
     /// use emitree_emitter::{AnyEvent, Emitter, IntoMatcher};
@@ -220,7 +236,8 @@ impl Matcher {
         }
     }
 
-    /// The same of a recorded event. None if only a function of the event's meta could say.
+    /// Returns `true` if the matcher takes a recorded event, by the same rule as [`matches`](Self::matches). Returns
+    /// `None` for a function, which needs the event's meta.
     #[must_use]
     pub fn matches_record(&self, record: &EventRecord) -> Option<bool> {
         self.matches_path(&record.path)
@@ -239,12 +256,12 @@ impl Matcher {
         })
     }
 
-    /// Whether it has to be asked for each event.
+    /// Returns `true` for a function, which has to be asked for each event.
     pub(crate) const fn is_function(&self) -> bool {
         matches!(self.0, MatcherKind::Function(_))
     }
 
-    /// What a function says; everything else has said it already.
+    /// Asks a function about an event. Other matchers were asked before, by `takes`.
     #[inline]
     pub(crate) fn accepts(&self, meta: &EventMeta<'_>) -> bool {
         match &self.0 {
@@ -253,7 +270,7 @@ impl Matcher {
         }
     }
 
-    /// The same, where no listener answers for a panic: it is logged, and means no.
+    /// Does the same where no listener can report a panic: the panic is logged, and the event not accepted.
     pub(crate) fn accepts_or_logs(&self, meta: &EventMeta<'_>) -> bool {
         let no = |panic: String| {
             log_catching(|| tracing::error!(path = meta.path(), panic, "a matcher panicked"));
@@ -263,10 +280,10 @@ impl Matcher {
     }
 }
 
-/// Bytes of a glob or regex at most. The costliest glob of that length compiles to a sixth of what globset allows.
+/// The longest glob or regex. The most expensive glob of that length compiles to a sixth of what globset allows.
 const MAX_PATTERN_BYTES: usize = 16 * 1024;
 
-/// Refuses a pattern that is empty, or longer than is sure to compile.
+/// Refuses a pattern that is empty, or too long to be sure that it compiles.
 fn check_pattern(pattern: &str) -> Result<(), MatcherError> {
     match pattern.len() {
         0 => Err(MatcherError::Empty),
@@ -278,17 +295,17 @@ fn check_pattern(pattern: &str) -> Result<(), MatcherError> {
     }
 }
 
-/// What can be made a [`Matcher`]: text, an [`EventName`], a [`Regex`], a function of the event's meta.
+/// A value that converts into a [`Matcher`]: text, an [`EventName`], a [`Regex`], or a function of the event's meta.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a matcher",
     label = "expected a name, a glob, a `Regex`, or a function `|meta: &EventMeta<'_>| -> bool`"
 )]
 pub trait IntoMatcher {
-    /// Makes the matcher.
+    /// Converts the value.
     ///
     /// # Errors
     ///
-    /// If it is empty or does not compile.
+    /// Returns an error if the pattern is empty or does not compile.
     fn into_matcher(self) -> Result<Matcher, MatcherError>;
 }
 

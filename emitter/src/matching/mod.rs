@@ -1,4 +1,8 @@
-//! Which listeners receive an event: matchers, and what is remembered of them for many listeners (E4).
+//! Which listeners receive an event (E4).
+//!
+//! A [`Matcher`](crate::Matcher) decides for one listener (`matcher`, `glob`, `function`). A `snapshot` decides for all
+//! listeners of an emitter: it asks a few one by one, and looks up many in a `cache` per path, which is filled with the
+//! help of sets of patterns (`pattern`).
 
 pub(crate) mod cache;
 pub(crate) mod function;

@@ -1,11 +1,12 @@
-//! Many globs and regexes matched at once.
+//! Matches many globs and regexes at once.
 //!
-//! 1. A pattern costs tens of microseconds to compile, so sets are compiled in steps and kept. Patterns that no set covers are asked
-//!    one by one; as soon as there are more than a few of them, they are made a new set, together with the sets that are not much
-//!    larger. So each pattern is compiled again as often as the number of patterns doubles, up to the size of a chunk.
-//! 2. A set is compiled when it is first asked, but after a chunk of new patterns by whoever registers the last of them: an emit never
-//!    waits for more than a chunk.
-//! 3. A pattern that fits into no set is asked by itself: no listener is lost.
+//! 1. Compiling takes tens of microseconds per pattern, so sets are compiled in steps and kept. Patterns that no set
+//!    covers are asked one by one. When there are more than a few of them, they become a new set, together with
+//!    existing sets that are not much larger. A pattern is thus compiled again each time the number of patterns
+//!    doubles, up to the size of a chunk.
+//! 2. A set is compiled when it is first asked. After a chunk of new patterns, the thread that registers the last of
+//!    them compiles the sets instead, so that an emit never waits for more than a chunk.
+//! 3. A pattern that fits into no set is asked on its own: no listener is lost.
 
 use std::cmp::Reverse;
 use std::sync::{Arc, OnceLock};
@@ -19,17 +20,17 @@ use crate::matching::glob::slashed;
 use crate::matching::matcher::MatcherKind;
 use crate::registry::listener::{EventView, Listener};
 
-/// Patterns of an emitter that are asked one by one if there are no others.
+/// The largest number of patterns that are asked one by one if there are no sets.
 const MAX_WITHOUT_SETS: usize = 8;
-/// Patterns that are asked one by one beside the sets, and members of a set that may be gone.
+/// The largest number of patterns that are asked one by one beside the sets, and of removed members that a set keeps.
 const SLACK: usize = 2 * MAX_WITHOUT_SETS;
-/// Members of a set at most.
+/// The largest number of members of a set.
 pub(crate) const CHUNK: usize = 2048;
 
-/// A pattern, and the id of the listener whose it is.
+/// The id of a listener, and its pattern.
 type Member = (u64, Matcher);
 
-/// Patterns of an emitter's listeners, to be compiled as sets. It keeps no listener alive.
+/// Patterns of an emitter's listeners, to be compiled as sets. Keeps no listener alive.
 pub(crate) struct PatternSet {
     members: Vec<Member>,
     compiled: OnceLock<Compiled>,
@@ -40,7 +41,7 @@ impl PatternSet {
         Self { members, compiled: OnceLock::new() }
     }
 
-    /// Brings sets up to date with the listeners (invariant 1).
+    /// Brings the sets up to date with the listeners (invariant 1).
     pub(crate) fn renew(sets: &mut Vec<Arc<Self>>, listeners: &[Arc<Listener>]) {
         let patterns: FxHashMap<u64, &Matcher> = listeners
             .iter()
@@ -50,7 +51,7 @@ impl PatternSet {
         if patterns.len() <= MAX_WITHOUT_SETS {
             return sets.clear();
         }
-        // What is left of a set that many members have left is compiled anew.
+        // A set that has lost many members is dropped. The rest of its patterns is compiled anew.
         sets.retain(|set| {
             let left = set.members.iter().filter(|(id, _)| patterns.contains_key(id)).count();
             set.members.len() - left <= SLACK + set.members.len() / 4
@@ -62,6 +63,8 @@ impl PatternSet {
             return;
         }
         sets.sort_by_key(|set| Reverse(set.members.len()));
+        // The smallest set is last. Merging only sets that are not much larger bounds how often a pattern is compiled
+        // again.
         while let Some(set) = sets.pop_if(|set| set.should_merge_with(members.len())) {
             members.extend(set.members.iter().filter(|(id, _)| patterns.contains_key(id)).cloned());
         }
@@ -69,16 +72,17 @@ impl PatternSet {
         sets.extend(members.chunks(CHUNK).map(|chunk| Arc::new(Self::new(chunk.to_vec()))));
     }
 
+    /// Returns `true` if the set should be merged with so many other patterns.
     fn should_merge_with(&self, others: usize) -> bool {
         self.members.len() <= 2 * others && self.members.len() + others <= CHUNK
     }
 
-    /// Compiles it, unless that has been done.
+    /// Compiles the set, unless that has been done.
     pub(crate) fn compile(&self) -> &Compiled {
         self.compiled.get_or_init(|| Compiled::new(&self.members))
     }
 
-    /// Calls back with each member whose pattern takes an event.
+    /// Calls `found` with each member whose pattern takes an event.
     fn find(&self, view: &EventView<'_>, found: &mut impl FnMut(u32)) {
         let compiled = self.compile();
         compiled.find(view, found);
@@ -90,12 +94,12 @@ impl PatternSet {
     }
 }
 
-/// Sets, and where their members stand in one snapshot.
+/// Pattern sets, and the positions of their members in one snapshot.
 pub(crate) struct PatternIndex {
     sets: Box<[(Arc<PatternSet>, Positions)]>,
 }
 
-/// By member; none if that has been removed.
+/// The position of each member, `None` if its listener was removed.
 type Positions = Box<[Option<u32>]>;
 
 impl PatternIndex {
@@ -105,13 +109,14 @@ impl PatternIndex {
         Self { sets: sets.iter().map(|set| (Arc::clone(set), positions(set))).collect() }
     }
 
-    /// The positions of the listeners that are asked through a set.
+    /// Returns the positions of the listeners that are asked through a set.
     pub(crate) fn covered(&self) -> FxHashSet<u32> {
         self.sets.iter().flat_map(|(_, positions)| positions).copied().flatten().collect()
     }
 
     /// Adds the positions of the covered listeners that take an event.
     pub(crate) fn find(&self, listeners: &[Arc<Listener>], view: &EventView<'_>, found: &mut Vec<u32>) {
+        // The set has matched the pattern. Nesting and type are left to check.
         let takes = |at: &u32| {
             let listener = &listeners[*at as usize];
             (listener.takes_nested || !view.nested) && listener.may_take_type(view)
@@ -122,7 +127,7 @@ impl PatternIndex {
     }
 }
 
-/// The sets of each sort.
+/// The compiled sets of each sort of pattern.
 pub(crate) struct Compiled {
     names: Sets<GlobSet>,
     paths: Sets<GlobSet>,
@@ -131,7 +136,7 @@ pub(crate) struct Compiled {
     alone: Vec<u32>,
 }
 
-/// Sets, each with the members that its patterns belong to. More than one only where one would be too large.
+/// Sets, each with the members that its patterns belong to. There are several only if one would be too large.
 type Sets<S> = Vec<(S, Vec<u32>)>;
 
 impl Compiled {
@@ -181,7 +186,8 @@ fn regex_set(patterns: &[(u32, &str)]) -> Option<RegexSet> {
     RegexSet::new(patterns.iter().map(|(_, pattern)| pattern)).ok()
 }
 
-/// Compiles patterns as one set, or as halves where that is too large. What is too large by itself is left alone.
+/// Compiles patterns as one set, or as two halves if that is too large. A pattern that is too large on its own goes to
+/// `alone`.
 fn compile<P, S>(
     patterns: &[(u32, P)],
     build: impl Fn(&[(u32, P)]) -> Option<S> + Copy,
@@ -207,7 +213,7 @@ fn compile<P, S>(
 mod tests {
     use super::compile;
 
-    /// E4: sets that are refused are halved, and a pattern that no set takes is asked by itself.
+    /// E4: a set that is too large is halved, and a pattern that fits into no set is asked on its own.
     #[test]
     fn each_pattern_is_in_one_set_or_alone() {
         for (largest, misfits, expected) in [

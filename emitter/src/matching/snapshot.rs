@@ -1,8 +1,8 @@
 //! The listeners of one emitter at one moment, and which of them take which event.
 //!
-//! A few listeners are asked one by one for each event. Many, or patterns, are asked once for each path that comes
-//! by; the answer is remembered in a table that is only ever added to. So matching is paid once per emitter and
-//! path, and a change of the listeners needs no invalidation: the next snapshot starts with an empty table.
+//! A few listeners are asked one by one for each event. Many listeners, or patterns, are asked once per path, and the
+//! answer is stored in a table that only grows. Matching is thus paid once per emitter and path. A change of the
+//! listeners invalidates nothing: the next snapshot starts with an empty table.
 
 use std::sync::Arc;
 
@@ -13,25 +13,26 @@ use crate::matching::pattern::{PatternIndex, PatternSet};
 use crate::registry::RegistryState;
 use crate::registry::listener::{EventView, Listener, Role};
 
-/// As many listeners as are asked one by one.
+/// The largest number of listeners that are asked one by one. Their positions fit into the bits of a word.
 const MAX_ASKED_EACH: usize = 8;
-/// Matches remembered at first and at most.
+/// The number of remembered matches, at first and at most.
 const CACHE_CAPACITY: std::ops::RangeInclusive<usize> = 16..=8192;
 
 pub(crate) struct Snapshot {
     pub(crate) listeners: Box<[Arc<Listener>]>,
     pub(crate) pipes: Box<[Arc<Pipe>]>,
-    /// Whether there is no way up from here: it is that of a run that has ended.
+    /// `true` for a run that has ended: events do not rise from here.
     pub(crate) is_closed: bool,
-    /// Whether the ways from here are those up the tree and the runs.
+    /// `true` if events only rise from here: no pipes, and not closed.
     pub(crate) leads_up_only: bool,
-    /// Whether any of the listeners observes.
+    /// `true` if any of the listeners is an observer.
     pub(crate) observes: bool,
     search: Search,
 }
 
+/// How the listeners of an event are found.
 enum Search {
-    /// Asks each listener; tells which of them observe.
+    /// Asks each listener. `observers` has a bit for each observer.
     Each {
         observers: usize,
     },
@@ -39,7 +40,7 @@ enum Search {
 }
 
 struct Table {
-    /// Positions of listeners that are no patterns, or that no set covers.
+    /// Positions of listeners without a pattern, or whose pattern no set covers.
     singly: Box<[u32]>,
     patterns: PatternIndex,
     cache: MatchCache,
@@ -49,9 +50,9 @@ struct Table {
 pub(crate) enum Matches {
     /// Positions as bits.
     Few(usize),
-    /// Where the table remembers them.
+    /// A slot of the table.
     Cached(usize),
-    /// The table was full.
+    /// An entry that did not fit into the full table.
     Uncached(Box<CacheEntry>),
 }
 
@@ -64,9 +65,9 @@ impl Matches {
     }
 }
 
-/// Those of one role among them, in order.
+/// The matches with one role, in order.
 pub(crate) enum MatchedListeners<'s> {
-    /// Positions as bits.
+    /// All listeners of the snapshot, and the positions of the matches as bits.
     Few(&'s [Arc<Listener>], usize),
     Listed(&'s RoleList),
 }
@@ -89,7 +90,7 @@ impl Snapshot {
         Self { listeners, pipes, is_closed, leads_up_only, observes, search }
     }
 
-    /// Which listeners take an event.
+    /// Finds the listeners that take an event.
     #[inline(always)]
     pub(crate) fn find(&self, view: &EventView<'_>) -> Matches {
         match &self.search {
@@ -104,7 +105,7 @@ impl Snapshot {
         }
     }
 
-    /// The matches of a role, in order.
+    /// Returns the matches with one role, in order.
     #[inline(always)]
     pub(crate) fn matched<'s>(&'s self, matches: &'s Matches, role: Role) -> MatchedListeners<'s> {
         match (matches, &self.search) {
@@ -125,7 +126,7 @@ impl Snapshot {
 impl<'s> MatchedListeners<'s> {
     const NONE: Self = Self::Few(&[], 0);
 
-    /// The one that was given out with this place behind it.
+    /// Returns the listener before a place, the last one that was returned.
     pub(crate) fn before(&self, place: usize) -> Option<&'s Arc<Listener>> {
         match *self {
             Self::Few(listeners, _) => listeners,
@@ -134,11 +135,12 @@ impl<'s> MatchedListeners<'s> {
         .get(place.checked_sub(1)?)
     }
 
-    /// The first from a place on; the place moves behind it.
+    /// Returns the first listener from a place on, and moves the place behind it.
     #[inline(always)]
     pub(crate) fn next(&self, place: &mut usize) -> Option<&'s Arc<Listener>> {
         let (listeners, at) = match *self {
             Self::Few(listeners, positions) => {
+                // The next bit that is set is the next position. Without one, the index is out of range.
                 let left = positions >> *place;
                 (listeners, if left == 0 { usize::MAX } else { *place + left.trailing_zeros() as usize })
             }
@@ -149,7 +151,7 @@ impl<'s> MatchedListeners<'s> {
         Some(listener)
     }
 
-    /// The batch that starts at a place.
+    /// Returns the batch that starts at a place, if any.
     #[inline(always)]
     pub(crate) fn batch(&self, place: usize) -> Option<&'s dyn Batch> {
         match *self {
@@ -159,6 +161,7 @@ impl<'s> MatchedListeners<'s> {
     }
 }
 
+/// Returns a bit for each observer.
 fn observers(listeners: &[Arc<Listener>]) -> usize {
     let bit = |(i, listener): (usize, &Arc<Listener>)| usize::from(listener.call.role() == Role::Observe) << i;
     listeners.iter().enumerate().map(bit).sum()
@@ -167,6 +170,7 @@ fn observers(listeners: &[Arc<Listener>]) -> usize {
 impl Table {
     fn new(listeners: &[Arc<Listener>], patterns: &[Arc<PatternSet>], capacity: usize) -> Self {
         let patterns = PatternIndex::new(patterns, listeners);
+        // Patterns that are covered by a set are not asked again one by one.
         let covered = patterns.covered();
         let singly = (0..).take(listeners.len()).filter(|at| !covered.contains(at)).collect();
         Self { singly, patterns, cache: MatchCache::new(capacity) }
@@ -176,12 +180,14 @@ impl Table {
     fn find(&self, listeners: &[Arc<Listener>], view: &EventView<'_>) -> Matches {
         let key = CacheKey::of(view);
         let vacant = match self.cache.find(&key) {
+            // That nobody takes an event is remembered as well.
             Ok((_, matched)) if matched.is_empty() => return Matches::NONE,
             Ok((slot, _)) => return Matches::Cached(slot),
             Err(vacant) => vacant,
         };
         let matched = self.search(listeners, &key, view);
         let nobody = matched.is_empty();
+        // Another thread may have stored the same match meanwhile. Both entries are right, and the first is found.
         match self.cache.remember(vacant, matched) {
             Ok(_) if nobody => Matches::NONE,
             Ok(slot) => Matches::Cached(slot),
@@ -189,12 +195,13 @@ impl Table {
         }
     }
 
-    /// Asks everybody, patterns as sets.
+    /// Asks all listeners, patterns in sets.
     #[cold]
     fn search(&self, listeners: &[Arc<Listener>], key: &CacheKey<'_>, view: &EventView<'_>) -> Box<CacheEntry> {
         let singly = self.singly.iter().copied().filter(|&at| listeners[at as usize].takes(view));
         let mut found: Vec<u32> = singly.collect();
         self.patterns.find(listeners, view, &mut found);
+        // Positions are in the order of priority and age (E5).
         found.sort_unstable();
         Box::new(CacheEntry::new(key, found.into_iter().map(|at| Arc::clone(&listeners[at as usize]))))
     }
