@@ -37,7 +37,7 @@ impl MaxRuns {
 
     /// What one more of a kind would be too many of.
     pub(super) fn reached(&self, kind: &str, counts: &Counts, scope: Scope) -> Option<Reached> {
-        let of_kind = self.place(kind).filter(|&at| counts.of(at) >= self.kinds[at].1);
+        let of_kind = self.index_of(kind).filter(|&at| counts.of(at) >= self.kinds[at].1);
         let all = || self.all.filter(|&most| counts.all >= most);
         match of_kind {
             Some(at) => Some(Reached { limit: Limit::Kind, scope, most: self.kinds[at].1, kind: kind.to_owned() }),
@@ -47,17 +47,17 @@ impl MaxRuns {
 
     pub(super) fn count(&self, kind: &str, counts: &mut Counts) {
         counts.all = counts.all.saturating_add(1);
-        if let Some(at) = self.place(kind) {
+        if let Some(at) = self.index_of(kind) {
             counts.kinds.resize(self.kinds.len(), 0);
             counts.kinds[at] = counts.kinds[at].saturating_add(1);
         }
     }
 
-    fn place(&self, kind: &str) -> Option<usize> {
+    fn index_of(&self, kind: &str) -> Option<usize> {
         self.kinds.iter().position(|(known, _)| known == kind)
     }
 
-    pub(super) fn say<'a>(&'a self, of: &'a str) -> impl Iterator<Item = String> + 'a {
+    pub(super) fn describe<'a>(&'a self, of: &'a str) -> impl Iterator<Item = String> + 'a {
         let all = self.all.iter().map(move |most| format!("{most} runs{of}"));
         all.chain(self.kinds.iter().map(move |(kind, most)| format!("{most} of {kind}{of}")))
     }

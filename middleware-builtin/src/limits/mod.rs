@@ -79,16 +79,16 @@ mod run_counter;
 /// Counts below a run live as long as that run. Counts of groups are kept by the limits and their clones until
 /// [`forget_group`](Self::forget_group).
 #[derive(Clone)]
-pub struct Limits(Arc<Inner>);
+pub struct Limits(Arc<LimitsState>);
 
-struct Inner {
-    settings: Settings,
+struct LimitsState {
+    options: LimitsOptions,
     groups: Mutex<HashMap<Box<str>, Counts>>,
     own_events: OwnEvents,
 }
 
 #[derive(Clone, Default)]
-struct Settings {
+struct LimitsOptions {
     run: MaxRuns,
     group: MaxRuns,
     depth: Option<usize>,
@@ -154,7 +154,7 @@ impl std::error::Error for Reached {}
 impl Limits {
     /// Limits nothing yet.
     pub fn builder() -> LimitsBuilder {
-        LimitsBuilder(Settings::default())
+        LimitsBuilder(LimitsOptions::default())
     }
 
     /// Forgets what was counted of a group.
@@ -165,7 +165,7 @@ impl Limits {
 
 /// Options of [`Limits`]. Made by [`Limits::builder`].
 #[must_use = "nothing is limited until it is built"]
-pub struct LimitsBuilder(Settings);
+pub struct LimitsBuilder(LimitsOptions);
 
 impl LimitsBuilder {
     /// So many runs below the run.
@@ -207,8 +207,8 @@ impl LimitsBuilder {
     /// Builds the [`Limits`].
     #[must_use]
     pub fn build(self) -> Limits {
-        Limits(Arc::new(Inner {
-            settings: self.0,
+        Limits(Arc::new(LimitsState {
+            options: self.0,
             groups: Mutex::default(),
             own_events: OwnEvents::new("middleware.limits"),
         }))
@@ -222,7 +222,7 @@ built_in!(Limits, |this| this.0.own_events);
 impl Middleware for Limits {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
         let counting = RunCounter::begin(&self.0, ctx);
-        if self.0.settings.on_limit == OnLimit::End {
+        if self.0.options.on_limit == OnLimit::End {
             ends(&counting.stop).bind(ctx)?;
         }
         ctx.bind_nested(CountRun(counting));
@@ -234,7 +234,7 @@ impl Middleware for Limits {
     }
 
     fn layers(&self) -> Vec<LayerInfo> {
-        if self.0.settings.on_limit == OnLimit::End { ends(&Arc::default()).layers() } else { Vec::new() }
+        if self.0.options.on_limit == OnLimit::End { ends(&Arc::default()).layers() } else { Vec::new() }
     }
 }
 
@@ -242,12 +242,12 @@ fn ends(stop: &Arc<Stop>) -> Stack<AnyRun> {
     Stack::builder().layer_in(Phase::Observe, LimitsLayer(Arc::clone(stop))).build()
 }
 
-debug_as!(Limits, |this| this.0.settings);
+debug_as!(Limits, |this| this.0.options);
 
-impl fmt::Debug for Settings {
+impl fmt::Debug for LimitsOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let depth = self.depth.iter().map(|most| format!("depth {most}"));
-        let counted = self.run.say("").chain(self.group.say(" in a group"));
+        let counted = self.run.describe("").chain(self.group.describe(" in a group"));
         let all: Vec<_> = counted.chain(depth).collect();
         let end = match self.on_limit {
             OnLimit::Deny => "denies",
@@ -275,11 +275,11 @@ impl Middleware for CountRun {
     }
 }
 
-debug_as!(CountRun, |this| this.0.limits.settings);
+debug_as!(CountRun, |this| this.0.limits.options);
 
-impl Inner {
+impl LimitsState {
     fn has_groups(&self) -> bool {
-        !self.settings.group.is_none()
+        !self.options.group.is_none()
     }
 }
 

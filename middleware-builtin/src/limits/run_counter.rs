@@ -12,13 +12,13 @@ use emitree_runtime::{Result, RunContext};
 use parking_lot::Mutex;
 
 use super::count::Counts;
-use super::{Inner, Limit, OnLimit, Reached, Scope};
+use super::{Limit, LimitsState, OnLimit, Reached, Scope};
 use crate::shared::at_start::{Refusal, at_start};
 use crate::shared::stop::Stop;
 
 /// Limits as they are bound to a run.
 pub(super) struct RunCounter {
-    pub(super) limits: Arc<Inner>,
+    pub(super) limits: Arc<LimitsState>,
     pub(super) stop: Arc<Stop>,
     above: Option<Arc<Self>>,
     depth: usize,
@@ -33,7 +33,7 @@ pub(super) struct RunCounter {
 struct NearestCounter(Arc<RunCounter>);
 
 impl RunCounter {
-    pub(super) fn begin(limits: &Arc<Inner>, ctx: &RunContext) -> Arc<Self> {
+    pub(super) fn begin(limits: &Arc<LimitsState>, ctx: &RunContext) -> Arc<Self> {
         let above = Self::of(ctx);
         let is_same = |counting: &&Arc<Self>| Arc::ptr_eq(&counting.limits, limits);
         let counts_groups = !above.iter().flat_map(|above| above.upwards()).any(|counting| is_same(&counting));
@@ -63,11 +63,11 @@ impl RunCounter {
     /// Counts a run here and above, or nowhere: then it says who refuses it, and why.
     pub(super) fn count(self: &Arc<Self>, run: &RunContext) -> Option<(Arc<Self>, Reached)> {
         let kind = run.kind();
-        self.count_with(&Run { depth: run.depth(), kind }, &|| self.count_in_groups(run, kind))
+        self.count_with(&CountedRun { depth: run.depth(), kind }, &|| self.count_in_groups(run, kind))
     }
 
-    fn count_with(self: &Arc<Self>, run: &Run<'_>, last: Last<'_>) -> Option<(Arc<Self>, Reached)> {
-        let most = &self.limits.settings.run;
+    fn count_with(self: &Arc<Self>, run: &CountedRun<'_>, last: CountOutermost<'_>) -> Option<(Arc<Self>, Reached)> {
+        let most = &self.limits.options.run;
         let mut counts = self.counts.lock();
         if let Some(reached) = self.too_deep(run).or_else(|| most.reached(run.kind, &counts, Scope::Run)) {
             return Some((Arc::clone(self), reached));
@@ -82,9 +82,9 @@ impl RunCounter {
         refused
     }
 
-    fn too_deep(&self, run: &Run<'_>) -> Option<Reached> {
+    fn too_deep(&self, run: &CountedRun<'_>) -> Option<Reached> {
         let is_deeper = |most: &usize| run.depth.saturating_sub(self.depth) > *most;
-        let most = self.limits.settings.depth.filter(is_deeper)?;
+        let most = self.limits.options.depth.filter(is_deeper)?;
         let most = u64::try_from(most).unwrap_or(u64::MAX);
         Some(Reached { limit: Limit::Depth, scope: Scope::Run, most, kind: run.kind.to_owned() })
     }
@@ -103,18 +103,18 @@ impl RunCounter {
         // The nearest is asked first again.
         counts.sort_unstable_by_key(|((at, _), _)| *at);
         let refused = counts.iter().find_map(|((_, counting), counts)| {
-            let reached = counting.limits.settings.group.reached(kind, counts, Scope::Group)?;
+            let reached = counting.limits.options.group.reached(kind, counts, Scope::Group)?;
             Some((Arc::clone(counting), reached))
         });
         if refused.is_none() {
-            counts.iter_mut().for_each(|((_, counting), counts)| counting.limits.settings.group.count(kind, counts));
+            counts.iter_mut().for_each(|((_, counting), counts)| counting.limits.options.group.count(kind, counts));
         }
         refused
     }
 
     /// The run that would be one too many ends with its start.
     pub(super) fn refuse(&self, reached: Reached, run: &RunContext) -> Result<()> {
-        let on_limit = self.limits.settings.on_limit;
+        let on_limit = self.limits.options.on_limit;
         let error = on_limit.error(&reached);
         let stops = (on_limit == OnLimit::End).then(|| (Arc::clone(&self.stop), error.clone()));
         at_start(run, &self.limits.own_events, reached, Some(Refusal { error, stops }))
@@ -122,10 +122,10 @@ impl RunCounter {
 }
 
 /// What is counted of a run.
-struct Run<'a> {
+struct CountedRun<'a> {
     depth: usize,
     kind: &'a str,
 }
 
 /// What is asked last, with all counts locked.
-type Last<'a> = &'a dyn Fn() -> Option<(Arc<RunCounter>, Reached)>;
+type CountOutermost<'a> = &'a dyn Fn() -> Option<(Arc<RunCounter>, Reached)>;

@@ -7,8 +7,8 @@ use emitree_runtime::RunContext;
 use metrics::SharedString;
 
 use super::Metrics;
-use super::names::Names;
-use super::series::isolated;
+use super::names::MetricNames;
+use super::series::call_user_code;
 
 const PREFIX: &str = "emitree";
 const MAX_COMBINATIONS: usize = 1_000;
@@ -111,8 +111,9 @@ impl MetricsBuilder {
         if max_combinations == 0 {
             return Err(MetricsError::NoCombinations);
         }
-        let settings = Settings { by_name: self.by_name, own: self.own, max_combinations, ..Settings::of(prefix) };
-        Ok(Metrics::with(settings))
+        let options =
+            MetricsOptions { by_name: self.by_name, own: self.own, max_combinations, ..MetricsOptions::of(prefix) };
+        Ok(Metrics::with(options))
     }
 }
 
@@ -146,17 +147,17 @@ impl fmt::Debug for OwnLabel {
 }
 
 /// What was chosen.
-pub(super) struct Settings {
+pub(super) struct MetricsOptions {
     prefix: String,
-    pub(super) names: Arc<Names>,
+    pub(super) names: Arc<MetricNames>,
     by_name: bool,
     own: Vec<OwnLabel>,
     pub(super) max_combinations: usize,
 }
 
-impl Settings {
+impl MetricsOptions {
     fn of(prefix: String) -> Self {
-        let names = Arc::new(Names::with_prefix(&prefix));
+        let names = Arc::new(MetricNames::with_prefix(&prefix));
         Self { prefix, names, by_name: false, own: Vec::new(), max_combinations: MAX_COMBINATIONS }
     }
 
@@ -168,18 +169,18 @@ impl Settings {
 
     /// Their values for a run; without such labels, nothing is allocated.
     pub(super) fn values(&self, name: &str, run: &RunContext) -> Vec<String> {
-        let value = |label: &OwnLabel| isolated(|| (label.value)(run)).unwrap_or_else(|| "unknown".to_owned());
+        let value = |label: &OwnLabel| call_user_code(|| (label.value)(run)).unwrap_or_else(|| "unknown".to_owned());
         self.by_name.then(|| name.to_owned()).into_iter().chain(self.own.iter().map(value)).collect()
     }
 }
 
-impl Default for Settings {
+impl Default for MetricsOptions {
     fn default() -> Self {
         Self::of(PREFIX.to_owned())
     }
 }
 
-impl fmt::Debug for Settings {
+impl fmt::Debug for MetricsOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let labels: Vec<_> = self.label_names().collect();
         let labels: String = labels.iter().map(|label| format!("{label}, ")).collect();

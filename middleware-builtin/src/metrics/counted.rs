@@ -40,40 +40,42 @@ pub(super) struct CountedOnce {
 
 impl CountedOnce {
     pub(super) fn of(own_events: &OwnEvents, run: &RunContext) -> Self {
-        Self { at_finish: own_events.is_heard(run).then(|| say_at_finish(own_events, run)) }
+        Self { at_finish: own_events.is_heard(run).then(|| emit_at_finish(own_events, run)) }
     }
 
     /// The run has ended: who has begun to listen since is told now.
     pub(super) fn end(&self, own_events: &OwnEvents, run: &RunContext, status: Status) {
-        if own_events.is_heard(run) && !self.at_finish.as_ref().is_some_and(|is_said| is_said.load(Ordering::Acquire)) {
-            say_now(own_events, run, status);
+        if own_events.is_heard(run)
+            && !self.at_finish.as_ref().is_some_and(|is_emitted| is_emitted.load(Ordering::Acquire))
+        {
+            emit_now(own_events, run, status);
         }
     }
 }
 
 #[cold]
-fn say_now(own_events: &OwnEvents, run: &RunContext, status: Status) {
+fn emit_now(own_events: &OwnEvents, run: &RunContext, status: Status) {
     own_events.emit_now(run, || Counted::of(run, status));
 }
 
 /// Gives whether that was done.
 #[cold]
-fn say_at_finish(own_events: &OwnEvents, run: &RunContext) -> Arc<AtomicBool> {
-    let is_said = Arc::new(AtomicBool::new(false));
-    if let Err(error) = observe_finish(own_events, run, &is_said) {
+fn emit_at_finish(own_events: &OwnEvents, run: &RunContext) -> Arc<AtomicBool> {
+    let is_emitted = Arc::new(AtomicBool::new(false));
+    if let Err(error) = observe_finish(own_events, run, &is_emitted) {
         tracing::warn!(%error, "what counts runs does not say so");
     }
-    is_said
+    is_emitted
 }
 
-fn observe_finish(own_events: &OwnEvents, run: &RunContext, is_said: &Arc<AtomicBool>) -> Result<()> {
-    let (own_events, is_said) = (own_events.clone(), Arc::clone(is_said));
+fn observe_finish(own_events: &OwnEvents, run: &RunContext, is_emitted: &Arc<AtomicBool>) -> Result<()> {
+    let (own_events, is_emitted) = (own_events.clone(), Arc::clone(is_emitted));
     run.emitter().observe_async(Stage::Finish, move |event: &dyn AnyEvent, meta| {
         let status = match LifecycleRef::of(event, meta) {
             Some(LifecycleRef::Finish(finish)) => Some(finish.status()),
             _ => None,
         };
-        is_said.store(true, Ordering::Release);
+        is_emitted.store(true, Ordering::Release);
         // The run is not kept by what listens to it.
         let (run, own_events) = (RunContext::current(), own_events.clone());
         Box::pin(async move {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use emitree_runtime::{Middleware, Result, RunContext};
 
-use builder::Settings;
+use builder::MetricsOptions;
 pub use builder::{MetricsBuilder, MetricsError};
 pub use counted::Counted;
 use counted::CountedOnce;
@@ -84,7 +84,7 @@ impl Metrics {
     /// Counts by kind and outcome, under names that begin with `emitree`.
     #[must_use]
     pub fn new() -> Self {
-        Self::with(Settings::default())
+        Self::with(MetricsOptions::default())
     }
 
     /// With options.
@@ -92,8 +92,8 @@ impl Metrics {
         MetricsBuilder::default()
     }
 
-    fn with(settings: Settings) -> Self {
-        Self(Arc::new(SeriesTable::with(settings, OwnEvents::new("middleware.metrics"))))
+    fn with(options: MetricsOptions) -> Self {
+        Self(Arc::new(SeriesTable::with(options, OwnEvents::new("middleware.metrics"))))
     }
 }
 
@@ -120,4 +120,4 @@ impl Middleware for Metrics {
     }
 }
 
-debug_as!(Metrics, |this| this.0.settings);
+debug_as!(Metrics, |this| this.0.options);

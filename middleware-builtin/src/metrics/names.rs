@@ -7,14 +7,14 @@ use metrics::{KeyName, Level, Metadata, Recorder, Unit};
 pub(super) static METADATA: Metadata<'static> = Metadata::new(module_path!(), Level::INFO, Some(module_path!()));
 
 /// The four names.
-pub(super) struct Names {
+pub(super) struct MetricNames {
     pub(super) started: KeyName,
     pub(super) active: KeyName,
     pub(super) ended: KeyName,
     pub(super) duration: KeyName,
 }
 
-impl Names {
+impl MetricNames {
     pub(super) fn with_prefix(prefix: &str) -> Self {
         let name = |rest| KeyName::from(Arc::<str>::from(format!("{prefix}_{rest}")));
         Self {

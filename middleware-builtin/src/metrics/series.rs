@@ -6,7 +6,7 @@ use std::time::Duration;
 use emitree_runtime::Status;
 use metrics::{Counter, Gauge, Histogram, Key, KeyName, Label, Recorder, with_recorder};
 
-use super::names::{METADATA, Names};
+use super::names::{METADATA, MetricNames};
 use crate::shared::own_events::OwnEvents;
 use crate::shared::panic::caught;
 
@@ -23,25 +23,25 @@ pub(super) fn address(recorder: &dyn Recorder) -> RecorderAddress {
 /// Handles for the runs with certain labels.
 pub(super) struct Series {
     recorder: RecorderAddress,
-    names: Arc<Names>,
+    names: Arc<MetricNames>,
     /// Here, so that a run keeps one thing to be counted by.
     pub(super) own_events: OwnEvents,
     labels: Vec<Label>,
     started: Counter,
     active: Gauge,
     /// Each made with the first end of its sort: what never happens is no series.
-    ended: [OnceLock<Ended>; STATUSES],
+    ended: [OnceLock<EndedSeries>; STATUSES],
 }
 
 #[derive(Clone)]
-struct Ended {
+struct EndedSeries {
     count: Counter,
     duration: Histogram,
 }
 
 impl Series {
     pub(super) fn register(
-        names: &Arc<Names>,
+        names: &Arc<MetricNames>,
         own_events: &OwnEvents,
         labels: Vec<Label>,
         recorder: &dyn Recorder,
@@ -59,21 +59,21 @@ impl Series {
     }
 
     pub(super) fn begin(&self) {
-        isolated(|| self.started.increment(1));
-        isolated(|| self.active.increment(1.0));
+        call_user_code(|| self.started.increment(1));
+        call_user_code(|| self.active.increment(1.0));
     }
 
     /// Each of the three by itself: that one fails must not make the others wrong.
     pub(super) fn end(&self, status: Status, duration: Duration) {
-        isolated(|| self.active.decrement(1.0));
+        call_user_code(|| self.active.decrement(1.0));
         match self.ended.get(status as usize).and_then(OnceLock::get) {
-            Some(ended) => ended.tell(duration),
-            None => isolated(|| self.ended(status)).iter().for_each(|ended| ended.tell(duration)),
+            Some(ended) => ended.record(duration),
+            None => call_user_code(|| self.ended(status)).iter().for_each(|ended| ended.record(duration)),
         }
     }
 
     /// The first end of its sort.
-    fn ended(&self, status: Status) -> Ended {
+    fn ended(&self, status: Status) -> EndedSeries {
         with_recorder(|recorder| {
             let ended = self.register_ended(status, recorder);
             // A run may end where another recorder is in place, such as none.
@@ -82,25 +82,25 @@ impl Series {
         })
     }
 
-    fn register_ended(&self, status: Status, recorder: &dyn Recorder) -> Ended {
+    fn register_ended(&self, status: Status, recorder: &dyn Recorder) -> EndedSeries {
         let outcome = Label::from_static_parts("outcome", status.as_str());
         let labels: Vec<_> = self.labels.iter().cloned().chain([outcome]).collect();
         let key = |name: &KeyName| Key::from_parts(name.clone(), labels.clone());
-        Ended {
+        EndedSeries {
             count: recorder.register_counter(&key(&self.names.ended), &METADATA),
             duration: recorder.register_histogram(&key(&self.names.duration), &METADATA),
         }
     }
 }
 
-impl Ended {
-    fn tell(&self, duration: Duration) {
-        isolated(|| self.count.increment(1));
-        isolated(|| self.duration.record(duration));
+impl EndedSeries {
+    fn record(&self, duration: Duration) {
+        call_user_code(|| self.count.increment(1));
+        call_user_code(|| self.duration.record(duration));
     }
 }
 
 /// Calls what is not ours; a panic is logged (M5).
-pub(super) fn isolated<T>(f: impl FnOnce() -> T) -> Option<T> {
+pub(super) fn call_user_code<T>(f: impl FnOnce() -> T) -> Option<T> {
     caught(f).map_err(|panic| tracing::warn!("what counts runs panicked: {panic}")).ok()
 }

@@ -7,8 +7,8 @@ use metrics::{Label, Recorder, with_recorder};
 use parking_lot::RwLock;
 use rustc_hash::FxHashMap;
 
-use super::builder::Settings;
-use super::series::{RecorderAddress, Series, address, isolated};
+use super::builder::MetricsOptions;
+use super::series::{RecorderAddress, Series, address, call_user_code};
 use crate::shared::own_events::OwnEvents;
 
 /// What stands in place of a value that there are too many of.
@@ -16,7 +16,7 @@ const OTHER: &str = "other";
 
 /// The series of one recorder. User code, which recorders and labels are, runs with no lock held.
 pub(super) struct SeriesTable {
-    pub(super) settings: Settings,
+    pub(super) options: MetricsOptions,
     pub(super) own_events: OwnEvents,
     known: RwLock<KnownSeries>,
 }
@@ -41,20 +41,20 @@ enum Lookup {
 }
 
 impl SeriesTable {
-    pub(super) fn with(settings: Settings, own_events: OwnEvents) -> Self {
-        Self { settings, own_events, known: RwLock::default() }
+    pub(super) fn with(options: MetricsOptions, own_events: OwnEvents) -> Self {
+        Self { options, own_events, known: RwLock::default() }
     }
 
     /// The series of a run; none if the recorder panicked.
     pub(super) fn series_of(&self, run: &RunContext) -> Option<Arc<Series>> {
         let (kind, name) = (run.kind(), run.name());
-        let values = self.settings.values(name, run);
-        isolated(|| with_recorder(|recorder| self.find_or_register(kind, values, recorder)))
+        let values = self.options.values(name, run);
+        call_user_code(|| with_recorder(|recorder| self.find_or_register(kind, values, recorder)))
     }
 
     fn find_or_register(&self, kind: &str, values: Vec<String>, recorder: &dyn Recorder) -> Arc<Series> {
         // A guard in a `match` would live through it.
-        let found = self.known.read().find(kind, &values, address(recorder), self.settings.max_combinations);
+        let found = self.known.read().find(kind, &values, address(recorder), self.options.max_combinations);
         match found {
             Lookup::Series(series) => series,
             Lookup::New { is_first } => {
@@ -79,19 +79,19 @@ impl SeriesTable {
             std::mem::replace(&mut *known, new)
         };
         drop(before);
-        self.settings.names.describe(recorder);
+        self.options.names.describe(recorder);
     }
 
     fn register(&self, kind: &str, values: &[String], recorder: &dyn Recorder) -> Arc<Series> {
-        let own = self.settings.label_names().zip(values).map(|(name, value)| Label::new(name, value.clone()));
+        let own = self.options.label_names().zip(values).map(|(name, value)| Label::new(name, value.clone()));
         let labels = [Label::new("kind", kind.to_owned())].into_iter().chain(own).collect();
-        Arc::new(Series::register(&self.settings.names, &self.own_events, labels, recorder))
+        Arc::new(Series::register(&self.options.names, &self.own_events, labels, recorder))
     }
 
     fn other(&self, recorder: &dyn Recorder) -> Arc<Series> {
-        let most = self.settings.max_combinations;
+        let most = self.options.max_combinations;
         tracing::warn!("runs have more than {most} combinations of labels: the rest is counted as `{OTHER}`");
-        let values: Vec<_> = self.settings.label_names().map(|_| OTHER.to_owned()).collect();
+        let values: Vec<_> = self.options.label_names().map(|_| OTHER.to_owned()).collect();
         let series = self.register(OTHER, &values, recorder);
         Arc::clone(self.known.write().other.get_or_insert(series))
     }

@@ -37,7 +37,7 @@ impl Defaults {
     }
 }
 
-pub(super) fn dry_answer(defaults: Defaults) -> OutputSource {
+pub(super) fn dry_run_source(defaults: Defaults) -> OutputSource {
     OutputSource::new(SourceKind::DryRun, move |event, meta, ctx| {
         Box::pin(ready(set_empty(&defaults, event, meta, ctx)))
     })

@@ -16,8 +16,8 @@ use serde_json::Value;
 
 pub use self::dry_run::Defaults;
 
-use self::dry_run::dry_answer;
-use self::source::{OutputSource, SourceKind, json_answer, typed_answer, value_answer};
+use self::dry_run::dry_run_source;
+use self::source::{OutputSource, SourceKind, json_source, typed_source, value_source};
 use crate::shared::built_in::built_in;
 use crate::shared::own_events::{OwnEvents, kind_and_name, own_events};
 use crate::shared::runs::{FilterSpec, Runs};
@@ -65,15 +65,15 @@ use crate::shared::runs::{FilterSpec, Runs};
 /// `middleware.override_output.answered`, an [`Answered`]; of a dry run `middleware.override_output.would_run`, a
 /// [`WouldRun`].
 #[derive(Clone)]
-pub struct OverrideOutput(Arc<Inner>);
+pub struct OverrideOutput(Arc<OutputOverride>);
 
-type Predicate = dyn Fn(&Value) -> bool + Send + Sync;
+type InputPredicate = dyn Fn(&Value) -> bool + Send + Sync;
 
 #[derive(Clone)]
-struct Inner {
+struct OutputOverride {
     answer: OutputSource,
     runs: FilterSpec,
-    inputs: Vec<Arc<Predicate>>,
+    inputs: Vec<Arc<InputPredicate>>,
     own_events: OwnEvents,
 }
 
@@ -109,7 +109,7 @@ impl OverrideOutput {
     /// Answers with clones of a value.
     #[must_use]
     pub fn value<O: Clone + Send + Sync + 'static>(output: O) -> Self {
-        Self::new(value_answer(output))
+        Self::new(value_source(output))
     }
 
     /// Answers with what a function makes of the input; none has the work done.
@@ -132,7 +132,7 @@ impl OverrideOutput {
     pub fn with_async<I: Data, O: Data>(
         f: impl for<'a> Fn(&'a I, &'a RunContext) -> BoxFuture<'a, Result<Option<O>>> + Send + Sync + 'static,
     ) -> Self {
-        Self::new(typed_answer(f))
+        Self::new(typed_source(f))
     }
 
     /// Answers runs of any type with a JSON value.
@@ -140,13 +140,13 @@ impl OverrideOutput {
     pub fn json(output: impl Into<Value>) -> Self {
         let output = output.into();
         let source = SourceKind::Text(format!("json {output}"));
-        Self::new(json_answer(source, move |_, _| Ok(Some(output.clone()))))
+        Self::new(json_source(source, move |_, _| Ok(Some(output.clone()))))
     }
 
     /// Answers runs of any type with the JSON that a function makes of the input; none has the work done.
     #[must_use]
     pub fn json_with(f: impl Fn(&Value, &RunContext) -> Result<Option<Value>> + Send + Sync + 'static) -> Self {
-        Self::new(json_answer(SourceKind::Function("json"), f))
+        Self::new(json_source(SourceKind::Function("json"), f))
     }
 
     /// Answers the inputs of a table with the outputs beside them, as JSON; of equal inputs the first counts. Other
@@ -165,7 +165,7 @@ impl OverrideOutput {
         let to_json = |(input, output)| Ok((serde_json::to_value(input)?, serde_json::to_value(output)?));
         let table: Vec<(Value, Value)> = answers.into_iter().map(to_json).collect::<serde_json::Result<_>>()?;
         let source = SourceKind::Text(format!("{} canned answers", table.len()));
-        Ok(Self::new(json_answer(source, move |input, _| {
+        Ok(Self::new(json_source(source, move |input, _| {
             Ok(table.iter().find(|(known, _)| known == input).map(|(_, output)| output.clone()))
         })))
     }
@@ -189,12 +189,12 @@ impl OverrideOutput {
     /// The same, with the defaults of certain types.
     #[must_use]
     pub fn dry_run_with(defaults: Defaults) -> Self {
-        Self::new(dry_answer(defaults))
+        Self::new(dry_run_source(defaults))
     }
 
     fn new(answer: OutputSource) -> Self {
         let own_events = OwnEvents::new("middleware.override_output");
-        Self(Arc::new(Inner { answer, runs: FilterSpec::default(), inputs: Vec::new(), own_events }))
+        Self(Arc::new(OutputOverride { answer, runs: FilterSpec::default(), inputs: Vec::new(), own_events }))
     }
 }
 
@@ -203,9 +203,9 @@ impl OverrideOutput {
     /// Answers these runs, and others for which this is said; by default all.
     #[must_use]
     pub fn runs(self, runs: Runs) -> Self {
-        let mut inner = Arc::unwrap_or_clone(self.0);
-        inner.runs.add(runs);
-        Self(Arc::new(inner))
+        let mut answering = Arc::unwrap_or_clone(self.0);
+        answering.runs.add(runs);
+        Self(Arc::new(answering))
     }
 
     /// Answers runs of that kind: short for `runs(Runs::of_kind(kind))`.
@@ -217,9 +217,9 @@ impl OverrideOutput {
     /// Only runs whose input, as JSON, meets a condition.
     #[must_use]
     pub fn when_input(self, f: impl Fn(&Value) -> bool + Send + Sync + 'static) -> Self {
-        let mut inner = Arc::unwrap_or_clone(self.0);
-        inner.inputs.push(Arc::new(f));
-        Self(Arc::new(inner))
+        let mut answering = Arc::unwrap_or_clone(self.0);
+        answering.inputs.push(Arc::new(f));
+        Self(Arc::new(answering))
     }
 }
 
@@ -230,10 +230,10 @@ impl Middleware for OverrideOutput {
         if !self.0.runs.has(ctx) {
             return Ok(());
         }
-        let (inner, last) = (Arc::clone(&self.0), Options::new().priority(i32::MIN));
+        let (answering, last) = (Arc::clone(&self.0), Options::new().priority(i32::MIN));
         ctx.emitter().with(last).on_async(Stage::Start, move |event: &mut dyn AnyEvent, meta| {
-            let inner = Arc::clone(&inner);
-            Box::pin(async move { inner.start(event, meta).await })
+            let answering = Arc::clone(&answering);
+            Box::pin(async move { answering.start(event, meta).await })
         })?;
         Ok(())
     }
@@ -243,7 +243,7 @@ impl Middleware for OverrideOutput {
     }
 }
 
-impl Inner {
+impl OutputOverride {
     async fn start(&self, event: &mut dyn AnyEvent, meta: &EventMeta<'_>) -> Result<(), BoxError> {
         let Some(ctx) = RunContext::current() else { return Ok(()) };
         let Some(LifecycleMut::Start(start)) = LifecycleMut::of(event, meta) else { return Ok(()) };
@@ -252,12 +252,12 @@ impl Inner {
         }
         let input = self.answer.is_dry().then(|| start.input_json());
         if self.answer.give(event, meta, &ctx).await? {
-            self.say(input, &ctx).await;
+            self.emit_answered(input, &ctx).await;
         }
         Ok(())
     }
 
-    async fn say(&self, would_get: Option<Value>, ctx: &RunContext) {
+    async fn emit_answered(&self, would_get: Option<Value>, ctx: &RunContext) {
         let (kind, name) = kind_and_name(ctx.creator());
         match would_get {
             Some(input) => self.own_events.emit(ctx, || WouldRun { kind, name, input }).await,

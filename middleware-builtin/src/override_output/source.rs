@@ -11,7 +11,7 @@ use futures_core::future::BoxFuture;
 use serde_json::Value;
 
 /// Sets the output at a `start`; tells whether it has.
-type Give = dyn for<'a> Fn(&'a mut dyn AnyEvent, &'a EventMeta<'a>, &'a RunContext) -> BoxFuture<'a, Result<bool>>
+type SetOutputFn = dyn for<'a> Fn(&'a mut dyn AnyEvent, &'a EventMeta<'a>, &'a RunContext) -> BoxFuture<'a, Result<bool>>
     + Send
     + Sync;
 
@@ -19,7 +19,7 @@ type Give = dyn for<'a> Fn(&'a mut dyn AnyEvent, &'a EventMeta<'a>, &'a RunConte
 #[derive(Clone)]
 pub(super) struct OutputSource {
     source: SourceKind,
-    give: Arc<Give>,
+    give: Arc<SetOutputFn>,
 }
 
 /// Where an answer comes from.
@@ -61,7 +61,7 @@ pub(super) fn start_of<'a>(event: &'a mut dyn AnyEvent, meta: &EventMeta<'_>) ->
     }
 }
 
-pub(super) fn value_answer<O: Clone + Send + Sync + 'static>(output: O) -> OutputSource {
+pub(super) fn value_source<O: Clone + Send + Sync + 'static>(output: O) -> OutputSource {
     let source = SourceKind::Text(format!("a value of {}", type_name::<O>()));
     OutputSource::new(source, move |event, meta, _| Box::pin(ready(set(event, meta, &output))))
 }
@@ -72,7 +72,7 @@ fn set<O: Clone + 'static>(event: &mut dyn AnyEvent, meta: &EventMeta<'_>, outpu
     Ok(true)
 }
 
-pub(super) fn typed_answer<I: Data, O: Data>(
+pub(super) fn typed_source<I: Data, O: Data>(
     f: impl for<'a> Fn(&'a I, &'a RunContext) -> BoxFuture<'a, Result<Option<O>>> + Send + Sync + 'static,
 ) -> OutputSource {
     let f = Arc::new(f);
@@ -87,7 +87,7 @@ pub(super) fn typed_answer<I: Data, O: Data>(
     })
 }
 
-pub(super) fn json_answer(
+pub(super) fn json_source(
     source: SourceKind,
     f: impl Fn(&Value, &RunContext) -> Result<Option<Value>> + Send + Sync + 'static,
 ) -> OutputSource {

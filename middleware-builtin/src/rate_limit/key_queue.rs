@@ -113,10 +113,10 @@ pub(super) struct KeyQueues {
     clock: TokioClock,
     /// That of all who have the same key, found without a look into the map.
     common: Arc<KeyQueue>,
-    keyed: Mutex<Keyed>,
+    keyed: Mutex<KeyedQueues>,
 }
 
-struct Keyed {
+struct KeyedQueues {
     queues: HashMap<OwnedKey, Arc<KeyQueue>>,
     /// At how many keys those that are as new are let go.
     sweep_at: usize,
@@ -124,7 +124,7 @@ struct Keyed {
 
 impl KeyQueues {
     pub(super) fn new(quota: Quota) -> Self {
-        let (clock, keyed) = (TokioClock::start(), Keyed { queues: HashMap::new(), sweep_at: FEW });
+        let (clock, keyed) = (TokioClock::start(), KeyedQueues { queues: HashMap::new(), sweep_at: FEW });
         Self { quota, clock, common: Arc::new(KeyQueue::new(quota, clock)), keyed: Mutex::new(keyed) }
     }
 
@@ -155,7 +155,7 @@ impl KeyQueues {
     }
 }
 
-impl Keyed {
+impl KeyedQueues {
     /// Takes out what is as new, if there are many.
     fn sweep(&mut self, quota: Quota) -> Vec<(OwnedKey, Arc<KeyQueue>)> {
         if self.queues.len() < self.sweep_at {

@@ -86,12 +86,12 @@ mod quota;
 /// are many.
 #[derive(Clone)]
 pub struct RateLimit {
-    inner: Arc<Inner>,
+    inner: Arc<RateLimiterState>,
     stack: Stack<AnyRun>,
 }
 
-struct Inner {
-    options: Options,
+struct RateLimiterState {
+    options: RateLimitOptions,
     quota: Quota,
     queues: KeyQueues,
     own_events: OwnEvents,
@@ -101,7 +101,7 @@ impl RateLimit {
     /// So many runs in a period.
     pub fn builder(runs: u32, period: Duration) -> RateLimitBuilder {
         let rate = Rate { runs, period, burst: None };
-        RateLimitBuilder(Options { rate, limit: LimitOptions::default() })
+        RateLimitBuilder(RateLimitOptions { rate, limit: LimitOptions::default() })
     }
 
     /// How many keys it remembers.
@@ -113,9 +113,9 @@ impl RateLimit {
 
 /// Options of a [`RateLimit`]. Made by [`RateLimit::builder`].
 #[must_use = "nothing is limited until it is built"]
-pub struct RateLimitBuilder(Options);
+pub struct RateLimitBuilder(RateLimitOptions);
 
-struct Options {
+struct RateLimitOptions {
     rate: Rate,
     limit: LimitOptions,
 }
@@ -137,7 +137,7 @@ impl RateLimitBuilder {
     pub fn build(self) -> Result<RateLimit, RateLimitError> {
         let quota = self.0.rate.quota()?;
         let (queues, own_events) = (KeyQueues::new(quota), OwnEvents::new("middleware.rate_limit"));
-        let inner = Arc::new(Inner { options: self.0, quota, queues, own_events });
+        let inner = Arc::new(RateLimiterState { options: self.0, quota, queues, own_events });
         let stack = Stack::builder().layer_in(Phase::Guard, RateLimitLayer(Arc::clone(&inner))).build();
         Ok(RateLimit { inner, stack })
     }
@@ -149,7 +149,7 @@ built_in!(RateLimit, |this| this.inner.own_events, "rate_limit", this.stack, thi
 
 debug_as!(RateLimit, |this| this.inner.options);
 
-impl fmt::Debug for Options {
+impl fmt::Debug for RateLimitOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { rate: Rate { runs, period, burst }, limit } = self;
         write!(f, "{runs} runs{} in {period:?}, {:?}", limit.runs.after(" "), limit.key)?;
@@ -159,7 +159,7 @@ impl fmt::Debug for Options {
 }
 
 /// Asks before each call of what is inside.
-struct RateLimitLayer(Arc<Inner>);
+struct RateLimitLayer(Arc<RateLimiterState>);
 
 impl<O: Op> Layer<O> for RateLimitLayer {
     // It is asked before there is a future: that of those that pass is no more than what is inside of it.
@@ -190,7 +190,7 @@ impl<O: Op> Layer<O> for RateLimitLayer {
 debug_as!(RateLimitLayer, |this| this.0.options);
 
 /// Who cannot pass at once: seldom, so it is boxed.
-enum Refused {
+enum NotAdmitted {
     /// It has no key, or none that could be found out.
     Keyless(Error),
     Later {
@@ -200,21 +200,21 @@ enum Refused {
     },
 }
 
-impl Inner {
+impl RateLimiterState {
     #[inline]
-    fn ask(&self, ctx: &RunContext) -> Option<Box<Refused>> {
+    fn ask(&self, ctx: &RunContext) -> Option<Box<NotAdmitted>> {
         let asked = self.options.limit.key.look(ctx, |key| {
             let key = key?;
             let (not_yet, queue) = self.queues.ask(key)?;
-            Some(Box::new(Refused::Later { key: key.to_owned(), queue, not_yet }))
+            Some(Box::new(NotAdmitted::Later { key: key.to_owned(), queue, not_yet }))
         });
-        asked.unwrap_or_else(|error| Some(Box::new(Refused::Keyless(error))))
+        asked.unwrap_or_else(|error| Some(Box::new(NotAdmitted::Keyless(error))))
     }
 
-    async fn refused(&self, refused: Box<Refused>, ctx: &RunContext) -> Result<()> {
+    async fn refused(&self, refused: Box<NotAdmitted>, ctx: &RunContext) -> Result<()> {
         match *refused {
-            Refused::Keyless(error) => Err(self.own_events.deny_keyless(error, ctx).await),
-            Refused::Later { key, queue, not_yet } => self.later(&key, &queue, &not_yet, ctx).await,
+            NotAdmitted::Keyless(error) => Err(self.own_events.deny_keyless(error, ctx).await),
+            NotAdmitted::Later { key, queue, not_yet } => self.later(&key, &queue, &not_yet, ctx).await,
         }
     }
 

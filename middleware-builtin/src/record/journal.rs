@@ -114,7 +114,7 @@ pub enum JournalError {
 
 /// The first line.
 #[derive(Serialize, Deserialize)]
-struct Head<J> {
+struct JournalHead<J> {
     version: u32,
     runs: u64,
     #[serde(flatten)]
@@ -132,7 +132,7 @@ impl Journal {
     ///
     /// That of the writer.
     pub fn write_to(&self, mut writer: impl Write) -> io::Result<()> {
-        let head = Head { version: VERSION, runs: self.entries.len() as u64, journal: self };
+        let head = JournalHead { version: VERSION, runs: self.entries.len() as u64, journal: self };
         write_line(&mut writer, &head)?;
         self.entries.iter().try_for_each(|entry| write_line(&mut writer, entry))?;
         writer.flush()
@@ -144,8 +144,8 @@ impl Journal {
     ///
     /// If a line is torn, or there are more or less than there should be: says which.
     pub fn read_from(reader: impl BufRead) -> Result<Self, JournalError> {
-        let mut lines = Lines { reader, line: 0 };
-        let Some(head) = lines.next::<Head<Self>>()? else {
+        let mut lines = JournalLines { reader, line: 0 };
+        let Some(head) = lines.next::<JournalHead<Self>>()? else {
             return Err(JournalError::Incomplete { line: 0, found: 0, expected: 1 });
         };
         if head.version != VERSION {
@@ -168,13 +168,13 @@ fn write_line(writer: &mut impl Write, line: &impl Serialize) -> io::Result<()> 
     writer.write_all(b"\n")
 }
 
-struct Lines<R> {
+struct JournalLines<R> {
     reader: R,
     /// The one that was read last, from 1.
     line: u64,
 }
 
-impl<R: BufRead> Lines<R> {
+impl<R: BufRead> JournalLines<R> {
     fn next<T: for<'de> Deserialize<'de>>(&mut self) -> Result<Option<T>, JournalError> {
         let (mut text, line) = (Vec::new(), self.line + 1);
         self.reader.read_until(b'\n', &mut text).map_err(|source| JournalError::Io { line, source })?;

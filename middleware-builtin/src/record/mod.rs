@@ -60,15 +60,15 @@ use crate::shared::own_events::{OwnEvents, own_events};
 ///
 /// `middleware.record.recorded`, a [`Recorded`], when the run has ended.
 #[derive(Clone)]
-pub struct Record(Arc<Inner>);
+pub struct Record(Arc<JournalKeeper>);
 
-struct Inner {
+struct JournalKeeper {
     last: Mutex<Option<Arc<Journal>>>,
-    on_end: Option<OnEnd>,
+    on_end: Option<OnEndFn>,
     own_events: OwnEvents,
 }
 
-type OnEnd = Box<dyn Fn(&Arc<Journal>) -> Result<(), BoxError> + Send + Sync>;
+type OnEndFn = Box<dyn Fn(&Arc<Journal>) -> Result<(), BoxError> + Send + Sync>;
 
 /// A run has been recorded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -96,8 +96,12 @@ impl Record {
         Self::with(Some(Box::new(f)))
     }
 
-    fn with(on_end: Option<OnEnd>) -> Self {
-        Self(Arc::new(Inner { last: Mutex::default(), on_end, own_events: OwnEvents::new("middleware.record") }))
+    fn with(on_end: Option<OnEndFn>) -> Self {
+        Self(Arc::new(JournalKeeper {
+            last: Mutex::default(),
+            on_end,
+            own_events: OwnEvents::new("middleware.record"),
+        }))
     }
 
     /// The journal of the run that ended last.
@@ -107,7 +111,7 @@ impl Record {
     }
 }
 
-impl Inner {
+impl JournalKeeper {
     /// Keeps the journal of a run that has ended, once.
     fn keep(&self, recording: &Recording, status: Status) {
         let Some(journal) = recording.finish(status) else { return };
@@ -123,13 +127,13 @@ impl Inner {
 
 /// Looks at a run that is recorded, and at those below.
 struct RecordSubscriber {
-    record: Arc<Inner>,
+    record: Arc<JournalKeeper>,
     recording: Arc<Recording>,
 }
 
 impl RecordSubscriber {
     /// Has the journal kept at the run's `finish`, and that said: who has to be awaited can be told by a listener only.
-    fn say_at_finish(&self, run: &RunContext) -> Result<()> {
+    fn emit_at_finish(&self, run: &RunContext) -> Result<()> {
         let (record, recording) = (Arc::clone(&self.record), Arc::clone(&self.recording));
         run.emitter().observe_async(Stage::Finish, move |event: &dyn AnyEvent, meta| {
             if let Some(LifecycleRef::Finish(finish)) = LifecycleRef::of(event, meta) {
@@ -148,13 +152,13 @@ impl RecordSubscriber {
     }
 
     /// What the recorded run tells itself. Before its end nobody is heard for it: that would make all runs below emit.
-    fn see_own(&self, event: &RunEvent<'_>) -> Result<()> {
+    fn on_own_event(&self, event: &RunEvent<'_>) -> Result<()> {
         match event.lifecycle() {
             Some(LifecycleRef::Finish(finish)) => self.record.keep(&self.recording, finish.status()),
             Some(LifecycleRef::Success(_) | LifecycleRef::Error(_)) => {
                 let run = event.run();
                 if self.record.own_events.is_heard(run) {
-                    return self.say_at_finish(run);
+                    return self.emit_at_finish(run);
                 }
             }
             _ => {}
@@ -166,8 +170,8 @@ impl RecordSubscriber {
 impl RunSubscriber for RecordSubscriber {
     fn event(&self, event: &RunEvent<'_>) {
         if !self.recording.is_of(event.run()) {
-            self.recording.see(event);
-        } else if let Err(error) = self.see_own(event) {
+            self.recording.on_event(event);
+        } else if let Err(error) = self.on_own_event(event) {
             tracing::warn!(%error, "a record does not say that it is made");
         }
     }

@@ -16,10 +16,10 @@ use crate::shared::run_address::RunAddress;
 pub(super) struct Recording {
     /// The run itself.
     run: RunAddress,
-    state: Mutex<State>,
+    state: Mutex<RecordingState>,
 }
 
-struct State {
+struct RecordingState {
     journal: Journal,
     /// Which entries the runs are that are under way, by index.
     under_way: FxHashMap<RunAddress, usize>,
@@ -35,7 +35,7 @@ impl Recording {
         let (kind, name) = kind_and_name(ctx.creator());
         let (journal, under_way) = (Journal::new(kind, name), FxHashMap::default());
         let paths = FxHashSet::default();
-        let state = State { journal, under_way, paths, rounds: 0, ended: 0, finished: None };
+        let state = RecordingState { journal, under_way, paths, rounds: 0, ended: 0, finished: None };
         Self { run: RunAddress::of(ctx), state: Mutex::new(state) }
     }
 
@@ -61,7 +61,7 @@ impl Recording {
     }
 
     /// What a run below tells.
-    pub(super) fn see(&self, event: &RunEvent<'_>) {
+    pub(super) fn on_event(&self, event: &RunEvent<'_>) {
         let run = RunAddress::of(event.run());
         match event.lifecycle() {
             // What users write as JSON is asked for with no lock held.
@@ -91,7 +91,7 @@ impl Recording {
     }
 }
 
-impl State {
+impl RecordingState {
     fn begin(&mut self, run: &RunContext, input: Value) {
         let index = self.journal.entries.len();
         let above = run.parent().and_then(|above| self.under_way.get(&RunAddress::of(above)).copied());

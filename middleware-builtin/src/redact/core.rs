@@ -16,7 +16,7 @@ use crate::shared::secrets::{Kind, Piece, Scanner};
 
 /// What was said of a redaction.
 #[derive(Clone)]
-pub(super) struct Settings {
+pub(super) struct RedactOptions {
     pub(super) scanner: Scanner,
     pub(super) strategy: Strategy,
     pub(super) by_kind: Vec<(Kind, Strategy)>,
@@ -25,7 +25,7 @@ pub(super) struct Settings {
     pub(super) restores: bool,
 }
 
-impl Settings {
+impl RedactOptions {
     pub(super) fn new() -> Self {
         Self {
             scanner: Scanner::new(),
@@ -71,7 +71,7 @@ impl Settings {
     }
 }
 
-impl fmt::Debug for Settings {
+impl fmt::Debug for RedactOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut debug = f.debug_struct("Redact");
         debug.field("kinds", &self.scanner).field("strategy", &self.strategy);
@@ -88,14 +88,14 @@ impl fmt::Debug for Settings {
 /// Redacts with pseudonyms of its own, and counts.
 #[derive(Debug)]
 pub(super) struct Redactor {
-    pub(super) settings: Settings,
+    pub(super) options: RedactOptions,
     pub(super) vault: std::sync::Arc<Vault>,
     tally: Mutex<Tally>,
 }
 
 impl Redactor {
-    pub(super) fn new(settings: Settings, vault: std::sync::Arc<Vault>) -> Self {
-        Self { settings, vault, tally: Mutex::default() }
+    pub(super) fn new(options: RedactOptions, vault: std::sync::Arc<Vault>) -> Self {
+        Self { options, vault, tally: Mutex::default() }
     }
 
     /// Adds a piece to a text, with something else in place of a secret.
@@ -104,7 +104,7 @@ impl Redactor {
             Piece::Clean(clean) => *out += clean,
             Piece::Secret(kind, secret) => {
                 found(kind);
-                *out += &self.settings.replacement(kind, secret, &self.vault);
+                *out += &self.options.replacement(kind, secret, &self.vault);
             }
         }
     }
@@ -120,8 +120,8 @@ impl Redactor {
 
     pub(super) fn text(&self, place: Place, at: &Path<'_>, text: &mut String) -> bool {
         let mut pointer = None;
-        self.settings.text(text, &self.vault, |kind| {
-            self.note(place, pointer.get_or_insert_with(|| self.settings.pointer(at)), kind);
+        self.options.text(text, &self.vault, |kind| {
+            self.note(place, pointer.get_or_insert_with(|| self.options.pointer(at)), kind);
         })
     }
 
@@ -140,14 +140,14 @@ impl Redactor {
 
     /// Whether anything was replaced in a text of an event of that name.
     pub(super) fn event_string(&self, name: &str, text: &mut String) -> bool {
-        self.settings.text(text, &self.vault, |kind| self.note(Place::Event, name, kind))
+        self.options.text(text, &self.vault, |kind| self.note(Place::Event, name, kind))
     }
 
     /// The same, of an event of that name.
     pub(super) fn event(&self, name: &str, value: &mut Value) -> bool {
         let mut is_changed = false;
         strings_mut(value, &Path::Root, &mut |_, text| {
-            is_changed |= self.settings.text(text, &self.vault, |kind| self.note(Place::Event, name, kind));
+            is_changed |= self.options.text(text, &self.vault, |kind| self.note(Place::Event, name, kind));
         });
         is_changed
     }
@@ -163,7 +163,7 @@ impl Redactor {
     /// A copy, if anything is replaced.
     pub(super) fn replaced(&self, place: Place, value: &Value) -> Option<Value> {
         let mut is_clean = true;
-        let scanner = &self.settings.scanner;
+        let scanner = &self.options.scanner;
         crate::shared::json::strings(value, &Path::Root, &mut |_, text| is_clean = is_clean && scanner.is_clean(text));
         if is_clean {
             return None;

@@ -15,7 +15,7 @@ use super::core::Redactor;
 use super::passage::RedactPassage;
 use super::restore::RestoreLayer;
 use super::vault::Vault;
-use super::{Redact, Shared, whole};
+use super::{Redact, Redaction, whole};
 use crate::shared::built_in::debug_as;
 use crate::shared::json::{Path, deny_deep, strings_mut};
 use crate::shared::own_events::{OwnEvents, TextRedaction};
@@ -32,40 +32,40 @@ pub(super) struct RedactLayer {
 impl RedactLayer {
     /// Binds it to a run: context first, then listeners, then the layer.
     pub(super) fn bind(redact: &Redact, ctx: &RunContext) -> Result<()> {
-        let Shared { settings, own_events, .. } = &*redact.0;
+        let Redaction { options, own_events, .. } = &*redact.0;
         let vault = vault_of(ctx);
-        let restores = settings.restores && vault.is_owned_by(ctx.run_id());
-        let redactor = Arc::new(Redactor::new(settings.clone(), vault));
-        if settings.covers(Place::Context) {
+        let restores = options.restores && vault.is_owned_by(ctx.run_id());
+        let redactor = Arc::new(Redactor::new(options.clone(), vault));
+        if options.covers(Place::Context) {
             redact_context(&redactor, ctx)?;
         }
-        if settings.covers(Place::Error) {
+        if options.covers(Place::Error) {
             let redactor = Arc::clone(&redactor);
             ctx.map_error(move |error| redactor.error(error));
         }
-        if settings.covers(Place::Input) {
+        if options.covers(Place::Input) {
             // First, so that nobody else hears it as it was; and last, for what others have added.
-            let redacts_answers = settings.covers(Place::Output) && !restores;
+            let redacts_answers = options.covers(Place::Output) && !restores;
             [i32::MAX, i32::MIN]
                 .into_iter()
                 .try_for_each(|priority| on_start(&redactor, ctx, priority, redacts_answers))?;
         }
-        if settings.covers(Place::Output) && !restores {
+        if options.covers(Place::Output) && !restores {
             on_success(&redactor, ctx)?;
         }
-        if settings.covers(Place::Event) {
+        if options.covers(Place::Event) {
             redact_events(&redact.0, &redactor, ctx)?;
         }
-        if settings.covers(Place::Error) || settings.covers(Place::Context) {
-            say_at_end(ctx, saying(&redactor, own_events))?;
+        if options.covers(Place::Error) || options.covers(Place::Context) {
+            say_at_end(ctx, emit_found_fn(&redactor, own_events))?;
         }
         Self::stack(&redactor, own_events, restores).bind(ctx)
     }
 
     /// The layers that it adds to a run.
     pub(super) fn described(redact: &Redact) -> Vec<LayerInfo> {
-        let redactor = Arc::new(Redactor::new(redact.0.settings.clone(), Arc::default()));
-        Self::stack(&redactor, &redact.0.own_events, redact.0.settings.restores).layers()
+        let redactor = Arc::new(Redactor::new(redact.0.options.clone(), Arc::default()));
+        Self::stack(&redactor, &redact.0.own_events, redact.0.options.restores).layers()
     }
 
     fn stack(redactor: &Arc<Redactor>, own_events: &OwnEvents, restores: bool) -> Stack<JsonRun> {
@@ -78,13 +78,13 @@ impl RedactLayer {
         stack.layer_in(Phase::Transform, Self { redactor, own_events, known }).build()
     }
 
-    async fn tell(&self, ctx: &RunContext) {
-        tell(&self.redactor, &self.own_events, ctx).await;
+    async fn emit_found(&self, ctx: &RunContext) {
+        emit_found(&self.redactor, &self.own_events, ctx).await;
     }
 
     fn output(&self, mut output: Value) -> Result<Value> {
         self.known.store(self.redactor.vault.len(), Ordering::Relaxed);
-        if self.redactor.settings.covers(Place::Output) {
+        if self.redactor.options.covers(Place::Output) {
             deny_deep("redact", "output", &output)?;
             self.redactor.value(Place::Output, &mut output);
         }
@@ -93,19 +93,19 @@ impl RedactLayer {
 }
 
 /// Says it where somebody can be awaited.
-fn saying(
+fn emit_found_fn(
     redactor: &Arc<Redactor>,
     own_events: &OwnEvents,
 ) -> impl Fn(RunContext) -> BoxFuture<'static, ()> + Clone + Send + Sync + 'static {
     let (redactor, own_events) = (Arc::clone(redactor), own_events.clone());
     move |ctx| {
         let (redactor, own_events) = (Arc::clone(&redactor), own_events.clone());
-        Box::pin(async move { tell(&redactor, &own_events, &ctx).await })
+        Box::pin(async move { emit_found(&redactor, &own_events, &ctx).await })
     }
 }
 
 /// Says what was found since the last time.
-pub(super) async fn tell(redactor: &Redactor, own_events: &OwnEvents, ctx: &RunContext) {
+pub(super) async fn emit_found(redactor: &Redactor, own_events: &OwnEvents, ctx: &RunContext) {
     for found in redactor.found() {
         own_events.emit(ctx, || found).await;
     }
@@ -146,8 +146,8 @@ fn redact_context(redactor: &Arc<Redactor>, ctx: &RunContext) -> Result<()> {
 }
 
 /// Text that comes bit by bit, before events that are redacted whole.
-fn redact_events(shared: &Shared, redactor: &Arc<Redactor>, ctx: &RunContext) -> Result<()> {
-    let Shared { streams, wholes, own_events, .. } = shared;
+fn redact_events(shared: &Redaction, redactor: &Arc<Redactor>, ctx: &RunContext) -> Result<()> {
+    let Redaction { streams, wholes, own_events, .. } = shared;
     // Every event carries it.
     let group_id = ctx.emitter().group_id().and_then(|id| redactor.event_text("group_id", id));
     group_id.into_iter().for_each(|id| ctx.set_group_id(id));
@@ -160,7 +160,7 @@ fn redact_events(shared: &Shared, redactor: &Arc<Redactor>, ctx: &RunContext) ->
         let redactor = Arc::clone(redactor);
         move |name, text| _ = redactor.event_string(name, text)
     });
-    if held.is_empty() { Ok(()) } else { flush_at_end(&held, ctx, saying(redactor, own_events)) }
+    if held.is_empty() { Ok(()) } else { flush_at_end(&held, ctx, emit_found_fn(redactor, own_events)) }
 }
 
 /// What goes in, and an answer in place of the work.
@@ -199,18 +199,18 @@ fn on_success(redactor: &Arc<Redactor>, ctx: &RunContext) -> Result<()> {
 
 impl Layer<JsonRun> for RedactLayer {
     async fn call(&self, input: &Value, ctx: &RunContext, next: Next<'_, JsonRun>) -> Result<Value> {
-        let settings = &self.redactor.settings;
-        if settings.covers(Place::Input) {
+        let options = &self.redactor.options;
+        if options.covers(Place::Input) {
             deny_deep("redact", "input", input)?;
         }
-        let changed = if settings.covers(Place::Input) { self.redactor.replaced(Place::Input, input) } else { None };
-        self.tell(ctx).await;
+        let changed = if options.covers(Place::Input) { self.redactor.replaced(Place::Input, input) } else { None };
+        self.emit_found(ctx).await;
         let result = match next.run(changed.as_ref().unwrap_or(input)).await {
             Ok(output) => self.output(output),
-            Err(error) if settings.covers(Place::Error) => Err(self.redactor.error(error)),
+            Err(error) if options.covers(Place::Error) => Err(self.redactor.error(error)),
             Err(error) => Err(error),
         };
-        self.tell(ctx).await;
+        self.emit_found(ctx).await;
         result
     }
 
@@ -219,8 +219,8 @@ impl Layer<JsonRun> for RedactLayer {
     }
 
     fn debug_summary(&self) -> Summary {
-        Summary::of(&self.redactor.settings)
+        Summary::of(&self.redactor.options)
     }
 }
 
-debug_as!(RedactLayer, |this| this.redactor.settings);
+debug_as!(RedactLayer, |this| this.redactor.options);

@@ -19,11 +19,11 @@ use emitree_runtime::{Layer, LayerInfo, Middleware, Next, Op, Result, RunContext
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use self::core::Settings;
+use self::core::RedactOptions;
 use self::layer::RedactLayer;
 use self::strategy::HashKey;
 use self::vault::Vault;
-use self::whole::Whole;
+use self::whole::PayloadRedaction;
 use crate::shared::built_in::{built_in, debug_as, default_as_new};
 use crate::shared::own_events::OwnEvents;
 use crate::shared::secrets::stream::{Declared, TextOf};
@@ -102,13 +102,13 @@ pub use crate::shared::place::Place;
 ///
 /// `middleware.redact.redacted`, a [`Redacted`]: what sort, how many, and where, but never what.
 #[derive(Clone)]
-pub struct Redact(Arc<Shared>);
+pub struct Redact(Arc<Redaction>);
 
 #[derive(Clone)]
-struct Shared {
-    settings: Settings,
+struct Redaction {
+    options: RedactOptions,
     streams: Vec<Arc<dyn Declared>>,
-    wholes: Vec<Whole>,
+    wholes: Vec<PayloadRedaction>,
     own_events: OwnEvents,
 }
 
@@ -117,25 +117,25 @@ impl Redact {
     #[must_use]
     pub fn new() -> Self {
         let own_events = OwnEvents::new("middleware.redact");
-        Self(Arc::new(Shared { settings: Settings::new(), streams: Vec::new(), wholes: Vec::new(), own_events }))
+        Self(Arc::new(Redaction { options: RedactOptions::new(), streams: Vec::new(), wholes: Vec::new(), own_events }))
     }
 
-    fn set(mut self, change: impl FnOnce(&mut Settings)) -> Self {
-        change(&mut Arc::make_mut(&mut self.0).settings);
+    fn set(mut self, change: impl FnOnce(&mut RedactOptions)) -> Self {
+        change(&mut Arc::make_mut(&mut self.0).options);
         self
     }
 
     /// Looks for these kinds only, besides one's own patterns given later.
     #[must_use]
     pub fn only(self, kinds: impl IntoIterator<Item = Kind>) -> Self {
-        self.set(|settings| settings.scanner = Scanner::only(kinds))
+        self.set(|options| options.scanner = Scanner::only(kinds))
     }
 
     /// Leaves these kinds.
     #[must_use]
     pub fn except(self, kinds: impl IntoIterator<Item = Kind>) -> Self {
         let kinds: Vec<Kind> = kinds.into_iter().collect();
-        self.set(|settings| settings.scanner = settings.scanner.except(&kinds))
+        self.set(|options| options.scanner = options.scanner.except(&kinds))
     }
 
     /// Looks for a pattern of one's own too, in the syntax of the crate `regex`: its first group is the secret, or all
@@ -145,44 +145,44 @@ impl Redact {
     ///
     /// If it is no regex, matches the empty text, may match more than 640 bytes, or becomes too large.
     pub fn pattern(self, name: &str, regex: &str) -> Result<Self, PatternError> {
-        let scanner = self.0.settings.scanner.pattern(name, regex)?;
-        Ok(self.set(|settings| settings.scanner = scanner))
+        let scanner = self.0.options.scanner.pattern(name, regex)?;
+        Ok(self.set(|options| options.scanner = scanner))
     }
 
     /// What stands in place of secrets.
     #[must_use]
     pub fn strategy(self, strategy: Strategy) -> Self {
-        self.set(|settings| {
-            settings.strategy = strategy;
-            settings.draw_key(strategy);
+        self.set(|options| {
+            options.strategy = strategy;
+            options.draw_key(strategy);
         })
     }
 
     /// What stands in place of secrets of one kind.
     #[must_use]
     pub fn strategy_for(self, kind: Kind, strategy: Strategy) -> Self {
-        self.set(|settings| {
-            settings.by_kind.push((kind, strategy));
-            settings.draw_key(strategy);
+        self.set(|options| {
+            options.by_kind.push((kind, strategy));
+            options.draw_key(strategy);
         })
     }
 
     /// Keys hashes with this, so that they are the same in other processes. Otherwise a key is drawn for each `Redact`.
     #[must_use]
     pub fn hash_key(self, key: impl AsRef<[u8]>) -> Self {
-        self.set(|settings| settings.key = Some(HashKey::new(key.as_ref())))
+        self.set(|options| options.key = Some(HashKey::new(key.as_ref())))
     }
 
     /// Looks there only.
     #[must_use]
     pub fn places(self, places: impl IntoIterator<Item = Place>) -> Self {
-        self.set(|settings| settings.places = places.into_iter().collect())
+        self.set(|options| options.places = places.into_iter().collect())
     }
 
     /// Gives the caller what pseudonyms in the output stand for.
     #[must_use]
     pub fn restore_output(self) -> Self {
-        self.set(|settings| settings.restores = true)
+        self.set(|options| options.restores = true)
     }
 
     /// Redacts the text of the run's events of that name: text that comes bit by bit.
@@ -254,14 +254,14 @@ impl Redact {
     /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
     /// ```
     pub fn sink<S: Sink>(&self, inner: S) -> RedactSink<S> {
-        RedactSink::new(self.0.settings.clone(), inner)
+        RedactSink::new(self.0.options.clone(), inner)
     }
 
     /// A text without its secrets. Pseudonyms in it are its own.
     #[must_use]
     pub fn text<'t>(&self, text: &'t str) -> Cow<'t, str> {
-        let (settings, vault) = (&self.0.settings, Vault::default());
-        settings.scanner.replace(text, |kind, secret| settings.replacement(kind, secret, &vault))
+        let (options, vault) = (&self.0.options, Vault::default());
+        options.scanner.replace(text, |kind, secret| options.replacement(kind, secret, &vault))
     }
 }
 
@@ -299,4 +299,4 @@ impl<O: Op<In = String, Out = String>> Layer<O> for Redact {
     }
 }
 
-debug_as!(Redact, |this| this.0.settings);
+debug_as!(Redact, |this| this.0.options);

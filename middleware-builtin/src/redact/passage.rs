@@ -19,7 +19,7 @@ pub(super) struct RedactPassage {
 impl RedactPassage {
     /// For events of a name.
     pub(super) fn new(name: &str, redactor: &Arc<Redactor>) -> Self {
-        let chunks = redactor.settings.scanner.chunks();
+        let chunks = redactor.options.scanner.chunks();
         Self { name: name.to_owned(), redactor: Arc::clone(redactor), chunks }
     }
 }

@@ -46,7 +46,7 @@ impl RecordedTexts {
     }
 
     /// Takes the texts out of a payload that are declared: what is clear of them is to be put there again.
-    pub(super) fn take(&mut self, event: &EventRecord, payload: &mut Value, redactor: &Redactor) -> Vec<Taken> {
+    pub(super) fn take(&mut self, event: &EventRecord, payload: &mut Value, redactor: &Redactor) -> Vec<TakenText> {
         let declared: Vec<TextField> = self.declared.iter().filter(|of| of.name == event.name()).cloned().collect();
         declared.into_iter().filter_map(|of| self.take_one(event, of, payload, redactor)).collect()
     }
@@ -57,21 +57,21 @@ impl RecordedTexts {
         of: TextField,
         payload: &mut Value,
         redactor: &Redactor,
-    ) -> Option<Taken> {
+    ) -> Option<TakenText> {
         let Value::String(text) = payload.pointer_mut(&of.pointer).filter(|text| text.is_string())?.take() else {
             return None;
         };
         let chunks = &mut self.of_run(event, &of, redactor).chunks;
         let mut clear = String::new();
         chunks.push(&text, |piece| redactor.put(&mut clear, piece, |_| ()));
-        Some(Taken { pointer: of.pointer, clear })
+        Some(TakenText { pointer: of.pointer, clear })
     }
 
     fn of_run(&mut self, event: &EventRecord, of: &TextField, redactor: &Redactor) -> &mut RecordedText {
         let run_id = run_id(event);
         let found = self.under_way.iter().position(|text| text.run_id == run_id && text.of == *of);
         let at = found.unwrap_or_else(|| {
-            let chunks = redactor.settings.scanner.chunks();
+            let chunks = redactor.options.scanner.chunks();
             self.under_way.push_back(RecordedText { run_id, of: of.clone(), chunks, last: event.clone() });
             self.under_way.len() - 1
         });
@@ -79,7 +79,7 @@ impl RecordedTexts {
     }
 
     /// Remembers how the last event of each of these texts looked.
-    pub(super) fn remember(&mut self, event: &EventRecord, taken: &[Taken]) {
+    pub(super) fn remember(&mut self, event: &EventRecord, taken: &[TakenText]) {
         let run_id = run_id(event);
         let is_taken =
             |of: &TextField| of.name == event.name() && taken.iter().any(|taken| taken.pointer == of.pointer);
@@ -135,7 +135,7 @@ impl RecordedText {
                 text.clear();
             }
         }
-        Taken { pointer: self.of.pointer, clear: rest }.put_back(&mut payload);
+        TakenText { pointer: self.of.pointer, clear: rest }.put_back(&mut payload);
         self.last.payload = to_raw_value(&payload)?;
         self.last.id = new_id();
         Ok(Some(self.last))
@@ -144,12 +144,12 @@ impl RecordedText {
 
 /// What is clear of a text, and where it was.
 #[derive(Debug)]
-pub(super) struct Taken {
+pub(super) struct TakenText {
     pointer: String,
     clear: String,
 }
 
-impl Taken {
+impl TakenText {
     pub(super) fn put_back(&self, payload: &mut Value) {
         if let Some(text) = payload.pointer_mut(&self.pointer) {
             *text = self.clear.as_str().into();

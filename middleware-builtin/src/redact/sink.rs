@@ -7,7 +7,7 @@ use emitree_emitter::{BoxError, Context, EventRecord, Overflow, Progress, Sink, 
 use serde_json::Value;
 use serde_json::value::to_raw_value;
 
-use super::core::{Redactor, Settings};
+use super::core::{RedactOptions, Redactor};
 use super::recorded::RecordedTexts;
 use super::vault::Vault;
 use crate::shared::place::Place;
@@ -25,8 +25,8 @@ pub struct RedactSink<S> {
 }
 
 impl<S: Sink> RedactSink<S> {
-    pub(super) fn new(settings: Settings, inner: S) -> Self {
-        Self { inner, redactor: Redactor::new(settings, Arc::new(Vault::default())), texts: RecordedTexts::default() }
+    pub(super) fn new(options: RedactOptions, inner: S) -> Self {
+        Self { inner, redactor: Redactor::new(options, Arc::new(Vault::default())), texts: RecordedTexts::default() }
     }
 
     /// Takes the text at a JSON pointer (RFC 6901) in events of that name for text that comes bit by bit: each run's by

@@ -16,11 +16,11 @@ pub(super) const MOST: usize = 10_000;
 pub(super) struct Vault {
     /// The run that made it: what it gives back to its caller may have them restored.
     owner: Option<Uuid>,
-    state: Mutex<State>,
+    state: Mutex<VaultState>,
 }
 
 #[derive(Default)]
-struct State {
+struct VaultState {
     names: HashMap<(Kind, String), String>,
     /// By name, with how many there were before.
     secrets: HashMap<String, (usize, String)>,

@@ -14,7 +14,7 @@ use serde_json::Value;
 use super::core::Redactor;
 
 /// Has a run's events of one name and type redacted.
-pub(super) type Whole = Arc<dyn Fn(&Arc<Redactor>, &RunContext) -> Result<()> + Send + Sync>;
+pub(super) type PayloadRedaction = Arc<dyn Fn(&Arc<Redactor>, &RunContext) -> Result<()> + Send + Sync>;
 
 /// Before anybody else hears it.
 const fn first() -> Options {
@@ -22,7 +22,7 @@ const fn first() -> Options {
 }
 
 /// Events of a name, whose payload is a `T`.
-pub(super) fn of_type<T: Serialize + DeserializeOwned + Send + Sync + 'static>(name: String) -> Whole {
+pub(super) fn of_type<T: Serialize + DeserializeOwned + Send + Sync + 'static>(name: String) -> PayloadRedaction {
     Arc::new(move |redactor, ctx| {
         let redactor = Arc::clone(redactor);
         ctx.emitter()

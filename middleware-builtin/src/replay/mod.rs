@@ -2,7 +2,7 @@
 
 mod difference;
 mod nested;
-mod replaying;
+mod progress;
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 pub use self::difference::{Call, Difference};
 
 use self::nested::NestedReplay;
-use self::replaying::Replaying;
+use self::progress::ReplayProgress;
 use crate::record::Journal;
 use crate::shared::built_in::built_in;
 use crate::shared::own_events::{OwnEvents, UserTexts, own_events, run_label};
@@ -121,8 +121,8 @@ impl UserTexts for Difference {
 }
 
 impl Replay {
-    fn stack(&self, replaying: &Arc<Replaying>) -> Stack<AnyRun> {
-        let stops = ReplayLayer { replaying: Arc::clone(replaying), own_events: self.own_events.clone() };
+    fn stack(&self, progress: &Arc<ReplayProgress>) -> Stack<AnyRun> {
+        let stops = ReplayLayer { progress: Arc::clone(progress), own_events: self.own_events.clone() };
         Stack::builder().layer_in(Phase::Observe, stops).build()
     }
 }
@@ -143,9 +143,9 @@ built_in!(Replay, |this| this.own_events);
 
 impl Middleware for Replay {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
-        let replaying = Arc::new(Replaying::of(Arc::clone(&self.journal)));
-        self.stack(&replaying).bind(ctx)?;
-        ctx.bind_nested(NestedReplay::new(replaying, self.own_events.clone()));
+        let progress = Arc::new(ReplayProgress::of(Arc::clone(&self.journal)));
+        self.stack(&progress).bind(ctx)?;
+        ctx.bind_nested(NestedReplay::new(progress, self.own_events.clone()));
         Ok(())
     }
 
@@ -154,7 +154,7 @@ impl Middleware for Replay {
     }
 
     fn layers(&self) -> Vec<LayerInfo> {
-        self.stack(&Arc::new(Replaying::of(Arc::clone(&self.journal)))).layers()
+        self.stack(&Arc::new(ReplayProgress::of(Arc::clone(&self.journal)))).layers()
     }
 }
 
@@ -168,7 +168,7 @@ impl fmt::Debug for Replay {
 /// Stops the run at the first difference.
 #[derive(Debug)]
 struct ReplayLayer {
-    replaying: Arc<Replaying>,
+    progress: Arc<ReplayProgress>,
     own_events: OwnEvents,
 }
 
@@ -176,7 +176,7 @@ impl ReplayLayer {
     /// Awaits what is inside, until there is a difference.
     async fn unless_different<T>(&self, inside: impl Future<Output = T> + Send) -> Result<T, Box<Difference>> {
         let mut inside = pin!(inside);
-        poll_fn(|cx| match self.replaying.poll_difference(cx) {
+        poll_fn(|cx| match self.progress.poll_difference(cx) {
             Poll::Ready(difference) => Poll::Ready(Err(difference)),
             Poll::Pending => inside.as_mut().poll(cx).map(Ok),
         })
@@ -188,7 +188,7 @@ impl<O: Op> Layer<O> for ReplayLayer {
     async fn call(&self, input: &O::In, ctx: &RunContext, next: Next<'_, O>) -> Result<O::Out> {
         let (difference, cause) = match self.unless_different(next.run(input)).await {
             Err(difference) => (difference, None),
-            Ok(result) => match self.replaying.end_of_round(&run_label(ctx)) {
+            Ok(result) => match self.progress.end_of_round(&run_label(ctx)) {
                 None => return result,
                 // The halt stands for whatever the work ended with: a denial would overrule it (M9).
                 Some(difference) => (difference, result.inspect_err(|error| next.absorb(error)).err()),

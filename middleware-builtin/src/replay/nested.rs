@@ -13,26 +13,26 @@ use serde_json::Value;
 
 use super::Replayed;
 use super::difference::{Call, Difference};
-use super::replaying::{Replaying, Reply, StartedRun};
+use super::progress::{ReplayProgress, Reply, StartedRun};
 use crate::record::Answer;
 use crate::shared::own_events::{OwnEvents, kind_and_name, run_label};
 
 /// What is bound to the runs below.
 pub(super) struct NestedReplay {
-    replaying: Arc<Replaying>,
+    progress: Arc<ReplayProgress>,
     own_events: OwnEvents,
 }
 
 impl NestedReplay {
-    pub(super) const fn new(replaying: Arc<Replaying>, own_events: OwnEvents) -> Self {
-        Self { replaying, own_events }
+    pub(super) const fn new(progress: Arc<ReplayProgress>, own_events: OwnEvents) -> Self {
+        Self { progress, own_events }
     }
 }
 
 impl Middleware for NestedReplay {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
-        let replaying = Arc::clone(&self.replaying);
-        let below = Arc::new(NestedRun { replaying, own_events: self.own_events.clone(), met: OnceLock::new() });
+        let progress = Arc::clone(&self.progress);
+        let below = Arc::new(NestedRun { progress, own_events: self.own_events.clone(), met: OnceLock::new() });
         let answers = AnswerLayer { below: Arc::clone(&below), attempts: AtomicUsize::new(0) };
         Stack::<JsonRun>::builder().layer_in(Phase::Observe, answers).build().bind(ctx)?;
         let first = Options::new().priority(i32::MAX);
@@ -60,7 +60,7 @@ impl fmt::Debug for NestedReplay {
 /// A run below.
 #[derive(Debug)]
 struct NestedRun {
-    replaying: Arc<Replaying>,
+    progress: Arc<ReplayProgress>,
     own_events: OwnEvents,
     /// Its entry, by index, once it has started.
     met: OnceLock<Result<usize, Box<Difference>>>,
@@ -72,14 +72,14 @@ impl NestedRun {
         let within = ctx.parent().map(run_label).unwrap_or_default();
         let call = Call::new(kind, name, start.input_json());
         let came = StartedRun { run_id: trace.run_id, parent: trace.parent_run_id, within, call };
-        self.met.get_or_init(|| self.replaying.meet(&came));
+        self.met.get_or_init(|| self.progress.meet(&came));
     }
 
     async fn answer(&self, attempt: usize, ctx: &RunContext) -> Result<Value> {
         let met = self.met.get().cloned().unwrap_or(Ok(usize::MAX));
-        let reply = met.and_then(|index| Ok((index, self.replaying.reply(index, attempt)?)));
+        let reply = met.and_then(|index| Ok((index, self.progress.reply(index, attempt)?)));
         let (index, reply) = reply.map_err(|difference| difference.to_error())?;
-        if let Some(entry) = self.replaying.entry(index) {
+        if let Some(entry) = self.progress.entry(index) {
             let (kind, name) = (entry.kind.clone().into_owned(), entry.name.clone().into_owned());
             self.own_events.emit(ctx, || Replayed { entry: entry.id, kind, name }).await;
         }

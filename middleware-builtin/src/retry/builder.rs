@@ -8,13 +8,13 @@ use emitree_runtime::Error;
 
 use super::Retry;
 
-type Predicate = dyn Fn(&Error) -> bool + Send + Sync;
-type Extractor = dyn Fn(&Error) -> Option<Duration> + Send + Sync;
+type RetryPredicate = dyn Fn(&Error) -> bool + Send + Sync;
+type RetryAfterFn = dyn Fn(&Error) -> Option<Duration> + Send + Sync;
 
 /// Options of a [`Retry`]. Made by [`Retry::builder`].
 #[must_use = "it retries nothing until it is built"]
 #[derive(Debug, Default)]
-pub struct RetryBuilder(Settings);
+pub struct RetryBuilder(RetryOptions);
 
 /// Why there is no such [`Retry`].
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
@@ -99,7 +99,7 @@ impl RetryBuilder {
     ///
     /// If delays would not grow, or the first one is longer than the longest.
     pub fn build(self) -> Result<Retry, RetryError> {
-        let Settings { factor, base_delay: base, max_delay: max, .. } = self.0;
+        let RetryOptions { factor, base_delay: base, max_delay: max, .. } = self.0;
         // Not a number is not from 1 either.
         if !(factor >= 1.0 && factor.is_finite()) {
             return Err(RetryError::Factor { factor });
@@ -112,14 +112,14 @@ impl RetryBuilder {
 }
 
 /// What it was told.
-pub(super) struct Settings {
+pub(super) struct RetryOptions {
     pub(super) max_retries: u32,
     pub(super) base_delay: Duration,
     pub(super) factor: f32,
     pub(super) max_delay: Duration,
     pub(super) jitter: Jitter,
-    pub(super) when: Option<Arc<Predicate>>,
-    pub(super) retry_after: Option<Arc<Extractor>>,
+    pub(super) when: Option<Arc<RetryPredicate>>,
+    pub(super) retry_after: Option<Arc<RetryAfterFn>>,
 }
 
 #[derive(Clone, Copy)]
@@ -129,7 +129,7 @@ pub(super) enum Jitter {
     None,
 }
 
-impl Default for Settings {
+impl Default for RetryOptions {
     fn default() -> Self {
         Self {
             max_retries: 2,
@@ -143,7 +143,7 @@ impl Default for Settings {
     }
 }
 
-impl fmt::Debug for Settings {
+impl fmt::Debug for RetryOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { max_retries, base_delay, factor, max_delay, jitter, when, .. } = self;
         write!(f, "at most {max_retries}, after {base_delay:?} × {factor} up to {max_delay:?}")?;

@@ -5,8 +5,8 @@ use std::time::Duration;
 use backon::{BackoffBuilder, ExponentialBuilder};
 use emitree_runtime::Error;
 
-use super::builder::{Jitter, Settings};
-use super::layer::asked;
+use super::builder::{Jitter, RetryOptions};
+use super::layer::call_user_fn;
 
 /// Among the causes of an error, it says how long to wait before another attempt: what a server put into `Retry-After`
 /// (RFC 9110, 10.2.3).
@@ -26,7 +26,7 @@ pub struct RetryAfter(
     pub Duration,
 );
 
-impl Settings {
+impl RetryOptions {
     /// The delays of one run, one for each retry.
     pub(super) fn delays(&self) -> impl Iterator<Item = Duration> + Send + use<> {
         let most = usize::try_from(self.max_retries).unwrap_or(usize::MAX);
@@ -47,7 +47,8 @@ impl Settings {
 
     /// How long the error asks to wait.
     pub(super) fn asked_for(&self, error: &Error) -> Option<Duration> {
-        let own = self.retry_after.as_ref().and_then(|extractor| asked("retry_after", || extractor(error)).flatten());
+        let own =
+            self.retry_after.as_ref().and_then(|extractor| call_user_fn("retry_after", || extractor(error)).flatten());
         let caused = || error.find::<RetryAfter>().map(|after| after.0);
         let detailed = || error.details().get("retry_after_ms")?.as_u64().map(Duration::from_millis);
         own.or_else(caused).or_else(detailed)
@@ -58,8 +59,8 @@ impl Settings {
 mod tests {
     use super::*;
 
-    fn delays(settings: &Settings) -> Vec<u64> {
-        settings.delays().map(|delay| u64::try_from(delay.as_millis()).unwrap_or(u64::MAX)).collect()
+    fn delays(options: &RetryOptions) -> Vec<u64> {
+        options.delays().map(|delay| u64::try_from(delay.as_millis()).unwrap_or(u64::MAX)).collect()
     }
 
     #[test]
@@ -74,8 +75,9 @@ mod tests {
         for (max_retries, base, factor, max, expected) in rows {
             let (base_delay, max_delay) = (Duration::from_millis(base), Duration::from_millis(max));
             let jitter = Jitter::None;
-            let settings = Settings { max_retries, base_delay, factor, max_delay, jitter, ..Settings::default() };
-            assert_eq!(delays(&settings), expected);
+            let options =
+                RetryOptions { max_retries, base_delay, factor, max_delay, jitter, ..RetryOptions::default() };
+            assert_eq!(delays(&options), expected);
         }
     }
 
@@ -83,9 +85,10 @@ mod tests {
     fn jitter_adds_up_to_as_much_again_but_not_beyond_the_longest_and_a_seed_repeats_it() {
         let (max_retries, max_delay) = (4, Duration::from_millis(2_500));
         for seed in 0..100 {
-            let settings = Settings { max_retries, max_delay, jitter: Jitter::Seeded(seed), ..Settings::default() };
-            let delays = delays(&settings);
-            assert_eq!(delays, self::delays(&settings));
+            let options =
+                RetryOptions { max_retries, max_delay, jitter: Jitter::Seeded(seed), ..RetryOptions::default() };
+            let delays = delays(&options);
+            assert_eq!(delays, self::delays(&options));
             for (delay, least) in delays.iter().zip([500, 1_000, 2_000, 2_500]) {
                 assert!((least..=2 * least).contains(delay) && *delay <= 2_500, "{delays:?}");
             }
@@ -96,10 +99,11 @@ mod tests {
     fn no_delay_is_too_long_to_be_computed() {
         let max_delay = Duration::MAX;
         for jitter in [Jitter::Random, Jitter::None] {
-            let settings = Settings { max_retries: 200, factor: f32::MAX, max_delay, jitter, ..Settings::default() };
-            assert_eq!(settings.delays().count(), 200);
-            let settings = Settings { base_delay: Duration::MAX, ..settings };
-            assert_eq!(settings.delays().count(), 200);
+            let options =
+                RetryOptions { max_retries: 200, factor: f32::MAX, max_delay, jitter, ..RetryOptions::default() };
+            assert_eq!(options.delays().count(), 200);
+            let options = RetryOptions { base_delay: Duration::MAX, ..options };
+            assert_eq!(options.delays().count(), 200);
         }
     }
 }

@@ -7,14 +7,14 @@ use emitree_runtime::{Error, Layer, Nesting, Next, Op, Result, RunContext};
 use serde_json::json;
 use tokio::time::sleep;
 
-use super::builder::Settings;
-use super::{Inner, RetryScheduled};
+use super::builder::RetryOptions;
+use super::{RetryPolicy, RetryScheduled};
 use crate::shared::built_in::debug_as;
 use crate::shared::millis::millis;
 use crate::shared::panic::caught;
 use crate::shared::streamed::Streamed;
 
-pub(super) struct RetryLayer(pub(super) Arc<Inner>);
+pub(super) struct RetryLayer(pub(super) Arc<RetryPolicy>);
 
 impl<O: Op> Layer<O> for RetryLayer {
     async fn call(&self, input: &O::In, ctx: &RunContext, next: Next<'_, O>) -> Result<O::Out> {
@@ -23,10 +23,10 @@ impl<O: Op> Layer<O> for RetryLayer {
         loop {
             let streamed = Streamed::watch(ctx);
             let error = match next.run(input).await {
-                Err(error) if self.0.settings.may_retry(&error) && !ctx.is_aborted() => error,
+                Err(error) if self.0.options.may_retry(&error) && !ctx.is_aborted() => error,
                 result => return result,
             };
-            let delays = delays.get_or_insert_with(|| Box::new((0..).zip(self.0.settings.delays())));
+            let delays = delays.get_or_insert_with(|| Box::new((0..).zip(self.0.options.delays())));
             let Some((attempt, delay)) = delays.next() else { return Err(error) };
             // Seldom, so it takes no room in the future of those that succeed.
             Box::pin(self.0.wait(streamed, attempt, delay, &error, ctx)).await?;
@@ -38,7 +38,7 @@ impl<O: Op> Layer<O> for RetryLayer {
     }
 
     fn nesting_warning(&self, nesting: &Nesting<'_>) -> Option<String> {
-        let attempts = u64::from(self.0.settings.max_retries) + 1;
+        let attempts = u64::from(self.0.options.max_retries) + 1;
         let above = nesting.above().next().filter(|_| attempts > 1)?;
         let levels = u32::try_from(nesting.above().count() + 1).unwrap_or(u32::MAX);
         let all = attempts.saturating_pow(levels);
@@ -50,9 +50,9 @@ impl<O: Op> Layer<O> for RetryLayer {
     }
 }
 
-debug_as!(RetryLayer, |this| this.0.settings);
+debug_as!(RetryLayer, |this| this.0.options);
 
-impl Inner {
+impl RetryPolicy {
     /// Takes back what the attempt has emitted, says what follows, and waits for it.
     async fn wait(
         &self,
@@ -71,27 +71,27 @@ impl Inner {
 
     /// What will be said, and how long to wait.
     fn schedule(&self, attempt: u32, delay: Duration, error: &Error) -> (RetryScheduled, Duration) {
-        let retry_after = self.settings.asked_for(error);
-        let delay = retry_after.map_or(delay, |after| after.min(self.settings.max_delay));
+        let retry_after = self.options.asked_for(error);
+        let delay = retry_after.map_or(delay, |after| after.min(self.options.max_delay));
         let (delay_ms, retry_after_ms) = (millis(delay), retry_after.map(millis));
         let (cause, kind) = (error.to_string(), error.kind().clone());
         (RetryScheduled { attempt, delay_ms, retry_after_ms, cause, kind }, delay)
     }
 }
 
-impl Settings {
+impl RetryOptions {
     fn may_retry(&self, error: &Error) -> bool {
         if error.is_control_flow() && !error.is_timed_out() {
             return false;
         }
         match &self.when {
-            Some(when) => asked("when", || when(error)).unwrap_or(false),
+            Some(when) => call_user_fn("when", || when(error)).unwrap_or(false),
             None => error.is_retryable(),
         }
     }
 }
 
 /// Asks a function of the user's; one that panics has said nothing.
-pub(super) fn asked<T>(what: &str, f: impl FnOnce() -> T) -> Option<T> {
+pub(super) fn call_user_fn<T>(what: &str, f: impl FnOnce() -> T) -> Option<T> {
     caught(f).map_err(|panic| tracing::warn!("the `{what}` of a retry panicked: {panic}")).ok()
 }

@@ -14,7 +14,7 @@ pub use delay::RetryAfter;
 
 use crate::shared::built_in::{built_in, debug_as, default_as_new};
 use crate::shared::own_events::{OwnEvents, own_events};
-use builder::Settings;
+use builder::RetryOptions;
 use layer::RetryLayer;
 
 /// Tries again what failed and may succeed later: at most so often, and after a delay that grows.
@@ -83,12 +83,12 @@ use layer::RetryLayer;
 /// An abort ends the delay at once, as does dropping the run.
 #[derive(Clone)]
 pub struct Retry {
-    inner: Arc<Inner>,
+    policy: Arc<RetryPolicy>,
     stack: Stack<AnyRun>,
 }
 
-struct Inner {
-    settings: Settings,
+struct RetryPolicy {
+    options: RetryOptions,
     own_events: OwnEvents,
 }
 
@@ -115,7 +115,7 @@ impl Retry {
     /// Two retries, and delays as said above.
     #[must_use]
     pub fn new() -> Self {
-        Self::of(Settings::default())
+        Self::of(RetryOptions::default())
     }
 
     /// Begins with the same, to be changed.
@@ -123,15 +123,15 @@ impl Retry {
         RetryBuilder::default()
     }
 
-    fn of(settings: Settings) -> Self {
-        let inner = Arc::new(Inner { settings, own_events: OwnEvents::new("middleware.retry") });
-        let stack = Stack::builder().retry(RetryLayer(Arc::clone(&inner))).build();
-        Self { inner, stack }
+    fn of(options: RetryOptions) -> Self {
+        let policy = Arc::new(RetryPolicy { options, own_events: OwnEvents::new("middleware.retry") });
+        let stack = Stack::builder().retry(RetryLayer(Arc::clone(&policy))).build();
+        Self { policy, stack }
     }
 }
 
 default_as_new!(Retry);
 
-built_in!(Retry, |this| this.inner.own_events, "retry", this.stack);
+built_in!(Retry, |this| this.policy.own_events, "retry", this.stack);
 
-debug_as!(Retry, |this| this.inner.settings);
+debug_as!(Retry, |this| this.policy.options);

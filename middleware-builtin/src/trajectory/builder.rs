@@ -5,15 +5,15 @@ use std::io::Write;
 use emitree_emitter::{IntoMatcher, MatcherError};
 
 use super::Trajectory;
+use super::options::TrajectoryOptions;
 use super::output::{Output, Target};
-use super::settings::Settings;
 use crate::shared::runs::Runs;
 
 /// Builds a [`Trajectory`]. Returned by [`Trajectory::builder`].
 #[must_use = "nothing is printed before `build`"]
 #[derive(Debug, Default)]
 pub struct TrajectoryBuilder {
-    settings: Settings,
+    options: TrajectoryOptions,
     target: Target,
     /// The first matcher that was invalid.
     error: Option<MatcherError>,
@@ -38,32 +38,32 @@ impl TrajectoryBuilder {
 
     /// Shows these runs, and other included ones. Runs are selected at their `start`, live or recorded. Default: all runs.
     pub fn included(mut self, runs: Runs) -> Self {
-        self.settings.included.push(runs);
+        self.options.included.push(runs);
         self
     }
 
     /// Hides these runs, included or not; the runs below them move up by one level. Default: no runs.
     pub fn excluded(mut self, runs: Runs) -> Self {
-        self.settings.excluded.push(runs);
+        self.options.excluded.push(runs);
         self
     }
 
     /// Prints a text before that kind; the last text for a kind wins. Default: no text.
     pub fn prefix_by_kind(mut self, kind: impl Into<String>, prefix: impl Into<String>) -> Self {
-        self.settings.prefixes.push((kind.into(), prefix.into()));
+        self.options.prefixes.push((kind.into(), prefix.into()));
         self
     }
 
     /// Prints JSON on several lines, which are still written at once. Default: off.
     pub fn pretty(mut self, is_pretty: bool) -> Self {
-        self.settings.is_pretty = is_pretty;
+        self.options.is_pretty = is_pretty;
         self
     }
 
     /// Prints how long a run took, by tokio's clock, on success and error: `Tool[read_file][success] (1.2s): …`. Default:
     /// off.
     pub fn timing(mut self, is_timed: bool) -> Self {
-        self.settings.is_timed = is_timed;
+        self.options.is_timed = is_timed;
         self
     }
 
@@ -71,7 +71,7 @@ impl TrajectoryBuilder {
     /// `"new_token"` matches events of every run. Default: none.
     pub fn events(mut self, matcher: impl IntoMatcher) -> Self {
         match matcher.into_matcher() {
-            Ok(matcher) => self.settings.events.push(matcher),
+            Ok(matcher) => self.options.events.push(matcher),
             Err(error) => _ = self.error.get_or_insert(error),
         }
         self
@@ -85,7 +85,7 @@ impl TrajectoryBuilder {
     pub fn build(self) -> Result<Trajectory, MatcherError> {
         match self.error {
             Some(error) => Err(error),
-            None => Ok(Trajectory::new(self.settings, Output::new(self.target))),
+            None => Ok(Trajectory::new(self.options, Output::new(self.target))),
         }
     }
 }

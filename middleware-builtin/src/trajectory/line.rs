@@ -8,11 +8,11 @@ use serde::{Deserialize, Serialize, Serializer};
 use serde_json::{Value, to_string, to_string_pretty};
 
 use super::level::TreePosition;
-use super::settings::Settings;
+use super::options::TrajectoryOptions;
 
 /// What a line says before its payload.
 pub(super) struct Line<'a> {
-    pub(super) place: TreePosition,
+    pub(super) position: TreePosition,
     pub(super) kind: &'a str,
     pub(super) name: &'a str,
     pub(super) event: &'a str,
@@ -23,29 +23,29 @@ pub(super) struct Line<'a> {
 
 impl Line<'_> {
     /// Returns the line without its line feed.
-    pub(super) fn render(&self, mut payload: Value, settings: &Settings) -> String {
+    pub(super) fn render(&self, mut payload: Value, options: &TrajectoryOptions) -> String {
         // `serde_json` may keep the order of insertion: any crate of a build can switch that on.
         payload.sort_all_objects();
         let explained = if self.stage == Some(Stage::Error) { explain(&payload) } else { None };
         let payload = explained.unwrap_or_else(|| {
             let payload = WithoutNulls(&payload);
-            let text = if settings.is_pretty { to_string_pretty(&payload) } else { to_string(&payload) };
+            let text = if options.is_pretty { to_string_pretty(&payload) } else { to_string(&payload) };
             text.unwrap_or_default()
         });
         let mut text = String::with_capacity(payload.len() + 128);
         // Writing to a string does not fail.
-        _ = self.write_head(&mut text, settings);
+        _ = self.write_head(&mut text, options);
         text + &payload
     }
 
-    fn write_head(&self, text: &mut String, settings: &Settings) -> fmt::Result {
-        if !self.place.is_outermost {
-            for _ in 1..self.place.level.relative {
+    fn write_head(&self, text: &mut String, options: &TrajectoryOptions) -> fmt::Result {
+        if !self.position.is_outermost {
+            for _ in 1..self.position.level.relative {
                 text.push_str("    ");
             }
             text.push_str(if self.stage == Some(Stage::Start) { "--> " } else { "<-- " });
         }
-        for part in [settings.prefix(self.kind), self.kind, "[", self.name, "][", self.event, "]"] {
+        for part in [options.prefix(self.kind), self.kind, "[", self.name, "][", self.event, "]"] {
             text.push_str(part);
         }
         match self.duration {

@@ -3,11 +3,11 @@
 mod builder;
 mod level;
 mod line;
+mod options;
 mod output;
 mod own_events;
 mod recorded_event;
 mod replay;
-mod settings;
 mod subscriber;
 
 use std::fmt;
@@ -16,8 +16,8 @@ use std::sync::Arc;
 use emitree_emitter::{Creator, Emitter, Namespace};
 use emitree_runtime::{Middleware, Result, RunContext};
 
+use self::options::TrajectoryOptions;
 use self::output::{Output, Target};
-use self::settings::Settings;
 use self::subscriber::TreeSubscriber;
 
 pub use self::builder::TrajectoryBuilder;
@@ -91,11 +91,11 @@ const NAMESPACE: Namespace = Namespace::new("middleware.trajectory");
 /// A trajectory never makes a run fail. Lines that cannot be written are counted by
 /// [`write_failures`](Self::write_failures), and the first is logged. A failing listener or predicate is logged.
 #[derive(Clone)]
-pub struct Trajectory(Arc<Shared>);
+pub struct Trajectory(Arc<TrajectoryPrinter>);
 
 /// The state that all runs with this trajectory share.
-struct Shared {
-    settings: Settings,
+struct TrajectoryPrinter {
+    options: TrajectoryOptions,
     output: Output,
     emitter: Emitter,
 }
@@ -104,13 +104,13 @@ impl Trajectory {
     /// Creates a trajectory that prints to the standard output.
     #[must_use]
     pub fn stdout() -> Self {
-        Self::new(Settings::default(), Output::new(Target::Stdout))
+        Self::new(TrajectoryOptions::default(), Output::new(Target::Stdout))
     }
 
     /// Creates a trajectory that prints to the standard error output.
     #[must_use]
     pub fn stderr() -> Self {
-        Self::new(Settings::default(), Output::new(Target::Stderr))
+        Self::new(TrajectoryOptions::default(), Output::new(Target::Stderr))
     }
 
     /// Returns a builder with options.
@@ -118,10 +118,10 @@ impl Trajectory {
         TrajectoryBuilder::default()
     }
 
-    fn new(settings: Settings, output: Output) -> Self {
+    fn new(options: TrajectoryOptions, output: Output) -> Self {
         let creator = Creator::new("Middleware", "trajectory");
         let emitter = Emitter::root().child_of(NAMESPACE).child_with(creator);
-        Self(Arc::new(Shared { settings, output, emitter }))
+        Self(Arc::new(TrajectoryPrinter { options, output, emitter }))
     }
 
     /// Returns the emitter of its own events.
@@ -155,8 +155,8 @@ impl Middleware for Trajectory {
 debug_as!(Trajectory, |this| this.0);
 
 /// Such as `to stdout, without named think, pretty`.
-impl fmt::Debug for Shared {
+impl fmt::Debug for TrajectoryPrinter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "to {:?}{:?}", self.output, self.settings)
+        write!(f, "to {:?}{:?}", self.output, self.options)
     }
 }

@@ -36,9 +36,9 @@ impl TrajectoryEvent {
 
 fn id_and_path<S: Serializer>(origin: &EventRecord, serializer: S) -> Result<S::Ok, S::Error> {
     #[derive(Serialize)]
-    struct Short<'a> {
+    struct IdAndPath<'a> {
         id: Uuid,
         path: &'a str,
     }
-    Short { id: origin.id, path: &origin.path }.serialize(serializer)
+    IdAndPath { id: origin.id, path: &origin.path }.serialize(serializer)
 }

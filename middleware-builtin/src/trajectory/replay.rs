@@ -9,7 +9,7 @@ use emitree_runtime::Stage;
 use rustc_hash::FxHashMap;
 use uuid::Uuid;
 
-use super::Shared;
+use super::TrajectoryPrinter;
 use super::level::TreePosition;
 use super::line::Line;
 use super::recorded_event::RecordedEvent;
@@ -47,7 +47,7 @@ use crate::shared::runs::RunInfo;
 #[must_use = "a replay shows nothing until it is given records"]
 #[derive(Debug)]
 pub struct TrajectoryReplay {
-    shared: Arc<Shared>,
+    printer: Arc<TrajectoryPrinter>,
     only: Option<Uuid>,
     runs: FxHashMap<Uuid, KnownRun>,
 }
@@ -56,14 +56,14 @@ pub struct TrajectoryReplay {
 #[derive(Clone, Copy, Debug)]
 struct KnownRun {
     /// None for runs outside of the picked one.
-    place: Option<TreePosition>,
+    position: Option<TreePosition>,
     depth: usize,
     started: SystemTime,
 }
 
 impl TrajectoryReplay {
-    pub(super) fn new(shared: Arc<Shared>) -> Self {
-        Self { shared, only: None, runs: FxHashMap::default() }
+    pub(super) fn new(printer: Arc<TrajectoryPrinter>) -> Self {
+        Self { printer, only: None, runs: FxHashMap::default() }
     }
 
     /// Shows only that run and the runs below it, as if a trajectory was bound to it.
@@ -80,7 +80,7 @@ impl TrajectoryReplay {
     pub fn show(&mut self, record: &SinkRecord) -> io::Result<()> {
         match record {
             SinkRecord::Event(event) => self.show_event(event),
-            SinkRecord::Gap(gap) => self.shared.output.write(format!("[gap]: events were lost here: {}", gap.lost)),
+            SinkRecord::Gap(gap) => self.printer.output.write(format!("[gap]: events were lost here: {}", gap.lost)),
             _ => Ok(()),
         }
     }
@@ -103,8 +103,8 @@ impl TrajectoryReplay {
         };
         let is_printed = recorded.stage.is_some() || self.prints_further(&recorded);
         match run {
-            Some(KnownRun { place: Some(place), started, .. }) if place.is_shown && is_printed => {
-                self.print(&recorded, place, started)
+            Some(KnownRun { position: Some(position), started, .. }) if position.is_shown && is_printed => {
+                self.print(&recorded, position, started)
             }
             _ => Ok(()),
         }
@@ -116,36 +116,36 @@ impl TrajectoryReplay {
         let above = parent_id.and_then(|id| self.runs.get(&id));
         let depth = above.map_or(0, |above| above.depth + 1);
         let is_outermost = self.only.map_or(above.is_none(), |only| only == run_id);
-        let above = above.and_then(|above| above.place);
-        let place = if is_outermost || above.is_some() {
+        let above = above.and_then(|above| above.position);
+        let position = if is_outermost || above.is_some() {
             let above = if is_outermost { None } else { above };
-            Some(TreePosition::new(above, depth, self.shared.settings.shows(start)))
+            Some(TreePosition::new(above, depth, self.printer.options.shows(start)))
         } else {
             None
         };
-        let run = KnownRun { place, depth, started: start.event.created_at.into() };
+        let run = KnownRun { position, depth, started: start.event.created_at.into() };
         self.runs.insert(run_id, run);
         run
     }
 
     fn prints_further(&self, recorded: &RecordedEvent<'_>) -> bool {
-        let matchers = &self.shared.settings.events;
+        let matchers = &self.printer.options.events;
         !recorded.is_own_event() && matchers.iter().any(|matcher| matcher.matches_record(recorded.event) == Some(true))
     }
 
-    fn print(&self, recorded: &RecordedEvent<'_>, place: TreePosition, started: SystemTime) -> io::Result<()> {
-        let (settings, event) = (&self.shared.settings, recorded.event);
+    fn print(&self, recorded: &RecordedEvent<'_>, position: TreePosition, started: SystemTime) -> io::Result<()> {
+        let (options, event) = (&self.printer.options, recorded.event);
         let took = || SystemTime::from(event.created_at).duration_since(started).unwrap_or_default();
         let line = Line {
-            place,
+            position,
             kind: recorded.kind(),
             name: recorded.name(),
             event: event.name(),
             stage: recorded.stage,
-            duration: settings.times(recorded.stage).then(took),
+            duration: options.times(recorded.stage).then(took),
         };
         // A payload that others recorded may be nested deeper than is read: it is printed as text.
         let payload = event.payload().unwrap_or_else(|_| event.payload.get().into());
-        self.shared.output.write(line.render(payload, settings))
+        self.printer.output.write(line.render(payload, options))
     }
 }

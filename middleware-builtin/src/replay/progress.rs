@@ -12,13 +12,13 @@ use super::difference::{Call, Difference, first_difference};
 use crate::record::{Answer, Entry, Journal};
 
 #[derive(Debug)]
-pub(super) struct Replaying {
+pub(super) struct ReplayProgress {
     journal: Arc<Journal>,
-    state: Mutex<State>,
+    state: Mutex<ReplayState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct ReplayState {
     /// Which entries have come.
     taken: Vec<bool>,
     /// Which entry a run is, by its index.
@@ -49,10 +49,10 @@ pub(super) enum Reply {
     Pends,
 }
 
-impl Replaying {
+impl ReplayProgress {
     pub(super) fn of(journal: Arc<Journal>) -> Self {
         let taken = vec![false; journal.entries.len()];
-        Self { journal, state: Mutex::new(State { taken, ..State::default() }) }
+        Self { journal, state: Mutex::new(ReplayState { taken, ..ReplayState::default() }) }
     }
 
     pub(super) fn entry(&self, index: usize) -> Option<&Entry> {

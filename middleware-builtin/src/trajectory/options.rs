@@ -8,7 +8,7 @@ use emitree_runtime::Stage;
 use crate::shared::runs::{RunInfo, Runs};
 
 #[derive(Default)]
-pub(super) struct Settings {
+pub(super) struct TrajectoryOptions {
     pub(super) included: Vec<Runs>,
     pub(super) excluded: Vec<Runs>,
     /// Kinds and their prefixes.
@@ -18,7 +18,7 @@ pub(super) struct Settings {
     pub(super) is_timed: bool,
 }
 
-impl Settings {
+impl TrajectoryOptions {
     /// Returns `true` if a run that starts is shown.
     pub(super) fn shows(&self, run: &dyn RunInfo) -> bool {
         let has = |runs: &[Runs]| runs.iter().any(|runs| runs.has(run));
@@ -37,7 +37,7 @@ impl Settings {
 }
 
 /// The settings that differ from the defaults, each after a comma.
-impl fmt::Debug for Settings {
+impl fmt::Debug for TrajectoryOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.included.iter().try_for_each(|runs| write!(f, ", only {runs:?}"))?;
         self.excluded.iter().try_for_each(|runs| write!(f, ", without {runs:?}"))?;
