@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use crate::shared::built_in::{built_in, debug_as};
 use crate::shared::key::{Key, OwnedKey};
 pub use crate::shared::limit::{Delayed, Denied};
-use crate::shared::limit::{LimitOptions, limit_options};
+use crate::shared::limit::{KeyedLimitOptions, keyed_limit_options};
 use crate::shared::millis::millis;
 use crate::shared::own_events::OwnEvents;
 use crate::shared::runs::Runs;
@@ -96,7 +96,7 @@ struct Inner {
 
 struct Options {
     permits: usize,
-    limit: LimitOptions,
+    limit: KeyedLimitOptions,
     retry_after: Duration,
 }
 
@@ -118,7 +118,11 @@ pub enum ConcurrencyError {
 impl Concurrency {
     /// So many at once.
     pub fn builder(permits: usize) -> ConcurrencyBuilder {
-        ConcurrencyBuilder(Options { permits, limit: LimitOptions::default(), retry_after: Duration::from_secs(1) })
+        ConcurrencyBuilder(Options {
+            permits,
+            limit: KeyedLimitOptions::default(),
+            retry_after: Duration::from_secs(1),
+        })
     }
 
     /// Of how many keys somebody holds or awaits a permit.
@@ -132,7 +136,7 @@ impl Concurrency {
 #[must_use = "nothing is limited until it is built"]
 pub struct ConcurrencyBuilder(Options);
 
-limit_options!(ConcurrencyBuilder, |this| this.0.limit);
+keyed_limit_options!(ConcurrencyBuilder, |this| this.0.limit);
 
 impl ConcurrencyBuilder {
     /// What a run that is denied is told: when it may come again. Nobody knows when a permit will be free, so this is

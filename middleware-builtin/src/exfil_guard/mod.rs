@@ -20,7 +20,7 @@ use self::passage::CheckPassage;
 use self::state::{ExfilGuardLayer, GuardState};
 use crate::shared::built_in::{built_in, default_as_new};
 use crate::shared::own_events::OwnEvents;
-use crate::shared::secrets::stream::{Declared, TextOf, flush_at_end, say_at_end};
+use crate::shared::secrets::stream::{ChunkedEvents, ChunkedText, emit_at_end, flush_at_end};
 use crate::shared::secrets::{Kind, PatternError, Scanner};
 
 pub use self::decode::Encoding;
@@ -94,7 +94,7 @@ pub struct ExfilGuard(Arc<Shared>);
 struct Shared {
     detector: Detector,
     settings: Settings,
-    streams: Vec<Arc<dyn Declared>>,
+    streams: Vec<Arc<dyn ChunkedEvents>>,
     own_events: OwnEvents,
 }
 
@@ -226,7 +226,7 @@ impl ExfilGuard {
         name: impl Into<String>,
         text: impl Fn(&mut T) -> &mut String + Send + Sync + 'static,
     ) -> Self {
-        let stream = TextOf { name: name.into(), text: Arc::new(text) };
+        let stream = ChunkedText { name: name.into(), text: Arc::new(text) };
         self.shared().streams.push(Arc::new(stream));
         self
     }
@@ -251,7 +251,7 @@ impl ExfilGuard {
     }
 }
 
-fn stack(state: Arc<GuardState>, held: Arc<[Arc<dyn crate::shared::secrets::stream::Held>]>) -> Stack<JsonRun> {
+fn stack(state: Arc<GuardState>, held: Arc<[Arc<dyn crate::shared::secrets::stream::HeldText>]>) -> Stack<JsonRun> {
     Stack::builder().layer_in(Phase::Guard, ExfilGuardLayer { state, held }).build()
 }
 
@@ -271,9 +271,9 @@ built_in!(ExfilGuard, |this| this.0.own_events);
 impl Middleware for ExfilGuard {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
         let state = self.state();
-        let streams: &[Arc<dyn Declared>] = if self.0.settings.evaluates_only { &[] } else { &self.0.streams };
+        let streams: &[Arc<dyn ChunkedEvents>] = if self.0.settings.evaluates_only { &[] } else { &self.0.streams };
         let listen =
-            |stream: &Arc<dyn Declared>| stream.listen(ctx, Box::new(CheckPassage::new(stream.name(), &state)));
+            |stream: &Arc<dyn ChunkedEvents>| stream.listen(ctx, Box::new(CheckPassage::new(stream.name(), &state)));
         let held: Arc<[_]> = streams.iter().map(listen).collect::<Result<_>>()?;
         if !held.is_empty() {
             flush_at_end(&held, ctx, telling(&state))?;
@@ -281,7 +281,7 @@ impl Middleware for ExfilGuard {
         if self.0.settings.outputs {
             let outgoing = Arc::clone(&state);
             ctx.map_error(move |error| outgoing.check_error(error));
-            say_at_end(ctx, telling(&state))?;
+            emit_at_end(ctx, telling(&state))?;
         }
         stack(state, held).bind(ctx)
     }

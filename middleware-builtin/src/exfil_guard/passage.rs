@@ -8,7 +8,7 @@ use super::GuardState;
 use super::decode::Encoding;
 use super::leak::What;
 use crate::shared::place::Place;
-use crate::shared::secrets::stream::Passage;
+use crate::shared::secrets::stream::ChunkFilter;
 use crate::shared::secrets::{Chunks, Piece};
 
 /// As long as a word may be that is held whole; of a longer one, a part this long is looked at with each that follows.
@@ -113,7 +113,7 @@ fn behind_blank(text: &str) -> Option<usize> {
     text.char_indices().rev().find(|(_, c)| c.is_whitespace()).map(|(at, c)| at + c.len_utf8())
 }
 
-impl Passage for CheckPassage {
+impl ChunkFilter for CheckPassage {
     fn push(&mut self, text: &str) -> Result<String> {
         let (mut found, clean) = (None, &mut self.text);
         self.chunks.push(text, |piece| take(piece, clean, &mut found));

@@ -14,8 +14,8 @@ use super::{Encoding, NAME, Settings};
 use crate::shared::json::{Path, strings};
 use crate::shared::own_events::OwnEvents;
 use crate::shared::place::Place;
-use crate::shared::secrets::failure::{rekeyed, reworded};
-use crate::shared::secrets::stream::Held;
+use crate::shared::secrets::failure::{change_detail_keys, change_texts};
+use crate::shared::secrets::stream::HeldText;
 
 /// Where the details of an error stand in its report.
 const DETAILS: Path<'static> = Path::Key(&Path::Root, "context");
@@ -98,8 +98,8 @@ impl GuardState {
                 "withheld by exfil_guard".clone_into(text);
             }
         };
-        let checked = reworded(error.clone(), &mut withhold);
-        let checked = rekeyed(checked, &mut |key| withhold(&DETAILS, key));
+        let checked = change_texts(error.clone(), &mut withhold);
+        let checked = change_detail_keys(checked, &mut |key| withhold(&DETAILS, key));
         let mut keeps = checked.is_control_flow();
         carried(&checked, &mut |at, text| keeps &= !tells(at, text));
         match denied {
@@ -153,7 +153,7 @@ fn keys(value: &Value, see: &mut impl FnMut(&str)) {
 /// The layer, with the run's streams.
 pub(super) struct ExfilGuardLayer {
     pub(super) state: Arc<GuardState>,
-    pub(super) held: Arc<[Arc<dyn Held>]>,
+    pub(super) held: Arc<[Arc<dyn HeldText>]>,
 }
 
 impl ExfilGuardLayer {

@@ -6,7 +6,7 @@ use emitree_runtime::{Error, Layer, Next, Op, Result, RunContext, Summary};
 use serde_json::json;
 
 use super::{Cause, Exhausted, Fallback, FellBack};
-use crate::shared::streamed::Streamed;
+use crate::shared::streamed::AttemptWatch;
 
 pub(super) struct FallbackLayer<K: Op>(pub(super) Fallback<K>);
 
@@ -18,12 +18,12 @@ impl<K: Op> fmt::Debug for FallbackLayer<K> {
 
 impl<K: Op> Layer<K> for FallbackLayer<K> {
     async fn call(&self, input: &K::In, ctx: &RunContext, next: Next<'_, K>) -> Result<K::Out> {
-        let streamed = Streamed::watch(ctx);
+        let watch = AttemptWatch::watch(ctx);
         match next.run(input).await {
             Err(error) if self.0.catches(&error) && !ctx.is_aborted() => {
                 // If it is a denial, it was asked for by name (M9).
                 next.absorb(&error);
-                self.0.fall(input, ctx, error, streamed).await
+                self.0.fall(input, ctx, error, watch).await
             }
             result => result,
         }
@@ -40,15 +40,15 @@ impl<K: Op> Layer<K> for FallbackLayer<K> {
 
 impl<K: Op> Fallback<K> {
     /// Asks one after the other.
-    async fn fall(&self, input: &K::In, ctx: &RunContext, error: Error, streamed: Streamed) -> Result<K::Out> {
+    async fn fall(&self, input: &K::In, ctx: &RunContext, error: Error, watch: AttemptWatch) -> Result<K::Out> {
         let own = ctx.name();
-        let (mut error, mut streamed, mut after) = (error, streamed, Vec::new());
+        let (mut error, mut watch, mut after) = (error, watch, Vec::new());
         let mut failed = own;
         for alternative in &self.alternatives {
             let next = alternative.name();
-            streamed.discard(ctx, error.to_string(), json!({"by": "fallback", "next": next})).await?;
+            watch.discard(ctx, error.to_string(), json!({"by": "fallback", "next": next})).await?;
             after.push(Cause::of(failed, &error));
-            streamed = Streamed::watch(ctx);
+            watch = AttemptWatch::watch(ctx);
             match alternative.run(input).await {
                 Ok(output) => {
                     self.own_events.emit(ctx, || FellBack { by: next.to_owned(), after }).await;

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use crate::shared::built_in::{built_in, debug_as};
 use crate::shared::key::{Key, OwnedKey};
 pub use crate::shared::limit::{Delayed, Denied};
-use crate::shared::limit::{LimitOptions, limit_options};
+use crate::shared::limit::{KeyedLimitOptions, keyed_limit_options};
 use crate::shared::millis::millis;
 use crate::shared::own_events::OwnEvents;
 use crate::shared::runs::Runs;
@@ -101,7 +101,7 @@ impl RateLimit {
     /// So many runs in a period.
     pub fn builder(runs: u32, period: Duration) -> RateLimitBuilder {
         let rate = Rate { runs, period, burst: None };
-        RateLimitBuilder(RateLimitOptions { rate, limit: LimitOptions::default() })
+        RateLimitBuilder(RateLimitOptions { rate, limit: KeyedLimitOptions::default() })
     }
 
     /// How many keys it remembers.
@@ -117,10 +117,10 @@ pub struct RateLimitBuilder(RateLimitOptions);
 
 struct RateLimitOptions {
     rate: Rate,
-    limit: LimitOptions,
+    limit: KeyedLimitOptions,
 }
 
-limit_options!(RateLimitBuilder, |this| this.0.limit);
+keyed_limit_options!(RateLimitBuilder, |this| this.0.limit);
 
 impl RateLimitBuilder {
     /// How many may begin at once after a pause: by default as many as in the period.

@@ -11,7 +11,7 @@ use super::strategy::{HashKey, Strategy};
 use super::vault::Vault;
 use crate::shared::json::{Path, strings_mut};
 use crate::shared::place::Place;
-use crate::shared::secrets::failure::{renamed, reworded};
+use crate::shared::secrets::failure::{change_denier, change_texts};
 use crate::shared::secrets::{Kind, Piece, Scanner};
 
 /// What was said of a redaction.
@@ -157,7 +157,7 @@ impl Redactor {
         let mut change = |at: &Path<'_>, text: &mut String| {
             self.text(Place::Error, at, text);
         };
-        reworded(renamed(error, &mut change), &mut change)
+        change_texts(change_denier(error, &mut change), &mut change)
     }
 
     /// A copy, if anything is replaced.

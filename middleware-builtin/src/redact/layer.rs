@@ -12,7 +12,7 @@ use futures_core::future::BoxFuture;
 use serde_json::Value;
 
 use super::core::Redactor;
-use super::passage::RedactPassage;
+use super::passage::RedactFilter;
 use super::restore::RestoreLayer;
 use super::vault::Vault;
 use super::{Redact, Redaction, whole};
@@ -20,7 +20,7 @@ use crate::shared::built_in::debug_as;
 use crate::shared::json::{Path, deny_deep, strings_mut};
 use crate::shared::own_events::{OwnEvents, TextRedaction};
 use crate::shared::place::Place;
-use crate::shared::secrets::stream::{Declared, flush_at_end, say_at_end};
+use crate::shared::secrets::stream::{ChunkedEvents, emit_at_end, flush_at_end};
 
 /// A redaction, bound to a run.
 pub(super) struct RedactLayer {
@@ -57,7 +57,7 @@ impl RedactLayer {
             redact_events(&redact.0, &redactor, ctx)?;
         }
         if options.covers(Place::Error) || options.covers(Place::Context) {
-            say_at_end(ctx, emit_found_fn(&redactor, own_events))?;
+            emit_at_end(ctx, emit_found_fn(&redactor, own_events))?;
         }
         Self::stack(&redactor, own_events, restores).bind(ctx)
     }
@@ -151,7 +151,8 @@ fn redact_events(shared: &Redaction, redactor: &Arc<Redactor>, ctx: &RunContext)
     // Every event carries it.
     let group_id = ctx.emitter().group_id().and_then(|id| redactor.event_text("group_id", id));
     group_id.into_iter().for_each(|id| ctx.set_group_id(id));
-    let listen = |stream: &Arc<dyn Declared>| stream.listen(ctx, Box::new(RedactPassage::new(stream.name(), redactor)));
+    let listen =
+        |stream: &Arc<dyn ChunkedEvents>| stream.listen(ctx, Box::new(RedactFilter::new(stream.name(), redactor)));
     let held: Arc<[_]> = streams.iter().map(listen).collect::<Result<_>>()?;
     wholes.iter().try_for_each(|whole| whole(redactor, ctx))?;
     whole::of_json(redactor, ctx)?;

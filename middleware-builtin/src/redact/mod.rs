@@ -26,7 +26,7 @@ use self::vault::Vault;
 use self::whole::PayloadRedaction;
 use crate::shared::built_in::{built_in, debug_as, default_as_new};
 use crate::shared::own_events::OwnEvents;
-use crate::shared::secrets::stream::{Declared, TextOf};
+use crate::shared::secrets::stream::{ChunkedEvents, ChunkedText};
 use crate::shared::secrets::{Kind, PatternError, Scanner};
 
 pub use self::events::Redacted;
@@ -107,7 +107,7 @@ pub struct Redact(Arc<Redaction>);
 #[derive(Clone)]
 struct Redaction {
     options: RedactOptions,
-    streams: Vec<Arc<dyn Declared>>,
+    streams: Vec<Arc<dyn ChunkedEvents>>,
     wholes: Vec<PayloadRedaction>,
     own_events: OwnEvents,
 }
@@ -201,7 +201,7 @@ impl Redact {
         name: impl Into<String>,
         text: impl Fn(&mut T) -> &mut String + Send + Sync + 'static,
     ) -> Self {
-        let stream = TextOf { name: name.into(), text: Arc::new(text) };
+        let stream = ChunkedText { name: name.into(), text: Arc::new(text) };
         Arc::make_mut(&mut self.0).streams.push(Arc::new(stream));
         self
     }

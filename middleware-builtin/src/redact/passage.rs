@@ -7,16 +7,16 @@ use emitree_runtime::Result;
 use super::core::Redactor;
 use crate::shared::place::Place;
 use crate::shared::secrets::Chunks;
-use crate::shared::secrets::stream::Passage;
+use crate::shared::secrets::stream::ChunkFilter;
 
 /// Puts something else in place of secrets.
-pub(super) struct RedactPassage {
+pub(super) struct RedactFilter {
     name: String,
     redactor: Arc<Redactor>,
     chunks: Chunks,
 }
 
-impl RedactPassage {
+impl RedactFilter {
     /// For events of a name.
     pub(super) fn new(name: &str, redactor: &Arc<Redactor>) -> Self {
         let chunks = redactor.options.scanner.chunks();
@@ -24,7 +24,7 @@ impl RedactPassage {
     }
 }
 
-impl Passage for RedactPassage {
+impl ChunkFilter for RedactFilter {
     fn push(&mut self, text: &str) -> Result<String> {
         let Self { name, redactor, chunks } = self;
         let mut clear = String::new();

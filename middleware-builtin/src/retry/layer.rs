@@ -12,7 +12,7 @@ use super::{RetryPolicy, RetryScheduled};
 use crate::shared::built_in::debug_as;
 use crate::shared::millis::millis;
 use crate::shared::panic::caught;
-use crate::shared::streamed::Streamed;
+use crate::shared::streamed::AttemptWatch;
 
 pub(super) struct RetryLayer(pub(super) Arc<RetryPolicy>);
 
@@ -21,7 +21,7 @@ impl<O: Op> Layer<O> for RetryLayer {
         // Made with the first failure.
         let mut delays = None;
         loop {
-            let streamed = Streamed::watch(ctx);
+            let watch = AttemptWatch::watch(ctx);
             let error = match next.run(input).await {
                 Err(error) if self.0.options.may_retry(&error) && !ctx.is_aborted() => error,
                 result => return result,
@@ -29,7 +29,7 @@ impl<O: Op> Layer<O> for RetryLayer {
             let delays = delays.get_or_insert_with(|| Box::new((0..).zip(self.0.options.delays())));
             let Some((attempt, delay)) = delays.next() else { return Err(error) };
             // Seldom, so it takes no room in the future of those that succeed.
-            Box::pin(self.0.wait(streamed, attempt, delay, &error, ctx)).await?;
+            Box::pin(self.0.wait(watch, attempt, delay, &error, ctx)).await?;
         }
     }
 
@@ -56,14 +56,14 @@ impl RetryPolicy {
     /// Takes back what the attempt has emitted, says what follows, and waits for it.
     async fn wait(
         &self,
-        streamed: Streamed,
+        watch: AttemptWatch,
         attempt: u32,
         delay: Duration,
         error: &Error,
         ctx: &RunContext,
     ) -> Result<()> {
         let (scheduled, delay) = self.schedule(attempt, delay, error);
-        streamed.discard(ctx, error.to_string(), json!({"by": "retry", "attempt": attempt})).await?;
+        watch.discard(ctx, error.to_string(), json!({"by": "retry", "attempt": attempt})).await?;
         self.own_events.emit(ctx, || scheduled).await;
         sleep(delay).await;
         Ok(())

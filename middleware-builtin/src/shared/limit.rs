@@ -40,13 +40,13 @@ own_events! {
 
 /// Which runs are counted together, which are limited at all, and how long a run waits: by default it is denied at once.
 #[derive(Default)]
-pub(crate) struct LimitOptions {
+pub(crate) struct KeyedLimitOptions {
     pub(crate) key: Key,
     pub(crate) runs: FilterSpec,
     pub(crate) wait: Option<Duration>,
 }
 
-impl LimitOptions {
+impl KeyedLimitOptions {
     /// Writes how long a run waits, at the end of a limit's `Debug`.
     pub(crate) fn fmt_wait(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.wait {
@@ -58,7 +58,7 @@ impl LimitOptions {
 }
 
 /// Writes the options of a builder that are those of every limit.
-macro_rules! limit_options {
+macro_rules! keyed_limit_options {
     ($builder:ty, |$this:ident| $options:expr) => {
         impl $builder {
             /// Sets which runs are counted together. Default: all.
@@ -90,7 +90,7 @@ macro_rules! limit_options {
     };
 }
 
-pub(crate) use limit_options;
+pub(crate) use keyed_limit_options;
 
 /// Own events of limits, and the denials that they go with.
 impl OwnEvents {

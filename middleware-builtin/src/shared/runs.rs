@@ -30,7 +30,7 @@ use crate::shared::panic::caught;
 #[derive(Clone)]
 pub struct Runs(Selection);
 
-type Predicate = dyn Fn(&dyn RunInfo) -> bool + Send + Sync;
+type RunPredicate = dyn Fn(&dyn RunInfo) -> bool + Send + Sync;
 
 #[derive(Clone)]
 enum Selection {
@@ -39,12 +39,12 @@ enum Selection {
     Named(Cow<'static, str>),
     Type { name: &'static str, is_thing: fn(&Creator) -> bool },
     Instance(Emitter),
-    Matching(Arc<Predicate>),
-    Two(Arc<(Runs, Link, Runs)>),
+    Matching(Arc<RunPredicate>),
+    Combined(Arc<(Runs, Combinator, Runs)>),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Link {
+enum Combinator {
     And,
     Or,
     Except,
@@ -118,23 +118,23 @@ impl Runs {
     /// Those of them that are also among others.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
-        self.link(Link::And, other)
+        self.combine(Combinator::And, other)
     }
 
     /// Them and others.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
-        self.link(Link::Or, other)
+        self.combine(Combinator::Or, other)
     }
 
     /// Them without others.
     #[must_use]
     pub fn except(self, other: Self) -> Self {
-        self.link(Link::Except, other)
+        self.combine(Combinator::Except, other)
     }
 
-    fn link(self, link: Link, other: Self) -> Self {
-        Self(Selection::Two(Arc::new((self, link, other))))
+    fn combine(self, combine: Combinator, other: Self) -> Self {
+        Self(Selection::Combined(Arc::new((self, combine, other))))
     }
 
     /// Whether a run is one of them.
@@ -149,10 +149,10 @@ impl Runs {
             }
             Selection::Instance(instance) => run.run().is_some_and(|run| run.instance_emitter() == instance),
             Selection::Matching(predicate) => predicate(run),
-            Selection::Two(two) => match &**two {
-                (some, Link::And, others) => some.has(run) && others.has(run),
-                (some, Link::Or, others) => some.has(run) || others.has(run),
-                (some, Link::Except, others) => some.has(run) && !others.has(run),
+            Selection::Combined(two) => match &**two {
+                (some, Combinator::And, others) => some.has(run) && others.has(run),
+                (some, Combinator::Or, others) => some.has(run) || others.has(run),
+                (some, Combinator::Except, others) => some.has(run) && !others.has(run),
             },
         }
     }
@@ -163,9 +163,9 @@ impl Runs {
     }
 
     /// As a part of a larger whole.
-    fn part(&self, of: Link, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn part(&self, of: Combinator, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            Selection::Two(two) if two.1 != of || of == Link::Except => write!(f, "({self:?})"),
+            Selection::Combined(two) if two.1 != of || of == Combinator::Except => write!(f, "({self:?})"),
             _ => write!(f, "{self:?}"),
         }
     }
@@ -181,15 +181,15 @@ impl fmt::Debug for Runs {
             Selection::Type { name, .. } => write!(f, "of type {name}"),
             Selection::Instance(instance) => write!(f, "of instance {}", instance.namespace()),
             Selection::Matching(_) => f.write_str("by a function"),
-            Selection::Two(two) => {
-                let (some, link, others) = &**two;
-                some.part(*link, f)?;
-                f.write_str(match link {
-                    Link::And => " and ",
-                    Link::Or => " or ",
-                    Link::Except => " except ",
+            Selection::Combined(two) => {
+                let (some, combine, others) = &**two;
+                some.part(*combine, f)?;
+                f.write_str(match combine {
+                    Combinator::And => " and ",
+                    Combinator::Or => " or ",
+                    Combinator::Except => " except ",
                 })?;
-                others.part(*link, f)
+                others.part(*combine, f)
             }
         }
     }

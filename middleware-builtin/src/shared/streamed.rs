@@ -10,28 +10,28 @@ use serde_json::Value;
 use crate::shared::own_events::KIND;
 
 /// Watches whether an attempt emits anything that the run hears, besides what middlewares say of it.
-pub(crate) struct Streamed(Option<Watch>);
+pub(crate) struct AttemptWatch(Option<EmitObserver>);
 
-struct Watch {
+struct EmitObserver {
     has_emitted: Arc<AtomicBool>,
     listening: DropGuard,
 }
 
-impl Streamed {
+impl AttemptWatch {
     /// Begins to watch, if anybody else listens. If not, it is taken that the attempt has emitted: whoever listens by
     /// its end may have heard of it, and where still nobody does, to mark it costs nothing.
     pub(crate) fn watch(ctx: &RunContext) -> Self {
-        Self(if ctx.is_heard() { Watch::begin(ctx.emitter()) } else { None })
+        Self(if ctx.is_heard() { EmitObserver::begin(ctx.emitter()) } else { None })
     }
 
     /// Marks the attempt as given up, if it has emitted.
     pub(crate) async fn discard(self, ctx: &RunContext, reason: String, metadata: Value) -> Result<()> {
-        let has_emitted = self.0.is_none_or(Watch::end);
+        let has_emitted = self.0.is_none_or(EmitObserver::end);
         if has_emitted { ctx.discard_attempt(reason, metadata).await } else { Ok(()) }
     }
 }
 
-impl Watch {
+impl EmitObserver {
     fn begin(emitter: &Emitter) -> Option<Self> {
         let has_emitted = Arc::new(AtomicBool::new(false));
         let seen = Arc::clone(&has_emitted);

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 /// What a check looks at. What stands around the match is bounded, so that it is the same in chunks.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Seen<'t> {
+pub(super) struct Candidate<'t> {
     /// At most [`BEFORE`](super::engine::BEFORE) bytes before the match, and what of it stands before its secret.
     pub(super) before: &'t str,
     pub(super) secret: &'t str,
@@ -15,62 +15,63 @@ pub(super) struct Seen<'t> {
 }
 
 /// How many bytes of the secret are one; none if it is not.
-pub(super) type CheckFn = fn(&Seen<'_>) -> Option<usize>;
+pub(super) type CheckFn = fn(&Candidate<'_>) -> Option<usize>;
 
-fn all(seen: &Seen<'_>, passes: bool) -> Option<usize> {
-    passes.then_some(seen.secret.len())
+fn all(candidate: &Candidate<'_>, passes: bool) -> Option<usize> {
+    passes.then_some(candidate.secret.len())
 }
 
-pub(super) fn any(seen: &Seen<'_>) -> Option<usize> {
-    all(seen, true)
+pub(super) fn any(candidate: &Candidate<'_>) -> Option<usize> {
+    all(candidate, true)
 }
 
 /// Something drawn at random: not the same few characters again, and not a placeholder.
-pub(super) fn token(seen: &Seen<'_>) -> Option<usize> {
-    let least = &seen.secret[..seen.secret.floor_char_boundary(seen.shortest)];
-    let kinds = distinct(seen.secret);
+pub(super) fn token(candidate: &Candidate<'_>) -> Option<usize> {
+    let least = &candidate.secret[..candidate.secret.floor_char_boundary(candidate.shortest)];
+    let kinds = distinct(candidate.secret);
     // Behind that, a word may only be glued to it.
-    let is_word = is_placeholder(least) || 2 * said(seen.secret) > seen.secret.len();
-    all(seen, kinds >= 8 && !is_word)
+    let is_word = is_placeholder(least) || 2 * placeholder_len(candidate.secret) > candidate.secret.len();
+    all(candidate, kinds >= 8 && !is_word)
 }
 
 /// The same where nothing may be glued to it.
-pub(super) fn entire(seen: &Seen<'_>) -> Option<usize> {
-    all(seen, distinct(seen.secret) >= 8 && !is_placeholder(seen.secret))
+pub(super) fn entire(candidate: &Candidate<'_>) -> Option<usize> {
+    all(candidate, distinct(candidate.secret) >= 8 && !is_placeholder(candidate.secret))
 }
 
 /// The same of what has no prefix: letters of both cases and digits, or hexadecimal digits, and nothing that goes on.
-pub(super) fn mixed(seen: &Seen<'_>) -> Option<usize> {
-    let count = |test: fn(&u8) -> bool| seen.secret.bytes().filter(test).count();
+pub(super) fn mixed(candidate: &Candidate<'_>) -> Option<usize> {
+    let count = |test: fn(&u8) -> bool| candidate.secret.bytes().filter(test).count();
     let (upper, lower, digits) =
         (count(u8::is_ascii_uppercase), count(u8::is_ascii_lowercase), count(u8::is_ascii_digit));
-    let is_hex = digits > 0 && seen.secret.bytes().all(|byte| byte.is_ascii_hexdigit());
-    let is_drawn = upper > 0 && lower > 0 && digits > 0 || upper.min(lower) > 2 && distinct(seen.secret) > 11;
-    let goes_on = seen.after.starts_with(|c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '/' | '+'));
-    token(seen).filter(|_| (is_hex || is_drawn) && !goes_on)
+    let is_hex = digits > 0 && candidate.secret.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let is_drawn = upper > 0 && lower > 0 && digits > 0 || upper.min(lower) > 2 && distinct(candidate.secret) > 11;
+    let goes_on =
+        candidate.after.starts_with(|c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '/' | '+'));
+    token(candidate).filter(|_| (is_hex || is_drawn) && !goes_on)
 }
 
 /// A value with a name: letters and digits, and no expression of a program.
-pub(super) fn assigned(seen: &Seen<'_>) -> Option<usize> {
-    let value = before_markup(seen.secret).trim_end_matches(['.', ':', '?', '!', '>']);
-    let is_called = value.len() == seen.secret.len() && seen.after.starts_with(['(', '[', '{']);
+pub(super) fn assigned(candidate: &Candidate<'_>) -> Option<usize> {
+    let value = before_markup(candidate.secret).trim_end_matches(['.', ':', '?', '!', '>']);
+    let is_called = value.len() == candidate.secret.len() && candidate.after.starts_with(['(', '[', '{']);
     (!is_called && is_password(value)).then_some(value.len())
 }
 
 /// Together with the name that it belongs to: `ana:…`, `('ana', '…')`.
-pub(super) fn pair(seen: &Seen<'_>) -> Option<usize> {
-    let value = seen.secret.rsplit([':', '"', '\'']).next().unwrap_or_default();
-    all(seen, is_password(value) || is_jumbled(value))
+pub(super) fn pair(candidate: &Candidate<'_>) -> Option<usize> {
+    let value = candidate.secret.rsplit([':', '"', '\'']).next().unwrap_or_default();
+    all(candidate, is_password(value) || is_jumbled(value))
 }
 
 /// The same behind the name that it belongs to, as in `.netrc`.
-pub(super) fn login(seen: &Seen<'_>) -> Option<usize> {
-    assigned(seen).filter(|_| seen.before.contains("login "))
+pub(super) fn login(candidate: &Candidate<'_>) -> Option<usize> {
+    assigned(candidate).filter(|_| candidate.before.contains("login "))
 }
 
 /// The same between quotes, where it is known where it ends.
-pub(super) fn quoted(seen: &Seen<'_>) -> Option<usize> {
-    let value = seen.secret;
+pub(super) fn quoted(candidate: &Candidate<'_>) -> Option<usize> {
+    let value = candidate.secret;
     let is_template =
         value.contains(['{', '}']) || value.contains("$(") || value.starts_with('<') && value.ends_with('>');
     let is_call = value.contains('(') && value.contains(')');
@@ -123,7 +124,7 @@ fn before_markup(value: &str) -> &str {
 }
 
 /// Letters only, in place of a password: no word that programs have there.
-pub(super) fn letters(seen: &Seen<'_>) -> Option<usize> {
+pub(super) fn letters(candidate: &Candidate<'_>) -> Option<usize> {
     const WORDS: [&str; 40] = [
         "pass",
         "passw",
@@ -166,25 +167,25 @@ pub(super) fn letters(seen: &Seen<'_>) -> Option<usize> {
         "unknown",
         "simple",
     ];
-    let lower = seen.secret.to_ascii_lowercase();
+    let lower = candidate.secret.to_ascii_lowercase();
     let is_word = WORDS.iter().any(|word| lower.contains(word)) || is_placeholder(&lower);
-    all(seen, !is_word && distinct(&lower) >= 6)
+    all(candidate, !is_word && distinct(&lower) >= 6)
 }
 
 /// The numbers that the Social Security Administration never assigns are left out.
-pub(super) fn ssn(seen: &Seen<'_>) -> Option<usize> {
-    let digits: String = seen.secret.chars().filter(char::is_ascii_digit).collect();
+pub(super) fn ssn(candidate: &Candidate<'_>) -> Option<usize> {
+    let digits: String = candidate.secret.chars().filter(char::is_ascii_digit).collect();
     let (area, group, serial) = (digits.get(..3)?, digits.get(3..5)?, digits.get(5..)?);
-    all(seen, !["000", "666"].contains(&area) && group != "00" && serial != "0000" && !goes_on(seen))
+    all(candidate, !["000", "666"].contains(&area) && group != "00" && serial != "0000" && !goes_on(candidate))
 }
 
-pub(super) fn url_password(seen: &Seen<'_>) -> Option<usize> {
+pub(super) fn url_password(candidate: &Candidate<'_>) -> Option<usize> {
     let known = ["pass", "password", "passwd", "pwd", "secret", "token", "pw", "xxx"];
-    let lower = seen.secret.to_ascii_lowercase();
+    let lower = candidate.secret.to_ascii_lowercase();
     let is_word = known.contains(&lower.as_str());
     // What begins so stands there in place of one.
-    let is_replaced = seen.secret.starts_with('[');
-    all(seen, !is_word && !is_replaced && !is_placeholder(seen.secret) && distinct(seen.secret) > 2)
+    let is_replaced = candidate.secret.starts_with('[');
+    all(candidate, !is_word && !is_replaced && !is_placeholder(candidate.secret) && distinct(candidate.secret) > 2)
 }
 
 /// How many characters there are, each counted once.
@@ -194,7 +195,7 @@ fn distinct(text: &str) -> u32 {
 }
 
 /// What says that something stands in place of a secret.
-const SAYS: [&str; 14] = [
+const PLACEHOLDER_WORDS: [&str; 14] = [
     "example",
     "your",
     "xxxx",
@@ -212,15 +213,15 @@ const SAYS: [&str; 14] = [
 ];
 
 fn is_placeholder(text: &str) -> bool {
-    said(text) > 0
+    placeholder_len(text) > 0
 }
 
 /// How many bytes of a text such words have.
-fn said(text: &str) -> usize {
+fn placeholder_len(text: &str) -> usize {
     let lower = text.to_ascii_lowercase();
     // Four of them in both cases may have been drawn.
-    let is_said = |says: &&&str| **says != "xxxx" || text.contains("xxxx") || text.contains("XXXX");
-    SAYS.iter().filter(is_said).map(|says| lower.matches(says).count() * says.len()).sum()
+    let counts = |word: &&&str| **word != "xxxx" || text.contains("xxxx") || text.contains("XXXX");
+    PLACEHOLDER_WORDS.iter().filter(counts).map(|word| lower.matches(word).count() * word.len()).sum()
 }
 
 /// A path of fields, as in `config.password2`, or of a URL.
@@ -232,28 +233,28 @@ fn is_expression(value: &str) -> bool {
     is_path || value.contains("://") || value.starts_with(['/', '.', '%', '@', '!', '#', '='])
 }
 
-pub(super) fn email(seen: &Seen<'_>) -> Option<usize> {
+pub(super) fn email(candidate: &Candidate<'_>) -> Option<usize> {
     const FILES: [&str; 15] =
         ["png", "jpg", "jpeg", "gif", "svg", "webp", "css", "js", "ts", "json", "html", "map", "md", "rs", "py"];
-    let (local, host) = seen.secret.split_once('@')?;
+    let (local, host) = candidate.secret.split_once('@')?;
     let top = host.rsplit('.').next().unwrap_or_default().to_ascii_lowercase();
     let is_file = FILES.contains(&top.as_str());
     // `git@host:path`, `scheme://user@host`, `scheme://user:password@host`
-    let authority = seen.before.rsplit_once("://").map(|(_, authority)| authority);
+    let authority = candidate.before.rsplit_once("://").map(|(_, authority)| authority);
     let is_authority = authority.is_some_and(|authority| !authority.contains(['/', '?', ' ', '\n']));
-    let is_remote = seen.after.starts_with(':') && local == "git" || is_authority;
-    all(seen, !is_file && !is_remote && !host.contains("..") && !local.contains(".."))
+    let is_remote = candidate.after.starts_with(':') && local == "git" || is_authority;
+    all(candidate, !is_file && !is_remote && !host.contains("..") && !local.contains(".."))
 }
 
 /// Luhn's check, ISO/IEC 7812-1, of a number that an issuer of cards could have given out.
-pub(super) fn card(seen: &Seen<'_>) -> Option<usize> {
-    let digits: Vec<u32> = seen.secret.chars().filter_map(|c| c.to_digit(10)).collect();
+pub(super) fn card(candidate: &Candidate<'_>) -> Option<usize> {
+    let digits: Vec<u32> = candidate.secret.chars().filter_map(|c| c.to_digit(10)).collect();
     all(
-        seen,
-        !goes_on(seen)
-            && is_consistent(seen.secret)
+        candidate,
+        !goes_on(candidate)
+            && is_consistent(candidate.secret)
             && is_issued(&digits)
-            && distinct(seen.secret) > 2
+            && distinct(candidate.secret) > 2
             && luhn(&digits),
     )
 }
@@ -288,18 +289,18 @@ fn luhn(digits: &[u32]) -> bool {
 }
 
 /// Digits go on behind it.
-fn goes_on(seen: &Seen<'_>) -> bool {
-    let rest = seen.after.strip_prefix(['-', '.', ' ']).unwrap_or(seen.after);
-    let is_joined = rest.len() == seen.after.len() || !seen.after.starts_with(' ');
+fn goes_on(candidate: &Candidate<'_>) -> bool {
+    let rest = candidate.after.strip_prefix(['-', '.', ' ']).unwrap_or(candidate.after);
+    let is_joined = rest.len() == candidate.after.len() || !candidate.after.starts_with(' ');
     is_joined && rest.starts_with(|c: char| c.is_ascii_digit())
 }
 
 /// ISO 13616: the length that its country has, and the remainder 1 modulo 97.
-pub(super) fn iban(seen: &Seen<'_>) -> Option<usize> {
-    let len = iban_length(seen.secret.get(..2)?)?;
-    let end = seen.secret.char_indices().filter(|(_, c)| *c != ' ').nth(len - 1)?.0 + 1;
-    let number = &seen.secret[..end];
-    let ends = !seen.secret[end..].starts_with(|c: char| c.is_ascii_alphanumeric());
+pub(super) fn iban(candidate: &Candidate<'_>) -> Option<usize> {
+    let len = iban_length(candidate.secret.get(..2)?)?;
+    let end = candidate.secret.char_indices().filter(|(_, c)| *c != ' ').nth(len - 1)?.0 + 1;
+    let number = &candidate.secret[..end];
+    let ends = !candidate.secret[end..].starts_with(|c: char| c.is_ascii_alphanumeric());
     let moved = number.chars().skip(4).chain(number.chars().take(4));
     let values = moved.filter_map(|c| c.to_digit(36));
     let rest = values.fold(0, |rest, value| (rest * if value > 9 { 100 } else { 10 } + value) % 97);
@@ -317,60 +318,63 @@ fn iban_length(country: &str) -> Option<usize> {
 }
 
 /// ITU-T E.164: 8 to 15 digits; North American ones have 11 with the country's. Groups beyond that are not part of it.
-pub(super) fn phone(seen: &Seen<'_>) -> Option<usize> {
-    let (least, most) = match seen.secret.as_bytes() {
+pub(super) fn phone(candidate: &Candidate<'_>) -> Option<usize> {
+    let (least, most) = match candidate.secret.as_bytes() {
         [b'+', b'1', ..] => (11, 11),
         [b'+', ..] => (8, 15),
         _ => (10, 10),
     };
-    let ends = seen.secret.char_indices().filter(|(_, c)| c.is_ascii_digit()).map(|(at, _)| at + 1);
+    let ends = candidate.secret.char_indices().filter(|(_, c)| c.is_ascii_digit()).map(|(at, _)| at + 1);
     let ends: Vec<usize> = ends.take(most + 1).collect();
-    let is_end = |end: &usize| !seen.secret[*end..].starts_with(|c: char| c.is_ascii_digit());
+    let is_end = |end: &usize| !candidate.secret[*end..].starts_with(|c: char| c.is_ascii_digit());
     let end = *ends.iter().take(most).skip(least - 1).rfind(|end| is_end(end))?;
-    let cut = end < seen.secret.len();
-    (cut || !goes_on(seen)).then_some(end)
+    let cut = end < candidate.secret.len();
+    (cut || !goes_on(candidate)).then_some(end)
 }
 
-pub(super) fn ip(seen: &Seen<'_>) -> Option<usize> {
-    let is_told = match seen.secret.parse().ok()? {
+pub(super) fn ip(candidate: &Candidate<'_>) -> Option<usize> {
+    let is_public = match candidate.secret.parse().ok()? {
         IpAddr::V4(ip) => {
             let is_special = ip.is_loopback() || ip.octets()[0] == 0 || ip.octets()[0] == 255;
-            !is_special && !is_version(seen)
+            !is_special && !is_version(candidate)
         }
         IpAddr::V6(ip) => {
             let link_local = ip.segments()[0] & 0xffc0 == 0xfe80;
-            !ip.is_loopback() && !link_local && seen.secret.contains(|c: char| c.is_ascii_digit()) && !is_longer(seen)
+            !ip.is_loopback()
+                && !link_local
+                && candidate.secret.contains(|c: char| c.is_ascii_digit())
+                && !is_longer(candidate)
         }
     };
-    all(seen, is_told)
+    all(candidate, is_public)
 }
 
 /// `1.2.3.4.5`, `1.2.3.4-rc1`, `1.2.3.4.tar.gz`, `1:2:3:`
-fn is_longer(seen: &Seen<'_>) -> bool {
-    let mut after = seen.after.chars();
+fn is_longer(candidate: &Candidate<'_>) -> bool {
+    let mut after = candidate.after.chars();
     match (after.next(), after.next()) {
         (Some('.' | ':'), Some(next)) => {
-            next.is_ascii_alphanumeric() && !(next.is_ascii_digit() && seen.after.starts_with(':'))
+            next.is_ascii_alphanumeric() && !(next.is_ascii_digit() && candidate.after.starts_with(':'))
         }
         (Some('-'), Some(next)) => next.is_ascii_alphabetic(),
         _ => false,
     }
 }
 
-fn is_version(seen: &Seen<'_>) -> bool {
-    const SAID: [&str; 12] = [
+fn is_version(candidate: &Candidate<'_>) -> bool {
+    const VERSION_WORDS: [&str; 12] = [
         "version", "ver", "v", "release", "firmware", "upgrade", "install", "section", "chapter", "oid", "build", "rev",
     ];
     // `name-1.2.3.4`, `name@1.2.3.4`, `name==1.2.3.4`, `name/1.2.3.4`
-    let is_login = ["ssh", "scp", "sftp", "rsync"].iter().any(|program| seen.before.contains(program));
-    let glued = seen.before.ends_with(['-', '_', '~', '^'])
-        || seen.before.ends_with('@') && !is_login
-        || seen.before.ends_with("==");
-    let is_product = seen.before.ends_with('/') && !seen.before.ends_with("//");
-    let words = seen.before.split(|c: char| !c.is_ascii_alphabetic()).filter(|word| !word.is_empty());
+    let is_login = ["ssh", "scp", "sftp", "rsync"].iter().any(|program| candidate.before.contains(program));
+    let glued = candidate.before.ends_with(['-', '_', '~', '^'])
+        || candidate.before.ends_with('@') && !is_login
+        || candidate.before.ends_with("==");
+    let is_product = candidate.before.ends_with('/') && !candidate.before.ends_with("//");
+    let words = candidate.before.split(|c: char| !c.is_ascii_alphabetic()).filter(|word| !word.is_empty());
     let mut last = words.rev().take(3).map(str::to_ascii_lowercase);
     glued
         || is_product
-        || is_longer(seen)
-        || last.any(|word| SAID.contains(&word.as_str()) || word.ends_with("version"))
+        || is_longer(candidate)
+        || last.any(|word| VERSION_WORDS.contains(&word.as_str()) || word.ends_with("version"))
 }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::engine::{BEFORE, Engine, MatchState};
-use super::visible::{Sieve, has_invisible};
+use super::visible::{InvisibleFilter, has_invisible};
 use super::{Finding, Kind};
 
 /// Looks for secrets in text that comes in pieces, and finds what it would find in all of it. Made by
@@ -21,7 +21,7 @@ pub struct Chunks {
     held: usize,
     /// Invisible characters that are left out of the held part, and before what they stand.
     gaps: VecDeque<(usize, char)>,
-    sieve: Sieve,
+    sieve: InvisibleFilter,
 }
 
 /// A part of the text: each byte is in one, in order, but for invisible characters inside of a secret, which are in none.
@@ -35,7 +35,7 @@ pub enum Piece<'t> {
 
 impl Chunks {
     pub(super) fn new(engine: Arc<Engine>) -> Self {
-        Self { engine, text: String::new(), held: 0, gaps: VecDeque::new(), sieve: Sieve::default() }
+        Self { engine, text: String::new(), held: 0, gaps: VecDeque::new(), sieve: InvisibleFilter::default() }
     }
 
     /// Takes a chunk, and gives what is clear by now.
@@ -48,7 +48,7 @@ impl Chunks {
         if !has_invisible(chunk) {
             self.text.push_str(chunk);
             if !chunk.is_empty() {
-                self.sieve = Sieve::default();
+                self.sieve = InvisibleFilter::default();
             }
             return;
         }
@@ -71,7 +71,7 @@ impl Chunks {
     pub fn clear(&mut self) {
         self.text.clear();
         self.gaps.clear();
-        (self.held, self.sieve) = (0, Sieve::default());
+        (self.held, self.sieve) = (0, InvisibleFilter::default());
     }
 
     /// What is held, without invisible characters.

@@ -13,10 +13,10 @@ use regex_automata::{Anchored, Input};
 use regex_syntax::hir::{Hir, Look};
 
 use super::begin::{FirstBytes, beginning};
-use super::checks::Seen;
+use super::checks::Candidate;
 use super::kind::Kind;
-use super::rules::Prepared;
-use super::tail::{End, LONGEST};
+use super::rules::PreparedRule;
+use super::tail::{LONGEST, TailEnd};
 use super::{Finding, PatternError};
 
 /// So many bytes before a match are looked at.
@@ -31,7 +31,7 @@ const PROGRAM: usize = 1 << 20;
 /// Rules, ready to be used.
 #[derive(Debug)]
 pub(super) struct Engine {
-    rules: Vec<Compiled>,
+    rules: Vec<CompiledRule>,
     any: Regex,
     /// What is at the end of a text and could be the beginning of a match.
     begun: Regex,
@@ -42,8 +42,8 @@ pub(super) struct Engine {
 
 /// A rule, ready to be used.
 #[derive(Debug)]
-struct Compiled {
-    rule: Prepared,
+struct CompiledRule {
+    rule: PreparedRule,
     regex: Regex,
     /// How short a match can be, without its tail.
     shortest: usize,
@@ -51,8 +51,8 @@ struct Compiled {
     first: FirstBytes,
 }
 
-impl Compiled {
-    fn new(rule: Prepared, hir: &Hir) -> Result<Self, PatternError> {
+impl CompiledRule {
+    fn new(rule: PreparedRule, hir: &Hir) -> Result<Self, PatternError> {
         let (regex, shortest) = (compile(&rule, hir)?, hir.properties().minimum_len().unwrap_or(0));
         Ok(Self { rule, regex, shortest, first: FirstBytes::of(hir) })
     }
@@ -68,7 +68,7 @@ pub(super) enum MatchState {
 }
 
 /// Reads a pattern, and refuses one that could run on.
-pub(super) fn parse(rule: &Prepared) -> Result<Hir, PatternError> {
+pub(super) fn parse(rule: &PreparedRule) -> Result<Hir, PatternError> {
     let name = || rule.kind.as_str().to_owned();
     let mut parser = regex_syntax::ParserBuilder::new().unicode(rule.is_unicode).utf8(rule.is_unicode).build();
     let hir =
@@ -81,7 +81,7 @@ pub(super) fn parse(rule: &Prepared) -> Result<Hir, PatternError> {
 }
 
 /// The program of a pattern.
-pub(super) fn compile(rule: &Prepared, hir: &Hir) -> Result<Regex, PatternError> {
+pub(super) fn compile(rule: &PreparedRule, hir: &Hir) -> Result<Regex, PatternError> {
     let built = Regex::builder().configure(config().nfa_size_limit(Some(PROGRAM))).build_from_hir(hir);
     built.map_err(|error| PatternError::Size { name: rule.kind.as_str().to_owned(), source: Box::new(error) })
 }
@@ -93,7 +93,7 @@ fn config() -> Config {
 
 impl Engine {
     /// Of rules that were checked.
-    pub(super) fn new(rules: Vec<Prepared>) -> Result<Self, PatternError> {
+    pub(super) fn new(rules: Vec<PreparedRule>) -> Result<Self, PatternError> {
         let hirs: Vec<Hir> = rules.iter().map(parse).collect::<Result<_, _>>()?;
         let all = |error| PatternError::Size { name: "all together".to_owned(), source: Box::new(error) };
         let roomy = || config().nfa_size_limit(None).hybrid_cache_capacity(8 << 20);
@@ -109,7 +109,7 @@ impl Engine {
             rules: rules
                 .into_iter()
                 .zip(&hirs)
-                .map(|(rule, hir)| Compiled::new(rule, hir))
+                .map(|(rule, hir)| CompiledRule::new(rule, hir))
                 .collect::<Result<_, _>>()?,
         })
     }
@@ -119,7 +119,7 @@ impl Engine {
         self.window
     }
 
-    pub(super) fn rules(&self) -> impl Iterator<Item = &Prepared> {
+    pub(super) fn rules(&self) -> impl Iterator<Item = &PreparedRule> {
         self.rules.iter().map(|of| &of.rule)
     }
 
@@ -152,7 +152,7 @@ impl Engine {
     /// What is at a byte where a pattern matches.
     pub(super) fn decide(&self, text: &str, (start, first): (usize, usize), is_whole: bool) -> MatchState {
         for of in self.rules[first..].iter().filter(|of| of.first.has(text, start)) {
-            match judge(of, text, start, is_whole) {
+            match check_rule(of, text, start, is_whole) {
                 MatchState::Secret(finding) if of.rule.is_vague => return self.refine(text, finding, is_whole),
                 MatchState::Nothing => {}
                 decision => return decision,
@@ -165,10 +165,10 @@ impl Engine {
     fn refine(&self, text: &str, vague: Finding, is_whole: bool) -> MatchState {
         let mut at = vague.start + 1;
         while let Some((start, rule)) = self.hit(text, at).filter(|(start, _)| *start <= vague.span.start) {
-            let is_clear = |of: &&Compiled| !of.rule.is_vague && !of.rule.kind.is_personal();
-            let may_begin = |of: &&Compiled| of.first.has(text, start);
+            let is_clear = |of: &&CompiledRule| !of.rule.is_vague && !of.rule.kind.is_personal();
+            let may_begin = |of: &&CompiledRule| of.first.has(text, start);
             for of in self.rules[rule..].iter().filter(is_clear).filter(may_begin) {
-                match judge(of, text, start, is_whole) {
+                match check_rule(of, text, start, is_whole) {
                     MatchState::Nothing => {}
                     MatchState::Open => return MatchState::Open,
                     MatchState::Secret(clear) if clear.span.start > vague.span.start => {}
@@ -182,7 +182,12 @@ impl Engine {
 }
 
 /// What a rule says of a byte.
-fn judge(Compiled { rule, regex, shortest, .. }: &Compiled, text: &str, start: usize, is_whole: bool) -> MatchState {
+fn check_rule(
+    CompiledRule { rule, regex, shortest, .. }: &CompiledRule,
+    text: &str,
+    start: usize,
+    is_whole: bool,
+) -> MatchState {
     let input = Input::new(text).range(start..).anchored(Anchored::Yes);
     let mut groups = regex.create_captures();
     regex.search_captures(&input, &mut groups);
@@ -190,10 +195,10 @@ fn judge(Compiled { rule, regex, shortest, .. }: &Compiled, text: &str, start: u
     // An empty secret would be found again and again.
     let group = groups.get_group(1).filter(|group| !group.is_empty());
     let secret = group.map_or(whole.range(), |group| group.range());
-    let end = match rule.tail.map_or(End::At(whole.end()), |tail| tail.read(text, whole.end(), is_whole)) {
-        End::At(end) => end,
-        End::Never => return MatchState::Nothing,
-        End::Open => return MatchState::Open,
+    let end = match rule.tail.map_or(TailEnd::At(whole.end()), |tail| tail.read(text, whole.end(), is_whole)) {
+        TailEnd::At(end) => end,
+        TailEnd::Never => return MatchState::Nothing,
+        TailEnd::Open => return MatchState::Open,
     };
     // A pattern of bytes that is cut at its bound may end in the middle of a character.
     let secret = secret.start..text.floor_char_boundary(if rule.tail.is_some() { end } else { secret.end });
@@ -202,13 +207,13 @@ fn judge(Compiled { rule, regex, shortest, .. }: &Compiled, text: &str, start: u
     }
     let before = text.ceil_char_boundary(start.saturating_sub(BEFORE));
     let after = text.floor_char_boundary(text.len().min(end + AFTER));
-    let seen = Seen {
+    let candidate = Candidate {
         before: &text[before..secret.start],
         secret: &text[secret.clone()],
         shortest: shortest.saturating_sub(secret.start - start),
         after: &text[secret.end..after.max(secret.end)],
     };
-    match rule.check.passes(&seen) {
+    match rule.check.passes(&candidate) {
         Some(len) => {
             MatchState::Secret(Finding { kind: rule.kind.clone(), start, span: secret.start..secret.start + len })
         }
@@ -218,7 +223,7 @@ fn judge(Compiled { rule, regex, shortest, .. }: &Compiled, text: &str, start: u
 
 impl Kind {
     /// The rules that find it.
-    pub(super) fn is_of(&self, rule: &Prepared) -> bool {
+    pub(super) fn is_of(&self, rule: &PreparedRule) -> bool {
         rule.kind == *self
     }
 }

@@ -30,9 +30,9 @@ impl StdError for TextCause {
 
 /// Changes the message, the causes and the details of an error. Its kind stays, and what control flow carries; types of
 /// causes are lost if anything was changed.
-pub(crate) fn reworded(error: Error, change: &mut impl FnMut(&Path<'_>, &mut String)) -> Error {
+pub(crate) fn change_texts(error: Error, change: &mut impl FnMut(&Path<'_>, &mut String)) -> Error {
     if error.details().values().any(|value| check_depth(value).is_err()) {
-        return rebuilt(error, "the details of the error are nested too deep to be looked at".to_owned(), None);
+        return rebuild(error, "the details of the error are nested too deep to be looked at".to_owned(), None);
     }
     let report = error.report();
     let (mut message, mut causes, mut details) =
@@ -45,12 +45,12 @@ pub(crate) fn reworded(error: Error, change: &mut impl FnMut(&Path<'_>, &mut Str
     if message == report.message && same_causes && details == report.context {
         return error;
     }
-    rebuilt(error, message, chain(causes)).with_details(details)
+    rebuild(error, message, chain(causes)).with_details(details)
 }
 
 /// Changes the name of who denied or halted.
 #[allow(dead_code, reason = "a guard withholds the whole error")]
-pub(crate) fn renamed(error: Error, change: &mut impl FnMut(&Path<'_>, &mut String)) -> Error {
+pub(crate) fn change_denier(error: Error, change: &mut impl FnMut(&Path<'_>, &mut String)) -> Error {
     let (ErrorKind::Denied { by } | ErrorKind::Halted { by }) = error.kind() else { return error };
     let mut name = by.clone();
     change(&Path::Key(&Path::Key(&Path::Root, "kind"), "by"), &mut name);
@@ -68,7 +68,7 @@ pub(crate) fn renamed(error: Error, change: &mut impl FnMut(&Path<'_>, &mut Stri
 /// Changes the keys of an error's details, and loses the types of its causes if any was changed. A request for a retry
 /// has to be the same request, and keeps them.
 #[allow(dead_code, reason = "a redaction leaves keys")]
-pub(crate) fn rekeyed(error: Error, change: &mut impl FnMut(&mut String)) -> Error {
+pub(crate) fn change_detail_keys(error: Error, change: &mut impl FnMut(&mut String)) -> Error {
     let mut details = Value::from(error.details().clone());
     keys_mut(&mut details, change);
     match details {
@@ -87,7 +87,7 @@ fn chain(causes: Vec<Value>) -> Option<Box<TextCause>> {
 }
 
 /// Of the same kind. One that cannot be made anew keeps what it carries, and has its old words hidden by a cause.
-fn rebuilt(error: Error, message: String, causes: Option<Box<TextCause>>) -> Error {
+fn rebuild(error: Error, message: String, causes: Option<Box<TextCause>>) -> Error {
     let (is_retryable, is_fatal) = (error.is_retryable(), error.is_fatal());
     let anew = match error.kind() {
         ErrorKind::Failed => Error::new(message),
@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     fn hidden(error: Error) -> Error {
-        reworded(error, &mut |_, text| *text = text.replace("hunter2", "***"))
+        change_texts(error, &mut |_, text| *text = text.replace("hunter2", "***"))
     }
 
     #[test]
@@ -161,10 +161,10 @@ mod tests {
 
     #[test]
     fn keys_of_details_are_changed_but_of_a_request_for_a_retry() {
-        let rename = |error: Error| rekeyed(error, &mut |key| *key = key.replace("hunter2", "***"));
+        let rename = |error: Error| change_detail_keys(error, &mut |key| *key = key.replace("hunter2", "***"));
         let details = |error: Error| error.context("hunter2", 1).context("a", 2);
-        let renamed = rename(details(Error::denied("the house", "no").caused_by("rain")));
-        assert_eq!(renamed.explain(), "denied by the house: no\n  caused by: rain\n  ***: 1\n  a: 2");
+        let change_denier = rename(details(Error::denied("the house", "no").caused_by("rain")));
+        assert_eq!(change_denier.explain(), "denied by the house: no\n  caused by: rain\n  ***: 1\n  a: 2");
         assert!(rename(details(Error::retry("x"))).details().contains_key("hunter2"));
         let io = rename(Error::from(std::io::Error::other("x")).context("a", 1));
         assert!(io.find::<std::io::Error>().is_some());

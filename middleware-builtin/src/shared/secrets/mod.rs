@@ -23,7 +23,7 @@ use std::sync::{Arc, LazyLock, OnceLock};
 use thiserror::Error;
 
 use self::engine::Engine;
-use self::rules::Prepared;
+use self::rules::PreparedRule;
 use self::visible::Visible;
 
 pub use self::chunks::{Chunks, Piece};
@@ -49,10 +49,10 @@ pub use self::rules::{Check, Rule};
 /// assert_eq!(found.len(), 1);
 /// ```
 #[derive(Clone)]
-pub struct Scanner(Arc<Inner>);
+pub struct Scanner(Arc<RuleSet>);
 
-struct Inner {
-    rules: Vec<Prepared>,
+struct RuleSet {
+    rules: Vec<PreparedRule>,
     /// Made when it is first used.
     engine: OnceLock<Arc<Engine>>,
 }
@@ -158,7 +158,7 @@ impl Scanner {
     ///
     /// If it is no regex, matches the empty text, may match more than 640 bytes, or becomes too large.
     pub fn pattern(&self, name: &str, regex: &str) -> Result<Self, PatternError> {
-        self.own(Prepared::pattern(name, regex))
+        self.own(PreparedRule::pattern(name, regex))
     }
 
     /// Looks for a kind of your own too, before all others, by a line as the [table](Self::table) has.
@@ -170,11 +170,11 @@ impl Scanner {
     /// If its pattern is no regex, matches the empty text, may match more than 640 bytes, or becomes too large, or if its
     /// example is not found by it.
     pub fn rule(&self, rule: &Rule) -> Result<Self, PatternError> {
-        let own = Self::only([]).own(Prepared::own(rule))?;
+        let own = Self::only([]).own(PreparedRule::own(rule))?;
         if !rule.example.is_empty() && own.is_clean(&rule.drawn(0)) {
             return Err(PatternError::Example { name: rule.name.to_owned() });
         }
-        self.own(Prepared::own(rule))
+        self.own(PreparedRule::own(rule))
     }
 
     /// Returns the table of all kinds that are known, a line for each of their formats.
@@ -183,13 +183,13 @@ impl Scanner {
         table::TABLE
     }
 
-    fn own(&self, rule: Prepared) -> Result<Self, PatternError> {
+    fn own(&self, rule: PreparedRule) -> Result<Self, PatternError> {
         engine::compile(&rule, &engine::parse(&rule)?)?;
         Ok(Self::of(std::iter::once(rule).chain(self.0.rules.iter().cloned()).collect()))
     }
 
-    fn of(rules: Vec<Prepared>) -> Self {
-        Self(Arc::new(Inner { rules, engine: OnceLock::new() }))
+    fn of(rules: Vec<PreparedRule>) -> Self {
+        Self(Arc::new(RuleSet { rules, engine: OnceLock::new() }))
     }
 
     #[expect(clippy::expect_used, reason = "each pattern was tried by itself, and together they have no bound")]

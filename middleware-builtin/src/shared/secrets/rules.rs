@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::checks::{self, Seen};
+use super::checks::{self, Candidate};
 use super::kind::Kind;
 use super::table::TABLE;
 use super::tail::Tail;
@@ -152,10 +152,10 @@ impl Check {
     }
 
     /// How many bytes of what is seen are a secret.
-    pub(super) fn passes(self, seen: &Seen<'_>) -> Option<usize> {
+    pub(super) fn passes(self, candidate: &Candidate<'_>) -> Option<usize> {
         match self.test {
-            Test::Of(check) => check(seen),
-            Test::Own(is_secret) => is_secret(seen.secret).then_some(seen.secret.len()),
+            Test::Of(check) => check(candidate),
+            Test::Own(is_secret) => is_secret(candidate.secret).then_some(candidate.secret.len()),
         }
     }
 }
@@ -168,7 +168,7 @@ impl fmt::Debug for Check {
 
 /// A rule as the engine takes it.
 #[derive(Clone, Debug)]
-pub(super) struct Prepared {
+pub(super) struct PreparedRule {
     pub(super) kind: Kind,
     pub(super) pattern: String,
     /// Letters, digits and boundaries are those of Unicode.
@@ -179,7 +179,7 @@ pub(super) struct Prepared {
     pub(super) is_vague: bool,
 }
 
-impl Prepared {
+impl PreparedRule {
     fn new(kind: Kind, rule: &Rule) -> Self {
         let Rule { pattern, near, check, .. } = *rule;
         let pattern = if near.is_empty() { pattern.to_owned() } else { behind(near, pattern) };
@@ -205,6 +205,6 @@ fn behind(near: &[&str], secret: &str) -> String {
 }
 
 /// The rules of the table, in the order in which they are asked.
-pub(super) fn all() -> Vec<Prepared> {
-    TABLE.iter().map(|rule| Prepared::new(Kind::of_line(rule.name), rule)).collect()
+pub(super) fn all() -> Vec<PreparedRule> {
+    TABLE.iter().map(|rule| PreparedRule::new(Kind::of_line(rule.name), rule)).collect()
 }

@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use serde::Serialize;
 
 /// What text passes, bit by bit.
-pub(crate) trait Passage: Send {
+pub(crate) trait ChunkFilter: Send {
     /// Takes more text, and gives what is clear.
     fn push(&mut self, text: &str) -> Result<String>;
     /// Gives the rest.
@@ -24,24 +24,24 @@ pub(crate) trait Passage: Send {
 }
 
 /// Where the text of an event is.
-pub(crate) type Text<T> = Arc<dyn Fn(&mut T) -> &mut String + Send + Sync>;
+pub(crate) type TextAccessor<T> = Arc<dyn Fn(&mut T) -> &mut String + Send + Sync>;
 
 /// Events whose text was declared.
-pub(crate) struct TextOf<T> {
+pub(crate) struct ChunkedText<T> {
     pub(crate) name: String,
-    pub(crate) text: Text<T>,
+    pub(crate) text: TextAccessor<T>,
 }
 
 /// The same, whatever their type.
-pub(crate) trait Declared: Send + Sync {
+pub(crate) trait ChunkedEvents: Send + Sync {
     /// What they are called.
     fn name(&self) -> &str;
     /// Has the text of one run's events pass.
-    fn listen(&self, ctx: &RunContext, passage: Box<dyn Passage>) -> Result<Arc<dyn Held>>;
+    fn listen(&self, ctx: &RunContext, passage: Box<dyn ChunkFilter>) -> Result<Arc<dyn HeldText>>;
 }
 
 /// What is held of a run's events.
-pub(crate) trait Held: Send + Sync {
+pub(crate) trait HeldText: Send + Sync {
     /// Emits it.
     fn flush<'a>(&'a self, ctx: &'a RunContext) -> BoxFuture<'a, Result<()>>;
     /// Why text was refused, if any was.
@@ -50,28 +50,28 @@ pub(crate) trait Held: Send + Sync {
 }
 
 /// The text of one run's events.
-struct Stream<T> {
+struct TextStream<T> {
     name: String,
-    text: Text<T>,
-    state: Mutex<State<T>>,
+    text: TextAccessor<T>,
+    state: Mutex<StreamState<T>>,
 }
 
-struct State<T> {
-    passage: Box<dyn Passage>,
+struct StreamState<T> {
+    passage: Box<dyn ChunkFilter>,
     last: Option<T>,
     /// On its way as an event: it is clear already.
     rest: Option<String>,
     refused: Option<Error>,
 }
 
-impl<T: Clone + Serialize + Send + Sync + 'static> Declared for TextOf<T> {
+impl<T: Clone + Serialize + Send + Sync + 'static> ChunkedEvents for ChunkedText<T> {
     fn name(&self) -> &str {
         &self.name
     }
 
-    fn listen(&self, ctx: &RunContext, passage: Box<dyn Passage>) -> Result<Arc<dyn Held>> {
-        let state = Mutex::new(State { passage, last: None, rest: None, refused: None });
-        let stream = Arc::new(Stream { name: self.name.clone(), text: Arc::clone(&self.text), state });
+    fn listen(&self, ctx: &RunContext, passage: Box<dyn ChunkFilter>) -> Result<Arc<dyn HeldText>> {
+        let state = Mutex::new(StreamState { passage, last: None, rest: None, refused: None });
+        let stream = Arc::new(TextStream { name: self.name.clone(), text: Arc::clone(&self.text), state });
         let first = || ctx.emitter().with(Options::new().priority(i32::MAX));
         let (passing, discarding) = (Arc::clone(&stream), Arc::clone(&stream));
         first()
@@ -81,7 +81,7 @@ impl<T: Clone + Serialize + Send + Sync + 'static> Declared for TextOf<T> {
     }
 }
 
-impl<T: Clone> Stream<T> {
+impl<T: Clone> TextStream<T> {
     /// Has an event go on with what is clear.
     fn pass(&self, event: &mut T) -> Result<()> {
         let text = (self.text)(event);
@@ -112,7 +112,7 @@ impl<T: Clone> Stream<T> {
 }
 
 /// What is done under the lock: no code of users, who clone, drop and read events.
-impl<T> State<T> {
+impl<T> StreamState<T> {
     /// Whether it is what is on its way already.
     fn is_rest(&mut self, text: &str) -> bool {
         self.rest.take_if(|rest| rest == text).is_some()
@@ -150,7 +150,7 @@ impl<T> State<T> {
     }
 }
 
-impl<T: Clone + Serialize + Send + Sync + 'static> Held for Stream<T> {
+impl<T: Clone + Serialize + Send + Sync + 'static> HeldText for TextStream<T> {
     fn flush<'a>(&'a self, ctx: &'a RunContext) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
             let Some(mut event) = self.last()? else { return Ok(()) };
@@ -165,7 +165,7 @@ impl<T: Clone + Serialize + Send + Sync + 'static> Held for Stream<T> {
 }
 
 /// What is held comes out before others hear that the run is over; then something is done besides.
-pub(crate) fn flush_at_end<F>(held: &Arc<[Arc<dyn Held>]>, ctx: &RunContext, then: F) -> Result<()>
+pub(crate) fn flush_at_end<F>(held: &Arc<[Arc<dyn HeldText>]>, ctx: &RunContext, then: F) -> Result<()>
 where
     F: Fn(RunContext) -> BoxFuture<'static, ()> + Clone + Send + Sync + 'static,
 {
@@ -188,7 +188,7 @@ where
 }
 
 /// Has something said when a run has failed, and again when it is over: what was found where nobody could be awaited.
-pub(crate) fn say_at_end<F>(ctx: &RunContext, say: F) -> Result<()>
+pub(crate) fn emit_at_end<F>(ctx: &RunContext, say: F) -> Result<()>
 where
     F: Fn(RunContext) -> BoxFuture<'static, ()> + Clone + Send + Sync + 'static,
 {
@@ -216,7 +216,7 @@ mod tests {
     /// Holds all until the end.
     struct Holding(String);
 
-    impl Passage for Holding {
+    impl ChunkFilter for Holding {
         fn push(&mut self, text: &str) -> Result<String> {
             self.0 += text;
             Ok(String::new())
@@ -232,13 +232,13 @@ mod tests {
     }
 
     #[derive(Default)]
-    struct Looked {
-        stream: OnceLock<Weak<Stream<Told>>>,
+    struct LockProbe {
+        stream: OnceLock<Weak<TextStream<ProbedEvent>>>,
         /// Whose code ran, and whether it ran under the lock.
         code: Mutex<Vec<(&'static str, bool)>>,
     }
 
-    impl Looked {
+    impl LockProbe {
         fn look(&self, code: &'static str) {
             let Some(stream) = self.stream.get().and_then(Weak::upgrade) else { return };
             self.code.lock().push((code, stream.state.is_locked()));
@@ -246,49 +246,49 @@ mod tests {
     }
 
     /// An event that looks whether the lock is held when it is cloned or dropped.
-    struct Told {
+    struct ProbedEvent {
         text: String,
-        looked: Arc<Looked>,
+        probe: Arc<LockProbe>,
     }
 
-    impl Clone for Told {
+    impl Clone for ProbedEvent {
         fn clone(&self) -> Self {
-            self.looked.look("clone");
-            Self { text: self.text.clone(), looked: Arc::clone(&self.looked) }
+            self.probe.look("clone");
+            Self { text: self.text.clone(), probe: Arc::clone(&self.probe) }
         }
     }
 
-    impl Drop for Told {
+    impl Drop for ProbedEvent {
         fn drop(&mut self) {
-            self.looked.look("drop");
+            self.probe.look("drop");
         }
     }
 
     #[test]
     fn code_of_users_runs_with_no_lock_held() -> Result<()> {
-        let text: Text<Told> = Arc::new(|told| {
-            told.looked.look("text");
-            &mut told.text
+        let text: TextAccessor<ProbedEvent> = Arc::new(|event| {
+            event.probe.look("text");
+            &mut event.text
         });
         let passage = Box::new(Holding(String::new()));
-        let state = Mutex::new(State { passage, last: None, rest: None, refused: None });
-        let stream = Arc::new(Stream { name: "told".to_owned(), text, state });
-        let looked = Arc::<Looked>::default();
-        looked.stream.get_or_init(|| Arc::downgrade(&stream));
-        let told = |text: &str| Told { text: text.to_owned(), looked: Arc::clone(&looked) };
+        let state = Mutex::new(StreamState { passage, last: None, rest: None, refused: None });
+        let stream = Arc::new(TextStream { name: "told".to_owned(), text, state });
+        let probe = Arc::<LockProbe>::default();
+        probe.stream.get_or_init(|| Arc::downgrade(&stream));
+        let event = |text: &str| ProbedEvent { text: text.to_owned(), probe: Arc::clone(&probe) };
         for text in ["a", "b"] {
-            stream.pass(&mut told(text))?;
+            stream.pass(&mut event(text))?;
         }
         stream.discard();
-        stream.pass(&mut told("c"))?;
+        stream.pass(&mut event("c"))?;
         let mut last = stream.last()?.expect("something is held");
         assert_eq!(last.text, "c");
         stream.pass(&mut last)?;
         assert_eq!(last.text, "c", "what is clear already passes");
-        stream.pass(&mut told(""))?;
+        stream.pass(&mut event(""))?;
         assert!(stream.last()?.is_none());
         drop(last);
-        let code = looked.code.lock();
+        let code = probe.code.lock();
         for what in ["text", "clone", "drop"] {
             assert!(code.iter().any(|(code, _)| *code == what), "no {what} in {code:?}");
         }

@@ -13,7 +13,7 @@ pub(super) enum Tail {
 
 /// Where it ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum End {
+pub(super) enum TailEnd {
     At(usize),
     /// It is none.
     Never,
@@ -26,7 +26,7 @@ pub(super) const LONGEST: usize = 16 * 1024;
 
 impl Tail {
     /// Reads on from behind the pattern; `is_whole` if no more text is to come.
-    pub(super) fn read(self, text: &str, from: usize, is_whole: bool) -> End {
+    pub(super) fn read(self, text: &str, from: usize, is_whole: bool) -> TailEnd {
         match self {
             Self::Block => block(text, from, is_whole),
             Self::Jwt => jwt(text, from, is_whole),
@@ -36,17 +36,17 @@ impl Tail {
 }
 
 /// To the end that a block has, or as far as is read; what holds no key data is left.
-fn block(text: &str, from: usize, is_whole: bool) -> End {
+fn block(text: &str, from: usize, is_whole: bool) -> TailEnd {
     let bound = from + LONGEST;
     let within = &text.as_bytes()[from..text.len().min(bound)];
     let end = match end_of_block(within) {
         Some(end) => from + end,
         None if text.len() >= bound => bound,
         None if is_whole => text.len(),
-        None => return End::Open,
+        None => return TailEnd::Open,
     };
     let end = text.floor_char_boundary(end);
-    if holds_key(&text[from..end]) { End::At(end) } else { End::Never }
+    if holds_key(&text[from..end]) { TailEnd::At(end) } else { TailEnd::Never }
 }
 
 fn end_of_block(within: &[u8]) -> Option<usize> {
@@ -63,15 +63,15 @@ fn holds_key(body: &str) -> bool {
     runs.any(|run| run.len() >= 24)
 }
 
-fn run(text: &str, from: usize, is_whole: bool) -> End {
+fn run(text: &str, from: usize, is_whole: bool) -> TailEnd {
     let bytes = &text.as_bytes()[..text.len().min(from + LONGEST)];
     let is_run = |byte: &&u8| is_url_safe(**byte) || matches!(**byte, b'+' | b'/' | b'=');
     let end = from + bytes[from..].iter().take_while(is_run).count();
-    if end == text.len() && !is_whole { End::Open } else { End::At(end) }
+    if end == text.len() && !is_whole { TailEnd::Open } else { TailEnd::At(end) }
 }
 
 /// Three parts, RFC 7519, or five of an encrypted one, RFC 7516.
-fn jwt(text: &str, from: usize, is_whole: bool) -> End {
+fn jwt(text: &str, from: usize, is_whole: bool) -> TailEnd {
     let bytes = &text.as_bytes()[..text.len().min(from + LONGEST)];
     // Where the text goes on, or nothing more is read, it is known where a part ends.
     let is_known = is_whole || text.len() > bytes.len();
@@ -80,16 +80,16 @@ fn jwt(text: &str, from: usize, is_whole: bool) -> End {
     while parts < ends.len() && (parts == 0 || bytes.get(ends[parts - 1]) == Some(&b'.')) {
         ends[parts] = run(if parts == 0 { from } else { ends[parts - 1] + 1 });
         if ends[parts] == bytes.len() && !is_known {
-            return End::Open;
+            return TailEnd::Open;
         }
         parts += 1;
     }
     let [header, payload, signature, text, tag] = ends;
     match parts {
         // The second part may be empty.
-        5 if signature > payload + 10 && text > signature + 1 && tag > text + 16 => End::At(tag),
-        3.. if payload > header + 10 && signature > payload + 16 => End::At(signature),
-        _ => End::Never,
+        5 if signature > payload + 10 && text > signature + 1 && tag > text + 16 => TailEnd::At(tag),
+        3.. if payload > header + 10 && signature > payload + 16 => TailEnd::At(signature),
+        _ => TailEnd::Never,
     }
 }
 

@@ -23,11 +23,11 @@ pub(super) fn has_invisible(text: &str) -> bool {
 
 /// Sorts out characters as they come.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Sieve {
+pub(super) struct InvisibleFilter {
     in_a_row: usize,
 }
 
-impl Sieve {
+impl InvisibleFilter {
     /// Returns `true` if a character is to be looked through.
     pub(super) const fn takes(&mut self, c: char) -> bool {
         self.in_a_row = if is_invisible(c) { self.in_a_row + 1 } else { 0 };
@@ -48,7 +48,7 @@ impl<'t> Visible<'t> {
         if !has_invisible(text) {
             return Self { text: Cow::Borrowed(text), gaps: Vec::new() };
         }
-        let (mut seen, mut gaps, mut left_out, mut sieve) = (String::new(), Vec::new(), 0, Sieve::default());
+        let (mut seen, mut gaps, mut left_out, mut sieve) = (String::new(), Vec::new(), 0, InvisibleFilter::default());
         for c in text.chars() {
             if sieve.takes(c) {
                 left_out += c.len_utf8();
