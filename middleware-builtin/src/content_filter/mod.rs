@@ -18,7 +18,7 @@ use crate::shared::built_in::{built_in, debug_as, default_as_new};
 use crate::shared::own_events::{OwnEvents, own_events};
 
 pub use self::rules::FilterError;
-pub use crate::shared::place::Place;
+pub use crate::shared::inspected_place::Place;
 
 const NAME: &str = "content_filter";
 

@@ -3,8 +3,8 @@
 use serde::Serialize;
 
 use super::{Encoding, What};
+use crate::shared::inspected_place::Place;
 use crate::shared::own_events::own_events;
-use crate::shared::place::Place;
 
 /// Something was about to leave: what sort, where, and in which encoding. What it was is not said.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

@@ -20,13 +20,13 @@ use self::passage::CheckPassage;
 use self::state::{ExfilGuardLayer, GuardState};
 use crate::shared::built_in::{built_in, default_as_new};
 use crate::shared::own_events::OwnEvents;
-use crate::shared::secrets::stream::{ChunkedEvents, ChunkedText, emit_at_end, flush_at_end};
+use crate::shared::secrets::chunked_events::{ChunkedEvents, ChunkedText, emit_at_end, flush_at_end};
 use crate::shared::secrets::{Kind, PatternError, Scanner};
 
 pub use self::decode::Encoding;
 pub use self::events::Blocked;
 pub use self::leak::{KnownError, What};
-pub use crate::shared::place::Place;
+pub use crate::shared::inspected_place::Place;
 
 const NAME: &str = "exfil_guard";
 
@@ -251,7 +251,10 @@ impl ExfilGuard {
     }
 }
 
-fn stack(state: Arc<GuardState>, held: Arc<[Arc<dyn crate::shared::secrets::stream::HeldText>]>) -> Stack<JsonRun> {
+fn stack(
+    state: Arc<GuardState>,
+    held: Arc<[Arc<dyn crate::shared::secrets::chunked_events::HeldText>]>,
+) -> Stack<JsonRun> {
     Stack::builder().layer_in(Phase::Guard, ExfilGuardLayer { state, held }).build()
 }
 

@@ -7,8 +7,8 @@ use emitree_runtime::{Error, Result};
 use super::GuardState;
 use super::decode::Encoding;
 use super::leak::What;
-use crate::shared::place::Place;
-use crate::shared::secrets::stream::ChunkFilter;
+use crate::shared::inspected_place::Place;
+use crate::shared::secrets::chunked_events::ChunkFilter;
 use crate::shared::secrets::{Chunks, Piece};
 
 /// As long as a word may be that is held whole; of a longer one, a part this long is looked at with each that follows.

@@ -11,11 +11,11 @@ use serde_json::Value;
 use super::events::Blocked;
 use super::leak::What;
 use super::{Encoding, NAME, Settings};
+use crate::shared::inspected_place::Place;
 use crate::shared::json::{Path, strings};
 use crate::shared::own_events::OwnEvents;
-use crate::shared::place::Place;
-use crate::shared::secrets::failure::{change_detail_keys, change_texts};
-use crate::shared::secrets::stream::HeldText;
+use crate::shared::secrets::chunked_events::HeldText;
+use crate::shared::secrets::error_text::{change_detail_keys, change_texts};
 
 /// Where the details of an error stand in its report.
 const DETAILS: Path<'static> = Path::Key(&Path::Root, "context");

@@ -6,7 +6,7 @@ use emitree_runtime::{Error, Layer, Next, Op, Result, RunContext, Summary};
 use serde_json::json;
 
 use super::{Cause, Exhausted, Fallback, FellBack};
-use crate::shared::streamed::AttemptWatch;
+use crate::shared::attempt_watch::AttemptWatch;
 
 pub(super) struct FallbackLayer<K: Op>(pub(super) Fallback<K>);
 

@@ -11,8 +11,8 @@ use tokio::time::Instant;
 
 use crate::shared::built_in::{built_in, debug_as};
 use crate::shared::key::{Key, OwnedKey};
-pub use crate::shared::limit::{Delayed, Denied};
-use crate::shared::limit::{KeyedLimitOptions, keyed_limit_options};
+pub use crate::shared::keyed_limit::{Delayed, Denied};
+use crate::shared::keyed_limit::{KeyedLimitOptions, keyed_limit_options};
 use crate::shared::millis::millis;
 use crate::shared::own_events::OwnEvents;
 use crate::shared::runs::Runs;

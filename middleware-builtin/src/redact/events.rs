@@ -2,8 +2,8 @@
 
 use serde::Serialize;
 
+use crate::shared::inspected_place::Place;
 use crate::shared::own_events::own_events;
-use crate::shared::place::Place;
 use crate::shared::secrets::Kind;
 
 /// Secrets were redacted: what sort, how many, and where. What they were is not said.

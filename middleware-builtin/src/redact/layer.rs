@@ -11,16 +11,16 @@ use emitree_runtime::{
 use futures_core::future::BoxFuture;
 use serde_json::Value;
 
-use super::core::Redactor;
-use super::passage::RedactFilter;
+use super::chunk_filter::RedactFilter;
+use super::redactor::Redactor;
 use super::restore::RestoreLayer;
 use super::vault::Vault;
-use super::{Redact, Redaction, whole};
+use super::{Redact, Redaction, event_payloads};
 use crate::shared::built_in::debug_as;
+use crate::shared::inspected_place::Place;
 use crate::shared::json::{Path, deny_deep, strings_mut};
 use crate::shared::own_events::{OwnEvents, TextRedaction};
-use crate::shared::place::Place;
-use crate::shared::secrets::stream::{ChunkedEvents, emit_at_end, flush_at_end};
+use crate::shared::secrets::chunked_events::{ChunkedEvents, emit_at_end, flush_at_end};
 
 /// A redaction, bound to a run.
 pub(super) struct RedactLayer {
@@ -155,8 +155,8 @@ fn redact_events(shared: &Redaction, redactor: &Arc<Redactor>, ctx: &RunContext)
         |stream: &Arc<dyn ChunkedEvents>| stream.listen(ctx, Box::new(RedactFilter::new(stream.name(), redactor)));
     let held: Arc<[_]> = streams.iter().map(listen).collect::<Result<_>>()?;
     wholes.iter().try_for_each(|whole| whole(redactor, ctx))?;
-    whole::of_json(redactor, ctx)?;
-    whole::of_runtime(redactor, ctx)?;
+    event_payloads::of_json(redactor, ctx)?;
+    event_payloads::of_runtime(redactor, ctx)?;
     TextRedaction::add(ctx, {
         let redactor = Arc::clone(redactor);
         move |name, text| _ = redactor.event_string(name, text)

@@ -1,15 +1,15 @@
 //! Secrets and personal data are taken out of what a run takes, gives and tells: [`Redact`].
 
-mod core;
+mod chunk_filter;
+mod event_payloads;
 mod events;
 mod layer;
-mod passage;
-mod recorded;
+mod recorded_text;
+mod redactor;
 mod restore;
 mod sink;
 mod strategy;
 mod vault;
-mod whole;
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -19,20 +19,20 @@ use emitree_runtime::{Layer, LayerInfo, Middleware, Next, Op, Result, RunContext
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use self::core::RedactOptions;
+use self::event_payloads::PayloadRedaction;
 use self::layer::RedactLayer;
+use self::redactor::RedactOptions;
 use self::strategy::HashKey;
 use self::vault::Vault;
-use self::whole::PayloadRedaction;
 use crate::shared::built_in::{built_in, debug_as, default_as_new};
 use crate::shared::own_events::OwnEvents;
-use crate::shared::secrets::stream::{ChunkedEvents, ChunkedText};
+use crate::shared::secrets::chunked_events::{ChunkedEvents, ChunkedText};
 use crate::shared::secrets::{Kind, PatternError, Scanner};
 
 pub use self::events::Redacted;
 pub use self::sink::RedactSink;
 pub use self::strategy::Strategy;
-pub use crate::shared::place::Place;
+pub use crate::shared::inspected_place::Place;
 
 /// Finds secrets and personal data, and puts something else in their place.
 ///
@@ -233,7 +233,7 @@ impl Redact {
     /// ```
     #[must_use]
     pub fn event<T: Serialize + DeserializeOwned + Send + Sync + 'static>(mut self, name: impl Into<String>) -> Self {
-        Arc::make_mut(&mut self.0).wholes.push(whole::of_type::<T>(name.into()));
+        Arc::make_mut(&mut self.0).wholes.push(event_payloads::of_type::<T>(name.into()));
         self
     }
 

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use emitree_runtime::{JsonRun, Layer, Next, Result, RunContext, Summary};
 use serde_json::Value;
 
-use super::core::Redactor;
+use super::redactor::Redactor;
 use crate::shared::json::{Path, strings_mut};
 
 #[derive(Debug)]

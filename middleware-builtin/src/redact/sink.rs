@@ -7,10 +7,10 @@ use emitree_emitter::{BoxError, Context, EventRecord, Overflow, Progress, Sink, 
 use serde_json::Value;
 use serde_json::value::to_raw_value;
 
-use super::core::{RedactOptions, Redactor};
-use super::recorded::RecordedTexts;
+use super::recorded_text::RecordedTexts;
+use super::redactor::{RedactOptions, Redactor};
 use super::vault::Vault;
-use crate::shared::place::Place;
+use crate::shared::inspected_place::Place;
 
 /// A sink that gets records without secrets. Made by [`Redact::sink`](super::Redact::sink).
 ///

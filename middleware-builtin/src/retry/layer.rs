@@ -9,10 +9,10 @@ use tokio::time::sleep;
 
 use super::builder::RetryOptions;
 use super::{RetryPolicy, RetryScheduled};
+use crate::shared::attempt_watch::AttemptWatch;
 use crate::shared::built_in::debug_as;
 use crate::shared::millis::millis;
 use crate::shared::panic::caught;
-use crate::shared::streamed::AttemptWatch;
 
 pub(super) struct RetryLayer(pub(super) Arc<RetryPolicy>);
 

@@ -3,21 +3,23 @@
 
 #[cfg(any(feature = "budget", feature = "limits"))]
 pub(crate) mod at_start;
+#[cfg(any(feature = "fallback", feature = "retry"))]
+pub(crate) mod attempt_watch;
 pub(crate) mod built_in;
+#[cfg(any(feature = "content_filter", feature = "exfil_guard", feature = "redact"))]
+pub(crate) mod inspected_place;
 #[cfg(any(feature = "approval", feature = "content_filter", feature = "exfil_guard", feature = "redact"))]
 pub(crate) mod json;
 #[cfg(feature = "key")]
 pub mod key;
 #[cfg(any(feature = "concurrency", feature = "rate_limit"))]
-pub(crate) mod limit;
+pub(crate) mod keyed_limit;
 pub(crate) mod millis;
 #[cfg(feature = "runs")]
 pub(crate) mod only;
 #[cfg(feature = "own_events")]
 pub(crate) mod own_events;
 pub(crate) mod panic;
-#[cfg(any(feature = "content_filter", feature = "exfil_guard", feature = "redact"))]
-pub(crate) mod place;
 #[cfg(any(feature = "record", feature = "trajectory"))]
 pub(crate) mod run_address;
 #[cfg(feature = "runs")]
@@ -26,5 +28,3 @@ pub(crate) mod runs;
 pub mod secrets;
 #[cfg(any(feature = "budget", feature = "limits"))]
 pub(crate) mod stop;
-#[cfg(any(feature = "fallback", feature = "retry"))]
-pub(crate) mod streamed;

@@ -12,9 +12,9 @@ use regex_automata::nfa::thompson::WhichCaptures;
 use regex_automata::{Anchored, Input};
 use regex_syntax::hir::{Hir, Look};
 
-use super::begin::{FirstBytes, beginning};
 use super::checks::Candidate;
 use super::kind::Kind;
+use super::match_beginning::{FirstBytes, beginning};
 use super::rules::PreparedRule;
 use super::tail::{LONGEST, TailEnd};
 use super::{Finding, PatternError};

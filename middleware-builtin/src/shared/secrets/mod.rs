@@ -1,15 +1,15 @@
 //! Secrets and personal data in text: [`Scanner`], and [`Chunks`] for text that comes bit by bit.
 
-mod begin;
 mod checks;
+#[cfg(any(feature = "redact", feature = "exfil_guard"))]
+pub(crate) mod chunked_events;
 mod chunks;
 mod engine;
 #[cfg(any(feature = "redact", feature = "exfil_guard"))]
-pub(crate) mod failure;
+pub(crate) mod error_text;
 mod kind;
+mod match_beginning;
 mod rules;
-#[cfg(any(feature = "redact", feature = "exfil_guard"))]
-pub(crate) mod stream;
 mod table;
 mod tail;
 pub(crate) mod visible;

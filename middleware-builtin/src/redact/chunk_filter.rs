@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use emitree_runtime::Result;
 
-use super::core::Redactor;
-use crate::shared::place::Place;
+use super::redactor::Redactor;
+use crate::shared::inspected_place::Place;
 use crate::shared::secrets::Chunks;
-use crate::shared::secrets::stream::ChunkFilter;
+use crate::shared::secrets::chunked_events::ChunkFilter;
 
 /// Puts something else in place of secrets.
 pub(super) struct RedactFilter {

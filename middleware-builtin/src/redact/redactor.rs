@@ -9,9 +9,9 @@ use serde_json::Value;
 use super::events::{Redacted, Tally};
 use super::strategy::{HashKey, Strategy};
 use super::vault::Vault;
+use crate::shared::inspected_place::Place;
 use crate::shared::json::{Path, strings_mut};
-use crate::shared::place::Place;
-use crate::shared::secrets::failure::{change_denier, change_texts};
+use crate::shared::secrets::error_text::{change_denier, change_texts};
 use crate::shared::secrets::{Kind, Piece, Scanner};
 
 /// What was said of a redaction.

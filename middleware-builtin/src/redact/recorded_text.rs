@@ -8,7 +8,7 @@ use serde_json::Value;
 use serde_json::value::to_raw_value;
 use uuid::Uuid;
 
-use super::core::Redactor;
+use super::redactor::Redactor;
 use crate::shared::secrets::Chunks;
 
 /// As many texts may be under way at a time; of more, the oldest is taken to be over.

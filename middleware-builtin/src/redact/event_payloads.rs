@@ -11,7 +11,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::core::Redactor;
+use super::redactor::Redactor;
 
 /// Has a run's events of one name and type redacted.
 pub(super) type PayloadRedaction = Arc<dyn Fn(&Arc<Redactor>, &RunContext) -> Result<()> + Send + Sync>;

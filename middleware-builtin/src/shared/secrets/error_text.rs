@@ -163,8 +163,8 @@ mod tests {
     fn keys_of_details_are_changed_but_of_a_request_for_a_retry() {
         let rename = |error: Error| change_detail_keys(error, &mut |key| *key = key.replace("hunter2", "***"));
         let details = |error: Error| error.context("hunter2", 1).context("a", 2);
-        let change_denier = rename(details(Error::denied("the house", "no").caused_by("rain")));
-        assert_eq!(change_denier.explain(), "denied by the house: no\n  caused by: rain\n  ***: 1\n  a: 2");
+        let changed = rename(details(Error::denied("the house", "no").caused_by("rain")));
+        assert_eq!(changed.explain(), "denied by the house: no\n  caused by: rain\n  ***: 1\n  a: 2");
         assert!(rename(details(Error::retry("x"))).details().contains_key("hunter2"));
         let io = rename(Error::from(std::io::Error::other("x")).context("a", 1));
         assert!(io.find::<std::io::Error>().is_some());
