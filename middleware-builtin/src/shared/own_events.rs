@@ -1,7 +1,5 @@
 //! Events of built-ins, which the run that they are about receives too.
 
-use std::sync::Arc;
-
 use emitree_emitter::rt::RunLinks;
 use emitree_emitter::{Creator, EmitError, Emitter, Event, Namespace};
 use emitree_runtime::RunContext;
@@ -13,23 +11,18 @@ pub(crate) const KIND: &str = "Middleware";
 /// Redacts a text in an event of that name.
 type RedactText = dyn Fn(&str, &mut String) + Send + Sync;
 
-/// The redaction of users' texts in the own events that are emitted on one run.
-#[derive(Clone)]
-pub(crate) struct TextRedaction {
-    run_id: uuid::Uuid,
-    redact: Arc<RedactText>,
-}
+/// The redaction of users' texts in the own events that are emitted on one run; an own extension of that run.
+pub(crate) struct TextRedaction(Box<RedactText>);
 
 impl TextRedaction {
     /// Adds a redaction to a run. With two redactions of one run, both apply.
     pub(crate) fn add(ctx: &RunContext, redact: impl Fn(&str, &mut String) + Send + Sync + 'static) {
-        let run_id = ctx.run_id();
-        let before = ctx.extension::<Self>().filter(|before| before.run_id == run_id);
+        let before = ctx.own_extension::<Self>();
         let redact = move |name: &str, text: &mut String| {
-            before.iter().for_each(|before| (before.redact)(name, text));
+            before.iter().for_each(|before| (before.0)(name, text));
             redact(name, text);
         };
-        ctx.set_extension(Self { run_id, redact: Arc::new(redact) });
+        ctx.set_own_extension(Self(Box::new(redact)));
     }
 }
 
@@ -143,8 +136,8 @@ impl OwnEvents {
 
 /// Applies the run's redaction, as to the events of its work.
 fn redacted<E: Event + UserTexts>(mut event: E, ctx: &RunContext) -> E {
-    if let Some(own) = ctx.extension::<TextRedaction>().filter(|own| own.run_id == ctx.run_id()) {
-        event.user_texts(&mut |text| (own.redact)(E::NAME.as_str(), text));
+    if let Some(redaction) = ctx.own_extension::<TextRedaction>() {
+        event.user_texts(&mut |text| (redaction.0)(E::NAME.as_str(), text));
     }
     event
 }
