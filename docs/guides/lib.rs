@@ -10,3 +10,9 @@ pub mod first_middleware {}
 
 #[doc = include_str!("../own-work.md")]
 pub mod own_work {}
+
+#[doc = include_str!("../web-service.md")]
+pub mod web_service {}
+
+#[doc = include_str!("../progress-bar.md")]
+pub mod progress_bar {}
