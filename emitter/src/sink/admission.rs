@@ -1,4 +1,4 @@
-//! Waiting for room in a queue that blocks.
+//! The wait for room in a full queue that blocks ([`Overflow::Block`](super::Overflow::Block)).
 
 use std::future::Future;
 use std::pin::Pin;
@@ -9,7 +9,7 @@ use event_listener::EventListener;
 
 use super::queue::Queue;
 
-/// Waits until an offer has been taken. Dropping it before withdraws the offer: its item is lost.
+/// Waits until an offered item was taken or has room. Dropping it earlier withdraws the offer, and the item is lost.
 #[derive(Debug)]
 pub(super) struct Admission<T> {
     queue: Arc<Queue<T>>,
@@ -33,7 +33,7 @@ impl<T> Future for Admission<T> {
                 ready!(Pin::new(listener).poll(cx));
                 self.listener = None;
             }
-            // Listens before it looks: what happens in between is heard.
+            // Listen before the check, so that a change in between is noticed.
             let listener = self.queue.room();
             if self.queue.is_admitted(self.ticket) {
                 self.done = true;

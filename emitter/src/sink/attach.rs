@@ -1,4 +1,5 @@
-//! Attaching sinks and streams to an emitter.
+//! Attaches sinks and streams to an emitter: makes the queue, starts the thread, and registers the input as an
+//! observer.
 
 use std::sync::Arc;
 
@@ -10,25 +11,51 @@ use super::{EventStream, Overflow, Sink, SinkError, SinkHandle};
 use crate::{Emitter, IntoMatcher, ListenError, Matcher, MatcherError, Options, Registration, Subscription};
 
 impl Emitter {
-    /// Sends records of all events that reach this emitter to a sink, which gets a thread of its own.
+    /// Sends records of all events that reach this emitter to a sink, on a thread of its own.
     ///
-    /// It observes: it hears each event as the listeners left it. [`close`](SinkHandle::close) the handle to have the
-    /// events of the last moments written before a program ends.
+    /// The sink is an observer: it receives each event as the listeners have left it. Call [`close`](SinkHandle::close)
+    /// on the handle before the program ends, so that the last events are written.
     ///
     /// # Errors
     ///
-    /// If the sink's thread cannot be started.
+    /// Returns an error if the sink's thread cannot be started, or if the emitter belongs to a run that has ended. The
+    /// sink is dropped.
+    ///
+    /// ```
+    /// use std::sync::{Arc, Mutex};
+    /// use std::time::Duration;
+    ///
+    /// use emitree_emitter::{BoxError, Emitter, Sink, SinkRecord};
+    ///
+    /// struct Paths(Arc<Mutex<Vec<String>>>);
+    ///
+    /// impl Sink for Paths {
+    ///     fn write(&mut self, record: &SinkRecord) -> Result<(), BoxError> {
+    ///         self.0.lock().unwrap().extend(record.as_event().map(|event| event.path.to_string()));
+    ///         Ok(())
+    ///     }
+    /// }
+    ///
+    /// let (app, paths) = (Emitter::new().child("app")?, Arc::default());
+    /// let sink = app.pipe_to(Paths(Arc::clone(&paths)))?;
+    /// app.emit_now("start", &mut 1)?;
+    ///
+    /// assert!(sink.close_blocking(Duration::from_secs(10)).is_complete());
+    /// assert_eq!(*paths.lock().unwrap(), ["app.start"]);
+    /// # Ok::<(), BoxError>(())
+    /// ```
     #[track_caller]
     pub fn pipe_to(&self, sink: impl Sink) -> Result<SinkHandle, SinkError> {
         self.pipe_to_matching(Matcher::every(), sink)
     }
 
-    /// Sends records of the events that a matcher takes to a sink.
+    /// Sends records of the events that a matcher takes to a sink, as [`pipe_to`](Self::pipe_to) does.
     ///
     /// # Errors
     ///
-    /// If the matcher is empty or does not compile, the emitter declares its events otherwise, or the sink's thread
-    /// cannot be started.
+    /// Returns an error if the matcher is empty or does not compile, if the emitter declares its events but not this
+    /// one, if the run that the emitter belongs to has ended, or if the sink's thread cannot be started.
+    /// The sink is dropped.
     #[track_caller]
     pub fn pipe_to_matching(&self, matcher: impl IntoMatcher, sink: impl Sink) -> Result<SinkHandle, SinkError> {
         let matcher = matcher.into_matcher().map_err(ListenError::from)?;
@@ -36,13 +63,32 @@ impl Emitter {
         Ok(SinkHandle::new(control, self.listen_for(Ok(matcher), input)?))
     }
 
-    /// Listens, from now on, and gives what it hears as a stream of records.
+    /// Returns the events that a matcher takes as a stream of records, from now on.
     ///
-    /// Of those that are not read it keeps the last `capacity`, at least 1.
+    /// The stream buffers the last `capacity` events that were not read, at least 1. Older ones are lost and counted.
     ///
     /// # Errors
     ///
-    /// If the matcher is empty or does not compile, or the emitter declares its events otherwise.
+    /// Returns an error if the matcher is empty or does not compile, if the emitter declares its events but not this
+    /// one, or if the run that the emitter belongs to has ended.
+    ///
+    /// ```
+    /// use emitree_emitter::{BoxError, Emitter, SinkRecord};
+    ///
+    /// # futures_util::future::FutureExt::now_or_never(async {
+    /// let emitter = Emitter::new();
+    /// let mut counts = emitter.stream("count", 2)?;
+    /// for n in 1..=3 {
+    ///     emitter.emit("count", &mut { n }).await?;
+    /// }
+    ///
+    /// assert!(matches!(counts.recv().await, Some(SinkRecord::Gap(gap)) if gap.lost == 1));
+    /// let second = counts.recv().await.and_then(|record| record.as_event().map(|event| event.payload::<u32>()));
+    /// assert_eq!(second.transpose()?, Some(2));
+    /// # Ok::<(), BoxError>(())
+    /// # }).unwrap()?;
+    /// # Ok::<(), BoxError>(())
+    /// ```
     #[track_caller]
     pub fn stream(&self, matcher: impl IntoMatcher, capacity: usize) -> Result<EventStream, ListenError> {
         let queue = Arc::new(Queue::new(capacity, Overflow::DropOldest));
@@ -50,14 +96,14 @@ impl Emitter {
         Ok(EventStream::new(queue, self.listen_for(matcher.into_matcher(), input)?))
     }
 
-    /// Removing listeners leaves it: what is piped goes on until it is unpiped (E9).
+    /// Registers the input as a pipe, so that `reset` and `off_matching` leave it in place (E9).
     #[track_caller]
     fn listen_for(&self, matcher: Result<Matcher, MatcherError>, input: Input) -> Result<Subscription, ListenError> {
         self.register(Registration::new(Options::new(), matcher, None, input.into_call()).for_pipe())
     }
 }
 
-/// Starts a sink's thread. Events enter by the input; once that is dropped, the sink is closed.
+/// Starts the thread of a sink. Events enter through the input; dropping the input closes the sink.
 fn start<S: Sink>(sink: S) -> Result<(Input, Control), SinkError> {
     let overflow = sink.overflow();
     let queue = Arc::new(Queue::new(sink.capacity(), overflow));

@@ -1,23 +1,24 @@
-//! What waits for a reader, and what was lost while it waited (E13): plain data, no lock.
+//! The items that wait for a reader, and the losses among them (E13). Plain data without a lock;
+//! [`queue`](super::queue) adds that.
 //!
-//! 1. Every offer is accounted for once: `offered` = items taken + items held + `lost`.
-//! 2. The entries stand for the offers from `taken` to `offered`, in order, without holes: an item for one, a loss for
-//!    as many as it counts. So the place of an offer is found by counting back from the end.
-//! 3. No two losses stand side by side: they are one.
-//! 4. Under a policy that drops, at most `capacity` items are held. Under [`Overflow::Block`] each item beyond that
-//!    belongs to an offer that still waits, and is lost when the offer is withdrawn.
+//! 1. Each offer is accounted for once: `offered` = items taken + items held + `lost`.
+//! 2. The entries stand for the offers from `taken` to `offered`, in order and without gaps: an item for one offer, a
+//!    loss for as many as it counts. The position of an offer is thus found by counting back from the end.
+//! 3. Two losses are never neighbours: they are merged.
+//! 4. With a policy that drops, at most `capacity` items are held. With [`Overflow::Block`], each item above that
+//!    belongs to an offer that still waits, and is lost if the offer is withdrawn.
 
 use std::collections::VecDeque;
 use std::mem;
 
 use super::Overflow;
 
-/// What stands at one place of a backlog.
+/// An entry of a backlog.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Entry<T> {
     /// An item.
     Item(T),
-    /// So many items were lost here.
+    /// This many items were lost here.
     Lost(u64),
 }
 
@@ -30,18 +31,18 @@ impl<T> Entry<T> {
     }
 }
 
-/// What became of an offer.
+/// The outcome of an offer.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Offered<T> {
     /// The item is held.
     Held,
-    /// This item is lost: the oldest one, or the one that was offered.
+    /// An item was lost: the oldest one, or the offered one.
     Lost(Option<T>),
-    /// The item is held beyond the capacity; the offer with this ticket should wait for a take.
+    /// The item is held above the capacity. The offer with this ticket should wait until it is taken.
     Waits(u64),
 }
 
-/// Items in the order in which they were offered, bounded, with what was lost among them.
+/// Items in the order in which they were offered, bounded, with the losses among them.
 #[derive(Debug)]
 pub(super) struct Backlog<T> {
     entries: VecDeque<Entry<T>>,
@@ -54,7 +55,7 @@ pub(super) struct Backlog<T> {
 }
 
 impl<T> Backlog<T> {
-    /// A backlog of at least one item.
+    /// Creates a backlog for at least one item.
     pub(super) fn new(capacity: usize, overflow: Overflow) -> Self {
         let capacity = capacity.max(1);
         Self { entries: VecDeque::new(), held: 0, capacity, overflow, offered: 0, taken: 0, lost: 0 }
@@ -68,12 +69,12 @@ impl<T> Backlog<T> {
         self.would_fill(self.held)
     }
 
-    /// Tells whether so many items are as many as it may hold.
+    /// Returns `true` if this many items would fill the backlog.
     pub(super) const fn would_fill(&self, items: usize) -> bool {
         items >= self.capacity
     }
 
-    /// Tells whether half of the room is used.
+    /// Returns `true` if at least half of the capacity is used.
     pub(super) fn is_half_full(&self) -> bool {
         self.held >= self.capacity.div_ceil(2)
     }
@@ -86,12 +87,12 @@ impl<T> Backlog<T> {
         self.lost
     }
 
-    /// Tells whether a take has come since the offer with this ticket.
+    /// Returns `true` if the offer with this ticket was taken.
     pub(super) const fn has_taken(&self, ticket: u64) -> bool {
         ticket < self.taken
     }
 
-    /// Takes an item in, as the policy says (invariant 4).
+    /// Adds an item, or loses one, as the policy demands (invariant 4).
     pub(super) fn offer(&mut self, item: T) -> Offered<T> {
         let ticket = self.offered;
         self.offered += 1;
@@ -100,6 +101,7 @@ impl<T> Backlog<T> {
             return Offered::Held;
         }
         match self.overflow {
+            // Held above the capacity: the emit that waits for room has handed its item over (invariant 4).
             Overflow::Block => {
                 self.hold(item);
                 Offered::Waits(ticket)
@@ -116,13 +118,13 @@ impl<T> Backlog<T> {
         }
     }
 
-    /// Gives up an offer that waits: its item is lost where it stands, unless it has been taken.
+    /// Withdraws an offer that waits. Its item is lost in its place, unless it has been taken.
     pub(super) fn withdraw(&mut self, ticket: u64) -> Option<T> {
         let stands = self.taken <= ticket && ticket < self.offered;
         if stands { self.place_of(ticket).and_then(|at| self.lose(at)) } else { None }
     }
 
-    /// Swaps everything held, with what was lost among it, for the empty `into`. Tells whether offers waited.
+    /// Moves all entries into the empty `into`. Returns `true` if offers waited.
     pub(super) fn take(&mut self, into: &mut VecDeque<Entry<T>>) -> bool {
         let waited = self.held > self.capacity;
         mem::swap(&mut self.entries, into);
@@ -131,7 +133,7 @@ impl<T> Backlog<T> {
         waited
     }
 
-    /// Takes what stands first.
+    /// Takes the first entry.
     pub(super) fn pop(&mut self) -> Option<Entry<T>> {
         let entry = self.entries.pop_front()?;
         self.taken += entry.span();
@@ -145,7 +147,7 @@ impl<T> Backlog<T> {
     }
 
     fn lose_oldest(&mut self) -> Option<T> {
-        // By invariant 3 the oldest item stands first or second.
+        // By invariant 3, the oldest item is the first or the second entry.
         let behind_loss = matches!(self.entries.front(), Some(Entry::Lost(_)));
         self.lose(usize::from(behind_loss))
     }
@@ -163,6 +165,7 @@ impl<T> Backlog<T> {
         let entry = mem::replace(entry, Entry::Lost(1));
         self.held -= 1;
         self.lost += 1;
+        // The later pair first: joining removes an entry and would move it (invariant 3).
         self.join(at + 1);
         self.join(at);
         match entry {
@@ -171,7 +174,7 @@ impl<T> Backlog<T> {
         }
     }
 
-    /// Makes one loss of the one at `at` and the one before it, if these are losses (invariant 3).
+    /// Merges the entries at `at` and before it if both are losses (invariant 3).
     fn join(&mut self, at: usize) {
         let Some(before) = at.checked_sub(1) else { return };
         let Some(&Entry::Lost(second)) = self.entries.get(at) else { return };
@@ -181,8 +184,9 @@ impl<T> Backlog<T> {
         }
     }
 
-    /// Where the offer with this ticket stands, counted back from the end (invariant 2).
+    /// Returns the position of the offer with this ticket, counted back from the end (invariant 2).
     fn place_of(&self, ticket: u64) -> Option<usize> {
+        // Counted from the end, because the offers that wait are the newest.
         let mut begins = self.offered;
         for (at, entry) in self.entries.iter().enumerate().rev() {
             begins -= entry.span();
@@ -200,7 +204,7 @@ mod tests {
 
     use super::*;
 
-    /// `1 2 -3 4`: items as they are, losses by their count.
+    /// Formats entries as `1 2 -3 4`: items as they are, losses by their count.
     fn show(entries: impl IntoIterator<Item = Entry<u32>>) -> String {
         let show = |entry: Entry<u32>| match entry {
             Entry::Item(item) => item.to_string(),
@@ -215,7 +219,7 @@ mod tests {
         show(entries)
     }
 
-    /// E13: a loss is counted where it happened, and what is lost in one stretch is one gap.
+    /// E13: a loss is counted where it happened, and losses in a row are one gap.
     #[test]
     fn a_loss_stands_where_it_happened() {
         for (overflow, capacity, offers, expected) in [
@@ -238,7 +242,7 @@ mod tests {
         }
     }
 
-    /// E13: an offer that is given up while it waits is lost where it stood.
+    /// E13: an offer that is withdrawn while it waits is lost in its place.
     #[test]
     fn a_withdrawn_offer_is_lost_where_it_stood() {
         for (withdrawn, expected) in [
@@ -274,7 +278,7 @@ mod tests {
         prop_oneof![6 => Just(BacklogOp::Offer), 1 => Just(BacklogOp::Take), 2 => Just(BacklogOp::Pop), 2 => (0..40_u64).prop_map(BacklogOp::Withdraw)]
     }
 
-    /// The model: every offer from `taken` on, `None` where it is lost.
+    /// The model: each offer from `taken` on, `None` if it is lost.
     #[derive(Default)]
     struct Model {
         offers: VecDeque<Option<u32>>,

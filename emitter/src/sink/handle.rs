@@ -1,4 +1,4 @@
-//! What one holds of an attached sink: flush, close, report.
+//! The handle of an attached sink: flush, close, report.
 
 use std::convert::Infallible;
 use std::error::Error;
@@ -13,11 +13,11 @@ use super::queue::{Queue, QueueCounts};
 use super::worker::{Tally, TallyCounts};
 use crate::{SinkRecord, Subscription};
 
-/// An attached sink, as its owner sees it.
+/// A handle to an attached sink. Returned by [`Emitter::pipe_to`](crate::Emitter::pipe_to), and cheap to clone.
 ///
-/// Comes from [`Emitter::pipe_to`](crate::Emitter::pipe_to) and is cheap to clone. Dropping it leaves the pipe in
-/// place; the sink is then closed when its emitter is closed or dropped. A process that ends does not wait for that:
-/// a program whose recording must be complete calls [`close`](Self::close) before it returns from `main`.
+/// Dropping the handle leaves the sink attached. It is then closed when its emitter is closed or dropped, but a process
+/// that ends does not wait for that. Call [`close`](Self::close) before `main` returns if the recording must be
+/// complete.
 #[derive(Clone, Debug)]
 pub struct SinkHandle {
     control: Control,
@@ -29,13 +29,13 @@ impl SinkHandle {
         Self { control, subscription }
     }
 
-    /// Waits until everything emitted before this call has been written and the sink has been flushed.
+    /// Waits until everything emitted before this call was written and the sink was flushed.
     ///
-    /// Called by the sink itself, from its thread, it does not wait: the flush then follows the write under way.
+    /// Called on the sink's own thread, it does not wait. The sink is flushed after the write under way.
     ///
     /// # Cancel safety
     ///
-    /// Once polled, the flush takes place whether or not somebody waits for it.
+    /// Once polled, the flush takes place even if the future is dropped.
     pub async fn flush(&self) -> Report {
         let ticket = self.control.queue.request_flush();
         self.control.wait_until(|queue| queue.has_flushed(ticket)).await;
@@ -44,7 +44,7 @@ impl SinkHandle {
 
     /// Does the same as [`flush`](Self::flush), for code that cannot await.
     ///
-    /// Blocks the thread for as long as the sink does.
+    /// Blocks the thread for as long as the sink takes.
     pub fn flush_blocking(&self) -> Report {
         let ticket = self.control.queue.request_flush();
         while !self.control.is_done(|queue| queue.has_flushed(ticket)) {
@@ -56,19 +56,21 @@ impl SinkHandle {
         self.report()
     }
 
-    /// Takes the sink off its emitter, waits until it has written what was emitted before and has been closed, and
+    /// Removes the sink from its emitter, waits until it has written what was emitted before and has been closed, and
     /// reports what it delivered.
     ///
-    /// After the deadline it stops waiting and reports the rest as pending or buffered, with an error which says that the
-    /// sink is still open; the sink's thread goes on until it is done, and a second `close` waits for it again. The deadline
-    /// is measured by a thread which lives no longer than this call, because there may be no runtime. Called by the sink
-    /// itself, from its thread, it does not wait.
+    /// After the deadline, `close` stops waiting. It reports the rest as pending or buffered, with an error that says
+    /// that the sink is still open. The sink's thread goes on until it is done, and a second `close` waits for it
+    /// again. A temporary thread measures the deadline, because there may be no runtime.
+    ///
+    /// Called on the sink's own thread, it does not wait.
     ///
     /// # Cancel safety
     ///
-    /// Once polled, the sink is closed whether or not somebody waits for it.
+    /// Once polled, the sink is closed even if the future is dropped.
     pub async fn close(&self, deadline: Duration) -> Report {
         self.unpipe();
+        // Nothing to wait for, so no alarm thread is needed.
         if self.control.is_done(Queue::has_ended) || deadline.is_zero() {
             return self.report_of_close(deadline);
         }
@@ -92,8 +94,9 @@ impl SinkHandle {
         self.report_of_close(deadline)
     }
 
-    /// A sink that is still being closed may yet fail: such a report is not complete.
+    /// Returns the report of a close. A sink that is still being closed may fail later, so its report is not complete.
     fn report_of_close(&self, deadline: Duration) -> Report {
+        // Read before the report, so that a report of a sink that has ended is final.
         let has_ended = self.control.queue.has_ended();
         let report = self.report();
         match has_ended {
@@ -103,21 +106,22 @@ impl SinkHandle {
         }
     }
 
-    /// Takes the sink off its emitter without waiting: it writes what was emitted before, is closed, and its thread
-    /// ends. Again is harmless.
+    /// Removes the sink from its emitter without waiting. The sink writes what was emitted before and is closed, and
+    /// its thread ends. A second call does nothing.
     pub fn unpipe(&self) {
         self.subscription.off();
-        // The listener may still be part of a dispatch under way; the sink does not wait for that.
+        // An emit under way may still hold the listener, whose drop would close the queue. The sink does not wait for
+        // that.
         self.control.queue.close();
     }
 
-    /// How many events were lost because the sink was slower than they were.
+    /// Returns the number of events that were lost because the sink was too slow.
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.control.queue.counts().lost
     }
 
-    /// What became of the events up to now.
+    /// Returns the number of events delivered, lost and pending up to now.
     pub fn report(&self) -> Report {
         self.control.report()
     }
@@ -133,7 +137,7 @@ fn woken_before(deadline: Option<Instant>, progress: EventListener) -> bool {
     }
 }
 
-/// The sink's side of a handle.
+/// The queue and the counts of a sink.
 #[derive(Clone, Debug)]
 pub(super) struct Control {
     queue: Arc<Queue<SinkRecord>>,
@@ -145,14 +149,14 @@ impl Control {
         Self { queue, tally }
     }
 
-    /// Whether there is nothing to wait for, or nobody but the sink itself, which would wait for ever.
+    /// Returns `true` if there is nothing to wait for, or if the caller is the sink itself, which would wait forever.
     fn is_done(&self, done: impl Fn(&Queue<SinkRecord>) -> bool) -> bool {
         done(&self.queue) || self.queue.is_read_here()
     }
 
     async fn wait_until(&self, done: impl Fn(&Queue<SinkRecord>) -> bool) {
         loop {
-            // Listens before it looks: what happens in between is heard.
+            // Listen before the check, so that a change in between is noticed.
             let progress = self.queue.progress();
             if self.is_done(&done) {
                 return;
@@ -162,11 +166,11 @@ impl Control {
     }
 
     fn report(&self) -> Report {
-        // The tally first: what it counts was offered before, so nothing is pending below zero.
+        // The tally is read first. What it counts was offered before, so that `pending` cannot become negative.
         let TallyCounts { accepted, refused, progress, error } = self.tally.read();
         let QueueCounts { offered, lost } = self.queue.counts();
         let pending = offered.saturating_sub(lost + accepted + refused);
-        // A sink that tells of more than it was given is not believed.
+        // A sink may report more than it accepted: such numbers are cut.
         let failed = progress.failed.min(accepted);
         let buffered = progress.buffered.min(accepted - failed);
         let delivered = accepted - failed - buffered;
@@ -175,7 +179,7 @@ impl Control {
     }
 }
 
-/// Rings after a while, on a thread that ends with the alarm.
+/// Rings after a delay, on a thread that ends when the alarm is dropped.
 struct Alarm {
     rang: Arc<AtomicBool>,
     _disarm: mpsc::Sender<Infallible>,
@@ -187,6 +191,7 @@ impl Alarm {
         let rang = Arc::new(AtomicBool::new(false));
         let (queue, ring) = (Arc::clone(queue), Arc::clone(&rang));
         let watch = move || {
+            // Dropping the sender disconnects the channel, which ends the wait without an alarm.
             if disarmed.recv_timeout(after) == Err(mpsc::RecvTimeoutError::Timeout) {
                 ring.store(true, Ordering::Release);
                 queue.wake_waiters();
@@ -201,30 +206,32 @@ impl Alarm {
     }
 }
 
-/// What became of the events that a sink was given.
+/// The number of events that a sink delivered, lost or still holds.
 ///
-/// Each event is counted once: `delivered + buffered + lost + failed + pending` is the number of events emitted. An event
-/// moves from `pending` to `buffered` or `delivered`, and after [`close`](SinkHandle::close) has returned in time, none is
-/// pending or buffered.
+/// Each event is counted once: `delivered + buffered + lost + failed + pending` is the number of events emitted. An
+/// event moves from `pending` to `buffered` or `delivered`. After [`close`](SinkHandle::close) has returned in time,
+/// none is pending or buffered.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[must_use = "a report says whether everything was delivered"]
 #[non_exhaustive]
 pub struct Report {
-    /// How many have left the sink: a file's are with the operating system, and outlive a crash of this process.
+    /// Events that have left the sink. Those of a file are with the operating system, and survive a crash of this
+    /// process.
     pub delivered: u64,
-    /// How many of the delivered events are on disk, and outlive a power failure, as far as the sink knows. 0 for a sink
-    /// that does not wait for a disk.
+    /// Delivered events that are on disk and survive a power failure, as far as the sink knows. 0 for a sink that does
+    /// not wait for a disk.
     pub synced: u64,
-    /// How many the sink has accepted and not passed on, or not said so ([`Sink::progress`](crate::Sink::progress)): a crash
-    /// of this process may lose them.
+    /// Events that the sink accepted and has not passed on, as far as [`Sink::progress`](crate::Sink::progress) tells.
+    /// A crash of this process may lose them.
     pub buffered: u64,
-    /// How many were lost because the sink was slower than they were.
+    /// Events that were lost because the sink was too slow.
     pub lost: u64,
-    /// How many the sink refused by an error or a panic, or accepted and could not pass on.
+    /// Events that the sink refused by an error or a panic, or accepted and could not pass on.
     pub failed: u64,
-    /// How many still wait for the sink, or are being written.
+    /// Events that wait for the sink, or are being written.
     pub pending: u64,
-    /// The last error of the sink, in a write, a flush or the close, with what caused it; or that it was not closed in time.
+    /// The last error of the sink, in a write, a flush or the close, with its causes; or that the sink was not closed
+    /// in time.
     pub error: Option<String>,
 }
 
@@ -236,11 +243,11 @@ impl Report {
         is_delivered && self.error.is_none()
     }
 
-    /// The number of events delivered, if these are all.
+    /// Returns the number of events delivered, if all were.
     ///
     /// # Errors
     ///
-    /// If an event was not delivered or the sink failed.
+    /// Returns an error if an event was not delivered or the sink failed.
     pub fn complete(self) -> Result<u64, Incomplete> {
         if self.is_complete() { Ok(self.delivered) } else { Err(Incomplete(self)) }
     }
@@ -266,12 +273,12 @@ impl fmt::Display for Report {
     }
 }
 
-/// A sink did not get, or did not write, all events.
+/// The error of [`Report::complete`]: not all events were delivered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Incomplete(Report);
 
 impl Incomplete {
-    /// What became of the events.
+    /// Returns the report.
     pub const fn report(&self) -> &Report {
         &self.0
     }

@@ -1,4 +1,4 @@
-//! The emitter's end of a sink or stream: makes records of events and queues them.
+//! The emitter's end of a sink or stream: an observer that makes records of events and queues them.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::panic::log_catching;
 use crate::registry::listener::Call;
 use crate::{AnyEvent, BoxError, EventMeta, SinkRecord};
 
-/// Where events enter. Dropping it, with the listener that holds it, closes the sink or ends the stream.
+/// The entry of a queue. Dropping it, with the listener that holds it, closes the sink or ends the stream.
 #[derive(Debug)]
 pub(super) struct Input {
     queue: Arc<Queue<SinkRecord>>,
@@ -23,7 +23,7 @@ impl Input {
         Self { queue, overflow }
     }
 
-    /// The call of the listener that queues what it hears.
+    /// Makes the call of an observer that queues each event.
     pub(super) fn into_call(self) -> Call {
         match self.overflow {
             Overflow::Block => self.into_waiting_call(),
@@ -34,7 +34,8 @@ impl Input {
         }
     }
 
-    /// Where there is no room the record is made a second time, to wait for it: it is rare, and slow already.
+    /// Makes the call of an observer that waits if the queue is full. The record is then made a second time, which is
+    /// rare, and the emit slow anyway.
     fn into_waiting_call(self) -> Call {
         let now = Arc::new(self);
         let (later, room) = (Arc::clone(&now), Arc::clone(&now));
@@ -45,11 +46,11 @@ impl Input {
         }
     }
 
-    /// Queues an event now; the future waits for room.
+    /// Queues an event now. The returned future waits for room.
     fn push_and_wait(&self, event: &dyn AnyEvent, meta: &EventMeta<'_>) -> BoxFuture<'static, Result<(), BoxError>> {
         let mut ticket = self.queue.push(record(event, meta));
         if self.queue.is_read_here() {
-            // The sink emits to itself, and nobody else makes room: it would wait for ever.
+            // The sink emits to itself: only its own thread could make room, and it would wait forever.
             ticket.take().into_iter().for_each(|ticket| self.lose(ticket, meta));
         }
         let admission = ticket.map(|ticket| Admission::new(&self.queue, ticket));

@@ -1,10 +1,11 @@
-//! Where events go (E13): the contract of a sink, and what stands between it and the emitter.
+//! Sinks: the trait, and the queue between an emitter and a sink (E13).
 //!
 //! ```text
 //! emit ── input.rs ──> queue.rs [ backlog.rs ] ──> worker.rs ──> Sink::write     a thread per sink
-//!                                              └─> stream.rs ──> poll_next       whoever polls
+//!                                              └─> stream.rs ──> poll_next       the task that polls
 //! ```
 //!
+//! `attach.rs` puts these together and registers the input as an observer. `admission.rs` is the wait for room.
 //! [`handle.rs`](SinkHandle) asks the worker to flush and to close, and reports what was delivered.
 
 mod admission;
@@ -25,35 +26,36 @@ pub use self::handle::{Incomplete, Report, SinkHandle};
 pub use self::stream::EventStream;
 use crate::{BoxError, ListenError, SinkRecord};
 
-/// What takes records of events: a file, a channel, a socket.
+/// A destination of event records: a file, a channel, a socket.
 ///
-/// One is attached with [`Emitter::pipe_to`](crate::Emitter::pipe_to), which gives a [`SinkHandle`]. From then on it
-/// belongs to a thread of its own, so it may block, and needs no lock:
+/// [`Emitter::pipe_to`](crate::Emitter::pipe_to) attaches a sink and returns a [`SinkHandle`]. The sink then belongs to
+/// its own thread, so it may block and needs no lock:
 ///
 /// 1. [`write`](Self::write) is called with one record after the other, in the order in which the events were emitted.
-///    Where some were lost, it is called with a [`SinkRecord::Gap`] that counts them.
-/// 2. [`flush`](Self::flush) is called when somebody asks for it, after everything that was emitted before, and when
+///    Where events were lost, it is called with a [`SinkRecord::Gap`] that counts them.
+/// 2. [`flush`](Self::flush) is called on request, after everything that was emitted before the request, and when
 ///    [`flush_interval`](Self::flush_interval) has passed since the first record that was not flushed.
-/// 3. [`close`](Self::close) is called once, at the end: when the sink is closed or unpiped, or when its emitter is
-///    closed or dropped, after everything that was accepted. Then the sink is dropped and its thread ends.
+/// 3. [`close`](Self::close) is called once, after everything that was accepted: when the sink is closed or unpiped, or
+///    when its emitter is closed or dropped. Then the sink is dropped and its thread ends.
 ///
-/// An error or a panic of one call is logged and counted; the sink is called again for the next record.
+/// An error or a panic of one call is logged and counted, and the sink is called again for the next record.
 ///
-/// A sink that holds the emitter it is piped to keeps it alive: it then ends by `close` or `unpipe` only. It may emit on
-/// that emitter and attach other sinks. If it awaits an emit on its own thread while it is full, nobody else can make room:
-/// that event is lost and counted. Do not wait for an emit on another thread, or for another sink that waits for this
-/// one: such a circle is not noticed, and lasts until one of the sinks is closed.
+/// A sink that holds the emitter it is piped to keeps that emitter alive, so only `close` or `unpipe` ends it. A sink
+/// may emit on that emitter and attach other sinks. If it awaits an emit on its own thread while it is full, no other
+/// thread can make room: that event is lost and counted. Do not wait in a sink for an emit on another thread, or for
+/// another sink that waits for this one. Such a cycle is not detected, and lasts until one of the sinks is closed.
 ///
 /// # When it is full
 ///
-/// Up to [`capacity`](Self::capacity) records wait for the sink, besides those that its thread has taken to write them:
-/// at most as many, and as many that were written last, which are dropped when it goes to sleep. What happens to an
-/// event beyond that is said by [`overflow`](Self::overflow). Whatever is lost is counted, and the sink is told where.
+/// Up to [`capacity`](Self::capacity) records wait for the sink. Its thread holds at most as many that it is about to
+/// write, and at most as many that it has written, which are dropped when the thread goes to sleep.
+/// [`overflow`](Self::overflow) decides what happens to further events. Lost events are counted, and the sink learns
+/// where they were lost.
 ///
 /// ```
 /// use emitree_emitter::{BoxError, Overflow, SinkRecord, Sink};
 ///
-/// /// Prints a line for each event; falls behind rather than hold anybody up.
+/// /// Prints a line for each event. Loses old events instead of slowing down the emits.
 /// struct Lines;
 ///
 /// impl Sink for Lines {
@@ -72,51 +74,52 @@ use crate::{BoxError, ListenError, SinkRecord};
 /// }
 /// ```
 pub trait Sink: Send + 'static {
-    /// Writes one record; it may be buffered. A sink that keeps records clones them.
+    /// Writes one record. The sink may buffer it. A sink that keeps records clones them.
     ///
     /// # Errors
     ///
-    /// If the record was not written. It then counts as failed, and is not given to the sink again.
+    /// Returns an error if the record was not written. It then counts as failed, and is not passed to the sink again.
     fn write(&mut self, record: &SinkRecord) -> Result<(), BoxError>;
 
-    /// Passes on what is buffered. Does nothing unless implemented.
+    /// Passes on buffered records. By default, does nothing.
     ///
     /// # Errors
     ///
-    /// If not everything could be passed on.
+    /// Returns an error if not everything could be passed on.
     fn flush(&mut self) -> Result<(), BoxError> {
         Ok(())
     }
 
-    /// Ends the sink. Flushes unless implemented.
+    /// Ends the sink. By default, flushes it.
     ///
     /// # Errors
     ///
-    /// If not everything could be passed on.
+    /// Returns an error if not everything could be passed on.
     fn close(&mut self) -> Result<(), BoxError> {
         self.flush()
     }
 
-    /// Returns how far the accepted events have got: those for which [`write`](Self::write) returned `Ok`. Called after
-    /// each write, flush and close.
+    /// Returns how far the accepted events have got, for which [`write`](Self::write) returned `Ok`. Called after each
+    /// write, flush and close.
     ///
-    /// Unless implemented, an event counts as buffered until a flush or the close succeeds, and as failed if the close does
-    /// not. A sink that knows better returns `Some`: [`Progress::default()`] if it has no buffer.
+    /// By default `None`: an event then counts as buffered until a flush or the close succeeds, and as failed if the
+    /// close does not. A sink that knows better returns `Some`, for example [`Progress::default()`] if it has no
+    /// buffer.
     fn progress(&self) -> Option<Progress> {
         None
     }
 
-    /// How long a written record may wait for a flush; for ever unless implemented. Asked once.
+    /// Returns how long a written record may wait for a flush. By default, forever. Called once.
     fn flush_interval(&self) -> Option<Duration> {
         None
     }
 
-    /// How many records may wait for the sink, at least 1; 1024 unless implemented. Asked once.
+    /// Returns how many records may wait for the sink, at least 1. By default 1024. Called once.
     fn capacity(&self) -> usize {
         1024
     }
 
-    /// What happens when that many wait; [`Overflow::Block`] unless implemented. Asked once.
+    /// Returns what happens to events when the queue is full. By default [`Overflow::Block`]. Called once.
     fn overflow(&self) -> Overflow {
         Overflow::Block
     }
@@ -152,7 +155,7 @@ impl<S: Sink + ?Sized> Sink for Box<S> {
     }
 }
 
-/// How far a sink has got with the events that it accepted; [`Gap`](crate::Gap)s are not counted.
+/// The progress of a sink with the events that it accepted. [`Gap`](crate::Gap)s are not counted.
 ///
 /// Returned by [`Sink::progress`], and made of the parts that the sink knows:
 ///
@@ -165,11 +168,11 @@ impl<S: Sink + ?Sized> Sink for Box<S> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Progress {
-    /// Events in the sink's own buffer at this moment. After `close` they count as failed.
+    /// Events in the sink's own buffer now. After `close` they count as failed.
     pub buffered: u64,
     /// Events that are on disk, or as safe as the sink's destination makes them, in total.
     pub synced: u64,
-    /// Events that the sink accepted and then could not pass on, in total.
+    /// Events that the sink accepted and could not pass on, in total.
     pub failed: u64,
 }
 
@@ -188,7 +191,7 @@ impl Progress {
         self
     }
 
-    /// Sets the number of events that the sink accepted and then could not pass on, in total.
+    /// Sets the number of events that the sink accepted and could not pass on, in total.
     #[must_use]
     pub const fn with_failed(mut self, failed: u64) -> Self {
         self.failed = failed;
@@ -196,25 +199,25 @@ impl Progress {
     }
 }
 
-/// What happens to an event when as many records wait for the sink as may.
+/// The treatment of an event when the queue of a sink is full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Overflow {
-    /// The emit waits until there is room. Nothing is lost, unless the emit is dropped while it waits: then its event
-    /// is. [`emit_now`](crate::Emitter::emit_now) cannot wait: while there is no room it is an error.
+    /// The emit waits for room. Nothing is lost, unless the emit is dropped while it waits.
+    /// [`emit_now`](crate::Emitter::emit_now) cannot wait and returns an error while there is no room.
     #[default]
     Block,
     /// The event that has waited longest is lost.
     DropOldest,
-    /// The event itself is lost.
+    /// The new event is lost.
     DropNewest,
 }
 
-/// A sink that was not attached; it has been dropped.
+/// A sink could not be attached. It has been dropped.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum SinkError {
-    /// The matcher, or the registration, was refused.
+    /// The matcher or the registration was refused.
     #[error(transparent)]
     Listen(#[from] ListenError),
     /// The thread of the sink could not be started.

@@ -1,14 +1,14 @@
-//! A backlog behind a lock: where emits meet the one that reads (E13).
+//! A backlog behind a lock, between the emits and the reader (E13).
 //!
-//! 1. The lock is held for a few assignments: no user code runs under it, wakers and dropped items included.
-//! 2. The reader tells under the lock how it sleeps before it does, so a push knows whether to wake it and nobody
-//!    sleeps through one. A reader that lingers is woken only by what cannot wait: a backlog that is half full, a
-//!    flush, the close.
-//! 3. After `close` nothing is taken in, so a take that saw the queue closed is the last one.
-//! 4. A take empties the backlog: what had been accepted when a flush was asked for is in the batch that comes with it.
-//! 5. `end` comes after everything else; who waits for a flush or for the end need not wait any longer.
-//! 6. What has been read is given back, and each push drops one of it: memory that is freed by the threads that
-//!    allocate it costs them nothing, and freed by the reader's it costs both more than all the rest. A reader that
+//! 1. The lock is held for a few assignments. No user code runs under it, which includes wakers and drops of items.
+//! 2. The reader records under the lock how it sleeps before it does. A push thus knows whether to wake it, and no
+//!    wake-up is lost. A lingering reader is woken only for what cannot wait: a half-full backlog, a flush, the close.
+//! 3. After `close` nothing is accepted, so a take that saw the queue closed is the last one.
+//! 4. A take empties the backlog. Everything accepted before a flush was requested is in the batch that the request
+//!    comes with.
+//! 5. `end` comes last. After it, nobody waits for a flush or for the end.
+//! 6. Items that were read are given back, and each push drops one of them. Freeing memory costs little on the thread
+//!    that allocated it. On the reader's thread it costs both threads more than everything else here. A reader that
 //!    goes to sleep drops what is left, so that nothing stays.
 
 use std::collections::VecDeque;
@@ -24,28 +24,28 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use super::Overflow;
 use super::backlog::{Backlog, Entry, Offered};
 
-/// How long a reader that has caught up collects before it asks to be woken by the next push: a busy emitter then
-/// pays for one wake in hundreds of events instead of one each.
+/// How long a reader without work waits before it asks to be woken by the next push. A busy emitter then pays for one
+/// wake-up in hundreds of events.
 const LINGER: Duration = Duration::from_micros(200);
 
 /// A bounded queue with one reader.
 #[derive(Debug)]
 pub(super) struct Queue<T> {
     state: Mutex<QueueState<T>>,
-    /// There is something to do for the reader's thread.
+    /// Notified when the reader's thread has something to do.
     work: Condvar,
-    /// There is room again.
+    /// Notified when there is room again, and at the close.
     room: Event,
-    /// A flush or the end has come.
+    /// Notified after a flush and at the end.
     progress: Event,
-    /// The thread that reads, if one does.
+    /// The reader's thread, if a thread reads.
     thread: OnceLock<ThreadId>,
 }
 
 #[derive(Debug)]
 struct QueueState<T> {
     backlog: Backlog<T>,
-    /// What has been read, to be dropped (invariant 6).
+    /// Items that were read and are to be dropped (invariant 6).
     spent: VecDeque<Entry<T>>,
     reader: Reader,
     closed: bool,
@@ -54,29 +54,29 @@ struct QueueState<T> {
     ended: bool,
 }
 
-/// What the reader is doing (invariant 2).
+/// The state of the reader (invariant 2).
 #[derive(Debug)]
 enum Reader {
-    /// It will look again by itself.
+    /// It will check the queue again by itself.
     Busy,
     /// Its thread sleeps for a moment.
     Lingers,
-    /// Its thread sleeps.
+    /// Its thread sleeps until it is woken.
     Sleeps,
-    /// Its task waits.
+    /// Its task waits for the waker.
     Waits(Waker),
 }
 
-/// What a reader has to do with the batch it took.
+/// The work of a reader after the batch that it took.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AfterBatch {
-    /// A flush was asked for, with this ticket.
+    /// The ticket of a flush that was requested.
     pub(super) flush: Option<u64>,
-    /// Nothing will come after this batch.
+    /// `true` if no batch follows.
     pub(super) last: bool,
 }
 
-/// How much was offered, and how much of it is lost.
+/// The number of items offered, and how many of them were lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct QueueCounts {
     pub(super) offered: u64,
@@ -90,18 +90,18 @@ impl<T> Queue<T> {
         Self { state, work: Condvar::new(), room, progress, thread: OnceLock::new() }
     }
 
-    /// The current thread is the one that reads.
+    /// Makes the current thread the reader.
     pub(super) fn read_here(&self) {
-        // Set once: a queue has one reader.
+        // The first call wins: a queue has one reader.
         let _ = self.thread.set(thread::current().id());
     }
 
-    /// Whether the current thread is the one that reads: if it waited for the queue, it would wait for ever.
+    /// Returns `true` if the current thread is the reader. It must not wait for the queue: the wait would never end.
     pub(super) fn is_read_here(&self) -> bool {
         self.thread.get().is_some_and(|reader| *reader == thread::current().id())
     }
 
-    /// Offers an item. A ticket means that it is beyond the capacity, and the offer is to wait: `admission.rs`.
+    /// Offers an item. Returns a ticket if the item is above the capacity and the offer has to wait (`admission.rs`).
     pub(super) fn push(&self, item: T) -> Option<u64> {
         match self.offer_to(self.state.lock(), item) {
             Offered::Waits(ticket) => Some(ticket),
@@ -109,18 +109,19 @@ impl<T> Queue<T> {
         }
     }
 
-    /// Offers an item only if there is room for it; tells whether that is settled.
+    /// Offers an item only if there is room. Returns `false` if there is none. A closed queue takes the item and drops
+    /// it.
     pub(super) fn try_push(&self, item: T) -> bool {
         let state = self.state.lock();
         if state.backlog.is_full() && !state.closed {
-            // The item is dropped last, outside the lock (invariant 1).
+            // The item is dropped after the guard, outside of the lock (invariant 1).
             return false;
         }
         self.offer_to(state, item);
         true
     }
 
-    /// Tells whether an offer made now would not have to wait.
+    /// Returns `true` if an offer made now would not wait.
     pub(super) fn has_room(&self) -> bool {
         let state = self.state.lock();
         state.closed || !state.backlog.is_full()
@@ -132,8 +133,10 @@ impl<T> Queue<T> {
             return Offered::Lost(Some(item));
         }
         let offered = state.backlog.offer(item);
+        // All decisions are made under the lock, and carried out after it (invariants 1 and 2).
         let urgent = state.backlog.is_half_full();
         let asleep = state.mark_awake(urgent);
+        // One item that was read is dropped for each that is pushed (invariant 6).
         let spent = state.spent.pop_back();
         drop(state);
         self.wake(asleep);
@@ -141,13 +144,13 @@ impl<T> Queue<T> {
         offered
     }
 
-    /// Tells whether the offer with this ticket need not wait any longer: it has been taken, or nothing is taken in.
+    /// Returns `true` if the offer with this ticket need not wait any longer: it was taken, or the queue is closed.
     pub(super) fn is_admitted(&self, ticket: u64) -> bool {
         let state = self.state.lock();
         state.closed || state.backlog.has_taken(ticket)
     }
 
-    /// Gives up an offer that waits: its item is lost. After `close` it is delivered all the same.
+    /// Withdraws an offer that waits, and loses its item. After `close`, the item is delivered all the same.
     pub(super) fn withdraw(&self, ticket: u64) {
         let mut state = self.state.lock();
         let lost = if state.closed { None } else { state.backlog.withdraw(ticket) };
@@ -155,12 +158,12 @@ impl<T> Queue<T> {
         drop(lost);
     }
 
-    /// Listens for a take that makes room, or for the close.
+    /// Returns a listener for a take that makes room, or for the close.
     pub(super) fn room(&self) -> EventListener {
         self.room.listen()
     }
 
-    /// Takes nothing in any more and lets those go that wait for room; what has been accepted stays to be read.
+    /// Accepts no more items, and ends all waits for room. Accepted items are still delivered.
     pub(super) fn close(&self) {
         let mut state = self.state.lock();
         state.closed = true;
@@ -170,14 +173,15 @@ impl<T> Queue<T> {
         self.room.notify(usize::MAX);
     }
 
-    /// Closes and drops what has not been read.
+    /// Closes the queue and drops the items that were not read.
     pub(super) fn abandon(&self) {
         self.close();
         let mut unread = VecDeque::new();
+        // `unread` is dropped after the guard, outside of the lock (invariant 1).
         self.state.lock().backlog.take(&mut unread);
     }
 
-    /// Asks the reader to flush after all that has been accepted (invariant 4).
+    /// Asks the reader to flush after everything that was accepted (invariant 4). Returns the ticket of the flush.
     pub(super) fn request_flush(&self) -> u64 {
         let mut state = self.state.lock();
         state.flush_wanted += 1;
@@ -188,13 +192,13 @@ impl<T> Queue<T> {
         ticket
     }
 
-    /// Tells those who wait that all flushes up to this one are done.
+    /// Records that the flush with this ticket was done.
     pub(super) fn flushed(&self, ticket: u64) {
         self.state.lock().flush_done = ticket;
         self.wake_waiters();
     }
 
-    /// Tells those who wait that nothing will happen any more (invariant 5).
+    /// Records that the reader has ended, and wakes everybody who waits for it (invariant 5).
     pub(super) fn end(&self) {
         self.close();
         self.state.lock().ended = true;
@@ -210,12 +214,12 @@ impl<T> Queue<T> {
         self.state.lock().ended
     }
 
-    /// Listens for the next flush, end or nudge.
+    /// Returns a listener for the next flush, end, or `wake_waiters`.
     pub(super) fn progress(&self) -> EventListener {
         self.progress.listen()
     }
 
-    /// Makes those who wait for progress look again.
+    /// Makes those who wait for progress check again.
     pub(super) fn wake_waiters(&self) {
         self.progress.notify(usize::MAX);
     }
@@ -225,17 +229,20 @@ impl<T> Queue<T> {
         QueueCounts { offered: state.backlog.offered(), lost: state.backlog.lost() }
     }
 
-    /// Sleeps until there is something to do, or until a time; takes all there is into the empty `batch`.
+    /// Sleeps until there is something to do or until a time, then moves all entries into the empty `batch`.
     pub(super) fn wait(&self, batch: &mut VecDeque<Entry<T>>, until: Option<Instant>) -> AfterBatch {
         let mut state = self.state.lock();
         if state.is_idle() {
+            // Collect for a moment first: more items are likely (invariant 2).
             state.reader = Reader::Lingers;
             self.work.wait_for(&mut state, LINGER);
         }
         if state.is_idle() {
+            // About to sleep: drop what is left of the items that were read (invariant 6).
             let spent = mem::take(&mut state.spent);
             MutexGuard::unlocked(&mut state, || drop(spent));
         }
+        // Checked again after each wake-up, which may be spurious.
         while state.is_idle() {
             state.reader = Reader::Sleeps;
             if self.sleep(&mut state, until) == Slept::ForLong {
@@ -252,10 +259,10 @@ impl<T> Queue<T> {
         after_batch
     }
 
-    /// Empties a batch that has been read (invariant 6).
+    /// Empties a batch that was read (invariant 6).
     pub(super) fn give_back(&self, batch: &mut VecDeque<Entry<T>>) {
         let mut state = self.state.lock();
-        // As much as the next pushes can drop, and no more.
+        // No more than the next pushes can drop.
         if !state.closed && !state.backlog.would_fill(state.spent.len()) {
             state.spent.append(batch);
         }
@@ -263,14 +270,15 @@ impl<T> Queue<T> {
         batch.clear();
     }
 
-    /// Takes what stands first, or has the task woken when there is something; none at the end.
+    /// Takes the first entry, or registers the task to be woken for the next one. `None` at the end.
     pub(super) fn poll_pop(&self, cx: &Context<'_>) -> Poll<Option<Entry<T>>> {
         if let Some(entry) = self.pop() {
             return Poll::Ready(Some(entry));
         }
-        // Cloned and dropped outside the lock (invariant 1): a waker is the executor's code.
+        // A waker is the executor's code: it is cloned and dropped outside of the lock (invariant 1).
         let waker = cx.waker().clone();
         let mut state = self.state.lock();
+        // Checked again under the lock that stores the waker, so that no push is missed (invariant 2).
         if let Some(entry) = state.backlog.pop() {
             return Poll::Ready(Some(entry));
         }
@@ -322,7 +330,7 @@ impl<T> QueueState<T> {
         self.backlog.is_empty() && !self.closed && self.flush_wanted == self.flush_done
     }
 
-    /// Tells how the reader sleeps if it is to be woken, which it then is (invariant 2).
+    /// Marks the reader as awake, if it is to be woken, and returns how it sleeps (invariant 2).
     fn mark_awake(&mut self, urgent: bool) -> Reader {
         match self.reader {
             Reader::Busy => Reader::Busy,

@@ -1,4 +1,4 @@
-//! Events as a [`Stream`]: a sink that is pulled (E13).
+//! Events as a [`Stream`]: a sink that is read by polling (E13).
 
 use std::fmt;
 use std::future::poll_fn;
@@ -13,13 +13,13 @@ use super::queue::Queue;
 use crate::event::record::Gap;
 use crate::{SinkRecord, Subscription};
 
-/// Records of events, as they come.
+/// A stream of records of events. Returned by [`Emitter::stream`](crate::Emitter::stream).
 ///
-/// Comes from [`Emitter::stream`](crate::Emitter::stream) and hears what is emitted from then on, polled or not. While
-/// as many records are unread as it has capacity, each event takes the place of the oldest: the next record read is
-/// then a [`SinkRecord::Gap`] that counts what was lost there. It never holds up an emit.
+/// It receives events from its creation on, polled or not. When its buffer is full, each new event replaces the oldest
+/// one. The next record is then a [`SinkRecord::Gap`] that counts the lost events. An emit never waits for the stream.
 ///
-/// It ends when its emitter is closed or dropped, after what was emitted before. Dropping it removes its listener.
+/// The stream ends when its emitter is closed or dropped, after the events that were emitted before. Dropping the
+/// stream removes its listener.
 #[must_use = "dropping a stream stops it from listening"]
 pub struct EventStream {
     queue: Arc<Queue<SinkRecord>>,
@@ -31,16 +31,16 @@ impl EventStream {
         Self { queue, subscription }
     }
 
-    /// Waits for the next record; none at the end. For code that has no `StreamExt::next` at hand.
+    /// Waits for the next record. `None` at the end of the stream. For code without `StreamExt::next`.
     ///
     /// # Cancel safety
     ///
-    /// Nothing is lost if the future is dropped.
+    /// Dropping the future loses no record.
     pub async fn recv(&mut self) -> Option<SinkRecord> {
         poll_fn(|cx| self.poll_record(cx)).await
     }
 
-    /// How many events were lost because they were not read fast enough.
+    /// Returns the number of events that were lost because the stream was read too slowly.
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.queue.counts().lost
@@ -68,6 +68,7 @@ impl Stream for EventStream {
 
 impl Drop for EventStream {
     fn drop(&mut self) {
+        // No further event is queued. Those that were not read are dropped here, not with the emitter's last handle.
         self.subscription.off();
         self.queue.abandon();
     }

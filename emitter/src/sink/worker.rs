@@ -1,9 +1,9 @@
-//! The thread that owns a sink: takes batches off the queue and writes them.
+//! The thread that owns a sink. It takes batches from the queue and writes them.
 //!
-//! 1. The sink is called by this thread only, and outside the queue's lock.
-//! 2. A call that fails or panics is counted and logged; the next call is made all the same.
-//! 3. The thread ends once the queue is closed and drained; the queue learns of its end even if it unwinds (`EndGuard`).
-//! 4. The sink is dropped before the queue is told, so after a close its files are closed too.
+//! 1. Only this thread calls the sink, and outside of the queue's lock.
+//! 2. A call that fails or panics is counted and logged. The next call is made all the same.
+//! 3. The thread ends when the queue is closed and drained. However it ends, it tells the queue ([`EndGuard`]).
+//! 4. The sink is dropped before the queue is told, so that its files are closed when `close` returns.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -19,18 +19,18 @@ use crate::event::record::Gap;
 use crate::panic::{catch, catch_or, drop_catching, log_catching};
 use crate::{BoxError, SinkRecord};
 
-/// What came of the events that the worker took.
+/// The counts of the events that the worker took, behind one lock so that a report always adds up.
 #[derive(Debug, Default)]
 pub(super) struct Tally(Mutex<TallyCounts>);
 
-/// Behind one lock, so that a report adds up at any moment.
+/// The counts of a [`Tally`].
 #[derive(Clone, Debug, Default)]
 pub(super) struct TallyCounts {
-    /// `write` returned `Ok`.
+    /// Events for which `write` returned `Ok`.
     pub(super) accepted: u64,
-    /// `write` returned an error or panicked.
+    /// Events for which `write` returned an error or panicked.
     pub(super) refused: u64,
-    /// What became of those accepted, as far as the sink knows.
+    /// The progress of the accepted events, as far as the sink knows.
     pub(super) progress: Progress,
     pub(super) error: Option<String>,
 }
@@ -56,13 +56,14 @@ impl Tally {
         self.0.lock().progress = progress;
     }
 
-    /// The sink is about to be dropped, and its buffer with it.
+    /// Counts buffered events as failed: the sink is about to be dropped with its buffer.
     fn ended(&self) {
         let TallyCounts { progress, .. } = &mut *self.0.lock();
         progress.failed = progress.failed.saturating_add(mem::take(&mut progress.buffered));
     }
 
     fn set_error(&self, error: String) {
+        // The earlier error is dropped after the lock is released.
         let before = self.0.lock().error.replace(error);
         drop(before);
     }
@@ -79,10 +80,11 @@ struct Worker<S> {
     sink: S,
     tally: Arc<Tally>,
     interval: Option<Duration>,
-    /// When the first record that is not flushed was written; told only if there is an interval.
+    /// The time of the first write since the last flush. Kept only if there is an interval.
     unflushed: Option<Instant>,
-    /// How many events it has accepted since the last flush that succeeded.
+    /// Events accepted since the last flush that succeeded.
     unconfirmed: u64,
+    /// `true` since the last call failed, so that a series of failures is logged once.
     failing: bool,
 }
 
@@ -95,6 +97,7 @@ impl<S: Sink> Worker<S> {
             let after_batch = end_guard.0.wait(&mut batch, self.flush_due());
             self.write_all(&batch);
             end_guard.0.give_back(&mut batch);
+            // After the batch, which has everything that was accepted before the request.
             if after_batch.flush.is_some() || self.is_flush_due() {
                 self.flush();
             }
@@ -120,7 +123,7 @@ impl<S: Sink> Worker<S> {
     }
 
     fn write(&mut self, record: &SinkRecord) {
-        // The progress is asked for after each write: what the sink still holds must not pass for delivered.
+        // Progress is asked for after each write, so that buffered events are not reported as delivered.
         let written = call_catching(|| self.sink.write(record));
         self.unconfirmed += u64::from(written.is_ok());
         let progress = self.progress();
@@ -153,7 +156,9 @@ impl<S: Sink> Worker<S> {
         let closed = call_catching(|| self.sink.close());
         self.confirm(closed);
         let Self { sink, tally, .. } = self;
+        // After the close: what is in the buffer now is lost with the sink.
         tally.ended();
+        // Dropped here, before the guard tells the queue (invariant 4).
         let dropped = call_catching(|| {
             drop(sink);
             Ok(())
@@ -172,7 +177,7 @@ impl<S: Sink> Worker<S> {
         self.tally.progressed(progress);
     }
 
-    /// What the sink knows of what it accepted; if it does not tell, everything since the last flush is in its buffer.
+    /// Asks the sink for its progress. If it reports none, everything since the last flush counts as buffered.
     fn progress(&mut self) -> Progress {
         let mut progress = None;
         let asked = call_catching(|| {
@@ -189,7 +194,7 @@ impl<S: Sink> Worker<S> {
         }
     }
 
-    /// Keeps the error for the report, and logs the first of a series.
+    /// Keeps an error for the report, and logs the first of a series.
     fn record_error(&mut self, error: BoxError) {
         let text = explain(error);
         if !self.failing {
@@ -217,19 +222,19 @@ impl Drop for EndGuard {
     }
 }
 
-/// Makes an error of a panic (invariant 2).
+/// Calls the sink, and makes an error of a panic (invariant 2).
 fn call_catching(call: impl FnOnce() -> Result<(), BoxError>) -> Result<(), BoxError> {
     catch_or(call, |panic| Err(format!("it panicked: {panic}").into()))
 }
 
-/// The message of an error, which is the user's: it may panic as it is displayed, and as it is dropped.
+/// Returns the message of an error. The error is a user's value, and may panic when it is displayed or dropped.
 fn explain(error: BoxError) -> String {
     let text = catch(|| chain(&error)).unwrap_or_else(|panic| format!("an error that panicked when shown: {panic}"));
     drop_catching("a sink's error", error);
     text
 }
 
-/// The message of an error and of what caused it.
+/// Returns the message of an error and its causes.
 fn chain(error: &BoxError) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
