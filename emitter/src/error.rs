@@ -1,4 +1,4 @@
-//! What can go wrong: in registering ([`ListenError`], [`MatcherError`]) and in emitting ([`EmitError`]).
+//! Errors of registering ([`ListenError`], [`MatcherError`]), building ([`BuildError`]) and emitting ([`EmitError`]).
 
 use std::any::Any;
 use std::error::Error as StdError;
@@ -12,187 +12,187 @@ use crate::NameError;
 /// Any error, as listeners return it.
 pub type BoxError = Box<dyn StdError + Send + Sync + 'static>;
 
-/// A matcher that is empty, too long, or does not compile (E4).
+/// The error of a matcher that is empty, too long, or does not compile.
 #[derive(Clone, Debug, Error)]
 #[non_exhaustive]
 pub enum MatcherError {
     /// The pattern is the empty string.
     #[error("an empty matcher matches nothing; use \"*\" for every own event or \"*.*\" for every event")]
     Empty,
-    /// A name without wildcard that is not a valid name.
+    /// The pattern is a name without wildcards, and not a valid one.
     #[error(transparent)]
     Name(#[from] NameError),
-    /// A glob that does not compile.
+    /// The glob does not compile.
     #[error("`{pattern}` is not a valid glob: {fault}")]
     Glob {
         /// The pattern as it was given.
         pattern: String,
-        /// What globset says is wrong with it.
+        /// The reason given by globset.
         fault: String,
     },
-    /// A glob or regex that is too long.
+    /// The glob or regex is too long.
     #[error("a pattern of {length} bytes is too long, at most {limit} are taken: `{prefix}…`")]
     TooLong {
-        /// What the pattern begins with.
+        /// The beginning of the pattern.
         prefix: String,
-        /// Its length in bytes.
+        /// The length of the pattern in bytes.
         length: usize,
-        /// The length of the longest pattern that is taken.
+        /// The length of the longest pattern that is accepted.
         limit: usize,
     },
-    /// A regex that does not compile.
+    /// The regex does not compile.
     #[error("`{pattern}` is not a valid regex: {fault}")]
     Regex {
         /// The pattern as it was given.
         pattern: String,
-        /// What regex says is wrong with it.
+        /// The reason given by regex.
         fault: String,
     },
 }
 
-/// A registration that was refused; nothing was registered.
+/// The error of a listener that was not registered.
 #[derive(Clone, Debug, Error)]
 #[non_exhaustive]
 pub enum ListenError {
-    /// The matcher is not one.
+    /// The matcher is not valid.
     #[error(transparent)]
     Matcher(#[from] MatcherError),
-    /// The emitter declares its events, and no event of that name is among them (E7).
+    /// The emitter declares its events, but none with this name.
     #[error("`{name}` is not declared by this emitter; it declares {declared}")]
     Undeclared {
-        /// The name that was asked for.
+        /// The name of the listener's matcher.
         name: String,
         /// The names that are declared.
         declared: String,
     },
-    /// The emitter declares the event with another type (E7).
+    /// The emitter declares the event with another type.
     #[error("`{name}` is declared with payload `{declared}`, but the listener takes `{heard}`")]
     DeclaredType {
-        /// The name that was asked for.
+        /// The name of the listener's matcher.
         name: String,
-        /// The type declared for it.
+        /// The declared type.
         declared: &'static str,
         /// The type that the listener takes.
         heard: &'static str,
     },
-    /// The run has ended whose emitter this is: nothing is heard there any more (R14).
+    /// The emitter belongs to a run that has ended.
     #[error(
         "this run of `{namespace}` has ended and takes no more listeners; listen before it ends, or on its instance"
     )]
     RunEnded {
-        /// The emitter's namespace.
+        /// The namespace of the emitter.
         namespace: String,
     },
 }
 
-/// An emitter that was not built.
+/// The error of an emitter that was not built.
 #[derive(Clone, Debug, Error)]
 #[non_exhaustive]
 pub enum BuildError {
-    /// A namespace or a declared event has no valid name.
+    /// The name of a namespace or of a declared event is not valid.
     #[error(transparent)]
     Name(#[from] NameError),
-    /// An event is declared twice, or not as one of this emitter's own (E7).
+    /// An event is declared twice, or under a name with a dot.
     #[error("`{name}` cannot be declared: {fault}")]
     Declared {
-        /// The name.
+        /// The name of the event.
         name: String,
-        /// What is wrong with it.
+        /// The reason.
         fault: &'static str,
     },
-    /// The context sets the key that belongs to the runtime (R3).
+    /// The context sets the key `internal`, which is reserved for the runtime.
     #[error("context key `{0}` is set by the runtime on its own events only; choose another key")]
     ReservedKey(&'static str),
 }
 
-/// An emit that failed.
+/// The error of an emit.
 ///
-/// It is wrapped once: a listener that returns the `EmitError` of an emit of its own passes it on unchanged, if it
-/// names the listener that failed.
+/// A listener may return the `EmitError` of its own emit. If that error names the listener that failed, it is passed on
+/// unchanged instead of being wrapped again.
 #[derive(Debug)]
 pub struct EmitError(Box<EmitErrorKind>);
 
-/// Why an emit failed.
+/// The reason why an emit failed.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum EmitErrorKind {
-    /// The event has no valid name.
+    /// The name of the event is not valid.
     #[error(transparent)]
     Name(NameError),
-    /// A listener returned an error (E11).
+    /// A listener returned an error.
     #[error("a listener of `{path}` failed (registered at {at})")]
     Listener {
-        /// The event's path.
+        /// The path of the event.
         path: String,
-        /// Where the listener was registered.
+        /// The source location of the listener's registration.
         at: &'static Location<'static>,
-        /// What it returned.
+        /// The listener's error.
         source: BoxError,
     },
-    /// A listener panicked (E11).
+    /// A listener panicked.
     #[error("a listener of `{path}` panicked: {message} (registered at {at})")]
     Panicked {
-        /// The event's path.
+        /// The path of the event.
         path: String,
-        /// Where the listener was registered.
+        /// The source location of the listener's registration.
         at: &'static Location<'static>,
-        /// The panic's message.
+        /// The message of the panic.
         message: String,
     },
-    /// A listener registered under this very name takes another type (E7).
+    /// A listener registered under exactly this name takes another type.
     #[error("`{path}` carries `{carried}`, but a listener takes `{heard}` (registered at {at})")]
     TypeMismatch {
-        /// The event's path.
+        /// The path of the event.
         path: String,
-        /// Where the listener was registered.
+        /// The source location of the listener's registration.
         at: &'static Location<'static>,
         /// The type of the payload.
         carried: &'static str,
         /// The type that the listener takes.
         heard: &'static str,
     },
-    /// The emitter declares its events, and this is none of them (E7).
+    /// The emitter declares its events, but none with this name.
     #[error("`{name}` is not declared by this emitter; it declares {declared}")]
     Undeclared {
-        /// The name emitted.
+        /// The emitted name.
         name: String,
         /// The names that are declared.
         declared: String,
     },
-    /// The emitter declares the event with another type (E7).
+    /// The emitter declares the event with another type.
     #[error("`{name}` is declared with payload `{declared}`, not `{carried}`")]
     DeclaredType {
-        /// The name emitted.
+        /// The emitted name.
         name: String,
-        /// The type declared for it.
+        /// The declared type.
         declared: &'static str,
         /// The type of the payload.
         carried: &'static str,
     },
-    /// An async listener would hear an event that is emitted where nothing can be awaited (E17).
+    /// An async listener, or a sink that is full, would receive an event that is emitted by code that cannot await.
     #[error("`{path}` is heard by an async listener (registered at {at}); emit it with `emit(..).await`")]
     WouldAwait {
-        /// The event's path.
+        /// The path of the event.
         path: String,
-        /// Where the listener was registered.
+        /// The source location of the listener's registration.
         at: &'static Location<'static>,
     },
 }
 
 impl EmitError {
-    /// Why it failed.
+    /// Returns the reason.
     #[must_use]
     pub fn kind(&self) -> &EmitErrorKind {
         &self.0
     }
 
-    /// Whether it says which listener failed, and need not be wrapped by an outer one.
+    /// Returns `true` if the error names the listener that failed, so that an outer emit need not wrap it.
     pub(crate) fn names_a_listener(&self) -> bool {
         use EmitErrorKind::{Listener, Panicked, TypeMismatch};
         matches!(*self.0, Listener { .. } | Panicked { .. } | TypeMismatch { .. })
     }
 
-    /// The same, owned.
+    /// Converts the error into its reason.
     #[must_use]
     pub fn into_kind(self) -> EmitErrorKind {
         *self.0
@@ -223,7 +223,7 @@ impl From<NameError> for EmitError {
     }
 }
 
-/// Returns the message of a panic, as `panic!` and most others leave it.
+/// Returns the message of a panic, as `panic!` leaves it in the payload.
 ///
 /// [`panic_text`](crate::panic_text) also disposes of the payload, whose `Drop` may panic.
 #[must_use]

@@ -1,7 +1,7 @@
-//! JSON of values of any type, with an end to how deep they are nested.
+//! Conversion of values to JSON with a limit on nesting.
 //!
-//! `serde_json` reads at most 128 levels, and writes as many as there are: a value that was built in code, 3,000 levels
-//! deep, overflows the stack of who serialises it. Here the depth is checked before anything recurses.
+//! `serde_json` reads at most 128 levels but writes any number: serialising a value that code has nested 3,000 levels
+//! deep overflows the stack. Here the depth is checked before each level of recursion.
 
 use std::cell::Cell;
 use std::fmt::Display;
@@ -12,19 +12,20 @@ use serde::ser::{
 };
 use serde_json::Value;
 
-/// How deep arrays and objects may be nested in one another: as deep as `serde_json` reads them.
+/// The number of levels that arrays and objects may be nested, the limit of `serde_json` for reading.
 pub const MAX_DEPTH: usize = 128;
 
-/// Makes JSON of a value.
+/// Converts a value to JSON.
 ///
 /// # Errors
 ///
-/// If it cannot be serialised, or is nested deeper than [`MAX_DEPTH`].
+/// Returns an error if the value cannot be serialised, or is nested deeper than [`MAX_DEPTH`].
 pub fn to_value<T: Serialize + ?Sized>(value: &T) -> serde_json::Result<Value> {
     to_value_noting(value).map(|(value, _)| value)
 }
 
-/// Does the same, and tells whether the JSON is all of it: JSON has no NaN and no infinity, and says `null` instead.
+/// Converts a value to JSON, and returns `true` with it if nothing was lost. NaN and infinities are lost: they become
+/// `null`.
 ///
 /// # Errors
 ///
@@ -35,7 +36,7 @@ pub fn to_value_noting<T: Serialize + ?Sized>(value: &T) -> serde_json::Result<(
     Ok((value, !loss.is_lossy.get()))
 }
 
-/// Lends a value that is an error to serialise where it is nested deeper than [`MAX_DEPTH`].
+/// Passes to `f` a wrapper of the value that fails to serialise if it is nested deeper than [`MAX_DEPTH`].
 pub(crate) fn bounded<T: Serialize + ?Sized, R>(value: &T, f: impl FnOnce(&AtDepth<'_, '_, T>) -> R) -> R {
     f(&AtDepth { value, depth: 0, loss: &LossFlag::default() })
 }
@@ -44,8 +45,9 @@ pub(crate) fn bounded<T: Serialize + ?Sized, R>(value: &T, f: impl FnOnce(&AtDep
 ///
 /// # Errors
 ///
-/// If it is nested deeper than [`MAX_DEPTH`].
+/// Returns an error if the value is nested deeper than [`MAX_DEPTH`].
 pub fn check_depth(value: &Value) -> serde_json::Result<()> {
+    // A list instead of recursion: the value may be deeper than the stack.
     let mut open = vec![(value, 1)];
     while let Some((value, depth)) = open.pop() {
         let is_nested = matches!(value, Value::Array(_) | Value::Object(_));
@@ -65,13 +67,13 @@ fn too_deep<E: serde::ser::Error>() -> E {
     E::custom(format_args!("it is nested deeper than {MAX_DEPTH} levels"))
 }
 
-/// What was seen of a value.
+/// Set when a number was replaced by `null`.
 #[derive(Default)]
 pub(crate) struct LossFlag {
     is_lossy: Cell<bool>,
 }
 
-/// A serializer that counts how deep it is.
+/// A serializer that knows its depth.
 #[derive(Clone, Copy)]
 struct Bounded<'n, S> {
     inner: S,
@@ -79,7 +81,7 @@ struct Bounded<'n, S> {
     loss: &'n LossFlag,
 }
 
-/// A value that is to be serialised at a depth.
+/// A value to be serialised at a depth.
 pub(crate) struct AtDepth<'n, 't, T: ?Sized> {
     value: &'t T,
     depth: usize,
@@ -97,7 +99,7 @@ impl<'n, S> Bounded<'n, S> {
         AtDepth { value, depth: self.depth, loss: self.loss }
     }
 
-    /// One level down.
+    /// Goes one level down, or fails if that is too deep.
     fn open<I, E: serde::ser::Error>(self, open: impl FnOnce(S) -> Result<I, E>) -> Result<Bounded<'n, I>, E> {
         let (depth, loss) = (self.depth + 1, self.loss);
         if depth > MAX_DEPTH {
@@ -113,6 +115,7 @@ impl<'n, S> Bounded<'n, S> {
     }
 }
 
+// Methods of scalar values: they nest nothing, and are passed on.
 macro_rules! passed_on {
     ($($method:ident($($name:ident: $type:ty),*);)*) => {$(
         fn $method(self, $($name: $type),*) -> Result<S::Ok, S::Error> {
@@ -121,6 +124,7 @@ macro_rules! passed_on {
     )*};
 }
 
+// Methods that begin an array or an object: they go one level down.
 macro_rules! opened {
     ($($method:ident($($name:ident: $type:ty),*) -> $compound:ident;)*) => {$(
         fn $method(self, $($name: $type),*) -> Result<Self::$compound, S::Error> {
@@ -173,7 +177,7 @@ impl<'n, S: Serializer> Serializer for Bounded<'n, S> {
 
     fn serialize_f32(self, value: f32) -> Result<S::Ok, S::Error> {
         self.note_float(value.is_finite());
-        // As `serde_json` writes it, `0.1`, and not the same number with the digits of an `f64`.
+        // `serde_json` writes an `f32` as `0.1`. Converted to `f64` it would have more digits.
         let shortest = if value.is_finite() { value.to_string().parse() } else { Ok(f64::from(value)) };
         self.inner.serialize_f64(shortest.unwrap_or_else(|_| f64::from(value)))
     }
@@ -213,6 +217,7 @@ impl<'n, S: Serializer> Serializer for Bounded<'n, S> {
     }
 }
 
+// The parts of arrays and objects, each serialised at the depth of its container.
 macro_rules! compound {
     ($($trait:ident: $($method:ident($($name:ident: $type:ty),*)),+;)*) => {$(
         impl<C: $trait> $trait for Bounded<'_, C> {
@@ -269,7 +274,7 @@ mod tests {
         (0..levels).fold(json!(1), |inner, level| if level % 2 == 0 { json!([inner]) } else { json!({"a": inner}) })
     }
 
-    /// The value's own drop recurses, too: that is the matter of who made it.
+    /// The drop of a value recurses, too. That is the business of its owner.
     fn take_apart(mut value: Value) {
         while let Some(inner) = match &mut value {
             Value::Array(items) => items.pop(),

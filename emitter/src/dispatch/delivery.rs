@@ -27,6 +27,7 @@ impl Delivery {
 
     /// Calls sync listeners first, from the next event on. Async ones follow in their order.
     pub fn sync_first(&self) {
+        // The modes are ordered, and the larger one wins: a delivery never becomes patient again.
         self.mode.fetch_max(SYNC_FIRST, Ordering::AcqRel);
     }
 

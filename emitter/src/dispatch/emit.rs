@@ -34,8 +34,8 @@ impl Emitter {
     ///
     /// # Errors
     ///
-    /// Returns an error if the name is not valid, if the emitter declares its events and this is not one of them, or if
-    /// a listener fails whose failure is not isolated.
+    /// Returns an error if the name is not valid, if the emitter declares its events but not this one with this type,
+    /// or if a listener fails whose failure is not isolated.
     ///
     /// # Cancel safety
     ///

@@ -151,13 +151,13 @@ impl<'a> RunLinks<'a> {
         Ok(self)
     }
 
-    /// Sets the group id. By default it is that of the parent run, or else of the instance.
+    /// Sets the group id. By default, the run takes over the group id of the parent run, or else of the instance.
     pub fn group_id(mut self, group_id: impl Into<Arc<str>>) -> Self {
         self.group_id = Some(group_id.into());
         self
     }
 
-    /// Sets the creator. By default it is that of the instance.
+    /// Sets the creator. By default, the run has the creator of the instance.
     pub fn creator(mut self, creator: Creator) -> Self {
         self.creator = Some(creator);
         self
@@ -203,6 +203,7 @@ impl Emitter {
     #[must_use]
     pub fn for_run(&self, links: RunLinks<'_>) -> Self {
         let inherited = links.inherited.unwrap_or_else(|| match links.parent {
+            // The run's parent is nearer than its instance: its keys win.
             Some(parent) => self.context().merged(&parent.context()),
             None => self.context(),
         });

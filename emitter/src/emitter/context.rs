@@ -35,6 +35,7 @@ impl OwnContext {
     }
 
     pub(crate) fn get(&self) -> Context {
+        // Most contexts never change, and are read without a lock.
         self.changed.get().map_or_else(|| self.given.clone(), |changed| changed.context.lock().clone())
     }
 
@@ -89,7 +90,7 @@ impl Context {
         Self(Some(Arc::new(map)))
     }
 
-    /// Returns this context, marked as that of the runtime's own events (R3).
+    /// Returns this context with the mark of the runtime's own events (R3).
     pub(crate) fn internal(self) -> Self {
         static ALONE: LazyLock<Context> = LazyLock::new(|| Context::new().with(RESERVED, true));
         // Most runs have no context: they share one marked map.
@@ -101,6 +102,7 @@ impl Context {
     #[inline]
     pub fn merged(&self, other: &Self) -> Self {
         match (&self.0, &other.0) {
+            // An empty side costs no copy of the map.
             (_, None) => self.clone(),
             (None, _) => other.clone(),
             (Some(below), Some(above)) => {

@@ -68,7 +68,7 @@ pub(crate) struct Node {
     pub(crate) registry: OnceLock<Box<Registry>>,
     /// Used outside of runs only.
     pub(crate) no_listener_cache: NoListenerCache,
-    /// `None` if the emitter has the namespace of its parent. A run has that of its instance.
+    /// `None` if the namespace is the same as the parent's, as it is in every run.
     pub(crate) namespace: Option<Arc<str>>,
     pub(crate) namespace_hash: u64,
     pub(crate) context: OwnContext,
@@ -185,6 +185,7 @@ impl Emitter {
         let mut node = Node::below(self, None);
         node.context = OwnContext::new(self.context());
         node.creator = Some(creator);
+        // A child with its own creator emits for that creator, not for the run above.
         node.emits_for_run = false;
         Self::from_node(node)
     }
@@ -259,8 +260,8 @@ impl Emitter {
 
     /// Returns the id of the group that this emitter belongs to.
     ///
-    /// An emitter without a group id of its own has the one that its parent had when the emitter was made. A run has
-    /// that of the run it was started in, or else that of its instance.
+    /// An emitter takes over the group id of its parent when it is made, unless it is given its own. A run takes over
+    /// the group id of the run it was started in, or else of its instance.
     #[must_use]
     pub fn group_id(&self) -> Option<&str> {
         self.group().map(|id| &**id)
@@ -344,6 +345,7 @@ impl Emitter {
         let rest = path.strip_suffix(name);
         match (self.namespace(), rest) {
             ("", Some("")) => true,
+            // What is left in front of the name has to be the namespace and one dot.
             (namespace, Some(rest)) => rest.strip_suffix('.') == Some(namespace) && !namespace.is_empty(),
             (_, None) => false,
         }
@@ -403,6 +405,7 @@ impl Emitter {
     /// Returns the scope in which an emit is continued and the run's values are dropped, unless the calling code is
     /// inside of it. If the run is gone, that is the scope of the next run above (R14).
     pub(crate) fn scope_left(&self) -> Option<Arc<dyn Scope>> {
+        // Up the run parents, to the first run whose scope can still be entered.
         let own = self.run_link().filter(|run| !run.is_inside())?;
         let runs = successors(Some(own), |run| run.parent.as_ref()?.run_link());
         runs.filter_map(|run| run.scope.as_ref()?.upgrade()).find(|scope| scope.is_there())
@@ -427,8 +430,8 @@ impl Emitter {
         self.0.is_in_run
     }
 
-    /// Returns the emitter whose declarations apply inside a run: an emitter that emits for a run has those of the run
-    /// unless it has its own, and a run has those of its instance.
+    /// Returns the emitter whose declarations apply inside a run. They are the instance's for a run. An emitter that
+    /// emits for a run has the same ones, unless it has its own.
     #[inline(never)]
     fn declares_in_run(&self) -> &Self {
         let emits_for_run = self.0.emits_for_run && self.0.declared.is_none();
@@ -472,6 +475,7 @@ impl Node {
     /// Releases the nodes above this one. Nodes that nothing else holds are pushed to `orphans`, so that the caller can
     /// drop them without recursion.
     fn detach(&mut self, orphans: &mut Vec<Self>) {
+        // First, while the run above can still be found: the drop enters its scope (R14).
         self.drop_in_run();
         if let Some(run_parent) = self.run.as_mut().and_then(|run| run.parent.take()) {
             orphans.extend(Arc::into_inner(run_parent.0));
@@ -488,6 +492,7 @@ impl Node {
         node.group_id = parent.shared_group_id();
         node.parent = Some(parent.clone());
         node.is_in_run = parent.0.is_in_run;
+        // A child with a name of its own emits its own events. Only a `()` child speaks for the run (E4).
         node.emits_for_run = namespace.is_none() && (parent.0.run.is_some() || parent.0.emits_for_run);
         node.namespace = namespace.map(|namespace| join_shared(parent.namespace(), namespace));
         node.namespace_hash = match &node.namespace {
@@ -536,6 +541,7 @@ impl Drop for Node {
         let mut orphans = Vec::new();
         self.detach(&mut orphans);
         while let Some(mut orphan) = orphans.pop() {
+            // A node that loses its last handle may have held the last handle to those above it.
             orphan.detach(&mut orphans);
         }
     }

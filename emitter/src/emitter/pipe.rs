@@ -28,6 +28,7 @@ impl Pipe {
     pub(crate) fn target_for(&self, view: &EventView<'_>) -> Option<Emitter> {
         let takes = (self.matcher.nested_by_default() || !view.nested)
             && self.matcher.takes(view)
+            // Asked last: it is user code.
             && self.matcher.accepts_or_logs(view.meta);
         if takes { self.target.clone() } else { None }
     }

@@ -64,6 +64,7 @@ impl Declared {
     ) -> Result<(), ListenError> {
         let Some(name) = own_name(emitter, matcher) else { return Ok(()) };
         match (self.get(name), expected) {
+            // A listener for any type fits every declared event.
             (Some(declared), Some(expected)) if declared.id != expected.id => {
                 Err(ListenError::DeclaredType { name: name.to_owned(), declared: declared.name, heard: expected.name })
             }

@@ -45,6 +45,7 @@ impl<'a> EventMeta<'a> {
 
     /// Fixes time and context, used or not, before listeners are awaited (E14).
     pub(crate) fn fix(&mut self) {
+        // Values that a listener has seen already stay as they are.
         let (time, context) = self.emit.stamp.seen();
         let context = context.cloned().unwrap_or_else(|| self.emit.context());
         self.fixed = Some(Fixed { time: time.unwrap_or_else(SystemTime::now), context });
@@ -90,6 +91,7 @@ impl<'a> EventMeta<'a> {
 
     /// Returns an owned path.
     pub(crate) fn to_path(&self) -> Box<str> {
+        // A path that no listener has asked for is made for the record only.
         self.path.get().cloned().unwrap_or_else(|| self.join())
     }
 

@@ -44,6 +44,7 @@ impl<T: Serialize + Send + Sync + 'static> AnyEvent for T {
 
     fn to_raw_json(&self) -> Box<RawValue> {
         bounded(self, |value| to_raw_value(value))
+            // The reason takes the place of the payload: an event is delivered in any case.
             .or_else(|error| to_raw_value(&marker::<T>(&error)))
             .unwrap_or_else(|_| RawValue::NULL.to_owned())
     }

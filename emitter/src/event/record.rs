@@ -40,6 +40,7 @@ impl EventRecord {
     pub(crate) fn new(meta: &EventMeta<'_>, event: &dyn AnyEvent) -> Self {
         let (id, time) = (meta.id(), meta.time());
         let record = Self::of(meta.source(), meta.to_path(), meta.context().clone(), (id, time), event);
+        // The meta knows the type even if `event` stands in for the payload, as it does when a meta is serialised.
         Self { payload_type: Cow::Borrowed(meta.payload_type()), ..record }
     }
 
@@ -139,6 +140,7 @@ impl SinkRecord {
     ///
     /// Returns an error if the text is neither an event nor a gap.
     pub fn from_json(text: &str) -> Result<Self, serde_json::Error> {
+        // Decided by the first key, so that the error of a malformed event is about the event.
         if text.trim_start().starts_with("{\"gap\"") {
             return serde_json::from_str::<GapLine>(text).map(|line| Self::Gap(line.gap));
         }

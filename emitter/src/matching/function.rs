@@ -94,6 +94,7 @@ impl FnMatcher {
     /// Returns `true` if the matcher is not limited to other names.
     pub(crate) fn takes_name(&self, name: &NameRef<'_>) -> bool {
         let is_named = |names: &Arc<[EventName]>| names.iter().any(|one| one.as_str() == name.as_str());
+        // The bit rules out most names without a comparison.
         self.bits & name.bit() != 0 && self.names.as_ref().is_none_or(is_named)
     }
 

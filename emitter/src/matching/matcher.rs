@@ -125,6 +125,7 @@ impl Matcher {
             "" => return Err(MatcherError::Empty),
             "*" => MatcherKind::Own,
             "*.*" => MatcherKind::Every,
+            // A text with a wildcard is a glob. Any other text has to be a valid name or path (E2).
             _ if text.contains(['*', '?', '[', ']', '{', '}', '\\']) => {
                 check_pattern(text)?;
                 let glob = Arc::new(GlobText::parse(text)?);
@@ -188,6 +189,7 @@ impl Matcher {
     #[inline(always)]
     pub(crate) fn takes(&self, view: &EventView<'_>) -> bool {
         match &self.0 {
+            // The usual case comes first and without a call: a name is compared by its hash, then by its text.
             MatcherKind::Name { text, hash } => view.here && view.meta.emit.name.is(text, *hash),
             _ => self.takes_others(view),
         }
@@ -245,6 +247,7 @@ impl Matcher {
 
     fn matches_path(&self, path: &str) -> Option<bool> {
         let name = path.rsplit_once('.').map_or(path, |(_, name)| name);
+        // The event is an own one where it was emitted, so a name or a name glob only needs the last segment.
         Some(match &self.0 {
             MatcherKind::Own | MatcherKind::Every => true,
             MatcherKind::Name { text, .. } => **text == *name,

@@ -1,4 +1,4 @@
-//! Which listeners receive an event (E4).
+//! The selection of listeners: which of them receive an event (E4).
 //!
 //! A [`Matcher`](crate::Matcher) decides for one listener (`matcher`, `glob`, `function`). A `snapshot` decides for all
 //! listeners of an emitter: it asks a few one by one, and looks up many in a `cache` per path, which is filled with the

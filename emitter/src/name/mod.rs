@@ -1,4 +1,4 @@
-//! Names of events and emitters: checked once, at the edge (E2).
+//! Names of events and emitters. They are checked once, where they enter (E2).
 
 pub(crate) mod namespace;
 
@@ -8,7 +8,7 @@ use thiserror::Error;
 
 /// A checked event name.
 ///
-/// Build it once, in a `const`, and emitting by it costs neither a check nor a hash:
+/// A name built in a `const` costs neither a check nor a hash when it is used to emit:
 ///
 /// ```
 /// use emitree_emitter::EventName;
@@ -17,12 +17,12 @@ use thiserror::Error;
 /// assert_eq!(NEW_TOKEN.as_str(), "new_token");
 /// ```
 ///
-/// A name is one or more segments of `[A-Za-z0-9_]+`. One with a dot (`"run.start"`) names an event of a
-/// sub-namespace: its path ends in both segments, and it is nobody's *own* event (E4).
+/// A name has one or more segments of `[A-Za-z0-9_]+`. A name with a dot (`"run.start"`) names an event of a
+/// sub-namespace: its path ends in both segments, and it is not an *own* event of any emitter.
 #[derive(Clone, Copy, Debug)]
 pub struct EventName(Name<'static>);
 
-/// A name, with what is needed to look it up.
+/// A name with its hash.
 #[derive(Clone, Copy, Debug)]
 struct Name<'a> {
     text: &'a str,
@@ -31,12 +31,12 @@ struct Name<'a> {
 }
 
 impl EventName {
-    /// Checks a name, in a `const`.
+    /// Checks a name in a `const`.
     ///
     /// # Panics
     ///
-    /// If the name is not valid. In a `const` that is a compile error; [`try_new`](Self::try_new) is for names
-    /// that are not known until the program runs.
+    /// Panics if the name is not valid. In a `const` that is a compile error. Use [`try_new`](Self::try_new) for names
+    /// that are only known at run time.
     #[must_use]
     #[expect(clippy::panic, reason = "evaluated in a const, where a panic is the compile error that is wanted")]
     pub const fn new(name: &'static str) -> Self {
@@ -46,11 +46,11 @@ impl EventName {
         }
     }
 
-    /// Checks a name.
+    /// Checks a name at run time.
     ///
     /// # Errors
     ///
-    /// If a segment is empty or has a character outside `[A-Za-z0-9_]`.
+    /// Returns an error if a segment is empty or has a character outside `[A-Za-z0-9_]`.
     pub fn try_new(name: &'static str) -> Result<Self, NameError> {
         check(name)?;
         Ok(Self::unchecked(name))
@@ -61,7 +61,7 @@ impl EventName {
         Self(Name { text: name, hash: fingerprint(bytes), dotted: classes(bytes) & DOT != 0 })
     }
 
-    /// The name as text.
+    /// Returns the name as text.
     #[must_use]
     pub const fn as_str(&self) -> &'static str {
         self.0.text
@@ -76,7 +76,8 @@ impl PartialEq for EventName {
 
 impl Eq for EventName {}
 
-/// A namespace checked in a `const`, for [`Emitter::child_of`](crate::Emitter::child_of), which then cannot fail.
+/// A namespace that was checked in a `const`, for [`Emitter::child_of`](crate::Emitter::child_of), which then cannot
+/// fail.
 ///
 /// ```
 /// use emitree_emitter::{Emitter, Namespace};
@@ -88,11 +89,11 @@ impl Eq for EventName {}
 pub struct Namespace(&'static str);
 
 impl Namespace {
-    /// Checks a namespace, in a `const`.
+    /// Checks a namespace in a `const`.
     ///
     /// # Panics
     ///
-    /// If the namespace is not valid; in a `const` that is a compile error.
+    /// Panics if the namespace is not valid. In a `const` that is a compile error.
     #[must_use]
     #[expect(clippy::panic, reason = "evaluated in a const, where a panic is the compile error that is wanted")]
     pub const fn new(namespace: &'static str) -> Self {
@@ -102,34 +103,34 @@ impl Namespace {
         }
     }
 
-    /// The namespace as text.
+    /// Returns the namespace as text.
     #[must_use]
     pub const fn as_str(&self) -> &'static str {
         self.0
     }
 }
 
-/// What an event can be emitted under: an [`EventName`], or text, which is checked on every emit.
+/// A value that names an event: an [`EventName`], or text, which is checked on every emit.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not the name of an event",
     label = "expected text or an `EventName`",
     note = "a payload that carries its name is emitted by `emit_event`"
 )]
 pub trait AsName: Send + Sync {
-    /// The name, with what is needed to look it up.
+    /// Returns the name with its hash.
     fn as_name(&self) -> NameRef<'_>;
 }
 
-/// A borrowed name on its way into an emit.
+/// A borrowed event name with its hash.
 #[derive(Clone, Copy, Debug)]
 pub struct NameRef<'a> {
     name: Name<'a>,
-    /// Known to be valid.
+    /// `true` if the name is known to be valid.
     checked: bool,
 }
 
 impl<'a> NameRef<'a> {
-    /// The name as text.
+    /// Returns the name as text.
     #[must_use]
     pub const fn as_str(&self) -> &'a str {
         self.name.text
@@ -139,13 +140,13 @@ impl<'a> NameRef<'a> {
         self.name.hash
     }
 
-    /// Whether it is that text, which has that hash.
+    /// Returns `true` if the name is `text`, whose hash is `hash`.
     #[inline(always)]
     pub(crate) fn is(&self, text: &str, hash: u64) -> bool {
         self.name.hash == hash && is_same(text, self.name.text)
     }
 
-    /// The bit of its sixty-fourth of all names.
+    /// Returns the bit of the name, one of 64.
     pub(crate) const fn bit(&self) -> u64 {
         bit(self.name.hash)
     }
@@ -154,7 +155,7 @@ impl<'a> NameRef<'a> {
         self.name.dotted
     }
 
-    /// What has not been checked yet is checked now (E2).
+    /// Checks the name unless it is known to be valid (E2).
     #[inline]
     pub(crate) fn check(&self) -> Result<(), NameError> {
         if self.checked { Ok(()) } else { check(self.name.text) }
@@ -173,6 +174,7 @@ impl AsName for str {
     fn as_name(&self) -> NameRef<'_> {
         let (bytes, classes) = (self.as_bytes(), classes(self.as_bytes()));
         let name = Name { text: self, hash: fingerprint(bytes), dotted: classes & DOT != 0 };
+        // A name of one segment is settled by its classes. `check` looks at the segments of any other.
         NameRef { name, checked: is_plain(bytes, classes) }
     }
 }
@@ -191,7 +193,7 @@ impl<N: AsName + ?Sized> AsName for &N {
     }
 }
 
-/// A name that is not valid.
+/// The error of a name that is not valid.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error("`{name}` is not a valid name: {fault}; use segments of [A-Za-z0-9_]+ joined by dots")]
 pub struct NameError {
@@ -200,7 +202,7 @@ pub struct NameError {
 }
 
 impl NameError {
-    /// The text that was refused.
+    /// Returns the text that was refused.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
@@ -218,7 +220,7 @@ enum Fault {
 }
 
 impl Fault {
-    /// What is wrong with a dotted name, if anything.
+    /// Returns the first fault of a dotted name, if it has one.
     const fn of(name: &str) -> Option<Self> {
         let bytes = name.as_bytes();
         if bytes.is_empty() {
@@ -247,12 +249,12 @@ pub(crate) fn check(name: &str) -> Result<(), NameError> {
     }
 }
 
-/// The class of a dot; that of a word character is no bit at all.
+/// The class of a dot. Word characters have no class bit.
 const DOT: u8 = 1;
-/// The class of what may not stand in a name.
+/// The class of a character that no name may contain.
 const FOREIGN: u8 = 2;
 
-/// The class of every byte.
+/// The class of each byte.
 const CLASSES: [u8; 256] = {
     let mut classes = [FOREIGN; 256];
     let mut byte = 0;
@@ -266,8 +268,8 @@ const CLASSES: [u8; 256] = {
     classes
 };
 
-/// The classes of the bytes that stand in a name: one pass without an early exit tells both whether a name of one
-/// segment is valid, which nearly all are, and whether there are more segments.
+/// Returns the classes of all bytes of a name, in one pass without an early exit. No bits mean a valid name of one
+/// segment, the usual case; the dot's bit means several segments.
 #[inline]
 const fn classes(name: &[u8]) -> u8 {
     let (mut at, mut classes) = (0, 0);
@@ -278,17 +280,18 @@ const fn classes(name: &[u8]) -> u8 {
     classes
 }
 
-/// A valid name of one segment.
+/// Returns `true` for a valid name of one segment.
 #[inline]
 const fn is_plain(name: &[u8], classes: u8) -> bool {
     classes == 0 && !name.is_empty()
 }
 
-/// A cheap hash of a name: its length and both its ends. Names that collide are told apart by comparison.
+/// Hashes a name by its length and both its ends, which is cheap. Names are compared where their hashes are equal.
 #[inline]
 pub(crate) const fn fingerprint(text: &[u8]) -> u64 {
     const SPREAD: u64 = 0x9E37_79B9_7F4A_7C15;
     let n = text.len();
+    // Short texts are read by single bytes, since there is no word to load.
     let (head, tail) = match n {
         0 => (0, 0),
         1..4 => (text[0] as u64, ((text[n / 2] as u64) << 8) | text[n - 1] as u64),
@@ -300,7 +303,7 @@ pub(crate) const fn fingerprint(text: &[u8]) -> u64 {
     mixed ^ (mixed >> 32)
 }
 
-/// Whether two names are the same. Most are as long as two words that overlap, which are compared without a call.
+/// Compares two names. Most fit into two overlapping words, which are compared without a call.
 #[inline]
 pub(crate) fn is_same(a: &str, b: &str) -> bool {
     let (a, b) = (a.as_bytes(), b.as_bytes());
@@ -315,7 +318,7 @@ fn ends(text: &[u8]) -> (Option<&[u8; 8]>, Option<&[u8; 8]>) {
     (text.first_chunk(), text.last_chunk())
 }
 
-/// The bit of a hash among sixty-four: two names may share theirs, one name always has the same.
+/// Returns the bit of a hash, one of 64. Two names may share a bit; equal names have the same.
 pub(crate) const fn bit(hash: u64) -> u64 {
     1 << (hash >> 58)
 }
@@ -334,7 +337,7 @@ const fn word8(text: &[u8], at: usize) -> u64 {
 mod tests {
     use super::*;
 
-    /// E2: names are `[A-Za-z0-9_]+` per segment; an invalid one is an error that quotes it.
+    /// E2: names are `[A-Za-z0-9_]+` per segment. The error of an invalid name quotes it.
     #[test]
     fn names_are_segments_of_word_characters() {
         for good in ["a", "new_token", "A9_", "backend.chat.start", "_"] {

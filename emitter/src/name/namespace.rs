@@ -1,4 +1,4 @@
-//! Namespaces: how they are given, and how they are put together.
+//! Namespaces: the arguments that name a child, and how names are joined.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -7,30 +7,31 @@ use smallvec::SmallVec;
 
 use crate::Namespace;
 
-/// Namespace and name, joined by a dot.
+/// Joins namespace and name with a dot.
 pub(crate) fn join(namespace: &str, name: &str) -> String {
     if namespace.is_empty() { name.to_owned() } else { [namespace, ".", name].concat() }
 }
 
-/// The same, shared. A name of normal length is joined in place, so that only what is shared is allocated.
+/// Joins namespace and name into a shared string. Names of usual length are joined on the stack, so that only the
+/// result is allocated.
 pub(crate) fn join_shared(namespace: &str, name: &str) -> Arc<str> {
     let mut joined = SmallVec::<[u8; 128]>::from_slice(namespace.as_bytes());
     joined.extend_from_slice(if namespace.is_empty() { b"" } else { b"." });
     joined.extend_from_slice(name.as_bytes());
     match std::str::from_utf8(&joined) {
         Ok(joined) => joined.into(),
-        // Two texts and a dot are text.
+        // Unreachable: two strings and a dot are valid UTF-8.
         Err(_) => join(namespace, name).into(),
     }
 }
 
-/// What names a child: one dotted name, several segments, or `()` for its parent's namespace.
+/// A value that names a child: one dotted name, several segments, or `()` for the namespace of the parent.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not name a child",
     label = "expected text, several segments, a `Namespace`, or `()` for the same namespace"
 )]
 pub trait IntoNamespace {
-    /// The dotted name, which is checked where it is used; none for the parent's namespace.
+    /// Returns the dotted name, which is checked when it is used. `None` is the namespace of the parent.
     fn namespace(&self) -> Option<Cow<'_, str>>;
 }
 

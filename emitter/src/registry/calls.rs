@@ -21,6 +21,7 @@ impl Calls {
 
     /// Counts a call. Returns `true` if it may be made.
     pub(crate) fn begin(&self) -> bool {
+        // One step counts and checks, so that a call either is counted before `end`, or sees the end (invariant 1).
         self.0.fetch_add(1, Ordering::AcqRel) & ENDED == 0
     }
 

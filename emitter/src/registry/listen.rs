@@ -26,8 +26,8 @@ macro_rules! verbs {
         ///
         /// # Errors
         ///
-        /// Returns an error if the matcher is empty or does not compile, if the emitter declares its events and this is
-        /// not one of them, or if it belongs to a run that has ended.
+        /// Returns an error if the matcher is empty or does not compile, if the emitter declares its events but not
+        /// this one with this type, or if the run that the emitter belongs to has ended.
         ///
         /// ```
         /// use emitree_emitter::Emitter;
@@ -63,8 +63,8 @@ macro_rules! verbs {
         ///
         /// # Errors
         ///
-        /// Returns an error if the matcher is empty or does not compile, if the emitter declares its events and this is
-        /// not one of them, or if it belongs to a run that has ended.
+        /// Returns an error if the matcher is empty or does not compile, if the emitter declares its events but not
+        /// this one with this type, or if the run that the emitter belongs to has ended.
         ///
         /// ```
         /// use emitree_emitter::{BoxError, Emitter};
@@ -101,8 +101,8 @@ macro_rules! verbs {
         ///
         /// # Errors
         ///
-        /// Returns an error if the matcher is empty or does not compile, if the emitter declares its events and this is
-        /// not one of them, or if it belongs to a run that has ended.
+        /// Returns an error if the matcher is empty or does not compile, if the emitter declares its events but not
+        /// this one with this type, or if the run that the emitter belongs to has ended.
         ///
         /// ```
         /// use std::sync::{Arc, Mutex};
@@ -137,8 +137,8 @@ macro_rules! verbs {
         ///
         /// # Errors
         ///
-        /// Returns an error if the matcher is empty or does not compile, if the emitter declares its events and this is
-        /// not one of them, or if it belongs to a run that has ended.
+        /// Returns an error if the matcher is empty or does not compile, if the emitter declares its events but not
+        /// this one with this type, or if the run that the emitter belongs to has ended.
         #[track_caller]
         pub fn observe_async<T>(
             &self,
@@ -158,8 +158,8 @@ macro_rules! verbs {
         ///
         /// # Errors
         ///
-        /// Returns an error if the emitter declares its events and this is not one of them, or if it belongs to a run
-        /// that has ended.
+        /// Returns an error if the emitter declares its events but not this one with this type, or if the run that the
+        /// emitter belongs to has ended.
         #[track_caller]
         pub fn on_event<E: Event, R: ListenerResult>(
             &self,
@@ -201,8 +201,21 @@ impl Emitter {
     ///
     /// # Errors
     ///
-    /// Returns an error if the matcher is empty or does not compile, if the emitter declares its events and this is not
-    /// one of them, or if it belongs to a run that has ended.
+    /// Returns an error if the matcher is empty or does not compile, if the emitter declares its events but not this
+    /// one with this type, or if the run that the emitter belongs to has ended.
+    ///
+    /// ```
+    /// use emitree_emitter::{Emitter, Options};
+    ///
+    /// let emitter = Emitter::new();
+    /// let shout = Options::new().once().on("greet", |name: &mut String, _| name.make_ascii_uppercase());
+    /// emitter.register(shout)?;
+    ///
+    /// let mut name = "world".to_owned();
+    /// emitter.emit_now("greet", &mut name)?;
+    /// assert_eq!(name, "WORLD");
+    /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
+    /// ```
     pub fn register(&self, registration: Registration) -> Result<Subscription, ListenError> {
         let listener = Arc::new(registration.into_listener(self.downgrade())?);
         if let Some(declared) = self.declared() {

@@ -35,7 +35,7 @@ pub enum OnError {
     Isolate,
 }
 
-/// Whether a listener may change the event or only observes it.
+/// The role of a listener: it may change the event, or it only observes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     Change,
@@ -147,6 +147,7 @@ where
     R: ListenerResult,
 {
     fn call(&self, event: &mut dyn AnyEvent, meta: &EventMeta<'_>) -> CallResult {
+        // An exact matcher takes an event of another type, so that it is refused here (E7).
         let event = T::of_mut(event).ok_or_else(|| Box::new(Failure::Mismatch))?;
         Ok(self.0(event, meta).into_result()?)
     }
@@ -207,6 +208,7 @@ impl Listener {
     /// An exact matcher also takes an event of another type. The call then refuses it with an error (E7).
     #[inline(always)]
     pub(crate) fn takes(&self, view: &EventView<'_>) -> bool {
+        // The cheapest checks come first.
         (self.takes_nested || !view.nested) && self.matcher.takes(view) && self.may_take_type(view)
             || view.has_other_name && self.takes_by_other_name(view.meta.emit)
     }
@@ -250,6 +252,7 @@ impl Listener {
             expected: self.expected,
             call: self.call.clone(),
             claims: self.claims.fork(),
+            // The calls of the copy are counted separately.
             tracked: self.tracked.as_ref().map(|_| Arc::new(Tracked::new())),
             home,
             ..*self
@@ -263,6 +266,7 @@ impl Drop for Listener {
     fn drop(&mut self) {
         let Self { home, call, matcher, .. } = self;
         drop_at(home, || {
+            // One by one, so that a panic of the first drop does not leave out the second.
             drop_catching("what a listener captured", replace(call, Call::Dropped));
             drop_catching("what a matcher captured", replace(matcher, Matcher::own()));
         });
