@@ -1,5 +1,5 @@
-//! Many listeners of one type side by side are called together; each keeps every promise that it has by itself (E5, E7,
-//! E8, E9, E11). They are from the second event of a name on.
+//! Batches: many neighbouring listeners of one type are called together from the second event of a name on. Each keeps
+//! every promise that it keeps alone (E5, E7, E8, E9, E11).
 
 mod support;
 
@@ -21,14 +21,14 @@ fn many(emitter: &Emitter, recorder: &Recorder) -> Result<Vec<Subscription>, Box
     (0..MANY).map(|n| Ok(emitter.on("x", hears(n))?)).collect()
 }
 
-/// Compares with numbers in order; a number more than once is more than one call.
+/// Compares the calls with numbers in order. A number that occurs twice was called twice.
 #[track_caller]
 fn expect(recorder: &Recorder, numbers: impl IntoIterator<Item = usize>) {
     let numbers: Vec<_> = numbers.into_iter().map(|n| n.to_string()).collect();
     recorder.expect(numbers.iter().map(String::as_str));
 }
 
-/// E5: oldest first, whoever stands between them.
+/// E5: oldest first, also with other listeners in between.
 #[test]
 fn they_are_called_in_their_order_among_others() -> TestResult {
     let (emitter, recorder) = (Emitter::new(), Recorder::new());
@@ -50,7 +50,7 @@ fn they_are_called_in_their_order_among_others() -> TestResult {
     Ok(())
 }
 
-/// E9: the dispatch is under way, and has not looked at the other one yet.
+/// E9: the dispatch is under way and has not reached the other listener yet.
 #[test]
 fn one_that_another_removes_is_not_called_any_more() -> TestResult {
     let (emitter, recorder, removed) = (Emitter::new(), Recorder::new(), Removed::default());
@@ -66,7 +66,7 @@ fn one_that_another_removes_is_not_called_any_more() -> TestResult {
     Ok(())
 }
 
-/// Listeners that another one removes, once it is told which.
+/// Listeners that another one removes when it is told which.
 #[derive(Clone, Default)]
 struct Removed(Arc<OnceLock<Vec<Subscription>>>);
 
@@ -85,7 +85,7 @@ impl Removed {
     }
 }
 
-/// E8: a limit is its own, wherever it stands.
+/// E8: each listener has its own limit, at any place.
 #[test]
 fn one_with_a_limit_among_them_keeps_it() -> TestResult {
     const LIMIT: usize = 3;
@@ -106,7 +106,7 @@ fn one_with_a_limit_among_them_keeps_it() -> TestResult {
     Ok(())
 }
 
-/// E11: by an error and by a panic; the error says which of them it was.
+/// E11: an error and a panic both name the listener that failed.
 #[test]
 fn after_the_failure_of_one_the_others_change_nothing_and_observers_hear_it() -> TestResult {
     for panics in [false, true] {
@@ -133,7 +133,7 @@ fn after_the_failure_of_one_the_others_change_nothing_and_observers_hear_it() ->
     Ok(())
 }
 
-/// E11: each of the others is called once, in its order.
+/// E11: each of the other listeners is called once, in order.
 #[test]
 fn an_isolated_failure_of_one_leaves_the_others_as_they_are() -> TestResult {
     let (emitter, recorder) = (Emitter::new(), Recorder::new());
@@ -152,7 +152,7 @@ fn an_isolated_failure_of_one_leaves_the_others_as_they_are() -> TestResult {
     Ok(())
 }
 
-/// E7: the first refuses it, or each of them where failures are isolated; one that is removed refuses nothing.
+/// E7: the first listener refuses the event, or each of them if failures are isolated. A removed one refuses nothing.
 #[test]
 fn an_event_of_another_type_is_refused_by_each() -> TestResult {
     let (emitter, recorder, removed) = (Emitter::new(), Recorder::new(), Removed::default());
@@ -177,7 +177,7 @@ fn an_event_of_another_type_is_refused_by_each() -> TestResult {
     Ok(())
 }
 
-/// E10: emitting from inside a listener is legal, also to those that stand beside it.
+/// E10: a listener may emit, also to its neighbours.
 #[test]
 fn one_may_emit_to_the_others() -> TestResult {
     let (emitter, recorder) = (Emitter::new(), Recorder::new());

@@ -1,5 +1,4 @@
-//! What is allocated, counted thread by thread: nothing where nobody listens (E15), little for a child, and nothing
-//! that stays behind (E1).
+//! Allocations, counted per thread: none without listeners (E15), few for a child, and none that stay behind (E1).
 
 mod support;
 
@@ -19,7 +18,7 @@ fn leaf() -> (Emitter, Emitter) {
     (root, run)
 }
 
-/// What a thousand emits allocate, by `EventName` and by text, awaited and not.
+/// Counts the allocations of a thousand emits, by `EventName` and by text, awaited and not.
 #[track_caller]
 fn count_emits(emitter: &Emitter) -> AllocationInfo {
     let emit = || {
@@ -70,7 +69,7 @@ fn an_emit_heard_by_a_sync_listener_allocates_nothing() -> TestResult {
     Ok(())
 }
 
-/// What is awaited waits where the emit is.
+/// An awaited listener's future stays in the future of the emit.
 #[test]
 fn an_emit_heard_by_an_async_listener_allocates_the_future_of_that_listener() -> TestResult {
     let (_root, leaf) = leaf();
@@ -81,13 +80,13 @@ fn an_emit_heard_by_an_async_listener_allocates_the_future_of_that_listener() ->
         })
     })?;
     let emit = || leaf.emit(TOKEN, &mut 7_u64).now_or_never().expect("it answers at once").expect("it does not fail");
-    // The first one makes the snapshot, the second what this thread loads snapshots with.
+    // The first emit makes the snapshot, the second the thread's slot for loading snapshots.
     (0..2).for_each(|_| emit());
     assert_eq!(measure(|| (0..1000).for_each(|_| emit())).count_total, 1000);
     Ok(())
 }
 
-/// Matching is paid once per emitter and path, sync listeners are only called.
+/// Matching is paid once per emitter and path. After that, sync listeners are only called.
 #[test]
 fn an_emit_heard_by_ten_of_a_thousand_listeners_allocates_nothing() -> TestResult {
     let (root, leaf) = leaf();
@@ -107,7 +106,7 @@ fn an_emit_heard_by_ten_of_a_thousand_listeners_allocates_nothing() -> TestResul
     Ok(())
 }
 
-/// The bound that the issue tracker names: a name of normal length.
+/// The bound holds for a namespace of usual length.
 #[test]
 fn a_child_is_at_most_256_bytes_in_two_allocations() -> TestResult {
     let parent = Emitter::new().child_builder("backend.agent").context(serde_json::json!({"user": 1})).build()?;
@@ -132,7 +131,7 @@ fn a_million_children_and_a_hundred_thousand_runs_created_and_dropped_leave_noth
             child.emit_now(TOKEN, &mut ()).expect("no listener fails");
         }
     };
-    // The second emit is the first of this thread that reads a snapshot made before: what that takes is kept.
+    // The second emit is the first of this thread that loads an existing snapshot. What that allocates is kept.
     churn(2);
     let left = measure(|| churn(1_000_000));
     assert_eq!((left.bytes_current, left.count_current), (0, 0));
@@ -162,7 +161,7 @@ fn children_with_listeners_created_and_dropped_leave_nothing_behind() -> TestRes
     Ok(())
 }
 
-/// E1: links are taken down one by one, on however small a stack.
+/// E1: a chain of emitters is dropped in a loop, on a stack of any size.
 #[test]
 fn a_chain_of_100_000_nested_emitters_drops_without_overflowing_the_stack() {
     let left = measure(|| {

@@ -1,4 +1,4 @@
-//! How often a listener runs, one of a fork too, and when it no longer does (E8, E9, E16).
+//! How often a listener or its fork runs, and when it no longer runs (E8, E9, E16).
 
 mod support;
 
@@ -15,7 +15,7 @@ use regex::Regex;
 
 use crate::support::{Recorder, TestResult, block_on, emit, yield_once};
 
-/// E8: whoever is first; the others find it claimed.
+/// E8: the first emit claims the call, the others find it claimed.
 #[test]
 fn once_and_times_hold_under_concurrent_emits() -> TestResult {
     const EMITS: usize = 200;
@@ -59,7 +59,7 @@ fn once_and_times_hold_under_concurrent_emits() -> TestResult {
     Ok(())
 }
 
-/// E8: two emits have both found the listener before either comes to it.
+/// E8: two emits have selected the listener before either reaches it.
 #[test]
 fn once_is_a_claim_and_not_a_removal() -> TestResult {
     let (recorder, emitter) = (Recorder::new(), Emitter::new());
@@ -99,7 +99,7 @@ fn a_once_listener_that_emits_the_same_event_is_not_called_again() -> TestResult
     Ok(())
 }
 
-/// E8: what was not a call is not counted.
+/// E8: a call that was not made is not counted.
 #[test]
 fn events_that_a_listener_does_not_take_use_up_no_claim() -> TestResult {
     let (recorder, emitter) = (Recorder::new(), Emitter::new());
@@ -115,7 +115,7 @@ fn events_that_a_listener_does_not_take_use_up_no_claim() -> TestResult {
     Ok(())
 }
 
-/// E8, E16: what was used up before counts for both.
+/// E8, E16: calls made before the fork count for both.
 #[test]
 fn a_forked_listener_has_as_many_calls_left_of_its_own() -> TestResult {
     let (recorder, original) = (Recorder::new(), Emitter::new());
@@ -168,7 +168,7 @@ fn a_drop_guard_removes_on_drop_unless_disarmed() -> TestResult {
     Ok(())
 }
 
-/// E9: in each verb; the listener that is off comes later in the same dispatch.
+/// E9: with each method of registering. The removed listener comes later in the same dispatch.
 #[test]
 fn a_dispatch_under_way_does_not_call_what_is_off() -> TestResult {
     let (recorder, root) = (Recorder::new(), Emitter::new());
@@ -195,7 +195,7 @@ fn a_dispatch_under_way_does_not_call_what_is_off() -> TestResult {
     Ok(())
 }
 
-/// E9: so for `reset`, `close` and `off_matching`, in a dispatch that has been suspended.
+/// E9: for `reset`, `close` and `off_matching`, in a dispatch that is suspended.
 #[test]
 fn a_dispatch_under_way_does_not_call_what_reset_close_or_off_matching_removed() -> TestResult {
     let removals: [fn(&Emitter); 3] = [
@@ -278,7 +278,7 @@ fn persistent_listeners_fall_only_to_their_own_off_and_to_close() -> TestResult 
     Ok(())
 }
 
-/// E9: bubbling and pipes are not listeners.
+/// E9: removing listeners stops neither bubbling nor pipes.
 #[test]
 fn removing_listeners_never_cuts_the_way_up() -> TestResult {
     let (recorder, root) = (Recorder::new(), Emitter::new());
@@ -299,7 +299,7 @@ fn removing_listeners_never_cuts_the_way_up() -> TestResult {
     Ok(())
 }
 
-/// E9: with the listener go its closure and what that captured, in each way that it can go.
+/// E9: a removed listener drops its closure and captured values, in each way of removing it.
 #[test]
 fn a_removed_listener_is_dropped() -> TestResult {
     let removals: [fn(&Emitter, &Subscription); 6] = [
@@ -325,7 +325,7 @@ fn a_removed_listener_is_dropped() -> TestResult {
     Ok(())
 }
 
-/// E9: it is dropped after unlocking, so what it holds may remove, register and emit.
+/// E9: a removed listener is dropped after unlocking, so its captured values may remove, register and emit.
 #[test]
 fn a_closure_that_holds_its_own_guard_is_removed_without_a_deadlock() -> TestResult {
     struct Parting(Emitter, Recorder);
@@ -370,7 +370,7 @@ fn a_closure_that_holds_its_own_guard_is_removed_without_a_deadlock() -> TestRes
     Ok(())
 }
 
-/// E8: at most no times at all.
+/// E8: a limit of zero calls.
 #[test]
 fn a_listener_that_may_run_no_times_is_never_there() -> TestResult {
     let emitter = Emitter::new();
@@ -381,7 +381,7 @@ fn a_listener_that_may_run_no_times_is_never_there() -> TestResult {
     Ok(())
 }
 
-/// Polls a future once, and tells whether it is ready.
+/// Polls a future once. Returns `true` if it is ready.
 fn is_ready<F: Future + Unpin>(future: &mut F) -> bool {
     future.now_or_never().is_some()
 }
@@ -408,7 +408,7 @@ fn off_and_wait_waits_for_a_sync_call_on_another_thread() -> TestResult {
     Ok(())
 }
 
-/// E9: a call that is awaited is under way until it has answered or is dropped; so is one that is the last allowed.
+/// E9: an awaited call is under way until its future is ready or dropped, also if it is the last one allowed.
 #[test]
 fn off_and_wait_waits_for_an_async_call_that_is_awaited_or_dropped() -> TestResult {
     for options in [Options::new(), Options::new().once()].map(Options::awaitable_off) {
@@ -436,7 +436,7 @@ fn off_and_wait_waits_for_an_async_call_that_is_awaited_or_dropped() -> TestResu
     Ok(())
 }
 
-/// E9: in a sync and in an async listener, and in one that hears what it emits.
+/// E9: in a sync and in an async listener, and in a listener that receives its own event.
 #[test]
 fn off_and_wait_does_not_wait_for_the_calls_that_it_is_awaited_in() -> TestResult {
     let (emitter, own) = (Emitter::new(), Arc::new(Mutex::new(Vec::<Subscription>::new())));
@@ -485,7 +485,7 @@ fn off_and_wait_does_not_wait_for_the_calls_that_it_is_awaited_in() -> TestResul
     Ok(())
 }
 
-/// E9: only the calls that it is awaited in are left out.
+/// E9: only the calls that enclose the wait are left out.
 #[test]
 fn off_and_wait_inside_a_call_waits_for_another_call() -> TestResult {
     let (emitter, own) = (Emitter::new(), Arc::new(OnceLock::<Subscription>::new()));
@@ -511,7 +511,8 @@ fn off_and_wait_inside_a_call_waits_for_another_call() -> TestResult {
     Ok(())
 }
 
-/// E9, E16: it is removed before the future is polled; a fork's calls are its own; uncounted calls are an error.
+/// E9, E16: the listener is removed before the future is polled. A fork counts its own calls. Uncounted calls are an
+/// error.
 #[test]
 fn off_and_wait_removes_at_once_and_tells_where_calls_are_not_counted() -> TestResult {
     let (recorder, emitter) = (Recorder::new(), Emitter::new());
@@ -531,7 +532,7 @@ fn off_and_wait_removes_at_once_and_tells_where_calls_are_not_counted() -> TestR
     Ok(())
 }
 
-/// E9, E11: a call that panics is over.
+/// E9, E11: a call that panics has ended.
 #[test]
 fn off_and_wait_does_not_wait_for_a_call_that_panicked() -> TestResult {
     let emitter = Emitter::new();

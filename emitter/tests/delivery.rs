@@ -1,4 +1,4 @@
-//! An emit that loses patience while it is under way: who is awaited is dropped, who need not be hears the event.
+//! An emit whose delivery is cut: the awaited listener is dropped, and sync listeners receive the event.
 
 mod support;
 
@@ -13,7 +13,7 @@ use crate::support::{Any, Recorder, TestResult, block_on};
 
 const DONE: EventName = EventName::new("done");
 
-/// Notes when it is dropped.
+/// Records its drop.
 struct Noted(Recorder);
 
 impl Drop for Noted {
@@ -28,7 +28,7 @@ async fn never(noted: Noted) -> Result<(), BoxError> {
     Ok(())
 }
 
-/// Nobody wakes it: that patience is lost shows when the emit is polled again.
+/// Cutting a delivery wakes nobody. It takes effect when the emit is polled again.
 fn cut_while_awaiting(emitter: &Emitter, delivery: &Delivery) {
     let (facet, stamp, mut payload) = (Facet::new(&()), EventStamp::new(), ());
     let begun = emitter.emit_begin(DONE, &mut payload, &facet, (delivery, &stamp));
@@ -85,7 +85,7 @@ fn observers_that_are_awaited_when_patience_is_lost_are_dropped_and_counted() ->
     Ok(())
 }
 
-/// With nobody to be awaited there is no future.
+/// Without async listeners there is no future.
 #[test]
 fn sync_listeners_that_come_first_have_received_the_event_when_the_emit_has_begun() -> TestResult {
     let (emitter, recorder, delivery) = (Emitter::new(), Recorder::new(), Delivery::new());
@@ -98,7 +98,7 @@ fn sync_listeners_that_come_first_have_received_the_event_when_the_emit_has_begu
     Ok(())
 }
 
-/// E11: also for those that were put off to be awaited.
+/// E11: also for listeners that were deferred.
 #[test]
 fn after_a_failure_of_a_sync_listener_that_comes_first_only_observers_are_awaited() -> TestResult {
     let (emitter, recorder, delivery) = (Emitter::new(), Recorder::new(), Delivery::new());

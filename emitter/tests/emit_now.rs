@@ -1,5 +1,5 @@
-//! Emitting to nobody, forking, and emitting where nothing can be awaited (E15–E17). That nobody costs nothing is
-//! counted in `allocations.rs`.
+//! Emitting without listeners, forking, and emitting from code that cannot await (E15–E17). `allocations.rs` checks
+//! that emitting without listeners allocates nothing.
 
 mod support;
 
@@ -28,7 +28,7 @@ fn where_nobody_listens_is_known_before_anything_is_made() -> TestResult {
     Ok(())
 }
 
-/// E15: what is first looked at after an emit that nobody heard is made then.
+/// E15: properties that are first read after an emit without listeners are computed then.
 #[test]
 fn of_an_event_that_nobody_hears_neither_time_nor_context_is_made() -> TestResult {
     const X: EventName = EventName::new("x");
@@ -42,7 +42,7 @@ fn of_an_event_that_nobody_hears_neither_time_nor_context_is_made() -> TestResul
     Ok(())
 }
 
-/// E7, E15: a payload that nobody hears is not looked at; a meta that nobody reads is not made.
+/// E7, E15: without listeners, the payload is not read. A meta that no listener reads is not computed.
 #[test]
 fn a_payload_that_nobody_looks_at_is_never_serialised() -> TestResult {
     struct Trap;
@@ -114,7 +114,7 @@ fn emit_now_runs_sync_listeners_and_observers_inline() -> TestResult {
     Ok(())
 }
 
-/// E17: wherever on the way it is, and by whatever matcher.
+/// E17: at any place of the route, and with any matcher.
 #[test]
 fn emit_now_is_an_error_before_anything_runs_if_an_async_listener_would_hear_it() -> TestResult {
     let (recorder, root) = (Recorder::new(), Emitter::new());
@@ -146,7 +146,7 @@ fn emit_now_is_an_error_before_anything_runs_if_an_async_listener_would_hear_it(
     Ok(())
 }
 
-/// E17: its errors are those of an emit.
+/// E17: it fails with the same errors as `emit`.
 #[test]
 fn emit_now_fails_as_an_emit_does() -> TestResult {
     let emitter = Emitter::new();
@@ -166,7 +166,7 @@ impl Scope for Bracket {
     }
 }
 
-/// R9, as far as the emitter takes part: the scope of the event's run is entered for each call and poll.
+/// R9, as far as the emitter is concerned: the scope of the event's run is entered for each call and each poll.
 #[test]
 fn listeners_of_a_runs_events_are_called_and_polled_inside_its_scope() -> TestResult {
     let (recorder, root) = (Recorder::new(), Emitter::new());
@@ -188,7 +188,7 @@ fn listeners_of_a_runs_events_are_called_and_polled_inside_its_scope() -> TestRe
     Ok(())
 }
 
-/// E16: a fork of a run's emitter keeps the run's trace and its instance's declarations.
+/// E16: the fork of a run's emitter keeps the run's trace and the instance's declarations.
 #[test]
 fn a_fork_of_a_runs_emitter_keeps_trace_and_declared_events() -> TestResult {
     let instance = Emitter::builder().declares::<u32>("n").build()?;

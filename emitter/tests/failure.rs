@@ -1,4 +1,4 @@
-//! What an error or a panic of a listener does (E11).
+//! The effect of a listener's error or panic (E11).
 
 mod support;
 
@@ -133,7 +133,7 @@ fn an_isolated_failure_is_counted_and_changes_nothing() {
     }
 }
 
-/// As a runtime emits.
+/// Emits as a runtime does.
 fn emit_with(emitter: &Emitter, facet: &Facet, delivery: &Delivery) -> Result<(), EmitError> {
     const X: EventName = EventName::new("x");
     let stamp = EventStamp::new();
@@ -143,7 +143,7 @@ fn emit_with(emitter: &Emitter, facet: &Facet, delivery: &Delivery) -> Result<()
     }
 }
 
-/// E11: whatever the listener says of its failures.
+/// E11: for any `OnError` of the listener.
 #[test]
 fn an_emit_of_an_event_that_only_reports_isolates_the_failures_of_all_listeners() {
     let propagates = || Options::new().on_error(OnError::Propagate);
@@ -155,7 +155,7 @@ fn an_emit_of_an_event_that_only_reports_isolates_the_failures_of_all_listeners(
     }
 }
 
-/// E11: so do the sync listeners of an emit that calls them first, and then those that are awaited.
+/// E11: also where sync listeners run first and the others are awaited afterwards.
 #[test]
 fn an_isolated_failure_changes_nothing_where_sync_listeners_come_first() {
     for registration in failing(Options::new().on_error(OnError::Isolate)) {
@@ -170,7 +170,7 @@ fn an_isolated_failure_changes_nothing_where_sync_listeners_come_first() {
     }
 }
 
-/// E11: also an observer's, if it is to; all the others observe nevertheless.
+/// E11: also the failure of an observer that propagates. All other observers still run.
 #[test]
 fn a_propagated_failure_of_an_observer_fails_the_emit_after_all_have_observed() {
     for registration in sees_failing(Options::new().on_error(OnError::Propagate)) {
@@ -180,7 +180,7 @@ fn a_propagated_failure_of_an_observer_fails_the_emit_after_all_have_observed() 
     }
 }
 
-/// E11: the first failure is the emit's.
+/// E11: the emit fails with the first failure.
 #[test]
 fn of_several_failures_the_first_is_told() -> TestResult {
     let emitter = Emitter::new();
@@ -196,7 +196,7 @@ fn of_several_failures_the_first_is_told() -> TestResult {
     Ok(())
 }
 
-/// E11: it names the line of the verb's call, whichever way the listener was registered.
+/// E11: the error names the line of the registration, for each way of registering.
 #[test]
 fn an_error_names_the_place_of_registration() -> TestResult {
     let lines = |register: &dyn Fn(&Emitter) -> Result<u32, BoxError>| -> Result<(), BoxError> {
@@ -217,7 +217,7 @@ fn an_error_names_the_place_of_registration() -> TestResult {
     })
 }
 
-/// E11, R10: an emit in a listener fails; its error is wrapped once, at the listener that made it.
+/// E11, R10: the error of an emit inside a listener is wrapped once, by the listener that made it.
 #[test]
 fn the_error_of_an_emit_inside_a_listener_passes_unchanged() -> TestResult {
     let emitter = Emitter::new();
@@ -248,7 +248,7 @@ fn the_emitter_stays_usable() -> TestResult {
     while block_on(emitter.emit("x", &mut ())).is_err() && failures < 5 {
         failures += 1;
     }
-    // The two whose matcher panics are never claimed: they fail each time.
+    // The two listeners with a matcher that panics are never claimed, so they fail each time.
     assert_eq!((failures, emitter.listener_count()), (5, 3));
     emitter.reset();
     emitter.on("*", recorder.hears("usable"))?;
@@ -257,7 +257,7 @@ fn the_emitter_stays_usable() -> TestResult {
     Ok(())
 }
 
-/// E11: a dropped emit calls nobody any more, and leaves the emitter usable.
+/// E11: a dropped emit calls no further listener, and leaves the emitter usable.
 #[test]
 fn a_dropped_emit_drops_the_listener_under_way_and_calls_no_further_one() -> TestResult {
     let (recorder, emitter) = (Recorder::new(), Emitter::new());
@@ -272,7 +272,7 @@ fn a_dropped_emit_drops_the_listener_under_way_and_calls_no_further_one() -> Tes
     Ok(())
 }
 
-/// E11: an inner failure that names no listener does not hide which one failed.
+/// E11: an inner error that names no listener does not hide which listener failed.
 #[test]
 fn an_inner_error_that_names_no_listener_is_wrapped_by_the_one_that_passed_it_on() -> TestResult {
     let app = Emitter::new().child("app")?;

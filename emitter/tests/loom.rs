@@ -1,4 +1,5 @@
-//! Every interleaving of claims (E8, E9), and of changes and loads (E10), of the very source that the crate is made of.
+//! Every interleaving of claims (E8, E9), and of changes and loads (E10). The models include the crate's own source
+//! files.
 
 #[path = "../src/registry/calls.rs"]
 mod calls;
@@ -17,14 +18,14 @@ use self::calls::Calls;
 use self::claim::Claims;
 use self::published::Published;
 
-/// What the crate's own `sync` has, of loom's primitives. A slot is read without a lock there, and so atomically; here
-/// the atom is a lock.
+/// The primitives of the crate's `sync`, made of loom's. The crate reads a slot atomically and without a lock; here a
+/// lock makes the read atomic.
 mod sync {
     use std::sync::Arc;
 
     pub(crate) use loom::sync::atomic::{AtomicUsize, Ordering};
 
-    /// What a [`Slot`] held when it was read.
+    /// The value of a [`Slot`] at the time it was read.
     pub(crate) struct Guard<T>(Option<Arc<T>>);
 
     impl<T> Guard<T> {
@@ -74,7 +75,7 @@ mod sync {
     }
 }
 
-/// Runs a model with at most three threads and three preemptions, which is where races show.
+/// Runs a model with at most three threads and three preemptions, which is enough to show races.
 fn model(f: impl Fn() + Sync + Send + 'static) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
@@ -104,7 +105,7 @@ fn as_many_claims_succeed_as_were_allowed() {
     });
 }
 
-/// E9: whatever races with it, nothing is claimed after the end; and one of the ends is told that it was.
+/// E9: nothing is claimed after the end, in any interleaving, and exactly one call of `end` returns `true`.
 #[test]
 fn once_ended_no_claim_succeeds() {
     for limit in [None, Some(1), Some(2)] {
@@ -134,7 +135,7 @@ fn once_ended_no_claim_succeeds() {
     }
 }
 
-/// E9: once no call is under way after the end, none is made; and if one is, the last to finish says so.
+/// E9: if no call is under way after the end, none begins. Otherwise the last one to finish reports it.
 #[test]
 fn a_call_that_is_counted_is_over_before_the_wait_for_it() {
     model(|| {
@@ -177,7 +178,7 @@ fn a_fork_takes_what_was_left_and_leaves_it() {
     });
 }
 
-/// E10: what was registered before a load began is in it.
+/// E10: a listener that was registered before a load began is in it.
 #[test]
 fn who_has_returned_from_a_change_is_seen_by_every_later_load() {
     model(|| {
@@ -205,7 +206,7 @@ fn who_has_returned_from_a_change_is_seen_by_every_later_load() {
     });
 }
 
-/// E10: what a thread has seen it never sees older again.
+/// E10: a thread never reads an older value after a newer one.
 #[test]
 fn nothing_older_is_published_after_a_change() {
     model(|| {

@@ -1,4 +1,4 @@
-//! Which events a matcher takes (E4): the table of the design, row by row, alone and as sets.
+//! The events that each matcher takes (E4): the table in the documentation of `Matcher`, row by row, alone and in sets.
 
 mod support;
 
@@ -13,7 +13,7 @@ use regex::{Regex, RegexBuilder};
 
 use crate::support::{Recorder, TestResult, emit, run_of, run_within};
 
-/// `backend.chat` with a run; in that run, a run of `tool` and another run of `backend.chat`.
+/// `backend.chat` with a run, and in that run a run of `tool` and another run of `backend.chat`.
 struct World {
     root: Emitter,
     backend: Emitter,
@@ -36,8 +36,8 @@ impl World {
         Self { root, backend, chat, twin, run, tool, again }
     }
 
-    /// Emits `start` and `new_token` on everything and `run.start` on the run; gives `emitter:name` of what a
-    /// listener on `at` hears.
+    /// Emits `start` and `new_token` on every emitter, and `run.start` on the run. Returns `emitter:name` of each event
+    /// that a listener on `at` receives.
     fn heard(&self, at: impl Fn(&Self) -> &Emitter, options: Options, matcher: Matcher) -> Vec<String> {
         let recorder = Recorder::new();
         let named = self.named();
@@ -101,7 +101,7 @@ fn a_path_takes_exactly_that_path_nested_events_too() {
     check(|w| &w.root, BY_DEFAULT, EventName::new("backend.chat.run.start"), &["run:run.start"]);
 }
 
-/// E4, row `"*"`. An event under a dotted name is nobody's own.
+/// E4, row `"*"`. An event with a dotted name is not an own event of any emitter.
 #[test]
 fn a_star_takes_every_own_event() {
     let own = ["chat:start", "chat:new_token", "run:start", "run:new_token", "again:start", "again:new_token"];
@@ -153,7 +153,7 @@ fn a_function_takes_what_it_says() {
     check(|w| &w.root, BY_DEFAULT, by_source, &["tool:start", "tool:new_token"]);
 }
 
-/// E4: *not nested* means of this emitter's run; where an emitter belongs to no run the option has no effect.
+/// E4: *not nested* refers to this emitter's run. On an emitter without a run the option has no effect.
 #[test]
 fn the_nested_option_overrides_the_default_of_the_matcher() {
     let (yes, no) = (Options::new().nested(true), Options::new().nested(false));
@@ -177,7 +177,7 @@ fn documented() -> Vec<[Vec<&'static str>; 7]> {
     rows.map(|row| row.split(" | ").map(cells).collect::<Vec<_>>().try_into().expect("seven columns")).collect()
 }
 
-/// A run in a run in a run, each of another instance; and what hears the middle one.
+/// Runs of three instances, each started in the one before. The listener is in the middle one.
 struct Nest {
     run: Emitter,
     nested: Emitter,
@@ -196,7 +196,7 @@ impl Nest {
         Self { nested, columns: [run.clone(), instance, backend, root, above], run }
     }
 
-    /// What a listener takes of the events of the run, and of the one nested in it.
+    /// Returns the events that a listener takes, of the run and of the run nested in it.
     fn heard(&self, column: usize, options: Options, matcher: Matcher) -> Vec<String> {
         let recorder = Recorder::new();
         let listens = self.columns[column].with(options).on(matcher, recorder.hears("")).expect("a matcher");
@@ -216,7 +216,7 @@ fn documented_matcher(text: &str) -> Matcher {
     .expect("a matcher")
 }
 
-/// E4: on each sort of emitter, alone and among so many that there is a table of them, and where there are pipes.
+/// E4: on each sort of emitter, alone, among enough listeners for a table, and with pipes.
 #[test]
 fn which_events_a_matcher_takes_of_a_run_and_of_one_nested_in_it_stands_in_the_documentation() {
     let (own, nested) = (" backend.chat.new_token", " tool.new_token");
@@ -234,7 +234,7 @@ fn which_events_a_matcher_takes_of_a_run_and_of_one_nested_in_it_stands_in_the_d
                     ["own"] => &[own],
                     _ => &[],
                 };
-                // An exact path is of one of the two.
+                // An exact path belongs to one of the two emitters.
                 let is_path = *matcher == "\"tool.new_token\"";
                 let expected: Vec<_> = expected.iter().filter(|path| !is_path || **path == nested).collect();
                 let nest = Nest::new();
@@ -251,7 +251,7 @@ fn which_events_a_matcher_takes_of_a_run_and_of_one_nested_in_it_stands_in_the_d
     assert_eq!(cells, 5 * 3 * 8, "eight matchers in three ways");
 }
 
-/// E4: whatever leads from one run to the other, the run parent or the tree.
+/// E4: whether the run parent or the tree leads from one run to the other.
 #[test]
 fn events_of_runs_below_an_instances_runs_are_nested_for_the_instance() -> TestResult {
     let (recorder, root) = (Recorder::new(), Emitter::new());
@@ -265,31 +265,31 @@ fn events_of_runs_below_an_instances_runs_are_nested_for_the_instance() -> TestR
         emit(nested, "start");
         recorder.expect([]);
     }
-    // A part of a run is in the run; and a run of the instance is its own, wherever it was started.
+    // A part of a run is in the run. A run of an instance is its own, wherever it was started.
     let again = run_within(&instance, &deep);
     for own in [&part, &again, &again.child("part")?] {
         emit(own, "start");
         assert_eq!(recorder.take().len(), 2, "{own:?}");
     }
-    // What is below the instance in the tree, and in none of its runs.
+    // Emitters below the instance in the tree, outside of its runs.
     emit(&instance.child("b")?, "start");
     emit(&run_of(&instance.child("b")?), "start");
     assert_eq!(recorder.take().len(), 4);
     Ok(())
 }
 
-/// E4: an instance may be come to by several ways, of which one leads through a run of it.
+/// E4: several ways lead to an instance, one of them through its run.
 #[test]
 fn an_event_is_nested_for_an_instance_by_whichever_way_it_comes_there() -> TestResult {
     let (recorder, root) = (Recorder::new(), Emitter::new());
     let (backend, tool) = (root.child("backend")?, root.child("tool")?);
     let chat = backend.child("chat")?;
     backend.with(Options::new().nested(false)).on("*.*", recorder.hears("backend"))?;
-    // backend's run is in one of chat, and has one of a tool in it.
+    // The run of `backend` was started in a run of `chat`, and a run of a tool in it.
     let in_chat = run_within(&backend, &run_of(&chat));
     emit(&run_within(&tool, &in_chat), "start");
     recorder.expect([]);
-    // backend's run has one of chat in it.
+    // A run of `chat` was started in the run of `backend`.
     emit(&run_within(&chat, &run_of(&backend)), "start");
     recorder.expect([]);
     Ok(())
@@ -305,13 +305,13 @@ fn what_is_below_a_run_is_not_nested_in_it() -> TestResult {
     part.with(Options::new().nested(false)).on("*.*", recorder.hears("part"))?;
     emit(&part, "start");
     recorder.expect(["part a.part.start", "run a.part.start"]);
-    // A run of the part is another run than the one that it is a part of; to the part itself it is its own.
+    // A run of the part is another run than the one it is a part of. For the part itself, it is its own run.
     emit(&run_within(&part, &run), "start");
     recorder.expect(["part a.part.start"]);
     Ok(())
 }
 
-/// E4: pipes do not change what is nested, nor what is own.
+/// E4: pipes change neither which events are nested nor which are own.
 #[test]
 fn what_comes_by_a_pipe_is_not_own_and_nested_as_before() -> TestResult {
     let (recorder, world) = (Recorder::new(), World::new());
@@ -325,7 +325,7 @@ fn what_comes_by_a_pipe_is_not_own_and_nested_as_before() -> TestResult {
     Ok(())
 }
 
-/// Globs, and paths that they take.
+/// Globs, and paths that they match.
 const HEARD: [(&str, &str); 40] = [
     ("*.start", "a.start"),
     ("a.*", "a.start"),
@@ -369,7 +369,7 @@ const HEARD: [(&str, &str); 40] = [
     ("*_[0-9][0-9]", "step_42"),
 ];
 
-/// And paths that they do not take.
+/// Globs, and paths that they do not match.
 const UNHEARD: [(&str, &str); 25] = [
     ("x[!!]c.d", "x.c.d"),
     ("*.start", "a.b.start"),
@@ -398,7 +398,7 @@ const UNHEARD: [(&str, &str); 25] = [
     ("start*", "a.start_it.b"),
 ];
 
-/// E4: globset's full syntax with `.` as the separator, which `?` and `[…]` do not cross either.
+/// E4: the syntax of globset with `.` as the separator, which `?` and `[…]` do not match either.
 #[test]
 fn globs_treat_the_dot_as_the_separator() {
     for (glob, path) in HEARD {
@@ -409,7 +409,7 @@ fn globs_treat_the_dot_as_the_separator() {
     }
 }
 
-/// E4: an empty matcher, or one that does not compile, is an error at registration that quotes it.
+/// E4: registering an empty matcher, or one that does not compile, fails with an error that quotes it.
 #[test]
 fn a_matcher_that_is_none_is_an_error_that_quotes_it() {
     let emitter = Emitter::new();
@@ -453,7 +453,7 @@ fn a_matcher_that_is_none_is_an_error_that_quotes_it() {
     assert_eq!(emitter.listener_count(), 0, "nothing was registered");
 }
 
-/// Whether a listener on the emitter of a path's event hears it.
+/// Returns `true` if a listener on the emitter of an event with this path receives it.
 fn takes(matcher: impl IntoMatcher, path: &str) -> bool {
     let (namespace, name) = path.rsplit_once('.').unwrap_or(("", path));
     let recorder = Recorder::new();
@@ -467,7 +467,7 @@ fn at(root: &Emitter, namespace: &str) -> Emitter {
     if namespace.is_empty() { root.clone() } else { root.child(namespace).expect("a name") }
 }
 
-/// The numbers of the patterns on one emitter that take each path.
+/// Returns, for each path, the numbers of the patterns on one emitter that match it.
 fn taken_by(patterns: &[Matcher], paths: &[String]) -> Vec<BTreeSet<usize>> {
     let (root, heard) = (Emitter::new(), Arc::new(Mutex::new(BTreeSet::new())));
     for (i, pattern) in patterns.iter().enumerate() {
@@ -500,7 +500,7 @@ fn as_sets_and_alone(patterns: &[Matcher], paths: &[String]) {
     }
 }
 
-/// E4: however many patterns there are, each takes what it takes alone.
+/// E4: among any number of patterns, each matches what it matches alone.
 #[test]
 fn a_thousand_patterns_answer_as_each_does_alone() -> TestResult {
     let patterns: Result<Vec<Matcher>, MatcherError> = (0..1000)
@@ -550,7 +550,7 @@ proptest! {
         as_sets_and_alone(&patterns, &paths);
     }
 
-    /// E2, E4: nothing panics, whatever is given as a matcher or a name; an error quotes it.
+    /// E2, E4: no text panics as a matcher or name. The error quotes it.
     #[test]
     fn any_text_is_a_matcher_or_an_error_that_quotes_it(text in prop_oneof!["\\PC*", r"[a-c.*?!^\[\]{},\\/-]{0,12}"]) {
         let emitter = Emitter::new().child("a.b").expect("a name");
@@ -567,7 +567,7 @@ proptest! {
     }
 }
 
-/// E4: what is emitted on an emitter or on a run of it is not nested there, wherever the emitter stands.
+/// E4: an event that is emitted on an emitter or on its run is not nested there, at any place in the tree.
 #[test]
 fn an_instance_made_inside_a_run_hears_its_own_runs() -> TestResult {
     let outer = run_of(&Emitter::new());

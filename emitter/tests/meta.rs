@@ -1,4 +1,4 @@
-//! What is known of an event besides its payload (E14), and what a record keeps of it.
+//! The meta of an event (E14), and the record of it.
 
 mod support;
 
@@ -56,7 +56,7 @@ fn the_time_of_an_event_is_that_of_the_first_look() -> TestResult {
     Ok(emitter.emit_now("x", &mut ())?)
 }
 
-/// E14: the latest moment, if nobody has looked.
+/// E14: fixed before the first await, even if no listener has read it.
 #[test]
 fn time_and_context_are_fixed_before_the_dispatch_first_awaits() -> TestResult {
     let emitter = Emitter::new();
@@ -137,7 +137,7 @@ fn a_record_comes_back_from_its_json_as_it_went() -> TestResult {
     Ok(())
 }
 
-/// E13, E14: a malformed record is an error and never another record.
+/// E13, E14: a malformed record is an error, never another record.
 #[test]
 fn a_gap_is_a_record_and_nonsense_is_none() {
     let gap = SinkRecord::from_json(r#"{"gap":{"lost":3}}"#).expect("a gap");
@@ -154,7 +154,7 @@ struct Length(fn(&dyn AnyEvent) -> Option<usize>);
 
 static LENGTH: Length = Length(|event| event.downcast_ref::<Token>().map(|token| token.text.len()));
 
-/// E17: an emit may attach a facet; `internal` is shown by what the runtime marks so, and by nothing else.
+/// E17: an emit may attach a facet. Only events that the runtime marks carry `internal`.
 #[test]
 fn a_facet_travels_beside_the_payload() -> TestResult {
     let emitter = Emitter::new();

@@ -1,4 +1,4 @@
-//! Who hears an event first, and that nobody hears it twice (E5, E6, E10).
+//! The order in which listeners receive an event, each once (E5, E6, E10).
 
 mod support;
 
@@ -6,7 +6,8 @@ use emitree_emitter::{AnyEvent, BoxError, Emitter, Options};
 
 use crate::support::{Recorder, TestResult, block_on, emit, run_of, run_within};
 
-/// E5: order(e) = e, then order(tree parent), then order(run parent), then each pipe's; later parts win.
+/// E5: order(e) = e, then order(tree parent), then order(run parent), then order of each pipe. An emitter that occurs
+/// several times keeps its last place.
 #[test]
 fn an_event_rises_through_the_tree_then_the_runs_then_the_pipes_and_the_root_is_last() -> TestResult {
     let (recorder, root) = (Recorder::new(), Emitter::new());
@@ -54,7 +55,7 @@ fn an_event_rises_through_the_tree_then_the_runs_then_the_pipes_and_the_root_is_
     Ok(())
 }
 
-/// E5: order(tree parent) is whole, with its own run parent, before order(run parent) begins.
+/// E5: the order of the tree parent is complete, with its own run parent, before the order of the run parent begins.
 #[test]
 fn the_runs_of_the_tree_parent_come_before_the_run_parent() -> TestResult {
     let (recorder, root) = (Recorder::new(), Emitter::new());
@@ -90,7 +91,7 @@ fn a_run_that_nobody_listens_to_is_heard_in_its_parents_order() -> TestResult {
     Ok(())
 }
 
-/// E5: at one emitter.
+/// E5: on one emitter.
 #[test]
 fn higher_priority_hears_first_and_then_the_oldest() -> TestResult {
     let (recorder, emitter) = (Recorder::new(), Emitter::new());
@@ -102,7 +103,7 @@ fn higher_priority_hears_first_and_then_the_oldest() -> TestResult {
     Ok(())
 }
 
-/// E5: `on` and `on_async` are one class; a blocking one is awaited before the next starts.
+/// E5: `on` and `on_async` share one order. An async listener is awaited before the next one starts.
 #[test]
 fn sync_and_async_listeners_are_one_class_and_run_one_after_the_other() -> TestResult {
     let (recorder, emitter) = (Recorder::new(), Emitter::new());
@@ -115,7 +116,7 @@ fn sync_and_async_listeners_are_one_class_and_run_one_after_the_other() -> TestR
     Ok(())
 }
 
-/// E5: however high its priority and however far below, who observes comes after all who change.
+/// E5: observers run after all listeners that may change the event, with any priority and at any depth.
 #[test]
 fn all_that_may_change_an_event_run_on_the_whole_way_up_before_any_that_observe_it() -> TestResult {
     let (recorder, root) = (Recorder::new(), Emitter::new());
@@ -174,7 +175,7 @@ fn an_emitter_sees_an_event_at_most_once_however_many_ways_lead_to_it() -> TestR
     Ok(())
 }
 
-/// E6: deeper and broader than a walk goes before it gives way to a search.
+/// E6: a tree too deep and too broad for the walk, which gives up in favour of the search.
 #[test]
 fn a_recursion_of_a_thousand_runs_is_heard_once_by_each() -> TestResult {
     let (recorder, root) = (Recorder::new(), Emitter::new());

@@ -1,4 +1,4 @@
-//! Values of the user's that panic when they are dropped or displayed: payloads of panics, errors, futures, closures. No such
+//! User values that panic when they are dropped or displayed: payloads of panics, errors, futures, closures. No such
 //! panic leaves an emit or ends the thread of a sink (E11, E13).
 
 mod support;
@@ -22,7 +22,7 @@ use crate::support::{Any, Recorder, TestResult, block_on, yield_once};
 
 const TEXT: &str = "a value that is not text";
 
-/// Panics when it is dropped, with a payload that does so as well: so many times, or for ever.
+/// Panics when it is dropped, with a payload that does the same: this many times, or forever.
 #[derive(Debug)]
 struct Bomb(Option<usize>);
 
@@ -114,7 +114,7 @@ fn a_payload_that_panics_when_it_is_dropped_does_not_leave_the_emit() -> TestRes
     Ok(())
 }
 
-/// E11: also of listeners that are called together, from the second event on.
+/// E11: also for listeners that are called in a batch, from the second event on.
 #[test]
 fn a_payload_that_panics_does_not_leave_an_emit_to_many() -> TestResult {
     let (emitter, recorder) = (Emitter::new(), Recorder::new());
@@ -132,7 +132,7 @@ fn a_payload_that_panics_does_not_leave_an_emit_to_many() -> TestResult {
     Ok(())
 }
 
-/// E11: where an emit only looks whether somebody would have to be awaited, and where a pipe is asked.
+/// E11: where an emit only checks for async listeners, and where a pipe's matcher is asked.
 #[test]
 fn a_matcher_whose_panic_panics_does_not_leave_an_emit() -> TestResult {
     let (emitter, other) = (Emitter::new(), Emitter::new());
@@ -146,7 +146,7 @@ fn a_matcher_whose_panic_panics_does_not_leave_an_emit() -> TestResult {
     Ok(())
 }
 
-/// Emits with a delivery that may lose patience; gives the future up after a poll, or is cut and polled again.
+/// Emits with a delivery. Drops the future after one poll, or cuts the delivery and polls again.
 fn emit_impatiently(emitter: &Emitter, delivery: &Delivery, cut: bool) {
     const X: EventName = EventName::new("x");
     let (facet, stamp, mut payload) = (Facet::new(&()), EventStamp::new(), ());
@@ -173,7 +173,7 @@ fn a_payload_that_panics_does_not_leave_an_emit_that_calls_sync_listeners_first(
     Ok(())
 }
 
-/// A listener's future that panics when it is dropped, answered or not.
+/// A listener's future that panics when it is dropped, ready or not.
 struct Armed<F> {
     work: F,
     _bomb: Bomb,
@@ -249,7 +249,7 @@ fn an_isolated_error_that_panics_when_it_is_dropped_or_displayed_does_not_leave_
     Ok(())
 }
 
-/// E11: an emit fails with the first error; what becomes of the others is counted.
+/// E11: an emit fails with the first error. The others are counted.
 #[test]
 fn a_second_error_is_counted_and_does_not_leave_the_emit_when_it_is_dropped() -> TestResult {
     let emitter = Emitter::new();
@@ -262,7 +262,7 @@ fn a_second_error_is_counted_and_does_not_leave_the_emit_when_it_is_dropped() ->
     Ok(())
 }
 
-/// E11: the failure of an emit that nobody awaits any more.
+/// E11: the error of an emit that is dropped.
 #[test]
 fn an_error_that_panics_does_not_leave_an_emit_that_is_given_up() -> TestResult {
     let emitter = Emitter::new();
@@ -273,7 +273,7 @@ fn an_error_that_panics_does_not_leave_an_emit_that_is_given_up() -> TestResult 
     Ok(())
 }
 
-/// E9, E11: the last hold on a removed listener may be an emit's.
+/// E9, E11: an emit may hold the last handle to a removed listener.
 #[test]
 fn what_a_listener_captured_does_not_leave_an_emit_that_drops_it() -> TestResult {
     fn captures(bomb: Bomb) -> impl Fn(&mut u32, &EventMeta<'_>) + Send + Sync + 'static {
@@ -304,7 +304,7 @@ fn what_a_listener_captured_does_not_leave_an_emit_that_drops_it() -> TestResult
     Ok(())
 }
 
-/// The text of a panic is that of its payload, whatever the payload does as it is dropped.
+/// The text of a panic is read from its payload, whether or not the payload panics in its drop.
 #[test]
 fn the_text_of_a_panic_survives_its_payload() {
     let cases: [(Box<dyn std::any::Any + Send>, &str); 4] = [
@@ -318,10 +318,10 @@ fn the_text_of_a_panic_survives_its_payload() {
     }
 }
 
-/// What a sink's method does.
+/// The behaviour of a sink's method.
 type Act = fn() -> Result<(), BoxError>;
 
-/// Panics, or fails, in each of its methods.
+/// A sink whose methods all panic or fail.
 struct Rigged {
     act: Act,
     written: mpsc::Sender<u64>,
@@ -372,7 +372,7 @@ fn a_sink_that_panics_in_any_way_is_given_every_record_and_closed() -> TestResul
         assert_eq!((flushed.buffered, flushed.failed, flushed.pending), (5, 5, 0), "{flushed}");
         emitter.emit_now("n", &mut 10_u64)?;
         let closed = sink.close_blocking(Duration::MAX);
-        // It never flushed what it accepted.
+        // The sink never flushed the events it accepted.
         assert_eq!((closed.failed, closed.buffered, closed.lost, closed.pending), (11, 0, 0, 0), "{closed}");
         assert!(closed.error.is_some());
         assert_eq!(reads.into_iter().collect::<Vec<_>>(), (0..=10).collect::<Vec<_>>());
@@ -380,7 +380,7 @@ fn a_sink_that_panics_in_any_way_is_given_every_record_and_closed() -> TestResul
     Ok(())
 }
 
-/// E13: what a payload does as it is serialised is not the emit's.
+/// E13: a payload that panics when it is serialised does not affect the emit.
 #[test]
 fn a_payload_of_an_event_that_panics_with_a_bomb_is_recorded_as_text() -> TestResult {
     struct Unwritable;

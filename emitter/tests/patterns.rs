@@ -1,5 +1,5 @@
-//! Globs and regexes in any number and of any length: what is accepted matches, and what cannot be matched is refused where it is
-//! registered (E4).
+//! Globs and regexes of any number and length: an accepted pattern matches, and one that cannot be matched is refused
+//! at registration (E4).
 
 mod support;
 
@@ -9,7 +9,7 @@ use regex::Regex;
 
 use crate::support::{Any, Recorder, TestResult};
 
-/// As long as a pattern may be.
+/// The longest pattern that is accepted.
 const LONGEST: usize = 16 * 1024;
 
 fn ignore(_: &mut Any, _: &EventMeta<'_>) {}
@@ -39,7 +39,7 @@ fn a_pattern_that_is_too_long_is_refused_where_it_is_registered() -> TestResult 
     Ok(())
 }
 
-/// E4: whichever they are, and together they fit into no set.
+/// E4: for each kind of pattern, all of which together do not fit into one set.
 #[test]
 fn the_longest_patterns_match_alone_and_together() -> TestResult {
     let long = |unit: &str| unit.repeat((LONGEST - 4) / unit.len());
@@ -60,7 +60,7 @@ fn the_longest_patterns_match_alone_and_together() -> TestResult {
     Ok(())
 }
 
-/// E4: each compiles by itself, all together would take more than a set may.
+/// E4: each pattern compiles alone, and all together would exceed the limit of a set.
 #[test]
 fn regexes_that_are_too_large_for_one_set_are_heard_all_the_same() -> TestResult {
     let (emitter, recorder) = (Emitter::new(), Recorder::new());
@@ -74,7 +74,7 @@ fn regexes_that_are_too_large_for_one_set_are_heard_all_the_same() -> TestResult
     Ok(())
 }
 
-/// E4: sets are compiled in steps, as patterns are registered.
+/// E4: sets are compiled in steps while patterns are registered.
 #[test]
 fn thousands_of_patterns_are_heard_in_order_whenever_they_were_registered() -> TestResult {
     let (emitter, recorder) = (Emitter::new(), Recorder::new());
@@ -88,9 +88,9 @@ fn thousands_of_patterns_are_heard_in_order_whenever_they_were_registered() -> T
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// So many patterns for names that begin with that letter.
+    /// Adds this many patterns for names that begin with the letter.
     On(usize, u8),
-    /// Removes one in so many.
+    /// Removes one in this many patterns.
     Off(usize),
     Emit(u8),
 }
@@ -108,7 +108,7 @@ fn letter(letter: u8) -> char {
     char::from(b'a' + letter)
 }
 
-/// Half of them are globs of names, the others globs of paths and regexes.
+/// Half of them are globs of names. The others are globs of paths, and regexes.
 fn pattern(i: usize, begins: u8) -> Result<Matcher, MatcherError> {
     let begins = letter(begins);
     match i % 4 {
@@ -121,7 +121,7 @@ fn pattern(i: usize, begins: u8) -> Result<Matcher, MatcherError> {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, cases: 48, ..ProptestConfig::default() })]
 
-    /// E4, E10: whatever sets there are, those hear an event whose pattern takes it.
+    /// E4, E10: with any sets, a listener receives exactly the events that its pattern matches.
     #[test]
     fn patterns_that_come_and_go_hear_what_their_model_hears(steps in steps()) {
         let (emitter, recorder) = (Emitter::new().child("app").unwrap(), Recorder::new());

@@ -1,4 +1,4 @@
-//! Ways beside the tree (E12).
+//! Pipes: routes beside the tree (E12).
 
 mod support;
 
@@ -152,7 +152,7 @@ fn the_source_tells_whether_an_event_was_emitted_here_or_came_by() -> TestResult
     Ok(())
 }
 
-/// E12: what a listener by the pipe changes is changed for all who come after, and its failure is the emit's.
+/// E12: a listener reached through the pipe changes the event for all that follow, and its failure fails the emit.
 #[test]
 fn a_listener_reached_by_a_pipe_is_a_listener_like_any_other() -> TestResult {
     let (from, to) = (Emitter::new(), Emitter::new());

@@ -1,5 +1,5 @@
-//! Order, at most once per emitter, and claims (E5, E6, E8; with E4, E9 and E17 where they decide who hears), over
-//! random trees, runs, pipes, listeners and emits, against a model that is written from the words of the design.
+//! Order, at most once per emitter, and claims (E5, E6, E8, and E4, E9, E17 where they decide who receives an event):
+//! random trees, runs, pipes, listeners and emits, against a model that is written from the rules.
 
 mod support;
 
@@ -13,7 +13,7 @@ use proptest::sample::select;
 
 use crate::support::{Recorder, block_on, emit, run_of, run_within, yield_once};
 
-/// Picks one of however many there are, by the remainder.
+/// Picks one of any number of items, by the remainder.
 const WHICH: std::ops::Range<usize> = 0..2520;
 
 const NAMES: [&str; 5] = ["x", "xy", "y", "r.x", "a.y"];
@@ -33,7 +33,7 @@ enum Verb {
     ObserveAsync,
 }
 
-/// A matcher, and below what it is to take.
+/// A matcher. The function below says which events it should take.
 #[derive(Clone, Debug, PartialEq)]
 enum Pattern {
     Own,
@@ -109,7 +109,7 @@ enum Act {
         pattern: Option<Pattern>,
     },
     Unpipe(usize),
-    /// Registers and removes so many patterns that hear nothing.
+    /// Registers and removes this many patterns that match no event.
     Churn {
         at: usize,
         patterns: usize,
@@ -181,7 +181,7 @@ fn act() -> impl Strategy<Value = Act> {
     ]
 }
 
-/// The reference: what there is, in plain lists.
+/// The model: emitters, listeners and pipes in plain lists.
 #[derive(Debug, Default)]
 struct Model {
     emitters: Vec<Place>,
@@ -235,7 +235,8 @@ impl Model {
         if self.emitters[at].is_run { Some(at) } else { self.emitters[at].parent.and_then(|parent| self.run(parent)) }
     }
 
-    /// E4: of another run than the emitter's, or of one below a run of the emitter's; and not emitted on it or on a run of it.
+    /// E4: of another run than the emitter's, or of a run below one of the emitter's; and not emitted on the emitter or
+    /// its run.
     fn is_nested(&self, at: usize, source: usize) -> bool {
         let is_run_of = |run: usize| self.emitters[run].is_run && self.emitters[run].parent == Some(at);
         let is_below = match (self.run(at), self.run(source)) {
@@ -246,7 +247,7 @@ impl Model {
         !self.is_here(at, source) && is_below
     }
 
-    /// Everything above an emitter, in the tree and by runs.
+    /// Returns everything above an emitter, in the tree and by runs.
     fn above(&self, e: usize) -> Vec<usize> {
         let Place { parent, run_parent, .. } = &self.emitters[e];
         let next = [*parent, *run_parent].into_iter().flatten();
@@ -259,8 +260,8 @@ impl Model {
             && pattern.takes(self.is_own(at, source, name), &self.path(source, name), name)
     }
 
-    /// E5: e, then order(tree parent), then order(run parent), then order of each pipe; what occurs in a later part
-    /// is left out of the earlier ones; cycles are cut.
+    /// E5: e, then order(tree parent), then order(run parent), then order of each pipe. An emitter that occurs several
+    /// times keeps its last place. Cycles are cut.
     fn order(&self, e: usize, source: usize, name: &str, below: &[usize]) -> Vec<usize> {
         if below.contains(&e) {
             return Vec::new();
@@ -281,7 +282,7 @@ impl Model {
         order
     }
 
-    /// The listeners that hear an event, in order.
+    /// Returns the listeners that receive an event, in order.
     fn plan(&self, source: usize, name: &str) -> Vec<usize> {
         let (mut changing, mut observing) = (Vec::new(), Vec::new());
         for at in self.order(source, source, name, &[]) {
@@ -327,7 +328,7 @@ impl Model {
     }
 }
 
-/// The model and the real thing, side by side.
+/// The model and the emitters, side by side.
 #[derive(Default)]
 struct World {
     model: Model,
@@ -494,7 +495,7 @@ proptest! {
         acts.iter().for_each(|act| world.act(act));
     }
 
-    /// E5, E6: with a listener on each emitter and an emit from each.
+    /// E5, E6: with a listener on each emitter, and an emit from each.
     #[test]
     fn every_emitter_hears_once_in_the_order_of_the_design(
         nodes in prop::collection::vec(node(), 4..10),
@@ -511,8 +512,7 @@ proptest! {
         }
     }
 
-    /// E5, E6, E8: most of them on one emitter, so that there are many listeners and patterns: those are matched by a
-    /// table, and as sets.
+    /// E5, E6, E8: most listeners are on one emitter, so that they are matched by a table and in sets.
     #[test]
     fn a_crowd_hears_as_a_few_do(
         hub in 0..4_usize,
@@ -527,7 +527,7 @@ proptest! {
         acts.iter().for_each(|act| world.act(act));
     }
 
-    /// E8: in whatever order emits under way come to a listener.
+    /// E8: in any order in which concurrent emits reach a listener.
     #[test]
     fn interleaved_emits_share_a_listeners_claims(
         limits in prop::collection::vec(1..5_usize, 1..4),
@@ -562,7 +562,7 @@ proptest! {
     }
 }
 
-/// E4, E5: a table of matches that is full is begun anew, and at its largest goes without.
+/// E4, E5: a full table of matches is replaced by a larger one. At its largest, further matches are not remembered.
 #[test]
 fn more_names_than_are_remembered_are_heard_all_the_same() {
     let (recorder, root) = (Recorder::new(), Emitter::new());

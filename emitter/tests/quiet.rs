@@ -1,4 +1,4 @@
-//! Whether anybody listens, which is remembered, against a look at everything above (E15).
+//! The memory of having no listeners, against a walk over all emitters above (E15).
 
 mod support;
 
@@ -22,7 +22,7 @@ enum Node {
 #[derive(Clone, Debug)]
 enum Act {
     Make(Node),
-    /// So many times, or until it is removed.
+    /// Runs this many times, or until it is removed.
     Listen {
         at: usize,
         times: Option<usize>,
@@ -65,10 +65,10 @@ fn act() -> impl Strategy<Value = Act> {
     ]
 }
 
-/// Emitters, and what is known of them without asking them.
+/// Emitters, and the facts about them that are known without asking them.
 struct World {
     emitters: Vec<Emitter>,
-    /// What is above each: in the tree, and the run that a run is in.
+    /// The emitters above each: in the tree, and by the run that a run was started in.
     above: Vec<Vec<usize>>,
     pipes: Vec<usize>,
     subscriptions: Vec<Subscription>,
@@ -151,7 +151,7 @@ impl World {
 }
 
 proptest! {
-    /// E15. Every emitter is asked after every act, so each remembers as much as it can.
+    /// E15: every emitter is asked after every step, so that each remembers as much as it can.
     #[test]
     fn an_emitter_is_heard_if_and_only_if_somebody_listens_there_or_above(acts in prop::collection::vec(act(), 1..40)) {
         let mut world = World::new();
@@ -174,7 +174,7 @@ fn who_has_begun_to_listen_is_found_at_once_whoever_looks_meanwhile() -> TestRes
         for _ in 0..2 {
             scope.spawn(|| {
                 while !is_over.load(Ordering::Relaxed) {
-                    // Remembers, if nobody is there just now.
+                    // Remembers, if there are no listeners right now.
                     std::hint::black_box(leaf.is_heard());
                 }
             });

@@ -1,4 +1,4 @@
-//! The tree of emitters: paths, names and what children inherit (E1–E3).
+//! The tree of emitters: paths, names, and inherited properties (E1–E3).
 
 mod support;
 
@@ -196,7 +196,7 @@ fn a_run_inherits_from_its_instance_and_from_the_run_that_started_it() -> TestRe
     Ok(())
 }
 
-/// E3, R3: `internal` belongs to the runtime.
+/// E3, R3: the key `internal` is reserved for the runtime.
 #[test]
 fn a_context_that_sets_the_reserved_key_is_refused_wherever_it_is_given() {
     let (emitter, reserved) = (Emitter::new(), json!({"internal": true}));
@@ -231,7 +231,7 @@ fn context(emitter: &Emitter) -> Value {
     serde_json::to_value(emitter.context()).expect("a context is JSON")
 }
 
-/// E3: what is above is asked link by link, on however small a stack.
+/// E3: properties of emitters above are looked up in a loop, on a stack of any size.
 #[test]
 fn in_a_chain_of_100_000_runs_trace_and_group_are_those_of_the_first() -> TestResult {
     let instance = Emitter::new().child("agent")?;
@@ -300,7 +300,7 @@ fn what_a_nameless_child_of_a_runs_emitter_emits_is_the_runs_own() -> TestResult
     Ok(())
 }
 
-/// E4: of two children, neither receives what is emitted on the other; and the run's declarations hold for both.
+/// E4: two children do not receive each other's events. The declarations of the run apply to both.
 #[test]
 fn a_nameless_child_of_a_runs_emitter_listens_for_itself_and_declares_what_the_run_does() -> TestResult {
     let recorder = Recorder::new();

@@ -1,4 +1,4 @@
-//! Payload types: what is refused, what is filtered, and what is declared (E7).
+//! Payload types: refused, filtered, declared (E7).
 
 mod support;
 
@@ -55,7 +55,7 @@ fn a_payload_is_heard_as_its_type_or_as_any_and_changed_in_place() -> TestResult
     Ok(())
 }
 
-/// E7: whether the listener is sync or async, and registered by name or by path.
+/// E7: for sync and async listeners, registered by name or by path.
 #[test]
 fn a_listener_under_an_exact_name_that_meets_an_own_event_of_another_type_fails_the_emit() -> TestResult {
     let instance = Emitter::new().child("a")?;
@@ -81,7 +81,7 @@ fn a_listener_under_an_exact_name_that_meets_an_own_event_of_another_type_fails_
     Ok(())
 }
 
-/// E7: nested and piped events, and those met under a pattern, a regex or a function.
+/// E7: nested and piped events, and events received under a pattern, a regex or a function.
 #[test]
 fn events_of_another_type_that_are_not_own_or_not_met_by_exact_name_are_filtered() -> TestResult {
     let (root, recorder) = (Emitter::new(), Recorder::new());
@@ -182,7 +182,7 @@ fn what_cannot_be_serialised_is_wrapped_or_says_so() -> TestResult {
     Ok(())
 }
 
-/// E7: what is named with a dot is this emitter's to name too.
+/// E7: an emitter may use names with a dot, too.
 #[test]
 fn a_listener_under_the_exact_path_of_an_event_with_a_dotted_name_that_meets_another_type_is_an_error() -> TestResult {
     let app = Emitter::new().child("app")?;
@@ -199,7 +199,7 @@ impl Event for Below {
     const NAME: EventName = EventName::new("sub.below");
 }
 
-/// E7: `emit_event` and `on_event` need no string, also where the name has a dot.
+/// E7: `emit_event` and `on_event` need no string, also for names with a dot.
 #[test]
 fn an_event_with_a_dotted_name_is_heard_by_its_type() -> TestResult {
     let app = Emitter::new().child("app")?;
@@ -213,7 +213,7 @@ fn an_event_with_a_dotted_name_is_heard_by_its_type() -> TestResult {
     Ok(())
 }
 
-/// E7: what cannot be declared is refused when the emitter is built.
+/// E7: an invalid declaration is refused when the emitter is built.
 #[test]
 fn an_event_declared_twice_or_for_a_sub_namespace_is_an_error_that_quotes_it() {
     let twice = Emitter::builder().declares::<u32>("n").declares::<String>("n").build();
@@ -222,7 +222,7 @@ fn an_event_declared_twice_or_for_a_sub_namespace_is_an_error_that_quotes_it() {
     assert!(below.expect_err("a dot").to_string().starts_with("`sub.n` cannot be declared: it has a dot"));
 }
 
-/// E7: a function with names is exact as a name is, and filters where that is asked for.
+/// E7: a function with names is exact, as a name is. It filters where that is asked for.
 #[test]
 fn a_function_with_names_that_takes_an_own_event_of_another_type_fails_the_emit() -> TestResult {
     const FETCH: EventName = FetchData::NAME;

@@ -7,11 +7,10 @@ const IN_ORDER: u8 = 0;
 const SYNC_FIRST: u8 = 1;
 const CUT: u8 = 2;
 
-/// The delivery mode of the events of one source: in order, sync listeners first, or without awaiting anybody.
+/// The delivery mode of the events of one source: in order, sync listeners first, or without awaiting listeners.
 ///
 /// It is passed to [`Emitter::emit_begin`](crate::Emitter::emit_begin) and shared with code that may change the mode
-/// during the emit. The mode only moves in that direction. A runtime uses it to end a run whose future is being
-/// dropped.
+/// during the emit, only in that direction. A runtime uses it to end a run whose future is being dropped.
 #[derive(Debug, Default)]
 pub struct Delivery {
     mode: AtomicU8,

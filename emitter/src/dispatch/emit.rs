@@ -42,6 +42,8 @@ impl Emitter {
     /// Dropping the future drops the listeners that are being awaited and calls no further ones. Changes already made
     /// stay in the payload.
     ///
+    /// # Examples
+    ///
     /// ```
     /// use emitree_emitter::{BoxError, Emitter};
     ///
@@ -132,6 +134,8 @@ impl Emitter {
     /// called then, except if a sink fills up during this very call.
     ///
     /// Otherwise as [`emit`](Self::emit).
+    ///
+    /// # Examples
     ///
     /// ```
     /// use emitree_emitter::Emitter;
@@ -226,7 +230,7 @@ impl<'a> Emit<'a> {
         self.source.context_with(self.facet)
     }
 
-    /// Returns the first emitter from the source up that may have listeners for the event; `None` if nobody listens
+    /// Returns the first emitter from the source up that may have listeners for the event; `None` if there are none
     /// (E15).
     ///
     /// Always inlined: without listeners this is all that an emit does (W0).
@@ -240,7 +244,7 @@ impl<'a> Emit<'a> {
             declared.check_emit(self.name.as_str(), self.carried.id, self.carried.name())?;
         }
         let first = self.source.first_receiver(self.name_bits);
-        // On a run that has ended, an event that somebody would receive is counted instead (R14).
+        // On a run that has ended, an event that has listeners is counted instead of delivered (R14).
         Ok(first.filter(|_| !(self.source.is_in_run() && self.source.is_too_late_for(self.name))))
     }
 
@@ -273,7 +277,7 @@ impl<'a> Dispatch<'a> {
             return progress.finish(route, event, meta, delivery).await;
         }
         // In a run, the progress moves into the future that is dropped inside the run's scope: it may hold the error of
-        // a listener, which nobody receives if the emit is dropped (R14).
+        // a listener, which is dropped with the emit (R14).
         let mut progress = std::mem::replace(progress, DispatchProgress::START);
         let finish = async move { progress.finish(route, event, meta, delivery).await };
         within_run_of(emit.source, finish).await

@@ -224,8 +224,8 @@ impl Route {
         }
     }
 
-    /// Returns the listeners of the emitter at the cursor. Behind the last emitter, the cursor moves on to the
-    /// observers, and behind these the result is `None`.
+    /// Returns the listeners of the emitter at the cursor. After the last emitter, the cursor moves on to the
+    /// observers. After the last observer, the result is `None`.
     #[inline(always)]
     pub(super) fn listeners(&self, cursor: &mut Cursor) -> Option<MatchedListeners<'_>> {
         loop {
@@ -350,8 +350,8 @@ impl Emitter {
         false
     }
 
-    /// Returns the first emitter, from here up the tree, that may have listeners or pipes for an event whose name has
-    /// one of these bits. Also stops at a run in another run, because several ways lead up from there. `None` if the
+    /// Returns the first emitter, from here up the tree, that may have listeners or pipes for an event with one of
+    /// these name bits. Also stops at a run in another run, because several ways lead up from there. `None` if the
     /// event has no listeners (E15).
     #[inline]
     pub(crate) fn first_receiver(&self, name_bits: u64) -> Option<&Self> {
@@ -422,7 +422,7 @@ impl Emitter {
         }
     }
 
-    /// Returns the registry if it may have listeners or pipes for an event whose name has one of these bits.
+    /// Returns the registry if it may have listeners or pipes for an event with one of these name bits.
     #[inline]
     fn receiver(&self, name_bits: u64) -> Option<&Registry> {
         self.registry().filter(|registry| registry.may_receive(name_bits))

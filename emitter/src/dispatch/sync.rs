@@ -99,7 +99,8 @@ impl<'a> Dispatch<'a> {
         None
     }
 
-    /// Does the same where nothing can be awaited. If a listener would have to be awaited, none is called (E17).
+    /// Finds the listeners and calls them where nothing can be awaited. If one would have to be awaited, none is called
+    /// (E17).
     pub(super) fn start_now(&mut self, from: &Emitter, event: &mut dyn AnyEvent) -> Result<(), EmitError> {
         let Self { emit, meta, route, progress } = self;
         route.find(from, meta);
@@ -146,7 +147,7 @@ impl DispatchProgress {
         }
     }
 
-    /// Does the same off the hot path.
+    /// Advances off the hot path.
     #[inline(never)]
     fn advance_out_of_line<'r>(
         &mut self,
@@ -258,7 +259,7 @@ fn claim_and_call(listener: &Listener, call: impl FnOnce() -> CallResult) -> Cal
     if listener.claims.claim_unlimited() { call() } else { claim_and_call_counted(listener, call) }
 }
 
-/// Does the same for a listener whose calls are limited or counted. Kept out of the loop of every emit.
+/// Calls a listener whose calls are limited or counted, if it has a call left. Kept out of the loop of every emit.
 #[inline(never)]
 fn claim_and_call_counted(listener: &Listener, call: impl FnOnce() -> CallResult) -> CallResult {
     if !listener.claims.claim() {

@@ -88,7 +88,7 @@ impl EmitterBuilder {
             }
         };
         Ok(Emitter::from_node(with(node, |node| {
-            // An emitter with its own creator or trace speaks for somebody else, not for the run above.
+            // An emitter with its own creator or trace emits for these, not for the run above.
             node.emits_for_run &= self.creator.is_none() && self.trace.is_none();
             node.context = OwnContext::new(context);
             if self.group_id.is_some() {

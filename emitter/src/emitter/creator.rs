@@ -46,13 +46,13 @@ impl Creator {
         Self(Arc::new(CreatorParts { id: NEXT.fetch_add(1, Ordering::Relaxed), kind, name, thing }))
     }
 
-    /// Returns the kind of thing.
+    /// Returns the kind of the thing, such as `"Tool"`.
     #[must_use]
     pub fn kind(&self) -> &str {
         &self.0.kind
     }
 
-    /// Returns the name.
+    /// Returns the name of the thing, such as `"read_file"`.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.0.name
@@ -109,9 +109,9 @@ impl Serialize for Creator {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct CreatorRecord {
-    /// The kind of thing.
+    /// The kind of the thing.
     pub kind: Cow<'static, str>,
-    /// The name.
+    /// The name of the thing.
     pub name: Cow<'static, str>,
     /// A number that was unique among the creators of the recording process.
     pub id: u64,

@@ -133,6 +133,8 @@ impl Emitter {
     ///
     /// Returns an error if the name is not valid.
     ///
+    /// # Examples
+    ///
     /// ```
     /// use emitree_emitter::Emitter;
     ///

@@ -37,10 +37,9 @@ impl Emitter {
     /// Ends the emitter of a run, for the runtime that made it with [`for_run`](Self::for_run): drops its listeners and
     /// pipes, persistent ones too, and accepts no more.
     ///
-    /// From now on an event emitted on it, or on an emitter below it in the tree, is delivered to nobody;
-    /// [`late_emits`](Self::late_emits) counts it. If listeners were ever registered here, the same applies above this
-    /// emitter to events that would rise through it: events piped to it, and events of runs of an instance below it in
-    /// the tree.
+    /// From now on, events emitted on it, or on an emitter below it in the tree, are not delivered.
+    /// [`late_emits`](Self::late_emits) counts them. If listeners were ever registered here, other events no longer
+    /// rise through it either: events piped to it, and events of runs of an instance below it in the tree.
     ///
     /// Does nothing on an emitter that does not belong to a run.
     pub fn end_run(&self) {

@@ -55,7 +55,7 @@ pub(crate) fn drop_within(scope: Option<Arc<dyn Scope>>, mut drop: impl FnMut())
     }
 }
 
-/// Drops what was registered on an emitter inside the scope of the emitter's run, on any thread.
+/// Enters the scope of an emitter's run, on any thread, and drops there what was registered on the emitter.
 pub(crate) fn drop_at(home: &Weak<Node>, drop: impl FnMut()) {
     let home = home.upgrade().map(Emitter::from);
     drop_within(home.as_ref().and_then(Emitter::scope_left), drop);
@@ -67,12 +67,12 @@ pub(crate) fn within_run_of<F: Future>(source: &Emitter, future: F) -> Within<'_
 }
 
 pin_project! {
-    /// A future that is polled and dropped inside of a run: it has futures of listeners, and what these failed with.
+    /// A future that is polled and dropped inside a run: it holds futures of listeners and the errors these return.
     pub(crate) struct Within<'e, F> {
         source: &'e Emitter,
-        // Most scopes keep their run.
+        // Most scopes keep their run alive, here for the time of the emit.
         _kept: Option<Arc<dyn Scope>>,
-        // Until it is over, or dropped.
+        // `None` once it has finished or was dropped.
         #[pin]
         future: Option<F>,
     }
@@ -87,7 +87,8 @@ pin_project! {
 }
 
 impl<F> Within<'_, F> {
-    /// Drops what is not over. Out of line: the future of every emit that may be heard has this in it.
+    /// Drops an unfinished future inside the run. Kept out of line, because every emit that has listeners contains this
+    /// code.
     #[cold]
     #[inline(never)]
     fn drop_in_run(self: Pin<&mut Self>) {

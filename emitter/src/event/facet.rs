@@ -82,7 +82,7 @@ impl Facet {
         self.isolated
     }
 
-    /// Returns the context of an event with this facet, whose source has the context `context`.
+    /// Adds what the facet sets to the context of an event's source, and returns the context of the event.
     #[must_use]
     pub fn over(&self, context: Context) -> Context {
         if self.internal { context.internal() } else { context }

@@ -18,7 +18,7 @@ pub struct Trace {
     pub id: Uuid,
     /// The id of the run.
     pub run_id: Uuid,
-    /// The id of the run in which it was started.
+    /// The id of the run in which this run was started.
     pub parent_run_id: Option<Uuid>,
 }
 

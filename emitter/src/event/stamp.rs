@@ -40,7 +40,7 @@ impl EventStamp {
         self.context.get_or_init(now)
     }
 
-    /// Returns the time and the context as far as they are known.
+    /// Returns the time and the context, if they have been computed.
     pub(crate) fn seen(&self) -> (Option<SystemTime>, Option<&Context>) {
         (self.time.get().copied(), self.context.get())
     }

@@ -184,7 +184,7 @@ impl Matcher {
         matches!(self.0, MatcherKind::NameGlob(_) | MatcherKind::PathGlob(_) | MatcherKind::RegexText(_))
     }
 
-    /// Returns `true` if the matcher takes an event, as far as path and source decide that. A function is asked for
+    /// Returns `true` if the matcher takes an event, judged by path and source alone. A function is asked later, for
     /// each event.
     #[inline(always)]
     pub(crate) fn takes(&self, view: &EventView<'_>) -> bool {
@@ -195,7 +195,7 @@ impl Matcher {
         }
     }
 
-    /// Does the same for matchers that are not a name.
+    /// Decides as `takes` does, for matchers that are not a name.
     fn takes_others(&self, view: &EventView<'_>) -> bool {
         let meta = view.meta;
         match &self.0 {
@@ -207,7 +207,7 @@ impl Matcher {
         }
     }
 
-    /// Does the same for matchers of the whole path.
+    /// Decides as `takes` does, for matchers of the whole path.
     fn takes_path(&self, meta: &EventMeta<'_>) -> bool {
         match &self.0 {
             MatcherKind::Path(text) => meta.source().joins_to(meta.emitted_name(), text),
@@ -273,7 +273,7 @@ impl Matcher {
         }
     }
 
-    /// Does the same where no listener can report a panic: the panic is logged, and the event not accepted.
+    /// Asks a function where no listener can report a panic. The panic is logged, and the event is not accepted.
     pub(crate) fn accepts_or_logs(&self, meta: &EventMeta<'_>) -> bool {
         let no = |panic: String| {
             log_catching(|| tracing::error!(path = meta.path(), panic, "a matcher panicked"));

@@ -72,7 +72,7 @@ impl PatternSet {
         sets.extend(members.chunks(CHUNK).map(|chunk| Arc::new(Self::new(chunk.to_vec()))));
     }
 
-    /// Returns `true` if the set should be merged with so many other patterns.
+    /// Returns `true` if the set should be merged with this number of other patterns.
     fn should_merge_with(&self, others: usize) -> bool {
         self.members.len() <= 2 * others && self.members.len() + others <= CHUNK
     }

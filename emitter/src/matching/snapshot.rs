@@ -126,7 +126,7 @@ impl Snapshot {
 impl<'s> MatchedListeners<'s> {
     const NONE: Self = Self::Few(&[], 0);
 
-    /// Returns the listener before a place, the last one that was returned.
+    /// Returns the listener just before a place: the one that `next` returned last.
     pub(crate) fn before(&self, place: usize) -> Option<&'s Arc<Listener>> {
         match *self {
             Self::Few(listeners, _) => listeners,
@@ -180,11 +180,11 @@ impl Table {
     fn find(&self, listeners: &[Arc<Listener>], view: &EventView<'_>) -> Matches {
         let key = CacheKey::of(view);
         let vacant = match self.cache.find(&key) {
-            // That nobody takes an event is remembered as well.
             Ok((_, matched)) if matched.is_empty() => return Matches::NONE,
             Ok((slot, _)) => return Matches::Cached(slot),
             Err(vacant) => vacant,
         };
+        // "No listeners" is a result that is remembered like any other.
         let matched = self.search(listeners, &key, view);
         let nobody = matched.is_empty();
         // Another thread may have stored the same match meanwhile. Both entries are right, and the first is found.

@@ -2,8 +2,8 @@
 //!
 //! 1. A call is counted before it is made, in the same atomic step that checks whether it may be made.
 //! 2. After `end` has returned, no `begin` succeeds. Calls that began before are counted until they finish.
-//! 3. Each `begin`, also one that fails, is followed by one `finish`. A `finish` after `end` returns `true`, because
-//!    somebody may wait for it.
+//! 3. Each `begin`, also one that fails, is followed by one `finish`. A `finish` after `end` returns `true`, because a
+//!    caller may wait for it.
 
 use crate::sync::{AtomicUsize, Ordering};
 
@@ -25,7 +25,7 @@ impl Calls {
         self.0.fetch_add(1, Ordering::AcqRel) & ENDED == 0
     }
 
-    /// Stops counting a call. Returns `true` if somebody may wait for that.
+    /// Stops counting a call. Returns `true` if a caller may wait for that.
     pub(crate) fn finish(&self) -> bool {
         self.0.fetch_sub(1, Ordering::AcqRel) & ENDED != 0
     }

@@ -29,6 +29,8 @@ macro_rules! verbs {
         /// Returns an error if the matcher is empty or does not compile, if the emitter declares its events but not
         /// this one with this type, or if the run that the emitter belongs to has ended.
         ///
+        /// # Examples
+        ///
         /// ```
         /// use emitree_emitter::Emitter;
         ///
@@ -65,6 +67,8 @@ macro_rules! verbs {
         ///
         /// Returns an error if the matcher is empty or does not compile, if the emitter declares its events but not
         /// this one with this type, or if the run that the emitter belongs to has ended.
+        ///
+        /// # Examples
         ///
         /// ```
         /// use emitree_emitter::{BoxError, Emitter};
@@ -103,6 +107,8 @@ macro_rules! verbs {
         ///
         /// Returns an error if the matcher is empty or does not compile, if the emitter declares its events but not
         /// this one with this type, or if the run that the emitter belongs to has ended.
+        ///
+        /// # Examples
         ///
         /// ```
         /// use std::sync::{Arc, Mutex};
@@ -203,6 +209,8 @@ impl Emitter {
     ///
     /// Returns an error if the matcher is empty or does not compile, if the emitter declares its events but not this
     /// one with this type, or if the run that the emitter belongs to has ended.
+    ///
+    /// # Examples
     ///
     /// ```
     /// use emitree_emitter::{Emitter, Options};
@@ -335,8 +343,8 @@ impl Emitter {
     /// The copy of a listener with `n` calls left has `n` calls of its own. Pipes, sinks and streams are not copied.
     /// Context, creator, group id, trace and declared events are.
     ///
-    /// A fork of the emitter of a run that has ended has no listeners, and an event emitted on it is delivered to
-    /// nobody, because the listeners that redacted the run's events are gone. The run's emitter counts such events.
+    /// A fork of the emitter of a run that has ended has no listeners, and events emitted on it are not delivered,
+    /// because the listeners that redacted the run's events are gone. The run's emitter counts such events.
     #[must_use]
     pub fn fork(&self) -> Self {
         // Taken before the copy is made: if the run ends in between, the copy below it receives nothing, with or

@@ -202,8 +202,8 @@ impl Listener {
         NEXT.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Returns `true` if the listener takes an event, as far as path, source and type decide that. A matcher function
-    /// is asked later.
+    /// Returns `true` if the listener takes an event, judged by path, source and type alone. A matcher function is
+    /// asked later.
     ///
     /// An exact matcher also takes an event of another type. The call then refuses it with an error (E7).
     #[inline(always)]

@@ -67,6 +67,8 @@ impl Subscription {
     ///
     /// The listener is removed before the future is first polled. Dropping the future only ends the wait.
     ///
+    /// # Examples
+    ///
     /// ```
     /// use emitree_emitter::{Emitter, Options};
     ///

@@ -21,6 +21,8 @@ impl Emitter {
     /// Returns an error if the sink's thread cannot be started, or if the emitter belongs to a run that has ended. The
     /// sink is dropped.
     ///
+    /// # Examples
+    ///
     /// ```
     /// use std::sync::{Arc, Mutex};
     /// use std::time::Duration;
@@ -71,6 +73,8 @@ impl Emitter {
     ///
     /// Returns an error if the matcher is empty or does not compile, if the emitter declares its events but not this
     /// one, or if the run that the emitter belongs to has ended.
+    ///
+    /// # Examples
     ///
     /// ```
     /// use emitree_emitter::{BoxError, Emitter, SinkRecord};

@@ -42,7 +42,7 @@ impl SinkHandle {
         self.report()
     }
 
-    /// Does the same as [`flush`](Self::flush), for code that cannot await.
+    /// Flushes the sink as [`flush`](Self::flush) does, for code that cannot await.
     ///
     /// Blocks the thread for as long as the sink takes.
     pub fn flush_blocking(&self) -> Report {
@@ -81,7 +81,9 @@ impl SinkHandle {
         self.report_of_close(deadline)
     }
 
-    /// Does the same as [`close`](Self::close), for code that cannot await.
+    /// Closes the sink as [`close`](Self::close) does, for code that cannot await.
+    ///
+    /// Blocks the thread until the sink is closed or the deadline has passed.
     pub fn close_blocking(&self, deadline: Duration) -> Report {
         self.unpipe();
         let until = Instant::now().checked_add(deadline);

@@ -35,8 +35,9 @@ use crate::{BoxError, ListenError, SinkRecord};
 ///    Where events were lost, it is called with a [`SinkRecord::Gap`] that counts them.
 /// 2. [`flush`](Self::flush) is called on request, after everything that was emitted before the request, and when
 ///    [`flush_interval`](Self::flush_interval) has passed since the first record that was not flushed.
-/// 3. [`close`](Self::close) is called once, after everything that was accepted: when the sink is closed or unpiped, or
-///    when its emitter is closed or dropped. Then the sink is dropped and its thread ends.
+/// 3. [`close`](Self::close) is called once, at the end, after all accepted records were written. The end comes when
+///    the sink is closed or unpiped, or when its emitter is closed or dropped. Then the sink is dropped and its thread
+///    ends.
 ///
 /// An error or a panic of one call is logged and counted, and the sink is called again for the next record.
 ///

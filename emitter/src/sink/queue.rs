@@ -4,12 +4,12 @@
 //! 2. The reader records under the lock how it sleeps before it does. A push thus knows whether to wake it, and no
 //!    wake-up is lost. A lingering reader is woken only for what cannot wait: a half-full backlog, a flush, the close.
 //! 3. After `close` nothing is accepted, so a take that saw the queue closed is the last one.
-//! 4. A take empties the backlog. Everything accepted before a flush was requested is in the batch that the request
-//!    comes with.
-//! 5. `end` comes last. After it, nobody waits for a flush or for the end.
-//! 6. Items that were read are given back, and each push drops one of them. Freeing memory costs little on the thread
-//!    that allocated it. On the reader's thread it costs both threads more than everything else here. A reader that
-//!    goes to sleep drops what is left, so that nothing stays.
+//! 4. A take empties the backlog. Everything accepted before a flush was requested is thus in the batch that comes with
+//!    the request, or in an earlier one.
+//! 5. `end` comes last. After it, no caller waits for a flush or for the end.
+//! 6. Items that were read are given back, and each push drops one of them. Freeing memory is cheap on the thread that
+//!    allocates it. On the reader's thread, it costs both threads more than everything else here. A reader that goes to
+//!    sleep drops what is left, so that nothing stays.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -198,7 +198,7 @@ impl<T> Queue<T> {
         self.wake_waiters();
     }
 
-    /// Records that the reader has ended, and wakes everybody who waits for it (invariant 5).
+    /// Records that the reader has ended, and wakes all callers that wait for it (invariant 5).
     pub(super) fn end(&self) {
         self.close();
         self.state.lock().ended = true;
@@ -219,7 +219,7 @@ impl<T> Queue<T> {
         self.progress.listen()
     }
 
-    /// Makes those who wait for progress check again.
+    /// Makes all callers that wait for progress check again.
     pub(super) fn wake_waiters(&self) {
         self.progress.notify(usize::MAX);
     }

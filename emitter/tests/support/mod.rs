@@ -1,4 +1,4 @@
-//! What the integration tests share: one recorder, and a way to poll.
+//! Shared by the integration tests: a recorder, and a way to poll.
 #![allow(dead_code, reason = "each test file uses its own part of this")]
 #![allow(clippy::needless_pass_by_value, reason = "a label is a literal, a number or formatted text")]
 
@@ -29,7 +29,7 @@ impl Recorder {
         move |_, meta| recorder.heard(&who, meta)
     }
 
-    /// A listener for `on_async`: notes that it starts, lets others run, notes that it ends.
+    /// A listener for `on_async` that records its start, yields, and records its end.
     pub(crate) fn hears_async(
         &self,
         who: impl ToString,
@@ -39,7 +39,7 @@ impl Recorder {
         move |_, meta| Box::pin(recorder.clone().slowly(who.clone(), meta))
     }
 
-    /// A listener for `observe_async`, likewise.
+    /// A listener for `observe_async` that does the same.
     pub(crate) fn sees_async(
         &self,
         who: impl ToString,
@@ -57,7 +57,7 @@ impl Recorder {
     }
 }
 
-/// Is pending once, and wakes itself.
+/// Pending once, then wakes itself.
 pub(crate) async fn yield_once() {
     let mut yielded = false;
     std::future::poll_fn(|cx| {
@@ -85,18 +85,18 @@ pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
     }
 }
 
-/// Emits a payload that nobody looks at.
+/// Emits a payload of no interest.
 #[track_caller]
 pub(crate) fn emit(emitter: &Emitter, name: &str) {
     block_on(emitter.emit(name, &mut ())).expect("no listener fails");
 }
 
-/// The emitter of a run of an instance, started outside of any other run.
+/// Returns the emitter of a run of an instance, started outside of any other run.
 pub(crate) fn run_of(instance: &Emitter) -> Emitter {
     instance.for_run(RunLinks::new())
 }
 
-/// The emitter of a run of an instance, started inside another run.
+/// Returns the emitter of a run of an instance, started in another run.
 pub(crate) fn run_within(instance: &Emitter, parent: &Emitter) -> Emitter {
     instance.for_run(RunLinks::new().parent(parent))
 }

@@ -1,4 +1,4 @@
-//! A listener of any payload says so: `&mut dyn AnyEvent`.
+//! A listener for any payload takes `&mut dyn AnyEvent`.
 
 use emitree_emitter::Emitter;
 

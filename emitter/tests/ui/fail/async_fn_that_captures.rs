@@ -1,4 +1,4 @@
-//! `async_fn` lifts what captures nothing.
+//! `async_fn` takes closures that capture nothing.
 
 use emitree_emitter::{BoxError, Emitter, EventMeta, async_fn};
 

@@ -1,4 +1,4 @@
-//! A listener owns what it captures.
+//! A listener owns its captured values.
 
 use emitree_emitter::Emitter;
 

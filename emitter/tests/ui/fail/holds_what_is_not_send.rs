@@ -1,4 +1,4 @@
-//! What an async listener holds while it awaits can be sent.
+//! An async listener holds only `Send` values across an await.
 
 use std::rc::Rc;
 

@@ -1,4 +1,4 @@
-//! A closure that never returns has no type to return.
+//! The return type of a closure that never returns cannot be inferred.
 
 use emitree_emitter::Emitter;
 

@@ -1,4 +1,4 @@
-//! E2: a name is text, or checked.
+//! E2: a name is text or an `EventName`.
 
 use emitree_emitter::Emitter;
 

@@ -1,4 +1,4 @@
-//! A listener may be called from any thread, and so may what it awaits.
+//! A listener may be called on any thread, and so may its future be polled.
 
 use std::rc::Rc;
 

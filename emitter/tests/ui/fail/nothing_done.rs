@@ -1,4 +1,4 @@
-//! What does nothing as it stands says so.
+//! Values that do nothing on their own are `must_use`.
 #![deny(unused_must_use)]
 
 use emitree_emitter::{AnyEvent, Emitter, Options};

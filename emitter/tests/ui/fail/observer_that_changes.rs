@@ -1,4 +1,4 @@
-//! An observer shares the event: it does not get it by `&mut`.
+//! An observer does not take the event by `&mut`.
 
 use emitree_emitter::Emitter;
 

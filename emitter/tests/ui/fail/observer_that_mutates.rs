@@ -1,4 +1,4 @@
-//! An observer shares the event: it does not change it.
+//! An observer does not change the event.
 
 use emitree_emitter::{AnyEvent, Emitter};
 

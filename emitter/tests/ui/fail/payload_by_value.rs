@@ -1,4 +1,4 @@
-//! A payload is lent by `&mut`, to the emit and to its listeners, which also get the meta.
+//! A payload is passed by `&mut`, to the emit and to its listeners, which also take the meta.
 
 use emitree_emitter::Emitter;
 

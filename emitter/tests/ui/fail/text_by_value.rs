@@ -1,4 +1,4 @@
-//! A payload is lent by `&mut`, text too.
+//! A payload is passed by `&mut`, also if it is text.
 
 use emitree_emitter::Emitter;
 

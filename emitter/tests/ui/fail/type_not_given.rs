@@ -1,4 +1,4 @@
-//! A listener says which type it takes.
+//! The closure of a listener names its payload type.
 
 use emitree_emitter::Emitter;
 

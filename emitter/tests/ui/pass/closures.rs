@@ -1,4 +1,4 @@
-//! Every form of a listener that one tries first.
+//! All forms of listeners that a user tries first.
 
 use std::sync::Arc;
 
