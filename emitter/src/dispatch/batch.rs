@@ -47,7 +47,7 @@ impl<T: Hears + ?Sized + 'static> Batch for OfType<T> {
 }
 
 impl<T: ?Sized> OfType<T> {
-    /// Refuses an event of another type as the first listener does (E7). No batch starts behind that one, so the loop
+    /// Refuses an event of another type as the first listener does (E7). No batch starts after that one, so the loop
     /// goes on with the others one by one.
     #[cold]
     fn refuse(&self, place: &mut usize) -> CallResult {

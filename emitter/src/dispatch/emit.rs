@@ -1,6 +1,6 @@
 //! The beginning of an emit: from a name and a payload to a dispatch.
 //!
-//! An emit checks the name and looks for the first emitter that may have listeners. If there is none it is done (E15).
+//! An emit checks the name and looks for the first emitter that may have listeners. Without one, the emit is done (E15).
 //! Otherwise it hands over to a [`Dispatch`], which finds all listeners ([`Route`]) and calls them.
 
 use std::fmt;
@@ -18,9 +18,9 @@ use crate::{AnyEvent, AsName, Context, EmitError, Emitter, Event, EventMeta, Eve
 impl Emitter {
     /// Emits an event and waits until all its listeners have run.
     ///
-    /// 1. The name is checked, and the listeners that receive the event are selected: on this emitter, on its parent
-    ///    and so on up to the root, in a run also on the runs that it was started in, and at the targets of pipes. A
-    ///    listener that is registered later does not receive this event.
+    /// 1. The name is checked, and the listeners that receive the event are selected: on this emitter, its parent and so
+    ///    on up to the root; for a run, also on the run in which it was started; and at the targets of pipes. A listener
+    ///    that is registered later does not receive this event.
     /// 2. Listeners that may change the event run one after the other, on this emitter first. On one emitter, higher
     ///    priority runs first, then the one registered earlier. Async listeners are awaited before the next listener
     ///    starts.

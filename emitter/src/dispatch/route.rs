@@ -46,8 +46,8 @@ struct Stop {
     matches: Matches,
 }
 
-/// A position in a route, behind the listener that was returned last. The route lists all listeners that may change the
-/// event, emitter by emitter, and then all observers (E5).
+/// A position in a route, just past the listener that was returned last. The route lists all listeners that may change
+/// the event, emitter by emitter, and then all observers (E5).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cursor {
     role: Role,

@@ -4,7 +4,7 @@
 //! 1. The cursor moves past a listener before it is called, so that it shows which listener failed, panicked or has to
 //!    be awaited.
 //! 2. One `catch_or` covers all listeners that are called in one go. A panic leaves the loop, which is entered again
-//!    behind the listener that panicked.
+//!    after the listener that panicked.
 //! 3. The delivery mode decides one thing: what the loop does with a listener that has to be awaited.
 
 use std::collections::VecDeque;
@@ -31,7 +31,7 @@ pub(super) struct DispatchProgress {
     cursor: Cursor,
     /// The listener before the cursor has not been called yet, because it has to be awaited.
     is_awaiting: bool,
-    /// Where sync listeners run first: the cursors behind the listeners that are awaited afterwards.
+    /// Where sync listeners run first: the cursors just past the listeners that are awaited afterwards.
     #[expect(clippy::box_collection, reason = "a word of each emit, and nearly none has it")]
     deferred: Option<Box<VecDeque<Cursor>>>,
     /// The error of the emit so far.
@@ -121,7 +121,7 @@ impl<'a> Dispatch<'a> {
 impl DispatchProgress {
     pub(super) const START: Self = Self { cursor: Cursor::START, is_awaiting: false, deferred: None, failed: None };
 
-    /// Calls listeners until one has to be awaited, and returns that one. Returns `None` behind the last listener.
+    /// Calls listeners until one has to be awaited, and returns that one. Returns `None` after the last listener.
     ///
     /// `START` makes two copies of the loop, one for [`Dispatch::start`] and one for
     /// [`advance_out_of_line`](Self::advance_out_of_line). The compiler inlines a loop into its `catch_or` only if it
@@ -141,7 +141,7 @@ impl DispatchProgress {
                     // Sync listeners first: note the place and go on.
                     Some(deferred) => deferred.push_back(self.cursor),
                 },
-                // The cursor is behind the listener that failed (invariant 1).
+                // The listener just before the cursor has failed (invariant 1).
                 Err(failure) => self.handle_failure(route.before(&self.cursor)?, failure, event.shared(), meta),
             }
         }

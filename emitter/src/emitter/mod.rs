@@ -2,7 +2,7 @@
 //!
 //! An emit starts here: [`dispatch`](crate::dispatch) walks up the tree from the emitter and calls the listeners in
 //! each [`registry`](crate::registry). The modules below hold the parts of an emitter (context, group, creator, pipes),
-//! `scope` and `run_end` what only an emitter of a run has.
+//! `scope` and `run_end` belong to the emitters of runs.
 
 pub(crate) mod builder;
 pub(crate) mod context;
@@ -122,7 +122,7 @@ impl Emitter {
     /// The namespace is one dotted name or several segments, `"backend.chat"` or `["backend", "chat"]`. With `()` the
     /// child has the namespace of its parent.
     ///
-    /// Each call creates another emitter, also for the same name: two children do not receive each other's events, and
+    /// Each call creates another emitter, even for the same name: two children do not receive each other's events, and
     /// the parent receives the events of both. Keep the child as long as you need its listeners.
     ///
     /// A `()` child of a run's emitter emits the run's own events: a listener under `"progress"` or `"*"` on the run or
@@ -251,7 +251,7 @@ impl Emitter {
         if key == RESERVED {
             return Err(BuildError::ReservedKey(RESERVED));
         }
-        // The runtime's say comes first, and outside of the context's lock: it runs user code.
+        // The runtime may change the value. It is asked outside of the context's lock, because it runs user code.
         let value = match self.scope() {
             Some(scope) => scope.admit(&key, value),
             None => value,

@@ -79,14 +79,14 @@ impl NoListenerCache {
     pub(crate) fn holds_or(&self, look: impl FnOnce() -> bool) -> bool {
         // Before `look`, so that a listener that is added meanwhile changes the epoch (invariant 2).
         let epoch = LISTENER_EPOCH.0.load(Ordering::Acquire);
-        self.holds(epoch) || self.look(epoch, look)
+        self.0.load(Ordering::Relaxed) == epoch || self.look(epoch, look)
     }
 
     #[cold]
     fn look(&self, epoch: u64, look: impl FnOnce() -> bool) -> bool {
         let has_no_listeners = look();
         if has_no_listeners {
-            self.remember(epoch);
+            self.0.store(epoch, Ordering::Relaxed);
         }
         has_no_listeners
     }

@@ -66,8 +66,8 @@ impl Registry {
 
     /// Returns `true` if a listener here may take an event whose name has one of these bits. One load (E15).
     #[inline]
-    pub(crate) fn may_receive(&self, names: u64) -> bool {
-        self.name_bits.load(Ordering::Acquire) & names != 0
+    pub(crate) fn may_receive(&self, name_bits: u64) -> bool {
+        self.name_bits.load(Ordering::Acquire) & name_bits != 0
     }
 
     #[inline]
@@ -84,9 +84,9 @@ impl Registry {
             self.name_bits
                 .store(self.name_bits.load(Ordering::Relaxed) | listener.matcher.name_bits(), Ordering::Release);
             state.fresh_patterns += usize::from(listener.matcher.is_pattern());
-            let later = |other: &Arc<Listener>| Reverse(other.priority) <= Reverse(listener.priority);
-            // Behind all listeners of the same priority: these are older (E5).
-            let at = state.listeners.partition_point(later);
+            let is_before = |other: &Arc<Listener>| Reverse(other.priority) <= Reverse(listener.priority);
+            // After all listeners of the same priority, which are older (E5).
+            let at = state.listeners.partition_point(is_before);
             state.listeners.insert(at, listener);
             Ok((state.fresh_patterns >= CHUNK).then(|| state.renew_patterns().to_vec()))
         })?;
@@ -97,10 +97,10 @@ impl Registry {
         Ok(())
     }
 
-    /// Removes the listeners that `goes` selects and ends them, so that no dispatch begins to call them (E9).
-    pub(crate) fn remove(&self, goes: impl Fn(&Listener) -> bool) -> usize {
+    /// Removes the listeners that `should_remove` selects and ends them, so that no dispatch begins to call them (E9).
+    pub(crate) fn remove(&self, should_remove: impl Fn(&Listener) -> bool) -> usize {
         let removed: Vec<_> = self.change(|state| {
-            let removed = state.listeners.extract_if(.., |listener| goes(listener)).collect::<Vec<_>>();
+            let removed = state.listeners.extract_if(.., |listener| should_remove(listener)).collect::<Vec<_>>();
             for listener in &removed {
                 // An emit under way may hold an older snapshot: the claim keeps it from calling the listener (E9).
                 listener.claims.end();
@@ -139,8 +139,8 @@ impl Registry {
 
     /// Removes all listeners and pipes and accepts no more (R14).
     ///
-    /// The listeners are not ended: an emit under way still calls those it has selected. If one that redacts were
-    /// skipped, the listeners behind it would receive the unredacted event.
+    /// The listeners are not ended: an emit under way still calls those it has selected. If it skipped one that
+    /// redacts, the listeners after that one would receive the unredacted event.
     pub(crate) fn close(&self) {
         let removed = self.change(|state| {
             state.is_closed = true;
