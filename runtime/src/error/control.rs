@@ -6,7 +6,7 @@ use crate::{Error, ErrorKind, Interrupt, RetryRequest};
 
 /// What a kind of control flow carries besides its reason.
 #[derive(Clone)]
-pub(crate) enum Extra {
+pub(crate) enum ControlData {
     Interrupt(Interrupt),
     Retry {
         metadata: Value,
@@ -44,7 +44,7 @@ impl Error {
     #[must_use]
     pub fn interrupted(interrupt: Interrupt) -> Self {
         let message = format!("interrupted: {}", interrupt.kind);
-        Self::of_kind(ErrorKind::Interrupted, message).carrying(Extra::Interrupt(interrupt))
+        Self::of_kind(ErrorKind::Interrupted, message).carrying(ControlData::Interrupt(interrupt))
     }
 
     /// A request that the whole attempt starts again, and why (M7). It is met as often as
@@ -58,7 +58,7 @@ impl Error {
     /// [`RunContext::feedback`](crate::RunContext::feedback).
     #[must_use]
     pub fn retry_with(reason: impl Into<String>, metadata: impl Into<Value>) -> Self {
-        let extra = Extra::Retry { metadata: metadata.into(), is_spent: false };
+        let extra = ControlData::Retry { metadata: metadata.into(), is_spent: false };
         Self::of_kind(ErrorKind::Retry, reason).carrying(extra)
     }
 
@@ -108,7 +108,7 @@ impl Error {
     #[must_use]
     pub fn interrupt(&self) -> Option<&Interrupt> {
         match self.extra() {
-            Some(Extra::Interrupt(interrupt)) => Some(interrupt),
+            Some(ControlData::Interrupt(interrupt)) => Some(interrupt),
             _ => None,
         }
     }
@@ -117,7 +117,7 @@ impl Error {
     #[must_use]
     pub fn retry_request(&self) -> Option<RetryRequest> {
         match self.extra() {
-            Some(Extra::Retry { metadata, .. }) => Some(RetryRequest::new(self, metadata)),
+            Some(ControlData::Retry { metadata, .. }) => Some(RetryRequest::new(self, metadata)),
             _ => None,
         }
     }
@@ -132,15 +132,15 @@ impl Error {
     }
 
     pub(crate) fn is_open_request(&self) -> bool {
-        matches!(self.extra(), Some(Extra::Retry { is_spent: false, .. }))
+        matches!(self.extra(), Some(ControlData::Retry { is_spent: false, .. }))
     }
 
     /// As it leaves its run: what was requested there is for the runs above a failure like others.
     pub(crate) fn leaving(self) -> Self {
         match self.extra() {
-            Some(Extra::Retry { metadata, is_spent: false }) => {
+            Some(ControlData::Retry { metadata, is_spent: false }) => {
                 let metadata = metadata.clone();
-                self.carrying(Extra::Retry { metadata, is_spent: true })
+                self.carrying(ControlData::Retry { metadata, is_spent: true })
             }
             _ => self,
         }

@@ -16,7 +16,7 @@ use emitree_emitter::{BoxError, EmitError, EmitErrorKind, panic_text};
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
 
-use crate::error::control::Extra;
+use crate::error::control::ControlData;
 use crate::{ErrorKind, ErrorReport};
 
 /// The result of a run.
@@ -39,10 +39,10 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// assert_eq!(error.kind(), &ErrorKind::Failed);
 /// ```
 #[derive(Clone)]
-pub struct Error(Arc<Inner>);
+pub struct Error(Arc<ErrorData>);
 
 #[derive(Clone)]
-struct Inner {
+struct ErrorData {
     kind: ErrorKind,
     /// None where the source speaks for itself.
     message: Option<String>,
@@ -50,7 +50,7 @@ struct Inner {
     context: Map<String, Value>,
     is_retryable: bool,
     is_fatal: bool,
-    extra: Option<Extra>,
+    extra: Option<ControlData>,
     /// The number of its note, where it is control flow that a layer got; 0 before.
     note: u64,
 }
@@ -62,16 +62,16 @@ impl Error {
         Self::of_kind(ErrorKind::Failed, message)
     }
 
-    pub(crate) fn carrying(self, extra: Extra) -> Self {
-        self.with(|inner| inner.extra = Some(extra))
+    pub(crate) fn carrying(self, extra: ControlData) -> Self {
+        self.with(|data| data.extra = Some(extra))
     }
 
-    pub(crate) fn extra(&self) -> Option<&Extra> {
+    pub(crate) fn extra(&self) -> Option<&ControlData> {
         self.0.extra.as_ref()
     }
 
     pub(crate) fn of_kind(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self(Arc::new(Inner { message: Some(message.into()), ..Inner::of(kind) }))
+        Self(Arc::new(ErrorData { message: Some(message.into()), ..ErrorData::of(kind) }))
     }
 
     pub(crate) fn of_panic(payload: Box<dyn Any + Send>) -> Self {
@@ -84,8 +84,8 @@ impl Error {
     /// has wrapped it. Control flow that stands deeper among the causes keeps its kind; the message is the outer one's.
     #[must_use]
     pub fn from_boxed(error: BoxError) -> Self {
-        match error.downcast::<Carrier>() {
-            Ok(carrier) => carrier.0,
+        match error.downcast::<StdErrorAdapter>() {
+            Ok(adapter) => adapter.0,
             Err(error) => match error.downcast::<EmitError>() {
                 Ok(error) => Self::from_emit(*error),
                 Err(error) => Self::of_source(ErrorKind::Failed, error.into()),
@@ -119,7 +119,7 @@ impl Error {
 
     fn from_emit(error: EmitError) -> Self {
         match error.into_kind() {
-            EmitErrorKind::Listener { path, at, source } if source.is::<Carrier>() => {
+            EmitErrorKind::Listener { path, at, source } if source.is::<StdErrorAdapter>() => {
                 let error = Self::from_boxed(source);
                 // Control flow says by itself who wanted it; of a failure one wants to know where it was.
                 if error.kind().is_control_flow() {
@@ -133,16 +133,16 @@ impl Error {
 
     /// Speaks as its source does; of control flow among the causes it is the same sort of end (M9).
     pub(crate) fn of_source(kind: ErrorKind, source: Arc<dyn StdError + Send + Sync>) -> Self {
-        let error = Self(Arc::new(Inner { source: Some(source), ..Inner::of(kind) }));
+        let error = Self(Arc::new(ErrorData { source: Some(source), ..ErrorData::of(kind) }));
         let carried =
-            |cause: &(dyn StdError + 'static)| cause.downcast_ref::<Carrier>().map(|carrier| carrier.0.clone());
+            |cause: &(dyn StdError + 'static)| cause.downcast_ref::<StdErrorAdapter>().map(|adapter| adapter.0.clone());
         let deeper = error.chain().filter_map(carried).find(|error| error.kind().is_control_flow());
         match deeper {
-            Some(deeper) => error.with(|inner| {
-                inner.kind = deeper.0.kind.clone();
-                inner.extra = deeper.0.extra.clone();
-                inner.is_retryable = deeper.0.is_retryable;
-                inner.note = deeper.0.note;
+            Some(deeper) => error.with(|data| {
+                data.kind = deeper.0.kind.clone();
+                data.extra = deeper.0.extra.clone();
+                data.is_retryable = deeper.0.is_retryable;
+                data.note = deeper.0.note;
             }),
             None => error,
         }
@@ -152,7 +152,7 @@ impl Error {
     #[must_use]
     pub fn caused_by(self, cause: impl Into<BoxError>) -> Self {
         let cause: BoxError = cause.into();
-        self.with(|inner| inner.source = Some(cause.into()))
+        self.with(|data| data.source = Some(cause.into()))
     }
 
     /// Says it in other words; what was said before becomes a cause.
@@ -160,19 +160,19 @@ impl Error {
     pub fn message(self, message: impl Into<String>) -> Self {
         let source = match &self.0.message {
             None => self.0.source.clone(),
-            Some(_) => Some(Arc::new(Carrier(self.clone())) as Arc<_>),
+            Some(_) => Some(Arc::new(StdErrorAdapter(self.clone())) as Arc<_>),
         };
-        self.with(|inner| {
-            inner.message = Some(message.into());
-            inner.source = source;
+        self.with(|data| {
+            data.message = Some(message.into());
+            data.source = source;
         })
     }
 
     /// Adds what was known when it happened.
     #[must_use]
     pub fn context(self, key: impl Into<String>, value: impl Into<Value>) -> Self {
-        self.with(|inner| {
-            inner.context.insert(key.into(), value.into());
+        self.with(|data| {
+            data.context.insert(key.into(), value.into());
         })
     }
 
@@ -184,18 +184,18 @@ impl Error {
     /// Says whether trying again may help. Control flow is never retryable, except for a time-out.
     #[must_use]
     pub fn retryable(self, is_retryable: bool) -> Self {
-        self.with(|inner| inner.is_retryable = is_retryable)
+        self.with(|data| data.is_retryable = is_retryable)
     }
 
     /// Says whether nothing that depends on the run can go on. Control flow is never fatal.
     #[must_use]
     pub fn fatal(self, is_fatal: bool) -> Self {
-        self.with(|inner| inner.is_fatal = is_fatal)
+        self.with(|data| data.is_fatal = is_fatal)
     }
 
     /// The same end as another error, in the words of this one (R7).
     pub(crate) fn ending_as(self, other: &Self) -> Self {
-        let Inner { kind, extra, .. } = &*other.0;
+        let ErrorData { kind, extra, .. } = &*other.0;
         if self.0.kind == *kind && Arc::ptr_eq(&self.0, &other.0) {
             return self;
         }
@@ -205,7 +205,7 @@ impl Error {
             | (said @ ErrorKind::Halted { .. }, ErrorKind::Halted { .. }) => said.clone(),
             _ => kind.clone(),
         };
-        self.with(|inner| (inner.kind, inner.extra) = (kind, extra.clone()))
+        self.with(|data| (data.kind, data.extra) = (kind, extra.clone()))
     }
 
     /// The same end, of which nothing else is said than this.
@@ -213,14 +213,14 @@ impl Error {
         Self::of_kind(self.0.kind.clone(), message).ending_as(self)
     }
 
-    fn with(mut self, change: impl FnOnce(&mut Inner)) -> Self {
+    fn with(mut self, change: impl FnOnce(&mut ErrorData)) -> Self {
         change(Arc::make_mut(&mut self.0));
         self
     }
 
     /// The same, and the number of its note.
     pub(crate) fn noted(self, note: u64) -> Self {
-        if self.0.note == note { self } else { self.with(|inner| inner.note = note) }
+        if self.0.note == note { self } else { self.with(|data| data.note = note) }
     }
 
     pub(crate) fn note(&self) -> u64 {
@@ -274,9 +274,9 @@ impl Error {
     /// The first error of that type along the chain of causes.
     #[must_use]
     pub fn find<E: StdError + 'static>(&self) -> Option<&E> {
-        self.chain().find_map(|cause| match cause.downcast_ref::<Carrier>() {
+        self.chain().find_map(|cause| match cause.downcast_ref::<StdErrorAdapter>() {
             // Speaks for its source, which is no cause of its own.
-            Some(carrier) => carrier.0.find(),
+            Some(adapter) => adapter.0.find(),
             None => cause.downcast_ref(),
         })
     }
@@ -310,7 +310,7 @@ impl Error {
     }
 }
 
-impl Inner {
+impl ErrorData {
     fn of(kind: ErrorKind) -> Self {
         let context = Map::new();
         Self { kind, message: None, source: None, context, is_retryable: false, is_fatal: false, extra: None, note: 0 }
@@ -338,11 +338,11 @@ impl<E: StdError + Send + Sync + 'static> From<E> for Error {
 /// ```
 impl From<ErrorReport> for Error {
     fn from(report: ErrorReport) -> Self {
-        let told = |source: Option<Box<Told>>, text: String| Some(Box::new(Told { text, source }));
-        let causes = report.causes.into_iter().rev().fold(None, told);
-        let interrupt = report.interrupt.map(Extra::Interrupt);
-        let retry = report.retry.map(|retry| Extra::Retry { metadata: retry.metadata, is_spent: true });
-        Self(Arc::new(Inner {
+        let caused_by = |source: Option<Box<TextCause>>, text: String| Some(Box::new(TextCause { text, source }));
+        let causes = report.causes.into_iter().rev().fold(None, caused_by);
+        let interrupt = report.interrupt.map(ControlData::Interrupt);
+        let retry = report.retry.map(|retry| ControlData::Retry { metadata: retry.metadata, is_spent: true });
+        Self(Arc::new(ErrorData {
             kind: report.kind,
             message: Some(report.message),
             source: causes.map(|cause| Arc::new(*cause) as Arc<_>),
@@ -357,18 +357,18 @@ impl From<ErrorReport> for Error {
 
 /// A cause of which only the text was kept.
 #[derive(Debug)]
-struct Told {
+struct TextCause {
     text: String,
     source: Option<Box<Self>>,
 }
 
-impl fmt::Display for Told {
+impl fmt::Display for TextCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }
 }
 
-impl StdError for Told {
+impl StdError for TextCause {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
         self.source.as_deref().map(|source| source as _)
     }
@@ -376,14 +376,14 @@ impl StdError for Told {
 
 impl From<Error> for BoxError {
     fn from(error: Error) -> Self {
-        Box::new(Carrier(error))
+        Box::new(StdErrorAdapter(error))
     }
 }
 
 /// As `main` may return it.
 impl From<Error> for Box<dyn StdError> {
     fn from(error: Error) -> Self {
-        Box::new(Carrier(error))
+        Box::new(StdErrorAdapter(error))
     }
 }
 
@@ -391,7 +391,7 @@ impl From<Error> for Box<dyn StdError> {
 #[cfg(feature = "anyhow")]
 impl From<Error> for anyhow::Error {
     fn from(error: Error) -> Self {
-        Self::new(Carrier(error))
+        Self::new(StdErrorAdapter(error))
     }
 }
 
@@ -421,21 +421,21 @@ impl Serialize for Error {
 }
 
 /// An [`Error`] on its way through a [`BoxError`].
-struct Carrier(Error);
+struct StdErrorAdapter(Error);
 
-impl fmt::Debug for Carrier {
+impl fmt::Debug for StdErrorAdapter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(&self.0, f)
     }
 }
 
-impl fmt::Display for Carrier {
+impl fmt::Display for StdErrorAdapter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
 }
 
-impl StdError for Carrier {
+impl StdError for StdErrorAdapter {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
         let spoken = usize::from(self.0.0.message.is_none());
         self.0.chain().nth(spoken)

@@ -115,12 +115,12 @@ impl GuardOptions {
 }
 
 #[derive(Debug)]
-pub(crate) struct Guarding<G> {
+pub(crate) struct GuardLayer<G> {
     pub(crate) guard: G,
     pub(crate) options: GuardOptions,
 }
 
-impl<G> Guarding<G> {
+impl<G> GuardLayer<G> {
     async fn check<C: Future<Output = Result<()>> + Send>(
         &self,
         by: &str,
@@ -142,7 +142,7 @@ impl<G> Guarding<G> {
     }
 }
 
-impl<O: Op, G: Guard<O>> Layer<O> for Guarding<G> {
+impl<O: Op, G: Guard<O>> Layer<O> for GuardLayer<G> {
     async fn call(&self, input: &O::In, ctx: &RunContext, next: Next<'_, O>) -> Result<O::Out> {
         let Self { guard, .. } = self;
         self.check(guard.name(), Checked::Input, || guard.check_input(input, ctx), ctx).await?;

@@ -52,9 +52,9 @@ pub trait Observe<O: Op>: fmt::Debug + Send + Sync + 'static {
 }
 
 #[derive(Debug)]
-pub(crate) struct Observing<T>(pub(crate) T);
+pub(crate) struct ObserveLayer<T>(pub(crate) T);
 
-impl<O: Op, T: Observe<O>> Layer<O> for Observing<T> {
+impl<O: Op, T: Observe<O>> Layer<O> for ObserveLayer<T> {
     async fn call(&self, input: &O::In, ctx: &RunContext, next: Next<'_, O>) -> Result<O::Out> {
         let memo = isolated(self.0.name(), || self.0.before(input, ctx));
         let result = next.run(input).await;

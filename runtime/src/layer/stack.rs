@@ -8,10 +8,10 @@ use futures_core::future::BoxFuture;
 
 use crate::chain::erased::{LayerEntry, Work, call};
 use crate::chain::{AnyChain, Chain};
-use crate::layer::guard::Guarding;
+use crate::layer::guard::GuardLayer;
 use crate::layer::nesting::warn_once;
-use crate::layer::observe::Observing;
-use crate::layer::transform::Transforming;
+use crate::layer::observe::ObserveLayer;
+use crate::layer::transform::TransformLayer;
 use crate::{
     AnyRun, Error, ErrorKind, Guard, GuardOptions, JsonRun, Layer, LayerInfo, Middleware, Next, Observe, Op, Phase,
     Result, RunContext, Summary, Transform, layer_fn,
@@ -106,7 +106,7 @@ impl<O: Op> Stack<O> {
         ctx: &RunContext,
         work: impl for<'a> Fn(&'a O::In, &'a RunContext) -> BoxFuture<'a, Result<O::Out>> + Send + Sync,
     ) -> Result<O::Out> {
-        call(&self.0, &Calling(work), input, ctx).await
+        call(&self.0, &ClosureWork(work), input, ctx).await
     }
 
     /// The same for work that borrows something, such as what it is a method of.
@@ -145,7 +145,7 @@ impl<O: Op> Stack<O> {
         borrowed: &S,
         work: impl for<'a> Fn(&'a S, &'a O::In, &'a RunContext) -> BoxFuture<'a, Result<O::Out>> + Send + Sync,
     ) -> Result<O::Out> {
-        call(&self.0, &CallingWith(borrowed, work), input, ctx).await
+        call(&self.0, &BorrowingWork(borrowed, work), input, ctx).await
     }
 
     /// Adds its layers to those of a run.
@@ -163,9 +163,9 @@ impl<O: Op> Stack<O> {
     }
 }
 
-struct Calling<F>(F);
+struct ClosureWork<F>(F);
 
-impl<I, O, F> Work<I, O> for Calling<F>
+impl<I, O, F> Work<I, O> for ClosureWork<F>
 where
     F: for<'a> Fn(&'a I, &'a RunContext) -> BoxFuture<'a, Result<O>> + Send + Sync,
 {
@@ -174,9 +174,9 @@ where
     }
 }
 
-struct CallingWith<'s, S: ?Sized, F>(&'s S, F);
+struct BorrowingWork<'s, S: ?Sized, F>(&'s S, F);
 
-impl<S, I, O, F> Work<I, O> for CallingWith<'_, S, F>
+impl<S, I, O, F> Work<I, O> for BorrowingWork<'_, S, F>
 where
     S: Sync + ?Sized,
     F: for<'a> Fn(&'a S, &'a I, &'a RunContext) -> BoxFuture<'a, Result<O>> + Send + Sync,
@@ -251,7 +251,7 @@ pub struct StackBuilder<O: Op>(Vec<LayerEntry<O::In, O::Out>>);
 impl<O: Op> StackBuilder<O> {
     /// Adds what only looks, in [`Phase::Observe`].
     pub fn observe(self, observe: impl Observe<O>) -> Self {
-        self.layer_in(Phase::Observe, Observing(observe))
+        self.layer_in(Phase::Observe, ObserveLayer(observe))
     }
 
     /// Adds what calls again, in [`Phase::Retry`].
@@ -261,7 +261,7 @@ impl<O: Op> StackBuilder<O> {
 
     /// Adds what changes values, in [`Phase::Transform`].
     pub fn transform(self, transform: impl Transform<O>) -> Self {
-        self.layer_in(Phase::Transform, Transforming(transform))
+        self.layer_in(Phase::Transform, TransformLayer(transform))
     }
 
     /// Adds what says no, in [`Phase::Guard`].
@@ -271,7 +271,7 @@ impl<O: Op> StackBuilder<O> {
 
     /// Adds a guard with a time-out, or one that denies nothing and reports what it would deny.
     pub fn guard_with(self, options: GuardOptions, guard: impl Guard<O>) -> Self {
-        self.layer_in(Phase::Guard, Guarding { guard, options })
+        self.layer_in(Phase::Guard, GuardLayer { guard, options })
     }
 
     /// Adds the layers of another stack, each in its phase. One joined stack costs less per run than several bound one by one.

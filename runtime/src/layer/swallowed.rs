@@ -25,12 +25,12 @@ impl Frame {
     pub(crate) const OUTSIDE: Self = Self(NonZeroU64::MIN);
 
     pub(crate) fn new() -> Self {
-        Self(NonZeroU64::MIN.saturating_add(unique()))
+        Self(NonZeroU64::MIN.saturating_add(unique_number()))
     }
 }
 
 /// A number that nobody else gets. Threads take numbers in blocks: a call of a layer writes to nothing shared.
-fn unique() -> u64 {
+fn unique_number() -> u64 {
     const BLOCK: u64 = 1 << 20;
     static BLOCKS: AtomicU64 = AtomicU64::new(BLOCK);
     thread_local! {
@@ -106,7 +106,7 @@ impl SwallowedControlFlow {
         let is_new = !notes.iter().any(|note| note.frame == outside && error.is_same_note(&note.error));
         let error = match &replaced {
             Some(note) => error.noted(note.error.note()),
-            None if is_new => error.noted(unique()),
+            None if is_new => error.noted(unique_number()),
             None => error,
         };
         let decides = most_severe(passed.iter()).filter(|other| other.is_more_severe(&error));

@@ -48,9 +48,9 @@ pub trait Transform<O: Op>: fmt::Debug + Send + Sync + 'static {
 }
 
 #[derive(Debug)]
-pub(crate) struct Transforming<T>(pub(crate) T);
+pub(crate) struct TransformLayer<T>(pub(crate) T);
 
-impl<O: Op, T: Transform<O>> Layer<O> for Transforming<T> {
+impl<O: Op, T: Transform<O>> Layer<O> for TransformLayer<T> {
     async fn call(&self, input: &O::In, ctx: &RunContext, next: Next<'_, O>) -> Result<O::Out> {
         let changed = self.0.input(input, ctx).await?;
         let output = next.run(changed.as_ref().unwrap_or(input)).await?;

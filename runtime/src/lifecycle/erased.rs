@@ -268,9 +268,9 @@ pub(crate) struct ErasedAccess {
 }
 
 /// The lenses of the runs of one type.
-pub(crate) struct Facets<R: ?Sized>(PhantomData<R>);
+pub(crate) struct FacetsOf<R: ?Sized>(PhantomData<R>);
 
-impl<R: Runnable + ?Sized> Facets<R> {
+impl<R: Runnable + ?Sized> FacetsOf<R> {
     pub(crate) const ALL: &'static LifecycleFacets =
         &LifecycleFacets { facets: [Self::START, Self::SUCCESS, Self::ERROR, Self::FINISH], types: RunTypes::of::<R> };
 

@@ -102,12 +102,12 @@ impl fmt::Debug for RunEvent<'_> {
 /// What the work of a run and the layers around it came to, in one attempt.
 pub struct Attempted<'a> {
     run: &'a RunContext,
-    result: std::result::Result<&'a dyn Output, &'a Error>,
+    result: std::result::Result<&'a dyn ErasedOutput, &'a Error>,
 }
 
 impl<'a> Attempted<'a> {
     pub(crate) fn new<O: Data>(run: &'a RunContext, result: &'a Result<O>) -> Self {
-        Self { run, result: result.as_ref().map(|output| output as &dyn Output) }
+        Self { run, result: result.as_ref().map(|output| output as &dyn ErasedOutput) }
     }
 
     /// The run; [`RunContext::attempt`] says which attempt it was.
@@ -133,11 +133,11 @@ impl<'a> Attempted<'a> {
 }
 
 /// An output whose type is not known.
-trait Output: Any {
+trait ErasedOutput: Any {
     fn to_json(&self) -> Result<Value>;
 }
 
-impl<O: Data> Output for O {
+impl<O: Data> ErasedOutput for O {
     fn to_json(&self) -> Result<Value> {
         emitree_emitter::json::to_value(self).map_err(|error| {
             let message = format!("the output, a `{}`, cannot be shown as JSON", type_name::<O>());

@@ -152,13 +152,13 @@ impl RunContext {
 
 impl fmt::Display for LayerInfo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:<9} {}", self.place.as_str(), Named(&self.name, &self.summary))
+        write!(f, "{:<9} {}", self.place.as_str(), NameAndSummary(&self.name, &self.summary))
     }
 }
 
 impl fmt::Display for MiddlewareInfo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        Named(&self.name, &self.summary).fmt(f)
+        NameAndSummary(&self.name, &self.summary).fmt(f)
     }
 }
 
@@ -178,9 +178,9 @@ impl fmt::Display for Explanation {
 }
 
 /// A name, and a summary that says more than it.
-struct Named<'a>(&'a str, &'a Summary);
+struct NameAndSummary<'a>(&'a str, &'a Summary);
 
-impl fmt::Display for Named<'_> {
+impl fmt::Display for NameAndSummary<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self(name, summary) = self;
         let summary = summary.to_string();

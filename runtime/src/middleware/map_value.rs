@@ -21,7 +21,7 @@ type MapFn<T> = dyn for<'a> Fn(&'a mut T, &'a RunContext) -> BoxFuture<'a, Resul
 pub struct MapValue<T> {
     /// How the input is copied; nothing for outputs, which are changed in place.
     copy: Option<fn(&T) -> T>,
-    map: Map<T>,
+    map: NamedMap<T>,
 }
 
 /// Makes a middleware of a function that may change the input, after `start` and before all layers.
@@ -120,7 +120,7 @@ where
 
 impl<T> MapValue<T> {
     fn new<F>(copy: Option<fn(&T) -> T>, f: Arc<MapFn<T>>) -> Self {
-        Self { copy, map: Map { name: type_name::<F>().into(), is_guard: false, f } }
+        Self { copy, map: NamedMap { name: type_name::<F>().into(), is_guard: false, f } }
     }
 
     /// Names it in errors and where middlewares are listed; by default this is the function's type.
@@ -182,13 +182,13 @@ impl<T> fmt::Debug for MapValue<T> {
 }
 
 /// One function with its name.
-pub(crate) struct Map<T> {
+pub(crate) struct NamedMap<T> {
     name: Arc<str>,
     is_guard: bool,
     f: Arc<MapFn<T>>,
 }
 
-impl<T> Map<T> {
+impl<T> NamedMap<T> {
     async fn apply(&self, value: &mut T, ctx: &RunContext) -> Result<()> {
         if self.is_guard {
             return verdict(&self.name, || (self.f)(value, ctx)).await;
@@ -210,14 +210,14 @@ impl<T> Map<T> {
     }
 }
 
-impl<T> Clone for Map<T> {
+impl<T> Clone for NamedMap<T> {
     fn clone(&self) -> Self {
         Self { name: Arc::clone(&self.name), is_guard: self.is_guard, f: Arc::clone(&self.f) }
     }
 }
 
 /// The functions of one side of a run.
-pub(crate) struct Maps<T>(FreezableList<Map<T>>);
+pub(crate) struct Maps<T>(FreezableList<NamedMap<T>>);
 
 impl<T> Default for Maps<T> {
     fn default() -> Self {
@@ -226,7 +226,7 @@ impl<T> Default for Maps<T> {
 }
 
 impl<T> Maps<T> {
-    fn push(&self, map: Map<T>) -> Result<()> {
+    fn push(&self, map: NamedMap<T>) -> Result<()> {
         self.0.extend(std::iter::once(map))
     }
 
@@ -235,7 +235,7 @@ impl<T> Maps<T> {
     }
 
     /// The work begins: no more are taken.
-    pub(crate) fn freeze(&self) -> Frozen<Map<T>> {
+    pub(crate) fn freeze(&self) -> Frozen<NamedMap<T>> {
         self.0.freeze(guards_last)
     }
 
@@ -258,7 +258,7 @@ impl<T> Maps<T> {
     }
 }
 
-fn guards_last<T>(maps: &mut [Map<T>]) {
+fn guards_last<T>(maps: &mut [NamedMap<T>]) {
     maps.sort_by_key(|map| map.is_guard);
 }
 
@@ -276,7 +276,7 @@ impl<I> Default for InputMaps<I> {
 }
 
 impl<I> InputMaps<I> {
-    fn push(&self, copy: fn(&I) -> I, map: Map<I>) -> Result<()> {
+    fn push(&self, copy: fn(&I) -> I, map: NamedMap<I>) -> Result<()> {
         self.copy.get_or_init(|| copy);
         self.maps.push(map)
     }

@@ -139,19 +139,19 @@ pub(crate) fn in_order<T: InOrder>(given: impl Iterator<Item = T>) -> Result<Sma
     if given.iter().all(|item| item.middleware().and_then(|middleware| middleware.order()).is_none()) {
         return Ok(given);
     }
-    let sorted = Sorting::of(&given).sort()?;
+    let sorted = OrderGraph::of(&given).sort()?;
     let mut given: SmallVec<[Option<T>; 8]> = given.into_iter().map(Some).collect();
     Ok(sorted.into_iter().filter_map(|i| given[i].take()).collect())
 }
 
 /// Who has to stand before whom.
-struct Sorting<'a> {
+struct OrderGraph<'a> {
     names: Vec<&'a str>,
     /// Of each, those that stand before it.
     earlier: Vec<Vec<usize>>,
 }
 
-impl<'a> Sorting<'a> {
+impl<'a> OrderGraph<'a> {
     fn of(given: &'a [impl InOrder]) -> Self {
         let said = |item: &'a _| InOrder::middleware(item).map(|middleware| (middleware.name(), middleware.order()));
         let (names, orders): (Vec<_>, Vec<_>) = given.iter().map(|item| said(item).unwrap_or_default()).unzip();
@@ -170,13 +170,13 @@ impl<'a> Sorting<'a> {
         while sorted.len() < self.names.len() {
             let mut left = (0..self.names.len()).filter(|i| !sorted.contains(i));
             let next = left.find(|&i| self.earlier[i].iter().all(|before| sorted.contains(before)));
-            sorted.push(next.ok_or_else(|| self.circle(&sorted))?);
+            sorted.push(next.ok_or_else(|| self.cycle(&sorted))?);
         }
         Ok(sorted)
     }
 
     /// Each of those that are left has one before it that is left: walking back comes to the same one again.
-    fn circle(&self, sorted: &[usize]) -> Error {
+    fn cycle(&self, sorted: &[usize]) -> Error {
         let left = |i: &usize| !sorted.contains(i);
         let mut walked: Vec<usize> = (0..self.names.len()).find(left).into_iter().collect();
         while let Some(before) = walked.last().and_then(|&last| self.earlier[last].iter().copied().find(left)) {

@@ -22,7 +22,7 @@ impl Summary {
 
     /// What `Debug` says, cut at [`MAX_BYTES`](Self::MAX_BYTES), or before the character that would pass them.
     pub fn of<T: Debug + ?Sized>(value: &T) -> Self {
-        let mut text = Cut(String::new());
+        let mut text = TruncatedText(String::new());
         // An error says that the text is full: what is there stays.
         write!(text, "{value:?}").ok();
         Self::Text(text.0)
@@ -61,9 +61,9 @@ impl fmt::Display for Summary {
 }
 
 /// Takes no more than fits, so that a long `Debug` ends early.
-struct Cut(String);
+struct TruncatedText(String);
 
-impl Write for Cut {
+impl Write for TruncatedText {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         let room = Summary::MAX_BYTES - self.0.len();
         let fits = text.floor_char_boundary(room);

@@ -33,7 +33,7 @@ use crate::{IntoShared, Middleware, Result, RunContext, Runnable};
 /// # Ok(())
 /// # }
 /// ```
-pub struct BoxRunnable<I, O>(Arc<dyn Boxed<I, O>>);
+pub struct BoxRunnable<I, O>(Arc<dyn DynRunnable<I, O>>);
 
 impl<I: Data, O: Data> BoxRunnable<I, O> {
     /// Boxes a runnable, or shares one that is in an [`Arc`].
@@ -43,7 +43,7 @@ impl<I: Data, O: Data> BoxRunnable<I, O> {
 }
 
 /// A runnable whose work is boxed.
-trait Boxed<I, O>: Send + Sync {
+trait DynRunnable<I, O>: Send + Sync {
     fn emitter(&self) -> &Emitter;
     fn kind(&self) -> &str;
     fn name(&self) -> &str;
@@ -52,7 +52,7 @@ trait Boxed<I, O>: Send + Sync {
     fn execute<'a>(&'a self, input: &'a I, ctx: &'a RunContext) -> BoxFuture<'a, Result<O>>;
 }
 
-impl<R: Runnable> Boxed<R::Input, R::Output> for R {
+impl<R: Runnable> DynRunnable<R::Input, R::Output> for R {
     fn emitter(&self) -> &Emitter {
         Runnable::emitter(self)
     }

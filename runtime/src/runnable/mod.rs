@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use emitree_emitter::Emitter;
 
-use crate::lifecycle::erased::{Face, Facets};
+use crate::lifecycle::erased::{Face, FacetsOf};
 use crate::run::config::RunnableRef;
 use crate::runnable::value::Data;
 use crate::{Middleware, Op, Result, Run, RunContext};
@@ -96,7 +96,7 @@ pub trait Runnable: Send + Sync {
     // Of a runnable that runs as another one: that one's types.
     #[doc(hidden)]
     fn face(&self) -> Face {
-        Face(Facets::<Self>::ALL)
+        Face(FacetsOf::<Self>::ALL)
     }
 
     /// Makes a run of it. Nothing happens before the run is first polled.

@@ -28,19 +28,19 @@ const CAPACITY: usize = 1024;
 
 /// Listens on the run, from before its `start`, and keeps an `E` of each event.
 pub(crate) struct StreamBuffer<E> {
-    state: Mutex<State<E>>,
+    state: Mutex<BufferState<E>>,
 }
 
-struct State<E> {
+struct BufferState<E> {
     capacity: usize,
     nested: bool,
     /// Once the run has begun. It holds what listens here.
     run: Option<WeakRun>,
     held: Option<bool>,
-    kept: VecDeque<Kept<E>>,
+    kept: VecDeque<KeptEvent<E>>,
     missed: u64,
     /// The work is over: nothing will be taken back.
-    passed: bool,
+    is_work_done: bool,
     /// Nobody reads any more.
     closed: bool,
     reader: Option<Waker>,
@@ -53,7 +53,7 @@ pub(crate) enum BufferedItem<E> {
     Missed(u64),
 }
 
-struct Kept<E> {
+struct KeptEvent<E> {
     event: E,
     origin: EventOrigin,
 }
@@ -86,14 +86,14 @@ impl EventOrigin {
 impl<E> StreamBuffer<E> {
     pub(crate) fn new() -> Self {
         Self {
-            state: Mutex::new(State {
+            state: Mutex::new(BufferState {
                 capacity: CAPACITY,
                 nested: false,
                 run: None,
                 held: None,
                 kept: VecDeque::new(),
                 missed: 0,
-                passed: false,
+                is_work_done: false,
                 closed: false,
                 reader: None,
             }),
@@ -113,9 +113,9 @@ impl<E> StreamBuffer<E> {
     }
 
     /// The work is over.
-    pub(crate) fn pass(&self) {
+    pub(crate) fn on_work_done(&self) {
         let mut state = self.state.lock();
-        state.passed = true;
+        state.is_work_done = true;
         let reader = state.reader.take();
         drop(state);
         reader.into_iter().for_each(Waker::wake);
@@ -134,15 +134,15 @@ impl<E> StreamBuffer<E> {
     pub(crate) fn poll_next(&self, cx: &TaskContext<'_>) -> Poll<BufferedItem<E>> {
         let is_holding = self.is_holding();
         let mut state = self.state.lock();
-        if let Some(heard) = state.next(is_holding) {
-            return Poll::Ready(heard);
+        if let Some(item) = state.next(is_holding) {
+            return Poll::Ready(item);
         }
         drop(state);
         // Cloned and dropped outside of the lock (invariant 1), and then another look: what came meanwhile woke nobody.
         let waker = cx.waker().clone();
         let mut state = self.state.lock();
-        if let Some(heard) = state.next(is_holding) {
-            return Poll::Ready(heard);
+        if let Some(item) = state.next(is_holding) {
+            return Poll::Ready(item);
         }
         let before = state.reader.replace(waker);
         drop(state);
@@ -151,13 +151,13 @@ impl<E> StreamBuffer<E> {
     }
 
     /// Keeps an event.
-    fn hear(&self, meta: &EventMeta<'_>, event: impl FnOnce() -> E) {
+    fn receive(&self, meta: &EventMeta<'_>, event: impl FnOnce() -> E) {
         if self.state.lock().closed {
             return;
         }
         let origin = EventOrigin::of(meta, self.is_holding());
-        let unless_missed = Missed(self);
-        let kept = Kept { event: event(), origin };
+        let unless_missed = CountMissedOnDrop(self);
+        let kept = KeptEvent { event: event(), origin };
         mem::forget(unless_missed);
         let mut state = self.state.lock();
         let lost = state.keep(kept);
@@ -184,27 +184,27 @@ impl<E> StreamBuffer<E> {
     /// Whether what is heard may have to be taken back, and is not shown before.
     fn is_holding(&self) -> bool {
         let state = self.state.lock();
-        let (passed, held, run) = (state.passed, state.held, state.run.clone());
+        let (is_work_done, held, run) = (state.is_work_done, state.held, state.run.clone());
         drop(state);
         // Looked at outside of the lock: this may be the last to hold the run.
         let may_retry = |run: RunContext| run.bindings().existing().is_some_and(|chain| chain.may_retry_output());
-        !passed && held.unwrap_or_else(|| run.and_then(|run| run.upgrade()).is_some_and(may_retry))
+        !is_work_done && held.unwrap_or_else(|| run.and_then(|run| run.upgrade()).is_some_and(may_retry))
     }
 }
 
 /// Counts an event as missed whose payload panics when it is cloned.
-struct Missed<'a, E>(&'a StreamBuffer<E>);
+struct CountMissedOnDrop<'a, E>(&'a StreamBuffer<E>);
 
-impl<E> Drop for Missed<'_, E> {
+impl<E> Drop for CountMissedOnDrop<'_, E> {
     fn drop(&mut self) {
         self.0.state.lock().missed += 1;
     }
 }
 
-impl<E> State<E> {
+impl<E> BufferState<E> {
     /// What stands first, unless it is held.
     fn next(&mut self, is_holding: bool) -> Option<BufferedItem<E>> {
-        if is_holding && !self.passed {
+        if is_holding && !self.is_work_done {
             return None;
         }
         match mem::take(&mut self.missed) {
@@ -214,7 +214,7 @@ impl<E> State<E> {
     }
 
     /// Gives back what there is no room for: the oldest (invariant 2).
-    fn keep(&mut self, kept: Kept<E>) -> Option<Kept<E>> {
+    fn keep(&mut self, kept: KeptEvent<E>) -> Option<KeptEvent<E>> {
         if self.closed {
             return Some(kept);
         }
@@ -230,22 +230,22 @@ impl<E> State<E> {
 pub(crate) struct StreamBinding<E> {
     pub(crate) buffer: Arc<StreamBuffer<E>>,
     pub(crate) matcher: Result<Matcher, MatcherError>,
-    pub(crate) listener: Listener<E>,
+    pub(crate) listener: MakeListener<E>,
 }
 
 /// Makes the listener that keeps events; the flag says whether those of runs below are asked for.
-pub(crate) type Listener<E> = fn(Arc<StreamBuffer<E>>, Matcher, bool) -> Registration;
+pub(crate) type MakeListener<E> = fn(Arc<StreamBuffer<E>>, Matcher, bool) -> Registration;
 
 /// Keeps events of any type, as records.
 pub(crate) fn records(buffer: Arc<StreamBuffer<Box<EventRecord>>>, matcher: Matcher, _: bool) -> Registration {
     Options::new().observe(matcher, move |event: &dyn AnyEvent, meta: &EventMeta<'_>| {
-        buffer.hear(meta, || Box::new(meta.to_record(event)));
+        buffer.receive(meta, || Box::new(meta.to_record(event)));
     })
 }
 
 /// Keeps events of one type, as they are.
 pub(crate) fn payloads<T: Event + Clone>(buffer: Arc<StreamBuffer<T>>, matcher: Matcher, nested: bool) -> Registration {
-    let listener = move |event: &T, meta: &EventMeta<'_>| buffer.hear(meta, || event.clone());
+    let listener = move |event: &T, meta: &EventMeta<'_>| buffer.receive(meta, || event.clone());
     if nested {
         Options::new().nested(true).observe(|meta: &EventMeta<'_>| is_named(meta, T::NAME.as_str()), listener)
     } else {
@@ -265,19 +265,20 @@ impl<E: Send + 'static> Middleware for StreamBinding<E> {
         let Self { buffer, matcher, listener } = self;
         // Before the stream listens, so that it is asked before: what it hears from then on is the next attempt's.
         let first = || Options::new().priority(i32::MAX).nested(true);
-        let discarding = Arc::clone(buffer);
+        let discard_from = Arc::clone(buffer);
         let is_discarded = |meta: &EventMeta<'_>| meta.name() == AttemptDiscarded::NAME.as_str();
-        let discards = first().observe(is_discarded, move |_: &AttemptDiscarded, meta: &EventMeta<'_>| {
+        let take_back = first().observe(is_discarded, move |_: &AttemptDiscarded, meta: &EventMeta<'_>| {
             if let Some(trace) = meta.trace() {
-                discarding.discard(trace.run_id);
+                discard_from.discard(trace.run_id);
             }
         });
         // As a pipe is: it stays when the listeners of the run are removed.
-        ctx.emitter().register(discards.for_pipe())?;
-        let passing = Arc::clone(buffer);
+        ctx.emitter().register(take_back.for_pipe())?;
+        let until_done = Arc::clone(buffer);
         let is_end = |meta: &EventMeta<'_>| matches!(Stage::of(meta), Some(Stage::Success | Stage::Error));
-        let passes = Options::new().observe(is_end, move |_: &dyn AnyEvent, _: &EventMeta<'_>| passing.pass());
-        ctx.emitter().register(passes.for_pipe())?;
+        let marks_done =
+            Options::new().observe(is_end, move |_: &dyn AnyEvent, _: &EventMeta<'_>| until_done.on_work_done());
+        ctx.emitter().register(marks_done.for_pipe())?;
         let mut state = buffer.state.lock();
         state.run = Some(ctx.downgrade());
         let nested = state.nested;

@@ -12,7 +12,7 @@ use emitree_emitter::{Event, EventRecord, IntoMatcher, Matcher, Options};
 use futures_core::Stream;
 
 use crate::context::current::enter_some;
-use crate::stream::buffer::{BufferedItem, Listener, StreamBinding, StreamBuffer, payloads, records};
+use crate::stream::buffer::{BufferedItem, MakeListener, StreamBinding, StreamBuffer, payloads, records};
 use crate::{Result, Run, RunContext, Runnable};
 
 /// An item of a [`RunStream`].
@@ -154,10 +154,10 @@ impl<'a, R: Runnable> Run<'a, R> {
         self.events("*.*")
     }
 
-    fn stream<E: Send + 'static>(self, matcher: impl IntoMatcher, listener: Listener<E>) -> RunStream<'a, R, E> {
+    fn stream<E: Send + 'static>(self, matcher: impl IntoMatcher, listener: MakeListener<E>) -> RunStream<'a, R, E> {
         let buffer = Arc::new(StreamBuffer::new());
-        let tapping = StreamBinding { buffer: Arc::clone(&buffer), matcher: matcher.into_matcher(), listener };
-        RunStream { parent: self.parent().cloned(), run: Some(self.middleware(tapping)), result: None, buffer }
+        let binding = StreamBinding { buffer: Arc::clone(&buffer), matcher: matcher.into_matcher(), listener };
+        RunStream { parent: self.parent().cloned(), run: Some(self.middleware(binding)), result: None, buffer }
     }
 }
 
@@ -210,7 +210,7 @@ impl<R: Runnable, E> RunStream<'_, R, E> {
         let Some(run) = &mut self.run else { return true };
         if let Poll::Ready(result) = Pin::new(run).poll(cx) {
             (self.run, self.result) = (None, Some(result));
-            self.buffer.pass();
+            self.buffer.on_work_done();
         }
         self.run.is_none()
     }

@@ -91,9 +91,9 @@ where
     O: Op,
 {
     async fn call(&self, input: &O::In, _: &RunContext, next: Next<'_, O>) -> Result<O::Out> {
-        let (ticket, stub) = ticket();
+        let (ticket, run_half) = ticket();
         let service = pin!(self.service.call(ticket));
-        let work = pin!(stub.work(next.run(input)));
+        let work = pin!(run_half.work(next.run(input)));
         // The service is looked at first: what it has failed with does not begin.
         match select(service, work).await {
             Either::Left((answer, _)) => Err(answer.err().unwrap_or_else(without_work)),

@@ -23,25 +23,25 @@ use crate::Result;
 #[derive(Debug)]
 pub struct Ticket {
     go: oneshot::Sender<()>,
-    done: oneshot::Receiver<Done>,
+    done: oneshot::Receiver<WorkResult>,
 }
 
 /// Whether the work succeeded. The error is the work's.
-type Done = Result<(), BoxError>;
+type WorkResult = Result<(), BoxError>;
 
 /// The run's half of a ticket.
-pub(super) struct Stub {
+pub(super) struct RunHalf {
     go: oneshot::Receiver<()>,
-    done: oneshot::Sender<Done>,
+    done: oneshot::Sender<WorkResult>,
 }
 
-pub(super) fn ticket() -> (Ticket, Stub) {
+pub(super) fn ticket() -> (Ticket, RunHalf) {
     let (go, told) = oneshot::channel();
     let (done, over) = oneshot::channel();
-    (Ticket { go, done: over }, Stub { go: told, done })
+    (Ticket { go, done: over }, RunHalf { go: told, done })
 }
 
-impl Stub {
+impl RunHalf {
     /// Works when the ticket's turn has come, and tells the service how it went. If the ticket is dropped unused, it never
     /// works: why is the service's to say.
     pub(super) async fn work<T>(self, work: impl Future<Output = Result<T>>) -> Result<T> {
@@ -66,7 +66,7 @@ impl Service<Ticket> for TicketService {
     type Error = BoxError;
     type Future = TicketFuture;
 
-    fn poll_ready(&mut self, _: &mut TaskContext<'_>) -> Poll<Done> {
+    fn poll_ready(&mut self, _: &mut TaskContext<'_>) -> Poll<WorkResult> {
         Poll::Ready(Ok(()))
     }
 
@@ -82,13 +82,13 @@ impl Service<Ticket> for TicketService {
 #[must_use = "the work does not begin until it is awaited"]
 pub struct TicketFuture {
     go: Option<oneshot::Sender<()>>,
-    done: oneshot::Receiver<Done>,
+    done: oneshot::Receiver<WorkResult>,
 }
 
 impl Future for TicketFuture {
-    type Output = Done;
+    type Output = WorkResult;
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<Done> {
+    fn poll(mut self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<WorkResult> {
         if let Some(go) = self.go.take() {
             // An error means that the run is gone; `done` tells that too.
             let _ = go.send(());
