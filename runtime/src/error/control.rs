@@ -1,60 +1,91 @@
-//! Ends of a run that are no failures, as errors: who wanted them, and what they carry (R6, M7, M8, M9).
+//! Control flow as errors: denials, halts, aborts, time-outs, interrupts and requests for a retry (R6, M7, M8, M9).
 
 use serde_json::Value;
 
 use crate::{Error, ErrorKind, Interrupt, RetryRequest};
 
-/// What a kind of control flow carries besides its reason.
+/// The data of an interrupt or of a request for a retry.
 #[derive(Clone)]
 pub(crate) enum ControlData {
     Interrupt(Interrupt),
     Retry {
         metadata: Value,
-        /// Once it has left the run that it was made in, it is no request any more.
+        /// Set when the error leaves its run: from then on it starts no further attempt.
         is_spent: bool,
     },
 }
 
 impl Error {
-    /// A denial, by whom and why.
+    /// Creates a denial: a guard, named `by`, forbids the run.
+    ///
+    /// ```
+    /// use emitree_runtime::{Error, ErrorKind};
+    ///
+    /// let error = Error::denied("policy", "not on Sundays");
+    /// assert_eq!(error.kind(), &ErrorKind::Denied { by: "policy".to_owned() });
+    /// assert_eq!(error.to_string(), "not on Sundays");
+    /// assert_eq!(error.explain(), "denied by policy: not on Sundays");
+    /// ```
     #[must_use]
     pub fn denied(by: impl Into<String>, reason: impl Into<String>) -> Self {
         Self::of_kind(ErrorKind::Denied { by: by.into() }, reason)
     }
 
-    /// A halt, by whom and why.
+    /// Creates a halt: something, named `by`, stops the run on purpose.
+    ///
+    /// ```
+    /// use emitree_runtime::Error;
+    ///
+    /// assert_eq!(Error::halted("budget", "10,000 tokens are spent").explain(), "halted by budget: 10,000 tokens are spent");
+    /// ```
     #[must_use]
     pub fn halted(by: impl Into<String>, reason: impl Into<String>) -> Self {
         Self::of_kind(ErrorKind::Halted { by: by.into() }, reason)
     }
 
-    /// An abort, and why.
+    /// Creates an abort.
     #[must_use]
     pub fn aborted(reason: impl Into<String>) -> Self {
         Self::of_kind(ErrorKind::Aborted, reason)
     }
 
-    /// A time-out, and of what.
+    /// Creates a time-out. It is [retryable](Self::retryable) only if you say so.
     #[must_use]
     pub fn timed_out(message: impl Into<String>) -> Self {
         Self::of_kind(ErrorKind::TimedOut, message)
     }
 
-    /// An interrupt: the run ends with it as its outcome, and can be resumed (M8).
+    /// Creates an error that ends the run with a question; see [`Interrupt`].
     #[must_use]
     pub fn interrupted(interrupt: Interrupt) -> Self {
         let message = format!("interrupted: {}", interrupt.kind);
         Self::of_kind(ErrorKind::Interrupted, message).carrying(ControlData::Interrupt(interrupt))
     }
 
-    /// A request that the whole attempt starts again, and why (M7). It is met as often as
-    /// [`Run::max_middleware_retries`](crate::Run::max_middleware_retries) says.
+    /// Creates a request to start the whole attempt again.
+    ///
+    /// At most [`Run::max_middleware_retries`](crate::Run::max_middleware_retries) requests are met, by default none. The run
+    /// ends with a request that is not met, as a failure.
+    ///
+    /// ```
+    /// use emitree_runtime::{Error, RunContext, Runnable, runnable_fn};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> emitree_runtime::Result<()> {
+    /// let flaky = runnable_fn("flaky", |(): (), ctx: RunContext| async move {
+    ///     if ctx.attempt() == 0 { Err(Error::retry("the first answer was empty")) } else { Ok("an answer".to_owned()) }
+    /// });
+    /// assert!(flaky.run(()).await.unwrap_err().is_retry());
+    /// assert_eq!(flaky.run(()).max_middleware_retries(1).await?, "an answer");
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn retry(reason: impl Into<String>) -> Self {
         Self::retry_with(reason, Value::Null)
     }
 
-    /// The same, with data for whoever makes the next attempt: it stands in
+    /// Creates a request to start the whole attempt again, with data for the next attempt, which finds it in
     /// [`RunContext::feedback`](crate::RunContext::feedback).
     #[must_use]
     pub fn retry_with(reason: impl Into<String>, metadata: impl Into<Value>) -> Self {
@@ -62,49 +93,56 @@ impl Error {
         Self::of_kind(ErrorKind::Retry, reason).carrying(extra)
     }
 
-    /// Whether something that guards said no.
+    /// Returns `true` for a denial.
     #[must_use]
     pub fn is_denied(&self) -> bool {
         matches!(self.kind(), ErrorKind::Denied { .. })
     }
 
-    /// Whether something stopped the run on purpose.
+    /// Returns `true` for a halt.
     #[must_use]
     pub fn is_halted(&self) -> bool {
         matches!(self.kind(), ErrorKind::Halted { .. })
     }
 
-    /// Whether the run was aborted.
+    /// Returns `true` for an abort.
     #[must_use]
     pub fn is_aborted(&self) -> bool {
         *self.kind() == ErrorKind::Aborted
     }
 
-    /// Whether something took too long.
+    /// Returns `true` for a time-out.
     #[must_use]
     pub fn is_timed_out(&self) -> bool {
         *self.kind() == ErrorKind::TimedOut
     }
 
-    /// Whether the run was interrupted.
+    /// Returns `true` for an interrupt.
     #[must_use]
     pub fn is_interrupted(&self) -> bool {
         *self.kind() == ErrorKind::Interrupted
     }
 
-    /// Whether it is the request for a retry.
+    /// Returns `true` for a request for a retry, met or not.
     #[must_use]
     pub fn is_retry(&self) -> bool {
         *self.kind() == ErrorKind::Retry
     }
 
-    /// Whether it is control flow, and not a failure.
+    /// Returns `true` if the error is control flow, and `false` if it is a failure; see [`ErrorKind`].
+    ///
+    /// ```
+    /// use emitree_runtime::Error;
+    ///
+    /// assert!(Error::timed_out("no answer in 5 s").is_control_flow());
+    /// assert!(!Error::new("no answer").is_control_flow());
+    /// ```
     #[must_use]
     pub fn is_control_flow(&self) -> bool {
         self.kind().is_control_flow()
     }
 
-    /// What it was interrupted by, if it is an interrupt.
+    /// Returns the question of an interrupt.
     #[must_use]
     pub fn interrupt(&self) -> Option<&Interrupt> {
         match self.extra() {
@@ -113,7 +151,7 @@ impl Error {
         }
     }
 
-    /// What was asked for, if it is the request for a retry.
+    /// Returns reason and data of a request for a retry.
     #[must_use]
     pub fn retry_request(&self) -> Option<RetryRequest> {
         match self.extra() {
@@ -122,8 +160,8 @@ impl Error {
         }
     }
 
-    /// Whether layers have to let it pass (M9). A time-out they may catch: it is control flow only for the run that
-    /// took too long.
+    /// Returns `true` if a layer has to return this error unless it absorbs it (M9). A layer may catch a time-out: that is
+    /// control flow only for the run that took too long.
     pub(crate) fn must_pass(&self) -> bool {
         match self.kind() {
             ErrorKind::Retry => self.is_open_request(),
@@ -135,7 +173,7 @@ impl Error {
         matches!(self.extra(), Some(ControlData::Retry { is_spent: false, .. }))
     }
 
-    /// As it leaves its run: what was requested there is for the runs above a failure like others.
+    /// Closes an open request for a retry, when the error leaves its run: for the runs above it is a failure.
     pub(crate) fn leaving(self) -> Self {
         match self.extra() {
             Some(ControlData::Retry { metadata, is_spent: false }) => {

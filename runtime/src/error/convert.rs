@@ -11,10 +11,21 @@ use crate::error::control::ControlData;
 use crate::{Error, ErrorKind, ErrorReport};
 
 impl Error {
-    /// Makes one of a boxed error, which `?` cannot.
+    /// Converts a boxed error, which `?` cannot convert.
     ///
-    /// What was an `Error` before it was boxed is that error again; so is what a listener returned, once the emit
-    /// has wrapped it. Control flow that stands deeper among the causes keeps its kind; the message is the outer one's.
+    /// - An `Error` that was boxed is returned as it was.
+    /// - An `Error` that a listener returned is taken out of the [`EmitError`]. Unless it is control flow, it gets the context
+    ///   values `event` and `listener`, which say where it comes from.
+    /// - Any other error becomes the source of a new one. If control flow is among the causes, the new error is of the
+    ///   same kind, with the message of the outer error.
+    ///
+    /// ```
+    /// use emitree_emitter::BoxError;
+    /// use emitree_runtime::Error;
+    ///
+    /// let boxed = BoxError::from(Error::halted("desk", "closed"));
+    /// assert!(Error::from_boxed(boxed).is_halted());
+    /// ```
     #[must_use]
     pub fn from_boxed(error: BoxError) -> Self {
         match error.downcast::<StdErrorAdapter>() {
@@ -26,11 +37,11 @@ impl Error {
         }
     }
 
-    /// Makes one of anyhow's, which `?` cannot: `.map_err(Error::from_anyhow)?`. In feature `anyhow`.
+    /// Converts an `anyhow::Error`, which `?` cannot convert: `.map_err(Error::from_anyhow)?`. Needs the feature `anyhow`.
     ///
-    /// What was an `Error` before is that error again, and so is what a listener returned, as with [`from_boxed`](Self::from_boxed).
-    /// Control flow that context was added to keeps its kind, and says so in the words of that context; a failure that context was added to
-    /// is one of its causes. A backtrace is lost.
+    /// An `Error` that became an `anyhow::Error` is returned as it was, and so is one that a listener returned, as with
+    /// [`from_boxed`](Self::from_boxed). If anyhow's context was added to it, that context is the message and the `Error` a
+    /// cause; control flow also keeps its kind. The backtrace is lost.
     ///
     /// ```
     /// use emitree_runtime::Error;
@@ -46,7 +57,7 @@ impl Error {
     #[cfg(feature = "anyhow")]
     #[must_use]
     pub fn from_anyhow(error: anyhow::Error) -> Self {
-        // Only so can it be found by its type.
+        // As a boxed error it can be downcast to the adapter; anyhow's own error type hides it.
         Self::from_boxed(error.reallocate_into_boxed_dyn_error_without_backtrace())
     }
 
@@ -54,23 +65,24 @@ impl Error {
         match error.into_kind() {
             EmitErrorKind::Listener { path, at, source } if source.is::<StdErrorAdapter>() => {
                 let error = Self::from_boxed(source);
-                // Control flow says by itself who wanted it; of a failure one wants to know where it was.
+                // Control flow names its author in its kind. A failure needs the place, because its message may not name it.
                 if error.kind().is_control_flow() {
                     return error;
                 }
-                error.first("listener", || format!("{at}")).first("event", || path)
+                error.context_if_absent("listener", || format!("{at}")).context_if_absent("event", || path)
             }
             kind => Self::of_source(ErrorKind::of_emit(&kind), Arc::new(EmitError::from(kind))),
         }
     }
 
-    /// Speaks as its source does; of control flow among the causes it is the same sort of end (M9).
+    /// Creates an error that displays its source. Control flow among the causes sets its kind (M9).
     pub(crate) fn of_source(kind: ErrorKind, source: Arc<dyn StdError + Send + Sync>) -> Self {
         let error = Self(Arc::new(ErrorData { source: Some(source), ..ErrorData::of(kind) }));
         let carried =
             |cause: &(dyn StdError + 'static)| cause.downcast_ref::<StdErrorAdapter>().map(|adapter| adapter.0.clone());
         let deeper = error.chain().filter_map(carried).find(|error| error.kind().is_control_flow());
         match deeper {
+            // Without the note the layers would take this for new control flow, and count it twice (M9).
             Some(deeper) => error.with(|data| {
                 data.kind = deeper.0.kind.clone();
                 data.extra = deeper.0.extra.clone();
@@ -88,8 +100,8 @@ impl<E: StdError + Send + Sync + 'static> From<E> for Error {
     }
 }
 
-/// An error that was kept as data: it is of the same kind, and explains itself as it did. What caused it is text now, and
-/// the request for a retry has been met or refused: nobody is asked again.
+/// Restores an error from a report: with the same kind and the same [`explain`](Error::explain). Its causes are text now. A
+/// request for a retry is not open any more: it starts no further attempt.
 ///
 /// ```
 /// use emitree_runtime::{Error, ErrorReport};
@@ -120,7 +132,7 @@ impl From<ErrorReport> for Error {
     }
 }
 
-/// A cause of which only the text was kept.
+/// A cause that was restored from a report.
 #[derive(Debug)]
 struct TextCause {
     text: String,
@@ -145,14 +157,14 @@ impl From<Error> for BoxError {
     }
 }
 
-/// As `main` may return it.
+/// Lets `main` return `Result<(), Box<dyn std::error::Error>>`.
 impl From<Error> for Box<dyn StdError> {
     fn from(error: Error) -> Self {
         Box::new(StdErrorAdapter(error))
     }
 }
 
-/// In feature `anyhow`. It keeps its kind, whatever context is added there.
+/// Converts into an `anyhow::Error`; [`Error::from_anyhow`] converts back. Needs the feature `anyhow`.
 #[cfg(feature = "anyhow")]
 impl From<Error> for anyhow::Error {
     fn from(error: Error) -> Self {
@@ -160,7 +172,7 @@ impl From<Error> for anyhow::Error {
     }
 }
 
-/// An [`Error`] on its way through a [`BoxError`].
+/// Makes an [`Error`] a [`std::error::Error`], so that it fits into a [`BoxError`].
 pub(super) struct StdErrorAdapter(pub(super) Error);
 
 impl fmt::Debug for StdErrorAdapter {
@@ -177,6 +189,7 @@ impl fmt::Display for StdErrorAdapter {
 
 impl StdError for StdErrorAdapter {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        // Without a message the error displays its first cause: its source is the one behind that.
         let spoken = usize::from(self.0.0.message.is_none());
         self.0.chain().nth(spoken)
     }

@@ -1,4 +1,4 @@
-//! What a run is interrupted by (M8).
+//! The question that interrupts a run (M8).
 
 use emitree_emitter::new_id;
 use serde::{Deserialize, Serialize};
@@ -6,8 +6,10 @@ use serde_json::Value;
 
 use crate::Error;
 
-/// A question that a run ends with, as data: it can be stored, and asked elsewhere. Then the run is started again, in another process
-/// too, with the answer at hand: so `Approval` does, of `emitree-middleware`.
+/// A question that ends a run, as data that you can store and ask somewhere else.
+///
+/// When the answer is there, start the run again, in another process if you like, and let it find the answer. `Approval` of
+/// `emitree-middleware` works like this.
 ///
 /// ```
 /// use emitree_runtime::{Error, Interrupt};
@@ -24,30 +26,30 @@ use crate::Error;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Interrupt {
-    /// Which one it is: an answer names it.
+    /// The id of the question, which its answer names.
     pub id: String,
-    /// What sort of question it is.
+    /// The kind of question, such as `"approval"`.
     pub kind: String,
-    /// What whoever answers has to know.
+    /// Data for the person or program that answers.
     #[serde(default)]
     pub data: Value,
 }
 
 impl Interrupt {
-    /// An interrupt with an id of its own, a version 7 UUID.
+    /// Creates an interrupt with a new id, a version 7 UUID.
     #[must_use]
     pub fn new(kind: impl Into<String>, data: impl Into<Value>) -> Self {
         Self { id: new_id().to_string(), kind: kind.into(), data: data.into() }
     }
 
-    /// Gives it another id, which has to be the same each time that the same question is asked.
+    /// Sets the id. Give the same question the same id each time, so that an answer to it is found again.
     #[must_use]
     pub fn with_id(mut self, id: impl Into<String>) -> Self {
         self.id = id.into();
         self
     }
 
-    /// That of an error; without one, what the error says is all that is known.
+    /// Returns the question of an error, or one of the kind `unknown` that holds the error's message.
     pub(crate) fn of_error(error: &Error) -> Self {
         error.interrupt().cloned().unwrap_or_else(|| Self::new("unknown", error.to_string()))
     }

@@ -1,10 +1,13 @@
-//! The kinds of errors, and all that depends on the kind (R6, M9): who adds one is asked here, and in `outcome.rs`.
+//! The kinds of errors, and everything that depends on the kind (R6, M9). A new kind is added here and in `outcome.rs`.
 
 use emitree_emitter::EmitErrorKind;
 use serde::{Deserialize, Serialize};
 
-/// What sort of end it is. Denial, halt, abort, time-out, interrupt and the request for a retry are control flow: a
-/// layer that catches failures does not catch them (M9).
+/// The kind of an [`Error`](crate::Error): a failure or control flow.
+///
+/// `Failed`, `Panicked` and `Invalid` are failures; all others are control flow. A layer may catch a failure or a time-out and
+/// return something else. Other control flow that a layer does not return overrules the result of that layer, unless the
+/// layer [absorbs](crate::Next::absorb) it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -13,32 +16,32 @@ pub enum ErrorKind {
     Failed,
     /// The work, or a listener, panicked.
     Panicked,
-    /// A value does not fit the type that it was given for.
+    /// A value does not fit its type, or a middleware or layer does not fit the run.
     Invalid,
-    /// Something that guards said no.
+    /// A guard denied the run.
     Denied {
-        /// Who said no.
+        /// The name of the guard.
         by: String,
     },
     /// Something stopped the run on purpose.
     Halted {
-        /// Who stopped it.
+        /// The name of what stopped it.
         by: String,
     },
     /// The run was aborted.
     Aborted,
     /// The run took too long.
     TimedOut,
-    /// The run was interrupted, and can be resumed: [`Error::interrupt`](crate::Error::interrupt) says by what.
+    /// The run ended with a question, which [`Error::interrupt`](crate::Error::interrupt) returns.
     Interrupted,
     /// The run's future was dropped.
     Dropped,
-    /// A middleware asks that the whole attempt starts again: [`Error::retry_request`](crate::Error::retry_request) says why.
+    /// A request to start the whole attempt again, which [`Error::retry_request`](crate::Error::retry_request) returns.
     Retry,
 }
 
 impl ErrorKind {
-    /// Whether it is control flow, and not a failure.
+    /// Returns `true` for control flow, and `false` for a failure.
     #[must_use]
     pub const fn is_control_flow(&self) -> bool {
         match self {
@@ -48,7 +51,7 @@ impl ErrorKind {
         }
     }
 
-    /// How severe it is where several come together, 0 first (M9): a denial is never lost to an end that asks for less.
+    /// Returns the rank among several errors, 0 first (M9): a denial always wins, so that none is lost.
     pub(crate) const fn severity(&self) -> u8 {
         match self {
             Self::Denied { .. } => 0,
@@ -60,7 +63,7 @@ impl ErrorKind {
         }
     }
 
-    /// Whether trying again can help. What took too long may be in time then; all other control flow somebody wanted (R6).
+    /// Returns `true` for failures and time-outs. All other control flow is intended, and would happen again (R6).
     pub(crate) const fn may_be_retryable(&self) -> bool {
         !self.is_control_flow() || matches!(self, Self::TimedOut)
     }
@@ -72,7 +75,7 @@ impl ErrorKind {
         }
     }
 
-    /// How an explanation of such an error begins.
+    /// Returns the beginning of an explanation.
     pub(crate) fn prefix(&self) -> String {
         match self {
             Self::Denied { by } => format!("denied by {by}: "),
@@ -80,7 +83,7 @@ impl ErrorKind {
             Self::Panicked => "panicked: ".to_owned(),
             Self::Aborted => "aborted: ".to_owned(),
             Self::Retry => "retry requested: ".to_owned(),
-            // Their messages say it.
+            // The messages of these name their kind, or need none.
             Self::Failed | Self::Invalid | Self::TimedOut | Self::Interrupted | Self::Dropped => String::new(),
         }
     }

@@ -1,4 +1,4 @@
-//! What a run can fail with (R10, M9).
+//! The error of a run: a kind, a message, causes and context (R10, M9).
 
 pub(crate) mod control;
 pub(crate) mod convert;
@@ -24,10 +24,11 @@ use crate::{ErrorKind, ErrorReport};
 /// The result of a run.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why a run did not succeed: a kind, a message, what caused it, and what was known when it happened.
+/// The error of a run: a kind, a message, a chain of causes, and context values.
 ///
-/// Made from any [`std::error::Error`] by `?`, so it is not one itself; it becomes a [`BoxError`] by `?` or `into`,
-/// and keeps its kind on the way through a listener and back. Clones share everything.
+/// `?` converts any [`std::error::Error`] into it, so it does not implement that trait itself. In the other direction, `?` and
+/// `into` convert it into a [`BoxError`]. An error that passes through a listener and back keeps its kind. Clones are cheap:
+/// they share their data.
 ///
 /// ```
 /// use emitree_runtime::{Error, ErrorKind};
@@ -46,19 +47,28 @@ pub struct Error(Arc<ErrorData>);
 #[derive(Clone)]
 struct ErrorData {
     kind: ErrorKind,
-    /// None where the source speaks for itself.
+    /// `None` if the error displays its source.
     message: Option<String>,
     source: Option<Arc<dyn StdError + Send + Sync>>,
     context: Map<String, Value>,
     is_retryable: bool,
     is_fatal: bool,
     extra: Option<ControlData>,
-    /// The number of its note, where it is control flow that a layer got; 0 before.
+    /// The number of its note in [`SwallowedControlFlow`](crate::layer::swallowed::SwallowedControlFlow); 0 without a note.
     note: u64,
 }
 
 impl Error {
-    /// A failure that a message says all about.
+    /// Creates an error of the kind [`ErrorKind::Failed`].
+    ///
+    /// ```
+    /// use emitree_runtime::{Error, ErrorKind};
+    ///
+    /// let error = Error::new("the disk is full").context("path", "/var");
+    /// assert_eq!(error.kind(), &ErrorKind::Failed);
+    /// assert_eq!(error.to_string(), "the disk is full");
+    /// assert_eq!(error.explain(), "the disk is full\n  path: \"/var\"");
+    /// ```
     #[must_use]
     pub fn new(message: impl Into<String>) -> Self {
         Self::of_kind(ErrorKind::Failed, message)
@@ -80,17 +90,34 @@ impl Error {
         Self::of_kind(ErrorKind::Panicked, panic_text(payload))
     }
 
-    /// Says what caused it, in place of what was known of that.
+    /// Sets the cause, and replaces the cause that the error had.
+    ///
+    /// ```
+    /// use emitree_runtime::Error;
+    ///
+    /// let error = Error::new("no answer").caused_by(std::fmt::Error);
+    /// assert!(error.find::<std::fmt::Error>().is_some());
+    /// assert_eq!(error.report().causes, [std::fmt::Error.to_string()]);
+    /// ```
     #[must_use]
     pub fn caused_by(self, cause: impl Into<BoxError>) -> Self {
         let cause: BoxError = cause.into();
         self.with(|data| data.source = Some(cause.into()))
     }
 
-    /// Says it in other words; what was said before becomes a cause.
+    /// Replaces the message; an error that had a message before becomes the cause. The kind stays.
+    ///
+    /// ```
+    /// use emitree_runtime::Error;
+    ///
+    /// let error = Error::denied("policy", "not on Sundays").message("no mail was sent");
+    /// assert!(error.is_denied());
+    /// assert_eq!(error.explain(), "denied by policy: no mail was sent\n  caused by: not on Sundays");
+    /// ```
     #[must_use]
     pub fn message(self, message: impl Into<String>) -> Self {
         let source = match &self.0.message {
+            // The message so far was the source's: that stays the first cause, and is not listed twice.
             None => self.0.source.clone(),
             Some(_) => Some(Arc::new(StdErrorAdapter(self.clone())) as Arc<_>),
         };
@@ -100,7 +127,15 @@ impl Error {
         })
     }
 
-    /// Adds what was known when it happened.
+    /// Adds a context value, such as a path or a user id. A second value for a key replaces the first.
+    ///
+    /// ```
+    /// use emitree_runtime::Error;
+    ///
+    /// let error = Error::new("no such file").context("path", "/tmp/x").context("attempts", 3);
+    /// assert_eq!(error.details()["attempts"], 3);
+    /// assert_eq!(error.explain(), "no such file\n  attempts: 3\n  path: \"/tmp/x\"");
+    /// ```
     #[must_use]
     pub fn context(self, key: impl Into<String>, value: impl Into<Value>) -> Self {
         self.with(|data| {
@@ -108,30 +143,39 @@ impl Error {
         })
     }
 
-    /// Adds it unless it is known: however many listeners pass an error on, it tells of the first.
-    fn first(self, key: &str, value: impl FnOnce() -> String) -> Self {
+    /// Adds a context value unless the key has one: an error that several listeners pass on names the first of them.
+    fn context_if_absent(self, key: &str, value: impl FnOnce() -> String) -> Self {
         if self.0.context.contains_key(key) { self } else { self.context(key, value()) }
     }
 
-    /// Says whether trying again may help. Control flow is never retryable, except for a time-out.
+    /// Sets whether trying again may help. Control flow is never retryable, except for a time-out.
+    ///
+    /// ```
+    /// use emitree_runtime::Error;
+    ///
+    /// assert!(Error::new("the server is busy").retryable(true).is_retryable());
+    /// assert!(Error::timed_out("no answer in 5 s").retryable(true).is_retryable());
+    /// assert!(!Error::denied("policy", "not on Sundays").retryable(true).is_retryable());
+    /// ```
     #[must_use]
     pub fn retryable(self, is_retryable: bool) -> Self {
         self.with(|data| data.is_retryable = is_retryable)
     }
 
-    /// Says whether nothing that depends on the run can go on. Control flow is never fatal.
+    /// Sets whether everything that depends on the run has to stop. Control flow is never fatal.
     #[must_use]
     pub fn fatal(self, is_fatal: bool) -> Self {
         self.with(|data| data.is_fatal = is_fatal)
     }
 
-    /// The same end as another error, in the words of this one (R7).
+    /// Takes over kind and control data of another error, and keeps its own message, causes and context (R7).
     pub(crate) fn ending_as(self, other: &Self) -> Self {
         let ErrorData { kind, extra, .. } = &*other.0;
+        // The same error: do not copy its data.
         if self.0.kind == *kind && Arc::ptr_eq(&self.0, &other.0) {
             return self;
         }
-        // Who denied or halted is said in the words of this one, too.
+        // Of two denials, or two halts, keep the name that this error gives: it belongs to its message.
         let kind = match (&self.0.kind, kind) {
             (said @ ErrorKind::Denied { .. }, ErrorKind::Denied { .. })
             | (said @ ErrorKind::Halted { .. }, ErrorKind::Halted { .. }) => said.clone(),
@@ -140,7 +184,7 @@ impl Error {
         self.with(|data| (data.kind, data.extra) = (kind, extra.clone()))
     }
 
-    /// The same end, of which nothing else is said than this.
+    /// Returns an error that ends a run as this one does, without its message, causes and context.
     pub(crate) fn withheld(&self, message: String) -> Self {
         Self::of_kind(self.0.kind.clone(), message).ending_as(self)
     }
@@ -150,7 +194,7 @@ impl Error {
         self
     }
 
-    /// The same, and the number of its note.
+    /// Sets the number of its note. Copies the data only if the number changes.
     pub(crate) fn noted(self, note: u64) -> Self {
         if self.0.note == note { self } else { self.with(|data| data.note = note) }
     }
@@ -179,49 +223,60 @@ impl Error {
         self.0.kind.severity() < other.0.kind.severity()
     }
 
-    /// What sort of end it is.
+    /// Returns the kind of the error.
     #[must_use]
     pub fn kind(&self) -> &ErrorKind {
         &self.0.kind
     }
 
-    /// Whether trying again may help. Not unless it was said so.
+    /// Returns `true` if trying again may help: set by [`retryable`](Self::retryable), `false` by default.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         self.0.is_retryable && self.0.kind.may_be_retryable()
     }
 
-    /// Whether nothing that depends on the run can go on. Not unless it was said so.
+    /// Returns `true` if everything that depends on the run has to stop: set by [`fatal`](Self::fatal), `false` by default.
     #[must_use]
     pub fn is_fatal(&self) -> bool {
         self.0.is_fatal && !self.0.kind.is_control_flow()
     }
 
-    /// What was known when it happened.
+    /// Returns the values that were added with [`context`](Self::context).
     #[must_use]
     pub fn details(&self) -> &Map<String, Value> {
         &self.0.context
     }
 
-    /// The first error of that type along the chain of causes.
+    /// Returns the nearest cause of type `E`.
+    ///
+    /// ```
+    /// use std::num::ParseIntError;
+    /// use emitree_runtime::Error;
+    ///
+    /// let error = Error::from("x".parse::<u8>().unwrap_err()).message("no port").message("no server");
+    /// assert!(error.find::<ParseIntError>().is_some());
+    /// assert!(error.find::<std::io::Error>().is_none());
+    /// ```
     #[must_use]
     pub fn find<E: StdError + 'static>(&self) -> Option<&E> {
         self.chain().find_map(|cause| match cause.downcast_ref::<StdErrorAdapter>() {
-            // Speaks for its source, which is no cause of its own.
+            // An adapter without a message displays its source and skips it in `source()`: search inside of it, so that the
+            // source is found too.
             Some(adapter) => adapter.0.find(),
             None => cause.downcast_ref(),
         })
     }
 
-    /// What caused it, nearest first.
+    /// Iterates over the causes, nearest first.
     fn chain(&self) -> impl Iterator<Item = &(dyn StdError + 'static)> {
         let first = self.0.source.as_deref().map(|source| source as &(dyn StdError + 'static));
         std::iter::successors(first, |&cause| cause.source())
     }
 
-    /// Everything about it, as data.
+    /// Returns everything that is known of the error as data.
     #[must_use]
     pub fn report(&self) -> ErrorReport {
+        // Without a message of its own the error displays its first cause, which is not to be listed again.
         let spoken = usize::from(self.0.message.is_none());
         ErrorReport {
             kind: self.0.kind.clone(),
@@ -235,7 +290,14 @@ impl Error {
         }
     }
 
-    /// Everything about it for a person: the message, then each cause and each known fact on a line of its own.
+    /// Returns a text for people: the message with its kind, then each cause and each context value on a line of its own.
+    ///
+    /// ```
+    /// use emitree_runtime::Error;
+    ///
+    /// let error = Error::from(std::fmt::Error).message("no report").context("day", 7);
+    /// assert_eq!(error.explain(), format!("no report\n  caused by: {}\n  day: 7", std::fmt::Error));
+    /// ```
     #[must_use]
     pub fn explain(&self) -> String {
         self.report().explain()
@@ -249,7 +311,7 @@ impl ErrorData {
     }
 }
 
-/// The message; [`explain`](Error::explain) says the rest.
+/// Displays the message alone; [`explain`](Error::explain) adds kind, causes and context.
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (&self.0.message, &self.0.source) {
@@ -260,7 +322,7 @@ impl fmt::Display for Error {
     }
 }
 
-/// What `main` prints of it.
+/// Prints [`explain`](Error::explain), so that an error which `main` returns is readable.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.explain())

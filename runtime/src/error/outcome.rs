@@ -1,63 +1,74 @@
-//! How a run ended (R6).
+//! The outcome of a run (R6).
 
 use serde::{Deserialize, Serialize};
 
 use crate::{Error, ErrorKind, Interrupt};
 
-/// How a run ended.
+/// The outcome of a run: how it ended, and with what.
 ///
-/// In JSON: `{"status": "success", "output": …}`, `{"status": "denied", "by": …, "reason": …}` and so on.
+/// In JSON it is an object with the [`Status`] and the fields of the variant: `{"status": "success", "output": …}`,
+/// `{"status": "denied", "by": …, "reason": …}` and so on.
+///
+/// ```
+/// use emitree_runtime::{Error, Outcome, Status};
+///
+/// let outcome = Outcome::<u32>::of_error(&Error::denied("policy", "not on Sundays"));
+/// assert_eq!(outcome.status(), Status::Denied);
+/// let json = serde_json::json!({"status": "denied", "by": "policy", "reason": "not on Sundays"});
+/// assert_eq!(serde_json::to_value(&outcome)?, json);
+/// # Ok::<(), serde_json::Error>(())
+/// ```
 #[derive(Clone, Debug, Serialize)]
 #[serde(tag = "status", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Outcome<O> {
-    /// It has an output.
+    /// The run has an output.
     Success {
-        /// What the caller gets.
+        /// The output that the caller receives.
         output: O,
     },
-    /// Its work failed, or a listener did.
+    /// The work or a listener failed.
     Failed {
-        /// Why.
+        /// The error that the caller receives.
         error: Error,
     },
-    /// Something that guards said no.
+    /// A guard denied the run.
     Denied {
-        /// Who said no.
+        /// The name of the guard.
         by: String,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// Something stopped it on purpose.
+    /// Something stopped the run on purpose.
     Halted {
-        /// Who stopped it.
+        /// The name of what stopped it.
         by: String,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// It was aborted.
+    /// The run was aborted.
     Aborted {
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// It took too long.
+    /// The run took too long.
     TimedOut,
-    /// It was interrupted, and can be resumed.
+    /// The run ended with a question.
     Interrupted {
-        /// By what.
+        /// The question.
         interrupt: Interrupt,
     },
-    /// Its work panicked, or a listener did.
+    /// The work or a listener panicked.
     Panicked {
-        /// The panic's message.
+        /// The message of the panic.
         message: String,
     },
-    /// Its future was dropped.
+    /// The run's future was dropped.
     Dropped,
 }
 
 impl<O> Outcome<O> {
-    /// How a run that failed with that error ended.
+    /// Returns the outcome of a run that ended with this error.
     #[must_use]
     pub fn of_error(error: &Error) -> Self {
         let reason = || error.to_string();
@@ -73,7 +84,7 @@ impl<O> Outcome<O> {
         }
     }
 
-    /// Its name: that of [`Status`].
+    /// Returns the outcome without its data.
     #[must_use]
     pub const fn status(&self) -> Status {
         match self {
@@ -90,7 +101,7 @@ impl<O> Outcome<O> {
     }
 }
 
-/// An [`Outcome`] without what it carries.
+/// An [`Outcome`] without its data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[expect(missing_docs, reason = "each is documented at the outcome of the same name")]
@@ -108,7 +119,7 @@ pub enum Status {
 }
 
 impl Status {
-    /// The name as it stands in JSON and in the span of a run.
+    /// Returns the name that JSON and the span of a run use.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {

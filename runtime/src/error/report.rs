@@ -1,4 +1,4 @@
-//! An error as data: all that is known of it (R10).
+//! An error as data (R10).
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -6,37 +6,38 @@ use serde_json::{Map, Value};
 use crate::runnable::value::sorted;
 use crate::{ErrorKind, Interrupt, RetryRequest};
 
-/// An error as data, as it stands in an event or a recording.
+/// An [`Error`](crate::Error) as data, as events and recordings hold it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ErrorReport {
-    /// What sort of end it is.
+    /// The kind of the error.
     pub kind: ErrorKind,
-    /// What happened.
+    /// The message.
     pub message: String,
-    /// What caused it, nearest first.
+    /// The messages of the causes, nearest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub causes: Vec<String>,
-    /// What was known when it happened.
+    /// The values that were added with [`Error::context`](crate::Error::context).
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub context: Map<String, Value>,
-    /// What it was interrupted by.
+    /// The question, if the error is an interrupt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interrupt: Option<Interrupt>,
-    /// What was asked for with the request for a retry.
+    /// Reason and data, if the error is a request for a retry.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry: Option<RetryRequest>,
-    /// Whether trying again may help.
+    /// `true` if trying again may help.
     pub is_retryable: bool,
-    /// Whether nothing that depends on the run can go on.
+    /// `true` if everything that depends on the run has to stop.
     pub is_fatal: bool,
 }
 
 impl ErrorReport {
-    /// Everything about it for a person, as [`Error::explain`](crate::Error::explain) has it.
+    /// Returns a text for people, the same as [`Error::explain`](crate::Error::explain).
     #[must_use]
     pub fn explain(&self) -> String {
         let causes = self.causes.iter().map(|cause| format!("\n  caused by: {}", indented(cause)));
+        // `serde_json` keeps keys in the order of insertion if any crate asks for that: sort them, so that the text never depends on it.
         let mut context = self.context.clone();
         context.sort_keys();
         let facts = context.iter().map(|(key, value)| format!("\n  {key}: {}", sorted(value)));
@@ -44,7 +45,7 @@ impl ErrorReport {
     }
 }
 
-/// A cause of several lines stays below its first one.
+/// Indents all lines of a cause but the first.
 fn indented(cause: &str) -> String {
     cause.replace('\n', "\n    ")
 }

@@ -1,20 +1,20 @@
-//! The request for another attempt, as data (M7).
+//! A request for another attempt, as data (M7).
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::Error;
 
-/// Why an attempt was given up: what [`Error::retry_with`] was made of.
+/// The reason why an attempt was given up, as it was passed to [`Error::retry_with`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct RetryRequest {
-    /// Who asked, if the error says so: that of a `map_input` or `map_output` does.
+    /// The name of the `map_input` or `map_output` that asked, or another name that the error has as its context `by`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<String>,
-    /// Why.
+    /// The reason.
     pub reason: String,
-    /// Data for whoever makes the next attempt.
+    /// Data for the next attempt.
     #[serde(default)]
     pub metadata: Value,
 }
