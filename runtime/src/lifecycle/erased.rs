@@ -1,4 +1,4 @@
-//! The second face of the events of a run: how what does not know their types works with them, through JSON (R5).
+//! Access to lifecycle events for listeners that do not know their types, through JSON (R5).
 
 use std::any::Any;
 use std::marker::PhantomData;
@@ -13,13 +13,13 @@ use crate::lifecycle::{Failure, Finish, Start, Success};
 use crate::runnable::value::{RunTypes, fit};
 use crate::{Data, Result, Runnable, Stage};
 
-/// A lifecycle event of any run, to be changed.
+/// A lifecycle event of any run, for a listener that may change it.
 ///
 /// ```
-/// use emitree_runtime::{LifecycleMut, RunContext};
 /// use emitree_emitter::{AnyEvent, Options};
+/// use emitree_runtime::{LifecycleMut, RunContext, Runnable, runnable_fn};
 ///
-/// /// Answers every run below with `null`, without doing its work.
+/// /// Answers this run and every run below with `null`, so that no work is done.
 /// fn dry_run(ctx: &RunContext) -> emitree_runtime::Result<()> {
 ///     ctx.emitter().with(Options::new().nested(true)).on("*.*", |event: &mut dyn AnyEvent, meta| {
 ///         if let Some(LifecycleMut::Start(start)) = LifecycleMut::of(event, meta) {
@@ -29,7 +29,13 @@ use crate::{Data, Result, Runnable, Stage};
 ///     })?;
 ///     Ok(())
 /// }
-/// # drop(emitree_runtime::middleware_fn(dry_run));
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> emitree_runtime::Result<()> {
+/// let send = runnable_fn("send", |to: String, _: RunContext| async move { panic!("a letter went to {to}") });
+/// let sent: () = send.run("Ada".to_owned()).middleware(dry_run).await?;
+/// # Ok(())
+/// # }
 /// ```
 #[non_exhaustive]
 pub enum LifecycleMut<'a> {
@@ -44,13 +50,13 @@ pub enum LifecycleMut<'a> {
 }
 
 impl<'a> LifecycleMut<'a> {
-    /// The lifecycle event that an event is, if it is one.
+    /// Returns the lifecycle event, or `None` if the event is none.
     pub fn of(event: &'a mut dyn AnyEvent, meta: &EventMeta<'_>) -> Option<Self> {
         (meta.facet::<ErasedAccess>()?.change)(event)
     }
 }
 
-/// A lifecycle event of any run, to be looked at.
+/// A lifecycle event of any run, for an observer.
 #[non_exhaustive]
 pub enum LifecycleRef<'a> {
     /// A run begins.
@@ -64,7 +70,7 @@ pub enum LifecycleRef<'a> {
 }
 
 impl<'a> LifecycleRef<'a> {
-    /// The lifecycle event that an event is, if it is one.
+    /// Returns the lifecycle event, or `None` if the event is none.
     pub fn of(event: &'a dyn AnyEvent, meta: &EventMeta<'_>) -> Option<Self> {
         (meta.facet::<ErasedAccess>()?.look)(event)
     }
@@ -86,25 +92,26 @@ macro_rules! debug_by_name {
 }
 debug_by_name!(LifecycleMut, LifecycleRef);
 
-/// A [`Start`] of any types, through JSON.
+/// A [`Start`] of any types, read and changed through JSON.
 pub trait AnyStart: Send + Sync {
-    /// What the work will get.
+    /// Returns the input as JSON. A value that JSON cannot show becomes a string with the reason.
     fn input_json(&self) -> Value;
-    /// What the work will get, if JSON can show it.
+    /// Returns the input as JSON, or an error.
     ///
     /// # Errors
     ///
-    /// If it cannot be serialised, or is nested deeper than [`MAX_DEPTH`](emitree_emitter::json::MAX_DEPTH).
+    /// If the input cannot be serialised, or is nested deeper than [`MAX_DEPTH`](emitree_emitter::json::MAX_DEPTH).
     fn try_input_json(&self) -> Result<Value>;
-    /// Changes what the work will get.
+    /// Replaces the input.
     ///
     /// # Errors
     ///
-    /// If the value does not fit the type of the input; says where. Nothing is changed then.
+    /// If the value does not fit the type of the input; the error says where. The input is unchanged then.
     fn set_input_json(&mut self, input: Value) -> Result<()>;
-    /// The answer, if there is one already.
+    /// Returns the output as JSON, if a listener has set one.
     fn output_json(&self) -> Option<Value>;
-    /// The answer as it is: an `Option` of the run's output, for who knows that type and not the input's.
+    /// Returns the output as a `&mut Option<O>` behind [`Any`], where `O` is the run's output: for listeners that know
+    /// that type but not the input's.
     ///
     /// ```
     /// use emitree_emitter::AnyEvent;
@@ -125,43 +132,43 @@ pub trait AnyStart: Send + Sync {
     /// # }
     /// ```
     fn output_any(&mut self) -> &mut dyn Any;
-    /// Answers the run.
+    /// Sets the output, so that the work is skipped.
     ///
     /// # Errors
     ///
-    /// If the value does not fit the type of the output; says where. Nothing is changed then.
+    /// If the value does not fit the type of the output; the error says where. No output is set then.
     fn set_output_json(&mut self, output: Value) -> Result<()>;
 }
 
-/// A [`Success`] of any types, through JSON.
+/// A [`Success`] of any types, read and changed through JSON.
 pub trait AnySuccess: Send + Sync {
-    /// What the work got.
+    /// Returns the input as JSON.
     fn input_json(&self) -> Value;
-    /// What the caller will get.
+    /// Returns the output as JSON. A value that JSON cannot show becomes a string with the reason.
     fn output_json(&self) -> Value;
-    /// What the run gives, if JSON can show it.
+    /// Returns the output as JSON, or an error.
     ///
     /// # Errors
     ///
-    /// If it cannot be serialised, or is nested deeper than [`MAX_DEPTH`](emitree_emitter::json::MAX_DEPTH).
+    /// If the output cannot be serialised, or is nested deeper than [`MAX_DEPTH`](emitree_emitter::json::MAX_DEPTH).
     fn try_output_json(&self) -> Result<Value>;
-    /// Changes what the caller will get.
+    /// Replaces the output.
     ///
     /// # Errors
     ///
-    /// If the value does not fit the type of the output; says where. Nothing is changed then.
+    /// If the value does not fit the type of the output; the error says where. The output is unchanged then.
     fn set_output_json(&mut self, output: Value) -> Result<()>;
 }
 
-/// A [`Finish`] of any types, through JSON.
+/// A [`Finish`] of any types, read through JSON.
 pub trait AnyFinish: Send + Sync {
-    /// What the work got, or would have got.
+    /// Returns the input as JSON, even if the work was skipped.
     fn input_json(&self) -> Value;
-    /// How it ended.
+    /// Returns the [`Outcome`](crate::Outcome) as JSON.
     fn outcome_json(&self) -> Value;
-    /// How it ended, without what that carries.
+    /// Returns the outcome without its data.
     fn status(&self) -> crate::Status;
-    /// How long it took.
+    /// Returns how long the run took.
     fn duration(&self) -> Duration;
 }
 
@@ -230,7 +237,7 @@ impl<I: Data, O: Data> AnyFinish for Finish<I, O> {
     }
 }
 
-/// What runs tell of the type that they are runs of.
+/// The types that the runs of a runnable report: its own, or the types of the runnable that it wraps.
 #[derive(Clone, Copy)]
 pub struct Face(pub(crate) &'static LifecycleFacets);
 
@@ -260,20 +267,21 @@ impl LifecycleFacets {
     }
 }
 
-/// The second face of a lifecycle payload: what listeners that do not know its type see it through (E17).
+/// Functions that downcast a lifecycle payload and return it as a trait object, for listeners that do not know its type.
 pub(crate) struct ErasedAccess {
     pub(crate) stage: Stage,
     change: fn(&mut dyn AnyEvent) -> Option<LifecycleMut<'_>>,
     look: fn(&dyn AnyEvent) -> Option<LifecycleRef<'_>>,
 }
 
-/// The lenses of the runs of one type.
+/// The facets of the runs of one runnable.
 pub(crate) struct FacetsOf<R: ?Sized>(PhantomData<R>);
 
 impl<R: Runnable + ?Sized> FacetsOf<R> {
     pub(crate) const ALL: &'static LifecycleFacets =
         &LifecycleFacets { facets: [Self::START, Self::SUCCESS, Self::ERROR, Self::FINISH], types: RunTypes::of::<R> };
 
+    // `internal` marks a lifecycle event. The plain name is for listeners of exactly this type (E4).
     const START: &'static Facet = &Facet::new(&ErasedAccess {
         stage: Stage::Start,
         change: |event| Some(LifecycleMut::Start(event.downcast_mut::<Start<R::Input, R::Output>>()?)),
@@ -290,6 +298,7 @@ impl<R: Runnable + ?Sized> FacetsOf<R> {
     .internal()
     .also_named(Stage::Success.plain_name());
 
+    // `error` and `finish` only report: `isolated` calls every listener, whatever the others return (R10).
     const ERROR: &'static Facet = &Facet::new(&ErasedAccess {
         stage: Stage::Error,
         change: |event| Some(LifecycleMut::Error(event.downcast_mut::<Failure>()?)),

@@ -1,13 +1,13 @@
-//! Listening to the four lifecycle events of an instance's runs, typed (R3).
+//! Typed listeners for the lifecycle events of an instance's runs (R3).
 
 use emitree_emitter::{EventMeta, ListenError, ListenerResult, Subscription};
 
 use crate::lifecycle::{Failure, Finish, Start, Success};
 use crate::{Runnable, Stage, lifecycle_of};
 
-/// What every [`Runnable`] can be asked to listen to: the lifecycle of its runs.
+/// Methods of every [`Runnable`] that register listeners for the lifecycle events of all its runs.
 ///
-/// Types are inferred:
+/// The compiler infers the payload types:
 ///
 /// ```
 /// use emitree_runtime::{Lifecycle, RunContext, Runnable, runnable_fn};
@@ -22,11 +22,11 @@ use crate::{Runnable, Stage, lifecycle_of};
 /// # }
 /// ```
 pub trait Lifecycle: Runnable {
-    /// Listens to `start`: may change the input, or answer by setting the output.
+    /// Registers a listener of `start`, which may change the input or set the output.
     ///
     /// # Errors
     ///
-    /// If the emitter declares events otherwise.
+    /// If the instance's emitter is the emitter of a run that has ended.
     #[track_caller]
     fn on_start<Out: ListenerResult>(
         &self,
@@ -35,14 +35,15 @@ pub trait Lifecycle: Runnable {
     where
         Self: Sized,
     {
+        // One emitter may be shared by runnables of several types: filter by type instead of failing (E7).
         self.emitter().on(lifecycle_of(self).only([Stage::Start]).of_types(), f)
     }
 
-    /// Listens to `success`: may change the output.
+    /// Registers a listener of `success`, which may change the output.
     ///
     /// # Errors
     ///
-    /// If the emitter declares events otherwise.
+    /// If the instance's emitter is the emitter of a run that has ended.
     #[track_caller]
     fn on_success<Out: ListenerResult>(
         &self,
@@ -54,11 +55,11 @@ pub trait Lifecycle: Runnable {
         self.emitter().on(lifecycle_of(self).only([Stage::Success]).of_types(), f)
     }
 
-    /// Listens to `error`.
+    /// Registers a listener of `error`. If it fails, that is logged, and changes nothing.
     ///
     /// # Errors
     ///
-    /// If the emitter declares events otherwise.
+    /// If the instance's emitter is the emitter of a run that has ended.
     #[track_caller]
     fn on_error<Out: ListenerResult>(
         &self,
@@ -67,15 +68,16 @@ pub trait Lifecycle: Runnable {
     where
         Self: Sized,
     {
+        // Registered by `on`, so that it comes before observers; the closure lends the payload read-only.
         self.emitter()
             .on(lifecycle_of(self).only([Stage::Error]).of_types(), move |failure: &mut Failure, meta| f(failure, meta))
     }
 
-    /// Listens to `finish`.
+    /// Registers a listener of `finish`. If it fails, that is logged, and changes nothing.
     ///
     /// # Errors
     ///
-    /// If the emitter declares events otherwise.
+    /// If the instance's emitter is the emitter of a run that has ended.
     #[track_caller]
     fn on_finish<Out: ListenerResult>(
         &self,

@@ -1,4 +1,4 @@
-//! The instance behind runs, and the matcher of their lifecycle events (R3).
+//! The instance of a run, and matchers of lifecycle events (R3).
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use crate::{RunContext, Runnable, Stage};
 
-/// Which runnable a run is of: its identity, not the thing itself.
+/// The identity of the runnable that a run belongs to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Instance(Emitter);
 
@@ -16,20 +16,20 @@ impl Instance {
         Self(emitter)
     }
 
-    /// The instance's emitter.
+    /// Returns the instance's emitter.
     #[must_use]
     pub const fn emitter(&self) -> &Emitter {
         &self.0
     }
 }
 
-/// What tells of which instance it is: a [`Runnable`], a [`RunContext`], an [`Instance`].
+/// A value that names an instance: a [`Runnable`], a [`RunContext`] or an [`Instance`].
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not tell of which instance it is",
     label = "expected a `Runnable`, a `RunContext` or an `Instance`"
 )]
 pub trait AsInstance {
-    /// The emitter that is the instance's identity.
+    /// Returns the emitter that identifies the instance.
     fn instance_emitter(&self) -> &Emitter;
 }
 
@@ -57,11 +57,11 @@ impl AsInstance for RunContext {
     }
 }
 
-/// Matches the lifecycle events of runs. Made by [`lifecycle_of`] and [`lifecycle`].
+/// A matcher of lifecycle events. Created by [`lifecycle_of`] and [`lifecycle`].
 #[must_use = "a matcher does nothing until a listener is registered with it"]
 #[derive(Clone, Debug)]
 pub struct LifecycleOf {
-    /// None for any.
+    /// `None` for every instance.
     instance: Option<Emitter>,
     only: Option<Vec<Stage>>,
     parent_run: Option<Uuid>,
@@ -69,52 +69,58 @@ pub struct LifecycleOf {
     filters_types: bool,
 }
 
-/// Matches `start`, `success`, `error` and `finish` of every run of an instance. Not nested by default: on a run's
-/// own emitter it matches that run's events.
+/// Returns a matcher of `start`, `success`, `error` and `finish` of every run of an instance.
 ///
-/// A listener of other types than those of the runs is an error, wherever it is registered: the run's event fails, with an
-/// error that names both types. Where it asks for [nested](emitree_emitter::Options::nested) events, or with
-/// [`of_types`](LifecycleOf::of_types), it filters by its type instead.
+/// Nested events are not matched by default: on a run's own emitter it matches that run's events.
+///
+/// A listener whose payload type is not the one of the runs makes the event fail with an error that names both types,
+/// wherever the listener is registered. With [nested](emitree_emitter::Options::nested) events, or with
+/// [`of_types`](LifecycleOf::of_types), events of other types are skipped instead.
 ///
 /// ```
 /// use emitree_emitter::Emitter;
-/// use emitree_runtime::{RunContext, Stage, Start, lifecycle_of, runnable_fn};
+/// use emitree_runtime::{RunContext, Runnable, Stage, Start, lifecycle_of, runnable_fn};
 ///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> emitree_runtime::Result<()> {
 /// let double = runnable_fn("double", |n: u32, _: RunContext| async move { Ok(n * 2) });
 /// Emitter::root().on(lifecycle_of(&double).only([Stage::Start]), |start: &mut Start<u32, u32>, _| start.input += 1)?;
-/// # Ok::<(), emitree_emitter::ListenError>(())
+/// assert_eq!(double.run(1).await?, 4);
+/// # Ok(())
+/// # }
 /// ```
 pub fn lifecycle_of(instance: &(impl AsInstance + ?Sized)) -> LifecycleOf {
     let instance = instance.instance_emitter().clone();
     LifecycleOf { instance: Some(instance), ..lifecycle() }
 }
 
-/// Matches the same four events of the runs of every instance. Of own events those of other types than the listener's are an
-/// error, as with [`Stage`]; others are filtered by type.
+/// Returns a matcher of `start`, `success`, `error` and `finish` of the runs of every instance.
+///
+/// An own event of another type than the listener's fails, as with [`Stage`]. Other events of other types are skipped.
 pub const fn lifecycle() -> LifecycleOf {
     LifecycleOf { instance: None, only: None, parent_run: None, except: Vec::new(), filters_types: false }
 }
 
 impl LifecycleOf {
-    /// Only these of the four.
+    /// Matches only these stages.
     pub fn only(mut self, stages: impl IntoIterator<Item = Stage>) -> Self {
         self.only = Some(stages.into_iter().collect());
         self
     }
 
-    /// Only runs that were started in that run.
+    /// Matches only runs that were started directly in this run.
     pub const fn parent_run(mut self, run_id: Uuid) -> Self {
         self.parent_run = Some(run_id);
         self
     }
 
-    /// Not the runs of that instance.
+    /// Excludes the runs of an instance.
     pub fn except(mut self, other: &(impl AsInstance + ?Sized)) -> Self {
         self.except.push(other.instance_emitter().clone());
         self
     }
 
-    /// Takes only events of the listener's type: where runs of several types share an instance's emitter.
+    /// Skips events of other types than the listener's, where runs of several types share an emitter.
     pub const fn of_types(mut self) -> Self {
         self.filters_types = true;
         self
@@ -132,6 +138,7 @@ impl LifecycleOf {
 
 impl IntoMatcher for LifecycleOf {
     fn into_matcher(self) -> Result<Matcher, MatcherError> {
+        // With the names the emitter can leave out this matcher for all other events, without calling it.
         let (filters_types, is_of_one) = (self.filters_types, self.instance.is_some());
         let names = match &self.only {
             Some(only) => only.iter().map(|stage| stage.event_name()).collect(),
@@ -140,6 +147,7 @@ impl IntoMatcher for LifecycleOf {
         let matcher = matcher_fn(move |meta| self.matches(meta)).named(names);
         match (filters_types, is_of_one) {
             (true, _) => matcher.of_types(),
+            // All runs of one instance have the same types: another type is a mistake, at every emitter (E7).
             (false, true) => matcher.of_one_source(),
             (false, false) => matcher,
         }

@@ -1,4 +1,4 @@
-//! The events that wrap a run (R3): what each carries.
+//! The four lifecycle events of a run, and their payloads (R3).
 
 pub(crate) mod erased;
 pub(crate) mod listen;
@@ -19,46 +19,46 @@ use serde::{Serialize, Serializer};
 use crate::context::TypedRun;
 use crate::{Error, Outcome, RunContext};
 
-/// A run begins. Listeners may change the input, or answer the run by setting the output.
+/// The payload of `start`: a run begins. Listeners may change the input, or set the output.
 #[derive(Debug, Serialize)]
 pub struct Start<I, O> {
-    /// What the work will get.
+    /// The input of the work.
     pub input: I,
-    /// Set it, and it is the answer: the work is not done.
+    /// The output, if a listener has set one: then the work is skipped. The layers around it still see this output.
     pub output: Option<O>,
 }
 
-/// A run has an output, which listeners may still change.
+/// The payload of `success`: a run has an output, which listeners may change.
 #[derive(Debug, Serialize)]
 #[serde(bound = "I: Serialize + 'static, O: Serialize")]
 pub struct Success<I: 'static, O> {
     pub(crate) input: Input<I>,
-    /// What the caller will get.
+    /// The output that the caller will receive.
     pub output: O,
 }
 
 impl<I: 'static, O> Success<I, O> {
-    /// What the work got.
+    /// Returns the input of the run, as `start` left it.
     pub fn input(&self) -> &I {
         &self.input
     }
 }
 
-/// A run has failed. Read-only: the caller gets this error.
+/// The payload of `error`: a run has failed. Listeners cannot change it.
 #[derive(Debug, Serialize)]
 pub struct Failure {
     pub(crate) error: Error,
 }
 
 impl Failure {
-    /// What the caller will get.
+    /// Returns the error that the caller will receive.
     #[must_use]
     pub const fn error(&self) -> &Error {
         &self.error
     }
 }
 
-/// A run has ended. Read-only.
+/// The payload of `finish`: a run has ended. Listeners cannot change it.
 #[derive(Debug)]
 pub struct Finish<I: 'static, O> {
     pub(crate) input: Input<I>,
@@ -67,17 +67,17 @@ pub struct Finish<I: 'static, O> {
 }
 
 impl<I: 'static, O> Finish<I, O> {
-    /// What the work got, or would have got.
+    /// Returns the input of the run, as `start` left it, even if the work was skipped.
     pub fn input(&self) -> &I {
         &self.input
     }
 
-    /// How it ended.
+    /// Returns the outcome of the run.
     pub const fn outcome(&self) -> &Outcome<O> {
         &self.outcome
     }
 
-    /// How long it took, by tokio's clock, from its first poll. In JSON: `duration_ns`, whole nanoseconds.
+    /// Returns how long the run took since its first poll, by tokio's clock. In JSON this is `duration_ns`, in whole nanoseconds.
     pub fn duration(&self) -> Duration {
         self.duration.of(&self.input.run)
     }
@@ -94,7 +94,8 @@ impl<I: Serialize + 'static, O: Serialize> Serialize for Finish<I, O> {
     }
 }
 
-/// How long a run took: measured before listeners hear of it, who may be awaited; otherwise when somebody first looks.
+/// The duration of a run: measured before listeners of `finish` are called, which may take their time. Without listeners it is
+/// measured when it is first read, so that a run which nobody observes does not read the clock.
 #[derive(Debug)]
 pub(crate) struct Measured(OnceLock<Duration>);
 
@@ -112,7 +113,7 @@ impl Measured {
     }
 }
 
-/// The input of a run, where the run keeps it: whoever shows it holds the run.
+/// The input of a run, borrowed from the run's context, which this keeps alive: payloads share it without a clone.
 pub(crate) struct Input<I> {
     run: RunContext,
     ty: PhantomData<fn() -> I>,

@@ -1,4 +1,4 @@
-//! What subscribers see of a run: its events, and what its attempts came to.
+//! The events and attempts that subscribers of a run receive.
 
 use std::any::{Any, type_name};
 use std::fmt;
@@ -12,10 +12,35 @@ use uuid::Uuid;
 
 use crate::{Data, Error, ErrorKind, LifecycleRef, Result, RunContext, Stage};
 
-/// One of the four events of a run, as its [subscribers](crate::RunSubscriber) see it: when its listeners have heard it, if it
-/// has any, and made of it what they would.
+/// One of the four lifecycle events of a run, as its [subscribers](crate::RunSubscriber) receive it: after all listeners, with
+/// the payload as they left it.
 ///
-/// It says what an [`EventMeta`](emitree_emitter::EventMeta) says of it; ids, paths and times are made at the first look.
+/// Its methods return the same as those of [`EventMeta`](emitree_emitter::EventMeta). Id, path and time are computed when they
+/// are first read.
+///
+/// ```
+/// use std::sync::{Arc, Mutex};
+/// use emitree_runtime::{RunContext, RunEvent, Runnable, Stage, runnable_fn};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> emitree_runtime::Result<()> {
+/// let outputs = Arc::new(Mutex::new(Vec::new()));
+/// let seen = Arc::clone(&outputs);
+/// let subscribe = move |ctx: &RunContext| {
+///     let seen = Arc::clone(&seen);
+///     ctx.subscribe(move |event: &RunEvent<'_>| {
+///         if event.stage() == Stage::Success {
+///             seen.lock().unwrap().push(event.payload().to_json()["output"].clone());
+///         }
+///     });
+///     Ok(())
+/// };
+/// let double = runnable_fn("double", |n: u32, _: RunContext| async move { Ok(n * 2) });
+/// double.run(21).middleware(subscribe).await?;
+/// assert_eq!(*outputs.lock().unwrap(), [42]);
+/// # Ok(())
+/// # }
+/// ```
 pub struct RunEvent<'a> {
     run: &'a RunContext,
     stage: Stage,
@@ -34,58 +59,57 @@ impl<'a> RunEvent<'a> {
         Self { run, stage, payload, stamp, path: OnceLock::new() }
     }
 
-    /// The run.
+    /// Returns the run.
     #[must_use]
     pub const fn run(&self) -> &'a RunContext {
         self.run
     }
 
-    /// Which of the four it is.
+    /// Returns the stage: which of the four events it is.
     #[must_use]
     pub const fn stage(&self) -> Stage {
         self.stage
     }
 
-    /// What it carries, of a type that is not known: as JSON, or brought back to its type.
+    /// Returns the payload, to be read as JSON or downcast to its type.
     #[must_use]
     pub const fn payload(&self) -> &'a dyn AnyEvent {
         self.payload
     }
 
-    /// What it carries, as what it is.
+    /// Returns the payload as a lifecycle event, whose values are read as JSON.
     #[must_use]
     pub fn lifecycle(&self) -> Option<LifecycleRef<'a>> {
         self.run.core().stages().look(self.stage, self.payload)
     }
 
-    /// A version 7 UUID.
+    /// Returns the id of the event, a version 7 UUID.
     #[must_use]
     pub fn id(&self) -> Uuid {
         self.stamp.id()
     }
 
-    /// When it was emitted: when that was first asked for, by listeners or here, or a listener first had to be awaited.
+    /// Returns the time of the event: the moment at which it was first read, or at which a listener was first awaited.
     #[must_use]
     pub fn time(&self) -> SystemTime {
         self.stamp.time()
     }
 
-    /// Its path: `backend.chat.run.start`.
+    /// Returns the path of the event, such as `backend.chat.run.start`.
     #[must_use]
     pub fn path(&self) -> &str {
         let instance = self.run.instance_ref();
         self.path.get_or_init(|| instance.path_of(self.stage.event_name()).unwrap_or_default().into())
     }
 
-    /// The context that it carries: the run's, as it was when somebody first asked for it, or a listener first had to be
-    /// awaited.
+    /// Returns the context of the run, as it was when it was first read, or when a listener was first awaited.
     #[must_use]
     pub fn context(&self) -> &Context {
         let facet = self.run.core().stages().facet(self.stage);
         self.stamp.context(|| facet.over(self.run.context()))
     }
 
-    /// An owned, serialisable copy, as a sink gets it.
+    /// Returns an owned, serialisable record, as a sink receives it.
     #[must_use]
     pub fn to_record(&self) -> EventRecord {
         let facet = self.run.core().stages().facet(self.stage);
@@ -99,7 +123,7 @@ impl fmt::Debug for RunEvent<'_> {
     }
 }
 
-/// What the work of a run and the layers around it came to, in one attempt.
+/// The result of one attempt, as the outermost layer around the work returned it.
 pub struct Attempted<'a> {
     run: &'a RunContext,
     result: std::result::Result<&'a dyn ErasedOutput, &'a Error>,
@@ -110,29 +134,29 @@ impl<'a> Attempted<'a> {
         Self { run, result: result.as_ref().map(|output| output as &dyn ErasedOutput) }
     }
 
-    /// The run; [`RunContext::attempt`] says which attempt it was.
+    /// Returns the run; [`RunContext::attempt`] is the number of the attempt.
     #[must_use]
     pub const fn run(&self) -> &'a RunContext {
         self.run
     }
 
-    /// The output, if there is one and it is an `O`.
+    /// Returns the output, or `None` if the attempt failed or its output is not an `O`.
     #[must_use]
     pub fn output<O: 'static>(&self) -> Option<&'a O> {
         (self.result.ok()? as &dyn Any).downcast_ref()
     }
 
-    /// The output as JSON.
+    /// Returns the output as JSON.
     ///
     /// # Errors
     ///
-    /// What it failed with; or one of the kind `Invalid`, if its output cannot be shown as JSON.
+    /// The error of the attempt, or one of the kind [`Invalid`](ErrorKind::Invalid) if the output cannot be serialised.
     pub fn output_json(&self) -> Result<Value> {
         self.result.map_err(Clone::clone)?.to_json()
     }
 }
 
-/// An output whose type is not known.
+/// An output without its type.
 trait ErasedOutput: Any {
     fn to_json(&self) -> Result<Value>;
 }

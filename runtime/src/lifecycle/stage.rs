@@ -1,4 +1,4 @@
-//! Which of its four events a run is at, and the matchers of those (R3).
+//! The stages of a run, as matchers of its four events (R3).
 
 use std::sync::OnceLock;
 
@@ -7,14 +7,17 @@ use serde_json::Value;
 
 use crate::lifecycle::erased::ErasedAccess;
 
-/// Which of the four it is. As a matcher: that event, of any run but [nested](Matcher#nested-events) ones.
+/// A stage of a run: one of its four lifecycle events. As a matcher it matches that event of every run except
+/// [nested](Matcher#nested-events) ones.
 ///
-/// Its plain name, `"start"`, is a matcher of the run's own event for a listener of exactly that type, `Start<I, O>` of the run; one of
-/// other types is an error. For other payloads, and for `dyn AnyEvent`, `"start"` is an event that the work emits under that name.
+/// If a listener registered with a stage takes another payload type than the run's own event has, such as `Start<u64, u64>` for
+/// `Start<u32, u32>`, the run ends with an error that names both types. Events of other runs are skipped if their type
+/// differs, and with [nested](emitree_emitter::Options::nested) events that holds for all. [`of_types`](Self::of_types) skips
+/// own events of other types too.
 ///
-/// A run whose own event is of another type than a listener's, `Start<u64, u64>` for `Start<u32, u32>`, ends with an
-/// error that names both. Events of other runs are filtered by the listener's type, and so are all where the listener asks
-/// for [nested](emitree_emitter::Options::nested) events; [`of_types`](Self::of_types) filters own ones too.
+/// The plain name `"start"` matches the run's own event for a listener of exactly its type, `Start<I, O>`. A listener of
+/// a `Start` of other types is an error. For all other payloads, and for `dyn AnyEvent`, `"start"` is an event that the work
+/// emits under that name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "each is documented at the payload of the same name")]
 pub enum Stage {
@@ -25,10 +28,10 @@ pub enum Stage {
 }
 
 impl Stage {
-    /// In the order of their discriminants.
+    /// All stages, in the order of their discriminants.
     pub(crate) const ALL: [Self; 4] = [Self::Start, Self::Success, Self::Error, Self::Finish];
 
-    /// The last segment of the event's path.
+    /// Returns the last segment of the event's path.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -66,23 +69,23 @@ impl Stage {
         }
     }
 
-    /// The stage of a run that an event is, if it is one.
+    /// Returns the stage of a lifecycle event, or `None` for any other event.
     #[must_use]
     pub fn of(meta: &EventMeta<'_>) -> Option<Self> {
         meta.facet::<ErasedAccess>().map(|access| access.stage)
     }
 
-    /// The stage of a run that a recorded event is.
+    /// Returns the stage of a recorded lifecycle event, or `None` for any other event.
     #[must_use]
     pub fn of_record(record: &EventRecord) -> Option<Self> {
+        // A record has lost its facet: the mark in its context tells it from an event that the work emitted under the same name.
         let internal = record.context.get("internal") == Some(&Value::Bool(true));
         Self::ALL.into_iter().find(|stage| internal && record.name() == stage.as_str())
     }
 }
 
 impl Stage {
-    /// Takes only events of the listener's type, own ones too: on a run, or on an instance of several types of runs, where a
-    /// listener of another type would be an error.
+    /// Returns a matcher that skips events of other types than the listener's, instead of failing.
     ///
     /// ```
     /// use emitree_runtime::{RunContext, Runnable, Stage, Start, runnable_fn};
@@ -105,7 +108,7 @@ impl Stage {
     fn matcher(self) -> FnMatcher {
         static MATCHERS: OnceLock<[FnMatcher; 4]> = OnceLock::new();
         let of = |stage: Self| matcher_fn(move |meta| Self::of(meta) == Some(stage)).named([stage.event_name()]);
-        // Made once, so that what was registered with a stage is found with it again (E9).
+        // Function matchers are compared by identity: with one per stage, `off_matching` finds what was registered with it (E9).
         MATCHERS.get_or_init(|| Self::ALL.map(of))[self as usize].clone()
     }
 }

@@ -1,9 +1,8 @@
-//! Subscribers of runs: they receive the events of a run without anything being emitted for them.
+//! Subscribers of runs: they receive the events of a run although nothing is emitted for them.
 //!
-//! 1. A subscriber sees the same of a run as a listener that hears everything and changes nothing: `start`, then one of
-//!    `success` and `error`, then `finish`, once each (R4); and each after all who listen to it.
-//! 2. It is no listener: a run with subscribers alone has no listeners, has no emitter and emits nothing (E15).
-//! 3. It can change nothing, and a panic of its is logged (M5). It is called with no lock held.
+//! 1. A subscriber receives `start`, then `success` or `error`, then `finish`, once each (R4), and each after all listeners.
+//! 2. A subscriber is not a listener: a run that has subscribers only has no emitter, and emits nothing (E15).
+//! 3. A subscriber can change nothing, and its panics are logged (M5). It is called with no lock held.
 
 use std::sync::Arc;
 
@@ -14,18 +13,21 @@ use crate::context::inherited::InheritedList;
 use crate::run::panic::{discard, isolated};
 use crate::{Attempted, Data, Result, RunContext, RunEvent, Stage};
 
-/// Receives the events of runs, and changes nothing; bound with [`RunContext::subscribe`].
+/// A subscriber of runs: it receives their lifecycle events and cannot change them. Register it with
+/// [`RunContext::subscribe`].
 ///
-/// A function of `&RunEvent` is one.
+/// Every function of `&RunEvent` is a subscriber.
 ///
-/// A listener costs a run its emitter, and each of its events a way up and a time. A subscriber costs nearly nothing, but it
-/// is for a run, not for an emitter: it hears nothing that the work emits, and nothing by a pipe.
+/// A subscriber is cheaper than a listener: a run with listeners needs an emitter, and each of its events travels up the tree. In
+/// return it receives lifecycle events only: nothing that the work emits, and nothing through a pipe.
 pub trait RunSubscriber: Send + Sync + 'static {
-    /// Receives one of the run's four events, when its listeners have heard it.
+    /// Receives one of the run's four events, after all listeners.
     fn event(&self, event: &RunEvent<'_>);
 
-    /// Looks at what the work and the layers around it came to in one attempt, before output middlewares and listeners get
-    /// it. Work that is dropped comes to nothing. By default it does not look.
+    /// Receives the result of an attempt, before [`map_output`](crate::map_output) and listeners of `success` change it.
+    ///
+    /// It is not called if a [`map_input`](crate::map_input) failed, or if the attempt was dropped. The default
+    /// implementation does nothing.
     fn attempted(&self, attempt: &Attempted<'_>) {
         _ = attempt;
     }
@@ -47,21 +49,21 @@ impl<T: RunSubscriber + ?Sized> RunSubscriber for Arc<T> {
     }
 }
 
-/// The subscribers of a run, which are those of the runs above as well.
+/// The subscribers of a run, including the subscribers of the runs above.
 #[derive(Default)]
 pub(crate) struct Subscribers {
-    /// The nearest first: those of the run itself, in order of registration, and then those of the runs above.
+    /// The run's own subscribers in order of registration, then the inherited ones, nearest first.
     all: InheritedList<Arc<dyn RunSubscriber>>,
-    /// How many the run found.
+    /// The number of inherited subscribers, at the end of the list.
     above: usize,
 }
 
-/// Who sees what a run tells, at a moment.
+/// The recipients of a run's events, at a moment.
 #[derive(Clone, Copy)]
 pub(crate) enum Recipients<'a> {
     Nobody,
     Subscribers,
-    /// With those who observe, if there are any.
+    /// Listeners on this emitter or above, and subscribers if there are any.
     Listeners(&'a Emitter),
 }
 
@@ -70,7 +72,7 @@ impl<'a> Recipients<'a> {
         !matches!(self, Self::Nobody)
     }
 
-    /// The run's emitter, if anybody hears what is emitted there.
+    /// Returns the run's emitter, if events emitted there have listeners.
     pub(crate) const fn listeners(self) -> Option<&'a Emitter> {
         match self {
             Self::Listeners(emitter) => Some(emitter),
@@ -91,12 +93,15 @@ impl Subscribers {
     }
 
     fn each(&self, f: impl Fn(&dyn RunSubscriber)) {
+        // A snapshot, so that no lock is held while subscribers run (invariant 3): they may subscribe further ones.
         let all = self.all.all();
         all.iter().flat_map(|all| all.iter()).for_each(|subscriber| isolated(|| f(&**subscriber)));
+        // The run may have ended meanwhile: then this is the last to hold the subscribers, whose drop may panic.
         discard(all);
     }
 
     fn add(&self, subscriber: Arc<dyn RunSubscriber>) {
+        // Behind the run's own, and before those of the runs above, so that the nearest are called first.
         self.all.change(|all| all.insert(all.len().saturating_sub(self.above), subscriber));
     }
 
@@ -106,16 +111,23 @@ impl Subscribers {
 }
 
 impl RunContext {
-    /// Has an subscriber look at what the run tells from now on, and those that are started in it from now on, however deep.
-    /// What is bound while listeners hear an event sees that event too, for it comes after them.
+    /// Registers a subscriber for the events of this run, and of every run that is started in it from now on, however deep.
     ///
-    /// It is called after all who listen, those of [`observe`](emitree_emitter::Emitter::observe) too, and before the run
-    /// goes on; the nearest first: those bound to the run itself, in order, then those bound to the runs above.
+    /// For each event:
+    ///
+    /// 1. listeners and observers receive it;
+    /// 2. the subscribers that were registered on the run itself receive it, in order of registration;
+    /// 3. the subscribers that were registered on the runs above receive it, nearest run first;
+    /// 4. the run goes on.
+    ///
+    /// A subscriber that a listener registers during an event receives that event too.
+    ///
+    /// When the run has ended, its subscribers are dropped.
     ///
     /// ```
     /// use emitree_runtime::{RunContext, RunEvent, Runnable, runnable_fn};
     ///
-    /// /// Shows what a run and those below it tell.
+    /// /// Prints the events of a run and of the runs below it.
     /// fn show(ctx: &RunContext) -> emitree_runtime::Result<()> {
     ///     ctx.subscribe(|event: &RunEvent<'_>| println!("{} {}", event.path(), event.payload().to_json()));
     ///     Ok(())
@@ -134,7 +146,7 @@ impl RunContext {
         self.bound();
     }
 
-    /// Who there is to be told.
+    /// Returns the recipients of the run's events at this moment.
     pub(crate) fn recipients(&self) -> Recipients<'_> {
         let here = self.here();
         match (here.is_heard(), here.subscribers().is_empty()) {
@@ -144,7 +156,7 @@ impl RunContext {
         }
     }
 
-    /// Shows an event to its subscribers.
+    /// Calls the run's subscribers with an event.
     #[inline]
     pub(crate) fn show(&self, stage: Stage, payload: &dyn AnyEvent, stamp: &EventStamp) {
         let subscribers = self.subscribers();
@@ -154,7 +166,7 @@ impl RunContext {
         }
     }
 
-    /// Shows them what an attempt came to.
+    /// Calls the run's subscribers with the result of an attempt.
     #[inline]
     pub(crate) fn show_attempt<O: Data>(&self, result: &Result<O>) {
         let subscribers = self.subscribers();
