@@ -1,4 +1,4 @@
-//! What a run goes through, for people and for machines (M2).
+//! Lists of the middlewares and layers of a run, for people and for programs (M2).
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,52 +10,51 @@ use crate::context::current::enter;
 use crate::middleware::order::in_order;
 use crate::{Middleware, Phase, RunContext, Summary};
 
-/// What a run goes through: what is bound to it, and what its values pass, outermost first.
+/// The middlewares of a run, and the layers and functions that its values pass through.
 ///
-/// Given by [`Run::explain`](crate::Run::explain) for a run that has not begun, and by [`RunContext::explain`] inside.
-/// It prints as a list.
+/// Returned by [`Run::explain`](crate::Run::explain) for a run that has not begun, and by [`RunContext::explain`] inside of a
+/// run. It displays as a list.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Explanation {
-    /// What the runnable is called.
+    /// The name of the runnable.
     pub runnable: String,
-    /// What is bound to the run, in order.
+    /// The middlewares, in the order in which they are bound.
     pub middlewares: Vec<MiddlewareInfo>,
-    /// What its values pass, from the caller to the work; output middlewares come last.
+    /// The layers and functions that values pass through: `map_input`, layers from the outermost to the innermost, `map_output`.
     pub chain: Vec<LayerInfo>,
-    /// What may be a mistake: layers that are bound to a run above as well, and say that it matters
-    /// ([`Layer::nesting_warning`](crate::Layer::nesting_warning)). They are known once the run is bound, so only
-    /// [`RunContext::explain`] finds them.
+    /// Warnings of layers that are also bound to a run above ([`Layer::nesting_warning`](crate::Layer::nesting_warning)). They
+    /// are known once the run is bound, so [`Run::explain`](crate::Run::explain) has none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
 }
 
-/// A middleware, as it is listed.
+/// A middleware in an [`Explanation`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct MiddlewareInfo {
-    /// What it is called.
+    /// The name of the middleware.
     pub name: String,
-    /// What it says of itself.
+    /// The description of the middleware.
     pub summary: Summary,
-    /// What it adds to the chain, as far as it tells.
+    /// The layers that it adds, as [`Middleware::layers`] returns them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub layers: Vec<LayerInfo>,
 }
 
-/// What values of a run pass, as it is listed.
+/// A layer, `map_input` or `map_output` in an [`Explanation`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct LayerInfo {
-    /// What it is called.
+    /// The name of the layer.
     pub name: String,
-    /// Where it stands.
+    /// The position of the layer in the chain.
     pub place: Place,
-    /// What it says of itself.
+    /// The description of the layer.
     pub summary: Summary,
 }
 
-/// Where something stands in the chain of a run, outermost first.
+/// The position of a layer or function in the chain of a run, outermost first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -105,7 +104,7 @@ impl From<Phase> for Place {
 }
 
 impl LayerInfo {
-    /// Tells of a layer.
+    /// Describes a layer.
     pub fn new(name: impl Into<String>, place: impl Into<Place>, summary: impl Into<Summary>) -> Self {
         Self { name: name.into(), place: place.into(), summary: summary.into() }
     }
@@ -124,10 +123,10 @@ impl MiddlewareInfo {
 }
 
 impl Explanation {
-    /// What a run will go through to which these are bound.
+    /// Describes a run with these middlewares, as far as they describe themselves.
     pub(crate) fn of<'a>(runnable: &str, bound: impl Iterator<Item = &'a Arc<dyn Middleware>>) -> Self {
         let given: Vec<_> = bound.collect();
-        // What cannot be put in order is shown as it was given: the run will say why.
+        // If the orders contradict each other, list the middlewares as they were registered. The run itself will fail with the reason.
         let in_order = in_order(given.iter().copied()).unwrap_or_else(|_| given.into());
         let middlewares: Vec<_> = in_order.into_iter().map(MiddlewareInfo::of).collect();
         let mut chain: Vec<_> = middlewares.iter().flat_map(|middleware| middleware.layers.clone()).collect();
@@ -137,10 +136,12 @@ impl Explanation {
 }
 
 impl RunContext {
-    /// What this run goes through: all that is bound to it, inherited or its own. Nothing once the run has ended.
+    /// Returns the middlewares that are bound to this run, inherited ones included, and its chain. Both are empty once the run
+    /// has ended.
     #[must_use]
     pub fn explain(&self) -> Explanation {
-        // Inside of it: if the run ends meanwhile, on another thread, what was bound to it is dropped here (R14).
+        // If the run ends meanwhile on another thread, this holds the last reference to what was bound: enter the run, so that it is
+        // the current one in those drops (R14).
         enter(self, || {
             let existing = self.bindings().existing();
             let chain = existing.map(|chain| chain.describe()).unwrap_or_default();
@@ -162,7 +163,7 @@ impl fmt::Display for MiddlewareInfo {
     }
 }
 
-/// A line for each middleware, and for each station of the chain.
+/// Displays a line for each middleware, for each layer of the chain, and for each warning.
 impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}\n  bound:", self.runnable)?;
@@ -177,7 +178,7 @@ impl fmt::Display for Explanation {
     }
 }
 
-/// A name, and a summary that says more than it.
+/// Displays a name and a summary, or the name alone if both are the same.
 struct NameAndSummary<'a>(&'a str, &'a Summary);
 
 impl fmt::Display for NameAndSummary<'_> {

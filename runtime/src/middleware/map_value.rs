@@ -1,4 +1,4 @@
-//! `map_input` and `map_output`: functions that change what goes into a run and what comes out, in list order.
+//! `map_input` and `map_output`: functions that change the input and the output of a run, in list order.
 
 use std::any::type_name;
 use std::fmt;
@@ -14,24 +14,25 @@ use crate::{Error, ErrorKind, LayerInfo, Middleware, Place, Result, RunContext, 
 
 type MapFn<T> = dyn for<'a> Fn(&'a mut T, &'a RunContext) -> BoxFuture<'a, Result<()>> + Send + Sync;
 
-/// A function that changes the inputs or outputs of runs, as a middleware. Made by [`map_input`], [`map_output`] and
+/// A middleware that changes the inputs or outputs of runs with a function. Created by [`map_input`], [`map_output`] and
 /// their async forms.
 ///
-/// Bind it to runs whose input (or output) is a `T`; with a run of another type it is an error that names both types.
+/// Bind it to runs whose input (or output) is a `T`. A run of another type ends with an error that names both types.
 pub struct MapValue<T> {
-    /// How the input is copied; nothing for outputs, which are changed in place.
+    /// Copies the input; `None` for outputs, which are changed in place.
     copy: Option<fn(&T) -> T>,
     map: NamedMap<T>,
 }
 
-/// Makes a middleware of a function that may change the input, after `start` and before all layers.
+/// Creates a middleware from a function that may change the input, after `start` and before all layers.
 ///
-/// Several functions run in list order, each on the value that the one before it left. They work on a copy: the run's own events
-/// show the input as `start` left it, every [attempt](RunContext::attempt) begins with that value again, and
-/// [`RunContext::original`] is the caller's.
+/// Several functions are called in the order in which they are bound, each with the value that the previous one left; those with
+/// [`guard`](MapValue::guard) come last. They change a copy of the input: `success` and `finish` carry the input as `start` left
+/// it, every [attempt](RunContext::attempt) begins with that value again, and [`RunContext::original`] returns the input as
+/// the caller passed it.
 ///
-/// An error ends the run before its work: [`Error::denied`], [`Error::halted`], [`Error::aborted`] and
-/// [`Error::retry_with`] do what they do elsewhere, anything else is a failure.
+/// An error ends the run before its work. [`Error::denied`], [`Error::halted`], [`Error::aborted`] and [`Error::retry_with`]
+/// have their usual effect; any other error makes the run fail.
 ///
 /// ```
 /// use emitree_runtime::{Error, RunContext, Runnable, map_input, runnable_fn};
@@ -61,19 +62,25 @@ where
     MapValue::new::<F>(Some(I::clone), Arc::new(move |input: &mut I, ctx| Box::pin(ready(f(input, ctx)))))
 }
 
-/// [`map_input`] for a function that has to wait: it returns a boxed future.
+/// Creates a middleware from an async function that may change the input: [`map_input`] for a function that returns a boxed
+/// future.
 ///
 /// ```
-/// use emitree_runtime::{RunContext, map_input_async};
+/// use emitree_runtime::{RunContext, Runnable, map_input_async, runnable_fn};
 ///
-/// let slow = map_input_async(|n: &mut u32, _: &RunContext| {
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> emitree_runtime::Result<()> {
+/// let add_one = map_input_async(|n: &mut u32, _: &RunContext| {
 ///     Box::pin(async move {
 ///         tokio::task::yield_now().await;
 ///         *n += 1;
 ///         Ok(())
 ///     })
 /// });
-/// # drop(slow);
+/// let double = runnable_fn("double", |n: u32, _: RunContext| async move { Ok(n * 2) });
+/// assert_eq!(double.run(20).middleware(add_one).await?, 42);
+/// # Ok(())
+/// # }
 /// ```
 pub fn map_input_async<I, F>(f: F) -> MapValue<I>
 where
@@ -83,10 +90,10 @@ where
     MapValue::new::<F>(Some(I::clone), Arc::new(f))
 }
 
-/// Makes a middleware of a function that may change the output, after all layers and before `success`.
+/// Creates a middleware from a function that may change the output, after all layers and before `success`.
 ///
-/// Several functions run in list order, each on the value that the one before it left. An error takes the output's place;
-/// [`Error::retry_with`] asks for another attempt.
+/// Several functions are called in the order in which they are bound, each with the value that the previous one left; those with
+/// [`guard`](MapValue::guard) come last. An error replaces the output; [`Error::retry_with`] asks for another attempt.
 ///
 /// ```
 /// use emitree_runtime::{Error, RunContext, Runnable, map_output, runnable_fn};
@@ -109,7 +116,8 @@ where
     MapValue::new::<F>(None, Arc::new(move |output: &mut O, ctx| Box::pin(ready(f(output, ctx)))))
 }
 
-/// [`map_output`] for a function that has to wait: it returns a boxed future, as in [`map_input_async`].
+/// Creates a middleware from an async function that may change the output: [`map_output`] for a function that returns a boxed
+/// future, as in [`map_input_async`].
 pub fn map_output_async<O, F>(f: F) -> MapValue<O>
 where
     O: Send + Sync + 'static,
@@ -123,15 +131,17 @@ impl<T> MapValue<T> {
         Self { copy, map: NamedMap { name: type_name::<F>().into(), is_guard: false, f } }
     }
 
-    /// Names it in errors and where middlewares are listed; by default this is the function's type.
+    /// Sets the name for errors and lists. By default it is the type of the function.
     #[must_use]
     pub fn named(mut self, name: impl Into<Arc<str>>) -> Self {
         self.map.name = name.into();
         self
     }
 
-    /// Makes a guard of it: it runs after all functions of its side that are none, wherever it was bound, and every
-    /// failure or panic is a denial by this name.
+    /// Turns the function into a guard.
+    ///
+    /// It is called after all functions of the same side that are not guards, wherever it was bound. A failure, a panic or a
+    /// time-out is a denial by this name; other control flow passes as it is.
     #[must_use]
     pub fn guard(mut self) -> Self {
         self.map.is_guard = true;
@@ -144,6 +154,7 @@ impl<T: Send + Sync + 'static> Middleware for MapValue<T> {
         let chain = ctx.chain()?;
         let ([input, output], map) = (chain.types(), self.map.clone());
         match self.copy {
+            // The chain knows its types only as `Any`: a failed downcast is a run of another type.
             Some(copy) => {
                 let inputs = chain.inputs()?.downcast_ref::<InputMaps<T>>();
                 inputs.ok_or_else(|| misfit::<T>("input", input))?.push(copy, map)
@@ -181,7 +192,7 @@ impl<T> fmt::Debug for MapValue<T> {
     }
 }
 
-/// One function with its name.
+/// A function with its name.
 pub(crate) struct NamedMap<T> {
     name: Arc<str>,
     is_guard: bool,
@@ -194,7 +205,7 @@ impl<T> NamedMap<T> {
             return verdict(&self.name, || (self.f)(value, ctx)).await;
         }
         (self.f)(value, ctx).await.map_err(|error| {
-            // A denial and a halt name whom they come from themselves.
+            // A denial and a halt have a name in their kind. An error that was passed on keeps the name that it has.
             let is_named = error.is_denied() || error.is_halted() || error.details().contains_key("by");
             if is_named { error } else { error.context("by", &*self.name) }
         })
@@ -216,7 +227,7 @@ impl<T> Clone for NamedMap<T> {
     }
 }
 
-/// The functions of one side of a run.
+/// The functions for inputs, or for outputs, of a run.
 pub(crate) struct Maps<T>(FreezableList<NamedMap<T>>);
 
 impl<T> Default for Maps<T> {
@@ -234,7 +245,7 @@ impl<T> Maps<T> {
         self.0.is_empty()
     }
 
-    /// The work begins: no more are taken.
+    /// Takes no further functions from now on, because the work begins, and returns all with the guards last.
     pub(crate) fn freeze(&self) -> Frozen<NamedMap<T>> {
         self.0.freeze(guards_last)
     }
@@ -249,7 +260,7 @@ impl<T> Maps<T> {
         maps.iter().map(|map| map.describe(side)).collect()
     }
 
-    /// Calls all of them in order, up to the first error.
+    /// Calls the functions in order, up to the first error.
     pub(crate) async fn apply(&self, value: &mut T, ctx: &RunContext) -> Result<()> {
         for map in &*self.freeze() {
             map.apply(value, ctx).await?;
@@ -259,10 +270,11 @@ impl<T> Maps<T> {
 }
 
 fn guards_last<T>(maps: &mut [NamedMap<T>]) {
+    // The sort is stable: within guards and others the order of binding stays.
     maps.sort_by_key(|map| map.is_guard);
 }
 
-/// The functions of the input side, and the caller's input.
+/// The functions for inputs, and the input as the caller passed it.
 pub(crate) struct InputMaps<I> {
     pub(crate) maps: Maps<I>,
     copy: OnceLock<fn(&I) -> I>,
@@ -281,7 +293,7 @@ impl<I> InputMaps<I> {
         self.maps.push(map)
     }
 
-    /// Keeps the caller's input, before any listener sees it.
+    /// Keeps a copy of the caller's input, before listeners of `start` may change it.
     pub(crate) fn keep_original(&self, input: &I) {
         if let Some(copy) = self.copy.get() {
             self.original.get_or_init(|| Arc::new(copy(input)));
@@ -292,14 +304,14 @@ impl<I> InputMaps<I> {
         self.original.get().cloned()
     }
 
-    /// What the functions make of an input; nothing if there are none.
+    /// Returns a copy of the input that the functions have changed, or `None` without functions.
     pub(crate) async fn apply(&self, input: &I, ctx: &RunContext) -> Result<Option<I>> {
         let Some(copy) = self.copy.get() else { return Ok(None) };
         let mut copied = copy(input);
         match self.maps.apply(&mut copied, ctx).await {
             Ok(()) => Ok(Some(copied)),
             Err(error) => {
-                // A panic in its drop would take the error's place.
+                // Dropping the copy is user code: a panic there would replace the error, a denial for example.
                 discard(copied);
                 Err(error)
             }

@@ -1,4 +1,4 @@
-//! What is bound to a run before it starts.
+//! Middleware: bound to a run before it starts.
 
 pub(crate) mod explain;
 pub(crate) mod map_value;
@@ -13,57 +13,87 @@ use std::sync::Arc;
 use crate::context::inherited::InheritedList;
 use crate::{LayerInfo, Order, Result, RunContext, Summary, ordered};
 
-/// Something bound to each run that it is given to: it registers what it listens to on the run's context.
+/// A middleware: it is bound to a run before the run starts, and registers listeners, layers or functions on it.
 ///
-/// A function of `&RunContext` [becomes one](IntoMiddleware). State of one run belongs into that run's context, never into
-/// the middleware: one instance may be bound to many runs at the same time.
+/// A function of `&RunContext` [is converted](IntoMiddleware) into one. One instance may be bound to many runs at the same
+/// time, so keep the state of a run in its context, for example in [`RunContext::extension`].
+///
+/// The middlewares of a run are bound in this order, unless an [`Order`] moves them:
+///
+/// 1. middlewares inherited from the runs above ([`for_nested`](crate::for_nested), [`for_tree`](crate::for_tree));
+/// 2. middlewares of its runnable ([`Runnable::middlewares`](crate::Runnable::middlewares));
+/// 3. middlewares and listeners of the run itself ([`Run::middleware`](crate::Run::middleware)), in the order of the calls.
+///
+/// ```
+/// use emitree_runtime::{Middleware, Result, RunContext, Runnable, Stage, Start, runnable_fn};
+///
+/// #[derive(Debug)]
+/// struct Greeting(&'static str);
+///
+/// impl Middleware for Greeting {
+///     fn bind(&self, ctx: &RunContext) -> Result<()> {
+///         let greeting = self.0;
+///         ctx.emitter().on(Stage::Start, move |start: &mut Start<String, String>, _| start.input.insert_str(0, greeting))?;
+///         Ok(())
+///     }
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<()> {
+/// let echo = runnable_fn("echo", |text: String, _: RunContext| async move { Ok(text) });
+/// assert_eq!(echo.run("Ada".to_owned()).middleware(Greeting("Hello, ")).await?, "Hello, Ada");
+/// # Ok(())
+/// # }
+/// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a middleware",
     label = "expected a `Middleware`",
     note = "a function `|ctx: &RunContext| -> Result<()>` becomes one by `middleware_fn`"
 )]
 pub trait Middleware: fmt::Debug + Send + Sync + 'static {
-    /// Binds it to a run, before the run's `start`.
+    /// Binds the middleware to a run, before the run emits `start`.
     ///
     /// # Errors
     ///
-    /// If it cannot be bound: then the run ends with this error, and has not started.
+    /// If the middleware cannot be bound. The run ends with this error, and emits neither `start` nor any other lifecycle event.
     fn bind(&self, ctx: &RunContext) -> Result<()>;
 
-    /// What it is called where middlewares are listed.
+    /// Returns the name that [`Explanation`](crate::Explanation) lists and that an [`Order`] refers to. By default it is the
+    /// type name.
     fn name(&self) -> &str {
         type_name::<Self>()
     }
 
-    /// What it says of itself where middlewares are listed: by default its `Debug`, of at most [`Summary::MAX_BYTES`].
+    /// Returns a description for [`Explanation`](crate::Explanation). By default it is the `Debug` output, cut at
+    /// [`Summary::MAX_BYTES`].
     fn debug_summary(&self) -> Summary {
         Summary::of(self)
     }
 
-    /// The layers that it adds to a run, where they are known before it is bound: by default none.
+    /// Returns the layers that the middleware will add to a run, for [`Explanation`](crate::Explanation). By default none.
     fn layers(&self) -> Vec<LayerInfo> {
         Vec::new()
     }
 
-    /// Where it stands among those that are bound to the same run: by default where it was given.
+    /// Returns the position among the middlewares of the same run. By default the middleware stays where it was registered.
     fn order(&self) -> Option<&Order> {
         None
     }
 }
 
-/// What can be given as a middleware: a [`Middleware`], or a function of `&RunContext`.
+/// A conversion into a [`Middleware`], implemented for every middleware and for functions of `&RunContext`.
 ///
-/// The parameter keeps the two apart: `()`, or the function's type. The compiler finds it.
+/// The type parameter keeps the two implementations apart. The compiler infers it.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a middleware",
     label = "expected a `Middleware`, or a function `|ctx: &RunContext| -> Result<()>`",
     note = "the function returns `emitree_runtime::Result<()>`: end it with `Ok(())`"
 )]
 pub trait IntoMiddleware<Sort> {
-    /// What it becomes.
+    /// The middleware type.
     type Middleware: Middleware;
 
-    /// Makes a middleware of it.
+    /// Converts the value into a middleware.
     fn into_middleware(self) -> Self::Middleware;
 }
 
@@ -83,13 +113,13 @@ impl<F: Fn(&RunContext) -> Result<()> + Send + Sync + 'static> IntoMiddleware<fn
     }
 }
 
-/// A middleware that is a function, and is named as that is. Made by [`middleware_fn`].
+/// A function as a middleware, named after the function's type. Created by [`middleware_fn`].
 #[derive(Clone, Copy)]
 pub struct MiddlewareFn<F>(F);
 
-/// Makes a middleware of a function, for where one is kept: in an `Arc<dyn Middleware>`, or a field.
+/// Converts a function into a middleware, to be stored in an `Arc<dyn Middleware>` or a field.
 ///
-/// Where one is given, as to [`Run::middleware`](crate::Run::middleware), a function is taken as it is.
+/// [`Run::middleware`](crate::Run::middleware) and its like accept the function itself.
 pub const fn middleware_fn<F: Fn(&RunContext) -> Result<()> + Send + Sync + 'static>(f: F) -> MiddlewareFn<F> {
     MiddlewareFn(f)
 }
@@ -136,39 +166,42 @@ impl<M: Middleware + ?Sized> Middleware for Arc<M> {
 pub(crate) type Inherited = InheritedList<Arc<dyn Middleware>>;
 
 impl RunContext {
-    /// Binds a middleware to every run that is started in this one from now on, however deep, before the run's own.
+    /// Binds a middleware to every run that is started in this one from now on, however deep, before the middlewares of that
+    /// run itself.
     ///
     /// ```
-    /// use emitree_runtime::{RunContext, Stage};
+    /// use emitree_runtime::{Error, RunContext, Runnable, runnable_fn};
     ///
-    /// /// Looks at the input of every run below before anybody changes it.
-    /// fn audit(ctx: &RunContext) -> emitree_runtime::Result<()> {
-    ///     ctx.bind_nested(|nested: &RunContext| {
-    ///         let first = emitree_emitter::Options::new().priority(i32::MAX);
-    ///         nested.emitter().with(first).on(Stage::Start, |start: &mut dyn emitree_emitter::AnyEvent, _| {
-    ///             println!("{}", start.to_json());
-    ///         })?;
-    ///         Ok(())
-    ///     });
-    ///     Ok(())
-    /// }
-    /// # drop(emitree_runtime::middleware_fn(audit));
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> emitree_runtime::Result<()> {
+    /// let child = || runnable_fn("child", |(): (), _: RunContext| async { Ok(()) });
+    /// let parent = runnable_fn("parent", move |(): (), ctx: RunContext| async move {
+    ///     let is_open = child().run(()).await.is_ok();
+    ///     let close = |nested: &RunContext| Err(Error::denied("parent", format!("no {} any more", nested.name())));
+    ///     ctx.bind_nested(close);
+    ///     Ok((is_open, child().run(()).await.is_ok()))
+    /// });
+    /// assert_eq!(parent.run(()).await?, (true, false));
+    /// # Ok(())
+    /// # }
     /// ```
     pub fn bind_nested<Sort>(&self, middleware: impl IntoMiddleware<Sort>) {
         let middleware: Arc<dyn Middleware> = Arc::new(middleware.into_middleware());
         self.inherited().change(|inherited| inherited.push(middleware));
+        // Without this a run that ends meanwhile, on another thread, would not drop what was bound (R14).
         self.bound();
     }
 
-    /// How many middlewares runs started in this one inherit.
+    /// Returns the number of middlewares that runs started in this one inherit.
     pub(crate) fn count_inherited(&self) -> usize {
         self.inherited().all().map_or(0, |inherited| inherited.len())
     }
 
-    /// Has those beyond the first so many stand where an order says, unless they say so themselves.
+    /// Gives an order to all inherited middlewares beyond the first `beyond`, unless they have one of their own.
     pub(crate) fn order_inherited(&self, beyond: usize, order: &Order) {
         let Some(inherited) = self.inherited().all().filter(|inherited| inherited.len() > beyond) else { return };
-        // What they say is asked under no lock. Others may be handed down meanwhile: they come behind.
+        // `order()` is user code: call it on a snapshot, with no lock held. Another thread may bind further middlewares meanwhile;
+        // they are appended, so the indices stay valid.
         let handed_down = inherited.iter().enumerate().skip(beyond);
         let silent = handed_down.filter(|(_, middleware)| middleware.order().is_none());
         let silent: Vec<(usize, Arc<dyn Middleware>)> =

@@ -1,15 +1,16 @@
-//! Middleware for the runs below a run, with that run or without it (M4).
+//! Middleware for all runs below a run, with or without the run itself (M4).
 
 use std::sync::Arc;
 
 use crate::{IntoMiddleware, LayerInfo, Middleware, Order, Result, RunContext, Summary};
 
-/// A middleware for every run below the run that it is bound to. Made by [`for_nested`].
+/// A middleware for every run below the run that it is bound to. Created by [`for_nested`].
 #[derive(Debug)]
 pub struct ForNested<M>(Arc<M>);
 
-/// Binds a middleware to every run started in this run, however deep, before the run's own. This run itself is left out:
-/// [`for_tree`] includes it.
+/// Binds a middleware to every run below this run, however deep, but not to this run; [`for_tree`] includes it.
+///
+/// In the runs below it comes before their own middlewares.
 ///
 /// ```
 /// use emitree_runtime::{Error, RunContext, Runnable, for_nested, for_tree, runnable_fn};
@@ -28,10 +29,8 @@ pub struct ForNested<M>(Arc<M>);
 /// # }
 /// ```
 ///
-/// [`RunContext::bind_nested`] says which runs are started in this run.
-///
-/// A [`Stack`](crate::Stack) of certain types would be an error in runs of others: one of [`AnyRun`](crate::AnyRun)
-/// fits all.
+/// A [`Stack`](crate::Stack) for certain types makes a run of other types fail. Use a `Stack` of [`AnyRun`](crate::AnyRun), which
+/// fits all runs.
 pub fn for_nested<Sort, M: IntoMiddleware<Sort>>(middleware: M) -> ForNested<M::Middleware> {
     ForNested(Arc::new(middleware.into_middleware()))
 }
@@ -54,26 +53,47 @@ impl<M: Middleware> Middleware for ForNested<M> {
         format!("{summary} (for the runs below)").into()
     }
 
-    // Its layers are not this run's.
+    // `layers` stays empty: the layers are not added to this run.
 
     fn order(&self) -> Option<&Order> {
         self.0.order()
     }
 }
 
-/// A middleware for a run and every run below it. Made by [`for_tree`].
+/// A middleware for a run and every run below it. Created by [`for_tree`].
 #[derive(Debug)]
 pub struct ForTree<M>(Arc<M>);
 
-/// Binds a middleware to this run, and to every run started in it, however deep, before the run's own. [`for_nested`] leaves
-/// this run out.
+/// Binds a middleware to this run and to every run below it, however deep; [`for_nested`] leaves this run out.
 ///
-/// Layers that call again, and limits, apply at each level then: a `Retry` of two retries on a run with a run below it makes
-/// up to nine attempts of the lowest work. That is [warned of](crate::Layer::nesting_warning) once; bind such a layer at one
-/// level, with `Runs::only` of `emitree-middleware`, or to the run that needs it.
+/// Retries and limits then apply at each level: a `Retry` with two retries, on a run with a run below it, makes up to nine
+/// attempts of the lowest work. Such a layer [warns](crate::Layer::nesting_warning) once. Bind it at one level: with
+/// `Runs::only` of `emitree-middleware`, or to the run that needs it.
 ///
-/// A [`Stack`](crate::Stack) of certain types would be an error in runs of others: one of [`AnyRun`](crate::AnyRun)
-/// fits all.
+/// A [`Stack`](crate::Stack) for certain types makes a run of other types fail. Use a `Stack` of [`AnyRun`](crate::AnyRun), which
+/// fits all runs.
+///
+/// ```
+/// use std::sync::Arc;
+/// use std::sync::atomic::{AtomicU32, Ordering};
+/// use emitree_runtime::{RunContext, Runnable, for_tree, runnable_fn};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> emitree_runtime::Result<()> {
+/// let runs = Arc::new(AtomicU32::new(0));
+/// let counter = Arc::clone(&runs);
+/// let count = move |_: &RunContext| {
+///     counter.fetch_add(1, Ordering::Relaxed);
+///     Ok(())
+/// };
+/// let desk = runnable_fn("desk", |(): (), _: RunContext| async move {
+///     runnable_fn("letter", |(): (), _: RunContext| async { Ok(()) }).run(()).await
+/// });
+/// desk.run(()).middleware(for_tree(count)).await?;
+/// assert_eq!(runs.load(Ordering::Relaxed), 2);
+/// # Ok(())
+/// # }
+/// ```
 pub fn for_tree<Sort, M: IntoMiddleware<Sort>>(middleware: M) -> ForTree<M::Middleware> {
     ForTree(Arc::new(middleware.into_middleware()))
 }

@@ -1,4 +1,4 @@
-//! In which order middlewares are bound: as they were given, but for what they say of each other.
+//! The order in which middlewares are bound: as they were registered, changed by their [`Order`]s.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -10,10 +10,10 @@ use crate::{Error, ErrorKind, IntoMiddleware, LayerInfo, Middleware, Result, Run
 
 type Name = Cow<'static, str>;
 
-/// What a middleware says of where it stands among the others, by their names.
+/// The position of a middleware relative to others, which it refers to by their names.
 ///
-/// A name that nobody has says nothing; one that several have speaks of all of them. Layers stand by
-/// [`Phase`](crate::Phase) first: the order of their middlewares counts within a phase.
+/// A name that no middleware has is ignored; a name that several have refers to all of them. Layers are sorted by
+/// [`Phase`](crate::Phase) first, so the order of middlewares decides about layers of the same phase only.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Order {
     before: Vec<Name>,
@@ -21,20 +21,20 @@ pub struct Order {
 }
 
 impl Order {
-    /// Says nothing yet.
+    /// Creates an order without constraints.
     #[must_use]
     pub const fn new() -> Self {
         Self { before: Vec::new(), after: Vec::new() }
     }
 
-    /// It is bound before those of that name: its listeners are asked before theirs, its layers stand outside of theirs.
+    /// Binds the middleware before those with this name: its listeners are called first, and its layers wrap theirs.
     #[must_use]
     pub fn before(mut self, name: impl Into<Cow<'static, str>>) -> Self {
         self.before.push(name.into());
         self
     }
 
-    /// It is bound after those of that name.
+    /// Binds the middleware after those with this name.
     #[must_use]
     pub fn after(mut self, name: impl Into<Cow<'static, str>>) -> Self {
         self.after.push(name.into());
@@ -42,7 +42,7 @@ impl Order {
     }
 }
 
-/// As `before cache, after redact`.
+/// Displays as `before cache, after redact`.
 impl fmt::Display for Order {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let before = self.before.iter().map(|name| ("before", name));
@@ -54,16 +54,17 @@ impl fmt::Display for Order {
     }
 }
 
-/// A middleware, and where it stands. Made by [`ordered`].
+/// A middleware with an [`Order`]. Created by [`ordered`].
 #[derive(Debug)]
 pub struct Ordered<M> {
     middleware: M,
     order: Order,
 }
 
-/// Says where a middleware stands among those that are bound to the same run, whoever gave them: the runs above, the
-/// instance, or the run. What it [hands down](RunContext::bind_nested) stands there in the runs below, unless that says
-/// otherwise itself.
+/// Gives a middleware a position among all middlewares of the same run, including inherited ones and the runnable's.
+///
+/// The middlewares that it [binds to runs below](RunContext::bind_nested) have the same position there, unless they have an
+/// order of their own.
 ///
 /// ```
 /// use emitree_runtime::{Order, RunContext, Runnable, ordered, runnable_fn};
@@ -74,27 +75,28 @@ pub struct Ordered<M> {
 /// }
 ///
 /// fn greet(ctx: &RunContext) -> emitree_runtime::Result<()> {
-///     println!("for {:?}", ctx.get("tenant"));
+///     assert_eq!(ctx.get("tenant"), Some("acme".into()));
 ///     Ok(())
 /// }
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> emitree_runtime::Result<()> {
 /// let double = runnable_fn("double", |n: u32, _: RunContext| async move { Ok(n * 2) });
-/// // A function is named as its type is.
+/// // The name of a function is the name of its type.
 /// let double = double.middleware(ordered(greet, Order::new().after(std::any::type_name_of_val(&tenant))));
 /// assert_eq!(double.run(2).middleware(tenant).await?, 4);
 /// # Ok(())
 /// # }
 /// ```
 ///
-/// Orders that contradict each other are an error that names the circle; the run has not started then.
+/// If orders contradict each other, the run ends before its `start`, with an error that names the cycle.
 pub fn ordered<Sort, M: IntoMiddleware<Sort>>(middleware: M, order: Order) -> Ordered<M::Middleware> {
     Ordered { middleware: middleware.into_middleware(), order }
 }
 
 impl<M: Middleware> Middleware for Ordered<M> {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
+        // Whatever the middleware hands down in `bind` is behind these, and gets the same order.
         let before = ctx.count_inherited();
         self.middleware.bind(ctx)?;
         ctx.order_inherited(before, &self.order);
@@ -122,7 +124,7 @@ impl<M: Middleware> Middleware for Ordered<M> {
     }
 }
 
-/// Something that is put in order among others: a middleware, or what says nothing about its place.
+/// An item to be sorted: a middleware, or a listener, which has no order.
 pub(crate) trait InOrder {
     fn middleware(&self) -> Option<&Arc<dyn Middleware>>;
 }
@@ -133,9 +135,10 @@ impl InOrder for &Arc<dyn Middleware> {
     }
 }
 
-/// What is to be bound: each as early as what middlewares say of each other lets it, in the order given.
+/// Sorts items by the orders of their middlewares. Each comes as early as its order allows, otherwise as it was registered.
 pub(crate) fn in_order<T: InOrder>(given: impl Iterator<Item = T>) -> Result<SmallVec<[T; 8]>> {
     let given: SmallVec<[T; 8]> = given.collect();
+    // Most runs have no orders at all: nothing is compared then.
     if given.iter().all(|item| item.middleware().and_then(|middleware| middleware.order()).is_none()) {
         return Ok(given);
     }
@@ -144,10 +147,10 @@ pub(crate) fn in_order<T: InOrder>(given: impl Iterator<Item = T>) -> Result<Sma
     Ok(sorted.into_iter().filter_map(|i| given[i].take()).collect())
 }
 
-/// Who has to stand before whom.
+/// The constraints among the middlewares of a run.
 struct OrderGraph<'a> {
     names: Vec<&'a str>,
-    /// Of each, those that stand before it.
+    /// For each item, the items that come before it.
     earlier: Vec<Vec<usize>>,
 }
 
@@ -167,6 +170,7 @@ impl<'a> OrderGraph<'a> {
 
     fn sort(&self) -> Result<Vec<usize>> {
         let mut sorted = Vec::with_capacity(self.names.len());
+        // Take the first item whose predecessors are all sorted: quadratic, for the few middlewares that a run has.
         while sorted.len() < self.names.len() {
             let mut left = (0..self.names.len()).filter(|i| !sorted.contains(i));
             let next = left.find(|&i| self.earlier[i].iter().all(|before| sorted.contains(before)));
@@ -175,11 +179,12 @@ impl<'a> OrderGraph<'a> {
         Ok(sorted)
     }
 
-    /// Each of those that are left has one before it that is left: walking back comes to the same one again.
+    /// Returns an error that names a cycle. Every unsorted item has an unsorted predecessor, so walking back meets an item again.
     fn cycle(&self, sorted: &[usize]) -> Error {
         let left = |i: &usize| !sorted.contains(i);
         let mut walked: Vec<usize> = (0..self.names.len()).find(left).into_iter().collect();
         while let Some(before) = walked.last().and_then(|&last| self.earlier[last].iter().copied().find(left)) {
+            // Cut off the way into the cycle.
             if let Some(from) = walked.iter().position(|&i| i == before) {
                 walked.drain(..from);
                 walked.push(before);

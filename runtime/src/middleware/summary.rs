@@ -1,11 +1,11 @@
-//! What a middleware or a layer says of itself where they are listed (M2).
+//! Descriptions of middlewares and layers for lists (M2).
 
 use std::fmt::{self, Debug, Write};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-/// What a middleware or a layer says of itself: a text, or named values.
+/// The description of a middleware or layer: a text, or named values.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 #[non_exhaustive]
@@ -17,13 +17,19 @@ pub enum Summary {
 }
 
 impl Summary {
-    /// How many bytes [`of`](Self::of) takes at most.
+    /// The maximum length of a text that [`of`](Self::of) returns, in bytes.
     pub const MAX_BYTES: usize = 512;
 
-    /// What `Debug` says, cut at [`MAX_BYTES`](Self::MAX_BYTES), or before the character that would pass them.
+    /// Returns the `Debug` output of a value, cut at [`MAX_BYTES`](Self::MAX_BYTES), between two characters.
+    ///
+    /// ```
+    /// use emitree_runtime::Summary;
+    ///
+    /// assert_eq!(Summary::of(&[1, 2]), Summary::Text("[1, 2]".to_owned()));
+    /// ```
     pub fn of<T: Debug + ?Sized>(value: &T) -> Self {
         let mut text = TruncatedText(String::new());
-        // An error says that the text is full: what is there stays.
+        // An error only says that the text is full.
         write!(text, "{value:?}").ok();
         Self::Text(text.0)
     }
@@ -47,7 +53,7 @@ impl From<Map<String, Value>> for Summary {
     }
 }
 
-/// The text, or the values as `name=value`.
+/// Displays the text, or the values as `name=value`.
 impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -60,7 +66,7 @@ impl fmt::Display for Summary {
     }
 }
 
-/// Takes no more than fits, so that a long `Debug` ends early.
+/// A text of at most [`Summary::MAX_BYTES`]. It fails when it is full, so that a long `Debug` stops early.
 struct TruncatedText(String);
 
 impl Write for TruncatedText {
