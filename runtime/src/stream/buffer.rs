@@ -1,11 +1,11 @@
-//! What a stream hears of a run, and holds until it is sure of it (R11, M7).
+//! The buffer between a run and the reader of its stream (R11, M7).
 //!
-//! 1. An event is cloned, or made a record, dropped and announced to the reader outside of the lock: all of that is the
-//!    code of users or of an executor.
-//! 2. At most `capacity` events are kept. What is lost are the oldest, so `missed` counts events from before all that are kept;
-//!    one whose payload panics when it is cloned is counted there too.
-//! 3. An event that is held knows in which runs it was emitted: a run that gives an attempt up takes back what it has emitted,
-//!    and what the runs below it have, which may be over by then.
+//! 1. Cloning an event, converting it into a record, dropping it and waking the reader happen outside of the lock: all of that
+//!    is code of users or of an executor.
+//! 2. The buffer keeps at most `capacity` events. The oldest are lost first, so `missed` counts events from before all that are
+//!    kept. An event whose clone panics is counted there too.
+//! 3. While events are held, each remembers the runs in which it was emitted. A run that gives up an attempt removes its own
+//!    events and the events of the runs below it, which may have ended by then.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -23,10 +23,10 @@ use crate::chain::attempts::AttemptDiscarded;
 use crate::context::WeakRun;
 use crate::{Middleware, Result, RunContext, Stage};
 
-/// As many events as are kept for a reader, unless told otherwise.
+/// The default capacity.
 const CAPACITY: usize = 1024;
 
-/// Listens on the run, from before its `start`, and keeps an `E` of each event.
+/// Buffers an `E` for each event of the run, from its `start` on.
 pub(crate) struct StreamBuffer<E> {
     state: Mutex<BufferState<E>>,
 }
@@ -34,22 +34,22 @@ pub(crate) struct StreamBuffer<E> {
 struct BufferState<E> {
     capacity: usize,
     nested: bool,
-    /// Once the run has begun. It holds what listens here.
+    /// The run, once it has begun. Weak, because the run owns the listeners that own the buffer.
     run: Option<WeakRun>,
     held: Option<bool>,
     kept: VecDeque<KeptEvent<E>>,
     missed: u64,
     /// The work is over: nothing will be taken back.
     is_work_done: bool,
-    /// Nobody reads any more.
+    /// The stream was dropped.
     closed: bool,
     reader: Option<Waker>,
 }
 
-/// What there is to be read.
+/// The next item for the reader.
 pub(crate) enum BufferedItem<E> {
     Event(E),
-    /// So many events were lost here.
+    /// The number of events that were lost here.
     Missed(u64),
 }
 
@@ -58,17 +58,17 @@ struct KeptEvent<E> {
     origin: EventOrigin,
 }
 
-/// Where an event comes from.
+/// The runs in which an event was emitted.
 struct EventOrigin {
-    /// The run that emitted it, if one did.
+    /// The run that emitted the event, if it was emitted by a run.
     own: Option<Uuid>,
     is_start: bool,
-    /// The runs that it happened in, innermost first; none if it is not held.
+    /// The runs around the emit, innermost first; empty unless events are held.
     runs: SmallVec<[Uuid; 4]>,
 }
 
 impl EventOrigin {
-    /// Of an event that is being heard, inside of its run.
+    /// Returns the origin of an event, in its listener, where its run is the current one.
     fn of(meta: &EventMeta<'_>, is_held: bool) -> Self {
         let current = if is_held { RunContext::current() } else { None };
         let runs = successors(current.as_ref(), |run| run.parent()).map(RunContext::run_id).collect();
@@ -76,7 +76,7 @@ impl EventOrigin {
         Self { own, is_start: Stage::of(meta) == Some(Stage::Start), runs }
     }
 
-    /// Whether it is from an attempt of that run, or from below; the `start` of the run stands for all attempts.
+    /// Returns `true` if the event belongs to an attempt of run `by`. The run's own `start` belongs to no attempt.
     fn is_of_attempt(&self, by: Uuid) -> bool {
         let is_own = self.own == Some(by);
         (is_own || self.runs.contains(&by)) && !(is_own && self.is_start)
@@ -121,16 +121,17 @@ impl<E> StreamBuffer<E> {
         reader.into_iter().for_each(Waker::wake);
     }
 
-    /// Nobody reads any more: keeps nothing from now on.
+    /// Drops all events, and keeps none from now on.
     pub(crate) fn close(&self) {
         let mut state = self.state.lock();
         state.closed = true;
         let unread = (mem::take(&mut state.kept), state.reader.take());
+        // Unlock before the drop of user values (invariant 1).
         drop(state);
         drop(unread);
     }
 
-    /// The next that may be shown.
+    /// Returns the next item that the reader may see, or registers the reader's waker.
     pub(crate) fn poll_next(&self, cx: &TaskContext<'_>) -> Poll<BufferedItem<E>> {
         let is_holding = self.is_holding();
         let mut state = self.state.lock();
@@ -138,7 +139,7 @@ impl<E> StreamBuffer<E> {
             return Poll::Ready(item);
         }
         drop(state);
-        // Cloned and dropped outside of the lock (invariant 1), and then another look: what came meanwhile woke nobody.
+        // The waker is cloned outside of the lock (invariant 1). Look again afterwards: an event that came meanwhile woke nobody.
         let waker = cx.waker().clone();
         let mut state = self.state.lock();
         if let Some(item) = state.next(is_holding) {
@@ -150,12 +151,13 @@ impl<E> StreamBuffer<E> {
         Poll::Pending
     }
 
-    /// Keeps an event.
+    /// Buffers an event that `event` clones.
     fn receive(&self, meta: &EventMeta<'_>, event: impl FnOnce() -> E) {
         if self.state.lock().closed {
             return;
         }
         let origin = EventOrigin::of(meta, self.is_holding());
+        // If the clone panics, the guard counts the event as missed (invariant 2).
         let unless_missed = CountMissedOnDrop(self);
         let kept = KeptEvent { event: event(), origin };
         mem::forget(unless_missed);
@@ -167,7 +169,7 @@ impl<E> StreamBuffer<E> {
         reader.into_iter().for_each(Waker::wake);
     }
 
-    /// Takes back what an attempt of a run has emitted, and the runs below it, if it is still held (invariant 3).
+    /// Removes the events of an attempt of run `by`, if events are still held (invariant 3).
     fn discard(&self, by: Uuid) {
         if !self.is_holding() {
             return;
@@ -181,18 +183,18 @@ impl<E> StreamBuffer<E> {
         drop(discarded);
     }
 
-    /// Whether what is heard may have to be taken back, and is not shown before.
+    /// Returns `true` while events are held, because the attempt that emitted them may still be given up.
     fn is_holding(&self) -> bool {
         let state = self.state.lock();
         let (is_work_done, held, run) = (state.is_work_done, state.held, state.run.clone());
         drop(state);
-        // Looked at outside of the lock: this may be the last to hold the run.
+        // Upgrade the run outside of the lock: this may hold its last reference, and drop it (invariant 1).
         let may_retry = |run: RunContext| run.bindings().existing().is_some_and(|chain| chain.may_retry_output());
         !is_work_done && held.unwrap_or_else(|| run.and_then(|run| run.upgrade()).is_some_and(may_retry))
     }
 }
 
-/// Counts an event as missed whose payload panics when it is cloned.
+/// Counts an event as missed when it is dropped.
 struct CountMissedOnDrop<'a, E>(&'a StreamBuffer<E>);
 
 impl<E> Drop for CountMissedOnDrop<'_, E> {
@@ -202,7 +204,7 @@ impl<E> Drop for CountMissedOnDrop<'_, E> {
 }
 
 impl<E> BufferState<E> {
-    /// What stands first, unless it is held.
+    /// Takes the first item, unless events are held.
     fn next(&mut self, is_holding: bool) -> Option<BufferedItem<E>> {
         if is_holding && !self.is_work_done {
             return None;
@@ -213,7 +215,7 @@ impl<E> BufferState<E> {
         }
     }
 
-    /// Gives back what there is no room for: the oldest (invariant 2).
+    /// Adds an event, and returns the one that it replaces, to be dropped outside of the lock (invariants 1 and 2).
     fn keep(&mut self, kept: KeptEvent<E>) -> Option<KeptEvent<E>> {
         if self.closed {
             return Some(kept);
@@ -226,24 +228,24 @@ impl<E> BufferState<E> {
     }
 }
 
-/// What binds it.
+/// The middleware that registers the listeners of a stream.
 pub(crate) struct StreamBinding<E> {
     pub(crate) buffer: Arc<StreamBuffer<E>>,
     pub(crate) matcher: Result<Matcher, MatcherError>,
     pub(crate) listener: MakeListener<E>,
 }
 
-/// Makes the listener that keeps events; the flag says whether those of runs below are asked for.
+/// Creates the listener that buffers events. The flag is set if events of runs below are included.
 pub(crate) type MakeListener<E> = fn(Arc<StreamBuffer<E>>, Matcher, bool) -> Registration;
 
-/// Keeps events of any type, as records.
+/// Buffers records of events of any type.
 pub(crate) fn records(buffer: Arc<StreamBuffer<Box<EventRecord>>>, matcher: Matcher, _: bool) -> Registration {
     Options::new().observe(matcher, move |event: &dyn AnyEvent, meta: &EventMeta<'_>| {
         buffer.receive(meta, || Box::new(meta.to_record(event)));
     })
 }
 
-/// Keeps events of one type, as they are.
+/// Buffers clones of events of one type.
 pub(crate) fn payloads<T: Event + Clone>(buffer: Arc<StreamBuffer<T>>, matcher: Matcher, nested: bool) -> Registration {
     let listener = move |event: &T, meta: &EventMeta<'_>| buffer.receive(meta, || event.clone());
     if nested {
@@ -253,7 +255,7 @@ pub(crate) fn payloads<T: Event + Clone>(buffer: Arc<StreamBuffer<T>>, matcher: 
     }
 }
 
-/// Whether the path ends with the name, which may have a dot.
+/// Returns `true` if the path of the event ends with the name, which may have dots.
 fn is_named(meta: &EventMeta<'_>, name: &str) -> bool {
     let is_last = name.ends_with(meta.name());
     let before = if is_last { meta.path().strip_suffix(name) } else { None };
@@ -263,7 +265,8 @@ fn is_named(meta: &EventMeta<'_>, name: &str) -> bool {
 impl<E: Send + 'static> Middleware for StreamBinding<E> {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
         let Self { buffer, matcher, listener } = self;
-        // Before the stream listens, so that it is asked before: what it hears from then on is the next attempt's.
+        // Registered first and with the highest priority, so that the buffer is cleared before the stream's own listener receives
+        // `attempt_discarded`: that event and all later ones are kept.
         let first = || Options::new().priority(i32::MAX).nested(true);
         let discard_from = Arc::clone(buffer);
         let is_discarded = |meta: &EventMeta<'_>| meta.name() == AttemptDiscarded::NAME.as_str();
@@ -272,7 +275,7 @@ impl<E: Send + 'static> Middleware for StreamBinding<E> {
                 discard_from.discard(trace.run_id);
             }
         });
-        // As a pipe is: it stays when the listeners of the run are removed.
+        // Like a pipe, it stays if the listeners of the run are removed by `off_matching`.
         ctx.emitter().register(take_back.for_pipe())?;
         let until_done = Arc::clone(buffer);
         let is_end = |meta: &EventMeta<'_>| matches!(Stage::of(meta), Some(Stage::Success | Stage::Error));
@@ -292,7 +295,7 @@ impl<E: Send + 'static> Middleware for StreamBinding<E> {
     }
 }
 
-/// Which events it takes.
+/// Prints the matcher.
 impl<E> fmt::Debug for StreamBinding<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.matcher {

@@ -1,4 +1,4 @@
-//! A run as a stream of its events, and then its result (R11).
+//! A run as a stream of its events and its result (R11).
 
 pub(crate) mod buffer;
 
@@ -17,24 +17,25 @@ use crate::{Result, Run, RunContext, Runnable};
 
 /// An item of a [`RunStream`].
 ///
-/// `E` is what the stream gives of an event: its record, or with [`Run::events_of`] its payload.
+/// `E` is the type of an event: an [`EventRecord`], or with [`Run::events_of`] the payload itself.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum StreamItem<O, E = Box<EventRecord>> {
     /// An event of the run, or of a run below it.
     Event(E),
-    /// So many events were missed here, because they came faster than they were read.
+    /// The number of events that were lost at this position, because the buffer was full or the clone of a payload panicked.
     Missed(u64),
     /// The run's result; nothing comes after it.
     Result(Result<O>),
 }
 
-/// A run under way, as a stream: its events as they come, then its result.
+/// A run as a stream: its events, then its result. Created by [`Run::events`], [`Run::events_of`] and [`Run::into_stream`].
 ///
-/// Made by [`Run::events`], [`Run::events_of`] and [`Run::into_stream`]. Polling it drives the run, and reading is what lets the run go on:
-/// it is polled only when no event is left to be read. Events that one poll of it, its tasks or other threads emit
-/// beyond the capacity take the place of the oldest, and are counted. Dropping the stream drops the run, and aborts it
-/// (R8).
+/// Polling the stream drives the run. The run is polled only when all buffered events are read, so a slow reader slows it
+/// down. The buffer is bounded: events beyond its [`capacity`](Self::capacity), which one poll of the run, its tasks or other
+/// threads emit, replace the oldest, and are counted as [missed](StreamItem::Missed).
+///
+/// Dropping the stream drops the run, which aborts it.
 ///
 /// ```
 /// use emitree_runtime::{RunContext, Runnable, StreamItem, runnable_fn};
@@ -64,18 +65,19 @@ pub enum StreamItem<O, E = Box<EventRecord>> {
 ///
 /// # Attempts that start again
 ///
-/// Where an output middleware may ask for a retry ([`max_middleware_retries`](Run::max_middleware_retries) is not 0),
-/// events are held until the output has passed, and those of attempts that were given up, by the run or by one below it, are not
-/// shown; otherwise they are shown as they come, and `attempt_discarded` takes back what came since `start`.
-/// [`held`](Self::held) chooses.
+/// If a [`map_output`](crate::map_output) may still ask for a retry, because
+/// [`max_middleware_retries`](Run::max_middleware_retries) is not used up, the stream holds events back until the work is
+/// over. It then leaves out the events of attempts that were given up, by the run or by a run below. Otherwise events are
+/// yielded at once, and an event `attempt_discarded` says that those since `start` no longer count. [`held`](Self::held)
+/// overrides this choice.
 ///
 /// # Events of runs below
 ///
-/// A name without a dot is one of the run's own events. Those of runs below have paths: `events("**.new_token")`, or
-/// `events("model.new_token")`. A stream of one type takes them with [`nested`](Self::nested).
+/// A name without a dot matches the run's own events. Events of runs below are matched by paths:
+/// `events("**.new_token")` or `events("model.new_token")`. A stream of one type takes them with [`nested`](Self::nested).
 #[must_use = "a stream does nothing until it is polled"]
 pub struct RunStream<'a, R: Runnable, E = Box<EventRecord>> {
-    /// The run above: what is not read is dropped in it.
+    /// The run above, in which unread items are dropped (R1).
     parent: Option<RunContext>,
     run: Option<Run<'a, R>>,
     result: Option<Result<R::Output>>,
@@ -83,22 +85,45 @@ pub struct RunStream<'a, R: Runnable, E = Box<EventRecord>> {
 }
 
 impl<'a, R: Runnable> Run<'a, R> {
-    /// Returns the run as a stream of the records of those of its events that match, and then of its result.
+    /// Returns the run as a stream of records of the events that match, followed by its result.
     ///
-    /// A record has the payload as JSON, so any payload can be read: as text with
-    /// [`payload.get()`](serde_json::value::RawValue::get), or as a type that is `Deserialize` with
-    /// [`payload()`](EventRecord::payload). [`events_of`](Self::events_of) gives payloads as they are.
-    ///
-    /// `"new_token"` takes the run's own events of that name, `"**.new_token"` also those of every run below. An invalid
+    /// `"new_token"` matches the run's own events with that name, `"**.new_token"` also those of every run below. An invalid
     /// matcher is reported as the stream's result.
+    ///
+    /// A record holds the payload as JSON: read it as text with [`payload.get()`](serde_json::value::RawValue::get), or
+    /// as any `Deserialize` type with [`payload()`](EventRecord::payload). [`events_of`](Self::events_of) yields the payloads
+    /// themselves.
+    ///
+    /// ```
+    /// use emitree_runtime::{RunContext, Runnable, StreamItem, runnable_fn};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> emitree_runtime::Result<()> {
+    /// let count = runnable_fn("count", |to: u32, ctx: RunContext| async move {
+    ///     for mut n in 1..=to {
+    ///         ctx.emitter().emit("counted", &mut n).await?;
+    ///     }
+    ///     Ok("done".to_owned())
+    /// });
+    ///
+    /// let mut stream = count.run(2).events("counted");
+    /// for expected in ["1", "2"] {
+    ///     let Some(StreamItem::Event(record)) = stream.recv().await else { panic!("an event") };
+    ///     assert_eq!(record.payload.get(), expected);
+    /// }
+    /// assert!(matches!(stream.recv().await, Some(StreamItem::Result(Ok(result))) if result == "done"));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn events(self, matcher: impl IntoMatcher) -> RunStream<'a, R> {
         self.stream(matcher, records)
     }
 
-    /// Returns the run as a stream of its own events of one type, and then of its result.
+    /// Returns the run as a stream of its own events of one type, followed by its result.
     ///
-    /// The type says under which name they are emitted, so there is no matcher, and an item is a clone of the payload: it
-    /// need not be `Deserialize`, and no JSON is written. [`nested`](RunStream::nested) adds the events of the runs below.
+    /// The type has the name of its events, so there is no matcher. An item is a clone of the payload, which need not be
+    /// `Deserialize`. [`nested`](RunStream::nested) adds the events of the runs below. For a type that is not `Clone`, use
+    /// `events(Token::NAME)`.
     ///
     /// ```
     /// use emitree_runtime::{RunContext, Runnable, StreamItem, runnable_fn};
@@ -135,21 +160,34 @@ impl<'a, R: Runnable> Run<'a, R> {
     /// # }
     /// ```
     ///
-    /// A type that is not `Clone` is streamed as JSON: `events(Token::NAME)`.
+    /// # Other types under that name
     ///
-    /// # Errors of type
-    ///
-    /// If the run emits something else under that name, the emit is an error that names both types, as with
-    /// [`on_event`](emitree_emitter::Emitter::on_event); if the work passes it on, it is the stream's result.
+    /// If the run emits another type under that name, the emit fails with an error that names both types, as with
+    /// [`on_event`](emitree_emitter::Emitter::on_event). If the work returns that error, it is the stream's result.
     #[track_caller]
     pub fn events_of<T: Event + Clone>(self) -> RunStream<'a, R, T> {
-        // The stream only observes, and the failure of an observer is isolated. This listener makes a payload of another
-        // type an error of the emit (E7).
+        // The stream itself is an observer, whose failures are isolated. This listener makes a payload of another type an error of
+        // the emit (E7).
         let check = Options::new().on_event(|_: &mut T, _| ());
         self.register(check.for_pipe()).stream(Matcher::emitted(T::NAME), payloads::<T>)
     }
 
-    /// Returns the run as a stream of all its events, and of those below, and then of its result.
+    /// Returns the run as a stream of all its events and all events of the runs below, followed by its result.
+    ///
+    /// ```
+    /// use emitree_runtime::{RunContext, Runnable, StreamItem, runnable_fn};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() {
+    /// let double = runnable_fn("double", |n: u32, _: RunContext| async move { Ok(n * 2) });
+    /// let mut stream = double.run(4).into_stream();
+    /// let mut names = Vec::new();
+    /// while let Some(StreamItem::Event(record)) = stream.recv().await {
+    ///     names.push(record.name().to_owned());
+    /// }
+    /// assert_eq!(names, ["start", "success", "finish"]);
+    /// # }
+    /// ```
     pub fn into_stream(self) -> RunStream<'a, R> {
         self.events("*.*")
     }
@@ -162,9 +200,9 @@ impl<'a, R: Runnable> Run<'a, R> {
 }
 
 impl<R: Runnable, T: Event + Clone> RunStream<'_, R, T> {
-    /// Sets whether events of the runs below are taken too, as `events("**.new_token")` takes them; off unless set.
+    /// Sets whether the stream includes events of the runs below, as `events("**.new_token")` does. By default it does not.
     ///
-    /// Events that have the name and another type are not taken if they come from below; the run's own are an error.
+    /// Events from below that have the name but another type are skipped; the run's own are an error.
     pub fn nested(self, nested: bool) -> Self {
         self.buffer.set_nested(nested);
         self
@@ -172,19 +210,20 @@ impl<R: Runnable, T: Event + Clone> RunStream<'_, R, T> {
 }
 
 impl<R: Runnable, E> RunStream<'_, R, E> {
-    /// Keeps at most this many events that were not read yet; 1,024 unless set, at least 1.
+    /// Sets how many unread events the buffer keeps: by default 1,024, at least 1.
     pub fn capacity(self, capacity: usize) -> Self {
         self.buffer.set_capacity(capacity);
         self
     }
 
-    /// Holds events until the output has passed, or shows them as they come.
+    /// Sets whether events are held back until the work is over. By default the stream decides that, as
+    /// [above](Self#attempts-that-start-again).
     pub fn held(self, held: bool) -> Self {
         self.buffer.set_held(held);
         self
     }
 
-    /// Waits for the next item; `None` after the result. For code that has no `StreamExt::next` at hand.
+    /// Waits for the next item, and returns `None` after the result. It works as `StreamExt::next`.
     ///
     /// ```
     /// use emitree_runtime::{RunContext, Runnable, StreamItem, runnable_fn};
@@ -200,23 +239,24 @@ impl<R: Runnable, E> RunStream<'_, R, E> {
     ///
     /// # Cancel safety
     ///
-    /// Nothing is lost if the future is dropped; the run goes on with the next call.
+    /// Dropping the future loses nothing; the next call drives the run further.
     pub async fn recv(&mut self) -> Option<StreamItem<R::Output, E>> {
         poll_fn(|cx| Pin::new(&mut *self).poll_next(cx)).await
     }
 
-    /// Drives the run; true if it is over.
+    /// Polls the run. Returns `true` if it is over.
     fn drive(&mut self, cx: &mut TaskContext<'_>) -> bool {
         let Some(run) = &mut self.run else { return true };
         if let Poll::Ready(result) = Pin::new(run).poll(cx) {
             (self.run, self.result) = (None, Some(result));
+            // A run that failed at `bind` has emitted nothing that would say so: release held events here too.
             self.buffer.on_work_done();
         }
         self.run.is_none()
     }
 }
 
-/// Nothing in it is pinned but the boxed future of the work.
+/// Only the work is pinned, and its future is boxed.
 impl<R: Runnable, E> Unpin for RunStream<'_, R, E> {}
 
 impl<R: Runnable, E> Stream for RunStream<'_, R, E> {
@@ -236,16 +276,17 @@ impl<R: Runnable, E> Stream for RunStream<'_, R, E> {
             if driven {
                 return Poll::Pending;
             }
-            // Once, and then another look: what it has emitted is to be read now.
+            // Poll the run once only, and then look into the buffer again, so that its events are yielded before it goes on (R11).
             driven = !self.drive(cx);
         }
     }
 }
 
-/// The run is dropped after it, and emits its end to nobody here. What the drop of unread values starts belongs to the run above (R1).
+/// Closes the buffer. The fields are dropped after this, the run among them, whose last events are not buffered any more.
 impl<R: Runnable, E> Drop for RunStream<'_, R, E> {
     fn drop(&mut self) {
         let Self { parent, result, buffer, .. } = self;
+        // Unread items are user values: runs that their drop starts belong to the run above (R1, R14).
         enter_some(parent.as_ref(), || {
             buffer.close();
             drop(result.take());
