@@ -1,4 +1,4 @@
-//! Runs: nested, observable units of work on a hierarchical event emitter.
+//! Nested, observable units of work, called *runs*, on a hierarchical event emitter.
 //!
 //! ```
 //! use emitree_runtime::{RunContext, Runnable, runnable_fn};
@@ -18,24 +18,22 @@
 //!
 //! # Concepts, in the order you meet them
 //!
-//! - A [`Runnable`] has an emitter, typed input and output, and an async function that does its work;
-//!   [`runnable_fn`] makes one of a function.
-//! - A [`Run`] is a future. Awaiting it emits [`Start`], does the work, and emits [`Success`] or [`Failure`] and then
+//! - A [`Runnable`] has an emitter, typed input and output, and an async function that does the work.
+//!   [`runnable_fn`] creates one from a function.
+//! - A [`Run`] is a future. Awaiting it emits [`Start`], does the work, emits [`Success`] or [`Failure`], and emits
 //!   [`Finish`].
-//! - A [`RunContext`] is the run that one is in: ids, context, typed [`Extensions`], and an emitter of its own, which
-//!   hears the runs below.
-//! - A [`Middleware`] is bound to a run before it starts, and registers what it listens to. [`map_input`] and
-//!   [`map_output`] make one of a function that changes a value.
-//! - An [`Op`] is a kind of work: every runnable, and every place that a marker type stands for. A [`Layer`] is laid
-//!   around it, and holds what is inside as [`Next`]; [`Observe`], [`Transform`] and [`Guard`] can do less, and are safer
-//!   for it. A [`Stack`] has them in order of [`Phase`]; it is called with work, or is a middleware of runs.
-//! - With the feature `tower`, a `tower` service is a runnable (`TowerRunnable`), a run is a service (`RunLayer`), and a
-//!   layer of tower is laid around runs (`tower_layer`). `PropagateRunLayer` and `EnterRunLayer` take a run into services that
-//!   work in tasks of their own.
-//! - [`Error::retry`] asks that the whole attempt starts again; [`Error::interrupted`] ends a run with a question.
-//! - An [`Error`] says what sort of end it is, and explains itself.
-//!
-//! Rules cited as E, R and M with a number are those of `RULES.md` in the repository.
+//! - A [`RunContext`] is your handle to the current run: ids, context values, typed [`Extensions`], and an emitter that also
+//!   receives the events of the runs below.
+//! - A [`Middleware`] is bound to a run before the run starts, and registers listeners and layers. [`map_input`] and
+//!   [`map_output`] create one from a function that changes a value.
+//! - An [`Op`] is a kind of work: every runnable, and any operation of yours that you name by a marker type. A [`Layer`] wraps
+//!   the work, which it calls through [`Next`]. [`Observe`], [`Transform`] and [`Guard`] are restricted kinds of layers. A
+//!   [`Stack`] sorts layers by [`Phase`]; call it with work, or bind it to runs as a middleware.
+//! - With the feature `tower`, a service is a runnable (`TowerRunnable`), a run is a service (`RunLayer`), and a layer of
+//!   tower wraps runs (`tower_layer`). `PropagateRunLayer` and `EnterRunLayer` carry a run into a service that works in
+//!   another task.
+//! - [`Error::retry`] asks to start the whole attempt again; [`Error::interrupted`] ends a run with a question.
+//! - An [`Error`] has a kind, a message, causes and context values, and [explains](Error::explain) itself.
 #![cfg_attr(
     not(test),
     warn(

@@ -1,4 +1,4 @@
-//! Runnables of known types of which nothing else is known.
+//! Runnables as trait objects with known input and output types.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,11 +10,10 @@ use crate::lifecycle::erased::Face;
 use crate::runnable::value::Data;
 use crate::{IntoShared, Middleware, Result, RunContext, Runnable};
 
-/// A [`Runnable`] of these types, whatever it is: to be stored beside others of the same types. Where those differ,
-/// [`AnyRunnable`](crate::AnyRunnable) goes through JSON.
+/// A boxed [`Runnable`] from `I` to `O`, to be stored beside others of the same types.
 ///
-/// It runs as the runnable in it: with its emitter, kind, name, middlewares and [types](crate::RunTypes). Layers of the inner
-/// runnable fit its runs.
+/// Its runs are runs of the runnable inside: they have its emitter, kind, name, middlewares and [types](crate::RunTypes).
+/// Layers for runs from `I` to `O` fit. If the types differ, use [`AnyRunnable`](crate::AnyRunnable), which goes through JSON.
 ///
 /// ```
 /// use emitree_runtime::{BoxRunnable, RunContext, Runnable, runnable_fn};
@@ -42,7 +41,7 @@ impl<I: Data, O: Data> BoxRunnable<I, O> {
     }
 }
 
-/// A runnable whose work is boxed.
+/// An object-safe [`Runnable`], whose future is boxed.
 trait DynRunnable<I, O>: Send + Sync {
     fn emitter(&self) -> &Emitter;
     fn kind(&self) -> &str;

@@ -1,4 +1,4 @@
-//! Runnables whose types are not known: through JSON.
+//! Runnables as trait objects without their types, through JSON.
 
 use std::sync::Arc;
 
@@ -9,8 +9,9 @@ use serde_json::Value;
 use crate::runnable::value::fit;
 use crate::{AsInstance, Error, Result, Runnable};
 
-/// A [`Runnable`] of any types, to be stored: `Arc<dyn AnyRunnable>`, `Box<dyn AnyRunnable>`. Its runs are runs of that
-/// runnable, with its types.
+/// A [`Runnable`] of any types as a trait object: `Arc<dyn AnyRunnable>` or `Box<dyn AnyRunnable>`.
+///
+/// Its runs are runs of the runnable inside, with its types.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -28,12 +29,13 @@ use crate::{AsInstance, Error, Result, Runnable};
 /// # }
 /// ```
 pub trait AnyRunnable: Send + Sync {
-    /// Runs it. An input that does not fit is an error that says where; the run has not started then.
+    /// Runs it with an input in JSON, and returns the output as JSON.
     ///
-    /// The run's parent is the run in which this is called.
+    /// The run's parent is the run in which this is called. If the input does not fit the type, no run starts, and the error
+    /// says where it does not fit.
     fn run_json(&self, input: Value) -> BoxFuture<'_, Result<Value>>;
 
-    // Called otherwise than those of `Runnable`, so that importing both makes no call ambiguous.
+    // Named differently from the methods of `Runnable`, so that no call is ambiguous where both are imported.
     #[doc(hidden)]
     fn any_kind(&self) -> &str;
     #[doc(hidden)]
@@ -44,6 +46,7 @@ pub trait AnyRunnable: Send + Sync {
 
 impl<R: Runnable> AnyRunnable for R {
     fn run_json(&self, input: Value) -> BoxFuture<'_, Result<Value>> {
+        // Create the run here and not in the future, so that its parent is the run in which this is called (R1).
         let run = fit("input", &input).map(|input| self.run(input));
         Box::pin(async move { emitree_emitter::json::to_value(&run?.await?).map_err(Error::from) })
     }
@@ -80,19 +83,19 @@ impl<R: AnyRunnable + ?Sized> AnyRunnable for Arc<R> {
 }
 
 impl dyn AnyRunnable + '_ {
-    /// What sort of thing it is.
+    /// Returns the kind, as [`Runnable::kind`].
     #[must_use]
     pub fn kind(&self) -> &str {
         self.any_kind()
     }
 
-    /// What it is called.
+    /// Returns the name, as [`Runnable::name`].
     #[must_use]
     pub fn name(&self) -> &str {
         self.any_name()
     }
 
-    /// The instance's emitter.
+    /// Returns the instance's emitter.
     #[must_use]
     pub fn emitter(&self) -> &Emitter {
         self.any_emitter()

@@ -10,7 +10,7 @@ use emitree_emitter::{Creator, Emitter};
 use crate::runnable::value::Data;
 use crate::{IntoMiddleware, Middleware, Result, RunContext, Runnable};
 
-/// A function that can be run. Made by [`runnable_fn`].
+/// An async function as a runnable. Created by [`runnable_fn`].
 pub struct RunnableFn<F, I, O> {
     f: F,
     name: String,
@@ -19,10 +19,10 @@ pub struct RunnableFn<F, I, O> {
     types: PhantomData<fn(I) -> O>,
 }
 
-/// Lifts an async function of an input and a context into a runnable.
+/// Creates a runnable from an async function of an input and a [`RunContext`].
 ///
-/// Its kind is `Run`. Its emitter stands below the root and has no namespace: a run's events are `run.start` and so
-/// on. [`with_emitter`](RunnableFn::with_emitter) gives it another one.
+/// Its kind is `Run`. Its emitter is a child of the root without a namespace, so the events of a run are `run.start` and so
+/// on. [`with_emitter`](RunnableFn::with_emitter) sets another emitter.
 ///
 /// ```
 /// use emitree_runtime::{RunContext, Runnable, runnable_fn};
@@ -47,7 +47,7 @@ where
 }
 
 impl<F, I, O> RunnableFn<F, I, O> {
-    /// Gives it another emitter: with a namespace, a kind, a context, below another parent. Its name stays.
+    /// Sets the emitter, for a namespace, a kind, a context or another parent. The name stays.
     ///
     /// ```
     /// use emitree_emitter::{Creator, Emitter};
@@ -66,7 +66,22 @@ impl<F, I, O> RunnableFn<F, I, O> {
         self
     }
 
-    /// Binds a middleware to each of its runs.
+    /// Binds a middleware to every run of this runnable.
+    ///
+    /// ```
+    /// use emitree_runtime::{RunContext, Runnable, map_output, runnable_fn};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> emitree_runtime::Result<()> {
+    /// let at_most_100 = map_output(|n: &mut u32, _: &RunContext| {
+    ///     *n = (*n).min(100);
+    ///     Ok(())
+    /// });
+    /// let double = runnable_fn("double", |n: u32, _: RunContext| async move { Ok(n * 2) }).middleware(at_most_100);
+    /// assert_eq!((double.run(21).await?, double.run(99).await?), (42, 100));
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn middleware<Sort>(mut self, middleware: impl IntoMiddleware<Sort>) -> Self {
         self.middlewares.push(Arc::new(middleware.into_middleware()));

@@ -1,4 +1,4 @@
-//! What can be run (R1).
+//! Runnables: values that can be run (R1).
 
 pub(crate) mod boxed;
 pub(crate) mod erased;
@@ -15,11 +15,14 @@ use crate::run::config::RunnableRef;
 use crate::runnable::value::Data;
 use crate::{Middleware, Op, Result, Run, RunContext};
 
-/// Something that can be run: it has an emitter, typed input and output, and an async function that does the work.
+/// A value that can be run: it has an emitter, typed input and output, and an async function that does the work.
 ///
-/// A reference to a runnable, and an [`Arc`] of one, is not another runnable: `arc.run(input)` and `(&runnable).run(input)` are
-/// runs of the runnable itself, with its type. Functions that store a runnable take it as it is, or in an `Arc`:
-/// [`IntoShared`]. A function that borrows an `&impl Runnable` takes the runnable in an `Arc` as `&*arc`.
+/// Implement [`emitter`](Self::emitter) and [`execute`](Self::execute), and call [`run`](Self::run). For an async function,
+/// [`runnable_fn`](crate::runnable_fn) does that.
+///
+/// A reference to a runnable and an [`Arc`] of one are not runnables of their own: `arc.run(input)` and
+/// `(&runnable).run(input)` are runs of the runnable itself. A function that stores a runnable accepts it by value or in an
+/// `Arc`, see [`IntoShared`]. To a function that borrows an `&impl Runnable`, pass an `Arc` as `&*arc`.
 ///
 /// ```
 /// use emitree_emitter::{Creator, Emitter};
@@ -64,44 +67,63 @@ use crate::{Middleware, Op, Result, Run, RunContext};
     note = "an `Arc` of a runnable is given as `&*runnable`, or stored as it is where `IntoShared` is expected"
 )]
 pub trait Runnable: Send + Sync {
-    /// What the work gets.
+    /// The input of the work.
     type Input: Data;
-    /// What the caller gets.
+    /// The output of the work.
     type Output: Data;
 
-    /// The instance's emitter: every run of it is heard there.
+    /// Returns the emitter of this instance: its listeners receive the events of all runs of the instance.
     fn emitter(&self) -> &Emitter;
 
-    /// Does the work. The input is owned by the run, and borrowed here.
+    /// Does the work.
     ///
-    /// This is what a run calls. Called directly, it is no run: it has no events, and nothing that is bound to the runnable or
-    /// by a run above, guards included, applies to it. Use [`run`](Self::run).
+    /// A run calls this; it owns the input. Do not call it yourself, use [`run`](Self::run): without a run there are no events,
+    /// and no middleware applies, neither the runnable's own nor inherited guards.
     fn execute(&self, input: &Self::Input, ctx: &RunContext) -> impl Future<Output = Result<Self::Output>> + Send;
 
-    /// What sort of thing it is: by default the kind of its emitter's creator, else `Run`.
+    /// Returns the kind, such as `Tool`. By default it is the kind of the emitter's creator, or `Run`.
     fn kind(&self) -> &str {
         self.emitter().creator().map_or("Run", |creator| creator.kind())
     }
 
-    /// What it is called: by default the name of its emitter's creator, else its emitter's namespace.
+    /// Returns the name. By default it is the name of the emitter's creator, or the emitter's namespace.
     fn name(&self) -> &str {
         self.emitter().creator().map_or_else(|| self.emitter().namespace(), |creator| creator.name())
     }
 
-    /// What is bound to each of its runs, before what is bound to one run only.
+    /// Returns the middlewares of every run of this instance. They are bound before the middlewares of a single run.
     fn middlewares(&self) -> &[Arc<dyn Middleware>] {
         &[]
     }
 
-    // Of a runnable that runs as another one: that one's types.
+    // A wrapper such as `BoxRunnable` returns the types of the runnable inside, so that its runs are runs of that one (M4).
     #[doc(hidden)]
     fn face(&self) -> Face {
         Face(FacetsOf::<Self>::ALL)
     }
 
-    /// Makes a run of it. Nothing happens before the run is first polled.
+    /// Creates a run. Nothing happens before the run is first polled.
     ///
-    /// The run's parent is the run in which this is called.
+    /// The run's parent is the run in which this is called. If the parent has ended before the first poll, the run does not
+    /// start, and returns an error.
+    ///
+    /// ```
+    /// use emitree_runtime::{RunContext, Runnable, runnable_fn};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> emitree_runtime::Result<()> {
+    /// let double = runnable_fn("double", |n: u32, _: RunContext| async move { Ok(n * 2) });
+    /// assert_eq!(double.run(21).await?, 42);
+    /// let changed = double.run(21).on_start(|start, _| start.input = 1).on_success(|success, _| success.output += 1);
+    /// assert_eq!(changed.await?, 3);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping a run that has emitted `start` aborts it: it emits `error` and `finish`. Dropped before its first poll, it
+    /// leaves no trace.
     fn run(&self, input: Self::Input) -> Run<'_, Self>
     where
         Self: Sized,
@@ -109,11 +131,24 @@ pub trait Runnable: Send + Sync {
         Run::new(RunnableRef::Borrowed(self), input)
     }
 
-    /// Makes a run that shares what it runs, to be spawned or stored: `tokio::spawn(tool.run_shared(input))`.
+    /// Creates a run that owns an `Arc` of the runnable, to be spawned or stored: `tokio::spawn(tool.run_shared(input))`.
     ///
-    /// The run's parent is the run in which this is called, not the task that awaits it: it ends with that, and if that has ended
-    /// before the first poll, it does not begin. A run that is made in a bare `tokio::spawn` has no parent; see
-    /// [`RunContext::spawn`](crate::RunContext::spawn).
+    /// As with [`run`](Self::run), its parent is the run in which this is called, not the run of the task that awaits it. It ends
+    /// before its parent ends. A run that is created inside of a bare `tokio::spawn` has no parent; use
+    /// [`RunContext::spawn`](crate::RunContext::spawn) there.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use emitree_runtime::{RunContext, Runnable, runnable_fn};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let double = Arc::new(runnable_fn("double", |n: u32, _: RunContext| async move { Ok(n * 2) }));
+    /// let run = tokio::spawn(double.run_shared(21));
+    /// assert_eq!(run.await??, 42);
+    /// # Ok(())
+    /// # }
+    /// ```
     fn run_shared(self: &Arc<Self>, input: Self::Input) -> Run<'static, Self>
     where
         Self: Sized + 'static,
@@ -122,7 +157,7 @@ pub trait Runnable: Send + Sync {
     }
 }
 
-/// A runnable to be stored: the runnable itself, or an [`Arc`] of it, which is shared and not wrapped.
+/// A conversion into a shared runnable, implemented for every runnable and for an [`Arc`] of one, which is not wrapped again.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -138,10 +173,10 @@ pub trait Runnable: Send + Sync {
 /// ```
 #[diagnostic::on_unimplemented(message = "`{Self}` cannot be run", label = "expected a `Runnable`, or an `Arc` of one")]
 pub trait IntoShared {
-    /// The runnable.
+    /// The type of the runnable.
     type Runnable: Runnable;
 
-    /// Shares the runnable.
+    /// Returns the runnable in an [`Arc`].
     fn into_shared(self) -> Arc<Self::Runnable>;
 }
 
@@ -161,7 +196,7 @@ impl<R: Runnable> IntoShared for Arc<R> {
     }
 }
 
-/// Every runnable is a kind of work.
+/// Every runnable is a kind of work, from its input to its output.
 impl<R: Runnable + 'static> Op for R {
     type In = R::Input;
     type Out = R::Output;

@@ -1,4 +1,4 @@
-//! What goes into a run and comes out: any type that JSON can be made of, and that can be made of JSON.
+//! Inputs and outputs of runs: types that serde can serialise and deserialise.
 
 use std::any::type_name;
 
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::{Error, ErrorKind, Result, Runnable};
 
-/// What input and output of a run can do: be shown as JSON, and made of it.
+/// An input or output of a run: any type that serde can serialise and deserialise, so that it can be read and changed as JSON.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be the input or the output of a run",
     label = "inputs and outputs of runs are `Serialize` and `DeserializeOwned`",
@@ -22,19 +22,19 @@ pub trait Data: Serialize + DeserializeOwned + Send + Sync + 'static {}
 #[diagnostic::do_not_recommend]
 impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Data for T {}
 
-/// What a run is a run of, and what goes in and comes out: the names of the Rust types, as [`type_name`] gives them.
-/// Given by [`RunContext::types`](crate::RunContext::types).
+/// The names of the Rust types of a run's runnable, input and output, as [`type_name`] returns them.
+/// Returned by [`RunContext::types`](crate::RunContext::types).
 ///
-/// A run that is made through an [`Arc`](std::sync::Arc), a reference, a [`BoxRunnable`](crate::BoxRunnable) or an
+/// A run that is created through an [`Arc`](std::sync::Arc), a reference, a [`BoxRunnable`](crate::BoxRunnable) or an
 /// [`AnyRunnable`](crate::AnyRunnable) reports the type of the runnable inside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RunTypes {
-    /// The [`Runnable`].
+    /// The type of the [`Runnable`].
     pub runnable: &'static str,
-    /// Its input.
+    /// The type of its input.
     pub input: &'static str,
-    /// Its output.
+    /// The type of its output.
     pub output: &'static str,
 }
 
@@ -44,8 +44,9 @@ impl RunTypes {
     }
 }
 
-/// Makes a `T` of JSON, or says where it does not fit.
+/// Converts JSON into a `T`, or returns an error that says where it does not fit.
 pub(crate) fn fit<T: DeserializeOwned>(what: &str, value: &Value) -> Result<T> {
+    // Deserialising recurses: a value that is nested too deep would overflow the stack.
     check_depth(value).map_err(|error| Error::of_kind(ErrorKind::Invalid, format!("{what} does not fit: {error}")))?;
     serde_path_to_error::deserialize(value).map_err(|error| {
         let shown = elide(&sorted(value).to_string());
@@ -57,14 +58,15 @@ pub(crate) fn fit<T: DeserializeOwned>(what: &str, value: &Value) -> Result<T> {
     })
 }
 
-/// As a person reads it, whatever order a map keeps its keys in: that is a feature of `serde_json` which any crate may switch on.
+/// Returns the value with sorted keys. The feature `preserve_order` of `serde_json`, which any crate may switch on, would change
+/// their order otherwise.
 pub(crate) fn sorted(value: &Value) -> Value {
     let mut value = value.clone();
     value.sort_all_objects();
     value
 }
 
-/// Leaves out the middle of a long text; a fault quotes the value too, and says at its end what was expected.
+/// Replaces the middle of a long text by `…`. The end of a serde error stays, because it says what was expected.
 fn elide(text: &str) -> String {
     const HEAD: usize = 160;
     const TAIL: usize = 80;
