@@ -1,4 +1,4 @@
-//! Pipelines that a value passes, and that may be cut short (M3).
+//! Pipelines of filters that a value passes through until one breaks (M3).
 
 use std::any::type_name;
 use std::fmt;
@@ -11,24 +11,24 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Result, RunContext};
 
-/// One station of a pipeline: it has the value to itself, and says whether the rest is asked.
+/// A filter of a pipeline: it may change a value, and decides whether the value continues to the next filter.
 pub trait Filter<T>: fmt::Debug + Send + Sync + 'static {
-    /// Looks at the value, may change it, and says whether it goes on. What breaks says why.
+    /// Changes the value if it likes, and returns `Continue`, or `Break` with a reason.
     fn filter(&self, value: &mut T, ctx: &RunContext) -> impl Future<Output = Result<ControlFlow<String>>> + Send;
 
-    /// Who breaks.
+    /// Returns the name, which [`Broken::by`] repeats. By default it is the type name.
     fn name(&self) -> &str {
         type_name::<Self>()
     }
 }
 
-/// A closure as a filter. Made by [`filter_fn`].
+/// A closure as a filter. Created by [`filter_fn`].
 pub struct FilterFn<F> {
     name: String,
     f: F,
 }
 
-/// Makes a filter of a closure that need not wait.
+/// Creates a filter from a closure that is not async.
 ///
 /// ```
 /// use std::ops::ControlFlow;
@@ -68,21 +68,21 @@ impl<F> fmt::Debug for FilterFn<F> {
     }
 }
 
-/// Who broke a pipeline, and why.
+/// The filter that broke a pipeline, and its reason.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Broken {
-    /// Who.
+    /// The name of the filter.
     pub by: String,
-    /// Why.
+    /// The reason that it returned.
     pub reason: String,
 }
 
-/// A pipeline: filters in list order. Cheap to clone.
+/// A pipeline of filters, called in list order. Clones share the filters.
 ///
 /// ```
 /// use std::ops::ControlFlow;
-/// use emitree_runtime::{Filter, Filters, Result, RunContext};
+/// use emitree_runtime::{Error, Filter, Filters, Result, RunContext, Runnable, runnable_fn};
 ///
 /// #[derive(Debug)]
 /// struct Polite;
@@ -101,42 +101,45 @@ pub struct Broken {
 ///     }
 /// }
 ///
-/// async fn prompt(mut text: String, ctx: &RunContext) -> Result<Option<String>> {
-///     let filters = Filters::new().with(Polite).with(Short(80));
-///     match filters.pass(&mut text, ctx).await? {
-///         ControlFlow::Continue(()) => Ok(Some(text)),
-///         ControlFlow::Break(broken) => {
-///             tracing::info!("{}: {}", broken.by, broken.reason);
-///             Ok(None)
-///         }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<()> {
+/// let ask = runnable_fn("ask", |mut text: String, ctx: RunContext| async move {
+///     let filters = Filters::new().with(Polite).with(Short(20));
+///     match filters.pass(&mut text, &ctx).await? {
+///         ControlFlow::Continue(()) => Ok(text),
+///         ControlFlow::Break(broken) => Err(Error::denied(broken.by, broken.reason)),
 ///     }
-/// }
+/// });
+/// assert_eq!(ask.run("sit down".to_owned()).await?, "please, sit down");
+/// assert!(ask.run("do sit down over there".to_owned()).await.unwrap_err().is_denied());
+/// # Ok(())
+/// # }
 /// ```
 pub struct Filters<T>(Vec<Arc<dyn DynFilter<T>>>);
 
 impl<T: Send + 'static> Filters<T> {
-    /// A pipeline that changes nothing.
+    /// Creates an empty pipeline, which changes nothing.
     #[must_use]
     pub const fn new() -> Self {
         Self(Vec::new())
     }
 
-    /// Adds a filter, after those that there are.
+    /// Adds a filter at the end.
     #[must_use]
     pub fn with(mut self, filter: impl Filter<T>) -> Self {
         self.0.push(Arc::new(filter));
         self
     }
 
-    /// Has the value pass. After a break the rest is not asked; what was changed until then stays changed.
+    /// Passes a value through the filters. A filter that breaks ends the pipeline; earlier changes of the value stay.
     ///
     /// # Errors
     ///
-    /// That of the first filter that fails: the rest is not asked either.
+    /// Returns the error of the first filter that fails, which ends the pipeline as well.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future leaves the value as the filters have changed it until then.
+    /// Dropping the future leaves the value as the filters have changed it so far.
     pub async fn pass(&self, value: &mut T, ctx: &RunContext) -> Result<ControlFlow<Broken>> {
         for filter in &self.0 {
             if let ControlFlow::Break(reason) = filter.filter(value, ctx).await? {
@@ -146,15 +149,15 @@ impl<T: Send + 'static> Filters<T> {
         Ok(ControlFlow::Continue(()))
     }
 
-    /// [`pass`](Self::pass) for pipelines where a break only skips the rest, and nobody is to hear of it.
+    /// Passes a value through the filters as [`pass`](Self::pass), and ignores a break.
     ///
     /// # Errors
     ///
-    /// That of the first filter that fails.
+    /// Returns the error of the first filter that fails.
     ///
     /// # Cancel safety
     ///
-    /// As [`pass`](Self::pass).
+    /// The same as for [`pass`](Self::pass).
     pub async fn apply(&self, value: &mut T, ctx: &RunContext) -> Result<()> {
         self.pass(value, ctx).await.map(|_| ())
     }
@@ -165,7 +168,7 @@ impl<T: Send + 'static> Filters<T> {
         self.0.is_empty()
     }
 
-    /// What the filters are called, in order.
+    /// Iterates over the names of the filters, in order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.0.iter().map(|filter| filter.name())
     }

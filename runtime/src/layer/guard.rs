@@ -1,4 +1,4 @@
-//! Layers that say no (M2, M5).
+//! Layers that deny (M2, M5).
 
 use std::any::type_name;
 use std::fmt;
@@ -11,11 +11,11 @@ use crate::layer::would_deny::{Checked, WouldDeny};
 use crate::run::panic::{caught, caught_async, discard};
 use crate::{Error, Layer, Next, Op, Result, RunContext, Summary};
 
-/// A layer that checks what goes in and what comes out, and can change neither.
+/// A layer that checks input and output, and can deny but not change them.
 ///
-/// It fails closed (M5): whatever error a check returns is a denial by this guard, with that error as its cause; so is
-/// a panic. Errors that are control flow, such as [`Error::halted`] or [`Error::retry`], pass as they are.
-/// [`GuardOptions`] give it a time-out, or let it only report what it would have denied.
+/// It fails closed: an error, a panic or a time-out of a check is a denial by this guard, with the error as its cause. Other
+/// control flow, such as [`Error::halted`] or [`Error::retry`], is returned as it is. [`GuardOptions`] limit the time of a
+/// check, or let the guard report denials without enforcing them.
 ///
 /// ```
 /// use emitree_runtime::{Error, Guard, Op, Result, RunContext, Runnable, runnable_fn};
@@ -25,7 +25,7 @@ use crate::{Error, Layer, Next, Op, Result, RunContext, Summary};
 ///
 /// impl<O: Op<Out = String>> Guard<O> for NoSecrets {
 ///     async fn check_output(&self, output: &String, _: &RunContext) -> Result<()> {
-///         if output.contains("password") { Err(Error::new("it tells a password")) } else { Ok(()) }
+///         if output.contains("password") { Err(Error::new("the output has a password")) } else { Ok(()) }
 ///     }
 ///
 ///     fn name(&self) -> &str {
@@ -37,28 +37,38 @@ use crate::{Error, Layer, Next, Op, Result, RunContext, Summary};
 /// # async fn main() {
 /// let echo = runnable_fn("echo", |text: String, _: RunContext| async move { Ok(text) });
 /// let error = echo.run("the password".to_owned()).layers(|stack| stack.guard(NoSecrets)).await.unwrap_err();
-/// assert_eq!(error.explain(), "denied by no_secrets: it tells a password\n  caused by: it tells a password");
+/// let expected = "denied by no_secrets: the output has a password\n  caused by: the output has a password";
+/// assert_eq!(error.explain(), expected);
 /// # }
 /// ```
 pub trait Guard<O: Op>: fmt::Debug + Send + Sync + 'static {
-    /// Checks what goes in.
+    /// Checks the input. By default every input passes.
+    ///
+    /// # Errors
+    ///
+    /// An error denies the call: the layers inside and the work are not called.
     fn check_input(&self, input: &O::In, ctx: &RunContext) -> impl Future<Output = Result<()>> + Send {
         let _ = (input, ctx);
         ready(Ok(()))
     }
 
-    /// Checks what comes out.
+    /// Checks the output. By default every output passes.
+    ///
+    /// # Errors
+    ///
+    /// An error denies the call: the output is dropped.
     fn check_output(&self, output: &O::Out, ctx: &RunContext) -> impl Future<Output = Result<()>> + Send {
         let _ = (output, ctx);
         ready(Ok(()))
     }
 
-    /// Who says no.
+    /// Returns the name for denials, lists of layers and the layer's span. By default it is the type name.
     fn name(&self) -> &str {
         type_name::<Self>()
     }
 
-    /// What it says of itself where layers are listed: by default its `Debug`, of at most [`Summary::MAX_BYTES`].
+    /// Returns a description for [`Explanation`](crate::Explanation). By default it is the `Debug` output, cut at
+    /// [`Summary::MAX_BYTES`].
     fn debug_summary(&self) -> Summary {
         Summary::of(self)
     }
@@ -68,21 +78,25 @@ pub trait Guard<O: Op>: fmt::Debug + Send + Sync + 'static {
 ///
 /// ```
 /// use std::time::Duration;
-/// use emitree_runtime::{Guard, GuardOptions, Op, Stack};
+/// use emitree_runtime::{Error, Guard, GuardOptions, Op, Result, RunContext, Runnable, runnable_fn};
 ///
-/// # #[derive(Debug)]
-/// struct Policy;
-/// impl<O: Op> Guard<O> for Policy {}
+/// #[derive(Debug)]
+/// struct Never;
 ///
-/// struct Dispatch;
-/// impl Op for Dispatch {
-///     type In = String;
-///     type Out = String;
+/// impl<O: Op> Guard<O> for Never {
+///     async fn check_input(&self, _: &O::In, _: &RunContext) -> Result<()> {
+///         Err(Error::new("not now"))
+///     }
 /// }
 ///
-/// let trial = GuardOptions::new().timeout(Duration::from_secs(1)).evaluate_only();
-/// let stack = Stack::<Dispatch>::builder().guard_with(trial, Policy).build();
-/// # drop(stack);
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<()> {
+/// let double = runnable_fn("double", |n: u32, _: RunContext| async move { Ok(n * 2) });
+/// let enforced = GuardOptions::new().timeout(Duration::from_secs(1));
+/// assert!(double.run(21).layers(|stack| stack.guard_with(enforced, Never)).await.unwrap_err().is_denied());
+/// assert_eq!(double.run(21).layers(|stack| stack.guard_with(enforced.evaluate_only(), Never)).await?, 42);
+/// # Ok(())
+/// # }
 /// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct GuardOptions {
@@ -91,22 +105,22 @@ pub struct GuardOptions {
 }
 
 impl GuardOptions {
-    /// No time-out; what the guard denies is denied.
+    /// Creates options without a time-out, whose denials are enforced.
     #[must_use]
     pub const fn new() -> Self {
         Self { timeout: None, evaluate_only: false }
     }
 
-    /// Denies when a check takes longer than that, by tokio's clock, whether it waits or blocks its thread.
+    /// Denies if a check takes longer than `timeout` by tokio's clock, whether it waits or blocks its thread.
     ///
-    /// A check that blocks is not interrupted: its run is denied once it returns.
+    /// A check that blocks its thread is not interrupted: the run is denied when it returns.
     #[must_use]
     pub const fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
         self
     }
 
-    /// Denies nothing: for each error that a check returns, the run emits a [`WouldDeny`] instead.
+    /// Denies nothing. For each check that fails, the run emits a [`WouldDeny`] event instead.
     #[must_use]
     pub const fn evaluate_only(mut self) -> Self {
         self.evaluate_only = true;
@@ -150,7 +164,7 @@ impl<O: Op, G: Guard<O>> Layer<O> for GuardLayer<G> {
         match self.check(guard.name(), Checked::Output, || guard.check_output(&output, ctx), ctx).await {
             Ok(()) => Ok(output),
             Err(error) => {
-                // A panic in its drop would take the denial's place (M5).
+                // Dropping the output is user code: a panic there would replace the denial (M5).
                 discard(output);
                 Err(error)
             }
@@ -169,8 +183,9 @@ impl<O: Op, G: Guard<O>> Layer<O> for GuardLayer<G> {
     }
 }
 
-/// Runs a check: whatever goes wrong in it is a denial, even before it has returned its future.
+/// Calls a check, and turns every failure into a denial (M5).
 pub(crate) async fn verdict<C: Future<Output = Result<()>> + Send>(by: &str, check: impl FnOnce() -> C) -> Result<()> {
+    // The function that returns the future may panic as well as the future itself: catch both.
     let checked = match caught(check) {
         #[expect(clippy::redundant_async_block, reason = "the check is dropped in it, where a panic is caught as well")]
         Ok(check) => caught_async(async move { check.await }).await,
@@ -190,9 +205,10 @@ async fn within<C: Future<Output = Result<()>> + Send>(timeout: Duration, check:
     let late = || Err(Error::timed_out(format!("the guard took longer than {timeout:?}")));
     let began = Instant::now();
     match tokio::time::timeout(timeout, check()).await {
-        // No timer goes off while a check blocks its thread: so the clock is asked once more (M5).
+        // A timer does not fire while a check blocks its thread: compare with the clock once more (M5).
         Ok(verdict) if began.elapsed() <= timeout => verdict,
-        // What denies says why, also late; a halt or a request for a retry would not.
+        // A late failure still becomes a denial, with its own reason. A late halt or request for a retry would not deny: the
+        // time-out replaces it.
         Ok(Err(error)) if !error.must_pass() || error.is_denied() => Err(error),
         Ok(_) | Err(_) => late(),
     }

@@ -1,4 +1,4 @@
-//! What is laid around work, and holds what is inside of it (M1).
+//! Layers: they wrap work, and call it (M1).
 
 pub(crate) mod any_run;
 pub(crate) mod filter;
@@ -24,16 +24,18 @@ use futures_core::future::BoxFuture;
 use crate::chain::erased::RawNext;
 use crate::{Error, Nesting, Op, Result, RunContext, Summary};
 
-/// Something that is laid around a kind of work: it sees what goes in and what comes out, and decides whether, how
-/// often and with what the work is called.
+/// A layer around a kind of work: it sees input and output, and decides whether, how often and with which input the work is
+/// called.
 ///
-/// One that only looks is an [`Observe`](crate::Observe), one that only changes values a
-/// [`Transform`](crate::Transform), one that only says no a [`Guard`](crate::Guard).
+/// For restricted tasks there are restricted traits: [`Observe`](crate::Observe) only looks at values,
+/// [`Transform`](crate::Transform) only changes them, [`Guard`](crate::Guard) only denies.
+///
+/// Add a layer to a run with [`Run::layer`](crate::Run::layer), or to a [`Stack`](crate::Stack) of layers.
 ///
 /// ```
 /// use emitree_runtime::{Layer, Next, Op, Result, RunContext, Runnable, runnable_fn};
 ///
-/// /// Answers for work that takes no number at all.
+/// /// Returns 0 for an empty text, without calling the work.
 /// #[derive(Debug)]
 /// struct OrZero;
 ///
@@ -46,6 +48,7 @@ use crate::{Error, Nesting, Op, Result, RunContext, Summary};
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<()> {
 /// let parse = runnable_fn("parse", |text: String, _: RunContext| async move { Ok(text.parse::<u32>()?) });
+/// assert_eq!(parse.run("7".to_owned()).layer(OrZero).await?, 7);
 /// assert_eq!(parse.run(String::new()).layer(OrZero).await?, 0);
 /// # Ok(())
 /// # }
@@ -56,27 +59,32 @@ use crate::{Error, Nesting, Op, Result, RunContext, Summary};
     note = "implement `Layer`, or lift a closure with `layer_fn(name, f)`; a layer for runs of any type is a `Layer<AnyRun>`, or a `Layer<JsonRun>` if it looks at values"
 )]
 pub trait Layer<O: Op>: fmt::Debug + Send + Sync + 'static {
-    /// Does the work by `next`, or otherwise.
+    /// Returns the output, with the help of `next` or without it.
     ///
-    /// Denials, halts, aborts, interrupts and requests for a retry that `next` gave have to be returned:
-    /// [`Next::absorb`] says what becomes of them otherwise.
+    /// Return denials, halts, aborts, interrupts and requests for a retry that `next` returned. If you return something else, pass
+    /// the error to [`Next::absorb`] before; otherwise the error overrules your result.
+    ///
+    /// # Cancel safety
+    ///
+    /// The future is dropped if the run is aborted or dropped.
     fn call(&self, input: &O::In, ctx: &RunContext, next: Next<'_, O>) -> impl Future<Output = Result<O::Out>> + Send;
 
-    /// What it is called where layers are listed, and in its span.
+    /// Returns the name for lists of layers and for the layer's span. By default it is the type name.
     fn name(&self) -> &str {
         type_name::<Self>()
     }
 
-    /// What it says of itself where layers are listed: by default its `Debug`, of at most [`Summary::MAX_BYTES`].
+    /// Returns a description for [`Explanation`](crate::Explanation). By default it is the `Debug` output, cut at
+    /// [`Summary::MAX_BYTES`].
     fn debug_summary(&self) -> Summary {
         Summary::of(self)
     }
 
-    /// Returns a warning if it may be a mistake that the layer is bound to a run and also to a run above: attempts that
-    /// multiply, a limit that counts twice. By default there is none.
+    /// Returns a warning if the layer should not be bound both to a run and to a run above it: because attempts multiply, or a
+    /// limit counts twice. By default there is no warning.
     ///
-    /// This is asked when the layer is bound to a run that has a run above. The first warning is logged, once per layer;
-    /// [`RunContext::explain`] lists those of a run. A panic is logged, and is no warning.
+    /// It is called when the layer is bound to a run that has a parent. Each layer logs its first warning only;
+    /// [`RunContext::explain`] lists the warnings of a run. A panic is logged, and counts as no warning.
     ///
     /// ```
     /// use emitree_runtime::{Layer, Nesting, Next, Op, Result, RunContext};
@@ -102,9 +110,7 @@ pub trait Layer<O: Op>: fmt::Debug + Send + Sync + 'static {
     }
 }
 
-/// What is inside of a layer: further layers, and then the work.
-///
-/// It may be called, not called, called again, or with another input.
+/// The layers inside of a layer, and the work. A layer may call it once, several times, with another input, or not at all.
 pub struct Next<'a, O: Op>(RawNext<'a, O::In, O::Out>);
 
 impl<'a, O: Op> Next<'a, O> {
@@ -112,42 +118,72 @@ impl<'a, O: Op> Next<'a, O> {
         Self(next)
     }
 
-    /// Calls what is inside.
+    /// Calls the layers inside and the work. Nothing happens before the future is polled.
     ///
     /// # Errors
     ///
-    /// That of the work or of a layer inside; their panics are errors of the kind
-    /// [`Panicked`](crate::ErrorKind::Panicked). Once that was a denial, a halt, an abort, an interrupt or the request for
-    /// a retry, further calls give it again and run nothing, unless it was [absorbed](Self::absorb).
+    /// Returns the error of the work or of a layer inside. A panic there is an error of the kind
+    /// [`Panicked`](crate::ErrorKind::Panicked). After a denial, a halt, an abort, an interrupt or a request for a retry,
+    /// further calls return that error again and run nothing, until it is [absorbed](Self::absorb).
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future drops the work where it stands.
+    /// Dropping the future drops the work at its current await point.
     pub fn run(self, input: &'a O::In) -> impl Future<Output = Result<O::Out>> + Send + use<'a, O> {
         self.0.run(input)
     }
 
-    /// Tells whether there is no work inside: the run's output was set at its `start`, and is what comes out of the
-    /// layers inside (M6).
+    /// Returns `true` if a listener of `start` has set the output of the run: then this output replaces the work, and the layers
+    /// inside still apply.
     #[must_use]
     pub fn is_answered(self) -> bool {
         self.0.is_answered()
     }
 
-    /// Returns `false` if the layer sees JSON, and that is not all of its input or of an output that it was given: a NaN
-    /// is `null` in JSON. Such a value is not to be kept as JSON, or taken for another one.
+    /// Returns `false` if the layer sees JSON, and JSON cannot show all of its input or of an output so far: a NaN, for example,
+    /// is `null` in JSON. Do not store such a value, and do not compare it with others.
     #[must_use]
     pub fn is_exact(self) -> bool {
         self.0.is_exact()
     }
 
-    /// Says that an error which this layer does not return is swallowed on purpose.
+    /// Marks an error of `next` as handled, so that the layer may return something else.
     ///
-    /// A layer that gets a denial, a halt, an abort, an interrupt or the request for a retry from `next`, and returns
-    /// an output or a failure without having absorbed it, is overruled: the call ends with what was swallowed (M9).
+    /// If a layer receives a denial, a halt, an abort, an interrupt or a request for a retry from `next`, and returns an output
+    /// or a failure without absorbing the error, the error overrules that result. So no layer swallows control flow by accident.
     ///
-    /// Each of them counts by itself. A layer that awaits several calls of `next` at the same time absorbs the error of each; of
-    /// those that it does not absorb, a denial is the result, else a halt, an abort, an interrupt, a request for a retry.
+    /// Each error counts by itself. A layer that awaits several calls of `next` at the same time absorbs each error. Of the errors
+    /// that it does not absorb, the most severe one is the result: a denial, then a halt, an abort, an interrupt, a request for
+    /// a retry.
+    ///
+    /// ```
+    /// use emitree_runtime::{Error, Layer, Next, Op, Result, RunContext, Runnable, runnable_fn};
+    ///
+    /// /// Returns 0 if the work is denied.
+    /// #[derive(Debug)]
+    /// struct ZeroIfDenied {
+    ///     absorbs: bool,
+    /// }
+    ///
+    /// impl<O: Op<Out = u32>> Layer<O> for ZeroIfDenied {
+    ///     async fn call(&self, input: &O::In, _: &RunContext, next: Next<'_, O>) -> Result<u32> {
+    ///         let result = next.run(input).await;
+    ///         let Err(error) = result else { return result };
+    ///         if self.absorbs {
+    ///             next.absorb(&error);
+    ///         }
+    ///         Ok(0)
+    ///     }
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<()> {
+    /// let count = runnable_fn("count", |(): (), _: RunContext| async { Err::<u32, _>(Error::denied("count", "closed")) });
+    /// assert_eq!(count.run(()).layer(ZeroIfDenied { absorbs: true }).await?, 0);
+    /// assert!(count.run(()).layer(ZeroIfDenied { absorbs: false }).await.unwrap_err().is_denied());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn absorb(self, error: &Error) {
         self.0.absorb(error);
     }
@@ -167,31 +203,40 @@ impl<O: Op> fmt::Debug for Next<'_, O> {
     }
 }
 
-/// A closure as a layer. Made by [`layer_fn`].
+/// A closure as a layer. Created by [`layer_fn`].
 pub struct LayerFn<O, F> {
     name: String,
     f: F,
     of: PhantomData<fn() -> O>,
 }
 
-/// Lifts a closure into a layer.
+/// Creates a layer from a closure that returns a boxed future.
 ///
 /// ```
-/// use emitree_runtime::{Next, Op, Stack, layer_fn};
+/// use emitree_runtime::{Next, Op, Result, RunContext, Runnable, Stack, layer_fn, runnable_fn};
 ///
+/// /// Reads a key from a store.
 /// struct Read;
 /// impl Op for Read {
 ///     type In = String;
-///     type Out = usize;
+///     type Out = String;
 /// }
 ///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<()> {
 /// let prefix = "tenant/".to_owned();
 /// let scoped = layer_fn("scoped", move |key: &String, _, next: Next<'_, Read>| {
 ///     let key = format!("{prefix}{key}");
 ///     Box::pin(async move { next.run(&key).await })
 /// });
 /// let stack = Stack::builder().layer(scoped).build();
-/// # let _: Stack<Read> = stack;
+/// let read = runnable_fn("read", move |key: String, ctx: RunContext| {
+///     let stack = stack.clone();
+///     async move { stack.call(&key, &ctx, |key, _| Box::pin(async move { Ok(format!("value of {key}")) })).await }
+/// });
+/// assert_eq!(read.run("port".to_owned()).await?, "value of tenant/port");
+/// # Ok(())
+/// # }
 /// ```
 pub fn layer_fn<O, F>(name: impl Into<String>, f: F) -> LayerFn<O, F>
 where

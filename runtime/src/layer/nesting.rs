@@ -1,7 +1,6 @@
-//! Layers that are laid around a run and around a run above it as well, which may be more than was meant (M4).
+//! Warnings of layers that wrap a run and also a run above it, which may be a mistake (M4).
 //!
-//! Nothing is remembered for this: which runs above have the same layer is looked up in their chains, where a layer says that
-//! it matters.
+//! Nothing is stored for this: a layer that may warn looks for itself in the chains of the runs above.
 
 use std::fmt;
 use std::iter::successors;
@@ -11,7 +10,7 @@ use crate::RunContext;
 use crate::chain::erased::LayerDescription;
 use crate::run::panic::isolated;
 
-/// Where a layer is bound: to a run, and possibly to runs above it. Passed to
+/// The runs that a layer is bound to: a run, and possibly runs above it. Passed to
 /// [`Layer::nesting_warning`](crate::Layer::nesting_warning).
 pub struct Nesting<'a> {
     run: &'a RunContext,
@@ -19,14 +18,14 @@ pub struct Nesting<'a> {
 }
 
 impl<'a> Nesting<'a> {
-    /// The run that the layer is bound to.
+    /// Returns the run that the layer is bound to.
     #[must_use]
     pub const fn run(&self) -> &'a RunContext {
         self.run
     }
 
-    /// The runs above that this very layer is bound to as well, nearest first. Clones of a [`Stack`](crate::Stack) have the
-    /// same layers.
+    /// Iterates over the runs above that the same layer is bound to, nearest first. Clones of a [`Stack`](crate::Stack) share
+    /// their layers.
     pub fn above(&self) -> impl Iterator<Item = &'a RunContext> + use<'a> {
         let layer = self.layer;
         let has_it = move |run: &&RunContext| run.bindings().existing().is_some_and(|chain| chain.has_layer(layer));
@@ -40,7 +39,7 @@ impl fmt::Debug for Nesting<'_> {
     }
 }
 
-/// Which layer it is, however it is adapted: its address.
+/// The identity of a layer, also where it is adapted to other types: its address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LayerId(usize);
 
@@ -50,7 +49,7 @@ impl LayerId {
     }
 }
 
-/// Whether a layer has warned already: it does so once, not in each run.
+/// Set once a layer has logged a warning, so that it does not warn in each run.
 #[derive(Default)]
 pub(crate) struct Warned(AtomicBool);
 
@@ -64,15 +63,16 @@ impl Warned {
     }
 }
 
-/// What a layer warns of in that run.
+/// Returns the warning of a layer for a run.
 pub(crate) fn warning(layer: &dyn LayerDescription, run: &RunContext) -> Option<String> {
     run.parent()?;
+    // `nesting_warning` is user code: a panic in it is logged, and must not fail the run.
     let mut warning = None;
     isolated(|| warning = layer.warning(&Nesting { run, layer: layer.id() }));
     warning
 }
 
-/// Logs what a layer warns of that has just been bound to a run, if it has not warned before.
+/// Logs the warning of a layer that was just bound to a run, unless it has logged one before.
 pub(crate) fn warn_once(layer: &dyn LayerDescription, run: &RunContext) {
     if layer.warned().has_warned() {
         return;
@@ -80,7 +80,7 @@ pub(crate) fn warn_once(layer: &dyn LayerDescription, run: &RunContext) {
     if let Some(warning) = warning(layer, run)
         && layer.warned().is_first()
     {
-        // Who is told of a log may panic.
+        // A subscriber of `tracing` is user code, and may panic.
         isolated(|| tracing::warn!(layer = layer.name(), run = run.name(), "`{}`: {warning}", layer.name()));
     }
 }

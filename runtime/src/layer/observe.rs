@@ -1,4 +1,4 @@
-//! Layers that only look (M2, M5).
+//! Layers that only look at values (M2, M5).
 
 use std::any::type_name;
 use std::fmt;
@@ -6,15 +6,15 @@ use std::fmt;
 use crate::run::panic::{caught, logged};
 use crate::{Error, Layer, Next, Op, Result, RunContext, Summary};
 
-/// A layer that looks at what goes in and at what comes out, and can neither stop nor change it.
+/// A layer that looks at input and output, and can neither change nor stop anything.
 ///
-/// It fails open: a panic of its is logged, and the call goes on as if it were not there (M5).
+/// It fails open: a panic in it is logged, and the call goes on without it.
 ///
 /// ```
 /// use emitree_runtime::{Observe, Op, Result, RunContext};
 /// use tokio::time::Instant;
 ///
-/// /// Says how long work took.
+/// /// Logs how long work takes.
 /// #[derive(Debug)]
 /// struct Timed;
 ///
@@ -31,21 +31,22 @@ use crate::{Error, Layer, Next, Op, Result, RunContext, Summary};
 /// }
 /// ```
 pub trait Observe<O: Op>: fmt::Debug + Send + Sync + 'static {
-    /// What `after` has to know from `before`.
+    /// A value that [`before`](Self::before) passes to [`after`](Self::after).
     type Memo: Send;
 
-    /// Looks at what goes in.
+    /// Looks at the input, before the layers inside are called.
     fn before(&self, input: &O::In, ctx: &RunContext) -> Self::Memo;
 
-    /// Looks at what comes out. Not called if the call was dropped, or `before` panicked.
+    /// Looks at the result. It is not called if the call was dropped or `before` panicked.
     fn after(&self, memo: Self::Memo, result: &Result<O::Out>, ctx: &RunContext);
 
-    /// What it is called where layers are listed, and in its span.
+    /// Returns the name for lists of layers and for the layer's span. By default it is the type name.
     fn name(&self) -> &str {
         type_name::<Self>()
     }
 
-    /// What it says of itself where layers are listed: by default its `Debug`, of at most [`Summary::MAX_BYTES`].
+    /// Returns a description for [`Explanation`](crate::Explanation). By default it is the `Debug` output, cut at
+    /// [`Summary::MAX_BYTES`].
     fn debug_summary(&self) -> Summary {
         Summary::of(self)
     }

@@ -2,15 +2,15 @@
 
 use std::any::type_name;
 
-/// A kind of work: a name, what it takes, and what it gives. Layers are laid around it.
+/// A kind of work that layers can wrap: a name, an input type and an output type.
 ///
-/// Every [`Runnable`](crate::Runnable) that borrows nothing is one. So is every place where something can be intercepted: a marker type
-/// stands for it.
+/// Every [`Runnable`](crate::Runnable) that is `'static` is one. For any other operation that layers shall intercept, define
+/// a marker type, and call the operation through a [`Stack`](crate::Stack).
 ///
 /// ```
 /// use emitree_runtime::Op;
 ///
-/// /// A key is read from a store.
+/// /// Reads a key from a store.
 /// struct Read;
 ///
 /// impl Op for Read {
@@ -21,18 +21,19 @@ use std::any::type_name;
 ///         "store.read"
 ///     }
 /// }
+/// assert_eq!(Read::name(), "store.read");
 /// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a kind of work",
     label = "expected an `Op`: a `Runnable` that is `'static`, or a marker type with an `In` and an `Out`"
 )]
 pub trait Op: 'static {
-    /// What the work takes.
+    /// The input of the work.
     type In: Send + Sync + 'static;
-    /// What it gives.
+    /// The output of the work.
     type Out: Send + Sync + 'static;
 
-    /// What it is called where kinds of work are listed.
+    /// Returns the name for lists and errors. By default it is the type name.
     #[must_use]
     fn name() -> &'static str {
         type_name::<Self>()

@@ -1,24 +1,24 @@
-//! Where a layer stands among the others (M2).
+//! The position of a layer among others (M2).
 
 use serde::{Deserialize, Serialize};
 
-/// Where a layer stands among the others, outermost first; within a phase, what was registered first is outside.
+/// The position of a layer among others, outermost first. Within a phase, the layer that was registered first is outside.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
-    /// Sees what the caller sees.
+    /// For layers that look at values: they see the input before any other layer changes it, and the final output.
     Observe,
-    /// Calls what is inside of it again.
+    /// For layers that call the layers inside again.
     Retry,
-    /// Changes what goes in and what comes out; where layers stand that were registered without a phase.
+    /// For layers that change values, and for those that are registered without a phase.
     #[default]
     Transform,
-    /// Sees what the work gets and gives, and may say no.
+    /// For layers that may deny: they see the input that the work receives, and the output that it returns.
     Guard,
 }
 
 impl Phase {
-    /// The name as it stands in JSON and in the span of a layer.
+    /// Returns the name that JSON and the span of a layer use.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {

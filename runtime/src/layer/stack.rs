@@ -1,4 +1,4 @@
-//! Layers, in their order (M2).
+//! Stacks of layers, sorted by phase (M2).
 
 use std::any::{Any, type_name};
 use std::fmt;
@@ -17,10 +17,10 @@ use crate::{
     Result, RunContext, Summary, Transform, layer_fn,
 };
 
-/// Layers of a kind of work, outermost first; cheap to clone.
+/// A stack of layers for a kind of work, outermost first. Clones share the layers.
 ///
-/// It is called with any work, or bound to runs as a [`Middleware`]: then its layers are added to the run's, and stand
-/// among those by phase.
+/// Call it with work of your own, or bind it to runs as a [`Middleware`]: then its layers join the other layers of the run,
+/// sorted by phase.
 ///
 /// ```
 /// use emitree_runtime::{Guard, Op, Result, RunContext, Runnable, Stack, Transform, runnable_fn};
@@ -49,7 +49,7 @@ use crate::{
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<()> {
-/// // A guard sees what the work gets, wherever it was registered.
+/// // A guard sees the trimmed text, although it was registered first.
 /// let stack = Stack::<Say>::builder().guard(NotEmpty).transform(Trim).build();
 ///
 /// let echo = runnable_fn("echo", |text: String, _: RunContext| async move { Ok(text) }).middleware(stack);
@@ -61,45 +61,52 @@ use crate::{
 pub struct Stack<O: Op>(Arc<[LayerEntry<O::In, O::Out>]>);
 
 impl<O: Op> Stack<O> {
-    /// Begins a stack.
+    /// Returns a builder without layers.
     pub const fn builder() -> StackBuilder<O> {
         StackBuilder(Vec::new())
     }
 
-    /// How many layers there are.
+    /// Returns the number of layers.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Tells whether there are none.
+    /// Returns `true` if there are no layers.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Calls work through the layers; layers may call it several times. Without layers it is called once.
+    /// Calls work through the layers, which may call it once, several times or not at all. Without layers it is called once.
     ///
     /// ```
-    /// # use emitree_runtime::{Op, Result, RunContext, Stack};
+    /// use emitree_runtime::{Op, Result, RunContext, Runnable, Stack, runnable_fn};
+    ///
     /// struct Read;
     /// impl Op for Read {
     ///     type In = String;
     ///     type Out = usize;
     /// }
     ///
-    /// async fn read(stack: &Stack<Read>, key: &String, ctx: &RunContext) -> Result<usize> {
-    ///     stack.call(key, ctx, |key, _| Box::pin(async move { Ok(key.len()) })).await
-    /// }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<()> {
+    /// let read = runnable_fn("read", |key: String, ctx: RunContext| async move {
+    ///     let stack = Stack::<Read>::default();
+    ///     stack.call(&key, &ctx, |key, _| Box::pin(async move { Ok(key.len()) })).await
+    /// });
+    /// assert_eq!(read.run("port".to_owned()).await?, 4);
+    /// # Ok(())
+    /// # }
     /// ```
     ///
     /// # Errors
     ///
-    /// That of the work or of a layer.
+    /// Returns the error of the work or of a layer.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future drops layers and work where they stand.
+    /// Dropping the future drops layers and work at their current await point.
     pub async fn call(
         &self,
         input: &O::In,
@@ -109,7 +116,7 @@ impl<O: Op> Stack<O> {
         call(&self.0, &ClosureWork(work), input, ctx).await
     }
 
-    /// The same for work that borrows something, such as what it is a method of.
+    /// Calls work that borrows a value, such as a method that borrows `self`, through the layers.
     ///
     /// ```
     /// # use emitree_runtime::{Op, Result, RunContext, Stack};
@@ -133,11 +140,11 @@ impl<O: Op> Stack<O> {
     ///
     /// # Errors
     ///
-    /// That of the work or of a layer.
+    /// Returns the error of the work or of a layer.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future drops layers and work where they stand.
+    /// Dropping the future drops layers and work at their current await point.
     pub async fn call_with<S: Sync + ?Sized>(
         &self,
         input: &O::In,
@@ -148,10 +155,10 @@ impl<O: Op> Stack<O> {
         call(&self.0, &BorrowingWork(borrowed, work), input, ctx).await
     }
 
-    /// Adds its layers to those of a run.
+    /// Adds the layers to the chain of a run.
     fn add_to(&self, chain: &dyn AnyChain) -> Result<()> {
         let of_any: &dyn Any = self;
-        // Looked for first: what a run from `()` to `()` takes and gives has the types of its `In` and `Out`.
+        // Check for `AnyRun` first: a run from `()` to `()` has the same input and output types, and would match below.
         if let Some(any) = of_any.downcast_ref::<Stack<AnyRun>>() {
             return chain.add_opaque(&any.0);
         }
@@ -186,7 +193,8 @@ where
     }
 }
 
-/// A run of other types is an error that names both; a stack of [`JsonRun`], or of [`AnyRun`], fits all.
+/// A stack is a middleware. A run of other types ends with an error that names both types; a stack of [`JsonRun`] or of
+/// [`AnyRun`] fits all runs.
 impl<O: Op> Middleware for Stack<O> {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
         self.add_to(ctx.chain()?)?;
@@ -196,7 +204,7 @@ impl<O: Op> Middleware for Stack<O> {
         Ok(())
     }
 
-    /// That of its layer, if it has but one.
+    /// Returns the name of the layer if there is only one.
     fn name(&self) -> &str {
         match &*self.0 {
             [only] => only.layer.description().name(),
@@ -244,37 +252,37 @@ impl<O: Op> fmt::Debug for Stack<O> {
     }
 }
 
-/// Layers in the order of their registration. Made by [`Stack::builder`].
+/// A builder of a [`Stack`]. Created by [`Stack::builder`].
 #[must_use = "layers do nothing until the stack is built"]
 pub struct StackBuilder<O: Op>(Vec<LayerEntry<O::In, O::Out>>);
 
 impl<O: Op> StackBuilder<O> {
-    /// Adds what only looks, in [`Phase::Observe`].
+    /// Adds an [`Observe`], in [`Phase::Observe`].
     pub fn observe(self, observe: impl Observe<O>) -> Self {
         self.layer_in(Phase::Observe, ObserveLayer(observe))
     }
 
-    /// Adds what calls again, in [`Phase::Retry`].
+    /// Adds a layer that may call the layers inside again, in [`Phase::Retry`].
     pub fn retry(self, layer: impl Layer<O>) -> Self {
         self.layer_in(Phase::Retry, layer)
     }
 
-    /// Adds what changes values, in [`Phase::Transform`].
+    /// Adds a [`Transform`], in [`Phase::Transform`].
     pub fn transform(self, transform: impl Transform<O>) -> Self {
         self.layer_in(Phase::Transform, TransformLayer(transform))
     }
 
-    /// Adds what says no, in [`Phase::Guard`].
+    /// Adds a [`Guard`], in [`Phase::Guard`].
     pub fn guard(self, guard: impl Guard<O>) -> Self {
         self.guard_with(GuardOptions::new(), guard)
     }
 
-    /// Adds a guard with a time-out, or one that denies nothing and reports what it would deny.
+    /// Adds a [`Guard`] with options: a time-out, or evaluation without denials.
     pub fn guard_with(self, options: GuardOptions, guard: impl Guard<O>) -> Self {
         self.layer_in(Phase::Guard, GuardLayer { guard, options })
     }
 
-    /// Adds the layers of another stack, each in its phase. One joined stack costs less per run than several bound one by one.
+    /// Adds the layers of another stack, each in its phase. Binding one joined stack to a run costs less than binding several.
     pub fn stack(mut self, other: &Stack<O>) -> Self {
         self.0.extend(other.0.iter().cloned());
         self
@@ -285,20 +293,20 @@ impl<O: Op> StackBuilder<O> {
         self.layer_in(Phase::default(), layer)
     }
 
-    /// Adds any layer, in a phase of one's choice.
+    /// Adds any layer, in the given phase.
     pub fn layer_in(mut self, phase: Phase, layer: impl Layer<O>) -> Self {
         self.0.push(LayerEntry::new(phase, layer));
         self
     }
 
-    /// Adds a guard's layer inside of all that are not innermost, whenever those are registered: the last one sees exactly what the
-    /// work gets.
+    /// Adds a layer in [`Phase::Guard`], inside of all layers that were not added as innermost. Of several innermost layers, the last
+    /// one sees exactly the input that the work receives.
     pub fn innermost(mut self, layer: impl Layer<O>) -> Self {
         self.0.push(LayerEntry { is_innermost: true, ..LayerEntry::new(Phase::Guard, layer) });
         self
     }
 
-    /// Adds a closure, in [`Phase::Transform`]; see [`layer_fn`](crate::layer_fn).
+    /// Adds a closure as a layer, in [`Phase::Transform`]; see [`layer_fn`](crate::layer_fn).
     pub fn layer_fn<F>(self, name: impl Into<String>, f: F) -> Self
     where
         F: for<'a> Fn(&'a O::In, &'a RunContext, Next<'a, O>) -> BoxFuture<'a, Result<O::Out>> + Send + Sync + 'static,
@@ -306,7 +314,7 @@ impl<O: Op> StackBuilder<O> {
         self.layer(layer_fn(name, f))
     }
 
-    /// Ends it: layers by phase, and in order of registration in a phase.
+    /// Builds the stack: layers sorted by phase, and within a phase in order of registration.
     #[must_use]
     pub fn build(mut self) -> Stack<O> {
         self.0.sort_by_key(LayerEntry::place);

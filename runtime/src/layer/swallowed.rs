@@ -1,11 +1,10 @@
-//! Control flow is not swallowed by accident (M9).
+//! Prevents layers from swallowing control flow by accident (M9).
 //!
-//! 1. Each call of a `next` that ends as control flow is a note of the layer that called it. A layer is known by its [`Frame`]:
-//!    one that is called twice at the same time is two of them, and neither sees the notes of the other.
-//! 2. When a layer returns, or is dropped, its notes become notes of the layer outside of it, and the most severe of
-//!    them is what that layer gets, whatever was returned: so nothing outside, a cache for example, takes an output for true
-//!    that swallowed a denial.
-//! 3. While a layer has a note, its further calls run nothing. Only absorbing takes a note away, one at a time.
+//! 1. Each call of `next` that ends with control flow adds a note for the layer that called it. A call of a layer is identified by
+//!    its [`Frame`]: a layer that is called twice at the same time has two frames, with separate notes.
+//! 2. When a layer returns or is dropped, its notes become notes of the layer outside. That layer receives the most severe
+//!    note, and no output of the inner layer. So no layer outside, such as a cache, receives an output in place of a denial.
+//! 3. While a layer has a note, its further calls run nothing. Only `absorb` removes a note, one at a time.
 
 use std::cell::Cell;
 use std::num::NonZeroU64;
@@ -16,12 +15,12 @@ use parking_lot::Mutex;
 use crate::run::panic::discard;
 use crate::{Error, Result};
 
-/// One call of a layer.
+/// The identity of one call of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Frame(NonZeroU64);
 
 impl Frame {
-    /// Outside of all layers.
+    /// The caller of the outermost layer.
     pub(crate) const OUTSIDE: Self = Self(NonZeroU64::MIN);
 
     pub(crate) fn new() -> Self {
@@ -29,7 +28,8 @@ impl Frame {
     }
 }
 
-/// A number that nobody else gets. Threads take numbers in blocks: a call of a layer writes to nothing shared.
+/// Returns a number that is unique in the process. Each thread takes numbers in blocks, so that a call of a layer writes to no
+/// shared memory.
 fn unique_number() -> u64 {
     const BLOCK: u64 = 1 << 20;
     static BLOCKS: AtomicU64 = AtomicU64::new(BLOCK);
@@ -46,15 +46,15 @@ fn unique_number() -> u64 {
     })
 }
 
-/// What the layers around one piece of work were ended by.
+/// The notes of all layers around one piece of work.
 #[derive(Debug, Default)]
 pub(crate) struct SwallowedControlFlow {
-    /// Looked at first: mostly there is no note, and no lock is taken.
+    /// Set with the first note. Most calls never have one, and take no lock.
     is_noted: AtomicBool,
     notes: Mutex<Vec<Note>>,
 }
 
-/// The error carries the number of its note, and so do copies that say more.
+/// Control flow that a layer has received. The error carries the number of its note, and so do copies with another message.
 #[derive(Debug)]
 struct Note {
     frame: Frame,
@@ -62,7 +62,7 @@ struct Note {
 }
 
 impl SwallowedControlFlow {
-    /// What a layer gets that calls again while it has notes.
+    /// Returns the error for a layer that calls `next` again while it has notes (invariant 3).
     #[inline]
     pub(crate) fn pending(&self, frame: Frame) -> Option<Error> {
         if self.is_noted() { self.notes_of(frame) } else { None }
@@ -78,7 +78,7 @@ impl SwallowedControlFlow {
         most_severe(self.notes.lock().iter().filter(|note| note.frame == frame))
     }
 
-    /// What the layer outside gets when the one inside has returned.
+    /// Returns the result that the layer outside receives when the one inside has returned `result` (invariant 2).
     #[inline]
     pub(crate) fn settle<T>(&self, inside: Frame, outside: Frame, result: Result<T>) -> Result<T> {
         match result {
@@ -93,22 +93,24 @@ impl SwallowedControlFlow {
         }
     }
 
-    /// Notes what a layer returned, in place of the note that it stands for if there is one.
+    /// Adds a note for control flow that a layer returned, or replaces the note that it stands for.
     fn note(&self, inside: Frame, outside: Frame, error: Error) -> Error {
         let mut notes = self.notes.lock();
         let mut passed: Vec<_> = notes.extract_if(.., |note| note.frame == inside).collect();
-        // A layer may have said more about what it got, or said it in other words.
+        // The layer may return the error that it received with another message or as a new error: find the note that it stands
+        // for, by number, then by kind, then by severity.
         let stands_for = [Error::is_same_note, Error::is_same_kind, Error::is_as_severe]
             .iter()
             .find_map(|is_like| passed.iter().position(|note| is_like(&error, &note.error)));
         let replaced = stands_for.map(|at| passed.remove(at));
-        // Work that calls the layer's own `next`, as an adapter does, has had it noted already.
+        // An adapter passes on a call to the layer's own `next`, which has added this note already.
         let is_new = !notes.iter().any(|note| note.frame == outside && error.is_same_note(&note.error));
         let error = match &replaced {
             Some(note) => error.noted(note.error.note()),
             None if is_new => error.noted(unique_number()),
             None => error,
         };
+        // A more severe note that the layer left behind overrules what it returned.
         let decides = most_severe(passed.iter()).filter(|other| other.is_more_severe(&error));
         let decides = decides.unwrap_or_else(|| error.clone());
         if is_new {
@@ -117,12 +119,12 @@ impl SwallowedControlFlow {
         notes.extend(passed.into_iter().map(|note| Note { frame: outside, ..note }));
         self.is_noted.store(true, Ordering::Release);
         drop(notes);
-        // What it holds is user code: dropped under no lock.
+        // The replaced error may hold user values: drop it with no lock held.
         discard(replaced);
         decides
     }
 
-    /// Makes the notes of a layer that is over notes of the layer outside; gives the most severe of them.
+    /// Moves the notes of a layer that is over to the layer outside, and returns the most severe of them (invariant 2).
     #[inline]
     pub(crate) fn pass_on(&self, inside: Frame, outside: Frame) -> Option<Error> {
         if self.is_noted() { self.pass_notes_on(inside, outside) } else { None }
@@ -138,7 +140,7 @@ impl SwallowedControlFlow {
         most_severe(passed)
     }
 
-    /// Takes away the note of an error that the layer got. One that it made itself stands for one of the same kind.
+    /// Removes the note of an error that the layer received. An error without a note removes one of the same kind.
     pub(crate) fn absorb(&self, frame: Frame, error: &Error) {
         let is_like = if error.is_noted() { Error::is_same_note } else { Error::is_same_kind };
         let mut notes = self.notes.lock();
@@ -149,7 +151,7 @@ impl SwallowedControlFlow {
     }
 }
 
-/// The first of those that none is more severe than.
+/// Returns the most severe error, and of several the first.
 fn most_severe<'n>(notes: impl Iterator<Item = &'n Note>) -> Option<Error> {
     notes.map(|note| &note.error).min_by_key(|error| error.kind().severity()).cloned()
 }

@@ -1,4 +1,4 @@
-//! Layers that change what goes in and what comes out (M2).
+//! Layers that change input and output (M2).
 
 use std::any::type_name;
 use std::fmt;
@@ -6,14 +6,14 @@ use std::future::{Future, ready};
 
 use crate::{Layer, Next, Op, Result, RunContext, Summary};
 
-/// A layer that makes another input of an input, and another output of an output.
+/// A layer that changes input and output.
 ///
-/// Inputs pass from the outermost to the innermost, outputs the other way.
+/// If there are several, the outermost one changes the input first and the output last.
 ///
 /// ```
-/// use emitree_runtime::{Op, Result, RunContext, Transform};
+/// use emitree_runtime::{Op, Result, RunContext, Runnable, Transform, runnable_fn};
 ///
-/// /// Work sees keys in lower case.
+/// /// Converts keys to lower case.
 /// #[derive(Debug)]
 /// struct LowerCase;
 ///
@@ -22,26 +22,42 @@ use crate::{Layer, Next, Op, Result, RunContext, Summary};
 ///         Ok(Some(key.to_lowercase()))
 ///     }
 /// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<()> {
+/// let echo = runnable_fn("echo", |key: String, _: RunContext| async move { Ok(key) });
+/// assert_eq!(echo.run("HOME".to_owned()).layers(|stack| stack.transform(LowerCase)).await?, "home");
+/// # Ok(())
+/// # }
 /// ```
 pub trait Transform<O: Op>: fmt::Debug + Send + Sync + 'static {
-    /// Makes another input; none keeps it.
+    /// Returns another input, or `None` to keep it. By default it is kept.
+    ///
+    /// # Errors
+    ///
+    /// An error ends the call before the layers inside.
     fn input(&self, input: &O::In, ctx: &RunContext) -> impl Future<Output = Result<Option<O::In>>> + Send {
         let _ = (input, ctx);
         ready(Ok(None))
     }
 
-    /// Makes another output.
+    /// Returns the output, changed or not. By default it is kept.
+    ///
+    /// # Errors
+    ///
+    /// An error replaces the output.
     fn output(&self, output: O::Out, ctx: &RunContext) -> impl Future<Output = Result<O::Out>> + Send {
         let _ = ctx;
         ready(Ok(output))
     }
 
-    /// What it is called where layers are listed, and in its span.
+    /// Returns the name for lists of layers and for the layer's span. By default it is the type name.
     fn name(&self) -> &str {
         type_name::<Self>()
     }
 
-    /// What it says of itself where layers are listed: by default its `Debug`, of at most [`Summary::MAX_BYTES`].
+    /// Returns a description for [`Explanation`](crate::Explanation). By default it is the `Debug` output, cut at
+    /// [`Summary::MAX_BYTES`].
     fn debug_summary(&self) -> Summary {
         Summary::of(self)
     }

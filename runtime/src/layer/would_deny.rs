@@ -1,4 +1,4 @@
-//! What a guard that evaluates only would have done (M5).
+//! The event of a guard that evaluates only (M5).
 
 use emitree_emitter::{Event, EventName};
 use serde::Serialize;
@@ -6,19 +6,19 @@ use serde::Serialize;
 use crate::run::panic::isolated;
 use crate::{Error, RunContext};
 
-/// A guard that evaluates only would have said no.
+/// An event of a guard with [`evaluate_only`](crate::GuardOptions::evaluate_only): without that option it would have denied.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct WouldDeny {
-    /// Who would have said no.
+    /// The name of the guard.
     pub guard: String,
-    /// To what.
+    /// The value that it would have denied.
     pub at: Checked,
-    /// Why.
+    /// The reason.
     pub reason: String,
 }
 
-/// What a guard checks.
+/// The value that a guard checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[expect(missing_docs, reason = "the names say it")]
@@ -36,7 +36,7 @@ impl WouldDeny {
         Self { guard: guard.to_owned(), at, reason: error.to_string() }
     }
 
-    /// Tells of it: on the run's emitter and in the log. That it cannot be told blocks nothing either.
+    /// Logs the event, and emits it on the run's emitter. A failure of either is not an error of the run.
     pub(crate) async fn record(mut self, ctx: &RunContext) {
         let Self { guard, at, reason } = &self;
         isolated(|| tracing::info!(guard, at = ?at, reason, "a guard would have denied"));
