@@ -1,4 +1,4 @@
-//! Calls a service inside of the run that came along with the request.
+//! Calls a service inside of the run that the request carries.
 
 use std::fmt;
 use std::pin::Pin;
@@ -14,11 +14,11 @@ use super::with_run::WithRun;
 use crate::context::current::{Within, within};
 
 /// A layer of `tower` that calls a service inside of the run that a [`PropagateRunLayer`](crate::PropagateRunLayer) further
-/// out sent along, in whatever task that happens.
+/// out has attached to the request, in any task.
 ///
-/// [`RunContext::current`](crate::RunContext::current) is that run in the service's `call`, and while the future that it
-/// returns is polled and dropped. The run does not wait for that future. Runs made there are started in the run, and end
-/// before it does; once it has ended, none begins there any more. A request that was made in no run is called as it is.
+/// [`RunContext::current`](crate::RunContext::current) returns that run in the service's `call`, and while its future is
+/// polled or dropped. The run does not wait for that future. Runs that are created there are children of the run: they end
+/// before it ends, and once it has ended, none starts. A request from outside of a run is passed on as it is.
 #[derive(Clone, Copy, Debug, Default)]
 #[must_use = "a layer does nothing until it is laid around a service"]
 #[non_exhaustive]
@@ -39,7 +39,7 @@ impl<S> tower_layer::Layer<S> for EnterRunLayer {
     }
 }
 
-/// A service that is called inside of the run of its request. Made by [`EnterRunLayer`].
+/// A service that is called inside of the run of its request. Created by [`EnterRunLayer`].
 #[derive(Clone, Debug)]
 pub struct EnterRun<S>(S);
 
@@ -60,13 +60,14 @@ where
         let Some(run) = run.map(|run| run.for_task()) else {
             return EnterRunFuture { future: Either::Right(self.0.call(request)) };
         };
+        // The call may run user code before it returns its future: enter the run for it too.
         let future = run.inside(|| self.0.call(request)).instrument(run.span().clone());
         EnterRunFuture { future: Either::Left(within(run, future)) }
     }
 }
 
 pin_project! {
-    /// The future of a call of [`EnterRun`]: polled and dropped inside of the run.
+    /// The future of a call of [`EnterRun`], which is polled and dropped inside of the run.
     #[must_use = "the answer is lost otherwise"]
     pub struct EnterRunFuture<F> {
         #[pin]

@@ -1,4 +1,4 @@
-//! What the runs of a service are runs of.
+//! The instance that the runs of a service belong to.
 
 use std::sync::Arc;
 
@@ -6,6 +6,7 @@ use emitree_emitter::{Creator, Emitter};
 
 use crate::Middleware;
 
+/// Name, emitter and middlewares of a service.
 #[derive(Clone)]
 pub(crate) struct Identity {
     pub(crate) name: String,
@@ -14,7 +15,7 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
-    /// Below the root, and without a namespace.
+    /// Creates an identity whose emitter is a child of the root, without a namespace.
     pub(crate) fn new(name: String) -> Self {
         let emitter = Emitter::root().child_with(Creator::new("Run", name.clone()));
         Self { name, emitter, middlewares: Vec::new() }

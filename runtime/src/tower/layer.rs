@@ -1,4 +1,4 @@
-//! A layer of tower around runs.
+//! Layers of tower around runs.
 
 use std::any::type_name;
 use std::fmt;
@@ -13,13 +13,14 @@ use super::queued::Queued;
 use super::ticket::{Ticket, TicketService, ticket};
 use crate::{Error, Layer, Next, Op, Result, RunContext};
 
-/// A layer of `tower` around work of any kind. Made by [`tower_layer`](fn@tower_layer). Clones share the service, and so its limits.
+/// A layer of `tower` around work of any kind. Created by [`tower_layer`](fn@tower_layer). Clones share the service, and so its
+/// limits.
 pub struct TowerLayer<S> {
     service: Arc<Queued<S>>,
     name: Arc<str>,
 }
 
-/// Lays a layer of `tower`, or several in a `ServiceBuilder`, around runs: time-outs, limits, load shedding.
+/// Wraps runs with a layer of `tower`, or with several in a `ServiceBuilder`: time-outs, limits, load shedding.
 ///
 /// ```
 /// use std::time::Duration;
@@ -32,7 +33,7 @@ pub struct TowerLayer<S> {
 /// # async fn main() -> Result<()> {
 /// let limit = tower_layer(ConcurrencyLimitLayer::new(2));
 /// let double = runnable_fn("double", |n: u32, _: RunContext| async move { Ok(n * 2) }).layer(limit.clone());
-/// // Of all runs of both there are never more than two at work.
+/// // The clones share the limit: at most two runs of both are at work.
 /// let triple = runnable_fn("triple", |n: u32, _: RunContext| async move { Ok(n * 3) }).layer(limit);
 /// assert_eq!((double.run(1).await?, triple.run(1).await?), (2, 3));
 ///
@@ -43,32 +44,32 @@ pub struct TowerLayer<S> {
 /// # }
 /// ```
 ///
-/// The service is made here, once, around a [`TicketService`]: all runs that the layer or a clone of it is bound to share
-/// it, whatever their types. Layers that need tokio's timer to be made, such as `RateLimitLayer`, need it here. Then, for
-/// each call of the work:
+/// This function creates the service, around a [`TicketService`]. All runs that the layer or its clones are bound to share this
+/// one service, even if their types differ. Layers that need tokio's timer when they are created, such as `RateLimitLayer`,
+/// need it here. Each call of the work takes these steps:
 ///
-/// 1. the run waits until the service is ready, in the order in which the runs came;
-/// 2. the service is called with a [`Ticket`], and its answer awaited;
-/// 3. when the ticket reaches the innermost service, the work begins, in the run's own future;
-/// 4. when the work is over, the service is told whether it succeeded, and heard to its end;
-/// 5. the result is the work's, whatever the service makes of it.
+/// 1. The run waits until the service is ready. Runs are admitted in order of arrival.
+/// 2. The service is called with a [`Ticket`], and its response is awaited.
+/// 3. When the ticket reaches the innermost service, the work begins, in the run's own future.
+/// 4. When the work is over, the service receives `()` or the work's error, and is polled to its end.
+/// 5. The run continues with the result of the work, even if the service returns an error.
 ///
-/// If the service answers before the work is over, the work is dropped, and the service's error is the result: tower's
-/// `Elapsed` is a time-out, all others are failures unless there is an [`Error`] in them. An answer without an error is
-/// a failure too, as there is no output. Waiting for readiness is not part of what a `TimeoutLayer` measures, wherever it
-/// stands; [`Run::timeout`](crate::Run::timeout) measures that.
+/// If the service returns before the work is over, the work is dropped, and the service's error is the result. tower's
+/// `Elapsed` is a time-out, an [`Error`] inside of the service's error keeps its kind, and any other error is a failure. A
+/// response without an error is a failure too, because there is no output. A `TimeoutLayer` does not measure the wait for
+/// readiness, wherever it is in the stack; [`Run::timeout`](crate::Run::timeout) does.
 ///
-/// The work is in its run whatever tasks the ticket passes. Layers behind a `Buffer` that make runs themselves are not:
-/// [`PropagateRunLayer`](crate::PropagateRunLayer) takes the run along with the ticket.
+/// The work is always inside of its run, even if the ticket passes through other tasks. Layers behind a `Buffer` are not; if
+/// they create runs, [`PropagateRunLayer`](crate::PropagateRunLayer) carries the run along with the ticket.
 ///
-/// A run that waits has to be polled or dropped, for those behind it wait for it. One that has a place of a limit, and
-/// starts another below itself through the same limit, needs a second place.
+/// Poll or drop a waiting run, because the runs behind it wait for it. A run that holds a permit of a limit, and awaits a run
+/// below itself that goes through the same limit, needs a second permit.
 ///
 /// # Cancel safety
 ///
-/// A run that is dropped or aborted while it waits has used nothing up: the next one is admitted in its place. What the
-/// service had set aside meanwhile, such as a place of a limit, it keeps for its next call; where it shares that limit
-/// with other services (`GlobalConcurrencyLimitLayer`), those lack the place until then.
+/// A run that is dropped or aborted while it waits has consumed nothing; the next run is admitted instead. A permit that the
+/// service has acquired meanwhile stays reserved for its next call. If other services share that limit
+/// (`GlobalConcurrencyLimitLayer`), they lack the permit until then.
 pub fn tower_layer<L>(layer: L) -> TowerLayer<L::Service>
 where
     L: tower_layer::Layer<TicketService, Service: Service<Ticket, Response = (), Error: Into<BoxError>>>,
@@ -78,7 +79,7 @@ where
 }
 
 impl<S> TowerLayer<S> {
-    /// Gives it a name, in place of the type of tower's layer.
+    /// Sets the name for lists and the layer's span. By default it is the type of tower's layer.
     #[must_use]
     pub fn named(self, name: impl Into<Arc<str>>) -> Self {
         Self { name: name.into(), ..self }
@@ -94,9 +95,10 @@ where
         let (ticket, run_half) = ticket();
         let service = pin!(self.service.call(ticket));
         let work = pin!(run_half.work(next.run(input)));
-        // The service is looked at first: what it has failed with does not begin.
+        // `select` polls the service first: if it fails at once, the work never begins.
         match select(service, work).await {
             Either::Left((answer, _)) => Err(answer.err().unwrap_or_else(without_work)),
+            // Let the service finish, so that it releases permits and sees whether the work succeeded.
             Either::Right((result, service)) => {
                 drop(service.await);
                 result

@@ -1,13 +1,13 @@
-//! Where runs and tower meet: its services as runnables, runs as services, its layers around runs.
+//! Runs and tower: services as runnables, runs as services, and layers of tower around runs.
 //!
-//! 1. A service is called under a lock that admits in order of arrival ([`Queued`](queued::Queued)): whoever has the lock
-//!    waits until the service is ready. What it answers with is awaited without the lock.
-//! 2. Between readiness and the call nothing is awaited: whoever gives up waiting has called nothing, and the next one
-//!    goes on where it stopped.
-//! 3. Around a run a service never sees input or output. It is called with a [`Ticket`]; the work is done in the run's
-//!    own future, when the ticket's turn has come.
-//! 4. The current run is that of the polling task. A service may call the one below it in another task: then the run goes
-//!    along in the request ([`WithRun`]), or the call's run is started in the run that first polls it.
+//! 1. A service is called under a fair lock ([`Queued`](queued::Queued)), whose holder waits until the service is ready. The
+//!    response is awaited without the lock.
+//! 2. Nothing is awaited between readiness and the call: a caller that stops waiting has called nothing, and the next one
+//!    continues to wait for readiness.
+//! 3. A service around a run never sees input or output. It is called with a [`Ticket`]. The work is done in the run's
+//!    own future, once the ticket reaches the innermost service.
+//! 4. The current run is the run of the polling task. A service may call the service inside of it in another task: then the
+//!    request carries the run ([`WithRun`]), or the call's run is started in the run that first polls it.
 
 mod call;
 mod enter;

@@ -1,4 +1,4 @@
-//! Sends the current run along with each request.
+//! Attaches the current run to each request.
 
 use std::task::{Context as TaskContext, Poll};
 
@@ -6,12 +6,12 @@ use tower_service::Service;
 
 use super::with_run::WithRun;
 
-/// A layer of `tower` that sends the current run along with each request, past services that work in a task of their own.
+/// A layer of `tower` that attaches the current run to each request, for services that call the inner service in another task.
 ///
-/// The current run is that of the task that polls. tower's `Buffer` calls the service below it in a task of its own, where
-/// there is no current run: a run that is made in that call would have no parent, and middleware bound above, guards
-/// included, would not apply to it. So `PropagateRunLayer` stands outside of the buffer and
-/// [`EnterRunLayer`](crate::EnterRunLayer) inside. What stands between them is called with [`WithRun`] requests.
+/// The current run belongs to the task that polls. tower's `Buffer` calls the inner service in a task of its own, which has
+/// no current run: a run that is created there would have no parent, and inherited middleware, guards included, would not
+/// apply to it. So put `PropagateRunLayer` outside of the buffer, and [`EnterRunLayer`](crate::EnterRunLayer) inside. The
+/// services between them are called with [`WithRun`] requests.
 ///
 /// ```
 /// use emitree_runtime::{EnterRunLayer, Error, PropagateRunLayer, RunContext, Runnable, TowerRunnable, for_nested};
@@ -35,11 +35,11 @@ use super::with_run::WithRun;
 /// # }
 /// ```
 ///
-/// Where [`RunLayer`](crate::RunLayer) is the next layer inside of a `Buffer`, neither is needed: a call that is made in no
-/// run is started in the run that awaits it.
+/// If [`RunLayer`](crate::RunLayer) is the next layer inside of a `Buffer`, neither is needed: a call outside of a run is
+/// started in the run that awaits it.
 ///
-/// What is not propagated: the `poll_ready` of services inside of the buffer, which is asked for no request; and tasks and threads that a
-/// service starts by itself. Those are entered with [`RunContext::scope`](crate::RunContext::scope) and
+/// The run is not propagated to `poll_ready` of the services inside of the buffer, which belongs to no request, nor to tasks
+/// and threads that a service starts by itself. There, enter the run with [`RunContext::scope`](crate::RunContext::scope) or
 /// [`in_scope`](crate::RunContext::in_scope).
 #[derive(Clone, Copy, Debug, Default)]
 #[must_use = "a layer does nothing until it is laid around a service"]
@@ -61,7 +61,7 @@ impl<S> tower_layer::Layer<S> for PropagateRunLayer {
     }
 }
 
-/// A service that sends the current run along with each request. Made by [`PropagateRunLayer`].
+/// A service that attaches the current run to each request. Created by [`PropagateRunLayer`].
 #[derive(Clone, Debug)]
 pub struct PropagateRun<S>(S);
 

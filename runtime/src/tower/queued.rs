@@ -1,4 +1,4 @@
-//! A service that several runs call, one after the other (invariants 1 and 2).
+//! A service that several runs share (invariants 1 and 2).
 
 use std::error::Error as StdError;
 use std::future::poll_fn;
@@ -9,7 +9,7 @@ use tower_service::Service;
 
 use crate::{Error, ErrorKind, Result};
 
-/// It has to be `Send` only, and is never cloned: a limit is one limit.
+/// A service behind a fair lock. It is never cloned, so that its limits are shared, and it need not be `Sync`.
 pub(crate) struct Queued<S>(Mutex<S>);
 
 impl<S> Queued<S> {
@@ -21,6 +21,7 @@ impl<S> Queued<S> {
     where
         S: Service<I, Error: Into<BoxError>>,
     {
+        // `admit` has released the lock when the response is awaited, so that runs proceed side by side (invariant 1).
         self.admit(request).await?.await.map_err(error_of)
     }
 
@@ -30,18 +31,19 @@ impl<S> Queued<S> {
     {
         let mut service = self.0.lock().await;
         poll_fn(|cx| service.poll_ready(cx)).await.map_err(error_of)?;
+        // Nothing is awaited after readiness: a caller that is dropped before has called nothing (invariant 2).
         Ok(service.call(request))
     }
 }
 
-/// An [`Error`] of ours that went through the service is that error again.
+/// Converts an error of the service. An [`Error`] that went through the service is returned as it was.
 fn error_of(error: impl Into<BoxError>) -> Error {
     let error = error.into();
     if is_elapsed(&*error) { Error::of_source(ErrorKind::TimedOut, error.into()) } else { Error::from_boxed(error) }
 }
 
-/// tower's `Elapsed`, or tokio's, known by what it prints: who names tower's type depends on all of tower. It carries
-/// nothing, so errors that carry something are not printed for this.
+/// Returns `true` for `Elapsed` of tower and of tokio, recognised by their `Debug` output: naming tower's type would need a
+/// dependency on all of tower. Both are empty, so only errors of size zero are printed.
 fn is_elapsed(error: &(dyn StdError + 'static)) -> bool {
     size_of_val(error) == 0 && format!("{error:?}") == "Elapsed(())"
 }

@@ -1,4 +1,4 @@
-//! Runs as services: every call of a service is a run.
+//! Services whose calls are runs.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use super::identity::Identity;
 use crate::IntoMiddleware;
 use crate::runnable::value::Data;
 
-/// A layer of `tower` that makes a run of each call of a service: with its events, middlewares, span and context.
+/// A layer of `tower` that turns each call of a service into a run, with events, middlewares, a span and a context.
 ///
 /// ```
 /// use std::time::Duration;
@@ -32,32 +32,35 @@ use crate::runnable::value::Data;
 /// # }
 /// ```
 ///
-/// A call's run has for its parent the run in which `call` is called; if that is none, as in the task of a tower `Buffer`
-/// further out, the run in which the call is first polled. The service below has to be [`Clone`], as the one
-/// that is ready goes into the run, and a clone takes its place; what is not, such as tower's `RateLimit`, goes under a
-/// `Buffer` or around this layer. Requests and responses are the run's input and output: a request is [`Data`](crate::Data) and
-/// [`Clone`], a response [`Data`](crate::Data), which serde reads and writes. One that holds a body, such as those of HTTP, is none: there the layer
-/// stands further in, around what handles values, or below tower's `map_request`.
+/// The parent of the run is the run in which `call` is called. If there is none, as in the task of a tower `Buffer` further
+/// out, it is the run in which the call is first polled.
+///
+/// Request and response are the input and output of the run: both are [`Data`](crate::Data), and the request is [`Clone`]. HTTP
+/// requests with a body are not `Data`: put the layer further inside, around a service that handles values, or behind
+/// tower's `map_request`.
+///
+/// The inner service must be [`Clone`], because the instance that is ready moves into the run and a clone replaces it. Put
+/// a service that is not `Clone`, such as tower's `RateLimit`, into a `Buffer`, or around this layer.
 #[derive(Clone)]
 #[must_use = "a layer does nothing until it is laid around a service"]
 pub struct RunLayer(Identity);
 
 impl RunLayer {
-    /// A layer of runs of that name.
+    /// Creates a layer whose runs have this name.
     ///
-    /// Their kind is `Run`. Their emitter stands below the root and has no namespace, as that of
-    /// [`runnable_fn`](crate::runnable_fn). All services that the layer is laid around share it.
+    /// Their kind is `Run`. Their emitter is a child of the root without a namespace, as for
+    /// [`runnable_fn`](crate::runnable_fn). All services that this layer wraps share the emitter.
     pub fn new(name: impl Into<String>) -> Self {
         Self(Identity::new(name.into()))
     }
 
-    /// Gives the runs another emitter: with a namespace, a kind, a context, below another parent. Their name stays.
+    /// Sets the emitter of the runs, for a namespace, a kind, a context or another parent. Their name stays.
     pub fn with_emitter(mut self, emitter: Emitter) -> Self {
         self.0.emitter = emitter;
         self
     }
 
-    /// Binds a middleware to each of the runs.
+    /// Binds a middleware to every run.
     pub fn middleware<Sort>(mut self, middleware: impl IntoMiddleware<Sort>) -> Self {
         self.0.middlewares.push(Arc::new(middleware.into_middleware()));
         self
@@ -78,7 +81,7 @@ impl fmt::Debug for RunLayer {
     }
 }
 
-/// A service each call of which is a run. Made by [`RunLayer`].
+/// A service whose calls are runs. Created by [`RunLayer`].
 #[derive(Clone)]
 pub struct RunService<S> {
     service: S,
@@ -99,7 +102,7 @@ where
     }
 
     fn call(&mut self, request: I) -> RunServiceFuture<S, I> {
-        // The clone is not ready: it must not be the one that is called.
+        // `poll_ready` has prepared this instance, not the clone: call this one, as tower's docs demand.
         let clone = self.service.clone();
         let ready = std::mem::replace(&mut self.service, clone);
         RunServiceFuture::new(ready, Arc::clone(&self.identity), request)

@@ -1,4 +1,4 @@
-//! What a service around a run is called with, in place of the input (invariant 3).
+//! The request of a service around a run, which stands for the input (invariant 3).
 
 use std::future::pending;
 use std::pin::Pin;
@@ -10,10 +10,11 @@ use tower_service::Service;
 
 use crate::Result;
 
-/// A place in the queue of a [`TowerLayer`](crate::TowerLayer): when it is called with, the run that it stands for works.
+/// A request for a service in a [`TowerLayer`](crate::TowerLayer): when it reaches the innermost service, the work of its
+/// run begins.
 ///
-/// It is used once, and cannot be cloned. So what calls twice, such as tower's retry and hedge layers, does not compile
-/// around it; retries are an emitree [`Layer`](crate::Layer)'s.
+/// It is used once, and cannot be cloned. So tower's retry and hedge layers, which call twice, do not compile around it; use
+/// an emitree [`Layer`](crate::Layer) for retries.
 ///
 /// ```compile_fail
 /// fn clone(ticket: &emitree_runtime::Ticket) -> emitree_runtime::Ticket {
@@ -26,7 +27,7 @@ pub struct Ticket {
     done: oneshot::Receiver<WorkResult>,
 }
 
-/// Whether the work succeeded. The error is the work's.
+/// The result of the work without its output.
 type WorkResult = Result<(), BoxError>;
 
 /// The run's half of a ticket.
@@ -42,21 +43,21 @@ pub(super) fn ticket() -> (Ticket, RunHalf) {
 }
 
 impl RunHalf {
-    /// Works when the ticket's turn has come, and tells the service how it went. If the ticket is dropped unused, it never
-    /// works: why is the service's to say.
+    /// Waits for the ticket, does the work, and sends the result to the service. If the service drops the ticket unused, this
+    /// never completes: the service returns the reason.
     pub(super) async fn work<T>(self, work: impl Future<Output = Result<T>>) -> Result<T> {
         if self.go.await.is_err() {
             return pending().await;
         }
         let result = work.await;
         let done = result.as_ref().map(drop).map_err(|error| error.clone().into());
-        // If nobody listens, the service has given up waiting, and says so itself.
+        // Nobody receives this if the service has stopped waiting: then it returns an error itself.
         drop(self.done.send(done));
         result
     }
 }
 
-/// What layers of a [`TowerLayer`](crate::TowerLayer) are laid around: always ready; a call is over when the work is.
+/// The innermost service of a [`TowerLayer`](crate::TowerLayer). It is always ready, and a call returns when the work is over.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct TicketService;
@@ -75,9 +76,9 @@ impl Service<Ticket> for TicketService {
     }
 }
 
-/// The work of a run, as a service sees it: it begins at the first poll, and ends with `()` or the work's error.
+/// The future of a [`TicketService`]: the work begins at its first poll, and it returns `()` or the work's error.
 ///
-/// Dropping it does not stop the work: [`TowerLayer`](crate::TowerLayer) does, as soon as the service has answered.
+/// Dropping it does not stop the work. [`TowerLayer`](crate::TowerLayer) drops the work when the service has returned.
 #[derive(Debug)]
 #[must_use = "the work does not begin until it is awaited"]
 pub struct TicketFuture {
@@ -90,7 +91,7 @@ impl Future for TicketFuture {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<WorkResult> {
         if let Some(go) = self.go.take() {
-            // An error means that the run is gone; `done` tells that too.
+            // An error means that the run was dropped; `done` reports that below.
             let _ = go.send(());
         }
         let done = Pin::new(&mut self.done).poll(cx);

@@ -1,31 +1,33 @@
-//! A request that takes its run along.
+//! A request that carries its run.
 
 use crate::RunContext;
 use crate::context::current::enter_some;
 
-/// A request together with the run in which it was made. Made by [`PropagateRun`](crate::PropagateRun), taken apart by
-/// [`EnterRun`](crate::EnterRun).
+/// A request with the run in which it was created. [`PropagateRun`](crate::PropagateRun) creates it, and
+/// [`EnterRun`](crate::EnterRun) takes it apart.
 ///
-/// A service that hands requests to a task of its own may do without `EnterRun`: it enters [`run`](Self::run) itself,
-/// with [`scope`](RunContext::scope) and [`in_scope`](RunContext::in_scope). Until it is dropped, it keeps the run's memory,
-/// but not the run: that may end meanwhile, and then no run begins in it. A request that nobody takes out is dropped inside of the run.
+/// A service that passes requests to another task may do without `EnterRun`, and enter [`run`](Self::run) itself, with
+/// [`scope`](RunContext::scope) or [`in_scope`](RunContext::in_scope).
+///
+/// It keeps the context of the run in memory, but does not keep the run from ending; no run starts in a run that has ended. If
+/// the request is not taken out, it is dropped inside of the run.
 #[derive(Clone, Debug)]
 pub struct WithRun<T> {
     run: Option<RunContext>,
-    /// Until it is taken out.
+    /// The request, until it is taken out.
     inner: Option<T>,
 }
 
 impl<T> WithRun<T> {
     /// Pairs a request with the current run, if there is one.
     ///
-    /// In a run that takes no more, as in a listener of its `finish`, it is the next run above that does.
+    /// If the current run starts no further runs, as in a listener of its `finish`, the next run above that does is used.
     #[must_use]
     pub fn new(inner: T) -> Self {
         Self { run: RunContext::to_start_in(), inner: Some(inner) }
     }
 
-    /// Returns the run in which the request was made.
+    /// Returns the run in which the request was created.
     #[must_use]
     pub const fn run(&self) -> Option<&RunContext> {
         self.run.as_ref()
@@ -38,7 +40,7 @@ impl<T> WithRun<T> {
         self.inner.as_ref().expect("the request is there")
     }
 
-    /// Returns the request, and forgets the run.
+    /// Returns the request without its run.
     #[must_use]
     pub fn into_inner(self) -> T {
         self.into_parts().1
@@ -50,7 +52,7 @@ impl<T> WithRun<T> {
     }
 }
 
-/// What the drop of a request starts belongs to the run that it was made in (R1).
+/// Drops the request inside of its run, so that runs which this drop starts are children of that run (R1).
 impl<T> Drop for WithRun<T> {
     fn drop(&mut self) {
         enter_some(self.run.as_ref(), || drop(self.inner.take()));
