@@ -1,4 +1,4 @@
-//! What runs leave behind, and what a run costs that nobody hears: counted by an allocator, on one thread.
+//! Memory that runs leave behind, and the cost of a run without listeners, counted by an allocator on one thread.
 mod support;
 
 use allocation_counter::{AllocationInfo, measure};
@@ -28,7 +28,7 @@ impl Double {
         Self(Emitter::new().child("double").expect("a valid name"))
     }
 
-    /// As long as the name that a runnable has is that of its emitter's creator, its runs need none of their own.
+    /// Returns a runnable with the name of its emitter's creator, so that its runs allocate no name of their own.
     fn named() -> Self {
         let creator = emitree_emitter::Creator::new("Tool", "double");
         Self(Emitter::new().child_builder("double").creator(creator).build().expect("a valid name"))
@@ -41,7 +41,7 @@ fn runtime() -> Runtime {
 
 const RUNS: u32 = 100_000;
 
-/// What so many runs allocate, after one that warms up what is made once in a process.
+/// Measures the allocations of runs, after one run that warms up what is created once in a process.
 fn measure_runs(once: impl Fn(&Runtime, u32)) -> AllocationInfo {
     let runtime = runtime();
     once(&runtime, 1);

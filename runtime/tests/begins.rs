@@ -1,4 +1,4 @@
-//! R1, R13: a run that begins while the one above ends, on whatever thread, ends before it or does not begin.
+//! R1, R13: a run that begins while the run above ends, on any thread, ends before it or does not begin.
 
 mod support;
 

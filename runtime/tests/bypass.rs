@@ -1,5 +1,5 @@
-//! Guards are not evaded by drops (R1, M5): whatever value of a nested run is dropped, whenever, and on whatever task or thread, what
-//! its `Drop` starts is seen by a guard that is bound above, as long as the run above has not ended.
+//! Guards are not evaded by drops (R1, M5): if a value of a nested run is dropped, at any time, on any task or thread, a guard that is
+//! bound above sees the runs that its `Drop` starts, as long as the run above has not ended.
 
 #[path = "support/starts.rs"]
 mod starts;
@@ -20,7 +20,7 @@ use support::{Any, below, poll_once, silence_planned_panics};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{Notify, oneshot};
 
-/// What is given to a run, or comes out of it, with such a value in it.
+/// An input or output of a run, with such a value in it.
 #[derive(Clone, Default, Serialize, Deserialize)]
 struct Value {
     #[serde(skip)]
@@ -93,7 +93,7 @@ const MOMENTS: [Moment; 8] = [
     Moment::RuntimeGone,
 ];
 
-/// Who polls it.
+/// The task or thread that polls the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Spawned {
     ByTokio,
@@ -103,7 +103,7 @@ enum Spawned {
 
 const SPAWNED: [Spawned; 3] = [Spawned::ByTokio, Spawned::ByTheRun, Spawned::OnAThread];
 
-/// What a nested run does, and what it is told.
+/// The work of a nested run, and its channels.
 struct Plan {
     place: Place,
     moment: Moment,
@@ -252,7 +252,7 @@ fn spawn<R: Runnable<Output = Value>>(
     receive
 }
 
-/// What came of the runs that were started by drops.
+/// Returns the outcomes of the runs that drops have started.
 fn attack(case: (Place, Moment, Spawned)) -> Vec<(Started, bool)> {
     let (place, moment, spawned) = case;
     let (tree, seen) = (Emitter::new(), Seen::default());

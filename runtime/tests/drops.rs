@@ -1,4 +1,4 @@
-//! What panics while it is dropped is contained as any panic of what is run: the run ends all the same (R4, R8).
+//! A value that panics while it is dropped is contained like any other panic of a run: the run ends all the same (R4, R8).
 
 mod support;
 

@@ -1,5 +1,5 @@
-//! What another thread drops of a run, it drops inside of that run, or of the next one above where that has ended (R14, R1): what is
-//! started by the drop is seen by a guard that is bound above.
+//! If another thread drops a value of a run, the value is dropped inside of that run, or of the next one above if that run has ended
+//! (R14, R1): a guard that is bound above sees the runs that the drop starts.
 
 #[path = "support/starts.rs"]
 mod starts;
@@ -25,7 +25,7 @@ use support::{Any, below, poll_once};
 type Leave = fn(&RunContext, Starts) -> Result<Drops>;
 type Drops = Box<dyn FnOnce() + Send>;
 
-/// A value that is dropped with what is given, whatever that is.
+/// Returns a call that also owns a value, which is dropped with it.
 fn holding<T>(starts: Starts, call: impl Fn() -> T) -> impl Fn() -> T {
     move || {
         _ = &starts;
@@ -232,7 +232,7 @@ enum When {
     Ended,
 }
 
-/// What came of the runs that were started by the drop.
+/// Returns the outcomes of the runs that the drop has started.
 fn dropped(leave: Leave, when: When, is_heard: bool) -> Vec<(Started, bool)> {
     let (tree, seen) = (Emitter::new(), Seen::default());
     let notes = Arc::clone(&seen);

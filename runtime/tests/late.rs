@@ -32,7 +32,7 @@ fn deletes(tree: &Emitter) -> Arc<impl Runnable<Input = (), Output = usize> + 's
     Arc::new(below(tree, "delete", |(): (), ctx: RunContext| async move { Ok(ctx.depth()) }))
 }
 
-/// What was made where a run in another one is told to be over, and how deep.
+/// Returns the runs that were created where the end of a nested run is reported, and their depth.
 async fn made_at_the_end(of: fn(&RunContext, Arc<dyn Fn() + Send + Sync>)) -> Result<Vec<Result<usize>>> {
     let (tree, made) = (Emitter::new(), Arc::new(Mutex::new(Vec::new())));
     let (delete, makes) = (deletes(&tree), Arc::clone(&made));

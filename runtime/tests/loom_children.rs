@@ -31,7 +31,7 @@ use self::parent::Parent;
 use self::state::RunState;
 use self::sync::{AtomicBool, Ordering};
 
-/// What the crate's own `context` has, of a run that is nothing but a place among others.
+/// The parts of the crate's own `context` that this model needs, for a run that is only a node of a tree.
 mod context {
     use super::{Arc, Ordering, Run, RunContext};
 

@@ -86,7 +86,7 @@ fn who_drops_a_run_because_one_above_is_aborted_finds_the_reason_there() {
     });
 }
 
-/// R7: two aborts, at two levels: whoever is below has the reason of the nearest.
+/// R7: of two aborts at two levels, a run below both has the reason of the nearer one.
 #[test]
 fn of_two_aborts_a_run_has_that_of_the_nearest_run_above() {
     model(|| {

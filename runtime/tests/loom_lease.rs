@@ -1,5 +1,5 @@
-//! R8, R13: every interleaving of those who may bring a run to its end, of the very source that the crate is made of:
-//! one of them does, and nobody waits for ever.
+//! R8, R13: every interleaving of the threads that may end a run, with the source file of the crate itself:
+//! exactly one of them ends it, and none waits for ever.
 
 #[allow(dead_code, reason = "the models use all of it, each its part")]
 #[path = "../src/run/lease.rs"]

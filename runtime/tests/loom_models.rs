@@ -1,4 +1,4 @@
-//! What the models of this crate rely on: with the primitives of `support/loom_sync.rs`, loom explores what can happen.
+//! Facts about loom that the models of this crate rely on, with the primitives of `support/loom_sync.rs`.
 
 #[path = "support/loom_sync.rs"]
 mod sync;
@@ -12,7 +12,7 @@ use self::sync::{AtomicU8, Ordering};
 
 type Words = [AtomicU8; 2];
 
-/// What two threads load in each execution, without repetition.
+/// Returns the values that two threads load in each execution, without repetition.
 fn explored(accesses: [fn(&Words) -> u8; 2]) -> BTreeSet<[u8; 2]> {
     let explored = Arc::new(Mutex::new(BTreeSet::new()));
     let adds = Arc::clone(&explored);

@@ -94,7 +94,7 @@ fn what_ends_after_an_abort_has_returned_is_aborted() {
     });
 }
 
-/// R7: whoever sees that it was aborted sees why.
+/// R7: a thread that sees an abort also sees its reason.
 #[test]
 fn who_only_looks_sees_nothing_or_the_reason() {
     model(|| {

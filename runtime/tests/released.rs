@@ -42,7 +42,7 @@ impl Drop for Living {
 /// Binds something to a run that keeps a value.
 type Bind = fn(&RunContext, Kept) -> Result<()>;
 
-/// What it keeps: mostly the run's own context.
+/// A value that a binding keeps: mostly the run's own context.
 type Kept = Arc<dyn Send + Sync>;
 
 fn changes_nothing(kept: Kept) -> impl Fn(&mut u32, &RunContext) -> Result<()> {
@@ -300,7 +300,7 @@ async fn nor_in_a_run_below_another() {
     assert_eq!(alive.count(), 0);
 }
 
-/// Bindings are dropped on whatever thread comes last: the end of the run, or who binds too late.
+/// Bindings are dropped on the thread that comes last: the one that ends the run, or the one that binds too late.
 #[test]
 fn nor_where_a_thread_binds_while_the_run_ends() {
     let (tree, alive) = (Emitter::new(), Alive::default());
@@ -331,7 +331,7 @@ fn nor_where_a_thread_binds_while_the_run_ends() {
     }
 }
 
-/// What is noted when a binding is dropped: in which run, after what, and where a run belongs that is started there.
+/// Records the drop of a binding: in which run, after which event, and the parent of a run that is started there.
 #[tokio::test]
 async fn they_are_dropped_in_the_run_after_its_end_hooks_and_before_the_run_above_goes_on() {
     let not_before_the_drop_of_the_work = ["a listener of a child"];
@@ -488,7 +488,7 @@ async fn that_values_are_withheld_is_said_once() -> TestResult {
     Ok(())
 }
 
-/// What an error or a value would have passed is gone: nothing of it is said.
+/// The functions for errors and context values are gone: nothing reports them.
 #[tokio::test]
 async fn what_passes_nothing_any_more_is_withheld() -> TestResult {
     let kept = Arc::new(parking_lot::Mutex::new(None));
@@ -608,7 +608,7 @@ async fn a_middleware_is_dropped_under_no_lock() -> TestResult {
     Ok(())
 }
 
-/// Who redacts is still there for an event that is being told, and goes with it, in the run.
+/// Redaction still applies to an event that is under way, and is dropped after it, inside of the run.
 #[tokio::test]
 async fn an_emit_under_way_when_the_run_ends_is_heard_by_all_that_it_had_found() -> TestResult {
     let (tree, recorder, gate) = (Emitter::new(), Recorder::new(), Arc::new(tokio::sync::Notify::new()));

@@ -68,7 +68,7 @@ impl Failing {
 /// A place that fails, and how, and at which event.
 type Trouble = Option<(Place, Failing, &'static str)>;
 
-/// What is registered at a place: what fails, and then listeners that note what they hear.
+/// Returns the listeners of a place: one that fails, and then listeners that record the events that they receive.
 fn listeners(place: Place, trouble: Trouble, recorder: &Recorder) -> Vec<Registration> {
     let mut all: Vec<_> =
         trouble.iter().filter(|(at, ..)| *at == place).map(|(_, failing, path)| failing.listener(path)).collect();

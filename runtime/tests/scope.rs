@@ -1,4 +1,4 @@
-//! What is done for a run in tasks and threads of others is inside of it (R9), and what it starts there is below it (R1).
+//! Code that enters a run from another task or thread is inside of it (R9), and the runs that it starts are below it (R1).
 
 mod support;
 
@@ -14,7 +14,7 @@ use serde_json::Value;
 use support::{Any, Recorder, Slot, TestResult, below};
 use tokio::task::{JoinSet, spawn_blocking, yield_now};
 
-/// Denies whatever is nested.
+/// Denies every nested run.
 fn guard() -> impl emitree_runtime::Middleware + 'static {
     let guard = layer_fn("guard", |input: &Value, ctx: &RunContext, next: Next<'_, JsonRun>| {
         let (input, is_nested) = (input.clone(), ctx.parent().is_some());

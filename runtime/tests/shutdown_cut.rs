@@ -13,7 +13,7 @@ use tokio::sync::{Mutex, MutexGuard};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// What is still to come is counted for the whole process: of these tests, one at a time.
+/// The ends that are still due are counted for the whole process, so these tests run one at a time.
 static ALONE: Mutex<()> = Mutex::const_new(());
 
 async fn alone() -> MutexGuard<'static, ()> {

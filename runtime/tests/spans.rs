@@ -320,7 +320,7 @@ impl<S: Subscriber> Layer<S> for PanicsAt {
     }
 }
 
-/// What a run does after its start.
+/// The behaviour of a run after its start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Then {
     Ends,

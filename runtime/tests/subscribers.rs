@@ -36,8 +36,8 @@ async fn act(end: &str) -> Result<u32> {
     }
 }
 
-/// What is told of an inner run that ends so, in an outer one: as an observer of the outer one sees it, or as a listener
-/// there hears it.
+/// Returns the events of an inner run that ends in this way: as a subscriber of the outer run receives them, or as a
+/// listener there does.
 async fn told(end: &'static str, observed: bool) -> Result<Vec<String>> {
     let (tree, recorder) = (Emitter::new(), Recorder::new());
     let inner = Arc::new(below(&tree, "inner", move |(), _: RunContext| act(end)));

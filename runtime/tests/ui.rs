@@ -1,4 +1,4 @@
-//! What must compile, in the forms that users will try first, and what must not, with what the compiler says then.
+//! Programs that must compile, as users write them first, and programs that must not, with the compiler's messages.
 
 /// R1, R3, R5, R10.
 #[test]

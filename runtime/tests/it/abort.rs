@@ -1,5 +1,5 @@
 //! R7: an abort carries a reason, the first one wins, from any thread; it stops the work at its next await, and work
-//! that has not begun never begins; the run ends as aborted whatever its work says.
+//! that has not begun never begins; the run ends as aborted, even if its work returns something else.
 
 use std::sync::Arc;
 use std::thread;

@@ -10,7 +10,7 @@ use emitree_runtime::{
 };
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// What cannot become JSON.
+/// A value that cannot be converted to JSON.
 #[derive(Clone)]
 struct Bare(u32);
 

@@ -1,5 +1,5 @@
-//! M1, M2: what a dispatcher needs, with nothing but kinds of work and layers: who may call what, a log, an answer
-//! from elsewhere. Stores and executors are in `boundary_store.rs` and `boundary_exec.rs`.
+//! M1, M2: the needs of a dispatcher, met by kinds of work and layers alone: permissions, a log, an answer
+//! without the work. Stores and executors are in `boundary_store.rs` and `boundary_exec.rs`.
 
 use crate::support::Recorder;
 use emitree_runtime::{

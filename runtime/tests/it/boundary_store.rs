@@ -75,7 +75,7 @@ impl<O: Op<In: Named>> Observe<O> for Audit {
     }
 }
 
-/// What is about a key.
+/// A value that names a key.
 trait Named {
     fn key(&self) -> &Key;
 }

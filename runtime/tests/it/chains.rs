@@ -36,7 +36,7 @@ fn of_all_sorts(recorder: &Recorder) -> [Arc<dyn Middleware>; 5] {
     ]
 }
 
-/// What binds another one in its work says of that.
+/// A runnable that binds a middleware in its work and returns the error.
 fn binds_late(late: Arc<dyn Middleware>) -> impl Runnable<Input = u32, Output = u32> + 'static {
     below(&Emitter::new(), "double", move |n: u32, ctx: RunContext| {
         let bound = late.bind(&ctx).map_err(|error| error.to_string());
@@ -70,7 +70,7 @@ async fn what_is_bound_once_the_work_has_begun_with_nothing_bound_is_an_error_to
     Ok(())
 }
 
-/// What a run says of itself while it is bound.
+/// Records the explanation of a run while the run is bound.
 fn explains(recorder: &Recorder) -> impl Fn(&RunContext) -> Result<()> + Send + Sync + 'static {
     let recorder = recorder.clone();
     move |ctx| {

@@ -1,5 +1,5 @@
-//! R8, R13: a run that is dropped where nobody can be awaited comes to its end at once, with all that is below it, and
-//! whoever has the task or the future for that.
+//! R8, R13: a run that is dropped where no listener can be awaited ends at once, with all runs below it, even if another
+//! owner has their tasks or futures.
 
 use std::sync::Arc;
 

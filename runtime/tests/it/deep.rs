@@ -10,7 +10,7 @@ use emitree_runtime::{AbortHandle, Result, Run, RunContext, Runnable};
 use futures_util::FutureExt;
 
 const DEPTH: usize = 300;
-/// Of each link a recursion would need much more than the 300 bytes that there are.
+/// A recursion would need much more than the 300 bytes that each link has here.
 const STACK: usize = 96 * 1024;
 
 /// Each of its runs leaves another one, started in it, for somebody else to poll, and waits for ever.

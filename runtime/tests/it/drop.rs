@@ -1,5 +1,5 @@
-//! R8: a run whose future is dropped, at whatever moment, ends once: sync listeners hear it during the drop, those that
-//! are awaited from a task; and a run that was never awaited leaves no trace.
+//! R8: a run whose future is dropped, at any moment, ends once: sync listeners receive its end during the drop, async
+//! listeners from a task; and a run that was never awaited leaves no trace.
 
 use std::sync::Arc;
 

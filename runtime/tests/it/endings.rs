@@ -1,5 +1,5 @@
-//! R4, R6, R8, R13: whatever ends a run, whoever listens, and wherever it was started, it starts once, then succeeds or
-//! errs once, then finishes once, before the run above does; and nothing comes after that.
+//! R4, R6, R8, R13: with every end, every listener and every place of its start, a run starts once, then succeeds or
+//! fails once, then finishes once, before the run above does; and nothing comes after that.
 //!
 //! | ends by                        | as          | nobody | sync | blocking | observing | failing        | panicking      | top level | nested | spawned |
 //! |--------------------------------|-------------|--------|------|----------|-----------|----------------|----------------|-----------|--------|---------|
@@ -20,7 +20,7 @@
 //! | the drop of its future         | dropped     | =      | =    | =        | =         | start          | start          | yes       | yes    | yes     |
 //! | the end of the runtime         | dropped     | =      | =    | =        | =         | start          | start          | yes       | yes    | yes     |
 //!
-//! Who listens to the run is nobody, or one listener at one of the four stages: sync (`on`), blocking (`on_async`),
+//! The run has no listener, or one at one of the four stages: sync (`on`), blocking (`on_async`),
 //! observing (`observe` and `observe_async`). It is fine, or it fails, or panics, in all four verbs. `=`: the run ends
 //! as it does where nobody listens. In the columns *failing* and *panicking* stand the stages at which a listener that is sync or
 //! blocking has the run end as failed, or panicked, instead; at other stages, and where it observes, `=`. A failure of
@@ -165,7 +165,7 @@ impl Row {
         (stage == at && verb.may_fail() && manner != Manner::Fine).then_some(status)
     }
 
-    /// Whether the work begins, and what ends that comes to it.
+    /// Returns `true` if the work begins and this end can reach it.
     fn comes_to_end(&self) -> bool {
         matches!(self.end, End::IsAbortedBefore | End::IsAbortedBetween) || self.fails_at(Stage::Start).is_none()
     }
@@ -201,7 +201,7 @@ impl Row {
     }
 }
 
-/// What has to be there for a row to be run.
+/// The requirements of a row.
 #[derive(Clone)]
 struct Stand {
     tree: Emitter,

@@ -102,7 +102,7 @@ async fn a_layer_bound_once_the_work_has_begun_is_an_error() {
     assert!(error.to_string().contains("the run's work has begun"), "{error}");
 }
 
-/// Catches whatever fails inside.
+/// Catches every failure of the layers inside.
 #[derive(Debug)]
 struct OrSeven {
     absorbs: bool,

@@ -1,4 +1,4 @@
-//! R4: the order of a run, and exactly one end of every run that has started, whatever happens.
+//! R4: the order of a run, and exactly one end of every run that has started, in all cases.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use emitree_emitter::{Emitter, EventMeta, Options};
 use emitree_runtime::{AbortHandle, Error, ErrorKind, LifecycleRef, Result, Run, RunContext, Runnable, Stage, Status};
 use futures_core::future::BoxFuture;
 
-/// What the work does with its input.
+/// Does the work that the input names.
 async fn work(what: &str) -> Result<String> {
     match what {
         "fail" => Err(Error::new("the work failed")),
@@ -104,7 +104,7 @@ async fn context_then_listeners_and_middlewares_then_start_then_work_then_succes
     Ok(())
 }
 
-/// What work does, once it has noted that it begins.
+/// The behaviour of the work, once it has recorded that it begins.
 #[derive(Clone, Copy)]
 enum Work {
     Returns,
@@ -134,7 +134,7 @@ fn run_of(work: Work) -> (Run<'static, impl Runnable<Input = (), Output = ()>>, 
     (Arc::new(runnable).run_shared(()), recorder)
 }
 
-/// A run that begins another, and awaits it or leaves it to whoever has the slot.
+/// A run that begins another one, and awaits it or leaves it in the slot.
 fn run_with_child(
     left: Option<Slot<BoxFuture<'static, Result<()>>>>,
 ) -> (Run<'static, impl Runnable<Input = ()>>, Recorder) {

@@ -33,7 +33,7 @@ async fn end(how: String, ctx: RunContext) -> Result<()> {
     }
 }
 
-/// What the middlewares of a run do to it besides.
+/// Returns a middleware that affects the run in another way.
 fn besides(how: &str) -> Arc<dyn Middleware> {
     let fails_at = |stage: Stage| {
         middleware_fn(move |ctx: &RunContext| {

@@ -301,7 +301,7 @@ async fn told(site: Site, end: End) -> Vec<String> {
     recorder.take()
 }
 
-/// What is wrong with what a child told, and its parent.
+/// Returns the fault in the events of a child and its parent.
 fn complaint(told: &[String]) -> Option<&'static str> {
     let at = |wanted: &str| told.iter().position(|line| line.starts_with(wanted));
     let count = |wanted: &str| told.iter().filter(|line| line.starts_with(wanted)).count();

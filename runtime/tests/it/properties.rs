@@ -1,5 +1,5 @@
-//! R4 as a property: whatever runs inside what, however each ends and however listeners behave, every run that has
-//! started ends once, after its children, and as its caller sees it.
+//! R4 as a property: in any tree of runs, with any ends and any behaviour of listeners, every run that has
+//! started ends once, after its children, and with the result that its caller receives.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -67,9 +67,9 @@ impl Listening {
 #[derive(Clone, Debug)]
 struct Node {
     end: End,
-    /// Whether it is run in a task of its parent's.
+    /// `true` if it is run in a task of its parent.
     spawned: bool,
-    /// Whether its parent fails as it does.
+    /// `true` if its parent fails with its error.
     passed_on: bool,
     listening: Vec<Listening>,
     children: Vec<Self>,
@@ -99,7 +99,7 @@ fn tree() -> impl Strategy<Value = Node> {
     node(Just(Vec::new())).prop_recursive(3, 24, 3, |inner| node(vec(inner, 0..4)))
 }
 
-/// What was recorded, in order.
+/// The recorded events, in order.
 #[derive(Clone, Debug)]
 enum Entry {
     Event { run: Uuid, parent: Option<Uuid>, node: String, stage: Stage, ended: Option<(Status, Value)> },
@@ -233,7 +233,7 @@ impl Runnable for Branch {
     }
 }
 
-/// Who records what runs tell.
+/// The recorder of a run's events.
 #[derive(Clone, Copy, Debug)]
 enum By {
     /// A listener on the root.
@@ -259,7 +259,7 @@ fn record(node: &Node, by: By) -> Vec<Entry> {
     log.take()
 }
 
-/// What the record says of one run: where what happened, by index.
+/// The record of one run: the index of each event.
 #[derive(Debug, Default)]
 struct Life {
     node: String,
@@ -310,7 +310,7 @@ impl Life {
         ensure(began && ended, || format!("{} is not within {}", self.node, parent.node))
     }
 
-    /// What the caller got, after `finish`, is what `finish` said.
+    /// The caller received, after `finish`, the result that `finish` reported.
     fn check_returned(&self, log: &[Entry]) -> Checked {
         let returned = log[self.stages[2].0..].iter().filter_map(|entry| match entry {
             Entry::Returned { node, ended } if *node == self.node => Some(ended),

@@ -1,4 +1,4 @@
-//! R13: a run's end is a claim in shared state: its own future, its drop and its parent race, on whatever thread.
+//! R13: a run's end is a claim in shared state: its own future, its drop and its parent race, on any thread.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -14,11 +14,11 @@ use tokio::task::yield_now;
 #[derive(Clone, Copy, Debug)]
 enum Treats {
     Passes,
-    /// Gives an output whatever came.
+    /// Returns an output for every error.
     Swallows,
-    /// Makes a failure of whatever error came.
+    /// Turns every error into a failure.
     Wraps,
-    /// Gives an output whatever came, and says so, after a while.
+    /// Absorbs every error, and returns an output after a while.
     Absorbs,
     /// Calls again after an error.
     Insists,

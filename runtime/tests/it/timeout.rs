@@ -140,7 +140,7 @@ async fn a_run_below_that_times_out_is_an_error_of_its_parents_work_and_nothing_
     Ok(())
 }
 
-/// What a run with a time-out comes to where tokio has no clock.
+/// Checks the result of a run with a time-out where tokio has no clock.
 fn without_a_clock(block_on: impl FnOnce(&mut dyn FnMut() -> Result<()>) -> Result<()>) {
     let (tree, recorder) = recorded();
     let run = endless(&tree, "run", &recorder);

@@ -349,7 +349,7 @@ async fn a_stage_takes_own_starts_and_on_namespaces_all_and_nested_ones_where_as
     Ok(())
 }
 
-/// What a listener takes that is registered on the run of `double`, its instance, the namespace above, the root, or the run above.
+/// Returns the events of a listener on the run of `double`, its instance, the namespace above, the root, or the run above.
 async fn heard_in_nest(column: usize, options: Options, matcher: Matcher) -> Result<Vec<String>> {
     let (root, recorder) = (Emitter::new(), Recorder::new());
     let space = root.child(())?;

@@ -1,4 +1,4 @@
-//! What tests of how runs end have in common.
+//! Helpers for tests of how runs end.
 #![allow(dead_code, reason = "each test file uses its own part of this")]
 
 use std::fmt::Debug;

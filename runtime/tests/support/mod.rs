@@ -1,4 +1,4 @@
-//! What the integration tests share: one recorder, listeners that misbehave, and an isolated tree.
+//! Helpers of the integration tests: one recorder, listeners that misbehave, and an isolated tree.
 #![allow(dead_code, reason = "each test file uses its own part of this")]
 
 use std::future::Future;
@@ -101,7 +101,7 @@ pub(crate) enum Verb {
 }
 
 impl Verb {
-    /// Whether a failure of such a listener fails the emit.
+    /// Returns `true` if a failure of such a listener fails the emit.
     pub(crate) const fn may_fail(self) -> bool {
         matches!(self, Self::On | Self::OnAsync)
     }

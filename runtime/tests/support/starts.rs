@@ -20,7 +20,7 @@ struct AtDrop {
     seen: Seen,
 }
 
-/// What came of the runs that were started, with whether the run above had ended by then.
+/// The outcomes of the runs that were started, and whether the run above had ended by then.
 pub(crate) type Seen = Arc<Mutex<Vec<(Started, bool)>>>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

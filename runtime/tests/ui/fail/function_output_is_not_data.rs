@@ -1,4 +1,4 @@
-//! Input and output are serialised and deserialised, those of a function too.
+//! Input and output are serialised and deserialised, also of a function.
 use emitree_runtime::{RunContext, runnable_fn};
 
 struct Connection;

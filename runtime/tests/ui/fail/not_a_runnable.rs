@@ -1,4 +1,4 @@
-//! What cannot be run says so.
+//! The error for a value that cannot be run names `Runnable`.
 use emitree_runtime::{Runnable, lifecycle_of};
 
 fn call(_: &impl Runnable) {}
