@@ -34,10 +34,10 @@ use super::Decision;
 /// # Ok::<(), serde_json::Error>(())
 /// ```
 #[derive(Clone, Default)]
-pub struct Approvals(Arc<Inner>);
+pub struct Approvals(Arc<AnswerTable>);
 
 #[derive(Default)]
-struct Inner {
+struct AnswerTable {
     answers: Mutex<BTreeMap<String, Decision>>,
     asking: Mutex<HashMap<String, AnswerCell>>,
 }
@@ -84,7 +84,7 @@ impl Approvals {
     /// That of a run tree, kept in the context of its outermost run.
     pub(super) fn of_tree(run: &RunContext) -> Self {
         let outermost = std::iter::successors(Some(run), |run| run.parent()).last().unwrap_or(run);
-        outermost.extension_or_default::<OfTree>().0.clone()
+        outermost.extension_or_default::<TreeApprovals>().0.clone()
     }
 
     /// Asks, unless somebody asks the same already: then it waits for what comes of that.
@@ -118,17 +118,17 @@ impl Approvals {
 
 /// The answers of a run tree to which nobody has given any.
 #[derive(Default)]
-struct OfTree(Approvals);
+struct TreeApprovals(Approvals);
 
 /// A part in something that is asked; the last one who leaves takes it away.
 struct PendingQuestion<'a> {
-    inner: &'a Inner,
+    inner: &'a AnswerTable,
     id: &'a str,
     asked: AnswerCell,
 }
 
 impl<'a> PendingQuestion<'a> {
-    fn take(inner: &'a Inner, id: &'a str) -> Self {
+    fn take(inner: &'a AnswerTable, id: &'a str) -> Self {
         let asked = Arc::clone(inner.asking.lock().entry(id.to_owned()).or_default());
         Self { inner, id, asked }
     }
@@ -154,7 +154,7 @@ impl Serialize for Approvals {
 impl<'de> Deserialize<'de> for Approvals {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
         let answers = Mutex::new(BTreeMap::deserialize(deserializer)?);
-        Ok(Self(Arc::new(Inner { answers, asking: Mutex::default() })))
+        Ok(Self(Arc::new(AnswerTable { answers, asking: Mutex::default() })))
     }
 }
 

@@ -1,9 +1,10 @@
 //! Somebody is asked before a run goes on: [`Approval`].
 
+mod allowed_inputs;
 mod events;
 mod layer;
 mod ledger;
-mod passed;
+
 mod request;
 mod responder;
 
@@ -18,15 +19,15 @@ use emitree_runtime::{JsonRun, LayerInfo, Middleware, Phase, Result, RunContext,
 use crate::shared::built_in::built_in;
 use crate::shared::own_events::OwnEvents;
 use crate::shared::runs::{FilterSpec, Runs};
+use allowed_inputs::{AllowedInputs, RecordInputLayer, VerifyInputLayer};
 pub use events::{Approved, Asked, Edited, Rejected};
 use layer::ApprovalLayer;
 pub use ledger::Approvals;
-use passed::{CompareLayer, NoteLayer, Passed};
 pub use request::{Choice, Decision, INTERRUPT, Request, RequestError};
 use responder::Responder;
 
-const EVERYTHING: &[Choice] = &[Choice::Approve, Choice::Edit, Choice::Reject];
-const NO_EDITS: &[Choice] = &[Choice::Approve, Choice::Reject];
+const ALL_CHOICES: &[Choice] = &[Choice::Approve, Choice::Edit, Choice::Reject];
+const CHOICES_WITHOUT_EDIT: &[Choice] = &[Choice::Approve, Choice::Reject];
 
 /// Asks before the work of a run begins, and goes on as it was answered: with the input as it is, with another one, or
 /// not at all.
@@ -132,14 +133,14 @@ pub struct Approval {
     by: Arc<str>,
     responder: Responder,
     runs: FilterSpec,
-    when: Vec<Arc<When>>,
+    when: Vec<Arc<RequestPredicate>>,
     timeout: Option<Duration>,
     edits: bool,
     ledger: Option<Approvals>,
     own_events: OwnEvents,
 }
 
-type When = dyn Fn(&Request) -> bool + Send + Sync;
+type RequestPredicate = dyn Fn(&Request) -> bool + Send + Sync;
 
 impl Approval {
     /// Asks a function, and waits for it: without a [`timeout`](Self::timeout) for as long as the run lasts.
@@ -222,7 +223,7 @@ impl Approval {
     }
 
     const fn allowed(&self) -> &'static [Choice] {
-        if self.edits { EVERYTHING } else { NO_EDITS }
+        if self.edits { ALL_CHOICES } else { CHOICES_WITHOUT_EDIT }
     }
 
     fn ledger_of(&self, ctx: &RunContext) -> Approvals {
@@ -231,11 +232,11 @@ impl Approval {
     }
 
     fn stack(&self) -> Stack<JsonRun> {
-        let (by, passed) = (&self.by, Passed::default());
+        let (by, passed) = (&self.by, AllowedInputs::default());
         Stack::builder()
             .layer_in(Phase::Guard, ApprovalLayer(self.clone()))
-            .layer_in(Phase::Guard, NoteLayer { by: Arc::clone(by), passed: passed.clone() })
-            .innermost(CompareLayer { by: Arc::clone(by), passed })
+            .layer_in(Phase::Guard, RecordInputLayer { by: Arc::clone(by), passed: passed.clone() })
+            .innermost(VerifyInputLayer { by: Arc::clone(by), passed })
             .build()
     }
 }

@@ -18,24 +18,24 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::events::{Amount, BudgetClosed, BudgetLimit, BudgetWarning};
-use super::options::{Options, Spending};
+use super::options::{BudgetOptions, Spending};
 use super::usage::Usage;
 use crate::shared::stop::Stop;
 
 pub(super) struct Account {
-    pub(super) options: Arc<Options>,
+    pub(super) options: Arc<BudgetOptions>,
     pub(super) above: Option<Arc<Self>>,
     pub(super) stop: Arc<Stop>,
     holder: Uuid,
     began: Instant,
-    books: Mutex<Books>,
+    books: Mutex<AccountState>,
 }
 
 /// The account that is nearest to a run, in the run's context.
 struct NearestAccount(Arc<Account>);
 
 #[derive(Default)]
-struct Books {
+struct AccountState {
     spent: Spending,
     warned: Vec<BudgetLimit>,
     closed: Option<BudgetClosed>,
@@ -43,14 +43,14 @@ struct Books {
 
 /// What came of a look into the books.
 #[derive(Default)]
-pub(super) struct Changes {
+pub(super) struct LimitsReached {
     pub(super) warnings: Vec<BudgetWarning>,
     /// It was closed by this.
     pub(super) closed: Option<BudgetClosed>,
 }
 
 /// A run may not begin.
-pub(super) struct StartRefused {
+pub(super) struct RefusingAccount {
     pub(super) by: Arc<Account>,
     pub(super) why: BudgetClosed,
     /// It was closed by this run.
@@ -65,13 +65,13 @@ struct CountPath<'a> {
 
 impl Account {
     /// Opens one for a run.
-    pub(super) fn open(options: &Arc<Options>, ctx: &RunContext) -> Arc<Self> {
+    pub(super) fn open(options: &Arc<BudgetOptions>, ctx: &RunContext) -> Arc<Self> {
         let account = Self::new(options, Self::of(ctx), ctx.run_id());
         ctx.set_extension(NearestAccount(Arc::clone(&account)));
         account
     }
 
-    pub(super) fn new(options: &Arc<Options>, above: Option<Arc<Self>>, holder: Uuid) -> Arc<Self> {
+    pub(super) fn new(options: &Arc<BudgetOptions>, above: Option<Arc<Self>>, holder: Uuid) -> Arc<Self> {
         let (options, stop, books) = (Arc::clone(options), Arc::default(), Mutex::default());
         Arc::new(Self { options, above, stop, holder, began: Instant::now(), books })
     }
@@ -90,7 +90,7 @@ impl Account {
     }
 
     /// Records what was used. The cost is what the account's own prices say, or why that is not known.
-    pub(super) fn record(&self, usage: &Usage, cost: Result<Decimal, String>) -> Changes {
+    pub(super) fn record(&self, usage: &Usage, cost: Result<Decimal, String>) -> LimitsReached {
         let mut books = self.books.lock();
         books.spent.tokens = books.spent.tokens.saturating_add(usage.tokens());
         match cost {
@@ -109,7 +109,7 @@ impl Account {
     pub(super) fn begin(
         self: &Arc<Self>,
         run: &RunContext,
-    ) -> emitree_runtime::Result<Result<Vec<BudgetWarning>, StartRefused>> {
+    ) -> emitree_runtime::Result<Result<Vec<BudgetWarning>, RefusingAccount>> {
         self.ask(run, &mut |counts| self.count(counts))
     }
 
@@ -122,9 +122,9 @@ impl Account {
         }
     }
 
-    fn count(self: &Arc<Self>, counts: &CountPath<'_>) -> Result<Vec<BudgetWarning>, StartRefused> {
+    fn count(self: &Arc<Self>, counts: &CountPath<'_>) -> Result<Vec<BudgetWarning>, RefusingAccount> {
         let mut books = self.books.lock();
-        let no = |why: &BudgetClosed, is_new| StartRefused { by: Arc::clone(self), why: why.clone(), is_new };
+        let no = |why: &BudgetClosed, is_new| RefusingAccount { by: Arc::clone(self), why: why.clone(), is_new };
         if let Some(why) = self.look_at_time(&mut books) {
             return Err(no(&why, true));
         }
@@ -148,12 +148,12 @@ impl Account {
     }
 
     /// Looks again, for time has passed.
-    pub(super) fn tick(&self) -> Changes {
+    pub(super) fn tick(&self) -> LimitsReached {
         self.look(&mut self.books.lock())
     }
 
     /// Time is limited by a timer; whoever comes before the timer has run must not begin.
-    fn look_at_time(&self, books: &mut Books) -> Option<BudgetClosed> {
+    fn look_at_time(&self, books: &mut AccountState) -> Option<BudgetClosed> {
         let most = self.options.most.wall_time?;
         let spent = self.began.elapsed();
         (spent > most && books.closed.is_none()).then(|| self.exceed(books, BudgetLimit::WallTime, Amount::Time(spent)))
@@ -167,7 +167,7 @@ impl Account {
     }
 
     /// Finds what has come near a limit, or has exceeded one.
-    fn look(&self, books: &mut Books) -> Changes {
+    fn look(&self, books: &mut AccountState) -> LimitsReached {
         let spent = Spending { wall_time: self.began.elapsed(), ..books.spent };
         let near = self.options.near(&spent).filter(|(limit, ..)| !books.warned.contains(limit));
         let near: Vec<_> = near.collect();
@@ -176,10 +176,10 @@ impl Account {
         let warnings =
             near.into_iter().map(|(limit, spent, most)| BudgetWarning { limit, spent, most, holder }).collect();
         let exceeded = self.options.exceeded(&spent).filter(|_| books.closed.is_none());
-        Changes { warnings, closed: exceeded.map(|(limit, spent)| self.exceed(books, limit, spent)) }
+        LimitsReached { warnings, closed: exceeded.map(|(limit, spent)| self.exceed(books, limit, spent)) }
     }
 
-    fn exceed(&self, books: &mut Books, limit: BudgetLimit, spent: Amount) -> BudgetClosed {
+    fn exceed(&self, books: &mut AccountState, limit: BudgetLimit, spent: Amount) -> BudgetClosed {
         let most = self.options.most.of(limit).map(|most| format!(" of {most}")).unwrap_or_default();
         let reason = match limit {
             BudgetLimit::Tokens => format!("the budget is exceeded: {spent} tokens{most}"),
@@ -191,10 +191,10 @@ impl Account {
         books.closed.get_or_insert(closed).clone()
     }
 
-    fn close(&self, books: &mut Books, reason: String, limit: Option<BudgetLimit>) -> Changes {
+    fn close(&self, books: &mut AccountState, reason: String, limit: Option<BudgetLimit>) -> LimitsReached {
         let closed = BudgetClosed { reason, limit, holder: self.holder };
         books.closed = Some(closed.clone());
-        Changes { closed: Some(closed), ..self.look(books) }
+        LimitsReached { closed: Some(closed), ..self.look(books) }
     }
 
     pub(super) fn closed(&self) -> Option<BudgetClosed> {

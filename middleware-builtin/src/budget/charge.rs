@@ -6,7 +6,7 @@ use std::time::Duration;
 use emitree_runtime::{Result, RunContext};
 use rust_decimal::Decimal;
 
-use super::account::{Account, Changes};
+use super::account::{Account, LimitsReached};
 use super::events::{BudgetClosed, BudgetWarning, Charged};
 use super::options::Spending;
 use super::usage::Usage;
@@ -29,7 +29,8 @@ pub async fn charge(ctx: &RunContext, usage: Usage) -> Result<()> {
     // Prices are user code: all are asked before anything is recorded.
     let costs: Vec<_> = nearest.upwards().map(|account| account.options.cost(&usage)).collect();
     let charged = costs.first().and_then(|cost| cost.as_ref().ok().copied());
-    let found = nearest.upwards().zip(costs).map(|(account, cost)| Findings::of(account, account.record(&usage, cost)));
+    let found =
+        nearest.upwards().zip(costs).map(|(account, cost)| LimitReport::of(account, account.record(&usage, cost)));
     let found: Vec<_> = found.collect();
     nearest.options.own_events.emit(ctx, || Charged { usage, charged }).await;
     for findings in &found {
@@ -40,15 +41,15 @@ pub async fn charge(ctx: &RunContext, usage: Usage) -> Result<()> {
 }
 
 /// What is found in an account, to be said; an account that is closed is stopped when this is dropped.
-pub(super) struct Findings {
+pub(super) struct LimitReport {
     account: Arc<Account>,
     warnings: Vec<BudgetWarning>,
     closed: Option<BudgetClosed>,
 }
 
-impl Findings {
-    pub(super) fn of(account: &Arc<Account>, found: Changes) -> Self {
-        let Changes { warnings, closed } = found;
+impl LimitReport {
+    pub(super) fn of(account: &Arc<Account>, found: LimitsReached) -> Self {
+        let LimitsReached { warnings, closed } = found;
         Self { account: Arc::clone(account), warnings, closed }
     }
 
@@ -63,7 +64,7 @@ impl Findings {
     }
 }
 
-impl Drop for Findings {
+impl Drop for LimitReport {
     fn drop(&mut self) {
         if let Some(closed) = &self.closed {
             self.account.stop.with(closed.error());

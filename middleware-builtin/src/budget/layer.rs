@@ -8,8 +8,8 @@ use emitree_runtime::{Error, Layer, Middleware, Next, Op, Result, RunContext};
 use futures_util::future::join;
 use tokio::time::{Instant, timeout_at};
 
-use super::account::{Account, StartRefused};
-use super::charge::Findings;
+use super::account::{Account, RefusingAccount};
+use super::charge::LimitReport;
 use super::events::{BudgetClosed, StartDenied};
 use crate::shared::at_start::{Refusal, at_start};
 use crate::shared::built_in::debug_as;
@@ -43,7 +43,7 @@ impl<O: Op> Layer<O> for BudgetLayer {
 impl BudgetLayer {
     /// Goes on with the work while listeners of the warning are awaited.
     async fn warn_during<T: Send>(&self, inside: impl Future<Output = T> + Send, ctx: &RunContext) -> T {
-        let findings = Findings::of(&self.0, self.0.tick());
+        let findings = LimitReport::of(&self.0, self.0.tick());
         Box::pin(join(findings.say(ctx), inside)).await.1
     }
 
@@ -94,7 +94,7 @@ impl Middleware for CallCounter {
 
 debug_as!(CallCounter, |this| this.0.options);
 
-impl StartRefused {
+impl RefusingAccount {
     fn refuse(self, ctx: &RunContext) -> Result<()> {
         let Self { by, why, is_new } = self;
         let (error, own_events) = (why.denial(), &by.options.own_events);

@@ -14,7 +14,7 @@ use crate::shared::own_events::OwnEvents;
 use crate::shared::runs::{FilterSpec, Runs};
 use account::Account;
 use layer::{BudgetLayer, CallCounter};
-use options::{MaxSpending, Options};
+use options::{BudgetOptions, MaxSpending};
 
 pub use charge::{Remaining, charge, remaining, spent};
 pub use events::{Amount, BudgetClosed, BudgetLimit, BudgetWarning, Charged, StartDenied};
@@ -88,7 +88,7 @@ mod usage;
 /// nearest account; `warning`, a [`BudgetWarning`], once for each limit of an account; `closed`, a [`BudgetClosed`], when an account
 /// is closed; `denied`, a [`StartDenied`], at the start of a run below one that is closed.
 #[derive(Clone)]
-pub struct Budget(Arc<Options>);
+pub struct Budget(Arc<BudgetOptions>);
 
 /// Why a budget cannot be.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -193,7 +193,7 @@ impl BudgetBuilder {
         let part = Decimal::try_from(warn_at).ok().filter(|part| (Decimal::ZERO..=Decimal::ONE).contains(part));
         let warn_from = most.part(part.ok_or(BudgetError::WarnAt(warn_at))?);
         let own_events = OwnEvents::new("middleware.budget");
-        Ok(Budget(Arc::new(Options { most, warn_from, runs, prices, unknown_prices, own_events })))
+        Ok(Budget(Arc::new(BudgetOptions { most, warn_from, runs, prices, unknown_prices, own_events })))
     }
 }
 

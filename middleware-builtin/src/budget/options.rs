@@ -83,7 +83,7 @@ fn whole(part: Option<Decimal>) -> Option<Decimal> {
     part.map(|part| part.ceil())
 }
 
-pub(super) struct Options {
+pub(super) struct BudgetOptions {
     pub(super) most: MaxSpending,
     /// From where on it warns.
     pub(super) warn_from: MaxSpending,
@@ -93,7 +93,7 @@ pub(super) struct Options {
     pub(super) own_events: OwnEvents,
 }
 
-impl Options {
+impl BudgetOptions {
     /// What it costs, or why that is not known.
     pub(super) fn cost(&self, usage: &Usage) -> Result<Decimal, String> {
         let cost = match usage.cost {
@@ -148,7 +148,7 @@ fn shown(usage: &Usage) -> String {
     usage.model.as_ref().map_or_else(|| "what has no model".to_owned(), |model| format!("`{model}`"))
 }
 
-impl fmt::Debug for Options {
+impl fmt::Debug for BudgetOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let MaxSpending { tokens, cost, calls, wall_time } = &self.most;
         let limits = [

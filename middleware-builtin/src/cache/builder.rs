@@ -10,8 +10,8 @@ use serde::Serialize;
 
 use super::flight::Flights;
 use super::key::CacheKey;
-use super::lookup::Stored;
-use super::{Cache, Inner, Settings};
+use super::lookup::CacheEntry;
+use super::{Cache, CacheInner, CacheOptions};
 use crate::shared::own_events::OwnEvents;
 
 const ENTRIES: u64 = 10_000;
@@ -19,7 +19,7 @@ const ENTRIES: u64 = 10_000;
 /// Options of a [`Cache`]. Made by [`Cache::json`] and [`Cache::typed`].
 #[must_use = "nothing is made before `build`"]
 pub struct CacheBuilder<T> {
-    settings: Settings<T>,
+    settings: CacheOptions<T>,
     entries: Option<u64>,
     bytes: Option<u64>,
 }
@@ -46,7 +46,7 @@ pub enum CacheError {
 
 impl<T: Clone + Send + Sync + 'static> CacheBuilder<T> {
     pub(super) const fn new() -> Self {
-        let settings = Settings {
+        let settings = CacheOptions {
             scope: None,
             context_keys: Vec::new(),
             ttl: None,
@@ -118,7 +118,7 @@ impl<T: Clone + Send + Sync + 'static> CacheBuilder<T> {
         }
         self.settings.context_keys.sort_unstable();
         self.settings.context_keys.dedup();
-        Ok(Cache(Arc::new(Inner {
+        Ok(Cache(Arc::new(CacheInner {
             entries: entries(&self.settings),
             flights: Flights::default(),
             settings: self.settings,
@@ -137,24 +137,24 @@ impl<T: Clone + Send + Sync + 'static> CacheBuilder<T> {
     }
 }
 
-fn entries<T: Send + Sync + 'static>(settings: &Settings<T>) -> moka::sync::Cache<CacheKey, Arc<Stored<T>>> {
+fn entries<T: Send + Sync + 'static>(settings: &CacheOptions<T>) -> moka::sync::Cache<CacheKey, Arc<CacheEntry<T>>> {
     let entries = moka::sync::Cache::builder().max_capacity(settings.size);
     match settings.weigh {
         None => entries.build(),
-        Some(_) => entries.weigher(|_, stored: &Arc<Stored<T>>| stored.weight()).build(),
+        Some(_) => entries.weigher(|_, stored: &Arc<CacheEntry<T>>| stored.weight()).build(),
     }
 }
 
 /// How long something is as JSON. What is no JSON takes no room.
 fn json_len<T: Serialize>(value: &T) -> u64 {
-    let mut len = Len(0);
+    let mut len = ByteCounter(0);
     serde_json::to_writer(&mut len, value).ok();
     len.0
 }
 
-struct Len(u64);
+struct ByteCounter(u64);
 
-impl io::Write for Len {
+impl io::Write for ByteCounter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0 += bytes.len() as u64;
         Ok(bytes.len())
@@ -167,7 +167,7 @@ impl io::Write for Len {
 
 impl<T> fmt::Debug for CacheBuilder<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Settings { scope, context_keys, ttl, .. } = &self.settings;
+        let CacheOptions { scope, context_keys, ttl, .. } = &self.settings;
         f.debug_struct("CacheBuilder")
             .field("entries", &self.entries)
             .field("bytes", &self.bytes)

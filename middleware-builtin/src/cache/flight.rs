@@ -98,7 +98,7 @@ impl<T> Leader<T> {
     pub(super) fn begin(&self, ctx: &RunContext) {
         // Those that are over are forgotten: a run may lead one for each attempt, or one after the other at a place.
         let mut led: Vec<_> = ctx.extension().iter().flat_map(|above: &Arc<LedFlights>| above.led().cloned()).collect();
-        led.push(Led { id: self.id, leads: Arc::downgrade(&self.leads) });
+        led.push(LedFlight { id: self.id, leads: Arc::downgrade(&self.leads) });
         ctx.set_extension(LedFlights(led));
     }
 
@@ -133,17 +133,17 @@ impl<T: Clone> Follower<T> {
 }
 
 /// The flights that a run, and those above it, lead, or have led.
-struct LedFlights(Vec<Led>);
+struct LedFlights(Vec<LedFlight>);
 
 #[derive(Clone)]
-struct Led {
+struct LedFlight {
     id: u64,
     leads: Weak<()>,
 }
 
 impl LedFlights {
     /// Those that are led still.
-    fn led(&self) -> impl Iterator<Item = &Led> {
+    fn led(&self) -> impl Iterator<Item = &LedFlight> {
         self.0.iter().filter(|led| led.leads.strong_count() > 0)
     }
 

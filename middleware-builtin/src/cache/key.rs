@@ -8,7 +8,7 @@ use emitree_emitter::json::to_value_noting;
 use emitree_emitter::{Context, Emitter};
 use serde::Serialize;
 
-use super::Settings;
+use super::CacheOptions;
 
 /// Stands between parts of a text: in none of them it can stand itself.
 const END: char = '\0';
@@ -34,16 +34,16 @@ impl CacheKey {
 }
 
 /// Whose run it is, and what its context says.
-pub(super) struct Asks<'a> {
+pub(super) struct KeyParts<'a> {
     pub(super) instance: &'a Emitter,
     pub(super) kind: &'a str,
     pub(super) name: &'a str,
     pub(super) context: &'a dyn Fn() -> Context,
 }
 
-impl<T> Settings<T> {
+impl<T> CacheOptions<T> {
     /// The key of a run; none if JSON is not all of its input.
-    pub(super) fn key(&self, input: &impl Serialize, asks: &Asks<'_>) -> Option<CacheKey> {
+    pub(super) fn key(&self, input: &impl Serialize, asks: &KeyParts<'_>) -> Option<CacheKey> {
         let (instance, mut text) = match &self.scope {
             None => (Some(asks.instance.clone()), format!("{}{END}{}", asks.kind, asks.name)),
             Some(scope) => (None, scope.clone()),

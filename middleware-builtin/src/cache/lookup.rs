@@ -11,12 +11,12 @@ use tokio::time::Instant;
 
 use super::events::{Hit, Joined, Miss, Why};
 use super::flight::{Leader, Role};
-use super::key::{Asks, CacheKey};
-use super::{Inner, Settings};
+use super::key::{CacheKey, KeyParts};
+use super::{CacheInner, CacheOptions};
 use crate::shared::millis::millis;
 
 /// An entry.
-pub(super) struct Stored<T> {
+pub(super) struct CacheEntry<T> {
     result: Result<T>,
     /// When it was given.
     at: Instant,
@@ -24,13 +24,13 @@ pub(super) struct Stored<T> {
     weight: u32,
 }
 
-impl<T> Stored<T> {
+impl<T> CacheEntry<T> {
     pub(super) const fn weight(&self) -> u32 {
         self.weight
     }
 }
 
-impl<T: Clone + Send + Sync + 'static> Inner<T> {
+impl<T: Clone + Send + Sync + 'static> CacheInner<T> {
     pub(super) async fn call<O>(&self, input: &O::In, ctx: &RunContext, next: Next<'_, O>) -> Result<T>
     where
         O: Op<Out = T>,
@@ -49,7 +49,7 @@ impl<T: Clone + Send + Sync + 'static> Inner<T> {
     }
 
     /// What there is at the first look, or why there is nothing.
-    fn find(&self, key: &CacheKey, ctx: &RunContext) -> std::result::Result<Arc<Stored<T>>, Why> {
+    fn find(&self, key: &CacheKey, ctx: &RunContext) -> std::result::Result<Arc<CacheEntry<T>>, Why> {
         if ctx.attempt() > 0 {
             return Err(Why::Retried);
         }
@@ -57,7 +57,7 @@ impl<T: Clone + Send + Sync + 'static> Inner<T> {
         if self.settings.is_fresh(stored.at) { Ok(stored) } else { Err(Why::Expired) }
     }
 
-    async fn hit(&self, stored: &Stored<T>, ctx: &RunContext) -> Result<T> {
+    async fn hit(&self, stored: &CacheEntry<T>, ctx: &RunContext) -> Result<T> {
         let said = || Hit { key: stored.key.to_hex(), age_ms: millis(stored.at.elapsed()) };
         self.own_events.emit(ctx, said).await;
         stored.result.clone()
@@ -121,21 +121,21 @@ impl<T: Clone + Send + Sync + 'static> Inner<T> {
     }
 }
 
-impl<T: Clone> Settings<T> {
+impl<T: Clone> CacheOptions<T> {
     fn key_of(&self, input: &impl Serialize, ctx: &RunContext) -> Option<CacheKey> {
         let (kind, name) = ctx.creator().map_or(("", ""), |creator| (creator.kind(), creator.name()));
         let context = || ctx.context();
-        self.key(input, &Asks { instance: ctx.instance_emitter(), kind, name, context: &context })
+        self.key(input, &KeyParts { instance: ctx.instance_emitter(), kind, name, context: &context })
     }
 
     fn is_fresh(&self, at: Instant) -> bool {
         self.ttl.is_none_or(|ttl| at.elapsed() < ttl)
     }
 
-    fn stored(&self, key: CacheKey, result: &Result<T>) -> Stored<T> {
+    fn stored(&self, key: CacheKey, result: &Result<T>) -> CacheEntry<T> {
         let weight = self.weigh.map_or(1, |weigh| key.len() + result.as_ref().map_or(0, weigh));
         let weight = u32::try_from(weight).unwrap_or(u32::MAX);
-        Stored { result: result.clone(), at: Instant::now(), key, weight }
+        CacheEntry { result: result.clone(), at: Instant::now(), key, weight }
     }
 }
 

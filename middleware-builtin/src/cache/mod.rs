@@ -20,8 +20,8 @@ pub use self::builder::{CacheBuilder, CacheError};
 pub use self::events::{Hit, Joined, Miss, Why};
 
 use self::flight::Flights;
-use self::key::{Asks, CacheKey};
-use self::lookup::Stored;
+use self::key::{CacheKey, KeyParts};
+use self::lookup::CacheEntry;
 use crate::shared::own_events::OwnEvents;
 
 /// Answers again what was answered before, and has what is asked for by several at the same time executed once.
@@ -98,17 +98,17 @@ use crate::shared::own_events::OwnEvents;
 ///
 /// `middleware.cache.hit`, a [`Hit`]; `middleware.cache.joined`, a [`Joined`]; `middleware.cache.miss`, a [`Miss`]: each
 /// before it is answered, waited, or executed.
-pub struct Cache<T = Value>(Arc<Inner<T>>);
+pub struct Cache<T = Value>(Arc<CacheInner<T>>);
 
-struct Inner<T> {
-    entries: moka::sync::Cache<CacheKey, Arc<Stored<T>>>,
+struct CacheInner<T> {
+    entries: moka::sync::Cache<CacheKey, Arc<CacheEntry<T>>>,
     flights: Flights<T>,
-    settings: Settings<T>,
+    settings: CacheOptions<T>,
     own_events: OwnEvents,
 }
 
 /// What a cache was built with.
-struct Settings<T> {
+struct CacheOptions<T> {
     /// Shared by several instances; none if each has answers of its own.
     scope: Option<String>,
     /// Sorted.
@@ -147,7 +147,7 @@ impl<T: Clone + Send + Sync + 'static> Cache<T> {
     /// Forgets the answer to an input, with the context that its runs have, as far as the cache looks at it. Of those
     /// that are being executed nothing is kept, and nobody joins them any more.
     pub fn invalidate<R: Runnable>(&self, runnable: &R, input: &R::Input, context: &Context) {
-        let asks = Asks {
+        let asks = KeyParts {
             instance: runnable.emitter(),
             kind: runnable.kind(),
             name: runnable.name(),
@@ -224,7 +224,7 @@ impl<T> Clone for Cache<T> {
 
 impl<T> fmt::Debug for Cache<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Settings { scope, context_keys, ttl, keeps_errors, size, weigh, .. } = &self.0.settings;
+        let CacheOptions { scope, context_keys, ttl, keeps_errors, size, weigh, .. } = &self.0.settings;
         write!(f, "{size} {}", if weigh.is_some() { "bytes" } else { "entries" })?;
         ttl.map_or(Ok(()), |ttl| write!(f, ", for {ttl:?}"))?;
         scope.as_ref().map_or(Ok(()), |scope| write!(f, ", in {scope}"))?;

@@ -10,12 +10,12 @@ use super::CircuitBreaker;
 use super::state::Thresholds;
 use crate::shared::key::Key;
 
-type Predicate = dyn Fn(&Error) -> bool + Send + Sync;
+type FailurePredicate = dyn Fn(&Error) -> bool + Send + Sync;
 
 /// Options of a [`CircuitBreaker`]. Made by [`CircuitBreaker::builder`].
 #[must_use = "it breaks no circuit until it is built"]
 #[derive(Debug, Default)]
-pub struct CircuitBreakerBuilder(Settings);
+pub struct CircuitBreakerBuilder(CircuitBreakerOptions);
 
 /// Why there is no such [`CircuitBreaker`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -89,13 +89,13 @@ impl CircuitBreakerBuilder {
 }
 
 /// What it was told.
-pub(super) struct Settings {
+pub(super) struct CircuitBreakerOptions {
     pub(super) limits: Thresholds,
     pub(super) key: Key,
-    pub(super) when: Option<Arc<Predicate>>,
+    pub(super) when: Option<Arc<FailurePredicate>>,
 }
 
-impl Default for Settings {
+impl Default for CircuitBreakerOptions {
     fn default() -> Self {
         let (window, cool_down) = (Duration::from_secs(30), Duration::from_secs(30));
         let limits = Thresholds { failures: 5, window, cool_down, keys: 10_000 };
@@ -103,7 +103,7 @@ impl Default for Settings {
     }
 }
 
-impl fmt::Debug for Settings {
+impl fmt::Debug for CircuitBreakerOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Thresholds { failures, window, cool_down, .. } = self.limits;
         write!(f, "opens after {failures} failures within {window:?}, for {cool_down:?}, {:?}", self.key)?;

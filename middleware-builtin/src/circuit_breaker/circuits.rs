@@ -11,23 +11,23 @@ use emitree_runtime::RunContext;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use super::state::{Admission, Change, Circuit, Denial, Thresholds, Verdict};
+use super::state::{Admission, CallOutcome, Circuit, Denial, Thresholds, Transition};
 use crate::shared::key::OwnedKey;
 
 pub(super) struct Circuits {
     pub(super) limits: Thresholds,
-    by_key: Mutex<ByKey>,
+    by_key: Mutex<CircuitTable>,
 }
 
 #[derive(Default)]
-struct ByKey {
+struct CircuitTable {
     circuits: HashMap<OwnedKey, Circuit>,
     /// With how many it looks for idle ones next.
     sweep_at: usize,
 }
 
 /// What is taken out: it may hold the last handle of an instance's emitter, whose drop is user code.
-type Gone = Vec<(OwnedKey, Circuit)>;
+type RemovedCircuits = Vec<(OwnedKey, Circuit)>;
 
 /// A call that was let through.
 pub(super) struct Admitted<'a> {
@@ -52,20 +52,20 @@ impl Circuits {
         let is_probe = match admission {
             Admission::Passes => false,
             Admission::Probes => true,
-            Admission::CallDenied(denial) => return Err(denial),
+            Admission::Refused(denial) => return Err(denial),
         };
         Ok(Admitted { circuits: self, key, is_probe, is_settled: false })
     }
 
-    fn settle(&self, key: &OwnedKey, is_probe: bool, verdict: Verdict) -> Option<Change> {
+    fn settle(&self, key: &OwnedKey, is_probe: bool, verdict: CallOutcome) -> Option<Transition> {
         let (now, limits) = (Instant::now(), self.limits);
         let mut by_key = self.by_key.lock();
         if is_probe {
             return by_key.circuits.get_mut(key)?.probed(now, verdict, limits);
         }
         let (change, gone) = match verdict {
-            Verdict::Failure(_) => by_key.fail(key, now, verdict, limits),
-            Verdict::Success | Verdict::Nothing => (None, by_key.forget(key, now, limits)),
+            CallOutcome::Failure(_) => by_key.fail(key, now, verdict, limits),
+            CallOutcome::Success | CallOutcome::Uncounted => (None, by_key.forget(key, now, limits)),
         };
         drop(by_key);
         drop(gone);
@@ -73,19 +73,25 @@ impl Circuits {
     }
 }
 
-impl ByKey {
-    fn fail(&mut self, key: &OwnedKey, now: Instant, failure: Verdict, limits: Thresholds) -> (Option<Change>, Gone) {
-        let gone = if self.circuits.contains_key(key) { Gone::new() } else { self.make_room(now, limits) };
+impl CircuitTable {
+    fn fail(
+        &mut self,
+        key: &OwnedKey,
+        now: Instant,
+        failure: CallOutcome,
+        limits: Thresholds,
+    ) -> (Option<Transition>, RemovedCircuits) {
+        let gone = if self.circuits.contains_key(key) { RemovedCircuits::new() } else { self.make_room(now, limits) };
         (self.circuits.entry(key.clone()).or_default().passed(now, failure, limits), gone)
     }
 
     /// Takes out those that are idle, whenever there are twice as many as were left the last time; and where there is no
     /// room then, an eighth of the others, so that it is not looked for with each new one.
-    fn make_room(&mut self, now: Instant, limits: Thresholds) -> Gone {
+    fn make_room(&mut self, now: Instant, limits: Thresholds) -> RemovedCircuits {
         if self.circuits.len() < self.sweep_at.min(limits.keys) {
-            return Gone::new();
+            return RemovedCircuits::new();
         }
-        let mut gone: Gone = self.circuits.extract_if(|_, circuit| circuit.is_idle(now, limits)).collect();
+        let mut gone: RemovedCircuits = self.circuits.extract_if(|_, circuit| circuit.is_idle(now, limits)).collect();
         if self.circuits.len() >= limits.keys {
             gone.extend(self.oldest(limits.keys - limits.keys.div_ceil(8)));
         }
@@ -94,11 +100,11 @@ impl ByKey {
     }
 
     /// Takes out those whose last failure is longest ago, until so many are left.
-    fn oldest(&mut self, left: usize) -> Gone {
+    fn oldest(&mut self, left: usize) -> RemovedCircuits {
         let mut surplus = self.circuits.len().saturating_sub(left);
         let mut failures: Vec<_> = self.circuits.values().filter_map(Circuit::last_failure).collect();
         if surplus == 0 || failures.is_empty() {
-            return Gone::new();
+            return RemovedCircuits::new();
         }
         let last = surplus.min(failures.len()) - 1;
         let until = *failures.select_nth_unstable(last).1;
@@ -112,15 +118,15 @@ impl ByKey {
     }
 
     /// Takes it out, if it is idle.
-    fn forget(&mut self, key: &OwnedKey, now: Instant, limits: Thresholds) -> Gone {
+    fn forget(&mut self, key: &OwnedKey, now: Instant, limits: Thresholds) -> RemovedCircuits {
         let is_idle = self.circuits.get(key).is_some_and(|circuit| circuit.is_idle(now, limits));
-        if is_idle { self.circuits.remove_entry(key).into_iter().collect() } else { Gone::new() }
+        if is_idle { self.circuits.remove_entry(key).into_iter().collect() } else { RemovedCircuits::new() }
     }
 }
 
 impl Admitted<'_> {
     /// Says how it ended.
-    pub(super) fn settle(mut self, verdict: Verdict) -> Option<Change> {
+    pub(super) fn settle(mut self, verdict: CallOutcome) -> Option<Transition> {
         self.is_settled = true;
         self.circuits.settle(self.key, self.is_probe, verdict)
     }
@@ -129,7 +135,7 @@ impl Admitted<'_> {
 impl Drop for Admitted<'_> {
     fn drop(&mut self) {
         if !self.is_settled && self.is_probe {
-            self.circuits.settle(self.key, true, Verdict::Nothing);
+            self.circuits.settle(self.key, true, CallOutcome::Uncounted);
         }
     }
 }
@@ -150,7 +156,7 @@ mod tests {
         let len = || circuits.by_key.lock().circuits.len();
         for n in 0..1_000 {
             assert_eq!(
-                circuits.settle(&OwnedKey::Text(n.to_string().into()), false, Verdict::Failure("busy".into())),
+                circuits.settle(&OwnedKey::Text(n.to_string().into()), false, CallOutcome::Failure("busy".into())),
                 None
             );
             assert!(len() <= 2 * 31 + 16, "{}", len());
@@ -159,15 +165,15 @@ mod tests {
         let last = OwnedKey::Text("999".into());
         advance(29 * second).await;
         let before = len();
-        circuits.settle(&last, false, Verdict::Success);
+        circuits.settle(&last, false, CallOutcome::Success);
         assert_eq!(len(), before, "its failure is within the window");
         advance(second).await;
-        circuits.settle(&last, false, Verdict::Success);
+        circuits.settle(&last, false, CallOutcome::Success);
         assert_eq!(len(), before - 1);
     }
 
     fn open(circuits: &Circuits, n: u32) {
-        circuits.settle(&OwnedKey::Text(n.to_string().into()), false, Verdict::Failure("busy".into()));
+        circuits.settle(&OwnedKey::Text(n.to_string().into()), false, CallOutcome::Failure("busy".into()));
     }
 
     #[tokio::test(start_paused = true)]
@@ -206,6 +212,6 @@ mod tests {
             open(&circuits, n);
         }
         assert!(circuits.by_key.lock().circuits.len() <= 5);
-        assert_eq!(circuits.settle(&first, true, Verdict::Success), Some(Change::Closed));
+        assert_eq!(circuits.settle(&first, true, CallOutcome::Success), Some(Transition::Closed));
     }
 }

@@ -6,14 +6,14 @@ use std::time::Duration;
 use emitree_runtime::{Error, Layer, Next, Op, Result, RunContext};
 use serde_json::Value;
 
-use super::state::{Change, Denial, Verdict};
-use super::{CallDenied, Closed, HalfOpened, Inner, Opened};
+use super::state::{CallOutcome, Denial, Transition};
+use super::{CallDenied, CircuitBreakerInner, Closed, HalfOpened, Opened};
 use crate::shared::built_in::debug_as;
 use crate::shared::key::{KeyRef, OwnedKey};
 use crate::shared::millis::millis;
 use crate::shared::panic::caught;
 
-pub(super) struct CircuitBreakerLayer(pub(super) Arc<Inner>);
+pub(super) struct CircuitBreakerLayer(pub(super) Arc<CircuitBreakerInner>);
 
 impl<O: Op> Layer<O> for CircuitBreakerLayer {
     async fn call(&self, input: &O::In, ctx: &RunContext, next: Next<'_, O>) -> Result<O::Out> {
@@ -45,13 +45,13 @@ impl<O: Op> Layer<O> for CircuitBreakerLayer {
 
 debug_as!(CircuitBreakerLayer, |this| this.0.settings);
 
-impl Inner {
-    fn verdict(&self, error: Option<&Error>) -> Verdict {
+impl CircuitBreakerInner {
+    fn verdict(&self, error: Option<&Error>) -> CallOutcome {
         match error {
-            None => Verdict::Success,
-            Some(error) if error.is_control_flow() && !error.is_timed_out() => Verdict::Nothing,
-            Some(error) if self.counts(error) => Verdict::Failure(error.to_string().into()),
-            Some(_) => Verdict::Success,
+            None => CallOutcome::Success,
+            Some(error) if error.is_control_flow() && !error.is_timed_out() => CallOutcome::Uncounted,
+            Some(error) if self.counts(error) => CallOutcome::Failure(error.to_string().into()),
+            Some(_) => CallOutcome::Success,
         }
     }
 
@@ -87,11 +87,11 @@ impl Inner {
         retry_after_ms.into_iter().fold(error, |error, ms| error.context("retry_after_ms", ms))
     }
 
-    async fn tell(&self, key: &OwnedKey, change: Change, ctx: &RunContext) {
+    async fn tell(&self, key: &OwnedKey, change: Transition, ctx: &RunContext) {
         let cool_down_ms = millis(self.settings.limits.cool_down);
         match change {
-            Change::Closed => self.own_events.emit(ctx, || Closed { key: key.to_json() }).await,
-            Change::Opened { failures, cause } => {
+            Transition::Closed => self.own_events.emit(ctx, || Closed { key: key.to_json() }).await,
+            Transition::Opened { failures, cause } => {
                 let opened =
                     || Opened { key: key.to_json(), failures, cool_down_ms, cause: Arc::as_ref(&cause).to_owned() };
                 self.own_events.emit(ctx, opened).await;

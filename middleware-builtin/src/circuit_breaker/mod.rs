@@ -17,7 +17,7 @@ use crate::shared::built_in::{built_in, debug_as, default_as_new};
 #[cfg(doc)]
 use crate::shared::key::Key;
 use crate::shared::own_events::OwnEvents;
-use builder::Settings;
+use builder::CircuitBreakerOptions;
 use circuits::Circuits;
 use layer::CircuitBreakerLayer;
 
@@ -96,12 +96,12 @@ use layer::CircuitBreakerLayer;
 /// A call that is dropped counts as nothing; a probe makes room for the next one in its drop.
 #[derive(Clone)]
 pub struct CircuitBreaker {
-    inner: Arc<Inner>,
+    inner: Arc<CircuitBreakerInner>,
     stack: Stack<AnyRun>,
 }
 
-struct Inner {
-    settings: Settings,
+struct CircuitBreakerInner {
+    settings: CircuitBreakerOptions,
     circuits: Circuits,
     own_events: OwnEvents,
 }
@@ -110,7 +110,7 @@ impl CircuitBreaker {
     /// With all as said above, one for all that it is bound to.
     #[must_use]
     pub fn new() -> Self {
-        Self::of(Settings::default())
+        Self::of(CircuitBreakerOptions::default())
     }
 
     /// Begins with the same, to be changed.
@@ -118,9 +118,9 @@ impl CircuitBreaker {
         CircuitBreakerBuilder::default()
     }
 
-    fn of(settings: Settings) -> Self {
+    fn of(settings: CircuitBreakerOptions) -> Self {
         let (circuits, own_events) = (Circuits::new(settings.limits), OwnEvents::new("middleware.circuit_breaker"));
-        let inner = Arc::new(Inner { settings, circuits, own_events });
+        let inner = Arc::new(CircuitBreakerInner { settings, circuits, own_events });
         let stack = Stack::builder().retry(CircuitBreakerLayer(Arc::clone(&inner))).build();
         Self { inner, stack }
     }

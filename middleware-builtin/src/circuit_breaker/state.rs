@@ -23,17 +23,17 @@ pub(super) enum Circuit {
     Closed {
         failures: VecDeque<Instant>,
     },
-    Open(Opening),
+    Open(OpenState),
     /// While the probe is under way: a run, and those below it.
     HalfOpen {
         probe: Uuid,
-        opening: Opening,
+        opening: OpenState,
     },
 }
 
 /// Since what it is open, and until when: none is for good.
 #[derive(Clone, Debug)]
-pub(super) struct Opening {
+pub(super) struct OpenState {
     since: Instant,
     until: Option<Instant>,
     cause: Arc<str>,
@@ -44,7 +44,7 @@ pub(super) struct Opening {
 pub(super) enum Admission {
     Passes,
     Probes,
-    CallDenied(Denial),
+    Refused(Denial),
 }
 
 /// Since what no call passes, and for how long still, if that is known.
@@ -56,15 +56,15 @@ pub(super) struct Denial {
 
 /// How a call ended.
 #[derive(Debug)]
-pub(super) enum Verdict {
+pub(super) enum CallOutcome {
     Success,
     Failure(Arc<str>),
-    Nothing,
+    Uncounted,
 }
 
 /// What a call has changed.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Change {
+pub(super) enum Transition {
     Opened { failures: u32, cause: Arc<str> },
     Closed,
 }
@@ -83,51 +83,51 @@ impl Circuit {
             Self::Open(opening) => {
                 let wait = opening.until.map(|until| until.saturating_duration_since(now));
                 if wait != Some(Duration::ZERO) {
-                    return Admission::CallDenied(Denial { wait, cause: Arc::clone(&opening.cause) });
+                    return Admission::Refused(Denial { wait, cause: Arc::clone(&opening.cause) });
                 }
                 *self = Self::HalfOpen { probe: run, opening: opening.clone() };
                 Admission::Probes
             }
             Self::HalfOpen { probe, .. } if run == *probe || above.any(|above| above == *probe) => Admission::Passes,
             Self::HalfOpen { opening, .. } => {
-                Admission::CallDenied(Denial { wait: None, cause: Arc::clone(&opening.cause) })
+                Admission::Refused(Denial { wait: None, cause: Arc::clone(&opening.cause) })
             }
         }
     }
 
     /// A call that was let through has ended. If it was no probe, it counts only while it is closed.
-    pub(super) fn passed(&mut self, now: Instant, verdict: Verdict, limits: Thresholds) -> Option<Change> {
+    pub(super) fn passed(&mut self, now: Instant, verdict: CallOutcome, limits: Thresholds) -> Option<Transition> {
         let Self::Closed { failures } = self else { return None };
         while failures.front().is_some_and(|at| now.duration_since(*at) > limits.window) {
             failures.pop_front();
         }
-        let Verdict::Failure(cause) = verdict else { return None };
+        let CallOutcome::Failure(cause) = verdict else { return None };
         failures.push_back(now);
         let count = u32::try_from(failures.len()).unwrap_or(u32::MAX);
         if count < limits.failures { None } else { Some(self.open(now, count, cause, limits)) }
     }
 
     /// The probe has ended.
-    pub(super) fn probed(&mut self, now: Instant, verdict: Verdict, limits: Thresholds) -> Option<Change> {
+    pub(super) fn probed(&mut self, now: Instant, verdict: CallOutcome, limits: Thresholds) -> Option<Transition> {
         let Self::HalfOpen { opening, .. } = self else { return None };
         match verdict {
-            Verdict::Success => {
+            CallOutcome::Success => {
                 *self = Self::default();
-                Some(Change::Closed)
+                Some(Transition::Closed)
             }
-            Verdict::Failure(cause) => Some(self.open(now, 1, cause, limits)),
+            CallOutcome::Failure(cause) => Some(self.open(now, 1, cause, limits)),
             // Its time is over: the next call is a probe.
-            Verdict::Nothing => {
+            CallOutcome::Uncounted => {
                 *self = Self::Open(opening.clone());
                 None
             }
         }
     }
 
-    fn open(&mut self, now: Instant, failures: u32, cause: Arc<str>, limits: Thresholds) -> Change {
+    fn open(&mut self, now: Instant, failures: u32, cause: Arc<str>, limits: Thresholds) -> Transition {
         let until = now.checked_add(limits.cool_down);
-        *self = Self::Open(Opening { since: now, until, cause: Arc::clone(&cause) });
-        Change::Opened { failures, cause }
+        *self = Self::Open(OpenState { since: now, until, cause: Arc::clone(&cause) });
+        Transition::Opened { failures, cause }
     }
 
     /// Whether it has anything to remember.
@@ -155,8 +155,8 @@ mod tests {
     const LIMITS: Thresholds =
         Thresholds { failures: 3, window: Duration::from_secs(10), cool_down: Duration::from_secs(20), keys: 9 };
 
-    fn busy() -> Verdict {
-        Verdict::Failure("busy".into())
+    fn busy() -> CallOutcome {
+        CallOutcome::Failure("busy".into())
     }
 
     #[test]
@@ -174,7 +174,7 @@ mod tests {
             let mut circuit = Circuit::default();
             for at in failures {
                 let now = begun + Duration::from_secs(*at);
-                circuit.passed(now, Verdict::Success, LIMITS);
+                circuit.passed(now, CallOutcome::Success, LIMITS);
                 circuit.passed(now, busy(), LIMITS);
             }
             assert_eq!(matches!(circuit, Circuit::Open(_)), opens, "{failures:?}: {circuit:?}");
@@ -186,7 +186,7 @@ mod tests {
         let (limits, mut circuit) =
             (Thresholds { failures: 1, cool_down: Duration::MAX, ..LIMITS }, Circuit::default());
         circuit.passed(Instant::now(), busy(), limits);
-        let denied = Admission::CallDenied(Denial { wait: None, cause: "busy".into() });
+        let denied = Admission::Refused(Denial { wait: None, cause: "busy".into() });
         assert_eq!(circuit.admit(Instant::now(), Uuid::nil(), std::iter::empty()), denied);
     }
 }

@@ -84,17 +84,17 @@ mod permits;
 /// Those keys whose permits somebody holds or awaits.
 #[derive(Clone)]
 pub struct Concurrency {
-    inner: Arc<Inner>,
+    inner: Arc<ConcurrencyInner>,
     stack: Stack<AnyRun>,
 }
 
-struct Inner {
-    options: Options,
+struct ConcurrencyInner {
+    options: ConcurrencyOptions,
     table: Arc<PermitTable>,
     own_events: OwnEvents,
 }
 
-struct Options {
+struct ConcurrencyOptions {
     permits: usize,
     limit: KeyedLimitOptions,
     retry_after: Duration,
@@ -118,7 +118,7 @@ pub enum ConcurrencyError {
 impl Concurrency {
     /// So many at once.
     pub fn builder(permits: usize) -> ConcurrencyBuilder {
-        ConcurrencyBuilder(Options {
+        ConcurrencyBuilder(ConcurrencyOptions {
             permits,
             limit: KeyedLimitOptions::default(),
             retry_after: Duration::from_secs(1),
@@ -134,7 +134,7 @@ impl Concurrency {
 
 /// Options of a [`Concurrency`]. Made by [`Concurrency::builder`].
 #[must_use = "nothing is limited until it is built"]
-pub struct ConcurrencyBuilder(Options);
+pub struct ConcurrencyBuilder(ConcurrencyOptions);
 
 keyed_limit_options!(ConcurrencyBuilder, |this| this.0.limit);
 
@@ -157,7 +157,7 @@ impl ConcurrencyBuilder {
             return Err(ConcurrencyError::TooMany { permits });
         }
         let (table, own_events) = (PermitTable::new(permits), OwnEvents::new("middleware.concurrency"));
-        let inner = Arc::new(Inner { options: self.0, table, own_events });
+        let inner = Arc::new(ConcurrencyInner { options: self.0, table, own_events });
         let stack = Stack::builder().layer_in(Phase::Guard, ConcurrencyLayer(Arc::clone(&inner))).build();
         Ok(Concurrency { inner, stack })
     }
@@ -169,7 +169,7 @@ built_in!(Concurrency, |this| this.inner.own_events, "concurrency", this.stack, 
 
 debug_as!(Concurrency, |this| this.inner.options);
 
-impl fmt::Debug for Options {
+impl fmt::Debug for ConcurrencyOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { permits, limit, .. } = self;
         write!(f, "{permits} runs{} at once, {:?}", limit.runs.after(" "), limit.key)?;
@@ -178,7 +178,7 @@ impl fmt::Debug for Options {
 }
 
 /// Holds a permit around each call of what is inside.
-struct ConcurrencyLayer(Arc<Inner>);
+struct ConcurrencyLayer(Arc<ConcurrencyInner>);
 
 impl<O: Op> Layer<O> for ConcurrencyLayer {
     async fn call(&self, input: &O::In, ctx: &RunContext, next: Next<'_, O>) -> Result<O::Out> {
@@ -217,7 +217,7 @@ enum Acquired {
     Keyless(Error),
 }
 
-impl Inner {
+impl ConcurrencyInner {
     fn acquire(&self, ctx: &RunContext) -> Acquired {
         let acquired = self.options.limit.key.look(ctx, |key| {
             let Some(key) = key else { return Acquired::Uncounted };

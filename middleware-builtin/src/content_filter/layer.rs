@@ -6,11 +6,11 @@ use emitree_emitter::json::check_depth;
 use emitree_runtime::{Error, JsonRun, Layer, Next, Result, RunContext};
 use serde_json::{Value, json};
 
-use super::{Action, Filtered, MARK, NAME, Place, Shared};
+use super::{ContentFilterInner, FilterAction, Filtered, MARK, NAME, Place};
 use crate::shared::built_in::debug_as;
 use crate::shared::json::texts;
 
-pub(super) struct ContentFilterLayer(pub(super) Arc<Shared>);
+pub(super) struct ContentFilterLayer(pub(super) Arc<ContentFilterInner>);
 
 impl ContentFilterLayer {
     /// Returns what is answered in place of a value, if anything is.
@@ -31,7 +31,7 @@ impl ContentFilterLayer {
 
     /// It guards, and fails closed; one that only marks observes, and fails open (M5).
     fn cannot_tell(&self, place: Place, error: Error) -> Result<()> {
-        if matches!(self.0.action, Action::Mark) {
+        if matches!(self.0.action, FilterAction::Mark) {
             tracing::warn!(%error, "a content filter could not look at the {}", place.as_str());
             return Ok(());
         }
@@ -46,9 +46,9 @@ impl ContentFilterLayer {
         let said = Filtered { place, at: at.to_owned(), label: label.to_owned(), action: self.0.action.name() };
         self.0.own_events.emit(ctx, || said).await;
         match &self.0.action {
-            Action::Deny(message) => Err(Error::denied(NAME, message.clone()).context("label", label)),
-            Action::Answer(answer) => Ok(Some(answer.clone())),
-            Action::Mark => {
+            FilterAction::Deny(message) => Err(Error::denied(NAME, message.clone()).context("label", label)),
+            FilterAction::Answer(answer) => Ok(Some(answer.clone())),
+            FilterAction::Mark => {
                 mark(ctx, place, at, label)?;
                 Ok(None)
             }

@@ -72,12 +72,12 @@ pub const MARK: &str = "content_filter";
 ///
 /// `middleware.content_filter.filtered`, a [`Filtered`]: the label, where, and what was done, but not the text.
 #[derive(Clone)]
-pub struct ContentFilter(Arc<Shared>);
+pub struct ContentFilter(Arc<ContentFilterInner>);
 
 #[derive(Clone)]
-struct Shared {
+struct ContentFilterInner {
     rules: ContentRules,
-    action: Action,
+    action: FilterAction,
     inputs: bool,
     outputs: bool,
     own_events: OwnEvents,
@@ -85,13 +85,13 @@ struct Shared {
 
 /// What is done with what is found.
 #[derive(Clone, Debug)]
-enum Action {
+enum FilterAction {
     Deny(String),
     Answer(Value),
     Mark,
 }
 
-impl Action {
+impl FilterAction {
     const fn name(&self) -> &'static str {
         match self {
             Self::Deny(_) => "deny",
@@ -122,8 +122,8 @@ impl ContentFilter {
     #[must_use]
     pub fn new() -> Self {
         let rules = ContentRules::new(Duration::from_secs(10));
-        let action = Action::Deny("the content is not allowed".to_owned());
-        Self(Arc::new(Shared {
+        let action = FilterAction::Deny("the content is not allowed".to_owned());
+        Self(Arc::new(ContentFilterInner {
             rules,
             action,
             inputs: true,
@@ -132,7 +132,7 @@ impl ContentFilter {
         }))
     }
 
-    fn shared(&mut self) -> &mut Shared {
+    fn shared(&mut self) -> &mut ContentFilterInner {
         Arc::make_mut(&mut self.0)
     }
 
@@ -178,7 +178,7 @@ impl ContentFilter {
     /// Denies what is found, with this message.
     #[must_use]
     pub fn deny(mut self, message: impl Into<String>) -> Self {
-        self.shared().action = Action::Deny(message.into());
+        self.shared().action = FilterAction::Deny(message.into());
         self
     }
 
@@ -186,7 +186,7 @@ impl ContentFilter {
     /// of the output; otherwise the run fails.
     #[must_use]
     pub fn answer(mut self, answer: impl Into<Value>) -> Self {
-        self.shared().action = Action::Answer(answer.into());
+        self.shared().action = FilterAction::Answer(answer.into());
         self
     }
 
@@ -194,7 +194,7 @@ impl ContentFilter {
     /// [`MARK`] in its context, which its later events carry.
     #[must_use]
     pub fn mark(mut self) -> Self {
-        self.shared().action = Action::Mark;
+        self.shared().action = FilterAction::Mark;
         self
     }
 
@@ -221,7 +221,7 @@ default_as_new!(ContentFilter);
 
 built_in!(ContentFilter, |this| this.0.own_events, NAME, this.stack());
 
-impl fmt::Debug for Shared {
+impl fmt::Debug for ContentFilterInner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut debug = f.debug_struct("ContentFilter");
         debug

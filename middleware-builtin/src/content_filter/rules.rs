@@ -13,11 +13,11 @@ use tokio::time::Instant;
 use crate::shared::panic::caught_async;
 
 /// As many words and regexes are taken.
-const MOST: usize = 10_000;
+const MAX_PATTERNS: usize = 10_000;
 /// As long as one may be.
-const LONGEST: usize = 1024;
+const MAX_PATTERN_LEN: usize = 1024;
 /// As large as their program may become.
-const PROGRAM: usize = 64 << 20;
+const MAX_PROGRAM_SIZE: usize = 64 << 20;
 
 /// A word or a regex that was not taken.
 #[derive(Debug, Error)]
@@ -32,17 +32,17 @@ pub enum FilterError {
         source: regex::Error,
     },
     /// It is empty, or too long.
-    #[error("a word or regex of {len} bytes is not taken: at least 1, at most {LONGEST}")]
+    #[error("a word or regex of {len} bytes is not taken: at least 1, at most {MAX_PATTERN_LEN}")]
     Length {
         /// How many bytes it has.
         len: usize,
     },
     /// There are too many.
-    #[error("at most {MOST} words and regexes are taken")]
+    #[error("at most {MAX_PATTERNS} words and regexes are taken")]
     Many,
 }
 
-type Classify = dyn Fn(String) -> BoxFuture<'static, Result<Option<String>>> + Send + Sync;
+type ClassifyFn = dyn Fn(String) -> BoxFuture<'static, Result<Option<String>>> + Send + Sync;
 
 /// Patterns with their labels, and classifiers.
 #[derive(Clone)]
@@ -50,7 +50,7 @@ pub(super) struct ContentRules {
     patterns: Vec<String>,
     labels: Vec<Arc<str>>,
     set: Option<RegexSet>,
-    classifiers: Vec<Arc<Classify>>,
+    classifiers: Vec<Arc<ClassifyFn>>,
     pub(super) timeout: Duration,
 }
 
@@ -63,7 +63,7 @@ impl ContentRules {
     pub(super) fn add(&mut self, label: &str, patterns: impl IntoIterator<Item = String>) -> Result<(), FilterError> {
         let label: Arc<str> = label.into();
         for pattern in patterns {
-            if !(1..=LONGEST).contains(&pattern.len()) {
+            if !(1..=MAX_PATTERN_LEN).contains(&pattern.len()) {
                 return Err(FilterError::Length { len: pattern.len() });
             }
             if let Err(source) = regex::Regex::new(&pattern) {
@@ -72,16 +72,16 @@ impl ContentRules {
             self.patterns.push(pattern);
             self.labels.push(Arc::clone(&label));
         }
-        if self.patterns.len() > MOST {
+        if self.patterns.len() > MAX_PATTERNS {
             return Err(FilterError::Many);
         }
-        let built = RegexSetBuilder::new(&self.patterns).size_limit(PROGRAM).build();
+        let built = RegexSetBuilder::new(&self.patterns).size_limit(MAX_PROGRAM_SIZE).build();
         let last = || self.patterns.last().cloned().unwrap_or_default();
         self.set = Some(built.map_err(|source| FilterError::Pattern { pattern: last(), source })?);
         Ok(())
     }
 
-    pub(super) fn classifier(&mut self, classify: Arc<Classify>) {
+    pub(super) fn classifier(&mut self, classify: Arc<ClassifyFn>) {
         self.classifiers.push(classify);
     }
 
@@ -104,7 +104,7 @@ impl ContentRules {
     }
 
     /// Whatever goes wrong in it is an error, in time.
-    async fn classified(&self, classify: &Arc<Classify>, text: &str) -> Result<Option<String>> {
+    async fn classified(&self, classify: &Arc<ClassifyFn>, text: &str) -> Result<Option<String>> {
         let text = text.to_owned();
         let answer = caught_async(|| classify(text));
         let late = || Error::new(format!("the classifier took longer than {:?}", self.timeout));

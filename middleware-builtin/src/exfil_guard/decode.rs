@@ -81,13 +81,13 @@ impl DecodeBudget {
 }
 
 /// What is called with decoded bytes: it may have seen enough.
-pub(super) trait See: FnMut(Encoding, &[u8], &mut DecodeBudget) -> ControlFlow<()> {}
+pub(super) trait OnDecoded: FnMut(Encoding, &[u8], &mut DecodeBudget) -> ControlFlow<()> {}
 
-impl<F: FnMut(Encoding, &[u8], &mut DecodeBudget) -> ControlFlow<()>> See for F {}
+impl<F: FnMut(Encoding, &[u8], &mut DecodeBudget) -> ControlFlow<()>> OnDecoded for F {}
 
 /// Shows what a text says in each encoding, until `see` breaks or the budget is exceeded.
-pub(super) fn decoded(text: &str, budget: &mut DecodeBudget, see: &mut impl See) -> ControlFlow<()> {
-    let mut pass = Pass { budget, see };
+pub(super) fn decoded(text: &str, budget: &mut DecodeBudget, see: &mut impl OnDecoded) -> ControlFlow<()> {
+    let mut pass = DecodePass { budget, see };
     if text.contains('%') {
         pass.show(Encoding::Url, text.len(), || percent(text))?;
     }
@@ -112,12 +112,12 @@ pub(super) fn decoded(text: &str, budget: &mut DecodeBudget, see: &mut impl See)
 }
 
 /// One text on its way through the decoders.
-struct Pass<'a, S> {
+struct DecodePass<'a, S> {
     budget: &'a mut DecodeBudget,
     see: &'a mut S,
 }
 
-impl<S: See> Pass<'_, S> {
+impl<S: OnDecoded> DecodePass<'_, S> {
     /// Decodes at most that many bytes, if there is so much left.
     fn show(&mut self, by: Encoding, most: usize, decode: impl FnOnce() -> Option<Vec<u8>>) -> ControlFlow<()> {
         self.budget.spend(most)?;
@@ -176,7 +176,7 @@ impl<S: See> Pass<'_, S> {
         self.budget.spend(text.len() / 2)?;
         let (bytes, mut out, mut at) = (text.as_bytes(), Vec::new(), 0);
         while at < bytes.len() {
-            let group = Group::read(bytes, at);
+            let group = HexGroup::read(bytes, at);
             match &group {
                 Some(group) => out.extend(hex(&bytes[group.digits.clone()])),
                 None if out.len() >= SHORTEST / 2 => (self.see)(Encoding::Hex, &out, self.budget)?,
@@ -192,12 +192,12 @@ impl<S: See> Pass<'_, S> {
 }
 
 /// An even number of hexadecimal digits, and where the next group may begin.
-struct Group {
+struct HexGroup {
     digits: std::ops::Range<usize>,
     next: usize,
 }
 
-impl Group {
+impl HexGroup {
     fn read(bytes: &[u8], at: usize) -> Option<Self> {
         let is_prefix = matches!(bytes.get(at..at + 2), Some([b'0' | b'\\', b'x' | b'X']));
         let begin = if is_prefix { at + 2 } else { at };

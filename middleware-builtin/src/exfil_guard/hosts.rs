@@ -18,12 +18,12 @@ impl Hosts {
 
     /// Returns `true` if a URL in a text leads elsewhere.
     pub(super) fn are_left(&self, text: &str) -> bool {
-        Reader::new(text, true).leaves(self)
+        HostReader::new(text, true).leaves(self)
     }
 
     /// Does the same for a part that is not the beginning of a text.
     pub(super) fn are_left_within(&self, part: &str) -> bool {
-        Reader::new(part, false).leaves(self)
+        HostReader::new(part, false).leaves(self)
     }
 
     /// The same as it is written somewhere.
@@ -41,7 +41,7 @@ impl Hosts {
 }
 
 /// A text that is being read, and the authority that was read last.
-struct Reader<'t> {
+struct HostReader<'t> {
     text: &'t str,
     /// Whether the text begins here: there, `//` begins a URL more readily.
     is_beginning: bool,
@@ -61,7 +61,7 @@ struct Authority {
     judged: Option<usize>,
 }
 
-impl<'t> Reader<'t> {
+impl<'t> HostReader<'t> {
     const fn new(text: &'t str, is_beginning: bool) -> Self {
         Self { text, is_beginning, authority: None, looked: Cell::new(0) }
     }
@@ -394,7 +394,7 @@ mod tests {
 
     fn looked_at(text: &str) -> usize {
         let hosts = Hosts::new(["example.org"]);
-        let mut reader = Reader::new(text, true);
+        let mut reader = HostReader::new(text, true);
         reader.leaves(&hosts);
         reader.looked.get()
     }

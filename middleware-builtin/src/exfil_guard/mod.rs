@@ -88,24 +88,24 @@ const NAME: &str = "exfil_guard";
 ///
 /// `middleware.exfil_guard.blocked`, a [`Blocked`].
 #[derive(Clone)]
-pub struct ExfilGuard(Arc<Shared>);
+pub struct ExfilGuard(Arc<ExfilGuardInner>);
 
 #[derive(Clone)]
-struct Shared {
+struct ExfilGuardInner {
     detector: Detector,
-    settings: Settings,
+    settings: ExfilGuardOptions,
     streams: Vec<Arc<dyn ChunkedEvents>>,
     own_events: OwnEvents,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Settings {
+struct ExfilGuardOptions {
     inputs: bool,
     outputs: bool,
     evaluates_only: bool,
 }
 
-impl Settings {
+impl ExfilGuardOptions {
     fn describe(self, detector: &Detector, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut debug = f.debug_struct("ExfilGuard");
         debug.field("kinds", &detector.scanner).field("known", &detector.count()).field("hosts", &detector.hosts);
@@ -118,12 +118,12 @@ impl ExfilGuard {
     /// One that looks for keys, tokens and passwords in inputs and outputs.
     #[must_use]
     pub fn new() -> Self {
-        let settings = Settings { inputs: true, outputs: true, evaluates_only: false };
+        let settings = ExfilGuardOptions { inputs: true, outputs: true, evaluates_only: false };
         let own_events = OwnEvents::new("middleware.exfil_guard");
-        Self(Arc::new(Shared { detector: Detector::new(), settings, streams: Vec::new(), own_events }))
+        Self(Arc::new(ExfilGuardInner { detector: Detector::new(), settings, streams: Vec::new(), own_events }))
     }
 
-    fn shared(&mut self) -> &mut Shared {
+    fn shared(&mut self) -> &mut ExfilGuardInner {
         Arc::make_mut(&mut self.0)
     }
 
@@ -246,7 +246,7 @@ impl ExfilGuard {
     }
 
     fn state(&self) -> Arc<GuardState> {
-        let Shared { detector, settings, own_events, .. } = &*self.0;
+        let ExfilGuardInner { detector, settings, own_events, .. } = &*self.0;
         Arc::new(GuardState::new(detector.clone(), *settings, own_events.clone()))
     }
 }

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::events::Blocked;
 use super::leak::What;
-use super::{Encoding, NAME, Settings};
+use super::{Encoding, ExfilGuardOptions, NAME};
 use crate::shared::inspected_place::Place;
 use crate::shared::json::{Path, strings};
 use crate::shared::own_events::OwnEvents;
@@ -23,13 +23,13 @@ const DETAILS: Path<'static> = Path::Key(&Path::Root, "context");
 /// What all parts of one binding share.
 pub(super) struct GuardState {
     pub(super) detector: super::Detector,
-    settings: Settings,
+    settings: ExfilGuardOptions,
     own_events: OwnEvents,
     blocked: Mutex<Vec<Blocked>>,
 }
 
 impl GuardState {
-    pub(super) fn new(detector: super::Detector, settings: Settings, own_events: OwnEvents) -> Self {
+    pub(super) fn new(detector: super::Detector, settings: ExfilGuardOptions, own_events: OwnEvents) -> Self {
         Self { detector, settings, own_events, blocked: Mutex::default() }
     }
 

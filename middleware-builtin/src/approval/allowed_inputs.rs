@@ -8,9 +8,9 @@ use serde_json::Value;
 
 /// The inputs of one run that may be executed: approved, edited, or not asked about.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Passed(Arc<Mutex<Vec<Value>>>);
+pub(super) struct AllowedInputs(Arc<Mutex<Vec<Value>>>);
 
-impl Passed {
+impl AllowedInputs {
     fn add(&self, input: &Value) {
         let mut passed = self.0.lock();
         if !passed.contains(input) {
@@ -25,19 +25,19 @@ impl Passed {
 
 /// Stands directly inside of the layer that asks, and notes what that lets pass: an edited input as the run's type takes it.
 #[derive(Debug)]
-pub(super) struct NoteLayer {
+pub(super) struct RecordInputLayer {
     pub(super) by: Arc<str>,
-    pub(super) passed: Passed,
+    pub(super) passed: AllowedInputs,
 }
 
 /// Stands inside of all other guards, and refuses what was not noted.
 #[derive(Debug)]
-pub(super) struct CompareLayer {
+pub(super) struct VerifyInputLayer {
     pub(super) by: Arc<str>,
-    pub(super) passed: Passed,
+    pub(super) passed: AllowedInputs,
 }
 
-impl Layer<JsonRun> for NoteLayer {
+impl Layer<JsonRun> for RecordInputLayer {
     async fn call(&self, input: &Value, _: &RunContext, next: Next<'_, JsonRun>) -> Result<Value> {
         self.passed.add(input);
         next.run(input).await
@@ -52,7 +52,7 @@ impl Layer<JsonRun> for NoteLayer {
     }
 }
 
-impl Layer<JsonRun> for CompareLayer {
+impl Layer<JsonRun> for VerifyInputLayer {
     async fn call(&self, input: &Value, _: &RunContext, next: Next<'_, JsonRun>) -> Result<Value> {
         if !self.passed.has(input) {
             return Err(Error::denied(&*self.by, "the input was changed after it was approved"));
