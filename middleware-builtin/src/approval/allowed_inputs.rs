@@ -12,13 +12,13 @@ pub(super) struct AllowedInputs(Arc<Mutex<Vec<Value>>>);
 
 impl AllowedInputs {
     fn add(&self, input: &Value) {
-        let mut passed = self.0.lock();
-        if !passed.contains(input) {
-            passed.push(input.clone());
+        let mut inputs = self.0.lock();
+        if !inputs.contains(input) {
+            inputs.push(input.clone());
         }
     }
 
-    fn has(&self, input: &Value) -> bool {
+    fn contains(&self, input: &Value) -> bool {
         self.0.lock().contains(input)
     }
 }
@@ -27,19 +27,19 @@ impl AllowedInputs {
 #[derive(Debug)]
 pub(super) struct RecordInputLayer {
     pub(super) by: Arc<str>,
-    pub(super) passed: AllowedInputs,
+    pub(super) allowed_inputs: AllowedInputs,
 }
 
 /// Stands inside of all other guards, and refuses what was not noted.
 #[derive(Debug)]
 pub(super) struct VerifyInputLayer {
     pub(super) by: Arc<str>,
-    pub(super) passed: AllowedInputs,
+    pub(super) allowed_inputs: AllowedInputs,
 }
 
 impl Layer<JsonRun> for RecordInputLayer {
     async fn call(&self, input: &Value, _: &RunContext, next: Next<'_, JsonRun>) -> Result<Value> {
-        self.passed.add(input);
+        self.allowed_inputs.add(input);
         next.run(input).await
     }
 
@@ -54,7 +54,7 @@ impl Layer<JsonRun> for RecordInputLayer {
 
 impl Layer<JsonRun> for VerifyInputLayer {
     async fn call(&self, input: &Value, _: &RunContext, next: Next<'_, JsonRun>) -> Result<Value> {
-        if !self.passed.has(input) {
+        if !self.allowed_inputs.contains(input) {
             return Err(Error::denied(&*self.by, "the input was changed after it was approved"));
         }
         next.run(input).await

@@ -22,13 +22,13 @@ impl Layer<JsonRun> for ApprovalLayer {
     async fn call(&self, input: &Value, ctx: &RunContext, next: Next<'_, JsonRun>) -> Result<Value> {
         // What is shown to somebody is cloned and hashed: both recurse.
         deny_deep(&self.0.by, "input", input)?;
-        let request = Request::new(&self.0.by, ctx, input, self.0.allowed());
+        let request = Request::new(&self.0.by, ctx, input, self.0.choices());
         if !self.asks_about(&request)? {
             return next.run(input).await;
         }
         match self.decide(&request, ctx).await? {
             None => next.run(input).await,
-            Some(edited) => next.run(&edited).await.map_err(|error| self.tell_edited(error)),
+            Some(edited) => next.run(&edited).await.map_err(|error| self.add_editor(error)),
         }
     }
 
@@ -53,7 +53,7 @@ impl ApprovalLayer {
         let known = ledger.decision(&request.id());
         let events = RequestEvents { request, remembered: known.is_some() };
         let decided = match known {
-            Some(decision) => self.allowed(decision),
+            Some(decision) => self.check_allowed(decision),
             None => self.ask(&events, &ledger, ctx).await,
         };
         let own_events = &self.0.own_events;
@@ -82,23 +82,23 @@ impl ApprovalLayer {
         let ask = async {
             self.0.own_events.emit(ctx, || events.asked()).await;
             let answer = self.0.responder.ask(events.request).await;
-            self.allowed(answer.map_err(|error| self.closed(error))?)
+            self.check_allowed(answer.map_err(|error| self.fail_closed(error))?)
         };
         // From now on, be it spent waiting for what somebody else asks.
         let deadline = self.0.timeout.map(|after| (after, Instant::now().checked_add(after)));
         let id = events.request.id();
         let answer = match deadline {
             Some((after, Some(deadline))) => {
-                let ask = self.within(after, deadline, ask);
-                self.within(after, deadline, ledger.ask_once(&id, ctx, ask)).await
+                let ask = self.or_deny_after(after, deadline, ask);
+                self.or_deny_after(after, deadline, ledger.ask_once(&id, ctx, ask)).await
             }
             _ => ledger.ask_once(&id, ctx, ask).await,
         };
         // It may have come from elsewhere meanwhile.
-        self.allowed(answer?)
+        self.check_allowed(answer?)
     }
 
-    async fn within(
+    async fn or_deny_after(
         &self,
         after: Duration,
         deadline: Instant,
@@ -113,18 +113,18 @@ impl ApprovalLayer {
         }
     }
 
-    fn allowed(&self, decision: Decision) -> Result<Decision> {
+    fn check_allowed(&self, decision: Decision) -> Result<Decision> {
         if let Decision::Edit(input) = &decision {
             deny_deep(&self.0.by, "edited input", input)?;
         }
-        if self.0.allowed().contains(&decision.choice()) {
+        if self.0.choices().contains(&decision.choice()) {
             return Ok(decision);
         }
         Err(self.deny("the answer was an edit, which is not allowed here: approve or reject"))
     }
 
     /// A failure is a denial; control flow is what it is (M9), but for a time-out of the responder's own.
-    fn closed(&self, error: Error) -> Error {
+    fn fail_closed(&self, error: Error) -> Error {
         if error.is_control_flow() && !error.is_timed_out() {
             return error;
         }
@@ -136,7 +136,7 @@ impl ApprovalLayer {
     }
 
     /// What does not fit may be what was edited.
-    fn tell_edited(&self, error: Error) -> Error {
+    fn add_editor(&self, error: Error) -> Error {
         if *error.kind() == ErrorKind::Invalid { error.context("edited_by", &*self.0.by) } else { error }
     }
 }

@@ -98,7 +98,7 @@ impl Approvals {
         ctx: &RunContext,
         ask: impl Future<Output = Result<Decision>> + Send,
     ) -> Result<Decision> {
-        let question = PendingQuestion::take(&self.0, id);
+        let question = PendingQuestion::join(&self.0, id);
         let asks = || async {
             // Who asked before may have left since one looked.
             if let Some(decision) = self.decision(id) {
@@ -112,7 +112,7 @@ impl Approvals {
             }
             Ok(answer)
         };
-        question.asked.get_or_try_init(asks).await?.clone()
+        question.answer.get_or_try_init(asks).await?.clone()
     }
 }
 
@@ -122,23 +122,23 @@ struct TreeApprovals(Approvals);
 
 /// A part in something that is asked; the last one who leaves takes it away.
 struct PendingQuestion<'a> {
-    inner: &'a AnswerTable,
+    table: &'a AnswerTable,
     id: &'a str,
-    asked: AnswerCell,
+    answer: AnswerCell,
 }
 
 impl<'a> PendingQuestion<'a> {
-    fn take(inner: &'a AnswerTable, id: &'a str) -> Self {
-        let asked = Arc::clone(inner.asking.lock().entry(id.to_owned()).or_default());
-        Self { inner, id, asked }
+    fn join(table: &'a AnswerTable, id: &'a str) -> Self {
+        let answer = Arc::clone(table.asking.lock().entry(id.to_owned()).or_default());
+        Self { table, id, answer }
     }
 }
 
 impl Drop for PendingQuestion<'_> {
     fn drop(&mut self) {
-        let mut asking = self.inner.asking.lock();
+        let mut asking = self.table.asking.lock();
         // Seats are taken under this lock only: the table's and this one are the last.
-        if Arc::strong_count(&self.asked) == 2 {
+        if Arc::strong_count(&self.answer) == 2 {
             asking.remove(self.id);
         }
     }

@@ -222,7 +222,7 @@ impl Approval {
         self
     }
 
-    const fn allowed(&self) -> &'static [Choice] {
+    const fn choices(&self) -> &'static [Choice] {
         if self.edits { ALL_CHOICES } else { CHOICES_WITHOUT_EDIT }
     }
 
@@ -232,11 +232,11 @@ impl Approval {
     }
 
     fn stack(&self) -> Stack<JsonRun> {
-        let (by, passed) = (&self.by, AllowedInputs::default());
+        let (by, allowed_inputs) = (&self.by, AllowedInputs::default());
         Stack::builder()
             .layer_in(Phase::Guard, ApprovalLayer(self.clone()))
-            .layer_in(Phase::Guard, RecordInputLayer { by: Arc::clone(by), passed: passed.clone() })
-            .innermost(VerifyInputLayer { by: Arc::clone(by), passed })
+            .layer_in(Phase::Guard, RecordInputLayer { by: Arc::clone(by), allowed_inputs: allowed_inputs.clone() })
+            .innermost(VerifyInputLayer { by: Arc::clone(by), allowed_inputs })
             .build()
     }
 }

@@ -28,7 +28,7 @@ pub(super) struct Account {
     pub(super) stop: Arc<Stop>,
     holder: Uuid,
     began: Instant,
-    books: Mutex<AccountState>,
+    state: Mutex<AccountState>,
 }
 
 /// The account that is nearest to a run, in the run's context.
@@ -51,8 +51,8 @@ pub(super) struct LimitsReached {
 
 /// A run may not begin.
 pub(super) struct RefusingAccount {
-    pub(super) by: Arc<Account>,
-    pub(super) why: BudgetClosed,
+    pub(super) account: Arc<Account>,
+    pub(super) closed: BudgetClosed,
     /// It was closed by this run.
     pub(super) is_new: bool,
 }
@@ -72,8 +72,8 @@ impl Account {
     }
 
     pub(super) fn new(options: &Arc<BudgetOptions>, above: Option<Arc<Self>>, holder: Uuid) -> Arc<Self> {
-        let (options, stop, books) = (Arc::clone(options), Arc::default(), Mutex::default());
-        Arc::new(Self { options, above, stop, holder, began: Instant::now(), books })
+        let (options, stop, state) = (Arc::clone(options), Arc::default(), Mutex::default());
+        Arc::new(Self { options, above, stop, holder, began: Instant::now(), state })
     }
 
     pub(super) fn of(ctx: &RunContext) -> Option<Arc<Self>> {
@@ -91,14 +91,14 @@ impl Account {
 
     /// Records what was used. The cost is what the account's own prices say, or why that is not known.
     pub(super) fn record(&self, usage: &Usage, cost: Result<Decimal, String>) -> LimitsReached {
-        let mut books = self.books.lock();
-        books.spent.tokens = books.spent.tokens.saturating_add(usage.tokens());
+        let mut state = self.state.lock();
+        state.spent.tokens = state.spent.tokens.saturating_add(usage.tokens());
         match cost {
-            Ok(cost) => books.spent.cost = books.spent.cost.checked_add(cost).unwrap_or(Decimal::MAX),
-            Err(reason) if books.closed.is_none() => return self.close(&mut books, reason, None),
+            Ok(cost) => state.spent.cost = state.spent.cost.checked_add(cost).unwrap_or(Decimal::MAX),
+            Err(reason) if state.closed.is_none() => return self.close_unpriced(&mut state, reason, None),
             Err(_) => {}
         }
-        self.look(&mut books)
+        self.find_reached(&mut state)
     }
 
     /// Counts a run that is about to begin, here and above, or nowhere.
@@ -106,80 +106,89 @@ impl Account {
     /// # Errors
     ///
     /// If what says whether it counts panicked.
-    pub(super) fn begin(
+    pub(super) fn count_start(
         self: &Arc<Self>,
         run: &RunContext,
     ) -> emitree_runtime::Result<Result<Vec<BudgetWarning>, RefusingAccount>> {
-        self.ask(run, &mut |counts| self.count(counts))
+        self.with_count_path(run, &mut |counts| self.count(counts))
     }
 
     /// Asks here and above whether a run counts: with no lock held, for that may be user code.
-    fn ask<T>(&self, run: &RunContext, then: &mut dyn FnMut(&CountPath<'_>) -> T) -> emitree_runtime::Result<T> {
+    fn with_count_path<T>(
+        &self,
+        run: &RunContext,
+        then: &mut dyn FnMut(&CountPath<'_>) -> T,
+    ) -> emitree_runtime::Result<T> {
         let here = self.options.runs.guards(run, "budget")?;
         match &self.above {
             None => Ok(then(&CountPath { here, above: None })),
-            Some(above) => above.ask(run, &mut |above| then(&CountPath { here, above: Some(above) })),
+            Some(above) => above.with_count_path(run, &mut |above| then(&CountPath { here, above: Some(above) })),
         }
     }
 
     fn count(self: &Arc<Self>, counts: &CountPath<'_>) -> Result<Vec<BudgetWarning>, RefusingAccount> {
-        let mut books = self.books.lock();
-        let no = |why: &BudgetClosed, is_new| RefusingAccount { by: Arc::clone(self), why: why.clone(), is_new };
-        if let Some(why) = self.look_at_time(&mut books) {
-            return Err(no(&why, true));
+        let mut state = self.state.lock();
+        let refusal = |closed: &BudgetClosed, is_new| RefusingAccount {
+            account: Arc::clone(self),
+            closed: closed.clone(),
+            is_new,
+        };
+        if let Some(closed) = self.close_if_late(&mut state) {
+            return Err(refusal(&closed, true));
         }
-        if let Some(why) = &books.closed {
-            return Err(no(why, false));
+        if let Some(closed) = &state.closed {
+            return Err(refusal(closed, false));
         }
-        if counts.here && self.options.most.calls == Some(books.spent.calls) {
-            let one_more = Amount::Count(books.spent.calls.saturating_add(1));
-            let why = self.exceed(&mut books, BudgetLimit::Calls, one_more);
-            return Err(no(&why, true));
+        if counts.here && self.options.most.calls == Some(state.spent.calls) {
+            let one_more = Amount::Count(state.spent.calls.saturating_add(1));
+            let closed = self.close_exceeded(&mut state, BudgetLimit::Calls, one_more);
+            return Err(refusal(&closed, true));
         }
         let mut warnings = match (&self.above, counts.above) {
             (Some(above), Some(counts)) => above.count(counts)?,
             _ => Vec::new(),
         };
         if counts.here {
-            books.spent.calls = books.spent.calls.saturating_add(1);
-            warnings.extend(self.look(&mut books).warnings);
+            state.spent.calls = state.spent.calls.saturating_add(1);
+            warnings.extend(self.find_reached(&mut state).warnings);
         }
         Ok(warnings)
     }
 
     /// Looks again, for time has passed.
-    pub(super) fn tick(&self) -> LimitsReached {
-        self.look(&mut self.books.lock())
+    pub(super) fn check_limits(&self) -> LimitsReached {
+        self.find_reached(&mut self.state.lock())
     }
 
     /// Time is limited by a timer; whoever comes before the timer has run must not begin.
-    fn look_at_time(&self, books: &mut AccountState) -> Option<BudgetClosed> {
+    fn close_if_late(&self, state: &mut AccountState) -> Option<BudgetClosed> {
         let most = self.options.most.wall_time?;
         let spent = self.began.elapsed();
-        (spent > most && books.closed.is_none()).then(|| self.exceed(books, BudgetLimit::WallTime, Amount::Time(spent)))
+        (spent > most && state.closed.is_none())
+            .then(|| self.close_exceeded(state, BudgetLimit::WallTime, Amount::Time(spent)))
     }
 
     /// The timer has run: the work was not over when the time was.
-    pub(super) fn time_is_over(&self) -> Option<BudgetClosed> {
-        let mut books = self.books.lock();
+    pub(super) fn close_out_of_time(&self) -> Option<BudgetClosed> {
+        let mut state = self.state.lock();
         let spent = Amount::Time(self.began.elapsed());
-        books.closed.is_none().then(|| self.exceed(&mut books, BudgetLimit::WallTime, spent))
+        state.closed.is_none().then(|| self.close_exceeded(&mut state, BudgetLimit::WallTime, spent))
     }
 
     /// Finds what has come near a limit, or has exceeded one.
-    fn look(&self, books: &mut AccountState) -> LimitsReached {
-        let spent = Spending { wall_time: self.began.elapsed(), ..books.spent };
-        let near = self.options.near(&spent).filter(|(limit, ..)| !books.warned.contains(limit));
+    fn find_reached(&self, state: &mut AccountState) -> LimitsReached {
+        let spent = Spending { wall_time: self.began.elapsed(), ..state.spent };
+        let near = self.options.near_limits(&spent).filter(|(limit, ..)| !state.warned.contains(limit));
         let near: Vec<_> = near.collect();
-        books.warned.extend(near.iter().map(|(limit, ..)| *limit));
+        state.warned.extend(near.iter().map(|(limit, ..)| *limit));
         let holder = self.holder;
         let warnings =
             near.into_iter().map(|(limit, spent, most)| BudgetWarning { limit, spent, most, holder }).collect();
-        let exceeded = self.options.exceeded(&spent).filter(|_| books.closed.is_none());
-        LimitsReached { warnings, closed: exceeded.map(|(limit, spent)| self.exceed(books, limit, spent)) }
+        let exceeded = self.options.exceeded(&spent).filter(|_| state.closed.is_none());
+        LimitsReached { warnings, closed: exceeded.map(|(limit, spent)| self.close_exceeded(state, limit, spent)) }
     }
 
-    fn exceed(&self, books: &mut AccountState, limit: BudgetLimit, spent: Amount) -> BudgetClosed {
+    fn close_exceeded(&self, state: &mut AccountState, limit: BudgetLimit, spent: Amount) -> BudgetClosed {
         let most = self.options.most.of(limit).map(|most| format!(" of {most}")).unwrap_or_default();
         let reason = match limit {
             BudgetLimit::Tokens => format!("the budget is exceeded: {spent} tokens{most}"),
@@ -188,25 +197,25 @@ impl Account {
             BudgetLimit::WallTime => format!("the budget is exceeded: a time{most}"),
         };
         let closed = BudgetClosed { reason, limit: Some(limit), holder: self.holder };
-        books.closed.get_or_insert(closed).clone()
+        state.closed.get_or_insert(closed).clone()
     }
 
-    fn close(&self, books: &mut AccountState, reason: String, limit: Option<BudgetLimit>) -> LimitsReached {
+    fn close_unpriced(&self, state: &mut AccountState, reason: String, limit: Option<BudgetLimit>) -> LimitsReached {
         let closed = BudgetClosed { reason, limit, holder: self.holder };
-        books.closed = Some(closed.clone());
-        LimitsReached { closed: Some(closed), ..self.look(books) }
+        state.closed = Some(closed.clone());
+        LimitsReached { closed: Some(closed), ..self.find_reached(state) }
     }
 
     pub(super) fn closed(&self) -> Option<BudgetClosed> {
-        self.books.lock().closed.clone()
+        self.state.lock().closed.clone()
     }
 
     pub(super) fn spent(&self) -> Spending {
-        Spending { wall_time: self.began.elapsed(), ..self.books.lock().spent }
+        Spending { wall_time: self.began.elapsed(), ..self.state.lock().spent }
     }
 
     /// The moment after such a time; none that no clock shows.
-    pub(super) fn after(&self, time: Option<Duration>) -> Option<Instant> {
+    pub(super) fn deadline(&self, time: Option<Duration>) -> Option<Instant> {
         self.began.checked_add(time?)
     }
 }

@@ -29,12 +29,12 @@ pub async fn charge(ctx: &RunContext, usage: Usage) -> Result<()> {
     // Prices are user code: all are asked before anything is recorded.
     let costs: Vec<_> = nearest.upwards().map(|account| account.options.cost(&usage)).collect();
     let charged = costs.first().and_then(|cost| cost.as_ref().ok().copied());
-    let found =
+    let reports =
         nearest.upwards().zip(costs).map(|(account, cost)| LimitReport::of(account, account.record(&usage, cost)));
-    let found: Vec<_> = found.collect();
+    let reports: Vec<_> = reports.collect();
     nearest.options.own_events.emit(ctx, || Charged { usage, charged }).await;
-    for findings in &found {
-        findings.say(ctx).await;
+    for report in &reports {
+        report.emit(ctx).await;
     }
     let closed = nearest.upwards().find_map(|account| account.closed());
     closed.map_or(Ok(()), |closed| Err(closed.error()))
@@ -48,12 +48,12 @@ pub(super) struct LimitReport {
 }
 
 impl LimitReport {
-    pub(super) fn of(account: &Arc<Account>, found: LimitsReached) -> Self {
-        let LimitsReached { warnings, closed } = found;
+    pub(super) fn of(account: &Arc<Account>, reached: LimitsReached) -> Self {
+        let LimitsReached { warnings, closed } = reached;
         Self { account: Arc::clone(account), warnings, closed }
     }
 
-    pub(super) async fn say(&self, ctx: &RunContext) {
+    pub(super) async fn emit(&self, ctx: &RunContext) {
         let own_events = &self.account.options.own_events;
         for warning in &self.warnings {
             own_events.emit(ctx, || warning.clone()).await;

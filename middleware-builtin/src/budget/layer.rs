@@ -20,9 +20,9 @@ pub(super) struct BudgetLayer(pub(super) Arc<Account>);
 impl<O: Op> Layer<O> for BudgetLayer {
     async fn call(&self, input: &O::In, ctx: &RunContext, next: Next<'_, O>) -> Result<O::Out> {
         let (account, options) = (&self.0, &self.0.options);
-        let end = account.after(options.most.wall_time);
-        let mut inside = pin!(until(end, account.stop.unless(next.run(input))));
-        let result = match account.after(options.warn_from.wall_time) {
+        let end = account.deadline(options.most.wall_time);
+        let mut inside = pin!(by_deadline(end, account.stop.unless(next.run(input))));
+        let result = match account.deadline(options.warn_from.wall_time) {
             None => inside.await,
             Some(soon) => match timeout_at(soon, &mut inside).await {
                 Ok(result) => result,
@@ -31,7 +31,7 @@ impl<O: Op> Layer<O> for BudgetLayer {
         };
         match result {
             Some(result) => result,
-            None => Err(Box::pin(self.time_is_over(ctx)).await),
+            None => Err(Box::pin(self.end_out_of_time(ctx)).await),
         }
     }
 
@@ -43,13 +43,13 @@ impl<O: Op> Layer<O> for BudgetLayer {
 impl BudgetLayer {
     /// Goes on with the work while listeners of the warning are awaited.
     async fn warn_during<T: Send>(&self, inside: impl Future<Output = T> + Send, ctx: &RunContext) -> T {
-        let findings = LimitReport::of(&self.0, self.0.tick());
-        Box::pin(join(findings.say(ctx), inside)).await.1
+        let report = LimitReport::of(&self.0, self.0.check_limits());
+        Box::pin(join(report.emit(ctx), inside)).await.1
     }
 
-    async fn time_is_over(&self, ctx: &RunContext) -> Error {
+    async fn end_out_of_time(&self, ctx: &RunContext) -> Error {
         let account = &self.0;
-        let closed = account.time_is_over();
+        let closed = account.close_out_of_time();
         if let Some(closed) = &closed {
             account.options.own_events.emit(ctx, || closed.clone()).await;
         }
@@ -59,7 +59,7 @@ impl BudgetLayer {
 }
 
 /// None if the time is over; what is inside has been dropped by then.
-async fn until<T>(end: Option<Instant>, inside: impl Future<Output = T>) -> Option<T> {
+async fn by_deadline<T>(end: Option<Instant>, inside: impl Future<Output = T>) -> Option<T> {
     match end {
         Some(end) => timeout_at(end, inside).await.ok(),
         None => Some(inside.await),
@@ -78,12 +78,12 @@ impl Middleware for CallCounter {
         if !nearest.is_some_and(|nearest| Arc::ptr_eq(&nearest, &self.0)) {
             return Ok(());
         }
-        match self.0.begin(ctx)? {
+        match self.0.count_start(ctx)? {
             Ok(warnings) => {
                 let own_events = &self.0.options.own_events;
                 warnings.into_iter().try_for_each(|warning| at_start(ctx, own_events, warning, None))
             }
-            Err(no) => no.refuse(ctx),
+            Err(refusing) => refusing.refuse(ctx),
         }
     }
 
@@ -96,13 +96,13 @@ debug_as!(CallCounter, |this| this.0.options);
 
 impl RefusingAccount {
     fn refuse(self, ctx: &RunContext) -> Result<()> {
-        let Self { by, why, is_new } = self;
-        let (error, own_events) = (why.denial(), &by.options.own_events);
+        let Self { account, closed, is_new } = self;
+        let (error, own_events) = (closed.denial(), &account.options.own_events);
         if is_new {
-            let stops = Some((Arc::clone(&by.stop), why.error()));
-            return at_start(ctx, own_events, why, Some(Refusal { error, stops }));
+            let stops = Some((Arc::clone(&account.stop), closed.error()));
+            return at_start(ctx, own_events, closed, Some(Refusal { error, stops }));
         }
-        let denied = StartDenied { reason: why.reason, holder: by.holder() };
+        let denied = StartDenied { reason: closed.reason, holder: account.holder() };
         at_start(ctx, own_events, denied, Some(Refusal { error, stops: None }))
     }
 }

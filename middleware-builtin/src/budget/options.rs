@@ -65,7 +65,7 @@ impl MaxSpending {
 
     /// These, where that part of them is spent: a count and a time that are not whole are the next whole ones.
     pub(super) fn part(&self, part: Decimal) -> Self {
-        let of_count = |most: u64| whole(part.checked_mul(most.into())).and_then(|part| part.try_into().ok());
+        let of_count = |most: u64| round_up(part.checked_mul(most.into())).and_then(|part| part.try_into().ok());
         let of_time = |most: Duration| {
             let nanos = u64::try_from(most.as_nanos()).ok()?;
             of_count(nanos).map(Duration::from_nanos)
@@ -79,7 +79,7 @@ impl MaxSpending {
     }
 }
 
-fn whole(part: Option<Decimal>) -> Option<Decimal> {
+fn round_up(part: Option<Decimal>) -> Option<Decimal> {
     part.map(|part| part.ceil())
 }
 
@@ -98,27 +98,29 @@ impl BudgetOptions {
     pub(super) fn cost(&self, usage: &Usage) -> Result<Decimal, String> {
         let cost = match usage.cost {
             Some(cost) => Some(cost),
-            None => self.ask(usage)?,
+            None => self.price(usage)?,
         };
         match cost {
-            Some(cost) if cost < Decimal::ZERO => Err(format!("the cost of {} is negative: `{cost}`", shown(usage))),
+            Some(cost) if cost < Decimal::ZERO => {
+                Err(format!("the cost of {} is negative: `{cost}`", model_name(usage)))
+            }
             Some(cost) => Ok(cost),
             // Where money is not limited, nobody asks.
             None if self.most.cost.is_none() || self.unknown_prices == UnknownPrice::Free => Ok(Decimal::ZERO),
-            None => Err(format!("the price of {} is not known", shown(usage))),
+            None => Err(format!("the price of {} is not known", model_name(usage))),
         }
     }
 
-    fn ask(&self, usage: &Usage) -> Result<Option<Decimal>, String> {
+    fn price(&self, usage: &Usage) -> Result<Option<Decimal>, String> {
         let Some(prices) = &self.prices else { return Ok(None) };
         match caught(|| prices.cost(usage)) {
-            Ok(cost) => cost.map_err(|error| format!("the price of {} was not found out: {error}", shown(usage))),
-            Err(panic) => Err(format!("the price of {} was not found out: {panic}", shown(usage))),
+            Ok(cost) => cost.map_err(|error| format!("the price of {} was not found out: {error}", model_name(usage))),
+            Err(panic) => Err(format!("the price of {} was not found out: {panic}", model_name(usage))),
         }
     }
 
     /// Which limits are near, how much is spent, and how much may be.
-    pub(super) fn near(&self, spent: &Spending) -> impl Iterator<Item = (BudgetLimit, Amount, Amount)> {
+    pub(super) fn near_limits(&self, spent: &Spending) -> impl Iterator<Item = (BudgetLimit, Amount, Amount)> {
         let from = &self.warn_from;
         let near = [
             (BudgetLimit::Tokens, from.tokens.is_some_and(|from| spent.tokens >= from), Amount::Count(spent.tokens)),
@@ -144,7 +146,7 @@ impl BudgetOptions {
     }
 }
 
-fn shown(usage: &Usage) -> String {
+fn model_name(usage: &Usage) -> String {
     usage.model.as_ref().map_or_else(|| "what has no model".to_owned(), |model| format!("`{model}`"))
 }
 

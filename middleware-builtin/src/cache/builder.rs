@@ -14,12 +14,12 @@ use super::lookup::CacheEntry;
 use super::{Cache, CacheInner, CacheOptions};
 use crate::shared::own_events::OwnEvents;
 
-const ENTRIES: u64 = 10_000;
+const DEFAULT_MAX_ENTRIES: u64 = 10_000;
 
 /// Options of a [`Cache`]. Made by [`Cache::json`] and [`Cache::typed`].
 #[must_use = "nothing is made before `build`"]
 pub struct CacheBuilder<T> {
-    settings: CacheOptions<T>,
+    options: CacheOptions<T>,
     entries: Option<u64>,
     bytes: Option<u64>,
 }
@@ -46,16 +46,16 @@ pub enum CacheError {
 
 impl<T: Clone + Send + Sync + 'static> CacheBuilder<T> {
     pub(super) const fn new() -> Self {
-        let settings = CacheOptions {
+        let options = CacheOptions {
             scope: None,
             context_keys: Vec::new(),
             ttl: None,
             keeps_errors: false,
             phase: Phase::Transform,
-            size: ENTRIES,
+            size: DEFAULT_MAX_ENTRIES,
             weigh: None,
         };
-        Self { settings, entries: None, bytes: None }
+        Self { options, entries: None, bytes: None }
     }
 
     /// How many entries there may be: by default 10,000.
@@ -71,38 +71,38 @@ impl<T: Clone + Send + Sync + 'static> CacheBuilder<T> {
         T: Serialize,
     {
         self.bytes = Some(most);
-        self.settings.weigh = Some(json_len);
+        self.options.weigh = Some(json_len);
         self
     }
 
     /// How old an entry may be, by tokio's clock, to be answered with. By default, any age.
     pub const fn ttl(mut self, ttl: Duration) -> Self {
-        self.settings.ttl = Some(ttl);
+        self.options.ttl = Some(ttl);
         self
     }
 
     /// Takes runs of all instances for the same that are bound to this cache, or to one with the same scope, if their
     /// inputs are. By default, each instance has answers of its own.
     pub fn scope(mut self, scope: impl Into<String>) -> Self {
-        self.settings.scope = Some(scope.into());
+        self.options.scope = Some(scope.into());
         self
     }
 
     /// Tells runs apart by the values of these keys of their [`context`](emitree_runtime::RunContext::context).
     pub fn context_keys<K: Into<String>>(mut self, keys: impl IntoIterator<Item = K>) -> Self {
-        self.settings.context_keys.extend(keys.into_iter().map(Into::into));
+        self.options.context_keys.extend(keys.into_iter().map(Into::into));
         self
     }
 
     /// Keeps failures as well, also those where trying again may help. Control flow and panics never are kept.
     pub const fn cache_errors(mut self) -> Self {
-        self.settings.keeps_errors = true;
+        self.options.keeps_errors = true;
         self
     }
 
     /// Where it stands among the layers: by default, in [`Phase::Transform`], outside of guards.
     pub const fn in_phase(mut self, phase: Phase) -> Self {
-        self.settings.phase = phase;
+        self.options.phase = phase;
         self
     }
 
@@ -112,16 +112,16 @@ impl<T: Clone + Send + Sync + 'static> CacheBuilder<T> {
     ///
     /// If it could keep nothing, or its size was given twice.
     pub fn build(mut self) -> Result<Cache<T>, CacheError> {
-        self.settings.size = self.size()?;
-        if let Some(ttl) = self.settings.ttl.filter(Duration::is_zero) {
+        self.options.size = self.size()?;
+        if let Some(ttl) = self.options.ttl.filter(Duration::is_zero) {
             return Err(CacheError::NoTime(ttl));
         }
-        self.settings.context_keys.sort_unstable();
-        self.settings.context_keys.dedup();
+        self.options.context_keys.sort_unstable();
+        self.options.context_keys.dedup();
         Ok(Cache(Arc::new(CacheInner {
-            entries: entries(&self.settings),
+            entries: new_entries(&self.options),
             flights: Flights::default(),
-            settings: self.settings,
+            options: self.options,
             own_events: OwnEvents::new("middleware.cache"),
         })))
     }
@@ -132,16 +132,16 @@ impl<T: Clone + Send + Sync + 'static> CacheBuilder<T> {
             (Some(0), _) => Err(CacheError::NoRoom("0 entries")),
             (_, Some(0)) => Err(CacheError::NoRoom("0 bytes")),
             (Some(size), None) | (None, Some(size)) => Ok(size),
-            (None, None) => Ok(ENTRIES),
+            (None, None) => Ok(DEFAULT_MAX_ENTRIES),
         }
     }
 }
 
-fn entries<T: Send + Sync + 'static>(settings: &CacheOptions<T>) -> moka::sync::Cache<CacheKey, Arc<CacheEntry<T>>> {
-    let entries = moka::sync::Cache::builder().max_capacity(settings.size);
-    match settings.weigh {
+fn new_entries<T: Send + Sync + 'static>(options: &CacheOptions<T>) -> moka::sync::Cache<CacheKey, Arc<CacheEntry<T>>> {
+    let entries = moka::sync::Cache::builder().max_capacity(options.size);
+    match options.weigh {
         None => entries.build(),
-        Some(_) => entries.weigher(|_, stored: &Arc<CacheEntry<T>>| stored.weight()).build(),
+        Some(_) => entries.weigher(|_, entry: &Arc<CacheEntry<T>>| entry.weight()).build(),
     }
 }
 
@@ -167,7 +167,7 @@ impl io::Write for ByteCounter {
 
 impl<T> fmt::Debug for CacheBuilder<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let CacheOptions { scope, context_keys, ttl, .. } = &self.settings;
+        let CacheOptions { scope, context_keys, ttl, .. } = &self.options;
         f.debug_struct("CacheBuilder")
             .field("entries", &self.entries)
             .field("bytes", &self.bytes)

@@ -48,7 +48,7 @@ pub(super) struct Leader<T> {
     flights: Flights<T>,
     completion: watch::Sender<Completion<T>>,
     /// As long as it leads.
-    leads: Arc<()>,
+    alive: Arc<()>,
 }
 
 /// One that waits.
@@ -56,21 +56,21 @@ pub(super) struct Follower<T> {
     pub(super) began: Instant,
     completion: watch::Receiver<Completion<T>>,
     /// As long as it waits.
-    _waiting: Wait,
+    _wait: Wait,
 }
 
 impl<T> Flights<T> {
     pub(super) fn enter(&self, key: &CacheKey, ctx: &RunContext) -> Role<T> {
         let mut flights = self.0.lock();
         match flights.entry(key.clone()) {
-            Entry::Occupied(flight) => match Wait::of(LedFlights::at(ctx), flight.get().id) {
-                Some(waiting) => Role::Joins(flight.get().join(waiting)),
+            Entry::Occupied(flight) => match Wait::of(LedFlights::ids_at(ctx), flight.get().id) {
+                Some(wait) => Role::Joins(flight.get().join(wait)),
                 None => Role::Recurses,
             },
-            Entry::Vacant(place) => {
-                let (id, (completion, hears)) = (next_id(), watch::channel(None));
-                place.insert(Flight { id, began: Instant::now(), completion: hears });
-                Role::Leads(Leader { id, key: key.clone(), flights: self.clone(), completion, leads: Arc::default() })
+            Entry::Vacant(vacant) => {
+                let (id, (completion, receiver)) = (next_id(), watch::channel(None));
+                vacant.insert(Flight { id, began: Instant::now(), completion: receiver });
+                Role::Leads(Leader { id, key: key.clone(), flights: self.clone(), completion, alive: Arc::default() })
             }
         }
     }
@@ -84,8 +84,8 @@ impl<T> Flights<T> {
 }
 
 impl<T> Flight<T> {
-    fn join(&self, waiting: Wait) -> Follower<T> {
-        Follower { began: self.began, completion: self.completion.clone(), _waiting: waiting }
+    fn join(&self, wait: Wait) -> Follower<T> {
+        Follower { began: self.began, completion: self.completion.clone(), _wait: wait }
     }
 }
 
@@ -97,8 +97,9 @@ impl<T> Leader<T> {
     /// Runs that are started in this one do not wait for it.
     pub(super) fn begin(&self, ctx: &RunContext) {
         // Those that are over are forgotten: a run may lead one for each attempt, or one after the other at a place.
-        let mut led: Vec<_> = ctx.extension().iter().flat_map(|above: &Arc<LedFlights>| above.led().cloned()).collect();
-        led.push(LedFlight { id: self.id, leads: Arc::downgrade(&self.leads) });
+        let mut led: Vec<_> =
+            ctx.extension().iter().flat_map(|above: &Arc<LedFlights>| above.still_led().cloned()).collect();
+        led.push(LedFlight { id: self.id, alive: Arc::downgrade(&self.alive) });
         ctx.set_extension(LedFlights(led));
     }
 
@@ -138,18 +139,18 @@ struct LedFlights(Vec<LedFlight>);
 #[derive(Clone)]
 struct LedFlight {
     id: u64,
-    leads: Weak<()>,
+    alive: Weak<()>,
 }
 
 impl LedFlights {
     /// Those that are led still.
-    fn led(&self) -> impl Iterator<Item = &LedFlight> {
-        self.0.iter().filter(|led| led.leads.strong_count() > 0)
+    fn still_led(&self) -> impl Iterator<Item = &LedFlight> {
+        self.0.iter().filter(|led| led.alive.strong_count() > 0)
     }
 
     /// The flights that are led there, or above.
-    fn at(ctx: &RunContext) -> Vec<u64> {
-        ctx.extension().iter().flat_map(|leading: &Arc<Self>| leading.led().map(|led| led.id)).collect()
+    fn ids_at(ctx: &RunContext) -> Vec<u64> {
+        ctx.extension().iter().flat_map(|leading: &Arc<Self>| leading.still_led().map(|led| led.id)).collect()
     }
 }
 

@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::CacheOptions;
 
 /// Stands between parts of a text: in none of them it can stand itself.
-const END: char = '\0';
+const SEPARATOR: char = '\0';
 
 /// It holds its instance's emitter, so that no other gets that identity.
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -43,19 +43,19 @@ pub(super) struct KeyParts<'a> {
 
 impl<T> CacheOptions<T> {
     /// The key of a run; none if JSON is not all of its input.
-    pub(super) fn key(&self, input: &impl Serialize, asks: &KeyParts<'_>) -> Option<CacheKey> {
+    pub(super) fn key(&self, input: &impl Serialize, parts: &KeyParts<'_>) -> Option<CacheKey> {
         let (instance, mut text) = match &self.scope {
-            None => (Some(asks.instance.clone()), format!("{}{END}{}", asks.kind, asks.name)),
+            None => (Some(parts.instance.clone()), format!("{}{SEPARATOR}{}", parts.kind, parts.name)),
             Some(scope) => (None, scope.clone()),
         };
         push_json(&mut text, input)?;
         if !self.context_keys.is_empty() {
             // The keys are the same for all: only their values are written, and nothing where there is none.
-            let context = (asks.context)();
+            let context = (parts.context)();
             for key in &self.context_keys {
                 match context.get(key) {
                     Some(value) => push_json(&mut text, value)?,
-                    None => text.push(END),
+                    None => text.push(SEPARATOR),
                 }
             }
         }
@@ -67,5 +67,5 @@ impl<T> CacheOptions<T> {
 fn push_json(text: &mut String, value: &impl Serialize) -> Option<()> {
     let (mut value, is_exact) = to_value_noting(value).ok()?;
     value.sort_all_objects();
-    is_exact.then(|| write!(text, "{END}{value}").ok()).flatten()
+    is_exact.then(|| write!(text, "{SEPARATOR}{value}").ok()).flatten()
 }

@@ -41,9 +41,9 @@ impl<T: Clone + Send + Sync + 'static> CacheInner<T> {
             return next.run(input).await;
         }
         // Where there is no key, no two inputs would be the same.
-        let Some(key) = self.settings.key_of(input, ctx) else { return next.run(input).await };
+        let Some(key) = self.options.key_of(input, ctx) else { return next.run(input).await };
         match self.find(&key, ctx) {
-            Ok(stored) => self.hit(&stored, ctx).await,
+            Ok(entry) => self.hit(&entry, ctx).await,
             Err(why) => self.miss(&key, why, input, ctx, next).await,
         }
     }
@@ -53,14 +53,14 @@ impl<T: Clone + Send + Sync + 'static> CacheInner<T> {
         if ctx.attempt() > 0 {
             return Err(Why::Retried);
         }
-        let stored = self.entries.get(key).ok_or(Why::Absent)?;
-        if self.settings.is_fresh(stored.at) { Ok(stored) } else { Err(Why::Expired) }
+        let entry = self.entries.get(key).ok_or(Why::Absent)?;
+        if self.options.is_fresh(entry.at) { Ok(entry) } else { Err(Why::Expired) }
     }
 
-    async fn hit(&self, stored: &CacheEntry<T>, ctx: &RunContext) -> Result<T> {
-        let said = || Hit { key: stored.key.to_hex(), age_ms: millis(stored.at.elapsed()) };
-        self.own_events.emit(ctx, said).await;
-        stored.result.clone()
+    async fn hit(&self, entry: &CacheEntry<T>, ctx: &RunContext) -> Result<T> {
+        let event = || Hit { key: entry.key.to_hex(), age_ms: millis(entry.at.elapsed()) };
+        self.own_events.emit(ctx, event).await;
+        entry.result.clone()
     }
 
     /// Leads, or waits for who does, as long as it takes.
@@ -69,53 +69,59 @@ impl<T: Clone + Send + Sync + 'static> CacheInner<T> {
         O: Op<Out = T>,
     {
         loop {
-            let join = match self.flights.enter(key, ctx) {
-                Role::Leads(lead) => return self.lead(lead, why, input, ctx, next).await,
+            let follower = match self.flights.enter(key, ctx) {
+                Role::Leads(leader) => return self.lead(leader, why, input, ctx, next).await,
                 Role::Recurses => {
                     self.own_events.emit(ctx, || Miss { key: key.to_hex(), why: Why::Recursive }).await;
                     return next.run(input).await;
                 }
-                Role::Joins(join) => join,
+                Role::Joins(follower) => follower,
             };
-            self.own_events.emit(ctx, || Joined { key: key.to_hex(), age_ms: millis(join.began.elapsed()) }).await;
-            if let Some(result) = join.wait().await {
+            self.own_events.emit(ctx, || Joined { key: key.to_hex(), age_ms: millis(follower.began.elapsed()) }).await;
+            if let Some(result) = follower.wait().await {
                 return result;
             }
         }
     }
 
-    async fn lead<O>(&self, lead: Leader<T>, why: Why, input: &O::In, ctx: &RunContext, next: Next<'_, O>) -> Result<T>
+    async fn lead<O>(
+        &self,
+        leader: Leader<T>,
+        why: Why,
+        input: &O::In,
+        ctx: &RunContext,
+        next: Next<'_, O>,
+    ) -> Result<T>
     where
         O: Op<Out = T>,
     {
         // The one that led before may have kept its answer since it was looked for.
         if why != Why::Retried
-            && let Some(stored) = self.entries.get(lead.key()).filter(|stored| self.settings.is_fresh(stored.at))
+            && let Some(entry) = self.entries.get(leader.key()).filter(|entry| self.options.is_fresh(entry.at))
         {
-            lead.complete(stored.result.clone());
-            return self.hit(&stored, ctx).await;
+            leader.complete(entry.result.clone());
+            return self.hit(&entry, ctx).await;
         }
         // What listeners of the miss ask for does not wait for it either.
-        lead.begin(ctx);
-        self.own_events.emit(ctx, || Miss { key: lead.key().to_hex(), why }).await;
+        leader.begin(ctx);
+        self.own_events.emit(ctx, || Miss { key: leader.key().to_hex(), why }).await;
         let result = next.run(input).await;
-        if result.as_ref().is_err_and(is_its_own_affair) || !next.is_exact() || result.as_ref().is_ok_and(is_deep) {
+        if result.as_ref().is_err_and(is_not_shared) || !next.is_exact() || result.as_ref().is_ok_and(is_deep) {
             return result;
         }
-        self.keep(&lead, &result);
-        lead.complete(result.clone());
+        self.store(&leader, &result);
+        leader.complete(result.clone());
         result
     }
 
-    fn keep(&self, lead: &Leader<T>, result: &Result<T>) {
-        let stored = self.settings.stored(lead.key().clone(), result);
-        let is_wanted =
-            (result.is_ok() || self.settings.keeps_errors) && u64::from(stored.weight) <= self.settings.size;
-        if is_wanted && lead.is_attached() {
-            self.entries.insert(lead.key().clone(), Arc::new(stored));
+    fn store(&self, leader: &Leader<T>, result: &Result<T>) {
+        let entry = self.options.new_entry(leader.key().clone(), result);
+        let is_wanted = (result.is_ok() || self.options.keeps_errors) && u64::from(entry.weight) <= self.options.size;
+        if is_wanted && leader.is_attached() {
+            self.entries.insert(leader.key().clone(), Arc::new(entry));
             // All has been forgotten between the look and now.
-            if !lead.is_attached() {
-                self.entries.invalidate(lead.key());
+            if !leader.is_attached() {
+                self.entries.invalidate(leader.key());
             }
         }
     }
@@ -132,7 +138,7 @@ impl<T: Clone> CacheOptions<T> {
         self.ttl.is_none_or(|ttl| at.elapsed() < ttl)
     }
 
-    fn stored(&self, key: CacheKey, result: &Result<T>) -> CacheEntry<T> {
+    fn new_entry(&self, key: CacheKey, result: &Result<T>) -> CacheEntry<T> {
         let weight = self.weigh.map_or(1, |weigh| key.len() + result.as_ref().map_or(0, weigh));
         let weight = u32::try_from(weight).unwrap_or(u32::MAX);
         CacheEntry { result: result.clone(), at: Instant::now(), key, weight }
@@ -146,6 +152,6 @@ fn is_deep<T: 'static>(output: &T) -> bool {
 }
 
 /// What is for nobody else to end with.
-fn is_its_own_affair(error: &Error) -> bool {
+fn is_not_shared(error: &Error) -> bool {
     error.is_control_flow() || *error.kind() == ErrorKind::Panicked
 }

@@ -103,7 +103,7 @@ pub struct Cache<T = Value>(Arc<CacheInner<T>>);
 struct CacheInner<T> {
     entries: moka::sync::Cache<CacheKey, Arc<CacheEntry<T>>>,
     flights: Flights<T>,
-    settings: CacheOptions<T>,
+    options: CacheOptions<T>,
     own_events: OwnEvents,
 }
 
@@ -141,20 +141,20 @@ impl<T: Clone + Send + Sync + 'static> Cache<T> {
         O: Op<Out = T>,
         O::In: Serialize,
     {
-        Stack::builder().layer_in(self.0.settings.phase, self.clone()).build()
+        Stack::builder().layer_in(self.0.options.phase, self.clone()).build()
     }
 
     /// Forgets the answer to an input, with the context that its runs have, as far as the cache looks at it. Of those
     /// that are being executed nothing is kept, and nobody joins them any more.
     pub fn invalidate<R: Runnable>(&self, runnable: &R, input: &R::Input, context: &Context) {
-        let asks = KeyParts {
+        let parts = KeyParts {
             instance: runnable.emitter(),
             kind: runnable.kind(),
             name: runnable.name(),
             context: &|| context.clone(),
         };
         self.0.flights.detach();
-        if let Some(key) = self.0.settings.key(input, &asks) {
+        if let Some(key) = self.0.options.key(input, &parts) {
             self.0.entries.invalidate(&key);
         }
     }
@@ -224,7 +224,7 @@ impl<T> Clone for Cache<T> {
 
 impl<T> fmt::Debug for Cache<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let CacheOptions { scope, context_keys, ttl, keeps_errors, size, weigh, .. } = &self.0.settings;
+        let CacheOptions { scope, context_keys, ttl, keeps_errors, size, weigh, .. } = &self.0.options;
         write!(f, "{size} {}", if weigh.is_some() { "bytes" } else { "entries" })?;
         ttl.map_or(Ok(()), |ttl| write!(f, ", for {ttl:?}"))?;
         scope.as_ref().map_or(Ok(()), |scope| write!(f, ", in {scope}"))?;

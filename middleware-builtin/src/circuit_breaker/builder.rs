@@ -35,19 +35,19 @@ pub enum CircuitBreakerError {
 impl CircuitBreakerBuilder {
     /// After how many failures it opens. Default: 5.
     pub fn failures(mut self, failures: u32) -> Self {
-        self.0.limits.failures = failures;
+        self.0.thresholds.failures = failures;
         self
     }
 
     /// Within how long they have to happen. Default: 30 s.
     pub fn window(mut self, window: Duration) -> Self {
-        self.0.limits.window = window;
+        self.0.thresholds.window = window;
         self
     }
 
     /// For how long it is open before a probe may pass. Default: 30 s.
     pub fn cool_down(mut self, cool_down: Duration) -> Self {
-        self.0.limits.cool_down = cool_down;
+        self.0.thresholds.cool_down = cool_down;
         self
     }
 
@@ -60,7 +60,7 @@ impl CircuitBreakerBuilder {
     /// How many keys with failures it remembers at most, beside those that are being probed. Where there is no room for one more, some are forgotten, those first whose
     /// last failure is longest ago: they are closed then, as if they had never failed. Default: 10,000.
     pub fn max_keys(mut self, most: usize) -> Self {
-        self.0.limits.keys = most;
+        self.0.thresholds.keys = most;
         self
     }
 
@@ -78,7 +78,7 @@ impl CircuitBreakerBuilder {
     ///
     /// If it would open after no failure, or within no time, or remembers no key.
     pub fn build(self) -> Result<CircuitBreaker, CircuitBreakerError> {
-        let Thresholds { failures, window, keys, .. } = self.0.limits;
+        let Thresholds { failures, window, keys, .. } = self.0.thresholds;
         match (failures, window, keys) {
             (0, ..) => Err(CircuitBreakerError::NoFailures),
             (_, Duration::ZERO, _) => Err(CircuitBreakerError::NoWindow),
@@ -90,7 +90,7 @@ impl CircuitBreakerBuilder {
 
 /// What it was told.
 pub(super) struct CircuitBreakerOptions {
-    pub(super) limits: Thresholds,
+    pub(super) thresholds: Thresholds,
     pub(super) key: Key,
     pub(super) when: Option<Arc<FailurePredicate>>,
 }
@@ -98,14 +98,14 @@ pub(super) struct CircuitBreakerOptions {
 impl Default for CircuitBreakerOptions {
     fn default() -> Self {
         let (window, cool_down) = (Duration::from_secs(30), Duration::from_secs(30));
-        let limits = Thresholds { failures: 5, window, cool_down, keys: 10_000 };
-        Self { limits, key: Key::default(), when: None }
+        let thresholds = Thresholds { failures: 5, window, cool_down, keys: 10_000 };
+        Self { thresholds, key: Key::default(), when: None }
     }
 }
 
 impl fmt::Debug for CircuitBreakerOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Thresholds { failures, window, cool_down, .. } = self.limits;
+        let Thresholds { failures, window, cool_down, .. } = self.thresholds;
         write!(f, "opens after {failures} failures within {window:?}, for {cool_down:?}, {:?}", self.key)?;
         f.write_str(if self.when.is_some() { ", of those that a function counts" } else { "" })
     }

@@ -15,8 +15,8 @@ use super::state::{Admission, CallOutcome, Circuit, Denial, Thresholds, Transiti
 use crate::shared::key::OwnedKey;
 
 pub(super) struct Circuits {
-    pub(super) limits: Thresholds,
-    by_key: Mutex<CircuitTable>,
+    pub(super) thresholds: Thresholds,
+    table: Mutex<CircuitTable>,
 }
 
 #[derive(Default)]
@@ -38,14 +38,14 @@ pub(super) struct Admitted<'a> {
 }
 
 impl Circuits {
-    pub(super) fn new(limits: Thresholds) -> Self {
-        Self { limits, by_key: Mutex::default() }
+    pub(super) fn new(thresholds: Thresholds) -> Self {
+        Self { thresholds, table: Mutex::default() }
     }
 
     /// Lets a call pass, or says why not.
     pub(super) fn admit<'a>(&'a self, key: &'a OwnedKey, ctx: &RunContext) -> Result<Admitted<'a>, Denial> {
         let above = std::iter::successors(ctx.parent(), |run| run.parent()).map(RunContext::run_id);
-        let admission = match self.by_key.lock().circuits.get_mut(key) {
+        let admission = match self.table.lock().circuits.get_mut(key) {
             Some(circuit) => circuit.admit(Instant::now(), ctx.run_id(), above),
             None => Admission::Passes,
         };
@@ -57,50 +57,52 @@ impl Circuits {
         Ok(Admitted { circuits: self, key, is_probe, is_settled: false })
     }
 
-    fn settle(&self, key: &OwnedKey, is_probe: bool, verdict: CallOutcome) -> Option<Transition> {
-        let (now, limits) = (Instant::now(), self.limits);
-        let mut by_key = self.by_key.lock();
+    fn settle(&self, key: &OwnedKey, is_probe: bool, outcome: CallOutcome) -> Option<Transition> {
+        let (now, thresholds) = (Instant::now(), self.thresholds);
+        let mut table = self.table.lock();
         if is_probe {
-            return by_key.circuits.get_mut(key)?.probed(now, verdict, limits);
+            return table.circuits.get_mut(key)?.on_probe_ended(now, outcome, thresholds);
         }
-        let (change, gone) = match verdict {
-            CallOutcome::Failure(_) => by_key.fail(key, now, verdict, limits),
-            CallOutcome::Success | CallOutcome::Uncounted => (None, by_key.forget(key, now, limits)),
+        let (transition, removed) = match outcome {
+            CallOutcome::Failure(_) => table.record_failure(key, now, outcome, thresholds),
+            CallOutcome::Success | CallOutcome::Uncounted => (None, table.remove_if_idle(key, now, thresholds)),
         };
-        drop(by_key);
-        drop(gone);
-        change
+        drop(table);
+        drop(removed);
+        transition
     }
 }
 
 impl CircuitTable {
-    fn fail(
+    fn record_failure(
         &mut self,
         key: &OwnedKey,
         now: Instant,
-        failure: CallOutcome,
-        limits: Thresholds,
+        outcome: CallOutcome,
+        thresholds: Thresholds,
     ) -> (Option<Transition>, RemovedCircuits) {
-        let gone = if self.circuits.contains_key(key) { RemovedCircuits::new() } else { self.make_room(now, limits) };
-        (self.circuits.entry(key.clone()).or_default().passed(now, failure, limits), gone)
+        let removed =
+            if self.circuits.contains_key(key) { RemovedCircuits::new() } else { self.make_room(now, thresholds) };
+        (self.circuits.entry(key.clone()).or_default().on_call_ended(now, outcome, thresholds), removed)
     }
 
     /// Takes out those that are idle, whenever there are twice as many as were left the last time; and where there is no
     /// room then, an eighth of the others, so that it is not looked for with each new one.
-    fn make_room(&mut self, now: Instant, limits: Thresholds) -> RemovedCircuits {
-        if self.circuits.len() < self.sweep_at.min(limits.keys) {
+    fn make_room(&mut self, now: Instant, thresholds: Thresholds) -> RemovedCircuits {
+        if self.circuits.len() < self.sweep_at.min(thresholds.keys) {
             return RemovedCircuits::new();
         }
-        let mut gone: RemovedCircuits = self.circuits.extract_if(|_, circuit| circuit.is_idle(now, limits)).collect();
-        if self.circuits.len() >= limits.keys {
-            gone.extend(self.oldest(limits.keys - limits.keys.div_ceil(8)));
+        let mut removed: RemovedCircuits =
+            self.circuits.extract_if(|_, circuit| circuit.is_idle(now, thresholds)).collect();
+        if self.circuits.len() >= thresholds.keys {
+            removed.extend(self.remove_oldest(thresholds.keys - thresholds.keys.div_ceil(8)));
         }
         self.sweep_at = 2 * self.circuits.len() + 16;
-        gone
+        removed
     }
 
     /// Takes out those whose last failure is longest ago, until so many are left.
-    fn oldest(&mut self, left: usize) -> RemovedCircuits {
+    fn remove_oldest(&mut self, left: usize) -> RemovedCircuits {
         let mut surplus = self.circuits.len().saturating_sub(left);
         let mut failures: Vec<_> = self.circuits.values().filter_map(Circuit::last_failure).collect();
         if surplus == 0 || failures.is_empty() {
@@ -108,27 +110,27 @@ impl CircuitTable {
         }
         let last = surplus.min(failures.len()) - 1;
         let until = *failures.select_nth_unstable(last).1;
-        let goes = |circuit: &Circuit| circuit.last_failure().is_some_and(|at| at <= until);
+        let is_old = |circuit: &Circuit| circuit.last_failure().is_some_and(|at| at <= until);
         let take = self.circuits.extract_if(|_, circuit| {
-            let goes = surplus > 0 && goes(circuit);
-            surplus -= usize::from(goes);
-            goes
+            let is_old = surplus > 0 && is_old(circuit);
+            surplus -= usize::from(is_old);
+            is_old
         });
         take.collect()
     }
 
     /// Takes it out, if it is idle.
-    fn forget(&mut self, key: &OwnedKey, now: Instant, limits: Thresholds) -> RemovedCircuits {
-        let is_idle = self.circuits.get(key).is_some_and(|circuit| circuit.is_idle(now, limits));
+    fn remove_if_idle(&mut self, key: &OwnedKey, now: Instant, thresholds: Thresholds) -> RemovedCircuits {
+        let is_idle = self.circuits.get(key).is_some_and(|circuit| circuit.is_idle(now, thresholds));
         if is_idle { self.circuits.remove_entry(key).into_iter().collect() } else { RemovedCircuits::new() }
     }
 }
 
 impl Admitted<'_> {
     /// Says how it ended.
-    pub(super) fn settle(mut self, verdict: CallOutcome) -> Option<Transition> {
+    pub(super) fn settle(mut self, outcome: CallOutcome) -> Option<Transition> {
         self.is_settled = true;
-        self.circuits.settle(self.key, self.is_probe, verdict)
+        self.circuits.settle(self.key, self.is_probe, outcome)
     }
 }
 
@@ -151,9 +153,9 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_key_without_recent_failures_takes_no_place() {
         let second = Duration::from_secs(1);
-        let limits = Thresholds { failures: 2, window: 30 * second, cool_down: second, keys: usize::MAX };
-        let circuits = Circuits::new(limits);
-        let len = || circuits.by_key.lock().circuits.len();
+        let thresholds = Thresholds { failures: 2, window: 30 * second, cool_down: second, keys: usize::MAX };
+        let circuits = Circuits::new(thresholds);
+        let len = || circuits.table.lock().circuits.len();
         for n in 0..1_000 {
             assert_eq!(
                 circuits.settle(&OwnedKey::Text(n.to_string().into()), false, CallOutcome::Failure("busy".into())),
@@ -183,13 +185,13 @@ mod tests {
             let circuits = Circuits::new(Thresholds { failures: 1, window: second, cool_down, keys });
             for n in 0..1_000 {
                 open(&circuits, n);
-                let is_known = circuits.by_key.lock().circuits.contains_key(&OwnedKey::Text(n.to_string().into()));
-                let known = circuits.by_key.lock().circuits.len();
+                let is_known = circuits.table.lock().circuits.contains_key(&OwnedKey::Text(n.to_string().into()));
+                let known = circuits.table.lock().circuits.len();
                 assert!(is_known && known <= keys, "{known} of {keys}");
                 advance(second).await;
             }
             // Those that are left are the last.
-            let known = circuits.by_key.lock();
+            let known = circuits.table.lock();
             let last =
                 |key: &OwnedKey| matches!(key, OwnedKey::Text(n) if n.parse().is_ok_and(|n: usize| n + keys >= 1_000));
             assert!(known.circuits.keys().all(last));
@@ -206,12 +208,12 @@ mod tests {
         let probe = Admission::Probes;
         let (now, nobody) = (Instant::now(), std::iter::empty());
         let admitted =
-            circuits.by_key.lock().circuits.get_mut(&first).map(|it| it.admit(now, uuid::Uuid::nil(), nobody));
+            circuits.table.lock().circuits.get_mut(&first).map(|it| it.admit(now, uuid::Uuid::nil(), nobody));
         assert_eq!(admitted, Some(probe));
         for n in 1..100 {
             open(&circuits, n);
         }
-        assert!(circuits.by_key.lock().circuits.len() <= 5);
+        assert!(circuits.table.lock().circuits.len() <= 5);
         assert_eq!(circuits.settle(&first, true, CallOutcome::Success), Some(Transition::Closed));
     }
 }

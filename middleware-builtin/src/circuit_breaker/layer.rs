@@ -19,10 +19,10 @@ impl<O: Op> Layer<O> for CircuitBreakerLayer {
     async fn call(&self, input: &O::In, ctx: &RunContext, next: Next<'_, O>) -> Result<O::Out> {
         // What is seldom is boxed: it takes no room in the future of those that pass.
         let breaker = &*self.0;
-        let key = match breaker.settings.key.look(ctx, |key| key.map(KeyRef::to_owned)) {
+        let key = match breaker.options.key.look(ctx, |key| key.map(KeyRef::to_owned)) {
             Ok(Some(key)) => key,
             Ok(None) => return next.run(input).await,
-            Err(error) => return Err(Box::pin(breaker.keyless(error, ctx)).await),
+            Err(error) => return Err(Box::pin(breaker.deny_keyless(error, ctx)).await),
         };
         let admitted = match breaker.circuits.admit(&key, ctx) {
             Ok(admitted) => admitted,
@@ -32,8 +32,8 @@ impl<O: Op> Layer<O> for CircuitBreakerLayer {
             Box::pin(breaker.own_events.emit(ctx, || HalfOpened { key: key.to_json() })).await;
         }
         let result = next.run(input).await;
-        if let Some(change) = admitted.settle(breaker.verdict(result.as_ref().err())) {
-            Box::pin(breaker.tell(&key, change, ctx)).await;
+        if let Some(transition) = admitted.settle(breaker.outcome_of(result.as_ref().err())) {
+            Box::pin(breaker.emit_transition(&key, transition, ctx)).await;
         }
         result
     }
@@ -43,35 +43,35 @@ impl<O: Op> Layer<O> for CircuitBreakerLayer {
     }
 }
 
-debug_as!(CircuitBreakerLayer, |this| this.0.settings);
+debug_as!(CircuitBreakerLayer, |this| this.0.options);
 
 impl CircuitBreakerInner {
-    fn verdict(&self, error: Option<&Error>) -> CallOutcome {
+    fn outcome_of(&self, error: Option<&Error>) -> CallOutcome {
         match error {
             None => CallOutcome::Success,
             Some(error) if error.is_control_flow() && !error.is_timed_out() => CallOutcome::Uncounted,
-            Some(error) if self.counts(error) => CallOutcome::Failure(error.to_string().into()),
+            Some(error) if self.is_counted(error) => CallOutcome::Failure(error.to_string().into()),
             Some(_) => CallOutcome::Success,
         }
     }
 
     /// A function of the user's that panics does not keep it from opening.
-    fn counts(&self, error: &Error) -> bool {
-        let Some(when) = &self.settings.when else { return true };
+    fn is_counted(&self, error: &Error) -> bool {
+        let Some(when) = &self.options.when else { return true };
         caught(|| when(error)).unwrap_or_else(|panic| {
             tracing::warn!("the `when` of a circuit breaker panicked: {panic}");
             true
         })
     }
 
-    async fn keyless(&self, error: Error, ctx: &RunContext) -> Error {
+    async fn deny_keyless(&self, error: Error, ctx: &RunContext) -> Error {
         self.deny(Value::Null, None, error.to_string(), ctx).await.caused_by(error)
     }
 
     async fn refuse(&self, key: &OwnedKey, denial: &Denial, ctx: &RunContext) -> Error {
         let Denial { wait, cause } = denial;
         let reason = match wait {
-            Some(wait) => format!("open for another {}: {cause}", shown(*wait)),
+            Some(wait) => format!("open for another {}: {cause}", in_millis(*wait)),
             None => format!("half-open, and a probe is under way: {cause}"),
         };
         self.deny(key.to_json(), *wait, reason, ctx).await.context("cause", &**cause)
@@ -87,9 +87,9 @@ impl CircuitBreakerInner {
         retry_after_ms.into_iter().fold(error, |error, ms| error.context("retry_after_ms", ms))
     }
 
-    async fn tell(&self, key: &OwnedKey, change: Transition, ctx: &RunContext) {
-        let cool_down_ms = millis(self.settings.limits.cool_down);
-        match change {
+    async fn emit_transition(&self, key: &OwnedKey, transition: Transition, ctx: &RunContext) {
+        let cool_down_ms = millis(self.options.thresholds.cool_down);
+        match transition {
             Transition::Closed => self.own_events.emit(ctx, || Closed { key: key.to_json() }).await,
             Transition::Opened { failures, cause } => {
                 let opened =
@@ -101,6 +101,6 @@ impl CircuitBreakerInner {
 }
 
 /// Nobody waits for less than a millisecond.
-fn shown(wait: Duration) -> String {
+fn in_millis(wait: Duration) -> String {
     format!("{:?}", Duration::from_millis(millis(wait)))
 }

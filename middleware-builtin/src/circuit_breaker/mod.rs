@@ -101,7 +101,7 @@ pub struct CircuitBreaker {
 }
 
 struct CircuitBreakerInner {
-    settings: CircuitBreakerOptions,
+    options: CircuitBreakerOptions,
     circuits: Circuits,
     own_events: OwnEvents,
 }
@@ -118,9 +118,9 @@ impl CircuitBreaker {
         CircuitBreakerBuilder::default()
     }
 
-    fn of(settings: CircuitBreakerOptions) -> Self {
-        let (circuits, own_events) = (Circuits::new(settings.limits), OwnEvents::new("middleware.circuit_breaker"));
-        let inner = Arc::new(CircuitBreakerInner { settings, circuits, own_events });
+    fn of(options: CircuitBreakerOptions) -> Self {
+        let (circuits, own_events) = (Circuits::new(options.thresholds), OwnEvents::new("middleware.circuit_breaker"));
+        let inner = Arc::new(CircuitBreakerInner { options, circuits, own_events });
         let stack = Stack::builder().retry(CircuitBreakerLayer(Arc::clone(&inner))).build();
         Self { inner, stack }
     }
@@ -130,4 +130,4 @@ default_as_new!(CircuitBreaker);
 
 built_in!(CircuitBreaker, |this| this.inner.own_events, "circuit_breaker", this.stack);
 
-debug_as!(CircuitBreaker, |this| this.inner.settings);
+debug_as!(CircuitBreaker, |this| this.inner.options);

@@ -96,26 +96,36 @@ impl Circuit {
     }
 
     /// A call that was let through has ended. If it was no probe, it counts only while it is closed.
-    pub(super) fn passed(&mut self, now: Instant, verdict: CallOutcome, limits: Thresholds) -> Option<Transition> {
+    pub(super) fn on_call_ended(
+        &mut self,
+        now: Instant,
+        outcome: CallOutcome,
+        thresholds: Thresholds,
+    ) -> Option<Transition> {
         let Self::Closed { failures } = self else { return None };
-        while failures.front().is_some_and(|at| now.duration_since(*at) > limits.window) {
+        while failures.front().is_some_and(|at| now.duration_since(*at) > thresholds.window) {
             failures.pop_front();
         }
-        let CallOutcome::Failure(cause) = verdict else { return None };
+        let CallOutcome::Failure(cause) = outcome else { return None };
         failures.push_back(now);
         let count = u32::try_from(failures.len()).unwrap_or(u32::MAX);
-        if count < limits.failures { None } else { Some(self.open(now, count, cause, limits)) }
+        if count < thresholds.failures { None } else { Some(self.open(now, count, cause, thresholds)) }
     }
 
     /// The probe has ended.
-    pub(super) fn probed(&mut self, now: Instant, verdict: CallOutcome, limits: Thresholds) -> Option<Transition> {
+    pub(super) fn on_probe_ended(
+        &mut self,
+        now: Instant,
+        outcome: CallOutcome,
+        thresholds: Thresholds,
+    ) -> Option<Transition> {
         let Self::HalfOpen { opening, .. } = self else { return None };
-        match verdict {
+        match outcome {
             CallOutcome::Success => {
                 *self = Self::default();
                 Some(Transition::Closed)
             }
-            CallOutcome::Failure(cause) => Some(self.open(now, 1, cause, limits)),
+            CallOutcome::Failure(cause) => Some(self.open(now, 1, cause, thresholds)),
             // Its time is over: the next call is a probe.
             CallOutcome::Uncounted => {
                 *self = Self::Open(opening.clone());
@@ -124,16 +134,16 @@ impl Circuit {
         }
     }
 
-    fn open(&mut self, now: Instant, failures: u32, cause: Arc<str>, limits: Thresholds) -> Transition {
-        let until = now.checked_add(limits.cool_down);
+    fn open(&mut self, now: Instant, failures: u32, cause: Arc<str>, thresholds: Thresholds) -> Transition {
+        let until = now.checked_add(thresholds.cool_down);
         *self = Self::Open(OpenState { since: now, until, cause: Arc::clone(&cause) });
         Transition::Opened { failures, cause }
     }
 
     /// Whether it has anything to remember.
-    pub(super) fn is_idle(&self, now: Instant, limits: Thresholds) -> bool {
+    pub(super) fn is_idle(&self, now: Instant, thresholds: Thresholds) -> bool {
         match self {
-            Self::Closed { failures } => failures.back().is_none_or(|at| now.duration_since(*at) > limits.window),
+            Self::Closed { failures } => failures.back().is_none_or(|at| now.duration_since(*at) > thresholds.window),
             Self::Open(_) | Self::HalfOpen { .. } => false,
         }
     }
@@ -152,7 +162,7 @@ impl Circuit {
 mod tests {
     use super::*;
 
-    const LIMITS: Thresholds =
+    const THRESHOLDS: Thresholds =
         Thresholds { failures: 3, window: Duration::from_secs(10), cool_down: Duration::from_secs(20), keys: 9 };
 
     fn busy() -> CallOutcome {
@@ -174,8 +184,8 @@ mod tests {
             let mut circuit = Circuit::default();
             for at in failures {
                 let now = begun + Duration::from_secs(*at);
-                circuit.passed(now, CallOutcome::Success, LIMITS);
-                circuit.passed(now, busy(), LIMITS);
+                circuit.on_call_ended(now, CallOutcome::Success, THRESHOLDS);
+                circuit.on_call_ended(now, busy(), THRESHOLDS);
             }
             assert_eq!(matches!(circuit, Circuit::Open(_)), opens, "{failures:?}: {circuit:?}");
         }
@@ -183,9 +193,9 @@ mod tests {
 
     #[test]
     fn a_cool_down_beyond_all_clocks_is_for_good() {
-        let (limits, mut circuit) =
-            (Thresholds { failures: 1, cool_down: Duration::MAX, ..LIMITS }, Circuit::default());
-        circuit.passed(Instant::now(), busy(), limits);
+        let (thresholds, mut circuit) =
+            (Thresholds { failures: 1, cool_down: Duration::MAX, ..THRESHOLDS }, Circuit::default());
+        circuit.on_call_ended(Instant::now(), busy(), thresholds);
         let denied = Admission::Refused(Denial { wait: None, cause: "busy".into() });
         assert_eq!(circuit.admit(Instant::now(), Uuid::nil(), std::iter::empty()), denied);
     }

@@ -182,7 +182,7 @@ struct ConcurrencyLayer(Arc<ConcurrencyInner>);
 
 impl<O: Op> Layer<O> for ConcurrencyLayer {
     async fn call(&self, input: &O::In, ctx: &RunContext, next: Next<'_, O>) -> Result<O::Out> {
-        let _place = match self.0.acquire(ctx) {
+        let _permit = match self.0.acquire(ctx) {
             Acquired::Uncounted => None,
             Acquired::Permit(permit) => Some(permit),
             // Seldom, so it takes no room in the future of those that find a permit.

@@ -51,7 +51,7 @@ impl KeyPermits {
     }
 
     /// One handle more.
-    fn taken(self: &Arc<Self>) -> Arc<Self> {
+    fn with_new_handle(self: &Arc<Self>) -> Arc<Self> {
         self.handles.fetch_add(1, Ordering::Relaxed);
         Arc::clone(self)
     }
@@ -64,7 +64,7 @@ impl PermitTable {
 
     pub(super) fn handle(self: &Arc<Self>, key: KeyRef<'_>) -> KeyHandle {
         let key_permits = match key {
-            KeyRef::All => self.common.taken(),
+            KeyRef::All => self.common.with_new_handle(),
             key => self.keyed(key),
         };
         KeyHandle { table: Arc::clone(self), key_permits }
@@ -73,9 +73,11 @@ impl PermitTable {
     fn keyed(&self, key: KeyRef<'_>) -> Arc<KeyPermits> {
         let mut keys = self.keyed.lock();
         if let Some(key_permits) = keys.get(&key) {
-            return key_permits.taken();
+            return key_permits.with_new_handle();
         }
-        keys.entry(key.to_owned()).or_insert_with_key(|key| KeyPermits::new(key.clone(), self.permits)).taken()
+        keys.entry(key.to_owned())
+            .or_insert_with_key(|key| KeyPermits::new(key.clone(), self.permits))
+            .with_new_handle()
     }
 
     pub(super) fn len(&self) -> usize {
@@ -117,13 +119,13 @@ impl Drop for KeyHandle {
             self.key_permits.handles.fetch_sub(1, Ordering::Relaxed);
             return;
         }
-        let gone = {
+        let removed = {
             let mut keys = self.table.keyed.lock();
             let is_last = self.key_permits.handles.fetch_sub(1, Ordering::Relaxed) == 1;
             if is_last { keys.remove_entry(&self.key_permits.key.as_ref_key()) } else { None }
         };
         // A key may hold the last handle of an instance, whose drop is user code.
-        drop(gone);
+        drop(removed);
     }
 }
 

@@ -14,23 +14,23 @@ pub(super) struct ContentFilterLayer(pub(super) Arc<ContentFilterInner>);
 
 impl ContentFilterLayer {
     /// Returns what is answered in place of a value, if anything is.
-    async fn judge(&self, place: Place, value: &Value, ctx: &RunContext) -> Result<Option<Value>> {
+    async fn check(&self, place: Place, value: &Value, ctx: &RunContext) -> Result<Option<Value>> {
         if let Err(error) = check_depth(value) {
-            self.cannot_tell(place, error.into())?;
+            self.handle_unreadable(place, error.into())?;
             return Ok(None);
         }
         for (at, text) in texts(value) {
-            match self.0.rules.look(text).await {
+            match self.0.rules.first_label(text).await {
                 Ok(None) => {}
-                Ok(Some(label)) => return self.act(place, &at, &label, ctx).await,
-                Err(error) => self.cannot_tell(place, error)?,
+                Ok(Some(label)) => return self.apply_action(place, &at, &label, ctx).await,
+                Err(error) => self.handle_unreadable(place, error)?,
             }
         }
         Ok(None)
     }
 
     /// It guards, and fails closed; one that only marks observes, and fails open (M5).
-    fn cannot_tell(&self, place: Place, error: Error) -> Result<()> {
+    fn handle_unreadable(&self, place: Place, error: Error) -> Result<()> {
         if matches!(self.0.action, FilterAction::Mark) {
             tracing::warn!(%error, "a content filter could not look at the {}", place.as_str());
             return Ok(());
@@ -42,9 +42,9 @@ impl ContentFilterLayer {
         Err(Error::denied(NAME, format!("the {} could not be looked at", place.as_str())).caused_by(error))
     }
 
-    async fn act(&self, place: Place, at: &str, label: &str, ctx: &RunContext) -> Result<Option<Value>> {
-        let said = Filtered { place, at: at.to_owned(), label: label.to_owned(), action: self.0.action.name() };
-        self.0.own_events.emit(ctx, || said).await;
+    async fn apply_action(&self, place: Place, at: &str, label: &str, ctx: &RunContext) -> Result<Option<Value>> {
+        let event = Filtered { place, at: at.to_owned(), label: label.to_owned(), action: self.0.action.name() };
+        self.0.own_events.emit(ctx, || event).await;
         match &self.0.action {
             FilterAction::Deny(message) => Err(Error::denied(NAME, message.clone()).context("label", label)),
             FilterAction::Answer(answer) => Ok(Some(answer.clone())),
@@ -68,12 +68,12 @@ fn mark(ctx: &RunContext, place: Place, at: &str, label: &str) -> Result<()> {
 impl Layer<JsonRun> for ContentFilterLayer {
     async fn call(&self, input: &Value, ctx: &RunContext, next: Next<'_, JsonRun>) -> Result<Value> {
         if self.0.inputs
-            && let Some(answer) = self.judge(Place::Input, input, ctx).await?
+            && let Some(answer) = self.check(Place::Input, input, ctx).await?
         {
             return Ok(answer);
         }
         let output = next.run(input).await?;
-        let answer = if self.0.outputs { self.judge(Place::Output, &output, ctx).await? } else { None };
+        let answer = if self.0.outputs { self.check(Place::Output, &output, ctx).await? } else { None };
         Ok(answer.unwrap_or(output))
     }
 

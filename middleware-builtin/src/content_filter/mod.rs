@@ -132,7 +132,7 @@ impl ContentFilter {
         }))
     }
 
-    fn shared(&mut self) -> &mut ContentFilterInner {
+    fn inner_mut(&mut self) -> &mut ContentFilterInner {
         Arc::make_mut(&mut self.0)
     }
 
@@ -142,8 +142,8 @@ impl ContentFilter {
     ///
     /// If one is empty or has more than 1,024 bytes, or there are too many.
     pub fn words(mut self, label: &str, words: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Self, FilterError> {
-        let words = words.into_iter().map(|word| rules::word(word.as_ref()));
-        self.shared().rules.add(label, words)?;
+        let words = words.into_iter().map(|word| rules::word_pattern(word.as_ref()));
+        self.inner_mut().rules.add(label, words)?;
         Ok(self)
     }
 
@@ -153,7 +153,7 @@ impl ContentFilter {
     ///
     /// If it is no regex, is empty or has more than 1,024 bytes, becomes too large, or there are too many.
     pub fn regex(mut self, label: &str, regex: &str) -> Result<Self, FilterError> {
-        self.shared().rules.add(label, [regex.to_owned()])?;
+        self.inner_mut().rules.add(label, [regex.to_owned()])?;
         Ok(self)
     }
 
@@ -164,21 +164,21 @@ impl ContentFilter {
         F: Fn(String) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Result<Option<String>>> + Send + 'static,
     {
-        self.shared().rules.classifier(Arc::new(move |text| Box::pin(classify(text))));
+        self.inner_mut().rules.classifier(Arc::new(move |text| Box::pin(classify(text))));
         self
     }
 
     /// Gives each answer of a classifier so long, by tokio's clock. Default: 10 seconds.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.shared().rules.timeout = timeout;
+        self.inner_mut().rules.timeout = timeout;
         self
     }
 
     /// Denies what is found, with this message.
     #[must_use]
     pub fn deny(mut self, message: impl Into<String>) -> Self {
-        self.shared().action = FilterAction::Deny(message.into());
+        self.inner_mut().action = FilterAction::Deny(message.into());
         self
     }
 
@@ -186,7 +186,7 @@ impl ContentFilter {
     /// of the output; otherwise the run fails.
     #[must_use]
     pub fn answer(mut self, answer: impl Into<Value>) -> Self {
-        self.shared().action = FilterAction::Answer(answer.into());
+        self.inner_mut().action = FilterAction::Answer(answer.into());
         self
     }
 
@@ -194,21 +194,21 @@ impl ContentFilter {
     /// [`MARK`] in its context, which its later events carry.
     #[must_use]
     pub fn mark(mut self) -> Self {
-        self.shared().action = FilterAction::Mark;
+        self.inner_mut().action = FilterAction::Mark;
         self
     }
 
     /// Whether it looks at inputs. Default: on.
     #[must_use]
     pub fn inputs(mut self, is_checked: bool) -> Self {
-        self.shared().inputs = is_checked;
+        self.inner_mut().inputs = is_checked;
         self
     }
 
     /// Whether it looks at outputs. Default: on.
     #[must_use]
     pub fn outputs(mut self, is_checked: bool) -> Self {
-        self.shared().outputs = is_checked;
+        self.inner_mut().outputs = is_checked;
         self
     }
 

@@ -86,25 +86,25 @@ impl ContentRules {
     }
 
     /// Returns the label of the first pattern that matches a text, or of the first classifier that objects.
-    pub(super) async fn look(&self, text: &str) -> Result<Option<Arc<str>>> {
-        if let Some(found) = self.matching(text) {
+    pub(super) async fn first_label(&self, text: &str) -> Result<Option<Arc<str>>> {
+        if let Some(found) = self.pattern_label(text) {
             return Ok(Some(found));
         }
         for classify in &self.classifiers {
-            if let Some(label) = self.classified(classify, text).await? {
+            if let Some(label) = self.classifier_label(classify, text).await? {
                 return Ok(Some(label.into()));
             }
         }
         Ok(None)
     }
 
-    fn matching(&self, text: &str) -> Option<Arc<str>> {
+    fn pattern_label(&self, text: &str) -> Option<Arc<str>> {
         let first = self.set.as_ref()?.matches(text).iter().next()?;
         Some(Arc::clone(&self.labels[first]))
     }
 
     /// Whatever goes wrong in it is an error, in time.
-    async fn classified(&self, classify: &Arc<ClassifyFn>, text: &str) -> Result<Option<String>> {
+    async fn classifier_label(&self, classify: &Arc<ClassifyFn>, text: &str) -> Result<Option<String>> {
         let text = text.to_owned();
         let answer = caught_async(|| classify(text));
         let late = || Error::new(format!("the classifier took longer than {:?}", self.timeout));
@@ -117,7 +117,7 @@ impl ContentRules {
 }
 
 /// A word by itself, in any case.
-pub(super) fn word(word: &str) -> String {
+pub(super) fn word_pattern(word: &str) -> String {
     if word.is_empty() {
         return String::new();
     }

@@ -47,9 +47,9 @@ impl Encoding {
 }
 
 /// Runs that are shorter hold no secret.
-const SHORTEST: usize = 12;
+const MIN_RUN: usize = 12;
 /// The same of base32, of which many a word is.
-const SHORTEST_BASE32: usize = 16;
+const MIN_BASE32_RUN: usize = 16;
 
 /// How many bytes may still be decoded.
 #[derive(Debug)]
@@ -86,20 +86,20 @@ pub(super) trait OnDecoded: FnMut(Encoding, &[u8], &mut DecodeBudget) -> Control
 impl<F: FnMut(Encoding, &[u8], &mut DecodeBudget) -> ControlFlow<()>> OnDecoded for F {}
 
 /// Shows what a text says in each encoding, until `see` breaks or the budget is exceeded.
-pub(super) fn decoded(text: &str, budget: &mut DecodeBudget, see: &mut impl OnDecoded) -> ControlFlow<()> {
-    let mut pass = DecodePass { budget, see };
+pub(super) fn decoded(text: &str, budget: &mut DecodeBudget, on_decoded: &mut impl OnDecoded) -> ControlFlow<()> {
+    let mut pass = DecodePass { budget, on_decoded };
     if text.contains('%') {
-        pass.show(Encoding::Url, text.len(), || percent(text))?;
+        pass.try_decoding(Encoding::Url, text.len(), || percent(text))?;
     }
     // In a form, a space is a plus.
     if text.contains('+') {
-        pass.show(Encoding::Url, text.len(), || {
+        pass.try_decoding(Encoding::Url, text.len(), || {
             let spaced = text.replace('+', " ");
             Some(percent(&spaced).unwrap_or(spaced.into_bytes()))
         })?;
     }
     if text.contains(['\\', '&', '%']) {
-        pass.show(Encoding::Escaped, text.len(), || unescaped(text))?;
+        pass.try_decoding(Encoding::Escaped, text.len(), || unescaped(text))?;
     }
     pass.runs(text)?;
     pass.groups(text)?;
@@ -114,25 +114,25 @@ pub(super) fn decoded(text: &str, budget: &mut DecodeBudget, see: &mut impl OnDe
 /// One text on its way through the decoders.
 struct DecodePass<'a, S> {
     budget: &'a mut DecodeBudget,
-    see: &'a mut S,
+    on_decoded: &'a mut S,
 }
 
 impl<S: OnDecoded> DecodePass<'_, S> {
     /// Decodes at most that many bytes, if there is so much left.
-    fn show(&mut self, by: Encoding, most: usize, decode: impl FnOnce() -> Option<Vec<u8>>) -> ControlFlow<()> {
+    fn try_decoding(&mut self, by: Encoding, most: usize, decode: impl FnOnce() -> Option<Vec<u8>>) -> ControlFlow<()> {
         self.budget.spend(most)?;
         match decode() {
-            Some(bytes) => (self.see)(by, &bytes, self.budget),
+            Some(bytes) => (self.on_decoded)(by, &bytes, self.budget),
             None => ControlFlow::Continue(()),
         }
     }
 
     fn runs(&mut self, text: &str) -> ControlFlow<()> {
         let is_base64 = |c: char| c.is_ascii_alphanumeric() || matches!(c, '+' | '/' | '-' | '_');
-        for run in text.split(|c| !is_base64(c)).filter(|run| run.len() >= SHORTEST) {
+        for run in text.split(|c| !is_base64(c)).filter(|run| run.len() >= MIN_RUN) {
             self.base64(run)?;
             // The other alphabet has signs that also join words.
-            for word in run.split(['-', '_', '+', '/']).filter(|word| word.len() >= SHORTEST) {
+            for word in run.split(['-', '_', '+', '/']).filter(|word| word.len() >= MIN_RUN) {
                 self.hexadecimal(word)?;
                 self.base32(word)?;
                 if word.len() < run.len() {
@@ -146,26 +146,26 @@ impl<S: OnDecoded> DecodePass<'_, S> {
     fn base64(&mut self, run: &str) -> ControlFlow<()> {
         (0..4).try_for_each(|from| {
             let run = &run.as_bytes()[from..];
-            self.show(Encoding::Base64, run.len() / 4 * 3 + 2, || Some(base64(run)))
+            self.try_decoding(Encoding::Base64, run.len() / 4 * 3 + 2, || Some(base64(run)))
         })
     }
 
     fn base32(&mut self, word: &str) -> ControlFlow<()> {
         let is_base32 = |c: char| c.is_ascii_alphabetic() || matches!(c, '2'..='7');
-        for run in word.split(|c| !is_base32(c)).filter(|run| run.len() >= SHORTEST_BASE32) {
+        for run in word.split(|c| !is_base32(c)).filter(|run| run.len() >= MIN_BASE32_RUN) {
             (0..8).try_for_each(|from| {
                 let run = &run.as_bytes()[from..];
-                self.show(Encoding::Base32, run.len() / 8 * 5 + 4, || Some(base32(run)))
+                self.try_decoding(Encoding::Base32, run.len() / 8 * 5 + 4, || Some(base32(run)))
             })?;
         }
         ControlFlow::Continue(())
     }
 
     fn hexadecimal(&mut self, word: &str) -> ControlFlow<()> {
-        for run in word.split(|c: char| !c.is_ascii_hexdigit()).filter(|run| run.len() >= SHORTEST) {
+        for run in word.split(|c: char| !c.is_ascii_hexdigit()).filter(|run| run.len() >= MIN_RUN) {
             (0..2).try_for_each(|from| {
                 let run = &run.as_bytes()[from..];
-                self.show(Encoding::Hex, run.len() / 2, || Some(hex(run)))
+                self.try_decoding(Encoding::Hex, run.len() / 2, || Some(hex(run)))
             })?;
         }
         ControlFlow::Continue(())
@@ -179,15 +179,19 @@ impl<S: OnDecoded> DecodePass<'_, S> {
             let group = HexGroup::read(bytes, at);
             match &group {
                 Some(group) => out.extend(hex(&bytes[group.digits.clone()])),
-                None if out.len() >= SHORTEST / 2 => (self.see)(Encoding::Hex, &out, self.budget)?,
+                None if out.len() >= MIN_RUN / 2 => (self.on_decoded)(Encoding::Hex, &out, self.budget)?,
                 None => {}
             }
             if group.is_none() {
                 out.clear();
             }
-            at = group.map_or_else(|| behind_word(bytes, at), |group| group.next);
+            at = group.map_or_else(|| next_word(bytes, at), |group| group.next);
         }
-        if out.len() >= SHORTEST / 2 { (self.see)(Encoding::Hex, &out, self.budget) } else { ControlFlow::Continue(()) }
+        if out.len() >= MIN_RUN / 2 {
+            (self.on_decoded)(Encoding::Hex, &out, self.budget)
+        } else {
+            ControlFlow::Continue(())
+        }
     }
 }
 
@@ -214,7 +218,7 @@ impl HexGroup {
 }
 
 /// Where the next word begins.
-fn behind_word(bytes: &[u8], at: usize) -> usize {
+fn next_word(bytes: &[u8], at: usize) -> usize {
     let word = bytes[at..].iter().take_while(|byte| byte.is_ascii_alphanumeric()).count();
     at + word.max(1)
 }
@@ -365,7 +369,7 @@ pub(super) fn texts(bytes: &[u8], shortest: usize) -> impl Iterator<Item = &str>
 }
 
 /// The parts of bytes that are ASCII in UTF-16, of either order, and at least as long as that.
-pub(super) fn wide(bytes: &[u8], shortest: usize) -> Vec<String> {
+pub(super) fn utf_16_texts(bytes: &[u8], shortest: usize) -> Vec<String> {
     let is_text = |byte: u8| matches!(byte, b' '..=b'~' | b'\t' | b'\r' | b'\n');
     let (mut texts, mut text, mut at) = (Vec::new(), String::new(), 0);
     while at < bytes.len() {
@@ -440,10 +444,10 @@ mod tests {
             for before in [&b""[..], b"\xff", b"\xff\xfe", b"x", b"\0\0\0"] {
                 for behind in [&b""[..], b"\xff", b"\0\0"] {
                     let all = [before, bytes, behind].concat();
-                    assert!(wide(&all, 6).iter().any(|text| text.contains("secret")), "{all:?}");
+                    assert!(utf_16_texts(&all, 6).iter().any(|text| text.contains("secret")), "{all:?}");
                 }
             }
         }
-        assert!(wide(b"no secret at all", 6).is_empty());
+        assert!(utf_16_texts(b"no secret at all", 6).is_empty());
     }
 }

@@ -17,17 +17,17 @@ impl Hosts {
     }
 
     /// Returns `true` if a URL in a text leads elsewhere.
-    pub(super) fn are_left(&self, text: &str) -> bool {
-        HostReader::new(text, true).leaves(self)
+    pub(super) fn have_url_elsewhere(&self, text: &str) -> bool {
+        HostReader::new(text, true).finds_url_elsewhere(self)
     }
 
     /// Does the same for a part that is not the beginning of a text.
-    pub(super) fn are_left_within(&self, part: &str) -> bool {
-        HostReader::new(part, false).leaves(self)
+    pub(super) fn have_url_elsewhere_within(&self, part: &str) -> bool {
+        HostReader::new(part, false).finds_url_elsewhere(self)
     }
 
     /// The same as it is written somewhere.
-    fn allow_written(&self, written: &str) -> bool {
+    fn allow_authority(&self, written: &str) -> bool {
         host(written).is_some_and(|host| self.allow(&host))
     }
 
@@ -47,7 +47,7 @@ struct HostReader<'t> {
     is_beginning: bool,
     authority: Option<Authority>,
     /// How many bytes were looked at.
-    looked: Cell<usize>,
+    steps: Cell<usize>,
 }
 
 /// Where an authority ends, its last `@`, and whether a backslash is in it.
@@ -63,21 +63,21 @@ struct Authority {
 
 impl<'t> HostReader<'t> {
     const fn new(text: &'t str, is_beginning: bool) -> Self {
-        Self { text, is_beginning, authority: None, looked: Cell::new(0) }
+        Self { text, is_beginning, authority: None, steps: Cell::new(0) }
     }
 
     /// Reads the text up to the first host that is not allowed.
-    fn leaves(&mut self, hosts: &Hosts) -> bool {
+    fn finds_url_elsewhere(&mut self, hosts: &Hosts) -> bool {
         let bytes = self.text.as_bytes();
         let (mut word, mut is_blank_so_far) = (0, self.is_beginning);
         for (at, byte) in bytes.iter().enumerate() {
-            self.look(1);
-            if *byte == b'@' && self.user_host(at).is_some_and(|host| !hosts.allow_written(host)) {
+            self.count_steps(1);
+            if *byte == b'@' && self.user_host(at).is_some_and(|host| !hosts.allow_authority(host)) {
                 return true;
             }
             let begin = match byte {
-                b':' => self.behind_scheme(word, at),
-                b'/' | b'\\' => self.behind_slashes(at, is_blank_so_far),
+                b':' => self.after_scheme(word, at),
+                b'/' | b'\\' => self.after_slashes(at, is_blank_so_far),
                 b'w' | b'W' => self.at_www(at),
                 _ => None,
             };
@@ -93,30 +93,30 @@ impl<'t> HostReader<'t> {
         false
     }
 
-    fn look(&self, bytes: usize) {
-        self.looked.set(self.looked.get() + bytes);
+    fn count_steps(&self, bytes: usize) {
+        self.steps.set(self.steps.get() + bytes);
     }
 
     /// How many slashes of either sort there are from a place on.
-    fn slashes(&self, from: usize) -> usize {
+    fn count_slashes(&self, from: usize) -> usize {
         let run = self.text.as_bytes()[from..].iter().take_while(|byte| is_slash(**byte)).count();
-        self.look(run + 1);
+        self.count_steps(run + 1);
         run
     }
 
     /// Behind `://`, and behind the name of a scheme of the web, a colon and any slashes.
-    fn behind_scheme(&self, word: usize, colon: usize) -> Option<usize> {
+    fn after_scheme(&self, word: usize, colon: usize) -> Option<usize> {
         const WEB: [&str; 5] = ["http", "https", "ws", "wss", "ftp"];
         let scheme = &self.text[word..colon];
         let is = |name: &&str| scheme.eq_ignore_ascii_case(name);
-        let (count, is_web) = (self.slashes(colon + 1), WEB.iter().any(is));
+        let (count, is_web) = (self.count_slashes(colon + 1), WEB.iter().any(is));
         let leads = (count > 0 && is_web) || (self.text[colon + 1..].starts_with("//") && !is(&"file"));
         leads.then_some(colon + 1 + if is_web { count } else { 2 })
     }
 
     /// Behind two slashes or more at the beginning of the text, or of what is quoted, bracketed or assigned there; behind a
     /// blank or another sign only what certainly looks like a host, because `//` begins comments too.
-    fn behind_slashes(&self, at: usize, is_blank_so_far: bool) -> Option<usize> {
+    fn after_slashes(&self, at: usize, is_blank_so_far: bool) -> Option<usize> {
         let bytes = self.text.as_bytes();
         let before = at.checked_sub(1).map(|before| bytes[before]);
         if before.is_some_and(is_slash) {
@@ -125,7 +125,7 @@ impl<'t> HostReader<'t> {
         if let Some(device) = ["/dev/tcp/", "/dev/udp/"].iter().find(|device| self.text[at..].starts_with(**device)) {
             return Some(at + device.len());
         }
-        let count = self.slashes(at);
+        let count = self.count_slashes(at);
         let begin = at + count;
         if count < 2 {
             return None;
@@ -151,7 +151,7 @@ impl<'t> HostReader<'t> {
         }
         let ends = |c: char| c == ':' || c == '@' || is_end(c);
         let len = self.text[at + 1..].find(ends)?;
-        self.look(len);
+        self.count_steps(len);
         let (host, rest) = self.text[at + 1..].split_at(len);
         let is_path = rest.strip_prefix(':')?.starts_with(|c: char| !c.is_whitespace());
         (is_path && looks_like_host(host)).then_some(host)
@@ -188,7 +188,7 @@ impl<'t> HostReader<'t> {
                 _ => {}
             }
         }
-        self.look(end - begin);
+        self.count_steps(end - begin);
         let read = Authority { begin, end, at_sign, backslash, judged: None };
         self.authority = Some(read);
         read
@@ -204,7 +204,7 @@ impl<'t> HostReader<'t> {
         // A reader may take a backslash for a slash, or for a part of the user's name.
         let is_split = backslash.is_some_and(|backslash| backslash >= begin) || self.goes_on(end);
         let host = if is_split { None } else { host(&self.text[from..end]) };
-        self.look(host.as_ref().map_or(0, String::len));
+        self.count_steps(host.as_ref().map_or(0, String::len));
         if let Some(known) = &mut self.authority {
             known.judged = Some(from);
         }
@@ -215,7 +215,7 @@ impl<'t> HostReader<'t> {
     fn goes_on(&self, end: usize) -> bool {
         let rest = &self.text[end..];
         let behind = rest.trim_start_matches(['\t', '\r', '\n']);
-        self.look(rest.len() - behind.len());
+        self.count_steps(rest.len() - behind.len());
         behind.len() < rest.len() && behind.starts_with(['.', '@', ':'])
     }
 
@@ -224,7 +224,7 @@ impl<'t> HostReader<'t> {
         const LONGEST: usize = 512;
         let rest = &self.text[begin..self.text.floor_char_boundary(self.text.len().min(begin + LONGEST))];
         let authority = &rest[..rest.find(is_end).unwrap_or(rest.len())];
-        self.look(authority.len());
+        self.count_steps(authority.len());
         let before_backslash = authority.split('\\').next().unwrap_or_default();
         [authority, before_backslash].into_iter().any(looks_like_host)
     }
@@ -238,7 +238,7 @@ impl<'t> HostReader<'t> {
         const FILES: [&str; 10] = ["rs", "py", "md", "ts", "js", "sh", "pl", "so", "cc", "py"];
         let rest = &self.text[begin..];
         let len = rest.find(|c: char| is_end(c) || matches!(c, ':' | '\\')).unwrap_or(rest.len());
-        self.look(len);
+        self.count_steps(len);
         let goes_on = rest[len..].starts_with(['/', '?', '#', ':', '\\']);
         let host = rest[..len].rsplit('@').next().unwrap_or_default().trim_end_matches(is_dot);
         let top = host.rsplit(is_dot).next().unwrap_or_default().to_ascii_lowercase();
@@ -269,17 +269,17 @@ fn looks_like_host(authority: &str) -> bool {
         return address.contains(':');
     }
     let (host, port) = host.split_once(':').unwrap_or((host, ""));
-    let host = host.trim_end_matches(is_sentence).trim_end_matches(is_dot);
+    let host = host.trim_end_matches(is_punctuation).trim_end_matches(is_dot);
     let top = host.rsplit_once(is_dot).map_or("", |(_, top)| top).to_lowercase();
     let is_name = top.starts_with("xn--") || top.len() > 1 && top.chars().all(|c| c.is_alphabetic() || !c.is_ascii());
     // `127.0.0.1`, `2130706433` and `0x7f000001` are one; a shorter number is rather a version.
     let is_digit = |c: char| c.is_ascii_hexdigit() || matches!(c, 'x' | 'X' | '.');
     let is_number = host.len() > 6 && host.starts_with(|c: char| c.is_ascii_digit()) && host.chars().all(is_digit);
-    (is_name || is_number) && port.chars().all(|c| c.is_ascii_digit() || is_sentence(c))
+    (is_name || is_number) && port.chars().all(|c| c.is_ascii_digit() || is_punctuation(c))
 }
 
 /// A sentence may end so behind a host.
-const fn is_sentence(c: char) -> bool {
+const fn is_punctuation(c: char) -> bool {
     matches!(c, '.' | ';' | '!' | '*' | '_' | ']' | '}' | '|' | ':')
 }
 
@@ -289,9 +289,10 @@ fn host(host: &str) -> Option<String> {
         Some(rest) => host.split_at(rest.find(']')? + 2),
         None => host.split_at(host.find(':').unwrap_or(host.len())),
     };
-    let host = if port.is_empty() && !host.starts_with('[') { host.trim_end_matches(is_sentence) } else { host };
+    let host = if port.is_empty() && !host.starts_with('[') { host.trim_end_matches(is_punctuation) } else { host };
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | '[' | ']' | ':');
-    let is_port = port.trim_end_matches(is_sentence).trim_start_matches(':').bytes().all(|byte| byte.is_ascii_digit());
+    let is_port =
+        port.trim_end_matches(is_punctuation).trim_start_matches(':').bytes().all(|byte| byte.is_ascii_digit());
     let is_certain = is_port && !host.is_empty() && host.chars().all(is_plain);
     is_certain.then(|| host.trim_end_matches('.').to_ascii_lowercase())
 }
@@ -388,15 +389,15 @@ mod tests {
     fn only_what_certainly_leads_to_an_allowed_host_passes() {
         let hosts = Hosts::new(["example.org", "*.acme.com", "[::1]"]);
         for (text, leaves) in ROWS {
-            assert_eq!(hosts.are_left(text), *leaves, "{text}");
+            assert_eq!(hosts.have_url_elsewhere(text), *leaves, "{text}");
         }
     }
 
-    fn looked_at(text: &str) -> usize {
+    fn steps_of(text: &str) -> usize {
         let hosts = Hosts::new(["example.org"]);
         let mut reader = HostReader::new(text, true);
-        reader.leaves(&hosts);
-        reader.looked.get()
+        reader.finds_url_elsewhere(&hosts);
+        reader.steps.get()
     }
 
     #[test]
@@ -427,8 +428,8 @@ mod tests {
         for part in parts {
             for tail in ["", "@example.org", " //evil.net"] {
                 let text = |len: usize| part.repeat(len / part.len()) + tail;
-                let (short, long) = (looked_at(&text(5_000)), looked_at(&text(50_000)));
-                assert!(long <= 12 * short, "`{part}`, then `{tail}`: {short} and {long} bytes are looked at");
+                let (short, long) = (steps_of(&text(5_000)), steps_of(&text(50_000)));
+                assert!(long <= 12 * short, "`{part}`, then `{tail}`: {short} and {long} steps");
             }
         }
     }

@@ -8,24 +8,24 @@ use aho_corasick::AhoCorasick;
 use serde::{Serialize, Serializer};
 use thiserror::Error;
 
-use super::decode::{DecodeBudget, Encoding, decoded, texts, wide};
+use super::decode::{DecodeBudget, Encoding, decoded, texts, utf_16_texts};
 use super::hosts::Hosts;
 use crate::shared::secrets::visible::visible;
 use crate::shared::secrets::{Kind, Scanner};
 
 /// So often is decoded what was decoded.
-const DEPTH: u32 = 2;
+const MAX_ENCODINGS: u32 = 2;
 /// Values that are shorter would be met by accident.
-const SHORTEST: usize = 6;
+const MIN_KNOWN_LEN: usize = 6;
 /// As many values may be known, and as many bytes of them.
-const MOST: usize = 10_000;
-const LONGEST: usize = 4096;
+const MAX_KNOWN: usize = 10_000;
+const MAX_KNOWN_LEN: usize = 4096;
 /// Parts of what was decoded that are shorter hold no secret.
-const SHORTEST_TEXT: usize = 6;
+const MIN_TEXT_LEN: usize = 6;
 /// Parts that are longer are text, whatever stands around them.
-const LONG_TEXT: usize = 20;
+const CERTAIN_TEXT_LEN: usize = 20;
 /// As many bytes are decoded of one value, unless something else is said.
-pub(super) const DECODED: usize = 64 << 20;
+pub(super) const DEFAULT_MAX_DECODED: usize = 64 << 20;
 
 /// What was about to leave.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -67,13 +67,13 @@ impl Serialize for What {
 #[non_exhaustive]
 pub enum KnownError {
     /// It would be met by accident.
-    #[error("a known value of {len} bytes would be met by accident: at least {SHORTEST} are taken")]
+    #[error("a known value of {len} bytes would be met by accident: at least {MIN_KNOWN_LEN} are taken")]
     Short {
         /// How many bytes it has.
         len: usize,
     },
     /// There are too many, or they are too long.
-    #[error("at most {MOST} known values of at most {LONGEST} bytes are taken")]
+    #[error("at most {MAX_KNOWN} known values of at most {MAX_KNOWN_LEN} bytes are taken")]
     Many,
 }
 
@@ -84,12 +84,18 @@ pub(super) struct Detector {
     values: Arc<[Vec<u8>]>,
     known: Option<AhoCorasick>,
     pub(super) hosts: Option<Hosts>,
-    pub(super) decoded: usize,
+    pub(super) max_decoded: usize,
 }
 
 impl Detector {
     pub(super) fn new() -> Self {
-        Self { scanner: Scanner::keys(), values: Arc::default(), known: None, hosts: None, decoded: DECODED }
+        Self {
+            scanner: Scanner::keys(),
+            values: Arc::default(),
+            known: None,
+            hosts: None,
+            max_decoded: DEFAULT_MAX_DECODED,
+        }
     }
 
     /// Knows these too.
@@ -98,12 +104,12 @@ impl Detector {
         for value in values {
             let value = value.as_ref();
             match value.len() {
-                len @ ..SHORTEST => return Err(KnownError::Short { len }),
-                SHORTEST..=LONGEST => all.push(value.to_owned()),
+                len @ ..MIN_KNOWN_LEN => return Err(KnownError::Short { len }),
+                MIN_KNOWN_LEN..=MAX_KNOWN_LEN => all.push(value.to_owned()),
                 _ => return Err(KnownError::Many),
             }
         }
-        if all.len() > MOST {
+        if all.len() > MAX_KNOWN {
             return Err(KnownError::Many);
         }
         // What is not ASCII is found in UTF-16 as bytes.
@@ -124,81 +130,86 @@ impl Detector {
     }
 
     /// Whether a known value stands in it as it is.
-    pub(super) fn tells_known(&self, text: impl AsRef<[u8]>) -> bool {
+    pub(super) fn contains_known(&self, text: impl AsRef<[u8]>) -> bool {
         self.known.as_ref().is_some_and(|known| known.is_match(text.as_ref()))
     }
 
     /// What may be decoded of one value.
     pub(super) const fn budget(&self) -> DecodeBudget {
-        DecodeBudget::new(self.decoded)
+        DecodeBudget::new(self.max_decoded)
     }
 
     /// The first thing in a text that must not leave.
-    pub(super) fn leak(&self, text: &str, budget: &mut DecodeBudget) -> Option<(What, Encoding)> {
-        self.leak_in(text, Hosts::are_left, budget)
+    pub(super) fn find_leak(&self, text: &str, budget: &mut DecodeBudget) -> Option<(What, Encoding)> {
+        self.find_leak_with(text, Hosts::have_url_elsewhere, budget)
     }
 
     /// The same of a part that is not the beginning of a text.
-    pub(super) fn leak_within(&self, part: &str, budget: &mut DecodeBudget) -> Option<(What, Encoding)> {
-        self.leak_in(part, Hosts::are_left_within, budget)
+    pub(super) fn find_leak_within(&self, part: &str, budget: &mut DecodeBudget) -> Option<(What, Encoding)> {
+        self.find_leak_with(part, Hosts::have_url_elsewhere_within, budget)
     }
 
-    fn leak_in(
+    fn find_leak_with(
         &self,
         text: &str,
-        are_left: fn(&Hosts, &str) -> bool,
+        have_url_elsewhere: fn(&Hosts, &str) -> bool,
         budget: &mut DecodeBudget,
     ) -> Option<(What, Encoding)> {
         // A pattern looks through invisible characters by itself, a known value does not.
         let seen = visible(text);
-        let is_known = self.tells_known(&*seen).then_some(What::Known);
-        let plain = self.found(text.as_bytes(), text).or(is_known).map(|what| (what, Encoding::Plain));
-        let left = || self.hosts.as_ref().filter(|hosts| are_left(hosts, text)).map(|_| (What::Host, Encoding::Plain));
-        let wide = |budget: &mut DecodeBudget| {
-            text.contains('\0').then(|| self.wide(text.as_bytes(), DEPTH, budget)).flatten()
+        let is_known = self.contains_known(&*seen).then_some(What::Known);
+        let plain = self.check_plain(text.as_bytes(), text).or(is_known).map(|what| (what, Encoding::Plain));
+        let left = || {
+            self.hosts.as_ref().filter(|hosts| have_url_elsewhere(hosts, text)).map(|_| (What::Host, Encoding::Plain))
         };
-        let leak = plain.or_else(left).or_else(|| wide(budget)).or_else(|| self.encoded(text, DEPTH, budget));
+        let wide = |budget: &mut DecodeBudget| {
+            text.contains('\0').then(|| self.check_utf_16(text.as_bytes(), MAX_ENCODINGS, budget)).flatten()
+        };
+        let leak =
+            plain.or_else(left).or_else(|| wide(budget)).or_else(|| self.find_encoded(text, MAX_ENCODINGS, budget));
         // What was not decoded may be a secret.
         leak.or_else(|| budget.is_exceeded().then_some((What::TooMuch, Encoding::Plain)))
     }
 
     /// Not as it stands there, but in another encoding.
-    fn encoded(&self, text: &str, depth: u32, budget: &mut DecodeBudget) -> Option<(What, Encoding)> {
+    fn find_encoded(&self, text: &str, depth: u32, budget: &mut DecodeBudget) -> Option<(What, Encoding)> {
         let mut leak = None;
         let _is_over = decoded(text, budget, &mut |encoding, bytes: &[u8], budget: &mut DecodeBudget| {
-            leak = self.written(encoding, bytes, depth, budget);
+            leak = self.check_decoded(encoding, bytes, depth, budget);
             if leak.is_some() || budget.is_exceeded() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
         leak
     }
 
     /// What bytes tell that were decoded from text, and what can be decoded from them.
-    fn written(
+    fn check_decoded(
         &self,
         encoding: Encoding,
         bytes: &[u8],
         depth: u32,
         budget: &mut DecodeBudget,
     ) -> Option<(What, Encoding)> {
-        if self.tells_known(bytes) {
+        if self.contains_known(bytes) {
             return Some((What::Known, encoding));
         }
         // These leave text as it is all around.
-        let shortest = if matches!(encoding, Encoding::Url | Encoding::Escaped) { 1 } else { SHORTEST_TEXT };
+        let shortest = if matches!(encoding, Encoding::Url | Encoding::Escaped) { 1 } else { MIN_TEXT_LEN };
         let plain = texts(bytes, shortest).find_map(|text| {
             // Bytes of a picture say `"//` now and then.
-            let is_text = shortest == 1 || text.len() >= LONG_TEXT || text.len() * 10 >= bytes.len() * 8;
-            self.text(encoding, text, is_text, depth, budget)
+            let is_text = shortest == 1 || text.len() >= CERTAIN_TEXT_LEN || text.len() * 10 >= bytes.len() * 8;
+            self.check_text(encoding, text, is_text, depth, budget)
         });
-        plain.or_else(|| if bytes.contains(&0) { self.wide(bytes, depth, budget) } else { None })
+        plain.or_else(|| if bytes.contains(&0) { self.check_utf_16(bytes, depth, budget) } else { None })
     }
 
-    fn wide(&self, bytes: &[u8], depth: u32, budget: &mut DecodeBudget) -> Option<(What, Encoding)> {
-        wide(bytes, SHORTEST_TEXT).iter().find_map(|text| self.text(Encoding::Utf16, text, true, depth, budget))
+    fn check_utf_16(&self, bytes: &[u8], depth: u32, budget: &mut DecodeBudget) -> Option<(What, Encoding)> {
+        utf_16_texts(bytes, MIN_TEXT_LEN)
+            .iter()
+            .find_map(|text| self.check_text(Encoding::Utf16, text, true, depth, budget))
     }
 
     /// What a text tells that was decoded, or that can be decoded once more.
-    fn text(
+    fn check_text(
         &self,
         encoding: Encoding,
         text: &str,
@@ -206,17 +217,18 @@ impl Detector {
         depth: u32,
         budget: &mut DecodeBudget,
     ) -> Option<(What, Encoding)> {
-        let found = self.found(text.as_bytes(), text).map(|what| (what, encoding));
+        let found = self.check_plain(text.as_bytes(), text).map(|what| (what, encoding));
         if found.is_some() || !is_text {
             return found;
         }
-        let left = || self.hosts.as_ref().filter(|hosts| hosts.are_left(text)).map(|_| (What::Host, encoding));
-        let deeper = || if depth > 1 { self.encoded(text, depth - 1, budget) } else { None };
+        let left =
+            || self.hosts.as_ref().filter(|hosts| hosts.have_url_elsewhere(text)).map(|_| (What::Host, encoding));
+        let deeper = || if depth > 1 { self.find_encoded(text, depth - 1, budget) } else { None };
         left().or_else(deeper)
     }
 
-    fn found(&self, bytes: &[u8], text: &str) -> Option<What> {
-        if self.tells_known(bytes) {
+    fn check_plain(&self, bytes: &[u8], text: &str) -> Option<What> {
+        if self.contains_known(bytes) {
             return Some(What::Known);
         }
         self.scanner.find_first(text).map(|finding| What::Kind(finding.kind))
@@ -236,7 +248,7 @@ mod tests {
         let mut detector = Detector::new();
         detector.hosts = Some(Hosts::new(["example.org"]));
         let mut budget = DecodeBudget::new(usize::MAX);
-        detector.leak(text, &mut budget);
+        detector.find_leak(text, &mut budget);
         budget.spent()
     }
 

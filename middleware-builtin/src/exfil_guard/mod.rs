@@ -93,7 +93,7 @@ pub struct ExfilGuard(Arc<ExfilGuardInner>);
 #[derive(Clone)]
 struct ExfilGuardInner {
     detector: Detector,
-    settings: ExfilGuardOptions,
+    options: ExfilGuardOptions,
     streams: Vec<Arc<dyn ChunkedEvents>>,
     own_events: OwnEvents,
 }
@@ -118,12 +118,12 @@ impl ExfilGuard {
     /// One that looks for keys, tokens and passwords in inputs and outputs.
     #[must_use]
     pub fn new() -> Self {
-        let settings = ExfilGuardOptions { inputs: true, outputs: true, evaluates_only: false };
+        let options = ExfilGuardOptions { inputs: true, outputs: true, evaluates_only: false };
         let own_events = OwnEvents::new("middleware.exfil_guard");
-        Self(Arc::new(ExfilGuardInner { detector: Detector::new(), settings, streams: Vec::new(), own_events }))
+        Self(Arc::new(ExfilGuardInner { detector: Detector::new(), options, streams: Vec::new(), own_events }))
     }
 
-    fn shared(&mut self) -> &mut ExfilGuardInner {
+    fn inner_mut(&mut self) -> &mut ExfilGuardInner {
         Arc::make_mut(&mut self.0)
     }
 
@@ -133,7 +133,7 @@ impl ExfilGuard {
     ///
     /// If one has fewer than 6 bytes or more than 4,096, or there are more than 10,000.
     pub fn known(mut self, values: impl IntoIterator<Item = impl AsRef<[u8]>>) -> Result<Self, KnownError> {
-        self.shared().detector.know(values)?;
+        self.inner_mut().detector.know(values)?;
         Ok(self)
     }
 
@@ -141,7 +141,7 @@ impl ExfilGuard {
     /// if it is among them.
     #[must_use]
     pub fn only(mut self, kinds: impl IntoIterator<Item = Kind>) -> Self {
-        self.shared().detector.scanner = Scanner::only(kinds);
+        self.inner_mut().detector.scanner = Scanner::only(kinds);
         self
     }
 
@@ -150,7 +150,7 @@ impl ExfilGuard {
     pub fn except(mut self, kinds: impl IntoIterator<Item = Kind>) -> Self {
         let kinds: Vec<Kind> = kinds.into_iter().collect();
         let scanner = self.0.detector.scanner.except(&kinds);
-        self.shared().detector.scanner = scanner;
+        self.inner_mut().detector.scanner = scanner;
         self
     }
 
@@ -161,7 +161,7 @@ impl ExfilGuard {
     /// If it is no regex, matches the empty text, may match more than 640 bytes, or becomes too large.
     pub fn pattern(mut self, name: &str, regex: &str) -> Result<Self, PatternError> {
         let scanner = self.0.detector.scanner.pattern(name, regex)?;
-        self.shared().detector.scanner = scanner;
+        self.inner_mut().detector.scanner = scanner;
         Ok(self)
     }
 
@@ -176,21 +176,21 @@ impl ExfilGuard {
     /// `xn--…`.
     #[must_use]
     pub fn allow_hosts(mut self, hosts: impl IntoIterator<Item = impl AsRef<str>>) -> Self {
-        self.shared().detector.hosts = Some(Hosts::new(hosts));
+        self.inner_mut().detector.hosts = Some(Hosts::new(hosts));
         self
     }
 
     /// Whether it looks at inputs. Default: on.
     #[must_use]
     pub fn inputs(mut self, is_checked: bool) -> Self {
-        self.shared().settings.inputs = is_checked;
+        self.inner_mut().options.inputs = is_checked;
         self
     }
 
     /// Whether it looks at outputs and errors. Default: on.
     #[must_use]
     pub fn outputs(mut self, is_checked: bool) -> Self {
-        self.shared().settings.outputs = is_checked;
+        self.inner_mut().options.outputs = is_checked;
         self
     }
 
@@ -201,14 +201,14 @@ impl ExfilGuard {
     /// 10 bytes for each byte, and of one that is encoded twice, up to 400.
     #[must_use]
     pub fn decode_at_most(mut self, bytes: usize) -> Self {
-        self.shared().detector.decoded = bytes;
+        self.inner_mut().detector.max_decoded = bytes;
         self
     }
 
     /// Denies nothing, and says what it would have denied. Events pass as they are.
     #[must_use]
     pub fn evaluate_only(mut self) -> Self {
-        self.shared().settings.evaluates_only = true;
+        self.inner_mut().options.evaluates_only = true;
         self
     }
 
@@ -227,7 +227,7 @@ impl ExfilGuard {
         text: impl Fn(&mut T) -> &mut String + Send + Sync + 'static,
     ) -> Self {
         let stream = ChunkedText { name: name.into(), text: Arc::new(text) };
-        self.shared().streams.push(Arc::new(stream));
+        self.inner_mut().streams.push(Arc::new(stream));
         self
     }
 
@@ -235,19 +235,19 @@ impl ExfilGuard {
     #[must_use]
     pub fn personal_data(mut self) -> Self {
         let scanner = self.0.detector.scanner.with(&Kind::PERSONAL);
-        self.shared().detector.scanner = scanner;
+        self.inner_mut().detector.scanner = scanner;
         self
     }
 
     /// What in a text must not leave, if there is anything.
     #[must_use]
     pub fn look(&self, text: &str) -> Option<(What, Encoding)> {
-        self.0.detector.leak(text, &mut self.0.detector.budget())
+        self.0.detector.find_leak(text, &mut self.0.detector.budget())
     }
 
     fn state(&self) -> Arc<GuardState> {
-        let ExfilGuardInner { detector, settings, own_events, .. } = &*self.0;
-        Arc::new(GuardState::new(detector.clone(), *settings, own_events.clone()))
+        let ExfilGuardInner { detector, options, own_events, .. } = &*self.0;
+        Arc::new(GuardState::new(detector.clone(), *options, own_events.clone()))
     }
 }
 
@@ -259,11 +259,13 @@ fn stack(
 }
 
 /// Says what was blocked, where somebody can be awaited.
-fn telling(state: &Arc<GuardState>) -> impl Fn(RunContext) -> BoxFuture<'static, ()> + Clone + Send + Sync + 'static {
+fn emitter_of_blocked(
+    state: &Arc<GuardState>,
+) -> impl Fn(RunContext) -> BoxFuture<'static, ()> + Clone + Send + Sync + 'static {
     let state = Arc::clone(state);
     move |ctx| {
         let state = Arc::clone(&state);
-        Box::pin(async move { state.tell(&ctx).await })
+        Box::pin(async move { state.emit_blocked(&ctx).await })
     }
 }
 
@@ -274,17 +276,17 @@ built_in!(ExfilGuard, |this| this.0.own_events);
 impl Middleware for ExfilGuard {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
         let state = self.state();
-        let streams: &[Arc<dyn ChunkedEvents>] = if self.0.settings.evaluates_only { &[] } else { &self.0.streams };
+        let streams: &[Arc<dyn ChunkedEvents>] = if self.0.options.evaluates_only { &[] } else { &self.0.streams };
         let listen =
             |stream: &Arc<dyn ChunkedEvents>| stream.listen(ctx, Box::new(CheckPassage::new(stream.name(), &state)));
         let held: Arc<[_]> = streams.iter().map(listen).collect::<Result<_>>()?;
         if !held.is_empty() {
-            flush_at_end(&held, ctx, telling(&state))?;
+            flush_at_end(&held, ctx, emitter_of_blocked(&state))?;
         }
-        if self.0.settings.outputs {
+        if self.0.options.outputs {
             let outgoing = Arc::clone(&state);
             ctx.map_error(move |error| outgoing.check_error(error));
-            emit_at_end(ctx, telling(&state))?;
+            emit_at_end(ctx, emitter_of_blocked(&state))?;
         }
         stack(state, held).bind(ctx)
     }
@@ -300,6 +302,6 @@ impl Middleware for ExfilGuard {
 
 impl fmt::Debug for ExfilGuard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.settings.describe(&self.0.detector, f)
+        self.0.options.describe(&self.0.detector, f)
     }
 }

@@ -23,14 +23,14 @@ const DETAILS: Path<'static> = Path::Key(&Path::Root, "context");
 /// What all parts of one binding share.
 pub(super) struct GuardState {
     pub(super) detector: super::Detector,
-    settings: ExfilGuardOptions,
+    options: ExfilGuardOptions,
     own_events: OwnEvents,
     blocked: Mutex<Vec<Blocked>>,
 }
 
 impl GuardState {
-    pub(super) fn new(detector: super::Detector, settings: ExfilGuardOptions, own_events: OwnEvents) -> Self {
-        Self { detector, settings, own_events, blocked: Mutex::default() }
+    pub(super) fn new(detector: super::Detector, options: ExfilGuardOptions, own_events: OwnEvents) -> Self {
+        Self { detector, options, own_events, blocked: Mutex::default() }
     }
 
     /// Notes it, and makes the denial, which does not repeat it.
@@ -40,17 +40,17 @@ impl GuardState {
             What::Kind(kind) => format!("what looks like a secret of the kind `{kind}`"),
             What::Host => "a URL to a host that is not allowed".to_owned(),
             What::TooDeep => format!("a value that is nested deeper than {MAX_DEPTH} levels"),
-            What::TooMuch => format!("more encoded text than is decoded, {} bytes,", self.detector.decoded),
+            What::TooMuch => format!("more encoded text than is decoded, {} bytes,", self.detector.max_decoded),
         };
         let at_place = if at.is_empty() { String::new() } else { format!(" at `{at}`") };
         let written = encoding.written();
         let reason = format!("{subject}{written} was about to leave in the {}{at_place}", place.as_str());
-        let evaluated_only = self.settings.evaluates_only;
+        let evaluated_only = self.options.evaluates_only;
         self.blocked.lock().push(Blocked { place, at: at.to_owned(), what, encoding, evaluated_only });
         Error::denied(NAME, reason)
     }
 
-    pub(super) async fn tell(&self, ctx: &RunContext) {
+    pub(super) async fn emit_blocked(&self, ctx: &RunContext) {
         let blocked = std::mem::take(&mut *self.blocked.lock());
         for blocked in blocked {
             self.own_events.emit(ctx, || blocked).await;
@@ -60,36 +60,36 @@ impl GuardState {
     /// A key may hold a secret too.
     fn pointer(&self, at: &Path<'_>) -> String {
         let at = at.to_string();
-        if self.detector.leak(&at, &mut self.detector.budget()).is_some() { "…".to_owned() } else { at }
+        if self.detector.find_leak(&at, &mut self.detector.budget()).is_some() { "…".to_owned() } else { at }
     }
 
-    fn check(&self, place: Place, value: &Value) -> Result<()> {
+    fn check_value(&self, place: Place, value: &Value) -> Result<()> {
         if check_depth(value).is_err() {
             let denied = self.block(place, "", What::TooDeep, Encoding::Plain);
-            return if self.settings.evaluates_only { Ok(()) } else { Err(denied) };
+            return if self.options.evaluates_only { Ok(()) } else { Err(denied) };
         }
         let (mut denied, mut budget) = (Ok(()), self.detector.budget());
         let mut look = |at: &Path<'_>, text: &str| {
             if denied.is_ok()
-                && let Some((what, encoding)) = self.detector.leak(text, &mut budget)
+                && let Some((what, encoding)) = self.detector.find_leak(text, &mut budget)
             {
                 denied = Err(self.block(place, &self.pointer(at), what, encoding));
             }
         };
         strings_and_keys(value, &Path::Root, &mut look);
-        if self.settings.evaluates_only { Ok(()) } else { denied }
+        if self.options.evaluates_only { Ok(()) } else { denied }
     }
 
     /// A failure that tells something becomes a denial; control flow keeps its kind, and loses the text, unless what it
     /// carries tells it too.
     pub(super) fn check_error(&self, error: Error) -> Error {
-        if carries_deep(&error) {
+        if has_deep_value(&error) {
             let denied = self.block(Place::Error, "", What::TooDeep, Encoding::Plain);
-            return if self.settings.evaluates_only { error } else { denied };
+            return if self.options.evaluates_only { error } else { denied };
         }
         let (mut denied, mut budget) = (None, self.detector.budget());
         let mut tells = |at: &Path<'_>, text: &str| {
-            let Some((what, encoding)) = self.detector.leak(text, &mut budget) else { return false };
+            let Some((what, encoding)) = self.detector.find_leak(text, &mut budget) else { return false };
             denied.get_or_insert_with(|| self.block(Place::Error, &self.pointer(at), what, encoding));
             true
         };
@@ -101,9 +101,9 @@ impl GuardState {
         let checked = change_texts(error.clone(), &mut withhold);
         let checked = change_detail_keys(checked, &mut |key| withhold(&DETAILS, key));
         let mut keeps = checked.is_control_flow();
-        carried(&checked, &mut |at, text| keeps &= !tells(at, text));
+        for_each_fixed_text(&checked, &mut |at, text| keeps &= !tells(at, text));
         match denied {
-            Some(_) if self.settings.evaluates_only => error,
+            Some(_) if self.options.evaluates_only => error,
             Some(denied) if !keeps => denied,
             _ => checked,
         }
@@ -111,7 +111,7 @@ impl GuardState {
 }
 
 /// What an error carries besides text that can be withheld: somebody acts on it, so it passes as it is, or not at all.
-fn carried(error: &Error, see: &mut impl FnMut(&Path<'_>, &str)) {
+fn for_each_fixed_text(error: &Error, see: &mut impl FnMut(&Path<'_>, &str)) {
     if let ErrorKind::Denied { by } | ErrorKind::Halted { by } = error.kind() {
         see(&Path::Key(&Path::Key(&Path::Root, "kind"), "by"), by);
     }
@@ -128,7 +128,7 @@ fn carried(error: &Error, see: &mut impl FnMut(&Path<'_>, &str)) {
 }
 
 /// Whether JSON in an error is nested so deep that looking at it would overflow the stack.
-fn carries_deep(error: &Error) -> bool {
+fn has_deep_value(error: &Error) -> bool {
     let interrupt = error.interrupt().map(|interrupt| &interrupt.data);
     error.details().values().chain(interrupt).any(|value| check_depth(value).is_err())
 }
@@ -157,10 +157,10 @@ pub(super) struct ExfilGuardLayer {
 }
 
 impl ExfilGuardLayer {
-    async fn guarded(&self, input: &Value, next: Next<'_, JsonRun>) -> Result<Value> {
-        let GuardState { settings, .. } = &*self.state;
-        if settings.inputs {
-            self.state.check(Place::Input, input)?;
+    async fn call_guarded(&self, input: &Value, next: Next<'_, JsonRun>) -> Result<Value> {
+        let GuardState { options, .. } = &*self.state;
+        if options.inputs {
+            self.state.check_value(Place::Input, input)?;
         }
         let result = next.run(input).await;
         // Work that went on after a refused event has not got past it.
@@ -168,13 +168,13 @@ impl ExfilGuardLayer {
         match (result, refused) {
             (Ok(_), Some(refused)) => Err(refused),
             (Ok(output), None) => {
-                if settings.outputs {
-                    self.state.check(Place::Output, &output)?;
+                if options.outputs {
+                    self.state.check_value(Place::Output, &output)?;
                 }
                 Ok(output)
             }
             // Where nothing is denied, it is looked at once: when it leaves.
-            (Err(error), _) if settings.outputs && !settings.evaluates_only => Err(self.state.check_error(error)),
+            (Err(error), _) if options.outputs && !options.evaluates_only => Err(self.state.check_error(error)),
             (Err(error), _) => Err(error),
         }
     }
@@ -182,8 +182,8 @@ impl ExfilGuardLayer {
 
 impl Layer<JsonRun> for ExfilGuardLayer {
     async fn call(&self, input: &Value, ctx: &RunContext, next: Next<'_, JsonRun>) -> Result<Value> {
-        let result = self.guarded(input, next).await;
-        self.state.tell(ctx).await;
+        let result = self.call_guarded(input, next).await;
+        self.state.emit_blocked(ctx).await;
         result
     }
 
@@ -194,6 +194,6 @@ impl Layer<JsonRun> for ExfilGuardLayer {
 
 impl fmt::Debug for ExfilGuardLayer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.state.settings.describe(&self.state.detector, f)
+        self.state.options.describe(&self.state.detector, f)
     }
 }
