@@ -1,4 +1,6 @@
-//! What was approved is what is executed: two layers that compare the input behind the answer with what the work gets.
+//! Two layers that verify that the work receives an input that was approved.
+//!
+//! The first records each input behind the answer, the second denies every other input.
 
 use std::sync::Arc;
 
@@ -6,12 +8,13 @@ use emitree_runtime::{Error, JsonRun, Layer, Next, Result, RunContext, Summary};
 use parking_lot::Mutex;
 use serde_json::Value;
 
-/// The inputs of one run that may be executed: approved, edited, or not asked about.
+/// The inputs with which the work of one run may begin: approved, edited, or not asked about.
 #[derive(Clone, Debug, Default)]
 pub(super) struct AllowedInputs(Arc<Mutex<Vec<Value>>>);
 
 impl AllowedInputs {
     fn add(&self, input: &Value) {
+        // One input for each distinct answer: further attempts with the same input add nothing.
         let mut inputs = self.0.lock();
         if !inputs.contains(input) {
             inputs.push(input.clone());
@@ -23,14 +26,15 @@ impl AllowedInputs {
     }
 }
 
-/// Stands directly inside of the layer that asks, and notes what that lets pass: an edited input as the run's type takes it.
+/// Records the input that the asking layer lets through, directly inside of it. An edited input is recorded in the form
+/// that the run's input type gives it.
 #[derive(Debug)]
 pub(super) struct RecordInputLayer {
     pub(super) by: Arc<str>,
     pub(super) allowed_inputs: AllowedInputs,
 }
 
-/// Stands inside of all other guards, and refuses what was not noted.
+/// Denies an input that was not recorded, inside of all other guards.
 #[derive(Debug)]
 pub(super) struct VerifyInputLayer {
     pub(super) by: Arc<str>,

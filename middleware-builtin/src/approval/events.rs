@@ -1,4 +1,4 @@
-//! What an approval says of itself.
+//! The own events of an approval.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -6,25 +6,25 @@ use serde_json::Value;
 use super::Request;
 use crate::shared::own_events::own_events;
 
-/// Something is asked, of a responder or by an interrupt.
+/// A question is about to be asked, of a responder or by an interrupt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Asked {
-    /// What an answer names.
+    /// The id that an answer refers to.
     pub id: String,
-    /// What is asked.
+    /// The question.
     pub request: Request,
 }
 
-/// A run goes on with what it was to get.
+/// A run was approved and goes on with its input.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Approved {
-    /// What was answered.
+    /// The id of the question.
     pub id: String,
-    /// What the answer is bound to.
+    /// The hash that the answer is bound to.
     pub input_hash: String,
-    /// Whether the answer was there already, and nobody was asked now.
+    /// `true` if the answer came from the ledger and nothing was asked.
     pub remembered: bool,
 }
 
@@ -32,29 +32,30 @@ pub struct Approved {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Edited {
-    /// What was answered.
+    /// The id of the question.
     pub id: String,
-    /// What the answer is bound to: the input as it was.
+    /// The hash that the answer is bound to, of the original input.
     pub input_hash: String,
-    /// What the work gets, if it fits.
+    /// The edited input. The work receives it if it fits the input type.
     pub input: Value,
-    /// Whether the answer was there already, and nobody was asked now.
+    /// `true` if the answer came from the ledger and nothing was asked.
     pub remembered: bool,
 }
 
-/// A run does not go on.
+/// A run was rejected and is denied.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Rejected {
-    /// What was answered, or should have been.
+    /// The id of the question.
     pub id: String,
-    /// What the answer is bound to.
+    /// The hash that the answer is bound to.
     pub input_hash: String,
-    /// Why.
+    /// The reason of the denial.
     pub reason: String,
-    /// Whether the answer was there already, and nobody was asked now.
+    /// `true` if the answer came from the ledger and nothing was asked.
     pub remembered: bool,
-    /// Whether there was no answer: asking failed, or took too long.
+    /// `true` if the question got no valid answer: asking failed or took too long, or the answer was an edit where edits
+    /// are not allowed.
     pub failed: bool,
 }
 
@@ -65,7 +66,7 @@ own_events! {
     Rejected = "rejected" { reason };
 }
 
-/// What came of a request, as own events.
+/// Builds the own events about one request.
 pub(super) struct RequestEvents<'a> {
     pub(super) request: &'a Request,
     pub(super) remembered: bool,

@@ -1,7 +1,7 @@
-//! The layer that stands before the work until it was answered.
+//! The layer that lets the work begin once it is approved.
 //!
-//! 1. What `next` is called with is what the answer is bound to, or what it says instead.
-//! 2. Nothing calls `next` before there is an answer; whatever goes wrong on the way to it is a denial (M5).
+//! 1. `next` is called with the input that the answer approves, or with the edited input.
+//! 2. `next` is not called without an answer. Every failure on the way to an answer is a denial (M5).
 
 use std::future::Future;
 use std::time::Duration;
@@ -20,7 +20,8 @@ pub(super) struct ApprovalLayer(pub(super) Approval);
 
 impl Layer<JsonRun> for ApprovalLayer {
     async fn call(&self, input: &Value, ctx: &RunContext, next: Next<'_, JsonRun>) -> Result<Value> {
-        // What is shown to somebody is cloned and hashed: both recurse.
+        // Cloning and hashing the input recurse: a value nested too deep must be denied first, or it overflows the
+        // stack.
         deny_deep(&self.0.by, "input", input)?;
         let request = Request::new(&self.0.by, ctx, input, self.0.choices());
         if !self.asks_about(&request)? {
@@ -47,12 +48,14 @@ impl ApprovalLayer {
         caught(asks).map_err(|panic| self.deny(format!("what says whether to ask panicked: {panic}")))
     }
 
-    /// Gives another input, if one was answered; that there is no answer, or that it is no, is an error. Either is emitted.
+    /// Returns the edited input, if the answer is an edit. A rejection, or no valid answer, is an error. Emits the
+    /// outcome.
     async fn decide(&self, request: &Request, ctx: &RunContext) -> Result<Option<Value>> {
         let ledger = self.0.ledger_of(ctx);
         let known = ledger.decision(&request.id());
         let events = RequestEvents { request, remembered: known.is_some() };
         let decided = match known {
+            // The ledger may hold an edit from before edits were disallowed, or from another approval.
             Some(decision) => self.check_allowed(decision),
             None => self.ask(&events, &ledger, ctx).await,
         };
@@ -68,7 +71,7 @@ impl ApprovalLayer {
                 return Err(self.deny(reason));
             }
             Err(error) => {
-                // Other ends speak for themselves.
+                // Control flow such as an interrupt or an abort rejects nothing.
                 if error.is_denied() {
                     own_events.emit(ctx, || events.rejected(&error, true)).await;
                 }
@@ -84,17 +87,20 @@ impl ApprovalLayer {
             let answer = self.0.responder.ask(events.request).await;
             self.check_allowed(answer.map_err(|error| self.fail_closed(error))?)
         };
-        // From now on, be it spent waiting for what somebody else asks.
+        // One deadline for both ways to an answer, asking and waiting for another run that asks.
         let deadline = self.0.timeout.map(|after| (after, Instant::now().checked_add(after)));
         let id = events.request.id();
         let answer = match deadline {
             Some((after, Some(deadline))) => {
+                // The inner limit turns a late responder into a denial for all runs that wait; the outer one also
+                // limits the wait for another run.
                 let ask = self.or_deny_after(after, deadline, ask);
                 self.or_deny_after(after, deadline, ledger.ask_once(&id, ctx, ask)).await
             }
             _ => ledger.ask_once(&id, ctx, ask).await,
         };
-        // It may have come from elsewhere meanwhile.
+        // The answer may come from another run or from `Approvals::answer`, which do not check what this approval
+        // allows.
         self.check_allowed(answer?)
     }
 
@@ -106,7 +112,8 @@ impl ApprovalLayer {
     ) -> Result<Decision> {
         let late = || Err(self.deny(format!("nobody answered within {after:?}")));
         match timeout_at(deadline, answer).await {
-            // No timer goes off while a responder blocks its thread (M5).
+            // A responder that blocks its thread keeps the timer from firing: an answer after the deadline is late all
+            // the same (M5).
             Ok(Ok(_)) if Instant::now() > deadline => late(),
             Ok(decision) => decision,
             Err(_) => late(),
@@ -115,6 +122,7 @@ impl ApprovalLayer {
 
     fn check_allowed(&self, decision: Decision) -> Result<Decision> {
         if let Decision::Edit(input) = &decision {
+            // The edited input is cloned into an event and recorded, which recurses like the input's clone.
             deny_deep(&self.0.by, "edited input", input)?;
         }
         if self.0.choices().contains(&decision.choice()) {
@@ -123,7 +131,7 @@ impl ApprovalLayer {
         Err(self.deny("the answer was an edit, which is not allowed here: approve or reject"))
     }
 
-    /// A failure is a denial; control flow is what it is (M9), but for a time-out of the responder's own.
+    /// Turns a failure of the responder into a denial. Control flow passes (M9), except the responder's own time-out.
     fn fail_closed(&self, error: Error) -> Error {
         if error.is_control_flow() && !error.is_timed_out() {
             return error;
@@ -135,7 +143,7 @@ impl ApprovalLayer {
         Error::denied(&*self.0.by, reason)
     }
 
-    /// What does not fit may be what was edited.
+    /// Adds who edited the input to an error about a value that does not fit.
     fn add_editor(&self, error: Error) -> Error {
         if *error.kind() == ErrorKind::Invalid { error.context("edited_by", &*self.0.by) } else { error }
     }

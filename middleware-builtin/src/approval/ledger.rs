@@ -1,8 +1,9 @@
-//! What has been answered: [`Approvals`].
+//! The answers that an approval keeps: [`Approvals`].
 //!
-//! 1. What is being asked stands in `asking` as long as somebody asks it or waits for the answer.
-//! 2. Of those who ask the same at the same time one asks; if it is dropped or stopped, another one does.
-//! 3. An answer is in `answers` before anybody goes on with it.
+//! 1. `asking` has an entry for a question as long as a run asks it or waits for its answer.
+//! 2. If several runs ask the same question at the same time, one of them asks. If that run is dropped or aborted,
+//!    another one asks.
+//! 3. An answer is in `answers` before any run goes on with it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -16,10 +17,10 @@ use tokio::sync::OnceCell;
 
 use super::Decision;
 
-/// Answers, by the ids of what was asked: what was answered is not asked again (M8).
+/// A ledger of answers by the id of the question. A question that has an answer is not asked again.
 ///
-/// In JSON an object: `{"approval-5d0f…": "approve"}`. It can be stored, and given to the runs of another process. Clones
-/// are the same one; nothing is forgotten by itself.
+/// Its JSON is an object, `{"approval-5d0f…": "approve"}`, that can be stored and used by runs of another process.
+/// Clones share their answers. Answers stay until [`forget`](Self::forget) removes them.
 ///
 /// ```
 /// use emitree_middleware::approval::{Approvals, Decision};
@@ -36,77 +37,82 @@ use super::Decision;
 #[derive(Clone, Default)]
 pub struct Approvals(Arc<AnswerTable>);
 
+/// The shared state of a ledger. The two locks are never held together.
 #[derive(Default)]
 struct AnswerTable {
     answers: Mutex<BTreeMap<String, Decision>>,
     asking: Mutex<HashMap<String, AnswerCell>>,
 }
 
-/// What is being asked, and what came of it.
+/// The outcome of a question that is being asked; empty until it is known.
 type AnswerCell = Arc<OnceCell<Result<Decision>>>;
 
 impl Approvals {
-    /// One without answers.
+    /// Creates an empty ledger.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Answers what was asked under an id: that of an [`Interrupt`](emitree_runtime::Interrupt), or of a
-    /// [`Request`](super::Request). Another answer to it goes.
+    /// Sets the answer to the question with this id, and replaces an earlier one. The id is the id of an
+    /// [`Interrupt`](emitree_runtime::Interrupt) or of a [`Request`](super::Request).
     pub fn answer(&self, id: impl Into<String>, decision: Decision) {
         self.0.answers.lock().insert(id.into(), decision);
     }
 
-    /// What was answered.
+    /// Returns the answer to a question.
     #[must_use]
     pub fn decision(&self, id: &str) -> Option<Decision> {
         self.0.answers.lock().get(id).cloned()
     }
 
-    /// Forgets an answer: it is asked again.
+    /// Removes an answer, so that the question is asked again.
     pub fn forget(&self, id: &str) {
         self.0.answers.lock().remove(id);
     }
 
-    /// How many answers there are.
+    /// Returns the number of answers.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.answers.lock().len()
     }
 
-    /// Tells whether there are none.
+    /// Returns `true` if there are no answers.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.answers.lock().is_empty()
     }
 
-    /// That of a run tree, kept in the context of its outermost run.
+    /// Returns the ledger of a run tree, kept in the extensions of its outermost run.
     pub(super) fn of_tree(run: &RunContext) -> Self {
         let outermost = std::iter::successors(Some(run), |run| run.parent()).last().unwrap_or(run);
         outermost.extension_or_default::<TreeApprovals>().0.clone()
     }
 
-    /// Asks, unless somebody asks the same already: then it waits for what comes of that.
+    /// Asks a question. If another run is asking it already, waits for that run's answer or failure instead.
     ///
     /// # Cancel safety
     ///
-    /// When who asks is dropped, or its run is stopped, one of those who wait asks.
+    /// If the asking run is dropped or aborted, one of the waiting runs asks.
     pub(super) async fn ask_once(
         &self,
         id: &str,
         ctx: &RunContext,
         ask: impl Future<Output = Result<Decision>> + Send,
     ) -> Result<Decision> {
+        // Joins before the first await, so that runs which ask from now on share this cell.
         let question = PendingQuestion::join(&self.0, id);
         let asks = || async {
-            // Who asked before may have left since one looked.
+            // An earlier asker may have stored its answer after this run looked and before it joined (2).
             if let Some(decision) = self.decision(id) {
                 return Ok(Ok(decision));
             }
             let answer = ask.await;
             match &answer {
+                // Store the answer before the cell is set and any waiting run goes on with it (3).
                 Ok(decision) => self.answer(id, decision.clone()),
+                // Returning `Err` leaves the cell empty: the end of this run is no answer, and a waiting run asks next
+                // (2).
                 Err(error) if error.is_aborted() || ctx.is_aborted() => return Err(error.clone()),
                 Err(_) => {}
             }
@@ -116,11 +122,11 @@ impl Approvals {
     }
 }
 
-/// The answers of a run tree to which nobody has given any.
+/// The ledger of a run tree that was given none.
 #[derive(Default)]
 struct TreeApprovals(Approvals);
 
-/// A part in something that is asked; the last one who leaves takes it away.
+/// One run's share in a question. The last one dropped removes the question from `asking`.
 struct PendingQuestion<'a> {
     table: &'a AnswerTable,
     id: &'a str,
@@ -137,7 +143,8 @@ impl<'a> PendingQuestion<'a> {
 impl Drop for PendingQuestion<'_> {
     fn drop(&mut self) {
         let mut asking = self.table.asking.lock();
-        // Seats are taken under this lock only: the table's and this one are the last.
+        // Shares are cloned under this lock only, so a count of two means that just the table's cell and this one are
+        // left (1).
         if Arc::strong_count(&self.answer) == 2 {
             asking.remove(self.id);
         }
@@ -158,7 +165,7 @@ impl<'de> Deserialize<'de> for Approvals {
     }
 }
 
-/// How many answers there are; what they are may be secret.
+/// Shows the number of answers only: answers may hold secrets.
 impl fmt::Debug for Approvals {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Approvals({})", self.len())

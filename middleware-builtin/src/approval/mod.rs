@@ -1,4 +1,4 @@
-//! Somebody is asked before a run goes on: [`Approval`].
+//! Approval of a run's input before its work begins: [`Approval`].
 
 mod allowed_inputs;
 mod events;
@@ -29,12 +29,13 @@ use responder::Responder;
 const ALL_CHOICES: &[Choice] = &[Choice::Approve, Choice::Edit, Choice::Reject];
 const CHOICES_WITHOUT_EDIT: &[Choice] = &[Choice::Approve, Choice::Reject];
 
-/// Asks before the work of a run begins, and goes on as it was answered: with the input as it is, with another one, or
-/// not at all.
+/// A middleware that asks for approval before a run's work begins. The answer approves the input, replaces it, or
+/// rejects the run.
 ///
-/// It stands in [`Phase::Guard`], where it sees exactly what the work would get, and works on runs of any type, as JSON.
-/// By default it asks about each run that it is bound to; [`runs`](Self::runs), [`of_kind`](Self::of_kind) and
-/// [`when`](Self::when) say otherwise. Runs that it does not ask about by the first two cost no JSON.
+/// The layer belongs to [`Phase::Guard`], so it sees the input exactly as the work would receive it. It accepts runs of
+/// any type and reads their values as JSON. By default it asks about every run that it is bound to. Restrict it with
+/// [`runs`](Self::runs), [`of_kind`](Self::of_kind) or [`when`](Self::when). Runs excluded by `runs` or `of_kind` are
+/// never converted to JSON.
 ///
 /// ```
 /// use emitree_middleware::approval::{Approval, Decision, Request};
@@ -44,7 +45,7 @@ const CHOICES_WITHOUT_EDIT: &[Choice] = &[Choice::Approve, Choice::Reject];
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() {
 /// let approval = Approval::by(|request: Request| async move {
-///     // Ask whoever is there; this one knows what it wants.
+///     // Ask a person here; this responder decides by itself.
 ///     Ok(if request.input == "/tmp" { Decision::Approve } else { Decision::reject("only in /tmp") })
 /// })
 /// .runs(Runs::named("delete"));
@@ -57,28 +58,28 @@ const CHOICES_WITHOUT_EDIT: &[Choice] = &[Choice::Approve, Choice::Reject];
 /// # }
 /// ```
 ///
-/// # What an answer is bound to
+/// # How answers are reused
 ///
-/// To kind, name and input of the run, by a hash of them ([`Request::input_hash`]): another input is another question.
-/// What was answered is not asked again, neither in a further attempt nor by another run. Where answers are kept, the
-/// nearest that there is:
+/// An answer is bound to a hash of the run's kind, name and input ([`Request::input_hash`]), so another input needs
+/// another answer. Later attempts, and other runs with the same hash, reuse the answer. Answers are kept in the first
+/// of these that exists:
 ///
-/// 1. [`Approvals`] in the run's extensions, given by [`Run::extension`](emitree_runtime::Run::extension) to it or to a
-///    run above;
-/// 2. those given by [`ledger`](Self::ledger);
-/// 3. some that the outermost run above keeps as long as it lasts.
+/// 1. the [`Approvals`] in the run's extensions, set on this run or inherited from a run above
+///    ([`Run::extension`](emitree_runtime::Run::extension));
+/// 2. the [`Approvals`] passed to [`ledger`](Self::ledger);
+/// 3. a ledger that lives as long as the outermost run above.
 ///
-/// What was approved is what is executed: where a layer that stands inside, in the phase of guards too, changes the input
-/// after the answer, the run is denied.
+/// The work receives only an input that was approved. If a guard inside this one changes the input after the answer,
+/// the run is denied.
 ///
-/// What JSON does not show of an input, a skipped field say, the hash does not either. Two approvals that stand for
-/// different people need [names](Self::named), or the one takes the other's answers for its own.
+/// The hash covers the input's JSON. A field that serde skips is not part of it. Two approvals that ask different
+/// people need different [names](Self::named); otherwise each reuses the other's answers.
 ///
-/// # When nobody is there: interrupts
+/// # Asking by interrupt
 ///
 /// [`Approval::by_interrupt`] ends the run with an [`Interrupt`](emitree_runtime::Interrupt) of the kind [`INTERRUPT`],
-/// whose data are a [`Request`] and whose id is the same each time that the same is asked. Once it has been answered in
-/// a ledger, a run with the same input goes on, be it in another process:
+/// whose data is a [`Request`]. The same question always has the same interrupt id. Once a ledger has the answer, a run
+/// with the same input goes on, even in another process:
 ///
 /// ```
 /// use emitree_middleware::approval::{Approval, Approvals, Decision, Request};
@@ -91,7 +92,7 @@ const CHOICES_WITHOUT_EDIT: &[Choice] = &[Choice::Approve, Choice::Reject];
 /// let error = delete.run("/tmp".to_owned()).await.unwrap_err();
 /// let stored = serde_json::to_string(error.interrupt().unwrap())?;
 ///
-/// // Later, elsewhere: it is shown to somebody, after a check that it is what its id stands for.
+/// // Later, perhaps in another process: this checks that the request matches its id; then show it to a person.
 /// let request = Request::of_interrupt(&serde_json::from_str(&stored)?)?;
 /// assert_eq!(request.input, "/tmp");
 /// let approvals = Approvals::new();
@@ -101,33 +102,40 @@ const CHOICES_WITHOUT_EDIT: &[Choice] = &[Choice::Approve, Choice::Reject];
 /// # }
 /// ```
 ///
-/// # When it goes wrong
+/// # Failures
 ///
-/// It fails closed (M5): if the responder fails, panics or takes longer than the [`timeout`](Self::timeout), if a
-/// predicate panics, if an edit is answered where [none are allowed](Self::without_edits), the run is denied, and the
-/// reason says so; none of that is kept as an answer. A responder that ends in control flow, such as
-/// `Err(Error::interrupted(request.to_interrupt()))` because it is night, ends the run so (M9).
+/// An approval fails closed. The run is denied, and the reason says why, if
 ///
-/// An input that was edited has to fit the run's type, else that is an error which says where, with the detail
-/// `edited_by`, and the work does not begin. Guards that stand inside of this one see what was edited; those that were
-/// bound before it have seen what was not.
+/// - the responder fails, panics or takes longer than the [`timeout`](Self::timeout),
+/// - a predicate panics,
+/// - the answer is an edit and [edits are not allowed](Self::without_edits).
 ///
-/// # Order, and what dropping does
+/// None of these is kept as an answer. If the responder returns control flow, the run ends with it; for example,
+/// `Err(Error::interrupted(request.to_interrupt()))` ends the run interrupted. A time-out that the responder returns is
+/// a denial.
 ///
-/// 1. The ledger is looked at. With an answer there, go to 4.
-/// 2. If another run asks the same at this moment, with the same ledger, it waits for what comes of that; else `asked`
-///    is emitted, and the responder called.
-/// 3. An answer is kept.
-/// 4. `approved`, `edited` or `rejected` is emitted.
-/// 5. The work begins, or the run ends denied by `approval`.
+/// An edited input has to fit the run's input type. If it does not, the work does not begin and the run fails with an
+/// error that carries the detail `edited_by`. Guards inside this one check the edited input; guards outside have
+/// checked the original.
 ///
-/// A run that is aborted, dropped or out of time while it waits ends at once, and the responder's future is dropped. If
-/// others wait for its answer, one of them asks.
+/// # Order
+///
+/// 1. Look the answer up in the ledger. If there is one, continue with 4.
+/// 2. If another run is asking the same question with the same ledger, wait for its answer or failure. Otherwise emit
+///    `asked` and call the responder.
+/// 3. Keep the answer in the ledger.
+/// 4. Emit `approved`, `edited` or `rejected`.
+/// 5. Begin the work, or end the run denied by `approval`.
+///
+/// # Cancel safety
+///
+/// A waiting run that is aborted, dropped or timed out ends at once and drops the responder's future. If other runs
+/// wait for that answer, one of them asks next.
 ///
 /// # Its own events
 ///
 /// `middleware.approval.asked`, `.approved`, `.edited` and `.rejected`: [`Asked`], [`Approved`], [`Edited`] and
-/// [`Rejected`]. They say what was asked and what the answer is bound to.
+/// [`Rejected`]. They carry the request's id, and the hash that the answer is bound to.
 #[derive(Clone)]
 pub struct Approval {
     by: Arc<str>,
@@ -143,7 +151,8 @@ pub struct Approval {
 type RequestPredicate = dyn Fn(&Request) -> bool + Send + Sync;
 
 impl Approval {
-    /// Asks a function, and waits for it: without a [`timeout`](Self::timeout) for as long as the run lasts.
+    /// Creates an approval that asks an async function and waits for its answer. Without a [`timeout`](Self::timeout),
+    /// it waits as long as the run lasts.
     #[must_use]
     pub fn by<F, Fut>(responder: F) -> Self
     where
@@ -153,7 +162,8 @@ impl Approval {
         Self::of(Responder::Live(Arc::new(move |request| Box::pin(responder(request)))))
     }
 
-    /// Ends the run with the question, unless it was answered.
+    /// Creates an approval that ends the run with an interrupt that carries the [`Request`], unless the ledger has an
+    /// answer.
     #[must_use]
     pub fn by_interrupt() -> Self {
         Self::of(Responder::Interrupt)
@@ -172,50 +182,51 @@ impl Approval {
         }
     }
 
-    /// Asks about these runs, and others for which this is said; by default about all.
+    /// Asks about these runs. Further calls add runs. Default: all runs.
     #[must_use]
     pub fn runs(mut self, runs: Runs) -> Self {
         self.runs.add(runs);
         self
     }
 
-    /// Asks about runs of that kind: short for `runs(Runs::of_kind(kind))`.
+    /// Asks about runs of this kind: short for `runs(Runs::of_kind(kind))`.
     #[must_use]
     pub fn of_kind(self, kind: impl Into<Cow<'static, str>>) -> Self {
         self.runs(Runs::of_kind(kind))
     }
 
-    /// Asks only if that says so of what would be asked: it sees the input. Called again, only if both do.
+    /// Asks only if the predicate returns `true` for the request, which includes the input. With several predicates,
+    /// all must return `true`.
     #[must_use]
     pub fn when(mut self, asks: impl Fn(&Request) -> bool + Send + Sync + 'static) -> Self {
         self.when.push(Arc::new(asks));
         self
     }
 
-    /// How long a run waits for an answer, by tokio's clock, before it is denied. By default there is no limit. Interrupts
-    /// wait for nobody.
+    /// Sets how long a run waits for an answer, by tokio's clock, before it is denied. Default: no limit.
+    /// [`by_interrupt`](Self::by_interrupt) never waits for an answer.
     #[must_use]
     pub const fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
         self
     }
 
-    /// Takes no other input for an answer. By default it does.
+    /// Disallows answers that edit the input. Default: allowed.
     #[must_use]
     pub const fn without_edits(mut self) -> Self {
         self.edits = false;
         self
     }
 
-    /// Where answers are looked for and kept, unless the run has [`Approvals`] of its own.
+    /// Sets where answers are looked up and kept for runs without [`Approvals`] in their extensions.
     #[must_use]
     pub fn ledger(mut self, ledger: Approvals) -> Self {
         self.ledger = Some(ledger);
         self
     }
 
-    /// Who asks, by default `approval`: it begins the ids of what is asked, and denies. Answers are not shared between
-    /// names.
+    /// Sets the name that denies and that begins the id of each request. Default: `approval`. Approvals with different
+    /// names do not share answers.
     #[must_use]
     pub fn named(mut self, by: impl Into<Arc<str>>) -> Self {
         self.by = by.into();
@@ -227,11 +238,14 @@ impl Approval {
     }
 
     fn ledger_of(&self, ctx: &RunContext) -> Approvals {
+        // The nearest ledger wins: the run's own or inherited one, then the one that was configured, then the tree's.
         let given = ctx.extension::<Approvals>().map(Arc::unwrap_or_clone).or_else(|| self.ledger.clone());
         given.unwrap_or_else(|| Approvals::of_tree(ctx))
     }
 
     fn stack(&self) -> Stack<JsonRun> {
+        // The recording layer is the next one inside the layer that asks, and the verifying layer is the innermost
+        // guard: between them stand all guards that could change an approved input.
         let (by, allowed_inputs) = (&self.by, AllowedInputs::default());
         Stack::builder()
             .layer_in(Phase::Guard, ApprovalLayer(self.clone()))
@@ -245,6 +259,7 @@ built_in!(Approval, |this| this.own_events);
 
 impl Middleware for Approval {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
+        // A predicate of `runs` that panics denies the run (M5).
         if self.runs.guards(ctx, &self.by)? { self.stack().bind(ctx) } else { Ok(()) }
     }
 

@@ -1,4 +1,4 @@
-//! What is asked: [`Request`], and the hash that its answer is bound to.
+//! The question of an approval: [`Request`], and the hash that its answer is bound to.
 
 use emitree_runtime::{Interrupt, RunContext};
 use serde::{Deserialize, Serialize};
@@ -10,66 +10,66 @@ use crate::shared::own_events::UserTexts;
 /// The kind of an [`Interrupt`] that asks for an approval.
 pub const INTERRUPT: &str = "approval";
 
-/// What is asked: may this go on with exactly that input?
+/// A question: may this run go on with exactly this input?
 ///
-/// It is the data of an interrupt too, in JSON: `{"by", "kind", "name", "input", "input_hash", "allowed"}`.
+/// It is also the data of the interrupt, as JSON: `{"by", "kind", "name", "input", "input_hash", "allowed"}`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Request {
-    /// Who asks: `approval`, or what it was [named](super::Approval::named).
+    /// The name of the approval: `approval`, or the name set by [`Approval::named`](super::Approval::named).
     pub by: String,
-    /// The kind of what is run: `Tool`.
+    /// The run's kind, such as `Tool`.
     pub kind: String,
-    /// What that is called: `delete`.
+    /// The run's name, such as `delete`.
     pub name: String,
-    /// What the work would get.
+    /// The input that the work would receive.
     pub input: Value,
-    /// Lower-case hex of the SHA-256 of `{"input":…,"kind":…,"name":…}` as UTF-8, keys sorted by their bytes at every
-    /// depth, without space.
+    /// The SHA-256 of `{"input":…,"kind":…,"name":…}` in lower-case hex. The JSON is UTF-8 without spaces, and keys are
+    /// sorted by their bytes at every depth.
     pub input_hash: String,
-    /// What may be answered.
+    /// The answers that are allowed.
     pub allowed: Vec<Choice>,
 }
 
-/// What may be answered.
+/// A kind of answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Choice {
-    /// Go on.
+    /// Go on with the input as it is.
     Approve,
     /// Go on with another input.
     Edit,
-    /// Do not go on.
+    /// Deny the run.
     Reject,
 }
 
-/// What has been answered.
+/// An answer to a [`Request`].
 ///
-/// In JSON: `"approve"`, `{"edit": …}`, `{"reject": {"reason": …}}`.
+/// As JSON: `"approve"`, `{"edit": …}` or `{"reject": {"reason": …}}`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Decision {
-    /// Go on.
+    /// Go on with the input as it is.
     Approve,
-    /// Go on with this input in place of the other.
+    /// Go on with this input instead.
     Edit(Value),
-    /// Do not go on.
+    /// Deny the run.
     Reject {
-        /// Why.
+        /// The reason of the denial.
         reason: String,
     },
 }
 
 impl Decision {
-    /// Do not go on, and why.
+    /// Returns a [`Reject`](Self::Reject) with a reason.
     #[must_use]
     pub fn reject(reason: impl Into<String>) -> Self {
         Self::Reject { reason: reason.into() }
     }
 
-    /// Without what it carries.
+    /// Returns the kind of this answer.
     #[must_use]
     pub const fn choice(&self) -> Choice {
         match self {
@@ -80,30 +80,30 @@ impl Decision {
     }
 }
 
-/// Why an interrupt is no [`Request`].
+/// An [`Interrupt`] that does not hold a valid [`Request`].
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RequestError {
-    /// It is about something else.
+    /// The interrupt is of another kind than [`INTERRUPT`].
     #[error("an interrupt of the kind `{kind}` asks for no approval: those are of the kind `{INTERRUPT}`")]
     OtherKind {
-        /// Its kind.
+        /// The interrupt's kind.
         kind: String,
     },
-    /// Its data are not what they should be.
+    /// The data cannot be read as a [`Request`].
     #[error("the data of the interrupt `{id}` are not those of a request for an approval")]
     Data {
-        /// Its id.
+        /// The interrupt's id.
         id: String,
-        /// What is wrong with them.
+        /// The error of reading the data.
         source: serde_json::Error,
     },
-    /// What it shows is not what its id stands for: it was changed.
+    /// The request does not match the interrupt's id: one of them was changed.
     #[error("the interrupt `{id}` shows an input that has the id `{shown}`: it was changed since it was made")]
     Changed {
-        /// Its id.
+        /// The interrupt's id.
         id: String,
-        /// The id of what it shows.
+        /// The id computed from the request's kind, name and input.
         shown: String,
     },
 }
@@ -121,31 +121,33 @@ impl Request {
         }
     }
 
-    /// What an answer names: the same each time that the same is asked.
+    /// Returns the id that an answer refers to. Equal questions have equal ids.
     #[must_use]
     pub fn id(&self) -> String {
         format!("{}-{}", self.by, self.input_hash)
     }
 
-    /// The question as a run ends with it, with the same id each time.
+    /// Returns the interrupt that ends a run with this question. Its id is [`id`](Self::id).
     #[must_use]
     pub fn to_interrupt(&self) -> Interrupt {
-        // Strings, and JSON: that cannot fail.
+        // Serializing strings and JSON values cannot fail.
         let data = serde_json::to_value(self).unwrap_or_default();
         Interrupt::new(INTERRUPT, data).with_id(self.id())
     }
 
-    /// Reads one back, and checks that it shows what its id stands for.
+    /// Reads the request of an interrupt, and verifies that it matches the interrupt's id.
     ///
     /// # Errors
     ///
-    /// If it asks for something else, or was changed since it was made.
+    /// If the interrupt is of another kind, its data is not a request, or the request does not match the id.
     pub fn of_interrupt(interrupt: &Interrupt) -> Result<Self, RequestError> {
         let id = interrupt.id.clone();
         if interrupt.kind != INTERRUPT {
             return Err(RequestError::OtherKind { kind: interrupt.kind.clone() });
         }
         let read: Result<Self, _> = Self::deserialize(&interrupt.data);
+        // Compute the hash from the input that a person will see, and never take it from the data: otherwise a forged
+        // input could pass under an approved id.
         let mut request = read.map_err(|source| RequestError::Data { id: id.clone(), source })?;
         request.input_hash = hash(&request.kind, &request.name, &request.input);
         match request.id() {
@@ -155,7 +157,8 @@ impl Request {
     }
 }
 
-/// Of the JSON text with sorted keys: `serde_json` may keep the order of insertion, any crate of a build can switch that on.
+/// Hashes the JSON text with sorted keys. Without sorting, the hash would depend on `serde_json`'s feature
+/// `preserve_order`, which any crate of a build may enable.
 fn hash(kind: &str, name: &str, input: &Value) -> String {
     let mut hashed = json!({"input": input, "kind": kind, "name": name});
     hashed.sort_all_objects();

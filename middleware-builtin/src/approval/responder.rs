@@ -1,4 +1,4 @@
-//! Who answers: a function that is awaited, or whoever finds the interrupt.
+//! The responders of an approval: an async function, or an interrupt that is answered later.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,17 +11,17 @@ use crate::shared::panic::caught_async;
 
 type AskFn = dyn Fn(Request) -> BoxFuture<'static, Result<Decision>> + Send + Sync;
 
-/// Who answers.
+/// The source of an answer.
 #[derive(Clone)]
 pub(super) enum Responder {
-    /// A function.
+    /// An async function, awaited while the run waits.
     Live(Arc<AskFn>),
-    /// The run ends with the question.
+    /// An interrupt: the run ends with the question.
     Interrupt,
 }
 
 impl Responder {
-    /// Asks; a panic is a failure like others.
+    /// Asks for an answer. A panic of the responder is returned as an error.
     pub(super) async fn ask(&self, request: &Request) -> Result<Decision> {
         match self {
             Self::Interrupt => Err(Error::interrupted(request.to_interrupt())),
