@@ -1,12 +1,12 @@
-//! What one run may spend, with all below it.
+//! The account of one run and all runs below it.
 //!
-//! 1. An account stands in the context of the run that holds it, and knows the nearest one above. It does not know its
-//!    run, which would keep itself.
-//! 2. Usage has happened: it is recorded in the account and in all above, whatever comes of it. Whoever records sees
-//!    what is exceeded then, and closes it under the same lock.
-//! 3. A call has not happened yet: it is counted in all, or in none. Locks are taken from below upwards, and held until
-//!    the last has said yes.
-//! 4. What is closed stays closed, and lets nothing begin.
+//! 1. An account is an extension of the run that holds it, and refers to the nearest account above. It has no reference
+//!    to its run, which would keep the run alive.
+//! 2. Usage has already happened: it is recorded in the account and in all above, even if it exceeds a limit. The same
+//!    lock covers the recording, the check and the closing.
+//! 3. A call has not happened yet: it is counted in all accounts or in none. Locks are taken from the nearest account
+//!    upwards, and all are held until the topmost has agreed.
+//! 4. A closed account stays closed, and no run begins below it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,7 +31,7 @@ pub(super) struct Account {
     state: Mutex<AccountState>,
 }
 
-/// The account that is nearest to a run, in the run's context.
+/// The account nearest to a run, as an extension of the run.
 struct NearestAccount(Arc<Account>);
 
 #[derive(Default)]
@@ -41,30 +41,31 @@ struct AccountState {
     closed: Option<BudgetClosed>,
 }
 
-/// What came of a look into the books.
+/// The warnings and the closing that are due after a check of the limits.
 #[derive(Default)]
 pub(super) struct LimitsReached {
     pub(super) warnings: Vec<BudgetWarning>,
-    /// It was closed by this.
+    /// Set if this check closed the account.
     pub(super) closed: Option<BudgetClosed>,
 }
 
-/// A run may not begin.
+/// The account that refuses a run's begin, and why.
 pub(super) struct RefusingAccount {
     pub(super) account: Arc<Account>,
     pub(super) closed: BudgetClosed,
-    /// It was closed by this run.
+    /// `true` if this run's attempt to begin closed the account.
     pub(super) is_new: bool,
 }
 
-/// Whether a run counts in an account, and in those above.
+/// The answers of the options' predicates for one run: whether it counts as a call in an account, and in each account
+/// above.
 struct CountPath<'a> {
     here: bool,
     above: Option<&'a Self>,
 }
 
 impl Account {
-    /// Opens one for a run.
+    /// Opens an account for a run, below the nearest account above.
     pub(super) fn open(options: &Arc<BudgetOptions>, ctx: &RunContext) -> Arc<Self> {
         let account = Self::new(options, Self::of(ctx), ctx.run_id());
         ctx.set_extension(NearestAccount(Arc::clone(&account)));
@@ -80,7 +81,7 @@ impl Account {
         ctx.extension::<NearestAccount>().map(|nearest| Arc::clone(&nearest.0))
     }
 
-    /// This one, and those above.
+    /// Returns this account and all above it.
     pub(super) fn upwards(self: &Arc<Self>) -> impl Iterator<Item = &Arc<Self>> {
         std::iter::successors(Some(self), |account| account.above.as_ref())
     }
@@ -89,23 +90,25 @@ impl Account {
         self.holder
     }
 
-    /// Records what was used. The cost is what the account's own prices say, or why that is not known.
+    /// Records usage. `cost` comes from the account's own prices, or is the reason why it cannot be priced.
     pub(super) fn record(&self, usage: &Usage, cost: Result<Decimal, String>) -> LimitsReached {
         let mut state = self.state.lock();
         state.spent.tokens = state.spent.tokens.saturating_add(usage.tokens());
         match cost {
+            // A sum that overflows exceeds every smaller limit.
             Ok(cost) => state.spent.cost = state.spent.cost.checked_add(cost).unwrap_or(Decimal::MAX),
             Err(reason) if state.closed.is_none() => return self.close_unpriced(&mut state, reason, None),
+            // Closed already: the first reason stays (4).
             Err(_) => {}
         }
         self.find_reached(&mut state)
     }
 
-    /// Counts a run that is about to begin, here and above, or nowhere.
+    /// Counts a run that is about to begin, in this account and all above, or in none (3).
     ///
     /// # Errors
     ///
-    /// If what says whether it counts panicked.
+    /// If a predicate of the options panicked.
     pub(super) fn count_start(
         self: &Arc<Self>,
         run: &RunContext,
@@ -113,7 +116,7 @@ impl Account {
         self.with_count_path(run, &mut |counts| self.count(counts))
     }
 
-    /// Asks here and above whether a run counts: with no lock held, for that may be user code.
+    /// Evaluates the predicates of this account and all above. No lock is held, because predicates are user code.
     fn with_count_path<T>(
         &self,
         run: &RunContext,
@@ -133,17 +136,20 @@ impl Account {
             closed: closed.clone(),
             is_new,
         };
+        // The timer may not have fired yet: check the clock, so that no run begins after the time is over.
         if let Some(closed) = self.close_if_late(&mut state) {
             return Err(refusal(&closed, true));
         }
         if let Some(closed) = &state.closed {
             return Err(refusal(closed, false));
         }
+        // This call would be one too many. It closes the account, but is not counted (3).
         if counts.here && self.options.most.calls == Some(state.spent.calls) {
             let one_more = Amount::Count(state.spent.calls.saturating_add(1));
             let closed = self.close_exceeded(&mut state, BudgetLimit::Calls, one_more);
             return Err(refusal(&closed, true));
         }
+        // The accounts above have to agree before this one counts; its lock stays held until then (3).
         let mut warnings = match (&self.above, counts.above) {
             (Some(above), Some(counts)) => above.count(counts)?,
             _ => Vec::new(),
@@ -155,12 +161,12 @@ impl Account {
         Ok(warnings)
     }
 
-    /// Looks again, for time has passed.
+    /// Checks the limits again after some time has passed.
     pub(super) fn check_limits(&self) -> LimitsReached {
         self.find_reached(&mut self.state.lock())
     }
 
-    /// Time is limited by a timer; whoever comes before the timer has run must not begin.
+    /// Closes the account if its time is over, before its timer has fired.
     fn close_if_late(&self, state: &mut AccountState) -> Option<BudgetClosed> {
         let most = self.options.most.wall_time?;
         let spent = self.began.elapsed();
@@ -168,14 +174,14 @@ impl Account {
             .then(|| self.close_exceeded(state, BudgetLimit::WallTime, Amount::Time(spent)))
     }
 
-    /// The timer has run: the work was not over when the time was.
+    /// Closes the account when its timer has fired. Returns `None` if it was closed before.
     pub(super) fn close_out_of_time(&self) -> Option<BudgetClosed> {
         let mut state = self.state.lock();
         let spent = Amount::Time(self.began.elapsed());
         state.closed.is_none().then(|| self.close_exceeded(&mut state, BudgetLimit::WallTime, spent))
     }
 
-    /// Finds what has come near a limit, or has exceeded one.
+    /// Returns the warnings that are due, and closes the account if a limit is exceeded. Marks the warnings as emitted.
     fn find_reached(&self, state: &mut AccountState) -> LimitsReached {
         let spent = Spending { wall_time: self.began.elapsed(), ..state.spent };
         let near = self.options.near_limits(&spent).filter(|(limit, ..)| !state.warned.contains(limit));
@@ -197,6 +203,7 @@ impl Account {
             BudgetLimit::WallTime => format!("the budget is exceeded: a time{most}"),
         };
         let closed = BudgetClosed { reason, limit: Some(limit), holder: self.holder };
+        // The first closing wins (4).
         state.closed.get_or_insert(closed).clone()
     }
 
@@ -214,14 +221,15 @@ impl Account {
         Spending { wall_time: self.began.elapsed(), ..self.state.lock().spent }
     }
 
-    /// The moment after such a time; none that no clock shows.
+    /// Returns the instant at which this time since the binding is over; `None` without a limit, or beyond the clock's
+    /// range.
     pub(super) fn deadline(&self, time: Option<Duration>) -> Option<Instant> {
         self.began.checked_add(time?)
     }
 }
 
 impl BudgetClosed {
-    /// What the run ends with that holds the budget, and what whoever has charged too much gets.
+    /// Returns the error that ends the run which holds the budget, and that `charge` returns.
     pub(super) fn error(&self) -> Error {
         match self.limit {
             Some(limit) => Error::halted("budget", self.reason.clone()).context("limit", limit.as_str()),
@@ -229,7 +237,7 @@ impl BudgetClosed {
         }
     }
 
-    /// What a run ends with that may not begin.
+    /// Returns the denial of a run that would begin below.
     pub(super) fn denial(&self) -> Error {
         let error = Error::denied("budget", self.reason.clone());
         self.limit.into_iter().fold(error, |error, limit| error.context("limit", limit.as_str()))

@@ -1,4 +1,4 @@
-//! Drawing from budgets, and reading them.
+//! Charging usage to budgets, and reading what is left.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,27 +11,31 @@ use super::events::{BudgetClosed, BudgetWarning, Charged};
 use super::options::Spending;
 use super::usage::Usage;
 
-/// Draws what was used from the nearest budget of a run, and from all above it.
+/// Charges usage to the nearest budget of a run and to all budgets above it.
 ///
-/// It is recorded in all of them at the first poll, whatever comes of it: it has been used. Then what it did is said, and
-/// what it has closed is stopped. A run without a budget is charged nothing, and that is no error.
+/// The first poll records the usage in all of them, because it has already happened. Then own events are emitted, and
+/// the work of each run whose budget closed is stopped. Without a budget, nothing is charged and the result is `Ok`.
 ///
 /// # Errors
 ///
-/// If a budget is closed by it, or was closed before: [halted](emitree_runtime::Error::halted) where a limit is exceeded, denied where the
-/// price is not known. Of several, the error is that of the nearest.
+/// If the charge closes one of the budgets, or one was closed before: [halted](emitree_runtime::Error::halted) if a
+/// limit was exceeded, denied if the charge could not be priced. If several are closed, the error is from the nearest
+/// one.
 ///
 /// # Cancel safety
 ///
-/// Dropped after the first poll, all is recorded, and what is closed is stopped; what was not said yet is not said.
+/// If the future is dropped after its first poll, the usage is recorded and closed budgets are stopped, but own events
+/// that were not emitted yet are lost.
 pub async fn charge(ctx: &RunContext, usage: Usage) -> Result<()> {
     let Some(nearest) = Account::of(ctx) else { return Ok(()) };
     // Prices are user code: all are asked before anything is recorded.
     let costs: Vec<_> = nearest.upwards().map(|account| account.options.cost(&usage)).collect();
     let charged = costs.first().and_then(|cost| cost.as_ref().ok().copied());
+    // `collect` records in every account before the first await (account.rs, 2).
     let reports =
         nearest.upwards().zip(costs).map(|(account, cost)| LimitReport::of(account, account.record(&usage, cost)));
     let reports: Vec<_> = reports.collect();
+    // If this is dropped while a listener is awaited, dropping `reports` still stops what was closed.
     nearest.options.own_events.emit(ctx, || Charged { usage, charged }).await;
     for report in &reports {
         report.emit(ctx).await;
@@ -40,7 +44,7 @@ pub async fn charge(ctx: &RunContext, usage: Usage) -> Result<()> {
     closed.map_or(Ok(()), |closed| Err(closed.error()))
 }
 
-/// What is found in an account, to be said; an account that is closed is stopped when this is dropped.
+/// Warnings and a closing to be emitted. Dropping the report stops the account if it closed.
 pub(super) struct LimitReport {
     account: Arc<Account>,
     warnings: Vec<BudgetWarning>,
@@ -67,28 +71,29 @@ impl LimitReport {
 impl Drop for LimitReport {
     fn drop(&mut self) {
         if let Some(closed) = &self.closed {
+            // Stops last, so that listeners of the events above are not cut off by their own run's end.
             self.account.stop.with(closed.error());
         }
     }
 }
 
-/// What a run may still spend: of its nearest budget and all above it, the least. Made by [`remaining`].
+/// The amounts that a run may still spend: the least among its nearest budget and all above. Returned by [`remaining`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Remaining {
-    /// Tokens; none if they are not limited.
+    /// Tokens; `None` if not limited.
     pub tokens: Option<u64>,
-    /// Money; none if it is not limited.
+    /// Cost; `None` if not limited.
     pub cost: Option<Decimal>,
-    /// Runs below; none if they are not limited. Of budgets that count other kinds of runs, the least all the same.
+    /// Calls; `None` if not limited. The least of all budgets, even if they count different runs.
     pub calls: Option<u64>,
-    /// Time; none if it is not limited.
+    /// Time; `None` if not limited.
     pub wall_time: Option<Duration>,
-    /// Whether anything may begin at all: no budget is closed.
+    /// `true` if no budget is closed, so that runs may begin.
     pub is_open: bool,
 }
 
-/// What a run may still spend; none without a budget.
+/// Returns what a run may still spend, or `None` without a budget.
 #[must_use]
 pub fn remaining(ctx: &RunContext) -> Option<Remaining> {
     let nearest = Account::of(ctx)?;
@@ -96,7 +101,7 @@ pub fn remaining(ctx: &RunContext) -> Option<Remaining> {
     all.reduce(Remaining::least)
 }
 
-/// What the nearest budget of a run has been charged; none without one.
+/// Returns the amounts charged to the nearest budget of a run, or `None` without one.
 #[must_use]
 pub fn spent(ctx: &RunContext) -> Option<Spending> {
     Account::of(ctx).map(|account| account.spent())
@@ -126,7 +131,7 @@ impl Remaining {
     }
 }
 
-/// The less of what is limited.
+/// Returns the smaller limit; `None` is no limit.
 fn least<T: Ord>(one: Option<T>, other: Option<T>) -> Option<T> {
     match (one, other) {
         (Some(one), Some(other)) => Some(one.min(other)),

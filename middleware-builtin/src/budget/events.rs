@@ -1,4 +1,4 @@
-//! What a budget says of itself.
+//! The own events of a budget.
 
 use std::fmt;
 use std::time::Duration;
@@ -10,23 +10,23 @@ use uuid::Uuid;
 use super::Usage;
 use crate::shared::own_events::own_events;
 
-/// Which limit it is.
+/// A limit of a budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum BudgetLimit {
-    /// The number of tokens.
+    /// The limit on tokens.
     Tokens,
-    /// What it cost.
+    /// The limit on cost.
     Cost,
-    /// The number of runs.
+    /// The limit on runs below.
     Calls,
-    /// How long it took.
+    /// The limit on time.
     WallTime,
 }
 
 impl BudgetLimit {
-    /// The name as it stands in JSON.
+    /// Returns the name that JSON has, such as `wall_time`.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -38,15 +38,16 @@ impl BudgetLimit {
     }
 }
 
-/// So much of what is limited. In JSON: a number; of money a text, of time whole milliseconds.
+/// An amount of tokens, calls, money or time. As JSON, counts are numbers, money is a string and time is whole
+/// milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Amount {
-    /// Tokens or calls.
+    /// A number of tokens or calls.
     Count(u64),
-    /// Money.
+    /// An amount of money.
     Cost(Decimal),
-    /// Time.
+    /// A duration.
     Time(Duration),
 }
 
@@ -70,50 +71,50 @@ impl fmt::Display for Amount {
     }
 }
 
-/// Something was charged.
+/// Usage was charged.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Charged {
-    /// What was used.
+    /// The usage.
     #[serde(flatten)]
     pub usage: Usage,
-    /// What the nearest budget was charged for it; none where that is not known.
+    /// The cost by the prices of the nearest budget; `None` if it cannot be priced.
     pub charged: Option<Decimal>,
 }
 
-/// Much of a budget is spent: said once for each limit.
+/// A budget is spent up to the part at which it warns. Emitted once for each limit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct BudgetWarning {
-    /// Which limit it is.
+    /// The limit.
     pub limit: BudgetLimit,
-    /// How much is spent.
+    /// The amount spent.
     pub spent: Amount,
-    /// How much may be.
+    /// The limit's maximum.
     pub most: Amount,
-    /// The run that holds the budget.
+    /// The id of the run that holds the budget.
     pub holder: Uuid,
 }
 
-/// A budget is closed: what it holds for is stopped.
+/// A budget closed, and the work of the run that holds it is stopped.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct BudgetClosed {
-    /// Why.
+    /// The reason.
     pub reason: String,
-    /// The limit that was exceeded, if it was one.
+    /// The limit that was exceeded; `None` if a charge could not be priced.
     pub limit: Option<BudgetLimit>,
-    /// The run that holds the budget.
+    /// The id of the run that holds the budget.
     pub holder: Uuid,
 }
 
-/// A run may not begin, for a budget above it is closed.
+/// A run was denied because a budget above it is closed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct StartDenied {
-    /// Why.
+    /// The reason.
     pub reason: String,
-    /// The run that holds the budget.
+    /// The id of the run that holds the budget.
     pub holder: Uuid,
 }
 

@@ -1,4 +1,4 @@
-//! What is bound for an account: around the work of the run that holds it, and to the runs below.
+//! The layer around the work of the run that holds an account, and the counter bound to the runs below.
 
 use std::future::Future;
 use std::pin::pin;
@@ -14,14 +14,16 @@ use super::events::{BudgetClosed, StartDenied};
 use crate::shared::at_start::{Refusal, at_start};
 use crate::shared::built_in::debug_as;
 
-/// Ends the work when the account is closed, or its time is over.
+/// Ends the work when the account closes or its time is over.
 pub(super) struct BudgetLayer(pub(super) Arc<Account>);
 
 impl<O: Op> Layer<O> for BudgetLayer {
     async fn call(&self, input: &O::In, ctx: &RunContext, next: Next<'_, O>) -> Result<O::Out> {
         let (account, options) = (&self.0, &self.0.options);
         let end = account.deadline(options.most.wall_time);
+        // When the time is over, `by_deadline` drops the work before `closed` is emitted.
         let mut inside = pin!(by_deadline(end, account.stop.unless(next.run(input))));
+        // The work is polled until the warning is due, then together with the warning's listeners.
         let result = match account.deadline(options.warn_from.wall_time) {
             None => inside.await,
             Some(soon) => match timeout_at(soon, &mut inside).await {
@@ -41,7 +43,7 @@ impl<O: Op> Layer<O> for BudgetLayer {
 }
 
 impl BudgetLayer {
-    /// Goes on with the work while listeners of the warning are awaited.
+    /// Polls the work while listeners of the warning are awaited.
     async fn warn_during<T: Send>(&self, inside: impl Future<Output = T> + Send, ctx: &RunContext) -> T {
         let report = LimitReport::of(&self.0, self.0.check_limits());
         Box::pin(join(report.emit(ctx), inside)).await.1
@@ -53,12 +55,13 @@ impl BudgetLayer {
         if let Some(closed) = &closed {
             account.options.own_events.emit(ctx, || closed.clone()).await;
         }
+        // Another run may have closed the account at the same moment: then its reason counts.
         let closed = closed.or_else(|| account.closed());
         closed.as_ref().map_or_else(|| Error::halted("budget", "the time is over"), BudgetClosed::error)
     }
 }
 
-/// None if the time is over; what is inside has been dropped by then.
+/// Returns `None`, with the future dropped, if the deadline passes first.
 async fn by_deadline<T>(end: Option<Instant>, inside: impl Future<Output = T>) -> Option<T> {
     match end {
         Some(end) => timeout_at(end, inside).await.ok(),
@@ -68,12 +71,13 @@ async fn by_deadline<T>(end: Option<Instant>, inside: impl Future<Output = T>) -
 
 debug_as!(BudgetLayer, |this| this.0.options);
 
-/// Counts the runs below, and lets none begin when the account is closed.
+/// Counts the runs below, and denies those that would begin after the account has closed.
 pub(super) struct CallCounter(pub(super) Arc<Account>);
 
 impl Middleware for CallCounter {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
-        // A nearer one draws from this. One that the run has itself, bound before or after this, is for the runs below it.
+        // Each run is counted once, from its nearest account upwards: the counters of accounts further up skip it. The
+        // parent's nearest account counts, because a run's own account is for the runs below it.
         let nearest = ctx.parent().and_then(Account::of);
         if !nearest.is_some_and(|nearest| Arc::ptr_eq(&nearest, &self.0)) {
             return Ok(());
@@ -81,6 +85,7 @@ impl Middleware for CallCounter {
         match self.0.count_start(ctx)? {
             Ok(warnings) => {
                 let own_events = &self.0.options.own_events;
+                // Nothing can be awaited while binding, so events are emitted at the run's `start`.
                 warnings.into_iter().try_for_each(|warning| at_start(ctx, own_events, warning, None))
             }
             Err(refusing) => refusing.refuse(ctx),
@@ -95,6 +100,7 @@ impl Middleware for CallCounter {
 debug_as!(CallCounter, |this| this.0.options);
 
 impl RefusingAccount {
+    /// Denies the run at its `start`. The run that closed the account by trying to begin also stops the account's work.
     fn refuse(self, ctx: &RunContext) -> Result<()> {
         let Self { account, closed, is_new } = self;
         let (error, own_events) = (closed.denial(), &account.options.own_events);

@@ -1,4 +1,4 @@
-//! What a run and all below it may spend: [`Budget`].
+//! A limit on what a run and all runs below it spend: [`Budget`].
 
 use std::borrow::Cow;
 use std::fmt;
@@ -28,11 +28,11 @@ mod layer;
 mod options;
 mod usage;
 
-/// What a run and all below it may spend: tokens, money, runs and time.
+/// A middleware that limits what a run and all runs below it spend: tokens, money, calls and time.
 ///
-/// Each run that it is bound to has an account of its own, in its context. Runs below draw from the nearest account, and
-/// with it from all above: a budget that is bound further down is capped by what is left above. It works on runs of any
-/// type and looks at no value: whoever uses tokens says so with [`charge`].
+/// Each run that it is bound to gets its own account. Runs below draw from the nearest account and from every account
+/// above it, so a budget bound further down cannot spend more than is left above. It accepts runs of any type and reads
+/// no values. Report token usage with [`charge`].
 ///
 /// ```
 /// use emitree_middleware::Budget;
@@ -62,51 +62,57 @@ mod usage;
 ///
 /// | | by default |
 /// |---|---|
-/// | [`tokens`](BudgetBuilder::tokens), [`cost`](BudgetBuilder::cost), [`calls`](BudgetBuilder::calls), [`wall_time`](BudgetBuilder::wall_time): how much may be spent | not limited |
-/// | [`runs`](BudgetBuilder::runs), [`of_kind`](BudgetBuilder::of_kind): which runs below count as calls | all |
-/// | [`prices`](BudgetBuilder::prices): what usage costs | not known |
-/// | [`unknown_prices`](BudgetBuilder::unknown_prices): what happens where that is not known, and money is limited | [`UnknownPrice::Deny`] |
-/// | [`warn_at`](BudgetBuilder::warn_at): from which part of a limit on it warns | 0.8 |
+/// | [`tokens`](BudgetBuilder::tokens), [`cost`](BudgetBuilder::cost), [`calls`](BudgetBuilder::calls), [`wall_time`](BudgetBuilder::wall_time): limits | no limit |
+/// | [`runs`](BudgetBuilder::runs), [`of_kind`](BudgetBuilder::of_kind): runs below that count as calls | all |
+/// | [`prices`](BudgetBuilder::prices): prices of usage | none known |
+/// | [`unknown_prices`](BudgetBuilder::unknown_prices): effect of an unknown price while cost is limited | [`UnknownPrice::Deny`] |
+/// | [`warn_at`](BudgetBuilder::warn_at): part of a limit at which it warns | 0.8 |
 ///
 /// # When a limit is exceeded
 ///
-/// To reach a limit is allowed. What exceeds it closes the account for good:
+/// Spending exactly the limit is allowed. Exceeding it closes the account for good:
 ///
-/// - *Usage* has happened by then, so it is recorded in the nearest account and in all above. `charge` gives the error.
-/// - *A call* that would be one too many is denied before anything of it begins, and is counted nowhere.
-/// - *Time* counts from the binding, by tokio's clock, over all attempts; what is under way when it is over is stopped.
+/// - *Usage* has already happened, so it is recorded in the nearest account and in all above. `charge` returns the
+///   error.
+/// - *A call* over the limit is denied before the run begins, and no account counts it.
+/// - *Time* runs from the binding, by tokio's clock, across all attempts.
 ///
-/// Then the work of the run that holds the account is dropped, and all below it ends with it: the run ends
-/// [halted](emitree_runtime::Error::halted) by `budget`, whatever its work makes of the error; also if its work ends well
-/// with the charge that was too much. Runs that would begin below a closed account are denied. What cannot be counted
-/// closes it likewise, as a denial: a price that is not known, a price function that fails or panics, a negative cost
-/// (M5). Sums that are too large for their type stay at its largest value, which exceeds every other limit.
+/// When an account closes, the work of the run that holds it is dropped, and all runs below end with it. The run ends
+/// [halted](emitree_runtime::Error::halted) by `budget`, even if its work catches the error or returns a value in the
+/// same poll. Runs that would begin below a closed account are denied.
+///
+/// An account also closes if a charge cannot be priced; the run then ends denied instead of halted. That is the case if
+/// the price is unknown while cost is limited, if the price function fails or panics, or if a cost is negative. A sum
+/// too large for its type stays at the type's largest value, which exceeds every smaller limit.
 ///
 /// # Its own events
 ///
-/// Under `middleware.budget`, on the run that charges or begins: `charged`, a [`Charged`], once for each charge, by the
-/// nearest account; `warning`, a [`BudgetWarning`], once for each limit of an account; `closed`, a [`BudgetClosed`], when an account
-/// is closed; `denied`, a [`StartDenied`], at the start of a run below one that is closed.
+/// In the namespace `middleware.budget`, about the run that charges or begins:
+///
+/// - `charged`, a [`Charged`]: once for each charge, with the cost of the nearest account.
+/// - `warning`, a [`BudgetWarning`]: once for each limit of an account.
+/// - `closed`, a [`BudgetClosed`]: an account closed.
+/// - `denied`, a [`StartDenied`]: a run tried to begin below a closed account.
 #[derive(Clone)]
 pub struct Budget(Arc<BudgetOptions>);
 
-/// Why a budget cannot be.
+/// An invalid option of a [`Budget`] or a [`Price`].
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BudgetError {
-    /// Less than nothing cannot be spent.
+    /// The cost limit is negative.
     #[error("a budget of `{0}` is negative: it may cost 0 or more")]
     NegativeCost(Decimal),
-    /// Nobody is paid for using tokens.
+    /// A price is negative.
     #[error("a price of `{0}` is negative: it is 0 or more")]
     NegativePrice(Decimal),
-    /// No part of a limit.
+    /// The part at which to warn is not between 0 and 1.
     #[error("it cannot warn at `{0}` of a limit: say a part from 0 to 1, such as 0.8")]
     WarnAt(f64),
 }
 
 impl Budget {
-    /// Limits nothing yet.
+    /// Creates a builder of a budget. Without options, it limits nothing.
     pub fn builder() -> BudgetBuilder {
         BudgetBuilder {
             most: MaxSpending::default(),
@@ -118,7 +124,7 @@ impl Budget {
     }
 }
 
-/// Options of a [`Budget`]. Made by [`Budget::builder`].
+/// A builder of a [`Budget`]. Created by [`Budget::builder`].
 #[must_use = "nothing is limited until it is built"]
 pub struct BudgetBuilder {
     most: MaxSpending,
@@ -129,62 +135,64 @@ pub struct BudgetBuilder {
 }
 
 impl BudgetBuilder {
-    /// So many tokens, in and out together.
+    /// Limits tokens: input and output together.
     pub fn tokens(mut self, most: u64) -> Self {
         self.most.tokens = Some(most);
         self
     }
 
-    /// So much money, in the currency of the prices.
+    /// Limits cost, in the currency of the prices.
     pub fn cost(mut self, most: Decimal) -> Self {
         self.most.cost = Some(most);
         self
     }
 
-    /// So many runs below, all unless [some](Self::runs) are said.
+    /// Limits the number of runs below. By default each run counts; [`runs`](Self::runs) and [`of_kind`](Self::of_kind)
+    /// restrict which.
     pub fn calls(mut self, most: u64) -> Self {
         self.most.calls = Some(most);
         self
     }
 
-    /// Counts these runs as calls, and others for which this is said; by default all that are below.
+    /// Counts these runs as calls. Further calls add runs. Default: all runs below.
     pub fn runs(mut self, runs: Runs) -> Self {
         self.runs.add(runs);
         self
     }
 
-    /// Counts runs of that kind as calls: short for `runs(Runs::of_kind(kind))`.
+    /// Counts runs of this kind as calls: short for `runs(Runs::of_kind(kind))`.
     pub fn of_kind(self, kind: impl Into<Cow<'static, str>>) -> Self {
         self.runs(Runs::of_kind(kind))
     }
 
-    /// So much time, over all attempts.
+    /// Limits the time since the budget was bound, across all attempts.
     pub fn wall_time(mut self, most: Duration) -> Self {
         self.most.wall_time = Some(most);
         self
     }
 
-    /// What usage costs: a [`PriceTable`], or a function. An account asks its own prices, not those above.
+    /// Sets the prices: a [`PriceTable`] or a function. Each account uses the prices of its own budget, not those of
+    /// budgets above.
     pub fn prices(mut self, prices: impl Prices) -> Self {
         self.prices = Some(Arc::new(prices));
         self
     }
 
-    /// What happens where a price is not known and money is limited: by default [`UnknownPrice::Deny`].
+    /// Sets the effect of an unknown price while cost is limited. Default: [`UnknownPrice::Deny`].
     pub fn unknown_prices(self, unknown_prices: UnknownPrice) -> Self {
         Self { unknown_prices, ..self }
     }
 
-    /// From which part of a limit on it warns, from 0 to 1.
+    /// Sets the part of a limit, from 0 to 1, at which `warning` is emitted. Default: 0.8.
     pub fn warn_at(self, part: f64) -> Self {
         Self { warn_at: part, ..self }
     }
 
-    /// Builds it.
+    /// Builds the [`Budget`].
     ///
     /// # Errors
     ///
-    /// If less than nothing may be spent, or it is to warn at what is no part of a limit.
+    /// If the cost limit is negative, or the part at which to warn is not between 0 and 1.
     pub fn build(self) -> Result<Budget, BudgetError> {
         let Self { most, warn_at, runs, prices, unknown_prices } = self;
         if let Some(negative) = most.cost.filter(|cost| *cost < Decimal::ZERO) {
@@ -208,6 +216,7 @@ built_in!(Budget, |this| this.0.own_events);
 impl Middleware for Budget {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
         let account = Account::open(&self.0, ctx);
+        // The counter reaches every run below; `CallCounter` decides which of them draw from this account first.
         ctx.bind_nested(CallCounter(Arc::clone(&account)));
         stack(account).bind(ctx)
     }
@@ -222,6 +231,7 @@ impl Middleware for Budget {
 }
 
 fn stack(account: Arc<Account>) -> Stack<AnyRun> {
+    // Outermost, so that the time limit spans all attempts.
     Stack::builder().layer_in(Phase::Observe, BudgetLayer(account)).build()
 }
 

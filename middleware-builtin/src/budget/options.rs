@@ -1,4 +1,4 @@
-//! What may be spent, and what was.
+//! The limits of a budget, and what was spent.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,29 +13,29 @@ use crate::shared::own_events::OwnEvents;
 use crate::shared::panic::caught;
 use crate::shared::runs::FilterSpec;
 
-/// What happens where the price of what was used is not known.
+/// The effect of a charge whose price is unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum UnknownPrice {
-    /// It is denied, and the budget closed: what is left is not known any more.
+    /// The charge is denied, and the budget closes, because the remaining money is unknown from then on.
     #[default]
     Deny,
-    /// It costs nothing.
+    /// The charge costs nothing.
     Free,
 }
 
-/// What was spent.
+/// The amounts charged to a budget. Returned by [`spent`](super::spent).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Spending {
-    /// Tokens, those that went in and those that came out.
+    /// Input and output tokens.
     pub tokens: u64,
-    /// Money.
+    /// Cost, in the currency of the prices.
     pub cost: Decimal,
-    /// Runs below.
+    /// Number of runs below that count as calls.
     pub calls: u64,
-    /// Time, since the budget was bound.
+    /// Time since the budget was bound.
     #[serde(rename = "wall_time_ms", serialize_with = "in_millis")]
     pub wall_time: Duration,
 }
@@ -44,7 +44,7 @@ fn in_millis<S: serde::Serializer>(time: &Duration, serializer: S) -> Result<S::
     serializer.serialize_u64(crate::shared::millis::millis(*time))
 }
 
-/// What may be spent, where it is limited.
+/// The limits of a budget; `None` where an amount is not limited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct MaxSpending {
     pub(super) tokens: Option<u64>,
@@ -63,7 +63,7 @@ impl MaxSpending {
         }
     }
 
-    /// These, where that part of them is spent: a count and a time that are not whole are the next whole ones.
+    /// Returns this part of each limit. Counts and times are rounded up.
     pub(super) fn part(&self, part: Decimal) -> Self {
         let of_count = |most: u64| round_up(part.checked_mul(most.into())).and_then(|part| part.try_into().ok());
         let of_time = |most: Duration| {
@@ -83,9 +83,10 @@ fn round_up(part: Option<Decimal>) -> Option<Decimal> {
     part.map(|part| part.ceil())
 }
 
+/// The options of a budget, shared by its accounts.
 pub(super) struct BudgetOptions {
     pub(super) most: MaxSpending,
-    /// From where on it warns.
+    /// The amounts from which on a warning is due.
     pub(super) warn_from: MaxSpending,
     pub(super) runs: FilterSpec,
     pub(super) prices: Option<Arc<dyn Prices>>,
@@ -94,8 +95,9 @@ pub(super) struct BudgetOptions {
 }
 
 impl BudgetOptions {
-    /// What it costs, or why that is not known.
+    /// Returns the cost of usage, or the reason why it cannot be priced.
     pub(super) fn cost(&self, usage: &Usage) -> Result<Decimal, String> {
+        // A cost that the caller knows takes precedence over the prices.
         let cost = match usage.cost {
             Some(cost) => Some(cost),
             None => self.price(usage)?,
@@ -105,12 +107,13 @@ impl BudgetOptions {
                 Err(format!("the cost of {} is negative: `{cost}`", model_name(usage)))
             }
             Some(cost) => Ok(cost),
-            // Where money is not limited, nobody asks.
+            // Without a limit, an unknown cost can exceed nothing.
             None if self.most.cost.is_none() || self.unknown_prices == UnknownPrice::Free => Ok(Decimal::ZERO),
             None => Err(format!("the price of {} is not known", model_name(usage))),
         }
     }
 
+    /// Calls the price function, which is user code: a panic is a failure (M5).
     fn price(&self, usage: &Usage) -> Result<Option<Decimal>, String> {
         let Some(prices) = &self.prices else { return Ok(None) };
         match caught(|| prices.cost(usage)) {
@@ -119,7 +122,7 @@ impl BudgetOptions {
         }
     }
 
-    /// Which limits are near, how much is spent, and how much may be.
+    /// Returns each limit from which on a warning is due: the limit, the amount spent and the maximum.
     pub(super) fn near_limits(&self, spent: &Spending) -> impl Iterator<Item = (BudgetLimit, Amount, Amount)> {
         let from = &self.warn_from;
         let near = [
@@ -137,7 +140,8 @@ impl BudgetOptions {
         near.filter_map(move |(limit, _, spent)| Some((limit, spent, most.of(limit)?)))
     }
 
-    /// What charges can exceed: to reach it is allowed.
+    /// Returns the first limit that charges have exceeded. Calls and time are checked where they are counted. Reaching
+    /// a limit does not exceed it.
     pub(super) fn exceeded(&self, spent: &Spending) -> Option<(BudgetLimit, Amount)> {
         if self.most.tokens.is_some_and(|most| spent.tokens > most) {
             return Some((BudgetLimit::Tokens, Amount::Count(spent.tokens)));

@@ -1,4 +1,4 @@
-//! What was used, and what is charged for it.
+//! Usage, and its prices.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::BudgetError;
 
-/// What was used, as it is given to [`charge`](super::charge).
+/// Tokens used by one call, to be passed to [`charge`](super::charge).
 ///
 /// ```
 /// use emitree_middleware::budget::Usage;
@@ -20,64 +20,64 @@ use super::BudgetError;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Usage {
-    /// The model, by the name that it is priced under.
+    /// The name under which the model is priced.
     pub model: Option<Cow<'static, str>>,
-    /// Tokens that went in.
+    /// Number of input tokens.
     #[serde(default)]
     pub input_tokens: u64,
-    /// Tokens that came out.
+    /// Number of output tokens.
     #[serde(default)]
     pub output_tokens: u64,
-    /// What it cost, where that is known: then no price is asked for.
+    /// The cost, if the caller knows it. The prices are not used then.
     #[serde(default)]
     pub cost: Option<Decimal>,
 }
 
 impl Usage {
-    /// Nothing of no model.
+    /// Creates an empty usage without a model.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Nothing yet of a model.
+    /// Creates an empty usage of a model.
     #[must_use]
     pub fn of(model: impl Into<Cow<'static, str>>) -> Self {
         Self { model: Some(model.into()), ..Self::default() }
     }
 
-    /// Tokens that went in.
+    /// Sets the number of input tokens.
     #[must_use]
     pub fn input_tokens(self, input_tokens: u64) -> Self {
         Self { input_tokens, ..self }
     }
 
-    /// Tokens that came out.
+    /// Sets the number of output tokens.
     #[must_use]
     pub fn output_tokens(self, output_tokens: u64) -> Self {
         Self { output_tokens, ..self }
     }
 
-    /// What it cost, where that is known.
+    /// Sets the cost. The prices are not used then.
     #[must_use]
     pub fn cost(self, cost: Decimal) -> Self {
         Self { cost: Some(cost), ..self }
     }
 
-    /// All tokens.
+    /// Returns the sum of input and output tokens.
     #[must_use]
     pub const fn tokens(&self) -> u64 {
         self.input_tokens.saturating_add(self.output_tokens)
     }
 }
 
-/// What usage costs: a [`PriceTable`], or a function `|usage: &Usage| -> Result<Option<Decimal>>`.
+/// A source of prices: a [`PriceTable`], or a function `|usage: &Usage| -> Result<Option<Decimal>>`.
 pub trait Prices: Send + Sync + 'static {
-    /// What it costs; none if that is not known.
+    /// Returns the cost of usage, or `None` if its price is unknown.
     ///
     /// # Errors
     ///
-    /// If that cannot be found out: then the budget is closed (M5).
+    /// If the cost cannot be determined. The budget closes then.
     fn cost(&self, usage: &Usage) -> Result<Option<Decimal>>;
 }
 
@@ -87,14 +87,14 @@ impl<F: Fn(&Usage) -> Result<Option<Decimal>> + Send + Sync + 'static> Prices fo
     }
 }
 
-/// Prices of models, by their names.
+/// A table of prices by the name of the model.
 ///
 /// ```
 /// use emitree_middleware::budget::{Price, PriceTable, Prices, Usage};
 /// use rust_decimal::Decimal;
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-/// // 0.15 for a million tokens that go in, 0.60 for a million that come out.
+/// // 0.15 for a million input tokens, 0.60 for a million output tokens.
 /// let table = PriceTable::new().model("small", Price::per_million(Decimal::new(15, 2), Decimal::new(60, 2))?);
 /// let usage = Usage::of("small").input_tokens(2_000_000).output_tokens(1_000);
 /// assert_eq!(table.cost(&usage)?, Some(Decimal::new(3006, 4)));
@@ -105,7 +105,7 @@ impl<F: Fn(&Usage) -> Result<Option<Decimal>> + Send + Sync + 'static> Prices fo
 #[derive(Clone, Debug, Default)]
 pub struct PriceTable(HashMap<Cow<'static, str>, Price>);
 
-/// What tokens of a model cost.
+/// The price of a model's input and output tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Price {
     input: Decimal,
@@ -113,7 +113,7 @@ pub struct Price {
 }
 
 impl Price {
-    /// What a million tokens cost that go in, and a million that come out.
+    /// Creates a price from the cost of a million input tokens and of a million output tokens.
     ///
     /// # Errors
     ///
@@ -123,7 +123,7 @@ impl Price {
         negative.map_or(Ok(Self { input, output }), |price| Err(BudgetError::NegativePrice(price)))
     }
 
-    /// None if it is more than can be counted.
+    /// Returns the cost of usage, or `None` if it is too large for a [`Decimal`].
     fn of(self, usage: &Usage) -> Option<Decimal> {
         let input = self.input.checked_mul(usage.input_tokens.into())?;
         let output = self.output.checked_mul(usage.output_tokens.into())?;
@@ -132,13 +132,13 @@ impl Price {
 }
 
 impl PriceTable {
-    /// No prices.
+    /// Creates an empty table.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The price of a model; another of that name goes.
+    /// Sets the price of a model, and replaces an earlier one.
     #[must_use]
     pub fn model(mut self, name: impl Into<Cow<'static, str>>, price: Price) -> Self {
         self.0.insert(name.into(), price);
@@ -149,6 +149,7 @@ impl PriceTable {
 impl Prices for PriceTable {
     fn cost(&self, usage: &Usage) -> Result<Option<Decimal>> {
         let price = usage.model.as_ref().and_then(|model| self.0.get(model));
+        // A cost too large to count exceeds every limit.
         Ok(price.map(|price| price.of(usage).unwrap_or(Decimal::MAX)))
     }
 }
