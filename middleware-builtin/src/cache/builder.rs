@@ -1,4 +1,4 @@
-//! What a cache can be told before it is built.
+//! The builder of a cache.
 
 use std::fmt;
 use std::io;
@@ -16,7 +16,7 @@ use crate::shared::own_events::OwnEvents;
 
 const DEFAULT_MAX_ENTRIES: u64 = 10_000;
 
-/// Options of a [`Cache`]. Made by [`Cache::json`] and [`Cache::typed`].
+/// A builder of a [`Cache`]. Created by [`Cache::json`] and [`Cache::typed`].
 #[must_use = "nothing is made before `build`"]
 pub struct CacheBuilder<T> {
     options: CacheOptions<T>,
@@ -24,22 +24,22 @@ pub struct CacheBuilder<T> {
     bytes: Option<u64>,
 }
 
-/// What is wrong with the options of a [`Cache`].
+/// An invalid option of a [`Cache`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CacheError {
-    /// There is no room.
+    /// The size is 0.
     #[error("a cache of {0} keeps nothing: give it room for at least 1")]
     NoRoom(&'static str),
-    /// Every entry is too old at once.
+    /// The maximum age is 0.
     #[error("a cache in which entries are too old after {0:?} keeps nothing: give them time, or leave it out")]
     NoTime(Duration),
-    /// The size was given twice.
+    /// The size is given both in entries and in bytes.
     #[error("the size of a cache is given in entries ({entries}) and in bytes ({bytes}): give one of them")]
     TwoSizes {
-        /// In entries.
+        /// The size in entries.
         entries: u64,
-        /// In bytes.
+        /// The size in bytes.
         bytes: u64,
     },
 }
@@ -58,14 +58,14 @@ impl<T: Clone + Send + Sync + 'static> CacheBuilder<T> {
         Self { options, entries: None, bytes: None }
     }
 
-    /// How many entries there may be: by default 10,000.
+    /// Limits the number of entries. Default: 10,000.
     pub const fn max_entries(mut self, most: u64) -> Self {
         self.entries = Some(most);
         self
     }
 
-    /// How many bytes of JSON the keys and outputs may have together, in place of a number of entries. What is larger
-    /// by itself is not kept.
+    /// Limits the size of all keys and outputs in bytes of JSON, instead of the number of entries. A single entry above
+    /// the limit is not stored.
     pub fn max_bytes(mut self, most: u64) -> Self
     where
         T: Serialize,
@@ -75,42 +75,42 @@ impl<T: Clone + Send + Sync + 'static> CacheBuilder<T> {
         self
     }
 
-    /// How old an entry may be, by tokio's clock, to be answered with. By default, any age.
+    /// Sets the maximum age of an entry, by tokio's clock. Default: no maximum.
     pub const fn ttl(mut self, ttl: Duration) -> Self {
         self.options.ttl = Some(ttl);
         self
     }
 
-    /// Takes runs of all instances for the same that are bound to this cache, or to one with the same scope, if their
-    /// inputs are. By default, each instance has answers of its own.
+    /// Shares entries among all instances that are bound to this cache: equal inputs have equal answers, even if kinds
+    /// and names differ. By default each instance has its own entries.
     pub fn scope(mut self, scope: impl Into<String>) -> Self {
         self.options.scope = Some(scope.into());
         self
     }
 
-    /// Tells runs apart by the values of these keys of their [`context`](emitree_runtime::RunContext::context).
+    /// Adds the values of these keys of a run's [`context`](emitree_runtime::RunContext::context) to its key.
     pub fn context_keys<K: Into<String>>(mut self, keys: impl IntoIterator<Item = K>) -> Self {
         self.options.context_keys.extend(keys.into_iter().map(Into::into));
         self
     }
 
-    /// Keeps failures as well, also those where trying again may help. Control flow and panics never are kept.
+    /// Stores failures too, even retryable ones. Control flow and panics are never stored.
     pub const fn cache_errors(mut self) -> Self {
         self.options.keeps_errors = true;
         self
     }
 
-    /// Where it stands among the layers: by default, in [`Phase::Transform`], outside of guards.
+    /// Sets the layer's phase. Default: [`Phase::Transform`], outside of guards.
     pub const fn in_phase(mut self, phase: Phase) -> Self {
         self.options.phase = phase;
         self
     }
 
-    /// Makes the cache.
+    /// Builds the [`Cache`].
     ///
     /// # Errors
     ///
-    /// If it could keep nothing, or its size was given twice.
+    /// If the size or the maximum age is 0, or the size is given twice.
     pub fn build(mut self) -> Result<Cache<T>, CacheError> {
         self.options.size = self.size()?;
         if let Some(ttl) = self.options.ttl.filter(Duration::is_zero) {
@@ -145,13 +145,14 @@ fn new_entries<T: Send + Sync + 'static>(options: &CacheOptions<T>) -> moka::syn
     }
 }
 
-/// How long something is as JSON. What is no JSON takes no room.
+/// Returns the length of a value as JSON. A value that cannot be serialized counts up to where serialization fails.
 fn json_len<T: Serialize>(value: &T) -> u64 {
     let mut len = ByteCounter(0);
     serde_json::to_writer(&mut len, value).ok();
     len.0
 }
 
+/// A writer that counts bytes and drops them.
 struct ByteCounter(u64);
 
 impl io::Write for ByteCounter {

@@ -1,25 +1,25 @@
-//! Who waits for whom, in all caches: where a wait would come round to itself, nobody waits.
+//! Detects cycles of waits, across all caches of the process: a run that would wait for itself does not wait.
 //!
-//! 1. What waits for a flight is every flight that is led by a run above the one that has joined it.
-//! 2. Of the waits that would close a circle, the last to come finds that: all are entered under one lock.
+//! 1. If a run follows a flight, then every flight led by a run above it waits for that flight.
+//! 2. All waits are registered under one lock, so the last wait that would close a cycle finds the cycle.
 
 use std::collections::BTreeMap;
 
 use parking_lot::Mutex;
 
-/// What each flight waits for; as often as it does.
+/// For each flight, the flights that it waits for, once for each waiting run.
 static WAITS: Mutex<BTreeMap<u64, Vec<u64>>> = Mutex::new(BTreeMap::new());
 
-/// A wait under way.
+/// A registered wait. Dropping it removes it.
 pub(super) struct Wait {
     led: Vec<u64>,
     awaited: u64,
 }
 
 impl Wait {
-    /// Below those flights, waits for another; none where that is one of them, or waits for one.
+    /// Registers that the flights in `led` wait for `awaited`. Returns `None` if that would close a cycle.
     pub(super) fn of(led: Vec<u64>, awaited: u64) -> Option<Self> {
-        // Nobody can wait for who leads nothing.
+        // A run that leads no flight is not waited for, so its wait cannot close a cycle.
         if !led.is_empty() {
             let mut waits = WAITS.lock();
             if leads_to(&waits, awaited, &led) {
@@ -39,6 +39,7 @@ impl Drop for Wait {
         let mut waits = WAITS.lock();
         for led in &self.led {
             let Some(awaited) = waits.get_mut(led) else { continue };
+            // Removes one occurrence only: another run below the same flight may wait for the same one.
             if let Some(at) = awaited.iter().position(|awaited| *awaited == self.awaited) {
                 awaited.swap_remove(at);
             }
@@ -49,7 +50,7 @@ impl Drop for Wait {
     }
 }
 
-/// Whether a flight is one of those, or waits for one, however far.
+/// Returns `true` if a flight is in `to`, or waits for one of them through any number of flights.
 fn leads_to(waits: &BTreeMap<u64, Vec<u64>>, from: u64, to: &[u64]) -> bool {
     let (mut left, mut seen) = (vec![from], Vec::new());
     while let Some(flight) = left.pop() {
@@ -70,7 +71,7 @@ mod tests {
 
     #[test]
     fn who_waits_no_more_keeps_nobody_from_waiting_and_leaves_nothing_behind() {
-        // Flights that no cache has.
+        // Ids that no cache uses.
         let (one, other) = (u64::MAX, u64::MAX - 1);
         let waits = [Wait::of(vec![one], other), Wait::of(vec![one], other)];
         assert!(waits.iter().all(Option::is_some) && Wait::of(vec![other], one).is_none());

@@ -1,36 +1,36 @@
-//! What a cache says.
+//! The own events of a cache.
 
 use serde::{Deserialize, Serialize};
 
 use crate::shared::own_events::own_events;
 
-/// There is an answer.
+/// A request is answered from the cache.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Hit {
-    /// A hash of the key, in hexadecimal: the same in all events of a process about the same.
+    /// A hexadecimal hash of the key. Equal keys have equal hashes within a process.
     pub key: String,
-    /// How long ago it was given, in milliseconds.
+    /// The age of the entry in milliseconds.
     pub age_ms: u64,
 }
 
-/// The same is being executed: its answer is waited for.
+/// A request waits for an equal one that is being executed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Joined {
-    /// A hash of the key, in hexadecimal.
+    /// A hexadecimal hash of the key.
     pub key: String,
-    /// How long ago that began, in milliseconds.
+    /// The time since that execution began, in milliseconds.
     pub age_ms: u64,
 }
 
-/// There is no answer to be taken: it is executed.
+/// A request is not in the cache and is executed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Miss {
-    /// A hash of the key, in hexadecimal.
+    /// A hexadecimal hash of the key.
     pub key: String,
-    /// Why it is executed.
+    /// The reason for executing it.
     pub why: Why,
 }
 
@@ -40,17 +40,18 @@ own_events! {
     Miss = "miss";
 }
 
-/// Why something is executed.
+/// A reason for executing a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Why {
-    /// There is no answer, or no longer.
+    /// There is no entry.
     Absent,
-    /// The answer is too old.
+    /// The entry has expired.
     Expired,
-    /// Another attempt was asked for.
+    /// The run is a further attempt.
     Retried,
-    /// It would wait for itself: it was started in the run that executes the same, or in one that that waits for.
+    /// The run would wait for itself: it was started by the run that executes the equal request, or by one that waits
+    /// for a run above it.
     Recursive,
 }

@@ -1,12 +1,14 @@
-//! What is being executed, and who waits for it.
+//! Executions under way, and the runs that wait for them.
 //!
-//! 1. Of what is the same, one leads at a time; who comes later joins it.
-//! 2. A leader that is dropped, for whatever reason, leaves no flight behind, and those who joined hear of it: one of
-//!    them leads next.
-//! 3. An answer is kept before its flight ends: who finds neither looks for the answer once more as the leader.
-//! 4. What is detached is nobody's to join, and what it comes to is not kept.
-//! 5. Nobody waits for itself, whatever way round (`deadlock.rs`).
-//! 6. The lock is held over no user code: keys are compared by it, and bytes are all that they are.
+//! A *flight* is the execution of one key by its *leader*. Its *followers* wait for the result.
+//!
+//! 1. Each key has at most one attached flight. A run that arrives later follows it.
+//! 2. A leader that is dropped for any reason removes its flight and wakes its followers. One of them leads
+//!    next.
+//! 3. A result is stored before its flight ends. A leader therefore looks the entry up once more before it executes.
+//! 4. A detached flight accepts no new followers, and its result is not stored.
+//! 5. No run waits for itself, directly or through other flights (`deadlock.rs`).
+//! 6. No user code runs under the lock. Keys are compared under it, and they consist of bytes.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -21,48 +23,51 @@ use tokio::time::Instant;
 use super::deadlock::Wait;
 use super::key::CacheKey;
 
-/// What has come of a flight: nothing yet, or what those who joined get.
+/// The result of a flight, `None` while it is under way.
 type Completion<T> = Option<Arc<Result<T, Error>>>;
 
-/// All flights of a cache.
+/// The attached flights of a cache.
 pub(super) struct Flights<T>(Arc<Mutex<HashMap<CacheKey, Flight<T>>>>);
 
+/// One flight, as its followers see it.
 struct Flight<T> {
     id: u64,
     began: Instant,
     completion: watch::Receiver<Completion<T>>,
 }
 
-/// What one does about a key.
+/// The part that a run takes in the flight of a key.
 pub(super) enum Role<T> {
     Leads(Leader<T>),
     Joins(Follower<T>),
-    /// It would wait for itself: this run was started in the one that leads, or in one that that waits for.
+    /// The run would wait for itself: the leader, or a run that the leader waits for, is above it.
     Recurses,
 }
 
-/// One that executes. Dropped, it leaves that to others.
+/// The executing run of a flight. Dropping it without a result lets a follower lead.
 pub(super) struct Leader<T> {
     id: u64,
     key: CacheKey,
     flights: Flights<T>,
     completion: watch::Sender<Completion<T>>,
-    /// As long as it leads.
+    /// Alive as long as this run leads: `LedFlight` holds it weakly.
     alive: Arc<()>,
 }
 
-/// One that waits.
+/// A waiting run.
 pub(super) struct Follower<T> {
     pub(super) began: Instant,
     completion: watch::Receiver<Completion<T>>,
-    /// As long as it waits.
+    /// Registered as long as this run waits.
     _wait: Wait,
 }
 
 impl<T> Flights<T> {
+    /// Returns the part that a run takes in the flight of a key.
     pub(super) fn enter(&self, key: &CacheKey, ctx: &RunContext) -> Role<T> {
         let mut flights = self.0.lock();
         match flights.entry(key.clone()) {
+            // The wait is registered under the lock of the flights, so the flight cannot end in between.
             Entry::Occupied(flight) => match Wait::of(LedFlights::ids_at(ctx), flight.get().id) {
                 Some(wait) => Role::Joins(flight.get().join(wait)),
                 None => Role::Recurses,
@@ -75,9 +80,10 @@ impl<T> Flights<T> {
         }
     }
 
-    /// From now on nobody joins those that are under way.
+    /// Detaches all flights (4).
     #[expect(clippy::mutable_key_type, reason = "an emitter is hashed and compared by its identity")]
     pub(super) fn detach(&self) {
+        // Drop the flights after unlocking: a result is user data, whose drop is user code (6).
         let detached = std::mem::take(&mut *self.0.lock());
         drop(detached);
     }
@@ -94,21 +100,22 @@ impl<T> Leader<T> {
         &self.key
     }
 
-    /// Runs that are started in this one do not wait for it.
+    /// Marks the run as the leader, so that runs started in it do not wait for it (5).
     pub(super) fn begin(&self, ctx: &RunContext) {
-        // Those that are over are forgotten: a run may lead one for each attempt, or one after the other at a place.
+        // Keep only flights that are still led: a run may lead one for each attempt, and the list must not grow with
+        // them.
         let mut led: Vec<_> =
             ctx.extension().iter().flat_map(|above: &Arc<LedFlights>| above.still_led().cloned()).collect();
         led.push(LedFlight { id: self.id, alive: Arc::downgrade(&self.alive) });
         ctx.set_extension(LedFlights(led));
     }
 
-    /// Whether what it comes to may be kept.
+    /// Returns `true` unless the flight was detached.
     pub(super) fn is_attached(&self) -> bool {
         self.flights.0.lock().get(&self.key).is_some_and(|flight| flight.id == self.id)
     }
 
-    /// Gives those who joined what it came to.
+    /// Ends the flight with a result for its followers.
     pub(super) fn complete(self, result: Result<T, Error>) {
         self.completion.send_replace(Some(Arc::new(result)));
     }
@@ -117,23 +124,25 @@ impl<T> Leader<T> {
 impl<T> Drop for Leader<T> {
     fn drop(&mut self) {
         let mut flights = self.flights.0.lock();
+        // After a detachment, the key may belong to another leader's flight: remove only this one.
         let own = flights.get(&self.key).is_some_and(|flight| flight.id == self.id);
         let removed = own.then(|| flights.remove(&self.key));
         drop(flights);
-        // A result may have its last handle here, and its drop is user code.
+        // The last handle of a result may be here, and its drop is user code (6).
         drop(removed);
     }
 }
 
 impl<T: Clone> Follower<T> {
-    /// What those who joined get; none if whoever led has left.
+    /// Waits for the result. Returns `None` if the leader left without one.
     pub(super) async fn wait(mut self) -> Option<Result<T, Error>> {
         let completion = self.completion.wait_for(Option::is_some).await.ok()?.clone();
         completion.as_deref().cloned()
     }
 }
 
-/// The flights that a run, and those above it, lead, or have led.
+/// The flights led by a run and the runs above it, as an extension of the run. Flights that have ended may be among
+/// them.
 struct LedFlights(Vec<LedFlight>);
 
 #[derive(Clone)]
@@ -143,12 +152,12 @@ struct LedFlight {
 }
 
 impl LedFlights {
-    /// Those that are led still.
+    /// Returns the flights that are still led.
     fn still_led(&self) -> impl Iterator<Item = &LedFlight> {
         self.0.iter().filter(|led| led.alive.strong_count() > 0)
     }
 
-    /// The flights that are led there, or above.
+    /// Returns the ids of the flights led by a run or above it.
     fn ids_at(ctx: &RunContext) -> Vec<u64> {
         ctx.extension().iter().flat_map(|leading: &Arc<Self>| leading.still_led().map(|led| led.id)).collect()
     }

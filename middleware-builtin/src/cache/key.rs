@@ -1,4 +1,4 @@
-//! What tells runs apart: the instance, or a scope; the input; what the context says.
+//! The key of an entry: instance or scope, input, and values of the context.
 
 use std::fmt::Write as _;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -10,10 +10,10 @@ use serde::Serialize;
 
 use super::CacheOptions;
 
-/// Stands between parts of a text: in none of them it can stand itself.
+/// Separates the parts of a key's text. JSON text never contains it.
 const SEPARATOR: char = '\0';
 
-/// It holds its instance's emitter, so that no other gets that identity.
+/// A key. It holds its instance's emitter, so that no other emitter gets the same identity while the key exists.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub(super) struct CacheKey {
     instance: Option<Emitter>,
@@ -21,7 +21,7 @@ pub(super) struct CacheKey {
 }
 
 impl CacheKey {
-    /// What events call it.
+    /// Returns the hash that events carry.
     pub(super) fn to_hex(&self) -> String {
         let mut hasher = DefaultHasher::new();
         self.text.hash(&mut hasher);
@@ -33,7 +33,7 @@ impl CacheKey {
     }
 }
 
-/// Whose run it is, and what its context says.
+/// The parts of a key besides the input.
 pub(super) struct KeyParts<'a> {
     pub(super) instance: &'a Emitter,
     pub(super) kind: &'a str,
@@ -42,7 +42,7 @@ pub(super) struct KeyParts<'a> {
 }
 
 impl<T> CacheOptions<T> {
-    /// The key of a run; none if JSON is not all of its input.
+    /// Returns the key of a request, or `None` if JSON does not represent its input exactly.
     pub(super) fn key(&self, input: &impl Serialize, parts: &KeyParts<'_>) -> Option<CacheKey> {
         let (instance, mut text) = match &self.scope {
             None => (Some(parts.instance.clone()), format!("{}{SEPARATOR}{}", parts.kind, parts.name)),
@@ -50,7 +50,8 @@ impl<T> CacheOptions<T> {
         };
         push_json(&mut text, input)?;
         if !self.context_keys.is_empty() {
-            // The keys are the same for all: only their values are written, and nothing where there is none.
+            // Only values are written: all runs of a cache have the same keys in the same order. A missing value is a
+            // second separator.
             let context = (parts.context)();
             for key in &self.context_keys {
                 match context.get(key) {
@@ -63,7 +64,8 @@ impl<T> CacheOptions<T> {
     }
 }
 
-/// With sorted keys. A NaN is `null` in JSON, and what is too deep overflows: neither is part of a key.
+/// Appends a value as JSON with sorted keys. Returns `None` if no JSON represents it exactly: a NaN would become
+/// `null`, and a value nested too deep is an error.
 fn push_json(text: &mut String, value: &impl Serialize) -> Option<()> {
     let (mut value, is_exact) = to_value_noting(value).ok()?;
     value.sort_all_objects();

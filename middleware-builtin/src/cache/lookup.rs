@@ -1,4 +1,4 @@
-//! One call: a hit, joined, or a miss.
+//! One call through a cache: hit, joined or miss.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -15,10 +15,10 @@ use super::key::{CacheKey, KeyParts};
 use super::{CacheInner, CacheOptions};
 use crate::shared::millis::millis;
 
-/// An entry.
+/// A stored result.
 pub(super) struct CacheEntry<T> {
     result: Result<T>,
-    /// When it was given.
+    /// The time at which it was stored.
     at: Instant,
     key: CacheKey,
     weight: u32,
@@ -36,11 +36,12 @@ impl<T: Clone + Send + Sync + 'static> CacheInner<T> {
         O: Op<Out = T>,
         O::In: Serialize,
     {
-        // It was answered at `start`, and not by the work; or others look the same in JSON, and are not.
+        // An answer given at `start` belongs to this run only. A value that JSON does not represent exactly could share
+        // its key with another value.
         if next.is_answered() || !next.is_exact() {
             return next.run(input).await;
         }
-        // Where there is no key, no two inputs would be the same.
+        // Without a key there is nothing to look up or to share.
         let Some(key) = self.options.key_of(input, ctx) else { return next.run(input).await };
         match self.find(&key, ctx) {
             Ok(entry) => self.hit(&entry, ctx).await,
@@ -48,7 +49,7 @@ impl<T: Clone + Send + Sync + 'static> CacheInner<T> {
         }
     }
 
-    /// What there is at the first look, or why there is nothing.
+    /// Returns the fresh entry of a key, or the reason why there is none.
     fn find(&self, key: &CacheKey, ctx: &RunContext) -> std::result::Result<Arc<CacheEntry<T>>, Why> {
         if ctx.attempt() > 0 {
             return Err(Why::Retried);
@@ -63,14 +64,17 @@ impl<T: Clone + Send + Sync + 'static> CacheInner<T> {
         entry.result.clone()
     }
 
-    /// Leads, or waits for who does, as long as it takes.
+    /// Executes the request, or waits for an equal one that is being executed.
     async fn miss<O>(&self, key: &CacheKey, why: Why, input: &O::In, ctx: &RunContext, next: Next<'_, O>) -> Result<T>
     where
         O: Op<Out = T>,
     {
         loop {
+            // Each round either ends here, or waits for one leader. A leader that leaves without a result sends its
+            // followers into the next round, where one of them leads.
             let follower = match self.flights.enter(key, ctx) {
                 Role::Leads(leader) => return self.lead(leader, why, input, ctx, next).await,
+                // Executes outside of any flight: nothing joins it, and its output is not stored.
                 Role::Recurses => {
                     self.own_events.emit(ctx, || Miss { key: key.to_hex(), why: Why::Recursive }).await;
                     return next.run(input).await;
@@ -95,20 +99,22 @@ impl<T: Clone + Send + Sync + 'static> CacheInner<T> {
     where
         O: Op<Out = T>,
     {
-        // The one that led before may have kept its answer since it was looked for.
+        // The previous leader may have stored its result between this run's lookup and its turn to lead (flight.rs, 3).
         if why != Why::Retried
             && let Some(entry) = self.entries.get(leader.key()).filter(|entry| self.options.is_fresh(entry.at))
         {
             leader.complete(entry.result.clone());
             return self.hit(&entry, ctx).await;
         }
-        // What listeners of the miss ask for does not wait for it either.
+        // Before `miss` is emitted: runs started by its listeners must not wait for this one (flight.rs, 5).
         leader.begin(ctx);
         self.own_events.emit(ctx, || Miss { key: leader.key().to_hex(), why }).await;
         let result = next.run(input).await;
+        // Returning without `complete` leaves the followers without a result: one of them leads next.
         if result.as_ref().is_err_and(is_not_shared) || !next.is_exact() || result.as_ref().is_ok_and(is_deep) {
             return result;
         }
+        // Store before completing: a run that finds no flight any more then finds the entry (flight.rs, 3).
         self.store(&leader, &result);
         leader.complete(result.clone());
         result
@@ -119,7 +125,7 @@ impl<T: Clone + Send + Sync + 'static> CacheInner<T> {
         let is_wanted = (result.is_ok() || self.options.keeps_errors) && u64::from(entry.weight) <= self.options.size;
         if is_wanted && leader.is_attached() {
             self.entries.insert(leader.key().clone(), Arc::new(entry));
-            // All has been forgotten between the look and now.
+            // An invalidation between the check and the insert did not see the entry: remove it (flight.rs, 4).
             if !leader.is_attached() {
                 self.entries.invalidate(leader.key());
             }
@@ -145,13 +151,13 @@ impl<T: Clone> CacheOptions<T> {
     }
 }
 
-/// Whether it is JSON that is nested so deep that a clone of it would overflow the stack.
+/// Returns `true` for JSON nested so deep that cloning it would overflow the stack.
 fn is_deep<T: 'static>(output: &T) -> bool {
     let output: &dyn Any = output;
     output.downcast_ref::<Value>().is_some_and(|output| check_depth(output).is_err())
 }
 
-/// What is for nobody else to end with.
+/// Returns `true` for control flow and panics, which end only the run that they happen in.
 fn is_not_shared(error: &Error) -> bool {
     error.is_control_flow() || *error.kind() == ErrorKind::Panicked
 }

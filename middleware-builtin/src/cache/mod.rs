@@ -1,4 +1,4 @@
-//! What was answered before is answered again: [`Cache`].
+//! A cache of runs' outputs: [`Cache`].
 
 mod builder;
 mod deadlock;
@@ -24,13 +24,13 @@ use self::key::{CacheKey, KeyParts};
 use self::lookup::CacheEntry;
 use crate::shared::own_events::OwnEvents;
 
-/// Answers again what was answered before, and has what is asked for by several at the same time executed once.
+/// A cache of outputs by input. Equal requests at the same time are executed once.
 ///
-/// Clones are the same cache: its entries are shared by all runs that it is bound to.
+/// Clones share their entries, and so do all runs that the cache is bound to.
 ///
-/// - `Cache<Value>`, made by [`json`](Self::json), is a middleware for runs of any type: what it keeps is JSON.
-/// - `Cache<T>`, made by [`typed`](Self::typed), is a [`Layer`] of every kind of work whose output is a `T`: what it
-///   keeps is cloned, and no JSON is read. [`stack`](Self::stack) makes a middleware of it.
+/// - `Cache<Value>`, created by [`json`](Self::json), is a middleware for runs of any type. It stores JSON.
+/// - `Cache<T>`, created by [`typed`](Self::typed), is a [`Layer`] for every kind of work whose output is a `T`. It
+///   stores clones and reads no JSON of outputs. [`stack`](Self::stack) turns it into a middleware.
 ///
 /// ```
 /// use emitree_middleware::Cache;
@@ -54,52 +54,56 @@ use crate::shared::own_events::OwnEvents;
 /// # }
 /// ```
 ///
-/// # What is the same
+/// # Equal requests
 ///
-/// Runs are the same if they are of the same instance, kind and name, and their inputs are equal as canonical JSON
-/// (keys sorted); places of one run have to be given caches, or scopes, of their own. [`scope`](CacheBuilder::scope) shares what several instances answer;
-/// [`context_keys`](CacheBuilder::context_keys) tells runs apart by what their context says. An input that cannot be
-/// written as JSON is not looked up.
+/// Two runs share an answer if instance, kind and name are equal, and their inputs are equal as JSON with sorted keys.
+/// [`scope`](CacheBuilder::scope) shares answers among instances. [`context_keys`](CacheBuilder::context_keys)
+/// separates runs by values of their context. An input that JSON cannot represent exactly is not cached. Use a cache,
+/// or a scope, of its own for each layer if one run passes several cached layers.
 ///
 /// # Order
 ///
-/// 1. It stands in [`Phase::Transform`] ([`in_phase`](CacheBuilder::in_phase) puts it elsewhere): what stands outside of
-///    it, input and output middlewares too, sees an answer as it sees the work's. What stands inside of it, such as a
-///    guard, is not called for a hit: if what it says depends on who asks, that belongs into the context keys, or the
-///    cache into [`Phase::Guard`], bound after it.
-/// 2. *Hit*: there is an entry, and it is not too old. It is cloned.
-/// 3. *Joined*: the same is being executed. It is waited for, and gives its output or its failure. If it is dropped,
-///    aborted, panics, or ends as control flow (denied, halted, interrupted, timed out, a request for a retry), that is
-///    its own affair: one of those who wait executes, and the others wait for that one. Dropping one that waits, or
-///    aborting it, changes nothing for the others. Where a run would wait for itself, as it was started in the very run
-///    that executes the same, or in one that that waits for in turn, in whatever cache, it does not: it executes.
-///    So does a place that one run asks for the same twice at a time.
-/// 4. *Miss*: it is executed, and an output is kept. So is a failure where [`cache_errors`](CacheBuilder::cache_errors)
-///    says so; control flow and panics never are.
+/// 1. The layer belongs to [`Phase::Transform`], or to the phase set by [`in_phase`](CacheBuilder::in_phase). Layers
+///    outside it, and input and output middleware, treat a cached answer like the work's output. Layers inside it, such
+///    as guards, are not called on a hit. If a guard's decision depends on the caller, add the caller to the context
+///    keys, or put the cache into [`Phase::Guard`] and bind it after the guard.
+/// 2. *Hit*: there is a fresh entry, and its clone is the result.
+/// 3. *Joined*: an equal request is being executed, and this run waits for its output or failure. If the executing run
+///    is dropped, aborted or panics, or ends in control flow (denied, halted, interrupted, timed out, a request for a
+///    retry), its result is not shared: one of the waiting runs executes next, and the others wait for that one.
+///    Dropping or aborting a waiting run does not affect the others.
+/// 4. *Miss*: the work is executed, and its output is stored. Failures are stored only with
+///    [`cache_errors`](CacheBuilder::cache_errors), control flow and panics never.
 ///
-/// A run that was answered at its `start` has that answer, whatever is kept: it is neither looked up nor kept, nothing is
-/// said of it, and nobody joins it.
+/// A run that would wait for itself executes instead of joining. That happens if it was started, directly or through
+/// waits in any cache, by the run that executes the equal request, and also if one run makes equal requests
+/// concurrently.
 ///
-/// An attempt that was asked for by [`Error::retry`](emitree_runtime::Error::retry) does not take what is kept:
-/// it executes, or joins, and what that gives takes the place. A layer outside that calls again by itself, because of the
-/// output that it got, gets what is kept: it has to stand inside.
+/// A run that was answered at its `start` keeps that answer. The cache is not consulted, nothing is stored, and no own
+/// event is emitted.
 ///
-/// Whoever waits relies on the one that executes being polled: a future that is held and not polled keeps them waiting,
-/// as a lock would. It relies as well on what that one waits for inside of the cache: if that is a place of a
-/// [`Concurrency`](crate::Concurrency) that a run above the waiting one holds, neither goes on, unless the wait for the
-/// place has a deadline.
+/// An attempt requested by [`Error::retry`](emitree_runtime::Error::retry) ignores stored entries: it executes or
+/// joins, and its result replaces the entry. A layer that calls `next` again by itself has to be inside the cache;
+/// outside of it, it gets the stored entry again.
+///
+/// A waiting run depends on the executing run being polled. If that future is held without being polled, all runs that
+/// joined it wait, as they would for a lock. They also depend on what the executing run waits for inside the cache. If
+/// it waits for a permit of a [`Concurrency`](crate::Concurrency) which a run above the waiting one holds, neither
+/// makes progress, unless the wait for the permit has a deadline.
 ///
 /// # Defaults
 ///
-/// 10,000 entries, none too old, errors not kept. Entries go when there is no more room, by how often and how recently they
-/// were used. Ages are measured by tokio's clock, when an entry is looked at.
+/// At most 10,000 entries, no maximum age, errors not stored. When the cache is full, entries used rarely and long ago
+/// are evicted first. An entry's age is measured by tokio's clock at each lookup.
 ///
 /// # Its own events
 ///
-/// `middleware.cache.hit`, a [`Hit`]; `middleware.cache.joined`, a [`Joined`]; `middleware.cache.miss`, a [`Miss`]: each
-/// before it is answered, waited, or executed.
+/// - `middleware.cache.hit`, a [`Hit`], before the stored answer is returned.
+/// - `middleware.cache.joined`, a [`Joined`], before the wait.
+/// - `middleware.cache.miss`, a [`Miss`], before the execution.
 pub struct Cache<T = Value>(Arc<CacheInner<T>>);
 
+/// The state that clones of a cache share.
 struct CacheInner<T> {
     entries: moka::sync::Cache<CacheKey, Arc<CacheEntry<T>>>,
     flights: Flights<T>,
@@ -107,34 +111,34 @@ struct CacheInner<T> {
     own_events: OwnEvents,
 }
 
-/// What a cache was built with.
+/// The options of a cache.
 struct CacheOptions<T> {
-    /// Shared by several instances; none if each has answers of its own.
+    /// The scope that instances share; `None` if each instance has its own entries.
     scope: Option<String>,
-    /// Sorted.
+    /// Sorted and without duplicates, so that caches with equal keys agree.
     context_keys: Vec<String>,
     ttl: Option<Duration>,
     keeps_errors: bool,
     phase: Phase,
     size: u64,
-    /// What an output weighs, if not one.
+    /// Returns the weight of an output; `None` if each entry weighs 1.
     weigh: Option<fn(&T) -> u64>,
 }
 
 impl Cache<Value> {
-    /// Begins one for runs of any type.
+    /// Creates a builder of a cache for runs of any type.
     pub fn json() -> CacheBuilder<Value> {
         CacheBuilder::new()
     }
 
-    /// Begins one for all kinds of work whose output is a `T`.
+    /// Creates a builder of a cache for all kinds of work whose output is a `T`.
     pub fn typed<T: Clone + Send + Sync + 'static>() -> CacheBuilder<T> {
         CacheBuilder::new()
     }
 }
 
 impl<T: Clone + Send + Sync + 'static> Cache<T> {
-    /// Makes a middleware of it, for runs of one type.
+    /// Returns a middleware for runs of one type.
     #[must_use]
     pub fn stack<O>(&self) -> Stack<O>
     where
@@ -144,8 +148,8 @@ impl<T: Clone + Send + Sync + 'static> Cache<T> {
         Stack::builder().layer_in(self.0.options.phase, self.clone()).build()
     }
 
-    /// Forgets the answer to an input, with the context that its runs have, as far as the cache looks at it. Of those
-    /// that are being executed nothing is kept, and nobody joins them any more.
+    /// Removes the entry of an input, for runs with this context. Executions under way, for any input, are detached: no
+    /// run joins them any more, and their results are not stored.
     pub fn invalidate<R: Runnable>(&self, runnable: &R, input: &R::Input, context: &Context) {
         let parts = KeyParts {
             instance: runnable.emitter(),
@@ -153,26 +157,28 @@ impl<T: Clone + Send + Sync + 'static> Cache<T> {
             name: runnable.name(),
             context: &|| context.clone(),
         };
+        // Detach before removing: a flight that is still attached could store its result after the removal.
         self.0.flights.detach();
         if let Some(key) = self.0.options.key(input, &parts) {
             self.0.entries.invalidate(&key);
         }
     }
 
-    /// Forgets all answers. Of what is being executed nothing is kept, and nobody joins it any more.
+    /// Removes all entries. Executions under way are detached: no run joins them any more, and their results are not
+    /// stored.
     pub fn invalidate_all(&self) {
         self.0.flights.detach();
         self.0.entries.invalidate_all();
     }
 
-    /// How many entries there are, with those that are too old and have not been looked at since.
+    /// Returns the number of entries, including those that have expired and were not looked up since.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.0.entries.run_pending_tasks();
         self.0.entries.entry_count()
     }
 
-    /// Tells whether there are none.
+    /// Returns `true` if there are no entries.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -180,7 +186,7 @@ impl<T: Clone + Send + Sync + 'static> Cache<T> {
 }
 
 impl<T> Cache<T> {
-    /// The emitter of its own events.
+    /// Returns the emitter of its own events.
     #[must_use]
     pub fn emitter(&self) -> &Emitter {
         self.0.own_events.emitter()
