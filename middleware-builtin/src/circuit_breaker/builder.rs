@@ -1,4 +1,4 @@
-//! What a [`CircuitBreaker`] is told before it is made.
+//! The builder of a [`CircuitBreaker`].
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,71 +12,72 @@ use crate::shared::key::Key;
 
 type FailurePredicate = dyn Fn(&Error) -> bool + Send + Sync;
 
-/// Options of a [`CircuitBreaker`]. Made by [`CircuitBreaker::builder`].
+/// A builder of a [`CircuitBreaker`]. Created by [`CircuitBreaker::builder`].
 #[must_use = "it breaks no circuit until it is built"]
 #[derive(Debug, Default)]
 pub struct CircuitBreakerBuilder(CircuitBreakerOptions);
 
-/// Why there is no such [`CircuitBreaker`].
+/// An invalid option of a [`CircuitBreaker`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CircuitBreakerError {
-    /// It would never have been closed.
+    /// The number of failures is 0: the breaker would never be closed.
     #[error("a circuit breaker cannot open after `0` failures: give 1 or more")]
     NoFailures,
-    /// No two failures are within it.
+    /// The window is 0: no two failures are within it.
     #[error("a circuit breaker counts nothing within a window of `0` seconds: give a longer one, such as 30 s")]
     NoWindow,
-    /// It would forget each failure at once.
+    /// The number of keys is 0: each failure would be forgotten at once.
     #[error("a circuit breaker that remembers `0` keys never opens: give 1 or more")]
     NoKeys,
 }
 
 impl CircuitBreakerBuilder {
-    /// After how many failures it opens. Default: 5.
+    /// Sets the number of failures that open the breaker. Default: 5.
     pub fn failures(mut self, failures: u32) -> Self {
         self.0.thresholds.failures = failures;
         self
     }
 
-    /// Within how long they have to happen. Default: 30 s.
+    /// Sets the window within which the failures have to happen. Default: 30 s.
     pub fn window(mut self, window: Duration) -> Self {
         self.0.thresholds.window = window;
         self
     }
 
-    /// For how long it is open before a probe may pass. Default: 30 s.
+    /// Sets how long the breaker stays open before a probe may pass. Default: 30 s.
     pub fn cool_down(mut self, cool_down: Duration) -> Self {
         self.0.thresholds.cool_down = cool_down;
         self
     }
 
-    /// Which runs share their failures: those with the same key. Default: all.
+    /// Sets the key by which runs share their state. Default: all runs share it.
     pub fn by(mut self, key: Key) -> Self {
         self.0.key = key;
         self
     }
 
-    /// How many keys with failures it remembers at most, beside those that are being probed. Where there is no room for one more, some are forgotten, those first whose
-    /// last failure is longest ago: they are closed then, as if they had never failed. Default: 10,000.
+    /// Limits the number of keys that are remembered, besides those that are being probed. If a new key needs room, the
+    /// keys whose last failure is longest ago are forgotten. A forgotten key is closed, as if it had never failed.
+    /// Default: 10,000.
     pub fn max_keys(mut self, most: usize) -> Self {
         self.0.thresholds.keys = most;
         self
     }
 
-    /// Which failures and time-outs count. Default: all.
+    /// Sets a predicate for the failures and time-outs that count. The others count as successes. Default: all count.
     ///
-    /// If it panics, that is logged, and the failure counts.
+    /// If the predicate panics, the panic is logged and the failure counts.
     pub fn when(mut self, predicate: impl Fn(&Error) -> bool + Send + Sync + 'static) -> Self {
         self.0.when = Some(Arc::new(predicate));
         self
     }
 
-    /// Makes it.
+    /// Builds the [`CircuitBreaker`].
     ///
     /// # Errors
     ///
-    /// If it would open after no failure, or within no time, or remembers no key.
+    /// If the number of failures, the window or the number of keys is 0.
     pub fn build(self) -> Result<CircuitBreaker, CircuitBreakerError> {
         let Thresholds { failures, window, keys, .. } = self.0.thresholds;
         match (failures, window, keys) {
@@ -88,7 +89,7 @@ impl CircuitBreakerBuilder {
     }
 }
 
-/// What it was told.
+/// The options of a breaker.
 pub(super) struct CircuitBreakerOptions {
     pub(super) thresholds: Thresholds,
     pub(super) key: Key,

@@ -1,9 +1,9 @@
-//! The circuits of a breaker, by key: the state that its clones share.
+//! The circuits of a breaker by key: the state that its clones share.
 //!
-//! 1. The lock is held over no await, and over no code of the user's.
-//! 2. Who was let through as the probe says how it ended exactly once: by its end, or by its drop.
-//! 3. A key without recent failures takes no place, and there are no more keys than are allowed, beside those that are
-//!    being probed.
+//! 1. The lock is held across no await and no user code.
+//! 2. Every probe reports its end exactly once: in `settle`, or in its drop.
+//! 3. A key without recent failures has no entry. The number of entries stays within the maximum, not counting circuits
+//!    that are being probed.
 
 use std::collections::HashMap;
 
@@ -22,14 +22,15 @@ pub(super) struct Circuits {
 #[derive(Default)]
 struct CircuitTable {
     circuits: HashMap<OwnedKey, Circuit>,
-    /// With how many it looks for idle ones next.
+    /// The number of circuits at which idle ones are removed next.
     sweep_at: usize,
 }
 
-/// What is taken out: it may hold the last handle of an instance's emitter, whose drop is user code.
+/// Removed circuits, to be dropped after unlocking: a key may hold the last handle of an instance's emitter, whose drop
+/// is user code (1).
 type RemovedCircuits = Vec<(OwnedKey, Circuit)>;
 
-/// A call that was let through.
+/// A call that passes. Dropping a probe that did not settle gives its place to the next call.
 pub(super) struct Admitted<'a> {
     circuits: &'a Circuits,
     key: &'a OwnedKey,
@@ -42,11 +43,12 @@ impl Circuits {
         Self { thresholds, table: Mutex::default() }
     }
 
-    /// Lets a call pass, or says why not.
+    /// Admits a call, or returns why it is refused.
     pub(super) fn admit<'a>(&'a self, key: &'a OwnedKey, ctx: &RunContext) -> Result<Admitted<'a>, Denial> {
         let above = std::iter::successors(ctx.parent(), |run| run.parent()).map(RunContext::run_id);
         let admission = match self.table.lock().circuits.get_mut(key) {
             Some(circuit) => circuit.admit(Instant::now(), ctx.run_id(), above),
+            // A key without an entry is closed (3).
             None => Admission::Passes,
         };
         let is_probe = match admission {
@@ -57,12 +59,14 @@ impl Circuits {
         Ok(Admitted { circuits: self, key, is_probe, is_settled: false })
     }
 
+    /// Records the end of a call.
     fn settle(&self, key: &OwnedKey, is_probe: bool, outcome: CallOutcome) -> Option<Transition> {
         let (now, thresholds) = (Instant::now(), self.thresholds);
         let mut table = self.table.lock();
         if is_probe {
             return table.circuits.get_mut(key)?.on_probe_ended(now, outcome, thresholds);
         }
+        // Successes and uncounted calls only look for an entry to remove: they add none (3).
         let (transition, removed) = match outcome {
             CallOutcome::Failure(_) => table.record_failure(key, now, outcome, thresholds),
             CallOutcome::Success | CallOutcome::Uncounted => (None, table.remove_if_idle(key, now, thresholds)),
@@ -74,6 +78,7 @@ impl Circuits {
 }
 
 impl CircuitTable {
+    /// Records a failure, and makes room for a new key first.
     fn record_failure(
         &mut self,
         key: &OwnedKey,
@@ -86,8 +91,8 @@ impl CircuitTable {
         (self.circuits.entry(key.clone()).or_default().on_call_ended(now, outcome, thresholds), removed)
     }
 
-    /// Takes out those that are idle, whenever there are twice as many as were left the last time; and where there is no
-    /// room then, an eighth of the others, so that it is not looked for with each new one.
+    /// Removes idle circuits whenever there are twice as many as were left the last time. If that makes no room,
+    /// removes the oldest eighth, so that the next keys need no search.
     fn make_room(&mut self, now: Instant, thresholds: Thresholds) -> RemovedCircuits {
         if self.circuits.len() < self.sweep_at.min(thresholds.keys) {
             return RemovedCircuits::new();
@@ -101,13 +106,15 @@ impl CircuitTable {
         removed
     }
 
-    /// Takes out those whose last failure is longest ago, until so many are left.
+    /// Removes the circuits whose last failure is longest ago, until `left` are left.
     fn remove_oldest(&mut self, left: usize) -> RemovedCircuits {
         let mut surplus = self.circuits.len().saturating_sub(left);
         let mut failures: Vec<_> = self.circuits.values().filter_map(Circuit::last_failure).collect();
         if surplus == 0 || failures.is_empty() {
             return RemovedCircuits::new();
         }
+        // Select the time of the last one to go in linear time, then remove up to it; equal times are cut off by
+        // `surplus`.
         let last = surplus.min(failures.len()) - 1;
         let until = *failures.select_nth_unstable(last).1;
         let is_old = |circuit: &Circuit| circuit.last_failure().is_some_and(|at| at <= until);
@@ -119,7 +126,7 @@ impl CircuitTable {
         take.collect()
     }
 
-    /// Takes it out, if it is idle.
+    /// Removes a circuit if it is idle.
     fn remove_if_idle(&mut self, key: &OwnedKey, now: Instant, thresholds: Thresholds) -> RemovedCircuits {
         let is_idle = self.circuits.get(key).is_some_and(|circuit| circuit.is_idle(now, thresholds));
         if is_idle { self.circuits.remove_entry(key).into_iter().collect() } else { RemovedCircuits::new() }
@@ -127,8 +134,9 @@ impl CircuitTable {
 }
 
 impl Admitted<'_> {
-    /// Says how it ended.
+    /// Records how the call ended.
     pub(super) fn settle(mut self, outcome: CallOutcome) -> Option<Transition> {
+        // Before the lock is taken: the drop at the end of this function must not settle again (2).
         self.is_settled = true;
         self.circuits.settle(self.key, self.is_probe, outcome)
     }
@@ -136,6 +144,7 @@ impl Admitted<'_> {
 
 impl Drop for Admitted<'_> {
     fn drop(&mut self) {
+        // Only a probe changes the circuit by its drop: other dropped calls count as nothing.
         if !self.is_settled && self.is_probe {
             self.circuits.settle(self.key, true, CallOutcome::Uncounted);
         }
@@ -190,7 +199,7 @@ mod tests {
                 assert!(is_known && known <= keys, "{known} of {keys}");
                 advance(second).await;
             }
-            // Those that are left are the last.
+            // The most recent keys are left.
             let known = circuits.table.lock();
             let last =
                 |key: &OwnedKey| matches!(key, OwnedKey::Text(n) if n.parse().is_ok_and(|n: usize| n + keys >= 1_000));

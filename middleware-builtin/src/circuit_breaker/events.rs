@@ -1,39 +1,39 @@
-//! What a breaker says that it did.
+//! The own events of a circuit breaker.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::shared::own_events::own_events;
 
-/// It was closed, or half-open, and has opened.
+/// The breaker opened after failures, or after a failed probe.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Opened {
-    /// The key of the calls; `null`, and left out, if all share their failures.
+    /// The key of the calls; `null`, and absent from JSON, if all runs share their state.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub key: Value,
-    /// After how many failures; a probe's is one.
+    /// The number of failures that opened it; 1 after a failed probe.
     pub failures: u32,
-    /// For how long, in milliseconds.
+    /// How long it stays open, in milliseconds.
     pub cool_down_ms: u64,
-    /// The last failure.
+    /// The text of the last failure.
     pub cause: String,
 }
 
-/// It was open, and lets one call pass as a probe.
+/// The breaker is half-open and lets one call pass as a probe.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct HalfOpened {
-    /// The key of the calls; `null`, and left out, if all share their failures.
+    /// The key of the calls; `null`, and absent from JSON, if all runs share their state.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub key: Value,
 }
 
-/// A probe has succeeded: calls pass again.
+/// A probe succeeded, and the breaker closed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Closed {
-    /// The key of the calls; `null`, and left out, if all share their failures.
+    /// The key of the calls; `null`, and absent from JSON, if all runs share their state.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub key: Value,
 }
@@ -42,13 +42,13 @@ pub struct Closed {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct CallDenied {
-    /// The key of the calls; `null`, and left out, if all share their failures.
+    /// The key of the calls; `null`, and absent from JSON, if all runs share their state.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub key: Value,
-    /// For how long it is still open, in milliseconds, if that is known.
+    /// The time until a probe may pass, in milliseconds; `None` if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_after_ms: Option<u64>,
-    /// Why.
+    /// The reason.
     pub reason: String,
 }
 

@@ -1,4 +1,4 @@
-//! Calls through a breaker.
+//! The layer that admits calls and counts how they end.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ pub(super) struct CircuitBreakerLayer(pub(super) Arc<CircuitBreakerInner>);
 
 impl<O: Op> Layer<O> for CircuitBreakerLayer {
     async fn call(&self, input: &O::In, ctx: &RunContext, next: Next<'_, O>) -> Result<O::Out> {
-        // What is seldom is boxed: it takes no room in the future of those that pass.
+        // Rare branches are boxed, so that they take no room in the future of calls that pass.
         let breaker = &*self.0;
         let key = match breaker.options.key.look(ctx, |key| key.map(KeyRef::to_owned)) {
             Ok(Some(key)) => key,
@@ -31,6 +31,7 @@ impl<O: Op> Layer<O> for CircuitBreakerLayer {
         if admitted.is_probe {
             Box::pin(breaker.own_events.emit(ctx, || HalfOpened { key: key.to_json() })).await;
         }
+        // If this future is dropped here, `admitted` gives a probe's place back in its drop.
         let result = next.run(input).await;
         if let Some(transition) = admitted.settle(breaker.outcome_of(result.as_ref().err())) {
             Box::pin(breaker.emit_transition(&key, transition, ctx)).await;
@@ -46,16 +47,18 @@ impl<O: Op> Layer<O> for CircuitBreakerLayer {
 debug_as!(CircuitBreakerLayer, |this| this.0.options);
 
 impl CircuitBreakerInner {
+    /// Returns how a call counts.
     fn outcome_of(&self, error: Option<&Error>) -> CallOutcome {
         match error {
             None => CallOutcome::Success,
             Some(error) if error.is_control_flow() && !error.is_timed_out() => CallOutcome::Uncounted,
             Some(error) if self.is_counted(error) => CallOutcome::Failure(error.to_string().into()),
+            // Excluded by `when`: the call reached the work, which answered.
             Some(_) => CallOutcome::Success,
         }
     }
 
-    /// A function of the user's that panics does not keep it from opening.
+    /// Asks `when` about an error. If it panics, the failure counts, so that the breaker still opens.
     fn is_counted(&self, error: &Error) -> bool {
         let Some(when) = &self.options.when else { return true };
         caught(|| when(error)).unwrap_or_else(|panic| {
@@ -100,7 +103,7 @@ impl CircuitBreakerInner {
     }
 }
 
-/// Nobody waits for less than a millisecond.
+/// Formats a wait rounded up to whole milliseconds, like `retry_after_ms`.
 fn in_millis(wait: Duration) -> String {
     format!("{:?}", Duration::from_millis(millis(wait)))
 }

@@ -1,4 +1,4 @@
-//! What keeps failing is left alone for a while: [`CircuitBreaker`].
+//! A circuit breaker for work that keeps failing: [`CircuitBreaker`].
 
 mod builder;
 mod circuits;
@@ -21,16 +21,17 @@ use builder::CircuitBreakerOptions;
 use circuits::Circuits;
 use layer::CircuitBreakerLayer;
 
-/// Leaves alone for a while what keeps failing: calls are denied at once, until one of them may try it again.
+/// A middleware that denies calls for a while after repeated failures, and then lets one call test whether the work has
+/// recovered.
 ///
-/// It works on runs of any type and looks at no value. Clones are the same one: all that it is bound to share their
-/// failures, unless it [has a key](CircuitBreakerBuilder::by).
+/// It accepts runs of any type and reads no values. Clones share their state, and so do all runs that the breaker is
+/// bound to, unless it has a [key](CircuitBreakerBuilder::by).
 ///
-/// | it is | calls | until |
+/// | state | calls | until |
 /// |---|---|---|
 /// | *closed* | pass | 5 failures within 30 s |
-/// | *open* | are denied | 30 s are over |
-/// | *half-open* | one passes, as a probe; others are denied meanwhile | the probe ends: it closes, or opens again |
+/// | *open* | are denied | 30 s have passed |
+/// | *half-open* | one passes as a probe, others are denied | the probe ends: the breaker closes, or opens again |
 ///
 /// The pattern is Michael Nygard's (*Release It!*, 2007).
 ///
@@ -59,26 +60,26 @@ use layer::CircuitBreakerLayer;
 /// # }
 /// ```
 ///
-/// # What counts
+/// # Which calls count
 ///
-/// Failures do, panics and values that do not fit included, and so do time-outs, unless
-/// [`when`](CircuitBreakerBuilder::when) says that they do not: then they count as a success. Denials, halts, aborts,
-/// interrupts, requests for a retry, and runs that are dropped count as nothing; a probe that ends so makes room for the
-/// next one. A call counts when it ends, if it is closed then.
+/// Failures count, including panics, values that do not fit, and time-outs. A failure or time-out that
+/// [`when`](CircuitBreakerBuilder::when) excludes counts as a success. Denials, halts, aborts, interrupts, requests for
+/// a retry and dropped runs do not count at all; if a probe ends in one of these, the next call becomes the probe. A
+/// call counts when it ends, and only if the breaker is closed at that moment.
 ///
-/// It stands in [`Phase::Retry`](emitree_runtime::Phase::Retry), so a `Timeout` per attempt is inside of it and
-/// counts; one of all attempts is not, and what that drops counts as nothing. Bound after a `Retry`, it is inside of that
-/// and each attempt counts; before it, all attempts count as one. A denial is never tried again; a `Fallback` that is
-/// bound before it answers for it where it is told to, by name.
+/// The layer belongs to [`Phase::Retry`](emitree_runtime::Phase::Retry). A `Timeout` per attempt is inside of it and
+/// counts as a failure. A `Timeout` over all attempts is outside: the call that it drops does not count. If the breaker
+/// is bound after a `Retry`, each attempt counts; if it is bound before, all attempts count as one call. A denial is
+/// never retried. A `Fallback` bound before the breaker answers for its denials if it is told to, by name.
 ///
-/// With [`for_tree`](emitree_runtime::for_tree), a failure that passes through several runs counts in each of them:
-/// have it count [by instance](Key::instance). Runs that a probe starts pass with it.
+/// With [`for_tree`](emitree_runtime::for_tree), a failure that passes through several runs counts once in each of
+/// them. Use the key [`Key::instance`] to count each instance by itself. Runs started by a probe pass with it.
 ///
-/// # What a denial says
+/// # Denials
 ///
-/// It is by `circuit_breaker`. Its details are `retry_after_ms`, for how long it is still open (while a probe is under
-/// way, nobody knows); `cause`, the last failure; and `key`, if runs have different ones. A key function that fails
-/// or panics is a denial as well.
+/// A denial is by `circuit_breaker` and has these details: `retry_after_ms`, the time until a probe may pass, absent
+/// while a probe is running; `cause`, the last failure; and `key`, if runs have different keys. A key function that
+/// fails or panics denies the call as well.
 ///
 /// # Its own events
 ///
@@ -87,19 +88,20 @@ use layer::CircuitBreakerLayer;
 ///
 /// # What it remembers
 ///
-/// Keys that have failed within the window, or are open: at most 10,000, and no more than
-/// [`max_keys`](CircuitBreakerBuilder::max_keys) says, whether they ever come back or not. Of more, those are forgotten
-/// whose last failure is longest ago.
+/// Keys that have failed within the window, or whose circuit is open or half-open: at most 10,000, or the number set by
+/// [`max_keys`](CircuitBreakerBuilder::max_keys). Beyond that, the keys whose last failure is longest ago are
+/// forgotten.
 ///
 /// # Cancel safety
 ///
-/// A call that is dropped counts as nothing; a probe makes room for the next one in its drop.
+/// A dropped call does not count. If it was the probe, its drop lets the next call be the probe.
 #[derive(Clone)]
 pub struct CircuitBreaker {
     inner: Arc<CircuitBreakerInner>,
     stack: Stack<AnyRun>,
 }
 
+/// The state that clones of a breaker share.
 struct CircuitBreakerInner {
     options: CircuitBreakerOptions,
     circuits: Circuits,
@@ -107,13 +109,13 @@ struct CircuitBreakerInner {
 }
 
 impl CircuitBreaker {
-    /// With all as said above, one for all that it is bound to.
+    /// Creates a breaker with the defaults above.
     #[must_use]
     pub fn new() -> Self {
         Self::of(CircuitBreakerOptions::default())
     }
 
-    /// Begins with the same, to be changed.
+    /// Creates a builder with the defaults above.
     pub fn builder() -> CircuitBreakerBuilder {
         CircuitBreakerBuilder::default()
     }

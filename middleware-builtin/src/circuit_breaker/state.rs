@@ -1,4 +1,4 @@
-//! The states of one circuit: what was counted, and who may pass. No clock, no lock, no user code.
+//! The states of one circuit, and which calls each admits. No clock, no lock, no user code.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -7,31 +7,32 @@ use std::time::Duration;
 use tokio::time::Instant;
 use uuid::Uuid;
 
+/// The numbers that decide when a circuit opens and how many there are.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Thresholds {
     pub(super) failures: u32,
     pub(super) window: Duration,
     pub(super) cool_down: Duration,
-    /// How many circuits there may be.
+    /// The maximum number of circuits.
     pub(super) keys: usize,
 }
 
-/// One circuit; one that is closed and has counted nothing is as good as none.
+/// One circuit. A closed circuit without failures needs no entry.
 #[derive(Debug)]
 pub(super) enum Circuit {
-    /// Those within the window, oldest first.
+    /// Failures within the window, oldest first.
     Closed {
         failures: VecDeque<Instant>,
     },
     Open(OpenState),
-    /// While the probe is under way: a run, and those below it.
+    /// A probe is running: this run, together with the runs below it.
     HalfOpen {
         probe: Uuid,
         opening: OpenState,
     },
 }
 
-/// Since what it is open, and until when: none is for good.
+/// Why a circuit is open, since when, and until when; `None` is for good.
 #[derive(Clone, Debug)]
 pub(super) struct OpenState {
     since: Instant,
@@ -39,7 +40,7 @@ pub(super) struct OpenState {
     cause: Arc<str>,
 }
 
-/// Whether a call may pass.
+/// The decision about a call.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Admission {
     Passes,
@@ -47,14 +48,14 @@ pub(super) enum Admission {
     Refused(Denial),
 }
 
-/// Since what no call passes, and for how long still, if that is known.
+/// Why a call is refused, and for how long, if known.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Denial {
     pub(super) wait: Option<Duration>,
     pub(super) cause: Arc<str>,
 }
 
-/// How a call ended.
+/// How an ended call counts.
 #[derive(Debug)]
 pub(super) enum CallOutcome {
     Success,
@@ -62,7 +63,7 @@ pub(super) enum CallOutcome {
     Uncounted,
 }
 
-/// What a call has changed.
+/// A change of state caused by the end of a call.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Transition {
     Opened { failures: u32, cause: Arc<str> },
@@ -76,7 +77,7 @@ impl Default for Circuit {
 }
 
 impl Circuit {
-    /// Asks for a call of a run, which is nested in those.
+    /// Decides about a call of a run. `above` yields the ids of the runs above.
     pub(super) fn admit(&mut self, now: Instant, run: Uuid, mut above: impl Iterator<Item = Uuid>) -> Admission {
         match self {
             Self::Closed { .. } => Admission::Passes,
@@ -85,6 +86,7 @@ impl Circuit {
                 if wait != Some(Duration::ZERO) {
                     return Admission::Refused(Denial { wait, cause: Arc::clone(&opening.cause) });
                 }
+                // The caller holds the lock, so only one call becomes the probe.
                 *self = Self::HalfOpen { probe: run, opening: opening.clone() };
                 Admission::Probes
             }
@@ -95,7 +97,7 @@ impl Circuit {
         }
     }
 
-    /// A call that was let through has ended. If it was no probe, it counts only while it is closed.
+    /// Counts a call that has ended. Unless the circuit is closed, it changes nothing.
     pub(super) fn on_call_ended(
         &mut self,
         now: Instant,
@@ -103,6 +105,7 @@ impl Circuit {
         thresholds: Thresholds,
     ) -> Option<Transition> {
         let Self::Closed { failures } = self else { return None };
+        // Failures that have left the window no longer count.
         while failures.front().is_some_and(|at| now.duration_since(*at) > thresholds.window) {
             failures.pop_front();
         }
@@ -112,7 +115,7 @@ impl Circuit {
         if count < thresholds.failures { None } else { Some(self.open(now, count, cause, thresholds)) }
     }
 
-    /// The probe has ended.
+    /// Closes or reopens the circuit when its probe has ended.
     pub(super) fn on_probe_ended(
         &mut self,
         now: Instant,
@@ -126,7 +129,7 @@ impl Circuit {
                 Some(Transition::Closed)
             }
             CallOutcome::Failure(cause) => Some(self.open(now, 1, cause, thresholds)),
-            // Its time is over: the next call is a probe.
+            // `until` has passed already, so the next call becomes the probe.
             CallOutcome::Uncounted => {
                 *self = Self::Open(opening.clone());
                 None
@@ -140,7 +143,7 @@ impl Circuit {
         Transition::Opened { failures, cause }
     }
 
-    /// Whether it has anything to remember.
+    /// Returns `true` if the circuit has nothing to remember.
     pub(super) fn is_idle(&self, now: Instant, thresholds: Thresholds) -> bool {
         match self {
             Self::Closed { failures } => failures.back().is_none_or(|at| now.duration_since(*at) > thresholds.window),
@@ -148,7 +151,7 @@ impl Circuit {
         }
     }
 
-    /// When it failed last; none while a probe relies on it.
+    /// Returns the time of the last failure; `None` while a probe is running, so that the circuit is not forgotten.
     pub(super) fn last_failure(&self) -> Option<Instant> {
         match self {
             Self::Closed { failures } => failures.back().copied(),
