@@ -1,4 +1,4 @@
-//! How many runs may be under way at once: [`Concurrency`].
+//! A limit on concurrent runs: [`Concurrency`].
 
 use std::fmt;
 use std::num::NonZeroUsize;
@@ -20,10 +20,10 @@ use permits::{HeldPermits, KeyHandle, Permit, PermitTable};
 
 mod permits;
 
-/// Lets so many runs of a key be under way at once, and has the others wait, or denies them.
+/// A middleware that limits the number of concurrent runs per key. Excess runs wait, or are denied.
 ///
-/// It works on runs of any type and looks at no value. Its permits are shared: clones are the same one, and bound to many
-/// runs, or by [`for_nested`](emitree_runtime::for_nested) to those below one, it limits all of them together.
+/// It accepts runs of any type and reads no values. Clones share their permits, and so do all runs that it is bound to,
+/// such as all runs below one with [`for_nested`](emitree_runtime::for_nested).
 ///
 /// ```
 /// use std::time::Duration;
@@ -49,45 +49,52 @@ mod permits;
 ///
 /// | | by default |
 /// |---|---|
-/// | [`by`](ConcurrencyBuilder::by): what is counted together | all runs |
-/// | [`wait`](ConcurrencyBuilder::wait): how long a run waits | not at all: it is denied |
-/// | [`retry_after`](ConcurrencyBuilder::retry_after): when one that is denied may come again | 1 s |
-/// | [`runs`](ConcurrencyBuilder::runs), [`of_kind`](ConcurrencyBuilder::of_kind): which runs it is about | all |
+/// | [`by`](ConcurrencyBuilder::by): key by which runs are counted | all runs together |
+/// | [`wait`](ConcurrencyBuilder::wait): how long an excess run waits | it is denied at once |
+/// | [`retry_after`](ConcurrencyBuilder::retry_after): advice in a denial, when to try again | 1 s |
+/// | [`runs`](ConcurrencyBuilder::runs), [`of_kind`](ConcurrencyBuilder::of_kind): runs that it limits | all |
 ///
-/// # Where it stands
+/// # Order
 ///
-/// In [`Phase::Guard`], so that a permit is held around the work only: what a cache answers needs none, and whoever calls
-/// again has given it back between the attempts. A time-out per attempt includes the waiting.
+/// The layer belongs to [`Phase::Guard`], so a permit is held around the work only. A run that a cache answers needs no
+/// permit, and a retry releases its permit between attempts. A time-out per attempt includes the wait for a permit.
+///
+/// Runs get permits in the order in which they arrive.
 ///
 /// # Runs below
 ///
-/// A run below one that holds a permit of the same key shares that permit, however deep; else it would wait for a permit
-/// that is given back only after it. So what is limited is how many *trees* of such runs are under way: to limit what a
-/// run starts below it, limit another kind or key than its own. The permit is given back when the last that shares it
-/// has ended. Where a run shares the permit of one above, the runs below are not limited one by one:
-/// bind the limit to one level of runs, with [`Runs::only`] or [`runs`](ConcurrencyBuilder::runs). The first time, this is
-/// [warned of](emitree_runtime::Layer::nesting_warning). Two trees that wait for each other, by keys in different order, or for a permit and for what a cache is
-/// about to know, are not found out: give them a deadline.
+/// A run below a run that holds a permit of the same key shares that permit, at any depth. Otherwise it would wait for
+/// a permit that is released only after its own end. The limit is therefore on the number of concurrent *trees* of such
+/// runs. The permit is released when the last run that shares it has ended.
 ///
-/// # Who waits
+/// To limit the runs below one by one, bind the limit to one level of runs, with [`Runs::only`] or
+/// [`runs`](ConcurrencyBuilder::runs), or use another key for each level. A
+/// [warning](emitree_runtime::Layer::nesting_warning) is logged the first time that a run would share a permit of a run
+/// above it.
 ///
-/// Runs get their permits in the order in which they came. A run that is aborted or dropped leaves the queue, or gives
-/// its permit back, and the others move up.
+/// Other deadlocks are not detected: two trees that wait for each other's keys, or a tree that waits for a permit while
+/// a [`Cache`](crate::Cache) waits for that tree. Set a deadline with [`wait`](ConcurrencyBuilder::wait) if this can
+/// happen.
+///
+/// # Cancel safety
+///
+/// A run that is aborted or dropped leaves the queue, or releases its permit, and the next run moves up.
 ///
 /// # Its own events
 ///
-/// Under `middleware.concurrency`: `delayed`, a [`Delayed`], before a run goes on that had to wait; `denied`, a
-/// [`Denied`], before one is denied. What finds a permit at once is not told.
+/// In the namespace `middleware.concurrency`: `delayed`, a [`Delayed`], when a run has waited and goes on; `denied`, a
+/// [`Denied`], before a run is denied. A run that gets a permit at once emits nothing.
 ///
 /// # What it remembers
 ///
-/// Those keys whose permits somebody holds or awaits.
+/// Keys with a permit that is held or awaited.
 #[derive(Clone)]
 pub struct Concurrency {
     inner: Arc<ConcurrencyInner>,
     stack: Stack<AnyRun>,
 }
 
+/// The state that clones of a limit share.
 struct ConcurrencyInner {
     options: ConcurrencyOptions,
     table: Arc<PermitTable>,
@@ -100,23 +107,23 @@ struct ConcurrencyOptions {
     retry_after: Duration,
 }
 
-/// Why a limit of concurrency cannot be.
+/// An invalid option of a [`Concurrency`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConcurrencyError {
-    /// No run would ever get a permit.
+    /// The number of permits is 0.
     #[error("`0` permits let nothing begin: at least 1 is needed")]
     NoPermits,
-    /// More than can be counted.
+    /// The number of permits is above the semaphore's maximum.
     #[error("`{permits}` permits are more than can be counted: at most {most}", most = Semaphore::MAX_PERMITS)]
     TooMany {
-        /// How many.
+        /// The number of permits.
         permits: usize,
     },
 }
 
 impl Concurrency {
-    /// So many at once.
+    /// Creates a builder of a limit with this number of permits per key.
     pub fn builder(permits: usize) -> ConcurrencyBuilder {
         ConcurrencyBuilder(ConcurrencyOptions {
             permits,
@@ -125,32 +132,32 @@ impl Concurrency {
         })
     }
 
-    /// Of how many keys somebody holds or awaits a permit.
+    /// Returns the number of keys with a permit that is held or awaited.
     #[must_use]
     pub fn known_keys(&self) -> usize {
         self.inner.table.len()
     }
 }
 
-/// Options of a [`Concurrency`]. Made by [`Concurrency::builder`].
+/// A builder of a [`Concurrency`]. Created by [`Concurrency::builder`].
 #[must_use = "nothing is limited until it is built"]
 pub struct ConcurrencyBuilder(ConcurrencyOptions);
 
 keyed_limit_options!(ConcurrencyBuilder, |this| this.0.limit);
 
 impl ConcurrencyBuilder {
-    /// What a run that is denied is told: when it may come again. Nobody knows when a permit will be free, so this is
-    /// advice.
+    /// Sets the time that a denial advises to wait before the next try. It is advice only: nothing tells when a permit
+    /// will be free. Default: 1 s.
     pub fn retry_after(mut self, after: Duration) -> Self {
         self.0.retry_after = after;
         self
     }
 
-    /// Builds it.
+    /// Builds the [`Concurrency`].
     ///
     /// # Errors
     ///
-    /// If there is no permit, or are more than can be counted.
+    /// If the number of permits is 0, or too large for the semaphore.
     pub fn build(self) -> Result<Concurrency, ConcurrencyError> {
         let permits = NonZeroUsize::new(self.0.permits).ok_or(ConcurrencyError::NoPermits)?.get();
         if permits > Semaphore::MAX_PERMITS {
@@ -177,15 +184,16 @@ impl fmt::Debug for ConcurrencyOptions {
     }
 }
 
-/// Holds a permit around each call of what is inside.
+/// Holds a permit around each call of the layers inside and the work.
 struct ConcurrencyLayer(Arc<ConcurrencyInner>);
 
 impl<O: Op> Layer<O> for ConcurrencyLayer {
     async fn call(&self, input: &O::In, ctx: &RunContext, next: Next<'_, O>) -> Result<O::Out> {
+        // The permit lives to the end of the call, so it is released however the call ends, also by its drop.
         let _permit = match self.0.acquire(ctx) {
             Acquired::Uncounted => None,
             Acquired::Permit(permit) => Some(permit),
-            // Seldom, so it takes no room in the future of those that find a permit.
+            // Boxed because it is rare: a run that gets a permit at once has no room for it in its future.
             Acquired::Full(handle) => Some(Box::pin(self.0.wait(handle, ctx)).await?),
             Acquired::Keyless(error) => return Err(Box::pin(self.0.own_events.deny_keyless(error, ctx)).await),
         };
@@ -209,11 +217,12 @@ impl<O: Op> Layer<O> for ConcurrencyLayer {
 
 debug_as!(ConcurrencyLayer, |this| this.0.options);
 
+/// The outcome of the first, synchronous try.
 enum Acquired {
     Uncounted,
     Permit(Arc<Permit>),
     Full(KeyHandle),
-    /// It has no key, or none that could be found out.
+    /// The key is missing, or its function failed.
     Keyless(Error),
 }
 
@@ -221,6 +230,7 @@ impl ConcurrencyInner {
     fn acquire(&self, ctx: &RunContext) -> Acquired {
         let acquired = self.options.limit.key.look(ctx, |key| {
             let Some(key) = key else { return Acquired::Uncounted };
+            // Before asking the semaphore: waiting below the holder of the same key would be a deadlock.
             if let Some(permit) = HeldPermits::find(ctx, &self.table, key) {
                 return Acquired::Permit(permit);
             }
@@ -239,6 +249,7 @@ impl ConcurrencyInner {
             None => None,
         };
         let Some(permit) = permit else { return Err(self.deny(&key, ctx).await) };
+        // Register before the event is awaited, so that runs which its listeners start share the permit.
         let permit = HeldPermits::add(ctx, permit);
         self.own_events.delayed(&key, came, ctx).await;
         Ok(permit)

@@ -1,10 +1,10 @@
-//! Permits of each key, and who holds them.
+//! The permits of each key, and the runs that hold them.
 //!
-//! 1. A key has permits as long as somebody holds or awaits one: handles are counted under the lock of the table. Where all
-//!    are counted together, the permits are always there.
-//! 2. Who waits for a permit gets it in the order of coming: tokio's semaphore is fair, and who comes with a permit free
-//!    does not overtake those that wait.
-//! 3. A permit is given back when the last that shares it has gone.
+//! 1. A key has an entry as long as a run holds or awaits one of its permits. Handles are counted under the lock of the
+//!    table. If all runs share one key, its permits exist permanently.
+//! 2. Runs get permits in the order in which they arrive: tokio's semaphore is fair, and a new run does not overtake
+//!    waiting ones.
+//! 3. A permit is released when the last run that shares it drops it.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -22,7 +22,7 @@ type KeyTable = HashMap<OwnedKey, Arc<KeyPermits>>;
 /// The permits of all keys.
 pub(super) struct PermitTable {
     permits: usize,
-    /// Those of all who have the same key, found without a look into the map; always there.
+    /// The permits of the one key that all runs have by default, found without the map.
     common: Arc<KeyPermits>,
     keyed: Mutex<KeyTable>,
 }
@@ -31,11 +31,11 @@ pub(super) struct PermitTable {
 struct KeyPermits {
     key: OwnedKey,
     semaphore: Semaphore,
-    /// How many handles there are; of a key that comes and goes, changed under the lock of the table only.
+    /// The number of handles. Changed under the lock of the table, except for the common key.
     handles: AtomicUsize,
 }
 
-/// Somebody who holds or awaits a permit.
+/// A reference to the permits of a key, held by each run that holds or awaits one of them.
 pub(super) struct KeyHandle {
     table: Arc<PermitTable>,
     key_permits: Arc<KeyPermits>,
@@ -50,7 +50,7 @@ impl KeyPermits {
         matches!(self.key, OwnedKey::All)
     }
 
-    /// One handle more.
+    /// Counts one more handle.
     fn with_new_handle(self: &Arc<Self>) -> Arc<Self> {
         self.handles.fetch_add(1, Ordering::Relaxed);
         Arc::clone(self)
@@ -70,6 +70,7 @@ impl PermitTable {
         KeyHandle { table: Arc::clone(self), key_permits }
     }
 
+    /// Returns the permits of a key, and creates them for a new key. The key is copied only then.
     fn keyed(&self, key: KeyRef<'_>) -> Arc<KeyPermits> {
         let mut keys = self.keyed.lock();
         if let Some(key_permits) = keys.get(&key) {
@@ -86,20 +87,21 @@ impl PermitTable {
 }
 
 impl KeyHandle {
-    /// A permit, if one is free and nobody waits.
+    /// Returns a permit if one is free and no run waits.
     pub(super) fn try_acquire(self) -> Result<Permit, Self> {
+        // Tokio's permit borrows the semaphore, so it is forgotten here and added back in `Permit`'s drop.
         let is_free = self.key_permits.semaphore.try_acquire().map(SemaphorePermit::forget).is_ok();
         if is_free { Ok(Permit(self)) } else { Err(self) }
     }
 
-    /// A permit, when it is its turn; none if that takes too long.
+    /// Waits for a permit in turn. Returns `None` after the deadline.
     pub(super) async fn acquire(self, deadline: Option<Instant>) -> Option<Permit> {
         let turn = self.key_permits.semaphore.acquire();
         let permit = match deadline {
             Some(deadline) => timeout_at(deadline, turn).await.ok()?,
             None => turn.await,
         };
-        // It is never closed.
+        // The semaphore is never closed.
         permit.ok()?.forget();
         Some(Permit(self))
     }
@@ -121,15 +123,16 @@ impl Drop for KeyHandle {
         }
         let removed = {
             let mut keys = self.table.keyed.lock();
+            // Under the lock, so that no other run takes a handle between the count and the removal (1).
             let is_last = self.key_permits.handles.fetch_sub(1, Ordering::Relaxed) == 1;
             if is_last { keys.remove_entry(&self.key_permits.key.as_ref_key()) } else { None }
         };
-        // A key may hold the last handle of an instance, whose drop is user code.
+        // Dropped after unlocking: a key may hold the last handle of an instance, whose drop is user code.
         drop(removed);
     }
 }
 
-/// A permit that is held: given back before the handle is.
+/// A held permit. It is released before its handle is dropped.
 pub(super) struct Permit(KeyHandle);
 
 impl Drop for Permit {
@@ -138,14 +141,14 @@ impl Drop for Permit {
     }
 }
 
-/// The permits that a run holds and those above it, nearest first; in the run's context.
+/// The permits held by a run and the runs above it, nearest first, as an extension of the run.
 pub(super) struct HeldPermits {
     permit: Weak<Permit>,
     above: Option<Arc<Self>>,
 }
 
 impl HeldPermits {
-    /// The permit of a key that the run, or one above it, holds now.
+    /// Returns the permit of a key that the run or one above it holds now.
     pub(super) fn find(ctx: &RunContext, table: &Arc<PermitTable>, key: KeyRef<'_>) -> Option<Arc<Permit>> {
         let fits = |permit: &Arc<Permit>| Arc::ptr_eq(&permit.0.table, table) && permit.0.is_for(key);
         let nearest = ctx.extension::<Self>();
@@ -153,9 +156,10 @@ impl HeldPermits {
         all.find_map(|held| held.permit.upgrade().filter(fits))
     }
 
-    /// Lets the runs below know.
+    /// Registers a permit, so that runs below share it.
     pub(super) fn add(ctx: &RunContext, permit: Permit) -> Arc<Permit> {
-        // Those that were given back at the end of an attempt are forgotten.
+        // Skip permits released at the end of an attempt, so that the list does not grow with each one. It holds
+        // permits weakly, or they would be released only with the run.
         let mut above = ctx.extension::<Self>();
         while above.as_ref().is_some_and(|held| held.permit.strong_count() == 0) {
             above = above.and_then(|held| held.above.clone());
