@@ -1,4 +1,4 @@
-//! What takes too long is stopped, and it is said which limit was hit: [`Timeout`].
+//! Time limits that say which of them was exceeded: [`Timeout`].
 
 use std::fmt;
 use std::time::Duration;
@@ -11,18 +11,18 @@ use crate::shared::built_in::built_in;
 use crate::shared::millis::millis;
 use crate::shared::own_events::{OwnEvents, own_events};
 
-/// Stops work that takes too long: each attempt, all of them together, or both.
+/// Stops work that takes too long: each attempt, all attempts together, or both.
 ///
-/// It works on runs of any type and looks at no value. The time runs by tokio's clock. What is stopped is dropped, and
-/// the runs that it had started end with it; the run then fails with an error of the kind
-/// [`TimedOut`](emitree_runtime::ErrorKind::TimedOut), whose detail `timeout` is `attempt` or `overall`. That of an attempt
-/// [is retryable](Error::is_retryable), that of all together is not.
+/// It works for runs of any type and reads no value. Time is measured by tokio's clock. Work that exceeds a limit is
+/// dropped, and the runs that it has started end with it. The run then fails with an error of kind
+/// [`TimedOut`](emitree_runtime::ErrorKind::TimedOut), whose detail `timeout` is `attempt` or `overall`. The error of
+/// an attempt [is retryable](Error::is_retryable), the error of all attempts together is not.
 ///
-/// - *An attempt* is one call of what is inside of the layers of [`Phase::Retry`]: whatever calls again, such as
-///   `Retry`, has each call timed. Nothing is said of it unless [`per_attempt`](Self::per_attempt) is called.
-/// - *Overall* counts from the first poll of the run, before `start`, to the end of the last attempt; it stands in
-///   [`Phase::Observe`]. [`Run::timeout`](emitree_runtime::Run::timeout) is the same for one run from outside, with its
-///   listeners of `start` and its input and output middlewares.
+/// - *Per attempt* limits each call of the layers inside [`Phase::Retry`]: a `Retry` has each of its attempts timed.
+///   Without [`per_attempt`](Self::per_attempt), attempts have no limit.
+/// - *Overall* counts from the first poll of the run, before `start`, to the end of the last attempt. Its layer is in
+///   [`Phase::Observe`]. [`Run::timeout`](emitree_runtime::Run::timeout) limits a single run from outside, including
+///   its listeners and its input and output middlewares.
 ///
 /// ```
 /// use std::time::Duration;
@@ -46,7 +46,7 @@ use crate::shared::own_events::{OwnEvents, own_events};
 ///
 /// # Its own events
 ///
-/// `middleware.timeout.timed_out`, a [`TimedOut`], once what was under way has been dropped.
+/// `middleware.timeout.timed_out`, a [`TimedOut`], when the work has been dropped.
 #[derive(Clone)]
 pub struct Timeout {
     per_attempt: Option<Duration>,
@@ -55,7 +55,7 @@ pub struct Timeout {
     stack: Stack<AnyRun>,
 }
 
-/// The limit that was hit.
+/// The limit that was exceeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -66,32 +66,32 @@ pub enum TimeLimit {
     Overall,
 }
 
-/// A run took too long, and was stopped.
+/// A run exceeded a time limit and was stopped.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct TimedOut {
-    /// The limit that was hit.
+    /// The limit that was exceeded.
     pub limit: TimeLimit,
-    /// How long it is, in milliseconds.
+    /// The length of the limit, in milliseconds.
     pub after_ms: u64,
 }
 
 own_events! { TimedOut = "timed_out"; }
 
 impl Timeout {
-    /// Limits each attempt.
+    /// Creates a limit of each attempt.
     #[must_use]
     pub fn per_attempt(after: Duration) -> Self {
         Self::new(Some(after), None, OwnEvents::new("middleware.timeout"))
     }
 
-    /// Limits all attempts together.
+    /// Creates a limit of all attempts together.
     #[must_use]
     pub fn overall(after: Duration) -> Self {
         Self::new(None, Some(after), OwnEvents::new("middleware.timeout"))
     }
 
-    /// Limits all attempts together, too.
+    /// Adds a limit of all attempts together.
     #[must_use]
     pub fn with_overall(self, after: Duration) -> Self {
         Self::new(self.per_attempt, Some(after), self.own_events)
@@ -113,7 +113,7 @@ impl Timeout {
 
 built_in!(Timeout, |timeout| timeout.own_events, "timeout", timeout.stack);
 
-/// Such as `100ms per attempt, 1s overall`.
+/// Writes limits like `100ms per attempt, 1s overall`.
 impl fmt::Debug for Timeout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let limits = [("per attempt", self.per_attempt), ("overall", self.overall)];
@@ -134,11 +134,12 @@ impl<O: Op> Layer<O> for TimeoutLayer {
     async fn call(&self, input: &O::In, ctx: &RunContext, next: Next<'_, O>) -> Result<O::Out> {
         let left = match self.limit {
             TimeLimit::Attempt => self.after,
+            // The run's time before this layer, such as its listeners of `start`, counts too.
             TimeLimit::Overall => self.after.saturating_sub(ctx.elapsed()),
         };
         match timeout(left, next.run(input)).await {
             Ok(result) => result,
-            // Seldom, so it takes no room in the future of those that are in time.
+            // Box the rare case: the future of runs that end in time does not grow by it.
             Err(_) => Err(Box::pin(self.time_out(ctx)).await),
         }
     }
@@ -158,6 +159,7 @@ impl<O: Op> Layer<O> for TimeoutLayer {
 impl TimeoutLayer {
     async fn time_out(&self, ctx: &RunContext) -> Error {
         let Self { limit, after, own_events } = self;
+        // The work has been dropped by now, and the runs that it awaited have been aborted with it (R8).
         own_events.emit(ctx, || TimedOut { limit: *limit, after_ms: millis(*after) }).await;
         let (what, detail, is_retryable) = match limit {
             TimeLimit::Attempt => ("an attempt", "attempt", true),

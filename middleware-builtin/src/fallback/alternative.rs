@@ -1,4 +1,4 @@
-//! Who else can answer: runnables of the same types, or of any through JSON.
+//! The alternatives of a fallback: runnables of the same types, or any runnables through JSON.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -7,18 +7,18 @@ use emitree_emitter::Emitter;
 use emitree_runtime::{AnyRunnable, Result, Runnable};
 use serde_json::Value;
 
-/// A run under way.
+/// The run of an alternative.
 pub(super) type Answering<'a, O> = Pin<Box<dyn Future<Output = Result<O>> + Send + 'a>>;
 
-/// Something that takes an `I` and gives an `O`.
+/// A runnable that takes an `I` and returns an `O`.
 pub(super) trait Alternative<I, O>: Send + Sync {
-    /// Runs it in the run that one is in.
+    /// Runs it, nested in the current run.
     fn run<'a>(&'a self, input: &'a I) -> Answering<'a, O>;
     fn name(&self) -> &str;
     fn emitter(&self) -> &Emitter;
 }
 
-/// A runnable of these types.
+/// A runnable with these types.
 pub(super) struct OfTypes<R>(pub(super) Arc<R>);
 
 impl<R: Runnable> Alternative<R::Input, R::Output> for OfTypes<R>

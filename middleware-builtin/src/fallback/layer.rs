@@ -1,4 +1,4 @@
-//! One after the other, until one answers.
+//! The layer that tries one alternative after the other, until one answers.
 
 use std::fmt;
 
@@ -21,7 +21,8 @@ impl<K: Op> Layer<K> for FallbackLayer<K> {
         let watch = AttemptWatch::watch(ctx);
         match next.run(input).await {
             Err(error) if self.0.catches(&error) && !ctx.is_aborted() => {
-                // If it is a denial, it was asked for by name (M9).
+                // The error may be a denial, which a layer must not swallow silently: `catches` is true for one only if
+                // the user named its guard (M9).
                 next.absorb(&error);
                 self.0.fall(input, ctx, error, watch).await
             }
@@ -39,25 +40,29 @@ impl<K: Op> Layer<K> for FallbackLayer<K> {
 }
 
 impl<K: Op> Fallback<K> {
-    /// Asks one after the other.
+    /// Runs one alternative after the other.
     async fn fall(&self, input: &K::In, ctx: &RunContext, error: Error, watch: AttemptWatch) -> Result<K::Out> {
         let own = ctx.name();
         let (mut error, mut watch, mut after) = (error, watch, Vec::new());
         let mut failed = own;
         for alternative in &self.alternatives {
             let next = alternative.name();
+            // Take back what the failed attempt has emitted before the next one emits (M7).
             watch.discard(ctx, error.to_string(), json!({"by": "fallback", "next": next})).await?;
             after.push(Cause::of(failed, &error));
+            // Each alternative is an attempt of its own: it may emit before it fails, too.
             watch = AttemptWatch::watch(ctx);
             match alternative.run(input).await {
                 Ok(output) => {
                     self.own_events.emit(ctx, || FellBack { by: next.to_owned(), after }).await;
                     return Ok(output);
                 }
+                // Another end of an alternative is the end of the run: no further alternative may answer for it.
                 Err(end) if !self.catches(&end) => return Err(end.context("after", json!(after))),
                 Err(failure) => (failed, error) = (next, failure),
             }
         }
+        // The caller has the last failure as the error, and those before it as a detail; the event lists all of them.
         let all = || Exhausted { after: after.iter().cloned().chain([Cause::of(failed, &error)]).collect() };
         self.own_events.emit(ctx, all).await;
         Err(error.context("after", json!(after)))

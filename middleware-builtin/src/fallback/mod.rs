@@ -1,4 +1,4 @@
-//! Where one fails, the next one answers: [`Fallback`].
+//! Alternatives that answer when a run fails: [`Fallback`].
 
 mod alternative;
 mod layer;
@@ -16,15 +16,15 @@ use crate::shared::own_events::{OwnEvents, UserTexts, own_events};
 use alternative::{Alternative, OfTypes};
 use layer::FallbackLayer;
 
-/// Answers by another runnable where a run fails, and by the next one where that fails too, in order.
+/// Answers with the output of another runnable when a run fails; if that fails too, with the next one's, in order.
 ///
-/// Each is run in the run that failed, with the input that the layers outside of this one gave. What the caller gets is
-/// the first output that there is. If all fail, it is the error of the last one, with those before it in its detail
-/// `after`; so it is if one ends in a way that is not [fallen back on](Self::on).
+/// The alternatives run nested in the failed run. Each gets the input that this layer got. The first output is the
+/// result. If all alternatives fail, the result is the error of the last one, with the earlier failures in its detail
+/// `after`. If one ends in a way that is not [caught](Self::on), the remaining ones are not tried.
 ///
-/// - [`to`](Self::to) takes runnables of the same types as the runs that it is bound to; bound to a run of others, it
-///   ends that with an error that names both.
-/// - [`any`](Self::any) takes and gives JSON, and fits runs of any type. A value that does not fit is an error that says
+/// - [`to`](Self::to) takes runnables of the same types as the runs that it is bound to. A run of other types ends with
+///   an error that names both.
+/// - [`any`](Self::any) passes JSON, and is bound to runs of any type. A value that does not fit is an error that says
 ///   where.
 ///
 /// ```
@@ -42,53 +42,55 @@ use layer::FallbackLayer;
 /// # }
 /// ```
 ///
-/// It stands in [`Phase::Retry`](emitree_runtime::Phase::Retry): bound before a `Retry`, it answers after the last
-/// attempt, bound after it, in each.
+/// # Order
 ///
-/// With [`for_tree`](emitree_runtime::for_tree) it is bound to every run below, but for the runs of those that it
-/// falls back to, and what is below these: they would fall back to themselves.
+/// The layer is in [`Phase::Retry`](emitree_runtime::Phase::Retry). Bound before a `Retry`, the alternatives answer
+/// after the last attempt; bound after it, in each attempt.
+///
+/// With [`for_tree`](emitree_runtime::for_tree), it is bound to every run below, except to runs of the alternatives and
+/// to the runs below those: they would fall back to themselves.
 ///
 /// # Its own events
 ///
-/// `middleware.fallback.answered`, a [`FellBack`], when one of them has answered, and `exhausted`, an [`Exhausted`],
-/// when all have failed. What a run has streamed before it failed is marked by `attempt_discarded` before the next one
-/// starts, as by a `Retry`.
+/// `middleware.fallback.answered`, a [`FellBack`], when an alternative has answered; `middleware.fallback.exhausted`,
+/// an [`Exhausted`], when all have failed. If a failed attempt has emitted events, `attempt_discarded` is emitted on
+/// the run before the next alternative starts, as by a `Retry`.
 ///
 /// # Cancel safety
 ///
-/// Dropping the run drops who is answering, and ends that run.
+/// Dropping the run drops the alternative that is running, which ends its run.
 pub struct Fallback<K: Op> {
     alternatives: Vec<Arc<dyn Alternative<K::In, K::Out>>>,
     on: Vec<ErrorKind>,
     own_events: OwnEvents,
 }
 
-/// Why there is no such [`Fallback`].
+/// An invalid choice of error kinds for [`Fallback::on`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FallbackError {
-    /// Nobody else may answer for that.
+    /// Errors of this kind cannot be caught.
     #[error(
         "a fallback cannot answer for `{kind:?}`: give `Failed`, `Panicked`, `Invalid`, `TimedOut`, or `Denied` by a name"
     )]
     Kind {
-        /// What was given.
+        /// The given kind.
         kind: ErrorKind,
     },
-    /// It would never answer.
+    /// No kinds were given, so that it would never answer.
     #[error("a fallback on `[]` never answers: give at least one kind of error, such as `Failed`")]
     NoKinds,
 }
 
-/// One that has failed, and what with.
+/// A runnable that has failed, and its error.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Cause {
-    /// What it is called.
+    /// The name of the runnable.
     pub by: String,
-    /// What it failed with.
+    /// The error's message.
     pub cause: String,
-    /// What sort of end that was.
+    /// The error's kind.
     pub kind: ErrorKind,
 }
 
@@ -98,21 +100,21 @@ impl UserTexts for Cause {
     }
 }
 
-/// A fallback has answered.
+/// An alternative has answered.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct FellBack {
-    /// What it is called.
+    /// The name of the alternative.
     pub by: String,
-    /// Those that have failed before it, in order.
+    /// The runnables that failed before it, in order.
     pub after: Vec<Cause>,
 }
 
-/// All have failed.
+/// The run and all alternatives have failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Exhausted {
-    /// All of them, in order.
+    /// All failures, in order.
     pub after: Vec<Cause>,
 }
 
@@ -125,12 +127,12 @@ impl<R: Runnable + 'static> Fallback<R>
 where
     R::Input: Clone,
 {
-    /// Falls back to that.
+    /// Creates a fallback to a runnable of the same types.
     pub fn to(runnable: impl IntoShared<Runnable = R>) -> Self {
         Self::of(Arc::new(OfTypes(runnable.into_shared())))
     }
 
-    /// And to that where it fails too.
+    /// Adds an alternative, which answers if the previous ones fail.
     #[must_use]
     pub fn or<A>(self, runnable: impl IntoShared<Runnable = A>) -> Self
     where
@@ -141,13 +143,13 @@ where
 }
 
 impl Fallback<JsonRun> {
-    /// Falls back to that, for runs of any type.
+    /// Creates a fallback to any runnable, for runs of any type.
     #[must_use]
     pub fn any(runnable: Arc<dyn AnyRunnable>) -> Self {
         Self::of(Arc::new(runnable))
     }
 
-    /// And to that where it fails too.
+    /// Adds an alternative, which answers if the previous ones fail.
     #[must_use]
     pub fn or_any(self, runnable: Arc<dyn AnyRunnable>) -> Self {
         self.and(Arc::new(runnable))
@@ -165,14 +167,14 @@ impl<K: Op> Fallback<K> {
         self
     }
 
-    /// On which kinds of errors it falls back. Default: `Failed`, `Panicked` and `TimedOut`.
+    /// Sets the kinds of errors that are caught. Default: `Failed`, `Panicked` and `TimedOut`.
     ///
-    /// A denial it answers for only where it is named with who said no, such as
-    /// `ErrorKind::Denied { by: "circuit_breaker".to_owned() }`.
+    /// A denial is caught only if it is listed with the name of its guard, such as `ErrorKind::Denied { by:
+    /// "circuit_breaker".to_owned() }`.
     ///
     /// # Errors
     ///
-    /// If there are none, or it is one that nobody may answer for: a halt, an abort, an interrupt, a drop, the request for
+    /// If there are no kinds, or if one of them cannot be caught: a halt, an abort, an interrupt, a drop, a request for
     /// a retry.
     pub fn on(mut self, kinds: impl IntoIterator<Item = ErrorKind>) -> Result<Self, FallbackError> {
         self.on = kinds.into_iter().collect();
@@ -186,7 +188,7 @@ impl<K: Op> Fallback<K> {
         }
     }
 
-    /// The emitter of its own events.
+    /// Returns the emitter of its own events.
     #[must_use]
     pub const fn emitter(&self) -> &Emitter {
         self.own_events.emitter()
@@ -196,7 +198,7 @@ impl<K: Op> Fallback<K> {
         self.on.contains(error.kind())
     }
 
-    /// Whether a run is one of those that it falls back to, or below one.
+    /// Returns `true` if a run is a run of an alternative, or below one.
     fn is_behind(&self, ctx: &RunContext) -> bool {
         let mut runs = std::iter::successors(Some(ctx), |run| run.parent()).map(RunContext::instance);
         runs.any(|run| self.alternatives.iter().any(|alternative| alternative.emitter() == run.emitter()))

@@ -1,4 +1,4 @@
-//! What a [`Retry`] is told before it is made.
+//! The options of a [`Retry`].
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,96 +11,97 @@ use super::Retry;
 type RetryPredicate = dyn Fn(&Error) -> bool + Send + Sync;
 type RetryAfterFn = dyn Fn(&Error) -> Option<Duration> + Send + Sync;
 
-/// Options of a [`Retry`]. Made by [`Retry::builder`].
+/// Builds a [`Retry`]. Returned by [`Retry::builder`].
 #[must_use = "it retries nothing until it is built"]
 #[derive(Debug, Default)]
 pub struct RetryBuilder(RetryOptions);
 
-/// Why there is no such [`Retry`].
+/// Invalid options of a [`Retry`].
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RetryError {
-    /// Delays would shrink, or be none.
+    /// Delays would shrink, or could not be computed.
     #[error("the delays of a retry cannot grow by `{factor}`: give a factor from 1, such as 2")]
     Factor {
-        /// What was given.
+        /// The given factor.
         factor: f32,
     },
-    /// The first delay is longer than the longest.
+    /// The first delay is longer than the longest one.
     #[error(
         "the first delay of a retry, {base:?}, is longer than the longest, {max:?}: give a shorter one, or `max_delay` too"
     )]
     BaseDelay {
-        /// The first.
+        /// The first delay.
         base: Duration,
-        /// The longest.
+        /// The longest delay.
         max: Duration,
     },
 }
 
 impl RetryBuilder {
-    /// How often it tries again at most. Default: 2.
+    /// Sets the maximum number of retries. Default: 2.
     pub fn max_retries(mut self, most: u32) -> Self {
         self.0.max_retries = most;
         self
     }
 
-    /// How long it waits before the first retry. Default: 500 ms.
+    /// Sets the delay before the first retry. Default: 500 ms.
     pub fn base_delay(mut self, delay: Duration) -> Self {
         self.0.base_delay = delay;
         self
     }
 
-    /// By what the delay grows with each retry. Default: 2.
+    /// Sets the factor by which the delay grows with each retry; with 1 it stays the same. Default: 2.
     pub fn factor(mut self, factor: f32) -> Self {
         self.0.factor = factor;
         self
     }
 
-    /// How long it waits at most, jitter and what errors ask for included. Default: 30 s.
+    /// Sets the longest delay, including jitter and delays that errors ask for. Default: 30 s.
     pub fn max_delay(mut self, delay: Duration) -> Self {
         self.0.max_delay = delay;
         self
     }
 
-    /// Delays are as they are computed: for tests, and where nobody else calls.
+    /// Uses delays without a random part. For tests, and for the only caller of a service.
     pub fn without_jitter(mut self) -> Self {
         self.0.jitter = Jitter::None;
         self
     }
 
-    /// Delays are the same for each run: for tests.
+    /// Seeds the random part, so that each run has the same delays. For tests.
     pub fn jitter_seed(mut self, seed: u64) -> Self {
         self.0.jitter = Jitter::Seeded(seed);
         self
     }
 
-    /// Which failures and time-outs are tried again; of other control flow it is not asked. Default: those that
-    /// [are retryable](Error::is_retryable).
+    /// Sets which failures and time-outs are retried. Default: errors that [are retryable](Error::is_retryable). The
+    /// predicate is not called for other control flow, which is never retried.
     ///
-    /// If it panics, that is logged, and nothing is tried again.
+    /// A panic of the predicate is logged, and the error is not retried.
     pub fn when(mut self, predicate: impl Fn(&Error) -> bool + Send + Sync + 'static) -> Self {
         self.0.when = Some(Arc::new(predicate));
         self
     }
 
-    /// How long an error asks to wait. It is asked first; where it finds nothing, a [`RetryAfter`](super::RetryAfter)
-    /// among the causes says it, then a detail `retry_after_ms`.
+    /// Sets how long to wait before a retry, by the error. If the function returns `None`, the next source
+    /// counts: a [`RetryAfter`](super::RetryAfter) among the causes, a detail `retry_after_ms`, and at last the computed
+    /// delay.
     ///
-    /// If it panics, that is logged, and it has found nothing.
+    /// A panic of the function is logged and counts as `None`.
     pub fn retry_after(mut self, extractor: impl Fn(&Error) -> Option<Duration> + Send + Sync + 'static) -> Self {
         self.0.retry_after = Some(Arc::new(extractor));
         self
     }
 
-    /// Makes it.
+    /// Builds the [`Retry`].
     ///
     /// # Errors
     ///
-    /// If delays would not grow, or the first one is longer than the longest.
+    /// If the factor is less than 1 or not finite, or if the first delay is longer than the longest one.
     pub fn build(self) -> Result<Retry, RetryError> {
         let RetryOptions { factor, base_delay: base, max_delay: max, .. } = self.0;
-        // Not a number is not from 1 either.
+        // Written so that NaN, which compares as neither less nor greater, is refused too.
         if !(factor >= 1.0 && factor.is_finite()) {
             return Err(RetryError::Factor { factor });
         }
@@ -111,7 +112,7 @@ impl RetryBuilder {
     }
 }
 
-/// What it was told.
+/// The options of a retry.
 pub(super) struct RetryOptions {
     pub(super) max_retries: u32,
     pub(super) base_delay: Duration,

@@ -1,4 +1,4 @@
-//! How long to wait before the next attempt.
+//! The delay before the next attempt.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use emitree_runtime::Error;
 use super::builder::{Jitter, RetryOptions};
 use super::layer::call_user_fn;
 
-/// Among the causes of an error, it says how long to wait before another attempt: what a server put into `Retry-After`
+/// A cause of an error that tells how long to wait before the next attempt, such as a server's `Retry-After` header
 /// (RFC 9110, 10.2.3).
 ///
 /// ```
@@ -22,12 +22,12 @@ use super::layer::call_user_fn;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[error("to be tried again after {0:?}")]
 pub struct RetryAfter(
-    /// How long.
+    /// The time to wait.
     pub Duration,
 );
 
 impl RetryOptions {
-    /// The delays of one run, one for each retry.
+    /// Returns the delays of one run, one for each retry.
     pub(super) fn delays(&self) -> impl Iterator<Item = Duration> + Send + use<> {
         let most = usize::try_from(self.max_retries).unwrap_or(usize::MAX);
         let growing = ExponentialBuilder::new()
@@ -41,16 +41,17 @@ impl RetryOptions {
             Jitter::None => growing,
         };
         let max = self.max_delay;
-        // The jitter comes on top of what that limits.
+        // `backon` adds the jitter after its own limit.
         growing.build().map(move |delay| delay.min(max))
     }
 
-    /// How long the error asks to wait.
+    /// Returns how long an error asks to wait.
     pub(super) fn asked_for(&self, error: &Error) -> Option<Duration> {
         let own =
             self.retry_after.as_ref().and_then(|extractor| call_user_fn("retry_after", || extractor(error)).flatten());
         let caused = || error.find::<RetryAfter>().map(|after| after.0);
         let detailed = || error.details().get("retry_after_ms")?.as_u64().map(Duration::from_millis);
+        // The user's function comes first: it may know better than the error.
         own.or_else(caused).or_else(detailed)
     }
 }

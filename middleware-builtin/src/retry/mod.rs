@@ -1,4 +1,4 @@
-//! What failed and may succeed later is tried again: [`Retry`].
+//! Retries of work that may succeed later: [`Retry`].
 
 mod builder;
 mod delay;
@@ -17,12 +17,12 @@ use crate::shared::own_events::{OwnEvents, own_events};
 use builder::RetryOptions;
 use layer::RetryLayer;
 
-/// Tries again what failed and may succeed later: at most so often, and after a delay that grows.
+/// Calls work again that failed and may succeed later: a limited number of times, with growing delays.
 ///
-/// It works on runs of any type and looks at no value; clones are the same one. What is called again is what is inside
-/// of it: it stands in [`Phase::Retry`](emitree_runtime::Phase::Retry), so layers that change values, guards, and a
-/// `Timeout` per attempt are passed again, input and output middlewares are not. To start the *whole* attempt again
-/// because of what it has put out is [`Error::retry`](emitree_runtime::Error::retry)'s, and counted apart from this.
+/// It works for runs of any type and reads no value. Clones share their options. The layer is in
+/// [`Phase::Retry`](emitree_runtime::Phase::Retry): each attempt passes the layers inside it again, such as those that
+/// change values, guards and a `Timeout` per attempt, but not the input and output middlewares. To repeat the whole
+/// attempt because of its output, use [`Error::retry`](emitree_runtime::Error::retry), which has a limit of its own.
 ///
 /// ```
 /// use std::sync::atomic::{AtomicU32, Ordering};
@@ -46,41 +46,50 @@ use layer::RetryLayer;
 /// # }
 /// ```
 ///
-/// # What is tried again
+/// # What is retried
 ///
-/// | the error | is tried again |
+/// | the error | is retried |
 /// |---|---|
-/// | a denial, a halt, an abort, an interrupt, the request for a retry | never |
-/// | a failure, a panic, a value that does not fit, a time-out | if it [is retryable](emitree_runtime::Error::is_retryable), or as [`when`](RetryBuilder::when) says |
+/// | a denial, a halt, an abort, an interrupt, a request for a retry | never |
+/// | a failure, a panic, a value that does not fit, a time-out | if it [is retryable](emitree_runtime::Error::is_retryable), or if [`when`](RetryBuilder::when) returns `true` |
 ///
-/// A time-out of an attempt, by `Timeout`, is retryable, and one of all attempts together is not.
+/// The time-out of an attempt, by `Timeout`, is retryable; the time-out of all attempts together is not.
 ///
-/// After the last retry the caller gets the last error, as it is.
+/// After the last retry, the caller gets the last error, unchanged.
 ///
-/// # How long it waits
+/// # Delays
 ///
-/// 500 ms before the first retry, then twice as long as before each; each plus a random part of up to as much again, so
-/// that callers that failed together do not come back together; 30 s at most. Where the error says how long to wait, it
-/// waits so long instead, still at most 30 s: a [`RetryAfter`] among its causes, a detail `retry_after_ms`, or what
-/// [`retry_after`](RetryBuilder::retry_after) finds. All of that can be set: [`builder`](Self::builder). The time runs
-/// by tokio's clock.
+/// The first delay is 500 ms, and each one is twice as long as the one before. A random part of up to the same length
+/// is added, so that callers that failed together do not return together. The longest delay is 30 s.
 ///
-/// # Runs below
+/// An error may ask for another delay, which is limited to 30 s as well: by [`retry_after`](RetryBuilder::retry_after),
+/// by a [`RetryAfter`] among its causes, or by a detail `retry_after_ms`, in this order. [`builder`](Self::builder)
+/// changes all of these numbers. Time is measured by tokio's clock.
 ///
-/// Bound to a run and to runs below it, as [`for_tree`](emitree_runtime::for_tree) does, attempts multiply: on three levels
-/// of runs, two retries make up to 27 attempts of the lowest. That is [warned of](emitree_runtime::Layer::nesting_warning)
-/// once. Bind it to one level: `for_tree(Runs::of_kind("Model").only(retry))`.
+/// # Nested runs
+///
+/// If it is bound to a run and to runs below it, as [`for_tree`](emitree_runtime::for_tree) does, attempts multiply:
+/// with two retries on three levels, the lowest run is attempted up to 27 times. A
+/// [warning](emitree_runtime::Layer::nesting_warning) is logged once. Bind it to one level:
+/// `for_tree(Runs::of_kind("Model").only(retry))`.
 ///
 /// # Its own events
 ///
-/// `middleware.retry.retry`, a [`RetryScheduled`], before it waits. Where the attempt that is given up has emitted
-/// something that was heard on the run, of its own or of runs below, `attempt_discarded` is emitted on the run before
-/// that: who has shown it takes it back. A listener of that one that fails ends the run, as it does where the run itself
-/// attempts again.
+/// `middleware.retry.retry`, a [`RetryScheduled`], before each delay.
+///
+/// # Order
+///
+/// After a failed attempt that is retried:
+///
+/// 1. `attempt_discarded` is emitted on the run, if listeners may have received events of the attempt. If a listener of
+///    it fails, so does the run.
+/// 2. `middleware.retry.retry` is emitted.
+/// 3. The delay passes.
+/// 4. The next attempt begins.
 ///
 /// # Cancel safety
 ///
-/// An abort ends the delay at once, as does dropping the run.
+/// An abort or a drop of the run ends the delay at once.
 #[derive(Clone)]
 pub struct Retry {
     policy: Arc<RetryPolicy>,
@@ -96,29 +105,29 @@ struct RetryPolicy {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct RetryScheduled {
-    /// Which one has failed, from 0.
+    /// The number of the failed attempt, counted from 0.
     pub attempt: u32,
-    /// How long it waits, in milliseconds.
+    /// The delay, in milliseconds.
     pub delay_ms: u64,
-    /// How long the error asked to wait, in milliseconds, if it did.
+    /// The delay that the error asked for, in milliseconds, if it did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_after_ms: Option<u64>,
-    /// What the attempt failed with.
+    /// The message of the error.
     pub cause: String,
-    /// What sort of end that was.
+    /// The kind of the error.
     pub kind: ErrorKind,
 }
 
 own_events! { RetryScheduled = "retry" { cause }; }
 
 impl Retry {
-    /// Two retries, and delays as said above.
+    /// Creates a retry with two retries and the delays described [above](Self#delays).
     #[must_use]
     pub fn new() -> Self {
         Self::of(RetryOptions::default())
     }
 
-    /// Begins with the same, to be changed.
+    /// Returns a builder, which starts with the same options.
     pub fn builder() -> RetryBuilder {
         RetryBuilder::default()
     }
