@@ -1,18 +1,18 @@
-//! Counting runs, and what they are counted against.
+//! Maximum numbers of runs, and the counts that they are compared with.
 
 use std::borrow::Cow;
 use std::fmt;
 
 use super::{Limit, Reached, Scope};
 
-/// How many runs there may be.
+/// The maximum numbers of runs: of all kinds together, and of single kinds.
 #[derive(Clone, Default)]
 pub(super) struct MaxRuns {
     all: Option<u64>,
     kinds: Vec<(Cow<'static, str>, u64)>,
 }
 
-/// How many there were: all, and of each kind that is limited.
+/// The numbers of counted runs: of all kinds together, and of each kind that has a maximum.
 #[derive(Default)]
 pub(super) struct Counts {
     all: u64,
@@ -35,7 +35,7 @@ impl MaxRuns {
         self.all.is_none() && self.kinds.is_empty()
     }
 
-    /// What one more of a kind would be too many of.
+    /// Returns the limit that one more run of a kind would exceed.
     pub(super) fn reached(&self, kind: &str, counts: &Counts, scope: Scope) -> Option<Reached> {
         let of_kind = self.index_of(kind).filter(|&at| counts.of(at) >= self.kinds[at].1);
         let all = || self.all.filter(|&most| counts.all >= most);
@@ -48,6 +48,7 @@ impl MaxRuns {
     pub(super) fn count(&self, kind: &str, counts: &mut Counts) {
         counts.all = counts.all.saturating_add(1);
         if let Some(at) = self.index_of(kind) {
+            // Counts start empty, so that a run whose kind has no maximum allocates nothing.
             counts.kinds.resize(self.kinds.len(), 0);
             counts.kinds[at] = counts.kinds[at].saturating_add(1);
         }

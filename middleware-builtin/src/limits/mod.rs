@@ -1,4 +1,4 @@
-//! How many runs may be started, and how deep: [`Limits`].
+//! Limits of how many runs are started, and how deep: [`Limits`].
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -20,12 +20,14 @@ use run_counter::RunCounter;
 mod count;
 mod run_counter;
 
-/// Limits how many runs are started below a run or in a group, of all kinds or of one, and how deep.
+/// Limits how many runs are started below a run or in a group, in total or by kind, and how deep they are nested.
 ///
-/// Bound to a run, it counts the runs below that one, however deep, and not the run itself; each run that it is bound to
-/// counts for itself. It works on runs of any type and looks at no value. A run is counted when it begins, once however
-/// often it is attempted. Where limits are bound within limits, it is counted in all of them or, if one of them refuses it,
-/// in none; of several that would, the nearest to it does, and what is counted below a run comes before groups.
+/// Bound to a run, it counts the runs below that run at any depth, not the run itself. Each run that it is bound to has
+/// counts of its own. It works for runs of any type and reads no value. A run is counted once, when it begins, however
+/// often it is attempted.
+///
+/// Where limits are bound below other limits, a run is counted by all of them, or by none if one of them refuses it. If
+/// several would refuse it, the nearest one does; counts below a run are checked before counts of a group.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -56,27 +58,32 @@ mod run_counter;
 ///
 /// # Options
 ///
-/// Nothing is limited by default; `0` allows none.
+/// Without options nothing is limited; a limit of `0` allows no run.
 ///
-/// | | counted |
+/// | | limits |
 /// |---|---|
-/// | [`runs`](LimitsBuilder::runs), [`of_kind`](LimitsBuilder::of_kind) | below the run it is bound to |
-/// | [`group_runs`](LimitsBuilder::group_runs), [`group_of_kind`](LimitsBuilder::group_of_kind) | below all runs of a group that the same limits are bound to; runs without a group are not |
-/// | [`depth`](LimitsBuilder::depth) | how many levels below the run it is bound to: 1 is what that one starts itself |
+/// | [`runs`](LimitsBuilder::runs), [`of_kind`](LimitsBuilder::of_kind) | runs below the run that it is bound to |
+/// | [`group_runs`](LimitsBuilder::group_runs), [`group_of_kind`](LimitsBuilder::group_of_kind) | runs of one group, below all runs that the same limits are bound to; runs without a group are not counted |
+/// | [`depth`](LimitsBuilder::depth) | levels below the run that it is bound to: level 1 are the runs that it starts itself |
 ///
-/// # When a limit is reached
+/// # Order
 ///
-/// The run that would be one too many starts, and ends before anything of it begins: before other listeners of its
-/// `start`, input middlewares and layers. [`OnLimit`] says how: it is denied, which is the default, or fails, or the run
-/// that the limits are bound to ends with it, halted, whatever its work makes of the error.
+/// The run that exceeds a limit:
+///
+/// 1. Its middlewares are bound, and the limit is checked.
+/// 2. It starts. The first listener of `start` emits `middleware.limits.reached`, and ends the run.
+/// 3. No other listener of `start`, no input middleware, no layer and no work of it is called.
+///
+/// [`OnLimit`] selects how it ends: it is denied, which is the default; it fails; or the run that the limits are bound
+/// to is halted with it, even if its work handles the error.
 ///
 /// # Its own events
 ///
-/// `middleware.limits.reached`, a [`Reached`], at the start of a run that is one too many.
+/// `middleware.limits.reached`, a [`Reached`], at the start of a run that exceeds a limit.
 ///
 /// # What it remembers
 ///
-/// Counts below a run live as long as that run. Counts of groups are kept by the limits and their clones until
+/// Counts below a run are dropped with that run. Counts of groups are kept by the limits and their clones until
 /// [`forget_group`](Self::forget_group).
 #[derive(Clone)]
 pub struct Limits(Arc<LimitsState>);
@@ -95,21 +102,21 @@ struct LimitsOptions {
     on_limit: OnLimit,
 }
 
-/// What happens when a limit is reached.
+/// The way a run ends that exceeds a limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum OnLimit {
-    /// The run that is one too many is denied; whoever started it may go on without.
+    /// The run is denied; its caller may handle that and go on.
     #[default]
     Deny,
-    /// It fails, as work does: whatever catches or retries failures does so.
+    /// The run fails with an ordinary error, which other layers may catch or retry.
     Fail,
-    /// It is halted, and so is the run that the limits are bound to.
+    /// The run is halted, and so is the run that the limits are bound to.
     End,
 }
 
-/// Which limit it is.
+/// The kind of limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -118,32 +125,33 @@ pub enum Limit {
     Runs,
     /// The number of runs of a kind.
     Kind,
-    /// How deep runs are nested.
+    /// The depth of nested runs.
     Depth,
 }
 
-/// What is counted together.
+/// The runs that are counted together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Scope {
-    /// What is below a run.
+    /// The runs below a run.
     Run,
-    /// What is below the runs of a group.
+    /// The runs of a group.
     Group,
 }
 
-/// A limit is reached: one run more would be too many. As an event, and as the cause of what fails by it.
+/// A limit is reached: one more run would exceed it. It is an own event, and the cause of the error if
+/// [`OnLimit::Fail`] is chosen.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Reached {
-    /// Which limit it is.
+    /// The kind of limit.
     pub limit: Limit,
-    /// What is counted together.
+    /// The runs that are counted together.
     pub scope: Scope,
-    /// The limit.
+    /// The maximum.
     pub most: u64,
-    /// The kind of the run that is one too many.
+    /// The kind of the run that was refused.
     pub kind: String,
 }
 
@@ -152,53 +160,53 @@ own_events! { Reached = "reached"; }
 impl std::error::Error for Reached {}
 
 impl Limits {
-    /// Limits nothing yet.
+    /// Returns a builder without limits.
     pub fn builder() -> LimitsBuilder {
         LimitsBuilder(LimitsOptions::default())
     }
 
-    /// Forgets what was counted of a group.
+    /// Resets the counts of a group.
     pub fn forget_group(&self, group_id: &str) {
         self.0.groups.lock().remove(group_id);
     }
 }
 
-/// Options of [`Limits`]. Made by [`Limits::builder`].
+/// Builds [`Limits`]. Returned by [`Limits::builder`].
 #[must_use = "nothing is limited until it is built"]
 pub struct LimitsBuilder(LimitsOptions);
 
 impl LimitsBuilder {
-    /// So many runs below the run.
+    /// Limits the number of runs below the run.
     pub fn runs(mut self, most: u64) -> Self {
         self.0.run.set_all(most);
         self
     }
 
-    /// So many runs of a kind below the run.
+    /// Limits the number of runs of a kind below the run. Called again for the same kind, it replaces that limit.
     pub fn of_kind(mut self, kind: impl Into<Cow<'static, str>>, most: u64) -> Self {
         self.0.run.set_kind(kind.into(), most);
         self
     }
 
-    /// So many runs below all runs of a group.
+    /// Limits the number of runs in a group.
     pub fn group_runs(mut self, most: u64) -> Self {
         self.0.group.set_all(most);
         self
     }
 
-    /// So many runs of a kind below all runs of a group.
+    /// Limits the number of runs of a kind in a group. Called again for the same kind, it replaces that limit.
     pub fn group_of_kind(mut self, kind: impl Into<Cow<'static, str>>, most: u64) -> Self {
         self.0.group.set_kind(kind.into(), most);
         self
     }
 
-    /// So many levels below the run.
+    /// Limits how many levels of runs are nested below the run.
     pub fn depth(mut self, most: usize) -> Self {
         self.0.depth = Some(most);
         self
     }
 
-    /// What happens when a limit is reached: by default [`OnLimit::Deny`].
+    /// Sets how a run ends that exceeds a limit. Default: [`OnLimit::Deny`].
     pub fn on_limit(mut self, on_limit: OnLimit) -> Self {
         self.0.on_limit = on_limit;
         self
@@ -223,6 +231,7 @@ impl Middleware for Limits {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
         let counting = RunCounter::begin(&self.0, ctx);
         if self.0.options.on_limit == OnLimit::End {
+            // Without the layer nothing could end the bound run's own work. The other two modes need none.
             ends(&counting.stop).bind(ctx)?;
         }
         ctx.bind_nested(CountRun(counting));
@@ -258,12 +267,13 @@ impl fmt::Debug for LimitsOptions {
     }
 }
 
-/// Counts a run below.
+/// Counts the runs below.
 struct CountRun(Arc<RunCounter>);
 
 impl Middleware for CountRun {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
-        // A nearer one asks this too.
+        // Several limits may be bound above a run. Only the nearest one counts it, and passes it on to those above, so
+        // that it is counted once by each.
         if !self.0.is_nearest(ctx) {
             return Ok(());
         }
@@ -304,7 +314,7 @@ impl Limit {
     }
 }
 
-/// Ends the work when a limit is reached below.
+/// Ends the work with a halt when a limit is reached below.
 #[derive(Debug)]
 struct LimitsLayer(Arc<Stop>);
 

@@ -1,9 +1,10 @@
-//! Counting the runs below one that limits are bound to.
+//! Counting the runs below a run that limits are bound to.
 //!
-//! 1. What counts stands in the context of the run that the limits are bound to, and knows the nearest one above.
-//! 2. A run is counted in all or in none: nothing is counted before all have said yes, and none is unlocked before that.
-//! 3. Locks are taken from below upwards, and then those of groups, which runs anywhere may share, by where they are in
-//!    memory. No user code runs meanwhile.
+//! 1. A `RunCounter` is an extension of the run that its limits are bound to, and links to the nearest counter above.
+//! 2. A run is counted by all counters or by none: no count changes before every counter has agreed, and no lock is
+//!    released before that.
+//! 3. Locks are taken from the nearest counter upwards, and then the locks of the groups, in the order of their addresses,
+//!    because runs anywhere may share them. No user code runs under a lock.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,20 +17,22 @@ use super::{Limit, LimitsState, OnLimit, Reached, Scope};
 use crate::shared::at_start::{Refusal, at_start};
 use crate::shared::stop::Stop;
 
-/// Limits as they are bound to a run.
+/// Limits, bound to a run.
 pub(super) struct RunCounter {
     pub(super) limits: Arc<LimitsState>,
     pub(super) stop: Arc<Stop>,
     above: Option<Arc<Self>>,
     depth: usize,
     counts: Mutex<Counts>,
-    /// Whether none above is of the same limits, which counts these runs in their groups already.
+    /// `true` if this counter counts groups. If the same limits are bound above too, that counter counts these runs in
+    /// their groups already.
     counts_groups: bool,
-    /// Whether any are bound to runs below: before, this is the nearest to all of them, and they need not be asked.
+    /// `true` if other limits are bound below. As long as there are none, this counter is the nearest one of all runs
+    /// below, which need not be looked up.
     encloses: AtomicBool,
 }
 
-/// The one that is nearest to a run, in the run's context.
+/// The nearest counter, as a run and the runs below it inherit it.
 struct NearestCounter(Arc<RunCounter>);
 
 impl RunCounter {
@@ -38,6 +41,8 @@ impl RunCounter {
         let is_same = |counting: &&Arc<Self>| Arc::ptr_eq(&counting.limits, limits);
         let counts_groups = !above.iter().flat_map(|above| above.upwards()).any(|counting| is_same(&counting));
         let (limits, stop, counts, depth) = (Arc::clone(limits), Arc::default(), Mutex::default(), ctx.depth());
+        // Mark the counter above before this one is visible, so that it no longer takes itself for the nearest of every
+        // run.
         above.iter().for_each(|above| above.encloses.store(true, Ordering::Release));
         let encloses = AtomicBool::new(false);
         let counting = Arc::new(Self { limits, stop, above, depth, counts, counts_groups, encloses });
@@ -45,7 +50,8 @@ impl RunCounter {
         counting
     }
 
-    /// Whether it counts a run for all above. What the run has itself is for the runs below it.
+    /// Returns `true` if this counter is the nearest one above a run. The counter of limits that are bound to the run
+    /// itself counts only runs below it.
     pub(super) fn is_nearest(self: &Arc<Self>, run: &RunContext) -> bool {
         let is_own = |nearest: Arc<Self>| Arc::ptr_eq(&nearest, self);
         !self.encloses.load(Ordering::Acquire) || run.parent().and_then(Self::of).is_some_and(is_own)
@@ -55,12 +61,13 @@ impl RunCounter {
         ctx.extension::<NearestCounter>().map(|nearest| Arc::clone(&nearest.0))
     }
 
-    /// This one, and those above.
+    /// Returns this counter and those above.
     fn upwards(self: &Arc<Self>) -> impl Iterator<Item = &Arc<Self>> {
         std::iter::successors(Some(self), |counting| counting.above.as_ref())
     }
 
-    /// Counts a run here and above, or nowhere: then it says who refuses it, and why.
+    /// Counts a run here and in all counters above; if one refuses it, counts it nowhere and returns that counter and
+    /// the limit.
     pub(super) fn count(self: &Arc<Self>, run: &RunContext) -> Option<(Arc<Self>, Reached)> {
         let kind = run.kind();
         self.count_with(&CountedRun { depth: run.depth(), kind }, &|| self.count_in_groups(run, kind))
@@ -68,15 +75,18 @@ impl RunCounter {
 
     fn count_with(self: &Arc<Self>, run: &CountedRun<'_>, last: CountOutermost<'_>) -> Option<(Arc<Self>, Reached)> {
         let most = &self.limits.options.run;
+        // Hold this lock while the counters above decide: no other run may take the last place meanwhile (2).
         let mut counts = self.counts.lock();
         if let Some(reached) = self.too_deep(run).or_else(|| most.reached(run.kind, &counts, Scope::Run)) {
             return Some((Arc::clone(self), reached));
         }
+        // The recursion locks from below upwards (3). The outermost counter asks the groups last.
         let refused = match &self.above {
             Some(above) => above.count_with(run, last),
             None => last(),
         };
         if refused.is_none() {
+            // All have agreed.
             most.count(run.kind, &mut counts);
         }
         refused
@@ -96,11 +106,12 @@ impl RunCounter {
             return None;
         }
         let group_id = run.emitter().group_id()?;
+        // Every run locks groups in the same order, wherever it is, so that two runs never wait for each other.
         all.sort_unstable_by_key(|(_, counting)| Arc::as_ptr(&counting.limits));
         let mut locked: Vec<_> = all.iter().map(|(_, counting)| counting.limits.groups.lock()).collect();
         let counts = locked.iter_mut().map(|groups| groups.entry(group_id.into()).or_default());
         let mut counts: Vec<_> = all.iter().zip(counts).collect();
-        // The nearest is asked first again.
+        // Back to the order of the runs: the nearest limits are asked first.
         counts.sort_unstable_by_key(|((at, _), _)| *at);
         let refused = counts.iter().find_map(|((_, counting), counts)| {
             let reached = counting.limits.options.group.reached(kind, counts, Scope::Group)?;
@@ -112,7 +123,7 @@ impl RunCounter {
         refused
     }
 
-    /// The run that would be one too many ends with its start.
+    /// Makes the run end at its start.
     pub(super) fn refuse(&self, reached: Reached, run: &RunContext) -> Result<()> {
         let on_limit = self.limits.options.on_limit;
         let error = on_limit.error(&reached);
@@ -121,11 +132,11 @@ impl RunCounter {
     }
 }
 
-/// What is counted of a run.
+/// The properties of a run that is counted.
 struct CountedRun<'a> {
     depth: usize,
     kind: &'a str,
 }
 
-/// What is asked last, with all counts locked.
+/// Checks and counts groups, called last, with the counts of all counters locked.
 type CountOutermost<'a> = &'a dyn Fn() -> Option<(Arc<RunCounter>, Reached)>;

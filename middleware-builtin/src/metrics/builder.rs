@@ -1,4 +1,4 @@
-//! Options of [`Metrics`].
+//! The options of [`Metrics`].
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,37 +12,37 @@ use super::series::call_user_code;
 
 const PREFIX: &str = "emitree";
 const MAX_COMBINATIONS: usize = 1_000;
-/// Labels whose names are taken, here or by what recorders make of histograms.
+/// Label names that are reserved: those that this middleware sets, and those that recorders add to histograms.
 const TAKEN: [&str; 5] = ["kind", "name", "outcome", "le", "quantile"];
 
-/// What [`MetricsBuilder::build`] says of options that are wrong.
+/// Invalid options of [`Metrics`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MetricsError {
-    /// A prefix that no name of a metric can begin with.
+    /// No metric name can begin with this prefix.
     #[error("`{prefix}` cannot begin the name of a metric: letters, digits, `_` and `:`, and no digit first")]
     Prefix {
-        /// What was given.
+        /// The given prefix.
         prefix: String,
     },
-    /// A name that no label can have.
+    /// No label can have this name.
     #[error("`{label}` cannot be the name of a label: letters, digits and `_`, no digit first, nor `__`")]
     Label {
-        /// What was given.
+        /// The given name.
         label: String,
     },
-    /// A label that there is already.
+    /// A label with this name exists already.
     #[error("there is a label `{label}` already: give this one another name")]
     Taken {
-        /// What was given.
+        /// The given name.
         label: String,
     },
-    /// No room for any series.
+    /// There is room for no series.
     #[error("at most 0 combinations of labels would count nothing by its kind: allow 1 or more")]
     NoCombinations,
 }
 
-/// Options of [`Metrics`].
+/// Builds [`Metrics`]. Returned by [`Metrics::builder`].
 ///
 /// ```
 /// use emitree_middleware::Metrics;
@@ -66,21 +66,21 @@ pub struct MetricsBuilder {
 }
 
 impl MetricsBuilder {
-    /// What the names of the metrics begin with, before an underscore: by default `emitree`.
+    /// Sets the first part of all metric names, which is followed by an underscore. Default: `emitree`.
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = Some(prefix.into());
         self
     }
 
-    /// Adds the label `name`: that of what is run. Only where names are few: one that has an id in it makes a series
-    /// for each.
+    /// Adds the label `name`, the name of the instance. Use it if there are few names: one that contains an id makes a
+    /// series of its own.
     pub const fn names(mut self) -> Self {
         self.by_name = true;
         self
     }
 
-    /// Adds a label of one's own, whose value a function gives for each run when it is bound. Only for values that are
-    /// few. A function that panics gives `unknown`.
+    /// Adds a label whose value a function returns for each run when it is bound. Use it if there are few values. If
+    /// the function panics, the value is `unknown`.
     pub fn label<V>(mut self, name: impl Into<String>, value: impl Fn(&RunContext) -> V + Send + Sync + 'static) -> Self
     where
         V: Into<String>,
@@ -89,18 +89,19 @@ impl MetricsBuilder {
         self
     }
 
-    /// After so many combinations of labels, what is new is counted with `other` in place of each value: by default
-    /// after 1,000.
+    /// Sets the maximum number of label combinations. Runs with further combinations are counted with `other` as every
+    /// value. Default: 1,000.
     pub const fn max_combinations(mut self, most: usize) -> Self {
         self.max_combinations = Some(most);
         self
     }
 
-    /// Builds it.
+    /// Builds the [`Metrics`].
     ///
     /// # Errors
     ///
-    /// If no metric can be called so, or no label; if a label is given twice; if there is no room for a combination.
+    /// If the prefix or a label is no valid name, if a label is given twice or is reserved, or if the maximum of
+    /// combinations is 0.
     pub fn build(self) -> Result<Metrics, MetricsError> {
         let prefix = self.prefix.unwrap_or_else(|| PREFIX.to_owned());
         if !is_name(&prefix, &['_', ':']) {
@@ -117,7 +118,7 @@ impl MetricsBuilder {
     }
 }
 
-/// As Prometheus has it; other recorders take no more than that either.
+/// Checks a name by the rules of Prometheus, which are the strictest among common recorders.
 fn is_name(text: &str, beside: &[char]) -> bool {
     let takes = |c: char| c.is_ascii_alphanumeric() || beside.contains(&c);
     text.starts_with(|c: char| takes(c) && !c.is_ascii_digit()) && text.chars().all(takes)
@@ -134,7 +135,7 @@ fn check_labels(labels: &[OwnLabel]) -> Result<(), MetricsError> {
     })
 }
 
-/// A label of the user's.
+/// A label that the user has added.
 struct OwnLabel {
     name: Arc<str>,
     value: Arc<dyn Fn(&RunContext) -> String + Send + Sync>,
@@ -146,7 +147,7 @@ impl fmt::Debug for OwnLabel {
     }
 }
 
-/// What was chosen.
+/// The options of the middleware.
 pub(super) struct MetricsOptions {
     prefix: String,
     pub(super) names: Arc<MetricNames>,
@@ -161,13 +162,13 @@ impl MetricsOptions {
         Self { prefix, names, by_name: false, own: Vec::new(), max_combinations: MAX_COMBINATIONS }
     }
 
-    /// The names of the labels beside kind and outcome.
+    /// Returns the names of the labels other than `kind` and `outcome`.
     pub(super) fn label_names(&self) -> impl Iterator<Item = SharedString> {
         let own = self.own.iter().map(|label| SharedString::from(Arc::clone(&label.name)));
         self.by_name.then(|| SharedString::const_str("name")).into_iter().chain(own)
     }
 
-    /// Their values for a run; without such labels, nothing is allocated.
+    /// Returns the values of these labels for a run. Without such labels, it allocates nothing.
     pub(super) fn values(&self, name: &str, run: &RunContext) -> Vec<String> {
         let value = |label: &OwnLabel| call_user_code(|| (label.value)(run)).unwrap_or_else(|| "unknown".to_owned());
         self.by_name.then(|| name.to_owned()).into_iter().chain(self.own.iter().map(value)).collect()

@@ -1,4 +1,5 @@
-//! That a run was counted, as an event: said at its `finish`, where listeners can be awaited, or else at its very end.
+//! The own event of each counted run. It is emitted at the run's `finish`, where async listeners can be awaited, or
+//! else after the run was counted.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,17 +10,17 @@ use serde::{Deserialize, Serialize};
 
 use crate::shared::own_events::{OwnEvents, own_events};
 
-/// A run has ended, and is counted.
+/// A run has ended and was counted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Counted {
-    /// The kind of what was run.
+    /// The kind of the instance.
     pub kind: String,
-    /// What that is called.
+    /// The name of the instance.
     pub name: String,
-    /// How the run ended: the label `outcome`.
+    /// The outcome of the run: the label `outcome`.
     pub status: Status,
-    /// How long it took by then, by tokio's clock, in whole nanoseconds.
+    /// The duration of the run until this event, by tokio's clock, in whole nanoseconds.
     pub duration_ns: u64,
 }
 
@@ -32,9 +33,9 @@ impl Counted {
     }
 }
 
-/// What is still to be said of a run that is under way. Where nobody listens there is nothing to it.
+/// Emits [`Counted`] once for a run that is under way; without listeners, it does nothing.
 pub(super) struct CountedOnce {
-    /// Whether it was said at `finish`, where that is listened to.
+    /// `true` if the event was emitted at `finish`; `None` if there were no listeners when the run was bound.
     at_finish: Option<Arc<AtomicBool>>,
 }
 
@@ -43,7 +44,7 @@ impl CountedOnce {
         Self { at_finish: own_events.is_heard(run).then(|| emit_at_finish(own_events, run)) }
     }
 
-    /// The run has ended: who has begun to listen since is told now.
+    /// Emits the event after the run has ended, for listeners that were registered after the run was bound.
     pub(super) fn end(&self, own_events: &OwnEvents, run: &RunContext, status: Status) {
         if own_events.is_heard(run)
             && !self.at_finish.as_ref().is_some_and(|is_emitted| is_emitted.load(Ordering::Acquire))
@@ -58,7 +59,7 @@ fn emit_now(own_events: &OwnEvents, run: &RunContext, status: Status) {
     own_events.emit_now(run, || Counted::of(run, status));
 }
 
-/// Gives whether that was done.
+/// Registers an observer of `finish` that emits the event; returns the flag that it sets.
 #[cold]
 fn emit_at_finish(own_events: &OwnEvents, run: &RunContext) -> Arc<AtomicBool> {
     let is_emitted = Arc::new(AtomicBool::new(false));
@@ -75,8 +76,9 @@ fn observe_finish(own_events: &OwnEvents, run: &RunContext, is_emitted: &Arc<Ato
             Some(LifecycleRef::Finish(finish)) => Some(finish.status()),
             _ => None,
         };
+        // Claim before anything is awaited: if the emit is dropped halfway, the event is not emitted a second time.
         is_emitted.store(true, Ordering::Release);
-        // The run is not kept by what listens to it.
+        // Look the run up when called: a listener that holds its run would keep it alive.
         let (run, own_events) = (RunContext::current(), own_events.clone());
         Box::pin(async move {
             if let (Some(run), Some(status)) = (run, status) {

@@ -1,4 +1,4 @@
-//! Runs are counted, and it is measured how long they take: [`Metrics`].
+//! Numbers and durations of runs as metrics: [`Metrics`].
 
 mod builder;
 mod counted;
@@ -19,23 +19,24 @@ use table::SeriesTable;
 use crate::shared::built_in::{built_in, debug_as, default_as_new};
 use crate::shared::own_events::OwnEvents;
 
-/// Counts runs and measures how long they take, through the facade of the crate [`metrics`]: what becomes of that is
-/// the business of the recorder that the program has installed.
+/// Counts runs and measures their durations, through the facade of the crate [`metrics`]. The recorder that the program
+/// installs decides where the numbers go.
 ///
-/// | name | sort | labels | what it tells |
+/// | metric | type | labels | measures |
 /// |---|---|---|---|
-/// | `emitree_runs_started_total` | counter | `kind` | runs that have begun |
-/// | `emitree_runs_active` | gauge | `kind` | those of them that are not over |
-/// | `emitree_runs_ended_total` | counter | `kind`, `outcome` | runs that are over |
-/// | `emitree_run_duration_seconds` | histogram | `kind`, `outcome` | how long those took, by tokio's clock |
+/// | `emitree_runs_started_total` | counter | `kind` | runs that have started |
+/// | `emitree_runs_active` | gauge | `kind` | runs that have started and not ended |
+/// | `emitree_runs_ended_total` | counter | `kind`, `outcome` | runs that have ended |
+/// | `emitree_run_duration_seconds` | histogram | `kind`, `outcome` | their durations, by tokio's clock |
 ///
 /// `outcome` is one of the names of [`Status`](emitree_runtime::Status): `success`, `failed`, `denied`, `halted`,
-/// `aborted`, `timed_out`, `interrupted`, `panicked`, `dropped`. Each run that is polled is counted once as started, when
-/// it is bound, and once as ended, after its `finish`, however it ends (R4); so is one that fails before its `start`,
-/// because something that is bound later cannot be. Names and labels follow [Prometheus's conventions](https://prometheus.io/docs/practices/naming/).
+/// `aborted`, `timed_out`, `interrupted`, `panicked`, `dropped`. A run that is polled is counted once as started, when
+/// it is bound, and once as ended, after its `finish`, however it ends. This includes a run that fails before its
+/// `start` because a middleware that is bound later returns an error. Names and labels follow the [conventions of
+/// Prometheus](https://prometheus.io/docs/practices/naming/).
 ///
-/// It counts the runs that it is bound to: with [`for_tree`](emitree_runtime::for_tree), those below too. Bound
-/// twice to one run, it counts that twice. It looks at no value and changes nothing.
+/// It counts the runs that it is bound to; with [`for_tree`](emitree_runtime::for_tree), the runs below as well. Bound
+/// twice to one run, it counts that run twice. It reads no value and changes nothing. Clones share their series.
 ///
 /// ```
 /// use emitree_middleware::Metrics;
@@ -52,42 +53,44 @@ use crate::shared::own_events::OwnEvents;
 /// # }
 /// ```
 ///
-/// # How many series
+/// # Number of series
 ///
-/// Each combination of labels is a series, which a recorder keeps for good: labels must not take values without end.
-/// By default there is one per kind, and kinds are few; [`names`](MetricsBuilder::names) and
-/// [`label`](MetricsBuilder::label) multiply them. After [`max_combinations`](MetricsBuilder::max_combinations), by
-/// default 1,000, what is new is counted with `other` in place of every value, and that is logged once.
+/// Each combination of label values is a series, which a recorder keeps forever: use labels with few values. By default
+/// there is one combination per kind; [`names`](MetricsBuilder::names) and [`label`](MetricsBuilder::label) multiply
+/// them. Beyond [`max_combinations`](MetricsBuilder::max_combinations), by default 1,000, new combinations are counted
+/// with `other` as every value, and that is logged once.
 ///
-/// # Which recorder
+/// # Recorder
 ///
-/// The one that is installed when a run is bound, be it later than the middleware was made. Its handles are kept, so
-/// that a run makes no labels and looks up no names; recorders are told apart by where they are in memory, so one
-/// `Metrics` should not see two [local ones](::metrics::with_local_recorder) of which the second takes the first's
-/// place. A recorder that panics is logged, and the run goes on as if it were not there (M5).
+/// A run uses the recorder that is installed when the run is bound, which may be later than the middleware was created.
+/// The handles of a series are kept, so that a run creates no labels and looks up no names. Recorders are compared by
+/// address: do not use one `Metrics` with two [local recorders](::metrics::with_local_recorder) of which the second may
+/// get the address of the first. A panic of a recorder is logged, and the run goes on.
 ///
 /// # Its own events
 ///
-/// `middleware.metrics.counted`, a [`Counted`], for each run that ends, once; where nobody listens it costs nothing but a
-/// look whether somebody does.
+/// `middleware.metrics.counted`, a [`Counted`], once for each run that ends.
 ///
-/// - Where somebody hears the run or this when the run is bound, it is said at the run's `finish`, just before the run is
-///   counted, to all who listen by then; who has to be awaited is.
-/// - Where nobody does until later, or the run ends without a `finish`, it is said when the run has been counted. There
-///   nothing can be awaited: where a listener would have to be, nobody hears it, and that is logged.
+/// - If the run or this middleware's emitter has listeners when the run is bound, the event is emitted at the run's
+///   `finish`, just before the run is counted. Async listeners are awaited.
+/// - If they have listeners only later, or if the run ends without a `finish`, the event is emitted after the run was
+///   counted. Nothing can be awaited there: while an async listener would receive the event, no listener receives it,
+///   and that is logged.
 ///
-/// Clones are the same one.
+/// # What it remembers
+///
+/// The handles of all series, as long as it or a clone exists, until a run uses another recorder.
 #[derive(Clone)]
 pub struct Metrics(Arc<SeriesTable>);
 
 impl Metrics {
-    /// Counts by kind and outcome, under names that begin with `emitree`.
+    /// Creates metrics with the labels `kind` and `outcome`, and names that begin with `emitree`.
     #[must_use]
     pub fn new() -> Self {
         Self::with(MetricsOptions::default())
     }
 
-    /// With options.
+    /// Returns a builder with options.
     pub fn builder() -> MetricsBuilder {
         MetricsBuilder::default()
     }
@@ -106,7 +109,8 @@ impl Middleware for Metrics {
         if let Some(series) = self.0.series_of(ctx) {
             series.begin();
             let counted_once = CountedOnce::of(&series.own_events, ctx);
-            // A listener of `finish` would make each run tell what it otherwise need not.
+            // Count in `on_end` and not in a listener of `finish`: a run with a listener would emit its lifecycle
+            // events.
             ctx.on_end(move |ctx, status| {
                 series.end(status, ctx.elapsed());
                 counted_once.end(&series.own_events, ctx, status);

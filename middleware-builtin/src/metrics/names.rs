@@ -1,4 +1,4 @@
-//! What metrics are called, and what they are said to be.
+//! The names and descriptions of the metrics.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use metrics::{KeyName, Level, Metadata, Recorder, Unit};
 
 pub(super) static METADATA: Metadata<'static> = Metadata::new(module_path!(), Level::INFO, Some(module_path!()));
 
-/// The four names.
+/// The names of the four metrics.
 pub(super) struct MetricNames {
     pub(super) started: KeyName,
     pub(super) active: KeyName,

@@ -1,4 +1,4 @@
-//! What is recorded of the runs with certain labels.
+//! The metric handles of runs with the same labels.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -10,26 +10,27 @@ use super::names::{METADATA, MetricNames};
 use crate::shared::own_events::OwnEvents;
 use crate::shared::panic::caught;
 
-/// The statuses that there are; one that is added later is registered anew each time.
+/// The number of statuses. For a status that is added later, handles are registered at each end.
 const STATUSES: usize = 9;
 
-/// Where a recorder is in memory.
+/// The address of a recorder.
 pub(super) type RecorderAddress = usize;
 
 pub(super) fn address(recorder: &dyn Recorder) -> RecorderAddress {
     std::ptr::from_ref(recorder).cast::<()>().addr()
 }
 
-/// Handles for the runs with certain labels.
+/// The metric handles of runs with the same labels.
 pub(super) struct Series {
     recorder: RecorderAddress,
     names: Arc<MetricNames>,
-    /// Here, so that a run keeps one thing to be counted by.
+    /// Kept here, so that a run holds a single `Arc`.
     pub(super) own_events: OwnEvents,
     labels: Vec<Label>,
     started: Counter,
     active: Gauge,
-    /// Each made with the first end of its sort: what never happens is no series.
+    /// The handles of each outcome. They are registered at the first end with that outcome: an outcome that never
+    /// occurs is no series.
     ended: [OnceLock<EndedSeries>; STATUSES],
 }
 
@@ -63,7 +64,7 @@ impl Series {
         call_user_code(|| self.active.increment(1.0));
     }
 
-    /// Each of the three by itself: that one fails must not make the others wrong.
+    /// Updates the three metrics one by one, so that a panic in one leaves the others right.
     pub(super) fn end(&self, status: Status, duration: Duration) {
         call_user_code(|| self.active.decrement(1.0));
         match self.ended.get(status as usize).and_then(OnceLock::get) {
@@ -72,11 +73,12 @@ impl Series {
         }
     }
 
-    /// The first end of its sort.
+    /// Registers the handles of an outcome, at its first end.
     fn ended(&self, status: Status) -> EndedSeries {
         with_recorder(|recorder| {
             let ended = self.register_ended(status, recorder);
-            // A run may end where another recorder is in place, such as none.
+            // A run may end while another recorder is installed, or none: keep the handles only of the recorder that
+            // this series belongs to.
             let slot = self.ended.get(status as usize).filter(|_| address(recorder) == self.recorder);
             slot.map_or(&ended, |slot| slot.get_or_init(|| ended.clone())).clone()
         })
@@ -100,7 +102,7 @@ impl EndedSeries {
     }
 }
 
-/// Calls what is not ours; a panic is logged (M5).
+/// Calls code of the recorder or of the user; a panic is logged (M5).
 pub(super) fn call_user_code<T>(f: impl FnOnce() -> T) -> Option<T> {
     caught(f).map_err(|panic| tracing::warn!("what counts runs panicked: {panic}")).ok()
 }

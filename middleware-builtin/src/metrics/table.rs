@@ -1,4 +1,4 @@
-//! From a run to its series.
+//! Finds the series of a run.
 
 use std::sync::Arc;
 
@@ -11,10 +11,10 @@ use super::builder::MetricsOptions;
 use super::series::{RecorderAddress, Series, address, call_user_code};
 use crate::shared::own_events::OwnEvents;
 
-/// What stands in place of a value that there are too many of.
+/// The label value for combinations beyond the maximum.
 const OTHER: &str = "other";
 
-/// The series of one recorder. User code, which recorders and labels are, runs with no lock held.
+/// The series of one recorder. Recorders and label functions are user code: they are called without a lock.
 pub(super) struct SeriesTable {
     pub(super) options: MetricsOptions,
     pub(super) own_events: OwnEvents,
@@ -24,7 +24,7 @@ pub(super) struct SeriesTable {
 #[derive(Default)]
 struct KnownSeries {
     recorder: Option<RecorderAddress>,
-    /// By kind, and then by the values of the other labels.
+    /// By kind, then by the values of the other labels.
     series: FxHashMap<String, FxHashMap<Vec<String>, Arc<Series>>>,
     len: usize,
     other: Option<Arc<Series>>,
@@ -32,11 +32,11 @@ struct KnownSeries {
 
 enum Lookup {
     Series(Arc<Series>),
-    /// With what is new, there is room for it.
+    /// The combination is new, and there is room for it.
     New {
         is_first: bool,
     },
-    /// There is no room for what is new.
+    /// The combination is new, and there is no room for it.
     Full,
 }
 
@@ -45,7 +45,7 @@ impl SeriesTable {
         Self { options, own_events, known: RwLock::default() }
     }
 
-    /// The series of a run; none if the recorder panicked.
+    /// Returns the series of a run; `None` if the recorder panicked.
     pub(super) fn series_of(&self, run: &RunContext) -> Option<Arc<Series>> {
         let (kind, name) = (run.kind(), run.name());
         let values = self.options.values(name, run);
@@ -53,7 +53,8 @@ impl SeriesTable {
     }
 
     fn find_or_register(&self, kind: &str, values: Vec<String>, recorder: &dyn Recorder) -> Arc<Series> {
-        // A guard in a `match` would live through it.
+        // End the borrow of the lock in this statement: in the scrutinee of a `match` it would be held while the arms
+        // call the recorder.
         let found = self.known.read().find(kind, &values, address(recorder), self.options.max_combinations);
         match found {
             Lookup::Series(series) => series,
@@ -68,16 +69,18 @@ impl SeriesTable {
         }
     }
 
-    /// What was known of another recorder is no longer of use.
+    /// Forgets the series of the previous recorder.
     fn begin(&self, recorder: &dyn Recorder) {
         let new = KnownSeries { recorder: Some(address(recorder)), ..KnownSeries::default() };
         let before = {
             let mut known = self.known.write();
+            // Another thread may have begun with this recorder since the lookup.
             if known.recorder == new.recorder {
                 return;
             }
             std::mem::replace(&mut *known, new)
         };
+        // Dropping handles is code of the recorder: do it without the lock.
         drop(before);
         self.options.names.describe(recorder);
     }
@@ -110,7 +113,8 @@ impl KnownSeries {
         }
     }
 
-    /// Of two that were made at the same time, one stays. A recorder that has gone since keeps its series to itself.
+    /// Adds a series. If another thread has added the same one, that one is kept. A series of a recorder that was
+    /// replaced meanwhile is used for its run and not kept.
     fn insert(
         &mut self,
         kind: &str,

@@ -1,10 +1,10 @@
-//! Tokio's clock, as governor reads it: paused in tests, it stands still for both.
+//! Tokio's clock for `governor`, so that paused time in tests stops both.
 
 use governor::clock::Clock;
 use governor::nanos::Nanos;
 use tokio::time::Instant;
 
-/// Counts from when it was made: what governor reckons with are bare nanoseconds then.
+/// A clock that counts nanoseconds from its creation, the unit that `governor` computes with.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TokioClock(Instant);
 
@@ -13,7 +13,7 @@ impl TokioClock {
         Self(Instant::now())
     }
 
-    /// A moment that governor names; where no clock shows it, the start.
+    /// Returns the instant of a `governor` time; if it cannot be represented, the clock's start.
     pub(super) fn instant(&self, moment: Nanos) -> Instant {
         self.0.checked_add(moment.into()).unwrap_or(self.0)
     }

@@ -1,9 +1,10 @@
-//! The runs of one key, and the queues of all keys.
+//! The queue of a key, and the queues of all keys.
 //!
-//! 1. A run passes at once only if nobody waits in its queue: who comes later does not overtake.
-//! 2. Who waits has the queue's turn, in the order of coming; the first in line sleeps until a run may pass and asks
-//!    again. Who leaves gives the turn on and has taken nothing.
-//! 3. A queue is let go when it is as good as new and nobody holds it; handles are made under the lock of the queues.
+//! 1. A run passes at once only if no run waits in its queue: runs do not overtake.
+//! 2. Waiting runs take the queue's turn in the order of their arrival. The run whose turn it is sleeps until a run may
+//!    pass, and checks again. A run that leaves passes the turn on, and has used up nothing.
+//! 3. A queue is removed when it is as good as new and no run holds it. Runs get their handles under the lock of the
+//!    map, so none can take one that is being removed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,7 +21,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use super::clock::TokioClock;
 use crate::shared::key::{KeyRef, OwnedKey};
 
-/// When there are fewer keys, none is let go.
+/// Below this number of keys, no queue is removed.
 const FEW: usize = 64;
 
 pub(super) struct KeyQueue {
@@ -29,15 +30,15 @@ pub(super) struct KeyQueue {
     turn: Turn<()>,
 }
 
-/// Why a run cannot pass at once.
+/// The reason why a run cannot pass at once.
 pub(super) enum NotYet {
-    /// Nobody waits, and it may pass then.
+    /// No run waits, and a run may pass at this instant.
     Until(Instant),
-    /// Others wait.
+    /// Other runs wait.
     Queued,
 }
 
-/// It could not wait long enough: when it may come again.
+/// A run cannot wait long enough: the instant at which it may come again.
 pub(super) struct TooLate(pub(super) Instant);
 
 impl KeyQueue {
@@ -48,6 +49,7 @@ impl KeyQueue {
 
     #[inline]
     fn ask(&self) -> Result<(), NotYet> {
+        // Do not ask the limiter while runs wait: it would let this one overtake (1).
         if self.waiting.load(Ordering::Acquire) > 0 {
             return Err(NotYet::Queued);
         }
@@ -60,19 +62,22 @@ impl KeyQueue {
         self.limiter.check().map_err(at)
     }
 
-    /// Waits for its turn, and then until it may pass; no longer than the deadline, and not at all if it is known that
-    /// that would be in vain.
+    /// Waits for the turn, and then until a run may pass. Gives up at the deadline, or as soon as it is clear that the
+    /// deadline would be missed.
     pub(super) async fn wait(&self, deadline: Option<Instant>, quota: Quota) -> Result<(), TooLate> {
+        // Counted until this future ends or is dropped; until then later runs queue behind it (1).
         let waiter = Waiter::new(&self.waiting);
         let turn = match deadline {
             Some(deadline) => timeout_at(deadline, self.turn.lock()).await,
             None => Ok(self.turn.lock().await),
         };
-        // Those in front pass first: at least as many intervals as there are of them.
+        // The turn did not come in time. The runs ahead pass first, so this one can pass after as many intervals at the
+        // earliest.
         let Ok(_turn) = turn else {
             let after = quota.replenish_interval().saturating_mul(waiter.ahead);
             return Err(TooLate(Instant::now().checked_add(after).unwrap_or_else(Instant::now)));
         };
+        // Check again after the sleep: `governor` decides, and a failed check uses up nothing (2).
         while let Err(until) = self.check() {
             if deadline.is_some_and(|deadline| deadline < until) {
                 return Err(TooLate(until));
@@ -82,13 +87,14 @@ impl KeyQueue {
         Ok(())
     }
 
-    /// Whether it is as one that nobody has passed. It may take what it has: only to be asked when it is let go.
+    /// Returns `true` if the queue equals a new one. The check uses up the burst, so call it only for a queue that is
+    /// removed.
     fn is_as_new(&self, quota: Quota) -> bool {
         matches!(self.limiter.check_n(quota.burst_size()), Ok(Ok(())))
     }
 }
 
-/// Somebody who waits.
+/// A waiting run, for as long as it waits.
 struct Waiter<'a> {
     count: &'a AtomicUsize,
     ahead: u32,
@@ -111,14 +117,14 @@ impl Drop for Waiter<'_> {
 pub(super) struct KeyQueues {
     quota: Quota,
     clock: TokioClock,
-    /// That of all who have the same key, found without a look into the map.
+    /// The queue of the key of all runs, found without a lookup.
     common: Arc<KeyQueue>,
     keyed: Mutex<KeyedQueues>,
 }
 
 struct KeyedQueues {
     queues: HashMap<OwnedKey, Arc<KeyQueue>>,
-    /// At how many keys those that are as new are let go.
+    /// The number of keys at which queues are removed.
     sweep_at: usize,
 }
 
@@ -128,7 +134,7 @@ impl KeyQueues {
         Self { quota, clock, common: Arc::new(KeyQueue::new(quota, clock)), keyed: Mutex::new(keyed) }
     }
 
-    /// Asks the queue of a key; gives the queue if the run cannot pass at once.
+    /// Checks whether a run with a key may pass; if not, returns its queue.
     #[inline]
     pub(super) fn ask(&self, key: KeyRef<'_>) -> Option<(NotYet, Arc<KeyQueue>)> {
         match key {
@@ -145,7 +151,7 @@ impl KeyQueues {
         let gone = keyed.sweep(self.quota);
         let not_yet = asked(keyed.add(key, || KeyQueue::new(self.quota, self.clock)));
         drop(keyed);
-        // A key may hold the last handle of an instance, whose drop is user code.
+        // A key may hold the last handle of an instance, whose drop is user code: drop it without the lock.
         drop(gone);
         not_yet
     }
@@ -156,13 +162,14 @@ impl KeyQueues {
 }
 
 impl KeyedQueues {
-    /// Takes out what is as new, if there are many.
+    /// Removes queues that equal new ones, if there are many keys.
     fn sweep(&mut self, quota: Quota) -> Vec<(OwnedKey, Arc<KeyQueue>)> {
         if self.queues.len() < self.sweep_at {
             return Vec::new();
         }
         let is_idle = |queue: &Arc<KeyQueue>| Arc::strong_count(queue) == 1 && queue.is_as_new(quota);
         let gone = self.queues.extract_if(|_, queue| is_idle(queue)).collect();
+        // Sweep again when the number has doubled, so that a sweep costs constant time per new key.
         self.sweep_at = FEW.max(self.queues.len().saturating_mul(2));
         gone
     }

@@ -1,4 +1,4 @@
-//! How many runs may begin in a time: [`RateLimit`].
+//! Limits of how many runs begin in a period: [`RateLimit`].
 
 use std::fmt;
 use std::future::Future;
@@ -24,14 +24,15 @@ mod clock;
 mod key_queue;
 mod quota;
 
-/// Lets so many runs of a key begin in a time, and has the others wait, or denies them.
+/// Limits how many runs of a key begin in a period; excess runs wait or are denied.
 ///
-/// It works on runs of any type and looks at no value. What it counts is shared: clones are the same one, and bound to
-/// many runs, or by [`for_nested`](emitree_runtime::for_nested) to those below one, it limits all of them together. A run
-/// and a run below it are counted both where the limit is bound to both and their key is the same; that is
-/// [warned of](emitree_runtime::Layer::nesting_warning) once. It
-/// counts by governor's [GCRA](https://en.wikipedia.org/wiki/Generic_cell_rate_algorithm), on tokio's clock: a burst may
-/// begin at once, and what has begun is regained evenly over the period.
+/// It works for runs of any type and reads no value. Clones share their counts: bound to many runs, or by
+/// [`for_nested`](emitree_runtime::for_nested) to the runs below one, it limits all of them together. If it is bound to
+/// a run and to a run below it with the same key, both are counted; a
+/// [warning](emitree_runtime::Layer::nesting_warning) is logged once.
+///
+/// It uses governor's [GCRA](https://en.wikipedia.org/wiki/Generic_cell_rate_algorithm) with tokio's clock: a burst may
+/// begin at once, and the capacity that it uses is regained evenly over the period.
 ///
 /// ```
 /// use std::time::Duration;
@@ -57,33 +58,34 @@ mod quota;
 ///
 /// # Options
 ///
-/// | | by default |
+/// | | default |
 /// |---|---|
-/// | [`burst`](RateLimitBuilder::burst): how many may begin at once | as many as in the period |
-/// | [`by`](RateLimitBuilder::by): what is counted together | all runs |
-/// | [`wait`](RateLimitBuilder::wait): how long a run waits | not at all: it is denied |
-/// | [`runs`](RateLimitBuilder::runs), [`of_kind`](RateLimitBuilder::of_kind): which runs it is about | all |
+/// | [`burst`](RateLimitBuilder::burst): the number of runs that may begin at once | the number of runs in a period |
+/// | [`by`](RateLimitBuilder::by): the key | one key for all runs |
+/// | [`wait`](RateLimitBuilder::wait): how long a run waits | it does not wait, and is denied |
+/// | [`runs`](RateLimitBuilder::runs), [`of_kind`](RateLimitBuilder::of_kind): the runs that are limited | all |
 ///
-/// # Where it stands
+/// # Order
 ///
-/// In [`Phase::Guard`]: what a cache answers is not counted, and each attempt of whatever calls again is. A time-out per
-/// attempt includes the waiting.
+/// The layer is in [`Phase::Guard`]: answers of a cache are not counted, and each attempt of a `Retry` is. A time-out
+/// per attempt includes the waiting.
 ///
-/// # Who waits
-///
-/// Runs of a key pass in the order in which they came; nobody overtakes. A run that is aborted or dropped leaves the
-/// queue, has taken nothing, and the others move up. One that would have to wait longer than it may is denied as soon
-/// as that is known: at the latest when its time is over.
+/// Runs of a key pass in the order of their arrival. A run that would have to wait longer than it may is denied as soon
+/// as that is known, at the latest when its waiting time is over.
 ///
 /// # Its own events
 ///
-/// Under `middleware.rate_limit`: `delayed`, a [`Delayed`], before a run goes on that had to wait; `denied`, a
-/// [`Denied`], before one is denied. What passes at once is not told.
+/// `middleware.rate_limit.delayed`, a [`Delayed`], when a run that had to wait goes on; `middleware.rate_limit.denied`,
+/// a [`Denied`], before a run is denied. A run that passes at once emits nothing.
 ///
 /// # What it remembers
 ///
-/// A number for each key, until the key's burst is regained: then the key is as one never seen, and is let go when there
-/// are many.
+/// One number for each key until the burst of the key is regained. Such keys are removed when there are many.
+///
+/// # Cancel safety
+///
+/// A run that is aborted or dropped while it waits leaves the queue without being counted, and the runs behind it move
+/// up.
 #[derive(Clone)]
 pub struct RateLimit {
     inner: Arc<RateLimiterState>,
@@ -98,20 +100,20 @@ struct RateLimiterState {
 }
 
 impl RateLimit {
-    /// So many runs in a period.
+    /// Returns a builder for a limit of `runs` in each `period`.
     pub fn builder(runs: u32, period: Duration) -> RateLimitBuilder {
         let rate = Rate { runs, period, burst: None };
         RateLimitBuilder(RateLimitOptions { rate, limit: KeyedLimitOptions::default() })
     }
 
-    /// How many keys it remembers.
+    /// Returns the number of keys that it remembers.
     #[must_use]
     pub fn known_keys(&self) -> usize {
         self.inner.queues.len()
     }
 }
 
-/// Options of a [`RateLimit`]. Made by [`RateLimit::builder`].
+/// Builds a [`RateLimit`]. Returned by [`RateLimit::builder`].
 #[must_use = "nothing is limited until it is built"]
 pub struct RateLimitBuilder(RateLimitOptions);
 
@@ -123,17 +125,17 @@ struct RateLimitOptions {
 keyed_limit_options!(RateLimitBuilder, |this| this.0.limit);
 
 impl RateLimitBuilder {
-    /// How many may begin at once after a pause: by default as many as in the period.
+    /// Sets how many runs may begin at once after a pause. Default: the number of runs in a period.
     pub fn burst(mut self, runs: u32) -> Self {
         self.0.rate.burst = Some(runs);
         self
     }
 
-    /// Builds it.
+    /// Builds the [`RateLimit`].
     ///
     /// # Errors
     ///
-    /// If nothing could pass, or the rate cannot be counted.
+    /// If no run could pass, or if the rate is outside of the range that can be counted.
     pub fn build(self) -> Result<RateLimit, RateLimitError> {
         let quota = self.0.rate.quota()?;
         let (queues, own_events) = (KeyQueues::new(quota), OwnEvents::new("middleware.rate_limit"));
@@ -158,11 +160,12 @@ impl fmt::Debug for RateLimitOptions {
     }
 }
 
-/// Asks before each call of what is inside.
+/// Checks the limit before each call of the layers inside.
 struct RateLimitLayer(Arc<RateLimiterState>);
 
 impl<O: Op> Layer<O> for RateLimitLayer {
-    // It is asked before there is a future: that of those that pass is no more than what is inside of it.
+    // Check the limit before the future is created, so that the future of a run that passes is only the future of the
+    // layers inside.
     fn call(&self, input: &O::In, ctx: &RunContext, next: Next<'_, O>) -> impl Future<Output = Result<O::Out>> + Send {
         let refused = self.0.ask(ctx).map(|refused| Box::pin(self.0.refused(refused, ctx)));
         async move {
@@ -189,9 +192,9 @@ impl<O: Op> Layer<O> for RateLimitLayer {
 
 debug_as!(RateLimitLayer, |this| this.0.options);
 
-/// Who cannot pass at once: seldom, so it is boxed.
+/// The reason why a run does not pass at once. Boxed, because it is rare.
 enum NotAdmitted {
-    /// It has no key, or none that could be found out.
+    /// The run has no key, or its key function failed.
     Keyless(Error),
     Later {
         key: OwnedKey,
@@ -222,7 +225,10 @@ impl RateLimiterState {
         let came = Instant::now();
         let waited = match (self.options.limit.wait, not_yet) {
             (Some(at_most), _) => queue.wait(came.checked_add(at_most), self.quota).await,
+            // Denied at once: the limiter has said when a run may pass.
             (None, NotYet::Until(until)) => Err(TooLate(*until)),
+            // Others wait. With a deadline of now, the run passes if the queue is empty by now, and otherwise learns when
+            // to come again.
             (None, _) => queue.wait(Some(came), self.quota).await,
         };
         match waited {

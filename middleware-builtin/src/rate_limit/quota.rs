@@ -1,41 +1,41 @@
-//! How many runs in what time: what governor counts with, checked.
+//! The checked rate, as `governor` takes it.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
 
 use governor::Quota;
 
-/// Why a rate limit cannot be.
+/// An invalid rate.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RateLimitError {
-    /// No run would ever pass.
+    /// The number of runs is 0, so no run would pass.
     #[error("`{0}` runs in a period let nothing pass: at least 1 is needed")]
     NoRuns(u32),
-    /// A burst of none lets nothing pass.
+    /// The burst is 0, so no run would pass.
     #[error("a burst of `{0}` lets nothing pass: at least 1 is needed")]
     NoBurst(u32),
-    /// A run would be let in at least once a nanosecond, which is no limit.
+    /// More than one run per nanosecond may pass, which is no limit.
     #[error("`{runs}` runs in `{period:?}` are more than one in a nanosecond: take a longer period, or fewer runs")]
     TooFast {
-        /// How many runs.
+        /// The number of runs.
         runs: u32,
-        /// In what time.
+        /// The period.
         period: Duration,
     },
-    /// The time to regain a burst cannot be counted in nanoseconds.
+    /// It takes too long to regain a burst for the time to be counted in nanoseconds.
     #[error("it takes more than 100 years to regain a burst of `{burst}` at `{runs}` runs in `{period:?}`")]
     TooSlow {
-        /// How many runs.
+        /// The number of runs.
         runs: u32,
-        /// In what time.
+        /// The period.
         period: Duration,
-        /// How many at once.
+        /// The burst.
         burst: u32,
     },
 }
 
-/// What governor counts in 64 bits of nanoseconds, with room to spare.
+/// The longest time to regain a burst: `governor` counts it as nanoseconds in 64 bits, which leaves room to spare.
 const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
 #[derive(Clone, Copy)]

@@ -1,6 +1,6 @@
-//! What runs are counted by: [`Key`].
+//! The keys that runs are counted by: [`Key`].
 //!
-//! A key that is known is looked up as it stands in the run, without a copy: `KeyRef` borrows what `OwnedKey` keeps.
+//! A known key is looked up without a copy: `KeyRef` borrows from the run what `OwnedKey` stores.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -14,9 +14,9 @@ use serde_json::Value;
 
 use crate::shared::panic::caught;
 
-/// What runs are counted by: those with equal keys are counted together.
+/// A key that runs are counted by: runs with equal keys are counted together.
 ///
-/// By default all runs have the same key. A run may lack what the key is made of: then [`Missing`] says what happens.
+/// By default, all runs have the same key. If a run lacks the value of its key, [`Missing`] decides.
 ///
 /// ```
 /// use emitree_middleware::key::{Key, Missing};
@@ -45,7 +45,7 @@ enum KeySource {
     Function(Arc<KeyFn>),
 }
 
-/// What happens to a run that lacks what the key is made of.
+/// The treatment of a run that lacks the value of its key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -53,51 +53,54 @@ pub enum Missing {
     /// All such runs are counted together.
     #[default]
     Together,
-    /// It is not counted, and not limited.
+    /// The run is neither counted nor limited.
     Pass,
-    /// It is denied.
+    /// The run is denied.
     Deny,
 }
 
 impl Key {
-    /// The same key for all runs.
+    /// Returns a key that is the same for all runs.
     #[must_use]
     pub const fn all() -> Self {
         Self::from_source(KeySource::All)
     }
 
-    /// The value of a key of the run's context, such as `user_id`. Texts, numbers and whatever else is JSON are keys;
-    /// `null` counts as missing, and the number `7` is not the text `"7"`.
+    /// Returns a key that is a value of the run's context, such as `user_id`.
+    ///
+    /// Any JSON value is a key, except `null`, which counts as missing. The number `7` and the text `"7"` are different
+    /// keys.
     #[must_use]
     pub fn context(name: impl Into<Arc<str>>) -> Self {
         Self::from_source(KeySource::Context(name.into()))
     }
 
-    /// The kind of what is run, such as `Tool`. Never missing.
+    /// Returns a key that is the kind of the run, such as `Tool`. It is never missing.
     #[must_use]
     pub const fn kind() -> Self {
         Self::from_source(KeySource::Kind)
     }
 
-    /// What is run, by its identity and not by its name. Never missing.
+    /// Returns a key that is the instance of the run: its identity, not its name. It is never missing.
     #[must_use]
     pub const fn instance() -> Self {
         Self::from_source(KeySource::Instance)
     }
 
-    /// The run's group id.
+    /// Returns a key that is the run's group id.
     #[must_use]
     pub const fn group() -> Self {
         Self::from_source(KeySource::Group)
     }
 
-    /// What a function says of the run; none is missing. A function that fails or panics denies the run (M5).
+    /// Returns a key that a function computes from the run; `None` counts as missing. If the function fails or panics,
+    /// the run is denied.
     #[must_use]
     pub fn of(f: impl Fn(&RunContext) -> Result<Option<String>> + Send + Sync + 'static) -> Self {
         Self::from_source(KeySource::Function(Arc::new(f)))
     }
 
-    /// Says what happens to a run that lacks what the key is made of: by default [`Missing::Together`].
+    /// Sets the treatment of runs that lack the value of the key. Default: [`Missing::Together`].
     #[must_use]
     pub fn when_missing(self, missing: Missing) -> Self {
         Self { missing, ..self }
@@ -107,7 +110,7 @@ impl Key {
         Self { source, missing: Missing::Together }
     }
 
-    /// Looks with the key of a run, or with none if the run is not to be counted.
+    /// Calls a function with the key of a run, or with `None` if the run is not counted.
     ///
     /// The error is the reason of a denial.
     #[inline]
@@ -128,7 +131,7 @@ impl Key {
         }
     }
 
-    /// Returns whether two runs have the same key, and so count together.
+    /// Returns `true` if two runs have the same key, and so are counted together.
     pub(crate) fn is_same_for(&self, run: &RunContext, other: &RunContext) -> bool {
         let same = self.look(run, |key| self.look(other, |other| key.is_some() && key == other));
         same.is_ok_and(|same| same.unwrap_or(false))
@@ -143,7 +146,7 @@ impl Key {
     }
 }
 
-/// Calls user code: what it fails with is said in our words.
+/// Calls the user's function; an error or panic of it is reported with a message that names the function.
 fn ask(f: &KeyFn, ctx: &RunContext) -> Result<Option<String>> {
     let failed = |error: Error| Error::new(format!("the function that gives the key failed: {error}")).caused_by(error);
     match caught(|| f(ctx)) {
@@ -171,7 +174,7 @@ impl fmt::Debug for Key {
     }
 }
 
-/// A key as it stands in a run.
+/// A key borrowed from a run.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum KeyRef<'a> {
     All,
@@ -199,7 +202,7 @@ impl<'a> KeyRef<'a> {
     }
 }
 
-/// A key that is kept.
+/// A key that is stored.
 #[derive(Clone, Debug)]
 pub(crate) enum OwnedKey {
     All,
@@ -218,7 +221,7 @@ impl OwnedKey {
         }
     }
 
-    /// As it stands in events: an instance is called by its namespace, what is the same for all is `null`.
+    /// Returns the key as events show it: the namespace of an instance, and `null` for the key of all runs.
     pub(crate) fn to_json(&self) -> Value {
         match self {
             Self::All => Value::Null,
@@ -237,7 +240,7 @@ impl PartialEq for OwnedKey {
 
 impl Eq for OwnedKey {}
 
-/// Hashes as what it is found by.
+/// Hashes like the borrowed key that looks it up.
 impl Hash for OwnedKey {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.as_ref_key().hash(state);

@@ -1,4 +1,4 @@
-//! What the limits of a key have in common: options, own events and denials.
+//! The common parts of limits with a key: options, own events and denials.
 
 use std::fmt;
 use std::time::Duration;
@@ -13,13 +13,13 @@ use crate::shared::millis::millis;
 use crate::shared::own_events::{OwnEvents, own_events};
 use crate::shared::runs::FilterSpec;
 
-/// A run had to wait, and goes on.
+/// A run that had to wait goes on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Delayed {
-    /// The key that it was counted by; `null` where all runs are counted together.
+    /// The key that the run was counted by; `null` if all runs are counted together.
     pub key: Value,
-    /// How long it has waited, in milliseconds.
+    /// How long the run has waited, in milliseconds.
     pub waited_ms: u64,
 }
 
@@ -27,9 +27,9 @@ pub struct Delayed {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Denied {
-    /// The key that it was counted by; `null` where all runs are counted together.
+    /// The key that the run was counted by; `null` if all runs are counted together, or if it has none.
     pub key: Value,
-    /// When it may come again, in milliseconds; none where it is denied because it has no key.
+    /// When the run may be tried again, in milliseconds; `None` if it was denied because it has no key.
     pub retry_after_ms: Option<u64>,
 }
 
@@ -38,7 +38,7 @@ own_events! {
     Denied = "denied" { key };
 }
 
-/// Which runs are counted together, which are limited at all, and how long a run waits: by default it is denied at once.
+/// The key, the runs that are limited, and how long a run waits; without `wait`, it is denied at once.
 #[derive(Default)]
 pub(crate) struct KeyedLimitOptions {
     pub(crate) key: Key,
@@ -47,7 +47,7 @@ pub(crate) struct KeyedLimitOptions {
 }
 
 impl KeyedLimitOptions {
-    /// Writes how long a run waits, at the end of a limit's `Debug`.
+    /// Writes the waiting time at the end of a limit's `Debug`.
     pub(crate) fn fmt_wait(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.wait {
             None => f.write_str(", denies"),
@@ -57,18 +57,18 @@ impl KeyedLimitOptions {
     }
 }
 
-/// Writes the options of a builder that are those of every limit.
+/// Implements the builder methods that all limits with a key share.
 macro_rules! keyed_limit_options {
     ($builder:ty, |$this:ident| $options:expr) => {
         impl $builder {
-            /// Sets which runs are counted together. Default: all.
+            /// Sets the key: runs with equal keys are counted together. Default: one key for all runs.
             pub fn by(mut self, key: Key) -> Self {
                 let $this = &mut self;
                 $options.key = key;
                 self
             }
 
-            /// Limits these runs, and those given by further calls. Default: all.
+            /// Limits these runs, and those of further calls. Default: all runs.
             pub fn runs(mut self, runs: Runs) -> Self {
                 let $this = &mut self;
                 $options.runs.add(runs);
@@ -80,7 +80,8 @@ macro_rules! keyed_limit_options {
                 self.runs(Runs::of_kind(kind))
             }
 
-            /// Has a run wait at most that long, instead of denying it at once. [`Duration::MAX`] is as long as it takes.
+            /// Lets a run wait up to `at_most` before it is denied; with [`Duration::MAX`], without a limit. Default: a
+            /// run does not wait.
             pub fn wait(mut self, at_most: Duration) -> Self {
                 let $this = &mut self;
                 $options.wait = Some(at_most);
@@ -92,9 +93,9 @@ macro_rules! keyed_limit_options {
 
 pub(crate) use keyed_limit_options;
 
-/// Own events of limits, and the denials that they go with.
+/// Own events of limits, and the denials that they report.
 impl OwnEvents {
-    /// A run goes on that has waited since it came.
+    /// Emits that a run goes on which has waited since `came`.
     pub(crate) async fn delayed(&self, key: &OwnedKey, came: Instant, ctx: &RunContext) {
         self.emit(ctx, || Delayed { key: key.to_json(), waited_ms: millis(came.elapsed()) }).await;
     }
@@ -104,7 +105,7 @@ impl OwnEvents {
         Error::denied(self.name(), reason).context("retry_after_ms", retry_after_ms)
     }
 
-    /// A run has no key, or its key function failed.
+    /// Denies a run that has no key, or whose key function failed.
     pub(crate) async fn deny_keyless(&self, error: Error, ctx: &RunContext) -> Error {
         self.emit(ctx, || Denied { key: Value::Null, retry_after_ms: None }).await;
         Error::denied(self.name(), error.to_string()).caused_by(error)
