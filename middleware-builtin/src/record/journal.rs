@@ -1,6 +1,6 @@
 //! A journal: the runs below a run, as data.
 //!
-//! In a file it is JSON lines: one that says what was recorded and how many runs follow, and then one for each run.
+//! A file has JSON lines: one for the recorded run, with the number of the others, and one for each run below it.
 
 use std::borrow::Cow;
 use std::io::{self, BufRead, Write};
@@ -12,57 +12,57 @@ use serde_json::Value;
 
 const VERSION: u32 = 1;
 
-/// What was done below a run: a tree of runs, with what each got and gave.
+/// The runs below a recorded run, with their inputs and outputs.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Journal {
-    /// What sort of thing was recorded.
+    /// The kind of the recorded run's instance.
     pub kind: String,
-    /// What it is called.
+    /// The name of the recorded run's instance.
     pub name: String,
-    /// How the recorded run ended; none if it has not.
+    /// The outcome of the recorded run; `None` if it has not ended.
     pub status: Option<Status>,
     /// The runs below it, in the order in which they began.
     #[serde(skip)]
     pub entries: Vec<Entry>,
 }
 
-/// A run below the one that was recorded.
+/// A run below the recorded run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Entry {
-    /// Its place in the order in which runs began, from 1.
+    /// The number of the run, counted from 1 in the order in which runs began.
     pub id: u64,
-    /// The run in which it was started; none if that is the recorded one.
+    /// The id of the entry of its parent; `None` if its parent is the recorded run.
     pub parent: Option<u64>,
-    /// How many attempts of the recorded run were over when it began.
+    /// The number of attempts of the recorded run that had ended when it began.
     pub round: u32,
-    /// What sort of thing ran.
+    /// The kind of the instance.
     pub kind: Cow<'static, str>,
-    /// What it is called.
+    /// The name of the instance.
     pub name: Cow<'static, str>,
-    /// The namespace of its events. Those with the same share it.
+    /// The namespace of its events. Entries with the same namespace share it.
     pub path: Arc<str>,
-    /// What it got, as its `start` left it.
+    /// The input, as listeners of `start` left it.
     pub input: Value,
-    /// What its work and its layers came to, once for each attempt. Empty if that was dropped.
+    /// The results of the work and its layers, one for each attempt. Empty if the work was dropped.
     pub answers: Vec<Answer>,
-    /// How it ended; none if it has not.
+    /// The outcome; `None` if the run has not ended.
     pub status: Option<Status>,
-    /// What it failed with, if it did.
+    /// The error that the run failed with.
     pub error: Option<Box<ErrorReport>>,
-    /// Its place in the order in which runs ended, from 1.
+    /// The number of its end, counted from 1 in the order in which runs ended.
     pub ended: Option<u64>,
 }
 
-/// What the work and the layers of a run came to, in one attempt.
+/// The result of a run's work and layers in one attempt.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Answer {
-    /// An output.
+    /// The output.
     Output(Value),
-    /// An error.
+    /// The error.
     Error(Box<ErrorReport>),
 }
 
@@ -75,39 +75,39 @@ impl Answer {
     }
 }
 
-/// Why something is no journal.
+/// A journal that could not be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum JournalError {
-    /// It cannot be read.
+    /// The reader failed.
     #[error("line {line} of the journal cannot be read: {source}")]
     Io {
-        /// Which line, from 1.
+        /// The number of the line, from 1.
         line: u64,
-        /// Why.
+        /// The reader's error.
         source: io::Error,
     },
-    /// A line is none of a journal: torn off, or of something else.
+    /// The line is torn off, or is not a line of a journal.
     #[error("line {line} of the journal is {what}: {source}")]
     Line {
-        /// Which line, from 1.
+        /// The number of the line, from 1.
         line: u64,
-        /// What it is.
+        /// The defect, as a part of the message.
         what: &'static str,
-        /// Why.
+        /// The parser's error.
         source: serde_json::Error,
     },
-    /// There are less runs than it says, or more.
+    /// The number of runs is not the one that the first line announces.
     #[error("line {line} of the journal is its last, with run {found} of {expected}: write it again, whole")]
     Incomplete {
-        /// Which line, from 1.
+        /// The number of the last line, from 1.
         line: u64,
-        /// How many runs there are.
+        /// The number of runs that were read.
         found: u64,
-        /// How many there should be.
+        /// The number of runs that the first line announces.
         expected: u64,
     },
-    /// It was written by a later version.
+    /// The journal was written by another version.
     #[error("a journal of version {0} cannot be read by this version, which reads {VERSION}")]
     Version(u32),
 }
@@ -126,11 +126,11 @@ impl Journal {
         Self { kind, name, status: None, entries: Vec::new() }
     }
 
-    /// Writes it as JSON lines.
+    /// Writes the journal as JSON lines.
     ///
     /// # Errors
     ///
-    /// That of the writer.
+    /// If the writer fails.
     pub fn write_to(&self, mut writer: impl Write) -> io::Result<()> {
         let head = JournalHead { version: VERSION, runs: self.entries.len() as u64, journal: self };
         write_line(&mut writer, &head)?;
@@ -138,11 +138,12 @@ impl Journal {
         writer.flush()
     }
 
-    /// Reads it from JSON lines.
+    /// Reads a journal from JSON lines.
     ///
     /// # Errors
     ///
-    /// If a line is torn, or there are more or less than there should be: says which.
+    /// If the reader fails, if a line is torn off or no line of a journal, if the number of runs is wrong, or if
+    /// another version wrote it. The error has the line's number.
     pub fn read_from(reader: impl BufRead) -> Result<Self, JournalError> {
         let mut lines = JournalLines { reader, line: 0 };
         let Some(head) = lines.next::<JournalHead<Self>>()? else {
@@ -170,7 +171,7 @@ fn write_line(writer: &mut impl Write, line: &impl Serialize) -> io::Result<()> 
 
 struct JournalLines<R> {
     reader: R,
-    /// The one that was read last, from 1.
+    /// The number of the line that was read last, from 1.
     line: u64,
 }
 
@@ -182,6 +183,7 @@ impl<R: BufRead> JournalLines<R> {
             return Ok(None);
         }
         self.line = line;
+        // A line without a line feed was being written when its writer stopped.
         let what = if text.ends_with(b"\n") { "none of a journal" } else { "torn" };
         serde_json::from_slice(&text).map(Some).map_err(|source| JournalError::Line { line, what, source })
     }

@@ -1,4 +1,4 @@
-//! A journal of all runs below a run: [`Record`].
+//! Journals of all runs below a run: [`Record`].
 
 mod journal;
 mod recording;
@@ -19,7 +19,7 @@ use self::recording::Recording;
 use crate::shared::built_in::{built_in, default_as_new};
 use crate::shared::own_events::{OwnEvents, own_events};
 
-/// Keeps a journal of all runs below the one that it is bound to: what each got and gave, and in which order.
+/// Keeps a journal of all runs below the run that it is bound to: their inputs, their outputs and their order.
 ///
 /// ```
 /// use emitree_middleware::Record;
@@ -43,22 +43,27 @@ use crate::shared::own_events::{OwnEvents, own_events};
 /// # }
 /// ```
 ///
-/// Clones are the same one. Each run that it is bound to has a journal of its own; of those that have ended,
-/// [`journal`](Self::journal) is the last one's, and [`on_end`](Self::on_end) is given every one.
+/// Clones share their journals. Each run that it is bound to has a journal of its own. [`journal`](Self::journal)
+/// returns the journal of the run that ended last; the function of [`on_end`](Self::on_end) receives every one.
 ///
 /// # What is recorded
 ///
-/// - A run as it starts, with its input as listeners of `start` left it.
-/// - What its work and its layers give before output middlewares see it, for each attempt. In place of an output that
-///   cannot be shown as JSON there is an error that says so, which a replay then gives.
-/// - How it ended, once it has.
+/// - A run when it starts, with its input as listeners of `start` left it.
+/// - The result of its work and layers for each attempt, before output middlewares change it. If an output cannot be
+///   serialised, the journal has an error that says so, and a replay fails with that error.
+/// - Its outcome, when it ends.
 ///
-/// Inputs, outputs and errors are kept **as they are, secrets too**: have them taken out, as the feature `redact` does, or
-/// keep the journal as safe as they are. It is kept in memory until the run ends, and grows with each run below.
+/// Inputs, outputs and errors are recorded **unchanged, including secrets**: redact them with the feature `redact`, or
+/// protect the journal like the data itself.
+///
+/// # What it remembers
+///
+/// The journal is kept in memory until the run ends, and grows with each run below. The last journal is kept until
+/// another run ends.
 ///
 /// # Its own events
 ///
-/// `middleware.record.recorded`, a [`Recorded`], when the run has ended.
+/// `middleware.record.recorded`, a [`Recorded`], at the run's `finish`.
 #[derive(Clone)]
 pub struct Record(Arc<JournalKeeper>);
 
@@ -70,27 +75,27 @@ struct JournalKeeper {
 
 type OnEndFn = Box<dyn Fn(&Arc<Journal>) -> Result<(), BoxError> + Send + Sync>;
 
-/// A run has been recorded.
+/// A run was recorded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Recorded {
-    /// How many runs there were below it.
+    /// The number of runs below it.
     pub runs: u64,
-    /// How it ended.
+    /// The outcome of the run.
     pub status: Option<Status>,
 }
 
 own_events! { Recorded = "recorded"; }
 
 impl Record {
-    /// One that keeps the journal of the run that ended last.
+    /// Creates a middleware that keeps the journal of the run that ended last.
     #[must_use]
     pub fn new() -> Self {
         Self::with(None)
     }
 
-    /// One that gives each journal to a function as well, when its run has ended, or has been dropped. What that fails
-    /// with is logged.
+    /// Creates a middleware that also passes each journal to a function when its run has ended or was dropped. An error
+    /// of the function is logged.
     #[must_use]
     pub fn on_end(f: impl Fn(&Arc<Journal>) -> Result<(), BoxError> + Send + Sync + 'static) -> Self {
         Self::with(Some(Box::new(f)))
@@ -104,7 +109,7 @@ impl Record {
         }))
     }
 
-    /// The journal of the run that ended last.
+    /// Returns the journal of the run that ended last.
     #[must_use]
     pub fn journal(&self) -> Option<Arc<Journal>> {
         self.0.last.lock().clone()
@@ -112,9 +117,10 @@ impl Record {
 }
 
 impl JournalKeeper {
-    /// Keeps the journal of a run that has ended, once.
+    /// Keeps the journal of a run that has ended, at the first call.
     fn keep(&self, recording: &Recording, status: Status) {
         let Some(journal) = recording.finish(status) else { return };
+        // Dropping a journal may take long: do it without the lock.
         let before = self.last.lock().replace(Arc::clone(&journal));
         drop(before);
         if let Some(on_end) = &self.on_end
@@ -125,18 +131,20 @@ impl JournalKeeper {
     }
 }
 
-/// Looks at a run that is recorded, and at those below.
+/// Subscribes to a recorded run and the runs below it.
 struct RecordSubscriber {
     record: Arc<JournalKeeper>,
     recording: Arc<Recording>,
 }
 
 impl RecordSubscriber {
-    /// Has the journal kept at the run's `finish`, and that said: who has to be awaited can be told by a listener only.
+    /// Registers an observer of the run's `finish` that keeps the journal and emits the own event: only a listener can
+    /// await async listeners.
     fn emit_at_finish(&self, run: &RunContext) -> Result<()> {
         let (record, recording) = (Arc::clone(&self.record), Arc::clone(&self.recording));
         run.emitter().observe_async(Stage::Finish, move |event: &dyn AnyEvent, meta| {
             if let Some(LifecycleRef::Finish(finish)) = LifecycleRef::of(event, meta) {
+                // Keep the journal before the event, so that listeners of it find the journal.
                 record.keep(&recording, finish.status());
             }
             let (record, journal) = (Arc::clone(&record), recording.finished());
@@ -151,7 +159,8 @@ impl RecordSubscriber {
         Ok(())
     }
 
-    /// What the recorded run tells itself. Before its end nobody is heard for it: that would make all runs below emit.
+    /// Handles the events of the recorded run itself. It registers no listener before `success` or `error`: with a
+    /// listener on this run, all runs below would emit.
     fn on_own_event(&self, event: &RunEvent<'_>) -> Result<()> {
         match event.lifecycle() {
             Some(LifecycleRef::Finish(finish)) => self.record.keep(&self.recording, finish.status()),

@@ -12,18 +12,18 @@ use super::{Answer, Entry, Journal};
 use crate::shared::own_events::kind_and_name;
 use crate::shared::run_address::RunAddress;
 
-/// What is known of a run so far, and of those below it.
+/// The journal so far of a run and the runs below it.
 pub(super) struct Recording {
-    /// The run itself.
+    /// The recorded run.
     run: RunAddress,
     state: Mutex<RecordingState>,
 }
 
 struct RecordingState {
     journal: Journal,
-    /// Which entries the runs are that are under way, by index.
+    /// The entries of runs that are under way, by index.
     under_way: FxHashMap<RunAddress, usize>,
-    /// The paths of all entries: they are few.
+    /// The distinct paths of all entries, which share them.
     paths: FxHashSet<Arc<str>>,
     rounds: u32,
     ended: u64,
@@ -39,12 +39,12 @@ impl Recording {
         Self { run: RunAddress::of(ctx), state: Mutex::new(state) }
     }
 
-    /// Whether it is the recording of that run, and not of one above it.
+    /// Returns `true` if the run is the recorded one, and not a run below it.
     pub(super) fn is_of(&self, run: &RunContext) -> bool {
         self.run == RunAddress::of(run)
     }
 
-    /// The run itself has ended: what it comes to, when this is said first.
+    /// Returns the journal when the recorded run has ended, at the first call.
     pub(super) fn finish(&self, status: Status) -> Option<Arc<Journal>> {
         let mut state = self.state.lock();
         if state.finished.is_some() {
@@ -55,16 +55,16 @@ impl Recording {
         state.finished.insert(Arc::new(journal)).clone().into()
     }
 
-    /// What it came to, if the run has ended.
+    /// Returns the journal if the recorded run has ended.
     pub(super) fn finished(&self) -> Option<Arc<Journal>> {
         self.state.lock().finished.clone()
     }
 
-    /// What a run below tells.
+    /// Records an event of a run below.
     pub(super) fn on_event(&self, event: &RunEvent<'_>) {
         let run = RunAddress::of(event.run());
         match event.lifecycle() {
-            // What users write as JSON is asked for with no lock held.
+            // Serialisation is user code: call it without the lock.
             Some(LifecycleRef::Start(start)) => {
                 let input = start.input_json();
                 self.state.lock().begin(event.run(), input);
@@ -75,12 +75,12 @@ impl Recording {
             }
             Some(LifecycleRef::Finish(finish)) => self.state.lock().end(run, finish.status()),
             Some(LifecycleRef::Success(_)) | None => {}
-            // There are four.
+            // There are no other stages.
             Some(_) => {}
         }
     }
 
-    /// What an attempt came to, of the run itself or of one below.
+    /// Records the result of an attempt of a run below, or counts an attempt of the recorded run.
     pub(super) fn attempted(&self, attempt: &Attempted<'_>) {
         if self.is_of(attempt.run()) {
             self.state.lock().rounds += 1;
@@ -94,6 +94,8 @@ impl Recording {
 impl RecordingState {
     fn begin(&mut self, run: &RunContext, input: Value) {
         let index = self.journal.entries.len();
+        // The parent is still under way: a run ends after the runs below it (R13). If it is not known, it is the
+        // recorded run.
         let above = run.parent().and_then(|above| self.under_way.get(&RunAddress::of(above)).copied());
         let path = self.shared_path(run.instance_emitter().namespace());
         let creator = run.creator().map(Creator::to_record);
@@ -106,7 +108,7 @@ impl RecordingState {
             name,
             path,
             input,
-            // Most have one.
+            // Most runs have one attempt.
             answers: Vec::with_capacity(1),
             status: None,
             error: None,

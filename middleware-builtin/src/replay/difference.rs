@@ -1,4 +1,4 @@
-//! Where a run and its journal part.
+//! Differences between a run and its journal.
 
 use std::fmt;
 
@@ -8,10 +8,10 @@ use serde_json::Value;
 
 use crate::record::Entry;
 
-/// How much of an input is quoted.
+/// The number of characters of an input that messages quote.
 const QUOTED: usize = 160;
 
-/// Where a run and its journal part: what was expected, and what came.
+/// A difference between a run and its journal.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "what", rename_all = "snake_case")]
 #[non_exhaustive]
@@ -20,60 +20,60 @@ pub enum Difference {
     Unexpected {
         /// The run in which it was started.
         within: String,
-        /// What came.
+        /// The run that was started.
         came: Call,
-        /// What is next in the journal there, and its entry.
+        /// The next entry of the journal in that run: its id, and the expected run.
         expected: Option<(u64, Call)>,
     },
     /// A run that the journal has with another input.
     OtherInput {
         /// The run in which it was started.
         within: String,
-        /// What came.
+        /// The run that was started.
         came: Call,
-        /// Which entry of the journal was expected.
+        /// The id of the journal's entry.
         entry: u64,
-        /// What was expected.
+        /// The expected run.
         expected: Call,
         /// The first place where the inputs differ, as a JSON path.
         place: String,
     },
-    /// A run that has not come.
+    /// A run of the journal that was not started.
     Missing {
         /// The run in which it should have been started.
         within: String,
-        /// Which entry of the journal it is.
+        /// The id of the journal's entry.
         entry: u64,
-        /// What was expected.
+        /// The expected run.
         expected: Call,
     },
-    /// An attempt more than the journal has.
+    /// One more attempt of a run than the journal has.
     OneMoreAttempt {
-        /// Which entry of the journal is attempted.
+        /// The id of the journal's entry.
         entry: u64,
-        /// What came.
+        /// The run that is attempted.
         came: Call,
-        /// How many there were.
+        /// The number of attempts in the journal.
         attempts: usize,
     },
-    /// The recording ends before this run did.
+    /// The recording ended while this run was under way.
     Ends {
-        /// Which entry of the journal had no answer yet.
+        /// The id of the journal's entry, which has no answer.
         entry: u64,
-        /// What came.
+        /// The run that was started.
         came: Call,
     },
 }
 
-/// A run, as it was asked for.
+/// A run and its input.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Call {
-    /// What sort of thing.
+    /// The kind of the instance.
     pub kind: String,
-    /// What it is called.
+    /// The name of the instance.
     pub name: String,
-    /// What it gets.
+    /// The input.
     pub input: Value,
 }
 
@@ -140,7 +140,7 @@ fn quoted(input: &Value) -> String {
     }
 }
 
-/// The first place where two values differ, as a JSON path: `$.paths[2]`.
+/// Returns the first place where two values differ, as a JSON path: `$.paths[2]`.
 pub(super) fn first_difference(one: &Value, other: &Value) -> String {
     let mut path = "$".to_owned();
     let mut at = (one, other);
@@ -151,7 +151,7 @@ pub(super) fn first_difference(one: &Value, other: &Value) -> String {
     path
 }
 
-/// One step towards it; none where it is.
+/// Returns the next step of the path, and the values there; `None` at the end.
 fn step<'v>(one: &'v Value, other: &'v Value) -> Option<(String, (&'v Value, &'v Value))> {
     const ABSENT: &Value = &Value::Null;
     match (one, other) {

@@ -1,4 +1,4 @@
-//! Runs answered from a journal, until the first difference: [`Replay`].
+//! Runs that are answered from a journal: [`Replay`].
 
 mod difference;
 mod nested;
@@ -24,11 +24,11 @@ use crate::record::Journal;
 use crate::shared::built_in::built_in;
 use crate::shared::own_events::{OwnEvents, UserTexts, own_events, run_label};
 
-/// Answers each run below the one that it is bound to from a [`Journal`], instead of doing its work, and stops at the
+/// Answers each run below the run that it is bound to from a [`Journal`] instead of doing its work, and stops at the
 /// first difference.
 ///
-/// The run that it is bound to does its own work: of a program that asks models and calls tools, everything is done
-/// but the asking and the calling.
+/// The run that it is bound to does its own work. A program that asks models and calls tools runs as usual, but asks
+/// and calls nothing.
 ///
 /// ```
 /// use emitree_middleware::{Record, Replay};
@@ -59,25 +59,26 @@ use crate::shared::own_events::{OwnEvents, UserTexts, own_events, run_label};
 /// # }
 /// ```
 ///
-/// # How runs are found
+/// # How runs are matched
 ///
-/// By the run in which they were started, kind, name and input, and of those that are the same in all that, by the order
-/// in which they began. The order of different runs does not matter, so runs that are concurrent find their own. A run that
-/// is answered starts none; runs that were started in it are passed over with it.
+/// A run is matched with the entry that has the same parent, kind, name and input; of several equal entries, with the
+/// first one. The order of different runs does not matter, so concurrent runs find their entries. A run that is
+/// answered starts no runs itself, so entries below it are skipped.
 ///
-/// An answer is given where it was recorded: outside of the run's layers, before its output middlewares. Input middlewares
-/// and listeners see the run as ever. A run whose answer was an error fails with that, which is of the same kind. One whose
-/// work was dropped, aborted, or ran out of time, stays pending until that happens again.
+/// The answer is given where it was recorded: outside of the run's layers, and before its output middlewares. Input
+/// middlewares and listeners are called as usual. A run whose answer is an error fails with that error, of the same
+/// kind. A run whose work was dropped, aborted or timed out in the recording stays pending until that happens again.
 ///
 /// # The first difference
 ///
-/// A run that the journal does not have, one with another input, one more attempt of a run, or one that is missing when
-/// the work is over: the run that it is bound to ends there as halted by `replay`, with the [`Difference`] as the error's
-/// message and, as data, in its detail `difference`. What is under way is dropped. So it ends where the recording
-/// ends, if what was recorded was itself aborted, dropped, or out of time. If a run is missing and the work ended with an error or a
-/// denial, the halt has that error as its cause.
+/// It stops at a run that the journal does not have, at a run with another input, at an additional attempt, and at a
+/// run that is missing when the work has ended. The run that it is bound to is then halted by `replay`. The error's
+/// message is the [`Difference`], which is also in its detail `difference`, as data. Everything that is under way is
+/// dropped. If a run is missing and the work has failed or was denied, that error is the cause of the halt.
 ///
-/// Clones are the same one. Each run that it is bound to is compared with the journal from its beginning.
+/// If the recorded run was itself aborted, dropped or timed out, the replay ends where the recording ends.
+///
+/// Clones share the journal. Each run that it is bound to is compared with the journal from its beginning.
 ///
 /// # Its own events
 ///
@@ -93,11 +94,11 @@ pub struct Replay {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Replayed {
-    /// Which entry of the journal it is.
+    /// The id of the journal's entry.
     pub entry: u64,
-    /// What sort of thing would have run.
+    /// The kind of the instance.
     pub kind: String,
-    /// What it is called.
+    /// The name of the instance.
     pub name: String,
 }
 
@@ -165,7 +166,7 @@ impl fmt::Debug for Replay {
     }
 }
 
-/// Stops the run at the first difference.
+/// Halts the run at the first difference.
 #[derive(Debug)]
 struct ReplayLayer {
     progress: Arc<ReplayProgress>,
@@ -173,9 +174,10 @@ struct ReplayLayer {
 }
 
 impl ReplayLayer {
-    /// Awaits what is inside, until there is a difference.
+    /// Awaits the work until there is a difference.
     async fn unless_different<T>(&self, inside: impl Future<Output = T> + Send) -> Result<T, Box<Difference>> {
         let mut inside = pin!(inside);
+        // Check for a difference before the work is polled, so that the work does not go on after it.
         poll_fn(|cx| match self.progress.poll_difference(cx) {
             Poll::Ready(difference) => Poll::Ready(Err(difference)),
             Poll::Pending => inside.as_mut().poll(cx).map(Ok),
@@ -190,7 +192,7 @@ impl<O: Op> Layer<O> for ReplayLayer {
             Err(difference) => (difference, None),
             Ok(result) => match self.progress.end_of_round(&run_label(ctx)) {
                 None => return result,
-                // The halt stands for whatever the work ended with: a denial would overrule it (M9).
+                // The halt replaces the result of the work: without `absorb`, a denial would overrule it (M9).
                 Some(difference) => (difference, result.inspect_err(|error| next.absorb(error)).err()),
             },
         };

@@ -1,4 +1,4 @@
-//! The runs below: each finds its entry when it starts, and is answered from it.
+//! The runs below: each one looks up its entry when it starts, and is answered from it.
 
 use std::fmt;
 use std::future::pending;
@@ -17,7 +17,7 @@ use super::progress::{ReplayProgress, Reply, StartedRun};
 use crate::record::Answer;
 use crate::shared::own_events::{OwnEvents, kind_and_name, run_label};
 
-/// What is bound to the runs below.
+/// The middleware that is bound to all runs below.
 pub(super) struct NestedReplay {
     progress: Arc<ReplayProgress>,
     own_events: OwnEvents,
@@ -35,6 +35,8 @@ impl Middleware for NestedReplay {
         let below = Arc::new(NestedRun { progress, own_events: self.own_events.clone(), met: OnceLock::new() });
         let answers = AnswerLayer { below: Arc::clone(&below), attempts: AtomicUsize::new(0) };
         Stack::<JsonRun>::builder().layer_in(Phase::Observe, answers).build().bind(ctx)?;
+        // An observer is called after all listeners that may change the input, so the look-up sees the input that was
+        // recorded; with this priority, it comes before other observers.
         let first = Options::new().priority(i32::MAX);
         ctx.emitter().with(first).observe(Stage::Start, move |event: &dyn AnyEvent, meta| {
             if let (Some(LifecycleRef::Start(start)), Some(ctx)) =
@@ -62,7 +64,7 @@ impl fmt::Debug for NestedReplay {
 struct NestedRun {
     progress: Arc<ReplayProgress>,
     own_events: OwnEvents,
-    /// Its entry, by index, once it has started.
+    /// The index of its entry, once it has started.
     met: OnceLock<Result<usize, Box<Difference>>>,
 }
 
@@ -76,6 +78,7 @@ impl NestedRun {
     }
 
     async fn answer(&self, attempt: usize, ctx: &RunContext) -> Result<Value> {
+        // Without a `start` there is no entry: the index is out of range, and the run stays pending.
         let met = self.met.get().cloned().unwrap_or(Ok(usize::MAX));
         let reply = met.and_then(|index| Ok((index, self.progress.reply(index, attempt)?)));
         let (index, reply) = reply.map_err(|difference| difference.to_error())?;
@@ -93,7 +96,7 @@ impl NestedRun {
     }
 }
 
-/// A request for a retry that was met: it has to be made again.
+/// Makes a recorded request for a retry anew: the recorded one counts as fulfilled, and would be ignored.
 fn asked_again(error: Error) -> Error {
     match error.retry_request() {
         Some(retry) => {
@@ -104,7 +107,7 @@ fn asked_again(error: Error) -> Error {
     }
 }
 
-/// Answers instead of all that is inside.
+/// Answers instead of calling the layers inside.
 #[derive(Debug)]
 struct AnswerLayer {
     below: Arc<NestedRun>,

@@ -1,4 +1,4 @@
-//! How far a run has come in its journal.
+//! The progress of a run through its journal.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,14 +19,14 @@ pub(super) struct ReplayProgress {
 
 #[derive(Debug, Default)]
 struct ReplayState {
-    /// Which entries have come.
+    /// The entries that runs were matched with.
     taken: Vec<bool>,
-    /// Which entry a run is, by its index.
+    /// The entries of runs, by index.
     runs: HashMap<Uuid, usize>,
-    /// How many attempts of the run itself are over.
+    /// The number of attempts of the replayed run that have ended.
     rounds: u32,
     difference: Option<Box<Difference>>,
-    /// Who stops at the first difference.
+    /// Wakes the replayed run at the first difference.
     waker: Option<Waker>,
 }
 
@@ -34,18 +34,18 @@ struct ReplayState {
 pub(super) struct StartedRun {
     pub(super) run_id: Uuid,
     pub(super) parent: Option<Uuid>,
-    /// What the run is called in which it was started.
+    /// The label of its parent.
     pub(super) within: String,
     pub(super) call: Call,
 }
 
-/// What a run below is answered with.
+/// The answer to a run below.
 pub(super) enum Reply {
     Answer(Answer),
-    /// It was attempted again after this.
+    /// The run was attempted again after this answer.
     Retried(Answer),
     Fails(Error),
-    /// What stopped it will do so again.
+    /// The recorded work was stopped: the run stays pending until that happens again.
     Pends,
 }
 
@@ -59,10 +59,11 @@ impl ReplayProgress {
         self.journal.entries.get(index)
     }
 
-    /// Finds the entry of a run that has started, or the first difference.
+    /// Matches a run that has started with its entry; without one, returns the first difference.
     pub(super) fn meet(&self, came: &StartedRun) -> Result<usize, Box<Difference>> {
         let mut state = self.state.lock();
         let parent = came.parent.and_then(|parent| state.runs.get(&parent)).map(|index| *index as u64 + 1);
+        // Entries are matched once, and only below the parent's entry: concurrent runs do not take each other's.
         let left = |(index, entry): &(usize, &Entry)| entry.parent == parent && !state.taken[*index];
         let is_called = |entry: &Entry| entry.kind == came.call.kind && entry.name == came.call.name;
         let mut same = self.entries().filter(left).filter(|(_, entry)| is_called(entry));
@@ -82,7 +83,7 @@ impl ReplayProgress {
         self.journal.entries.iter().enumerate()
     }
 
-    /// Stops the run that is replayed, if nothing has before; gives what it stops for.
+    /// Records a difference and stops the replayed run; returns the first difference.
     fn differ(&self, difference: Difference) -> Box<Difference> {
         let mut state = self.state.lock();
         let first = state.difference.get_or_insert_with(|| Box::new(difference)).clone();
@@ -97,17 +98,19 @@ impl ReplayProgress {
         if let Some(difference) = &state.difference {
             return Poll::Ready(difference.clone());
         }
+        // Drop the old waker without the lock: it may be user code.
         let before = state.waker.replace(cx.waker().clone());
         drop(state);
         drop(before);
         Poll::Pending
     }
 
-    /// An attempt of the run itself is over: a difference, if a run has not come, or if there was one at the very end.
+    /// Ends an attempt of the replayed run; returns a difference if there was one, or if a run is missing.
     pub(super) fn end_of_round(&self, within: &str) -> Option<Box<Difference>> {
         let mut state = self.state.lock();
         let round = state.rounds;
         state.rounds += 1;
+        // Entries of later attempts of the replayed run are not missing yet.
         let is_due = |entry: &Entry| entry.parent.is_none() && entry.round <= round;
         let missing = self.entries().find(|(index, entry)| is_due(entry) && !state.taken[*index]);
         let missing = missing.map(|(_, entry)| {
@@ -117,7 +120,7 @@ impl ReplayProgress {
         state.difference.clone().or(missing)
     }
 
-    /// What a run is answered with, in an attempt counted from 0.
+    /// Returns the answer to a run in an attempt, counted from 0.
     pub(super) fn reply(&self, index: usize, attempt: usize) -> Result<Reply, Box<Difference>> {
         let Some(entry) = self.entry(index) else { return Ok(Reply::Pends) };
         if let Some(answer) = entry.answers.get(attempt) {
@@ -158,14 +161,14 @@ impl StartedRun {
 }
 
 impl Entry {
-    /// Whether something stopped its work from outside, so that it came to nothing by itself.
+    /// Returns `true` if its work was stopped from outside, and so has no result.
     fn was_stopped(&self) -> bool {
         let stopped = [ErrorKind::Aborted, ErrorKind::TimedOut, ErrorKind::Dropped];
         self.error.as_ref().map_or_else(|| is_stopped(self.status), |error| stopped.contains(&error.kind))
     }
 }
 
-/// Not having ended is a way of being stopped: that of the recording.
+/// Returns `true` if a run was stopped; a run that had not ended was stopped by the end of the recording.
 const fn is_stopped(status: Option<Status>) -> bool {
     matches!(status, None | Some(Status::Aborted | Status::TimedOut | Status::Dropped))
 }
