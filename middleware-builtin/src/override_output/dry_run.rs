@@ -1,4 +1,4 @@
-//! Empty values, for runs that are not to be executed.
+//! Empty outputs, for dry runs.
 
 use std::any::{Any, type_name};
 use std::fmt;
@@ -11,21 +11,21 @@ use serde_json::{Value, json};
 use super::source::{OutputSource, SourceKind, start_of};
 use crate::shared::own_events::run_label;
 
-/// Sets an output to its default, if it is of a certain type.
+/// Sets an output to its default if it has the right type.
 type SetDefault = fn(&mut dyn Any) -> bool;
 
-/// The types whose [`Default`] a dry run answers with.
+/// The types whose [`Default`] is the output of a dry run.
 #[derive(Clone, Default)]
 pub struct Defaults(Vec<(&'static str, SetDefault)>);
 
 impl Defaults {
-    /// None.
+    /// Creates an empty list.
     #[must_use]
     pub const fn new() -> Self {
         Self(Vec::new())
     }
 
-    /// Adds a type of outputs.
+    /// Adds an output type.
     #[must_use]
     pub fn of<O: Default + 'static>(mut self) -> Self {
         let set: SetDefault = |output| {
@@ -45,6 +45,7 @@ pub(super) fn dry_run_source(defaults: Defaults) -> OutputSource {
 
 fn set_empty(defaults: &Defaults, event: &mut dyn AnyEvent, meta: &EventMeta<'_>, ctx: &RunContext) -> Result<bool> {
     let start = start_of(event, meta)?;
+    // The user's defaults come first. JSON that does not fit the output's type is refused, and the next one is tried.
     let is_set = defaults.0.iter().any(|(_, set)| set(start.output_any()))
         || empty_values().into_iter().any(|value| start.set_output_json(value).is_ok());
     if is_set { Ok(true) } else { Err(no_value(ctx, meta)) }

@@ -1,4 +1,4 @@
-//! What is answered without the work being done: [`OverrideOutput`].
+//! Outputs that replace the work: [`OverrideOutput`].
 
 mod dry_run;
 mod source;
@@ -22,11 +22,11 @@ use crate::shared::built_in::built_in;
 use crate::shared::own_events::{OwnEvents, kind_and_name, own_events};
 use crate::shared::runs::{FilterSpec, Runs};
 
-/// Answers with a given value, or with what a function gives, instead of the work.
+/// Answers with a given value, or with the result of a function, instead of the work.
 ///
-/// It sets the output when a run starts. That replaces the work, and not what is laid around it: layers, guards, and
-/// input and output middlewares see the answer as they would see the work's. An output that is already set stays, so
-/// of several of these the first that answers counts.
+/// It sets the output when a run starts. The output replaces the work only: layers, guards, and input and output
+/// middlewares handle it like an output of the work. An output that is already set is kept, so the first of several
+/// overrides wins.
 ///
 /// ```
 /// use emitree_middleware::OverrideOutput;
@@ -50,20 +50,23 @@ use crate::shared::runs::{FilterSpec, Runs};
 ///
 /// # Which runs
 ///
-/// Those that it is bound to; of those the ones that it is [about](Self::runs), all by default; and of those the ones that
-/// meet every condition on their [input](Self::when_input). What is typed and is to answer a run of
-/// another type is an error that names both: say which runs it is about. So is JSON that does not fit the run's output.
+/// It answers a run that it is bound to if the run is [selected](Self::runs) and its [input](Self::when_input) meets
+/// all conditions. By default, that is every run. If an answer has another type than the run's output, the run fails
+/// with an error that names both: select the runs by `runs`. JSON that does not fit the output is an error too.
 ///
 /// # Order
 ///
-/// It is asked after all other listeners of `start` on the run itself, and before those on the instance and above, which
-/// may still change the input, or the answer. What a function returns as an error, or panics with, is how the run ends.
-/// Dropping the run drops the future of an async one.
+/// It is called after all other listeners of `start` on the run, and before those on the instance and above, which may
+/// still change the input and the output. An error or a panic of the function ends the run.
 ///
 /// # Its own events
 ///
-/// `middleware.override_output.answered`, an [`Answered`]; of a dry run `middleware.override_output.would_run`, a
+/// `middleware.override_output.answered`, an [`Answered`]; for a dry run `middleware.override_output.would_run`, a
 /// [`WouldRun`].
+///
+/// # Cancel safety
+///
+/// Dropping the run drops the future of an async function.
 #[derive(Clone)]
 pub struct OverrideOutput(Arc<OutputOverride>);
 
@@ -81,21 +84,21 @@ struct OutputOverride {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Answered {
-    /// What sort of thing would have run.
+    /// The kind of the instance.
     pub kind: String,
-    /// What it is called.
+    /// The name of the instance.
     pub name: String,
 }
 
-/// A run would have been executed, were it not for the dry run.
+/// A run was answered by a dry run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct WouldRun {
-    /// What sort of thing would have run.
+    /// The kind of the instance.
     pub kind: String,
-    /// What it is called.
+    /// The name of the instance.
     pub name: String,
-    /// What it would have got.
+    /// The input that the work would have received.
     pub input: Value,
 }
 
@@ -104,7 +107,7 @@ own_events! {
     WouldRun = "would_run" { input };
 }
 
-/// What runs are answered with.
+/// Constructors, by the source of the output.
 impl OverrideOutput {
     /// Answers with clones of a value.
     #[must_use]
@@ -112,13 +115,13 @@ impl OverrideOutput {
         Self::new(value_source(output))
     }
 
-    /// Answers with what a function makes of the input; none has the work done.
+    /// Answers with the result of a function of the input. If the function returns `None`, the work is done.
     #[must_use]
     pub fn with<I: Data, O: Data>(f: impl Fn(&I, &RunContext) -> Result<Option<O>> + Send + Sync + 'static) -> Self {
         Self::with_async(move |input: &I, ctx| Box::pin(ready(f(input, ctx))))
     }
 
-    /// The same, of an async function.
+    /// Answers with the result of an async function of the input. If it returns `None`, the work is done.
     ///
     /// ```
     /// # use emitree_middleware::OverrideOutput;
@@ -143,14 +146,14 @@ impl OverrideOutput {
         Self::new(json_source(source, move |_, _| Ok(Some(output.clone()))))
     }
 
-    /// Answers runs of any type with the JSON that a function makes of the input; none has the work done.
+    /// Answers runs of any type with JSON that a function makes from the input. If it returns `None`, the work is done.
     #[must_use]
     pub fn json_with(f: impl Fn(&Value, &RunContext) -> Result<Option<Value>> + Send + Sync + 'static) -> Self {
         Self::new(json_source(SourceKind::Function("json"), f))
     }
 
-    /// Answers the inputs of a table with the outputs beside them, as JSON; of equal inputs the first counts. Other
-    /// inputs have the work done.
+    /// Answers from a table of inputs and outputs, which are compared and passed as JSON. Of equal inputs, the first
+    /// one wins. For other inputs, the work is done.
     ///
     /// ```
     /// # use emitree_middleware::OverrideOutput;
@@ -160,7 +163,7 @@ impl OverrideOutput {
     ///
     /// # Errors
     ///
-    /// If a value cannot be shown as JSON.
+    /// If an input or an output cannot be serialised.
     pub fn canned<I: Serialize, O: Serialize>(answers: impl IntoIterator<Item = (I, O)>) -> serde_json::Result<Self> {
         let to_json = |(input, output)| Ok((serde_json::to_value(input)?, serde_json::to_value(output)?));
         let table: Vec<(Value, Value)> = answers.into_iter().map(to_json).collect::<serde_json::Result<_>>()?;
@@ -170,10 +173,10 @@ impl OverrideOutput {
         })))
     }
 
-    /// Answers each run with an empty value, and says which would have run.
+    /// Answers each run with an empty value, and emits which runs would have run.
     ///
-    /// The empty value is the first of `null`, `false`, `0`, `""`, `[]`, `{}` that fits the run's output. If none does, it
-    /// is an error that names the run: [`dry_run_with`](Self::dry_run_with) gives defaults.
+    /// The empty value is the first of `null`, `false`, `0`, `""`, `[]` and `{}` that fits the run's output. If none
+    /// does, the run fails with an error that names it; use [`dry_run_with`](Self::dry_run_with).
     ///
     /// ```
     /// use emitree_middleware::OverrideOutput;
@@ -186,7 +189,8 @@ impl OverrideOutput {
         Self::dry_run_with(Defaults::new())
     }
 
-    /// The same, with the defaults of certain types.
+    /// Answers each run with the default of its output type, if that is one of `defaults`, and otherwise like
+    /// [`dry_run`](Self::dry_run).
     #[must_use]
     pub fn dry_run_with(defaults: Defaults) -> Self {
         Self::new(dry_run_source(defaults))
@@ -198,9 +202,9 @@ impl OverrideOutput {
     }
 }
 
-/// Which runs are answered.
+/// The runs that are answered.
 impl OverrideOutput {
-    /// Answers these runs, and others for which this is said; by default all.
+    /// Answers these runs, and those of further calls. Default: all runs.
     #[must_use]
     pub fn runs(self, runs: Runs) -> Self {
         let mut answering = Arc::unwrap_or_clone(self.0);
@@ -208,13 +212,13 @@ impl OverrideOutput {
         Self(Arc::new(answering))
     }
 
-    /// Answers runs of that kind: short for `runs(Runs::of_kind(kind))`.
+    /// Answers runs of a kind: short for `runs(Runs::of_kind(kind))`.
     #[must_use]
     pub fn of_kind(self, kind: impl Into<Cow<'static, str>>) -> Self {
         self.runs(Runs::of_kind(kind))
     }
 
-    /// Only runs whose input, as JSON, meets a condition.
+    /// Answers only runs whose input, as JSON, fulfils a condition. With several calls, it must fulfil all of them.
     #[must_use]
     pub fn when_input(self, f: impl Fn(&Value) -> bool + Send + Sync + 'static) -> Self {
         let mut answering = Arc::unwrap_or_clone(self.0);
@@ -230,6 +234,7 @@ impl Middleware for OverrideOutput {
         if !self.0.runs.has(ctx) {
             return Ok(());
         }
+        // The lowest priority, so that other listeners on the run have changed the input, or set an output, before.
         let (answering, last) = (Arc::clone(&self.0), Options::new().priority(i32::MIN));
         ctx.emitter().with(last).on_async(Stage::Start, move |event: &mut dyn AnyEvent, meta| {
             let answering = Arc::clone(&answering);
@@ -247,9 +252,11 @@ impl OutputOverride {
     async fn start(&self, event: &mut dyn AnyEvent, meta: &EventMeta<'_>) -> Result<(), BoxError> {
         let Some(ctx) = RunContext::current() else { return Ok(()) };
         let Some(LifecycleMut::Start(start)) = LifecycleMut::of(event, meta) else { return Ok(()) };
+        // An output that is set was set by somebody else, and wins (M6).
         if start.output_json().is_some() || !self.inputs.iter().all(|is_met| is_met(&start.input_json())) {
             return Ok(());
         }
+        // Take the input before the answer is set; only a dry run reports it.
         let input = self.answer.is_dry().then(|| start.input_json());
         if self.answer.give(event, meta, &ctx).await? {
             self.emit_answered(input, &ctx).await;

@@ -1,4 +1,4 @@
-//! What a run is answered with.
+//! The sources of outputs.
 
 use std::any::type_name;
 use std::fmt;
@@ -10,19 +10,19 @@ use emitree_runtime::{AnyStart, Data, Error, LifecycleMut, Result, RunContext, S
 use futures_core::future::BoxFuture;
 use serde_json::Value;
 
-/// Sets the output at a `start`; tells whether it has.
+/// Sets the output at a `start`; returns `true` if it has.
 type SetOutputFn = dyn for<'a> Fn(&'a mut dyn AnyEvent, &'a EventMeta<'a>, &'a RunContext) -> BoxFuture<'a, Result<bool>>
     + Send
     + Sync;
 
-/// What sets the output of a run, and what it is called where middlewares are listed.
+/// A function that sets the output of a run, and its description for lists of middlewares.
 #[derive(Clone)]
 pub(super) struct OutputSource {
     source: SourceKind,
     give: Arc<SetOutputFn>,
 }
 
-/// Where an answer comes from.
+/// The kind of source, for `Debug`.
 #[derive(Clone)]
 pub(super) enum SourceKind {
     Text(String),
@@ -53,7 +53,7 @@ impl OutputSource {
     }
 }
 
-/// The `start` that an event is.
+/// Returns an event as the `start` of a run.
 pub(super) fn start_of<'a>(event: &'a mut dyn AnyEvent, meta: &EventMeta<'_>) -> Result<&'a mut dyn AnyStart> {
     match LifecycleMut::of(event, meta) {
         Some(LifecycleMut::Start(start)) => Ok(start),

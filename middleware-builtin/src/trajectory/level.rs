@@ -1,8 +1,8 @@
-//! How deep a run is nested, and how deep its lines are indented.
+//! The depth of runs in the tree, and the indentation of their lines.
 
 use serde::{Deserialize, Serialize};
 
-/// How deep the run of a line is nested.
+/// The depth of a line's run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Level {
@@ -14,7 +14,7 @@ pub struct Level {
     pub absolute: usize,
 }
 
-/// The place of a run in the printed tree, fixed when the run starts.
+/// The position of a run in the printed tree, fixed when the run starts.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TreePosition {
     /// A hidden run has the relative level of the run above it.
@@ -24,8 +24,9 @@ pub(super) struct TreePosition {
 }
 
 impl TreePosition {
-    /// The place of a run below another run, or of the outermost run.
+    /// Creates the position of a run below another run, or of the outermost run.
     pub(super) fn new(above: Option<Self>, absolute: usize, is_shown: bool) -> Self {
+        // A hidden run adds no level, so that the runs below it move up.
         let relative = above.map_or(0, |above| above.level.relative + usize::from(is_shown));
         Self { level: Level { relative, absolute }, is_outermost: above.is_none(), is_shown }
     }

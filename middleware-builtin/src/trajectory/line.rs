@@ -10,13 +10,13 @@ use serde_json::{Value, to_string, to_string_pretty};
 use super::level::TreePosition;
 use super::options::TrajectoryOptions;
 
-/// What a line says before its payload.
+/// The parts of a line before its payload.
 pub(super) struct Line<'a> {
     pub(super) position: TreePosition,
     pub(super) kind: &'a str,
     pub(super) name: &'a str,
     pub(super) event: &'a str,
-    /// None for events other than a run's own four.
+    /// `None` for events other than a run's own four.
     pub(super) stage: Option<Stage>,
     pub(super) duration: Option<Duration>,
 }
@@ -24,7 +24,8 @@ pub(super) struct Line<'a> {
 impl Line<'_> {
     /// Returns the line without its line feed.
     pub(super) fn render(&self, mut payload: Value, options: &TrajectoryOptions) -> String {
-        // `serde_json` may keep the order of insertion: any crate of a build can switch that on.
+        // Any crate of a build can make `serde_json` keep the order of insertion: sort, so that a line is the same in
+        // each build.
         payload.sort_all_objects();
         let explained = if self.stage == Some(Stage::Error) { explain(&payload) } else { None };
         let payload = explained.unwrap_or_else(|| {

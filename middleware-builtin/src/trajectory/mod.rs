@@ -1,4 +1,4 @@
-//! Prints what a run and the runs below it do, as an indented tree: [`Trajectory`].
+//! An indented tree of a run and the runs below it: [`Trajectory`].
 
 mod builder;
 mod level;
@@ -154,7 +154,7 @@ impl Middleware for Trajectory {
 
 debug_as!(Trajectory, |this| this.0);
 
-/// Such as `to stdout, without named think, pretty`.
+/// Writes a description like `to stdout, without named think, pretty`.
 impl fmt::Debug for TrajectoryPrinter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "to {:?}{:?}", self.output, self.options)

@@ -1,4 +1,4 @@
-//! What is printed, and how: the same live and from a recording.
+//! The options of a trajectory, for live and recorded runs.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use crate::shared::runs::{RunInfo, Runs};
 pub(super) struct TrajectoryOptions {
     pub(super) included: Vec<Runs>,
     pub(super) excluded: Vec<Runs>,
-    /// Kinds and their prefixes.
+    /// Kinds, and the texts that are printed before them.
     pub(super) prefixes: Vec<(String, String)>,
     pub(super) events: Vec<Matcher>,
     pub(super) is_pretty: bool,
@@ -36,7 +36,7 @@ impl TrajectoryOptions {
     }
 }
 
-/// The settings that differ from the defaults, each after a comma.
+/// Writes the options that differ from the defaults, each after a comma.
 impl fmt::Debug for TrajectoryOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.included.iter().try_for_each(|runs| write!(f, ", only {runs:?}"))?;

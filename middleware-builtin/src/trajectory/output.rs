@@ -1,4 +1,4 @@
-//! Where lines are written.
+//! The output that lines are written to.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -40,6 +40,7 @@ impl Output {
             tracing::info!(target: "emitree::trajectory", "{line}");
             return Ok(());
         }
+        // One write with the line feed: lines of concurrent runs never mix.
         line.push('\n');
         match &self.target {
             Target::Stdout => io::stdout().write_all(line.as_bytes()),

@@ -8,9 +8,9 @@ use uuid::Uuid;
 
 use super::Level;
 
-/// What a trajectory emits before it writes a line; a listener may change the message that is then written.
+/// An event that a trajectory emits before it writes a line. Listeners may change the message, which is then written.
 ///
-/// For `finish` no line is written.
+/// No line is written for `finish`.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct TrajectoryEvent {

@@ -1,4 +1,4 @@
-//! A recorded event, and what it tells about its run.
+//! Recorded events, and the properties of their runs.
 
 use emitree_emitter::{Context, EventRecord, Trace};
 use emitree_runtime::{RunContext, Stage};

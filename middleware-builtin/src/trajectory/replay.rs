@@ -1,4 +1,4 @@
-//! The trajectory of recorded runs.
+//! The trajectories of recorded runs.
 
 use std::io;
 use std::sync::Arc;
@@ -55,7 +55,7 @@ pub struct TrajectoryReplay {
 /// A recorded run that is under way.
 #[derive(Clone, Copy, Debug)]
 struct KnownRun {
-    /// None for runs outside of the picked one.
+    /// `None` for runs outside of the picked one.
     position: Option<TreePosition>,
     depth: usize,
     started: SystemTime,
@@ -96,6 +96,7 @@ impl TrajectoryReplay {
         let run = match recorded.stage {
             Some(Stage::Start) => Some(self.start(run_id, &recorded)),
             Some(Stage::Finish) => {
+                // `finish` is a run's last event: forget the run, so that memory does not grow with the recording.
                 self.runs.remove(&run_id);
                 None
             }
@@ -115,6 +116,7 @@ impl TrajectoryReplay {
         let parent_id = start.event.trace.and_then(|trace| trace.parent_run_id);
         let above = parent_id.and_then(|id| self.runs.get(&id));
         let depth = above.map_or(0, |above| above.depth + 1);
+        // Without a picked run, each run whose parent was not recorded begins a tree.
         let is_outermost = self.only.map_or(above.is_none(), |only| only == run_id);
         let above = above.and_then(|above| above.position);
         let position = if is_outermost || above.is_some() {
@@ -144,7 +146,7 @@ impl TrajectoryReplay {
             stage: recorded.stage,
             duration: options.times(recorded.stage).then(took),
         };
-        // A payload that others recorded may be nested deeper than is read: it is printed as text.
+        // A payload from another recorder may be nested deeper than `serde_json` reads: print it as text.
         let payload = event.payload().unwrap_or_else(|_| event.payload.get().into());
         self.printer.output.write(line.render(payload, options))
     }

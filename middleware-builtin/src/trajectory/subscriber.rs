@@ -20,7 +20,7 @@ pub(super) struct TreeSubscriber {
     bound: RunAddress,
     /// The depth of the bound run.
     depth: usize,
-    /// The places of the runs that are under way.
+    /// The positions of the runs that are under way.
     positions: Mutex<FxHashMap<RunAddress, TreePosition>>,
 }
 
@@ -57,7 +57,7 @@ impl TreeSubscriber {
         }
     }
 
-    /// Returns the place of a run: that of its `start`, until its `finish`.
+    /// Returns the position of a run: the one of its `start`, until its `finish`.
     fn position(&self, run: &RunContext, stage: Option<Stage>) -> TreePosition {
         let address = RunAddress::of(run);
         let known = match stage {
@@ -68,9 +68,9 @@ impl TreeSubscriber {
         known.unwrap_or_else(|| self.position_anew(run, address, stage == Some(Stage::Start)))
     }
 
-    /// Finds the place of a run that starts, or that had started when this was bound.
+    /// Computes the position of a run that starts, or that had started when this was bound.
     fn position_anew(&self, run: &RunContext, address: RunAddress, starts: bool) -> TreePosition {
-        // Predicates of users are called with no lock held.
+        // Predicates are user code: call them without the lock.
         let is_shown = self.printer.options.shows(run);
         let mut positions = self.positions.lock();
         let above = if address == self.bound {
@@ -99,6 +99,7 @@ impl RunSubscriber for TreeSubscriber {
     fn event(&self, event: &RunEvent<'_>) {
         let (run, stage, options) = (event.run(), event.stage(), &self.printer.options);
         let position = self.position(run, Some(stage));
+        // Without listeners, no own event is created, and `finish` needs no line.
         let has_listeners = self.printer.emitter.is_heard();
         let is_written = stage != Stage::Finish;
         if !position.is_shown || !(is_written || has_listeners) {
