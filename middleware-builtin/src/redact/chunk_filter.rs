@@ -1,4 +1,4 @@
-//! Text on its way through a redaction.
+//! The redaction of text in chunks.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::shared::inspected_place::Place;
 use crate::shared::secrets::Chunks;
 use crate::shared::secrets::chunked_events::ChunkFilter;
 
-/// Puts something else in place of secrets.
+/// Replaces secrets in text that comes in chunks.
 pub(super) struct RedactFilter {
     name: String,
     redactor: Arc<Redactor>,
@@ -17,7 +17,7 @@ pub(super) struct RedactFilter {
 }
 
 impl RedactFilter {
-    /// For events of a name.
+    /// Creates the filter for events with a name.
     pub(super) fn new(name: &str, redactor: &Arc<Redactor>) -> Self {
         let chunks = redactor.options.scanner.chunks();
         Self { name: name.to_owned(), redactor: Arc::clone(redactor), chunks }

@@ -1,4 +1,4 @@
-//! Events that are redacted whole, as JSON: those that are JSON or text, and those whose type was told.
+//! The redaction of whole event payloads: those that are JSON or text, and those whose type was registered.
 
 use std::any::type_name;
 use std::borrow::Cow;
@@ -13,15 +13,15 @@ use serde_json::Value;
 
 use super::redactor::Redactor;
 
-/// Has a run's events of one name and type redacted.
+/// Registers the redaction of events with one name and type on a run.
 pub(super) type PayloadRedaction = Arc<dyn Fn(&Arc<Redactor>, &RunContext) -> Result<()> + Send + Sync>;
 
-/// Before anybody else hears it.
+/// The options of a listener that receives the run's own events before other listeners do.
 const fn first() -> Options {
     Options::new().priority(i32::MAX).nested(false)
 }
 
-/// Events of a name, whose payload is a `T`.
+/// Redacts events of a name whose payload is a `T`.
 pub(super) fn of_type<T: Serialize + DeserializeOwned + Send + Sync + 'static>(name: String) -> PayloadRedaction {
     Arc::new(move |redactor, ctx| {
         let redactor = Arc::clone(redactor);
@@ -38,6 +38,7 @@ fn redact<T: Serialize + DeserializeOwned>(
     redactor: &Redactor,
 ) -> Result<(), BoxError> {
     let mut value = to_value(&*event)?;
+    // Read the event back only if something was replaced: a type that does not round-trip through JSON is left alone.
     if redactor.event(meta.name(), &mut value) {
         *event = serde_json::from_value(value).map_err(|error| {
             let (name, of) = (meta.name(), type_name::<T>());
@@ -47,7 +48,7 @@ fn redact<T: Serialize + DeserializeOwned>(
     Ok(())
 }
 
-/// Events of any name whose payload is text, or JSON, of the run's emitter and of emitters below it.
+/// Redacts events of any name whose payload is text or JSON, on the run's emitter and on emitters below it.
 pub(super) fn of_json(redactor: &Arc<Redactor>, ctx: &RunContext) -> Result<()> {
     let redactor = Arc::clone(redactor);
     ctx.emitter()
@@ -56,7 +57,7 @@ pub(super) fn of_json(redactor: &Arc<Redactor>, ctx: &RunContext) -> Result<()> 
     Ok(())
 }
 
-/// Each type that is text, and JSON.
+/// Redacts the payload if it is JSON, or one of the text types.
 fn redact_text(event: &mut dyn AnyEvent, name: &str, redactor: &Redactor) -> Result<(), BoxError> {
     let redacted = |text: &str| redactor.event_text(name, text);
     redact_as::<String>(event, &redacted);
@@ -64,7 +65,7 @@ fn redact_text(event: &mut dyn AnyEvent, name: &str, redactor: &Redactor) -> Res
     redact_as::<Box<str>>(event, &redacted);
     redact_as::<Arc<str>>(event, &redacted);
     if let Some(text) = event.downcast_mut::<&'static str>() {
-        // Nothing that lives as long can be made of what stands in place of a secret.
+        // A `&'static str` cannot be made from the redacted text: replace all of it.
         redacted(text).into_iter().for_each(|_| *text = "[REDACTED]");
     } else if let Some(value) = event.downcast_mut::<Value>() {
         check_depth(value)?;
@@ -84,7 +85,7 @@ fn redact_as<T: AsRef<str> + From<String> + 'static>(
     }
 }
 
-/// What the runtime tells of attempts and guards is of types of its own.
+/// Redacts the runtime's events about attempts and guards, which have types of their own.
 pub(super) fn of_runtime(redactor: &Arc<Redactor>, ctx: &RunContext) -> Result<()> {
     let of_attempt = Arc::clone(redactor);
     ctx.emitter().with(first()).on(

@@ -1,4 +1,4 @@
-//! What is said of what was redacted.
+//! The own events of redactions.
 
 use serde::Serialize;
 
@@ -6,23 +6,23 @@ use crate::shared::inspected_place::Place;
 use crate::shared::own_events::own_events;
 use crate::shared::secrets::Kind;
 
-/// Secrets were redacted: what sort, how many, and where. What they were is not said.
+/// Secrets were redacted: their kind, number and place, but not the secrets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Redacted {
-    /// Where.
+    /// The part of the run.
     pub place: Place,
-    /// Where there: a JSON pointer (RFC 6901); of an event, its name.
+    /// The place in that part: a JSON pointer (RFC 6901), or the name of an event.
     pub at: String,
-    /// What sort.
+    /// The kind of secret.
     pub kind: Kind,
-    /// How many.
+    /// The number of secrets.
     pub count: usize,
 }
 
 own_events! { Redacted = "redacted"; }
 
-/// Counted as they are found.
+/// Findings that were not emitted yet, grouped by place and kind.
 #[derive(Debug, Default)]
 pub(super) struct Tally(Vec<Redacted>);
 

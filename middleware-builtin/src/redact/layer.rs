@@ -1,4 +1,4 @@
-//! Redaction of one run: what it listens to, and the layer around its work.
+//! The redaction of one run: its listeners, and the layer around its work.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,7 +22,7 @@ use crate::shared::json::{Path, deny_deep, strings_mut};
 use crate::shared::own_events::{OwnEvents, TextRedaction};
 use crate::shared::secrets::chunked_events::{ChunkedEvents, emit_at_end, flush_at_end};
 
-/// A redaction, bound to a run.
+/// A redaction that is bound to a run.
 pub(super) struct RedactLayer {
     redactor: Arc<Redactor>,
     own_events: OwnEvents,
@@ -30,10 +30,11 @@ pub(super) struct RedactLayer {
 }
 
 impl RedactLayer {
-    /// Binds it to a run: context first, then listeners, then the layer.
+    /// Binds a redaction to a run: context first, then listeners, then the layer.
     pub(super) fn bind(redact: &Redact, ctx: &RunContext) -> Result<()> {
         let Redaction { options, own_events, .. } = &*redact.0;
         let vault = vault_of(ctx);
+        // Only the outermost run restores: the runs in between must not see the secrets.
         let restores = options.restores && vault.is_owned_by(ctx.run_id());
         let redactor = Arc::new(Redactor::new(options.clone(), vault));
         if options.covers(Place::Context) {
@@ -44,7 +45,8 @@ impl RedactLayer {
             ctx.map_error(move |error| redactor.error(error));
         }
         if options.covers(Place::Input) {
-            // First, so that nobody else hears it as it was; and last, for what others have added.
+            // The first listener, so that no other one receives a secret, and the last one, for secrets that others
+            // have added.
             let redacts_answers = options.covers(Place::Output) && !restores;
             [i32::MAX, i32::MIN]
                 .into_iter()
@@ -62,7 +64,7 @@ impl RedactLayer {
         Self::stack(&redactor, own_events, restores).bind(ctx)
     }
 
-    /// The layers that it adds to a run.
+    /// Returns the layers that it adds to a run.
     pub(super) fn described(redact: &Redact) -> Vec<LayerInfo> {
         let redactor = Arc::new(Redactor::new(redact.0.options.clone(), Arc::default()));
         Self::stack(&redactor, &redact.0.own_events, redact.0.options.restores).layers()
@@ -83,6 +85,7 @@ impl RedactLayer {
     }
 
     fn output(&self, mut output: Value) -> Result<Value> {
+        // Count before the output is redacted: pseudonyms that are created for it must not be restored.
         self.known.store(self.redactor.vault.len(), Ordering::Relaxed);
         if self.redactor.options.covers(Place::Output) {
             deny_deep("redact", "output", &output)?;
@@ -92,7 +95,7 @@ impl RedactLayer {
     }
 }
 
-/// Says it where somebody can be awaited.
+/// Returns a function that emits the findings where async listeners can be awaited.
 fn emit_found_fn(
     redactor: &Arc<Redactor>,
     own_events: &OwnEvents,
@@ -104,14 +107,14 @@ fn emit_found_fn(
     }
 }
 
-/// Says what was found since the last time.
+/// Emits the findings since the last call.
 pub(super) async fn emit_found(redactor: &Redactor, own_events: &OwnEvents, ctx: &RunContext) {
     for found in redactor.found() {
         own_events.emit(ctx, || found).await;
     }
 }
 
-/// That of the run, or of one above.
+/// Returns the vault of the run or of a run above; creates one if there is none.
 fn vault_of(ctx: &RunContext) -> Arc<Vault> {
     ctx.extension::<Vault>().unwrap_or_else(|| {
         ctx.set_extension(Vault::of_run(ctx.run_id()));
@@ -119,7 +122,7 @@ fn vault_of(ctx: &RunContext) -> Arc<Vault> {
     })
 }
 
-/// What is there already, and then whatever is set.
+/// Redacts the context that the run has, and each value that is set later.
 fn redact_context(redactor: &Arc<Redactor>, ctx: &RunContext) -> Result<()> {
     for (key, value) in ctx.context().iter() {
         deny_deep("redact", "context", value)?;
@@ -133,6 +136,7 @@ fn redact_context(redactor: &Arc<Redactor>, ctx: &RunContext) -> Result<()> {
         }
     }
     let redactor = Arc::clone(redactor);
+    // From now on, each value that is set passes through the redaction, from whatever run or thread.
     ctx.map_context(move |key, mut value| {
         if let Err(error) = check_depth(&value) {
             return Value::String(format!("[REDACTED: {error}]"));
@@ -145,10 +149,10 @@ fn redact_context(redactor: &Arc<Redactor>, ctx: &RunContext) -> Result<()> {
     Ok(())
 }
 
-/// Text that comes bit by bit, before events that are redacted whole.
+/// Redacts events whose text comes in chunks before events that are redacted whole.
 fn redact_events(shared: &Redaction, redactor: &Arc<Redactor>, ctx: &RunContext) -> Result<()> {
     let Redaction { streams, wholes, own_events, .. } = shared;
-    // Every event carries it.
+    // Every event carries the group id.
     let group_id = ctx.emitter().group_id().and_then(|id| redactor.event_text("group_id", id));
     group_id.into_iter().for_each(|id| ctx.set_group_id(id));
     let listen =
@@ -164,7 +168,7 @@ fn redact_events(shared: &Redaction, redactor: &Arc<Redactor>, ctx: &RunContext)
     if held.is_empty() { Ok(()) } else { flush_at_end(&held, ctx, emit_found_fn(redactor, own_events)) }
 }
 
-/// What goes in, and an answer in place of the work.
+/// Redacts the input, and an output that a listener has set instead of the work.
 fn on_start(redactor: &Arc<Redactor>, ctx: &RunContext, priority: i32, redacts_answers: bool) -> Result<()> {
     let redactor = Arc::clone(redactor);
     let listener = move |event: &mut dyn AnyEvent, meta: &EventMeta<'_>| -> Result<(), BoxError> {
@@ -172,7 +176,7 @@ fn on_start(redactor: &Arc<Redactor>, ctx: &RunContext, priority: i32, redacts_a
         if let Some(input) = redactor.replaced(Place::Input, &start.try_input_json()?) {
             start.set_input_json(input)?;
         }
-        // It may have been answered by whoever was asked before.
+        // A listener that was called before may have set an output.
         if let Some(output) = start.output_json().filter(|_| redacts_answers)
             && let Some(output) = redactor.replaced(Place::Output, &output)
         {
@@ -184,7 +188,7 @@ fn on_start(redactor: &Arc<Redactor>, ctx: &RunContext, priority: i32, redacts_a
     Ok(())
 }
 
-/// The layer has seen the output; what was added since has not been.
+/// Redacts the output again: listeners of `success` may have added secrets since the layer.
 fn on_success(redactor: &Arc<Redactor>, ctx: &RunContext) -> Result<()> {
     let redactor = Arc::clone(redactor);
     let listener = move |event: &mut dyn AnyEvent, meta: &EventMeta<'_>| -> Result<(), BoxError> {
@@ -205,6 +209,7 @@ impl Layer<JsonRun> for RedactLayer {
             deny_deep("redact", "input", input)?;
         }
         let changed = if options.covers(Place::Input) { self.redactor.replaced(Place::Input, input) } else { None };
+        // Findings of listeners of `start`, which cannot await, are emitted here.
         self.emit_found(ctx).await;
         let result = match next.run(changed.as_ref().unwrap_or(input)).await {
             Ok(output) => self.output(output),

@@ -1,4 +1,4 @@
-//! Secrets and personal data are taken out of what a run takes, gives and tells: [`Redact`].
+//! Redaction of secrets and personal data: [`Redact`].
 
 mod chunk_filter;
 mod event_payloads;
@@ -34,21 +34,22 @@ pub use self::sink::RedactSink;
 pub use self::strategy::Strategy;
 pub use crate::shared::inspected_place::Place;
 
-/// Finds secrets and personal data, and puts something else in their place.
+/// Finds secrets and personal data, and replaces them.
 ///
-/// Bound to a run, it redacts, on the way:
+/// Bound to a run, it redacts:
 ///
-/// 1. the context that the run has when it begins, and what is set on it later, by whomever;
-/// 2. the input, before anybody else hears it at `start`, and again before the work gets it;
-/// 3. the run's own events: those that are text (`String`) or JSON (`Value`), those whose [type was told](Self::event), and
-///    the text of those that were [declared](Self::text_of), also when a secret is split over several of them;
-/// 4. the output, before `success`, and what listeners of `success` have added to it;
-/// 5. the message, the causes and the details of whatever the run fails with, an abort's reason too. The kind stays: a
-///    denial is a denial still. What an interrupt or a request for a retry carries is data that somebody needs, and is left.
+/// 1. the context that the run begins with, and each value that is set on it later, by any code;
+/// 2. the input: at `start`, before other listeners receive it, and again before the work receives it;
+/// 3. the run's own events: text (`String`) and JSON (`Value`), [registered types](Self::event), and [text in
+///    chunks](Self::text_of), also if a secret is split over several events;
+/// 4. the output: before `success`, and again after the listeners of `success`;
+/// 5. the message, the causes and the details of the error that the run fails with, also of an abort's reason. The
+///    error keeps its kind: a denial remains a denial. The data of an interrupt or of a request for a retry are not
+///    changed, because their receiver needs them.
 ///
-/// It works on runs of any type through JSON: strings are looked at, keys and numbers are left. A type that does not
-/// take what stands in place of a secret makes the run fail, rather than have it go on with the secret. For work from
-/// `String` to `String` it is a [`Layer`] too.
+/// It works for runs of any type through JSON. Strings are redacted, keys and numbers are not. If the type of a value
+/// does not accept the replacement, the run fails: it never goes on with the secret. For work from `String` to
+/// `String`, `Redact` is also a [`Layer`].
 ///
 /// ```
 /// use emitree_middleware::Redact;
@@ -73,34 +74,37 @@ pub use crate::shared::inspected_place::Place;
 ///
 /// # Defaults
 ///
-/// All kinds of [`Kind::all`], everywhere, [`Strategy::Redact`], nothing restored. Runs below are looked at with
-/// [`for_tree`](emitree_runtime::for_tree).
+/// It redacts all kinds of [`Kind::all`] in all places by [`Strategy::Redact`], and restores nothing. Use
+/// [`for_tree`](emitree_runtime::for_tree) to redact nested runs too.
 ///
 /// # Pseudonyms
 ///
-/// They are kept in the run's extensions, so they are the same in the runs below it, and gone with it: one `Redact`
-/// bound to many runs serves each separately. With [`restore_output`](Self::restore_output) the caller of the outermost
-/// of them gets what pseudonyms of before the output stand for; its `success` and `finish` show that too. That is done in
-/// [`Phase::Observe`](emitree_runtime::Phase::Observe), so a cache keeps what has not been restored. At most 10,000
-/// secrets of a run get one, those beyond are redacted.
+/// The pseudonyms of a run are kept in its extensions: they are the same in the runs below it, and are dropped with it.
+/// One `Redact` may be bound to many runs, which do not share pseudonyms. At most 10,000 secrets of a run get a
+/// pseudonym; further ones are redacted.
+///
+/// With [`restore_output`](Self::restore_output), the outermost of these runs replaces pseudonyms in its output by the
+/// secrets that its context, its input and its events had. Its caller, `success` and `finish` have the restored output.
+/// The output is restored in [`Phase::Observe`](emitree_runtime::Phase::Observe), so that a cache stores the output
+/// that is not restored.
 ///
 /// # What it does not see
 ///
-/// Events of your own types, unless you [register](Self::event) them; keys and numbers in JSON; text in panics, and what
-/// your code prints. For what leaves the process, [`sink`](Self::sink) sees all events. The page
-/// [what redaction cannot see](https://github.com/emitree/emitree/blob/main/docs/what-redaction-cannot-see.md) has the whole
-/// list, and what to do instead.
+/// Events of other types, unless they are [registered](Self::event); keys and numbers in JSON; the text of panics, and
+/// text that your code prints. A [`sink`](Self::sink) redacts all events that leave the process through it. The page
+/// [what redaction cannot see](https://github.com/emitree/emitree/blob/main/docs/what-redaction-cannot-see.md) has the
+/// complete list, and says what to do.
 ///
-/// An event of `&'static str` that holds a secret becomes `[REDACTED]` as a whole. JSON that is nested deeper than 128
-/// levels is refused: it is not looked at.
+/// An event of type `&'static str` that contains a secret becomes `[REDACTED]`. JSON that is nested deeper than 128
+/// levels is not searched, and does not pass.
 ///
 /// # Failures
 ///
-/// It guards: what cannot be redacted does not pass. A pattern that is wrong is an error where it is given.
+/// It is a guard: a value that cannot be redacted does not pass. An invalid pattern is an error where it is given.
 ///
 /// # Its own events
 ///
-/// `middleware.redact.redacted`, a [`Redacted`]: what sort, how many, and where, but never what.
+/// `middleware.redact.redacted`, a [`Redacted`]: the kind, number and place of the secrets, but not the secrets.
 #[derive(Clone)]
 pub struct Redact(Arc<Redaction>);
 
@@ -113,7 +117,7 @@ struct Redaction {
 }
 
 impl Redact {
-    /// One that redacts all that it knows, everywhere.
+    /// Creates a redaction of all kinds in all places.
     #[must_use]
     pub fn new() -> Self {
         let own_events = OwnEvents::new("middleware.redact");
@@ -125,31 +129,31 @@ impl Redact {
         self
     }
 
-    /// Looks for these kinds only, besides one's own patterns given later.
+    /// Looks for these kinds only, and for your own patterns that are added later.
     #[must_use]
     pub fn only(self, kinds: impl IntoIterator<Item = Kind>) -> Self {
         self.set(|options| options.scanner = Scanner::only(kinds))
     }
 
-    /// Leaves these kinds.
+    /// Does not look for these kinds.
     #[must_use]
     pub fn except(self, kinds: impl IntoIterator<Item = Kind>) -> Self {
         let kinds: Vec<Kind> = kinds.into_iter().collect();
         self.set(|options| options.scanner = options.scanner.except(&kinds))
     }
 
-    /// Looks for a pattern of one's own too, in the syntax of the crate `regex`: its first group is the secret, or all
-    /// that it matches.
+    /// Adds your own pattern, in the syntax of the crate `regex`. Its first group is the secret; without a group, the
+    /// whole match is.
     ///
     /// # Errors
     ///
-    /// If it is no regex, matches the empty text, may match more than 640 bytes, or becomes too large.
+    /// If the pattern is no regex, matches the empty text, may match more than 640 bytes, or becomes too large.
     pub fn pattern(self, name: &str, regex: &str) -> Result<Self, PatternError> {
         let scanner = self.0.options.scanner.pattern(name, regex)?;
         Ok(self.set(|options| options.scanner = scanner))
     }
 
-    /// What stands in place of secrets.
+    /// Sets how secrets are replaced. Default: [`Strategy::Redact`].
     #[must_use]
     pub fn strategy(self, strategy: Strategy) -> Self {
         self.set(|options| {
@@ -158,7 +162,7 @@ impl Redact {
         })
     }
 
-    /// What stands in place of secrets of one kind.
+    /// Sets how secrets of one kind are replaced.
     #[must_use]
     pub fn strategy_for(self, kind: Kind, strategy: Strategy) -> Self {
         self.set(|options| {
@@ -167,34 +171,33 @@ impl Redact {
         })
     }
 
-    /// Keys hashes with this, so that they are the same in other processes. Otherwise a key is drawn for each `Redact`.
+    /// Sets the key of hashes, so that they are the same in other processes. Default: a random key for each `Redact`.
     #[must_use]
     pub fn hash_key(self, key: impl AsRef<[u8]>) -> Self {
         self.set(|options| options.key = Some(HashKey::new(key.as_ref())))
     }
 
-    /// Looks there only.
+    /// Sets the parts of a run that are redacted. Default: all.
     #[must_use]
     pub fn places(self, places: impl IntoIterator<Item = Place>) -> Self {
         self.set(|options| options.places = places.into_iter().collect())
     }
 
-    /// Gives the caller what pseudonyms in the output stand for.
+    /// Restores the secrets behind pseudonyms in the output.
     #[must_use]
     pub fn restore_output(self) -> Self {
         self.set(|options| options.restores = true)
     }
 
-    /// Redacts the text of the run's events of that name: text that comes bit by bit.
+    /// Redacts text that comes in chunks: a field of the run's events with this name.
     ///
-    /// An event goes on with what is clear of its text and of the text before it, which may be none; what could be the
-    /// beginning of a secret is held, mostly the last word, at most [`Scanner::window`] bytes. Once the beginning of a
-    /// private key has been seen, all is held to its end, or for 16 KiB. What is held at the run's end comes as one more
-    /// event, before `success` or `error`: a copy of the last one, with that text. So all texts together are the
-    /// redacted text. An attempt that is given up takes what is held with it.
+    /// Each event goes on with the text that is decided, of its own chunk and of the chunks before, which may be empty.
+    /// Text that may be the beginning of a secret is held back: usually the last word, at most [`Scanner::window`]
+    /// bytes. After the beginning of a private key, all text is held back up to its end, or up to 16 KiB. At the end of
+    /// the run, before `success` or `error`, text that is still held is emitted as one more event, a copy of the last
+    /// one. All texts together are the redacted text. The held text of a discarded attempt is dropped.
     ///
-    /// One stream of text is taken for one name: where several come side by side in a run, give them names or runs of
-    /// their own.
+    /// The events of one name and run are one text. If several texts come at the same time, use several names or runs.
     #[must_use]
     pub fn text_of<T: Clone + Serialize + Send + Sync + 'static>(
         mut self,
@@ -206,11 +209,11 @@ impl Redact {
         self
     }
 
-    /// Redacts the run's events of that name whole: each of their strings. Events of text (`String`, `&'static str`, `Box<str>`,
-    /// `Arc<str>`, `Cow<'static, str>`) and of JSON (`Value`) need not be told, and neither do those of the library.
+    /// Redacts all strings in the run's events with this name and payload type. Text (`String`, `&'static str`,
+    /// `Box<str>`, `Arc<str>`, `Cow<'static, str>`), JSON (`Value`) and the library's own events are redacted without
+    /// this.
     ///
-    /// A type that does not take what stands in place of a secret makes the emit fail; who only observes hears that event as
-    /// it was.
+    /// If the type does not accept the replacement, the emit fails; observers receive that event unredacted.
     ///
     /// ```
     /// use emitree_middleware::Redact;
@@ -237,8 +240,8 @@ impl Redact {
         self
     }
 
-    /// Redacts what leaves through a sink, and nothing else; text that comes bit by bit is [declared](RedactSink::text_at)
-    /// there.
+    /// Redacts the records that a sink receives, and nothing else. Text in chunks is registered by
+    /// [`RedactSink::text_at`].
     ///
     /// ```
     /// use emitree_emitter::Emitter;
@@ -257,7 +260,7 @@ impl Redact {
         RedactSink::new(self.0.options.clone(), inner)
     }
 
-    /// A text without its secrets. Pseudonyms in it are its own.
+    /// Returns a text with its secrets replaced. Pseudonyms are numbered anew for each call.
     #[must_use]
     pub fn text<'t>(&self, text: &'t str) -> Cow<'t, str> {
         let (options, vault) = (&self.0.options, Vault::default());
@@ -283,7 +286,7 @@ impl Middleware for Redact {
     }
 }
 
-/// Around work on text, such as a place of one's own: input and output are redacted.
+/// Redacts the input and the output of work on text, such as an `Op` of your own.
 impl<O: Op<In = String, Out = String>> Layer<O> for Redact {
     async fn call(&self, input: &String, _: &RunContext, next: Next<'_, O>) -> Result<String> {
         let redacted = self.text(input);

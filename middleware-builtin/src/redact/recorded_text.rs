@@ -1,4 +1,4 @@
-//! Text that comes in records, bit by bit: each run has its own.
+//! Text that comes in chunks of several records. Each run has its own.
 
 use std::collections::VecDeque;
 
@@ -11,24 +11,24 @@ use uuid::Uuid;
 use super::redactor::Redactor;
 use crate::shared::secrets::Chunks;
 
-/// As many texts may be under way at a time; of more, the oldest is taken to be over.
+/// The maximum number of texts that are under way; beyond it, the oldest text ends.
 const MOST: usize = 1024;
 
-/// Where texts are in events, and those that are under way.
+/// The registered text fields, and the texts that are under way.
 #[derive(Debug, Default)]
 pub(super) struct RecordedTexts {
     declared: Vec<TextField>,
     under_way: VecDeque<RecordedText>,
 }
 
-/// A text of events of one name: one event may hold several.
+/// A text field of events with one name. An event may have several.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct TextField {
     name: String,
     pointer: String,
 }
 
-/// A text of one run's events of one name.
+/// The text of one field in one run.
 #[derive(Debug)]
 struct RecordedText {
     run_id: Option<Uuid>,
@@ -45,7 +45,7 @@ impl RecordedTexts {
         }
     }
 
-    /// Takes the texts out of a payload that are declared: what is clear of them is to be put there again.
+    /// Takes the registered texts out of a payload; returns the decided text that replaces each of them.
     pub(super) fn take(&mut self, event: &EventRecord, payload: &mut Value, redactor: &Redactor) -> Vec<TakenText> {
         let declared: Vec<TextField> = self.declared.iter().filter(|of| of.name == event.name()).cloned().collect();
         declared.into_iter().filter_map(|of| self.take_one(event, of, payload, redactor)).collect()
@@ -78,7 +78,7 @@ impl RecordedTexts {
         &mut self.under_way[at]
     }
 
-    /// Remembers how the last event of each of these texts looked.
+    /// Remembers the event as the last one of each of these texts.
     pub(super) fn remember(&mut self, event: &EventRecord, taken: &[TakenText]) {
         let run_id = run_id(event);
         let is_taken =
@@ -88,12 +88,14 @@ impl RecordedTexts {
         }
     }
 
-    /// What has to be written before a record: the rest of texts that are over.
+    /// Returns the records to write before a record: the held text of texts that end with it.
     pub(super) fn before(&mut self, event: &EventRecord, redactor: &Redactor) -> Result<Vec<EventRecord>, BoxError> {
         let run_id = run_id(event);
         if event.name() == AttemptDiscarded::NAME.as_str() {
+            // The texts of a discarded attempt are dropped with what they hold (M7).
             self.under_way.retain(|text| text.run_id != run_id);
         }
+        // A run emits no text after these events, except in their listeners.
         let is_end = matches!(Stage::of_record(event), Some(Stage::Success | Stage::Error));
         let mut over = Vec::new();
         while let Some(at) = self.under_way.iter().position(|text| is_end && text.run_id == run_id) {
@@ -105,7 +107,7 @@ impl RecordedTexts {
         self.rest_of(over, redactor)
     }
 
-    /// The rest of all.
+    /// Returns the held text of all texts.
     pub(super) fn rest(&mut self, redactor: &Redactor) -> Result<Vec<EventRecord>, BoxError> {
         let all = std::mem::take(&mut self.under_way);
         self.rest_of(all, redactor)
@@ -122,7 +124,8 @@ impl RecordedTexts {
 }
 
 impl RecordedText {
-    /// A copy of the last event, with what is held, and without the other texts: those were in it already.
+    /// Returns a copy of the last event with the held text. Other text fields are empty, because they were in the last
+    /// event already.
     fn rest(mut self, declared: &[TextField], redactor: &Redactor) -> Result<Option<EventRecord>, BoxError> {
         let mut rest = String::new();
         self.chunks.finish(|piece| redactor.put(&mut rest, piece, |_| ()));
@@ -142,7 +145,7 @@ impl RecordedText {
     }
 }
 
-/// What is clear of a text, and where it was.
+/// The decided part of a text, and its place.
 #[derive(Debug)]
 pub(super) struct TakenText {
     pointer: String,

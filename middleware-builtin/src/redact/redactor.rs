@@ -1,4 +1,4 @@
-//! Redacting, wherever it is done: settings, and what they make of a text.
+//! The options of a redaction, and their application to texts, values, events and errors.
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ use crate::shared::json::{Path, strings_mut};
 use crate::shared::secrets::error_text::{change_denier, change_texts};
 use crate::shared::secrets::{Kind, Piece, Scanner};
 
-/// What was said of a redaction.
+/// The options of a redaction.
 #[derive(Clone)]
 pub(super) struct RedactOptions {
     pub(super) scanner: Scanner,
@@ -37,7 +37,7 @@ impl RedactOptions {
         }
     }
 
-    /// Once hashes are asked for, there is a key.
+    /// Draws a key if a strategy needs one and there is none.
     pub(super) fn draw_key(&mut self, strategy: Strategy) {
         if strategy == Strategy::Hash && self.key.is_none() {
             self.key = HashKey::random();
@@ -48,13 +48,14 @@ impl RedactOptions {
         self.places.contains(&place)
     }
 
-    /// What stands in place of a secret.
+    /// Returns the replacement of a secret.
     pub(super) fn replacement(&self, kind: &Kind, secret: &str, vault: &Vault) -> String {
+        // The strategy that was set last for a kind wins.
         let own = self.by_kind.iter().rev().find(|(of, _)| of == kind);
         own.map_or(self.strategy, |(_, strategy)| *strategy).replace(kind, secret, self.key.as_ref(), vault)
     }
 
-    /// Whether anything was replaced.
+    /// Redacts a text; returns `true` if anything was replaced.
     pub(super) fn text(&self, text: &mut String, vault: &Vault, mut found: impl FnMut(&Kind)) -> bool {
         let replaced = self.scanner.replace(text, |kind, secret| {
             found(kind);
@@ -65,7 +66,8 @@ impl RedactOptions {
         true
     }
 
-    /// A key may hold a secret too: it stays, but is not repeated.
+    /// Returns a JSON pointer as text for reports. Keys may contain secrets: they stay in the value, but are redacted
+    /// here.
     pub(super) fn pointer(&self, at: &Path<'_>) -> String {
         self.scanner.replace(&at.to_string(), |kind, _| format!("[REDACTED:{kind}]")).into_owned()
     }
@@ -85,7 +87,7 @@ impl fmt::Debug for RedactOptions {
     }
 }
 
-/// Redacts with pseudonyms of its own, and counts.
+/// A redaction with the pseudonyms of one run, which counts its findings.
 #[derive(Debug)]
 pub(super) struct Redactor {
     pub(super) options: RedactOptions,
@@ -98,7 +100,7 @@ impl Redactor {
         Self { options, vault, tally: Mutex::default() }
     }
 
-    /// Adds a piece to a text, with something else in place of a secret.
+    /// Appends a piece of text, or the replacement of a secret.
     pub(super) fn put(&self, out: &mut String, piece: Piece<'_>, found: impl FnOnce(&Kind)) {
         match piece {
             Piece::Clean(clean) => *out += clean,
@@ -109,7 +111,7 @@ impl Redactor {
         }
     }
 
-    /// What was found since the last look.
+    /// Returns the findings since the last call.
     pub(super) fn found(&self) -> Vec<Redacted> {
         self.tally.lock().take()
     }
@@ -125,25 +127,25 @@ impl Redactor {
         })
     }
 
-    /// Whether anything was replaced.
+    /// Redacts a value; returns `true` if anything was replaced.
     pub(super) fn value(&self, place: Place, value: &mut Value) -> bool {
         let mut is_changed = false;
         strings_mut(value, &Path::Root, &mut |at, text| is_changed |= self.text(place, at, text));
         is_changed
     }
 
-    /// A text of an event of that name, if anything was replaced.
+    /// Returns the redacted text of an event with a name, if anything was replaced.
     pub(super) fn event_text(&self, name: &str, text: &str) -> Option<String> {
         let mut redacted = text.to_owned();
         self.event_string(name, &mut redacted).then_some(redacted)
     }
 
-    /// Whether anything was replaced in a text of an event of that name.
+    /// Redacts a text in an event with a name; returns `true` if anything was replaced.
     pub(super) fn event_string(&self, name: &str, text: &mut String) -> bool {
         self.options.text(text, &self.vault, |kind| self.note(Place::Event, name, kind))
     }
 
-    /// The same, of an event of that name.
+    /// Redacts the value of an event with a name; returns `true` if anything was replaced.
     pub(super) fn event(&self, name: &str, value: &mut Value) -> bool {
         let mut is_changed = false;
         strings_mut(value, &Path::Root, &mut |_, text| {
@@ -152,7 +154,7 @@ impl Redactor {
         is_changed
     }
 
-    /// What an error says, and who denied or halted; its kind stays.
+    /// Redacts the texts of an error, and the name of the guard in a denial or halt. The error keeps its kind.
     pub(super) fn error(&self, error: Error) -> Error {
         let mut change = |at: &Path<'_>, text: &mut String| {
             self.text(Place::Error, at, text);
@@ -160,7 +162,7 @@ impl Redactor {
         change_texts(change_denier(error, &mut change), &mut change)
     }
 
-    /// A copy, if anything is replaced.
+    /// Returns a redacted copy of a value, if anything is replaced.
     pub(super) fn replaced(&self, place: Place, value: &Value) -> Option<Value> {
         let mut is_clean = true;
         let scanner = &self.options.scanner;
@@ -168,6 +170,7 @@ impl Redactor {
         if is_clean {
             return None;
         }
+        // Most values are clean, so that they are searched once and not copied.
         let mut copy = value.clone();
         self.value(place, &mut copy).then_some(copy)
     }

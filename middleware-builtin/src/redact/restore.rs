@@ -1,7 +1,7 @@
-//! Giving a caller back what pseudonyms stand for.
+//! Restoring the secrets behind pseudonyms for the caller.
 //!
-//! It stands outside of all that may keep an output for other callers, such as a cache: these have secrets of their own
-//! under the same pseudonyms.
+//! The layer is outside of all layers that store outputs for other callers, such as a cache: other runs have other
+//! secrets under the same pseudonyms.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,8 +15,8 @@ use crate::shared::json::{Path, strings_mut};
 #[derive(Debug)]
 pub(super) struct RestoreLayer {
     redactor: Arc<Redactor>,
-    /// How many pseudonyms there were before the output: those that it has brought with it stay hidden. All of them, until there
-    /// is an output: one that comes from elsewhere brings none.
+    /// The number of pseudonyms that existed before the output. Only these are restored, so that secrets which the work
+    /// has added stay hidden. `usize::MAX` until the work returns: an output from elsewhere adds no pseudonyms.
     known: Arc<AtomicUsize>,
 }
 

@@ -1,4 +1,4 @@
-//! Redaction of what leaves through a sink, and of nothing else.
+//! Redaction of the records that a sink receives.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,11 +12,12 @@ use super::redactor::{RedactOptions, Redactor};
 use super::vault::Vault;
 use crate::shared::inspected_place::Place;
 
-/// A sink that gets records without secrets. Made by [`Redact::sink`](super::Redact::sink).
+/// A sink that passes records on without secrets. Returned by [`Redact::sink`](super::Redact::sink).
 ///
-/// The payload, the context and the group id of each record are looked at; other ids, path, types and times are left. Records without a
-/// secret go on as they are. Pseudonyms are the sink's own, and never restored. A payload that is no JSON is withheld.
-/// A secret that is split over records is found where the text was [declared](Self::text_at).
+/// It redacts the payload, the context and the group id of each record; other ids, paths, types and times are not
+/// changed. Records without secrets pass unchanged. Pseudonyms are the sink's own, and are never restored. A payload
+/// that is no valid JSON is not written, and counts as a failed write. A secret that is split over several records is
+/// found if its text is [registered](Self::text_at).
 #[derive(Debug)]
 pub struct RedactSink<S> {
     inner: S,
@@ -29,20 +30,20 @@ impl<S: Sink> RedactSink<S> {
         Self { inner, redactor: Redactor::new(options, Arc::new(Vault::default())), texts: RecordedTexts::default() }
     }
 
-    /// Takes the text at a JSON pointer (RFC 6901) in events of that name for text that comes bit by bit: each run's by
-    /// itself. An event may hold several: each is declared, and is a text of its own.
+    /// Registers text that comes in chunks: the text at a JSON pointer (RFC 6901) in events with this name. Each run
+    /// has its own text. An event may contain several texts; register each of them.
     ///
-    /// Records go on with what is clear, as events do with [`Redact::text_of`](super::Redact::text_of). What is held when
-    /// the run is over, or the sink is closed, comes as one more record for each text before that: a copy of the last one
-    /// with an id of its own, in which the event's other texts are empty. Where records were lost, what is held comes out
-    /// too. At most 1,024 texts may be under way at a time; of more, the oldest is taken to be over.
+    /// Records pass with the text that is decided, as events do with [`Redact::text_of`](super::Redact::text_of). Text
+    /// that is still held is written at the run's end, when records were lost, and when the sink is closed: one more
+    /// record for each text, a copy of the last one with a new id, in which other registered texts are empty. At most
+    /// 1,024 texts may be under way; beyond that, the oldest one ends.
     #[must_use]
     pub fn text_at(mut self, name: impl Into<String>, pointer: impl Into<String>) -> Self {
         self.texts.declare(name.into(), pointer.into());
         self
     }
 
-    /// The sink that it writes to.
+    /// Returns the sink that it writes to.
     pub const fn inner(&self) -> &S {
         &self.inner
     }
@@ -57,7 +58,7 @@ impl<S: Sink> RedactSink<S> {
             self.redactor.value(Place::Context, &mut context),
             group_id.is_some(),
         ];
-        // Nobody asks how many it were.
+        // A sink reports no findings: drop them, so that they do not pile up.
         drop(self.redactor.found());
         if is_changed == [false; 3] && taken.is_empty() {
             return Ok(None);
@@ -90,6 +91,7 @@ impl<S: Sink> Sink for RedactSink<S> {
         if let Some(event) = record.as_event() {
             return self.write_event(record, event);
         }
+        // A gap: more text of the same run may be missing, so what is held is all there is.
         let rest = self.texts.rest(&self.redactor)?;
         self.write_rest(rest)?;
         self.inner.write(record)
@@ -101,6 +103,7 @@ impl<S: Sink> Sink for RedactSink<S> {
 
     fn close(&mut self) -> Result<(), BoxError> {
         let rest = self.texts.rest(&self.redactor).and_then(|rest| self.write_rest(rest));
+        // Close the inner sink even if the held text could not be written.
         self.inner.close().and(rest)
     }
 

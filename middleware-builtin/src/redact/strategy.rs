@@ -1,4 +1,4 @@
-//! What stands in place of a secret.
+//! The replacement of a secret.
 
 use std::fmt;
 
@@ -8,24 +8,25 @@ use sha2::Sha256;
 use super::vault::Vault;
 use crate::shared::secrets::Kind;
 
-/// What stands in place of a secret.
+/// How secrets are replaced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Strategy {
-    /// `[REDACTED:email]`.
+    /// By their kind: `[REDACTED:email]`.
     #[default]
     Redact,
-    /// `********1111`: the last four characters stay if there are more than eight, whatever the length.
+    /// By a mask: `********1111`. The last four characters stay if there are more than eight; the number of asterisks
+    /// does not depend on the length.
     Mask,
-    /// `[email:gkpfbanm…]`: the first 80 bits of HMAC-SHA-256 in letters from `a` to `p`, the same for the same secret
-    /// under the same [key](super::Redact::hash_key).
+    /// By a hash: `[email:gkpfbanm…]`, the first 80 bits of HMAC-SHA-256 in letters from `a` to `p`. A secret has the
+    /// same hash under the same [key](super::Redact::hash_key).
     Hash,
-    /// `[EMAIL_1]`: the same for the same secret in a run and the runs below it, and restored in the output if that is
-    /// [asked for](super::Redact::restore_output).
+    /// By a pseudonym: `[EMAIL_1]`. A secret has the same pseudonym in a run and the runs below it, and may be
+    /// [restored](super::Redact::restore_output) in the output.
     Pseudonym,
 }
 
-/// What hashes are keyed with.
+/// The key of hashes.
 #[derive(Clone)]
 pub(super) struct HashKey(Box<[u8]>);
 
@@ -34,14 +35,15 @@ impl HashKey {
         Self(key.into())
     }
 
-    /// Drawn by the operating system. Should it have none to give, nothing is hashed.
+    /// Draws a key from the operating system; `None` if it has no random bytes. Without a key, secrets are redacted
+    /// instead.
     pub(super) fn random() -> Option<Self> {
         let mut key = [0; 32];
         getrandom::fill(&mut key).ok()?;
         Some(Self(key.into()))
     }
 
-    /// Letters only, so that no digits are made up that look like a secret.
+    /// Hashes a secret to letters only: digits could look like a secret again.
     fn hash(&self, secret: &str) -> Option<String> {
         let mut mac = Hmac::<Sha256>::new_from_slice(&self.0).ok()?;
         mac.update(secret.as_bytes());
@@ -58,7 +60,7 @@ impl fmt::Debug for HashKey {
 }
 
 impl Strategy {
-    /// What stands in place of a secret of a kind.
+    /// Returns the replacement of a secret.
     pub(super) fn replace(self, kind: &Kind, secret: &str, key: Option<&HashKey>, vault: &Vault) -> String {
         let plain = || format!("[REDACTED:{kind}]");
         match self {
@@ -70,12 +72,12 @@ impl Strategy {
     }
 }
 
-/// How long it was is not told either.
+/// Masks a secret and its length.
 fn masked(secret: &str) -> String {
     const STARS: &str = "********";
     let len = secret.chars().count();
     let last = secret.chars().skip(if len > 8 { len - 4 } else { len });
-    // What stays is not to look like something else.
+    // Replace signs in what stays, so that it does not look like something else, such as a URL.
     STARS.chars().chain(last.map(|c| if c.is_alphanumeric() { c } else { '*' })).collect()
 }
 

@@ -1,4 +1,4 @@
-//! Which pseudonym stands for what: of a run and the runs below it, never of a middleware.
+//! The pseudonyms of a run and the runs below it.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -8,13 +8,13 @@ use uuid::Uuid;
 
 use crate::shared::secrets::Kind;
 
-/// As many secrets get a pseudonym in one run and below; those beyond are redacted.
+/// The maximum number of secrets that get a pseudonym in a run and below it; further ones are redacted.
 pub(super) const MOST: usize = 10_000;
 
-/// The pseudonyms of a run and the runs below it. It lies in the run's extensions, and is gone with the run.
+/// The pseudonyms of a run and the runs below it. It is an extension of the run, and is dropped with it.
 #[derive(Default)]
 pub(super) struct Vault {
-    /// The run that made it: what it gives back to its caller may have them restored.
+    /// The run that created the vault. Its output may be restored.
     owner: Option<Uuid>,
     state: Mutex<VaultState>,
 }
@@ -22,7 +22,7 @@ pub(super) struct Vault {
 #[derive(Default)]
 struct VaultState {
     names: HashMap<(Kind, String), String>,
-    /// By name, with how many there were before.
+    /// By pseudonym, with the number of pseudonyms before it.
     secrets: HashMap<String, (usize, String)>,
     counts: HashMap<Kind, usize>,
 }
@@ -40,7 +40,7 @@ impl Vault {
         self.state.lock().secrets.len()
     }
 
-    /// That of a secret, made if need be; none if there are too many.
+    /// Returns the pseudonym of a secret; creates one if needed. `None` if there are too many.
     pub(super) fn pseudonym(&self, kind: &Kind, secret: &str) -> Option<String> {
         let mut state = self.state.lock();
         let key = (kind.clone(), secret.to_owned());
@@ -59,13 +59,14 @@ impl Vault {
         Some(name)
     }
 
-    /// Puts secrets back in place of their pseudonyms, of the first so many.
+    /// Replaces pseudonyms by their secrets. Pseudonyms after the first `first` ones stay.
     pub(super) fn restore(&self, text: &str, first: usize) -> Option<String> {
         let state = self.state.lock();
         let (mut out, mut rest) = (String::new(), text);
         while let Some(open) = rest.find('[') {
             let from = &rest[open..];
             let name = from.find(']').map(|close| &from[..=close]);
+            // A bracket that begins no known pseudonym is copied, and the search goes on behind it.
             let secret = name.and_then(|name| Some((name, state.secrets.get(name).filter(|(nth, _)| *nth < first)?)));
             let (taken, given) = secret.map_or(("[", "["), |(name, (_, secret))| (name, secret.as_str()));
             out += &rest[..open];

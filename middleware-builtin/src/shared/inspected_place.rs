@@ -1,26 +1,26 @@
-//! Where guards and redactions look.
+//! The parts of a run that guards and redactions inspect.
 
 use serde::Serialize;
 
-/// A part of a run that is looked at.
+/// A part of a run that is inspected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Place {
-    /// The input of the work.
+    /// The input.
     Input,
     /// The output.
     Output,
     /// The message, the causes and the details of the error that the run fails with.
     Error,
-    /// The context of the run: what it has when it begins, and what is set later.
+    /// The context of the run: the values it begins with and those that are set later.
     Context,
-    /// The run's own events: text, JSON, and those whose type or text was declared.
+    /// The run's own events: text, JSON, and events whose type or text was registered.
     Event,
 }
 
 impl Place {
-    /// All of them.
+    /// All places.
     pub const ALL: [Self; 5] = [Self::Input, Self::Output, Self::Error, Self::Context, Self::Event];
 
     pub(crate) const fn as_str(self) -> &'static str {

@@ -1,20 +1,21 @@
-//! What a match has to pass besides its pattern: check digits, and not being a placeholder or a version.
+//! Checks that a match must pass besides its pattern: check digits, and that it is no placeholder and no version
+//! number.
 
 use std::net::IpAddr;
 
-/// What a check looks at. What stands around the match is bounded, so that it is the same in chunks.
+/// A match and its surroundings. The surroundings are bounded, so that they are the same in chunks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Candidate<'t> {
-    /// At most [`BEFORE`](super::engine::BEFORE) bytes before the match, and what of it stands before its secret.
+    /// At most [`BEFORE`](super::engine::BEFORE) bytes before the match, and the part of the match before its secret.
     pub(super) before: &'t str,
     pub(super) secret: &'t str,
-    /// How many bytes a secret of this sort has at least.
+    /// The minimum length of a secret of this format, in bytes.
     pub(super) shortest: usize,
-    /// At most [`AFTER`](super::engine::AFTER) bytes.
+    /// At most [`AFTER`](super::engine::AFTER) bytes after the match.
     pub(super) after: &'t str,
 }
 
-/// How many bytes of the secret are one; none if it is not.
+/// Returns how many bytes of the match are a secret; `None` if it is no secret.
 pub(super) type CheckFn = fn(&Candidate<'_>) -> Option<usize>;
 
 fn all(candidate: &Candidate<'_>, passes: bool) -> Option<usize> {
@@ -25,21 +26,22 @@ pub(super) fn any(candidate: &Candidate<'_>) -> Option<usize> {
     all(candidate, true)
 }
 
-/// Something drawn at random: not the same few characters again, and not a placeholder.
+/// A random token: many different characters, and no placeholder.
 pub(super) fn token(candidate: &Candidate<'_>) -> Option<usize> {
     let least = &candidate.secret[..candidate.secret.floor_char_boundary(candidate.shortest)];
     let kinds = distinct(candidate.secret);
-    // Behind that, a word may only be glued to it.
+    // Behind the shortest token, a placeholder word may be text that follows it directly. It counts only if such words
+    // are more than half of the match.
     let is_word = is_placeholder(least) || 2 * placeholder_len(candidate.secret) > candidate.secret.len();
     all(candidate, kinds >= 8 && !is_word)
 }
 
-/// The same where nothing may be glued to it.
+/// A random token that no other text can follow directly.
 pub(super) fn entire(candidate: &Candidate<'_>) -> Option<usize> {
     all(candidate, distinct(candidate.secret) >= 8 && !is_placeholder(candidate.secret))
 }
 
-/// The same of what has no prefix: letters of both cases and digits, or hexadecimal digits, and nothing that goes on.
+/// A random token without a prefix: letters of both cases and digits, or hexadecimal digits, and no continuation.
 pub(super) fn mixed(candidate: &Candidate<'_>) -> Option<usize> {
     let count = |test: fn(&u8) -> bool| candidate.secret.bytes().filter(test).count();
     let (upper, lower, digits) =
@@ -51,25 +53,25 @@ pub(super) fn mixed(candidate: &Candidate<'_>) -> Option<usize> {
     token(candidate).filter(|_| (is_hex || is_drawn) && !goes_on)
 }
 
-/// A value with a name: letters and digits, and no expression of a program.
+/// The value of a name: letters and digits, and no expression of a program.
 pub(super) fn assigned(candidate: &Candidate<'_>) -> Option<usize> {
     let value = before_markup(candidate.secret).trim_end_matches(['.', ':', '?', '!', '>']);
     let is_called = value.len() == candidate.secret.len() && candidate.after.starts_with(['(', '[', '{']);
     (!is_called && is_password(value)).then_some(value.len())
 }
 
-/// Together with the name that it belongs to: `ana:…`, `('ana', '…')`.
+/// A password together with its user name: `ana:…`, `('ana', '…')`.
 pub(super) fn pair(candidate: &Candidate<'_>) -> Option<usize> {
     let value = candidate.secret.rsplit([':', '"', '\'']).next().unwrap_or_default();
     all(candidate, is_password(value) || is_jumbled(value))
 }
 
-/// The same behind the name that it belongs to, as in `.netrc`.
+/// The value of a name after a login, as in `.netrc`.
 pub(super) fn login(candidate: &Candidate<'_>) -> Option<usize> {
     assigned(candidate).filter(|_| candidate.before.contains("login "))
 }
 
-/// The same between quotes, where it is known where it ends.
+/// The value of a name in quotes, whose end is known.
 pub(super) fn quoted(candidate: &Candidate<'_>) -> Option<usize> {
     let value = candidate.secret;
     let is_template =
@@ -78,7 +80,7 @@ pub(super) fn quoted(candidate: &Candidate<'_>) -> Option<usize> {
     (!is_template && !is_call && (is_password(value) || is_jumbled(value))).then_some(value.len())
 }
 
-/// Letters of both cases without a digit: with a sign, or with more capitals than words have.
+/// Returns `true` for letters of both cases without a digit, but with signs, or with more capitals than words have.
 fn is_jumbled(value: &str) -> bool {
     let count = |test: fn(&char) -> bool| value.chars().filter(test).count();
     let signs = count(|c| matches!(c, '!' | '#' | '$' | '%' | '&' | '*' | '+' | '<' | '>' | '^' | '~'));
@@ -94,7 +96,7 @@ fn is_password(value: &str) -> bool {
     passes && !is_expression(value) && !is_variable(value)
 }
 
-/// `$NAME`, `${NAME}`, `$(command)`, `%NAME%`.
+/// Returns `true` for `$NAME`, `${NAME}` and `$(command)`.
 fn is_variable(value: &str) -> bool {
     let Some(name) = value.strip_prefix('$') else { return false };
     name.starts_with(['{', '('])
@@ -102,7 +104,7 @@ fn is_variable(value: &str) -> bool {
             && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
-/// Up to where a query, a tag or a command goes on.
+/// Returns the part of a value before a query, a tag or a command continues.
 fn before_markup(value: &str) -> &str {
     let goes_on = |rest: &str| {
         let is_name = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.');
@@ -123,7 +125,7 @@ fn before_markup(value: &str) -> &str {
     &value[..end]
 }
 
-/// Letters only, in place of a password: no word that programs have there.
+/// A password of letters only: no word that programs use in this place.
 pub(super) fn letters(candidate: &Candidate<'_>) -> Option<usize> {
     const WORDS: [&str; 40] = [
         "pass",
@@ -172,7 +174,7 @@ pub(super) fn letters(candidate: &Candidate<'_>) -> Option<usize> {
     all(candidate, !is_word && distinct(&lower) >= 6)
 }
 
-/// The numbers that the Social Security Administration never assigns are left out.
+/// A US social security number. The numbers that the Social Security Administration never assigns do not pass.
 pub(super) fn ssn(candidate: &Candidate<'_>) -> Option<usize> {
     let digits: String = candidate.secret.chars().filter(char::is_ascii_digit).collect();
     let (area, group, serial) = (digits.get(..3)?, digits.get(3..5)?, digits.get(5..)?);
@@ -183,18 +185,18 @@ pub(super) fn url_password(candidate: &Candidate<'_>) -> Option<usize> {
     let known = ["pass", "password", "passwd", "pwd", "secret", "token", "pw", "xxx"];
     let lower = candidate.secret.to_ascii_lowercase();
     let is_word = known.contains(&lower.as_str());
-    // What begins so stands there in place of one.
+    // A bracket begins a text that replaces a password, such as `[REDACTED]`.
     let is_replaced = candidate.secret.starts_with('[');
     all(candidate, !is_word && !is_replaced && !is_placeholder(candidate.secret) && distinct(candidate.secret) > 2)
 }
 
-/// How many characters there are, each counted once.
+/// Returns the number of different characters.
 fn distinct(text: &str) -> u32 {
     let bits = text.bytes().fold(0_u128, |seen, byte| seen | 1 << (byte & 127));
     bits.count_ones()
 }
 
-/// What says that something stands in place of a secret.
+/// Words of texts that stand in place of a secret.
 const PLACEHOLDER_WORDS: [&str; 14] = [
     "example",
     "your",
@@ -216,15 +218,15 @@ fn is_placeholder(text: &str) -> bool {
     placeholder_len(text) > 0
 }
 
-/// How many bytes of a text such words have.
+/// Returns how many bytes of a text are such words.
 fn placeholder_len(text: &str) -> usize {
     let lower = text.to_ascii_lowercase();
-    // Four of them in both cases may have been drawn.
+    // `xxxx` in mixed case may be random.
     let counts = |word: &&&str| **word != "xxxx" || text.contains("xxxx") || text.contains("XXXX");
     PLACEHOLDER_WORDS.iter().filter(counts).map(|word| lower.matches(word).count() * word.len()).sum()
 }
 
-/// A path of fields, as in `config.password2`, or of a URL.
+/// Returns `true` for a path of fields, such as `config.password2`, and for a URL.
 fn is_expression(value: &str) -> bool {
     let is_name = |part: &str| part.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') && part.len() < 24;
     let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
@@ -237,16 +239,17 @@ pub(super) fn email(candidate: &Candidate<'_>) -> Option<usize> {
     const FILES: [&str; 15] =
         ["png", "jpg", "jpeg", "gif", "svg", "webp", "css", "js", "ts", "json", "html", "map", "md", "rs", "py"];
     let (local, host) = candidate.secret.split_once('@')?;
+    // `logo@2x.png` is a file and no address.
     let top = host.rsplit('.').next().unwrap_or_default().to_ascii_lowercase();
     let is_file = FILES.contains(&top.as_str());
-    // `git@host:path`, `scheme://user@host`, `scheme://user:password@host`
+    // No addresses: `git@host:path`, `scheme://user@host`, `scheme://user:password@host`.
     let authority = candidate.before.rsplit_once("://").map(|(_, authority)| authority);
     let is_authority = authority.is_some_and(|authority| !authority.contains(['/', '?', ' ', '\n']));
     let is_remote = candidate.after.starts_with(':') && local == "git" || is_authority;
     all(candidate, !is_file && !is_remote && !host.contains("..") && !local.contains(".."))
 }
 
-/// Luhn's check, ISO/IEC 7812-1, of a number that an issuer of cards could have given out.
+/// A card number: Luhn's check (ISO/IEC 7812-1), and a length and prefix that an issuer uses.
 pub(super) fn card(candidate: &Candidate<'_>) -> Option<usize> {
     let digits: Vec<u32> = candidate.secret.chars().filter_map(|c| c.to_digit(10)).collect();
     all(
@@ -259,7 +262,7 @@ pub(super) fn card(candidate: &Candidate<'_>) -> Option<usize> {
     )
 }
 
-/// One separator throughout, or none.
+/// Returns `true` if all separators are the same, or if there are none.
 fn is_consistent(number: &str) -> bool {
     let mut between = number.chars().filter(|c| !c.is_ascii_digit());
     let first = between.next();
@@ -268,7 +271,7 @@ fn is_consistent(number: &str) -> bool {
 
 fn is_issued(digits: &[u32]) -> bool {
     let begins = |len: usize| digits.iter().take(len).fold(0, |number, digit| number * 10 + digit);
-    // Length, then the first four digits.
+    // The length, and the first four digits.
     matches!(
         (digits.len(), begins(4)),
         (13 | 16 | 19, 4000..=4999)
@@ -288,26 +291,27 @@ fn luhn(digits: &[u32]) -> bool {
     digits.iter().rev().enumerate().map(doubled).sum::<u32>() % 10 == 0
 }
 
-/// Digits go on behind it.
+/// Returns `true` if more digits follow.
 fn goes_on(candidate: &Candidate<'_>) -> bool {
     let rest = candidate.after.strip_prefix(['-', '.', ' ']).unwrap_or(candidate.after);
     let is_joined = rest.len() == candidate.after.len() || !candidate.after.starts_with(' ');
     is_joined && rest.starts_with(|c: char| c.is_ascii_digit())
 }
 
-/// ISO 13616: the length that its country has, and the remainder 1 modulo 97.
+/// An IBAN (ISO 13616): the length of its country, and the remainder 1 modulo 97.
 pub(super) fn iban(candidate: &Candidate<'_>) -> Option<usize> {
     let len = iban_length(candidate.secret.get(..2)?)?;
     let end = candidate.secret.char_indices().filter(|(_, c)| *c != ' ').nth(len - 1)?.0 + 1;
     let number = &candidate.secret[..end];
     let ends = !candidate.secret[end..].starts_with(|c: char| c.is_ascii_alphanumeric());
+    // The country and the check digits count as the last characters, and a letter as two digits.
     let moved = number.chars().skip(4).chain(number.chars().take(4));
     let values = moved.filter_map(|c| c.to_digit(36));
     let rest = values.fold(0, |rest, value| (rest * if value > 9 { 100 } else { 10 } + value) % 97);
     (ends && rest == 1).then_some(end)
 }
 
-/// How long IBANs of a country are: the registry of SWIFT, release 99.
+/// Returns the length of the IBANs of a country, by the registry of SWIFT, release 99.
 fn iban_length(country: &str) -> Option<usize> {
     const LENGTHS: &str = "AD24AE23AL28AT20AZ28BA20BE16BG22BH22BI27BR29BY28CH21CR22CY28CZ24DE22DJ27DK18DO28EE20EG29ES24\
                            FI18FK18FO18FR27GB22GE22GI23GL18GR27GT28HN28HR21HU28IE22IL23IQ23IS26IT27JO30KW30KZ20LB28LC32LI21\
@@ -317,7 +321,8 @@ fn iban_length(country: &str) -> Option<usize> {
     entries.find_map(|entry| entry.strip_prefix(country)?.parse().ok())
 }
 
-/// ITU-T E.164: 8 to 15 digits; North American ones have 11 with the country's. Groups beyond that are not part of it.
+/// A phone number (ITU-T E.164): 8 to 15 digits; with the country code 1, 11 digits. Groups beyond that are not part of
+/// it.
 pub(super) fn phone(candidate: &Candidate<'_>) -> Option<usize> {
     let (least, most) = match candidate.secret.as_bytes() {
         [b'+', b'1', ..] => (11, 11),
@@ -349,7 +354,8 @@ pub(super) fn ip(candidate: &Candidate<'_>) -> Option<usize> {
     all(candidate, is_public)
 }
 
-/// `1.2.3.4.5`, `1.2.3.4-rc1`, `1.2.3.4.tar.gz`, `1:2:3:`
+/// Returns `true` if the match is the beginning of something longer: `1.2.3.4.5`, `1.2.3.4-rc1`, `1.2.3.4.tar.gz`,
+/// `1:2:3:`.
 fn is_longer(candidate: &Candidate<'_>) -> bool {
     let mut after = candidate.after.chars();
     match (after.next(), after.next()) {
@@ -365,7 +371,7 @@ fn is_version(candidate: &Candidate<'_>) -> bool {
     const VERSION_WORDS: [&str; 12] = [
         "version", "ver", "v", "release", "firmware", "upgrade", "install", "section", "chapter", "oid", "build", "rev",
     ];
-    // `name-1.2.3.4`, `name@1.2.3.4`, `name==1.2.3.4`, `name/1.2.3.4`
+    // No versions of products: `name-1.2.3.4`, `name@1.2.3.4`, `name==1.2.3.4`, `name/1.2.3.4`.
     let is_login = ["ssh", "scp", "sftp", "rsync"].iter().any(|program| candidate.before.contains(program));
     let glued = candidate.before.ends_with(['-', '_', '~', '^'])
         || candidate.before.ends_with('@') && !is_login

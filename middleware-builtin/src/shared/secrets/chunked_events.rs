@@ -1,9 +1,10 @@
-//! Text that comes in events, bit by bit, on its way through something that may hold some of it back.
+//! Text in chunks: each event of a name brings a chunk, and a filter may hold back a part of the text.
 //!
-//! 1. An event goes on with what is clear of its text and of the text before it; the rest is held.
-//! 2. What is held when the run is over comes as one more event: a copy of the last one, with that text.
-//! 3. An attempt that is given up takes what is held with it (M7).
-//! 4. Once a text was refused, nothing of it goes on: the event that brought it is emptied, and its emit fails.
+//! 1. An event goes on with the text that is decided, of its chunk and of earlier ones; the filter holds the rest.
+//! 2. Text that is held when the run ends is emitted as one more event, a copy of the last one with that text.
+//! 3. The held text of a discarded attempt is dropped (M7).
+//! 4. When the filter refuses a text, nothing more of it passes: the event that brought the chunk is emptied, and its
+//!    emit fails.
 
 use std::sync::Arc;
 
@@ -13,38 +14,38 @@ use futures_core::future::BoxFuture;
 use parking_lot::Mutex;
 use serde::Serialize;
 
-/// What text passes, bit by bit.
+/// A filter for text in chunks.
 pub(crate) trait ChunkFilter: Send {
-    /// Takes more text, and gives what is clear.
+    /// Takes a chunk; returns the text that is decided.
     fn push(&mut self, text: &str) -> Result<String>;
-    /// Gives the rest.
+    /// Ends the text; returns the held text.
     fn finish(&mut self) -> Result<String>;
-    /// Forgets what it holds.
+    /// Drops the held text.
     fn clear(&mut self);
 }
 
-/// Where the text of an event is.
+/// Borrows the text of an event.
 pub(crate) type TextAccessor<T> = Arc<dyn Fn(&mut T) -> &mut String + Send + Sync>;
 
-/// Events whose text was declared.
+/// The events with a name whose text comes in chunks.
 pub(crate) struct ChunkedText<T> {
     pub(crate) name: String,
     pub(crate) text: TextAccessor<T>,
 }
 
-/// The same, whatever their type.
+/// [`ChunkedText`] of any payload type.
 pub(crate) trait ChunkedEvents: Send + Sync {
-    /// What they are called.
+    /// Returns the name of the events.
     fn name(&self) -> &str;
-    /// Has the text of one run's events pass.
+    /// Filters the text of one run's events.
     fn listen(&self, ctx: &RunContext, passage: Box<dyn ChunkFilter>) -> Result<Arc<dyn HeldText>>;
 }
 
-/// What is held of a run's events.
+/// The held text of a run's events.
 pub(crate) trait HeldText: Send + Sync {
-    /// Emits it.
+    /// Emits the held text.
     fn flush<'a>(&'a self, ctx: &'a RunContext) -> BoxFuture<'a, Result<()>>;
-    /// Why text was refused, if any was.
+    /// Returns the error if text was refused.
     #[allow(dead_code, reason = "a redaction refuses nothing")]
     fn refused(&self) -> Option<Error>;
 }
@@ -59,7 +60,7 @@ struct TextStream<T> {
 struct StreamState<T> {
     passage: Box<dyn ChunkFilter>,
     last: Option<T>,
-    /// On its way as an event: it is clear already.
+    /// The text of the last event, while it is emitted: it was filtered already.
     rest: Option<String>,
     refused: Option<Error>,
 }
@@ -82,14 +83,15 @@ impl<T: Clone + Serialize + Send + Sync + 'static> ChunkedEvents for ChunkedText
 }
 
 impl<T: Clone> TextStream<T> {
-    /// Has an event go on with what is clear.
+    /// Replaces the text of an event by the text that is decided.
     fn pass(&self, event: &mut T) -> Result<()> {
         let text = (self.text)(event);
+        // The event that `flush` emits passes this listener too.
         if self.state.lock().is_rest(text) {
             return Ok(());
         }
         let chunk = std::mem::take(text);
-        // What was the last one before is dropped with it, and by nobody who holds the lock.
+        // The previous event is dropped here, without the lock: cloning and dropping events is user code.
         let mut last = Some(event.clone());
         let clear = self.state.lock().push(&chunk, &mut last)?;
         *(self.text)(event) = clear;
@@ -101,7 +103,7 @@ impl<T: Clone> TextStream<T> {
         drop(last);
     }
 
-    /// The event that is still to come.
+    /// Returns the event for the held text, if there is any.
     fn last(&self) -> Result<Option<T>> {
         let (rest, last) = self.state.lock().finish()?;
         let Some(mut event) = last.filter(|_| !rest.is_empty()) else { return Ok(None) };
@@ -111,14 +113,14 @@ impl<T: Clone> TextStream<T> {
     }
 }
 
-/// What is done under the lock: no code of users, who clone, drop and read events.
+/// The steps under the lock. They call no code of users: cloning, dropping and reading events happens outside.
 impl<T> StreamState<T> {
-    /// Whether it is what is on its way already.
+    /// Returns `true` for the text of the last event, which must not be filtered again.
     fn is_rest(&mut self, text: &str) -> bool {
         self.rest.take_if(|rest| rest == text).is_some()
     }
 
-    /// Takes a chunk and the event that it was in, gives what is clear, and gives back the event before.
+    /// Takes a chunk and its event; returns the text that is decided, and swaps in the previous event.
     fn push(&mut self, chunk: &str, last: &mut Option<T>) -> Result<String> {
         let clear = match &self.refused {
             Some(error) => return Err(error.clone()),
@@ -128,7 +130,7 @@ impl<T> StreamState<T> {
         Ok(clear)
     }
 
-    /// What is held, and the last event, unless text was refused.
+    /// Returns the held text and the last event; nothing if text was refused.
     fn finish(&mut self) -> Result<(String, Option<T>)> {
         if self.refused.is_some() {
             return Ok((String::new(), None));
@@ -164,7 +166,7 @@ impl<T: Clone + Serialize + Send + Sync + 'static> HeldText for TextStream<T> {
     }
 }
 
-/// What is held comes out before others hear that the run is over; then something is done besides.
+/// Emits held text before other listeners receive `success` or `error`, and then calls a function.
 pub(crate) fn flush_at_end<F>(held: &Arc<[Arc<dyn HeldText>]>, ctx: &RunContext, then: F) -> Result<()>
 where
     F: Fn(RunContext) -> BoxFuture<'static, ()> + Clone + Send + Sync + 'static,
@@ -187,7 +189,7 @@ where
     Ok(())
 }
 
-/// Has something said when a run has failed, and again when it is over: what was found where nobody could be awaited.
+/// Calls a function at the run's `error` and `finish`, to emit findings from places where nothing can be awaited.
 pub(crate) fn emit_at_end<F>(ctx: &RunContext, say: F) -> Result<()>
 where
     F: Fn(RunContext) -> BoxFuture<'static, ()> + Clone + Send + Sync + 'static,
@@ -195,6 +197,7 @@ where
     for stage in [Stage::Error, Stage::Finish] {
         let say = say.clone();
         ctx.emitter().observe_async(stage, move |_: &dyn AnyEvent, _| {
+            // Look the run up when called: a listener that holds its run would keep it alive.
             let said = RunContext::current().map(&say);
             Box::pin(async move {
                 if let Some(said) = said {
@@ -213,7 +216,7 @@ mod tests {
 
     use super::*;
 
-    /// Holds all until the end.
+    /// Holds all text until the end.
     struct Holding(String);
 
     impl ChunkFilter for Holding {
@@ -234,7 +237,7 @@ mod tests {
     #[derive(Default)]
     struct LockProbe {
         stream: OnceLock<Weak<TextStream<ProbedEvent>>>,
-        /// Whose code ran, and whether it ran under the lock.
+        /// The user code that ran; `true` if the lock was held.
         code: Mutex<Vec<(&'static str, bool)>>,
     }
 
@@ -245,7 +248,7 @@ mod tests {
         }
     }
 
-    /// An event that looks whether the lock is held when it is cloned or dropped.
+    /// An event that records whether the lock is held when it is cloned or dropped.
     struct ProbedEvent {
         text: String,
         probe: Arc<LockProbe>,

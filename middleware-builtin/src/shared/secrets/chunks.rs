@@ -1,4 +1,4 @@
-//! The same in pieces: text that comes bit by bit.
+//! Text in chunks.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -7,29 +7,29 @@ use super::engine::{BEFORE, Engine, MatchState};
 use super::visible::{InvisibleFilter, has_invisible};
 use super::{Finding, Kind};
 
-/// Looks for secrets in text that comes in pieces, and finds what it would find in all of it. Made by
+/// Finds secrets in text that comes in chunks: the same ones as in the whole text. Returned by
 /// [`Scanner::chunks`](super::Scanner::chunks).
 ///
-/// What could be the beginning of a secret is held back until it is clear: mostly the last word. At most
-/// [`Scanner::window`](super::Scanner::window) bytes are.
+/// Text that may be the beginning of a secret is held back until that is decided: usually the last word, and at most
+/// [`Scanner::window`](super::Scanner::window) bytes.
 #[derive(Clone, Debug)]
 pub struct Chunks {
     engine: Arc<Engine>,
-    /// What was given on last, because it stands before what is held; and what is held.
+    /// The end of the text that was passed on, which checks look back at, and the held text.
     text: String,
-    /// Where the held part begins.
+    /// The start of the held text.
     held: usize,
-    /// Invisible characters that are left out of the held part, and before what they stand.
+    /// The invisible characters that were removed from the held text, with the offsets that they precede.
     gaps: VecDeque<(usize, char)>,
     sieve: InvisibleFilter,
 }
 
-/// A part of the text: each byte is in one, in order, but for invisible characters inside of a secret, which are in none.
+/// A piece of the text. All pieces in order are the text, without the invisible characters inside of secrets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Piece<'t> {
-    /// Holds no secret.
+    /// Text without a secret.
     Clean(&'t str),
-    /// Is one.
+    /// A secret and its kind.
     Secret(&'t Kind, &'t str),
 }
 
@@ -38,7 +38,7 @@ impl Chunks {
         Self { engine, text: String::new(), held: 0, gaps: VecDeque::new(), sieve: InvisibleFilter::default() }
     }
 
-    /// Takes a chunk, and gives what is clear by now.
+    /// Takes a chunk; passes the pieces that are decided to `give`.
     pub fn push(&mut self, chunk: &str, give: impl FnMut(Piece<'_>)) {
         self.add(chunk);
         self.advance(false, give);
@@ -61,26 +61,27 @@ impl Chunks {
         }
     }
 
-    /// Gives what is held: no more is to come. What is pushed later is a text of its own.
+    /// Ends the text; passes the held pieces to `give`. A later `push` begins a new text.
     pub fn finish(&mut self, give: impl FnMut(Piece<'_>)) {
         self.advance(true, give);
         self.clear();
     }
 
-    /// Forgets what is held.
+    /// Drops the held text.
     pub fn clear(&mut self) {
         self.text.clear();
         self.gaps.clear();
         (self.held, self.sieve) = (0, InvisibleFilter::default());
     }
 
-    /// What is held, without invisible characters.
+    /// Returns the held text, without invisible characters.
     #[must_use]
     pub fn held(&self) -> &str {
         &self.text[self.held..]
     }
 
     fn advance(&mut self, is_whole: bool, mut give: impl FnMut(Piece<'_>)) {
+        // Pass on each secret that is decided, and then the text before the first byte that is not.
         let clear = loop {
             match self.look(is_whole) {
                 Err(until) => break self.text.floor_char_boundary(until),
@@ -89,7 +90,7 @@ impl Chunks {
                     self.give_gaps(span.start, &mut give);
                     give(Piece::Secret(&kind, &self.text[span.clone()]));
                     self.held = span.end;
-                    // Those inside of it go with it.
+                    // Invisible characters inside of a secret are removed with it.
                     while self.gaps.front().is_some_and(|(at, _)| *at < span.end) {
                         self.gaps.pop_front();
                     }
@@ -118,14 +119,14 @@ impl Chunks {
         }
     }
 
-    /// Gives those that stand there.
+    /// Passes on the invisible characters before an offset or at it.
     fn give_gaps(&mut self, at: usize, give: &mut impl FnMut(Piece<'_>)) {
         while let Some((_, c)) = self.gaps.pop_front_if(|(gap, _)| *gap <= at) {
             give(Piece::Clean(c.encode_utf8(&mut [0; 4])));
         }
     }
 
-    /// The next secret that is clear, or up to where there is none.
+    /// Returns the next secret that is decided, or the end of the text that contains none.
     fn look(&self, is_whole: bool) -> Result<Finding, usize> {
         let until = if is_whole { self.text.len() } else { self.engine.undecided(&self.text, self.held) };
         let mut at = self.held;
@@ -139,7 +140,7 @@ impl Chunks {
         Err(until)
     }
 
-    /// Lets go of what is too far back to be looked at.
+    /// Drops text that is too far back for checks.
     fn trim(&mut self) {
         let keep = self.text.floor_char_boundary(self.held.saturating_sub(BEFORE + 4));
         if keep > 4 * BEFORE {

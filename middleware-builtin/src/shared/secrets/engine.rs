@@ -1,11 +1,11 @@
-//! All patterns at once: where the next secret is, and how much of a text is too short to tell.
+//! The search for all patterns at once.
 //!
-//! 1. Text is read from left to right. At the first byte where a pattern matches, the rules are asked in their order; the
-//!    first whose match passes its check has found a secret, and reading goes on behind it. If none passes, it goes on at
-//!    the next byte.
-//! 2. What is found at a byte depends on at most [`BEFORE`] bytes before it and a bounded number behind it. So it is the
-//!    same in a text and in the pieces of that text, provided that nothing is decided before that number is there.
-//! 3. A byte from which on all that there is could be the beginning of a match is not decided.
+//! 1. Text is read from left to right. At the first byte where a pattern matches, the rules are tried in their order.
+//!    The first one whose match passes its check has found a secret, and the search goes on behind it. If none does, it
+//!    goes on at the next byte.
+//! 2. The decision at a byte depends on at most [`BEFORE`] bytes before it and on a bounded number behind it. It is the
+//!    same in a text and in its chunks, because nothing is decided before that number of bytes is there.
+//! 3. A byte is not decided if all text from there on may be the beginning of a match.
 
 use regex_automata::meta::{Config, Regex};
 use regex_automata::nfa::thompson::WhichCaptures;
@@ -19,35 +19,35 @@ use super::rules::PreparedRule;
 use super::tail::{LONGEST, TailEnd};
 use super::{Finding, PatternError};
 
-/// So many bytes before a match are looked at.
+/// The number of bytes before a match that checks look at.
 pub(super) const BEFORE: usize = 48;
-/// And behind it.
+/// The number of bytes behind a match that checks look at.
 pub(super) const AFTER: usize = 8;
-/// The longest match of a pattern without its tail.
+/// The longest match of a pattern, without its tail, in bytes.
 pub(super) const LONGEST_MATCH: usize = 640;
-/// As large as the program of one pattern may become.
+/// The maximum size of one compiled pattern, in bytes.
 const PROGRAM: usize = 1 << 20;
 
-/// Rules, ready to be used.
+/// The compiled rules.
 #[derive(Debug)]
 pub(super) struct Engine {
     rules: Vec<CompiledRule>,
     any: Regex,
-    /// What is at the end of a text and could be the beginning of a match.
+    /// Matches the end of a text that may be the beginning of a match.
     begun: Regex,
-    /// How long a match can be, without its tail.
+    /// The longest match, without its tail.
     longest: usize,
     window: usize,
 }
 
-/// A rule, ready to be used.
+/// A compiled rule.
 #[derive(Debug)]
 struct CompiledRule {
     rule: PreparedRule,
     regex: Regex,
-    /// How short a match can be, without its tail.
+    /// The shortest match, without its tail.
     shortest: usize,
-    /// The bytes that a match can begin with: most rules are not asked at most places.
+    /// The bytes that a match can begin with, so that most rules need not be tried.
     first: FirstBytes,
 }
 
@@ -58,16 +58,16 @@ impl CompiledRule {
     }
 }
 
-/// What is known of a byte at which a pattern matches.
+/// The decision at a byte where a pattern matches.
 #[derive(Clone, Debug)]
 pub(super) enum MatchState {
     Secret(Finding),
     Nothing,
-    /// The text is too short.
+    /// More text is needed.
     Open,
 }
 
-/// Reads a pattern, and refuses one that could run on.
+/// Parses a pattern; refuses one that matches the empty text or has no bound.
 pub(super) fn parse(rule: &PreparedRule) -> Result<Hir, PatternError> {
     let name = || rule.kind.as_str().to_owned();
     let mut parser = regex_syntax::ParserBuilder::new().unicode(rule.is_unicode).utf8(rule.is_unicode).build();
@@ -80,23 +80,24 @@ pub(super) fn parse(rule: &PreparedRule) -> Result<Hir, PatternError> {
     }
 }
 
-/// The program of a pattern.
+/// Compiles a pattern.
 pub(super) fn compile(rule: &PreparedRule, hir: &Hir) -> Result<Regex, PatternError> {
     let built = Regex::builder().configure(config().nfa_size_limit(Some(PROGRAM))).build_from_hir(hir);
     built.map_err(|error| PatternError::Size { name: rule.kind.as_str().to_owned(), source: Box::new(error) })
 }
 
 fn config() -> Config {
-    // Patterns of bytes may match in the middle of a character: what they find is looked at by its group.
+    // Patterns of bytes may match inside a character; `check_rule` rounds their ends.
     Config::new().utf8_empty(false)
 }
 
 impl Engine {
-    /// Of rules that were checked.
+    /// Compiles rules that were checked.
     pub(super) fn new(rules: Vec<PreparedRule>) -> Result<Self, PatternError> {
         let hirs: Vec<Hir> = rules.iter().map(parse).collect::<Result<_, _>>()?;
         let all = |error| PatternError::Size { name: "all together".to_owned(), source: Box::new(error) };
         let roomy = || config().nfa_size_limit(None).hybrid_cache_capacity(8 << 20);
+        // The search over all patterns needs only their starts; groups are captured by the single rule afterwards.
         let any = roomy().which_captures(WhichCaptures::Implicit);
         let begun = Hir::concat(vec![Hir::alternation(hirs.iter().map(beginning).collect()), Hir::look(Look::End)]);
         let longest = hirs.iter().filter_map(|hir| hir.properties().maximum_len()).max().unwrap_or(0);
@@ -114,7 +115,7 @@ impl Engine {
         })
     }
 
-    /// At most so many bytes are held back.
+    /// Returns how many bytes are held back at most.
     pub(super) const fn window(&self) -> usize {
         self.window
     }
@@ -123,13 +124,13 @@ impl Engine {
         self.rules.iter().map(|of| &of.rule)
     }
 
-    /// The first byte from there on at which a pattern matches, and which one.
+    /// Returns the next byte at which a pattern matches, and the pattern.
     pub(super) fn hit(&self, text: &str, from: usize) -> Option<(usize, usize)> {
         let found = self.any.search(&Input::new(text).range(from..))?;
         Some((found.start(), found.pattern().as_usize()))
     }
 
-    /// The first secret from there on.
+    /// Returns the next secret.
     pub(super) fn next(&self, text: &str, from: usize) -> Option<Finding> {
         let mut at = from;
         while let Some((start, rule)) = self.hit(text, at) {
@@ -141,15 +142,15 @@ impl Engine {
         None
     }
 
-    /// The first byte from there on that is not decided before more text comes.
+    /// Returns the first byte that cannot be decided before more text comes.
     pub(super) fn undecided(&self, text: &str, from: usize) -> usize {
-        // What began before that is too long to be a match.
+        // A match that began before this byte would be too long.
         let from = from.max(text.len().saturating_sub(self.longest));
         let found = self.begun.search(&Input::new(text).range(from..));
         found.map_or(text.len(), |found| found.start())
     }
 
-    /// What is at a byte where a pattern matches.
+    /// Decides at a byte where a pattern matches.
     pub(super) fn decide(&self, text: &str, (start, first): (usize, usize), is_whole: bool) -> MatchState {
         for of in self.rules[first..].iter().filter(|of| of.first.has(text, start)) {
             match check_rule(of, text, start, is_whole) {
@@ -161,10 +162,11 @@ impl Engine {
         MatchState::Nothing
     }
 
-    /// A value that is known by its name may be known by itself, and better.
+    /// Looks for a better finding: a value that a rule knows by its name may also have a format of its own.
     fn refine(&self, text: &str, vague: Finding, is_whole: bool) -> MatchState {
         let mut at = vague.start + 1;
         while let Some((start, rule)) = self.hit(text, at).filter(|(start, _)| *start <= vague.span.start) {
+            // Personal data inside a password is not the better finding.
             let is_clear = |of: &&CompiledRule| !of.rule.is_vague && !of.rule.kind.is_personal();
             let may_begin = |of: &&CompiledRule| of.first.has(text, start);
             for of in self.rules[rule..].iter().filter(is_clear).filter(may_begin) {
@@ -181,7 +183,7 @@ impl Engine {
     }
 }
 
-/// What a rule says of a byte.
+/// Tries a rule at a byte.
 fn check_rule(
     CompiledRule { rule, regex, shortest, .. }: &CompiledRule,
     text: &str,
@@ -192,7 +194,7 @@ fn check_rule(
     let mut groups = regex.create_captures();
     regex.search_captures(&input, &mut groups);
     let Some(whole) = groups.get_match() else { return MatchState::Nothing };
-    // An empty secret would be found again and again.
+    // Ignore an empty group: an empty secret would be found again and again.
     let group = groups.get_group(1).filter(|group| !group.is_empty());
     let secret = group.map_or(whole.range(), |group| group.range());
     let end = match rule.tail.map_or(TailEnd::At(whole.end()), |tail| tail.read(text, whole.end(), is_whole)) {
@@ -200,8 +202,9 @@ fn check_rule(
         TailEnd::Never => return MatchState::Nothing,
         TailEnd::Open => return MatchState::Open,
     };
-    // A pattern of bytes that is cut at its bound may end in the middle of a character.
+    // A pattern of bytes may end inside a character when it reaches its bound.
     let secret = secret.start..text.floor_char_boundary(if rule.tail.is_some() { end } else { secret.end });
+    // The check looks at the text behind the match: wait for it (2).
     if !is_whole && end + AFTER > text.len() {
         return MatchState::Open;
     }
@@ -222,7 +225,7 @@ fn check_rule(
 }
 
 impl Kind {
-    /// The rules that find it.
+    /// Returns `true` if a rule finds this kind.
     pub(super) fn is_of(&self, rule: &PreparedRule) -> bool {
         rule.kind == *self
     }

@@ -1,4 +1,4 @@
-//! Errors in other words: the same sort of end, without what its text held.
+//! Changes the texts of errors, and keeps their kind.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use crate::shared::json::{Path, keys_mut, strings_mut};
 
-/// A cause of which only the text is left.
+/// A cause that was reduced to its text.
 #[derive(Debug)]
 struct TextCause {
     text: String,
@@ -28,8 +28,8 @@ impl StdError for TextCause {
     }
 }
 
-/// Changes the message, the causes and the details of an error. Its kind stays, and what control flow carries; types of
-/// causes are lost if anything was changed.
+/// Changes the message, the causes and the details of an error. The error keeps its kind and the data of its control
+/// flow. If anything was changed, causes lose their types.
 pub(crate) fn change_texts(error: Error, change: &mut impl FnMut(&Path<'_>, &mut String)) -> Error {
     if error.details().values().any(|value| check_depth(value).is_err()) {
         return rebuild(error, "the details of the error are nested too deep to be looked at".to_owned(), None);
@@ -42,13 +42,14 @@ pub(crate) fn change_texts(error: Error, change: &mut impl FnMut(&Path<'_>, &mut
     strings_mut(&mut details, &Path::Key(&Path::Root, "context"), change);
     let (Value::Array(causes), Value::Object(details)) = (causes, details) else { return error };
     let same_causes = causes.iter().map(Value::as_str).eq(report.causes.iter().map(|cause| Some(cause.as_str())));
+    // Return the same error if nothing was changed, so that `find` still finds its causes.
     if message == report.message && same_causes && details == report.context {
         return error;
     }
     rebuild(error, message, chain(causes)).with_details(details)
 }
 
-/// Changes the name of who denied or halted.
+/// Changes the name of the guard in a denial or halt.
 #[allow(dead_code, reason = "a guard withholds the whole error")]
 pub(crate) fn change_denier(error: Error, change: &mut impl FnMut(&Path<'_>, &mut String)) -> Error {
     let (ErrorKind::Denied { by } | ErrorKind::Halted { by }) = error.kind() else { return error };
@@ -65,8 +66,8 @@ pub(crate) fn change_denier(error: Error, change: &mut impl FnMut(&Path<'_>, &mu
     report.into()
 }
 
-/// Changes the keys of an error's details, and loses the types of its causes if any was changed. A request for a retry
-/// has to be the same request, and keeps them.
+/// Changes the keys of an error's details. If any was changed, causes lose their types. A request for a retry keeps its
+/// keys, because it has to remain the same request.
 #[allow(dead_code, reason = "a redaction leaves keys")]
 pub(crate) fn change_detail_keys(error: Error, change: &mut impl FnMut(&mut String)) -> Error {
     let mut details = Value::from(error.details().clone());
@@ -86,7 +87,8 @@ fn chain(causes: Vec<Value>) -> Option<Box<TextCause>> {
     texts.fold(None, |source, text| Some(Box::new(TextCause { text, source })))
 }
 
-/// Of the same kind. One that cannot be made anew keeps what it carries, and has its old words hidden by a cause.
+/// Creates an error of the same kind with other texts. An error that cannot be created again keeps its data, and gets a
+/// cause that hides the old texts.
 fn rebuild(error: Error, message: String, causes: Option<Box<TextCause>>) -> Error {
     let (is_retryable, is_fatal) = (error.is_retryable(), error.is_fatal());
     let anew = match error.kind() {

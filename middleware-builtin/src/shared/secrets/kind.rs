@@ -1,4 +1,4 @@
-//! What sort of secret something is.
+//! The kinds of secrets.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,13 +7,13 @@ use serde::{Serialize, Serializer};
 
 use super::table::TABLE;
 
-/// What sort of secret, or of personal data, something is.
+/// A kind of secret, or of personal data.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Kind {
     /// A block from `-----BEGIN … PRIVATE KEY-----` to its end.
     PrivateKey,
-    /// A signed JSON Web Token.
+    /// A JSON Web Token, signed or encrypted.
     Jwt,
     /// A personal, app or fine-grained token of GitHub.
     GithubToken,
@@ -23,12 +23,12 @@ pub enum Kind {
     SlackToken,
     /// A secret, restricted or webhook key of Stripe.
     StripeKey,
-    /// A key of a provider of models: `OpenAI`, Anthropic, Hugging Face, Groq, Replicate, xAI, `OpenRouter`. Others are a
-    /// [`Service`](Self::Service).
+    /// A key of a provider of models: `OpenAI`, Anthropic, Hugging Face, Groq, Replicate, xAI, `OpenRouter`. Keys of
+    /// other providers are a [`Service`](Self::Service).
     ModelKey,
     /// An API key, OAuth token or client secret of Google.
     GoogleKey,
-    /// An access key id of AWS, or a secret access key where something says that it is one.
+    /// An access key id of AWS, or a secret access key next to a keyword.
     AwsKey,
     /// A token of a package registry: npm, `PyPI`, `RubyGems`.
     PackageToken,
@@ -38,25 +38,25 @@ pub enum Kind {
     AzureKey,
     /// The password in a URL.
     UrlPassword,
-    /// A value that looks random and is assigned to something called password, secret, token or API key; a bearer's
-    /// token.
+    /// A value that looks random and is assigned to a name such as password, secret, token or API key; a bearer token.
     Assigned,
     /// An e-mail address.
     Email,
-    /// An IBAN with the right check digits.
+    /// An IBAN with valid check digits.
     Iban,
-    /// A payment card's number that passes Luhn's check.
+    /// The number of a payment card that passes Luhn's check.
     Card,
     /// A phone number: international, or North American.
     Phone,
-    /// An IP address that is neither loopback nor unspecified, and no version number.
+    /// An IP address, except loopback addresses, IPv4 addresses that begin with 0 or 255, and link-local IPv6
+    /// addresses. Version numbers are not included.
     Ip,
-    /// A US social security number, where something says that it is one.
+    /// A US social security number next to a keyword.
     Ssn,
-    /// A key or token of a service, by the name that the [table](super::Scanner::table) gives it: `twilio_key`. Made by
+    /// A key or token of a service, with its name in the [table](super::Scanner::table): `twilio_key`. Returned by
     /// [`Kind::named`].
     Service(Service),
-    /// One's own pattern, by its name.
+    /// The kind of your own pattern, with its name.
     Custom(Arc<str>),
 }
 
@@ -65,7 +65,7 @@ pub enum Kind {
 pub struct Service(&'static str);
 
 impl Kind {
-    /// Those that have a variant of their own.
+    /// The kinds with a variant of their own.
     const VARIANTS: [Self; 20] = [
         Self::PrivateKey,
         Self::Jwt,
@@ -89,10 +89,10 @@ impl Kind {
         Self::Ssn,
     ];
 
-    /// Those that tell of a person, and open nothing.
+    /// The kinds of personal data: they identify a person, and give access to nothing.
     pub const PERSONAL: [Self; 6] = [Self::Email, Self::Iban, Self::Card, Self::Phone, Self::Ip, Self::Ssn];
 
-    /// Returns all kinds that are known without a pattern of your own, in the order in which they are asked.
+    /// Returns all built-in kinds, in the order in which they are tried.
     #[must_use]
     pub fn all() -> Vec<Self> {
         let mut all: Vec<Self> = Vec::new();
@@ -105,19 +105,19 @@ impl Kind {
         all
     }
 
-    /// Returns the kind of that name, if there is one: `twilio_key`, `email`.
+    /// Returns the built-in kind with a name: `twilio_key`, `email`.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         TABLE.iter().find(|rule| rule.name == name).map(|rule| Self::of_line(rule.name))
     }
 
-    /// The kind that a line of the table is about.
+    /// Returns the kind of a line of the table.
     pub(super) fn of_line(name: &'static str) -> Self {
         let variant = Self::VARIANTS.into_iter().find(|kind| kind.as_str() == name);
         variant.unwrap_or(Self::Service(Service(name)))
     }
 
-    /// Its name, as it stands in events and in place of what was redacted.
+    /// Returns the name, as events and replacements show it.
     #[must_use]
     pub fn as_str(&self) -> &str {
         match self {
@@ -146,7 +146,7 @@ impl Kind {
         }
     }
 
-    /// Whether it tells of a person, and opens nothing.
+    /// Returns `true` for personal data, which identifies a person and gives access to nothing.
     #[must_use]
     pub const fn is_personal(&self) -> bool {
         matches!(self, Self::Email | Self::Iban | Self::Card | Self::Phone | Self::Ip | Self::Ssn)

@@ -1,12 +1,13 @@
-//! What a match of a pattern can begin with.
+//! Patterns that match the beginnings of another pattern's matches.
 
 use regex_syntax::hir::{Capture, Class, Hir, HirKind, Repetition};
 
-/// Up to so many repetitions are counted. To count more would make an automaton of thousands of states.
+/// The maximum number of repetitions that are counted. More would make an automaton of thousands of states.
 const COUNTED: u32 = 8;
 
-/// A pattern of all that a match may be the continuation of, nothing and the whole match included. What a pattern says
-/// of the text around is left out, and long repetitions are not counted: so it takes rather too much.
+/// Returns a pattern that matches every beginning of a match, including the empty one and the whole match. It ignores
+/// assertions about the surrounding text and does not count long repetitions, so it may match more than that, never
+/// less.
 pub(super) fn beginning(of: &Hir) -> Hir {
     match of.kind() {
         HirKind::Empty | HirKind::Look(_) => Hir::empty(),
@@ -25,7 +26,7 @@ pub(super) fn beginning(of: &Hir) -> Hir {
     }
 }
 
-/// As often as it may be, and then the beginning of one more.
+/// Matches any number of repetitions, and then the beginning of one more.
 fn repeated(repetition: &Repetition) -> Hir {
     let (begun, sub) = (beginning(&repetition.sub), bare(&repetition.sub));
     let max = counted(repetition.max).map(|max| max.saturating_sub(1));
@@ -41,7 +42,7 @@ fn optional(hir: Hir) -> Hir {
     Hir::repetition(Repetition { min: 0, max: Some(1), greedy: true, sub: Box::new(hir) })
 }
 
-/// Without groups, and without what it says of the text around.
+/// Removes groups, and assertions about the surrounding text.
 fn bare(hir: &Hir) -> Hir {
     match hir.kind() {
         HirKind::Look(_) => Hir::empty(),
@@ -69,7 +70,7 @@ impl FirstBytes {
         bytes
     }
 
-    /// Whether a match can begin there.
+    /// Returns `true` if a match can begin at an offset.
     pub(super) fn has(&self, text: &str, at: usize) -> bool {
         text.as_bytes().get(at).is_some_and(|byte| self.0[usize::from(byte >> 7)] >> (byte & 127) & 1 == 1)
     }
@@ -78,7 +79,8 @@ impl FirstBytes {
         (from..=to).for_each(|byte| self.0[usize::from(byte >> 7)] |= 1 << (byte & 127));
     }
 
-    /// Returns `true` if nothing may be matched: then what follows begins the match.
+    /// Adds the first bytes of a pattern; returns `true` if it may match the empty text, so that the next part begins
+    /// the match.
     fn add(&mut self, hir: &Hir) -> bool {
         match hir.kind() {
             HirKind::Empty | HirKind::Look(_) => true,
@@ -102,7 +104,7 @@ impl FirstBytes {
             }
             HirKind::Capture(capture) => self.add(&capture.sub),
             HirKind::Repetition(repetition) => self.add(&repetition.sub) || repetition.min == 0,
-            // As far as those before may be empty.
+            // `all` stops at the first part that cannot be empty.
             HirKind::Concat(parts) => parts.iter().all(|part| self.add(part)),
             HirKind::Alternation(parts) => {
                 let mut may_be_empty = false;

@@ -1,4 +1,4 @@
-//! Secrets and personal data in text: [`Scanner`], and [`Chunks`] for text that comes bit by bit.
+//! Secrets and personal data in text: [`Scanner`], and [`Chunks`] for text in chunks.
 
 mod checks;
 #[cfg(any(feature = "redact", feature = "exfil_guard"))]
@@ -32,13 +32,13 @@ pub use self::rules::{Check, Rule};
 
 /// Finds secrets and personal data in text.
 ///
-/// It has patterns for each [`Kind`], all looked for in one pass, and checks what they match: check digits, and whether
-/// it is a placeholder, a version or an expression of a program. What is found depends on the text near it only, so it
-/// is the same in a text and in [chunks](Self::chunks) of it. Zero-width characters and soft hyphens inside a secret are
-/// looked through, up to 16 in a row.
+/// It searches the patterns of all [`Kind`]s in one pass, and checks each match: its check digits, and that it is no
+/// placeholder, version number or expression of a program. A finding depends only on the text near it, so it is the
+/// same in a text and in [chunks](Self::chunks) of it. Up to 16 zero-width characters and soft hyphens in a row are
+/// ignored inside a secret.
 ///
-/// Nothing can make it run away: its automata take linear time, every repetition is bounded, a match has at most 640
-/// bytes, and a private key or a JSON Web Token at most 16 KiB more.
+/// Its time is linear in the length of the text. Every repetition is bounded: a match has at most 640 bytes, and the
+/// rest of a private key, of a JSON Web Token or of a long base64 text at most 16 KiB more.
 ///
 /// ```
 /// use emitree_middleware::secrets::{Kind, Scanner};
@@ -53,92 +53,92 @@ pub struct Scanner(Arc<RuleSet>);
 
 struct RuleSet {
     rules: Vec<PreparedRule>,
-    /// Made when it is first used.
+    /// Compiled at the first use.
     engine: OnceLock<Arc<Engine>>,
 }
 
-/// A secret, and where it is.
+/// A secret and its position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Finding {
-    /// What sort of secret it is.
+    /// The kind of secret.
     pub kind: Kind,
-    /// Where it is, in bytes.
+    /// Its position, in bytes.
     pub span: Range<usize>,
-    /// Where what it is known by begins: its name, or the character before it.
+    /// The start of the text that the secret is recognised by: its name, or the character before it.
     start: usize,
 }
 
-/// A pattern that was not taken.
+/// An invalid pattern.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum PatternError {
-    /// It is no regex.
+    /// The pattern is no regex.
     #[error("the pattern `{name}` is no regex")]
     Syntax {
-        /// What it was to be called.
+        /// The name of the pattern.
         name: String,
-        /// Where it is wrong.
+        /// The parser's error.
         source: Box<dyn StdError + Send + Sync>,
     },
-    /// It matches where nothing is.
+    /// The pattern matches the empty text.
     #[error("the pattern `{name}` matches the empty text, or nothing: give it at least one character")]
     Empty {
-        /// What it was to be called.
+        /// The name of the pattern.
         name: String,
     },
-    /// It may match without end.
+    /// The pattern may match too many bytes.
     #[error("the pattern `{name}` may match {} bytes, and 640 at most are taken: bound it, as in `{{1,64}}`", .longest.map_or_else(|| "any number of".to_owned(), |longest| longest.to_string()))]
     Long {
-        /// What it was to be called.
+        /// The name of the pattern.
         name: String,
-        /// How many bytes it may match; none if there is no bound.
+        /// The length of its longest match; `None` if it has no bound.
         longest: Option<usize>,
     },
-    /// Its example is none: the pattern, the keywords or the check do not take it.
+    /// The rule does not find its own example.
     #[error("the example of `{name}` is not found by its own pattern, keywords and check")]
     Example {
-        /// What it was to be called.
+        /// The name of the pattern.
         name: String,
     },
-    /// Its program is too large.
+    /// The compiled pattern is too large.
     #[error("the pattern `{name}` becomes too large: bound its repetitions more narrowly")]
     Size {
-        /// What it was to be called.
+        /// The name of the pattern.
         name: String,
-        /// What it exceeds.
+        /// The compiler's error.
         source: Box<dyn StdError + Send + Sync>,
     },
 }
 
 impl Scanner {
-    /// Looks for all kinds.
+    /// Returns a scanner for all kinds.
     #[must_use]
     pub fn new() -> Self {
         static ALL: LazyLock<Scanner> = LazyLock::new(|| Scanner::of(rules::all()));
         ALL.clone()
     }
 
-    /// Looks for these kinds.
+    /// Returns a scanner for these kinds only.
     pub fn only(kinds: impl IntoIterator<Item = Kind>) -> Self {
         let kinds: Vec<Kind> = kinds.into_iter().collect();
         Self::of(rules::all().into_iter().filter(|rule| kinds.iter().any(|kind| kind.is_of(rule))).collect())
     }
 
-    /// Looks for keys, tokens and passwords, and not for personal data.
+    /// Returns a scanner for keys, tokens and passwords, but not for personal data.
     #[must_use]
     pub fn keys() -> Self {
         static KEYS: LazyLock<Scanner> = LazyLock::new(|| Scanner::new().keep(|kind| !kind.is_personal()));
         KEYS.clone()
     }
 
-    /// Does not look for these kinds.
+    /// Returns a scanner without these kinds.
     #[must_use]
     pub fn except(&self, kinds: &[Kind]) -> Self {
         self.keep(|kind| !kinds.contains(kind))
     }
 
-    /// Looks for these kinds too.
+    /// Returns a scanner with these kinds as well.
     #[must_use]
     pub fn with(&self, kinds: &[Kind]) -> Self {
         let own = self.0.rules.iter().filter(|rule| matches!(rule.kind, Kind::Custom(_))).cloned();
@@ -151,24 +151,25 @@ impl Scanner {
         Self::of(self.0.rules.iter().filter(|rule| keep(&rule.kind)).cloned().collect())
     }
 
-    /// Looks for a pattern of one's own too, before all others: its first group is the secret, or all that it matches
-    /// where that is empty.
+    /// Returns a scanner with your own pattern, which is tried before all others. Its first group is the secret; if the
+    /// group is empty or missing, the whole match is.
     ///
     /// # Errors
     ///
-    /// If it is no regex, matches the empty text, may match more than 640 bytes, or becomes too large.
+    /// If the pattern is no regex, matches the empty text, may match more than 640 bytes, or becomes too large.
     pub fn pattern(&self, name: &str, regex: &str) -> Result<Self, PatternError> {
         self.own(PreparedRule::pattern(name, regex))
     }
 
-    /// Looks for a kind of your own too, before all others, by a line as the [table](Self::table) has.
+    /// Returns a scanner with a rule of your own, which is tried before all others. A rule has the form of a line of
+    /// the [table](Self::table).
     ///
-    /// Its letters, digits and boundaries are those of Unicode.
+    /// Letters, digits and word boundaries in its pattern are those of Unicode.
     ///
     /// # Errors
     ///
-    /// If its pattern is no regex, matches the empty text, may match more than 640 bytes, or becomes too large, or if its
-    /// example is not found by it.
+    /// If the pattern is no regex, matches the empty text, may match more than 640 bytes, or becomes too large, or if
+    /// the rule does not find its own example.
     pub fn rule(&self, rule: &Rule) -> Result<Self, PatternError> {
         let own = Self::only([]).own(PreparedRule::own(rule))?;
         if !rule.example.is_empty() && own.is_clean(&rule.drawn(0)) {
@@ -177,7 +178,7 @@ impl Scanner {
         self.own(PreparedRule::own(rule))
     }
 
-    /// Returns the table of all kinds that are known, a line for each of their formats.
+    /// Returns the table of built-in rules, one line for each format of a kind.
     #[must_use]
     pub const fn table() -> &'static [Rule] {
         table::TABLE
@@ -197,7 +198,7 @@ impl Scanner {
         self.0.engine.get_or_init(|| Arc::new(Engine::new(self.0.rules.clone()).expect("patterns that were tried")))
     }
 
-    /// All secrets in a text, from left to right. None overlaps another.
+    /// Returns all secrets in a text, from left to right. They do not overlap.
     #[must_use]
     pub fn find(&self, text: &str) -> Vec<Finding> {
         let (engine, visible, mut from) = (self.engine(), Visible::of(text), 0);
@@ -209,7 +210,7 @@ impl Scanner {
         std::iter::from_fn(next).collect()
     }
 
-    /// The text with each secret replaced; as it is if there is none.
+    /// Returns the text with each secret replaced; borrows it if there is none.
     pub fn replace<'t>(&self, text: &'t str, mut by: impl FnMut(&Kind, &str) -> String) -> Cow<'t, str> {
         let visible = Visible::of(text);
         let mut replaced: Option<String> = None;
@@ -223,32 +224,32 @@ impl Scanner {
         replaced.map_or(Cow::Borrowed(text), |out| Cow::Owned(out + &text[done..]))
     }
 
-    /// The first secret in a text.
+    /// Returns the first secret in a text.
     #[must_use]
     pub fn find_first(&self, text: &str) -> Option<Finding> {
         let visible = Visible::of(text);
         Some(within(&visible, self.engine().next(&visible.text, 0)?))
     }
 
-    /// Tells whether there is none.
+    /// Returns `true` if a text has no secret.
     #[must_use]
     pub fn is_clean(&self, text: &str) -> bool {
         self.find_first(text).is_none()
     }
 
-    /// Looks at text that comes bit by bit.
+    /// Returns a searcher for text that comes in chunks.
     #[must_use]
     pub fn chunks(&self) -> Chunks {
         Chunks::new(Arc::clone(self.engine()))
     }
 
-    /// As many bytes of [chunks](Self::chunks) may be held back.
+    /// Returns how many bytes [chunks](Self::chunks) hold back at most.
     #[must_use]
     pub fn window(&self) -> usize {
         self.engine().window()
     }
 
-    /// The kinds that it looks for, each once.
+    /// Returns the kinds that it looks for, each once.
     #[must_use]
     pub fn kinds(&self) -> Vec<Kind> {
         let mut kinds: Vec<Kind> = Vec::new();
@@ -260,14 +261,14 @@ impl Scanner {
         kinds
     }
 
-    /// The patterns that it looks for, in the syntax of the crate `regex`. Those of [`Kind::Custom`] are Unicode's, the
-    /// others of bytes.
+    /// Returns its patterns, in the syntax of the crate `regex`. Patterns of [`Kind::Custom`] match Unicode, the others
+    /// bytes.
     pub fn patterns(&self) -> impl Iterator<Item = (&Kind, &str)> {
         self.engine().rules().map(|rule| (&rule.kind, rule.pattern.as_str()))
     }
 }
 
-/// A finding in the text as it was.
+/// Translates a finding in visible text to the original text.
 fn within(visible: &Visible<'_>, finding: Finding) -> Finding {
     let Finding { kind, span, start } = finding;
     Finding { kind, span: visible.begin(span.start)..visible.end(span.end), start: visible.begin(start) }

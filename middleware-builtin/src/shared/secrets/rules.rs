@@ -1,4 +1,4 @@
-//! What a line of the table says, and how one's own is said: [`Rule`].
+//! The rules that find secrets: [`Rule`].
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use super::kind::Kind;
 use super::table::TABLE;
 use super::tail::Tail;
 
-/// How a kind of secret is found: one line of the table of kinds, or one of your own.
+/// A rule that finds one format of a kind of secret: a line of the built-in table, or your own.
 ///
 /// ```
 /// use emitree_middleware::secrets::{Check, Rule, Scanner};
@@ -28,28 +28,30 @@ use super::tail::Tail;
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Rule {
-    /// The name of the kind, as it stands in events and in place of a secret.
+    /// The name of the kind, as events and replacements show it.
     pub name: &'static str,
-    /// A pattern in the syntax of the crate `regex`. The first group is the secret, or all that it matches.
+    /// The pattern, in the syntax of the crate `regex`. Its first group is the secret; without a group, the whole match
+    /// is.
     pub pattern: &'static str,
-    /// Patterns of keywords, in any case: one of them stands before the secret, in the same line and at most 40 bytes
-    /// before it. Empty if the format is known by itself. With keywords, `pattern` is the secret alone, without a group.
+    /// Patterns of keywords, of any case. One of them must come before the secret, on the same line and at a distance
+    /// of about 40 characters at most. Empty if the format needs no keyword. With keywords, `pattern` is the secret
+    /// alone, without a group.
     pub near: &'static [&'static str],
-    /// What a match has to pass besides.
+    /// The check that a match must pass.
     pub check: Check,
-    /// A page where the format is documented.
+    /// The address of a page that documents the format.
     pub source: &'static str,
-    /// An example that is not real, as a template: `‹a36›` stands for 36 letters and digits, see [`drawn`](Self::drawn).
-    /// With keywords, the secret is what follows the last blank.
+    /// A template for an example that is not real: `‹a36›` stands for 36 letters and digits, see
+    /// [`drawn`](Self::drawn). With keywords, the secret is the text after the last blank.
     pub example: &'static str,
 }
 
 impl Rule {
-    /// Returns the example with its holes filled, the same for the same seed.
+    /// Returns the example with random characters in its holes; they are the same for the same seed.
     ///
-    /// A hole is a letter for an alphabet and a number of characters: `a` letters and digits, `b` these and `-_`, `s` these
-    /// and `+/`, `l` lower-case letters and digits, `U` upper-case letters and digits, `u` upper-case letters and `2` to
-    /// `7`, `B` those of Bech32, `x` and `X` hexadecimal digits, `d` digits. An empty hole is nothing.
+    /// A hole is a letter for an alphabet, and a number of characters: `a` letters and digits, `b` these and `-_`, `s`
+    /// these and `+/`, `l` lower-case letters, `U` upper-case letters and digits, `u` upper-case letters and `2` to
+    /// `7`, `B` the characters of Bech32, `x` and `X` hexadecimal digits, `d` digits. An empty hole becomes nothing.
     #[must_use]
     pub fn drawn(&self, seed: u64) -> String {
         let mut state = seed ^ 0x9e37_79b9_7f4a_7c15;
@@ -84,7 +86,7 @@ fn alphabet(class: &str) -> &'static str {
     }
 }
 
-/// Xorshift: examples are not secret.
+/// Returns the next number of Xorshift, which is good enough for examples.
 fn next(state: &mut u64) -> usize {
     *state ^= *state << 13;
     *state ^= *state >> 7;
@@ -92,12 +94,13 @@ fn next(state: &mut u64) -> usize {
     usize::try_from(*state >> 33).unwrap_or_default()
 }
 
-/// What a match has to pass besides its pattern.
+/// A check that a match must pass besides its pattern.
 #[derive(Clone, Copy)]
 pub struct Check {
     test: Test,
     tail: Option<Tail>,
-    /// It knows its secret by what stands before it: a rule that knows the secret itself is asked first.
+    /// `true` if the rule recognises its secret by the text before it. Rules that recognise the secret itself are
+    /// preferred.
     is_vague: bool,
 }
 
@@ -108,12 +111,12 @@ enum Test {
 }
 
 impl Check {
-    /// Nothing.
+    /// Accepts every match.
     pub const ANY: Self = Self::of(checks::any);
-    /// It looks drawn at random: eight different characters, and no word that says it is a placeholder.
+    /// Accepts a random token: at least eight different characters, and no word that marks a placeholder.
     pub const RANDOM: Self = Self::of(checks::token);
-    /// It also has letters of both cases and digits, or is in hexadecimal digits, and nothing follows that could belong to
-    /// it: for secrets of a certain length that have no prefix.
+    /// Accepts a random token that has letters of both cases and digits, or hexadecimal digits only, and that does not
+    /// continue. For secrets with a fixed length and no prefix.
     pub const MIXED: Self = Self::of(checks::mixed);
 
     pub(super) const BLOCK: Self = Self::of(checks::any).with_tail(Tail::Block);
@@ -137,7 +140,7 @@ impl Check {
         Self { test: Test::Of(test), tail: None, is_vague: false }
     }
 
-    /// A function that says whether a match is a secret.
+    /// Returns a check that accepts a match if a function returns `true`.
     #[must_use]
     pub const fn by(is_secret: fn(&str) -> bool) -> Self {
         Self { test: Test::Own(is_secret), tail: None, is_vague: false }
@@ -151,7 +154,7 @@ impl Check {
         Self { is_vague: true, ..self }
     }
 
-    /// How many bytes of what is seen are a secret.
+    /// Returns how many bytes of the match are a secret.
     pub(super) fn passes(self, candidate: &Candidate<'_>) -> Option<usize> {
         match self.test {
             Test::Of(check) => check(candidate),
@@ -166,15 +169,15 @@ impl fmt::Debug for Check {
     }
 }
 
-/// A rule as the engine takes it.
+/// A rule in the form that the engine compiles.
 #[derive(Clone, Debug)]
 pub(super) struct PreparedRule {
     pub(super) kind: Kind,
     pub(super) pattern: String,
-    /// Letters, digits and boundaries are those of Unicode.
+    /// `true` if letters, digits and word boundaries are those of Unicode.
     pub(super) is_unicode: bool,
     pub(super) check: Check,
-    /// What follows the match and belongs to it.
+    /// The text behind the match that belongs to the secret.
     pub(super) tail: Option<Tail>,
     pub(super) is_vague: bool,
 }
@@ -187,24 +190,25 @@ impl PreparedRule {
         Self { kind, pattern, is_unicode: false, check, tail: check.tail, is_vague }
     }
 
-    /// One's own, as a pattern only.
+    /// Creates a rule from a user's pattern.
     pub(super) fn pattern(name: &str, pattern: &str) -> Self {
         let kind = Kind::Custom(name.into());
         Self { kind, pattern: pattern.to_owned(), is_unicode: true, check: Check::ANY, tail: None, is_vague: false }
     }
 
-    /// One's own.
+    /// Creates a rule from a user's rule.
     pub(super) fn own(rule: &Rule) -> Self {
         Self { is_unicode: true, ..Self::new(Kind::Custom(rule.name.into()), rule) }
     }
 }
 
-/// A secret behind a keyword: more of the keyword's name, and what stands between, in one line.
+/// Returns a pattern for a secret after a keyword, with the rest of the keyword's name and some text between, on one
+/// line.
 fn behind(near: &[&str], secret: &str) -> String {
     format!(r"(?i:{})(?:[^a-z\n][^\n]{{0,40}}?)?[^0-9A-Za-z\n]({secret})", near.join("|"))
 }
 
-/// The rules of the table, in the order in which they are asked.
+/// Returns the rules of the table, in their order.
 pub(super) fn all() -> Vec<PreparedRule> {
     TABLE.iter().map(|rule| PreparedRule::new(Kind::of_line(rule.name), rule)).collect()
 }

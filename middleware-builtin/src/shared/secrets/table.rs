@@ -1,30 +1,29 @@
-//! The table of what is looked for: a line for each kind, or for each format of a kind, in the order in which they are
-//! asked.
+//! The table of built-in rules: a line for each format of a kind, in the order in which they are tried.
 //!
-//! 1. Every repetition is bounded, so a match has a longest length, and so has the text that is looked back at.
-//! 2. A pattern whose first part may be long begins with the character before it: so one attempt at it is under way at a
-//!    time, whatever the text is.
-//! 3. The secret is the first group of a match, or all of it where that is empty. The first line whose match passes its
-//!    check wins.
-//! 4. A kind without a format of its own has a keyword that stands before it, on the same line.
+//! 1. Every repetition is bounded, so that a match and the text before it have a maximum length.
+//! 2. A pattern whose first part may be long begins with the character before it, so that only one attempt to match it
+//!    is under way at a time.
+//! 3. The secret is the first group of a match; if the group is empty or missing, the whole match is. The first line
+//!    whose match passes its check wins.
+//! 4. A kind without a recognisable format needs a keyword before it, on the same line.
 
 use super::rules::{Check, Rule};
 
-/// A line: name, pattern, keywords, check, source of the format, an example (see [`Rule`]).
+/// A line: name, pattern, keywords, check, source of the format, example (see [`Rule`]).
 macro_rules! table {
     ($($name:literal, $pattern:expr, $near:expr, $check:ident, $source:literal, $example:literal;)*) => {
         &[$(Rule { name: $name, pattern: $pattern, near: &$near, check: Check::$check, source: $source, example: $example }),*]
     };
 }
 
-/// What is in a value that was given a name: no quotes or brackets, and no beginning of a placeholder.
+/// The value of a name: no quotes or brackets, and no beginning of a placeholder.
 macro_rules! value {
     () => {
         r#"([^\s"'`,;<>(){}\[\]&\\|*][^\s"'`,;(){}\[\]\\]{5,199})"#
     };
 }
 
-/// What a name for something secret ends with.
+/// The end of a name for a secret.
 macro_rules! name {
     () => {
         "(?i:pass(?:word|wd|phrase)|[_-]pass|pwd|app[_-]?key|secret|token|api[_-]?key|access[_-]?key|auth[_-]?key|signing[_-]?key\
@@ -68,7 +67,7 @@ pub(super) const TABLE: &[Rule] = table! {
     "langsmith_key", r"\b(?:lsv2_(?:pt|sk)_[a-f0-9]{32}_[a-f0-9]{10}|ls__[a-f0-9]{32})\b", [], RANDOM, "https://docs.smith.langchain.com/administration/how_to_guides/organization_management/create_account_api_key", "lsv2‹›_pt_‹x32›_‹x10›";
     "google_key", r"\bAIza[A-Za-z0-9_-]{35}", [], RANDOM, "https://cloud.google.com/docs/authentication/api-keys", "AI‹›za‹b35›";
     "google_key", r"\b(?:ya29\.|GOCSPX-)[A-Za-z0-9_-]{28,255}", [], RANDOM, "https://developers.google.com/identity/protocols/oauth2", "GOC‹›SPX-‹b28›";
-    // An identifier with its secret behind it, in one line.
+    // An identifier followed by its secret, on one line.
     "aws_key", r"\bA(?:KIA|SIA)[A-Z2-7]{16}[^0-9A-Za-z\n](?:[^\n]{0,24}?[^0-9A-Za-z/+\n])?[A-Za-z0-9/+]{40}", [], MIXED, "https://docs.aws.amazon.com/IAM/latest/UserGuide/id_credentials_access-keys.html", "AK‹›IA‹u16›,'‹s40›";
     "aws_key", r"\b(?:AKIA|ASIA|ABIA|ACCA)[A-Z2-7]{16}\b", [], RANDOM, "https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_identifiers.html", "AK‹›IA‹u16›";
     "aws_key", r"\b(?:IQoJb3JpZ2luX2Vj|FwoGZXIvYXdzE)[A-Za-z0-9+/]{60,200}", [], RUN, "https://docs.aws.amazon.com/STS/latest/APIReference/API_GetSessionToken.html", "IQoJb3‹›JpZ2luX2Vj‹s320›==";
@@ -139,7 +138,7 @@ pub(super) const TABLE: &[Rule] = table! {
     "plaid_key", concat!(r"\baccess-(?:sandbox|development|production)-", uuid!(), r"\b"), [], RANDOM, "https://plaid.com/docs/api/items/#itempublic_tokenexchange", "access‹›-sandbox-‹x8›-‹x4›-‹x4›-‹x4›-‹x12›";
     "adyen_key", r"\bAQE[A-Za-z0-9]{5}[A-Za-z0-9+/]{40,160}={0,2}-[A-Za-z0-9+/]{40,50}={0,2}-[^\s\x22'`\\]{10,24}", [], RANDOM, "https://docs.adyen.com/development-resources/api-credentials", "AQ‹›E‹a5›‹s80›-‹s43›=-‹s16›";
     "azure_key", r"\b(?i:AccountKey|SharedAccessKey)=([A-Za-z0-9+/]{32,128}={0,2})", [], RANDOM, "https://learn.microsoft.com/azure/storage/common/storage-configure-connection-string", "AccountKey=‹s86›==";
-    // Known by a keyword.
+    // Recognised by a keyword.
     "aws_key", "[A-Za-z0-9/+]{40}", ["aws[_-]?secret", "secret[ _-]?access[ _-]?key", r"\bsecret[_-]key"], MIXED, "https://docs.aws.amazon.com/IAM/latest/UserGuide/id_credentials_access-keys.html", "aws_secret_access_key = ‹s40›";
     "twilio_key", r"[A-Za-z0-9]{32}\b", ["twilio", r"\b(?:AC|SK)[0-9a-f]{32}"], MIXED, "https://www.twilio.com/docs/iam/api/authtoken", "twilio ‹x32›";
     "heroku_key", concat!(uuid!(), r"\b"), ["heroku"], RANDOM, "https://devcenter.heroku.com/articles/authentication", "heroku ‹x8›-‹x4›-‹x4›-‹x4›-‹x12›";
@@ -170,13 +169,13 @@ pub(super) const TABLE: &[Rule] = table! {
     "pinecone_key", concat!(uuid!(), r"\b"), ["pinecone"], RANDOM, "https://docs.pinecone.io/guides/projects/manage-api-keys", "pinecone ‹x8›-‹x4›-‹x4›-‹x4›-‹x12›";
     "airtable_token", r"key[A-Za-z0-9]{14}\b", ["airtable"], RANDOM, "https://airtable.com/developers/web/guides/personal-access-tokens", "airtable key‹a14›";
     "facebook_token", r"[0-9a-f]{32}\b", ["facebook[ ._-]?(?:app[ ._-]?)?secret", r"\bfb[ ._-]?(?:app[ ._-]?)?secret"], RANDOM, "https://developers.facebook.com/docs/facebook-login/security", "facebook_secret ‹x32›";
-    // Known by the name that they are given.
+    // Recognised by the name that they are assigned to.
     "url_password", r#"://[^\s/:@"'<>`]{0,64}:([^\s/@"'<>`{}$]{3,128})@"#, [], URL_PASSWORD, "https://www.rfc-editor.org/rfc/rfc3986#section-3.2.1", "ftp://ana:‹a12›@host";
     "consul_token", concat!(r#"\b(?:agent|agent_recovery|initial_management|replication)[ \t]{0,8}=[ \t]{0,8}"("#, uuid!(), r#")""#), [], RANDOM, "https://developer.hashicorp.com/consul/docs/reference/agent/configuration-file/acl", "agent = \"‹x8›-‹x4›-‹x4›-‹x4›-‹x12›\"";
     "snyk_token", concat!(r#""api"[ \t]{0,2}:[ \t]{0,2}"("#, uuid!(), r#")""#), [], RANDOM, "https://docs.snyk.io/snyk-cli/commands/config", "\"api\": \"‹x8›-‹x4›-‹x4›-‹x4›-‹x12›\"";
     "assigned", r#"\bdefine\([ ]{0,4}["'][A-Z_]{0,32}(?:PASS(?:WORD)?|KEY|SALT|SECRET|TOKEN)["'][ \t]{0,16},[ \t]{0,16}["']([^"'\n]{8,200})["']"#, [], ENTIRE, "https://developer.wordpress.org/apis/wp-config-php/", "define('DB_PASSWORD', '‹a16›')";
     "assigned", r#"\s(?:-u|--user)[ =]?["']?([A-Za-z0-9_.-]{16,128}):(?:[\s"'\\]|\z)"#, [], ASSIGNED, "https://curl.se/docs/manpage.html#-u", "curl -u ‹a38›1a:";
-    // Who has it is hidden with it: an address that stands in what a secret is known by would stay.
+    // The user name is redacted with the password: an e-mail address before the secret would stay otherwise.
     "assigned", r#"\s(?:-u|--user)[ =]?["']?([^\s:"'$@]{1,64}@[^\s:"'$@]{1,64}:[^\s"'$\\]{8,200})(?:[\s"'\\]|\z)"#, [], PAIR, "https://curl.se/docs/manpage.html#-u", "curl -u ‹l8›1a@mailbox.org:‹a22›1a";
     "assigned", r#"\b(?:basic_|http_)?auth[ ]?=[ ]?\(["']([^\s"']{1,64}["'],[ ]?["'][^\s"'$<]{8,200})["']\)"#, [], PAIR, "https://requests.readthedocs.io/en/latest/user/authentication/", "auth=('ana', '‹a24›1a')";
     "assigned", r#"\s(?:-u|--user)[ =]?["']?[^\s:"'$@]{1,64}:([^\s"'$\\]{8,200})(?:[\s"'\\]|\z)"#, [], ASSIGNED, "https://curl.se/docs/manpage.html#-u", "curl -u ana:‹a22›1a";

@@ -1,31 +1,31 @@
-//! Secrets that are longer than a pattern should be: their beginning is a pattern, the rest is read here, once.
+//! Secrets that are too long for a pattern: the pattern matches their beginning, and this file reads the rest once.
 
-/// How a secret goes on behind its pattern.
+/// The form of the text behind the pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Tail {
-    /// To the line that ends a block of key data.
+    /// Up to the line that ends a block of key data.
     Block,
-    /// Two more parts behind dots, or four.
+    /// Two more parts after dots, or four.
     Jwt,
-    /// More of base64, of either alphabet.
+    /// More base64, of either alphabet.
     Run,
 }
 
-/// Where it ends.
+/// The end of the secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TailEnd {
     At(usize),
-    /// It is none.
+    /// It is no secret.
     Never,
-    /// That depends on text that is not there yet.
+    /// More text is needed.
     Open,
 }
 
-/// As many bytes of key data are read, and withheld if no end is found.
+/// The maximum number of bytes that are read. If no end is found, all of them are part of the secret.
 pub(super) const LONGEST: usize = 16 * 1024;
 
 impl Tail {
-    /// Reads on from behind the pattern; `is_whole` if no more text is to come.
+    /// Reads the text behind the pattern; `is_whole` if no more text will come.
     pub(super) fn read(self, text: &str, from: usize, is_whole: bool) -> TailEnd {
         match self {
             Self::Block => block(text, from, is_whole),
@@ -35,7 +35,7 @@ impl Tail {
     }
 }
 
-/// To the end that a block has, or as far as is read; what holds no key data is left.
+/// Reads to the end of the block, or to the maximum. A block without key data is no secret.
 fn block(text: &str, from: usize, is_whole: bool) -> TailEnd {
     let bound = from + LONGEST;
     let within = &text.as_bytes()[from..text.len().min(bound)];
@@ -57,7 +57,7 @@ fn end_of_block(within: &[u8]) -> Option<usize> {
     memchr::memmem::find(line, b"-----").map(|dashes| at + dashes + 5)
 }
 
-/// As much as the shortest of keys has.
+/// Returns `true` if the text contains as much base64 as the shortest key.
 fn holds_key(body: &str) -> bool {
     let mut runs = body.split(|c: char| !(c.is_ascii_alphanumeric() || matches!(c, '+' | '/' | '=')));
     runs.any(|run| run.len() >= 24)
@@ -70,10 +70,10 @@ fn run(text: &str, from: usize, is_whole: bool) -> TailEnd {
     if end == text.len() && !is_whole { TailEnd::Open } else { TailEnd::At(end) }
 }
 
-/// Three parts, RFC 7519, or five of an encrypted one, RFC 7516.
+/// Reads the three parts of a signed token (RFC 7519), or the five of an encrypted one (RFC 7516).
 fn jwt(text: &str, from: usize, is_whole: bool) -> TailEnd {
     let bytes = &text.as_bytes()[..text.len().min(from + LONGEST)];
-    // Where the text goes on, or nothing more is read, it is known where a part ends.
+    // The end of a part is known if more text follows, or if no more will be read.
     let is_known = is_whole || text.len() > bytes.len();
     let run = |at: usize| at + bytes[at..].iter().take_while(|byte| is_url_safe(**byte)).count();
     let (mut ends, mut parts) = ([from; 5], 0);
@@ -86,7 +86,7 @@ fn jwt(text: &str, from: usize, is_whole: bool) -> TailEnd {
     }
     let [header, payload, signature, text, tag] = ends;
     match parts {
-        // The second part may be empty.
+        // The second part, the encrypted key, may be empty.
         5 if signature > payload + 10 && text > signature + 1 && tag > text + 16 => TailEnd::At(tag),
         3.. if payload > header + 10 && signature > payload + 16 => TailEnd::At(signature),
         _ => TailEnd::Never,

@@ -1,45 +1,45 @@
-//! Characters that nobody sees, and that hide a secret from a pattern: they are looked through.
+//! Invisible characters, which would hide a secret from a pattern: the search ignores them.
 //!
-//! Between two characters that are seen, at most so many are: more of them are a text of their own.
+//! At most 16 in a row are ignored; more of them separate two texts.
 
 use std::borrow::Cow;
 
-/// So many in a row are looked through.
+/// The number of characters in a row that are ignored.
 const MOST: usize = 16;
 
-/// Zero-width characters, marks of direction, soft hyphens, variation selectors.
+/// Returns `true` for zero-width characters, direction marks, soft hyphens and variation selectors.
 pub(crate) const fn is_invisible(c: char) -> bool {
     matches!(c, '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{2064}'
         | '\u{2066}'..='\u{206f}' | '\u{fe00}'..='\u{fe0f}' | '\u{feff}')
 }
 
-/// Tells quickly, of most texts, that there are none.
+/// Returns `true` if a text has such characters; fast for texts that have none.
 pub(super) fn has_invisible(text: &str) -> bool {
-    // They begin with these bytes in UTF-8.
+    // The first bytes of these characters in UTF-8.
     let bytes = text.as_bytes();
     !text.is_ascii()
         && memchr::memchr3_iter(0xc2, 0xe2, 0xef, bytes).any(|at| text[at..].chars().next().is_some_and(is_invisible))
 }
 
-/// Sorts out characters as they come.
+/// Selects the characters that are ignored.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct InvisibleFilter {
     in_a_row: usize,
 }
 
 impl InvisibleFilter {
-    /// Returns `true` if a character is to be looked through.
+    /// Takes the next character; returns `true` if it is ignored.
     pub(super) const fn takes(&mut self, c: char) -> bool {
         self.in_a_row = if is_invisible(c) { self.in_a_row + 1 } else { 0 };
         0 < self.in_a_row && self.in_a_row <= MOST
     }
 }
 
-/// A text without invisible characters, and where they were.
+/// A text without its invisible characters, and their positions.
 #[derive(Debug)]
 pub(super) struct Visible<'t> {
     pub(super) text: Cow<'t, str>,
-    /// A place in the text, and how many bytes are left out before it or there, in order.
+    /// Offsets in the text, with the number of bytes that were removed before them or at them, in order.
     gaps: Vec<(usize, usize)>,
 }
 
@@ -60,12 +60,12 @@ impl<'t> Visible<'t> {
         Self { text: Cow::Owned(seen), gaps }
     }
 
-    /// Where a secret begins in the text as it was: behind what is invisible there.
+    /// Returns the start of a secret in the original text, after invisible characters at that place.
     pub(super) fn begin(&self, at: usize) -> usize {
         at + self.left_out(self.gaps.partition_point(|(gap, _)| *gap <= at))
     }
 
-    /// Where it ends: before what is invisible there.
+    /// Returns the end of a secret in the original text, before invisible characters at that place.
     pub(super) fn end(&self, at: usize) -> usize {
         at + self.left_out(self.gaps.partition_point(|(gap, _)| *gap < at))
     }
@@ -75,7 +75,7 @@ impl<'t> Visible<'t> {
     }
 }
 
-/// A text without the invisible characters.
+/// Returns a text without its invisible characters.
 #[cfg(feature = "exfil_guard")]
 pub(crate) fn visible(text: &str) -> Cow<'_, str> {
     Visible::of(text).text
