@@ -1,4 +1,4 @@
-//! Middleware that people would otherwise write themselves: one module and one feature each.
+//! Built-in middleware: one module and one feature each.
 //!
 //! ```
 //! # #[cfg(not(feature = "trajectory"))]
@@ -17,7 +17,11 @@
 //! # }
 //! ```
 //!
-//! What is here uses nothing of `emitree-runtime` that is not public: it can be copied, changed, and used instead.
+//! Bind a built-in to an instance or to one run with `.middleware(...)`, to every run below as well with
+//! [`for_tree`](emitree_runtime::for_tree), and to some of them with [`Runs::only`]. A built-in reports its work as
+//! events of its own on `middleware.<name>.*`, an emitter below the root; the run receives them too.
+//!
+//! The built-ins use only the public API of `emitree-runtime`: copy one, change it, and use your version instead.
 #![cfg_attr(
     not(test),
     warn(

@@ -1,4 +1,5 @@
-//! What is found out when a run is bound, and said or enforced when it starts: nothing of it has begun by then.
+//! Reporting and refusing at the `start` of a run. A middleware decides when it is bound, before anything of the run
+//! has begun.
 
 use std::sync::Arc;
 
@@ -8,14 +9,15 @@ use emitree_runtime::{Error, Result, RunContext, Stage};
 use crate::shared::own_events::{OwnEvents, UserTexts};
 use crate::shared::stop::Stop;
 
-/// What a run ends with that may not begin.
+/// The end of a run that must not begin.
 pub(crate) struct Refusal {
     pub(crate) error: Error,
-    /// What is stopped with it, and with what.
+    /// A run above that is stopped as well, and its error.
     pub(crate) stops: Option<(Arc<Stop>, Error)>,
 }
 
-/// Has the run that is being bound say something at its start, before anybody else hears of it; a refused one ends so.
+/// Emits an own event at the run's `start`, before other listeners receive it, and then refuses the run if there is a
+/// refusal.
 pub(crate) fn at_start<E: Event + UserTexts + Clone>(
     ctx: &RunContext,
     own_events: &OwnEvents,
@@ -24,18 +26,19 @@ pub(crate) fn at_start<E: Event + UserTexts + Clone>(
 ) -> Result<()> {
     let (own_events, refusal) = (own_events.clone(), refusal.map(Arc::new));
     if let Some(refusal) = refusal.clone() {
-        // Where somebody else refuses it first, this one is never asked.
+        // If another listener refuses the run first, ours is never called: stop the run above at the end in any case.
         ctx.on_end(move |_, _| drop(refusal.enforce()));
     }
     let first = Options::new().priority(i32::MAX);
     ctx.emitter().with(first).on_async(Stage::Start, move |_: &mut dyn AnyEvent, _| {
-        // The run is not kept by what listens to it.
+        // Look the run up when called: a listener that holds its run would keep it alive.
         let (run, own_events, event, refusal) =
             (RunContext::current(), own_events.clone(), event.clone(), refusal.clone());
         Box::pin(async move {
             if let Some(run) = run {
                 own_events.emit(&run, || event).await;
             }
+            // Refuse after the event, so that the event is emitted before the run's `error`.
             refusal.map_or(Ok(()), |refusal| Err(refusal.enforce().into()))
         })
     })?;

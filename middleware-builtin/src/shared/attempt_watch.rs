@@ -1,4 +1,4 @@
-//! Attempts of a layer that somebody may have heard of: given up, they are marked so (M7).
+//! Marks an attempt that a layer gives up, if its events may have been received (M7).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::shared::own_events::KIND;
 
-/// Watches whether an attempt emits anything that the run hears, besides what middlewares say of it.
+/// Watches whether an attempt emits events on the run, except those of middlewares.
 pub(crate) struct AttemptWatch(Option<EmitObserver>);
 
 struct EmitObserver {
@@ -18,13 +18,14 @@ struct EmitObserver {
 }
 
 impl AttemptWatch {
-    /// Begins to watch, if anybody else listens. If not, it is taken that the attempt has emitted: whoever listens by
-    /// its end may have heard of it, and where still nobody does, to mark it costs nothing.
+    /// Starts to watch if the run has listeners. Without listeners, the attempt counts as having emitted: listeners
+    /// that are registered during the attempt may receive its events, and if there are still none at its end, marking
+    /// it costs nothing.
     pub(crate) fn watch(ctx: &RunContext) -> Self {
         Self(if ctx.is_heard() { EmitObserver::begin(ctx.emitter()) } else { None })
     }
 
-    /// Marks the attempt as given up, if it has emitted.
+    /// Emits `attempt_discarded` if the attempt has emitted.
     pub(crate) async fn discard(self, ctx: &RunContext, reason: String, metadata: Value) -> Result<()> {
         let has_emitted = self.0.is_none_or(EmitObserver::end);
         if has_emitted { ctx.discard_attempt(reason, metadata).await } else { Ok(()) }
@@ -33,16 +34,19 @@ impl AttemptWatch {
 
 impl EmitObserver {
     fn begin(emitter: &Emitter) -> Option<Self> {
+        // Own events of middlewares do not count: they report on the attempt and are not its output.
         let has_emitted = Arc::new(AtomicBool::new(false));
         let seen = Arc::clone(&has_emitted);
         let is_said_by_others = |meta: &EventMeta<'_>| meta.creator().is_none_or(|creator| creator.kind() != KIND);
+        // Listen to the run and to the runs below it: their events reach the run's listeners too. An observer cannot
+        // change what it sees, so watching has no effect on the attempt.
         let listening = emitter
             .with(Options::new().nested(true))
             .observe(is_said_by_others, move |_: &dyn AnyEvent, _: &EventMeta<'_>| seen.store(true, Ordering::Relaxed));
         Some(Self { has_emitted, listening: listening.ok()?.drop_guard() })
     }
 
-    /// Whether it has emitted.
+    /// Stops watching; returns `true` if the attempt has emitted.
     fn end(self) -> bool {
         drop(self.listening);
         self.has_emitted.load(Ordering::Relaxed)

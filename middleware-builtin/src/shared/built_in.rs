@@ -1,15 +1,15 @@
-//! What nearly every built-in repeats. Macros, because `Middleware` and `Debug` are foreign traits: an implementation of
-//! them for every type that has own events, a stack or settings is not coherent.
+//! Code that nearly every built-in repeats. These are macros because `Middleware` and `Debug` are foreign traits:
+//! coherence forbids to implement them for all types that have own events, a stack or options.
 
-/// Writes a built-in's method `emitter` and, if the same layers are bound to each run, its `Middleware`:
+/// Implements a built-in's method `emitter` and, if it binds the same layers to each run, its `Middleware`:
 ///
 /// ```text
-/// built_in!(Retry, |retry| retry.inner.own_events);
-/// built_in!(Retry, |retry| retry.inner.own_events, "retry", retry.stack);
-/// built_in!(RateLimit, |limit| limit.inner.own_events, "rate_limit", limit.stack, limit.inner.runs);
+/// built_in!(Retry, |retry| retry.policy.own_events);
+/// built_in!(Retry, |retry| retry.policy.own_events, "retry", retry.stack);
+/// built_in!(RateLimit, |limit| limit.state.own_events, "rate_limit", limit.stack, limit.state.runs);
 /// ```
 ///
-/// The last names the runs that it is about: a predicate that panics denies the run (M5).
+/// The last argument selects the runs that are limited: a predicate that panics denies the run (M5).
 macro_rules! built_in {
     ($type:ty, |$this:ident| $own_events:expr) => {
         impl $type {
@@ -45,7 +45,8 @@ macro_rules! built_in {
     };
 }
 
-/// Writes the `Debug` of a type as that of a part, such as its settings: `debug_as!(Retry, |retry| retry.inner.settings);`.
+/// Implements `Debug` of a type by that of one of its parts, such as its options: `debug_as!(Retry, |retry|
+/// retry.policy.options);`.
 macro_rules! debug_as {
     ($type:ty, |$this:ident| $part:expr) => {
         impl std::fmt::Debug for $type {
@@ -57,7 +58,7 @@ macro_rules! debug_as {
     };
 }
 
-/// Writes the `Default` of a type as its `new`.
+/// Implements `Default` of a type by its `new`.
 macro_rules! default_as_new {
     ($type:ty) => {
         impl Default for $type {

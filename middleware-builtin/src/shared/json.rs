@@ -1,4 +1,4 @@
-//! The strings in JSON, and where they are.
+//! Strings in JSON values, and their paths.
 #![allow(dead_code, reason = "each middleware uses its own part of this")]
 
 use std::fmt;
@@ -7,7 +7,7 @@ use emitree_emitter::json::check_depth;
 use emitree_runtime::{Error, Result};
 use serde_json::Value;
 
-/// Where a value stands: a JSON pointer (RFC 6901), written only when it is asked for.
+/// The path of a value. Its `Display` is a JSON pointer (RFC 6901): a path that is not printed costs no allocation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Path<'p> {
     Root,
@@ -25,12 +25,12 @@ impl fmt::Display for Path<'_> {
     }
 }
 
-/// A denial by `by` of a value that is nested so deep that looking at it would overflow the stack.
+/// Denies a value that is nested so deep that recursion into it could overflow the stack (M5).
 pub(crate) fn deny_deep(by: &str, what: &str, value: &Value) -> Result<()> {
     check_depth(value).map_err(|error| Error::denied(by, format!("the {what} cannot be looked at: {error}")))
 }
 
-/// Shows each string, but no key, in order.
+/// Calls a function with each string and its path, in order. Keys are left out.
 pub(crate) fn strings<'v>(value: &'v Value, at: &Path<'_>, see: &mut impl FnMut(&Path<'_>, &'v str)) {
     match value {
         Value::String(text) => see(at, text),
@@ -40,14 +40,14 @@ pub(crate) fn strings<'v>(value: &'v Value, at: &Path<'_>, see: &mut impl FnMut(
     }
 }
 
-/// Returns all strings, but no keys, with their pointers.
+/// Returns all strings with their JSON pointers. Keys are left out.
 pub(crate) fn texts(value: &Value) -> Vec<(String, &str)> {
     let mut texts = Vec::new();
     strings(value, &Path::Root, &mut |at, text| texts.push((at.to_string(), text)));
     texts
 }
 
-/// Gives each string, but no key, to be changed; in order.
+/// Calls a function that may change each string, in order. Keys are left out.
 pub(crate) fn strings_mut(value: &mut Value, at: &Path<'_>, change: &mut impl FnMut(&Path<'_>, &mut String)) {
     match value {
         Value::String(text) => change(at, text),
@@ -61,7 +61,7 @@ pub(crate) fn strings_mut(value: &mut Value, at: &Path<'_>, change: &mut impl Fn
     }
 }
 
-/// Gives each key to be changed, in order. Of two that become the same, the later one's value stays.
+/// Calls a function that may change each key, in order. If two keys become equal, the value of the later one stays.
 pub(crate) fn keys_mut(value: &mut Value, change: &mut impl FnMut(&mut String)) {
     match value {
         Value::Array(items) => items.iter_mut().for_each(|item| keys_mut(item, change)),

@@ -1,4 +1,4 @@
-//! What several built-ins share. Nothing here knows a built-in.
+//! Code that several built-ins share. Nothing in it depends on a built-in.
 #![allow(dead_code, unused_imports, unused_macros, reason = "each built-in uses its own part of this")]
 
 #[cfg(any(feature = "budget", feature = "limits"))]

@@ -1,4 +1,4 @@
-//! Any middleware, for some runs only: [`Only`].
+//! Binding any middleware to some runs only: [`Only`].
 
 use std::fmt;
 
@@ -6,16 +6,18 @@ use emitree_runtime::{IntoMiddleware, LayerInfo, Middleware, Order, Result, RunC
 
 use crate::shared::runs::Runs;
 
-/// A middleware that is bound to some runs only. Made by [`Runs::only`].
+/// A middleware that is bound to some runs only. Returned by [`Runs::only`].
 pub struct Only<M> {
     runs: Runs,
     middleware: M,
 }
 
 impl Runs {
-    /// Has a middleware bound to these runs only, of all to which this is bound: with
-    /// [`for_tree`](emitree_runtime::for_tree), to these of the run and the runs below, and with
-    /// [`for_nested`](emitree_runtime::for_nested), to these of the runs below. A predicate that panics denies the run (M5).
+    /// Returns a middleware that is bound to these runs only.
+    ///
+    /// With [`for_tree`](emitree_runtime::for_tree), it is bound to the matching runs among the run and those below it;
+    /// with [`for_nested`](emitree_runtime::for_nested), to the matching runs below it. A predicate that panics denies
+    /// the run.
     ///
     /// ```
     /// use emitree_middleware::Runs;

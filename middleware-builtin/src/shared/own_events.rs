@@ -1,4 +1,4 @@
-//! Events of built-ins, which the run that they are about receives too.
+//! Events that a built-in emits on its own emitter and on the run that they report on.
 
 use emitree_emitter::rt::RunLinks;
 use emitree_emitter::{Creator, EmitError, Emitter, Event, Namespace};
@@ -8,14 +8,15 @@ use serde_json::Value;
 /// The creator's kind of all own events.
 pub(crate) const KIND: &str = "Middleware";
 
-/// Redacts a text in an event of that name.
+/// Redacts a text in an event with the given name.
 type RedactText = dyn Fn(&str, &mut String) + Send + Sync;
 
-/// The redaction of users' texts in the own events that are emitted on one run; an own extension of that run.
+/// The redaction of users' texts in the own events of one run. It is an own extension of that run: runs below have
+/// theirs.
 pub(crate) struct TextRedaction(Box<RedactText>);
 
 impl TextRedaction {
-    /// Adds a redaction to a run. With two redactions of one run, both apply.
+    /// Adds a redaction to a run. Two redactions of one run both apply, the earlier one first.
     pub(crate) fn add(ctx: &RunContext, redact: impl Fn(&str, &mut String) + Send + Sync + 'static) {
         let before = ctx.own_extension::<Self>();
         let redact = move |name: &str, text: &mut String| {
@@ -26,9 +27,9 @@ impl TextRedaction {
     }
 }
 
-/// The texts of an own event that may hold what users have put in.
+/// The texts of an own event that may contain users' data.
 pub(crate) trait UserTexts {
-    /// Calls a function with each text. By default there is none.
+    /// Calls a function with each text. By default, an event has none.
     fn user_texts(&mut self, _: &mut dyn FnMut(&mut String)) {}
 }
 
@@ -50,7 +51,7 @@ impl<T: UserTexts> UserTexts for Vec<T> {
     }
 }
 
-/// Strings, but no keys.
+/// All strings of the value, without keys.
 impl UserTexts for Value {
     fn user_texts(&mut self, change: &mut dyn FnMut(&mut String)) {
         match self {
@@ -62,7 +63,7 @@ impl UserTexts for Value {
     }
 }
 
-/// Names own events, and in braces those of their fields that hold [texts of users](UserTexts).
+/// Names own events; lists in braces the fields that contain [users' texts](UserTexts).
 macro_rules! own_events {
     ($($event:ty = $name:literal $({ $($text:ident),+ })?;)+) => { $(
         impl emitree_emitter::Event for $event {
@@ -84,7 +85,7 @@ pub(crate) use own_events;
 pub(crate) struct OwnEvents(Emitter);
 
 impl OwnEvents {
-    /// Creates the emitter of the built-in `retry` in the namespace `middleware.retry`.
+    /// Creates the emitter for a namespace such as `middleware.retry`; the last segment is the name of the built-in.
     pub(crate) fn new(namespace: &'static str) -> Self {
         let name = namespace.rsplit_once('.').map_or(namespace, |(_, name)| name);
         Self(Emitter::root().child_of(Namespace::new(namespace)).child_with(Creator::new(KIND, name)))
@@ -99,19 +100,19 @@ impl OwnEvents {
         &self.0
     }
 
-    /// Returns `true` if own events about a run have listeners.
+    /// Returns `true` if own events about a run have listeners, on this emitter or on the run's.
     pub(crate) fn is_heard(&self, ctx: &RunContext) -> bool {
         self.0.is_heard() || ctx.is_heard()
     }
 
     /// Emits on this emitter and on the run's, with the run's ids. A failing listener does not make the run fail (M5).
     ///
-    /// Without listeners, the event is not made.
+    /// Without listeners, the event is not created.
     pub(crate) async fn emit<E: Event + UserTexts>(&self, ctx: &RunContext, event: impl FnOnce() -> E + Send) {
         if !self.is_heard(ctx) {
             return;
         }
-        // Boxed, because it is large, and callers are often nested deep.
+        // Box the emit: its future is large, and callers are often nested deep.
         let mut event = redacted(event(), ctx);
         self.log_failed::<E>(Box::pin(self.for_run(ctx).emit_event(&mut event)).await);
     }
@@ -134,7 +135,7 @@ impl OwnEvents {
     }
 }
 
-/// Applies the run's redaction, as to the events of its work.
+/// Applies the run's redaction, so that own events show no more than the events of the run's work.
 fn redacted<E: Event + UserTexts>(mut event: E, ctx: &RunContext) -> E {
     if let Some(redaction) = ctx.own_extension::<TextRedaction>() {
         event.user_texts(&mut |text| (redaction.0)(E::NAME.as_str(), text));
@@ -142,7 +143,7 @@ fn redacted<E: Event + UserTexts>(mut event: E, ctx: &RunContext) -> E {
     event
 }
 
-/// Returns kind and name of the instance, as events have them.
+/// Returns kind and name of the instance, as events show them.
 pub(crate) fn kind_and_name(creator: Option<&Creator>) -> (String, String) {
     creator.map(|creator| (creator.kind().to_owned(), creator.name().to_owned())).unwrap_or_default()
 }

@@ -1,7 +1,7 @@
-//! Panics of user code: the only place of this crate where they are caught.
+//! Catches panics of user code. No other file of this crate does.
 //!
-//! A panic that was caught leaves its message. Its payload is a value of the user's, whose drop may panic as well: that
-//! does not get out either.
+//! A caught panic is replaced by its message. Its payload is a value of the user's whose drop may panic too: that panic
+//! is caught as well.
 #![allow(dead_code, reason = "each middleware uses its own part of this")]
 
 use std::future::{Future, poll_fn};
@@ -11,12 +11,12 @@ use std::task::Poll;
 
 use emitree_emitter::panic_text;
 
-/// Calls user code; a panic is an error with its message.
+/// Calls user code; returns the message of a panic as the error.
 pub(crate) fn caught<R>(call: impl FnOnce() -> R) -> Result<R, String> {
     catch_unwind(AssertUnwindSafe(call)).map_err(panic_text)
 }
 
-/// Awaits user code, which is called at the first poll; a panic is an error with its message.
+/// Awaits user code, which is called at the first poll; returns the message of a panic as the error.
 pub(crate) async fn caught_async<F: Future>(call: impl FnOnce() -> F) -> Result<F::Output, String> {
     let mut future = pin!(caught(call)?);
     poll_fn(|cx| match caught(|| future.as_mut().poll(cx)) {

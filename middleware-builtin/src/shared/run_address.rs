@@ -1,18 +1,19 @@
-//! Which run it is: what runs that are under way are found by, without working out their ids.
+//! The identity of a run that is under way, which costs no id.
 
 use std::hash::{Hash, Hasher};
 
 use emitree_runtime::RunContext;
 use rustc_hash::FxHasher;
 
-/// Which run it is, as long as there is it: who keeps one forgets it with the run's `finish`.
+/// The identity of a run while it exists. Forget it at the run's `finish`: a later run may get the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct RunAddress(u64);
 
 impl RunAddress {
     #[inline]
     pub(crate) fn of(run: &RunContext) -> Self {
-        // Of one word, which this is, no two have the same hash.
+        // A run hashes one word. `FxHasher` maps different words to different hashes, so equal hashes mean the same
+        // run.
         let mut hasher = FxHasher::default();
         run.hash(&mut hasher);
         Self(hasher.finish())

@@ -1,4 +1,4 @@
-//! Which runs a middleware is for: [`Runs`].
+//! Selections of runs: [`Runs`].
 
 use std::any::type_name;
 use std::borrow::Cow;
@@ -10,8 +10,7 @@ use emitree_runtime::{AsInstance, Error, Result, RunContext};
 
 use crate::shared::panic::caught;
 
-/// Some runs, by what they are runs of. A middleware that is for some runs only asks once for each run: when it is bound,
-/// or at its `start`.
+/// A selection of runs. A middleware checks a run against it once: when it is bound, or at the run's `start`.
 ///
 /// ```
 /// use emitree_middleware::Runs;
@@ -24,9 +23,9 @@ use crate::shared::panic::caught;
 ///
 /// # In builders
 ///
-/// `.runs(...)` says which runs it is about, and `.of_kind("Tool")` is short for `.runs(Runs::of_kind("Tool"))`. What is
-/// said again adds runs; where nothing is said, it is about all that it is bound to. What has no such option is bound by
-/// [`only`](Self::only).
+/// `.runs(...)` selects the runs that a middleware handles; `.of_kind("Tool")` is short for
+/// `.runs(Runs::of_kind("Tool"))`. Further calls add runs. Without a call, the middleware handles all runs that it is
+/// bound to. A middleware without these methods is bound to some runs by [`only`](Self::only).
 #[derive(Clone)]
 pub struct Runs(Selection);
 
@@ -50,84 +49,84 @@ enum Combinator {
     Except,
 }
 
-/// A run that may be one of [some](Runs), and what is known of it: that it begins, or that it was recorded.
+/// The properties of a run that [`Runs`] are matched against. The run is a live one, or a recorded one.
 pub trait RunInfo {
-    /// The kind of what it is a run of: `Tool`.
+    /// Returns the kind of its instance: `Tool`.
     fn kind(&self) -> &str;
 
-    /// What that is called: `read_file`.
+    /// Returns the name of its instance: `read_file`.
     fn name(&self) -> &str;
 
-    /// The namespace of its events: `tool.read_file`.
+    /// Returns the namespace of its events: `tool.read_file`.
     fn namespace(&self) -> &str;
 
-    /// Its context.
+    /// Returns its context.
     fn context(&self) -> Context;
 
-    /// Its ids.
+    /// Returns its ids.
     fn trace(&self) -> Option<Trace>;
 
-    /// Whether what is run, its input or its output is of the type of that [name](std::any::type_name). A recording keeps
-    /// input and output only.
+    /// Returns `true` if the runnable, its input or its output has the type with this [name](std::any::type_name). A
+    /// recording has the types of input and output only.
     fn has_type(&self, name: &str) -> bool;
 
-    /// The run itself. A recording has none.
+    /// Returns the run itself; `None` for a recorded run.
     fn run(&self) -> Option<RunContext>;
 }
 
 impl Runs {
-    /// All runs.
+    /// Selects all runs.
     #[must_use]
     pub const fn all() -> Self {
         Self(Selection::All)
     }
 
-    /// Runs of a kind: `Tool`.
+    /// Selects runs of a kind: `Tool`.
     #[must_use]
     pub fn of_kind(kind: impl Into<Cow<'static, str>>) -> Self {
         Self(Selection::Kind(kind.into()))
     }
 
-    /// Runs of what is called so: `read_file`.
+    /// Selects runs of instances with this name: `read_file`.
     #[must_use]
     pub fn named(name: impl Into<Cow<'static, str>>) -> Self {
         Self(Selection::Named(name.into()))
     }
 
-    /// Runs of a `T`, runs whose input or output is a `T`, and those behind which stands a `T`: the thing that their
-    /// [`Creator`](emitree_emitter::Creator::of) shares.
+    /// Selects runs of a `T`, runs whose input or output is a `T`, and runs whose
+    /// [`Creator`](emitree_emitter::Creator::of) shares a `T`.
     ///
-    /// A recording keeps the types of input and output only.
+    /// Recorded runs are matched by the types of input and output only.
     #[must_use]
     pub fn of_type<T: Send + Sync + 'static>() -> Self {
         Self(Selection::Type { name: type_name::<T>(), is_thing: |creator| creator.thing::<T>().is_some() })
     }
 
-    /// Runs of that very instance. A recording knows none.
+    /// Selects runs of one instance. It matches no recorded runs.
     #[must_use]
     pub fn of_instance(instance: &(impl AsInstance + ?Sized)) -> Self {
         Self(Selection::Instance(instance.instance_emitter().clone()))
     }
 
-    /// Runs of which a predicate says so.
+    /// Selects runs that fulfil a predicate.
     #[must_use]
     pub fn matching(predicate: impl Fn(&dyn RunInfo) -> bool + Send + Sync + 'static) -> Self {
         Self(Selection::Matching(Arc::new(predicate)))
     }
 
-    /// Those of them that are also among others.
+    /// Selects runs that are in both selections.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         self.combine(Combinator::And, other)
     }
 
-    /// Them and others.
+    /// Selects runs that are in either selection.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         self.combine(Combinator::Or, other)
     }
 
-    /// Them without others.
+    /// Selects runs that are in this selection and not in the other.
     #[must_use]
     pub fn except(self, other: Self) -> Self {
         self.combine(Combinator::Except, other)
@@ -137,7 +136,7 @@ impl Runs {
         Self(Selection::Combined(Arc::new((self, combine, other))))
     }
 
-    /// Whether a run is one of them.
+    /// Returns `true` if the selection contains a run.
     #[must_use]
     pub fn has(&self, run: &dyn RunInfo) -> bool {
         match &self.0 {
@@ -162,7 +161,7 @@ impl Runs {
             .map_err(|panic| Error::denied(by, format!("what says which runs it is about panicked: {panic}")))
     }
 
-    /// As a part of a larger whole.
+    /// Writes a selection inside a larger one, in parentheses where the order of operations needs them.
     fn part(&self, of: Combinator, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
             Selection::Combined(two) if two.1 != of || of == Combinator::Except => write!(f, "({self:?})"),
@@ -171,7 +170,7 @@ impl Runs {
     }
 }
 
-/// Such as `of Tool and named read_file`.
+/// Writes a selection like `of Tool and named read_file`.
 impl fmt::Debug for Runs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
@@ -226,7 +225,7 @@ impl RunInfo for RunContext {
     }
 }
 
-/// What a builder was told of [runs](Runs#in-builders): nothing yet, or some of them.
+/// The runs that a builder was given by [`runs`](Runs#in-builders); without a call, all.
 #[derive(Clone, Default)]
 pub(crate) struct FilterSpec(Option<Runs>);
 
@@ -242,13 +241,13 @@ impl FilterSpec {
         self.0.as_ref().is_none_or(|runs| runs.has(run))
     }
 
-    /// The same for a guard: a predicate that panics denies (M5).
+    /// Checks a run for a guard: a predicate that panics denies (M5).
     #[inline]
     pub(crate) fn guards(&self, run: &RunContext, by: &str) -> Result<bool> {
         self.0.as_ref().map_or(Ok(true), |runs| runs.guards(run, by))
     }
 
-    /// These, after some words; nothing for all of them.
+    /// Returns the words followed by the selection, or an empty text for all runs.
     pub(crate) fn after(&self, words: &str) -> String {
         self.0.as_ref().map_or_else(String::new, |runs| format!("{words}{runs:?}"))
     }
