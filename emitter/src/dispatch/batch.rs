@@ -67,7 +67,7 @@ impl Listener {
         }
     }
 
-    fn joins(&self, other: &Self) -> bool {
+    fn can_join(&self, other: &Self) -> bool {
         let types = [self, other].map(|listener| listener.expected.map(|expected| expected.id));
         types[0] == types[1] && self.unlimited_change().is_some() && other.unlimited_change().is_some()
     }
@@ -78,7 +78,7 @@ pub(crate) type BatchStarts = Box<[Option<Box<dyn Batch>>]>;
 
 pub(crate) fn batch_starts(listeners: &[Arc<Listener>]) -> BatchStarts {
     let mut starts = Vec::new();
-    for joined in listeners.chunk_by(|one, next| one.joins(next)) {
+    for joined in listeners.chunk_by(|one, next| one.can_join(next)) {
         // A single listener is called faster without a batch.
         let first = joined.first().filter(|_| joined.len() > 1);
         starts.push(first.and_then(|first| first.unlimited_change()?.batch(joined)));

@@ -25,8 +25,8 @@ const MAX_WALK: usize = 256;
 /// The listeners that receive one event, emitter by emitter. They are fixed when the event is emitted (E10).
 pub(super) struct Route {
     /// Most events have listeners on one emitter only.
-    first: Option<Stop>,
-    others: Option<SmallVec<[Stop; 3]>>,
+    first: Option<RouteStop>,
+    others: Option<SmallVec<[RouteStop; 3]>>,
     /// `true` if there may be observers. Mostly there are none, and the second pass is skipped.
     is_observed: bool,
 }
@@ -41,7 +41,7 @@ struct Receiver<'e> {
 }
 
 /// The matched listeners of one emitter.
-struct Stop {
+struct RouteStop {
     snapshot: Guard<Snapshot>,
     matches: Matches,
 }
@@ -107,7 +107,7 @@ impl Route {
                 return self.find_along_runs(from, meta);
             }
             if let Some(registry) = emitter.receiver(name_bits)
-                && !self.add_stop(registry, || view(emitter, meta, || meta.source().is_in_part_of_run_of(emitter)))
+                && !self.add_stop(registry, || view_of(emitter, meta, || meta.source().is_in_part_of_run_of(emitter)))
             {
                 return false;
             }
@@ -120,7 +120,7 @@ impl Route {
     fn find_along_runs(&mut self, from: &Emitter, meta: &EventMeta<'_>) -> bool {
         let mut receivers = SmallVec::<[Receiver<'_>; 8]>::new();
         let (name_bits, origin, mut below) = (meta.emit.name_bits, meta.source().run(), None::<&Emitter>);
-        let over = from.walk(|emitter| {
+        let over = from.walk_up(|emitter| {
             // The emitter after a run is its instance. It sees an event of a run below that one as nested.
             let through = below.is_some_and(|below| below.is_run() && Some(below) != origin);
             receivers.extend(emitter.receiver(name_bits).map(|registry| Receiver { emitter, registry, through }));
@@ -135,7 +135,7 @@ impl Route {
                     later.through |= through;
                     true
                 }
-                None => self.add_stop(registry, || view(emitter, meta, || through)),
+                None => self.add_stop(registry, || view_of(emitter, meta, || through)),
             }
         })
     }
@@ -159,12 +159,12 @@ impl Route {
             Matches::Few(_) | Matches::Cached(_) => {}
         }
         self.is_observed |= snapshot.observes;
-        self.push(Stop { snapshot: guard, matches });
+        self.push(RouteStop { snapshot: guard, matches });
         true
     }
 
     #[inline(always)]
-    fn push(&mut self, stop: Stop) {
+    fn push(&mut self, stop: RouteStop) {
         if self.first.is_none() {
             self.first = Some(stop);
         } else {
@@ -184,7 +184,7 @@ impl Route {
                 // Each emitter is entered once, however many ways and cycles lead to it (E6).
                 SearchStep::Enter(emitter) if visited.insert(emitter.address()) => {
                     let instances = || instances_above.get_or_init(|| meta.source().instances_of_runs_above());
-                    let view = view(&emitter, meta, || instances().contains(&emitter.address()));
+                    let view = view_of(&emitter, meta, || instances().contains(&emitter.address()));
                     let (stop, piped) = emitter.registry().map_or((None, Some(Vec::new())), |registry| {
                         let snapshot = registry.snapshot();
                         let piped = targets(&snapshot, &view);
@@ -192,7 +192,7 @@ impl Route {
                         if matches!(matches, Matches::Uncached(_)) {
                             registry.forget_matches();
                         }
-                        ((!matches.is_none()).then_some(Stop { snapshot, matches }), piped)
+                        ((!matches.is_none()).then_some(RouteStop { snapshot, matches }), piped)
                     });
                     stack.push(SearchStep::Leave(stop));
                     let Some(piped) = piped else {
@@ -217,7 +217,7 @@ impl Route {
     }
 
     #[inline(always)]
-    fn stop(&self, stop: usize) -> Option<&Stop> {
+    fn stop(&self, stop: usize) -> Option<&RouteStop> {
         match stop {
             0 => self.first.as_ref(),
             _ => self.others.as_ref()?.get(stop - 1),
@@ -269,7 +269,7 @@ impl Route {
 /// A step of the search that is still to be done.
 enum SearchStep {
     Enter(Emitter),
-    Leave(Option<Stop>),
+    Leave(Option<RouteStop>),
 }
 
 /// Returns the targets of the pipes that take the event. `None` if nothing rises from here, because the run has ended
@@ -286,7 +286,11 @@ fn targets(snapshot: &Guard<Snapshot>, view: &EventView<'_>) -> Option<Vec<Emitt
 /// An event is nested for an emitter if one of the emitter's runs is above the run in which it happened. That is
 /// expensive to find out, so `is_below_its_runs` is only called where it decides.
 #[inline]
-fn view<'a>(listening: &Emitter, meta: &'a EventMeta<'a>, is_below_its_runs: impl FnOnce() -> bool) -> EventView<'a> {
+fn view_of<'a>(
+    listening: &Emitter,
+    meta: &'a EventMeta<'a>,
+    is_below_its_runs: impl FnOnce() -> bool,
+) -> EventView<'a> {
     let source = meta.emit.source;
     let here = source == listening || source.is_run_of(listening) || source.emits_for(listening);
     let nested = !here
@@ -332,7 +336,7 @@ impl Emitter {
     ///
     /// Gives up after `MAX_WALK` emitters, because many ways may lead to the same emitter.
     #[inline]
-    fn walk<'e>(&'e self, mut visit: impl FnMut(&'e Self) -> bool) -> bool {
+    fn walk_up<'e>(&'e self, mut visit: impl FnMut(&'e Self) -> bool) -> bool {
         let mut run_parents = SmallVec::<[&Self; 8]>::new();
         let mut at = self;
         for _ in 0..MAX_WALK {
@@ -418,7 +422,7 @@ impl Emitter {
         // One way leads up the tree. Only from a run in another run on is it worth walking all ways.
         match self.first_receiver(u64::MAX) {
             None => false,
-            Some(at) => at.receiver(u64::MAX).is_some() || !at.walk(|emitter| emitter.receiver(u64::MAX).is_none()),
+            Some(at) => at.receiver(u64::MAX).is_some() || !at.walk_up(|emitter| emitter.receiver(u64::MAX).is_none()),
         }
     }
 

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::BuildError;
-use crate::emitter::group::Groups;
+use crate::emitter::group::GroupIds;
 
 /// The key that marks the runtime's own events. Users cannot set it (R3).
 pub(crate) const RESERVED: &str = "internal";
@@ -21,12 +21,12 @@ pub struct Context(Option<Arc<Map<String, Value>>>);
 #[derive(Default)]
 pub(crate) struct OwnContext {
     given: Context,
-    changed: OnceLock<Box<Changed>>,
+    changed: OnceLock<Box<ChangedContext>>,
 }
 
-struct Changed {
+struct ChangedContext {
     context: Mutex<Context>,
-    groups: Groups,
+    groups: GroupIds,
 }
 
 impl OwnContext {
@@ -52,8 +52,8 @@ impl OwnContext {
         self.changed().groups.add(id);
     }
 
-    fn changed(&self) -> &Changed {
-        let change = || Changed { context: Mutex::new(self.given.clone()), groups: Groups::default() };
+    fn changed(&self) -> &ChangedContext {
+        let change = || ChangedContext { context: Mutex::new(self.given.clone()), groups: GroupIds::default() };
         self.changed.get_or_init(|| Box::new(change()))
     }
 }
@@ -92,9 +92,9 @@ impl Context {
 
     /// Returns this context with the mark of the runtime's own events (R3).
     pub(crate) fn internal(self) -> Self {
-        static ALONE: LazyLock<Context> = LazyLock::new(|| Context::new().with(RESERVED, true));
+        static INTERNAL_ONLY: LazyLock<Context> = LazyLock::new(|| Context::new().with(RESERVED, true));
         // Most runs have no context: they share one marked map.
-        if self.is_empty() { ALONE.clone() } else { self.with(RESERVED, true) }
+        if self.is_empty() { INTERNAL_ONLY.clone() } else { self.with(RESERVED, true) }
     }
 
     /// Returns this context with the keys of `other` added. `other` wins where both have a key.

@@ -4,14 +4,14 @@
 use std::sync::{Arc, OnceLock};
 
 #[derive(Default)]
-pub(crate) struct Groups(OnceLock<Box<GroupLink>>);
+pub(crate) struct GroupIds(OnceLock<Box<GroupLink>>);
 
 struct GroupLink {
     id: Arc<str>,
     next: OnceLock<Box<Self>>,
 }
 
-impl Groups {
+impl GroupIds {
     pub(crate) fn id(&self) -> Option<&Arc<str>> {
         self.last().map(|last| &last.id)
     }
@@ -36,7 +36,7 @@ impl Groups {
 }
 
 /// Drops the list in a loop instead of by recursion.
-impl Drop for Groups {
+impl Drop for GroupIds {
     fn drop(&mut self) {
         let mut link = self.0.take();
         while let Some(mut this) = link {

@@ -406,7 +406,7 @@ impl Emitter {
 
     /// Returns the scope in which an emit is continued and the run's values are dropped, unless the calling code is
     /// inside of it. If the run is gone, that is the scope of the next run above (R14).
-    pub(crate) fn scope_left(&self) -> Option<Arc<dyn Scope>> {
+    pub(crate) fn nearest_scope(&self) -> Option<Arc<dyn Scope>> {
         // Up the run parents, to the first run whose scope can still be entered.
         let own = self.run_link().filter(|run| !run.is_inside())?;
         let runs = successors(Some(own), |run| run.parent.as_ref()?.run_link());
@@ -470,7 +470,7 @@ impl Node {
         let mut registry = self.registry.take();
         // Most emitters have no listeners, and need no scope to be entered.
         if registry.is_some() {
-            drop_within(parent.scope_left(), || drop(registry.take()));
+            drop_within(parent.nearest_scope(), || drop(registry.take()));
         }
     }
 

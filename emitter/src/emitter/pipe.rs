@@ -5,7 +5,7 @@ use std::mem::replace;
 use std::sync::{Arc, Weak};
 
 use crate::emitter::Node;
-use crate::emitter::scope::drop_at;
+use crate::emitter::scope::drop_in_run_of;
 use crate::panic::drop_catching;
 use crate::registry::listener::EventView;
 use crate::{Emitter, Matcher};
@@ -39,7 +39,7 @@ impl Pipe {
 impl Drop for Pipe {
     fn drop(&mut self) {
         let Self { matcher, target, home } = self;
-        drop_at(home, || {
+        drop_in_run_of(home, || {
             drop_catching("what a matcher captured", replace(matcher, Matcher::own()));
             drop_catching("what a pipe leads to", target.take());
         });

@@ -56,9 +56,9 @@ pub(crate) fn drop_within(scope: Option<Arc<dyn Scope>>, mut drop: impl FnMut())
 }
 
 /// Enters the scope of an emitter's run, on any thread, and drops there what was registered on the emitter.
-pub(crate) fn drop_at(home: &Weak<Node>, drop: impl FnMut()) {
+pub(crate) fn drop_in_run_of(home: &Weak<Node>, drop: impl FnMut()) {
     let home = home.upgrade().map(Emitter::from);
-    drop_within(home.as_ref().and_then(Emitter::scope_left), drop);
+    drop_within(home.as_ref().and_then(Emitter::nearest_scope), drop);
 }
 
 /// Wraps a future so that it is polled and dropped inside the scope of the emitter's run, if it has one.
@@ -93,7 +93,7 @@ impl<F> Within<'_, F> {
     #[inline(never)]
     fn drop_in_run(self: Pin<&mut Self>) {
         let mut this = self.project();
-        drop_within(this.source.scope_left(), || this.future.set(None));
+        drop_within(this.source.nearest_scope(), || this.future.set(None));
     }
 }
 
@@ -103,7 +103,7 @@ impl<F: Future> Future for Within<'_, F> {
     #[inline(never)]
     fn poll(self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<F::Output> {
         let mut this = self.project();
-        within(this.source.scope_left(), || {
+        within(this.source.nearest_scope(), || {
             let Some(future) = this.future.as_mut().as_pin_mut() else { return Poll::Pending };
             let polled = future.poll(cx);
             if polled.is_ready() {

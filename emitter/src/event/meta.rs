@@ -28,12 +28,12 @@ pub struct Trace {
 /// before the emit first awaits, so that all listeners see the same values.
 pub struct EventMeta<'a> {
     pub(crate) emit: &'a Emit<'a>,
-    fixed: Option<Fixed>,
+    fixed: Option<FixedValues>,
     path: OnceLock<Box<str>>,
 }
 
 /// Values that must not change while listeners are awaited.
-pub(crate) struct Fixed {
+pub(crate) struct FixedValues {
     time: SystemTime,
     context: Context,
 }
@@ -46,15 +46,15 @@ impl<'a> EventMeta<'a> {
     /// Fixes time and context, used or not, before listeners are awaited (E14).
     pub(crate) fn fix(&mut self) {
         // Values that a listener has seen already stay as they are.
-        let (time, context) = self.emit.stamp.seen();
+        let (time, context) = self.emit.stamp.known();
         let context = context.cloned().unwrap_or_else(|| self.emit.context());
-        self.fixed = Some(Fixed { time: time.unwrap_or_else(SystemTime::now), context });
+        self.fixed = Some(FixedValues { time: time.unwrap_or_else(SystemTime::now), context });
     }
 
     /// Stores the fixed values in the stamp, where another meta of the same event finds them.
     pub(crate) fn save_to_stamp(self) {
-        if let Some(Fixed { time, context }) = self.fixed {
-            self.emit.stamp.put(time, context);
+        if let Some(FixedValues { time, context }) = self.fixed {
+            self.emit.stamp.fix(time, context);
         }
     }
 

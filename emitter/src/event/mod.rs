@@ -39,13 +39,13 @@ pub trait AnyEvent: Any + Send + Sync {
 
 impl<T: Serialize + Send + Sync + 'static> AnyEvent for T {
     fn to_json(&self) -> Value {
-        to_value(self).unwrap_or_else(|error| Value::String(marker::<T>(&error)))
+        to_value(self).unwrap_or_else(|error| Value::String(error_text::<T>(&error)))
     }
 
     fn to_raw_json(&self) -> Box<RawValue> {
         bounded(self, |value| to_raw_value(value))
             // The reason takes the place of the payload: an event is delivered in any case.
-            .or_else(|error| to_raw_value(&marker::<T>(&error)))
+            .or_else(|error| to_raw_value(&error_text::<T>(&error)))
             .unwrap_or_else(|_| RawValue::NULL.to_owned())
     }
 
@@ -54,7 +54,7 @@ impl<T: Serialize + Send + Sync + 'static> AnyEvent for T {
     }
 }
 
-fn marker<T>(error: &serde_json::Error) -> String {
+fn error_text<T>(error: &serde_json::Error) -> String {
     format!("<{} cannot be serialised: {error}>", type_name::<T>())
 }
 

@@ -41,11 +41,11 @@ impl EventStamp {
     }
 
     /// Returns the time and the context, if they have been computed.
-    pub(crate) fn seen(&self) -> (Option<SystemTime>, Option<&Context>) {
+    pub(crate) fn known(&self) -> (Option<SystemTime>, Option<&Context>) {
         (self.time.get().copied(), self.context.get())
     }
 
-    pub(crate) fn put(&self, time: SystemTime, context: Context) {
+    pub(crate) fn fix(&self, time: SystemTime, context: Context) {
         self.time.get_or_init(|| time);
         self.context.get_or_init(|| context);
     }

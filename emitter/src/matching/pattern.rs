@@ -33,7 +33,7 @@ type Member = (u64, Matcher);
 /// Patterns of an emitter's listeners, to be compiled as sets. Keeps no listener alive.
 pub(crate) struct PatternSet {
     members: Vec<Member>,
-    compiled: OnceLock<Compiled>,
+    compiled: OnceLock<CompiledSets>,
 }
 
 impl PatternSet {
@@ -78,8 +78,8 @@ impl PatternSet {
     }
 
     /// Compiles the set, unless that has been done.
-    pub(crate) fn compile(&self) -> &Compiled {
-        self.compiled.get_or_init(|| Compiled::new(&self.members))
+    pub(crate) fn compile(&self) -> &CompiledSets {
+        self.compiled.get_or_init(|| CompiledSets::new(&self.members))
     }
 
     /// Calls `found` with each member whose pattern takes an event.
@@ -128,7 +128,7 @@ impl PatternIndex {
 }
 
 /// The compiled sets of each sort of pattern.
-pub(crate) struct Compiled {
+pub(crate) struct CompiledSets {
     names: Sets<GlobSet>,
     paths: Sets<GlobSet>,
     regexes: Sets<RegexSet>,
@@ -139,7 +139,7 @@ pub(crate) struct Compiled {
 /// Sets, each with the members that its patterns belong to. There are several only if one would be too large.
 type Sets<S> = Vec<(S, Vec<u32>)>;
 
-impl Compiled {
+impl CompiledSets {
     fn new(members: &[Member]) -> Self {
         let (mut names, mut paths, mut regexes) = (Vec::new(), Vec::new(), Vec::new());
         for (at, (_, matcher)) in (0..).zip(members) {

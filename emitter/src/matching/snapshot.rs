@@ -27,19 +27,19 @@ pub(crate) struct Snapshot {
     pub(crate) leads_up_only: bool,
     /// `true` if any of the listeners is an observer.
     pub(crate) observes: bool,
-    search: Search,
+    lookup: Lookup,
 }
 
 /// How the listeners of an event are found.
-enum Search {
+enum Lookup {
     /// Asks each listener. `observers` has a bit for each observer.
     Each {
         observers: usize,
     },
-    Table(Box<Table>),
+    Table(Box<MatchTable>),
 }
 
-struct Table {
+struct MatchTable {
     /// Positions of listeners without a pattern, or whose pattern no set covers.
     singly: Box<[u32]>,
     patterns: PatternIndex,
@@ -79,41 +79,41 @@ impl Snapshot {
         let is_closed = state.is_closed;
         let leads_up_only = pipes.is_empty() && !is_closed;
         let few = listeners.len() <= MAX_ASKED_EACH && !listeners.iter().any(|listener| listener.matcher.is_pattern());
-        let search = if few {
-            Search::Each { observers: observers(&listeners) }
+        let lookup = if few {
+            Lookup::Each { observers: observers(&listeners) }
         } else {
             state.cache_capacity = state.cache_capacity.clamp(*CACHE_CAPACITY.start(), *CACHE_CAPACITY.end());
             let capacity = state.cache_capacity;
-            Search::Table(Box::new(Table::new(&listeners, state.renew_patterns(), capacity)))
+            Lookup::Table(Box::new(MatchTable::new(&listeners, state.renew_patterns(), capacity)))
         };
         let observes = listeners.iter().any(|listener| listener.call.role() == Role::Observe);
-        Self { listeners, pipes, is_closed, leads_up_only, observes, search }
+        Self { listeners, pipes, is_closed, leads_up_only, observes, lookup }
     }
 
     /// Finds the listeners that take an event.
     #[inline(always)]
     pub(crate) fn find(&self, view: &EventView<'_>) -> Matches {
-        match &self.search {
-            Search::Each { .. } => {
+        match &self.lookup {
+            Lookup::Each { .. } => {
                 let mut matches = 0;
                 for (at, listener) in self.listeners.iter().enumerate() {
                     matches |= usize::from(listener.takes(view)) << at;
                 }
                 Matches::Few(matches)
             }
-            Search::Table(table) => table.find(&self.listeners, view),
+            Lookup::Table(table) => table.find(&self.listeners, view),
         }
     }
 
     /// Returns the matches with one role, in order.
     #[inline(always)]
     pub(crate) fn matched<'s>(&'s self, matches: &'s Matches, role: Role) -> MatchedListeners<'s> {
-        match (matches, &self.search) {
-            (Matches::Few(positions), Search::Each { observers }) => match role {
+        match (matches, &self.lookup) {
+            (Matches::Few(positions), Lookup::Each { observers }) => match role {
                 Role::Change => MatchedListeners::Few(&self.listeners, positions & !observers),
                 Role::Observe => MatchedListeners::Few(&self.listeners, positions & observers),
             },
-            (Matches::Cached(slot), Search::Table(table)) => match table.cache.at(*slot) {
+            (Matches::Cached(slot), Lookup::Table(table)) => match table.cache.at(*slot) {
                 Some(entry) => MatchedListeners::Listed(entry.of(role)),
                 None => MatchedListeners::NONE,
             },
@@ -167,7 +167,7 @@ fn observers(listeners: &[Arc<Listener>]) -> usize {
     listeners.iter().enumerate().map(bit).sum()
 }
 
-impl Table {
+impl MatchTable {
     fn new(listeners: &[Arc<Listener>], patterns: &[Arc<PatternSet>], capacity: usize) -> Self {
         let patterns = PatternIndex::new(patterns, listeners);
         // Patterns that are covered by a set are not asked again one by one.

@@ -20,11 +20,11 @@ use thiserror::Error;
 /// A name has one or more segments of `[A-Za-z0-9_]+`. A name with a dot (`"run.start"`) names an event of a
 /// sub-namespace: its path ends in both segments, and it is not an *own* event of any emitter.
 #[derive(Clone, Copy, Debug)]
-pub struct EventName(Name<'static>);
+pub struct EventName(HashedName<'static>);
 
 /// A name with its hash.
 #[derive(Clone, Copy, Debug)]
-struct Name<'a> {
+struct HashedName<'a> {
     text: &'a str,
     hash: u64,
     dotted: bool,
@@ -40,7 +40,7 @@ impl EventName {
     #[must_use]
     #[expect(clippy::panic, reason = "evaluated in a const, where a panic is the compile error that is wanted")]
     pub const fn new(name: &'static str) -> Self {
-        match Fault::of(name) {
+        match NameFault::of(name) {
             None => Self::unchecked(name),
             Some(_) => panic!("an event name is made of [A-Za-z0-9_]+ segments joined by dots"),
         }
@@ -58,7 +58,7 @@ impl EventName {
 
     const fn unchecked(name: &'static str) -> Self {
         let bytes = name.as_bytes();
-        Self(Name { text: name, hash: fingerprint(bytes), dotted: classes(bytes) & DOT != 0 })
+        Self(HashedName { text: name, hash: fingerprint(bytes), dotted: classes(bytes) & DOT != 0 })
     }
 
     /// Returns the name as text.
@@ -97,7 +97,7 @@ impl Namespace {
     #[must_use]
     #[expect(clippy::panic, reason = "evaluated in a const, where a panic is the compile error that is wanted")]
     pub const fn new(namespace: &'static str) -> Self {
-        match Fault::of(namespace) {
+        match NameFault::of(namespace) {
             None => Self(namespace),
             Some(_) => panic!("a namespace is made of [A-Za-z0-9_]+ segments joined by dots"),
         }
@@ -124,7 +124,7 @@ pub trait AsName: Send + Sync {
 /// A borrowed event name with its hash.
 #[derive(Clone, Copy, Debug)]
 pub struct NameRef<'a> {
-    name: Name<'a>,
+    name: HashedName<'a>,
     /// `true` if the name is known to be valid.
     checked: bool,
 }
@@ -173,7 +173,7 @@ impl AsName for str {
     #[inline]
     fn as_name(&self) -> NameRef<'_> {
         let (bytes, classes) = (self.as_bytes(), classes(self.as_bytes()));
-        let name = Name { text: self, hash: fingerprint(bytes), dotted: classes & DOT != 0 };
+        let name = HashedName { text: self, hash: fingerprint(bytes), dotted: classes & DOT != 0 };
         // A name of one segment is settled by its classes. `check` looks at the segments of any other.
         NameRef { name, checked: is_plain(bytes, classes) }
     }
@@ -198,7 +198,7 @@ impl<N: AsName + ?Sized> AsName for &N {
 #[error("`{name}` is not a valid name: {fault}; use segments of [A-Za-z0-9_]+ joined by dots")]
 pub struct NameError {
     name: Cow<'static, str>,
-    fault: Fault,
+    fault: NameFault,
 }
 
 impl NameError {
@@ -210,7 +210,7 @@ impl NameError {
 }
 
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
-enum Fault {
+enum NameFault {
     #[error("it is empty")]
     Empty,
     #[error("the segment at byte {at} is empty")]
@@ -219,7 +219,7 @@ enum Fault {
     Character { at: usize },
 }
 
-impl Fault {
+impl NameFault {
     /// Returns the first fault of a dotted name, if it has one.
     const fn of(name: &str) -> Option<Self> {
         let bytes = name.as_bytes();
@@ -243,7 +243,7 @@ impl Fault {
 
 /// Checks a dotted name.
 pub(crate) fn check(name: &str) -> Result<(), NameError> {
-    match Fault::of(name) {
+    match NameFault::of(name) {
         None => Ok(()),
         Some(fault) => Err(NameError { name: Cow::Owned(name.to_owned()), fault }),
     }
@@ -308,13 +308,13 @@ pub(crate) const fn fingerprint(text: &[u8]) -> u64 {
 pub(crate) fn is_same(a: &str, b: &str) -> bool {
     let (a, b) = (a.as_bytes(), b.as_bytes());
     match a.len() {
-        8..=16 => a.len() == b.len() && ends(a) == ends(b),
+        8..=16 => a.len() == b.len() && head_and_tail(a) == head_and_tail(b),
         _ => a == b,
     }
 }
 
 #[inline]
-fn ends(text: &[u8]) -> (Option<&[u8; 8]>, Option<&[u8; 8]>) {
+fn head_and_tail(text: &[u8]) -> (Option<&[u8; 8]>, Option<&[u8; 8]>) {
     (text.first_chunk(), text.last_chunk())
 }
 
@@ -344,14 +344,14 @@ mod tests {
             assert_eq!(check(good), Ok(()), "{good}");
         }
         for (bad, fault) in [
-            ("", Fault::Empty),
-            (".", Fault::EmptySegment { at: 0 }),
-            (".a", Fault::EmptySegment { at: 0 }),
-            ("a..b", Fault::EmptySegment { at: 2 }),
-            ("a.", Fault::EmptySegment { at: 2 }),
-            ("new token", Fault::Character { at: 3 }),
-            ("*", Fault::Character { at: 0 }),
-            ("größe", Fault::Character { at: 2 }),
+            ("", NameFault::Empty),
+            (".", NameFault::EmptySegment { at: 0 }),
+            (".a", NameFault::EmptySegment { at: 0 }),
+            ("a..b", NameFault::EmptySegment { at: 2 }),
+            ("a.", NameFault::EmptySegment { at: 2 }),
+            ("new token", NameFault::Character { at: 3 }),
+            ("*", NameFault::Character { at: 0 }),
+            ("größe", NameFault::Character { at: 2 }),
         ] {
             let error = check(bad).expect_err(bad);
             assert_eq!(error.fault, fault, "{bad}");

@@ -10,7 +10,7 @@ use futures_core::future::BoxFuture;
 
 use crate::emitter::pipe::Pipe;
 use crate::panic::log_quietly;
-use crate::registry::{Closed, Registry};
+use crate::registry::{Registry, RegistryClosed};
 use crate::{
     BoxError, Emitter, Event, EventMeta, Hears, IntoMatcher, ListenError, ListenerResult, Matcher, MatcherError,
     Options, PipeHandle, Registration, Subscription,
@@ -326,13 +326,13 @@ impl Emitter {
     /// # Errors
     ///
     /// Returns an error if the emitter belongs to a run that has ended.
-    fn add_to_registry(&self, add: impl FnOnce(&Registry) -> Result<(), Closed>) -> Result<(), ListenError> {
+    fn add_to_registry(&self, add: impl FnOnce(&Registry) -> Result<(), RegistryClosed>) -> Result<(), ListenError> {
         let registry = self.node().registry.get_or_init(|| Box::new(Registry::new()));
         // Pairs with the fence in `end_run`: either this call sees the end of the run, or `end_run` sees the registry
         // and closes it.
         fence(Ordering::SeqCst);
         let too_late = |_| ListenError::RunEnded { namespace: self.namespace().to_owned() };
-        if self.has_run_ended() { Err(Closed) } else { add(registry) }.map_err(too_late)?;
+        if self.has_run_ended() { Err(RegistryClosed) } else { add(registry) }.map_err(too_late)?;
         // After the listener can be found, and before this call returns (invariant 1 of `no_listener_cache`).
         self.invalidate();
         Ok(())

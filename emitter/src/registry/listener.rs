@@ -13,14 +13,14 @@ use futures_core::future::BoxFuture;
 use crate::dispatch::batch::{self, Batch};
 use crate::dispatch::emit::Emit;
 use crate::emitter::Node;
-use crate::emitter::scope::drop_at;
+use crate::emitter::scope::drop_in_run_of;
 use crate::event::ExpectedType;
 use crate::matching::function::Exact;
 use crate::matching::matcher::MatcherKind;
 use crate::name::is_same;
 use crate::panic::drop_catching;
 use crate::registry::claim::Claims;
-use crate::registry::tracked::Tracked;
+use crate::registry::tracked::TrackedCalls;
 use crate::rt::Facet;
 use crate::{AnyEvent, BoxError, EventMeta, Hears, Matcher};
 
@@ -184,7 +184,7 @@ pub(crate) struct Listener {
     pub(crate) call: Call,
     pub(crate) claims: Claims,
     /// Set if calls are counted (E9). The claims are then never the unlimited ones of the short path.
-    pub(crate) tracked: Option<Arc<Tracked>>,
+    pub(crate) tracked: Option<Arc<TrackedCalls>>,
     pub(crate) takes_nested: bool,
     pub(crate) priority: i32,
     pub(crate) persistent: bool,
@@ -220,7 +220,9 @@ impl Listener {
         let (Some(expected), MatcherKind::Name { text, .. }) = (self.expected, &self.matcher.0) else { return false };
         let other_name = emit.facet.and_then(Facet::other_name);
         let is_named = other_name.is_some_and(|name| is_same(text, name.as_str()));
-        is_named && (expected.id == emit.carried.id || generic(expected.name) == generic(emit.carried.name()))
+        is_named
+            && (expected.id == emit.carried.id
+                || without_parameters(expected.name) == without_parameters(emit.carried.name()))
     }
 
     #[inline(always)]
@@ -253,7 +255,7 @@ impl Listener {
             call: self.call.clone(),
             claims: self.claims.fork(),
             // The calls of the copy are counted separately.
-            tracked: self.tracked.as_ref().map(|_| Arc::new(Tracked::new())),
+            tracked: self.tracked.as_ref().map(|_| Arc::new(TrackedCalls::new())),
             home,
             ..*self
         }
@@ -265,7 +267,7 @@ impl Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         let Self { home, call, matcher, .. } = self;
-        drop_at(home, || {
+        drop_in_run_of(home, || {
             // One by one, so that a panic of the first drop does not leave out the second.
             drop_catching("what a listener captured", replace(call, Call::Dropped));
             drop_catching("what a matcher captured", replace(matcher, Matcher::own()));
@@ -274,7 +276,7 @@ impl Drop for Listener {
 }
 
 /// Returns the name of a type without its parameters.
-fn generic(type_name: &str) -> &str {
+fn without_parameters(type_name: &str) -> &str {
     type_name.split_once('<').map_or(type_name, |(generic, _)| generic)
 }
 

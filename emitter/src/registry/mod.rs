@@ -53,7 +53,7 @@ pub(crate) struct RegistryState {
 
 /// The error of a registry whose run has ended.
 #[derive(Debug)]
-pub(crate) struct Closed;
+pub(crate) struct RegistryClosed;
 
 impl Registry {
     pub(crate) fn new() -> Self {
@@ -75,11 +75,11 @@ impl Registry {
         self.published.load(Snapshot::of)
     }
 
-    pub(crate) fn add(&self, listener: Arc<Listener>) -> Result<(), Closed> {
+    pub(crate) fn add(&self, listener: Arc<Listener>) -> Result<(), RegistryClosed> {
         // An `Option`, so that a listener that is not accepted is dropped outside of the lock.
         let mut listener = Some(listener);
         let renewed = self.published.change(|state| {
-            let listener = state.accept(&mut listener)?;
+            let listener = state.take_unless_closed(&mut listener)?;
             // The bits come before the next snapshot: an emit that starts after this call must not pass by (E10).
             self.name_bits
                 .store(self.name_bits.load(Ordering::Relaxed) | listener.matcher.name_bits(), Ordering::Release);
@@ -114,10 +114,10 @@ impl Registry {
         self.remove(|listener| !listener.persistent && listener.matcher == *matcher)
     }
 
-    pub(crate) fn add_pipe(&self, pipe: Arc<Pipe>) -> Result<(), Closed> {
+    pub(crate) fn add_pipe(&self, pipe: Arc<Pipe>) -> Result<(), RegistryClosed> {
         let mut pipe = Some(pipe);
         self.change(|state| {
-            let pipe = state.accept(&mut pipe)?;
+            let pipe = state.take_unless_closed(&mut pipe)?;
             state.pipes.push(pipe);
             Ok(())
         })
@@ -179,8 +179,8 @@ impl Registry {
 
 impl RegistryState {
     /// Takes `what` out to be added, unless the registry is closed.
-    fn accept<T>(&self, what: &mut Option<T>) -> Result<T, Closed> {
-        if self.is_closed { None } else { what.take() }.ok_or(Closed)
+    fn take_unless_closed<T>(&self, what: &mut Option<T>) -> Result<T, RegistryClosed> {
+        if self.is_closed { None } else { what.take() }.ok_or(RegistryClosed)
     }
 
     /// Brings the sets of patterns up to date with the listeners.

@@ -14,20 +14,20 @@ use crate::sync::{Guard, Mutex, Slot};
 
 /// A state `S` and a `T` derived from it.
 pub(crate) struct Published<S, T> {
-    state: Mutex<Guarded<S>>,
+    state: Mutex<PublishedState<S>>,
     /// Initialised with the first value. Storing a value later is expensive, and so is dropping a slot that never had
     /// one.
     derived: OnceLock<Slot<T>>,
 }
 
-struct Guarded<S> {
+struct PublishedState<S> {
     own: S,
     is_published: bool,
 }
 
 impl<S, T> Published<S, T> {
     pub(crate) fn new(state: S) -> Self {
-        Self { state: Mutex::new(Guarded { own: state, is_published: false }), derived: OnceLock::new() }
+        Self { state: Mutex::new(PublishedState { own: state, is_published: false }), derived: OnceLock::new() }
     }
 
     /// Changes the state and withdraws the value derived from it.

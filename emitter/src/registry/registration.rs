@@ -11,7 +11,7 @@ use crate::event::ExpectedType;
 use crate::matching::function::Exact;
 use crate::registry::claim::Claims;
 use crate::registry::listener::{Call, Failure, Listener, Role};
-use crate::registry::tracked::Tracked;
+use crate::registry::tracked::TrackedCalls;
 use crate::{BoxError, Event, EventMeta, Hears, IntoMatcher, ListenerResult, Matcher, MatcherError, OnError};
 
 /// Options of a listener: priority, number of calls, nested events, what happens on failure.
@@ -223,7 +223,7 @@ impl Registration {
                 None if options.awaitable_off => Claims::counted(),
                 None => Claims::unlimited(),
             },
-            tracked: options.awaitable_off.then(|| Arc::new(Tracked::new())),
+            tracked: options.awaitable_off.then(|| Arc::new(TrackedCalls::new())),
             on_error: options.on_error.unwrap_or(by_role),
             priority: options.priority,
             persistent: options.persistent || is_pipe,

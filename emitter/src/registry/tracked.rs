@@ -12,19 +12,19 @@ use event_listener::Event;
 use crate::registry::calls::Calls;
 
 thread_local! {
-    /// The addresses of the [`Tracked`] whose calls this thread is inside of, the innermost last.
+    /// The addresses of the [`TrackedCalls`] whose calls this thread is inside of, the innermost last.
     static INSIDE: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
 }
 
 /// The calls of a listener that was registered with `Options::awaitable_off`.
 #[derive(Debug)]
-pub(crate) struct Tracked {
+pub(crate) struct TrackedCalls {
     calls: Calls,
     /// Notified when a call finishes after the end.
     finished: Event,
 }
 
-impl Tracked {
+impl TrackedCalls {
     pub(crate) fn new() -> Self {
         Self { calls: Calls::new(), finished: Event::new() }
     }
@@ -65,7 +65,7 @@ impl Tracked {
 }
 
 /// A call that is counted until this is dropped.
-pub(crate) struct UnderWay<'a>(&'a Tracked);
+pub(crate) struct UnderWay<'a>(&'a TrackedCalls);
 
 impl UnderWay<'_> {
     /// Runs or polls the call, and marks the thread as inside of it.

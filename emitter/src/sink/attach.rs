@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use super::handle::Control;
-use super::input::Input;
+use super::handle::SinkControl;
+use super::input::QueueInput;
 use super::queue::Queue;
 use super::worker::{self, Tally};
 use super::{EventStream, Overflow, Sink, SinkError, SinkHandle};
@@ -96,22 +96,26 @@ impl Emitter {
     #[track_caller]
     pub fn stream(&self, matcher: impl IntoMatcher, capacity: usize) -> Result<EventStream, ListenError> {
         let queue = Arc::new(Queue::new(capacity, Overflow::DropOldest));
-        let input = Input::new(Arc::clone(&queue), Overflow::DropOldest);
+        let input = QueueInput::new(Arc::clone(&queue), Overflow::DropOldest);
         Ok(EventStream::new(queue, self.listen_for(matcher.into_matcher(), input)?))
     }
 
     /// Registers the input as a pipe, so that `reset` and `off_matching` leave it in place (E9).
     #[track_caller]
-    fn listen_for(&self, matcher: Result<Matcher, MatcherError>, input: Input) -> Result<Subscription, ListenError> {
+    fn listen_for(
+        &self,
+        matcher: Result<Matcher, MatcherError>,
+        input: QueueInput,
+    ) -> Result<Subscription, ListenError> {
         self.register(Registration::new(Options::new(), matcher, None, input.into_call()).for_pipe())
     }
 }
 
 /// Starts the thread of a sink. Events enter through the input; dropping the input closes the sink.
-fn start<S: Sink>(sink: S) -> Result<(Input, Control), SinkError> {
+fn start<S: Sink>(sink: S) -> Result<(QueueInput, SinkControl), SinkError> {
     let overflow = sink.overflow();
     let queue = Arc::new(Queue::new(sink.capacity(), overflow));
     let tally = Arc::new(Tally::default());
     worker::start(sink, Arc::clone(&queue), Arc::clone(&tally)).map_err(SinkError::Thread)?;
-    Ok((Input::new(Arc::clone(&queue), overflow), Control::new(queue, tally)))
+    Ok((QueueInput::new(Arc::clone(&queue), overflow), SinkControl::new(queue, tally)))
 }

@@ -20,12 +20,12 @@ use crate::{SinkRecord, Subscription};
 /// complete.
 #[derive(Clone, Debug)]
 pub struct SinkHandle {
-    control: Control,
+    control: SinkControl,
     subscription: Subscription,
 }
 
 impl SinkHandle {
-    pub(super) const fn new(control: Control, subscription: Subscription) -> Self {
+    pub(super) const fn new(control: SinkControl, subscription: Subscription) -> Self {
         Self { control, subscription }
     }
 
@@ -75,7 +75,7 @@ impl SinkHandle {
             return self.report_of_close(deadline);
         }
         match Alarm::set(&self.control.queue, deadline) {
-            Ok(alarm) => self.control.wait_until(|queue| queue.has_ended() || alarm.rang()).await,
+            Ok(alarm) => self.control.wait_until(|queue| queue.has_ended() || alarm.has_rung()).await,
             Err(error) => return self.report().or_error(|| format!("the deadline could not be watched: {error}")),
         }
         self.report_of_close(deadline)
@@ -141,12 +141,12 @@ fn woken_before(deadline: Option<Instant>, progress: EventListener) -> bool {
 
 /// The queue and the counts of a sink.
 #[derive(Clone, Debug)]
-pub(super) struct Control {
+pub(super) struct SinkControl {
     queue: Arc<Queue<SinkRecord>>,
     tally: Arc<Tally>,
 }
 
-impl Control {
+impl SinkControl {
     pub(super) const fn new(queue: Arc<Queue<SinkRecord>>, tally: Arc<Tally>) -> Self {
         Self { queue, tally }
     }
@@ -203,7 +203,7 @@ impl Alarm {
         Ok(Self { rang, _disarm: disarm })
     }
 
-    fn rang(&self) -> bool {
+    fn has_rung(&self) -> bool {
         self.rang.load(Ordering::Acquire)
     }
 }

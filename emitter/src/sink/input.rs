@@ -13,12 +13,12 @@ use crate::{AnyEvent, BoxError, EventMeta, SinkRecord};
 
 /// The entry of a queue. Dropping it, with the listener that holds it, closes the sink or ends the stream.
 #[derive(Debug)]
-pub(super) struct Input {
+pub(super) struct QueueInput {
     queue: Arc<Queue<SinkRecord>>,
     overflow: Overflow,
 }
 
-impl Input {
+impl QueueInput {
     pub(super) const fn new(queue: Arc<Queue<SinkRecord>>, overflow: Overflow) -> Self {
         Self { queue, overflow }
     }
@@ -63,7 +63,7 @@ impl Input {
     }
 }
 
-impl Input {
+impl QueueInput {
     #[cold]
     fn lose(&self, ticket: u64, meta: &EventMeta<'_>) {
         self.queue.withdraw(ticket);
@@ -75,7 +75,7 @@ fn record(event: &dyn AnyEvent, meta: &EventMeta<'_>) -> SinkRecord {
     SinkRecord::Event(Box::new(meta.to_record(event)))
 }
 
-impl Drop for Input {
+impl Drop for QueueInput {
     fn drop(&mut self) {
         self.queue.close();
     }

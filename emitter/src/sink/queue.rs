@@ -47,7 +47,7 @@ struct QueueState<T> {
     backlog: Backlog<T>,
     /// Items that were read and are to be dropped (invariant 6).
     spent: VecDeque<Entry<T>>,
-    reader: Reader,
+    reader: ReaderState,
     closed: bool,
     flush_wanted: u64,
     flush_done: u64,
@@ -56,7 +56,7 @@ struct QueueState<T> {
 
 /// The state of the reader (invariant 2).
 #[derive(Debug)]
-enum Reader {
+enum ReaderState {
     /// It will check the queue again by itself.
     Busy,
     /// Its thread sleeps for a moment.
@@ -234,7 +234,7 @@ impl<T> Queue<T> {
         let mut state = self.state.lock();
         if state.is_idle() {
             // Collect for a moment first: more items are likely (invariant 2).
-            state.reader = Reader::Lingers;
+            state.reader = ReaderState::Lingers;
             self.work.wait_for(&mut state, LINGER);
         }
         if state.is_idle() {
@@ -244,12 +244,12 @@ impl<T> Queue<T> {
         }
         // Checked again after each wake-up, which may be spurious.
         while state.is_idle() {
-            state.reader = Reader::Sleeps;
-            if self.sleep(&mut state, until) == Slept::ForLong {
+            state.reader = ReaderState::Sleeps;
+            if self.sleep(&mut state, until) == WakeReason::TimedOut {
                 break;
             }
         }
-        state.reader = Reader::Busy;
+        state.reader = ReaderState::Busy;
         let waited = state.backlog.take(batch);
         let after_batch = state.after_batch();
         drop(state);
@@ -285,7 +285,7 @@ impl<T> Queue<T> {
         if state.closed {
             return Poll::Ready(None);
         }
-        let before = mem::replace(&mut state.reader, Reader::Waits(waker));
+        let before = mem::replace(&mut state.reader, ReaderState::Waits(waker));
         drop(state);
         drop(before);
         Poll::Pending
@@ -295,34 +295,34 @@ impl<T> Queue<T> {
         self.state.lock().backlog.pop()
     }
 
-    fn sleep(&self, state: &mut MutexGuard<'_, QueueState<T>>, until: Option<Instant>) -> Slept {
+    fn sleep(&self, state: &mut MutexGuard<'_, QueueState<T>>, until: Option<Instant>) -> WakeReason {
         let Some(until) = until else {
             self.work.wait(state);
-            return Slept::UntilWoken;
+            return WakeReason::Notified;
         };
-        if self.work.wait_until(state, until).timed_out() { Slept::ForLong } else { Slept::UntilWoken }
+        if self.work.wait_until(state, until).timed_out() { WakeReason::TimedOut } else { WakeReason::Notified }
     }
 
-    fn wake(&self, asleep: Reader) {
+    fn wake(&self, asleep: ReaderState) {
         match asleep {
-            Reader::Busy => {}
-            Reader::Lingers | Reader::Sleeps => {
+            ReaderState::Busy => {}
+            ReaderState::Lingers | ReaderState::Sleeps => {
                 self.work.notify_one();
             }
-            Reader::Waits(waker) => waker.wake(),
+            ReaderState::Waits(waker) => waker.wake(),
         }
     }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Slept {
-    UntilWoken,
-    ForLong,
+enum WakeReason {
+    Notified,
+    TimedOut,
 }
 
 impl<T> QueueState<T> {
     fn new(backlog: Backlog<T>) -> Self {
-        let (spent, reader) = (VecDeque::new(), Reader::Busy);
+        let (spent, reader) = (VecDeque::new(), ReaderState::Busy);
         Self { backlog, spent, reader, closed: false, flush_wanted: 0, flush_done: 0, ended: false }
     }
 
@@ -331,11 +331,13 @@ impl<T> QueueState<T> {
     }
 
     /// Marks the reader as awake, if it is to be woken, and returns how it sleeps (invariant 2).
-    fn mark_awake(&mut self, urgent: bool) -> Reader {
+    fn mark_awake(&mut self, urgent: bool) -> ReaderState {
         match self.reader {
-            Reader::Busy => Reader::Busy,
-            Reader::Lingers if !urgent => Reader::Busy,
-            Reader::Lingers | Reader::Sleeps | Reader::Waits(_) => mem::replace(&mut self.reader, Reader::Busy),
+            ReaderState::Busy => ReaderState::Busy,
+            ReaderState::Lingers if !urgent => ReaderState::Busy,
+            ReaderState::Lingers | ReaderState::Sleeps | ReaderState::Waits(_) => {
+                mem::replace(&mut self.reader, ReaderState::Busy)
+            }
         }
     }
 

@@ -57,7 +57,7 @@ impl Tally {
     }
 
     /// Counts buffered events as failed: the sink is about to be dropped with its buffer.
-    fn ended(&self) {
+    fn fail_buffered(&self) {
         let TallyCounts { progress, .. } = &mut *self.0.lock();
         progress.failed = progress.failed.saturating_add(mem::take(&mut progress.buffered));
     }
@@ -157,14 +157,14 @@ impl<S: Sink> Worker<S> {
         self.confirm(closed);
         let Self { sink, tally, .. } = self;
         // After the close: what is in the buffer now is lost with the sink.
-        tally.ended();
+        tally.fail_buffered();
         // Dropped here, before the guard tells the queue (invariant 4).
         let dropped = call_catching(|| {
             drop(sink);
             Ok(())
         });
         if let Err(error) = dropped {
-            tally.set_error(explain(error));
+            tally.set_error(message_of(error));
         }
     }
 
@@ -196,7 +196,7 @@ impl<S: Sink> Worker<S> {
 
     /// Keeps an error for the report, and logs the first of a series.
     fn record_error(&mut self, error: BoxError) {
-        let text = explain(error);
+        let text = message_of(error);
         if !self.failing {
             log_catching(|| tracing::warn!(error = text, "a sink failed; it stays in use"));
         }
@@ -228,14 +228,15 @@ fn call_catching(call: impl FnOnce() -> Result<(), BoxError>) -> Result<(), BoxE
 }
 
 /// Returns the message of an error. The error is a user's value, and may panic when it is displayed or dropped.
-fn explain(error: BoxError) -> String {
-    let text = catch(|| chain(&error)).unwrap_or_else(|panic| format!("an error that panicked when shown: {panic}"));
+fn message_of(error: BoxError) -> String {
+    let text =
+        catch(|| with_causes(&error)).unwrap_or_else(|panic| format!("an error that panicked when shown: {panic}"));
     drop_catching("a sink's error", error);
     text
 }
 
 /// Returns the message of an error and its causes.
-fn chain(error: &BoxError) -> String {
+fn with_causes(error: &BoxError) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {
