@@ -274,7 +274,7 @@ mod tests {
         (0..levels).fold(json!(1), |inner, level| if level % 2 == 0 { json!([inner]) } else { json!({"a": inner}) })
     }
 
-    /// The drop of a value recurses, too. That is the business of its owner.
+    /// Dropping a value recurses, too. That is up to its owner, here this test.
     fn take_apart(mut value: Value) {
         while let Some(inner) = match &mut value {
             Value::Array(items) => items.pop(),

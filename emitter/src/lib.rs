@@ -31,8 +31,9 @@
 //! - A *pipe* forwards events to another emitter. A [`Sink`] receives them as owned records, on a thread of its own.
 //!
 //! The module [`rt`] holds what a runtime needs on top of that to wrap work in runs.
-//!
-//! Numbers such as E5 and R14 in comments refer to `RULES.md` in the repository.
+
+// Numbers such as E5 and R14 in comments refer to `RULES.md` in the repository.
+
 #![cfg_attr(
     not(test),
     warn(

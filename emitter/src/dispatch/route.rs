@@ -200,8 +200,8 @@ impl Route {
                         emitter.count_late(|| meta.path().to_owned());
                         continue;
                     };
-                    // The last part of the order is visited first, and so pushed last: the pipes, from the last to the
-                    // first, before the run parent, before the tree parent.
+                    // The stack is popped from its end: the last pipe is visited first and the tree parent last, the
+                    // order in reverse.
                     stack.extend(emitter.parent().cloned().map(SearchStep::Enter));
                     stack.extend(emitter.run_parent().cloned().map(SearchStep::Enter));
                     stack.extend(piped.into_iter().map(SearchStep::Enter));

@@ -127,7 +127,7 @@ impl<'a> RunLinks<'a> {
         Self::default()
     }
 
-    /// Sets the emitter of the run in which this run was started. It receives the run's events, too.
+    /// Sets the emitter of the run in which this run was started. It also receives the run's events.
     pub const fn parent(mut self, parent: &'a Emitter) -> Self {
         self.parent = Some(parent);
         self

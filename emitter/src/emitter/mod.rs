@@ -398,7 +398,8 @@ impl Emitter {
         self.run_link()?.scope.as_ref()?.upgrade()
     }
 
-    /// Returns the scope of the run unless the calling code is inside of it, as it is when a run emits its own events.
+    /// Returns the scope of the run, or `None` if the calling code is already inside of it, which is the case when a
+    /// run emits its own events.
     #[inline]
     pub(crate) fn scope_to_enter(&self) -> Option<Arc<dyn Scope>> {
         self.run_link().filter(|run| !run.is_inside())?.scope.as_ref()?.upgrade()

@@ -1,8 +1,8 @@
 //! The end of a run's emitter (R14): it has no listeners, accepts none, and delivers no events.
 //!
-//! Listeners on the instance and above must not receive a late event either: what the run had bound to the event, such
-//! as its redaction, is gone. The event is counted instead, and the first one is logged. The same holds for an event
-//! that would rise through the run: from a pipe, or from a run of an instance below it in the tree.
+//! Listeners on the instance and above must not receive a late event either, because the run's own listeners, which may
+//! redact events, are gone. The event is counted instead, and the first one is logged. The same holds for an event that
+//! would rise through the run: from a pipe, or from a run of an instance below it in the tree.
 
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 

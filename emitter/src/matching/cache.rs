@@ -1,5 +1,5 @@
-//! A table of matches: from the properties of an event that select its listeners, to these listeners. Each table
-//! belongs to one snapshot and is dropped with it.
+//! A hash table of matches. The key is everything about an event that selects its listeners, and the value is these
+//! listeners. Each table belongs to one snapshot and is dropped with it.
 //!
 //! 1. A slot is written once and then only read, so that reading needs no lock.
 //! 2. At least a quarter of the slots stays empty, so that every probe ends.

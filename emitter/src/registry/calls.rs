@@ -2,7 +2,7 @@
 //!
 //! 1. A call is counted before it is made, in the same atomic step that checks whether it may be made.
 //! 2. After `end` has returned, no `begin` succeeds. Calls that began before are counted until they finish.
-//! 3. Each `begin`, also one that fails, is followed by one `finish`. A `finish` after `end` returns `true`, because a
+//! 3. Each `begin`, even one that fails, is followed by one `finish`. A `finish` after `end` returns `true`, because a
 //!    caller may wait for it.
 
 use crate::sync::{AtomicUsize, Ordering};

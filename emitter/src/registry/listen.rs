@@ -279,8 +279,8 @@ impl Emitter {
     /// Forwards every event that reaches this emitter to another emitter and those above it.
     ///
     /// The pipe keeps its target alive until it is removed by [`unpipe`](PipeHandle::unpipe) or [`close`](Self::close).
-    /// In a cycle of pipes, each emitter receives an event once. Into a run that has ended, the pipe forwards nothing
-    /// if listeners were ever registered there. On a run that has ended no pipe is made, which is logged.
+    /// In a cycle of pipes, each emitter receives an event once. A pipe into a run that has ended forwards nothing, if
+    /// that run ever had listeners. On a run that has ended, no pipe is made and a warning is logged.
     ///
     /// ```
     /// use emitree_emitter::Emitter;

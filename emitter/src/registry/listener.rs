@@ -183,7 +183,7 @@ pub(crate) struct Listener {
     pub(crate) exact: Exact,
     pub(crate) call: Call,
     pub(crate) claims: Claims,
-    /// Set if calls are counted (E9). The claims are then never the unlimited ones of the short path.
+    /// Set if calls are counted (E9). The claims are then `Claims::counted`, so that no call takes the short path.
     pub(crate) tracked: Option<Arc<TrackedCalls>>,
     pub(crate) takes_nested: bool,
     pub(crate) priority: i32,

@@ -211,7 +211,7 @@ impl Registration {
             Role::Change => OnError::Propagate,
             Role::Observe => OnError::Isolate,
         };
-        // A function that is asked about nested events, too, meets events of many types: it filters by type (E7).
+        // A function that is also asked about nested events sees many types, so it filters by type (E7).
         let filters = matcher.is_function() && options.nested == Some(true);
         Ok(Listener {
             id: Listener::next_id(),

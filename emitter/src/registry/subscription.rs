@@ -56,7 +56,7 @@ impl Subscription {
     /// Values captured by the listener may live longer than its last call: they are dropped with the last emit under
     /// way that had selected the listener.
     ///
-    /// Inside a call of the listener itself, also through nested emits, the future does not wait for that call. Two
+    /// Inside a call of the listener itself, even through nested emits, the future does not wait for that call. Two
     /// concurrent calls that both await it wait for each other forever.
     ///
     /// # Errors

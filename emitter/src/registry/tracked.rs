@@ -1,7 +1,7 @@
 //! Waits for the calls of a removed listener that are under way (E9).
 //!
 //! Each thread knows which counted calls it is inside of: a sync listener's call while it runs, an async one's while it
-//! is polled. Waiting inside of such a call does not wait for that call, which would never end.
+//! is polled. A wait inside such a call leaves that call out, because the wait would never end.
 
 use std::cell::RefCell;
 use std::future::poll_fn;

@@ -213,7 +213,7 @@ impl<S: Sink> Worker<S> {
     }
 }
 
-/// Tells the queue that its reader is gone, also if the thread unwinds (invariant 3).
+/// Tells the queue that its reader is gone, even if the thread unwinds (invariant 3).
 struct EndGuard(Arc<Queue<SinkRecord>>);
 
 impl Drop for EndGuard {
