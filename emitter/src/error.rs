@@ -31,7 +31,7 @@ pub enum MatcherError {
         fault: String,
     },
     /// The glob or regex is too long.
-    #[error("a pattern of {length} bytes is too long, at most {limit} are taken: `{prefix}…`")]
+    #[error("a pattern of {length} bytes is too long, at most {limit} are allowed: `{prefix}…`")]
     TooLong {
         /// The beginning of the pattern.
         prefix: String,
@@ -170,7 +170,7 @@ pub enum EmitErrorKind {
         carried: &'static str,
     },
     /// An async listener, or a sink that is full, would receive an event that is emitted by code that cannot await.
-    #[error("`{path}` is heard by an async listener (registered at {at}); emit it with `emit(..).await`")]
+    #[error("`{path}` is received by an async listener (registered at {at}); emit it with `emit(..).await`")]
     WouldAwait {
         /// The path of the event.
         path: String,

@@ -81,7 +81,7 @@ impl Creator {
 /// handle.
 impl Drop for CreatorParts {
     fn drop(&mut self) {
-        drop_catching("what a creator shared", self.thing.take());
+        drop_catching("the value shared by a creator", self.thing.take());
     }
 }
 

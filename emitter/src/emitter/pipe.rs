@@ -40,8 +40,8 @@ impl Drop for Pipe {
     fn drop(&mut self) {
         let Self { matcher, target, home } = self;
         drop_in_run_of(home, || {
-            drop_catching("what a matcher captured", replace(matcher, Matcher::own()));
-            drop_catching("what a pipe leads to", target.take());
+            drop_catching("a value captured by a matcher", replace(matcher, Matcher::own()));
+            drop_catching("the target of a pipe", target.take());
         });
     }
 }

@@ -83,7 +83,9 @@ impl Emitter {
     pub(crate) fn count_late(&self, path: impl FnOnce() -> String) {
         if self.run_end().is_some_and(RunEnd::count) {
             let path = path();
-            log_quietly(|| tracing::warn!("`{path}` came to a run that has ended: nobody receives it there or above"));
+            log_quietly(|| {
+                tracing::warn!("`{path}` came after the end of its run: it is not delivered there or above")
+            });
         }
     }
 

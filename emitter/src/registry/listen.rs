@@ -316,7 +316,7 @@ impl Emitter {
         let pipe = Arc::new(Pipe::new(self, matcher, target));
         let handle = PipeHandle::new(self, &pipe);
         if let Err(error) = self.add_to_registry(|registry| registry.add_pipe(pipe)) {
-            log_quietly(|| tracing::warn!(%error, "nothing is piped"));
+            log_quietly(|| tracing::warn!(%error, "the pipe was not made"));
         }
         handle
     }
@@ -361,7 +361,7 @@ impl Emitter {
 }
 
 /// The methods of an emitter that register listeners, with options. Returned by [`Emitter::with`].
-#[must_use = "options do nothing until a verb is called"]
+#[must_use = "options do nothing until a listener is registered with them"]
 #[derive(Debug)]
 pub struct With<'a> {
     emitter: &'a Emitter,

@@ -183,7 +183,7 @@ pub(crate) struct Listener {
     pub(crate) exact: Exact,
     pub(crate) call: Call,
     pub(crate) claims: Claims,
-    /// Set if calls are counted (E9). The claims are then `Claims::counted`, so that no call takes the short path.
+    /// Set if calls are counted (E9). The claims are then limited or `counted`: no call takes the short path.
     pub(crate) tracked: Option<Arc<TrackedCalls>>,
     pub(crate) takes_nested: bool,
     pub(crate) priority: i32,
@@ -269,8 +269,8 @@ impl Drop for Listener {
         let Self { home, call, matcher, .. } = self;
         drop_in_run_of(home, || {
             // One by one, so that a panic of the first drop does not leave out the second.
-            drop_catching("what a listener captured", replace(call, Call::Dropped));
-            drop_catching("what a matcher captured", replace(matcher, Matcher::own()));
+            drop_catching("a value captured by a listener", replace(call, Call::Dropped));
+            drop_catching("a value captured by a matcher", replace(matcher, Matcher::own()));
         });
     }
 }

@@ -67,7 +67,7 @@ impl QueueInput {
     #[cold]
     fn lose(&self, ticket: u64, meta: &EventMeta<'_>) {
         self.queue.withdraw(ticket);
-        log_catching(|| tracing::warn!(path = meta.path(), "a sink that is full emitted to itself: the event is lost"));
+        log_catching(|| tracing::warn!(path = meta.path(), "a full sink emitted to itself: the event is lost"));
     }
 }
 
