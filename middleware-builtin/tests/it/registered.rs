@@ -52,7 +52,8 @@ fn the_facade_passes_each_feature_on() {
 
 #[test]
 fn the_readme_has_a_row_for_each() {
-    let (_, table) = README.split_once("| feature | middleware | what it does | adds |\n|---|---|---|---|\n").expect("a table");
+    let (_, table) =
+        README.split_once("| feature | middleware | what it does | adds |\n|---|---|---|---|\n").expect("a table");
     let rows = table.lines().map_while(|row| {
         let mut cells = row.strip_prefix("| ")?.split(" | ").map(|cell| cell.trim_matches('`'));
         Some((cells.next()?, cells.next()?))

@@ -64,8 +64,8 @@ impl Error {
 
     /// Creates a request to start the whole attempt again.
     ///
-    /// At most [`Run::max_middleware_retries`](crate::Run::max_middleware_retries) requests are met, by default none. The run
-    /// ends with a request that is not met, as a failure.
+    /// At most [`Run::max_middleware_retries`](crate::Run::max_middleware_retries) requests are met, by default none. A
+    /// request that is not met makes the run fail.
     ///
     /// ```
     /// use emitree_runtime::{Error, RunContext, Runnable, runnable_fn};
@@ -164,6 +164,7 @@ impl Error {
     /// control flow only for the run that took too long.
     pub(crate) fn must_pass(&self) -> bool {
         match self.kind() {
+            // A request that has left its run is a failure for the runs above (M7).
             ErrorKind::Retry => self.is_open_request(),
             kind => kind.is_control_flow() && *kind != ErrorKind::TimedOut,
         }

@@ -37,7 +37,8 @@ impl ErrorReport {
     #[must_use]
     pub fn explain(&self) -> String {
         let causes = self.causes.iter().map(|cause| format!("\n  caused by: {}", indented(cause)));
-        // `serde_json` keeps keys in the order of insertion if any crate asks for that: sort them, so that the text never depends on it.
+        // With the feature `preserve_order` of `serde_json`, which any crate may switch on, keys are in order of insertion: sort
+        // them, so that the text does not depend on it.
         let mut context = self.context.clone();
         context.sort_keys();
         let facts = context.iter().map(|(key, value)| format!("\n  {key}: {}", sorted(value)));

@@ -141,6 +141,7 @@ impl<T: Send + 'static> Filters<T> {
     ///
     /// Dropping the future leaves the value as the filters have changed it so far.
     pub async fn pass(&self, value: &mut T, ctx: &RunContext) -> Result<ControlFlow<Broken>> {
+        // The first filter that breaks or fails decides; the rest is not called (M3).
         for filter in &self.0 {
             if let ControlFlow::Break(reason) = filter.filter(value, ctx).await? {
                 return Ok(ControlFlow::Break(Broken { by: filter.name().to_owned(), reason }));

@@ -111,7 +111,8 @@ impl GuardOptions {
         Self { timeout: None, evaluate_only: false }
     }
 
-    /// Denies if a check takes longer than `timeout` by tokio's clock, whether it waits or blocks its thread.
+    /// Sets a time limit for each check, by tokio's clock: a check that takes longer denies, whether it waits or blocks its
+    /// thread.
     ///
     /// A check that blocks its thread is not interrupted: the run is denied when it returns.
     #[must_use]
@@ -120,7 +121,7 @@ impl GuardOptions {
         self
     }
 
-    /// Denies nothing. For each check that fails, the run emits a [`WouldDeny`] event instead.
+    /// Lets the guard report instead of deny: for each check that fails, the run emits a [`WouldDeny`] event.
     #[must_use]
     pub const fn evaluate_only(mut self) -> Self {
         self.evaluate_only = true;
@@ -142,16 +143,16 @@ impl<G> GuardLayer<G> {
         check: impl FnOnce() -> C + Send,
         ctx: &RunContext,
     ) -> Result<()> {
-        let verdict = match self.options.timeout {
-            Some(timeout) => verdict(by, || within(timeout, check)).await,
-            None => verdict(by, check).await,
+        let checked = match self.options.timeout {
+            Some(timeout) => run_check(by, || within(timeout, check)).await,
+            None => run_check(by, check).await,
         };
-        match verdict {
+        match checked {
             Err(error) if self.options.evaluate_only => {
                 WouldDeny::new(by, at, &error).record(ctx).await;
                 Ok(())
             }
-            verdict => verdict,
+            checked => checked,
         }
     }
 }
@@ -184,7 +185,10 @@ impl<O: Op, G: Guard<O>> Layer<O> for GuardLayer<G> {
 }
 
 /// Calls a check, and turns every failure into a denial (M5).
-pub(crate) async fn verdict<C: Future<Output = Result<()>> + Send>(by: &str, check: impl FnOnce() -> C) -> Result<()> {
+pub(crate) async fn run_check<C: Future<Output = Result<()>> + Send>(
+    by: &str,
+    check: impl FnOnce() -> C,
+) -> Result<()> {
     // The function that returns the future may panic as well as the future itself: catch both.
     let checked = match caught(check) {
         #[expect(clippy::redundant_async_block, reason = "the check is dropped in it, where a panic is caught as well")]
@@ -206,7 +210,7 @@ async fn within<C: Future<Output = Result<()>> + Send>(timeout: Duration, check:
     let began = Instant::now();
     match tokio::time::timeout(timeout, check()).await {
         // A timer does not fire while a check blocks its thread: compare with the clock once more (M5).
-        Ok(verdict) if began.elapsed() <= timeout => verdict,
+        Ok(checked) if began.elapsed() <= timeout => checked,
         // A late failure still becomes a denial, with its own reason. A late halt or request for a retry would not deny: the
         // time-out replaces it.
         Ok(Err(error)) if !error.must_pass() || error.is_denied() => Err(error),

@@ -61,8 +61,8 @@ use crate::{Error, Nesting, Op, Result, RunContext, Summary};
 pub trait Layer<O: Op>: fmt::Debug + Send + Sync + 'static {
     /// Returns the output, with the help of `next` or without it.
     ///
-    /// Return denials, halts, aborts, interrupts and requests for a retry that `next` returned. If you return something else, pass
-    /// the error to [`Next::absorb`] before; otherwise the error overrules your result.
+    /// Return denials, halts, aborts, interrupts and requests for a retry that `next` returned. If you return something else,
+    /// pass the error to [`Next::absorb`] before; otherwise the error overrules your result.
     ///
     /// # Cancel safety
     ///

@@ -57,6 +57,7 @@ pub(crate) struct ObserveLayer<T>(pub(crate) T);
 
 impl<O: Op, T: Observe<O>> Layer<O> for ObserveLayer<T> {
     async fn call(&self, input: &O::In, ctx: &RunContext, next: Next<'_, O>) -> Result<O::Out> {
+        // Without a memo, because `before` panicked, the call goes on and `after` is left out (M5).
         let memo = isolated(self.0.name(), || self.0.before(input, ctx));
         let result = next.run(input).await;
         if let Some(memo) = memo {

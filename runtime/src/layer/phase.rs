@@ -6,14 +6,14 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
-    /// For layers that look at values: they see the input before any other layer changes it, and the final output.
+    /// Layers that look at values. They see the input before any other layer changes it, and the final output.
     Observe,
-    /// For layers that call the layers inside again.
+    /// Layers that call the layers inside again.
     Retry,
-    /// For layers that change values, and for those that are registered without a phase.
+    /// Layers that change values, and layers that are registered without a phase.
     #[default]
     Transform,
-    /// For layers that may deny: they see the input that the work receives, and the output that it returns.
+    /// Layers that may deny. They see the input that the work receives, and the output that it returns.
     Guard,
 }
 

@@ -165,7 +165,7 @@ impl<O: Op> Stack<O> {
         if let Some(chain) = chain.as_any().downcast_ref::<Chain<O::In, O::Out>>() {
             return chain.layers().extend(self.0.iter().cloned());
         }
-        let json = of_any.downcast_ref::<Stack<JsonRun>>().ok_or_else(|| misfit::<O>(chain))?;
+        let json = of_any.downcast_ref::<Stack<JsonRun>>().ok_or_else(|| type_mismatch::<O>(chain))?;
         chain.add_json(&json.0)
     }
 }
@@ -198,6 +198,7 @@ where
 impl<O: Op> Middleware for Stack<O> {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
         self.add_to(ctx.chain()?)?;
+        // A layer warns only if a run above has it as well (M4).
         if ctx.parent().is_some() {
             self.0.iter().for_each(|entry| warn_once(entry.layer.description(), ctx));
         }
@@ -224,7 +225,7 @@ impl<O: Op> Middleware for Stack<O> {
     }
 }
 
-fn misfit<O: Op>(chain: &dyn AnyChain) -> Error {
+fn type_mismatch<O: Op>(chain: &dyn AnyChain) -> Error {
     let [input, output] = chain.types();
     let (of, own_input, own_output) = (O::name(), type_name::<O::In>(), type_name::<O::Out>());
     let message = format!(
@@ -299,8 +300,8 @@ impl<O: Op> StackBuilder<O> {
         self
     }
 
-    /// Adds a layer in [`Phase::Guard`], inside of all layers that were not added as innermost. Of several innermost layers, the last
-    /// one sees exactly the input that the work receives.
+    /// Adds a layer in [`Phase::Guard`], inside of all layers that were not added as innermost. Of several innermost layers, the
+    /// last one sees exactly the input that the work receives.
     pub fn innermost(mut self, layer: impl Layer<O>) -> Self {
         self.0.push(LayerEntry { is_innermost: true, ..LayerEntry::new(Phase::Guard, layer) });
         self
@@ -317,6 +318,7 @@ impl<O: Op> StackBuilder<O> {
     /// Builds the stack: layers sorted by phase, and within a phase in order of registration.
     #[must_use]
     pub fn build(mut self) -> Stack<O> {
+        // The sort is stable: within a phase the order of registration stays (M2).
         self.0.sort_by_key(LayerEntry::place);
         Stack(self.0.into())
     }

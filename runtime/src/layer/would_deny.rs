@@ -38,6 +38,7 @@ impl WouldDeny {
 
     /// Logs the event, and emits it on the run's emitter. A failure of either is not an error of the run.
     pub(crate) async fn record(mut self, ctx: &RunContext) {
+        // A guard that only evaluates must not affect the run: a panicking log subscriber and a failing listener are caught (M5).
         let Self { guard, at, reason } = &self;
         isolated(|| tracing::info!(guard, at = ?at, reason, "a guard would have denied"));
         if let Err(error) = ctx.emitter().emit_event(&mut self).await {

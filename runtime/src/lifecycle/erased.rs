@@ -298,7 +298,7 @@ impl<R: Runnable + ?Sized> FacetsOf<R> {
     .internal()
     .also_named(Stage::Success.plain_name());
 
-    // `error` and `finish` only report: `isolated` calls every listener, whatever the others return (R10).
+    // `error` and `finish` only report: `isolated` calls every listener, even if another one fails (R10).
     const ERROR: &'static Facet = &Facet::new(&ErasedAccess {
         stage: Stage::Error,
         change: |event| Some(LifecycleMut::Error(event.downcast_mut::<Failure>()?)),

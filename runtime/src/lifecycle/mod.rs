@@ -24,7 +24,7 @@ use crate::{Error, Outcome, RunContext};
 pub struct Start<I, O> {
     /// The input of the work.
     pub input: I,
-    /// The output, if a listener has set one: then the work is skipped. The layers around it still see this output.
+    /// The output, if a listener has set one: then the work is skipped. Layers around the work still see this output.
     pub output: Option<O>,
 }
 
@@ -85,6 +85,7 @@ impl<I: 'static, O> Finish<I, O> {
 
 impl<I: Serialize + 'static, O: Serialize> Serialize for Finish<I, O> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        // Whole nanoseconds, so that a recorded duration loses no digits.
         let nanoseconds = u64::try_from(self.duration().as_nanos()).unwrap_or(u64::MAX);
         let mut members = serializer.serialize_struct("Finish", 3)?;
         members.serialize_field("input", &self.input)?;

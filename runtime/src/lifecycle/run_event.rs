@@ -98,6 +98,7 @@ impl<'a> RunEvent<'a> {
     /// Returns the path of the event, such as `backend.chat.run.start`.
     #[must_use]
     pub fn path(&self) -> &str {
+        // The path of the instance, because a run without listeners has no emitter, and must not get one for this (E15).
         let instance = self.run.instance_ref();
         self.path.get_or_init(|| instance.path_of(self.stage.event_name()).unwrap_or_default().into())
     }

@@ -148,6 +148,7 @@ impl RunContext {
 
     /// Returns the recipients of the run's events at this moment.
     pub(crate) fn recipients(&self) -> Recipients<'_> {
+        // Ask for listeners first: they decide whether the run needs an emitter at all (invariant 2).
         let here = self.here();
         match (here.is_heard(), here.subscribers().is_empty()) {
             (true, _) => Recipients::Listeners(self.emitter()),

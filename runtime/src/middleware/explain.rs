@@ -126,7 +126,7 @@ impl Explanation {
     /// Describes a run with these middlewares, as far as they describe themselves.
     pub(crate) fn of<'a>(runnable: &str, bound: impl Iterator<Item = &'a Arc<dyn Middleware>>) -> Self {
         let given: Vec<_> = bound.collect();
-        // If the orders contradict each other, list the middlewares as they were registered. The run itself will fail with the reason.
+        // If the orders contradict each other, list the middlewares as they were registered: the run itself fails with the reason.
         let in_order = in_order(given.iter().copied()).unwrap_or_else(|_| given.into());
         let middlewares: Vec<_> = in_order.into_iter().map(MiddlewareInfo::of).collect();
         let mut chain: Vec<_> = middlewares.iter().flat_map(|middleware| middleware.layers.clone()).collect();
@@ -140,8 +140,8 @@ impl RunContext {
     /// has ended.
     #[must_use]
     pub fn explain(&self) -> Explanation {
-        // If the run ends meanwhile on another thread, this holds the last reference to what was bound: enter the run, so that it is
-        // the current one in those drops (R14).
+        // If the run ends meanwhile on another thread, this holds the last reference to what was bound: enter the run, so that
+        // it is the current one in those drops (R14).
         enter(self, || {
             let existing = self.bindings().existing();
             let chain = existing.map(|chain| chain.describe()).unwrap_or_default();

@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 use futures_core::future::BoxFuture;
 
 use crate::chain::list::{FreezableList, Frozen};
-use crate::layer::guard::verdict;
+use crate::layer::guard::run_check;
 use crate::run::panic::discard;
 use crate::{Error, ErrorKind, LayerInfo, Middleware, Place, Result, RunContext, Summary};
 
@@ -157,11 +157,11 @@ impl<T: Send + Sync + 'static> Middleware for MapValue<T> {
             // The chain knows its types only as `Any`: a failed downcast is a run of another type.
             Some(copy) => {
                 let inputs = chain.inputs()?.downcast_ref::<InputMaps<T>>();
-                inputs.ok_or_else(|| misfit::<T>("input", input))?.push(copy, map)
+                inputs.ok_or_else(|| type_mismatch::<T>("input", input))?.push(copy, map)
             }
             None => {
                 let outputs = chain.outputs()?.downcast_ref::<Maps<T>>();
-                outputs.ok_or_else(|| misfit::<T>("output", output))?.push(map)
+                outputs.ok_or_else(|| type_mismatch::<T>("output", output))?.push(map)
             }
         }
     }
@@ -180,7 +180,7 @@ impl<T: Send + Sync + 'static> Middleware for MapValue<T> {
     }
 }
 
-fn misfit<T>(what: &str, run: &str) -> Error {
+fn type_mismatch<T>(what: &str, run: &str) -> Error {
     let own = type_name::<T>();
     let message = format!("`map_{what}` of `{own}` was bound to a run whose {what} is `{run}`");
     Error::of_kind(ErrorKind::Invalid, message)
@@ -202,7 +202,7 @@ pub(crate) struct NamedMap<T> {
 impl<T> NamedMap<T> {
     async fn apply(&self, value: &mut T, ctx: &RunContext) -> Result<()> {
         if self.is_guard {
-            return verdict(&self.name, || (self.f)(value, ctx)).await;
+            return run_check(&self.name, || (self.f)(value, ctx)).await;
         }
         (self.f)(value, ctx).await.map_err(|error| {
             // A denial and a halt have a name in their kind. An error that was passed on keeps the name that it has.

@@ -119,7 +119,7 @@ pub struct MiddlewareFn<F>(F);
 
 /// Converts a function into a middleware, to be stored in an `Arc<dyn Middleware>` or a field.
 ///
-/// [`Run::middleware`](crate::Run::middleware) and its like accept the function itself.
+/// [`Run::middleware`](crate::Run::middleware) and similar methods accept the function itself.
 pub const fn middleware_fn<F: Fn(&RunContext) -> Result<()> + Send + Sync + 'static>(f: F) -> MiddlewareFn<F> {
     MiddlewareFn(f)
 }

@@ -100,6 +100,7 @@ pub fn for_tree<Sort, M: IntoMiddleware<Sort>>(middleware: M) -> ForTree<M::Midd
 
 impl<M: Middleware> Middleware for ForTree<M> {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
+        // Bind it here first: if that fails, the run ends, and nothing has been handed down.
         self.0.bind(ctx)?;
         ctx.bind_nested(Arc::clone(&self.0));
         Ok(())

@@ -96,7 +96,7 @@ pub fn ordered<Sort, M: IntoMiddleware<Sort>>(middleware: M, order: Order) -> Or
 
 impl<M: Middleware> Middleware for Ordered<M> {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
-        // Whatever the middleware hands down in `bind` is behind these, and gets the same order.
+        // Middlewares that `bind` hands down are appended behind these: they inherit the order.
         let before = ctx.count_inherited();
         self.middleware.bind(ctx)?;
         ctx.order_inherited(before, &self.order);

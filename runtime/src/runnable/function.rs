@@ -104,6 +104,7 @@ where
     }
 
     async fn execute(&self, input: &I, ctx: &RunContext) -> Result<O> {
+        // The run keeps the input, for `success`, `finish` and further attempts (M7): the function receives a clone.
         (self.f)(input.clone(), ctx.clone()).await
     }
 

@@ -134,8 +134,8 @@ pub trait Runnable: Send + Sync {
     /// Creates a run that owns an `Arc` of the runnable, to be spawned or stored: `tokio::spawn(tool.run_shared(input))`.
     ///
     /// As with [`run`](Self::run), its parent is the run in which this is called, not the run of the task that awaits it. It ends
-    /// before its parent ends. A run that is created inside of a bare `tokio::spawn` has no parent; use
-    /// [`RunContext::spawn`](crate::RunContext::spawn) there.
+    /// before its parent ends. A run that is created inside of a bare `tokio::spawn` has no parent; spawn the task with
+    /// [`RunContext::spawn`](crate::RunContext::spawn) instead.
     ///
     /// ```
     /// use std::sync::Arc;

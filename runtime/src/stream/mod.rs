@@ -68,7 +68,7 @@ pub enum StreamItem<O, E = Box<EventRecord>> {
 /// If a [`map_output`](crate::map_output) may still ask for a retry, because
 /// [`max_middleware_retries`](Run::max_middleware_retries) is not used up, the stream holds events back until the work is
 /// over. It then leaves out the events of attempts that were given up, by the run or by a run below. Otherwise events are
-/// yielded at once, and an event `attempt_discarded` says that those since `start` no longer count. [`held`](Self::held)
+/// yielded at once, and an `attempt_discarded` event tells the reader to ignore those since `start`. [`held`](Self::held)
 /// overrides this choice.
 ///
 /// # Events of runs below
@@ -202,7 +202,7 @@ impl<'a, R: Runnable> Run<'a, R> {
 impl<R: Runnable, T: Event + Clone> RunStream<'_, R, T> {
     /// Sets whether the stream includes events of the runs below, as `events("**.new_token")` does. By default it does not.
     ///
-    /// Events from below that have the name but another type are skipped; the run's own are an error.
+    /// Events from below that have the name but another type are skipped; an own event of another type is an error.
     pub fn nested(self, nested: bool) -> Self {
         self.buffer.set_nested(nested);
         self

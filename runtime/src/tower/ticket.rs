@@ -44,8 +44,9 @@ pub(super) fn ticket() -> (Ticket, RunHalf) {
 
 impl RunHalf {
     /// Waits for the ticket, does the work, and sends the result to the service. If the service drops the ticket unused, this
-    /// never completes: the service returns the reason.
+    /// never completes, and the service's own error is the result of the layer.
     pub(super) async fn work<T>(self, work: impl Future<Output = Result<T>>) -> Result<T> {
+        // The ticket was dropped. Leave the result to the service, which knows the reason.
         if self.go.await.is_err() {
             return pending().await;
         }
@@ -90,6 +91,7 @@ impl Future for TicketFuture {
     type Output = WorkResult;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<WorkResult> {
+        // Not in `call`, so that work whose future a service never polls does not begin.
         if let Some(go) = self.go.take() {
             // An error means that the run was dropped; `done` reports that below.
             let _ = go.send(());

@@ -52,9 +52,9 @@ impl<T> WithRun<T> {
     }
 }
 
-/// Drops the request inside of its run, so that runs which this drop starts are children of that run (R1).
 impl<T> Drop for WithRun<T> {
     fn drop(&mut self) {
+        // Dropping the request is user code: runs that it starts are children of the request's run (R1).
         enter_some(self.run.as_ref(), || drop(self.inner.take()));
     }
 }
