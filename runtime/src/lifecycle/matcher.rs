@@ -73,9 +73,10 @@ pub struct LifecycleOf {
 ///
 /// Nested events are not matched by default: on a run's own emitter it matches that run's events.
 ///
-/// A listener whose payload type is not the one of the runs makes the event fail with an error that names both types,
-/// wherever the listener is registered. With [nested](emitree_emitter::Options::nested) events, or with
-/// [`of_types`](LifecycleOf::of_types), events of other types are skipped instead.
+/// A listener with another payload type than the runs have makes their `start` or `success` fail, wherever it is
+/// registered, with an error that names both types. At `error` and `finish`, and for observers, that error is logged and
+/// counted. With [nested](emitree_emitter::Options::nested) events, or with [`of_types`](LifecycleOf::of_types), events of
+/// other types are skipped instead.
 ///
 /// ```
 /// use emitree_emitter::Emitter;

@@ -11,9 +11,10 @@ use crate::lifecycle::erased::ErasedAccess;
 /// [nested](Matcher#nested-events) ones.
 ///
 /// If a listener registered with a stage takes another payload type than the run's own event has, such as `Start<u64, u64>` for
-/// `Start<u32, u32>`, the run ends with an error that names both types. Events of other runs are skipped if their type
-/// differs, and with [nested](emitree_emitter::Options::nested) events that holds for all. [`of_types`](Self::of_types) skips
-/// own events of other types too.
+/// `Start<u32, u32>`, the run ends with an error that names both types. At `error` and `finish`, which only report, and for
+/// observers, that error is logged and counted instead. Events of other runs are skipped if their type differs, and with
+/// [nested](emitree_emitter::Options::nested) events that holds for all. [`of_types`](Self::of_types) skips own events of other
+/// types too.
 ///
 /// The plain name `"start"` matches the run's own event for a listener of exactly its type, `Start<I, O>`. A listener of
 /// a `Start` of other types is an error. For all other payloads, and for `dyn AnyEvent`, `"start"` is an event that the work
