@@ -1,36 +1,67 @@
 //! Nested, observable, interruptible runs on a hierarchical event emitter.
 //!
-//! A *run* is a piece of work: a request, a job, an agent that calls a model that calls a tool. Each emits when it
-//! starts, when it succeeds or fails, and when it is over, and everything above hears it: the run that it was
-//! started in, the instance it is a run of, and the process. Who listens may change what goes in, answer early, change
-//! what comes out; who only watches shares what it sees. Nobody listening costs nothing.
+//! A *run* is a piece of work: a request, a job, an agent that calls a model that calls a tool. It emits events when it starts,
+//! when it succeeds or fails, and when it finishes. You listen on one run, on one instance, or on the whole process; a listener
+//! may change the input, answer early, or change the output. An abort of a run ends every run below it.
 //!
 //! ```
 //! use emitree::{AnyEvent, Emitter, RunContext, Runnable, runnable_fn};
 //!
-//! # #[tokio::main(flavor = "current_thread")]
-//! # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-//! let shout = runnable_fn("shout", |text: String, _: RunContext| async move { Ok(text.to_uppercase()) });
+//! #[tokio::main(flavor = "current_thread")]
+//! async fn main() -> emitree::Result<()> {
+//!     let shout = runnable_fn("shout", |text: String, _: RunContext| async move { Ok(text.to_uppercase()) });
 //!
-//! // Everything that happens in the process, whoever runs it.
-//! Emitter::root().observe("*.*", |event: &dyn AnyEvent, meta| println!("{} {}", meta.path(), event.to_json()))?;
+//!     // Every event of the process.
+//!     Emitter::root().observe("*.*", |event: &dyn AnyEvent, meta| println!("{} {}", meta.path(), event.to_json()))?;
 //!
-//! let answer = shout
-//!     .run("hello".to_owned())
-//!     .on_start(|start, _| start.input.push_str(", world")) // this run only
-//!     .await?;
-//! assert_eq!(answer, "HELLO, WORLD");
-//! # Ok(())
-//! # }
+//!     let answer = shout
+//!         .run("hello".to_owned())
+//!         .on_start(|start, _| start.input.push_str(", world")) // this run only
+//!         .await?;
+//!     assert_eq!(answer, "HELLO, WORLD");
+//!     Ok(())
+//! }
 //! ```
 //!
-//! The root has what first programs and a middleware of your own need; everything else is in a module by topic:
-//! [`emitter`], [`lifecycle`], [`layer`], [`middleware`], [`runnable`], [`context`], [`error`], [`abort`], [`stream`],
-//! [`sinks`] and, with the feature of that name, `tower`.
+//! # Concepts
 //!
-//! This crate is a facade: emitters and the contract of sinks come from `emitree-emitter`, which needs no async runtime;
-//! runs, layers and errors from `emitree-runtime`, on tokio; built-in middleware from `emitree-middleware`; sinks from
-//! `emitree-sinks`.
+//! - A [`Runnable`] has a typed input, a typed output and an async function; [`runnable_fn`] makes one of a closure. Its
+//!   [`run`](Runnable::run) method returns a [`Run`], a future that emits `start`, then `success` or `error`, then `finish`.
+//! - The [`RunContext`] is the handle to a run: its ids, emitter, context, tasks and abort.
+//! - An [`Emitter`] is a node of a tree. Events rise from it to all emitters above. A [`Matcher`] selects the events that a
+//!   listener receives; a payload is any type that serde can write, and may have a name of its own ([`Event`]).
+//! - A [`Middleware`] registers listeners and layers when a run begins. [`for_tree`] binds it to the runs below as well.
+//! - A [`Layer`] wraps the work and calls it by [`Next`]; a [`Stack`] has layers in order of their [`Phase`].
+//! - A [`Sink`] takes events out of the tree, to a file, a channel or memory.
+//! - An [`Error`] has a kind, details and causes. An [`Outcome`] is how a run ended.
+//!
+//! # Modules
+//!
+//! The root has the names that first programs and a middleware of your own need. The others are in modules:
+//!
+//! | module | |
+//! |---|---|
+//! | [`abort`] | handles and signals that abort runs, the report of a shutdown |
+//! | [`context`] | tasks and typed values of a run |
+//! | [`emitter`] | declared events, names, options of listeners, errors of emitting and listening |
+//! | [`error`] | kinds of errors, interrupts, requests for a retry |
+//! | [`layer`] | layers, guards, filters, and the explanation of a chain |
+//! | [`lifecycle`] | the four events of a run, and the ways to receive them |
+//! | [`middleware`] | built-in middleware, one feature each; middleware made of functions |
+//! | [`runnable`] | runnables behind one type, bounds of inputs and outputs |
+//! | [`sinks`] | sinks, one feature each; records and reports |
+//! | [`stream`] | a run as a stream of its events |
+//! | [`tower`] | tower's services and layers (feature `tower`) |
+//!
+//! # Features
+//!
+//! `trajectory`, `jsonl` and `memory` are on by default, and `middleware-full` switches on every built-in middleware. The
+//! README lists all features with the crates that they add.
+
+#![cfg_attr(
+    not(feature = "tower"),
+    allow(rustdoc::broken_intra_doc_links, reason = "this page names the modules of all features")
+)]
 
 pub use emitree_emitter::{
     AnyEvent, Emitter, Event, EventMeta, EventName, Matcher, Opaque, Options, Sink, Subscription,
@@ -40,17 +71,17 @@ pub use emitree_runtime::{
     for_tree, runnable_fn, shutdown, wait_for_ends,
 };
 
-/// Stopping runs from outside, one or all of them.
+/// Handles and signals that abort runs, and the report of a shutdown.
 pub mod abort {
     pub use emitree_runtime::{AbortHandle, AbortSignal, Shutdown, Undelivered, accept_runs};
 }
 
-/// What a [`RunContext`] carries and starts.
+/// Tasks and typed values of a run; see [`RunContext`].
 pub mod context {
     pub use emitree_runtime::{Extensions, Task};
 }
 
-/// Declaring events and emitters, names, listeners of all forms, and the errors of emitting and listening.
+/// Declared events, builders, names, listener adapters, and the errors of emitting and listening.
 pub mod emitter {
     pub use emitree_emitter::{
         AsName, AsyncItem, AsyncListener, AsyncObserver, BoxError, BuildError, Context, Creator, CreatorRecord,
@@ -60,12 +91,12 @@ pub mod emitter {
     };
 }
 
-/// What an [`Error`] says of itself, and control flow as data.
+/// Kinds and reports of errors, and control flow as data; see [`Error`].
 pub mod error {
     pub use emitree_runtime::{ErrorKind, ErrorReport, Interrupt, RetryRequest};
 }
 
-/// Kinds of layers and of work, guards, filters, and what explains a chain.
+/// Kinds of layers, guards and filters, and the explanation of a chain.
 pub mod layer {
     pub use emitree_runtime::{
         AnyRun, Broken, Checked, Explanation, Filter, FilterFn, Filters, Guard, GuardOptions, JsonRun, LayerFn,
@@ -92,12 +123,12 @@ pub mod middleware {
     };
 }
 
-/// Runnables of closures and of types that are not known, and bounds of inputs and outputs.
+/// Runnables of closures and of erased types, and the bounds of inputs and outputs.
 pub mod runnable {
     pub use emitree_runtime::{AnyRunnable, BoxRunnable, Data, IntoShared, RunTypes, RunnableFn};
 }
 
-/// Where events go, one feature each, and the contract for sinks of your own.
+/// Sinks, one feature each, and the records and reports of every sink; see [`Sink`].
 pub mod sinks {
     pub use emitree_emitter::{
         EventRecord, EventStream, Gap, Incomplete, Overflow, Progress, Report, SinkError, SinkHandle, SinkRecord,
@@ -105,12 +136,12 @@ pub mod sinks {
     pub use emitree_sinks::*;
 }
 
-/// A run as a stream of its events.
+/// A run as a stream of its events; see [`RunStream`](stream::RunStream).
 pub mod stream {
     pub use emitree_runtime::{RunStream, StreamItem};
 }
 
-/// Services of tower as runnables, runs as services, layers of tower around runs.
+/// Services of tower as runnables, runs as services, and layers of tower around runs.
 #[cfg(feature = "tower")]
 pub mod tower {
     pub use emitree_runtime::{
@@ -119,12 +150,12 @@ pub mod tower {
     };
 }
 
-/// The README's programs are tests.
+/// Tests the complete program of the README; `tests/readme.rs` has the others.
 #[cfg(all(doctest, feature = "trajectory"))]
 #[doc = include_str!("../README.md")]
 struct Readme;
 
-/// Programs that do not compile, and those that do.
+/// Tests the programs of this page, and that those which must not compile do not.
 #[cfg(doctest)]
 #[doc = include_str!("../docs/compiler-messages.md")]
 struct CompilerMessages;
