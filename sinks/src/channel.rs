@@ -1,9 +1,9 @@
-//! Records into a bounded tokio channel.
+//! A sink that sends records into a bounded tokio channel.
 
 use emitree_emitter::{BoxError, Overflow, Progress, Sink, SinkRecord};
 use tokio::sync::mpsc::{self, Receiver, Sender};
 
-/// Sends every record into a bounded tokio channel.
+/// A sink that sends every record into a bounded tokio channel.
 ///
 /// ```
 /// use emitree_emitter::Emitter;
@@ -21,16 +21,17 @@ use tokio::sync::mpsc::{self, Receiver, Sender};
 /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
 ///
-/// The channel ends when the sink is closed, after the last record. If the receiver is dropped, each further record
-/// counts as failed.
+/// The channel closes when the sink is closed, after the last record. If you drop the receiver, each further record counts
+/// as failed.
 ///
 /// # When it is full
 ///
-/// While nobody receives, up to `capacity` records wait in the channel and as many again in the sink's queue. Then the
-/// emit waits, unless [`with_overflow`](Self::with_overflow) says what is to be lost. Losses are counted by the sink's handle,
-/// and a gap is received where they happened.
+/// Up to `capacity` records wait in the channel, and as many again in the sink's queue. Then the emit waits, or an event is
+/// lost, as [`with_overflow`](Self::with_overflow) says. The sink's handle counts the lost events, and the receiver gets a
+/// gap in their place.
 ///
-/// A `close` of the sink waits for the receiver, and reports as pending what does not fit into the channel by then.
+/// `close` of the handle waits for the receiver until its deadline. It reports the records that do not fit into the channel by
+/// then as pending.
 #[derive(Debug)]
 pub struct Channel {
     sender: Sender<SinkRecord>,
@@ -39,14 +40,14 @@ pub struct Channel {
 }
 
 impl Channel {
-    /// A channel that holds so many records, at least 1, and its receiver.
+    /// Creates a channel for up to `capacity` records, at least 1, and returns the sink and the receiver.
     #[must_use]
     pub fn new(capacity: usize) -> (Self, Receiver<SinkRecord>) {
         let (sender, receiver) = mpsc::channel(capacity.max(1));
         (Self::from(sender), receiver)
     }
 
-    /// Says what happens when the channel and the queue are full.
+    /// Sets what happens when the channel and the queue are full; [`Overflow::Block`] unless set.
     #[must_use]
     pub const fn with_overflow(mut self, overflow: Overflow) -> Self {
         self.overflow = overflow;
@@ -54,7 +55,7 @@ impl Channel {
     }
 }
 
-/// A channel that somebody else made; the sink's queue gets the same capacity.
+/// Makes a sink of the sender of an existing channel. The sink's queue gets the capacity of the channel.
 impl From<Sender<SinkRecord>> for Channel {
     fn from(sender: Sender<SinkRecord>) -> Self {
         let capacity = sender.max_capacity();
@@ -64,11 +65,11 @@ impl From<Sender<SinkRecord>> for Channel {
 
 impl Sink for Channel {
     fn write(&mut self, record: &SinkRecord) -> Result<(), BoxError> {
-        // The sink's thread belongs to no runtime, where this would panic.
+        // The sink's own thread is in no runtime, so this may block: inside of a runtime it would panic.
         self.sender.blocking_send(record.clone()).map_err(|_| "the receiver of the channel is gone".into())
     }
 
-    /// There is no buffer: what is accepted is delivered.
+    /// Reports nothing as buffered: an accepted record is in the channel.
     fn progress(&self) -> Option<Progress> {
         Some(Progress::default())
     }

@@ -1,4 +1,4 @@
-//! Where emitree's events go: JSONL files, channels, memory.
+//! Sinks for the events of emitree: JSONL files, channels, memory.
 //!
 //! ```
 //! use std::time::Duration;
@@ -28,17 +28,17 @@
 //!
 //! # Concepts
 //!
-//! - A **sink** takes the records of events, on a thread of its own: [`Sink`](emitree_emitter::Sink) is the contract,
-//!   and [`Emitter::pipe_to`](emitree_emitter::Emitter::pipe_to) attaches one.
-//! - Each sink is **bounded** and says what happens when it is full: the emit waits, or the oldest or the newest event
-//!   is lost ([`Overflow`](emitree_emitter::Overflow)). What is lost is counted, and a
-//!   [`Gap`](emitree_emitter::Gap) record stands where it was lost.
-//! - The [`SinkHandle`](emitree_emitter::SinkHandle) **flushes** and **closes**, and reports what was delivered and
-//!   what was not. A program that wants its recording complete closes it before it ends.
+//! - A **sink** receives records of events on a thread of its own. [`Sink`](emitree_emitter::Sink) is the trait, and
+//!   [`Emitter::pipe_to`](emitree_emitter::Emitter::pipe_to) attaches a sink to an emitter.
+//! - Each sink is **bounded**. When it is full, the emit waits, or the oldest or the newest event is lost
+//!   ([`Overflow`](emitree_emitter::Overflow)). Lost events are counted, and the sink receives a
+//!   [`Gap`](emitree_emitter::Gap) in their place.
+//! - The [`SinkHandle`](emitree_emitter::SinkHandle) **flushes** and **closes** the sink, and reports how many events were
+//!   delivered, lost or left. Close each sink before your program ends, or its last events may be lost.
 //!
-//! | feature | sink | takes records to |
+//! | feature | sink | writes records to |
 //! |---|---|---|
-//! | `jsonl` (default) | [`JsonlFile`], [`Jsonl`] | a file, any `io::Write`, one JSON record a line; [`read_jsonl`] reads them back |
+//! | `jsonl` (default) | [`JsonlFile`], [`Jsonl`] | a file or any `io::Write`, one JSON record a line; [`read_jsonl`] reads them |
 //! | `memory` (default) | [`Memory`] | a vector, for tests |
 //! | `channel` | [`Channel`] | a bounded tokio channel |
 

@@ -1,12 +1,12 @@
-//! Records kept in memory, for tests.
+//! A sink that keeps records in memory, for tests.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use emitree_emitter::{BoxError, Overflow, Progress, Sink, SinkRecord};
 
-/// Keeps every record in memory; clones share what they keep.
+/// A sink that keeps every record in memory; clones share their records.
 ///
-/// One clone is piped to, another looked at, after a `flush` or `close` of the handle:
+/// Pipe to one clone and read another, after a `flush` or `close` of the handle:
 ///
 /// ```
 /// use emitree_emitter::{Emitter, Overflow};
@@ -23,9 +23,9 @@ use emitree_emitter::{BoxError, Overflow, Progress, Sink, SinkRecord};
 ///
 /// # When it is full
 ///
-/// It does not get full: it grows by every record. It is its queue that is bounded, to 1024 records unless
-/// [`with_capacity`](Self::with_capacity) says otherwise; the emit then waits, unless [`with_overflow`](Self::with_overflow) says what is
-/// to be lost. Losses are counted by the handle and stand as gaps among the records.
+/// The memory itself grows with every record and is never full. The queue before it holds 1024 records unless
+/// [`with_capacity`](Self::with_capacity) is called. When the queue is full, the emit waits, or an event is lost, as
+/// [`with_overflow`](Self::with_overflow) says. The handle counts the lost events, and a gap is kept in their place.
 #[derive(Clone, Debug)]
 pub struct Memory {
     records: Arc<Mutex<Vec<SinkRecord>>>,
@@ -34,58 +34,58 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// An empty memory.
+    /// Creates a sink without records.
     #[must_use]
     pub fn new() -> Self {
         Self { records: Arc::default(), capacity: 1024, overflow: Overflow::Block }
     }
 
-    /// Lets so many records wait in the queue, at least 1.
+    /// Sets how many records may wait in the queue, at least 1.
     #[must_use]
     pub const fn with_capacity(mut self, capacity: usize) -> Self {
         self.capacity = capacity;
         self
     }
 
-    /// Says what happens when that many wait.
+    /// Sets what happens when the queue is full; [`Overflow::Block`] unless set.
     #[must_use]
     pub const fn with_overflow(mut self, overflow: Overflow) -> Self {
         self.overflow = overflow;
         self
     }
 
-    /// All records up to now, gaps included.
+    /// Returns all records up to now, gaps included.
     #[must_use]
     pub fn records(&self) -> Vec<SinkRecord> {
         self.lock().clone()
     }
 
-    /// The paths of all events up to now.
+    /// Returns the paths of all events up to now.
     #[must_use]
     pub fn paths(&self) -> Vec<String> {
         self.lock().iter().filter_map(SinkRecord::as_event).map(|event| event.path.to_string()).collect()
     }
 
-    /// How many records there are, gaps included.
+    /// Returns the number of records, gaps included.
     #[must_use]
     pub fn len(&self) -> usize {
         self.lock().len()
     }
 
-    /// Tells whether there are none.
+    /// Returns `true` if there are no records.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.lock().is_empty()
     }
 
-    /// Takes all records out.
+    /// Removes all records and returns them.
     #[must_use]
     pub fn take(&self) -> Vec<SinkRecord> {
         std::mem::take(&mut self.lock())
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<SinkRecord>> {
-        // Nothing that panics is done under the lock.
+        // No code that can panic runs under the lock, so a poisoned one holds whole records.
         self.records.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -102,7 +102,7 @@ impl Sink for Memory {
         Ok(())
     }
 
-    /// There is no buffer: what is accepted is delivered.
+    /// Reports nothing as buffered: an accepted record is in memory.
     fn progress(&self) -> Option<Progress> {
         Some(Progress::default())
     }

@@ -1,6 +1,6 @@
-//! E13: sinks take owned records. A sink says what happens when it is slower than the events: block, drop oldest or
-//! drop newest, always bounded, with a count of what was lost and a gap record where it was lost. `flush()` and
-//! `close(deadline)` report what was delivered and what was not.
+//! E13: sinks receive owned records. A sink chooses what happens when it is slower than the events (block, drop oldest, drop
+//! newest). It is always bounded, lost events are counted, and a gap record marks their place. `flush()` and
+//! `close(deadline)` report how many events were delivered and how many were not.
 
 mod support;
 
@@ -32,7 +32,7 @@ fn stalled(capacity: usize, overflow: Overflow) -> (Emitter, SinkHandle, Gate, S
     let (sink, gate, seen) = Gated::new(capacity, overflow);
     let handle = emitter.pipe_to(sink).unwrap();
     let first = emitter.clone();
-    // On a thread, for a sink that blocks needs an emit that can await.
+    // On a thread of its own: a sink that blocks needs an emit that can wait.
     thread::spawn(move || block_on(async move { first.emit("n", &mut 0_u32).await.unwrap() })).join().unwrap();
     gate.entered();
     (emitter, handle, gate, seen)
@@ -101,7 +101,7 @@ async fn a_full_sink_that_blocks_makes_the_emit_wait_and_loses_nothing() {
     assert!(report.is_complete(), "{report}");
 }
 
-/// E13, E17: an emit that cannot wait is refused by a sink only while it would have it wait.
+/// E13, E17: a sink refuses `emit_now` only while the emit would have to wait.
 #[test]
 fn emit_now_to_a_sink_that_blocks_is_an_error_while_it_is_full() {
     let (emitter, handle, gate, seen) = stalled(2, Overflow::Block);
@@ -122,7 +122,7 @@ fn emit_now_to_a_sink_that_blocks_is_an_error_while_it_is_full() {
     assert_eq!(seen.line(), "0 1 2");
 }
 
-/// E13: always bounded, also where emits are given up.
+/// E13: the queue stays bounded when waiting emits are dropped.
 #[tokio::test]
 async fn an_emit_dropped_while_it_waits_is_lost_and_counted() {
     let (emitter, handle, gate, seen) = stalled(2, Overflow::Block);
@@ -142,7 +142,7 @@ async fn an_emit_dropped_while_it_waits_is_lost_and_counted() {
     assert_eq!(counts(&report), [4, 3, 0, 0]);
 }
 
-/// E13: what a waiting emit brought has been accepted.
+/// E13: the event of a waiting emit is accepted already.
 #[tokio::test]
 async fn close_lets_waiting_emits_go_and_delivers_their_events() {
     let (emitter, handle, gate, seen) = stalled(1, Overflow::Block);
@@ -213,7 +213,7 @@ fn a_write_that_fails_or_panics_is_counted_and_the_sink_goes_on() {
     assert_eq!(seen.line(), "0 flush 3 close");
 }
 
-/// Buffers all it is given, and tells as much as it is told to.
+/// A sink that buffers every record, and reports the progress that the test sets.
 struct Buffers {
     held: u64,
     tells: bool,
@@ -242,7 +242,7 @@ impl Sink for Buffers {
     }
 }
 
-/// E13: a report claims no more than is true.
+/// E13: a report never claims more than is true.
 #[test]
 fn what_a_sink_holds_in_its_buffer_is_not_delivered_and_has_failed_once_it_is_dropped_with_it() {
     for tells in [false, true] {
@@ -260,7 +260,7 @@ fn what_a_sink_holds_in_its_buffer_is_not_delivered_and_has_failed_once_it_is_dr
     }
 }
 
-/// E13: counts add up, whatever a sink says of itself.
+/// E13: counts add up, even if a sink reports nonsense.
 #[test]
 fn a_sink_that_tells_of_more_than_it_was_given_is_not_believed() {
     struct Boasts;
@@ -284,7 +284,7 @@ fn a_sink_that_tells_of_more_than_it_was_given_is_not_believed() {
     assert_eq!(handle.close_blocking(EVER).failed, 3);
 }
 
-/// Panics wherever it can.
+/// A sink that panics in every method.
 struct Hostile;
 
 impl Sink for Hostile {
@@ -307,7 +307,7 @@ impl Drop for Hostile {
     }
 }
 
-/// E13: flush and close report, whatever the sink does.
+/// E13: flush and close report, even if the sink panics.
 #[test]
 fn a_sink_that_panics_everywhere_hangs_nobody() {
     let emitter = Emitter::new();
@@ -318,7 +318,7 @@ fn a_sink_that_panics_everywhere_hangs_nobody() {
     assert_eq!((counts(&report), report.error.as_deref()), ([0, 0, 3, 0], Some("it panicked: drop")));
 }
 
-/// Sends when it is dropped, which is when its thread ends.
+/// Sends a message when it is dropped, which is when the sink's thread ends.
 struct Tells(mpsc::Sender<()>);
 
 impl Drop for Tells {
@@ -327,7 +327,7 @@ impl Drop for Tells {
     }
 }
 
-/// E13: every thread has an owner.
+/// E13: the thread of a sink ends with its emitter.
 #[test]
 fn a_sink_ends_with_its_emitter_after_it_has_written_everything() {
     for (name, end) in [("dropped", drop as fn(Emitter)), ("closed", |emitter| emitter.close())] {
@@ -360,7 +360,7 @@ fn an_unpiped_sink_writes_what_came_before_and_ends() {
     assert_eq!(seen.line(), "0 1 close");
 }
 
-/// Asks to be flushed by itself, and tells when it is.
+/// A sink with a flush interval, which sends a message at each flush.
 struct Impatient(mpsc::Sender<()>);
 
 impl Sink for Impatient {
@@ -381,7 +381,7 @@ impl Sink for Impatient {
     }
 }
 
-/// E13, E16: what is piped belongs to the emitter that it was piped from.
+/// E13, E16: a pipe to a sink belongs to its emitter, not to forks of it.
 #[test]
 fn a_fork_is_not_piped_to_what_its_original_is_piped_to() {
     let emitter = Emitter::new().child("original").unwrap();

@@ -1,5 +1,5 @@
-//! E13, for recordings: a file has one recorder at a time, of all processes; one that is removed, renamed or replaced while
-//! it is recorded to is noticed, and what was written to it since does not count as delivered.
+//! E13, for recordings: a file has one recorder at a time, in all processes. The recorder notices if its file is removed, renamed
+//! or replaced, and events written to it since then do not count as delivered.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 const EVER: Duration = Duration::MAX;
 
-/// Names the recording to the process that the tests start.
+/// The environment variable that names the recording to the process that the tests start.
 const RECORD_TO: &str = "EMITREE_TEST_RECORD_TO";
 
 fn folder() -> (TempDir, PathBuf) {
@@ -56,7 +56,7 @@ fn is_in_use(path: &Path) -> bool {
     }
 }
 
-/// `delivered failed`, of as many as were emitted.
+/// Returns `delivered failed`; their sum is the number of emitted events.
 fn outcome(report: &Report) -> [u64; 2] {
     assert_eq!((report.lost, report.pending, report.buffered), (0, 0, 0), "{report}");
     [report.delivered, report.failed]
@@ -69,7 +69,7 @@ fn a_second_recorder_of_a_file_is_refused_and_changes_nothing() {
     let (emitter, handle) = recording(&JsonlFile::options(), &path);
     emit(&emitter, 60);
     handle.flush_blocking().complete().unwrap();
-    // Half a line, as the first recorder may have written it when the second comes.
+    // Half a line: the first recorder may have written that much when the second one opens the file.
     let half = fs::read_to_string(&path).unwrap() + "{\"id";
     fs::write(&path, &half).unwrap();
     let error = JsonlFile::open(&path).unwrap_err();
@@ -83,7 +83,7 @@ fn a_second_recorder_of_a_file_is_refused_and_changes_nothing() {
     assert_eq!(handle.close_blocking(EVER).complete().unwrap(), 60);
 }
 
-/// E13: through whatever path it comes.
+/// E13: the lock holds for every path to the file.
 #[cfg(unix)]
 #[test]
 fn a_link_to_a_recording_is_the_same_recording() {
@@ -119,7 +119,8 @@ fn a_recording_can_be_opened_again_once_its_recorder_is_closed_or_dropped() {
     assert!(!is_in_use(&path), "a close that has returned has closed the file");
 }
 
-/// Not a test: the process that the tests below start. It records three events, says so, and waits for its end.
+/// Not a test: the process that the tests below start. It records three events, prints a line, and waits for the end of its
+/// standard input.
 #[test]
 fn another_process_that_records() {
     let Some(path) = std::env::var_os(RECORD_TO) else { return };
@@ -145,7 +146,8 @@ fn start_recorder(path: &Path) -> Child {
     child
 }
 
-/// Ends its standard input, reads what it still writes, and waits for it: one that wrote to a pipe that is closed would fail.
+/// Closes the standard input of the process, reads the rest of its output, and waits for it. (If the output were closed first, a write
+/// would fail.)
 fn to_its_end(child: Child) -> Output {
     child.wait_with_output().unwrap()
 }
@@ -157,14 +159,14 @@ fn a_file_that_another_process_records_to_is_refused_until_that_process_is_done(
     let child = start_recorder(&path);
     assert!(is_in_use(&path));
     assert_eq!(lines(&path), 3);
-    // Its standard input ends, and it goes on.
+    // Closing its standard input lets it go on.
     let output = to_its_end(child);
     assert!(output.status.success(), "{output:?}");
     assert!(!is_in_use(&path));
     assert_eq!(lines(&path), 5);
 }
 
-/// E13: what was reported as flushed is there, and the lock is gone with the process.
+/// E13: events that were reported as flushed are in the file, and the lock is gone with the process.
 #[test]
 fn a_recording_whose_process_was_killed_can_be_read_and_opened_again() {
     let (_folder, path) = folder();
@@ -179,7 +181,7 @@ fn a_recording_whose_process_was_killed_can_be_read_and_opened_again() {
     assert_eq!(lines(&path), 7);
 }
 
-/// What somebody does to a recording, and what the recorder says of it.
+/// A change to the file of a recording, and the error that the recorder returns.
 #[cfg(unix)]
 type Trouble = (fn(&Path), &'static str);
 
@@ -196,7 +198,7 @@ const TROUBLES: [Trouble; 3] = [
     ),
 ];
 
-/// E13: what was flushed before counts as delivered; what came after does not, for ever.
+/// E13: events flushed before the change count as delivered; later events never do.
 #[cfg(unix)]
 #[test]
 fn a_file_that_is_removed_renamed_or_replaced_is_noticed_at_the_next_flush() {
@@ -223,7 +225,7 @@ fn a_file_that_is_removed_renamed_or_replaced_is_noticed_at_the_next_flush() {
     }
 }
 
-/// E13: the close is a flush.
+/// E13: a close flushes.
 #[cfg(unix)]
 #[test]
 fn a_file_that_was_removed_is_noticed_by_the_close() {
@@ -238,7 +240,7 @@ fn a_file_that_was_removed_is_noticed_by_the_close() {
     }
 }
 
-/// E13: also where nobody asks for a flush, for the buffer is written when it is full: all that is reported adds up.
+/// E13: without any flush, because the buffer is written when it is full: the counts add up.
 #[cfg(unix)]
 #[test]
 fn of_a_file_that_is_removed_under_a_busy_recorder_each_event_counts_once() {
@@ -255,7 +257,7 @@ fn of_a_file_that_is_removed_under_a_busy_recorder_each_event_counts_once() {
     }
 }
 
-/// E13: the recording is where it was, wherever the process goes.
+/// E13: the recorder looks at the absolute path, also if the process changes its directory.
 #[cfg(unix)]
 #[test]
 fn a_path_whose_folder_is_renamed_is_noticed_too() {
@@ -268,7 +270,7 @@ fn a_path_whose_folder_is_renamed_is_noticed_too() {
     assert_eq!(outcome(&handle.close_blocking(EVER)), [0, 1]);
 }
 
-/// Nobody may read what is set aside who may not read the recording.
+/// A torn line can be read only by users that may read the recording.
 #[cfg(unix)]
 #[test]
 fn what_is_set_aside_keeps_the_mode_of_the_recording() {
@@ -297,7 +299,7 @@ fn what_is_set_aside_keeps_the_mode_of_the_recording() {
     }
 }
 
-/// A device has no name to lose, and any number of writers.
+/// A device may have any number of writers, and is never removed.
 #[cfg(unix)]
 #[test]
 fn a_device_is_not_locked() {

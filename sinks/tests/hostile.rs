@@ -1,5 +1,5 @@
-//! E13: what a sink does to its emitter, to its handle and to others leaves nobody waiting for ever, and each event counts
-//! once.
+//! E13: a sink may emit on its emitter, close its own handle and attach other sinks: nothing waits for ever, and each event is
+//! counted once.
 
 mod support;
 
@@ -14,7 +14,7 @@ const EVER: Duration = Duration::MAX;
 
 type Write = Box<dyn FnMut(&str) + Send>;
 
-/// Calls a function with each event, and notes all that it is given.
+/// A sink that calls a function with each event, and notes all its records.
 struct Acts {
     act: Write,
     seen: Seen,
@@ -48,13 +48,13 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future)
 }
 
-/// `delivered lost failed`, when nothing is left.
+/// Returns `delivered lost failed`, when no event is pending.
 fn counts(report: &Report) -> [u64; 3] {
     assert_eq!((report.pending, report.buffered), (0, 0), "{report}");
     [report.delivered, report.lost, report.failed]
 }
 
-/// E13: it would wait for room that nobody but itself makes.
+/// E13: the sink would wait for room that only it can make.
 #[test]
 fn a_full_sink_that_awaits_an_emit_to_itself_loses_and_counts_the_event_and_goes_on() {
     let emitter = Emitter::new();
@@ -68,13 +68,13 @@ fn a_full_sink_that_awaits_an_emit_to_itself_loses_and_counts_the_event_and_goes
     });
     let handle = emitter.pipe_to(sink).unwrap();
     block_on(emitter.emit("n", &mut 0_u32)).unwrap();
-    // The first write is over, and what it emitted is written.
+    // The first write is over, and the events that it emitted are written.
     assert_eq!(handle.flush_blocking().error, None);
     assert_eq!(counts(&handle.close_blocking(EVER)), [3, 3, 0]);
     assert_eq!(seen.line(), "0 1 2 -3");
 }
 
-/// E13: each event makes another one; closed, it ends all the same.
+/// E13: each event causes another one; a close ends it.
 #[test]
 fn a_sink_that_emits_to_itself_for_ever_can_be_closed() {
     for overflow in [Overflow::DropOldest, Overflow::DropNewest, Overflow::Block] {
@@ -97,7 +97,7 @@ fn a_sink_that_emits_to_itself_for_ever_can_be_closed() {
     }
 }
 
-/// E13: nobody waits for itself.
+/// E13: a sink does not wait for itself.
 #[test]
 fn a_sink_that_flushes_and_closes_its_own_handle_does_not_wait_for_itself() {
     let emitter = Emitter::new();
@@ -177,7 +177,7 @@ fn a_sink_that_ends_itself_or_closes_its_emitter_gets_what_was_accepted_before()
     }
 }
 
-/// E13: what they brought has been accepted.
+/// E13: the events of these emits are accepted already.
 #[test]
 fn emits_that_wait_for_a_full_sink_go_on_when_it_is_unpiped_also_if_its_emitter_is_closed() {
     for is_closed in [false, true] {
@@ -193,7 +193,7 @@ fn emits_that_wait_for_a_full_sink_go_on_when_it_is_unpiped_also_if_its_emitter_
                 thread::spawn(move || block_on(emitter.emit("n", &mut number)).map_err(|error| error.to_string()))
             })
             .collect();
-        // Each of them has been offered, and waits for room.
+        // Each of these emits has offered its event, and waits for room.
         while handle.report().pending < 5 {
             thread::yield_now();
         }
@@ -208,7 +208,7 @@ fn emits_that_wait_for_a_full_sink_go_on_when_it_is_unpiped_also_if_its_emitter_
     }
 }
 
-/// Has passed on everything, and hangs in its close.
+/// A sink that has written everything, and hangs in its close.
 struct HangsInClose(mpsc::Receiver<()>);
 
 impl Sink for HangsInClose {
@@ -226,7 +226,7 @@ impl Sink for HangsInClose {
     }
 }
 
-/// E13: a report claims no more than is true.
+/// E13: a report never claims more than is true.
 #[test]
 fn a_report_is_not_complete_while_the_sink_is_still_being_closed() {
     let emitter = Emitter::new();
@@ -248,7 +248,7 @@ fn a_report_is_not_complete_while_the_sink_is_still_being_closed() {
     assert_eq!(handle.close_blocking(EVER).error.as_deref(), Some("it was too late"));
 }
 
-/// E13: it hears nothing, is closed at once, and says so.
+/// E13: the sink receives nothing, is closed at once, and reports that.
 #[test]
 fn a_sink_that_is_piped_to_an_emitter_that_is_closed_or_dropped_is_closed_at_once() {
     let closed = Emitter::new();

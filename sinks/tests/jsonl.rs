@@ -1,4 +1,4 @@
-//! E13, for recordings: whole records are never lost or torn, whatever cut the file off; a bad line is named.
+//! E13, for recordings: whole records are never lost or torn, at whichever byte the file was cut off. An error names the bad line.
 
 use std::fs;
 use std::io::{self, Write};
@@ -23,7 +23,7 @@ fn gap(lost: u64) -> SinkRecord {
     SinkRecord::from_json(&format!("{{\"gap\":{{\"lost\":{lost}}}}}")).unwrap()
 }
 
-/// The payloads of events and `-n` for gaps; errors by their message.
+/// Returns the payloads of events, `-n` for gaps, and the messages of errors.
 fn contents(path: &Path) -> Vec<String> {
     let show = |record| match record {
         Ok(SinkRecord::Event(event)) => event.payload.get().to_owned(),
@@ -75,7 +75,7 @@ async fn a_recording_cut_at_every_byte_opens_again_without_losing_a_whole_record
     let (_folder, path) = folder();
     record(&path, &mut [note("one"), note("ü \\ \n")]).await;
     let whole = fs::read(&path).unwrap();
-    // A record is whole with its last brace; the newline may be missing.
+    // A record is whole once its last brace is written; the newline may be missing.
     let ends: Vec<usize> = (0..whole.len()).filter(|at| whole[*at] == b'\n').collect();
     let all = contents(&path);
     for cut in 0..=whole.len() {
@@ -146,7 +146,7 @@ fn the_flush_policy_says_when_the_file_has_a_record() {
     }
 }
 
-/// There is no disk behind that device: it takes every line, and cannot say that it has it.
+/// There is no disk behind this device: it takes every line, and a sync of it fails.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_flush_waits_for_the_disk_if_that_was_asked_for() {
@@ -189,7 +189,7 @@ impl Sink for Stalls {
     }
 }
 
-/// E13: a report claims no more than is true: what is buffered, what the operating system has, what the disk has.
+/// E13: a report tells apart events that are buffered, with the operating system, and on disk.
 #[test]
 fn a_report_tells_buffered_from_flushed_from_synced() {
     let counts = |report: &Report| [report.pending, report.buffered, report.delivered, report.synced];
@@ -216,13 +216,13 @@ fn a_report_tells_buffered_from_flushed_from_synced() {
     }
 }
 
-/// E13: what a sink could not sync is not synced, though a later sync succeeds or there is nothing left to sync.
+/// E13: events of a failed sync never count as synced, even if a later sync succeeds.
 #[cfg(target_os = "linux")]
 #[test]
 fn what_could_not_be_synced_does_not_count_as_synced() {
     for policy in [FlushPolicy::OnClose, FlushPolicy::EachRecord] {
         let emitter = Emitter::new();
-        // No disk is behind it: it takes every line, and syncs none.
+        // There is no disk behind it: it takes every line, and a sync fails.
         let file = JsonlFile::options().flush(policy).sync(true).open("/dev/null").unwrap();
         let handle = emitter.pipe_to(file).unwrap();
         emitter.emit_now("n", &mut 1).unwrap();
@@ -233,7 +233,7 @@ fn what_could_not_be_synced_does_not_count_as_synced() {
     }
 }
 
-/// E13: bounded, also in memory.
+/// E13: the buffer is bounded.
 #[test]
 fn a_full_buffer_is_written_though_nobody_flushes() {
     let (_folder, path) = folder();
@@ -246,7 +246,7 @@ fn a_full_buffer_is_written_though_nobody_flushes() {
     assert_eq!(contents(&path).len(), 10_000);
 }
 
-/// Takes three bytes at a time, and fails every other time.
+/// A writer that takes three bytes at a time, and fails every other time.
 #[derive(Default)]
 struct Flaky {
     bytes: Vec<u8>,
@@ -296,7 +296,7 @@ impl Write for Broken {
     }
 }
 
-/// E13: always bounded, with a count of what was not written.
+/// E13: the buffer stays bounded, and records that were not written are counted.
 #[test]
 fn records_fail_once_the_buffer_of_a_broken_writer_is_full() {
     let emitter = Emitter::new();
@@ -322,7 +322,7 @@ fn errors_name_the_file() {
     assert_eq!(error.to_string(), format!("could not open `{}`", path.display()));
 }
 
-/// A disk that is always full, where the system has one.
+/// A device that is always full, where the system has one.
 #[test]
 fn a_file_that_cannot_be_written_says_how_much_is_not() {
     let full = Path::new("/dev/full");
@@ -355,7 +355,7 @@ fn a_bad_line_is_named_by_its_number_and_quoted() {
     assert_eq!(shown.len(), 6);
 }
 
-/// E13: bytes that are not UTF-8 are an error like any other.
+/// E13: a line that is not UTF-8 is an error.
 #[test]
 fn a_line_that_is_not_text_is_an_error() {
     let mut records = Records::new(&b"\xff\xfe\n{\"gap\":{\"lost\":1}}\n"[..]);
@@ -365,7 +365,7 @@ fn a_line_that_is_not_text_is_an_error() {
     assert!(records.next().is_none());
 }
 
-/// E13: one record a line, whatever the payload looks like.
+/// E13: one record a line, even if the payload is JSON with line breaks.
 #[test]
 fn json_that_is_laid_out_in_lines_is_written_in_one() {
     let (_folder, path) = folder();

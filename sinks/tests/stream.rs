@@ -1,4 +1,4 @@
-//! E13: `emitter.stream(matcher, capacity)` is the same as a sink, as a `Stream`.
+//! E13: `emitter.stream(matcher, capacity)` keeps the rules of a sink, as a `Stream`.
 
 mod support;
 
@@ -56,7 +56,7 @@ async fn a_stream_waits_for_the_next_event_and_ends_with_its_emitter() {
     assert!(stream.recv().await.is_none(), "it has ended for good");
 }
 
-/// E13: a waiting reader is woken, whatever thread it waits on.
+/// E13: a waiting reader is woken, on any thread.
 #[tokio::test]
 async fn a_waiting_reader_is_woken_by_an_event() {
     let emitter = Emitter::new();
@@ -69,7 +69,7 @@ async fn a_waiting_reader_is_woken_by_an_event() {
     assert_eq!(reader.await.unwrap(), "0 1");
 }
 
-/// Counts how often it is made a record of.
+/// A payload that counts how often it is written into a record.
 struct Counted(Arc<AtomicUsize>);
 
 impl Serialize for Counted {

@@ -1,11 +1,11 @@
-//! Why a recording was not opened, or not written.
+//! The errors of opening and writing a recording.
 
 use std::io;
 use std::path::PathBuf;
 
 use thiserror::Error;
 
-/// A recording that was not opened, or not written.
+/// An error of opening or writing a recording.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum JsonlError {
@@ -14,31 +14,31 @@ pub enum JsonlError {
     Open {
         /// The file.
         path: PathBuf,
-        /// What the operating system says.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// Another recorder, of this process or another one, has the file open.
+    /// Another recorder, in this process or in another one, has the file open.
     #[error("`{path}` is being recorded to already; close that recorder first, or record to another file")]
     InUse {
         /// The file.
         path: PathBuf,
     },
-    /// The file system has no locks.
+    /// The file could not be locked, for example because the file system has no locks.
     #[error(
         "could not lock `{path}`; record to a file system with locks, or open the file and use `Jsonl::new`, which takes none"
     )]
     Lock {
         /// The file.
         path: PathBuf,
-        /// What the operating system says.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// The last line could not be looked at or set aside.
+    /// The last line could not be read, completed or moved to `<path>.torn`.
     #[error("could not mend the end of `{path}`")]
     Mend {
         /// The file.
         path: PathBuf,
-        /// What the operating system says.
+        /// The error of the operating system.
         source: io::Error,
     },
     /// The file could not be written.
@@ -46,32 +46,32 @@ pub enum JsonlError {
     Write {
         /// The file.
         path: PathBuf,
-        /// How many records wait to be written.
+        /// The number of records that are still buffered.
         unwritten: usize,
-        /// What the operating system says.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// The file was written, but not synced: events since the last sync may not be on disk, and never count as synced.
+    /// The file was written, but not synced. Events since the last sync may not be on disk, and never count as synced.
     #[error("could not sync `{path}`; what was written since the last sync may not be on disk")]
     Sync {
         /// The file.
         path: PathBuf,
-        /// What the operating system says.
+        /// The error of the operating system.
         source: io::Error,
     },
     /// The file was removed or renamed while it was open.
     #[error("`{path}` was removed or renamed while it was recorded to; open it again to go on")]
     Removed {
-        /// Where the file was.
+        /// The path at which the file was opened.
         path: PathBuf,
     },
-    /// Another file has taken the place of the one that was opened.
+    /// Another file is now at the path of the file that was opened.
     #[error("`{path}` was replaced by another file while it was recorded to; open it again to go on")]
     Replaced {
-        /// Where the file was.
+        /// The path at which the file was opened.
         path: PathBuf,
     },
-    /// The recorder was closed before.
+    /// The recorder was closed.
     #[error("the recorder of `{path}` is closed; open the file again to go on")]
     Closed {
         /// The file.

@@ -1,9 +1,9 @@
-//! A JSONL file that is appended to.
+//! A sink that appends records to a JSONL file.
 //!
-//! 1. An event is buffered until its line has been written and the file was then found in place; then it is unsynced, or
-//!    delivered for good if nobody asked for syncs.
-//! 2. With `FlushPolicy::EachRecord` the result of `write` says what became of an event, so none is counted here.
-//! 3. After a sync that failed nobody knows what the disk has: what was unsynced then is never counted as synced.
+//! 1. An event is buffered until its line is written and the file is then found in place. After that it counts as
+//!    delivered, and as unsynced until the next sync.
+//! 2. With `FlushPolicy::EachRecord` the result of `write` reports what became of an event, so none is counted here.
+//! 3. After a failed sync, the state of the disk is unknown: events that were unsynced then are never counted as synced.
 
 use std::io;
 use std::mem;
@@ -12,12 +12,12 @@ use std::time::Duration;
 
 use emitree_emitter::{BoxError, Overflow, Progress, Sink, SinkRecord};
 
-use super::exclusive::{Exclusive, Whereabouts};
+use super::locked_file::{LockedFile, PathState};
 use super::{Jsonl, JsonlError, Tail, tail};
 
-/// Appends each record to a file, as a line of JSON; a gap stands as `{"gap":{"lost":n}}`.
+/// A sink that appends each record to a file as a line of JSON; a gap is written as `{"gap":{"lost":n}}`.
 ///
-/// [`open`](Self::open) has the defaults, [`options`](Self::options) says otherwise:
+/// [`open`](Self::open) uses the defaults, [`options`](Self::options) changes them:
 ///
 /// ```
 /// use std::time::Duration;
@@ -33,46 +33,46 @@ use super::{Jsonl, JsonlError, Tail, tail};
 /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
 ///
-/// A recording that a crash cut off is mended when it is opened, and nothing is ever glued to it. A torn last line is
-/// moved to `<path>.torn`, after what is there; a whole record that lacks only its newline gets one. [`tail`](Self::tail)
-/// tells.
+/// Opening a recording that was cut off by a crash repairs its end. A torn last line is appended to `<path>.torn` and
+/// removed from the recording; a whole record that lacks only its newline gets one. [`tail`](Self::tail) returns what was
+/// done.
 ///
-/// If the file cannot be written, what is buffered is kept and written as soon as it can; once 64 KiB are, each further
-/// record counts as failed. With [`FlushPolicy::EachRecord`] so does the record that could not be passed on at once.
+/// If the file cannot be written, the buffer is kept and written later. Once 64 KiB are buffered, each further record
+/// counts as failed. With [`FlushPolicy::EachRecord`], a record counts as failed if it cannot be written at once.
 ///
-/// Dropping it without `close`, which an attached sink always gets, loses what is buffered.
+/// Dropping a `JsonlFile` without `close` loses the buffer. A sink that is attached to an emitter is always closed.
 ///
 /// # One recorder, many readers
 ///
-/// The file is locked while it is open. Opening it a second time, in this process or another one, is
+/// The file is locked while it is open. Opening it a second time, in this process or in another one, fails with
 /// [`JsonlError::InUse`] and changes nothing. The lock is released when the recorder is closed or dropped, and when its
-/// process ends, also by a crash.
+/// process ends, even by a crash.
 ///
-/// Anybody may read the file meanwhile, with [`read_jsonl`](super::read_jsonl) for example: it has what has been flushed,
-/// and its last line may be [`Torn`](super::ReadError::Torn) while it is being written.
+/// Other programs may read the file meanwhile, for example with [`read_jsonl`](super::read_jsonl). It contains all flushed
+/// records, and its last line may be [`Torn`](super::ReadError::Torn) while it is being written.
 ///
-/// On Unix the lock is advisory: a program that writes into the file or truncates it without asking for the lock is
-/// not noticed. On NFS, whether a second opener is refused is up to the server and the mount options. Devices and pipes are
-/// not locked. On Windows the file is opened such that others can read it only.
+/// On Unix the lock is advisory: the recorder does not notice a program that writes into the file or truncates it without
+/// asking for the lock. On NFS, the server and the mount options decide whether a second opener is refused. Devices and
+/// pipes are not locked. On Windows, other programs can only read the file.
 ///
 /// # A file that is removed, renamed or replaced
 ///
-/// Each time the buffer is written, the recorder checks that its path still leads to the file that it opened (by device
-/// and inode). If not, the events written since the last check count as failed, not as delivered, and so do all later ones:
-/// each write, each flush and the close is [`JsonlError::Removed`] or [`JsonlError::Replaced`]. It stays so until a new
-/// recorder is opened; nothing is written to the new file before. A log rotation that renames the file is such a case:
-/// close the recorder before and open the file after it. Some events that count as failed may stand in the renamed file.
+/// Each time the recorder writes its buffer, it checks that its path still leads to the file that it opened (by device and
+/// inode). If not, the events written since the last check count as failed, and so do all later events: each write, each flush
+/// and the close returns [`JsonlError::Removed`] or [`JsonlError::Replaced`]. Open a new recorder to go on; the old one never
+/// writes to the new file. A log rotation that renames the file is such a case: close the recorder before the rotation, and
+/// open the file after it. Some events that count as failed may be in the renamed file.
 ///
-/// Windows does not let anybody remove or rename the file while it is open. Elsewhere than on Unix and Windows a removed file
-/// is noticed, a replaced one is not.
+/// On Windows, an open file cannot be removed or renamed. On systems other than Unix and Windows, a removed file is noticed, a
+/// replaced one is not.
 ///
-/// # What its report says
+/// # Its report
 ///
 /// | in the [`Report`](emitree_emitter::Report) | the event is |
 /// |---|---|
 /// | `buffered` | in this process: a crash of the program loses it |
 /// | `delivered` | with the operating system: a crash of the program does not lose it, a power failure may |
-/// | `synced` | on disk, which only [`sync`](JsonlOptions::sync) waits for; counted in `delivered` too |
+/// | `synced` | on disk, if [`sync`](JsonlOptions::sync) is on; counted in `delivered`, too |
 ///
 /// ```
 /// use std::time::Duration;
@@ -94,45 +94,44 @@ use super::{Jsonl, JsonlError, Tail, tail};
 ///
 /// # When it is full
 ///
-/// Up to 1024 records wait in the queue, unless [`capacity`](JsonlOptions::capacity) says otherwise; the emit then
-/// waits, unless [`overflow`](JsonlOptions::overflow) says what is to be lost. Losses are counted by the sink's handle
-/// and stand as gaps among the lines.
+/// The queue holds 1024 records unless [`capacity`](JsonlOptions::capacity) is called. When it is full, the emit waits, or an
+/// event is lost, as [`overflow`](JsonlOptions::overflow) says. The sink's handle counts the lost events, and a gap is written
+/// in their place.
 #[derive(Debug)]
 pub struct JsonlFile {
-    lines: Jsonl<Exclusive>,
+    lines: Jsonl<LockedFile>,
     path: PathBuf,
     flush: FlushPolicy,
     sync: bool,
     tail: Tail,
-    end: Option<End>,
-    /// Events accepted and lost with the file.
+    end: Option<EndCause>,
+    /// The number of events that were accepted, and lost with the file.
     failed: u64,
-    /// Events delivered since the last sync.
+    /// The number of events delivered since the last sync.
     unsynced: u64,
     synced: u64,
 }
 
-/// When a [`JsonlFile`] passes on to the operating system what it has buffered. A flush or close of its handle always
-/// does.
+/// When a [`JsonlFile`] writes its buffer to the file. A flush or close of its handle always does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FlushPolicy {
-    /// After each record: a crash of the program loses nothing that was written.
+    /// After each record: a crash of the program loses no record that the sink has accepted.
     EachRecord,
-    /// When the first record in the buffer is so old.
+    /// When the oldest record in the buffer has this age.
     Interval(Duration),
-    /// When the sink is closed, or 64 KiB are buffered.
+    /// When the sink is closed, or when 64 KiB are buffered.
     OnClose,
 }
 
-/// Every 250 ms: a crash of the program loses at most the records of the last quarter of a second.
+/// Writes every 250 ms: a crash of the program loses at most the records of the last quarter of a second.
 impl Default for FlushPolicy {
     fn default() -> Self {
         Self::Interval(Duration::from_millis(250))
     }
 }
 
-/// How a [`JsonlFile`] is opened.
+/// Options for opening a [`JsonlFile`].
 #[derive(Clone, Debug)]
 #[must_use = "options open nothing until `open` is called"]
 pub struct JsonlOptions {
@@ -142,16 +141,16 @@ pub struct JsonlOptions {
     overflow: Overflow,
 }
 
-/// Why a recorder takes no more records.
+/// Why a recorder accepts no more records.
 #[derive(Clone, Copy, Debug)]
-enum End {
+enum EndCause {
     Closed,
     Removed,
     Replaced,
 }
 
 impl JsonlFile {
-    /// Opens a file with the default options, and makes it if there is none.
+    /// Opens or creates a file with the default options.
     ///
     /// # Errors
     ///
@@ -160,32 +159,33 @@ impl JsonlFile {
         Self::options().open(path)
     }
 
-    /// The default options: flushed every 250 ms, not synced, 1024 records wait, then the emit does.
+    /// Returns the default options: flushed every 250 ms, not synced, a queue of 1024 records, an emit that waits when it is full.
     pub fn options() -> JsonlOptions {
         JsonlOptions::default()
     }
 
-    /// The file.
+    /// Returns the path of the file.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// How the recording ended when it was opened.
+    /// Returns how the recording ended when it was opened, and what was done about it.
     #[must_use]
     pub const fn tail(&self) -> &Tail {
         &self.tail
     }
 
-    /// Writes what is buffered, and confirms that it has arrived in the file that the path leads to (invariant 1).
-    fn pass_on(&mut self) -> Result<(), JsonlError> {
+    /// Writes the buffer, and confirms its events if the file is still in place (1).
+    fn write_out(&mut self) -> Result<(), JsonlError> {
         self.check_open()?;
         let drained = self.lines.drain();
-        self.end = match self.lines.get_ref().whereabouts() {
-            Whereabouts::InPlace => None,
-            Whereabouts::Removed => Some(End::Removed),
-            Whereabouts::Replaced => Some(End::Replaced),
+        self.end = match self.lines.get_ref().path_state() {
+            PathState::InPlace => None,
+            PathState::Removed => Some(EndCause::Removed),
+            PathState::Replaced => Some(EndCause::Replaced),
         };
+        // The lines may be in a file that nobody finds: their events count as failed, even those written since the last check.
         if self.end.is_some() {
             self.failed += self.lines.give_up();
             return self.check_open();
@@ -194,12 +194,12 @@ impl JsonlFile {
         drained.map_err(|source| self.write_error(source))
     }
 
-    fn pass_on_and_sync(&mut self) -> Result<(), JsonlError> {
-        self.pass_on()?;
+    fn write_out_and_sync(&mut self) -> Result<(), JsonlError> {
+        self.write_out()?;
         if !self.sync {
             return Ok(());
         }
-        // Taken before the result is known (invariant 3).
+        // Taken before the result is known, so that a failed sync leaves these events unsynced for ever (3).
         let unsynced = mem::take(&mut self.unsynced);
         let synced = self.lines.get_ref().sync();
         synced.map_err(|source| JsonlError::Sync { path: self.path.clone(), source })?;
@@ -211,9 +211,9 @@ impl JsonlFile {
         let path = || self.path.clone();
         match self.end {
             None => Ok(()),
-            Some(End::Closed) => Err(JsonlError::Closed { path: path() }),
-            Some(End::Removed) => Err(JsonlError::Removed { path: path() }),
-            Some(End::Replaced) => Err(JsonlError::Replaced { path: path() }),
+            Some(EndCause::Closed) => Err(JsonlError::Closed { path: path() }),
+            Some(EndCause::Removed) => Err(JsonlError::Removed { path: path() }),
+            Some(EndCause::Replaced) => Err(JsonlError::Replaced { path: path() }),
         }
     }
 
@@ -223,44 +223,45 @@ impl JsonlFile {
 }
 
 impl JsonlOptions {
-    /// Says when what is buffered is passed on to the operating system; every 250 ms unless set.
+    /// Sets when the buffer is written to the file; every 250 ms unless set.
     pub const fn flush(mut self, policy: FlushPolicy) -> Self {
         self.flush = policy;
         self
     }
 
-    /// Makes each flush wait until the disk has what was written (`fdatasync`), and the opening until it has the name of a
-    /// new file (on Unix); off unless set.
+    /// Makes each flush wait until its data is on disk (`fdatasync`), and on Unix the opening wait until a new file's
+    /// directory entry is; off unless set.
     pub const fn sync(mut self, sync: bool) -> Self {
         self.sync = sync;
         self
     }
 
-    /// Lets so many records wait in the queue, at least 1; 1024 unless set.
+    /// Sets how many records may wait in the queue, at least 1; 1024 unless set.
     pub const fn capacity(mut self, capacity: usize) -> Self {
         self.capacity = capacity;
         self
     }
 
-    /// Says what happens when that many wait; [`Overflow::Block`] unless set.
+    /// Sets what happens when the queue is full; [`Overflow::Block`] unless set.
     pub const fn overflow(mut self, overflow: Overflow) -> Self {
         self.overflow = overflow;
         self
     }
 
-    /// Opens a file for appending, makes it if there is none, and mends its end.
+    /// Opens or creates a file for appending, and repairs its end.
     ///
     /// # Errors
     ///
     /// If the file cannot be opened, another recorder has it open, or a torn last line cannot be set aside.
     pub fn open(self, path: impl AsRef<Path>) -> Result<JsonlFile, JsonlError> {
         let path = path.as_ref().to_owned();
-        let mut file = Exclusive::open(&path)?;
+        // Locked first: whatever follows may change the file.
+        let mut file = LockedFile::open(&path)?;
         if self.sync {
             file.sync_name().map_err(|source| JsonlError::Open { path: path.clone(), source })?;
         }
-        let mended = tail::mend(file.file_mut(), &path);
-        let tail = mended.map_err(|source| JsonlError::Mend { path: path.clone(), source })?;
+        let repaired = tail::repair(file.file_mut(), &path);
+        let tail = repaired.map_err(|source| JsonlError::Mend { path: path.clone(), source })?;
         let lines = Jsonl::new(file).with_capacity(self.capacity).with_overflow(self.overflow);
         let Self { flush, sync, .. } = self;
         Ok(JsonlFile { lines, path, flush, sync, tail, end: None, failed: 0, unsynced: 0, synced: 0 })
@@ -276,26 +277,29 @@ impl Default for JsonlOptions {
 impl Sink for JsonlFile {
     fn write(&mut self, record: &SinkRecord) -> Result<(), BoxError> {
         self.check_open()?;
+        // Drained before a record is added, so that a broken file does not make the buffer grow without bound.
         if self.lines.is_full() {
-            self.pass_on()?;
+            self.write_out()?;
         }
+        // With `EachRecord`, this call's result says what became of the event, so it is not counted as buffered (2).
         let at_once = self.flush == FlushPolicy::EachRecord;
         self.lines.add(record, !at_once).map_err(|source| self.write_error(source))?;
         if at_once {
-            self.pass_on_and_sync()?;
+            self.write_out_and_sync()?;
             self.synced += u64::from(self.sync && record.as_event().is_some());
         }
         Ok(())
     }
 
     fn flush(&mut self) -> Result<(), BoxError> {
-        Ok(self.pass_on_and_sync()?)
+        Ok(self.write_out_and_sync()?)
     }
 
-    /// A close that fails leaves the recorder open, so that it can be tried again; the lock is then released by the drop.
+    /// Writes the buffer and releases the lock. A close that fails leaves the recorder open for another try; the drop then releases
+    /// the lock.
     fn close(&mut self) -> Result<(), BoxError> {
-        self.pass_on_and_sync()?;
-        self.end = Some(End::Closed);
+        self.write_out_and_sync()?;
+        self.end = Some(EndCause::Closed);
         Ok(self.lines.get_ref().unlock()?)
     }
 

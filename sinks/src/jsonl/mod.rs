@@ -1,8 +1,8 @@
 //! One JSON record a line: written by [`Jsonl`] and [`JsonlFile`], read back by [`read_jsonl`].
 
 mod error;
-mod exclusive;
 mod file;
+mod locked_file;
 mod read;
 mod tail;
 mod writer;

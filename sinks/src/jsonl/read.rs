@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use emitree_emitter::SinkRecord;
 use thiserror::Error;
 
-/// How many characters of a bad line are quoted.
+/// The number of characters of a bad line that an error quotes.
 const QUOTED: usize = 80;
 
-/// Opens a recording: an iterator over its records, in the order of the file.
+/// Opens a recording and returns an iterator over its records, in the order of the file.
 ///
 /// # Errors
 ///
@@ -23,7 +23,7 @@ pub fn read_jsonl(path: impl AsRef<Path>) -> Result<Records<BufReader<File>>, Re
     }
 }
 
-/// The records of a recording. A bad line is an error, after which the next one can be read.
+/// An iterator over the records of a recording. A bad line is an error; the next call reads the next line.
 ///
 /// ```
 /// use emitree_sinks::{ReadError, Records};
@@ -36,7 +36,7 @@ pub fn read_jsonl(path: impl AsRef<Path>) -> Result<Records<BufReader<File>>, Re
 /// assert!(records.next().is_none());
 /// ```
 ///
-/// Blank lines are passed over, and counted.
+/// Blank lines are skipped, and counted in line numbers.
 #[derive(Debug)]
 pub struct Records<R> {
     reader: R,
@@ -45,7 +45,7 @@ pub struct Records<R> {
     ended: bool,
 }
 
-/// A recording, or a line of it, that was not read.
+/// An error of reading a recording, or a line of it.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ReadError {
@@ -54,44 +54,44 @@ pub enum ReadError {
     Open {
         /// The file.
         path: PathBuf,
-        /// What the operating system says.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// The reader failed; nothing more is read.
+    /// The reader failed; the iterator ends.
     #[error("could not read line {line}")]
     Io {
         /// The line, counted from 1.
         line: usize,
-        /// What the operating system says.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// A line is not a record.
+    /// The line is not a record.
     #[error("line {line} is not a record: {fault}: `{text}`")]
     Malformed {
         /// The line, counted from 1.
         line: usize,
-        /// The line itself, shortened.
+        /// The line, shortened.
         text: String,
-        /// What is wrong with it.
+        /// The reason.
         fault: String,
     },
-    /// The last line breaks off: it has no newline and is not a record.
+    /// The last line has no newline and is not a record: the program crashed while it was written, or still writes it.
     #[error("line {line} is torn, as a crash leaves it: `{text}`")]
     Torn {
         /// The line, counted from 1.
         line: usize,
-        /// The line itself, shortened.
+        /// The line, shortened.
         text: String,
     },
 }
 
 impl<R> Records<R> {
-    /// The records that a reader has.
+    /// Creates an iterator over the records of a reader.
     pub const fn new(reader: R) -> Self {
         Self { reader, buffer: Vec::new(), line: 0, ended: false }
     }
 
-    /// The record on the line in the buffer.
+    /// Parses the line in the buffer.
     fn parse(&self) -> Result<SinkRecord, ReadError> {
         let is_whole = self.buffer.ends_with(b"\n");
         let fault = match std::str::from_utf8(&self.buffer) {
@@ -107,7 +107,7 @@ impl<R> Records<R> {
 }
 
 impl<R: BufRead> Records<R> {
-    /// Reads the next line that is not blank into the buffer; tells whether there was one.
+    /// Reads the next line that is not blank into the buffer; returns `false` at the end.
     fn advance(&mut self) -> io::Result<bool> {
         loop {
             self.buffer.clear();
@@ -135,6 +135,7 @@ impl<R: BufRead> Iterator for Records<R> {
                 self.ended = true;
                 None
             }
+            // The position in the file is unknown now: what follows could be half a line.
             Err(source) => {
                 self.ended = true;
                 Some(Err(ReadError::Io { line: self.line, source }))
@@ -143,7 +144,7 @@ impl<R: BufRead> Iterator for Records<R> {
     }
 }
 
-/// The message of an error without its line, which is always the first: a line is read by itself.
+/// Returns the error's message without its line number, which is always 1: each line is parsed by itself.
 fn in_line(error: &serde_json::Error) -> String {
     error.to_string().replace(" at line 1 column ", " at column ")
 }

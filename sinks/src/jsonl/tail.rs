@@ -1,4 +1,4 @@
-//! The end of a recording, after a crash: made whole before anything is appended.
+//! Repairs the end of a recording after a crash, before anything is appended.
 
 use std::ffi::OsString;
 use std::fs::{File, Metadata, OpenOptions};
@@ -7,28 +7,28 @@ use std::path::{Path, PathBuf};
 
 use emitree_emitter::SinkRecord;
 
-/// How many bytes are read at a time, from the end.
-const STRIDE: u64 = 8 * 1024;
+/// The number of bytes that are read at a time, from the end backwards.
+const CHUNK: u64 = 8 * 1024;
 
-/// How the recording ended that a [`JsonlFile`](super::JsonlFile) goes on with.
+/// How a recording ended when a [`JsonlFile`](super::JsonlFile) opened it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Tail {
-    /// With a whole line, or it was empty.
+    /// With a whole line, or the file was empty.
     Whole,
-    /// With a whole record that lacked its newline; it was given one.
+    /// With a whole record without its newline, which was added.
     Completed,
-    /// With a torn line, which was moved to another file.
+    /// With a torn line, which was moved to the file `to`.
     SetAside {
-        /// How many bytes were moved.
+        /// The number of bytes that were moved.
         bytes: u64,
-        /// The file to whose end they were moved, as a line.
+        /// The file that the torn line was appended to.
         to: PathBuf,
     },
 }
 
-/// Makes the file end with a whole line. No whole record is lost, and no torn one either: it is set aside.
-pub(super) fn mend(file: &mut File, path: &Path) -> io::Result<Tail> {
+/// Makes the file end with a whole line. No record is lost, not even a torn one: it is moved to another file.
+pub(super) fn repair(file: &mut File, path: &Path) -> io::Result<Tail> {
     let end = file.seek(SeekFrom::End(0))?;
     let begin = begin_of_last_line(file, end)?;
     if begin == end {
@@ -37,6 +37,7 @@ pub(super) fn mend(file: &mut File, path: &Path) -> io::Result<Tail> {
     let mut line = Vec::new();
     file.seek(SeekFrom::Start(begin))?;
     file.take(end - begin).read_to_end(&mut line)?;
+    // A prefix of a JSON object never parses, so a line that parses lacks only its newline.
     if is_record(&line) {
         file.write_all(b"\n")?;
         return Ok(Tail::Completed);
@@ -44,12 +45,13 @@ pub(super) fn mend(file: &mut File, path: &Path) -> io::Result<Tail> {
     set_aside(file, path, begin, line)
 }
 
-/// Where the line begins that the file ends with: the end itself if that follows a newline.
+/// Returns where the last line begins, which is `end` if a newline comes right before it.
 fn begin_of_last_line(file: &mut File, end: u64) -> io::Result<u64> {
+    // From the end backwards, so that a long recording is not read as a whole.
     let mut chunk = Vec::new();
     let mut before = end;
     while before > 0 {
-        let from = before.saturating_sub(STRIDE);
+        let from = before.saturating_sub(CHUNK);
         chunk.clear();
         file.seek(SeekFrom::Start(from))?;
         file.take(before - from).read_to_end(&mut chunk)?;
@@ -71,21 +73,21 @@ fn set_aside(file: &File, path: &Path, begin: u64, mut line: Vec<u8>) -> io::Res
     line.push(b'\n');
     let mut torn = open_torn(&to, &file.metadata()?)?;
     torn.write_all(&line)?;
-    // On disk before it is cut off here: a crash in between leaves it in both files, never in none.
+    // The copy is on disk before the original is cut off: a crash in between leaves the line in both files, never in none.
     torn.sync_data()?;
     file.set_len(begin)?;
     Ok(Tail::SetAside { bytes, to })
 }
 
-/// Opens the file for torn lines. A new file gets the recording's mode, whatever the umask is; an existing one loses the
-/// permissions that the recording does not grant.
+/// Opens the file for torn lines. A new file gets the mode of the recording, independent of the umask. An existing file loses
+/// the permissions that the recording does not grant.
 #[cfg(unix)]
 fn open_torn(to: &Path, recording: &Metadata) -> io::Result<File> {
     use std::fs::Permissions;
     use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 
     let mode = recording.permissions().mode() & 0o7777;
-    // Narrow from its first moment on, so that nobody has it open when it is written.
+    // Created for the owner alone and widened below: otherwise another user could open it before its mode is set.
     let created = OpenOptions::new().append(true).create_new(true).mode(mode & 0o600).open(to);
     let (torn, mode) = match created {
         Ok(torn) => (torn, mode),
@@ -102,7 +104,7 @@ fn open_torn(to: &Path, recording: &Metadata) -> io::Result<File> {
     Ok(torn)
 }
 
-/// Opens the file for torn lines. Its permissions are those that its folder gives to new files, as the recording's were.
+/// Opens the file for torn lines. It gets the permissions that its folder gives to new files, as the recording did.
 #[cfg(not(unix))]
 fn open_torn(to: &Path, _: &Metadata) -> io::Result<File> {
     OpenOptions::new().append(true).create(true).open(to)

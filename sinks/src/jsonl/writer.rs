@@ -1,11 +1,11 @@
-//! Lines into any [`io::Write`].
+//! A sink that writes records as lines of JSON into any [`io::Write`].
 //!
-//! 1. The buffer holds whole lines, but for the head of the first that has been written already.
-//! 2. What has been written leaves the buffer at once, so after an error the next attempt goes on where it stopped: a
-//!    line is neither torn nor written twice.
-//! 3. The buffer holds fewer than `ROOM` bytes and one record.
-//! 4. `lines` describes the lines of the buffer, from the one whose head has been written. An event is counted in
-//!    `buffered` until its whole line has been written, then in `written` until the caller confirms that it arrived.
+//! 1. The buffer holds whole lines, except for the part of the first line that is already written.
+//! 2. Written bytes leave the buffer at once. After an error the next attempt goes on where the last one stopped, so a line
+//!    is neither torn nor written twice.
+//! 3. The buffer holds fewer than `MAX_BUFFERED` bytes and one record.
+//! 4. `lines` has an entry for each line in the buffer, also for a line that is partly written. An event is counted in
+//!    `buffered` until its whole line is written, then in `written` until the caller confirms that it arrived.
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
@@ -13,10 +13,10 @@ use std::mem;
 
 use emitree_emitter::{BoxError, Overflow, Sink, SinkRecord};
 
-/// How many bytes are collected before they are written.
-const ROOM: usize = 64 * 1024;
+/// The number of bytes that are collected before they are written.
+const MAX_BUFFERED: usize = 64 * 1024;
 
-/// Writes each record as a line of JSON into a writer, buffered; a gap stands as `{"gap":{"lost":n}}`.
+/// A sink that writes each record as a line of JSON into a writer, buffered; a gap is written as `{"gap":{"lost":n}}`.
 ///
 /// ```
 /// use emitree_emitter::Emitter;
@@ -28,22 +28,22 @@ const ROOM: usize = 64 * 1024;
 /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
 ///
-/// A flush of the sink flushes the writer; until then the events of the report count as buffered. If the writer fails,
-/// what is buffered is kept and written later; once the buffer is full, each further record counts as failed.
+/// Events count as buffered in the report until the sink is flushed, which also flushes the writer. If the writer fails, the
+/// buffer is kept and written later. Once 64 KiB are buffered, each further record counts as failed.
 ///
-/// Dropping it without `close` loses what is buffered.
+/// Dropping a `Jsonl` without `close` loses the buffer.
 ///
 /// # When it is full
 ///
-/// Up to 1024 records wait in the queue, unless [`with_capacity`](Self::with_capacity) says otherwise; the emit then waits,
-/// unless [`with_overflow`](Self::with_overflow) says what is to be lost. Losses are counted by the sink's handle and stand as
-/// gaps among the lines.
+/// The queue holds 1024 records unless [`with_capacity`](Self::with_capacity) is called. When it is full, the emit waits, or
+/// an event is lost, as [`with_overflow`](Self::with_overflow) says. The sink's handle counts the lost events, and a gap is
+/// written in their place.
 #[derive(Debug)]
 pub struct Jsonl<W> {
     writer: W,
     buffer: Vec<u8>,
     lines: VecDeque<Line>,
-    /// How many bytes of the first line have been written.
+    /// The number of bytes of the first line that are written.
     head: usize,
     buffered: u64,
     written: u64,
@@ -51,16 +51,16 @@ pub struct Jsonl<W> {
     overflow: Overflow,
 }
 
-/// A line that has not been written whole.
+/// A line that is not written completely.
 #[derive(Clone, Copy, Debug)]
 struct Line {
     bytes: usize,
-    /// Whether it is an event whose fate is told by `progress`.
+    /// `true` for an event that `progress` counts; not for gaps, nor for records that the caller accounts for.
     is_counted: bool,
 }
 
 impl<W> Jsonl<W> {
-    /// Lines into this writer, which needs no buffer of its own.
+    /// Creates a sink that writes lines into `writer`, which needs no buffer of its own.
     pub const fn new(writer: W) -> Self {
         Self {
             writer,
@@ -74,46 +74,46 @@ impl<W> Jsonl<W> {
         }
     }
 
-    /// Lets so many records wait in the queue, at least 1.
+    /// Sets how many records may wait in the queue, at least 1.
     #[must_use]
     pub const fn with_capacity(mut self, capacity: usize) -> Self {
         self.capacity = capacity;
         self
     }
 
-    /// Says what happens when that many wait.
+    /// Sets what happens when the queue is full; [`Overflow::Block`] unless set.
     #[must_use]
     pub const fn with_overflow(mut self, overflow: Overflow) -> Self {
         self.overflow = overflow;
         self
     }
 
-    /// The writer.
+    /// Returns a reference to the writer.
     pub const fn get_ref(&self) -> &W {
         &self.writer
     }
 
-    /// The writer, without what is still buffered.
+    /// Returns the writer. Records that are still buffered are lost.
     pub fn into_inner(self) -> W {
         self.writer
     }
 
-    /// How many lines have not been written whole.
+    /// Returns the number of lines that are not written completely.
     pub(super) fn unwritten(&self) -> usize {
         self.lines.len()
     }
 
-    /// How many counted events are in the buffer, or written and not confirmed.
+    /// Returns the number of counted events that are in the buffer, or written and not confirmed.
     pub(super) const fn unconfirmed(&self) -> u64 {
         self.buffered + self.written
     }
 
-    /// What has been written has arrived; returns how many counted events that was.
+    /// Confirms that all written lines arrived; returns the number of their counted events.
     pub(super) const fn confirm(&mut self) -> u64 {
         mem::replace(&mut self.written, 0)
     }
 
-    /// Gives up everything that is not confirmed; returns how many counted events that was.
+    /// Drops everything that is not confirmed; returns the number of its counted events.
     pub(super) fn give_up(&mut self) -> u64 {
         self.buffer = Vec::new();
         self.lines.clear();
@@ -121,15 +121,16 @@ impl<W> Jsonl<W> {
         mem::take(&mut self.buffered) + mem::take(&mut self.written)
     }
 
-    /// Whether the buffer is to be drained before a record is added (invariant 3).
+    /// Returns `true` if the buffer must be drained before a record is added (3).
     pub(super) const fn is_full(&self) -> bool {
-        self.buffer.len() >= ROOM
+        self.buffer.len() >= MAX_BUFFERED
     }
 
-    /// Adds a record to the buffer. If it is not counted, the caller says by itself what became of it.
+    /// Adds a record to the buffer. If it is not counted, the caller reports what became of it.
     pub(super) fn add(&mut self, record: &SinkRecord, is_counted: bool) -> io::Result<()> {
         let before = self.buffer.len();
         if let Err(error) = serde_json::to_writer(&mut self.buffer, record) {
+            // Half a record must not stay in the buffer (1).
             self.buffer.truncate(before);
             return Err(error.into());
         }
@@ -141,10 +142,11 @@ impl<W> Jsonl<W> {
         Ok(())
     }
 
-    /// Removes what has been written from the buffer (invariants 2 and 4).
+    /// Removes `written` bytes from the buffer, and counts the lines that are complete now (2, 4).
     fn remove(&mut self, written: usize) {
         self.buffer.drain(..written);
         self.head += written;
+        // A line that is complete takes its event from `buffered` to `written`; `head` is what is written of the next one.
         while let Some(line) = self.lines.front().copied().filter(|line| line.bytes <= self.head) {
             self.lines.pop_front();
             self.head -= line.bytes;
@@ -154,7 +156,7 @@ impl<W> Jsonl<W> {
     }
 }
 
-/// JSON that was passed on as it was may be laid out in lines; inside of its strings there are none.
+/// Replaces line breaks by spaces: raw JSON of a payload may contain them between its tokens, never inside a string.
 fn put_on_one_line(mut json: &mut [u8]) {
     while let Some(at) = memchr::memchr2(b'\n', b'\r', json) {
         json[at] = b' ';
@@ -163,16 +165,17 @@ fn put_on_one_line(mut json: &mut [u8]) {
 }
 
 impl<W: Write> Jsonl<W> {
-    /// Passes everything on to the writer.
+    /// Writes the whole buffer.
     pub(super) fn drain(&mut self) -> io::Result<()> {
         let mut written = 0;
         let drained = write_from(&mut self.writer, &self.buffer, &mut written);
+        // Also after an error: the bytes before it are written (2).
         self.remove(written);
         drained
     }
 }
 
-/// Writes all bytes, as `write_all` does, and counts those that were.
+/// Writes all bytes, as `write_all` does, and counts the bytes that were written before an error.
 fn write_from(writer: &mut impl Write, bytes: &[u8], written: &mut usize) -> io::Result<()> {
     while let Some(rest) = bytes.get(*written..).filter(|rest| !rest.is_empty()) {
         match writer.write(rest) {
@@ -195,6 +198,7 @@ impl<W: Write + Send + 'static> Sink for Jsonl<W> {
 
     fn flush(&mut self) -> Result<(), BoxError> {
         self.drain()?;
+        // Only the writer's flush shows that the lines arrived.
         self.writer.flush()?;
         self.confirm();
         Ok(())

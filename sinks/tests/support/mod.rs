@@ -1,4 +1,4 @@
-//! A sink that tests can stall, and what it has seen.
+//! A sink that tests can stall, and the records that it has seen.
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
@@ -10,7 +10,7 @@ use std::task::Poll;
 
 use emitree_emitter::{BoxError, Overflow, Sink, SinkRecord};
 
-/// What a sink has seen, in order.
+/// The records and calls that a sink has seen, in order.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Seen(Arc<Mutex<Vec<String>>>);
 
@@ -19,7 +19,7 @@ impl Seen {
         self.0.lock().unwrap().push(what.into());
     }
 
-    /// `0 1 -3 flush`: payloads as JSON, gaps as negative numbers.
+    /// Returns a line such as `0 1 -3 flush`: payloads as JSON, gaps as negative numbers.
     pub(crate) fn line(&self) -> String {
         self.0.lock().unwrap().join(" ")
     }
@@ -42,7 +42,7 @@ pub(crate) struct Gated {
     go: Receiver<()>,
 }
 
-/// Lets writes of a [`Gated`] sink through, one by one; all of them once it is dropped.
+/// Lets writes of a [`Gated`] sink through, one by one; dropping it lets all through.
 pub(crate) struct Gate {
     entered: Receiver<()>,
     go: Sender<()>,
@@ -58,7 +58,7 @@ impl Gated {
 }
 
 impl Gate {
-    /// Waits until the sink is in a write, and so stalled.
+    /// Waits until the sink is stalled in a write.
     pub(crate) fn entered(&self) {
         self.entered.recv().unwrap();
     }
@@ -86,7 +86,7 @@ impl Sink for Gated {
     }
 }
 
-/// A sink made of a function; it notes `flush` and `close`.
+/// A sink made of a function, which notes `flush` and `close`.
 pub(crate) struct Calls<F> {
     pub(crate) write: F,
     pub(crate) seen: Seen,
@@ -116,7 +116,7 @@ impl<F: FnMut(&str) -> Result<(), BoxError> + Send + 'static> Sink for Calls<F> 
     }
 }
 
-/// Polls a future once; tells whether it is done.
+/// Polls a future once; returns `true` if it is done.
 pub(crate) async fn is_done_after_a_poll<F: Future + ?Sized>(mut future: Pin<&mut F>) -> bool {
     poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx).is_ready())).await
 }

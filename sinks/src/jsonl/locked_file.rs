@@ -1,8 +1,8 @@
-//! The file of a recording: one recorder at a time has it, and notices if it is no longer where it was opened.
+//! The file of a recording: locked for one recorder, which notices when the file is removed, renamed or replaced.
 //!
-//! 1. The lock is taken before the file is looked at or changed: a second opener changes nothing.
-//! 2. The lock belongs to the open file. The operating system releases it with the process, however that ends.
-//! 3. Only regular files are locked and looked for: a device or a pipe may have any number of writers.
+//! 1. The lock is taken before the file is read or changed: a second opener changes nothing.
+//! 2. The lock belongs to the open file. The operating system releases it when the process ends, even by a crash.
+//! 3. Only regular files are locked and checked: a device or a pipe may have any number of writers.
 
 use std::fs::{self, File, Metadata, OpenOptions, TryLockError};
 use std::io::{self, Write};
@@ -10,26 +10,26 @@ use std::path::{Path, PathBuf};
 
 use super::JsonlError;
 
-/// A locked file.
+/// A file that is open for appending, and locked.
 #[derive(Debug)]
-pub(super) struct Exclusive {
+pub(super) struct LockedFile {
     file: File,
-    /// Where it was opened, also if the process changes its directory.
+    /// The absolute path, which stays right if the process changes its directory.
     at: PathBuf,
-    /// As it was opened; none if it is no regular file.
+    /// The metadata at the time of opening; `None` if this is not a regular file.
     opened: Option<Metadata>,
 }
 
-/// Where the file is that was opened.
+/// The state of the path of an open file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Whereabouts {
+pub(super) enum PathState {
     InPlace,
     Removed,
     Replaced,
 }
 
-impl Exclusive {
-    /// Opens a file for appending, makes it if there is none, and locks it.
+impl LockedFile {
+    /// Opens or creates a file for appending, and locks it.
     pub(super) fn open(path: &Path) -> Result<Self, JsonlError> {
         let failed = |source| JsonlError::Open { path: path.to_owned(), source };
         let at = std::path::absolute(path).map_err(failed)?;
@@ -38,6 +38,7 @@ impl Exclusive {
             source => failed(source),
         })?;
         let opened = Some(file.metadata().map_err(failed)?).filter(Metadata::is_file);
+        // A device or a pipe is not locked (3).
         if opened.is_some() {
             platform::lock(&file).map_err(|error| match error {
                 TryLockError::WouldBlock => JsonlError::InUse { path: path.to_owned() },
@@ -45,27 +46,28 @@ impl Exclusive {
             })?;
         }
         let file = Self { file, at, opened };
-        // Between the opening and the lock somebody may have moved it away.
-        match file.whereabouts() {
-            Whereabouts::InPlace => Ok(file),
-            Whereabouts::Removed => Err(JsonlError::Removed { path: path.to_owned() }),
-            Whereabouts::Replaced => Err(JsonlError::Replaced { path: path.to_owned() }),
+        // Another process may have moved the file between the opening and the lock: a lock on a file that has left its path
+        // would let a second recorder open the path (1).
+        match file.path_state() {
+            PathState::InPlace => Ok(file),
+            PathState::Removed => Err(JsonlError::Removed { path: path.to_owned() }),
+            PathState::Replaced => Err(JsonlError::Replaced { path: path.to_owned() }),
         }
     }
 
-    /// Looks whether the path still leads to this file.
-    pub(super) fn whereabouts(&self) -> Whereabouts {
-        let Some(opened) = &self.opened else { return Whereabouts::InPlace };
+    /// Checks whether the path still leads to this file.
+    pub(super) fn path_state(&self) -> PathState {
+        let Some(opened) = &self.opened else { return PathState::InPlace };
         match fs::metadata(&self.at) {
-            Ok(found) if platform::is_same(opened, &found) => Whereabouts::InPlace,
-            Ok(_) => Whereabouts::Replaced,
+            Ok(found) if platform::is_same(opened, &found) => PathState::InPlace,
+            Ok(_) => PathState::Replaced,
             Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
-                Whereabouts::Removed
+                PathState::Removed
             }
-            // The path cannot be followed any more, as after giving up privileges: the file itself knows if it has no
-            // name left.
-            Err(_) if platform::is_unlinked(&self.file) => Whereabouts::Removed,
-            Err(_) => Whereabouts::InPlace,
+            // The path cannot be followed, for example after the process gave up privileges. The open file itself still
+            // shows whether it has a name left.
+            Err(_) if platform::is_unlinked(&self.file) => PathState::Removed,
+            Err(_) => PathState::InPlace,
         }
     }
 
@@ -73,12 +75,12 @@ impl Exclusive {
         &mut self.file
     }
 
-    /// Waits until the disk has what was written.
+    /// Waits until all written data is on disk.
     pub(super) fn sync(&self) -> io::Result<()> {
         self.file.sync_data()
     }
 
-    /// Waits until the disk has the name of a new file: without that a power failure could take the whole file.
+    /// Waits until the directory entry of a new file is on disk. Without it, a power failure could remove the whole file.
     pub(super) fn sync_name(&self) -> io::Result<()> {
         let is_new = self.opened.as_ref().is_some_and(|opened| opened.len() == 0);
         match self.at.parent() {
@@ -87,13 +89,13 @@ impl Exclusive {
         }
     }
 
-    /// Lets others record to the file.
+    /// Releases the lock, so that another recorder can open the file.
     pub(super) fn unlock(&self) -> io::Result<()> {
         if self.opened.is_some() { platform::unlock(&self.file) } else { Ok(()) }
     }
 }
 
-impl Write for Exclusive {
+impl Write for LockedFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.file.write(bytes)
     }
@@ -124,7 +126,7 @@ mod platform {
         false
     }
 
-    /// Advisory: whoever takes no lock, a reader for one, is not kept out.
+    /// Takes an advisory lock: programs that do not ask for it, such as readers, are not kept out.
     pub(super) fn lock(file: &File) -> Result<(), TryLockError> {
         file.try_lock()
     }
@@ -133,7 +135,7 @@ mod platform {
         file.unlock()
     }
 
-    /// No other file gets these numbers while this one is open.
+    /// Compares device and inode. No other file gets the same numbers while this one is open.
     pub(super) fn is_same(opened: &Metadata, found: &Metadata) -> bool {
         (opened.dev(), opened.ino()) == (found.dev(), found.ino())
     }
@@ -157,8 +159,7 @@ mod platform {
     const FILE_SHARE_READ: u32 = 1;
     const ERROR_SHARING_VIOLATION: i32 = 32;
 
-    /// Others may read the file while it is open, and neither write, remove nor rename it. A lock would keep readers out
-    /// as well.
+    /// Lets others read the file while it is open, but not write, remove or rename it. A lock would keep out readers, too.
     pub(super) fn options() -> OpenOptions {
         let mut options = super::append();
         options.share_mode(FILE_SHARE_READ);
@@ -212,7 +213,7 @@ mod platform {
         file.unlock()
     }
 
-    /// The standard library cannot tell two files apart here.
+    /// Returns `true`: here the standard library cannot tell whether two files are the same.
     pub(super) const fn is_same(_: &Metadata, _: &Metadata) -> bool {
         true
     }
