@@ -16,3 +16,15 @@ pub mod web_service {}
 
 #[doc = include_str!("../progress-bar.md")]
 pub mod progress_bar {}
+
+#[doc = include_str!("../testing.md")]
+pub mod testing {}
+
+#[doc = include_str!("../coming-from-beeai.md")]
+pub mod coming_from_beeai {}
+
+#[doc = include_str!("../coming-from-langchain.md")]
+pub mod coming_from_langchain {}
+
+#[doc = include_str!("../coming-from-tower.md")]
+pub mod coming_from_tower {}
