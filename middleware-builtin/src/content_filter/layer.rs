@@ -1,4 +1,4 @@
-//! The filter around a run's work.
+//! The layer that checks input and output.
 
 use std::sync::Arc;
 
@@ -13,8 +13,9 @@ use crate::shared::json::texts;
 pub(super) struct ContentFilterLayer(pub(super) Arc<ContentFilterInner>);
 
 impl ContentFilterLayer {
-    /// Returns what is answered in place of a value, if anything is.
+    /// Checks a value. Returns the answer that replaces it, if any.
     async fn check(&self, place: Place, value: &Value, ctx: &RunContext) -> Result<Option<Value>> {
+        // Reading the strings recurses: a value nested too deep cannot be checked.
         if let Err(error) = check_depth(value) {
             self.handle_unreadable(place, error.into())?;
             return Ok(None);
@@ -29,13 +30,14 @@ impl ContentFilterLayer {
         Ok(None)
     }
 
-    /// It guards, and fails closed; one that only marks observes, and fails open (M5).
+    /// Handles a value that could not be checked: denies it, or logs and lets it pass if the filter only marks (M5).
     fn handle_unreadable(&self, place: Place, error: Error) -> Result<()> {
         if matches!(self.0.action, FilterAction::Mark) {
             tracing::warn!(%error, "a content filter could not look at the {}", place.as_str());
             return Ok(());
         }
-        // A time-out of the classifier's own is a failure: whoever answers for time-outs may not answer for this.
+        // Control flow of the classifier passes (M9). Its own time-out is a denial: otherwise a `Fallback` for
+        // time-outs would answer in place of the guard.
         if error.is_control_flow() && !error.is_timed_out() {
             return Err(error);
         }
@@ -56,7 +58,7 @@ impl ContentFilterLayer {
     }
 }
 
-/// Adds to what the run's context says.
+/// Appends a finding to the list in the run's context.
 fn mark(ctx: &RunContext, place: Place, at: &str, label: &str) -> Result<()> {
     let mut marks = ctx.get(MARK).unwrap_or_else(|| json!([]));
     if let Value::Array(marks) = &mut marks {
@@ -72,6 +74,7 @@ impl Layer<JsonRun> for ContentFilterLayer {
         {
             return Ok(answer);
         }
+        // The input passed. Errors of the work are not checked.
         let output = next.run(input).await?;
         let answer = if self.0.outputs { self.check(Place::Output, &output, ctx).await? } else { None };
         Ok(answer.unwrap_or(output))

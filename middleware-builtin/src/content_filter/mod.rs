@@ -1,4 +1,4 @@
-//! Content that is not wanted: [`ContentFilter`].
+//! A filter of unwanted content: [`ContentFilter`].
 
 mod layer;
 mod rules;
@@ -22,15 +22,15 @@ pub use crate::shared::inspected_place::Place;
 
 const NAME: &str = "content_filter";
 
-/// The key of a run's context under which a filter that [marks](ContentFilter::mark) says what it found.
+/// The key of a run's context under which a filter that [marks](ContentFilter::mark) lists its findings.
 pub const MARK: &str = "content_filter";
 
-/// Looks for words, regexes, or whatever an async classifier objects to, in what a run takes and gives; and denies it,
-/// answers in its place, or marks the run.
+/// A middleware that looks for words, regexes and the objections of async classifiers in a run's input and output, and
+/// denies what it finds, answers in its place, or marks the run.
 ///
-/// It works on runs of any type, through JSON: each string of input and output is looked at, keys and numbers are left.
-/// Words are whole words in any case; all words and regexes are looked for in one pass, classifiers are asked one after
-/// the other for what passes those. The first that objects decides.
+/// It accepts runs of any type and reads their values as JSON. It checks every string, but no keys and no numbers.
+/// Words match as whole words in any case. For each text, one pass checks all words and regexes. A text that passes
+/// goes to the classifiers, one after the other. The first finding decides.
 ///
 /// ```
 /// use emitree_middleware::ContentFilter;
@@ -54,26 +54,27 @@ pub const MARK: &str = "content_filter";
 ///
 /// # Defaults
 ///
-/// Nothing is looked for; input and output are looked at; what is found is denied, as `the content is not allowed`;
-/// each answer of a classifier has 10 seconds. Runs below are looked at with
+/// No words, regexes or classifiers. Inputs and outputs are checked. A finding is denied with `the content is not
+/// allowed`. A classifier has 10 seconds for each answer. Runs below are checked only with
 /// [`for_tree`](emitree_runtime::for_tree).
 ///
 /// # Limits
 ///
-/// At most 10,000 words and regexes of at most 1,024 bytes. Regexes take linear time. A text that comes bit by bit in
-/// events is not looked at: the output is.
+/// At most 10,000 words and regexes of at most 1,024 bytes each. The pattern of a word is the escaped word and 30 bytes
+/// more. Regexes take linear time. Text in a run's events is not checked, only its output.
 ///
 /// # Failures
 ///
-/// It guards, and fails closed: a classifier that fails, panics or takes too long is a denial, with that as its cause.
-/// One that only marks observes, and fails open: that is logged.
+/// The filter fails closed: if a classifier fails, panics or takes too long, the run is denied with that failure as the
+/// cause. A filter that only [marks](ContentFilter::mark) fails open: the failure is logged, and the text passes.
 ///
 /// # Its own events
 ///
-/// `middleware.content_filter.filtered`, a [`Filtered`]: the label, where, and what was done, but not the text.
+/// `middleware.content_filter.filtered`, a [`Filtered`], with the label, the position and the action, but not the text.
 #[derive(Clone)]
 pub struct ContentFilter(Arc<ContentFilterInner>);
 
+/// The options of a filter, shared by its clones.
 #[derive(Clone)]
 struct ContentFilterInner {
     rules: ContentRules,
@@ -83,7 +84,7 @@ struct ContentFilterInner {
     own_events: OwnEvents,
 }
 
-/// What is done with what is found.
+/// The effect of a finding.
 #[derive(Clone, Debug)]
 enum FilterAction {
     Deny(String),
@@ -101,24 +102,24 @@ impl FilterAction {
     }
 }
 
-/// Something was found.
+/// Content was found.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Filtered {
-    /// Where.
+    /// The part of the run: input or output.
     pub place: Place,
-    /// Where there: a JSON pointer (RFC 6901).
+    /// The position there, as a JSON pointer (RFC 6901).
     pub at: String,
-    /// What the word, the regex or the classifier calls it.
+    /// The label of the word or regex, or the one that the classifier returned.
     pub label: String,
-    /// What was done: `deny`, `answer` or `mark`.
+    /// The action taken: `deny`, `answer` or `mark`.
     pub action: &'static str,
 }
 
 own_events! { Filtered = "filtered" { at, label }; }
 
 impl ContentFilter {
-    /// One that looks for nothing yet.
+    /// Creates a filter that looks for nothing yet.
     #[must_use]
     pub fn new() -> Self {
         let rules = ContentRules::new(Duration::from_secs(10));
@@ -136,28 +137,30 @@ impl ContentFilter {
         Arc::make_mut(&mut self.0)
     }
 
-    /// Objects to whole words, in any case, and calls them by a label.
+    /// Adds words under a label. They match as whole words in any case.
     ///
     /// # Errors
     ///
-    /// If one is empty or has more than 1,024 bytes, or there are too many.
+    /// If a word is empty, its pattern has more than 1,024 bytes, or there are more than 10,000 words and regexes.
     pub fn words(mut self, label: &str, words: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Self, FilterError> {
         let words = words.into_iter().map(|word| rules::word_pattern(word.as_ref()));
         self.inner_mut().rules.add(label, words)?;
         Ok(self)
     }
 
-    /// Objects to what a regex matches, in the syntax of the crate `regex`, and calls it by a label.
+    /// Adds a regex, in the syntax of the crate `regex`, under a label.
     ///
     /// # Errors
     ///
-    /// If it is no regex, is empty or has more than 1,024 bytes, becomes too large, or there are too many.
+    /// If the regex is invalid, empty or longer than 1,024 bytes, becomes too large together with the others, or there
+    /// are more than 10,000 words and regexes.
     pub fn regex(mut self, label: &str, regex: &str) -> Result<Self, FilterError> {
         self.inner_mut().rules.add(label, [regex.to_owned()])?;
         Ok(self)
     }
 
-    /// Asks an async function about each text that passes words and regexes: it gives a label for what it objects to.
+    /// Adds an async function that is asked about each text that passes words and regexes. It returns a label to
+    /// object.
     #[must_use]
     pub fn classifier<F, Fut>(mut self, classify: F) -> Self
     where
@@ -168,44 +171,44 @@ impl ContentFilter {
         self
     }
 
-    /// Gives each answer of a classifier so long, by tokio's clock. Default: 10 seconds.
+    /// Sets the time that a classifier has for each answer, by tokio's clock. Default: 10 seconds.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.inner_mut().rules.timeout = timeout;
         self
     }
 
-    /// Denies what is found, with this message.
+    /// Denies a run with this message if content is found.
     #[must_use]
     pub fn deny(mut self, message: impl Into<String>) -> Self {
         self.inner_mut().action = FilterAction::Deny(message.into());
         self
     }
 
-    /// Answers in place of what is found: an input does not reach the work, an output is replaced. It has to fit the type
-    /// of the output; otherwise the run fails.
+    /// Answers with this value if content is found. An input with a finding does not reach the work; an output with a
+    /// finding is replaced. The run fails if the answer does not fit its output type.
     #[must_use]
     pub fn answer(mut self, answer: impl Into<Value>) -> Self {
         self.inner_mut().action = FilterAction::Answer(answer.into());
         self
     }
 
-    /// Lets what is found pass, and marks the run: an object with `place`, `at` and `label` is added to the list under
-    /// [`MARK`] in its context, which its later events carry.
+    /// Lets content pass and marks the run: an object with `place`, `at` and `label` is appended to the list under
+    /// [`MARK`] in the run's context, which later events of the run carry.
     #[must_use]
     pub fn mark(mut self) -> Self {
         self.inner_mut().action = FilterAction::Mark;
         self
     }
 
-    /// Whether it looks at inputs. Default: on.
+    /// Sets whether inputs are checked. Default: yes.
     #[must_use]
     pub fn inputs(mut self, is_checked: bool) -> Self {
         self.inner_mut().inputs = is_checked;
         self
     }
 
-    /// Whether it looks at outputs. Default: on.
+    /// Sets whether outputs are checked. Default: yes.
     #[must_use]
     pub fn outputs(mut self, is_checked: bool) -> Self {
         self.inner_mut().outputs = is_checked;

@@ -1,4 +1,4 @@
-//! What is looked for: words and regexes, all in one pass, and classifiers.
+//! The rules of a filter: words and regexes, matched in one pass, and classifiers.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,39 +12,39 @@ use tokio::time::Instant;
 
 use crate::shared::panic::caught_async;
 
-/// As many words and regexes are taken.
+/// The maximum number of words and regexes.
 const MAX_PATTERNS: usize = 10_000;
-/// As long as one may be.
+/// The maximum length of a pattern in bytes.
 const MAX_PATTERN_LEN: usize = 1024;
-/// As large as their program may become.
+/// The maximum size of the compiled patterns in bytes.
 const MAX_PROGRAM_SIZE: usize = 64 << 20;
 
-/// A word or a regex that was not taken.
+/// A word or regex that was rejected.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum FilterError {
-    /// A regex is none, or what it becomes is too large.
+    /// The regex is invalid, or the compiled patterns become too large.
     #[error("`{pattern}` is no regex, or becomes too large with the others")]
     Pattern {
-        /// What was given.
+        /// The pattern.
         pattern: String,
-        /// What is wrong with it.
+        /// The error of the crate `regex`.
         source: regex::Error,
     },
-    /// It is empty, or too long.
+    /// The pattern is empty or too long.
     #[error("a word or regex of {len} bytes is not taken: at least 1, at most {MAX_PATTERN_LEN}")]
     Length {
-        /// How many bytes it has.
+        /// The length of the pattern in bytes.
         len: usize,
     },
-    /// There are too many.
+    /// There are more words and regexes than the maximum.
     #[error("at most {MAX_PATTERNS} words and regexes are taken")]
     Many,
 }
 
 type ClassifyFn = dyn Fn(String) -> BoxFuture<'static, Result<Option<String>>> + Send + Sync;
 
-/// Patterns with their labels, and classifiers.
+/// Patterns with their labels, and classifiers. `labels[i]` belongs to `patterns[i]`.
 #[derive(Clone)]
 pub(super) struct ContentRules {
     patterns: Vec<String>,
@@ -59,13 +59,14 @@ impl ContentRules {
         Self { patterns: Vec::new(), labels: Vec::new(), set: None, classifiers: Vec::new(), timeout }
     }
 
-    /// Adds patterns that have one label.
+    /// Adds patterns under one label.
     pub(super) fn add(&mut self, label: &str, patterns: impl IntoIterator<Item = String>) -> Result<(), FilterError> {
         let label: Arc<str> = label.into();
         for pattern in patterns {
             if !(1..=MAX_PATTERN_LEN).contains(&pattern.len()) {
                 return Err(FilterError::Length { len: pattern.len() });
             }
+            // Compile each pattern by itself first, so that the error names the right one.
             if let Err(source) = regex::Regex::new(&pattern) {
                 return Err(FilterError::Pattern { pattern, source });
             }
@@ -75,6 +76,7 @@ impl ContentRules {
         if self.patterns.len() > MAX_PATTERNS {
             return Err(FilterError::Many);
         }
+        // All patterns in one set: a text is read once, however many there are.
         let built = RegexSetBuilder::new(&self.patterns).size_limit(MAX_PROGRAM_SIZE).build();
         let last = || self.patterns.last().cloned().unwrap_or_default();
         self.set = Some(built.map_err(|source| FilterError::Pattern { pattern: last(), source })?);
@@ -103,7 +105,7 @@ impl ContentRules {
         Some(Arc::clone(&self.labels[first]))
     }
 
-    /// Whatever goes wrong in it is an error, in time.
+    /// Returns the label of a classifier that objects. A failure, a panic or a late answer is an error.
     async fn classifier_label(&self, classify: &Arc<ClassifyFn>, text: &str) -> Result<Option<String>> {
         let text = text.to_owned();
         let answer = caught_async(|| classify(text));
@@ -111,14 +113,16 @@ impl ContentRules {
         let began = Instant::now();
         let answer = tokio::time::timeout(self.timeout, answer).await.map_err(|_| late())?;
         let answer = answer.unwrap_or_else(|_| Err(Error::new("the classifier panicked")));
-        // No timer goes off while a classifier blocks its thread (M5). What it objects to stays so.
+        // A classifier that blocks its thread keeps the timer from firing: a late pass is an error all the same (M5). A
+        // late objection still counts.
         if matches!(answer, Ok(None)) && began.elapsed() > self.timeout { Err(late()) } else { answer }
     }
 }
 
-/// A word by itself, in any case.
+/// Returns the pattern of a whole word in any case. The half boundaries also fit words that begin or end with a sign.
 pub(super) fn word_pattern(word: &str) -> String {
     if word.is_empty() {
+        // `add` rejects the empty pattern.
         return String::new();
     }
     format!(r"(?i)\b{{start-half}}{}\b{{end-half}}", regex::escape(word))
