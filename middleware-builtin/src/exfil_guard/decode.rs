@@ -1,38 +1,38 @@
-//! The text that another text holds in an encoding: base64, base32, hex, percent-encoding, escapes, UTF-16.
+//! Decodes text that other text contains in an encoding: base64, base32, hex, percent-encoding, escapes, UTF-16.
 //!
-//! 1. Each run of characters that an encoding knows is decoded from each place where it could begin, so what stands before
-//!    does not hide it.
-//! 2. Each decoder reads the text once. What is decoded is shorter than what it was decoded from, and is decoded again at
-//!    most as often as the caller asks.
-//! 3. All that is decoded is counted. Beyond the bound of a [`DecodeBudget`] nothing more is, and the caller is told.
+//! 1. Each run of characters of an encoding's alphabet is decoded from each position at which a group could begin, so
+//!    that preceding characters cannot hide a secret.
+//! 2. Each decoder reads the text once. Decoded text is shorter than its source. The caller limits how often decoded
+//!    text is decoded again.
+//! 3. All decoded bytes are counted. Beyond the bound of a [`DecodeBudget`], decoding stops, and the caller is told.
 
 use std::ops::ControlFlow;
 
 use serde::Serialize;
 
-/// How a secret was written.
+/// The encoding in which a secret was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Encoding {
-    /// As it is.
+    /// Plain text.
     Plain,
-    /// In base64, of either alphabet, padded or not, with or without blanks between.
+    /// Base64 in either alphabet, padded or not, with or without whitespace in between.
     Base64,
-    /// In base32 (RFC 4648), in either case.
+    /// Base32 (RFC 4648), in either case.
     Base32,
-    /// In hexadecimal digits, in one piece or in groups: `73 65`, `73:65`, `0x73, 0x65`.
+    /// Hexadecimal digits, in one piece or in groups: `73 65`, `73:65`, `0x73, 0x65`.
     Hex,
-    /// Percent-encoded, as in URLs and forms: there a plus is a space.
+    /// Percent-encoding, as in URLs and forms, where a plus is a space.
     Url,
-    /// With escapes, as in a JSON string or in source code: `\"`, `\u0073`, `\x73`, `&#115;`.
+    /// Escapes, as in JSON strings and source code: `\"`, `\u0073`, `\x73`, `&#115;`.
     Escaped,
-    /// In UTF-16.
+    /// UTF-16.
     Utf16,
 }
 
 impl Encoding {
-    /// What stands behind the subject of a sentence about it.
+    /// Returns the words that follow the subject of a denial's sentence.
     pub(super) const fn written(self) -> &'static str {
         match self {
             Self::Plain => "",
@@ -46,12 +46,12 @@ impl Encoding {
     }
 }
 
-/// Runs that are shorter hold no secret.
+/// Shorter runs contain no secret.
 const MIN_RUN: usize = 12;
-/// The same of base32, of which many a word is.
+/// The same for base32, whose alphabet many ordinary words fit.
 const MIN_BASE32_RUN: usize = 16;
 
-/// How many bytes may still be decoded.
+/// The number of bytes that may be decoded, and how many were.
 #[derive(Debug)]
 pub(super) struct DecodeBudget {
     most: usize,
@@ -63,13 +63,13 @@ impl DecodeBudget {
         Self { most, spent: 0 }
     }
 
-    /// Breaks if that is too much.
+    /// Counts bytes. Breaks if the budget is exceeded.
     const fn spend(&mut self, bytes: usize) -> ControlFlow<()> {
         self.spent = self.spent.saturating_add(bytes);
         if self.is_exceeded() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 
-    /// Returns `true` once more was asked for than there was.
+    /// Returns `true` if more bytes were counted than allowed.
     pub(super) const fn is_exceeded(&self) -> bool {
         self.spent > self.most
     }
@@ -80,18 +80,18 @@ impl DecodeBudget {
     }
 }
 
-/// What is called with decoded bytes: it may have seen enough.
+/// A function called with decoded bytes. It breaks to stop the decoding.
 pub(super) trait OnDecoded: FnMut(Encoding, &[u8], &mut DecodeBudget) -> ControlFlow<()> {}
 
 impl<F: FnMut(Encoding, &[u8], &mut DecodeBudget) -> ControlFlow<()>> OnDecoded for F {}
 
-/// Shows what a text says in each encoding, until `see` breaks or the budget is exceeded.
+/// Decodes a text by each encoding, and calls `on_decoded` with each result until it breaks or the budget is exceeded.
 pub(super) fn decoded(text: &str, budget: &mut DecodeBudget, on_decoded: &mut impl OnDecoded) -> ControlFlow<()> {
     let mut pass = DecodePass { budget, on_decoded };
     if text.contains('%') {
         pass.try_decoding(Encoding::Url, text.len(), || percent(text))?;
     }
-    // In a form, a space is a plus.
+    // In forms, a plus is a space.
     if text.contains('+') {
         pass.try_decoding(Encoding::Url, text.len(), || {
             let spaced = text.replace('+', " ");
@@ -103,7 +103,7 @@ pub(super) fn decoded(text: &str, budget: &mut DecodeBudget, on_decoded: &mut im
     }
     pass.runs(text)?;
     pass.groups(text)?;
-    // Base64 and hex in lines, or with blanks between.
+    // Base64 and hex may be wrapped: decode once more without whitespace.
     if text.contains(char::is_whitespace) {
         pass.budget.spend(text.len())?;
         pass.runs(&text.split_whitespace().collect::<String>())?;
@@ -111,15 +111,16 @@ pub(super) fn decoded(text: &str, budget: &mut DecodeBudget, on_decoded: &mut im
     ControlFlow::Continue(())
 }
 
-/// One text on its way through the decoders.
+/// The decoding of one text.
 struct DecodePass<'a, S> {
     budget: &'a mut DecodeBudget,
     on_decoded: &'a mut S,
 }
 
 impl<S: OnDecoded> DecodePass<'_, S> {
-    /// Decodes at most that many bytes, if there is so much left.
+    /// Decodes up to `most` bytes, if the budget allows them.
     fn try_decoding(&mut self, by: Encoding, most: usize, decode: impl FnOnce() -> Option<Vec<u8>>) -> ControlFlow<()> {
+        // Count before decoding, so that the work itself is bounded too.
         self.budget.spend(most)?;
         match decode() {
             Some(bytes) => (self.on_decoded)(by, &bytes, self.budget),
@@ -127,11 +128,12 @@ impl<S: OnDecoded> DecodePass<'_, S> {
         }
     }
 
+    /// Decodes each run of base64 characters, and the words in it.
     fn runs(&mut self, text: &str) -> ControlFlow<()> {
         let is_base64 = |c: char| c.is_ascii_alphanumeric() || matches!(c, '+' | '/' | '-' | '_');
         for run in text.split(|c| !is_base64(c)).filter(|run| run.len() >= MIN_RUN) {
             self.base64(run)?;
-            // The other alphabet has signs that also join words.
+            // The alphabet for URLs contains `-` and `_`, which also join words: decode the parts as well.
             for word in run.split(['-', '_', '+', '/']).filter(|word| word.len() >= MIN_RUN) {
                 self.hexadecimal(word)?;
                 self.base32(word)?;
@@ -144,6 +146,7 @@ impl<S: OnDecoded> DecodePass<'_, S> {
     }
 
     fn base64(&mut self, run: &str) -> ControlFlow<()> {
+        // A base64 group has four characters and may begin at each of four positions (1).
         (0..4).try_for_each(|from| {
             let run = &run.as_bytes()[from..];
             self.try_decoding(Encoding::Base64, run.len() / 4 * 3 + 2, || Some(base64(run)))
@@ -153,6 +156,7 @@ impl<S: OnDecoded> DecodePass<'_, S> {
     fn base32(&mut self, word: &str) -> ControlFlow<()> {
         let is_base32 = |c: char| c.is_ascii_alphabetic() || matches!(c, '2'..='7');
         for run in word.split(|c| !is_base32(c)).filter(|run| run.len() >= MIN_BASE32_RUN) {
+            // A base32 group has eight characters (1).
             (0..8).try_for_each(|from| {
                 let run = &run.as_bytes()[from..];
                 self.try_decoding(Encoding::Base32, run.len() / 8 * 5 + 4, || Some(base32(run)))
@@ -163,6 +167,7 @@ impl<S: OnDecoded> DecodePass<'_, S> {
 
     fn hexadecimal(&mut self, word: &str) -> ControlFlow<()> {
         for run in word.split(|c: char| !c.is_ascii_hexdigit()).filter(|run| run.len() >= MIN_RUN) {
+            // A byte has two digits (1).
             (0..2).try_for_each(|from| {
                 let run = &run.as_bytes()[from..];
                 self.try_decoding(Encoding::Hex, run.len() / 2, || Some(hex(run)))
@@ -171,7 +176,7 @@ impl<S: OnDecoded> DecodePass<'_, S> {
         ControlFlow::Continue(())
     }
 
-    /// Hexadecimal digits in groups: `73 65`, `73:65`, `0x73, 0x65`.
+    /// Decodes hexadecimal digits in groups: `73 65`, `73:65`, `0x73, 0x65`.
     fn groups(&mut self, text: &str) -> ControlFlow<()> {
         self.budget.spend(text.len() / 2)?;
         let (bytes, mut out, mut at) = (text.as_bytes(), Vec::new(), 0);
@@ -179,6 +184,7 @@ impl<S: OnDecoded> DecodePass<'_, S> {
             let group = HexGroup::read(bytes, at);
             match &group {
                 Some(group) => out.extend(hex(&bytes[group.digits.clone()])),
+                // The sequence of groups ends here: show it if it is long enough.
                 None if out.len() >= MIN_RUN / 2 => (self.on_decoded)(Encoding::Hex, &out, self.budget)?,
                 None => {}
             }
@@ -195,7 +201,7 @@ impl<S: OnDecoded> DecodePass<'_, S> {
     }
 }
 
-/// An even number of hexadecimal digits, and where the next group may begin.
+/// A group of an even number of hexadecimal digits, and the position at which the next one may begin.
 struct HexGroup {
     digits: std::ops::Range<usize>,
     next: usize,
@@ -217,7 +223,7 @@ impl HexGroup {
     }
 }
 
-/// Where the next word begins.
+/// Returns the position after the current word.
 fn next_word(bytes: &[u8], at: usize) -> usize {
     let word = bytes[at..].iter().take_while(|byte| byte.is_ascii_alphanumeric()).count();
     at + word.max(1)
@@ -262,7 +268,7 @@ fn hex(text: &[u8]) -> Vec<u8> {
     text.chunks_exact(2).map(|pair| value(pair[0]) << 4 | value(pair[1])).collect()
 }
 
-/// None if nothing is encoded.
+/// Decodes percent-encoding. Returns `None` if there is none.
 fn percent(text: &str) -> Option<Vec<u8>> {
     let bytes = text.as_bytes();
     let encoded = |at: usize| {
@@ -280,7 +286,7 @@ fn percent(text: &str) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// Escapes of JSON, of source code and of HTML; `None` if there are none.
+/// Decodes escapes of JSON, source code and HTML. Returns `None` if there are none.
 fn unescaped(text: &str) -> Option<Vec<u8>> {
     let bytes = text.as_bytes();
     let (mut out, mut at, mut is_any) = (Vec::with_capacity(bytes.len()), 0, false);
@@ -315,7 +321,7 @@ enum Escape {
     Char(char),
 }
 
-/// What begins with a backslash there, and how long it is.
+/// Reads an escape that begins with a backslash, and returns its length too.
 fn escape(bytes: &[u8], at: usize) -> Option<(Escape, usize)> {
     let byte = |byte: u8| Some((Escape::Byte(byte), 2));
     match *bytes.get(at + 1)? {
@@ -330,7 +336,7 @@ fn escape(bytes: &[u8], at: usize) -> Option<(Escape, usize)> {
         }
         b'u' => {
             let unit = number(bytes, at + 2, 4, 16)?;
-            // The second half of a pair may follow.
+            // A surrogate pair takes two escapes.
             let low = (bytes.get(at + 6..at + 8) == Some(b"\\u")).then(|| number(bytes, at + 8, 4, 16)).flatten();
             let pair = low.filter(|_| (0xd800..0xdc00).contains(&unit)).filter(|low| (0xdc00..0xe000).contains(low));
             let (code, len) = pair.map_or((unit, 6), |low| (0x1_0000 + ((unit - 0xd800) << 10) + (low - 0xdc00), 12));
@@ -342,7 +348,7 @@ fn escape(bytes: &[u8], at: usize) -> Option<(Escape, usize)> {
     }
 }
 
-/// `&#115;`, `&#x73;`, `%u0073`.
+/// Reads a character by number: `&#115;`, `&#x73;`, `%u0073`.
 fn numbered(bytes: &[u8], at: usize) -> Option<(Escape, usize)> {
     if bytes.get(at..at + 2) == Some(b"%u") {
         return Some((Escape::Char(char::from_u32(number(bytes, at + 2, 4, 16)?)?), 6));
@@ -361,20 +367,21 @@ fn number(bytes: &[u8], at: usize, len: usize, radix: u32) -> Option<u32> {
     u32::from_str_radix(std::str::from_utf8(digits).ok()?, radix).ok()
 }
 
-/// The parts of bytes that are text, of whatever script, and at least as long as that.
+/// Returns the parts of bytes that are UTF-8 text of at least `shortest` bytes.
 pub(super) fn texts(bytes: &[u8], shortest: usize) -> impl Iterator<Item = &str> {
     let is_text = |c: char| !c.is_control() || c.is_ascii_whitespace();
     let stretches = bytes.utf8_chunks().flat_map(move |chunk| chunk.valid().split(move |c| !is_text(c)));
     stretches.filter(move |stretch| stretch.len() >= shortest)
 }
 
-/// The parts of bytes that are ASCII in UTF-16, of either order, and at least as long as that.
+/// Returns the parts of bytes that are ASCII characters in UTF-16, in either byte order, and at least `shortest`
+/// characters long.
 pub(super) fn utf_16_texts(bytes: &[u8], shortest: usize) -> Vec<String> {
     let is_text = |byte: u8| matches!(byte, b' '..=b'~' | b'\t' | b'\r' | b'\n');
     let (mut texts, mut text, mut at) = (Vec::new(), String::new(), 0);
     while at < bytes.len() {
         let is_wide = is_text(bytes[at]) && bytes.get(at + 1).is_none_or(|next| *next == 0);
-        // The last one of the other order has nothing behind it.
+        // In big-endian order, no zero byte follows the last character.
         let is_last = is_text(bytes[at]) && at > 0 && bytes[at - 1] == 0 && !text.is_empty();
         if is_wide || is_last {
             text.push(char::from(bytes[at]));

@@ -1,4 +1,4 @@
-//! What is said of what was stopped.
+//! The own event of the guard.
 
 use serde::Serialize;
 
@@ -6,19 +6,19 @@ use super::{Encoding, What};
 use crate::shared::inspected_place::Place;
 use crate::shared::own_events::own_events;
 
-/// Something was about to leave: what sort, where, and in which encoding. What it was is not said.
+/// A secret was about to leave. The event never contains the secret.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Blocked {
-    /// Where.
+    /// The part of the run in which it was found.
     pub place: Place,
-    /// Where there: a JSON pointer (RFC 6901); of an event, its name.
+    /// The position there: a JSON pointer (RFC 6901), or the name of an event.
     pub at: String,
-    /// What sort.
+    /// The sort of secret.
     pub what: What,
-    /// How it was written.
+    /// The encoding that it was found in.
     pub encoding: Encoding,
-    /// Whether it was only evaluated, and has left.
+    /// `true` if the guard only evaluates, so that the secret has left.
     pub evaluated_only: bool,
 }
 

@@ -1,22 +1,23 @@
-//! The hosts that URLs may lead to. A host that cannot be read for certain is not allowed.
+//! The hosts that URLs may lead to. A host that cannot be read with certainty is not allowed.
 //!
-//! 1. A text is read once, from left to right. Each run of slashes is measured once, where it begins.
-//! 2. The end of an authority is looked for once: hosts that begin before that end share it, and the last `@` before it.
-//! 3. A host that two of them share is judged once. So the time is linear in the text, whatever the text is.
+//! 1. The text is read once, from left to right. Each run of slashes is measured once, at its beginning.
+//! 2. The end of an authority is searched for once. Hosts that begin before that end share it, and the last `@` before
+//!    it.
+//! 3. A host that several URLs share is judged once. Therefore the time is linear in the length of any text.
 
 use std::cell::Cell;
 
-/// The hosts that are allowed.
+/// The allowed hosts.
 #[derive(Clone, Debug)]
 pub(super) struct Hosts(Vec<String>);
 
 impl Hosts {
-    /// Names, and `*.example.org` for all names below one.
+    /// Creates the list from names, and from `*.example.org` for all names below one.
     pub(super) fn new(allowed: impl IntoIterator<Item = impl AsRef<str>>) -> Self {
         Self(allowed.into_iter().map(|host| host.as_ref().trim_end_matches('.').to_ascii_lowercase()).collect())
     }
 
-    /// Returns `true` if a URL in a text leads elsewhere.
+    /// Returns `true` if a text contains a URL to a host that is not allowed.
     pub(super) fn have_url_elsewhere(&self, text: &str) -> bool {
         HostReader::new(text, true).finds_url_elsewhere(self)
     }
@@ -26,7 +27,7 @@ impl Hosts {
         HostReader::new(part, false).finds_url_elsewhere(self)
     }
 
-    /// The same as it is written somewhere.
+    /// Returns `true` if the host of an authority is certain and allowed.
     fn allow_authority(&self, written: &str) -> bool {
         host(written).is_some_and(|host| self.allow(&host))
     }
@@ -40,24 +41,24 @@ impl Hosts {
     }
 }
 
-/// A text that is being read, and the authority that was read last.
+/// The reading of a text, with the authority read last.
 struct HostReader<'t> {
     text: &'t str,
-    /// Whether the text begins here: there, `//` begins a URL more readily.
+    /// `true` at the beginning of a text, where `//` is more likely to begin a URL.
     is_beginning: bool,
     authority: Option<Authority>,
-    /// How many bytes were looked at.
+    /// The number of bytes read, for the tests of linear time.
     steps: Cell<usize>,
 }
 
-/// Where an authority ends, its last `@`, and whether a backslash is in it.
+/// An authority: its range, its last `@`, and the last backslash in it.
 #[derive(Clone, Copy)]
 struct Authority {
     begin: usize,
     end: usize,
     at_sign: Option<usize>,
     backslash: Option<usize>,
-    /// Where the host begins that was judged last.
+    /// Start of the host judged last.
     judged: Option<usize>,
 }
 
@@ -87,7 +88,7 @@ impl<'t> HostReader<'t> {
             if !byte.is_ascii_alphanumeric() {
                 word = at + 1;
             }
-            // Slashes stay where the text begins: the first of them was asked about already.
+            // Slashes end the blank beginning too, but only after the first of them was handled above.
             is_blank_so_far &= byte.is_ascii_whitespace() || byte.is_ascii_control();
         }
         false
@@ -97,14 +98,15 @@ impl<'t> HostReader<'t> {
         self.steps.set(self.steps.get() + bytes);
     }
 
-    /// How many slashes of either sort there are from a place on.
+    /// Counts the slashes of either kind from a position on.
     fn count_slashes(&self, from: usize) -> usize {
         let run = self.text.as_bytes()[from..].iter().take_while(|byte| is_slash(**byte)).count();
         self.count_steps(run + 1);
         run
     }
 
-    /// Behind `://`, and behind the name of a scheme of the web, a colon and any slashes.
+    /// Returns the start of the authority after a scheme's colon: after `//`, or, for a web scheme, after one or more
+    /// slashes of either kind.
     fn after_scheme(&self, word: usize, colon: usize) -> Option<usize> {
         const WEB: [&str; 5] = ["http", "https", "ws", "wss", "ftp"];
         let scheme = &self.text[word..colon];
@@ -114,11 +116,13 @@ impl<'t> HostReader<'t> {
         leads.then_some(colon + 1 + if is_web { count } else { 2 })
     }
 
-    /// Behind two slashes or more at the beginning of the text, or of what is quoted, bracketed or assigned there; behind a
-    /// blank or another sign only what certainly looks like a host, because `//` begins comments too.
+    /// Returns the start of the authority after two or more slashes, at the beginning of the text or of quoted,
+    /// bracketed or assigned text. After whitespace and other signs, only if a host certainly follows, because `//`
+    /// begins comments too.
     fn after_slashes(&self, at: usize, is_blank_so_far: bool) -> Option<usize> {
         let bytes = self.text.as_bytes();
         let before = at.checked_sub(1).map(|before| bytes[before]);
+        // Inside a run of slashes, which was handled at its beginning (1).
         if before.is_some_and(is_slash) {
             return None;
         }
@@ -135,14 +139,15 @@ impl<'t> HostReader<'t> {
             Some(b'"' | b'\'' | b'(' | b'=' | b'<') => {
                 (!self.text[begin..].starts_with(char::is_whitespace)).then_some(begin)
             }
-            // Part of a path, or behind a scheme.
+            // Part of a path, or after a scheme.
             Some(b':' | b'.' | b'_' | b'-' | b')' | b']' | b'%') => None,
             Some(byte) if byte.is_ascii_alphanumeric() => None,
             _ => (self.is_like_host(begin) && self.is_certainly_host(begin)).then_some(begin),
         }
     }
 
-    /// `git@example.org:path`, as for `scp` and `ssh`: the host stands before a colon that no blank follows.
+    /// Returns the host of `git@example.org:path`, as `scp` and `ssh` take it: it ends at a colon that no whitespace
+    /// follows.
     fn user_host(&self, at: usize) -> Option<&'t str> {
         let bytes = self.text.as_bytes();
         let is_user = at > 0 && (bytes[at - 1].is_ascii_alphanumeric() || matches!(bytes[at - 1], b'_' | b'-' | b'.'));
@@ -157,7 +162,7 @@ impl<'t> HostReader<'t> {
         (is_path && looks_like_host(host)).then_some(host)
     }
 
-    /// `www.example.org`, at the beginning of a word.
+    /// Returns the start of the authority in `www.example.org`, at the beginning of a word.
     fn at_www(&self, at: usize) -> Option<usize> {
         let before = self.text[..at].chars().next_back();
         if before.is_some_and(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | '@' | '$' | '%')) {
@@ -170,8 +175,9 @@ impl<'t> HostReader<'t> {
         (is_name && self.is_like_host(at)).then_some(at)
     }
 
-    /// The authority that begins at a place: up to where the path, or the text around, goes on.
+    /// Returns the authority that begins at a position and ends where a path or the surrounding text goes on.
     fn authority(&mut self, begin: usize) -> Authority {
+        // A later URL inside the authority read last shares its end (2).
         if let Some(known) = self.authority.filter(|known| (known.begin..known.end).contains(&begin)) {
             return known;
         }
@@ -194,14 +200,15 @@ impl<'t> HostReader<'t> {
         read
     }
 
-    /// Returns `true` unless the host of the authority that begins there is certain and allowed.
+    /// Returns `true` unless the host of the authority that begins here is certain and allowed.
     fn is_elsewhere(&mut self, begin: usize, hosts: &Hosts) -> bool {
         let Authority { end, at_sign, backslash, judged, .. } = self.authority(begin);
         let from = at_sign.filter(|at| *at >= begin).map_or(begin, |at| at + 1);
+        // Judged before, and allowed: otherwise the search would have ended (3).
         if judged == Some(from) {
             return false;
         }
-        // A reader may take a backslash for a slash, or for a part of the user's name.
+        // Some readers of URLs take a backslash for a slash, others for a part of the user name.
         let is_split = backslash.is_some_and(|backslash| backslash >= begin) || self.goes_on(end);
         let host = if is_split { None } else { host(&self.text[from..end]) };
         self.count_steps(host.as_ref().map_or(0, String::len));
@@ -211,7 +218,7 @@ impl<'t> HostReader<'t> {
         !host.is_some_and(|host| hosts.allow(&host))
     }
 
-    /// A browser leaves tabs and line feeds out of a URL: behind one, a host may go on.
+    /// Returns `true` if the host may go on after a tab or line feed, which browsers remove from URLs.
     fn goes_on(&self, end: usize) -> bool {
         let rest = &self.text[end..];
         let behind = rest.trim_start_matches(['\t', '\r', '\n']);
@@ -219,7 +226,8 @@ impl<'t> HostReader<'t> {
         behind.len() < rest.len() && behind.starts_with(['.', '@', ':'])
     }
 
-    /// The first part of an authority, as far as a name may be long, or all of it if it is an address.
+    /// Returns `true` if the authority, or its part before a backslash, looks like a host. Reads no further than a host
+    /// name can be long.
     fn is_like_host(&self, begin: usize) -> bool {
         const LONGEST: usize = 512;
         let rest = &self.text[begin..self.text.floor_char_boundary(self.text.len().min(begin + LONGEST))];
@@ -229,7 +237,8 @@ impl<'t> HostReader<'t> {
         [authority, before_backslash].into_iter().any(looks_like_host)
     }
 
-    /// What follows it is part of a URL, or its last label is one that hosts have and words behind `//` do not.
+    /// Returns `true` if a host certainly begins here: the rest of a URL follows, or the last label is a top-level
+    /// domain that text after `//` seldom ends in.
     fn is_certainly_host(&self, begin: usize) -> bool {
         const TOPS: [&str; 24] = [
             "com", "net", "org", "info", "biz", "dev", "app", "xyz", "online", "site", "top", "club", "shop", "cloud",
@@ -251,17 +260,17 @@ const fn is_slash(byte: u8) -> bool {
     matches!(byte, b'/' | b'\\')
 }
 
-/// Where an authority is over.
+/// Returns `true` for a character that ends an authority.
 fn is_end(c: char) -> bool {
     c.is_whitespace() || matches!(c, '/' | '?' | '#' | '"' | '\'' | '<' | '>' | ')' | '`' | ',')
 }
 
-/// IDNA has four of them.
+/// Returns `true` for the four dots of IDNA.
 const fn is_dot(c: char) -> bool {
     matches!(c, '.' | '\u{3002}' | '\u{ff0e}' | '\u{ff61}')
 }
 
-/// An address, or a name with a dot whose last label is one that a domain at the top can have: `evil.net`, not `TODO`,
+/// Returns `true` for an address, and for a name whose last label can be a top-level domain: `evil.net`, not `TODO`,
 /// `pkg:target` or `f.call(x`. A name without a dot leads to no host outside.
 fn looks_like_host(authority: &str) -> bool {
     let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
@@ -272,18 +281,18 @@ fn looks_like_host(authority: &str) -> bool {
     let host = host.trim_end_matches(is_punctuation).trim_end_matches(is_dot);
     let top = host.rsplit_once(is_dot).map_or("", |(_, top)| top).to_lowercase();
     let is_name = top.starts_with("xn--") || top.len() > 1 && top.chars().all(|c| c.is_alphabetic() || !c.is_ascii());
-    // `127.0.0.1`, `2130706433` and `0x7f000001` are one; a shorter number is rather a version.
+    // `127.0.0.1`, `2130706433` and `0x7f000001` are addresses; shorter numbers are more likely versions.
     let is_digit = |c: char| c.is_ascii_hexdigit() || matches!(c, 'x' | 'X' | '.');
     let is_number = host.len() > 6 && host.starts_with(|c: char| c.is_ascii_digit()) && host.chars().all(is_digit);
     (is_name || is_number) && port.chars().all(|c| c.is_ascii_digit() || is_punctuation(c))
 }
 
-/// A sentence may end so behind a host.
+/// Returns `true` for punctuation that may follow a host in a sentence.
 const fn is_punctuation(c: char) -> bool {
     matches!(c, '.' | ';' | '!' | '*' | '_' | ']' | '}' | '|' | ':')
 }
 
-/// The host of an authority, without its port; `None` where readers of URLs disagree.
+/// Returns the host of an authority without its port, or `None` if readers of URLs disagree about it.
 fn host(host: &str) -> Option<String> {
     let (host, port) = match host.strip_prefix('[') {
         Some(rest) => host.split_at(rest.find(']')? + 2),
@@ -301,7 +310,7 @@ fn host(host: &str) -> Option<String> {
 mod tests {
     use super::*;
 
-    /// A text, and whether it leads elsewhere.
+    /// Texts, with `true` if they contain a URL to a host that is not allowed.
     const ROWS: &[(&str, bool)] = &[
         ("see https://example.org/path?x#y.", false),
         ("see https://example.org.", false),

@@ -1,4 +1,4 @@
-//! What must not leave, and whether a text tells it.
+//! The secrets to look for, and the search for them in a text.
 
 use std::fmt;
 use std::ops::ControlFlow;
@@ -13,34 +13,34 @@ use super::hosts::Hosts;
 use crate::shared::secrets::visible::visible;
 use crate::shared::secrets::{Kind, Scanner};
 
-/// So often is decoded what was decoded.
+/// The number of nested encodings that are decoded.
 const MAX_ENCODINGS: u32 = 2;
-/// Values that are shorter would be met by accident.
+/// Shorter known values would match by accident.
 const MIN_KNOWN_LEN: usize = 6;
-/// As many values may be known, and as many bytes of them.
+/// The maximum number of known values, and their maximum length in bytes.
 const MAX_KNOWN: usize = 10_000;
 const MAX_KNOWN_LEN: usize = 4096;
-/// Parts of what was decoded that are shorter hold no secret.
+/// Shorter parts of decoded bytes contain no secret.
 const MIN_TEXT_LEN: usize = 6;
-/// Parts that are longer are text, whatever stands around them.
+/// Longer parts of decoded bytes count as text, no matter what surrounds them.
 const CERTAIN_TEXT_LEN: usize = 20;
-/// As many bytes are decoded of one value, unless something else is said.
+/// The default number of bytes that are decoded for one value.
 pub(super) const DEFAULT_MAX_DECODED: usize = 64 << 20;
 
-/// What was about to leave.
+/// A sort of secret.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum What {
-    /// One of the values that were given.
+    /// One of the [known](super::ExfilGuard::known) values.
     Known,
-    /// Something that looks like a secret of a kind.
+    /// Text in the format of this kind of secret.
     Kind(Kind),
     /// A URL to a host that is not allowed.
     Host,
-    /// More than is decoded: [`ExfilGuard::decode_at_most`](super::ExfilGuard::decode_at_most). Whether a secret is in it
-    /// is not known.
+    /// More encoded text than [`ExfilGuard::decode_at_most`](super::ExfilGuard::decode_at_most) allows. It may contain
+    /// a secret.
     TooMuch,
-    /// A value that is nested deeper than 128 levels: it cannot be looked at.
+    /// A value nested deeper than 128 levels, which cannot be checked.
     TooDeep,
 }
 
@@ -62,22 +62,22 @@ impl Serialize for What {
     }
 }
 
-/// A known value that was not taken. It is not repeated.
+/// A known value that was rejected. The error does not repeat it.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum KnownError {
-    /// It would be met by accident.
+    /// The value is so short that it would match by accident.
     #[error("a known value of {len} bytes would be met by accident: at least {MIN_KNOWN_LEN} are taken")]
     Short {
-        /// How many bytes it has.
+        /// The length of the value in bytes.
         len: usize,
     },
-    /// There are too many, or they are too long.
+    /// There are too many values, or one is too long.
     #[error("at most {MAX_KNOWN} known values of at most {MAX_KNOWN_LEN} bytes are taken")]
     Many,
 }
 
-/// Looks for it.
+/// The search for secrets in a text.
 #[derive(Clone)]
 pub(super) struct Detector {
     pub(super) scanner: Scanner,
@@ -98,7 +98,7 @@ impl Detector {
         }
     }
 
-    /// Knows these too.
+    /// Adds known values.
     pub(super) fn know(&mut self, values: impl IntoIterator<Item = impl AsRef<[u8]>>) -> Result<(), KnownError> {
         let mut all = self.values.to_vec();
         for value in values {
@@ -112,7 +112,7 @@ impl Detector {
         if all.len() > MAX_KNOWN {
             return Err(KnownError::Many);
         }
-        // What is not ASCII is found in UTF-16 as bytes.
+        // ASCII values in UTF-16 are found by decoding. Others are searched for as the bytes of their UTF-16 form.
         let wide = all.iter().filter_map(|value| std::str::from_utf8(value).ok()).filter(|value| !value.is_ascii());
         let wide: Vec<Vec<u8>> = wide.flat_map(in_utf_16).collect();
         self.known = Some(AhoCorasick::new(all.iter().chain(&wide)).map_err(|_| KnownError::Many)?);
@@ -124,27 +124,27 @@ impl Detector {
         self.values.len()
     }
 
-    /// How long the longest known value is.
+    /// Returns the length of the longest known value.
     pub(super) fn longest(&self) -> usize {
         self.values.iter().map(Vec::len).max().unwrap_or(0)
     }
 
-    /// Whether a known value stands in it as it is.
+    /// Returns `true` if a text contains a known value as plain bytes.
     pub(super) fn contains_known(&self, text: impl AsRef<[u8]>) -> bool {
         self.known.as_ref().is_some_and(|known| known.is_match(text.as_ref()))
     }
 
-    /// What may be decoded of one value.
+    /// Returns the decode budget of one value.
     pub(super) const fn budget(&self) -> DecodeBudget {
         DecodeBudget::new(self.max_decoded)
     }
 
-    /// The first thing in a text that must not leave.
+    /// Returns the first finding in a text.
     pub(super) fn find_leak(&self, text: &str, budget: &mut DecodeBudget) -> Option<(What, Encoding)> {
         self.find_leak_with(text, Hosts::have_url_elsewhere, budget)
     }
 
-    /// The same of a part that is not the beginning of a text.
+    /// Returns the first finding in a part that is not the beginning of a text.
     pub(super) fn find_leak_within(&self, part: &str, budget: &mut DecodeBudget) -> Option<(What, Encoding)> {
         self.find_leak_with(part, Hosts::have_url_elsewhere_within, budget)
     }
@@ -155,7 +155,7 @@ impl Detector {
         have_url_elsewhere: fn(&Hosts, &str) -> bool,
         budget: &mut DecodeBudget,
     ) -> Option<(What, Encoding)> {
-        // A pattern looks through invisible characters by itself, a known value does not.
+        // The scanner ignores invisible characters by itself; known values need them removed.
         let seen = visible(text);
         let is_known = self.contains_known(&*seen).then_some(What::Known);
         let plain = self.check_plain(text.as_bytes(), text).or(is_known).map(|what| (what, Encoding::Plain));
@@ -165,13 +165,14 @@ impl Detector {
         let wide = |budget: &mut DecodeBudget| {
             text.contains('\0').then(|| self.check_utf_16(text.as_bytes(), MAX_ENCODINGS, budget)).flatten()
         };
+        // Cheapest first: plain text, then hosts, and decoding last.
         let leak =
             plain.or_else(left).or_else(|| wide(budget)).or_else(|| self.find_encoded(text, MAX_ENCODINGS, budget));
-        // What was not decoded may be a secret.
+        // Text that was not decoded may contain a secret, so the search fails closed (M5).
         leak.or_else(|| budget.is_exceeded().then_some((What::TooMuch, Encoding::Plain)))
     }
 
-    /// Not as it stands there, but in another encoding.
+    /// Returns the first finding in the decoded forms of a text.
     fn find_encoded(&self, text: &str, depth: u32, budget: &mut DecodeBudget) -> Option<(What, Encoding)> {
         let mut leak = None;
         let _is_over = decoded(text, budget, &mut |encoding, bytes: &[u8], budget: &mut DecodeBudget| {
@@ -181,7 +182,7 @@ impl Detector {
         leak
     }
 
-    /// What bytes tell that were decoded from text, and what can be decoded from them.
+    /// Returns the first finding in decoded bytes, or in what they decode to.
     fn check_decoded(
         &self,
         encoding: Encoding,
@@ -192,10 +193,11 @@ impl Detector {
         if self.contains_known(bytes) {
             return Some((What::Known, encoding));
         }
-        // These leave text as it is all around.
+        // URL encoding and escapes replace single characters, so their output is text all through, even in short parts.
         let shortest = if matches!(encoding, Encoding::Url | Encoding::Escaped) { 1 } else { MIN_TEXT_LEN };
         let plain = texts(bytes, shortest).find_map(|text| {
-            // Bytes of a picture say `"//` now and then.
+            // Binary data contains sequences such as `"//` by chance. Look for hosts and further encodings only in
+            // parts that are likely text.
             let is_text = shortest == 1 || text.len() >= CERTAIN_TEXT_LEN || text.len() * 10 >= bytes.len() * 8;
             self.check_text(encoding, text, is_text, depth, budget)
         });
@@ -208,7 +210,7 @@ impl Detector {
             .find_map(|text| self.check_text(Encoding::Utf16, text, true, depth, budget))
     }
 
-    /// What a text tells that was decoded, or that can be decoded once more.
+    /// Returns the first finding in a decoded text. If it is certainly text, hosts and further encodings count too.
     fn check_text(
         &self,
         encoding: Encoding,
@@ -227,6 +229,7 @@ impl Detector {
         left().or_else(deeper)
     }
 
+    /// Returns the first known value or secret in plain text.
     fn check_plain(&self, bytes: &[u8], text: &str) -> Option<What> {
         if self.contains_known(bytes) {
             return Some(What::Known);
@@ -235,6 +238,7 @@ impl Detector {
     }
 }
 
+/// Returns the bytes of a value in UTF-16, in both byte orders.
 fn in_utf_16(value: &str) -> [Vec<u8>; 2] {
     let units = || value.encode_utf16();
     [units().flat_map(u16::to_le_bytes).collect(), units().flat_map(u16::to_be_bytes).collect()]

@@ -1,4 +1,4 @@
-//! Secrets do not leave: [`ExfilGuard`].
+//! A guard against secrets that leave a run: [`ExfilGuard`].
 
 mod decode;
 mod events;
@@ -30,23 +30,26 @@ pub use crate::shared::inspected_place::Place;
 
 const NAME: &str = "exfil_guard";
 
-/// Denies what would carry a secret out.
+/// A middleware that denies a run whose input or output would carry a secret out.
 ///
-/// It looks at all strings, keys included, of what goes into a run's work and of what comes out of it: for values that
-/// it was [told](Self::known), for what looks like a key, token or password of [`Scanner::keys`], also in another
-/// [encoding](Encoding) or two of them one in another; and, if hosts were [named](Self::allow_hosts), for URLs that lead
-/// elsewhere, in these encodings too. What is found ends the run as a denial by `exfil_guard` that says what sort it was and where, and never
-/// repeats it.
+/// It checks every string and key of the work's input and output for
 ///
-/// A failure whose text tells a secret becomes such a denial too. Control flow keeps its kind and loses the text: the
-/// message, causes and details, keys included, that tell one say `withheld by exfil_guard`. What it carries besides,
-/// somebody acts on: the id, kind and data of an interrupt, the metadata of a request for a retry and the keys of its
-/// details, the name of who denied or halted. That passes as it is, or if it tells a secret, not at all: then it is such
-/// a denial as well, and nobody is asked. What the run fails with outside of its layers, by an abort or a listener, ends it as
-/// it does: where that tells a secret, it is said in the words of the denial.
+/// - [known values](Self::known),
+/// - keys, tokens and passwords, by the formats of [`Scanner::keys`],
+/// - URLs to other hosts, if hosts are [allowed](Self::allow_hosts),
 ///
-/// It works on runs of any type, through JSON. For the way out of tools it is bound to them, or to all runs below with
-/// [`for_nested`](emitree_runtime::for_nested): what goes into a tool has left.
+/// as plain text, in an [encoding](Encoding), or in one encoding inside another. A finding ends the run as a denial by
+/// `exfil_guard`. The denial says what sort of secret it was and where, and never repeats it.
+///
+/// A failure whose text contains a secret becomes such a denial too. Control flow keeps its kind: in its message,
+/// causes and details, including their keys, each text with a secret is replaced by `withheld by exfil_guard`. Other
+/// parts of control flow cannot be replaced, because code acts on them: the id, kind and data of an interrupt, the
+/// metadata of a retry request and the keys of its details, and the name that denied or halted. If one of these
+/// contains a secret, the error becomes a denial instead. An error from outside the layers, by an abort or a listener,
+/// keeps its outcome; if it contains a secret, it gets the text of the denial.
+///
+/// It accepts runs of any type and reads their values as JSON. To guard what leaves through tools, bind it to them, or
+/// to all runs below with [`for_nested`](emitree_runtime::for_nested): a tool's input counts as having left.
 ///
 /// ```
 /// use emitree_middleware::ExfilGuard;
@@ -71,25 +74,27 @@ const NAME: &str = "exfil_guard";
 ///
 /// # Defaults
 ///
-/// All kinds of [`Scanner::keys`], no known values, any host, inputs and outputs.
+/// All kinds of [`Scanner::keys`], no known values, any host; inputs, outputs and errors are checked.
 ///
 /// # Limits
 ///
-/// What is encoded otherwise, compressed, encrypted, spread over several values, or told in other words is not found.
-/// Encodings are read to a depth of two. Time is linear in the text: at most 64 MiB are decoded of one value, or as much
-/// as [you say](Self::decode_at_most), and a value that holds more is denied.
+/// A secret is not found if it is encoded in another way, compressed, encrypted, split over several values, or
+/// paraphrased. At most two nested encodings are decoded. Time is linear in the length of the text. At most 64 MiB are
+/// decoded for each value, or the number of bytes set by [`decode_at_most`](Self::decode_at_most); a value that needs
+/// more is denied.
 ///
 /// # Failures
 ///
-/// It fails closed: what it cannot read for certain, such as the host of an odd URL, is denied. With
-/// [`evaluate_only`](Self::evaluate_only) it denies nothing, and says what it would have denied.
+/// The guard fails closed: text that it cannot interpret with certainty, such as the host of a malformed URL, is
+/// denied. With [`evaluate_only`](Self::evaluate_only), it denies nothing and emits what it would have denied.
 ///
 /// # Its own events
 ///
-/// `middleware.exfil_guard.blocked`, a [`Blocked`].
+/// `middleware.exfil_guard.blocked`, a [`Blocked`], for each finding.
 #[derive(Clone)]
 pub struct ExfilGuard(Arc<ExfilGuardInner>);
 
+/// The options of a guard, shared by its clones.
 #[derive(Clone)]
 struct ExfilGuardInner {
     detector: Detector,
@@ -115,7 +120,7 @@ impl ExfilGuardOptions {
 }
 
 impl ExfilGuard {
-    /// One that looks for keys, tokens and passwords in inputs and outputs.
+    /// Creates a guard that looks for keys, tokens and passwords in inputs, outputs and errors.
     #[must_use]
     pub fn new() -> Self {
         let options = ExfilGuardOptions { inputs: true, outputs: true, evaluates_only: false };
@@ -127,25 +132,25 @@ impl ExfilGuard {
         Arc::make_mut(&mut self.0)
     }
 
-    /// Knows these values: they must not leave, whatever they look like.
+    /// Adds known values. They must not leave in any form.
     ///
     /// # Errors
     ///
-    /// If one has fewer than 6 bytes or more than 4,096, or there are more than 10,000.
+    /// If a value has fewer than 6 bytes or more than 4,096, or there are more than 10,000.
     pub fn known(mut self, values: impl IntoIterator<Item = impl AsRef<[u8]>>) -> Result<Self, KnownError> {
         self.inner_mut().detector.know(values)?;
         Ok(self)
     }
 
-    /// Looks for these kinds only, besides known values and one's own patterns given later: for an e-mail address too,
-    /// if it is among them.
+    /// Looks for these kinds only, besides known values and patterns added later. Personal data can be among them, such
+    /// as e-mail addresses.
     #[must_use]
     pub fn only(mut self, kinds: impl IntoIterator<Item = Kind>) -> Self {
         self.inner_mut().detector.scanner = Scanner::only(kinds);
         self
     }
 
-    /// Lets these kinds pass.
+    /// Stops looking for these kinds.
     #[must_use]
     pub fn except(mut self, kinds: impl IntoIterator<Item = Kind>) -> Self {
         let kinds: Vec<Kind> = kinds.into_iter().collect();
@@ -154,72 +159,80 @@ impl ExfilGuard {
         self
     }
 
-    /// Looks for a pattern of one's own too.
+    /// Adds a pattern of your own.
     ///
     /// # Errors
     ///
-    /// If it is no regex, matches the empty text, may match more than 640 bytes, or becomes too large.
+    /// If the regex is invalid, matches the empty text, may match more than 640 bytes, or becomes too large.
     pub fn pattern(mut self, name: &str, regex: &str) -> Result<Self, PatternError> {
         let scanner = self.0.detector.scanner.pattern(name, regex)?;
         self.inner_mut().detector.scanner = scanner;
         Ok(self)
     }
 
-    /// Lets URLs lead to these hosts only: `example.org`, or `*.example.org` for all below it.
+    /// Allows URLs to these hosts only: `example.org`, or `*.example.org` for every host below it.
     ///
-    /// A host is looked for behind `://` and the name of a scheme of the web, behind `/dev/tcp/`, between `git@` and a
-    /// colon, behind only slashes where something quoted, bracketed or assigned begins, and in a word that begins with
-    /// `www.`. At the beginning of a string and behind a blank, slashes may begin a comment as well: there,
-    /// `//evil.net/x` and `//[::1]` are URLs, because what follows at once looks like a host, and `//TODO fix` is none.
+    /// A host is recognized
     ///
-    /// A host with letters beyond ASCII is not allowed, because readers disagree about it: name it, and write it, as
-    /// `xn--…`.
+    /// - after `://`, except in `file://`,
+    /// - after the name of a web scheme, a colon and one or more slashes of either kind,
+    /// - after `/dev/tcp/` and `/dev/udp/`,
+    /// - between `user@` and a colon, as in `git@example.org:path`,
+    /// - after two or more slashes at the beginning of quoted, bracketed or assigned text,
+    /// - in a word that begins with `www.`.
+    ///
+    /// At the beginning of a string and after whitespace, `//` may also begin a comment. There, it counts as a URL only
+    /// if a host seems to follow: `//evil.net/x` and `//[::1]` are URLs, `//TODO fix` is not.
+    ///
+    /// A host with letters beyond ASCII is never allowed, because readers disagree about it. Name it, and write it in
+    /// URLs, as `xn--…`.
     #[must_use]
     pub fn allow_hosts(mut self, hosts: impl IntoIterator<Item = impl AsRef<str>>) -> Self {
         self.inner_mut().detector.hosts = Some(Hosts::new(hosts));
         self
     }
 
-    /// Whether it looks at inputs. Default: on.
+    /// Sets whether inputs are checked. Default: yes.
     #[must_use]
     pub fn inputs(mut self, is_checked: bool) -> Self {
         self.inner_mut().options.inputs = is_checked;
         self
     }
 
-    /// Whether it looks at outputs and errors. Default: on.
+    /// Sets whether outputs and errors are checked. Default: yes.
     #[must_use]
     pub fn outputs(mut self, is_checked: bool) -> Self {
         self.inner_mut().options.outputs = is_checked;
         self
     }
 
-    /// Decodes at most this many bytes of one value, which is an input, an output or an error: beyond that, it is denied.
-    /// Default: 64 MiB.
+    /// Sets the maximum number of bytes to decode for one value, which is an input, an output or an error. A value that
+    /// needs more is denied. Default: 64 MiB.
     ///
-    /// Each way in which a text could be read counts, and each place where it could begin: of a text without blanks, some
-    /// 10 bytes for each byte, and of one that is encoded twice, up to 400.
+    /// Each encoding counts, and each position at which encoded text could begin. Text without whitespace takes about
+    /// 10 bytes for each of its bytes, and text that is encoded twice takes up to 400.
     #[must_use]
     pub fn decode_at_most(mut self, bytes: usize) -> Self {
         self.inner_mut().detector.max_decoded = bytes;
         self
     }
 
-    /// Denies nothing, and says what it would have denied. Events pass as they are.
+    /// Emits findings without denying anything. Text of events is not checked.
     #[must_use]
     pub fn evaluate_only(mut self) -> Self {
         self.inner_mut().options.evaluates_only = true;
         self
     }
 
-    /// Looks at the text of the run's events of that name: text that comes bit by bit.
+    /// Checks the text of the run's events of this name, for text that arrives in chunks.
     ///
-    /// A word is held until it is over, because it may be encoded, and what could be the beginning of a secret until it
-    /// is clear: at most 27 KiB. A word longer than that goes on in parts of 2 KiB, each looked at with what is held and
-    /// 8 KiB of what went on before. Text with a secret in it does not go on, nor what follows it: the event that brought
-    /// it is emptied, its emit fails, and so does the run, whatever the work makes of that. What is held at the run's end
-    /// comes as one more event, a copy of the last one with that text. Base64 in several lines is found in one event
-    /// only.
+    /// A word is held back until it ends, because it may be encoded, and a possible beginning of a secret until it
+    /// turns out to be none: at most 27 KiB. A longer word is passed on in parts of 2 KiB. Each part is checked
+    /// together with the held text and the last 8 KiB that were passed on.
+    ///
+    /// If a secret is found, the event that completes it is emptied, its emit fails, no further text passes, and the
+    /// run fails even if its work ignores the failed emit. At the end of the run, held text is emitted as one more
+    /// event: a copy of the last one with that text. Base64 that spans several lines is found only within one event.
     #[must_use]
     pub fn text_of<T: Clone + Serialize + Send + Sync + 'static>(
         mut self,
@@ -231,7 +244,7 @@ impl ExfilGuard {
         self
     }
 
-    /// Also looks for personal data: e-mail addresses, IBANs, numbers of cards, phones and IP addresses.
+    /// Adds personal data: e-mail addresses, IBANs, and numbers of cards, phones and IP addresses.
     #[must_use]
     pub fn personal_data(mut self) -> Self {
         let scanner = self.0.detector.scanner.with(&Kind::PERSONAL);
@@ -239,7 +252,7 @@ impl ExfilGuard {
         self
     }
 
-    /// What in a text must not leave, if there is anything.
+    /// Returns the first finding in a text, with its encoding.
     #[must_use]
     pub fn look(&self, text: &str) -> Option<(What, Encoding)> {
         self.0.detector.find_leak(text, &mut self.0.detector.budget())
@@ -251,6 +264,7 @@ impl ExfilGuard {
     }
 }
 
+/// Builds the layer of one binding. `held` are the run's checked event streams.
 fn stack(
     state: Arc<GuardState>,
     held: Arc<[Arc<dyn crate::shared::secrets::chunked_events::HeldText>]>,
@@ -258,7 +272,7 @@ fn stack(
     Stack::builder().layer_in(Phase::Guard, ExfilGuardLayer { state, held }).build()
 }
 
-/// Says what was blocked, where somebody can be awaited.
+/// Returns a function that emits the findings recorded so far. Findings are recorded where nothing can be awaited.
 fn emitter_of_blocked(
     state: &Arc<GuardState>,
 ) -> impl Fn(RunContext) -> BoxFuture<'static, ()> + Clone + Send + Sync + 'static {
@@ -276,14 +290,17 @@ built_in!(ExfilGuard, |this| this.0.own_events);
 impl Middleware for ExfilGuard {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
         let state = self.state();
+        // A guard that only evaluates must not hold text back.
         let streams: &[Arc<dyn ChunkedEvents>] = if self.0.options.evaluates_only { &[] } else { &self.0.streams };
         let listen =
             |stream: &Arc<dyn ChunkedEvents>| stream.listen(ctx, Box::new(CheckPassage::new(stream.name(), &state)));
         let held: Arc<[_]> = streams.iter().map(listen).collect::<Result<_>>()?;
         if !held.is_empty() {
+            // Held text is emitted before the listeners of `success` and `error` are called.
             flush_at_end(&held, ctx, emitter_of_blocked(&state))?;
         }
         if self.0.options.outputs {
+            // Errors that do not pass the layer, from an abort or a listener, are checked on their way out of the run.
             let outgoing = Arc::clone(&state);
             ctx.map_error(move |error| outgoing.check_error(error));
             emit_at_end(ctx, emitter_of_blocked(&state))?;

@@ -1,4 +1,4 @@
-//! Text on its way past the guard, bit by bit.
+//! The check of text that arrives in the chunks of a run's events.
 
 use std::sync::Arc;
 
@@ -11,28 +11,30 @@ use crate::shared::inspected_place::Place;
 use crate::shared::secrets::chunked_events::ChunkFilter;
 use crate::shared::secrets::{Chunks, Piece};
 
-/// As long as a word may be that is held whole; of a longer one, a part this long is looked at with each that follows.
+/// The longest word that is held whole. Of a longer word, this many passed bytes are checked again with each further
+/// part.
 const MAX_WORD: usize = 8 * 1024;
-/// Of a longer one, parts of this length go on: with each, all that is held and was kept is looked at again.
+/// The length of the parts in which a longer word passes. With smaller parts, the same bytes would be checked more
+/// often.
 const STEP: usize = 2 * 1024;
 
-/// Refuses text that holds a secret. A word is held until it is over, because it may be encoded.
+/// Refuses text that contains a secret. Holds a word back until it ends, because it may be encoded.
 pub(super) struct CheckPassage {
     name: String,
     guard: Arc<GuardState>,
     chunks: Chunks,
-    /// What has gone on last, and then what is held.
+    /// The text that was passed last, followed by the held text, which begins at `held`.
     text: String,
     held: usize,
-    /// Where its last word begins, as far as it was `searched` for blanks.
+    /// Start of the last word in the part of `text` that was `searched` for whitespace.
     word: usize,
     searched: usize,
-    /// Whether more than blanks stood before it.
+    /// `true` if other text than whitespace was dropped from the front of `text`.
     is_begun: bool,
 }
 
 impl CheckPassage {
-    /// For events of a name.
+    /// Creates the check for events of a name.
     pub(super) fn new(name: &str, guard: &Arc<GuardState>) -> Self {
         let chunks = guard.detector.scanner.chunks();
         Self {
@@ -51,7 +53,7 @@ impl CheckPassage {
         self.guard.block(Place::Event, &self.name, what, encoding)
     }
 
-    /// Refuses a secret that was found, or releases what is clear.
+    /// Refuses a secret that the scanner found; otherwise passes the text that is clear.
     fn refuse_or_release(&mut self, found: Option<What>, is_whole: bool) -> Result<String> {
         match found {
             Some(what) => Err(self.refuse(what, Encoding::Plain)),
@@ -59,21 +61,23 @@ impl CheckPassage {
         }
     }
 
-    /// What is clear goes on to where the last word begins, once that was looked at.
+    /// Passes text up to the start of the last word, after checking it.
     fn release(&mut self, is_whole: bool) -> Result<String> {
         let until = if is_whole { self.text.len() } else { self.clear_until() };
         if until <= self.held {
             return Ok(String::new());
         }
-        // A known value may begin in what goes on and end in what is held.
+        // The whole text, because a known value may begin in the part to pass and end in the held part.
         if self.guard.detector.contains_known(&self.text) {
             return Err(self.refuse(What::Known, Encoding::Plain));
         }
-        // Of a word that is too long, what follows belongs to what goes on.
+        // In the middle of a long word, the held part belongs to the same word: check it together with the part to
+        // pass.
         let is_cut = self.text[until..].len() + 4 > MAX_WORD;
         let checked = if is_cut { self.text.as_str() } else { &self.text[..until] };
         let detector = &self.guard.detector;
         let budget = &mut detector.budget();
+        // At the real beginning of the text, `//` is more likely to begin a URL.
         let leak = if self.is_begun {
             detector.find_leak_within(checked, budget)
         } else {
@@ -88,10 +92,13 @@ impl CheckPassage {
         Ok(clear)
     }
 
-    /// Up to where nothing can be part of what is still to come.
+    /// Returns the end of the text that no text still to come can complete to a secret.
     fn clear_until(&mut self) -> usize {
         let back = |bytes: usize| self.text.floor_char_boundary(self.text.len().saturating_sub(bytes));
+        // A known value that begins before `known` is complete by now, and `release` looks for it. `bound` leaves
+        // `MAX_WORD` bytes held: a longer word passes up to it.
         let (known, bound) = (back(self.guard.detector.longest().saturating_sub(1)), back(MAX_WORD));
+        // Search only bytes that were not searched before, so that a word in many small chunks takes linear time.
         if known > self.searched {
             self.word =
                 after_last_whitespace(&self.text[self.searched..known]).map_or(self.word, |at| self.searched + at);
@@ -100,7 +107,7 @@ impl CheckPassage {
         if bound >= self.held + STEP { self.word.max(bound) } else { self.word }
     }
 
-    /// Lets go of words that can be no part of a known value, and of what is too far back in a long one.
+    /// Drops passed text that can be part neither of a known value nor of the last word.
     fn drop_old_text(&mut self) {
         let far = self.text.floor_char_boundary(self.held.saturating_sub(self.guard.detector.longest()));
         let too_far = self.text.floor_char_boundary(self.held.saturating_sub(MAX_WORD));
@@ -112,7 +119,7 @@ impl CheckPassage {
     }
 }
 
-/// Where the last word begins, if there is a blank before it.
+/// Returns the position after the last whitespace character.
 fn after_last_whitespace(text: &str) -> Option<usize> {
     text.char_indices().rev().find(|(_, c)| c.is_whitespace()).map(|(at, c)| at + c.len_utf8())
 }

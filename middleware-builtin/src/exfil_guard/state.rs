@@ -1,4 +1,4 @@
-//! The guard of one run: it looks at what passes, and says no.
+//! The state of the guard of one run, and the layer that checks input, output and failure.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,10 +17,10 @@ use crate::shared::own_events::OwnEvents;
 use crate::shared::secrets::chunked_events::HeldText;
 use crate::shared::secrets::error_text::{change_detail_keys, change_texts};
 
-/// Where the details of an error stand in its report.
+/// The position of an error's details in its report.
 const DETAILS: Path<'static> = Path::Key(&Path::Root, "context");
 
-/// What all parts of one binding share.
+/// The state that the layer, the streams and the error map of one binding share.
 pub(super) struct GuardState {
     pub(super) detector: super::Detector,
     options: ExfilGuardOptions,
@@ -33,7 +33,7 @@ impl GuardState {
         Self { detector, options, own_events, blocked: Mutex::default() }
     }
 
-    /// Notes it, and makes the denial, which does not repeat it.
+    /// Records a finding and returns its denial, which does not repeat the secret.
     pub(super) fn block(&self, place: Place, at: &str, what: What, encoding: Encoding) -> Error {
         let subject = match &what {
             What::Known => "a known value".to_owned(),
@@ -50,24 +50,29 @@ impl GuardState {
         Error::denied(NAME, reason)
     }
 
+    /// Emits the findings recorded so far.
     pub(super) async fn emit_blocked(&self, ctx: &RunContext) {
+        // Take them out first: no lock is held across the await, and each is emitted once.
         let blocked = std::mem::take(&mut *self.blocked.lock());
         for blocked in blocked {
             self.own_events.emit(ctx, || blocked).await;
         }
     }
 
-    /// A key may hold a secret too.
+    /// Returns a position as a JSON pointer, or `…` if its keys contain a secret.
     fn pointer(&self, at: &Path<'_>) -> String {
         let at = at.to_string();
         if self.detector.find_leak(&at, &mut self.detector.budget()).is_some() { "…".to_owned() } else { at }
     }
 
+    /// Checks an input or output.
     fn check_value(&self, place: Place, value: &Value) -> Result<()> {
+        // The search recurses: a value nested too deep is denied unread.
         if check_depth(value).is_err() {
             let denied = self.block(place, "", What::TooDeep, Encoding::Plain);
             return if self.options.evaluates_only { Ok(()) } else { Err(denied) };
         }
+        // One budget for the whole value, so that many small strings cannot decode more than one large one.
         let (mut denied, mut budget) = (Ok(()), self.detector.budget());
         let mut look = |at: &Path<'_>, text: &str| {
             if denied.is_ok()
@@ -80,8 +85,8 @@ impl GuardState {
         if self.options.evaluates_only { Ok(()) } else { denied }
     }
 
-    /// A failure that tells something becomes a denial; control flow keeps its kind, and loses the text, unless what it
-    /// carries tells it too.
+    /// Checks an error. A failure with a secret becomes a denial. Control flow keeps its kind and loses the text,
+    /// unless a part that cannot be replaced contains a secret.
     pub(super) fn check_error(&self, error: Error) -> Error {
         if has_deep_value(&error) {
             let denied = self.block(Place::Error, "", What::TooDeep, Encoding::Plain);
@@ -98,8 +103,10 @@ impl GuardState {
                 "withheld by exfil_guard".clone_into(text);
             }
         };
+        // First everything that can be replaced, then the parts that cannot.
         let checked = change_texts(error.clone(), &mut withhold);
         let checked = change_detail_keys(checked, &mut |key| withhold(&DETAILS, key));
+        // Only control flow can keep its kind, and only if none of its fixed parts contains a secret (M9).
         let mut keeps = checked.is_control_flow();
         for_each_fixed_text(&checked, &mut |at, text| keeps &= !tells(at, text));
         match denied {
@@ -110,7 +117,7 @@ impl GuardState {
     }
 }
 
-/// What an error carries besides text that can be withheld: somebody acts on it, so it passes as it is, or not at all.
+/// Shows the parts of an error that code acts on. They pass unchanged, or not at all.
 fn for_each_fixed_text(error: &Error, see: &mut impl FnMut(&Path<'_>, &str)) {
     if let ErrorKind::Denied { by } | ErrorKind::Halted { by } = error.kind() {
         see(&Path::Key(&Path::Key(&Path::Root, "kind"), "by"), by);
@@ -127,13 +134,13 @@ fn for_each_fixed_text(error: &Error, see: &mut impl FnMut(&Path<'_>, &str)) {
     }
 }
 
-/// Whether JSON in an error is nested so deep that looking at it would overflow the stack.
+/// Returns `true` if JSON in an error is nested so deep that reading it would overflow the stack.
 fn has_deep_value(error: &Error) -> bool {
     let interrupt = error.interrupt().map(|interrupt| &interrupt.data);
     error.details().values().chain(interrupt).any(|value| check_depth(value).is_err())
 }
 
-/// Keys leave too: they are shown as standing where the whole does.
+/// Shows all strings and keys of a value. A key has the position of the whole value.
 fn strings_and_keys(value: &Value, at: &Path<'_>, see: &mut impl FnMut(&Path<'_>, &str)) {
     strings(value, at, see);
     keys(value, &mut |key| see(at, key));
@@ -150,7 +157,7 @@ fn keys(value: &Value, see: &mut impl FnMut(&str)) {
     }
 }
 
-/// The layer, with the run's streams.
+/// The layer of one binding, with the run's checked event streams.
 pub(super) struct ExfilGuardLayer {
     pub(super) state: Arc<GuardState>,
     pub(super) held: Arc<[Arc<dyn HeldText>]>,
@@ -163,7 +170,7 @@ impl ExfilGuardLayer {
             self.state.check_value(Place::Input, input)?;
         }
         let result = next.run(input).await;
-        // Work that went on after a refused event has not got past it.
+        // Work that ignores the failed emit of a refused event must not succeed.
         let refused = self.held.iter().find_map(|stream| stream.refused());
         match (result, refused) {
             (Ok(_), Some(refused)) => Err(refused),
@@ -173,7 +180,8 @@ impl ExfilGuardLayer {
                 }
                 Ok(output)
             }
-            // Where nothing is denied, it is looked at once: when it leaves.
+            // A guard that only evaluates checks errors once, in the run's error map: checking here as well would
+            // record them twice.
             (Err(error), _) if options.outputs && !options.evaluates_only => Err(self.state.check_error(error)),
             (Err(error), _) => Err(error),
         }
