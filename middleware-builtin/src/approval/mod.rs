@@ -225,8 +225,8 @@ impl Approval {
         self
     }
 
-    /// Sets the name that denies and that begins the id of each request. Default: `approval`. Approvals with different
-    /// names do not share answers.
+    /// Sets the name of this approval: denials carry it, and request ids begin with it. Default: `approval`. Approvals
+    /// with different names do not share answers.
     #[must_use]
     pub fn named(mut self, by: impl Into<Arc<str>>) -> Self {
         self.by = by.into();

@@ -49,7 +49,7 @@ pub(super) struct LimitsReached {
     pub(super) closed: Option<BudgetClosed>,
 }
 
-/// The account that refuses a run's begin, and why.
+/// An account that does not let a run begin, and the reason.
 pub(super) struct RefusingAccount {
     pub(super) account: Arc<Account>,
     pub(super) closed: BudgetClosed,

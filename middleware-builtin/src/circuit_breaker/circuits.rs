@@ -113,8 +113,8 @@ impl CircuitTable {
         if surplus == 0 || failures.is_empty() {
             return RemovedCircuits::new();
         }
-        // Select the time of the last one to go in linear time, then remove up to it; equal times are cut off by
-        // `surplus`.
+        // Find the time of the last failure to remove in linear time, then remove circuits up to it. `surplus` limits
+        // how many go among equal times.
         let last = surplus.min(failures.len()) - 1;
         let until = *failures.select_nth_unstable(last).1;
         let is_old = |circuit: &Circuit| circuit.last_failure().is_some_and(|at| at <= until);

@@ -31,7 +31,7 @@ impl<O: Op> Layer<O> for CircuitBreakerLayer {
         if admitted.is_probe {
             Box::pin(breaker.own_events.emit(ctx, || HalfOpened { key: key.to_json() })).await;
         }
-        // If this future is dropped here, `admitted` gives a probe's place back in its drop.
+        // If this future is dropped here, the drop of `admitted` lets another call be the probe.
         let result = next.run(input).await;
         if let Some(transition) = admitted.settle(breaker.outcome_of(result.as_ref().err())) {
             Box::pin(breaker.emit_transition(&key, transition, ctx)).await;
