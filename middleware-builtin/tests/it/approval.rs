@@ -1,4 +1,5 @@
-//! Nothing goes on before it was answered, and only as it was answered; whatever goes wrong is a no.
+//! Approvals: no work begins without an answer, an answer is used for its own input only, and every failure is a
+//! denial.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -27,7 +28,7 @@ fn delete(path: &str) -> Delete {
     Delete { path: path.to_owned(), force: false }
 }
 
-/// What the work got, in order.
+/// The inputs that the work received, in order.
 #[derive(Clone, Default)]
 struct Done(Arc<Mutex<Vec<String>>>);
 
@@ -523,7 +524,7 @@ async fn a_run_whose_time_is_over_while_it_waits_ends() {
     assert!(run.await.expect_err("it takes too long").is_timed_out());
 }
 
-/// What a process has at its beginning: nothing but what was stored.
+/// Returns what a new process has: a tool, and an approval with the stored answers.
 fn process(done: &Done, approvals: Option<&str>) -> (impl Runnable<Input = Delete, Output = String> + use<>, Approval) {
     let approval = Approval::by_interrupt();
     let stored = approvals.map(|json| serde_json::from_str::<Approvals>(json).expect("what was stored"));

@@ -46,7 +46,7 @@ fn tokens(tokens: u64) -> Vec<Usage> {
     vec![Usage::new().input_tokens(tokens)]
 }
 
-/// Calls the model with each input, goes on whatever comes of it, and says what did.
+/// Returns a runnable that calls the model with each input, ignores failures, and returns the results as texts.
 fn desk(root: &Emitter) -> impl Runnable<Input = Vec<Vec<Usage>>, Output = Vec<String>> + 'static {
     let model = Arc::new(model(root));
     instance(root, "Assistant", "Desk", move |calls: Vec<Vec<Usage>>, _: RunContext| {
@@ -352,7 +352,7 @@ async fn time_counts_from_the_binding_over_all_attempts() -> TestResult {
     Ok(())
 }
 
-/// What is heard of a budget, by the run that holds it.
+/// Records the own events of a budget that the run receives.
 fn listen<'a, R: Runnable>(run: Run<'a, R>, heard: &Arc<Mutex<Vec<String>>>) -> Run<'a, R> {
     let heard = Arc::clone(heard);
     run.on("middleware.budget.*", move |event: &mut dyn AnyEvent, meta: &EventMeta<'_>| {
@@ -563,7 +563,7 @@ fn it_says_what_it_does_where_it_is_listed() {
     assert_eq!(model(&Emitter::new()).run(tokens(1)).middleware(built(budget)).explain().to_string(), lines.join("\n"));
 }
 
-/// What one run below does, again and again: it waits so many polls, charges so much, and starts a run.
+/// The steps of one run below. Each step waits for a number of polls, charges a number of tokens, and starts a run.
 type Script = Vec<(u64, u64)>;
 
 proptest! {

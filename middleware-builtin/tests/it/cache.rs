@@ -1,4 +1,4 @@
-//! What was answered before is answered again; who asks for the same at the same time waits for one that executes.
+//! The cache: answers are reused, and equal requests at the same time are executed once.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -49,7 +49,7 @@ fn typed() -> Cache<u32> {
     Cache::typed().build().expect("options that are right")
 }
 
-/// Which events a cache has emitted, in order.
+/// Records the names of the events that a cache emits, in order.
 fn told<T>(cache: &Cache<T>) -> Arc<Mutex<Vec<String>>> {
     let told = Arc::new(Mutex::new(Vec::new()));
     let tell = Arc::clone(&told);
@@ -513,7 +513,7 @@ async fn another_attempt_does_not_take_what_is_kept_and_replaces_it() -> TestRes
     Ok(())
 }
 
-/// Asks who wants it.
+/// A guard that lets one user pass, and counts its calls.
 #[derive(Debug)]
 struct OnlyAda(Arc<AtomicU32>);
 impl<O: Op> Guard<O> for OnlyAda {

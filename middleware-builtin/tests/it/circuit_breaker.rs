@@ -1,4 +1,4 @@
-//! What keeps failing is left alone for a while; then one call tries it, and it opens or closes.
+//! The circuit breaker: it opens after failures, lets one call pass as a probe, and closes or opens again.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -53,7 +53,7 @@ fn tool(root: &Emitter, name: &'static str) -> impl Runnable<Input = Do, Output 
     })
 }
 
-/// Two failures, whatever the window; ten seconds.
+/// Opens after two failures within the default window, for ten seconds.
 fn builder() -> CircuitBreakerBuilder {
     CircuitBreaker::builder().failures(2).cool_down(s(10))
 }
@@ -62,7 +62,7 @@ fn breaker() -> CircuitBreaker {
     builder().build().expect("fine")
 }
 
-/// What became of a call: whether the work did it, or the breaker said no.
+/// Returns the result of a call, with the first line of the failure or denial.
 async fn call(tool: &impl Runnable<Input = Do, Output = ()>, breaker: &CircuitBreaker, what: Do) -> Result<(), String> {
     tool.run(what).middleware(breaker.clone()).await.map_err(|error| error.explain().lines().take(1).collect())
 }
@@ -81,7 +81,7 @@ fn probing() -> Result<(), String> {
     Err("denied by circuit_breaker: half-open, and a probe is under way: busy".to_owned())
 }
 
-/// What was said, as JSON.
+/// The emitted events, as JSON.
 #[derive(Clone, Default)]
 struct Said(Arc<Mutex<Vec<String>>>);
 

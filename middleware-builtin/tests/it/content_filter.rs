@@ -1,4 +1,4 @@
-//! What is not wanted is denied, answered or marked; and what cannot be judged does not pass.
+//! The content filter: unwanted content is denied, answered or marked, and content that cannot be checked is denied.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! What must not leave does not: plain or encoded, in values, keys, errors, URLs and events; and no denial repeats it.
+//! The guard against exfiltration: secrets are denied, plain or encoded, in values, keys, errors, URLs and events, and
+//! no denial repeats them.
 
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -220,7 +221,7 @@ fn personal_data_is_looked_for_on_request_in_each_form() {
     }
 }
 
-/// What was not decoded may hold a secret.
+/// Text that was not decoded may contain a secret.
 #[tokio::test]
 async fn a_value_of_which_more_would_have_to_be_decoded_than_it_may_is_denied_and_says_so() -> TestResult {
     let (echo, text) = (echo(&Emitter::new()), json!([base64(&"nothing ".repeat(100)), "more"]));
@@ -357,7 +358,7 @@ async fn the_keys_of_an_errors_details_are_looked_at_too() {
     }
 }
 
-/// Who answers an interrupt, or makes the next attempt, gets it as it is.
+/// Code that answers an interrupt or makes the next attempt receives these parts unchanged.
 #[tokio::test]
 async fn control_flow_that_carries_a_secret_is_denied() {
     let ask = |kind: &str, data: Value| Error::interrupted(Interrupt::new(kind, data).with_id("ask-1"));
@@ -510,7 +511,7 @@ async fn runs_below_are_guarded_when_asked() -> TestResult {
     Ok(())
 }
 
-/// What turns every error into an answer.
+/// A layer that turns every error into an answer.
 #[derive(Debug)]
 struct Swallow;
 
@@ -664,7 +665,7 @@ async fn no_part_of_a_secret_gets_past_in_a_word_longer_than_is_held() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// What is denied in chunks is what is denied as a whole, and what passes is the whole.
+    /// Chunks are denied exactly if the whole text is; text that passes is the whole text.
     #[test]
     fn in_chunks_as_in_whole(index in any::<prop::sample::Index>(), way in 0..3, sizes in prop::collection::vec(1_usize..=64, 1..60)) {
         let half = Half::tuned();
