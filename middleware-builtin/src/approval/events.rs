@@ -54,8 +54,8 @@ pub struct Rejected {
     pub reason: String,
     /// `true` if the answer came from the ledger and nothing was asked.
     pub remembered: bool,
-    /// `true` if the question got no valid answer: asking failed or took too long, or the answer was an edit where edits
-    /// are not allowed.
+    /// `true` if the question got no valid answer: asking failed or took too long, or the answer was an edit where
+    /// edits are not allowed.
     pub failed: bool,
 }
 

@@ -1,7 +1,7 @@
 //! The account of one run and all runs below it.
 //!
-//! 1. An account is an extension of the run that holds it, and refers to the nearest account above. It has no reference
-//!    to its run, which would keep the run alive.
+//! 1. An account is an extension of the run that holds it, and refers to the nearest account above. It holds no
+//!    reference to its run, because that would keep the run alive.
 //! 2. Usage has already happened: it is recorded in the account and in all above, even if it exceeds a limit. The same
 //!    lock covers the recording, the check and the closing.
 //! 3. A call has not happened yet: it is counted in all accounts or in none. Locks are taken from the nearest account
@@ -221,8 +221,7 @@ impl Account {
         Spending { wall_time: self.began.elapsed(), ..self.state.lock().spent }
     }
 
-    /// Returns the instant at which this time since the binding is over; `None` without a limit, or beyond the clock's
-    /// range.
+    /// Returns the instant that is this long after the binding; `None` without a limit, or beyond the clock's range.
     pub(super) fn deadline(&self, time: Option<Duration>) -> Option<Instant> {
         self.began.checked_add(time?)
     }

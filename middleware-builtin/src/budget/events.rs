@@ -82,7 +82,7 @@ pub struct Charged {
     pub charged: Option<Decimal>,
 }
 
-/// A budget is spent up to the part at which it warns. Emitted once for each limit.
+/// A limit of a budget is nearly reached. Emitted once for each limit, when the part of it at which to warn is spent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct BudgetWarning {

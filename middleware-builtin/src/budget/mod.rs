@@ -87,8 +87,8 @@ mod usage;
 ///
 /// # Its own events
 ///
-/// In the namespace `middleware.budget`. The run that charges or begins receives them too. If the time is over, it is the
-/// run that holds the budget.
+/// In the namespace `middleware.budget`. The run that charges or begins receives them too. If the time is over, it is
+/// the run that holds the budget.
 ///
 /// - `charged`, a [`Charged`]: once for each charge, with the cost of the nearest account.
 /// - `warning`, a [`BudgetWarning`]: once for each limit of an account.

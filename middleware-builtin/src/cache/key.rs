@@ -50,8 +50,8 @@ impl<T> CacheOptions<T> {
         };
         push_json(&mut text, input)?;
         if !self.context_keys.is_empty() {
-            // Only values are written: all runs of a cache have the same keys in the same order. A missing value is a
-            // second separator.
+            // Only values are written: all runs of a cache have the same keys in the same order. A missing value leaves
+            // only its separator, and no JSON text is empty.
             let context = (parts.context)();
             for key in &self.context_keys {
                 match context.get(key) {

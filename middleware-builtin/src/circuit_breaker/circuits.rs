@@ -136,7 +136,7 @@ impl CircuitTable {
 impl Admitted<'_> {
     /// Records how the call ended.
     pub(super) fn settle(mut self, outcome: CallOutcome) -> Option<Transition> {
-        // Before the lock is taken: the drop at the end of this function must not settle again (2).
+        // Set this first: the drop at the end of this function must not settle again (2).
         self.is_settled = true;
         self.circuits.settle(self.key, self.is_probe, outcome)
     }

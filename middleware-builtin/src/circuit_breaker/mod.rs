@@ -25,7 +25,7 @@ use layer::CircuitBreakerLayer;
 /// recovered.
 ///
 /// It accepts runs of any type and reads no values. Clones share their state, and so do all runs that the breaker is
-/// bound to, unless it has a [key](CircuitBreakerBuilder::by).
+/// bound to. With a [key](CircuitBreakerBuilder::by), only runs with equal keys share it.
 ///
 /// | state | calls | until |
 /// |---|---|---|
@@ -70,7 +70,8 @@ use layer::CircuitBreakerLayer;
 /// The layer belongs to [`Phase::Retry`](emitree_runtime::Phase::Retry). A `Timeout` per attempt is inside of it and
 /// counts as a failure. A `Timeout` over all attempts is outside: the call that it drops does not count. If the breaker
 /// is bound after a `Retry`, each attempt counts; if it is bound before, all attempts count as one call. A denial is
-/// never retried. A `Fallback` bound before the breaker answers for its denials if it is told to, by name.
+/// never retried. A `Fallback` bound before the breaker answers its denials if [`Fallback::on`](crate::Fallback::on)
+/// includes them by name.
 ///
 /// With [`for_tree`](emitree_runtime::for_tree), a failure that passes through several runs counts once in each of
 /// them. Use the key [`Key::instance`] to count each instance by itself. Runs started by a probe pass with it.
@@ -78,8 +79,8 @@ use layer::CircuitBreakerLayer;
 /// # Denials
 ///
 /// A denial is by `circuit_breaker` and has these details: `retry_after_ms`, the time until a probe may pass, absent
-/// while a probe is running; `cause`, the last failure; and `key`, if runs have different keys. A key function that
-/// fails or panics denies the call as well.
+/// while a probe is running or if the breaker stays open for good; `cause`, the last failure; and `key`, if runs have
+/// different keys. A key function that fails or panics denies the call as well.
 ///
 /// # Its own events
 ///

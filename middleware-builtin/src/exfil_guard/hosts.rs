@@ -117,8 +117,8 @@ impl<'t> HostReader<'t> {
     }
 
     /// Returns the start of the authority after two or more slashes, at the beginning of the text or of quoted,
-    /// bracketed or assigned text. After whitespace and other signs, only if a host certainly follows, because `//`
-    /// begins comments too.
+    /// bracketed or assigned text. After whitespace or another sign, the host has to be certain, because `//` begins
+    /// comments too.
     fn after_slashes(&self, at: usize, is_blank_so_far: bool) -> Option<usize> {
         let bytes = self.text.as_bytes();
         let before = at.checked_sub(1).map(|before| bytes[before]);
