@@ -76,8 +76,8 @@ use crate::shared::own_events::OwnEvents;
 ///    [`cache_errors`](CacheBuilder::cache_errors), control flow and panics never.
 ///
 /// A run that would wait for itself executes instead of joining. That happens if it was started, directly or through
-/// waits in any cache, by the run that executes the equal request, and also if one run makes equal requests
-/// concurrently.
+/// waits in any cache, by the run that executes the equal request. It also happens if a layer of one run calls `next`
+/// twice at the same time.
 ///
 /// A run that was answered at its `start` keeps that answer. The cache is not consulted, nothing is stored, and no own
 /// event is emitted.
@@ -93,8 +93,8 @@ use crate::shared::own_events::OwnEvents;
 ///
 /// # Defaults
 ///
-/// At most 10,000 entries, no maximum age, errors not stored. When the cache is full, entries used rarely and long ago
-/// are evicted first. An entry's age is measured by tokio's clock at each lookup.
+/// At most 10,000 entries, no maximum age, errors not stored. A full cache evicts entries by how often and how recently
+/// they were used. An entry's age is measured by tokio's clock at each lookup.
 ///
 /// # Its own events
 ///

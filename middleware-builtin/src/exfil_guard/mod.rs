@@ -90,7 +90,7 @@ const NAME: &str = "exfil_guard";
 ///
 /// # Its own events
 ///
-/// `middleware.exfil_guard.blocked`, a [`Blocked`], for each finding.
+/// `middleware.exfil_guard.blocked`, a [`Blocked`], for each value, error or event text that was blocked.
 #[derive(Clone)]
 pub struct ExfilGuard(Arc<ExfilGuardInner>);
 
