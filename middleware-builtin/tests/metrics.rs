@@ -15,7 +15,7 @@ use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
 use support::{Page, TestResult, instance, poll_once};
 use tokio::time::sleep;
 
-/// What a recorder was told: `name{kind="Tool"} value`, a histogram's as `[values]`, sorted.
+/// Returns the metrics of a recorder, sorted: `name{kind="Tool"} value`, a histogram with `[values]`.
 fn told(snapshotter: &Snapshotter) -> Vec<String> {
     let all = snapshotter.snapshot().into_vec().into_iter();
     let mut lines: Vec<_> = all
@@ -40,7 +40,7 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
     runtime.expect("a runtime").block_on(future)
 }
 
-/// What is told to a recorder while a future is awaited.
+/// Returns the metrics that are recorded while a future is awaited.
 fn counted<T>(future: impl Future<Output = T>) -> Vec<String> {
     let recorder = DebuggingRecorder::new();
     with_local_recorder(&recorder, || block_on(future));

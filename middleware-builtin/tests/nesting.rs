@@ -1,4 +1,5 @@
-//! What is bound to a run and to runs below it applies at each level: retries and limits warn of that, once and by name.
+//! A middleware that is bound to a run and to runs below it applies at each level. Retries and limits warn of that
+//! once, by name.
 
 #[path = "../../tests/support/journal.rs"]
 mod journal;

@@ -1,4 +1,5 @@
-//! What a trajectory emits rises to the process's root. In a process of its own: there it is heard by all trajectories.
+//! The events of a trajectory rise to the root. This test has a process of its own, because a root listener receives
+//! the events of all trajectories.
 
 mod support;
 

@@ -1,4 +1,5 @@
-//! What of a corpus is found, and what is taken for a secret that is none; and that text in chunks makes no difference.
+//! Measures which secrets of a corpus are found and which other texts are taken for secrets; text in chunks makes no
+//! difference.
 
 mod corpus;
 
@@ -72,7 +73,8 @@ fn chunked_by(
 /// Longer pieces of a secret are too much.
 const SHORT: usize = 3;
 
-/// Whether no piece of a secret stays that is longer than [`SHORT`]: what stands in the text around it, too, tells nothing.
+/// Returns `true` if no piece of a secret longer than [`SHORT`] remains, except pieces that the text around it contains
+/// too.
 fn is_hidden(planted: &Planted, out: &str) -> bool {
     let around = planted.text.replace(&planted.secret, "\0");
     let secret: Vec<char> = planted.secret.chars().collect();
@@ -80,7 +82,7 @@ fn is_hidden(planted: &Planted, out: &str) -> bool {
     pieces.filter(|piece| !around.contains(piece)).all(|piece| !out.contains(&piece))
 }
 
-/// What stands in place of a secret has nothing in common with one.
+/// Replaces secrets by a character that no secret contains.
 fn hidden(text: &str) -> String {
     Scanner::new().replace(text, |_, _| "\u{2588}".to_owned()).into_owned()
 }
@@ -89,7 +91,7 @@ fn measured(half: &Half) -> Figures {
     Figures::of(half, |planted| Some(is_hidden(planted, &hidden(&planted.text))), |text| redacted(text) != text)
 }
 
-/// Of the part that is tuned on only: nobody is to tune on the others.
+/// Prints misses of the part that patterns are tuned on, and of no other, so that patterns are not tuned on those.
 fn print_misses(half: &Half) {
     for Planted { kind, text, secret } in &half.planted {
         let out = redacted(text);
@@ -128,7 +130,8 @@ fn of_each_part_of_the_corpus_it_hides_99_percent_and_takes_2_percent_of_look_al
     expect_documented(&columns);
 }
 
-/// Every kind that the issue trackers of providers ask for is in the table, with a page that documents it and an example.
+/// Every kind that the issue trackers of providers ask for is in the table, with a page that documents it and an
+/// example.
 #[test]
 fn each_line_of_the_table_names_its_source_and_its_example_is_found_as_its_kind() {
     let scanner = Scanner::new();
@@ -171,7 +174,7 @@ fn a_kind_of_ones_own_is_added_by_the_line_that_the_table_has() {
     assert!(matches!(Scanner::new().rule(&wrong), Err(PatternError::Example { name }) if name == "tide_key"));
 }
 
-/// What nobody sees hides nothing from who copies it.
+/// Invisible characters do not protect a secret: they are copied and removed with ease.
 #[test]
 fn zero_width_characters_and_soft_hyphens_inside_a_token_are_looked_through() {
     let token = format!("gh{}", "p_aB3dE5fG7hJ9kL1mN3pQ5rS7tU9vW1xY3zA5");
@@ -247,7 +250,7 @@ fn ordinary_texts() -> Vec<(PathBuf, String)> {
     texts
 }
 
-/// What is in a folder, in order; nothing if it is none.
+/// Returns the entries of a folder, in order; none if it is no folder.
 fn listed(folder: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
@@ -331,7 +334,7 @@ fn a_placeholders_word_behind_a_token_hides_nothing_and_within_it_says_that_it_i
     }
 }
 
-/// What stands where a login stands on a command line, and is none.
+/// Texts in the place of a login on a command line that are no logins.
 #[test]
 fn an_address_a_variable_or_a_placeholder_on_a_command_line_or_in_a_definition_is_no_password() {
     let rows = [
@@ -501,7 +504,7 @@ proptest! {
         prop_assert_eq!(chunked(&text, sizes), redacted(&text));
     }
 
-    /// What stands in place of a secret is none.
+    /// The replacement of a secret is no secret.
     #[test]
     fn what_was_redacted_is_clean(index in any::<prop::sample::Index>()) {
         let text = *index.get(&TEXTS);

@@ -1,4 +1,4 @@
-//! What is measured on the corpus, and that its document says the same.
+//! The figures measured on the corpus, and a check that the README has the same ones.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,7 @@ pub(crate) struct Share {
     all: usize,
 }
 
-/// What was found of what was planted, and which look-alikes were taken for secrets.
+/// The planted secrets that were found, and the look-alikes that were taken for secrets.
 pub(crate) struct Figures {
     by_kind: BTreeMap<&'static str, Share>,
     alarms: Share,

@@ -1,5 +1,5 @@
 //! The half that no pattern is tuned on. It was written before the patterns, and what is missed in it is reported, not
-//! looked at: whoever changes a pattern looks at `tuned.rs`.
+//! looked at: patterns are changed by looking at `tuned.rs`.
 
 /// Where secrets are planted: `{}` is the secret.
 pub(crate) const PLANTED: &[(&str, &[&str])] = &[
@@ -215,7 +215,7 @@ pub(crate) const PLANTED: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// What looks like a secret and is none. `{sha1}`, `{sha256}`, `{uuid}`, `{base64}`, `{order}` and `{digits}` are made up.
+/// Texts that look like secrets. `{sha1}`, `{sha256}`, `{uuid}`, `{base64}`, `{order}` and `{digits}` are made up.
 pub(crate) const LOOK_ALIKES: &[&str] = &[
     "commit {sha1}\nAuthor: nobody",
     "Merge {sha1} into main",

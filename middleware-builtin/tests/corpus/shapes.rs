@@ -197,7 +197,7 @@ fn package(rng: &mut Rng) -> String {
     }
 }
 
-/// Of all sorts of characters, so that it looks like no word.
+/// Mixes all sorts of characters, so that the password is no word.
 fn password(rng: &mut Rng) -> String {
     let len = rng.usize(7..20);
     format!("{}{}{}{}", of(rng, &[UPPER], 1), of(rng, &[LOWER], 2), digits(rng, 2), alphanumeric(rng, len))

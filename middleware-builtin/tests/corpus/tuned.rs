@@ -187,7 +187,7 @@ pub(crate) const PLANTED: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// What looks like a secret and is none. `{sha1}`, `{sha256}`, `{uuid}`, `{base64}`, `{order}` and `{digits}` are made up.
+/// Texts that look like secrets. `{sha1}`, `{sha256}`, `{uuid}`, `{base64}`, `{order}` and `{digits}` are made up.
 pub(crate) const LOOK_ALIKES: &[&str] = &[
     "commit {sha1}",
     "git checkout {sha1}",

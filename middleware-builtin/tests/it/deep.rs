@@ -1,5 +1,4 @@
-//! JSON that is nested so deep that looking at it would overflow the stack is refused by who would have to look, and the
-//! error says so.
+//! Middlewares refuse JSON that is nested so deep that inspecting it would overflow the stack, and the error says so.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -29,7 +29,7 @@ fn broken() -> Error {
     Error::new("broken")
 }
 
-/// What was answered, as JSON.
+/// The events of answers, as JSON.
 #[derive(Clone, Default)]
 struct Said(Arc<Mutex<Vec<Value>>>);
 

@@ -1,4 +1,4 @@
-//! Each option of a trajectory does what it says; the defaults are those of the other test files.
+//! Each option of a trajectory has its effect; the other test files use the defaults.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

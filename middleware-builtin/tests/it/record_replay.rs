@@ -1,4 +1,5 @@
-//! What runs below a run got and gave is kept in a journal; from it they are answered, until the first difference.
+//! A journal keeps the inputs and outputs of the runs below a run; a replay answers them from it, until the first
+//! difference.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};

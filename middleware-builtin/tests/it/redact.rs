@@ -27,7 +27,7 @@ struct Token {
     index: usize,
 }
 
-/// What was heard, in order.
+/// The events that were received, in order.
 #[derive(Clone, Default)]
 struct Heard(Arc<Mutex<Vec<String>>>);
 

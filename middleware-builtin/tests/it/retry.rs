@@ -1,4 +1,4 @@
-//! What failed and may succeed later is tried again, so often, after such a delay; control flow never is.
+//! Failed runs that may succeed later are retried: how often, and after which delays. Control flow is never retried.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -48,7 +48,7 @@ fn busy() -> Error {
     Error::new("busy").retryable(true)
 }
 
-/// What was scheduled on a run.
+/// The retries that were scheduled on a run.
 #[derive(Clone, Default)]
 struct Scheduled(Arc<Mutex<Vec<RetryScheduled>>>);
 

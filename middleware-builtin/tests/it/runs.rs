@@ -1,4 +1,4 @@
-//! Which runs a middleware is about is said in the same words everywhere, and means the same everywhere.
+//! All middlewares select runs with the same methods, which mean the same everywhere.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What takes too long is stopped, and it is said which limit was hit.
+//! Runs that take too long are stopped, and the error names the limit.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -69,7 +69,7 @@ const WARES: [Ware; 12] = [
     Ware::Redact,
 ];
 
-/// What it is bound to.
+/// The place that a middleware is bound to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     Instance,
@@ -102,7 +102,7 @@ const ENDS: [End; 9] = [
     End::Hangs,
 ];
 
-/// What is done to a run from outside.
+/// The way in which a run is stopped from outside.
 #[derive(Clone, Copy, Debug)]
 enum Cut {
     Not,
@@ -227,7 +227,7 @@ fn is_rejected(node: &serde_json::Value) -> bool {
     node.as_u64().is_some_and(|node| node % 5 == 4)
 }
 
-/// What was recorded, in order.
+/// The recorded events and calls, in order.
 #[derive(Clone, Debug)]
 enum Entry {
     Event {
@@ -497,7 +497,7 @@ impl Runnable for Branch {
     }
 }
 
-/// What the record says of one run.
+/// The recorded events of one run.
 #[derive(Debug, Default)]
 struct Life {
     parent: Option<Uuid>,
@@ -589,7 +589,7 @@ impl<'a> Record<'a> {
         self.check_entries()
     }
 
-    /// Of the runs below one with a limit no more have worked.
+    /// Checks that no more runs than the limit have worked below a run.
     fn check_below(&self, run: Uuid) -> Checked {
         let parent = |run: &Uuid| self.lives.get(run).and_then(|life| life.parent);
         let is_below = |of: &Uuid| std::iter::successors(parent(of), parent).any(|above| above == run);

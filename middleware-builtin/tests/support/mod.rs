@@ -1,4 +1,5 @@
-//! What the integration tests share: a desk whose runs are three deep, and a page that is written to.
+//! The common parts of the integration tests: a desk whose runs are nested three levels deep, and a page that is
+//! written to.
 #![allow(dead_code, reason = "each test file uses its own part of this")]
 
 use std::io::{self, Write};
@@ -14,7 +15,7 @@ use serde::{Deserialize, Serialize};
 pub(crate) type Any = dyn AnyEvent + 'static;
 pub(crate) type TestResult<T = ()> = std::result::Result<T, BoxError>;
 
-/// What is written, and in how many pieces.
+/// The text that is written, write by write.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Page(Arc<Mutex<Vec<Vec<u8>>>>);
 
@@ -134,7 +135,7 @@ fn desk_that_reads(root: &Emitter, path: &'static str) -> impl Runnable<Input = 
     })
 }
 
-/// What the trajectory of a desk looks like.
+/// The trajectory of a desk.
 pub(crate) const LINES: [&str; 6] = [
     r#"Assistant[Desk][start]: {"input":{"question":"how many words?"}}"#,
     r#"--> Tool[read_file][start]: {"input":{"path":"README.md"}}"#,
