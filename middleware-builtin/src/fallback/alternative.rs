@@ -8,12 +8,12 @@ use emitree_runtime::{AnyRunnable, Result, Runnable};
 use serde_json::Value;
 
 /// The run of an alternative.
-pub(super) type Answering<'a, O> = Pin<Box<dyn Future<Output = Result<O>> + Send + 'a>>;
+pub(super) type AnswerFuture<'a, O> = Pin<Box<dyn Future<Output = Result<O>> + Send + 'a>>;
 
 /// A runnable that takes an `I` and returns an `O`.
 pub(super) trait Alternative<I, O>: Send + Sync {
     /// Runs it, nested in the current run.
-    fn run<'a>(&'a self, input: &'a I) -> Answering<'a, O>;
+    fn run<'a>(&'a self, input: &'a I) -> AnswerFuture<'a, O>;
     fn name(&self) -> &str;
     fn emitter(&self) -> &Emitter;
 }
@@ -25,7 +25,7 @@ impl<R: Runnable> Alternative<R::Input, R::Output> for OfTypes<R>
 where
     R::Input: Clone,
 {
-    fn run<'a>(&'a self, input: &'a R::Input) -> Answering<'a, R::Output> {
+    fn run<'a>(&'a self, input: &'a R::Input) -> AnswerFuture<'a, R::Output> {
         Box::pin(self.0.run(input.clone()))
     }
 
@@ -39,7 +39,7 @@ where
 }
 
 impl Alternative<Value, Value> for Arc<dyn AnyRunnable> {
-    fn run<'a>(&'a self, input: &'a Value) -> Answering<'a, Value> {
+    fn run<'a>(&'a self, input: &'a Value) -> AnswerFuture<'a, Value> {
         self.run_json(input.clone())
     }
 

@@ -24,7 +24,7 @@ impl<K: Op> Layer<K> for FallbackLayer<K> {
                 // The error may be a denial, which a layer must not swallow silently: `catches` is true for one only if
                 // the user named its guard (M9).
                 next.absorb(&error);
-                self.0.fall(input, ctx, error, watch).await
+                self.0.run_alternatives(input, ctx, error, watch).await
             }
             result => result,
         }
@@ -41,7 +41,13 @@ impl<K: Op> Layer<K> for FallbackLayer<K> {
 
 impl<K: Op> Fallback<K> {
     /// Runs one alternative after the other.
-    async fn fall(&self, input: &K::In, ctx: &RunContext, error: Error, watch: AttemptWatch) -> Result<K::Out> {
+    async fn run_alternatives(
+        &self,
+        input: &K::In,
+        ctx: &RunContext,
+        error: Error,
+        watch: AttemptWatch,
+    ) -> Result<K::Out> {
         let own = ctx.name();
         let (mut error, mut watch, mut after) = (error, watch, Vec::new());
         let mut failed = own;

@@ -72,7 +72,7 @@ mod run_counter;
 ///
 /// 1. Its middlewares are bound, and the limit is checked.
 /// 2. It starts. The first listener of `start` emits `middleware.limits.reached`, and ends the run.
-/// 3. No other listener of `start`, no input middleware, no layer and no work of it is called.
+/// 3. Its other listeners of `start`, its input middlewares, its layers and its work are not called.
 ///
 /// [`OnLimit`] selects how it ends: it is denied, which is the default; it fails; or the run that the limits are bound
 /// to is halted with it, even if its work handles the error.
@@ -229,12 +229,12 @@ built_in!(Limits, |this| this.0.own_events);
 
 impl Middleware for Limits {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
-        let counting = RunCounter::begin(&self.0, ctx);
+        let counter = RunCounter::begin(&self.0, ctx);
         if self.0.options.on_limit == OnLimit::End {
             // Without the layer nothing could end the bound run's own work. The other two modes need none.
-            ends(&counting.stop).bind(ctx)?;
+            stop_layer(&counter.stop).bind(ctx)?;
         }
-        ctx.bind_nested(CountRun(counting));
+        ctx.bind_nested(CountRun(counter));
         Ok(())
     }
 
@@ -243,11 +243,11 @@ impl Middleware for Limits {
     }
 
     fn layers(&self) -> Vec<LayerInfo> {
-        if self.0.options.on_limit == OnLimit::End { ends(&Arc::default()).layers() } else { Vec::new() }
+        if self.0.options.on_limit == OnLimit::End { stop_layer(&Arc::default()).layers() } else { Vec::new() }
     }
 }
 
-fn ends(stop: &Arc<Stop>) -> Stack<AnyRun> {
+fn stop_layer(stop: &Arc<Stop>) -> Stack<AnyRun> {
     Stack::builder().layer_in(Phase::Observe, LimitsLayer(Arc::clone(stop))).build()
 }
 

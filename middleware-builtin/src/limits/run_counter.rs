@@ -3,8 +3,8 @@
 //! 1. A `RunCounter` is an extension of the run that its limits are bound to, and links to the nearest counter above.
 //! 2. A run is counted by all counters or by none: no count changes before every counter has agreed, and no lock is
 //!    released before that.
-//! 3. Locks are taken from the nearest counter upwards, and then the locks of the groups, in the order of their addresses,
-//!    because runs anywhere may share them. No user code runs under a lock.
+//! 3. Locks are taken from the nearest counter upwards, and then the locks of the groups, in the order of their
+//!    addresses, because runs anywhere may share them. No user code runs under a lock.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -38,16 +38,16 @@ struct NearestCounter(Arc<RunCounter>);
 impl RunCounter {
     pub(super) fn begin(limits: &Arc<LimitsState>, ctx: &RunContext) -> Arc<Self> {
         let above = Self::of(ctx);
-        let is_same = |counting: &&Arc<Self>| Arc::ptr_eq(&counting.limits, limits);
-        let counts_groups = !above.iter().flat_map(|above| above.upwards()).any(|counting| is_same(&counting));
+        let is_same = |counter: &&Arc<Self>| Arc::ptr_eq(&counter.limits, limits);
+        let counts_groups = !above.iter().flat_map(|above| above.upwards()).any(|counter| is_same(&counter));
         let (limits, stop, counts, depth) = (Arc::clone(limits), Arc::default(), Mutex::default(), ctx.depth());
         // Mark the counter above before this one is visible, so that it no longer takes itself for the nearest of every
         // run.
         above.iter().for_each(|above| above.encloses.store(true, Ordering::Release));
         let encloses = AtomicBool::new(false);
-        let counting = Arc::new(Self { limits, stop, above, depth, counts, counts_groups, encloses });
-        ctx.set_extension(NearestCounter(Arc::clone(&counting)));
-        counting
+        let counter = Arc::new(Self { limits, stop, above, depth, counts, counts_groups, encloses });
+        ctx.set_extension(NearestCounter(Arc::clone(&counter)));
+        counter
     }
 
     /// Returns `true` if this counter is the nearest one above a run. The counter of limits that are bound to the run
@@ -63,7 +63,7 @@ impl RunCounter {
 
     /// Returns this counter and those above.
     fn upwards(self: &Arc<Self>) -> impl Iterator<Item = &Arc<Self>> {
-        std::iter::successors(Some(self), |counting| counting.above.as_ref())
+        std::iter::successors(Some(self), |counter| counter.above.as_ref())
     }
 
     /// Counts a run here and in all counters above; if one refuses it, counts it nowhere and returns that counter and
@@ -100,25 +100,25 @@ impl RunCounter {
     }
 
     fn count_in_groups(self: &Arc<Self>, run: &RunContext, kind: &str) -> Option<(Arc<Self>, Reached)> {
-        let counts = |(_, counting): &(usize, &Arc<Self>)| counting.counts_groups && counting.limits.has_groups();
+        let counts = |(_, counter): &(usize, &Arc<Self>)| counter.counts_groups && counter.limits.has_groups();
         let mut all: Vec<_> = self.upwards().enumerate().filter(counts).collect();
         if all.is_empty() {
             return None;
         }
         let group_id = run.emitter().group_id()?;
         // Every run locks groups in the same order, wherever it is, so that two runs never wait for each other.
-        all.sort_unstable_by_key(|(_, counting)| Arc::as_ptr(&counting.limits));
-        let mut locked: Vec<_> = all.iter().map(|(_, counting)| counting.limits.groups.lock()).collect();
+        all.sort_unstable_by_key(|(_, counter)| Arc::as_ptr(&counter.limits));
+        let mut locked: Vec<_> = all.iter().map(|(_, counter)| counter.limits.groups.lock()).collect();
         let counts = locked.iter_mut().map(|groups| groups.entry(group_id.into()).or_default());
         let mut counts: Vec<_> = all.iter().zip(counts).collect();
         // Back to the order of the runs: the nearest limits are asked first.
         counts.sort_unstable_by_key(|((at, _), _)| *at);
-        let refused = counts.iter().find_map(|((_, counting), counts)| {
-            let reached = counting.limits.options.group.reached(kind, counts, Scope::Group)?;
-            Some((Arc::clone(counting), reached))
+        let refused = counts.iter().find_map(|((_, counter), counts)| {
+            let reached = counter.limits.options.group.reached(kind, counts, Scope::Group)?;
+            Some((Arc::clone(counter), reached))
         });
         if refused.is_none() {
-            counts.iter_mut().for_each(|((_, counting), counts)| counting.limits.options.group.count(kind, counts));
+            counts.iter_mut().for_each(|((_, counter), counts)| counter.limits.options.group.count(kind, counts));
         }
         refused
     }

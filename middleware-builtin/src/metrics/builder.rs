@@ -72,15 +72,15 @@ impl MetricsBuilder {
         self
     }
 
-    /// Adds the label `name`, the name of the instance. Use it if there are few names: one that contains an id makes a
-    /// series of its own.
+    /// Adds the label `name`, the name of the instance. Use it only if there are few names: each name makes a series of
+    /// its own.
     pub const fn names(mut self) -> Self {
         self.by_name = true;
         self
     }
 
-    /// Adds a label whose value a function returns for each run when it is bound. Use it if there are few values. If
-    /// the function panics, the value is `unknown`.
+    /// Adds a label whose value a function returns for each run when it is bound. Use it only if there are few values.
+    /// If the function panics, the value is `unknown`.
     pub fn label<V>(mut self, name: impl Into<String>, value: impl Fn(&RunContext) -> V + Send + Sync + 'static) -> Self
     where
         V: Into<String>,

@@ -67,6 +67,7 @@ pub(super) fn value_source<O: Clone + Send + Sync + 'static>(output: O) -> Outpu
 }
 
 fn set<O: Clone + 'static>(event: &mut dyn AnyEvent, meta: &EventMeta<'_>, output: &O) -> Result<bool> {
+    // The caller has checked that there is no output yet, so nobody's answer is replaced.
     let place = start_of(event, meta)?.output_any().downcast_mut::<Option<O>>();
     *place.ok_or_else(|| misfit(meta, &format!("a value of `{}`", type_name::<O>())))? = Some(output.clone());
     Ok(true)
@@ -80,6 +81,7 @@ pub(super) fn typed_source<I: Data, O: Data>(
         let f = Arc::clone(&f);
         Box::pin(async move {
             let types = || format!("a function from `{}` to `{}`", type_name::<I>(), type_name::<O>());
+            // A run of other types would never be answered: fail, and name both types.
             let start = event.downcast_mut::<Start<I, O>>().ok_or_else(|| misfit(meta, &types()))?;
             start.output = f(&start.input, ctx).await?;
             Ok(start.output.is_some())

@@ -48,7 +48,7 @@ impl KeyQueue {
     }
 
     #[inline]
-    fn ask(&self) -> Result<(), NotYet> {
+    fn check_in(&self) -> Result<(), NotYet> {
         // Do not ask the limiter while runs wait: it would let this one overtake (1).
         if self.waiting.load(Ordering::Acquire) > 0 {
             return Err(NotYet::Queued);
@@ -136,20 +136,20 @@ impl KeyQueues {
 
     /// Checks whether a run with a key may pass; if not, returns its queue.
     #[inline]
-    pub(super) fn ask(&self, key: KeyRef<'_>) -> Option<(NotYet, Arc<KeyQueue>)> {
+    pub(super) fn check_in(&self, key: KeyRef<'_>) -> Option<(NotYet, Arc<KeyQueue>)> {
         match key {
-            KeyRef::All => asked(&self.common),
-            key => self.ask_keyed(key),
+            KeyRef::All => checked_in(&self.common),
+            key => self.check_in_keyed(key),
         }
     }
 
-    fn ask_keyed(&self, key: KeyRef<'_>) -> Option<(NotYet, Arc<KeyQueue>)> {
+    fn check_in_keyed(&self, key: KeyRef<'_>) -> Option<(NotYet, Arc<KeyQueue>)> {
         let mut keyed = self.keyed.lock();
         if let Some(queue) = keyed.queues.get(&key) {
-            return asked(queue);
+            return checked_in(queue);
         }
         let gone = keyed.sweep(self.quota);
-        let not_yet = asked(keyed.add(key, || KeyQueue::new(self.quota, self.clock)));
+        let not_yet = checked_in(keyed.add(key, || KeyQueue::new(self.quota, self.clock)));
         drop(keyed);
         // A key may hold the last handle of an instance, whose drop is user code: drop it without the lock.
         drop(gone);
@@ -180,6 +180,6 @@ impl KeyedQueues {
 }
 
 #[inline]
-fn asked(queue: &Arc<KeyQueue>) -> Option<(NotYet, Arc<KeyQueue>)> {
-    queue.ask().err().map(|not_yet| (not_yet, Arc::clone(queue)))
+fn checked_in(queue: &Arc<KeyQueue>) -> Option<(NotYet, Arc<KeyQueue>)> {
+    queue.check_in().err().map(|not_yet| (not_yet, Arc::clone(queue)))
 }

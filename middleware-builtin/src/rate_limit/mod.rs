@@ -88,7 +88,7 @@ mod quota;
 /// up.
 #[derive(Clone)]
 pub struct RateLimit {
-    inner: Arc<RateLimiterState>,
+    state: Arc<RateLimiterState>,
     stack: Stack<AnyRun>,
 }
 
@@ -109,7 +109,7 @@ impl RateLimit {
     /// Returns the number of keys that it remembers.
     #[must_use]
     pub fn known_keys(&self) -> usize {
-        self.inner.queues.len()
+        self.state.queues.len()
     }
 }
 
@@ -139,17 +139,17 @@ impl RateLimitBuilder {
     pub fn build(self) -> Result<RateLimit, RateLimitError> {
         let quota = self.0.rate.quota()?;
         let (queues, own_events) = (KeyQueues::new(quota), OwnEvents::new("middleware.rate_limit"));
-        let inner = Arc::new(RateLimiterState { options: self.0, quota, queues, own_events });
-        let stack = Stack::builder().layer_in(Phase::Guard, RateLimitLayer(Arc::clone(&inner))).build();
-        Ok(RateLimit { inner, stack })
+        let state = Arc::new(RateLimiterState { options: self.0, quota, queues, own_events });
+        let stack = Stack::builder().layer_in(Phase::Guard, RateLimitLayer(Arc::clone(&state))).build();
+        Ok(RateLimit { state, stack })
     }
 }
 
 debug_as!(RateLimitBuilder, |this| this.0);
 
-built_in!(RateLimit, |this| this.inner.own_events, "rate_limit", this.stack, this.inner.options.limit.runs);
+built_in!(RateLimit, |this| this.state.own_events, "rate_limit", this.stack, this.state.options.limit.runs);
 
-debug_as!(RateLimit, |this| this.inner.options);
+debug_as!(RateLimit, |this| this.state.options);
 
 impl fmt::Debug for RateLimitOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -167,7 +167,7 @@ impl<O: Op> Layer<O> for RateLimitLayer {
     // Check the limit before the future is created, so that the future of a run that passes is only the future of the
     // layers inside.
     fn call(&self, input: &O::In, ctx: &RunContext, next: Next<'_, O>) -> impl Future<Output = Result<O::Out>> + Send {
-        let refused = self.0.ask(ctx).map(|refused| Box::pin(self.0.refused(refused, ctx)));
+        let refused = self.0.check_in(ctx).map(|refused| Box::pin(self.0.refused(refused, ctx)));
         async move {
             if let Some(waits) = refused {
                 waits.await?;
@@ -205,13 +205,13 @@ enum NotAdmitted {
 
 impl RateLimiterState {
     #[inline]
-    fn ask(&self, ctx: &RunContext) -> Option<Box<NotAdmitted>> {
-        let asked = self.options.limit.key.look(ctx, |key| {
+    fn check_in(&self, ctx: &RunContext) -> Option<Box<NotAdmitted>> {
+        let checked_in = self.options.limit.key.look(ctx, |key| {
             let key = key?;
-            let (not_yet, queue) = self.queues.ask(key)?;
+            let (not_yet, queue) = self.queues.check_in(key)?;
             Some(Box::new(NotAdmitted::Later { key: key.to_owned(), queue, not_yet }))
         });
-        asked.unwrap_or_else(|error| Some(Box::new(NotAdmitted::Keyless(error))))
+        checked_in.unwrap_or_else(|error| Some(Box::new(NotAdmitted::Keyless(error))))
     }
 
     async fn refused(&self, refused: Box<NotAdmitted>, ctx: &RunContext) -> Result<()> {
@@ -227,8 +227,8 @@ impl RateLimiterState {
             (Some(at_most), _) => queue.wait(came.checked_add(at_most), self.quota).await,
             // Denied at once: the limiter has said when a run may pass.
             (None, NotYet::Until(until)) => Err(TooLate(*until)),
-            // Others wait. With a deadline of now, the run passes if the queue is empty by now, and otherwise learns when
-            // to come again.
+            // Others wait. With a deadline of now, the run passes if the queue is empty by now, and otherwise learns
+            // when to come again.
             (None, _) => queue.wait(Some(came), self.quota).await,
         };
         match waited {

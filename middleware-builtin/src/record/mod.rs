@@ -194,6 +194,7 @@ built_in!(Record, |this| this.0.own_events);
 
 impl Middleware for Record {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
+        // A subscription and no listener: it makes no run emit (E15).
         ctx.subscribe(RecordSubscriber { record: Arc::clone(&self.0), recording: Arc::new(Recording::of(ctx)) });
         Ok(())
     }

@@ -150,15 +150,15 @@ fn redact_context(redactor: &Arc<Redactor>, ctx: &RunContext) -> Result<()> {
 }
 
 /// Redacts events whose text comes in chunks before events that are redacted whole.
-fn redact_events(shared: &Redaction, redactor: &Arc<Redactor>, ctx: &RunContext) -> Result<()> {
-    let Redaction { streams, wholes, own_events, .. } = shared;
+fn redact_events(redaction: &Redaction, redactor: &Arc<Redactor>, ctx: &RunContext) -> Result<()> {
+    let Redaction { chunked, payloads, own_events, .. } = redaction;
     // Every event carries the group id.
     let group_id = ctx.emitter().group_id().and_then(|id| redactor.event_text("group_id", id));
     group_id.into_iter().for_each(|id| ctx.set_group_id(id));
     let listen =
         |stream: &Arc<dyn ChunkedEvents>| stream.listen(ctx, Box::new(RedactFilter::new(stream.name(), redactor)));
-    let held: Arc<[_]> = streams.iter().map(listen).collect::<Result<_>>()?;
-    wholes.iter().try_for_each(|whole| whole(redactor, ctx))?;
+    let held: Arc<[_]> = chunked.iter().map(listen).collect::<Result<_>>()?;
+    payloads.iter().try_for_each(|redact_payloads| redact_payloads(redactor, ctx))?;
     event_payloads::of_json(redactor, ctx)?;
     event_payloads::of_runtime(redactor, ctx)?;
     TextRedaction::add(ctx, {

@@ -86,7 +86,7 @@ pub use crate::shared::inspected_place::Place;
 /// With [`restore_output`](Self::restore_output), the outermost of these runs replaces pseudonyms in its output by the
 /// secrets that its context, its input and its events had. Its caller, `success` and `finish` have the restored output.
 /// The output is restored in [`Phase::Observe`](emitree_runtime::Phase::Observe), so that a cache stores the output
-/// that is not restored.
+/// with its pseudonyms.
 ///
 /// # What it does not see
 ///
@@ -111,8 +111,8 @@ pub struct Redact(Arc<Redaction>);
 #[derive(Clone)]
 struct Redaction {
     options: RedactOptions,
-    streams: Vec<Arc<dyn ChunkedEvents>>,
-    wholes: Vec<PayloadRedaction>,
+    chunked: Vec<Arc<dyn ChunkedEvents>>,
+    payloads: Vec<PayloadRedaction>,
     own_events: OwnEvents,
 }
 
@@ -121,7 +121,12 @@ impl Redact {
     #[must_use]
     pub fn new() -> Self {
         let own_events = OwnEvents::new("middleware.redact");
-        Self(Arc::new(Redaction { options: RedactOptions::new(), streams: Vec::new(), wholes: Vec::new(), own_events }))
+        Self(Arc::new(Redaction {
+            options: RedactOptions::new(),
+            chunked: Vec::new(),
+            payloads: Vec::new(),
+            own_events,
+        }))
     }
 
     fn set(mut self, change: impl FnOnce(&mut RedactOptions)) -> Self {
@@ -191,8 +196,8 @@ impl Redact {
 
     /// Redacts text that comes in chunks: a field of the run's events with this name.
     ///
-    /// Each event goes on with the text that is decided, of its own chunk and of the chunks before, which may be empty.
-    /// Text that may be the beginning of a secret is held back: usually the last word, at most [`Scanner::window`]
+    /// Each event goes on with the text that is released, of its own chunk and of earlier ones, which may be empty.
+    /// Text that may be the beginning of a secret is held back: usually the last word, and at most [`Scanner::window`]
     /// bytes. After the beginning of a private key, all text is held back up to its end, or up to 16 KiB. At the end of
     /// the run, before `success` or `error`, text that is still held is emitted as one more event, a copy of the last
     /// one. All texts together are the redacted text. The held text of a discarded attempt is dropped.
@@ -205,7 +210,7 @@ impl Redact {
         text: impl Fn(&mut T) -> &mut String + Send + Sync + 'static,
     ) -> Self {
         let stream = ChunkedText { name: name.into(), text: Arc::new(text) };
-        Arc::make_mut(&mut self.0).streams.push(Arc::new(stream));
+        Arc::make_mut(&mut self.0).chunked.push(Arc::new(stream));
         self
     }
 
@@ -236,7 +241,7 @@ impl Redact {
     /// ```
     #[must_use]
     pub fn event<T: Serialize + DeserializeOwned + Send + Sync + 'static>(mut self, name: impl Into<String>) -> Self {
-        Arc::make_mut(&mut self.0).wholes.push(event_payloads::of_type::<T>(name.into()));
+        Arc::make_mut(&mut self.0).payloads.push(event_payloads::of_type::<T>(name.into()));
         self
     }
 

@@ -45,7 +45,7 @@ impl RecordedTexts {
         }
     }
 
-    /// Takes the registered texts out of a payload; returns the decided text that replaces each of them.
+    /// Takes the registered texts out of a payload; returns the released text that replaces each of them.
     pub(super) fn take(&mut self, event: &EventRecord, payload: &mut Value, redactor: &Redactor) -> Vec<TakenText> {
         let declared: Vec<TextField> = self.declared.iter().filter(|of| of.name == event.name()).cloned().collect();
         declared.into_iter().filter_map(|of| self.take_one(event, of, payload, redactor)).collect()
@@ -145,7 +145,7 @@ impl RecordedText {
     }
 }
 
-/// The decided part of a text, and its place.
+/// The released part of a text, and its place.
 #[derive(Debug)]
 pub(super) struct TakenText {
     pointer: String,

@@ -33,7 +33,7 @@ impl<S: Sink> RedactSink<S> {
     /// Registers text that comes in chunks: the text at a JSON pointer (RFC 6901) in events with this name. Each run
     /// has its own text. An event may contain several texts; register each of them.
     ///
-    /// Records pass with the text that is decided, as events do with [`Redact::text_of`](super::Redact::text_of). Text
+    /// Records pass with the text that is released, as events do with [`Redact::text_of`](super::Redact::text_of). Text
     /// that is still held is written at the run's end, when records were lost, and when the sink is closed: one more
     /// record for each text, a copy of the last one with a new id, in which other registered texts are empty. At most
     /// 1,024 texts may be under way; beyond that, the oldest one ends.

@@ -144,6 +144,7 @@ built_in!(Replay, |this| this.own_events);
 
 impl Middleware for Replay {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
+        // New for each run, so that concurrent runs do not share their progress.
         let progress = Arc::new(ReplayProgress::of(Arc::clone(&self.journal)));
         self.stack(&progress).bind(ctx)?;
         ctx.bind_nested(NestedReplay::new(progress, self.own_events.clone()));

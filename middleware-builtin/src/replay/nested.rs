@@ -32,7 +32,7 @@ impl NestedReplay {
 impl Middleware for NestedReplay {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
         let progress = Arc::clone(&self.progress);
-        let below = Arc::new(NestedRun { progress, own_events: self.own_events.clone(), met: OnceLock::new() });
+        let below = Arc::new(NestedRun { progress, own_events: self.own_events.clone(), matched: OnceLock::new() });
         let answers = AnswerLayer { below: Arc::clone(&below), attempts: AtomicUsize::new(0) };
         Stack::<JsonRun>::builder().layer_in(Phase::Observe, answers).build().bind(ctx)?;
         // An observer is called after all listeners that may change the input, so the look-up sees the input that was
@@ -42,7 +42,7 @@ impl Middleware for NestedReplay {
             if let (Some(LifecycleRef::Start(start)), Some(ctx)) =
                 (LifecycleRef::of(event, meta), RunContext::current())
             {
-                below.meet(start, &ctx);
+                below.find_entry(start, &ctx);
             }
         })?;
         Ok(())
@@ -65,22 +65,22 @@ struct NestedRun {
     progress: Arc<ReplayProgress>,
     own_events: OwnEvents,
     /// The index of its entry, once it has started.
-    met: OnceLock<Result<usize, Box<Difference>>>,
+    matched: OnceLock<Result<usize, Box<Difference>>>,
 }
 
 impl NestedRun {
-    fn meet(&self, start: &dyn AnyStart, ctx: &RunContext) {
+    fn find_entry(&self, start: &dyn AnyStart, ctx: &RunContext) {
         let ((kind, name), trace) = (kind_and_name(ctx.creator()), ctx.trace());
         let within = ctx.parent().map(run_label).unwrap_or_default();
         let call = Call::new(kind, name, start.input_json());
         let came = StartedRun { run_id: trace.run_id, parent: trace.parent_run_id, within, call };
-        self.met.get_or_init(|| self.progress.meet(&came));
+        self.matched.get_or_init(|| self.progress.find_entry(&came));
     }
 
     async fn answer(&self, attempt: usize, ctx: &RunContext) -> Result<Value> {
         // Without a `start` there is no entry: the index is out of range, and the run stays pending.
-        let met = self.met.get().cloned().unwrap_or(Ok(usize::MAX));
-        let reply = met.and_then(|index| Ok((index, self.progress.reply(index, attempt)?)));
+        let matched = self.matched.get().cloned().unwrap_or(Ok(usize::MAX));
+        let reply = matched.and_then(|index| Ok((index, self.progress.reply(index, attempt)?)));
         let (index, reply) = reply.map_err(|difference| difference.to_error())?;
         if let Some(entry) = self.progress.entry(index) {
             let (kind, name) = (entry.kind.clone().into_owned(), entry.name.clone().into_owned());
@@ -89,7 +89,7 @@ impl NestedRun {
         match reply {
             Reply::Answer(Answer::Output(output)) | Reply::Retried(Answer::Output(output)) => Ok(output),
             Reply::Answer(Answer::Error(report)) => Err((*report).into()),
-            Reply::Retried(Answer::Error(report)) => Err(asked_again((*report).into())),
+            Reply::Retried(Answer::Error(report)) => Err(renew_retry_request((*report).into())),
             Reply::Fails(error) => Err(error),
             Reply::Pends => pending().await,
         }
@@ -97,7 +97,7 @@ impl NestedRun {
 }
 
 /// Makes a recorded request for a retry anew: the recorded one counts as fulfilled, and would be ignored.
-fn asked_again(error: Error) -> Error {
+fn renew_retry_request(error: Error) -> Error {
     match error.retry_request() {
         Some(retry) => {
             let again = Error::retry_with(retry.reason, retry.metadata);

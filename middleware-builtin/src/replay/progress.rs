@@ -60,7 +60,7 @@ impl ReplayProgress {
     }
 
     /// Matches a run that has started with its entry; without one, returns the first difference.
-    pub(super) fn meet(&self, came: &StartedRun) -> Result<usize, Box<Difference>> {
+    pub(super) fn find_entry(&self, came: &StartedRun) -> Result<usize, Box<Difference>> {
         let mut state = self.state.lock();
         let parent = came.parent.and_then(|parent| state.runs.get(&parent)).map(|index| *index as u64 + 1);
         // Entries are matched once, and only below the parent's entry: concurrent runs do not take each other's.
@@ -74,6 +74,7 @@ impl ReplayProgress {
         }
         let other = self.entries().filter(left).find(|(_, entry)| is_called(entry));
         let next = self.entries().find(left);
+        // Tell apart a run with another input from a run that the journal does not have at all.
         let difference = came.differs(other.map(|(_, entry)| entry), next.map(|(_, entry)| entry));
         drop(state);
         Err(self.differ(difference))
@@ -86,6 +87,7 @@ impl ReplayProgress {
     /// Records a difference and stops the replayed run; returns the first difference.
     fn differ(&self, difference: Difference) -> Box<Difference> {
         let mut state = self.state.lock();
+        // Runs may differ on several threads: all of them fail with the first difference.
         let first = state.difference.get_or_insert_with(|| Box::new(difference)).clone();
         let waker = state.waker.take();
         drop(state);
@@ -124,16 +126,19 @@ impl ReplayProgress {
     pub(super) fn reply(&self, index: usize, attempt: usize) -> Result<Reply, Box<Difference>> {
         let Some(entry) = self.entry(index) else { return Ok(Reply::Pends) };
         if let Some(answer) = entry.answers.get(attempt) {
+            // An answer that is not the last one asked for a retry, which has to be asked for again.
             let is_last = attempt + 1 == entry.answers.len();
             return Ok(if is_last { Reply::Answer(answer.clone()) } else { Reply::Retried(answer.clone()) });
         }
         let (came, entry_id) = (Call::of(entry), entry.id);
         if !entry.was_stopped() {
+            // A run may fail without an answer, such as by a listener of `start`: then its error is the answer.
             return match &entry.error {
                 Some(error) if entry.answers.is_empty() => Ok(Reply::Fails(Error::from((**error).clone()))),
                 _ => Err(self.differ(Difference::OneMoreAttempt { entry: entry_id, came, attempts: attempt })),
             };
         }
+        // The recorded run was stopped while this one was under way, and the recording has nothing more.
         if is_stopped(self.journal.status) {
             return Err(self.differ(Difference::Ends { entry: entry_id, came }));
         }

@@ -84,9 +84,8 @@ impl RetryBuilder {
         self
     }
 
-    /// Sets how long to wait before a retry, by the error. If the function returns `None`, the next source
-    /// counts: a [`RetryAfter`](super::RetryAfter) among the causes, a detail `retry_after_ms`, and at last the computed
-    /// delay.
+    /// Sets how long to wait before a retry, by the error. If the function returns `None`, the next source counts: a
+    /// [`RetryAfter`](super::RetryAfter) among the causes, a detail `retry_after_ms`, and at last the computed delay.
     ///
     /// A panic of the function is logged and counts as `None`.
     pub fn retry_after(mut self, extractor: impl Fn(&Error) -> Option<Duration> + Send + Sync + 'static) -> Self {

@@ -36,13 +36,13 @@ impl EmitObserver {
     fn begin(emitter: &Emitter) -> Option<Self> {
         // Own events of middlewares do not count: they report on the attempt and are not its output.
         let has_emitted = Arc::new(AtomicBool::new(false));
-        let seen = Arc::clone(&has_emitted);
-        let is_said_by_others = |meta: &EventMeta<'_>| meta.creator().is_none_or(|creator| creator.kind() != KIND);
+        let flag = Arc::clone(&has_emitted);
+        let is_by_others = |meta: &EventMeta<'_>| meta.creator().is_none_or(|creator| creator.kind() != KIND);
         // Listen to the run and to the runs below it: their events reach the run's listeners too. An observer cannot
         // change what it sees, so watching has no effect on the attempt.
         let listening = emitter
             .with(Options::new().nested(true))
-            .observe(is_said_by_others, move |_: &dyn AnyEvent, _: &EventMeta<'_>| seen.store(true, Ordering::Relaxed));
+            .observe(is_by_others, move |_: &dyn AnyEvent, _: &EventMeta<'_>| flag.store(true, Ordering::Relaxed));
         Some(Self { has_emitted, listening: listening.ok()?.drop_guard() })
     }
 

@@ -45,8 +45,7 @@ macro_rules! built_in {
     };
 }
 
-/// Implements `Debug` of a type by that of one of its parts, such as its options: `debug_as!(Retry, |retry|
-/// retry.policy.options);`.
+/// Implements `Debug` by the `Debug` of a part, such as the options: `debug_as!(Retry, |retry| retry.policy.options);`.
 macro_rules! debug_as {
     ($type:ty, |$this:ident| $part:expr) => {
         impl std::fmt::Debug for $type {

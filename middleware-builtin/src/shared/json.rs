@@ -66,6 +66,7 @@ pub(crate) fn keys_mut(value: &mut Value, change: &mut impl FnMut(&mut String)) 
     match value {
         Value::Array(items) => items.iter_mut().for_each(|item| keys_mut(item, change)),
         Value::Object(members) => {
+            // Keys of a map cannot be changed in place.
             let changed = std::mem::take(members).into_iter().map(|(mut key, mut member)| {
                 change(&mut key);
                 keys_mut(&mut member, change);

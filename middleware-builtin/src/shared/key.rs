@@ -118,6 +118,7 @@ impl Key {
         match &self.source {
             KeySource::All => Ok(look(Some(KeyRef::All))),
             KeySource::Context(name) => {
+                // Hold the context while the key borrows from it.
                 let context = ctx.context();
                 Ok(look(self.or_missing(context.get(name).and_then(KeyRef::of_json))?))
             }
@@ -125,7 +126,7 @@ impl Key {
             KeySource::Instance => Ok(look(Some(KeyRef::Instance(ctx.instance_emitter())))),
             KeySource::Group => Ok(look(self.or_missing(ctx.emitter().group_id().map(KeyRef::Text))?)),
             KeySource::Function(f) => {
-                let key = ask(&**f, ctx)?;
+                let key = call_key_fn(&**f, ctx)?;
                 Ok(look(self.or_missing(key.as_deref().map(KeyRef::Text))?))
             }
         }
@@ -147,7 +148,7 @@ impl Key {
 }
 
 /// Calls the user's function; an error or panic of it is reported with a message that names the function.
-fn ask(f: &KeyFn, ctx: &RunContext) -> Result<Option<String>> {
+fn call_key_fn(f: &KeyFn, ctx: &RunContext) -> Result<Option<String>> {
     let failed = |error: Error| Error::new(format!("the function that gives the key failed: {error}")).caused_by(error);
     match caught(|| f(ctx)) {
         Ok(key) => key.map_err(failed),

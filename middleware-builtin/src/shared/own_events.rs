@@ -109,6 +109,7 @@ impl OwnEvents {
     ///
     /// Without listeners, the event is not created.
     pub(crate) async fn emit<E: Event + UserTexts>(&self, ctx: &RunContext, event: impl FnOnce() -> E + Send) {
+        // Nobody listens: nothing happens (E15).
         if !self.is_heard(ctx) {
             return;
         }

@@ -31,12 +31,14 @@ impl TrajectoryBuilder {
         Self { target: Target::writer(writer), ..self }
     }
 
-    /// Writes lines as `tracing` events: at level `INFO`, with the target `emitree::trajectory` and the line as message.
+    /// Writes lines as `tracing` events: at level `INFO`, with the target `emitree::trajectory` and the line as
+    /// message.
     pub fn tracing(self) -> Self {
         Self { target: Target::Tracing, ..self }
     }
 
-    /// Shows these runs, and other included ones. Runs are selected at their `start`, live or recorded. Default: all runs.
+    /// Shows these runs, and other included ones. Runs are selected at their `start`, live or recorded. Default: all
+    /// runs.
     pub fn included(mut self, runs: Runs) -> Self {
         self.options.included.push(runs);
         self
@@ -60,8 +62,8 @@ impl TrajectoryBuilder {
         self
     }
 
-    /// Prints how long a run took, by tokio's clock, on success and error: `Tool[read_file][success] (1.2s): …`. Default:
-    /// off.
+    /// Prints how long a run took, by tokio's clock, on success and error: `Tool[read_file][success] (1.2s): …`.
+    /// Default: off.
     pub fn timing(mut self, is_timed: bool) -> Self {
         self.options.is_timed = is_timed;
         self

@@ -40,12 +40,12 @@ const NAMESPACE: Namespace = Namespace::new("middleware.trajectory");
 /// ```
 ///
 /// A line reads `Kind[name][event]: payload`. Lines of runs below the bound run are indented, and begin with `-->` on
-/// start and with `<--` otherwise. The payload is JSON with sorted keys and without members that are `null`; the payload
-/// of an error is its [`explain`](emitree_runtime::Error::explain).
+/// start and with `<--` otherwise. The payload is JSON with sorted keys and without members that are `null`; the
+/// payload of an error is its [`explain`](emitree_runtime::Error::explain).
 ///
 /// [`Trajectory::stdout`] and [`Trajectory::stderr`] create one with default options, [`Trajectory::builder`] one with
-/// others. Clones share the output. A trajectory may be bound to any number of runs, also at the same time: each is shown
-/// completely, and each line is written whole, but lines of concurrent runs interleave.
+/// others. Clones share the output. A trajectory may be bound to any number of runs, also at the same time: each is
+/// shown completely, and each line is written whole, but lines of concurrent runs interleave.
 ///
 /// ```
 /// use emitree_middleware::{Runs, Trajectory};
@@ -68,9 +68,9 @@ const NAMESPACE: Namespace = Namespace::new("middleware.trajectory");
 ///
 /// # Its own events
 ///
-/// Before it writes a line, a trajectory emits a [`TrajectoryEvent`] as `start`, `success` or `error` on
-/// [its own emitter](Self::emitter), `middleware.trajectory`, a child of the root. It also emits `finish`, which it does
-/// not write. The events carry the ids of the bound run, and are emitted only if the emitter has listeners.
+/// Before it writes a line, a trajectory emits a [`TrajectoryEvent`] as `start`, `success` or `error` on [its own
+/// emitter](Self::emitter), `middleware.trajectory`, a child of the root. It also emits `finish`, which it does not
+/// write. The events carry the ids of the bound run, and are emitted only if the emitter has listeners.
 ///
 /// Listeners may change the message. They are called in place: while an async listener would receive the event, no
 /// listener receives it, the failure is logged, and the line is written unchanged, as with

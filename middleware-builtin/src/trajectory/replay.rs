@@ -40,10 +40,10 @@ use crate::shared::runs::RunInfo;
 /// # }
 /// ```
 ///
-/// A run without a recorded parent is shown as a run that a trajectory was bound to; [`only`](Self::only) picks one run.
-/// Lines come in the order of the recording: events that several threads emitted at the same time may have been printed
-/// in another order. Events matched by a function of their [meta](emitree_emitter::EventMeta) are not shown, because a
-/// recording has no meta.
+/// A run without a recorded parent is shown as a run that a trajectory was bound to; [`only`](Self::only) picks one
+/// run. Lines come in the order of the recording: events that several threads emitted at the same time may have been
+/// printed in another order. Events matched by a function of their [meta](emitree_emitter::EventMeta) are not shown,
+/// because a recording has no meta.
 #[must_use = "a replay shows nothing until it is given records"]
 #[derive(Debug)]
 pub struct TrajectoryReplay {

@@ -25,8 +25,8 @@ pub(super) struct TreeSubscriber {
 }
 
 impl TreeSubscriber {
-    /// Subscribes to a run and the runs below it; listens only if further events are printed, because a run with listeners
-    /// has an emitter of its own.
+    /// Subscribes to a run and the runs below it; listens only if further events are printed, because a run with
+    /// listeners has an emitter of its own.
     pub(super) fn bind(printer: &Arc<TrajectoryPrinter>, ctx: &RunContext) -> Result<()> {
         let (bound, depth) = (RunAddress::of(ctx), ctx.depth());
         let subscriber = Arc::new(Self { printer: Arc::clone(printer), bound, depth, positions: Mutex::default() });
@@ -42,6 +42,7 @@ impl TreeSubscriber {
     /// Prints an event other than a run's own four.
     fn further(&self, event: &dyn AnyEvent, meta: &EventMeta<'_>) {
         let options = &self.printer.options;
+        // A run's own four events are printed by the subscription.
         if Stage::of(meta).is_some() || !options.events.iter().any(|matcher| matcher.matches(meta)) {
             return;
         }
@@ -52,6 +53,7 @@ impl TreeSubscriber {
                 Some(creator) => (creator.kind(), creator.name()),
                 None => ("Event", meta.path().rsplit_once('.').map_or("", |(above, _)| above)),
             };
+            // The emitter may be one below the run's, so the line names the event's creator.
             let line = Line { position, kind, name, event: meta.name(), stage: None, duration: None };
             self.printer.output.write_or_count(line.render(event.to_json(), options));
         }
@@ -77,9 +79,11 @@ impl TreeSubscriber {
             None
         } else {
             let above = run.parent().and_then(|above| positions.get(&RunAddress::of(above)).copied());
+            // A run above may have started before the subscription: show the run below the bound one.
             Some(above.unwrap_or_else(|| TreePosition::new(None, self.depth, true)))
         };
         let position = TreePosition::new(above, run.depth(), is_shown);
+        // Kept from `start` to `finish` only, so that the map never has runs that have ended.
         if starts {
             positions.insert(address, position);
         }
@@ -89,6 +93,7 @@ impl TreeSubscriber {
     /// Emits a line before it is written. Listeners may change its message.
     fn emit(&self, event: &RunEvent<'_>, line: &Line<'_>, message: String) -> String {
         let run = event.run();
+        // The bound run's ids, so that listeners can tell trees apart.
         let bound = successors(Some(run), |run| run.parent()).find(|run| RunAddress::of(run) == self.bound);
         let own = TrajectoryEvent { message, level: line.position.level, origin: event.to_record() };
         own.emit(&self.printer.emitter, bound.unwrap_or(run).trace(), event.stage())

@@ -1,6 +1,7 @@
 //! Text in chunks: each event of a name brings a chunk, and a filter may hold back a part of the text.
 //!
-//! 1. An event goes on with the text that is decided, of its chunk and of earlier ones; the filter holds the rest.
+//! 1. An event goes on with the text that the filter releases, of its chunk and of earlier ones; the filter holds the
+//!    rest.
 //! 2. Text that is held when the run ends is emitted as one more event, a copy of the last one with that text.
 //! 3. The held text of a discarded attempt is dropped (M7).
 //! 4. When the filter refuses a text, nothing more of it passes: the event that brought the chunk is emptied, and its
@@ -16,7 +17,7 @@ use serde::Serialize;
 
 /// A filter for text in chunks.
 pub(crate) trait ChunkFilter: Send {
-    /// Takes a chunk; returns the text that is decided.
+    /// Takes a chunk; returns the text that it releases.
     fn push(&mut self, text: &str) -> Result<String>;
     /// Ends the text; returns the held text.
     fn finish(&mut self) -> Result<String>;
@@ -38,7 +39,7 @@ pub(crate) trait ChunkedEvents: Send + Sync {
     /// Returns the name of the events.
     fn name(&self) -> &str;
     /// Filters the text of one run's events.
-    fn listen(&self, ctx: &RunContext, passage: Box<dyn ChunkFilter>) -> Result<Arc<dyn HeldText>>;
+    fn listen(&self, ctx: &RunContext, filter: Box<dyn ChunkFilter>) -> Result<Arc<dyn HeldText>>;
 }
 
 /// The held text of a run's events.
@@ -58,7 +59,7 @@ struct TextStream<T> {
 }
 
 struct StreamState<T> {
-    passage: Box<dyn ChunkFilter>,
+    filter: Box<dyn ChunkFilter>,
     last: Option<T>,
     /// The text of the last event, while it is emitted: it was filtered already.
     rest: Option<String>,
@@ -70,8 +71,8 @@ impl<T: Clone + Serialize + Send + Sync + 'static> ChunkedEvents for ChunkedText
         &self.name
     }
 
-    fn listen(&self, ctx: &RunContext, passage: Box<dyn ChunkFilter>) -> Result<Arc<dyn HeldText>> {
-        let state = Mutex::new(StreamState { passage, last: None, rest: None, refused: None });
+    fn listen(&self, ctx: &RunContext, filter: Box<dyn ChunkFilter>) -> Result<Arc<dyn HeldText>> {
+        let state = Mutex::new(StreamState { filter, last: None, rest: None, refused: None });
         let stream = Arc::new(TextStream { name: self.name.clone(), text: Arc::clone(&self.text), state });
         let first = || ctx.emitter().with(Options::new().priority(i32::MAX));
         let (passing, discarding) = (Arc::clone(&stream), Arc::clone(&stream));
@@ -83,7 +84,7 @@ impl<T: Clone + Serialize + Send + Sync + 'static> ChunkedEvents for ChunkedText
 }
 
 impl<T: Clone> TextStream<T> {
-    /// Replaces the text of an event by the text that is decided.
+    /// Replaces the text of an event by the text that the filter releases.
     fn pass(&self, event: &mut T) -> Result<()> {
         let text = (self.text)(event);
         // The event that `flush` emits passes this listener too.
@@ -120,11 +121,11 @@ impl<T> StreamState<T> {
         self.rest.take_if(|rest| rest == text).is_some()
     }
 
-    /// Takes a chunk and its event; returns the text that is decided, and swaps in the previous event.
+    /// Takes a chunk and its event; returns the released text, and swaps in the previous event.
     fn push(&mut self, chunk: &str, last: &mut Option<T>) -> Result<String> {
         let clear = match &self.refused {
             Some(error) => return Err(error.clone()),
-            None => self.passage.push(chunk).map_err(|error| self.refuse(error))?,
+            None => self.filter.push(chunk).map_err(|error| self.refuse(error))?,
         };
         std::mem::swap(&mut self.last, last);
         Ok(clear)
@@ -135,18 +136,18 @@ impl<T> StreamState<T> {
         if self.refused.is_some() {
             return Ok((String::new(), None));
         }
-        let rest = self.passage.finish().map_err(|error| self.refuse(error))?;
+        let rest = self.filter.finish().map_err(|error| self.refuse(error))?;
         Ok((rest, self.last.take()))
     }
 
     fn clear(&mut self) -> Option<T> {
-        self.passage.clear();
+        self.filter.clear();
         self.refused = None;
         self.last.take()
     }
 
     fn refuse(&mut self, error: Error) -> Error {
-        self.passage.clear();
+        self.filter.clear();
         self.refused = Some(error.clone());
         error
     }
@@ -190,18 +191,18 @@ where
 }
 
 /// Calls a function at the run's `error` and `finish`, to emit findings from places where nothing can be awaited.
-pub(crate) fn emit_at_end<F>(ctx: &RunContext, say: F) -> Result<()>
+pub(crate) fn emit_at_end<F>(ctx: &RunContext, emit: F) -> Result<()>
 where
     F: Fn(RunContext) -> BoxFuture<'static, ()> + Clone + Send + Sync + 'static,
 {
     for stage in [Stage::Error, Stage::Finish] {
-        let say = say.clone();
+        let emit = emit.clone();
         ctx.emitter().observe_async(stage, move |_: &dyn AnyEvent, _| {
             // Look the run up when called: a listener that holds its run would keep it alive.
-            let said = RunContext::current().map(&say);
+            let emitted = RunContext::current().map(&emit);
             Box::pin(async move {
-                if let Some(said) = said {
-                    said.await;
+                if let Some(emitted) = emitted {
+                    emitted.await;
                 }
                 Ok(())
             })
@@ -273,8 +274,8 @@ mod tests {
             event.probe.look("text");
             &mut event.text
         });
-        let passage = Box::new(Holding(String::new()));
-        let state = Mutex::new(StreamState { passage, last: None, rest: None, refused: None });
+        let filter = Box::new(Holding(String::new()));
+        let state = Mutex::new(StreamState { filter, last: None, rest: None, refused: None });
         let stream = Arc::new(TextStream { name: "told".to_owned(), text, state });
         let probe = Arc::<LockProbe>::default();
         probe.stream.get_or_init(|| Arc::downgrade(&stream));

@@ -10,8 +10,8 @@ use super::{Finding, Kind};
 /// Finds secrets in text that comes in chunks: the same ones as in the whole text. Returned by
 /// [`Scanner::chunks`](super::Scanner::chunks).
 ///
-/// Text that may be the beginning of a secret is held back until that is decided: usually the last word, and at most
-/// [`Scanner::window`](super::Scanner::window) bytes.
+/// Text that may be the beginning of a secret is held back until more text shows whether it is one: usually the last
+/// word, and at most [`Scanner::window`](super::Scanner::window) bytes.
 #[derive(Clone, Debug)]
 pub struct Chunks {
     engine: Arc<Engine>,
@@ -38,7 +38,7 @@ impl Chunks {
         Self { engine, text: String::new(), held: 0, gaps: VecDeque::new(), sieve: InvisibleFilter::default() }
     }
 
-    /// Takes a chunk; passes the pieces that are decided to `give`.
+    /// Takes a chunk; passes the pieces that it releases to `give`.
     pub fn push(&mut self, chunk: &str, give: impl FnMut(Piece<'_>)) {
         self.add(chunk);
         self.advance(false, give);
@@ -47,6 +47,7 @@ impl Chunks {
     fn add(&mut self, chunk: &str) {
         if !has_invisible(chunk) {
             self.text.push_str(chunk);
+            // A visible character ends a row of invisible ones, which may have begun in an earlier chunk.
             if !chunk.is_empty() {
                 self.sieve = InvisibleFilter::default();
             }
@@ -81,7 +82,7 @@ impl Chunks {
     }
 
     fn advance(&mut self, is_whole: bool, mut give: impl FnMut(Piece<'_>)) {
-        // Pass on each secret that is decided, and then the text before the first byte that is not.
+        // Pass on each secret that is decided, and then the text before the first byte that is not decided.
         let clear = loop {
             match self.look(is_whole) {
                 Err(until) => break self.text.floor_char_boundary(until),
@@ -130,7 +131,7 @@ impl Chunks {
     fn look(&self, is_whole: bool) -> Result<Finding, usize> {
         let until = if is_whole { self.text.len() } else { self.engine.undecided(&self.text, self.held) };
         let mut at = self.held;
-        while let Some((start, rule)) = self.engine.hit(&self.text, at).filter(|(start, _)| *start < until) {
+        while let Some((start, rule)) = self.engine.next_match(&self.text, at).filter(|(start, _)| *start < until) {
             match self.engine.decide(&self.text, (start, rule), is_whole) {
                 MatchState::Secret(finding) => return Ok(finding),
                 MatchState::Open => return Err(start),

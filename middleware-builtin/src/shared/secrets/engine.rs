@@ -34,7 +34,7 @@ pub(super) struct Engine {
     rules: Vec<CompiledRule>,
     any: Regex,
     /// Matches the end of a text that may be the beginning of a match.
-    begun: Regex,
+    unfinished: Regex,
     /// The longest match, without its tail.
     longest: usize,
     window: usize,
@@ -99,12 +99,13 @@ impl Engine {
         let roomy = || config().nfa_size_limit(None).hybrid_cache_capacity(8 << 20);
         // The search over all patterns needs only their starts; groups are captured by the single rule afterwards.
         let any = roomy().which_captures(WhichCaptures::Implicit);
-        let begun = Hir::concat(vec![Hir::alternation(hirs.iter().map(beginning).collect()), Hir::look(Look::End)]);
+        let unfinished =
+            Hir::concat(vec![Hir::alternation(hirs.iter().map(beginning).collect()), Hir::look(Look::End)]);
         let longest = hirs.iter().filter_map(|hir| hir.properties().maximum_len()).max().unwrap_or(0);
         let tail = if rules.iter().any(|rule| rule.tail.is_some()) { LONGEST } else { 0 };
         Ok(Self {
             any: Regex::builder().configure(any).build_many_from_hir(&hirs).map_err(all)?,
-            begun: Regex::builder().configure(roomy()).build_from_hir(&begun).map_err(all)?,
+            unfinished: Regex::builder().configure(roomy()).build_from_hir(&unfinished).map_err(all)?,
             longest,
             window: longest + tail + AFTER,
             rules: rules
@@ -125,7 +126,7 @@ impl Engine {
     }
 
     /// Returns the next byte at which a pattern matches, and the pattern.
-    pub(super) fn hit(&self, text: &str, from: usize) -> Option<(usize, usize)> {
+    pub(super) fn next_match(&self, text: &str, from: usize) -> Option<(usize, usize)> {
         let found = self.any.search(&Input::new(text).range(from..))?;
         Some((found.start(), found.pattern().as_usize()))
     }
@@ -133,7 +134,7 @@ impl Engine {
     /// Returns the next secret.
     pub(super) fn next(&self, text: &str, from: usize) -> Option<Finding> {
         let mut at = from;
-        while let Some((start, rule)) = self.hit(text, at) {
+        while let Some((start, rule)) = self.next_match(text, at) {
             match self.decide(text, (start, rule), true) {
                 MatchState::Secret(finding) => return Some(finding),
                 MatchState::Nothing | MatchState::Open => at = start + 1,
@@ -146,7 +147,7 @@ impl Engine {
     pub(super) fn undecided(&self, text: &str, from: usize) -> usize {
         // A match that began before this byte would be too long.
         let from = from.max(text.len().saturating_sub(self.longest));
-        let found = self.begun.search(&Input::new(text).range(from..));
+        let found = self.unfinished.search(&Input::new(text).range(from..));
         found.map_or(text.len(), |found| found.start())
     }
 
@@ -165,7 +166,7 @@ impl Engine {
     /// Looks for a better finding: a value that a rule knows by its name may also have a format of its own.
     fn refine(&self, text: &str, vague: Finding, is_whole: bool) -> MatchState {
         let mut at = vague.start + 1;
-        while let Some((start, rule)) = self.hit(text, at).filter(|(start, _)| *start <= vague.span.start) {
+        while let Some((start, rule)) = self.next_match(text, at).filter(|(start, _)| *start <= vague.span.start) {
             // Personal data inside a password is not the better finding.
             let is_clear = |of: &&CompiledRule| !of.rule.is_vague && !of.rule.kind.is_personal();
             let may_begin = |of: &&CompiledRule| of.first.has(text, start);

@@ -19,6 +19,7 @@ pub(super) fn beginning(of: &Hir) -> Hir {
         HirKind::Class(class) => optional(Hir::class(class.clone())),
         HirKind::Capture(capture) => beginning(&capture.sub),
         HirKind::Alternation(all) => Hir::alternation(all.iter().map(beginning).collect()),
+        // A beginning of a sequence ends in its first part, or is that part followed by a beginning of the rest.
         HirKind::Concat(all) => all.iter().rev().fold(Hir::empty(), |rest, part| {
             Hir::alternation(vec![Hir::concat(vec![bare(part), rest]), beginning(part)])
         }),
@@ -28,10 +29,10 @@ pub(super) fn beginning(of: &Hir) -> Hir {
 
 /// Matches any number of repetitions, and then the beginning of one more.
 fn repeated(repetition: &Repetition) -> Hir {
-    let (begun, sub) = (beginning(&repetition.sub), bare(&repetition.sub));
+    let (unfinished, sub) = (beginning(&repetition.sub), bare(&repetition.sub));
     let max = counted(repetition.max).map(|max| max.saturating_sub(1));
     let before = Hir::repetition(Repetition { min: 0, max, greedy: true, sub: Box::new(sub) });
-    Hir::concat(vec![before, begun])
+    Hir::concat(vec![before, unfinished])
 }
 
 fn counted(max: Option<u32>) -> Option<u32> {

@@ -185,7 +185,7 @@ pub(super) struct PreparedRule {
 impl PreparedRule {
     fn new(kind: Kind, rule: &Rule) -> Self {
         let Rule { pattern, near, check, .. } = *rule;
-        let pattern = if near.is_empty() { pattern.to_owned() } else { behind(near, pattern) };
+        let pattern = if near.is_empty() { pattern.to_owned() } else { after_keyword(near, pattern) };
         let is_vague = check.is_vague || !near.is_empty();
         Self { kind, pattern, is_unicode: false, check, tail: check.tail, is_vague }
     }
@@ -204,7 +204,7 @@ impl PreparedRule {
 
 /// Returns a pattern for a secret after a keyword, with the rest of the keyword's name and some text between, on one
 /// line.
-fn behind(near: &[&str], secret: &str) -> String {
+fn after_keyword(near: &[&str], secret: &str) -> String {
     format!(r"(?i:{})(?:[^a-z\n][^\n]{{0,40}}?)?[^0-9A-Za-z\n]({secret})", near.join("|"))
 }
 

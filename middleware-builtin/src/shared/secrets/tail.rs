@@ -41,6 +41,7 @@ fn block(text: &str, from: usize, is_whole: bool) -> TailEnd {
     let within = &text.as_bytes()[from..text.len().min(bound)];
     let end = match end_of_block(within) {
         Some(end) => from + end,
+        // Without an end, withhold all that is read: the block may be torn off.
         None if text.len() >= bound => bound,
         None if is_whole => text.len(),
         None => return TailEnd::Open,

@@ -52,6 +52,7 @@ impl<'t> Visible<'t> {
         for c in text.chars() {
             if sieve.takes(c) {
                 left_out += c.len_utf8();
+                // The total so far, so that `begin` and `end` need one binary search.
                 gaps.push((seen.len(), left_out));
             } else {
                 seen.push(c);
