@@ -64,7 +64,7 @@ fn emit_now(own_events: &OwnEvents, run: &RunContext, status: Status) {
 fn emit_at_finish(own_events: &OwnEvents, run: &RunContext) -> Arc<AtomicBool> {
     let is_emitted = Arc::new(AtomicBool::new(false));
     if let Err(error) = observe_finish(own_events, run, &is_emitted) {
-        tracing::warn!(%error, "what counts runs does not say so");
+        tracing::warn!(%error, "the event `counted` of a run cannot be emitted");
     }
     is_emitted
 }

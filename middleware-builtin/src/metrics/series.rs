@@ -104,5 +104,5 @@ impl EndedSeries {
 
 /// Calls code of the recorder or of the user; a panic is logged (M5).
 pub(super) fn call_user_code<T>(f: impl FnOnce() -> T) -> Option<T> {
-    caught(f).map_err(|panic| tracing::warn!("what counts runs panicked: {panic}")).ok()
+    caught(f).map_err(|panic| tracing::warn!("a recorder or a label function of metrics panicked: {panic}")).ok()
 }

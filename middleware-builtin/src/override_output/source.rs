@@ -103,7 +103,7 @@ pub(super) fn json_source(
 
 fn misfit(meta: &EventMeta<'_>, what: &str) -> Error {
     let run = meta.payload_type();
-    Error::new(format!("{what} is to answer a run that begins with `{run}`: say by `runs` which runs it is about"))
+    Error::new(format!("{what} is to answer a run that begins with `{run}`: select the runs with `runs`"))
 }
 
 impl fmt::Debug for OutputSource {

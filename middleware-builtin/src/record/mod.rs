@@ -181,7 +181,7 @@ impl RunSubscriber for RecordSubscriber {
         if !self.recording.is_of(event.run()) {
             self.recording.on_event(event);
         } else if let Err(error) = self.on_own_event(event) {
-            tracing::warn!(%error, "a record does not say that it is made");
+            tracing::warn!(%error, "the event `recorded` of a run cannot be emitted");
         }
     }
 

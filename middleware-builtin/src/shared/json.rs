@@ -27,7 +27,7 @@ impl fmt::Display for Path<'_> {
 
 /// Denies a value that is nested so deep that recursion into it could overflow the stack (M5).
 pub(crate) fn deny_deep(by: &str, what: &str, value: &Value) -> Result<()> {
-    check_depth(value).map_err(|error| Error::denied(by, format!("the {what} cannot be looked at: {error}")))
+    check_depth(value).map_err(|error| Error::denied(by, format!("the {what} cannot be searched: {error}")))
 }
 
 /// Calls a function with each string and its path, in order. Keys are left out.

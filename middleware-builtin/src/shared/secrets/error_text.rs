@@ -32,7 +32,7 @@ impl StdError for TextCause {
 /// flow. If anything was changed, causes lose their types.
 pub(crate) fn change_texts(error: Error, change: &mut impl FnMut(&Path<'_>, &mut String)) -> Error {
     if error.details().values().any(|value| check_depth(value).is_err()) {
-        return rebuild(error, "the details of the error are nested too deep to be looked at".to_owned(), None);
+        return rebuild(error, "the details of the error are nested too deep to be searched".to_owned(), None);
     }
     let report = error.report();
     let (mut message, mut causes, mut details) =
