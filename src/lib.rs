@@ -42,6 +42,7 @@
 //! | module | |
 //! |---|---|
 //! | [`abort`] | handles and signals that abort runs, the report of a shutdown |
+//! | [`agent`] | models, tools and agents as runs (feature `agent`) |
 //! | [`context`] | tasks and typed values of a run |
 //! | [`emitter`] | declared events, names, options of listeners, errors of emitting and listening |
 //! | [`error`] | kinds of errors, interrupts, requests for a retry |
@@ -59,7 +60,7 @@
 //! README lists all features with the crates that they add.
 
 #![cfg_attr(
-    not(feature = "tower"),
+    not(all(feature = "agent", feature = "tower")),
     allow(rustdoc::broken_intra_doc_links, reason = "this page names the modules of all features")
 )]
 
@@ -74,6 +75,12 @@ pub use emitree_runtime::{
 /// Handles and signals that abort runs, and the report of a shutdown.
 pub mod abort {
     pub use emitree_runtime::{AbortHandle, AbortSignal, Shutdown, Undelivered, accept_runs};
+}
+
+/// Models, tools and agents as runs; see [`Agent`](agent::Agent).
+#[cfg(feature = "agent")]
+pub mod agent {
+    pub use emitree_agent::*;
 }
 
 /// Tasks and typed values of a run; see [`RunContext`].

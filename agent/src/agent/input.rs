@@ -1,0 +1,113 @@
+//! The input and the output of an agent's run.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::{ChatOptions, FinishReason, Message, ToolCall, Usage};
+
+/// The input of an [`Agent`](crate::Agent): messages, and options for the model calls of this run.
+///
+/// Text and messages convert into it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct AgentInput {
+    /// The messages, mostly one of the user. They are appended to the history of the session, so they have to be valid
+    /// by themselves: see [`History::extend`](crate::History::extend).
+    pub messages: Vec<Message>,
+    /// Options for the model calls of this run. What is not set here is taken from the agent.
+    #[serde(default)]
+    pub options: ChatOptions,
+}
+
+impl AgentInput {
+    /// Makes an input of messages.
+    pub fn new(messages: impl IntoIterator<Item = Message>) -> Self {
+        Self { messages: messages.into_iter().collect(), options: ChatOptions::default() }
+    }
+}
+
+impl From<&str> for AgentInput {
+    fn from(text: &str) -> Self {
+        Self::new([Message::user(text)])
+    }
+}
+
+impl From<String> for AgentInput {
+    fn from(text: String) -> Self {
+        Self::new([Message::user(text)])
+    }
+}
+
+impl From<Message> for AgentInput {
+    fn from(message: Message) -> Self {
+        Self::new([message])
+    }
+}
+
+impl From<Vec<Message>> for AgentInput {
+    fn from(messages: Vec<Message>) -> Self {
+        Self::new(messages)
+    }
+}
+
+/// The output of an [`Agent`](crate::Agent).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct AgentOutput {
+    /// The last answer of the model.
+    pub answer: Message,
+    /// All messages that this run added to the history, the input and the answer included.
+    pub messages: Vec<Arc<Message>>,
+    /// The tokens of all model calls of this run. Those of sub-agents are not included.
+    pub usage: Usage,
+    /// The number of model calls.
+    pub turns: u32,
+    /// The reason why the model stopped, if the provider reports it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub finish_reason: Option<FinishReason>,
+    /// The remarks of all responses, in order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
+    /// Values for the caller, which output middleware may add.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub context: Map<String, Value>,
+}
+
+impl AgentOutput {
+    /// Returns the last message: the model's answer, which may be without text.
+    #[must_use]
+    pub const fn last_message(&self) -> &Message {
+        &self.answer
+    }
+
+    /// Returns the text of the answer.
+    #[must_use]
+    pub fn text(&self) -> String {
+        self.answer.text()
+    }
+
+    /// Returns all tool calls of the run, in order.
+    pub fn tool_calls(&self) -> impl Iterator<Item = &ToolCall> {
+        self.messages.iter().flat_map(|message| message.tool_calls())
+    }
+}
+
+impl ChatOptions {
+    /// Fills what is not set from other options. A stream is asked for if either asks for one.
+    pub(crate) fn or(&self, other: &Self) -> Self {
+        let mut extra = other.extra.clone();
+        extra.extend(self.extra.clone());
+        Self {
+            temperature: self.temperature.or(other.temperature),
+            max_tokens: self.max_tokens.or(other.max_tokens),
+            stop: if self.stop.is_empty() { other.stop.clone() } else { self.stop.clone() },
+            seed: self.seed.or(other.seed),
+            response_format: self.response_format.clone().or_else(|| other.response_format.clone()),
+            tool_choice: self.tool_choice.clone().or_else(|| other.tool_choice.clone()),
+            stream: self.stream || other.stream,
+            extra,
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! Middleware of agents: hooks at the places of a loop, tools, and a part of the system prompt.
+
+use std::fmt;
+use std::sync::Arc;
+
+use emitree_runtime::{Error, Middleware, Result, Run, RunContext, Summary};
+use parking_lot::Mutex;
+
+use crate::place::hooks::{Built, Hooks};
+use crate::{Agent, Tool};
+
+/// Middleware of an agent: it adds hooks, tools and a part of the system prompt.
+///
+/// All methods but [`id`](Self::id) have defaults. Added to an agent by
+/// [`AgentBuilder::with`](crate::AgentBuilder::with), to one run by [`AgentRun::with`], and to all agents below a run by
+/// `for_tree(joins(middleware))`.
+///
+/// ```
+/// use emitree_agent::{Agent, AgentMiddleware, ChatModel, Hooks, ScriptedModel, tool_fn};
+/// use emitree_runtime::{Result, RunContext, Runnable};
+/// use schemars::JsonSchema;
+/// use serde::Deserialize;
+/// use serde_json::json;
+///
+/// /// Denies a call that was made before with the same arguments.
+/// #[derive(Debug)]
+/// struct Once;
+///
+/// impl AgentMiddleware for Once {
+///     fn id(&self) -> &str {
+///         "once"
+///     }
+///
+///     fn system_prompt(&self) -> Option<String> {
+///         Some("Never call a tool twice with the same arguments.".into())
+///     }
+///
+///     fn install(&self, hooks: &mut Hooks) -> Result<()> {
+///         let seen = hooks.state::<Vec<String>>();
+///         hooks.on_gate(move |batch, ctx| {
+///             seen.with(ctx, |seen| {
+///                 for gated in batch.open() {
+///                     let key = format!("{} {}", gated.call.name, gated.call.arguments);
+///                     if seen.contains(&key) {
+///                         gated.deny("once", "you have called it so before");
+///                     } else {
+///                         seen.push(key);
+///                     }
+///                 }
+///             })
+///         });
+///         Ok(())
+///     }
+/// }
+///
+/// #[derive(Deserialize, JsonSchema)]
+/// struct Coin {}
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<()> {
+/// let flip = tool_fn("flip", "Flips a coin", |_: Coin, _: RunContext| async { Ok("heads") })?;
+/// let model = ScriptedModel::new("test").call("flip", json!({})).call("flip", json!({})).text("Heads, once.");
+/// let agent = Agent::builder("gambler", ChatModel::new(model)?).tool(flip).with(Once).build()?;
+///
+/// let answer = agent.ask("Flip twice.").await?;
+/// let results: Vec<_> = answer.messages.iter().flat_map(|message| message.tool_results()).collect();
+/// assert_eq!(results[0].response, "heads");
+/// assert_eq!(results[1].response, "denied by once: you have called it so before");
+/// # Ok(())
+/// # }
+/// ```
+pub trait AgentMiddleware: fmt::Debug + Send + Sync + 'static {
+    /// Returns the id, unique among the middlewares of an agent. Hooks are called `<id>.<place>` in explanations and errors.
+    fn id(&self) -> &str;
+
+    /// Prepares the middleware, once, when it is added.
+    ///
+    /// # Errors
+    ///
+    /// An error is the error of the agent's construction, as it is.
+    fn init(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Returns tools for the agent.
+    fn tools(&self) -> Vec<Tool> {
+        Vec::new()
+    }
+
+    /// Returns a fixed part of the system prompt. [`Hooks::prompt`] adds a part that is computed for each model call.
+    fn system_prompt(&self) -> Option<String> {
+        None
+    }
+
+    /// Registers hooks, once, when the middleware is added.
+    ///
+    /// # Errors
+    ///
+    /// An error is the error of the agent's construction, as it is.
+    fn install(&self, hooks: &mut Hooks) -> Result<()> {
+        let _ = hooks;
+        Ok(())
+    }
+
+    /// Returns the settings, for explanations: by default its `Debug`.
+    fn debug_summary(&self) -> Summary {
+        Summary::of(self)
+    }
+}
+
+/// A middleware whose hooks are registered.
+pub(crate) struct Installed {
+    pub(crate) id: String,
+    pub(crate) tools: Vec<Tool>,
+    pub(crate) hooks: Built,
+    pub(crate) summary: Summary,
+}
+
+impl Installed {
+    pub(crate) fn new(middleware: &impl AgentMiddleware) -> Result<Self> {
+        middleware.init()?;
+        let id = middleware.id().to_owned();
+        let mut hooks = Hooks::new(&id);
+        if let Some(text) = middleware.system_prompt() {
+            hooks.prompt(move |_| Ok(text.clone()));
+        }
+        middleware.install(&mut hooks)?;
+        Ok(Self { id, tools: middleware.tools(), hooks: hooks.build(), summary: middleware.debug_summary() })
+    }
+}
+
+/// Makes a middleware of runs of a middleware of agents: it joins the agents whose runs it is bound to, and does nothing on
+/// other runs.
+///
+/// `for_tree(joins(middleware))` reaches a run and all agents below it.
+#[expect(clippy::needless_pass_by_value, reason = "a middleware is given away: its hooks keep what they need")]
+pub fn joins(middleware: impl AgentMiddleware) -> Joins {
+    let id = middleware.id().to_owned();
+    Joins { id, installed: Installed::new(&middleware).map(Arc::new) }
+}
+
+/// A middleware of agents, to be bound to runs. Made by [`joins`].
+///
+/// If the middleware could not be prepared, binding it is that error.
+#[derive(Clone)]
+pub struct Joins {
+    id: String,
+    installed: Result<Arc<Installed>>,
+}
+
+impl Middleware for Joins {
+    fn bind(&self, ctx: &RunContext) -> Result<()> {
+        if ctx.types().runnable != std::any::type_name::<Agent>() {
+            return Ok(());
+        }
+        let installed = self.installed.clone()?;
+        if !installed.hooks.agent_run.is_empty() {
+            installed.hooks.agent_run.bind(ctx)?;
+        }
+        ctx.own_extension_or_default::<Joined>().add(installed)
+    }
+
+    fn name(&self) -> &str {
+        &self.id
+    }
+
+    fn debug_summary(&self) -> Summary {
+        self.installed.as_ref().map_or_else(|error| error.to_string().into(), |installed| installed.summary.clone())
+    }
+}
+
+impl fmt::Debug for Joins {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Joins").field(&self.id).finish()
+    }
+}
+
+/// The middlewares that were bound to one run of an agent.
+#[derive(Default)]
+pub(crate) struct Joined(Mutex<Vec<Arc<Installed>>>);
+
+impl Joined {
+    fn add(&self, installed: Arc<Installed>) -> Result<()> {
+        let mut joined = self.0.lock();
+        if joined.iter().any(|other| other.id == installed.id) {
+            return Err(twice(&installed.id));
+        }
+        joined.push(installed);
+        Ok(())
+    }
+
+    pub(crate) fn all(&self) -> Vec<Arc<Installed>> {
+        self.0.lock().clone()
+    }
+}
+
+pub(crate) fn twice(id: &str) -> Error {
+    Error::new(format!(
+        "the agent has the middleware `{id}` twice: ids are unique, since state and errors are named by them"
+    ))
+}
+
+/// The methods of an agent's runs.
+pub trait AgentRun: Sized {
+    /// Adds a middleware to this run, behind the agent's.
+    #[must_use]
+    fn with(self, middleware: impl AgentMiddleware) -> Self;
+
+    /// Streams the answers, and passes each piece to a function: of this agent's model, and of sub-agents' models.
+    ///
+    /// A listener for `"new_token"` on an agent never fires, because tokens are events of the model's run.
+    #[must_use]
+    fn on_token(self, f: impl Fn(&mut crate::NewToken) + Send + Sync + 'static) -> Self;
+
+    /// Continues a session: its history comes before the input, and keeps all that is said.
+    #[must_use]
+    fn session(self, session: &crate::Session) -> Self;
+}
+
+impl AgentRun for Run<'_, Agent> {
+    fn with(self, middleware: impl AgentMiddleware) -> Self {
+        self.middleware(joins(middleware))
+    }
+
+    fn on_token(self, f: impl Fn(&mut crate::NewToken) + Send + Sync + 'static) -> Self {
+        let run = self.on_start(|start, _| start.input.options.stream = true);
+        run.on("**.new_token", move |token: &mut crate::NewToken, _| f(token))
+    }
+
+    fn session(self, session: &crate::Session) -> Self {
+        self.own_extension(session.clone())
+    }
+}

@@ -1,0 +1,172 @@
+//! Agents: a model, tools, and a loop in which every place can be intercepted.
+
+pub(crate) mod batch;
+pub(crate) mod builder;
+pub(crate) mod events;
+pub(crate) mod input;
+pub(crate) mod middleware;
+pub(crate) mod steps;
+pub(crate) mod turn;
+
+use std::fmt;
+use std::sync::Arc;
+
+use emitree_emitter::Emitter;
+use emitree_runtime::{Middleware, Result, Run, RunContext, Runnable};
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use crate::agent::builder::AgentBuilder;
+use crate::agent::middleware::Installed;
+use crate::agent::steps::Loop;
+use crate::{AgentInput, AgentOutput, ChatModel, ChatOptions, Tool, ToolError, ToolOutput, tool_fn};
+
+/// A model that calls tools in a loop until it has an answer. Each call is a run, of the kind `Agent`.
+///
+/// ```
+/// use emitree_agent::{Agent, ChatModel, ScriptedModel, tool_fn};
+/// use emitree_runtime::RunContext;
+/// use schemars::JsonSchema;
+/// use serde::Deserialize;
+/// use serde_json::json;
+///
+/// #[derive(Deserialize, JsonSchema)]
+/// struct Text { text: String }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> emitree_runtime::Result<()> {
+/// let words = tool_fn("count_words", "Counts the words of a text", |args: Text, _: RunContext| async move {
+///     Ok(args.text.split_whitespace().count())
+/// });
+/// let model = ScriptedModel::new("test").call("count_words", json!({"text": "to be or not"})).text("Four.");
+/// let agent = Agent::builder("librarian", ChatModel::new(model)?).prompt("Answer briefly.").tool(words).build()?;
+///
+/// let answer = agent.ask("How many words has \"to be or not\"?").await?;
+/// assert_eq!(answer.text(), "Four.");
+/// assert_eq!(answer.tool_calls().count(), 1);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # A turn
+///
+/// Names in brackets are [`Place`](crate::Place)s.
+///
+/// 1. Hooks prepare the request: `[model.state]`, `[model.context]`, `[model.prompt]`, `[model.wire]`.
+/// 2. The model runs: `[model.call]` around it, `[model.chunk]` for each piece of the reply.
+/// 3. `[turn.action]` decides what follows from the response.
+/// 4. The response and the results of its calls enter the history together, even if the run ends before the next step.
+/// 5. Each tool call may become another one, `[tool.resolve]`, and its arguments are checked; `[tool.gate]` decides about
+///    all calls before any of them starts.
+/// 6. The tools run side by side, in one task: `[tool.call]` around each. A tool that blocks the thread holds the others up.
+/// 7. When all have settled, `[tool.result]` sees each result in call order.
+/// 8. `[turn.stop]` may end the run. It also ends if the model called no tool, or if all results say
+///    [`terminate`](crate::ToolOutput::terminate); `[run.end]` may start another round then.
+///
+/// # Errors of tools
+///
+/// | the run of a tool | the model reads | the agent |
+/// |---|---|---|
+/// | fails, panics, takes too long, has arguments that do not fit, does not exist | an error, with the reason | goes on |
+/// | is denied | an error, with the explanation | goes on |
+/// | is interrupted | – | is interrupted when the other calls have settled: kind `agent.batch`, `data.pending` lists calls and questions |
+/// | is halted, aborted with the agent, or fails with a fatal error | an error | ends with it when the other calls have settled |
+///
+/// # Its own events
+///
+/// All are emitted by the run, in the namespace `agent.<name>`, and only while somebody listens: `start`
+/// ([`AgentStart`](crate::AgentStart)), `iteration` ([`Iteration`](crate::Iteration)), `tool_call_identified`
+/// ([`ToolCallIdentified`](crate::ToolCallIdentified)), `tool_response` ([`ToolResponse`](crate::ToolResponse)) and
+/// `success` ([`AgentSuccess`](crate::AgentSuccess)). Tokens are events of the model's run:
+/// [`on_token`](crate::AgentRun::on_token).
+///
+/// # Cancel safety
+///
+/// Dropping or aborting the run ends the model call and the tools under way. The history of its
+/// [`Session`](crate::Session) stays valid: calls that were not answered are answered with "not executed".
+#[derive(Clone)]
+pub struct Agent {
+    shared: Arc<Shared>,
+    middlewares: Vec<Arc<dyn Middleware>>,
+}
+
+pub(crate) struct Shared {
+    pub(crate) emitter: Emitter,
+    pub(crate) model: ChatModel,
+    pub(crate) prompt: Option<String>,
+    pub(crate) options: ChatOptions,
+    pub(crate) tools: Vec<Tool>,
+    pub(crate) installed: Vec<Arc<Installed>>,
+    pub(crate) max_steps: u32,
+    pub(crate) max_depth: usize,
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct Task {
+    /// The task, with everything that has to be known for it.
+    task: String,
+}
+
+impl Agent {
+    /// Begins an agent.
+    pub fn builder(name: impl Into<String>, model: ChatModel) -> AgentBuilder {
+        AgentBuilder::new(name.into(), model)
+    }
+
+    /// Makes a run that asks the agent.
+    pub fn ask(&self, input: impl Into<AgentInput>) -> Run<'_, Self> {
+        self.run(input.into())
+    }
+
+    /// Makes a tool of the agent, for other agents: its argument is a task, its result the text of the answer.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the agent's name cannot be the name of a tool.
+    pub fn as_tool(&self, description: impl Into<String>) -> Result<Tool, ToolError> {
+        let agent = self.clone();
+        tool_fn(self.name().to_owned(), description, move |Task { task }, _: RunContext| {
+            let agent = agent.clone();
+            async move { Ok(ToolOutput::new(agent.ask(task).await?.text())) }
+        })
+    }
+}
+
+impl Runnable for Agent {
+    type Input = AgentInput;
+    type Output = AgentOutput;
+
+    fn emitter(&self) -> &Emitter {
+        &self.shared.emitter
+    }
+
+    async fn execute(&self, input: &AgentInput, ctx: &RunContext) -> Result<AgentOutput> {
+        Loop::begin(&self.shared, input, ctx)?.run().await
+    }
+
+    fn middlewares(&self) -> &[Arc<dyn Middleware>] {
+        &self.middlewares
+    }
+}
+
+impl fmt::Debug for Agent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Shared { model, tools, installed, .. } = &*self.shared;
+        let installed: Vec<_> = installed.iter().map(|installed| installed.id.as_str()).collect();
+        f.debug_struct("Agent")
+            .field("name", &self.name())
+            .field("model", model)
+            .field("tools", tools)
+            .field("middlewares", &installed)
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Installed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Installed")
+            .field("id", &self.id)
+            .field("hooks", &self.hooks.chains.names())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,305 @@
+//! The loop, step by step.
+
+use std::sync::Arc;
+
+use emitree_runtime::{Error, Result, RunContext, Runnable};
+
+use crate::agent::Shared;
+use crate::agent::batch::run_batch;
+use crate::agent::builder::check_names;
+use crate::agent::events::{AgentStart, AgentSuccess, Iteration};
+use crate::agent::middleware::{Installed, Joined};
+use crate::agent::turn::CurrentTurn;
+use crate::model::tell;
+use crate::place::action::{Decision, TurnAction, TurnEnd};
+use crate::place::hooks::Chains;
+use crate::{
+    Agent, AgentInput, AgentOutput, ChatOptions, ChatRequest, ChatResponse, ChunkStages, History, Message, Session,
+    Tool, ToolSpec, Usage,
+};
+
+/// The most rounds that hooks of `run.end` can start in one run.
+const MAX_ROUNDS: u32 = 100;
+
+/// One attempt of an agent's run.
+pub(crate) struct Loop<'a> {
+    pub(crate) agent: &'a Shared,
+    pub(crate) ctx: &'a RunContext,
+    /// The agent's middlewares, then those bound to this run.
+    installed: Vec<Arc<Installed>>,
+    pub(crate) tools: Vec<Tool>,
+    specs: Arc<Vec<ToolSpec>>,
+    options: ChatOptions,
+    session: Session,
+    /// The number of messages in the history before this run.
+    before: usize,
+    pub(crate) turn: Arc<CurrentTurn>,
+    usage: Usage,
+    warnings: Vec<String>,
+    input: &'a AgentInput,
+}
+
+/// The way in which a turn ended.
+enum After {
+    AskAgain,
+    End,
+}
+
+impl<'a> Loop<'a> {
+    pub(crate) fn begin(agent: &'a Shared, input: &'a AgentInput, ctx: &'a RunContext) -> Result<Self> {
+        check_depth(agent, ctx)?;
+        let mut installed = agent.installed.clone();
+        let mut tools = agent.tools.clone();
+        if let Some(joined) = ctx.own_extension::<Joined>() {
+            let joined = joined.all();
+            tools.extend(joined.iter().flat_map(|installed| installed.tools.iter().cloned()));
+            installed.extend(joined);
+            let mut ids = std::collections::HashSet::new();
+            if let Some(same) = installed.iter().find(|installed| !ids.insert(installed.id.as_str())) {
+                return Err(crate::agent::middleware::twice(&same.id));
+            }
+            check_names(ctx.name(), &tools)?;
+        }
+        let session = begin_session(ctx)?;
+        let before = session.history().messages().len();
+        session.extend(input.messages.iter().cloned())?;
+        // Inherited by the runs of the model and of tools, so that hooks and tools find them there; a sub-agent has its own.
+        ctx.set_extension(session.slices().clone());
+        ctx.set_extension(CurrentTurn::default());
+        let turn = ctx.extension::<CurrentTurn>().ok_or_else(|| Error::new("the run of the agent has ended"))?;
+        Ok(Self {
+            specs: Arc::new(tools.iter().map(|tool| tool.spec().clone()).collect()),
+            options: input.options.or(&agent.options),
+            agent,
+            ctx,
+            installed,
+            tools,
+            session,
+            before,
+            turn,
+            usage: Usage::default(),
+            warnings: Vec::new(),
+            input,
+        })
+    }
+
+    pub(crate) fn chains(&self) -> impl Iterator<Item = &Chains> {
+        self.installed.iter().map(|installed| &installed.hooks.chains)
+    }
+
+    pub(crate) fn installed(&self) -> &[Arc<Installed>] {
+        &self.installed
+    }
+
+    pub(crate) async fn run(mut self) -> Result<AgentOutput> {
+        if self.ctx.is_heard() {
+            tell(self.ctx, &mut AgentStart { messages: self.input.messages.clone() }).await?;
+        }
+        let mut rounds = 0;
+        loop {
+            let (response, after) = self.take_turn().await?;
+            if matches!(after, After::AskAgain) {
+                continue;
+            }
+            // A round more, if a hook has something to go on with.
+            let mut more = Vec::new();
+            for chains in self.chains() {
+                chains.end.apply(&mut more, self.ctx).await?;
+            }
+            if more.is_empty() {
+                return self.succeed(&response).await;
+            }
+            rounds += 1;
+            if rounds > MAX_ROUNDS {
+                return Err(Error::new(format!(
+                    "hooks of `run.end` have started {MAX_ROUNDS} rounds, which is the limit"
+                )));
+            }
+            self.session.extend(more)?;
+        }
+    }
+
+    async fn succeed(self, response: &ChatResponse) -> Result<AgentOutput> {
+        let history = self.session.history();
+        let answer = Arc::new(response.message.clone());
+        tell(self.ctx, &mut AgentSuccess { answer: Arc::clone(&answer) }).await?;
+        Ok(AgentOutput {
+            finish_reason: answer.finish_reason.clone(),
+            answer: Arc::unwrap_or_clone(answer),
+            messages: history.messages().iter().skip(self.before).cloned().collect(),
+            usage: self.usage,
+            turns: self.turn.get().number,
+            warnings: self.warnings,
+            context: serde_json::Map::new(),
+        })
+    }
+
+    /// Asks the model once and does what it asks for.
+    async fn take_turn(&mut self) -> Result<(ChatResponse, After)> {
+        if self.turn.get().number == self.agent.max_steps {
+            return Err(Error::new(format!(
+                "the agent `{}` has no answer after {} model calls, which is its limit (`max_steps`)",
+                self.ctx.name(),
+                self.agent.max_steps
+            )));
+        }
+        self.turn.change(|turn| turn.number += 1);
+        let request = self.request().await?;
+        let response = self.ask_model(request).await?;
+        if let Some(usage) = response.usage {
+            self.usage += usage;
+            let usage = self.usage;
+            self.turn.change(|turn| turn.usage = usage);
+        }
+        self.warnings.extend(response.warnings.iter().cloned());
+        self.act(response).await
+    }
+
+    /// Prepares the request: `model.state`, `model.context`, `model.prompt`, `model.wire`.
+    async fn request(&self) -> Result<ChatRequest> {
+        let mut history = self.session.history();
+        if self.chains().any(|chains| !chains.state.is_empty()) {
+            for chains in self.chains() {
+                chains.state.apply(&mut history, self.ctx).await?;
+            }
+            self.session.replace(history.clone());
+        }
+        if self.ctx.is_heard() {
+            let mut iteration = Iteration { turn: self.turn.get(), messages: history.messages().len() };
+            tell(self.ctx, &mut iteration).await?;
+        }
+        let mut request = ChatRequest {
+            messages: self.context(&history).await?,
+            system: self.system_prompt().await?,
+            tools: Arc::clone(&self.specs),
+            options: self.options.clone(),
+        };
+        // A slot: the last registered hook, so the run's before the agent's.
+        if let Some(chains) = self.chains().filter(|chains| !chains.wire.is_empty()).last() {
+            let system = request.system.take().map(|text| Arc::new(Message::system(text)));
+            let mut messages = system.into_iter().chain(request.messages.iter().cloned()).collect();
+            chains.wire.apply(&mut messages, self.ctx).await?;
+            request.messages = Arc::new(messages);
+        }
+        Ok(request)
+    }
+
+    /// Returns the messages for one model call. They are the history's own, not copied, unless a hook may change them.
+    async fn context(&self, history: &History) -> Result<Arc<Vec<Arc<Message>>>> {
+        if self.chains().all(|chains| chains.context.is_empty()) {
+            return Ok(Arc::clone(history.messages()));
+        }
+        let mut messages = history.messages().to_vec();
+        for chains in self.chains() {
+            chains.context.apply(&mut messages, self.ctx).await?;
+        }
+        Ok(Arc::new(messages))
+    }
+
+    /// Returns the base and all contributions, joined by a blank line, as transforms leave them; `None` if nothing is left.
+    async fn system_prompt(&self) -> Result<Option<String>> {
+        let mut texts: Vec<String> = self.agent.prompt.iter().cloned().collect();
+        for chains in self.chains() {
+            chains.contributions.apply(&mut texts, self.ctx).await?;
+        }
+        texts.retain(|text| !text.trim().is_empty());
+        let mut prompt = texts.join("\n\n");
+        for chains in self.chains() {
+            chains.prompt.apply(&mut prompt, self.ctx).await?;
+        }
+        Ok((!prompt.is_empty()).then_some(prompt))
+    }
+
+    /// Runs the model: `model.call` and `model.chunk` are bound to its run.
+    async fn ask_model(&self, request: ChatRequest) -> Result<ChatResponse> {
+        let mut run = self.agent.model.run(request);
+        let mut stages = ChunkStages::new();
+        for installed in &self.installed {
+            if !installed.hooks.model_call.is_empty() {
+                run = run.middleware(installed.hooks.model_call.clone());
+            }
+            stages.extend(&installed.hooks.chains.chunks);
+        }
+        if !stages.is_empty() {
+            run = run.own_extension(stages);
+        }
+        run.await
+    }
+
+    /// Does what follows from a response.
+    async fn act(&mut self, response: ChatResponse) -> Result<(ChatResponse, After)> {
+        let mut action = TurnAction { response, inject: Vec::new(), decision: None };
+        for chains in self.chains() {
+            chains.action.apply(&mut action, self.ctx).await?;
+        }
+        let TurnAction { mut response, inject, decision } = action;
+        // From here on the response is part of the history, and each of its calls is answered.
+        let mut turn = self.session.open(response.message.clone());
+        response.message = turn.response().as_ref().clone();
+        let asks_again = !inject.is_empty();
+        turn.inject(inject)?;
+        let mut end = TurnEnd { response: Arc::clone(turn.response()), results: Vec::new() };
+        let after = match decision.unwrap_or(Decision::Natural) {
+            Decision::Stop => {
+                turn.answer_others("not executed: the run ends here");
+                After::End
+            }
+            Decision::LoopToModel => {
+                turn.answer_others("not executed: the model is asked again");
+                After::AskAgain
+            }
+            Decision::Natural => {
+                let mut terminates = false;
+                if end.response.tool_calls().next().is_some() {
+                    end.results = run_batch(self, &mut turn).await?;
+                    terminates = end.results.iter().all(|result| result.output.terminate);
+                }
+                let is_answer = end.response.tool_calls().next().is_none();
+                if terminates || (is_answer && !asks_again) { After::End } else { After::AskAgain }
+            }
+        };
+        drop(turn);
+        Ok((response, self.stop(end, after).await?))
+    }
+
+    /// Asks `turn.stop` whether the run ends.
+    async fn stop(&self, mut end: TurnEnd, after: After) -> Result<After> {
+        for chains in self.chains() {
+            if chains.stop.pass(&mut end, self.ctx).await?.is_break() {
+                return Ok(After::End);
+            }
+        }
+        Ok(after)
+    }
+}
+
+/// Refuses agents that are nested too deep.
+fn check_depth(agent: &Shared, ctx: &RunContext) -> Result<()> {
+    let above = std::iter::successors(ctx.parent(), |run| run.parent());
+    let agents = above.filter(|run| run.types().runnable == std::any::type_name::<Agent>()).count();
+    if agents > agent.max_depth {
+        return Err(Error::new(format!(
+            "the agent `{}` runs inside of {agents} others, and at most {} are allowed (`max_depth`)",
+            ctx.name(),
+            agent.max_depth
+        )));
+    }
+    Ok(())
+}
+
+/// The session as it was before the first attempt of a run.
+struct Before(History, std::collections::BTreeMap<Arc<str>, serde_json::Value>);
+
+/// Returns the session of the run. A further attempt begins with the session as the first one found it.
+fn begin_session(ctx: &RunContext) -> Result<Session> {
+    let Some(session) = ctx.own_extension::<Session>() else { return Ok(Session::new()) };
+    let session = Session::clone(&session);
+    match ctx.own_extension::<Before>() {
+        Some(before) => {
+            session.replace(before.0.clone());
+            session.slices().restore(&before.1);
+        }
+        None => ctx.set_own_extension(Before(session.history(), session.slices().snapshot()?)),
+    }
+    Ok(session)
+}

@@ -1,0 +1,42 @@
+//! Models and tools as runs: everything that happens in them is an event, and every step is open to middleware.
+//!
+//! A [`ChatModel`] takes a conversation and answers with a [`Message`]; a [`Provider`] is the backend behind it. A
+//! [`Tool`] is a function that a model may call. Both are runnables of `emitree-runtime`: listeners, layers, guards and
+//! the built-in middleware apply to their runs as to any other. A [`Session`] keeps a [`History`], which stays valid even
+//! if a turn is aborted or dropped. An [`Agent`] calls a model and its tools in a loop whose steps are [`Place`]s:
+//! an [`AgentMiddleware`] adds [`Hooks`] to them.
+
+mod agent;
+mod message;
+mod model;
+mod place;
+mod tool;
+
+pub use agent::Agent;
+pub use agent::builder::{AgentBuilder, IntoTool};
+pub use agent::events::{AgentStart, AgentSuccess, Iteration, ToolCallIdentified, ToolResponse};
+pub use agent::input::{AgentInput, AgentOutput};
+pub use agent::middleware::{AgentMiddleware, AgentRun, Joins, joins};
+pub use agent::turn::{AgentContext, Turn};
+
+pub use message::arguments::{Arguments, ToolCall};
+pub use message::history::{History, HistoryError, Session};
+pub use message::usage::{FinishReason, Usage};
+pub use message::{Message, Part, Role, ToolResult};
+pub use model::ChatModel;
+pub use model::chunks::{ChunkStage, ChunkStages, Chunks};
+pub use model::events::{
+    ChatError, ChatFinish, ChatStart, ChatSuccess, NewToken, RateLimits, ResponseHeaders, UsageReported,
+};
+pub use model::provider::{DeltaStream, Provider, whole};
+pub use model::request::{ChatOptions, ChatRequest, ResponseFormat, ToolChoice, ToolSpec};
+pub use model::response::{ChatResponse, Delta};
+pub use model::scripted::{Reply, ScriptedModel};
+pub use place::Place;
+pub use place::action::{CallResult, Decision, How, Messages, TurnAction, TurnEnd};
+pub use place::batch::{Batch, GatedCall, Verdict};
+pub use place::hooks::{HookResult, Hooks};
+pub use place::state::State;
+pub use tool::events::{ToolFailure, ToolFinish, ToolStart, ToolSuccess};
+pub use tool::output::ToolOutput;
+pub use tool::{CallId, Tool, ToolError, tool_fn};

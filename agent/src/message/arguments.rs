@@ -1,0 +1,107 @@
+//! Tool calls and their arguments.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::message::is_false;
+
+/// A model's request to call a tool.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(from = "CallRepr", into = "CallRepr")]
+#[non_exhaustive]
+pub struct ToolCall {
+    /// The id, unique within its message once the message is part of a [`History`](crate::History).
+    pub id: String,
+    /// The tool's name.
+    pub name: String,
+    /// The arguments.
+    pub arguments: Arguments,
+}
+
+impl ToolCall {
+    /// Makes a call.
+    pub fn new(id: impl Into<String>, name: impl Into<String>, arguments: impl Into<Arguments>) -> Self {
+        Self { id: id.into(), name: name.into(), arguments: arguments.into() }
+    }
+}
+
+/// The arguments of a [`ToolCall`].
+#[derive(Clone, Debug, PartialEq)]
+pub enum Arguments {
+    /// JSON; an object in all but malformed calls.
+    Json(Value),
+    /// Text that is not JSON. It is kept as the model wrote it, and is not the same as a JSON string.
+    Malformed(String),
+}
+
+impl Arguments {
+    /// Parses a model's text. Empty text is an empty object, because models leave the arguments of a tool without
+    /// parameters out.
+    #[must_use]
+    pub fn parse(text: &str) -> Self {
+        if text.trim().is_empty() {
+            return Self::Json(Value::Object(Map::new()));
+        }
+        serde_json::from_str(text).map_or_else(|_| Self::Malformed(text.to_owned()), Self::Json)
+    }
+
+    /// Returns the JSON value, or `None` for malformed text.
+    #[must_use]
+    pub const fn json(&self) -> Option<&Value> {
+        match self {
+            Self::Json(value) => Some(value),
+            Self::Malformed(_) => None,
+        }
+    }
+}
+
+impl From<Value> for Arguments {
+    fn from(value: Value) -> Self {
+        Self::Json(value)
+    }
+}
+
+/// Writes JSON, or malformed text as it is: the text that a provider is sent back.
+impl fmt::Display for Arguments {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Json(value) => value.fmt(f),
+            Self::Malformed(text) => f.write_str(text),
+        }
+    }
+}
+
+/// The call in JSON. Malformed text is marked, because as a value it looks like a JSON string.
+#[derive(Serialize, Deserialize)]
+struct CallRepr {
+    #[serde(default)]
+    id: String,
+    name: String,
+    #[serde(default)]
+    arguments: Value,
+    #[serde(default, skip_serializing_if = "is_false")]
+    malformed: bool,
+}
+
+impl From<ToolCall> for CallRepr {
+    fn from(ToolCall { id, name, arguments }: ToolCall) -> Self {
+        let malformed = matches!(arguments, Arguments::Malformed(_));
+        let arguments = match arguments {
+            Arguments::Json(value) => value,
+            Arguments::Malformed(text) => Value::String(text),
+        };
+        Self { id, name, arguments, malformed }
+    }
+}
+
+impl From<CallRepr> for ToolCall {
+    fn from(CallRepr { id, name, arguments, malformed }: CallRepr) -> Self {
+        let arguments = match arguments {
+            Value::String(text) if malformed => Arguments::Malformed(text),
+            value => Arguments::Json(value),
+        };
+        Self { id, name, arguments }
+    }
+}

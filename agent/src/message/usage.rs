@@ -1,0 +1,90 @@
+//! The facts that a provider reports beside a message: token counts, and the reason why the model stopped.
+
+use std::ops::AddAssign;
+
+use serde::{Deserialize, Serialize};
+
+/// The tokens that a model call took. All counts are 0 where the provider does not report them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+#[non_exhaustive]
+pub struct Usage {
+    /// Tokens of the request, cached ones included.
+    pub input_tokens: u64,
+    /// Tokens of the answer, reasoning included.
+    pub output_tokens: u64,
+    /// Input tokens that the provider read from its cache.
+    pub cached_input_tokens: u64,
+    /// Output tokens spent on reasoning.
+    pub reasoning_tokens: u64,
+}
+
+impl Usage {
+    /// Makes a usage of input and output tokens.
+    #[must_use]
+    pub const fn new(input_tokens: u64, output_tokens: u64) -> Self {
+        Self { input_tokens, output_tokens, cached_input_tokens: 0, reasoning_tokens: 0 }
+    }
+
+    /// Returns input and output tokens together.
+    #[must_use]
+    pub const fn total(&self) -> u64 {
+        self.input_tokens.saturating_add(self.output_tokens)
+    }
+}
+
+impl AddAssign for Usage {
+    fn add_assign(&mut self, other: Self) {
+        let add = |to: &mut u64, n: u64| *to = to.saturating_add(n);
+        add(&mut self.input_tokens, other.input_tokens);
+        add(&mut self.output_tokens, other.output_tokens);
+        add(&mut self.cached_input_tokens, other.cached_input_tokens);
+        add(&mut self.reasoning_tokens, other.reasoning_tokens);
+    }
+}
+
+/// The reason why a model stopped. In JSON it is one string.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "String", into = "String")]
+#[non_exhaustive]
+pub enum FinishReason {
+    /// The answer is complete.
+    Stop,
+    /// The token limit was reached.
+    Length,
+    /// The model calls tools.
+    ToolCall,
+    /// The provider withheld content.
+    ContentFilter,
+    /// A listener stopped the stream with [`NewToken::stop`](crate::NewToken::stop).
+    Stopped,
+    /// Another reason, in the provider's own word.
+    Other(String),
+}
+
+impl From<String> for FinishReason {
+    fn from(text: String) -> Self {
+        match text.as_str() {
+            "stop" => Self::Stop,
+            "length" => Self::Length,
+            // Servers that speak OpenAI's protocol write the plural.
+            "tool_call" | "tool_calls" => Self::ToolCall,
+            "content_filter" => Self::ContentFilter,
+            "stopped" => Self::Stopped,
+            _ => Self::Other(text),
+        }
+    }
+}
+
+impl From<FinishReason> for String {
+    fn from(reason: FinishReason) -> Self {
+        match reason {
+            FinishReason::Stop => "stop".to_owned(),
+            FinishReason::Length => "length".to_owned(),
+            FinishReason::ToolCall => "tool_call".to_owned(),
+            FinishReason::ContentFilter => "content_filter".to_owned(),
+            FinishReason::Stopped => "stopped".to_owned(),
+            FinishReason::Other(text) => text,
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! Stages that a reply passes piece by piece, before anybody receives it.
+
+use std::fmt;
+use std::sync::Arc;
+
+use emitree_runtime::{Result, RunContext};
+
+use crate::Delta;
+
+/// Pieces of a reply on their way through the stages.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Chunks {
+    /// The pieces. A stage may change, remove and add some; it may keep some back and add them later.
+    pub deltas: Vec<Delta>,
+    /// `true` if the reply has come to its end: the last call of a stage, which adds what it kept back.
+    pub ended: bool,
+}
+
+/// One stage. It belongs to one attempt of one run, so it can keep state.
+///
+/// A closure `FnMut(&mut Chunks, &RunContext) -> Result<()>` is one.
+pub trait ChunkStage: Send {
+    /// Takes the pieces that have arrived.
+    ///
+    /// # Errors
+    ///
+    /// An error fails the attempt.
+    fn pass(&mut self, chunks: &mut Chunks, ctx: &RunContext) -> Result<()>;
+}
+
+impl<F: FnMut(&mut Chunks, &RunContext) -> Result<()> + Send> ChunkStage for F {
+    fn pass(&mut self, chunks: &mut Chunks, ctx: &RunContext) -> Result<()> {
+        self(chunks, ctx)
+    }
+}
+
+type MakeStage = Arc<dyn Fn() -> Box<dyn ChunkStage> + Send + Sync>;
+
+/// Stages for the replies of a model's run, in order; fresh ones for each attempt. Given to a run as its own extension.
+///
+/// The same stages see a reply that is not streamed: whole, with `ended` at once. A stream that a listener stopped ends for
+/// the stages as well, so what they kept back is part of the answer.
+///
+/// ```
+/// use emitree_agent::{ChatModel, Chunks, ChunkStages, Delta, ScriptedModel};
+/// use emitree_runtime::{RunContext, Runnable};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> emitree_runtime::Result<()> {
+/// let loud = ChunkStages::new().with(|| {
+///     |chunks: &mut Chunks, _: &RunContext| {
+///         for delta in &mut chunks.deltas {
+///             if let Delta::Text(text) = delta {
+///                 *text = text.to_uppercase();
+///             }
+///         }
+///         Ok(())
+///     }
+/// });
+/// let model = ChatModel::new(ScriptedModel::new("test").text("hello"))?;
+/// assert_eq!(model.run("hi".into()).own_extension(loud).await?.text(), "HELLO");
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Default)]
+pub struct ChunkStages(Vec<MakeStage>);
+
+impl ChunkStages {
+    /// Makes an empty list.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Appends a stage, by a function that makes a fresh one for each attempt.
+    #[must_use]
+    pub fn with<S: ChunkStage + 'static>(mut self, make: impl Fn() -> S + Send + Sync + 'static) -> Self {
+        self.0.push(Arc::new(move || Box::new(make())));
+        self
+    }
+
+    /// Returns `true` if there are no stages.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(crate) fn extend(&mut self, other: &Self) {
+        self.0.extend(other.0.iter().cloned());
+    }
+
+    pub(crate) fn begin(&self) -> Vec<Box<dyn ChunkStage>> {
+        self.0.iter().map(|make| make()).collect()
+    }
+}
+
+impl fmt::Debug for ChunkStages {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("ChunkStages").field(&self.0.len()).finish()
+    }
+}

@@ -1,0 +1,232 @@
+//! The own events of a model's run.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use emitree_emitter::{Event, EventName};
+use emitree_runtime::ErrorReport;
+use serde::{Deserialize, Serialize};
+
+use crate::{ChatRequest, ChatResponse, Usage};
+
+/// The event `start`: a request is about to be sent. Emitted for each attempt.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct ChatStart {
+    /// The request. A listener may change it.
+    pub request: ChatRequest,
+}
+
+impl ChatStart {
+    pub(crate) const fn new(request: ChatRequest) -> Self {
+        Self { request }
+    }
+}
+
+/// The event `new_token`: a piece of a streamed answer has arrived.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct NewToken {
+    /// The piece of text. A listener may change it, and the answer with it.
+    pub text: String,
+    /// `true` if the text is reasoning, and not part of the answer.
+    #[serde(default, skip_serializing_if = "crate::message::is_false")]
+    pub is_reasoning: bool,
+    #[serde(default, skip_serializing_if = "crate::message::is_false")]
+    stops: bool,
+}
+
+impl NewToken {
+    pub(crate) const fn new(text: String, is_reasoning: bool) -> Self {
+        Self { text, is_reasoning, stops: false }
+    }
+
+    /// Returns the piece of text; an empty one for reasoning.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        if self.is_reasoning { "" } else { &self.text }
+    }
+
+    /// Stops the stream after this token. The run succeeds with the answer so far, this token included, and finish
+    /// reason [`Stopped`](crate::FinishReason::Stopped).
+    pub const fn stop(&mut self) {
+        self.stops = true;
+    }
+
+    pub(crate) const fn stops(&self) -> bool {
+        self.stops
+    }
+}
+
+/// The event `response_headers`: the provider has begun to answer.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct ResponseHeaders {
+    /// All headers, with names in lower case.
+    pub headers: BTreeMap<String, String>,
+    /// The facts about rate limits that the headers contain.
+    pub rate_limits: RateLimits,
+}
+
+impl ResponseHeaders {
+    pub(crate) fn new(headers: BTreeMap<String, String>) -> Self {
+        let rate_limits = RateLimits::of(&headers);
+        Self { headers, rate_limits }
+    }
+}
+
+/// Facts about rate limits, read from the headers `x-ratelimit-{limit,remaining,reset}-{requests,tokens}` of OpenAI's
+/// protocol. A header that is missing or not readable leaves its field empty.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+#[non_exhaustive]
+pub struct RateLimits {
+    /// The most requests in a period.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit_requests: Option<u64>,
+    /// The requests that are left.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub remaining_requests: Option<u64>,
+    /// The time in milliseconds until all requests are available again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reset_requests_ms: Option<u64>,
+    /// The most tokens in a period.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit_tokens: Option<u64>,
+    /// The tokens that are left.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub remaining_tokens: Option<u64>,
+    /// The time in milliseconds until all tokens are available again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reset_tokens_ms: Option<u64>,
+}
+
+impl RateLimits {
+    fn of(headers: &BTreeMap<String, String>) -> Self {
+        let text = |name: &str| headers.get(&format!("x-ratelimit-{name}")).map(|text| text.trim());
+        let number = |name: &str| text(name).and_then(|text| text.parse().ok());
+        let time = |name: &str| text(name).and_then(milliseconds);
+        Self {
+            limit_requests: number("limit-requests"),
+            remaining_requests: number("remaining-requests"),
+            reset_requests_ms: time("reset-requests"),
+            limit_tokens: number("limit-tokens"),
+            remaining_tokens: number("remaining-tokens"),
+            reset_tokens_ms: time("reset-tokens"),
+        }
+    }
+}
+
+/// Reads a duration as OpenAI writes it: `1s`, `6m0s`, `120ms`, `1h2m3.5s`; a bare number is seconds.
+fn milliseconds(text: &str) -> Option<u64> {
+    let mut rest = text;
+    let mut total = 0.0;
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
+        let number: f64 = rest[..digits].parse().ok()?;
+        let unit = rest[digits..]
+            .find(|c: char| c.is_ascii_digit())
+            .map_or(&rest[digits..], |end| &rest[digits..digits + end]);
+        let seconds = match unit {
+            "ms" => 0.001,
+            "s" | "" => 1.0,
+            "m" => 60.0,
+            "h" => 3600.0,
+            "d" => 86400.0,
+            _ => return None,
+        };
+        total += number * seconds;
+        rest = &rest[digits + unit.len()..];
+    }
+    let time = Duration::try_from_secs_f64(total).ok().filter(|_| !text.is_empty())?;
+    u64::try_from(time.as_millis()).ok()
+}
+
+/// The event `usage`: the provider has reported the tokens of a call.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct UsageReported {
+    /// The tokens.
+    pub usage: Usage,
+}
+
+impl UsageReported {
+    pub(crate) const fn new(usage: Usage) -> Self {
+        Self { usage }
+    }
+}
+
+/// The event `success`: an attempt has succeeded.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct ChatSuccess {
+    /// The response. A listener may change it.
+    pub response: ChatResponse,
+}
+
+impl ChatSuccess {
+    pub(crate) const fn new(response: ChatResponse) -> Self {
+        Self { response }
+    }
+}
+
+/// The event `error`: an attempt has failed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct ChatError {
+    /// The error as data.
+    pub error: ErrorReport,
+}
+
+impl ChatError {
+    pub(crate) const fn new(error: ErrorReport) -> Self {
+        Self { error }
+    }
+}
+
+/// The event `finish`: an attempt is over, after `success` or `error`. An attempt that is dropped emits none of these; the
+/// run's own [`Finish`](emitree_runtime::Finish) always comes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct ChatFinish {}
+
+macro_rules! named {
+    ($($event:ty = $name:literal;)*) => {
+        $(impl Event for $event {
+            const NAME: EventName = EventName::new($name);
+        })*
+    };
+}
+
+named! {
+    ChatStart = "start";
+    NewToken = "new_token";
+    ResponseHeaders = "response_headers";
+    UsageReported = "usage";
+    ChatSuccess = "success";
+    ChatError = "error";
+    ChatFinish = "finish";
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_of_rate_limits_are_read_in_every_form_that_servers_write() {
+        let table = [
+            ("1s", Some(1000)),
+            ("6m0s", Some(360_000)),
+            ("120ms", Some(120)),
+            ("1h2m3.5s", Some(3_723_500)),
+            ("0.25", Some(250)),
+            ("", None),
+            ("soon", None),
+            ("1 s", None),
+            ("1e9999s", None),
+        ];
+        for (text, expected) in table {
+            assert_eq!(milliseconds(text), expected, "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! Language models as runs.
+
+pub(crate) mod chunks;
+pub(crate) mod events;
+pub(crate) mod provider;
+pub(crate) mod request;
+pub(crate) mod response;
+pub(crate) mod scripted;
+
+use std::borrow::Cow;
+use std::fmt;
+use std::sync::Arc;
+
+use emitree_emitter::{BuildError, Creator, Emitter, Event};
+use emitree_runtime::{AttemptDiscarded, IntoMiddleware, Middleware, Result, RunContext, Runnable};
+use futures_util::StreamExt;
+
+use crate::model::chunks::{ChunkStage, Chunks};
+use crate::model::events::{ChatError, ChatFinish, ChatStart, ChatSuccess, NewToken, ResponseHeaders, UsageReported};
+use crate::model::provider::DynProvider;
+use crate::model::response::ResponseBuilder;
+use crate::{ChatRequest, ChatResponse, ChunkStages, Delta, Provider};
+
+/// A language model whose calls are runs, of the kind `ChatModel`.
+///
+/// ```
+/// use emitree_agent::{ChatModel, NewToken, ScriptedModel};
+/// use emitree_runtime::Runnable;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> emitree_runtime::Result<()> {
+/// let model = ChatModel::new(ScriptedModel::new("test").text("Hello, world!"))?;
+/// let answer = model
+///     .run("Say hello.".into())
+///     .on_start(|start, _| start.input.options.stream = true)
+///     .on("new_token", |token: &mut NewToken, _| print!("{}", token.text()))
+///     .await?;
+/// assert_eq!(answer.text(), "Hello, world!");
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Its own events
+///
+/// All are emitted by the run, in the namespace `backend.chat.<provider>`, and only while somebody listens. A listener that
+/// fails, fails the attempt.
+///
+/// | event | payload | when |
+/// |---|---|---|
+/// | `start` | [`ChatStart`] | before a request is sent; a listener may change it |
+/// | `response_headers` | [`ResponseHeaders`] | the provider begins to answer, if it reports headers |
+/// | `new_token` | [`NewToken`] | each piece of text, if the request asks to stream; a listener may change it, or stop the stream |
+/// | `usage` | [`UsageReported`] | the reply is complete, if the provider reports token counts |
+/// | `success` | [`ChatSuccess`] | the reply is complete; a listener may change it |
+/// | `error` | [`ChatError`] | the attempt has failed |
+/// | `finish` | [`ChatFinish`] | after `success` or `error` |
+///
+/// They are emitted per attempt: a layer that calls the model again, such as `Retry`, makes several of each in one run.
+/// Inside of other runs, listen for them by their paths: `"backend.chat.*.new_token"`, or `"**.new_token"` for any model.
+///
+/// # Cancel safety
+///
+/// Dropping or aborting the run drops the provider's call.
+#[derive(Clone)]
+pub struct ChatModel {
+    shared: Arc<Shared>,
+    middlewares: Vec<Arc<dyn Middleware>>,
+}
+
+struct Shared {
+    provider: Box<dyn DynProvider>,
+    emitter: Emitter,
+}
+
+impl ChatModel {
+    /// Makes a model of a provider.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error that quotes the provider's name, if that is not made of letters, digits and `_`.
+    pub fn new(provider: impl Provider) -> Result<Self, BuildError> {
+        let creator = Creator::new("ChatModel", provider.model().to_owned());
+        let emitter = Emitter::root()
+            .child_builder(["backend", "chat", provider.name()])
+            .creator(creator)
+            .declares_event::<ChatStart>()
+            .declares_event::<NewToken>()
+            .declares_event::<ResponseHeaders>()
+            .declares_event::<UsageReported>()
+            .declares_event::<ChatSuccess>()
+            .declares_event::<ChatError>()
+            .declares_event::<ChatFinish>()
+            // Middleware that attempts again emits it on the run.
+            .declares::<AttemptDiscarded>("attempt_discarded")
+            .build()?;
+        let shared = Arc::new(Shared { provider: Box::new(provider), emitter });
+        Ok(Self { shared, middlewares: Vec::new() })
+    }
+
+    /// Binds a middleware to each run of this model and of its later clones.
+    #[must_use]
+    pub fn middleware<Sort>(mut self, middleware: impl IntoMiddleware<Sort>) -> Self {
+        self.middlewares.push(Arc::new(middleware.into_middleware()));
+        self
+    }
+
+    /// Sends a request and receives the reply.
+    async fn attempt(&self, input: &ChatRequest, ctx: &RunContext) -> Result<ChatResponse> {
+        let mut request = Cow::Borrowed(input);
+        if ctx.is_heard() {
+            // The copy is made only where a listener may change it.
+            let mut start = ChatStart::new(input.clone());
+            tell(ctx, &mut start).await?;
+            request = Cow::Owned(start.request);
+        }
+        let mut deltas = self.shared.provider.chat(&request, ctx).await?;
+        let stages = ctx.own_extension::<ChunkStages>().map(|stages| stages.begin()).unwrap_or_default();
+        let mut reply = Reply { ctx, stages, streams: request.options.stream, builder: ResponseBuilder::new() };
+        // A reply that is not streamed passes the stages whole, so a stage sees the same text either way.
+        let mut arrived = Vec::new();
+        while let Some(delta) = deltas.next().await {
+            arrived.push(delta?);
+            if reply.streams && reply.receive(std::mem::take(&mut arrived), false).await? {
+                drop(deltas);
+                reply.receive(Vec::new(), true).await?;
+                return Ok(reply.builder.stopped());
+            }
+        }
+        let is_stopped = reply.receive(arrived, true).await?;
+        Ok(if is_stopped { reply.builder.stopped() } else { reply.builder.finish() })
+    }
+}
+
+/// A reply that is being received.
+struct Reply<'a> {
+    ctx: &'a RunContext,
+    stages: Vec<Box<dyn ChunkStage>>,
+    streams: bool,
+    builder: ResponseBuilder,
+}
+
+impl Reply<'_> {
+    /// Takes pieces through the stages, emits them and adds them to the response. Returns whether a listener stopped the
+    /// stream; the pieces behind that one are dropped.
+    async fn receive(&mut self, deltas: Vec<Delta>, ended: bool) -> Result<bool> {
+        let mut chunks = Chunks { deltas, ended };
+        for stage in &mut self.stages {
+            stage.pass(&mut chunks, self.ctx)?;
+        }
+        for delta in chunks.deltas {
+            let (delta, stops) = self.announce(delta).await?;
+            self.builder.push(delta);
+            if stops {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Emits the event of a piece, if it has one and somebody listens. Returns the piece as listeners left it.
+    async fn announce(&mut self, delta: Delta) -> Result<(Delta, bool)> {
+        if !self.ctx.is_heard() {
+            return Ok((delta, false));
+        }
+        match delta {
+            Delta::Text(text) if self.streams => {
+                let mut token = NewToken::new(text, false);
+                tell(self.ctx, &mut token).await?;
+                let stops = token.stops();
+                Ok((Delta::Text(token.text), stops))
+            }
+            Delta::Reasoning(text) if self.streams => {
+                let mut token = NewToken::new(text, true);
+                tell(self.ctx, &mut token).await?;
+                let stops = token.stops();
+                Ok((Delta::Reasoning(token.text), stops))
+            }
+            Delta::Headers(headers) => {
+                let mut event = ResponseHeaders::new(headers);
+                tell(self.ctx, &mut event).await?;
+                Ok((Delta::Headers(event.headers), false))
+            }
+            other => Ok((other, false)),
+        }
+    }
+}
+
+/// Emits an own event of the run, if somebody listens.
+pub(crate) async fn tell<E: Event>(ctx: &RunContext, event: &mut E) -> Result<()> {
+    if ctx.is_heard() {
+        ctx.emitter().emit_event(event).await?;
+    }
+    Ok(())
+}
+
+impl Runnable for ChatModel {
+    type Input = ChatRequest;
+    type Output = ChatResponse;
+
+    fn emitter(&self) -> &Emitter {
+        &self.shared.emitter
+    }
+
+    async fn execute(&self, input: &ChatRequest, ctx: &RunContext) -> Result<ChatResponse> {
+        let mut result = self.attempt(input, ctx).await;
+        if !ctx.is_heard() {
+            return result;
+        }
+        if let Ok(response) = result {
+            result = succeeded(response, ctx).await;
+        }
+        if let Err(error) = &result {
+            // The attempt has failed already: a listener that fails here as well changes nothing of that.
+            let told = tell(ctx, &mut ChatError::new(error.report())).await;
+            if let Err(failed) = told {
+                tracing::warn!(error = %failed, "a listener of a model's `error` failed");
+            }
+        }
+        tell(ctx, &mut ChatFinish {}).await.and(result)
+    }
+
+    fn middlewares(&self) -> &[Arc<dyn Middleware>] {
+        &self.middlewares
+    }
+}
+
+async fn succeeded(response: ChatResponse, ctx: &RunContext) -> Result<ChatResponse> {
+    if let Some(usage) = response.usage {
+        tell(ctx, &mut UsageReported::new(usage)).await?;
+    }
+    let mut success = ChatSuccess::new(response);
+    tell(ctx, &mut success).await?;
+    Ok(success.response)
+}
+
+impl fmt::Debug for ChatModel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Shared { emitter, .. } = &*self.shared;
+        f.debug_struct("ChatModel")
+            .field("name", &self.name())
+            .field("namespace", &emitter.namespace())
+            .finish_non_exhaustive()
+    }
+}

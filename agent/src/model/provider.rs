@@ -1,0 +1,81 @@
+//! The one trait that a backend implements.
+
+use std::future::Future;
+use std::pin::Pin;
+
+use emitree_runtime::{Result, RunContext};
+use futures_core::Stream;
+use futures_core::future::BoxFuture;
+use futures_util::stream;
+
+use crate::{ChatRequest, ChatResponse, Delta};
+
+/// A reply as it arrives.
+pub type DeltaStream = Pin<Box<dyn Stream<Item = Result<Delta>> + Send>>;
+
+/// A backend of [`ChatModel`](crate::ChatModel)s: it sends a request and returns the pieces of the reply.
+///
+/// A provider translates, and does nothing else: retries, time-outs, limits and caches are middleware around the run.
+///
+/// ```
+/// use emitree_agent::{ChatModel, ChatRequest, ChatResponse, DeltaStream, Message, Provider, whole};
+/// use emitree_runtime::{Result, RunContext, Runnable};
+///
+/// struct Parrot;
+///
+/// impl Provider for Parrot {
+///     fn name(&self) -> &str {
+///         "parrot"
+///     }
+///
+///     fn model(&self) -> &str {
+///         "green"
+///     }
+///
+///     async fn chat(&self, request: &ChatRequest, _: &RunContext) -> Result<DeltaStream> {
+///         Ok(whole(ChatResponse::new(Message::assistant(request.last_user_text()))))
+///     }
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<()> {
+/// assert_eq!(ChatModel::new(Parrot)?.run("hello".into()).await?.text(), "hello");
+/// # Ok(())
+/// # }
+/// ```
+pub trait Provider: Send + Sync + 'static {
+    /// Returns the provider's name: letters, digits and `_`. Events of its models are in the namespace
+    /// `backend.chat.<name>`.
+    fn name(&self) -> &str;
+
+    /// Returns the model's name.
+    fn model(&self) -> &str;
+
+    /// Sends a request.
+    ///
+    /// The reply is always a stream. If the request does not ask for one ([`stream`](crate::ChatOptions::stream)), the
+    /// pieces may be as large as the whole ([`whole`]). Dropping the future or the stream ends the call.
+    ///
+    /// # Errors
+    ///
+    /// An error, here or in the stream, fails the attempt. An error that may pass is marked
+    /// [`retryable`](emitree_runtime::Error::retryable).
+    fn chat(&self, request: &ChatRequest, ctx: &RunContext) -> impl Future<Output = Result<DeltaStream>> + Send;
+}
+
+/// Makes the stream of a reply that has arrived whole.
+#[must_use]
+pub fn whole(response: ChatResponse) -> DeltaStream {
+    Box::pin(stream::iter(Delta::of_response(response).into_iter().map(Ok)))
+}
+
+/// A [`Provider`] whose type is not known.
+pub(crate) trait DynProvider: Send + Sync {
+    fn chat<'a>(&'a self, request: &'a ChatRequest, ctx: &'a RunContext) -> BoxFuture<'a, Result<DeltaStream>>;
+}
+
+impl<P: Provider> DynProvider for P {
+    fn chat<'a>(&'a self, request: &'a ChatRequest, ctx: &'a RunContext) -> BoxFuture<'a, Result<DeltaStream>> {
+        Box::pin(Provider::chat(self, request, ctx))
+    }
+}

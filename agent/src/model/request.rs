@@ -1,0 +1,171 @@
+//! The input of a model's run.
+
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::message::is_false;
+use crate::tool::schema::schema_of;
+use crate::{Message, Part, Role};
+
+/// The input of a [`ChatModel`](crate::ChatModel): a conversation, the tools that the model may call, and options.
+///
+/// Cloning a request clones its messages and tools by reference only.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct ChatRequest {
+    /// The system prompt. Providers send it before the messages.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub system: Option<String>,
+    /// The conversation.
+    pub messages: Arc<Vec<Arc<Message>>>,
+    /// The tools that the model may call.
+    #[serde(default, skip_serializing_if = "is_empty")]
+    pub tools: Arc<Vec<ToolSpec>>,
+    /// Everything else.
+    #[serde(default)]
+    pub options: ChatOptions,
+}
+
+fn is_empty(tools: &Arc<Vec<ToolSpec>>) -> bool {
+    tools.is_empty()
+}
+
+impl ChatRequest {
+    /// Makes a request of messages, without tools.
+    pub fn new(messages: impl IntoIterator<Item = Message>) -> Self {
+        let messages = Arc::new(messages.into_iter().map(Arc::new).collect());
+        Self { messages, ..Self::default() }
+    }
+
+    /// Returns the text of the last user's message, or an empty string.
+    #[must_use]
+    pub fn last_user_text(&self) -> String {
+        self.messages
+            .iter()
+            .rev()
+            .find(|message| message.role == Role::User)
+            .map_or_else(String::new, |message| message.text())
+    }
+
+    /// Returns the number of bytes of text in the messages, for limits and estimates.
+    #[must_use]
+    pub fn text_len(&self) -> usize {
+        let len = |part: &Part| match part {
+            Part::Text { content } | Part::Reasoning { content } => content.len(),
+            Part::ToolCall(call) => call.arguments.to_string().len(),
+            Part::ToolCallResponse(result) => {
+                result.response.as_str().map_or_else(|| result.response.to_string().len(), str::len)
+            }
+            Part::Uri { uri, .. } => uri.len(),
+        };
+        self.messages.iter().flat_map(|message| &message.parts).map(len).sum()
+    }
+}
+
+/// A message makes a request with nothing else.
+impl From<Message> for ChatRequest {
+    fn from(message: Message) -> Self {
+        Self::new([message])
+    }
+}
+
+/// A user's text makes a request with nothing else.
+impl From<&str> for ChatRequest {
+    fn from(text: &str) -> Self {
+        Self::new([Message::user(text)])
+    }
+}
+
+/// A tool as a model sees it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct ToolSpec {
+    /// The name that the model calls.
+    pub name: String,
+    /// The purpose, for the model to decide by.
+    pub description: String,
+    /// The JSON Schema of the arguments.
+    pub parameters: Value,
+}
+
+impl ToolSpec {
+    /// Describes a tool.
+    pub fn new(name: impl Into<String>, description: impl Into<String>, parameters: impl Into<Value>) -> Self {
+        Self { name: name.into(), description: description.into(), parameters: parameters.into() }
+    }
+}
+
+/// Options of a model call. What is not set is left to the provider.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+#[non_exhaustive]
+pub struct ChatOptions {
+    /// The randomness of the answer, mostly from 0 to 2.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub temperature: Option<f64>,
+    /// The most tokens that the answer may have.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_tokens: Option<u64>,
+    /// Texts that end the answer.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub stop: Vec<String>,
+    /// The seed of the randomness, where the provider has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seed: Option<u64>,
+    /// The form of the answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub response_format: Option<ResponseFormat>,
+    /// The tools that the model has to call, if any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tool_choice: Option<ToolChoice>,
+    /// Asks for a stream: each piece of the answer is an event [`NewToken`](crate::NewToken) of the model's run.
+    #[serde(skip_serializing_if = "is_false")]
+    pub stream: bool,
+    /// Options that only some providers know. They are sent as they are.
+    #[serde(skip_serializing_if = "Map::is_empty")]
+    pub extra: Map<String, Value>,
+}
+
+/// The form of a model's answer.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum ResponseFormat {
+    /// Any text.
+    Text,
+    /// Any JSON object.
+    JsonObject,
+    /// JSON that fits a schema.
+    JsonSchema {
+        /// The schema's name.
+        name: String,
+        /// The JSON Schema.
+        schema: Value,
+    },
+}
+
+impl ResponseFormat {
+    /// Makes the format of a Rust type.
+    #[must_use]
+    pub fn of<T: JsonSchema>() -> Self {
+        Self::JsonSchema { name: T::schema_name().into_owned(), schema: schema_of::<T>() }
+    }
+}
+
+/// The tools that a model has to call.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum ToolChoice {
+    /// The model decides.
+    Auto,
+    /// None.
+    None,
+    /// At least one.
+    Required,
+    /// The tool of that name.
+    Tool(String),
+}

@@ -1,0 +1,202 @@
+//! The output of a model's run, and the pieces it is put together from.
+
+use std::collections::BTreeMap;
+use std::mem::take;
+
+use serde::{Deserialize, Serialize};
+
+use crate::message::arguments::{Arguments, ToolCall};
+use crate::message::usage::{FinishReason, Usage};
+use crate::{Message, Part, Role};
+
+/// The output of a [`ChatModel`](crate::ChatModel).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct ChatResponse {
+    /// The answer. Its role is [`Role::Assistant`].
+    pub message: Message,
+    /// The tokens that the call took, if the provider reports them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub usage: Option<Usage>,
+    /// The model that answered, which may be more exact than the one that was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// The provider's id of the response.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
+    /// The response headers, with names in lower case.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub headers: BTreeMap<String, String>,
+    /// Remarks that deserve a reader's attention, such as options that the provider ignored.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
+}
+
+impl ChatResponse {
+    /// Makes a response of a message.
+    #[must_use]
+    pub const fn new(message: Message) -> Self {
+        Self { message, usage: None, model: None, id: None, headers: BTreeMap::new(), warnings: Vec::new() }
+    }
+
+    /// Returns the text of the answer.
+    #[must_use]
+    pub fn text(&self) -> String {
+        self.message.text()
+    }
+}
+
+/// A piece of a provider's reply, in the order of arrival.
+///
+/// A provider that does not stream gives the whole reply as a few large pieces: there is one way through a model.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Delta {
+    /// More text of the answer.
+    Text(String),
+    /// More reasoning.
+    Reasoning(String),
+    /// More of a tool call. Calls may arrive interleaved.
+    ToolCall {
+        /// The call's place among the calls of the reply.
+        index: usize,
+        /// The call's id, in one of its pieces.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        id: Option<String>,
+        /// The tool's name, in one of its pieces.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        name: Option<String>,
+        /// More text of the arguments.
+        #[serde(default)]
+        arguments: String,
+    },
+    /// The response headers.
+    Headers(BTreeMap<String, String>),
+    /// The token counts. The last ones count.
+    Usage(Usage),
+    /// The reason why the model stopped.
+    Finish(FinishReason),
+    /// The id of the response and the model that answers.
+    Response {
+        /// The provider's id of the response.
+        id: Option<String>,
+        /// The model.
+        model: Option<String>,
+    },
+    /// A remark that deserves a reader's attention.
+    Warning(String),
+}
+
+impl Delta {
+    /// Takes a whole response apart: the pieces put it together again.
+    #[must_use]
+    pub fn of_response(response: ChatResponse) -> Vec<Self> {
+        let ChatResponse { message, usage, model, id, headers, warnings } = response;
+        let mut deltas = Vec::new();
+        if !headers.is_empty() {
+            deltas.push(Self::Headers(headers));
+        }
+        if id.is_some() || model.is_some() {
+            deltas.push(Self::Response { id, model });
+        }
+        let mut index = 0;
+        for part in message.parts {
+            match part {
+                Part::Text { content } => deltas.push(Self::Text(content)),
+                Part::Reasoning { content } => deltas.push(Self::Reasoning(content)),
+                Part::ToolCall(call) => {
+                    let arguments = call.arguments.to_string();
+                    deltas.push(Self::ToolCall { index, id: Some(call.id), name: Some(call.name), arguments });
+                    index += 1;
+                }
+                // Models do not answer with these.
+                Part::ToolCallResponse(_) | Part::Uri { .. } => {}
+            }
+        }
+        deltas.extend(usage.map(Self::Usage));
+        deltas.extend(message.finish_reason.map(Self::Finish));
+        deltas.extend(warnings.into_iter().map(Self::Warning));
+        deltas
+    }
+}
+
+/// Puts a response together.
+#[derive(Debug)]
+pub(crate) struct ResponseBuilder {
+    response: ChatResponse,
+    calls: BTreeMap<usize, PartialCall>,
+}
+
+#[derive(Debug, Default)]
+struct PartialCall {
+    id: String,
+    name: String,
+    arguments: String,
+}
+
+impl ResponseBuilder {
+    pub(crate) fn new() -> Self {
+        Self { response: ChatResponse::new(Message::new(Role::Assistant, [])), calls: BTreeMap::new() }
+    }
+
+    pub(crate) fn push(&mut self, delta: Delta) {
+        let response = &mut self.response;
+        let parts = &mut response.message.parts;
+        match delta {
+            Delta::Text(text) => match parts.last_mut() {
+                Some(Part::Text { content }) => content.push_str(&text),
+                _ if text.is_empty() => {}
+                _ => parts.push(Part::Text { content: text }),
+            },
+            Delta::Reasoning(text) => match parts.last_mut() {
+                Some(Part::Reasoning { content }) => content.push_str(&text),
+                _ if text.is_empty() => {}
+                _ => parts.push(Part::Reasoning { content: text }),
+            },
+            Delta::ToolCall { index, id, name, arguments } => {
+                let call = self.calls.entry(index).or_default();
+                // Some servers repeat id and name in every piece, some send them empty after the first.
+                call.id = id.filter(|id| !id.is_empty()).unwrap_or_else(|| take(&mut call.id));
+                call.name = name.filter(|name| !name.is_empty()).unwrap_or_else(|| take(&mut call.name));
+                call.arguments.push_str(&arguments);
+            }
+            Delta::Headers(headers) => response.headers.extend(headers),
+            Delta::Usage(usage) => response.usage = Some(usage),
+            Delta::Finish(reason) => response.message.finish_reason = Some(reason),
+            Delta::Response { id, model } => {
+                response.id = id.or_else(|| response.id.take());
+                response.model = model.or_else(|| response.model.take());
+            }
+            Delta::Warning(warning) => response.warnings.push(warning),
+        }
+    }
+
+    /// Returns the response of a reply that came to its end.
+    pub(crate) fn finish(mut self) -> ChatResponse {
+        let calls = take(&mut self.calls).into_values().map(|PartialCall { id, name, arguments }| {
+            Part::ToolCall(ToolCall { id, name, arguments: Arguments::parse(&arguments) })
+        });
+        self.response.message.parts.extend(calls);
+        self.response
+    }
+
+    /// Returns the response of a reply that a listener stopped. A call that may not be complete is dropped, so that it is
+    /// never executed: a tool must not run with half of its arguments.
+    pub(crate) fn stopped(mut self) -> ChatResponse {
+        let is_complete = |call: &PartialCall| {
+            !call.name.is_empty()
+                && Arguments::parse(&call.arguments).json().is_some()
+                && !call.arguments.trim().is_empty()
+        };
+        let before = self.calls.len();
+        self.calls.retain(|_, call| is_complete(call));
+        let dropped = before - self.calls.len();
+        if dropped > 0 {
+            let warning = format!("the stream was stopped: {dropped} incomplete tool calls were dropped");
+            self.response.warnings.push(warning);
+        }
+        self.response.message.finish_reason = Some(FinishReason::Stopped);
+        self.finish()
+    }
+}

@@ -1,0 +1,71 @@
+//! The values that pass the chain places.
+
+use std::sync::Arc;
+
+use crate::tool::output::ToolOutput;
+use crate::{ChatResponse, Message, ToolCall};
+
+/// The messages of a model call, shared with the history until they are changed.
+pub type Messages = Vec<Arc<Message>>;
+
+/// The consequences of a model's response: the value at [`Place::TurnAction`](crate::Place::TurnAction).
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct TurnAction {
+    /// The response. A replaced one is what later hooks see and what the history keeps.
+    pub response: ChatResponse,
+    /// Messages to add behind the results of the turn. If the response calls no tools, they ask the model again.
+    pub inject: Vec<Message>,
+    /// The decision. The last one given wins; without one the turn goes on by itself.
+    pub decision: Option<Decision>,
+}
+
+/// A decision about a turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Decision {
+    /// The turn goes on by itself: calls are executed, an answer without calls ends the run.
+    Natural,
+    /// The run ends here. Calls are answered with "not executed".
+    Stop,
+    /// The model is asked again. Calls are answered with "not executed".
+    LoopToModel,
+}
+
+/// The result of one tool call: the value at [`Place::ToolResult`](crate::Place::ToolResult).
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct CallResult {
+    /// The call.
+    pub call: ToolCall,
+    /// The way in which the result came about.
+    pub how: How,
+    /// The result.
+    pub output: ToolOutput,
+}
+
+/// The way in which the result of a tool call came about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum How {
+    /// The tool ran and succeeded.
+    Executed,
+    /// A gate answered.
+    Answered,
+    /// A gate skipped the call.
+    Skipped,
+    /// A gate, a guard or another middleware denied the call.
+    Denied,
+    /// The tool failed, or there is no such tool, or the arguments do not fit.
+    Failed,
+}
+
+/// A turn that is over: the value at [`Place::TurnStop`](crate::Place::TurnStop).
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct TurnEnd {
+    /// The response, as the history keeps it.
+    pub response: Arc<Message>,
+    /// The results of its calls, in call order.
+    pub results: Vec<CallResult>,
+}

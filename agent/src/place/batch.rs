@@ -1,0 +1,114 @@
+//! The calls of a turn at the gate.
+
+use emitree_runtime::{Error, Interrupt};
+
+use crate::ToolCall;
+use crate::tool::output::ToolOutput;
+
+/// All tool calls of a turn, before any of them starts: the value at [`Place::ToolGate`](crate::Place::ToolGate).
+#[derive(Debug)]
+pub struct Batch(pub(crate) Vec<GatedCall>);
+
+impl Batch {
+    /// Returns the calls that have no verdict yet.
+    pub fn open(&mut self) -> impl Iterator<Item = &mut GatedCall> {
+        self.0.iter_mut().filter(|gated| gated.verdict.is_none())
+    }
+
+    /// Returns all calls.
+    pub fn calls(&self) -> impl Iterator<Item = &GatedCall> {
+        self.0.iter()
+    }
+}
+
+/// A tool call at the gate.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct GatedCall {
+    /// The call. Name and arguments may be changed: they are validated again. The id stays as it is.
+    pub call: ToolCall,
+    verdict: Option<Verdict>,
+}
+
+/// A decision about a call at the gate.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Verdict {
+    /// The tool does not run; this is its output.
+    Answer(ToolOutput),
+    /// The tool does not run, and that is no error. The model reads why.
+    Skip(String),
+    /// The tool does not run. The model reads who denied it, and why.
+    Deny {
+        /// The middleware that denies.
+        by: String,
+        /// The reason.
+        reason: String,
+    },
+    /// The tool does not run before somebody has answered a question: the agent's run is interrupted when the other calls
+    /// have settled.
+    Interrupt(Interrupt),
+}
+
+impl GatedCall {
+    pub(crate) const fn new(call: ToolCall) -> Self {
+        Self { call, verdict: None }
+    }
+
+    /// Returns the verdict, if there is one.
+    #[must_use]
+    pub const fn verdict(&self) -> Option<&Verdict> {
+        self.verdict.as_ref()
+    }
+
+    pub(crate) fn into_parts(self) -> (ToolCall, Option<Verdict>) {
+        (self.call, self.verdict)
+    }
+
+    /// Sets the verdict. The first one stands: a call that has one is not decided again.
+    pub fn decide(&mut self, verdict: Verdict) {
+        self.verdict.get_or_insert(verdict);
+    }
+
+    /// Answers instead of the tool.
+    pub fn answer(&mut self, output: ToolOutput) {
+        self.decide(Verdict::Answer(output));
+    }
+
+    /// Skips the call, which is no error.
+    pub fn skip(&mut self, reason: impl Into<String>) {
+        self.decide(Verdict::Skip(reason.into()));
+    }
+
+    /// Denies the call.
+    pub fn deny(&mut self, by: impl Into<String>, reason: impl Into<String>) {
+        self.decide(Verdict::Deny { by: by.into(), reason: reason.into() });
+    }
+
+    /// Interrupts the agent's run with a question.
+    pub fn interrupt(&mut self, interrupt: Interrupt) {
+        self.decide(Verdict::Interrupt(interrupt));
+    }
+
+    /// Decides by the error of a hook for this call: an interrupt is the verdict, a failure denies.
+    ///
+    /// # Errors
+    ///
+    /// Returns a halt, an abort or a request for a retry again: they end the run.
+    pub(crate) fn decide_by(&mut self, by: &str, error: Error) -> Result<(), Error> {
+        if let Some(interrupt) = error.interrupt().filter(|_| error.is_interrupted()) {
+            self.interrupt(interrupt.clone());
+            return Ok(());
+        }
+        if ends_the_run(&error) {
+            return Err(error);
+        }
+        self.deny(by, error.to_string());
+        Ok(())
+    }
+}
+
+/// Returns whether an error of a hook or a tool ends the agent's run, and is not just an answer for the model.
+pub(crate) fn ends_the_run(error: &Error) -> bool {
+    error.is_halted() || error.is_aborted() || error.is_retry() || error.is_fatal()
+}

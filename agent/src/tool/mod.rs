@@ -1,0 +1,250 @@
+//! Tools as runs.
+
+pub(crate) mod events;
+pub(crate) mod output;
+pub(crate) mod schema;
+
+use std::fmt;
+use std::future::Future;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use emitree_emitter::{BuildError, Creator, Emitter};
+use emitree_runtime::{AttemptDiscarded, Error, IntoMiddleware, Middleware, Result, RunContext, Runnable};
+use futures_core::future::BoxFuture;
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use thiserror::Error as ThisError;
+
+use crate::model::tell;
+use crate::tool::events::{ToolFailure, ToolFinish, ToolStart, ToolSuccess};
+use crate::tool::schema::schema_of;
+use crate::{ToolOutput, ToolSpec};
+
+/// A tool that models may call; each call is a run, of the kind `Tool`.
+///
+/// The input of a run is the arguments as JSON, without the id of the call: caches and approvals work on arguments. The
+/// id is the run's own extension [`CallId`]. Made by [`tool_fn`].
+///
+/// # Its own events
+///
+/// All are emitted by the run, in the namespace `tool.<name>` (a `-` of the name is a `_` there), per attempt and only
+/// while somebody listens. A listener that fails, fails the attempt.
+///
+/// | event | payload | when |
+/// |---|---|---|
+/// | `start` | [`ToolStart`] | before the work; a listener may change the arguments |
+/// | `success` | [`ToolSuccess`] | after the work; a listener may change the output |
+/// | `error` | [`ToolFailure`] | the attempt has failed |
+/// | `finish` | [`ToolFinish`] | after `success` or `error` |
+#[derive(Clone)]
+pub struct Tool {
+    shared: Arc<Shared>,
+    middlewares: Vec<Arc<dyn Middleware>>,
+}
+
+struct Shared {
+    spec: ToolSpec,
+    emitter: Emitter,
+    work: Box<dyn Work>,
+}
+
+/// The id of the tool call that a tool's run executes: an own extension of that run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CallId(pub String);
+
+/// The reason why a tool cannot be made.
+#[derive(Debug, ThisError)]
+#[non_exhaustive]
+pub enum ToolError {
+    /// The name is not one that models can call.
+    #[error("`{0}` cannot be the name of a tool: use 1 to 64 characters of A-Z, a-z, 0-9, `_` and `-`")]
+    Name(String),
+    /// The arguments are no JSON object.
+    #[error(
+        "the arguments of the tool `{name}` are `{schema}`, and have to be an object: take a struct with named fields"
+    )]
+    NotAnObject {
+        /// The tool's name.
+        name: String,
+        /// The schema of the arguments.
+        schema: Value,
+    },
+    /// The emitter cannot be built.
+    #[error(transparent)]
+    Emitter(#[from] BuildError),
+}
+
+/// Makes a tool of an async function. The model is sent the JSON Schema of the function's argument type.
+///
+/// The function may return anything that can be serialized, or a [`ToolOutput`] to say more. Doc comments of the
+/// argument's fields become descriptions in the schema.
+///
+/// ```
+/// use emitree_agent::tool_fn;
+/// use emitree_runtime::{RunContext, Runnable};
+/// use schemars::JsonSchema;
+/// use serde::Deserialize;
+/// use serde_json::json;
+///
+/// #[derive(Deserialize, JsonSchema)]
+/// struct Count {
+///     /// The text to count in.
+///     text: String,
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> emitree_runtime::Result<()> {
+/// let count = tool_fn("count_words", "Counts the words of a text", |args: Count, _: RunContext| async move {
+///     Ok(args.text.split_whitespace().count())
+/// })?;
+/// assert_eq!(count.run(json!({"text": "to be or not"})).await?.content, json!(4));
+/// assert_eq!(count.spec().parameters["properties"]["text"]["description"], "The text to count in.");
+///
+/// let wrong = count.check(&json!({"text": 4})).unwrap_err();
+/// assert_eq!(wrong, "at `text`: invalid type: integer `4`, expected a string");
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+///
+/// Returns an error if models cannot call a tool of that name, or if the arguments are not an object.
+pub fn tool_fn<A, O, F, Fut>(name: impl Into<String>, description: impl Into<String>, f: F) -> Result<Tool, ToolError>
+where
+    A: DeserializeOwned + JsonSchema + Send + 'static,
+    O: Serialize + 'static,
+    F: Fn(A, RunContext) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = Result<O>> + Send + 'static,
+{
+    let spec = ToolSpec::new(name, description, schema_of::<A>());
+    Tool::make(spec, Box::new(Function { f, args: PhantomData::<fn(A)> }))
+}
+
+impl Tool {
+    fn make(spec: ToolSpec, work: Box<dyn Work>) -> Result<Self, ToolError> {
+        let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+        if spec.name.is_empty() || spec.name.len() > 64 || !spec.name.chars().all(is_part) {
+            return Err(ToolError::Name(spec.name));
+        }
+        if spec.parameters["type"] != "object" {
+            return Err(ToolError::NotAnObject { name: spec.name, schema: spec.parameters });
+        }
+        let emitter = Emitter::root()
+            .child_builder(["tool", &spec.name.replace('-', "_")])
+            .creator(Creator::new("Tool", spec.name.clone()))
+            .declares_event::<ToolStart>()
+            .declares_event::<ToolSuccess>()
+            .declares_event::<ToolFailure>()
+            .declares_event::<ToolFinish>()
+            // Middleware that attempts again emits it on the run.
+            .declares::<AttemptDiscarded>("attempt_discarded")
+            .build()?;
+        Ok(Self { shared: Arc::new(Shared { spec, emitter, work }), middlewares: Vec::new() })
+    }
+
+    /// Binds a middleware to each run of this tool and of its later clones.
+    #[must_use]
+    pub fn middleware<Sort>(mut self, middleware: impl IntoMiddleware<Sort>) -> Self {
+        self.middlewares.push(Arc::new(middleware.into_middleware()));
+        self
+    }
+
+    /// Returns the tool as models see it.
+    #[must_use]
+    pub fn spec(&self) -> &ToolSpec {
+        &self.shared.spec
+    }
+
+    /// Checks arguments without running the tool.
+    ///
+    /// # Errors
+    ///
+    /// Returns a text for the model: the place in the arguments, and the problem.
+    pub fn check(&self, arguments: &Value) -> Result<(), String> {
+        self.shared.work.check(arguments)
+    }
+
+    async fn attempt(&self, input: &Value, ctx: &RunContext) -> Result<ToolOutput> {
+        let work = &self.shared.work;
+        if !ctx.is_heard() {
+            return work.call(input, ctx).await;
+        }
+        let mut start = ToolStart { input: input.clone() };
+        tell(ctx, &mut start).await?;
+        let output = work.call(&start.input, ctx).await?;
+        let mut success = ToolSuccess { output };
+        tell(ctx, &mut success).await?;
+        Ok(success.output)
+    }
+}
+
+impl Runnable for Tool {
+    type Input = Value;
+    type Output = ToolOutput;
+
+    fn emitter(&self) -> &Emitter {
+        &self.shared.emitter
+    }
+
+    async fn execute(&self, input: &Value, ctx: &RunContext) -> Result<ToolOutput> {
+        let result = self.attempt(input, ctx).await;
+        if let Err(error) = &result
+            && let Err(failed) = tell(ctx, &mut ToolFailure { error: error.report() }).await
+        {
+            // The attempt has failed already, and its caller gets that error.
+            tracing::warn!(error = %failed, "a listener of a tool's `error` failed");
+        }
+        tell(ctx, &mut ToolFinish {}).await.and(result)
+    }
+
+    fn middlewares(&self) -> &[Arc<dyn Middleware>] {
+        &self.middlewares
+    }
+}
+
+impl fmt::Debug for Tool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tool").field("name", &self.shared.spec.name).finish_non_exhaustive()
+    }
+}
+
+/// The work of a tool, without the type of its arguments.
+trait Work: Send + Sync {
+    fn check(&self, arguments: &Value) -> Result<(), String>;
+    fn call<'a>(&'a self, arguments: &'a Value, ctx: &'a RunContext) -> BoxFuture<'a, Result<ToolOutput>>;
+}
+
+struct Function<F, A> {
+    f: F,
+    args: PhantomData<fn(A)>,
+}
+
+impl<A, O, F, Fut> Work for Function<F, A>
+where
+    A: DeserializeOwned + Send + 'static,
+    O: Serialize + 'static,
+    F: Fn(A, RunContext) -> Fut + Send + Sync,
+    Fut: Future<Output = Result<O>> + Send,
+{
+    fn check(&self, arguments: &Value) -> Result<(), String> {
+        parse::<A>(arguments).map(|_| ())
+    }
+
+    fn call<'a>(&'a self, arguments: &'a Value, ctx: &'a RunContext) -> BoxFuture<'a, Result<ToolOutput>> {
+        Box::pin(async move {
+            let arguments =
+                parse(arguments).map_err(|fault| Error::new(format!("the arguments do not fit: {fault}")))?;
+            ToolOutput::of((self.f)(arguments, ctx.clone()).await?)
+        })
+    }
+}
+
+fn parse<A: DeserializeOwned>(arguments: &Value) -> Result<A, String> {
+    serde_path_to_error::deserialize(arguments).map_err(|error| {
+        let (path, fault) = (error.path().to_string(), error.into_inner());
+        if path == "." { fault.to_string() } else { format!("at `{path}`: {fault}") }
+    })
+}

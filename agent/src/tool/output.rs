@@ -1,0 +1,67 @@
+//! The output of a tool's run.
+
+use std::any::Any;
+
+use emitree_runtime::Result;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::message::is_false;
+
+/// The output of a [`Tool`](crate::Tool).
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct ToolOutput {
+    /// The result, as the model reads it.
+    pub content: Value,
+    /// Facts for the program, which the model does not see.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub details: Map<String, Value>,
+    /// `true` if the content explains a failure.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub is_error: bool,
+    /// `true` if the agent's run may end after this turn. It does if all results of the turn say so.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub terminate: bool,
+}
+
+impl ToolOutput {
+    /// Makes the output of a tool that succeeded.
+    pub fn new(content: impl Into<Value>) -> Self {
+        Self { content: content.into(), ..Self::default() }
+    }
+
+    /// Makes the output of a tool that failed. The model reads the message and may try otherwise.
+    pub fn error(message: impl Into<String>) -> Self {
+        Self { is_error: true, ..Self::new(message.into()) }
+    }
+
+    /// Adds a fact for the program.
+    #[must_use]
+    pub fn detail(mut self, key: impl Into<String>, value: impl Into<Value>) -> Self {
+        self.details.insert(key.into(), value.into());
+        self
+    }
+
+    /// Lets the agent's run end after this turn, if all results of the turn say so.
+    #[must_use]
+    pub const fn terminate(mut self) -> Self {
+        self.terminate = true;
+        self
+    }
+
+    /// Makes the output of what a function returned: a `ToolOutput` as it is, anything else as content.
+    pub(crate) fn of<T: Serialize + 'static>(value: T) -> Result<Self> {
+        let mut value = Some(value);
+        if let Some(output) = (&mut value as &mut dyn Any).downcast_mut::<Option<Self>>() {
+            return Ok(output.take().unwrap_or_default());
+        }
+        Ok(Self::new(serde_json::to_value(value)?))
+    }
+
+    /// Returns the content as text: a string as it is, anything else as JSON.
+    #[must_use]
+    pub fn text(&self) -> String {
+        self.content.as_str().map_or_else(|| self.content.to_string(), str::to_owned)
+    }
+}

@@ -1,0 +1,19 @@
+//! JSON Schemas of Rust types.
+
+use schemars::JsonSchema;
+use schemars::generate::SchemaSettings;
+use serde_json::Value;
+
+/// Makes the schema that a model is sent. It has no `$schema` and no `title`, which cost tokens and tell a model nothing,
+/// and refers to no definitions unless the type is recursive, because small servers do not follow references.
+pub(crate) fn schema_of<T: JsonSchema + ?Sized>() -> Value {
+    let settings = SchemaSettings::draft2020_12().with(|settings| {
+        settings.inline_subschemas = true;
+        settings.meta_schema = None;
+    });
+    let mut schema = settings.into_generator().into_root_schema_for::<T>().to_value();
+    if let Some(object) = schema.as_object_mut() {
+        object.remove("title");
+    }
+    schema
+}

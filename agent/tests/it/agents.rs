@@ -1,0 +1,389 @@
+//! The loop: tools, errors, history, sessions, nesting.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use emitree_agent::{
+    Agent, AgentContext, AgentRun, CallId, ChatModel, History, Message, Reply, ScriptedModel, Session, ToolOutput,
+    Usage, tool_fn,
+};
+use emitree_middleware::{Cache, Runs};
+use emitree_runtime::{
+    AbortHandle, AnyRun, Error, Guard, Interrupt, Op, Result, RunContext, Runnable, Stack, for_nested, for_tree,
+};
+use serde_json::json;
+
+use crate::support::{Log, Text, agent, assert_valid, fail, results, shout};
+
+#[tokio::test]
+async fn an_agent_calls_tools_until_the_model_answers_and_counts_what_it_took() -> Result<()> {
+    let script = ScriptedModel::new("test")
+        .reply(
+            Reply::calls([("shout", json!({"text": "a"})), ("shout", json!({"text": "b"}))]).usage(Usage::new(10, 2)),
+        )
+        .reply(Reply::text("A and B").usage(Usage::new(20, 3)));
+    let agent = agent(&script).prompt("Be brief.").build()?;
+    let log = Log::default();
+    for name in ["start", "iteration", "tool_call_identified", "tool_response", "success"] {
+        let to = log.clone();
+        agent.emitter().observe(name, move |_: &dyn emitree_emitter::AnyEvent, meta| to.add(meta.name()))?;
+    }
+    let answer = agent.ask("Shout a and b.").await?;
+    assert_eq!(answer.text(), "A and B");
+    assert_eq!(answer.last_message().text(), "A and B");
+    assert_eq!(results(&answer.messages), ["A", "B"]);
+    assert_eq!((answer.usage, answer.turns), (Usage::new(30, 5), 2));
+    assert_eq!(answer.tool_calls().count(), 2);
+    let expected = [
+        "start",
+        "iteration",
+        "tool_call_identified",
+        "tool_call_identified",
+        "tool_response",
+        "tool_response",
+        "iteration",
+        "success",
+    ];
+    assert_eq!(log.lines(), expected);
+
+    let requests = script.requests();
+    assert_eq!(requests[0].system.as_deref(), Some("Be brief."));
+    assert_eq!(requests[0].tools[0].name, "shout");
+    assert_eq!(requests.iter().map(|request| request.messages.len()).collect::<Vec<_>>(), [1, 4]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn each_error_of_a_tool_becomes_what_the_table_says_and_its_siblings_go_on() -> Result<()> {
+    type Row = (&'static str, fn() -> Error, &'static str);
+    let table: [Row; 4] = [
+        ("failed", || Error::new("broken"), "!broken"),
+        ("aborted", || Error::aborted("alone"), "!alone"),
+        ("timed_out", || Error::timed_out("late"), "!late"),
+        ("denied", || Error::denied("policy", "no"), "!denied by policy: no"),
+    ];
+    for (name, error, expected) in table {
+        let script = ScriptedModel::new("test")
+            .calls([(name, json!({"text": "x"})), ("shout", json!({"text": "b"}))])
+            .text("done");
+        let agent = agent(&script).tool(fail(name, error)).build()?;
+        let answer = agent.ask("go").await?;
+        assert_eq!(results(&answer.messages), [expected, "B"], "{name}");
+    }
+    let panics = tool_fn("panics", "Panics", |_: Text, _: RunContext| async move {
+        assert!(std::env::args().count() > 1_000_000, "oh no");
+        Ok(())
+    });
+    let script = ScriptedModel::new("test")
+        .calls([("panics", json!({"text": "x"})), ("shout", json!({"text": "b"}))])
+        .text("done");
+    let answer = agent(&script).tool(panics).build()?.ask("go").await?;
+    let results = results(&answer.messages);
+    assert!(results[0].starts_with('!') && results[0].contains("oh no"), "{results:?}");
+    assert_eq!(results[1], "B");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_halt_and_a_fatal_error_end_the_run_when_the_siblings_have_settled() -> Result<()> {
+    let errors: [fn() -> Error; 2] = [|| Error::halted("switch", "enough"), || Error::new("lost").fatal(true)];
+    for error in errors {
+        let script =
+            ScriptedModel::new("test").calls([("stop", json!({"text": "x"})), ("shout", json!({"text": "b"}))]);
+        let session = Session::new();
+        let ended = agent(&script).tool(fail("stop", error)).build()?.ask("go").session(&session).await.unwrap_err();
+        assert_eq!(ended.kind(), error().kind());
+        let history = assert_valid(&session);
+        assert_eq!(results(history.messages())[1], "B");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn interrupts_of_a_batch_become_one_and_the_others_are_answered() -> Result<()> {
+    let script = ScriptedModel::new("test").calls([
+        ("pay", json!({"text": "1"})),
+        ("shout", json!({"text": "b"})),
+        ("pay", json!({"text": "2"})),
+    ]);
+    let pay = fail("pay", || Error::interrupted(Interrupt::new("approval", json!({"amount": 1}))));
+    let session = Session::new();
+    let error = agent(&script).tool(pay).build()?.ask("go").session(&session).await.unwrap_err();
+    let interrupt = error.interrupt().expect("an interrupt");
+    assert_eq!(interrupt.kind, "agent.batch");
+    let pending = interrupt.data["pending"].as_array().expect("a list");
+    let pays: Vec<_> = pending.iter().map(|call| call["call"]["arguments"]["text"].as_str()).collect();
+    assert_eq!(pays, [Some("1"), Some("2")]);
+    assert_eq!(pending[0]["interrupt"]["kind"], "approval");
+    let history = assert_valid(&session);
+    assert_eq!(results(history.messages()), ["!not executed: interrupted", "B", "!not executed: interrupted"]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn calls_that_cannot_be_executed_are_explained_to_the_model() -> Result<()> {
+    let call = |arguments: &str| emitree_agent::Delta::ToolCall {
+        index: 0,
+        id: None,
+        name: Some("shout".to_owned()),
+        arguments: arguments.to_owned(),
+    };
+    let script = ScriptedModel::new("test")
+        .call("sing", json!({}))
+        .call("shout", json!({"text": 7}))
+        .reply(Reply::deltas([call(r#"{"text": "#)]))
+        .reply(Reply::deltas([call("")]))
+        .text("done");
+    let answer = agent(&script).build()?.ask("go").await?;
+    let expected = [
+        "!there is no tool `sing`; there are `shout`",
+        "!the arguments of `shout` do not fit: at `text`: invalid type: integer `7`, expected a string",
+        "!the arguments of `shout` are not JSON: EOF while parsing a value at line 1 column 9",
+        "!the arguments of `shout` do not fit: missing field `text`",
+    ];
+    assert_eq!(results(&answer.messages), expected);
+    // What the model wrote is what it is sent back.
+    let last = script.requests().pop().expect("a request");
+    let malformed = last.messages[5].tool_calls().next().expect("a call").arguments.to_string();
+    assert_eq!(malformed, r#"{"text": "#);
+    Ok(())
+}
+
+#[tokio::test]
+async fn repeated_and_missing_ids_get_fresh_ones_and_results_stay_with_their_calls() -> Result<()> {
+    let call = |index, id: &str, text: &str| emitree_agent::Delta::ToolCall {
+        index,
+        id: Some(id.to_owned()),
+        name: Some("shout".to_owned()),
+        arguments: json!({ "text": text }).to_string(),
+    };
+    let script = ScriptedModel::new("test")
+        .reply(Reply::deltas([call(0, "c1", "a"), call(1, "c1", "b"), call(2, "", "c")]))
+        .text("done");
+    let session = Session::new();
+    let ids = Log::default();
+    let to = ids.clone();
+    let answer = agent(&script)
+        .build()?
+        .ask("go")
+        .session(&session)
+        .middleware(for_tree(Runs::of_kind("Tool").only(move |ctx: &RunContext| {
+            to.add(ctx.own_extension::<CallId>().map_or_else(String::new, |id| id.0.clone()));
+            Ok(())
+        })))
+        .await?;
+    assert_eq!(results(&answer.messages), ["A", "B", "C"]);
+    assert_valid(&session);
+    let mut ids = ids.lines();
+    assert_eq!(ids[0], "c1");
+    ids.dedup();
+    assert_eq!(ids.len(), 3, "{ids:?}");
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn whatever_ends_a_run_its_session_stays_valid_and_goes_on() -> Result<()> {
+    let wait = || {
+        tool_fn("wait", "Waits", |_: Text, _: RunContext| async {
+            tokio::time::sleep(Duration::from_secs(60)).await;
+            Ok("late")
+        })
+    };
+    for end in ["drop", "abort", "timeout", "max_steps"] {
+        let script = ScriptedModel::new("test")
+            .calls([("wait", json!({"text": "x"})), ("shout", json!({"text": "b"}))])
+            .text("fine");
+        let agent = agent(&script).tool(wait()).max_steps(1).build()?;
+        let (session, abort) = (Session::new(), AbortHandle::new());
+        let run = agent.ask("go").session(&session).abort_on(&abort);
+        match end {
+            "drop" => assert!(tokio::time::timeout(Duration::from_secs(1), run).await.is_err()),
+            "abort" => {
+                let handle = abort.clone();
+                tokio::spawn(async move {
+                    tokio::time::sleep(Duration::from_secs(1)).await;
+                    handle.abort("enough");
+                });
+                assert!(run.await.unwrap_err().is_aborted());
+            }
+            "timeout" => assert!(run.timeout(Duration::from_secs(1)).await.unwrap_err().is_timed_out()),
+            _ => {
+                let error = run.await.unwrap_err().to_string();
+                assert_eq!(
+                    error,
+                    "the agent `tester` has no answer after 1 model calls, which is its limit (`max_steps`)"
+                );
+            }
+        }
+        let history = assert_valid(&session);
+        let expected = match end {
+            "max_steps" => ["late", "B"],
+            _ => ["!not executed: the run was stopped", "!not executed: the run was stopped"],
+        };
+        assert_eq!(results(history.messages()), expected, "{end}");
+        let answer = agent.ask("and now?").session(&session).await?;
+        assert_eq!(answer.text(), "fine");
+        // The whole conversation is sent, and only what is new is the output's.
+        assert_eq!(script.requests().last().expect("a request").messages.len(), 5);
+        assert_eq!(answer.messages.len(), 2);
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn invalid_input_is_refused_before_the_model_is_asked() -> Result<()> {
+    let script = ScriptedModel::new("test").text("never");
+    let agent = agent(&script).build()?;
+    let error = agent.ask(Message::new(emitree_agent::Role::User, [])).await.unwrap_err();
+    assert_eq!(error.to_string(), "message 0 of the role `user` is empty");
+    assert!(script.requests().is_empty());
+    Ok(())
+}
+
+#[tokio::test]
+async fn construction_refuses_what_cannot_work_in_plain_words() {
+    let model = || ChatModel::new(ScriptedModel::new("test")).expect("a model");
+    let build = |tool| Agent::builder("a", model()).tool(shout()).tool(tool).build().unwrap_err().to_string();
+    assert_eq!(build(Ok(shout())), "the agent `a` has two tools called `shout`");
+    let unnamed = tool_fn("", "", |_: Text, _: RunContext| async { Ok(()) });
+    assert_eq!(build(unnamed), "`` cannot be the name of a tool: use 1 to 64 characters of A-Z, a-z, 0-9, `_` and `-`");
+    let number = tool_fn("count", "", |_: u32, _: RunContext| async { Ok(()) });
+    let says = build(number);
+    assert!(says.starts_with("the arguments of the tool `count` are `{"), "{says}");
+    assert!(says.ends_with("have to be an object: take a struct with named fields"), "{says}");
+    let none = Agent::builder("a", model()).max_steps(0).build().unwrap_err().to_string();
+    assert_eq!(none, "`max_steps(0)` allows the agent `a` no model call: allow at least 1");
+}
+
+#[tokio::test]
+async fn a_sub_agent_is_a_tool_with_its_own_history_and_turns_and_depth_is_limited() -> Result<()> {
+    let inner = ScriptedModel::new("inner").call("shout", json!({"text": "deep"})).text("it is DEEP");
+    let librarian = Agent::builder("librarian", ChatModel::new(inner)?).tool(shout()).build()?;
+    let outer = ScriptedModel::new("outer").call("librarian", json!({"task": "shout deep"})).text("done");
+    let agent = agent(&outer).tool(librarian.as_tool("Knows the files")).build()?;
+    let turns = Log::default();
+    let to = turns.clone();
+    let answer = agent
+        .ask("go")
+        .middleware(for_tree(Runs::of_kind("Tool").only(move |ctx: &RunContext| {
+            to.add(format!("{} in turn {}", ctx.name(), ctx.turn().expect("an agent").number));
+            Ok(())
+        })))
+        .await?;
+    assert_eq!(results(&answer.messages), ["it is DEEP"]);
+    assert_eq!(turns.lines(), ["librarian in turn 1", "shout in turn 1"]);
+
+    // An agent that calls itself.
+    let script = ScriptedModel::by("loop", |_| Reply::calls([("again", json!({"text": "x"}))]));
+    let cell = Arc::new(std::sync::OnceLock::<Agent>::new());
+    let own = Arc::clone(&cell);
+    let again = tool_fn("again", "Asks again", move |_: Text, _: RunContext| {
+        let agent = own.get().expect("built").clone();
+        async move { Ok(agent.ask("again").await.map_err(|error| error.fatal(true))?.text()) }
+    });
+    let agent = Agent::builder("loop", ChatModel::new(script)?).tool(again).max_depth(3).build()?;
+    cell.set(agent.clone()).expect("once");
+    let error = agent.ask("go").await.unwrap_err().to_string();
+    assert_eq!(error, "the agent `loop` runs inside of 4 others, and at most 3 are allowed (`max_depth`)");
+    Ok(())
+}
+
+#[tokio::test]
+async fn built_ins_and_guards_reach_tools_as_they_reach_any_run() -> Result<()> {
+    let script = ScriptedModel::new("test")
+        .calls([("shout", json!({"text": "a"})), ("shout", json!({"text": "a"}))])
+        .call("delete", json!({"text": "x"}))
+        .text("done");
+    let works = Log::default();
+    let to = works.clone();
+    let delete = tool_fn("delete", "Deletes", move |args: Text, _: RunContext| {
+        to.add(args.text);
+        async { Ok(()) }
+    });
+
+    #[derive(Debug)]
+    struct Keep;
+    impl<O: Op> Guard<O> for Keep {
+        async fn check_input(&self, _: &O::In, ctx: &RunContext) -> Result<()> {
+            if ctx.kind() == "Tool" && ctx.name() == "delete" {
+                return Err(Error::new("nothing is deleted here"));
+            }
+            Ok(())
+        }
+    }
+    let answer = agent(&script)
+        .tool(delete)
+        .build()?
+        .ask("go")
+        .middleware(for_nested(Stack::<AnyRun>::builder().guard(Keep).build()))
+        .middleware(for_tree(Runs::of_kind("Tool").only(Cache::json().build()?)))
+        .await?;
+    let results = results(&answer.messages);
+    assert_eq!(results[..2], ["A", "A"]);
+    assert!(results[2].starts_with("!denied by") && results[2].contains("nothing is deleted here"), "{results:?}");
+    assert_eq!(works.lines(), Vec::<String>::new());
+    Ok(())
+}
+
+#[tokio::test]
+async fn one_model_and_one_agent_serve_several_runs_at_once_and_nothing_mixes() -> Result<()> {
+    let script = ScriptedModel::by("echo", |request| {
+        let asked = request.messages[0].text();
+        match request.messages.len() {
+            1 => Reply::calls([("shout", json!({ "text": asked }))]),
+            _ => Reply::text(format!("{asked}: {}", request.messages[2].tool_results().next().expect("one").response)),
+        }
+    });
+    let agent = agent(&script).build()?;
+    let asks = (0..50).map(|i| agent.ask(format!("q{i}")).into_future());
+    let answers = futures_util::future::join_all(asks).await;
+    for (i, answer) in answers.into_iter().enumerate() {
+        assert_eq!(answer?.text(), format!("q{i}: \"Q{i}\""));
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn tokens_of_sub_agents_reach_the_listener_of_the_outermost() -> Result<()> {
+    let inner = ScriptedModel::new("inner").reply(Reply::text("deep").in_pieces(2));
+    let librarian = Agent::builder("librarian", ChatModel::new(inner)?).build()?;
+    let outer =
+        ScriptedModel::new("outer").call("librarian", json!({"task": "x"})).reply(Reply::text("top").in_pieces(2));
+    let agent = agent(&outer).tool(librarian.as_tool("Knows")).build()?;
+    let log = Log::default();
+    let to = log.clone();
+    agent.ask("go").on_token(move |token| to.add(token.text())).await?;
+    // The sub-agent's model was not asked to stream: its input is its own.
+    assert_eq!(log.lines(), ["to", "p"]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_session_can_be_stored_and_read_back() -> Result<()> {
+    let script = ScriptedModel::new("test").call("shout", json!({"text": "a"})).text("A").text("you said go");
+    let agent = agent(&script).build()?;
+    let session = Session::new();
+    agent.ask("go").session(&session).await?;
+    let stored = serde_json::to_string(&session.history())?;
+    let restored: History = serde_json::from_str(&stored)?;
+    let answer = agent.ask("what did I say?").session(&Session::from(restored)).await?;
+    assert_eq!(answer.text(), "you said go");
+    assert_eq!(script.requests()[2].messages.len(), 5);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_turn_ends_the_run_if_all_results_say_so() -> Result<()> {
+    let done = || {
+        tool_fn("done", "Ends", |args: Text, _: RunContext| async move { Ok(ToolOutput::new(args.text).terminate()) })
+    };
+    let script = ScriptedModel::new("test").call("done", json!({"text": "bye"})).text("never");
+    let answer = agent(&script).tool(done()).build()?.ask("go").await?;
+    assert_eq!((answer.turns, results(&answer.messages)), (1, vec!["bye".to_owned()]));
+
+    let script = ScriptedModel::new("test")
+        .calls([("done", json!({"text": "bye"})), ("shout", json!({"text": "b"}))])
+        .text("goes on");
+    assert_eq!(agent(&script).tool(done()).build()?.ask("go").await?.text(), "goes on");
+    Ok(())
+}

@@ -1,0 +1,6 @@
+//! Tests of the public API, in one binary.
+
+mod agents;
+mod models;
+mod places;
+mod support;

@@ -1,0 +1,260 @@
+//! Models: events, streams, stages, layers.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use emitree_agent::{
+    ChatError, ChatFinish, ChatModel, ChatStart, ChatSuccess, ChunkStages, Chunks, Delta, FinishReason, NewToken,
+    Reply, ResponseHeaders, ScriptedModel, Usage, UsageReported,
+};
+use emitree_middleware::{Retry, Runs};
+use emitree_runtime::{Error, Result, RunContext, Runnable, for_tree};
+use proptest::prelude::*;
+use serde_json::json;
+
+use crate::support::Log;
+
+fn model(script: &ScriptedModel) -> ChatModel {
+    ChatModel::new(script.clone()).expect("a model")
+}
+
+/// Listens to all own events of a model, and writes their names.
+fn listen(model: &ChatModel, log: &Log) -> Result<()> {
+    let emitter = model.emitter();
+    let to = log.clone();
+    emitter.on("start", move |_: &mut ChatStart, _| to.add("start"))?;
+    let to = log.clone();
+    emitter.on("response_headers", move |event: &mut ResponseHeaders, _| {
+        to.add(format!("headers {:?}", event.rate_limits.remaining_tokens));
+    })?;
+    let to = log.clone();
+    emitter.on("new_token", move |token: &mut NewToken, _| to.add(format!("token {}", token.text())))?;
+    let to = log.clone();
+    emitter.on("usage", move |event: &mut UsageReported, _| to.add(format!("usage {}", event.usage.total())))?;
+    let to = log.clone();
+    emitter.on("success", move |event: &mut ChatSuccess, _| to.add(format!("success {}", event.response.text())))?;
+    let to = log.clone();
+    emitter.on("error", move |event: &mut ChatError, _| to.add(format!("error {}", event.error.message)))?;
+    let to = log.clone();
+    emitter.on("finish", move |_: &mut ChatFinish, _| to.add("finish"))?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_model_emits_its_own_events_in_order_and_streams_only_when_asked() -> Result<()> {
+    let headers = BTreeMap::from([("x-ratelimit-remaining-tokens".to_owned(), "17".to_owned())]);
+    let reply = |text: &str| {
+        let deltas = [Delta::Headers(headers.clone()), Delta::Text(text.to_owned())];
+        Reply::deltas(deltas).usage(Usage::new(3, 4)).in_pieces(3)
+    };
+    let script = ScriptedModel::new("test").reply(reply("hello")).reply(reply("again"));
+    let model = model(&script);
+    let log = Log::default();
+    listen(&model, &log)?;
+
+    model.run("hi".into()).await?;
+    assert_eq!(log.lines(), ["start", "headers Some(17)", "usage 7", "success hello", "finish"]);
+
+    // A listener of the start switches the stream on.
+    let streams = model.emitter().on("start", |start: &mut ChatStart, _| start.request.options.stream = true)?;
+    let response = model.run("hi".into()).await?;
+    let expected = ["start", "headers Some(17)", "token aga", "token in", "usage 7", "success again", "finish"];
+    assert_eq!(log.lines()[5..], expected);
+    assert_eq!(response.headers, headers);
+    streams.off();
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_failed_attempt_emits_error_and_finish_and_a_retry_begins_the_stream_anew() -> Result<()> {
+    let broken = Reply::deltas([Delta::Text("wro".to_owned())]).then_error(Error::new("cut").retryable(true));
+    let script = ScriptedModel::new("test").reply(broken).reply(Reply::text("right").in_pieces(3));
+    let model = model(&script);
+    let log = Log::default();
+    listen(&model, &log)?;
+    let retry = Retry::builder().max_retries(1).base_delay(Duration::from_millis(1)).build()?;
+    let discards = log.clone();
+    let response = model
+        .run("hi".into())
+        .on_start(|start, _| start.input.options.stream = true)
+        .on("attempt_discarded", move |_: &mut emitree_runtime::AttemptDiscarded, _| discards.add("discarded"))
+        .middleware(for_tree(Runs::of_kind("ChatModel").only(retry)))
+        .await?;
+    assert_eq!(response.text(), "right");
+    let expected = [
+        "start",
+        "token wro",
+        "error cut",
+        "finish",
+        "discarded",
+        "start",
+        "token rig",
+        "token ht",
+        "success right",
+        "finish",
+    ];
+    assert_eq!(log.lines(), expected);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_listener_stops_the_stream_and_incomplete_calls_are_dropped() -> Result<()> {
+    let call = |index, arguments: &str| Delta::ToolCall {
+        index,
+        id: Some(format!("c{index}")),
+        name: Some("shout".to_owned()),
+        arguments: arguments.to_owned(),
+    };
+    let deltas = [
+        Delta::Text("one ".to_owned()),
+        call(0, r#"{"text":"a"}"#),
+        call(1, r#"{"te"#),
+        call(2, ""),
+        Delta::Text("two ".to_owned()),
+        Delta::Text("three".to_owned()),
+        Delta::Finish(FinishReason::Stop),
+    ];
+    let script = ScriptedModel::new("test").reply(Reply::deltas(deltas));
+    // A stage that holds everything back until it is told of the end: nothing of it is lost.
+    let response = model(&script)
+        .run("hi".into())
+        .on_start(|start, _| start.input.options.stream = true)
+        .on("new_token", |token: &mut NewToken, _| {
+            token.text.make_ascii_uppercase();
+            if token.text() == "TWO " {
+                token.stop();
+            }
+        })
+        .await?;
+    assert_eq!(response.text(), "ONE TWO ");
+    assert_eq!(response.message.finish_reason, Some(FinishReason::Stopped));
+    let calls: Vec<_> = response.message.tool_calls().map(|call| call.id.as_str()).collect();
+    assert_eq!(calls, ["c0"]);
+    assert_eq!(response.warnings, ["the stream was stopped: 2 incomplete tool calls were dropped"]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_a_stage_holds_back_is_released_when_the_stream_is_stopped() -> Result<()> {
+    let script = ScriptedModel::new("test").reply(Reply::text("abcdef").in_pieces(1));
+    // Keeps the last piece until the next one comes.
+    let stages = ChunkStages::new().with(|| {
+        let mut held = None;
+        move |chunks: &mut Chunks, _: &RunContext| {
+            let mut released = Vec::new();
+            for delta in chunks.deltas.drain(..) {
+                released.extend(held.replace(delta));
+            }
+            if chunks.ended {
+                released.extend(held.take());
+            }
+            chunks.deltas = released;
+            Ok(())
+        }
+    });
+    let response = model(&script)
+        .run("hi".into())
+        .own_extension(stages)
+        .on_start(|start, _| start.input.options.stream = true)
+        .on("new_token", |token: &mut NewToken, _| {
+            if token.text() == "b" {
+                token.stop();
+            }
+        })
+        .await?;
+    assert_eq!(response.text(), "abc");
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn dropping_or_aborting_a_run_ends_it_once_and_the_next_one_works() -> Result<()> {
+    let slow = Reply::text("slow").in_pieces(1).slow(Duration::from_secs(1), Duration::from_secs(1));
+    let script = ScriptedModel::new("test").reply(slow).text("next");
+    let model = model(&script);
+    let log = Log::default();
+    let to = log.clone();
+    let ended = model
+        .run("hi".into())
+        .timeout(Duration::from_millis(2500))
+        .on_finish(move |finish, _| to.add(format!("{:?}", finish.outcome().status())))
+        .await;
+    assert!(ended.unwrap_err().is_timed_out());
+    assert_eq!(log.lines(), ["TimedOut"]);
+    assert_eq!(model.run("hi".into()).await?.text(), "next");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_provider_with_a_name_that_is_no_namespace_is_refused_with_the_name() {
+    struct Odd;
+    impl emitree_agent::Provider for Odd {
+        fn name(&self) -> &str {
+            "my provider"
+        }
+        fn model(&self) -> &str {
+            "m"
+        }
+        async fn chat(&self, _: &emitree_agent::ChatRequest, _: &RunContext) -> Result<emitree_agent::DeltaStream> {
+            Err(Error::new("never called"))
+        }
+    }
+    let error = ChatModel::new(Odd).unwrap_err().to_string();
+    assert!(error.contains("my provider"), "{error}");
+}
+
+proptest! {
+    /// The stages see the same text, and so does the caller, for every size of the pieces.
+    #[test]
+    fn a_reply_is_the_same_for_every_size_of_its_pieces(
+        text in "[a-zé😀 ]{0,12}",
+        argument in "[a-zé\"\\\\ ]{0,6}",
+        size in 1_usize..8,
+        streams in any::<bool>(),
+        holds in any::<bool>(),
+    ) {
+        let message = emitree_agent::Message::assistant(text.clone())
+            .with_call(emitree_agent::ToolCall::new("c", "shout", json!({ "text": argument })));
+        let whole = emitree_agent::ChatResponse::new(message);
+        let script = ScriptedModel::new("test").reply(Reply::response(whole.clone()).in_pieces(size));
+        let stages = ChunkStages::new().with(move || {
+            let mut held = Vec::new();
+            move |chunks: &mut Chunks, _: &RunContext| {
+                if holds {
+                    held.append(&mut chunks.deltas);
+                    if chunks.ended {
+                        chunks.deltas.append(&mut held);
+                    }
+                }
+                Ok(())
+            }
+        });
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+        let (log, model) = (Log::default(), model(&script));
+        let to = log.clone();
+        let run = model
+            .run("hi".into())
+            .own_extension(stages)
+            .on_start(move |start, _| start.input.options.stream = streams)
+            .on("new_token", move |token: &mut NewToken, _| to.add(token.text()));
+        let response = runtime.block_on(run.into_future()).expect("an answer");
+        prop_assert_eq!(&response, &whole);
+        let told = log.lines().concat();
+        prop_assert_eq!(told, if streams { text } else { String::new() });
+    }
+}
+
+#[tokio::test]
+async fn a_start_listener_may_answer_instead_of_the_model() -> Result<()> {
+    let script = ScriptedModel::new("test");
+    let canned = emitree_agent::ChatResponse::new(emitree_agent::Message::assistant("canned"));
+    let log = Log::default();
+    let to = log.clone();
+    let response = model(&script)
+        .run("hi".into())
+        .on_start(move |start, _| start.output = Some(canned.clone()))
+        .on_finish(move |finish, _| to.add(finish.outcome().status().as_str()))
+        .await?;
+    assert_eq!((response.text().as_str(), script.requests().len()), ("canned", 0));
+    assert_eq!(log.lines(), ["success"]);
+    Ok(())
+}

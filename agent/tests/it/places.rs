@@ -1,0 +1,502 @@
+//! Each place: how the hooks of several middlewares compose, and what a failure does.
+
+use std::sync::Arc;
+
+use emitree_agent::{
+    Agent, AgentContext, AgentMiddleware, AgentRun, ChatModel, ChatRequest, Chunks, Decision, Hooks, How, Message,
+    Place, Reply, ScriptedModel, Session, Tool, ToolOutput, joins, tool_fn,
+};
+use emitree_middleware::Runs;
+use emitree_runtime::{Error, Interrupt, Next, Result, RunContext, for_tree};
+use serde_json::json;
+
+use crate::support::{Log, Text, agent, assert_valid, results};
+
+/// A middleware made of a function.
+struct Made<F>(&'static str, F);
+
+impl<F> std::fmt::Debug for Made<F> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
+impl<F: Fn(&mut Hooks) + Send + Sync + 'static> AgentMiddleware for Made<F> {
+    fn id(&self) -> &str {
+        self.0
+    }
+
+    fn install(&self, hooks: &mut Hooks) -> Result<()> {
+        (self.1)(hooks);
+        Ok(())
+    }
+}
+
+/// Registers a hook at a place that writes `id` to the log, and leaves a mark where the place has a value.
+#[expect(clippy::too_many_lines, reason = "an arm for each place")]
+fn mark(place: Place, id: &'static str, log: Log) -> Made<impl Fn(&mut Hooks) + Send + Sync + 'static> {
+    Made(id, move |hooks: &mut Hooks| {
+        let log = log.clone();
+        match place {
+            Place::AgentRun => {
+                hooks.agent_run(|stack| {
+                    stack.layer_fn(id, move |input, _, next: Next<'_, Agent>| {
+                        log.add(id);
+                        Box::pin(async move { next.run(input).await })
+                    })
+                });
+            }
+            Place::ModelCall => {
+                hooks.model_call(|stack| {
+                    stack.layer_fn(id, move |input, _, next: Next<'_, ChatModel>| {
+                        log.add(id);
+                        Box::pin(async move { next.run(input).await })
+                    })
+                });
+            }
+            Place::ToolCall => {
+                hooks.tool_call(|stack| {
+                    stack.layer_fn(id, move |input, _, next: Next<'_, Tool>| {
+                        log.add(id);
+                        Box::pin(async move { next.run(input).await })
+                    })
+                });
+            }
+            Place::ModelState => drop(hooks.on_state(move |history, _| {
+                log.add(id);
+                Ok(history.extend([Message::user(id)])?)
+            })),
+            Place::ModelContext => drop(hooks.on_context(move |messages, _| {
+                log.add(id);
+                messages.push(Arc::new(Message::user(id)));
+            })),
+            Place::ModelPrompt => drop(hooks.on_prompt(move |prompt, _| {
+                log.add(id);
+                prompt.push_str(id);
+            })),
+            Place::ModelWire => drop(hooks.on_wire(move |messages, _| {
+                log.add(id);
+                messages.push(Arc::new(Message::user(id)));
+            })),
+            Place::ModelChunk => drop(hooks.chunks(move || {
+                let log = log.clone();
+                move |chunks: &mut Chunks, _: &RunContext| {
+                    if chunks.ended {
+                        log.add(id);
+                    }
+                    Ok(())
+                }
+            })),
+            Place::TurnAction => drop(hooks.on_action(move |_, _| log.add(id))),
+            Place::ToolResolve => drop(hooks.on_resolve(move |_, _| {
+                log.add(id);
+                Ok(None)
+            })),
+            Place::ToolGate => drop(hooks.on_gate(move |_, _| log.add(id))),
+            Place::ToolResult => drop(hooks.on_result(move |result, _| {
+                log.add(id);
+                result.output = ToolOutput::new(format!("{}{id}", result.output.text()));
+            })),
+            Place::TurnStop => drop(hooks.on_stop(move |_, _| {
+                log.add(id);
+                Ok(false)
+            })),
+            Place::RunEnd => drop(hooks.on_end(move |_, _| log.add(id))),
+        }
+    })
+}
+
+/// How often each place is passed in a run of two model calls and one tool call.
+const fn passed(place: Place) -> usize {
+    match place {
+        Place::AgentRun
+        | Place::ToolResolve
+        | Place::ToolGate
+        | Place::ToolCall
+        | Place::ToolResult
+        | Place::RunEnd => 1,
+        Place::ModelState | Place::ModelContext | Place::ModelPrompt | Place::ModelWire | Place::ModelCall => 2,
+        Place::ModelChunk | Place::TurnAction | Place::TurnStop => 2,
+    }
+}
+
+#[tokio::test]
+async fn every_place_is_passed_in_the_order_of_middlewares_streamed_or_not_at_every_depth() -> Result<()> {
+    for place in Place::ALL {
+        for streams in [false, true] {
+            for depth in 0..3 {
+                for bound in ["agent", "run", "above"] {
+                    let log = Log::default();
+                    let script = ScriptedModel::new("inner")
+                        .reply(Reply::calls([("shout", json!({"text": "a"}))]).in_pieces(2))
+                        .reply(Reply::text("done").in_pieces(2));
+                    let mut builder = agent(&script).with(mark(place, "1", log.clone()));
+                    if bound == "agent" {
+                        builder = builder.with(mark(place, "2", log.clone()));
+                    }
+                    let mut asked = builder.build()?;
+                    for level in 0..depth {
+                        let script = ScriptedModel::new("outer").call("below", json!({"text": "x"})).text("done");
+                        let inner = asked.clone();
+                        let (to, bound) = (log.clone(), if level == 0 { bound } else { "" });
+                        let below = tool_fn("below", "Asks below", move |_: Text, _: RunContext| {
+                            let (inner, to) = (inner.clone(), to.clone());
+                            async move {
+                                let run = inner.ask("go").on_start(move |s, _| s.input.options.stream = streams);
+                                let run = if bound == "run" { run.with(mark(place, "2", to)) } else { run };
+                                Ok(run.await?.text())
+                            }
+                        });
+                        asked = Agent::builder(format!("outer{level}"), ChatModel::new(script)?).tool(below).build()?;
+                    }
+                    let mut run = asked.ask("go").on_start(move |s, _| s.input.options.stream = streams);
+                    if bound == "above" {
+                        let joined = joins(mark(place, "2", log.clone()));
+                        run = run.middleware(for_tree(Runs::named("tester").only(joined)));
+                    } else if bound == "run" && depth == 0 {
+                        run = run.with(mark(place, "2", log.clone()));
+                    }
+                    run.await?;
+                    // A slot: the last registered hook alone.
+                    let each: &[&str] = if place == Place::ModelWire { &["2"] } else { &["1", "2"] };
+                    let expected = each.repeat(passed(place));
+                    let mut lines = log.lines();
+                    if place == Place::AgentRun && bound != "agent" {
+                        // Layers of a run sort by binding: inherited ones are outside of the instance's.
+                        lines.sort();
+                    }
+                    assert_eq!(lines, expected, "{place}, streams {streams}, depth {depth}, bound on {bound}");
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Runs a script with a middleware, and returns the result with the requests.
+async fn ask(
+    script: ScriptedModel,
+    install: impl Fn(&mut Hooks) + Send + Sync + 'static,
+) -> (Result<emitree_agent::AgentOutput>, Vec<ChatRequest>, Session) {
+    let session = Session::new();
+    let agent = agent(&script).prompt("base").with(Made("m", install)).build().expect("an agent");
+    let result = agent.ask("go").session(&session).await;
+    assert_valid(&session);
+    (result, script.requests(), session)
+}
+
+fn two_turns() -> ScriptedModel {
+    ScriptedModel::new("test").call("shout", json!({"text": "a"})).text("done")
+}
+
+#[tokio::test]
+async fn the_context_is_a_copy_and_the_state_is_kept() -> Result<()> {
+    let (result, requests, session) = ask(two_turns(), |hooks| {
+        hooks.on_context(|messages, _| drop(messages.drain(..messages.len() - 1)));
+        hooks.on_state(|history, ctx| {
+            if ctx.turn().expect("an agent").number == 1 {
+                history.extend([Message::user("kept")])?;
+            }
+            Ok(())
+        });
+    })
+    .await;
+    assert_eq!(result?.text(), "done");
+    assert_eq!(requests.iter().map(|request| request.messages.len()).collect::<Vec<_>>(), [1, 1]);
+    let texts: Vec<_> = session.history().messages().iter().map(|message| message.text()).collect();
+    assert_eq!(texts, ["go", "kept", "", "", "done"]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_prompt_is_joined_transformed_and_on_the_wire_the_first_message() -> Result<()> {
+    let (_, requests, _) = ask(two_turns(), |hooks| {
+        hooks.prompt(|_| Ok("one".to_owned()));
+        hooks.prompt(|_| Ok(" ".to_owned()));
+        hooks.prompt(|ctx| Ok(format!("turn {}", ctx.turn().expect("an agent").number)));
+        hooks.on_prompt(|prompt, _| prompt.insert(0, '>'));
+        hooks.on_wire(|messages, _| messages.push(Arc::new(Message::user("last"))));
+    })
+    .await;
+    let wire: Vec<_> = requests[1].messages.iter().map(|message| message.text()).collect();
+    assert_eq!(wire, [">base\n\none\n\nturn 2", "go", "", "", "last"]);
+    assert_eq!(requests[1].system, None);
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_action_stops_loops_injects_and_replaces() -> Result<()> {
+    let (result, requests, session) = ask(two_turns(), |hooks| {
+        hooks.on_action(|action, _| action.decision = Some(Decision::Stop));
+    })
+    .await;
+    assert_eq!((result?.turns, requests.len()), (1, 1));
+    assert_eq!(results(session.history().messages()), ["!not executed: the run ends here"]);
+
+    let (result, _, session) = ask(two_turns(), |hooks| {
+        hooks.on_action(|action, ctx| {
+            if ctx.turn().expect("an agent").number == 1 {
+                action.decision = Some(Decision::LoopToModel);
+                action.inject.push(Message::user("try without tools"));
+            }
+        });
+    })
+    .await;
+    assert_eq!(result?.text(), "done");
+    assert_eq!(results(session.history().messages()), ["!not executed: the model is asked again"]);
+    assert_eq!(session.history().messages()[3].text(), "try without tools");
+
+    // An answer with an injected message is asked again; the replaced response is what is kept.
+    let (result, _, session) = ask(ScriptedModel::new("test").text("bad").text("good"), |hooks| {
+        hooks.on_action(|action, _| {
+            if action.response.text() == "bad" {
+                action.response.message = Message::assistant("[removed]");
+                action.inject.push(Message::user("politely"));
+            }
+        });
+    })
+    .await;
+    assert_eq!(result?.text(), "good");
+    let texts: Vec<_> = session.history().messages().iter().map(|message| message.text()).collect();
+    assert_eq!(texts, ["go", "[removed]", "politely", "good"]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_gate_answers_skips_denies_edits_and_interrupts_before_anything_starts() -> Result<()> {
+    let script = || {
+        let calls = ["answer", "skip", "deny", "edit", "fail"].map(|text| ("shout", json!({ "text": text })));
+        ScriptedModel::new("test").calls(calls).text("done")
+    };
+    let hows = Log::default();
+    let to = hows.clone();
+    let (result, _, _) = ask(script(), move |hooks| {
+        hooks.on_gate_each(|gated, _| {
+            match gated.call.arguments.json().expect("JSON")["text"].as_str() {
+                Some("answer") => gated.answer(ToolOutput::new("answered")),
+                Some("skip") => gated.skip("not today"),
+                Some("deny") => gated.deny("policy", "never"),
+                Some("edit") => gated.call.arguments = json!({"text": "edited"}).into(),
+                _ => return Err(Error::new("confused")),
+            }
+            Ok(())
+        });
+        // What has a verdict is not asked again.
+        hooks.on_gate_each(|gated, _| gated.call.name = "shout".to_owned());
+        let to = to.clone();
+        hooks.on_result(move |result, _| to.add(format!("{:?}", result.how)));
+    })
+    .await;
+    let expected = ["answered", "not today", "!denied by policy: never", "EDITED", "!denied by m: confused"];
+    assert_eq!(results(&result?.messages), expected);
+    assert_eq!(hows.lines(), ["Answered", "Skipped", "Denied", "Executed", "Denied"]);
+
+    // A failed batch gate lets nothing through that had no verdict before.
+    let (result, _, _) = ask(script(), |hooks| {
+        hooks.on_gate(|batch, _| {
+            batch.open().next().expect("a call").answer(ToolOutput::new("early"));
+            Err(Error::new("broken gate"))
+        });
+    })
+    .await;
+    let denied = "!denied by m: broken gate";
+    assert_eq!(results(&result?.messages), ["early", denied, denied, denied, denied]);
+
+    let works = Log::default();
+    let to = works.clone();
+    let (result, _, session) = ask(script(), move |hooks| {
+        hooks.on_gate_each(|gated, _| {
+            if gated.call.arguments.to_string().contains("deny") {
+                return Err(Error::interrupted(Interrupt::new("approval", json!(null))));
+            }
+            Ok(())
+        });
+        let to = to.clone();
+        hooks.on_result(move |result, _| to.add(result.output.text()));
+    })
+    .await;
+    assert!(result.unwrap_err().is_interrupted());
+    assert_eq!(works.lines(), ["ANSWER", "SKIP", "EDIT", "FAIL"]);
+    assert_eq!(results(session.history().messages())[2], "!not executed: interrupted");
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_first_resolver_wins_and_the_id_stays() -> Result<()> {
+    let (result, _, _) = ask(ScriptedModel::new("test").call("yell", json!({"text": "a"})).text("done"), |hooks| {
+        hooks.on_resolve(|call, _| {
+            Ok((call.name == "yell").then(|| emitree_agent::ToolCall::new("other", "shout", call.arguments.clone())))
+        });
+        hooks.on_resolve(|_, _| Err(Error::new("not asked")));
+    })
+    .await;
+    let answer = result?;
+    assert_eq!(results(&answer.messages), ["A"]);
+    assert_eq!(answer.messages[2].tool_results().next().expect("one").id, "0");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_failed_result_hook_is_the_result_and_control_flow_ends_the_run() -> Result<()> {
+    let (result, _, _) = ask(two_turns(), |hooks| {
+        hooks.on_result(|_, _| Err(Error::new("unreadable")));
+        hooks.on_result(|result, _| {
+            if result.how == How::Failed {
+                result.output.content = format!("[{}]", result.output.text()).into();
+            }
+        });
+    })
+    .await;
+    assert_eq!(results(&result?.messages), ["![unreadable]"]);
+
+    let (result, _, session) = ask(two_turns(), |hooks| {
+        hooks.on_result(|_, _| Err(Error::halted("m", "enough")));
+    })
+    .await;
+    assert!(result.unwrap_err().is_halted());
+    assert_eq!(results(session.history().messages()), ["A"]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_stop_ends_the_run_after_the_turn_and_an_end_begins_another_round() -> Result<()> {
+    let (result, requests, _) = ask(two_turns(), |hooks| {
+        hooks.on_stop(|end, _| Ok(end.results.len() == 1));
+        hooks.on_stop(|end, _| {
+            assert!(end.results.is_empty(), "the first one had said yes");
+            Ok(false)
+        });
+    })
+    .await;
+    assert_eq!((result?.turns, requests.len()), (1, 1));
+
+    let script = ScriptedModel::new("test").text("first").text("second");
+    let (result, _, session) = ask(script, |hooks| {
+        hooks.on_end(|more, ctx| {
+            if ctx.turn().expect("an agent").number == 1 {
+                more.push(Message::user("and?"));
+            }
+        });
+    })
+    .await;
+    assert_eq!(result?.text(), "second");
+    let texts: Vec<_> = session.history().messages().iter().map(|message| message.text()).collect();
+    assert_eq!(texts, ["go", "first", "and?", "second"]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_failure_at_a_place_of_the_model_ends_the_run_with_that_error() {
+    for place in [
+        Place::ModelState,
+        Place::ModelContext,
+        Place::ModelPrompt,
+        Place::ModelWire,
+        Place::ModelChunk,
+        Place::TurnAction,
+    ] {
+        let (result, ..) = ask(two_turns(), move |hooks| {
+            let fail = || Err(Error::new("broken hook"));
+            match place {
+                Place::ModelState => drop(hooks.on_state(move |_, _| fail())),
+                Place::ModelContext => drop(hooks.on_context_async(move |_, _| Box::pin(async move { fail() }))),
+                Place::ModelPrompt => drop(hooks.on_prompt(move |_, _| fail())),
+                Place::ModelWire => drop(hooks.on_wire(move |_, _| fail())),
+                Place::ModelChunk => drop(hooks.chunks(move || move |_: &mut Chunks, _: &RunContext| fail())),
+                _ => drop(hooks.on_action(move |_, _| fail())),
+            }
+        })
+        .await;
+        assert_eq!(result.unwrap_err().to_string(), "broken hook", "{place}");
+    }
+}
+
+#[tokio::test]
+async fn state_is_kept_for_a_session_and_shared_with_the_tools_of_its_middleware() -> Result<()> {
+    #[derive(Debug)]
+    struct Todos;
+    impl AgentMiddleware for Todos {
+        fn id(&self) -> &str {
+            "todos"
+        }
+        fn install(&self, hooks: &mut Hooks) -> Result<()> {
+            let todos = hooks.state::<Vec<String>>();
+            hooks.on_result(move |result, ctx| todos.with(ctx, |todos| todos.push(result.output.text())));
+            let todos = hooks.state::<Vec<String>>();
+            hooks.prompt(move |ctx| todos.with(ctx, |todos| todos.join(" ")));
+            Ok(())
+        }
+    }
+    let script = two_turns().call("shout", json!({"text": "b"})).text("done");
+    let agent = agent(&script).with(Todos).build()?;
+    let session = Session::new();
+    agent.ask("go").session(&session).await?;
+    agent.ask("go").session(&session).await?;
+    let prompts: Vec<_> = script.requests().into_iter().map(|request| request.system).collect();
+    assert_eq!(prompts, [None, Some("A".into()), Some("A".into()), Some("A B".into())]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_second_attempt_begins_with_the_session_as_the_first_found_it() -> Result<()> {
+    let script = ScriptedModel::new("test").text("bad").text("good");
+    let session = Session::new();
+    session.extend([Message::user("before"), Message::assistant("yes")])?;
+    let answer = agent(&script)
+        .build()?
+        .ask("go")
+        .session(&session)
+        .max_middleware_retries(1)
+        .middleware(emitree_runtime::map_output(|output: &mut emitree_agent::AgentOutput, _: &RunContext| {
+            if output.text() == "bad" { Err(Error::retry("rude")) } else { Ok(()) }
+        }))
+        .await?;
+    assert_eq!(answer.text(), "good");
+    let texts: Vec<_> = session.history().messages().iter().map(|message| message.text()).collect();
+    assert_eq!(texts, ["before", "yes", "go", "good"]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_middleware_brings_tools_and_a_prompt_and_two_of_one_id_are_refused() -> Result<()> {
+    #[derive(Debug)]
+    struct Clock;
+    impl AgentMiddleware for Clock {
+        fn id(&self) -> &str {
+            "clock"
+        }
+        fn tools(&self) -> Vec<Tool> {
+            vec![tool_fn("now", "Tells the time", |_: Nowhere, _: RunContext| async { Ok("noon") }).expect("a tool")]
+        }
+        fn system_prompt(&self) -> Option<String> {
+            Some("You know the time.".to_owned())
+        }
+    }
+    #[derive(serde::Deserialize, schemars::JsonSchema)]
+    struct Nowhere {}
+
+    let script = ScriptedModel::new("test").call("now", json!({})).text("It is noon.");
+    let agent_of = agent(&script).build()?;
+    let answer = agent_of.ask("What time is it?").with(Clock).await?;
+    assert_eq!(results(&answer.messages), ["noon"]);
+    assert_eq!(script.requests()[0].system.as_deref(), Some("You know the time."));
+
+    let twice = "the agent has the middleware `clock` twice: ids are unique, since state and errors are named by them";
+    assert_eq!(agent(&script).with(Clock).with(Clock).build().unwrap_err().to_string(), twice);
+    let on_run = agent(&script).with(Clock).build()?.ask("x").with(Clock).await.unwrap_err();
+    assert_eq!(on_run.to_string(), twice);
+
+    #[derive(Debug)]
+    struct Broken;
+    impl AgentMiddleware for Broken {
+        fn id(&self) -> &str {
+            "broken"
+        }
+        fn init(&self) -> Result<()> {
+            Err(Error::new("no database"))
+        }
+    }
+    assert_eq!(agent(&script).with(Broken).build().unwrap_err().to_string(), "no database");
+    assert_eq!(agent_of.ask("x").with(Broken).await.unwrap_err().to_string(), "no database");
+    Ok(())
+}
