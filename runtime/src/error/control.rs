@@ -59,7 +59,7 @@ impl Error {
     #[must_use]
     pub fn interrupted(interrupt: Interrupt) -> Self {
         let message = format!("interrupted: {}", interrupt.kind);
-        Self::of_kind(ErrorKind::Interrupted, message).carrying(ControlData::Interrupt(interrupt))
+        Self::of_kind(ErrorKind::Interrupted, message).with_control(ControlData::Interrupt(interrupt))
     }
 
     /// Creates a request to start the whole attempt again.
@@ -89,8 +89,8 @@ impl Error {
     /// [`RunContext::feedback`](crate::RunContext::feedback).
     #[must_use]
     pub fn retry_with(reason: impl Into<String>, metadata: impl Into<Value>) -> Self {
-        let extra = ControlData::Retry { metadata: metadata.into(), is_spent: false };
-        Self::of_kind(ErrorKind::Retry, reason).carrying(extra)
+        let control = ControlData::Retry { metadata: metadata.into(), is_spent: false };
+        Self::of_kind(ErrorKind::Retry, reason).with_control(control)
     }
 
     /// Returns `true` for a denial.
@@ -145,7 +145,7 @@ impl Error {
     /// Returns the question of an interrupt.
     #[must_use]
     pub fn interrupt(&self) -> Option<&Interrupt> {
-        match self.extra() {
+        match self.control() {
             Some(ControlData::Interrupt(interrupt)) => Some(interrupt),
             _ => None,
         }
@@ -154,7 +154,7 @@ impl Error {
     /// Returns reason and data of a request for a retry.
     #[must_use]
     pub fn retry_request(&self) -> Option<RetryRequest> {
-        match self.extra() {
+        match self.control() {
             Some(ControlData::Retry { metadata, .. }) => Some(RetryRequest::new(self, metadata)),
             _ => None,
         }
@@ -171,15 +171,15 @@ impl Error {
     }
 
     pub(crate) fn is_open_request(&self) -> bool {
-        matches!(self.extra(), Some(ControlData::Retry { is_spent: false, .. }))
+        matches!(self.control(), Some(ControlData::Retry { is_spent: false, .. }))
     }
 
     /// Closes an open request for a retry, when the error leaves its run: for the runs above it is a failure.
     pub(crate) fn leaving(self) -> Self {
-        match self.extra() {
+        match self.control() {
             Some(ControlData::Retry { metadata, is_spent: false }) => {
                 let metadata = metadata.clone();
-                self.carrying(ControlData::Retry { metadata, is_spent: true })
+                self.with_control(ControlData::Retry { metadata, is_spent: true })
             }
             _ => self,
         }

@@ -85,7 +85,7 @@ impl Error {
             // Without the note the layers would take this for new control flow, and count it twice (M9).
             Some(deeper) => error.with(|data| {
                 data.kind = deeper.0.kind.clone();
-                data.extra = deeper.0.extra.clone();
+                data.control = deeper.0.control.clone();
                 data.is_retryable = deeper.0.is_retryable;
                 data.note = deeper.0.note;
             }),
@@ -126,7 +126,7 @@ impl From<ErrorReport> for Error {
             context: report.context,
             is_retryable: report.is_retryable,
             is_fatal: report.is_fatal,
-            extra: interrupt.or(retry),
+            control: interrupt.or(retry),
             note: 0,
         }))
     }

@@ -53,7 +53,7 @@ struct ErrorData {
     context: Map<String, Value>,
     is_retryable: bool,
     is_fatal: bool,
-    extra: Option<ControlData>,
+    control: Option<ControlData>,
     /// The number of its note in [`SwallowedControlFlow`](crate::layer::swallowed::SwallowedControlFlow); 0 without a note.
     note: u64,
 }
@@ -74,12 +74,12 @@ impl Error {
         Self::of_kind(ErrorKind::Failed, message)
     }
 
-    pub(crate) fn carrying(self, extra: ControlData) -> Self {
-        self.with(|data| data.extra = Some(extra))
+    pub(crate) fn with_control(self, control: ControlData) -> Self {
+        self.with(|data| data.control = Some(control))
     }
 
-    pub(crate) fn extra(&self) -> Option<&ControlData> {
-        self.0.extra.as_ref()
+    pub(crate) fn control(&self) -> Option<&ControlData> {
+        self.0.control.as_ref()
     }
 
     pub(crate) fn of_kind(kind: ErrorKind, message: impl Into<String>) -> Self {
@@ -170,7 +170,7 @@ impl Error {
 
     /// Takes over kind and control data of another error, and keeps its own message, causes and context (R7).
     pub(crate) fn ending_as(self, other: &Self) -> Self {
-        let ErrorData { kind, extra, .. } = &*other.0;
+        let ErrorData { kind, control, .. } = &*other.0;
         // The same error: do not copy its data.
         if self.0.kind == *kind && Arc::ptr_eq(&self.0, &other.0) {
             return self;
@@ -181,7 +181,7 @@ impl Error {
             | (said @ ErrorKind::Halted { .. }, ErrorKind::Halted { .. }) => said.clone(),
             _ => kind.clone(),
         };
-        self.with(|data| (data.kind, data.extra) = (kind, extra.clone()))
+        self.with(|data| (data.kind, data.control) = (kind, control.clone()))
     }
 
     /// Returns an error that ends a run as this one does, without its message, causes and context.
@@ -307,7 +307,16 @@ impl Error {
 impl ErrorData {
     fn of(kind: ErrorKind) -> Self {
         let context = Map::new();
-        Self { kind, message: None, source: None, context, is_retryable: false, is_fatal: false, extra: None, note: 0 }
+        Self {
+            kind,
+            message: None,
+            source: None,
+            context,
+            is_retryable: false,
+            is_fatal: false,
+            control: None,
+            note: 0,
+        }
     }
 }
 
