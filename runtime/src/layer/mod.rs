@@ -100,7 +100,7 @@ pub trait Layer<O: Op>: fmt::Debug + Send + Sync + 'static {
     ///
     ///     fn nesting_warning(&self, nesting: &Nesting<'_>) -> Option<String> {
     ///         let above = nesting.above().next()?;
-    ///         Some(format!("what `{}` does is done four times, twice in each of two calls of `{}`", nesting.run().name(), above.name()))
+    ///         Some(format!("`{}` works four times: twice in each of two calls of `{}`", nesting.run().name(), above.name()))
     ///     }
     /// }
     /// ```

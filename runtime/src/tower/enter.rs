@@ -20,7 +20,7 @@ use crate::context::current::{Within, within};
 /// polled or dropped. The run does not wait for that future. Runs that are created there are children of the run: they end
 /// before it ends, and once it has ended, none starts. A request from outside of a run is passed on as it is.
 #[derive(Clone, Copy, Debug, Default)]
-#[must_use = "a layer does nothing until it is laid around a service"]
+#[must_use = "a layer does nothing until it wraps a service"]
 #[non_exhaustive]
 pub struct EnterRunLayer;
 
@@ -68,7 +68,7 @@ where
 
 pin_project! {
     /// The future of a call of [`EnterRun`], which is polled and dropped inside of the run.
-    #[must_use = "the answer is lost otherwise"]
+    #[must_use = "the response is lost unless the future is awaited"]
     pub struct EnterRunFuture<F> {
         #[pin]
         future: Either<Within<Instrumented<F>>, F>,

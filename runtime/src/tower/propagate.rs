@@ -42,7 +42,7 @@ use super::with_run::WithRun;
 /// and threads that a service starts by itself. There, enter the run with [`RunContext::scope`](crate::RunContext::scope) or
 /// [`in_scope`](crate::RunContext::in_scope).
 #[derive(Clone, Copy, Debug, Default)]
-#[must_use = "a layer does nothing until it is laid around a service"]
+#[must_use = "a layer does nothing until it wraps a service"]
 #[non_exhaustive]
 pub struct PropagateRunLayer;
 

@@ -42,7 +42,7 @@ use crate::runnable::value::Data;
 /// The inner service must be [`Clone`], because the instance that is ready moves into the run and a clone replaces it. Put
 /// a service that is not `Clone`, such as tower's `RateLimit`, into a `Buffer`, or around this layer.
 #[derive(Clone)]
-#[must_use = "a layer does nothing until it is laid around a service"]
+#[must_use = "a layer does nothing until it wraps a service"]
 pub struct RunLayer(Identity);
 
 impl RunLayer {
