@@ -87,6 +87,22 @@ impl Error {
 
     /// Creates a request to start the whole attempt again, with data for the next attempt, which finds it in
     /// [`RunContext::feedback`](crate::RunContext::feedback).
+    ///
+    /// ```
+    /// use emitree_runtime::{Error, RunContext, Runnable, runnable_fn};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> emitree_runtime::Result<()> {
+    /// let guess = runnable_fn("guess", |(): (), ctx: RunContext| async move {
+    ///     match ctx.feedback().first() {
+    ///         None => Err(Error::retry_with("too low", 40)),
+    ///         Some(request) => Ok(request.metadata.as_u64().unwrap_or_default() + 2),
+    ///     }
+    /// });
+    /// assert_eq!(guess.run(()).max_middleware_retries(1).await?, 42);
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn retry_with(reason: impl Into<String>, metadata: impl Into<Value>) -> Self {
         let control = ControlData::Retry { metadata: metadata.into(), is_spent: false };

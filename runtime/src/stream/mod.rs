@@ -202,6 +202,31 @@ impl<'a, R: Runnable> Run<'a, R> {
 impl<R: Runnable, T: Event + Clone> RunStream<'_, R, T> {
     /// Sets whether the stream includes events of the runs below, as `events("**.new_token")` does. By default it does not.
     ///
+    /// ```
+    /// use emitree_emitter::{Event, EventName};
+    /// use emitree_runtime::{RunContext, Runnable, StreamItem, runnable_fn};
+    ///
+    /// #[derive(Clone, serde::Serialize)]
+    /// struct Token(String);
+    ///
+    /// impl Event for Token {
+    ///     const NAME: EventName = EventName::new("token");
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() {
+    /// let agent = runnable_fn("agent", |(): (), _: RunContext| async move {
+    ///     let model = runnable_fn("model", |(): (), ctx: RunContext| async move {
+    ///         ctx.emitter().emit_event(&mut Token("hello".to_owned())).await?;
+    ///         Ok(())
+    ///     });
+    ///     model.run(()).await
+    /// });
+    /// let mut stream = agent.run(()).events_of::<Token>().nested(true);
+    /// assert!(matches!(stream.recv().await, Some(StreamItem::Event(Token(text))) if text == "hello"));
+    /// # }
+    /// ```
+    ///
     /// Events from below that have the name but another type are skipped; an own event of another type is an error.
     pub fn nested(self, nested: bool) -> Self {
         self.buffer.set_nested(nested);
@@ -211,6 +236,24 @@ impl<R: Runnable, T: Event + Clone> RunStream<'_, R, T> {
 
 impl<R: Runnable, E> RunStream<'_, R, E> {
     /// Sets how many unread events the buffer keeps: by default 1,024, at least 1.
+    ///
+    /// ```
+    /// use emitree_runtime::{RunContext, Runnable, StreamItem, runnable_fn};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() {
+    /// let count = runnable_fn("count", |(): (), ctx: RunContext| async move {
+    ///     for mut n in 1..=3 {
+    ///         ctx.emitter().emit("counted", &mut n).await?;
+    ///     }
+    ///     Ok(())
+    /// });
+    /// let mut stream = count.run(()).events("counted").capacity(1);
+    /// assert!(matches!(stream.recv().await, Some(StreamItem::Missed(2))));
+    /// let Some(StreamItem::Event(last)) = stream.recv().await else { panic!("the last event") };
+    /// assert_eq!(last.payload.get(), "3");
+    /// # }
+    /// ```
     pub fn capacity(self, capacity: usize) -> Self {
         self.buffer.set_capacity(capacity);
         self
