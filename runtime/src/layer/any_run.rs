@@ -71,7 +71,7 @@ impl<I: Data, O: Data> DynLayer<I, O> for OpaqueAdapter {
         next: RawNext<'a, I, O>,
     ) -> BoxFuture<'a, Result<O>> {
         Box::pin(async move {
-            let inside = Inside { input, next, last: Mutex::new(None) };
+            let inside = OpaqueWork { input, next, last: Mutex::new(None) };
             self.0.call(phase, &(), ctx, next.around(&inside).next()).await?;
             inside.last.into_inner().ok_or_else(|| no_output(self.0.description().name()))
         })
@@ -88,13 +88,13 @@ fn no_output(layer: &str) -> Error {
 }
 
 /// What is inside of such a layer, with the output that it gave last.
-struct Inside<'a, I, O> {
+struct OpaqueWork<'a, I, O> {
     input: &'a I,
     next: RawNext<'a, I, O>,
     last: Mutex<Option<O>>,
 }
 
-impl<I: Data, O: Data> Work<(), ()> for Inside<'_, I, O> {
+impl<I: Data, O: Data> Work<(), ()> for OpaqueWork<'_, I, O> {
     fn call<'a>(&'a self, (): &'a (), _: &'a RunContext) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
             let output = self.next.run(self.input).await?;

@@ -74,7 +74,7 @@ impl<I: Data, O: Data> DynLayer<I, O> for JsonAdapter {
         Box::pin(async move {
             let (json, is_exact) = to_json("input", input)?;
             let inside =
-                Inside { input, json: &json, next, last: Mutex::new(None), is_exact: AtomicBool::new(is_exact) };
+                JsonWork { input, json: &json, next, last: Mutex::new(None), is_exact: AtomicBool::new(is_exact) };
             let output = self.0.call(phase, &json, ctx, next.around(&inside).next()).await?;
             match inside.last.into_inner() {
                 Some(last) if last.json == output => Ok(last.output),
@@ -89,22 +89,22 @@ impl<I: Data, O: Data> DynLayer<I, O> for JsonAdapter {
 }
 
 /// What is inside of an adapted layer: it takes and gives JSON.
-struct Inside<'a, I, O> {
+struct JsonWork<'a, I, O> {
     input: &'a I,
     json: &'a Value,
     next: RawNext<'a, I, O>,
-    last: Mutex<Option<Last<O>>>,
+    last: Mutex<Option<LastOutput<O>>>,
     /// Whether the JSON is all of what went in and came out.
     is_exact: AtomicBool,
 }
 
 /// What was given last, and what it looks like as JSON.
-struct Last<O> {
+struct LastOutput<O> {
     json: Value,
     output: O,
 }
 
-impl<I: Data, O: Data> Inside<'_, I, O> {
+impl<I: Data, O: Data> JsonWork<'_, I, O> {
     async fn run(&self, input: &Value) -> Result<Value> {
         let output = if input == self.json {
             self.next.run(self.input).await?
@@ -113,14 +113,14 @@ impl<I: Data, O: Data> Inside<'_, I, O> {
         };
         let (json, is_exact) = to_json("output", &output)?;
         self.is_exact.fetch_and(is_exact, Ordering::Relaxed);
-        let before = self.last.lock().replace(Last { json: json.clone(), output });
+        let before = self.last.lock().replace(LastOutput { json: json.clone(), output });
         // Its drop is user code.
         drop(before);
         Ok(json)
     }
 }
 
-impl<I: Data, O: Data> Work<Value, Value> for Inside<'_, I, O> {
+impl<I: Data, O: Data> Work<Value, Value> for JsonWork<'_, I, O> {
     fn call<'a>(&'a self, input: &'a Value, _: &'a RunContext) -> BoxFuture<'a, Result<Value>> {
         Box::pin(self.run(input))
     }
