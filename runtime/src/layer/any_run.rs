@@ -1,4 +1,4 @@
-//! Layers for runs of any type that look at no value (M1): nothing is copied, parsed or shown for them.
+//! Layers for runs of any type that look at no value (M1), and cost no conversion.
 
 use futures_core::future::BoxFuture;
 use parking_lot::Mutex;
@@ -8,14 +8,13 @@ use crate::chain::erased::{DynLayer, LayerDescription, LayerEntry, RawNext, Work
 use crate::runnable::value::Data;
 use crate::{Error, ErrorKind, Op, Phase, Result, RunContext};
 
-/// Runs of any type, as a kind of work whose values nobody looks at: a `Layer<AnyRun>` decides whether, when and how
-/// often what is inside is called, and leaves input and output alone.
+/// A kind of work that stands for runs of any type: a `Layer<AnyRun>` decides whether, when and how often the layers inside
+/// are called, but sees neither input nor output.
 ///
-/// Unlike one of [`JsonRun`](crate::JsonRun) it costs no JSON. What `next` gave last is what the run goes on with; a
-/// layer that returns without an error and has called nothing, or has got nothing but errors, has no output to go on
-/// with, which is an error.
+/// It needs no conversion to JSON, unlike [`JsonRun`](crate::JsonRun). The run continues with the output that `next`
+/// produced last. If a layer returns `Ok` although no call of `next` has succeeded, the run has no output, and fails.
 ///
-/// A layer that is generic over the kind of work is one, and fits runs of known types and places too:
+/// A layer that is generic over the kind of work is a `Layer<AnyRun>`, and also fits runs of known types:
 ///
 /// ```
 /// use std::sync::atomic::{AtomicU32, Ordering};
@@ -53,7 +52,7 @@ impl Op for AnyRun {
     }
 }
 
-/// A layer that looks at no value, around a run from `I` to `O`.
+/// Adapts a layer that looks at no value to runs from `I` to `O`.
 pub(crate) struct OpaqueAdapter(Arc<dyn DynLayer<(), ()>>);
 
 impl OpaqueAdapter {
@@ -73,6 +72,7 @@ impl<I: Data, O: Data> DynLayer<I, O> for OpaqueAdapter {
         Box::pin(async move {
             let inside = OpaqueWork { input, next, last: Mutex::new(None) };
             self.0.call(phase, &(), ctx, next.around(&inside).next()).await?;
+            // The layer may have called `next` several times: the last output counts, as the layer had the last word.
             inside.last.into_inner().ok_or_else(|| no_output(self.0.description().name()))
         })
     }
@@ -87,7 +87,7 @@ fn no_output(layer: &str) -> Error {
     Error::of_kind(ErrorKind::Invalid, message)
 }
 
-/// What is inside of such a layer, with the output that it gave last.
+/// The work of the adapted layer: it keeps the output that the layer does not see.
 struct OpaqueWork<'a, I, O> {
     input: &'a I,
     next: RawNext<'a, I, O>,
@@ -99,7 +99,7 @@ impl<I: Data, O: Data> Work<(), ()> for OpaqueWork<'_, I, O> {
         Box::pin(async move {
             let output = self.next.run(self.input).await?;
             let before = self.last.lock().replace(output);
-            // Its drop is user code.
+            // The drop of an output is user code: not under the lock.
             drop(before);
             Ok(())
         })

@@ -12,16 +12,16 @@ use crate::{Error, Op, Phase, Result, RunContext};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Runs of any type, as a kind of work: a `Layer<JsonRun>` sees input and output as JSON.
+/// A kind of work that stands for runs of any type: a `Layer<JsonRun>` sees input and output as JSON.
 ///
-/// What comes back as it was is not parsed again: the run goes on with the value that it had. A value that does not
-/// fit the run's types is an error that says where.
+/// A value that the layer passes on unchanged is not parsed again: the run continues with the original value. If a value
+/// does not fit the run's types, the call fails with an error that says where.
 ///
 /// ```
 /// use emitree_runtime::{JsonRun, Layer, Next, Result, RunContext, Runnable, Stack, for_tree, runnable_fn};
 /// use serde_json::Value;
 ///
-/// /// Logs what every run below takes and gives.
+/// /// Logs input and output of a run and of every run below.
 /// #[derive(Debug)]
 /// struct Log;
 ///
@@ -54,7 +54,7 @@ impl Op for JsonRun {
     }
 }
 
-/// A layer for runs of any type, around a run from `I` to `O`.
+/// Adapts a layer that sees JSON to runs from `I` to `O`.
 pub(crate) struct JsonAdapter(Arc<dyn DynLayer<Value, Value>>);
 
 impl JsonAdapter {
@@ -76,6 +76,7 @@ impl<I: Data, O: Data> DynLayer<I, O> for JsonAdapter {
             let inside =
                 JsonWork { input, json: &json, next, last: Mutex::new(None), is_exact: AtomicBool::new(is_exact) };
             let output = self.0.call(phase, &json, ctx, next.around(&inside).next()).await?;
+            // An unchanged output is returned as the run produced it: parsing would cost time, and JSON may not show all of it.
             match inside.last.into_inner() {
                 Some(last) if last.json == output => Ok(last.output),
                 _ => fit("output", &output),
@@ -88,17 +89,17 @@ impl<I: Data, O: Data> DynLayer<I, O> for JsonAdapter {
     }
 }
 
-/// What is inside of an adapted layer: it takes and gives JSON.
+/// The work of the adapted layer, from JSON to JSON.
 struct JsonWork<'a, I, O> {
     input: &'a I,
     json: &'a Value,
     next: RawNext<'a, I, O>,
     last: Mutex<Option<LastOutput<O>>>,
-    /// Whether the JSON is all of what went in and came out.
+    /// `true` as long as JSON shows all of the input and of the outputs so far.
     is_exact: AtomicBool,
 }
 
-/// What was given last, and what it looks like as JSON.
+/// The last output, and its JSON.
 struct LastOutput<O> {
     json: Value,
     output: O,
@@ -106,6 +107,7 @@ struct LastOutput<O> {
 
 impl<I: Data, O: Data> JsonWork<'_, I, O> {
     async fn run(&self, input: &Value) -> Result<Value> {
+        // An unchanged input is not parsed: the work receives the original one.
         let output = if input == self.json {
             self.next.run(self.input).await?
         } else {
@@ -114,7 +116,7 @@ impl<I: Data, O: Data> JsonWork<'_, I, O> {
         let (json, is_exact) = to_json("output", &output)?;
         self.is_exact.fetch_and(is_exact, Ordering::Relaxed);
         let before = self.last.lock().replace(LastOutput { json: json.clone(), output });
-        // Its drop is user code.
+        // The drop of an output is user code: not under the lock.
         drop(before);
         Ok(json)
     }
@@ -134,7 +136,7 @@ impl<I: Data, O: Data> Work<Value, Value> for JsonWork<'_, I, O> {
     }
 }
 
-/// The value as JSON, and whether that is all of it.
+/// Converts a value to JSON. The flag is `true` if JSON shows all of it.
 fn to_json(what: &str, value: &impl Serialize) -> Result<(Value, bool)> {
     to_value_noting(value).map_err(|error| {
         Error::from(error).message(format!("the {what} cannot be shown to layers for runs of any type"))

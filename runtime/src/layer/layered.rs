@@ -1,12 +1,33 @@
-//! Layers of a run, and of each run of an instance, in few words (M1).
+//! Methods that add layers to a run, or to every run of an instance (M1).
 
 use crate::chain::attempts::MaxRetries;
 use crate::context::current::enter_some;
 use crate::{Explanation, Layer, Run, Runnable, RunnableFn, Stack, StackBuilder};
 
-/// Layers of this run stand among those of its instance, by phase; in a phase, after those.
 impl<R: Runnable> Run<'_, R> {
-    /// Lays a layer around this run's work, in [`Phase::Transform`](crate::Phase::Transform).
+    /// Wraps this run's work with a layer, in [`Phase::Transform`](crate::Phase::Transform).
+    ///
+    /// Layers of the run and of its runnable are sorted by phase; within a phase, the run's layers are inside.
+    ///
+    /// ```
+    /// use emitree_runtime::{Layer, Next, Op, Result, RunContext, Runnable, runnable_fn};
+    ///
+    /// #[derive(Debug)]
+    /// struct PlusOne;
+    ///
+    /// impl<O: Op<Out = u32>> Layer<O> for PlusOne {
+    ///     async fn call(&self, input: &O::In, _: &RunContext, next: Next<'_, O>) -> Result<u32> {
+    ///         Ok(next.run(input).await? + 1)
+    ///     }
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<()> {
+    /// let double = runnable_fn("double", |n: u32, _: RunContext| async move { Ok(n * 2) });
+    /// assert_eq!(double.run(20).layer(PlusOne).await?, 41);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn layer(self, layer: impl Layer<R>) -> Self
     where
         R: 'static,
@@ -14,7 +35,7 @@ impl<R: Runnable> Run<'_, R> {
         self.layers(|stack| stack.layer(layer))
     }
 
-    /// Lays layers around this run's work: `.layers(|stack| stack.guard(Policy).transform(Trim))`.
+    /// Wraps this run's work with several layers: `.layers(|stack| stack.guard(Policy).transform(Trim))`.
     pub fn layers(self, build: impl FnOnce(StackBuilder<R>) -> StackBuilder<R>) -> Self
     where
         R: 'static,
@@ -22,18 +43,17 @@ impl<R: Runnable> Run<'_, R> {
         self.middleware(build(Stack::builder()).build())
     }
 
-    /// How often the whole attempt may start again because a middleware or the work asks for it with
-    /// [`Error::retry`](crate::Error::retry) (M7). By default never: then the caller gets that error.
+    /// Sets how often the whole attempt may start again if a middleware, a layer or the work asks for it with
+    /// [`Error::retry`](crate::Error::retry). By default it may not: the caller receives that error.
     ///
-    /// An attempt begins with the input as `start` left it. An output that was set at `start` is kept as JSON where
-    /// there are layers, and answers each attempt.
+    /// Every attempt begins with the input as `start` left it. If a listener of `start` has set the output, that output
+    /// replaces the work of every attempt.
     pub fn max_middleware_retries(self, most: u32) -> Self {
         self.middleware(MaxRetries(most))
     }
 
-    /// What it will go through: what it inherits from the run that it was made in, as that stands now, what is bound to
-    /// the instance, and what to this run. Empty once the run has begun:
-    /// [`RunContext::explain`](crate::RunContext::explain) tells then.
+    /// Returns the middlewares and layers that the run will have: inherited from its parent as it is now, of its runnable,
+    /// and its own. Empty once the run has begun; use [`RunContext::explain`](crate::RunContext::explain) then.
     ///
     /// ```
     /// use emitree_runtime::{Layer, Next, Op, Result, RunContext, Runnable, runnable_fn};
@@ -65,7 +85,8 @@ impl<R: Runnable> Run<'_, R> {
     pub fn explain(&self) -> Explanation {
         let Some(config) = self.built() else { return Explanation::default() };
         let parent = config.parent.as_ref();
-        // Inside of the run above: if that ends meanwhile, on another thread, what was bound to it is dropped here (R14).
+        // If the parent ends meanwhile on another thread, this holds the last reference to what was bound to it: enter the parent,
+        // so that it is the current run in those drops (R14).
         enter_some(parent, || {
             let inherited = parent.and_then(|parent| parent.inherited().all());
             let inherited = inherited.iter().flat_map(|inherited| inherited.iter());
@@ -78,13 +99,13 @@ impl<F, I, O> RunnableFn<F, I, O>
 where
     Self: Runnable + 'static,
 {
-    /// Lays a layer around the work of each of its runs, in [`Phase::Transform`](crate::Phase::Transform).
+    /// Wraps the work of every run with a layer, in [`Phase::Transform`](crate::Phase::Transform).
     #[must_use]
     pub fn layer(self, layer: impl Layer<Self>) -> Self {
         self.layers(|stack| stack.layer(layer))
     }
 
-    /// Lays layers around the work of each of its runs: `.layers(|stack| stack.guard(Policy).transform(Trim))`.
+    /// Wraps the work of every run with several layers: `.layers(|stack| stack.guard(Policy).transform(Trim))`.
     #[must_use]
     pub fn layers(self, build: impl FnOnce(StackBuilder<Self>) -> StackBuilder<Self>) -> Self {
         self.middleware(build(Stack::builder()).build())

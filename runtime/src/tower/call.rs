@@ -1,4 +1,4 @@
-//! One call of a service, as a run.
+//! The run of one call of a service.
 
 use std::fmt;
 use std::pin::Pin;
@@ -14,10 +14,13 @@ use super::runnable::TowerRunnable;
 use crate::runnable::value::Data;
 use crate::{Result, Run, Runnable};
 
-/// The run of a call: what [`RunService`](crate::RunService) answers with.
+/// The future of a call of [`RunService`](crate::RunService), which is a run.
 ///
-/// Its error is an [`Error`](crate::Error), boxed: [`Error::from_boxed`](crate::Error::from_boxed) has it back. Dropping
-/// it aborts the run, whose end is heard (R8); before the first poll it leaves no trace.
+/// Its error is a boxed [`Error`](crate::Error), which [`Error::from_boxed`](crate::Error::from_boxed) converts back.
+///
+/// # Cancel safety
+///
+/// Dropping the future aborts the run, which then emits its end. Dropped before its first poll, it leaves no trace.
 #[must_use = "a run does nothing until it is awaited"]
 pub struct RunServiceFuture<S, I>(Run<'static, TowerRunnable<S, I>>)
 where
@@ -42,7 +45,7 @@ where
     type Output = Result<S::Response, BoxError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<Self::Output> {
-        // A task of the service's own, such as that of tower's `Buffer`, has called it; its caller awaits it (invariant 4).
+        // If a task without a run made the call, as tower's `Buffer` does, the run that awaits it becomes the parent (invariant 4).
         self.0.start_here_if_alone();
         self.0.poll_unpin(cx).map_err(Into::into)
     }

@@ -1,4 +1,4 @@
-//! A service as a runnable.
+//! Services as runnables.
 
 use std::any::type_name;
 use std::fmt;
@@ -13,7 +13,7 @@ use super::queued::Queued;
 use crate::runnable::value::Data;
 use crate::{IntoMiddleware, Layer, Middleware, Result, RunContext, Runnable, Stack, StackBuilder};
 
-/// A `tower` service that can be run: each run calls it once, with a clone of the run's input.
+/// A `tower` service as a runnable: each run calls the service once, with a clone of the run's input.
 ///
 /// ```
 /// use std::time::Duration;
@@ -34,23 +34,23 @@ use crate::{IntoMiddleware, Layer, Middleware, Result, RunContext, Runnable, Sta
 /// # }
 /// ```
 ///
-/// Back-pressure is honoured: runs that the service is not ready for wait for it, after their `start`, and are admitted
-/// in the order in which they came. Then they run side by side, as many as the service allows. There is one service,
-/// never cloned, so that a limit is one limit; it has to be [`Send`] only. Like all that is fair, a run that waits has to
-/// be polled or dropped, for those behind it wait for it; and one that starts another of the same runnable in its
-/// service needs room for both.
+/// Back-pressure works: after its `start`, a run waits until the service is ready. Runs are admitted in order of arrival, and
+/// proceed side by side, as far as the service allows it. The service is never cloned, so that its limits apply to all runs,
+/// and it need not be [`Sync`]. Poll or drop a waiting run, because the runs behind it wait for it. If the service itself
+/// starts a run of the same runnable and awaits it, its limit must have room for both.
 ///
-/// An error of the service is the run's, with the error as its source. What was an [`Error`](crate::Error) in it is that
-/// error again; tower's `Elapsed` is a time-out.
+/// If the service fails, the run fails with that error as the source. An [`Error`](crate::Error) that went through the service is
+/// returned as it was, and tower's `Elapsed` is a time-out.
 ///
-/// A service that works in a task of its own, as tower's `Buffer` does, leaves the run: runs made there have no parent, and
-/// middleware bound above does not apply to them. [`PropagateRunLayer`](crate::PropagateRunLayer) takes the run along.
+/// A service that works in another task, as tower's `Buffer` does, is outside of the run: runs that are created there have no
+/// parent, and inherited middleware does not apply to them. [`PropagateRunLayer`](crate::PropagateRunLayer) carries the run
+/// into that task.
 ///
 /// # Cancel safety
 ///
-/// A run that is dropped or aborted while it waits has not called the service: the next one is admitted in its place.
-/// What the service had set aside meanwhile, such as a place of a limit, it keeps for its next call; where it shares that
-/// limit with other services, those lack the place until then.
+/// A run that is dropped or aborted while it waits has not called the service; the next run is admitted instead. A permit that
+/// the service has acquired meanwhile stays reserved for its next call. If other services share that limit, they lack the
+/// permit until then.
 pub struct TowerRunnable<S, I> {
     service: Queued<S>,
     identity: Arc<Identity>,
@@ -61,29 +61,29 @@ impl<S, I> TowerRunnable<S, I>
 where
     S: Service<I, Error: Into<BoxError>>,
 {
-    /// Makes a runnable of a service.
+    /// Creates a runnable from a service.
     ///
-    /// Its kind is `Run`. Its emitter stands below the root and has no namespace, as that of
+    /// Its kind is `Run`. Its emitter is a child of the root without a namespace, as for
     /// [`runnable_fn`](crate::runnable_fn).
     pub fn new(name: impl Into<String>, service: S) -> Self {
         Self::ready(service, Arc::new(Identity::new(name.into())))
     }
 
-    /// Makes a runnable of a service under an identity that it shares with others.
+    /// Creates a runnable from a service that shares its identity with others.
     pub(super) fn ready(service: S, identity: Arc<Identity>) -> Self {
         Self { service: Queued::new(service), identity, input: PhantomData }
     }
 }
 
 impl<S, I> TowerRunnable<S, I> {
-    /// Gives it another emitter: with a namespace, a kind, a context, below another parent. Its name stays.
+    /// Sets the emitter, for a namespace, a kind, a context or another parent. The name stays.
     #[must_use]
     pub fn with_emitter(mut self, emitter: Emitter) -> Self {
         Arc::make_mut(&mut self.identity).emitter = emitter;
         self
     }
 
-    /// Binds a middleware to each of its runs.
+    /// Binds a middleware to every run of this runnable.
     #[must_use]
     pub fn middleware<Sort>(mut self, middleware: impl IntoMiddleware<Sort>) -> Self {
         Arc::make_mut(&mut self.identity).middlewares.push(Arc::new(middleware.into_middleware()));
@@ -95,20 +95,20 @@ impl<S, I> TowerRunnable<S, I>
 where
     Self: Runnable + 'static,
 {
-    /// Lays a layer around the work of each of its runs, in [`Phase::Transform`](crate::Phase::Transform).
+    /// Wraps the work of every run with a layer, in [`Phase::Transform`](crate::Phase::Transform).
     #[must_use]
     pub fn layer(self, layer: impl Layer<Self>) -> Self {
         self.layers(|stack| stack.layer(layer))
     }
 
-    /// Lays layers around the work of each of its runs: `.layers(|stack| stack.guard(Policy).transform(Trim))`.
+    /// Wraps the work of every run with several layers: `.layers(|stack| stack.guard(Policy).transform(Trim))`.
     #[must_use]
     pub fn layers(self, build: impl FnOnce(StackBuilder<Self>) -> StackBuilder<Self>) -> Self {
         self.middleware(build(Stack::builder()).build())
     }
 }
 
-// Who has no runnable is told of `runnable_fn`, with this feature as without.
+// Otherwise the compiler would suggest this type instead of `runnable_fn` for a value that is not a runnable.
 #[diagnostic::do_not_recommend]
 impl<S, I> Runnable for TowerRunnable<S, I>
 where
