@@ -1,12 +1,12 @@
-//! Values that panic when they are dropped, also as what a panic carries.
+//! Values that panic when they are dropped, also as the payload of a panic.
 
 use std::panic::panic_any;
 
-/// What a panic carries.
+/// The payload of a panic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Payload {
     Text,
-    /// What panics when it is dropped.
+    /// Panics when it is dropped.
     Bad,
 }
 
@@ -19,7 +19,7 @@ impl Payload {
     }
 }
 
-/// Panics when it is dropped, unless something else does.
+/// A value that panics when it is dropped, unless the thread panics already.
 pub(crate) struct Bad(pub(crate) Payload);
 
 impl Drop for Bad {

@@ -1,5 +1,5 @@
-//! What is bound to a run, and holds the run's own context: each of it goes when the run has ended. Some of it panics, when
-//! it is called or when it is dropped.
+//! Bindings of a run that hold the run's own context: all of them must be dropped when the run has ended. Some panic when they
+//! are called or dropped.
 
 use std::iter::successors;
 use std::sync::Arc;
@@ -12,13 +12,13 @@ use crate::plan::{Binding, Manner, Place};
 use crate::record::Log;
 use crate::tree::{Branch, Shared};
 
-/// What a binding holds. It is called and dropped inside of the run.
+/// The value in a binding. It is called and dropped inside the run.
 struct Held {
     ctx: RunContext,
     binding: Binding,
     log: Log,
     _bad: Option<Bad>,
-    /// As long as it is bound.
+    /// Alive as long as the binding.
     _bound: Arc<()>,
 }
 
@@ -28,7 +28,7 @@ impl Held {
         self.act();
     }
 
-    /// Called in the run, or in one below.
+    /// Called in the run, or in a run below.
     fn act(&self) {
         match self.binding.manner {
             Manner::Panics => Payload::Text.panic(),
@@ -41,7 +41,7 @@ impl Held {
 impl Drop for Held {
     fn drop(&mut self) {
         let current = RunContext::current();
-        // A run below that is about to begin has these too: if it comes too late, they may go there.
+        // A run below that is about to begin has these bindings too: if it comes too late, they may be dropped there.
         let is_shared = matches!(self.binding.place, Place::Observer | Place::Nested);
         let mut around = successors(current.as_ref(), |run| run.parent().filter(|_| is_shared));
         if !around.any(|run| *run == self.ctx) {

@@ -1,4 +1,4 @@
-//! The rules, checked on a recording and on nothing else.
+//! The rules, checked on a recording alone.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -10,7 +10,7 @@ use crate::listed::listed;
 use crate::record::{Begun, Entry, Event, Id};
 
 listed! {
-    /// What has to hold for every run that emitted `start`, and for all of them together.
+    /// The rules for every run that emitted `start`, and for all runs together.
     pub(crate) enum Rule {
         StartFirst = "`start` comes first",
         OneStart = "one `start`",
@@ -27,24 +27,24 @@ listed! {
         Returned = "the caller gets what `finish` says, after it",
         /// R14.
         LetsGo = "nothing stays bound to a run that has ended",
-        /// Nothing of a run is left when everybody has dropped it.
+        /// Nothing of a run is left when all its handles are dropped.
         Over = "all runs come to their end, and are freed",
         Ends = "`wait_for_ends` waits for all ends",
-        /// Panics of what is run stay in the run; what is not meant to panic does not.
+        /// Panics of user code stay in the run; code that must not panic does not.
         Panic = "a panic stays in its run",
         Memory = "memory stays flat",
     }
 }
 
-/// What a recording says of one run.
+/// The record of one run.
 #[derive(Debug, Default)]
 pub(crate) struct Life<'a> {
     pub(crate) begun: Option<&'a Begun>,
     pub(crate) parent: Option<Id>,
     pub(crate) has_worked: bool,
-    /// In order, with their places in the recording.
+    /// In order, with their positions in the recording.
     events: Vec<(usize, &'a Event)>,
-    /// How listeners that may fail it did.
+    /// How listeners failed the run, if they can.
     raised: Vec<(Stage, Status)>,
 }
 
@@ -61,12 +61,12 @@ impl Life<'_> {
         self.events.iter().find(|(_, event)| event.stage == stage).and_then(|(_, event)| event.status)
     }
 
-    /// Why it was aborted.
+    /// The reason of its abort.
     pub(crate) fn reason(&self) -> Option<&str> {
         self.events.iter().find_map(|(_, event)| event.reason.as_deref())
     }
 
-    /// How the first listener of a stage failed it.
+    /// How the first listener of a stage failed the run.
     pub(crate) fn raised(&self, stage: Stage) -> Option<Status> {
         self.raised.iter().find(|(at, _)| *at == stage).map(|(_, status)| *status)
     }
@@ -91,7 +91,7 @@ impl Life<'_> {
         .filter_map(|(rule, holds)| (!holds).then_some(rule))
     }
 
-    /// After `success` only a listener of it can have failed the run (R10).
+    /// After `success`, only a listener of `success` can have failed the run (R10).
     fn has_one_outcome(&self) -> bool {
         let Some(finish) = self.status(Stage::Finish) else { return true };
         match self.status(Stage::Error) {
@@ -116,7 +116,7 @@ impl Life<'_> {
     }
 }
 
-/// Its node, and what was recorded where.
+/// A node and the records of it.
 impl fmt::Display for Life<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "node {:?}:", self.begun.map(|begun| begun.node))?;
@@ -128,7 +128,7 @@ impl fmt::Display for Life<'_> {
     }
 }
 
-/// The runs of a recording.
+/// Returns the runs of a recording.
 pub(crate) fn lives(log: &[Entry]) -> HashMap<Id, Life<'_>> {
     let mut lives = HashMap::<Id, Life<'_>>::new();
     for (at, entry) in log.iter().enumerate() {
@@ -152,7 +152,7 @@ pub(crate) fn lives(log: &[Entry]) -> HashMap<Id, Life<'_>> {
     lives
 }
 
-/// What does not hold, and of which run.
+/// Returns the broken rules, each with the run that broke it.
 pub(crate) fn check(log: &[Entry], lives: &HashMap<Id, Life<'_>>) -> Vec<(Rule, String)> {
     let lived = lives.iter().flat_map(|(run, life)| check_life(life, lives).map(|rule| (rule, *run)));
     let noted = log.iter().filter_map(|entry| match entry {
@@ -163,7 +163,7 @@ pub(crate) fn check(log: &[Entry], lives: &HashMap<Id, Life<'_>>) -> Vec<(Rule, 
     of_runs.chain(check_aborts(log, lives)).chain(check_calls(log, lives)).collect()
 }
 
-/// Where a thread aborts the top of a tree whose runs end by nothing else (R7).
+/// Checks trees in which a thread aborts the top, and no run ends by anything else (R7).
 fn check_aborts(log: &[Entry], lives: &HashMap<Id, Life<'_>>) -> Vec<(Rule, String)> {
     let mut broken = Vec::new();
     for (at, entry) in log.iter().enumerate() {
@@ -172,7 +172,7 @@ fn check_aborts(log: &[Entry], lives: &HashMap<Id, Life<'_>>) -> Vec<(Rule, Stri
         let Some(top) = lives.values().find(|life| aborted(life)) else { continue };
         let is_below = |life: &Life<'_>| {
             let parent = |life: &Life<'_>| lives.get(&life.parent?);
-            // A damaged recording may say that runs are nested in a circle.
+            // A damaged recording may nest runs in a circle.
             std::iter::successors(parent(life), |life| parent(life)).take(lives.len()).any(aborted)
         };
         let fell = |life: &Life<'_>| {
@@ -197,7 +197,7 @@ fn check_life<'a>(life: &Life<'a>, lives: &HashMap<Id, Life<'a>>) -> impl Iterat
     broken.into_iter()
 }
 
-/// What callers got (R10). A node runs once.
+/// Checks the results that callers got (R10). A node runs once.
 fn check_calls(log: &[Entry], lives: &HashMap<Id, Life<'_>>) -> Vec<(Rule, String)> {
     let by_node: HashMap<_, _> = lives.values().filter_map(|life| Some((life.begun?.node, life))).collect();
     let broken = |(at, entry): (usize, &Entry)| match entry {

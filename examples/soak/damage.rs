@@ -1,4 +1,4 @@
-//! Damage that the checker has to find: done to a recording on its way there, or to what has to go when runs are over.
+//! Damage that the checker has to find: done to a recording before the check, or to values that must be dropped when runs are over.
 
 use std::any::Any;
 use std::future::pending;
@@ -15,7 +15,7 @@ use crate::record::{Entry, Event};
 use crate::tree::{Shared, Tree};
 
 listed! {
-    /// What is damaged, and how.
+    /// A kind of damage, and how it is done.
     pub(crate) enum Damage {
         LostStart = "lost-start",
         NoEnd = "no-end",
@@ -41,12 +41,12 @@ listed! {
 }
 
 impl Damage {
-    /// Those that break a rule.
+    /// Returns the kinds of damage that break a rule.
     pub(crate) fn of(rule: Rule) -> impl Iterator<Item = Self> {
         Self::ALL.iter().copied().filter(move |damage| damage.breaks() == rule)
     }
 
-    /// What the checker has to say, among other things.
+    /// Returns the rule that the checker must report, possibly among others.
     const fn breaks(self) -> Rule {
         match self {
             Self::LostStart | Self::EndBeforeStart => Rule::StartFirst,
@@ -69,12 +69,12 @@ impl Damage {
         }
     }
 
-    /// Whether it has something never come to its end: nobody has to wait long for that.
+    /// Returns `true` if it makes something never end: then the soak waits a short time only.
     pub(crate) const fn is_endless(self) -> bool {
         matches!(self, Self::KeptBinding | Self::KeptRun | Self::UntoldEnd)
     }
 
-    /// Has something not come to its end; a tree is not over before what this gives is dropped.
+    /// Keeps something from ending: a tree is not over before the returned value is dropped.
     pub(crate) fn hold_up(self, tree: &Tree) -> Option<Arc<dyn Any>> {
         match self {
             Self::KeptBinding => Some(Arc::<()>::clone(&tree.shared.bound)),
@@ -87,7 +87,7 @@ impl Damage {
         }
     }
 
-    /// Damages what is told of one run, if there is one that it can be done to.
+    /// Damages the record of one run, if there is one that fits.
     pub(crate) fn apply(self, log: &mut Vec<Entry>) -> Option<()> {
         let start = |event: &Event| event.stage == Stage::Start;
         let end = |event: &Event| matches!(event.stage, Stage::Success | Stage::Error);
@@ -153,7 +153,7 @@ fn drop_untold() {
     poll_idly(Box::pin(async { drop(run.await) }), 1);
 }
 
-/// Where the first such event is.
+/// Returns the position of the first such event.
 fn find(log: &[Entry], is_it: impl Fn(&Event) -> bool) -> Option<usize> {
     log.iter().position(|entry| matches!(entry, Entry::Event(event) if is_it(event)))
 }

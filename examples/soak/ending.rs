@@ -1,4 +1,4 @@
-//! How a run ended, and by what: read from the recording, and from what was drawn for its tree.
+//! How a run ended, and the cause: from the recording, and from the plan of its tree.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -12,7 +12,7 @@ use crate::plan::{Holder, Stop, Then};
 use crate::record::{Begun, Entry, Id};
 
 listed! {
-    /// By what a run ended; in the words of the table.
+    /// The cause of an end, in the words of the table.
     pub(crate) enum Ending {
         Succeeded = "success",
         Answered = "answered at the start",
@@ -29,7 +29,7 @@ listed! {
         AbortedBefore = "aborted before it began",
         AbortedBetween = "aborted by a listener of `start`",
         AbortedInWork = "aborted during its work",
-        /// Before or after its `start`: that is up to the threads.
+        /// Before or after its `start`: the threads decide.
         AbortedUnseen = "aborted from a thread before its work",
         AbortedInWide = "by the abort of a wide tree from a thread",
         AbortedWithParent = "by the abort or time-out of its parent",
@@ -42,23 +42,23 @@ listed! {
 }
 
 impl Ending {
-    /// Whether a run without a parent can end like that.
+    /// Returns `true` if only a run with a parent can end like that.
     pub(crate) const fn needs_parent(self) -> bool {
         matches!(self, Self::AbortedInWide | Self::AbortedWithParent | Self::LeftByParent)
     }
 }
 
-/// What was drawn for a node that tells why its run ended.
+/// The parts of the plan of a node that can explain its end.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Drawn {
     pub(crate) holder: Holder,
     pub(crate) stop: Option<Stop>,
-    /// Whether what its work panics with panics as well.
+    /// `true` if the payload of its panic panics, too.
     pub(crate) panics_badly: bool,
 }
 
 impl Drawn {
-    /// Whether whoever holds the run may drop it before it is over.
+    /// Returns `true` if the holder of the run may drop it before it is over.
     const fn is_dropped(&self) -> bool {
         match self.holder {
             Holder::Awaited | Holder::Spawned { .. } | Holder::Task { then: Then::Awaited | Then::Detached } => false,
@@ -78,7 +78,7 @@ impl Drawn {
     }
 }
 
-/// The reason of an abort that was drawn for a node: whoever has it was aborted there, or below or above it.
+/// The planned reason of an abort of this node. A run with this reason was aborted there, or below, or above.
 pub(crate) fn reason(node: u32) -> String {
     format!("{PLANNED}{node}")
 }
@@ -89,11 +89,11 @@ fn planned_for(reason: &str) -> Option<u32> {
     reason.strip_prefix(PLANNED)?.parse().ok()
 }
 
-/// The recording of a tree, and what was drawn for it.
+/// The recording of a tree, and its plan.
 pub(crate) struct Told<'a> {
     lives: &'a HashMap<Id, Life<'a>>,
     drawn: &'a [Drawn],
-    /// Where in the recording its runtime was dropped.
+    /// The position in the recording at which its runtime was dropped.
     dropped: Option<Range<usize>>,
 }
 
@@ -104,7 +104,7 @@ impl<'a> Told<'a> {
         Self { lives, drawn, dropped: goes.zip(gone).map(|(goes, gone)| goes..gone) }
     }
 
-    /// None where that is not known, for the recording is damaged.
+    /// Returns how a run ended, or `None` if the recording is too damaged to tell.
     pub(crate) fn ending(&self, life: &Life<'_>) -> Option<Ending> {
         let (begun, drawn) = (life.begun?, self.drawn_for(life)?);
         let raised = |status| life.raised(Stage::Start) == Some(status);
@@ -163,7 +163,7 @@ impl<'a> Told<'a> {
         })
     }
 
-    /// Whether it ended while its runtime was dropped, and was to be dropped by nobody else, nor with its parent.
+    /// Returns `true` if it ended while its runtime was dropped, and neither its holder nor its parent may have dropped it.
     fn is_dropped_by_runtime(&self, life: &Life<'_>) -> bool {
         let is_within = |at| self.dropped.as_ref().is_some_and(|dropped| dropped.contains(&at));
         let is_dropped = |life: &Life<'_>| life.status(Stage::Finish) == Some(Status::Dropped);
@@ -177,10 +177,10 @@ impl<'a> Told<'a> {
         self.drawn.get(life.begun?.node as usize)
     }
 
-    /// The runs that it was started in, the next one first.
+    /// Returns the runs in which it was started, the nearest first.
     pub(crate) fn above(&self, life: &Life<'_>) -> impl Iterator<Item = &'a Life<'a>> {
         let (lives, next) = (self.lives, |life: &Life<'_>| self.lives.get(&life.parent?));
-        // A damaged recording may say that runs are nested in a circle.
+        // A damaged recording may nest runs in a circle.
         std::iter::successors(next(life), move |life| lives.get(&life.parent?)).take(lives.len())
     }
 }

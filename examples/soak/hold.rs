@@ -1,4 +1,4 @@
-//! What becomes of the future of a run: awaited, dropped, spawned, handed out.
+//! Holds the future of a run as planned: awaits, drops, spawns it, or hands it out.
 
 use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,7 +13,7 @@ use tokio::runtime::Handle;
 use crate::plan::{Holder, Then};
 use crate::tree::Branch;
 
-/// Does with a run what is planned; gives its result, if it was awaited to its end.
+/// Does with a run what the plan says; returns its result if it was awaited to its end.
 pub(crate) async fn hold(branch: &Arc<Branch>) -> Option<Result<u32>> {
     match branch.node.holder {
         Holder::Awaited => Some(branch.call().await),
@@ -57,12 +57,12 @@ async fn spawn_apart(branch: &Arc<Branch>, then: Then) -> Option<Result<u32>> {
     }
 }
 
-/// Threads have none.
+/// Returns `true` inside of a runtime: plain threads have none.
 fn has_runtime() -> bool {
     Handle::try_current().is_ok()
 }
 
-/// A run that has been polled so often, unless it is over.
+/// Polls a run a number of times, and returns it if it is not over.
 async fn hand_out(branch: &Arc<Branch>, polls: u32) -> Option<BoxFuture<'static, ()>> {
     let run = branch.call_shared();
     let mut run: BoxFuture<'static, ()> = Box::pin(async { drop(run.await) });
@@ -72,7 +72,7 @@ async fn hand_out(branch: &Arc<Branch>, polls: u32) -> Option<BoxFuture<'static,
     }
 }
 
-/// Polls so often, whether it was woken or not.
+/// Polls a number of times, woken or not.
 async fn poll_times<F: Future + ?Sized>(future: &mut Pin<Box<F>>, mut polls: u32) -> Option<F::Output> {
     poll_fn(|cx| {
         let Some(left) = polls.checked_sub(1) else { return Poll::Ready(None) };
@@ -83,12 +83,12 @@ async fn poll_times<F: Future + ?Sized>(future: &mut Pin<Box<F>>, mut polls: u32
     .await
 }
 
-/// Polls so often, where nobody can be woken, and drops.
+/// Polls a number of times without a waker, and drops.
 pub(crate) fn poll_idly(mut run: BoxFuture<'static, ()>, polls: u32) {
     let mut cx = Context::from_waker(Waker::noop());
     let mut is_pending = || run.as_mut().poll(&mut cx).is_pending();
     for _ in 0..polls {
-        // What panics has been noted.
+        // The panic is in the recording.
         if !catch_unwind(AssertUnwindSafe(&mut is_pending)).unwrap_or(false) {
             return;
         }

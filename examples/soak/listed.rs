@@ -1,6 +1,6 @@
-//! Enums that list themselves: what is added to one cannot be left out where all are gone through.
+//! Enums that list their variants: a new variant cannot be left out of a loop over all.
 
-/// An enum, all its values in order, and what each is called.
+/// Declares an enum, the list of its variants, and their names.
 macro_rules! listed {
     ($(#[$meta:meta])* pub(crate) enum $name:ident { $($(#[$doc:meta])* $value:ident = $text:literal,)+ }) => {
         $(#[$meta])*

@@ -1,12 +1,12 @@
-//! Whether memory stays flat.
+//! Checks that memory stays flat.
 
 use std::fmt;
 
-/// The resident set may grow so much between the warm-up, a fifth of all runs, and the end: a run that left but 16 bytes
-/// behind would be seen in the full run.
+/// The most by which the resident set may grow between the warm-up (a fifth of all runs) and the end. A leak of 16 bytes per run
+/// would be seen in a full soak.
 pub(crate) const MOST: i64 = 12 << 20;
 
-/// The resident set after the warm-up, and at the end, in bytes.
+/// The resident set in bytes, after the warm-up and at the end.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Memory {
     pub(crate) warm: Option<i64>,
@@ -14,7 +14,7 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// Whether it is known that it is not flat.
+    /// Returns `true` if memory is known to have grown.
     pub(crate) fn has_grown(self) -> bool {
         self.grown().is_some_and(|grown| grown > MOST)
     }
@@ -33,7 +33,7 @@ impl fmt::Display for Memory {
     }
 }
 
-/// The resident set, where `/proc` tells.
+/// Returns the resident set, on systems with `/proc`.
 pub(crate) fn resident() -> Option<i64> {
     const PAGE: i64 = 4096;
     let statm = std::fs::read_to_string("/proc/self/statm").ok()?;

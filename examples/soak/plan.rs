@@ -1,4 +1,4 @@
-//! What is tried, drawn from a seed: trees of runs, how each is meant to end, and what gets in its way.
+//! The plan of a tree, drawn from a seed: its runs, how each of them should end, and what interferes.
 
 use std::time::Duration;
 
@@ -8,11 +8,11 @@ use fastrand::Rng;
 use crate::bad::Payload;
 use crate::listed::listed;
 
-/// A tree of runs, and what listens above all of them.
+/// A tree of runs, and the listeners above all of them.
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) top: Node,
-    /// At the root: each acts a few times only, on whichever runs come first.
+    /// Listeners at the root. Each acts a few times only, on the runs that come first.
     pub(crate) above: Vec<(Listening, usize)>,
 }
 
@@ -22,25 +22,25 @@ pub(crate) struct Node {
     pub(crate) holder: Holder,
     pub(crate) yields: u32,
     pub(crate) end: End,
-    /// Whether a listener of `start` answers for the work.
+    /// `true` if a listener of `start` answers instead of the work.
     pub(crate) is_answered: bool,
     pub(crate) stop: Option<Stop>,
     pub(crate) listening: Vec<Listening>,
     pub(crate) children: Vec<Self>,
-    /// Whether the children run at the same time.
+    /// `true` if the children run concurrently.
     pub(crate) at_once: bool,
-    /// What the work panics with if it is dropped.
+    /// The payload of the panic when the work is dropped.
     pub(crate) drops_badly: Option<Payload>,
     pub(crate) bindings: Vec<Binding>,
-    /// Whether the run above fails as this one does.
+    /// `true` if the failure of this run fails the run above.
     pub(crate) is_passed_on: bool,
 }
 
-/// Who holds the future of a run, and what becomes of it.
+/// The holder of the future of a run, and what it does with it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Holder {
     Awaited,
-    /// Dropped after so many polls.
+    /// Dropped after a number of polls.
     Dropped {
         polls: u32,
     },
@@ -48,22 +48,22 @@ pub(crate) enum Holder {
     Spawned {
         is_awaited: bool,
     },
-    /// A task that nobody but tokio knows.
+    /// A plain task of tokio.
     Task {
         then: Then,
     },
-    /// Handed out of the run after so many polls, to a thread that polls it now and again, and drops it.
+    /// Handed out of the run after a number of polls, to a thread that polls it now and then, and drops it.
     Thread {
         polls: u32,
         polls_there: u32,
     },
-    /// Handed out of the run after so many polls, and kept until everything else is over.
+    /// Handed out of the run after a number of polls, and kept until everything else is over.
     Kept {
         polls: u32,
     },
 }
 
-/// What becomes of a task.
+/// The end of a task.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Then {
     Awaited,
@@ -71,7 +71,7 @@ pub(crate) enum Then {
     AbortedAfter(u32),
 }
 
-/// How a run's work is meant to end.
+/// How the work of a run should end.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum End {
     Succeeds,
@@ -84,7 +84,7 @@ pub(crate) enum End {
     Hangs,
 }
 
-/// What stops a run.
+/// The code that stops a run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Stop {
     /// A handle that was aborted before the run began.
@@ -93,17 +93,17 @@ pub(crate) enum Stop {
     AtStart,
     /// The run itself, in its work.
     Itself,
-    /// Another thread, by a handle, while the run may not even have begun.
+    /// Another thread, by a handle, possibly before the run begins.
     Thread,
     /// Another thread, by the run's own handle.
     ThreadInWork,
-    /// A thread of its own, by a handle, once so many runs of the tree have begun their work.
+    /// A thread of its own, by a handle, after a number of runs of the tree have begun their work.
     ThreadAmid {
         working: u32,
     },
     TokenBefore,
     Token,
-    /// The same by a token.
+    /// The same, by a token.
     TokenAmid {
         working: u32,
     },
@@ -119,7 +119,7 @@ pub(crate) struct Listening {
     pub(crate) act: Act,
 }
 
-/// At which emitter it listens.
+/// The emitter of a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum At {
     Instance,
@@ -134,17 +134,17 @@ pub(crate) enum Verb {
     ObserveAsync,
 }
 
-/// What a listener does when it is called; an async one yields before.
+/// The action of a listener when it is called; an async listener yields first.
 #[derive(Debug)]
 pub(crate) enum Act {
     Yields(u32),
     Fails(u32),
     Panics(u32, Payload),
-    /// An async listener that runs something.
+    /// An async listener that starts runs.
     Runs(Box<Node>),
 }
 
-/// What is bound to a run.
+/// A binding of a run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Binding {
     pub(crate) place: Place,
@@ -152,9 +152,9 @@ pub(crate) struct Binding {
 }
 
 listed! {
-    /// As what something is bound; in the words of the table.
+    /// The kind of a binding, in the words of the table.
     pub(crate) enum Place {
-        /// It is called where it is bound, and binds nothing.
+        /// Called where it is bound, and binds nothing.
         Bind = "a middleware",
         Listener = "a listener",
         Persistent = "a persistent listener",
@@ -168,32 +168,32 @@ listed! {
 }
 
 listed! {
-    /// What comes of calling it, or of dropping it.
+    /// The behaviour of a binding when it is called or dropped.
     pub(crate) enum Manner {
         Quiet = "quiet",
         Panics = "panics",
-        /// And so does what the panic carries, when that is dropped.
+        /// And so does the payload of that panic, when it is dropped.
         PanicsBadly = "badly",
         /// It panics when it is dropped.
         DropsBadly = "drop",
-        /// And so does what that panic carries.
+        /// And so does the payload of that panic.
         DropsWorse = "drop badly",
     }
 }
 
 pub(crate) const STAGES: [Stage; 4] = [Stage::Start, Stage::Success, Stage::Error, Stage::Finish];
 pub(crate) const VERBS: [Verb; 4] = [Verb::On, Verb::OnAsync, Verb::Observe, Verb::ObserveAsync];
-/// How many children a run has at most, by its depth.
+/// The most children of a run, by its depth.
 const CHILDREN: [usize; 7] = [5, 4, 3, 3, 2, 2, 0];
-/// How many trees are wide.
+/// The share of trees that are wide.
 const WIDE: f64 = 0.02;
 
-/// A generator of its own for each thing that is drawn: what one draws does not change the next.
+/// A generator for each thing that is drawn: the draws of one do not change the next.
 pub(crate) fn rng(seed: u64, number: u64) -> Rng {
     Rng::with_seed(seed ^ number.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }
 
-/// The tree of that number. Where everything is cut off after a while, runs may hang without a way out.
+/// Draws the tree of this number. With `is_cut`, runs may wait for ever, because all are cut off after a while.
 pub(crate) fn draw(seed: u64, number: u64, is_cut: bool) -> Plan {
     let mut draw = Draw { rng: rng(seed, number), is_cut };
     if draw.chance(WIDE) && !is_cut {
@@ -214,7 +214,7 @@ impl Draw {
         self.rng.f64() < chance
     }
 
-    /// How often something yields, or is polled: mostly a few times.
+    /// Draws how often something yields or is polled: mostly a few times.
     fn few(&mut self) -> u32 {
         if self.chance(0.1) { self.rng.u32(4..16) } else { self.rng.u32(0..4) }
     }
@@ -227,7 +227,7 @@ impl Draw {
         drawn
     }
 
-    /// Fewest runs are at the top: more listens there.
+    /// Draws a run. There are few runs at the top, so these get more listeners.
     fn node(&mut self, depth: usize) -> Node {
         let holder = if depth == 0 { self.holder_of_top() } else { self.holder() };
         let stop = self.chance(0.15).then(|| self.stop());
@@ -247,18 +247,18 @@ impl Draw {
         }
     }
 
-    /// Many runs below one, none of which ends by itself: when a thread aborts the top, all have to end by that.
+    /// Draws many runs below one, none of which ends by itself: when a thread aborts the top, all have to end by that abort.
     fn wide(&mut self) -> Node {
         let children: Vec<_> = (0..self.rng.usize(30..80)).map(|_| self.waiting(2)).collect();
         let begin = children.iter().filter(|child| matches!(child.holder, Holder::Awaited | Holder::Spawned { .. }));
-        // With the top itself.
+        // Including the top itself.
         let begin = begin.count() as u32 + 1;
         let working = self.rng.u32(1..=begin);
         let stop = if self.rng.bool() { Stop::ThreadAmid { working } } else { Stop::TokenAmid { working } };
         Node { holder: Holder::Awaited, stop: Some(stop), children, ..self.waiting(0) }
     }
 
-    /// A run that waits for ever, with runs in it that do. Nobody drops it, and nothing fails it.
+    /// Draws a run that waits for ever, with runs in it that wait for ever. None is dropped, and none fails.
     fn waiting(&mut self, levels: usize) -> Node {
         let holder = match self.rng.u32(0..8) {
             0..4 => Holder::Awaited,
@@ -383,7 +383,7 @@ impl Verb {
         matches!(self, Self::OnAsync | Self::ObserveAsync)
     }
 
-    /// Whether a failure of such a listener fails the emit.
+    /// Returns `true` if a failure of such a listener fails the emit.
     pub(crate) const fn may_fail(self) -> bool {
         matches!(self, Self::On | Self::OnAsync)
     }

@@ -1,5 +1,5 @@
-//! What is known of the runs of a tree: what one observer above all of them has heard, in order, and notes of those that
-//! were called, or that awaited.
+//! The records of the runs of a tree: the events that one observer above all of them received, in order, and notes of code that was
+//! called or that awaited a run.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -20,7 +20,7 @@ pub(crate) enum Entry {
     Works {
         run: Id,
     },
-    /// A listener was called and is about to fail, or to panic.
+    /// A listener was called and is about to fail or panic.
     Raised {
         run: Id,
         stage: Stage,
@@ -29,15 +29,15 @@ pub(crate) enum Entry {
     },
     /// Something is bound to a run.
     Binds(Binding),
-    /// A thread is about to abort the run of a node, with all below it.
+    /// A thread is about to abort the run of a node, with all runs below.
     Aborts {
         node: u32,
     },
-    /// The runtime that the tree is run in is about to be dropped.
+    /// The runtime of the tree is about to be dropped.
     RuntimeGoes,
-    /// It has been dropped.
+    /// The runtime has been dropped.
     RuntimeGone,
-    /// Somewhere inside of a run, the current run was another one, or none.
+    /// Inside of a run, the current run was another one, or none.
     Astray {
         run: Id,
     },
@@ -45,24 +45,24 @@ pub(crate) enum Entry {
     Escaped {
         node: u32,
     },
-    /// Whoever awaited the run of a node got its result.
+    /// The code that awaited the run of a node got its result.
     Returned {
         node: u32,
         status: Status,
     },
 }
 
-/// A lifecycle event, as the observer heard it.
+/// A lifecycle event, as the observer received it.
 #[derive(Clone, Debug)]
 pub(crate) struct Event {
     pub(crate) run: Id,
     pub(crate) parent: Option<Id>,
     pub(crate) stage: Stage,
-    /// Of `error` and `finish`: how the run ended.
+    /// For `error` and `finish`: how the run ended.
     pub(crate) status: Option<Status>,
-    /// Of `error`: why the run was aborted.
+    /// For `error`: the reason of the abort.
     pub(crate) reason: Option<String>,
-    /// Of `start`.
+    /// For `start`.
     pub(crate) begun: Option<Begun>,
 }
 
@@ -73,7 +73,7 @@ pub(crate) struct Begun {
     pub(crate) is_answered: bool,
 }
 
-/// A recording under way; clones are the same one.
+/// A recording; clones share it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Log(Arc<Mutex<Vec<Entry>>>);
 
@@ -117,7 +117,7 @@ impl Log {
         self.entries().push(Entry::Event(Event { run, parent, stage, status, reason, begun }));
     }
 
-    /// Notes if one is not inside of a run.
+    /// Notes it if the current run is not this one.
     pub(crate) fn look_around(&self, run: Id) {
         if current() != Some(run) {
             self.astray(run);

@@ -1,4 +1,4 @@
-//! Batch after batch: grow trees, run them, wait until all is over, check what was recorded, and free it.
+//! Batch after batch: draws trees, runs them, waits until all is over, checks the recordings, and frees everything.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -31,7 +31,7 @@ impl Settings {
         if self.damage.is_some_and(Damage::is_endless) { SHORT_PATIENCE } else { PATIENCE }
     }
 
-    /// How many bytes of a run are kept when it is over: of all of them, twice what is too much.
+    /// The number of bytes of each run that a damage keeps: over all runs, twice what is allowed.
     fn kept_of_a_run(&self) -> usize {
         let is_kept = self.damage == Some(Damage::KeptMemory);
         if is_kept { (2 * MOST as u64 / self.runs) as usize } else { 0 }
@@ -42,26 +42,26 @@ impl Settings {
 pub(crate) struct Report {
     pub(crate) tally: Tally,
     pub(crate) trees: u64,
-    /// Runtimes that were dropped with runs in them.
+    /// The number of runtimes that were dropped with runs in them.
     pub(crate) cuts: u64,
     pub(crate) broken: BTreeMap<Rule, u64>,
-    /// The first few, with what was recorded of the run.
+    /// The first few violations, with the records of the run.
     pub(crate) examples: Vec<String>,
     pub(crate) memory: Memory,
     pub(crate) took: Duration,
-    /// What a damage has kept.
+    /// Values that a damage keeps.
     kept: Vec<u8>,
 }
 
-/// How many trees run at the same time.
+/// The number of trees that run concurrently.
 const BATCH: u64 = 128;
-/// How long a batch may take to come to its end, once nobody is waited for.
+/// How long a batch may take to end, once the soak waits for it.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// The same, where something is held up on purpose.
+/// The same, if a damage holds something up.
 const SHORT_PATIENCE: Duration = Duration::from_secs(1);
 const EXAMPLES: usize = 8;
 
-/// Runs until that many runs have started, or something never ends.
+/// Runs until this many runs have started, or something never ends.
 pub(crate) fn soak(settings: &Settings, mut progress: impl FnMut(&Report)) -> Report {
     silence_planned_panics();
     let (began, panics) = (Instant::now(), PANICS.load(Relaxed));
@@ -103,7 +103,7 @@ impl Report {
     fn take(&mut self, tree: &Tree, settings: &Settings) {
         let mut log = tree.shared.log.take();
         if let Some(damage) = settings.damage {
-            // Some are too small for it.
+            // Some trees are too small for the damage.
             damage.apply(&mut log);
         }
         let lives = lives(&log);
@@ -148,7 +148,7 @@ async fn batch(settings: &Settings, threads: &Threads, report: &mut Report) {
     trees.iter().for_each(|tree| report.take(tree, settings));
 }
 
-/// Waits for all that can be awaited.
+/// Waits for everything that can be awaited.
 async fn run_out(trees: &mut [Tree]) {
     let mut tops: JoinSet<()> = trees.iter_mut().map(Tree::run).collect();
     while tops.join_next().await.is_some() {}
@@ -166,7 +166,7 @@ async fn settle(trees: &[Tree], patience: Duration, report: &mut Report) {
         let left = |is_done: fn(&Tree) -> bool| -> Vec<_> {
             trees.iter().filter(|tree| !is_done(tree)).map(|tree| tree.number).collect()
         };
-        // What is bound goes while somebody holds the run.
+        // Bindings must be dropped while the runs are still held.
         let (rule, left) = match left(Tree::is_bare) {
             none if none.is_empty() => (Rule::Over, left(Tree::is_over)),
             some => (Rule::LetsGo, some),
@@ -182,23 +182,23 @@ async fn settle(trees: &[Tree], patience: Duration, report: &mut Report) {
     }
 }
 
-/// Polls what was kept once more, or not, and drops it.
+/// Polls the kept futures once more, or not, and drops them.
 fn let_go(shared: &Arc<Shared>) {
     for (index, run) in (0..).zip(shared.kept()) {
         poll_idly(run, index % 3);
     }
 }
 
-/// A runtime of the batch's own, which is dropped with runs in it.
+/// The batch's own runtime, which is dropped with runs in it.
 #[derive(Clone, Copy)]
 struct Cut {
-    /// None: the thread that waits.
+    /// The number of worker threads; `None` for the thread that waits.
     workers: Option<usize>,
     after: Duration,
     yields: u32,
-    /// Whether ends that are still to come are cut before.
+    /// `true` if ends that are still pending are cut before.
     shuts_down: bool,
-    /// Whether what was kept is let go before.
+    /// `true` if kept futures are dropped before.
     lets_go: bool,
 }
 
@@ -258,10 +258,10 @@ impl Cut {
     }
 }
 
-/// Panics that nobody planned.
+/// The number of panics that were not planned.
 static PANICS: AtomicU64 = AtomicU64::new(0);
 
-/// Prints and counts only those that nobody planned.
+/// Prints and counts only panics that were not planned.
 fn silence_planned_panics() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -269,7 +269,7 @@ fn silence_planned_panics() {
         std::panic::set_hook(Box::new(move |panic| {
             let text = panic.payload_as_str().unwrap_or_default();
             let is_planned = text == "planned" || panic.payload().is::<Bad>();
-            // Tokio's own: what needs a runtime is polled where there is none, or none any more.
+            // Tokio's own panic: code that needs a runtime is polled without one.
             if !is_planned && !text.contains("Tokio") {
                 PANICS.fetch_add(1, Relaxed);
                 print(panic);

@@ -1,4 +1,4 @@
-//! How often what has occurred.
+//! Counts how often each case occurred.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -11,19 +11,19 @@ use crate::ending::{Drawn, Ending, Told};
 use crate::plan::{Binding, Manner, Place, STAGES, VERBS, Verb};
 use crate::record::{Entry, Id};
 
-/// Where a run was started.
+/// The places where a run can be started.
 const PLACES: [&str; 3] = ["top level", "nested", "spawned"];
 const TOP: usize = 0;
 
-/// Counts endings, and failures of listeners, by place.
+/// Counts ends of runs, and failures of listeners, by place.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tally {
     endings: [[u64; PLACES.len()]; Ending::ALL.len()],
-    /// Runs that a listener failed, or meant to, by stage: by errors, then by panics.
+    /// Runs that a listener failed, or tried to, by stage: by errors, then by panics.
     failed: [[u64; PLACES.len()]; 2 * STAGES.len()],
     /// By stage, and by verb: errors, then panics.
     raised: [[u64; 8]; 4],
-    /// By what it is bound as, and by what comes of it.
+    /// By kind of binding, and by what happened.
     bound: [[u64; Manner::ALL.len()]; Place::ALL.len()],
     pub(crate) runs: u64,
     pub(crate) deepest: usize,
@@ -65,7 +65,7 @@ impl Tally {
         }
     }
 
-    /// The lines of the table of places.
+    /// Returns the lines of the table of places.
     fn lines(&self) -> impl Iterator<Item = (String, [Option<u64>; 3])> {
         let endings = Ending::ALL.iter().zip(&self.endings).map(|(ending, counts)| {
             let mut counts = counts.map(Some);
@@ -79,7 +79,7 @@ impl Tally {
         endings.chain(failed)
     }
 
-    /// What occurred less often.
+    /// Returns the cases that occurred less often than that.
     pub(crate) fn below(&self, least: u64) -> Vec<String> {
         let places = self.lines().flat_map(|(row, counts)| {
             let cells = PLACES.into_iter().zip(counts);

@@ -1,4 +1,4 @@
-//! Threads that know of no runtime: what they do meets the runs at any moment.
+//! Threads outside of any runtime, which interfere with the runs at any moment.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -22,7 +22,7 @@ impl Threads {
     }
 
     pub(crate) fn do_soon<T>(&self, job: impl FnOnce() -> T + Send + 'static) {
-        // Nobody is there when the process ends.
+        // The threads may be gone when the process ends.
         drop(self.0.send(Box::new(|| drop(job()))));
     }
 }
@@ -30,7 +30,7 @@ impl Threads {
 fn work(jobs: &Mutex<Receiver<Job>>) {
     let next = || jobs.lock().unwrap_or_else(PoisonError::into_inner).recv();
     while let Ok(job) = next() {
-        // What panics has been noted.
+        // The panic is in the recording.
         drop(catch_unwind(AssertUnwindSafe(job)));
     }
 }

@@ -1,4 +1,4 @@
-//! Carries a plan out: a runnable for each node, which runs once.
+//! Carries out a plan: a runnable for each node, which runs once.
 
 use std::future::{Future, pending};
 use std::panic::{AssertUnwindSafe, resume_unwind};
@@ -22,20 +22,20 @@ use crate::plan::{Act, At, End, Holder, Listening, Node, Plan, Stop};
 use crate::record::{IN_PLACE, Log, SPAWNED};
 use crate::threads::Threads;
 
-/// What the runs of a tree share. Each keeps it while it lives: once nobody but the tree has it, all of them are gone.
+/// State that the runs of a tree share. Each run holds it while it lives: when only the tree holds it, all runs are gone.
 pub(crate) struct Shared {
     pub(crate) log: Log,
     pub(crate) threads: Threads,
-    /// Futures of runs that nobody polls any more.
+    /// Futures of runs that are no longer polled.
     kept: Mutex<Vec<BoxFuture<'static, ()>>>,
     amid: Mutex<Option<Amid>>,
-    /// Whatever is bound to a run has it too.
+    /// Held by everything that is bound to a run, too.
     pub(crate) bound: Arc<()>,
-    /// Of the runs to which something was bound: it goes all the same.
+    /// Contexts of runs with bindings: the bindings must be dropped all the same.
     contexts: Mutex<Vec<RunContext>>,
 }
 
-/// What a thread does once so many more runs have begun their work.
+/// An action of a thread after a number of further runs have begun their work.
 struct Amid {
     working: u32,
     then: Box<dyn FnOnce() + Send>,
@@ -50,7 +50,7 @@ impl Shared {
         self.amid.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A run has begun its work.
+    /// Notes that a run has begun its work.
     fn works(&self) {
         let is_due = |amid: &mut Amid| {
             amid.working -= 1;
@@ -66,18 +66,18 @@ impl Shared {
         self.contexts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Holds a run until nothing is bound any more.
+    /// Keeps a run until nothing is bound any more.
     pub(crate) fn hold(&self, run: &RunContext) {
         self.contexts().push(run.clone());
     }
 
-    /// Takes what was kept.
+    /// Takes the kept futures.
     pub(crate) fn kept(&self) -> Vec<BoxFuture<'static, ()>> {
         std::mem::take(&mut self.kept.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-/// A plan that can be carried out, with an isolated tree of emitters and a recording of its own.
+/// A plan with an isolated tree of emitters and a recording, ready to run.
 pub(crate) struct Tree {
     pub(crate) number: u64,
     pub(crate) shared: Arc<Shared>,
@@ -106,7 +106,7 @@ impl Tree {
         Self { number, shared, drawn: grower.drawn, top }
     }
 
-    /// What is to be run, once.
+    /// Returns a future that runs the tree, once.
     pub(crate) fn run(&mut self) -> impl Future<Output = ()> + Send + 'static {
         let top = self.top.take();
         async move {
@@ -116,12 +116,12 @@ impl Tree {
         }
     }
 
-    /// Whether nothing is bound to its runs any more, whoever holds them.
+    /// Returns `true` if nothing is bound to its runs any more, even while they are held.
     pub(crate) fn is_bare(&self) -> bool {
         self.top.is_none() && Arc::strong_count(&self.shared.bound) == 1
     }
 
-    /// Whether nothing of its runs is left, once nobody holds them.
+    /// Returns `true` if nothing of its runs is left, once all handles are dropped.
     pub(crate) fn is_over(&self) -> bool {
         let held = std::mem::take(&mut *self.shared.contexts());
         drop(held);
@@ -174,24 +174,24 @@ pub(crate) struct Branch {
     index: u32,
     pub(crate) node: Node,
     children: Vec<Arc<Self>>,
-    /// What listens to the run only.
+    /// The listeners of the run alone.
     own: Mutex<Vec<Registration>>,
     pub(crate) shared: Arc<Shared>,
 }
 
 impl Branch {
-    /// Its run, borrowing it. The run's parent is the run in which this is called.
+    /// Makes its run, which borrows it. The parent is the run in which this is called.
     pub(crate) fn call(&self) -> impl Future<Output = Result<u32>> + Send {
         self.noted(self.built(self.run(self.index)))
     }
 
-    /// Its run, which can go anywhere.
+    /// Makes its run, which can go anywhere.
     pub(crate) fn call_shared(self: &Arc<Self>) -> impl Future<Output = Result<u32>> + Send + use<> {
         let (run, this) = (self.built(self.run_shared(self.index)), Arc::clone(self));
         async move { this.noted(run).await }
     }
 
-    /// Notes what is returned, and a panic that comes out of a run.
+    /// Notes the result of a run, or the panic that comes out of it.
     async fn noted(&self, run: Run<'_, Self>) -> Result<u32> {
         let result = AssertUnwindSafe(run).catch_unwind().await.unwrap_or_else(|panic| {
             self.shared.log.escaped(self.index);
@@ -255,7 +255,7 @@ impl Branch {
         }
     }
 
-    /// Has a thread of its own abort the run, once so many runs of the tree have begun their work.
+    /// Makes a thread abort the run after a number of runs of the tree have begun their work.
     fn amid(&self, working: u32, abort: impl FnOnce() + Send + 'static) {
         let (log, node) = (self.shared.log.clone(), self.index);
         let then = Box::new(move || {
@@ -279,7 +279,7 @@ impl Branch {
         self.come_to_end().await
     }
 
-    /// Aborts the run if that is planned for its work.
+    /// Aborts the run if its plan says so.
     fn stop(&self, ctx: &RunContext) {
         match self.node.stop {
             Some(Stop::Itself) => {
