@@ -1,11 +1,11 @@
-//! A sink of one's own: events as rows of a CSV file.
+//! A sink of your own: events as rows of a CSV file.
 //!
 //! ```text
 //! cargo run --example custom_sink -- events.csv
 //! ```
 //!
-//! The sink says how to write one record, how many may wait, and what happens when more do. Everything else comes for
-//! nothing: the bounded queue, the thread, counting what was lost and saying where, flushing and closing.
+//! The sink implements four methods: how to write a record and how to flush, how many records may wait, and what happens when
+//! more arrive. The library does the rest: the bounded queue, the thread, counts and gaps for lost events, flushing and closing.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -22,22 +22,23 @@ struct Tick {
     n: u32,
 }
 
-/// Rows of id, time, path and payload.
+/// Writes rows of id, time, path and payload.
 struct Csv {
     file: BufWriter<File>,
-    /// Stands for a slow disk: no row is written before this says so.
+    /// Plays a slow disk: each row waits for a message, or for the end of the channel.
     ready: mpsc::Receiver<()>,
 }
 
 impl Sink for Csv {
     fn write(&mut self, record: &SinkRecord) -> Result<(), BoxError> {
-        // Once the sender is gone, the disk is fast.
+        // An error means that the sender is gone: from then on the disk is fast.
         let _ = self.ready.recv();
         match record {
             SinkRecord::Event(event) => {
                 let payload = event.payload.get().replace('"', "\"\"");
                 writeln!(self.file, "{},{},{},\"{payload}\"", event.id, event.created_at.to_rfc3339(), event.path)?;
             }
+            // The sink gets a gap in the place of the events that were lost.
             SinkRecord::Gap(gap) => writeln!(self.file, "# {} events were lost here", gap.lost)?,
             _ => {}
         }
@@ -48,10 +49,12 @@ impl Sink for Csv {
         Ok(self.file.flush()?)
     }
 
+    /// At most this many records wait for the sink.
     fn capacity(&self) -> usize {
         8
     }
 
+    /// Falls behind rather than hold up the program.
     fn overflow(&self) -> Overflow {
         Overflow::DropOldest
     }
@@ -64,11 +67,12 @@ async fn main() -> Result<(), BoxError> {
     let clock = Emitter::new().child("clock")?;
     let sink = clock.pipe_to(Csv { file: BufWriter::new(File::create(&path)?), ready })?;
 
-    // The disk does not answer, and nobody waits for it: of these, the oldest are lost.
+    // The disk is stuck, and the emits do not wait for it: the oldest events are lost.
     for n in 0..100 {
         clock.emit("tick", &mut Tick { n }).await?;
     }
     drop(disk);
+    // Waits until the sink has written everything that is left, and reports what it delivered.
     let report = sink.close(Duration::from_secs(5)).await;
     println!("{path}: {} written, {} lost", report.delivered, report.lost);
     Ok(())

@@ -1,4 +1,4 @@
-//! Shows the trajectory of a recording again.
+//! Prints the trajectory of a recording again, as the live run printed it.
 //!
 //! ```text
 //! cargo run --example quickstart -- --record run.jsonl README.md > live.txt
@@ -23,6 +23,7 @@ fn main() -> ExitCode {
 
 fn replay() -> Result<()> {
     let path = std::env::args().nth(1).ok_or_else(|| Error::new("usage: replay FILE"))?;
+    // The same renderer as in the live run, fed with records in place of events.
     let mut replay = Trajectory::stdout().replay();
     for record in read_jsonl(path)? {
         replay.show(&record?)?;

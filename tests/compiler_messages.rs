@@ -1,9 +1,9 @@
-//! The messages in `docs/compiler-messages.md` are those that the compiler prints.
+//! The compiler prints every message that `docs/compiler-messages.md` quotes.
 
 use std::fs;
 use std::path::Path;
 
-/// What trybuild has pinned, line by line.
+/// Returns the lines of all messages that trybuild has pinned.
 fn printed() -> Vec<String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let dirs =
@@ -16,7 +16,7 @@ fn printed() -> Vec<String> {
 }
 
 #[test]
-fn every_message_that_the_page_quotes_is_one_that_the_compiler_prints() {
+fn the_compiler_prints_every_message_that_the_page_quotes() {
     let (printed, mut quoted) = (printed(), 0);
     let page = include_str!("../docs/compiler-messages.md");
     for block in page.split("```text\n").skip(1) {

@@ -1,6 +1,6 @@
-//! The root of the crate stays a list that one can read: everything else is in a module by topic.
+//! The root of the crate stays a short list of names: all others are in modules by topic.
 
-/// Names that `pub use` brings to the root, one by one.
+/// Returns the names that `pub use` brings to the root.
 fn root_names(source: &str) -> Vec<&str> {
     let uses = source.split(';').filter_map(|item| item.rsplit_once("\npub use ").map(|(_, path)| path));
     let names = uses.flat_map(|path| path.split_once("::").map_or(path, |(_, names)| names).split(','));
@@ -11,9 +11,9 @@ fn root_names(source: &str) -> Vec<&str> {
 }
 
 #[test]
-fn at_most_thirty_names_lie_at_the_root() {
+fn the_root_has_at_most_thirty_names() {
     let names = root_names(include_str!("../src/lib.rs"));
     assert!(names.contains(&"Emitter") && names.contains(&"runnable_fn"), "{names:?}");
-    assert!(!names.iter().any(|name| name.ends_with('*')), "a glob hides how many there are: {names:?}");
+    assert!(!names.iter().any(|name| name.ends_with('*')), "a glob hides the number of names: {names:?}");
     assert!(names.len() <= 30, "{} names: {names:?}", names.len());
 }

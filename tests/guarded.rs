@@ -1,9 +1,9 @@
-//! Each of the five middlewares of the guarded desk changes what comes of a letter, and the trajectory shows it.
+//! Each of the five middlewares of the guarded desk changes the answers, and the trajectory shows how.
 
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// What the example prints: the trajectory, and a line for each letter.
+/// Returns the output of the example: the trajectory, and a line for each letter.
 fn printed() -> &'static (String, Vec<String>) {
     static PRINTED: OnceLock<(String, Vec<String>)> = OnceLock::new();
     PRINTED.get_or_init(|| {

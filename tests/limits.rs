@@ -1,4 +1,4 @@
-//! What `docs/limits.md` says, where no other test checks it.
+//! The limits of `docs/limits.md` that no other test checks.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};

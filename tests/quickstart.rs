@@ -1,5 +1,5 @@
-//! The examples do what they say, on files that nobody has seen before: their counts are those of `wc` and `grep`, the
-//! replay is the live trajectory byte for byte, and a run that fails is recorded to its end.
+//! The examples, on files of the tests' own: they count as `wc` and `grep` do, a replay prints the live trajectory byte for byte,
+//! and a run that fails is recorded to its end.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader};
@@ -12,7 +12,7 @@ use emitree::sinks::EventRecord;
 use emitree::sinks::read_jsonl;
 use tempfile::TempDir;
 
-/// An example's program, built by whichever test comes first.
+/// Returns the program of an example. The first call builds all.
 fn example(name: &str) -> Command {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     let folder = FOLDER.get_or_init(|| {
@@ -32,7 +32,7 @@ fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).expect("the example prints UTF-8")
 }
 
-/// A folder with one file in it.
+/// Makes a folder with one file in it.
 fn file(content: &[u8]) -> (TempDir, String) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("unseen.txt");
@@ -41,7 +41,7 @@ fn file(content: &[u8]) -> (TempDir, String) {
     (folder, path)
 }
 
-/// What a standard tool counts, in a UTF-8 locale.
+/// Returns the number that a standard tool prints, in a UTF-8 locale.
 fn counted_by(tool: &str, arguments: &[&str]) -> String {
     let output = Command::new(tool).args(arguments).env("LC_ALL", "C.UTF-8").output().expect("a Unix system");
     text(&output.stdout).split_whitespace().next().expect("a number").to_owned()
@@ -99,11 +99,11 @@ fn some_runs_are_concurrent() {
     let (folder, path) = file(CONTENTS[1]);
     let (endless, recording) = (endless_file(folder.path()), folder.path().join("run.jsonl"));
     let mut quickstart = example("quickstart");
-    // If the second waited for the first to end, both would be aborted, and this fail.
+    // If the second waited for the first to end, both would be aborted, and this test would fail.
     quickstart.args(["--ask", "how many words", "--abort-after", "30000", "--record"]).arg(&recording);
     let (mut child, mut lines) = spawn(quickstart.args([&endless, &path]));
     assert!(lines.any(|line| line.contains("<-- Tool[count][success]")), "the second ends first");
-    // Before this the first cannot end.
+    // Until now the first could not end.
     std::fs::write(&endless, "three more words").expect("a pipe that somebody reads");
     assert_eq!(lines.filter(|line| line.contains("<-- Tool[count][success]")).count(), 1, "then the first ends");
     assert!(child.0.wait().expect("it ends").success());
@@ -119,7 +119,7 @@ fn some_runs_are_concurrent() {
     assert_eq!(stages_below("tool.count", &recording), expected);
 }
 
-/// What the runs of one tool told, in order, each numbered by its first event.
+/// Returns the events of the runs of one tool, in order. Runs are numbered by their first event.
 fn stages_below(namespace: &str, recording: &Path) -> Vec<(usize, Stage)> {
     let mut runs = Vec::new();
     let told = lifecycle(recording).into_iter().filter(|(path, ..)| path.starts_with(namespace));
@@ -131,7 +131,7 @@ fn stages_below(namespace: &str, recording: &Path) -> Vec<(usize, Stage)> {
     numbered.collect()
 }
 
-/// Path, run and stage of all that runs told of themselves, in order.
+/// Returns path, run and stage of all lifecycle events, in order.
 fn lifecycle(recording: &Path) -> Vec<(Box<str>, u128, Stage)> {
     let records = read_jsonl(recording).expect("a recording").map(|record| record.expect("a whole record"));
     let lifecycle = records.filter_map(|record| {
@@ -152,7 +152,7 @@ fn a_missing_file_fails_and_is_recorded_to_the_end() {
     assert_every_run_ended_once(&recording);
 }
 
-/// R4, as a recording shows it.
+/// Checks R4 on a recording.
 fn assert_every_run_ended_once(recording: &Path) {
     let mut stages = HashMap::<_, Vec<Stage>>::new();
     for (_, run, stage) in lifecycle(recording) {
@@ -165,7 +165,7 @@ fn assert_every_run_ended_once(recording: &Path) {
     }
 }
 
-/// A file that comes neither to its beginning nor to its end before somebody writes into it.
+/// Makes a pipe: opening and reading it waits until a test writes into it.
 fn endless_file(folder: &Path) -> String {
     let path = folder.join("endless");
     assert!(Command::new("mkfifo").arg(&path).status().expect("a Unix system").success());
@@ -177,7 +177,7 @@ fn what_is_aborted_says_why_and_is_recorded_to_the_end() {
     let (folder, path) = file(CONTENTS[1]);
     let recording = folder.path().join("run.jsonl");
     let recorded = recording.to_str().expect("a plain path");
-    // It would take an hour.
+    // Without the abort it would take an hour.
     let output = quickstart(&["--slow", "3600000", "--abort-after", "20", "--record", recorded, &path]);
     assert!(!output.status.success());
     let trajectory = text(&output.stdout);
@@ -193,7 +193,7 @@ fn what_ctrl_c_drops_is_told_and_recorded_to_the_end() {
     let mut quickstart = example("quickstart");
     let (mut child, mut lines) =
         spawn(quickstart.args(["--ask", "how many words", "--record"]).arg(&recording).arg(&endless));
-    // It waits for the file now.
+    // Now it waits for the file.
     let begun: Vec<_> = lines.by_ref().take_while(|line| !line.contains("Tool[read_file][start]")).collect();
     assert!(!begun.is_empty());
     let interrupt = Command::new("kill").args(["-INT", &child.0.id().to_string()]).status();
@@ -209,14 +209,14 @@ fn what_ctrl_c_drops_is_told_and_recorded_to_the_end() {
     assert_every_run_ended_once(&recording);
 }
 
-/// Starts a program; gives what it prints, line by line, while it runs.
+/// Starts a program, and returns the lines of its output while it runs.
 fn spawn(program: &mut Command) -> (Waited, impl Iterator<Item = String> + use<>) {
     let mut child = program.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the example runs");
     let stdout = child.stdout.take().expect("a pipe");
     (Waited(child), BufReader::new(stdout).lines().map(|line| line.expect("UTF-8")))
 }
 
-/// A process that does not outlive its test.
+/// A process that ends with its test.
 struct Waited(Child);
 
 impl Drop for Waited {

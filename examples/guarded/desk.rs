@@ -1,4 +1,4 @@
-//! The desk: it has each letter answered, and goes on with the next whatever comes of one.
+//! The desk: it runs a clerk for each letter, and goes on with the next letter if one fails.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ fn first_line(text: &str) -> &str {
     text.lines().next().unwrap_or_default()
 }
 
-/// Answers one letter.
+/// Returns the runnable that answers one letter, with its guards.
 fn clerk() -> Result<impl Runnable<Input = PathBuf, Output = String> + 'static> {
     let (read, look_up, send) = (Arc::new(reader()?), Arc::new(register()?), Arc::new(post()?));
     guarded(instance("Clerk", "answer", move |path: PathBuf, _: RunContext| {

@@ -1,4 +1,4 @@
-//! The five guards of a run that answers a letter, and of the tools below it.
+//! The five guards of the clerk and of the tools that it runs.
 
 use std::time::Duration;
 
@@ -6,11 +6,13 @@ use emitree::middleware::{Budget, Cache, ExfilGuard, Redact, Retry, Runs};
 use emitree::runnable::RunnableFn;
 use emitree::{Middleware, Result, for_tree};
 
-/// - `budget`: a letter may not take more than six tools.
-/// - `redact`: what the desk keeps of a letter names nobody.
-/// - `cache`: the same letter is read once.
-/// - `retry`: the register is asked again while it is busy.
-/// - `exfil_guard`: nothing is sent to hosts that nobody has allowed.
+/// Binds five built-in middlewares to the clerk:
+///
+/// - `budget` limits a letter to six runs of tools;
+/// - `redact` removes personal data from the answers that the desk keeps;
+/// - `cache` reads the same letter once;
+/// - `retry` asks the register again while it is busy;
+/// - `exfil_guard` denies letters to hosts that are not allowed.
 pub(crate) fn guarded<F, I, O>(clerk: RunnableFn<F, I, O>) -> Result<RunnableFn<F, I, O>> {
     Ok(clerk
         .middleware(Budget::builder().calls(6).of_kind("Tool").build()?)
@@ -20,6 +22,7 @@ pub(crate) fn guarded<F, I, O>(clerk: RunnableFn<F, I, O>) -> Result<RunnableFn<
         .middleware(on_tool("send", ExfilGuard::new().allow_hosts(["desk.example.org"]))))
 }
 
+/// Binds a middleware to the runs of one tool, below the run that it is given to.
 fn on_tool(name: &'static str, middleware: impl Middleware) -> impl Middleware {
     for_tree(Runs::of_kind("Tool").and(Runs::named(name)).only(middleware))
 }

@@ -1,4 +1,4 @@
-//! A letter: its head, and the text.
+//! A letter: a head with fields, an empty line, and the text.
 
 use emitree::{Error, Result};
 

@@ -1,12 +1,12 @@
-//! A desk that answers letters, guarded by a stack of five middlewares, each of which changes what comes of a letter.
+//! A desk that answers letters, guarded by five built-in middlewares.
 //!
 //! ```text
 //! cargo run --example guarded
 //! cargo run --example guarded -- your-letter.txt
 //! ```
 //!
-//! By default it answers three letters, one of them twice. The trajectory shows the runs and what each middleware did;
-//! then there is a line for each letter. A letter is a text with a head: `From`, `Orders`, and perhaps `Reply-To`.
+//! By default it answers three letters, one of them twice. The trajectory shows the runs and the events of each middleware. After
+//! it comes a line for each letter. A letter is a text with a head: `From`, `Orders`, and perhaps `Reply-To`.
 
 use std::path::PathBuf;
 
@@ -26,7 +26,7 @@ async fn main() -> Result<()> {
         none if none.is_empty() => sample(),
         some => some,
     };
-    // Everything that the middlewares did is a line, besides what the runs did.
+    // Prints the events of the middlewares as well as the runs.
     let trajectory = Trajectory::builder().events("middleware.*.*").build()?;
     let answers = desk()?.run(letters).middleware(trajectory).await?;
     println!();

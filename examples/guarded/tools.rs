@@ -1,4 +1,4 @@
-//! What the desk works with: a reader, a register of orders that is busy at first, and the post.
+//! The tools of the desk: a reader, a register of orders that is busy at first, and the post.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use emitree::runnable::{Data, RunnableFn};
 use emitree::{Emitter, Error, Result, RunContext, Runnable, runnable_fn};
 use serde::{Deserialize, Serialize};
 
-/// Something that can be run, of a kind, with a name.
+/// Makes a runnable with a kind and a name, which the trajectory prints and `Runs` selects by.
 pub(crate) fn instance<F, Fut, I, O>(kind: &'static str, name: &'static str, f: F) -> Result<RunnableFn<F, I, O>>
 where
     F: Fn(I, RunContext) -> Fut + Send + Sync,
@@ -22,11 +22,12 @@ where
     Ok(runnable_fn(name, f).with_emitter(emitter))
 }
 
-/// Where the sample is.
+/// Returns the folder of the sample letters.
 pub(crate) fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/guarded")
 }
 
+/// Returns a tool that reads a letter.
 pub(crate) fn reader() -> Result<impl Runnable<Input = PathBuf, Output = String> + 'static> {
     instance("Tool", "read", |path: PathBuf, _: RunContext| async move {
         let text = tokio::fs::read_to_string(&path).await;
@@ -34,7 +35,7 @@ pub(crate) fn reader() -> Result<impl Runnable<Input = PathBuf, Output = String>
     })
 }
 
-/// Busy when it is first asked, as servers are that have just started.
+/// Returns a tool that looks up orders. Its first call fails, as a call of a server that has just started does.
 pub(crate) fn register() -> Result<impl Runnable<Input = String, Output = String> + 'static> {
     let is_awake = Arc::new(AtomicBool::new(false));
     instance("Tool", "look_up", move |order: String, _: RunContext| {
@@ -56,6 +57,7 @@ pub(crate) struct Mail {
     pub(crate) text: String,
 }
 
+/// Returns a tool that sends a letter; this one only returns it.
 pub(crate) fn post() -> Result<impl Runnable<Input = Mail, Output = String> + 'static> {
     instance(
         "Tool",

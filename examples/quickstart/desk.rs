@@ -1,4 +1,4 @@
-//! The assistant: understands a question, and has tools answer it for each file.
+//! The assistant: parses a question, and runs a tool for each file.
 
 use std::fmt;
 
@@ -38,7 +38,7 @@ impl Desk {
         Ok(Self { emitter, tools: Tools::new()? })
     }
 
-    /// Answers one part of a question about one file.
+    /// Does one task for one file: a nested run of the tool that can do it.
     async fn look_up(&self, path: &str, task: &Task) -> Result<String> {
         let path = path.to_owned();
         Ok(match task {
@@ -69,13 +69,13 @@ impl Runnable for Desk {
     async fn execute(&self, input: &Question, _: &RunContext) -> Result<Answer> {
         let tasks = Task::parse(&input.question)?;
         let pairs = input.files.iter().flat_map(|path| tasks.iter().map(move |task| (path, task)));
-        // All at the same time: each look-up is a run of its own, nested in this one.
+        // All concurrently: each look-up is a run, nested in this one.
         let answers = join_all(pairs.map(|(path, task)| self.look_up(path, task))).await;
         Ok(Answer { lines: answers.into_iter().collect::<Result<_>>()? })
     }
 }
 
-/// What a question asks for.
+/// A task that a question asks for.
 enum Task {
     Count(What),
     Find(String),
@@ -84,7 +84,7 @@ enum Task {
 
 impl Task {
     fn parse(question: &str) -> Result<Vec<Self>> {
-        // ASCII only, so that places in one are places in the other.
+        // Only ASCII letters change, so that byte positions are the same in both texts.
         let lower = question.to_ascii_lowercase();
         if let Some(verb) = ["mention", "contain"].into_iter().find(|verb| lower.contains(verb)) {
             let rest = lower.find(verb).map_or("", |at| &question[at + verb.len()..]);
@@ -106,7 +106,7 @@ impl Task {
     }
 }
 
-/// What stands after the verb: in quotes, or up to the question mark.
+/// Returns the text after the verb: in quotes, or up to the question mark.
 fn needle(rest: &str) -> Result<String> {
     let rest = rest.strip_prefix('s').unwrap_or(rest).trim();
     let quoted = ['"', '\'', '`'].into_iter().find_map(|quote| rest.strip_prefix(quote)?.split(quote).next());

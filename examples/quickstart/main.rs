@@ -5,13 +5,13 @@
 //! cargo run --example quickstart -- --ask "how many words" *.md      your own question, about your own files
 //!     --deny GLOB       refuses to read paths that match
 //!     --canned TEXT     answers with TEXT, without doing any work
-//!     --slow MS         takes so many milliseconds longer to read each file, so that there is time for what follows
-//!     --abort-after MS  aborts what is under way after so many milliseconds
-//!     --record FILE     records every event as JSON lines, in place of what FILE was; `--example replay -- FILE` shows them again
+//!     --slow MS         takes MS milliseconds longer to read each file, which leaves time to abort it
+//!     --abort-after MS  aborts all runs after MS milliseconds
+//!     --record FILE     records every event as JSON lines, and overwrites FILE; `--example replay -- FILE` prints them again
 //! ```
 //!
-//! The trajectory goes to stdout, everything else to stderr. Ctrl-C drops what is under way; its end is told, and
-//! recorded, all the same.
+//! The trajectory goes to stdout, everything else to stderr. Ctrl-C drops the running question; the ends of its runs are still
+//! printed and recorded.
 
 mod desk;
 mod tools;
@@ -36,7 +36,7 @@ fn main() -> ExitCode {
     // One thread, so that the trajectory and the recording agree on the order of concurrent events.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let answered = runtime.block_on(answer(Arguments::parse()));
-    // A thread that still reads a file is not waited for.
+    // Does not wait for a thread that still reads a file.
     runtime.shutdown_background();
     match answered {
         Ok(()) => ExitCode::SUCCESS,
@@ -53,14 +53,14 @@ async fn answer(arguments: Result<Arguments>) -> Result<()> {
     // A pipe: every event of the process goes into a file.
     let recording = match &arguments.record {
         Some(path) => {
-            // A sink appends; this is to be a recording of its own.
+            // `JsonlFile` appends, and this example wants a new recording.
             std::fs::write(path, "").map_err(|error| Error::from(error).message(format!("cannot write {path}")))?;
             Some(Emitter::root().pipe_to(JsonlFile::open(path)?)?)
         }
         None => None,
     };
 
-    // A listener on the root hears everything, whoever emits it.
+    // A listener on the root receives every event of the process.
     let events = Arc::new(AtomicUsize::new(0));
     let counter = events.clone();
     Emitter::root().observe("*.*", move |_: &dyn AnyEvent, _| {
@@ -68,19 +68,19 @@ async fn answer(arguments: Result<Arguments>) -> Result<()> {
     })?;
 
     let desk = Desk::new()?;
-    // A listener on an instance hears each of its runs.
+    // A listener on an instance receives the events of each of its runs.
     desk.on_finish(|finish, _| {
         eprintln!("{:?}: {} in {:.1?}", finish.input().question, finish.outcome().status().as_str(), finish.duration());
     })?;
 
-    // Ctrl-C drops the future of what is under way: that ends it, and all that it has started. It is listened to first:
-    // one that comes before that ends the program, as it always does.
+    // Ctrl-C drops the future of the run, which ends it and all runs below. `biased` registers the signal handler before the
+    // first run starts.
     let result = tokio::select! {
         biased;
         interrupted = tokio::signal::ctrl_c() => Err(interrupted.map_or_else(Error::from, |()| Error::new("Ctrl-C"))),
         result = ask_all(&desk, &arguments) => result,
     };
-    // Whatever happened, every run ends, and the recording is complete, before the program ends.
+    // Every run ends, and the recording is complete, before the program does.
     let shutdown = emitree::shutdown(Duration::from_secs(5)).await;
     eprintln!("{} events; runs that were still to end: {shutdown}", events.load(Relaxed));
     if let Some(recording) = recording {
@@ -103,9 +103,9 @@ async fn ask_all(desk: &Desk, arguments: &Arguments) -> Result<()> {
     for question in &arguments.questions {
         let run = desk
             .run(Question { question: question.clone(), files: arguments.files.clone() })
-            // A listener on the run hears it, and everything that it leads to.
+            // A listener on the run receives its events and those of all runs below.
             .observe("tool.read_file.read", |read: &BytesRead, _| eprintln!("read {}: {} bytes", read.path, read.bytes))
-            // A signal stops the run at its next await, and all below it.
+            // An abort stops the run, and all runs below, at the next await.
             .abort_on(&abort)
             .middleware(rules.clone())
             .middleware(trajectory.clone());
@@ -118,7 +118,7 @@ async fn ask_all(desk: &Desk, arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// A middleware of one's own: denies paths, and answers early.
+/// A middleware of your own: it denies paths, and answers early.
 #[derive(Debug)]
 struct HouseRules {
     deny: Option<GlobMatcher>,
@@ -128,7 +128,7 @@ struct HouseRules {
 impl Middleware for HouseRules {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
         if let Some(deny) = self.deny.clone() {
-            // The start of any run below this one that reads a file: told by its type.
+            // The type selects the events: the start of every run below that takes a `ReadFile` and returns a `Document`.
             ctx.emitter().with(Options::new().nested(true)).on(
                 Stage::Start,
                 move |start: &mut Start<ReadFile, Document>, _| {
@@ -141,7 +141,7 @@ impl Middleware for HouseRules {
             )?;
         }
         if let Some(text) = self.canned.clone() {
-            // The start of this run: with an output, its work is not done.
+            // The start of this run. A listener that sets the output replaces the work.
             ctx.emitter().on(Stage::Start, move |start: &mut Start<Question, Answer>, _| {
                 start.output = Some(Answer { lines: vec![text.clone()] });
             })?;
@@ -150,7 +150,7 @@ impl Middleware for HouseRules {
     }
 }
 
-/// A layer around the work of a run: reading a file takes longer. It looks at no value, so it fits runs of any type.
+/// Returns a layer that makes reading a file take longer. It sees no values, so it fits runs of all types.
 fn slow(time: Duration) -> Stack<AnyRun> {
     let layer = Stack::builder().layer_fn("slow", move |(), ctx, next| {
         Box::pin(async move {
@@ -163,7 +163,7 @@ fn slow(time: Duration) -> Stack<AnyRun> {
     layer.build()
 }
 
-/// What the command line says.
+/// The command line.
 #[derive(Default)]
 struct Arguments {
     files: Vec<String>,

@@ -1,4 +1,4 @@
-//! The tools: each a runnable, some of them made of others.
+//! The tools: each is a runnable, and some run others.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -25,7 +25,7 @@ impl Tools {
     }
 }
 
-/// Tools live side by side under `tool`.
+/// Makes the emitter of a tool: a child of the root, under `tool`.
 fn emitter(name: &'static str) -> Result<Emitter> {
     Ok(Emitter::root().child_builder(["tool", name]).creator(Creator::new("Tool", name)).build()?)
 }
@@ -37,19 +37,19 @@ pub(crate) struct ReadFile {
     pub(crate) path: String,
 }
 
-/// A text file. Events show where it came from and how long it is, not all of it.
+/// A text file. Fields that serde skips are not in events: they show the path and the length, not the text.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Document {
     path: String,
     chars: usize,
     #[serde(skip)]
     text: String,
-    /// As it was read, for those who count lines.
+    /// The bytes as read, to count lines.
     #[serde(skip)]
     data: Vec<u8>,
 }
 
-/// Emitted by the tool itself, besides what its run emits.
+/// An event of the tool, which it emits besides the events of its run.
 #[derive(Serialize)]
 pub(crate) struct BytesRead {
     pub(crate) path: String,
@@ -110,7 +110,7 @@ impl Runnable for DecodeTool {
         &self.emitter
     }
 
-    /// What is not UTF-8 is left out, as `wc` does.
+    /// Leaves out bytes that are not UTF-8, as `wc` does.
     async fn execute(&self, input: &Bytes, _: &RunContext) -> Result<Document> {
         let text: String = input.data.utf8_chunks().map(|chunk| chunk.valid()).collect();
         Ok(Document { path: input.path.clone(), chars: text.chars().count(), text, data: input.data.clone() })
@@ -139,7 +139,7 @@ impl Runnable for SplitTool {
         &self.emitter
     }
 
-    /// Words as `wc -w` has them in a UTF-8 locale: between white space, with something in them that can be printed.
+    /// Splits words as `wc -w` does in a UTF-8 locale: at white space, without words that have no printable character.
     async fn execute(&self, input: &ReadFile, _: &RunContext) -> Result<Words> {
         let document = self.read.run(input.clone()).await?;
         let words = document.text.split(is_space);
@@ -148,7 +148,7 @@ impl Runnable for SplitTool {
     }
 }
 
-/// White space as the C library has it, and what `wc` adds to it.
+/// Returns `true` for the white space of the C library, with the additions of `wc`.
 fn is_space(c: char) -> bool {
     match c {
         '\u{85}' | '\u{2028}' | '\u{2029}' => false,
@@ -210,7 +210,7 @@ pub(crate) struct Find {
     pub(crate) needle: String,
 }
 
-/// How many lines there are, as `grep -cF` counts them, and where the first of them stand.
+/// The number of matching lines, as `grep -cF` counts them, and the numbers of the first ones.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Found {
     pub(crate) count: usize,
@@ -249,7 +249,7 @@ impl Runnable for FindTool {
     }
 }
 
-/// Lines as `grep` has them: bytes, whatever they mean; in a binary file a zero ends a line too.
+/// Splits lines as `grep` does: at newlines, in a binary file also at zero bytes.
 fn lines(data: &[u8]) -> impl Iterator<Item = &[u8]> {
     let binary = data.contains(&0);
     let data = data.strip_suffix(b"\n").unwrap_or(data);
@@ -286,7 +286,7 @@ impl Runnable for FrequentTool {
         &self.emitter
     }
 
-    /// Terms are words in lower case, without what surrounds them, of four letters or more.
+    /// Counts terms: words in lower case, without surrounding punctuation, of four letters or more.
     async fn execute(&self, input: &Frequent, _: &RunContext) -> Result<Terms> {
         let words = self.split.run(ReadFile { path: input.path.clone() }).await?;
         let mut counts = HashMap::<String, usize>::new();

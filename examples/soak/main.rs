@@ -53,7 +53,7 @@ fn settings() -> Result<Option<Settings>> {
 }
 
 fn help() -> ExitCode {
-    print!("{}\nThe rules, and which damages break them:\n\n", include_str!("help.txt"));
+    print!("{}\nThe rules, and the kinds of damage that break them:\n\n", include_str!("help.txt"));
     for rule in Rule::ALL {
         let damages: Vec<_> = Damage::of(*rule).map(Damage::as_str).collect();
         println!("    {rule:45}{}", damages.join(", "));

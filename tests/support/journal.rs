@@ -1,4 +1,4 @@
-//! A subscriber that keeps what is logged.
+//! A subscriber that keeps logged messages.
 
 use std::sync::{Arc, Mutex};
 
@@ -6,13 +6,13 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
-/// Keeps the messages of events.
+/// A subscriber that keeps the messages of events.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Journal(Arc<Mutex<Vec<String>>>);
 
 impl Journal {
     pub(crate) fn take(&self) -> Vec<String> {
-        std::mem::take(&mut self.0.lock().expect("nobody panics here"))
+        std::mem::take(&mut self.0.lock().expect("no panic under the lock"))
     }
 }
 
@@ -37,7 +37,7 @@ struct Message<'a>(&'a Journal);
 impl Visit for Message<'_> {
     fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
         if field.name() == "message" {
-            self.0.0.lock().expect("nobody panics here").push(format!("{value:?}"));
+            self.0.0.lock().expect("no panic under the lock").push(format!("{value:?}"));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The recorder that the tests of all crates share: it notes lines, and compares whole sequences of them.
+//! The recorder that the tests of all crates share: it notes lines, and compares whole sequences.
 
 use std::sync::{Arc, Mutex};
 
@@ -6,7 +6,7 @@ use emitree_emitter::{AnyEvent, EventMeta};
 
 pub(crate) type Any = dyn AnyEvent + 'static;
 
-/// Records what happened, in order: `label path` of who heard which event, and notes.
+/// Records lines in order: `label path` for each event that a listener received, and notes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Recorder(Arc<Mutex<Vec<String>>>);
 
@@ -16,22 +16,22 @@ impl Recorder {
     }
 
     pub(crate) fn note(&self, line: impl Into<String>) {
-        self.0.lock().expect("nobody panics here").push(line.into());
+        self.0.lock().expect("no panic under the lock").push(line.into());
     }
 
-    /// A listener for `observe` that notes `label path`.
+    /// Returns a listener for `observe` that notes `label path`.
     #[allow(clippy::needless_pass_by_value, reason = "a label is a literal, a number or formatted text")]
     pub(crate) fn sees(&self, label: impl ToString) -> impl Fn(&Any, &EventMeta<'_>) + Send + Sync + 'static {
         let (recorder, label) = (self.clone(), label.to_string());
         move |_, meta| recorder.note(format!("{label} {}", meta.path()))
     }
 
-    /// Takes what was recorded.
+    /// Removes and returns the recorded lines.
     pub(crate) fn take(&self) -> Vec<String> {
-        std::mem::take(&mut self.0.lock().expect("nobody panics here"))
+        std::mem::take(&mut self.0.lock().expect("no panic under the lock"))
     }
 
-    /// Compares the whole sequence recorded since the last look, and prints both.
+    /// Asserts that the lines recorded since the last call are exactly these.
     #[track_caller]
     pub(crate) fn expect<'a>(&self, expected: impl IntoIterator<Item = &'a str>) {
         let expected: Vec<_> = expected.into_iter().collect();
