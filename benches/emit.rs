@@ -1,12 +1,12 @@
-//! The path that matters: what one `emit` costs.
+//! The cost of one `emit`.
 //!
 //! ```text
 //! cargo bench --manifest-path benches/Cargo.toml --bench emit
 //! ```
 //!
-//! Each batch of a case is one async block with a loop of `emit(..).await` in it, polled once with a waker that does
-//! nothing; none of it ever has to wait. Peers are written and driven the same way. Emitters, payloads and names
-//! given as text pass through `black_box`; an `EventName` is a `const`, as it is meant to be.
+//! Each batch of a case is one async block with a loop of `emit(..).await`, polled once with a waker that does nothing; no emit has
+//! to wait. Peers are written and driven the same way. Emitters, payloads, and names given as text pass through `black_box`; an
+//! `EventName` is a `const`, as in programs.
 
 use std::hint::black_box;
 use std::time::Duration;
@@ -26,7 +26,7 @@ mod threads;
 const COLUMNS: &[&str] = &["emitree", "floor", "broadcast", "tracing", "async-event-emitter", "rs_events"];
 const NEW_TOKEN: EventName = EventName::new("new_token");
 
-/// The payload, here and of the peers.
+/// The payload, of emitree and of the peers.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 struct Tick {
     n: u64,
@@ -118,7 +118,7 @@ fn bubbling(suite: &mut Suite, w1: Id, floor1: Id) {
     row.beside("floor", floor1).beside("tracing", spans).at_most(1.3, "W1", w1);
 }
 
-/// WM. None of the peers has patterns.
+/// WM. No peer has patterns.
 fn patterns(suite: &mut Suite, w1: Id, floor1: Id) {
     let seen = suite.case(by_name(thousand_patterns()));
     let new = suite.case(by_new_names(thousand_patterns()));
@@ -146,7 +146,7 @@ fn awaited(suite: &mut Suite, w1: Id, floor1: Id) {
     row.beside("floor", floor1).beside("async-event-emitter", peer).at_most(3.0, "W1", w1);
 }
 
-/// WC. Each thread has a payload of its own; what they share is the emitter.
+/// WC. Each thread has its own payload; the threads share the emitter.
 fn threads(suite: &mut Suite) {
     let one = Threads(1).cases(suite);
     let two = Threads(2).cases(suite);
@@ -164,11 +164,11 @@ fn threads(suite: &mut Suite) {
     }
 }
 
-/// The same load on so many threads.
+/// The same load on a number of threads.
 struct Threads(usize);
 
 impl Threads {
-    /// A case for each column.
+    /// Adds a case for each column.
     fn cases(&self, suite: &mut Suite) -> Vec<Id> {
         let threads = self.0;
         let (emitter, floor) = (heard_by(1), peers::floor(1));
@@ -186,9 +186,9 @@ impl Threads {
     }
 }
 
-/// The peers that know listeners by name.
+/// The peers that look up listeners by name.
 struct Peers<'a> {
-    /// Names, and how many listeners each has.
+    /// Names, each with its number of listeners.
     listeners: &'a [(&'a str, usize)],
     tracing: fn(&tracing::Dispatch, u64) -> Duration,
 }
@@ -246,7 +246,7 @@ fn by_string(emitter: Emitter) -> impl Case {
     }
 }
 
-/// A name that was never emitted before, every time. They are made before the clock starts.
+/// Makes a name that was never emitted before, each time. They are made before the clock starts.
 fn by_new_names(emitter: Emitter) -> impl Case {
     let mut made = 0_u64;
     move |n| {
@@ -261,7 +261,7 @@ fn by_new_names(emitter: Emitter) -> impl Case {
     }
 }
 
-/// The leaf and the root of a tree four deep.
+/// Returns the leaf and the root of a tree of four levels.
 fn deep() -> (Emitter, Emitter) {
     let root = Emitter::new();
     let leaf = ["backend", "chat", "model"]
@@ -270,7 +270,7 @@ fn deep() -> (Emitter, Emitter) {
     (leaf, root)
 }
 
-/// An emitter by itself, with so many listeners for the event.
+/// Makes an emitter with a number of listeners for the event.
 fn heard_by(listeners: usize) -> Emitter {
     let emitter = Emitter::new();
     for _ in 0..listeners {
@@ -279,7 +279,7 @@ fn heard_by(listeners: usize) -> Emitter {
     emitter
 }
 
-/// An emitter with five hundred globs and five hundred regexes, three of which match `new_token…`.
+/// Makes an emitter with five hundred globs and five hundred regexes, three of which match `new_token…`.
 fn thousand_patterns() -> Emitter {
     let emitter = Emitter::new().child("backend").expect("a valid name");
     let globs = (0..498).map(|i| format!("backend.*.tool_{i}*")).chain(["new_*".into(), "**.new_token*".into()]);

@@ -1,11 +1,11 @@
-//! What built-in middlewares cost.
+//! The cost of built-in middlewares.
 //!
 //! ```text
 //! cargo bench --manifest-path benches/Cargo.toml --bench middleware
 //! ```
 //!
-//! Work that does next to nothing, as in the bench of runs: what is measured is what a middleware adds to a run, beside
-//! the run itself or the crate that it wraps.
+//! The work does next to nothing, as in the bench of runs: the rows show what a middleware adds to a run, compared with the run
+//! itself or with the crate that it wraps.
 
 use std::collections::HashMap;
 use std::hint::black_box;
@@ -31,11 +31,11 @@ use crate::support::{Case, Extra, Id, Suite, timed};
 mod support;
 
 const COLUMNS: &[&str] = &["emitree", "peer"];
-/// More than a bench does in a second.
+/// A limit that a bench does not reach in a second.
 const MANY: u32 = 1_000_000_000;
 
 fn main() {
-    // Time-outs are tokio's.
+    // Timeouts need tokio's clock.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
     let _inside = runtime.enter();
     let mut suite = Suite::new(COLUMNS);
@@ -45,7 +45,7 @@ fn main() {
     suite.run();
 }
 
-/// MO: what only observes or counts the run that it is bound to, and what layers that decide take beside that.
+/// MO: middlewares that only observe or count the run that they are bound to, and layers that decide.
 fn observing(suite: &mut Suite) {
     let bare = suite.case(bare());
     let mut row = |name, what, case: Box<dyn Case>| {
@@ -54,7 +54,7 @@ fn observing(suite: &mut Suite) {
     };
     row("MO", "what a run takes more with: `metrics`, without a recorder", Box::new(with(Metrics::new())));
     recorded(suite, bare);
-    // These decide: what they take is shown, and nothing is promised of it.
+    // These decide: their cost is shown, without a bound.
     let mut row = |name, what, case: Box<dyn Case>| {
         let more = Extra::shared(suite.case(case), bare, 1);
         suite.row(name, what, more).beside("peer", bare);
@@ -66,7 +66,7 @@ fn observing(suite: &mut Suite) {
     row("", "… `retry`", Box::new(with(Retry::new())));
 }
 
-/// `metrics` with a recorder, beyond a run that makes the recorder's calls itself.
+/// `metrics` with a recorder, compared with a run that makes the recorder's calls itself.
 fn recorded(suite: &mut Suite, bare: Id) {
     let (metrics, calls) = (suite.case(counted(with(Metrics::new()))), suite.case(counted(calling())));
     let more = Extra::shared(metrics, calls, 1);
@@ -75,7 +75,7 @@ fn recorded(suite: &mut Suite, bare: Id) {
     suite.row("", "… those calls", Extra::shared(calls, bare, 1));
 }
 
-/// MB: what counts the runs below the one that it is bound to.
+/// MB: middlewares that count the runs below the run that they are bound to.
 fn observing_below(suite: &mut Suite) {
     let bare = suite.case(below(|_: &RunContext| Ok(())));
     let mut row = |name, what, case: Box<dyn Case>| {
@@ -89,7 +89,7 @@ fn observing_below(suite: &mut Suite) {
     row("", "… `record`", Box::new(below(Record::new())));
 }
 
-/// MW: what wraps a crate, beside that.
+/// MW: middlewares that wrap a crate, compared with the crate.
 fn wrapping(suite: &mut Suite) {
     let passing = suite.case(with(passing()));
     let mut row = |name, what, key, label, peer: Box<dyn Case>| {
@@ -112,7 +112,7 @@ fn passing() -> Stack<AnyRun> {
     Stack::builder().layer(Pass).build()
 }
 
-/// Passes on.
+/// A layer that calls the next one and does nothing else.
 #[derive(Debug)]
 struct Pass;
 
@@ -122,7 +122,7 @@ impl<O: Op> Layer<O> for Pass {
     }
 }
 
-/// Adds one.
+/// A runnable that adds one.
 struct Adder {
     emitter: Emitter,
     middlewares: Vec<Arc<dyn Middleware>>,
@@ -162,7 +162,7 @@ fn runs(adder: Adder) -> impl Case {
     inputs(adder, |i| i)
 }
 
-/// The same input each time.
+/// A runnable that gets the same input each time.
 fn asked_again(cache: &Cache<u64>) -> impl Case + use<> {
     inputs(adder(vec![Arc::new(cache.stack::<Adder>())]), |_| 7)
 }
@@ -177,7 +177,7 @@ fn inputs(adder: Adder, input: impl Fn(u64) -> u64) -> impl Case {
     }
 }
 
-/// Runs in a run to which something is bound.
+/// Runs in a run with a middleware.
 fn below<Sort>(middleware: impl IntoMiddleware<Sort>) -> impl Case {
     let adder = Arc::new(adder(Vec::new()));
     let host = runnable_fn("host", move |n: u64, _: RunContext| {
@@ -198,7 +198,7 @@ fn below<Sort>(middleware: impl IntoMiddleware<Sort>) -> impl Case {
     }
 }
 
-/// A run, and what `metrics` tells of it.
+/// A run that makes the calls of `metrics` itself.
 fn calling() -> impl Case {
     let (adder, mut handles) = (adder(Vec::new()), None);
     move |n| {
@@ -218,13 +218,13 @@ fn calling() -> impl Case {
     }
 }
 
-/// With a recorder in place.
+/// Runs a batch with a recorder in place.
 fn counted(mut case: impl Case) -> impl Case {
     let recorder = Counting::default();
     move |n| metrics::with_local_recorder(&recorder, || case(n))
 }
 
-/// Counts, and no more: of a histogram, how often something was recorded.
+/// A recorder that only counts; of a histogram, the number of values.
 #[derive(Default)]
 struct Counting(Mutex<HashMap<metrics::Key, Arc<AtomicU64>>>);
 
@@ -274,7 +274,7 @@ fn checks() -> impl Case {
     }
 }
 
-/// With the store that governor offers for keys, and the key that ours is.
+/// The store that governor offers for keys, with the same key as ours.
 fn checks_of_key() -> impl Case {
     let limiter = RateLimiter::keyed(Quota::per_second(MANY.try_into().expect("more than none")));
     let kind = "Tool".to_owned();

@@ -1,4 +1,4 @@
-//! What looking for secrets costs where there are none, and in texts that were made to take long.
+//! The cost of the search for secrets in texts without any, and in texts made to be slow.
 //!
 //! ```text
 //! cargo bench --manifest-path benches/Cargo.toml --bench redact
@@ -31,10 +31,10 @@ fn main() {
     suite.run();
 }
 
-/// The shorter of two texts has that many bytes.
+/// The length in bytes of the shorter of two texts.
 const SHORT: usize = 2_000;
 
-/// Texts that begin something over and over.
+/// Texts that repeat the beginning of an encoding or a host.
 const HOSTILE: [(&str, &str, &str); 6] = [
     ("XS", "`ExfilGuard`, 20 KB of slashes", "/"),
     ("XP", "… `%`", "%"),
@@ -106,7 +106,7 @@ fn matching(text: String) -> impl Case {
     }
 }
 
-/// The same patterns, as bytes.
+/// The same patterns, for bytes.
 fn set() -> RegexSet {
     let scanner = Scanner::new();
     let patterns = scanner.patterns().map(|(_, pattern)| pattern);

@@ -1,12 +1,12 @@
-//! What a whole run costs.
+//! The cost of a whole run.
 //!
 //! ```text
 //! cargo bench --manifest-path benches/Cargo.toml --bench run
 //! ```
 //!
-//! Work that does next to nothing, so that what is measured is what is around it. Runs, instrumented functions and
-//! tower services are awaited alike: in a loop, in one async block, polled once with a waker that does nothing. Where
-//! a sink's thread takes part, the batch is blocked on until everything has been written.
+//! The work does next to nothing, so a row shows the cost of the run itself. Runs, instrumented functions and tower services are awaited
+//! alike: in a loop, in one async block, polled once with a waker that does nothing. A batch that uses the thread of a sink
+//! is waited for until everything is written.
 
 use std::cell::Cell;
 use std::hint::black_box;
@@ -48,7 +48,7 @@ fn main() {
     suite.run();
 }
 
-/// WL: layers that only pass on, beside as many boxed services.
+/// WL: layers that only call the next one, compared with as many boxed services.
 fn layers(suite: &mut Suite) {
     let [one, five] = [1, 5].map(|layers| suite.case(layered(layers)));
     let [tower_one, tower_five] = [1, 5].map(|layers| suite.case(services(layers)));
@@ -57,7 +57,7 @@ fn layers(suite: &mut Suite) {
     row.beside("tower", service).at_most(2.0, "a boxed tower layer", service);
 }
 
-/// WS, WX: a signal in place, and ending by abort.
+/// WS, WX: an abort signal in place, and an end by abort.
 fn aborts(suite: &mut Suite) {
     let bare = suite.case(runs(Adder::new()));
     let signalled = suite.case(signalled_runs());
@@ -82,7 +82,7 @@ fn beside_others(suite: &mut Suite) {
     suite.row("WT", "a run below another, two threads at a time", two).at_most(1.2, "one thread", one);
 }
 
-/// WR: one run, beside an instrumented function under a counting layer and a service in three boxed layers.
+/// WR: one run, compared with an instrumented function under a counting layer and a service in three boxed layers.
 fn alone(suite: &mut Suite) {
     let instrumented = suite.case(under(counting(), |n| {
         timed(async {
@@ -100,7 +100,7 @@ fn alone(suite: &mut Suite) {
     row.beside("tracing", instrumented).beside("tower", tower).at_most(3.0, "instrumented", instrumented);
 }
 
-/// WN: three nested runs, shown or recorded, beside as many lines of tracing's own.
+/// WN: three nested runs, printed or recorded, compared with as many lines of tracing's own.
 fn lines(suite: &mut Suite) {
     let text = suite.case(under(fmt_layer(fmt::layer().with_writer(io::sink)), traced(2)));
     let json = suite.case(under(fmt_layer(fmt::layer().json().with_writer(io::sink)), traced(3)));
@@ -114,7 +114,7 @@ fn lines(suite: &mut Suite) {
 
 // --- emitree ---
 
-/// Adds one.
+/// A runnable that adds one.
 pub(crate) struct Adder {
     emitter: Emitter,
 }
@@ -150,7 +150,7 @@ fn runs(adder: Adder) -> impl Case {
     }
 }
 
-/// Passes on.
+/// A layer that calls the next one and does nothing else.
 #[derive(Debug)]
 struct Pass;
 
@@ -160,7 +160,7 @@ impl emitree::Layer<Adder> for Pass {
     }
 }
 
-/// Calls through so many layers, in a run, without one around each: what that costs would drown what a layer does.
+/// Calls work through a number of layers, inside one run for all calls: the cost of a run would hide the cost of a layer.
 fn layered(layers: usize) -> impl Case {
     let stack = (0..layers).fold(Stack::<Adder>::builder(), |stack, _| stack.layer(Pass)).build();
     below::inside(move |ctx, n| {
@@ -195,7 +195,7 @@ fn tokens() -> impl Case {
     }
 }
 
-/// What passes through the nested runs and functions.
+/// The value that passes through the nested runs and functions.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Question {
     question: String,
@@ -212,14 +212,14 @@ impl Question {
     }
 }
 
-/// Asks the next one, if there is one.
+/// A runnable that runs the next one, if there is one.
 struct Asker {
     emitter: Emitter,
     next: Option<Box<Self>>,
 }
 
 impl Asker {
-    /// Three, one inside of the other.
+    /// Makes three, one inside the other.
     fn three() -> Self {
         let root = Emitter::new();
         ["decode", "read_file", "desk"]
@@ -269,7 +269,7 @@ fn recordings() -> impl Case {
     move |n| {
         let start = Instant::now();
         runtime.block_on(async {
-            // Enough of them that waiting for the sink's thread at the end of a batch does not show.
+            // So many that the wait for the sink's thread at the end of a batch does not show.
             ask(&asker, n * MANY, |run| run).await;
             assert!(sink.flush().await.is_complete(), "everything is written");
         });
@@ -284,7 +284,7 @@ async fn add_one(n: u64) -> Result<u64> {
     Ok(black_box(n) + 1)
 }
 
-/// Counts spans and does nothing else with them.
+/// A layer that counts spans and does nothing else.
 struct Counting;
 
 thread_local! {
@@ -310,7 +310,7 @@ fn under(subscriber: Dispatch, mut case: impl Case) -> impl Case {
     move |n| tracing::dispatcher::with_default(&subscriber, || case(n))
 }
 
-/// Three nested instrumented functions that write so many lines each: what goes in, what comes out, the end.
+/// Three nested instrumented functions that write a number of lines each: input, output, the end.
 fn traced(each: u32) -> impl Case {
     move |n| {
         timed(async {

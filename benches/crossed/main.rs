@@ -1,4 +1,4 @@
-//! Operations whose way through the code `benches/crossed/count.py` follows. It measures no time.
+//! Operations that `benches/crossed/count.py` follows through the code. It measures no time.
 
 use std::future::Future;
 use std::hint::black_box;
@@ -29,12 +29,12 @@ fn main() {
         Some("tracing") => event_of_tracing(),
         Some("tower") => service(false),
         Some("tower-layers") => service(true),
-        // `cargo bench` comes by as well.
+        // `cargo bench` starts this, too.
         _ => println!("count what is crossed: benches/crossed/count.py"),
     }
 }
 
-/// Does it a few times, so that what is made for the first one is there; then once more, where valgrind looks.
+/// Does the operation a few times, so that one-time work is done; then once more, where valgrind looks.
 fn followed(mut operation: impl FnMut()) {
     (0..5).for_each(|_| operation());
     while_collecting(&mut operation);
@@ -59,7 +59,7 @@ fn emit() {
     followed(|| at_once(emitter.emit(TICK, &mut black_box(0_u64))).expect("nobody fails"));
 }
 
-/// A run with one listener, of its `success`.
+/// A run with one listener of its `success`.
 fn run(adder: &Adder) {
     adder.emitter.on("success", |_: &mut Success<u64, u64>, _| ()).expect("a valid name");
     followed(|| assert_eq!(at_once(adder.run(black_box(1))).ok(), Some(2)));
@@ -111,7 +111,7 @@ fn event_of_tracing() {
     tracing::subscriber::with_default(subscriber, || followed(|| info!(n = black_box(1), "tick")));
 }
 
-/// A service in two layers, a time-out and a limit, or in none.
+/// A service in two layers, a timeout and a limit, or in none.
 fn service(layered: bool) {
     let add = tower::service_fn(|n: u64| async move { Ok::<_, tower::BoxError>(black_box(n) + 1) });
     let mut service: BoxService<u64, u64, tower::BoxError> = match layered {

@@ -14,7 +14,7 @@ use emitree::{Emitter, Result, RunContext, Runnable, runnable_fn};
 use crate::Adder;
 use crate::support::{Case, timed};
 
-/// Never ends.
+/// A runnable that never ends.
 struct Forever(Emitter);
 
 impl Forever {
@@ -42,14 +42,14 @@ fn poll_once<F: Future + Unpin>(future: &mut F) {
     assert!(Pin::new(future).poll(&mut context).is_pending(), "it has to wait");
 }
 
-/// So many runs started in the current one that do not end.
+/// Starts a number of runs in the current one that do not end.
 fn started(forever: &Forever, how_many: usize) -> Vec<impl Future + use<'_>> {
     let mut runs: Vec<_> = (0..how_many).map(|_| forever.run(())).collect();
     runs.iter_mut().for_each(poll_once);
     runs
 }
 
-/// What does a batch inside of a run, and tells how long that took.
+/// A batch inside of a run, which returns its time.
 pub(crate) fn inside(batch: impl Fn(RunContext, u64) -> Duration + Send + Sync + 'static) -> impl Case {
     let batch = Arc::new(batch);
     let host = runnable_fn("host", move |n: u64, ctx: RunContext| {
@@ -64,7 +64,7 @@ pub(crate) fn inside(batch: impl Fn(RunContext, u64) -> Duration + Send + Sync +
     }
 }
 
-/// Runs one after the other, with so many siblings alive.
+/// Runs one after the other, with a number of living siblings.
 pub(crate) fn runs(siblings: usize) -> impl Case {
     let (adder, forever) = (Adder::new(), Forever::new());
     inside(move |_, n| {
@@ -83,7 +83,7 @@ fn batch(adder: &Adder, n: u64) -> Duration {
     })
 }
 
-/// Starts a run with so many below it, and ends them by abort; all of it counts.
+/// Starts a run with a number of runs below, and ends them by abort; all of it counts.
 pub(crate) fn aborted(children: usize) -> impl Case {
     let forever = Arc::new(Forever::new());
     let host = runnable_fn("host", move |(): (), _: RunContext| {
@@ -110,8 +110,8 @@ pub(crate) fn aborted(children: usize) -> impl Case {
     }
 }
 
-/// Tasks of one run, on so many threads at a time, each with a runnable of its own. A batch during which they did not all
-/// run, because the machine had something else to do, is run again.
+/// Tasks of one run, on a number of threads at a time, each with its own runnable. A batch in which they did not all run
+/// concurrently, because the machine had other work, is repeated.
 pub(crate) fn on_threads(threads: usize) -> impl Case {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).build().expect("a runtime");
     let host = runnable_fn("host", move |n: u64, ctx: RunContext| async move {
@@ -139,7 +139,7 @@ async fn timed_together(waiting: Arc<AtomicUsize>, n: u64) -> (Instant, Duration
     (Instant::now(), batch(&adder, n), Instant::now())
 }
 
-/// What one of them took on average, if they ran at the same time.
+/// Returns the average time of a task, if all ran concurrently.
 fn overlapping(took: &[(Instant, Duration, Instant)]) -> Option<Duration> {
     let (from, to) = (took.iter().map(|run| run.0).max()?, took.iter().map(|run| run.2).min()?);
     let longest = took.iter().map(|run| run.1).max()?;

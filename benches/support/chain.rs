@@ -1,4 +1,4 @@
-//! A chain of runs, each in a task that the one above has spawned, ended by abort.
+//! A chain of runs, each in a task that the run above has spawned, ended by abort.
 
 use std::future::pending;
 use std::sync::{Arc, Weak};
@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 
 use crate::support::Case;
 
-/// Each of its runs spawns another one, and waits for ever.
+/// A runnable whose runs spawn another one, and wait for ever.
 struct Link {
     emitter: Emitter,
     this: Weak<Self>,
@@ -35,7 +35,7 @@ impl Runnable for Link {
     }
 }
 
-/// Begins such a chain, aborts the outermost run, and waits until it has ended; all of it counts.
+/// Starts such a chain, aborts the outermost run, and waits until it has ended; all of it counts.
 pub(crate) fn aborted(levels: usize) -> impl Case {
     let (innermost, mut waiting) = mpsc::unbounded_channel();
     let creator = Creator::new("Tool", "link");

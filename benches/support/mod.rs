@@ -1,5 +1,5 @@
-//! A bench that prints one table: every case is measured in the same run, batch by batch in turn with all others, so
-//! that whatever slows the machine for a moment slows them alike, and the ratios hold elsewhere.
+//! A bench that prints one table. All cases are measured in the same run, batch by batch in turn: a disturbance of the machine
+//! slows all of them alike, and the ratios hold on other machines.
 
 use std::fmt::Write as _;
 use std::future::Future;
@@ -7,12 +7,12 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-/// How long one batch of a case takes, about.
+/// The approximate time of one batch of a case.
 const BATCH: Duration = Duration::from_micros(500);
-/// How often each case gets its turn. Odd, so that the median is one of them.
+/// The number of turns of each case. Odd, so that the median is one of them.
 const ROUNDS: usize = 201;
 
-/// Does something `n` times, and tells how long that took.
+/// Does something `n` times, and returns the time.
 pub(crate) trait Case: FnMut(u64) -> Duration {}
 
 impl<F: FnMut(u64) -> Duration> Case for F {}
@@ -21,14 +21,14 @@ impl<F: FnMut(u64) -> Duration> Case for F {}
 #[derive(Clone, Copy)]
 pub(crate) struct Id(usize);
 
-/// Cases, and the rows of the table in which they stand side by side.
+/// Cases, and the rows of the table that compares them.
 pub(crate) struct Suite {
     columns: &'static [&'static str],
     cases: Vec<Box<dyn Case>>,
     rows: Vec<Row>,
 }
 
-/// What is promised of a case, beside those of others.
+/// A row: a case, its peers, and its bound.
 struct Row {
     name: &'static str,
     what: &'static str,
@@ -42,7 +42,7 @@ struct Bound {
     label: &'static str,
 }
 
-/// What one case takes more than another does, or all that it takes; a share of that.
+/// The time of a case, or its difference from another one, divided by a number.
 #[derive(Clone, Copy)]
 pub(crate) struct Extra {
     of: Id,
@@ -52,12 +52,12 @@ pub(crate) struct Extra {
 
 #[allow(dead_code, reason = "each bench uses its part")]
 impl Extra {
-    /// What `of` takes more than `beyond`, shared among so many.
+    /// The difference between `of` and `beyond`, divided by a number.
     pub(crate) fn shared(of: Id, beyond: Id, among: u32) -> Self {
         Self { of, beyond: Some(beyond), share: 1.0 / f64::from(among) }
     }
 
-    /// One of so many that are in it.
+    /// The time of a case, divided by the number of operations in it.
     pub(crate) fn per(of: Id, among: u32) -> Self {
         Self { of, beyond: None, share: 1.0 / f64::from(among) }
     }
@@ -73,22 +73,22 @@ impl From<Id> for Extra {
     }
 }
 
-/// A row being filled.
+/// A row that is being filled.
 pub(crate) struct Filling<'a>(&'a mut Row, &'static [&'static str]);
 
 impl Suite {
-    /// A suite whose table has these columns; the first is what is promised about, the others are its peers.
+    /// Creates a suite whose table has these columns: the first is the subject of the bounds, the others are its peers.
     pub(crate) fn new(columns: &'static [&'static str]) -> Self {
         Self { columns, cases: Vec::new(), rows: Vec::new() }
     }
 
-    /// Adds a case. It shows where a row names it.
+    /// Adds a case. It appears in the rows that name it.
     pub(crate) fn case(&mut self, case: impl Case + 'static) -> Id {
         self.cases.push(Box::new(case));
         Id(self.cases.len() - 1)
     }
 
-    /// Adds a row: a name, a few words, the case in the first column.
+    /// Adds a row: a name, a description, the case in the first column.
     pub(crate) fn row(&mut self, name: &'static str, what: &'static str, subject: impl Into<Extra>) -> Filling<'_> {
         let mut cells = vec![None; self.columns.len()];
         cells[0] = Some(subject.into());
@@ -97,7 +97,7 @@ impl Suite {
         Filling(&mut self.rows[last], self.columns)
     }
 
-    /// Measures everything and prints the table, in Markdown.
+    /// Measures everything and prints the table in Markdown.
     pub(crate) fn run(mut self) {
         let sizes: Vec<u64> = self.cases.iter_mut().map(|case| calibrate(case)).collect();
         let mut samples = vec![Vec::with_capacity(ROUNDS); self.cases.len()];
@@ -137,14 +137,14 @@ impl Row {
 }
 
 impl Filling<'_> {
-    /// Puts a peer beside the subject.
+    /// Adds a peer to the row.
     pub(crate) fn beside(self, column: &str, peer: impl Into<Extra>) -> Self {
         let at = self.1.iter().position(|name| *name == column).expect("a column of the suite");
         self.0.cells[at] = Some(peer.into());
         self
     }
 
-    /// What is promised: at most so many times the median of another case.
+    /// Sets the bound: at most this many times the median of another case.
     pub(crate) fn at_most(self, times: f64, label: &'static str, of: impl Into<Extra>) {
         self.0.bound = Some(Bound { times, of: of.into(), label });
     }
@@ -154,9 +154,9 @@ fn nanoseconds(ns: f64) -> String {
     if ns < 100.0 { format!("{ns:.1}") } else { format!("{ns:.0}") }
 }
 
-/// How many times make a batch.
+/// Returns the number of operations of a batch.
 fn calibrate(case: &mut dyn Case) -> u64 {
-    // What is paid only once is paid here.
+    // The first call pays for one-time work.
     case(64);
     let mut n = 64;
     loop {
@@ -175,8 +175,8 @@ fn median(mut samples: Vec<f64>) -> f64 {
 }
 
 #[allow(dead_code, reason = "each bench uses its part")]
-/// Times a whole batch that is one future and never has to wait: one poll, with a waker that does nothing. So what
-/// is measured is the awaiting in a loop of an async function, and no executor.
+/// Times a whole batch that is one future and never has to wait: one poll, with a waker that does nothing. It measures awaiting in
+/// a loop of an async function, and no executor.
 pub(crate) fn timed<T>(batch: impl Future<Output = T>) -> Duration {
     let batch = pin!(batch);
     let mut context = Context::from_waker(Waker::noop());

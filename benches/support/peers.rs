@@ -1,5 +1,5 @@
-//! What people would use instead of an emitter, each as it is meant to be used. Every listener does the same: it adds
-//! one to a number, the payload's where it gets it by `&mut`, else the thread's.
+//! The libraries that people use instead of an emitter, each used as its documentation shows. Every listener adds one to a number: the
+//! payload's if it gets it by `&mut`, else the thread's.
 
 use std::cell::Cell;
 use std::hint::black_box;
@@ -60,7 +60,7 @@ pub(crate) fn on_broadcast(sender: &broadcast::Sender<Tick>, receivers: usize, n
     })
 }
 
-/// The same from several threads: each receives whatever has arrived.
+/// The same on several threads: each receives all events that have arrived.
 pub(crate) fn on_shared_broadcast(sender: &broadcast::Sender<Tick>, n: u64) -> Duration {
     let mut receiver = sender.subscribe();
     timed(async {
@@ -73,7 +73,7 @@ pub(crate) fn on_shared_broadcast(sender: &broadcast::Sender<Tick>, n: u64) -> D
     })
 }
 
-/// Counts the events of every target but `nobody`.
+/// A layer that counts the events of every target except `nobody`.
 struct Counting;
 
 impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Counting {
@@ -90,7 +90,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Counting {
     }
 }
 
-/// A subscriber with so many counting layers.
+/// A subscriber with a number of counting layers.
 pub(crate) fn tracing_layers(layers: usize) -> Dispatch {
     let layers: Vec<Counting> = (0..layers).map(|_| Counting).collect();
     Dispatch::new(tracing_subscriber::registry().with(layers))
@@ -117,7 +117,7 @@ pub(crate) fn on_deaf_tracing(dispatch: &Dispatch, n: u64) -> Duration {
     })
 }
 
-/// An event four spans deep.
+/// An event inside four spans.
 pub(crate) fn on_tracing_spans(dispatch: &Dispatch, n: u64) -> Duration {
     tracing::dispatcher::with_default(dispatch, || {
         let _backend = tracing::info_span!("backend").entered();

@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// Runs the same batch on several threads at a time; gives what one of them took, on average. A batch during which
-/// they did not all run, because the machine had something else to do, is run again.
+/// Runs the same batch on several threads at a time, and returns the average time of a thread. A batch in which the threads did not
+/// all run concurrently, because the machine had other work, is repeated.
 pub(crate) fn on_threads(threads: usize, batch: impl Fn() -> Duration + Sync) -> Duration {
     for _ in 0..10_000 {
         if let Some(took) = together(threads, &batch) {
