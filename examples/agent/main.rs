@@ -1,0 +1,168 @@
+//! An agent answers questions about your files with tools, and you watch every step.
+//!
+//! ```text
+//! cargo run --example agent -- "How many words has README.md, and what is that times 17?"
+//!     --guarded      adds redaction, limits, a budget, and asks you before a file is read
+//!     --record FILE  records every event as JSON lines; `--example replay -- FILE` shows them again
+//! ```
+//!
+//! By default the model is a set of rules in this example, so it needs no network, and the first line says so. The
+//! trajectory goes to stderr, the answer to stdout, piece by piece as the model writes it.
+
+mod rules;
+mod tools;
+
+use std::io::{Write, stdin, stdout};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use emitree::agent::{Agent, AgentRun, ChatModel, Message, Role};
+use emitree::middleware::approval::{Approval, Decision, Request};
+use emitree::middleware::trajectory::TrajectoryEvent;
+use emitree::middleware::{Budget, Limits, Redact, Runs, Trajectory};
+use emitree::sinks::JsonlFile;
+use emitree::{Emitter, Error, Result, for_tree};
+use serde_json::{Value, json};
+
+fn main() -> ExitCode {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let answered = runtime.block_on(async { answer(Arguments::parse()?).await });
+    // A question on the terminal that nobody answered does not keep the program.
+    runtime.shutdown_background();
+    match answered {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {}", error.explain());
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn answer(arguments: Arguments) -> Result<()> {
+    eprintln!("The model is `rules`: rules of this example, no language model.");
+    let recording = match &arguments.record {
+        Some(path) => {
+            // A sink appends; this is to be a recording of its own.
+            std::fs::write(path, "").map_err(|error| Error::from(error).message(format!("cannot write {path}")))?;
+            Some(Emitter::root().pipe_to(JsonlFile::open(path)?)?)
+        }
+        None => None,
+    };
+
+    let mut librarian = Agent::builder("librarian", ChatModel::new(rules::model())?)
+        .prompt("You answer questions about files in the current directory. Use the tools; never guess.");
+    for tool in tools::all() {
+        librarian = librarian.tool(tool);
+    }
+    if arguments.guarded {
+        librarian = librarian
+            .middleware(Redact::new())
+            .middleware(Limits::builder().of_kind("Tool", 10).build())
+            .middleware(Budget::builder().calls(20).build()?)
+            .middleware(for_tree(Approval::by(ask).runs(Runs::of_kind("Tool"))));
+    }
+    let librarian = librarian.build()?;
+
+    let result = librarian
+        .ask(arguments.question)
+        .on_token(|token| {
+            print!("{}", token.text());
+            let _ = stdout().flush();
+        })
+        .middleware(trajectory()?)
+        .await;
+    // Whatever happened, every run ends and the recording is complete before the program ends.
+    emitree::shutdown(Duration::from_secs(5)).await;
+    if let Some(recording) = recording {
+        recording.close(Duration::from_secs(5)).await.complete()?;
+    }
+    let answer = result?;
+    println!();
+    eprintln!("{} turns, {} tool calls", answer.turns, answer.tool_calls().count());
+    Ok(())
+}
+
+/// A trajectory in which a model's input is only what is new since its last call: the whole conversation, printed for each
+/// call, would grow with the square of its length.
+fn trajectory() -> Result<Trajectory> {
+    let trajectory = Trajectory::builder().stderr().build()?;
+    let elide = |event: &mut TrajectoryEvent, short: fn(&Value) -> Option<Value>| {
+        let payload = event.origin.payload.get();
+        if let Some(short) = serde_json::from_str(payload).ok().and_then(|payload: Value| short(&payload))
+            && let Some((head, _)) = event.message.split_once("]: ")
+        {
+            event.message = format!("{head}]: {short}");
+        }
+    };
+    trajectory.emitter().on("start", move |event: &mut TrajectoryEvent, _| {
+        if event.origin.path.starts_with("backend.chat.") {
+            elide(event, |payload| {
+                let messages: Vec<Message> = serde_json::from_value(payload["input"]["messages"].clone()).ok()?;
+                let since = messages.iter().rposition(|message| message.role == Role::Assistant).map_or(0, |at| at + 1);
+                Some(json!({ "new": messages[since..].iter().map(shown).collect::<Vec<_>>() }))
+            });
+        }
+    })?;
+    trajectory.emitter().on("success", move |event: &mut TrajectoryEvent, _| {
+        if event.origin.path.starts_with("backend.chat.") {
+            elide(event, |payload| {
+                let message: Message = serde_json::from_value(payload["output"]["message"].clone()).ok()?;
+                Some(shown(&message))
+            });
+        } else if event.origin.path.starts_with("agent.") {
+            elide(event, |payload| {
+                let message: Message = serde_json::from_value(payload["output"]["answer"].clone()).ok()?;
+                Some(shown(&message))
+            });
+        }
+    })?;
+    Ok(trajectory)
+}
+
+/// A message in one line.
+fn shown(message: &Message) -> Value {
+    let calls: Vec<_> = message.tool_calls().map(|call| format!("{}({})", call.name, call.arguments)).collect();
+    let results: Vec<_> = message.tool_results().map(|result| result.response.clone()).collect();
+    match (calls.is_empty(), results.is_empty()) {
+        (false, _) => json!({ "calls": calls }),
+        (_, false) => json!({ "results": results }),
+        _ => json!({ message.role.as_str(): message.text() }),
+    }
+}
+
+/// Asks on the terminal before a tool runs.
+async fn ask(request: Request) -> Result<Decision> {
+    eprint!("May `{}` run with {}? [y/n] ", request.name, request.input);
+    let read = tokio::task::spawn_blocking(|| {
+        let mut line = String::new();
+        stdin().read_line(&mut line).map(|_| line)
+    });
+    let line = read.await??;
+    Ok(if line.trim().eq_ignore_ascii_case("y") { Decision::Approve } else { Decision::reject("you said no") })
+}
+
+struct Arguments {
+    question: String,
+    guarded: bool,
+    record: Option<String>,
+}
+
+impl Arguments {
+    fn parse() -> Result<Self> {
+        use lexopt::prelude::*;
+        let (mut question, mut guarded, mut record) = (None, false, None);
+        let mut parser = lexopt::Parser::from_env();
+        while let Some(argument) = parser.next()? {
+            match argument {
+                Long("guarded") => guarded = true,
+                Long("record") => record = Some(parser.value()?.string()?),
+                Value(value) if question.is_none() => question = Some(value.string()?),
+                _ => return Err(argument.unexpected().into()),
+            }
+        }
+        let question = question.ok_or_else(|| {
+            Error::new("ask a question: cargo run --example agent -- \"How many words has README.md?\"")
+        })?;
+        Ok(Self { question, guarded, record })
+    }
+}

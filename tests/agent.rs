@@ -1,0 +1,66 @@
+//! The example `agent` answers questions about real files, and its guards hold.
+
+use std::io::Write;
+use std::process::{Command, Output, Stdio};
+
+/// Runs the example with the given answers to its questions.
+fn run(arguments: &[&str], typed: &str) -> Output {
+    let mut child = Command::new(env!("CARGO"))
+        .args(["run", "--quiet", "--example", "agent", "--"])
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("cargo runs");
+    child.stdin.take().expect("piped").write_all(typed.as_bytes()).expect("it reads");
+    child.wait_with_output().expect("it ends")
+}
+
+fn answer(output: &Output) -> String {
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout.clone()).expect("UTF-8")
+}
+
+fn license() -> String {
+    std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/LICENSE-MIT")).expect("a file")
+}
+
+#[test]
+fn counts_and_calculates_with_tools_and_shows_only_what_is_new_to_the_model() {
+    let output = run(&["How many words has LICENSE-MIT, and what is that times 17?"], "");
+    let words = license().split_whitespace().count();
+    assert_eq!(answer(&output), format!("words of LICENSE-MIT: {words}\nwhat is that times 17: {}\n", words * 17));
+    let trajectory = String::from_utf8(output.stderr).expect("UTF-8");
+    assert!(trajectory.starts_with("The model is `rules`"), "{trajectory}");
+    let new = format!(r#"--> ChatModel[rules][start]: {{"new":[{{"results":[{words}]}}]}}"#);
+    assert!(trajectory.contains(&new), "{trajectory}");
+}
+
+#[test]
+fn searches_reads_and_lists_real_files_and_stays_in_its_directory() {
+    let lines: Vec<_> = license().lines().map(str::to_lowercase).collect();
+    let hits: Vec<_> = (1..=lines.len()).filter(|n| lines[n - 1].contains("software")).collect();
+    let found = answer(&run(&["which lines of LICENSE-MIT mention \"software\"?"], ""));
+    assert!(found.contains(&format!("\"lines\":{}", serde_json::to_string(&hits).expect("JSON"))), "{found}");
+    assert!(answer(&run(&["list docs/"], "")).contains("\"limits.md\""));
+    assert!(answer(&run(&["read LICENSE-MIT"], "")).contains("Permission is hereby granted"));
+    assert!(answer(&run(&["read ../etc/passwd"], "")).contains("outside of the current directory"));
+    assert!(answer(&run(&["sing me a song"], "")).starts_with("I do not understand \"sing me a song\""));
+}
+
+#[test]
+fn a_guarded_agent_asks_before_a_tool_runs_and_a_recording_has_every_event() {
+    let refused = answer(&run(&["--guarded", "how many lines has LICENSE-MIT?"], "n\n"));
+    assert_eq!(refused, "I could not answer: denied by approval: you said no\n");
+    let dir = tempfile::tempdir().expect("a folder");
+    let file = dir.path().join("run.jsonl");
+    let file = file.to_str().expect("UTF-8");
+    let allowed = answer(&run(&["--guarded", "--record", file, "how many lines has LICENSE-MIT?"], "y\n"));
+    assert_eq!(allowed, format!("lines of LICENSE-MIT: {}\n", license().lines().count()));
+    let recording = std::fs::read_to_string(file).expect("a recording");
+    for path in ["agent.librarian.run.finish", "backend.chat.rules_model.run.finish", "tool.count.run.start"] {
+        let path = path.replace("rules_model", "scripted");
+        assert!(recording.contains(&format!("\"path\":\"{path}\"")), "{path}");
+    }
+}
