@@ -18,13 +18,13 @@ impl Hosts {
     }
 
     /// Returns `true` if a text contains a URL to a host that is not allowed.
-    pub(super) fn have_url_elsewhere(&self, text: &str) -> bool {
-        HostReader::new(text, true).finds_url_elsewhere(self)
+    pub(super) fn text_leads_elsewhere(&self, text: &str) -> bool {
+        HostReader::new(text, true).leads_elsewhere(self)
     }
 
     /// Does the same for a part that is not the beginning of a text.
-    pub(super) fn have_url_elsewhere_within(&self, part: &str) -> bool {
-        HostReader::new(part, false).finds_url_elsewhere(self)
+    pub(super) fn part_leads_elsewhere(&self, part: &str) -> bool {
+        HostReader::new(part, false).leads_elsewhere(self)
     }
 
     /// Returns `true` if the host of an authority is certain and allowed.
@@ -68,7 +68,7 @@ impl<'t> HostReader<'t> {
     }
 
     /// Reads the text up to the first host that is not allowed.
-    fn finds_url_elsewhere(&mut self, hosts: &Hosts) -> bool {
+    fn leads_elsewhere(&mut self, hosts: &Hosts) -> bool {
         let bytes = self.text.as_bytes();
         let (mut word, mut is_blank_so_far) = (0, self.is_beginning);
         for (at, byte) in bytes.iter().enumerate() {
@@ -398,14 +398,14 @@ mod tests {
     fn only_what_certainly_leads_to_an_allowed_host_passes() {
         let hosts = Hosts::new(["example.org", "*.acme.com", "[::1]"]);
         for (text, leaves) in ROWS {
-            assert_eq!(hosts.have_url_elsewhere(text), *leaves, "{text}");
+            assert_eq!(hosts.text_leads_elsewhere(text), *leaves, "{text}");
         }
     }
 
     fn steps_of(text: &str) -> usize {
         let hosts = Hosts::new(["example.org"]);
         let mut reader = HostReader::new(text, true);
-        reader.finds_url_elsewhere(&hosts);
+        reader.leads_elsewhere(&hosts);
         reader.steps.get()
     }
 

@@ -141,27 +141,26 @@ impl Detector {
 
     /// Returns the first finding in a text.
     pub(super) fn find_leak(&self, text: &str, budget: &mut DecodeBudget) -> Option<(What, Encoding)> {
-        self.find_leak_with(text, Hosts::have_url_elsewhere, budget)
+        self.find_leak_with(text, Hosts::text_leads_elsewhere, budget)
     }
 
     /// Returns the first finding in a part that is not the beginning of a text.
     pub(super) fn find_leak_within(&self, part: &str, budget: &mut DecodeBudget) -> Option<(What, Encoding)> {
-        self.find_leak_with(part, Hosts::have_url_elsewhere_within, budget)
+        self.find_leak_with(part, Hosts::part_leads_elsewhere, budget)
     }
 
     fn find_leak_with(
         &self,
         text: &str,
-        have_url_elsewhere: fn(&Hosts, &str) -> bool,
+        leads_elsewhere: fn(&Hosts, &str) -> bool,
         budget: &mut DecodeBudget,
     ) -> Option<(What, Encoding)> {
         // The scanner ignores invisible characters by itself; known values need them removed.
         let seen = visible(text);
         let is_known = self.contains_known(&*seen).then_some(What::Known);
         let plain = self.check_plain(text.as_bytes(), text).or(is_known).map(|what| (what, Encoding::Plain));
-        let left = || {
-            self.hosts.as_ref().filter(|hosts| have_url_elsewhere(hosts, text)).map(|_| (What::Host, Encoding::Plain))
-        };
+        let left =
+            || self.hosts.as_ref().filter(|hosts| leads_elsewhere(hosts, text)).map(|_| (What::Host, Encoding::Plain));
         let wide = |budget: &mut DecodeBudget| {
             text.contains('\0').then(|| self.check_utf_16(text.as_bytes(), MAX_ENCODINGS, budget)).flatten()
         };
@@ -224,7 +223,7 @@ impl Detector {
             return found;
         }
         let left =
-            || self.hosts.as_ref().filter(|hosts| hosts.have_url_elsewhere(text)).map(|_| (What::Host, encoding));
+            || self.hosts.as_ref().filter(|hosts| hosts.text_leads_elsewhere(text)).map(|_| (What::Host, encoding));
         let deeper = || if depth > 1 { self.find_encoded(text, depth - 1, budget) } else { None };
         left().or_else(deeper)
     }

@@ -273,7 +273,7 @@ fn stack(
 }
 
 /// Returns a function that emits the findings recorded so far. Findings are recorded where nothing can be awaited.
-fn emitter_of_blocked(
+fn emit_blocked_fn(
     state: &Arc<GuardState>,
 ) -> impl Fn(RunContext) -> BoxFuture<'static, ()> + Clone + Send + Sync + 'static {
     let state = Arc::clone(state);
@@ -297,13 +297,13 @@ impl Middleware for ExfilGuard {
         let held: Arc<[_]> = streams.iter().map(listen).collect::<Result<_>>()?;
         if !held.is_empty() {
             // Held text is emitted before the listeners of `success` and `error` are called.
-            flush_at_end(&held, ctx, emitter_of_blocked(&state))?;
+            flush_at_end(&held, ctx, emit_blocked_fn(&state))?;
         }
         if self.0.options.outputs {
             // Errors that do not pass the layer, from an abort or a listener, are checked on their way out of the run.
             let outgoing = Arc::clone(&state);
             ctx.map_error(move |error| outgoing.check_error(error));
-            emit_at_end(ctx, emitter_of_blocked(&state))?;
+            emit_at_end(ctx, emit_blocked_fn(&state))?;
         }
         stack(state, held).bind(ctx)
     }
