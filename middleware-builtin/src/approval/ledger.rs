@@ -54,8 +54,8 @@ impl Approvals {
         Self::default()
     }
 
-    /// Sets the answer to the question with this id, and replaces an earlier one. The id is the id of an
-    /// [`Interrupt`](emitree_runtime::Interrupt) or of a [`Request`](super::Request).
+    /// Sets the answer to a question, and replaces an earlier one. Pass the id of the
+    /// [`Interrupt`](emitree_runtime::Interrupt) or [`Request`](super::Request).
     pub fn answer(&self, id: impl Into<String>, decision: Decision) {
         self.0.answers.lock().insert(id.into(), decision);
     }
