@@ -91,7 +91,7 @@ pub enum RequestError {
         kind: String,
     },
     /// The data cannot be read as a [`Request`].
-    #[error("the data of the interrupt `{id}` are not those of a request for an approval")]
+    #[error("the data of the interrupt `{id}` is not a request for an approval")]
     Data {
         /// The interrupt's id.
         id: String,
@@ -99,7 +99,7 @@ pub enum RequestError {
         source: serde_json::Error,
     },
     /// The request does not match the interrupt's id: one of them was changed.
-    #[error("the interrupt `{id}` shows an input that has the id `{shown}`: it was changed since it was made")]
+    #[error("the request in the interrupt `{id}` has the id `{shown}`: it was changed since it was made")]
     Changed {
         /// The interrupt's id.
         id: String,

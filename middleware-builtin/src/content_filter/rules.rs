@@ -24,7 +24,7 @@ const MAX_PROGRAM_SIZE: usize = 64 << 20;
 #[non_exhaustive]
 pub enum FilterError {
     /// The regex is invalid, or the compiled patterns become too large.
-    #[error("`{pattern}` is no regex, or becomes too large with the others")]
+    #[error("`{pattern}` is not a valid regex, or too large together with the others")]
     Pattern {
         /// The pattern.
         pattern: String,
@@ -32,13 +32,13 @@ pub enum FilterError {
         source: regex::Error,
     },
     /// The pattern is empty or too long.
-    #[error("a word or regex of {len} bytes is not taken: at least 1, at most {MAX_PATTERN_LEN}")]
+    #[error("the pattern of a word or regex has {len} bytes: at least 1 and at most {MAX_PATTERN_LEN} are allowed")]
     Length {
         /// The length of the pattern in bytes.
         len: usize,
     },
     /// There are more words and regexes than the maximum.
-    #[error("at most {MAX_PATTERNS} words and regexes are taken")]
+    #[error("at most {MAX_PATTERNS} words and regexes are allowed")]
     Many,
 }
 

@@ -67,13 +67,13 @@ impl Serialize for What {
 #[non_exhaustive]
 pub enum KnownError {
     /// The value is so short that it would match by accident.
-    #[error("a known value of {len} bytes would be met by accident: at least {MIN_KNOWN_LEN} are taken")]
+    #[error("a known value of {len} bytes would match by accident: at least {MIN_KNOWN_LEN} bytes are needed")]
     Short {
         /// The length of the value in bytes.
         len: usize,
     },
     /// There are too many values, or one is too long.
-    #[error("at most {MAX_KNOWN} known values of at most {MAX_KNOWN_LEN} bytes are taken")]
+    #[error("at most {MAX_KNOWN} known values of at most {MAX_KNOWN_LEN} bytes are allowed")]
     Many,
 }
 
