@@ -1,0 +1,70 @@
+//! Every page in `docs/` can be found, every program in it is compiled, and every link leads somewhere.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+fn pages() -> Vec<(PathBuf, String)> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let docs = fs::read_dir(root.join("docs")).expect("a folder").map(|entry| entry.expect("a file").path());
+    let pages = docs.filter(|path| path.extension().is_some_and(|extension| extension == "md"));
+    pages.chain([root.join("README.md")]).map(|path| (path.clone(), fs::read_to_string(path).expect("text"))).collect()
+}
+
+/// The text without its programs.
+fn prose(page: &str) -> String {
+    page.split("```").step_by(2).collect()
+}
+
+fn links(page: &str) -> Vec<String> {
+    let prose = prose(page);
+    let links = prose.split("](").skip(1).filter_map(|rest| rest.split_once(')'));
+    links.map(|(link, _)| link.to_owned()).filter(|link| !link.starts_with("http")).collect()
+}
+
+/// The anchors of a page's headings, as GitHub makes them.
+fn anchors(page: &str) -> BTreeSet<String> {
+    let headings = prose(page);
+    let headings = headings.lines().filter_map(|line| line.strip_prefix('#')).map(|line| line.trim_start_matches('#'));
+    let anchor = |heading: &str| {
+        let kept = heading.trim().chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
+        kept.map(|c| if c == ' ' { '-' } else { c.to_ascii_lowercase() }).collect()
+    };
+    headings.map(anchor).collect()
+}
+
+#[test]
+fn every_link_leads_to_a_file_and_a_heading() {
+    let mut count = 0;
+    for (path, page) in pages() {
+        for link in links(&page) {
+            let (file, anchor) = link.split_once('#').unwrap_or((&link, ""));
+            let target = if file.is_empty() { path.clone() } else { path.with_file_name("").join(file) };
+            assert!(target.exists(), "{}: {link}", path.display());
+            if !anchor.is_empty() {
+                let target = fs::read_to_string(&target).expect("text");
+                assert!(anchors(&target).contains(anchor), "{}: {link}", path.display());
+            }
+            count += 1;
+        }
+    }
+    assert!(count >= 50, "{count} links");
+}
+
+#[test]
+fn every_page_is_listed() {
+    let listed = links(include_str!("../docs/README.md"));
+    for (path, _) in pages() {
+        let name = path.file_name().expect("a file").to_string_lossy().into_owned();
+        assert!(name == "README.md" || listed.contains(&name), "docs/README.md does not list {name}");
+    }
+}
+
+#[test]
+fn every_page_with_programs_is_compiled() {
+    let compiled = [include_str!("../docs/guides/lib.rs"), include_str!("../src/lib.rs")].concat();
+    for (path, page) in pages() {
+        let name = path.file_name().expect("a file").to_string_lossy().into_owned();
+        assert!(!page.contains("```rust") || compiled.contains(&format!("/{name}\")")), "nothing compiles {name}");
+    }
+}
