@@ -80,7 +80,7 @@ mod quota;
 ///
 /// # What it remembers
 ///
-/// One number for each key until the burst of the key is regained. Such keys are removed when there are many.
+/// One number for each key. When there are many keys, those that have regained their burst are removed.
 ///
 /// # Cancel safety
 ///

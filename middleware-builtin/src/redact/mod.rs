@@ -43,8 +43,8 @@ pub use crate::shared::inspected_place::Place;
 /// 3. the run's own events: text (`String`) and JSON (`Value`), [registered types](Self::event), and [text in
 ///    chunks](Self::text_of), also if a secret is split over several events;
 /// 4. the output: before `success`, and again after the listeners of `success`;
-/// 5. the message, the causes and the details of the error that the run fails with, also of an abort's reason. The
-///    error keeps its kind: a denial remains a denial. The data of an interrupt or of a request for a retry are not
+/// 5. the message, the causes and the details of the error that the run fails with, including the reason of an abort.
+///    The error keeps its kind: a denial remains a denial. The data of an interrupt or of a request for a retry are not
 ///    changed, because their receiver needs them.
 ///
 /// It works for runs of any type through JSON. Strings are redacted, keys and numbers are not. If the type of a value
