@@ -11,7 +11,7 @@ use crate::{Error, Layer, Next, Op, Result, RunContext, Summary};
 /// It fails open: a panic in it is logged, and the call goes on without it.
 ///
 /// ```
-/// use emitree_runtime::{Observe, Op, Result, RunContext};
+/// use emitree_runtime::{Observe, Op, Result, RunContext, Runnable, runnable_fn};
 /// use tokio::time::Instant;
 ///
 /// /// Logs how long work takes.
@@ -29,6 +29,13 @@ use crate::{Error, Layer, Next, Op, Result, RunContext, Summary};
 ///         tracing::info!(took = ?began.elapsed(), "{}", O::name());
 ///     }
 /// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<()> {
+/// let double = runnable_fn("double", |n: u32, _: RunContext| async move { Ok(n * 2) });
+/// assert_eq!(double.run(21).layers(|stack| stack.observe(Timed)).await?, 42);
+/// # Ok(())
+/// # }
 /// ```
 pub trait Observe<O: Op>: fmt::Debug + Send + Sync + 'static {
     /// A value that [`before`](Self::before) passes to [`after`](Self::after).

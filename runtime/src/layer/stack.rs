@@ -119,7 +119,7 @@ impl<O: Op> Stack<O> {
     /// Calls work that borrows a value, such as a method that borrows `self`, through the layers.
     ///
     /// ```
-    /// # use emitree_runtime::{Op, Result, RunContext, Stack};
+    /// # use emitree_runtime::{Op, Result, RunContext, Runnable, Stack, runnable_fn};
     /// # struct Read;
     /// # impl Op for Read {
     /// #     type In = String;
@@ -136,6 +136,15 @@ impl<O: Op> Stack<O> {
     ///         Ok(key.len())
     ///     }
     /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<()> {
+    /// let read = runnable_fn("read", |key: String, ctx: RunContext| async move {
+    ///     Store(Stack::default()).read(&key, &ctx).await
+    /// });
+    /// assert_eq!(read.run("port".to_owned()).await?, 4);
+    /// # Ok(())
+    /// # }
     /// ```
     ///
     /// # Errors

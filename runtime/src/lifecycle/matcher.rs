@@ -98,6 +98,26 @@ pub fn lifecycle_of(instance: &(impl AsInstance + ?Sized)) -> LifecycleOf {
 /// Returns a matcher of `start`, `success`, `error` and `finish` of the runs of every instance.
 ///
 /// An own event of another type than the listener's fails, as with [`Stage`]. Other events of other types are skipped.
+///
+/// ```
+/// use emitree_emitter::{AnyEvent, Emitter};
+/// use emitree_runtime::{RunContext, Runnable, Stage, lifecycle, runnable_fn};
+/// use std::sync::Arc;
+/// use std::sync::atomic::{AtomicU32, Ordering};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> emitree_runtime::Result<()> {
+/// let started = Arc::new(AtomicU32::new(0));
+/// let count = Arc::clone(&started);
+/// Emitter::root().observe(lifecycle().only([Stage::Start]), move |_: &dyn AnyEvent, _| {
+///     count.fetch_add(1, Ordering::Relaxed);
+/// })?;
+/// runnable_fn("double", |n: u32, _: RunContext| async move { Ok(n * 2) }).run(1).await?;
+/// runnable_fn("greet", |name: String, _: RunContext| async move { Ok(format!("hello, {name}")) }).run("Ada".into()).await?;
+/// assert_eq!(started.load(Ordering::Relaxed), 2);
+/// # Ok(())
+/// # }
+/// ```
 pub const fn lifecycle() -> LifecycleOf {
     LifecycleOf { instance: None, only: None, parent_run: None, except: Vec::new(), filters_types: false }
 }

@@ -120,6 +120,18 @@ pub struct MiddlewareFn<F>(F);
 /// Converts a function into a middleware, to be stored in an `Arc<dyn Middleware>` or a field.
 ///
 /// [`Run::middleware`](crate::Run::middleware) and similar methods accept the function itself.
+///
+/// ```
+/// use std::sync::Arc;
+/// use emitree_runtime::{Error, Middleware, RunContext, Runnable, middleware_fn, runnable_fn};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// let closed: Arc<dyn Middleware> = Arc::new(middleware_fn(|_: &RunContext| Err(Error::halted("desk", "closed"))));
+/// let desk = runnable_fn("desk", |(): (), _: RunContext| async { Ok(()) });
+/// assert!(desk.run(()).middleware(closed).await.unwrap_err().is_halted());
+/// # }
+/// ```
 pub const fn middleware_fn<F: Fn(&RunContext) -> Result<()> + Send + Sync + 'static>(f: F) -> MiddlewareFn<F> {
     MiddlewareFn(f)
 }
