@@ -139,6 +139,6 @@ impl<I: Data, O: Data> Work<Value, Value> for JsonWork<'_, I, O> {
 /// Converts a value to JSON. The flag is `true` if JSON shows all of it.
 fn to_json(what: &str, value: &impl Serialize) -> Result<(Value, bool)> {
     to_value_noting(value).map_err(|error| {
-        Error::from(error).message(format!("the {what} cannot be shown to layers for runs of any type"))
+        Error::from(error).message(format!("the {what} cannot be converted to JSON for a layer of `JsonRun`"))
     })
 }

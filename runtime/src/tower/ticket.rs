@@ -97,6 +97,6 @@ impl Future for TicketFuture {
             let _ = go.send(());
         }
         let done = Pin::new(&mut self.done).poll(cx);
-        done.map(|done| done.unwrap_or_else(|_| Err("the run is gone".into())))
+        done.map(|done| done.unwrap_or_else(|_| Err("the run was dropped".into())))
     }
 }
