@@ -19,8 +19,8 @@
 //!
 //! Bind a built-in to an instance or to one run with `.middleware(...)`, to every run below as well with
 //! [`for_tree`](emitree_runtime::for_tree), and to some of them with [`Runs::only`]. A built-in reports its work as
-//! events of its own on `middleware.<name>.*`, an emitter below the root; the run receives them too, except those of a
-//! [`Trajectory`].
+//! events of its own on `middleware.<name>.*`, an emitter below the root. The run receives them too, unless a
+//! [`Trajectory`] emits them.
 //!
 //! The built-ins use only the public API of `emitree-runtime`: copy one, change it, and use your version instead.
 #![cfg_attr(
