@@ -146,6 +146,8 @@ impl Reply<'_> {
         let mut chunks = Chunks { deltas, ended };
         for stage in &mut self.stages {
             stage.pass(&mut chunks, self.ctx)?;
+            // Each stage is told of the end, whatever the one before wrote.
+            chunks.ended = ended;
         }
         for delta in chunks.deltas {
             let (delta, stops) = self.announce(delta).await?;
@@ -193,6 +195,13 @@ pub(crate) async fn tell<E: Event>(ctx: &RunContext, event: &mut E) -> Result<()
     Ok(())
 }
 
+/// Logs the failure of a listener that cannot change the outcome.
+pub(crate) fn log(told: Result<()>, event: &str) {
+    if let Err(error) = told {
+        tracing::warn!(%error, event, "a listener failed after the attempt had failed");
+    }
+}
+
 impl Runnable for ChatModel {
     type Input = ChatRequest;
     type Output = ChatResponse;
@@ -210,13 +219,15 @@ impl Runnable for ChatModel {
             result = succeeded(response, ctx).await;
         }
         if let Err(error) = &result {
-            // The attempt has failed already: a listener that fails here as well changes nothing of that.
-            let told = tell(ctx, &mut ChatError::new(error.report())).await;
-            if let Err(failed) = told {
-                tracing::warn!(error = %failed, "a listener of a model's `error` failed");
-            }
+            // The caller gets the error of the attempt, not that of a listener.
+            log(tell(ctx, &mut ChatError::new(error.report())).await, "error");
         }
-        tell(ctx, &mut ChatFinish {}).await.and(result)
+        let finished = tell(ctx, &mut ChatFinish {}).await;
+        if result.is_ok() {
+            return finished.and(result);
+        }
+        log(finished, "finish");
+        result
     }
 
     fn middlewares(&self) -> &[Arc<dyn Middleware>] {

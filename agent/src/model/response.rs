@@ -184,10 +184,10 @@ impl ResponseBuilder {
     /// Returns the response of a reply that a listener stopped. A call that may not be complete is dropped, so that it is
     /// never executed: a tool must not run with half of its arguments.
     pub(crate) fn stopped(mut self) -> ChatResponse {
+        // Only an object shows its end: half of `12` is a number, too, and no text can mean no arguments or none yet.
         let is_complete = |call: &PartialCall| {
-            !call.name.is_empty()
-                && Arguments::parse(&call.arguments).json().is_some()
-                && !call.arguments.trim().is_empty()
+            let is_whole = serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(&call.arguments).is_ok();
+            !call.name.is_empty() && is_whole
         };
         let before = self.calls.len();
         self.calls.retain(|_, call| is_complete(call));

@@ -18,7 +18,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use thiserror::Error as ThisError;
 
-use crate::model::tell;
+use crate::model::{log, tell};
 use crate::tool::events::{ToolFailure, ToolFinish, ToolStart, ToolSuccess};
 use crate::tool::schema::schema_of;
 use crate::{ToolOutput, ToolSpec};
@@ -191,13 +191,16 @@ impl Runnable for Tool {
 
     async fn execute(&self, input: &Value, ctx: &RunContext) -> Result<ToolOutput> {
         let result = self.attempt(input, ctx).await;
-        if let Err(error) = &result
-            && let Err(failed) = tell(ctx, &mut ToolFailure { error: error.report() }).await
-        {
-            // The attempt has failed already, and its caller gets that error.
-            tracing::warn!(error = %failed, "a listener of a tool's `error` failed");
+        if let Err(error) = &result {
+            // The caller gets the error of the attempt, not that of a listener.
+            log(tell(ctx, &mut ToolFailure { error: error.report() }).await, "error");
         }
-        tell(ctx, &mut ToolFinish {}).await.and(result)
+        let finished = tell(ctx, &mut ToolFinish {}).await;
+        if result.is_ok() {
+            return finished.and(result);
+        }
+        log(finished, "finish");
+        result
     }
 
     fn middlewares(&self) -> &[Arc<dyn Middleware>] {
