@@ -20,7 +20,8 @@ pub use agent::middleware::{AgentMiddleware, AgentRun, Joins, joins};
 pub use agent::turn::{AgentContext, Turn};
 
 pub use message::arguments::{Arguments, ToolCall};
-pub use message::history::{History, HistoryError, Session};
+pub use message::history::{History, HistoryError};
+pub use message::session::Session;
 pub use message::usage::{FinishReason, Usage};
 pub use message::{Message, Part, Role, ToolResult};
 pub use model::ChatModel;

@@ -1,12 +1,12 @@
 //! The tool calls of one turn.
 
-use emitree_runtime::{Error, Interrupt, Result, RunContext, Runnable};
+use emitree_runtime::{Error, Interrupt, Result, Run, Runnable, Stack};
 use futures_util::future::join_all;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::agent::events::{ToolCallIdentified, ToolResponse};
 use crate::agent::steps::Loop;
-use crate::message::history::OpenTurn;
+use crate::message::session::OpenTurn;
 use crate::model::tell;
 use crate::place::action::{CallResult, How};
 use crate::place::batch::{Batch, GatedCall, Verdict, ends_the_run};
@@ -15,31 +15,33 @@ use crate::{Arguments, CallId, Tool, ToolCall, ToolOutput, ToolResult};
 
 /// A call that has settled.
 enum Settled {
-    /// It has a result for the model.
+    /// The call has a result for the model.
     Result(CallResult),
     /// A question has to be answered first.
     Interrupted(ToolCall, Interrupt),
-    /// It ends the agent's run.
+    /// The call has a result, and its error ends the agent's run.
     Ends(CallResult, Error),
 }
 
 /// Executes the calls of a turn, and returns their results in call order.
 ///
-/// All calls settle before anything else happens. Then the first of these decides: a halt, an abort or a fatal error, an
-/// interrupt, a failed hook.
-pub(crate) async fn run_batch(agent: &Loop<'_>, turn: &mut OpenTurn) -> Result<Vec<CallResult>> {
+/// All calls settle before anything else happens. Of several errors the strongest is returned, see [`rank`].
+pub(crate) async fn run_batch(agent: &Loop<'_>, turn: &OpenTurn<'_>) -> Result<Vec<CallResult>> {
     let calls: Vec<_> = turn.response().tool_calls().cloned().collect();
-    agent.turn.change(|turn| turn.tool_calls += u32::try_from(calls.len()).unwrap_or(u32::MAX));
+    agent.turn().change(|turn| turn.tool_calls += u32::try_from(calls.len()).unwrap_or(u32::MAX));
     let mut batch = Batch(Vec::with_capacity(calls.len()));
     for mut call in calls {
         resolve(agent, &mut call).await?;
         if agent.ctx.is_heard() {
             tell(agent.ctx, &mut ToolCallIdentified { call: call.clone() }).await?;
         }
-        batch.0.push(GatedCall::new(call));
+        // Checked before the gate: nobody is to approve a call that cannot be executed.
+        let fault = find_tool(agent, &call).err();
+        batch.0.push(GatedCall::new(call).with_fault(fault));
     }
     gate(agent, &mut batch).await?;
-    let settled = join_all(batch.0.into_iter().map(|gated| settle(agent, gated))).await;
+    let calls = batch.0.into_iter().enumerate();
+    let settled = join_all(calls.map(|(position, gated)| settle(agent, turn, position, gated))).await;
     finish(agent, turn, settled).await
 }
 
@@ -52,24 +54,25 @@ async fn resolve(agent: &Loop<'_>, call: &mut ToolCall) -> Result<()> {
     Ok(())
 }
 
-/// Has all gates decide, before any call starts.
+/// Asks all gates, before any call starts.
 async fn gate(agent: &Loop<'_>, batch: &mut Batch) -> Result<()> {
     let ids: Vec<_> = batch.calls().map(|gated| gated.call.id.clone()).collect();
     for gate in agent.chains().flat_map(|chains| &chains.gates) {
         match gate {
             Gate::Batch(by, filters) => {
                 if let Err(error) = filters.apply(batch, agent.ctx).await {
-                    if ends_the_run(&error) || error.is_interrupted() {
+                    // A failed gate lets nothing through that it might have stopped: all open calls get its verdict.
+                    batch.open().try_for_each(|gated| gated.decide_by(by, &error))?;
+                    // Without open calls there is nothing to decide, but control flow still ends the run.
+                    if ends_the_run(&error) {
                         return Err(error);
                     }
-                    // What the gate has not decided, it would have: a failed gate lets nothing through.
-                    batch.open().for_each(|gated| gated.deny(by, error.to_string()));
                 }
             }
             Gate::Each(by, filters) => {
                 for gated in batch.open() {
                     if let Err(error) = filters.apply(gated, agent.ctx).await {
-                        gated.decide_by(by, error)?;
+                        gated.decide_by(by, &error)?;
                     }
                 }
             }
@@ -82,31 +85,49 @@ async fn gate(agent: &Loop<'_>, batch: &mut Batch) -> Result<()> {
     Ok(())
 }
 
-/// Brings one call to its result: by its verdict, or by running its tool.
-async fn settle(agent: &Loop<'_>, gated: GatedCall) -> Settled {
-    let (call, verdict) = gated.into_parts();
-    let result = |how, output| CallResult { call: call.clone(), how, output };
-    match verdict {
-        Some(Verdict::Answer(output)) => return Settled::Result(result(How::Answered, output)),
-        Some(Verdict::Skip(reason)) => return Settled::Result(result(How::Skipped, ToolOutput::new(reason))),
-        Some(Verdict::Deny { by, reason }) => {
-            let output = ToolOutput::error(Error::denied(by, reason).explain());
-            return Settled::Result(result(How::Denied, output));
+/// Brings one call to its result, by its verdict or by running its tool, and answers it.
+async fn settle(agent: &Loop<'_>, turn: &OpenTurn<'_>, position: usize, gated: GatedCall) -> Settled {
+    let settled = execute(agent, turn, position, gated).await;
+    // Answered at once: if the run ends while siblings are at work, what was executed must not look as if it was not.
+    match &settled {
+        Settled::Result(result) | Settled::Ends(result, _) => turn.answer(position, answer(result)),
+        Settled::Interrupted(call, _) => {
+            turn.answer(position, ToolResult::error(&call.id, "not executed: interrupted"));
         }
-        Some(Verdict::Interrupt(interrupt)) => return Settled::Interrupted(call, interrupt),
-        None => {}
     }
-    match run_tool(agent, &call).await {
-        Ok(Ok(output)) => Settled::Result(result(How::Executed, output)),
-        Ok(Err(error)) => by_error(call, error),
-        Err(text) => Settled::Result(result(How::Failed, ToolOutput::error(text))),
-    }
+    settled
 }
 
-/// Runs a tool. The outer error is a text for the model: the call cannot be executed.
-async fn run_tool(agent: &Loop<'_>, call: &ToolCall) -> Result<Result<ToolOutput>, String> {
-    let tool =
-        agent.tools.iter().find(|tool| tool.spec().name == call.name).ok_or_else(|| unknown(&agent.tools, call))?;
+async fn execute(agent: &Loop<'_>, turn: &OpenTurn<'_>, position: usize, gated: GatedCall) -> Settled {
+    let (call, verdict, fault) = gated.into_parts();
+    let (how, output) = match (verdict, fault) {
+        (Some(Verdict::Answer(output)), _) => (How::Answered, output),
+        (Some(Verdict::Skip(reason)), _) => (How::Skipped, ToolOutput::new(reason)),
+        (Some(Verdict::Deny { by, reason }), _) => {
+            (How::Denied, ToolOutput::error(Error::denied(by, reason).explain()))
+        }
+        (Some(Verdict::Interrupt(interrupt)), _) => return Settled::Interrupted(call, interrupt),
+        (None, Some(fault)) => (How::Failed, ToolOutput::error(fault)),
+        // Gates may have changed name and arguments, so they are checked again.
+        (None, None) => match find_tool(agent, &call) {
+            Err(fault) => (How::Failed, ToolOutput::error(fault)),
+            Ok((tool, arguments)) => {
+                let arguments = arguments.clone();
+                turn.start(position);
+                match run_tool(agent, tool, arguments, &call).await {
+                    Ok(output) => (How::Executed, output),
+                    Err(error) => return by_error(agent, call, error),
+                }
+            }
+        },
+    };
+    Settled::Result(CallResult { call, how, output })
+}
+
+/// Returns the tool of a call and its arguments, or a text for the model if the call cannot be executed.
+fn find_tool<'a>(agent: &'a Loop<'_>, call: &'a ToolCall) -> Result<(&'a Tool, &'a Value), String> {
+    let tool = agent.tools.iter().find(|tool| tool.spec().name == call.name);
+    let tool = tool.ok_or_else(|| unknown(&agent.tools, call))?;
     let arguments = match &call.arguments {
         Arguments::Json(arguments) => arguments,
         Arguments::Malformed(text) => {
@@ -116,13 +137,25 @@ async fn run_tool(agent: &Loop<'_>, call: &ToolCall) -> Result<Result<ToolOutput
         }
     };
     tool.check(arguments).map_err(|fault| format!("the arguments of `{}` do not fit: {fault}", call.name))?;
-    let mut run = tool.run(arguments.clone()).own_extension(CallId(call.id.clone()));
-    for installed in agent.installed() {
-        if !installed.hooks.tool_call.is_empty() {
-            run = run.middleware(installed.hooks.tool_call.clone());
-        }
+    Ok((tool, arguments))
+}
+
+async fn run_tool(agent: &Loop<'_>, tool: &Tool, arguments: Value, call: &ToolCall) -> Result<ToolOutput> {
+    let layers = agent.installed().iter().map(|installed| &installed.hooks.tool_call);
+    let layers: Vec<_> = layers.filter(|stack| !stack.is_empty()).cloned().collect();
+    let id = CallId(call.id.clone());
+    if !agent.agent.spawn_tools {
+        return bind(tool, arguments, id, layers).await;
     }
-    Ok(run.await)
+    // The task belongs to the agent's run, so it ends with that, and the tool's run is nested in it.
+    let tool = tool.clone();
+    agent.ctx.spawn(async move { bind(&tool, arguments, id, layers).await }).await?
+}
+
+fn bind(tool: &Tool, arguments: Value, id: CallId, layers: Vec<Stack<Tool>>) -> Run<'_, Tool> {
+    // The id is the run's own: runs that the tool starts are not calls of this agent.
+    let run = tool.run(arguments).own_extension(id);
+    layers.into_iter().fold(run, |run, stack| run.middleware(stack))
 }
 
 fn unknown(tools: &[Tool], call: &ToolCall) -> String {
@@ -134,7 +167,7 @@ fn unknown(tools: &[Tool], call: &ToolCall) -> String {
 }
 
 /// Decides what becomes of the error of a tool's run.
-fn by_error(call: ToolCall, error: Error) -> Settled {
+fn by_error(agent: &Loop<'_>, call: ToolCall, error: Error) -> Settled {
     if error.is_interrupted()
         && let Some(interrupt) = error.interrupt().cloned()
     {
@@ -144,56 +177,64 @@ fn by_error(call: ToolCall, error: Error) -> Settled {
     let text = if error.is_denied() { error.explain() } else { error.to_string() };
     let result = CallResult { call, how, output: ToolOutput::error(text) };
     // A tool that was aborted alone, or whose retries are spent, has failed like any other.
-    if error.is_halted() || error.is_fatal() { Settled::Ends(result, error) } else { Settled::Result(result) }
+    let is_aborted = error.is_aborted() && agent.ctx.is_aborted();
+    if error.is_halted() || error.is_fatal() || is_aborted {
+        Settled::Ends(result, error)
+    } else {
+        Settled::Result(result)
+    }
 }
 
-/// Answers all calls in call order, and decides how the turn goes on.
-async fn finish(agent: &Loop<'_>, turn: &mut OpenTurn, settled: Vec<Settled>) -> Result<Vec<CallResult>> {
-    let (mut results, mut pending) = (Vec::new(), Vec::new());
-    let (mut ends, mut failed) = (None, None);
+/// Passes all results through `tool.result` in call order, and decides how the turn goes on.
+async fn finish(agent: &Loop<'_>, turn: &OpenTurn<'_>, settled: Vec<Settled>) -> Result<Vec<CallResult>> {
+    let (mut results, mut pending, mut errors) = (Vec::new(), Vec::new(), Vec::new());
     for (position, settled) in settled.into_iter().enumerate() {
         let mut result = match settled {
             Settled::Result(result) => result,
             Settled::Ends(result, error) => {
-                ends.get_or_insert(error);
+                errors.push(error);
                 result
             }
             Settled::Interrupted(call, interrupt) => {
-                turn.answer(position, ToolResult::error(&call.id, "not executed: interrupted"));
                 pending.push(json!({"call": call, "interrupt": interrupt}));
                 continue;
             }
         };
-        if let Err(error) = pass_result(agent.ctx, agent, &mut result).await {
-            failed.get_or_insert(error);
-        }
-        let answer = ToolResult {
-            id: result.call.id.clone(),
-            response: result.output.content.clone(),
-            is_error: result.output.is_error,
-        };
-        turn.answer(position, answer.clone());
+        // An error ends the run, but only when all results have passed: each is the history's.
+        errors.extend(pass_result(agent, &mut result).await.err());
+        turn.answer(position, answer(&result));
         if agent.ctx.is_heard() {
-            let mut response = ToolResponse { call: result.call.clone(), result: answer };
-            if let Err(error) = tell(agent.ctx, &mut response).await {
-                failed.get_or_insert(error);
-            }
+            let mut response = ToolResponse { call: result.call.clone(), result: answer(&result) };
+            errors.extend(tell(agent.ctx, &mut response).await.err());
         }
         results.push(result);
     }
-    if let Some(error) = ends {
-        return Err(error);
-    }
     if !pending.is_empty() {
-        return Err(Error::interrupted(Interrupt::new("agent.batch", json!({ "pending": pending }))));
+        errors.push(Error::interrupted(Interrupt::new("agent.batch", json!({ "pending": pending }))));
     }
-    failed.map_or(Ok(results), Err)
+    // The first of the strongest: `min_by_key` keeps the order of equals.
+    errors.into_iter().min_by_key(rank).map_or(Ok(results), Err)
 }
 
-/// Passes a result through `tool.result`. Its failure is the result then; control flow that ends the run is returned.
-async fn pass_result(ctx: &RunContext, agent: &Loop<'_>, result: &mut CallResult) -> Result<()> {
+fn answer(result: &CallResult) -> ToolResult {
+    let output = &result.output;
+    ToolResult { id: result.call.id.clone(), response: output.content.clone(), is_error: output.is_error }
+}
+
+/// Ranks the errors of a turn, the strongest first: halt, a fatal error, abort, interrupt, request for a retry, the others.
+fn rank(error: &Error) -> u8 {
+    let is = [error.is_halted(), error.is_fatal(), error.is_aborted(), error.is_interrupted(), error.is_retry()];
+    is.into_iter().zip(0..).find_map(|(is, rank)| is.then_some(rank)).unwrap_or(u8::MAX)
+}
+
+/// Passes a result through `tool.result`. A failure of a hook becomes the result; control flow that ends the run is
+/// returned.
+async fn pass_result(agent: &Loop<'_>, result: &mut CallResult) -> Result<()> {
+    let id = result.call.id.clone();
     for hook in agent.chains().flat_map(|chains| &chains.results) {
-        if let Err(error) = hook.apply(result, ctx).await {
+        let passed = hook.apply(result, agent.ctx).await;
+        result.call.id.clone_from(&id);
+        if let Err(error) = passed {
             if ends_the_run(&error) || error.is_interrupted() {
                 return Err(error);
             }

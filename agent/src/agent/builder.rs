@@ -4,11 +4,12 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use emitree_emitter::{Creator, Emitter};
-use emitree_runtime::{Error, IntoMiddleware, Middleware, Result};
+use emitree_runtime::{Error, IntoMiddleware, Middleware, Result, Runnable};
+use serde_json::{Map, Value};
 
-use crate::agent::middleware::{Installed, twice};
+use crate::agent::middleware::{Installed, Prepare, twice};
 use crate::agent::{Agent, Shared};
-use crate::{AgentMiddleware, ChatModel, ChatOptions, Tool, ToolError, ToolSpec};
+use crate::{AgentMiddleware, ChatModel, ChatOptions, Place, Tool, ToolError, ToolSpec};
 
 /// Builds an [`Agent`]. Made by [`Agent::builder`].
 #[derive(Debug)]
@@ -23,6 +24,7 @@ pub struct AgentBuilder {
     middlewares: Vec<Arc<dyn Middleware>>,
     max_steps: u32,
     max_depth: usize,
+    spawn_tools: bool,
     /// The first failure of a step: `build` returns it.
     failure: Option<Error>,
 }
@@ -61,6 +63,7 @@ impl AgentBuilder {
             middlewares: Vec::new(),
             max_steps: 20,
             max_depth: 20,
+            spawn_tools: false,
             failure: None,
         }
     }
@@ -115,6 +118,13 @@ impl AgentBuilder {
         self
     }
 
+    /// Runs each tool call in a task of its own, so that tools use several threads and a tool that blocks does not hold the
+    /// other calls of its turn up. By default all calls of a turn share the task of the agent's run.
+    pub const fn spawn_tools(mut self, spawn_tools: bool) -> Self {
+        self.spawn_tools = spawn_tools;
+        self
+    }
+
     fn fail(&mut self, error: Error) {
         self.failure.get_or_insert(error);
     }
@@ -126,8 +136,8 @@ impl AgentBuilder {
     /// Returns the first error of a tool or a middleware, in its own words, and an error if the name cannot be part of a
     /// namespace, if two tools or two middlewares have one name, or if no model call is allowed.
     pub fn build(self) -> Result<Agent> {
-        let Self { name, model, prompt, options, mut tools, installed, mut middlewares, max_steps, max_depth, failure } =
-            self;
+        let Self { name, model, prompt, options, mut tools, installed, mut middlewares, .. } = self;
+        let Self { max_steps, max_depth, spawn_tools, failure, .. } = self;
         if let Some(error) = failure {
             return Err(error);
         }
@@ -142,16 +152,30 @@ impl AgentBuilder {
         }
         tools.extend(installed.iter().flat_map(|installed| installed.tools.iter().cloned()));
         check_names(&name, &tools)?;
-        // Onions of the agent's own run are bound to it as those of any runnable are.
-        let onions = installed.iter().map(|installed| &installed.hooks.agent_run).filter(|stack| !stack.is_empty());
-        middlewares.extend(onions.map(|stack| Arc::new(stack.clone()) as Arc<dyn Middleware>));
+        middlewares.extend(installed.iter().map(|installed| Arc::clone(installed) as Arc<dyn Middleware>));
+        middlewares.push(Arc::new(Prepare { summary: summary(&model, &tools, &installed) }));
         let namespace = name.replace(['-', ' '], "_");
         // Not declared, because middlewares emit events of their own on the agent's run.
         let emitter =
             Emitter::root().child_builder(["agent", &namespace]).creator(Creator::new("Agent", name)).build()?;
-        let shared = Shared { emitter, model, prompt, options, tools, installed, max_steps, max_depth };
+        let shared = Shared { emitter, model, prompt, options, tools, installed, max_steps, max_depth, spawn_tools };
         Ok(Agent { shared: Arc::new(shared), middlewares })
     }
+}
+
+/// Describes an agent in explanations.
+fn summary(model: &ChatModel, tools: &[Tool], installed: &[Arc<Installed>]) -> Map<String, Value> {
+    let tools: Vec<_> = tools.iter().map(|tool| tool.spec().name.as_str()).collect();
+    let mut fields = Map::from_iter([("model".to_owned(), model.name().into()), ("tools".to_owned(), tools.into())]);
+    // A slot: the last hook is called, and the others are named as replaced.
+    let mut wires: Vec<_> = installed.iter().flat_map(|installed| installed.hooks.chains.wire.names()).collect();
+    if let Some(used) = wires.pop() {
+        fields.insert(Place::ModelWire.to_string(), used.into());
+        if !wires.is_empty() {
+            fields.insert(format!("{} replaced", Place::ModelWire), wires.into());
+        }
+    }
+    fields
 }
 
 /// Models call tools by name: two of one name cannot be told apart.

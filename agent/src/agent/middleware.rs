@@ -3,9 +3,11 @@
 use std::fmt;
 use std::sync::Arc;
 
-use emitree_runtime::{Error, Middleware, Result, Run, RunContext, Summary};
+use emitree_runtime::{Error, LayerInfo, Middleware, Result, Run, RunContext, Summary};
 use parking_lot::Mutex;
+use serde_json::{Map, Value};
 
+use crate::agent::turn::LoopState;
 use crate::place::hooks::{Built, Hooks};
 use crate::{Agent, Tool};
 
@@ -125,7 +127,63 @@ impl Installed {
             hooks.prompt(move |_| Ok(text.clone()));
         }
         middleware.install(&mut hooks)?;
-        Ok(Self { id, tools: middleware.tools(), hooks: hooks.build(), summary: middleware.debug_summary() })
+        let (tools, hooks) = (middleware.tools(), hooks.build());
+        let summary = with_hooks(middleware.debug_summary(), hooks.names());
+        Ok(Self { id, tools, hooks, summary })
+    }
+}
+
+/// Adds the names of hooks to the summary of a middleware.
+fn with_hooks(summary: Summary, names: Vec<String>) -> Summary {
+    match summary {
+        summary if names.is_empty() => summary,
+        Summary::Fields(mut fields) => {
+            fields.insert("hooks".to_owned(), names.into());
+            Summary::Fields(fields)
+        }
+        text => format!("{text}; hooks: {}", names.join(", ")).into(),
+    }
+}
+
+/// Bound to each run of an agent that it was added to, so that the run's explanation lists its hooks.
+impl Middleware for Installed {
+    fn bind(&self, ctx: &RunContext) -> Result<()> {
+        if self.hooks.agent_run.is_empty() { Ok(()) } else { self.hooks.agent_run.bind(ctx) }
+    }
+
+    fn name(&self) -> &str {
+        &self.id
+    }
+
+    fn debug_summary(&self) -> Summary {
+        self.summary.clone()
+    }
+
+    fn layers(&self) -> Vec<LayerInfo> {
+        self.hooks.agent_run.layers()
+    }
+}
+
+/// Prepares a run of an agent: the last of the agent's own middleware.
+#[derive(Debug)]
+pub(crate) struct Prepare {
+    pub(crate) summary: Map<String, Value>,
+}
+
+impl Middleware for Prepare {
+    fn bind(&self, ctx: &RunContext) -> Result<()> {
+        LoopState::prepare(ctx);
+        // Inherited middleware was bound before the agent's, but its place is behind it: its layers were held back.
+        let joined = ctx.own_extension::<Joined>();
+        joined.iter().flat_map(|joined| joined.all()).try_for_each(|installed| installed.bind(ctx))
+    }
+
+    fn name(&self) -> &str {
+        "agent"
+    }
+
+    fn debug_summary(&self) -> Summary {
+        self.summary.clone().into()
     }
 }
 
@@ -136,7 +194,7 @@ impl Installed {
 #[expect(clippy::needless_pass_by_value, reason = "a middleware is given away: its hooks keep what they need")]
 pub fn joins(middleware: impl AgentMiddleware) -> Joins {
     let id = middleware.id().to_owned();
-    Joins { id, installed: Installed::new(&middleware).map(Arc::new) }
+    Joins { id, installed: Installed::new(&middleware).map(Arc::new), is_on_agent: false }
 }
 
 /// A middleware of agents, to be bound to runs. Made by [`joins`].
@@ -146,6 +204,8 @@ pub fn joins(middleware: impl AgentMiddleware) -> Joins {
 pub struct Joins {
     id: String,
     installed: Result<Arc<Installed>>,
+    /// It is bound to a run that is certainly an agent's.
+    is_on_agent: bool,
 }
 
 impl Middleware for Joins {
@@ -154,10 +214,9 @@ impl Middleware for Joins {
             return Ok(());
         }
         let installed = self.installed.clone()?;
-        if !installed.hooks.agent_run.is_empty() {
-            installed.hooks.agent_run.bind(ctx)?;
-        }
-        ctx.own_extension_or_default::<Joined>().add(installed)
+        ctx.own_extension_or_default::<Joined>().add(Arc::clone(&installed))?;
+        // Before the agent's own middleware is bound, the layers wait for `Prepare`.
+        if LoopState::of(ctx).is_some() { installed.bind(ctx) } else { Ok(()) }
     }
 
     fn name(&self) -> &str {
@@ -166,6 +225,14 @@ impl Middleware for Joins {
 
     fn debug_summary(&self) -> Summary {
         self.installed.as_ref().map_or_else(|error| error.to_string().into(), |installed| installed.summary.clone())
+    }
+
+    fn layers(&self) -> Vec<LayerInfo> {
+        match &self.installed {
+            Ok(installed) if self.is_on_agent => installed.layers(),
+            // The run may be none of an agent, and gets no layers then.
+            _ => Vec::new(),
+        }
     }
 }
 
@@ -206,20 +273,22 @@ pub trait AgentRun: Sized {
     #[must_use]
     fn with(self, middleware: impl AgentMiddleware) -> Self;
 
-    /// Streams the answers, and passes each piece to a function: of this agent's model, and of sub-agents' models.
+    /// Streams the answers of this agent's model, and calls a function with each piece.
     ///
-    /// A listener for `"new_token"` on an agent never fires, because tokens are events of the model's run.
+    /// The function is also called with tokens of models below, such as a sub-agent's, if these stream by themselves.
+    /// A listener for `"new_token"` on an agent never fires, because tokens are events of the model's run. Tokens arrive
+    /// before output middleware and guards have seen the answer.
     #[must_use]
     fn on_token(self, f: impl Fn(&mut crate::NewToken) + Send + Sync + 'static) -> Self;
 
-    /// Continues a session: its history comes before the input, and keeps all that is said.
+    /// Continues a session: its history comes before the input, and keeps everything that is said.
     #[must_use]
     fn session(self, session: &crate::Session) -> Self;
 }
 
 impl AgentRun for Run<'_, Agent> {
     fn with(self, middleware: impl AgentMiddleware) -> Self {
-        self.middleware(joins(middleware))
+        self.middleware(Joins { is_on_agent: true, ..joins(middleware) })
     }
 
     fn on_token(self, f: impl Fn(&mut crate::NewToken) + Send + Sync + 'static) -> Self {

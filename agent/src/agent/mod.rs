@@ -57,8 +57,9 @@ use crate::{AgentInput, AgentOutput, ChatModel, ChatOptions, Tool, ToolError, To
 /// 3. `[turn.action]` decides what follows from the response.
 /// 4. The response and the results of its calls enter the history together, even if the run ends before the next step.
 /// 5. Each tool call may become another one, `[tool.resolve]`, and its arguments are checked; `[tool.gate]` decides about
-///    all calls before any of them starts.
-/// 6. The tools run side by side, in one task: `[tool.call]` around each. A tool that blocks the thread holds the others up.
+///    all calls that fit, before any of them starts. A call that a gate has changed is checked again.
+/// 6. The tools run side by side, in one task: `[tool.call]` around each. A tool that blocks the thread holds the others
+///    up, unless each has [a task of its own](crate::AgentBuilder::spawn_tools).
 /// 7. When all have settled, `[tool.result]` sees each result in call order.
 /// 8. `[turn.stop]` may end the run. It also ends if the model called no tool, or if all results say
 ///    [`terminate`](crate::ToolOutput::terminate); `[run.end]` may start another round then.
@@ -72,6 +73,13 @@ use crate::{AgentInput, AgentOutput, ChatModel, ChatOptions, Tool, ToolError, To
 /// | is interrupted | – | is interrupted when the other calls have settled: kind `agent.batch`, `data.pending` lists calls and questions |
 /// | is halted, aborted with the agent, or fails with a fatal error | an error | ends with it when the other calls have settled |
 ///
+/// If several calls end the run, the run returns one error: a halt before a fatal error, an abort or an interrupt.
+///
+/// # Attempts
+///
+/// If output middleware requests a retry, the next attempt begins with the session as it would be without the attempt
+/// before. The reason of the request is the last part of the system prompt of this one attempt.
+///
 /// # Its own events
 ///
 /// All are emitted by the run, in the namespace `agent.<name>`, and only while somebody listens: `start`
@@ -82,8 +90,9 @@ use crate::{AgentInput, AgentOutput, ChatModel, ChatOptions, Tool, ToolError, To
 ///
 /// # Cancel safety
 ///
-/// Dropping or aborting the run ends the model call and the tools under way. The history of its
-/// [`Session`](crate::Session) stays valid: calls that were not answered are answered with "not executed".
+/// Dropping or aborting the run ends the model call and the tools that are running. The history of its
+/// [`Session`](crate::Session) stays valid: a call keeps its result if there is one, and is otherwise answered with an
+/// error that says whether its tool had been started.
 #[derive(Clone)]
 pub struct Agent {
     shared: Arc<Shared>,
@@ -99,6 +108,7 @@ pub(crate) struct Shared {
     pub(crate) installed: Vec<Arc<Installed>>,
     pub(crate) max_steps: u32,
     pub(crate) max_depth: usize,
+    pub(crate) spawn_tools: bool,
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -164,9 +174,6 @@ impl fmt::Debug for Agent {
 
 impl fmt::Debug for Installed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Installed")
-            .field("id", &self.id)
-            .field("hooks", &self.hooks.chains.names())
-            .finish_non_exhaustive()
+        f.debug_struct("Installed").field("id", &self.id).field("hooks", &self.hooks.names()).finish_non_exhaustive()
     }
 }

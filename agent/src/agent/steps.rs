@@ -9,13 +9,13 @@ use crate::agent::batch::run_batch;
 use crate::agent::builder::check_names;
 use crate::agent::events::{AgentStart, AgentSuccess, Iteration};
 use crate::agent::middleware::{Installed, Joined};
-use crate::agent::turn::CurrentTurn;
+use crate::agent::turn::{CurrentTurn, LoopState};
 use crate::model::tell;
 use crate::place::action::{Decision, TurnAction, TurnEnd};
 use crate::place::hooks::Chains;
 use crate::{
-    Agent, AgentInput, AgentOutput, ChatOptions, ChatRequest, ChatResponse, ChunkStages, History, Message, Session,
-    Tool, ToolSpec, Usage,
+    Agent, AgentInput, AgentOutput, ChatOptions, ChatRequest, ChatResponse, ChunkStages, History, Message, Tool,
+    ToolSpec, Usage,
 };
 
 /// The most rounds that hooks of `run.end` can start in one run.
@@ -30,10 +30,7 @@ pub(crate) struct Loop<'a> {
     pub(crate) tools: Vec<Tool>,
     specs: Arc<Vec<ToolSpec>>,
     options: ChatOptions,
-    session: Session,
-    /// The number of messages in the history before this run.
-    before: usize,
-    pub(crate) turn: Arc<CurrentTurn>,
+    state: Arc<LoopState>,
     usage: Usage,
     warnings: Vec<String>,
     input: &'a AgentInput,
@@ -60,13 +57,10 @@ impl<'a> Loop<'a> {
             }
             check_names(ctx.name(), &tools)?;
         }
-        let session = begin_session(ctx)?;
-        let before = session.history().messages().len();
-        session.extend(input.messages.iter().cloned())?;
-        // Inherited by the runs of the model and of tools, so that hooks and tools find them there; a sub-agent has its own.
-        ctx.set_extension(session.slices().clone());
-        ctx.set_extension(CurrentTurn::default());
-        let turn = ctx.extension::<CurrentTurn>().ok_or_else(|| Error::new("the run of the agent has ended"))?;
+        // Bound by the agent's own middleware, see `Prepare`.
+        let state = LoopState::of(ctx).ok_or_else(|| Error::new("the run of the agent has ended"))?;
+        state.begin_attempt()?;
+        state.session.extend(input.messages.iter().cloned())?;
         Ok(Self {
             specs: Arc::new(tools.iter().map(|tool| tool.spec().clone()).collect()),
             options: input.options.or(&agent.options),
@@ -74,9 +68,7 @@ impl<'a> Loop<'a> {
             ctx,
             installed,
             tools,
-            session,
-            before,
-            turn,
+            state,
             usage: Usage::default(),
             warnings: Vec::new(),
             input,
@@ -85,6 +77,10 @@ impl<'a> Loop<'a> {
 
     pub(crate) fn chains(&self) -> impl Iterator<Item = &Chains> {
         self.installed.iter().map(|installed| &installed.hooks.chains)
+    }
+
+    pub(crate) fn turn(&self) -> &CurrentTurn {
+        &self.state.turn
     }
 
     pub(crate) fn installed(&self) -> &[Arc<Installed>] {
@@ -115,20 +111,19 @@ impl<'a> Loop<'a> {
                     "hooks of `run.end` have started {MAX_ROUNDS} rounds, which is the limit"
                 )));
             }
-            self.session.extend(more)?;
+            self.state.session.extend(more)?;
         }
     }
 
     async fn succeed(self, response: &ChatResponse) -> Result<AgentOutput> {
-        let history = self.session.history();
         let answer = Arc::new(response.message.clone());
         tell(self.ctx, &mut AgentSuccess { answer: Arc::clone(&answer) }).await?;
         Ok(AgentOutput {
             finish_reason: answer.finish_reason.clone(),
             answer: Arc::unwrap_or_clone(answer),
-            messages: history.messages().iter().skip(self.before).cloned().collect(),
+            messages: self.state.session.added(),
             usage: self.usage,
-            turns: self.turn.get().number,
+            turns: self.turn().get().number,
             warnings: self.warnings,
             context: serde_json::Map::new(),
         })
@@ -136,20 +131,20 @@ impl<'a> Loop<'a> {
 
     /// Asks the model once and does what it asks for.
     async fn take_turn(&mut self) -> Result<(ChatResponse, After)> {
-        if self.turn.get().number == self.agent.max_steps {
+        if self.turn().get().number == self.agent.max_steps {
             return Err(Error::new(format!(
                 "the agent `{}` has no answer after {} model calls, which is its limit (`max_steps`)",
                 self.ctx.name(),
                 self.agent.max_steps
             )));
         }
-        self.turn.change(|turn| turn.number += 1);
+        self.turn().change(|turn| turn.number += 1);
         let request = self.request().await?;
         let response = self.ask_model(request).await?;
         if let Some(usage) = response.usage {
             self.usage += usage;
             let usage = self.usage;
-            self.turn.change(|turn| turn.usage = usage);
+            self.turn().change(|turn| turn.usage = usage);
         }
         self.warnings.extend(response.warnings.iter().cloned());
         self.act(response).await
@@ -157,15 +152,10 @@ impl<'a> Loop<'a> {
 
     /// Prepares the request: `model.state`, `model.context`, `model.prompt`, `model.wire`.
     async fn request(&self) -> Result<ChatRequest> {
-        let mut history = self.session.history();
-        if self.chains().any(|chains| !chains.state.is_empty()) {
-            for chains in self.chains() {
-                chains.state.apply(&mut history, self.ctx).await?;
-            }
-            self.session.replace(history.clone());
-        }
+        self.change_history().await?;
+        let history = self.state.session.history();
         if self.ctx.is_heard() {
-            let mut iteration = Iteration { turn: self.turn.get(), messages: history.messages().len() };
+            let mut iteration = Iteration { turn: self.turn().get(), messages: history.messages().len() };
             tell(self.ctx, &mut iteration).await?;
         }
         let mut request = ChatRequest {
@@ -184,6 +174,24 @@ impl<'a> Loop<'a> {
         Ok(request)
     }
 
+    /// Has hooks of `model.state` change the history. If another run of the session rewrites the history meanwhile, the
+    /// hooks are called again with what that run has left: no change of either is lost.
+    async fn change_history(&self) -> Result<()> {
+        if self.chains().all(|chains| chains.state.is_empty()) {
+            return Ok(());
+        }
+        loop {
+            let read = self.state.session.history();
+            let mut history = read.clone();
+            for chains in self.chains() {
+                chains.state.apply(&mut history, self.ctx).await?;
+            }
+            if self.state.session.update(&read, history) {
+                return Ok(());
+            }
+        }
+    }
+
     /// Returns the messages for one model call. They are the history's own, not copied, unless a hook may change them.
     async fn context(&self, history: &History) -> Result<Arc<Vec<Arc<Message>>>> {
         if self.chains().all(|chains| chains.context.is_empty()) {
@@ -196,11 +204,18 @@ impl<'a> Loop<'a> {
         Ok(Arc::new(messages))
     }
 
-    /// Returns the base and all contributions, joined by a blank line, as transforms leave them; `None` if nothing is left.
+    /// Returns the base, all contributions and the reason of a retry, joined by a blank line, as transforms leave them;
+    /// `None` if nothing is left.
     async fn system_prompt(&self) -> Result<Option<String>> {
         let mut texts: Vec<String> = self.agent.prompt.iter().cloned().collect();
         for chains in self.chains() {
             chains.contributions.apply(&mut texts, self.ctx).await?;
+        }
+        // Only the reason why this attempt is made: those of earlier ones no longer apply.
+        if self.ctx.attempt() > 0
+            && let Some(retry) = self.ctx.feedback().pop()
+        {
+            texts.push(format!("The previous attempt was discarded: {}", retry.reason));
         }
         texts.retain(|text| !text.trim().is_empty());
         let mut prompt = texts.join("\n\n");
@@ -227,14 +242,14 @@ impl<'a> Loop<'a> {
     }
 
     /// Does what follows from a response.
-    async fn act(&mut self, response: ChatResponse) -> Result<(ChatResponse, After)> {
-        let mut action = TurnAction { response, inject: Vec::new(), decision: None };
+    async fn act(&self, response: ChatResponse) -> Result<(ChatResponse, After)> {
+        let mut action = TurnAction::new(response);
         for chains in self.chains() {
             chains.action.apply(&mut action, self.ctx).await?;
         }
         let TurnAction { mut response, inject, decision } = action;
         // From here on the response is part of the history, and each of its calls is answered.
-        let mut turn = self.session.open(response.message.clone());
+        let mut turn = self.state.session.open(response.message.clone())?;
         response.message = turn.response().as_ref().clone();
         let asks_again = !inject.is_empty();
         turn.inject(inject)?;
@@ -251,7 +266,7 @@ impl<'a> Loop<'a> {
             Decision::Natural => {
                 let mut terminates = false;
                 if end.response.tool_calls().next().is_some() {
-                    end.results = run_batch(self, &mut turn).await?;
+                    end.results = run_batch(self, &turn).await?;
                     terminates = end.results.iter().all(|result| result.output.terminate);
                 }
                 let is_answer = end.response.tool_calls().next().is_none();
@@ -285,21 +300,4 @@ fn check_depth(agent: &Shared, ctx: &RunContext) -> Result<()> {
         )));
     }
     Ok(())
-}
-
-/// The session as it was before the first attempt of a run.
-struct Before(History, std::collections::BTreeMap<Arc<str>, serde_json::Value>);
-
-/// Returns the session of the run. A further attempt begins with the session as the first one found it.
-fn begin_session(ctx: &RunContext) -> Result<Session> {
-    let Some(session) = ctx.own_extension::<Session>() else { return Ok(Session::new()) };
-    let session = Session::clone(&session);
-    match ctx.own_extension::<Before>() {
-        Some(before) => {
-            session.replace(before.0.clone());
-            session.slices().restore(&before.1);
-        }
-        None => ctx.set_own_extension(Before(session.history(), session.slices().snapshot()?)),
-    }
-    Ok(session)
 }

@@ -1,12 +1,15 @@
 //! The state of an agent's loop, which every place can read.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use emitree_runtime::RunContext;
+use emitree_runtime::{Result, RunContext};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
-use crate::Usage;
+use crate::message::session::SessionRun;
+use crate::{Session, Usage};
 
 /// The state of an agent's loop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,7 +23,7 @@ pub struct Turn {
     pub tool_calls: u32,
 }
 
-/// The turn of an agent's run, shared with the runs below it as an extension.
+/// The turn of an agent's run.
 #[derive(Debug, Default)]
 pub(crate) struct CurrentTurn(Mutex<Turn>);
 
@@ -34,6 +37,49 @@ impl CurrentTurn {
     }
 }
 
+/// Turn, session and state of an agent's run. Hooks and tools in the runs below find it as an inherited extension; a
+/// sub-agent's run has one of its own.
+#[derive(Debug)]
+pub(crate) struct LoopState {
+    pub(crate) session: SessionRun,
+    pub(crate) turn: CurrentTurn,
+    /// The depth of the agent's run, by which the run knows its own state from an inherited one.
+    depth: usize,
+    /// The state of middleware as the first attempt found it.
+    before: Mutex<Option<BTreeMap<Arc<str>, Value>>>,
+}
+
+impl LoopState {
+    /// Makes the state of a run, and hands it down.
+    pub(crate) fn prepare(ctx: &RunContext) {
+        let session = ctx.own_extension::<Session>().map(|session| Session::clone(&session)).unwrap_or_default();
+        let (session, turn, depth) = (SessionRun::new(session), CurrentTurn::default(), ctx.depth());
+        ctx.set_extension(Self { session, turn, depth, before: Mutex::new(None) });
+    }
+
+    /// Returns the state of this run if it is prepared, and never the state of an agent above.
+    pub(crate) fn of(ctx: &RunContext) -> Option<Arc<Self>> {
+        ctx.extension::<Self>().filter(|state| state.depth == ctx.depth())
+    }
+
+    /// Begins an attempt: each one finds session and turn as if there had been none before.
+    pub(crate) fn begin_attempt(&self) -> Result<()> {
+        let before = self.before.lock().take();
+        let before = match before {
+            Some(before) => {
+                self.session.give_up();
+                self.session.slices().restore(&before);
+                self.turn.change(|turn| *turn = Turn::default());
+                before
+            }
+            // User code serializes the values, so this is done without the lock.
+            None => self.session.slices().snapshot()?,
+        };
+        *self.before.lock() = Some(before);
+        Ok(())
+    }
+}
+
 /// The methods of a [`RunContext`] in an agent's run.
 pub trait AgentContext {
     /// Returns the state of the loop of the nearest agent: of this run, or of a run above it. `None` outside of agents.
@@ -42,6 +88,6 @@ pub trait AgentContext {
 
 impl AgentContext for RunContext {
     fn turn(&self) -> Option<Turn> {
-        self.extension::<CurrentTurn>().map(|turn: Arc<CurrentTurn>| turn.get())
+        self.extension::<LoopState>().map(|state| state.turn.get())
     }
 }

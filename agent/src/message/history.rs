@@ -2,20 +2,17 @@
 //!
 //! Invariant: every tool call is followed, in the messages right after its own, by exactly one result, and there is no
 //! other result. Providers refuse a conversation that breaks it, and would refuse every later call as well. So a model's
-//! response enters a [`History`] together with the results of all its calls ([`OpenTurn`]), even if the turn is aborted or dropped.
+//! response enters a [`History`] together with the results of all its calls
+//! ([`OpenTurn`](crate::message::session::OpenTurn)), even if the turn is aborted or dropped.
 
 use std::collections::HashSet;
-use std::mem::take;
 use std::sync::Arc;
 
-use emitree_emitter::new_id;
-use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::message::arguments::ToolCall;
-use crate::message::{Message, Part, Role, ToolResult};
-use crate::place::state::Slices;
+use crate::message::{Message, Part, Role};
 
 /// A conversation in which every tool call is followed by exactly one result.
 ///
@@ -38,7 +35,7 @@ use crate::place::state::Slices;
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "Vec<Message>", into = "Arc<Vec<Arc<Message>>>")]
-pub struct History(Arc<Vec<Arc<Message>>>);
+pub struct History(pub(crate) Arc<Vec<Arc<Message>>>);
 
 /// The reason why messages are not a valid [`History`]. Positions count from 0.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -84,6 +81,12 @@ pub enum HistoryError {
         /// The kind of part.
         part: &'static str,
     },
+    /// A model's response is a message of another role.
+    #[error("a model's response is of the role `{}`, and has to be of the role `assistant`", role.as_str())]
+    Response {
+        /// The message's role.
+        role: Role,
+    },
     /// A message has no content.
     #[error("message {position} of the role `{}` is empty", role.as_str())]
     Empty {
@@ -119,6 +122,14 @@ impl History {
         Arc::make_mut(&mut self.0).extend(messages);
         Ok(())
     }
+
+    /// Returns the messages behind those of `prefix`, or `None` if this history does not begin with the same messages.
+    pub(crate) fn strip_prefix(&self, prefix: &Self) -> Option<&[Arc<Message>]> {
+        let (begin, rest) = self.0.split_at_checked(prefix.0.len())?;
+        // Compared by address: messages are immutable, and an equal message of another run is another one.
+        let is_same = Arc::ptr_eq(&self.0, &prefix.0) || begin.iter().zip(&*prefix.0).all(|(a, b)| Arc::ptr_eq(a, b));
+        is_same.then_some(rest)
+    }
 }
 
 impl TryFrom<Vec<Message>> for History {
@@ -131,6 +142,16 @@ impl TryFrom<Vec<Message>> for History {
     }
 }
 
+/// Messages of another history are shared, not copied.
+impl TryFrom<Vec<Arc<Message>>> for History {
+    type Error = HistoryError;
+
+    fn try_from(messages: Vec<Arc<Message>>) -> Result<Self, HistoryError> {
+        check(&messages)?;
+        Ok(Self(Arc::new(messages)))
+    }
+}
+
 impl From<History> for Arc<Vec<Arc<Message>>> {
     fn from(history: History) -> Self {
         history.0
@@ -138,7 +159,7 @@ impl From<History> for Arc<Vec<Arc<Message>>> {
 }
 
 /// Checks the invariant.
-fn check(messages: &[Arc<Message>]) -> Result<(), HistoryError> {
+pub(crate) fn check(messages: &[Arc<Message>]) -> Result<(), HistoryError> {
     // The calls of the last message that made any, until all of them have their results.
     let mut open: Vec<(usize, &ToolCall)> = Vec::new();
     for (position, message) in messages.iter().enumerate() {
@@ -173,7 +194,7 @@ fn check_closed(open: &[(usize, &ToolCall)]) -> Result<(), HistoryError> {
     }
 }
 
-fn check_parts(position: usize, message: &Message) -> Result<(), HistoryError> {
+pub(crate) fn check_parts(position: usize, message: &Message) -> Result<(), HistoryError> {
     let role = message.role;
     // A model may have nothing to say. Nobody else has a reason to send that.
     if message.parts.is_empty() && role != Role::Assistant {
@@ -192,209 +213,12 @@ fn check_parts(position: usize, message: &Message) -> Result<(), HistoryError> {
     }
 }
 
-/// A [`History`] that outlives runs: what was said stays, also when a run fails, is aborted or dropped. It keeps the
-/// [`State`](crate::State) of middlewares as well.
-///
-/// Clones are the same session. Runs of one session at the same time are safe: each turn enters whole, in the order in
-/// which the turns end.
-#[derive(Clone, Debug, Default)]
-pub struct Session {
-    history: Arc<Mutex<History>>,
-    slices: Slices,
-}
-
-impl Session {
-    /// Makes an empty session.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Returns the conversation so far.
-    #[must_use]
-    pub fn history(&self) -> History {
-        self.history.lock().clone()
-    }
-
-    /// Appends messages, as [`History::extend`].
-    ///
-    /// # Errors
-    ///
-    /// As [`History::extend`].
-    pub fn extend(&self, messages: impl IntoIterator<Item = Message>) -> Result<(), HistoryError> {
-        // Messages are collected before the lock is taken: the iterator is foreign code.
-        let messages: Vec<_> = messages.into_iter().collect();
-        self.history.lock().extend(messages)
-    }
-
-    /// Sets the conversation.
-    pub(crate) fn replace(&self, history: History) {
-        *self.history.lock() = history;
-    }
-
-    /// Returns the state of middlewares.
-    pub(crate) const fn slices(&self) -> &Slices {
-        &self.slices
-    }
-
-    /// Begins a turn with a model's response. It enters when the turn is dropped.
-    pub(crate) fn open(&self, mut response: Message) -> OpenTurn {
-        give_ids(&mut response);
-        let results = response.tool_calls().map(|_| None).collect();
-        OpenTurn {
-            session: self.clone(),
-            response: Arc::new(response),
-            results,
-            unanswered: "not executed: the run was stopped",
-            injected: Vec::new(),
-        }
-    }
-}
-
-impl From<History> for Session {
-    fn from(history: History) -> Self {
-        Self { history: Arc::new(Mutex::new(history)), slices: Slices::default() }
-    }
-}
-
-/// Gives calls fresh ids where small servers repeat them or leave them out.
-fn give_ids(response: &mut Message) {
-    let mut ids = HashSet::new();
-    for part in &mut response.parts {
-        if let Part::ToolCall(call) = part
-            && (call.id.is_empty() || ids.contains(&call.id))
-        {
-            call.id = format!("call_{}", new_id().simple());
-        }
-        if let Part::ToolCall(call) = part {
-            ids.insert(call.id.clone());
-        }
-    }
-}
-
-/// A response whose calls are being answered. Made before anything is done with the calls; its drop completes the turn,
-/// so that a run that fails, is aborted or dropped leaves a valid history.
-///
-/// Results are set by the position of their call, because ids are the provider's and not to be relied on.
-#[derive(Debug)]
-pub(crate) struct OpenTurn {
-    session: Session,
-    response: Arc<Message>,
-    results: Vec<Option<ToolResult>>,
-    unanswered: &'static str,
-    injected: Vec<Message>,
-}
-
-impl OpenTurn {
-    /// Returns the response as it will be kept: its calls have unique ids.
-    pub(crate) const fn response(&self) -> &Arc<Message> {
-        &self.response
-    }
-
-    /// Answers the call at that position. The last answer counts.
-    pub(crate) fn answer(&mut self, position: usize, result: ToolResult) {
-        self.results[position] = Some(result);
-    }
-
-    /// Sets the result of calls that get no other.
-    pub(crate) const fn answer_others(&mut self, text: &'static str) {
-        self.unanswered = text;
-    }
-
-    /// Appends messages behind the results. They must not be of tools or call any.
-    pub(crate) fn inject(&mut self, messages: Vec<Message>) -> Result<(), HistoryError> {
-        check(&messages.iter().cloned().map(Arc::new).collect::<Vec<_>>())?;
-        self.injected.extend(messages);
-        Ok(())
-    }
-}
-
-impl Drop for OpenTurn {
-    fn drop(&mut self) {
-        let unanswered = self.unanswered;
-        let results = self.response.tool_calls().zip(take(&mut self.results)).map(|(call, result)| {
-            let mut result = result.unwrap_or_else(|| ToolResult::error("", unanswered));
-            // Whatever id a hook wrote: the result is the one of this call.
-            result.id.clone_from(&call.id);
-            Arc::new(Message::tool([result]))
-        });
-        let mut messages = vec![Arc::clone(&self.response)];
-        messages.extend(results);
-        messages.extend(take(&mut self.injected).into_iter().map(Arc::new));
-        Arc::make_mut(&mut self.session.history.lock().0).extend(messages);
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use proptest::collection::vec;
-    use proptest::prelude::*;
     use serde_json::json;
 
     use super::*;
-
-    /// One step of a conversation as it goes wrong.
-    #[derive(Clone, Debug)]
-    enum Step {
-        Says(String),
-        /// A response with calls of these ids; of each, whether it is answered before the turn ends. A panic ends it
-        /// after the answers.
-        Turn {
-            calls: Vec<(String, bool)>,
-            panics: bool,
-            injects: bool,
-        },
-    }
-
-    fn step() -> impl Strategy<Value = Step> {
-        let id = prop_oneof![Just(String::new()), "[ab]".prop_map(|id| id)];
-        let turn = (vec((id, any::<bool>()), 0..5), any::<bool>(), any::<bool>());
-        prop_oneof![
-            "[a-z]{1,3}".prop_map(Step::Says),
-            turn.prop_map(|(calls, panics, injects)| Step::Turn { calls, panics, injects }),
-        ]
-    }
-
-    proptest! {
-        #[test]
-        fn whatever_ends_a_turn_each_call_has_exactly_one_result(steps in vec(step(), 0..12)) {
-            let session = Session::new();
-            let mut expected = 0;
-            for step in steps {
-                match step {
-                    Step::Says(text) => {
-                        session.extend([Message::user(text)]).expect("text is valid");
-                        expected += 1;
-                    }
-                    Step::Turn { calls, panics, injects } => {
-                        let response = calls.iter().fold(Message::assistant("so"), |message, (id, _)| {
-                            message.with_call(ToolCall::new(id, "t", json!({})))
-                        });
-                        let shared = session.clone();
-                        let turn = std::panic::AssertUnwindSafe(|| {
-                            let mut turn = shared.open(response);
-                            for (at, (_, is_answered)) in calls.iter().enumerate() {
-                                if *is_answered {
-                                    turn.answer(at, ToolResult::new("another id", at));
-                                }
-                            }
-                            if injects {
-                                turn.inject(vec![Message::user("and")]).expect("text is valid");
-                            }
-                            assert!(!panics, "the turn ends so");
-                        });
-                        let _ = std::panic::catch_unwind(turn);
-                        expected += 1 + calls.len() + usize::from(injects);
-                    }
-                }
-            }
-            let history = session.history();
-            prop_assert_eq!(history.messages().len(), expected);
-            prop_assert_eq!(check(history.messages()), Ok(()));
-            let json = serde_json::to_value(&history).expect("JSON");
-            prop_assert_eq!(serde_json::from_value::<History>(json).expect("a valid history"), history);
-        }
-    }
+    use crate::ToolResult;
 
     #[test]
     fn what_is_not_valid_is_refused_with_its_place_and_changes_nothing() {

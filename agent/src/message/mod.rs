@@ -2,6 +2,7 @@
 
 pub(crate) mod arguments;
 pub(crate) mod history;
+pub(crate) mod session;
 pub(crate) mod usage;
 
 use serde::{Deserialize, Serialize};

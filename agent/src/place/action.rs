@@ -20,6 +20,14 @@ pub struct TurnAction {
     pub decision: Option<Decision>,
 }
 
+impl TurnAction {
+    /// Makes the value that the first hook sees.
+    #[must_use]
+    pub const fn new(response: ChatResponse) -> Self {
+        Self { response, inject: Vec::new(), decision: None }
+    }
+}
+
 /// A decision about a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -42,6 +50,14 @@ pub struct CallResult {
     pub how: How,
     /// The result.
     pub output: ToolOutput,
+}
+
+impl CallResult {
+    /// Makes a result, for tests of hooks.
+    #[must_use]
+    pub const fn new(call: ToolCall, how: How, output: ToolOutput) -> Self {
+        Self { call, how, output }
+    }
 }
 
 /// The way in which the result of a tool call came about.
@@ -68,4 +84,12 @@ pub struct TurnEnd {
     pub response: Arc<Message>,
     /// The results of its calls, in call order.
     pub results: Vec<CallResult>,
+}
+
+impl TurnEnd {
+    /// Makes the end of a turn, for tests of hooks.
+    #[must_use]
+    pub fn new(response: Message, results: Vec<CallResult>) -> Self {
+        Self { response: Arc::new(response), results }
+    }
 }

@@ -10,9 +10,14 @@ use crate::tool::output::ToolOutput;
 pub struct Batch(pub(crate) Vec<GatedCall>);
 
 impl Batch {
-    /// Returns the calls that have no verdict yet.
+    /// Makes a batch of calls without verdicts, for tests of hooks.
+    pub fn new(calls: impl IntoIterator<Item = ToolCall>) -> Self {
+        Self(calls.into_iter().map(GatedCall::new).collect())
+    }
+
+    /// Returns the calls that are still to be decided: they have no verdict, there is such a tool, and the arguments fit.
     pub fn open(&mut self) -> impl Iterator<Item = &mut GatedCall> {
-        self.0.iter_mut().filter(|gated| gated.verdict.is_none())
+        self.0.iter_mut().filter(|gated| gated.is_open())
     }
 
     /// Returns all calls.
@@ -28,6 +33,8 @@ pub struct GatedCall {
     /// The call. Name and arguments may be changed: they are validated again. The id stays as it is.
     pub call: ToolCall,
     verdict: Option<Verdict>,
+    /// The reason why the call could not be executed as the model made it. Gates are not asked about such a call.
+    fault: Option<String>,
 }
 
 /// A decision about a call at the gate.
@@ -51,8 +58,19 @@ pub enum Verdict {
 }
 
 impl GatedCall {
-    pub(crate) const fn new(call: ToolCall) -> Self {
-        Self { call, verdict: None }
+    /// Makes a call without a verdict, for tests of hooks.
+    #[must_use]
+    pub const fn new(call: ToolCall) -> Self {
+        Self { call, verdict: None, fault: None }
+    }
+
+    pub(crate) fn with_fault(mut self, fault: Option<String>) -> Self {
+        self.fault = fault;
+        self
+    }
+
+    pub(crate) const fn is_open(&self) -> bool {
+        self.verdict.is_none() && self.fault.is_none()
     }
 
     /// Returns the verdict, if there is one.
@@ -61,11 +79,11 @@ impl GatedCall {
         self.verdict.as_ref()
     }
 
-    pub(crate) fn into_parts(self) -> (ToolCall, Option<Verdict>) {
-        (self.call, self.verdict)
+    pub(crate) fn into_parts(self) -> (ToolCall, Option<Verdict>, Option<String>) {
+        (self.call, self.verdict, self.fault)
     }
 
-    /// Sets the verdict. The first one stands: a call that has one is not decided again.
+    /// Sets the verdict. The first verdict stands, and a later one is ignored.
     pub fn decide(&mut self, verdict: Verdict) {
         self.verdict.get_or_insert(verdict);
     }
@@ -90,25 +108,25 @@ impl GatedCall {
         self.decide(Verdict::Interrupt(interrupt));
     }
 
-    /// Decides by the error of a hook for this call: an interrupt is the verdict, a failure denies.
+    /// Decides by the error of a hook that asked about this call: an interrupt is the verdict, a failure denies.
     ///
     /// # Errors
     ///
-    /// Returns a halt, an abort or a request for a retry again: they end the run.
-    pub(crate) fn decide_by(&mut self, by: &str, error: Error) -> Result<(), Error> {
+    /// Returns a halt, an abort, a request for a retry or a fatal error: they end the run.
+    pub(crate) fn decide_by(&mut self, by: &str, error: &Error) -> Result<(), Error> {
         if let Some(interrupt) = error.interrupt().filter(|_| error.is_interrupted()) {
             self.interrupt(interrupt.clone());
             return Ok(());
         }
-        if ends_the_run(&error) {
-            return Err(error);
+        if ends_the_run(error) {
+            return Err(error.clone());
         }
         self.deny(by, error.to_string());
         Ok(())
     }
 }
 
-/// Returns whether an error of a hook or a tool ends the agent's run, and is not just an answer for the model.
+/// Returns `true` if an error of a hook ends the agent's run, and is not only an answer for the model.
 pub(crate) fn ends_the_run(error: &Error) -> bool {
     error.is_halted() || error.is_aborted() || error.is_retry() || error.is_fatal()
 }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::mem::take;
 use std::ops::ControlFlow;
 
-use emitree_runtime::{Filter, Filters, Result, RunContext, Stack, StackBuilder};
+use emitree_runtime::{Error, Filter, Filters, Result, RunContext, Stack, StackBuilder};
 use futures_core::future::BoxFuture;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -45,7 +45,8 @@ impl HookResult for Result<()> {
 ///
 /// An async hook returns a boxed future: `hooks.on_context_async(|messages, ctx| Box::pin(async move { Ok(()) }))`.
 ///
-/// The error of a hook ends the agent's run, if the method does not say otherwise. The history stays valid.
+/// The error of a hook ends the agent's run, if the method does not say otherwise. It has the name of the hook,
+/// `<id>.<place>`, as its context value `by`. The history stays valid. A hook that panics ends the run as well.
 pub struct Hooks {
     owner: String,
     agent_run: StackBuilder<Agent>,
@@ -84,6 +85,7 @@ pub(crate) enum Gate {
 
 /// The hooks of a middleware, built: the layers of its onion places, and its chains.
 pub(crate) struct Built {
+    pub(crate) owner: String,
     pub(crate) agent_run: Stack<Agent>,
     pub(crate) model_call: Stack<ChatModel>,
     pub(crate) tool_call: Stack<Tool>,
@@ -128,6 +130,7 @@ impl Hooks {
 
     pub(crate) fn build(self) -> Built {
         Built {
+            owner: self.owner,
             agent_run: self.agent_run.build(),
             model_call: self.model_call.build(),
             tool_call: self.tool_call.build(),
@@ -173,7 +176,8 @@ impl Hooks {
     }
 
     chain! {
-        /// Changes the history before each model call, for good.
+        /// Changes the history before each model call, for good. If another run of the session rewrites the history
+        /// meanwhile, all hooks of this place are called again with the new history.
         on_state, on_state_async, state: History, ModelState
     }
 
@@ -266,8 +270,10 @@ impl Hooks {
         self
     }
 
-    /// Decides about all calls of a turn together. If the hook fails, all calls without a verdict are denied; a halt, an
-    /// abort or a request for a retry ends the run.
+    /// Decides about all calls of a turn together. If the hook fails, all calls without a verdict are denied, and with an
+    /// interrupt they are interrupted; a halt, an abort or a request for a retry ends the run.
+    ///
+    /// A call with a name or arguments that do not fit is not open: the model reads what is wrong with it.
     pub fn on_gate<Out: HookResult>(
         &mut self,
         hook: impl Fn(&mut Batch, &RunContext) -> Out + Send + Sync + 'static,
@@ -323,17 +329,36 @@ impl Hooks {
     }
 }
 
-impl Chains {
-    /// Returns the names of all hooks with a name of their own, in the order of a turn.
+impl Built {
+    /// Returns the names of the places with hooks, `<id>.<place>`, in the order of a turn.
     pub(crate) fn names(&self) -> Vec<String> {
-        let gates = self.gates.iter().flat_map(|gate| match gate {
-            Gate::Batch(_, filters) => filters.names().collect::<Vec<_>>(),
-            Gate::Each(_, filters) => filters.names().collect(),
-        });
-        let names = self.state.names().chain(self.context.names()).chain(self.contributions.names());
-        let names = names.chain(self.prompt.names()).chain(self.wire.names()).chain(self.action.names());
-        let names = names.chain(self.resolve.names()).chain(gates).chain(self.results.iter().flat_map(Filters::names));
-        names.chain(self.stop.names()).chain(self.end.names()).map(str::to_owned).collect()
+        let is_used = |place: &Place| match place {
+            Place::AgentRun => !self.agent_run.is_empty(),
+            Place::ModelCall => !self.model_call.is_empty(),
+            Place::ToolCall => !self.tool_call.is_empty(),
+            chain => self.chains.is_used(*chain),
+        };
+        Place::ALL.iter().filter(|place| is_used(place)).map(|place| format!("{}.{place}", self.owner)).collect()
+    }
+}
+
+impl Chains {
+    /// Returns `true` if a chain place has hooks. The match is exhaustive, so that no place is forgotten in explanations.
+    fn is_used(&self, place: Place) -> bool {
+        !match place {
+            Place::ModelState => self.state.is_empty(),
+            Place::ModelContext => self.context.is_empty(),
+            Place::ModelPrompt => self.contributions.is_empty() && self.prompt.is_empty(),
+            Place::ModelWire => self.wire.is_empty(),
+            Place::ModelChunk => self.chunks.is_empty(),
+            Place::TurnAction => self.action.is_empty(),
+            Place::ToolResolve => self.resolve.is_empty(),
+            Place::ToolGate => self.gates.is_empty(),
+            Place::ToolResult => self.results.is_empty(),
+            Place::TurnStop => self.stop.is_empty(),
+            Place::RunEnd => self.end.is_empty(),
+            Place::AgentRun | Place::ModelCall | Place::ToolCall => true,
+        }
     }
 }
 
@@ -341,7 +366,7 @@ impl fmt::Debug for Hooks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Hooks")
             .field("owner", &self.owner)
-            .field("chains", &self.chains.names())
+            .field("chains", &Place::ALL.iter().filter(|place| self.chains.is_used(**place)).collect::<Vec<_>>())
             .finish_non_exhaustive()
     }
 }
@@ -352,7 +377,13 @@ fn add<T: Send + 'static>(filters: &mut Filters<T>, filter: impl Filter<T>) {
     *filters = take(filters).with(filter);
 }
 
-/// A closure that need not wait, as a filter.
+/// Adds the name of a hook to its error, unless the error names somebody already.
+fn by(name: &str, error: Error) -> Error {
+    let is_named = error.is_denied() || error.is_halted() || error.details().contains_key("by");
+    if is_named { error } else { error.context("by", name) }
+}
+
+/// A closure that does not wait, as a filter.
 struct SyncHook<F> {
     name: String,
     hook: F,
@@ -364,7 +395,7 @@ where
     F: Fn(&mut T, &RunContext) -> Result<ControlFlow<String>> + Send + Sync + 'static,
 {
     async fn filter(&self, value: &mut T, ctx: &RunContext) -> Result<ControlFlow<String>> {
-        (self.hook)(value, ctx)
+        (self.hook)(value, ctx).map_err(|error| by(&self.name, error))
     }
 
     fn name(&self) -> &str {
@@ -384,7 +415,7 @@ where
     F: for<'a> Fn(&'a mut T, &'a RunContext) -> BoxFuture<'a, Result<()>> + Send + Sync + 'static,
 {
     async fn filter(&self, value: &mut T, ctx: &RunContext) -> Result<ControlFlow<String>> {
-        (self.hook)(value, ctx).await.map(|()| CONTINUE)
+        (self.hook)(value, ctx).await.map(|()| CONTINUE).map_err(|error| by(&self.name, error))
     }
 
     fn name(&self) -> &str {

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use emitree_agent::{
-    Agent, AgentContext, AgentRun, CallId, ChatModel, History, Message, Reply, ScriptedModel, Session, ToolOutput,
-    Usage, tool_fn,
+    Agent, AgentContext, AgentRun, CallId, ChatModel, ChatOptions, History, Message, Reply, ScriptedModel, Session,
+    ToolOutput, Usage, tool_fn,
 };
 use emitree_middleware::{Cache, Runs};
 use emitree_runtime::{
@@ -216,9 +216,10 @@ async fn whatever_ends_a_run_its_session_stays_valid_and_goes_on() -> Result<()>
             }
         }
         let history = assert_valid(&session);
+        // A call that has its result keeps it, and a tool that was at work may have had effects.
         let expected = match end {
             "max_steps" => ["late", "B"],
-            _ => ["!not executed: the run was stopped", "!not executed: the run was stopped"],
+            _ => ["!the run was stopped while the tool was at work: it may have had effects", "B"],
         };
         assert_eq!(results(history.messages()), expected, "{end}");
         let answer = agent.ask("and now?").session(&session).await?;
@@ -344,17 +345,20 @@ async fn one_model_and_one_agent_serve_several_runs_at_once_and_nothing_mixes() 
 }
 
 #[tokio::test]
-async fn tokens_of_sub_agents_reach_the_listener_of_the_outermost() -> Result<()> {
-    let inner = ScriptedModel::new("inner").reply(Reply::text("deep").in_pieces(2));
-    let librarian = Agent::builder("librarian", ChatModel::new(inner)?).build()?;
-    let outer =
-        ScriptedModel::new("outer").call("librarian", json!({"task": "x"})).reply(Reply::text("top").in_pieces(2));
-    let agent = agent(&outer).tool(librarian.as_tool("Knows")).build()?;
-    let log = Log::default();
-    let to = log.clone();
-    agent.ask("go").on_token(move |token| to.add(token.text())).await?;
-    // The sub-agent's model was not asked to stream: its input is its own.
-    assert_eq!(log.lines(), ["to", "p"]);
+async fn on_token_streams_this_agent_and_passes_the_tokens_of_sub_agents_that_stream_by_themselves() -> Result<()> {
+    for (streams, expected) in [(false, vec!["to", "p"]), (true, vec!["de", "ep", "to", "p"])] {
+        let inner = ScriptedModel::new("inner").reply(Reply::text("deep").in_pieces(2));
+        let mut options = ChatOptions::default();
+        options.stream = streams;
+        let librarian = Agent::builder("librarian", ChatModel::new(inner)?).options(options).build()?;
+        let outer =
+            ScriptedModel::new("outer").call("librarian", json!({"task": "x"})).reply(Reply::text("top").in_pieces(2));
+        let agent = agent(&outer).tool(librarian.as_tool("Knows")).build()?;
+        let log = Log::default();
+        let to = log.clone();
+        agent.ask("go").on_token(move |token| to.add(token.text())).await?;
+        assert_eq!(log.lines(), expected);
+    }
     Ok(())
 }
 
@@ -385,5 +389,69 @@ async fn a_turn_ends_the_run_if_all_results_say_so() -> Result<()> {
         .calls([("done", json!({"text": "bye"})), ("shout", json!({"text": "b"}))])
         .text("goes on");
     assert_eq!(agent(&script).tool(done()).build()?.ask("go").await?.text(), "goes on");
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_interrupt_in_a_sub_agent_is_one_of_the_outer_agents_batch() -> Result<()> {
+    let inner = ScriptedModel::new("inner").call("pay", json!({"text": "1"}));
+    let pay = fail("pay", || Error::interrupted(Interrupt::new("approval", json!({"amount": 1}))));
+    let librarian = Agent::builder("librarian", ChatModel::new(inner)?).tool(pay).build()?;
+    let outer = ScriptedModel::new("outer")
+        .calls([("librarian", json!({"task": "pay"})), ("shout", json!({"task": "", "text": "b"}))]);
+    let session = Session::new();
+    let agent = agent(&outer).tool(librarian.as_tool("Pays")).build()?;
+    let error = agent.ask("go").session(&session).await.unwrap_err();
+    let outer = error.interrupt().expect("an interrupt");
+    assert_eq!(outer.data["pending"][0]["call"]["name"], "librarian");
+    let inner = &outer.data["pending"][0]["interrupt"];
+    assert_eq!(inner["kind"], "agent.batch");
+    assert_eq!(inner["data"]["pending"][0]["interrupt"]["kind"], "approval");
+    assert_eq!(results(assert_valid(&session).messages()), ["!not executed: interrupted", "B"]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_halt_comes_before_an_interrupt_and_before_other_errors_whatever_the_order_of_calls() -> Result<()> {
+    let halt = || fail("halt", || Error::halted("switch", "enough"));
+    let lost = || fail("lost", || Error::new("lost").fatal(true));
+    let asks = || fail("asks", || Error::interrupted(Interrupt::new("approval", json!(null))));
+    for order in [["asks", "lost", "halt"], ["halt", "asks", "lost"], ["lost", "halt", "asks"]] {
+        let script = ScriptedModel::new("test").calls(order.map(|name| (name, json!({"text": "x"}))));
+        let agent = agent(&script).tool(halt()).tool(lost()).tool(asks()).build()?;
+        assert!(agent.ask("go").await.unwrap_err().is_halted(), "{order:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn tools_in_tasks_of_their_own_do_not_hold_each_other_up_and_are_the_same_runs() -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let (sender, receiver) = std::sync::mpsc::channel::<()>();
+    let (sender, receiver) = (std::sync::Mutex::new(sender), Arc::new(std::sync::Mutex::new(receiver)));
+    // It blocks the thread until its sibling has worked.
+    let waits = tool_fn("waits", "Waits", move |_: Text, ctx: RunContext| {
+        let receiver = Arc::clone(&receiver);
+        async move {
+            receiver
+                .lock()
+                .expect("no panic")
+                .recv_timeout(Duration::from_secs(60))
+                .map_err(|error| Error::new(error.to_string()))?;
+            Ok(ctx.own_extension::<CallId>().expect("an id").0.clone())
+        }
+    });
+    let wakes = tool_fn("wakes", "Wakes", move |_: Text, ctx: RunContext| {
+        sender.lock().expect("no panic").send(()).expect("a receiver");
+        async move { Ok(ctx.turn().expect("an agent").number) }
+    });
+    let script = ScriptedModel::new("test")
+        .calls([("waits", json!({"text": "x"})), ("wakes", json!({"text": "x"}))])
+        .text("done");
+    let agent = agent(&script).tool(waits).tool(wakes).spawn_tools(true).build()?;
+    let asked = agent.clone();
+    let answer = runtime.block_on(runtime.spawn(async move { asked.ask("go").await }))??;
+    assert_eq!(results(&answer.messages), ["0", "1"]);
+    runtime.shutdown_background();
     Ok(())
 }

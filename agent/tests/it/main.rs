@@ -1,6 +1,9 @@
 //! Tests of the public API, in one binary.
 
 mod agents;
+mod explain;
+mod gates;
 mod models;
 mod places;
+mod sessions;
 mod support;

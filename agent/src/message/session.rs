@@ -1,0 +1,382 @@
+//! Sessions: a history and the state of middleware, which outlive runs and are shared by them.
+
+use std::collections::HashSet;
+use std::mem::take;
+use std::sync::Arc;
+
+use emitree_emitter::new_id;
+use parking_lot::Mutex;
+
+use crate::message::history::{History, HistoryError, check, check_parts};
+use crate::message::{Message, Part, Role, ToolResult};
+use crate::place::state::Slices;
+
+/// A [`History`] that outlives runs: what was said stays, also when a run fails, is aborted or dropped. It keeps the
+/// [`State`](crate::State) of middleware as well.
+///
+/// Clones share the session. Several runs may use one session at the same time: each turn enters whole, in the order in
+/// which the turns end. If a run attempts again, what the given-up attempt said is removed, and what other runs said
+/// stays; the state of middleware becomes what it was when the run began.
+#[derive(Clone, Debug, Default)]
+pub struct Session {
+    history: Arc<Mutex<History>>,
+    slices: Slices,
+}
+
+impl Session {
+    /// Makes an empty session.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Returns the conversation so far.
+    #[must_use]
+    pub fn history(&self) -> History {
+        self.history.lock().clone()
+    }
+
+    /// Appends messages, as [`History::extend`].
+    ///
+    /// # Errors
+    ///
+    /// The same as for [`History::extend`].
+    pub fn extend(&self, messages: impl IntoIterator<Item = Message>) -> Result<(), HistoryError> {
+        // Messages are collected before the lock is taken: the iterator is user code.
+        let messages: Vec<_> = messages.into_iter().collect();
+        self.history.lock().extend(messages)
+    }
+
+    /// Returns the state of middleware.
+    pub(crate) const fn slices(&self) -> &Slices {
+        &self.slices
+    }
+}
+
+impl From<History> for Session {
+    fn from(history: History) -> Self {
+        Self { history: Arc::new(Mutex::new(history)), slices: Slices::default() }
+    }
+}
+
+/// The session of one run, and the messages that the current attempt of the run added.
+///
+/// Invariant: every change of the history is made under the session's lock and relative to what is there, because other
+/// runs may use the session at the same time.
+#[derive(Debug)]
+pub(crate) struct SessionRun {
+    session: Session,
+    added: Mutex<Vec<Arc<Message>>>,
+    rewritten: Mutex<Option<Rewritten>>,
+}
+
+/// A history that hooks of a run have rewritten: it no longer begins with the messages that they read.
+#[derive(Debug)]
+struct Rewritten {
+    /// The conversation as it would be without this run.
+    without: Vec<Arc<Message>>,
+    /// The conversation as hooks left it.
+    history: History,
+}
+
+impl SessionRun {
+    pub(crate) const fn new(session: Session) -> Self {
+        Self { session, added: Mutex::new(Vec::new()), rewritten: Mutex::new(None) }
+    }
+
+    pub(crate) fn history(&self) -> History {
+        self.session.history()
+    }
+
+    pub(crate) const fn slices(&self) -> &Slices {
+        self.session.slices()
+    }
+
+    /// Returns the messages that the attempt added, in order.
+    pub(crate) fn added(&self) -> Vec<Arc<Message>> {
+        self.added.lock().clone()
+    }
+
+    /// Appends messages, as [`History::extend`].
+    pub(crate) fn extend(&self, messages: impl IntoIterator<Item = Message>) -> Result<(), HistoryError> {
+        let messages: Vec<_> = messages.into_iter().map(Arc::new).collect();
+        check(&messages)?;
+        self.append(messages);
+        Ok(())
+    }
+
+    fn append(&self, messages: Vec<Arc<Message>>) {
+        self.added.lock().extend(messages.iter().cloned());
+        // One lock for all: messages of other runs come before or after these, never in between.
+        Arc::make_mut(&mut self.session.history.lock().0).extend(messages);
+    }
+
+    /// Replaces the conversation that hooks have read by what they made of it. Returns `false`, and changes nothing, if
+    /// another run has rewritten the conversation meanwhile. What another run has appended stays, behind the changes.
+    pub(crate) fn update(&self, read: &History, changed: History) -> bool {
+        if Arc::ptr_eq(&read.0, &changed.0) {
+            return true;
+        }
+        let mut current = self.session.history.lock();
+        let Some(appended) = current.strip_prefix(read) else { return false };
+        // Both parts are valid by themselves, so the whole is.
+        let whole = History(Arc::new(changed.0.iter().chain(appended).cloned().collect()));
+        match changed.strip_prefix(read) {
+            Some(new) => self.added.lock().extend(new.iter().cloned()),
+            None => {
+                let without = self.without(read);
+                *self.rewritten.lock() = Some(Rewritten { without, history: changed });
+            }
+        }
+        *current = whole;
+        true
+    }
+
+    /// Removes what the attempt added, so that the next one begins with the conversation as it would be without this run.
+    pub(crate) fn give_up(&self) {
+        let mut current = self.session.history.lock();
+        let without = self.without(&current);
+        // Another run may have rewritten a turn of this one in part. Then its version stays.
+        if check(&without).is_ok() {
+            *current = History(Arc::new(without));
+        }
+        self.added.lock().clear();
+        *self.rewritten.lock() = None;
+    }
+
+    /// Returns the messages of a history without those that this run added, and without its rewriting.
+    fn without(&self, history: &History) -> Vec<Arc<Message>> {
+        let (added, rewritten) = (self.added.lock(), self.rewritten.lock());
+        // Compared by address: an equal message of another run is another one.
+        let of_others = |message: &&Arc<Message>| !added.iter().any(|other| Arc::ptr_eq(other, message));
+        let rewritten = rewritten.as_ref().and_then(|it| Some((&it.without, history.strip_prefix(&it.history)?)));
+        match rewritten {
+            Some((without, appended)) => without.iter().chain(appended.iter().filter(of_others)).cloned().collect(),
+            None => history.0.iter().filter(of_others).cloned().collect(),
+        }
+    }
+
+    /// Begins a turn with a model's response. It enters the history when the turn is dropped.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the response is not a message that a model can say, such as a message with tool results.
+    pub(crate) fn open(&self, mut response: Message) -> Result<OpenTurn<'_>, HistoryError> {
+        if response.role != Role::Assistant {
+            return Err(HistoryError::Response { role: response.role });
+        }
+        check_parts(0, &response)?;
+        give_ids(&mut response);
+        let results = response.tool_calls().map(|_| CallState::Open).collect();
+        Ok(OpenTurn {
+            session: self,
+            response: Arc::new(response),
+            results: Mutex::new(results),
+            unanswered: "not executed: the run was stopped",
+            injected: Vec::new(),
+        })
+    }
+}
+
+/// Gives calls fresh ids where small servers repeat them or leave them out.
+fn give_ids(response: &mut Message) {
+    let mut ids = HashSet::new();
+    for part in &mut response.parts {
+        if let Part::ToolCall(call) = part
+            && (call.id.is_empty() || ids.contains(&call.id))
+        {
+            call.id = format!("call_{}", new_id().simple());
+        }
+        if let Part::ToolCall(call) = part {
+            ids.insert(call.id.clone());
+        }
+    }
+}
+
+/// A response whose calls are being answered. Made before anything is done with the calls; its drop completes the turn,
+/// so that a run that fails, is aborted or dropped leaves a valid history.
+///
+/// Results are set by the position of their call, because ids are the provider's and not reliable.
+#[derive(Debug)]
+pub(crate) struct OpenTurn<'a> {
+    session: &'a SessionRun,
+    response: Arc<Message>,
+    /// One for each call. Calls that run side by side answer through a shared reference.
+    results: Mutex<Vec<CallState>>,
+    unanswered: &'static str,
+    injected: Vec<Message>,
+}
+
+/// The state of a call of an [`OpenTurn`].
+#[derive(Clone, Debug)]
+enum CallState {
+    Open,
+    /// Its tool has been started, so that it may have had effects.
+    Started,
+    Answered(ToolResult),
+}
+
+impl OpenTurn<'_> {
+    /// Returns the response as it will be kept: its calls have unique ids.
+    pub(crate) const fn response(&self) -> &Arc<Message> {
+        &self.response
+    }
+
+    /// Notes that the tool of the call at that position is about to run.
+    pub(crate) fn start(&self, position: usize) {
+        self.results.lock()[position] = CallState::Started;
+    }
+
+    /// Answers the call at that position. The last answer counts.
+    pub(crate) fn answer(&self, position: usize, result: ToolResult) {
+        self.results.lock()[position] = CallState::Answered(result);
+    }
+
+    /// Sets the result of calls that get no other.
+    pub(crate) const fn answer_others(&mut self, text: &'static str) {
+        self.unanswered = text;
+    }
+
+    /// Appends messages behind the results. They have to be valid by themselves.
+    pub(crate) fn inject(&mut self, messages: Vec<Message>) -> Result<(), HistoryError> {
+        check(&messages.iter().cloned().map(Arc::new).collect::<Vec<_>>())?;
+        self.injected.extend(messages);
+        Ok(())
+    }
+}
+
+impl Drop for OpenTurn<'_> {
+    fn drop(&mut self) {
+        let states = take(self.results.get_mut());
+        let results = self.response.tool_calls().zip(states).map(|(call, state)| {
+            let mut result = match state {
+                CallState::Answered(result) => result,
+                CallState::Open => ToolResult::error("", self.unanswered),
+                // A model that reads "not executed" would call the tool again.
+                CallState::Started => ToolResult::error("", STOPPED),
+            };
+            // Whatever id a hook wrote: the result belongs to this call.
+            result.id.clone_from(&call.id);
+            Arc::new(Message::tool([result]))
+        });
+        let mut messages = vec![Arc::clone(&self.response)];
+        messages.extend(results);
+        messages.extend(take(&mut self.injected).into_iter().map(Arc::new));
+        self.session.append(messages);
+    }
+}
+
+/// The result of a call whose tool was at work when the run ended.
+const STOPPED: &str = "the run was stopped while the tool was at work: it may have had effects";
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+    use crate::ToolCall;
+
+    /// One step of a conversation as it goes wrong.
+    #[derive(Clone, Debug)]
+    enum Step {
+        Says(String),
+        /// A response with calls of these ids; of each, whether it is answered before the turn ends. A panic ends it
+        /// after the answers.
+        Turn {
+            calls: Vec<(String, bool)>,
+            panics: bool,
+            injects: bool,
+        },
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        let id = prop_oneof![Just(String::new()), "[ab]".prop_map(|id| id)];
+        let turn = (vec((id, any::<bool>()), 0..5), any::<bool>(), any::<bool>());
+        prop_oneof![
+            "[a-z]{1,3}".prop_map(Step::Says),
+            turn.prop_map(|(calls, panics, injects)| Step::Turn { calls, panics, injects }),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_ends_a_turn_each_call_has_exactly_one_result(steps in vec(step(), 0..12)) {
+            let session = Session::new();
+            let run = SessionRun::new(session.clone());
+            let mut expected = 0;
+            for step in steps {
+                match step {
+                    Step::Says(text) => {
+                        session.extend([Message::user(text)]).expect("text is valid");
+                        expected += 1;
+                    }
+                    Step::Turn { calls, panics, injects } => {
+                        let response = calls.iter().fold(Message::assistant("so"), |message, (id, _)| {
+                            message.with_call(ToolCall::new(id, "t", json!({})))
+                        });
+                        let turn = std::panic::AssertUnwindSafe(|| {
+                            let mut turn = run.open(response).expect("a response");
+                            for (at, (_, is_answered)) in calls.iter().enumerate() {
+                                if *is_answered {
+                                    turn.answer(at, ToolResult::new("another id", at));
+                                }
+                            }
+                            if injects {
+                                turn.inject(vec![Message::user("and")]).expect("text is valid");
+                            }
+                            assert!(!panics, "the turn ends so");
+                        });
+                        let _ = std::panic::catch_unwind(turn);
+                        expected += 1 + calls.len() + usize::from(injects);
+                    }
+                }
+            }
+            let history = session.history();
+            prop_assert_eq!(history.messages().len(), expected);
+            prop_assert_eq!(check(history.messages()), Ok(()));
+            let json = serde_json::to_value(&history).expect("JSON");
+            prop_assert_eq!(serde_json::from_value::<History>(json).expect("a valid history"), history);
+        }
+    }
+
+    fn says(history: &[Arc<Message>]) -> Vec<String> {
+        history.iter().map(|message| message.text()).collect()
+    }
+
+    #[test]
+    fn a_run_that_is_given_up_takes_its_messages_and_its_rewriting_along_and_nothing_else() {
+        let session = Session::new();
+        session.extend([Message::user("old")]).expect("valid");
+        let (ours, theirs) = (SessionRun::new(session.clone()), SessionRun::new(session.clone()));
+        ours.extend([Message::user("ours")]).expect("valid");
+        theirs.extend([Message::user("theirs")]).expect("valid");
+
+        // Hooks rewrite what they read; what comes in meanwhile stays behind that.
+        let read = session.history();
+        theirs.extend([Message::user("meanwhile")]).expect("valid");
+        let summary = History::try_from(vec![Message::user("summary")]).expect("valid");
+        assert!(ours.update(&read, summary));
+        ours.extend([Message::user("more")]).expect("valid");
+        assert_eq!(says(session.history().messages()), ["summary", "meanwhile", "more"]);
+        assert_eq!(says(&ours.added()), ["ours", "more"]);
+
+        // Another run that had read the same loses the race and changes nothing.
+        assert!(!theirs.update(&read, History::new()));
+        ours.give_up();
+        assert_eq!(says(session.history().messages()), ["old", "theirs", "meanwhile"]);
+        assert!(ours.added().is_empty());
+    }
+
+    #[test]
+    fn only_a_message_that_a_model_can_say_begins_a_turn() {
+        let run = SessionRun::new(Session::new());
+        let error = run.open(Message::user("x")).expect_err("a user's message").to_string();
+        assert_eq!(error, "a model's response is of the role `user`, and has to be of the role `assistant`");
+        let result = Part::ToolCallResponse(ToolResult::new("a", 1));
+        let error = run.open(Message::new(Role::Assistant, [result])).expect_err("a result").to_string();
+        assert_eq!(error, "message 0 is of the role `assistant` and has a tool result");
+        assert!(run.history().messages().is_empty());
+    }
+}

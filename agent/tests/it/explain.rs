@@ -1,0 +1,59 @@
+//! Explanations and errors name the hooks of an agent.
+
+use emitree_agent::{Agent, AgentRun, Hooks, Place, ScriptedModel, joins};
+use emitree_runtime::{Error, Next, Result, for_tree};
+
+use crate::support::{Log, Made, agent};
+
+/// A middleware with a hook at some places.
+fn hooked(id: &'static str) -> Made<impl Fn(&mut Hooks) + Send + Sync + 'static> {
+    Made(id, |hooks: &mut Hooks| {
+        hooks.agent_run(|stack| {
+            stack.layer_fn("timed", |input, _, next: Next<'_, Agent>| Box::pin(async move { next.run(input).await }))
+        });
+        hooks.on_gate(|_, _| ());
+        hooks.on_context(|_, _| ());
+        hooks.on_wire(|_, _| ());
+    })
+}
+
+#[tokio::test]
+async fn hooks_of_the_agent_of_a_run_and_of_runs_above_are_explained_by_name() -> Result<()> {
+    let agent = agent(&ScriptedModel::new("test").text("x")).with(hooked("a")).with(hooked("b")).build()?;
+    let names = |id: &str| {
+        let places = [Place::AgentRun, Place::ModelContext, Place::ModelWire, Place::ToolGate];
+        format!("; hooks: {}", places.map(|place| format!("{id}.{place}")).join(", "))
+    };
+    let before = agent.ask("go").with(hooked("r")).explain();
+    let bound: Vec<_> = before.middlewares.iter().map(|middleware| middleware.name.as_str()).collect();
+    assert_eq!(bound, ["a", "b", "agent", "r"]);
+    for (at, id) in [(0, "a"), (1, "b"), (3, "r")] {
+        assert_eq!(before.middlewares[at].summary.to_string(), format!("{id}{}", names(id)));
+    }
+    assert_eq!(before.chain.iter().filter(|layer| layer.name == "timed").count(), 3);
+    // The slot names the hook that is called, and the one that it replaced.
+    let text = before.to_string();
+    assert!(text.contains(r#"model.wire="b.model.wire""#), "{text}");
+    assert!(text.contains(r#"model.wire replaced=["a.model.wire"]"#), "{text}");
+
+    let log = Log::default();
+    let to = log.clone();
+    let explains = Made("e", move |hooks: &mut Hooks| {
+        let to = to.clone();
+        hooks.on_state(move |_, ctx| to.add(ctx.explain().to_string()));
+    });
+    agent.ask("go").with(explains).middleware(for_tree(joins(hooked("t")))).await?;
+    let text = log.lines().concat();
+    for expected in ["a.tool.gate", "b.tool.gate", "t.tool.gate", "e.model.state"] {
+        assert!(text.contains(expected), "{expected} is missing in {text}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_error_of_a_hook_names_the_hook() -> Result<()> {
+    let fails = Made("m", |hooks: &mut Hooks| _ = hooks.on_state(|_, _| Err(Error::new("broken"))));
+    let error = agent(&ScriptedModel::new("test")).with(fails).build()?.ask("go").await.unwrap_err();
+    assert_eq!((error.to_string().as_str(), &error.details()["by"]), ("broken", &"m.model.state".into()));
+    Ok(())
+}

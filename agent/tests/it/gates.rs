@@ -1,0 +1,116 @@
+//! The gate: which calls are asked about, and what interrupts and failures do.
+
+use emitree_agent::{AgentRun, Delta, Hooks, Reply, ScriptedModel, Session, ToolCall, ToolOutput};
+use emitree_runtime::{Error, Interrupt, Result};
+use serde_json::json;
+
+use crate::support::{Log, Made, agent, assert_valid, results};
+
+fn calls() -> ScriptedModel {
+    ScriptedModel::new("test").calls([("shout", json!({"text": "a"})), ("shout", json!({"text": "b"}))]).text("done")
+}
+
+#[tokio::test]
+async fn calls_that_cannot_be_executed_are_not_asked_about() -> Result<()> {
+    let malformed = Delta::ToolCall {
+        index: 3,
+        id: Some("3".to_owned()),
+        name: Some("shout".to_owned()),
+        arguments: "{".to_owned(),
+    };
+    let calls = [("sing", json!({})), ("shout", json!({"text": 7})), ("shout", json!({"text": "b"}))];
+    let mut message = emitree_agent::Message::assistant("");
+    for (i, (name, arguments)) in calls.into_iter().enumerate() {
+        message = message.with_call(ToolCall::new(i.to_string(), name, arguments));
+    }
+    let mut deltas = Delta::of_response(emitree_agent::ChatResponse::new(message));
+    deltas.push(malformed);
+    let script = ScriptedModel::new("test").reply(Reply::deltas(deltas)).text("done");
+    let asked = Log::default();
+    let to = asked.clone();
+    let gate = Made("gate", move |hooks: &mut Hooks| {
+        let (batch, each) = (to.clone(), to.clone());
+        hooks.on_gate(move |calls, _| calls.open().for_each(|gated| batch.add(gated.call.id.clone())));
+        hooks.on_gate_each(move |gated, _| each.add(gated.call.id.clone()));
+    });
+    let answer = agent(&script).with(gate).build()?.ask("go").await?;
+    assert_eq!(asked.lines(), ["2", "2"]);
+    let expected = [
+        "!there is no tool `sing`; there are `shout`",
+        "!the arguments of `shout` do not fit: at `text`: invalid type: integer `7`, expected a string",
+        "B",
+        "!the arguments of `shout` are not JSON: EOF while parsing an object at line 1 column 1",
+    ];
+    assert_eq!(results(&answer.messages), expected);
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_a_gate_changes_is_checked_again_and_the_id_stays() -> Result<()> {
+    let edits = Made("edits", |hooks: &mut Hooks| {
+        hooks.on_gate(|batch, _| {
+            let mut open = batch.open();
+            let first = open.next().expect("a call");
+            first.call = ToolCall::new("another", "shout", json!({"text": 1}));
+            open.next().expect("a call").call.name = "sing".to_owned();
+        });
+    });
+    let session = Session::new();
+    agent(&calls()).with(edits).build()?.ask("go").session(&session).await?;
+    let expected = [
+        "!the arguments of `shout` do not fit: at `text`: invalid type: integer `1`, expected a string",
+        "!there is no tool `sing`; there are `shout`",
+    ];
+    assert_eq!(results(assert_valid(&session).messages()), expected);
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_interrupt_of_a_batch_gate_is_the_verdict_of_all_open_calls() -> Result<()> {
+    let asks = Made("asks", |hooks: &mut Hooks| {
+        hooks.on_gate(|batch, _| {
+            batch.open().next().expect("a call").answer(ToolOutput::new("known"));
+            Err(Error::interrupted(Interrupt::new("approval", json!({"all": true}))))
+        });
+    });
+    let session = Session::new();
+    let error = agent(&calls()).with(asks).build()?.ask("go").session(&session).await.unwrap_err();
+    let interrupt = error.interrupt().expect("an interrupt");
+    assert_eq!(interrupt.kind, "agent.batch");
+    let pending = interrupt.data["pending"].as_array().expect("a list");
+    assert_eq!(pending.len(), 1);
+    assert_eq!(pending[0]["call"]["arguments"]["text"], "b");
+    assert_eq!(pending[0]["interrupt"]["kind"], "approval");
+    assert_eq!(results(assert_valid(&session).messages()), ["known", "!not executed: interrupted"]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_halt_of_a_result_hook_comes_before_an_interrupt_of_a_call() -> Result<()> {
+    let both = Made("both", |hooks: &mut Hooks| {
+        hooks.on_gate(|batch, _| {
+            batch.open().next().expect("a call").interrupt(Interrupt::new("approval", json!(null)));
+        });
+        hooks.on_result(|_, _| Err(Error::halted("both", "enough")));
+    });
+    let session = Session::new();
+    let error = agent(&calls()).with(both).build()?.ask("go").session(&session).await.unwrap_err();
+    assert!(error.is_halted(), "{error:?}");
+    assert_eq!(results(assert_valid(&session).messages()), ["!not executed: interrupted", "B"]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_result_hook_cannot_move_a_result_to_another_call() -> Result<()> {
+    let moves = Made("moves", |hooks: &mut Hooks| {
+        hooks.on_result(|result, _| result.call.id = "x".to_owned());
+        hooks.on_stop(|end, _| {
+            assert!(end.results.iter().map(|result| result.call.id.as_str()).eq(["0", "1"]) || end.results.is_empty());
+            Ok(false)
+        });
+    });
+    let session = Session::new();
+    agent(&calls()).with(moves).build()?.ask("go").session(&session).await?;
+    assert_eq!(results(assert_valid(&session).messages()), ["A", "B"]);
+    Ok(())
+}

@@ -1,0 +1,289 @@
+//! Sessions that several runs, attempts and threads use, and the state of middleware in them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+
+use emitree_agent::{
+    AgentContext, AgentOutput, AgentRun, Decision, History, Hooks, Message, Reply, ScriptedModel, Session, State,
+};
+use emitree_runtime::{Error, Next, Result, RunContext, map_output};
+use serde_json::json;
+
+use crate::support::{Log, Made, agent, assert_valid, results};
+
+fn texts(session: &Session) -> Vec<String> {
+    assert_valid(session).messages().iter().map(|message| message.text()).collect()
+}
+
+/// Output middleware that requests a retry if the answer is `bad`.
+fn refuse_bad(output: &mut AgentOutput, _: &RunContext) -> Result<()> {
+    if output.text() == "bad" { Err(Error::retry("be polite")) } else { Ok(()) }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_another_run_says_while_hooks_change_the_history_is_kept() -> Result<()> {
+    let session = Session::new();
+    session.extend([Message::user("old")])?;
+    let compact = Made("compact", |hooks: &mut Hooks| {
+        hooks.on_state_async(|history, _| {
+            Box::pin(async move {
+                let kept = vec![Message::user("summary"), Message::user("slow")];
+                tokio::time::sleep(Duration::from_secs(10)).await;
+                *history = History::try_from(kept)?;
+                Ok(())
+            })
+        });
+    });
+    let slow = agent(&ScriptedModel::new("test").text("slow answer")).with(compact).build()?;
+    let fast = agent(&ScriptedModel::new("test").text("fast answer")).build()?;
+    let quick = async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        fast.ask("fast").session(&session).await
+    };
+    let (slowly, quickly) = tokio::join!(slow.ask("slow").session(&session).into_future(), quick);
+    assert_eq!(texts(&session), ["summary", "slow", "fast", "fast answer", "slow answer"]);
+    // An output has what its own run has added.
+    let of = |output: AgentOutput| output.messages.iter().map(|message| message.text()).collect::<Vec<_>>();
+    assert_eq!(of(quickly?), ["fast", "fast answer"]);
+    assert_eq!(of(slowly?), ["slow", "slow answer"]);
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn hooks_that_lose_a_race_of_rewriting_are_called_again_and_lose_nothing() -> Result<()> {
+    let session = Session::new();
+    let rewrite = |name: &'static str, seconds: u64| {
+        Made(name, move |hooks: &mut Hooks| {
+            hooks.on_state_async(move |history, _| {
+                Box::pin(async move {
+                    tokio::time::sleep(Duration::from_secs(seconds)).await;
+                    let mark = |message: &Arc<Message>| Message::user(format!("{}+{name}", message.text()));
+                    *history = History::try_from(history.messages().iter().map(mark).collect::<Vec<_>>())?;
+                    Ok(())
+                })
+            });
+        })
+    };
+    let one = agent(&ScriptedModel::new("test").text("1")).with(rewrite("a", 1)).build()?;
+    let two = agent(&ScriptedModel::new("test").text("2")).with(rewrite("b", 5)).build()?;
+    let (first, second) =
+        tokio::join!(one.ask("x").session(&session).into_future(), two.ask("y").session(&session).into_future());
+    first?;
+    second?;
+    assert_eq!(texts(&session), ["x+a+b", "y+b", "1+b", "2"]);
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_second_attempt_removes_what_the_first_said_and_nothing_of_other_runs() -> Result<()> {
+    let session = Session::new();
+    let waits = |text| Reply::text(text).slow(Duration::from_secs(5), Duration::ZERO);
+    let script = ScriptedModel::new("test").reply(waits("bad")).reply(waits("good"));
+    let slow = agent(&script).build()?;
+    let fast = agent(&ScriptedModel::new("test").text("fast answer")).build()?;
+    let run = slow.ask("slow").session(&session).max_middleware_retries(1).middleware(map_output(refuse_bad));
+    let other = async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        fast.ask("fast").session(&session).await
+    };
+    let (slowly, quickly) = tokio::join!(run.into_future(), other);
+    quickly?;
+    let answer = slowly?;
+    assert_eq!(texts(&session), ["fast", "fast answer", "slow", "good"]);
+    assert_eq!(answer.messages.len(), 2);
+    Ok(())
+}
+
+#[tokio::test]
+async fn with_and_without_a_session_a_second_attempt_begins_afresh_and_knows_the_reason() -> Result<()> {
+    for has_session in [false, true] {
+        let counted = Made("counter", |hooks: &mut Hooks| {
+            let count = hooks.state::<u32>();
+            hooks.prompt(move |ctx| {
+                let count = count.with(ctx, |count| {
+                    *count += 1;
+                    *count
+                })?;
+                Ok(format!("count {count}, turn {}", ctx.turn().expect("an agent").number))
+            });
+        });
+        let script =
+            ScriptedModel::new("test").text("bad").call("shout", json!({"text": "a"})).text("bad").text("good");
+        let agent = agent(&script).prompt("base").with(counted).build()?;
+        let run = agent.ask("go").max_middleware_retries(2).middleware(map_output(refuse_bad));
+        let run = if has_session { run.session(&Session::new()) } else { run };
+        let answer = run.await?;
+        assert_eq!((answer.text().as_str(), answer.turns, answer.messages.len()), ("good", 1, 2));
+
+        let requests = script.requests();
+        let prompts: Vec<_> = requests.iter().map(|request| request.system.clone().unwrap_or_default()).collect();
+        let reason = "The previous attempt was discarded: be polite";
+        let expected = [
+            "base\n\ncount 1, turn 1".to_owned(),
+            format!("base\n\ncount 1, turn 1\n\n{reason}"),
+            format!("base\n\ncount 2, turn 2\n\n{reason}"),
+            format!("base\n\ncount 1, turn 1\n\n{reason}"),
+        ];
+        assert_eq!(prompts, expected, "with a session: {has_session}");
+        let lens: Vec<_> = requests.iter().map(|request| request.messages.len()).collect();
+        assert_eq!(lens, [1, 1, 3, 1]);
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_response_that_no_model_can_say_is_refused_and_the_history_stays_valid() -> Result<()> {
+    for bad in [Message::user("me"), Message::tool([emitree_agent::ToolResult::new("x", 1)])] {
+        let bad = std::sync::Mutex::new(Some(bad));
+        let replace = Made("replace", move |hooks: &mut Hooks| {
+            let bad = std::sync::Mutex::new(bad.lock().expect("no panic").take());
+            hooks.on_action(move |action, _| {
+                action.response.message = bad.lock().expect("no panic").clone().expect("installed once");
+            });
+        });
+        let session = Session::new();
+        let agent = agent(&ScriptedModel::new("test").text("x")).with(replace).build()?;
+        let error = agent.ask("go").session(&session).await.unwrap_err().to_string();
+        assert!(error.starts_with("a model's response is of the role `"), "{error}");
+        assert_eq!(texts(&session), ["go"]);
+    }
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn results_are_kept_if_the_run_ends_while_they_pass_hooks() -> Result<()> {
+    let script =
+        || ScriptedModel::new("test").calls([("shout", json!({"text": "a"})), ("shout", json!({"text": "b"}))]);
+    let hangs = Made("hangs", |hooks: &mut Hooks| {
+        hooks.on_result_async(|_, _| Box::pin(std::future::pending()));
+    });
+    let session = Session::new();
+    let agent_of = agent(&script()).with(hangs).build()?;
+    let run = agent_of.ask("go").session(&session).timeout(Duration::from_secs(1));
+    assert!(run.await.unwrap_err().is_timed_out());
+    assert_eq!(results(assert_valid(&session).messages()), ["A", "B"]);
+
+    let panics = Made("panics", |hooks: &mut Hooks| {
+        hooks.on_result(|result, _| assert!(result.output.text() != "A", "a bug in a hook"));
+    });
+    let session = Session::new();
+    let error = agent(&script()).with(panics).build()?.ask("go").session(&session).await.unwrap_err();
+    assert!(error.to_string().contains("a bug in a hook"), "{error}");
+    assert_eq!(results(assert_valid(&session).messages()), ["A", "B"]);
+    Ok(())
+}
+
+fn bug<T>() -> Result<T> {
+    panic!("bug")
+}
+
+#[tokio::test]
+async fn a_panic_at_any_chain_place_ends_the_run_and_leaves_a_valid_history() -> Result<()> {
+    let places: [fn(&mut Hooks); 8] = [
+        |hooks| _ = hooks.on_state(|_, _| bug()),
+        |hooks| _ = hooks.on_context(|_, _| bug()),
+        |hooks| _ = hooks.on_prompt(|_, _| bug()),
+        |hooks| _ = hooks.on_action(|_, _| bug()),
+        |hooks| _ = hooks.on_resolve(|_, _| bug()),
+        |hooks| _ = hooks.on_gate(|_, _| bug()),
+        |hooks| _ = hooks.on_gate_each(|_, _| bug()),
+        |hooks| _ = hooks.on_stop(|_, _| bug()),
+    ];
+    for (at, install) in places.into_iter().enumerate() {
+        let session = Session::new();
+        let script = ScriptedModel::new("test").call("shout", json!({"text": "a"})).text("done");
+        let asked = agent(&script).with(Made("m", install)).build()?;
+        let error = asked.ask("go").session(&session).await.unwrap_err();
+        assert!(error.to_string().contains("bug"), "{at}: {error}");
+        let history = assert_valid(&session);
+        // A gate that panics lets nothing through.
+        if at < 7 {
+            assert!(results(history.messages()).iter().all(|result| result.starts_with("!not executed")), "{at}");
+        }
+        let next = agent(&ScriptedModel::new("test").text("fine")).build()?;
+        assert_eq!(next.ask("and now?").session(&session).await?.text(), "fine");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_state_that_is_asked_for_in_its_own_closure_is_an_error_and_others_nest() -> Result<()> {
+    let log = Log::default();
+    let to = log.clone();
+    let nests = Made("m", move |hooks: &mut Hooks| {
+        let (numbers, words) = (hooks.state::<Vec<u32>>(), hooks.state::<Vec<String>>());
+        let to = to.clone();
+        hooks.on_state(move |_, ctx| {
+            let again = numbers.clone();
+            let nested = numbers.with(ctx, |list| {
+                list.push(1);
+                words.with(ctx, |words| words.push(list.len().to_string()))?;
+                again.with(ctx, |_| ())
+            })?;
+            to.add(nested.expect_err("the value is lent").to_string());
+            to.add(words.with(ctx, |words| words.join(" "))?);
+            to.add(numbers.with(ctx, |list| list.len().to_string())?);
+            Ok(())
+        });
+    });
+    agent(&ScriptedModel::new("test").text("x")).with(nests).build()?.ask("go").await?;
+    let lines = log.lines();
+    assert!(lines[0].contains("is in use by the closure that asks for it again"), "{lines:?}");
+    assert_eq!(lines[1..], ["1", "1"]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_panic_in_a_closure_with_state_blocks_nobody_and_keeps_the_value() -> Result<()> {
+    let panics = Arc::new(AtomicBool::new(true));
+    let may_panic = Arc::clone(&panics);
+    let counts = Made("m", move |hooks: &mut Hooks| {
+        let count: State<u32> = hooks.state();
+        let panics = Arc::clone(&may_panic);
+        hooks.on_action(move |action, ctx| {
+            action.decision = Some(Decision::Natural);
+            count.with(ctx, |count| {
+                *count += 1;
+                assert!(!panics.swap(false, Ordering::Relaxed), "bug");
+                assert_eq!(*count, 2);
+            })
+        });
+    });
+    let session = Session::new();
+    let agent = agent(&ScriptedModel::new("test").text("x").text("y")).with(counts).build()?;
+    assert!(agent.ask("go").session(&session).await.is_err());
+    assert_eq!(agent.ask("go").session(&session).await?.text(), "y");
+    Ok(())
+}
+
+#[tokio::test]
+async fn layers_of_a_run_of_a_sub_agent_see_its_own_turn_and_state() -> Result<()> {
+    let (log, calls) = (Log::default(), Arc::new(AtomicU32::new(0)));
+    let to = log.clone();
+    let onion = move |id: &'static str| {
+        let (to, calls) = (to.clone(), Arc::clone(&calls));
+        Made(id, move |hooks: &mut Hooks| {
+            let (to, calls) = (to.clone(), Arc::clone(&calls));
+            let seen = hooks.state::<Vec<u32>>();
+            hooks.agent_run(|stack| {
+                stack.layer_fn("onion", move |input, ctx, next: Next<'_, emitree_agent::Agent>| {
+                    let call = calls.fetch_add(1, Ordering::Relaxed);
+                    let seen = seen.with(ctx, |seen| {
+                        seen.push(call);
+                        format!("{seen:?}")
+                    });
+                    to.add(format!("{} {:?} {}", ctx.name(), ctx.turn().map(|turn| turn.number), seen.expect("state")));
+                    Box::pin(async move { next.run(input).await })
+                })
+            });
+        })
+    };
+    let inner = agent(&ScriptedModel::new("test").text("deep")).with(onion("m")).build()?;
+    let outer = ScriptedModel::new("outer").call("tester", json!({"task": "x"})).text("done");
+    let model = emitree_agent::ChatModel::new(outer)?;
+    let outer = emitree_agent::Agent::builder("outer", model).tool(inner.as_tool("x")).with(onion("m")).build()?;
+    outer.ask("go").await?;
+    assert_eq!(log.lines(), ["outer Some(0) [0]", "tester Some(0) [1]"]);
+    Ok(())
+}
