@@ -95,7 +95,7 @@ fn alone(suite: &mut Suite) {
     let bare = suite.case(runs(Adder::new()));
     let tower = suite.case(services(3));
     let row = suite.row("WR", "a whole run, nobody listens, no middleware; the counting layer sees its span", counted);
-    row.beside("tracing", instrumented).beside("tower", tower).at_most(3.0, "instrumented", instrumented);
+    row.beside("tracing", instrumented).beside("tower", tower).at_most(3.5, "instrumented", instrumented);
     let row = suite.row("", "… without a subscriber", bare);
     row.beside("tracing", instrumented).beside("tower", tower).at_most(3.0, "instrumented", instrumented);
 }

@@ -119,8 +119,10 @@ impl ChatModel {
         // A reply that is not streamed passes the stages whole, so a stage sees the same text either way.
         let mut arrived = Vec::new();
         while let Some(delta) = deltas.next().await {
-            arrived.push(delta?);
-            if reply.streams && reply.receive(std::mem::take(&mut arrived), false).await? {
+            if !reply.streams {
+                arrived.push(delta?);
+            } else if reply.receive_one(delta?).await? {
+                // The stages still get to know the end, so that nothing that they kept back is lost.
                 drop(deltas);
                 reply.receive(Vec::new(), true).await?;
                 return Ok(reply.builder.stopped());
@@ -157,6 +159,16 @@ impl Reply<'_> {
             }
         }
         Ok(false)
+    }
+
+    /// Takes one piece of a stream: past the stages where there are none, which spares a list for each token.
+    async fn receive_one(&mut self, delta: Delta) -> Result<bool> {
+        if !self.stages.is_empty() {
+            return self.receive(vec![delta], false).await;
+        }
+        let (delta, stops) = self.announce(delta).await?;
+        self.builder.push(delta);
+        Ok(stops)
     }
 
     /// Emits the event of a piece, if it has one and somebody listens. Returns the piece as listeners left it.

@@ -1,0 +1,74 @@
+//! Memory of runs that wait, counted by an allocator on one thread: in proportion to their number, and all given back.
+
+use std::future::pending;
+use std::sync::Arc;
+
+use allocation_counter::measure;
+use emitree_agent::{Agent, ChatModel, tool_fn};
+use emitree_runtime::{Result, RunContext, Runnable};
+use futures_util::future::join_all;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::json;
+
+#[derive(Deserialize, JsonSchema)]
+struct Nothing {}
+
+/// Starts runs of an agent that wait for a tool, counts their bytes, and aborts them. Returns the bytes of all that wait,
+/// and those that are left.
+fn waiting(agent: &Arc<Agent>, runs: usize) -> (i64, i64) {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+    let mut held = 0;
+    let left = measure(|| {
+        let mut tasks = Vec::new();
+        held = measure(|| {
+            runtime.block_on(async {
+                tasks.extend((0..runs).map(|_| tokio::spawn(agent.run_shared("go".into()).into_future())));
+                for _ in 0..4 {
+                    tokio::task::yield_now().await;
+                }
+            });
+        })
+        .bytes_current;
+        runtime.block_on(async {
+            tasks.iter().for_each(tokio::task::JoinHandle::abort);
+            join_all(tasks).await;
+        });
+    });
+    (held, left.bytes_current)
+}
+
+#[test]
+fn ten_thousand_waiting_runs_take_memory_in_proportion_and_give_all_of_it_back() {
+    let wait = tool_fn("wait", "Waits", |_: Nothing, _: RunContext| pending::<Result<()>>());
+    // Keeps no requests, as a script would.
+    let model = ChatModel::new(Calls).expect("a model");
+    let agent = Arc::new(Agent::builder("waiter", model).tool(wait).build().expect("an agent"));
+    waiting(&agent, 10);
+    let (thousand, _) = waiting(&agent, 1_000);
+    let (ten_thousand, left) = waiting(&agent, 10_000);
+    let each = ten_thousand / 10_000;
+    println!("{each} bytes for each waiting run: the agent's, and its tool's");
+    assert!(each > 1_000, "the runs were not waiting: {each} bytes each");
+    assert!(ten_thousand < thousand * 11, "{thousand} bytes for 1,000, {ten_thousand} for 10,000");
+    assert!(left < 10_000, "{left} bytes are left");
+}
+
+/// A model that asks for the tool.
+struct Calls;
+
+impl emitree_agent::Provider for Calls {
+    fn name(&self) -> &str {
+        "calls"
+    }
+
+    fn model(&self) -> &str {
+        "calls"
+    }
+
+    async fn chat(&self, _: &emitree_agent::ChatRequest, _: &RunContext) -> Result<emitree_agent::DeltaStream> {
+        let call = emitree_agent::ToolCall::new("c", "wait", json!({}));
+        let message = emitree_agent::Message::assistant("").with_call(call);
+        Ok(emitree_agent::whole(emitree_agent::ChatResponse::new(message)))
+    }
+}

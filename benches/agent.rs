@@ -1,0 +1,400 @@
+//! The cost of an agent's loop.
+//!
+//! ```text
+//! cargo bench --manifest-path benches/Cargo.toml --bench agent
+//! ```
+//!
+//! Model and tool do next to nothing, so a row shows the cost of the loop itself: three model calls and two tool calls,
+//! which are six runs. The peer is the same loop by hand over the same model and tool, without emitree.
+
+use std::hint::black_box;
+use std::sync::Arc;
+
+use emitree::agent::{
+    Agent, AgentMiddleware, AgentRun, ChatModel, ChatRequest, ChatResponse, Delta, DeltaStream, History, Hooks,
+    Message, Provider, Session, Tool, ToolCall, ToolResult, TurnAction, tool_fn, whole,
+};
+use emitree::emitter::Creator;
+use emitree::layer::StackBuilder;
+use emitree::{Emitter, EventName, Next, Result, RunContext, Runnable, Stack};
+use futures_util::future::{BoxFuture, join_all};
+use futures_util::{StreamExt, stream};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tower::util::{BoxService, ServiceExt};
+use tower::{Layer, Service, layer::layer_fn};
+
+use crate::support::{Case, Extra, Suite, timed};
+
+mod support;
+
+const COLUMNS: &[&str] = &["emitree", "peer"];
+/// Runs of one loop: the agent's, three of the model, two of the tool.
+const RUNS: u32 = 6;
+/// Model calls of one loop.
+const TURNS: u32 = 3;
+
+fn main() {
+    let mut suite = Suite::new(COLUMNS);
+    let bare = suite.case(runs(Adder::new()));
+    let plain = suite.case(asks(agent()));
+    let by_hand = suite.case(by_hand());
+    let row = suite.row("AL", "a loop of 3 turns and 2 tool calls, each of its 6 runs", Extra::per(plain, RUNS));
+    row.beside("peer", Extra::per(by_hand, RUNS)).at_most(10.0, "a bare run", bare);
+
+    chains(&mut suite, plain);
+    onions(&mut suite, bare);
+    histories(&mut suite);
+    tokens(&mut suite);
+    suite.run();
+}
+
+/// AC, AU: hooks of a chain place, and middlewares without hooks. Many of each, because two cases of the same agent differ
+/// by more than one hook takes.
+fn chains(suite: &mut Suite, plain: support::Id) {
+    const MANY: usize = 200;
+    let chained = suite.case(asks(agent_with([Chained(MANY)])));
+    let boxed = suite.case(boxed_functions());
+    let row =
+        suite.row("AC", "a hook at a chain place, each passing", Extra::shared(chained, plain, MANY as u32 * TURNS));
+    row.beside("peer", boxed).at_most(3.0, "a boxed async function", boxed);
+    let empty = suite.case(asks(agent_with((0..MANY).map(|i| Empty(i.to_string())))));
+    let floor = suite.case(emits());
+    // Of each turn: state, context, two of the prompt, wire, call, chunk, action, stop; of each call: resolve, gate, call,
+    // result; at the end: end.
+    let places = (9 * TURNS + 2 * 4 + 1) * MANY as u32;
+    let row = suite.row("AU", "a place that a middleware does not use", Extra::shared(empty, plain, places));
+    row.at_most(1.0, "an emit that nobody receives", floor);
+}
+
+/// AO: layers around the model's run, which is measured alone.
+fn onions(suite: &mut Suite, bare: support::Id) {
+    let [none, one, eleven] = [0, 1, 11].map(|layers| suite.case(model_runs(layers)));
+    let row = suite.row("AO", "the first layer around a run of the model", Extra::shared(one, none, 1));
+    row.at_most(3.0, "a bare run", bare);
+    let [tower_one, tower_five] = [1, 5].map(|layers| suite.case(services(layers)));
+    let service = Extra::shared(tower_five, tower_one, 4);
+    let row = suite.row("", "… each further one", Extra::shared(eleven, one, 10));
+    row.beside("peer", service).at_most(2.0, "a boxed tower layer", service);
+}
+
+/// AH: a long conversation before the run.
+fn histories(suite: &mut Suite) {
+    let history: History =
+        Vec::from_iter((0..1_000).map(|i| Message::user(i.to_string()))).try_into().expect("a valid history");
+    let long = suite.case(asks_after(agent(), history.clone()));
+    let short = suite.case(asks_after(agent(), History::new()));
+    let clone = suite.case(clones(history));
+    let row = suite.row("AH", "1,000 messages of history: a run more", Extra::shared(long, short, 1));
+    row.beside("peer", clone).at_most(1.0, "cloning 1,000 `Arc`s", clone);
+}
+
+/// AT: tokens that nobody receives, beyond the same stream read by hand.
+fn tokens(suite: &mut Suite) {
+    const MANY: usize = 1_000;
+    let (streamed, read) = (suite.case(streams(MANY)), suite.case(reads(MANY)));
+    let floor = suite.case(emits());
+    let token = Extra::shared(streamed, read, MANY as u32);
+    let row = suite.row("AT", "a token of a stream that nobody receives, beyond reading it", token);
+    row.beside("peer", Extra::per(read, MANY as u32)).at_most(3.0, "an emit that nobody receives", floor);
+}
+
+// --- emitree ---
+
+/// A model that calls a tool twice and then answers.
+struct Fixed;
+
+fn respond(request: &ChatRequest) -> ChatResponse {
+    let results = request.messages.iter().rev().take_while(|message| message.text().is_empty()).count();
+    ChatResponse::new(match results {
+        0 | 2 => Message::assistant("").with_call(ToolCall::new("c", "add", json!({"n": 1}))),
+        _ => Message::assistant("done"),
+    })
+}
+
+impl Provider for Fixed {
+    fn name(&self) -> &str {
+        "fixed"
+    }
+
+    fn model(&self) -> &str {
+        "fixed"
+    }
+
+    async fn chat(&self, request: &ChatRequest, _: &RunContext) -> Result<DeltaStream> {
+        Ok(whole(respond(request)))
+    }
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct Add {
+    n: u64,
+}
+
+fn add() -> Tool {
+    tool_fn("add", "Adds one", |Add { n }: Add, _: RunContext| std::future::ready(Ok(n + 1))).expect("a tool")
+}
+
+fn agent() -> Agent {
+    Agent::builder("bench", ChatModel::new(Fixed).expect("a model")).tool(add()).build().expect("an agent")
+}
+
+fn agent_with<M: AgentMiddleware>(middlewares: impl IntoIterator<Item = M>) -> Agent {
+    let builder = Agent::builder("bench", ChatModel::new(Fixed).expect("a model")).tool(add());
+    middlewares.into_iter().fold(builder, |builder, middleware| builder.with(middleware)).build().expect("an agent")
+}
+
+fn asks(agent: Agent) -> impl Case {
+    move |n| {
+        timed(async {
+            for _ in 0..n {
+                black_box(agent.ask("go").await.expect("an answer"));
+            }
+        })
+    }
+}
+
+fn asks_after(agent: Agent, history: History) -> impl Case {
+    move |n| {
+        timed(async {
+            for _ in 0..n {
+                let session = Session::from(history.clone());
+                black_box(agent.ask("go").session(&session).await.expect("an answer"));
+            }
+        })
+    }
+}
+
+/// A middleware without hooks, and its id.
+struct Empty(String);
+
+impl std::fmt::Debug for Empty {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl AgentMiddleware for Empty {
+    fn id(&self) -> &str {
+        &self.0
+    }
+}
+
+/// Hooks at one chain place.
+#[derive(Debug)]
+struct Chained(usize);
+
+impl AgentMiddleware for Chained {
+    fn id(&self) -> &str {
+        "chained"
+    }
+
+    fn install(&self, hooks: &mut Hooks) -> Result<()> {
+        for _ in 0..self.0 {
+            hooks.on_action(|action: &mut TurnAction, _| {
+                black_box(action);
+            });
+        }
+        Ok(())
+    }
+}
+
+/// Runs of a model with layers that call the next one and do nothing else.
+fn model_runs(layers: usize) -> impl Case {
+    let pass = |stack: StackBuilder<ChatModel>, _| {
+        stack.layer_fn("pass", |request, _, next: Next<'_, ChatModel>| Box::pin(next.run(request)))
+    };
+    let stack = (0..layers).fold(Stack::builder(), pass).build();
+    let (model, request) = (ChatModel::new(Fixed).expect("a model"), ChatRequest::from("go"));
+    move |n| {
+        timed(async {
+            for _ in 0..n {
+                let run = model.run(request.clone());
+                let run = if stack.is_empty() { run } else { run.middleware(stack.clone()) };
+                black_box(run.await.expect("an answer"));
+            }
+        })
+    }
+}
+
+/// A model that answers with many small pieces.
+struct Pieces(usize);
+
+impl Provider for Pieces {
+    fn name(&self) -> &str {
+        "pieces"
+    }
+
+    fn model(&self) -> &str {
+        "pieces"
+    }
+
+    async fn chat(&self, _: &ChatRequest, _: &RunContext) -> Result<DeltaStream> {
+        Ok(pieces(self.0))
+    }
+}
+
+fn pieces(deltas: usize) -> DeltaStream {
+    Box::pin(stream::iter((0..deltas).map(|_| Ok(Delta::Text("word".to_owned())))))
+}
+
+/// The same stream, read by hand.
+fn reads(deltas: usize) -> impl Case {
+    move |n| {
+        timed(async {
+            for _ in 0..n {
+                let (mut text, mut pieces) = (String::new(), pieces(deltas));
+                while let Some(Ok(Delta::Text(piece))) = pieces.next().await {
+                    text.push_str(&piece);
+                }
+                black_box(text);
+            }
+        })
+    }
+}
+
+fn streams(deltas: usize) -> impl Case {
+    let model = ChatModel::new(Pieces(deltas)).expect("a model");
+    let mut request = ChatRequest::from("go");
+    request.options.stream = true;
+    move |n| {
+        timed(async {
+            for _ in 0..n {
+                black_box(model.run(request.clone()).await.expect("an answer"));
+            }
+        })
+    }
+}
+
+/// A runnable that adds one.
+struct Adder(Emitter);
+
+impl Adder {
+    fn new() -> Self {
+        let root = Emitter::new();
+        Self(root.child_builder("tool.add").creator(Creator::new("Tool", "add")).build().expect("a valid name"))
+    }
+}
+
+impl Runnable for Adder {
+    type Input = u64;
+    type Output = u64;
+
+    fn emitter(&self) -> &Emitter {
+        &self.0
+    }
+
+    async fn execute(&self, input: &u64, _: &RunContext) -> Result<u64> {
+        Ok(black_box(*input) + 1)
+    }
+}
+
+fn runs(adder: Adder) -> impl Case {
+    move |n| {
+        timed(async {
+            for i in 0..n {
+                black_box(adder.run(black_box(i)).await.ok());
+            }
+        })
+    }
+}
+
+#[derive(Serialize)]
+struct Token {
+    text: u64,
+}
+
+/// An emit four levels deep that nobody receives: row W0 of the bench `emit`.
+fn emits() -> impl Case {
+    const NEW_TOKEN: EventName = EventName::new("new_token");
+    let emitter = ["a", "b", "c", "d"].iter().fold(Emitter::new(), |above, name| above.child(*name).expect("a name"));
+    move |n| {
+        timed(async {
+            for i in 0..n {
+                let mut token = Token { text: black_box(i) };
+                black_box(emitter.emit(NEW_TOKEN, &mut token).await.ok());
+                black_box(token.text);
+            }
+        })
+    }
+}
+
+// --- Peers ---
+
+/// The same loop by hand: the same requests, messages, checks of arguments and results, and no emitree.
+fn by_hand() -> impl Case {
+    let parameters = add().spec().clone();
+    move |n| {
+        timed(async {
+            for _ in 0..n {
+                let mut messages = vec![Arc::new(Message::user("go"))];
+                let tools = Arc::new(vec![parameters.clone()]);
+                loop {
+                    let mut request = ChatRequest::new([]);
+                    request.messages = Arc::new(messages.clone());
+                    request.tools = Arc::clone(&tools);
+                    let response = respond(&request);
+                    let calls: Vec<_> = response.message.tool_calls().cloned().collect();
+                    messages.push(Arc::new(response.message));
+                    if calls.is_empty() {
+                        break;
+                    }
+                    let results = join_all(calls.into_iter().map(|call| async move {
+                        let Add { n } =
+                            Add::deserialize(call.arguments.json().unwrap_or(&Value::Null)).expect("a number");
+                        ToolResult::new(call.id, n + 1)
+                    }));
+                    messages.push(Arc::new(Message::tool(results.await)));
+                }
+                black_box(messages);
+            }
+        })
+    }
+}
+
+type BoxedFunction = Box<dyn for<'a> Fn(&'a mut u64) -> BoxFuture<'a, Result<()>>>;
+
+fn boxed_functions() -> impl Case {
+    let functions: Vec<BoxedFunction> = vec![Box::new(|n| {
+        Box::pin(async move {
+            *n += 1;
+            Ok(())
+        })
+    })];
+    move |n| {
+        timed(async {
+            let mut value = 0;
+            for _ in 0..n {
+                for function in black_box(&functions) {
+                    black_box(function(&mut value).await.ok());
+                }
+            }
+        })
+    }
+}
+
+fn services(layers: usize) -> impl Case {
+    type Boxed = BoxService<u64, u64, std::convert::Infallible>;
+    let service = tower::service_fn(|n: u64| std::future::ready(Ok(black_box(n) + 1)));
+    let pass = layer_fn(|inner: Boxed| BoxService::new(inner.map_response(|n| n)));
+    let mut service = (0..layers).fold(BoxService::new(service), |inner, _| pass.layer(inner));
+    move |n| {
+        timed(async {
+            for i in 0..n {
+                let ready = service.ready().await.expect("always ready");
+                black_box(ready.call(black_box(i)).await.ok());
+            }
+        })
+    }
+}
+
+fn clones(history: History) -> impl Case {
+    move |n| {
+        timed(async {
+            for _ in 0..n {
+                black_box(Vec::clone(black_box(history.messages())));
+            }
+        })
+    }
+}
