@@ -78,15 +78,15 @@ fn recorded(suite: &mut Suite, bare: Id) {
 /// MB: middlewares that count the runs below the run that they are bound to.
 fn observing_below(suite: &mut Suite) {
     let bare = suite.case(below(|_: &RunContext| Ok(())));
-    let mut row = |name, what, case: Box<dyn Case>| {
+    let mut row = |name, what, bound, case: Box<dyn Case>| {
         let more = Extra::shared(suite.case(case), bare, 1);
-        suite.row(name, what, more).beside("peer", bare).at_most(1.0, "a bare run below another", bare);
+        suite.row(name, what, more).beside("peer", bare).at_most(bound, "a bare run below another", bare);
     };
     let limits = Limits::builder().runs(u64::MAX).depth(9).build();
-    row("MB", "what a run takes more below one with: `limits`", Box::new(below(limits)));
+    row("MB", "what a run takes more below one with: `limits`", 1.0, Box::new(below(limits)));
     let budget = Budget::builder().calls(u64::MAX).build().expect("a budget");
-    row("", "… `budget`, of calls", Box::new(below(budget)));
-    row("", "… `record`", Box::new(below(Record::new())));
+    row("", "… `budget`, of calls", 1.0, Box::new(below(budget)));
+    row("", "… `record`", 1.3, Box::new(below(Record::new())));
 }
 
 /// MW: middlewares that wrap a crate, compared with the crate.
@@ -95,7 +95,7 @@ fn wrapping(suite: &mut Suite) {
     let mut row = |name, what, key, label, peer: Box<dyn Case>| {
         let limit = RateLimit::builder(MANY, Duration::from_secs(1)).by(key).build().expect("a rate");
         let (limited, peer) = (Extra::shared(suite.case(with(limit)), passing, 1), suite.case(peer));
-        suite.row(name, what, limited).beside("peer", peer).at_most(2.0, label, peer);
+        suite.row(name, what, limited).beside("peer", peer).at_most(3.0, label, peer);
     };
     let what = "`rate_limit`, beyond a layer that passes on";
     row("MW", what, Key::all(), "governor's check", Box::new(checks()));
