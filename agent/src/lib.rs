@@ -38,6 +38,7 @@ pub use place::action::{CallResult, Decision, How, Messages, TurnAction, TurnEnd
 pub use place::batch::{Batch, GatedCall, Verdict};
 pub use place::hooks::{HookResult, Hooks};
 pub use place::state::State;
-pub use tool::events::{ToolFailure, ToolFinish, ToolStart, ToolSuccess};
+pub use place::testing::HookTest;
+pub use tool::events::{ToolFailure, ToolFinish, ToolRetriesExceeded, ToolRetry, ToolStart, ToolSuccess};
 pub use tool::output::ToolOutput;
 pub use tool::{CallId, Tool, ToolError, tool_fn};

@@ -31,6 +31,26 @@ pub struct ToolFailure {
     pub error: ErrorReport,
 }
 
+/// The event `retry`: a failed attempt is followed by another one. Emitted after `finish` of the failed attempt.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct ToolRetry {
+    /// The number of the retry, from 1.
+    pub retry: u32,
+    /// The error of the failed attempt.
+    pub error: ErrorReport,
+}
+
+/// The event `retries_exceeded`: the last retry has failed as well. The error is the run's.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct ToolRetriesExceeded {
+    /// The number of retries.
+    pub retries: u32,
+    /// The error of the last attempt.
+    pub error: ErrorReport,
+}
+
 /// The event `finish`: an attempt is over, after `success` or `error`. An attempt that is dropped emits none of these; the
 /// run's own [`Finish`](emitree_runtime::Finish) always comes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -47,6 +67,14 @@ impl Event for ToolSuccess {
 
 impl Event for ToolFailure {
     const NAME: EventName = EventName::new("error");
+}
+
+impl Event for ToolRetry {
+    const NAME: EventName = EventName::new("retry");
+}
+
+impl Event for ToolRetriesExceeded {
+    const NAME: EventName = EventName::new("retries_exceeded");
 }
 
 impl Event for ToolFinish {

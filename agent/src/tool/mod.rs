@@ -19,7 +19,7 @@ use serde_json::Value;
 use thiserror::Error as ThisError;
 
 use crate::model::{log, tell};
-use crate::tool::events::{ToolFailure, ToolFinish, ToolStart, ToolSuccess};
+use crate::tool::events::{ToolFailure, ToolFinish, ToolRetriesExceeded, ToolRetry, ToolStart, ToolSuccess};
 use crate::tool::schema::schema_of;
 use crate::{ToolOutput, ToolSpec};
 
@@ -39,10 +39,13 @@ use crate::{ToolOutput, ToolSpec};
 /// | `success` | [`ToolSuccess`] | after the work; a listener may change the output |
 /// | `error` | [`ToolFailure`] | the attempt has failed |
 /// | `finish` | [`ToolFinish`] | after `success` or `error` |
+/// | `retry` | [`ToolRetry`] | another attempt follows, see [`retries`](Self::retries) |
+/// | `retries_exceeded` | [`ToolRetriesExceeded`] | the last of these attempts has failed |
 #[derive(Clone)]
 pub struct Tool {
     shared: Arc<Shared>,
     middlewares: Vec<Arc<dyn Middleware>>,
+    retries: u32,
 }
 
 struct Shared {
@@ -139,16 +142,29 @@ impl Tool {
             .declares_event::<ToolSuccess>()
             .declares_event::<ToolFailure>()
             .declares_event::<ToolFinish>()
+            .declares_event::<ToolRetry>()
+            .declares_event::<ToolRetriesExceeded>()
             // Middleware that attempts again emits it on the run.
             .declares::<AttemptDiscarded>("attempt_discarded")
             .build()?;
-        Ok(Self { shared: Arc::new(Shared { spec, emitter, work }), middlewares: Vec::new() })
+        Ok(Self { shared: Arc::new(Shared { spec, emitter, work }), middlewares: Vec::new(), retries: 0 })
     }
 
     /// Binds a middleware to each run of this tool and of its later clones.
     #[must_use]
     pub fn middleware<Sort>(mut self, middleware: impl IntoMiddleware<Sort>) -> Self {
         self.middlewares.push(Arc::new(middleware.into_middleware()));
+        self
+    }
+
+    /// Attempts the work of this tool and of its later clones again, at most this many times and at once, if it fails with
+    /// an error that is [`retryable`](Error::retryable). By default it is not attempted again.
+    ///
+    /// All attempts are inside of one run, and of the layers around it. For delays between attempts, and limits on them,
+    /// bind a middleware that retries instead.
+    #[must_use]
+    pub const fn retries(mut self, retries: u32) -> Self {
+        self.retries = retries;
         self
     }
 
@@ -165,6 +181,21 @@ impl Tool {
     /// Returns a text for the model: the place in the arguments, and the problem.
     pub fn check(&self, arguments: &Value) -> Result<(), String> {
         self.shared.work.check(arguments)
+    }
+
+    /// Makes one attempt, with its events.
+    async fn attempt_and_report(&self, input: &Value, ctx: &RunContext) -> Result<ToolOutput> {
+        let result = self.attempt(input, ctx).await;
+        if let Err(error) = &result {
+            // The caller gets the error of the attempt, not that of a listener.
+            log(tell(ctx, &mut ToolFailure { error: error.report() }).await, "error");
+        }
+        let finished = tell(ctx, &mut ToolFinish {}).await;
+        if result.is_ok() {
+            return finished.and(result);
+        }
+        log(finished, "finish");
+        result
     }
 
     async fn attempt(&self, input: &Value, ctx: &RunContext) -> Result<ToolOutput> {
@@ -190,17 +221,23 @@ impl Runnable for Tool {
     }
 
     async fn execute(&self, input: &Value, ctx: &RunContext) -> Result<ToolOutput> {
-        let result = self.attempt(input, ctx).await;
-        if let Err(error) = &result {
-            // The caller gets the error of the attempt, not that of a listener.
-            log(tell(ctx, &mut ToolFailure { error: error.report() }).await, "error");
+        let mut retry = 0;
+        loop {
+            let result = self.attempt_and_report(input, ctx).await;
+            let Some(error) = result.as_ref().err().filter(|error| error.is_retryable() && self.retries > 0) else {
+                return result;
+            };
+            let report = error.report();
+            if retry == self.retries {
+                let mut exceeded = ToolRetriesExceeded { retries: retry, error: report };
+                log(tell(ctx, &mut exceeded).await, "retries_exceeded");
+                return result;
+            }
+            retry += 1;
+            // What the failed attempt emitted no longer counts: a stream that is held drops it.
+            ctx.discard_attempt(report.message.clone(), retry).await?;
+            tell(ctx, &mut ToolRetry { retry, error: report }).await?;
         }
-        let finished = tell(ctx, &mut ToolFinish {}).await;
-        if result.is_ok() {
-            return finished.and(result);
-        }
-        log(finished, "finish");
-        result
     }
 
     fn middlewares(&self) -> &[Arc<dyn Middleware>] {

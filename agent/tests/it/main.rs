@@ -3,7 +3,9 @@
 mod agents;
 mod explain;
 mod gates;
+mod hook_test;
 mod models;
 mod places;
 mod sessions;
 mod support;
+mod tools;

@@ -258,3 +258,106 @@ async fn a_start_listener_may_answer_instead_of_the_model() -> Result<()> {
     assert_eq!(log.lines(), ["success"]);
     Ok(())
 }
+
+#[tokio::test]
+async fn a_listener_that_fails_at_finish_never_hides_the_error_of_the_attempt() -> Result<()> {
+    for (script, expected) in [
+        (ScriptedModel::new("test").text("x"), "a listener of `backend.chat.scripted.finish` failed"),
+        (ScriptedModel::new("test").error(Error::new("busy")), "busy"),
+    ] {
+        let model = model(&script);
+        let run = model.run("hi".into()).on("finish", |_: &mut ChatFinish, _| Err("late".into()));
+        let error = run.await.unwrap_err().to_string();
+        assert!(error.starts_with(expected), "{error}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn each_of_several_stages_is_told_of_the_end_once_also_of_a_stopped_stream() -> Result<()> {
+    for (streams, stops) in [(false, false), (true, false), (true, true)] {
+        let log = Log::default();
+        let mut stages = ChunkStages::new();
+        for name in ["1", "2", "3"] {
+            let log = log.clone();
+            stages = stages.with(move || {
+                let log = log.clone();
+                let mut held = Vec::new();
+                move |chunks: &mut Chunks, _: &RunContext| {
+                    held.append(&mut chunks.deltas);
+                    if chunks.ended {
+                        log.add(name);
+                        chunks.deltas.append(&mut held);
+                    } else {
+                        // Everything but the newest piece goes on.
+                        chunks.deltas.extend(held.drain(..held.len().saturating_sub(1)));
+                    }
+                    // What a stage writes here is not for the next one.
+                    chunks.ended = false;
+                    Ok(())
+                }
+            });
+        }
+        let script = ScriptedModel::new("test").reply(Reply::text("abcdefgh").in_pieces(1));
+        let response = model(&script)
+            .run("hi".into())
+            .own_extension(stages)
+            .on_start(move |start, _| start.input.options.stream = streams)
+            .on("new_token", move |token: &mut NewToken, _| {
+                if stops && token.text() == "b" {
+                    token.stop();
+                }
+            })
+            .await?;
+        assert_eq!(log.lines(), ["1", "2", "3"]);
+        // Three stages hold one piece each when the listener stops the stream.
+        assert_eq!(response.text(), if stops { "abcde" } else { "abcdefgh" });
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_stage_that_fails_fails_the_attempt_and_the_next_attempt_has_fresh_stages() -> Result<()> {
+    let script = ScriptedModel::new("test").reply(Reply::text("ab").in_pieces(1)).reply(Reply::text("cd").in_pieces(1));
+    let made = std::sync::Arc::new(std::sync::atomic::AtomicU32::new(0));
+    let count = std::sync::Arc::clone(&made);
+    let stages = ChunkStages::new().with(move || {
+        let attempt = count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let mut pieces = 0;
+        move |_: &mut Chunks, _: &RunContext| {
+            pieces += 1;
+            if attempt == 0 && pieces == 2 { Err(Error::new("garbled").retryable(true)) } else { Ok(()) }
+        }
+    });
+    let retry = Retry::builder().max_retries(1).base_delay(Duration::from_millis(1)).build()?;
+    let log = Log::default();
+    let to = log.clone();
+    let response = model(&script)
+        .run("hi".into())
+        .own_extension(stages)
+        .on_start(|start, _| start.input.options.stream = true)
+        .on("new_token", move |token: &mut NewToken, _| to.add(token.text()))
+        .middleware(for_tree(Runs::of_kind("ChatModel").only(retry)))
+        .await?;
+    assert_eq!((response.text().as_str(), log.lines().concat().as_str()), ("cd", "acd"));
+    assert_eq!(made.load(std::sync::atomic::Ordering::Relaxed), 2);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_stopped_stream_drops_calls_whose_arguments_may_go_on() -> Result<()> {
+    let call = |index, arguments: &str| Delta::ToolCall {
+        index,
+        id: Some(format!("c{index}")),
+        name: Some("shout".to_owned()),
+        arguments: arguments.to_owned(),
+    };
+    let deltas = [call(0, "12"), call(1, "{}"), Delta::Text("x".to_owned())];
+    let response = model(&ScriptedModel::new("test").reply(Reply::deltas(deltas)))
+        .run("hi".into())
+        .on_start(|start, _| start.input.options.stream = true)
+        .on("new_token", |token: &mut NewToken, _| token.stop())
+        .await?;
+    assert_eq!(response.message.tool_calls().map(|call| call.id.as_str()).collect::<Vec<_>>(), ["c1"]);
+    Ok(())
+}
