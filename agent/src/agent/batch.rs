@@ -9,8 +9,7 @@ use crate::agent::steps::Loop;
 use crate::message::session::OpenTurn;
 use crate::model::tell;
 use crate::place::action::{CallResult, How};
-use crate::place::batch::{Batch, GatedCall, Verdict, ends_the_run};
-use crate::place::hooks::Gate;
+use crate::place::batch::{Batch, GatedCall, Verdict};
 use crate::{Arguments, CallId, Tool, ToolCall, ToolOutput, ToolResult};
 
 /// A call that has settled.
@@ -39,7 +38,7 @@ pub(crate) async fn run_batch(agent: &Loop<'_>, turn: &OpenTurn<'_>) -> Result<V
         let fault = find_tool(agent, &call).err();
         batch.0.push(GatedCall::new(call).with_fault(fault));
     }
-    gate(agent, &mut batch).await?;
+    batch.pass_gates(agent.chains().flat_map(|chains| &chains.gates), agent.ctx).await?;
     let calls = batch.0.into_iter().enumerate();
     let settled = join_all(calls.map(|(position, gated)| settle(agent, turn, position, gated))).await;
     finish(agent, turn, settled).await
@@ -49,37 +48,6 @@ async fn resolve(agent: &Loop<'_>, call: &mut ToolCall) -> Result<()> {
     for chains in agent.chains() {
         if chains.resolve.pass(call, agent.ctx).await?.is_break() {
             break;
-        }
-    }
-    Ok(())
-}
-
-/// Asks all gates, before any call starts.
-async fn gate(agent: &Loop<'_>, batch: &mut Batch) -> Result<()> {
-    let ids: Vec<_> = batch.calls().map(|gated| gated.call.id.clone()).collect();
-    for gate in agent.chains().flat_map(|chains| &chains.gates) {
-        match gate {
-            Gate::Batch(by, filters) => {
-                if let Err(error) = filters.apply(batch, agent.ctx).await {
-                    // A failed gate lets nothing through that it might have stopped: all open calls get its verdict.
-                    batch.open().try_for_each(|gated| gated.decide_by(by, &error))?;
-                    // Without open calls there is nothing to decide, but control flow still ends the run.
-                    if ends_the_run(&error) {
-                        return Err(error);
-                    }
-                }
-            }
-            Gate::Each(by, filters) => {
-                for gated in batch.open() {
-                    if let Err(error) = filters.apply(gated, agent.ctx).await {
-                        gated.decide_by(by, &error)?;
-                    }
-                }
-            }
-        }
-        // Results belong to calls by their position and id, whatever a gate did to a call.
-        for (gated, id) in batch.0.iter_mut().zip(&ids) {
-            gated.call.id.clone_from(id);
         }
     }
     Ok(())
@@ -201,7 +169,8 @@ async fn finish(agent: &Loop<'_>, turn: &OpenTurn<'_>, settled: Vec<Settled>) ->
             }
         };
         // An error ends the run, but only when all results have passed: each is the history's.
-        errors.extend(pass_result(agent, &mut result).await.err());
+        let hooks = agent.chains().flat_map(|chains| &chains.results);
+        errors.extend(result.pass(hooks, agent.ctx).await.err());
         turn.answer(position, answer(&result));
         if agent.ctx.is_heard() {
             let mut response = ToolResponse { call: result.call.clone(), result: answer(&result) };
@@ -225,22 +194,4 @@ fn answer(result: &CallResult) -> ToolResult {
 fn rank(error: &Error) -> u8 {
     let is = [error.is_halted(), error.is_fatal(), error.is_aborted(), error.is_interrupted(), error.is_retry()];
     is.into_iter().zip(0..).find_map(|(is, rank)| is.then_some(rank)).unwrap_or(u8::MAX)
-}
-
-/// Passes a result through `tool.result`. A failure of a hook becomes the result; control flow that ends the run is
-/// returned.
-async fn pass_result(agent: &Loop<'_>, result: &mut CallResult) -> Result<()> {
-    let id = result.call.id.clone();
-    for hook in agent.chains().flat_map(|chains| &chains.results) {
-        let passed = hook.apply(result, agent.ctx).await;
-        result.call.id.clone_from(&id);
-        if let Err(error) = passed {
-            if ends_the_run(&error) || error.is_interrupted() {
-                return Err(error);
-            }
-            result.how = if error.is_denied() { How::Denied } else { How::Failed };
-            result.output = ToolOutput::error(error.to_string());
-        }
-    }
-    Ok(())
 }

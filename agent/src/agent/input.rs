@@ -76,6 +76,20 @@ pub struct AgentOutput {
 }
 
 impl AgentOutput {
+    /// Makes the output of a run that only has an answer, for layers that answer instead of the agent.
+    #[must_use]
+    pub fn new(answer: Message) -> Self {
+        Self {
+            finish_reason: answer.finish_reason.clone(),
+            messages: vec![Arc::new(answer.clone())],
+            answer,
+            usage: Usage::default(),
+            turns: 0,
+            warnings: Vec::new(),
+            context: Map::new(),
+        }
+    }
+
     /// Returns the last message: the model's answer, which may be without text.
     #[must_use]
     pub const fn last_message(&self) -> &Message {

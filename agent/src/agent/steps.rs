@@ -13,6 +13,7 @@ use crate::agent::turn::{CurrentTurn, LoopState};
 use crate::model::tell;
 use crate::place::action::{Decision, TurnAction, TurnEnd};
 use crate::place::hooks::Chains;
+use crate::place::testing::join;
 use crate::{
     Agent, AgentInput, AgentOutput, ChatOptions, ChatRequest, ChatResponse, ChunkStages, History, Message, Tool,
     ToolSpec, Usage,
@@ -217,8 +218,7 @@ impl<'a> Loop<'a> {
         {
             texts.push(format!("The previous attempt was discarded: {}", retry.reason));
         }
-        texts.retain(|text| !text.trim().is_empty());
-        let mut prompt = texts.join("\n\n");
+        let mut prompt = join(texts);
         for chains in self.chains() {
             chains.prompt.apply(&mut prompt, self.ctx).await?;
         }

@@ -2,6 +2,9 @@
 
 use std::sync::Arc;
 
+use emitree_runtime::{Filters, Result, RunContext};
+
+use crate::place::batch::ends_the_run;
 use crate::tool::output::ToolOutput;
 use crate::{ChatResponse, Message, ToolCall};
 
@@ -57,6 +60,25 @@ impl CallResult {
     #[must_use]
     pub const fn new(call: ToolCall, how: How, output: ToolOutput) -> Self {
         Self { call, how, output }
+    }
+
+    /// Passes the result through hooks of `tool.result`. A failure of a hook becomes the result; control flow that ends
+    /// the run is returned.
+    pub(crate) async fn pass(&mut self, hooks: impl Iterator<Item = &Filters<Self>>, ctx: &RunContext) -> Result<()> {
+        let id = self.call.id.clone();
+        for hook in hooks {
+            let passed = hook.apply(self, ctx).await;
+            // Another id would give the result to another call.
+            self.call.id.clone_from(&id);
+            if let Err(error) = passed {
+                if ends_the_run(&error) || error.is_interrupted() {
+                    return Err(error);
+                }
+                self.how = if error.is_denied() { How::Denied } else { How::Failed };
+                self.output = ToolOutput::error(error.to_string());
+            }
+        }
+        Ok(())
     }
 }
 

@@ -1,8 +1,9 @@
 //! The calls of a turn at the gate.
 
-use emitree_runtime::{Error, Interrupt};
+use emitree_runtime::{Error, Interrupt, Result, RunContext};
 
 use crate::ToolCall;
+use crate::place::hooks::Gate;
 use crate::tool::output::ToolOutput;
 
 /// All tool calls of a turn, before any of them starts: the value at [`Place::ToolGate`](crate::Place::ToolGate).
@@ -23,6 +24,37 @@ impl Batch {
     /// Returns all calls.
     pub fn calls(&self) -> impl Iterator<Item = &GatedCall> {
         self.0.iter()
+    }
+
+    /// Asks all gates, before any call starts.
+    pub(crate) async fn pass_gates(&mut self, gates: impl Iterator<Item = &Gate>, ctx: &RunContext) -> Result<()> {
+        let ids: Vec<_> = self.calls().map(|gated| gated.call.id.clone()).collect();
+        for gate in gates {
+            match gate {
+                Gate::Batch(by, filters) => {
+                    if let Err(error) = filters.apply(self, ctx).await {
+                        // A failed gate lets nothing through that it might have stopped: all open calls get its verdict.
+                        self.open().try_for_each(|gated| gated.decide_by(by, &error))?;
+                        // Without open calls there is nothing to decide, but control flow still ends the run.
+                        if ends_the_run(&error) {
+                            return Err(error);
+                        }
+                    }
+                }
+                Gate::Each(by, filters) => {
+                    for gated in self.open() {
+                        if let Err(error) = filters.apply(gated, ctx).await {
+                            gated.decide_by(by, &error)?;
+                        }
+                    }
+                }
+            }
+            // Results belong to calls by their position and id, whatever a gate did to a call.
+            for (gated, id) in self.0.iter_mut().zip(&ids) {
+                gated.call.id.clone_from(id);
+            }
+        }
+        Ok(())
     }
 }
 
@@ -113,7 +145,7 @@ impl GatedCall {
     /// # Errors
     ///
     /// Returns a halt, an abort, a request for a retry or a fatal error: they end the run.
-    pub(crate) fn decide_by(&mut self, by: &str, error: &Error) -> Result<(), Error> {
+    pub(crate) fn decide_by(&mut self, by: &str, error: &Error) -> Result<()> {
         if let Some(interrupt) = error.interrupt().filter(|_| error.is_interrupted()) {
             self.interrupt(interrupt.clone());
             return Ok(());

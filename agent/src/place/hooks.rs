@@ -4,7 +4,7 @@ use std::fmt;
 use std::mem::take;
 use std::ops::ControlFlow;
 
-use emitree_runtime::{Error, Filter, Filters, Result, RunContext, Stack, StackBuilder};
+use emitree_runtime::{Filter, Filters, Result, RunContext, Stack, StackBuilder};
 use futures_core::future::BoxFuture;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -12,6 +12,7 @@ use serde::de::DeserializeOwned;
 use crate::message::history::History;
 use crate::place::action::{CallResult, Messages, TurnAction, TurnEnd};
 use crate::place::batch::{Batch, GatedCall};
+use crate::place::filters::{AsyncHook, CONTINUE, Contribution, Resolver, StopCheck, SyncHook, add, resolved};
 use crate::place::state::State;
 use crate::{Agent, ChatModel, ChunkStage, ChunkStages, Message, Place, Tool, ToolCall};
 
@@ -234,6 +235,16 @@ impl Hooks {
         self
     }
 
+    /// The async form of [`prompt`](Self::prompt).
+    pub fn prompt_async(
+        &mut self,
+        contribute: impl for<'a> Fn(&'a RunContext) -> BoxFuture<'a, Result<String>> + Send + Sync + 'static,
+    ) -> &mut Self {
+        let filter = Contribution { name: self.name(Place::ModelPrompt), contribute };
+        add(&mut self.chains.contributions, filter);
+        self
+    }
+
     /// Sets the hook that sees the final messages, the system message included as the first. It replaces an earlier one:
     /// of several middlewares, the last one's is called.
     pub fn on_wire<Out: HookResult>(
@@ -241,6 +252,16 @@ impl Hooks {
         hook: impl Fn(&mut Messages, &RunContext) -> Out + Send + Sync + 'static,
     ) -> &mut Self {
         self.chains.wire = Filters::new().with(self.sync(Place::ModelWire, hook));
+        self
+    }
+
+    /// The async form of [`on_wire`](Self::on_wire).
+    pub fn on_wire_async(
+        &mut self,
+        hook: impl for<'a> Fn(&'a mut Messages, &'a RunContext) -> BoxFuture<'a, Result<()>> + Send + Sync + 'static,
+    ) -> &mut Self {
+        let hook = AsyncHook { name: self.name(Place::ModelWire), hook };
+        self.chains.wire = Filters::new().with(hook);
         self
     }
 
@@ -258,15 +279,23 @@ impl Hooks {
         let name = self.name(Place::ToolResolve);
         let by = name.clone();
         let hook = move |call: &mut ToolCall, ctx: &RunContext| {
-            Ok(match hook(call, ctx)? {
-                Some(other) => {
-                    *call = ToolCall { id: call.id.clone(), ..other };
-                    ControlFlow::Break(by.clone())
-                }
-                None => CONTINUE,
-            })
+            let other = hook(call, ctx)?;
+            Ok(resolved(call, other, &by))
         };
         add(&mut self.chains.resolve, SyncHook { name, hook });
+        self
+    }
+
+    /// The async form of [`on_resolve`](Self::on_resolve).
+    pub fn on_resolve_async(
+        &mut self,
+        hook: impl for<'a> Fn(&'a ToolCall, &'a RunContext) -> BoxFuture<'a, Result<Option<ToolCall>>>
+        + Send
+        + Sync
+        + 'static,
+    ) -> &mut Self {
+        let filter = Resolver { name: self.name(Place::ToolResolve), hook };
+        add(&mut self.chains.resolve, filter);
         self
     }
 
@@ -327,6 +356,16 @@ impl Hooks {
         add(&mut self.chains.stop, SyncHook { name, hook });
         self
     }
+
+    /// The async form of [`on_stop`](Self::on_stop).
+    pub fn on_stop_async(
+        &mut self,
+        hook: impl for<'a> Fn(&'a TurnEnd, &'a RunContext) -> BoxFuture<'a, Result<bool>> + Send + Sync + 'static,
+    ) -> &mut Self {
+        let filter = StopCheck { name: self.name(Place::TurnStop), hook };
+        add(&mut self.chains.stop, filter);
+        self
+    }
 }
 
 impl Built {
@@ -368,69 +407,5 @@ impl fmt::Debug for Hooks {
             .field("owner", &self.owner)
             .field("chains", &Place::ALL.iter().filter(|place| self.chains.is_used(**place)).collect::<Vec<_>>())
             .finish_non_exhaustive()
-    }
-}
-
-const CONTINUE: ControlFlow<String> = ControlFlow::Continue(());
-
-fn add<T: Send + 'static>(filters: &mut Filters<T>, filter: impl Filter<T>) {
-    *filters = take(filters).with(filter);
-}
-
-/// Adds the name of a hook to its error, unless the error names somebody already.
-fn by(name: &str, error: Error) -> Error {
-    let is_named = error.is_denied() || error.is_halted() || error.details().contains_key("by");
-    if is_named { error } else { error.context("by", name) }
-}
-
-/// A closure that does not wait, as a filter.
-struct SyncHook<F> {
-    name: String,
-    hook: F,
-}
-
-impl<T, F> Filter<T> for SyncHook<F>
-where
-    T: Send,
-    F: Fn(&mut T, &RunContext) -> Result<ControlFlow<String>> + Send + Sync + 'static,
-{
-    async fn filter(&self, value: &mut T, ctx: &RunContext) -> Result<ControlFlow<String>> {
-        (self.hook)(value, ctx).map_err(|error| by(&self.name, error))
-    }
-
-    fn name(&self) -> &str {
-        &self.name
-    }
-}
-
-/// A closure that returns a boxed future, as a filter.
-struct AsyncHook<F> {
-    name: String,
-    hook: F,
-}
-
-impl<T, F> Filter<T> for AsyncHook<F>
-where
-    T: Send,
-    F: for<'a> Fn(&'a mut T, &'a RunContext) -> BoxFuture<'a, Result<()>> + Send + Sync + 'static,
-{
-    async fn filter(&self, value: &mut T, ctx: &RunContext) -> Result<ControlFlow<String>> {
-        (self.hook)(value, ctx).await.map(|()| CONTINUE).map_err(|error| by(&self.name, error))
-    }
-
-    fn name(&self) -> &str {
-        &self.name
-    }
-}
-
-impl<F> fmt::Debug for SyncHook<F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.name)
-    }
-}
-
-impl<F> fmt::Debug for AsyncHook<F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.name)
     }
 }

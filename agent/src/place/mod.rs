@@ -2,8 +2,10 @@
 
 pub(crate) mod action;
 pub(crate) mod batch;
+pub(crate) mod filters;
 pub(crate) mod hooks;
 pub(crate) mod state;
+pub(crate) mod testing;
 
 use std::fmt;
 

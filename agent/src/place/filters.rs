@@ -1,0 +1,143 @@
+//! Closures of hooks as filters of a chain.
+
+use std::fmt;
+use std::mem::take;
+use std::ops::ControlFlow;
+
+use emitree_runtime::{Error, Filter, Filters, Result, RunContext};
+use futures_core::future::BoxFuture;
+
+use crate::ToolCall;
+use crate::place::action::TurnEnd;
+
+pub(crate) const CONTINUE: ControlFlow<String> = ControlFlow::Continue(());
+
+pub(crate) fn add<T: Send + 'static>(filters: &mut Filters<T>, filter: impl Filter<T>) {
+    *filters = take(filters).with(filter);
+}
+
+/// Adds the name of a hook to its error, unless the error names somebody already.
+fn by(name: &str, error: Error) -> Error {
+    let is_named = error.is_denied() || error.is_halted() || error.details().contains_key("by");
+    if is_named { error } else { error.context("by", name) }
+}
+
+/// A closure that does not wait, as a filter.
+pub(crate) struct SyncHook<F> {
+    pub(crate) name: String,
+    pub(crate) hook: F,
+}
+
+impl<T, F> Filter<T> for SyncHook<F>
+where
+    T: Send,
+    F: Fn(&mut T, &RunContext) -> Result<ControlFlow<String>> + Send + Sync + 'static,
+{
+    async fn filter(&self, value: &mut T, ctx: &RunContext) -> Result<ControlFlow<String>> {
+        (self.hook)(value, ctx).map_err(|error| by(&self.name, error))
+    }
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+/// A closure that returns a boxed future, as a filter.
+pub(crate) struct AsyncHook<F> {
+    pub(crate) name: String,
+    pub(crate) hook: F,
+}
+
+impl<T, F> Filter<T> for AsyncHook<F>
+where
+    T: Send,
+    F: for<'a> Fn(&'a mut T, &'a RunContext) -> BoxFuture<'a, Result<()>> + Send + Sync + 'static,
+{
+    async fn filter(&self, value: &mut T, ctx: &RunContext) -> Result<ControlFlow<String>> {
+        (self.hook)(value, ctx).await.map(|()| CONTINUE).map_err(|error| by(&self.name, error))
+    }
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+/// An async closure that appends its result to the parts of the system prompt.
+pub(crate) struct Contribution<F> {
+    pub(crate) name: String,
+    pub(crate) contribute: F,
+}
+
+impl<F> Filter<Vec<String>> for Contribution<F>
+where
+    F: for<'a> Fn(&'a RunContext) -> BoxFuture<'a, Result<String>> + Send + Sync + 'static,
+{
+    async fn filter(&self, texts: &mut Vec<String>, ctx: &RunContext) -> Result<ControlFlow<String>> {
+        texts.push((self.contribute)(ctx).await.map_err(|error| by(&self.name, error))?);
+        Ok(CONTINUE)
+    }
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+/// An async closure that may answer with another tool call: the first answer ends the chain.
+pub(crate) struct Resolver<F> {
+    pub(crate) name: String,
+    pub(crate) hook: F,
+}
+
+impl<F> Filter<ToolCall> for Resolver<F>
+where
+    F: for<'a> Fn(&'a ToolCall, &'a RunContext) -> BoxFuture<'a, Result<Option<ToolCall>>> + Send + Sync + 'static,
+{
+    async fn filter(&self, call: &mut ToolCall, ctx: &RunContext) -> Result<ControlFlow<String>> {
+        let other = (self.hook)(call, ctx).await.map_err(|error| by(&self.name, error))?;
+        Ok(resolved(call, other, &self.name))
+    }
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+/// Puts the answer of a resolver in the place of a call.
+pub(crate) fn resolved(call: &mut ToolCall, other: Option<ToolCall>, by: &str) -> ControlFlow<String> {
+    let Some(other) = other else { return CONTINUE };
+    // The id stays, because the result belongs to the call that the model made.
+    *call = ToolCall { id: take(&mut call.id), ..other };
+    ControlFlow::Break(by.to_owned())
+}
+
+/// An async closure that may end the run: the first yes ends the chain.
+pub(crate) struct StopCheck<F> {
+    pub(crate) name: String,
+    pub(crate) hook: F,
+}
+
+impl<F> Filter<TurnEnd> for StopCheck<F>
+where
+    F: for<'a> Fn(&'a TurnEnd, &'a RunContext) -> BoxFuture<'a, Result<bool>> + Send + Sync + 'static,
+{
+    async fn filter(&self, end: &mut TurnEnd, ctx: &RunContext) -> Result<ControlFlow<String>> {
+        let stops = (self.hook)(end, ctx).await.map_err(|error| by(&self.name, error))?;
+        Ok(if stops { ControlFlow::Break(self.name.clone()) } else { CONTINUE })
+    }
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+macro_rules! debug_by_name {
+    ($($hook:ident)*) => {
+        $(impl<F> fmt::Debug for $hook<F> {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.name)
+            }
+        })*
+    };
+}
+
+debug_by_name! { SyncHook AsyncHook Contribution Resolver StopCheck }

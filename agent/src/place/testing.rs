@@ -1,0 +1,267 @@
+//! Calling hooks without an agent.
+
+use std::sync::Arc;
+
+use emitree_runtime::{Error, Result, RunContext, Runnable, runnable_fn};
+use futures_core::future::BoxFuture;
+use parking_lot::Mutex;
+use serde_json::Value;
+
+use crate::agent::middleware::Installed;
+use crate::agent::turn::LoopState;
+use crate::message::history::History;
+use crate::place::action::{CallResult, Messages, TurnAction, TurnEnd};
+use crate::place::batch::Batch;
+use crate::{
+    AgentInput, AgentMiddleware, AgentOutput, ChatRequest, ChatResponse, Chunks, Delta, Message, Session, ToolCall,
+    ToolOutput, Turn,
+};
+
+/// Calls the hooks of one middleware, place by place and without an agent, for its unit tests.
+///
+/// Each call is made in a run of its own. All calls share a [`Session`], so that hooks find their
+/// [`State`](crate::State) again.
+///
+/// ```
+/// use emitree_agent::{AgentMiddleware, HookTest, Hooks, ToolCall, Verdict};
+/// use emitree_runtime::Result;
+/// use serde_json::json;
+///
+/// #[derive(Debug)]
+/// struct NoDeletion;
+///
+/// impl AgentMiddleware for NoDeletion {
+///     fn id(&self) -> &str {
+///         "no_deletion"
+///     }
+///
+///     fn install(&self, hooks: &mut Hooks) -> Result<()> {
+///         hooks.on_gate_each(|gated, _| {
+///             if gated.call.name == "delete" {
+///                 gated.deny("no_deletion", "nothing is deleted here");
+///             }
+///         });
+///         Ok(())
+///     }
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<()> {
+/// let test = HookTest::new(&NoDeletion)?;
+/// let batch = test.gate([ToolCall::new("1", "read", json!({})), ToolCall::new("2", "delete", json!({}))]).await?;
+/// let verdicts: Vec<_> = batch.calls().map(|gated| gated.verdict()).collect();
+/// assert!(matches!(verdicts[..], [None, Some(Verdict::Deny { .. })]));
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+///
+/// All methods return the error of a hook as the agent's loop would see it.
+#[derive(Debug)]
+pub struct HookTest {
+    installed: Arc<Installed>,
+    session: Session,
+    turn: Turn,
+}
+
+impl HookTest {
+    /// Prepares a middleware as an agent does: [`init`](AgentMiddleware::init), then
+    /// [`install`](AgentMiddleware::install).
+    ///
+    /// # Errors
+    ///
+    /// Returns the error of the middleware.
+    pub fn new(middleware: &impl AgentMiddleware) -> Result<Self> {
+        let installed = Arc::new(Installed::new(middleware)?);
+        Ok(Self { installed, session: Session::new(), turn: Turn::default() })
+    }
+
+    /// Sets the turn that hooks read from [`AgentContext::turn`](crate::AgentContext::turn).
+    #[must_use]
+    pub const fn turn(mut self, turn: Turn) -> Self {
+        self.turn = turn;
+        self
+    }
+
+    /// Calls the hooks of [`ModelState`](crate::Place::ModelState).
+    pub async fn state(&self, history: History) -> Result<History> {
+        self.pass(history, |history, it, ctx| Box::pin(it.hooks.chains.state.apply(history, ctx))).await
+    }
+
+    /// Calls the hooks of [`ModelContext`](crate::Place::ModelContext).
+    pub async fn context(&self, messages: impl IntoIterator<Item = Message>) -> Result<Messages> {
+        let messages = messages.into_iter().map(Arc::new).collect();
+        self.pass(messages, |messages, it, ctx| Box::pin(it.hooks.chains.context.apply(messages, ctx))).await
+    }
+
+    /// Calls the hooks of [`ModelPrompt`](crate::Place::ModelPrompt) with the prompt of an agent.
+    pub async fn prompt(&self, base: impl Into<String>) -> Result<String> {
+        let texts = self
+            .pass(vec![base.into()], |texts, it, ctx| Box::pin(it.hooks.chains.contributions.apply(texts, ctx)))
+            .await?;
+        self.pass(join(texts), |prompt, it, ctx| Box::pin(it.hooks.chains.prompt.apply(prompt, ctx))).await
+    }
+
+    /// Calls the hook of [`ModelWire`](crate::Place::ModelWire).
+    pub async fn wire(&self, messages: impl IntoIterator<Item = Message>) -> Result<Messages> {
+        let messages = messages.into_iter().map(Arc::new).collect();
+        self.pass(messages, |messages, it, ctx| Box::pin(it.hooks.chains.wire.apply(messages, ctx))).await
+    }
+
+    /// Calls the layers of [`ModelCall`](crate::Place::ModelCall) around a function in place of the model.
+    pub async fn model_call(
+        &self,
+        request: ChatRequest,
+        model: impl Fn(&ChatRequest) -> Result<ChatResponse> + Send + Sync + 'static,
+    ) -> Result<ChatResponse> {
+        self.in_run(move |it, ctx| {
+            Box::pin(async move {
+                let layers = &it.hooks.model_call;
+                layers.call_with(&request, ctx, &model, |model, request, _| ready(model(request))).await
+            })
+        })
+        .await
+    }
+
+    /// Passes the pieces of a reply through the stages of [`ModelChunk`](crate::Place::ModelChunk), each list as one
+    /// arrival, and then the end. Returns the pieces that the response is made of.
+    pub async fn chunks(&self, arrivals: impl IntoIterator<Item = Vec<Delta>>) -> Result<Vec<Delta>> {
+        let arrivals: Vec<_> = arrivals.into_iter().collect();
+        self.in_run(move |it, ctx| {
+            Box::pin(async move {
+                let mut stages = it.hooks.chains.chunks.begin();
+                let end = Chunks { deltas: Vec::new(), ended: true };
+                let arrivals = arrivals.into_iter().map(|deltas| Chunks { deltas, ended: false });
+                let mut passed = Vec::new();
+                for mut chunks in arrivals.chain([end]) {
+                    let ended = chunks.ended;
+                    for stage in &mut stages {
+                        stage.pass(&mut chunks, ctx)?;
+                        chunks.ended = ended;
+                    }
+                    passed.append(&mut chunks.deltas);
+                }
+                Ok(passed)
+            })
+        })
+        .await
+    }
+
+    /// Calls the hooks of [`TurnAction`](crate::Place::TurnAction).
+    pub async fn action(&self, action: TurnAction) -> Result<TurnAction> {
+        self.pass(action, |action, it, ctx| Box::pin(it.hooks.chains.action.apply(action, ctx))).await
+    }
+
+    /// Calls the hooks of [`ToolResolve`](crate::Place::ToolResolve).
+    pub async fn resolve(&self, call: ToolCall) -> Result<ToolCall> {
+        self.pass(call, |call, it, ctx| Box::pin(it.hooks.chains.resolve.apply(call, ctx))).await
+    }
+
+    /// Calls the hooks of [`ToolGate`](crate::Place::ToolGate).
+    pub async fn gate(&self, calls: impl IntoIterator<Item = ToolCall>) -> Result<Batch> {
+        let batch = Batch::new(calls);
+        self.pass(batch, |batch, it, ctx| Box::pin(batch.pass_gates(it.hooks.chains.gates.iter(), ctx))).await
+    }
+
+    /// Calls the layers of [`ToolCall`](crate::Place::ToolCall) around a function in place of the tool.
+    pub async fn tool_call(
+        &self,
+        arguments: Value,
+        tool: impl Fn(&Value) -> Result<ToolOutput> + Send + Sync + 'static,
+    ) -> Result<ToolOutput> {
+        self.in_run(move |it, ctx| {
+            Box::pin(async move {
+                let layers = &it.hooks.tool_call;
+                layers.call_with(&arguments, ctx, &tool, |tool, arguments, _| ready(tool(arguments))).await
+            })
+        })
+        .await
+    }
+
+    /// Calls the hooks of [`ToolResult`](crate::Place::ToolResult).
+    pub async fn result(&self, result: CallResult) -> Result<CallResult> {
+        self.pass(result, |result, it, ctx| Box::pin(result.pass(it.hooks.chains.results.iter(), ctx))).await
+    }
+
+    /// Calls the hooks of [`TurnStop`](crate::Place::TurnStop). Returns `true` if one of them ends the run.
+    pub async fn stop(&self, mut end: TurnEnd) -> Result<bool> {
+        self.in_run(move |it, ctx| {
+            Box::pin(async move { Ok(it.hooks.chains.stop.pass(&mut end, ctx).await?.is_break()) })
+        })
+        .await
+    }
+
+    /// Calls the hooks of [`RunEnd`](crate::Place::RunEnd). Returns the messages to go on with.
+    pub async fn end(&self) -> Result<Vec<Message>> {
+        self.pass(Vec::new(), |more, it, ctx| Box::pin(it.hooks.chains.end.apply(more, ctx))).await
+    }
+
+    /// Calls the layers of [`AgentRun`](crate::Place::AgentRun) around a function in place of the agent.
+    pub async fn agent_run(
+        &self,
+        input: AgentInput,
+        agent: impl Fn(&AgentInput) -> Result<AgentOutput> + Send + Sync + 'static,
+    ) -> Result<AgentOutput> {
+        self.in_run(move |it, ctx| {
+            Box::pin(async move {
+                let layers = &it.hooks.agent_run;
+                layers.call_with(&input, ctx, &agent, |agent, input, _| ready(agent(input))).await
+            })
+        })
+        .await
+    }
+
+    /// Passes a value through hooks.
+    async fn pass<T: Send + 'static>(
+        &self,
+        mut value: T,
+        hooks: impl for<'a> FnOnce(&'a mut T, &'a Installed, &'a RunContext) -> BoxFuture<'a, Result<()>> + Send + 'static,
+    ) -> Result<T> {
+        self.in_run(move |it, ctx| {
+            Box::pin(async move {
+                hooks(&mut value, it, ctx).await?;
+                Ok(value)
+            })
+        })
+        .await
+    }
+
+    /// Does something in a run that hooks take for the run of an agent.
+    async fn in_run<T: Send + 'static>(
+        &self,
+        work: impl for<'a> FnOnce(&'a Installed, &'a RunContext) -> BoxFuture<'a, Result<T>> + Send + 'static,
+    ) -> Result<T> {
+        let (installed, work, turn) = (Arc::clone(&self.installed), Mutex::new(Some(work)), self.turn);
+        // The value is not the run's output, because not all values of places can be serialized.
+        let output = Arc::new(Mutex::new(None));
+        let kept = Arc::clone(&output);
+        let run = runnable_fn("hook_test", move |(): (), ctx: RunContext| {
+            let (installed, kept, work) = (Arc::clone(&installed), Arc::clone(&kept), work.lock().take());
+            async move {
+                let work = work.ok_or_else(|| Error::new("a hook test makes one attempt"))?;
+                let value = work(&installed, &ctx).await?;
+                *kept.lock() = Some(value);
+                Ok(())
+            }
+        });
+        let prepare = move |ctx: &RunContext| {
+            LoopState::prepare(ctx);
+            LoopState::of(ctx).into_iter().for_each(|state| state.turn.change(|now| *now = turn));
+            Ok(())
+        };
+        run.run(()).own_extension(self.session.clone()).middleware(prepare).await?;
+        let value = output.lock().take();
+        value.ok_or_else(|| Error::new("the run of the hook test was answered without its work"))
+    }
+}
+
+/// Joins the parts of a system prompt by a blank line, without empty ones.
+pub(crate) fn join(mut texts: Vec<String>) -> String {
+    texts.retain(|text| !text.trim().is_empty());
+    texts.join("\n\n")
+}
+
+fn ready<'a, T: Send + 'a>(result: Result<T>) -> BoxFuture<'a, Result<T>> {
+    Box::pin(std::future::ready(result))
+}
