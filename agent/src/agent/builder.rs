@@ -146,21 +146,30 @@ impl AgentBuilder {
                 "`max_steps(0)` allows the agent `{name}` no model call: allow at least 1"
             )));
         }
+        // State, errors and explanations refer to a middleware by its id.
         let mut ids = HashSet::new();
         if let Some(installed) = installed.iter().find(|installed| !ids.insert(installed.id.as_str())) {
             return Err(twice(&installed.id));
         }
         tools.extend(installed.iter().flat_map(|installed| installed.tools.iter().cloned()));
         check_names(&name, &tools)?;
+        // Each is listed in explanations under its id. `Prepare` is the last, because inherited middleware is bound before
+        // the agent's and comes behind it at every place.
         middlewares.extend(installed.iter().map(|installed| Arc::clone(installed) as Arc<dyn Middleware>));
         middlewares.push(Arc::new(Prepare { summary: summary(&model, &tools, &installed) }));
         let namespace = name.replace(['-', ' '], "_");
         // Not declared, because middlewares emit events of their own on the agent's run.
         let emitter =
             Emitter::root().child_builder(["agent", &namespace]).creator(Creator::new("Agent", name)).build()?;
-        let shared = Shared { emitter, model, prompt, options, tools, installed, max_steps, max_depth, spawn_tools };
+        let specs = specs_of(&tools);
+        let shared =
+            Shared { emitter, model, prompt, options, tools, specs, installed, max_steps, max_depth, spawn_tools };
         Ok(Agent { shared: Arc::new(shared), middlewares })
     }
+}
+
+pub(crate) fn specs_of(tools: &[Tool]) -> Arc<Vec<ToolSpec>> {
+    Arc::new(tools.iter().map(|tool| tool.spec().clone()).collect())
 }
 
 /// Describes an agent in explanations.

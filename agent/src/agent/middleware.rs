@@ -120,9 +120,11 @@ pub(crate) struct Installed {
 
 impl Installed {
     pub(crate) fn new(middleware: &impl AgentMiddleware) -> Result<Self> {
+        // First, so that hooks and tools can rely on what it prepares.
         middleware.init()?;
         let id = middleware.id().to_owned();
         let mut hooks = Hooks::new(&id);
+        // The fixed part of the prompt is the middleware's first contribution.
         if let Some(text) = middleware.system_prompt() {
             hooks.prompt(move |_| Ok(text.clone()));
         }
@@ -210,6 +212,7 @@ pub struct Joins {
 
 impl Middleware for Joins {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
+        // Handed down by `for_tree`, it reaches runs of models and tools as well.
         if ctx.types().runnable != std::any::type_name::<Agent>() {
             return Ok(());
         }
@@ -248,6 +251,7 @@ pub(crate) struct Joined(Mutex<Vec<Arc<Installed>>>);
 
 impl Joined {
     fn add(&self, installed: Arc<Installed>) -> Result<()> {
+        // Only ids are compared under the lock: no user code.
         let mut joined = self.0.lock();
         if joined.iter().any(|other| other.id == installed.id) {
             return Err(twice(&installed.id));

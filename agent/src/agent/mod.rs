@@ -19,7 +19,7 @@ use serde::Deserialize;
 use crate::agent::builder::AgentBuilder;
 use crate::agent::middleware::Installed;
 use crate::agent::steps::Loop;
-use crate::{AgentInput, AgentOutput, ChatModel, ChatOptions, Tool, ToolError, ToolOutput, tool_fn};
+use crate::{AgentInput, AgentOutput, ChatModel, ChatOptions, Tool, ToolError, ToolOutput, ToolSpec, tool_fn};
 
 /// A model that calls tools in a loop until it has an answer. Each call is a run, of the kind `Agent`.
 ///
@@ -105,6 +105,8 @@ pub(crate) struct Shared {
     pub(crate) prompt: Option<String>,
     pub(crate) options: ChatOptions,
     pub(crate) tools: Vec<Tool>,
+    /// The tools as models see them.
+    pub(crate) specs: Arc<Vec<ToolSpec>>,
     pub(crate) installed: Vec<Arc<Installed>>,
     pub(crate) max_steps: u32,
     pub(crate) max_depth: usize,

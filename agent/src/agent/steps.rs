@@ -1,14 +1,15 @@
 //! The loop, step by step.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use emitree_runtime::{Error, Result, RunContext, Runnable};
 
 use crate::agent::Shared;
 use crate::agent::batch::run_batch;
-use crate::agent::builder::check_names;
+use crate::agent::builder::{check_names, specs_of};
 use crate::agent::events::{AgentStart, AgentSuccess, Iteration};
-use crate::agent::middleware::{Installed, Joined};
+use crate::agent::middleware::{Installed, Joined, twice};
 use crate::agent::turn::{CurrentTurn, LoopState};
 use crate::model::tell;
 use crate::place::action::{Decision, TurnAction, TurnEnd};
@@ -48,22 +49,33 @@ impl<'a> Loop<'a> {
         check_depth(agent, ctx)?;
         let mut installed = agent.installed.clone();
         let mut tools = agent.tools.clone();
+        // Schemas are large: a run shares the agent's, unless a middleware of the run brings tools.
+        let mut specs = Arc::clone(&agent.specs);
         if let Some(joined) = ctx.own_extension::<Joined>() {
-            let joined = joined.all();
-            tools.extend(joined.iter().flat_map(|installed| installed.tools.iter().cloned()));
-            installed.extend(joined);
-            let mut ids = std::collections::HashSet::new();
+            // Behind the agent's middleware, in the order of binding: inherited ones, then the run's.
+            installed.extend(joined.all());
+            let more: Vec<_> = joined.all().iter().flat_map(|installed| installed.tools.clone()).collect();
+            // What `build` refuses is refused here as well, before anything enters the session.
+            let mut ids = HashSet::new();
             if let Some(same) = installed.iter().find(|installed| !ids.insert(installed.id.as_str())) {
-                return Err(crate::agent::middleware::twice(&same.id));
+                return Err(twice(&same.id));
             }
-            check_names(ctx.name(), &tools)?;
+            if !more.is_empty() {
+                tools.extend(more);
+                check_names(ctx.name(), &tools)?;
+                specs = specs_of(&tools);
+            }
         }
         // Bound by the agent's own middleware, see `Prepare`.
         let state = LoopState::of(ctx).ok_or_else(|| Error::new("the run of the agent has ended"))?;
         state.begin_attempt()?;
         state.session.extend(input.messages.iter().cloned())?;
+        // A session may go on without new messages, but no provider takes a conversation without any.
+        if state.session.history().messages().is_empty() {
+            return Err(Error::new(format!("the input of the agent `{}` has no messages", ctx.name())));
+        }
         Ok(Self {
-            specs: Arc::new(tools.iter().map(|tool| tool.spec().clone()).collect()),
+            specs,
             options: input.options.or(&agent.options),
             agent,
             ctx,
@@ -98,7 +110,7 @@ impl<'a> Loop<'a> {
             if matches!(after, After::AskAgain) {
                 continue;
             }
-            // A round more, if a hook has something to go on with.
+            // Asked after every end, whoever decided it, so that a follow-up cannot be missed.
             let mut more = Vec::new();
             for chains in self.chains() {
                 chains.end.apply(&mut more, self.ctx).await?;
@@ -159,6 +171,7 @@ impl<'a> Loop<'a> {
             let mut iteration = Iteration { turn: self.turn().get(), messages: history.messages().len() };
             tell(self.ctx, &mut iteration).await?;
         }
+        // Without hooks at `model.context` the messages are the history's own.
         let mut request = ChatRequest {
             messages: self.context(&history).await?,
             system: self.system_prompt().await?,
@@ -222,12 +235,13 @@ impl<'a> Loop<'a> {
         for chains in self.chains() {
             chains.prompt.apply(&mut prompt, self.ctx).await?;
         }
-        Ok((!prompt.is_empty()).then_some(prompt))
+        Ok((!prompt.trim().is_empty()).then_some(prompt))
     }
 
     /// Runs the model: `model.call` and `model.chunk` are bound to its run.
     async fn ask_model(&self, request: ChatRequest) -> Result<ChatResponse> {
         let mut run = self.agent.model.run(request);
+        // Bound to the model's run and not to the agent's, so that models that tools call do not inherit them.
         let mut stages = ChunkStages::new();
         for installed in &self.installed {
             if !installed.hooks.model_call.is_empty() {
@@ -266,6 +280,7 @@ impl<'a> Loop<'a> {
             Decision::Natural => {
                 let mut terminates = false;
                 if end.response.tool_calls().next().is_some() {
+                    // On an error the turn is dropped with the results so far, and enters the history.
                     end.results = run_batch(self, &turn).await?;
                     terminates = end.results.iter().all(|result| result.output.terminate);
                 }
@@ -273,6 +288,7 @@ impl<'a> Loop<'a> {
                 if terminates || (is_answer && !asks_again) { After::End } else { After::AskAgain }
             }
         };
+        // The turn enters the history before `turn.stop` is asked, so that a hook sees it there.
         drop(turn);
         Ok((response, self.stop(end, after).await?))
     }
@@ -290,6 +306,7 @@ impl<'a> Loop<'a> {
 
 /// Refuses agents that are nested too deep.
 fn check_depth(agent: &Shared, ctx: &RunContext) -> Result<()> {
+    // Runs of other kinds in between, such as tools, do not count.
     let above = std::iter::successors(ctx.parent(), |run| run.parent());
     let agents = above.filter(|run| run.types().runnable == std::any::type_name::<Agent>()).count();
     if agents > agent.max_depth {

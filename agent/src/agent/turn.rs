@@ -67,6 +67,7 @@ impl LoopState {
         let before = self.before.lock().take();
         let before = match before {
             Some(before) => {
+                // A layer or an output middleware asked for another attempt: nothing of the last one may be left.
                 self.session.give_up();
                 self.session.slices().restore(&before);
                 self.turn.change(|turn| *turn = Turn::default());

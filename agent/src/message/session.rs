@@ -135,6 +135,7 @@ impl SessionRun {
     /// Removes what the attempt added, so that the next one begins with the conversation as it would be without this run.
     pub(crate) fn give_up(&self) {
         let mut current = self.session.history.lock();
+        // Under the session's lock: what another run says meanwhile would be lost.
         let without = self.without(&current);
         // Another run may have rewritten a turn of this one in part. Then its version stays.
         if check(&without).is_ok() {

@@ -123,6 +123,7 @@ impl ChatModel {
                 arrived.push(delta?);
             } else if reply.receive_one(delta?).await? {
                 // The stages still get to know the end, so that nothing that they kept back is lost.
+                // Ends the call before the stages release what they hold, which may take long.
                 drop(deltas);
                 reply.receive(Vec::new(), true).await?;
                 return Ok(reply.builder.stopped());

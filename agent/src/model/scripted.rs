@@ -204,6 +204,7 @@ impl ScriptedModel {
     fn next(&self, request: &ChatRequest) -> Result<Reply> {
         let mut script = self.script.lock();
         script.requests.push(request.clone());
+        // The requests count the calls, also those that found no answer.
         let call = script.requests.len();
         if let Some(reply) = script.replies.get(call - 1) {
             return Ok(reply.clone());

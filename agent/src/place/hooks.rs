@@ -206,6 +206,7 @@ impl Hooks {
         &mut self,
         hook: impl Fn(&mut CallResult, &RunContext) -> Out + Send + Sync + 'static,
     ) -> &mut Self {
+        // A list for each hook: a failure ends a list, and later hooks have to see it as the result.
         let filters = Filters::new().with(self.sync(Place::ToolResult, hook));
         self.chains.results.push(filters);
         self
@@ -277,6 +278,7 @@ impl Hooks {
         hook: impl Fn(&ToolCall, &RunContext) -> Result<Option<ToolCall>> + Send + Sync + 'static,
     ) -> &mut Self {
         let name = self.name(Place::ToolResolve);
+        // The break that ends the chain needs a reason; the name of the hook is one.
         let by = name.clone();
         let hook = move |call: &mut ToolCall, ctx: &RunContext| {
             let other = hook(call, ctx)?;

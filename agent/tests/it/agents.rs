@@ -237,7 +237,14 @@ async fn invalid_input_is_refused_before_the_model_is_asked() -> Result<()> {
     let agent = agent(&script).build()?;
     let error = agent.ask(Message::new(emitree_agent::Role::User, [])).await.unwrap_err();
     assert_eq!(error.to_string(), "message 0 of the role `user` is empty");
+    let error = agent.ask(Vec::<Message>::new()).await.unwrap_err();
+    assert_eq!(error.to_string(), "the input of the agent `tester` has no messages");
     assert!(script.requests().is_empty());
+
+    // A session may go on without new messages.
+    let session = Session::new();
+    session.extend([Message::user("before")])?;
+    assert_eq!(agent.ask(Vec::<Message>::new()).session(&session).await?.text(), "never");
     Ok(())
 }
 

@@ -476,3 +476,41 @@ async fn a_middleware_brings_tools_and_a_prompt_and_two_of_one_id_are_refused() 
     assert_eq!(agent_of.ask("x").with(Broken).await.unwrap_err().to_string(), "no database");
     Ok(())
 }
+
+#[tokio::test]
+async fn rounds_of_run_end_are_limited_and_the_history_stays_valid() -> Result<()> {
+    let script = ScriptedModel::by("test", |_| Reply::text("again"));
+    let session = Session::new();
+    let more = Made("m", |hooks: &mut Hooks| _ = hooks.on_end(|more, _| more.push(Message::user("and?"))));
+    let agent = agent(&script).max_steps(1000).with(more).build()?;
+    let error = agent.ask("go").session(&session).await.unwrap_err().to_string();
+    assert_eq!(error, "hooks of `run.end` have started 100 rounds, which is the limit");
+    assert_eq!(script.requests().len(), 101);
+    assert_valid(&session);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_stop_keeps_injected_messages_and_does_not_ask_the_model_again() -> Result<()> {
+    let (result, requests, session) = ask(two_turns(), |hooks| {
+        hooks.on_action(|action, _| {
+            action.decision = Some(Decision::Stop);
+            action.inject.push(Message::user("for later"));
+        });
+        // Silence cancels nothing.
+        hooks.on_action(|_, _| ());
+    })
+    .await;
+    assert_eq!((result?.turns, requests.len()), (1, 1));
+    let texts: Vec<_> = session.history().messages().iter().map(|message| message.text()).collect();
+    assert_eq!(texts, ["go", "", "", "for later"]);
+
+    // An invalid message is an error, and the turn is complete nevertheless.
+    let (result, _, session) = ask(two_turns(), |hooks| {
+        hooks.on_action(|action, _| action.inject.push(Message::tool([emitree_agent::ToolResult::new("x", 1)])));
+    })
+    .await;
+    assert!(result.unwrap_err().to_string().contains("has a result for the id `x`"));
+    assert_eq!(results(session.history().messages()), ["!not executed: the run was stopped"]);
+    Ok(())
+}
