@@ -36,7 +36,7 @@ use crate::context::tasks::Tasks;
 use crate::lifecycle::subscribers::Subscribers;
 use crate::middleware::Inherited;
 use crate::run::cleanup::Deferred;
-use crate::run::core::{Driven, ErasedRun, RunCore};
+use crate::run::drive::{Driven, ErasedRun, RunCore};
 use crate::run::drop_chain::drop_chain;
 use crate::run::lease::Driver;
 use crate::run::panic::{discard, isolated};

@@ -9,7 +9,7 @@ use std::task::{Context as TaskContext, Poll, ready};
 
 use tokio::task::JoinSet;
 
-use crate::run::core::Driven;
+use crate::run::drive::Driven;
 use crate::run::lease::Driver;
 use crate::run::panic::discard;
 use crate::{Error, Result, RunContext};

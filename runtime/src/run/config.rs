@@ -16,7 +16,7 @@ use crate::context::{Seed, ThinRun, TypedRun};
 use crate::lifecycle::subscribers::Subscribers;
 use crate::middleware::Inherited;
 use crate::middleware::order::InOrder;
-use crate::run::core::RunCore;
+use crate::run::drive::RunCore;
 use crate::run::shutdown::may_begin;
 use crate::{AbortSignal, Error, Middleware, Result, RunContext, Runnable};
 

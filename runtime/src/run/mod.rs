@@ -2,7 +2,7 @@
 
 pub(crate) mod cleanup;
 pub(crate) mod config;
-pub(crate) mod core;
+pub(crate) mod drive;
 pub(crate) mod drop_chain;
 pub(crate) mod end_hooks;
 pub(crate) mod exit_maps;

@@ -18,7 +18,7 @@ use tokio::runtime::Handle;
 use uuid::Uuid;
 
 use crate::RunContext;
-use crate::run::core::Driven;
+use crate::run::drive::Driven;
 use crate::run::lease::Driver;
 
 /// The ends that are still to come, of the whole process.
