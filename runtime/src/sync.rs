@@ -3,7 +3,7 @@
 use std::cell::Cell;
 
 pub(crate) use std::sync::OnceLock;
-pub(crate) use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering, fence};
+pub(crate) use std::sync::atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering, fence};
 
 pub(crate) use futures_util::task::AtomicWaker;
 pub(crate) use parking_lot::Mutex;

@@ -54,22 +54,8 @@ pub(crate) struct Run {
 }
 
 pub(crate) struct AbortNode {
-    state: RunState<()>,
-    below: Children,
-}
-
-impl AbortNode {
-    pub(crate) fn is_closed(&self) -> bool {
-        self.state.is_closed()
-    }
-
-    pub(crate) const fn state(&self) -> &RunState<()> {
-        &self.state
-    }
-
-    pub(crate) const fn children(&self) -> &Children {
-        &self.below
-    }
+    pub(crate) state: RunState<()>,
+    pub(crate) below: Children,
 }
 
 impl RunContext {
@@ -97,16 +83,16 @@ impl RunContext {
     /// As `announce` ends a run: gives those that are ended with it.
     async fn end(&self) -> Vec<Self> {
         let node = self.node();
-        node.state().settle().ok();
+        node.state.settle().ok();
         let mut ended = Vec::new();
-        if !node.children().is_empty() {
-            ended = poll_fn(|cx| node.children().poll_all(cx)).await;
+        if !node.below.is_empty() {
+            ended = poll_fn(|cx| node.below.poll_all(cx)).await;
         }
-        node.state().close();
-        if !node.children().is_empty() {
-            ended.extend(poll_fn(|cx| node.children().poll_all(cx)).await);
+        node.state.close();
+        if !node.below.is_empty() {
+            ended.extend(poll_fn(|cx| node.below.poll_all(cx)).await);
         }
-        node.state().end();
+        node.state.end();
         ended
     }
 }
@@ -191,6 +177,6 @@ fn a_run_that_could_not_be_made_keeps_the_one_above_from_nothing() {
         };
         let ended = block_on(above.end());
         failed.join().expect("it does not panic");
-        assert!(ended.is_empty() && above.node().children().is_empty());
+        assert!(ended.is_empty() && above.node().below.is_empty());
     });
 }

@@ -8,16 +8,16 @@ use std::sync::{Arc, Mutex};
 
 use loom::thread;
 
-use self::sync::{AtomicU8, Ordering};
+use self::sync::{AtomicU16, Ordering};
 
-type Words = [AtomicU8; 2];
+type Words = [AtomicU16; 2];
 
 /// Returns the values that two threads load in each execution, without repetition.
-fn explored(accesses: [fn(&Words) -> u8; 2]) -> BTreeSet<[u8; 2]> {
+fn explored(accesses: [fn(&Words) -> u16; 2]) -> BTreeSet<[u16; 2]> {
     let explored = Arc::new(Mutex::new(BTreeSet::new()));
     let adds = Arc::clone(&explored);
     loom::model(move || {
-        let words = Arc::new([AtomicU8::new(0), AtomicU8::new(0)]);
+        let words = Arc::new([AtomicU16::new(0), AtomicU16::new(0)]);
         let threads = accesses.map(|access| {
             let words = Arc::clone(&words);
             thread::spawn(move || access(&words))
@@ -40,7 +40,7 @@ fn of_two_threads_that_load_and_then_modify_each_may_come_first_or_in_between() 
 
 #[test]
 fn a_load_may_give_an_old_value_unless_its_order_is_the_strictest() {
-    fn access(words: &Words, own: usize, order: Ordering) -> u8 {
+    fn access(words: &Words, own: usize, order: Ordering) -> u16 {
         words[own].store(1, order);
         words[1 - own].load(order)
     }

@@ -129,3 +129,42 @@ fn what_is_bound_while_a_run_ends_is_let_go_by_one_of_the_two() {
         assert!(!kept.load(Ordering::Relaxed), "it is kept for ever");
     });
 }
+
+/// M1: the work passes the chain, or nobody's layer is taken: none is passed by.
+#[test]
+fn a_chain_that_is_added_as_the_work_begins_is_passed_or_refused() {
+    model(|| {
+        let state = Arc::new(RunState::open());
+        let binders = [(), ()].map(|()| spawn(&state, RunState::add_chain));
+        let passes = state.begin_work();
+        let taken = binders.map(join);
+        // One that comes second is taken if the first was, and refused if the work came first.
+        assert_eq!(passes, state.has_chain());
+        assert!(taken.iter().all(|taken| *taken == passes), "{taken:?} {passes}");
+        assert_eq!(state.add_chain(), passes);
+    });
+}
+
+/// R14
+#[test]
+fn a_chain_that_is_added_while_a_run_ends_is_let_go_by_the_end_or_refused() {
+    model(|| {
+        let state = Arc::new(RunState::open());
+        let binder = spawn(&state, RunState::add_chain);
+        state.settle_and_close().ok();
+        let is_bound = state.release();
+        assert_eq!(join(binder), is_bound);
+    });
+}
+
+/// R14: without bindings the end of the work releases the run as well.
+#[test]
+fn what_is_bound_as_the_work_ends_is_let_go_by_one_of_the_two() {
+    model(|| {
+        let state = Arc::new(RunState::open());
+        let binder = spawn(&state, |state| !state.bind());
+        state.settle_and_close().ok();
+        let by_end = state.release();
+        assert_ne!(join(binder), by_end, "it is let go once");
+    });
+}

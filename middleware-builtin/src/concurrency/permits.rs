@@ -46,10 +46,6 @@ impl KeyPermits {
         Arc::new(Self { key, semaphore: Semaphore::new(permits), handles: AtomicUsize::new(0) })
     }
 
-    fn is_common(&self) -> bool {
-        matches!(self.key, OwnedKey::All)
-    }
-
     /// Counts one more handle.
     fn with_new_handle(self: &Arc<Self>) -> Arc<Self> {
         self.handles.fetch_add(1, Ordering::Relaxed);
@@ -117,7 +113,8 @@ impl KeyHandle {
 
 impl Drop for KeyHandle {
     fn drop(&mut self) {
-        if self.key_permits.is_common() {
+        // The permits that all runs share are always there.
+        if let OwnedKey::All = self.key_permits.key {
             self.key_permits.handles.fetch_sub(1, Ordering::Relaxed);
             return;
         }

@@ -73,7 +73,7 @@ impl Default for AbortHandle {
 
 impl fmt::Debug for AbortHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AbortHandle").field("stopped", &self.0.node().stopped()).finish()
+        f.debug_struct("AbortHandle").field("stopped", &self.0.node().state.stopped()).finish()
     }
 }
 
@@ -93,7 +93,7 @@ impl AbortSignal {
     #[must_use]
     pub fn is_aborted(&self) -> bool {
         match &self.0 {
-            Source::Here(target) => target.node().stopped().is_some(),
+            Source::Here(target) => target.node().state.stopped().is_some(),
             Source::Token(token) => token.is_cancelled(),
         }
     }
@@ -102,7 +102,7 @@ impl AbortSignal {
     #[must_use]
     pub fn reason(&self) -> Option<Arc<str>> {
         match &self.0 {
-            Source::Here(target) => target.node().stopped().map(Stop::reason),
+            Source::Here(target) => target.node().state.stopped().map(Stop::reason),
             Source::Token(token) => token.is_cancelled().then(|| CANCELLED.into()),
         }
     }
@@ -215,6 +215,6 @@ impl RunContext {
     /// Whether the run was aborted.
     #[must_use]
     pub fn is_aborted(&self) -> bool {
-        self.node().stopped().is_some()
+        self.node().state.stopped().is_some()
     }
 }

@@ -66,11 +66,11 @@ impl Stop {
 
 /// Something that can be stopped, with what is below it.
 pub(crate) struct AbortNode {
-    state: RunState<Stop>,
+    pub(crate) state: RunState<Stop>,
     /// Of the task that polls the run's work.
-    waker: AtomicWaker,
+    pub(crate) waker: AtomicWaker,
     /// The runs that were started in it: they are stopped with it, and end before it (R13).
-    below: Children,
+    pub(crate) below: Children,
     /// Whoever else waits for the stop.
     waiters: OnceLock<Box<Waiters>>,
 }
@@ -92,7 +92,7 @@ impl Stoppable for RunContext {
     type Stop = Stop;
 
     fn state(&self) -> &RunState<Stop> {
-        self.node().state()
+        &self.node().state
     }
 
     fn followers(&self) -> Vec<Self> {
@@ -103,35 +103,6 @@ impl Stoppable for RunContext {
 impl AbortNode {
     pub(crate) fn new(state: RunState<Stop>) -> Self {
         Self { state, waker: AtomicWaker::new(), below: Children::default(), waiters: OnceLock::new() }
-    }
-
-    #[inline]
-    pub(crate) fn stopped(&self) -> Option<&Stop> {
-        self.state.stopped()
-    }
-
-    pub(crate) const fn state(&self) -> &RunState<Stop> {
-        &self.state
-    }
-
-    pub(crate) fn is_closed(&self) -> bool {
-        self.state.is_closed()
-    }
-
-    pub(crate) fn end(&self) {
-        self.state.end();
-    }
-
-    pub(crate) fn has_ended(&self) -> bool {
-        self.state.has_ended()
-    }
-
-    pub(crate) const fn waker(&self) -> &AtomicWaker {
-        &self.waker
-    }
-
-    pub(crate) const fn children(&self) -> &Children {
-        &self.below
     }
 
     /// Stops it and all that is below, and then wakes them; tells whether this was what stopped it.
@@ -160,7 +131,7 @@ impl AbortNode {
 
     /// Passes on a stop of what it stands below, if that has been stopped already.
     pub(crate) fn follow(&self, above: &Self) {
-        if let Some(stop) = above.stopped() {
+        if let Some(stop) = above.state.stopped() {
             self.stop(stop.fallen());
         }
     }
@@ -180,7 +151,7 @@ impl AbortNode {
 
     /// Wakes whoever waits for the stop, if it was stopped.
     fn tell(&self) {
-        if self.stopped().is_none() {
+        if self.state.stopped().is_none() {
             return;
         }
         isolated(|| self.waker.wake());
@@ -205,7 +176,7 @@ impl AbortNode {
 
     pub(crate) fn token(&self) -> &CancellationToken {
         let token = &self.waiters().token;
-        if self.stopped().is_some() {
+        if self.state.stopped().is_some() {
             token.cancel();
         }
         token
@@ -214,7 +185,7 @@ impl AbortNode {
     pub(crate) async fn until_stopped(&self) -> Arc<str> {
         loop {
             let told = self.waiters().told.listen();
-            match self.stopped() {
+            match self.state.stopped() {
                 Some(stop) => return stop.reason(),
                 None => told.await,
             }

@@ -12,7 +12,7 @@ use tokio::time::{Sleep, sleep};
 
 use crate::abort::handle::{AbortSignal, CANCELLED, Link};
 use crate::abort::{AbortNode, Stop};
-use crate::run::panic::calm;
+use crate::run::panic::caught;
 use crate::{Error, Result, RunContext};
 
 /// What a run watches. Most watch nothing, or one signal.
@@ -44,20 +44,9 @@ impl Watch {
         let no_clock = |why: &dyn Display| Error::new(format!("a time-out of {after:?} needs tokio's clock: {why}"));
         Handle::try_current().map_err(|error| no_clock(&error))?;
         // Panics in a runtime that was built without a clock.
-        let timer = calm(|| Ok(Box::pin(sleep(after)))).map_err(|panic| no_clock(&panic))?;
+        let timer = caught(|| Box::pin(sleep(after))).map_err(|panic| no_clock(&panic))?;
         self.more.get_or_insert_default().timer = Some((after, timer));
         Ok(())
-    }
-
-    /// Looks no more. Most have nothing to let go of.
-    #[inline]
-    pub(crate) fn end(&mut self) {
-        if self.link.is_some() {
-            self.link = None;
-        }
-        if self.more.is_some() {
-            self.more = None;
-        }
     }
 
     /// Looks, and stops the run if it has to stop.
@@ -79,7 +68,7 @@ impl More {
         }
         if let Some((after, timer)) = &mut self.timer
             // Panics once its runtime has been shut down.
-            && calm(|| Ok(timer.as_mut().poll(cx).is_ready()))?
+            && caught(|| timer.as_mut().poll(cx).is_ready())?
         {
             node.stop(Stop::TimedOut(*after));
             self.timer = None;

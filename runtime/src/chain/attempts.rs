@@ -4,6 +4,7 @@
 //! 2. Each starts with the input as `start` left it. An output that was set at `start` replaces the work of each (M6).
 //! 3. Only an open request for a retry starts another one, and `attempt_discarded` is emitted before.
 
+use std::any::Any;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use emitree_emitter::json::to_value;
@@ -14,7 +15,8 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::chain::erased::{LayerEntry, Work, call};
-use crate::chain::{Chain, ValueMaps};
+use crate::chain::{Chain, ValueMaps, by_phase};
+use crate::run::config::StartedRun;
 use crate::run::panic::discard;
 use crate::runnable::value::{Data, fit};
 use crate::{Error, Middleware, Result, RetryRequest, RunContext, Runnable, Summary};
@@ -103,22 +105,26 @@ impl Attempts {
 
 /// Makes attempts until one is not to be retried, or no more may be.
 pub(crate) async fn attempts<R: Runnable>(
-    chain: &Chain<R::Input, R::Output>,
+    run: &StartedRun<R>,
     runnable: &R,
-    input: &R::Input,
-    early: Option<R::Output>,
-    ctx: &RunContext,
+    answer: Option<R::Output>,
 ) -> Result<R::Output> {
+    let chain = run.existing_chain().and_then(|chain| (chain as &dyn Any).downcast_ref::<Chain<R::Input, R::Output>>());
+    let Some(chain) = chain else { return Err(Error::new("the run has no chain of its types")) };
+    let input = run.input();
     // Held as long as the work lasts, even if somebody else ends the run before.
-    let layers = chain.freeze();
-    let parts = AttemptParts { maps: chain.freeze_value_maps(), layers: &layers, attempts: chain.attempts() };
-    match early {
+    let layers = chain.layers.freeze(by_phase);
+    let layers = layers.as_deref().map_or(&[][..], |layers| layers);
+    let parts = AttemptParts { maps: chain.freeze_value_maps(), layers, attempts: &chain.attempts };
+    match answer {
         None if parts.maps.is_none() && !parts.attempts.may_go_on() => {
-            shown(call(parts.layers, &Executes(runnable), input, ctx).await, ctx)
+            let result = call(layers, &Executes(runnable), input, run).await;
+            run.show_attempt(&result);
+            result
         }
-        // Of the others the future is larger, and they are fewer.
-        None => Box::pin(parts.repeat(&Executes(runnable), input, ctx)).await,
-        Some(output) => Box::pin(parts.repeat(&Answered::new(output), input, ctx)).await,
+        // The futures of the others are larger, and they are fewer.
+        None => Box::pin(parts.repeat(&Executes(runnable), input, run)).await,
+        Some(output) => Box::pin(parts.repeat(&Answered::new(output), input, run)).await,
     }
 }
 
@@ -142,10 +148,14 @@ impl<I: Data, O: Data> AttemptParts<'_, I, O> {
 
     async fn attempt(&self, work: &dyn Work<I, O>, input: &I, ctx: &RunContext) -> Result<O> {
         let Some(ValueMaps { inputs, outputs }) = self.maps else {
-            return shown(call(self.layers, work, input, ctx).await, ctx);
+            let result = call(self.layers, work, input, ctx).await;
+            ctx.show_attempt(&result);
+            return result;
         };
         let changed = inputs.apply(input, ctx).await?;
-        let mut output = shown(call(self.layers, work, changed.as_ref().unwrap_or(input), ctx).await, ctx)?;
+        let result = call(self.layers, work, changed.as_ref().unwrap_or(input), ctx).await;
+        ctx.show_attempt(&result);
+        let mut output = result?;
         match outputs.apply(&mut output, ctx).await {
             Ok(()) => Ok(output),
             Err(error) => {
@@ -155,12 +165,6 @@ impl<I: Data, O: Data> AttemptParts<'_, I, O> {
             }
         }
     }
-}
-
-/// Shows the run's subscribers what an attempt came to.
-fn shown<O: Data>(result: Result<O>, ctx: &RunContext) -> Result<O> {
-    ctx.show_attempt(&result);
-    result
 }
 
 /// The work of a runnable.

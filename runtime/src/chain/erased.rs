@@ -67,7 +67,7 @@ impl<O: Op, L: Layer<O>> DynLayer<O::In, O::Out> for Erased<L, O> {
         ctx: &'a RunContext,
         next: RawNext<'a, O::In, O::Out>,
     ) -> BoxFuture<'a, Result<O::Out>> {
-        let call = self.layer.call(input, ctx, Next::new(next));
+        let call = self.layer.call(input, ctx, Next(next));
         if !next.call.is_traced {
             return Box::pin(call);
         }
@@ -114,11 +114,6 @@ impl<I, O> LayerEntry<I, O> {
     pub(crate) fn new<K: Op<In = I, Out = O>>(phase: Phase, layer: impl Layer<K>) -> Self {
         let erased = Erased { layer, warned: Warned::default(), of: PhantomData::<fn() -> K> };
         Self { phase, is_innermost: false, layer: Arc::new(erased) }
-    }
-
-    /// Where it stands among others (M2).
-    pub(crate) const fn place(&self) -> (Phase, bool) {
-        (self.phase, self.is_innermost)
     }
 }
 
@@ -234,15 +229,6 @@ pub(crate) struct Running<'a, I, O> {
 }
 
 impl<'a, I, O> Running<'a, I, O> {
-    /// Polls what is inside, and drops it when it has returned. Both are user code: `polled` is what it came to before a panic.
-    fn poll_inside(&mut self, frame: Frame, polled: &mut Poll<Result<O>>, cx: &mut Context<'_>) {
-        let inside = self.inside.get_or_insert_with(|| self.next.begin(self.input, frame));
-        *polled = inside.as_mut().poll(cx);
-        if polled.is_ready() {
-            self.inside = None;
-        }
-    }
-
     /// What is outside gets a panic as an error, and may call again. What had returned before it panicked has returned that.
     #[cold]
     fn panicked(&mut self, polled: Poll<Result<O>>, panic: Error) -> Result<O> {
@@ -251,17 +237,13 @@ impl<'a, I, O> Running<'a, I, O> {
         logged(|| tracing::warn!(error = %panic, "what is inside of a layer panicked while it was dropped"));
         result
     }
-
-    fn noted(&self) -> &'a SwallowedControlFlow {
-        self.next.call.noted
-    }
 }
 
 impl<I, O> Future for Running<'_, I, O> {
     type Output = Result<O>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<O>> {
-        let (noted, outside) = (self.noted(), self.next.frame);
+        let (noted, outside) = (self.next.call.noted, self.next.frame);
         let frame = match (self.frame, &self.inside) {
             (Some(frame), Some(_)) => frame,
             (Some(_), None) => {
@@ -277,7 +259,16 @@ impl<I, O> Future for Running<'_, I, O> {
             }
         };
         let mut polled = Poll::Pending;
-        let result = match caught(|| self.poll_inside(frame, &mut polled, cx)) {
+        // Calling, polling and dropping what is inside is user code. `polled` keeps what it returned before its drop panicked.
+        let poll_inside = || {
+            let Self { next, input, inside, .. } = &mut *self;
+            let future = inside.get_or_insert_with(|| next.begin(input, frame));
+            polled = future.as_mut().poll(cx);
+            if polled.is_ready() {
+                *inside = None;
+            }
+        };
+        let result = match caught(poll_inside) {
             Ok(()) => ready!(polled),
             Err(panic) => self.panicked(polled, panic),
         };
@@ -292,7 +283,7 @@ impl<I, O> Drop for Running<'_, I, O> {
     fn drop(&mut self) {
         if let (Some(frame), Some(inside)) = (self.frame, self.inside.take()) {
             discard(inside);
-            self.noted().pass_on(frame, self.next.frame);
+            self.next.call.noted.pass_on(frame, self.next.frame);
         }
     }
 }

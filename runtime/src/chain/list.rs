@@ -21,32 +21,12 @@ enum List<T> {
     Frozen(Frozen<T>),
 }
 
-/// What was in the list when the work began.
-pub(crate) struct Frozen<T>(Option<Arc<SmallList<T>>>);
+/// What was in a list when the work began; none if it was empty.
+pub(crate) type Frozen<T> = Option<Arc<SmallList<T>>>;
 
 impl<T> Default for FreezableList<T> {
     fn default() -> Self {
         Self(Mutex::new(List::Open(SmallList::new())))
-    }
-}
-
-impl<T> Default for Frozen<T> {
-    fn default() -> Self {
-        Self(None)
-    }
-}
-
-impl<T> Clone for Frozen<T> {
-    fn clone(&self) -> Self {
-        Self(self.0.clone())
-    }
-}
-
-impl<T> Deref for Frozen<T> {
-    type Target = [T];
-
-    fn deref(&self) -> &[T] {
-        self.0.as_deref().map_or(&[], |list| list)
     }
 }
 
@@ -56,7 +36,7 @@ impl<T> Deref for List<T> {
     fn deref(&self) -> &[T] {
         match self {
             Self::Open(list) => list,
-            Self::Frozen(list) => list,
+            Self::Frozen(list) => list.as_deref().map_or(&[], |list| list),
         }
     }
 }
@@ -75,10 +55,10 @@ impl<T> FreezableList<T> {
         let mut list = self.0.lock();
         let frozen = match &mut *list {
             List::Frozen(frozen) => return frozen.clone(),
-            List::Open(taken) if taken.is_empty() => Frozen(None),
+            List::Open(taken) if taken.is_empty() => None,
             List::Open(taken) => {
                 arrange(taken);
-                Frozen(Some(Arc::new(take(taken))))
+                Some(Arc::new(take(taken)))
             }
         };
         *list = List::Frozen(frozen.clone());
@@ -87,10 +67,10 @@ impl<T> FreezableList<T> {
 
     /// Drops what is in it, outside of the lock; what the work still has goes with that.
     pub(crate) fn release(&self) {
-        let list = replace(&mut *self.0.lock(), List::Frozen(Frozen(None)));
+        let list = replace(&mut *self.0.lock(), List::Frozen(None));
         match list {
             List::Open(list) => discard_all(list),
-            List::Frozen(Frozen(list)) => list.and_then(Arc::into_inner).into_iter().for_each(discard_all),
+            List::Frozen(list) => list.and_then(Arc::into_inner).into_iter().for_each(discard_all),
         }
     }
 

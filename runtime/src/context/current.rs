@@ -12,11 +12,6 @@ use crate::RunContext;
 // Lent around every poll of a run's work and of listeners of its events, not cloned: a poll counts no handle.
 scoped_thread_local!(static CURRENT: RunContext);
 
-/// The run that one is in, if one is in one.
-pub(crate) fn current() -> Option<RunContext> {
-    look(RunContext::clone)
-}
-
 /// Looks at the run that one is in.
 pub(crate) fn look<T>(f: impl FnOnce(&RunContext) -> T) -> Option<T> {
     CURRENT.is_set().then(|| CURRENT.with(f))

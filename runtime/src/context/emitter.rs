@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 use uuid::Uuid;
 
 use crate::RunContext;
-use crate::context::{Inner, WeakRun};
+use crate::context::{SharedRun, WeakRun};
 
 /// A run that is nested deeper remembers that nobody hears it: a chain of runs is then looked through once, and not once for
 /// each of them.
@@ -20,7 +20,7 @@ const DEEP: usize = 32;
 
 /// What a run is a run of, and what is known of it from the beginning.
 pub(crate) struct LazyEmitter {
-    instance: Emitter,
+    pub(crate) instance: Emitter,
     own: EmitterSpec,
     /// If it was told before there was an emitter.
     run_id: Option<Uuid>,
@@ -30,7 +30,6 @@ pub(crate) struct LazyEmitter {
 }
 
 /// What was given to a run itself.
-#[derive(Default)]
 pub(crate) struct EmitterSpec {
     pub(crate) context: Context,
     pub(crate) group_id: Option<Arc<str>>,
@@ -82,13 +81,6 @@ impl LazyEmitter {
         self.instance.for_run(links)
     }
 
-    /// Ends the emitter, if there is one: nothing is emitted there any more (R14).
-    pub(crate) fn end_emitter(&self) {
-        if let Some(emitter) = self.made() {
-            emitter.end_run();
-        }
-    }
-
     /// Whether anybody hears it who is not above the run that it was started in.
     #[inline]
     fn is_heard(&self) -> bool {
@@ -97,7 +89,7 @@ impl LazyEmitter {
 
     /// The emitter, if somebody has asked for it.
     #[inline]
-    fn made(&self) -> Option<&Emitter> {
+    pub(crate) fn made(&self) -> Option<&Emitter> {
         self.made.get().map(|made| &made.emitter)
     }
 
@@ -106,10 +98,6 @@ impl LazyEmitter {
         let own = self.made.get().and_then(|made| made.scope.as_ref());
         own.is_some_and(|own| Arc::as_ptr(own).cast::<()>() == scope)
     }
-
-    pub(crate) const fn instance(&self) -> &Emitter {
-        &self.instance
-    }
 }
 
 impl RunContext {
@@ -117,13 +105,13 @@ impl RunContext {
     /// the runs that it was started in.
     #[must_use]
     pub fn emitter(&self) -> &Emitter {
-        self.lazy_emitter().made().unwrap_or_else(|| self.make_emitter())
+        self.shared().lazy_emitter.made().unwrap_or_else(|| self.make_emitter())
     }
 
     /// Those above first; not by recursion, for runs may be nested deep.
     #[cold]
     fn make_emitter(&self) -> &Emitter {
-        let unmade = |run: &&Self| run.lazy_emitter().made().is_none();
+        let unmade = |run: &&Self| run.shared().lazy_emitter.made().is_none();
         let runs: SmallVec<[&Self; 8]> =
             successors(self.parent().filter(unmade), |run| run.parent().filter(unmade)).collect();
         for run in runs.into_iter().rev() {
@@ -134,10 +122,10 @@ impl RunContext {
 
     /// Where the run above has its emitter.
     fn make_own(&self) -> &Emitter {
-        let made = self.lazy_emitter().made.get_or_init(|| {
+        let made = self.shared().lazy_emitter.made.get_or_init(|| {
             let scope = Arc::new(self.downgrade());
             let entered: Weak<WeakRun> = Arc::downgrade(&scope);
-            Made { emitter: self.lazy_emitter().make(self.parent(), entered), scope: Some(scope) }
+            Made { emitter: self.shared().lazy_emitter.make(self.parent(), entered), scope: Some(scope) }
         });
         self.bound();
         &made.emitter
@@ -146,7 +134,7 @@ impl RunContext {
     /// Who runs: the runnable's creator, or one of the run's own where the runnable is not called as that is.
     #[must_use]
     pub fn creator(&self) -> Option<&Creator> {
-        let LazyEmitter { instance, own, .. } = self.lazy_emitter();
+        let LazyEmitter { instance, own, .. } = &self.shared().lazy_emitter;
         own.creator.as_ref().or_else(|| instance.creator())
     }
 
@@ -166,12 +154,13 @@ impl RunContext {
     /// for, so who only would emit asks this first.
     #[must_use]
     pub fn is_heard(&self) -> bool {
-        !self.node().state().is_released() && self.here().is_heard()
+        !self.node().state.is_released() && self.shared().is_heard()
     }
 
     /// The group of later events of the run, and of runs started in it from now on.
     fn group(&self) -> Option<Arc<str>> {
-        self.lazy_emitter().made().map_or_else(|| self.lazy_emitter().own.group_id.clone(), Emitter::shared_group_id)
+        let lazy = &self.shared().lazy_emitter;
+        lazy.made().map_or_else(|| lazy.own.group_id.clone(), Emitter::shared_group_id)
     }
 
     /// Sets the group of later events of the run, and of runs started in it from now on. Those that have begun keep
@@ -197,37 +186,38 @@ impl RunContext {
     /// What every event of the run, and of runs started in it from now on, carries.
     #[must_use]
     pub fn context(&self) -> Context {
-        self.lazy_emitter().made().map_or_else(|| self.lazy_emitter().own.context.clone(), Emitter::context)
+        let lazy = &self.shared().lazy_emitter;
+        lazy.made().map_or_else(|| lazy.own.context.clone(), Emitter::context)
     }
 }
 
-impl Inner {
-    /// Whether anybody hears what the run emits, or may.
+impl SharedRun {
+    /// Returns `true` if the run's events may reach a listener: of the run, its instance, or above.
     pub(crate) fn is_heard(&self) -> bool {
-        if self.depth() >= DEEP {
+        if self.depth >= DEEP {
             return self.is_heard_deep();
         }
         let mut run = self;
-        while !run.lazy_emitter().is_heard() {
-            let Some(above) = run.parent() else { return false };
-            run = above.here();
+        while !run.lazy_emitter.is_heard() {
+            let Some(above) = &run.parent else { return false };
+            run = above.run().shared();
         }
         true
     }
 
     #[cold]
     fn is_heard_deep(&self) -> bool {
-        // Read first: whoever comes while this looks is looked for the next time.
+        // Read the epoch before the walk: a listener that comes during the walk invalidates what is remembered.
         let epoch = NoListenerCache::epoch();
         let mut run = self;
-        while !run.lazy_emitter().nobody.holds(epoch) {
-            if run.lazy_emitter().is_heard() {
+        while !run.lazy_emitter.nobody.holds(epoch) {
+            if run.lazy_emitter.is_heard() {
                 return true;
             }
-            let Some(above) = run.parent() else { break };
-            run = above.here();
+            let Some(above) = &run.parent else { break };
+            run = above.run().shared();
         }
-        self.lazy_emitter().nobody.remember(epoch);
+        self.lazy_emitter.nobody.remember(epoch);
         false
     }
 }

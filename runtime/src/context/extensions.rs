@@ -72,8 +72,11 @@ pub(crate) struct Values {
     pub(crate) own: Extensions,
 }
 
+impl Values {
+    pub(crate) const NONE: Self = Self { inherited: Extensions(None), own: Extensions(None) };
+}
+
 /// The values of a run. Those that it began with are read without a lock, until one is set.
-#[derive(Default)]
 pub(crate) struct RunExtensions {
     given: Values,
     set: OnceLock<Box<Mutex<Values>>>,
@@ -110,26 +113,19 @@ impl RunExtensions {
             None => f(&self.given),
         }
     }
-
-    /// Changes them under a lock; returns what they were as well, because dropping that may be user code.
-    fn change<T>(&self, f: impl FnOnce(&mut Values) -> T) -> (T, Values) {
-        let mut values = self.set.get_or_init(|| Box::new(Mutex::new(self.given.clone()))).lock();
-        let before = values.clone();
-        (f(&mut values), before)
-    }
 }
 
 impl RunContext {
     /// The typed values that the run carries, as they are now.
     #[must_use]
     pub fn extensions(&self) -> Extensions {
-        self.values().look(|values| values.inherited.clone())
+        self.shared().extensions.look(|values| values.inherited.clone())
     }
 
     /// The typed value of a type.
     #[must_use]
     pub fn extension<T: Send + Sync + 'static>(&self) -> Option<Arc<T>> {
-        self.values().look(|values| values.inherited.get())
+        self.shared().extensions.look(|values| values.inherited.get())
     }
 
     /// Sets a typed value, for the run and for runs started in it later. A value that the run began with is dropped with the run, one
@@ -182,7 +178,7 @@ impl RunContext {
     /// ```
     #[must_use]
     pub fn own_extension<T: Send + Sync + 'static>(&self) -> Option<Arc<T>> {
-        self.values().look(|values| values.own.get())
+        self.shared().extensions.look(|values| values.own.get())
     }
 
     /// Sets a typed value for this run alone: runs started in it do not inherit it.
@@ -206,7 +202,12 @@ impl RunContext {
 
     /// A replaced value is dropped in the run, by whomever it was replaced (R1).
     fn change_values<T>(&self, change: impl FnOnce(&mut Values) -> T) -> T {
-        let (changed, before) = self.values().change(change);
+        let RunExtensions { given, set } = &self.shared().extensions;
+        let mut values = set.get_or_init(|| Box::new(Mutex::new(given.clone()))).lock();
+        let before = values.clone();
+        let changed = change(&mut values);
+        // The drop may be user code, which is called under no lock.
+        drop(values);
         enter(self, || drop(before));
         changed
     }

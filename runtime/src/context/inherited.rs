@@ -17,20 +17,9 @@ pub(crate) struct InheritedList<T> {
 
 pub(crate) type List<T> = Arc<SmallList<T>>;
 
-impl<T> Default for InheritedList<T> {
-    fn default() -> Self {
-        Self::new(None)
-    }
-}
-
 impl<T> InheritedList<T> {
     pub(crate) fn new(list: Option<List<T>>) -> Self {
         Self { is_some: AtomicBool::new(list.is_some()), list: Mutex::new(list) }
-    }
-
-    /// What a run takes over that begins now.
-    pub(crate) fn for_below(&self) -> Self {
-        Self::new(self.all())
     }
 
     #[inline]

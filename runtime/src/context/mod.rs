@@ -12,7 +12,7 @@ use std::cell::OnceCell;
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::marker::PhantomData;
-use std::mem::take;
+use std::mem::replace;
 use std::ops::Deref;
 use std::sync::{Arc, Weak};
 use std::task::Context as TaskContext;
@@ -22,19 +22,19 @@ use emitree_emitter::rt::{Delivery, Scope};
 use emitree_emitter::{BuildError, Emitter, Trace};
 use serde_json::Value;
 use tokio::time::Instant;
-use tracing::Span;
+use tracing::{Level, Span, level_enabled};
 use uuid::Uuid;
 
 use crate::Instance;
 use crate::abort::AbortNode;
-use crate::chain::{Bindings, Bound};
-use crate::context::current::{current, enter, enter_some, look};
+use crate::context::current::{enter, enter_some, look};
 use crate::context::emitter::{EmitterSpec, LazyEmitter};
 use crate::context::extensions::{RunExtensions, Values};
 use crate::context::span::span;
-use crate::context::tasks::Tasks;
+use crate::context::tasks::TaskSet;
 use crate::lifecycle::subscribers::Subscribers;
 use crate::middleware::Inherited;
+use crate::run::bindings::{Bindings, Bound};
 use crate::run::cleanup::Deferred;
 use crate::run::drive::{Driven, ErasedRun, RunCore};
 use crate::run::drop_chain::drop_chain;
@@ -54,17 +54,17 @@ pub struct RunContext(Handle);
 /// do not meet.
 #[derive(Clone)]
 enum Handle {
-    OfRun(Arc<Inner>),
+    OfRun(Arc<SharedRun>),
     OfTask(Arc<OfTask>),
 }
 
 /// On cache lines of its own.
 #[repr(align(128))]
-struct OfTask(Arc<Inner>);
+struct OfTask(Arc<SharedRun>);
 
 /// A run's context that does not keep it.
 #[derive(Clone)]
-pub(crate) struct WeakRun(Weak<Inner>);
+pub(crate) struct WeakRun(Weak<SharedRun>);
 
 impl WeakRun {
     pub(crate) fn upgrade(&self) -> Option<RunContext> {
@@ -72,25 +72,25 @@ impl WeakRun {
     }
 }
 
-/// A run: what is the same for all, and the part that knows its types.
-pub(crate) struct Inner<L: ErasedRun + ?Sized = dyn ErasedRun> {
-    lazy_emitter: LazyEmitter,
-    parent: Option<Parent>,
-    /// How many runs are above it.
+/// A run as all its handles share it; `core` is the part that knows the types.
+pub(crate) struct SharedRun<L: ErasedRun + ?Sized = dyn ErasedRun> {
+    pub(crate) lazy_emitter: LazyEmitter,
+    pub(crate) parent: Option<Parent>,
+    /// The number of runs above it.
     depth: usize,
     started: Instant,
-    extensions: RunExtensions,
-    subscribers: Subscribers,
-    inherited: Inherited,
-    tasks: Tasks,
-    span: Span,
-    node: AbortNode,
-    bindings: Bindings,
-    core: L,
+    pub(crate) extensions: RunExtensions,
+    pub(crate) subscribers: Subscribers,
+    pub(crate) inherited: Inherited,
+    pub(crate) tasks: TaskSet,
+    pub(crate) span: Span,
+    pub(crate) node: AbortNode,
+    pub(crate) bindings: Bindings,
+    pub(crate) core: L,
 }
 
 /// A run as it was made: a thin pointer, which is handed on in a register.
-pub(crate) type ThinRun<I, O> = Arc<Inner<RunCore<I, O>>>;
+pub(crate) type ThinRun<I, O> = Arc<SharedRun<RunCore<I, O>>>;
 
 /// What a run is made of.
 pub(crate) struct Seed<'a, I: 'static, O> {
@@ -109,21 +109,21 @@ pub(crate) struct Seed<'a, I: 'static, O> {
 impl<I: Data, O: Data> Seed<'_, I, O> {
     /// A run that begins, in another one or not.
     #[inline(always)]
-    fn below(self, parent: Option<Parent>) -> Inner<RunCore<I, O>> {
+    fn below(self, parent: Option<Parent>) -> SharedRun<RunCore<I, O>> {
         let above = parent.as_ref().map(Parent::run);
         let told = OnceCell::new();
-        let span = span(self.instance, above, &told);
-        let is_bound = self.is_heard || self.bound.is_some() || !self.subscribers.is_empty();
-        Inner {
+        let span = if level_enabled!(Level::INFO) { span(self.instance, above, &told) } else { Span::none() };
+        let is_bound = self.is_heard || self.bound.is_some() || !self.subscribers.all.is_empty();
+        SharedRun {
             lazy_emitter: LazyEmitter::new(self.instance, above, self.own, told.into_inner()),
             span,
             started: Instant::now(),
             extensions: RunExtensions::new(above, self.extensions),
             subscribers: self.subscribers,
             inherited: self.inherited,
-            tasks: Tasks::default(),
+            tasks: TaskSet::new(),
             node: AbortNode::new(if is_bound { RunState::bound() } else { RunState::open() }),
-            bindings: Bindings::of::<I, O>(self.bound),
+            bindings: Bindings::new::<I, O>(self.bound),
             core: self.core,
             depth: above.map_or(0, |above| above.depth() + 1),
             parent,
@@ -131,68 +131,15 @@ impl<I: Data, O: Data> Seed<'_, I, O> {
     }
 }
 
-impl Inner {
-    #[inline]
-    pub(crate) const fn lazy_emitter(&self) -> &LazyEmitter {
-        &self.lazy_emitter
-    }
-
-    #[inline]
-    pub(crate) fn parent(&self) -> Option<&RunContext> {
-        self.parent.as_ref().map(Parent::run)
-    }
-
-    pub(crate) const fn depth(&self) -> usize {
-        self.depth
-    }
-
-    #[inline]
-    pub(crate) const fn subscribers(&self) -> &Subscribers {
-        &self.subscribers
-    }
-
-    pub(crate) const fn inherited(&self) -> &Inherited {
-        &self.inherited
-    }
-
-    #[inline]
-    pub(crate) const fn span(&self) -> &Span {
-        &self.span
-    }
-
-    #[inline]
-    pub(crate) const fn node(&self) -> &AbortNode {
-        &self.node
-    }
-
-    #[inline]
-    pub(crate) const fn bindings(&self) -> &Bindings {
-        &self.bindings
-    }
-
-    #[inline]
-    pub(crate) const fn core(&self) -> &dyn ErasedRun {
-        &self.core
-    }
-
-    /// The run is over.
-    pub(crate) fn end(&self) {
-        self.node.end();
-        if let Some(above) = &self.parent {
-            above.leave();
-        }
-    }
-}
-
 /// What the drop of its values starts belongs to the run above, wherever the last handle was (R1). A chain of runs is taken
 /// down link by link, not by recursion.
-impl<L: ErasedRun + ?Sized> Drop for Inner<L> {
+impl<L: ErasedRun + ?Sized> Drop for SharedRun<L> {
     fn drop(&mut self) {
         let above = self.parent.take();
         if self.core.has_values() || !self.extensions.is_empty() {
             enter_some(above.as_ref().map(Parent::run), || {
-                take(&mut self.extensions).discard();
-                discard(self.bindings.take_chain());
+                replace(&mut self.extensions, RunExtensions::new(None, Values::NONE)).discard();
+                discard(self.bindings.chain.take());
                 self.core.drop_values();
             });
         }
@@ -211,7 +158,7 @@ impl<I: Data, O: Data> TypedRun<I, O> {
     /// The part that knows them.
     #[expect(clippy::expect_used, reason = "made where the types are known")]
     pub(crate) fn core(&self) -> &RunCore<I, O> {
-        (self.ctx.core() as &dyn Any).downcast_ref().expect("the types that it was made with")
+        (&self.ctx.shared().core as &dyn Any).downcast_ref().expect("the types that it was made with")
     }
 
     /// What the work gets.
@@ -223,13 +170,13 @@ impl<I: Data, O: Data> TypedRun<I, O> {
 
 impl<I: Data, O: Data> From<ThinRun<I, O>> for TypedRun<I, O> {
     fn from(run: ThinRun<I, O>) -> Self {
-        RunContext(Handle::OfRun(run)).typed()
+        Self { ctx: RunContext(Handle::OfRun(run)), types: PhantomData }
     }
 }
 
 impl<I, O> Clone for TypedRun<I, O> {
     fn clone(&self) -> Self {
-        self.ctx.clone().typed()
+        Self { ctx: self.ctx.clone(), types: PhantomData }
     }
 }
 
@@ -247,23 +194,26 @@ impl RunContext {
     /// [`scope`](Self::scope).
     #[must_use]
     pub fn current() -> Option<Self> {
-        current()
+        look(Self::clone)
     }
 
     /// The run that a run is started in which is made here. Where one takes no more, as in listeners of its `finish`, that is the
     /// next above that does; only what is made at the very end of a run that is in no other stands alone (R1).
     pub(crate) fn to_start_in() -> Option<Self> {
-        let current = current()?;
-        if matches!(current.0, Handle::OfTask(_)) || !current.node().is_closed() {
-            return Some(current);
-        }
-        let above = || std::iter::successors(current.parent(), |run| run.parent());
-        above().find(|run| !run.node().is_closed()).or_else(|| above().last()).cloned()
+        let open = |current: &Self| {
+            if matches!(current.0, Handle::OfTask(_)) || !current.node().state.is_closed() {
+                return Some(current.clone());
+            }
+            let above = || std::iter::successors(current.parent(), |run| run.parent());
+            above().find(|run| !run.node().state.is_closed()).or_else(|| above().last()).cloned()
+        };
+        look(open).flatten()
     }
 
     /// Whether a scope, by its address, is that of the run that one is in.
     pub(crate) fn is_current(scope: *const ()) -> bool {
-        let is_its = |run: &Self| Arc::as_ptr(run.shared()).cast::<()>() == scope || run.lazy_emitter().is_scope(scope);
+        let is_its =
+            |run: &Self| Arc::as_ptr(run.shared()).cast::<()>() == scope || run.shared().lazy_emitter.is_scope(scope);
         look(is_its).unwrap_or(false)
     }
 
@@ -278,13 +228,13 @@ impl RunContext {
         let run = match parent {
             // Nobody knows of it before it is there: it needs no handle while it is made.
             None => Arc::new(seed.below(None)),
-            Some(parent) if parent.node().is_closed() => {
+            Some(parent) if parent.node().state.is_closed() => {
                 enter(&parent, || discard(seed));
                 return Err(parent);
             }
             Some(parent) => {
                 let mut refused = None;
-                let run = Arc::new_cyclic(|this: &Weak<Inner<RunCore<I, O>>>| {
+                let run = Arc::new_cyclic(|this: &Weak<SharedRun<RunCore<I, O>>>| {
                     let above = Parent::of(WeakRun(this.clone()), parent);
                     seed.below(above.map_err(|parent| refused = Some(parent)).ok())
                 });
@@ -296,7 +246,7 @@ impl RunContext {
             }
         };
         if is_heard {
-            let scope: Weak<Inner<RunCore<I, O>>> = Arc::downgrade(&run);
+            let scope: Weak<SharedRun<RunCore<I, O>>> = Arc::downgrade(&run);
             run.lazy_emitter.make_with(run.parent.as_ref().map(Parent::run), scope);
         }
         if let Some(above) = &run.parent {
@@ -306,18 +256,13 @@ impl RunContext {
         Ok(run)
     }
 
+    /// The run behind the handle. It takes some steps to get there: code that looks at several fields of a run calls this once.
     #[inline]
-    fn shared(&self) -> &Arc<Inner> {
+    pub(crate) fn shared(&self) -> &Arc<SharedRun> {
         match &self.0 {
             Handle::OfRun(run) => run,
             Handle::OfTask(task) => &task.0,
         }
-    }
-
-    /// What it leads to. To be got there takes some steps: who looks at several things of a run goes once.
-    #[inline]
-    pub(crate) fn here(&self) -> &Inner {
-        self.shared()
     }
 
     /// Whether nobody else holds the run.
@@ -333,17 +278,9 @@ impl RunContext {
         Self(Handle::OfTask(Arc::new(OfTask(Arc::clone(self.shared())))))
     }
 
-    pub(crate) fn lazy_emitter(&self) -> &LazyEmitter {
-        self.here().lazy_emitter()
-    }
-
     /// To be called with the types that it was made with.
     pub(crate) const fn typed<I, O>(self) -> TypedRun<I, O> {
         TypedRun { ctx: self, types: PhantomData }
-    }
-
-    pub(crate) fn core(&self) -> &dyn ErasedRun {
-        self.here().core()
     }
 
     pub(crate) fn downgrade(&self) -> WeakRun {
@@ -351,16 +288,16 @@ impl RunContext {
     }
 
     pub(crate) fn node(&self) -> &AbortNode {
-        self.here().node()
+        &self.shared().node
     }
 
     pub(crate) fn delivery(&self) -> &Delivery {
-        self.here().core.delivery()
+        self.shared().core.delivery()
     }
 
     /// From now on a task brings it to its end.
     pub(crate) fn supervised(&self) {
-        self.here().core.supervised();
+        self.shared().core.supervised();
     }
 
     /// Brings the run to its end without its work, inside of it: without its span, where who is told of that panics.
@@ -371,8 +308,8 @@ impl RunContext {
     /// The same, for the run above: the runs below that have to end before are left to it.
     pub(crate) fn drive_handing_over(&self, who: Driver, mut below: Deferred<'_>, cx: &mut TaskContext<'_>) -> Driven {
         let mut driven = None;
-        isolated(|| self.inside(|| driven = Some(self.core().drive(self, who, below.as_deref_mut(), cx))));
-        driven.unwrap_or_else(|| enter(self, || self.core().drive(self, who, below, cx)))
+        isolated(|| self.inside(|| driven = Some(self.shared().core.drive(self, who, below.as_deref_mut(), cx))));
+        driven.unwrap_or_else(|| enter(self, || self.shared().core.drive(self, who, below, cx)))
     }
 
     /// Which runnable it is a run of.
@@ -384,23 +321,23 @@ impl RunContext {
     /// The types of what it is a run of, and of what goes in and comes out.
     #[must_use]
     pub fn types(&self) -> RunTypes {
-        self.here().core.stages().types()
+        self.shared().core.stages().types()
     }
 
     pub(crate) fn instance_ref(&self) -> &Emitter {
-        self.lazy_emitter().instance()
+        &self.shared().lazy_emitter.instance
     }
 
     /// The run in which it was started.
     #[must_use]
     pub fn parent(&self) -> Option<&Self> {
-        self.here().parent()
+        self.shared().parent.as_ref().map(Parent::run)
     }
 
     /// How many runs it is nested in.
     #[must_use]
     pub fn depth(&self) -> usize {
-        self.here().depth
+        self.shared().depth
     }
 
     /// The ids of the run and of the one that it was started in.
@@ -433,39 +370,19 @@ impl RunContext {
     /// How long ago the run was first polled, by tokio's clock.
     #[must_use]
     pub fn elapsed(&self) -> Duration {
-        self.here().started.elapsed()
+        self.shared().started.elapsed()
     }
 
     /// The run's span.
     #[must_use]
     pub fn span(&self) -> &Span {
-        self.here().span()
-    }
-
-    pub(crate) fn values(&self) -> &RunExtensions {
-        &self.here().extensions
-    }
-
-    pub(crate) fn subscribers(&self) -> &Subscribers {
-        self.here().subscribers()
-    }
-
-    pub(crate) fn inherited(&self) -> &Inherited {
-        self.here().inherited()
-    }
-
-    pub(crate) fn bindings(&self) -> &Bindings {
-        self.here().bindings()
-    }
-
-    pub(crate) fn tasks(&self) -> &Tasks {
-        &self.here().tasks
+        &self.shared().span
     }
 
     /// Tells whether the run is over.
     #[must_use]
     pub fn has_ended(&self) -> bool {
-        self.here().node().has_ended()
+        self.node().state.has_ended()
     }
 }
 
@@ -476,7 +393,7 @@ impl RunContext {
     }
 }
 
-impl<I: Data, O: Data> Scope for Inner<RunCore<I, O>> {
+impl<I: Data, O: Data> Scope for SharedRun<RunCore<I, O>> {
     fn within(self: Arc<Self>, f: &mut dyn FnMut()) {
         if RunContext::is_current(Arc::as_ptr(&self).cast()) { f() } else { RunContext(Handle::OfRun(self)).inside(f) }
     }

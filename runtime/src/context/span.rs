@@ -4,28 +4,25 @@ use std::cell::OnceCell;
 use std::fmt;
 
 use emitree_emitter::{Emitter, new_id};
+use tracing::Span;
 use tracing::dispatcher::get_default;
 use tracing::subscriber::NoSubscriber;
-use tracing::{Level, Span, level_enabled};
 use uuid::Uuid;
 
 use crate::RunContext;
 
-/// One span per run, and the run's id if the span tells it: ids are made, and formatted, for those who look at them.
-#[inline(always)]
+/// Makes the span of a run; none without a subscriber. Sets `told` to the run's id if the subscriber formats it.
 pub(crate) fn span(instance: &Emitter, parent: Option<&RunContext>, told: &OnceCell<Uuid>) -> Span {
-    if level_enabled!(Level::INFO) && is_traced() { seen(instance, parent, told) } else { Span::none() }
-}
-
-/// Where there is somebody who may see it.
-fn seen(instance: &Emitter, parent: Option<&RunContext>, told: &OnceCell<Uuid>) -> Span {
+    if !is_traced() {
+        return Span::none();
+    }
     let run_id = tracing::field::display(Lazy(|| Some(*told.get_or_init(new_id))));
     let parent_run_id = tracing::field::display(Lazy(|| parent.map(RunContext::run_id)));
     let path = instance.namespace();
     let span = || tracing::info_span!("run", outcome = tracing::field::Empty, path, run_id, parent_run_id);
     match parent {
-        // Started in a task that does not know the parent's span. By its id it could not be named here: another
-        // subscriber may have given it.
+        // Started in a task outside of the parent's span. The parent cannot be named by its span's id here: another
+        // subscriber may have given that id.
         Some(parent) if !is_in_span() => parent.span().in_scope(span),
         _ => span(),
     }

@@ -10,36 +10,12 @@ use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tracing::Instrument;
 
-use crate::abort::Stop;
 use crate::context::current::within;
 use crate::run::panic::{Isolated, caught_async, discard};
-use crate::run::state::RunState;
 use crate::{Error, ErrorKind, Result, RunContext};
 
-/// The tasks that a run has spawned. A run whose work is over takes no more.
-#[derive(Debug, Default)]
-pub(crate) struct Tasks {
-    set: OnceLock<Box<Mutex<Option<JoinSet<()>>>>>,
-}
-
-impl Tasks {
-    fn spawn(&self, state: &RunState<Stop>, task: impl Future<Output = ()> + Send + 'static) {
-        let set = self.set.get_or_init(|| Box::new(Mutex::new(Some(JoinSet::new()))));
-        if !state.take_task() {
-            return;
-        }
-        if let Some(tasks) = &mut *set.lock() {
-            // Those that are done go, lest a run that lives long collects them.
-            while tasks.try_join_next().is_some() {}
-            tasks.spawn(task);
-        }
-    }
-
-    /// Takes no more, and gives those that there are.
-    pub(crate) fn close(&self) -> Option<JoinSet<()>> {
-        self.set.get()?.lock().take()
-    }
-}
+/// The tasks that a run has spawned, made with the first one; none once the run's work is over and they have been taken.
+pub(crate) type TaskSet = OnceLock<Box<Mutex<Option<JoinSet<()>>>>>;
 
 impl RunContext {
     /// Spawns a task that belongs to the run: [`current`](Self::current) is the run in it, and it is aborted and
@@ -55,8 +31,18 @@ impl RunContext {
             // Whoever dropped the handle does not want it.
             discard(sender.send(output));
         };
-        // Nothing that the task owns gets a panic into the set, under whose lock it would be dropped.
-        self.tasks().spawn(self.node().state(), Isolated::new(self.scope(work)));
+        // The set drops tasks under its lock: no panic of theirs may get there.
+        let task = Isolated::new(self.scope(work));
+        let set = self.shared().tasks.get_or_init(|| Box::new(Mutex::new(Some(JoinSet::new()))));
+        // Mark the run as having tasks before the set is locked: the end of the work either sees the mark and waits for the
+        // tasks, or has settled the run, which takes none then (R13).
+        if self.node().state.take_task()
+            && let Some(tasks) = &mut *set.lock()
+        {
+            // Remove finished tasks, so that a run that lives long does not collect them.
+            while tasks.try_join_next().is_some() {}
+            tasks.spawn(task);
+        }
         Task(output)
     }
 

@@ -83,12 +83,12 @@ impl<R: Runnable> Run<'_, R> {
     /// ```
     #[must_use]
     pub fn explain(&self) -> Explanation {
-        let Some(config) = self.built() else { return Explanation::default() };
+        let Some(config) = self.config() else { return Explanation::default() };
         let parent = config.parent.as_ref();
         // If the parent ends meanwhile on another thread, this holds the last reference to what was bound to it: enter the parent,
         // so that it is the current run in those drops (R14).
         enter_some(parent, || {
-            let inherited = parent.and_then(|parent| parent.inherited().all());
+            let inherited = parent.and_then(|parent| parent.shared().inherited.all());
             let inherited = inherited.iter().flat_map(|inherited| inherited.iter());
             Explanation::of(config.runnable.name(), inherited.chain(config.middlewares()))
         })

@@ -111,13 +111,9 @@ pub trait Layer<O: Op>: fmt::Debug + Send + Sync + 'static {
 }
 
 /// The layers inside of a layer, and the work. A layer may call it once, several times, with another input, or not at all.
-pub struct Next<'a, O: Op>(RawNext<'a, O::In, O::Out>);
+pub struct Next<'a, O: Op>(pub(crate) RawNext<'a, O::In, O::Out>);
 
 impl<'a, O: Op> Next<'a, O> {
-    pub(crate) const fn new(next: RawNext<'a, O::In, O::Out>) -> Self {
-        Self(next)
-    }
-
     /// Calls the layers inside and the work. Nothing happens before the future is polled.
     ///
     /// # Errors

@@ -28,7 +28,7 @@ impl<'a> Nesting<'a> {
     /// their layers.
     pub fn above(&self) -> impl Iterator<Item = &'a RunContext> + use<'a> {
         let layer = self.layer;
-        let has_it = move |run: &&RunContext| run.bindings().existing().is_some_and(|chain| chain.has_layer(layer));
+        let has_it = move |run: &&RunContext| run.existing_chain().is_some_and(|chain| chain.has_layer(layer));
         successors(self.run.parent(), |run| run.parent()).filter(has_it)
     }
 }

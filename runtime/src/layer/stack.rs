@@ -7,7 +7,7 @@ use std::sync::Arc;
 use futures_core::future::BoxFuture;
 
 use crate::chain::erased::{LayerEntry, Work, call};
-use crate::chain::{AnyChain, Chain};
+use crate::chain::{AnyChain, Chain, by_phase};
 use crate::layer::guard::GuardLayer;
 use crate::layer::nesting::warn_once;
 use crate::layer::observe::ObserveLayer;
@@ -163,20 +163,6 @@ impl<O: Op> Stack<O> {
     ) -> Result<O::Out> {
         call(&self.0, &BorrowingWork(borrowed, work), input, ctx).await
     }
-
-    /// Adds the layers to the chain of a run.
-    fn add_to(&self, chain: &dyn AnyChain) -> Result<()> {
-        let of_any: &dyn Any = self;
-        // Check for `AnyRun` first: a run from `()` to `()` has the same input and output types, and would match below.
-        if let Some(any) = of_any.downcast_ref::<Stack<AnyRun>>() {
-            return chain.add_opaque(&any.0);
-        }
-        if let Some(chain) = chain.as_any().downcast_ref::<Chain<O::In, O::Out>>() {
-            return chain.layers().extend(self.0.iter().cloned());
-        }
-        let json = of_any.downcast_ref::<Stack<JsonRun>>().ok_or_else(|| type_mismatch::<O>(chain))?;
-        chain.add_json(&json.0)
-    }
 }
 
 struct ClosureWork<F>(F);
@@ -206,7 +192,17 @@ where
 /// [`AnyRun`] fits all runs.
 impl<O: Op> Middleware for Stack<O> {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
-        self.add_to(ctx.chain()?)?;
+        let stack: &dyn Any = self;
+        let chain = ctx.chain()?;
+        // Check for `AnyRun` first: a run from `()` to `()` has the same input and output types, and would match below.
+        if let Some(any) = stack.downcast_ref::<Stack<AnyRun>>() {
+            chain.add_opaque(&any.0)?;
+        } else if let Some(chain) = (chain as &dyn Any).downcast_ref::<Chain<O::In, O::Out>>() {
+            chain.layers.extend(self.0.iter().cloned())?;
+        } else {
+            let json = stack.downcast_ref::<Stack<JsonRun>>().ok_or_else(|| type_mismatch::<O>(chain))?;
+            chain.add_json(&json.0)?;
+        }
         // A layer warns only if a run above has it as well (M4).
         if ctx.parent().is_some() {
             self.0.iter().for_each(|entry| warn_once(entry.layer.description(), ctx));
@@ -328,7 +324,7 @@ impl<O: Op> StackBuilder<O> {
     #[must_use]
     pub fn build(mut self) -> Stack<O> {
         // The sort is stable: within a phase the order of registration stays (M2).
-        self.0.sort_by_key(LayerEntry::place);
+        by_phase(&mut self.0);
         Stack(self.0.into())
     }
 }

@@ -65,12 +65,7 @@ impl SwallowedControlFlow {
     /// Returns the error for a layer that calls `next` again while it has notes (invariant 3).
     #[inline]
     pub(crate) fn pending(&self, frame: Frame) -> Option<Error> {
-        if self.is_noted() { self.notes_of(frame) } else { None }
-    }
-
-    #[inline]
-    fn is_noted(&self) -> bool {
-        self.is_noted.load(Ordering::Acquire)
+        if self.is_noted.load(Ordering::Acquire) { self.notes_of(frame) } else { None }
     }
 
     #[cold]
@@ -127,7 +122,7 @@ impl SwallowedControlFlow {
     /// Moves the notes of a layer that is over to the layer outside, and returns the most severe of them (invariant 2).
     #[inline]
     pub(crate) fn pass_on(&self, inside: Frame, outside: Frame) -> Option<Error> {
-        if self.is_noted() { self.pass_notes_on(inside, outside) } else { None }
+        if self.is_noted.load(Ordering::Acquire) { self.pass_notes_on(inside, outside) } else { None }
     }
 
     #[cold]

@@ -249,7 +249,7 @@ impl std::fmt::Debug for Face {
 
 /// The facets of the four events of a run, and its types.
 pub(crate) struct LifecycleFacets {
-    facets: [&'static Facet; 4],
+    pub(crate) facets: [&'static Facet; 4],
     types: fn() -> RunTypes,
 }
 

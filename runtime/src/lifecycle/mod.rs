@@ -131,7 +131,7 @@ impl<I: 'static> Deref for Input<I> {
 
     #[expect(clippy::expect_used, reason = "made of a run that has its input, of that type")]
     fn deref(&self) -> &I {
-        let input = self.run.core().any_input().and_then(|input| input.downcast_ref());
+        let input = self.run.shared().core.any_input().and_then(|input| input.downcast_ref());
         input.expect("a run that has started has its input")
     }
 }

@@ -80,7 +80,7 @@ impl<'a> RunEvent<'a> {
     /// Returns the payload as a lifecycle event, whose values are read as JSON.
     #[must_use]
     pub fn lifecycle(&self) -> Option<LifecycleRef<'a>> {
-        self.run.core().stages().look(self.stage, self.payload)
+        self.run.shared().core.stages().look(self.stage, self.payload)
     }
 
     /// Returns the id of the event, a version 7 UUID.
@@ -106,14 +106,14 @@ impl<'a> RunEvent<'a> {
     /// Returns the context of the run, as it was when it was first read, or when a listener was first awaited.
     #[must_use]
     pub fn context(&self) -> &Context {
-        let facet = self.run.core().stages().facet(self.stage);
+        let facet = self.run.shared().core.stages().facet(self.stage);
         self.stamp.context(|| facet.over(self.run.context()))
     }
 
     /// Returns an owned, serialisable record, as a sink receives it.
     #[must_use]
     pub fn to_record(&self) -> EventRecord {
-        let facet = self.run.core().stages().facet(self.stage);
+        let facet = self.run.shared().core.stages().facet(self.stage);
         self.run.emitter().record(self.stage.event_name(), self.payload, facet, self.stamp)
     }
 }

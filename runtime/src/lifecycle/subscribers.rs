@@ -50,10 +50,9 @@ impl<T: RunSubscriber + ?Sized> RunSubscriber for Arc<T> {
 }
 
 /// The subscribers of a run, including the subscribers of the runs above.
-#[derive(Default)]
 pub(crate) struct Subscribers {
     /// The run's own subscribers in order of registration, then the inherited ones, nearest first.
-    all: InheritedList<Arc<dyn RunSubscriber>>,
+    pub(crate) all: InheritedList<Arc<dyn RunSubscriber>>,
     /// The number of inherited subscribers, at the end of the list.
     above: usize,
 }
@@ -61,35 +60,15 @@ pub(crate) struct Subscribers {
 /// The recipients of a run's events, at a moment.
 #[derive(Clone, Copy)]
 pub(crate) enum Recipients<'a> {
-    Nobody,
     Subscribers,
     /// Listeners on this emitter or above, and subscribers if there are any.
     Listeners(&'a Emitter),
 }
 
-impl<'a> Recipients<'a> {
-    pub(crate) const fn is_some(self) -> bool {
-        !matches!(self, Self::Nobody)
-    }
-
-    /// Returns the run's emitter, if events emitted there have listeners.
-    pub(crate) const fn listeners(self) -> Option<&'a Emitter> {
-        match self {
-            Self::Listeners(emitter) => Some(emitter),
-            Self::Nobody | Self::Subscribers => None,
-        }
-    }
-}
-
 impl Subscribers {
     pub(crate) fn new(above: Option<&RunContext>) -> Self {
-        let all = above.and_then(|above| above.subscribers().all.all());
+        let all = above.and_then(|above| above.shared().subscribers.all.all());
         Self { above: all.as_ref().map_or(0, |all| all.len()), all: InheritedList::new(all) }
-    }
-
-    #[inline]
-    pub(crate) fn is_empty(&self) -> bool {
-        self.all.is_empty()
     }
 
     fn each(&self, f: impl Fn(&dyn RunSubscriber)) {
@@ -103,10 +82,6 @@ impl Subscribers {
     fn add(&self, subscriber: Arc<dyn RunSubscriber>) {
         // Behind the run's own, and before those of the runs above, so that the nearest are called first.
         self.all.change(|all| all.insert(all.len().saturating_sub(self.above), subscriber));
-    }
-
-    pub(crate) fn release(&self) {
-        self.all.release();
     }
 }
 
@@ -142,26 +117,25 @@ impl RunContext {
     /// # }
     /// ```
     pub fn subscribe(&self, subscriber: impl RunSubscriber) {
-        self.subscribers().add(Arc::new(subscriber));
+        self.shared().subscribers.add(Arc::new(subscriber));
         self.bound();
     }
 
-    /// Returns the recipients of the run's events at this moment.
-    pub(crate) fn recipients(&self) -> Recipients<'_> {
+    /// Returns the recipients of the run's events at this moment; `None` if there are none.
+    pub(crate) fn recipients(&self) -> Option<Recipients<'_>> {
         // Ask for listeners first: they decide whether the run needs an emitter at all (invariant 2).
-        let here = self.here();
-        match (here.is_heard(), here.subscribers().is_empty()) {
-            (true, _) => Recipients::Listeners(self.emitter()),
-            (false, false) => Recipients::Subscribers,
-            (false, true) => Recipients::Nobody,
+        let run = self.shared();
+        if run.is_heard() {
+            return Some(Recipients::Listeners(self.emitter()));
         }
+        if run.subscribers.all.is_empty() { None } else { Some(Recipients::Subscribers) }
     }
 
     /// Calls the run's subscribers with an event.
     #[inline]
     pub(crate) fn show(&self, stage: Stage, payload: &dyn AnyEvent, stamp: &EventStamp) {
-        let subscribers = self.subscribers();
-        if !subscribers.is_empty() {
+        let subscribers = &self.shared().subscribers;
+        if !subscribers.all.is_empty() {
             let event = RunEvent::new(self, stage, payload, stamp);
             subscribers.each(|subscriber| subscriber.event(&event));
         }
@@ -170,8 +144,8 @@ impl RunContext {
     /// Calls the run's subscribers with the result of an attempt.
     #[inline]
     pub(crate) fn show_attempt<O: Data>(&self, result: &Result<O>) {
-        let subscribers = self.subscribers();
-        if !subscribers.is_empty() {
+        let subscribers = &self.shared().subscribers;
+        if !subscribers.all.is_empty() {
             let attempt = Attempted::new(self, result);
             subscribers.each(|subscriber| subscriber.attempted(&attempt));
         }

@@ -143,10 +143,12 @@ impl RunContext {
         // If the run ends meanwhile on another thread, this holds the last reference to what was bound: enter the run, so that
         // it is the current one in those drops (R14).
         enter(self, || {
-            let existing = self.bindings().existing();
+            let existing = self.existing_chain();
             let chain = existing.map(|chain| chain.describe()).unwrap_or_default();
+            let bound =
+                self.shared().bindings.middlewares.as_ref().map(|bound| bound.lock().clone()).unwrap_or_default();
             let warnings = existing.map(|chain| chain.warnings(self)).unwrap_or_default();
-            Explanation { chain, warnings, ..Explanation::of(self.name(), self.bindings().bound().iter()) }
+            Explanation { chain, warnings, ..Explanation::of(self.name(), bound.iter()) }
         })
     }
 }

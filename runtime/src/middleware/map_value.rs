@@ -262,7 +262,7 @@ impl<T> Maps<T> {
 
     /// Calls the functions in order, up to the first error.
     pub(crate) async fn apply(&self, value: &mut T, ctx: &RunContext) -> Result<()> {
-        for map in &*self.freeze() {
+        for map in self.freeze().iter().flat_map(|maps| maps.iter()) {
             map.apply(value, ctx).await?;
         }
         Ok(())

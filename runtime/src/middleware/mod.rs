@@ -199,26 +199,28 @@ impl RunContext {
     /// ```
     pub fn bind_nested<Sort>(&self, middleware: impl IntoMiddleware<Sort>) {
         let middleware: Arc<dyn Middleware> = Arc::new(middleware.into_middleware());
-        self.inherited().change(|inherited| inherited.push(middleware));
+        self.shared().inherited.change(|inherited| inherited.push(middleware));
         // Without this a run that ends meanwhile, on another thread, would not drop what was bound (R14).
         self.bound();
     }
 
     /// Returns the number of middlewares that runs started in this one inherit.
     pub(crate) fn count_inherited(&self) -> usize {
-        self.inherited().all().map_or(0, |inherited| inherited.len())
+        self.shared().inherited.all().map_or(0, |inherited| inherited.len())
     }
 
     /// Gives an order to all inherited middlewares beyond the first `beyond`, unless they have one of their own.
     pub(crate) fn order_inherited(&self, beyond: usize, order: &Order) {
-        let Some(inherited) = self.inherited().all().filter(|inherited| inherited.len() > beyond) else { return };
+        let Some(inherited) = self.shared().inherited.all().filter(|inherited| inherited.len() > beyond) else {
+            return;
+        };
         // `order()` is user code: call it on a snapshot, with no lock held. Another thread may bind further middlewares meanwhile;
         // they are appended, so the indices stay valid.
         let handed_down = inherited.iter().enumerate().skip(beyond);
         let silent = handed_down.filter(|(_, middleware)| middleware.order().is_none());
         let silent: Vec<(usize, Arc<dyn Middleware>)> =
             silent.map(|(at, it)| (at, Arc::new(ordered(Arc::clone(it), order.clone())) as Arc<_>)).collect();
-        self.inherited().change(|inherited| {
+        self.shared().inherited.change(|inherited| {
             for (at, ordered) in silent {
                 inherited.get_mut(at).into_iter().for_each(|it| *it = Arc::clone(&ordered));
             }

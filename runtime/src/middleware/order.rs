@@ -126,12 +126,12 @@ impl<M: Middleware> Middleware for Ordered<M> {
 
 /// An item to be sorted: a middleware, or a listener, which has no order.
 pub(crate) trait InOrder {
-    fn middleware(&self) -> Option<&Arc<dyn Middleware>>;
+    fn middleware(&self) -> Option<&dyn Middleware>;
 }
 
 impl InOrder for &Arc<dyn Middleware> {
-    fn middleware(&self) -> Option<&Arc<dyn Middleware>> {
-        Some(self)
+    fn middleware(&self) -> Option<&dyn Middleware> {
+        Some(&***self)
     }
 }
 

@@ -27,7 +27,7 @@ pub(crate) struct Cleanup<O> {
 
 impl<O> Cleanup<O> {
     pub(crate) fn new(run: &RunContext, result: Result<O>) -> Self {
-        let mut tasks = run.tasks().close();
+        let mut tasks = run.shared().tasks.get().and_then(|tasks| tasks.lock().take());
         if let Some(tasks) = &mut tasks {
             tasks.abort_all();
         }
@@ -80,7 +80,7 @@ impl<O> Cleanup<O> {
 
 /// Aborts the runs that were started in it, once all of them have been made.
 fn abort_below(run: &RunContext, cx: &mut TaskContext<'_>) -> Poll<Vec<RunContext>> {
-    let below = ready!(run.node().children().poll_all(cx));
+    let below = ready!(run.node().below.poll_all(cx));
     for child in &below {
         // One that is begun on another thread may have been missed by the stop of this run, and not have followed it yet: that
         // stop came first (R7).

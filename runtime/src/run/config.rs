@@ -3,21 +3,22 @@
 use std::mem::take;
 use std::ops::Deref;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use emitree_emitter::{Context, Creator, Registration};
 use smallvec::SmallVec;
 
 use crate::abort::watch::Watch;
-use crate::chain::Bound;
 use crate::context::emitter::EmitterSpec;
 use crate::context::extensions::Values;
 use crate::context::{Seed, ThinRun, TypedRun};
 use crate::lifecycle::subscribers::Subscribers;
 use crate::middleware::Inherited;
-use crate::middleware::order::InOrder;
+use crate::middleware::order::{InOrder, in_order};
+use crate::run::bindings::Bound;
 use crate::run::drive::RunCore;
-use crate::run::shutdown::may_begin;
+use crate::run::shutdown::{CLOSED, REASON};
 use crate::{AbortSignal, Error, Middleware, Result, RunContext, Runnable};
 
 /// Why a run cannot begin whose parent takes no more.
@@ -58,29 +59,16 @@ pub(crate) enum Binding {
     Middleware(Arc<dyn Middleware>),
 }
 
-/// The same, to be put in order with what is bound by others.
-pub(crate) enum PendingBinding<'a> {
+/// A binding that is put in order with others, and then bound.
+enum PendingBinding<'a> {
     Listener(&'a mut Option<Registration>),
-    Middleware(&'a Arc<dyn Middleware>),
-}
-
-impl PendingBinding<'_> {
-    pub(crate) fn bind(&mut self, ctx: &RunContext) -> Result<()> {
-        match self {
-            Self::Middleware(middleware) => middleware.bind(ctx),
-            Self::Listener(registration) => {
-                let Some(registration) = registration.take() else { return Ok(()) };
-                ctx.emitter().register(registration)?;
-                Ok(())
-            }
-        }
-    }
+    Middleware(&'a dyn Middleware),
 }
 
 impl InOrder for PendingBinding<'_> {
-    fn middleware(&self) -> Option<&Arc<dyn Middleware>> {
+    fn middleware(&self) -> Option<&dyn Middleware> {
         match self {
-            Self::Middleware(middleware) => Some(middleware),
+            Self::Middleware(middleware) => Some(*middleware),
             Self::Listener(_) => None,
         }
     }
@@ -97,28 +85,29 @@ impl Overrides {
             Binding::Listener(_) => None,
         })
     }
-
-    fn pending(&mut self) -> impl Iterator<Item = PendingBinding<'_>> {
-        self.bindings.iter_mut().map(|bindings| match bindings {
-            Binding::Listener(registration) => PendingBinding::Listener(registration),
-            Binding::Middleware(middleware) => PendingBinding::Middleware(middleware),
-        })
-    }
 }
 
 impl<R: Runnable> RunConfig<'_, R> {
-    /// Makes the run. Where nobody can ask for its input before the work does, it has that at once.
+    /// Makes the run. If its input cannot be asked for before the work begins, the run has it at once.
     pub(crate) fn begin(&mut self) -> Result<ThinRun<R::Input, R::Output>> {
-        may_begin()?;
-        let is_heard = self.is_heard();
-        // Looked at once: a run is observed from its start, or not by what is bound above meanwhile; nor is that bound to it.
-        let subscribers = Subscribers::new(self.parent.as_ref());
-        let inherited = self.parent.as_ref().map(|above| above.inherited().for_below()).unwrap_or_default();
-        let bound = self.bound(&inherited);
-        let may_be_asked = is_heard || self.overrides.is_some() || bound.is_some() || !subscribers.is_empty();
+        if CLOSED.load(Ordering::Acquire) {
+            return Err(Error::aborted(REASON));
+        }
+        let parent = self.parent.as_ref();
+        let is_heard = self.runnable.emitter().is_heard()
+            || parent.is_some_and(RunContext::is_heard)
+            || self.overrides.as_ref().is_some_and(|overrides| overrides.has_listeners());
+        // Read once: what is bound above from now on is neither shown this run nor bound to it.
+        let subscribers = Subscribers::new(parent);
+        let inherited = Inherited::new(parent.and_then(|parent| parent.shared().inherited.all()));
+        let has_middlewares =
+            !inherited.is_empty() || self.overrides.is_some() || !self.runnable.middlewares().is_empty();
+        let bound = if has_middlewares { self.bound(&inherited) } else { None };
+        let may_be_asked = is_heard || self.overrides.is_some() || bound.is_some() || !subscribers.all.is_empty();
         let input = if may_be_asked { None } else { self.input.take() };
-        let mut own = EmitterSpec { creator: own_creator(&*self.runnable), ..EmitterSpec::default() };
-        let mut extensions = Values::default();
+        let creator = own_creator(&*self.runnable);
+        let mut own = EmitterSpec { context: Context::new(), group_id: None, creator };
+        let mut extensions = Values::NONE;
         if let Some(overrides) = &mut self.overrides {
             overrides.context.refuse_reserved()?;
             own.context = take(&mut overrides.context);
@@ -133,21 +122,9 @@ impl<R: Runnable> RunConfig<'_, R> {
         })
     }
 
-    /// Whether anybody hears it from the beginning.
-    fn is_heard(&self) -> bool {
-        self.runnable.emitter().is_heard()
-            || self.parent.as_ref().is_some_and(RunContext::is_heard)
-            || self.overrides.as_ref().is_some_and(|overrides| overrides.has_listeners())
-    }
-
-    /// The middlewares that are bound to it, if there are any.
-    fn bound(&self, inherited: &Inherited) -> Option<Bound> {
-        let is_bound = !inherited.is_empty() || self.overrides.is_some() || !self.runnable.middlewares().is_empty();
-        if is_bound { self.all_bound(inherited) } else { None }
-    }
-
+    /// Returns the middlewares that are bound to the run, if there are any.
     #[inline(never)]
-    fn all_bound(&self, inherited: &Inherited) -> Option<Bound> {
+    fn bound(&self, inherited: &Inherited) -> Option<Bound> {
         let mut bound = Bound::new();
         if let Some(inherited) = inherited.all() {
             bound.extend(inherited.iter().cloned());
@@ -159,24 +136,47 @@ impl<R: Runnable> RunConfig<'_, R> {
         (!bound.is_empty()).then_some(bound)
     }
 
-    /// Begins to look at what may stop it from outside, beyond the first signal.
-    pub(crate) fn limit(&mut self, ctx: &RunContext, watch: &mut Watch) -> Result<()> {
-        let Some(overrides) = &mut self.overrides else { return Ok(()) };
-        overrides.signals.drain(..).for_each(|signal| watch.add(signal, ctx));
-        overrides.timeout.map_or(Ok(()), |after| watch.timeout(after))
+    /// Binds the run's limits, and then middlewares: those of the runs above, the instance's, and the run's, with the run's listeners
+    /// in their place among them (R4).
+    pub(crate) fn bind(&mut self, ctx: &RunContext, watch: &mut Option<Watch>) -> Result<()> {
+        let Self { runnable, input, overrides, .. } = self;
+        if let Some(overrides) = overrides {
+            for signal in overrides.signals.drain(..) {
+                watch.get_or_insert_default().add(signal, ctx);
+            }
+            if let Some(after) = overrides.timeout {
+                watch.get_or_insert_default().timeout(after)?;
+            }
+        }
+        // As the run found them when it began: what is bound below adds to those of the runs in it.
+        let inherited = ctx.shared().inherited.all();
+        let inherited = inherited.iter().flat_map(|inherited| inherited.iter());
+        let middlewares = inherited.chain(runnable.middlewares()).map(|given| PendingBinding::Middleware(&**given));
+        let own = overrides.iter_mut().flat_map(|overrides| &mut overrides.bindings).map(|binding| match binding {
+            Binding::Listener(registration) => PendingBinding::Listener(registration),
+            Binding::Middleware(middleware) => PendingBinding::Middleware(&**middleware),
+        });
+        for pending in in_order(middlewares.chain(own))? {
+            match pending {
+                PendingBinding::Middleware(middleware) => middleware.bind(ctx)?,
+                PendingBinding::Listener(registration) => {
+                    if let Some(registration) = registration.take() {
+                        ctx.emitter().register(registration)?;
+                    }
+                }
+            }
+        }
+        // The input is still the caller's: `start` comes next. Its clone is user code, as all of this is.
+        if let (Some(chain), Some(input)) = (ctx.existing_chain(), input) {
+            chain.keep_input(input);
+        }
+        Ok(())
     }
 
     /// What is bound to it, in order: the instance's own, then the run's.
     pub(crate) fn middlewares(&self) -> impl Iterator<Item = &Arc<dyn Middleware>> {
         let overrides = self.overrides.iter().flat_map(|overrides| overrides.middlewares());
         self.runnable.middlewares().iter().chain(overrides)
-    }
-
-    /// The same with the run's listeners among it, to be bound; and the input, which may be kept then.
-    pub(crate) fn pending(&mut self) -> (impl Iterator<Item = PendingBinding<'_>>, &Option<R::Input>) {
-        let Self { runnable, input, overrides, .. } = self;
-        let overrides = overrides.iter_mut().flat_map(|overrides| overrides.pending());
-        (runnable.middlewares().iter().map(PendingBinding::Middleware).chain(overrides), input)
     }
 }
 

@@ -176,7 +176,7 @@ impl<I: Data, O: Data> ErasedRun for RunCore<I, O> {
             }
         };
         let stopped = |_: &mut TaskContext<'_>, _: &mut Option<O>| {
-            let error = run.node().stopped().map_or_else(|| Error::new("the run was left"), |stop| stop.error());
+            let error = run.node().state.stopped().map_or_else(|| Error::new("the run was left"), |stop| stop.error());
             Poll::Ready(Err(error))
         };
         match run.holding(&mut step, who, |step| run.advance(step, below, cx, stopped)) {

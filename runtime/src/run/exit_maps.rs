@@ -4,8 +4,8 @@
 //! the run. So they pass where they enter what events and callers are shown, and nobody has a way around.
 
 use std::mem::replace;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use serde_json::Value;
@@ -13,41 +13,37 @@ use serde_json::Value;
 use crate::chain::list::SmallList;
 use crate::context::current::enter;
 use crate::run::panic::{caught, discard_all, logged};
-use crate::{Error, Result, RunContext};
+use crate::{Error, RunContext};
 
 type ErrorMap = Arc<dyn Fn(Error) -> Error + Send + Sync>;
 type ValueMap = Arc<dyn Fn(&str, Value) -> Value + Send + Sync>;
 
-/// The functions of a run. Most have none.
+/// The functions that errors and context values of a run pass.
 #[derive(Default)]
-pub(crate) struct ExitMaps(OnceLock<Box<Mutex<Maps>>>);
+pub(crate) struct ExitMaps(Mutex<Functions>);
 
 #[derive(Clone, Default)]
-struct Maps {
+struct Functions {
     errors: SmallList<ErrorMap>,
     values: SmallList<ValueMap>,
-    /// That values are withheld is said once.
+    /// Set once it was logged that a value is withheld.
     has_warned: Arc<AtomicBool>,
 }
 
 impl ExitMaps {
-    fn add(&self, add: impl FnOnce(&mut Maps)) {
-        add(&mut self.0.get_or_init(Box::default).lock());
-    }
-
-    /// Drops the functions. Whatever would have passed one is withheld from now on.
+    /// Drops the functions. Errors and values that would have passed one are withheld from now on.
     pub(crate) fn release(&self) {
-        let Some(maps) = self.0.get() else { return };
         let released = {
-            let mut maps = maps.lock();
-            let withholding = maps.withholding();
-            replace(&mut *maps, withholding)
+            let mut functions = self.0.lock();
+            let withholding = functions.withholding();
+            replace(&mut *functions, withholding)
         };
+        // The drops are user code, called under no lock.
         released.discard();
     }
 }
 
-impl Maps {
+impl Functions {
     /// What takes the place of functions that were dropped: it says nothing.
     fn withholding(&self) -> Self {
         let error = |error: Error| error.withheld("the run has ended, and with it what its errors pass".to_owned());
@@ -92,26 +88,31 @@ impl Maps {
 }
 
 impl RunContext {
-    /// What the run comes to, on its way out.
-    pub(crate) fn exit_result<O>(&self, result: Result<O>) -> Result<O> {
-        result.map_err(|error| self.pass_out(error, Maps::error))
+    /// Passes an error with which the run is about to end through the functions of `map_error`.
+    pub(crate) fn exit_error(&self, error: Error) -> Error {
+        self.pass_out(error, Functions::error)
     }
 
-    /// A value that is about to be set on its context.
+    /// Passes a value that is about to be set on the run's context through the functions of `map_context`.
     pub(crate) fn exit_value(&self, key: &str, value: Value) -> Value {
-        self.pass_out(value, |maps, value| maps.value(key, value))
+        self.pass_out(value, |functions, value| functions.value(key, value))
     }
 
-    /// Has it pass the functions that there are at this moment, with no lock held and inside of the run, on whatever thread: if they
-    /// are released meanwhile, they are dropped here (R14).
-    fn pass_out<T>(&self, value: T, pass: impl FnOnce(&Maps, T) -> T) -> T {
-        let Some(maps) = self.bindings().exit_maps().0.get() else { return value };
-        let maps = maps.lock().clone();
+    fn pass_out<T>(&self, value: T, pass: impl FnOnce(&Functions, T) -> T) -> T {
+        let Some(maps) = self.shared().bindings.exit_maps.get() else { return value };
+        // Cloned, so that they are called under no lock. If the run releases them meanwhile, the clones are the last: they are dropped
+        // here, inside of the run, on whatever thread this is (R14).
+        let functions = maps.0.lock().clone();
         enter(self, || {
-            let value = pass(&maps, value);
-            maps.discard();
+            let value = pass(&functions, value);
+            functions.discard();
             value
         })
+    }
+
+    fn add_exit_map(&self, add: impl FnOnce(&mut Functions)) {
+        add(&mut self.shared().bindings.exit_maps.get_or_init(Box::default).0.lock());
+        self.bound();
     }
 }
 
@@ -142,8 +143,7 @@ impl RunContext {
     /// # }
     /// ```
     pub fn map_error(&self, f: impl Fn(Error) -> Error + Send + Sync + 'static) {
-        self.bindings().exit_maps().add(|maps| maps.errors.push(Arc::new(f)));
-        self.bound();
+        self.add_exit_map(|functions| functions.errors.push(Arc::new(f)));
     }
 
     /// Has each value that is [set](Self::set) on the run's context from now on, by whomever, pass a function before events and
@@ -152,7 +152,6 @@ impl RunContext {
     /// What the context holds already, and what runs below set on theirs, does not pass it. When the run has ended, the function
     /// is dropped; a value that is set after that is `null`.
     pub fn map_context(&self, f: impl Fn(&str, Value) -> Value + Send + Sync + 'static) {
-        self.bindings().exit_maps().add(|maps| maps.values.push(Arc::new(f)));
-        self.bound();
+        self.add_exit_map(|functions| functions.values.push(Arc::new(f)));
     }
 }

@@ -1,117 +1,39 @@
-//! A run's own future: it binds, and then brings work and announcer forward in turn (R4).
+//! A run as a future: its first poll makes and binds the run, and then brings its work and its steps forward (R4).
 //!
 //! Work, middlewares and listeners are user code: their panics are caught, and are errors like others.
 
+use std::future::Future;
 use std::mem::{replace, take};
+use std::pin::Pin;
 use std::task::{Context as TaskContext, Poll, Waker};
 
 use futures_core::future::BoxFuture;
+use futures_util::FutureExt;
 
+use crate::abort::Stop;
 use crate::abort::watch::Watch;
-use crate::abort::{AbortNode, Stop};
-use crate::chain::Bindings;
 use crate::chain::attempts::attempts;
-use crate::context::TypedRun;
 use crate::context::current::enter;
-use crate::middleware::order::in_order;
-use crate::run::config::{PendingBinding, RunConfig, RunnableRef, StartedRun};
+use crate::run::config::{RunConfig, RunnableRef, StartedRun};
 use crate::run::lease::{Acquired, Driver};
-use crate::run::panic::{calm, calm_async, discard, isolated, logged};
+use crate::run::panic::{caught, caught_async, discard, isolated, logged};
 use crate::run::shutdown::Listed;
 use crate::run::steps::{Step, begin, give_up};
 use crate::run::supervise::supervise;
-use crate::runnable::value::Data;
-use crate::{Error, Result, RunContext, Runnable};
+use crate::{Error, Result, Run, RunContext, Runnable};
 
-/// A run, from its plan to its end. Dropped between the two, it is brought there without its work (R8).
-pub(crate) struct RunFuture<'a, R: Runnable> {
-    /// While it is under way.
-    run: Option<StartedRun<R>>,
-    work: Work<'a, R>,
-    watch: Watch,
-    /// Where it has no run above, once it waits.
-    listed: Option<Listed>,
-}
-
-enum Work<'a, R: Runnable> {
+/// The work of a run, which only the run's own future has.
+pub(super) enum Work<'a, R: Runnable> {
     Planned(RunConfig<'a, R>),
     Running(BoxFuture<'a, Result<R::Output>>),
     Done,
 }
 
-/// Binds what belongs to the run, and tells of its start.
-fn start<R: Runnable>(
-    config: &mut RunConfig<'_, R>,
-    run: &StartedRun<R>,
-    watch: &mut Watch,
-) -> Step<R::Input, R::Output> {
-    match (bind(config, run, watch), config.input.take()) {
-        (Err(error), input) => {
-            discard(input);
-            give_up(run, error)
-        }
-        (Ok(()), None) => Step::Working(None),
-        (Ok(()), Some(input)) => begin(run, input),
-    }
-}
-
-/// The run's limits, then middlewares: those of the runs above, the instance's, and the run's, which its listeners stand among (R4).
-fn bind<R: Runnable>(config: &mut RunConfig<'_, R>, ctx: &RunContext, watch: &mut Watch) -> Result<()> {
-    config.limit(ctx, watch)?;
-    // As the run found them: what is bound below adds to those of the runs in it.
-    let inherited = ctx.inherited().all();
-    let inherited = inherited.iter().flat_map(|inherited| inherited.iter());
-    let bind_all = || {
-        let (pending, input) = config.pending();
-        let mut pending = in_order(inherited.map(PendingBinding::Middleware).chain(pending))?;
-        pending.iter_mut().try_for_each(|pending| pending.bind(ctx))?;
-        // Its clone is user code too.
-        input.iter().for_each(|input| ctx.keep_input(input));
-        Ok(())
-    };
-    calm(bind_all)
-}
-
-impl<'a, R: Runnable> RunFuture<'a, R> {
-    pub(crate) fn new(config: RunConfig<'a, R>) -> Self {
-        Self { run: None, work: Work::Planned(config), watch: Watch::default(), listed: None }
-    }
-
-    pub(crate) const fn is_under_way(&self) -> bool {
-        self.run.is_some()
-    }
-
-    /// What was said about it. None once it has begun.
-    pub(crate) const fn config(&self) -> Option<&RunConfig<'a, R>> {
-        match (&self.run, &self.work) {
-            (None, Work::Planned(config)) => Some(config),
-            _ => None,
-        }
-    }
-
-    /// The run above, as long as it is not over.
-    pub(crate) fn parent(&self) -> Option<&RunContext> {
-        self.run.as_ref().map_or_else(|| self.config()?.parent.as_ref(), |run| run.parent())
-    }
-
-    pub(crate) const fn config_mut(&mut self) -> Option<&mut RunConfig<'a, R>> {
-        match (&self.run, &mut self.work) {
-            (None, Work::Planned(config)) => Some(config),
-            _ => None,
-        }
-    }
-
-    pub(crate) fn poll(&mut self, cx: &mut TaskContext<'_>) -> Poll<Result<R::Output>> {
-        let Some(run) = &self.run else { return self.begin(cx) };
-        let polled = match run.core().lease.acquire(Driver::Own, cx.waker()) {
-            Acquired::Steps(mut step) => self.work.advance(run, &mut self.watch, &mut step, cx),
-            Acquired::ByOther => Poll::Pending,
-            Acquired::Over(result) => Poll::Ready(self.work.ended_by_other(run, result)),
-        };
-        if polled.is_ready() {
-            self.over();
-        }
-        polled
+impl<'a, R: Runnable> Run<'a, R> {
+    pub(crate) fn new(runnable: RunnableRef<'a, R>, input: R::Input) -> Self {
+        let parent = RunContext::to_start_in();
+        let config = RunConfig { runnable, input: Some(input), parent, signal: None, overrides: None };
+        Self { run: None, work: Work::Planned(config), watch: None, listed: None }
     }
 
     /// Begins, and goes on as far as that can be done now. Most runs are over then, so what is made on the way is
@@ -120,7 +42,7 @@ impl<'a, R: Runnable> RunFuture<'a, R> {
         let Work::Planned(config) = &mut self.work else {
             return Poll::Ready(Err(Error::new("the run was polled again after it had ended")));
         };
-        let run: &StartedRun<R> = match calm(|| config.begin()) {
+        let run: &StartedRun<R> = match caught(|| config.begin()).flatten() {
             Ok(run) => self.run.insert(run.into()),
             Err(error) => {
                 self.drop_config();
@@ -128,20 +50,13 @@ impl<'a, R: Runnable> RunFuture<'a, R> {
             }
         };
         if let Some(signal) = config.signal.take() {
-            self.watch.add(signal, run);
+            self.watch.get_or_insert_default().add(signal, run);
         }
-        let mut step = Step::default();
-        // Where it has its input already, there is nothing to bind, and nobody to tell.
-        if config.input.is_some() {
-            inside(run, &mut step, |step| {
-                *step = start(config, run, &mut self.watch);
-                config.overrides.take().into_iter().for_each(discard);
-            });
-        }
-        let polled = self.work.advance(run, &mut self.watch, &mut step, cx);
+        let polled = self.work.advance(run, &mut self.watch, Step::default(), cx);
         if polled.is_ready() {
             self.over();
         } else if run.parent().is_none() {
+            // It waits: from now on a shutdown has to find it.
             self.listed = Some(Listed::new(run));
         }
         polled
@@ -150,180 +65,33 @@ impl<'a, R: Runnable> RunFuture<'a, R> {
     /// Lets go of a run that is over.
     fn over(&mut self) {
         let Some(run) = self.run.take() else { return };
-        // Nobody but the run above can be waiting for it.
+        // Only the run above can be waiting for it.
         if run.parent().is_some() {
             run.core().lease.over(None);
         }
-        self.watch.end();
+        self.watch = None;
         // Work that was begun has been dropped already.
         if let Work::Planned(_) = self.work {
             enter(&run, || discard(replace(&mut self.work, Work::Done)));
         }
-        // With it goes what was bound to it.
+        // It may be the last handle: the run's values are dropped with it.
         discard(run);
         self.listed = None;
     }
-}
 
-/// Goes on with a step inside of the run (R9, R12).
-fn inside<I: Data, O: Data, T>(run: &TypedRun<I, O>, step: &mut Step<I, O>, f: impl FnOnce(&mut Step<I, O>) -> T) -> T {
-    run.holding(step, Driver::Own, |step| run.inside(|| f(step)))
-}
-
-impl<R: Runnable> Work<'_, R> {
-    /// Goes on from a step, and parks it at the one where it has to wait.
-    fn advance(
-        &mut self,
-        run: &StartedRun<R>,
-        watch: &mut Watch,
-        step: &mut Step<R::Input, R::Output>,
-        cx: &mut TaskContext<'_>,
-    ) -> Poll<Result<R::Output>> {
-        let work = |cx: &mut TaskContext<'_>, early: &mut Option<R::Output>| self.poll(run, watch, early, cx);
-        let polled = inside(run, step, |step| run.advance(step, None, cx, work));
-        if polled.is_pending() {
-            run.core().lease.park(take(step), Driver::Own, cx.waker());
-        }
-        polled
-    }
-
-    /// The run above has ended, and this one with it (R13).
-    fn ended_by_other(&mut self, run: &StartedRun<R>, result: Option<Result<R::Output>>) -> Result<R::Output> {
-        // Who is told of spans may panic.
-        isolated(|| run.inside(|| self.drop_work_logged()));
-        let stopped = || run.node().stopped().map_or_else(|| Error::new("the run is over"), Stop::error);
-        result.unwrap_or_else(|| run.exit_result(Err(stopped())))
-    }
-
-    /// Looked at before the work is begun, and each time before and after it is polled: an aborted run's is dropped (R7).
-    fn poll(
-        &mut self,
-        run: &StartedRun<R>,
-        watch: &mut Watch,
-        early: &mut Option<R::Output>,
-        cx: &mut TaskContext<'_>,
-    ) -> Poll<Result<R::Output>> {
-        let polled = self.poll_unstopped(run, watch, early, cx);
-        if polled.is_ready() {
-            // Inside of the run: what it started and has not ended ends with it.
-            let dropped = self.drop_work();
-            return polled.map(|result| match (result, dropped) {
-                (Ok(output), Err(error)) => {
-                    discard(output);
-                    Err(error)
-                }
-                (result, _) => result,
-            });
-        }
-        polled
-    }
-
-    /// Drops what is left of it, which is user code.
-    fn drop_work(&mut self) -> Result<()> {
-        calm(|| {
-            *self = Work::Done;
-            Ok(())
-        })
-    }
-
-    /// The same, where it is known how the run ends, whatever panics now.
-    fn drop_work_logged(&mut self) {
-        if let Err(error) = self.drop_work() {
-            logged(|| tracing::warn!(error = %error, "the work of a run panicked while it was dropped"));
-        }
-    }
-}
-
-/// Fails with why the run was stopped.
-fn unless_stopped(node: &AbortNode) -> Result<()> {
-    node.stopped().map_or(Ok(()), |stop| Err(stop.error()))
-}
-
-impl<'a, R: Runnable> Work<'a, R> {
-    fn poll_unstopped(
-        &mut self,
-        run: &StartedRun<R>,
-        watch: &mut Watch,
-        early: &mut Option<R::Output>,
-        cx: &mut TaskContext<'_>,
-    ) -> Poll<Result<R::Output>> {
-        let here = run.here();
-        let (node, bindings) = (here.node(), here.bindings());
-        watch.look(node, cx)?;
-        unless_stopped(node)?;
-        let polled = self.poll_work(run, bindings, early, cx);
-        match &polled {
-            // Where there is a chain, that has shown each of its attempts.
-            Poll::Ready(result) if bindings.existing().is_none() => run.show_attempt(result),
-            Poll::Ready(_) => {}
-            Poll::Pending => {
-                node.waker().register(cx.waker());
-                unless_stopped(node)?;
-            }
-        }
-        polled
-    }
-
-    fn poll_work(
-        &mut self,
-        run: &StartedRun<R>,
-        bindings: &Bindings,
-        early: &mut Option<R::Output>,
-        cx: &mut TaskContext<'_>,
-    ) -> Poll<Result<R::Output>> {
-        if bindings.existing().is_none()
-            && let Some(output) = early.take()
-        {
-            bindings.close();
-            return Poll::Ready(Ok(output));
-        }
-        if let Work::Planned(_) = self
-            && let Work::Planned(config) = replace(self, Work::Done)
-        {
-            *self = Work::Running(work(config.runnable, run.clone(), bindings, early.take()));
-        }
-        match self {
-            Work::Running(work) => work.as_mut().poll(cx),
-            Work::Planned(_) | Work::Done => Poll::Pending,
-        }
-    }
-}
-
-/// The work of a runnable, or its chain where it has one: an answer that was set passes that too (M6).
-fn work<'a, R: Runnable + 'a>(
-    runnable: RunnableRef<'a, R>,
-    run: StartedRun<R>,
-    bindings: &Bindings,
-    early: Option<R::Output>,
-) -> BoxFuture<'a, Result<R::Output>> {
-    if bindings.existing().is_some() {
-        return Box::pin(calm_async(async move { through(&*runnable, &run, early).await }));
-    }
-    bindings.close();
-    Box::pin(calm_async(async move { runnable.execute(run.input(), &run).await }))
-}
-
-async fn through<R: Runnable>(runnable: &R, run: &StartedRun<R>, early: Option<R::Output>) -> Result<R::Output> {
-    match run.bindings().existing_of() {
-        Some(chain) => attempts(chain, runnable, run.input(), early, run).await,
-        None => runnable.execute(run.input(), run).await,
-    }
-}
-
-impl<R: Runnable> RunFuture<'_, R> {
     /// Ends a run that is under way without its work (R8).
     fn abandon(&mut self) {
         let Some(run) = &self.run else { return };
         // A token that was cancelled before came first (R7).
-        isolated(|| _ = self.watch.look(run.node(), &mut TaskContext::from_waker(Waker::noop())));
+        if let Some(watch) = &mut self.watch {
+            isolated(|| _ = watch.look(run.node(), &mut TaskContext::from_waker(Waker::noop())));
+        }
         run.node().stop(Stop::Dropped);
-        // Who is told of spans may panic.
+        // The run's span is entered, and its subscriber may panic.
         isolated(|| run.inside(|| self.work.drop_work_logged()));
         supervise(run);
     }
-}
 
-impl<R: Runnable> RunFuture<'_, R> {
     /// Drops what was to be run, and with what, in the run that it was made in: what that starts belongs there (R1).
     fn drop_config(&mut self) {
         let parent = self.config_mut().and_then(|config| config.parent.take());
@@ -339,7 +107,25 @@ impl<R: Runnable> RunFuture<'_, R> {
     }
 }
 
-impl<R: Runnable> Drop for RunFuture<'_, R> {
+impl<R: Runnable> Future for Run<'_, R> {
+    type Output = Result<R::Output>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        let Some(run) = &this.run else { return this.begin(cx) };
+        let polled = match run.core().lease.acquire(Driver::Own, cx.waker()) {
+            Acquired::Steps(step) => this.work.advance(run, &mut this.watch, step, cx),
+            Acquired::ByOther => Poll::Pending,
+            Acquired::Over(result) => Poll::Ready(this.work.ended_by_other(run, result)),
+        };
+        if polled.is_ready() {
+            this.over();
+        }
+        polled
+    }
+}
+
+impl<R: Runnable> Drop for Run<'_, R> {
     fn drop(&mut self) {
         // Mostly nothing is left.
         if self.run.is_none() && matches!(self.work, Work::Done) {
@@ -349,6 +135,143 @@ impl<R: Runnable> Drop for RunFuture<'_, R> {
         // What is left holds values of the user. They may panic while somebody unwinds already, and two panics abort the process.
         self.drop_config();
         discard(self.run.take());
-        discard(take(&mut self.watch));
+        discard(self.watch.take());
     }
+}
+
+impl<R: Runnable> Work<'_, R> {
+    /// Goes on from a step inside of the run (R9, R12), and parks the step at which the run has to wait.
+    fn advance(
+        &mut self,
+        run: &StartedRun<R>,
+        watch: &mut Option<Watch>,
+        mut step: Step<R::Input, R::Output>,
+        cx: &mut TaskContext<'_>,
+    ) -> Poll<Result<R::Output>> {
+        let mut advance = |step: &mut Step<_, _>| {
+            // A run that has its input already has nothing to bind, and nobody to tell.
+            if let Work::Planned(config) = self
+                && config.input.is_some()
+            {
+                *step = start(config, run, watch);
+            }
+            run.advance(step, None, cx, |cx, early| self.poll(run, watch, early, cx))
+        };
+        let polled = run.holding(&mut step, Driver::Own, |step| run.inside(|| advance(step)));
+        if polled.is_pending() {
+            run.core().lease.park(take(&mut step), Driver::Own, cx.waker());
+        }
+        polled
+    }
+
+    /// Polls the work, and drops it when it is over: inside of the run, so that what it has started and not ended ends with it.
+    fn poll(
+        &mut self,
+        run: &StartedRun<R>,
+        watch: &mut Option<Watch>,
+        early: &mut Option<R::Output>,
+        cx: &mut TaskContext<'_>,
+    ) -> Poll<Result<R::Output>> {
+        let polled = self.poll_unstopped(run, watch, early, cx);
+        if polled.is_pending() {
+            return Poll::Pending;
+        }
+        let dropped = caught(|| *self = Work::Done);
+        polled.map(|result| match (result, dropped) {
+            (Ok(output), Err(error)) => {
+                discard(output);
+                Err(error)
+            }
+            (result, _) => result,
+        })
+    }
+
+    /// Looks for a stop before the work is begun, and each time before and after it is polled: a stopped run's work is dropped (R7).
+    fn poll_unstopped(
+        &mut self,
+        run: &StartedRun<R>,
+        watch: &mut Option<Watch>,
+        early: &mut Option<R::Output>,
+        cx: &mut TaskContext<'_>,
+    ) -> Poll<Result<R::Output>> {
+        let node = run.node();
+        if let Some(watch) = watch {
+            watch.look(node, cx)?;
+        }
+        if let Some(stop) = node.state.stopped() {
+            return Poll::Ready(Err(stop.error()));
+        }
+        if let Work::Planned(_) = self {
+            // From here on there is a chain, or layers are refused: none is bound and passed by.
+            let has_chain = node.state.begin_work();
+            if !has_chain && let Some(answer) = early.take() {
+                let answered = Ok(answer);
+                run.show_attempt(&answered);
+                return Poll::Ready(answered);
+            }
+            if let Work::Planned(RunConfig { runnable, .. }) = replace(self, Work::Done) {
+                let (run, answer) = (run.clone(), early.take());
+                *self = Work::Running(if has_chain {
+                    // An answer passes the chain too (M6).
+                    let work = async move { attempts(&run, &*runnable, answer).await };
+                    Box::pin(caught_async(work).map(Result::flatten))
+                } else {
+                    let work = async move { runnable.execute(run.input(), &run).await };
+                    Box::pin(caught_async(work).map(Result::flatten))
+                });
+            }
+        }
+        let Work::Running(work) = self else { return Poll::Pending };
+        let polled = work.as_mut().poll(cx);
+        match &polled {
+            // A chain has shown each of its attempts itself.
+            Poll::Ready(result) if !node.state.has_chain() => run.show_attempt(result),
+            Poll::Ready(_) => {}
+            Poll::Pending => {
+                // Registered before the second look: a stop is either seen there, or wakes the task.
+                node.waker.register(cx.waker());
+                if let Some(stop) = node.state.stopped() {
+                    return Poll::Ready(Err(stop.error()));
+                }
+            }
+        }
+        polled
+    }
+
+    /// The run above has ended, and this one with it (R13).
+    fn ended_by_other(&mut self, run: &StartedRun<R>, result: Option<Result<R::Output>>) -> Result<R::Output> {
+        // The run's span is entered, and its subscriber may panic.
+        isolated(|| run.inside(|| self.drop_work_logged()));
+        result.unwrap_or_else(|| {
+            let error = run.node().state.stopped().map_or_else(|| Error::new("the run is over"), Stop::error);
+            Err(run.exit_error(error))
+        })
+    }
+
+    /// Drops what is left of the work, where it is known how the run ends, whatever panics now.
+    fn drop_work_logged(&mut self) {
+        if let Err(error) = caught(|| *self = Work::Done) {
+            logged(|| tracing::warn!(error = %error, "the work of a run panicked while it was dropped"));
+        }
+    }
+}
+
+/// Binds what belongs to the run, and emits `start`.
+fn start<R: Runnable>(
+    config: &mut RunConfig<'_, R>,
+    run: &StartedRun<R>,
+    watch: &mut Option<Watch>,
+) -> Step<R::Input, R::Output> {
+    let is_bound = config.overrides.is_some() || run.shared().bindings.middlewares.is_some();
+    let bound = if is_bound { caught(|| config.bind(run, watch)).flatten() } else { Ok(()) };
+    let step = match (bound, config.input.take()) {
+        (Err(error), input) => {
+            discard(input);
+            give_up(run, error)
+        }
+        (Ok(()), Some(input)) => begin(run, input),
+        (Ok(()), None) => Step::Working(None),
+    };
+    config.overrides.take().into_iter().for_each(discard);
+    step
 }

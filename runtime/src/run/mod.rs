@@ -1,33 +1,31 @@
 //! A run, from building to its result.
 
+pub(crate) mod bindings;
 pub(crate) mod cleanup;
 pub(crate) mod config;
 pub(crate) mod drive;
 pub(crate) mod drop_chain;
-pub(crate) mod end_hooks;
 pub(crate) mod exit_maps;
 pub(crate) mod future;
 pub(crate) mod lease;
 pub(crate) mod panic;
-pub(crate) mod release;
 pub(crate) mod shutdown;
 pub(crate) mod state;
 pub(crate) mod steps;
 pub(crate) mod supervise;
 
 use std::fmt;
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context as TaskContext, Poll};
 use std::time::Duration;
 
 use emitree_emitter::{BoxError, Context, EventMeta, Hears, IntoMatcher, ListenerResult, Options, Registration};
 use futures_core::future::BoxFuture;
 
+use crate::abort::watch::Watch;
 use crate::lifecycle::{Failure, Finish, Start, Success};
-use crate::run::config::{Binding, Overrides, RunConfig, RunnableRef};
-use crate::run::future::RunFuture;
+use crate::run::config::{Binding, Overrides, RunConfig, StartedRun};
+use crate::run::future::Work;
+use crate::run::shutdown::Listed;
 use crate::{AbortSignal, IntoMiddleware, Result, RunContext, Runnable, Stage};
 
 /// A run that has not begun, or is under way: a future of its result.
@@ -108,36 +106,49 @@ use crate::{AbortSignal, IntoMiddleware, Result, RunContext, Runnable, Stage};
 ///
 /// Dropping is how a run is cancelled, as above. Nothing is lost by polling it in a `select!` by reference.
 #[must_use = "a run does nothing until it is awaited"]
-pub struct Run<'a, R: Runnable>(RunFuture<'a, R>);
+pub struct Run<'a, R: Runnable> {
+    /// While it is under way.
+    run: Option<StartedRun<R>>,
+    work: Work<'a, R>,
+    /// What may stop it from outside, if anything.
+    watch: Option<Watch>,
+    /// In a run that has no run above, once it waits.
+    listed: Option<Listed>,
+}
 
 impl<'a, R: Runnable> Run<'a, R> {
-    pub(crate) fn new(runnable: RunnableRef<'a, R>, input: R::Input) -> Self {
-        let parent = RunContext::to_start_in();
-        Self(RunFuture::new(RunConfig { runnable, input: Some(input), parent, signal: None, overrides: None }))
-    }
-
     /// Starts it in the current run, if it was made in none and has not begun.
     #[cfg(feature = "tower")]
     pub(crate) fn start_here_if_alone(&mut self) {
-        if let Some(config) = self.0.config_mut()
+        if let Some(config) = self.config_mut()
             && config.parent.is_none()
         {
             config.parent = RunContext::to_start_in();
         }
     }
 
-    /// None once it has begun.
-    pub(crate) const fn built(&self) -> Option<&RunConfig<'a, R>> {
-        self.0.config()
+    /// Returns what was said about the run; none once it has begun.
+    pub(crate) const fn config(&self) -> Option<&RunConfig<'a, R>> {
+        match (&self.run, &self.work) {
+            (None, Work::Planned(config)) => Some(config),
+            _ => None,
+        }
     }
 
-    /// The run above, until it is over.
+    const fn config_mut(&mut self) -> Option<&mut RunConfig<'a, R>> {
+        match (&self.run, &mut self.work) {
+            (None, Work::Planned(config)) => Some(config),
+            _ => None,
+        }
+    }
+
+    /// Returns the run above, as long as this one is not over.
     pub(crate) fn parent(&self) -> Option<&RunContext> {
-        self.0.parent()
+        self.run.as_ref().map_or_else(|| self.config()?.parent.as_ref(), |run| run.parent())
     }
 
-    fn config(mut self, change: impl FnOnce(&mut Overrides)) -> Self {
-        if let Some(config) = self.0.config_mut() {
+    fn with(mut self, change: impl FnOnce(&mut Overrides)) -> Self {
+        if let Some(config) = self.config_mut() {
             change(config.overrides.get_or_insert_default());
         }
         self
@@ -145,34 +156,34 @@ impl<'a, R: Runnable> Run<'a, R> {
 
     /// Binds a middleware to this run, after the instance's own, and in its place among the listeners of this run.
     pub fn middleware<Sort>(self, middleware: impl IntoMiddleware<Sort>) -> Self {
-        self.config(|overrides| overrides.bindings.push(Binding::Middleware(Arc::new(middleware.into_middleware()))))
+        self.with(|overrides| overrides.bindings.push(Binding::Middleware(Arc::new(middleware.into_middleware()))))
     }
 
     /// Lays keys over the context of the instance and of the parent run.
     pub fn context(self, context: impl Into<Context>) -> Self {
-        self.config(|overrides| overrides.context = overrides.context.merged(&context.into()))
+        self.with(|overrides| overrides.context = overrides.context.merged(&context.into()))
     }
 
     /// Sets the group that the run and those started in it belong to.
     pub fn group_id(self, group_id: impl Into<Arc<str>>) -> Self {
-        self.config(|overrides| overrides.group_id = Some(group_id.into()))
+        self.with(|overrides| overrides.group_id = Some(group_id.into()))
     }
 
     /// Gives the run, and those started in it, a typed value.
     pub fn extension<T: Send + Sync + 'static>(self, value: T) -> Self {
-        self.config(|overrides| overrides.extensions.inherited.insert(value))
+        self.with(|overrides| overrides.extensions.inherited.insert(value))
     }
 
     /// Gives this run alone a typed value: runs started in it do not inherit it
     /// ([`RunContext::own_extension`]).
     pub fn own_extension<T: Send + Sync + 'static>(self, value: T) -> Self {
-        self.config(|overrides| overrides.extensions.own.insert(value))
+        self.with(|overrides| overrides.extensions.own.insert(value))
     }
 
     /// Aborts the run when the signal is: an [`AbortHandle`](crate::AbortHandle)'s, another run's, or a
     /// [`CancellationToken`](tokio_util::sync::CancellationToken). Of several, the first wins (R7).
     pub fn abort_on(mut self, signal: impl Into<AbortSignal>) -> Self {
-        let Some(config) = self.0.config_mut() else { return self };
+        let Some(config) = self.config_mut() else { return self };
         match &config.signal {
             None => config.signal = Some(signal.into()),
             Some(_) => config.overrides.get_or_insert_default().signals.push(signal.into()),
@@ -187,7 +198,7 @@ impl<'a, R: Runnable> Run<'a, R> {
     /// The time-out is looked at before each poll of the work. Work that blocks the thread past it and returns from that very poll
     /// has succeeded: use [`tokio::task::spawn_blocking`] for such work.
     pub fn timeout(self, after: Duration) -> Self {
-        self.config(|overrides| overrides.timeout = Some(overrides.timeout.map_or(after, |before| before.min(after))))
+        self.with(|overrides| overrides.timeout = Some(overrides.timeout.map_or(after, |before| before.min(after))))
     }
 
     /// Registers a listener on the run's emitter, made with the verbs of [`Options`]: so listeners of a run get a priority, are
@@ -212,7 +223,7 @@ impl<'a, R: Runnable> Run<'a, R> {
     /// # }
     /// ```
     pub fn register(self, registration: Registration) -> Self {
-        self.config(|overrides| overrides.bindings.push(Binding::Listener(Some(registration))))
+        self.with(|overrides| overrides.bindings.push(Binding::Listener(Some(registration))))
     }
 
     /// Listens to the run's events, and may change them; see [`Emitter::on`](emitree_emitter::Emitter::on).
@@ -327,17 +338,9 @@ impl<'a, R: Runnable> Run<'a, R> {
 /// Nothing in a run is pinned but the boxed future in it.
 impl<R: Runnable> Unpin for Run<'_, R> {}
 
-impl<R: Runnable> Future for Run<'_, R> {
-    type Output = Result<R::Output>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<Self::Output> {
-        self.0.poll(cx)
-    }
-}
-
 impl<R: Runnable> fmt::Debug for Run<'_, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match (self.built(), self.0.is_under_way()) {
+        f.write_str(match (self.config(), self.run.is_some()) {
             (Some(_), _) => "Run(built)",
             (None, true) => "Run(running)",
             (None, false) => "Run(done)",

@@ -23,18 +23,6 @@ pub(crate) fn caught<T>(f: impl FnOnce() -> T) -> Result<T> {
     catch_unwind(AssertUnwindSafe(f)).map_err(Error::of_panic)
 }
 
-/// Calls user code that may fail; a panic is a failure like others.
-pub(crate) fn calm<T>(f: impl FnOnce() -> Result<T>) -> Result<T> {
-    caught(f).flatten()
-}
-
-/// Awaits user code that may fail; a panic is a failure like others.
-///
-/// Not an `async fn`: that would hold the future twice, as its argument and as what it awaits.
-pub(crate) fn calm_async<T>(future: impl Future<Output = Result<T>>) -> impl Future<Output = Result<T>> {
-    caught_async(future).map(Result::flatten)
-}
-
 /// Awaits user code; a panic is an error like others.
 pub(crate) fn caught_async<T>(future: impl Future<Output = T>) -> impl Future<Output = Result<T>> {
     AssertUnwindSafe(future).catch_unwind().map(|caught| caught.map_err(Error::of_panic))

@@ -11,24 +11,18 @@ use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::time::Duration;
 
+use crate::RunContext;
 use crate::run::supervise::{OVER, Shutdown, give_up_on, supervise, to_come};
 use crate::tree::children::{ChildKey, Children};
-use crate::{Error, Result, RunContext};
 
 /// Why runs are aborted, and why others do not begin.
-const REASON: &str = "the process shuts down";
+pub(crate) const REASON: &str = "the process shuts down";
 
 /// Whether no run may begin.
-static CLOSED: AtomicBool = AtomicBool::new(false);
+pub(crate) static CLOSED: AtomicBool = AtomicBool::new(false);
 
 /// The runs that have no run above, and have waited.
 static ALIVE: LazyLock<Children> = LazyLock::new(Children::default);
-
-/// Fails where no run may begin.
-#[inline]
-pub(crate) fn may_begin() -> Result<()> {
-    if CLOSED.load(Ordering::Acquire) { Err(Error::aborted(REASON)) } else { Ok(()) }
-}
 
 /// The place of a run among those alive, until its future is over or gone.
 pub(crate) struct Listed(ChildKey);

@@ -9,44 +9,50 @@
 //!    settled, for those may begin runs until they have ended.
 //! 6. `SETTLED` and `CLOSED` are added, and looked at by who spawns or begins below, in one order with what those leave
 //!    there: either sees the other.
-//! 7. Whoever binds something to it adds `BOUND` after it has left it there, and the end adds `RELEASED` before it looks: who
+//! 7. Of `CHAINED` and `WORKING` the first decides: a chain is added before the work begins, and then the work passes it, or it is
+//!    refused.
+//! 8. Whoever binds something to it adds `BOUND` after it has left it there, and the end adds `RELEASED` before it looks: who
 //!    comes second sees both, and lets it go.
 
-use crate::sync::{AtomicU8, OnceLock, Ordering};
+use crate::sync::{AtomicU16, OnceLock, Ordering};
 
 /// It was aborted, before it was settled.
-const STOPPED: u8 = 1;
+const STOPPED: u16 = 1;
 /// Its work is over: nothing stops it any more.
-const SETTLED: u8 = 2;
+const SETTLED: u16 = 2;
 /// What is started in it from now on is not below it.
-const CLOSED: u8 = 4;
+const CLOSED: u16 = 4;
 /// All of it is over.
-const ENDED: u8 = 8;
+const ENDED: u16 = 8;
 /// It has tasks, or had.
-const TASKS: u8 = 16;
+const TASKS: u16 = 16;
 /// Something was bound to it that has to be let go.
-const BOUND: u8 = 32;
+const BOUND: u16 = 32;
 /// It has let go of what was bound, or is about to.
-const RELEASED: u8 = 64;
+const RELEASED: u16 = 64;
+/// Its values pass a chain.
+const CHAINED: u16 = 128;
+/// Its work has begun: no chain is added from now on.
+const WORKING: u16 = 256;
 
-const fn is_open(word: u8) -> bool {
+const fn is_open(word: u16) -> bool {
     word & (STOPPED | SETTLED) == 0
 }
 
 #[derive(Debug)]
 pub(crate) struct RunState<S> {
-    word: AtomicU8,
+    word: AtomicU16,
     stop: OnceLock<S>,
 }
 
 impl<S> RunState<S> {
     pub(crate) fn open() -> Self {
-        Self { word: AtomicU8::new(0), stop: OnceLock::new() }
+        Self { word: AtomicU16::new(0), stop: OnceLock::new() }
     }
 
     /// That of a run to which something is bound from the beginning.
     pub(crate) fn bound() -> Self {
-        Self { word: AtomicU8::new(BOUND), stop: OnceLock::new() }
+        Self { word: AtomicU16::new(BOUND), stop: OnceLock::new() }
     }
 
     /// Stops it, unless it was stopped or settled before; tells whether this did it.
@@ -74,9 +80,15 @@ impl<S> RunState<S> {
         self.word.load(Ordering::SeqCst) & SETTLED != 0
     }
 
-    /// Settles it, and closes it unless it has tasks.
+    /// Settles it; without tasks closes it, and without bindings releases it as well.
     pub(crate) fn settle_and_close(&self) -> Result<(), &S> {
-        let settled = |word| Some(word | if word & TASKS == 0 { SETTLED | CLOSED } else { SETTLED });
+        let settled = |word| {
+            Some(match (word & TASKS, word & BOUND) {
+                (0, 0) => word | SETTLED | CLOSED | RELEASED,
+                (0, _) => word | SETTLED | CLOSED,
+                _ => word | SETTLED,
+            })
+        };
         let word = self.word.fetch_update(Ordering::SeqCst, Ordering::SeqCst, settled);
         self.outcome(word.unwrap_or_else(|word| word))
     }
@@ -99,15 +111,32 @@ impl<S> RunState<S> {
         self.word.load(Ordering::SeqCst) & CLOSED != 0
     }
 
+    /// Adds the chain, which has been made, and binds it. Returns `false` if the work has begun without one.
+    pub(crate) fn add_chain(&self) -> bool {
+        let chained = |word| (word & (CHAINED | WORKING | RELEASED) == 0).then_some(word | CHAINED | BOUND);
+        let added = self.word.fetch_update(Ordering::AcqRel, Ordering::Acquire, chained);
+        added.map_or_else(|word| word & CHAINED != 0, |_| true)
+    }
+
+    /// Begins the work. Returns `true` if its values pass a chain.
+    pub(crate) fn begin_work(&self) -> bool {
+        self.word.fetch_or(WORKING, Ordering::AcqRel) & CHAINED != 0
+    }
+
+    pub(crate) fn has_chain(&self) -> bool {
+        self.word.load(Ordering::Acquire) & CHAINED != 0
+    }
+
     /// Something has been bound to it. Returns `false` if it has let go already: then whoever bound it lets it go.
     pub(crate) fn bind(&self) -> bool {
         self.word.fetch_or(BOUND, Ordering::AcqRel) & RELEASED == 0
     }
 
-    /// Returns whether there is anything to let go of. From now on, whoever binds something lets it go itself.
+    /// Releases it. Returns `true` if something is bound that the caller drops; what is bound from now on is dropped by its binder.
     #[inline]
     pub(crate) fn release(&self) -> bool {
-        self.word.fetch_or(RELEASED, Ordering::AcqRel) & BOUND != 0
+        // Released when it was settled: nothing was bound then.
+        self.word.load(Ordering::Acquire) & RELEASED == 0 && self.word.fetch_or(RELEASED, Ordering::AcqRel) & BOUND != 0
     }
 
     pub(crate) fn is_released(&self) -> bool {
@@ -131,7 +160,7 @@ impl<S> RunState<S> {
     }
 
     #[inline]
-    fn outcome(&self, word: u8) -> Result<(), &S> {
+    fn outcome(&self, word: u16) -> Result<(), &S> {
         match word & STOPPED {
             0 => Ok(()),
             _ => self.stop.get().map_or(Ok(()), Err),

@@ -8,13 +8,13 @@
 
 use std::task::{Context as TaskContext, Poll};
 
+use emitree_emitter::EmitError;
 use emitree_emitter::rt::{Emitted, EventStamp};
-use emitree_emitter::{EmitError, Emitter};
 use futures_core::future::BoxFuture;
 use serde::Serialize;
 use tracing::Span;
 
-use crate::abort::Stop;
+use crate::abort::{AbortNode, Stop};
 use crate::context::TypedRun;
 use crate::lifecycle::subscribers::Recipients;
 use crate::lifecycle::{Failure, Finish, Input, Measured, Start, Success};
@@ -51,11 +51,10 @@ type Delivered<P> = (P, Result<(), EmitError>);
 
 /// Begins a run whose input is not known already: somebody may be asked about it.
 pub(crate) fn begin<I: Data, O: Data>(run: &TypedRun<I, O>, input: I) -> Step<I, O> {
-    let recipients = run.recipients();
-    if !recipients.is_some() {
+    let Some(recipients) = run.recipients() else {
         run.core().set_input(input);
         return Step::Working(None);
-    }
+    };
     match emit(run, recipients, Stage::Start, Start { input, output: None }) {
         Ok(delivered) => on_started(run, delivered),
         Err(emitting) => Step::Starting(emitting),
@@ -64,7 +63,8 @@ pub(crate) fn begin<I: Data, O: Data>(run: &TypedRun<I, O>, input: I) -> Step<I,
 
 /// Ends a run that has not started: what was bound may have spawned tasks, or made runs.
 pub(crate) fn give_up<I: Data, O: Data>(run: &TypedRun<I, O>, error: Error) -> Step<I, O> {
-    let result = run.exit_result(unless_stopped(run.node().state().settle(), Err(error)));
+    let error = run.node().state.settle().map_or_else(Stop::error, |()| error);
+    let result = Err(run.exit_error(error));
     Step::CleaningUp(Box::new(Cleanup::new(run, result)))
 }
 
@@ -97,34 +97,39 @@ fn on_started<I: Data, O: Data>(run: &TypedRun<I, O>, (start, delivered): Delive
     }
 }
 
-/// The work is over, or was not begun. Whatever it came to: if the run was aborted before, that is how it ended (R7).
+/// The work is over, or was not begun. If the run was aborted before, it ends as aborted, whatever the work came to (R7).
 pub(crate) fn on_work_done<I: Data, O: Data>(run: &TypedRun<I, O>, result: Result<O>) -> Step<I, O> {
-    let node = run.node();
-    let (state, below) = (node.state(), node.children());
+    let AbortNode { state, below, .. } = run.node();
+    let exit = |result: Result<O>| result.map_err(|error| run.exit_error(error));
     if state.is_settled() {
-        // A panic has lost the step at which this was: what was told is not told again.
-        return end(run, run.exit_result(result));
+        // A panic has lost the step at which the run was: no event is emitted twice.
+        return end(run, exit(result));
     }
     let recipients = run.recipients();
-    // As long as something has to end before the run, what begins in it is below it too.
+    // As long as something has to end before the run, runs that begin in it are below it too: it is not closed yet (R13).
     let settled = if recipients.is_some() || !below.is_empty() { state.settle() } else { state.settle_and_close() };
-    let result = run.exit_result(unless_stopped(settled, result));
+    let result = exit(match settled {
+        Ok(()) => result,
+        Err(stop) => {
+            discard(result);
+            Err(stop.error())
+        }
+    });
     if state.has_tasks() || !below.is_empty() {
         return Step::CleaningUp(Box::new(Cleanup::new(run, result)));
     }
-    if recipients.is_some() { emit_end(run, recipients, result) } else { end(run, result) }
-}
-
-fn unless_stopped<O>(settled: std::result::Result<(), &Stop>, result: Result<O>) -> Result<O> {
-    let Err(stop) = settled else { return result };
-    discard(result);
-    Err(stop.error())
+    match recipients {
+        Some(recipients) => emit_end(run, recipients, result),
+        None => end(run, result),
+    }
 }
 
 /// Tasks and runs below have ended.
 fn on_children_ended<I: Data, O: Data>(run: &TypedRun<I, O>, result: Result<O>) -> Step<I, O> {
-    let recipients = run.recipients();
-    if run.has_started() && recipients.is_some() { emit_end(run, recipients, result) } else { close(run, result, None) }
+    match run.recipients() {
+        Some(recipients) if run.has_started() => emit_end(run, recipients, result),
+        _ => close(run, result, None),
+    }
 }
 
 fn emit_end<I: Data, O: Data>(run: &TypedRun<I, O>, recipients: Recipients<'_>, result: Result<O>) -> Step<I, O> {
@@ -147,7 +152,7 @@ fn on_succeeded<I: Data, O: Data>(run: &TypedRun<I, O>, (success, delivered): De
         Ok(()) => Ok(output),
         Err(error) => {
             discard(output);
-            run.exit_result(Err(error.into()))
+            Err(run.exit_error(error.into()))
         }
     };
     close(run, result, Some(input))
@@ -158,45 +163,46 @@ fn on_failed<I: Data, O: Data>(run: &TypedRun<I, O>, (failure, _): Delivered<Fai
     close(run, Err(failure.error), None)
 }
 
-/// What showed the input before may show it again.
+/// Closes the run: runs that are made in it from now on begin elsewhere. Those that listeners have begun since end first (R13).
 fn close<I: Data, O: Data>(run: &TypedRun<I, O>, result: Result<O>, input: Option<Input<I>>) -> Step<I, O> {
-    let node = run.node();
-    node.state().close();
-    match node.children().is_empty() {
+    let AbortNode { state, below, .. } = run.node();
+    state.close();
+    match below.is_empty() {
         true => finish(run, result, input),
         false => Step::Closing(Box::new(Cleanup::new(run, result))),
     }
 }
 
 fn finish<I: Data, O: Data>(run: &TypedRun<I, O>, result: Result<O>, input: Option<Input<I>>) -> Step<I, O> {
-    // Nobody there, nothing happens: not even a look at the clock (E15).
-    let recipients = run.recipients();
-    if !run.has_started() || !recipients.is_some() {
-        return end(run, result);
-    }
+    // Without receivers nothing is made for them, and the clock is not read (E15).
+    let recipients = match run.recipients() {
+        Some(recipients) if run.has_started() => recipients,
+        _ => return end(run, result),
+    };
     record_outcome(run.span(), &result);
     let (outcome, error) = match result {
         Ok(output) => (Outcome::Success { output }, None),
         Err(error) => (Outcome::of_error(&error), Some(error)),
     };
     let input = input.unwrap_or_else(|| Input::of(run));
-    let duration = if recipients.listeners().is_some() { Measured::now(run) } else { Measured::later() };
+    // Listeners may be awaited, so they are given the time up to now; a subscriber that asks is quick.
+    let duration = match recipients {
+        Recipients::Listeners(_) => Measured::now(run),
+        Recipients::Subscribers => Measured::later(),
+    };
     match emit(run, recipients, Stage::Finish, Finish { input, outcome, duration }) {
         Ok(delivered) => on_finished(run, delivered, error),
         Err(emitting) => Step::Finishing(emitting, error),
     }
 }
 
-/// The same holds for listeners of `finish`.
+/// Failures of listeners of `finish` were isolated as well (R10).
 fn on_finished<I: Data, O: Data>(
     run: &TypedRun<I, O>,
     (finish, _): Delivered<Finish<I, O>>,
     error: Option<Error>,
 ) -> Step<I, O> {
-    let here = run.here();
-    here.bindings().end_hooks().call(run, || finish.outcome.status());
-    run.release();
-    here.end();
+    run.end(|| finish.outcome.status());
     Step::Over(match (finish.outcome, error) {
         (Outcome::Success { output }, _) => Ok(output),
         (_, Some(error)) => Err(error.leaving()),
@@ -204,12 +210,10 @@ fn on_finished<I: Data, O: Data>(
     })
 }
 
+/// Ends a run without `finish`: it has no receivers, or has not started.
 fn end<I: Data, O: Data>(run: &TypedRun<I, O>, result: Result<O>) -> Step<I, O> {
-    let here = run.here();
-    record_outcome(here.span(), &result);
-    here.bindings().end_hooks().call(run, || status_of(&result));
-    run.release();
-    here.end();
+    record_outcome(run.span(), &result);
+    run.end(|| status_of(&result));
     Step::Over(result.map_err(Error::leaving))
 }
 
@@ -224,9 +228,12 @@ where
     P: Serialize + Send + Sync + 'static,
 {
     let (core, stamp) = (run.core(), EventStamp::new());
-    let (name, facet) = (stage.event_name(), core.stages.facet(stage));
-    let begin_emit = |emitter: &Emitter| emitter.emit_begin(name, &mut payload, facet, (&core.delivery, &stamp));
-    let waiting = match recipients.listeners().map_or(Emitted::Done(Ok(())), begin_emit) {
+    let (name, facet) = (stage.event_name(), core.stages.facets[stage as usize]);
+    let emitted = match recipients {
+        Recipients::Listeners(emitter) => emitter.emit_begin(name, &mut payload, facet, (&core.delivery, &stamp)),
+        Recipients::Subscribers => Emitted::Done(Ok(())),
+    };
+    let waiting = match emitted {
         Emitted::Done(delivered) => {
             run.show(stage, &payload, &stamp);
             return Ok((payload, delivered));

@@ -189,7 +189,7 @@ impl<E> StreamBuffer<E> {
         let (is_work_done, held, run) = (state.is_work_done, state.held, state.run.clone());
         drop(state);
         // Upgrade the run outside of the lock: this may hold its last reference, and drop it (invariant 1).
-        let may_retry = |run: RunContext| run.bindings().existing().is_some_and(|chain| chain.may_retry_output());
+        let may_retry = |run: RunContext| run.existing_chain().is_some_and(|chain| chain.may_retry_output());
         !is_work_done && held.unwrap_or_else(|| run.and_then(|run| run.upgrade()).is_some_and(may_retry))
     }
 }

@@ -20,13 +20,13 @@ pub(crate) struct Parent {
 impl Parent {
     /// Gives the run above back if that takes no more.
     pub(crate) fn of(run: WeakRun, above: RunContext) -> Result<Self, RunContext> {
-        if above.node().is_closed() {
+        if above.node().state.is_closed() {
             return Err(above);
         }
-        let place = above.node().children().add(run);
+        let place = above.node().below.add(run);
         let above = Self { run: above, place, has_left: AtomicBool::new(false) };
         // Either this sees that the run above has closed, or that sees the place.
-        if above.run.node().is_closed() { Err(above.run.clone()) } else { Ok(above) }
+        if above.run.node().state.is_closed() { Err(above.run.clone()) } else { Ok(above) }
     }
 
     pub(crate) const fn run(&self) -> &RunContext {
@@ -36,14 +36,14 @@ impl Parent {
     /// The run that has the place is there: if the work of the one above is over, that may wait for it.
     pub(crate) fn arrive(&self) {
         fence(Ordering::SeqCst);
-        if self.run.node().state().is_settled() {
-            self.run.node().children().tell();
+        if self.run.node().state.is_settled() {
+            self.run.node().below.tell();
         }
     }
 
     pub(crate) fn leave(&self) {
         self.has_left.store(true, Ordering::Relaxed);
-        self.run.node().children().remove(self.place);
+        self.run.node().below.remove(self.place);
     }
 }
 
@@ -52,7 +52,7 @@ impl Drop for Parent {
     fn drop(&mut self) {
         if !self.has_left.load(Ordering::Relaxed) {
             self.leave();
-            self.run.node().children().tell();
+            self.run.node().below.tell();
         }
     }
 }

@@ -9,7 +9,9 @@ use std::thread;
 use crate::support::ends::{recorded, settle, waits_at};
 use crate::support::{Any, Gate, Recorder, Slot, TestResult, below, endless, poll_once};
 use emitree_emitter::{Emitter, Options, Registration};
-use emitree_runtime::{Result, Run, RunContext, Runnable, Stage};
+use emitree_runtime::{
+    AnyRun, Middleware, Next, Result, Run, RunContext, Runnable, Stack, Stage, layer_fn, runnable_fn,
+};
 use futures_util::FutureExt;
 
 /// Counts how often it is woken.
@@ -323,4 +325,38 @@ fn a_parent_dropped_outside_of_a_runtime_ends_with_the_last_of_two_children_that
     assert_eq!(told[3..7], [end, end].concat());
     assert_eq!(told[7..], ["parent.run.success", "parent.run.finish success"].map(String::from));
     Ok(())
+}
+
+// M1: however the two fall, a layer that was taken is called.
+#[test]
+fn a_layer_that_another_thread_binds_as_the_work_begins_is_called_or_refused() {
+    let (ctx, contexts) = mpsc::channel::<RunContext>();
+    let (results, taken) = mpsc::channel();
+    let calls = Arc::new(AtomicUsize::new(0));
+    let binder = {
+        let calls = Arc::clone(&calls);
+        thread::spawn(move || {
+            for ctx in contexts {
+                let calls = Arc::clone(&calls);
+                let count = layer_fn("count", move |input, _, next: Next<'_, AnyRun>| {
+                    calls.fetch_add(1, Ordering::SeqCst);
+                    next.run(input).boxed()
+                });
+                let stack = Stack::<AnyRun>::builder().layer(count).build();
+                results.send(stack.bind(&ctx).is_ok()).expect("the test waits");
+            }
+        })
+    };
+    let work = runnable_fn("work", |(): (), _: RunContext| async move { Ok(()) });
+    for _ in 0..2_000 {
+        let ctx = ctx.clone();
+        let run = work.run(()).on_start(move |_, _| {
+            ctx.send(RunContext::current().expect("in a listener of the run")).expect("the binder waits");
+        });
+        run.now_or_never().expect("nothing has to be awaited").expect("it does not fail");
+        let was_taken = taken.recv().expect("it was bound or refused");
+        assert_eq!(calls.swap(0, Ordering::SeqCst) == 1, was_taken);
+    }
+    drop(ctx);
+    binder.join().expect("it does not panic");
 }

@@ -103,7 +103,7 @@ macro_rules! atomic {
 }
 
 atomic!(AtomicBool, bool);
-atomic!(AtomicU8, u8);
+atomic!(AtomicU16, u16);
 atomic!(AtomicUsize, usize);
 
 impl AtomicUsize {
