@@ -759,7 +759,7 @@ fn it_says_what_it_does_where_it_is_listed() {
         "  passes:",
         &format!("    guard     approval: {said}"),
         "    guard     approval: notes what may be executed",
-        "    guard     approval: refuses what was changed after it was approved",
+        "    innermost_guard approval: refuses what was changed after it was approved",
     ];
     assert!(shown.ends_with(&lines.join("\n")), "{shown}");
 }

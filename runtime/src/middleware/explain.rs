@@ -71,6 +71,8 @@ pub enum Place {
     Transform,
     /// A layer of [`Phase::Guard`].
     Guard,
+    /// A guard that was registered as [innermost](crate::StackBuilder::innermost), inside of all other layers.
+    InnermostGuard,
     /// A [`map_output`](crate::map_output), after all layers.
     Output,
     /// A `map_output` that is a guard.
@@ -86,6 +88,7 @@ impl Place {
             Self::Retry => "retry",
             Self::Transform => "transform",
             Self::Guard => "guard",
+            Self::InnermostGuard => "innermost_guard",
             Self::Output => "output",
             Self::OutputGuard => "output_guard",
         }
@@ -111,7 +114,8 @@ impl LayerInfo {
 
     pub(crate) fn of<I, O>(entry: &LayerEntry<I, O>) -> Self {
         let layer = entry.layer.description();
-        Self::new(layer.name(), entry.phase, layer.summary())
+        let place = if entry.is_innermost { Place::InnermostGuard } else { entry.phase.into() };
+        Self::new(layer.name(), place, layer.summary())
     }
 }
 

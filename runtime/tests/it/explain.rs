@@ -2,9 +2,10 @@
 
 use crate::support::TestResult;
 use emitree_runtime::{
-    Explanation, Guard, GuardOptions, JsonRun, Middleware, Next, Op, Result, RunContext, Runnable, Stack, Summary,
-    for_tree, layer_fn, map_input, map_output, runnable_fn,
+    Explanation, Guard, GuardOptions, JsonRun, Middleware, Next, Op, Place, Result, RunContext, Runnable, Stack,
+    Summary, for_tree, layer_fn, map_input, map_output, runnable_fn,
 };
+use futures_util::FutureExt;
 use serde_json::json;
 
 #[derive(Debug)]
@@ -138,6 +139,19 @@ async fn a_run_with_nothing_bound_passes_nothing() -> TestResult {
     let run = plain.run(());
     let before = run.explain();
     assert_eq!(before.to_string(), "plain\n  bound:\n  passes:");
+    assert_eq!(run.await?, before);
+    Ok(())
+}
+
+// M2: in the chain, a guard that is registered as innermost comes after guards that are bound later.
+#[tokio::test]
+async fn an_innermost_guard_is_listed_inside_of_all_layers_before_the_run_and_in_it() -> TestResult {
+    let double = runnable_fn("double", |(): (), ctx: RunContext| async move { Ok(ctx.explain()) });
+    let last = || layer_fn("last", |input, _, next: Next<'_, _>| next.run(input).boxed());
+    let run = double.run(()).layers(|stack| stack.innermost(last())).layers(|stack| stack.guard(Policy { rules: 3 }));
+    let before = run.explain();
+    let names: Vec<_> = before.chain.iter().map(|layer| (layer.name.as_str(), layer.place)).collect();
+    assert_eq!(names, [("policy", Place::Guard), ("last", Place::InnermostGuard)]);
     assert_eq!(run.await?, before);
     Ok(())
 }
