@@ -4,10 +4,10 @@
 //! 2. Each starts with the input as `start` left it. An output that was set at `start` replaces the work of each (M6).
 //! 3. Only an open request for a retry starts another one, and `attempt_discarded` is emitted before.
 
-use std::any::Any;
+use std::any::{Any, type_name};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use emitree_emitter::json::to_value;
+use emitree_emitter::json::to_value_noting;
 use emitree_emitter::{Event, EventName};
 use futures_core::future::BoxFuture;
 use parking_lot::Mutex;
@@ -19,7 +19,7 @@ use crate::chain::{Chain, ValueMaps, by_phase};
 use crate::run::config::StartedRun;
 use crate::run::panic::discard;
 use crate::runnable::value::{Data, fit};
-use crate::{Error, Middleware, Result, RetryRequest, RunContext, Runnable, Summary};
+use crate::{Error, ErrorKind, Middleware, Result, RetryRequest, RunContext, Runnable, Summary};
 
 /// An attempt was given up, and the next one follows: what it had emitted no longer counts. Emitted where the run
 /// attempts again (M7), and by [`RunContext::discard_attempt`].
@@ -176,15 +176,26 @@ impl<R: Runnable> Work<R::Input, R::Output> for Executes<'_, R> {
     }
 }
 
-/// An answer given at `start`, in place of the work. It is kept as JSON for those who ask again.
+/// An answer that was set at `start`, in place of the work. A copy as JSON answers further calls.
 struct Answered<O> {
     first: Mutex<Option<O>>,
+    /// An error if JSON cannot hold all of the answer: no call is given a part of it.
     again: Result<Value>,
 }
 
 impl<O: Data> Answered<O> {
     fn new(output: O) -> Self {
-        let again = to_value(&output).map_err(Error::from);
+        let again = match to_value_noting(&output) {
+            Ok((json, true)) => Ok(json),
+            Ok((_, false)) => Err(Error::of_kind(
+                ErrorKind::Invalid,
+                format!(
+                    "the answer set at `start`, a `{}`, cannot be given again: JSON has no NaN and no infinity",
+                    type_name::<O>()
+                ),
+            )),
+            Err(error) => Err(error.into()),
+        };
         Self { first: Mutex::new(Some(output)), again }
     }
 

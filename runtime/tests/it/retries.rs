@@ -1,11 +1,16 @@
 //! M6, M7: the whole attempt starts again where a middleware asks for it.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use crate::support::layers::{Notes, doubling};
 use crate::support::{Recorder, TestResult, below};
 use emitree_emitter::Emitter;
 use emitree_runtime::{
-    AttemptDiscarded, Error, Guard, Op, Outcome, Result, RetryRequest, RunContext, Runnable, map_output, runnable_fn,
+    AnyRun, AttemptDiscarded, Error, Guard, Middleware, Next, Op, Outcome, Result, RetryRequest, RunContext, Runnable,
+    Stack, layer_fn, map_output, runnable_fn,
 };
+use futures_util::FutureExt;
 use serde_json::json;
 
 /// Asks for another attempt until there were so many.
@@ -199,4 +204,69 @@ async fn runs_of_one_instance_at_the_same_time_count_their_attempts_apart() {
     let (one, two, three) = (run(1), run(2), run(0));
     let all = futures_util::future::join3(one, two, three).await;
     assert!(all.0.is_ok() && all.1.is_ok() && all.2.is_ok());
+}
+
+// M6, M7: JSON says `null` for a NaN, which would be another answer.
+#[tokio::test]
+async fn an_answer_that_json_cannot_hold_is_an_error_in_a_second_attempt_and_no_other_value() {
+    let work = runnable_fn("work", |(): (), _: RunContext| async move { Ok(Some(1.0)) });
+    let answered = |retries| {
+        work.run(())
+            .on_start(|start, _| start.output = Some(Some(f64::NAN)))
+            .layers(|stack| stack.guard(Until(retries)))
+            .max_middleware_retries(retries)
+    };
+    assert!(answered(0).await.expect("the first attempt has the answer itself").is_some_and(f64::is_nan));
+    let error = answered(1).await.expect_err("the second has no copy of it");
+    assert_eq!(
+        error.to_string(),
+        "the answer set at `start`, a `core::option::Option<f64>`, cannot be given again: JSON has no NaN and no infinity"
+    );
+}
+
+/// Counts the calls of a layer for runs of any type.
+fn counting(calls: &Arc<AtomicU32>) -> Stack<AnyRun> {
+    let calls = Arc::clone(calls);
+    let count = layer_fn("count", move |input, _, next: Next<'_, AnyRun>| {
+        calls.fetch_add(1, Ordering::Relaxed);
+        next.run(input).boxed()
+    });
+    Stack::builder().layer(count).build()
+}
+
+// M6: until the work begins, a chain may be bound, and the answer passes it.
+#[tokio::test]
+async fn what_is_bound_after_an_answer_at_start_is_passed_by_the_answer() -> TestResult {
+    let work = runnable_fn("work", |(): (), _: RunContext| async move { Ok(1_u32) });
+    let calls = Arc::new(AtomicU32::new(0));
+    let (layer, plus) = (
+        counting(&calls),
+        map_output(|n: &mut u32, _: &RunContext| {
+            *n += 1;
+            Ok(())
+        }),
+    );
+    let run = work.run(()).on_start(|start, _| start.output = Some(40)).on_start(move |_, _| {
+        let ctx = RunContext::current().expect("in a listener of the run");
+        layer.bind(&ctx)?;
+        plus.bind(&ctx)?;
+        Ok(())
+    });
+    assert_eq!((run.await?, calls.load(Ordering::Relaxed)), (41, 1));
+    Ok(())
+}
+
+// M6: an answer without a chain is the end of the work.
+#[tokio::test]
+async fn what_is_bound_after_an_answer_was_taken_is_refused() -> TestResult {
+    let work = runnable_fn("work", |(): (), _: RunContext| async move { Ok(1) });
+    let calls = Arc::new(AtomicU32::new(0));
+    let layer = counting(&calls);
+    let run = work.run(()).on_start(|start, _| start.output = Some(40)).on_success(move |_, _| {
+        let ctx = RunContext::current().expect("in a listener of the run");
+        let refused = layer.bind(&ctx).expect_err("the work is over");
+        assert_eq!(refused.to_string(), "the run's work has begun: bind layers and middlewares before");
+    });
+    assert_eq!((run.await?, calls.load(Ordering::Relaxed)), (40, 0));
+    Ok(())
 }
