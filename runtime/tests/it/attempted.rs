@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use crate::support::{TestResult, below, silence_planned_panics};
 use emitree_emitter::Emitter;
+use emitree_emitter::json::MAX_DEPTH;
 use emitree_runtime::{
-    AnyRun, Attempted, Error, Middleware, Next, Result, RunContext, RunEvent, RunSubscriber, Runnable, Stack, layer_fn,
-    map_output,
+    AnyRun, AnyRunnable, Attempted, Error, Middleware, Next, Result, RunContext, RunEvent, RunSubscriber, Runnable,
+    Stack, layer_fn, map_output, runnable_fn,
 };
 use serde_json::{Value, json};
 
@@ -85,4 +86,52 @@ async fn it_sees_what_each_attempt_comes_to_with_a_chain_and_without() -> TestRe
     assert_eq!(run.await?, 11);
     attempts.expect([Ok(0), Ok(1)]);
     Ok(())
+}
+
+/// A list in a list in a list, as often as that.
+fn nested(levels: usize) -> Value {
+    (1..levels).fold(json!([]), |value, _| json!([value]))
+}
+
+// A value that was built in code may be nested so deep that writing it overflows the stack.
+#[tokio::test]
+async fn an_output_that_is_nested_too_deep_is_an_error_where_it_is_asked_for_as_json() -> TestResult {
+    let work = runnable_fn("work", |levels: usize, _: RunContext| async move { Ok(nested(levels)) });
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let shows = Shows(Arc::clone(&seen));
+    let run = |levels| work.run(levels).middleware(shows.clone());
+    for levels in [MAX_DEPTH, MAX_DEPTH + 1] {
+        run(levels).await?;
+    }
+    let too_deep = "it is nested deeper than 128 levels";
+    let seen = std::mem::take(&mut *seen.lock().expect("nobody panics"));
+    let [Ok(()), Err(error)] = &seen[..] else { panic!("{seen:?}") };
+    assert!(error.starts_with("the output, a `serde_json::value::Value`, cannot be shown as JSON"), "{error}");
+    assert!(error.ends_with(too_deep), "{error}");
+
+    let any: &dyn AnyRunnable = &work;
+    assert_eq!(any.run_json(json!(MAX_DEPTH)).await?, nested(MAX_DEPTH));
+    let error = any.run_json(json!(MAX_DEPTH + 1)).await.expect_err("one level too many");
+    assert_eq!(error.to_string(), too_deep);
+    Ok(())
+}
+
+/// Asks each attempt for its output as JSON.
+#[derive(Clone, Debug)]
+struct Shows(Arc<Mutex<Vec<std::result::Result<(), String>>>>);
+
+impl RunSubscriber for Shows {
+    fn event(&self, _: &RunEvent<'_>) {}
+
+    fn attempted(&self, attempt: &Attempted<'_>) {
+        let shown = attempt.output_json().map(drop).map_err(|error| error.explain());
+        self.0.lock().expect("nobody panics").push(shown);
+    }
+}
+
+impl Middleware for Shows {
+    fn bind(&self, ctx: &RunContext) -> Result<()> {
+        ctx.subscribe(self.clone());
+        Ok(())
+    }
 }
