@@ -1,21 +1,21 @@
-//! A stop falls to everything below, as one step (R7).
+//! Passes a stop on to all runs below, as one step (R7).
 //!
-//! 1. Stops are written one at a time: each is there for all that it falls to, or for none of it. A run that is dropped
-//!    because somebody saw the stop of a run above therefore has that reason before it can write `Dropped`.
-//! 2. A run that was stopped, or settled, before keeps what it has, and hands nothing on: it has done so already, or its own end
-//!    will stop what is left below it.
-//! 3. Nobody is woken, and no handle is dropped, under the lock: both may run user code.
+//! 1. Stops are written one at a time, under one lock of the process: a stop has reached all of its runs, or none. So a run that
+//!    is dropped because its owner saw the stop of a run above already has that reason, and not `Dropped`.
+//! 2. A run that was stopped or settled before keeps its state, and passes nothing on: it has stopped the runs below it already,
+//!    or its end will.
+//! 3. No task is woken, and no handle is dropped, under the lock: both may run user code.
 
 use crate::run::state::RunState;
 use crate::sync::Mutex;
 
-/// Something that can be stopped, and what is stopped with it.
+/// A run that can be stopped, and the runs that are stopped with it.
 pub(crate) trait Stoppable: Sized {
     type Stop: Clone;
 
     fn state(&self) -> &RunState<Self::Stop>;
 
-    /// What is directly below.
+    /// Returns the runs directly below, and the runs that follow its signal.
     fn followers(&self) -> Vec<Self>;
 }
 
@@ -27,8 +27,8 @@ impl Stops {
         Self(lock)
     }
 
-    /// Writes the first stop, and then another one for all that follows: `first` returns what does, or nothing if it was not open any
-    /// more. Returns what may have been stopped, for the caller to wake and to drop.
+    /// Writes a stop with `first`, and then `fallen` for all runs below. `first` returns the runs directly below, or `None` if it did
+    /// not stop anything. Returns the runs that may have been stopped, for the caller to wake and to drop.
     pub(crate) fn stop<N: Stoppable>(
         &self,
         fallen: &N::Stop,
@@ -36,7 +36,7 @@ impl Stops {
     ) -> Option<Vec<N>> {
         let one_at_a_time = self.0.lock();
         let mut reached = first()?;
-        // Level by level and not by recursion: runs may be nested deep.
+        // Level by level and not by recursion, because runs may be nested deeply.
         let mut next = 0;
         while let Some(node) = reached.get(next) {
             next += 1;

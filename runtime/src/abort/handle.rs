@@ -1,4 +1,4 @@
-//! What aborts runs from elsewhere, and what tells that they were aborted (R7).
+//! Handles that abort runs, and signals that report an abort (R7).
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::abort::{AbortNode, Stop};
 use crate::run::state::RunState;
 use crate::tree::children::ChildKey;
 
-/// Aborts runs: those that were started with its [`signal`](Self::signal), or the one that it was taken from.
+/// A handle that aborts runs: the runs that were started with its [`signal`](Self::signal), or the run that returned it.
 ///
 /// ```
 /// use emitree_runtime::{AbortHandle, RunContext, Runnable, runnable_fn};
@@ -27,7 +27,7 @@ use crate::tree::children::ChildKey;
 /// # }
 /// ```
 ///
-/// Clones are the same handle; dropping it does nothing.
+/// Clones are the same handle. Dropping a handle does nothing.
 #[derive(Clone)]
 pub struct AbortHandle(Target);
 
@@ -47,18 +47,18 @@ impl Target {
 }
 
 impl AbortHandle {
-    /// A handle of nothing yet: give its signal to [`Run::abort_on`](crate::Run::abort_on).
+    /// Creates a handle that aborts no run yet. Pass it to [`Run::abort_on`](crate::Run::abort_on).
     #[must_use]
     pub fn new() -> Self {
         Self(Target::Own(Arc::new(AbortNode::new(RunState::open()))))
     }
 
-    /// Aborts, for a reason; tells whether this was what did it. The first reason wins.
+    /// Aborts the runs, for a reason. Returns `true` if this call aborted, and `false` after an earlier one: the first reason wins.
     pub fn abort(&self, reason: impl Into<Arc<str>>) -> bool {
         self.0.node().stop(Stop::aborted(reason))
     }
 
-    /// What tells that it was aborted.
+    /// Returns the signal of this handle, which reports the abort.
     #[must_use]
     pub fn signal(&self) -> AbortSignal {
         AbortSignal(Source::Here(self.0.clone()))
@@ -77,7 +77,7 @@ impl fmt::Debug for AbortHandle {
     }
 }
 
-/// Tells that something was aborted, and why. Made by [`AbortHandle::signal`], [`RunContext::abort_signal`], or of a
+/// A signal that reports an abort and its reason. Made by [`AbortHandle::signal`], by [`RunContext::abort_signal`], or from a
 /// [`CancellationToken`].
 #[derive(Clone)]
 pub struct AbortSignal(Source);
@@ -89,7 +89,7 @@ enum Source {
 }
 
 impl AbortSignal {
-    /// Whether it was aborted.
+    /// Returns `true` if the handle, run or token was aborted.
     #[must_use]
     pub fn is_aborted(&self) -> bool {
         match &self.0 {
@@ -98,7 +98,7 @@ impl AbortSignal {
         }
     }
 
-    /// Why it was aborted, if it was.
+    /// Returns the reason of the abort, if there was one.
     #[must_use]
     pub fn reason(&self) -> Option<Arc<str>> {
         match &self.0 {
@@ -107,11 +107,11 @@ impl AbortSignal {
         }
     }
 
-    /// Waits until it is aborted; gives the reason. If it is never aborted, it waits for ever.
+    /// Waits for the abort, and returns its reason. Without an abort, it never returns.
     ///
     /// # Cancel safety
     ///
-    /// Nothing is lost if the future is dropped.
+    /// Dropping the future loses nothing.
     pub async fn aborted(&self) -> Arc<str> {
         match &self.0 {
             Source::Here(target) => target.node().until_stopped().await,
@@ -122,7 +122,7 @@ impl AbortSignal {
         }
     }
 
-    /// The same as a token of tokio-util, which is cancelled when this is aborted. Cancelling the token aborts nothing.
+    /// Returns a token of `tokio-util` that is cancelled with the abort. Cancelling the token aborts nothing.
     #[must_use]
     pub fn to_token(&self) -> CancellationToken {
         match &self.0 {
@@ -131,7 +131,7 @@ impl AbortSignal {
         }
     }
 
-    /// Puts a run below it; or gives the token that the run has to look at itself.
+    /// Makes a run follow the signal. Returns a token as an error, which the run has to poll itself.
     pub(crate) fn link(self, run: &RunContext) -> Result<Link, CancellationToken> {
         match self.0 {
             Source::Here(target) => Ok(Link::new(target, run)),
@@ -172,7 +172,7 @@ impl fmt::Debug for AbortSignal {
     }
 }
 
-/// A run's place at a signal; dropping it gives the place up.
+/// The registration of a run with a signal. Dropping it deregisters the run.
 pub(crate) struct Link {
     above: Target,
     place: ChildKey,
@@ -192,27 +192,42 @@ impl Drop for Link {
 }
 
 impl RunContext {
-    /// Aborts the run and all that is below it, for a reason; tells whether this was what did it.
+    /// Aborts the run and all runs below it, for a reason. Returns `true` if this call aborted the run: the first reason wins.
     ///
-    /// The first reason wins. The work stops at its next await: it is dropped, and what it returns instead is not looked
-    /// at. Once the work is over, nothing aborts the run. An event that is being told, `start` too, is told to its end before.
+    /// The work is dropped at its next await; if it returns instead, its result is discarded. An event that is being emitted is
+    /// emitted to its end first. Once the work is over, the run cannot be aborted any more.
+    ///
+    /// ```
+    /// use std::future::pending;
+    /// use emitree_runtime::{Result, RunContext, Runnable, runnable_fn};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() {
+    /// let wait = runnable_fn("wait", |(): (), ctx: RunContext| async move {
+    ///     assert!(ctx.abort("no more budget"));
+    ///     assert!(!ctx.abort("too late"));
+    ///     pending::<Result<()>>().await
+    /// });
+    /// assert_eq!(wait.run(()).await.unwrap_err().explain(), "aborted: no more budget");
+    /// # }
+    /// ```
     pub fn abort(&self, reason: impl Into<Arc<str>>) -> bool {
         self.node().stop(Stop::aborted(reason))
     }
 
-    /// What aborts the run from elsewhere.
+    /// Returns a handle that aborts the run from elsewhere.
     #[must_use]
     pub fn abort_handle(&self) -> AbortHandle {
         AbortHandle(Target::Run(self.clone()))
     }
 
-    /// What tells that the run was aborted: by whom it may, by a time-out, by what is above it, or by being dropped.
+    /// Returns a signal of the run's abort: by a handle, by a time-out, from above, or because its future was dropped.
     #[must_use]
     pub fn abort_signal(&self) -> AbortSignal {
         self.abort_handle().signal()
     }
 
-    /// Whether the run was aborted.
+    /// Returns `true` if the run was aborted, timed out, or dropped.
     #[must_use]
     pub fn is_aborted(&self) -> bool {
         self.node().state.stopped().is_some()

@@ -1,10 +1,9 @@
-//! Stopping what is under way, with a reason (R7).
+//! Stops runs, with a reason (R7).
 //!
-//! 1. The first reason wins, from whatever thread ([`RunState`]).
-//! 2. A stop falls: whoever is stopped stops all that is below it, and nothing above it; all of them before anybody is
-//!    woken ([`Stops`]).
-//! 3. A run looks at its own state only. One that begins looks at its parent's after it has taken its place below it,
-//!    and a stop looks at what is below after it has been written: so neither misses the other.
+//! 1. The first reason wins, on any thread ([`RunState`]).
+//! 2. A stop reaches all runs below a run, and none above it, before any task is woken ([`Stops`]).
+//! 3. A run checks its own state only. A run that begins registers with its parent, and then checks the parent's state; a stop is
+//!    written before the children are looked up: so neither misses the other.
 
 pub(crate) mod fall;
 pub(crate) mod handle;
@@ -25,7 +24,7 @@ use crate::sync::Mutex;
 use crate::tree::children::{ChildKey, Children};
 use crate::{Error, ErrorKind, RunContext};
 
-/// Why something stops.
+/// The reason of a stop.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Stop {
     Aborted(Arc<str>),
@@ -38,7 +37,7 @@ impl Stop {
         Self::Aborted(reason.into())
     }
 
-    /// What it is for the runs below: that one above took too long is no time-out of theirs.
+    /// Returns the reason for the runs below: the time-out of a run is an abort of the runs below it.
     fn fallen(&self) -> Self {
         match self {
             Self::TimedOut(_) => Self::Aborted(format!("the run above {}", self.reason()).into()),
@@ -64,28 +63,28 @@ impl Stop {
     }
 }
 
-/// Something that can be stopped, with what is below it.
+/// The part of a run, or of an abort handle, that can be stopped together with the runs below it.
 pub(crate) struct AbortNode {
     pub(crate) state: RunState<Stop>,
-    /// Of the task that polls the run's work.
+    /// The waker of the task that polls the run's work.
     pub(crate) waker: AtomicWaker,
-    /// The runs that were started in it: they are stopped with it, and end before it (R13).
+    /// The children, which are stopped with the run and end before it (R13).
     pub(crate) below: Children,
-    /// Whoever else waits for the stop.
+    /// The other waiters for a stop; made with the first one.
     waiters: OnceLock<Box<Waiters>>,
 }
 
 #[derive(Default)]
 struct Waiters {
-    /// Whoever stops it from now on sees the waiters, or has been seen to stop it.
+    /// Set once a later stop is certain to see the waiters, or was seen by them.
     is_seen: AtomicBool,
     told: Event,
     token: CancellationToken,
-    /// The runs that were given its signal: they are stopped with it, and have ends of their own.
+    /// The runs that follow its signal: they are stopped with it, and end independently of it.
     linked: Children,
 }
 
-/// One order of all stops of the process.
+/// The order of all stops of the process.
 static STOPS: Stops = Stops::new(Mutex::new(()));
 
 impl Stoppable for RunContext {
@@ -105,9 +104,9 @@ impl AbortNode {
         Self { state, waker: AtomicWaker::new(), below: Children::default(), waiters: OnceLock::new() }
     }
 
-    /// Stops it and all that is below, and then wakes them; tells whether this was what stopped it.
+    /// Stops the run and all runs below, and then wakes their tasks. Returns `true` if this call stopped the run.
     pub(crate) fn stop(&self, stop: Stop) -> bool {
-        // Mostly a run is stopped once and then dropped: no lock for that.
+        // No lock for a run that is stopped already: a run is often aborted first and then dropped.
         if !self.state.is_open() {
             return false;
         }
@@ -116,7 +115,7 @@ impl AbortNode {
         let Some(reached) = STOPS.stop(&fallen, first) else { return false };
         self.tell();
         reached.iter().for_each(|run| run.node().tell());
-        // With the last handle of a run go its values, which is user code.
+        // The last handle of a run drops its values, which is user code.
         reached.into_iter().for_each(discard);
         true
     }
@@ -129,14 +128,14 @@ impl AbortNode {
         followers
     }
 
-    /// Passes on a stop of what it stands below, if that has been stopped already.
+    /// Stops the run if the run above, or the signal that it follows, has been stopped already.
     pub(crate) fn follow(&self, above: &Self) {
         if let Some(stop) = above.state.stopped() {
             self.stop(stop.fallen());
         }
     }
 
-    /// Has a run stop with it, which has an end of its own.
+    /// Makes a run follow this node: it is stopped with it.
     pub(crate) fn link(&self, run: &RunContext) -> ChildKey {
         let place = self.waiters().linked.add(run.downgrade());
         run.node().follow(self);
@@ -149,13 +148,13 @@ impl AbortNode {
         }
     }
 
-    /// Wakes whoever waits for the stop, if it was stopped.
+    /// Wakes the run's task and all waiters, if the run was stopped.
     fn tell(&self) {
         if self.state.stopped().is_none() {
             return;
         }
         isolated(|| self.waker.wake());
-        // Who comes later looks before it waits.
+        // A waiter registers, and then checks the state: either it is seen here, or it sees the stop.
         fence(Ordering::SeqCst);
         if let Some(waiters) = self.waiters.get() {
             isolated(|| {

@@ -1,4 +1,4 @@
-//! What may stop a run from outside while its work is done: signals, tokens, a time-out (R7).
+//! The signals, tokens and time-out that may stop a run from outside while its work runs (R7).
 
 use std::fmt::Display;
 use std::future::Future;
@@ -15,10 +15,10 @@ use crate::abort::{AbortNode, Stop};
 use crate::run::panic::caught;
 use crate::{Error, Result, RunContext};
 
-/// What a run watches. Most watch nothing, or one signal.
+/// The signals, tokens and time-out of a run. Most runs have none, or one signal.
 #[derive(Default)]
 pub(crate) struct Watch {
-    /// A signal needs to know of the run; dropping the link takes the run away from below it.
+    /// The first signal. Dropping the link deregisters the run from the signal.
     link: Option<Link>,
     more: Option<Box<More>>,
 }
@@ -39,21 +39,21 @@ impl Watch {
         }
     }
 
-    /// Starts the clock.
+    /// Starts the time-out.
     pub(crate) fn timeout(&mut self, after: Duration) -> Result<()> {
         let no_clock = |why: &dyn Display| Error::new(format!("a time-out of {after:?} needs tokio's clock: {why}"));
         Handle::try_current().map_err(|error| no_clock(&error))?;
-        // Panics in a runtime that was built without a clock.
+        // `sleep` panics in a runtime that was built without a clock.
         let timer = caught(|| Box::pin(sleep(after))).map_err(|panic| no_clock(&panic))?;
         self.more.get_or_insert_default().timer = Some((after, timer));
         Ok(())
     }
 
-    /// Looks, and stops the run if it has to stop.
+    /// Stops the run if a token was cancelled or the time is over. Signals need no check: they stop the run themselves.
     ///
     /// # Errors
     ///
-    /// If the clock has gone with its runtime.
+    /// Returns an error if the runtime of the clock has been shut down.
     #[inline]
     pub(crate) fn look(&mut self, node: &AbortNode, cx: &mut TaskContext<'_>) -> Result<()> {
         self.more.as_mut().map_or(Ok(()), |more| more.look(node, cx))
@@ -67,7 +67,7 @@ impl More {
             node.stop(Stop::aborted(CANCELLED));
         }
         if let Some((after, timer)) = &mut self.timer
-            // Panics once its runtime has been shut down.
+            // The timer panics once its runtime has been shut down.
             && caught(|| timer.as_mut().poll(cx).is_ready())?
         {
             node.stop(Stop::TimedOut(*after));

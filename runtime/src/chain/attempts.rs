@@ -1,8 +1,8 @@
-//! Attempts: the whole chain of a run, as often as it is asked for (M7).
+//! Attempts: passes of a run through its whole chain, as often as one asks for a retry (M7).
 //!
 //! 1. An attempt is: `map_input` in order, layers around the work, `map_output` in order.
-//! 2. Each starts with the input as `start` left it. An output that was set at `start` replaces the work of each (M6).
-//! 3. Only an open request for a retry starts another one, and `attempt_discarded` is emitted before.
+//! 2. Each attempt starts with the input as `start` left it. An output that was set at `start` replaces the work of each (M6).
+//! 3. Only an open request for a retry starts another attempt, and `attempt_discarded` is emitted before it.
 
 use std::any::{Any, type_name};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -21,16 +21,17 @@ use crate::run::panic::discard;
 use crate::runnable::value::{Data, fit};
 use crate::{Error, ErrorKind, Middleware, Result, RetryRequest, RunContext, Runnable, Summary};
 
-/// An attempt was given up, and the next one follows: what it had emitted no longer counts. Emitted where the run
-/// attempts again (M7), and by [`RunContext::discard_attempt`].
+/// An event: an attempt was given up, and another one follows. Receivers should discard the events of the attempt.
+///
+/// Emitted before a run starts another attempt, and by [`RunContext::discard_attempt`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct AttemptDiscarded {
-    /// Which one of the run's, from 0; a layer's own attempts are all of the same.
+    /// The number of the run's attempt, starting from 0. Attempts that a layer makes by itself do not count.
     pub attempt: u32,
-    /// Why.
+    /// The reason.
     pub reason: String,
-    /// What was asked for with the request, or what a layer said of it.
+    /// The metadata of the request for a retry, or of the layer that tries again.
     pub metadata: Value,
 }
 
@@ -39,9 +40,8 @@ impl Event for AttemptDiscarded {
 }
 
 impl RunContext {
-    /// Emits [`AttemptDiscarded`] on the run: what its attempt under way has emitted no longer counts, and a stream that
-    /// is held drops it. For layers that call again what has emitted already; the run's own
-    /// [`attempt`](Self::attempt) goes on.
+    /// Emits [`AttemptDiscarded`] on the run, so that receivers discard what the current attempt has emitted; a stream that holds
+    /// events back drops them. For layers that call `next` again. The number of the run's [`attempt`](Self::attempt) stays.
     ///
     /// ```
     /// use emitree_runtime::{Layer, Next, Op, Result, RunContext};
@@ -62,14 +62,14 @@ impl RunContext {
     ///
     /// # Errors
     ///
-    /// That of a listener: then no other attempt is to be made.
+    /// Returns the error of a listener. Do not try again then.
     pub async fn discard_attempt(&self, reason: impl Into<String>, metadata: impl Into<Value>) -> Result<()> {
         let (attempt, reason, metadata) = (self.attempt(), reason.into(), metadata.into());
         Ok(self.emitter().emit_event(&mut AttemptDiscarded { attempt, reason, metadata }).await?)
     }
 }
 
-/// How often a run was attempted, and may be.
+/// The attempts that a run has made, and how many more it may make.
 #[derive(Default)]
 pub(crate) struct Attempts {
     most: AtomicU32,
@@ -90,7 +90,7 @@ impl Attempts {
         most > 0 && self.number() < most
     }
 
-    /// The request that an error is, if it can be met.
+    /// Returns the request for a retry of an error, if another attempt may be made.
     fn request(&self, error: &Error, ctx: &RunContext) -> Option<RetryRequest> {
         let may = error.is_open_request() && !ctx.is_aborted() && self.may_go_on();
         may.then(|| error.retry_request()).flatten()
@@ -103,7 +103,7 @@ impl Attempts {
     }
 }
 
-/// Makes attempts until one is not to be retried, or no more may be.
+/// Makes attempts until one succeeds or fails without a request for a retry, or until no more attempts may be made.
 pub(crate) async fn attempts<R: Runnable>(
     run: &StartedRun<R>,
     runnable: &R,
@@ -112,7 +112,7 @@ pub(crate) async fn attempts<R: Runnable>(
     let chain = run.existing_chain().and_then(|chain| (chain as &dyn Any).downcast_ref::<Chain<R::Input, R::Output>>());
     let Some(chain) = chain else { return Err(Error::new("the run has no chain of its types")) };
     let input = run.input();
-    // Held as long as the work lasts, even if somebody else ends the run before.
+    // The layers live as long as the work, even if another driver ends the run before.
     let layers = chain.layers.freeze(by_phase);
     let layers = layers.as_deref().map_or(&[][..], |layers| layers);
     let parts = AttemptParts { maps: chain.freeze_value_maps(), layers, attempts: &chain.attempts };
@@ -122,13 +122,13 @@ pub(crate) async fn attempts<R: Runnable>(
             run.show_attempt(&result);
             result
         }
-        // The futures of the others are larger, and they are fewer.
+        // Boxed, because these futures are larger and needed by few runs.
         None => Box::pin(parts.repeat(&Executes(runnable), input, run)).await,
         Some(output) => Box::pin(parts.repeat(&Answered::new(output), input, run)).await,
     }
 }
 
-/// What each attempt passes.
+/// The parts that each attempt passes.
 struct AttemptParts<'a, I, O> {
     maps: Option<&'a ValueMaps<I, O>>,
     layers: &'a [LayerEntry<I, O>],
@@ -159,7 +159,7 @@ impl<I: Data, O: Data> AttemptParts<'_, I, O> {
         match outputs.apply(&mut output, ctx).await {
             Ok(()) => Ok(output),
             Err(error) => {
-                // A panic in its drop would take the error's place.
+                // A panic in the drop would replace the error.
                 discard(output);
                 Err(error)
             }
@@ -215,7 +215,7 @@ impl<I: Sync, O: Data> Work<I, O> for Answered<O> {
     }
 }
 
-/// How often the whole attempt of a run may start again. What is bound last counts.
+/// Sets how often the attempt of a run may start again. The middleware that is bound last wins.
 #[derive(Debug)]
 pub(crate) struct MaxRetries(pub(crate) u32);
 

@@ -1,4 +1,4 @@
-//! Layers around work, erased to what goes in and what comes out: the one place where their types are.
+//! Layers around work, erased to the types of input and output.
 
 use std::fmt;
 use std::future::Future;
@@ -16,7 +16,7 @@ use crate::layer::swallowed::{Frame, SwallowedControlFlow};
 use crate::run::panic::{caught, discard, logged};
 use crate::{Error, Layer, Next, Op, Phase, Result, RunContext, Summary};
 
-/// A layer of any kind of work that takes an `I` and gives an `O`.
+/// A layer of any kind of work with these input and output types.
 pub(crate) trait DynLayer<I, O>: Send + Sync {
     fn call<'a>(
         &'a self,
@@ -38,16 +38,16 @@ pub(crate) trait LayerDescription: Send + Sync {
     fn warning(&self, nesting: &Nesting<'_>) -> Option<String>;
 }
 
-/// What layers are laid around; called as often as they like.
+/// The work inside of layers, which they may call any number of times.
 pub(crate) trait Work<I, O>: Send + Sync {
     fn call<'a>(&'a self, input: &'a I, ctx: &'a RunContext) -> BoxFuture<'a, Result<O>>;
 
-    /// Whether it only gives what was set at `start`.
+    /// Returns `true` if the work only returns the output that was set at `start`.
     fn is_answered(&self) -> bool {
         false
     }
 
-    /// Whether layers see all of the values, and no JSON that leaves something out.
+    /// Returns `false` if layers see JSON that lacks a part of the values, such as a NaN.
     fn is_exact(&self) -> bool {
         true
     }
@@ -105,7 +105,7 @@ impl<O: Op, L: Layer<O>> LayerDescription for Erased<L, O> {
 /// A layer and its phase.
 pub(crate) struct LayerEntry<I, O> {
     pub(crate) phase: Phase,
-    /// Inside of all others of its phase, whenever those were registered.
+    /// Inside of all other layers of its phase, whenever those are registered.
     pub(crate) is_innermost: bool,
     pub(crate) layer: Arc<dyn DynLayer<I, O>>,
 }
@@ -136,7 +136,7 @@ pub(crate) async fn call<I, O>(
     input: &I,
     ctx: &RunContext,
 ) -> Result<O> {
-    // Mostly nobody wants to know: that is seen once, without making a span for each.
+    // Checked once for all layers: without a subscriber no layer makes a span.
     let is_traced = level_enabled!(Level::DEBUG) && is_traced();
     Call { layers, work, ctx, noted: &SwallowedControlFlow::default(), frame: Frame::OUTSIDE, is_traced }
         .next()
@@ -144,15 +144,15 @@ pub(crate) async fn call<I, O>(
         .await
 }
 
-/// One call through layers: what is the same for all of them.
+/// One call through layers: the parts that all of them share.
 pub(crate) struct Call<'a, I, O> {
     layers: &'a [LayerEntry<I, O>],
     work: &'a dyn Work<I, O>,
     ctx: &'a RunContext,
     noted: &'a SwallowedControlFlow,
-    /// Who calls the first layer: another layer, where this is called in one.
+    /// The caller of the first layer: a layer if this call is nested in one.
     frame: Frame,
-    /// Whether layers have spans: there was a subscriber where the first of them was called.
+    /// `true` if layers have spans, because there was a `tracing` subscriber when the first one was called.
     is_traced: bool,
 }
 
@@ -162,12 +162,12 @@ impl<I, O> Call<'_, I, O> {
     }
 }
 
-/// What is inside of a layer. Every layer's future holds one: it is small.
+/// The layers inside of a layer, and the work. Small, because every layer's future holds one.
 pub(crate) struct RawNext<'a, I, O> {
     call: &'a Call<'a, I, O>,
-    /// How many of the call's layers are outside of it.
+    /// The number of the call's layers outside of this point.
     passed: usize,
-    /// The layer that it was given to.
+    /// The layer to which it was given.
     frame: Frame,
 }
 
@@ -184,7 +184,7 @@ impl<'a, I, O> RawNext<'a, I, O> {
         Running { next: self, input, frame: None, inside: None }
     }
 
-    /// Calls the first layer that is inside, which is the frame, or the work.
+    /// Calls the next layer as this frame, or the work if no layer is left.
     fn begin(self, input: &'a I, frame: Frame) -> BoxFuture<'a, Result<O>> {
         let Self { call, passed, .. } = self;
         match call.layers.get(passed) {
@@ -205,7 +205,7 @@ impl<'a, I, O> RawNext<'a, I, O> {
         self.call.noted.absorb(self.frame, error);
     }
 
-    /// A call at the same place, of work of other types.
+    /// Returns a call at the same point, of work with other types.
     pub(crate) const fn around<'b, J, P>(self, work: &'b dyn Work<J, P>) -> Call<'b, J, P>
     where
         'a: 'b,
@@ -215,21 +215,22 @@ impl<'a, I, O> RawNext<'a, I, O> {
     }
 }
 
-/// What is inside, called at the first poll.
+/// The future of [`RawNext::run`], which makes its call at the first poll.
 ///
-/// Written by hand, because every layer's future holds one: an async function would hold all of this twice.
+/// Written by hand, because every layer's future holds one, and an async function would hold all of its parts twice.
 #[must_use = "nothing is called before it is polled"]
 pub(crate) struct Running<'a, I, O> {
     next: RawNext<'a, I, O>,
     input: &'a I,
-    /// From the first poll on.
+    /// Set at the first poll.
     frame: Option<Frame>,
-    /// Until it has returned.
+    /// Set from the first poll until the call has returned.
     inside: Option<BoxFuture<'a, Result<O>>>,
 }
 
 impl<'a, I, O> Running<'a, I, O> {
-    /// What is outside gets a panic as an error, and may call again. What had returned before it panicked has returned that.
+    /// Returns a panic as an error to the layer outside, which may call again. If the call had returned before its drop panicked,
+    /// returns its result, and logs the panic.
     #[cold]
     fn panicked(&mut self, polled: Poll<Result<O>>, panic: Error) -> Result<O> {
         discard(self.inside.take());
@@ -259,7 +260,7 @@ impl<I, O> Future for Running<'_, I, O> {
             }
         };
         let mut polled = Poll::Pending;
-        // Calling, polling and dropping what is inside is user code. `polled` keeps what it returned before its drop panicked.
+        // To call, to poll and to drop a layer is user code. `polled` keeps the result of a layer whose drop panics.
         let poll_inside = || {
             let Self { next, input, inside, .. } = &mut *self;
             let future = inside.get_or_insert_with(|| next.begin(input, frame));
@@ -272,12 +273,12 @@ impl<I, O> Future for Running<'_, I, O> {
             Ok(()) => ready!(polled),
             Err(panic) => self.panicked(polled, panic),
         };
-        // Nothing of what was noted inside is lost with the future.
+        // Pass notes of swallowed control flow on to the layer outside before this future is dropped (M9).
         Poll::Ready(noted.settle(frame, outside, result))
     }
 }
 
-/// What was noted inside counts although nobody waits for it any more (M9).
+/// Notes of a call that is dropped under way count for the layer outside as well (M9).
 impl<I, O> Drop for Running<'_, I, O> {
     #[inline]
     fn drop(&mut self) {

@@ -1,4 +1,4 @@
-//! Lists that are written while a run is bound, and read while it works; when it has ended, they are empty.
+//! Lists that are written while middlewares are bound, read while the work runs, and emptied when the run ends.
 
 use std::mem::{replace, take};
 use std::ops::Deref;
@@ -10,10 +10,10 @@ use smallvec::SmallVec;
 use crate::run::panic::discard_all;
 use crate::{Error, Result};
 
-/// A list that takes no more once the work has begun, which holds it from then on.
+/// A list that accepts items until it is frozen, when the work begins. From then on the work shares the items.
 pub(crate) struct FreezableList<T>(Mutex<List<T>>);
 
-/// Most runs have one or two of a sort.
+/// A list with room for two items in place, which is enough for most runs.
 pub(crate) type SmallList<T> = SmallVec<[T; 2]>;
 
 enum List<T> {
@@ -21,7 +21,7 @@ enum List<T> {
     Frozen(Frozen<T>),
 }
 
-/// What was in a list when the work began; none if it was empty.
+/// The items of a frozen list; `None` if it was empty.
 pub(crate) type Frozen<T> = Option<Arc<SmallList<T>>>;
 
 impl<T> Default for FreezableList<T> {
@@ -50,7 +50,7 @@ impl<T> FreezableList<T> {
         Ok(())
     }
 
-    /// What is in it, put in order once.
+    /// Freezes the list, and returns its items. The first call sorts them with `arrange`.
     pub(crate) fn freeze(&self, arrange: impl FnOnce(&mut [T])) -> Frozen<T> {
         let mut list = self.0.lock();
         let frozen = match &mut *list {
@@ -65,7 +65,7 @@ impl<T> FreezableList<T> {
         frozen
     }
 
-    /// Drops what is in it, outside of the lock; what the work still has goes with that.
+    /// Drops the items, outside of the lock. Items that the work still shares are dropped with the work.
     pub(crate) fn release(&self) {
         let list = replace(&mut *self.0.lock(), List::Frozen(None));
         match list {
@@ -74,7 +74,7 @@ impl<T> FreezableList<T> {
         }
     }
 
-    /// Whether the list has such an item so far.
+    /// Returns `true` if the list has such an item so far.
     pub(crate) fn any(&self, is_it: impl Fn(&T) -> bool) -> bool {
         self.0.lock().iter().any(is_it)
     }

@@ -1,6 +1,6 @@
-//! What values of a run pass through: its input middlewares, its layers, its output middlewares.
+//! The chain of a run, which its values pass: input middlewares, layers, and output middlewares.
 //!
-//! It is made when the first of these is bound; a run without any pays for a look (E15 in spirit).
+//! The chain is made when the first of these is bound. A run without one pays for one check of its state.
 
 pub(crate) mod attempts;
 pub(crate) mod erased;
@@ -23,25 +23,25 @@ use crate::{LayerInfo, Place, Result, RunContext};
 
 /// A chain whose types are not known.
 pub(crate) trait AnyChain: Any + Send + Sync {
-    /// The [`InputMaps`], to add to them, for what does not know the output.
+    /// Returns the [`InputMaps`], to add to them, for callers that do not know the output's type.
     fn inputs(&self) -> Result<&dyn Any>;
-    /// The [`Maps`] of outputs, to add to them, for what does not know the input.
+    /// Returns the [`Maps`] of outputs, to add to them, for callers that do not know the input's type.
     fn outputs(&self) -> Result<&dyn Any>;
     fn existing_inputs(&self) -> Option<&dyn Any>;
-    /// Keeps a copy of the caller's input if something that was bound needs it.
+    /// Keeps a copy of the caller's input if an input middleware was bound.
     fn keep_input(&self, input: &dyn Any);
     /// Adds layers that take and give JSON.
     fn add_json(&self, layers: &[LayerEntry<Value, Value>]) -> Result<()>;
-    /// Adds layers that look at no value.
+    /// Adds layers that see no values.
     fn add_opaque(&self, layers: &[LayerEntry<(), ()>]) -> Result<()>;
     fn attempts(&self) -> &Attempts;
-    /// Drops what values pass.
+    /// Drops layers and value middlewares, and refuses further ones.
     fn release(&self);
-    /// Whether an attempt may start again because of what it has put out.
+    /// Returns `true` if an output middleware may still ask for another attempt.
     fn may_retry_output(&self) -> bool;
     fn types(&self) -> [&'static str; 2];
     fn has_layer(&self, layer: LayerId) -> bool;
-    /// What its layers warn of in that run.
+    /// Returns the nesting warnings of the layers in a run.
     fn warnings(&self, run: &RunContext) -> Vec<String>;
     fn describe(&self) -> Vec<LayerInfo>;
 }
@@ -49,12 +49,12 @@ pub(crate) trait AnyChain: Any + Send + Sync {
 /// The chain of a run from `I` to `O`.
 pub(crate) struct Chain<I, O> {
     pub(crate) layers: FreezableList<LayerEntry<I, O>>,
-    /// Most chains have layers only: none, for good, once the work has begun without.
+    /// Most chains have layers only. Set to `None` for good if the work begins without value middlewares.
     value_maps: OnceLock<Option<Box<ValueMaps<I, O>>>>,
     pub(crate) attempts: Attempts,
 }
 
-/// The functions that change inputs and outputs.
+/// The value middlewares of a run, which change inputs and outputs.
 pub(crate) struct ValueMaps<I, O> {
     pub(crate) inputs: InputMaps<I>,
     pub(crate) outputs: Maps<O>,
@@ -73,7 +73,7 @@ impl<I, O> Default for Chain<I, O> {
 }
 
 impl<I, O> Chain<I, O> {
-    /// Where values pass, to add to it.
+    /// Returns the value middlewares, to add to them.
     fn value_maps(&self) -> Result<&ValueMaps<I, O>> {
         self.value_maps.get_or_init(|| Some(Box::default())).as_deref().ok_or_else(too_late)
     }
@@ -82,7 +82,7 @@ impl<I, O> Chain<I, O> {
         self.value_maps.get()?.as_deref()
     }
 
-    /// Where values pass, if anywhere: if not, that stays so. No more are taken, outputs neither.
+    /// Returns the value middlewares if there are any, and refuses further ones.
     pub(crate) fn freeze_value_maps(&self) -> Option<&ValueMaps<I, O>> {
         let maps = self.value_maps.get_or_init(|| None).as_deref()?;
         maps.inputs.maps.freeze();
@@ -91,7 +91,7 @@ impl<I, O> Chain<I, O> {
     }
 }
 
-/// Puts layers in their order (M2).
+/// Sorts layers by phase, innermost guards last. The sort is stable: within a phase the order of binding stays (M2).
 pub(crate) fn by_phase<I, O>(layers: &mut [LayerEntry<I, O>]) {
     layers.sort_by_key(|entry| (entry.phase as u8, entry.is_innermost));
 }
@@ -170,31 +170,32 @@ impl<I: Data, O: Data> AnyChain for Chain<I, O> {
 }
 
 impl RunContext {
-    /// Returns the chain of the run, to add to it; makes it if there is none.
+    /// Returns the chain of the run, to add to it. Makes the chain if there is none.
     ///
     /// # Errors
     ///
-    /// If there is none, and the work has begun: what is added would be passed by.
+    /// Returns an error if the work has begun without a chain: a layer that is added would be skipped.
     pub(crate) fn chain(&self) -> Result<&dyn AnyChain> {
         let run = self.shared();
         let chain = run.bindings.chain.get_or_init(run.bindings.make_chain);
-        // Decided after the chain is there, against the work that begins meanwhile: either the work passes the chain, or nobody adds to it.
+        // Decide only after the chain is made, because the work may begin on another thread meanwhile: either the work passes this
+        // chain, or no layer is added to it.
         if run.node.state.add_chain() { Ok(&**chain) } else { Err(too_late()) }
     }
 
-    /// Returns the chain that values of the run pass, if there is one.
+    /// Returns the chain that values of the run pass, if there is one. A chain that came too late is none.
     pub(crate) fn existing_chain(&self) -> Option<&dyn AnyChain> {
         let run = self.shared();
         if run.node.state.has_chain() { run.bindings.chain.get().map(|chain| &**chain) } else { None }
     }
 
-    /// How often the attempt that is under way was started again: 0 for the first (M7).
+    /// Returns the number of the current attempt, starting from 0.
     #[must_use]
     pub fn attempt(&self) -> u32 {
         self.existing_chain().map_or(0, |chain| chain.attempts().number())
     }
 
-    /// Why the attempts before this one were given up, oldest first (M7).
+    /// Returns the requests that gave up the earlier attempts, oldest first.
     #[must_use]
     pub fn feedback(&self) -> Vec<crate::RetryRequest> {
         self.existing_chain().map(|chain| chain.attempts().feedback()).unwrap_or_default()

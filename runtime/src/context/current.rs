@@ -1,4 +1,4 @@
-//! Which run one is in (R9).
+//! The current run of a thread (R9).
 
 use std::future::Future;
 use std::pin::Pin;
@@ -9,20 +9,20 @@ use scoped_tls::scoped_thread_local;
 
 use crate::RunContext;
 
-// Lent around every poll of a run's work and of listeners of its events, not cloned: a poll counts no handle.
+// Borrowed around every poll of a run's work and every call of a listener, so that a poll clones no handle.
 scoped_thread_local!(static CURRENT: RunContext);
 
-/// Looks at the run that one is in.
+/// Calls a function with the current run, if there is one.
 pub(crate) fn look<T>(f: impl FnOnce(&RunContext) -> T) -> Option<T> {
     CURRENT.is_set().then(|| CURRENT.with(f))
 }
 
-/// Calls inside of a run.
+/// Calls a function inside of a run: the run is the current one.
 pub(crate) fn enter<T>(run: &RunContext, f: impl FnOnce() -> T) -> T {
     CURRENT.set(run, f)
 }
 
-/// Calls inside of a run, if there is one.
+/// Calls a function inside of a run if one is given.
 pub(crate) fn enter_some<T>(run: Option<&RunContext>, f: impl FnOnce() -> T) -> T {
     match run {
         Some(run) => enter(run, f),
@@ -30,7 +30,7 @@ pub(crate) fn enter_some<T>(run: Option<&RunContext>, f: impl FnOnce() -> T) -> 
     }
 }
 
-/// Awaits inside of a run.
+/// Returns a future that is polled and dropped inside of a run.
 pub(crate) const fn within<F: Future>(run: RunContext, future: F) -> Within<F> {
     Within { run, future: Some(future) }
 }
@@ -39,7 +39,7 @@ pin_project! {
     /// A future that is polled and dropped inside of a run.
     pub(crate) struct Within<F> {
         run: RunContext,
-        // Until it is dropped.
+        // Set until it is dropped.
         #[pin]
         future: Option<F>,
     }

@@ -1,7 +1,7 @@
-//! What a run's emitter is made of, and the emitter (R2).
+//! The emitter of a run (R2).
 //!
-//! A run that nobody hears when it begins has none until somebody asks for it; most never do. What it inherits was taken
-//! down when the run began, so it does not matter when that is.
+//! A run without listeners has no emitter until one is asked for, which for most runs never happens. The context that it inherits
+//! was read when the run began, so it does not matter when the emitter is made.
 
 use std::iter::successors;
 use std::sync::{Arc, OnceLock, Weak};
@@ -14,22 +14,21 @@ use uuid::Uuid;
 use crate::RunContext;
 use crate::context::{SharedRun, WeakRun};
 
-/// A run that is nested deeper remembers that nobody hears it: a chain of runs is then looked through once, and not once for
-/// each of them.
+/// From this depth on, a run remembers that it has no listeners: a chain of runs is then searched once, and not once for each run.
 const DEEP: usize = 32;
 
-/// What a run is a run of, and what is known of it from the beginning.
+/// The instance of a run, and the emitter of the run once it is made.
 pub(crate) struct LazyEmitter {
     pub(crate) instance: Emitter,
     own: EmitterSpec,
-    /// If it was told before there was an emitter.
+    /// Set if the run's span needed the id before there was an emitter.
     run_id: Option<Uuid>,
     made: OnceLock<Made>,
-    /// Used by runs that are nested deep.
+    /// Used by runs that are nested deeply.
     nobody: NoListenerCache,
 }
 
-/// What was given to a run itself.
+/// The properties of a run's emitter.
 pub(crate) struct EmitterSpec {
     pub(crate) context: Context,
     pub(crate) group_id: Option<Arc<str>>,
@@ -39,13 +38,12 @@ pub(crate) struct EmitterSpec {
 /// The emitter of a run.
 struct Made {
     emitter: Emitter,
-    /// What it enters where it was made later than the run: held here.
+    /// The scope of an emitter that was made later than the run. The emitter holds it weakly, so it is kept here.
     scope: Option<Arc<WeakRun>>,
 }
 
 impl LazyEmitter {
-    /// A run that begins. It inherits the context of its instance, with that of the run above laid over it.
-    /// It may have told its id already.
+    /// Reads what the run inherits: the context of its instance, overlaid by its parent's, and the group of its parent or instance.
     #[inline(always)]
     pub(crate) fn new(instance: &Emitter, above: Option<&RunContext>, own: EmitterSpec, run_id: Option<Uuid>) -> Self {
         let inherited = match above {
@@ -58,7 +56,7 @@ impl LazyEmitter {
         Self { instance: instance.clone(), own, run_id, made: OnceLock::new(), nobody: NoListenerCache::new() }
     }
 
-    /// Makes its emitter with the run, because somebody hears it.
+    /// Makes the emitter together with the run, because the run has listeners.
     pub(crate) fn make_with(&self, above: Option<&RunContext>, scope: Weak<dyn Scope>) {
         self.made.get_or_init(|| Made { emitter: self.make(above, scope), scope: None });
     }
@@ -81,19 +79,19 @@ impl LazyEmitter {
         self.instance.for_run(links)
     }
 
-    /// Whether anybody hears it who is not above the run that it was started in.
+    /// Returns `true` if there are listeners of the run or of its instance, and above in the tree. Does not look at the parent run.
     #[inline]
     fn is_heard(&self) -> bool {
         self.made().map_or_else(|| self.instance.is_heard(), Emitter::is_heard_in_tree)
     }
 
-    /// The emitter, if somebody has asked for it.
+    /// Returns the emitter if it has been made.
     #[inline]
     pub(crate) fn made(&self) -> Option<&Emitter> {
         self.made.get().map(|made| &made.emitter)
     }
 
-    /// Whether that is what a later emitter enters.
+    /// Returns `true` if this is the scope of an emitter that was made later than the run.
     pub(crate) fn is_scope(&self, scope: *const ()) -> bool {
         let own = self.made.get().and_then(|made| made.scope.as_ref());
         own.is_some_and(|own| Arc::as_ptr(own).cast::<()>() == scope)
@@ -101,14 +99,14 @@ impl LazyEmitter {
 }
 
 impl RunContext {
-    /// The run's own emitter: what is emitted there is heard by the run, its instance, everything above that, and by
-    /// the runs that it was started in.
+    /// Returns the run's own emitter. Its events are received by listeners of the run, of its instance and all emitters above that,
+    /// and of the runs in which it was started.
     #[must_use]
     pub fn emitter(&self) -> &Emitter {
         self.shared().lazy_emitter.made().unwrap_or_else(|| self.make_emitter())
     }
 
-    /// Those above first; not by recursion, for runs may be nested deep.
+    /// Makes the emitters of the runs above first, in a loop, because runs may be nested deeply.
     #[cold]
     fn make_emitter(&self) -> &Emitter {
         let unmade = |run: &&Self| run.shared().lazy_emitter.made().is_none();
@@ -120,7 +118,7 @@ impl RunContext {
         self.make_own()
     }
 
-    /// Where the run above has its emitter.
+    /// Makes the run's emitter, after its parent's.
     fn make_own(&self) -> &Emitter {
         let made = self.shared().lazy_emitter.made.get_or_init(|| {
             let scope = Arc::new(self.downgrade());
@@ -131,40 +129,41 @@ impl RunContext {
         &made.emitter
     }
 
-    /// Who runs: the runnable's creator, or one of the run's own where the runnable is not called as that is.
+    /// Returns the creator of the run's events: the instance's creator, or one of the run's own if kind or name of the runnable differ
+    /// from it.
     #[must_use]
     pub fn creator(&self) -> Option<&Creator> {
         let LazyEmitter { instance, own, .. } = &self.shared().lazy_emitter;
         own.creator.as_ref().or_else(|| instance.creator())
     }
 
-    /// What sort of thing is run: [`Runnable::kind`](crate::Runnable::kind).
+    /// Returns the kind of the runnable: [`Runnable::kind`](crate::Runnable::kind).
     #[must_use]
     pub fn kind(&self) -> &str {
         self.creator().map_or("Run", Creator::kind)
     }
 
-    /// What the thing is called: [`Runnable::name`](crate::Runnable::name).
+    /// Returns the name of the runnable: [`Runnable::name`](crate::Runnable::name).
     #[must_use]
     pub fn name(&self) -> &str {
         self.creator().map_or_else(|| self.instance_ref().namespace(), Creator::name)
     }
 
-    /// Whether anybody hears what the run emits, or may. If not, it has no [`emitter`](Self::emitter) before that is asked
-    /// for, so who only would emit asks this first.
+    /// Returns `true` if events that are emitted on the run may have listeners. Check this before you emit optional events: calling
+    /// [`emitter`](Self::emitter) makes an emitter for the run.
     #[must_use]
     pub fn is_heard(&self) -> bool {
         !self.node().state.is_released() && self.shared().is_heard()
     }
 
-    /// The group of later events of the run, and of runs started in it from now on.
+    /// Returns the group of the run's events.
     fn group(&self) -> Option<Arc<str>> {
         let lazy = &self.shared().lazy_emitter;
         lazy.made().map_or_else(|| lazy.own.group_id.clone(), Emitter::shared_group_id)
     }
 
-    /// Sets the group of later events of the run, and of runs started in it from now on. Those that have begun keep
-    /// theirs.
+    /// Sets the group of later events of the run, and of runs that are started in it from now on. Runs that have begun keep their
+    /// group.
     ///
     /// ```
     /// use emitree_runtime::{RunContext, Runnable, runnable_fn};
@@ -183,7 +182,7 @@ impl RunContext {
         self.emitter().set_group_id(group_id);
     }
 
-    /// What every event of the run, and of runs started in it from now on, carries.
+    /// Returns the context that events of the run carry, and that runs started in it inherit.
     #[must_use]
     pub fn context(&self) -> Context {
         let lazy = &self.shared().lazy_emitter;
@@ -192,7 +191,7 @@ impl RunContext {
 }
 
 impl SharedRun {
-    /// Returns `true` if the run's events may reach a listener: of the run, its instance, or above.
+    /// Returns `true` if the run's events may have listeners: on the run, its instance and above, or on the runs above.
     pub(crate) fn is_heard(&self) -> bool {
         if self.depth >= DEEP {
             return self.is_heard_deep();

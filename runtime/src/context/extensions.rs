@@ -1,4 +1,4 @@
-//! Typed values that a run carries, and that runs started in it inherit (R9).
+//! Typed values of a run, which runs started in it may inherit (R9).
 
 use std::any::{Any, TypeId};
 use std::fmt;
@@ -11,7 +11,7 @@ use crate::RunContext;
 use crate::context::current::enter;
 use crate::run::panic::discard_all;
 
-/// A typed map; clones share what is in it until one of them is changed.
+/// A map from types to values. Clones share its values until one of them is changed.
 ///
 /// ```
 /// use emitree_runtime::Extensions;
@@ -25,23 +25,23 @@ use crate::run::panic::discard_all;
 #[derive(Clone, Default)]
 pub struct Extensions(Option<Arc<Map>>);
 
-/// Identities of types are hashes already.
+/// A map with a cheap hasher, because a `TypeId` is a hash already.
 type Map = FxHashMap<TypeId, Arc<dyn Any + Send + Sync>>;
 
 impl Extensions {
-    /// Puts a value in; another of its type goes.
+    /// Inserts a value, and replaces a value of the same type.
     pub fn insert<T: Send + Sync + 'static>(&mut self, value: T) {
         let map = Arc::make_mut(self.0.get_or_insert_default());
         map.insert(TypeId::of::<T>(), Arc::new(value));
     }
 
-    /// The value of a type.
+    /// Returns the value of a type.
     #[must_use]
     pub fn get<T: Send + Sync + 'static>(&self) -> Option<Arc<T>> {
         Arc::clone(self.0.as_deref()?.get(&TypeId::of::<T>())?).downcast().ok()
     }
 
-    /// The value of a type, which is this one if there was none.
+    /// Returns the value of a type; if there is none, inserts and returns the given one.
     pub(crate) fn get_or_insert<T: Send + Sync + 'static>(&mut self, value: &Arc<T>) -> Arc<T> {
         self.get().unwrap_or_else(|| {
             Arc::make_mut(self.0.get_or_insert_default()).insert(TypeId::of::<T>(), Arc::clone(value) as Arc<_>);
@@ -49,7 +49,7 @@ impl Extensions {
         })
     }
 
-    /// These values, with those of another map over them.
+    /// Returns these values, overlaid by the values of another map.
     pub(crate) fn merged(&self, over: &Self) -> Self {
         match (&self.0, &over.0) {
             (_, None) => self.clone(),
@@ -63,12 +63,12 @@ impl Extensions {
     }
 }
 
-/// The values that a run has, by who sees them.
+/// The values of a run.
 #[derive(Clone, Default)]
 pub(crate) struct Values {
-    /// The run and those started in it.
+    /// Values for the run and the runs started in it.
     pub(crate) inherited: Extensions,
-    /// The run alone.
+    /// Values for the run alone.
     pub(crate) own: Extensions,
 }
 
@@ -76,14 +76,14 @@ impl Values {
     pub(crate) const NONE: Self = Self { inherited: Extensions(None), own: Extensions(None) };
 }
 
-/// The values of a run. Those that it began with are read without a lock, until one is set.
+/// The values that a run began with, which are read without a lock, and those that replaced them when one was set.
 pub(crate) struct RunExtensions {
     given: Values,
     set: OnceLock<Box<Mutex<Values>>>,
 }
 
 impl RunExtensions {
-    /// The given values, over those that the run above hands down.
+    /// Lays the given values over the values that the parent passes on.
     #[inline]
     pub(crate) fn new(above: Option<&RunContext>, mut given: Values) -> Self {
         if let Some(above) = above {
@@ -96,7 +96,7 @@ impl RunExtensions {
         self.given.inherited.0.is_none() && self.given.own.0.is_none() && self.set.get().is_none()
     }
 
-    /// Drops the values one by one: a panic in the drop of one keeps no other.
+    /// Drops the values one by one: a panic in the drop of one keeps no other from being dropped.
     pub(crate) fn discard(self) {
         let set = self.set.into_inner().map(|set| set.into_inner());
         for values in [Some(self.given), set].into_iter().flatten() {
@@ -116,26 +116,44 @@ impl RunExtensions {
 }
 
 impl RunContext {
-    /// The typed values that the run carries, as they are now.
+    /// Returns a snapshot of the typed values that runs started in this one would inherit.
     #[must_use]
     pub fn extensions(&self) -> Extensions {
         self.shared().extensions.look(|values| values.inherited.clone())
     }
 
-    /// The typed value of a type.
+    /// Returns the value of a type, as set for the run or inherited from the runs above.
+    ///
+    /// ```
+    /// use emitree_runtime::{RunContext, Runnable, runnable_fn};
+    ///
+    /// struct Tenant(&'static str);
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> emitree_runtime::Result<()> {
+    /// let outer = runnable_fn("outer", |(): (), _: RunContext| async move {
+    ///     let inner = runnable_fn("inner", |(): (), ctx: RunContext| async move {
+    ///         Ok(ctx.extension::<Tenant>().map(|tenant| tenant.0.to_owned()))
+    ///     });
+    ///     inner.run(()).await
+    /// });
+    /// assert_eq!(outer.run(()).extension(Tenant("acme")).await?.as_deref(), Some("acme"));
+    /// assert_eq!(outer.run(()).await?, None);
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn extension<T: Send + Sync + 'static>(&self) -> Option<Arc<T>> {
         self.shared().extensions.look(|values| values.inherited.get())
     }
 
-    /// Sets a typed value, for the run and for runs started in it later. A value that the run began with is dropped with the run, one
-    /// that was set at once.
+    /// Sets a typed value for the run, and for runs that are started in it later. A replaced value is dropped at once if it was set by
+    /// this method; a value that the run began with is dropped with the run.
     pub fn set_extension<T: Send + Sync + 'static>(&self, value: T) {
         self.change_values(|values| values.inherited.insert(value));
     }
 
-    /// The typed value of a type; where there is none, its default is set. However many ask at the same time, they
-    /// get the same one.
+    /// Returns the value of a type. If there is none, sets its default; concurrent callers get the same value.
     ///
     /// ```
     /// use std::sync::atomic::{AtomicU32, Ordering};
@@ -186,27 +204,27 @@ impl RunContext {
         self.change_values(|values| values.own.insert(value));
     }
 
-    /// Returns the value of a type that was set for this run alone; if there is none, sets its default, once for all who ask
-    /// at the same time.
+    /// Returns the value of a type that was set for this run alone. If there is none, sets its default; concurrent callers get the
+    /// same value.
     #[must_use]
     pub fn own_extension_or_default<T: Default + Send + Sync + 'static>(&self) -> Arc<T> {
         self.own_extension().unwrap_or_else(|| self.keep_first(Arc::new(T::default()), |values| &mut values.own))
     }
 
-    /// Sets a value unless there is one by now; a value that comes too late is dropped in the run as well.
+    /// Sets a value unless another thread has set one meanwhile. A value that comes too late is dropped inside of the run.
     fn keep_first<T: Send + Sync + 'static>(&self, made: Arc<T>, of: fn(&mut Values) -> &mut Extensions) -> Arc<T> {
         let kept = self.change_values(|values| of(values).get_or_insert(&made));
         enter(self, || drop(made));
         kept
     }
 
-    /// A replaced value is dropped in the run, by whomever it was replaced (R1).
+    /// Changes the values under the lock. A replaced value is dropped inside of the run, on any thread (R1).
     fn change_values<T>(&self, change: impl FnOnce(&mut Values) -> T) -> T {
         let RunExtensions { given, set } = &self.shared().extensions;
         let mut values = set.get_or_init(|| Box::new(Mutex::new(given.clone()))).lock();
         let before = values.clone();
         let changed = change(&mut values);
-        // The drop may be user code, which is called under no lock.
+        // Unlock first: the drop may be user code.
         drop(values);
         enter(self, || drop(before));
         changed

@@ -1,4 +1,4 @@
-//! Lists that a run hands down: to each run that begins in it, as they are then.
+//! Lists that a run inherits from its parent, and passes on to each run that begins in it (M4).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,10 +8,10 @@ use parking_lot::Mutex;
 use crate::chain::list::SmallList;
 use crate::run::panic::discard_all;
 
-/// What a run has of a sort: what it found at the run above, and what was bound to itself.
+/// The subscribers or middlewares of a run: a snapshot of its parent's list, and its own additions.
 pub(crate) struct InheritedList<T> {
     list: Mutex<Option<List<T>>>,
-    /// Looked at without the lock: most runs have none.
+    /// Checked without the lock, because most lists are empty.
     is_some: AtomicBool,
 }
 
@@ -27,13 +27,13 @@ impl<T> InheritedList<T> {
         !self.is_some.load(Ordering::Acquire)
     }
 
-    /// All of them at this moment.
+    /// Returns the list at this moment.
     #[inline]
     pub(crate) fn all(&self) -> Option<List<T>> {
         if self.is_empty() { None } else { self.list.lock().clone() }
     }
 
-    /// Drops them, outside of the lock.
+    /// Drops the items, outside of the lock.
     #[inline]
     pub(crate) fn release(&self) {
         if !self.is_empty() {
@@ -47,13 +47,13 @@ impl<T> InheritedList<T> {
             self.is_some.store(false, Ordering::Release);
             list.take()
         };
-        // Runs below have ended, but may be there: those that began later have the list as well.
+        // Runs below have ended, but handles of them may remain, and share the list: the last one drops the items.
         list.and_then(Arc::into_inner).into_iter().for_each(discard_all);
     }
 }
 
 impl<T: Clone> InheritedList<T> {
-    /// Changes the list under the lock, where no code of the user is called. Runs that have begun keep theirs.
+    /// Changes the list under the lock; `change` must not call user code. Runs that have begun keep their snapshots.
     pub(crate) fn change<R>(&self, change: impl FnOnce(&mut SmallList<T>) -> R) -> R {
         let mut list = self.list.lock();
         self.is_some.store(true, Ordering::Release);

@@ -1,4 +1,4 @@
-//! The run that one is in: its ids, emitter, context, extensions (R2, R9).
+//! The context of a run: its ids, emitter, context, extensions and tasks (R2, R9).
 
 pub(crate) mod current;
 pub(crate) mod emitter;
@@ -44,25 +44,25 @@ use crate::run::state::RunState;
 use crate::runnable::value::{Data, RunTypes};
 use crate::tree::parent::Parent;
 
-/// A run, as its work, its middlewares and its listeners see it; cheap to clone.
+/// A handle of a run, for its work, its middlewares and its listeners; cheap to clone.
 ///
-/// The work gets it as an argument; anywhere inside of a run, [`current`](Self::current) gives it.
+/// The work receives it as an argument. Anywhere else inside of a run, [`current`](Self::current) returns it.
 #[derive(Clone)]
 pub struct RunContext(Handle);
 
-/// Handles are counted by the run; in a task of the run, by the task: so those that are made and dropped on several threads
-/// do not meet.
+/// A handle counts on the run; in a task of the run, it counts on the task, so that handles which are cloned and dropped on several
+/// threads do not contend.
 #[derive(Clone)]
 enum Handle {
     OfRun(Arc<SharedRun>),
     OfTask(Arc<OfTask>),
 }
 
-/// On cache lines of its own.
+/// A count on cache lines of its own.
 #[repr(align(128))]
 struct OfTask(Arc<SharedRun>);
 
-/// A run's context that does not keep it.
+/// A handle that does not keep the run alive.
 #[derive(Clone)]
 pub(crate) struct WeakRun(Weak<SharedRun>);
 
@@ -72,7 +72,7 @@ impl WeakRun {
     }
 }
 
-/// A run as all its handles share it; `core` is the part that knows the types.
+/// A run as its handles share it; `core` is the part that depends on the run's types.
 pub(crate) struct SharedRun<L: ErasedRun + ?Sized = dyn ErasedRun> {
     pub(crate) lazy_emitter: LazyEmitter,
     pub(crate) parent: Option<Parent>,
@@ -89,17 +89,17 @@ pub(crate) struct SharedRun<L: ErasedRun + ?Sized = dyn ErasedRun> {
     pub(crate) core: L,
 }
 
-/// A run as it was made: a thin pointer, which is handed on in a register.
+/// A run of known types: a thin pointer, which is passed in a register.
 pub(crate) type ThinRun<I, O> = Arc<SharedRun<RunCore<I, O>>>;
 
-/// What a run is made of.
+/// The parts from which a run is made.
 pub(crate) struct Seed<'a, I: 'static, O> {
     pub(crate) instance: &'a Emitter,
     pub(crate) own: EmitterSpec,
     pub(crate) extensions: Values,
-    /// Those of the run above.
+    /// Inherited from the parent.
     pub(crate) subscribers: Subscribers,
-    /// The same.
+    /// Inherited from the parent.
     pub(crate) inherited: Inherited,
     pub(crate) bound: Option<Bound>,
     pub(crate) is_heard: bool,
@@ -107,7 +107,7 @@ pub(crate) struct Seed<'a, I: 'static, O> {
 }
 
 impl<I: Data, O: Data> Seed<'_, I, O> {
-    /// A run that begins, in another one or not.
+    /// Makes the run, below a parent or without one.
     #[inline(always)]
     fn below(self, parent: Option<Parent>) -> SharedRun<RunCore<I, O>> {
         let above = parent.as_ref().map(Parent::run);
@@ -131,8 +131,8 @@ impl<I: Data, O: Data> Seed<'_, I, O> {
     }
 }
 
-/// What the drop of its values starts belongs to the run above, wherever the last handle was (R1). A chain of runs is taken
-/// down link by link, not by recursion.
+/// Runs that the drop of the values starts belong to the parent, whichever thread drops the last handle (R1). A chain of runs is
+/// dropped in a loop, not by recursion.
 impl<L: ErasedRun + ?Sized> Drop for SharedRun<L> {
     fn drop(&mut self) {
         let above = self.parent.take();
@@ -155,13 +155,13 @@ pub(crate) struct TypedRun<I, O> {
 }
 
 impl<I: Data, O: Data> TypedRun<I, O> {
-    /// The part that knows them.
+    /// Returns the part that depends on the types.
     #[expect(clippy::expect_used, reason = "made where the types are known")]
     pub(crate) fn core(&self) -> &RunCore<I, O> {
         (&self.ctx.shared().core as &dyn Any).downcast_ref().expect("the types that it was made with")
     }
 
-    /// What the work gets.
+    /// Returns the input of the work.
     #[expect(clippy::expect_used, reason = "set before the work begins, or the run ends")]
     pub(crate) fn input(&self) -> &I {
         self.core().input().expect("a run that has started has its input")
@@ -189,16 +189,38 @@ impl<I, O> Deref for TypedRun<I, O> {
 }
 
 impl RunContext {
-    /// The run that one is in: in its work, while middlewares are bound, and in listeners of its events, wherever they
-    /// are registered. None outside of a run, and in tasks that were not spawned with [`spawn`](Self::spawn), nor are in its
+    /// Returns the current run: in its work, while middlewares are bound, and in listeners of its events, on any emitter that they
+    /// are registered.
+    ///
+    /// Returns `None` outside of a run, and in tasks that were neither spawned with [`spawn`](Self::spawn) nor wrapped in
     /// [`scope`](Self::scope).
+    ///
+    /// ```
+    /// use emitree_runtime::{RunContext, Runnable, runnable_fn};
+    ///
+    /// /// Prefixes a line with the name of the current run.
+    /// fn log_line(text: &str) -> String {
+    ///     match RunContext::current() {
+    ///         Some(run) => format!("{}: {text}", run.name()),
+    ///         None => text.to_owned(),
+    ///     }
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> emitree_runtime::Result<()> {
+    /// let greet = runnable_fn("greet", |(): (), _: RunContext| async move { Ok(log_line("hello")) });
+    /// assert_eq!(greet.run(()).await?, "greet: hello");
+    /// assert_eq!(log_line("hello"), "hello");
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn current() -> Option<Self> {
         look(Self::clone)
     }
 
-    /// The run that a run is started in which is made here. Where one takes no more, as in listeners of its `finish`, that is the
-    /// next above that does; only what is made at the very end of a run that is in no other stands alone (R1).
+    /// Returns the parent of a run that is made here: the current run, or if that has closed, as in listeners of its `finish`, the
+    /// nearest run above that still accepts runs. At the very end of a run without a parent, there is none (R1).
     pub(crate) fn to_start_in() -> Option<Self> {
         let open = |current: &Self| {
             if matches!(current.0, Handle::OfTask(_)) || !current.node().state.is_closed() {
@@ -210,23 +232,23 @@ impl RunContext {
         look(open).flatten()
     }
 
-    /// Whether a scope, by its address, is that of the run that one is in.
+    /// Returns `true` if a scope, given by its address, is the scope of the current run.
     pub(crate) fn is_current(scope: *const ()) -> bool {
         let is_its =
             |run: &Self| Arc::as_ptr(run.shared()).cast::<()>() == scope || run.shared().lazy_emitter.is_scope(scope);
         look(is_its).unwrap_or(false)
     }
 
-    /// Makes a run that begins (R2). Gives its parent back if that takes no more: without it, what is bound there for the runs below would
-    /// not be bound to it (R1).
+    /// Makes a run (R2). Returns its parent as an error if that has closed: a run that began without it would evade middlewares that
+    /// are bound there for the runs below (R1).
     ///
-    /// Inlined, as is what makes its parts: what is handed on through memory in small pieces and read in large ones
-    /// would be waited for.
+    /// Inlined, as are the functions that make its parts: values that are stored in small pieces and loaded in large ones stall the
+    /// processor.
     #[inline(always)]
     pub(crate) fn begin<I: Data, O: Data>(seed: Seed<'_, I, O>, parent: Option<Self>) -> Result<ThinRun<I, O>, Self> {
         let is_heard = seed.is_heard;
         let run = match parent {
-            // Nobody knows of it before it is there: it needs no handle while it is made.
+            // Without a parent, no other run can find it before it is made.
             None => Arc::new(seed.below(None)),
             Some(parent) if parent.node().state.is_closed() => {
                 enter(&parent, || discard(seed));
@@ -256,7 +278,7 @@ impl RunContext {
         Ok(run)
     }
 
-    /// The run behind the handle. It takes some steps to get there: code that looks at several fields of a run calls this once.
+    /// Returns the run behind the handle. Code that reads several fields calls this once.
     #[inline]
     pub(crate) fn shared(&self) -> &Arc<SharedRun> {
         match &self.0 {
@@ -265,7 +287,7 @@ impl RunContext {
         }
     }
 
-    /// Whether nobody else holds the run.
+    /// Returns `true` if this is the last handle of the run.
     fn is_last(&self) -> bool {
         match &self.0 {
             Handle::OfRun(run) => Arc::strong_count(run) == 1,
@@ -273,12 +295,12 @@ impl RunContext {
         }
     }
 
-    /// A handle whose clones are counted apart from others.
+    /// Returns a handle for a task, whose clones count on their own.
     pub(crate) fn for_task(&self) -> Self {
         Self(Handle::OfTask(Arc::new(OfTask(Arc::clone(self.shared())))))
     }
 
-    /// To be called with the types that it was made with.
+    /// Returns a handle with the run's types, which have to be the ones that the run was made with.
     pub(crate) const fn typed<I, O>(self) -> TypedRun<I, O> {
         TypedRun { ctx: self, types: PhantomData }
     }
@@ -295,30 +317,30 @@ impl RunContext {
         self.shared().core.delivery()
     }
 
-    /// From now on a task brings it to its end.
+    /// Reserves the run's lease for supervisors.
     pub(crate) fn supervised(&self) {
         self.shared().core.supervised();
     }
 
-    /// Brings the run to its end without its work, inside of it: without its span, where who is told of that panics.
+    /// Drives the run towards its end without its work, inside of it.
     pub(crate) fn drive(&self, who: Driver, cx: &mut TaskContext<'_>) -> Driven {
         self.drive_handing_over(who, None, cx)
     }
 
-    /// The same, for the run above: the runs below that have to end before are left to it.
+    /// Drives the run as [`drive`](Self::drive) does, and hands over the runs below that have to end before it.
     pub(crate) fn drive_handing_over(&self, who: Driver, mut below: Deferred<'_>, cx: &mut TaskContext<'_>) -> Driven {
         let mut driven = None;
         isolated(|| self.inside(|| driven = Some(self.shared().core.drive(self, who, below.as_deref_mut(), cx))));
         driven.unwrap_or_else(|| enter(self, || self.shared().core.drive(self, who, below, cx)))
     }
 
-    /// Which runnable it is a run of.
+    /// Returns the instance of which this is a run.
     #[must_use]
     pub fn instance(&self) -> Instance {
         Instance::new(self.instance_ref().clone())
     }
 
-    /// The types of what it is a run of, and of what goes in and comes out.
+    /// Returns the names of the types of the runnable, its input and its output.
     #[must_use]
     pub fn types(&self) -> RunTypes {
         self.shared().core.stages().types()
@@ -328,58 +350,58 @@ impl RunContext {
         &self.shared().lazy_emitter.instance
     }
 
-    /// The run in which it was started.
+    /// Returns the parent: the run in which this one was started.
     #[must_use]
     pub fn parent(&self) -> Option<&Self> {
         self.shared().parent.as_ref().map(Parent::run)
     }
 
-    /// How many runs it is nested in.
+    /// Returns the number of runs above this one.
     #[must_use]
     pub fn depth(&self) -> usize {
         self.shared().depth
     }
 
-    /// The ids of the run and of the one that it was started in.
+    /// Returns the ids of the run, its parent, and its trace.
     #[must_use]
     pub fn trace(&self) -> Trace {
         self.emitter().trace().unwrap_or(Trace { id: Uuid::nil(), run_id: Uuid::nil(), parent_run_id: None })
     }
 
-    /// The run's id: a version 7 UUID.
+    /// Returns the run's id, a version 7 UUID.
     #[must_use]
     pub fn run_id(&self) -> Uuid {
         self.trace().run_id
     }
 
-    /// The value of a key of the context.
+    /// Returns the value of a key of the run's context.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<Value> {
         self.context().get(key).cloned()
     }
 
-    /// Sets a key of the context: later events of the run carry it, and runs started in it later.
+    /// Sets a key of the run's context. Later events of the run carry it, and so do runs that are started in it later.
     ///
     /// # Errors
     ///
-    /// If the key is the one that belongs to the runtime, `internal`.
+    /// Returns an error if the key is `internal`, which is reserved.
     pub fn set(&self, key: impl Into<String>, value: impl Into<Value>) -> Result<(), BuildError> {
         self.emitter().set_context(key, value)
     }
 
-    /// How long ago the run was first polled, by tokio's clock.
+    /// Returns the time since the run was first polled, by tokio's clock.
     #[must_use]
     pub fn elapsed(&self) -> Duration {
         self.shared().started.elapsed()
     }
 
-    /// The run's span.
+    /// Returns the run's `tracing` span, which is disabled if there was no subscriber when the run began.
     #[must_use]
     pub fn span(&self) -> &Span {
         &self.shared().span
     }
 
-    /// Tells whether the run is over.
+    /// Returns `true` if the run has ended.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         self.node().state.has_ended()
@@ -387,7 +409,7 @@ impl RunContext {
 }
 
 impl RunContext {
-    /// Calls inside of the run: it is the current one, and its span is entered.
+    /// Calls a function inside of the run: the run is the current one, and its span is entered.
     pub(crate) fn inside<R>(&self, f: impl FnOnce() -> R) -> R {
         enter(self, || self.span().in_scope(f))
     }
@@ -403,7 +425,7 @@ impl<I: Data, O: Data> Scope for SharedRun<RunCore<I, O>> {
     }
 }
 
-/// Entered where the emitter was made later than the run. It does not keep the run.
+/// The scope of an emitter that was made later than its run. It does not keep the run alive.
 impl Scope for WeakRun {
     fn within(self: Arc<Self>, f: &mut dyn FnMut()) {
         match self.upgrade() {
@@ -424,7 +446,7 @@ impl Scope for WeakRun {
     }
 }
 
-/// Whether it is the same run.
+/// Two contexts are equal if they belong to the same run.
 impl PartialEq for RunContext {
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(self.shared(), other.shared())

@@ -1,4 +1,4 @@
-//! The span of a run, where anybody sees spans (R12).
+//! The `tracing` span of a run (R12).
 
 use std::cell::OnceCell;
 use std::fmt;
@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use crate::RunContext;
 
-/// Makes the span of a run; none without a subscriber. Sets `told` to the run's id if the subscriber formats it.
+/// Makes the span of a run; without a `tracing` subscriber there is none. Sets `told` to the run's id if the subscriber formats it.
 pub(crate) fn span(instance: &Emitter, parent: Option<&RunContext>, told: &OnceCell<Uuid>) -> Span {
     if !is_traced() {
         return Span::none();
@@ -21,8 +21,8 @@ pub(crate) fn span(instance: &Emitter, parent: Option<&RunContext>, told: &OnceC
     let path = instance.namespace();
     let span = || tracing::info_span!("run", outcome = tracing::field::Empty, path, run_id, parent_run_id);
     match parent {
-        // Started in a task outside of the parent's span. The parent cannot be named by its span's id here: another
-        // subscriber may have given that id.
+        // The run was started in a task outside of its parent's span. Enter that span rather than name it by its id, which another
+        // subscriber may have given.
         Some(parent) if !is_in_span() => parent.span().in_scope(span),
         _ => span(),
     }
@@ -36,14 +36,14 @@ impl<F: Fn() -> Option<Uuid>> fmt::Display for Lazy<F> {
     }
 }
 
-/// Tells whether there is a subscriber here. Where there is none, but one elsewhere in the process, `tracing` makes
-/// spans that nobody sees.
+/// Returns `true` if this thread has a `tracing` subscriber. Without this check, `tracing` would make spans that nobody sees as soon
+/// as another thread has one.
 #[inline]
 pub(crate) fn is_traced() -> bool {
     get_default(|subscriber| !subscriber.is::<NoSubscriber>())
 }
 
-/// Tells whether there is a current span; without a handle of it, which [`Span::current`](tracing::Span::current) takes.
+/// Returns `true` if there is a current span, without cloning it as [`Span::current`](tracing::Span::current) does.
 pub(crate) fn is_in_span() -> bool {
     get_default(|subscriber| subscriber.current_span().id().is_some())
 }

@@ -1,4 +1,4 @@
-//! Tasks of a run: they know which run they belong to, and do not outlive it (R9, R13); and what is done for it by others.
+//! Tasks of a run, which do not outlive it, and scopes, in which code on other tasks and threads is inside of the run (R9, R13).
 
 use std::future::Future;
 use std::pin::Pin;
@@ -14,12 +14,32 @@ use crate::context::current::within;
 use crate::run::panic::{Isolated, caught_async, discard};
 use crate::{Error, ErrorKind, Result, RunContext};
 
-/// The tasks that a run has spawned, made with the first one; none once the run's work is over and they have been taken.
+/// The tasks of a run. The set is made with the first task, and taken out when the work of the run is over.
 pub(crate) type TaskSet = OnceLock<Box<Mutex<Option<JoinSet<()>>>>>;
 
 impl RunContext {
-    /// Spawns a task that belongs to the run: [`current`](Self::current) is the run in it, and it is aborted and
+    /// Spawns a task that belongs to the run: [`current`](Self::current) returns this run in the task, and the task is aborted and
     /// awaited before the run ends.
+    ///
+    /// If the work of the run is over, nothing is spawned, and awaiting the returned [`Task`] is an error of kind `Aborted`.
+    ///
+    /// ```
+    /// use emitree_runtime::{RunContext, Runnable, runnable_fn};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> emitree_runtime::Result<()> {
+    /// let sum = runnable_fn("sum", |n: u32, ctx: RunContext| async move {
+    ///     let halves = [0..n / 2, n / 2..n].map(|half| ctx.spawn(async move { half.sum::<u32>() }));
+    ///     let mut sum = 0;
+    ///     for half in halves {
+    ///         sum += half.await?;
+    ///     }
+    ///     Ok(sum)
+    /// });
+    /// assert_eq!(sum.run(10).await?, 45);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Panics
     ///
@@ -28,14 +48,14 @@ impl RunContext {
         let (sender, output) = oneshot::channel();
         let work = async move {
             let output = caught_async(future).await;
-            // Whoever dropped the handle does not want it.
+            // The handle was dropped: so is the output, which may panic.
             discard(sender.send(output));
         };
         // The set drops tasks under its lock: no panic of theirs may get there.
         let task = Isolated::new(self.scope(work));
         let set = self.shared().tasks.get_or_init(|| Box::new(Mutex::new(Some(JoinSet::new()))));
-        // Mark the run as having tasks before the set is locked: the end of the work either sees the mark and waits for the
-        // tasks, or has settled the run, which takes none then (R13).
+        // Mark the run before the task is added: the end of the work either sees the mark and waits for the tasks, or has settled
+        // the run before, which takes no task then (R13).
         if self.node().state.take_task()
             && let Some(tasks) = &mut *set.lock()
         {
@@ -46,12 +66,12 @@ impl RunContext {
         Task(output)
     }
 
-    /// Awaits a future inside of the run, wherever that is polled, or dropped: [`current`](Self::current) is the run there, and its
-    /// span is entered. For tasks that others own, a [`JoinSet`] or an actor's; mostly [`spawn`](Self::spawn) is better, for its
-    /// tasks end with the run.
+    /// Returns a future that is inside of the run wherever it is polled or dropped: [`current`](Self::current) returns this run, and
+    /// the run's span is entered. Use it for tasks in a [`JoinSet`] or actor of your own. Prefer [`spawn`](Self::spawn) otherwise,
+    /// because its tasks end with the run.
     ///
-    /// The run does not wait for it. A run that is started there belongs to the run, with all that is bound for runs below; once
-    /// the run has ended, none begins there any more.
+    /// The run does not wait for the future. A run that is started in it is a child of this run, and inherits its middlewares for
+    /// runs below; once this run has ended, no run begins in it.
     ///
     /// ```
     /// # use emitree_runtime::{RunContext, Runnable, runnable_fn};
@@ -59,7 +79,7 @@ impl RunContext {
     /// # async fn main() -> emitree_runtime::Result<()> {
     /// let outer = runnable_fn("outer", |n: u32, ctx: RunContext| async move {
     ///     let double = runnable_fn("double", |n: u32, ctx: RunContext| async move { Ok((n * 2, ctx.depth())) });
-    ///     // A bare task would be in no run: its runs would not be nested, nor guarded.
+    ///     // A bare task is in no run: its runs would be neither nested nor guarded.
     ///     let task = tokio::spawn(ctx.scope(async move { double.run(n).await }));
     ///     task.await?
     /// });
@@ -71,11 +91,11 @@ impl RunContext {
         within(self.for_task(), future.instrument(self.span().clone()))
     }
 
-    /// Calls inside of the run, as [`scope`](Self::scope) does for a future: in [`tokio::task::spawn_blocking`], or on a
-    /// thread of a pool.
+    /// Calls a function inside of the run, as [`scope`](Self::scope) does with a future. Use it in
+    /// [`tokio::task::spawn_blocking`], or on a thread of a pool.
     ///
-    /// `ctx.parent()` may be entered as well. A run that is made there is started in the parent: middleware that is bound for the
-    /// runs below this one, guards included, does not apply to it.
+    /// `ctx.parent()` may be entered as well. A run that is made there is a child of the parent: middleware that is bound for the
+    /// runs below this one, including guards, does not apply to it.
     ///
     /// ```
     /// # use emitree_runtime::{RunContext, Runnable, runnable_fn};
@@ -95,9 +115,10 @@ impl RunContext {
     }
 }
 
-/// A spawned task; awaiting it gives what the task gave, or an error if it panicked or its run has ended.
+/// A handle of a task that was spawned by [`RunContext::spawn`]. Awaiting it returns the task's output, or an error if the task
+/// panicked or was aborted with its run.
 ///
-/// Dropping it lets the task go on until the run ends.
+/// Dropping the handle detaches the task, which goes on until the run ends.
 #[must_use = "the task's output is lost otherwise"]
 #[derive(Debug)]
 pub struct Task<T>(oneshot::Receiver<Result<T>>);

@@ -1,11 +1,12 @@
-//! What is bound to a run, and the end of the run, at which all of it is dropped (R14): listeners, layers, middlewares, subscribers,
-//! end hooks, and the functions that errors and context values pass.
+//! The bindings of a run, and the end of the run, which drops them (R14): listeners, layers, middlewares, subscribers, end hooks,
+//! and the functions that errors and context values pass.
 //!
-//! 1. Each binding is dropped once, under no lock, with the run as the current one. Runs that are started meanwhile belong to the
-//!    next run above that takes some (R1).
-//! 2. A binder adds, and then marks the run as bound; the end marks the run as released, and then looks. Both marks are in one word
-//!    ([`RunState`](crate::run::state::RunState)), so one of the two sees the other: what is bound too late is dropped at once.
-//! 3. A binding that panics as it is dropped keeps no other from being dropped.
+//! 1. Each binding is dropped once, under no lock, with the run as the current one. Runs that are started in such a drop belong
+//!    to the nearest run above that accepts runs (R1).
+//! 2. A binder adds its binding, and then marks the run as bound; the end marks the run as released, and then looks for bindings.
+//!    Both marks are in one word ([`RunState`](crate::run::state::RunState)), so one of the two sees the other: a binding that
+//!    comes too late is dropped at once.
+//! 3. A binding that panics in its drop keeps no other from being dropped.
 
 use std::mem::take;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,12 +23,12 @@ use crate::run::panic::{discard_all, isolated};
 use crate::runnable::value::Data;
 use crate::{Middleware, RunContext, Status};
 
-/// The middlewares that a run began with: those of the runs above, the instance's, then its own.
+/// The middlewares that a run began with: inherited ones, the instance's, then its own.
 pub(crate) type Bound = SmallList<Arc<dyn Middleware>>;
 
 type EndHook = Box<dyn FnOnce(&RunContext, Status) + Send>;
 
-/// What is bound to a run, except listeners, subscribers and middlewares for the runs below.
+/// The bindings of a run, except listeners, subscribers and middlewares for the runs below.
 pub(crate) struct Bindings {
     pub(crate) make_chain: fn() -> Box<dyn AnyChain>,
     /// Made with the first layer. The run's state says whether the work passes it.
@@ -36,7 +37,7 @@ pub(crate) struct Bindings {
     /// Most runs have none.
     pub(crate) exit_maps: OnceLock<Box<ExitMaps>>,
     end_hooks: Mutex<SmallVec<[EndHook; 1]>>,
-    /// Looked at before the lock is taken, and again when the hooks have been called.
+    /// Checked before the lock is taken, and again when the hooks have been called.
     has_end_hooks: AtomicBool,
 }
 
@@ -60,27 +61,36 @@ impl Bindings {
 }
 
 impl RunContext {
-    /// Has a function called once, when the run is over: after `finish`, in order of registration, and before whoever
-    /// awaits the run gets its result. It can change nothing; a panic of its is logged.
+    /// Registers a function that is called once when the run ends: after `finish`, in order of registration, and before the
+    /// caller gets the result. It cannot change the result; a panic is logged.
     ///
-    /// What is bound to a run calls this to count it, or to let go of what it holds for it: it is called however the
-    /// run ends (R4), dropped and panicked ones too, and also if the run ends before `start` because something else
-    /// could not be bound. Unlike a listener of `finish` it does not make the run emit anything. In a run that has
-    /// ended it is dropped, and never called.
+    /// Middlewares use it to count runs, or to release what they hold for a run. The function is called however the run ends,
+    /// also if the run is dropped, panics, or ends before `start` because a middleware failed to bind. Unlike a listener of
+    /// `finish`, it does not make the run emit events. In a run that has ended, it is dropped and never called.
     ///
     /// ```
+    /// use std::sync::Arc;
+    /// use std::sync::atomic::{AtomicU32, Ordering};
     /// use emitree_runtime::{RunContext, Runnable, runnable_fn};
-    ///
-    /// /// Says how runs end.
-    /// fn say(ctx: &RunContext) -> emitree_runtime::Result<()> {
-    ///     ctx.on_end(|ctx, status| println!("{} after {:?}", status.as_str(), ctx.elapsed()));
-    ///     Ok(())
-    /// }
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> emitree_runtime::Result<()> {
-    /// let double = runnable_fn("double", |n: u32, _: RunContext| async move { Ok(n * 2) });
-    /// assert_eq!(double.run(2).middleware(say).await?, 4);
+    /// let failures = Arc::new(AtomicU32::new(0));
+    /// let counter = Arc::clone(&failures);
+    /// let count = move |ctx: &RunContext| -> emitree_runtime::Result<()> {
+    ///     let failures = Arc::clone(&counter);
+    ///     ctx.on_end(move |_, status| {
+    ///         if status.as_str() != "success" {
+    ///             failures.fetch_add(1, Ordering::Relaxed);
+    ///         }
+    ///     });
+    ///     Ok(())
+    /// };
+    ///
+    /// let parse = runnable_fn("parse", |text: String, _: RunContext| async move { Ok(text.parse::<u32>()?) }).middleware(count);
+    /// assert!(parse.run("7".to_owned()).await.is_ok());
+    /// assert!(parse.run("seven".to_owned()).await.is_err());
+    /// assert_eq!(failures.load(Ordering::Relaxed), 1);
     /// # Ok(())
     /// # }
     /// ```
@@ -93,14 +103,14 @@ impl RunContext {
         self.bound();
     }
 
-    /// Marks the run as bound, after something was bound to it. In a run that has released its bindings, drops what was bound.
+    /// Marks the run as bound, after something was bound to it. If the run has been released, drops the bindings here.
     pub(crate) fn bound(&self) {
         if !self.node().state.bind() {
             enter(self, || self.drop_bound());
         }
     }
 
-    /// Ends the run, inside of it, when everything has been emitted: calls the end hooks, drops what is bound, and leaves the run above.
+    /// Ends the run, after its last event: calls the end hooks, drops the bindings, and leaves the parent. Called inside of the run.
     pub(crate) fn end(&self, status: impl FnOnce() -> Status) {
         let run = self.shared();
         if run.bindings.has_end_hooks.load(Ordering::Acquire) {
@@ -113,16 +123,18 @@ impl RunContext {
         if run.node.state.release() {
             self.drop_bound();
         }
-        // Ended before it leaves: the run above waits for the runs that it still finds below it (R13).
+        // End it before it leaves: the parent waits for the runs that it finds below it, so `finish` of the parent comes later
+        // (R13).
         run.node.state.end();
         if let Some(above) = &run.parent {
             above.leave();
         }
     }
 
-    /// Drops all that is bound. A layer that is bound from now on is refused, all else is dropped by its binder.
+    /// Drops all bindings. From now on layers are refused, and other bindings are dropped by their binders.
     fn drop_bound(&self) {
         let run = self.shared();
+        // The emitter first: events that arrive meanwhile reach nobody, rather than a listener whose redaction is gone.
         if let Some(emitter) = run.lazy_emitter.made() {
             emitter.end_run();
         }
@@ -131,6 +143,7 @@ impl RunContext {
             chain.release();
         }
         if let Some(middlewares) = middlewares {
+            // Taken out first: their drops are user code, which runs under no lock (invariant 1).
             let bound = take(&mut *middlewares.lock());
             discard_all(bound);
         }

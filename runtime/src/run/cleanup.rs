@@ -1,9 +1,9 @@
-//! Ending what belongs to a run whose work is over: its tasks, and the runs that were started in it (R13).
+//! Ends the tasks and the children of a run whose work is over (R13).
 //!
-//! 1. The tasks are aborted, and awaited, before the runs below are looked up: tasks may begin runs until they have ended.
-//! 2. A run below that has runs below itself hands those over to the one that ends it, and waits for them. So a chain of runs of
-//!    any length is ended from one list, the lowest first, and not by recursion.
-//! 3. Each run is driven at most twice for that: once to find out what is below it, and once more when all of that has ended.
+//! 1. The tasks are aborted and awaited before the children are looked up: tasks may begin runs until they have ended.
+//! 2. A child that has children itself hands them over to the run that ends it, and waits for them. So a chain of runs of any
+//!    length is ended from one list, the lowest first, and not by recursion.
+//! 3. Each child is driven at most twice: once to find its children, and once more when they have ended.
 
 use std::task::{Context as TaskContext, Poll, ready};
 
@@ -14,14 +14,14 @@ use crate::run::lease::Driver;
 use crate::run::panic::discard;
 use crate::{Error, Result, RunContext};
 
-/// Where one run that is ended by the run above leaves the runs that have to end before it.
+/// The list to which a run that is ended by its parent hands over its children.
 pub(crate) type Deferred<'a> = Option<&'a mut Vec<RunContext>>;
 
-/// What has to end before a run goes on with its result.
+/// The tasks and children that have to end before a run goes on with its result.
 pub(crate) struct Cleanup<O> {
     result: Option<Result<O>>,
     tasks: Option<JoinSet<()>>,
-    /// Those that have to end, the next one last; none before they were looked up.
+    /// The children, the next one to end last; `None` before they were looked up.
     below: Option<Vec<RunContext>>,
 }
 
@@ -34,7 +34,7 @@ impl<O> Cleanup<O> {
         Self { result: Some(result), tasks, below: None }
     }
 
-    /// Waits until all of it has ended, and returns the result.
+    /// Waits until tasks and children have ended, and returns the result.
     pub(crate) fn poll(
         &mut self,
         run: &RunContext,
@@ -48,6 +48,7 @@ impl<O> Cleanup<O> {
         };
         match handed_over {
             None => ready!(end_all(run, below, cx)),
+            // The parent ends this run, and ends its children first, from its own list (invariant 2).
             Some(list) => {
                 let ended = below.extract_if(.., |run| run.has_ended()).collect::<Vec<_>>();
                 ended.into_iter().for_each(discard);
@@ -62,7 +63,7 @@ impl<O> Cleanup<O> {
         )
     }
 
-    /// Waits for the tasks, unless nobody is awaited any more.
+    /// Waits for the tasks, unless the delivery is cut, which awaits nothing.
     fn poll_tasks(&mut self, run: &RunContext, cx: &mut TaskContext<'_>) -> Poll<()> {
         while let Some(tasks) = &mut self.tasks {
             if run.delivery().is_cut() {
@@ -78,24 +79,24 @@ impl<O> Cleanup<O> {
     }
 }
 
-/// Aborts the runs that were started in it, once all of them have been made.
+/// Aborts the children of a run, once all of them have been made.
 fn abort_below(run: &RunContext, cx: &mut TaskContext<'_>) -> Poll<Vec<RunContext>> {
     let below = ready!(run.node().below.poll_all(cx));
     for child in &below {
-        // One that is begun on another thread may have been missed by the stop of this run, and not have followed it yet: that
-        // stop came first (R7).
+        // A child that begins on another thread may have been missed by a stop of this run, and may not have followed it yet. That
+        // stop came first, so its reason is passed on before this one (R7).
         child.node().follow(run.node());
         child.abort("the run that it was started in has ended");
     }
     Poll::Ready(below)
 }
 
-/// Ends the runs of a list, the last first; those that one of them hands over go before it.
+/// Ends the runs of a list, the last first; children that one of them hands over are ended before it.
 fn end_all(run: &RunContext, runs: &mut Vec<RunContext>, cx: &mut TaskContext<'_>) -> Poll<()> {
     while let Some(child) = runs.last() {
         let mut before = Vec::new();
         match end(run, child, &mut before, cx) {
-            // Mostly somebody else has it too.
+            // This may be the last handle of the run, with user values to drop.
             Driven::Over => discard(runs.pop()),
             Driven::Pending if !before.is_empty() => runs.append(&mut before),
             Driven::Pending | Driven::Elsewhere => return Poll::Pending,

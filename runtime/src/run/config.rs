@@ -1,4 +1,4 @@
-//! What was said about a run before it began.
+//! The configuration of a run, and how it begins: makes the run, and binds its middlewares.
 
 use std::mem::take;
 use std::ops::Deref;
@@ -21,7 +21,7 @@ use crate::run::drive::RunCore;
 use crate::run::shutdown::{CLOSED, REASON};
 use crate::{AbortSignal, Error, Middleware, Result, RunContext, Runnable};
 
-/// Why a run cannot begin whose parent takes no more.
+/// The reason of a run that does not begin because its parent has closed.
 const TOO_LATE: &str = "the run that it was made in ended before it was first polled";
 
 /// A run that has begun, with its types.
@@ -30,16 +30,16 @@ pub(crate) type StartedRun<R> = TypedRun<<R as Runnable>::Input, <R as Runnable>
 /// A run that has not begun.
 pub(crate) struct RunConfig<'a, R: Runnable> {
     pub(crate) runnable: RunnableRef<'a, R>,
-    /// Until the run has it.
+    /// Set until the run takes it.
     pub(crate) input: Option<R::Input>,
-    /// The run in which it was made.
+    /// The run in which this one was made.
     pub(crate) parent: Option<RunContext>,
     pub(crate) signal: Option<AbortSignal>,
-    /// Most runs have none.
+    /// Most runs have none of these.
     pub(crate) overrides: Option<Box<Overrides>>,
 }
 
-/// What belongs to this run only.
+/// The settings of one run.
 #[derive(Default)]
 pub(crate) struct Overrides {
     /// In the order of the calls (R4).
@@ -47,14 +47,14 @@ pub(crate) struct Overrides {
     pub(crate) context: Context,
     pub(crate) group_id: Option<Arc<str>>,
     pub(crate) extensions: Values,
-    /// Beyond the first.
+    /// The signals after the first one.
     pub(crate) signals: Vec<AbortSignal>,
     pub(crate) timeout: Option<Duration>,
 }
 
-/// What is bound to this run.
+/// A listener or middleware of one run.
 pub(crate) enum Binding {
-    /// Until it is registered.
+    /// Set until it is registered.
     Listener(Option<Registration>),
     Middleware(Arc<dyn Middleware>),
 }
@@ -88,7 +88,7 @@ impl Overrides {
 }
 
 impl<R: Runnable> RunConfig<'_, R> {
-    /// Makes the run. If its input cannot be asked for before the work begins, the run has it at once.
+    /// Makes the run. If nothing can ask for its input before the work begins, the run takes the input at once.
     pub(crate) fn begin(&mut self) -> Result<ThinRun<R::Input, R::Output>> {
         if CLOSED.load(Ordering::Acquire) {
             return Err(Error::aborted(REASON));
@@ -97,7 +97,7 @@ impl<R: Runnable> RunConfig<'_, R> {
         let is_heard = self.runnable.emitter().is_heard()
             || parent.is_some_and(RunContext::is_heard)
             || self.overrides.as_ref().is_some_and(|overrides| overrides.has_listeners());
-        // Read once: what is bound above from now on is neither shown this run nor bound to it.
+        // Read once: a subscriber or middleware that is bound above from now on is not for this run.
         let subscribers = Subscribers::new(parent);
         let inherited = Inherited::new(parent.and_then(|parent| parent.shared().inherited.all()));
         let has_middlewares =
@@ -122,7 +122,7 @@ impl<R: Runnable> RunConfig<'_, R> {
         })
     }
 
-    /// Returns the middlewares that are bound to the run, if there are any.
+    /// Returns the middlewares that are going to be bound to the run, if there are any.
     #[inline(never)]
     fn bound(&self, inherited: &Inherited) -> Option<Bound> {
         let mut bound = Bound::new();
@@ -136,8 +136,8 @@ impl<R: Runnable> RunConfig<'_, R> {
         (!bound.is_empty()).then_some(bound)
     }
 
-    /// Binds the run's limits, and then middlewares: those of the runs above, the instance's, and the run's, with the run's listeners
-    /// in their place among them (R4).
+    /// Sets the run's signals and time-out, and then binds middlewares: inherited ones, the instance's, and the run's own, with the
+    /// run's listeners in their place among them (R4).
     pub(crate) fn bind(&mut self, ctx: &RunContext, watch: &mut Option<Watch>) -> Result<()> {
         let Self { runnable, input, overrides, .. } = self;
         if let Some(overrides) = overrides {
@@ -148,7 +148,7 @@ impl<R: Runnable> RunConfig<'_, R> {
                 watch.get_or_insert_default().timeout(after)?;
             }
         }
-        // As the run found them when it began: what is bound below adds to those of the runs in it.
+        // A snapshot of what the run inherits: a middleware that is bound here may add to what runs below inherit.
         let inherited = ctx.shared().inherited.all();
         let inherited = inherited.iter().flat_map(|inherited| inherited.iter());
         let middlewares = inherited.chain(runnable.middlewares()).map(|given| PendingBinding::Middleware(&**given));
@@ -166,21 +166,21 @@ impl<R: Runnable> RunConfig<'_, R> {
                 }
             }
         }
-        // The input is still the caller's: `start` comes next. Its clone is user code, as all of this is.
+        // No listener has seen the input yet, because `start` comes next: keep the caller's value for `original`.
         if let (Some(chain), Some(input)) = (ctx.existing_chain(), input) {
             chain.keep_input(input);
         }
         Ok(())
     }
 
-    /// What is bound to it, in order: the instance's own, then the run's.
+    /// Returns the instance's middlewares, and then the run's own.
     pub(crate) fn middlewares(&self) -> impl Iterator<Item = &Arc<dyn Middleware>> {
         let overrides = self.overrides.iter().flat_map(|overrides| overrides.middlewares());
         self.runnable.middlewares().iter().chain(overrides)
     }
 }
 
-/// A creator of the run's own where the runnable is not called as its emitter's creator is.
+/// Returns a creator for the run if kind and name of the runnable differ from those that its emitter's creator has.
 fn own_creator<R: Runnable>(runnable: &R) -> Option<Creator> {
     let (kind, name) = (runnable.kind(), runnable.name());
     let known = runnable.emitter().creator();
@@ -188,12 +188,12 @@ fn own_creator<R: Runnable>(runnable: &R) -> Option<Creator> {
     (!known_as).then(|| Creator::new(kind.to_owned(), name.to_owned()))
 }
 
-/// Most are the very same text.
+/// Compares texts, which mostly are the very same one.
 fn same(a: &str, b: &str) -> bool {
     std::ptr::eq(a, b) || a == b
 }
 
-/// What is run, borrowed or shared.
+/// A runnable, borrowed or shared.
 pub(crate) enum RunnableRef<'a, R> {
     Borrowed(&'a R),
     Shared(Arc<R>),

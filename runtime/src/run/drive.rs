@@ -1,8 +1,8 @@
-//! What a run is while it lasts, shared by all who may bring it to its end (R4, R8, R13).
+//! Drives a run through its steps to its end, with its work or without (R4, R8, R13).
 //!
-//! A run has two halves: its *work*, which only the run's own future has and polls, and what it tells, the [`Step`]s of
-//! which anybody can take to the end without the work. So whoever ends a run, its own future, its drop, the run above or
-//! a supervised task, goes through the same sequence.
+//! A run has two halves: its *work*, which only the run's own future holds and polls, and its [`Step`]s, which any driver can take
+//! to the end without the work. So a run goes through the same sequence whether its own future ends it, the drop of that future,
+//! its parent, or a supervisor.
 
 use std::any::Any;
 use std::mem::{needs_drop, replace, take};
@@ -20,32 +20,32 @@ use crate::run::steps::{Step, give_up, on_work_done};
 use crate::runnable::value::Data;
 use crate::{Error, Result, RunContext};
 
-/// The part of a run that knows its types.
+/// The part of a run that depends on its types.
 pub(crate) struct RunCore<I: 'static, O> {
     pub(crate) stages: &'static LifecycleFacets,
-    /// As `start` left it: known before the work begins, or the run ends.
+    /// The input as `start` left it; set before the work begins, and before a run that has started ends.
     input: Input<I>,
     pub(crate) delivery: Delivery,
     pub(crate) lease: DriverLease<Step<I, O>, Result<O>>,
 }
 
 enum Input<I> {
-    /// Nobody was asked about it.
+    /// The input of a run without listeners, subscribers and bindings: nothing can change it.
     Known(I),
     Later(OnceLock<I>),
 }
 
-/// What has come of ending a run.
+/// The result of driving a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Driven {
     Over,
     Pending,
-    /// Somebody else does it, and wakes who asked when there is something to do.
+    /// Another driver holds the lease, and wakes this one when it can go on.
     Elsewhere,
 }
 
 impl<I: Data, O: Data> RunCore<I, O> {
-    /// A run whose lease is taken by who makes it. Its input is known if nobody will be asked about it.
+    /// Returns the core of a run whose lease the caller holds.
     pub(crate) fn new(stages: &'static LifecycleFacets, input: Option<I>) -> Self {
         Self {
             stages,
@@ -55,7 +55,7 @@ impl<I: Data, O: Data> RunCore<I, O> {
         }
     }
 
-    /// What the work gets; none before it is due.
+    /// Returns the input of the work, once it is set.
     pub(crate) fn input(&self) -> Option<&I> {
         match &self.input {
             Input::Known(input) => Some(input),
@@ -63,7 +63,7 @@ impl<I: Data, O: Data> RunCore<I, O> {
         }
     }
 
-    /// Says what the work gets, once.
+    /// Sets the input of the work; only the first call counts.
     pub(crate) fn set_input(&self, input: I) {
         if let Input::Later(later) = &self.input {
             later.set(input).ok();
@@ -72,7 +72,7 @@ impl<I: Data, O: Data> RunCore<I, O> {
 }
 
 impl<I: Data, O: Data> TypedRun<I, O> {
-    /// Goes on as far as it can, with `work` where the work is due. Gives the result, or waits at a step.
+    /// Takes steps until the run is over or has to wait. Calls `work` in the step in which the work is due.
     pub(crate) fn advance(
         &self,
         step: &mut Step<I, O>,
@@ -97,8 +97,8 @@ impl<I: Data, O: Data> TypedRun<I, O> {
         }
     }
 
-    /// Goes on with a step, whose lease is taken. If that panics, as who is told of spans may, the step is parked: the run ends
-    /// all the same (R4).
+    /// Calls `f` with a step, as the holder of the lease. If `f` panics, as a `tracing` subscriber may, the step is parked, so that
+    /// the run still ends (R4).
     pub(crate) fn holding<T>(&self, step: &mut Step<I, O>, who: Driver, f: impl FnOnce(&mut Step<I, O>) -> T) -> T {
         let mut held = LeaseGuard { run: self, step, who, is_left: true };
         let done = f(held.step);
@@ -106,7 +106,7 @@ impl<I: Data, O: Data> TypedRun<I, O> {
         done
     }
 
-    /// Whether anything was told, or would have been if somebody had listened.
+    /// Returns `true` once `start` was emitted, or would have been with a listener.
     pub(crate) fn has_started(&self) -> bool {
         self.core().input().is_some()
     }
@@ -129,7 +129,7 @@ impl<I: Data, O: Data> Drop for LeaseGuard<'_, I, O> {
             return lease.over(None);
         }
         let step = match take(self.step) {
-            // Nothing was told of it yet, nor will be.
+            // `start` was not emitted, so no other event is (R4).
             Step::Working(None) if !run.has_started() => give_up(run, Error::new("the run was left before it began")),
             step => step,
         };
@@ -137,26 +137,26 @@ impl<I: Data, O: Data> Drop for LeaseGuard<'_, I, O> {
     }
 }
 
-/// What can be done with a run whose types are not known.
+/// The core of a run whose types are not known.
 pub(crate) trait ErasedRun: Any + Send + Sync {
-    /// Brings the run to its end without its work: as far as that can be done now. Runs that have to end before it are driven to
-    /// their ends as well, or are handed over.
+    /// Drives the run towards its end without its work, as far as that can be done now. Runs that have to end before it are driven
+    /// as well, or handed over to `below`.
     fn drive(&self, run: &RunContext, who: Driver, below: Deferred<'_>, cx: &mut TaskContext<'_>) -> Driven;
 
-    /// From now on a task brings it to its end.
+    /// Reserves the lease for supervisors.
     fn supervised(&self);
 
     fn delivery(&self) -> &Delivery;
 
     fn stages(&self) -> &'static LifecycleFacets;
 
-    /// What the work gets, if that is known yet.
+    /// Returns the input of the work, once it is set.
     fn any_input(&self) -> Option<&dyn Any>;
 
-    /// Whether it holds values whose drop may be user code.
+    /// Returns `true` if it holds values whose drop may be user code.
     fn has_values(&mut self) -> bool;
 
-    /// Drops them, when nobody has the run any more.
+    /// Drops the values, when the last handle of the run is gone.
     fn drop_values(&mut self);
 }
 
@@ -170,6 +170,7 @@ impl<I: Data, O: Data> ErasedRun for RunCore<I, O> {
         let mut step = match self.lease.acquire(who, cx.waker()) {
             Acquired::Steps(step) => step,
             Acquired::ByOther => return Driven::Elsewhere,
+            // Put back: the result is for the run's own future.
             Acquired::Over(result) => {
                 self.lease.over(result);
                 return Driven::Over;
@@ -204,7 +205,7 @@ impl<I: Data, O: Data> ErasedRun for RunCore<I, O> {
     }
 
     fn has_values(&mut self) -> bool {
-        // An error is a value as well.
+        // A result that was not fetched may be an error, which is a user value as well.
         needs_drop::<I>() || needs_drop::<O>() || self.lease.has_result()
     }
 

@@ -1,15 +1,17 @@
-//! Long chains of runs are taken down link by link: what a run was started in is dropped after it, and not in its drop.
+//! Drops long chains of runs in a loop: a run drops its parent after itself, and not inside its own drop, so that a chain of any
+//! length needs no stack.
 
 use std::cell::RefCell;
 
 use crate::tree::parent::Parent;
 
 thread_local! {
-    /// What is dropped by who began with it. None while nobody is at it.
+    /// The parents that the outermost `drop_chain` of this thread has yet to drop; `None` while none is running.
     static DUE: RefCell<Option<Vec<Parent>>> = const { RefCell::new(None) };
 }
 
-/// Drops what nobody else holds; in such a drop, leaves it to who is at that.
+/// Drops the last handle of a run, and then the parents that become unused by that. Called from inside such a drop, it leaves the
+/// parent to the outer call.
 pub(crate) fn drop_chain(above: Parent) {
     let Some(above) = first(above) else { return };
     let _at_it = TakesDown;
@@ -19,7 +21,7 @@ pub(crate) fn drop_chain(above: Parent) {
     }
 }
 
-/// Gives it back to who is the first that comes, or where a thread has come to its end.
+/// Returns the parent to the outermost call, or if the thread is ending and has no list any more.
 fn first(above: Parent) -> Option<Parent> {
     let mut above = Some(above);
     let leave = |due: &RefCell<Option<Vec<Parent>>>| match &mut *due.borrow_mut() {
@@ -34,7 +36,7 @@ fn next() -> Option<Parent> {
     DUE.try_with(|due| due.borrow_mut().as_mut()?.pop()).ok()?
 }
 
-/// The values of a run are dropped with it, and may panic: what is left then is dropped all the same.
+/// Clears the list when the outermost call returns, or when the drop of a run's value panics: the rest is dropped all the same.
 struct TakesDown;
 
 impl Drop for TakesDown {

@@ -1,7 +1,7 @@
-//! What passes functions before it leaves a run: the values that are set on its context, and what it fails with.
+//! The functions that errors and context values of a run pass before events and callers see them (R10).
 //!
-//! These two come from anywhere: an error from the work, a layer, a listener or who aborts; a value from whoever holds
-//! the run. So they pass where they enter what events and callers are shown, and nobody has a way around.
+//! An error may come from the work, a layer, a listener or an abort, and a value from any holder of the context. So both are
+//! passed at the one place where they enter the run's events and result.
 
 use std::mem::replace;
 use std::sync::Arc;
@@ -44,7 +44,7 @@ impl ExitMaps {
 }
 
 impl Functions {
-    /// What takes the place of functions that were dropped: it says nothing.
+    /// Returns replacements for functions that are dropped, which reveal nothing.
     fn withholding(&self) -> Self {
         let error = |error: Error| error.withheld("the run has ended, and with it what its errors pass".to_owned());
         let warned = Arc::clone(&self.has_warned);
@@ -71,7 +71,7 @@ impl Functions {
         })
     }
 
-    /// Where a function panics, there is no value.
+    /// Returns `null` if a function panics.
     fn value(&self, key: &str, value: Value) -> Value {
         self.values.iter().fold(value, |value, map| {
             caught(|| map(key, value)).unwrap_or_else(|panic| {
@@ -88,7 +88,7 @@ impl Functions {
 }
 
 impl RunContext {
-    /// Passes an error with which the run is about to end through the functions of `map_error`.
+    /// Passes the error with which the run is about to end through the functions of `map_error`.
     pub(crate) fn exit_error(&self, error: Error) -> Error {
         self.pass_out(error, Functions::error)
     }
@@ -100,8 +100,8 @@ impl RunContext {
 
     fn pass_out<T>(&self, value: T, pass: impl FnOnce(&Functions, T) -> T) -> T {
         let Some(maps) = self.shared().bindings.exit_maps.get() else { return value };
-        // Cloned, so that they are called under no lock. If the run releases them meanwhile, the clones are the last: they are dropped
-        // here, inside of the run, on whatever thread this is (R14).
+        // A clone, so that the functions are called under no lock. If the run releases them meanwhile, the clone is the last to
+        // hold them, and drops them here, inside of the run (R14).
         let functions = maps.0.lock().clone();
         enter(self, || {
             let value = pass(&functions, value);
@@ -117,17 +117,19 @@ impl RunContext {
 }
 
 impl RunContext {
-    /// Has what the run fails with pass a function before anybody is told, in order of registration: whatever it fails with, from
-    /// the work, a layer, a listener, an abort, a panic, or because something could not be bound. What is passed on to layers
-    /// and subscribers of attempts inside of the run has not passed it yet.
+    /// Registers a function that rewrites the error with which the run fails, before events and the caller see it. Functions are
+    /// called in order of registration.
     ///
-    /// The error can be said in other words; the run ends as it does, so its [kind](Error::kind) stays, and what an interrupt
-    /// or a request for a retry carries. Where the function panics, the error says that and nothing else.
+    /// It receives errors of the work, of layers, listeners, aborts, panics, and of middlewares that fail to bind. Layers inside
+    /// of the run, and subscribers of its attempts, see the error before it is rewritten.
+    ///
+    /// The function changes the message and the details of an error, not how the run ends: the [kind](Error::kind) stays, and so
+    /// do an interrupt and a requested retry. If the function panics, the error reports that panic and nothing else.
     ///
     /// ```
     /// use emitree_runtime::{Error, RunContext, Runnable, runnable_fn};
     ///
-    /// /// Says nothing of what is inside.
+    /// /// Hides the cause of a failure.
     /// fn discreet(ctx: &RunContext) -> emitree_runtime::Result<()> {
     ///     ctx.map_error(|_| Error::new("something went wrong"));
     ///     Ok(())
@@ -146,11 +148,31 @@ impl RunContext {
         self.add_exit_map(|functions| functions.errors.push(Arc::new(f)));
     }
 
-    /// Has each value that is [set](Self::set) on the run's context from now on, by whomever, pass a function before events and
-    /// runs below carry it, in order of registration. Where the function panics, the value is `null`.
+    /// Registers a function that rewrites each value that is [set](Self::set) on the run's context from now on, before events and
+    /// runs below carry it. Functions are called in order of registration. If a function panics, the value is `null`.
     ///
-    /// What the context holds already, and what runs below set on theirs, does not pass it. When the run has ended, the function
-    /// is dropped; a value that is set after that is `null`.
+    /// Values that the context holds already, and values that runs below set on their own contexts, are not rewritten. The
+    /// function is dropped when the run has ended; a value that is set after that is `null`.
+    ///
+    /// ```
+    /// use emitree_runtime::{RunContext, Runnable, runnable_fn};
+    /// use serde_json::Value;
+    ///
+    /// fn shout(ctx: &RunContext) -> emitree_runtime::Result<()> {
+    ///     ctx.map_context(|_key, value| value.as_str().map(str::to_uppercase).map_or(value, Value::from));
+    ///     Ok(())
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> emitree_runtime::Result<()> {
+    /// let greet = runnable_fn("greet", |(): (), ctx: RunContext| async move {
+    ///     ctx.set("greeting", "hello")?;
+    ///     Ok(ctx.get("greeting"))
+    /// });
+    /// assert_eq!(greet.run(()).middleware(shout).await?, Some("HELLO".into()));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn map_context(&self, f: impl Fn(&str, Value) -> Value + Send + Sync + 'static) {
         self.add_exit_map(|functions| functions.values.push(Arc::new(f)));
     }

@@ -1,6 +1,7 @@
-//! A run as a future: its first poll makes and binds the run, and then brings its work and its steps forward (R4).
+//! The future of a run: its first poll makes the run and binds what belongs to it; each poll brings its steps and its work
+//! forward; its drop ends the run without the work (R4, R8).
 //!
-//! Work, middlewares and listeners are user code: their panics are caught, and are errors like others.
+//! Work, middlewares and listeners are user code. Their panics are caught, and become errors.
 
 use std::future::Future;
 use std::mem::{replace, take};
@@ -22,7 +23,7 @@ use crate::run::steps::{Step, begin, give_up};
 use crate::run::supervise::supervise;
 use crate::{Error, Result, Run, RunContext, Runnable};
 
-/// The work of a run, which only the run's own future has.
+/// The work of a run, which only the run's own future holds.
 pub(super) enum Work<'a, R: Runnable> {
     Planned(RunConfig<'a, R>),
     Running(BoxFuture<'a, Result<R::Output>>),
@@ -36,8 +37,8 @@ impl<'a, R: Runnable> Run<'a, R> {
         Self { run: None, work: Work::Planned(config), watch: None, listed: None }
     }
 
-    /// Begins, and goes on as far as that can be done now. Most runs are over then, so what is made on the way is
-    /// not moved: it is made where it stays.
+    /// Begins the run, and goes on as far as that can be done now. Most runs are over after that, so their parts are made where
+    /// they stay, and not moved.
     fn begin(&mut self, cx: &mut TaskContext<'_>) -> Poll<Result<R::Output>> {
         let Work::Planned(config) = &mut self.work else {
             return Poll::Ready(Err(Error::new("the run was polled again after it had ended")));
@@ -56,33 +57,33 @@ impl<'a, R: Runnable> Run<'a, R> {
         if polled.is_ready() {
             self.over();
         } else if run.parent().is_none() {
-            // It waits: from now on a shutdown has to find it.
+            // It has to wait, and no run above ends it: a shutdown has to find it.
             self.listed = Some(Listed::new(run));
         }
         polled
     }
 
-    /// Lets go of a run that is over.
+    /// Releases a run that is over.
     fn over(&mut self) {
         let Some(run) = self.run.take() else { return };
-        // Only the run above can be waiting for it.
+        // Only the parent can be waiting for it.
         if run.parent().is_some() {
             run.core().lease.over(None);
         }
         self.watch = None;
-        // Work that was begun has been dropped already.
+        // Work that has begun was dropped already. A plan is dropped in the run, so that runs which its drop starts belong to it.
         if let Work::Planned(_) = self.work {
             enter(&run, || discard(replace(&mut self.work, Work::Done)));
         }
-        // It may be the last handle: the run's values are dropped with it.
+        // This may be the last handle, which drops the run's values.
         discard(run);
         self.listed = None;
     }
 
-    /// Ends a run that is under way without its work (R8).
+    /// Ends a run that is under way, without its work (R8).
     fn abandon(&mut self) {
         let Some(run) = &self.run else { return };
-        // A token that was cancelled before came first (R7).
+        // A token that was cancelled before the drop came first, and gives the reason (R7).
         if let Some(watch) = &mut self.watch {
             isolated(|| _ = watch.look(run.node(), &mut TaskContext::from_waker(Waker::noop())));
         }
@@ -92,14 +93,14 @@ impl<'a, R: Runnable> Run<'a, R> {
         supervise(run);
     }
 
-    /// Drops what was to be run, and with what, in the run that it was made in: what that starts belongs there (R1).
+    /// Drops the plan of a run that has not begun, inside of its parent: runs that the drop starts belong there (R1).
     fn drop_config(&mut self) {
         let parent = self.config_mut().and_then(|config| config.parent.take());
         let config = replace(&mut self.work, Work::Done);
         match parent {
             Some(parent) => {
                 enter(&parent, || discard(config));
-                // It may be the last to hold that run, whose values go with it.
+                // This may be the last handle of the parent, which drops its values.
                 discard(parent);
             }
             None => discard(config),
@@ -127,12 +128,12 @@ impl<R: Runnable> Future for Run<'_, R> {
 
 impl<R: Runnable> Drop for Run<'_, R> {
     fn drop(&mut self) {
-        // Mostly nothing is left.
+        // A run that was polled to its end has nothing left.
         if self.run.is_none() && matches!(self.work, Work::Done) {
             return;
         }
         self.abandon();
-        // What is left holds values of the user. They may panic while somebody unwinds already, and two panics abort the process.
+        // These are user values. A panic in their drops is caught, because a second panic during an unwind aborts the process.
         self.drop_config();
         discard(self.run.take());
         discard(self.watch.take());
@@ -140,7 +141,7 @@ impl<R: Runnable> Drop for Run<'_, R> {
 }
 
 impl<R: Runnable> Work<'_, R> {
-    /// Goes on from a step inside of the run (R9, R12), and parks the step at which the run has to wait.
+    /// Goes on from a step, inside of the run (R9, R12). Parks the step at which the run has to wait.
     fn advance(
         &mut self,
         run: &StartedRun<R>,
@@ -149,7 +150,7 @@ impl<R: Runnable> Work<'_, R> {
         cx: &mut TaskContext<'_>,
     ) -> Poll<Result<R::Output>> {
         let mut advance = |step: &mut Step<_, _>| {
-            // A run that has its input already has nothing to bind, and nobody to tell.
+            // The configuration keeps the input until the run has started; a run without listeners and bindings took it at once.
             if let Work::Planned(config) = self
                 && config.input.is_some()
             {
@@ -164,7 +165,8 @@ impl<R: Runnable> Work<'_, R> {
         polled
     }
 
-    /// Polls the work, and drops it when it is over: inside of the run, so that what it has started and not ended ends with it.
+    /// Polls the work, and drops it when it is over. The drop happens inside of the run and before its steps go on, so that runs
+    /// which the work still holds end with it.
     fn poll(
         &mut self,
         run: &StartedRun<R>,
@@ -186,7 +188,7 @@ impl<R: Runnable> Work<'_, R> {
         })
     }
 
-    /// Looks for a stop before the work is begun, and each time before and after it is polled: a stopped run's work is dropped (R7).
+    /// Begins and polls the work, and checks before and after that whether the run was stopped: then its work is dropped (R7).
     fn poll_unstopped(
         &mut self,
         run: &StartedRun<R>,
@@ -202,7 +204,8 @@ impl<R: Runnable> Work<'_, R> {
             return Poll::Ready(Err(stop.error()));
         }
         if let Work::Planned(_) = self {
-            // From here on there is a chain, or layers are refused: none is bound and passed by.
+            // Decides between the work and layers that another thread binds: from here on the work passes a chain, or layers are
+            // refused.
             let has_chain = node.state.begin_work();
             if !has_chain && let Some(answer) = early.take() {
                 let answered = Ok(answer);
@@ -224,11 +227,11 @@ impl<R: Runnable> Work<'_, R> {
         let Work::Running(work) = self else { return Poll::Pending };
         let polled = work.as_mut().poll(cx);
         match &polled {
-            // A chain has shown each of its attempts itself.
+            // With a chain, each attempt was shown to the subscribers already.
             Poll::Ready(result) if !node.state.has_chain() => run.show_attempt(result),
             Poll::Ready(_) => {}
             Poll::Pending => {
-                // Registered before the second look: a stop is either seen there, or wakes the task.
+                // Register before the second check: a stop is either seen by the check, or wakes the task.
                 node.waker.register(cx.waker());
                 if let Some(stop) = node.state.stopped() {
                     return Poll::Ready(Err(stop.error()));
@@ -238,7 +241,7 @@ impl<R: Runnable> Work<'_, R> {
         polled
     }
 
-    /// The run above has ended, and this one with it (R13).
+    /// Returns the result of a run that its parent has ended (R13).
     fn ended_by_other(&mut self, run: &StartedRun<R>, result: Option<Result<R::Output>>) -> Result<R::Output> {
         // The run's span is entered, and its subscriber may panic.
         isolated(|| run.inside(|| self.drop_work_logged()));
@@ -248,7 +251,7 @@ impl<R: Runnable> Work<'_, R> {
         })
     }
 
-    /// Drops what is left of the work, where it is known how the run ends, whatever panics now.
+    /// Drops what is left of the work of a run whose end is decided: a panic is logged.
     fn drop_work_logged(&mut self) {
         if let Err(error) = caught(|| *self = Work::Done) {
             logged(|| tracing::warn!(error = %error, "the work of a run panicked while it was dropped"));

@@ -1,42 +1,42 @@
-//! Who has a run's lease: whoever has it brings the run to its end, or gives it up again (R13).
+//! The lease of a run: its holder, the *driver*, takes the run's steps, to the end or until it parks the run (R13).
 //!
-//! 1. Whoever takes a run's steps has taken its lease; nobody else touches them meanwhile.
+//! 1. Only the driver touches a run's steps.
 //! 2. Nothing is polled under the lock.
-//! 3. A lease is `Over` once, for good: after the run has ended.
-//! 4. Once somebody else has asked for the lease, the run's own future does not get it again; once the run is supervised,
-//!    neither does the run above. Whoever cannot have it is woken when it can, or when the run is over.
+//! 3. A lease becomes `Over` once, after the run has ended, and stays so.
+//! 4. Once the parent or a supervisor has asked for the lease, the run's own future does not get it again; once the run is
+//!    supervised, neither does the parent. A driver that is refused is woken when it can have the lease, or when the run is over.
 
 use std::task::Waker;
 
 use crate::sync::Mutex;
 
-/// With steps of a run `S` in it, and in the end its result `T`.
+/// A lease that keeps the parked step `S` of a run, and in the end its result `T`.
 pub(crate) struct DriverLease<S, T>(Mutex<Inner<S, T>>);
 
 struct Inner<S, T> {
     state: LeaseState<S, T>,
-    /// Who gets it at least.
+    /// The lowest driver that still gets the lease.
     lowest: Driver,
     waiting: Vec<Waiter>,
 }
 
-/// Who is woken when the run is over, if not before, when the lease is free.
+/// A driver that waits for the end of the run, and possibly for the lease.
 struct Waiter {
     who: Driver,
-    for_seat: bool,
+    for_lease: bool,
     waker: Waker,
 }
 
 impl<S, T> Inner<S, T> {
-    fn wait(&mut self, who: Driver, for_seat: bool, waker: &Waker) {
-        // Of the run's own future, the last waker counts.
+    fn wait(&mut self, who: Driver, for_lease: bool, waker: &Waker) {
+        // The run's own future may move between tasks: its last waker counts. Other drivers wait once for each task.
         let same = |waiting: &&mut Waiter| waiting.who == who && (who == Driver::Own || waiting.waker.will_wake(waker));
         match self.waiting.iter_mut().find(same) {
             Some(waiting) => {
-                waiting.for_seat |= for_seat;
+                waiting.for_lease |= for_lease;
                 waiting.waker.clone_from(waker);
             }
-            None => self.waiting.push(Waiter { who, for_seat, waker: waker.clone() }),
+            None => self.waiting.push(Waiter { who, for_lease, waker: waker.clone() }),
         }
     }
 }
@@ -44,18 +44,18 @@ impl<S, T> Inner<S, T> {
 enum LeaseState<S, T> {
     Leased,
     Free(S),
-    /// With the result, if nobody has fetched it.
+    /// With the result, until it is fetched.
     Over(Option<T>),
 }
 
-/// Who asks for the lease.
+/// The code that asks for a lease, lowest rank first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Driver {
     /// The run's own future.
     Own,
-    /// The run above, which ends.
+    /// The run above, when it ends.
     Parent,
-    /// The task that ends it, or whoever has no more patience.
+    /// A task that ends the run after its future was dropped, or code that ends it at once.
     Supervisor,
 }
 
@@ -66,7 +66,7 @@ pub(crate) enum Acquired<S, T> {
 }
 
 impl<S, T> DriverLease<S, T> {
-    /// Taken by who makes the run.
+    /// Returns a lease that the caller holds.
     pub(crate) fn taken() -> Self {
         Self(Mutex::new(Inner { state: LeaseState::Leased, lowest: Driver::Own, waiting: Vec::new() }))
     }
@@ -86,19 +86,19 @@ impl<S, T> DriverLease<S, T> {
         }
     }
 
-    /// Gives the lease up, with the run not over.
+    /// Gives the lease up while the run is not over, and waits for the run's end.
     pub(crate) fn park(&self, step: S, who: Driver, waker: &Waker) {
         let woken: Vec<_> = {
             let mut inner = self.0.lock();
             inner.state = LeaseState::Free(step);
-            let woken = inner.waiting.extract_if(.., |waiting| waiting.for_seat).collect();
+            let woken = inner.waiting.extract_if(.., |waiting| waiting.for_lease).collect();
             inner.wait(who, false, waker);
             woken
         };
         woken.into_iter().for_each(|waiting: Waiter| waiting.waker.wake());
     }
 
-    /// Gives the lease up for good.
+    /// Gives the lease up after the run has ended, and wakes all that wait.
     pub(crate) fn over(&self, result: Option<T>) {
         let woken = {
             let mut inner = self.0.lock();
@@ -108,12 +108,12 @@ impl<S, T> DriverLease<S, T> {
         woken.into_iter().for_each(|waiting| waiting.waker.wake());
     }
 
-    /// Whether it has a result that nobody has fetched.
+    /// Returns `true` if it has a result that was not fetched.
     pub(crate) fn has_result(&mut self) -> bool {
         matches!(self.0.get_mut().state, LeaseState::Over(Some(_)))
     }
 
-    /// From now on a task brings the run to its end.
+    /// Reserves the lease for supervisors.
     pub(crate) fn supervised(&self) {
         self.0.lock().lowest = Driver::Supervisor;
     }

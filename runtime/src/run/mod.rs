@@ -28,51 +28,52 @@ use crate::run::future::Work;
 use crate::run::shutdown::Listed;
 use crate::{AbortSignal, IntoMiddleware, Result, RunContext, Runnable, Stage};
 
-/// A run that has not begun, or is under way: a future of its result.
+/// A future that runs a [`Runnable`] once and returns its result. Made by [`Runnable::run`].
 ///
-/// Made by [`Runnable::run`]. Its methods add what belongs to this run only; nothing happens before the first poll,
-/// and what was wrong in the building comes out there. Then, in this order:
+/// Its methods add listeners, middlewares, limits and context to this run only. Nothing happens before the first poll, which
+/// also reports errors of those methods, such as an invalid matcher. Then, in this order:
 ///
-/// 1. the run gets its context and emitter (R2, R9);
-/// 2. middlewares are bound: those from the runs above, the instance's, then the run's. The run's listeners are registered in
-///    their place among its middlewares: `.on(a).middleware(m).on(b)` is heard by `a`, by what `m` registers, by `b`;
-/// 3. `start` is emitted: listeners may change the input, or set the output;
-/// 4. the input passes input middlewares and layers, the work is done, unless the output is set, and the output passes
-///    layers and output middlewares; all that again where a retry is asked for;
-/// 5. tasks that it has spawned, and runs started in it that have not ended, are aborted and end (R13);
-/// 6. `success` is emitted, or `error`: listeners may change the output;
+/// 1. The run gets its context. It gets an emitter if it has listeners, or when one is asked for.
+/// 2. Middlewares are bound: first those inherited from the runs above, then the instance's, then the run's own. The run's
+///    listeners are registered in their place among its middlewares: with `.on(a).middleware(m).on(b)`, an event is received
+///    by `a`, by the listeners that `m` registers, and then by `b`.
+/// 3. `start` is emitted. Listeners may change the input, or answer the run by setting the output.
+/// 4. The input passes input middlewares and layers, the work runs, and the output passes layers and output middlewares. If the
+///    output was set, it takes the place of the work. A requested retry repeats this step.
+/// 5. Tasks that the run has spawned, and runs started in it that have not ended, are aborted and awaited.
+/// 6. `success` or `error` is emitted. Listeners of `success` may change the output.
 /// 7. `finish` is emitted, and the result is returned.
 ///
 /// # How it ends
 ///
-/// A run that emitted `start` emits exactly one of `success` and `error`, and then exactly one `finish` (R4):
+/// A run that emitted `start` emits exactly one of `success` and `error`, and then exactly one `finish`:
 ///
-/// | what happens | what is emitted after `start` | what the caller gets |
+/// | cause | events after `start` | the caller gets |
 /// |---|---|---|
-/// | the work returns, or the output was set at the start | `success`, `finish` success | the output |
-/// | the work fails, or a listener of `start` does | `error`, `finish` failed | that error |
-/// | a guard, a layer or a listener says no, or stop | `error`, `finish` denied or halted | that error |
-/// | the work panics, or a listener of `start` does | `error`, `finish` panicked | an error with the panic's message |
-/// | a listener of `success` fails, or panics | `success`, `finish` failed or panicked | that error |
-/// | a listener of `error` or `finish` fails | what would be without it: all others are called; it is logged and counted | what would be without it |
-/// | it is aborted before its work is over, itself or from above | `error`, `finish` aborted | an error with the reason |
-/// | it takes too long | `error`, `finish` timed out | an error that says so |
-/// | it is interrupted | `error`, `finish` interrupted | an error with the interrupt |
+/// | the work returns, or the output was set at `start` | `success`, `finish` success | the output |
+/// | the work or a listener of `start` fails | `error`, `finish` failed | that error |
+/// | a guard, a layer or a listener denies or halts the run | `error`, `finish` denied or halted | that error |
+/// | the work or a listener of `start` panics | `error`, `finish` panicked | an error with the panic's message |
+/// | a listener of `success` fails or panics | `success`, `finish` failed or panicked | that error |
+/// | a listener of `error` or `finish` fails | the same as without the failure, which is logged and counted | the same as without the failure |
+/// | the run or one above it is aborted before the work is over | `error`, `finish` aborted | an error with the reason |
+/// | the run takes too long | `error`, `finish` timed out | an error of kind `TimedOut` |
+/// | the run is interrupted | `error`, `finish` interrupted | an error with the interrupt |
 /// | its future is dropped after the first poll | `error`, `finish` dropped | – |
-/// | the run that it was started in ends before it | `error`, `finish` aborted | an error, when it is polled again |
-/// | [`shutdown`](crate::shutdown) is called | as when it is aborted | an error that says so |
-/// | the runtime shuts down | as when it is dropped; who would have to be awaited is skipped | – |
+/// | its parent ends before it | `error`, `finish` aborted | an error, at the next poll |
+/// | [`shutdown`](crate::shutdown) is called | as when it is aborted | an error with the reason |
+/// | the tokio runtime shuts down | as when it is dropped; async listeners are skipped | – |
 ///
-/// A run whose parent, the run that it was made in, ends before its first poll does not begin: nothing is emitted, and the
-/// caller gets an error of kind `Aborted`. So nobody slips away from what is bound there for the runs below. A run that is made in
-/// a listener of a `finish`, or in what [`on_end`](RunContext::on_end) calls, has for its parent the next run above that takes more; where there is none above
-/// at all, it stands alone.
+/// The parent of a run is the run in which it was made. If the parent has ended before the first poll, the run never starts: it
+/// emits nothing, and the caller gets an error of kind `Aborted`. So a run cannot evade middleware that its parent has bound for
+/// the runs below. A run that is made in a listener of `finish`, or in a function of [`on_end`](RunContext::on_end), has as its
+/// parent the nearest run above that still accepts runs; without a run above, it has no parent.
 ///
-/// Children first: `finish` of a run comes after that of every run started in it.
+/// Children end first: `finish` of a run comes after `finish` of every run started in it.
 ///
-/// # In which order it ends
+/// # Order of events
 ///
-/// What is told, and when work begins and is dropped, by what happens to the run:
+/// The events of a run, and the times at which its work begins and is dropped:
 ///
 /// ```text
 /// the work returns               1 start  2 works  3 success  4 finish success
@@ -87,37 +88,38 @@ use crate::{AbortSignal, IntoMiddleware, Result, RunContext, Runnable, Stage};
 /// it is aborted, with a child    1 start  2 child start  3 child error  4 child finish aborted  5 error  6 finish aborted
 /// ```
 ///
-/// A child is left where its future, polled before, is in other hands when the work returns.
+/// A run leaves a child if the child's future has been polled, and is still held elsewhere when the work returns.
 ///
 /// # Nesting
 ///
-/// A run that is awaited in a run is polled by it, as with all futures: each level takes stack. On a thread of 2 MB a debug build
-/// manages some two hundred levels. Recursion that users steer should have a limit: `Limits`, of `emitree-middleware`, has one of depth.
-/// A run in a task of its own, by [`RunContext::spawn`], takes no stack of the one above: such chains may be of any length.
+/// A run that awaits another run polls it, as with all futures, so each level takes stack. On a thread with 2 MB of stack a debug
+/// build reaches some two hundred levels. Limit recursion that depends on users: `Limits` of `emitree-middleware` has a limit of
+/// depth. A run in a task of its own, made by [`RunContext::spawn`], takes no stack of the run above, so such a chain may have any
+/// length.
 ///
-/// # What dropping does
+/// # Dropping
 ///
-/// Dropping it before the first poll leaves no trace. After that it aborts the run: the work is dropped, and with it the
-/// runs that it awaits; sync listeners hear `error` and `finish` during the drop, those that are awaited from a task,
-/// which [`wait_for_ends`](crate::wait_for_ends) waits for. An event that was being emitted is emitted to its end. Dropped outside of
-/// a tokio runtime, it skips who would have to be awaited.
+/// Dropping a run before its first poll leaves no trace. After that it aborts the run: the work is dropped, and with it the runs
+/// that it awaits. Sync listeners receive `error` and `finish` during the drop, async listeners in a task, which
+/// [`wait_for_ends`](crate::wait_for_ends) waits for. An event that is being emitted is emitted to its end. Outside of a tokio
+/// runtime, async listeners are skipped.
 ///
 /// # Cancel safety
 ///
-/// Dropping is how a run is cancelled, as above. Nothing is lost by polling it in a `select!` by reference.
+/// Dropping cancels the run, as described above. Polling it by reference in a `select!` loses nothing.
 #[must_use = "a run does nothing until it is awaited"]
 pub struct Run<'a, R: Runnable> {
-    /// While it is under way.
+    /// Set while the run is under way.
     run: Option<StartedRun<R>>,
     work: Work<'a, R>,
-    /// What may stop it from outside, if anything.
+    /// The signals and the time-out that may stop the run, if it has any.
     watch: Option<Watch>,
-    /// In a run that has no run above, once it waits.
+    /// Set once a run without a parent has to wait, so that a shutdown finds it.
     listed: Option<Listed>,
 }
 
 impl<'a, R: Runnable> Run<'a, R> {
-    /// Starts it in the current run, if it was made in none and has not begun.
+    /// Makes the current run the parent, if the run was made in none and has not begun.
     #[cfg(feature = "tower")]
     pub(crate) fn start_here_if_alone(&mut self) {
         if let Some(config) = self.config_mut()
@@ -127,7 +129,7 @@ impl<'a, R: Runnable> Run<'a, R> {
         }
     }
 
-    /// Returns what was said about the run; none once it has begun.
+    /// Returns the run's configuration until the run begins.
     pub(crate) const fn config(&self) -> Option<&RunConfig<'a, R>> {
         match (&self.run, &self.work) {
             (None, Work::Planned(config)) => Some(config),
@@ -142,7 +144,7 @@ impl<'a, R: Runnable> Run<'a, R> {
         }
     }
 
-    /// Returns the run above, as long as this one is not over.
+    /// Returns the parent until the run is over.
     pub(crate) fn parent(&self) -> Option<&RunContext> {
         self.run.as_ref().map_or_else(|| self.config()?.parent.as_ref(), |run| run.parent())
     }
@@ -154,34 +156,88 @@ impl<'a, R: Runnable> Run<'a, R> {
         self
     }
 
-    /// Binds a middleware to this run, after the instance's own, and in its place among the listeners of this run.
+    /// Binds a middleware to this run, after the instance's middlewares and in its place among the listeners of this run.
+    ///
+    /// If it fails to bind, the run ends with its error and emits no `start`.
+    ///
+    /// ```
+    /// use emitree_runtime::{RunContext, Runnable, runnable_fn};
+    ///
+    /// /// Adds a key to the context of the run's events.
+    /// fn tenant(ctx: &RunContext) -> emitree_runtime::Result<()> {
+    ///     ctx.set("tenant", "acme")?;
+    ///     Ok(())
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> emitree_runtime::Result<()> {
+    /// let tenant_of = runnable_fn("tenant_of", |(): (), ctx: RunContext| async move { Ok(ctx.get("tenant")) });
+    /// assert_eq!(tenant_of.run(()).middleware(tenant).await?, Some("acme".into()));
+    /// assert_eq!(tenant_of.run(()).await?, None);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn middleware<Sort>(self, middleware: impl IntoMiddleware<Sort>) -> Self {
         self.with(|overrides| overrides.bindings.push(Binding::Middleware(Arc::new(middleware.into_middleware()))))
     }
 
-    /// Lays keys over the context of the instance and of the parent run.
+    /// Sets keys of the run's context, over those that it inherits from its instance and its parent. Every event of the run, and
+    /// of the runs started in it, carries them.
+    ///
+    /// The key `internal` is reserved: a run that sets it fails at its first poll.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use emitree_runtime::{RunContext, Runnable, runnable_fn};
+    /// use serde_json::json;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> emitree_runtime::Result<()> {
+    /// let inner = runnable_fn("inner", |(): (), ctx: RunContext| async move { Ok((ctx.get("user"), ctx.get("step"))) });
+    /// let inner = Arc::new(inner);
+    /// let outer = runnable_fn("outer", move |(): (), _: RunContext| inner.run_shared(()).context(json!({"step": 2})));
+    ///
+    /// let keys = outer.run(()).context(json!({"user": "ada", "step": 1})).await?;
+    /// assert_eq!(keys, (Some("ada".into()), Some(2.into())));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn context(self, context: impl Into<Context>) -> Self {
         self.with(|overrides| overrides.context = overrides.context.merged(&context.into()))
     }
 
-    /// Sets the group that the run and those started in it belong to.
+    /// Sets the group of the run and of the runs started in it.
     pub fn group_id(self, group_id: impl Into<Arc<str>>) -> Self {
         self.with(|overrides| overrides.group_id = Some(group_id.into()))
     }
 
-    /// Gives the run, and those started in it, a typed value.
+    /// Sets a typed value for the run and the runs started in it ([`RunContext::extension`]).
     pub fn extension<T: Send + Sync + 'static>(self, value: T) -> Self {
         self.with(|overrides| overrides.extensions.inherited.insert(value))
     }
 
-    /// Gives this run alone a typed value: runs started in it do not inherit it
-    /// ([`RunContext::own_extension`]).
+    /// Sets a typed value for this run alone: runs started in it do not inherit it ([`RunContext::own_extension`]).
     pub fn own_extension<T: Send + Sync + 'static>(self, value: T) -> Self {
         self.with(|overrides| overrides.extensions.own.insert(value))
     }
 
-    /// Aborts the run when the signal is: an [`AbortHandle`](crate::AbortHandle)'s, another run's, or a
-    /// [`CancellationToken`](tokio_util::sync::CancellationToken). Of several, the first wins (R7).
+    /// Aborts the run when a signal is aborted: of an [`AbortHandle`](crate::AbortHandle), of another run, or a
+    /// [`CancellationToken`](tokio_util::sync::CancellationToken). May be called several times: the first abort gives the reason. If
+    /// several signals were aborted before the first poll, it is unspecified which of them does.
+    ///
+    /// ```
+    /// use emitree_runtime::{AbortHandle, RunContext, Runnable, runnable_fn};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() {
+    /// let wait = runnable_fn("wait", |(): (), _: RunContext| std::future::pending::<emitree_runtime::Result<()>>());
+    /// let (user, server) = (AbortHandle::new(), AbortHandle::new());
+    /// let run = wait.run(()).abort_on(&user).abort_on(&server);
+    ///
+    /// server.abort("the server restarts");
+    /// assert_eq!(run.await.unwrap_err().explain(), "aborted: the server restarts");
+    /// # }
+    /// ```
     pub fn abort_on(mut self, signal: impl Into<AbortSignal>) -> Self {
         let Some(config) = self.config_mut() else { return self };
         match &config.signal {
@@ -191,18 +247,36 @@ impl<'a, R: Runnable> Run<'a, R> {
         self
     }
 
-    /// Stops the run when its work is not over in time: it has timed out then. The time runs by tokio's clock from the
-    /// first poll, and includes listeners of `start`, which are not cut short: one that waits for ever keeps its run waiting. Of several
-    /// time-outs the shortest holds.
+    /// Limits the time of the run: if its work is not over by then, the run ends as timed out. Of several time-outs the shortest
+    /// applies.
     ///
-    /// The time-out is looked at before each poll of the work. Work that blocks the thread past it and returns from that very poll
-    /// has succeeded: use [`tokio::task::spawn_blocking`] for such work.
+    /// The time runs by tokio's clock from the first poll, and includes listeners of `start`. It does not cancel a running
+    /// listener: a listener of `start` that never returns keeps its run waiting.
+    ///
+    /// The time-out is checked before each poll of the work. Work that blocks its thread past the time-out and returns from that
+    /// same poll has succeeded; use [`tokio::task::spawn_blocking`] for such work.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use emitree_runtime::{RunContext, Runnable, runnable_fn};
+    /// use tokio::time::sleep;
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() {
+    /// let nap = runnable_fn("nap", |ms: u64, _: RunContext| async move { Ok(sleep(Duration::from_millis(ms)).await) });
+    /// let at_most = Duration::from_millis(100);
+    /// assert!(nap.run(50).timeout(at_most).await.is_ok());
+    /// let error = nap.run(500).timeout(at_most).await.unwrap_err();
+    /// assert!(error.is_timed_out());
+    /// assert_eq!(error.to_string(), "timed out after 100ms");
+    /// # }
+    /// ```
     pub fn timeout(self, after: Duration) -> Self {
         self.with(|overrides| overrides.timeout = Some(overrides.timeout.map_or(after, |before| before.min(after))))
     }
 
-    /// Registers a listener on the run's emitter, made with the verbs of [`Options`]: so listeners of a run get a priority, are
-    /// called once, or take [nested](Options::nested) events.
+    /// Registers a listener with [`Options`] on the run's emitter: with a priority, for one call, or for
+    /// [nested](Options::nested) events.
     ///
     /// ```
     /// use emitree_emitter::{AnyEvent, Options};
@@ -214,9 +288,9 @@ impl<'a, R: Runnable> Run<'a, R> {
     /// let doubled = double
     ///     .run(1)
     ///     .on_start(|start, _| start.input *= 10)
-    ///     // Before the others, though it is registered later.
+    ///     // Called before the others, although it is registered later.
     ///     .register(Options::new().priority(5).on("start", |start: &mut Start<u32, u32>, _| start.input += 1))
-    ///     // Of runs below, too.
+    ///     // Also receives events of the runs below.
     ///     .register(Options::new().nested(true).once().observe("**.finish", |_: &dyn AnyEvent, _| println!("over")));
     /// assert_eq!(doubled.await?, 40);
     /// # Ok(())
@@ -226,11 +300,12 @@ impl<'a, R: Runnable> Run<'a, R> {
         self.with(|overrides| overrides.bindings.push(Binding::Listener(Some(registration))))
     }
 
-    /// Listens to the run's events, and may change them; see [`Emitter::on`](emitree_emitter::Emitter::on).
+    /// Registers a listener that may change the run's events; see [`Emitter::on`](emitree_emitter::Emitter::on).
     ///
-    /// A listener of `"start"` receives the run's own `start` if it takes exactly that type, `&mut Start<I, O>`; so do those of
-    /// [`on_start`](Self::on_start), [`Stage::Start`], and its path, `backend.chat.run.start`. With another payload type, or `dyn AnyEvent`,
-    /// `"start"` is an event that the work emits under that name. Where the emitter declares its events, `"start"` is declared like all others.
+    /// Under `"start"`, a listener with the payload type `Start<I, O>` of the run receives the run's own `start`. The same event is
+    /// received under [`on_start`](Self::on_start), under [`Stage::Start`], and under its path, such as `backend.chat.run.start`.
+    /// With another payload type, or `dyn AnyEvent`, `"start"` means events that the work emits under that name. If the emitter
+    /// declares its events, `"start"` has to be declared like all others.
     ///
     /// ```
     /// use emitree_runtime::{RunContext, Runnable, Start, runnable_fn};
@@ -256,7 +331,7 @@ impl<'a, R: Runnable> Run<'a, R> {
         self.register(Options::new().on(matcher, f))
     }
 
-    /// Listens to the run's events, may change them, and is awaited; see
+    /// Registers an async listener that may change the run's events; see
     /// [`Emitter::on_async`](emitree_emitter::Emitter::on_async).
     #[track_caller]
     pub fn on_async<T>(
@@ -270,7 +345,7 @@ impl<'a, R: Runnable> Run<'a, R> {
         self.register(Options::new().on_async(matcher, f))
     }
 
-    /// Watches the run's events; see [`Emitter::observe`](emitree_emitter::Emitter::observe).
+    /// Registers an observer of the run's events; see [`Emitter::observe`](emitree_emitter::Emitter::observe).
     #[track_caller]
     pub fn observe<T, Out>(
         self,
@@ -284,8 +359,8 @@ impl<'a, R: Runnable> Run<'a, R> {
         self.register(Options::new().observe(matcher, f))
     }
 
-    /// Watches the run's events, together with others of its sort; see
-    /// [`Emitter::observe_async`](emitree_emitter::Emitter::observe_async).
+    /// Registers an async observer of the run's events, which is awaited together with the other async observers of an emitter;
+    /// see [`Emitter::observe_async`](emitree_emitter::Emitter::observe_async).
     #[track_caller]
     pub fn observe_async<T>(
         self,
@@ -298,7 +373,7 @@ impl<'a, R: Runnable> Run<'a, R> {
         self.register(Options::new().observe_async(matcher, f))
     }
 
-    /// Listens to the run's own `start`: may change the input, or answer by setting the output.
+    /// Registers a listener of the run's own `start`, which may change the input, or answer the run by setting the output.
     #[track_caller]
     pub fn on_start<Out: ListenerResult>(
         self,
@@ -307,7 +382,7 @@ impl<'a, R: Runnable> Run<'a, R> {
         self.on(Stage::Start, f)
     }
 
-    /// Listens to the run's own `success`: may change the output.
+    /// Registers a listener of the run's own `success`, which may change the output.
     #[track_caller]
     pub fn on_success<Out: ListenerResult>(
         self,
@@ -316,7 +391,7 @@ impl<'a, R: Runnable> Run<'a, R> {
         self.on(Stage::Success, f)
     }
 
-    /// Listens to the run's own `error`.
+    /// Registers a listener of the run's own `error`.
     #[track_caller]
     pub fn on_error<Out: ListenerResult>(
         self,
@@ -325,7 +400,7 @@ impl<'a, R: Runnable> Run<'a, R> {
         self.on(Stage::Error, move |failure: &mut Failure, meta| f(failure, meta))
     }
 
-    /// Listens to the run's own `finish`.
+    /// Registers a listener of the run's own `finish`.
     #[track_caller]
     pub fn on_finish<Out: ListenerResult>(
         self,
@@ -335,7 +410,7 @@ impl<'a, R: Runnable> Run<'a, R> {
     }
 }
 
-/// Nothing in a run is pinned but the boxed future in it.
+/// The only pinned part of a run is the boxed future of its work.
 impl<R: Runnable> Unpin for Run<'_, R> {}
 
 impl<R: Runnable> fmt::Debug for Run<'_, R> {

@@ -1,9 +1,8 @@
-//! Panics of user code: the only place of this crate where they are caught (R4).
+//! Catches panics of user code: the only place of this crate that does (R4).
 //!
-//! 1. A caught panic becomes an error with its message, or a line of the log where it can change nothing any more.
-//! 2. The payload of a panic is a value of the user's. It is dropped here, where its `Drop` may panic as well
-//!    ([`panic_text`]).
-//! 3. Values that no caller gets are dropped by [`discard`]: that is user code, too.
+//! 1. A caught panic becomes an error with its message, or a warning in the log if it cannot change the run any more.
+//! 2. The payload of a panic is a user value. It is dropped here, where its `Drop` may panic as well ([`panic_text`]).
+//! 3. Values that no caller gets are dropped by [`discard`], because their drops are user code too.
 
 use std::any::Any;
 use std::future::Future;
@@ -18,17 +17,19 @@ use pin_project_lite::pin_project;
 
 use crate::{Error, Result};
 
-/// Calls user code; a panic is an error like others.
+/// Calls user code, and returns a panic as an error.
 pub(crate) fn caught<T>(f: impl FnOnce() -> T) -> Result<T> {
     catch_unwind(AssertUnwindSafe(f)).map_err(Error::of_panic)
 }
 
-/// Awaits user code; a panic is an error like others.
+/// Awaits user code, and returns a panic as an error.
+///
+/// Not an `async fn`, which would hold the future twice: as its argument, and as what it awaits.
 pub(crate) fn caught_async<T>(future: impl Future<Output = T>) -> impl Future<Output = Result<T>> {
     AssertUnwindSafe(future).catch_unwind().map(|caught| caught.map_err(Error::of_panic))
 }
 
-/// Calls what can no longer change how the run goes on. A panic is logged.
+/// Calls user code that cannot change the run any more. A panic is logged.
 pub(crate) fn isolated(f: impl FnOnce()) {
     if let Err(payload) = catch_unwind(AssertUnwindSafe(f)) {
         log_panic(payload);
@@ -41,26 +42,27 @@ fn log_panic(payload: Box<dyn Any + Send>) {
     logged(|| tracing::warn!("a run goes on after a panic: {text}"));
 }
 
-/// Logs. Subscribers and errors that are displayed are user code: a panic there is dropped, because a run that goes on is worth
-/// more than a line of the log.
+/// Calls a logging macro. Log subscribers and the `Display` of errors are user code: a panic there is dropped, because the run
+/// matters more than the log.
 pub(crate) fn logged(log: impl FnOnce()) {
     if let Err(payload) = catch_unwind(AssertUnwindSafe(log)) {
         drop(panic_text(payload));
     }
 }
 
-/// Drops a value.
+/// Drops a user value. A panic is logged.
 pub(crate) fn discard<T>(value: T) {
     if needs_drop::<T>() {
         isolated(|| drop(value));
     }
 }
 
-/// Drops values, each of which may panic and keeps no other from being dropped.
+/// Drops user values. One that panics keeps no other from being dropped.
 pub(crate) fn discard_all<T>(values: impl IntoIterator<Item = T>) {
     let mut values = values.into_iter();
     let mut is_over = false;
     while !is_over {
+        // One guard for all values: after a panic the loop goes on behind the value that panicked.
         isolated(|| {
             values.by_ref().for_each(drop);
             is_over = true;
@@ -69,9 +71,9 @@ pub(crate) fn discard_all<T>(values: impl IntoIterator<Item = T>) {
 }
 
 pin_project! {
-    /// A future whose panics end it, also those while it is dropped.
+    /// A future that ends when it panics. Panics in its drop are logged as well.
     pub(crate) struct Isolated<F> {
-        // Until it is over, or dropped.
+        // Set until it is over or dropped.
         #[pin]
         future: Option<F>,
     }

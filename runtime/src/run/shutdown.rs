@@ -1,10 +1,10 @@
-//! Ending all runs of the process (R8).
+//! Ends all runs of the process (R8).
 //!
-//! 1. Listed are runs without a run above that have waited: one that is over at its first poll pays for one load.
-//! 2. A shutdown closes the gate, and then looks who is listed. A run looks at the gate before it begins, and again when it
-//!    has been listed: so neither misses the other. One that is at its first poll meanwhile is aborted when it first waits.
-//! 3. What is aborted is brought to its end by whoever has its future. Only when half of the time is over is it taken
-//!    from there: until then the work is dropped before the end is told.
+//! 1. A run without a parent is listed when it first has to wait: a run that is over at its first poll pays for one load only.
+//! 2. A shutdown sets `CLOSED`, and then reads the list. A run checks `CLOSED` before it begins, and again after it was listed:
+//!    so neither misses the other. A run in its first poll meanwhile is aborted when it first has to wait.
+//! 3. An aborted run is brought to its end by the task that holds its future, which drops the work before the last events. Only
+//!    when half of the time is over, the shutdown ends it from outside.
 
 use std::collections::HashSet;
 use std::sync::LazyLock;
@@ -15,22 +15,23 @@ use crate::RunContext;
 use crate::run::supervise::{OVER, Shutdown, give_up_on, supervise, to_come};
 use crate::tree::children::{ChildKey, Children};
 
-/// Why runs are aborted, and why others do not begin.
+/// The reason of runs that are aborted, and of runs that do not begin.
 pub(crate) const REASON: &str = "the process shuts down";
 
-/// Whether no run may begin.
+/// Set while no run may begin.
 pub(crate) static CLOSED: AtomicBool = AtomicBool::new(false);
 
-/// The runs that have no run above, and have waited.
+/// The runs without a parent that have had to wait.
 static ALIVE: LazyLock<Children> = LazyLock::new(Children::default);
 
-/// The place of a run among those alive, until its future is over or gone.
+/// The place of a run in `ALIVE`, until its future is over or dropped.
 pub(crate) struct Listed(ChildKey);
 
 impl Listed {
-    /// Lists a run that waits, and aborts it if that comes too late.
+    /// Lists a run that has to wait. Aborts it if a shutdown has begun.
     pub(crate) fn new(run: &RunContext) -> Self {
         let listed = Self(ALIVE.add(run.downgrade()));
+        // Either the shutdown finds the run in the list, or this finds `CLOSED` (invariant 2).
         fence(Ordering::SeqCst);
         if CLOSED.load(Ordering::Acquire) {
             run.abort(REASON);
@@ -46,25 +47,25 @@ impl Drop for Listed {
     }
 }
 
-/// Ends every run of the process: takes no new runs, aborts those alive, waits for their ends until the deadline, and
-/// reports each that did not end in time.
+/// Ends every run of the process: refuses new runs, aborts the runs alive, waits for their ends until the deadline, and reports
+/// each run that did not end in time.
 ///
 /// In this order:
 ///
-/// 1. From now on no run begins, those started in living runs included: whoever polls one for the first time gets an error
-///    of kind [`Aborted`](crate::ErrorKind::Aborted), "the process shuts down".
+/// 1. From now on no run begins, not even inside a living run: the first poll of a run returns an error of kind
+///    [`Aborted`](crate::ErrorKind::Aborted), "the process shuts down".
 /// 2. Every run alive is aborted with the same reason, and every run below it. A run that another thread is polling for the
-///    first time is aborted when it first waits, and may be missing in the report.
-/// 3. The tasks that hold those runs drop the work and bring them to their ends. When half of the time is over, runs that
-///    nobody has polled since are brought to their ends from here; what is left of their work is dropped with their futures.
-/// 4. At the deadline the rest is cut: sync listeners hear the ends at once, async listeners are skipped and counted. A run whose
-///    work blocks its thread cannot be cut; it ends when that returns.
+///    first time is aborted when it first has to wait, and may be missing in the report.
+/// 3. The tasks that hold these runs drop the work and emit the last events. When half of the time is over, runs that were not
+///    polled since are ended from here; their work is dropped later, with their futures.
+/// 4. At the deadline the remaining runs are cut: sync listeners receive the last events at once, async listeners are skipped
+///    and counted. A run whose work blocks its thread cannot be cut; it ends when its work returns.
 ///
-/// Ends of runs whose futures were dropped before are waited for as well. Call it before the runtime is dropped, and close
-/// your sinks after it: `handle.close(deadline)`. To let runs end by themselves, await them and call
+/// Runs whose futures were dropped before, and that have not ended yet, are waited for as well. Call it before the tokio runtime
+/// is dropped, and close your sinks after it: `handle.close(deadline)`. To let runs end by themselves, await them and call
 /// [`wait_for_ends`](crate::wait_for_ends).
 ///
-/// It is about the process, and so are its effects: runs begin again after [`accept_runs`].
+/// A shutdown applies to the whole process, until [`accept_runs`] is called.
 ///
 /// ```standalone_crate
 /// use std::time::Duration;
@@ -90,17 +91,18 @@ impl Drop for Listed {
 ///
 /// # Panics
 ///
-/// In a runtime without a clock, and outside of one, as [`tokio::time::timeout`] does.
+/// In a tokio runtime without a clock, and outside of a runtime, as [`tokio::time::timeout`] does.
 ///
 /// # Cancel safety
 ///
-/// Dropping the future leaves the process without new runs, and the runs aborted. Calling it again waits for their ends.
+/// If the future is dropped, runs stay aborted and new runs stay refused. A further call waits for the ends.
 pub async fn shutdown(deadline: Duration) -> Shutdown {
     CLOSED.store(true, Ordering::SeqCst);
     fence(Ordering::SeqCst);
     let mut waited = Waited::default();
     waited.look();
     waited.runs.iter().for_each(|run| _ = run.abort(REASON));
+    // The holders of the runs go first: they drop the work before the last events (invariant 3).
     let half = deadline / 2;
     if tokio::time::timeout(half, waited.until_over()).await.is_err() {
         waited.unended().for_each(supervise);
@@ -110,7 +112,7 @@ pub async fn shutdown(deadline: Duration) -> Shutdown {
 }
 
 /// Lets runs begin again after a [`shutdown`]: for programs that restart in place, and for tests. Runs that were refused or
-/// aborted stay so.
+/// aborted do not come back.
 pub fn accept_runs() {
     CLOSED.store(false, Ordering::SeqCst);
 }
@@ -138,6 +140,7 @@ impl Waited {
 
     async fn until_over(&mut self) {
         loop {
+            // Listen before the look, so that an end in between is not missed.
             let over = OVER.listen();
             self.look();
             if self.unended().next().is_none() {

@@ -1,36 +1,36 @@
-//! What has become of a run, in one word: stopped or settled, closed, ended (R7, R13).
+//! The state of a run in one atomic word: stopped or settled, closed, released, ended (R7, R13, R14).
 //!
 //! 1. Bits are only ever added.
-//! 2. Of `STOPPED` and `SETTLED`, which race, the first decides: nothing is stopped that is settled, and who settles
-//!    learns whether it was stopped before.
-//! 3. Why it was stopped is written before `STOPPED` is, and never again: the first reason wins.
-//! 4. Whoever finds it being stopped adds `STOPPED` too: once a `stop` has returned, it is not open.
-//! 5. Of `TASKS` and `SETTLED` the first decides: what is settled takes no tasks. What has tasks is not closed with being
-//!    settled, for those may begin runs until they have ended.
-//! 6. `SETTLED` and `CLOSED` are added, and looked at by who spawns or begins below, in one order with what those leave
-//!    there: either sees the other.
+//! 2. Of `STOPPED` and `SETTLED`, which race, the first decides: a settled run is not stopped any more, and `settle` reports
+//!    an earlier stop.
+//! 3. The reason of a stop is written before `STOPPED`, and never again: the first reason wins.
+//! 4. A `stop` that loses to another one adds `STOPPED` too: once any `stop` has returned, the run is not open.
+//! 5. Of `TASKS` and `SETTLED` the first decides: a settled run takes no tasks. A run with tasks is not closed when it is
+//!    settled, because its tasks may begin runs until they have ended.
+//! 6. `SETTLED` and `CLOSED` are sequentially consistent with the places of tasks and of runs below: a run that ends sees what
+//!    was spawned or begun in it, or the spawner sees the bit.
 //! 7. Of `CHAINED` and `WORKING` the first decides: a chain is added before the work begins, and then the work passes it, or it is
 //!    refused.
-//! 8. Whoever binds something to it adds `BOUND` after it has left it there, and the end adds `RELEASED` before it looks: who
-//!    comes second sees both, and lets it go.
+//! 8. A binder adds `BOUND` after it has bound something, and the end adds `RELEASED` before it looks at the bindings: the
+//!    second of the two sees both bits, and drops the binding.
 
 use crate::sync::{AtomicU16, OnceLock, Ordering};
 
-/// It was aborted, before it was settled.
+/// The run was stopped before it was settled.
 const STOPPED: u16 = 1;
-/// Its work is over: nothing stops it any more.
+/// Its work is over: it is not stopped any more.
 const SETTLED: u16 = 2;
-/// What is started in it from now on is not below it.
+/// It takes no more runs below it.
 const CLOSED: u16 = 4;
-/// All of it is over.
+/// It has ended, with all runs below it.
 const ENDED: u16 = 8;
-/// It has tasks, or had.
+/// It has tasks, or has had some.
 const TASKS: u16 = 16;
-/// Something was bound to it that has to be let go.
+/// Something was bound to it that has to be dropped at its end.
 const BOUND: u16 = 32;
-/// It has let go of what was bound, or is about to.
+/// It has dropped its bindings, or is about to.
 const RELEASED: u16 = 64;
-/// Its values pass a chain.
+/// It has a chain, which its values pass.
 const CHAINED: u16 = 128;
 /// Its work has begun: no chain is added from now on.
 const WORKING: u16 = 256;
@@ -50,28 +50,34 @@ impl<S> RunState<S> {
         Self { word: AtomicU16::new(0), stop: OnceLock::new() }
     }
 
-    /// That of a run to which something is bound from the beginning.
+    /// Returns the state of a run to which something is bound from the beginning.
     pub(crate) fn bound() -> Self {
         Self { word: AtomicU16::new(BOUND), stop: OnceLock::new() }
     }
 
-    /// Stops it, unless it was stopped or settled before; tells whether this did it.
+    /// Stops the run unless it was stopped or settled before. Returns `true` if this call stopped it.
     pub(crate) fn stop(&self, stop: S) -> bool {
         if !self.is_open() {
             return false;
         }
+        // Written before the bit: a thread that sees the bit finds the reason (invariant 3).
         let is_first = self.stop.set(stop).is_ok();
+        // Added by a loser as well, so that the run is stopped when it returns (invariant 4).
         let stopped = |word| is_open(word).then_some(word | STOPPED);
         let stopped = self.word.fetch_update(Ordering::AcqRel, Ordering::Acquire, stopped);
         is_first && stopped.map_or_else(|word| word & STOPPED != 0, |_| true)
     }
 
-    /// Whether it may still be stopped.
+    /// Returns `true` if the run may still be stopped.
     pub(crate) fn is_open(&self) -> bool {
         is_open(self.word.load(Ordering::Acquire))
     }
 
-    /// Settles it: gives why it was stopped, if it was before.
+    /// Settles the run.
+    ///
+    /// # Errors
+    ///
+    /// The reason, if it was stopped before.
     pub(crate) fn settle(&self) -> Result<(), &S> {
         self.outcome(self.word.fetch_or(SETTLED, Ordering::SeqCst))
     }
@@ -80,7 +86,8 @@ impl<S> RunState<S> {
         self.word.load(Ordering::SeqCst) & SETTLED != 0
     }
 
-    /// Settles it; without tasks closes it, and without bindings releases it as well.
+    /// Settles the run. A run without tasks is closed as well, and released if nothing is bound to it: one atomic operation for
+    /// the common run.
     pub(crate) fn settle_and_close(&self) -> Result<(), &S> {
         let settled = |word| {
             Some(match (word & TASKS, word & BOUND) {
@@ -93,12 +100,12 @@ impl<S> RunState<S> {
         self.outcome(word.unwrap_or_else(|word| word))
     }
 
-    /// It is about to get a task; tells whether it may.
+    /// Marks the run as having tasks. Returns `false` if it is settled and takes none.
     pub(crate) fn take_task(&self) -> bool {
         self.word.fetch_or(TASKS, Ordering::SeqCst) & SETTLED == 0
     }
 
-    /// Whether there ever was a task. Asked once it is settled.
+    /// Returns `true` if the run has had a task. Reliable once it is settled.
     pub(crate) fn has_tasks(&self) -> bool {
         self.word.load(Ordering::SeqCst) & TASKS != 0
     }
@@ -111,14 +118,14 @@ impl<S> RunState<S> {
         self.word.load(Ordering::SeqCst) & CLOSED != 0
     }
 
-    /// Adds the chain, which has been made, and binds it. Returns `false` if the work has begun without one.
+    /// Adds the chain, which has been made, and marks the run as bound. Returns `false` if the work has begun without a chain.
     pub(crate) fn add_chain(&self) -> bool {
         let chained = |word| (word & (CHAINED | WORKING | RELEASED) == 0).then_some(word | CHAINED | BOUND);
         let added = self.word.fetch_update(Ordering::AcqRel, Ordering::Acquire, chained);
         added.map_or_else(|word| word & CHAINED != 0, |_| true)
     }
 
-    /// Begins the work. Returns `true` if its values pass a chain.
+    /// Begins the work. Returns `true` if its values pass a chain: without one, none is added any more.
     pub(crate) fn begin_work(&self) -> bool {
         self.word.fetch_or(WORKING, Ordering::AcqRel) & CHAINED != 0
     }
@@ -127,15 +134,17 @@ impl<S> RunState<S> {
         self.word.load(Ordering::Acquire) & CHAINED != 0
     }
 
-    /// Something has been bound to it. Returns `false` if it has let go already: then whoever bound it lets it go.
+    /// Marks the run as bound, after something was bound to it. Returns `false` if it is released: then the caller drops the
+    /// binding.
     pub(crate) fn bind(&self) -> bool {
         self.word.fetch_or(BOUND, Ordering::AcqRel) & RELEASED == 0
     }
 
-    /// Releases it. Returns `true` if something is bound that the caller drops; what is bound from now on is dropped by its binder.
+    /// Releases the run. Returns `true` if something is bound that the caller has to drop. Later bindings are dropped by their
+    /// binders.
     #[inline]
     pub(crate) fn release(&self) -> bool {
-        // Released when it was settled: nothing was bound then.
+        // A run that was released when it was settled has nothing bound: no atomic exchange for it.
         self.word.load(Ordering::Acquire) & RELEASED == 0 && self.word.fetch_or(RELEASED, Ordering::AcqRel) & BOUND != 0
     }
 
@@ -143,8 +152,9 @@ impl<S> RunState<S> {
         self.word.load(Ordering::Acquire) & RELEASED != 0
     }
 
-    /// Ends it, once it has been settled, closed and released: what others add then says nothing any more.
+    /// Ends the run, which is settled, closed and released.
     pub(crate) fn end(&self) {
+        // A bit that another thread adds between the two may get lost: after `RELEASED` no decision depends on one.
         let word = self.word.load(Ordering::Relaxed);
         self.word.store(word | ENDED, Ordering::Release);
     }
@@ -153,7 +163,7 @@ impl<S> RunState<S> {
         self.word.load(Ordering::Acquire) & ENDED != 0
     }
 
-    /// Why it was stopped, if it was.
+    /// Returns the reason if the run was stopped.
     #[inline]
     pub(crate) fn stopped(&self) -> Option<&S> {
         self.outcome(self.word.load(Ordering::Acquire)).err()

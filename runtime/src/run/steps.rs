@@ -1,10 +1,10 @@
-//! What a run tells, step by step (R4): `start`; then, when the work is over and all below it has ended, `success` or
-//! `error`, and `finish`.
+//! The steps of a run and their events (R4): `start`; then, when the work is over and all runs below have ended, `success` or
+//! `error`; then `finish`.
 //!
-//! 1. After `start` has been emitted, exactly one of `success` and `error` is, and then exactly one `finish`.
-//! 2. An emit that has begun is brought to its end, whoever does it: losing patience is a matter of its delivery.
-//! 3. No run that was started in this one is alive when `finish` is emitted (R13).
-//! 4. What does not have to wait is done where it is, without a future: each step leads to the next.
+//! 1. After `start`, exactly one of `success` and `error` is emitted, and then exactly one `finish`.
+//! 2. An emit that has begun is finished, by any driver; its delivery decides how long listeners are awaited.
+//! 3. When `finish` is emitted, every run that was started in this one has ended (R13).
+//! 4. A step that does not have to wait leads to the next one directly, without a future.
 
 use std::task::{Context as TaskContext, Poll};
 
@@ -23,33 +23,33 @@ use crate::run::panic::{discard, isolated};
 use crate::runnable::value::Data;
 use crate::{Error, Outcome, Result, Stage, Status};
 
-/// Where a run is. What is in it is waited for.
+/// A step of a run, with what the run waits for in it.
 pub(crate) enum Step<I: 'static, O> {
     Starting(Emitting<Start<I, O>>),
-    /// With the answer that was set at the start, until the work begins.
+    /// With the answer that was set at `start`, until the work begins.
     Working(Option<O>),
-    /// Tasks and runs below end.
+    /// Tasks and runs below are ended.
     CleaningUp(Box<Cleanup<O>>),
     Succeeding(Emitting<Success<I, O>>),
     Failing(Emitting<Failure>),
-    /// Runs below end that were started since.
+    /// Runs below are ended that were started since.
     Closing(Box<Cleanup<O>>),
     Finishing(Emitting<Finish<I, O>>, Option<Error>),
     Over(Result<O>),
 }
 
-/// A run that nobody has to be told of begins with its work.
+/// A run without listeners skips `start` and begins with its work.
 impl<I, O> Default for Step<I, O> {
     fn default() -> Self {
         Self::Working(None)
     }
 }
 
-/// An event that somebody has to be awaited for.
+/// An event with a listener that has to be awaited.
 pub(crate) type Emitting<P> = BoxFuture<'static, Delivered<P>>;
 type Delivered<P> = (P, Result<(), EmitError>);
 
-/// Begins a run whose input is not known already: somebody may be asked about it.
+/// Emits `start`, or sets the input at once if there are no recipients.
 pub(crate) fn begin<I: Data, O: Data>(run: &TypedRun<I, O>, input: I) -> Step<I, O> {
     let Some(recipients) = run.recipients() else {
         run.core().set_input(input);
@@ -61,7 +61,7 @@ pub(crate) fn begin<I: Data, O: Data>(run: &TypedRun<I, O>, input: I) -> Step<I,
     }
 }
 
-/// Ends a run that has not started: what was bound may have spawned tasks, or made runs.
+/// Ends a run that has not started. Middlewares may have spawned tasks or started runs, which end first.
 pub(crate) fn give_up<I: Data, O: Data>(run: &TypedRun<I, O>, error: Error) -> Step<I, O> {
     let error = run.node().state.settle().map_or_else(Stop::error, |()| error);
     let result = Err(run.exit_error(error));
@@ -69,7 +69,7 @@ pub(crate) fn give_up<I: Data, O: Data>(run: &TypedRun<I, O>, error: Error) -> S
 }
 
 impl<I: Data, O: Data> Step<I, O> {
-    /// Waits for what is waited for; gives the next step. Runs below that have to end before may be handed over.
+    /// Polls what the run waits for, and returns the next step. Runs that have to end before may be handed over to `below`.
     pub(crate) fn poll(&mut self, run: &TypedRun<I, O>, below: Deferred<'_>, cx: &mut TaskContext<'_>) -> Poll<Self> {
         match self {
             Self::Starting(emitting) => emitting.as_mut().poll(cx).map(|delivered| on_started(run, delivered)),
@@ -97,16 +97,17 @@ fn on_started<I: Data, O: Data>(run: &TypedRun<I, O>, (start, delivered): Delive
     }
 }
 
-/// The work is over, or was not begun. If the run was aborted before, it ends as aborted, whatever the work came to (R7).
+/// The work is over, or was not begun. A run that was aborted before ends as aborted, even if the work returned (R7).
 pub(crate) fn on_work_done<I: Data, O: Data>(run: &TypedRun<I, O>, result: Result<O>) -> Step<I, O> {
     let AbortNode { state, below, .. } = run.node();
     let exit = |result: Result<O>| result.map_err(|error| run.exit_error(error));
     if state.is_settled() {
-        // A panic has lost the step at which the run was: no event is emitted twice.
+        // A panic has lost the step at which the run was. End it without further events, so that none is emitted twice.
         return end(run, exit(result));
     }
     let recipients = run.recipients();
-    // As long as something has to end before the run, runs that begin in it are below it too: it is not closed yet (R13).
+    // Close the run only if nothing has to end before it: tasks, children and listeners may still begin runs, which belong below
+    // it (R13).
     let settled = if recipients.is_some() || !below.is_empty() { state.settle() } else { state.settle_and_close() };
     let result = exit(match settled {
         Ok(()) => result,
@@ -158,12 +159,13 @@ fn on_succeeded<I: Data, O: Data>(run: &TypedRun<I, O>, (success, delivered): De
     close(run, result, Some(input))
 }
 
-/// What listeners of `error` say was isolated where they were called: the emit does not fail by it (R10).
+/// Failures of listeners of `error` were isolated where the listeners were called, so the emit does not fail (R10).
 fn on_failed<I: Data, O: Data>(run: &TypedRun<I, O>, (failure, _): Delivered<Failure>) -> Step<I, O> {
     close(run, Err(failure.error), None)
 }
 
-/// Closes the run: runs that are made in it from now on begin elsewhere. Those that listeners have begun since end first (R13).
+/// Closes the run, so that runs which are made in it from now on begin further up. Runs that its listeners have started end first
+/// (R13).
 fn close<I: Data, O: Data>(run: &TypedRun<I, O>, result: Result<O>, input: Option<Input<I>>) -> Step<I, O> {
     let AbortNode { state, below, .. } = run.node();
     state.close();
@@ -174,7 +176,7 @@ fn close<I: Data, O: Data>(run: &TypedRun<I, O>, result: Result<O>, input: Optio
 }
 
 fn finish<I: Data, O: Data>(run: &TypedRun<I, O>, result: Result<O>, input: Option<Input<I>>) -> Step<I, O> {
-    // Without receivers nothing is made for them, and the clock is not read (E15).
+    // Without recipients there is no event, and the clock is not read (E15).
     let recipients = match run.recipients() {
         Some(recipients) if run.has_started() => recipients,
         _ => return end(run, result),
@@ -185,7 +187,7 @@ fn finish<I: Data, O: Data>(run: &TypedRun<I, O>, result: Result<O>, input: Opti
         Err(error) => (Outcome::of_error(&error), Some(error)),
     };
     let input = input.unwrap_or_else(|| Input::of(run));
-    // Listeners may be awaited, so they are given the time up to now; a subscriber that asks is quick.
+    // Measure now if there are listeners, because they may be awaited; otherwise only when a subscriber asks.
     let duration = match recipients {
         Recipients::Listeners(_) => Measured::now(run),
         Recipients::Subscribers => Measured::later(),
@@ -196,7 +198,7 @@ fn finish<I: Data, O: Data>(run: &TypedRun<I, O>, result: Result<O>, input: Opti
     }
 }
 
-/// Failures of listeners of `finish` were isolated as well (R10).
+/// Failures of listeners of `finish` were isolated, too (R10).
 fn on_finished<I: Data, O: Data>(
     run: &TypedRun<I, O>,
     (finish, _): Delivered<Finish<I, O>>,
@@ -210,14 +212,14 @@ fn on_finished<I: Data, O: Data>(
     })
 }
 
-/// Ends a run without `finish`: it has no receivers, or has not started.
+/// Ends a run without `finish`, because it has no recipients or has not started.
 fn end<I: Data, O: Data>(run: &TypedRun<I, O>, result: Result<O>) -> Step<I, O> {
     record_outcome(run.span(), &result);
     run.end(|| status_of(&result));
     Step::Over(result.map_err(Error::leaving))
 }
 
-/// Emits an event to who listens, and then shows it to those who observe: it is told at once, or has to be waited for.
+/// Emits an event to the listeners, and then shows it to the subscribers. Returns it delivered, or the future that delivers it.
 fn emit<I: Data, O: Data, P>(
     run: &TypedRun<I, O>,
     recipients: Recipients<'_>,
@@ -254,7 +256,7 @@ fn record_outcome<O>(span: &Span, result: &Result<O>) {
         return;
     }
     let status = status_of(result);
-    // Who is told of spans may panic.
+    // A `tracing` subscriber may panic.
     isolated(|| _ = span.record("outcome", status.as_str()));
 }
 

@@ -1,8 +1,8 @@
-//! Ends that are still to come when a run's future is gone (R8).
+//! Ends runs whose futures were dropped (R8).
 //!
-//! 1. An end is counted before a task is spawned for it, and until it has come.
-//! 2. Where no task can be had, or it is dropped because its runtime shuts down, the end comes at once: who would have
-//!    to be awaited is skipped.
+//! 1. A run is in `PENDING` before a task is spawned for its end, and until it has ended.
+//! 2. If no task can be spawned, or the task is dropped because its runtime shuts down, the run ends at once, and async listeners
+//!    are skipped.
 
 use std::fmt;
 use std::future::Future;
@@ -21,19 +21,20 @@ use crate::RunContext;
 use crate::run::drive::Driven;
 use crate::run::lease::Driver;
 
-/// The ends that are still to come, of the whole process.
+/// The runs of the process whose futures were dropped, and that have not ended.
 static PENDING: LazyLock<Mutex<Slab<RunContext>>> = LazyLock::new(Mutex::default);
 
-/// One of them has come, or a run alive is over.
+/// Notified when a pending run has ended, and when a listed run is over.
 pub(crate) static OVER: Event = Event::new();
 
-/// Ends a run whose work is gone: sync listeners hear it now, those that are awaited from a task.
+/// Ends a run whose work was dropped: sync listeners receive the last events now, async listeners in a task.
 pub(crate) fn supervise(run: &RunContext) {
     run.delivery().sync_first();
     let mut cx = TaskContext::from_waker(Waker::noop());
     if run.drive(Driver::Supervisor, &mut cx) != Driven::Pending {
         return;
     }
+    // Refuse the lease to the parent from now on: the task is going to need it.
     run.supervised();
     let supervised = Supervised { key: PENDING.lock().insert(run.clone()), run: run.clone() };
     match Handle::try_current() {
@@ -42,7 +43,7 @@ pub(crate) fn supervise(run: &RunContext) {
     }
 }
 
-/// Drives a run to its end. Dropped before, it ends it there.
+/// A task that drives a run to its end. If it is dropped before, its drop ends the run.
 struct Supervised {
     run: RunContext,
     key: usize,
@@ -68,14 +69,14 @@ impl Drop for Supervised {
     }
 }
 
-/// Ends a run here and now. If somebody else is at it, it goes on when that one stops.
+/// Ends a run at once. If another driver holds the lease, this goes on when that driver parks the run.
 fn cut(run: &RunContext) {
     run.delivery().cut();
     let waker = Waker::from(Arc::new(Again(run.clone())));
     run.drive(Driver::Supervisor, &mut TaskContext::from_waker(&waker));
 }
 
-/// Wakes by going on.
+/// A waker that drives the run on.
 struct Again(RunContext);
 
 impl Wake for Again {
@@ -84,12 +85,12 @@ impl Wake for Again {
     }
 }
 
-/// Waits for the ends of runs whose futures were dropped, until the deadline; then the rest come at once, and who would
-/// have to be awaited is skipped.
+/// Waits until the runs whose futures were dropped have ended. At the deadline the remaining runs are cut: they end at once, and
+/// async listeners are skipped.
 ///
-/// Call it before the runtime goes: a runtime that shuts down cannot await anybody, and what is still to come is cut
-/// then too. Runs that are alive are not touched: a program that has awaited its runs calls this, and then closes its
-/// sinks, `handle.close(deadline)`. [`shutdown`](crate::shutdown) aborts what is alive.
+/// Call it before the tokio runtime is dropped: a runtime that shuts down awaits nothing, so runs that have not ended are cut then
+/// too. Living runs are not touched: a program that has awaited its runs calls this, and then closes its sinks,
+/// `handle.close(deadline)`. [`shutdown`](crate::shutdown) aborts living runs as well.
 ///
 /// ```
 /// use std::time::Duration;
@@ -103,7 +104,7 @@ impl Wake for Again {
 ///
 /// # Panics
 ///
-/// In a runtime without a clock, and outside of one, as [`tokio::time::timeout`] does.
+/// In a tokio runtime without a clock, and outside of a runtime, as [`tokio::time::timeout`] does.
 pub async fn wait_for_ends(deadline: Duration) -> Shutdown {
     let waiting = to_come();
     tokio::time::timeout(deadline, until_over()).await.ok();
@@ -111,7 +112,7 @@ pub async fn wait_for_ends(deadline: Duration) -> Shutdown {
     Shutdown { ended, undelivered: to_come().iter().map(give_up_on).collect() }
 }
 
-/// Not those that were cut before: their tasks may not have noticed yet.
+/// Returns the pending runs, without runs that were cut before and whose tasks have not noticed yet.
 pub(crate) fn to_come() -> Vec<RunContext> {
     PENDING.lock().iter().map(|(_, run)| run).filter(|run| !run.has_ended()).cloned().collect()
 }
@@ -126,7 +127,7 @@ async fn until_over() {
     }
 }
 
-/// Ends a run as far as that can be done now.
+/// Cuts a run, and reports it.
 pub(crate) fn give_up_on(run: &RunContext) -> Undelivered {
     cut(run);
     Undelivered {
@@ -141,14 +142,14 @@ pub(crate) fn give_up_on(run: &RunContext) -> Undelivered {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Shutdown {
-    /// How many runs ended in time, of those that it waited for.
+    /// The number of runs that ended in time.
     pub ended: usize,
     /// The runs that had not ended at the deadline.
     pub undelivered: Vec<Undelivered>,
 }
 
 impl Shutdown {
-    /// Whether all of them ended in time.
+    /// Returns `true` if all runs ended in time.
     #[must_use]
     pub const fn is_complete(&self) -> bool {
         self.undelivered.is_empty()
@@ -166,16 +167,16 @@ impl fmt::Display for Shutdown {
     }
 }
 
-/// A run that had not ended at the deadline, and was cut then.
+/// A run that had not ended at the deadline and was cut.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Undelivered {
-    /// Where it ran.
+    /// The namespace of its instance.
     pub namespace: String,
-    /// Which run it is.
+    /// The run's id.
     pub run_id: Uuid,
-    /// How many times a listener that would have had to be awaited was not, or was dropped.
+    /// How many times an async listener was skipped, or dropped while it was awaited.
     pub skipped: usize,
-    /// Whether it has ended now. If not, its work blocks a thread, or a listener does.
+    /// `true` if it has ended by now. If not, its work or a listener blocks a thread.
     pub has_ended: bool,
 }

@@ -1,11 +1,10 @@
-//! The runs that were started in a run, or that have the signal of something.
+//! The children of a run: runs that were started in it. Also the runs that follow an abort signal.
 //!
-//! 1. The first thread that comes has a slot at hand, for one run. Where there are more, or were, each thread has a shard of
-//!    its own: runs that begin and end on several threads below one run do not meet, not even by writing beside what
-//!    others read, and how many live there does not matter.
-//! 2. Nothing is held: a place keeps a weak handle, until the run has ended.
-//! 3. A run takes its place while it is made, and its handle leads to nothing until it is. Who may miss none waits for
-//!    those: each tells when it is made, or when it gives its place up because it could not be.
+//! 1. The first thread that registers a child owns a slot for one child. All further children are registered in shards, one for
+//!    each thread: runs that begin and end on several threads below one run do not contend, and their number does not matter.
+//! 2. A child is held weakly, until it has ended.
+//! 3. A child registers while it is made, and its weak handle is not upgradable until it is made. `poll_all` waits for such
+//!    children: each reports when it is made, or when it deregisters because it could not be made.
 
 use std::task::{Context as TaskContext, Poll, Waker, ready};
 
@@ -17,21 +16,21 @@ use crate::sync::{AtomicUsize, AtomicWaker, Mutex, OnceLock, Ordering, SHARDS, f
 
 #[derive(Default)]
 pub(crate) struct Children {
-    /// The thread that uses the slot: the first that came. 0 before.
+    /// The thread that owns the slot, the first one that came; 0 before.
     owner: AtomicUsize,
     first: Mutex<Option<WeakRun>>,
-    /// Made with the first run that is not in the slot; then no other run takes it.
+    /// Made with the first child that is not in the slot. From then on the slot is not used again.
     more: OnceLock<Box<[Shard; SHARDS]>>,
-    /// Who waits for a run to be made. Woken under no lock: it may go on at once.
+    /// The task that waits for a child to be made. Woken under no lock, because it may go on at once.
     waiting: AtomicWaker,
 }
 
-/// On a cache line of its own.
+/// A shard on a cache line of its own.
 #[derive(Default)]
 #[repr(align(64))]
 struct Shard(Mutex<Slab<WeakRun>>);
 
-/// Where a run stands below another.
+/// The key under which a child is registered.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ChildKey {
     First,
@@ -50,12 +49,13 @@ impl Children {
         }
         let shard = thread % SHARDS;
         let more = self.more.get_or_init(Box::default);
-        // Who does not see `more` has been seen to close: who adds looks for that next.
+        // A parent that does not see `more` has closed before: the child checks for that next, and is refused.
         fence(Ordering::SeqCst);
         ChildKey::More { shard, key: more[shard].0.lock().insert(run) }
     }
 
-    /// All orders are the strictest, so that `is_empty` and who adds see each other (see `state`).
+    /// Returns the owner of the slot; sets it to this thread if there is none. Sequentially consistent, so that a parent that calls
+    /// `is_empty` and a child that registers see each other.
     fn owner(&self, thread: usize) -> usize {
         match self.owner.load(Ordering::SeqCst) {
             0 => self
@@ -84,35 +84,35 @@ impl Children {
         self.first.lock().is_none() && self.more.get().is_none_or(|more| more.iter().all(is_empty))
     }
 
-    /// A run has been made, or was not, below one whose work is over.
+    /// Wakes the task that waits for a child to be made.
     pub(crate) fn tell(&self) {
         self.waiting.wake();
     }
 
-    /// The runs that are there now, but for those that are still made.
+    /// Returns the children at this moment, without children that are still being made.
     pub(crate) fn runs(&self) -> Vec<RunContext> {
         self.places().into_iter().flatten().collect()
     }
 
-    /// The runs that are there, once all of them are made. One waits at a time.
+    /// Returns the children, once all of them are made. Only one task may wait at a time.
     pub(crate) fn poll_all(&self, cx: &TaskContext<'_>) -> Poll<Vec<RunContext>> {
         let runs = match self.made() {
             Some(runs) => runs,
             None => ready!(self.wait(cx.waker())),
         };
-        // It may hold the run that this belongs to.
+        // The waker may hold the run to which this list belongs.
         drop(self.waiting.take());
         Poll::Ready(runs)
     }
 
     fn wait(&self, waker: &Waker) -> Poll<Vec<RunContext>> {
         self.waiting.register(waker);
-        // Either this sees that the run is made, or who made it sees that the one above is settled.
+        // Either this sees that the child is made, or the child sees that its parent is settled, and wakes it.
         fence(Ordering::SeqCst);
         self.made().map_or(Poll::Pending, Poll::Ready)
     }
 
-    /// None while one is still made.
+    /// Returns `None` while a child is still being made.
     fn made(&self) -> Option<Vec<RunContext>> {
         self.places().into_iter().collect()
     }

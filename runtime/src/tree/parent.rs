@@ -1,9 +1,9 @@
-//! The run in which a run was started, and its place below it.
+//! The link of a run to its parent: the run in which it was started.
 //!
-//! 1. A run takes its place while it is made, and then looks whether the one above takes more; that closes, and then
-//!    looks who is below: either sees the other.
-//! 2. It is ended with the one above, or gives its place up: when it has ended, or where it could not be made.
-//! 3. Who waits for it to be made is told of either.
+//! 1. A run registers with its parent while it is made, and then checks whether the parent has closed; the parent closes, and
+//!    then looks for children: one of the two sees the other.
+//! 2. A run deregisters when it has ended, or if it could not be made; until then its parent ends it.
+//! 3. A parent that waits for the run to be made is woken in either case.
 
 use crate::RunContext;
 use crate::context::WeakRun;
@@ -13,19 +13,19 @@ use crate::tree::children::ChildKey;
 pub(crate) struct Parent {
     run: RunContext,
     place: ChildKey,
-    /// The place has been given up.
+    /// Set when the run has deregistered.
     has_left: AtomicBool,
 }
 
 impl Parent {
-    /// Gives the run above back if that takes no more.
+    /// Registers a run with its parent. Returns the parent as an error if it has closed.
     pub(crate) fn of(run: WeakRun, above: RunContext) -> Result<Self, RunContext> {
         if above.node().state.is_closed() {
             return Err(above);
         }
         let place = above.node().below.add(run);
         let above = Self { run: above, place, has_left: AtomicBool::new(false) };
-        // Either this sees that the run above has closed, or that sees the place.
+        // Check again: either this sees that the parent has closed, or the parent sees the child (invariant 1).
         if above.run.node().state.is_closed() { Err(above.run.clone()) } else { Ok(above) }
     }
 
@@ -33,8 +33,9 @@ impl Parent {
         &self.run
     }
 
-    /// The run that has the place is there: if the work of the one above is over, that may wait for it.
+    /// Reports that the run is made. If the parent's work is over, the parent may be waiting for this.
     pub(crate) fn arrive(&self) {
+        // Either this sees that the parent, which settles before it waits, is settled, or the parent sees the run made.
         fence(Ordering::SeqCst);
         if self.run.node().state.is_settled() {
             self.run.node().below.tell();
@@ -47,7 +48,7 @@ impl Parent {
     }
 }
 
-/// A run that could not be made gives its place up here.
+/// A run that could not be made deregisters here.
 impl Drop for Parent {
     fn drop(&mut self) {
         if !self.has_left.load(Ordering::Relaxed) {
