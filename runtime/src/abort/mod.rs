@@ -137,6 +137,7 @@ impl AbortNode {
 
     /// Makes a run follow this node: it is stopped with it.
     pub(crate) fn link(&self, run: &RunContext) -> ChildKey {
+        // Register before the check: a stop either finds the run, or is found by it (invariant 3).
         let place = self.waiters().linked.add(run.downgrade());
         run.node().follow(self);
         place
@@ -183,6 +184,7 @@ impl AbortNode {
 
     pub(crate) async fn until_stopped(&self) -> Arc<str> {
         loop {
+            // Listen before the check, so that a stop in between wakes this.
             let told = self.waiters().told.listen();
             match self.state.stopped() {
                 Some(stop) => return stop.reason(),

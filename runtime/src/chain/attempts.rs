@@ -97,6 +97,7 @@ impl Attempts {
     }
 
     async fn give_up(&self, retry: RetryRequest, ctx: &RunContext) -> Result<()> {
+        // The event still belongs to the attempt that is given up: count it only afterwards.
         ctx.discard_attempt(retry.reason.clone(), retry.metadata.clone()).await?;
         self.given_up.lock().push(retry);
         Ok(())
@@ -147,6 +148,7 @@ impl<I: Data, O: Data> AttemptParts<'_, I, O> {
     }
 
     async fn attempt(&self, work: &dyn Work<I, O>, input: &I, ctx: &RunContext) -> Result<O> {
+        // Subscribers see the result of layers and work, before output middlewares change it.
         let Some(ValueMaps { inputs, outputs }) = self.maps else {
             let result = call(self.layers, work, input, ctx).await;
             ctx.show_attempt(&result);

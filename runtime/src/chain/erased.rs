@@ -251,6 +251,7 @@ impl<I, O> Future for Running<'_, I, O> {
                 let error = Error::new("what is inside was polled again after it had returned");
                 return Poll::Ready(Err(error));
             }
+            // A layer with notes of swallowed control flow gets them again, and runs nothing (M9).
             (None, _) => {
                 let frame = *self.frame.insert(Frame::new());
                 if let Some(error) = noted.pending(outside) {

@@ -67,6 +67,7 @@ impl<T> FreezableList<T> {
 
     /// Drops the items, outside of the lock. Items that the work still shares are dropped with the work.
     pub(crate) fn release(&self) {
+        // Taken out under the lock, and dropped after it: the drops are user code.
         let list = replace(&mut *self.0.lock(), List::Frozen(None));
         match list {
             List::Open(list) => discard_all(list),

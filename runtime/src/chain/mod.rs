@@ -131,6 +131,7 @@ impl<I: Data, O: Data> AnyChain for Chain<I, O> {
 
     fn release(&self) {
         self.layers.release();
+        // Freezing first refuses value middlewares that another thread binds from now on (R14).
         if let Some(maps) = self.freeze_value_maps() {
             maps.inputs.maps.release();
             maps.outputs.release();

@@ -112,6 +112,7 @@ impl RunContext {
         let unmade = |run: &&Self| run.shared().lazy_emitter.made().is_none();
         let runs: SmallVec<[&Self; 8]> =
             successors(self.parent().filter(unmade), |run| run.parent().filter(unmade)).collect();
+        // Each emitter needs the one of its parent: events go from one to the next.
         for run in runs.into_iter().rev() {
             run.make_own();
         }
@@ -125,6 +126,7 @@ impl RunContext {
             let entered: Weak<WeakRun> = Arc::downgrade(&scope);
             Made { emitter: self.shared().lazy_emitter.make(self.parent(), entered), scope: Some(scope) }
         });
+        // An emitter that is made while the run ends has to be ended as well (R14).
         self.bound();
         &made.emitter
     }

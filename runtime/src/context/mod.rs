@@ -136,6 +136,7 @@ impl<I: Data, O: Data> Seed<'_, I, O> {
 impl<L: ErasedRun + ?Sized> Drop for SharedRun<L> {
     fn drop(&mut self) {
         let above = self.parent.take();
+        // Most runs hold no value whose drop is user code: no run has to be entered then.
         if self.core.has_values() || !self.extensions.is_empty() {
             enter_some(above.as_ref().map(Parent::run), || {
                 replace(&mut self.extensions, RunExtensions::new(None, Values::NONE)).discard();
@@ -189,7 +190,7 @@ impl<I, O> Deref for TypedRun<I, O> {
 }
 
 impl RunContext {
-    /// Returns the current run: in its work, while middlewares are bound, and in listeners of its events, on any emitter that they
+    /// Returns the current run: in its work, while middlewares are bound, and in listeners of its events, no matter on which emitter they
     /// are registered.
     ///
     /// Returns `None` outside of a run, and in tasks that were neither spawned with [`spawn`](Self::spawn) nor wrapped in
@@ -267,10 +268,12 @@ impl RunContext {
                 run
             }
         };
+        // With listeners the emitter is made here, before another handle of the run can ask for it.
         if is_heard {
             let scope: Weak<SharedRun<RunCore<I, O>>> = Arc::downgrade(&run);
             run.lazy_emitter.make_with(run.parent.as_ref().map(Parent::run), scope);
         }
+        // The run is made: a parent that waits for it goes on, and a stop that came meanwhile reaches it here (R7, R13).
         if let Some(above) = &run.parent {
             above.arrive();
             run.node.follow(above.run().node());
