@@ -29,15 +29,15 @@ use crate::tree::children::ChildKey;
 ///
 /// Clones are the same handle. Dropping a handle does nothing.
 #[derive(Clone)]
-pub struct AbortHandle(Target);
+pub struct AbortHandle(AbortTarget);
 
 #[derive(Clone)]
-enum Target {
+enum AbortTarget {
     Own(Arc<AbortNode>),
     Run(RunContext),
 }
 
-impl Target {
+impl AbortTarget {
     fn node(&self) -> &AbortNode {
         match self {
             Self::Own(node) => node,
@@ -50,7 +50,7 @@ impl AbortHandle {
     /// Creates a handle that aborts no run yet. Pass it to [`Run::abort_on`](crate::Run::abort_on).
     #[must_use]
     pub fn new() -> Self {
-        Self(Target::Own(Arc::new(AbortNode::new(RunState::open()))))
+        Self(AbortTarget::Own(Arc::new(AbortNode::new(RunState::open()))))
     }
 
     /// Aborts the runs, for a reason. Returns `true` if this call aborted, and `false` after an earlier one: the first reason wins.
@@ -84,7 +84,7 @@ pub struct AbortSignal(Source);
 
 #[derive(Clone)]
 enum Source {
-    Here(Target),
+    Here(AbortTarget),
     Token(CancellationToken),
 }
 
@@ -174,12 +174,12 @@ impl fmt::Debug for AbortSignal {
 
 /// The registration of a run with a signal. Dropping it deregisters the run.
 pub(crate) struct Link {
-    above: Target,
+    above: AbortTarget,
     place: ChildKey,
 }
 
 impl Link {
-    fn new(above: Target, run: &RunContext) -> Self {
+    fn new(above: AbortTarget, run: &RunContext) -> Self {
         let place = above.node().link(run);
         Self { above, place }
     }
@@ -218,7 +218,7 @@ impl RunContext {
     /// Returns a handle that aborts the run from elsewhere.
     #[must_use]
     pub fn abort_handle(&self) -> AbortHandle {
-        AbortHandle(Target::Run(self.clone()))
+        AbortHandle(AbortTarget::Run(self.clone()))
     }
 
     /// Returns a signal of the run's abort: by a handle, by a time-out, from above, or because its future was dropped.

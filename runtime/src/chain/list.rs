@@ -11,12 +11,12 @@ use crate::run::panic::discard_all;
 use crate::{Error, Result};
 
 /// A list that accepts items until it is frozen, when the work begins. From then on the work shares the items.
-pub(crate) struct FreezableList<T>(Mutex<List<T>>);
+pub(crate) struct FreezableList<T>(Mutex<ListState<T>>);
 
 /// A list with room for two items in place, which is enough for most runs.
 pub(crate) type SmallList<T> = SmallVec<[T; 2]>;
 
-enum List<T> {
+enum ListState<T> {
     Open(SmallList<T>),
     Frozen(Frozen<T>),
 }
@@ -26,11 +26,11 @@ pub(crate) type Frozen<T> = Option<Arc<SmallList<T>>>;
 
 impl<T> Default for FreezableList<T> {
     fn default() -> Self {
-        Self(Mutex::new(List::Open(SmallList::new())))
+        Self(Mutex::new(ListState::Open(SmallList::new())))
     }
 }
 
-impl<T> Deref for List<T> {
+impl<T> Deref for ListState<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
@@ -44,8 +44,8 @@ impl<T> Deref for List<T> {
 impl<T> FreezableList<T> {
     pub(crate) fn extend(&self, items: impl Iterator<Item = T>) -> Result<()> {
         match &mut *self.0.lock() {
-            List::Open(list) => list.extend(items),
-            List::Frozen(_) => return Err(too_late()),
+            ListState::Open(list) => list.extend(items),
+            ListState::Frozen(_) => return Err(too_late()),
         }
         Ok(())
     }
@@ -54,24 +54,24 @@ impl<T> FreezableList<T> {
     pub(crate) fn freeze(&self, arrange: impl FnOnce(&mut [T])) -> Frozen<T> {
         let mut list = self.0.lock();
         let frozen = match &mut *list {
-            List::Frozen(frozen) => return frozen.clone(),
-            List::Open(taken) if taken.is_empty() => None,
-            List::Open(taken) => {
+            ListState::Frozen(frozen) => return frozen.clone(),
+            ListState::Open(taken) if taken.is_empty() => None,
+            ListState::Open(taken) => {
                 arrange(taken);
                 Some(Arc::new(take(taken)))
             }
         };
-        *list = List::Frozen(frozen.clone());
+        *list = ListState::Frozen(frozen.clone());
         frozen
     }
 
     /// Drops the items, outside of the lock. Items that the work still shares are dropped with the work.
     pub(crate) fn release(&self) {
         // Taken out under the lock, and dropped after it: the drops are user code.
-        let list = replace(&mut *self.0.lock(), List::Frozen(None));
+        let list = replace(&mut *self.0.lock(), ListState::Frozen(None));
         match list {
-            List::Open(list) => discard_all(list),
-            List::Frozen(list) => list.and_then(Arc::into_inner).into_iter().for_each(discard_all),
+            ListState::Open(list) => discard_all(list),
+            ListState::Frozen(list) => list.and_then(Arc::into_inner).into_iter().for_each(discard_all),
         }
     }
 

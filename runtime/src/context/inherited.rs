@@ -10,15 +10,15 @@ use crate::run::panic::discard_all;
 
 /// The subscribers or middlewares of a run: a snapshot of its parent's list, and its own additions.
 pub(crate) struct InheritedList<T> {
-    list: Mutex<Option<List<T>>>,
+    list: Mutex<Option<SharedList<T>>>,
     /// Checked without the lock, because most lists are empty.
     is_some: AtomicBool,
 }
 
-pub(crate) type List<T> = Arc<SmallList<T>>;
+pub(crate) type SharedList<T> = Arc<SmallList<T>>;
 
 impl<T> InheritedList<T> {
-    pub(crate) fn new(list: Option<List<T>>) -> Self {
+    pub(crate) fn new(list: Option<SharedList<T>>) -> Self {
         Self { is_some: AtomicBool::new(list.is_some()), list: Mutex::new(list) }
     }
 
@@ -29,7 +29,7 @@ impl<T> InheritedList<T> {
 
     /// Returns the list at this moment.
     #[inline]
-    pub(crate) fn all(&self) -> Option<List<T>> {
+    pub(crate) fn all(&self) -> Option<SharedList<T>> {
         if self.is_empty() { None } else { self.list.lock().clone() }
     }
 

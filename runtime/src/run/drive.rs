@@ -24,12 +24,12 @@ use crate::{Error, Result, RunContext};
 pub(crate) struct RunCore<I: 'static, O> {
     pub(crate) stages: &'static LifecycleFacets,
     /// The input as `start` left it; set before the work begins, and before a run that has started ends.
-    input: Input<I>,
+    input: InputSlot<I>,
     pub(crate) delivery: Delivery,
     pub(crate) lease: DriverLease<Step<I, O>, Result<O>>,
 }
 
-enum Input<I> {
+enum InputSlot<I> {
     /// The input of a run without listeners, subscribers and bindings: nothing can change it.
     Known(I),
     Later(OnceLock<I>),
@@ -49,7 +49,7 @@ impl<I: Data, O: Data> RunCore<I, O> {
     pub(crate) fn new(stages: &'static LifecycleFacets, input: Option<I>) -> Self {
         Self {
             stages,
-            input: input.map_or_else(|| Input::Later(OnceLock::new()), Input::Known),
+            input: input.map_or_else(|| InputSlot::Later(OnceLock::new()), InputSlot::Known),
             delivery: Delivery::new(),
             lease: DriverLease::taken(),
         }
@@ -58,14 +58,14 @@ impl<I: Data, O: Data> RunCore<I, O> {
     /// Returns the input of the work, once it is set.
     pub(crate) fn input(&self) -> Option<&I> {
         match &self.input {
-            Input::Known(input) => Some(input),
-            Input::Later(input) => input.get(),
+            InputSlot::Known(input) => Some(input),
+            InputSlot::Later(input) => input.get(),
         }
     }
 
     /// Sets the input of the work; only the first call counts.
     pub(crate) fn set_input(&self, input: I) {
-        if let Input::Later(later) = &self.input {
+        if let InputSlot::Later(later) = &self.input {
             later.set(input).ok();
         }
     }
@@ -210,7 +210,7 @@ impl<I: Data, O: Data> ErasedRun for RunCore<I, O> {
     }
 
     fn drop_values(&mut self) {
-        discard(replace(&mut self.input, Input::Later(OnceLock::new())));
+        discard(replace(&mut self.input, InputSlot::Later(OnceLock::new())));
         discard(replace(&mut self.lease, DriverLease::taken()));
     }
 }

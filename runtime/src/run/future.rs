@@ -24,7 +24,7 @@ use crate::run::supervise::supervise;
 use crate::{Error, Result, Run, RunContext, Runnable};
 
 /// The work of a run, which only the run's own future holds.
-pub(super) enum Work<'a, R: Runnable> {
+pub(super) enum WorkState<'a, R: Runnable> {
     Planned(RunConfig<'a, R>),
     Running(BoxFuture<'a, Result<R::Output>>),
     Done,
@@ -34,13 +34,13 @@ impl<'a, R: Runnable> Run<'a, R> {
     pub(crate) fn new(runnable: RunnableRef<'a, R>, input: R::Input) -> Self {
         let parent = RunContext::to_start_in();
         let config = RunConfig { runnable, input: Some(input), parent, signal: None, overrides: None };
-        Self { run: None, work: Work::Planned(config), watch: None, listed: None }
+        Self { run: None, work: WorkState::Planned(config), watch: None, listed: None }
     }
 
     /// Begins the run, and goes on as far as that can be done now. Most runs are over after that, so their parts are made where
     /// they stay, and not moved.
     fn begin(&mut self, cx: &mut TaskContext<'_>) -> Poll<Result<R::Output>> {
-        let Work::Planned(config) = &mut self.work else {
+        let WorkState::Planned(config) = &mut self.work else {
             return Poll::Ready(Err(Error::new("the run was polled again after it had ended")));
         };
         let run: &StartedRun<R> = match caught(|| config.begin()).flatten() {
@@ -72,8 +72,8 @@ impl<'a, R: Runnable> Run<'a, R> {
         }
         self.watch = None;
         // Work that has begun was dropped already. A plan is dropped in the run, so that runs which its drop starts belong to it.
-        if let Work::Planned(_) = self.work {
-            enter(&run, || discard(replace(&mut self.work, Work::Done)));
+        if let WorkState::Planned(_) = self.work {
+            enter(&run, || discard(replace(&mut self.work, WorkState::Done)));
         }
         // This may be the last handle, which drops the run's values.
         discard(run);
@@ -96,7 +96,7 @@ impl<'a, R: Runnable> Run<'a, R> {
     /// Drops the plan of a run that has not begun, inside of its parent: runs that the drop starts belong there (R1).
     fn drop_config(&mut self) {
         let parent = self.config_mut().and_then(|config| config.parent.take());
-        let config = replace(&mut self.work, Work::Done);
+        let config = replace(&mut self.work, WorkState::Done);
         match parent {
             Some(parent) => {
                 enter(&parent, || discard(config));
@@ -129,7 +129,7 @@ impl<R: Runnable> Future for Run<'_, R> {
 impl<R: Runnable> Drop for Run<'_, R> {
     fn drop(&mut self) {
         // A run that was polled to its end has nothing left.
-        if self.run.is_none() && matches!(self.work, Work::Done) {
+        if self.run.is_none() && matches!(self.work, WorkState::Done) {
             return;
         }
         self.abandon();
@@ -140,7 +140,7 @@ impl<R: Runnable> Drop for Run<'_, R> {
     }
 }
 
-impl<R: Runnable> Work<'_, R> {
+impl<R: Runnable> WorkState<'_, R> {
     /// Goes on from a step, inside of the run (R9, R12). Parks the step at which the run has to wait.
     fn advance(
         &mut self,
@@ -151,7 +151,7 @@ impl<R: Runnable> Work<'_, R> {
     ) -> Poll<Result<R::Output>> {
         let mut advance = |step: &mut Step<_, _>| {
             // The configuration keeps the input until the run has started; a run without listeners and bindings took it at once.
-            if let Work::Planned(config) = self
+            if let WorkState::Planned(config) = self
                 && config.input.is_some()
             {
                 *step = start(config, run, watch);
@@ -178,7 +178,7 @@ impl<R: Runnable> Work<'_, R> {
         if polled.is_pending() {
             return Poll::Pending;
         }
-        let dropped = caught(|| *self = Work::Done);
+        let dropped = caught(|| *self = WorkState::Done);
         polled.map(|result| match (result, dropped) {
             (Ok(output), Err(error)) => {
                 discard(output);
@@ -203,7 +203,7 @@ impl<R: Runnable> Work<'_, R> {
         if let Some(stop) = node.state.stopped() {
             return Poll::Ready(Err(stop.error()));
         }
-        if let Work::Planned(_) = self {
+        if let WorkState::Planned(_) = self {
             // Decides between the work and layers that another thread binds: from here on the work passes a chain, or layers are
             // refused.
             let has_chain = node.state.begin_work();
@@ -212,9 +212,9 @@ impl<R: Runnable> Work<'_, R> {
                 run.show_attempt(&answered);
                 return Poll::Ready(answered);
             }
-            if let Work::Planned(RunConfig { runnable, .. }) = replace(self, Work::Done) {
+            if let WorkState::Planned(RunConfig { runnable, .. }) = replace(self, WorkState::Done) {
                 let (run, answer) = (run.clone(), early.take());
-                *self = Work::Running(if has_chain {
+                *self = WorkState::Running(if has_chain {
                     // An answer passes the chain too (M6).
                     let work = async move { attempts(&run, &*runnable, answer).await };
                     Box::pin(caught_async(work).map(Result::flatten))
@@ -224,7 +224,7 @@ impl<R: Runnable> Work<'_, R> {
                 });
             }
         }
-        let Work::Running(work) = self else { return Poll::Pending };
+        let WorkState::Running(work) = self else { return Poll::Pending };
         let polled = work.as_mut().poll(cx);
         match &polled {
             // With a chain, each attempt was shown to the subscribers already.
@@ -253,7 +253,7 @@ impl<R: Runnable> Work<'_, R> {
 
     /// Drops what is left of the work of a run whose end is decided: a panic is logged.
     fn drop_work_logged(&mut self) {
-        if let Err(error) = caught(|| *self = Work::Done) {
+        if let Err(error) = caught(|| *self = WorkState::Done) {
             logged(|| tracing::warn!(error = %error, "the work of a run panicked while it was dropped"));
         }
     }

@@ -24,7 +24,7 @@ use futures_core::future::BoxFuture;
 use crate::abort::watch::Watch;
 use crate::lifecycle::{Failure, Finish, Start, Success};
 use crate::run::config::{Binding, Overrides, RunConfig, StartedRun};
-use crate::run::future::Work;
+use crate::run::future::WorkState;
 use crate::run::shutdown::Listed;
 use crate::{AbortSignal, IntoMiddleware, Result, RunContext, Runnable, Stage};
 
@@ -111,7 +111,7 @@ use crate::{AbortSignal, IntoMiddleware, Result, RunContext, Runnable, Stage};
 pub struct Run<'a, R: Runnable> {
     /// Set while the run is under way.
     run: Option<StartedRun<R>>,
-    work: Work<'a, R>,
+    work: WorkState<'a, R>,
     /// The signals and the time-out that may stop the run, if it has any.
     watch: Option<Watch>,
     /// Set once a run without a parent has to wait, so that a shutdown finds it.
@@ -132,14 +132,14 @@ impl<'a, R: Runnable> Run<'a, R> {
     /// Returns the run's configuration until the run begins.
     pub(crate) const fn config(&self) -> Option<&RunConfig<'a, R>> {
         match (&self.run, &self.work) {
-            (None, Work::Planned(config)) => Some(config),
+            (None, WorkState::Planned(config)) => Some(config),
             _ => None,
         }
     }
 
     const fn config_mut(&mut self) -> Option<&mut RunConfig<'a, R>> {
         match (&self.run, &mut self.work) {
-            (None, Work::Planned(config)) => Some(config),
+            (None, WorkState::Planned(config)) => Some(config),
             _ => None,
         }
     }
