@@ -11,6 +11,9 @@ pub mod first_middleware {}
 #[doc = include_str!("../own-work.md")]
 pub mod own_work {}
 
+#[doc = include_str!("../agents.md")]
+pub mod agents {}
+
 #[doc = include_str!("../web-service.md")]
 pub mod web_service {}
 
