@@ -18,22 +18,22 @@
 //!
 //! # Concepts, in the order you meet them
 //!
-//! - A [`Runnable`] has an emitter, typed input and output, and an async function that does the work.
-//!   [`runnable_fn`] creates one from a function.
+//! - A [`Runnable`] has an emitter, typed input and output, and an async function that does the work. [`runnable_fn`] creates a
+//!   runnable from an async function.
 //! - A [`Run`] is a future. Awaiting it emits [`Start`], does the work, emits [`Success`] or [`Failure`], and emits
 //!   [`Finish`].
 //! - A [`RunContext`] is your handle to the current run: ids, context values, typed [`Extensions`], and an emitter that also
 //!   receives the events of the runs below.
 //! - A [`Middleware`] is bound to a run before the run starts, and registers listeners and layers. [`map_input`] and
-//!   [`map_output`] create one from a function that changes a value.
-//! - An [`Op`] is a kind of work: every runnable, and any operation of yours that you name by a marker type. A [`Layer`] wraps
+//!   [`map_output`] create a middleware from a function that changes a value.
+//! - An [`Op`] is a kind of work: a runnable, or an operation of yours for which you define a marker type. A [`Layer`] wraps
 //!   the work, which it calls through [`Next`]. [`Observe`], [`Transform`] and [`Guard`] are restricted kinds of layers. A
 //!   [`Stack`] sorts layers by [`Phase`]; call it with work, or bind it to runs as a middleware.
-//! - With the feature `tower`, a service is a runnable (`TowerRunnable`), a run is a service (`RunLayer`), and a layer of
-//!   tower wraps runs (`tower_layer`). `PropagateRunLayer` and `EnterRunLayer` carry a run into a service that works in
-//!   another task.
+//! - With the feature `tower`, `TowerRunnable` turns a service into a runnable, `RunLayer` turns each call of a service into a
+//!   run, and `tower_layer` wraps runs with a layer of tower. `PropagateRunLayer` and `EnterRunLayer` carry a run into a
+//!   service that works in another task.
 //! - [`Error::retry`] asks to start the whole attempt again; [`Error::interrupted`] ends a run with a question.
-//! - An [`Error`] has a kind, a message, causes and context values, and [explains](Error::explain) itself.
+//! - An [`Error`] has a kind, a message, causes and context values, which [`explain`](Error::explain) returns as text.
 #![cfg_attr(
     not(test),
     warn(

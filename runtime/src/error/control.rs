@@ -10,7 +10,7 @@ pub(crate) enum ControlData {
     Interrupt(Interrupt),
     Retry {
         metadata: Value,
-        /// Set when the error leaves its run: from then on it starts no further attempt.
+        /// Set when the error leaves its run. From then on the error starts no further attempt.
         is_spent: bool,
     },
 }
@@ -31,7 +31,7 @@ impl Error {
         Self::of_kind(ErrorKind::Denied { by: by.into() }, reason)
     }
 
-    /// Creates a halt: something, named `by`, stops the run on purpose.
+    /// Creates a halt: a middleware or other code, named `by`, stops the run on purpose.
     ///
     /// ```
     /// use emitree_runtime::Error;
@@ -43,13 +43,13 @@ impl Error {
         Self::of_kind(ErrorKind::Halted { by: by.into() }, reason)
     }
 
-    /// Creates an abort.
+    /// Creates an abort with this reason.
     #[must_use]
     pub fn aborted(reason: impl Into<String>) -> Self {
         Self::of_kind(ErrorKind::Aborted, reason)
     }
 
-    /// Creates a time-out. It is [retryable](Self::retryable) only if you say so.
+    /// Creates a time-out, which is not [retryable](Self::retryable) unless you mark it so.
     #[must_use]
     pub fn timed_out(message: impl Into<String>) -> Self {
         Self::of_kind(ErrorKind::TimedOut, message)
@@ -64,8 +64,8 @@ impl Error {
 
     /// Creates a request to start the whole attempt again.
     ///
-    /// At most [`Run::max_middleware_retries`](crate::Run::max_middleware_retries) requests are met, by default none. A
-    /// request that is not met makes the run fail.
+    /// At most [`Run::max_middleware_retries`](crate::Run::max_middleware_retries) requests start another attempt; the default
+    /// is 0. Any further request makes the run fail.
     ///
     /// ```
     /// use emitree_runtime::{Error, RunContext, Runnable, runnable_fn};
@@ -85,7 +85,7 @@ impl Error {
         Self::retry_with(reason, Value::Null)
     }
 
-    /// Creates a request to start the whole attempt again, with data for the next attempt, which finds it in
+    /// Creates a request to start the whole attempt again, with data that the next attempt reads from
     /// [`RunContext::feedback`](crate::RunContext::feedback).
     ///
     /// ```
@@ -139,7 +139,7 @@ impl Error {
         *self.kind() == ErrorKind::Interrupted
     }
 
-    /// Returns `true` for a request for a retry, met or not.
+    /// Returns `true` for a request for a retry, whether or not it started another attempt.
     #[must_use]
     pub fn is_retry(&self) -> bool {
         *self.kind() == ErrorKind::Retry
@@ -158,7 +158,7 @@ impl Error {
         self.kind().is_control_flow()
     }
 
-    /// Returns the question of an interrupt.
+    /// Returns the question of an interrupt, or `None` for any other error.
     #[must_use]
     pub fn interrupt(&self) -> Option<&Interrupt> {
         match self.control() {
@@ -167,7 +167,7 @@ impl Error {
         }
     }
 
-    /// Returns reason and data of a request for a retry.
+    /// Returns the reason and the data of a request for a retry, or `None` for any other error.
     #[must_use]
     pub fn retry_request(&self) -> Option<RetryRequest> {
         match self.control() {
@@ -176,7 +176,7 @@ impl Error {
         }
     }
 
-    /// Returns `true` if a layer has to return this error unless it absorbs it (M9). A layer may catch a time-out: that is
+    /// Returns `true` if a layer has to return this error unless it absorbs it (M9). A layer may catch a time-out, which is
     /// control flow only for the run that took too long.
     pub(crate) fn must_pass(&self) -> bool {
         match self.kind() {
@@ -190,7 +190,7 @@ impl Error {
         matches!(self.control(), Some(ControlData::Retry { is_spent: false, .. }))
     }
 
-    /// Closes an open request for a retry, when the error leaves its run: for the runs above it is a failure.
+    /// Closes an open request for a retry when the error leaves its run, so that the error is a failure for the runs above.
     pub(crate) fn leaving(self) -> Self {
         match self.control() {
             Some(ControlData::Retry { metadata, is_spent: false }) => {

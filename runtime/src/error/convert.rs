@@ -15,9 +15,9 @@ impl Error {
     ///
     /// - An `Error` that was boxed is returned as it was.
     /// - An `Error` that a listener returned is taken out of the [`EmitError`]. Unless it is control flow, it gets the context
-    ///   values `event` and `listener`, which say where it comes from.
-    /// - Any other error becomes the source of a new one. If control flow is among the causes, the new error is of the
-    ///   same kind, with the message of the outer error.
+    ///   values `event` and `listener`, which name the event and the listener that failed.
+    /// - Any other error becomes the source of a new `Error`. If control flow is among the causes, the new error is of the same
+    ///   kind, with the message of the outer error.
     ///
     /// ```
     /// use emitree_emitter::BoxError;
@@ -39,9 +39,9 @@ impl Error {
 
     /// Converts an `anyhow::Error`, which `?` cannot convert: `.map_err(Error::from_anyhow)?`. Needs the feature `anyhow`.
     ///
-    /// An `Error` that became an `anyhow::Error` is returned as it was, and so is one that a listener returned, as with
-    /// [`from_boxed`](Self::from_boxed). If anyhow's context was added to it, that context is the message and the `Error` a
-    /// cause; control flow also keeps its kind. The backtrace is lost.
+    /// An `Error` that became an `anyhow::Error` is returned as it was; an [`EmitError`] is converted as by
+    /// [`from_boxed`](Self::from_boxed). If anyhow added context to an `Error`, the new error has the context as its message
+    /// and the `Error` as a cause; control flow also keeps its kind. The backtrace is lost.
     ///
     /// ```
     /// use emitree_runtime::Error;
@@ -65,7 +65,7 @@ impl Error {
         match error.into_kind() {
             EmitErrorKind::Listener { path, at, source } if source.is::<StdErrorAdapter>() => {
                 let error = Self::from_boxed(source);
-                // Control flow names its author in its kind. A failure needs the place, because its message may not name it.
+                // Control flow is returned as it is. A failure gets the place, because its message may not name it.
                 if error.kind().is_control_flow() {
                     return error;
                 }
@@ -82,7 +82,7 @@ impl Error {
             |cause: &(dyn StdError + 'static)| cause.downcast_ref::<StdErrorAdapter>().map(|adapter| adapter.0.clone());
         let deeper = error.chain().filter_map(carried).find(|error| error.kind().is_control_flow());
         match deeper {
-            // Without the note the layers would take this for new control flow, and count it twice (M9).
+            // Without the note, the layers would note this error a second time, as new control flow (M9).
             Some(deeper) => error.with(|data| {
                 data.kind = deeper.0.kind.clone();
                 data.control = deeper.0.control.clone();
@@ -100,8 +100,8 @@ impl<E: StdError + Send + Sync + 'static> From<E> for Error {
     }
 }
 
-/// Restores an error from a report: with the same kind and the same [`explain`](Error::explain). Its causes are text now. A
-/// request for a retry is not open any more: it starts no further attempt.
+/// Restores an error from a report, with the same kind and the same [`explain`](Error::explain). Its causes are restored as
+/// text. A restored request for a retry starts no further attempt.
 ///
 /// ```
 /// use emitree_runtime::{Error, ErrorReport};
@@ -172,7 +172,7 @@ impl From<Error> for anyhow::Error {
     }
 }
 
-/// Makes an [`Error`] a [`std::error::Error`], so that it fits into a [`BoxError`].
+/// Wraps an [`Error`] as a [`std::error::Error`], so that it fits into a [`BoxError`].
 pub(super) struct StdErrorAdapter(pub(super) Error);
 
 impl fmt::Debug for StdErrorAdapter {
@@ -189,7 +189,7 @@ impl fmt::Display for StdErrorAdapter {
 
 impl StdError for StdErrorAdapter {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        // Without a message the error displays its first cause: its source is the one behind that.
+        // Without a message the error displays its first cause: its source is the next cause.
         let spoken = usize::from(self.0.0.message.is_none());
         self.0.chain().nth(spoken)
     }

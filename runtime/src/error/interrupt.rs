@@ -8,8 +8,8 @@ use crate::Error;
 
 /// A question that ends a run, as data that you can store and ask somewhere else.
 ///
-/// When the answer is there, start the run again, in another process if you like, and let it find the answer. `Approval` of
-/// `emitree-middleware` works like this.
+/// When you have the answer, start the run again, in the same or in another process. The code that asked looks up the answer by
+/// the question's [`id`](Self::id). `Approval` of `emitree-middleware` works like this.
 ///
 /// ```
 /// use emitree_runtime::{Error, Interrupt};
@@ -26,11 +26,11 @@ use crate::Error;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Interrupt {
-    /// The id of the question, which its answer names.
+    /// The id of the question, by which its answer is found.
     pub id: String,
     /// The kind of question, such as `"approval"`.
     pub kind: String,
-    /// Data for the person or program that answers.
+    /// Data for the person or the program that answers the question.
     #[serde(default)]
     pub data: Value,
 }
@@ -42,14 +42,14 @@ impl Interrupt {
         Self { id: new_id().to_string(), kind: kind.into(), data: data.into() }
     }
 
-    /// Sets the id. Give the same question the same id each time, so that an answer to it is found again.
+    /// Sets the id. Give the same question the same id each time, so that its answer is found when the run starts again.
     #[must_use]
     pub fn with_id(mut self, id: impl Into<String>) -> Self {
         self.id = id.into();
         self
     }
 
-    /// Returns the question of an error, or one of the kind `unknown` that holds the error's message.
+    /// Returns the question of an error, or a question of the kind `unknown` with the error's message.
     pub(crate) fn of_error(error: &Error) -> Self {
         error.interrupt().cloned().unwrap_or_else(|| Self::new("unknown", error.to_string()))
     }

@@ -16,16 +16,16 @@ pub enum ErrorKind {
     Failed,
     /// The work, or a listener, panicked.
     Panicked,
-    /// A value does not fit its type, or a middleware or layer does not fit the run.
+    /// A value does not fit its type, or a middleware does not fit the run.
     Invalid,
     /// A guard denied the run.
     Denied {
         /// The name of the guard.
         by: String,
     },
-    /// Something stopped the run on purpose.
+    /// A middleware or other code stopped the run on purpose.
     Halted {
-        /// The name of what stopped it.
+        /// The name of the code that stopped the run.
         by: String,
     },
     /// The run was aborted.
@@ -51,7 +51,7 @@ impl ErrorKind {
         }
     }
 
-    /// Returns the rank among several errors, 0 first (M9): a denial always wins, so that none is lost.
+    /// Returns the rank among several errors, with 0 as the most severe (M9). A denial always wins, so that no denial is lost.
     pub(crate) const fn severity(&self) -> u8 {
         match self {
             Self::Denied { .. } => 0,
@@ -75,7 +75,7 @@ impl ErrorKind {
         }
     }
 
-    /// Returns the beginning of an explanation.
+    /// Returns the prefix of the message in an explanation.
     pub(crate) fn prefix(&self) -> String {
         match self {
             Self::Denied { by } => format!("denied by {by}: "),
@@ -83,7 +83,7 @@ impl ErrorKind {
             Self::Panicked => "panicked: ".to_owned(),
             Self::Aborted => "aborted: ".to_owned(),
             Self::Retry => "retry requested: ".to_owned(),
-            // The messages of these name their kind, or need none.
+            // Messages of these kinds name the kind, or need no prefix.
             Self::Failed | Self::Invalid | Self::TimedOut | Self::Interrupted | Self::Dropped => String::new(),
         }
     }

@@ -21,14 +21,14 @@ use crate::error::control::ControlData;
 use crate::error::convert::StdErrorAdapter;
 use crate::{ErrorKind, ErrorReport};
 
-/// The result of a run.
+/// A `Result` whose error is an [`Error`] by default.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// The error of a run: a kind, a message, a chain of causes, and context values.
 ///
-/// `?` converts any [`std::error::Error`] into it, so it does not implement that trait itself. In the other direction, `?` and
-/// `into` convert it into a [`BoxError`]. An error that passes through a listener and back keeps its kind. Clones are cheap:
-/// they share their data.
+/// `?` converts any [`std::error::Error`] into an `Error`, so `Error` does not implement that trait itself. In the other
+/// direction, `?` and `into` convert an `Error` into a [`BoxError`]. An error that passes through a listener and back keeps its
+/// kind. Clones are cheap: they share their data.
 ///
 /// ```
 /// use emitree_runtime::{Error, ErrorKind};
@@ -105,7 +105,8 @@ impl Error {
         self.with(|data| data.source = Some(cause.into()))
     }
 
-    /// Replaces the message; an error that had a message before becomes the cause. The kind stays.
+    /// Replaces the message, and keeps the kind. If the error had a message before, the error with that message becomes the
+    /// cause.
     ///
     /// ```
     /// use emitree_runtime::Error;
@@ -117,7 +118,7 @@ impl Error {
     #[must_use]
     pub fn message(self, message: impl Into<String>) -> Self {
         let source = match &self.0.message {
-            // The message so far was the source's: that stays the first cause, and is not listed twice.
+            // The error displayed its source until now: the source stays the first cause, and is not listed twice.
             None => self.0.source.clone(),
             Some(_) => Some(Arc::new(StdErrorAdapter(self.clone())) as Arc<_>),
         };
@@ -143,12 +144,13 @@ impl Error {
         })
     }
 
-    /// Adds a context value unless the key has one: an error that several listeners pass on names the first of them.
+    /// Adds a context value unless the key has a value, so that an error that several listeners pass on names the first
+    /// listener.
     fn context_if_absent(self, key: &str, value: impl FnOnce() -> String) -> Self {
         if self.0.context.contains_key(key) { self } else { self.context(key, value()) }
     }
 
-    /// Sets whether trying again may help. Control flow is never retryable, except for a time-out.
+    /// Sets whether a retry may help. Control flow is never retryable, except for a time-out.
     ///
     /// ```
     /// use emitree_runtime::Error;
@@ -162,7 +164,8 @@ impl Error {
         self.with(|data| data.is_retryable = is_retryable)
     }
 
-    /// Sets whether everything that depends on the run has to stop. Control flow is never fatal.
+    /// Sets whether all work that depends on the run has to stop, for code that starts runs to check with
+    /// [`is_fatal`](Self::is_fatal). Control flow is never fatal.
     #[must_use]
     pub fn fatal(self, is_fatal: bool) -> Self {
         self.with(|data| data.is_fatal = is_fatal)
@@ -175,7 +178,7 @@ impl Error {
         if self.0.kind == *kind && Arc::ptr_eq(&self.0, &other.0) {
             return self;
         }
-        // Of two denials, or two halts, keep the name that this error gives: it belongs to its message.
+        // If both are denials, or both are halts, keep the name in this error's kind: it belongs to this error's message.
         let kind = match (&self.0.kind, kind) {
             (said @ ErrorKind::Denied { .. }, ErrorKind::Denied { .. })
             | (said @ ErrorKind::Halted { .. }, ErrorKind::Halted { .. }) => said.clone(),
@@ -184,7 +187,7 @@ impl Error {
         self.with(|data| (data.kind, data.control) = (kind, control.clone()))
     }
 
-    /// Returns an error that ends a run as this one does, without its message, causes and context.
+    /// Returns an error with the kind and control data of this error and with another message, without causes and context.
     pub(crate) fn withheld(&self, message: String) -> Self {
         Self::of_kind(self.0.kind.clone(), message).ending_as(self)
     }
@@ -229,13 +232,13 @@ impl Error {
         &self.0.kind
     }
 
-    /// Returns `true` if trying again may help: set by [`retryable`](Self::retryable), `false` by default.
+    /// Returns `true` if a retry may help. Set by [`retryable`](Self::retryable); `false` by default.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         self.0.is_retryable && self.0.kind.may_be_retryable()
     }
 
-    /// Returns `true` if everything that depends on the run has to stop: set by [`fatal`](Self::fatal), `false` by default.
+    /// Returns `true` if all work that depends on the run has to stop. Set by [`fatal`](Self::fatal); `false` by default.
     #[must_use]
     pub fn is_fatal(&self) -> bool {
         self.0.is_fatal && !self.0.kind.is_control_flow()
@@ -273,10 +276,10 @@ impl Error {
         std::iter::successors(first, |&cause| cause.source())
     }
 
-    /// Returns everything that is known of the error as data.
+    /// Returns the kind, message, causes, context values and flags of the error as data.
     #[must_use]
     pub fn report(&self) -> ErrorReport {
-        // Without a message of its own the error displays its first cause, which is not to be listed again.
+        // An error without a message of its own displays its first cause, so do not list that cause again.
         let spoken = usize::from(self.0.message.is_none());
         ErrorReport {
             kind: self.0.kind.clone(),

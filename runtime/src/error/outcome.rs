@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Error, ErrorKind, Interrupt};
 
-/// The outcome of a run: how it ended, and with what.
+/// The outcome of a run: its output, or the way in which it ended without one.
 ///
 /// In JSON it is an object with the [`Status`] and the fields of the variant: `{"status": "success", "output": …}`,
 /// `{"status": "denied", "by": …, "reason": …}` and so on.
@@ -39,9 +39,9 @@ pub enum Outcome<O> {
         /// The reason.
         reason: String,
     },
-    /// Something stopped the run on purpose.
+    /// A middleware or other code stopped the run on purpose.
     Halted {
-        /// The name of what stopped it.
+        /// The name of the code that stopped the run.
         by: String,
         /// The reason.
         reason: String,

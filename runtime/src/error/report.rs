@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use crate::runnable::value::sorted;
 use crate::{ErrorKind, Interrupt, RetryRequest};
 
-/// An [`Error`](crate::Error) as data, as events and recordings hold it.
+/// An [`Error`](crate::Error) as data, in the form in which events and recordings contain it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ErrorReport {
@@ -23,12 +23,12 @@ pub struct ErrorReport {
     /// The question, if the error is an interrupt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interrupt: Option<Interrupt>,
-    /// Reason and data, if the error is a request for a retry.
+    /// The reason and the data, if the error is a request for a retry.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry: Option<RetryRequest>,
-    /// `true` if trying again may help.
+    /// `true` if a retry may help.
     pub is_retryable: bool,
-    /// `true` if everything that depends on the run has to stop.
+    /// `true` if all work that depends on the run has to stop.
     pub is_fatal: bool,
 }
 
@@ -37,8 +37,8 @@ impl ErrorReport {
     #[must_use]
     pub fn explain(&self) -> String {
         let causes = self.causes.iter().map(|cause| format!("\n  caused by: {}", indented(cause)));
-        // With the feature `preserve_order` of `serde_json`, which any crate may switch on, keys are in order of insertion: sort
-        // them, so that the text does not depend on it.
+        // With the feature `preserve_order` of `serde_json`, which any crate may switch on, keys are in order of insertion:
+        // sort the keys, so that the text is the same with and without the feature.
         let mut context = self.context.clone();
         context.sort_keys();
         let facts = context.iter().map(|(key, value)| format!("\n  {key}: {}", sorted(value)));
@@ -46,7 +46,7 @@ impl ErrorReport {
     }
 }
 
-/// Indents all lines of a cause but the first.
+/// Indents all lines of a cause except the first.
 fn indented(cause: &str) -> String {
     cause.replace('\n', "\n    ")
 }

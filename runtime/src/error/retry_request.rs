@@ -5,11 +5,12 @@ use serde_json::Value;
 
 use crate::Error;
 
-/// The reason why an attempt was given up, as it was passed to [`Error::retry_with`].
+/// A request for another attempt, with the reason and the data that were passed to [`Error::retry_with`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct RetryRequest {
-    /// The name of the `map_input` or `map_output` that asked, or another name that the error has as its context `by`.
+    /// The error's context value `by`, if it is a string: the name of the `map_input` or `map_output` that asked for the retry,
+    /// unless the error had a value `by` before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<String>,
     /// The reason.

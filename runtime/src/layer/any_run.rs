@@ -1,4 +1,4 @@
-//! Layers for runs of any type that look at no value (M1), and cost no conversion.
+//! Layers that fit runs of any type, because they look at no value (M1). Their calls convert nothing.
 
 use futures_core::future::BoxFuture;
 use parking_lot::Mutex;
@@ -11,8 +11,9 @@ use crate::{Error, ErrorKind, Op, Phase, Result, RunContext};
 /// A kind of work that stands for runs of any type: a `Layer<AnyRun>` decides whether, when and how often the layers inside
 /// are called, but sees neither input nor output.
 ///
-/// It needs no conversion to JSON, unlike [`JsonRun`](crate::JsonRun). The run continues with the output that `next`
-/// produced last. If a layer returns `Ok` although no call of `next` has succeeded, the run has no output, and fails.
+/// Values are not converted to JSON for it, as they are for a `Layer<`[`JsonRun`](crate::JsonRun)`>`. The run continues with
+/// the output that `next` produced last. If a layer returns `Ok` although no call of `next` has succeeded, the run has no
+/// output, and fails.
 ///
 /// A layer that is generic over the kind of work is a `Layer<AnyRun>`, and also fits runs of known types:
 ///
@@ -72,7 +73,7 @@ impl<I: Data, O: Data> DynLayer<I, O> for OpaqueAdapter {
         Box::pin(async move {
             let inside = OpaqueWork { input, next, last: Mutex::new(None) };
             self.0.call(phase, &(), ctx, next.around(&inside).next()).await?;
-            // The layer may have called `next` several times: the last output counts, as the layer had the last word.
+            // The layer may have called `next` several times: the run continues with the last output.
             inside.last.into_inner().ok_or_else(|| no_output(self.0.description().name()))
         })
     }
@@ -87,7 +88,7 @@ fn no_output(layer: &str) -> Error {
     Error::of_kind(ErrorKind::Invalid, message)
 }
 
-/// The work of the adapted layer: it keeps the output that the layer does not see.
+/// The work as the adapted layer calls it. Keeps the output, which the layer does not see.
 struct OpaqueWork<'a, I, O> {
     input: &'a I,
     next: RawNext<'a, I, O>,

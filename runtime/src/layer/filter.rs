@@ -1,4 +1,4 @@
-//! Pipelines of filters that a value passes through until one breaks (M3).
+//! Pipelines of filters, which a value passes through until a filter breaks (M3).
 
 use std::any::type_name;
 use std::fmt;
@@ -13,10 +13,10 @@ use crate::{Result, RunContext};
 
 /// A filter of a pipeline: it may change a value, and decides whether the value continues to the next filter.
 pub trait Filter<T>: fmt::Debug + Send + Sync + 'static {
-    /// Changes the value if it likes, and returns `Continue`, or `Break` with a reason.
+    /// May change the value. Returns `Continue` to pass it to the next filter, or `Break` with a reason to end the pipeline.
     fn filter(&self, value: &mut T, ctx: &RunContext) -> impl Future<Output = Result<ControlFlow<String>>> + Send;
 
-    /// Returns the name, which [`Broken::by`] repeats. By default it is the type name.
+    /// Returns the name that [`Broken::by`] contains if this filter breaks. By default it is the type name.
     fn name(&self) -> &str {
         type_name::<Self>()
     }
@@ -74,7 +74,7 @@ impl<F> fmt::Debug for FilterFn<F> {
 pub struct Broken {
     /// The name of the filter.
     pub by: String,
-    /// The reason that it returned.
+    /// The reason that the filter returned.
     pub reason: String,
 }
 
@@ -135,13 +135,13 @@ impl<T: Send + 'static> Filters<T> {
     ///
     /// # Errors
     ///
-    /// Returns the error of the first filter that fails, which ends the pipeline as well.
+    /// Returns the error of the first filter that fails. The filters after it are not called.
     ///
     /// # Cancel safety
     ///
     /// Dropping the future leaves the value as the filters have changed it so far.
     pub async fn pass(&self, value: &mut T, ctx: &RunContext) -> Result<ControlFlow<Broken>> {
-        // The first filter that breaks or fails decides; the rest is not called (M3).
+        // The first filter that breaks or fails ends the pipeline: the filters after it are not called (M3).
         for filter in &self.0 {
             if let ControlFlow::Break(reason) = filter.filter(value, ctx).await? {
                 return Ok(ControlFlow::Break(Broken { by: filter.name().to_owned(), reason }));
@@ -150,7 +150,7 @@ impl<T: Send + 'static> Filters<T> {
         Ok(ControlFlow::Continue(()))
     }
 
-    /// Passes a value through the filters as [`pass`](Self::pass), and ignores a break.
+    /// Passes a value through the filters as [`pass`](Self::pass) does, and returns `Ok(())` even if a filter breaks.
     ///
     /// # Errors
     ///
@@ -169,7 +169,7 @@ impl<T: Send + 'static> Filters<T> {
         self.0.is_empty()
     }
 
-    /// Iterates over the names of the filters, in order.
+    /// Returns the names of the filters, in the order in which they are called.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.0.iter().map(|filter| filter.name())
     }

@@ -13,9 +13,9 @@ use crate::{Error, Layer, Next, Op, Result, RunContext, Summary};
 
 /// A layer that checks input and output, and can deny but not change them.
 ///
-/// It fails closed: an error, a panic or a time-out of a check is a denial by this guard, with the error as its cause. Other
-/// control flow, such as [`Error::halted`] or [`Error::retry`], is returned as it is. [`GuardOptions`] limit the time of a
-/// check, or let the guard report denials without enforcing them.
+/// A guard fails closed: if a check fails, panics or times out, the call is denied by this guard, with the error as the cause.
+/// Other control flow that a check returns, such as [`Error::halted`] or [`Error::retry`], is passed on unchanged.
+/// [`GuardOptions`] limit the time of a check, or let the guard report denials without enforcing them.
 ///
 /// ```
 /// use emitree_runtime::{Error, Guard, Op, Result, RunContext, Runnable, runnable_fn};
@@ -46,7 +46,7 @@ pub trait Guard<O: Op>: fmt::Debug + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// An error denies the call: the layers inside and the work are not called.
+    /// Return an error to deny the call. The layers inside and the work are then not called.
     fn check_input(&self, input: &O::In, ctx: &RunContext) -> impl Future<Output = Result<()>> + Send {
         let _ = (input, ctx);
         ready(Ok(()))
@@ -56,7 +56,7 @@ pub trait Guard<O: Op>: fmt::Debug + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// An error denies the call: the output is dropped.
+    /// Return an error to deny the call. The output is then dropped.
     fn check_output(&self, output: &O::Out, ctx: &RunContext) -> impl Future<Output = Result<()>> + Send {
         let _ = (output, ctx);
         ready(Ok(()))
@@ -111,10 +111,9 @@ impl GuardOptions {
         Self { timeout: None, evaluate_only: false }
     }
 
-    /// Sets a time limit for each check, by tokio's clock: a check that takes longer denies, whether it waits or blocks its
-    /// thread.
+    /// Sets a time limit for each check, measured with tokio's clock. A check that takes longer denies the call.
     ///
-    /// A check that blocks its thread is not interrupted: the run is denied when it returns.
+    /// A check that blocks its thread is not interrupted; if it was late, the call is denied when the check returns.
     #[must_use]
     pub const fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
@@ -184,7 +183,7 @@ impl<O: Op, G: Guard<O>> Layer<O> for GuardLayer<G> {
     }
 }
 
-/// Calls a check, and turns every failure into a denial (M5).
+/// Calls a check, and turns a failure, a panic or a time-out into a denial (M5).
 pub(crate) async fn run_check<C: Future<Output = Result<()>> + Send>(
     by: &str,
     check: impl FnOnce() -> C,
@@ -211,8 +210,8 @@ async fn within<C: Future<Output = Result<()>> + Send>(timeout: Duration, check:
     match tokio::time::timeout(timeout, check()).await {
         // A timer does not fire while a check blocks its thread: compare with the clock once more (M5).
         Ok(checked) if began.elapsed() <= timeout => checked,
-        // A late failure still becomes a denial, with its own reason. A late halt or request for a retry would not deny: the
-        // time-out replaces it.
+        // A late failure still becomes a denial, with its own reason. A late halt, or a late request for a retry, would not
+        // deny: the time-out replaces it.
         Ok(Err(error)) if !error.must_pass() || error.is_denied() => Err(error),
         Ok(_) | Err(_) => late(),
     }

@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A kind of work that stands for runs of any type: a `Layer<JsonRun>` sees input and output as JSON.
 ///
-/// A value that the layer passes on unchanged is not parsed again: the run continues with the original value. If a value
-/// does not fit the run's types, the call fails with an error that says where.
+/// A value that the layer passes on unchanged is not parsed again: the run continues with the original value. If a value does
+/// not fit the run's types, the call fails with an error that names the place in the JSON.
 ///
 /// ```
 /// use emitree_runtime::{JsonRun, Layer, Next, Result, RunContext, Runnable, Stack, for_tree, runnable_fn};
@@ -76,7 +76,7 @@ impl<I: Data, O: Data> DynLayer<I, O> for JsonAdapter {
             let inside =
                 JsonWork { input, json: &json, next, last: Mutex::new(None), is_exact: AtomicBool::new(is_exact) };
             let output = self.0.call(phase, &json, ctx, next.around(&inside).next()).await?;
-            // An unchanged output is returned as the run produced it: parsing would cost time, and JSON may not show all of it.
+            // An unchanged output is returned as the run produced it: parsing would cost time, and the JSON may be incomplete.
             match inside.last.into_inner() {
                 Some(last) if last.json == output => Ok(last.output),
                 _ => fit("output", &output),
@@ -89,13 +89,13 @@ impl<I: Data, O: Data> DynLayer<I, O> for JsonAdapter {
     }
 }
 
-/// The work of the adapted layer, from JSON to JSON.
+/// The work as the adapted layer calls it, from JSON to JSON.
 struct JsonWork<'a, I, O> {
     input: &'a I,
     json: &'a Value,
     next: RawNext<'a, I, O>,
     last: Mutex<Option<LastOutput<O>>>,
-    /// `true` as long as JSON shows all of the input and of the outputs so far.
+    /// `true` as long as the JSON of the input and of all outputs so far is complete.
     is_exact: AtomicBool,
 }
 
@@ -107,7 +107,7 @@ struct LastOutput<O> {
 
 impl<I: Data, O: Data> JsonWork<'_, I, O> {
     async fn run(&self, input: &Value) -> Result<Value> {
-        // An unchanged input is not parsed: the work receives the original one.
+        // An unchanged input is not parsed: the work receives the original input.
         let output = if input == self.json {
             self.next.run(self.input).await?
         } else {
@@ -136,7 +136,7 @@ impl<I: Data, O: Data> Work<Value, Value> for JsonWork<'_, I, O> {
     }
 }
 
-/// Converts a value to JSON. The flag is `true` if JSON shows all of it.
+/// Converts a value to JSON. The flag is `true` if the JSON is complete; a NaN, for example, becomes `null`.
 fn to_json(what: &str, value: &impl Serialize) -> Result<(Value, bool)> {
     to_value_noting(value).map_err(|error| {
         Error::from(error).message(format!("the {what} cannot be converted to JSON for a layer of `JsonRun`"))

@@ -7,7 +7,7 @@ use crate::{Explanation, Layer, Run, Runnable, RunnableFn, Stack, StackBuilder};
 impl<R: Runnable> Run<'_, R> {
     /// Wraps this run's work with a layer, in [`Phase::Transform`](crate::Phase::Transform).
     ///
-    /// Layers of the run and of its runnable are sorted by phase; within a phase, the run's layers are inside.
+    /// Layers of the run and of its runnable are sorted by phase; within a phase, the runnable's layers wrap the run's layers.
     ///
     /// ```
     /// use emitree_runtime::{Layer, Next, Op, Result, RunContext, Runnable, runnable_fn};
@@ -44,7 +44,7 @@ impl<R: Runnable> Run<'_, R> {
     }
 
     /// Sets how often the whole attempt may start again if a middleware, a layer or the work asks for it with
-    /// [`Error::retry`](crate::Error::retry). By default it may not: the caller receives that error.
+    /// [`Error::retry`](crate::Error::retry). The default is 0: the caller receives the request as the run's error.
     ///
     /// Every attempt begins with the input as `start` left it. If a listener of `start` has set the output, that output
     /// replaces the work of every attempt.
@@ -52,8 +52,9 @@ impl<R: Runnable> Run<'_, R> {
         self.middleware(MaxRetries(most))
     }
 
-    /// Returns the middlewares and layers that the run will have: inherited from its parent as it is now, of its runnable,
-    /// and its own. Empty once the run has begun; use [`RunContext::explain`](crate::RunContext::explain) then.
+    /// Returns the middlewares and layers that the run will have: the middlewares that its parent hands down at this moment,
+    /// the middlewares of its runnable, and its own. Once the run has begun, the explanation is empty; call
+    /// [`RunContext::explain`](crate::RunContext::explain) instead.
     ///
     /// ```
     /// use emitree_runtime::{Layer, Next, Op, Result, RunContext, Runnable, runnable_fn};
@@ -85,8 +86,8 @@ impl<R: Runnable> Run<'_, R> {
     pub fn explain(&self) -> Explanation {
         let Some(config) = self.config() else { return Explanation::default() };
         let parent = config.parent.as_ref();
-        // If the parent ends meanwhile on another thread, this holds the last reference to what was bound to it: enter the parent,
-        // so that it is the current run in those drops (R14).
+        // If the parent ends meanwhile on another thread, this call holds the last references to the middlewares bound to it:
+        // enter the parent, so that it is the current run while they are dropped (R14).
         enter_some(parent, || {
             let inherited = parent.and_then(|parent| parent.shared().inherited.all());
             let inherited = inherited.iter().flat_map(|inherited| inherited.iter());

@@ -1,4 +1,4 @@
-//! Layers: they wrap work, and call it (M1).
+//! Layers, which wrap work and call it (M1).
 
 pub(crate) mod any_run;
 pub(crate) mod filter;
@@ -27,7 +27,7 @@ use crate::{Error, Nesting, Op, Result, RunContext, Summary};
 /// A layer around a kind of work: it sees input and output, and decides whether, how often and with which input the work is
 /// called.
 ///
-/// For restricted tasks there are restricted traits: [`Observe`](crate::Observe) only looks at values,
+/// If a layer needs less than that, implement a restricted trait: [`Observe`](crate::Observe) only looks at values,
 /// [`Transform`](crate::Transform) only changes them, [`Guard`](crate::Guard) only denies.
 ///
 /// Add a layer to a run with [`Run::layer`](crate::Run::layer), or to a [`Stack`](crate::Stack) of layers.
@@ -59,10 +59,10 @@ use crate::{Error, Nesting, Op, Result, RunContext, Summary};
     note = "implement `Layer`, or lift a closure with `layer_fn(name, f)`; a layer for runs of any type is a `Layer<AnyRun>`, or a `Layer<JsonRun>` if it looks at values"
 )]
 pub trait Layer<O: Op>: fmt::Debug + Send + Sync + 'static {
-    /// Returns the output, with the help of `next` or without it.
+    /// Handles one call of the work, and returns its output. Call `next` to call the layers inside and the work.
     ///
-    /// Return denials, halts, aborts, interrupts and requests for a retry that `next` returned. If you return something else,
-    /// pass the error to [`Next::absorb`] before; otherwise the error overrules your result.
+    /// Return denials, halts, aborts, interrupts and requests for a retry that `next` returned. To return another result
+    /// instead, pass the error to [`Next::absorb`] first; otherwise the error overrules your result.
     ///
     /// # Cancel safety
     ///
@@ -80,11 +80,12 @@ pub trait Layer<O: Op>: fmt::Debug + Send + Sync + 'static {
         Summary::of(self)
     }
 
-    /// Returns a warning if the layer should not be bound both to a run and to a run above it: because attempts multiply, or a
-    /// limit counts twice. By default there is no warning.
+    /// Returns a warning if binding the layer both to a run and to a run above it is likely to be a mistake, for example
+    /// because attempts multiply. By default there is no warning.
     ///
-    /// It is called when the layer is bound to a run that has a parent. Each layer logs its first warning only;
-    /// [`RunContext::explain`] lists the warnings of a run. A panic is logged, and counts as no warning.
+    /// This method is called when the layer is bound to a run that has a parent. Each layer logs its first warning only;
+    /// [`RunContext::explain`] lists the warnings of a run. If this method panics, the panic is logged, and there is no
+    /// warning.
     ///
     /// ```
     /// use emitree_runtime::{Layer, Nesting, Next, Op, Result, RunContext};
@@ -110,7 +111,8 @@ pub trait Layer<O: Op>: fmt::Debug + Send + Sync + 'static {
     }
 }
 
-/// The layers inside of a layer, and the work. A layer may call it once, several times, with another input, or not at all.
+/// The layers inside of a layer, and the work. A layer calls them with [`run`](Self::run): once, several times, with another
+/// input, or not at all.
 pub struct Next<'a, O: Op>(pub(crate) RawNext<'a, O::In, O::Out>);
 
 impl<'a, O: Op> Next<'a, O> {
@@ -118,13 +120,13 @@ impl<'a, O: Op> Next<'a, O> {
     ///
     /// # Errors
     ///
-    /// Returns the error of the work or of a layer inside. A panic there is an error of the kind
+    /// Returns the error of the work or of a layer inside. If the work or a layer inside panics, the error is of the kind
     /// [`Panicked`](crate::ErrorKind::Panicked). After a denial, a halt, an abort, an interrupt or a request for a retry,
-    /// further calls return that error again and run nothing, until it is [absorbed](Self::absorb).
+    /// further calls return that error again and run nothing, until the error is [absorbed](Self::absorb).
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future drops the work at its current await point.
+    /// Dropping the future drops the layers inside and the work at their current await point.
     pub fn run(self, input: &'a O::In) -> impl Future<Output = Result<O::Out>> + Send + use<'a, O> {
         self.0.run(input)
     }
@@ -136,21 +138,21 @@ impl<'a, O: Op> Next<'a, O> {
         self.0.is_answered()
     }
 
-    /// Returns `false` if the layer sees JSON, and JSON cannot show all of its input or of an output so far: a NaN, for example,
-    /// is `null` in JSON. Do not store such a value, and do not compare it with others.
+    /// Returns `false` if the layer sees values as JSON, and the JSON of the input or of an output so far is incomplete: a NaN,
+    /// for example, becomes `null`. Do not store such JSON, and do not compare it with other values.
     #[must_use]
     pub fn is_exact(self) -> bool {
         self.0.is_exact()
     }
 
-    /// Marks an error of `next` as handled, so that the layer may return something else.
+    /// Marks an error of `next` as handled, so that the layer may return another result.
     ///
     /// If a layer receives a denial, a halt, an abort, an interrupt or a request for a retry from `next`, and returns an output
     /// or a failure without absorbing the error, the error overrules that result. So no layer swallows control flow by accident.
     ///
-    /// Each error counts by itself. A layer that awaits several calls of `next` at the same time absorbs each error. Of the errors
-    /// that it does not absorb, the most severe one is the result: a denial, then a halt, an abort, an interrupt, a request for
-    /// a retry.
+    /// A layer that awaits several calls of `next` at the same time has to absorb the error of each call. Of the errors that it
+    /// has not absorbed, the most severe error is the result: a denial is more severe than a halt, then come an abort, an
+    /// interrupt and a request for a retry.
     ///
     /// ```
     /// use emitree_runtime::{Error, Layer, Next, Op, Result, RunContext, Runnable, runnable_fn};

@@ -1,6 +1,6 @@
 //! Warnings of layers that wrap a run and also a run above it, which may be a mistake (M4).
 //!
-//! Nothing is stored for this: a layer that may warn looks for itself in the chains of the runs above.
+//! Nothing is stored for this: [`Nesting::above`] looks for the layer in the chains of the runs above.
 
 use std::fmt;
 use std::iter::successors;
@@ -10,7 +10,7 @@ use crate::RunContext;
 use crate::chain::erased::LayerDescription;
 use crate::run::panic::isolated;
 
-/// The runs that a layer is bound to: a run, and possibly runs above it. Passed to
+/// The runs that a layer is bound to: a run, and any runs above it. Passed to
 /// [`Layer::nesting_warning`](crate::Layer::nesting_warning).
 pub struct Nesting<'a> {
     run: &'a RunContext,
@@ -24,8 +24,8 @@ impl<'a> Nesting<'a> {
         self.run
     }
 
-    /// Iterates over the runs above that the same layer is bound to, nearest first. Clones of a [`Stack`](crate::Stack) share
-    /// their layers.
+    /// Returns the runs above this run that the same layer is bound to, nearest first. Clones of a [`Stack`](crate::Stack)
+    /// share their layers.
     pub fn above(&self) -> impl Iterator<Item = &'a RunContext> + use<'a> {
         let layer = self.layer;
         let has_it = move |run: &&RunContext| run.existing_chain().is_some_and(|chain| chain.has_layer(layer));
@@ -39,7 +39,7 @@ impl fmt::Debug for Nesting<'_> {
     }
 }
 
-/// The identity of a layer, also where it is adapted to other types: its address.
+/// The identity of a layer: its address, which stays the same when the layer is adapted to other types.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LayerId(usize);
 
@@ -49,7 +49,7 @@ impl LayerId {
     }
 }
 
-/// Set once a layer has logged a warning, so that it does not warn in each run.
+/// A flag that is set once a layer has logged a warning, so that the layer does not warn in each run.
 #[derive(Default)]
 pub(crate) struct Warned(AtomicBool);
 
@@ -63,7 +63,7 @@ impl Warned {
     }
 }
 
-/// Returns the warning of a layer for a run.
+/// Returns the warning of a layer that is bound to a run. A run without a parent has no warnings.
 pub(crate) fn warning(layer: &dyn LayerDescription, run: &RunContext) -> Option<String> {
     run.parent()?;
     // `nesting_warning` is user code: a panic in it is logged, and must not fail the run.

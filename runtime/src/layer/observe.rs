@@ -8,7 +8,7 @@ use crate::{Error, Layer, Next, Op, Result, RunContext, Summary};
 
 /// A layer that looks at input and output, and can neither change nor stop anything.
 ///
-/// It fails open: a panic in it is logged, and the call goes on without it.
+/// It fails open: if it panics, the panic is logged, and the call goes on.
 ///
 /// ```
 /// use emitree_runtime::{Observe, Op, Result, RunContext, Runnable, runnable_fn};
@@ -44,7 +44,7 @@ pub trait Observe<O: Op>: fmt::Debug + Send + Sync + 'static {
     /// Looks at the input, before the layers inside are called.
     fn before(&self, input: &O::In, ctx: &RunContext) -> Self::Memo;
 
-    /// Looks at the result. It is not called if the call was dropped or `before` panicked.
+    /// Looks at the result. Not called if the call was dropped, or if `before` panicked.
     fn after(&self, memo: Self::Memo, result: &Result<O::Out>, ctx: &RunContext);
 
     /// Returns the name for lists of layers and for the layer's span. By default it is the type name.
@@ -64,7 +64,7 @@ pub(crate) struct ObserveLayer<T>(pub(crate) T);
 
 impl<O: Op, T: Observe<O>> Layer<O> for ObserveLayer<T> {
     async fn call(&self, input: &O::In, ctx: &RunContext, next: Next<'_, O>) -> Result<O::Out> {
-        // Without a memo, because `before` panicked, the call goes on and `after` is left out (M5).
+        // If `before` panics there is no memo: the call goes on, and `after` is skipped (M5).
         let memo = isolated(self.0.name(), || self.0.before(input, ctx));
         let result = next.run(input).await;
         if let Some(memo) = memo {

@@ -4,8 +4,8 @@ use std::any::type_name;
 
 /// A kind of work that layers can wrap: a name, an input type and an output type.
 ///
-/// Every [`Runnable`](crate::Runnable) that is `'static` is one. For any other operation that layers shall intercept, define
-/// a marker type, and call the operation through a [`Stack`](crate::Stack).
+/// Every [`Runnable`](crate::Runnable) that is `'static` is an `Op`. To let layers intercept another operation, define a marker
+/// type, and call the operation through a [`Stack`](crate::Stack).
 ///
 /// ```
 /// use emitree_runtime::Op;
@@ -33,7 +33,7 @@ pub trait Op: 'static {
     /// The output of the work.
     type Out: Send + Sync + 'static;
 
-    /// Returns the name for lists and errors. By default it is the type name.
+    /// Returns the name that lists and errors show. By default it is the type name.
     #[must_use]
     fn name() -> &'static str {
         type_name::<Self>()

@@ -1,19 +1,21 @@
-//! The position of a layer among others (M2).
+//! The order of layers (M2).
 
 use serde::{Deserialize, Serialize};
 
-/// The position of a layer among others, outermost first. Within a phase, the layer that was registered first is outside.
+/// The position of a layer in a chain; the variants are listed from the outermost to the innermost. Within a phase, the layer
+/// that was registered first is the outermost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
-    /// Layers that look at values. They see the input before any other layer changes it, and the final output.
+    /// Layers that look at values. They see the input before any other layer changes it, and the output after all other layers
+    /// have changed it.
     Observe,
-    /// Layers that call the layers inside again.
+    /// Layers that may call the layers inside again.
     Retry,
     /// Layers that change values, and layers that are registered without a phase.
     #[default]
     Transform,
-    /// Layers that may deny. They see the input that the work receives, and the output that it returns.
+    /// Layers that may deny. They see the input that the work receives, and the output that the work returns.
     Guard,
 }
 

@@ -19,8 +19,8 @@ use crate::{
 
 /// A stack of layers for a kind of work, outermost first. Clones share the layers.
 ///
-/// Call it with work of your own, or bind it to runs as a [`Middleware`]: then its layers join the other layers of the run,
-/// sorted by phase.
+/// Use a stack for work of your own with [`call`](Self::call), or bind it to runs as a [`Middleware`]. The layers of a bound
+/// stack and the other layers of the run are sorted by phase together.
 ///
 /// ```
 /// use emitree_runtime::{Guard, Op, Result, RunContext, Runnable, Stack, Transform, runnable_fn};
@@ -188,8 +188,8 @@ where
     }
 }
 
-/// A stack is a middleware. A run of other types ends with an error that names both types; a stack of [`JsonRun`] or of
-/// [`AnyRun`] fits all runs.
+/// Binds the layers to a run. If the run has other input or output types, it ends with an error that names them; a stack of
+/// [`JsonRun`] or of [`AnyRun`] fits all runs.
 impl<O: Op> Middleware for Stack<O> {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
         let stack: &dyn Any = self;
@@ -203,14 +203,14 @@ impl<O: Op> Middleware for Stack<O> {
             let json = stack.downcast_ref::<Stack<JsonRun>>().ok_or_else(|| type_mismatch::<O>(chain))?;
             chain.add_json(&json.0)?;
         }
-        // A layer warns only if a run above has it as well (M4).
+        // A layer may warn if it is bound to a run above as well (M4). A run without a parent has no run above.
         if ctx.parent().is_some() {
             self.0.iter().for_each(|entry| warn_once(entry.layer.description(), ctx));
         }
         Ok(())
     }
 
-    /// Returns the name of the layer if there is only one.
+    /// Returns the name of the layer if the stack has only one, and `stack` otherwise.
     fn name(&self) -> &str {
         match &*self.0 {
             [only] => only.layer.description().name(),
@@ -283,12 +283,13 @@ impl<O: Op> StackBuilder<O> {
         self.guard_with(GuardOptions::new(), guard)
     }
 
-    /// Adds a [`Guard`] with options: a time-out, or evaluation without denials.
+    /// Adds a [`Guard`] with options: a time-out, or reports instead of denials.
     pub fn guard_with(self, options: GuardOptions, guard: impl Guard<O>) -> Self {
         self.layer_in(Phase::Guard, GuardLayer { guard, options })
     }
 
-    /// Adds the layers of another stack, each in its phase. Binding one joined stack to a run costs less than binding several.
+    /// Adds the layers of another stack, each in its phase. Binding one joined stack to a run costs less than binding several
+    /// stacks.
     pub fn stack(mut self, other: &Stack<O>) -> Self {
         self.0.extend(other.0.iter().cloned());
         self
@@ -299,14 +300,14 @@ impl<O: Op> StackBuilder<O> {
         self.layer_in(Phase::default(), layer)
     }
 
-    /// Adds any layer, in the given phase.
+    /// Adds any layer, in the phase `phase`.
     pub fn layer_in(mut self, phase: Phase, layer: impl Layer<O>) -> Self {
         self.0.push(LayerEntry::new(phase, layer));
         self
     }
 
-    /// Adds a layer in [`Phase::Guard`], inside of all layers that were not added as innermost. Of several innermost layers, the
-    /// last one sees exactly the input that the work receives.
+    /// Adds a layer in [`Phase::Guard`], inside of all layers that were not added as innermost. Of several innermost layers,
+    /// the layer that was added last sees exactly the input that the work receives.
     pub fn innermost(mut self, layer: impl Layer<O>) -> Self {
         self.0.push(LayerEntry { is_innermost: true, ..LayerEntry::new(Phase::Guard, layer) });
         self

@@ -1,10 +1,10 @@
 //! Prevents layers from swallowing control flow by accident (M9).
 //!
-//! 1. Each call of `next` that ends with control flow adds a note for the layer that called it. A call of a layer is identified by
-//!    its [`Frame`]: a layer that is called twice at the same time has two frames, with separate notes.
+//! 1. Each call of `next` that ends with control flow adds a note for the layer that made the call. A call of a layer is
+//!    identified by its [`Frame`]: a layer that is called twice at the same time has two frames, with separate notes.
 //! 2. When a layer returns or is dropped, its notes become notes of the layer outside. That layer receives the most severe
 //!    note, and no output of the inner layer. So no layer outside, such as a cache, receives an output in place of a denial.
-//! 3. While a layer has a note, its further calls run nothing. Only `absorb` removes a note, one at a time.
+//! 3. While a layer has a note, its further calls of `next` run nothing. Only `absorb` removes a note, one at a time.
 
 use std::cell::Cell;
 use std::num::NonZeroU64;
@@ -20,7 +20,7 @@ use crate::{Error, Result};
 pub(crate) struct Frame(NonZeroU64);
 
 impl Frame {
-    /// The caller of the outermost layer.
+    /// The frame of the caller of the outermost layer.
     pub(crate) const OUTSIDE: Self = Self(NonZeroU64::MIN);
 
     pub(crate) fn new() -> Self {
@@ -49,7 +49,7 @@ fn unique_number() -> u64 {
 /// The notes of all layers around one piece of work.
 #[derive(Debug, Default)]
 pub(crate) struct SwallowedControlFlow {
-    /// Set with the first note. Most calls never have one, and take no lock.
+    /// Set with the first note. Most calls never have a note, and take no lock.
     is_noted: AtomicBool,
     notes: Mutex<Vec<Note>>,
 }
@@ -73,7 +73,7 @@ impl SwallowedControlFlow {
         most_severe(self.notes.lock().iter().filter(|note| note.frame == frame))
     }
 
-    /// Returns the result that the layer outside receives when the one inside has returned `result` (invariant 2).
+    /// Returns the result that the layer outside receives after the layer inside has returned `result` (invariant 2).
     #[inline]
     pub(crate) fn settle<T>(&self, inside: Frame, outside: Frame, result: Result<T>) -> Result<T> {
         match result {
@@ -88,24 +88,25 @@ impl SwallowedControlFlow {
         }
     }
 
-    /// Adds a note for control flow that a layer returned, or replaces the note that it stands for.
+    /// Adds a note to the layer outside for control flow that the layer inside returned, and removes the inner layer's note of
+    /// the same control flow. Returns the error that the layer outside receives.
     fn note(&self, inside: Frame, outside: Frame, error: Error) -> Error {
         let mut notes = self.notes.lock();
         let mut passed: Vec<_> = notes.extract_if(.., |note| note.frame == inside).collect();
-        // The layer may return the error that it received with another message or as a new error: find the note that it stands
-        // for, by number, then by kind, then by severity.
+        // The layer may return the error that it received, a copy with another message, or a new error in its place: find the
+        // note of the received error, by number, then by kind, then by severity.
         let stands_for = [Error::is_same_note, Error::is_same_kind, Error::is_as_severe]
             .iter()
             .find_map(|is_like| passed.iter().position(|note| is_like(&error, &note.error)));
         let replaced = stands_for.map(|at| passed.remove(at));
-        // An adapter passes on a call to the layer's own `next`, which has added this note already.
+        // The `next` of an adapted layer calls the `next` of its adapter, which has already added this note.
         let is_new = !notes.iter().any(|note| note.frame == outside && error.is_same_note(&note.error));
         let error = match &replaced {
             Some(note) => error.noted(note.error.note()),
             None if is_new => error.noted(unique_number()),
             None => error,
         };
-        // A more severe note that the layer left behind overrules what it returned.
+        // A more severe note that the layer has not absorbed overrules the error that it returned.
         let decides = most_severe(passed.iter()).filter(|other| other.is_more_severe(&error));
         let decides = decides.unwrap_or_else(|| error.clone());
         if is_new {
@@ -119,7 +120,8 @@ impl SwallowedControlFlow {
         decides
     }
 
-    /// Moves the notes of a layer that is over to the layer outside, and returns the most severe of them (invariant 2).
+    /// Moves the notes of a layer that has returned or was dropped to the layer outside, and returns the most severe error
+    /// among them (invariant 2).
     #[inline]
     pub(crate) fn pass_on(&self, inside: Frame, outside: Frame) -> Option<Error> {
         if self.is_noted.load(Ordering::Acquire) { self.pass_notes_on(inside, outside) } else { None }
@@ -135,7 +137,7 @@ impl SwallowedControlFlow {
         most_severe(passed)
     }
 
-    /// Removes the note of an error that the layer received. An error without a note removes one of the same kind.
+    /// Removes the note of an error that the layer received. For an error without a note, removes a note of the same kind.
     pub(crate) fn absorb(&self, frame: Frame, error: &Error) {
         let is_like = if error.is_noted() { Error::is_same_note } else { Error::is_same_kind };
         let mut notes = self.notes.lock();
@@ -146,7 +148,7 @@ impl SwallowedControlFlow {
     }
 }
 
-/// Returns the most severe error, and of several the first.
+/// Returns the most severe error; of several equally severe errors, the first.
 fn most_severe<'n>(notes: impl Iterator<Item = &'n Note>) -> Option<Error> {
     notes.map(|note| &note.error).min_by_key(|error| error.kind().severity()).cloned()
 }

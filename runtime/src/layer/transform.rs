@@ -8,7 +8,7 @@ use crate::{Layer, Next, Op, Result, RunContext, Summary};
 
 /// A layer that changes input and output.
 ///
-/// If there are several, the outermost one changes the input first and the output last.
+/// Of several such layers, the outermost changes the input first and the output last.
 ///
 /// ```
 /// use emitree_runtime::{Op, Result, RunContext, Runnable, Transform, runnable_fn};
@@ -31,21 +31,21 @@ use crate::{Layer, Next, Op, Result, RunContext, Summary};
 /// # }
 /// ```
 pub trait Transform<O: Op>: fmt::Debug + Send + Sync + 'static {
-    /// Returns another input, or `None` to keep it. By default it is kept.
+    /// Returns a new input, or `None` to keep the input. By default `None`.
     ///
     /// # Errors
     ///
-    /// An error ends the call before the layers inside.
+    /// An error ends the call; the layers inside and the work are not called.
     fn input(&self, input: &O::In, ctx: &RunContext) -> impl Future<Output = Result<Option<O::In>>> + Send {
         let _ = (input, ctx);
         ready(Ok(None))
     }
 
-    /// Returns the output, changed or not. By default it is kept.
+    /// Returns the output, which it may change. By default the output stays unchanged.
     ///
     /// # Errors
     ///
-    /// An error replaces the output.
+    /// An error becomes the result of the call in place of the output.
     fn output(&self, output: O::Out, ctx: &RunContext) -> impl Future<Output = Result<O::Out>> + Send {
         let _ = ctx;
         ready(Ok(output))

@@ -1,4 +1,4 @@
-//! The event of a guard that evaluates only (M5).
+//! The event of a guard that reports denials without enforcing them (M5).
 
 use emitree_emitter::{Event, EventName};
 use serde::Serialize;
@@ -6,13 +6,14 @@ use serde::Serialize;
 use crate::run::panic::isolated;
 use crate::{Error, RunContext};
 
-/// An event of a guard with [`evaluate_only`](crate::GuardOptions::evaluate_only): without that option it would have denied.
+/// An event of a guard with [`evaluate_only`](crate::GuardOptions::evaluate_only): a check failed, and without that option the
+/// guard would have denied the call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct WouldDeny {
     /// The name of the guard.
     pub guard: String,
-    /// The value that it would have denied.
+    /// The value that failed the check.
     pub at: Checked,
     /// The reason.
     pub reason: String,
@@ -36,7 +37,7 @@ impl WouldDeny {
         Self { guard: guard.to_owned(), at, reason: error.to_string() }
     }
 
-    /// Logs the event, and emits it on the run's emitter. A failure of either is not an error of the run.
+    /// Logs the event, and emits it on the run's emitter. If a log subscriber or a listener fails, the run still goes on.
     pub(crate) async fn record(mut self, ctx: &RunContext) {
         // A guard that only evaluates must not affect the run: a panicking log subscriber and a failing listener are caught (M5).
         let Self { guard, at, reason } = &self;

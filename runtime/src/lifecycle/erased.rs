@@ -1,4 +1,4 @@
-//! Access to lifecycle events for listeners that do not know their types, through JSON (R5).
+//! Access to lifecycle events through JSON, for listeners that do not know the input and output types (R5).
 
 use std::any::Any;
 use std::marker::PhantomData;
@@ -50,7 +50,7 @@ pub enum LifecycleMut<'a> {
 }
 
 impl<'a> LifecycleMut<'a> {
-    /// Returns the lifecycle event, or `None` if the event is none.
+    /// Returns the event as a lifecycle event, or `None` for any other event.
     pub fn of(event: &'a mut dyn AnyEvent, meta: &EventMeta<'_>) -> Option<Self> {
         (meta.facet::<ErasedAccess>()?.change)(event)
     }
@@ -70,7 +70,7 @@ pub enum LifecycleRef<'a> {
 }
 
 impl<'a> LifecycleRef<'a> {
-    /// Returns the lifecycle event, or `None` if the event is none.
+    /// Returns the event as a lifecycle event, or `None` for any other event.
     pub fn of(event: &'a dyn AnyEvent, meta: &EventMeta<'_>) -> Option<Self> {
         (meta.facet::<ErasedAccess>()?.look)(event)
     }
@@ -92,26 +92,27 @@ macro_rules! debug_by_name {
 }
 debug_by_name!(LifecycleMut, LifecycleRef);
 
-/// A [`Start`] of any types, read and changed through JSON.
+/// A [`Start`] with any input and output types, read and changed through JSON.
 pub trait AnyStart: Send + Sync {
     /// Returns the input as JSON. A value that JSON cannot show becomes a string with the reason.
     fn input_json(&self) -> Value;
-    /// Returns the input as JSON, or an error.
+    /// Returns the input as JSON, or an error if JSON cannot show it.
     ///
     /// # Errors
     ///
-    /// If the input cannot be serialised, or is nested deeper than [`MAX_DEPTH`](emitree_emitter::json::MAX_DEPTH).
+    /// Returns an error if the input cannot be serialised, or is nested deeper than
+    /// [`MAX_DEPTH`](emitree_emitter::json::MAX_DEPTH).
     fn try_input_json(&self) -> Result<Value>;
     /// Replaces the input.
     ///
     /// # Errors
     ///
-    /// If the value does not fit the type of the input; the error says where. The input is unchanged then.
+    /// Returns an error if the value does not fit the input type; the error says where. The input then stays unchanged.
     fn set_input_json(&mut self, input: Value) -> Result<()>;
     /// Returns the output as JSON, if a listener has set one.
     fn output_json(&self) -> Option<Value>;
-    /// Returns the output as a `&mut Option<O>` behind [`Any`], where `O` is the run's output: for listeners that know
-    /// that type but not the input's.
+    /// Returns the output as a `&mut Option<O>` behind [`Any`], where `O` is the run's output type. Use it in a listener that
+    /// knows the output type but not the input type.
     ///
     /// ```
     /// use emitree_emitter::AnyEvent;
@@ -136,31 +137,32 @@ pub trait AnyStart: Send + Sync {
     ///
     /// # Errors
     ///
-    /// If the value does not fit the type of the output; the error says where. No output is set then.
+    /// Returns an error if the value does not fit the output type; the error says where. No output is then set.
     fn set_output_json(&mut self, output: Value) -> Result<()>;
 }
 
-/// A [`Success`] of any types, read and changed through JSON.
+/// A [`Success`] with any input and output types, read and changed through JSON.
 pub trait AnySuccess: Send + Sync {
     /// Returns the input as JSON.
     fn input_json(&self) -> Value;
     /// Returns the output as JSON. A value that JSON cannot show becomes a string with the reason.
     fn output_json(&self) -> Value;
-    /// Returns the output as JSON, or an error.
+    /// Returns the output as JSON, or an error if JSON cannot show it.
     ///
     /// # Errors
     ///
-    /// If the output cannot be serialised, or is nested deeper than [`MAX_DEPTH`](emitree_emitter::json::MAX_DEPTH).
+    /// Returns an error if the output cannot be serialised, or is nested deeper than
+    /// [`MAX_DEPTH`](emitree_emitter::json::MAX_DEPTH).
     fn try_output_json(&self) -> Result<Value>;
     /// Replaces the output.
     ///
     /// # Errors
     ///
-    /// If the value does not fit the type of the output; the error says where. The output is unchanged then.
+    /// Returns an error if the value does not fit the output type; the error says where. The output then stays unchanged.
     fn set_output_json(&mut self, output: Value) -> Result<()>;
 }
 
-/// A [`Finish`] of any types, read through JSON.
+/// A [`Finish`] with any input and output types, read through JSON.
 pub trait AnyFinish: Send + Sync {
     /// Returns the input as JSON, even if the work was skipped.
     fn input_json(&self) -> Value;
@@ -298,7 +300,7 @@ impl<R: Runnable + ?Sized> FacetsOf<R> {
     .internal()
     .also_named(Stage::Success.plain_name());
 
-    // `error` and `finish` only report: `isolated` calls every listener, even if another one fails (R10).
+    // `error` and `finish` only report: with `isolated` every listener is called, even if another listener fails (R10).
     const ERROR: &'static Facet = &Facet::new(&ErasedAccess {
         stage: Stage::Error,
         change: |event| Some(LifecycleMut::Error(event.downcast_mut::<Failure>()?)),

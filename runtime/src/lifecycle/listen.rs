@@ -26,7 +26,7 @@ pub trait Lifecycle: Runnable {
     ///
     /// # Errors
     ///
-    /// If the instance's emitter is the emitter of a run that has ended.
+    /// Returns an error if the instance's emitter is the emitter of a run that has ended.
     #[track_caller]
     fn on_start<Out: ListenerResult>(
         &self,
@@ -43,7 +43,7 @@ pub trait Lifecycle: Runnable {
     ///
     /// # Errors
     ///
-    /// If the instance's emitter is the emitter of a run that has ended.
+    /// Returns an error if the instance's emitter is the emitter of a run that has ended.
     #[track_caller]
     fn on_success<Out: ListenerResult>(
         &self,
@@ -55,11 +55,11 @@ pub trait Lifecycle: Runnable {
         self.emitter().on(lifecycle_of(self).only([Stage::Success]).of_types(), f)
     }
 
-    /// Registers a listener of `error`. If it fails, that is logged, and changes nothing.
+    /// Registers a listener of `error`. If the listener fails, the failure is logged, and the run ends as it would without it.
     ///
     /// # Errors
     ///
-    /// If the instance's emitter is the emitter of a run that has ended.
+    /// Returns an error if the instance's emitter is the emitter of a run that has ended.
     #[track_caller]
     fn on_error<Out: ListenerResult>(
         &self,
@@ -68,16 +68,16 @@ pub trait Lifecycle: Runnable {
     where
         Self: Sized,
     {
-        // Registered by `on`, so that it comes before observers; the closure lends the payload read-only.
+        // Registered with `on`, so that it is called before observers; the closure passes the payload read-only.
         self.emitter()
             .on(lifecycle_of(self).only([Stage::Error]).of_types(), move |failure: &mut Failure, meta| f(failure, meta))
     }
 
-    /// Registers a listener of `finish`. If it fails, that is logged, and changes nothing.
+    /// Registers a listener of `finish`. If the listener fails, the failure is logged, and the run ends as it would without it.
     ///
     /// # Errors
     ///
-    /// If the instance's emitter is the emitter of a run that has ended.
+    /// Returns an error if the instance's emitter is the emitter of a run that has ended.
     #[track_caller]
     fn on_finish<Out: ListenerResult>(
         &self,

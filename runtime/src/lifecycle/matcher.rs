@@ -61,7 +61,7 @@ impl AsInstance for RunContext {
 #[must_use = "a matcher does nothing until a listener is registered with it"]
 #[derive(Clone, Debug)]
 pub struct LifecycleOf {
-    /// `None` for every instance.
+    /// `None` matches the runs of every instance.
     instance: Option<Emitter>,
     only: Option<Vec<Stage>>,
     parent_run: Option<Uuid>,
@@ -71,12 +71,12 @@ pub struct LifecycleOf {
 
 /// Returns a matcher of `start`, `success`, `error` and `finish` of every run of an instance.
 ///
-/// Nested events are not matched by default: on a run's own emitter it matches that run's events.
+/// By default nested events are not matched: on a run's own emitter, the matcher matches only the events of that run.
 ///
-/// A listener with another payload type than the runs have makes their `start` or `success` fail, wherever it is
-/// registered, with an error that names both types. At `error` and `finish`, and for observers, that error is logged and
-/// counted. With [nested](emitree_emitter::Options::nested) events, or with [`of_types`](LifecycleOf::of_types), events of
-/// other types are skipped instead.
+/// If the payload type of the listener differs from the payload type of the runs, the runs fail at `start` or `success` with an
+/// error that names both types, on whichever emitter the listener is registered. At `error` and `finish`, and for observers,
+/// that error is logged and counted instead. With [nested](emitree_emitter::Options::nested) events, or with
+/// [`of_types`](LifecycleOf::of_types), events of other types are skipped.
 ///
 /// ```
 /// use emitree_emitter::Emitter;
@@ -97,7 +97,8 @@ pub fn lifecycle_of(instance: &(impl AsInstance + ?Sized)) -> LifecycleOf {
 
 /// Returns a matcher of `start`, `success`, `error` and `finish` of the runs of every instance.
 ///
-/// An own event of another type than the listener's fails, as with [`Stage`]. Other events of other types are skipped.
+/// If an own event has another type than the listener, the run fails, as with [`Stage`]. An event that is not the emitter's own
+/// is skipped if its type differs from the listener's.
 ///
 /// ```
 /// use emitree_emitter::{AnyEvent, Emitter};
@@ -129,7 +130,7 @@ impl LifecycleOf {
         self
     }
 
-    /// Matches only runs that were started directly in this run.
+    /// Matches only runs whose parent is the run with this id.
     pub const fn parent_run(mut self, run_id: Uuid) -> Self {
         self.parent_run = Some(run_id);
         self
@@ -141,7 +142,8 @@ impl LifecycleOf {
         self
     }
 
-    /// Skips events of other types than the listener's, where runs of several types share an emitter.
+    /// Skips events whose type differs from the listener's, instead of failing. Use it if runs of several types share an
+    /// emitter.
     pub const fn of_types(mut self) -> Self {
         self.filters_types = true;
         self
@@ -159,7 +161,7 @@ impl LifecycleOf {
 
 impl IntoMatcher for LifecycleOf {
     fn into_matcher(self) -> Result<Matcher, MatcherError> {
-        // With the names the emitter can leave out this matcher for all other events, without calling it.
+        // The names let the emitter skip this matcher for all other events without calling it.
         let (filters_types, is_of_one) = (self.filters_types, self.instance.is_some());
         let names = match &self.only {
             Some(only) => only.iter().map(|stage| stage.event_name()).collect(),
@@ -168,7 +170,7 @@ impl IntoMatcher for LifecycleOf {
         let matcher = matcher_fn(move |meta| self.matches(meta)).named(names);
         match (filters_types, is_of_one) {
             (true, _) => matcher.of_types(),
-            // All runs of one instance have the same types: another type is a mistake, at every emitter (E7).
+            // All runs of one instance have the same types: a listener of another type is a mistake, on any emitter (E7).
             (false, true) => matcher.of_one_source(),
             (false, false) => matcher,
         }

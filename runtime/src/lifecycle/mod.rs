@@ -24,7 +24,7 @@ use crate::{Error, Outcome, RunContext};
 pub struct Start<I, O> {
     /// The input of the work.
     pub input: I,
-    /// The output, if a listener has set one: then the work is skipped. Layers around the work still see this output.
+    /// The output, if a listener has set it. The work is then skipped; layers around the work still see this output.
     pub output: Option<O>,
 }
 
@@ -95,8 +95,8 @@ impl<I: Serialize + 'static, O: Serialize> Serialize for Finish<I, O> {
     }
 }
 
-/// The duration of a run: measured before listeners of `finish` are called, which may take their time. Without listeners it is
-/// measured when it is first read, so that a run which nobody observes does not read the clock.
+/// The duration of a run: measured before listeners of `finish` are called, so that it does not include their time. Without
+/// listeners it is measured when it is first read, so that a run without listeners does not read the clock.
 #[derive(Debug)]
 pub(crate) struct Measured(OnceLock<Duration>);
 
@@ -114,7 +114,8 @@ impl Measured {
     }
 }
 
-/// The input of a run, borrowed from the run's context, which this keeps alive: payloads share it without a clone.
+/// The input of a run. Keeps the run's context alive and borrows the input from it, so that payloads share the input without a
+/// clone.
 pub(crate) struct Input<I> {
     run: RunContext,
     ty: PhantomData<fn() -> I>,

@@ -13,10 +13,10 @@ use uuid::Uuid;
 use crate::{Data, Error, ErrorKind, LifecycleRef, Result, RunContext, Stage};
 
 /// One of the four lifecycle events of a run, as its [subscribers](crate::RunSubscriber) receive it: after all listeners, with
-/// the payload as they left it.
+/// the payload as the listeners left it.
 ///
-/// Its methods return the same as those of [`EventMeta`](emitree_emitter::EventMeta). Id, path and time are computed when they
-/// are first read.
+/// Its methods return the same values as the methods of [`EventMeta`](emitree_emitter::EventMeta). Id, path and time are
+/// computed when they are first read.
 ///
 /// ```
 /// use std::sync::{Arc, Mutex};
@@ -59,13 +59,13 @@ impl<'a> RunEvent<'a> {
         Self { run, stage, payload, stamp, path: OnceLock::new() }
     }
 
-    /// Returns the run.
+    /// Returns the context of the run that emitted the event.
     #[must_use]
     pub const fn run(&self) -> &'a RunContext {
         self.run
     }
 
-    /// Returns the stage: which of the four events it is.
+    /// Returns the stage, which identifies one of the four events.
     #[must_use]
     pub const fn stage(&self) -> Stage {
         self.stage
@@ -89,7 +89,8 @@ impl<'a> RunEvent<'a> {
         self.stamp.id()
     }
 
-    /// Returns the time of the event: the moment at which it was first read, or at which a listener was first awaited.
+    /// Returns the time of the event: the moment at which the time was first read or a listener was first awaited, whichever
+    /// came first.
     #[must_use]
     pub fn time(&self) -> SystemTime {
         self.stamp.time()
@@ -98,12 +99,13 @@ impl<'a> RunEvent<'a> {
     /// Returns the path of the event, such as `backend.chat.run.start`.
     #[must_use]
     pub fn path(&self) -> &str {
-        // The path of the instance, because a run without listeners has no emitter, and must not get one for this (E15).
+        // Take the path from the instance: a run without listeners has no emitter, and must not get an emitter for this (E15).
         let instance = self.run.instance_ref();
         self.path.get_or_init(|| instance.path_of(self.stage.event_name()).unwrap_or_default().into())
     }
 
-    /// Returns the context of the run, as it was when it was first read, or when a listener was first awaited.
+    /// Returns the context values of the run, as they were when they were first read or a listener was first awaited, whichever
+    /// came first.
     #[must_use]
     pub fn context(&self) -> &Context {
         let facet = self.run.shared().core.stages().facet(self.stage);
@@ -151,7 +153,8 @@ impl<'a> Attempted<'a> {
     ///
     /// # Errors
     ///
-    /// The error of the attempt, or one of the kind [`Invalid`](ErrorKind::Invalid) if the output cannot be serialised.
+    /// Returns the error of the attempt, or an error of the kind [`Invalid`](ErrorKind::Invalid) if the output cannot be
+    /// serialised.
     pub fn output_json(&self) -> Result<Value> {
         self.result.map_err(Clone::clone)?.to_json()
     }

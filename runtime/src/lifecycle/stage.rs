@@ -1,4 +1,4 @@
-//! The stages of a run, as matchers of its four events (R3).
+//! The stages of a run, which are matchers of its four events (R3).
 
 use std::sync::OnceLock;
 
@@ -7,18 +7,18 @@ use serde_json::Value;
 
 use crate::lifecycle::erased::ErasedAccess;
 
-/// A stage of a run: one of its four lifecycle events. As a matcher it matches that event of every run except
+/// A stage of a run, which has one lifecycle event. As a matcher, it matches this event of every run except
 /// [nested](Matcher#nested-events) ones.
 ///
-/// If a listener registered with a stage takes another payload type than the run's own event has, such as `Start<u64, u64>` for
-/// `Start<u32, u32>`, the run ends with an error that names both types. At `error` and `finish`, which only report, and for
-/// observers, that error is logged and counted instead. Events of other runs are skipped if their type differs, and with
-/// [nested](emitree_emitter::Options::nested) events that holds for all. [`of_types`](Self::of_types) skips own events of other
-/// types too.
+/// A listener that is registered with a stage makes the run end with an error if it takes another payload type than the own
+/// event has, such as `Start<u64, u64>` for `Start<u32, u32>`; the error names both types. At `error` and `finish`, which only
+/// report, and for observers, that error is logged and counted instead. Events that are not the emitter's own are skipped if
+/// their type differs. With [nested](emitree_emitter::Options::nested) events, or with [`of_types`](Self::of_types), own events
+/// of another type are skipped too.
 ///
-/// The plain name `"start"` matches the run's own event for a listener of exactly its type, `Start<I, O>`. A listener of
-/// a `Start` of other types is an error. For all other payloads, and for `dyn AnyEvent`, `"start"` is an event that the work
-/// emits under that name.
+/// The plain name `"start"` matches the run's own event for a listener of exactly its type, `Start<I, O>`. A listener that
+/// takes `Start` with other type parameters makes the run fail. For a listener of any other payload type, or of `dyn AnyEvent`,
+/// `"start"` matches an event that the work emits under that name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "each is documented at the payload of the same name")]
 pub enum Stage {
@@ -79,14 +79,15 @@ impl Stage {
     /// Returns the stage of a recorded lifecycle event, or `None` for any other event.
     #[must_use]
     pub fn of_record(record: &EventRecord) -> Option<Self> {
-        // A record has lost its facet: the mark in its context tells it from an event that the work emitted under the same name.
+        // A record has lost its facet: the flag `internal` in its context distinguishes it from an event that the work emitted
+        // under the same name.
         let internal = record.context.get("internal") == Some(&Value::Bool(true));
         Self::ALL.into_iter().find(|stage| internal && record.name() == stage.as_str())
     }
 }
 
 impl Stage {
-    /// Returns a matcher that skips events of other types than the listener's, instead of failing.
+    /// Returns a matcher that skips events whose type differs from the listener's, instead of failing.
     ///
     /// ```
     /// use emitree_runtime::{RunContext, Runnable, Stage, Start, runnable_fn};
@@ -109,7 +110,8 @@ impl Stage {
     fn matcher(self) -> FnMatcher {
         static MATCHERS: OnceLock<[FnMatcher; 4]> = OnceLock::new();
         let of = |stage: Self| matcher_fn(move |meta| Self::of(meta) == Some(stage)).named([stage.event_name()]);
-        // Function matchers are compared by identity: with one per stage, `off_matching` finds what was registered with it (E9).
+        // Function matchers are compared by identity: with one matcher per stage, `off_matching` finds the listeners that were
+        // registered with it (E9).
         MATCHERS.get_or_init(|| Self::ALL.map(of))[self as usize].clone()
     }
 }

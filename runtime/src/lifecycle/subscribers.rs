@@ -1,7 +1,7 @@
-//! Subscribers of runs: they receive the events of a run although nothing is emitted for them.
+//! Subscribers of runs, which receive the lifecycle events of a run without an emit.
 //!
 //! 1. A subscriber receives `start`, then `success` or `error`, then `finish`, once each (R4), and each after all listeners.
-//! 2. A subscriber is not a listener: a run that has subscribers only has no emitter, and emits nothing (E15).
+//! 2. A subscriber is not a listener: a run with subscribers but no listeners has no emitter, and emits nothing (E15).
 //! 3. A subscriber can change nothing, and its panics are logged (M5). It is called with no lock held.
 
 use std::sync::Arc;
@@ -16,10 +16,10 @@ use crate::{Attempted, Data, Result, RunContext, RunEvent, Stage};
 /// A subscriber of runs: it receives their lifecycle events and cannot change them. Register it with
 /// [`RunContext::subscribe`].
 ///
-/// Every function of `&RunEvent` is a subscriber.
+/// Every closure that takes a `&RunEvent` is a subscriber.
 ///
-/// A subscriber is cheaper than a listener: a run with listeners needs an emitter, and each of its events travels up the tree. In
-/// return it receives lifecycle events only: nothing that the work emits, and nothing through a pipe.
+/// A subscriber is cheaper than a listener: a run with listeners needs an emitter, and each of its events travels up the tree.
+/// But a subscriber receives lifecycle events only: neither the events that the work emits nor events from pipes.
 pub trait RunSubscriber: Send + Sync + 'static {
     /// Receives one of the run's four events, after all listeners.
     fn event(&self, event: &RunEvent<'_>);
@@ -57,7 +57,7 @@ pub(crate) struct Subscribers {
     above: usize,
 }
 
-/// The recipients of a run's events, at a moment.
+/// The recipients of a run's events at one moment.
 #[derive(Clone, Copy)]
 pub(crate) enum Recipients<'a> {
     Subscribers,
@@ -72,21 +72,23 @@ impl Subscribers {
     }
 
     fn each(&self, f: impl Fn(&dyn RunSubscriber)) {
-        // A snapshot, so that no lock is held while subscribers run (invariant 3): they may subscribe further ones.
+        // A snapshot, so that no lock is held while subscribers run (invariant 3): they may register further subscribers.
         let all = self.all.all();
         all.iter().flat_map(|all| all.iter()).for_each(|subscriber| isolated(|| f(&**subscriber)));
-        // The run may have ended meanwhile: then this is the last to hold the subscribers, whose drop may panic.
+        // The run may have ended meanwhile: this snapshot then holds the last references to the subscribers, whose drop may
+        // panic.
         discard(all);
     }
 
     fn add(&self, subscriber: Arc<dyn RunSubscriber>) {
-        // Behind the run's own, and before those of the runs above, so that the nearest are called first.
+        // Insert it after the run's own subscribers and before the inherited ones, so that subscribers of the nearest run are
+        // called first.
         self.all.change(|all| all.insert(all.len().saturating_sub(self.above), subscriber));
     }
 }
 
 impl RunContext {
-    /// Registers a subscriber for the events of this run, and of every run that is started in it from now on, however deep.
+    /// Registers a subscriber for the events of this run, and of every run that is started below it from now on, however deep.
     ///
     /// For each event:
     ///

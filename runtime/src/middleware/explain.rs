@@ -24,7 +24,7 @@ pub struct Explanation {
     /// The layers and functions that values pass through: `map_input`, layers from the outermost to the innermost, `map_output`.
     pub chain: Vec<LayerInfo>,
     /// Warnings of layers that are also bound to a run above ([`Layer::nesting_warning`](crate::Layer::nesting_warning)). They
-    /// are known once the run is bound, so [`Run::explain`](crate::Run::explain) has none.
+    /// are known once the middlewares are bound, so [`Run::explain`](crate::Run::explain) returns no warnings.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
 }
@@ -37,7 +37,7 @@ pub struct MiddlewareInfo {
     pub name: String,
     /// The description of the middleware.
     pub summary: Summary,
-    /// The layers that it adds, as [`Middleware::layers`] returns them.
+    /// The layers that the middleware adds, as [`Middleware::layers`] returns them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub layers: Vec<LayerInfo>,
 }
@@ -54,7 +54,7 @@ pub struct LayerInfo {
     pub summary: Summary,
 }
 
-/// The position of a layer or function in the chain of a run, outermost first.
+/// The position of a layer or function in the chain of a run. The variants have the order of the list in an [`Explanation`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -71,7 +71,7 @@ pub enum Place {
     Transform,
     /// A layer of [`Phase::Guard`].
     Guard,
-    /// A guard that was registered as [innermost](crate::StackBuilder::innermost), inside of all other layers.
+    /// A layer that was added as [innermost](crate::StackBuilder::innermost), inside of all other layers.
     InnermostGuard,
     /// A [`map_output`](crate::map_output), after all layers.
     Output,
@@ -127,10 +127,11 @@ impl MiddlewareInfo {
 }
 
 impl Explanation {
-    /// Describes a run with these middlewares, as far as they describe themselves.
+    /// Describes a run with these middlewares. The chain has the layers that [`Middleware::layers`] returns.
     pub(crate) fn of<'a>(runnable: &str, bound: impl Iterator<Item = &'a Arc<dyn Middleware>>) -> Self {
         let given: Vec<_> = bound.collect();
-        // If the orders contradict each other, list the middlewares as they were registered: the run itself fails with the reason.
+        // If the orders contradict each other, list the middlewares in the order of registration: the run itself fails with an
+        // error that names the cycle.
         let in_order = in_order(given.iter().copied()).unwrap_or_else(|_| given.into());
         let middlewares: Vec<_> = in_order.into_iter().map(MiddlewareInfo::of).collect();
         let mut chain: Vec<_> = middlewares.iter().flat_map(|middleware| middleware.layers.clone()).collect();
@@ -140,12 +141,12 @@ impl Explanation {
 }
 
 impl RunContext {
-    /// Returns the middlewares that are bound to this run, inherited ones included, and its chain. Both are empty once the run
-    /// has ended.
+    /// Returns the middlewares that are bound to this run, including the inherited ones, and the layers and functions of its
+    /// chain. Both lists are empty once the run has ended.
     #[must_use]
     pub fn explain(&self) -> Explanation {
-        // If the run ends meanwhile on another thread, this holds the last reference to what was bound: enter the run, so that
-        // it is the current one in those drops (R14).
+        // If the run ends meanwhile on another thread, this call holds the last references to its middlewares: enter the run,
+        // so that it is the current run while they are dropped (R14).
         enter(self, || {
             let existing = self.existing_chain();
             let chain = existing.map(|chain| chain.describe()).unwrap_or_default();

@@ -17,7 +17,7 @@ type MapFn<T> = dyn for<'a> Fn(&'a mut T, &'a RunContext) -> BoxFuture<'a, Resul
 /// A middleware that changes the inputs or outputs of runs with a function. Created by [`map_input`], [`map_output`] and
 /// their async forms.
 ///
-/// Bind it to runs whose input (or output) is a `T`. A run of another type ends with an error that names both types.
+/// Bind it to runs whose input, or output, is a `T`. A run with another type ends with an error that names both types.
 pub struct MapValue<T> {
     /// Copies the input; `None` for outputs, which are changed in place.
     copy: Option<fn(&T) -> T>,
@@ -26,13 +26,13 @@ pub struct MapValue<T> {
 
 /// Creates a middleware from a function that may change the input, after `start` and before all layers.
 ///
-/// Several functions are called in the order in which they are bound, each with the value that the previous one left; those with
-/// [`guard`](MapValue::guard) come last. They change a copy of the input: `success` and `finish` carry the input as `start` left
-/// it, every [attempt](RunContext::attempt) begins with that value again, and [`RunContext::original`] returns the input as
-/// the caller passed it.
+/// Several functions are called in the order in which they are bound, each with the value that the previous one left; those
+/// with [`guard`](MapValue::guard) come last. The functions change a copy of the input: `success` and `finish` carry the input
+/// as `start` left it, every [attempt](RunContext::attempt) begins with that value again, and [`RunContext::original`] returns
+/// the input as the caller passed it.
 ///
-/// An error ends the run before its work. [`Error::denied`], [`Error::halted`], [`Error::aborted`] and [`Error::retry_with`]
-/// have their usual effect; any other error makes the run fail.
+/// An error ends the attempt before its work. [`Error::denied`], [`Error::halted`], [`Error::aborted`] and
+/// [`Error::retry_with`] have their usual effect; any other error makes the run fail.
 ///
 /// ```
 /// use emitree_runtime::{Error, RunContext, Runnable, map_input, runnable_fn};
@@ -131,7 +131,7 @@ impl<T> MapValue<T> {
         Self { copy, map: NamedMap { name: type_name::<F>().into(), is_guard: false, f } }
     }
 
-    /// Sets the name for errors and lists. By default it is the type of the function.
+    /// Sets the name that errors and lists show. By default it is the type name of the function.
     #[must_use]
     pub fn named(mut self, name: impl Into<Arc<str>>) -> Self {
         self.map.name = name.into();
@@ -140,8 +140,9 @@ impl<T> MapValue<T> {
 
     /// Turns the function into a guard.
     ///
-    /// It is called after all functions of the same side that are not guards, wherever it was bound. A failure, a panic or a
-    /// time-out is a denial by this name; other control flow passes as it is.
+    /// Guards are called after all other functions on the input, or on the output, regardless of the order in which they were
+    /// bound. A failure, a panic or a time-out of the function becomes a denial with the function's name; other control flow is
+    /// passed on unchanged.
     #[must_use]
     pub fn guard(mut self) -> Self {
         self.map.is_guard = true;
@@ -154,7 +155,7 @@ impl<T: Send + Sync + 'static> Middleware for MapValue<T> {
         let chain = ctx.chain()?;
         let ([input, output], map) = (chain.types(), self.map.clone());
         match self.copy {
-            // The chain knows its types only as `Any`: a failed downcast is a run of another type.
+            // The chain knows its types only as `Any`: a failed downcast means that the run has another type.
             Some(copy) => {
                 let inputs = chain.inputs()?.downcast_ref::<InputMaps<T>>();
                 inputs.ok_or_else(|| type_mismatch::<T>("input", input))?.push(copy, map)
@@ -205,7 +206,7 @@ impl<T> NamedMap<T> {
             return run_check(&self.name, || (self.f)(value, ctx)).await;
         }
         (self.f)(value, ctx).await.map_err(|error| {
-            // A denial and a halt have a name in their kind. An error that was passed on keeps the name that it has.
+            // A denial and a halt have a name in their kind. An error that already has the context value `by` keeps it.
             let is_named = error.is_denied() || error.is_halted() || error.details().contains_key("by");
             if is_named { error } else { error.context("by", &*self.name) }
         })
@@ -245,7 +246,7 @@ impl<T> Maps<T> {
         self.0.is_empty()
     }
 
-    /// Takes no further functions from now on, because the work begins, and returns all with the guards last.
+    /// Rejects further functions from now on, because the work begins, and returns all functions with the guards last.
     pub(crate) fn freeze(&self) -> Frozen<NamedMap<T>> {
         self.0.freeze(guards_last)
     }
@@ -270,7 +271,7 @@ impl<T> Maps<T> {
 }
 
 fn guards_last<T>(maps: &mut [NamedMap<T>]) {
-    // The sort is stable: within guards and others the order of binding stays.
+    // The sort is stable: guards keep their order of binding, and so do the other functions.
     maps.sort_by_key(|map| map.is_guard);
 }
 

@@ -1,4 +1,4 @@
-//! Middleware: bound to a run before it starts.
+//! Middlewares, which are bound to a run before the run starts.
 
 pub(crate) mod explain;
 pub(crate) mod map_value;
@@ -15,8 +15,8 @@ use crate::{LayerInfo, Order, Result, RunContext, Summary, ordered};
 
 /// A middleware: it is bound to a run before the run starts, and registers listeners, layers or functions on it.
 ///
-/// A function of `&RunContext` [is converted](IntoMiddleware) into one. One instance may be bound to many runs at the same
-/// time, so keep the state of a run in its context, for example in [`RunContext::extension`].
+/// A function that takes a `&RunContext` [is converted](IntoMiddleware) into a middleware. One middleware may be bound to many
+/// runs at the same time, so keep the state of a run in the run's context, for example in [`RunContext::extension`].
 ///
 /// The middlewares of a run are bound in this order, unless an [`Order`] moves them:
 ///
@@ -55,7 +55,8 @@ pub trait Middleware: fmt::Debug + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// If the middleware cannot be bound. The run ends with this error, and emits neither `start` nor any other lifecycle event.
+    /// Return an error if the middleware cannot be bound. The run ends with this error, and emits neither `start` nor any other
+    /// lifecycle event.
     fn bind(&self, ctx: &RunContext) -> Result<()>;
 
     /// Returns the name that [`Explanation`](crate::Explanation) lists and that an [`Order`] refers to. By default it is the
@@ -70,12 +71,14 @@ pub trait Middleware: fmt::Debug + Send + Sync + 'static {
         Summary::of(self)
     }
 
-    /// Returns the layers that the middleware will add to a run, for [`Explanation`](crate::Explanation). By default none.
+    /// Returns the layers that the middleware adds to a run, for [`Explanation`](crate::Explanation). By default the list is
+    /// empty.
     fn layers(&self) -> Vec<LayerInfo> {
         Vec::new()
     }
 
-    /// Returns the position among the middlewares of the same run. By default the middleware stays where it was registered.
+    /// Returns the position of the middleware among the middlewares of the same run. By default it is the position of its
+    /// registration.
     fn order(&self) -> Option<&Order> {
         None
     }
@@ -174,12 +177,12 @@ impl<M: Middleware + ?Sized> Middleware for Arc<M> {
     }
 }
 
-/// The middlewares that runs started in a run inherit (M4).
+/// The middlewares that a run hands down to the runs below it (M4).
 pub(crate) type Inherited = InheritedList<Arc<dyn Middleware>>;
 
 impl RunContext {
-    /// Binds a middleware to every run that is started in this one from now on, however deep, before the middlewares of that
-    /// run itself.
+    /// Binds a middleware to every run that is started below this run from now on, however deep. In each of these runs, the
+    /// middleware is bound before the run's own middlewares.
     ///
     /// ```
     /// use emitree_runtime::{Error, RunContext, Runnable, runnable_fn};
@@ -200,16 +203,17 @@ impl RunContext {
     pub fn bind_nested<Sort>(&self, middleware: impl IntoMiddleware<Sort>) {
         let middleware: Arc<dyn Middleware> = Arc::new(middleware.into_middleware());
         self.shared().inherited.change(|inherited| inherited.push(middleware));
-        // Without this a run that ends meanwhile, on another thread, would not drop what was bound (R14).
+        // Without this call, a run that ends meanwhile on another thread would not drop the middleware (R14).
         self.bound();
     }
 
-    /// Returns the number of middlewares that runs started in this one inherit.
+    /// Returns the number of middlewares that this run hands down.
     pub(crate) fn count_inherited(&self) -> usize {
         self.shared().inherited.all().map_or(0, |inherited| inherited.len())
     }
 
-    /// Gives an order to all inherited middlewares beyond the first `beyond`, unless they have one of their own.
+    /// Sets the order of the middlewares that the run hands down, from index `beyond` on. A middleware with an order of its own
+    /// keeps it.
     pub(crate) fn order_inherited(&self, beyond: usize, order: &Order) {
         let Some(inherited) = self.shared().inherited.all().filter(|inherited| inherited.len() > beyond) else {
             return;

@@ -10,7 +10,7 @@ pub struct ForNested<M>(Arc<M>);
 
 /// Binds a middleware to every run below this run, however deep, but not to this run; [`for_tree`] includes it.
 ///
-/// In the runs below it comes before their own middlewares.
+/// In each run below, the middleware is bound before that run's own middlewares.
 ///
 /// ```
 /// use emitree_runtime::{Error, RunContext, Runnable, for_nested, for_tree, runnable_fn};
@@ -67,8 +67,8 @@ pub struct ForTree<M>(Arc<M>);
 /// Binds a middleware to this run and to every run below it, however deep; [`for_nested`] leaves this run out.
 ///
 /// Retries and limits then apply at each level: a `Retry` with two retries, on a run with a run below it, makes up to nine
-/// attempts of the lowest work. Such a layer [warns](crate::Layer::nesting_warning) once. Bind it at one level: with
-/// `Runs::only` of `emitree-middleware`, or to the run that needs it.
+/// attempts of the work below. Such a layer [warns](crate::Layer::nesting_warning) once. Bind it at one level: with
+/// `Runs::only` of `emitree-middleware`, or without `for_tree` to the run that needs it.
 ///
 /// A [`Stack`](crate::Stack) for certain types makes a run of other types fail. Use a `Stack` of [`AnyRun`](crate::AnyRun), which
 /// fits all runs.

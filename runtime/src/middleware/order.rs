@@ -1,4 +1,4 @@
-//! The order in which middlewares are bound: as they were registered, changed by their [`Order`]s.
+//! The order in which middlewares are bound: the order of registration, changed by [`Order`]s.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -10,10 +10,10 @@ use crate::{Error, ErrorKind, IntoMiddleware, LayerInfo, Middleware, Result, Run
 
 type Name = Cow<'static, str>;
 
-/// The position of a middleware relative to others, which it refers to by their names.
+/// The position of a middleware relative to other middlewares, which are referred to by name.
 ///
-/// A name that no middleware has is ignored; a name that several have refers to all of them. Layers are sorted by
-/// [`Phase`](crate::Phase) first, so the order of middlewares decides about layers of the same phase only.
+/// A name that no middleware has is ignored; a name that several middlewares have refers to all of them. Layers are sorted by
+/// [`Phase`](crate::Phase) first, so the order of middlewares only affects the order of layers within a phase.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Order {
     before: Vec<Name>,
@@ -27,14 +27,16 @@ impl Order {
         Self { before: Vec::new(), after: Vec::new() }
     }
 
-    /// Binds the middleware before those with this name: its listeners are called first, and its layers wrap theirs.
+    /// Binds the middleware before the middlewares with this name: its listeners are called first, and within a phase its
+    /// layers wrap their layers.
     #[must_use]
     pub fn before(mut self, name: impl Into<Cow<'static, str>>) -> Self {
         self.before.push(name.into());
         self
     }
 
-    /// Binds the middleware after those with this name.
+    /// Binds the middleware after the middlewares with this name: their listeners are called first, and within a phase their
+    /// layers wrap its layers.
     #[must_use]
     pub fn after(mut self, name: impl Into<Cow<'static, str>>) -> Self {
         self.after.push(name.into());
@@ -61,10 +63,10 @@ pub struct Ordered<M> {
     order: Order,
 }
 
-/// Gives a middleware a position among all middlewares of the same run, including inherited ones and the runnable's.
+/// Gives a middleware a position among all middlewares of the same run, including the inherited middlewares and the runnable's.
 ///
-/// The middlewares that it [binds to runs below](RunContext::bind_nested) have the same position there, unless they have an
-/// order of their own.
+/// The middlewares that it [binds to runs below](RunContext::bind_nested) have the same order there, unless they have an order
+/// of their own.
 ///
 /// ```
 /// use emitree_runtime::{Order, RunContext, Runnable, ordered, runnable_fn};
@@ -96,7 +98,7 @@ pub fn ordered<Sort, M: IntoMiddleware<Sort>>(middleware: M, order: Order) -> Or
 
 impl<M: Middleware> Middleware for Ordered<M> {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
-        // Middlewares that `bind` hands down are appended behind these: they inherit the order.
+        // `bind` appends the middlewares that it hands down, so the middlewares from index `before` on get the order.
         let before = ctx.count_inherited();
         self.middleware.bind(ctx)?;
         ctx.order_inherited(before, &self.order);
@@ -135,7 +137,7 @@ impl InOrder for &Arc<dyn Middleware> {
     }
 }
 
-/// Sorts items by the orders of their middlewares. Each comes as early as its order allows, otherwise as it was registered.
+/// Sorts items by the orders of their middlewares. Among the items that may come next, the item that was registered first does.
 pub(crate) fn in_order<T: InOrder>(given: impl Iterator<Item = T>) -> Result<SmallVec<[T; 8]>> {
     let given: SmallVec<[T; 8]> = given.collect();
     // Most runs have no orders at all: nothing is compared then.
@@ -150,7 +152,7 @@ pub(crate) fn in_order<T: InOrder>(given: impl Iterator<Item = T>) -> Result<Sma
 /// The constraints among the middlewares of a run.
 struct OrderGraph<'a> {
     names: Vec<&'a str>,
-    /// For each item, the items that come before it.
+    /// For each item, the items that must come before it.
     earlier: Vec<Vec<usize>>,
 }
 

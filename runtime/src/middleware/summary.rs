@@ -20,7 +20,7 @@ impl Summary {
     /// The maximum length of a text that [`of`](Self::of) returns, in bytes.
     pub const MAX_BYTES: usize = 512;
 
-    /// Returns the `Debug` output of a value, cut at [`MAX_BYTES`](Self::MAX_BYTES), between two characters.
+    /// Returns the `Debug` output of a value, cut to at most [`MAX_BYTES`](Self::MAX_BYTES) at a character boundary.
     ///
     /// ```
     /// use emitree_runtime::Summary;
@@ -29,7 +29,7 @@ impl Summary {
     /// ```
     pub fn of<T: Debug + ?Sized>(value: &T) -> Self {
         let mut text = TruncatedText(String::new());
-        // An error only says that the text is full.
+        // An error only means that the text is full, or that `Debug` failed.
         write!(text, "{value:?}").ok();
         Self::Text(text.0)
     }
@@ -66,7 +66,7 @@ impl fmt::Display for Summary {
     }
 }
 
-/// A text of at most [`Summary::MAX_BYTES`]. It fails when it is full, so that a long `Debug` stops early.
+/// A text of at most [`Summary::MAX_BYTES`]. Writing to a full text fails, so that a long `Debug` output stops early.
 struct TruncatedText(String);
 
 impl Write for TruncatedText {

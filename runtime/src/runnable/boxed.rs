@@ -10,10 +10,11 @@ use crate::lifecycle::erased::Face;
 use crate::runnable::value::Data;
 use crate::{IntoShared, Middleware, Result, RunContext, Runnable};
 
-/// A boxed [`Runnable`] from `I` to `O`, to be stored beside others of the same types.
+/// A boxed [`Runnable`] from `I` to `O`, to be stored beside other runnables with the same input and output types.
 ///
 /// Its runs are runs of the runnable inside: they have its emitter, kind, name, middlewares and [types](crate::RunTypes).
-/// Layers for runs from `I` to `O` fit. If the types differ, use [`AnyRunnable`](crate::AnyRunnable), which goes through JSON.
+/// Layers for runs from `I` to `O` fit these runs. To store runnables with different types together, use
+/// [`AnyRunnable`](crate::AnyRunnable), which converts input and output to JSON.
 ///
 /// ```
 /// use emitree_runtime::{BoxRunnable, RunContext, Runnable, runnable_fn};
@@ -35,7 +36,7 @@ use crate::{IntoShared, Middleware, Result, RunContext, Runnable};
 pub struct BoxRunnable<I, O>(Arc<dyn DynRunnable<I, O>>);
 
 impl<I: Data, O: Data> BoxRunnable<I, O> {
-    /// Boxes a runnable, or shares one that is in an [`Arc`].
+    /// Boxes a runnable, or keeps the [`Arc`] in which it is.
     pub fn new(runnable: impl IntoShared<Runnable: Runnable<Input = I, Output = O> + 'static>) -> Self {
         Self(runnable.into_shared())
     }

@@ -1,4 +1,4 @@
-//! Runnables as trait objects without their types, through JSON.
+//! Runnables as trait objects that hide the input and output types and work with JSON.
 
 use std::sync::Arc;
 
@@ -9,9 +9,9 @@ use serde_json::Value;
 use crate::runnable::value::fit;
 use crate::{AsInstance, Error, Result, Runnable};
 
-/// A [`Runnable`] of any types as a trait object: `Arc<dyn AnyRunnable>` or `Box<dyn AnyRunnable>`.
+/// A [`Runnable`] with any input and output types as a trait object: `Arc<dyn AnyRunnable>` or `Box<dyn AnyRunnable>`.
 ///
-/// Its runs are runs of the runnable inside, with its types.
+/// Its runs are runs of the runnable inside, and have that runnable's types.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -29,13 +29,13 @@ use crate::{AsInstance, Error, Result, Runnable};
 /// # }
 /// ```
 pub trait AnyRunnable: Send + Sync {
-    /// Runs it with an input in JSON, and returns the output as JSON.
+    /// Runs the runnable with an input in JSON, and returns the output as JSON.
     ///
-    /// The run's parent is the run in which this is called. If the input does not fit the type, no run starts, and the error
-    /// says where it does not fit.
+    /// The run's parent is the run in which this method is called. If the input does not fit the input type, no run starts, and
+    /// the error says where it does not fit.
     fn run_json(&self, input: Value) -> BoxFuture<'_, Result<Value>>;
 
-    // Named differently from the methods of `Runnable`, so that no call is ambiguous where both are imported.
+    // Named differently from the methods of `Runnable`, so that no call is ambiguous where both traits are imported.
     #[doc(hidden)]
     fn any_kind(&self) -> &str;
     #[doc(hidden)]
@@ -46,7 +46,7 @@ pub trait AnyRunnable: Send + Sync {
 
 impl<R: Runnable> AnyRunnable for R {
     fn run_json(&self, input: Value) -> BoxFuture<'_, Result<Value>> {
-        // Create the run here and not in the future, so that its parent is the run in which this is called (R1).
+        // Create the run here and not in the future, so that its parent is the run in which `run_json` is called (R1).
         let run = fit("input", &input).map(|input| self.run(input));
         Box::pin(async move { emitree_emitter::json::to_value(&run?.await?).map_err(Error::from) })
     }
@@ -83,13 +83,13 @@ impl<R: AnyRunnable + ?Sized> AnyRunnable for Arc<R> {
 }
 
 impl dyn AnyRunnable + '_ {
-    /// Returns the kind, as [`Runnable::kind`].
+    /// Returns the kind, as [`Runnable::kind`] does.
     #[must_use]
     pub fn kind(&self) -> &str {
         self.any_kind()
     }
 
-    /// Returns the name, as [`Runnable::name`].
+    /// Returns the name, as [`Runnable::name`] does.
     #[must_use]
     pub fn name(&self) -> &str {
         self.any_name()

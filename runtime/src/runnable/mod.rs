@@ -17,12 +17,12 @@ use crate::{Middleware, Op, Result, Run, RunContext};
 
 /// A value that can be run: it has an emitter, typed input and output, and an async function that does the work.
 ///
-/// Implement [`emitter`](Self::emitter) and [`execute`](Self::execute), and call [`run`](Self::run). For an async function,
-/// [`runnable_fn`](crate::runnable_fn) does that.
+/// Implement [`emitter`](Self::emitter) and [`execute`](Self::execute), and call [`run`](Self::run).
+/// [`runnable_fn`](crate::runnable_fn) creates a runnable from an async function.
 ///
-/// A reference to a runnable and an [`Arc`] of one are not runnables of their own: `arc.run(input)` and
-/// `(&runnable).run(input)` are runs of the runnable itself. A function that stores a runnable accepts it by value or in an
-/// `Arc`, see [`IntoShared`]. To a function that borrows an `&impl Runnable`, pass an `Arc` as `&*arc`.
+/// References to a runnable and [`Arc`]s of a runnable do not implement this trait: `arc.run(input)` and
+/// `(&runnable).run(input)` are runs of the runnable itself. Functions that store a runnable accept it by value or in an `Arc`;
+/// see [`IntoShared`]. If a function takes an `&impl Runnable`, pass an `Arc` as `&*arc`.
 ///
 /// ```
 /// use emitree_emitter::{Creator, Emitter};
@@ -77,8 +77,8 @@ pub trait Runnable: Send + Sync {
 
     /// Does the work.
     ///
-    /// A run calls this; it owns the input. Do not call it yourself, use [`run`](Self::run): without a run there are no events,
-    /// and no middleware applies, neither the runnable's own nor inherited guards.
+    /// A run calls this method, and keeps the input. Do not call it yourself; call [`run`](Self::run). Without a run there are
+    /// no events, and no middleware applies, not even an inherited guard.
     fn execute(&self, input: &Self::Input, ctx: &RunContext) -> impl Future<Output = Result<Self::Output>> + Send;
 
     /// Returns the kind, such as `Tool`. By default it is the kind of the emitter's creator, or `Run`.
@@ -96,7 +96,8 @@ pub trait Runnable: Send + Sync {
         &[]
     }
 
-    // A wrapper such as `BoxRunnable` returns the types of the runnable inside, so that its runs are runs of that one (M4).
+    // A wrapper such as `BoxRunnable` returns the types of the runnable inside, so that its runs are runs of that runnable
+    // (M4).
     #[doc(hidden)]
     fn face(&self) -> Face {
         Face(FacetsOf::<Self>::ALL)
@@ -104,8 +105,8 @@ pub trait Runnable: Send + Sync {
 
     /// Creates a run. Nothing happens before the run is first polled.
     ///
-    /// The run's parent is the run in which this is called. If the parent has ended before the first poll, the run does not
-    /// start, and returns an error.
+    /// The run's parent is the run in which this method is called. If the parent has ended before the first poll, the run does
+    /// not start, and returns an error.
     ///
     /// ```
     /// use emitree_runtime::{RunContext, Runnable, runnable_fn};
@@ -122,8 +123,8 @@ pub trait Runnable: Send + Sync {
     ///
     /// # Cancel safety
     ///
-    /// Dropping a run that has emitted `start` aborts it: it emits `error` and `finish`. Dropped before its first poll, it
-    /// leaves no trace.
+    /// Dropping a run that has emitted `start` aborts it: it emits `error` and `finish`. A run that is dropped before its first
+    /// poll leaves no trace.
     fn run(&self, input: Self::Input) -> Run<'_, Self>
     where
         Self: Sized,
@@ -133,9 +134,9 @@ pub trait Runnable: Send + Sync {
 
     /// Creates a run that owns an `Arc` of the runnable, to be spawned or stored: `tokio::spawn(tool.run_shared(input))`.
     ///
-    /// As with [`run`](Self::run), its parent is the run in which this is called, not the run of the task that awaits it. It ends
-    /// before its parent ends. A run that is created inside of a bare `tokio::spawn` has no parent; spawn the task with
-    /// [`RunContext::spawn`](crate::RunContext::spawn) instead.
+    /// As with [`run`](Self::run), its parent is the run in which this method is called, not the run of the task that awaits
+    /// it. The run ends before its parent ends. A run that is created inside of a bare `tokio::spawn` has no parent; spawn the
+    /// task with [`RunContext::spawn`](crate::RunContext::spawn) instead.
     ///
     /// ```
     /// use std::sync::Arc;
@@ -157,7 +158,8 @@ pub trait Runnable: Send + Sync {
     }
 }
 
-/// A conversion into a shared runnable, implemented for every runnable and for an [`Arc`] of one, which is not wrapped again.
+/// A conversion into an [`Arc`] of a runnable. Implemented for every runnable, and for an `Arc` of a runnable, which is
+/// returned as it is.
 ///
 /// ```
 /// use std::sync::Arc;

@@ -18,7 +18,7 @@ use crate::{Error, ErrorKind, Result, Runnable};
 )]
 pub trait Data: Serialize + DeserializeOwned + Send + Sync + 'static {}
 
-// Otherwise the compiler says that only `Deserialize` is missing, and lists types that have it.
+// Without this attribute, the compiler reports only `Deserialize` as missing, and lists types that implement it.
 #[diagnostic::do_not_recommend]
 impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Data for T {}
 
@@ -32,9 +32,9 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Data for T {}
 pub struct RunTypes {
     /// The type of the [`Runnable`].
     pub runnable: &'static str,
-    /// The type of its input.
+    /// The type of the runnable's input.
     pub input: &'static str,
-    /// The type of its output.
+    /// The type of the runnable's output.
     pub output: &'static str,
 }
 
@@ -44,7 +44,7 @@ impl RunTypes {
     }
 }
 
-/// Converts JSON into a `T`, or returns an error that says where it does not fit.
+/// Converts JSON into a `T`, or returns an error that names the place where the JSON does not fit.
 pub(crate) fn fit<T: DeserializeOwned>(what: &str, value: &Value) -> Result<T> {
     // Deserialising recurses: a value that is nested too deep would overflow the stack.
     check_depth(value).map_err(|error| Error::of_kind(ErrorKind::Invalid, format!("{what} does not fit: {error}")))?;
@@ -58,8 +58,8 @@ pub(crate) fn fit<T: DeserializeOwned>(what: &str, value: &Value) -> Result<T> {
     })
 }
 
-/// Returns the value with sorted keys. The feature `preserve_order` of `serde_json`, which any crate may switch on, would change
-/// their order otherwise.
+/// Returns the value with sorted keys. Without the sort, their order would depend on the feature `preserve_order` of
+/// `serde_json`, which any crate may switch on.
 pub(crate) fn sorted(value: &Value) -> Value {
     let mut value = value.clone();
     value.sort_all_objects();

@@ -1,9 +1,9 @@
 //! The buffer between a run and the reader of its stream (R11, M7).
 //!
-//! 1. Cloning an event, converting it into a record, dropping it and waking the reader happen outside of the lock: all of that
-//!    is code of users or of an executor.
-//! 2. The buffer keeps at most `capacity` events. The oldest are lost first, so `missed` counts events from before all that are
-//!    kept. An event whose clone panics is counted there too.
+//! 1. Cloning an event, converting it into a record, dropping it and waking the reader happen outside of the lock: all of these
+//!    may call code of users or of an executor.
+//! 2. The buffer keeps at most `capacity` events. The oldest events are dropped first, so all events that `missed` counts came
+//!    before the kept events. An event whose clone panics is counted there too.
 //! 3. While events are held, each remembers the runs in which it was emitted. A run that gives up an attempt removes its own
 //!    events and the events of the runs below it, which may have ended by then.
 
@@ -26,7 +26,7 @@ use crate::{Middleware, Result, RunContext, Stage};
 /// The default capacity.
 const CAPACITY: usize = 1024;
 
-/// Buffers an `E` for each event of the run, from its `start` on.
+/// Buffers an `E` for each matching event, from the run's `start` on.
 pub(crate) struct StreamBuffer<E> {
     state: Mutex<BufferState<E>>,
 }
@@ -39,7 +39,7 @@ struct BufferState<E> {
     held: Option<bool>,
     kept: VecDeque<KeptEvent<E>>,
     missed: u64,
-    /// The work is over: nothing will be taken back.
+    /// The work is over: no event will be discarded any more.
     is_work_done: bool,
     /// The stream was dropped.
     closed: bool,
@@ -49,7 +49,7 @@ struct BufferState<E> {
 /// The next item for the reader.
 pub(crate) enum BufferedItem<E> {
     Event(E),
-    /// The number of events that were lost here.
+    /// The number of events that were lost before the next item.
     Missed(u64),
 }
 
@@ -68,7 +68,7 @@ struct EventOrigin {
 }
 
 impl EventOrigin {
-    /// Returns the origin of an event, in its listener, where its run is the current one.
+    /// Returns the origin of an event. Called in a listener of the event, in which the event's run is the current run.
     fn of(meta: &EventMeta<'_>, is_held: bool) -> Self {
         let current = if is_held { RunContext::current() } else { None };
         let runs = successors(current.as_ref(), |run| run.parent()).map(RunContext::run_id).collect();
@@ -112,7 +112,7 @@ impl<E> StreamBuffer<E> {
         self.state.lock().nested = nested;
     }
 
-    /// The work is over.
+    /// Releases held events, because the work is over.
     pub(crate) fn on_work_done(&self) {
         let mut state = self.state.lock();
         state.is_work_done = true;
@@ -139,7 +139,8 @@ impl<E> StreamBuffer<E> {
             return Poll::Ready(item);
         }
         drop(state);
-        // The waker is cloned outside of the lock (invariant 1). Look again afterwards: an event that came meanwhile woke nobody.
+        // The waker is cloned outside of the lock (invariant 1). Look again afterwards: an event that arrived meanwhile has not
+        // woken the reader.
         let waker = cx.waker().clone();
         let mut state = self.state.lock();
         if let Some(item) = state.next(is_holding) {
@@ -151,7 +152,7 @@ impl<E> StreamBuffer<E> {
         Poll::Pending
     }
 
-    /// Buffers an event that `event` clones.
+    /// Buffers the event that `event` returns.
     fn receive(&self, meta: &EventMeta<'_>, event: impl FnOnce() -> E) {
         if self.state.lock().closed {
             return;
@@ -215,7 +216,7 @@ impl<E> BufferState<E> {
         }
     }
 
-    /// Adds an event, and returns the one that it replaces, to be dropped outside of the lock (invariants 1 and 2).
+    /// Adds an event, and returns the event that it replaces, to be dropped outside of the lock (invariants 1 and 2).
     fn keep(&mut self, kept: KeptEvent<E>) -> Option<KeptEvent<E>> {
         if self.closed {
             return Some(kept);
@@ -235,7 +236,7 @@ pub(crate) struct StreamBinding<E> {
     pub(crate) listener: MakeListener<E>,
 }
 
-/// Creates the listener that buffers events. The flag is set if events of runs below are included.
+/// A function that creates the listener that buffers events. Its flag is `true` if events of runs below are included.
 pub(crate) type MakeListener<E> = fn(Arc<StreamBuffer<E>>, Matcher, bool) -> Registration;
 
 /// Buffers records of events of any type.
@@ -275,7 +276,7 @@ impl<E: Send + 'static> Middleware for StreamBinding<E> {
                 discard_from.discard(trace.run_id);
             }
         });
-        // Like a pipe, it stays if the listeners of the run are removed by `off_matching`.
+        // Registered as a pipe is, so that `off_matching` does not remove it with the run's other listeners.
         ctx.emitter().register(take_back.for_pipe())?;
         let until_done = Arc::clone(buffer);
         let is_end = |meta: &EventMeta<'_>| matches!(Stage::of(meta), Some(Stage::Success | Stage::Error));

@@ -25,17 +25,18 @@ pub enum StreamItem<O, E = Box<EventRecord>> {
     Event(E),
     /// The number of events that were lost at this position, because the buffer was full or the clone of a payload panicked.
     Missed(u64),
-    /// The run's result; nothing comes after it.
+    /// The run's result. It is the last item.
     Result(Result<O>),
 }
 
 /// A run as a stream: its events, then its result. Created by [`Run::events`], [`Run::events_of`] and [`Run::into_stream`].
 ///
-/// Polling the stream drives the run. The run is polled only when all buffered events are read, so a slow reader slows it
-/// down. The buffer is bounded: events beyond its [`capacity`](Self::capacity), which one poll of the run, its tasks or other
-/// threads emit, replace the oldest, and are counted as [missed](StreamItem::Missed).
+/// Polling the stream drives the run. The run is polled only when all buffered events are read, so a slow reader slows the run
+/// down. The buffer is bounded, because one poll of the run, its tasks or other threads may emit many events. If more events
+/// are unread than its [`capacity`](Self::capacity) allows, the oldest are dropped, and counted as
+/// [missed](StreamItem::Missed).
 ///
-/// Dropping the stream drops the run, which aborts it.
+/// Dropping the stream drops the run, and thereby aborts the run.
 ///
 /// ```
 /// use emitree_runtime::{RunContext, Runnable, StreamItem, runnable_fn};
@@ -66,15 +67,16 @@ pub enum StreamItem<O, E = Box<EventRecord>> {
 /// # Attempts that start again
 ///
 /// If a [`map_output`](crate::map_output) may still ask for a retry, because
-/// [`max_middleware_retries`](Run::max_middleware_retries) is not used up, the stream holds events back until the work is
-/// over. It then leaves out the events of attempts that were given up, by the run or by a run below. Otherwise events are
-/// yielded at once, and an `attempt_discarded` event tells the reader to ignore those since `start`. [`held`](Self::held)
-/// overrides this choice.
+/// [`max_middleware_retries`](Run::max_middleware_retries) is not used up, the stream holds events back until the work is over.
+/// It then leaves out the events of attempts that were given up, by the run or by a run below. Otherwise events are yielded at
+/// once, and an `attempt_discarded` event tells the reader to ignore the events since `start`. [`held`](Self::held) overrides
+/// this choice.
 ///
 /// # Events of runs below
 ///
-/// A name without a dot matches the run's own events. Events of runs below are matched by paths:
-/// `events("**.new_token")` or `events("model.new_token")`. A stream of one type takes them with [`nested`](Self::nested).
+/// A name without a dot matches the run's own events. Events of runs below are matched by paths: `events("**.new_token")` or
+/// `events("model.new_token")`. A stream that was created by [`Run::events_of`] includes them if you call
+/// [`nested`](Self::nested).
 #[must_use = "a stream does nothing until it is polled"]
 pub struct RunStream<'a, R: Runnable, E = Box<EventRecord>> {
     /// The run above, in which unread items are dropped (R1).
@@ -87,8 +89,8 @@ pub struct RunStream<'a, R: Runnable, E = Box<EventRecord>> {
 impl<'a, R: Runnable> Run<'a, R> {
     /// Returns the run as a stream of records of the events that match, followed by its result.
     ///
-    /// `"new_token"` matches the run's own events with that name, `"**.new_token"` also those of every run below. An invalid
-    /// matcher is reported as the stream's result.
+    /// `"new_token"` matches the run's own events with that name, and `"**.new_token"` matches the events of every run below as
+    /// well. An invalid matcher is reported as the stream's result.
     ///
     /// A record holds the payload as JSON: read it as text with [`payload.get()`](serde_json::value::RawValue::get), or
     /// as any `Deserialize` type with [`payload()`](EventRecord::payload). [`events_of`](Self::events_of) yields the payloads
@@ -121,9 +123,9 @@ impl<'a, R: Runnable> Run<'a, R> {
 
     /// Returns the run as a stream of its own events of one type, followed by its result.
     ///
-    /// The type has the name of its events, so there is no matcher. An item is a clone of the payload, which need not be
-    /// `Deserialize`. [`nested`](RunStream::nested) adds the events of the runs below. For a type that is not `Clone`, use
-    /// `events(Token::NAME)`.
+    /// There is no matcher, because [`Event::NAME`] is the name of the events. An item is a clone of the payload, whose type
+    /// need not be `Deserialize`. [`nested`](RunStream::nested) adds the events of the runs below. For a type that is not
+    /// `Clone`, use `events(Token::NAME)`.
     ///
     /// ```
     /// use emitree_runtime::{RunContext, Runnable, StreamItem, runnable_fn};
@@ -162,12 +164,12 @@ impl<'a, R: Runnable> Run<'a, R> {
     ///
     /// # Other types under that name
     ///
-    /// If the run emits another type under that name, the emit fails with an error that names both types, as with
-    /// [`on_event`](emitree_emitter::Emitter::on_event). If the work returns that error, it is the stream's result.
+    /// If the run emits a payload of another type under the name of `T`, the emit fails with an error that names both types, as
+    /// with [`on_event`](emitree_emitter::Emitter::on_event). If the work returns that error, it is the stream's result.
     #[track_caller]
     pub fn events_of<T: Event + Clone>(self) -> RunStream<'a, R, T> {
-        // The stream itself is an observer, whose failures are isolated. This listener makes a payload of another type an error of
-        // the emit (E7).
+        // The stream itself is an observer, whose failures are isolated. This listener makes the emit of a payload of another
+        // type fail (E7).
         let check = Options::new().on_event(|_: &mut T, _| ());
         self.register(check.for_pipe()).stream(Matcher::emitted(T::NAME), payloads::<T>)
     }
@@ -227,7 +229,8 @@ impl<R: Runnable, T: Event + Clone> RunStream<'_, R, T> {
     /// # }
     /// ```
     ///
-    /// Events from below that have the name but another type are skipped; an own event of another type is an error.
+    /// Events of runs below that have the name but another type are skipped. If the run itself emits such an event, the emit
+    /// fails.
     pub fn nested(self, nested: bool) -> Self {
         self.buffer.set_nested(nested);
         self
@@ -259,14 +262,14 @@ impl<R: Runnable, E> RunStream<'_, R, E> {
         self
     }
 
-    /// Sets whether events are held back until the work is over. By default the stream decides that, as
-    /// [above](Self#attempts-that-start-again).
+    /// Sets whether events are held back until the work is over. By default the stream decides this as described in [Attempts
+    /// that start again](Self#attempts-that-start-again).
     pub fn held(self, held: bool) -> Self {
         self.buffer.set_held(held);
         self
     }
 
-    /// Waits for the next item, and returns `None` after the result. It works as `StreamExt::next`.
+    /// Waits for the next item, and returns `None` after the result. It works like `StreamExt::next`.
     ///
     /// ```
     /// use emitree_runtime::{RunContext, Runnable, StreamItem, runnable_fn};
@@ -292,7 +295,7 @@ impl<R: Runnable, E> RunStream<'_, R, E> {
         let Some(run) = &mut self.run else { return true };
         if let Poll::Ready(result) = Pin::new(run).poll(cx) {
             (self.run, self.result) = (None, Some(result));
-            // A run that failed at `bind` has emitted nothing that would say so: release held events here too.
+            // A run that failed at `bind` emits no lifecycle event: release held events here too.
             self.buffer.on_work_done();
         }
         self.run.is_none()
@@ -325,7 +328,7 @@ impl<R: Runnable, E> Stream for RunStream<'_, R, E> {
     }
 }
 
-/// Closes the buffer. The fields are dropped after this, the run among them, whose last events are not buffered any more.
+/// Closes the buffer before the run is dropped, so that the run's last events are not buffered any more.
 impl<R: Runnable, E> Drop for RunStream<'_, R, E> {
     fn drop(&mut self) {
         let Self { parent, result, buffer, .. } = self;

@@ -13,12 +13,13 @@ use tracing::instrument::Instrumented;
 use super::with_run::WithRun;
 use crate::context::current::{Within, within};
 
-/// A layer of `tower` that calls a service inside of the run that a [`PropagateRunLayer`](crate::PropagateRunLayer) further
-/// out has attached to the request, in any task.
+/// A layer of `tower` that calls a service inside of the run that the request carries, in any task. A
+/// [`PropagateRunLayer`](crate::PropagateRunLayer) further out attaches the run to the request.
 ///
-/// [`RunContext::current`](crate::RunContext::current) returns that run in the service's `call`, and while its future is
-/// polled or dropped. The run does not wait for that future. Runs that are created there are children of the run: they end
-/// before it ends, and once it has ended, none starts. A request from outside of a run is passed on as it is.
+/// [`RunContext::current`](crate::RunContext::current) returns that run in the service's `call`, and while the service's future
+/// is polled or dropped. The run does not wait for that future. Runs that are created there are children of the run: they end
+/// before the run ends, and once it has ended, they do not start. If the request carries no run, the service is called outside
+/// of a run.
 #[derive(Clone, Copy, Debug, Default)]
 #[must_use = "a layer does nothing until it wraps a service"]
 #[non_exhaustive]
@@ -60,7 +61,7 @@ where
         let Some(run) = run.map(|run| run.for_task()) else {
             return EnterRunFuture { future: Either::Right(self.0.call(request)) };
         };
-        // The call may run user code before it returns its future: enter the run for it too.
+        // The call may run user code before it returns its future: enter the run for the call too.
         let future = run.inside(|| self.0.call(request)).instrument(run.span().clone());
         EnterRunFuture { future: Either::Left(within(run, future)) }
     }

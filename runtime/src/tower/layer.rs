@@ -13,14 +13,15 @@ use super::queued::Queued;
 use super::ticket::{Ticket, TicketService, ticket};
 use crate::{Error, Layer, Next, Op, Result, RunContext};
 
-/// A layer of `tower` around work of any kind. Created by [`tower_layer`](fn@tower_layer). Clones share the service, and so its
+/// A layer of `tower` around work of any kind. Created by [`tower_layer`](fn@tower_layer). Clones share the service and its
 /// limits.
 pub struct TowerLayer<S> {
     service: Arc<Queued<S>>,
     name: Arc<str>,
 }
 
-/// Wraps runs with a layer of `tower`, or with several in a `ServiceBuilder`: time-outs, limits, load shedding.
+/// Wraps runs with a layer of `tower`, or with several layers in a `ServiceBuilder`, for example for time-outs, limits or load
+/// shedding.
 ///
 /// ```
 /// use std::time::Duration;
@@ -33,7 +34,7 @@ pub struct TowerLayer<S> {
 /// # async fn main() -> Result<()> {
 /// let limit = tower_layer(ConcurrencyLimitLayer::new(2));
 /// let double = runnable_fn("double", |n: u32, _: RunContext| async move { Ok(n * 2) }).layer(limit.clone());
-/// // The clones share the limit: at most two runs of both are at work.
+/// // The clones share the limit: at most two runs of `double` and `triple` together work at a time.
 /// let triple = runnable_fn("triple", |n: u32, _: RunContext| async move { Ok(n * 3) }).layer(limit);
 /// assert_eq!((double.run(1).await?, triple.run(1).await?), (2, 3));
 ///
@@ -45,8 +46,8 @@ pub struct TowerLayer<S> {
 /// ```
 ///
 /// This function creates the service, around a [`TicketService`]. All runs that the layer or its clones are bound to share this
-/// one service, even if their types differ. Layers that need tokio's timer when they are created, such as `RateLimitLayer`,
-/// need it here. Each call of the work takes these steps:
+/// one service, even if their types differ. Some layers need tokio's timer to create their service, `RateLimitLayer` for
+/// example: with these, call this function inside of a tokio runtime. Each call of the work takes these steps:
 ///
 /// 1. The run waits until the service is ready. Runs are admitted in order of arrival.
 /// 2. The service is called with a [`Ticket`], and its response is awaited.
@@ -55,12 +56,13 @@ pub struct TowerLayer<S> {
 /// 5. The run continues with the result of the work, even if the service returns an error.
 ///
 /// If the service returns before the work is over, the work is dropped, and the service's error is the result. tower's
-/// `Elapsed` is a time-out, an [`Error`] inside of the service's error keeps its kind, and any other error is a failure. A
-/// response without an error is a failure too, because there is no output. A `TimeoutLayer` does not measure the wait for
-/// readiness, wherever it is in the stack; [`Run::timeout`](crate::Run::timeout) does.
+/// `Elapsed` is a time-out, an [`Error`] inside of the service's error keeps its kind, and any other error is a failure. If the
+/// service returns `Ok` before the work is over, the run fails too, because there is no output. A `TimeoutLayer` does not
+/// measure the wait for readiness, wherever it is in the stack; [`Run::timeout`](crate::Run::timeout) does.
 ///
-/// The work is always inside of its run, even if the ticket passes through other tasks. Layers behind a `Buffer` are not; if
-/// they create runs, [`PropagateRunLayer`](crate::PropagateRunLayer) carries the run along with the ticket.
+/// The work is always inside of its run, even if the ticket passes through other tasks. Layers behind a `Buffer` are called
+/// outside of the run; if they create runs, [`PropagateRunLayer`](crate::PropagateRunLayer) carries the run along with the
+/// ticket.
 ///
 /// Poll or drop a waiting run, because the runs behind it wait for it. A run that holds a permit of a limit, and awaits a run
 /// below itself that goes through the same limit, needs a second permit.
@@ -68,8 +70,8 @@ pub struct TowerLayer<S> {
 /// # Cancel safety
 ///
 /// A run that is dropped or aborted while it waits has consumed nothing; the next run is admitted instead. A permit that the
-/// service has acquired meanwhile stays reserved for its next call. If other services share that limit
-/// (`GlobalConcurrencyLimitLayer`), they lack the permit until then.
+/// service has acquired meanwhile stays reserved for its next call. Other services that share the limit, as with
+/// `GlobalConcurrencyLimitLayer`, lack the permit until then.
 pub fn tower_layer<L>(layer: L) -> TowerLayer<L::Service>
 where
     L: tower_layer::Layer<TicketService, Service: Service<Ticket, Response = (), Error: Into<BoxError>>>,
@@ -79,7 +81,7 @@ where
 }
 
 impl<S> TowerLayer<S> {
-    /// Sets the name for lists and the layer's span. By default it is the type of tower's layer.
+    /// Sets the name for lists and the layer's span. By default it is the type name of tower's layer.
     #[must_use]
     pub fn named(self, name: impl Into<Arc<str>>) -> Self {
         Self { name: name.into(), ..self }

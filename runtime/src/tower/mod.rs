@@ -2,8 +2,8 @@
 //!
 //! 1. A service is called under a fair lock ([`Queued`](queued::Queued)), whose holder waits until the service is ready. The
 //!    response is awaited without the lock.
-//! 2. Nothing is awaited between readiness and the call: a caller that stops waiting has called nothing, and the next one
-//!    continues to wait for readiness.
+//! 2. Nothing is awaited between readiness and the call: a caller that stops waiting has not called the service, and the next
+//!    caller continues to wait for readiness.
 //! 3. A service around a run never sees input or output. It is called with a [`Ticket`]. The work is done in the run's
 //!    own future, once the ticket reaches the innermost service.
 //! 4. The current run is the run of the polling task. A service may call the service inside of it in another task: then the

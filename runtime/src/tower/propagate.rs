@@ -8,10 +8,10 @@ use super::with_run::WithRun;
 
 /// A layer of `tower` that attaches the current run to each request, for services that call the inner service in another task.
 ///
-/// The current run belongs to the task that polls. tower's `Buffer` calls the inner service in a task of its own, which has
-/// no current run: a run that is created there would have no parent, and inherited middleware, guards included, would not
-/// apply to it. So put `PropagateRunLayer` outside of the buffer, and [`EnterRunLayer`](crate::EnterRunLayer) inside. The
-/// services between them are called with [`WithRun`] requests.
+/// The current run is the run of the task that polls. tower's `Buffer` calls the inner service in a task of its own, which has
+/// no current run: a run that is created there would have no parent, and inherited middleware, guards included, would not apply
+/// to it. So put `PropagateRunLayer` outside of the buffer, and [`EnterRunLayer`](crate::EnterRunLayer) inside. The services
+/// between them are called with [`WithRun`] requests.
 ///
 /// ```
 /// use emitree_runtime::{EnterRunLayer, Error, PropagateRunLayer, RunContext, Runnable, TowerRunnable, for_nested};
@@ -35,12 +35,12 @@ use super::with_run::WithRun;
 /// # }
 /// ```
 ///
-/// If [`RunLayer`](crate::RunLayer) is the next layer inside of a `Buffer`, neither is needed: a call outside of a run is
-/// started in the run that awaits it.
+/// If [`RunLayer`](crate::RunLayer) is the next layer inside of a `Buffer`, neither of the two layers is needed: the run that
+/// awaits the call becomes the parent of the call's run.
 ///
 /// The run is not propagated to `poll_ready` of the services inside of the buffer, which belongs to no request, nor to tasks
-/// and threads that a service starts by itself. There, enter the run with [`RunContext::scope`](crate::RunContext::scope) or
-/// [`in_scope`](crate::RunContext::in_scope).
+/// and threads that a service starts by itself. In these places, enter the run with
+/// [`RunContext::scope`](crate::RunContext::scope) or [`in_scope`](crate::RunContext::in_scope).
 #[derive(Clone, Copy, Debug, Default)]
 #[must_use = "a layer does nothing until it wraps a service"]
 #[non_exhaustive]

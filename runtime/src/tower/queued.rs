@@ -9,7 +9,7 @@ use tower_service::Service;
 
 use crate::{Error, ErrorKind, Result};
 
-/// A service behind a fair lock. It is never cloned, so that its limits are shared, and it need not be `Sync`.
+/// A service behind a fair lock. The service is never cloned, so that its limits are shared, and it need not be `Sync`.
 pub(crate) struct Queued<S>(Mutex<S>);
 
 impl<S> Queued<S> {
@@ -31,7 +31,7 @@ impl<S> Queued<S> {
     {
         let mut service = self.0.lock().await;
         poll_fn(|cx| service.poll_ready(cx)).await.map_err(error_of)?;
-        // Nothing is awaited after readiness: a caller that is dropped before has called nothing (invariant 2).
+        // Nothing is awaited after readiness: a caller that is dropped before that has not called the service (invariant 2).
         Ok(service.call(request))
     }
 }
@@ -43,7 +43,7 @@ fn error_of(error: impl Into<BoxError>) -> Error {
 }
 
 /// Returns `true` for `Elapsed` of tower and of tokio, recognised by their `Debug` output: naming tower's type would need a
-/// dependency on all of tower. Both are empty, so only errors of size zero are printed.
+/// dependency on all of tower. Both types have size zero, so other errors are not printed.
 fn is_elapsed(error: &(dyn StdError + 'static)) -> bool {
     size_of_val(error) == 0 && format!("{error:?}") == "Elapsed(())"
 }

@@ -32,21 +32,21 @@ use crate::runnable::value::Data;
 /// # }
 /// ```
 ///
-/// The parent of the run is the run in which `call` is called. If there is none, as in the task of a tower `Buffer` further
-/// out, it is the run in which the call is first polled.
+/// The parent of the run is the run in which `call` is called. If `call` is called outside of a run, as in the task of a tower
+/// `Buffer` further out, the parent is the run in which the future is first polled.
 ///
 /// Request and response are the input and output of the run: both are [`Data`](crate::Data), and the request is [`Clone`]. HTTP
 /// requests with a body are not `Data`: put the layer further inside, around a service that handles values, or behind
 /// tower's `map_request`.
 ///
-/// The inner service must be [`Clone`], because the instance that is ready moves into the run and a clone replaces it. Put
-/// a service that is not `Clone`, such as tower's `RateLimit`, into a `Buffer`, or around this layer.
+/// The inner service must be [`Clone`], because the instance that is ready moves into the run and a clone replaces it. Put a
+/// service that is not `Clone`, such as tower's `RateLimit`, into a `Buffer`, or outside of this layer.
 #[derive(Clone)]
 #[must_use = "a layer does nothing until it wraps a service"]
 pub struct RunLayer(Identity);
 
 impl RunLayer {
-    /// Creates a layer whose runs have this name.
+    /// Creates a layer that turns calls into runs with this name.
     ///
     /// Their kind is `Run`. Their emitter is a child of the root without a namespace, as for
     /// [`runnable_fn`](crate::runnable_fn). All services that this layer wraps share the emitter.
@@ -54,13 +54,13 @@ impl RunLayer {
         Self(Identity::new(name.into()))
     }
 
-    /// Sets the emitter of the runs, for a namespace, a kind, a context or another parent. Their name stays.
+    /// Sets the emitter of the runs, and with it the namespace, the kind, the context and the emitters above. Their name stays.
     pub fn with_emitter(mut self, emitter: Emitter) -> Self {
         self.0.emitter = emitter;
         self
     }
 
-    /// Binds a middleware to every run.
+    /// Binds a middleware to the run of every call.
     pub fn middleware<Sort>(mut self, middleware: impl IntoMiddleware<Sort>) -> Self {
         self.0.middlewares.push(Arc::new(middleware.into_middleware()));
         self

@@ -34,13 +34,13 @@ use crate::{IntoMiddleware, Layer, Middleware, Result, RunContext, Runnable, Sta
 /// # }
 /// ```
 ///
-/// Back-pressure works: after its `start`, a run waits until the service is ready. Runs are admitted in order of arrival, and
-/// proceed side by side, as far as the service allows it. The service is never cloned, so that its limits apply to all runs,
-/// and it need not be [`Sync`]. Poll or drop a waiting run, because the runs behind it wait for it. If the service itself
-/// starts a run of the same runnable and awaits it, its limit must have room for both.
+/// Runs respect back-pressure: after its `start`, a run waits until the service is ready. Runs are admitted in order of
+/// arrival, and proceed side by side, as far as the service allows it. The service is never cloned, so that its limits apply to
+/// all runs, and it need not be [`Sync`]. Poll or drop a waiting run, because the runs behind it wait for it. If the service
+/// itself starts a run of the same runnable and awaits it, its limit must have room for both runs.
 ///
-/// If the service fails, the run fails with that error as the source. An [`Error`](crate::Error) that went through the service is
-/// returned as it was, and tower's `Elapsed` is a time-out.
+/// If the service fails, the run fails with an error whose source is the service's error. An [`Error`](crate::Error) that went
+/// through the service is returned as it was, and tower's `Elapsed` is a time-out.
 ///
 /// A service that works in another task, as tower's `Buffer` does, is outside of the run: runs that are created there have no
 /// parent, and inherited middleware does not apply to them. [`PropagateRunLayer`](crate::PropagateRunLayer) carries the run
@@ -49,8 +49,8 @@ use crate::{IntoMiddleware, Layer, Middleware, Result, RunContext, Runnable, Sta
 /// # Cancel safety
 ///
 /// A run that is dropped or aborted while it waits has not called the service; the next run is admitted instead. A permit that
-/// the service has acquired meanwhile stays reserved for its next call. If other services share that limit, they lack the
-/// permit until then.
+/// the service has acquired meanwhile stays reserved for its next call. Other services that share the limit lack the permit
+/// until then.
 pub struct TowerRunnable<S, I> {
     service: Queued<S>,
     identity: Arc<Identity>,
@@ -69,14 +69,14 @@ where
         Self::ready(service, Arc::new(Identity::new(name.into())))
     }
 
-    /// Creates a runnable from a service that shares its identity with others.
+    /// Creates a runnable that shares its identity with other runnables.
     pub(super) fn ready(service: S, identity: Arc<Identity>) -> Self {
         Self { service: Queued::new(service), identity, input: PhantomData }
     }
 }
 
 impl<S, I> TowerRunnable<S, I> {
-    /// Sets the emitter, for a namespace, a kind, a context or another parent. The name stays.
+    /// Sets the emitter, and with it the namespace, the kind, the context and the emitters above. The name stays.
     #[must_use]
     pub fn with_emitter(mut self, emitter: Emitter) -> Self {
         Arc::make_mut(&mut self.identity).emitter = emitter;

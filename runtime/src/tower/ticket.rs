@@ -1,4 +1,4 @@
-//! The request of a service around a run, which stands for the input (invariant 3).
+//! The request of a service around a run, which takes the place of the input (invariant 3).
 
 use std::future::pending;
 use std::pin::Pin;
@@ -13,8 +13,8 @@ use crate::Result;
 /// A request for a service in a [`TowerLayer`](crate::TowerLayer): when it reaches the innermost service, the work of its
 /// run begins.
 ///
-/// It is used once, and cannot be cloned. So tower's retry and hedge layers, which call twice, do not compile around it; use
-/// an emitree [`Layer`](crate::Layer) for retries.
+/// A ticket is used once, and cannot be cloned. So tower's retry and hedge layers, which call twice, do not compile with
+/// tickets; use an emitree [`Layer`](crate::Layer) for retries.
 ///
 /// ```compile_fail
 /// fn clone(ticket: &emitree_runtime::Ticket) -> emitree_runtime::Ticket {
@@ -44,7 +44,7 @@ pub(super) fn ticket() -> (Ticket, RunHalf) {
 
 impl RunHalf {
     /// Waits for the ticket, does the work, and sends the result to the service. If the service drops the ticket unused, this
-    /// never completes, and the service's own error is the result of the layer.
+    /// future never completes, and the service's own error is the result of the layer.
     pub(super) async fn work<T>(self, work: impl Future<Output = Result<T>>) -> Result<T> {
         // The ticket was dropped. Leave the result to the service, which knows the reason.
         if self.go.await.is_err() {
@@ -52,7 +52,7 @@ impl RunHalf {
         }
         let result = work.await;
         let done = result.as_ref().map(drop).map_err(|error| error.clone().into());
-        // Nobody receives this if the service has stopped waiting: then it returns an error itself.
+        // If the service has stopped waiting, nobody receives this, and the service returns its own error.
         drop(self.done.send(done));
         result
     }
@@ -91,7 +91,7 @@ impl Future for TicketFuture {
     type Output = WorkResult;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<WorkResult> {
-        // Not in `call`, so that work whose future a service never polls does not begin.
+        // The work begins here and not in `call`, because a service may drop the future without polling it.
         if let Some(go) = self.go.take() {
             // An error means that the run was dropped; `done` reports that below.
             let _ = go.send(());

@@ -6,11 +6,11 @@ use crate::context::current::enter_some;
 /// A request with the run in which it was created. [`PropagateRun`](crate::PropagateRun) creates it, and
 /// [`EnterRun`](crate::EnterRun) takes it apart.
 ///
-/// A service that passes requests to another task may do without `EnterRun`, and enter [`run`](Self::run) itself, with
+/// Instead of using `EnterRun`, a service that passes requests to another task may enter [`run`](Self::run) itself, with
 /// [`scope`](RunContext::scope) or [`in_scope`](RunContext::in_scope).
 ///
-/// It keeps the context of the run in memory, but does not keep the run from ending; no run starts in a run that has ended. If
-/// the request is not taken out, it is dropped inside of the run.
+/// A `WithRun` keeps the context of the run in memory, but does not keep the run from ending; no run starts in a run that has
+/// ended. A request that is not taken out is dropped inside of the run.
 #[derive(Clone, Debug)]
 pub struct WithRun<T> {
     run: Option<RunContext>,
@@ -21,7 +21,8 @@ pub struct WithRun<T> {
 impl<T> WithRun<T> {
     /// Pairs a request with the current run, if there is one.
     ///
-    /// If the current run starts no further runs, as in a listener of its `finish`, the next run above that does is used.
+    /// If the current run starts no further runs, as in a listener of its `finish`, the nearest run above that still starts
+    /// runs is used.
     #[must_use]
     pub fn new(inner: T) -> Self {
         Self { run: RunContext::to_start_in(), inner: Some(inner) }
