@@ -8,7 +8,7 @@ use crate::{Layer, Next, Op, Result, RunContext, Summary};
 
 /// A layer that changes input and output.
 ///
-/// Of several such layers, the outermost changes the input first and the output last.
+/// With several transforms around the work, the outermost changes the input first and the output last.
 ///
 /// ```
 /// use emitree_runtime::{Op, Result, RunContext, Runnable, Transform, runnable_fn};
