@@ -1,6 +1,6 @@
-//! Two layers that verify that the work receives an input that was approved.
+//! Two layers that verify that the work receives an approved input.
 //!
-//! The first records each input behind the answer, the second denies every other input.
+//! The first records each input that the asking layer passes on. The second denies every input that was not recorded.
 
 use std::sync::Arc;
 
@@ -8,7 +8,8 @@ use emitree_runtime::{Error, JsonRun, Layer, Next, Result, RunContext, Summary};
 use parking_lot::Mutex;
 use serde_json::Value;
 
-/// The inputs with which the work of one run may begin: approved, edited, or not asked about.
+/// The inputs with which the work of one run may begin: approved inputs, edited inputs, and inputs that need no
+/// approval.
 #[derive(Clone, Debug, Default)]
 pub(super) struct AllowedInputs(Arc<Mutex<Vec<Value>>>);
 
@@ -26,15 +27,15 @@ impl AllowedInputs {
     }
 }
 
-/// Records the input that the asking layer lets through, directly inside of it. An edited input is recorded in the form
-/// that the run's input type gives it.
+/// Records the input that the asking layer passes on. It is bound directly inside the asking layer. An edited input is
+/// recorded in the form that the run's input type gives it.
 #[derive(Debug)]
 pub(super) struct RecordInputLayer {
     pub(super) by: Arc<str>,
     pub(super) allowed_inputs: AllowedInputs,
 }
 
-/// Denies an input that was not recorded, inside of all other guards.
+/// The innermost guard: denies an input that was not recorded.
 #[derive(Debug)]
 pub(super) struct VerifyInputLayer {
     pub(super) by: Arc<str>,

@@ -24,21 +24,21 @@ pub struct Approved {
     pub id: String,
     /// The hash that the answer is bound to.
     pub input_hash: String,
-    /// `true` if the answer came from the ledger and nothing was asked.
+    /// `true` if the answer came from the ledger and no question was asked.
     pub remembered: bool,
 }
 
-/// A run goes on with another input.
+/// A run goes on with an edited input.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Edited {
     /// The id of the question.
     pub id: String,
-    /// The hash that the answer is bound to, of the original input.
+    /// The hash that the answer is bound to. It covers the original input.
     pub input_hash: String,
     /// The edited input. The work receives it if it fits the input type.
     pub input: Value,
-    /// `true` if the answer came from the ledger and nothing was asked.
+    /// `true` if the answer came from the ledger and no question was asked.
     pub remembered: bool,
 }
 
@@ -52,10 +52,10 @@ pub struct Rejected {
     pub input_hash: String,
     /// The reason of the denial.
     pub reason: String,
-    /// `true` if the answer came from the ledger and nothing was asked.
+    /// `true` if the answer came from the ledger and no question was asked.
     pub remembered: bool,
-    /// `true` if the question got no valid answer: asking failed or took too long, or the answer was an edit where
-    /// edits are not allowed.
+    /// `true` if the question got no valid answer. The reasons are a failed responder, a timeout, and an edit that is
+    /// not allowed or nested too deep.
     pub failed: bool,
 }
 

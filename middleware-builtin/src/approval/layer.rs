@@ -1,7 +1,7 @@
-//! The layer that lets the work begin once it is approved.
+//! The layer that begins the work once its input is approved.
 //!
-//! 1. `next` is called with the input that the answer approves, or with the edited input.
-//! 2. `next` is not called without an answer. Every failure on the way to an answer is a denial (M5).
+//! 1. `next` is called with the approved or edited input, or with an input that needs no approval.
+//! 2. If a question gets no answer, `next` is not called. Every failure on the way to an answer becomes a denial (M5).
 
 use std::future::Future;
 use std::time::Duration;
@@ -48,8 +48,8 @@ impl ApprovalLayer {
         caught(asks).map_err(|panic| self.deny(format!("what says whether to ask panicked: {panic}")))
     }
 
-    /// Returns the edited input, if the answer is an edit. A rejection, or no valid answer, is an error. Emits the
-    /// outcome.
+    /// Emits the answer, and returns the edited input if the answer is an edit. Returns an error if the run is rejected
+    /// or gets no valid answer.
     async fn decide(&self, request: &Request, ctx: &RunContext) -> Result<Option<Value>> {
         let ledger = self.0.ledger_of(ctx);
         let known = ledger.decision(&request.id());
@@ -71,7 +71,7 @@ impl ApprovalLayer {
                 return Err(self.deny(reason));
             }
             Err(error) => {
-                // Control flow such as an interrupt or an abort rejects nothing.
+                // Control flow such as an interrupt or an abort is no rejection.
                 if error.is_denied() {
                     own_events.emit(ctx, || events.rejected(&error, true)).await;
                 }
@@ -87,12 +87,12 @@ impl ApprovalLayer {
             let answer = self.0.responder.ask(events.request).await;
             self.check_allowed(answer.map_err(|error| self.fail_closed(error))?)
         };
-        // One deadline for both ways to an answer, asking and waiting for another run that asks.
+        // One deadline covers both cases: asking, and waiting for another run that asks.
         let deadline = self.0.timeout.map(|after| (after, Instant::now().checked_add(after)));
         let id = events.request.id();
         let answer = match deadline {
             Some((after, Some(deadline))) => {
-                // The inner limit turns a late responder into a denial for all runs that wait; the outer one also
+                // The inner timeout turns a late responder into a denial for all runs that wait. The outer timeout also
                 // limits the wait for another run.
                 let ask = self.or_deny_after(after, deadline, ask);
                 self.or_deny_after(after, deadline, ledger.ask_once(&id, ctx, ask)).await
@@ -112,8 +112,8 @@ impl ApprovalLayer {
     ) -> Result<Decision> {
         let late = || Err(self.deny(format!("nobody answered within {after:?}")));
         match timeout_at(deadline, answer).await {
-            // A responder that blocks its thread keeps the timer from firing: an answer after the deadline is late all
-            // the same (M5).
+            // A responder that blocks its thread keeps the timer from firing, so deny every answer that comes after the
+            // deadline (M5).
             Ok(Ok(_)) if Instant::now() > deadline => late(),
             Ok(decision) => decision,
             Err(_) => late(),
@@ -122,7 +122,8 @@ impl ApprovalLayer {
 
     fn check_allowed(&self, decision: Decision) -> Result<Decision> {
         if let Decision::Edit(input) = &decision {
-            // The edited input is cloned into an event and recorded, which recurses like the input's clone.
+            // The edited input is cloned into an event and recorded. Both recurse, so deny a value that is nested too
+            // deep.
             deny_deep(&self.0.by, "edited input", input)?;
         }
         if self.0.choices().contains(&decision.choice()) {
@@ -131,7 +132,8 @@ impl ApprovalLayer {
         Err(self.deny("the answer was an edit, which is not allowed here: approve or reject"))
     }
 
-    /// Turns a failure of the responder into a denial. Control flow passes (M9), except the responder's own time-out.
+    /// Turns a failure of the responder into a denial. Control flow is returned unchanged (M9), except the responder's
+    /// own time-out.
     fn fail_closed(&self, error: Error) -> Error {
         if error.is_control_flow() && !error.is_timed_out() {
             return error;

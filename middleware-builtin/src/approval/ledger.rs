@@ -1,9 +1,9 @@
 //! The answers that an approval keeps: [`Approvals`].
 //!
 //! 1. `asking` has an entry for a question as long as a run asks it or waits for its answer.
-//! 2. If several runs ask the same question at the same time, one of them asks. If that run is dropped or aborted,
-//!    another one asks.
-//! 3. An answer is in `answers` before any run goes on with it.
+//! 2. If several runs have the same question at the same time, one run asks and the others wait. If the asking run is
+//!    dropped or aborted, one of the waiting runs asks.
+//! 3. An answer is stored in `answers` before any run goes on with it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -17,7 +17,7 @@ use tokio::sync::OnceCell;
 
 use super::Decision;
 
-/// A ledger of answers by the id of the question. A question that has an answer is not asked again.
+/// A ledger that maps the id of a question to its answer. A question that has an answer is not asked again.
 ///
 /// Its JSON is an object, `{"approval-5d0f…": "approve"}`, that can be stored and used by runs of another process.
 /// Clones share their answers. Answers stay until [`forget`](Self::forget) removes them.
@@ -37,7 +37,7 @@ use super::Decision;
 #[derive(Clone, Default)]
 pub struct Approvals(Arc<AnswerTable>);
 
-/// The shared state of a ledger. The two locks are never held together.
+/// The shared state of a ledger. No thread holds both locks at once.
 #[derive(Default)]
 struct AnswerTable {
     answers: Mutex<BTreeMap<String, Decision>>,
@@ -54,13 +54,13 @@ impl Approvals {
         Self::default()
     }
 
-    /// Sets the answer to a question, and replaces an earlier one. Pass the id of the
+    /// Sets the answer to a question, and replaces an earlier answer. Pass the id of the
     /// [`Interrupt`](emitree_runtime::Interrupt) or [`Request`](super::Request).
     pub fn answer(&self, id: impl Into<String>, decision: Decision) {
         self.0.answers.lock().insert(id.into(), decision);
     }
 
-    /// Returns the answer to a question.
+    /// Returns the answer to the question with this id, or `None` if it has no answer.
     #[must_use]
     pub fn decision(&self, id: &str) -> Option<Decision> {
         self.0.answers.lock().get(id).cloned()
@@ -83,13 +83,14 @@ impl Approvals {
         self.0.answers.lock().is_empty()
     }
 
-    /// Returns the ledger of a run tree, kept in the extensions of its outermost run.
+    /// Returns the ledger of a run tree, which is stored in the extensions of its outermost run.
     pub(super) fn of_tree(run: &RunContext) -> Self {
         let outermost = std::iter::successors(Some(run), |run| run.parent()).last().unwrap_or(run);
         outermost.extension_or_default::<TreeApprovals>().0.clone()
     }
 
-    /// Asks a question. If another run is asking it already, waits for that run's answer or failure instead.
+    /// Asks a question. If another run is already asking the same question, waits for that run's answer or failure
+    /// instead.
     ///
     /// # Cancel safety
     ///
@@ -122,11 +123,11 @@ impl Approvals {
     }
 }
 
-/// The ledger of a run tree that was given none.
+/// The ledger of a run tree for which no ledger was set.
 #[derive(Default)]
 struct TreeApprovals(Approvals);
 
-/// One run's share in a question. The last one dropped removes the question from `asking`.
+/// One run's share in a pending question. Dropping the last share removes the question from `asking`.
 struct PendingQuestion<'a> {
     table: &'a AnswerTable,
     id: &'a str,
@@ -143,8 +144,8 @@ impl<'a> PendingQuestion<'a> {
 impl Drop for PendingQuestion<'_> {
     fn drop(&mut self) {
         let mut asking = self.table.asking.lock();
-        // Shares are cloned under this lock only, so a count of two means that just the table's cell and this one are
-        // left (1).
+        // Shares are cloned under this lock only, so a count of two means that only the table and this share still hold
+        // the cell (1).
         if Arc::strong_count(&self.answer) == 2 {
             asking.remove(self.id);
         }
@@ -165,7 +166,7 @@ impl<'de> Deserialize<'de> for Approvals {
     }
 }
 
-/// Shows the number of answers only: answers may hold secrets.
+/// Shows only the number of answers, because answers may contain secrets.
 impl fmt::Debug for Approvals {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Approvals({})", self.len())

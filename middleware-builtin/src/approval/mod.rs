@@ -60,20 +60,20 @@ const CHOICES_WITHOUT_EDIT: &[Choice] = &[Choice::Approve, Choice::Reject];
 ///
 /// # How answers are reused
 ///
-/// An answer is bound to a hash of the run's kind, name and input ([`Request::input_hash`]), so another input needs
-/// another answer. Later attempts, and other runs with the same hash, reuse the answer. Answers are kept in the first
-/// of these that exists:
+/// An answer is bound to a hash of the run's kind, name and input ([`Request::input_hash`]), so a different input needs
+/// its own answer. Later attempts, and other runs with the same hash, reuse the answer. Answers are kept in the first
+/// of these ledgers that exists:
 ///
 /// 1. the [`Approvals`] in the run's extensions, set on this run or inherited from a run above
 ///    ([`Run::extension`](emitree_runtime::Run::extension));
 /// 2. the [`Approvals`] passed to [`ledger`](Self::ledger);
-/// 3. a ledger that lives as long as the outermost run above.
+/// 3. a ledger that lives as long as the outermost run of the tree.
 ///
-/// The work receives only an input that was approved. If a guard inside this one changes the input after the answer,
-/// the run is denied.
+/// The work receives only an input that was approved. If a guard inside this approval changes the input after the
+/// answer, the run is denied.
 ///
-/// The hash covers the input's JSON. A field that serde skips is not part of it. Two approvals that ask different
-/// people need different [names](Self::named); otherwise each reuses the other's answers.
+/// The hash covers the input's JSON, so a field that serde skips does not change the hash. Two approvals that ask
+/// different people need different [names](Self::named); otherwise they reuse the answers of each other.
 ///
 /// # Asking by interrupt
 ///
@@ -110,17 +110,17 @@ const CHOICES_WITHOUT_EDIT: &[Choice] = &[Choice::Approve, Choice::Reject];
 /// - a predicate panics,
 /// - the answer is an edit and [edits are not allowed](Self::without_edits).
 ///
-/// None of these is kept as an answer. If the responder returns control flow, the run ends with it; for example,
-/// `Err(Error::interrupted(request.to_interrupt()))` ends the run interrupted. A time-out that the responder returns is
-/// a denial.
+/// None of these failures is kept as an answer. If the responder returns control flow, the run ends with it; for
+/// example, `Err(Error::interrupted(request.to_interrupt()))` ends the run interrupted. A time-out that the responder
+/// returns becomes a denial.
 ///
 /// An edited input has to fit the run's input type. If it does not, the work does not begin and the run fails with an
-/// error that carries the detail `edited_by`. Guards inside this one check the edited input; guards outside have
-/// checked the original.
+/// error that carries the detail `edited_by`. Guards inside this approval check the edited input; guards outside it
+/// have checked the original input.
 ///
 /// # Order
 ///
-/// 1. Look the answer up in the ledger. If there is one, continue with 4.
+/// 1. Look the answer up in the ledger. If the ledger has the answer, continue with step 4.
 /// 2. If another run is asking the same question with the same ledger, wait for its answer or failure. Otherwise emit
 ///    `asked` and call the responder.
 /// 3. Keep the answer in the ledger.
@@ -129,8 +129,8 @@ const CHOICES_WITHOUT_EDIT: &[Choice] = &[Choice::Approve, Choice::Reject];
 ///
 /// # Cancel safety
 ///
-/// A waiting run that is aborted, dropped or timed out ends at once and drops the responder's future. If other runs
-/// wait for that answer, one of them asks next.
+/// A waiting run that is aborted or dropped ends at once. If it was the run that asked, the responder's future is
+/// dropped, and one of the other waiting runs asks next.
 ///
 /// # Its own events
 ///
@@ -182,7 +182,7 @@ impl Approval {
         }
     }
 
-    /// Asks about these runs. Further calls add runs. Default: all runs.
+    /// Asks only about these runs. Further calls add runs. Default: all runs.
     #[must_use]
     pub fn runs(mut self, runs: Runs) -> Self {
         self.runs.add(runs);
@@ -238,14 +238,15 @@ impl Approval {
     }
 
     fn ledger_of(&self, ctx: &RunContext) -> Approvals {
-        // The nearest ledger wins: the run's own or inherited one, then the one that was configured, then the tree's.
+        // The first ledger wins: the run's own or inherited ledger, then the configured ledger, then the ledger of the
+        // tree.
         let given = ctx.extension::<Approvals>().map(Arc::unwrap_or_clone).or_else(|| self.ledger.clone());
         given.unwrap_or_else(|| Approvals::of_tree(ctx))
     }
 
     fn stack(&self) -> Stack<JsonRun> {
-        // The recording layer is the next one inside the layer that asks, and the verifying layer is the innermost
-        // guard: between them stand all guards that could change an approved input.
+        // The recording layer is directly inside the layer that asks, and the verifying layer is the innermost guard:
+        // all guards that could change an approved input are between the two.
         let (by, allowed_inputs) = (&self.by, AllowedInputs::default());
         Stack::builder()
             .layer_in(Phase::Guard, ApprovalLayer(self.clone()))

@@ -95,10 +95,10 @@ pub enum RequestError {
     Data {
         /// The interrupt's id.
         id: String,
-        /// The error of reading the data.
+        /// The error from deserializing the data.
         source: serde_json::Error,
     },
-    /// The request does not match the interrupt's id: one of them was changed.
+    /// The request does not match the interrupt's id: the request or the id was changed.
     #[error("the request in the interrupt `{id}` has the id `{shown}`: it was changed since it was made")]
     Changed {
         /// The interrupt's id.
@@ -139,7 +139,8 @@ impl Request {
     ///
     /// # Errors
     ///
-    /// If the interrupt is of another kind, its data is not a request, or the request does not match the id.
+    /// Returns an error if the interrupt is of another kind, if its data is not a request, or if the request does not
+    /// match the id.
     pub fn of_interrupt(interrupt: &Interrupt) -> Result<Self, RequestError> {
         let id = interrupt.id.clone();
         if interrupt.kind != INTERRUPT {

@@ -14,7 +14,7 @@ type AskFn = dyn Fn(Request) -> BoxFuture<'static, Result<Decision>> + Send + Sy
 /// The source of an answer.
 #[derive(Clone)]
 pub(super) enum Responder {
-    /// An async function, awaited while the run waits.
+    /// An async function. The run waits for its answer.
     Live(Arc<AskFn>),
     /// An interrupt: the run ends with the question.
     Interrupt,

@@ -2,10 +2,10 @@
 //!
 //! 1. An account is an extension of the run that holds it, and refers to the nearest account above. It holds no
 //!    reference to its run, because that would keep the run alive.
-//! 2. Usage has already happened: it is recorded in the account and in all above, even if it exceeds a limit. The same
-//!    lock covers the recording, the check and the closing.
-//! 3. A call has not happened yet: it is counted in all accounts or in none. Locks are taken from the nearest account
-//!    upwards, and all are held until the topmost has agreed.
+//! 2. Usage has already happened: it is recorded in this account and all accounts above, even if it exceeds a limit.
+//!    The same lock covers the recording, the check and the closing.
+//! 3. A call has not happened yet: it is counted in all accounts or in no account. Locks are taken from the nearest
+//!    account upwards, and all locks are held until the topmost account has agreed.
 //! 4. A closed account stays closed, and no run begins below it.
 
 use std::sync::Arc;
@@ -57,8 +57,8 @@ pub(super) struct RefusingAccount {
     pub(super) is_new: bool,
 }
 
-/// The answers of the options' predicates for one run: whether it counts as a call in an account, and in each account
-/// above.
+/// The results of the filters for one run: `here` is `true` if the run counts as a call in this account, and `above`
+/// holds the results of the accounts above.
 struct CountPath<'a> {
     here: bool,
     above: Option<&'a Self>,
@@ -81,7 +81,7 @@ impl Account {
         ctx.extension::<NearestAccount>().map(|nearest| Arc::clone(&nearest.0))
     }
 
-    /// Returns this account and all above it.
+    /// Returns this account and all accounts above it.
     pub(super) fn upwards(self: &Arc<Self>) -> impl Iterator<Item = &Arc<Self>> {
         std::iter::successors(Some(self), |account| account.above.as_ref())
     }
@@ -90,12 +90,13 @@ impl Account {
         self.holder
     }
 
-    /// Records usage. `cost` comes from the account's own prices, or is the reason why it cannot be priced.
+    /// Records usage. `cost` is computed from the account's own prices; an `Err` is the reason why the usage cannot be
+    /// priced.
     pub(super) fn record(&self, usage: &Usage, cost: Result<Decimal, String>) -> LimitsReached {
         let mut state = self.state.lock();
         state.spent.tokens = state.spent.tokens.saturating_add(usage.tokens());
         match cost {
-            // A sum that overflows exceeds every smaller limit.
+            // A sum that overflows becomes the largest `Decimal`, which exceeds every smaller limit.
             Ok(cost) => state.spent.cost = state.spent.cost.checked_add(cost).unwrap_or(Decimal::MAX),
             Err(reason) if state.closed.is_none() => return self.close_unpriced(&mut state, reason, None),
             // Closed already: the first reason stays (4).
@@ -104,11 +105,11 @@ impl Account {
         self.find_reached(&mut state)
     }
 
-    /// Counts a run that is about to begin, in this account and all above, or in none (3).
+    /// Counts a run that is about to begin, in this account and all accounts above, or in no account (3).
     ///
     /// # Errors
     ///
-    /// If a predicate of the options panicked.
+    /// Returns an error if a predicate of the options panics.
     pub(super) fn count_start(
         self: &Arc<Self>,
         run: &RunContext,
@@ -116,7 +117,8 @@ impl Account {
         self.with_count_path(run, &mut |counts| self.count(counts))
     }
 
-    /// Evaluates the predicates of this account and all above. No lock is held, because predicates are user code.
+    /// Evaluates the predicates of this account and all accounts above. No lock is held, because predicates are user
+    /// code.
     fn with_count_path<T>(
         &self,
         run: &RunContext,
@@ -143,13 +145,13 @@ impl Account {
         if let Some(closed) = &state.closed {
             return Err(refusal(closed, false));
         }
-        // This call would be one too many. It closes the account, but is not counted (3).
+        // This call would exceed the limit. It closes the account, but is not counted (3).
         if counts.here && self.options.most.calls == Some(state.spent.calls) {
             let one_more = Amount::Count(state.spent.calls.saturating_add(1));
             let closed = self.close_exceeded(&mut state, BudgetLimit::Calls, one_more);
             return Err(refusal(&closed, true));
         }
-        // The accounts above have to agree before this one counts; its lock stays held until then (3).
+        // The accounts above have to agree before this account counts the call, so keep its lock until then (3).
         let mut warnings = match (&self.above, counts.above) {
             (Some(above), Some(counts)) => above.count(counts)?,
             _ => Vec::new(),
@@ -221,14 +223,15 @@ impl Account {
         Spending { wall_time: self.began.elapsed(), ..self.state.lock().spent }
     }
 
-    /// Returns the instant that is this long after the binding; `None` without a limit, or beyond the clock's range.
+    /// Returns the instant at which `time` has passed since the binding, or `None` if there is no limit or the clock
+    /// cannot represent the instant.
     pub(super) fn deadline(&self, time: Option<Duration>) -> Option<Instant> {
         self.began.checked_add(time?)
     }
 }
 
 impl BudgetClosed {
-    /// Returns the error that ends the run which holds the budget, and that `charge` returns.
+    /// Returns the error that `charge` returns. It also ends the run that holds the budget.
     pub(super) fn error(&self) -> Error {
         match self.limit {
             Some(limit) => Error::halted("budget", self.reason.clone()).context("limit", limit.as_str()),

@@ -1,4 +1,4 @@
-//! Charging usage to budgets, and reading what is left.
+//! Charging usage to budgets, and reading the remaining amounts.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,29 +13,30 @@ use super::usage::Usage;
 
 /// Charges usage to the nearest budget of a run and to all budgets above it.
 ///
-/// The first poll records the usage in all of them, because it has already happened. Then own events are emitted, and
-/// the work of each run whose budget closed is stopped. Without a budget, nothing is charged and the result is `Ok`.
+/// The first poll records the usage in all these budgets, because it has already happened. Then own events are emitted,
+/// and the work of each run whose budget closed is stopped. Without a budget, nothing is charged and the result is
+/// `Ok`.
 ///
 /// # Errors
 ///
-/// If the charge closes one of the budgets, or one was closed before: [halted](emitree_runtime::Error::halted) if a
-/// limit was exceeded, denied if the charge could not be priced. If several are closed, the error is from the nearest
-/// one.
+/// Returns an error if one of the budgets is closed, by this charge or before it. The error is
+/// [halted](emitree_runtime::Error::halted) if a limit was exceeded, and denied if a charge could not be priced. If
+/// several budgets are closed, the error comes from the nearest closed budget.
 ///
 /// # Cancel safety
 ///
-/// If the future is dropped after its first poll, the usage is recorded and closed budgets are stopped, but own events
-/// that were not emitted yet are lost.
+/// If the future is dropped after its first poll, the usage is recorded and the work below closed budgets is stopped,
+/// but own events that were not emitted yet are lost.
 pub async fn charge(ctx: &RunContext, usage: Usage) -> Result<()> {
     let Some(nearest) = Account::of(ctx) else { return Ok(()) };
-    // Prices are user code: all are asked before anything is recorded.
+    // Prices are user code: compute all costs before any usage is recorded.
     let costs: Vec<_> = nearest.upwards().map(|account| account.options.cost(&usage)).collect();
     let charged = costs.first().and_then(|cost| cost.as_ref().ok().copied());
     // `collect` records in every account before the first await (account.rs, 2).
     let reports =
         nearest.upwards().zip(costs).map(|(account, cost)| LimitReport::of(account, account.record(&usage, cost)));
     let reports: Vec<_> = reports.collect();
-    // If this is dropped while a listener is awaited, dropping `reports` still stops what was closed.
+    // If this future is dropped while a listener is awaited, the drop of `reports` still stops the closed accounts.
     nearest.options.own_events.emit(ctx, || Charged { usage, charged }).await;
     for report in &reports {
         report.emit(ctx).await;
@@ -44,7 +45,7 @@ pub async fn charge(ctx: &RunContext, usage: Usage) -> Result<()> {
     closed.map_or(Ok(()), |closed| Err(closed.error()))
 }
 
-/// Warnings and a closing to be emitted. Dropping the report stops the account if it closed.
+/// Warnings and a closing to be emitted. Dropping the report stops the account's work if the account closed.
 pub(super) struct LimitReport {
     account: Arc<Account>,
     warnings: Vec<BudgetWarning>,
@@ -71,13 +72,14 @@ impl LimitReport {
 impl Drop for LimitReport {
     fn drop(&mut self) {
         if let Some(closed) = &self.closed {
-            // Stops last, so that listeners of the events above are not cut off by their own run's end.
+            // Stop only now, after the events, so that their listeners are not cut off by the end of their run.
             self.account.stop.with(closed.error());
         }
     }
 }
 
-/// The amounts that a run may still spend: the least among its nearest budget and all above. Returned by [`remaining`].
+/// The amounts that a run may still spend. Each is the least amount left in its nearest budget and all budgets above.
+/// Returned by [`remaining`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Remaining {
@@ -85,7 +87,7 @@ pub struct Remaining {
     pub tokens: Option<u64>,
     /// Cost; `None` if not limited.
     pub cost: Option<Decimal>,
-    /// Calls; `None` if not limited. The least of all budgets, even if they count different runs.
+    /// Calls; `None` if not limited. The least number of all budgets, even if the budgets count different runs.
     pub calls: Option<u64>,
     /// Time; `None` if not limited.
     pub wall_time: Option<Duration>,
@@ -93,7 +95,7 @@ pub struct Remaining {
     pub is_open: bool,
 }
 
-/// Returns what a run may still spend, or `None` without a budget.
+/// Returns the amounts that a run may still spend, or `None` if the run has no budget.
 #[must_use]
 pub fn remaining(ctx: &RunContext) -> Option<Remaining> {
     let nearest = Account::of(ctx)?;
@@ -101,7 +103,7 @@ pub fn remaining(ctx: &RunContext) -> Option<Remaining> {
     all.reduce(Remaining::least)
 }
 
-/// Returns the amounts charged to the nearest budget of a run, or `None` without one.
+/// Returns the amounts charged to the nearest budget of a run, or `None` if the run has no budget.
 #[must_use]
 pub fn spent(ctx: &RunContext) -> Option<Spending> {
     Account::of(ctx).map(|account| account.spent())
@@ -131,7 +133,7 @@ impl Remaining {
     }
 }
 
-/// Returns the smaller limit; `None` is no limit.
+/// Returns the smaller limit, where `None` means no limit.
 fn least<T: Ord>(one: Option<T>, other: Option<T>) -> Option<T> {
     match (one, other) {
         (Some(one), Some(other)) => Some(one.min(other)),

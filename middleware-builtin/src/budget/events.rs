@@ -19,14 +19,14 @@ pub enum BudgetLimit {
     Tokens,
     /// The limit on cost.
     Cost,
-    /// The limit on runs below.
+    /// The limit on runs below that count as calls.
     Calls,
     /// The limit on time.
     WallTime,
 }
 
 impl BudgetLimit {
-    /// Returns the name that JSON has, such as `wall_time`.
+    /// Returns the name used in JSON, such as `wall_time`.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -78,11 +78,12 @@ pub struct Charged {
     /// The usage.
     #[serde(flatten)]
     pub usage: Usage,
-    /// The cost by the prices of the nearest budget; `None` if it cannot be priced.
+    /// The cost of the usage in the nearest budget; `None` if the usage cannot be priced.
     pub charged: Option<Decimal>,
 }
 
-/// A limit of a budget is nearly reached. Emitted once for each limit, when the part of it at which to warn is spent.
+/// A limit of a budget is nearly reached. Emitted once for each limit, when the part set by
+/// [`warn_at`](super::BudgetBuilder::warn_at) is spent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct BudgetWarning {

@@ -55,13 +55,13 @@ impl BudgetLayer {
         if let Some(closed) = &closed {
             account.options.own_events.emit(ctx, || closed.clone()).await;
         }
-        // Another run may have closed the account at the same moment: then its reason counts.
+        // Another run may have closed the account at the same moment: then return its reason.
         let closed = closed.or_else(|| account.closed());
         closed.as_ref().map_or_else(|| Error::halted("budget", "the time is over"), BudgetClosed::error)
     }
 }
 
-/// Returns `None`, with the future dropped, if the deadline passes first.
+/// Awaits the future until the deadline. If the deadline passes first, drops the future and returns `None`.
 async fn by_deadline<T>(end: Option<Instant>, inside: impl Future<Output = T>) -> Option<T> {
     match end {
         Some(end) => timeout_at(end, inside).await.ok(),
@@ -71,13 +71,13 @@ async fn by_deadline<T>(end: Option<Instant>, inside: impl Future<Output = T>) -
 
 debug_as!(BudgetLayer, |this| this.0.options);
 
-/// Counts the runs below, and denies those that would begin after the account has closed.
+/// Counts the runs below, and denies runs that would begin after the account has closed.
 pub(super) struct CallCounter(pub(super) Arc<Account>);
 
 impl Middleware for CallCounter {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
-        // Each run is counted once, from its nearest account upwards: the counters of accounts further up skip it. The
-        // parent's nearest account counts, because a run's own account is for the runs below it.
+        // Each run is counted once, from its nearest account upwards: the counters of accounts further up skip it. A
+        // run's nearest account is the parent's, because the run's own account is for the runs below it.
         let nearest = ctx.parent().and_then(Account::of);
         if !nearest.is_some_and(|nearest| Arc::ptr_eq(&nearest, &self.0)) {
             return Ok(());

@@ -1,4 +1,4 @@
-//! A limit on what a run and all runs below it spend: [`Budget`].
+//! A limit on the spending of a run and all runs below it: [`Budget`].
 
 use std::borrow::Cow;
 use std::fmt;
@@ -28,7 +28,7 @@ mod layer;
 mod options;
 mod usage;
 
-/// A middleware that limits what a run and all runs below it spend: tokens, money, calls and time.
+/// A middleware that limits the tokens, money, calls and time that a run and all runs below it spend.
 ///
 /// Each run that it is bound to gets its own account. Runs below draw from the nearest account and from every account
 /// above it, so a budget bound further down cannot spend more than is left above. It accepts runs of any type and reads
@@ -72,23 +72,24 @@ mod usage;
 ///
 /// Spending exactly the limit is allowed. Exceeding it closes the account for good:
 ///
-/// - *Usage* has already happened, so it is recorded in the nearest account and in all above. `charge` returns the
-///   error.
+/// - *Usage* has already happened, so it is recorded in the nearest account and in all accounts above. `charge` returns
+///   the error.
 /// - *A call* over the limit is denied before the run begins, and no account counts it.
-/// - *Time* runs from the binding, by tokio's clock, across all attempts.
+/// - *Time* is measured from the binding, by tokio's clock, across all attempts.
 ///
 /// When an account closes, the work of the run that holds it is dropped, and all runs below end with it. The run ends
 /// [halted](emitree_runtime::Error::halted) by `budget`, even if its work catches the error or returns a value in the
 /// same poll. Runs that would begin below a closed account are denied.
 ///
-/// An account also closes if a charge cannot be priced; the run then ends denied instead of halted. That is the case if
-/// the price is unknown while cost is limited, if the price function fails or panics, or if a cost is negative. A sum
-/// too large for its type stays at the type's largest value, which exceeds every smaller limit.
+/// An account also closes if a charge cannot be priced; the run then ends denied instead of halted. A charge cannot be
+/// priced if the price function fails or panics, if the cost is negative, or if the price is unknown while cost is
+/// limited and [`UnknownPrice::Deny`] is set. A sum too large for its type stays at the type's largest value, which
+/// exceeds every smaller limit.
 ///
 /// # Its own events
 ///
-/// In the namespace `middleware.budget`. The run that charges or begins receives them too. If the time is over, it is
-/// the run that holds the budget.
+/// In the namespace `middleware.budget`. Listeners of the run that charges or begins receive these events too. If a
+/// timer fires, listeners of the run that holds the budget receive them.
 ///
 /// - `charged`, a [`Charged`]: once for each charge, with the cost of the nearest account.
 /// - `warning`, a [`BudgetWarning`]: once for each limit of an account.
@@ -113,7 +114,7 @@ pub enum BudgetError {
 }
 
 impl Budget {
-    /// Creates a builder of a budget. Without options, it limits nothing.
+    /// Creates a builder of a budget. A budget without options limits nothing.
     pub fn builder() -> BudgetBuilder {
         BudgetBuilder {
             most: MaxSpending::default(),
@@ -136,7 +137,7 @@ pub struct BudgetBuilder {
 }
 
 impl BudgetBuilder {
-    /// Limits tokens: input and output together.
+    /// Limits the sum of input and output tokens.
     pub fn tokens(mut self, most: u64) -> Self {
         self.most.tokens = Some(most);
         self
@@ -148,8 +149,8 @@ impl BudgetBuilder {
         self
     }
 
-    /// Limits the number of runs below. By default each run counts; [`runs`](Self::runs) and [`of_kind`](Self::of_kind)
-    /// restrict which.
+    /// Limits the number of runs below. By default each of these runs counts; use [`runs`](Self::runs) or
+    /// [`of_kind`](Self::of_kind) to count only some runs.
     pub fn calls(mut self, most: u64) -> Self {
         self.most.calls = Some(most);
         self
@@ -172,8 +173,8 @@ impl BudgetBuilder {
         self
     }
 
-    /// Sets the prices: a [`PriceTable`] or a function. Each account uses the prices of its own budget, not those of
-    /// budgets above.
+    /// Sets the prices: a [`PriceTable`] or a function. Each account uses the prices of its own budget, not the prices
+    /// of budgets above.
     pub fn prices(mut self, prices: impl Prices) -> Self {
         self.prices = Some(Arc::new(prices));
         self
@@ -193,7 +194,7 @@ impl BudgetBuilder {
     ///
     /// # Errors
     ///
-    /// If the cost limit is negative, or the part at which to warn is not between 0 and 1.
+    /// Returns an error if the cost limit is negative, or if the part at which to warn is not between 0 and 1.
     pub fn build(self) -> Result<Budget, BudgetError> {
         let Self { most, warn_at, runs, prices, unknown_prices } = self;
         if let Some(negative) = most.cost.filter(|cost| *cost < Decimal::ZERO) {

@@ -1,4 +1,4 @@
-//! The limits of a budget, and what was spent.
+//! The limits of a budget, and the amounts spent.
 
 use std::fmt;
 use std::sync::Arc;
@@ -63,7 +63,7 @@ impl MaxSpending {
         }
     }
 
-    /// Returns this part of each limit. Counts and times are rounded up.
+    /// Returns this part of each limit, such as 0.8 of it. Counts and times are rounded up.
     pub(super) fn part(&self, part: Decimal) -> Self {
         let of_count = |most: u64| round_up(part.checked_mul(most.into())).and_then(|part| part.try_into().ok());
         let of_time = |most: Duration| {
@@ -86,7 +86,7 @@ fn round_up(part: Option<Decimal>) -> Option<Decimal> {
 /// The options of a budget, shared by its accounts.
 pub(super) struct BudgetOptions {
     pub(super) most: MaxSpending,
-    /// The amounts from which on a warning is due.
+    /// The amounts at which a warning is due.
     pub(super) warn_from: MaxSpending,
     pub(super) runs: FilterSpec,
     pub(super) prices: Option<Arc<dyn Prices>>,
@@ -107,13 +107,13 @@ impl BudgetOptions {
                 Err(format!("the cost of {} is negative: `{cost}`", model_name(usage)))
             }
             Some(cost) => Ok(cost),
-            // Without a limit, an unknown cost can exceed nothing.
+            // Without a limit on cost, an unknown cost exceeds no limit.
             None if self.most.cost.is_none() || self.unknown_prices == UnknownPrice::Free => Ok(Decimal::ZERO),
             None => Err(format!("the price of {} is not known", model_name(usage))),
         }
     }
 
-    /// Calls the price function, which is user code: a panic is a failure (M5).
+    /// Calls the price function, which is user code: a panic becomes a failure (M5).
     fn price(&self, usage: &Usage) -> Result<Option<Decimal>, String> {
         let Some(prices) = &self.prices else { return Ok(None) };
         match caught(|| prices.cost(usage)) {
@@ -122,7 +122,7 @@ impl BudgetOptions {
         }
     }
 
-    /// Returns each limit from which on a warning is due: the limit, the amount spent and the maximum.
+    /// Returns the limits for which a warning is due, each with the amount spent and the maximum.
     pub(super) fn near_limits(&self, spent: &Spending) -> impl Iterator<Item = (BudgetLimit, Amount, Amount)> {
         let from = &self.warn_from;
         let near = [

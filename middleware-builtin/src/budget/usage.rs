@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::BudgetError;
 
-/// Tokens used by one call, to be passed to [`charge`](super::charge).
+/// The tokens used by one call, which [`charge`](super::charge) charges to the budgets of a run.
 ///
 /// ```
 /// use emitree_middleware::budget::Usage;
@@ -28,7 +28,7 @@ pub struct Usage {
     /// Number of output tokens.
     #[serde(default)]
     pub output_tokens: u64,
-    /// The cost, if the caller knows it. The prices are not used then.
+    /// The cost, if the caller knows it. It takes precedence over the prices.
     #[serde(default)]
     pub cost: Option<Decimal>,
 }
@@ -58,7 +58,7 @@ impl Usage {
         Self { output_tokens, ..self }
     }
 
-    /// Sets the cost. The prices are not used then.
+    /// Sets the cost, which takes precedence over the prices.
     #[must_use]
     pub fn cost(self, cost: Decimal) -> Self {
         Self { cost: Some(cost), ..self }
@@ -77,7 +77,7 @@ pub trait Prices: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// If the cost cannot be determined. The budget closes then.
+    /// Returns an error if the cost cannot be determined. The error closes the budget.
     fn cost(&self, usage: &Usage) -> Result<Option<Decimal>>;
 }
 
@@ -117,7 +117,7 @@ impl Price {
     ///
     /// # Errors
     ///
-    /// If one of them is negative.
+    /// Returns an error if one of the two prices is negative.
     pub fn per_million(input: Decimal, output: Decimal) -> Result<Self, BudgetError> {
         let negative = [input, output].into_iter().find(|price| *price < Decimal::ZERO);
         negative.map_or(Ok(Self { input, output }), |price| Err(BudgetError::NegativePrice(price)))
@@ -138,7 +138,7 @@ impl PriceTable {
         Self::default()
     }
 
-    /// Sets the price of a model, and replaces an earlier one.
+    /// Sets the price of a model, and replaces an earlier price.
     #[must_use]
     pub fn model(mut self, name: impl Into<Cow<'static, str>>, price: Price) -> Self {
         self.0.insert(name.into(), price);
@@ -149,7 +149,7 @@ impl PriceTable {
 impl Prices for PriceTable {
     fn cost(&self, usage: &Usage) -> Result<Option<Decimal>> {
         let price = usage.model.as_ref().and_then(|model| self.0.get(model));
-        // A cost too large to count exceeds every limit.
+        // A cost too large for a `Decimal` becomes the largest `Decimal`, which exceeds every smaller limit.
         Ok(price.map(|price| price.of(usage).unwrap_or(Decimal::MAX)))
     }
 }

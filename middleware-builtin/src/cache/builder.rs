@@ -34,7 +34,7 @@ pub enum CacheError {
     /// The maximum age is 0.
     #[error("a cache in which entries are too old after {0:?} keeps nothing: give them time, or leave it out")]
     NoTime(Duration),
-    /// The size is given both in entries and in bytes.
+    /// The size is set both in entries and in bytes.
     #[error("the size of a cache is given in entries ({entries}) and in bytes ({bytes}): give one of them")]
     TwoSizes {
         /// The size in entries.
@@ -81,20 +81,21 @@ impl<T: Clone + Send + Sync + 'static> CacheBuilder<T> {
         self
     }
 
-    /// Shares entries among all instances that are bound to this cache: equal inputs have equal answers, even if kinds
+    /// Shares entries among all instances that this cache is bound to: equal inputs get equal answers, even if kinds
     /// and names differ. By default each instance has its own entries.
     pub fn scope(mut self, scope: impl Into<String>) -> Self {
         self.options.scope = Some(scope.into());
         self
     }
 
-    /// Adds the values of these keys of a run's [`context`](emitree_runtime::RunContext::context) to its key.
+    /// Adds context keys. Two runs share an answer only if the values under these keys of their
+    /// [`context`](emitree_runtime::RunContext::context) are equal.
     pub fn context_keys<K: Into<String>>(mut self, keys: impl IntoIterator<Item = K>) -> Self {
         self.options.context_keys.extend(keys.into_iter().map(Into::into));
         self
     }
 
-    /// Stores failures too, even retryable ones. Control flow and panics are never stored.
+    /// Stores failures too, even retryable failures. Control flow and panics are never stored.
     pub const fn cache_errors(mut self) -> Self {
         self.options.keeps_errors = true;
         self
@@ -110,7 +111,7 @@ impl<T: Clone + Send + Sync + 'static> CacheBuilder<T> {
     ///
     /// # Errors
     ///
-    /// If the size or the maximum age is 0, or the size is given twice.
+    /// Returns an error if the size or the maximum age is 0, or if the size is set both in entries and in bytes.
     pub fn build(mut self) -> Result<Cache<T>, CacheError> {
         self.options.size = self.size()?;
         if let Some(ttl) = self.options.ttl.filter(Duration::is_zero) {
@@ -145,7 +146,7 @@ fn new_entries<T: Send + Sync + 'static>(options: &CacheOptions<T>) -> moka::syn
     }
 }
 
-/// Returns the length of a value as JSON. A value that cannot be serialized counts up to where serialization fails.
+/// Returns the length of a value as JSON. If serialization fails, returns the length of the JSON written until then.
 fn json_len<T: Serialize>(value: &T) -> u64 {
     let mut len = ByteCounter(0);
     serde_json::to_writer(&mut len, value).ok();

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 /// For each flight, the flights that it waits for, once for each waiting run.
 static WAITS: Mutex<BTreeMap<u64, Vec<u64>>> = Mutex::new(BTreeMap::new());
 
-/// A registered wait. Dropping it removes it.
+/// A registered wait. Dropping it removes the wait from `WAITS`.
 pub(super) struct Wait {
     led: Vec<u64>,
     awaited: u64,
@@ -39,7 +39,7 @@ impl Drop for Wait {
         let mut waits = WAITS.lock();
         for led in &self.led {
             let Some(awaited) = waits.get_mut(led) else { continue };
-            // Removes one occurrence only: another run below the same flight may wait for the same one.
+            // Removes one occurrence only: another run below the same flight may wait for the same awaited flight.
             if let Some(at) = awaited.iter().position(|awaited| *awaited == self.awaited) {
                 awaited.swap_remove(at);
             }
@@ -50,7 +50,7 @@ impl Drop for Wait {
     }
 }
 
-/// Returns `true` if a flight is in `to`, or waits for one of them through any number of flights.
+/// Returns `true` if a flight is in `to`, or waits for a flight in `to`, directly or through other flights.
 fn leads_to(waits: &BTreeMap<u64, Vec<u64>>, from: u64, to: &[u64]) -> bool {
     let (mut left, mut seen) = (vec![from], Vec::new());
     while let Some(flight) = left.pop() {

@@ -14,7 +14,7 @@ pub struct Hit {
     pub age_ms: u64,
 }
 
-/// A request waits for an equal one that is being executed.
+/// A request waits for an equal request that is being executed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Joined {
@@ -30,7 +30,7 @@ pub struct Joined {
 pub struct Miss {
     /// A hexadecimal hash of the key.
     pub key: String,
-    /// The reason for executing it.
+    /// The reason for executing the request.
     pub why: Why,
 }
 
@@ -51,7 +51,7 @@ pub enum Why {
     Expired,
     /// The run is a further attempt.
     Retried,
-    /// The run would wait for itself: it was started by the run that executes the equal request, or by one that waits
-    /// for a run above it.
+    /// The run would wait for itself: the run that executes the equal request is above this run, or waits for a run
+    /// above it.
     Recursive,
 }

@@ -2,13 +2,13 @@
 //!
 //! A *flight* is the execution of one key by its *leader*. Its *followers* wait for the result.
 //!
-//! 1. Each key has at most one attached flight. A run that arrives later follows it.
-//! 2. A leader that is dropped for any reason removes its flight and wakes its followers. One of them leads
+//! 1. Each key has at most one attached flight. A run that arrives later follows that flight.
+//! 2. A leader that is dropped for any reason removes its flight and wakes its followers. One of the followers leads
 //!    next.
 //! 3. A result is stored before its flight ends. A leader therefore looks the entry up once more before it executes.
 //! 4. A detached flight accepts no new followers, and its result is not stored.
 //! 5. No run waits for itself, directly or through other flights (`deadlock.rs`).
-//! 6. No user code runs under the lock. Keys are compared under it, and they consist of bytes.
+//! 6. No user code runs under the lock. Keys are compared under the lock, but they consist of bytes.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -23,7 +23,7 @@ use tokio::time::Instant;
 use super::deadlock::Wait;
 use super::key::CacheKey;
 
-/// The result of a flight, `None` while it is under way.
+/// The result of a flight, `None` while the flight is under way.
 type Completion<T> = Option<Arc<Result<T, Error>>>;
 
 /// The attached flights of a cache.
@@ -102,8 +102,8 @@ impl<T> Leader<T> {
 
     /// Marks the run as the leader, so that runs started in it do not wait for it (5).
     pub(super) fn begin(&self, ctx: &RunContext) {
-        // Keep only flights that are still led: a run may lead one for each attempt, and the list must not grow with
-        // them.
+        // Keep only flights that are still led: a run may lead a flight for each attempt, and the list must not grow
+        // with each attempt.
         let mut led: Vec<_> =
             ctx.extension().iter().flat_map(|above: &Arc<LedFlights>| above.still_led().cloned()).collect();
         led.push(LedFlight { id: self.id, alive: Arc::downgrade(&self.alive) });
@@ -124,25 +124,25 @@ impl<T> Leader<T> {
 impl<T> Drop for Leader<T> {
     fn drop(&mut self) {
         let mut flights = self.flights.0.lock();
-        // After a detachment, the key may belong to another leader's flight: remove only this one.
+        // After a detachment, the key may belong to another leader's flight: remove only this leader's flight.
         let own = flights.get(&self.key).is_some_and(|flight| flight.id == self.id);
         let removed = own.then(|| flights.remove(&self.key));
         drop(flights);
-        // The last handle of a result may be here, and its drop is user code (6).
+        // This may be the last handle of a result, whose drop is user code (6).
         drop(removed);
     }
 }
 
 impl<T: Clone> Follower<T> {
-    /// Waits for the result. Returns `None` if the leader left without one.
+    /// Waits for the result. Returns `None` if the leader left without a result.
     pub(super) async fn wait(mut self) -> Option<Result<T, Error>> {
         let completion = self.completion.wait_for(Option::is_some).await.ok()?.clone();
         completion.as_deref().cloned()
     }
 }
 
-/// The flights led by a run and the runs above it, as an extension of the run. Flights that have ended may be among
-/// them.
+/// The flights led by a run and the runs above it, as an extension of the run. The list may contain flights that have
+/// ended.
 struct LedFlights(Vec<LedFlight>);
 
 #[derive(Clone)]
@@ -157,7 +157,7 @@ impl LedFlights {
         self.0.iter().filter(|led| led.alive.strong_count() > 0)
     }
 
-    /// Returns the ids of the flights led by a run or above it.
+    /// Returns the ids of the flights led by a run and by the runs above it.
     fn ids_at(ctx: &RunContext) -> Vec<u64> {
         ctx.extension().iter().flat_map(|leading: &Arc<Self>| leading.still_led().map(|led| led.id)).collect()
     }

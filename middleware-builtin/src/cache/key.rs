@@ -50,8 +50,8 @@ impl<T> CacheOptions<T> {
         };
         push_json(&mut text, input)?;
         if !self.context_keys.is_empty() {
-            // Only values are written: all runs of a cache have the same keys in the same order. A missing value leaves
-            // only its separator, and no JSON text is empty.
+            // Only values are written, because all runs of a cache have the same context keys in the same order. A
+            // missing value leaves only its separator, and differs from every value because no JSON text is empty.
             let context = (parts.context)();
             for key in &self.context_keys {
                 match context.get(key) {
@@ -64,8 +64,8 @@ impl<T> CacheOptions<T> {
     }
 }
 
-/// Appends a value as JSON with sorted keys. Returns `None` if no JSON represents it exactly: a NaN would become
-/// `null`, and a value nested too deep is an error.
+/// Appends a value as JSON with sorted keys. Returns `None` if no JSON represents it exactly, such as a NaN, which
+/// would become `null`, or a value nested too deep.
 fn push_json(text: &mut String, value: &impl Serialize) -> Option<()> {
     let (mut value, is_exact) = to_value_noting(value).ok()?;
     value.sort_all_objects();

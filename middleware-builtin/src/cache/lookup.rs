@@ -18,7 +18,7 @@ use crate::shared::millis::millis;
 /// A stored result.
 pub(super) struct CacheEntry<T> {
     result: Result<T>,
-    /// The time at which it was stored.
+    /// The time at which the result was stored.
     at: Instant,
     key: CacheKey,
     weight: u32,
@@ -36,12 +36,12 @@ impl<T: Clone + Send + Sync + 'static> CacheInner<T> {
         O: Op<Out = T>,
         O::In: Serialize,
     {
-        // An answer given at `start` belongs to this run only. A value that JSON does not represent exactly could share
+        // An answer set at `start` belongs to this run only. A value that JSON does not represent exactly could share
         // its key with another value.
         if next.is_answered() || !next.is_exact() {
             return next.run(input).await;
         }
-        // Without a key there is nothing to look up or to share.
+        // Without a key, the cache can neither find nor share a result.
         let Some(key) = self.options.key_of(input, ctx) else { return next.run(input).await };
         match self.find(&key, ctx) {
             Ok(entry) => self.hit(&entry, ctx).await,
@@ -64,14 +64,14 @@ impl<T: Clone + Send + Sync + 'static> CacheInner<T> {
         entry.result.clone()
     }
 
-    /// Executes the request, or waits for an equal one that is being executed.
+    /// Executes the request, or waits for an equal request that is being executed.
     async fn miss<O>(&self, key: &CacheKey, why: Why, input: &O::In, ctx: &RunContext, next: Next<'_, O>) -> Result<T>
     where
         O: Op<Out = T>,
     {
         loop {
             // Each round either ends here, or waits for one leader. A leader that leaves without a result sends its
-            // followers into the next round, where one of them leads.
+            // followers into the next round, where one of the followers leads.
             let follower = match self.flights.enter(key, ctx) {
                 Role::Leads(leader) => return self.lead(leader, why, input, ctx, next).await,
                 // Executes outside of any flight: nothing joins it, and its output is not stored.
@@ -106,11 +106,12 @@ impl<T: Clone + Send + Sync + 'static> CacheInner<T> {
             leader.complete(entry.result.clone());
             return self.hit(&entry, ctx).await;
         }
-        // Before `miss` is emitted: runs started by its listeners must not wait for this one (flight.rs, 5).
+        // Begin before `miss` is emitted: runs started by the event's listeners must not wait for this run (flight.rs,
+        // 5).
         leader.begin(ctx);
         self.own_events.emit(ctx, || Miss { key: leader.key().to_hex(), why }).await;
         let result = next.run(input).await;
-        // Returning without `complete` leaves the followers without a result: one of them leads next.
+        // Returning without `complete` leaves the followers without a result: one of the followers leads next.
         if result.as_ref().is_err_and(is_not_shared) || !next.is_exact() || result.as_ref().is_ok_and(is_deep) {
             return result;
         }

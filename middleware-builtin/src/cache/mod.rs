@@ -30,7 +30,7 @@ use crate::shared::own_events::OwnEvents;
 ///
 /// - `Cache<Value>`, created by [`json`](Self::json), is a middleware for runs of any type. It stores JSON.
 /// - `Cache<T>`, created by [`typed`](Self::typed), is a [`Layer`] for every kind of work whose output is a `T`. It
-///   stores clones and reads no JSON of outputs. [`stack`](Self::stack) turns it into a middleware.
+///   stores clones of outputs and does not convert them to JSON. [`stack`](Self::stack) turns it into a middleware.
 ///
 /// ```
 /// use emitree_middleware::Cache;
@@ -58,8 +58,8 @@ use crate::shared::own_events::OwnEvents;
 ///
 /// Two runs share an answer if instance, kind and name are equal, and their inputs are equal as JSON with sorted keys.
 /// [`scope`](CacheBuilder::scope) shares answers among instances. [`context_keys`](CacheBuilder::context_keys)
-/// separates runs by values of their context. An input that JSON cannot represent exactly is not cached. Use a cache,
-/// or a scope, of its own for each layer if one run passes several cached layers.
+/// separates runs by values of their context. An input that JSON cannot represent exactly is not cached. If one run
+/// passes several cached layers, use a separate cache for each layer.
 ///
 /// # Order
 ///
@@ -69,27 +69,27 @@ use crate::shared::own_events::OwnEvents;
 ///    keys, or put the cache into [`Phase::Guard`] and bind it after the guard.
 /// 2. *Hit*: there is a fresh entry, and its clone is the result.
 /// 3. *Joined*: an equal request is being executed, and this run waits for its output or failure. If the executing run
-///    is dropped, aborted or panics, or ends in control flow (denied, halted, interrupted, timed out, a request for a
-///    retry), its result is not shared: one of the waiting runs executes next, and the others wait for that one.
-///    Dropping or aborting a waiting run does not affect the others.
+///    is dropped, panics or ends in control flow (denied, halted, aborted, interrupted, timed out, a request for a
+///    retry), its result is not shared: one of the waiting runs executes next, and the other runs wait for its result.
+///    Dropping or aborting a waiting run does not affect the other waiting runs.
 /// 4. *Miss*: the work is executed, and its output is stored. Failures are stored only with
 ///    [`cache_errors`](CacheBuilder::cache_errors), control flow and panics never.
 ///
 /// A run that would wait for itself executes instead of joining. That happens if it was started, directly or through
-/// waits in any cache, by the run that executes the equal request. It also happens if a layer of one run calls `next`
-/// twice at the same time.
+/// waits in any cache, by the run that executes the equal request. It also happens if a layer outside the cache calls
+/// `next` twice at the same time.
 ///
 /// A run that was answered at its `start` keeps that answer. The cache is not consulted, nothing is stored, and no own
 /// event is emitted.
 ///
 /// An attempt requested by [`Error::retry`](emitree_runtime::Error::retry) ignores stored entries: it executes or
 /// joins, and its result replaces the entry. A layer that calls `next` again by itself has to be inside the cache;
-/// outside of it, it gets the stored entry again.
+/// outside of the cache, further calls get the stored entry.
 ///
-/// A waiting run depends on the executing run being polled. If that future is held without being polled, all runs that
-/// joined it wait, as they would for a lock. They also depend on what the executing run waits for inside the cache. If
-/// it waits for a permit of a [`Concurrency`](crate::Concurrency) which a run above the waiting one holds, neither
-/// makes progress, unless the wait for the permit has a deadline.
+/// A waiting run depends on the executing run being polled. If the executing run's future is kept but not polled, all
+/// runs that joined it wait, as they would for a lock. If the executing run waits inside the cache, the runs that
+/// joined it wait as well. If it waits for a permit of a [`Concurrency`](crate::Concurrency) that is held by a run
+/// above the waiting run, neither run makes progress, unless the wait for the permit has a deadline.
 ///
 /// # Defaults
 ///
@@ -171,7 +171,7 @@ impl<T: Clone + Send + Sync + 'static> Cache<T> {
         self.0.entries.invalidate_all();
     }
 
-    /// Returns the number of entries, including those that have expired and were not looked up since.
+    /// Returns the number of entries, including expired entries that have not been replaced yet.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.0.entries.run_pending_tasks();
@@ -186,7 +186,7 @@ impl<T: Clone + Send + Sync + 'static> Cache<T> {
 }
 
 impl<T> Cache<T> {
-    /// Returns the emitter of its own events.
+    /// Returns the emitter of the cache's own events.
     #[must_use]
     pub fn emitter(&self) -> &Emitter {
         self.0.own_events.emitter()

@@ -27,7 +27,7 @@ pub enum CircuitBreakerError {
     /// The window is 0: no two failures are within it.
     #[error("a circuit breaker counts nothing within a window of `0` seconds: give a longer one, such as 30 s")]
     NoWindow,
-    /// The number of keys is 0: each failure would be forgotten at once.
+    /// The maximum number of keys is 0: each failure would be forgotten at once.
     #[error("a circuit breaker that remembers `0` keys never opens: give 1 or more")]
     NoKeys,
 }
@@ -51,21 +51,22 @@ impl CircuitBreakerBuilder {
         self
     }
 
-    /// Sets the key by which runs share their state. Default: all runs share it.
+    /// Sets the key by which runs share their state: runs with equal keys share it. Default: all runs share one state.
     pub fn by(mut self, key: Key) -> Self {
         self.0.key = key;
         self
     }
 
-    /// Limits the number of keys that are remembered, besides those that are being probed. If a new key needs room, the
-    /// keys whose last failure is longest ago are forgotten. A forgotten key is closed, as if it had never failed.
-    /// Default: 10,000.
+    /// Limits the number of remembered keys. To make room for a new key, the keys whose last failure is longest ago are
+    /// forgotten, except keys with a running probe. A forgotten key is closed, as if it had never failed. Default:
+    /// 10,000.
     pub fn max_keys(mut self, most: usize) -> Self {
         self.0.thresholds.keys = most;
         self
     }
 
-    /// Sets a predicate for the failures and time-outs that count. The others count as successes. Default: all count.
+    /// Sets a predicate that selects the failures and time-outs that count. All others count as successes. Default: all
+    /// failures and time-outs count.
     ///
     /// If the predicate panics, the panic is logged and the failure counts.
     pub fn when(mut self, predicate: impl Fn(&Error) -> bool + Send + Sync + 'static) -> Self {
@@ -77,7 +78,7 @@ impl CircuitBreakerBuilder {
     ///
     /// # Errors
     ///
-    /// If the number of failures, the window or the number of keys is 0.
+    /// Returns an error if the number of failures, the window or the number of keys is 0.
     pub fn build(self) -> Result<CircuitBreaker, CircuitBreakerError> {
         let Thresholds { failures, window, keys, .. } = self.0.thresholds;
         match (failures, window, keys) {

@@ -1,6 +1,6 @@
 //! The circuits of a breaker by key: the state that its clones share.
 //!
-//! 1. The lock is held across no await and no user code.
+//! 1. No await and no user code happens under the lock.
 //! 2. Every probe reports its end exactly once: in `settle`, or in its drop.
 //! 3. A key without recent failures has no entry. The number of entries stays within the maximum, not counting circuits
 //!    that are being probed.
@@ -22,7 +22,7 @@ pub(super) struct Circuits {
 #[derive(Default)]
 struct CircuitTable {
     circuits: HashMap<OwnedKey, Circuit>,
-    /// The number of circuits at which idle ones are removed next.
+    /// The number of circuits at which idle circuits are removed next.
     sweep_at: usize,
 }
 
@@ -30,7 +30,7 @@ struct CircuitTable {
 /// is user code (1).
 type RemovedCircuits = Vec<(OwnedKey, Circuit)>;
 
-/// A call that passes. Dropping a probe that did not settle gives its place to the next call.
+/// An admitted call. If a probe is dropped before it has settled, the next call becomes the probe.
 pub(super) struct Admitted<'a> {
     circuits: &'a Circuits,
     key: &'a OwnedKey,
@@ -43,7 +43,7 @@ impl Circuits {
         Self { thresholds, table: Mutex::default() }
     }
 
-    /// Admits a call, or returns why it is refused.
+    /// Admits a call, or returns the reason for its refusal.
     pub(super) fn admit<'a>(&'a self, key: &'a OwnedKey, ctx: &RunContext) -> Result<Admitted<'a>, Denial> {
         let above = std::iter::successors(ctx.parent(), |run| run.parent()).map(RunContext::run_id);
         let admission = match self.table.lock().circuits.get_mut(key) {
@@ -66,7 +66,7 @@ impl Circuits {
         if is_probe {
             return table.circuits.get_mut(key)?.on_probe_ended(now, outcome, thresholds);
         }
-        // Successes and uncounted calls only look for an entry to remove: they add none (3).
+        // Successes and uncounted calls add no entry: they only remove the entry of an idle circuit (3).
         let (transition, removed) = match outcome {
             CallOutcome::Failure(_) => table.record_failure(key, now, outcome, thresholds),
             CallOutcome::Success | CallOutcome::Uncounted => (None, table.remove_if_idle(key, now, thresholds)),
@@ -91,8 +91,8 @@ impl CircuitTable {
         (self.circuits.entry(key.clone()).or_default().on_call_ended(now, outcome, thresholds), removed)
     }
 
-    /// Removes idle circuits whenever there are twice as many as were left the last time. If that makes no room,
-    /// removes the oldest eighth, so that the next keys need no search.
+    /// Removes idle circuits whenever the number of circuits has doubled since the last removal. If the table is still
+    /// full, removes the oldest eighth, so that the next keys need no search.
     fn make_room(&mut self, now: Instant, thresholds: Thresholds) -> RemovedCircuits {
         if self.circuits.len() < self.sweep_at.min(thresholds.keys) {
             return RemovedCircuits::new();
@@ -114,7 +114,7 @@ impl CircuitTable {
             return RemovedCircuits::new();
         }
         // Find the time of the last failure to remove in linear time, then remove circuits up to it. `surplus` limits
-        // how many go among equal times.
+        // the removals among circuits with equal times.
         let last = surplus.min(failures.len()) - 1;
         let until = *failures.select_nth_unstable(last).1;
         let is_old = |circuit: &Circuit| circuit.last_failure().is_some_and(|at| at <= until);
@@ -144,7 +144,7 @@ impl Admitted<'_> {
 
 impl Drop for Admitted<'_> {
     fn drop(&mut self) {
-        // Only a probe changes the circuit by its drop: other dropped calls count as nothing.
+        // A dropped call does not count. Only the drop of a probe changes the circuit.
         if !self.is_settled && self.is_probe {
             self.circuits.settle(self.key, true, CallOutcome::Uncounted);
         }

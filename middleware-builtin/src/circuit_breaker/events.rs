@@ -9,12 +9,12 @@ use crate::shared::own_events::own_events;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Opened {
-    /// The key of the calls; `null`, and absent from JSON, if all runs share their state.
+    /// The key of the calls. If all runs share one state, the key is `null` and absent from JSON.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub key: Value,
-    /// The number of failures that opened it; 1 after a failed probe.
+    /// The number of failures that opened the breaker; 1 after a failed probe.
     pub failures: u32,
-    /// How long it stays open, in milliseconds.
+    /// The time for which the breaker stays open, in milliseconds.
     pub cool_down_ms: u64,
     /// The text of the last failure.
     pub cause: String,
@@ -24,7 +24,7 @@ pub struct Opened {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct HalfOpened {
-    /// The key of the calls; `null`, and absent from JSON, if all runs share their state.
+    /// The key of the calls. If all runs share one state, the key is `null` and absent from JSON.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub key: Value,
 }
@@ -33,7 +33,7 @@ pub struct HalfOpened {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Closed {
-    /// The key of the calls; `null`, and absent from JSON, if all runs share their state.
+    /// The key of the calls. If all runs share one state, the key is `null` and absent from JSON.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub key: Value,
 }
@@ -42,7 +42,7 @@ pub struct Closed {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct CallDenied {
-    /// The key of the calls; `null`, and absent from JSON, if all runs share their state.
+    /// The key of the calls. If all runs share one state, the key is `null` and absent from JSON.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub key: Value,
     /// The time until a probe may pass, in milliseconds; `None` if unknown.

@@ -17,7 +17,7 @@ pub(super) struct CircuitBreakerLayer(pub(super) Arc<CircuitBreakerInner>);
 
 impl<O: Op> Layer<O> for CircuitBreakerLayer {
     async fn call(&self, input: &O::In, ctx: &RunContext, next: Next<'_, O>) -> Result<O::Out> {
-        // Rare branches are boxed, so that they take no room in the future of calls that pass.
+        // Box the rare branches, so that they take no room in the future of a call that passes.
         let breaker = &*self.0;
         let key = match breaker.options.key.look(ctx, |key| key.map(KeyRef::to_owned)) {
             Ok(Some(key)) => key,

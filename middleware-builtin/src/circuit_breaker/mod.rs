@@ -64,23 +64,25 @@ use layer::CircuitBreakerLayer;
 ///
 /// Failures count, including panics, values that do not fit, and time-outs. A failure or time-out that
 /// [`when`](CircuitBreakerBuilder::when) excludes counts as a success. Denials, halts, aborts, interrupts, requests for
-/// a retry and dropped runs do not count at all; if a probe ends in one of these, the next call becomes the probe. A
-/// call counts when it ends, and only if the breaker is closed at that moment.
+/// a retry and dropped runs do not count at all; if a probe ends in one of these ways, the next call becomes the probe.
+/// Any other call counts when it ends, and only if the breaker is closed at that moment.
 ///
-/// The layer belongs to [`Phase::Retry`](emitree_runtime::Phase::Retry). A `Timeout` per attempt is inside of it and
-/// counts as a failure. A `Timeout` over all attempts is outside: the call that it drops does not count. If the breaker
-/// is bound after a `Retry`, each attempt counts; if it is bound before, all attempts count as one call. A denial is
-/// never retried. A `Fallback` bound before the breaker answers its denials if [`Fallback::on`](crate::Fallback::on)
-/// includes them by name.
+/// The layer belongs to [`Phase::Retry`](emitree_runtime::Phase::Retry). A `Timeout` per attempt is inside of this
+/// layer, and its time-outs count as failures. A `Timeout` over all attempts is outside: the call that it drops does
+/// not count. If the breaker is bound after a `Retry`, each attempt counts; if it is bound before, all attempts count
+/// as one call. A denial is never retried. A `Fallback` bound before the breaker answers a denied call if
+/// [`Fallback::on`](crate::Fallback::on) lists denials by `circuit_breaker`.
 ///
 /// With [`for_tree`](emitree_runtime::for_tree), a failure that passes through several runs counts once in each of
-/// them. Use the key [`Key::instance`] to count each instance by itself. Runs started by a probe pass with it.
+/// them. Use the key [`Key::instance`] to count each instance by itself. Runs below a probe are admitted together with
+/// it.
 ///
 /// # Denials
 ///
-/// A denial is by `circuit_breaker` and has these details: `retry_after_ms`, the time until a probe may pass, absent
-/// while a probe is running or if the breaker stays open for good; `cause`, the last failure; and `key`, if runs have
-/// different keys. A key function that fails or panics denies the call as well.
+/// A call is denied by `circuit_breaker`. The denial has the details `retry_after_ms`, the time until a probe may pass;
+/// `cause`, the last failure; and `key`, if runs have different keys. While a probe is running, `retry_after_ms` is
+/// absent. It is also absent if the breaker stays open for good. If the key function fails or panics, the call is
+/// denied as well.
 ///
 /// # Its own events
 ///
@@ -89,9 +91,9 @@ use layer::CircuitBreakerLayer;
 ///
 /// # What it remembers
 ///
-/// Keys that have failed within the window, or whose circuit is open or half-open: at most 10,000, or the number set by
-/// [`max_keys`](CircuitBreakerBuilder::max_keys). Beyond that, the keys whose last failure is longest ago are
-/// forgotten.
+/// Keys that have failed within the window, and keys whose circuit is open or half-open: at most 10,000, or the number
+/// set by [`max_keys`](CircuitBreakerBuilder::max_keys). Beyond that, the keys whose last failure is longest ago are
+/// forgotten, except keys with a running probe.
 ///
 /// # Cancel safety
 ///
@@ -110,13 +112,13 @@ struct CircuitBreakerInner {
 }
 
 impl CircuitBreaker {
-    /// Creates a breaker with the defaults above.
+    /// Creates a breaker with the default options.
     #[must_use]
     pub fn new() -> Self {
         Self::of(CircuitBreakerOptions::default())
     }
 
-    /// Creates a builder with the defaults above.
+    /// Creates a builder with the default options.
     pub fn builder() -> CircuitBreakerBuilder {
         CircuitBreakerBuilder::default()
     }

@@ -1,4 +1,4 @@
-//! The states of one circuit, and which calls each admits. No clock, no lock, no user code.
+//! The states of one circuit, and the calls that each state admits. This file uses no clock, no lock and no user code.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-/// The numbers that decide when a circuit opens and how many there are.
+/// The thresholds at which a circuit opens, its cool-down, and the maximum number of circuits.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Thresholds {
     pub(super) failures: u32,
@@ -25,14 +25,14 @@ pub(super) enum Circuit {
         failures: VecDeque<Instant>,
     },
     Open(OpenState),
-    /// A probe is running: this run, together with the runs below it.
+    /// A probe is running. `probe` is the id of its run. Runs below that run are admitted too.
     HalfOpen {
         probe: Uuid,
         opening: OpenState,
     },
 }
 
-/// Why a circuit is open, since when, and until when; `None` is for good.
+/// The start, the end and the cause of an open state. Without an end, the circuit stays open for good.
 #[derive(Clone, Debug)]
 pub(super) struct OpenState {
     since: Instant,
@@ -40,7 +40,7 @@ pub(super) struct OpenState {
     cause: Arc<str>,
 }
 
-/// The decision about a call.
+/// The decision whether a call passes.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Admission {
     Passes,
@@ -48,7 +48,7 @@ pub(super) enum Admission {
     Refused(Denial),
 }
 
-/// Why a call is refused, and for how long, if known.
+/// The reason for refusing a call, and the time until a probe may pass, if known.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Denial {
     pub(super) wait: Option<Duration>,
@@ -77,7 +77,7 @@ impl Default for Circuit {
 }
 
 impl Circuit {
-    /// Decides about a call of a run. `above` yields the ids of the runs above.
+    /// Decides whether a call passes, becomes the probe or is refused. `above` yields the ids of the runs above.
     pub(super) fn admit(&mut self, now: Instant, run: Uuid, mut above: impl Iterator<Item = Uuid>) -> Admission {
         match self {
             Self::Closed { .. } => Admission::Passes,
@@ -97,7 +97,7 @@ impl Circuit {
         }
     }
 
-    /// Counts a call that has ended. Unless the circuit is closed, it changes nothing.
+    /// Counts a call that has ended. The call changes nothing unless the circuit is closed.
     pub(super) fn on_call_ended(
         &mut self,
         now: Instant,

@@ -22,8 +22,8 @@ mod permits;
 
 /// A middleware that limits the number of concurrent runs per key. Excess runs wait, or are denied.
 ///
-/// It accepts runs of any type and reads no values. Clones share their permits, and so do all runs that it is bound to,
-/// such as all runs below one with [`for_nested`](emitree_runtime::for_nested).
+/// It accepts runs of any type and reads no values. Clones share their permits, and so do all runs that the middleware
+/// is bound to, such as all runs below a run with [`for_nested`](emitree_runtime::for_nested).
 ///
 /// ```
 /// use std::time::Duration;
@@ -67,14 +67,14 @@ mod permits;
 /// a permit that is released only after its own end. The limit is therefore on the number of concurrent *trees* of such
 /// runs. The permit is released when the last run that shares it has ended.
 ///
-/// To limit the runs below one by one, bind the limit to one level of runs, with [`Runs::only`] or
+/// To count each run by itself, bind the limit to one level of runs, with [`Runs::only`] or
 /// [`runs`](ConcurrencyBuilder::runs), or use another key for each level. A
 /// [warning](emitree_runtime::Layer::nesting_warning) is logged the first time that a run would share a permit of a run
 /// above it.
 ///
-/// Other deadlocks are not detected: two trees that wait for each other's keys, or a tree that waits for a permit while
-/// a [`Cache`](crate::Cache) waits for that tree. Set a deadline with [`wait`](ConcurrencyBuilder::wait) if this can
-/// happen.
+/// Other deadlocks are not detected, such as two trees that wait for each other's keys, or a tree that waits for a
+/// permit while a [`Cache`](crate::Cache) waits for that tree. Set a deadline with [`wait`](ConcurrencyBuilder::wait)
+/// if this can happen.
 ///
 /// # Cancel safety
 ///
@@ -146,7 +146,7 @@ pub struct ConcurrencyBuilder(ConcurrencyOptions);
 keyed_limit_options!(ConcurrencyBuilder, |this| this.0.limit);
 
 impl ConcurrencyBuilder {
-    /// Sets the time that a denial advises to wait before the next try. It is advice only: nothing tells when a permit
+    /// Sets the time that a denial advises to wait before the next try. It is advice only: nobody knows when a permit
     /// will be free. Default: 1 s.
     pub fn retry_after(mut self, after: Duration) -> Self {
         self.0.retry_after = after;
@@ -157,7 +157,7 @@ impl ConcurrencyBuilder {
     ///
     /// # Errors
     ///
-    /// If the number of permits is 0, or too large for the semaphore.
+    /// Returns an error if the number of permits is 0 or too large for the semaphore.
     pub fn build(self) -> Result<Concurrency, ConcurrencyError> {
         let permits = NonZeroUsize::new(self.0.permits).ok_or(ConcurrencyError::NoPermits)?.get();
         if permits > Semaphore::MAX_PERMITS {
@@ -189,11 +189,12 @@ struct ConcurrencyLayer(Arc<ConcurrencyInner>);
 
 impl<O: Op> Layer<O> for ConcurrencyLayer {
     async fn call(&self, input: &O::In, ctx: &RunContext, next: Next<'_, O>) -> Result<O::Out> {
-        // The permit lives to the end of the call, so it is released however the call ends, also by its drop.
+        // The permit lives to the end of the call, so it is released however the call ends, even if the call is
+        // dropped.
         let _permit = match self.0.acquire(ctx) {
             Acquired::Uncounted => None,
             Acquired::Permit(permit) => Some(permit),
-            // Boxed because it is rare: a run that gets a permit at once has no room for it in its future.
+            // Box the rare wait, so that it takes no room in the future of a run that gets a permit at once.
             Acquired::Full(handle) => Some(Box::pin(self.0.wait(handle, ctx)).await?),
             Acquired::Keyless(error) => return Err(Box::pin(self.0.own_events.deny_keyless(error, ctx)).await),
         };
@@ -230,7 +231,8 @@ impl ConcurrencyInner {
     fn acquire(&self, ctx: &RunContext) -> Acquired {
         let acquired = self.options.limit.key.look(ctx, |key| {
             let Some(key) = key else { return Acquired::Uncounted };
-            // Before asking the semaphore: waiting below the holder of the same key would be a deadlock.
+            // Look for a held permit before asking the semaphore: waiting below the holder of the same key would be a
+            // deadlock.
             if let Some(permit) = HeldPermits::find(ctx, &self.table, key) {
                 return Acquired::Permit(permit);
             }

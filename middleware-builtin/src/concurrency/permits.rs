@@ -3,7 +3,7 @@
 //! 1. A key has an entry as long as a run holds or awaits one of its permits. Handles are counted under the lock of the
 //!    table. If all runs share one key, its permits exist permanently.
 //! 2. Runs get permits in the order in which they arrive: tokio's semaphore is fair, and a new run does not overtake
-//!    waiting ones.
+//!    waiting runs.
 //! 3. A permit is released when the last run that shares it drops it.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -35,7 +35,7 @@ struct KeyPermits {
     handles: AtomicUsize,
 }
 
-/// A reference to the permits of a key, held by each run that holds or awaits one of them.
+/// A reference to the permits of a key, kept by each run that holds or awaits one of these permits.
 pub(super) struct KeyHandle {
     table: Arc<PermitTable>,
     key_permits: Arc<KeyPermits>,
@@ -66,7 +66,7 @@ impl PermitTable {
         KeyHandle { table: Arc::clone(self), key_permits }
     }
 
-    /// Returns the permits of a key, and creates them for a new key. The key is copied only then.
+    /// Returns the permits of a key, and creates them for a new key. Only a new key is copied.
     fn keyed(&self, key: KeyRef<'_>) -> Arc<KeyPermits> {
         let mut keys = self.keyed.lock();
         if let Some(key_permits) = keys.get(&key) {
@@ -83,14 +83,14 @@ impl PermitTable {
 }
 
 impl KeyHandle {
-    /// Returns a permit if one is free and no run waits.
+    /// Returns a permit if a permit is free and no run waits.
     pub(super) fn try_acquire(self) -> Result<Permit, Self> {
         // Tokio's permit borrows the semaphore, so it is forgotten here and added back in `Permit`'s drop.
         let is_free = self.key_permits.semaphore.try_acquire().map(SemaphorePermit::forget).is_ok();
         if is_free { Ok(Permit(self)) } else { Err(self) }
     }
 
-    /// Waits for a permit in turn. Returns `None` after the deadline.
+    /// Waits for a permit in turn. Returns `None` if the deadline passes first.
     pub(super) async fn acquire(self, deadline: Option<Instant>) -> Option<Permit> {
         let turn = self.key_permits.semaphore.acquire();
         let permit = match deadline {
@@ -113,14 +113,14 @@ impl KeyHandle {
 
 impl Drop for KeyHandle {
     fn drop(&mut self) {
-        // The permits that all runs share are always there.
+        // The permits that all runs share are never removed.
         if let OwnedKey::All = self.key_permits.key {
             self.key_permits.handles.fetch_sub(1, Ordering::Relaxed);
             return;
         }
         let removed = {
             let mut keys = self.table.keyed.lock();
-            // Under the lock, so that no other run takes a handle between the count and the removal (1).
+            // Count under the lock, so that no other run takes a handle between the count and the removal (1).
             let is_last = self.key_permits.handles.fetch_sub(1, Ordering::Relaxed) == 1;
             if is_last { keys.remove_entry(&self.key_permits.key.as_ref_key()) } else { None }
         };
@@ -145,7 +145,7 @@ pub(super) struct HeldPermits {
 }
 
 impl HeldPermits {
-    /// Returns the permit of a key that the run or one above it holds now.
+    /// Returns the permit of a key that is held now by the run or a run above it.
     pub(super) fn find(ctx: &RunContext, table: &Arc<PermitTable>, key: KeyRef<'_>) -> Option<Arc<Permit>> {
         let fits = |permit: &Arc<Permit>| Arc::ptr_eq(&permit.0.table, table) && permit.0.is_for(key);
         let nearest = ctx.extension::<Self>();
@@ -155,8 +155,8 @@ impl HeldPermits {
 
     /// Registers a permit, so that runs below share it.
     pub(super) fn add(ctx: &RunContext, permit: Permit) -> Arc<Permit> {
-        // Skip permits released at the end of an attempt, so that the list does not grow with each one. It holds
-        // permits weakly, or they would be released only with the run.
+        // Skip permits released at the end of an attempt, so that the list does not grow with each attempt. The list
+        // refers to permits weakly: otherwise they would be released only when the run is dropped.
         let mut above = ctx.extension::<Self>();
         while above.as_ref().is_some_and(|held| held.permit.strong_count() == 0) {
             above = above.and_then(|held| held.above.clone());

@@ -74,7 +74,7 @@ impl Layer<JsonRun> for ContentFilterLayer {
         {
             return Ok(answer);
         }
-        // The input passed. Errors of the work are not checked.
+        // The input has passed. Errors of the work are not checked.
         let output = next.run(input).await?;
         let answer = if self.0.outputs { self.check(Place::Output, &output, ctx).await? } else { None };
         Ok(answer.unwrap_or(output))

@@ -25,12 +25,12 @@ const NAME: &str = "content_filter";
 /// The key of a run's context under which a filter that [marks](ContentFilter::mark) lists its findings.
 pub const MARK: &str = "content_filter";
 
-/// A middleware that looks for words, regexes and the objections of async classifiers in a run's input and output, and
-/// denies what it finds, answers in its place, or marks the run.
+/// A middleware that checks a run's input and output with words, regexes and async classifiers. A finding denies the
+/// run, answers in its place, or marks it.
 ///
 /// It accepts runs of any type and reads their values as JSON. It checks every string, but no keys and no numbers.
-/// Words match as whole words in any case. For each text, one pass checks all words and regexes. A text that passes
-/// goes to the classifiers, one after the other. The first finding decides.
+/// Words match as whole words in any case. For each text, one pass checks all words and regexes. A text without a match
+/// is passed to the classifiers, one after the other. The first finding decides.
 ///
 /// ```
 /// use emitree_middleware::ContentFilter;
@@ -54,19 +54,21 @@ pub const MARK: &str = "content_filter";
 ///
 /// # Defaults
 ///
-/// No words, regexes or classifiers. Inputs and outputs are checked. A finding is denied with `the content is not
-/// allowed`. A classifier has 10 seconds for each answer. Runs below are checked only with
+/// No words, regexes or classifiers. Inputs and outputs are checked. A finding denies the run with the message `the
+/// content is not allowed`. A classifier has 10 seconds for each answer. Runs below are checked only with
 /// [`for_tree`](emitree_runtime::for_tree).
 ///
 /// # Limits
 ///
 /// At most 10,000 words and regexes of at most 1,024 bytes each. The pattern of a word is the escaped word and 30 bytes
-/// more. Regexes take linear time. Text in a run's events is not checked, only its output.
+/// more. Regexes take linear time. Text in a run's events is not checked.
 ///
 /// # Failures
 ///
-/// The filter fails closed: if a classifier fails, panics or takes too long, the run is denied with that failure as the
-/// cause. A filter that only [marks](ContentFilter::mark) fails open: the failure is logged, and the text passes.
+/// The filter fails closed: if a classifier fails, panics or takes too long, the run is denied, and the failure is the
+/// cause of the denial. A value nested too deep to be checked is denied too. If a classifier returns control flow other
+/// than a time-out, the run ends with it. A filter that only [marks](ContentFilter::mark) fails open: the failure or
+/// the control flow is logged, and the text passes.
 ///
 /// # Its own events
 ///
@@ -102,15 +104,15 @@ impl FilterAction {
     }
 }
 
-/// Content was found.
+/// Unwanted content was found.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Filtered {
     /// The part of the run: input or output.
     pub place: Place,
-    /// The position there, as a JSON pointer (RFC 6901).
+    /// The position in the input or output, as a JSON pointer (RFC 6901).
     pub at: String,
-    /// The label of the word or regex, or the one that the classifier returned.
+    /// The label of the word or regex, or the label that the classifier returned.
     pub label: String,
     /// The action taken: `deny`, `answer` or `mark`.
     pub action: &'static str,
@@ -119,7 +121,7 @@ pub struct Filtered {
 own_events! { Filtered = "filtered" { at, label }; }
 
 impl ContentFilter {
-    /// Creates a filter that looks for nothing yet.
+    /// Creates a filter without words, regexes or classifiers.
     #[must_use]
     pub fn new() -> Self {
         let rules = ContentRules::new(Duration::from_secs(10));
@@ -137,11 +139,12 @@ impl ContentFilter {
         Arc::make_mut(&mut self.0)
     }
 
-    /// Adds words under a label. They match as whole words in any case.
+    /// Adds words under a label. A word matches only as a whole word, in any case.
     ///
     /// # Errors
     ///
-    /// If a word is empty, its pattern has more than 1,024 bytes, or there are more than 10,000 words and regexes.
+    /// Returns an error if a word is empty, if its pattern has more than 1,024 bytes, or if there are more than 10,000
+    /// words and regexes.
     pub fn words(mut self, label: &str, words: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Self, FilterError> {
         let words = words.into_iter().map(|word| rules::word_pattern(word.as_ref()));
         self.inner_mut().rules.add(label, words)?;
@@ -152,15 +155,15 @@ impl ContentFilter {
     ///
     /// # Errors
     ///
-    /// If the regex is invalid, empty or longer than 1,024 bytes, becomes too large together with the others, or there
-    /// are more than 10,000 words and regexes.
+    /// Returns an error if the regex is invalid, empty or longer than 1,024 bytes, if all patterns together become too
+    /// large, or if there are more than 10,000 words and regexes.
     pub fn regex(mut self, label: &str, regex: &str) -> Result<Self, FilterError> {
         self.inner_mut().rules.add(label, [regex.to_owned()])?;
         Ok(self)
     }
 
-    /// Adds an async function that is asked about each text that passes words and regexes. It returns a label to
-    /// object.
+    /// Adds an async function that is called with each text that no word or regex matches. The function returns a label
+    /// to object to the text, or `None` to let it pass.
     #[must_use]
     pub fn classifier<F, Fut>(mut self, classify: F) -> Self
     where
@@ -178,15 +181,15 @@ impl ContentFilter {
         self
     }
 
-    /// Denies a run with this message if content is found.
+    /// Denies a run with this message if unwanted content is found.
     #[must_use]
     pub fn deny(mut self, message: impl Into<String>) -> Self {
         self.inner_mut().action = FilterAction::Deny(message.into());
         self
     }
 
-    /// Answers with this value if content is found. An input with a finding does not reach the work; an output with a
-    /// finding is replaced. The run fails if the answer does not fit its output type.
+    /// Answers with this value if unwanted content is found. An input with a finding does not reach the work; an output
+    /// with a finding is replaced. The run fails if the answer does not fit its output type.
     #[must_use]
     pub fn answer(mut self, answer: impl Into<Value>) -> Self {
         self.inner_mut().action = FilterAction::Answer(answer.into());
@@ -194,7 +197,7 @@ impl ContentFilter {
     }
 
     /// Lets content pass and marks the run: an object with `place`, `at` and `label` is appended to the list under
-    /// [`MARK`] in the run's context, which later events of the run carry.
+    /// [`MARK`] in the run's context. Later events of the run carry that context.
     #[must_use]
     pub fn mark(mut self) -> Self {
         self.inner_mut().action = FilterAction::Mark;

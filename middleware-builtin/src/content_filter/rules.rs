@@ -66,7 +66,7 @@ impl ContentRules {
             if !(1..=MAX_PATTERN_LEN).contains(&pattern.len()) {
                 return Err(FilterError::Length { len: pattern.len() });
             }
-            // Compile each pattern by itself first, so that the error names the right one.
+            // Compile each pattern by itself first, so that the error names the invalid pattern.
             if let Err(source) = regex::Regex::new(&pattern) {
                 return Err(FilterError::Pattern { pattern, source });
             }
@@ -76,7 +76,7 @@ impl ContentRules {
         if self.patterns.len() > MAX_PATTERNS {
             return Err(FilterError::Many);
         }
-        // All patterns in one set: a text is read once, however many there are.
+        // Compile all patterns into one set, so that a text is read once for all of them.
         let built = RegexSetBuilder::new(&self.patterns).size_limit(MAX_PROGRAM_SIZE).build();
         let last = || self.patterns.last().cloned().unwrap_or_default();
         self.set = Some(built.map_err(|source| FilterError::Pattern { pattern: last(), source })?);
@@ -105,7 +105,7 @@ impl ContentRules {
         Some(Arc::clone(&self.labels[first]))
     }
 
-    /// Returns the label of a classifier that objects. A failure, a panic or a late answer is an error.
+    /// Returns the label if a classifier objects. Returns an error if the classifier fails, panics or takes too long.
     async fn classifier_label(&self, classify: &Arc<ClassifyFn>, text: &str) -> Result<Option<String>> {
         let text = text.to_owned();
         let answer = caught_async(|| classify(text));
@@ -113,13 +113,14 @@ impl ContentRules {
         let began = Instant::now();
         let answer = tokio::time::timeout(self.timeout, answer).await.map_err(|_| late())?;
         let answer = answer.unwrap_or_else(|_| Err(Error::new("the classifier panicked")));
-        // A classifier that blocks its thread keeps the timer from firing: a late pass is an error all the same (M5). A
-        // late objection still counts.
+        // A classifier that blocks its thread keeps the timer from firing, so turn a late pass into an error here (M5).
+        // A late objection still counts.
         if matches!(answer, Ok(None)) && began.elapsed() > self.timeout { Err(late()) } else { answer }
     }
 }
 
-/// Returns the pattern of a whole word in any case. The half boundaries also fit words that begin or end with a sign.
+/// Returns the pattern of a whole word in any case. The half boundaries also match around words that begin or end with
+/// punctuation.
 pub(super) fn word_pattern(word: &str) -> String {
     if word.is_empty() {
         // `add` rejects the empty pattern.

@@ -1,10 +1,11 @@
-//! Decodes text that other text contains in an encoding: base64, base32, hex, percent-encoding, escapes, UTF-16.
+//! Decodes the encoded parts of a text: base64, base32, hex, percent-encoding, escapes, UTF-16.
 //!
 //! 1. Each run of characters of an encoding's alphabet is decoded from each position at which a group could begin, so
 //!    that preceding characters cannot hide a secret.
 //! 2. Each decoder reads the text once. Decoded text is shorter than its source. The caller limits how often decoded
 //!    text is decoded again.
-//! 3. All decoded bytes are counted. Beyond the bound of a [`DecodeBudget`], decoding stops, and the caller is told.
+//! 3. All decoded bytes are counted. Decoding stops when the [`DecodeBudget`] is exceeded, which the budget shows to
+//!    the caller.
 
 use std::ops::ControlFlow;
 
@@ -32,7 +33,7 @@ pub enum Encoding {
 }
 
 impl Encoding {
-    /// Returns the words that follow the subject of a denial's sentence.
+    /// Returns the words for this encoding in a denial's message, such as `, base64-encoded,`.
     pub(super) const fn written(self) -> &'static str {
         match self {
             Self::Plain => "",
@@ -46,12 +47,12 @@ impl Encoding {
     }
 }
 
-/// Shorter runs contain no secret.
+/// The minimum length of an encoded run: shorter runs contain no secret.
 const MIN_RUN: usize = 12;
-/// The same for base32, whose alphabet many ordinary words fit.
+/// The minimum length of a run in base32. It is longer because many ordinary words fit that alphabet.
 const MIN_BASE32_RUN: usize = 16;
 
-/// The number of bytes that may be decoded, and how many were.
+/// The number of bytes that may be decoded, and the number decoded so far.
 #[derive(Debug)]
 pub(super) struct DecodeBudget {
     most: usize,
@@ -80,12 +81,13 @@ impl DecodeBudget {
     }
 }
 
-/// A function called with decoded bytes. It breaks to stop the decoding.
+/// A function called with decoded bytes. It returns `Break` to stop the decoding.
 pub(super) trait OnDecoded: FnMut(Encoding, &[u8], &mut DecodeBudget) -> ControlFlow<()> {}
 
 impl<F: FnMut(Encoding, &[u8], &mut DecodeBudget) -> ControlFlow<()>> OnDecoded for F {}
 
-/// Decodes a text by each encoding, and calls `on_decoded` with each result until it breaks or the budget is exceeded.
+/// Decodes a text by each encoding, and calls `on_decoded` with each result. Stops when `on_decoded` breaks or the
+/// budget is exceeded.
 pub(super) fn decoded(text: &str, budget: &mut DecodeBudget, on_decoded: &mut impl OnDecoded) -> ControlFlow<()> {
     let mut pass = DecodePass { budget, on_decoded };
     if text.contains('%') {
@@ -184,7 +186,7 @@ impl<S: OnDecoded> DecodePass<'_, S> {
             let group = HexGroup::read(bytes, at);
             match &group {
                 Some(group) => out.extend(hex(&bytes[group.digits.clone()])),
-                // The sequence of groups ends here: show it if it is long enough.
+                // The sequence of groups ends here: pass its bytes on if there are enough.
                 None if out.len() >= MIN_RUN / 2 => (self.on_decoded)(Encoding::Hex, &out, self.budget)?,
                 None => {}
             }
@@ -201,7 +203,7 @@ impl<S: OnDecoded> DecodePass<'_, S> {
     }
 }
 
-/// A group of an even number of hexadecimal digits, and the position at which the next one may begin.
+/// A group of an even number of hexadecimal digits, and the position at which the next group may begin.
 struct HexGroup {
     digits: std::ops::Range<usize>,
     next: usize,
@@ -268,7 +270,7 @@ fn hex(text: &[u8]) -> Vec<u8> {
     text.chunks_exact(2).map(|pair| value(pair[0]) << 4 | value(pair[1])).collect()
 }
 
-/// Decodes percent-encoding. Returns `None` if there is none.
+/// Decodes percent-encoding. Returns `None` if the text has no percent-encoding.
 fn percent(text: &str) -> Option<Vec<u8>> {
     let bytes = text.as_bytes();
     let encoded = |at: usize| {
@@ -286,7 +288,7 @@ fn percent(text: &str) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// Decodes escapes of JSON, source code and HTML. Returns `None` if there are none.
+/// Decodes escapes of JSON, source code and HTML. Returns `None` if the text has no escapes.
 fn unescaped(text: &str) -> Option<Vec<u8>> {
     let bytes = text.as_bytes();
     let (mut out, mut at, mut is_any) = (Vec::with_capacity(bytes.len()), 0, false);
@@ -321,7 +323,7 @@ enum Escape {
     Char(char),
 }
 
-/// Reads an escape that begins with a backslash, and returns its length too.
+/// Reads an escape that begins with a backslash. Returns the escape and its length.
 fn escape(bytes: &[u8], at: usize) -> Option<(Escape, usize)> {
     let byte = |byte: u8| Some((Escape::Byte(byte), 2));
     match *bytes.get(at + 1)? {

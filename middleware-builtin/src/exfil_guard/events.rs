@@ -10,15 +10,15 @@ use crate::shared::own_events::own_events;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Blocked {
-    /// The part of the run in which it was found.
+    /// The part of the run in which the secret was found.
     pub place: Place,
-    /// The position there: a JSON pointer (RFC 6901), or the name of an event.
+    /// The position in that part: a JSON pointer (RFC 6901), or the name of an event.
     pub at: String,
     /// The sort of secret.
     pub what: What,
-    /// The encoding that it was found in.
+    /// The encoding in which the secret was found.
     pub encoding: Encoding,
-    /// `true` if the guard only evaluates, so that the secret has left.
+    /// `true` if the guard only evaluates, and so did not stop the secret.
     pub evaluated_only: bool,
 }
 

@@ -1,4 +1,4 @@
-//! The hosts that URLs may lead to. A host that cannot be read with certainty is not allowed.
+//! The hosts that URLs may name. A host that cannot be read with certainty is not allowed.
 //!
 //! 1. The text is read once, from left to right. Each run of slashes is measured once, at its beginning.
 //! 2. The end of an authority is searched for once. Hosts that begin before that end share it, and the last `@` before
@@ -12,7 +12,7 @@ use std::cell::Cell;
 pub(super) struct Hosts(Vec<String>);
 
 impl Hosts {
-    /// Creates the list from names, and from `*.example.org` for all names below one.
+    /// Creates the list from host names. `*.example.org` stands for all names below `example.org`.
     pub(super) fn new(allowed: impl IntoIterator<Item = impl AsRef<str>>) -> Self {
         Self(allowed.into_iter().map(|host| host.as_ref().trim_end_matches('.').to_ascii_lowercase()).collect())
     }
@@ -22,7 +22,7 @@ impl Hosts {
         HostReader::new(text, true).leads_elsewhere(self)
     }
 
-    /// Does the same for a part that is not the beginning of a text.
+    /// Returns `true` if a later part of a text contains a URL to a host that is not allowed.
     pub(super) fn part_leads_elsewhere(&self, part: &str) -> bool {
         HostReader::new(part, false).leads_elsewhere(self)
     }
@@ -41,7 +41,7 @@ impl Hosts {
     }
 }
 
-/// The reading of a text, with the authority read last.
+/// Reads a text, and keeps the authority read last.
 struct HostReader<'t> {
     text: &'t str,
     /// `true` at the beginning of a text, where `//` is more likely to begin a URL.
@@ -139,15 +139,15 @@ impl<'t> HostReader<'t> {
             Some(b'"' | b'\'' | b'(' | b'=' | b'<') => {
                 (!self.text[begin..].starts_with(char::is_whitespace)).then_some(begin)
             }
-            // Part of a path, or after a scheme.
+            // The slashes are part of a path, or follow a scheme's colon.
             Some(b':' | b'.' | b'_' | b'-' | b')' | b']' | b'%') => None,
             Some(byte) if byte.is_ascii_alphanumeric() => None,
             _ => (self.is_like_host(begin) && self.is_certainly_host(begin)).then_some(begin),
         }
     }
 
-    /// Returns the host of `git@example.org:path`, as `scp` and `ssh` take it: it ends at a colon that no whitespace
-    /// follows.
+    /// Returns the host of `git@example.org:path`, as `scp` and `ssh` read it: the host ends at a colon that is not
+    /// followed by whitespace.
     fn user_host(&self, at: usize) -> Option<&'t str> {
         let bytes = self.text.as_bytes();
         let is_user = at > 0 && (bytes[at - 1].is_ascii_alphanumeric() || matches!(bytes[at - 1], b'_' | b'-' | b'.'));
@@ -204,11 +204,11 @@ impl<'t> HostReader<'t> {
     fn is_elsewhere(&mut self, begin: usize, hosts: &Hosts) -> bool {
         let Authority { end, at_sign, backslash, judged, .. } = self.authority(begin);
         let from = at_sign.filter(|at| *at >= begin).map_or(begin, |at| at + 1);
-        // Judged before, and allowed: otherwise the search would have ended (3).
+        // This host was judged before, and it is allowed: otherwise the search would have ended (3).
         if judged == Some(from) {
             return false;
         }
-        // Some readers of URLs take a backslash for a slash, others for a part of the user name.
+        // Some URL parsers treat a backslash as a slash, others as part of the user name.
         let is_split = backslash.is_some_and(|backslash| backslash >= begin) || self.goes_on(end);
         let host = if is_split { None } else { host(&self.text[from..end]) };
         self.count_steps(host.as_ref().map_or(0, String::len));
@@ -226,8 +226,8 @@ impl<'t> HostReader<'t> {
         behind.len() < rest.len() && behind.starts_with(['.', '@', ':'])
     }
 
-    /// Returns `true` if the authority, or its part before a backslash, looks like a host. Reads no further than a host
-    /// name can be long.
+    /// Returns `true` if the authority, or its part before a backslash, looks like a host. Reads at most the maximum
+    /// length of a host name.
     fn is_like_host(&self, begin: usize) -> bool {
         const LONGEST: usize = 512;
         let rest = &self.text[begin..self.text.floor_char_boundary(self.text.len().min(begin + LONGEST))];
@@ -238,7 +238,7 @@ impl<'t> HostReader<'t> {
     }
 
     /// Returns `true` if a host certainly begins here: the rest of a URL follows, or the last label is a top-level
-    /// domain that text after `//` seldom ends in.
+    /// domain in which text after `//` seldom ends.
     fn is_certainly_host(&self, begin: usize) -> bool {
         const TOPS: [&str; 24] = [
             "com", "net", "org", "info", "biz", "dev", "app", "xyz", "online", "site", "top", "club", "shop", "cloud",
@@ -271,7 +271,7 @@ const fn is_dot(c: char) -> bool {
 }
 
 /// Returns `true` for an address, and for a name whose last label can be a top-level domain: `evil.net`, not `TODO`,
-/// `pkg:target` or `f.call(x`. A name without a dot leads to no host outside.
+/// `pkg:target` or `f.call(x`. A name without a dot is no public host.
 fn looks_like_host(authority: &str) -> bool {
     let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
     if let Some(address) = host.strip_prefix('[') {
@@ -292,7 +292,7 @@ const fn is_punctuation(c: char) -> bool {
     matches!(c, '.' | ';' | '!' | '*' | '_' | ']' | '}' | '|' | ':')
 }
 
-/// Returns the host of an authority without its port, or `None` if readers of URLs disagree about it.
+/// Returns the host of an authority without its port, or `None` if URL parsers disagree about the host.
 fn host(host: &str) -> Option<String> {
     let (host, port) = match host.strip_prefix('[') {
         Some(rest) => host.split_at(rest.find(']')? + 2),

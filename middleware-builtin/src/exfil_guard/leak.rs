@@ -15,14 +15,14 @@ use crate::shared::secrets::{Kind, Scanner};
 
 /// The number of nested encodings that are decoded.
 const MAX_ENCODINGS: u32 = 2;
-/// Shorter known values would match by accident.
+/// The minimum length of a known value: shorter values would match by accident.
 const MIN_KNOWN_LEN: usize = 6;
 /// The maximum number of known values, and their maximum length in bytes.
 const MAX_KNOWN: usize = 10_000;
 const MAX_KNOWN_LEN: usize = 4096;
-/// Shorter parts of decoded bytes contain no secret.
+/// The minimum length of text in decoded bytes: shorter parts contain no secret.
 const MIN_TEXT_LEN: usize = 6;
-/// Longer parts of decoded bytes count as text, no matter what surrounds them.
+/// The length from which a part of decoded bytes counts as text, regardless of the bytes around it.
 const CERTAIN_TEXT_LEN: usize = 20;
 /// The default number of bytes that are decoded for one value.
 pub(super) const DEFAULT_MAX_DECODED: usize = 64 << 20;
@@ -72,7 +72,7 @@ pub enum KnownError {
         /// The length of the value in bytes.
         len: usize,
     },
-    /// There are too many values, or one is too long.
+    /// There are too many values, or a value is too long.
     #[error("at most {MAX_KNOWN} known values of at most {MAX_KNOWN_LEN} bytes are allowed")]
     Many,
 }
@@ -112,7 +112,8 @@ impl Detector {
         if all.len() > MAX_KNOWN {
             return Err(KnownError::Many);
         }
-        // ASCII values in UTF-16 are found by decoding. Others are searched for as the bytes of their UTF-16 form.
+        // ASCII values in UTF-16 are found by decoding. Other values are searched for as the bytes of their UTF-16
+        // form.
         let wide = all.iter().filter_map(|value| std::str::from_utf8(value).ok()).filter(|value| !value.is_ascii());
         let wide: Vec<Vec<u8>> = wide.flat_map(in_utf_16).collect();
         self.known = Some(AhoCorasick::new(all.iter().chain(&wide)).map_err(|_| KnownError::Many)?);
@@ -181,7 +182,7 @@ impl Detector {
         leak
     }
 
-    /// Returns the first finding in decoded bytes, or in what they decode to.
+    /// Returns the first finding in decoded bytes, or in their decoded forms.
     fn check_decoded(
         &self,
         encoding: Encoding,
@@ -192,7 +193,7 @@ impl Detector {
         if self.contains_known(bytes) {
             return Some((What::Known, encoding));
         }
-        // URL encoding and escapes replace single characters, so their output is text all through, even in short parts.
+        // URL encoding and escapes replace single characters, so all of their output is text, even short parts.
         let shortest = if matches!(encoding, Encoding::Url | Encoding::Escaped) { 1 } else { MIN_TEXT_LEN };
         let plain = texts(bytes, shortest).find_map(|text| {
             // Binary data contains sequences such as `"//` by chance. Look for hosts and further encodings only in

@@ -30,7 +30,7 @@ pub use crate::shared::inspected_place::Place;
 
 const NAME: &str = "exfil_guard";
 
-/// A middleware that denies a run whose input or output would carry a secret out.
+/// A middleware that denies a run whose input or output contains a secret.
 ///
 /// It checks every string and key of the work's input and output for
 ///
@@ -39,17 +39,18 @@ const NAME: &str = "exfil_guard";
 /// - URLs to other hosts, if hosts are [allowed](Self::allow_hosts),
 ///
 /// as plain text, in an [encoding](Encoding), or in one encoding inside another. A finding ends the run as a denial by
-/// `exfil_guard`. The denial says what sort of secret it was and where, and never repeats it.
+/// `exfil_guard`. The denial names the sort of secret and its position, and never repeats the secret.
 ///
 /// A failure whose text contains a secret becomes such a denial too. Control flow keeps its kind: in its message,
 /// causes and details, including their keys, each text with a secret is replaced by `withheld by exfil_guard`. Other
 /// parts of control flow cannot be replaced, because code acts on them: the id, kind and data of an interrupt, the
-/// metadata of a retry request and the keys of its details, and the name that denied or halted. If one of these
-/// contains a secret, the error becomes a denial instead. An error from outside the layers, by an abort or a listener,
-/// keeps its outcome; if it contains a secret, it gets the text of the denial.
+/// metadata of a retry request and the keys of its details, and the name of the guard that denied or halted. If one of
+/// these parts contains a secret, the error becomes a denial instead. An error from outside the layers, by an abort or
+/// a listener, keeps its outcome; if it contains a secret, it gets the text of the denial.
 ///
-/// It accepts runs of any type and reads their values as JSON. To guard what leaves through tools, bind it to them, or
-/// to all runs below with [`for_nested`](emitree_runtime::for_nested): a tool's input counts as having left.
+/// It accepts runs of any type and reads their values as JSON. To keep secrets from leaving through tools, bind the
+/// guard to the tools, or to all runs below with [`for_nested`](emitree_runtime::for_nested): then a tool whose input
+/// contains a secret is denied.
 ///
 /// ```
 /// use emitree_middleware::ExfilGuard;
@@ -86,7 +87,7 @@ const NAME: &str = "exfil_guard";
 /// # Failures
 ///
 /// The guard fails closed: text that it cannot interpret with certainty, such as the host of a malformed URL, is
-/// denied. With [`evaluate_only`](Self::evaluate_only), it denies nothing and emits what it would have denied.
+/// denied. With [`evaluate_only`](Self::evaluate_only), it denies nothing, and only emits `blocked` for each finding.
 ///
 /// # Its own events
 ///
@@ -132,25 +133,25 @@ impl ExfilGuard {
         Arc::make_mut(&mut self.0)
     }
 
-    /// Adds known values. They must not leave in any form.
+    /// Adds known values, which must not leave as plain text or in an [encoding](Encoding).
     ///
     /// # Errors
     ///
-    /// If a value has fewer than 6 bytes or more than 4,096, or there are more than 10,000.
+    /// Returns an error if a value has fewer than 6 or more than 4,096 bytes, and if there are more than 10,000 values.
     pub fn known(mut self, values: impl IntoIterator<Item = impl AsRef<[u8]>>) -> Result<Self, KnownError> {
         self.inner_mut().detector.know(values)?;
         Ok(self)
     }
 
-    /// Looks for these kinds only, besides known values and patterns added later. Personal data can be among them, such
-    /// as e-mail addresses.
+    /// Looks for these kinds of secrets only, besides known values and patterns that are added later. The kinds may
+    /// include personal data, such as e-mail addresses.
     #[must_use]
     pub fn only(mut self, kinds: impl IntoIterator<Item = Kind>) -> Self {
         self.inner_mut().detector.scanner = Scanner::only(kinds);
         self
     }
 
-    /// Stops looking for these kinds.
+    /// Stops looking for these kinds of secrets.
     #[must_use]
     pub fn except(mut self, kinds: impl IntoIterator<Item = Kind>) -> Self {
         let kinds: Vec<Kind> = kinds.into_iter().collect();
@@ -163,7 +164,8 @@ impl ExfilGuard {
     ///
     /// # Errors
     ///
-    /// If the regex is invalid, matches the empty text, may match more than 640 bytes, or becomes too large.
+    /// Returns an error if the regex is invalid, matches the empty text, may match more than 640 bytes, or becomes too
+    /// large.
     pub fn pattern(mut self, name: &str, regex: &str) -> Result<Self, PatternError> {
         let scanner = self.0.detector.scanner.pattern(name, regex)?;
         self.inner_mut().detector.scanner = scanner;
@@ -184,8 +186,8 @@ impl ExfilGuard {
     /// At the beginning of a string and after whitespace, `//` may also begin a comment. There, it counts as a URL only
     /// if a host seems to follow: `//evil.net/x` and `//[::1]` are URLs, `//TODO fix` is not.
     ///
-    /// A host with letters beyond ASCII is never allowed, because readers disagree about it. Name it, and write it in
-    /// URLs, as `xn--…`.
+    /// A host with letters beyond ASCII is never allowed, because URL parsers disagree about it. Write such a host as
+    /// `xn--…`, both in this list and in URLs.
     #[must_use]
     pub fn allow_hosts(mut self, hosts: impl IntoIterator<Item = impl AsRef<str>>) -> Self {
         self.inner_mut().detector.hosts = Some(Hosts::new(hosts));
@@ -209,8 +211,9 @@ impl ExfilGuard {
     /// Sets the maximum number of bytes to decode for one value, which is an input, an output or an error. A value that
     /// needs more is denied. Default: 64 MiB.
     ///
-    /// Each encoding counts, and each position at which encoded text could begin. Text without whitespace takes about
-    /// 10 bytes for each of its bytes, and text that is encoded twice takes up to 400.
+    /// Text is decoded by each encoding and from each position at which encoded text could begin, and all these bytes
+    /// count. Text without whitespace takes about 10 bytes for each of its bytes, and text that is encoded twice takes
+    /// up to 400.
     #[must_use]
     pub fn decode_at_most(mut self, bytes: usize) -> Self {
         self.inner_mut().detector.max_decoded = bytes;
@@ -224,15 +227,16 @@ impl ExfilGuard {
         self
     }
 
-    /// Checks the text of the run's events of this name, for text that arrives in chunks.
+    /// Checks text that arrives in chunks, in the run's events of this name.
     ///
-    /// A word is held back until it ends, because it may be encoded, and a possible beginning of a secret until it
-    /// turns out to be none: at most 27 KiB. A longer word is passed on in parts of 2 KiB. Each part is checked
-    /// together with the held text and the last 8 KiB that were passed on.
+    /// A word is held back until it ends, because it may be encoded. A possible beginning of a secret is held back
+    /// until further text shows that it is no secret. At most 27 KiB are held back. A longer word is passed on in parts
+    /// of 2 KiB. Each part is checked together with the text that is held back and the last 8 KiB that were passed on.
     ///
     /// If a secret is found, the event that completes it is emptied, its emit fails, no further text passes, and the
-    /// run fails even if its work ignores the failed emit. At the end of the run, held text is emitted as one more
-    /// event: a copy of the last one with that text. Base64 that spans several lines is found only within one event.
+    /// run fails even if its work ignores the failed emit. At the end of the run, text that is still held back is
+    /// emitted as one more event: a copy of the last event with that text. Base64 that spans several lines is found
+    /// only within one event.
     #[must_use]
     pub fn text_of<T: Clone + Serialize + Send + Sync + 'static>(
         mut self,
@@ -244,7 +248,7 @@ impl ExfilGuard {
         self
     }
 
-    /// Adds personal data: e-mail addresses, IBANs, and numbers of cards, phones and IP addresses.
+    /// Looks for personal data too: e-mail addresses, IBANs, and numbers of cards, phones and IP addresses.
     #[must_use]
     pub fn personal_data(mut self) -> Self {
         let scanner = self.0.detector.scanner.with(&Kind::PERSONAL);

@@ -11,8 +11,8 @@ use crate::shared::inspected_place::Place;
 use crate::shared::secrets::chunked_events::ChunkFilter;
 use crate::shared::secrets::{Chunks, Piece};
 
-/// The longest word that is held whole. Of a longer word, this many passed bytes are checked again with each further
-/// part.
+/// The longest word that is held back whole, in bytes. In a longer word, this number of passed bytes is checked again
+/// with each further part.
 const MAX_WORD: usize = 8 * 1024;
 /// The length of the parts in which a longer word passes. With smaller parts, the same bytes would be checked more
 /// often.
@@ -67,7 +67,7 @@ impl CheckPassage {
         if until <= self.held {
             return Ok(String::new());
         }
-        // The whole text, because a known value may begin in the part to pass and end in the held part.
+        // Search the whole text, because a known value may begin in the part to pass and end in the held part.
         if self.guard.detector.contains_known(&self.text) {
             return Err(self.refuse(What::Known, Encoding::Plain));
         }
@@ -92,7 +92,7 @@ impl CheckPassage {
         Ok(clear)
     }
 
-    /// Returns the end of the text that no text still to come can complete to a secret.
+    /// Returns the end of the clear part of the text, which no further text can complete to a secret.
     fn clear_until(&mut self) -> usize {
         let back = |bytes: usize| self.text.floor_char_boundary(self.text.len().saturating_sub(bytes));
         // A known value that begins before `known` is complete by now, and `release` looks for it. `bound` leaves

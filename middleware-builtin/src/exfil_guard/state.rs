@@ -72,7 +72,7 @@ impl GuardState {
             let denied = self.block(place, "", What::TooDeep, Encoding::Plain);
             return if self.options.evaluates_only { Ok(()) } else { Err(denied) };
         }
-        // One budget for the whole value, so that many small strings cannot decode more than one large one.
+        // One budget for the whole value, so that many small strings cannot decode more bytes than one large string.
         let (mut denied, mut budget) = (Ok(()), self.detector.budget());
         let mut look = |at: &Path<'_>, text: &str| {
             if denied.is_ok()
@@ -85,8 +85,8 @@ impl GuardState {
         if self.options.evaluates_only { Ok(()) } else { denied }
     }
 
-    /// Checks an error. A failure with a secret becomes a denial. Control flow keeps its kind and loses the text,
-    /// unless a part that cannot be replaced contains a secret.
+    /// Checks an error. A failure with a secret becomes a denial. Control flow keeps its kind, and its texts with
+    /// secrets are replaced, unless a part that cannot be replaced contains a secret.
     pub(super) fn check_error(&self, error: Error) -> Error {
         if has_deep_value(&error) {
             let denied = self.block(Place::Error, "", What::TooDeep, Encoding::Plain);
@@ -117,7 +117,7 @@ impl GuardState {
     }
 }
 
-/// Shows the parts of an error that code acts on. They pass unchanged, or not at all.
+/// Calls `see` with the texts of an error that code acts on, which cannot be replaced.
 fn for_each_fixed_text(error: &Error, see: &mut impl FnMut(&Path<'_>, &str)) {
     if let ErrorKind::Denied { by } | ErrorKind::Halted { by } = error.kind() {
         see(&Path::Key(&Path::Key(&Path::Root, "kind"), "by"), by);
@@ -140,7 +140,7 @@ fn has_deep_value(error: &Error) -> bool {
     error.details().values().chain(interrupt).any(|value| check_depth(value).is_err())
 }
 
-/// Shows all strings and keys of a value. A key has the position of the whole value.
+/// Calls `see` with all strings and keys of a value. A key has the position of the whole value.
 fn strings_and_keys(value: &Value, at: &Path<'_>, see: &mut impl FnMut(&Path<'_>, &str)) {
     strings(value, at, see);
     keys(value, &mut |key| see(at, key));

@@ -12,13 +12,13 @@ pub(super) type AnswerFuture<'a, O> = Pin<Box<dyn Future<Output = Result<O>> + S
 
 /// A runnable that takes an `I` and returns an `O`.
 pub(super) trait Alternative<I, O>: Send + Sync {
-    /// Runs it, nested in the current run.
+    /// Runs the alternative, nested in the current run.
     fn run<'a>(&'a self, input: &'a I) -> AnswerFuture<'a, O>;
     fn name(&self) -> &str;
     fn emitter(&self) -> &Emitter;
 }
 
-/// A runnable with these types.
+/// A runnable with the same types as the run.
 pub(super) struct OfTypes<R>(pub(super) Arc<R>);
 
 impl<R: Runnable> Alternative<R::Input, R::Output> for OfTypes<R>

@@ -21,8 +21,8 @@ impl<K: Op> Layer<K> for FallbackLayer<K> {
         let watch = AttemptWatch::watch(ctx);
         match next.run(input).await {
             Err(error) if self.0.catches(&error) && !ctx.is_aborted() => {
-                // The error may be a denial, which a layer must not swallow silently: `catches` is true for one only if
-                // the user named its guard (M9).
+                // The error may be a denial, which a layer must not swallow silently: `catches` returns `true` for a
+                // denial only if the user named its guard (M9).
                 next.absorb(&error);
                 self.0.run_alternatives(input, ctx, error, watch).await
             }
@@ -40,7 +40,7 @@ impl<K: Op> Layer<K> for FallbackLayer<K> {
 }
 
 impl<K: Op> Fallback<K> {
-    /// Runs one alternative after the other.
+    /// Runs the alternatives in order, until an alternative answers or ends in a way that is not caught.
     async fn run_alternatives(
         &self,
         input: &K::In,
@@ -53,7 +53,7 @@ impl<K: Op> Fallback<K> {
         let mut failed = own;
         for alternative in &self.alternatives {
             let next = alternative.name();
-            // Take back what the failed attempt has emitted before the next one emits (M7).
+            // Discard the events of the failed attempt before the next attempt emits (M7).
             watch.discard(ctx, error.to_string(), json!({"by": "fallback", "next": next})).await?;
             after.push(Cause::of(failed, &error));
             // Each alternative is an attempt of its own: it may emit before it fails, too.
@@ -63,12 +63,14 @@ impl<K: Op> Fallback<K> {
                     self.own_events.emit(ctx, || FellBack { by: next.to_owned(), after }).await;
                     return Ok(output);
                 }
-                // Another end of an alternative is the end of the run: no further alternative may answer for it.
+                // If an alternative ends in a way that is not caught, the run ends with it: no further alternative may
+                // answer.
                 Err(end) if !self.catches(&end) => return Err(end.context("after", json!(after))),
                 Err(failure) => (failed, error) = (next, failure),
             }
         }
-        // The caller has the last failure as the error, and those before it as a detail; the event lists all of them.
+        // The caller gets the last failure as the error and the earlier failures as a detail. The event lists all
+        // failures.
         let all = || Exhausted { after: after.iter().cloned().chain([Cause::of(failed, &error)]).collect() };
         self.own_events.emit(ctx, all).await;
         Err(error.context("after", json!(after)))

@@ -16,16 +16,17 @@ use crate::shared::own_events::{OwnEvents, UserTexts, own_events};
 use alternative::{Alternative, OfTypes};
 use layer::FallbackLayer;
 
-/// Answers with the output of another runnable when a run fails; if that fails too, with the next one's, in order.
+/// A middleware that answers with the output of an alternative when a run fails. The alternatives are tried in order.
 ///
-/// The alternatives run nested in the failed run. Each gets the input that this layer got. The first output is the
-/// result. If all alternatives fail, the result is the error of the last one, with the earlier failures in its detail
-/// `after`. If one ends in a way that is not [caught](Self::on), the remaining ones are not tried.
+/// The alternatives run nested in the failed run. Each receives the input that this layer received. The first output is
+/// the result. If all alternatives fail, the result is the error of the last alternative, with the earlier failures in
+/// its detail `after`. If an alternative ends in a way that is not [caught](Self::on), the remaining alternatives are
+/// not tried.
 ///
-/// - [`to`](Self::to) takes runnables of the same types as the runs that it is bound to. A run of other types ends with
-///   an error that names both.
-/// - [`any`](Self::any) passes JSON, and is bound to runs of any type. A value that does not fit is an error that says
-///   where.
+/// - [`to`](Self::to) takes runnables of the same types as the runs that the fallback is bound to. A run of other types
+///   fails with an error that names both types.
+/// - [`any`](Self::any) passes values as JSON, and can be bound to runs of any type. If a value does not fit, the run
+///   fails with an error that says where.
 ///
 /// ```
 /// use emitree_middleware::Fallback;
@@ -47,14 +48,14 @@ use layer::FallbackLayer;
 /// The layer is in [`Phase::Retry`](emitree_runtime::Phase::Retry). Bound before a `Retry`, the alternatives answer
 /// after the last attempt; bound after it, in each attempt.
 ///
-/// With [`for_tree`](emitree_runtime::for_tree), it is bound to every run below, except to runs of the alternatives and
-/// to the runs below those: they would fall back to themselves.
+/// With [`for_tree`](emitree_runtime::for_tree), the fallback is bound to every run below, except to runs of the
+/// alternatives and runs below them: they would fall back to themselves.
 ///
 /// # Its own events
 ///
 /// `middleware.fallback.answered`, a [`FellBack`], when an alternative has answered; `middleware.fallback.exhausted`,
-/// an [`Exhausted`], when all have failed. If a failed attempt has emitted events, `attempt_discarded` is emitted on
-/// the run before the next alternative starts, as by a `Retry`.
+/// an [`Exhausted`], when all alternatives have failed. If a failed attempt has emitted events, `attempt_discarded` is
+/// emitted on the run before the next alternative starts, as by a `Retry`.
 ///
 /// # Cancel safety
 ///
@@ -74,10 +75,10 @@ pub enum FallbackError {
         "a fallback cannot answer for `{kind:?}`: give `Failed`, `Panicked`, `Invalid`, `TimedOut`, or `Denied` by a name"
     )]
     Kind {
-        /// The given kind.
+        /// The kind that was passed.
         kind: ErrorKind,
     },
-    /// No kinds were given, so that it would never answer.
+    /// No kinds were passed, so the fallback would never answer.
     #[error("a fallback on `[]` never answers: give at least one kind of error, such as `Failed`")]
     NoKinds,
 }
@@ -132,7 +133,7 @@ where
         Self::of(Arc::new(OfTypes(runnable.into_shared())))
     }
 
-    /// Adds an alternative, which answers if the previous ones fail.
+    /// Adds an alternative, which is tried if the previous alternatives fail.
     #[must_use]
     pub fn or<A>(self, runnable: impl IntoShared<Runnable = A>) -> Self
     where
@@ -149,7 +150,7 @@ impl Fallback<JsonRun> {
         Self::of(Arc::new(runnable))
     }
 
-    /// Adds an alternative, which answers if the previous ones fail.
+    /// Adds an alternative, which is tried if the previous alternatives fail.
     #[must_use]
     pub fn or_any(self, runnable: Arc<dyn AnyRunnable>) -> Self {
         self.and(Arc::new(runnable))
@@ -174,8 +175,8 @@ impl<K: Op> Fallback<K> {
     ///
     /// # Errors
     ///
-    /// If there are no kinds, or if one of them cannot be caught: a halt, an abort, an interrupt, a drop, a request for
-    /// a retry.
+    /// Returns an error if there are no kinds, or if a kind cannot be caught: a halt, an abort, an interrupt, a drop, a
+    /// request for a retry.
     pub fn on(mut self, kinds: impl IntoIterator<Item = ErrorKind>) -> Result<Self, FallbackError> {
         self.on = kinds.into_iter().collect();
         let may_catch = |kind: &ErrorKind| {
@@ -188,7 +189,7 @@ impl<K: Op> Fallback<K> {
         }
     }
 
-    /// Returns the emitter of its own events.
+    /// Returns the emitter of the fallback's own events.
     #[must_use]
     pub const fn emitter(&self) -> &Emitter {
         self.own_events.emitter()
@@ -198,7 +199,7 @@ impl<K: Op> Fallback<K> {
         self.on.contains(error.kind())
     }
 
-    /// Returns `true` if a run is a run of an alternative, or below one.
+    /// Returns `true` if a run belongs to an alternative, or is below such a run.
     fn is_behind(&self, ctx: &RunContext) -> bool {
         let mut runs = std::iter::successors(Some(ctx), |run| run.parent()).map(RunContext::instance);
         runs.any(|run| self.alternatives.iter().any(|alternative| alternative.emitter() == run.emitter()))

@@ -22,12 +22,13 @@ mod run_counter;
 
 /// Limits how many runs are started below a run or in a group, in total or by kind, and how deep they are nested.
 ///
-/// Bound to a run, it counts the runs below that run at any depth, not the run itself. Each run that it is bound to has
-/// counts of its own. It works for runs of any type and reads no value. A run is counted once, when it begins, however
-/// often it is attempted.
+/// Limits that are bound to a run count the runs below that run at any depth, not the run itself. Each run that they
+/// are bound to has its own counts. They accept runs of any type and read no values. A run is counted once, when it
+/// begins, however often it is attempted.
 ///
-/// Where limits are bound below other limits, a run is counted by all of them, or by none if one of them refuses it. If
-/// several would refuse it, the nearest one does; counts below a run are checked before counts of a group.
+/// If limits are bound below other limits, a run is counted by all of these limits. If one of them refuses the run, no
+/// limits count it. If several would refuse it, the nearest limits refuse it; counts below a run are checked before
+/// counts of a group.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -68,14 +69,15 @@ mod run_counter;
 ///
 /// # Order
 ///
-/// The run that exceeds a limit:
+/// These steps happen to a run that exceeds a limit:
 ///
 /// 1. Its middlewares are bound, and the limit is checked.
 /// 2. It starts. The first listener of `start` emits `middleware.limits.reached`, and ends the run.
 /// 3. Its other listeners of `start`, its input middlewares, its layers and its work are not called.
 ///
-/// [`OnLimit`] selects how it ends: it is denied, which is the default; it fails; or the run that the limits are bound
-/// to is halted with it, even if its work handles the error.
+/// [`OnLimit`] selects how the run ends. By default it is denied. With [`OnLimit::Fail`] it fails. With
+/// [`OnLimit::End`] it is halted, and so is the run that the limits are bound to, even if the work of that run handles
+/// the error.
 ///
 /// # Its own events
 ///
@@ -102,12 +104,12 @@ struct LimitsOptions {
     on_limit: OnLimit,
 }
 
-/// The way a run ends that exceeds a limit.
+/// The way in which a run that exceeds a limit ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum OnLimit {
-    /// The run is denied; its caller may handle that and go on.
+    /// The run is denied; its caller may handle the denial and go on.
     #[default]
     Deny,
     /// The run fails with an ordinary error, which other layers may catch or retry.
@@ -134,14 +136,14 @@ pub enum Limit {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Scope {
-    /// The runs below a run.
+    /// The runs below the run that the limits are bound to.
     Run,
     /// The runs of a group.
     Group,
 }
 
-/// A limit is reached: one more run would exceed it. It is an own event, and the cause of the error if
-/// [`OnLimit::Fail`] is chosen.
+/// A limit is reached: one more run would exceed the limit. This type is an own event, and with [`OnLimit::Fail`] it is
+/// the cause of the error.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Reached {
@@ -176,37 +178,38 @@ impl Limits {
 pub struct LimitsBuilder(LimitsOptions);
 
 impl LimitsBuilder {
-    /// Limits the number of runs below the run.
+    /// Limits the number of runs below the run that the limits are bound to.
     pub fn runs(mut self, most: u64) -> Self {
         self.0.run.set_all(most);
         self
     }
 
-    /// Limits the number of runs of a kind below the run. Called again for the same kind, it replaces that limit.
+    /// Limits the number of runs of a kind below the run that the limits are bound to. A further call for the same kind
+    /// replaces the limit.
     pub fn of_kind(mut self, kind: impl Into<Cow<'static, str>>, most: u64) -> Self {
         self.0.run.set_kind(kind.into(), most);
         self
     }
 
-    /// Limits the number of runs in a group.
+    /// Limits the number of runs in each group.
     pub fn group_runs(mut self, most: u64) -> Self {
         self.0.group.set_all(most);
         self
     }
 
-    /// Limits the number of runs of a kind in a group. Called again for the same kind, it replaces that limit.
+    /// Limits the number of runs of a kind in each group. A further call for the same kind replaces the limit.
     pub fn group_of_kind(mut self, kind: impl Into<Cow<'static, str>>, most: u64) -> Self {
         self.0.group.set_kind(kind.into(), most);
         self
     }
 
-    /// Limits how many levels of runs are nested below the run.
+    /// Limits how many levels of runs are nested below the run that the limits are bound to.
     pub fn depth(mut self, most: usize) -> Self {
         self.0.depth = Some(most);
         self
     }
 
-    /// Sets how a run ends that exceeds a limit. Default: [`OnLimit::Deny`].
+    /// Sets how a run that exceeds a limit ends. Default: [`OnLimit::Deny`].
     pub fn on_limit(mut self, on_limit: OnLimit) -> Self {
         self.0.on_limit = on_limit;
         self
@@ -231,7 +234,7 @@ impl Middleware for Limits {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
         let counter = RunCounter::begin(&self.0, ctx);
         if self.0.options.on_limit == OnLimit::End {
-            // Without the layer nothing could end the bound run's own work. The other two modes need none.
+            // Without the layer nothing could end the bound run's own work. The other two modes need no layer.
             stop_layer(&counter.stop).bind(ctx)?;
         }
         ctx.bind_nested(CountRun(counter));
@@ -272,8 +275,8 @@ struct CountRun(Arc<RunCounter>);
 
 impl Middleware for CountRun {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
-        // Several limits may be bound above a run. Only the nearest one counts it, and passes it on to those above, so
-        // that it is counted once by each.
+        // Several limits may be bound above a run. Only the nearest counter counts the run, and asks the counters above
+        // it, so that each counts the run once.
         if !self.0.is_nearest(ctx) {
             return Ok(());
         }
@@ -314,7 +317,7 @@ impl Limit {
     }
 }
 
-/// Ends the work with a halt when a limit is reached below.
+/// Halts the work when a run below reaches a limit.
 #[derive(Debug)]
 struct LimitsLayer(Arc<Stop>);
 

@@ -17,18 +17,18 @@ use super::{Limit, LimitsState, OnLimit, Reached, Scope};
 use crate::shared::at_start::{Refusal, at_start};
 use crate::shared::stop::Stop;
 
-/// Limits, bound to a run.
+/// The limits that are bound to one run, with their counts.
 pub(super) struct RunCounter {
     pub(super) limits: Arc<LimitsState>,
     pub(super) stop: Arc<Stop>,
     above: Option<Arc<Self>>,
     depth: usize,
     counts: Mutex<Counts>,
-    /// `true` if this counter counts groups. If the same limits are bound above too, that counter counts these runs in
-    /// their groups already.
+    /// `true` if this counter counts groups. If the same limits are also bound further up, the counter there already
+    /// counts these runs in their groups.
     counts_groups: bool,
-    /// `true` if other limits are bound below. As long as there are none, this counter is the nearest one of all runs
-    /// below, which need not be looked up.
+    /// `true` if other limits are bound below. Until then, this counter is the nearest counter of all runs below, so no
+    /// lookup is needed.
     encloses: AtomicBool,
 }
 
@@ -41,8 +41,8 @@ impl RunCounter {
         let is_same = |counter: &&Arc<Self>| Arc::ptr_eq(&counter.limits, limits);
         let counts_groups = !above.iter().flat_map(|above| above.upwards()).any(|counter| is_same(&counter));
         let (limits, stop, counts, depth) = (Arc::clone(limits), Arc::default(), Mutex::default(), ctx.depth());
-        // Mark the counter above before this one is visible, so that it no longer takes itself for the nearest of every
-        // run.
+        // Mark the counter above before this one is visible, so that it no longer regards itself as the nearest counter
+        // of every run.
         above.iter().for_each(|above| above.encloses.store(true, Ordering::Release));
         let encloses = AtomicBool::new(false);
         let counter = Arc::new(Self { limits, stop, above, depth, counts, counts_groups, encloses });
@@ -50,8 +50,8 @@ impl RunCounter {
         counter
     }
 
-    /// Returns `true` if this counter is the nearest one above a run. The counter of limits that are bound to the run
-    /// itself counts only runs below it.
+    /// Returns `true` if this counter is the nearest counter above a run. The counter of limits that are bound to the
+    /// run itself counts only runs below it.
     pub(super) fn is_nearest(self: &Arc<Self>, run: &RunContext) -> bool {
         let is_own = |nearest: Arc<Self>| Arc::ptr_eq(&nearest, self);
         !self.encloses.load(Ordering::Acquire) || run.parent().and_then(Self::of).is_some_and(is_own)
@@ -61,13 +61,13 @@ impl RunCounter {
         ctx.extension::<NearestCounter>().map(|nearest| Arc::clone(&nearest.0))
     }
 
-    /// Returns this counter and those above.
+    /// Returns this counter and the counters above.
     fn upwards(self: &Arc<Self>) -> impl Iterator<Item = &Arc<Self>> {
         std::iter::successors(Some(self), |counter| counter.above.as_ref())
     }
 
-    /// Counts a run here and in all counters above; if one refuses it, counts it nowhere and returns that counter and
-    /// the limit.
+    /// Counts a run here and in all counters above; if a counter refuses the run, counts it nowhere and returns that
+    /// counter and the limit.
     pub(super) fn count(self: &Arc<Self>, run: &RunContext) -> Option<(Arc<Self>, Reached)> {
         let kind = run.kind();
         self.count_with(&CountedRun { depth: run.depth(), kind }, &|| self.count_in_groups(run, kind))
@@ -86,7 +86,7 @@ impl RunCounter {
             None => last(),
         };
         if refused.is_none() {
-            // All have agreed.
+            // All counters above have agreed.
             most.count(run.kind, &mut counts);
         }
         refused
@@ -106,12 +106,12 @@ impl RunCounter {
             return None;
         }
         let group_id = run.emitter().group_id()?;
-        // Every run locks groups in the same order, wherever it is, so that two runs never wait for each other.
+        // Every run locks groups in the same order, wherever it is, so that two runs never deadlock.
         all.sort_unstable_by_key(|(_, counter)| Arc::as_ptr(&counter.limits));
         let mut locked: Vec<_> = all.iter().map(|(_, counter)| counter.limits.groups.lock()).collect();
         let counts = locked.iter_mut().map(|groups| groups.entry(group_id.into()).or_default());
         let mut counts: Vec<_> = all.iter().zip(counts).collect();
-        // Back to the order of the runs: the nearest limits are asked first.
+        // Restore the order of the runs, so that the nearest limits are asked first.
         counts.sort_unstable_by_key(|((at, _), _)| *at);
         let refused = counts.iter().find_map(|((_, counter), counts)| {
             let reached = counter.limits.options.group.reached(kind, counts, Scope::Group)?;
