@@ -1,9 +1,10 @@
 //! Passes a stop on to all runs below, as one step (R7).
 //!
-//! 1. Stops are written one at a time, under one lock of the process: a stop has reached all of its runs, or none. So a run that
-//!    is dropped because its owner saw the stop of a run above already has that reason, and not `Dropped`.
+//! 1. Stops are written one at a time, under one lock of the process: so no stop is written while another is half done. If code
+//!    sees the stop of a run and drops a run below it, that drop waits for the lock, and the run below already has the first
+//!    reason, not `Dropped`.
 //! 2. A run that was stopped or settled before keeps its state, and passes nothing on: it has stopped the runs below it already,
-//!    or its end will.
+//!    or stops them when it ends.
 //! 3. No task is woken, and no handle is dropped, under the lock: both may run user code.
 
 use crate::run::state::RunState;
@@ -19,7 +20,7 @@ pub(crate) trait Stoppable: Sized {
     fn followers(&self) -> Vec<Self>;
 }
 
-/// The order in which stops are written.
+/// A lock under which stops are written, one at a time.
 pub(crate) struct Stops(Mutex<()>);
 
 impl Stops {

@@ -10,7 +10,8 @@ use crate::abort::{AbortNode, Stop};
 use crate::run::state::RunState;
 use crate::tree::children::ChildKey;
 
-/// A handle that aborts runs: the runs that were started with its [`signal`](Self::signal), or the run that returned it.
+/// A handle that aborts runs: the runs that were started with its [`signal`](Self::signal), or the run whose
+/// [`abort_handle`](RunContext::abort_handle) returned it.
 ///
 /// ```
 /// use emitree_runtime::{AbortHandle, RunContext, Runnable, runnable_fn};
@@ -27,7 +28,7 @@ use crate::tree::children::ChildKey;
 /// # }
 /// ```
 ///
-/// Clones are the same handle. Dropping a handle does nothing.
+/// Clones abort the same runs. Dropping a handle does nothing.
 #[derive(Clone)]
 pub struct AbortHandle(AbortTarget);
 
@@ -53,7 +54,8 @@ impl AbortHandle {
         Self(AbortTarget::Own(Arc::new(AbortNode::new(RunState::open()))))
     }
 
-    /// Aborts the runs, for a reason. Returns `true` if this call aborted, and `false` after an earlier one: the first reason wins.
+    /// Aborts the runs with this reason. Returns `true` for the first abort; later calls have no effect and return `false`. So
+    /// does the handle of a run whose work is over.
     pub fn abort(&self, reason: impl Into<Arc<str>>) -> bool {
         self.0.node().stop(Stop::aborted(reason))
     }
@@ -89,7 +91,7 @@ enum Source {
 }
 
 impl AbortSignal {
-    /// Returns `true` if the handle, run or token was aborted.
+    /// Returns `true` if the handle or run was aborted, or the token was cancelled.
     #[must_use]
     pub fn is_aborted(&self) -> bool {
         match &self.0 {
@@ -131,7 +133,7 @@ impl AbortSignal {
         }
     }
 
-    /// Makes a run follow the signal. Returns a token as an error, which the run has to poll itself.
+    /// Makes a run follow the signal. If the signal is a token, returns the token as an error: the run has to poll it.
     pub(crate) fn link(self, run: &RunContext) -> Result<Link, CancellationToken> {
         match self.0 {
             Source::Here(target) => Ok(Link::new(target, run)),
@@ -192,10 +194,10 @@ impl Drop for Link {
 }
 
 impl RunContext {
-    /// Aborts the run and all runs below it, for a reason. Returns `true` if this call aborted the run: the first reason wins.
+    /// Aborts the run and all runs below it with this reason. Returns `true` if this call aborted the run: the first reason wins.
     ///
-    /// The work is dropped at its next await; if it returns instead, its result is discarded. An event that is being emitted is
-    /// emitted to its end first. Once the work is over, the run cannot be aborted any more.
+    /// The work is dropped at its next await; if it returns instead, its result is discarded. If an event is being emitted, that
+    /// emit is finished first. Once the work is over, the run cannot be aborted any more.
     ///
     /// ```
     /// use std::future::pending;
@@ -215,13 +217,14 @@ impl RunContext {
         self.node().stop(Stop::aborted(reason))
     }
 
-    /// Returns a handle that aborts the run from elsewhere.
+    /// Returns a handle that aborts the run, for other tasks and threads.
     #[must_use]
     pub fn abort_handle(&self) -> AbortHandle {
         AbortHandle(AbortTarget::Run(self.clone()))
     }
 
-    /// Returns a signal of the run's abort: by a handle, by a time-out, from above, or because its future was dropped.
+    /// Returns a signal that reports the run's abort: by a handle, by a time-out, by a run above, or because the run's future was
+    /// dropped.
     #[must_use]
     pub fn abort_signal(&self) -> AbortSignal {
         self.abort_handle().signal()

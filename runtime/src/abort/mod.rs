@@ -37,7 +37,7 @@ impl Stop {
         Self::Aborted(reason.into())
     }
 
-    /// Returns the reason for the runs below: the time-out of a run is an abort of the runs below it.
+    /// Returns the reason for the runs below. If the run timed out, the runs below it are aborted.
     fn fallen(&self) -> Self {
         match self {
             Self::TimedOut(_) => Self::Aborted(format!("the run above {}", self.reason()).into()),
@@ -70,21 +70,21 @@ pub(crate) struct AbortNode {
     pub(crate) waker: AtomicWaker,
     /// The children, which are stopped with the run and end before it (R13).
     pub(crate) below: Children,
-    /// The other waiters for a stop; made with the first one.
+    /// The other waiters for a stop. Made with the first of them.
     waiters: OnceLock<Box<Waiters>>,
 }
 
 #[derive(Default)]
 struct Waiters {
-    /// Set once a later stop is certain to see the waiters, or was seen by them.
+    /// Set after a fence, which ensures that a later stop sees the waiters, and that the waiters see an earlier stop.
     is_seen: AtomicBool,
     told: Event,
     token: CancellationToken,
-    /// The runs that follow its signal: they are stopped with it, and end independently of it.
+    /// The runs that follow the signal of this node: they are stopped with the node, but end independently of it.
     linked: Children,
 }
 
-/// The order of all stops of the process.
+/// The lock under which all stops of the process are written.
 static STOPS: Stops = Stops::new(Mutex::new(()));
 
 impl Stoppable for RunContext {
@@ -135,7 +135,7 @@ impl AbortNode {
         }
     }
 
-    /// Makes a run follow this node: it is stopped with it.
+    /// Makes a run follow this node: a stop of the node stops the run.
     pub(crate) fn link(&self, run: &RunContext) -> ChildKey {
         // Register before the check: a stop either finds the run, or is found by it (invariant 3).
         let place = self.waiters().linked.add(run.downgrade());
@@ -155,7 +155,7 @@ impl AbortNode {
             return;
         }
         isolated(|| self.waker.wake());
-        // A waiter registers, and then checks the state: either it is seen here, or it sees the stop.
+        // A waiter registers, and then checks the state: either this sees the waiter, or the waiter sees the stop.
         fence(Ordering::SeqCst);
         if let Some(waiters) = self.waiters.get() {
             isolated(|| {

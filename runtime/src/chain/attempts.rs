@@ -1,8 +1,9 @@
-//! Attempts: passes of a run through its whole chain, as often as one asks for a retry (M7).
+//! Attempts: passes of a run through its whole chain (M7).
 //!
 //! 1. An attempt is: `map_input` in order, layers around the work, `map_output` in order.
-//! 2. Each attempt starts with the input as `start` left it. An output that was set at `start` replaces the work of each (M6).
-//! 3. Only an open request for a retry starts another attempt, and `attempt_discarded` is emitted before it.
+//! 2. Each attempt starts with the input as `start` left it. An output that was set at `start` replaces the work of each attempt
+//!    (M6).
+//! 3. Only an open request for a retry starts another attempt, and `attempt_discarded` is emitted before that attempt.
 
 use std::any::{Any, type_name};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -21,15 +22,16 @@ use crate::run::panic::discard;
 use crate::runnable::value::{Data, fit};
 use crate::{Error, ErrorKind, Middleware, Result, RetryRequest, RunContext, Runnable, Summary};
 
-/// An event: an attempt was given up, and another one follows. Receivers should discard the events of the attempt.
+/// An event that reports that an attempt was given up and another attempt follows. Receivers should discard the events of the
+/// attempt that was given up.
 ///
 /// Emitted before a run starts another attempt, and by [`RunContext::discard_attempt`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct AttemptDiscarded {
-    /// The number of the run's attempt, starting from 0. Attempts that a layer makes by itself do not count.
+    /// The number of the run's attempt, starting from 0. Calls that a layer repeats by itself are not counted.
     pub attempt: u32,
-    /// The reason.
+    /// The reason for which the attempt was given up.
     pub reason: String,
     /// The metadata of the request for a retry, or of the layer that tries again.
     pub metadata: Value,
@@ -40,8 +42,9 @@ impl Event for AttemptDiscarded {
 }
 
 impl RunContext {
-    /// Emits [`AttemptDiscarded`] on the run, so that receivers discard what the current attempt has emitted; a stream that holds
-    /// events back drops them. For layers that call `next` again. The number of the run's [`attempt`](Self::attempt) stays.
+    /// Emits [`AttemptDiscarded`] on the run, so that receivers discard the events of the current attempt; a stream that holds
+    /// them back drops them. Layers call it before they call `next` again. The number of the run's [`attempt`](Self::attempt)
+    /// does not change.
     ///
     /// ```
     /// use emitree_runtime::{Layer, Next, Op, Result, RunContext};
@@ -62,14 +65,14 @@ impl RunContext {
     ///
     /// # Errors
     ///
-    /// Returns the error of a listener. Do not try again then.
+    /// Returns the error of a listener that fails. Do not call `next` again in that case.
     pub async fn discard_attempt(&self, reason: impl Into<String>, metadata: impl Into<Value>) -> Result<()> {
         let (attempt, reason, metadata) = (self.attempt(), reason.into(), metadata.into());
         Ok(self.emitter().emit_event(&mut AttemptDiscarded { attempt, reason, metadata }).await?)
     }
 }
 
-/// The attempts that a run has made, and how many more it may make.
+/// The attempts that a run has given up, and the number of retries that it may make.
 #[derive(Default)]
 pub(crate) struct Attempts {
     most: AtomicU32,
@@ -90,7 +93,7 @@ impl Attempts {
         most > 0 && self.number() < most
     }
 
-    /// Returns the request for a retry of an error, if another attempt may be made.
+    /// Returns the request for a retry that an error carries, if another attempt may be made.
     fn request(&self, error: &Error, ctx: &RunContext) -> Option<RetryRequest> {
         let may = error.is_open_request() && !ctx.is_aborted() && self.may_go_on();
         may.then(|| error.retry_request()).flatten()
@@ -178,10 +181,11 @@ impl<R: Runnable> Work<R::Input, R::Output> for Executes<'_, R> {
     }
 }
 
-/// An answer that was set at `start`, in place of the work. A copy as JSON answers further calls.
+/// An answer that was set at `start`, in place of the work. The first call returns the answer, further calls a copy that is made
+/// from JSON.
 struct Answered<O> {
     first: Mutex<Option<O>>,
-    /// An error if JSON cannot hold all of the answer: no call is given a part of it.
+    /// An error if JSON cannot represent the whole answer: a call must not return a part of it.
     again: Result<Value>,
 }
 
@@ -217,7 +221,7 @@ impl<I: Sync, O: Data> Work<I, O> for Answered<O> {
     }
 }
 
-/// Sets how often the attempt of a run may start again. The middleware that is bound last wins.
+/// Sets the number of retries that a run may make. The middleware that is bound last decides.
 #[derive(Debug)]
 pub(crate) struct MaxRetries(pub(crate) u32);
 

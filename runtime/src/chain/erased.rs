@@ -38,7 +38,7 @@ pub(crate) trait LayerDescription: Send + Sync {
     fn warning(&self, nesting: &Nesting<'_>) -> Option<String>;
 }
 
-/// The work inside of layers, which they may call any number of times.
+/// The work inside of layers. A layer may call it any number of times.
 pub(crate) trait Work<I, O>: Send + Sync {
     fn call<'a>(&'a self, input: &'a I, ctx: &'a RunContext) -> BoxFuture<'a, Result<O>>;
 
@@ -105,7 +105,7 @@ impl<O: Op, L: Layer<O>> LayerDescription for Erased<L, O> {
 /// A layer and its phase.
 pub(crate) struct LayerEntry<I, O> {
     pub(crate) phase: Phase,
-    /// Inside of all other layers of its phase, whenever those are registered.
+    /// `true` if the layer is inside of all other layers of its phase, regardless of the order of registration.
     pub(crate) is_innermost: bool,
     pub(crate) layer: Arc<dyn DynLayer<I, O>>,
 }
@@ -144,15 +144,15 @@ pub(crate) async fn call<I, O>(
         .await
 }
 
-/// One call through layers: the parts that all of them share.
+/// One call through layers: the parts that all layers share.
 pub(crate) struct Call<'a, I, O> {
     layers: &'a [LayerEntry<I, O>],
     work: &'a dyn Work<I, O>,
     ctx: &'a RunContext,
     noted: &'a SwallowedControlFlow,
-    /// The caller of the first layer: a layer if this call is nested in one.
+    /// The caller of the first layer. If this call is nested in a layer, that layer is the caller.
     frame: Frame,
-    /// `true` if layers have spans, because there was a `tracing` subscriber when the first one was called.
+    /// `true` if layers have spans, because there was a `tracing` subscriber when the call began.
     is_traced: bool,
 }
 
@@ -162,12 +162,12 @@ impl<I, O> Call<'_, I, O> {
     }
 }
 
-/// The layers inside of a layer, and the work. Small, because every layer's future holds one.
+/// The layers inside of a layer, and the work. Small, because the future of every layer contains a copy.
 pub(crate) struct RawNext<'a, I, O> {
     call: &'a Call<'a, I, O>,
     /// The number of the call's layers outside of this point.
     passed: usize,
-    /// The layer to which it was given.
+    /// The layer that received this value.
     frame: Frame,
 }
 
@@ -205,7 +205,7 @@ impl<'a, I, O> RawNext<'a, I, O> {
         self.call.noted.absorb(self.frame, error);
     }
 
-    /// Returns a call at the same point, of work with other types.
+    /// Returns a call of work with other types, at the same point.
     pub(crate) const fn around<'b, J, P>(self, work: &'b dyn Work<J, P>) -> Call<'b, J, P>
     where
         'a: 'b,
@@ -217,7 +217,7 @@ impl<'a, I, O> RawNext<'a, I, O> {
 
 /// The future of [`RawNext::run`], which makes its call at the first poll.
 ///
-/// Written by hand, because every layer's future holds one, and an async function would hold all of its parts twice.
+/// Written by hand, because the future of every layer contains it, and an async function would store all of its parts twice.
 #[must_use = "nothing is called before it is polled"]
 pub(crate) struct Running<'a, I, O> {
     next: RawNext<'a, I, O>,
@@ -251,7 +251,7 @@ impl<I, O> Future for Running<'_, I, O> {
                 let error = Error::new("what is inside was polled again after it had returned");
                 return Poll::Ready(Err(error));
             }
-            // A layer with notes of swallowed control flow gets them again, and runs nothing (M9).
+            // If the layer outside has swallowed control flow, it gets that error again, and nothing is called (M9).
             (None, _) => {
                 let frame = *self.frame.insert(Frame::new());
                 if let Some(error) = noted.pending(outside) {
@@ -261,7 +261,7 @@ impl<I, O> Future for Running<'_, I, O> {
             }
         };
         let mut polled = Poll::Pending;
-        // To call, to poll and to drop a layer is user code. `polled` keeps the result of a layer whose drop panics.
+        // Calling, polling and dropping a layer run user code. `polled` keeps the result of a layer whose drop panics.
         let poll_inside = || {
             let Self { next, input, inside, .. } = &mut *self;
             let future = inside.get_or_insert_with(|| next.begin(input, frame));
@@ -279,7 +279,7 @@ impl<I, O> Future for Running<'_, I, O> {
     }
 }
 
-/// Notes of a call that is dropped under way count for the layer outside as well (M9).
+/// Passes the notes of a call that is dropped under way on to the layer outside (M9).
 impl<I, O> Drop for Running<'_, I, O> {
     #[inline]
     fn drop(&mut self) {

@@ -75,7 +75,7 @@ impl<T> FreezableList<T> {
         }
     }
 
-    /// Returns `true` if the list has such an item so far.
+    /// Returns `true` if the list has an item for which `is_it` returns `true`.
     pub(crate) fn any(&self, is_it: impl Fn(&T) -> bool) -> bool {
         self.0.lock().iter().any(is_it)
     }

@@ -1,6 +1,6 @@
 //! The chain of a run, which its values pass: input middlewares, layers, and output middlewares.
 //!
-//! The chain is made when the first of these is bound. A run without one pays for one check of its state.
+//! The chain is made when the first of these is bound. Without a chain, a run only checks its state once.
 
 pub(crate) mod attempts;
 pub(crate) mod erased;
@@ -30,12 +30,12 @@ pub(crate) trait AnyChain: Any + Send + Sync {
     fn existing_inputs(&self) -> Option<&dyn Any>;
     /// Keeps a copy of the caller's input if an input middleware was bound.
     fn keep_input(&self, input: &dyn Any);
-    /// Adds layers that take and give JSON.
+    /// Adds layers that receive and return JSON.
     fn add_json(&self, layers: &[LayerEntry<Value, Value>]) -> Result<()>;
     /// Adds layers that see no values.
     fn add_opaque(&self, layers: &[LayerEntry<(), ()>]) -> Result<()>;
     fn attempts(&self) -> &Attempts;
-    /// Drops layers and value middlewares, and refuses further ones.
+    /// Drops layers and value middlewares. From now on, none can be added.
     fn release(&self);
     /// Returns `true` if an output middleware may still ask for another attempt.
     fn may_retry_output(&self) -> bool;
@@ -82,7 +82,7 @@ impl<I, O> Chain<I, O> {
         self.value_maps.get()?.as_deref()
     }
 
-    /// Returns the value middlewares if there are any, and refuses further ones.
+    /// Returns the value middlewares if there are any. From now on, none can be added.
     pub(crate) fn freeze_value_maps(&self) -> Option<&ValueMaps<I, O>> {
         let maps = self.value_maps.get_or_init(|| None).as_deref()?;
         maps.inputs.maps.freeze();
@@ -184,7 +184,7 @@ impl RunContext {
         if run.node.state.add_chain() { Ok(&**chain) } else { Err(too_late()) }
     }
 
-    /// Returns the chain that values of the run pass, if there is one. A chain that came too late is none.
+    /// Returns the chain that values of the run pass. A chain that was made after the work had begun is not returned.
     pub(crate) fn existing_chain(&self) -> Option<&dyn AnyChain> {
         let run = self.shared();
         if run.node.state.has_chain() { run.bindings.chain.get().map(|chain| &**chain) } else { None }
@@ -196,13 +196,13 @@ impl RunContext {
         self.existing_chain().map_or(0, |chain| chain.attempts().number())
     }
 
-    /// Returns the requests that gave up the earlier attempts, oldest first.
+    /// Returns the requests for a retry that ended the earlier attempts, oldest first.
     #[must_use]
     pub fn feedback(&self) -> Vec<crate::RetryRequest> {
         self.existing_chain().map(|chain| chain.attempts().feedback()).unwrap_or_default()
     }
 
-    /// Returns the input as the caller gave it, before any listener of `start` changed it. It is kept if a
+    /// Returns the caller's input, from before listeners of `start` changed it. Returns `None` unless a
     /// [`map_input`](crate::map_input) was bound to the run before its `start`.
     #[must_use]
     pub fn original<I: 'static>(&self) -> Option<Arc<I>> {

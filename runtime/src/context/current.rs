@@ -17,12 +17,12 @@ pub(crate) fn look<T>(f: impl FnOnce(&RunContext) -> T) -> Option<T> {
     CURRENT.is_set().then(|| CURRENT.with(f))
 }
 
-/// Calls a function inside of a run: the run is the current one.
+/// Calls a function with a run as the current run.
 pub(crate) fn enter<T>(run: &RunContext, f: impl FnOnce() -> T) -> T {
     CURRENT.set(run, f)
 }
 
-/// Calls a function inside of a run if one is given.
+/// Calls a function, inside of the run if there is one.
 pub(crate) fn enter_some<T>(run: Option<&RunContext>, f: impl FnOnce() -> T) -> T {
     match run {
         Some(run) => enter(run, f),
@@ -39,7 +39,7 @@ pin_project! {
     /// A future that is polled and dropped inside of a run.
     pub(crate) struct Within<F> {
         run: RunContext,
-        // Set until it is dropped.
+        // `None` once the future is dropped.
         #[pin]
         future: Option<F>,
     }

@@ -1,7 +1,7 @@
 //! The emitter of a run (R2).
 //!
-//! A run without listeners has no emitter until one is asked for, which for most runs never happens. The context that it inherits
-//! was read when the run began, so it does not matter when the emitter is made.
+//! A run without listeners has no emitter until code asks for it, which happens in few runs. The context that it inherits was
+//! read when the run began, so it does not matter when the emitter is made.
 
 use std::iter::successors;
 use std::sync::{Arc, OnceLock, Weak};
@@ -24,7 +24,7 @@ pub(crate) struct LazyEmitter {
     /// Set if the run's span needed the id before there was an emitter.
     run_id: Option<Uuid>,
     made: OnceLock<Made>,
-    /// Used by runs that are nested deeply.
+    /// Used from depth `DEEP` on.
     nobody: NoListenerCache,
 }
 
@@ -38,7 +38,8 @@ pub(crate) struct EmitterSpec {
 /// The emitter of a run.
 struct Made {
     emitter: Emitter,
-    /// The scope of an emitter that was made later than the run. The emitter holds it weakly, so it is kept here.
+    /// The scope of an emitter that was made later than the run. The emitter has only a weak reference to the scope, so the scope
+    /// is kept here.
     scope: Option<Arc<WeakRun>>,
 }
 
@@ -79,7 +80,8 @@ impl LazyEmitter {
         self.instance.for_run(links)
     }
 
-    /// Returns `true` if there are listeners of the run or of its instance, and above in the tree. Does not look at the parent run.
+    /// Returns `true` if the run, its instance, or an emitter above them in the tree has listeners. Does not look at the parent
+    /// run.
     #[inline]
     fn is_heard(&self) -> bool {
         self.made().map_or_else(|| self.instance.is_heard(), Emitter::is_heard_in_tree)
@@ -99,8 +101,8 @@ impl LazyEmitter {
 }
 
 impl RunContext {
-    /// Returns the run's own emitter. Its events are received by listeners of the run, of its instance and all emitters above that,
-    /// and of the runs in which it was started.
+    /// Returns the run's own emitter. Its events are received by listeners on the run, on its instance and all emitters above the
+    /// instance, and on the runs above.
     #[must_use]
     pub fn emitter(&self) -> &Emitter {
         self.shared().lazy_emitter.made().unwrap_or_else(|| self.make_emitter())
@@ -112,7 +114,7 @@ impl RunContext {
         let unmade = |run: &&Self| run.shared().lazy_emitter.made().is_none();
         let runs: SmallVec<[&Self; 8]> =
             successors(self.parent().filter(unmade), |run| run.parent().filter(unmade)).collect();
-        // Each emitter needs the one of its parent: events go from one to the next.
+        // Each emitter needs its parent's emitter, because events rise from the one to the other.
         for run in runs.into_iter().rev() {
             run.make_own();
         }
@@ -131,8 +133,8 @@ impl RunContext {
         &made.emitter
     }
 
-    /// Returns the creator of the run's events: the instance's creator, or one of the run's own if kind or name of the runnable differ
-    /// from it.
+    /// Returns the creator of the run's events: the instance's creator, or a creator of its own if the kind or name of the
+    /// runnable differs from the instance's creator.
     #[must_use]
     pub fn creator(&self) -> Option<&Creator> {
         let LazyEmitter { instance, own, .. } = &self.shared().lazy_emitter;
@@ -151,8 +153,8 @@ impl RunContext {
         self.creator().map_or_else(|| self.instance_ref().namespace(), Creator::name)
     }
 
-    /// Returns `true` if events that are emitted on the run may have listeners. Check this before you emit optional events: calling
-    /// [`emitter`](Self::emitter) makes an emitter for the run.
+    /// Returns `true` if events that are emitted on the run may have listeners. Check this before you emit optional events,
+    /// because calling [`emitter`](Self::emitter) makes an emitter for the run.
     #[must_use]
     pub fn is_heard(&self) -> bool {
         !self.node().state.is_released() && self.shared().is_heard()
@@ -193,7 +195,8 @@ impl RunContext {
 }
 
 impl SharedRun {
-    /// Returns `true` if the run's events may have listeners: on the run, its instance and above, or on the runs above.
+    /// Returns `true` if the run's events may have listeners. The listeners may be registered on the run, on its instance and the
+    /// emitters above, and on the runs above.
     pub(crate) fn is_heard(&self) -> bool {
         if self.depth >= DEEP {
             return self.is_heard_deep();
@@ -208,7 +211,8 @@ impl SharedRun {
 
     #[cold]
     fn is_heard_deep(&self) -> bool {
-        // Read the epoch before the walk: a listener that comes during the walk invalidates what is remembered.
+        // Read the epoch before the walk: a listener that is added during the walk changes the epoch, so the result is not
+        // reused.
         let epoch = NoListenerCache::epoch();
         let mut run = self;
         while !run.lazy_emitter.nobody.holds(epoch) {

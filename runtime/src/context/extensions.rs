@@ -41,7 +41,7 @@ impl Extensions {
         Arc::clone(self.0.as_deref()?.get(&TypeId::of::<T>())?).downcast().ok()
     }
 
-    /// Returns the value of a type; if there is none, inserts and returns the given one.
+    /// Returns the value of a type; if there is none, inserts and returns `value`.
     pub(crate) fn get_or_insert<T: Send + Sync + 'static>(&mut self, value: &Arc<T>) -> Arc<T> {
         self.get().unwrap_or_else(|| {
             Arc::make_mut(self.0.get_or_insert_default()).insert(TypeId::of::<T>(), Arc::clone(value) as Arc<_>);
@@ -49,7 +49,7 @@ impl Extensions {
         })
     }
 
-    /// Returns these values, overlaid by the values of another map.
+    /// Returns the values of both maps. Of two values of the same type, the value in `over` is returned.
     pub(crate) fn merged(&self, over: &Self) -> Self {
         match (&self.0, &over.0) {
             (_, None) => self.clone(),
@@ -76,14 +76,16 @@ impl Values {
     pub(crate) const NONE: Self = Self { inherited: Extensions(None), own: Extensions(None) };
 }
 
-/// The values that a run began with, which are read without a lock, and those that replaced them when one was set.
+/// The values that a run began with, which are read without a lock, and their copy behind a lock, which replaces them as soon as
+/// a value is set.
 pub(crate) struct RunExtensions {
     given: Values,
     set: OnceLock<Box<Mutex<Values>>>,
 }
 
 impl RunExtensions {
-    /// Lays the given values over the values that the parent passes on.
+    /// Merges the run's own settings with the values of the parent: a value in `given` replaces a parent's value of the same
+    /// type.
     #[inline]
     pub(crate) fn new(above: Option<&RunContext>, mut given: Values) -> Self {
         if let Some(above) = above {
@@ -96,7 +98,7 @@ impl RunExtensions {
         self.given.inherited.0.is_none() && self.given.own.0.is_none() && self.set.get().is_none()
     }
 
-    /// Drops the values one by one: a panic in the drop of one keeps no other from being dropped.
+    /// Drops the values. If the drop of one value panics, the others are still dropped.
     pub(crate) fn discard(self) {
         let set = self.set.into_inner().map(|set| set.into_inner());
         for values in [Some(self.given), set].into_iter().flatten() {
@@ -116,13 +118,13 @@ impl RunExtensions {
 }
 
 impl RunContext {
-    /// Returns a snapshot of the typed values that runs started in this one would inherit.
+    /// Returns a snapshot of the typed values that runs started in this run inherit.
     #[must_use]
     pub fn extensions(&self) -> Extensions {
         self.shared().extensions.look(|values| values.inherited.clone())
     }
 
-    /// Returns the value of a type, as set for the run or inherited from the runs above.
+    /// Returns the value of type `T` that was set for the run, or that the run inherits from its parent.
     ///
     /// ```
     /// use emitree_runtime::{RunContext, Runnable, runnable_fn};
@@ -153,7 +155,7 @@ impl RunContext {
         self.change_values(|values| values.inherited.insert(value));
     }
 
-    /// Returns the value of a type. If there is none, sets its default; concurrent callers get the same value.
+    /// Returns the value of type `T`. If there is none, sets `T::default()`. Concurrent callers get the same value.
     ///
     /// ```
     /// use std::sync::atomic::{AtomicU32, Ordering};
@@ -174,9 +176,9 @@ impl RunContext {
         self.extension().unwrap_or_else(|| self.keep_first(Arc::new(T::default()), |values| &mut values.inherited))
     }
 
-    /// Returns the value of a type that was set for this run alone: runs started in it do not inherit it.
+    /// Returns the value of type `T` that was set for this run alone: runs started in it do not inherit the value.
     ///
-    /// Own and inherited values do not see each other: a type may have one of each.
+    /// Own values and inherited values are separate: a run may have one of each with the same type.
     ///
     /// ```
     /// use emitree_runtime::{RunContext, Runnable, runnable_fn};
@@ -199,13 +201,13 @@ impl RunContext {
         self.shared().extensions.look(|values| values.own.get())
     }
 
-    /// Sets a typed value for this run alone: runs started in it do not inherit it.
+    /// Sets a typed value for this run alone: runs started in it do not inherit the value.
     pub fn set_own_extension<T: Send + Sync + 'static>(&self, value: T) {
         self.change_values(|values| values.own.insert(value));
     }
 
-    /// Returns the value of a type that was set for this run alone. If there is none, sets its default; concurrent callers get the
-    /// same value.
+    /// Returns the value of type `T` that was set for this run alone. If there is none, sets `T::default()`. Concurrent callers
+    /// get the same value.
     #[must_use]
     pub fn own_extension_or_default<T: Default + Send + Sync + 'static>(&self) -> Arc<T> {
         self.own_extension().unwrap_or_else(|| self.keep_first(Arc::new(T::default()), |values| &mut values.own))

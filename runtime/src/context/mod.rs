@@ -50,15 +50,15 @@ use crate::tree::parent::Parent;
 #[derive(Clone)]
 pub struct RunContext(Handle);
 
-/// A handle counts on the run; in a task of the run, it counts on the task, so that handles which are cloned and dropped on several
-/// threads do not contend.
+/// A handle holds a reference count of its run. In a task of the run it holds a count of the task instead, so that threads that
+/// clone and drop handles do not contend for one counter.
 #[derive(Clone)]
 enum Handle {
     OfRun(Arc<SharedRun>),
     OfTask(Arc<OfTask>),
 }
 
-/// A count on cache lines of its own.
+/// A reference count on cache lines of its own.
 #[repr(align(128))]
 struct OfTask(Arc<SharedRun>);
 
@@ -72,7 +72,7 @@ impl WeakRun {
     }
 }
 
-/// A run as its handles share it; `core` is the part that depends on the run's types.
+/// The state of a run, which its handles share. `core` is the part that depends on the run's types.
 pub(crate) struct SharedRun<L: ErasedRun + ?Sized = dyn ErasedRun> {
     pub(crate) lazy_emitter: LazyEmitter,
     pub(crate) parent: Option<Parent>,
@@ -107,7 +107,7 @@ pub(crate) struct Seed<'a, I: 'static, O> {
 }
 
 impl<I: Data, O: Data> Seed<'_, I, O> {
-    /// Makes the run, below a parent or without one.
+    /// Makes the run, with or without a parent.
     #[inline(always)]
     fn below(self, parent: Option<Parent>) -> SharedRun<RunCore<I, O>> {
         let above = parent.as_ref().map(Parent::run);
@@ -190,8 +190,8 @@ impl<I, O> Deref for TypedRun<I, O> {
 }
 
 impl RunContext {
-    /// Returns the current run: in its work, while middlewares are bound, and in listeners of its events, no matter on which emitter they
-    /// are registered.
+    /// Returns the run that is current in this code: in its work, in a middleware that is being bound to it, and in listeners of
+    /// its events, no matter on which emitter they are registered.
     ///
     /// Returns `None` outside of a run, and in tasks that were neither spawned with [`spawn`](Self::spawn) nor wrapped in
     /// [`scope`](Self::scope).
@@ -220,8 +220,8 @@ impl RunContext {
         look(Self::clone)
     }
 
-    /// Returns the parent of a run that is made here: the current run, or if that has closed, as in listeners of its `finish`, the
-    /// nearest run above that still accepts runs. At the very end of a run without a parent, there is none (R1).
+    /// Returns the parent of a run that is made here: the current run, or the nearest run above it that has not closed. A run
+    /// closes before its `finish` is emitted. Returns `None` if the current run has closed and has no parent (R1).
     pub(crate) fn to_start_in() -> Option<Self> {
         let open = |current: &Self| {
             if matches!(current.0, Handle::OfTask(_)) || !current.node().state.is_closed() {
@@ -233,15 +233,15 @@ impl RunContext {
         look(open).flatten()
     }
 
-    /// Returns `true` if a scope, given by its address, is the scope of the current run.
+    /// Returns `true` if this is the address of the current run's scope.
     pub(crate) fn is_current(scope: *const ()) -> bool {
         let is_its =
             |run: &Self| Arc::as_ptr(run.shared()).cast::<()>() == scope || run.shared().lazy_emitter.is_scope(scope);
         look(is_its).unwrap_or(false)
     }
 
-    /// Makes a run (R2). Returns its parent as an error if that has closed: a run that began without it would evade middlewares that
-    /// are bound there for the runs below (R1).
+    /// Makes a run (R2). Returns the parent as an error if the parent has closed: a run that began without its parent would evade
+    /// the middlewares that are bound there for the runs below (R1).
     ///
     /// Inlined, as are the functions that make its parts: values that are stored in small pieces and loaded in large ones stall the
     /// processor.
@@ -249,7 +249,7 @@ impl RunContext {
     pub(crate) fn begin<I: Data, O: Data>(seed: Seed<'_, I, O>, parent: Option<Self>) -> Result<ThinRun<I, O>, Self> {
         let is_heard = seed.is_heard;
         let run = match parent {
-            // Without a parent, no other run can find it before it is made.
+            // Without a parent, no other run can find this run before it is made.
             None => Arc::new(seed.below(None)),
             Some(parent) if parent.node().state.is_closed() => {
                 enter(&parent, || discard(seed));
@@ -298,12 +298,12 @@ impl RunContext {
         }
     }
 
-    /// Returns a handle for a task, whose clones count on their own.
+    /// Returns a handle for a task: its clones share a reference count of their own.
     pub(crate) fn for_task(&self) -> Self {
         Self(Handle::OfTask(Arc::new(OfTask(Arc::clone(self.shared())))))
     }
 
-    /// Returns a handle with the run's types, which have to be the ones that the run was made with.
+    /// Returns a handle with the run's types, which have to be the types with which the run was made.
     pub(crate) const fn typed<I, O>(self) -> TypedRun<I, O> {
         TypedRun { ctx: self, types: PhantomData }
     }
@@ -325,7 +325,7 @@ impl RunContext {
         self.shared().core.supervised();
     }
 
-    /// Drives the run towards its end without its work, inside of it.
+    /// Drives the run towards its end without its work, inside of the run.
     pub(crate) fn drive(&self, who: Driver, cx: &mut TaskContext<'_>) -> Driven {
         self.drive_handing_over(who, None, cx)
     }
@@ -353,7 +353,7 @@ impl RunContext {
         &self.shared().lazy_emitter.instance
     }
 
-    /// Returns the parent: the run in which this one was started.
+    /// Returns the parent: the run in which this run was started.
     #[must_use]
     pub fn parent(&self) -> Option<&Self> {
         self.shared().parent.as_ref().map(Parent::run)
@@ -398,7 +398,7 @@ impl RunContext {
         self.shared().started.elapsed()
     }
 
-    /// Returns the run's `tracing` span, which is disabled if there was no subscriber when the run began.
+    /// Returns the run's `tracing` span, which is disabled if there was no `tracing` subscriber when the run began.
     #[must_use]
     pub fn span(&self) -> &Span {
         &self.shared().span
@@ -412,7 +412,7 @@ impl RunContext {
 }
 
 impl RunContext {
-    /// Calls a function inside of the run: the run is the current one, and its span is entered.
+    /// Calls a function inside of the run: the run is the current run, and its span is entered.
     pub(crate) fn inside<R>(&self, f: impl FnOnce() -> R) -> R {
         enter(self, || self.span().in_scope(f))
     }

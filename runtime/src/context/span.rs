@@ -11,7 +11,8 @@ use uuid::Uuid;
 
 use crate::RunContext;
 
-/// Makes the span of a run; without a `tracing` subscriber there is none. Sets `told` to the run's id if the subscriber formats it.
+/// Makes the span of a run. Without a `tracing` subscriber, the span is disabled. Sets `told` to the run's id if the subscriber
+/// formats it.
 pub(crate) fn span(instance: &Emitter, parent: Option<&RunContext>, told: &OnceCell<Uuid>) -> Span {
     if !is_traced() {
         return Span::none();
@@ -21,8 +22,8 @@ pub(crate) fn span(instance: &Emitter, parent: Option<&RunContext>, told: &OnceC
     let path = instance.namespace();
     let span = || tracing::info_span!("run", outcome = tracing::field::Empty, path, run_id, parent_run_id);
     match parent {
-        // The run was started in a task outside of its parent's span. Enter that span rather than name it by its id, which another
-        // subscriber may have given.
+        // The run was started in a task outside of its parent's span. Enter that span instead of naming it by its id, because the
+        // id may come from another subscriber.
         Some(parent) if !is_in_span() => parent.span().in_scope(span),
         _ => span(),
     }
@@ -36,8 +37,8 @@ impl<F: Fn() -> Option<Uuid>> fmt::Display for Lazy<F> {
     }
 }
 
-/// Returns `true` if this thread has a `tracing` subscriber. Without this check, `tracing` would make spans that nobody sees as soon
-/// as another thread has one.
+/// Returns `true` if this thread has a `tracing` subscriber. Without this check, `tracing` would make spans that nobody sees as
+/// soon as another thread has a subscriber.
 #[inline]
 pub(crate) fn is_traced() -> bool {
     get_default(|subscriber| !subscriber.is::<NoSubscriber>())

@@ -21,7 +21,7 @@ impl RunContext {
     /// Spawns a task that belongs to the run: [`current`](Self::current) returns this run in the task, and the task is aborted and
     /// awaited before the run ends.
     ///
-    /// If the work of the run is over, nothing is spawned, and awaiting the returned [`Task`] is an error of kind `Aborted`.
+    /// If the work of the run is over, nothing is spawned, and awaiting the returned [`Task`] returns an error of kind `Aborted`.
     ///
     /// ```
     /// use emitree_runtime::{RunContext, Runnable, runnable_fn};
@@ -48,14 +48,14 @@ impl RunContext {
         let (sender, output) = oneshot::channel();
         let work = async move {
             let output = caught_async(future).await;
-            // The handle was dropped: so is the output, which may panic.
+            // If the handle was dropped, the output is dropped here, and its drop may panic.
             discard(sender.send(output));
         };
-        // The set drops tasks under its lock: no panic of theirs may get there.
+        // The set drops tasks under its lock: none of their panics may get there.
         let task = Isolated::new(self.scope(work));
         let set = self.shared().tasks.get_or_init(|| Box::new(Mutex::new(Some(JoinSet::new()))));
-        // Mark the run before the task is added: the end of the work either sees the mark and waits for the tasks, or has settled
-        // the run before, which takes no task then (R13).
+        // Mark the run before the task is added: the end of the work either sees the mark and waits for the tasks, or it has
+        // settled the run before, and the run takes no task (R13).
         if self.node().state.take_task()
             && let Some(tasks) = &mut *set.lock()
         {
@@ -70,8 +70,8 @@ impl RunContext {
     /// the run's span is entered. Use it for tasks in a [`JoinSet`] or actor of your own. Prefer [`spawn`](Self::spawn) otherwise,
     /// because its tasks end with the run.
     ///
-    /// The run does not wait for the future. A run that is started in it is a child of this run, and inherits its middlewares for
-    /// runs below; once this run has ended, no run begins in it.
+    /// The run does not wait for the future. A run that is started in the future is a child of this run, and inherits the
+    /// middlewares that are bound for the runs below. Once this run has ended, no run can start in the future.
     ///
     /// ```
     /// # use emitree_runtime::{RunContext, Runnable, runnable_fn};
@@ -94,8 +94,8 @@ impl RunContext {
     /// Calls a function inside of the run, as [`scope`](Self::scope) does with a future. Use it in
     /// [`tokio::task::spawn_blocking`], or on a thread of a pool.
     ///
-    /// `ctx.parent()` may be entered as well. A run that is made there is a child of the parent: middleware that is bound for the
-    /// runs below this one, including guards, does not apply to it.
+    /// The parent may be entered as well. A run that is made there is a child of the parent: middleware that is bound for the
+    /// runs below this run, including guards, does not apply to it.
     ///
     /// ```
     /// # use emitree_runtime::{RunContext, Runnable, runnable_fn};

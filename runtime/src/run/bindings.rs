@@ -1,12 +1,12 @@
 //! The bindings of a run, and the end of the run, which drops them (R14): listeners, layers, middlewares, subscribers, end hooks,
-//! and the functions that errors and context values pass.
+//! and the functions that rewrite errors and context values.
 //!
-//! 1. Each binding is dropped once, under no lock, with the run as the current one. Runs that are started in such a drop belong
+//! 1. Each binding is dropped once, under no lock, with the run as the current run. Runs that are started in such a drop belong
 //!    to the nearest run above that accepts runs (R1).
-//! 2. A binder adds its binding, and then marks the run as bound; the end marks the run as released, and then looks for bindings.
-//!    Both marks are in one word ([`RunState`](crate::run::state::RunState)), so one of the two sees the other: a binding that
-//!    comes too late is dropped at once.
-//! 3. A binding that panics in its drop keeps no other from being dropped.
+//! 2. Code that binds adds the binding, and then marks the run as bound; the end marks the run as released, and then looks for
+//!    bindings. Both marks are in one word ([`RunState`](crate::run::state::RunState)), so one of the two sees the mark of the
+//!    other: a binding that comes too late is dropped at once.
+//! 3. If the drop of a binding panics, the others are still dropped.
 
 use std::mem::take;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,7 +23,7 @@ use crate::run::panic::{discard_all, isolated};
 use crate::runnable::value::Data;
 use crate::{Middleware, RunContext, Status};
 
-/// The middlewares that a run began with: inherited ones, the instance's, then its own.
+/// The middlewares that a run began with: inherited middlewares, the instance's, then the run's own.
 pub(crate) type Bound = SmallList<Arc<dyn Middleware>>;
 
 type EndHook = Box<dyn FnOnce(&RunContext, Status) + Send>;
@@ -31,10 +31,10 @@ type EndHook = Box<dyn FnOnce(&RunContext, Status) + Send>;
 /// The bindings of a run, except listeners, subscribers and middlewares for the runs below.
 pub(crate) struct Bindings {
     pub(crate) make_chain: fn() -> Box<dyn AnyChain>,
-    /// Made with the first layer. The run's state says whether the work passes it.
+    /// Made when the first layer or value middleware is bound. The run's state decides whether the work passes it.
     pub(crate) chain: OnceLock<Box<dyn AnyChain>>,
     pub(crate) middlewares: Option<Mutex<Bound>>,
-    /// Most runs have none.
+    /// Empty for most runs.
     pub(crate) exit_maps: OnceLock<Box<ExitMaps>>,
     end_hooks: Mutex<SmallVec<[EndHook; 1]>>,
     /// Checked before the lock is taken, and again when the hooks have been called.
@@ -64,9 +64,10 @@ impl RunContext {
     /// Registers a function that is called once when the run ends: after `finish`, in order of registration, and before the
     /// caller gets the result. It cannot change the result; a panic is logged.
     ///
-    /// Middlewares use it to count runs, or to release what they hold for a run. The function is called however the run ends,
-    /// also if the run is dropped, panics, or ends before `start` because a middleware failed to bind. Unlike a listener of
-    /// `finish`, it does not make the run emit events. In a run that has ended, it is dropped and never called.
+    /// Middlewares use it to count runs, or to release resources that belong to a run. The function is called however the run
+    /// ends, also if the run is dropped, panics, or ends before `start` because a middleware failed to bind. Unlike a listener of
+    /// `finish`, the function does not make the run emit events. If the run has ended already, the function is dropped and never
+    /// called.
     ///
     /// ```
     /// use std::sync::Arc;
@@ -115,7 +116,7 @@ impl RunContext {
         let run = self.shared();
         if run.bindings.has_end_hooks.load(Ordering::Acquire) {
             let status = status();
-            // A hook may add another one.
+            // A hook may add another hook.
             while run.bindings.has_end_hooks.load(Ordering::Acquire) {
                 run.bindings.take_end_hooks().into_iter().for_each(|hook| isolated(|| hook(self, status)));
             }
@@ -123,18 +124,18 @@ impl RunContext {
         if run.node.state.release() {
             self.drop_bound();
         }
-        // End it before it leaves: the parent waits for the runs that it finds below it, so `finish` of the parent comes later
-        // (R13).
+        // End the run before it leaves its parent: the parent waits for the runs that it finds below it, so `finish` of the
+        // parent comes later (R13).
         run.node.state.end();
         if let Some(above) = &run.parent {
             above.leave();
         }
     }
 
-    /// Drops all bindings. From now on layers are refused, and other bindings are dropped by their binders.
+    /// Drops all bindings. From now on layers are refused, and other bindings are dropped by the code that binds them.
     fn drop_bound(&self) {
         let run = self.shared();
-        // The emitter first: events that arrive meanwhile reach nobody, rather than a listener whose redaction is gone.
+        // The emitter first: events that arrive meanwhile reach no listener, rather than a listener whose redaction is gone.
         if let Some(emitter) = run.lazy_emitter.made() {
             emitter.end_run();
         }

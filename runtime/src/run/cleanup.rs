@@ -63,7 +63,7 @@ impl<O> Cleanup<O> {
         )
     }
 
-    /// Waits for the tasks, unless the delivery is cut, which awaits nothing.
+    /// Waits for the tasks. If the delivery is cut, does not wait.
     fn poll_tasks(&mut self, run: &RunContext, cx: &mut TaskContext<'_>) -> Poll<()> {
         while let Some(tasks) = &mut self.tasks {
             if run.delivery().is_cut() {
@@ -83,15 +83,15 @@ impl<O> Cleanup<O> {
 fn abort_below(run: &RunContext, cx: &mut TaskContext<'_>) -> Poll<Vec<RunContext>> {
     let below = ready!(run.node().below.poll_all(cx));
     for child in &below {
-        // A child that begins on another thread may have been missed by a stop of this run, and may not have followed it yet. That
-        // stop came first, so its reason is passed on before this one (R7).
+        // A stop of this run may have missed a child that is beginning on another thread and has not checked its parent yet. That
+        // stop came first, so its reason is passed on before the reason below (R7).
         child.node().follow(run.node());
         child.abort("the run that it was started in has ended");
     }
     Poll::Ready(below)
 }
 
-/// Ends the runs of a list, the last first; children that one of them hands over are ended before it.
+/// Ends the runs of a list, the last first; children that a run hands over are ended before that run.
 fn end_all(run: &RunContext, runs: &mut Vec<RunContext>, cx: &mut TaskContext<'_>) -> Poll<()> {
     while let Some(child) = runs.last() {
         let mut before = Vec::new();

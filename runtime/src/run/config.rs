@@ -1,4 +1,4 @@
-//! The configuration of a run, and how it begins: makes the run, and binds its middlewares.
+//! The configuration of a run. Makes the run, and binds its middlewares and listeners.
 
 use std::mem::take;
 use std::ops::Deref;
@@ -21,25 +21,25 @@ use crate::run::drive::RunCore;
 use crate::run::shutdown::{CLOSED, REASON};
 use crate::{AbortSignal, Error, Middleware, Result, RunContext, Runnable};
 
-/// The reason of a run that does not begin because its parent has closed.
+/// The error of a run whose parent has closed before the first poll.
 const TOO_LATE: &str = "the run that it was made in ended before it was first polled";
 
-/// A run that has begun, with its types.
+/// A run that has begun, and whose types are known.
 pub(crate) type StartedRun<R> = TypedRun<<R as Runnable>::Input, <R as Runnable>::Output>;
 
-/// A run that has not begun.
+/// The configuration of a run that has not begun.
 pub(crate) struct RunConfig<'a, R: Runnable> {
     pub(crate) runnable: RunnableRef<'a, R>,
     /// Set until the run takes it.
     pub(crate) input: Option<R::Input>,
-    /// The run in which this one was made.
+    /// The run in which this run was made.
     pub(crate) parent: Option<RunContext>,
     pub(crate) signal: Option<AbortSignal>,
-    /// Most runs have none of these.
+    /// `None` for most runs.
     pub(crate) overrides: Option<Box<Overrides>>,
 }
 
-/// The settings of one run.
+/// Settings that apply to one run only.
 #[derive(Default)]
 pub(crate) struct Overrides {
     /// In the order of the calls (R4).
@@ -59,7 +59,7 @@ pub(crate) enum Binding {
     Middleware(Arc<dyn Middleware>),
 }
 
-/// A binding that is put in order with others, and then bound.
+/// A binding that is sorted together with other bindings, and then bound.
 enum PendingBinding<'a> {
     Listener(&'a mut Option<Registration>),
     Middleware(&'a dyn Middleware),
@@ -88,7 +88,8 @@ impl Overrides {
 }
 
 impl<R: Runnable> RunConfig<'_, R> {
-    /// Makes the run. If nothing can ask for its input before the work begins, the run takes the input at once.
+    /// Makes the run. If no listener, subscriber or binding can see the input before the work begins, the input is moved into the
+    /// run at once.
     pub(crate) fn begin(&mut self) -> Result<ThinRun<R::Input, R::Output>> {
         if CLOSED.load(Ordering::Acquire) {
             return Err(Error::aborted(REASON));
@@ -97,7 +98,7 @@ impl<R: Runnable> RunConfig<'_, R> {
         let is_heard = self.runnable.emitter().is_heard()
             || parent.is_some_and(RunContext::is_heard)
             || self.overrides.as_ref().is_some_and(|overrides| overrides.has_listeners());
-        // Read once: a subscriber or middleware that is bound above from now on is not for this run.
+        // Read once: a subscriber or middleware that is bound above from now on does not apply to this run.
         let subscribers = Subscribers::new(parent);
         let inherited = Inherited::new(parent.and_then(|parent| parent.shared().inherited.all()));
         let has_middlewares =
@@ -136,8 +137,8 @@ impl<R: Runnable> RunConfig<'_, R> {
         (!bound.is_empty()).then_some(bound)
     }
 
-    /// Sets the run's signals and time-out, and then binds middlewares: inherited ones, the instance's, and the run's own, with the
-    /// run's listeners in their place among them (R4).
+    /// Sets the run's signals and time-out, and then binds inherited middlewares, the instance's middlewares, and the run's own
+    /// middlewares and listeners in the order of the calls, changed by `Order`s (R4).
     pub(crate) fn bind(&mut self, ctx: &RunContext, watch: &mut Option<Watch>) -> Result<()> {
         let Self { runnable, input, overrides, .. } = self;
         if let Some(overrides) = overrides {
@@ -148,7 +149,7 @@ impl<R: Runnable> RunConfig<'_, R> {
                 watch.get_or_insert_default().timeout(after)?;
             }
         }
-        // A snapshot of what the run inherits: a middleware that is bound here may add to what runs below inherit.
+        // A snapshot, because a middleware that is bound here may add middlewares for the runs below to the same list.
         let inherited = ctx.shared().inherited.all();
         let inherited = inherited.iter().flat_map(|inherited| inherited.iter());
         let middlewares = inherited.chain(runnable.middlewares()).map(|given| PendingBinding::Middleware(&**given));
@@ -180,7 +181,7 @@ impl<R: Runnable> RunConfig<'_, R> {
     }
 }
 
-/// Returns a creator for the run if kind and name of the runnable differ from those that its emitter's creator has.
+/// Returns a creator for the run if the kind or name of the runnable differs from the creator of its emitter.
 fn own_creator<R: Runnable>(runnable: &R) -> Option<Creator> {
     let (kind, name) = (runnable.kind(), runnable.name());
     let known = runnable.emitter().creator();
@@ -188,7 +189,7 @@ fn own_creator<R: Runnable>(runnable: &R) -> Option<Creator> {
     (!known_as).then(|| Creator::new(kind.to_owned(), name.to_owned()))
 }
 
-/// Compares texts, which mostly are the very same one.
+/// Compares texts by address first: mostly both are the same text in memory.
 fn same(a: &str, b: &str) -> bool {
     std::ptr::eq(a, b) || a == b
 }

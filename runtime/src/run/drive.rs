@@ -23,7 +23,7 @@ use crate::{Error, Result, RunContext};
 /// The part of a run that depends on its types.
 pub(crate) struct RunCore<I: 'static, O> {
     pub(crate) stages: &'static LifecycleFacets,
-    /// The input as `start` left it; set before the work begins, and before a run that has started ends.
+    /// The input as the listeners of `start` left it. Set when the run has started.
     input: InputSlot<I>,
     pub(crate) delivery: Delivery,
     pub(crate) lease: DriverLease<Step<I, O>, Result<O>>,
@@ -63,7 +63,7 @@ impl<I: Data, O: Data> RunCore<I, O> {
         }
     }
 
-    /// Sets the input of the work; only the first call counts.
+    /// Sets the input of the work; only the first call has an effect.
     pub(crate) fn set_input(&self, input: I) {
         if let InputSlot::Later(later) = &self.input {
             later.set(input).ok();
@@ -106,7 +106,7 @@ impl<I: Data, O: Data> TypedRun<I, O> {
         done
     }
 
-    /// Returns `true` once `start` was emitted, or would have been with a listener.
+    /// Returns `true` once the run has passed `start`, with or without listeners.
     pub(crate) fn has_started(&self) -> bool {
         self.core().input().is_some()
     }
@@ -139,8 +139,8 @@ impl<I: Data, O: Data> Drop for LeaseGuard<'_, I, O> {
 
 /// The core of a run whose types are not known.
 pub(crate) trait ErasedRun: Any + Send + Sync {
-    /// Drives the run towards its end without its work, as far as that can be done now. Runs that have to end before it are driven
-    /// as well, or handed over to `below`.
+    /// Drives the run towards its end without its work, until it has to wait. Children, which have to end first, are driven as
+    /// well, or handed over to `below` if that is a list.
     fn drive(&self, run: &RunContext, who: Driver, below: Deferred<'_>, cx: &mut TaskContext<'_>) -> Driven;
 
     /// Reserves the lease for supervisors.
@@ -170,7 +170,7 @@ impl<I: Data, O: Data> ErasedRun for RunCore<I, O> {
         let mut step = match self.lease.acquire(who, cx.waker()) {
             Acquired::Steps(step) => step,
             Acquired::ByOther => return Driven::Elsewhere,
-            // Put back: the result is for the run's own future.
+            // Put the result back: it is for the run's own future.
             Acquired::Over(result) => {
                 self.lease.over(result);
                 return Driven::Over;

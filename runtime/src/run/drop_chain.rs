@@ -1,17 +1,17 @@
-//! Drops long chains of runs in a loop: a run drops its parent after itself, and not inside its own drop, so that a chain of any
-//! length needs no stack.
+//! Drops long chains of runs in a loop: the parent of a run is dropped after the run and not inside of its drop, so that the
+//! stack does not grow with the length of the chain.
 
 use std::cell::RefCell;
 
 use crate::tree::parent::Parent;
 
 thread_local! {
-    /// The parents that the outermost `drop_chain` of this thread has yet to drop; `None` while none is running.
+    /// The parents that the outermost `drop_chain` of this thread has yet to drop; `None` while no call is running.
     static DUE: RefCell<Option<Vec<Parent>>> = const { RefCell::new(None) };
 }
 
-/// Drops the last handle of a run, and then the parents that become unused by that. Called from inside such a drop, it leaves the
-/// parent to the outer call.
+/// Drops the last handle of a run, and then the parents whose last handles are dropped by that. A nested call leaves its parent
+/// to the outermost call.
 pub(crate) fn drop_chain(above: Parent) {
     let Some(above) = first(above) else { return };
     let _at_it = TakesDown;
@@ -21,7 +21,8 @@ pub(crate) fn drop_chain(above: Parent) {
     }
 }
 
-/// Returns the parent to the outermost call, or if the thread is ending and has no list any more.
+/// Returns the parent if this is the outermost call, or if the thread is ending and its list is gone. Otherwise adds the parent
+/// to the list.
 fn first(above: Parent) -> Option<Parent> {
     let mut above = Some(above);
     let leave = |due: &RefCell<Option<Vec<Parent>>>| match &mut *due.borrow_mut() {
@@ -36,7 +37,8 @@ fn next() -> Option<Parent> {
     DUE.try_with(|due| due.borrow_mut().as_mut()?.pop()).ok()?
 }
 
-/// Clears the list when the outermost call returns, or when the drop of a run's value panics: the rest is dropped all the same.
+/// Clears the list when the outermost call returns, or when the drop of a run's value panics: the remaining parents are dropped
+/// in either case.
 struct TakesDown;
 
 impl Drop for TakesDown {

@@ -1,7 +1,7 @@
-//! The functions that errors and context values of a run pass before events and callers see them (R10).
+//! The functions that rewrite errors and context values of a run before events and callers see them (R10).
 //!
-//! An error may come from the work, a layer, a listener or an abort, and a value from any holder of the context. So both are
-//! passed at the one place where they enter the run's events and result.
+//! An error may come from the work, a layer, a listener or an abort, and a value from any holder of the context. So the functions
+//! are called in one place, where the error or value enters the run's events and result.
 
 use std::mem::replace;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::{Error, RunContext};
 type ErrorMap = Arc<dyn Fn(Error) -> Error + Send + Sync>;
 type ValueMap = Arc<dyn Fn(&str, Value) -> Value + Send + Sync>;
 
-/// The functions that errors and context values of a run pass.
+/// The functions that rewrite errors and context values of a run.
 #[derive(Default)]
 pub(crate) struct ExitMaps(Mutex<Functions>);
 
@@ -31,7 +31,8 @@ struct Functions {
 }
 
 impl ExitMaps {
-    /// Drops the functions. Errors and values that would have passed one are withheld from now on.
+    /// Drops the functions. From now on, errors are withheld if there was a function for errors, and values if there was a
+    /// function for values.
     pub(crate) fn release(&self) {
         let released = {
             let mut functions = self.0.lock();
@@ -44,7 +45,7 @@ impl ExitMaps {
 }
 
 impl Functions {
-    /// Returns replacements for functions that are dropped, which reveal nothing.
+    /// Returns functions that replace the dropped ones, and withhold every error and value.
     fn withholding(&self) -> Self {
         let error = |error: Error| error.withheld("the run has ended, and with it what its errors pass".to_owned());
         let warned = Arc::clone(&self.has_warned);
@@ -100,8 +101,8 @@ impl RunContext {
 
     fn pass_out<T>(&self, value: T, pass: impl FnOnce(&Functions, T) -> T) -> T {
         let Some(maps) = self.shared().bindings.exit_maps.get() else { return value };
-        // A clone, so that the functions are called under no lock. If the run releases them meanwhile, the clone is the last to
-        // hold them, and drops them here, inside of the run (R14).
+        // A clone, so that the functions are called under no lock. If the run releases them meanwhile, the clone is their last
+        // owner, and they are dropped here, inside of the run (R14).
         let functions = maps.0.lock().clone();
         enter(self, || {
             let value = pass(&functions, value);

@@ -1,5 +1,5 @@
-//! The future of a run: its first poll makes the run and binds what belongs to it; each poll brings its steps and its work
-//! forward; its drop ends the run without the work (R4, R8).
+//! The future of a run. Its first poll makes the run and binds its middlewares and listeners; each poll advances its steps and
+//! its work; its drop ends the run without the work (R4, R8).
 //!
 //! Work, middlewares and listeners are user code. Their panics are caught, and become errors.
 
@@ -37,8 +37,8 @@ impl<'a, R: Runnable> Run<'a, R> {
         Self { run: None, work: WorkState::Planned(config), watch: None, listed: None }
     }
 
-    /// Begins the run, and goes on as far as that can be done now. Most runs are over after that, so their parts are made where
-    /// they stay, and not moved.
+    /// Begins the run, and advances it until it has to wait. Most runs are over then, so their parts are made in place and never
+    /// moved.
     fn begin(&mut self, cx: &mut TaskContext<'_>) -> Poll<Result<R::Output>> {
         let WorkState::Planned(config) = &mut self.work else {
             return Poll::Ready(Err(Error::new("the run was polled again after it had ended")));
@@ -57,7 +57,7 @@ impl<'a, R: Runnable> Run<'a, R> {
         if polled.is_ready() {
             self.over();
         } else if run.parent().is_none() {
-            // It has to wait, and no run above ends it: a shutdown has to find it.
+            // The run has to wait, and has no parent that would end it: list it, so that a shutdown finds it.
             self.listed = Some(Listed::new(run));
         }
         polled
@@ -71,7 +71,8 @@ impl<'a, R: Runnable> Run<'a, R> {
             run.core().lease.over(None);
         }
         self.watch = None;
-        // Work that has begun was dropped already. A plan is dropped in the run, so that runs which its drop starts belong to it.
+        // Work that has begun was dropped already. A plan is dropped inside of the run, because runs that its drop starts belong
+        // to this run.
         if let WorkState::Planned(_) = self.work {
             enter(&run, || discard(replace(&mut self.work, WorkState::Done)));
         }
@@ -83,7 +84,7 @@ impl<'a, R: Runnable> Run<'a, R> {
     /// Ends a run that is under way, without its work (R8).
     fn abandon(&mut self) {
         let Some(run) = &self.run else { return };
-        // A token that was cancelled before the drop came first, and gives the reason (R7).
+        // If a token was cancelled before the drop, the token gives the reason (R7).
         if let Some(watch) = &mut self.watch {
             isolated(|| _ = watch.look(run.node(), &mut TaskContext::from_waker(Waker::noop())));
         }
@@ -93,7 +94,8 @@ impl<'a, R: Runnable> Run<'a, R> {
         supervise(run);
     }
 
-    /// Drops the plan of a run that has not begun, inside of its parent: runs that the drop starts belong there (R1).
+    /// Drops the plan of a run that has not begun, inside of its parent, because runs that the drop starts belong to the parent
+    /// (R1).
     fn drop_config(&mut self) {
         let parent = self.config_mut().and_then(|config| config.parent.take());
         let config = replace(&mut self.work, WorkState::Done);
@@ -128,7 +130,7 @@ impl<R: Runnable> Future for Run<'_, R> {
 
 impl<R: Runnable> Drop for Run<'_, R> {
     fn drop(&mut self) {
-        // A run that was polled to its end has nothing left.
+        // A run that was polled to its end has nothing left to drop.
         if self.run.is_none() && matches!(self.work, WorkState::Done) {
             return;
         }
@@ -141,7 +143,7 @@ impl<R: Runnable> Drop for Run<'_, R> {
 }
 
 impl<R: Runnable> WorkState<'_, R> {
-    /// Goes on from a step, inside of the run (R9, R12). Parks the step at which the run has to wait.
+    /// Advances the run from a step, inside of the run (R9, R12). Parks the step at which the run has to wait.
     fn advance(
         &mut self,
         run: &StartedRun<R>,
@@ -150,7 +152,8 @@ impl<R: Runnable> WorkState<'_, R> {
         cx: &mut TaskContext<'_>,
     ) -> Poll<Result<R::Output>> {
         let mut advance = |step: &mut Step<_, _>| {
-            // The configuration keeps the input until the run has started; a run without listeners and bindings took it at once.
+            // The configuration keeps the input until the run has started; a run without listeners and bindings took the input at
+            // once.
             if let WorkState::Planned(config) = self
                 && config.input.is_some()
             {
@@ -165,8 +168,8 @@ impl<R: Runnable> WorkState<'_, R> {
         polled
     }
 
-    /// Polls the work, and drops it when it is over. The drop happens inside of the run and before its steps go on, so that runs
-    /// which the work still holds end with it.
+    /// Polls the work, and drops it when it is over: inside of the run and before its next step, so that runs which the work
+    /// still holds are dropped first.
     fn poll(
         &mut self,
         run: &StartedRun<R>,
@@ -188,7 +191,8 @@ impl<R: Runnable> WorkState<'_, R> {
         })
     }
 
-    /// Begins and polls the work, and checks before and after that whether the run was stopped: then its work is dropped (R7).
+    /// Begins and polls the work. Returns an error if the run was stopped before the poll, or while the work waits; the caller
+    /// then drops the work (R7).
     fn poll_unstopped(
         &mut self,
         run: &StartedRun<R>,
@@ -204,7 +208,7 @@ impl<R: Runnable> WorkState<'_, R> {
             return Poll::Ready(Err(stop.error()));
         }
         if let WorkState::Planned(_) = self {
-            // Decides between the work and layers that another thread binds: from here on the work passes a chain, or layers are
+            // Another thread may bind a layer meanwhile: either the work passes the chain with that layer, or the layer is
             // refused.
             let has_chain = node.state.begin_work();
             if !has_chain && let Some(answer) = early.take() {
@@ -241,7 +245,7 @@ impl<R: Runnable> WorkState<'_, R> {
         polled
     }
 
-    /// Returns the result of a run that its parent has ended (R13).
+    /// Returns the result of a run that another driver has ended (R13).
     fn ended_by_other(&mut self, run: &StartedRun<R>, result: Option<Result<R::Output>>) -> Result<R::Output> {
         // The run's span is entered, and its subscriber may panic.
         isolated(|| run.inside(|| self.drop_work_logged()));
@@ -251,7 +255,7 @@ impl<R: Runnable> WorkState<'_, R> {
         })
     }
 
-    /// Drops what is left of the work of a run whose end is decided: a panic is logged.
+    /// Drops the work of a run whose outcome is decided. A panic is logged.
     fn drop_work_logged(&mut self) {
         if let Err(error) = caught(|| *self = WorkState::Done) {
             logged(|| tracing::warn!(error = %error, "the work of a run panicked while it was dropped"));
@@ -259,7 +263,7 @@ impl<R: Runnable> WorkState<'_, R> {
     }
 }
 
-/// Binds what belongs to the run, and emits `start`.
+/// Binds middlewares and listeners to the run, and emits `start`.
 fn start<R: Runnable>(
     config: &mut RunConfig<'_, R>,
     run: &StartedRun<R>,

@@ -3,8 +3,9 @@
 //! 1. Only the driver touches a run's steps.
 //! 2. Nothing is polled under the lock.
 //! 3. A lease becomes `Over` once, after the run has ended, and stays so.
-//! 4. Once the parent or a supervisor has asked for the lease, the run's own future does not get it again; once the run is
-//!    supervised, neither does the parent. A driver that is refused is woken when it can have the lease, or when the run is over.
+//! 4. Once the parent or a supervisor has asked for the lease, the run's own future does not get it again. Once the run is
+//!    supervised, the parent does not get it either. A driver that is refused is woken when it can have the lease, or when the
+//!    run is over.
 
 use std::task::Waker;
 
@@ -29,7 +30,7 @@ struct Waiter {
 
 impl<S, T> Inner<S, T> {
     fn wait(&mut self, who: Driver, for_lease: bool, waker: &Waker) {
-        // The run's own future may move between tasks: its last waker counts. Other drivers wait once for each task.
+        // The run's own future may move between tasks: only its last waker is kept. Other drivers have one waker for each task.
         let same = |waiting: &&mut Waiter| waiting.who == who && (who == Driver::Own || waiting.waker.will_wake(waker));
         match self.waiting.iter_mut().find(same) {
             Some(waiting) => {
@@ -53,7 +54,7 @@ enum LeaseState<S, T> {
 pub(crate) enum Driver {
     /// The run's own future.
     Own,
-    /// The run above, when it ends.
+    /// The parent, when it ends.
     Parent,
     /// A task that ends the run after its future was dropped, or code that ends it at once.
     Supervisor,
@@ -108,7 +109,7 @@ impl<S, T> DriverLease<S, T> {
         woken.into_iter().for_each(|waiting| waiting.waker.wake());
     }
 
-    /// Returns `true` if it has a result that was not fetched.
+    /// Returns `true` if there is a result that was not fetched.
     pub(crate) fn has_result(&mut self) -> bool {
         matches!(self.0.get_mut().state, LeaseState::Over(Some(_)))
     }

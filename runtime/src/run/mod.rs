@@ -30,16 +30,16 @@ use crate::{AbortSignal, IntoMiddleware, Result, RunContext, Runnable, Stage};
 
 /// A future that runs a [`Runnable`] once and returns its result. Made by [`Runnable::run`].
 ///
-/// Its methods add listeners, middlewares, limits and context to this run only. Nothing happens before the first poll, which
-/// also reports errors of those methods, such as an invalid matcher. Then, in this order:
+/// Its methods add listeners, middlewares, limits and context to this run only. Nothing happens before the first poll. An invalid
+/// argument of these methods, such as an invalid matcher, makes the run fail. From the first poll on, in this order:
 ///
-/// 1. The run gets its context. It gets an emitter if it has listeners, or when one is asked for.
-/// 2. Middlewares are bound: first those inherited from the runs above, then the instance's, then the run's own. The run's
-///    listeners are registered in their place among its middlewares: with `.on(a).middleware(m).on(b)`, an event is received
-///    by `a`, by the listeners that `m` registers, and then by `b`.
+/// 1. The run gets its context. Its emitter is made now if there are listeners, and otherwise when code asks for it.
+/// 2. Middlewares are bound: first the middlewares that are inherited from the runs above, then the instance's, then the run's
+///    own. The run's listeners are registered in their place among its middlewares: with `.on(a).middleware(m).on(b)`, an event
+///    is received by `a`, by the listeners that `m` registers, and then by `b`.
 /// 3. `start` is emitted. Listeners may change the input, or answer the run by setting the output.
-/// 4. The input passes input middlewares and layers, the work runs, and the output passes layers and output middlewares. If the
-///    output was set, it takes the place of the work. A requested retry repeats this step.
+/// 4. The input passes input middlewares and layers, the work runs, and the output passes layers and output middlewares. An
+///    output that was set at `start` replaces the work. A requested retry repeats this step.
 /// 5. Tasks that the run has spawned, and runs started in it that have not ended, are aborted and awaited.
 /// 6. `success` or `error` is emitted. Listeners of `success` may change the output.
 /// 7. `finish` is emitted, and the result is returned.
@@ -66,8 +66,8 @@ use crate::{AbortSignal, IntoMiddleware, Result, RunContext, Runnable, Stage};
 ///
 /// The parent of a run is the run in which it was made. If the parent has ended before the first poll, the run never starts: it
 /// emits nothing, and the caller gets an error of kind `Aborted`. So a run cannot evade middleware that its parent has bound for
-/// the runs below. A run that is made in a listener of `finish`, or in a function of [`on_end`](RunContext::on_end), has as its
-/// parent the nearest run above that still accepts runs; without a run above, it has no parent.
+/// the runs below. A run that is made in a listener of `finish`, or in a function of [`on_end`](RunContext::on_end), becomes a
+/// child of the nearest run above that has not closed; without a run above, it has no parent.
 ///
 /// Children end first: `finish` of a run comes after `finish` of every run started in it.
 ///
@@ -88,28 +88,28 @@ use crate::{AbortSignal, IntoMiddleware, Result, RunContext, Runnable, Stage};
 /// it is aborted, with a child    1 start  2 child start  3 child error  4 child finish aborted  5 error  6 finish aborted
 /// ```
 ///
-/// A run leaves a child if the child's future has been polled, and is still held elsewhere when the work returns.
+/// A run leaves a child if the child has begun, and the child's future outlives the work: in a task, for example.
 ///
 /// # Nesting
 ///
-/// A run that awaits another run polls it, as with all futures, so each level takes stack. On a thread with 2 MB of stack a debug
-/// build reaches about 300 levels, 130 with a layer around each run. Limit recursion that depends on users: `Limits` of `emitree-middleware` has a limit of
-/// depth. A run in a task of its own, made by [`RunContext::spawn`], takes no stack of the run above, so such a chain may have any
-/// length.
+/// A run that awaits another run polls it, as with all futures, so each level takes stack. On a thread with 2 MB of stack, a
+/// debug build reaches about 300 levels, 130 with a layer around each run. Limit recursion that depends on user input: `Limits`
+/// of `emitree-middleware` can limit the depth. A run in a task of its own, made by [`RunContext::spawn`], takes no stack of the
+/// run above, so such a chain may have any length.
 ///
 /// # Dropping
 ///
-/// Dropping a run before its first poll leaves no trace. After that it aborts the run: the work is dropped, and with it the runs
-/// that it awaits. Sync listeners receive `error` and `finish` during the drop, async listeners in a task, which
-/// [`wait_for_ends`](crate::wait_for_ends) waits for. An event that is being emitted is emitted to its end. Outside of a tokio
-/// runtime, async listeners are skipped.
+/// Dropping a run before its first poll has no effect. Dropping it later aborts the run: the work is dropped, and with it the
+/// runs that it awaits. Sync listeners receive `error` and `finish` during the drop, async listeners in a task, which
+/// [`wait_for_ends`](crate::wait_for_ends) waits for. If an event is being emitted, that emit is finished first. Outside of a
+/// tokio runtime, async listeners are skipped.
 ///
 /// # Cancel safety
 ///
 /// Dropping cancels the run, as described above. Polling it by reference in a `select!` loses nothing.
 #[must_use = "a run does nothing until it is awaited"]
 pub struct Run<'a, R: Runnable> {
-    /// Set while the run is under way.
+    /// `Some` while the run is under way.
     run: Option<StartedRun<R>>,
     work: WorkState<'a, R>,
     /// The signals and the time-out that may stop the run, if it has any.
@@ -119,7 +119,7 @@ pub struct Run<'a, R: Runnable> {
 }
 
 impl<'a, R: Runnable> Run<'a, R> {
-    /// Makes the current run the parent, if the run was made in none and has not begun.
+    /// Makes the current run the parent, if this run has no parent and has not begun.
     #[cfg(feature = "tower")]
     pub(crate) fn start_here_if_alone(&mut self) {
         if let Some(config) = self.config_mut()
@@ -156,9 +156,10 @@ impl<'a, R: Runnable> Run<'a, R> {
         self
     }
 
-    /// Binds a middleware to this run, after the instance's middlewares and in its place among the listeners of this run.
+    /// Binds a middleware to this run, after the instance's middlewares. Middlewares and listeners of this run are bound in the
+    /// order in which they were added, unless a middleware has an [`Order`](crate::Order).
     ///
-    /// If it fails to bind, the run ends with its error and emits no `start`.
+    /// If the middleware fails to bind, the run fails with that error and emits no `start`.
     ///
     /// ```
     /// use emitree_runtime::{RunContext, Runnable, runnable_fn};
@@ -181,8 +182,8 @@ impl<'a, R: Runnable> Run<'a, R> {
         self.with(|overrides| overrides.bindings.push(Binding::Middleware(Arc::new(middleware.into_middleware()))))
     }
 
-    /// Sets keys of the run's context, over those that it inherits from its instance and its parent. Every event of the run, and
-    /// of the runs started in it, carries them.
+    /// Sets keys of the run's context. They replace keys that the run inherits from its instance and its parent. Every event of
+    /// the run, and of the runs started in it, carries the keys.
     ///
     /// The key `internal` is reserved: a run that sets it fails at its first poll.
     ///
@@ -221,9 +222,9 @@ impl<'a, R: Runnable> Run<'a, R> {
         self.with(|overrides| overrides.extensions.own.insert(value))
     }
 
-    /// Aborts the run when a signal is aborted: of an [`AbortHandle`](crate::AbortHandle), of another run, or a
-    /// [`CancellationToken`](tokio_util::sync::CancellationToken). May be called several times: the first abort gives the reason. If
-    /// several signals were aborted before the first poll, it is unspecified which of them does.
+    /// Aborts the run when a signal reports an abort: the signal of an [`AbortHandle`](crate::AbortHandle) or of another run, or
+    /// a [`CancellationToken`](tokio_util::sync::CancellationToken). May be called several times: the first abort gives the
+    /// reason. If several signals reported an abort before the first poll, it is unspecified which reason the run gets.
     ///
     /// ```
     /// use emitree_runtime::{AbortHandle, RunContext, Runnable, runnable_fn};
@@ -247,14 +248,14 @@ impl<'a, R: Runnable> Run<'a, R> {
         self
     }
 
-    /// Limits the time of the run: if its work is not over by then, the run ends as timed out. Of several time-outs the shortest
-    /// applies.
+    /// Limits the time of the run: if its work takes longer, the run ends as timed out. If the method is called several times,
+    /// the shortest time-out applies.
     ///
-    /// The time runs by tokio's clock from the first poll, and includes listeners of `start`. It does not cancel a running
-    /// listener: a listener of `start` that never returns keeps its run waiting.
+    /// The time is measured by tokio's clock from the first poll on, so it includes listeners of `start`. The time-out does not
+    /// cancel a running listener: a listener of `start` that never returns keeps its run waiting.
     ///
     /// The time-out is checked before each poll of the work. Work that blocks its thread past the time-out and returns from that
-    /// same poll has succeeded; use [`tokio::task::spawn_blocking`] for such work.
+    /// same poll succeeds; use [`tokio::task::spawn_blocking`] for such work.
     ///
     /// ```
     /// use std::time::Duration;
@@ -302,10 +303,11 @@ impl<'a, R: Runnable> Run<'a, R> {
 
     /// Registers a listener that may change the run's events; see [`Emitter::on`](emitree_emitter::Emitter::on).
     ///
-    /// Under `"start"`, a listener with the payload type `Start<I, O>` of the run receives the run's own `start`. The same event is
-    /// received under [`on_start`](Self::on_start), under [`Stage::Start`], and under its path, such as `backend.chat.run.start`.
-    /// With another payload type, or `dyn AnyEvent`, `"start"` means events that the work emits under that name. If the emitter
-    /// declares its events, `"start"` has to be declared like all others.
+    /// Under `"start"`, a listener with the payload type `Start<I, O>` of the run receives the run's own `start`.
+    /// [`on_start`](Self::on_start), [`Stage::Start`] and the event's path, such as `backend.chat.run.start`, match the same
+    /// event. A listener for `Start` with other type parameters makes the run fail. With `dyn AnyEvent` or any other payload
+    /// type, `"start"` matches events that the work emits under that name. If the emitter declares its events, `"start"` has to
+    /// be declared like any other name.
     ///
     /// ```
     /// use emitree_runtime::{RunContext, Runnable, Start, runnable_fn};

@@ -24,7 +24,7 @@ pub(crate) fn caught<T>(f: impl FnOnce() -> T) -> Result<T> {
 
 /// Awaits user code, and returns a panic as an error.
 ///
-/// Not an `async fn`, which would hold the future twice: as its argument, and as what it awaits.
+/// Not an `async fn`, which would hold the future twice: as its argument, and as the future that it awaits.
 pub(crate) fn caught_async<T>(future: impl Future<Output = T>) -> impl Future<Output = Result<T>> {
     AssertUnwindSafe(future).catch_unwind().map(|caught| caught.map_err(Error::of_panic))
 }
@@ -57,7 +57,7 @@ pub(crate) fn discard<T>(value: T) {
     }
 }
 
-/// Drops user values. One that panics keeps no other from being dropped.
+/// Drops user values. If the drop of one value panics, the others are still dropped.
 pub(crate) fn discard_all<T>(values: impl IntoIterator<Item = T>) {
     let mut values = values.into_iter();
     let mut is_over = false;
@@ -71,9 +71,9 @@ pub(crate) fn discard_all<T>(values: impl IntoIterator<Item = T>) {
 }
 
 pin_project! {
-    /// A future that ends when it panics. Panics in its drop are logged as well.
+    /// Wraps a future, and ends when the future panics. Panics in its drop are logged as well.
     pub(crate) struct Isolated<F> {
-        // Set until it is over or dropped.
+        // `None` once the future is over or dropped.
         #[pin]
         future: Option<F>,
     }

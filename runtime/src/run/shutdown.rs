@@ -2,7 +2,7 @@
 //!
 //! 1. A run without a parent is listed when it first has to wait: a run that is over at its first poll pays for one load only.
 //! 2. A shutdown sets `CLOSED`, and then reads the list. A run checks `CLOSED` before it begins, and again after it was listed:
-//!    so neither misses the other. A run in its first poll meanwhile is aborted when it first has to wait.
+//!    so neither misses the other. A run that is in its first poll meanwhile is aborted when it first has to wait.
 //! 3. An aborted run is brought to its end by the task that holds its future, which drops the work before the last events. Only
 //!    when half of the time is over, the shutdown ends it from outside.
 
@@ -15,7 +15,7 @@ use crate::RunContext;
 use crate::run::supervise::{OVER, Shutdown, give_up_on, supervise, to_come};
 use crate::tree::children::{ChildKey, Children};
 
-/// The reason of runs that are aborted, and of runs that do not begin.
+/// The reason of the abort, and the error of runs that are refused.
 pub(crate) const REASON: &str = "the process shuts down";
 
 /// Set while no run may begin.
@@ -56,14 +56,14 @@ impl Drop for Listed {
 ///    [`Aborted`](crate::ErrorKind::Aborted), "the process shuts down".
 /// 2. Every run alive is aborted with the same reason, and every run below it. A run that another thread is polling for the
 ///    first time is aborted when it first has to wait, and may be missing in the report.
-/// 3. The tasks that hold these runs drop the work and emit the last events. When half of the time is over, runs that were not
-///    polled since are ended from here; their work is dropped later, with their futures.
+/// 3. The tasks that hold these runs drop the work and emit the last events. When half of the time is over, the shutdown itself
+///    ends the runs that have not ended, such as runs that are not polled; their work is dropped later, with their futures.
 /// 4. At the deadline the remaining runs are cut: sync listeners receive the last events at once, async listeners are skipped
 ///    and counted. A run whose work blocks its thread cannot be cut; it ends when its work returns.
 ///
-/// Runs whose futures were dropped before, and that have not ended yet, are waited for as well. Call it before the tokio runtime
-/// is dropped, and close your sinks after it: `handle.close(deadline)`. To let runs end by themselves, await them and call
-/// [`wait_for_ends`](crate::wait_for_ends).
+/// Runs whose futures were dropped before, and that have not ended yet, are waited for as well. Call `shutdown` before the tokio
+/// runtime is dropped, and close your sinks afterwards with `handle.close(deadline)`. To let runs end by themselves, await them
+/// and call [`wait_for_ends`](crate::wait_for_ends).
 ///
 /// A shutdown applies to the whole process, until [`accept_runs`] is called.
 ///
@@ -112,7 +112,7 @@ pub async fn shutdown(deadline: Duration) -> Shutdown {
 }
 
 /// Lets runs begin again after a [`shutdown`]: for programs that restart in place, and for tests. Runs that were refused or
-/// aborted do not come back.
+/// aborted are not started again.
 pub fn accept_runs() {
     CLOSED.store(false, Ordering::SeqCst);
 }
@@ -140,7 +140,7 @@ impl Waited {
 
     async fn until_over(&mut self) {
         loop {
-            // Listen before the look, so that an end in between is not missed.
+            // Listen before looking, so that an end in between is not missed.
             let over = OVER.listen();
             self.look();
             if self.unended().next().is_none() {

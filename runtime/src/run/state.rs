@@ -4,35 +4,35 @@
 //! 2. Of `STOPPED` and `SETTLED`, which race, the first decides: a settled run is not stopped any more, and `settle` reports
 //!    an earlier stop.
 //! 3. The reason of a stop is written before `STOPPED`, and never again: the first reason wins.
-//! 4. A `stop` that loses to another one adds `STOPPED` too: once any `stop` has returned, the run is not open.
+//! 4. A `stop` that loses to another `stop` adds `STOPPED` too: once any `stop` has returned, the run is not open.
 //! 5. Of `TASKS` and `SETTLED` the first decides: a settled run takes no tasks. A run with tasks is not closed when it is
 //!    settled, because its tasks may begin runs until they have ended.
-//! 6. `SETTLED` and `CLOSED` are sequentially consistent with the places of tasks and of runs below: a run that ends sees what
-//!    was spawned or begun in it, or the spawner sees the bit.
-//! 7. Of `CHAINED` and `WORKING` the first decides: a chain is added before the work begins, and then the work passes it, or it is
-//!    refused.
-//! 8. A binder adds `BOUND` after it has bound something, and the end adds `RELEASED` before it looks at the bindings: the
+//! 6. `SETTLED` and `CLOSED` are sequentially consistent with the registration of tasks and children: either a run that ends sees
+//!    the task or child, or the code that registers it sees the bit.
+//! 7. Of `CHAINED` and `WORKING` the first decides: either a chain is added before the work begins, and the work passes it, or
+//!    the chain is refused.
+//! 8. Code that binds adds `BOUND` after the binding, and the end of the run adds `RELEASED` before it looks at the bindings: the
 //!    second of the two sees both bits, and drops the binding.
 
 use crate::sync::{AtomicU16, OnceLock, Ordering};
 
 /// The run was stopped before it was settled.
 const STOPPED: u16 = 1;
-/// Its work is over: it is not stopped any more.
+/// The run's work is over: the run cannot be stopped any more.
 const SETTLED: u16 = 2;
-/// It takes no more runs below it.
+/// The run takes no more children.
 const CLOSED: u16 = 4;
-/// It has ended, with all runs below it.
+/// The run has ended, and so have all runs below it.
 const ENDED: u16 = 8;
-/// It has tasks, or has had some.
+/// The run has, or has had, tasks.
 const TASKS: u16 = 16;
-/// Something was bound to it that has to be dropped at its end.
+/// The run has bindings, which have to be dropped at its end.
 const BOUND: u16 = 32;
-/// It has dropped its bindings, or is about to.
+/// The run has dropped its bindings, or is about to drop them.
 const RELEASED: u16 = 64;
-/// It has a chain, which its values pass.
+/// The run has a chain, which its values pass.
 const CHAINED: u16 = 128;
-/// Its work has begun: no chain is added from now on.
+/// The run's work has begun: no chain is added from now on.
 const WORKING: u16 = 256;
 
 const fn is_open(word: u16) -> bool {
@@ -100,7 +100,7 @@ impl<S> RunState<S> {
         self.outcome(word.unwrap_or_else(|word| word))
     }
 
-    /// Marks the run as having tasks. Returns `false` if it is settled and takes none.
+    /// Marks the run as having tasks. Returns `false` if the run is settled and takes no tasks.
     pub(crate) fn take_task(&self) -> bool {
         self.word.fetch_or(TASKS, Ordering::SeqCst) & SETTLED == 0
     }
@@ -118,14 +118,15 @@ impl<S> RunState<S> {
         self.word.load(Ordering::SeqCst) & CLOSED != 0
     }
 
-    /// Adds the chain, which has been made, and marks the run as bound. Returns `false` if the work has begun without a chain.
+    /// Marks the run as bound and as having a chain, which the caller has made. A run without a chain refuses the chain, and
+    /// returns `false`, once its work has begun or it was released.
     pub(crate) fn add_chain(&self) -> bool {
         let chained = |word| (word & (CHAINED | WORKING | RELEASED) == 0).then_some(word | CHAINED | BOUND);
         let added = self.word.fetch_update(Ordering::AcqRel, Ordering::Acquire, chained);
         added.map_or_else(|word| word & CHAINED != 0, |_| true)
     }
 
-    /// Begins the work. Returns `true` if its values pass a chain: without one, none is added any more.
+    /// Begins the work. Returns `true` if the run has a chain. If not, no chain can be added any more.
     pub(crate) fn begin_work(&self) -> bool {
         self.word.fetch_or(WORKING, Ordering::AcqRel) & CHAINED != 0
     }
@@ -140,11 +141,11 @@ impl<S> RunState<S> {
         self.word.fetch_or(BOUND, Ordering::AcqRel) & RELEASED == 0
     }
 
-    /// Releases the run. Returns `true` if something is bound that the caller has to drop. Later bindings are dropped by their
-    /// binders.
+    /// Releases the run. Returns `true` if something is bound that the caller has to drop. Later bindings are dropped by the code
+    /// that binds them.
     #[inline]
     pub(crate) fn release(&self) -> bool {
-        // A run that was released when it was settled has nothing bound: no atomic exchange for it.
+        // A run that was released when it was settled has no bindings, and needs no atomic exchange.
         self.word.load(Ordering::Acquire) & RELEASED == 0 && self.word.fetch_or(RELEASED, Ordering::AcqRel) & BOUND != 0
     }
 
@@ -154,7 +155,8 @@ impl<S> RunState<S> {
 
     /// Ends the run, which is settled, closed and released.
     pub(crate) fn end(&self) {
-        // A bit that another thread adds between the two may get lost: after `RELEASED` no decision depends on one.
+        // A bit that another thread adds between load and store may get lost: after `RELEASED`, no decision depends on such a
+        // bit.
         let word = self.word.load(Ordering::Relaxed);
         self.word.store(word | ENDED, Ordering::Release);
     }

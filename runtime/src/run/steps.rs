@@ -23,7 +23,7 @@ use crate::run::panic::{discard, isolated};
 use crate::runnable::value::Data;
 use crate::{Error, Outcome, Result, Stage, Status};
 
-/// A step of a run, with what the run waits for in it.
+/// A step of a run, with the emit or cleanup that the run waits for in this step.
 pub(crate) enum Step<I: 'static, O> {
     Starting(Emitting<Start<I, O>>),
     /// With the answer that was set at `start`, until the work begins.
@@ -32,7 +32,7 @@ pub(crate) enum Step<I: 'static, O> {
     CleaningUp(Box<Cleanup<O>>),
     Succeeding(Emitting<Success<I, O>>),
     Failing(Emitting<Failure>),
-    /// Runs below are ended that were started since.
+    /// Runs that listeners of `success` or `error` have started are ended.
     Closing(Box<Cleanup<O>>),
     Finishing(Emitting<Finish<I, O>>, Option<Error>),
     Over(Result<O>),
@@ -45,7 +45,7 @@ impl<I, O> Default for Step<I, O> {
     }
 }
 
-/// An event with a listener that has to be awaited.
+/// An emit with a listener that has to be awaited.
 pub(crate) type Emitting<P> = BoxFuture<'static, Delivered<P>>;
 type Delivered<P> = (P, Result<(), EmitError>);
 
@@ -69,7 +69,8 @@ pub(crate) fn give_up<I: Data, O: Data>(run: &TypedRun<I, O>, error: Error) -> S
 }
 
 impl<I: Data, O: Data> Step<I, O> {
-    /// Polls what the run waits for, and returns the next step. Runs that have to end before may be handed over to `below`.
+    /// Polls the emit or cleanup that the run waits for, and returns the next step. If `below` is a list, children that have to
+    /// end first are handed over to it.
     pub(crate) fn poll(&mut self, run: &TypedRun<I, O>, below: Deferred<'_>, cx: &mut TaskContext<'_>) -> Poll<Self> {
         match self {
             Self::Starting(emitting) => emitting.as_mut().poll(cx).map(|delivered| on_started(run, delivered)),
@@ -164,8 +165,8 @@ fn on_failed<I: Data, O: Data>(run: &TypedRun<I, O>, (failure, _): Delivered<Fai
     close(run, Err(failure.error), None)
 }
 
-/// Closes the run, so that runs which are made in it from now on begin further up. Runs that its listeners have started end first
-/// (R13).
+/// Closes the run: a run that is made in it from now on gets a parent further up. Runs that its listeners have started end before
+/// `finish` (R13).
 fn close<I: Data, O: Data>(run: &TypedRun<I, O>, result: Result<O>, input: Option<Input<I>>) -> Step<I, O> {
     let AbortNode { state, below, .. } = run.node();
     state.close();
@@ -219,7 +220,8 @@ fn end<I: Data, O: Data>(run: &TypedRun<I, O>, result: Result<O>) -> Step<I, O> 
     Step::Over(result.map_err(Error::leaving))
 }
 
-/// Emits an event to the listeners, and then shows it to the subscribers. Returns it delivered, or the future that delivers it.
+/// Emits an event to the listeners, and then shows it to the subscribers. Returns the delivered event, or a future that delivers
+/// it.
 fn emit<I: Data, O: Data, P>(
     run: &TypedRun<I, O>,
     recipients: Recipients<'_>,

@@ -43,7 +43,7 @@ pub(crate) fn supervise(run: &RunContext) {
     }
 }
 
-/// A task that drives a run to its end. If it is dropped before, its drop ends the run.
+/// A task that drives a run to its end. If the task is dropped before the run has ended, the drop ends the run.
 struct Supervised {
     run: RunContext,
     key: usize,
@@ -88,9 +88,9 @@ impl Wake for Again {
 /// Waits until the runs whose futures were dropped have ended. At the deadline the remaining runs are cut: they end at once, and
 /// async listeners are skipped.
 ///
-/// Call it before the tokio runtime is dropped: a runtime that shuts down awaits nothing, so runs that have not ended are cut then
-/// too. Living runs are not touched: a program that has awaited its runs calls this, and then closes its sinks,
-/// `handle.close(deadline)`. [`shutdown`](crate::shutdown) aborts living runs as well.
+/// Call it before the tokio runtime is dropped: a runtime that shuts down awaits nothing, so runs that have not ended are cut
+/// then too. It does not touch runs whose futures still exist: await them first, then call this function, and then close your
+/// sinks with `handle.close(deadline)`. To abort all runs, call [`shutdown`](crate::shutdown).
 ///
 /// ```
 /// use std::time::Duration;
@@ -177,6 +177,6 @@ pub struct Undelivered {
     pub run_id: Uuid,
     /// How many times an async listener was skipped, or dropped while it was awaited.
     pub skipped: usize,
-    /// `true` if it has ended by now. If not, its work or a listener blocks a thread.
+    /// `true` if the run had ended when the report was made. If not, its work or a listener blocks a thread.
     pub has_ended: bool,
 }

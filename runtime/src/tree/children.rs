@@ -1,9 +1,10 @@
 //! The children of a run: runs that were started in it. Also the runs that follow an abort signal.
 //!
-//! 1. The first thread that registers a child owns a slot for one child. All further children are registered in shards, one for
-//!    each thread: runs that begin and end on several threads below one run do not contend, and their number does not matter.
-//! 2. A child is held weakly, until it has ended.
-//! 3. A child registers while it is made, and its weak handle is not upgradable until it is made. `poll_all` waits for such
+//! 1. The first thread that registers a child owns a slot for one child. All further children are registered in `SHARDS` shards,
+//!    which are made with the first of these children. The thread selects the shard, so runs that begin and end on several
+//!    threads below one run rarely contend.
+//! 2. A child is registered with a weak handle, until it has ended.
+//! 3. A child registers while it is made, and its weak handle cannot be upgraded before it is made. `poll_all` waits for such
 //!    children: each reports when it is made, or when it deregisters because it could not be made.
 
 use std::task::{Context as TaskContext, Poll, Waker, ready};
@@ -16,7 +17,7 @@ use crate::sync::{AtomicUsize, AtomicWaker, Mutex, OnceLock, Ordering, SHARDS, f
 
 #[derive(Default)]
 pub(crate) struct Children {
-    /// The thread that owns the slot, the first one that came; 0 before.
+    /// The thread that owns the slot: the first thread that registered a child; 0 before that.
     owner: AtomicUsize,
     first: Mutex<Option<WeakRun>>,
     /// Made with the first child that is not in the slot. From then on the slot is not used again.
@@ -49,7 +50,7 @@ impl Children {
         }
         let shard = thread % SHARDS;
         let more = self.more.get_or_init(Box::default);
-        // A parent that does not see `more` has closed before: the child checks for that next, and is refused.
+        // If the parent does not see `more`, it has closed before: the child checks that next, and is refused.
         fence(Ordering::SeqCst);
         ChildKey::More { shard, key: more[shard].0.lock().insert(run) }
     }
@@ -107,7 +108,7 @@ impl Children {
 
     fn wait(&self, waker: &Waker) -> Poll<Vec<RunContext>> {
         self.waiting.register(waker);
-        // Either this sees that the child is made, or the child sees that its parent is settled, and wakes it.
+        // Either this sees that the child is made, or the child sees that its parent is settled, and wakes the waiting task.
         fence(Ordering::SeqCst);
         self.made().map_or(Poll::Pending, Poll::Ready)
     }

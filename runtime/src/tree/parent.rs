@@ -3,7 +3,7 @@
 //! 1. A run registers with its parent while it is made, and then checks whether the parent has closed; the parent closes, and
 //!    then looks for children: one of the two sees the other.
 //! 2. A run deregisters when it has ended, or if it could not be made; until then its parent ends it.
-//! 3. A parent that waits for the run to be made is woken in either case.
+//! 3. A parent that waits until the run is made is woken when the run is made, or deregisters because it could not be made.
 
 use crate::RunContext;
 use crate::context::WeakRun;
@@ -18,7 +18,7 @@ pub(crate) struct Parent {
 }
 
 impl Parent {
-    /// Registers a run with its parent. Returns the parent as an error if it has closed.
+    /// Registers a run with its parent. Returns the parent as an error if the parent has closed.
     pub(crate) fn of(run: WeakRun, above: RunContext) -> Result<Self, RunContext> {
         if above.node().state.is_closed() {
             return Err(above);
