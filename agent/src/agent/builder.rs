@@ -8,7 +8,7 @@ use emitree_runtime::{Error, IntoMiddleware, Middleware, Result, Runnable};
 use serde_json::{Map, Value};
 
 use crate::agent::middleware::{Installed, Prepare, twice};
-use crate::agent::{Agent, Shared};
+use crate::agent::{Agent, AgentParts};
 use crate::{AgentMiddleware, ChatModel, ChatOptions, Place, Tool, ToolError, ToolSpec};
 
 /// Builds an [`Agent`]. Made by [`Agent::builder`].
@@ -163,7 +163,7 @@ impl AgentBuilder {
             Emitter::root().child_builder(["agent", &namespace]).creator(Creator::new("Agent", name)).build()?;
         let specs = specs_of(&tools);
         let shared =
-            Shared { emitter, model, prompt, options, tools, specs, installed, max_steps, max_depth, spawn_tools };
+            AgentParts { emitter, model, prompt, options, tools, specs, installed, max_steps, max_depth, spawn_tools };
         Ok(Agent { shared: Arc::new(shared), middlewares })
     }
 }

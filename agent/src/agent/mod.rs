@@ -95,11 +95,11 @@ use crate::{AgentInput, AgentOutput, ChatModel, ChatOptions, Tool, ToolError, To
 /// error that says whether its tool had been started.
 #[derive(Clone)]
 pub struct Agent {
-    shared: Arc<Shared>,
+    shared: Arc<AgentParts>,
     middlewares: Vec<Arc<dyn Middleware>>,
 }
 
-pub(crate) struct Shared {
+pub(crate) struct AgentParts {
     pub(crate) emitter: Emitter,
     pub(crate) model: ChatModel,
     pub(crate) prompt: Option<String>,
@@ -163,7 +163,7 @@ impl Runnable for Agent {
 
 impl fmt::Debug for Agent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Shared { model, tools, installed, .. } = &*self.shared;
+        let AgentParts { model, tools, installed, .. } = &*self.shared;
         let installed: Vec<_> = installed.iter().map(|installed| installed.id.as_str()).collect();
         f.debug_struct("Agent")
             .field("name", &self.name())

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use emitree_runtime::{Error, Result, RunContext, Runnable};
 
-use crate::agent::Shared;
+use crate::agent::AgentParts;
 use crate::agent::batch::run_batch;
 use crate::agent::builder::{check_names, specs_of};
 use crate::agent::events::{AgentStart, AgentSuccess, Iteration};
@@ -25,7 +25,7 @@ const MAX_ROUNDS: u32 = 100;
 
 /// One attempt of an agent's run.
 pub(crate) struct Loop<'a> {
-    pub(crate) agent: &'a Shared,
+    pub(crate) agent: &'a AgentParts,
     pub(crate) ctx: &'a RunContext,
     /// The agent's middlewares, then those bound to this run.
     installed: Vec<Arc<Installed>>,
@@ -45,7 +45,7 @@ enum After {
 }
 
 impl<'a> Loop<'a> {
-    pub(crate) fn begin(agent: &'a Shared, input: &'a AgentInput, ctx: &'a RunContext) -> Result<Self> {
+    pub(crate) fn begin(agent: &'a AgentParts, input: &'a AgentInput, ctx: &'a RunContext) -> Result<Self> {
         check_depth(agent, ctx)?;
         let mut installed = agent.installed.clone();
         let mut tools = agent.tools.clone();
@@ -305,7 +305,7 @@ impl<'a> Loop<'a> {
 }
 
 /// Refuses agents that are nested too deep.
-fn check_depth(agent: &Shared, ctx: &RunContext) -> Result<()> {
+fn check_depth(agent: &AgentParts, ctx: &RunContext) -> Result<()> {
     // Runs of other kinds in between, such as tools, do not count.
     let above = std::iter::successors(ctx.parent(), |run| run.parent());
     let agents = above.filter(|run| run.types().runnable == std::any::type_name::<Agent>()).count();

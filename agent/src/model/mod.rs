@@ -63,11 +63,11 @@ use crate::{ChatRequest, ChatResponse, ChunkStages, Delta, Provider};
 /// Dropping or aborting the run drops the provider's call.
 #[derive(Clone)]
 pub struct ChatModel {
-    shared: Arc<Shared>,
+    shared: Arc<ModelParts>,
     middlewares: Vec<Arc<dyn Middleware>>,
 }
 
-struct Shared {
+struct ModelParts {
     provider: Box<dyn DynProvider>,
     emitter: Emitter,
 }
@@ -93,7 +93,7 @@ impl ChatModel {
             // Middleware that attempts again emits it on the run.
             .declares::<AttemptDiscarded>("attempt_discarded")
             .build()?;
-        let shared = Arc::new(Shared { provider: Box::new(provider), emitter });
+        let shared = Arc::new(ModelParts { provider: Box::new(provider), emitter });
         Ok(Self { shared, middlewares: Vec::new() })
     }
 
@@ -115,7 +115,7 @@ impl ChatModel {
         }
         let mut deltas = self.shared.provider.chat(&request, ctx).await?;
         let stages = ctx.own_extension::<ChunkStages>().map(|stages| stages.begin()).unwrap_or_default();
-        let mut reply = Reply { ctx, stages, streams: request.options.stream, builder: ResponseBuilder::new() };
+        let mut reply = IncomingReply { ctx, stages, streams: request.options.stream, builder: ResponseBuilder::new() };
         // A reply that is not streamed passes the stages whole, so a stage sees the same text either way.
         let mut arrived = Vec::new();
         while let Some(delta) = deltas.next().await {
@@ -135,14 +135,14 @@ impl ChatModel {
 }
 
 /// A reply that is being received.
-struct Reply<'a> {
+struct IncomingReply<'a> {
     ctx: &'a RunContext,
     stages: Vec<Box<dyn ChunkStage>>,
     streams: bool,
     builder: ResponseBuilder,
 }
 
-impl Reply<'_> {
+impl IncomingReply<'_> {
     /// Takes pieces through the stages, emits them and adds them to the response. Returns whether a listener stopped the
     /// stream; the pieces behind that one are dropped.
     async fn receive(&mut self, deltas: Vec<Delta>, ended: bool) -> Result<bool> {
@@ -259,7 +259,7 @@ async fn succeeded(response: ChatResponse, ctx: &RunContext) -> Result<ChatRespo
 
 impl fmt::Debug for ChatModel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Shared { emitter, .. } = &*self.shared;
+        let ModelParts { emitter, .. } = &*self.shared;
         f.debug_struct("ChatModel")
             .field("name", &self.name())
             .field("namespace", &emitter.namespace())

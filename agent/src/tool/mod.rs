@@ -43,12 +43,12 @@ use crate::{ToolOutput, ToolSpec};
 /// | `retries_exceeded` | [`ToolRetriesExceeded`] | the last of these attempts has failed |
 #[derive(Clone)]
 pub struct Tool {
-    shared: Arc<Shared>,
+    shared: Arc<ToolParts>,
     middlewares: Vec<Arc<dyn Middleware>>,
     retries: u32,
 }
 
-struct Shared {
+struct ToolParts {
     spec: ToolSpec,
     emitter: Emitter,
     work: Box<dyn Work>,
@@ -147,7 +147,7 @@ impl Tool {
             // Middleware that attempts again emits it on the run.
             .declares::<AttemptDiscarded>("attempt_discarded")
             .build()?;
-        Ok(Self { shared: Arc::new(Shared { spec, emitter, work }), middlewares: Vec::new(), retries: 0 })
+        Ok(Self { shared: Arc::new(ToolParts { spec, emitter, work }), middlewares: Vec::new(), retries: 0 })
     }
 
     /// Binds a middleware to each run of this tool and of its later clones.
