@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 
 /// The kind of an [`Error`](crate::Error): a failure or control flow.
 ///
-/// `Failed`, `Panicked` and `Invalid` are failures; all others are control flow. A layer may catch a failure or a time-out and
-/// return something else. Other control flow that a layer does not return overrules the result of that layer, unless the
+/// `Failed`, `Panicked` and `Invalid` are failures; all other kinds are control flow. A layer may catch a failure or a time-out
+/// and return something else. Other control flow that a layer does not return overrules the result of that layer, unless the
 /// layer [absorbs](crate::Next::absorb) it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

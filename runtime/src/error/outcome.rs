@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Error, ErrorKind, Interrupt};
 
-/// The outcome of a run: its output, or the way in which it ended without one.
+/// The outcome of a run: its output, or the way in which it ended without an output.
 ///
 /// In JSON it is an object with the [`Status`] and the fields of the variant: `{"status": "success", "output": …}`,
 /// `{"status": "denied", "by": …, "reason": …}` and so on.
@@ -119,7 +119,7 @@ pub enum Status {
 }
 
 impl Status {
-    /// Returns the name that JSON and the span of a run use.
+    /// Returns the name of the status in JSON and in the span of a run.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {

@@ -147,8 +147,8 @@ impl<'a, O: Op> Next<'a, O> {
 
     /// Marks an error of `next` as handled, so that the layer may return another result.
     ///
-    /// If a layer receives a denial, a halt, an abort, an interrupt or a request for a retry from `next`, and returns an output
-    /// or a failure without absorbing the error, the error overrules that result. So no layer swallows control flow by accident.
+    /// If `next` returns a denial, a halt, an abort, an interrupt or a request for a retry, this error overrules the result of
+    /// the layer, unless the layer absorbs the error. So no layer swallows control flow by accident.
     ///
     /// A layer that awaits several calls of `next` at the same time has to absorb the error of each call. Of the errors that it
     /// has not absorbed, the most severe error is the result: a denial is more severe than a halt, then come an abort, an

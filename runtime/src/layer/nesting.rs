@@ -72,7 +72,7 @@ pub(crate) fn warning(layer: &dyn LayerDescription, run: &RunContext) -> Option<
     warning
 }
 
-/// Logs the warning of a layer that was just bound to a run, unless it has logged one before.
+/// Logs the warning of a layer that was just bound to a run, unless the layer has logged a warning before.
 pub(crate) fn warn_once(layer: &dyn LayerDescription, run: &RunContext) {
     if layer.warned().has_warned() {
         return;

@@ -20,7 +20,7 @@ pub enum Phase {
 }
 
 impl Phase {
-    /// Returns the name that JSON and the span of a layer use.
+    /// Returns the name of the phase in JSON and in the span of a layer.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {

@@ -210,7 +210,7 @@ impl<O: Op> Middleware for Stack<O> {
         Ok(())
     }
 
-    /// Returns the name of the layer if the stack has only one, and `stack` otherwise.
+    /// Returns the name of the layer if the stack has only one layer, and `stack` otherwise.
     fn name(&self) -> &str {
         match &*self.0 {
             [only] => only.layer.description().name(),

@@ -39,7 +39,8 @@ impl WouldDeny {
 
     /// Logs the event, and emits it on the run's emitter. If a log subscriber or a listener fails, the run still goes on.
     pub(crate) async fn record(mut self, ctx: &RunContext) {
-        // A guard that only evaluates must not affect the run: a panicking log subscriber and a failing listener are caught (M5).
+        // A guard with `evaluate_only` must not affect the run: a panicking log subscriber and a failing listener are caught
+        // (M5).
         let Self { guard, at, reason } = &self;
         isolated(|| tracing::info!(guard, at = ?at, reason, "a guard would have denied"));
         if let Err(error) = ctx.emitter().emit_event(&mut self).await {

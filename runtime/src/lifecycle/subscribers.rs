@@ -51,7 +51,7 @@ impl<T: RunSubscriber + ?Sized> RunSubscriber for Arc<T> {
 
 /// The subscribers of a run, including the subscribers of the runs above.
 pub(crate) struct Subscribers {
-    /// The run's own subscribers in order of registration, then the inherited ones, nearest first.
+    /// The run's own subscribers in order of registration, then the inherited subscribers, nearest run first.
     pub(crate) all: InheritedList<Arc<dyn RunSubscriber>>,
     /// The number of inherited subscribers, at the end of the list.
     above: usize,
@@ -81,8 +81,8 @@ impl Subscribers {
     }
 
     fn add(&self, subscriber: Arc<dyn RunSubscriber>) {
-        // Insert it after the run's own subscribers and before the inherited ones, so that subscribers of the nearest run are
-        // called first.
+        // Insert the subscriber after the run's own subscribers and before the inherited subscribers, so that subscribers of
+        // the nearest run are called first.
         self.all.change(|all| all.insert(all.len().saturating_sub(self.above), subscriber));
     }
 }
@@ -123,7 +123,7 @@ impl RunContext {
         self.bound();
     }
 
-    /// Returns the recipients of the run's events at this moment; `None` if there are none.
+    /// Returns the recipients of the run's events at this moment; `None` if there are no listeners and no subscribers.
     pub(crate) fn recipients(&self) -> Option<Recipients<'_>> {
         // Ask for listeners first: they decide whether the run needs an emitter at all (invariant 2).
         let run = self.shared();

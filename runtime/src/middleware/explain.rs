@@ -107,7 +107,7 @@ impl From<Phase> for Place {
 }
 
 impl LayerInfo {
-    /// Describes a layer.
+    /// Creates the description of a layer or function, for [`Middleware::layers`].
     pub fn new(name: impl Into<String>, place: impl Into<Place>, summary: impl Into<Summary>) -> Self {
         Self { name: name.into(), place: place.into(), summary: summary.into() }
     }
@@ -141,7 +141,7 @@ impl Explanation {
 }
 
 impl RunContext {
-    /// Returns the middlewares that are bound to this run, including the inherited ones, and the layers and functions of its
+    /// Returns the middlewares that are bound to this run, including inherited middlewares, and the layers and functions of its
     /// chain. Both lists are empty once the run has ended.
     #[must_use]
     pub fn explain(&self) -> Explanation {

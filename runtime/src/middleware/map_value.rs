@@ -26,10 +26,10 @@ pub struct MapValue<T> {
 
 /// Creates a middleware from a function that may change the input, after `start` and before all layers.
 ///
-/// Several functions are called in the order in which they are bound, each with the value that the previous one left; those
-/// with [`guard`](MapValue::guard) come last. The functions change a copy of the input: `success` and `finish` carry the input
-/// as `start` left it, every [attempt](RunContext::attempt) begins with that value again, and [`RunContext::original`] returns
-/// the input as the caller passed it.
+/// Several functions are called in the order in which they are bound, each with the value that the previous function left;
+/// functions marked as [`guard`](MapValue::guard) come last. The functions change a copy of the input: `success` and `finish`
+/// carry the input as `start` left it, every [attempt](RunContext::attempt) begins with that value again, and
+/// [`RunContext::original`] returns the input as the caller passed it.
 ///
 /// An error ends the attempt before its work. [`Error::denied`], [`Error::halted`], [`Error::aborted`] and
 /// [`Error::retry_with`] have their usual effect; any other error makes the run fail.
@@ -92,8 +92,9 @@ where
 
 /// Creates a middleware from a function that may change the output, after all layers and before `success`.
 ///
-/// Several functions are called in the order in which they are bound, each with the value that the previous one left; those with
-/// [`guard`](MapValue::guard) come last. An error replaces the output; [`Error::retry_with`] asks for another attempt.
+/// Several functions are called in the order in which they are bound, each with the value that the previous function left;
+/// functions marked as [`guard`](MapValue::guard) come last. An error replaces the output; [`Error::retry_with`] asks for
+/// another attempt.
 ///
 /// ```
 /// use emitree_runtime::{Error, RunContext, Runnable, map_output, runnable_fn};
@@ -228,7 +229,7 @@ impl<T> Clone for NamedMap<T> {
     }
 }
 
-/// The functions for inputs, or for outputs, of a run.
+/// The `map_input` functions of a run, or its `map_output` functions.
 pub(crate) struct Maps<T>(FreezableList<NamedMap<T>>);
 
 impl<T> Default for Maps<T> {
@@ -275,7 +276,7 @@ fn guards_last<T>(maps: &mut [NamedMap<T>]) {
     maps.sort_by_key(|map| map.is_guard);
 }
 
-/// The functions for inputs, and the input as the caller passed it.
+/// The `map_input` functions of a run, and the input as the caller passed it.
 pub(crate) struct InputMaps<I> {
     pub(crate) maps: Maps<I>,
     copy: OnceLock<fn(&I) -> I>,

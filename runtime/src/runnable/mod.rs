@@ -81,12 +81,12 @@ pub trait Runnable: Send + Sync {
     /// no events, and no middleware applies, not even an inherited guard.
     fn execute(&self, input: &Self::Input, ctx: &RunContext) -> impl Future<Output = Result<Self::Output>> + Send;
 
-    /// Returns the kind, such as `Tool`. By default it is the kind of the emitter's creator, or `Run`.
+    /// Returns the kind, such as `Tool`. By default it is the kind of the emitter's creator, or `Run` if there is no creator.
     fn kind(&self) -> &str {
         self.emitter().creator().map_or("Run", |creator| creator.kind())
     }
 
-    /// Returns the name. By default it is the name of the emitter's creator, or the emitter's namespace.
+    /// Returns the name. By default it is the name of the emitter's creator, or the emitter's namespace if there is no creator.
     fn name(&self) -> &str {
         self.emitter().creator().map_or_else(|| self.emitter().namespace(), |creator| creator.name())
     }

@@ -121,7 +121,7 @@ impl<E> StreamBuffer<E> {
         reader.into_iter().for_each(Waker::wake);
     }
 
-    /// Drops all events, and keeps none from now on.
+    /// Drops all events, and keeps no event from now on.
     pub(crate) fn close(&self) {
         let mut state = self.state.lock();
         state.closed = true;
@@ -189,7 +189,8 @@ impl<E> StreamBuffer<E> {
         let state = self.state.lock();
         let (is_work_done, held, run) = (state.is_work_done, state.held, state.run.clone());
         drop(state);
-        // Upgrade the run outside of the lock: this may hold its last reference, and drop it (invariant 1).
+        // Upgrade the run outside of the lock: the upgraded handle may be the last, and then drops the run's values (invariant
+        // 1).
         let may_retry = |run: RunContext| run.existing_chain().is_some_and(|chain| chain.may_retry_output());
         !is_work_done && held.unwrap_or_else(|| run.and_then(|run| run.upgrade()).is_some_and(may_retry))
     }

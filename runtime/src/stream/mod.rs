@@ -33,7 +33,7 @@ pub enum StreamItem<O, E = Box<EventRecord>> {
 ///
 /// Polling the stream drives the run. The run is polled only when all buffered events are read, so a slow reader slows the run
 /// down. The buffer is bounded, because one poll of the run, its tasks or other threads may emit many events. If more events
-/// are unread than its [`capacity`](Self::capacity) allows, the oldest are dropped, and counted as
+/// are unread than its [`capacity`](Self::capacity) allows, the oldest events are dropped, and counted as
 /// [missed](StreamItem::Missed).
 ///
 /// Dropping the stream drops the run, and thereby aborts the run.
@@ -290,7 +290,7 @@ impl<R: Runnable, E> RunStream<'_, R, E> {
         poll_fn(|cx| Pin::new(&mut *self).poll_next(cx)).await
     }
 
-    /// Polls the run. Returns `true` if it is over.
+    /// Polls the run. Returns `true` if the run is over.
     fn drive(&mut self, cx: &mut TaskContext<'_>) -> bool {
         let Some(run) = &mut self.run else { return true };
         if let Poll::Ready(result) = Pin::new(run).poll(cx) {

@@ -26,7 +26,7 @@ use crate::context::current::{Within, within};
 pub struct EnterRunLayer;
 
 impl EnterRunLayer {
-    /// Returns the layer.
+    /// Creates the layer.
     pub const fn new() -> Self {
         Self
     }

@@ -47,7 +47,7 @@ use super::with_run::WithRun;
 pub struct PropagateRunLayer;
 
 impl PropagateRunLayer {
-    /// Returns the layer.
+    /// Creates the layer.
     pub const fn new() -> Self {
         Self
     }

@@ -79,7 +79,7 @@ impl Service<Ticket> for TicketService {
 
 /// The future of a [`TicketService`]: the work begins at its first poll, and it returns `()` or the work's error.
 ///
-/// Dropping it does not stop the work. [`TowerLayer`](crate::TowerLayer) drops the work when the service has returned.
+/// Dropping the future does not stop the work. [`TowerLayer`](crate::TowerLayer) drops the work when the service has returned.
 #[derive(Debug)]
 #[must_use = "the work does not begin until it is awaited"]
 pub struct TicketFuture {
