@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::Request;
 use crate::shared::own_events::own_events;
 
-/// A question is about to be asked, of a responder or by an interrupt.
+/// A question is about to be asked, by calling the responder or by ending the run with an interrupt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Asked {

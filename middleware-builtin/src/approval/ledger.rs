@@ -101,7 +101,7 @@ impl Approvals {
         ctx: &RunContext,
         ask: impl Future<Output = Result<Decision>> + Send,
     ) -> Result<Decision> {
-        // Joins before the first await, so that runs which ask from now on share this cell.
+        // Join before the first await, so that runs which ask from now on share this cell.
         let question = PendingQuestion::join(&self.0, id);
         let asks = || async {
             // An earlier asker may have stored its answer after this run looked and before it joined (2).

@@ -45,7 +45,8 @@ pub async fn charge(ctx: &RunContext, usage: Usage) -> Result<()> {
     closed.map_or(Ok(()), |closed| Err(closed.error()))
 }
 
-/// Warnings and a closing to be emitted. Dropping the report stops the account's work if the account closed.
+/// The warnings and the closing of an account that are to be emitted. Dropping the report stops the account's work if
+/// the account closed.
 pub(super) struct LimitReport {
     account: Arc<Account>,
     warnings: Vec<BudgetWarning>,
@@ -78,8 +79,8 @@ impl Drop for LimitReport {
     }
 }
 
-/// The amounts that a run may still spend. Each is the least amount left in its nearest budget and all budgets above.
-/// Returned by [`remaining`].
+/// The amounts that a run may still spend. Each amount is the least that is left in the run's nearest budget and all
+/// budgets above. Returned by [`remaining`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Remaining {

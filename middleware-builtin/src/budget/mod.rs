@@ -93,8 +93,8 @@ mod usage;
 ///
 /// - `charged`, a [`Charged`]: once for each charge, with the cost of the nearest account.
 /// - `warning`, a [`BudgetWarning`]: once for each limit of an account.
-/// - `closed`, a [`BudgetClosed`]: an account closed.
-/// - `denied`, a [`StartDenied`]: a run tried to begin below a closed account.
+/// - `closed`, a [`BudgetClosed`]: when an account closes.
+/// - `denied`, a [`StartDenied`]: when a run would begin below a closed account.
 #[derive(Clone)]
 pub struct Budget(Arc<BudgetOptions>);
 

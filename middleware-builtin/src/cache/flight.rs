@@ -8,7 +8,8 @@
 //! 3. A result is stored before its flight ends. A leader therefore looks the entry up once more before it executes.
 //! 4. A detached flight accepts no new followers, and its result is not stored.
 //! 5. No run waits for itself, directly or through other flights (`deadlock.rs`).
-//! 6. No user code runs under the lock. Keys are compared under the lock, but they consist of bytes.
+//! 6. No user code runs under the lock. Keys are compared under the lock, which runs no user code because keys consist
+//!    of bytes.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;

@@ -75,8 +75,8 @@ use crate::shared::own_events::OwnEvents;
 /// 4. *Miss*: the work is executed, and its output is stored. Failures are stored only with
 ///    [`cache_errors`](CacheBuilder::cache_errors), control flow and panics never.
 ///
-/// A run that would wait for itself executes instead of joining. That happens if it was started, directly or through
-/// waits in any cache, by the run that executes the equal request. It also happens if a layer outside the cache calls
+/// A run that would wait for itself executes instead of joining. That happens if the run that executes the equal
+/// request is above it, or waits in any cache for a run above it. It also happens if a layer outside the cache calls
 /// `next` twice at the same time.
 ///
 /// A run that was answered at its `start` keeps that answer. The cache is not consulted, nothing is stored, and no own
@@ -115,7 +115,7 @@ struct CacheInner<T> {
 struct CacheOptions<T> {
     /// The scope that instances share; `None` if each instance has its own entries.
     scope: Option<String>,
-    /// Sorted and without duplicates, so that caches with equal keys agree.
+    /// The context keys, sorted and without duplicates.
     context_keys: Vec<String>,
     ttl: Option<Duration>,
     keeps_errors: bool,

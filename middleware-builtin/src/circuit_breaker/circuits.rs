@@ -113,8 +113,8 @@ impl CircuitTable {
         if surplus == 0 || failures.is_empty() {
             return RemovedCircuits::new();
         }
-        // Find the time of the last failure to remove in linear time, then remove circuits up to it. `surplus` limits
-        // the removals among circuits with equal times.
+        // Find in linear time when the last circuit to remove has failed, then remove the circuits that failed until
+        // then. `surplus` limits the removals among circuits with equal times.
         let last = surplus.min(failures.len()) - 1;
         let until = *failures.select_nth_unstable(last).1;
         let is_old = |circuit: &Circuit| circuit.last_failure().is_some_and(|at| at <= until);

@@ -9,7 +9,7 @@ use crate::shared::own_events::own_events;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Opened {
-    /// The key of the calls. If all runs share one state, the key is `null` and absent from JSON.
+    /// The key that the calls share. If all runs share one state, the key is `null` and absent from JSON.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub key: Value,
     /// The number of failures that opened the breaker; 1 after a failed probe.
@@ -24,7 +24,7 @@ pub struct Opened {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct HalfOpened {
-    /// The key of the calls. If all runs share one state, the key is `null` and absent from JSON.
+    /// The key that the calls share. If all runs share one state, the key is `null` and absent from JSON.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub key: Value,
 }
@@ -33,7 +33,7 @@ pub struct HalfOpened {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Closed {
-    /// The key of the calls. If all runs share one state, the key is `null` and absent from JSON.
+    /// The key that the calls share. If all runs share one state, the key is `null` and absent from JSON.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub key: Value,
 }
@@ -42,7 +42,7 @@ pub struct Closed {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct CallDenied {
-    /// The key of the calls. If all runs share one state, the key is `null` and absent from JSON.
+    /// The key that the calls share. If all runs share one state, the key is `null` and absent from JSON.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub key: Value,
     /// The time until a probe may pass, in milliseconds; `None` if unknown.

@@ -22,7 +22,7 @@ type KeyTable = HashMap<OwnedKey, Arc<KeyPermits>>;
 /// The permits of all keys.
 pub(super) struct PermitTable {
     permits: usize,
-    /// The permits of the one key that all runs have by default, found without the map.
+    /// The permits of the key that all runs share by default, kept outside of the map.
     common: Arc<KeyPermits>,
     keyed: Mutex<KeyTable>,
 }
@@ -129,7 +129,7 @@ impl Drop for KeyHandle {
     }
 }
 
-/// A held permit. It is released before its handle is dropped.
+/// A held permit. The permit is released before its handle is dropped.
 pub(super) struct Permit(KeyHandle);
 
 impl Drop for Permit {

@@ -66,9 +66,9 @@ pub const MARK: &str = "content_filter";
 /// # Failures
 ///
 /// The filter fails closed: if a classifier fails, panics or takes too long, the run is denied, and the failure is the
-/// cause of the denial. A value nested too deep to be checked is denied too. If a classifier returns control flow other
-/// than a time-out, the run ends with it. A filter that only [marks](ContentFilter::mark) fails open: the failure or
-/// the control flow is logged, and the text passes.
+/// cause of the denial. A run with a value that is nested too deep to be checked is denied too. If a classifier returns
+/// control flow other than a time-out, the run ends with it. A filter that only [marks](ContentFilter::mark) fails
+/// open: the failure or the control flow is logged, and the text passes.
 ///
 /// # Its own events
 ///

@@ -4,8 +4,8 @@
 //!    that preceding characters cannot hide a secret.
 //! 2. Each decoder reads the text once. Decoded text is shorter than its source. The caller limits how often decoded
 //!    text is decoded again.
-//! 3. All decoded bytes are counted. Decoding stops when the [`DecodeBudget`] is exceeded, which the budget shows to
-//!    the caller.
+//! 3. All decoded bytes are counted. Decoding stops when the [`DecodeBudget`] is exceeded; the caller checks
+//!    `is_exceeded`.
 
 use std::ops::ControlFlow;
 
@@ -113,7 +113,7 @@ pub(super) fn decoded(text: &str, budget: &mut DecodeBudget, on_decoded: &mut im
     ControlFlow::Continue(())
 }
 
-/// The decoding of one text.
+/// The state while one text is decoded.
 struct DecodePass<'a, S> {
     budget: &'a mut DecodeBudget,
     on_decoded: &'a mut S,

@@ -1,8 +1,8 @@
 //! The hosts that URLs may name. A host that cannot be read with certainty is not allowed.
 //!
 //! 1. The text is read once, from left to right. Each run of slashes is measured once, at its beginning.
-//! 2. The end of an authority is searched for once. Hosts that begin before that end share it, and the last `@` before
-//!    it.
+//! 2. The end of an authority is searched for once. Hosts that begin before this end share the end and the last `@`
+//!    before it.
 //! 3. A host that several URLs share is judged once. Therefore the time is linear in the length of any text.
 
 use std::cell::Cell;
@@ -88,7 +88,7 @@ impl<'t> HostReader<'t> {
             if !byte.is_ascii_alphanumeric() {
                 word = at + 1;
             }
-            // Slashes end the blank beginning too, but only after the first of them was handled above.
+            // Slashes end the blank beginning too, but only after the first slash was handled above.
             is_blank_so_far &= byte.is_ascii_whitespace() || byte.is_ascii_control();
         }
         false

@@ -31,7 +31,7 @@ pub(super) const DEFAULT_MAX_DECODED: usize = 64 << 20;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum What {
-    /// One of the [known](super::ExfilGuard::known) values.
+    /// A [known](super::ExfilGuard::known) value.
     Known,
     /// Text in the format of this kind of secret.
     Kind(Kind),
@@ -62,7 +62,7 @@ impl Serialize for What {
     }
 }
 
-/// A known value that was rejected. The error does not repeat it.
+/// A known value that was rejected. The error does not contain the value.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum KnownError {
@@ -165,7 +165,7 @@ impl Detector {
         let wide = |budget: &mut DecodeBudget| {
             text.contains('\0').then(|| self.check_utf_16(text.as_bytes(), MAX_ENCODINGS, budget)).flatten()
         };
-        // Cheapest first: plain text, then hosts, and decoding last.
+        // Search in the order of cost: plain text, then hosts, and decoding last.
         let leak =
             plain.or_else(left).or_else(|| wide(budget)).or_else(|| self.find_encoded(text, MAX_ENCODINGS, budget));
         // Text that was not decoded may contain a secret, so the search fails closed (M5).
@@ -210,7 +210,7 @@ impl Detector {
             .find_map(|text| self.check_text(Encoding::Utf16, text, true, depth, budget))
     }
 
-    /// Returns the first finding in a decoded text. If it is certainly text, hosts and further encodings count too.
+    /// Returns the first finding in a decoded text. With `is_text`, hosts and further encodings are searched too.
     fn check_text(
         &self,
         encoding: Encoding,

@@ -38,8 +38,8 @@ const NAME: &str = "exfil_guard";
 /// - keys, tokens and passwords, by the formats of [`Scanner::keys`],
 /// - URLs to other hosts, if hosts are [allowed](Self::allow_hosts),
 ///
-/// as plain text, in an [encoding](Encoding), or in one encoding inside another. A finding ends the run as a denial by
-/// `exfil_guard`. The denial names the sort of secret and its position, and never repeats the secret.
+/// as plain text, in an [encoding](Encoding), or in one encoding inside another. A finding ends the run with a denial
+/// by `exfil_guard`. The denial names the sort of secret and its position, and never repeats the secret.
 ///
 /// A failure whose text contains a secret becomes such a denial too. Control flow keeps its kind: in its message,
 /// causes and details, including their keys, each text with a secret is replaced by `withheld by exfil_guard`. Other
@@ -233,10 +233,10 @@ impl ExfilGuard {
     /// until further text shows that it is no secret. At most 27 KiB are held back. A longer word is passed on in parts
     /// of 2 KiB. Each part is checked together with the text that is held back and the last 8 KiB that were passed on.
     ///
-    /// If a secret is found, the event that completes it is emptied, its emit fails, no further text passes, and the
-    /// run fails even if its work ignores the failed emit. At the end of the run, text that is still held back is
-    /// emitted as one more event: a copy of the last event with that text. Base64 that spans several lines is found
-    /// only within one event.
+    /// If a secret is found, the text of the event that completes the secret is removed, and the emit of that event
+    /// fails. No further text passes, and the run fails even if its work ignores the failed emit. At the end of the
+    /// run, text that is still held back is emitted as one more event: a copy of the last event with that text. Base64
+    /// that spans several lines is found only within one event.
     #[must_use]
     pub fn text_of<T: Clone + Serialize + Send + Sync + 'static>(
         mut self,

@@ -96,7 +96,7 @@ impl CheckPassage {
     fn clear_until(&mut self) -> usize {
         let back = |bytes: usize| self.text.floor_char_boundary(self.text.len().saturating_sub(bytes));
         // A known value that begins before `known` is complete by now, and `release` looks for it. `bound` leaves
-        // `MAX_WORD` bytes held: a longer word passes up to it.
+        // `MAX_WORD` bytes held back: a longer word passes up to `bound`.
         let (known, bound) = (back(self.guard.detector.longest().saturating_sub(1)), back(MAX_WORD));
         // Search only bytes that were not searched before, so that a word in many small chunks takes linear time.
         if known > self.searched {

@@ -52,7 +52,7 @@ impl GuardState {
 
     /// Emits the findings recorded so far.
     pub(super) async fn emit_blocked(&self, ctx: &RunContext) {
-        // Take them out first: no lock is held across the await, and each is emitted once.
+        // Take the findings out first: no lock is held across the await, and each finding is emitted once.
         let blocked = std::mem::take(&mut *self.blocked.lock());
         for blocked in blocked {
             self.own_events.emit(ctx, || blocked).await;

@@ -55,7 +55,7 @@ use layer::FallbackLayer;
 ///
 /// `middleware.fallback.answered`, a [`FellBack`], when an alternative has answered; `middleware.fallback.exhausted`,
 /// an [`Exhausted`], when all alternatives have failed. If a failed attempt has emitted events, `attempt_discarded` is
-/// emitted on the run before the next alternative starts, as by a `Retry`.
+/// emitted on the run before the next alternative starts, as with a `Retry`.
 ///
 /// # Cancel safety
 ///

@@ -1,4 +1,4 @@
-//! Limits of how many runs are started, and how deep: [`Limits`].
+//! Limits on the number and the depth of runs: [`Limits`].
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -20,15 +20,16 @@ use run_counter::RunCounter;
 mod count;
 mod run_counter;
 
-/// Limits how many runs are started below a run or in a group, in total or by kind, and how deep they are nested.
+/// A middleware that limits how many runs are started below a run or in a group, and how deep runs are nested. The
+/// number of runs is limited in total, by kind, or both.
 ///
 /// Limits that are bound to a run count the runs below that run at any depth, not the run itself. Each run that they
 /// are bound to has its own counts. They accept runs of any type and read no values. A run is counted once, when it
 /// begins, however often it is attempted.
 ///
 /// If limits are bound below other limits, a run is counted by all of these limits. If one of them refuses the run, no
-/// limits count it. If several would refuse it, the nearest limits refuse it; counts below a run are checked before
-/// counts of a group.
+/// limits count it. If several limits would refuse the run, the nearest limits refuse it; counts below a run are
+/// checked before counts of a group.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -69,7 +70,7 @@ mod run_counter;
 ///
 /// # Order
 ///
-/// These steps happen to a run that exceeds a limit:
+/// A run that exceeds a limit ends in these steps:
 ///
 /// 1. Its middlewares are bound, and the limit is checked.
 /// 2. It starts. The first listener of `start` emits `middleware.limits.reached`, and ends the run.

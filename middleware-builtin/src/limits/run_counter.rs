@@ -3,8 +3,8 @@
 //! 1. A `RunCounter` is an extension of the run that its limits are bound to, and links to the nearest counter above.
 //! 2. A run is counted by all counters or by none: no count changes before every counter has agreed, and no lock is
 //!    released before that.
-//! 3. Locks are taken from the nearest counter upwards, and then the locks of the groups, in the order of their
-//!    addresses, because runs anywhere may share them. No user code runs under a lock.
+//! 3. Locks are taken from the nearest counter upwards. Then the locks of the groups are taken in the order of their
+//!    addresses, because unrelated runs may share groups. No user code runs under a lock.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -41,8 +41,8 @@ impl RunCounter {
         let is_same = |counter: &&Arc<Self>| Arc::ptr_eq(&counter.limits, limits);
         let counts_groups = !above.iter().flat_map(|above| above.upwards()).any(|counter| is_same(&counter));
         let (limits, stop, counts, depth) = (Arc::clone(limits), Arc::default(), Mutex::default(), ctx.depth());
-        // Mark the counter above before this one is visible, so that it no longer regards itself as the nearest counter
-        // of every run.
+        // Mark the counter above before this counter is visible, so that the counter above no longer regards itself as
+        // the nearest counter of every run.
         above.iter().for_each(|above| above.encloses.store(true, Ordering::Release));
         let encloses = AtomicBool::new(false);
         let counter = Arc::new(Self { limits, stop, above, depth, counts, counts_groups, encloses });
