@@ -164,8 +164,8 @@ impl Error {
         self.with(|data| data.is_retryable = is_retryable)
     }
 
-    /// Sets whether all work that depends on the run has to stop, for code that starts runs to check with
-    /// [`is_fatal`](Self::is_fatal). Control flow is never fatal.
+    /// Sets whether the error is fatal, which means that all work that depends on the run has to stop. The caller of the run
+    /// checks this with [`is_fatal`](Self::is_fatal). Control flow is never fatal.
     #[must_use]
     pub fn fatal(self, is_fatal: bool) -> Self {
         self.with(|data| data.is_fatal = is_fatal)

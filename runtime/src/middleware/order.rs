@@ -137,7 +137,7 @@ impl InOrder for &Arc<dyn Middleware> {
     }
 }
 
-/// Sorts items by the orders of their middlewares. Among the items that may come next, the item that was registered first does.
+/// Sorts items by the orders of their middlewares. Of several items that may come next, the first registered item is taken.
 pub(crate) fn in_order<T: InOrder>(given: impl Iterator<Item = T>) -> Result<SmallVec<[T; 8]>> {
     let given: SmallVec<[T; 8]> = given.collect();
     // Most runs have no orders at all: nothing is compared then.
