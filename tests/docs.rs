@@ -68,3 +68,16 @@ fn every_page_with_programs_is_compiled() {
         assert!(!page.contains("```rust") || compiled.contains(&format!("/{name}\")")), "nothing compiles {name}");
     }
 }
+
+#[test]
+fn every_place_of_an_agent_has_a_row_with_a_program_in_the_order_of_a_turn() {
+    let page = include_str!("../docs/agents.md");
+    let mut rest = page;
+    for place in emitree::agent::Place::ALL {
+        let row =
+            rest.find(&format!("\n| `{place}` |")).unwrap_or_else(|| panic!("no row for {place} where it belongs"));
+        rest = &rest[row + 1..];
+        let row = rest.lines().next().expect("a row");
+        assert!(row.ends_with(") |") && row.contains("[program](#"), "no program for {place}");
+    }
+}
