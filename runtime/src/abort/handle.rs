@@ -54,8 +54,8 @@ impl AbortHandle {
         Self(AbortTarget::Own(Arc::new(AbortNode::new(RunState::open()))))
     }
 
-    /// Aborts the runs with this reason. Returns `true` for the first abort; later calls have no effect and return `false`. So
-    /// does the handle of a run whose work is over.
+    /// Aborts the runs with this reason. Returns `true` for the first abort; later calls have no effect and return `false`. Once
+    /// the work of a run is over, its handle returns `false` as well.
     pub fn abort(&self, reason: impl Into<Arc<str>>) -> bool {
         self.0.node().stop(Stop::aborted(reason))
     }
@@ -124,7 +124,7 @@ impl AbortSignal {
         }
     }
 
-    /// Returns a token of `tokio-util` that is cancelled with the abort. Cancelling the token aborts nothing.
+    /// Returns a token of `tokio-util` that is cancelled when the abort happens. Cancelling the token aborts nothing.
     #[must_use]
     pub fn to_token(&self) -> CancellationToken {
         match &self.0 {

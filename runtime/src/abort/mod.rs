@@ -184,7 +184,7 @@ impl AbortNode {
 
     pub(crate) async fn until_stopped(&self) -> Arc<str> {
         loop {
-            // Listen before the check, so that a stop in between wakes this.
+            // Listen before the check, so that a stop in between is not missed.
             let told = self.waiters().told.listen();
             match self.state.stopped() {
                 Some(stop) => return stop.reason(),

@@ -42,8 +42,8 @@ impl Event for AttemptDiscarded {
 }
 
 impl RunContext {
-    /// Emits [`AttemptDiscarded`] on the run, so that receivers discard the events of the current attempt; a stream that holds
-    /// them back drops them. Layers call it before they call `next` again. The number of the run's [`attempt`](Self::attempt)
+    /// Emits [`AttemptDiscarded`] on the run, so that receivers discard the events of the current attempt; a stream that buffers
+    /// these events drops them. Layers call it before they call `next` again. The number of the run's [`attempt`](Self::attempt)
     /// does not change.
     ///
     /// ```
@@ -100,14 +100,14 @@ impl Attempts {
     }
 
     async fn give_up(&self, retry: RetryRequest, ctx: &RunContext) -> Result<()> {
-        // The event still belongs to the attempt that is given up: count it only afterwards.
+        // The event still belongs to the attempt that is given up: count the attempt only afterwards.
         ctx.discard_attempt(retry.reason.clone(), retry.metadata.clone()).await?;
         self.given_up.lock().push(retry);
         Ok(())
     }
 }
 
-/// Makes attempts until one succeeds or fails without a request for a retry, or until no more attempts may be made.
+/// Makes attempts while an attempt fails with a request for a retry, and another attempt may be made.
 pub(crate) async fn attempts<R: Runnable>(
     run: &StartedRun<R>,
     runnable: &R,

@@ -16,7 +16,7 @@ use crate::layer::swallowed::{Frame, SwallowedControlFlow};
 use crate::run::panic::{caught, discard, logged};
 use crate::{Error, Layer, Next, Op, Phase, Result, RunContext, Summary};
 
-/// A layer of any kind of work with these input and output types.
+/// A layer around work from `I` to `O`, of any kind.
 pub(crate) trait DynLayer<I, O>: Send + Sync {
     fn call<'a>(
         &'a self,

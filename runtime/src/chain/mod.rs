@@ -1,6 +1,6 @@
 //! The chain of a run, which its values pass: input middlewares, layers, and output middlewares.
 //!
-//! The chain is made when the first of these is bound. Without a chain, a run only checks its state once.
+//! The chain is made when the first layer or value middleware is bound. Without a chain, a run only checks its state once.
 
 pub(crate) mod attempts;
 pub(crate) mod erased;
@@ -35,7 +35,7 @@ pub(crate) trait AnyChain: Any + Send + Sync {
     /// Adds layers that see no values.
     fn add_opaque(&self, layers: &[LayerEntry<(), ()>]) -> Result<()>;
     fn attempts(&self) -> &Attempts;
-    /// Drops layers and value middlewares. From now on, none can be added.
+    /// Drops layers and value middlewares. None of them can be added from now on.
     fn release(&self);
     /// Returns `true` if an output middleware may still ask for another attempt.
     fn may_retry_output(&self) -> bool;
@@ -82,7 +82,7 @@ impl<I, O> Chain<I, O> {
         self.value_maps.get()?.as_deref()
     }
 
-    /// Returns the value middlewares if there are any. From now on, none can be added.
+    /// Returns the value middlewares if there are any. No value middleware can be added from now on.
     pub(crate) fn freeze_value_maps(&self) -> Option<&ValueMaps<I, O>> {
         let maps = self.value_maps.get_or_init(|| None).as_deref()?;
         maps.inputs.maps.freeze();
@@ -202,7 +202,7 @@ impl RunContext {
         self.existing_chain().map(|chain| chain.attempts().feedback()).unwrap_or_default()
     }
 
-    /// Returns the caller's input, from before listeners of `start` changed it. Returns `None` unless a
+    /// Returns the caller's input, as it was before listeners of `start` changed it. Returns `None` unless a
     /// [`map_input`](crate::map_input) was bound to the run before its `start`.
     #[must_use]
     pub fn original<I: 'static>(&self) -> Option<Arc<I>> {

@@ -44,7 +44,8 @@ struct Made {
 }
 
 impl LazyEmitter {
-    /// Reads what the run inherits: the context of its instance, overlaid by its parent's, and the group of its parent or instance.
+    /// Reads what the run inherits: the context of its instance, in which keys of the parent's context replace equal keys, and
+    /// the group of its parent or, without one, of its instance.
     #[inline(always)]
     pub(crate) fn new(instance: &Emitter, above: Option<&RunContext>, own: EmitterSpec, run_id: Option<Uuid>) -> Self {
         let inherited = match above {

@@ -11,7 +11,7 @@ use crate::RunContext;
 use crate::context::current::enter;
 use crate::run::panic::discard_all;
 
-/// A map from types to values. Clones share its values until one of them is changed.
+/// A map from types to values. Clones share the values until one of the clones is changed.
 ///
 /// ```
 /// use emitree_runtime::Extensions;
@@ -35,13 +35,13 @@ impl Extensions {
         map.insert(TypeId::of::<T>(), Arc::new(value));
     }
 
-    /// Returns the value of a type.
+    /// Returns the value of type `T`.
     #[must_use]
     pub fn get<T: Send + Sync + 'static>(&self) -> Option<Arc<T>> {
         Arc::clone(self.0.as_deref()?.get(&TypeId::of::<T>())?).downcast().ok()
     }
 
-    /// Returns the value of a type; if there is none, inserts and returns `value`.
+    /// Returns the value of type `T`; if there is none, inserts and returns `value`.
     pub(crate) fn get_or_insert<T: Send + Sync + 'static>(&mut self, value: &Arc<T>) -> Arc<T> {
         self.get().unwrap_or_else(|| {
             Arc::make_mut(self.0.get_or_insert_default()).insert(TypeId::of::<T>(), Arc::clone(value) as Arc<_>);
@@ -213,7 +213,7 @@ impl RunContext {
         self.own_extension().unwrap_or_else(|| self.keep_first(Arc::new(T::default()), |values| &mut values.own))
     }
 
-    /// Sets a value unless another thread has set one meanwhile. A value that comes too late is dropped inside of the run.
+    /// Sets a value unless another thread has set a value meanwhile. A value that comes too late is dropped inside of the run.
     fn keep_first<T: Send + Sync + 'static>(&self, made: Arc<T>, of: fn(&mut Values) -> &mut Extensions) -> Arc<T> {
         let kept = self.change_values(|values| of(values).get_or_insert(&made));
         enter(self, || drop(made));

@@ -46,7 +46,7 @@ use crate::tree::parent::Parent;
 
 /// A handle of a run, for its work, its middlewares and its listeners; cheap to clone.
 ///
-/// The work receives it as an argument. Anywhere else inside of a run, [`current`](Self::current) returns it.
+/// The work receives the handle as an argument. All other code inside of a run gets the handle from [`current`](Self::current).
 #[derive(Clone)]
 pub struct RunContext(Handle);
 
@@ -136,7 +136,7 @@ impl<I: Data, O: Data> Seed<'_, I, O> {
 impl<L: ErasedRun + ?Sized> Drop for SharedRun<L> {
     fn drop(&mut self) {
         let above = self.parent.take();
-        // Most runs hold no value whose drop is user code: no run has to be entered then.
+        // Most runs have no value whose drop is user code: no run has to be entered then.
         if self.core.has_values() || !self.extensions.is_empty() {
             enter_some(above.as_ref().map(Parent::run), || {
                 replace(&mut self.extensions, RunExtensions::new(None, Values::NONE)).discard();
@@ -243,8 +243,8 @@ impl RunContext {
     /// Makes a run (R2). Returns the parent as an error if the parent has closed: a run that began without its parent would evade
     /// the middlewares that are bound there for the runs below (R1).
     ///
-    /// Inlined, as are the functions that make its parts: values that are stored in small pieces and loaded in large ones stall the
-    /// processor.
+    /// Inlined, as are the functions that make the run's parts: values that are stored in small pieces and loaded in large ones
+    /// stall the processor.
     #[inline(always)]
     pub(crate) fn begin<I: Data, O: Data>(seed: Seed<'_, I, O>, parent: Option<Self>) -> Result<ThinRun<I, O>, Self> {
         let is_heard = seed.is_heard;
@@ -383,7 +383,7 @@ impl RunContext {
         self.context().get(key).cloned()
     }
 
-    /// Sets a key of the run's context. Later events of the run carry it, and so do runs that are started in it later.
+    /// Sets a key of the run's context. Later events of the run carry the key, and so do runs that are started in the run later.
     ///
     /// # Errors
     ///

@@ -43,7 +43,7 @@ impl RunContext {
     ///
     /// # Panics
     ///
-    /// Outside of a tokio runtime, as [`tokio::spawn`] does.
+    /// Panics outside of a tokio runtime, as [`tokio::spawn`] does.
     pub fn spawn<T: Send + 'static>(&self, future: impl Future<Output = T> + Send + 'static) -> Task<T> {
         let (sender, output) = oneshot::channel();
         let work = async move {
@@ -51,7 +51,7 @@ impl RunContext {
             // If the handle was dropped, the output is dropped here, and its drop may panic.
             discard(sender.send(output));
         };
-        // The set drops tasks under its lock: none of their panics may get there.
+        // The set drops tasks under its lock: no task may panic there.
         let task = Isolated::new(self.scope(work));
         let set = self.shared().tasks.get_or_init(|| Box::new(Mutex::new(Some(JoinSet::new()))));
         // Mark the run before the task is added: the end of the work either sees the mark and waits for the tasks, or it has

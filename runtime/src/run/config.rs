@@ -30,7 +30,7 @@ pub(crate) type StartedRun<R> = TypedRun<<R as Runnable>::Input, <R as Runnable>
 /// The configuration of a run that has not begun.
 pub(crate) struct RunConfig<'a, R: Runnable> {
     pub(crate) runnable: RunnableRef<'a, R>,
-    /// Set until the run takes it.
+    /// `Some` until the run takes the input.
     pub(crate) input: Option<R::Input>,
     /// The run in which this run was made.
     pub(crate) parent: Option<RunContext>,

@@ -153,7 +153,7 @@ pub(crate) trait ErasedRun: Any + Send + Sync {
     /// Returns the input of the work, once it is set.
     fn any_input(&self) -> Option<&dyn Any>;
 
-    /// Returns `true` if it holds values whose drop may be user code.
+    /// Returns `true` if the core has values whose drop may run user code.
     fn has_values(&mut self) -> bool;
 
     /// Drops the values, when the last handle of the run is gone.

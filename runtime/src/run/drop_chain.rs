@@ -10,8 +10,8 @@ thread_local! {
     static DUE: RefCell<Option<Vec<Parent>>> = const { RefCell::new(None) };
 }
 
-/// Drops the last handle of a run, and then the parents whose last handles are dropped by that. A nested call leaves its parent
-/// to the outermost call.
+/// Drops the last handle of a run, and then each parent whose last handle that drop removes. A nested call leaves its parent to
+/// the outermost call.
 pub(crate) fn drop_chain(above: Parent) {
     let Some(above) = first(above) else { return };
     let _at_it = TakesDown;

@@ -152,8 +152,8 @@ impl RunContext {
     /// Registers a function that rewrites each value that is [set](Self::set) on the run's context from now on, before events and
     /// runs below carry it. Functions are called in order of registration. If a function panics, the value is `null`.
     ///
-    /// Values that the context holds already, and values that runs below set on their own contexts, are not rewritten. The
-    /// function is dropped when the run has ended; a value that is set after that is `null`.
+    /// Values that the context has already, and values that runs below set on their own contexts, are not rewritten. The function
+    /// is dropped when the run has ended; a value that is set after that is `null`.
     ///
     /// ```
     /// use emitree_runtime::{RunContext, Runnable, runnable_fn};

@@ -99,7 +99,7 @@ impl<S, T> DriverLease<S, T> {
         woken.into_iter().for_each(|waiting: Waiter| waiting.waker.wake());
     }
 
-    /// Gives the lease up after the run has ended, and wakes all that wait.
+    /// Gives the lease up after the run has ended, and wakes all waiting drivers.
     pub(crate) fn over(&self, result: Option<T>) {
         let woken = {
             let mut inner = self.0.lock();

@@ -114,7 +114,7 @@ pub struct Run<'a, R: Runnable> {
     work: WorkState<'a, R>,
     /// The signals and the time-out that may stop the run, if it has any.
     watch: Option<Watch>,
-    /// Set once a run without a parent has to wait, so that a shutdown finds it.
+    /// Set when a run without a parent first has to wait, so that a shutdown finds it.
     listed: Option<Listed>,
 }
 

@@ -24,7 +24,7 @@ pub(crate) fn caught<T>(f: impl FnOnce() -> T) -> Result<T> {
 
 /// Awaits user code, and returns a panic as an error.
 ///
-/// Not an `async fn`, which would hold the future twice: as its argument, and as the future that it awaits.
+/// Not an `async fn`, which would store the future twice: as its argument, and as the future that it awaits.
 pub(crate) fn caught_async<T>(future: impl Future<Output = T>) -> impl Future<Output = Result<T>> {
     AssertUnwindSafe(future).catch_unwind().map(|caught| caught.map_err(Error::of_panic))
 }
@@ -62,7 +62,7 @@ pub(crate) fn discard_all<T>(values: impl IntoIterator<Item = T>) {
     let mut values = values.into_iter();
     let mut is_over = false;
     while !is_over {
-        // One guard for all values: after a panic the loop goes on behind the value that panicked.
+        // One guard for all values: after a panic the loop goes on with the next value.
         isolated(|| {
             values.by_ref().for_each(drop);
             is_over = true;

@@ -4,7 +4,7 @@
 //! 2. A shutdown sets `CLOSED`, and then reads the list. A run checks `CLOSED` before it begins, and again after it was listed:
 //!    so neither misses the other. A run that is in its first poll meanwhile is aborted when it first has to wait.
 //! 3. An aborted run is brought to its end by the task that holds its future, which drops the work before the last events. Only
-//!    when half of the time is over, the shutdown ends it from outside.
+//!    when half of the time is over does the shutdown end the run from outside.
 
 use std::collections::HashSet;
 use std::sync::LazyLock;
@@ -54,7 +54,7 @@ impl Drop for Listed {
 ///
 /// 1. From now on no run begins, not even inside a living run: the first poll of a run returns an error of kind
 ///    [`Aborted`](crate::ErrorKind::Aborted), "the process shuts down".
-/// 2. Every run alive is aborted with the same reason, and every run below it. A run that another thread is polling for the
+/// 2. Every run alive, and every run below it, is aborted with the same reason. A run that another thread is polling for the
 ///    first time is aborted when it first has to wait, and may be missing in the report.
 /// 3. The tasks that hold these runs drop the work and emit the last events. When half of the time is over, the shutdown itself
 ///    ends the runs that have not ended, such as runs that are not polled; their work is dropped later, with their futures.
@@ -91,7 +91,7 @@ impl Drop for Listed {
 ///
 /// # Panics
 ///
-/// In a tokio runtime without a clock, and outside of a runtime, as [`tokio::time::timeout`] does.
+/// Panics in a tokio runtime without a clock, and outside of a runtime, as [`tokio::time::timeout`] does.
 ///
 /// # Cancel safety
 ///

@@ -103,7 +103,7 @@ pub(crate) fn on_work_done<I: Data, O: Data>(run: &TypedRun<I, O>, result: Resul
     let AbortNode { state, below, .. } = run.node();
     let exit = |result: Result<O>| result.map_err(|error| run.exit_error(error));
     if state.is_settled() {
-        // A panic has lost the step at which the run was. End it without further events, so that none is emitted twice.
+        // A panic has lost the step at which the run was. End it without further events, so that no event is emitted twice.
         return end(run, exit(result));
     }
     let recipients = run.recipients();

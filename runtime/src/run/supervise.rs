@@ -69,7 +69,7 @@ impl Drop for Supervised {
     }
 }
 
-/// Ends a run at once. If another driver holds the lease, this goes on when that driver parks the run.
+/// Ends a run at once. If another driver holds the lease, the run ends when that driver parks it.
 fn cut(run: &RunContext) {
     run.delivery().cut();
     let waker = Waker::from(Arc::new(Again(run.clone())));
@@ -104,7 +104,7 @@ impl Wake for Again {
 ///
 /// # Panics
 ///
-/// In a tokio runtime without a clock, and outside of a runtime, as [`tokio::time::timeout`] does.
+/// Panics in a tokio runtime without a clock, and outside of a runtime, as [`tokio::time::timeout`] does.
 pub async fn wait_for_ends(deadline: Duration) -> Shutdown {
     let waiting = to_come();
     tokio::time::timeout(deadline, until_over()).await.ok();

@@ -101,7 +101,7 @@ impl Children {
             Some(runs) => runs,
             None => ready!(self.wait(cx.waker())),
         };
-        // The waker may hold the run to which this list belongs.
+        // The waker may keep the run alive to which this list belongs.
         drop(self.waiting.take());
         Poll::Ready(runs)
     }

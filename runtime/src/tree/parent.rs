@@ -33,9 +33,9 @@ impl Parent {
         &self.run
     }
 
-    /// Reports that the run is made. If the parent's work is over, the parent may be waiting for this.
+    /// Reports that the run is made. If the parent's work is over, the parent may be waiting for the report.
     pub(crate) fn arrive(&self) {
-        // Either this sees that the parent, which settles before it waits, is settled, or the parent sees the run made.
+        // The parent settles before it waits: either this sees the parent settled, or the parent sees that the run is made.
         fence(Ordering::SeqCst);
         if self.run.node().state.is_settled() {
             self.run.node().below.tell();
