@@ -143,7 +143,7 @@ impl BudgetBuilder {
         self
     }
 
-    /// Limits cost, in the currency of the prices.
+    /// Limits the sum of all costs, in the currency of the prices.
     pub fn cost(mut self, most: Decimal) -> Self {
         self.most.cost = Some(most);
         self

@@ -138,7 +138,7 @@ impl Cache<Value> {
 }
 
 impl<T: Clone + Send + Sync + 'static> Cache<T> {
-    /// Returns a middleware for runs of one type.
+    /// Returns the cache as a middleware for runs of the type `O`.
     #[must_use]
     pub fn stack<O>(&self) -> Stack<O>
     where

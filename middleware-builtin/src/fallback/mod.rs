@@ -18,10 +18,10 @@ use layer::FallbackLayer;
 
 /// A middleware that answers with the output of an alternative when a run fails. The alternatives are tried in order.
 ///
-/// The alternatives run nested in the failed run. Each receives the input that this layer received. The first output is
-/// the result. If all alternatives fail, the result is the error of the last alternative, with the earlier failures in
-/// its detail `after`. If an alternative ends in a way that is not [caught](Self::on), the remaining alternatives are
-/// not tried.
+/// The alternatives run nested in the failed run. Each alternative receives the input that this layer received. The
+/// first output is the result. If all alternatives fail, the result is the error of the last alternative, with the
+/// earlier failures in its detail `after`. If an alternative ends in a way that is not [caught](Self::on), the
+/// remaining alternatives are not tried.
 ///
 /// - [`to`](Self::to) takes runnables of the same types as the runs that the fallback is bound to. A run of other types
 ///   fails with an error that names both types.

@@ -123,7 +123,7 @@ impl RunCounter {
         refused
     }
 
-    /// Makes the run end at its start.
+    /// Ends a refused run at its `start`.
     pub(super) fn refuse(&self, reached: Reached, run: &RunContext) -> Result<()> {
         let on_limit = self.limits.options.on_limit;
         let error = on_limit.error(&reached);
