@@ -25,15 +25,16 @@
 //!
 //! # Concepts
 //!
-//! - A [`Runnable`] has a typed input, a typed output and an async function; [`runnable_fn`] makes one of a closure. Its
-//!   [`run`](Runnable::run) method returns a [`Run`], a future that emits `start`, then `success` or `error`, then `finish`.
+//! - A [`Runnable`] has a typed input, a typed output and an async function; [`runnable_fn`] turns a closure into a runnable.
+//!   Its [`run`](Runnable::run) method returns a [`Run`], a future that emits `start`, then `success` or `error`, then
+//!   `finish`.
 //! - The [`RunContext`] is the handle to a run: its ids, emitter, context, tasks and abort.
 //! - An [`Emitter`] is a node of a tree. Events rise from it to all emitters above. A [`Matcher`] selects the events that a
-//!   listener receives; a payload is any type that serde can write, and may have a name of its own ([`Event`]).
+//!   listener receives; a payload is any type that serde can write, and may carry the name of its event ([`Event`]).
 //! - A [`Middleware`] registers listeners and layers when a run begins. [`for_tree`] binds it to the runs below as well.
-//! - A [`Layer`] wraps the work and calls it by [`Next`]; a [`Stack`] has layers in order of their [`Phase`].
+//! - A [`Layer`] wraps the work and calls it with [`Next`]. A [`Stack`] keeps layers in the order of their [`Phase`].
 //! - A [`Sink`] takes events out of the tree, to a file, a channel or memory.
-//! - An [`Error`] has a kind, details and causes. An [`Outcome`] is how a run ended.
+//! - An [`Error`] has a kind, details and causes. An [`Outcome`] describes how a run ended.
 //!
 //! # Modules
 //!
@@ -98,7 +99,7 @@ pub mod emitter {
     };
 }
 
-/// Kinds and reports of errors, and control flow as data; see [`Error`].
+/// Error kinds and reports, interrupts and requests for a retry; see [`Error`].
 pub mod error {
     pub use emitree_runtime::{ErrorKind, ErrorReport, Interrupt, RetryRequest};
 }
@@ -162,7 +163,7 @@ pub mod tower {
 #[doc = include_str!("../README.md")]
 struct Readme;
 
-/// Tests the programs of this page, and that those which must not compile do not.
+/// Tests the programs of this page. A program marked `compile_fail` must not compile.
 #[cfg(doctest)]
 #[doc = include_str!("../docs/compiler-messages.md")]
 struct CompilerMessages;

@@ -9,7 +9,7 @@ use thiserror::Error;
 
 use crate::NameError;
 
-/// Any error, as listeners return it.
+/// The error type of listeners: any error, boxed.
 pub type BoxError = Box<dyn StdError + Send + Sync + 'static>;
 
 /// The error of a matcher that is empty, too long, or does not compile.
@@ -19,13 +19,13 @@ pub enum MatcherError {
     /// The pattern is the empty string.
     #[error("an empty matcher matches nothing; use \"*\" for every own event or \"*.*\" for every event")]
     Empty,
-    /// The pattern is a name without wildcards, and not a valid one.
+    /// The pattern has no wildcards, and is not a valid name.
     #[error(transparent)]
     Name(#[from] NameError),
     /// The glob does not compile.
     #[error("`{pattern}` is not a valid glob: {fault}")]
     Glob {
-        /// The pattern as it was given.
+        /// The pattern.
         pattern: String,
         /// The reason given by globset.
         fault: String,
@@ -43,7 +43,7 @@ pub enum MatcherError {
     /// The regex does not compile.
     #[error("`{pattern}` is not a valid regex: {fault}")]
     Regex {
-        /// The pattern as it was given.
+        /// The pattern.
         pattern: String,
         /// The reason given by regex.
         fault: String,
@@ -169,7 +169,7 @@ pub enum EmitErrorKind {
         /// The type of the payload.
         carried: &'static str,
     },
-    /// An async listener, or a sink that is full, would receive an event that is emitted by code that cannot await.
+    /// An event was emitted by code that cannot await, but an async listener or a full sink would receive it.
     #[error("`{path}` is received by an async listener (registered at {at}); emit it with `emit(..).await`")]
     WouldAwait {
         /// The path of the event.

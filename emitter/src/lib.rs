@@ -18,19 +18,19 @@
 //!
 //! # Concepts, in the order you meet them
 //!
-//! - An [`Emitter`] is a node of a tree. [`Emitter::root`] is the root of the process, [`Emitter::new`] makes the root
-//!   of a separate tree. An event that is emitted on one emitter rises to every emitter above it.
+//! - An [`Emitter`] is a node of a tree. [`Emitter::root`] returns the root of the process, and [`Emitter::new`]
+//!   creates the root of a separate tree. An event that is emitted on one emitter rises to every emitter above it.
 //! - A *listener* is registered with [`on`](Emitter::on) or [`on_async`](Emitter::on_async). It receives the event by
 //!   `&mut` and may change it.
 //! - An *observer* is registered with [`observe`](Emitter::observe) or [`observe_async`](Emitter::observe_async). It
 //!   receives the event by `&`, after all listeners.
 //! - A [`Matcher`] selects events: by name, path, glob, regex or function.
 //! - [`Options`] set the priority of a listener, how often it runs, and what happens when it fails.
-//! - A [`Subscription`] removes a listener.
+//! - A [`Subscription`] is a handle that removes a listener.
 //! - [`EventMeta`] describes an event: id, time, path, source, context, run. Most of it is computed on first use.
 //! - A *pipe* forwards events to another emitter. A [`Sink`] receives them as owned records, on a thread of its own.
 //!
-//! The module [`rt`] holds what a runtime needs on top of that to wrap work in runs.
+//! The module [`rt`] is the interface for a runtime that wraps work in runs.
 
 // Numbers such as E5 and R14 in comments refer to `RULES.md` in the repository.
 

@@ -3,7 +3,7 @@
 //! 1. A caught panic is reduced to its message. Its payload is dropped here and nowhere else.
 //! 2. The payload is a user's value: its `Drop` may panic, and so may the `Drop` of *that* panic's payload. After a few
 //!    rounds the last payload is leaked, and the leak is logged.
-//! 3. A `tracing` subscriber may panic, too. That panic is dropped without another log line, which would panic again.
+//! 3. A `tracing` subscriber may panic, too. That panic is dropped without another log line, which could panic again.
 
 use std::any::Any;
 use std::mem::needs_drop;
@@ -11,7 +11,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::panic_message;
 
-/// The number of payloads that are dropped, each from the panic of the one before, until the next is leaked.
+/// The number of payloads that are dropped before the next payload is leaked. Each comes from the panic in the drop of
+/// the payload before it.
 const MAX_DROPS: usize = 4;
 
 /// Returns the message of a caught panic and disposes of its payload.
@@ -48,7 +49,8 @@ pub fn panic_text(payload: Box<dyn Any + Send>) -> String {
     text
 }
 
-/// Drops a payload, then the payload of the panic from that drop, and so on. Returns `true` if the last one was leaked.
+/// Drops a payload, then the payload of the panic from that drop, and so on. Returns `true` if the last payload was
+/// leaked.
 fn drop_rounds(mut payload: Box<dyn Any + Send>) -> bool {
     for _ in 1..MAX_DROPS {
         match drop_once(payload) {
@@ -93,8 +95,8 @@ pub(crate) fn report_drop(what: &'static str, panic: &str) {
     log_catching(|| tracing::warn!(panic, "{what} panicked when it was dropped"));
 }
 
-/// Writes a log line. Displaying an error and receiving a log line run user code; a panic there is dropped, because the
-/// work that goes on is worth more than the line.
+/// Writes a log line. Displaying an error and receiving a log line run user code; a panic there is discarded, because a
+/// lost log line must not fail the work.
 pub(crate) fn log_catching(log: impl FnOnce()) {
     catch(log).unwrap_or_default();
 }

@@ -41,7 +41,7 @@ impl DispatchProgress {
         let (event, mut started): (&dyn AnyEvent, _) = (event, None);
         while let Some(listener) = next {
             let mut awaited = Awaited::observe(listener, event, meta, delivery);
-            // One poll, without waiting: an observer that is ready at once needs no place among the started ones.
+            // One poll, without waiting: an observer that is ready at once needs no place among the started observers.
             match poll_fn(|cx| Poll::Ready(Pin::new(&mut awaited).poll(cx))).await {
                 Poll::Ready((_, Ok(()))) => {}
                 Poll::Ready((_, Err(failure))) => self.handle_failure(listener, failure, event, meta),
@@ -49,7 +49,7 @@ impl DispatchProgress {
             }
             next = self.next_awaited(route, Payload::Observed(event), meta);
         }
-        // All observers have been started: wait for those that are not done.
+        // All observers have been started: wait for the observers that are not done.
         if let Some(started) = &mut started {
             while let Some((listener, answer)) = poll_fn(|cx| poll_next(started, delivery, cx)).await {
                 if let Err(failure) = answer {
@@ -70,8 +70,8 @@ fn poll_next<'f>(
     if !delivery.is_some_and(Delivery::is_cut) {
         return started.poll_next_unpin(cx);
     }
-    // Every observer is polled, so that each drops its future and counts its skip. `started` would poll only those that
-    // were woken.
+    // Every observer is polled, so that each drops its future and counts its skip. `started` would poll only observers
+    // that were woken.
     started.iter_mut().for_each(|awaited| drop(Pin::new(awaited).poll(cx)));
     started.clear();
     Poll::Ready(None)
@@ -134,7 +134,7 @@ impl<'f> Awaited<'f> {
         if !listener.claims.claim() || delivery.is_some_and(Delivery::skips) {
             return awaited;
         }
-        // `off_and_wait` ends the counting, and then this call must not begin.
+        // After `off_and_wait` has ended the counting, this call must not begin.
         if let Some(tracked) = &listener.tracked {
             awaited.under_way = tracked.begin();
             if awaited.under_way.is_none() {
@@ -164,7 +164,8 @@ impl<'f> Awaited<'f> {
         drop_catching("a listener's future", self.state.take());
     }
 
-    /// Drops the finished future. A panic in that drop is the listener's failure, unless it already has another.
+    /// Drops the finished future. A panic in that drop is the listener's failure, unless the listener has already
+    /// failed.
     #[inline]
     fn drop_answered(&mut self, answer: CallResult) -> CallResult {
         let future = self.state.take();

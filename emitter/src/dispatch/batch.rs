@@ -4,7 +4,7 @@
 //! Bringing closures back to their type is expensive, so batches are made where matches are remembered
 //! ([`cache`](crate::matching::cache)), and only once a match is found a second time.
 //!
-//! 1. The cursor moves past a listener before it is called, so that it shows which one panicked or failed (E11).
+//! 1. The cursor moves past a listener before it is called, so that it shows which listener panicked or failed (E11).
 //! 2. Each listener's claims are checked just before its call (E9).
 
 use std::sync::Arc;
@@ -18,8 +18,8 @@ pub(crate) trait Batch: Send + Sync {
     fn call(&self, place: &mut usize, event: &mut dyn AnyEvent, meta: &EventMeta<'_>) -> CallResult;
 }
 
-/// Listeners that take a `T`, each with its closure. The listener is held beside the closure, so that both are dropped
-/// together, where [`Listener`]'s drop catches panics of captured values.
+/// Listeners that take a `T`, each with its closure. The listener is stored beside the closure, so that both are
+/// dropped together, where [`Listener`]'s drop catches panics of captured values.
 struct OfType<T: ?Sized>(Box<[(SharedChange<T>, Arc<Listener>)]>);
 
 /// Makes a batch of listeners that all take a `T`. Returns `None` if one of them does not.
@@ -47,8 +47,8 @@ impl<T: Hears + ?Sized + 'static> Batch for OfType<T> {
 }
 
 impl<T: ?Sized> OfType<T> {
-    /// Refuses an event of another type as the first listener does (E7). No batch starts after that one, so the loop
-    /// goes on with the others one by one.
+    /// Refuses an event of another type as the first listener does (E7). No batch starts at the second listener, so the
+    /// loop calls the other listeners one by one.
     #[cold]
     fn refuse(&self, place: &mut usize) -> CallResult {
         *place += 1;
@@ -82,7 +82,7 @@ pub(crate) fn batch_starts(listeners: &[Arc<Listener>]) -> BatchStarts {
         // A single listener is called faster without a batch.
         let first = joined.first().filter(|_| joined.len() > 1);
         starts.push(first.and_then(|first| first.unlimited_change()?.batch(joined)));
-        // No batch starts in the middle of one: the loop enters it at its first listener.
+        // No batch starts in the middle of another: the loop enters a batch at its first listener.
         starts.resize_with(starts.len() + joined.len() - 1, || None);
     }
     if starts.iter().all(Option::is_none) { Box::default() } else { starts.into() }

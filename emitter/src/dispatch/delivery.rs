@@ -1,5 +1,4 @@
-//! Delivery modes: whether sync listeners run first and whether async ones are awaited. The mode may change during an
-//! emit.
+//! Delivery modes: in order, sync listeners first, or without awaiting listeners. The mode may change during an emit.
 
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
@@ -10,7 +9,8 @@ const CUT: u8 = 2;
 /// The delivery mode of the events of one source: in order, sync listeners first, or without awaiting listeners.
 ///
 /// It is passed to [`Emitter::emit_begin`](crate::Emitter::emit_begin) and shared with code that may change the mode
-/// during the emit, only in that direction. A runtime uses it to end a run whose future is being dropped.
+/// during the emit, but only to a mode further on in this list. A runtime uses it to end a run whose future is being
+/// dropped.
 #[derive(Debug, Default)]
 pub struct Delivery {
     mode: AtomicU8,
@@ -24,9 +24,9 @@ impl Delivery {
         Self { mode: AtomicU8::new(IN_ORDER), skipped: AtomicUsize::new(0) }
     }
 
-    /// Calls sync listeners first, from the next event on. Async ones follow in their order.
+    /// Calls sync listeners first, from the next event on. Async listeners follow in their order.
     pub fn sync_first(&self) {
-        // The modes are ordered, and the larger one wins: a delivery never becomes patient again.
+        // The modes are ordered, and the larger mode wins: a delivery never returns to an earlier mode.
         self.mode.fetch_max(SYNC_FIRST, Ordering::AcqRel);
     }
 

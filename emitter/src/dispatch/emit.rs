@@ -1,7 +1,7 @@
 //! The beginning of an emit: from a name and a payload to a dispatch.
 //!
-//! An emit checks the name and looks for the first emitter that may have listeners. Without one, the emit is done (E15).
-//! Otherwise it hands over to a [`Dispatch`], which finds all listeners ([`Route`]) and calls them.
+//! An emit checks the name and looks for the first emitter that may have listeners. Without such an emitter, the emit is done
+//! (E15). Otherwise it hands over to a [`Dispatch`], which finds all listeners ([`Route`]) and calls them.
 
 use std::fmt;
 
@@ -21,21 +21,21 @@ impl Emitter {
     /// 1. The name is checked, and the listeners that receive the event are selected: on this emitter, its parent and so
     ///    on up to the root; for a run, also on the run in which it was started; and at the targets of pipes. A listener
     ///    that is registered later does not receive this event.
-    /// 2. Listeners that may change the event run one after the other, on this emitter first. On one emitter, higher
-    ///    priority runs first, then the one registered earlier. Async listeners are awaited before the next listener
-    ///    starts.
+    /// 2. Listeners that may change the event run one after the other, on this emitter first. On one emitter, listeners with a
+    ///    higher priority run first, and listeners with equal priority run in the order of registration. Async listeners are
+    ///    awaited before the next listener starts.
     /// 3. Observers run in the same order. Async observers are started in that order and awaited together.
     ///
-    /// If a listener in step 2 fails, the others of step 2 are not called, step 3 takes place, and the emit returns the
-    /// error. Changes made before stay in the payload. Failures of observers are logged and counted by default;
-    /// [`OnError`](crate::OnError) changes that for one listener.
+    /// If a listener in step 2 fails, the remaining listeners of step 2 are not called, step 3 takes place, and the emit
+    /// returns the error. Changes made before the failure stay in the payload. Failures of observers are logged and counted by
+    /// default; [`OnError`](crate::OnError) sets the effect of a listener's failure.
     ///
     /// With no listeners this costs a few atomic loads.
     ///
     /// # Errors
     ///
-    /// Returns an error if the name is not valid, if the emitter declares its events but not this one with this type,
-    /// or if a listener fails whose failure is not isolated.
+    /// Returns an error if the name is not valid, if the emitter declares its events but not this event with this type, or if a
+    /// listener fails and its failure is not isolated.
     ///
     /// # Cancel safety
     ///
@@ -91,8 +91,8 @@ impl Emitter {
 
     /// Begins to emit an event with a facet, and calls listeners until one has to be awaited.
     ///
-    /// If one has to be awaited, the rest of the emit is returned and continues in [`emit_rest`](Self::emit_rest). A
-    /// caller on a hot path thus pays for a future only if one is needed.
+    /// If a listener has to be awaited, the rest of the emit is returned, and [`emit_rest`](Self::emit_rest) continues it. A
+    /// caller on a hot path thus pays for a future only if the emit needs it.
     pub fn emit_begin<P: Serialize + Send + Sync + 'static>(
         &self,
         name: EventName,
@@ -104,7 +104,7 @@ impl Emitter {
         emit.begin(payload)
     }
 
-    /// Continues an emit. The arguments have to be those that were given to [`emit_begin`](Self::emit_begin).
+    /// Continues an emit. Pass the same arguments as to [`emit_begin`](Self::emit_begin).
     ///
     /// # Errors
     ///
@@ -122,7 +122,7 @@ impl Emitter {
         (delivery, stamp): (&Delivery, &EventStamp),
     ) -> Result<(), EmitError> {
         let emit = Emit { delivery: Some(delivery), ..Emit::of::<P>(self, name.as_name(), Some(facet), stamp) };
-        // Boxed, because it is rare, and the future of every run contains this one.
+        // Boxed, because it is rare, and the future of every run contains this future.
         Box::pin(async { Dispatch::resume(&emit, *pending).finish(payload).await }).await
     }
 
@@ -130,8 +130,8 @@ impl Emitter {
     ///
     /// # Errors
     ///
-    /// Returns an error if an async listener would receive the event, or a sink that blocks and is full. No listener is
-    /// called then, except if a sink fills up during this very call.
+    /// Returns an error if an async listener, or a full sink that blocks, would receive the event. No listener is called in
+    /// that case, unless a sink fills up during this call.
     ///
     /// Otherwise as [`emit`](Self::emit).
     ///
@@ -186,13 +186,13 @@ impl Emitter {
 /// The outcome of [`Emitter::emit_begin`].
 #[derive(Debug)]
 pub enum Emitted {
-    /// All listeners have run.
+    /// The emit has finished, with this result.
     Done(Result<(), EmitError>),
     /// The next listener has to be awaited: pass this to [`Emitter::emit_rest`].
     Waits(Box<PendingDispatch>),
 }
 
-/// The rest of an emit: the listeners that were selected, and which of them have run.
+/// The rest of an emit: the selected listeners, and the progress through them.
 pub struct PendingDispatch {
     route: Route,
     progress: DispatchProgress,
@@ -208,8 +208,8 @@ impl fmt::Debug for PendingDispatch {
 pub(crate) struct Emit<'a> {
     pub(crate) source: &'a Emitter,
     pub(crate) name: NameRef<'a>,
-    /// The bits of all names under which listeners may receive the event. An emitter whose listeners' bits do not
-    /// overlap is passed by with one load.
+    /// The bits of all names under which listeners may receive the event. An emitter whose listeners have none of these bits is
+    /// skipped after one load.
     pub(crate) name_bits: u64,
     pub(crate) carried: &'static CarriedType,
     pub(crate) facet: Option<&'a Facet>,
@@ -225,7 +225,7 @@ impl<'a> Emit<'a> {
         Self { source, name, name_bits, carried: const { &CarriedType::of::<P>() }, facet, delivery: None, stamp }
     }
 
-    /// Returns the context of the source with what the facet adds to it.
+    /// Returns the context of the source with the keys that the facet adds.
     pub(crate) fn context(&self) -> Context {
         self.source.context_with(self.facet)
     }

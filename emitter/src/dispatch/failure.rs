@@ -27,7 +27,7 @@ impl DispatchProgress {
         }
         match self.failed {
             None => self.failed = Some(error),
-            // An emit has one error, the first. Later ones are logged and counted.
+            // An emit has one error, the first. Later errors are logged and counted.
             Some(_) => isolate(listener, error),
         }
         // The event may be half changed: no other listener may change it, and observers receive it as it is.
@@ -62,7 +62,7 @@ fn wrap(source: BoxError, path: String, at: &'static Location<'static>) -> EmitE
     }
 }
 
-/// Logs and counts an error. The emit goes on as if it had not happened.
+/// Logs and counts an error. The emit goes on as if the listener had not failed.
 fn isolate(listener: &Listener, error: EmitError) {
     log_catching(|| {
         let cause = std::error::Error::source(&error).map(tracing::field::display);

@@ -1,12 +1,13 @@
 //! One event, from its emit to its last listener. `emit.rs` begins, `route.rs` finds the listeners, `sync.rs` calls
-//! them, and `awaited.rs` goes on from the first one that has to be awaited. No other module calls listeners.
+//! them, and `awaited.rs` goes on from the first listener that has to be awaited. No other module calls listeners.
 //!
 //! 1. All listeners that may change the event are called first, one after the other, all the way up. Then the observers
 //!    are called (E5). A [`Cursor`](route::Cursor) walks the whole route in that order, and one loop calls the
 //!    listeners.
 //! 2. Sync listeners are called by the loop itself. The first listener that has to be awaited turns the rest of the
 //!    dispatch into a future.
-//! 3. After a listener that may change the event fails, no other may change it. Observers still receive it (E11).
+//! 3. After a listener that may change the event fails, no other listener may change it. Observers still receive it
+//!    (E11).
 //! 4. No lock is held while a listener is called.
 
 mod awaited;

@@ -1,10 +1,10 @@
-//! Finds where an event goes, and in which order (E5, E6). The step between [`emit`](super::emit) and the loop in
+//! Finds the listeners of an event, in order (E5, E6). The step between [`emit`](super::emit) and the loop in
 //! [`sync`](super::sync).
 //!
-//! order(e) = e, then order(tree parent), then order(run parent), then order of each pipe. An emitter that occurs
-//! several times keeps its last place. Without pipes this is a walk up the tree and up the runs, which keeps the last
-//! occurrence of each emitter. With pipes it is a depth-first search that visits the parts in reverse order and is read
-//! backwards: an emitter that a later part has visited is not visited again.
+//! order(e) = e, then order(tree parent), then order(run parent), then order(target) of each pipe. An emitter that
+//! occurs several times keeps its last place. Without pipes this is a walk up the tree and up the runs, which keeps the
+//! last occurrence of each emitter. With pipes it is a depth-first search that visits the parts in reverse order and is
+//! read backwards: an emitter that a later part has visited is not visited again.
 
 use std::cell::OnceCell;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ pub(super) struct Route {
     /// Most events have listeners on one emitter only.
     first: Option<RouteStop>,
     others: Option<SmallVec<[RouteStop; 3]>>,
-    /// `true` if there may be observers. Mostly there are none, and the second pass is skipped.
+    /// `true` if there may be observers. Most events have no observers, and the second pass is skipped.
     is_observed: bool,
 }
 
@@ -95,8 +95,8 @@ impl Route {
         self.first.is_some()
     }
 
-    /// Adds the stops up the tree and the runs. Returns `false` where only the search knows: at a pipe, at a run that
-    /// has ended, or after too many emitters.
+    /// Adds the stops up the tree and the runs. Returns `false` if the search is needed: at a pipe, at a run that has
+    /// ended, or after too many emitters.
     #[inline(always)]
     fn find_along_tree(&mut self, from: &Emitter, meta: &EventMeta<'_>) -> bool {
         let name_bits = meta.emit.name_bits;
@@ -121,7 +121,7 @@ impl Route {
         let mut receivers = SmallVec::<[Receiver<'_>; 8]>::new();
         let (name_bits, origin, mut below) = (meta.emit.name_bits, meta.source().run(), None::<&Emitter>);
         let over = from.walk_up(|emitter| {
-            // The emitter after a run is its instance. It sees an event of a run below that one as nested.
+            // The emitter after a run is its instance. For the instance, an event of a run below that run is nested.
             let through = below.is_some_and(|below| below.is_run() && Some(below) != origin);
             receivers.extend(emitter.receiver(name_bits).map(|registry| Receiver { emitter, registry, through }));
             below = Some(emitter);
@@ -129,7 +129,7 @@ impl Route {
         });
         over && (0..receivers.len()).all(|i| {
             let Receiver { emitter, registry, through } = receivers[i];
-            // An emitter that occurs again keeps its last place (E5). How it was reached here still counts there.
+            // An emitter that occurs again keeps its last place (E5). `through` is carried over to that place.
             match receivers[i + 1..].iter_mut().find(|later| later.emitter == emitter) {
                 Some(later) => {
                     later.through |= through;
@@ -154,7 +154,7 @@ impl Route {
         let matches = snapshot.find(&view());
         match matches {
             Matches::Few(0) => return true,
-            // The table was full. The next snapshot gets a larger one.
+            // The table was full. The next snapshot gets a larger table.
             Matches::Uncached(_) => registry.forget_matches(),
             Matches::Few(_) | Matches::Cached(_) => {}
         }
@@ -239,7 +239,7 @@ impl Route {
         }
     }
 
-    /// Returns the listener before the cursor, the last one that was returned.
+    /// Returns the listener before the cursor, the listener that was returned last.
     pub(super) fn before(&self, cursor: &Cursor) -> Option<&Arc<Listener>> {
         let stop = self.stop(cursor.stop)?;
         stop.snapshot.as_ref()?.matched(&stop.matches, cursor.role).before(cursor.place)
@@ -272,8 +272,7 @@ enum SearchStep {
     Leave(Option<RouteStop>),
 }
 
-/// Returns the targets of the pipes that take the event. `None` if nothing rises from here, because the run has ended
-/// (R14).
+/// Returns the targets of the pipes that take the event. `None` if the run has ended: no event rises from here (R14).
 fn targets(snapshot: &Guard<Snapshot>, view: &EventView<'_>) -> Option<Vec<Emitter>> {
     let snapshot = snapshot.as_ref();
     let pipes = snapshot.map_or(&[][..], |snapshot| &snapshot.pipes);
@@ -284,7 +283,7 @@ fn targets(snapshot: &Guard<Snapshot>, view: &EventView<'_>) -> Option<Vec<Emitt
 /// Describes an event as an emitter sees it: its own, nested, or neither (E4).
 ///
 /// An event is nested for an emitter if one of the emitter's runs is above the run in which it happened. That is
-/// expensive to find out, so `is_below_its_runs` is only called where it decides.
+/// expensive to find out, so `is_below_its_runs` is only called if the result depends on it.
 #[inline]
 fn view_of<'a>(
     listening: &Emitter,
@@ -296,7 +295,7 @@ fn view_of<'a>(
     let nested = !here
         && match listening.run() {
             Some(run) => source.run() != Some(run),
-            // A part of a run is in that run, not below it.
+            // An emitter below a run's emitter is in that run, not in a run below it.
             None => is_below_its_runs() && !source.run().is_some_and(|run| run.is_run_of(listening)),
         };
     let has_other_name = here && meta.emit.facet.is_some_and(|facet| facet.other_name().is_some());
@@ -304,8 +303,8 @@ fn view_of<'a>(
 }
 
 impl Emitter {
-    /// Returns `true` if this emitter is in a run of a part of a run of `instance`. The tree, not a run parent, then
-    /// leads from one run to the other.
+    /// Returns `true` if this emitter is in a run whose instance is itself below a run of `instance` in the tree. The
+    /// tree, not a run parent, then leads from one run to the other.
     fn is_in_part_of_run_of(&self, instance: &Self) -> bool {
         let top = self.upwards().take_while(|emitter| emitter.node().is_in_run).last();
         top.is_some_and(|top| top.is_run_of(instance) && self.run() != Some(top))
@@ -331,8 +330,8 @@ impl Emitter {
         self.node().run.is_some()
     }
 
-    /// Visits this emitter and those above it: up the tree, then up the run parents, the last one found first. Stops
-    /// when `visit` returns `false`. Returns `true` if it reached the end.
+    /// Visits this emitter and the emitters above it: up the tree, then up the run parents, the run parent found last
+    /// first. Stops when `visit` returns `false`. Returns `true` if it reached the end.
     ///
     /// Gives up after `MAX_WALK` emitters, because many ways may lead to the same emitter.
     #[inline]
@@ -368,11 +367,11 @@ impl Emitter {
         }
     }
 
-    /// Returns `true` if a listener, sink or pipe is registered here or above, for whichever events. If not, an emit
-    /// does nothing.
+    /// Returns `true` if a listener, sink or pipe is registered here or above, for any event. If the result is `false`,
+    /// an emit does nothing.
     ///
-    /// Returns `false` on the emitter of a run that has ended. Outside of runs, the answer "none" is remembered until a
-    /// listener is added.
+    /// Returns `false` on the emitter of a run that has ended. Outside of runs, the result `false` is remembered until
+    /// a listener is added.
     ///
     /// ```
     /// use emitree_emitter::{AnyEvent, Emitter};
@@ -415,11 +414,12 @@ impl Emitter {
     }
 
     fn is_heard_in_run(&self) -> bool {
-        // An emitter below an ended run is not covered: it may be an instance, whose own runs are received there.
+        // An emitter below the emitter of an ended run is checked all the same: it may be an instance, which receives
+        // the events of its own runs.
         if self.is_run() && self.has_run_ended() {
             return false;
         }
-        // One way leads up the tree. Only from a run in another run on is it worth walking all ways.
+        // Up to a run that was started in another run, there is one way up. From there on, all ways are walked.
         match self.first_receiver(u64::MAX) {
             None => false,
             Some(at) => at.receiver(u64::MAX).is_some() || !at.walk_up(|emitter| emitter.receiver(u64::MAX).is_none()),

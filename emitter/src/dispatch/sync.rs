@@ -29,16 +29,16 @@ pub(super) struct Dispatch<'a> {
 /// The progress of an event along its route.
 pub(super) struct DispatchProgress {
     cursor: Cursor,
-    /// The listener before the cursor has not been called yet, because it has to be awaited.
+    /// `true` if the listener before the cursor has not been called yet, because it has to be awaited.
     is_awaiting: bool,
-    /// Where sync listeners run first: the cursors just past the listeners that are awaited afterwards.
+    /// If sync listeners run first, the cursors just past the listeners that are awaited afterwards.
     #[expect(clippy::box_collection, reason = "a word of each emit, and nearly none has it")]
     deferred: Option<Box<VecDeque<Cursor>>>,
     /// The error of the emit so far.
     pub(super) failed: Option<EmitError>,
 }
 
-/// The payload as the next listener may receive it. From the first observer on, nobody changes it.
+/// The payload as the next listener may receive it. From the first observer on, it is shared and no longer changed.
 pub(super) enum Payload<'e> {
     Changing(&'e mut dyn AnyEvent),
     Observed(&'e dyn AnyEvent),
@@ -68,7 +68,8 @@ impl<'a> Dispatch<'a> {
         Self { emit, meta: EventMeta::new(emit), route: Route::new(), progress: DispatchProgress::START }
     }
 
-    /// Finds the listeners and calls them until one has to be awaited. Returns the result of the emit if none has.
+    /// Finds the listeners and calls them until one has to be awaited. Returns the result of the emit if no listener
+    /// has to be awaited.
     ///
     /// Never inlined: the future of an emit is inlined where it is awaited, and there the loop would run out of
     /// registers.
@@ -81,8 +82,8 @@ impl<'a> Dispatch<'a> {
         if emit.delivery.is_some_and(|delivery| !delivery.is_in_order()) {
             progress.deferred = Some(Box::default());
         }
-        // Listeners run inside the scope of the run that emits (R9). Mostly the emit itself is inside of it already, or
-        // there is no run.
+        // Listeners run inside the scope of the run that emits (R9). Usually the emit itself is inside of the scope
+        // already, or there is no run.
         let scope = if emit.source.is_in_run() { emit.source.scope_to_enter() } else { None };
         let awaited = match scope {
             None => progress.advance::<true>(route, Payload::Changing(event), meta),
@@ -94,7 +95,7 @@ impl<'a> Dispatch<'a> {
         if !progress.is_awaiting && progress.deferred.as_ref().is_none_or(|deferred| deferred.is_empty()) {
             return Some(progress.result());
         }
-        // Time passes from here on: what listeners may ask about the event must not change (E14).
+        // Time passes from here on, and the time and context of the event must not change (E14).
         meta.fix();
         None
     }
@@ -121,7 +122,7 @@ impl<'a> Dispatch<'a> {
 impl DispatchProgress {
     pub(super) const START: Self = Self { cursor: Cursor::START, is_awaiting: false, deferred: None, failed: None };
 
-    /// Calls listeners until one has to be awaited, and returns that one. Returns `None` after the last listener.
+    /// Calls listeners until one has to be awaited, and returns that listener. Returns `None` after the last listener.
     ///
     /// `START` makes two copies of the loop, one for [`Dispatch::start`] and one for
     /// [`advance_out_of_line`](Self::advance_out_of_line). The compiler inlines a loop into its `catch_or` only if it
@@ -202,7 +203,7 @@ impl Drop for DispatchProgress {
     }
 }
 
-/// Calls listeners from the cursor on until one fails or has to be awaited. Returns the one to be awaited.
+/// Calls listeners from the cursor on until one fails or has to be awaited. Returns the listener to be awaited.
 #[inline(always)]
 fn call_listeners<'r, const START: bool>(
     route: &'r Route,
@@ -272,7 +273,7 @@ fn claim_and_call_counted(listener: &Listener, call: impl FnOnce() -> CallResult
             None => return Ok(()),
         },
     };
-    // After the last of a limited number of calls, no later emit needs to look at the listener (E8).
+    // After the last of a limited number of calls, the listener is removed, so that no later emit looks at it (E8).
     listener.remove_if_spent();
     answer
 }

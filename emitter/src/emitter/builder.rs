@@ -1,4 +1,4 @@
-//! Builds emitters: with context, creator, group, trace or declared events, or as the emitter of a run (E3, R2).
+//! Builds emitters with a context, creator, group id, trace or declared events, and the emitters of runs (E3, R2).
 
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -50,7 +50,7 @@ impl EmitterBuilder {
         self
     }
 
-    /// Sets the trace of the emitter's events. It takes precedence over the run that the emitter is in.
+    /// Sets the trace of the emitter's events. It takes precedence over the ids of the run that the emitter is in.
     pub const fn trace(mut self, trace: Trace) -> Self {
         self.trace = Some(trace);
         self
@@ -58,9 +58,9 @@ impl EmitterBuilder {
 
     /// Declares an event and its payload type.
     ///
-    /// An emitter that declares events is strict about its own ones: emitting another name or another type fails, and
-    /// so does registering a listener for one by its exact name or path. Events of sub-namespaces, `"run.start"`, are
-    /// not checked, nor are children.
+    /// On an emitter that declares events, emitting an event that is not declared, or that is declared with another
+    /// type, fails. Registering a listener for such an event by its exact name or path fails, too. The same applies to
+    /// the runs of the emitter. Names with a dot, such as `"run.start"`, and children of the emitter are not checked.
     pub fn declares<T: serde::Serialize + Send + Sync + 'static>(mut self, name: impl Into<String>) -> Self {
         self.declared.get_or_insert_default().add(name.into(), ExpectedType::of::<T>());
         self
@@ -88,7 +88,7 @@ impl EmitterBuilder {
             }
         };
         Ok(Emitter::from_node(with(node, |node| {
-            // An emitter with its own creator or trace emits for these, not for the run above.
+            // An emitter with its own creator or trace does not emit for the run above (E4).
             node.emits_for_run &= self.creator.is_none() && self.trace.is_none();
             node.context = OwnContext::new(context);
             if self.group_id.is_some() {
@@ -106,7 +106,7 @@ fn with(mut node: Node, change: impl FnOnce(&mut Node)) -> Node {
     node
 }
 
-/// The links of a run's emitter to what is above it, given to [`Emitter::for_run`].
+/// The properties of a run's emitter: its parent run, context, ids and scope. Passed to [`Emitter::for_run`].
 #[must_use = "nothing is made before `Emitter::for_run`"]
 #[derive(Default)]
 pub struct RunLinks<'a> {
@@ -122,7 +122,7 @@ pub struct RunLinks<'a> {
 }
 
 impl<'a> RunLinks<'a> {
-    /// Creates links for a run that was not started in another run.
+    /// Creates the properties of a run that was not started in another run.
     pub fn new() -> Self {
         Self::default()
     }
@@ -133,14 +133,14 @@ impl<'a> RunLinks<'a> {
         self
     }
 
-    /// Sets the context that the run inherits: the instance's with the parent run's merged over it, as they were when
-    /// the run began. By default both are read when the emitter is made.
+    /// Sets the context that the run inherits: the context of the instance, overridden by the context of the parent
+    /// run, as they were when the run began. By default, both contexts are read when the emitter is created.
     pub fn inherited(mut self, context: Context) -> Self {
         self.inherited = Some(context);
         self
     }
 
-    /// Adds keys to the context. They override the same keys of the instance's and the parent run's contexts.
+    /// Sets keys to be added to the inherited context. They override the same keys there.
     ///
     /// # Errors
     ///
@@ -151,7 +151,8 @@ impl<'a> RunLinks<'a> {
         Ok(self)
     }
 
-    /// Sets the group id. By default, the run takes over the group id of the parent run, or else of the instance.
+    /// Sets the group id. By default, the run takes the group id of the parent run, or else the group id of the
+    /// instance.
     pub fn group_id(mut self, group_id: impl Into<Arc<str>>) -> Self {
         self.group_id = Some(group_id.into());
         self
@@ -163,14 +164,13 @@ impl<'a> RunLinks<'a> {
         self
     }
 
-    /// Sets the id of the run. By default it is generated when it is first asked for.
+    /// Sets the id of the run. By default, the id is generated when it is first read.
     pub const fn run_id(mut self, run_id: Uuid) -> Self {
         self.run_id = Some(run_id);
         self
     }
 
-    /// Sets the ids of a run that was begun elsewhere. An emitter with them emits events for that run instead of a new
-    /// one.
+    /// Sets the ids of a run that was begun elsewhere. The emitter then emits events for that run instead of a new run.
     pub const fn trace(mut self, trace: Trace) -> Self {
         self.trace = Some(trace);
         self
@@ -182,8 +182,8 @@ impl<'a> RunLinks<'a> {
         self
     }
 
-    /// Sets a function that checks, by the address of a scope, whether the calling code is inside of it. The scope is
-    /// then not entered again, so that a run that emits its own events does not pay for entering it.
+    /// Sets a function that checks, by the address of a scope, whether the calling code is inside of it. If it is, the
+    /// scope is not entered again, which makes it cheaper for a run to emit its own events.
     pub const fn inside_if(mut self, is_inside: fn(*const ()) -> bool) -> Self {
         self.is_inside = Some(is_inside);
         self
@@ -203,7 +203,7 @@ impl Emitter {
     #[must_use]
     pub fn for_run(&self, links: RunLinks<'_>) -> Self {
         let inherited = links.inherited.unwrap_or_else(|| match links.parent {
-            // The run's parent is nearer than its instance: its keys win.
+            // The keys of the parent run override the keys of the instance.
             Some(parent) => self.context().merged(&parent.context()),
             None => self.context(),
         });
@@ -234,7 +234,7 @@ impl Emitter {
 }
 
 impl From<Value> for Context {
-    /// Takes an object as it is and `null` as an empty context. Any other value is set under the key `value`.
+    /// Converts an object as it is, and `null` into an empty context. Any other value is set under the key `value`.
     fn from(value: Value) -> Self {
         match value {
             Value::Object(map) => map.into(),

@@ -97,7 +97,7 @@ impl Context {
         if self.is_empty() { INTERNAL_ONLY.clone() } else { self.with(RESERVED, true) }
     }
 
-    /// Returns this context with the keys of `other` added. `other` wins where both have a key.
+    /// Returns this context with the keys of `other` added. If both have a key, the value of `other` is taken.
     #[must_use]
     #[inline]
     pub fn merged(&self, other: &Self) -> Self {

@@ -31,7 +31,7 @@ impl Creator {
         Self::make(kind.into(), name.into(), None)
     }
 
-    /// Creates a creator that shares the thing itself.
+    /// Creates a creator that also shares the thing itself, for [`thing`](Self::thing).
     #[must_use]
     pub fn of<T: Any + Send + Sync>(
         kind: impl Into<Cow<'static, str>>,
@@ -77,7 +77,7 @@ impl Creator {
     }
 }
 
-/// The thing is a user's value and its drop may panic. It may happen at the end of an emit, if that held the last
+/// The thing is a user's value, and its drop may panic. The drop may happen at the end of an emit that has the last
 /// handle.
 impl Drop for CreatorParts {
     fn drop(&mut self) {

@@ -1,5 +1,5 @@
-//! The group ids that an emitter was given after it was made, as a linked list that only grows: it is read without a
-//! lock, and the last id counts.
+//! The group ids that were set on an emitter after its creation, as a linked list that only grows. The list is read
+//! without a lock, and its last id is the current one.
 
 use std::sync::{Arc, OnceLock};
 
@@ -18,7 +18,7 @@ impl GroupIds {
 
     pub(crate) fn add(&self, id: Arc<str>) {
         let mut link = Box::new(GroupLink { id, next: OnceLock::new() });
-        // Each `set` that fails has lost against another thread: go on from the link that this one added.
+        // A `set` fails if another thread has added a link first: go on from that link.
         let mut end = self.last().map_or(&self.0, |last| &last.next);
         while let Err(back) = end.set(link) {
             link = back;

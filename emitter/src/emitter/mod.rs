@@ -1,7 +1,7 @@
-//! The tree of emitters: what an emitter inherits, what is above it, and in which run it is.
+//! The tree of emitters: parents, inherited properties, and runs.
 //!
 //! An emit starts here: [`dispatch`](crate::dispatch) walks up the tree from the emitter and calls the listeners in
-//! each [`registry`](crate::registry). The modules below hold the parts of an emitter (context, group, creator, pipes),
+//! each [`registry`](crate::registry). The modules below hold the parts of an emitter (context, group, creator, pipes);
 //! `scope` and `run_end` belong to the emitters of runs.
 
 pub(crate) mod builder;
@@ -59,7 +59,7 @@ pub struct Emitter(Arc<Node>);
 pub(crate) struct Node {
     pub(crate) parent: Option<Emitter>,
     pub(crate) run: Option<RunLink>,
-    /// `true` for the emitter of a run and every emitter below one in the tree.
+    /// `true` for the emitter of a run, and for every emitter below it in the tree.
     pub(crate) is_in_run: bool,
     /// `true` if events emitted here count as emitted by the run above (E4). That holds for a `()` child of a run's
     /// emitter, and for a `()` child of such a child.
@@ -72,7 +72,8 @@ pub(crate) struct Node {
     pub(crate) namespace: Option<Arc<str>>,
     pub(crate) namespace_hash: u64,
     pub(crate) context: OwnContext,
-    /// The group id from the time the emitter was made, given or inherited (E3). `context` holds a later one.
+    /// The group id that was set or inherited when the emitter was created (E3). A group id that is set later is in
+    /// `context`.
     pub(crate) group_id: Option<Arc<str>>,
     pub(crate) creator: Option<Creator>,
     pub(crate) trace: Option<Arc<Trace>>,
@@ -159,8 +160,8 @@ impl Emitter {
     /// Creates an emitter in the same place with the same properties, without listeners (E16).
     pub(crate) fn copy_without_listeners(&self) -> Self {
         let (from, mut copy) = (&self.0, Node::root());
-        // Nothing rises through a run that has ended, so nothing may rise past it either: the copy hangs below the run
-        // (R14).
+        // No event rises through a run that has ended, so no event of the copy may rise past it: the copy becomes a
+        // child of the run (R14).
         let has_ended = from.run.is_some() && self.has_run_ended();
         copy.parent = if has_ended { Some(self.clone()) } else { from.parent.clone() };
         copy.emits_for_run = from.emits_for_run;
@@ -187,15 +188,15 @@ impl Emitter {
         let mut node = Node::below(self, None);
         node.context = OwnContext::new(self.context());
         node.creator = Some(creator);
-        // A child with its own creator emits for that creator, not for the run above.
+        // A child with its own creator does not emit for the run above (E4).
         node.emits_for_run = false;
         Self::from_node(node)
     }
 
     /// Returns a builder for a child with its own context, creator, group id, trace or declared events.
     ///
-    /// A `()` child of a run's emitter emits the run's own events, like one made by [`child`](Self::child), unless it
-    /// has its own creator or trace.
+    /// A `()` child of a run's emitter emits the run's own events, as described at [`child`](Self::child), unless the
+    /// child has its own creator or trace.
     pub fn child_builder(&self, namespace: impl IntoNamespace) -> EmitterBuilder {
         EmitterBuilder::new(Some((self.clone(), namespace.namespace().map(Cow::into_owned))))
     }
@@ -204,13 +205,14 @@ impl Emitter {
         Self(Arc::new(node))
     }
 
-    /// Returns the names of the emitters from the root to this one, joined by dots. Empty for a root.
+    /// Returns the names of the emitters from the root to this emitter, joined by dots. The namespace of a root is
+    /// empty.
     #[must_use]
     pub fn namespace(&self) -> &str {
         self.shared_namespace().map_or("", |namespace| namespace)
     }
 
-    /// Returns the path of an event with this name when it is emitted here.
+    /// Returns the path that an event with this name has when it is emitted on this emitter.
     ///
     /// # Errors
     ///
@@ -227,7 +229,7 @@ impl Emitter {
         self.0.parent.as_ref()
     }
 
-    /// Returns the creator of this emitter or of the nearest emitter above that has one.
+    /// Returns the creator that was set on this emitter, or else on the nearest emitter above that has a creator.
     #[must_use]
     pub fn creator(&self) -> Option<&Creator> {
         self.upwards().find_map(|emitter| emitter.0.creator.as_ref())
@@ -239,7 +241,7 @@ impl Emitter {
         self.0.context.get()
     }
 
-    /// Sets a key of the context, for later events and for children and runs made later.
+    /// Sets a key of the context, for later events, children and runs.
     ///
     /// The runtime may change the value before it is set, for example to redact it.
     ///
@@ -262,8 +264,8 @@ impl Emitter {
 
     /// Returns the id of the group that this emitter belongs to.
     ///
-    /// An emitter takes over the group id of its parent when it is made, unless it is given its own. A run takes over
-    /// the group id of the run it was started in, or else of its instance.
+    /// A new emitter takes the group id of its parent, unless its builder sets a group id. A run takes the group id of
+    /// the run in which it was started, or else the group id of its instance.
     #[must_use]
     pub fn group_id(&self) -> Option<&str> {
         self.group().map(|id| &**id)
@@ -279,7 +281,7 @@ impl Emitter {
         self.group().cloned()
     }
 
-    /// Sets the group id, for later events and for children and runs made later.
+    /// Sets the group id, for later events, children and runs.
     ///
     /// The emitter keeps its earlier ids in memory until it is dropped.
     pub fn set_group_id(&self, group_id: impl Into<Arc<str>>) {
@@ -288,15 +290,15 @@ impl Emitter {
 
     /// Returns the ids of the run in which events emitted here happen.
     ///
-    /// These are the ids of the run that the emitter belongs to, or the trace that was given to the emitter or the
-    /// nearest one above it.
+    /// The search begins at this emitter and goes up the tree, to the first emitter that has a trace or is the emitter
+    /// of a run. Its trace is returned, or else the ids of its run. Without such an emitter, the result is `None`.
     #[must_use]
     pub fn trace(&self) -> Option<Trace> {
         let run = self.trace_source()?;
         if let TraceSource::Given(trace) = run {
             return Some(*trace);
         }
-        // The first run above is the parent. The last one is the outermost run, which gives the trace its id.
+        // The first run above is the parent. The last is the outermost run, whose id is the id of the trace.
         let mut above = successors(run.above(), TraceSource::above);
         let run_id = run.run_id();
         let parent = above.next();
@@ -307,7 +309,7 @@ impl Emitter {
     /// Finds the nearest emitter, from this one up, that determines the run.
     fn trace_source(&self) -> Option<TraceSource<'_>> {
         self.upwards().find_map(|emitter| {
-            // A given trace takes precedence: an emitter may emit for a run elsewhere.
+            // A trace that was set takes precedence: an emitter may emit for a run elsewhere.
             let given = emitter.0.trace.as_deref().map(TraceSource::Given);
             given.or_else(|| emitter.0.run.as_ref().map(|run| TraceSource::Run(run, emitter.parent())))
         })
@@ -327,7 +329,7 @@ impl Emitter {
         Arc::downgrade(&self.0)
     }
 
-    /// Returns `None` for a root, and for an emitter below it that has no namespace of its own.
+    /// Returns the namespace as a shared string; `None` if it is empty.
     #[inline]
     pub(crate) fn shared_namespace(&self) -> Option<&Arc<str>> {
         self.upwards().find_map(|emitter| emitter.0.namespace.as_ref())
@@ -347,7 +349,7 @@ impl Emitter {
         let rest = path.strip_suffix(name);
         match (self.namespace(), rest) {
             ("", Some("")) => true,
-            // What is left in front of the name has to be the namespace and one dot.
+            // The text in front of the name has to be the namespace and one dot.
             (namespace, Some(rest)) => rest.strip_suffix('.') == Some(namespace) && !namespace.is_empty(),
             (_, None) => false,
         }
@@ -359,8 +361,7 @@ impl Emitter {
         self.0.registry.get().map(|registry| &**registry)
     }
 
-    /// Invalidates what other emitters remember about having no listeners, after a listener or pipe was added here
-    /// (E15).
+    /// Invalidates the caches of emitters without listeners, after a listener or pipe was added here (E15).
     pub(crate) fn invalidate(&self) {
         if self.0.is_in_run { invalidate_in_runs() } else { invalidate() }
     }
@@ -371,7 +372,8 @@ impl Emitter {
         self.upwards().take_while(|emitter| emitter.0.is_in_run).find(|emitter| emitter.0.run.is_some())
     }
 
-    /// Returns, for the emitter of a run, the emitter of the run in which it was started.
+    /// Returns the emitter of the run in which this emitter's run was started. Returns `None` for a run that was not
+    /// started in another run, and for an emitter that is not the emitter of a run.
     #[inline]
     #[must_use]
     pub fn run_parent(&self) -> Option<&Self> {
@@ -385,8 +387,8 @@ impl Emitter {
         self.0.run.is_some() && self.parent() == Some(instance)
     }
 
-    /// Returns `true` if events emitted here count as emitted by the run that `other` belongs to, or by a run of that
-    /// instance (E4).
+    /// Returns `true` if events emitted here count as emitted by `other` (E4): `other` is the emitter of the run above,
+    /// or the emitter of that run's instance.
     #[inline]
     pub(crate) fn emits_for(&self, other: &Self) -> bool {
         self.0.emits_for_run && self.run().is_some_and(|run| run == other || run.is_run_of(other))
@@ -405,8 +407,8 @@ impl Emitter {
         self.run_link().filter(|run| !run.is_inside())?.scope.as_ref()?.upgrade()
     }
 
-    /// Returns the scope in which an emit is continued and the run's values are dropped, unless the calling code is
-    /// inside of it. If the run is gone, that is the scope of the next run above (R14).
+    /// Returns the scope in which an emit is continued and the run's values are dropped; `None` if the calling code is
+    /// already inside of it. If the run is gone, returns the scope of the next run above (R14).
     pub(crate) fn nearest_scope(&self) -> Option<Arc<dyn Scope>> {
         // Up the run parents, to the first run whose scope can still be entered.
         let own = self.run_link().filter(|run| !run.is_inside())?;
@@ -414,7 +416,7 @@ impl Emitter {
         runs.filter_map(|run| run.scope.as_ref()?.upgrade()).find(|scope| scope.is_there())
     }
 
-    /// Returns the run part of the nearest run, from here up the tree.
+    /// Returns the [`RunLink`] of the nearest run, from here up the tree.
     #[inline]
     pub(crate) fn run_link(&self) -> Option<&RunLink> {
         self.upwards().take_while(|emitter| emitter.0.is_in_run).find_map(|emitter| emitter.0.run.as_ref())
@@ -427,14 +429,15 @@ impl Emitter {
         declares.0.declared.as_ref()
     }
 
-    /// Returns `true` for the emitter of a run and every emitter below one in the tree.
+    /// Returns `true` for the emitter of a run, and for every emitter below it in the tree.
     #[inline]
     pub(crate) fn is_in_run(&self) -> bool {
         self.0.is_in_run
     }
 
-    /// Returns the emitter whose declarations apply inside a run. They are the instance's for a run. An emitter that
-    /// emits for a run has the same ones, unless it has its own.
+    /// Returns the emitter whose declarations apply to this emitter, which is in a run. For the emitter of a run, it is
+    /// the instance. For an emitter that emits for a run and declares no events itself, it is the instance of that run.
+    /// Every other emitter has its own declarations.
     #[inline(never)]
     fn declares_in_run(&self) -> &Self {
         let emits_for_run = self.0.emits_for_run && self.0.declared.is_none();
@@ -475,7 +478,7 @@ impl Node {
         }
     }
 
-    /// Releases the nodes above this one. Nodes that nothing else holds are pushed to `orphans`, so that the caller can
+    /// Releases the nodes above this one. Nodes without another handle are pushed to `orphans`, so that the caller can
     /// drop them without recursion.
     fn detach(&mut self, orphans: &mut Vec<Self>) {
         // First, while the run above can still be found: the drop enters its scope (R14).
@@ -488,14 +491,14 @@ impl Node {
         }
     }
 
-    /// Creates a node below another, in its own namespace or the same one. The context is left empty for the caller to
-    /// set.
+    /// Creates a node below `parent`, in a namespace below the parent's or in the same namespace. The caller sets the
+    /// context.
     pub(crate) fn below(parent: &Emitter, namespace: Option<&str>) -> Self {
         let mut node = Self::root();
         node.group_id = parent.shared_group_id();
         node.parent = Some(parent.clone());
         node.is_in_run = parent.0.is_in_run;
-        // A child with a name of its own emits its own events. Only a `()` child speaks for the run (E4).
+        // A child with a name emits its own events. Only a `()` child emits for the run (E4).
         node.emits_for_run = namespace.is_none() && (parent.0.run.is_some() || parent.0.emits_for_run);
         node.namespace = namespace.map(|namespace| join_shared(parent.namespace(), namespace));
         node.namespace_hash = match &node.namespace {
@@ -506,7 +509,7 @@ impl Node {
     }
 }
 
-/// Determines the run that an emitter is in: a trace that was given, or the run itself.
+/// Determines the run that an emitter is in: a trace that was set, or the run itself.
 #[derive(Clone, Copy)]
 enum TraceSource<'a> {
     Given(&'a Trace),
@@ -514,7 +517,7 @@ enum TraceSource<'a> {
 }
 
 impl<'a> TraceSource<'a> {
-    /// Returns the source for the run above. There is none above a given trace, which is complete.
+    /// Returns the source for the run above; `None` above a given trace, which is complete.
     fn above(&self) -> Option<Self> {
         match *self {
             Self::Given(_) => None,
@@ -529,7 +532,7 @@ impl<'a> TraceSource<'a> {
         }
     }
 
-    /// Returns the trace id, if no run is above this one.
+    /// Returns the trace id. Only called for the outermost run.
     fn id(self) -> Uuid {
         match self {
             Self::Given(trace) => trace.id,
@@ -538,13 +541,13 @@ impl<'a> TraceSource<'a> {
     }
 }
 
-/// Drops a chain of emitters in a loop. Recursion would overflow the stack for a chain of a million.
+/// Drops a chain of emitters in a loop. Recursion would overflow the stack for a chain of a million emitters.
 impl Drop for Node {
     fn drop(&mut self) {
         let mut orphans = Vec::new();
         self.detach(&mut orphans);
         while let Some(mut orphan) = orphans.pop() {
-            // A node that loses its last handle may have held the last handle to those above it.
+            // A node that is dropped may have had the last handle to the nodes above it.
             orphan.detach(&mut orphans);
         }
     }

@@ -2,8 +2,8 @@
 //! the tree.
 //!
 //! 1. A listener or pipe can be found before it is counted in an epoch, and is counted before the call that adds it
-//!    returns. Listeners in runs have their own epoch: caches outside of runs would otherwise be invalidated by each of
-//!    them, although they cannot be affected.
+//!    returns. Listeners in runs have their own epoch, so that they do not invalidate caches outside of runs, which
+//!    they cannot affect.
 //! 2. The epoch is read before the search for listeners. While it is unchanged, no listener was added.
 //! 3. A removed listener does not change the epoch. At worst, a check walks up the tree and finds nothing.
 
@@ -16,8 +16,8 @@ static LISTENER_EPOCH: OwnCacheLine = OwnCacheLine(AtomicU64::new(1));
 /// Counts the listeners and pipes added in runs, in all trees of the process.
 static RUN_LISTENER_EPOCH: OwnCacheLine = OwnCacheLine(AtomicU64::new(0));
 
-/// Alone on its cache lines. Every run reads the epochs, and a write to a neighbour would make all of them fetch the
-/// line again.
+/// A counter that is alone on its cache lines. Every run reads the epochs, and a write to a neighbouring value would
+/// make each run fetch the line again.
 #[repr(align(128))]
 struct OwnCacheLine(AtomicU64);
 
@@ -31,7 +31,7 @@ pub(crate) fn invalidate_in_runs() {
     RUN_LISTENER_EPOCH.0.fetch_add(1, Ordering::Release);
 }
 
-/// Remembers that a run and everything above it has no listeners. For a runtime with deeply nested runs.
+/// Remembers that a run and all emitters above it have no listeners. For a runtime with deeply nested runs.
 ///
 /// ```
 /// use emitree_emitter::rt::NoListenerCache;
@@ -61,7 +61,7 @@ impl NoListenerCache {
         LISTENER_EPOCH.0.load(Ordering::Acquire) + RUN_LISTENER_EPOCH.0.load(Ordering::Acquire)
     }
 
-    /// Returns `true` if no listeners were found at this epoch.
+    /// Returns `true` if [`remember`](Self::remember) was last called with this epoch.
     #[must_use]
     pub fn holds(&self, epoch: u64) -> bool {
         self.0.load(Ordering::Relaxed) == epoch
@@ -77,7 +77,7 @@ impl NoListenerCache {
     /// Returns `true` if an emitter outside of runs has no listeners. Calls `look` if the cache does not know.
     #[inline]
     pub(crate) fn holds_or(&self, look: impl FnOnce() -> bool) -> bool {
-        // Before `look`, so that a listener that is added meanwhile changes the epoch (invariant 2).
+        // Read before `look`, so that a listener that is added meanwhile changes the epoch (invariant 2).
         let epoch = LISTENER_EPOCH.0.load(Ordering::Acquire);
         self.0.load(Ordering::Relaxed) == epoch || self.look(epoch, look)
     }

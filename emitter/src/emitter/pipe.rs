@@ -24,11 +24,11 @@ impl Pipe {
         Self { matcher, target: Some(target.clone()), home: home.downgrade() }
     }
 
-    /// Returns the target if the pipe takes an event. A matcher function that panics takes nothing.
+    /// Returns the target if the pipe takes an event. If a matcher function panics, the pipe does not take the event.
     pub(crate) fn target_for(&self, view: &EventView<'_>) -> Option<Emitter> {
         let takes = (self.matcher.nested_by_default() || !view.nested)
             && self.matcher.takes(view)
-            // Asked last: it is user code.
+            // The function is called last, because it is user code.
             && self.matcher.accepts_or_logs(view.meta);
         if takes { self.target.clone() } else { None }
     }

@@ -1,8 +1,8 @@
-//! The end of a run's emitter (R14): it has no listeners, accepts none, and delivers no events.
+//! The end of a run's emitter (R14). Afterwards, the emitter has no listeners, accepts none, and delivers no events.
 //!
 //! Listeners on the instance and above must not receive a late event either, because the run's own listeners, which may
-//! redact events, are gone. The event is counted instead, and the first one is logged. The same holds for an event that
-//! would rise through the run: from a pipe, or from a run of an instance below it in the tree.
+//! redact events, are gone. The event is counted instead, and the first late event is logged. The same holds for an
+//! event that would rise through the run: from a pipe, or from a run of an instance below it in the tree.
 
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
@@ -10,7 +10,8 @@ use crate::Emitter;
 use crate::name::NameRef;
 use crate::panic::log_quietly;
 
-/// 0 while the run lasts. At its end 1, plus 1 for each event emitted since. A small word, because every run has one.
+/// 0 while the run lasts. After its end, 1 plus the number of late events. Only 32 bits, because every run has this
+/// counter.
 #[derive(Default)]
 pub(crate) struct RunEnd(AtomicU32);
 
@@ -27,7 +28,7 @@ impl RunEnd {
         self.0.load(Ordering::Relaxed).saturating_sub(1)
     }
 
-    /// Counts a late event. Returns `true` for the first one.
+    /// Counts a late event. Returns `true` for the first late event.
     fn count(&self) -> bool {
         self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_add(1)) == Ok(1)
     }
@@ -39,7 +40,7 @@ impl Emitter {
     ///
     /// From now on, events emitted on it, or on an emitter below it in the tree, are not delivered.
     /// [`late_emits`](Self::late_emits) counts them. If listeners were ever registered here, other events no longer
-    /// rise through it either: events piped to it, and events of runs of an instance below it in the tree.
+    /// rise through this emitter either: events piped to it, and events of runs of an instance below it in the tree.
     ///
     /// Does nothing on an emitter that does not belong to a run.
     pub fn end_run(&self) {
@@ -62,7 +63,7 @@ impl Emitter {
     /// Returns the number of events that came after the end of this run: emitted on it, or about to rise through it.
     /// They were delivered neither here nor above.
     ///
-    /// Events that had no listeners anyway may be missing from the count.
+    /// An event that had no listeners anyway may not be counted.
     #[must_use]
     pub fn late_emits(&self) -> u32 {
         self.run_end().map_or(0, RunEnd::late_emits)

@@ -1,4 +1,4 @@
-//! Scopes: how a runtime knows, in a listener, to which run an event belongs (R9).
+//! Scopes let a runtime find, inside a listener, the run that the event belongs to (R9).
 //!
 //! The dispatch enters the scope around listeners; pipes, listeners and futures enter it when they are dropped.
 
@@ -16,20 +16,20 @@ use crate::panic::log_catching;
 /// A scope that is entered around listeners of a run's events: around each call of a listener, and each poll of its
 /// future.
 ///
-/// The runtime implements it. It makes `RunContext::current()` return the run, on whichever emitter the listener is
-/// registered.
+/// A runtime implements this trait, so that `RunContext::current()` returns the run in every listener, no matter on
+/// which emitter the listener is registered.
 pub trait Scope: Send + Sync {
     /// Calls `f` exactly once, inside the scope.
     fn within(self: Arc<Self>, f: &mut dyn FnMut());
 
-    /// Returns `false` if the run is gone, for a scope that does not keep its run alive. The scope of the next run
-    /// above is entered instead.
+    /// Returns `false` if the scope does not keep its run alive, and the run is gone. The scope of the next run above
+    /// is entered instead.
     fn is_there(&self) -> bool {
         true
     }
 
-    /// Returns the value to set on the context of the run's emitter when `value` is about to be set there. By default
-    /// that is `value` itself.
+    /// Returns the value that is set on the context of the run's emitter instead of `value`. By default, returns
+    /// `value` itself.
     fn admit(self: Arc<Self>, key: &str, value: Value) -> Value {
         _ = key;
         value
@@ -46,8 +46,8 @@ pub(crate) fn within<R>(scope: Option<Arc<dyn Scope>>, mut f: impl FnMut() -> R)
     result.unwrap_or_else(f)
 }
 
-/// Drops a value of a run inside the run's scope (R14). A panic is logged, also one from a `tracing` subscriber that is
-/// told about the run's span.
+/// Drops a value of a run inside the run's scope (R14). A panic inside the scope is discarded, for example the panic of
+/// a `tracing` subscriber that receives the run's span.
 pub(crate) fn drop_within(scope: Option<Arc<dyn Scope>>, mut drop: impl FnMut()) {
     match scope {
         Some(scope) => log_catching(|| scope.within(&mut drop)),
@@ -55,19 +55,19 @@ pub(crate) fn drop_within(scope: Option<Arc<dyn Scope>>, mut drop: impl FnMut())
     }
 }
 
-/// Enters the scope of an emitter's run, on any thread, and drops there what was registered on the emitter.
+/// Calls `drop` inside the scope of an emitter's run, on any thread. Listeners and pipes are dropped this way.
 pub(crate) fn drop_in_run_of(home: &Weak<Node>, drop: impl FnMut()) {
     let home = home.upgrade().map(Emitter::from);
     drop_within(home.as_ref().and_then(Emitter::nearest_scope), drop);
 }
 
-/// Wraps a future so that it is polled and dropped inside the scope of the emitter's run, if it has one.
+/// Wraps a future so that it is polled and dropped inside the scope of the emitter's run, if the emitter is in a run.
 pub(crate) fn within_run_of<F: Future>(source: &Emitter, future: F) -> Within<'_, F> {
     Within { source, _kept: source.scope(), future: Some(future) }
 }
 
 pin_project! {
-    /// A future that is polled and dropped inside a run: it holds futures of listeners and the errors these return.
+    /// A future that is polled and dropped inside a run, because it contains the futures and errors of listeners.
     pub(crate) struct Within<'e, F> {
         source: &'e Emitter,
         // Most scopes keep their run alive, here for the time of the emit.

@@ -1,4 +1,4 @@
-//! Declared events: an emitter may declare its own events, and then refuses others (E7).
+//! Declared events: an emitter may declare its own events, and then refuses all other names (E7).
 
 use std::any::TypeId;
 
@@ -44,7 +44,7 @@ impl Declared {
         self.names().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
     }
 
-    /// Refuses to emit an event that is not declared, or with another type.
+    /// Refuses an emit if the event is not declared, or is declared with another type.
     pub(crate) fn check_emit(&self, name: &str, payload: TypeId, carried: &'static str) -> Result<(), EmitError> {
         match self.get(name) {
             Some(declared) if declared.id == payload => Ok(()),
@@ -55,7 +55,7 @@ impl Declared {
         }
     }
 
-    /// Refuses a listener under an exact name that would never be called.
+    /// Refuses a listener under an exact name or path if the event is not declared, or is declared with another type.
     pub(crate) fn check_listener(
         &self,
         emitter: &Emitter,
@@ -74,7 +74,7 @@ impl Declared {
     }
 }
 
-/// Returns the name of the own event that a matcher names exactly, if it does.
+/// Returns the name of an own event if the matcher is exactly its name or path.
 fn own_name<'m>(emitter: &Emitter, matcher: &'m Matcher) -> Option<&'m str> {
     match &matcher.0 {
         MatcherKind::Name { text, .. } => Some(text),

@@ -26,7 +26,7 @@ impl Facet {
         Self { lens, internal: false, also_named: None, isolated: false }
     }
 
-    /// Marks the event by `internal: true` in its context. Users cannot set this key.
+    /// Marks the event with `internal: true` in its context. Users cannot set this key.
     #[must_use]
     pub const fn internal(mut self) -> Self {
         self.internal = true;
@@ -37,8 +37,8 @@ impl Facet {
     ///
     /// A listener under exactly this name receives the event if it expects exactly the event's type. That applies on
     /// the emitter of the event and, in a run, on the run's instance. A listener for the same generic type with other
-    /// parameters fails the emit, with an error that names both types. All other listeners, those for any type too,
-    /// only know the name under which the event is emitted.
+    /// parameters makes the emit fail, with an error that names both types. All other listeners, including listeners
+    /// for any type, are matched by the name under which the event is emitted.
     ///
     /// ```
     /// use emitree_emitter::rt::Facet;
@@ -70,8 +70,8 @@ impl Facet {
         self.also_named.as_ref().map_or(0, |name| bit(name.as_name().hash()))
     }
 
-    /// Isolates the failures of all listeners, for any [`OnError`](crate::OnError): each is logged and counted,
-    /// does not fail the emit, and the other listeners run as usual. For events that only report.
+    /// Isolates the failures of all listeners, whatever their [`OnError`](crate::OnError): each failure is logged and
+    /// counted, and the other listeners run as usual. For events that only report.
     #[must_use]
     pub const fn isolated(mut self) -> Self {
         self.isolated = true;
@@ -82,7 +82,7 @@ impl Facet {
         self.isolated
     }
 
-    /// Adds what the facet sets to the context of an event's source, and returns the context of the event.
+    /// Returns `context` with the keys that the facet adds: `internal: true` for an [`internal`](Self::internal) facet.
     #[must_use]
     pub fn over(&self, context: Context) -> Context {
         if self.internal { context.internal() } else { context }

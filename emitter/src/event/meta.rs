@@ -1,4 +1,4 @@
-//! The meta of an event: what listeners can ask about it besides its payload (E14).
+//! The meta of an event: its id, time, path, source, context and run (E14).
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -11,10 +11,10 @@ use uuid::Uuid;
 use crate::dispatch::emit::Emit;
 use crate::{AnyEvent, Context, Creator, Emitter, EventRecord};
 
-/// The ids of the run that an event happened in.
+/// The ids of the run in which an event happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Trace {
-    /// Shared by an outermost run and all runs below it.
+    /// The id shared by an outermost run and all runs below it.
     pub id: Uuid,
     /// The id of the run.
     pub run_id: Uuid,
@@ -132,7 +132,7 @@ impl<'a> EventMeta<'a> {
         self.emit.carried.name()
     }
 
-    /// Returns the lens of the emit's facet, if it has one of type `L`.
+    /// Returns the lens of the event's facet if the lens is an `L`.
     pub fn facet<L: Send + Sync + 'static>(&self) -> Option<&'static L> {
         self.emit.facet?.lens()
     }

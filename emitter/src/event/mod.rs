@@ -71,7 +71,7 @@ impl dyn AnyEvent {
         (self as &dyn Any).downcast_ref()
     }
 
-    /// Returns the payload, to be changed, if it is a `T`.
+    /// Returns a mutable reference to the payload if it is a `T`.
     #[must_use]
     pub fn downcast_mut<T: 'static>(&mut self) -> Option<&mut T> {
         (self as &mut dyn Any).downcast_mut()
@@ -84,8 +84,8 @@ impl fmt::Debug for dyn AnyEvent {
     }
 }
 
-/// A payload type that carries the name of its event. Emitting it, and listening for it where it is emitted, then needs
-/// no string.
+/// A payload type that carries the name of its event. [`Emitter::emit_event`](crate::Emitter::emit_event) and
+/// [`Emitter::on_event`](crate::Emitter::on_event) then need no name.
 ///
 /// ```
 /// use emitree_emitter::{Emitter, Event, EventName};
@@ -115,7 +115,7 @@ pub trait Event: Serialize + Send + Sync + 'static {
     const NAME: EventName;
 }
 
-/// The argument type of a listener: a payload type, or [`dyn AnyEvent`](AnyEvent) for any.
+/// The argument type of a listener: a payload type, or [`dyn AnyEvent`](AnyEvent) for all payloads.
 ///
 /// Implemented for every payload type.
 #[diagnostic::on_unimplemented(
@@ -124,13 +124,13 @@ pub trait Event: Serialize + Send + Sync + 'static {
     note = "derive `serde::Serialize`, or wrap what cannot be serialised: `Opaque<{Self}>`"
 )]
 pub trait Hears {
-    /// Returns the expected payload type; `None` for any.
+    /// Returns the expected payload type; `None` if any type is accepted.
     #[doc(hidden)]
     fn expected() -> Option<ExpectedType>;
-    /// Returns the event as the listener takes it, if it is of that type.
+    /// Returns the event as a listener's argument, if it has the expected type.
     #[doc(hidden)]
     fn of_mut(event: &mut dyn AnyEvent) -> Option<&mut Self>;
-    /// Returns the event as an observer takes it, if it is of that type.
+    /// Returns the event as an observer's argument, if it has the expected type.
     #[doc(hidden)]
     fn of_ref(event: &dyn AnyEvent) -> Option<&Self>;
 }
@@ -149,7 +149,7 @@ impl ExpectedType {
     }
 }
 
-/// The payload type of an emit. A constant of the type, so that an emit passes on one pointer.
+/// The payload type of an emit. Stored as one constant per type, so that an emit passes on a single pointer.
 #[derive(Debug)]
 pub(crate) struct CarriedType {
     pub(crate) id: TypeId,

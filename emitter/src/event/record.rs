@@ -40,7 +40,7 @@ impl EventRecord {
     pub(crate) fn new(meta: &EventMeta<'_>, event: &dyn AnyEvent) -> Self {
         let (id, time) = (meta.id(), meta.time());
         let record = Self::of(meta.source(), meta.to_path(), meta.context().clone(), (id, time), event);
-        // The meta knows the type even if `event` stands in for the payload, as it does when a meta is serialised.
+        // The type comes from the meta, because `event` is a placeholder when a meta is serialised without its payload.
         Self { payload_type: Cow::Borrowed(meta.payload_type()), ..record }
     }
 
@@ -81,7 +81,7 @@ impl EventRecord {
 }
 
 impl Emitter {
-    /// Returns the record of an event of this emitter that is not emitted, or is also delivered outside of an emit.
+    /// Returns the record that an event of this emitter would have, without emitting the event.
     #[must_use]
     pub fn record(&self, name: EventName, event: &dyn AnyEvent, facet: &Facet, stamp: &EventStamp) -> EventRecord {
         let context = stamp.context(|| self.context_with(Some(facet))).clone();
@@ -97,7 +97,8 @@ impl Emitter {
     }
 }
 
-/// Serialises a payload. One that panics becomes a string that contains the panic, so that the event is not lost.
+/// Serialises a payload. If that panics, the result is a string with the message of the panic, so that the event is not
+/// lost.
 fn payload(event: &dyn AnyEvent) -> Box<RawValue> {
     let said = |panic| format!("<{} cannot be serialised: it panicked: {panic}>", event.type_name()).to_raw_json();
     catch_or(|| event.to_raw_json(), said)
@@ -147,7 +148,7 @@ impl SinkRecord {
         serde_json::from_str(text).map(|event| Self::Event(Box::new(event)))
     }
 
-    /// Returns the event, if the record is one.
+    /// Returns the event; `None` for a gap.
     #[must_use]
     pub fn as_event(&self) -> Option<&EventRecord> {
         match self {

@@ -1,4 +1,4 @@
-//! A hash table of matches. The key is everything about an event that selects its listeners, and the value is these
+//! A hash table of matches. A key has the properties of an event that select its listeners, and its value lists these
 //! listeners. Each table belongs to one snapshot and is dropped with it.
 //!
 //! 1. A slot is written once and then only read, so that reading needs no lock.
@@ -18,7 +18,8 @@ pub(crate) struct MatchCache {
     used: AtomicUsize,
 }
 
-/// Everything that decides which listeners take an event, except matcher functions, which are asked for each event.
+/// The properties of an event that decide which listeners take it. Matcher functions are asked for each event in
+/// addition.
 pub(crate) struct CacheKey<'a> {
     hash: u64,
     namespace: Option<&'a Arc<str>>,
@@ -159,7 +160,7 @@ impl MatchCache {
         let mut at = vacant;
         let mut matched = matched;
         loop {
-            // Another thread may take the slot first: the next free one is as good.
+            // Another thread may take the slot first: the next free slot is as good.
             match self.slots[at].set(matched) {
                 Ok(()) => return Ok(at),
                 Err(back) => matched = back,

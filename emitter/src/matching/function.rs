@@ -7,22 +7,23 @@ use crate::matching::matcher::MatcherKind;
 use crate::name::{NameRef, bit};
 use crate::{AsName, EventMeta, EventName, IntoMatcher, Matcher, MatcherError};
 
-/// A function as a matcher. Its clones are equal, so that [`off_matching`](crate::Emitter::off_matching) finds what was
-/// registered with it. Created by [`matcher_fn`].
+/// A function as a matcher. Its clones are equal, so that [`off_matching`](crate::Emitter::off_matching) finds the
+/// listeners that were registered with a clone. Created by [`matcher_fn`].
 ///
-/// A typed listener is only called for events of its type. With [`named`](Self::named), an own event of another type is
-/// an error, as it is for an exact name; [`of_types`](Self::of_types) leaves such events out.
+/// A typed listener is only called for events of its type. With [`named`](Self::named), an own event of another type
+/// makes the emit fail, as with an exact name; after [`of_types`](Self::of_types), the listener skips such events.
 #[derive(Clone)]
 pub struct FnMatcher {
     function: Arc<dyn Fn(&EventMeta<'_>) -> bool + Send + Sync>,
-    /// `None` takes any name.
+    /// `None` if the matcher takes any name.
     names: Option<Arc<[EventName]>>,
     /// The bits of the names.
     pub(crate) bits: u64,
     pub(crate) exact: Exact,
 }
 
-/// Where it is an error that an event is of another type than its listener (E7). Elsewhere such events are left out.
+/// The events for which another type than the listener's makes the emit fail (E7). The listener skips all other events
+/// of another type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Exact {
     Nowhere,
@@ -48,12 +49,12 @@ pub fn matcher_fn(f: impl Fn(&EventMeta<'_>) -> bool + Send + Sync + 'static) ->
 }
 
 impl FnMatcher {
-    /// Limits the matcher to events emitted under one of these names, which may have a dot. The function is not asked
-    /// about other events.
+    /// Limits the matcher to events emitted under one of these names, which may have a dot. The function is not called
+    /// for other events.
     ///
     /// The matcher is then exact: the emit fails if the function accepts an own event whose payload is not of the
     /// listener's type, and the error names both types. With [`nested(true)`](crate::Options::nested), or after
-    /// [`of_types`](Self::of_types), a typed listener leaves out events of other types instead.
+    /// [`of_types`](Self::of_types), a typed listener skips events of other types instead.
     ///
     /// ```
     /// use emitree_emitter::{Emitter, EventName, matcher_fn};
@@ -76,22 +77,22 @@ impl FnMatcher {
         self
     }
 
-    /// Makes the matcher exact about every event that is not nested, own or not. For a function that accepts events of
-    /// one source only, wherever the listener is registered.
+    /// Makes the emit fail for every event of another type than the listener's that the function accepts, own event or
+    /// not, except nested events. For a function that accepts the events of one source only.
     #[must_use]
     pub const fn of_one_source(mut self) -> Self {
         self.exact = Exact::NotNested;
         self
     }
 
-    /// Leaves out events that are not of the listener's type, own ones too, instead of failing the emit.
+    /// Makes the listener skip all events of another type, own events too, instead of failing the emit.
     #[must_use]
     pub const fn of_types(mut self) -> Self {
         self.exact = Exact::Nowhere;
         self
     }
 
-    /// Returns `true` if the matcher is not limited to other names.
+    /// Returns `true` if the matcher has no names, or if this is one of its names.
     pub(crate) fn takes_name(&self, name: &NameRef<'_>) -> bool {
         let is_named = |names: &Arc<[EventName]>| names.iter().any(|one| one.as_str() == name.as_str());
         // The bit rules out most names without a comparison.

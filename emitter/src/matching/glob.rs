@@ -38,9 +38,9 @@ pub(crate) fn slashed(path: &str) -> String {
     path.replace('.', "/")
 }
 
-/// Replaces the separator `.` of a glob by `/`, and keeps character classes from matching it.
+/// Replaces the separator `.` of a glob by `/`, and keeps character classes from matching the separator.
 ///
-/// - In a class, `.` means itself and so matches nothing.
+/// - A `.` in a class stays a `.`, which no converted path contains, and so matches nothing.
 /// - A negated class also excludes the separator.
 /// - A range that contains the separator is cut in two.
 fn with_slashes(glob: &str) -> String {
@@ -84,7 +84,7 @@ fn push_class(out: &mut String, class: &str) {
     while let Some(from) = chars.next() {
         let mut ahead = chars.clone();
         match (ahead.next(), ahead.next()) {
-            // The range contains `/`: `.` is the character before it, `0` the one after.
+            // The range contains `/`: `.` is the character before it, `0` the character after it.
             (Some('-'), Some(to)) if from < '/' && '/' <= to && !negated => {
                 out.extend([from, '-', '.']);
                 if '/' < to {

@@ -1,5 +1,5 @@
-//! Matchers: which events a listener takes (E4), as a function `(matcher, event) -> bool` that neither locks nor
-//! awaits.
+//! Matchers select the events that a listener takes (E4). A match is a function `(matcher, event) -> bool` that neither
+//! locks nor awaits.
 
 use std::fmt;
 use std::sync::Arc;
@@ -26,13 +26,13 @@ use crate::{EventMeta, EventName, EventRecord, FnMatcher, MatcherError};
 /// | [`Matcher::regex`], [`Regex`] | anywhere in the path | yes |
 /// | `Fn(&EventMeta) -> bool`, [`matcher_fn`](crate::matcher_fn) | where it returns `true` | no |
 ///
-/// An event is an emitter's *own* if it is emitted under a name without a dot on the emitter itself, on a run of it, or
-/// on a `()` child of a run's emitter. A name with a dot belongs to a sub-namespace, as the lifecycle events of runs do
-/// (`run.start`).
+/// An event is an emitter's *own* if it is emitted under a name without a dot on the emitter itself, on one of its
+/// runs, or on a `()` child of such a run's emitter. A name with a dot belongs to a sub-namespace, as the lifecycle
+/// events of runs do (`run.start`).
 ///
 /// Globs and regexes are at most 16 KiB long. Many patterns on one emitter are matched as sets. Compiling a set takes
-/// some tens of microseconds per pattern. The next emit waits for that; after each 2,048 new patterns, the registration
-/// of the last one waits instead.
+/// some tens of microseconds per pattern. The next emit waits for the compilation. After each 2,048 new patterns, the
+/// registration of the last pattern waits instead.
 ///
 /// Matchers are equal if their strings are equal, if their regexes have the same pattern, or if they are clones of the
 /// same [`FnMatcher`].
@@ -54,12 +54,12 @@ use crate::{EventMeta, EventName, EventRecord, FnMatcher, MatcherError};
 /// # Nested events
 ///
 /// Events of a run that was started in another run are *nested* for that other run, for every run above it, and for the
-/// instances of these runs. Events of an instance's own run are never nested for that instance. Emitters that have no
-/// runs and are in none, such as a namespace or the root, see no event as nested.
+/// instances of these runs. Events of an instance's own run are never nested for that instance. For an emitter that has
+/// no runs and is in no run, such as a namespace or the root, no event is nested.
 ///
-/// [`Options::nested`](crate::Options::nested) overrides the default. In the table, a run of an instance is started in
-/// a run above, and starts a nested run itself. A listener takes *own* events (of the run), *all* events (of both), or
-/// *none*:
+/// [`Options::nested`](crate::Options::nested) overrides the default. In the table, a run of an instance was started in
+/// a run above, and has started a nested run. A listener takes *own* events (of the run), *all* events (of the run and
+/// the nested run), or *none*:
 ///
 /// | matcher | nested | on the run | on its instance | on a namespace above | on the root | on the run above |
 /// |---|---|---|---|---|---|---|
@@ -106,8 +106,9 @@ impl Matcher {
 
     /// Matches a regex anywhere in the path.
     ///
-    /// Any number of these on one emitter are matched as one set. A ready-made [`Regex`] is matched on its own, because
-    /// its pattern does not show the options it was built with. Write options into the pattern instead: `(?i)token`.
+    /// All such regexes on one emitter are matched together, as sets. A ready-made [`Regex`] is matched on its own,
+    /// because its pattern does not show the options it was built with. Write options into the pattern instead:
+    /// `(?i)token`.
     ///
     /// # Errors
     ///
@@ -161,7 +162,7 @@ impl Matcher {
         }
     }
 
-    /// Returns where an event of another type than the listener's is an error instead of being left out (E7).
+    /// Returns the events for which another type than the listener's makes the emit fail (E7).
     pub(crate) const fn exact(&self) -> Exact {
         match &self.0 {
             MatcherKind::Name { .. } | MatcherKind::Path(_) => Exact::Own,
@@ -170,7 +171,8 @@ impl Matcher {
         }
     }
 
-    /// Returns the bits of the names that the matcher may take: one bit for a name, all bits if it looks at more.
+    /// Returns the bits of the names that the matcher may take: one bit for each name, or all bits if the matcher is
+    /// not limited to names.
     pub(crate) const fn name_bits(&self) -> u64 {
         match &self.0 {
             MatcherKind::Name { hash, .. } => bit(*hash),
@@ -179,7 +181,7 @@ impl Matcher {
         }
     }
 
-    /// Returns `true` if the matcher has to be compiled, and is better matched in a set.
+    /// Returns `true` for a pattern that is compiled from text and can be matched in a set.
     pub(crate) const fn is_pattern(&self) -> bool {
         matches!(self.0, MatcherKind::NameGlob(_) | MatcherKind::PathGlob(_) | MatcherKind::RegexText(_))
     }
@@ -217,8 +219,8 @@ impl Matcher {
         }
     }
 
-    /// Returns `true` if the matcher takes an event where it is emitted. There, every event is an own one, and its name
-    /// is the last segment of its path.
+    /// Returns `true` if the matcher takes an event on the emitter where it was emitted. There, every event is an own
+    /// event, and its name is the last segment of its path.
     ///
     /// ```
     /// use emitree_emitter::{AnyEvent, Emitter, IntoMatcher};
@@ -247,7 +249,7 @@ impl Matcher {
 
     fn matches_path(&self, path: &str) -> Option<bool> {
         let name = path.rsplit_once('.').map_or(path, |(_, name)| name);
-        // The event is an own one where it was emitted, so a name or a name glob only needs the last segment.
+        // The event is an own event where it was emitted, so a name or a name glob only needs the last segment.
         Some(match &self.0 {
             MatcherKind::Own | MatcherKind::Every => true,
             MatcherKind::Name { text, .. } => **text == *name,
@@ -283,10 +285,11 @@ impl Matcher {
     }
 }
 
-/// The longest glob or regex. The most expensive glob of that length compiles to a sixth of what globset allows.
+/// The largest length of a glob or regex. The most expensive glob of this length compiles to a sixth of the size that
+/// globset allows.
 const MAX_PATTERN_BYTES: usize = 16 * 1024;
 
-/// Refuses a pattern that is empty, or too long to be sure that it compiles.
+/// Refuses a pattern that is empty, or so long that it may not compile.
 fn check_pattern(pattern: &str) -> Result<(), MatcherError> {
     match pattern.len() {
         0 => Err(MatcherError::Empty),
@@ -308,7 +311,7 @@ pub trait IntoMatcher {
     ///
     /// # Errors
     ///
-    /// Returns an error if the pattern is empty or does not compile.
+    /// Returns an error if the value is not a valid matcher.
     fn into_matcher(self) -> Result<Matcher, MatcherError>;
 }
 

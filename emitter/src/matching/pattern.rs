@@ -136,7 +136,8 @@ pub(crate) struct CompiledSets {
     alone: Vec<u32>,
 }
 
-/// Sets, each with the members that its patterns belong to. There are several only if one would be too large.
+/// Sets, each with the members that its patterns belong to. There are several sets only if a single set would be too
+/// large.
 type Sets<S> = Vec<(S, Vec<u32>)>;
 
 impl CompiledSets {
@@ -186,8 +187,8 @@ fn regex_set(patterns: &[(u32, &str)]) -> Option<RegexSet> {
     RegexSet::new(patterns.iter().map(|(_, pattern)| pattern)).ok()
 }
 
-/// Compiles patterns as one set, or as two halves if that is too large. A pattern that is too large on its own goes to
-/// `alone`.
+/// Compiles patterns as one set, or as two halves if one set would be too large. A pattern that is too large on its own
+/// goes to `alone`.
 fn compile<P, S>(
     patterns: &[(u32, P)],
     build: impl Fn(&[(u32, P)]) -> Option<S> + Copy,

@@ -1,4 +1,4 @@
-//! The listeners of one emitter at one moment, and which of them take which event.
+//! The listeners of one emitter at one moment, and the lookup of the listeners that take an event.
 //!
 //! A few listeners are asked one by one for each event. Many listeners, or patterns, are asked once per path, and the
 //! answer is stored in a table that only grows. Matching is thus paid once per emitter and path. A change of the
@@ -15,7 +15,7 @@ use crate::registry::listener::{EventView, Listener, Role};
 
 /// The largest number of listeners that are asked one by one. Their positions fit into the bits of a word.
 const MAX_ASKED_EACH: usize = 8;
-/// The number of remembered matches, at first and at most.
+/// The smallest and the largest number of matches that a table remembers.
 const CACHE_CAPACITY: std::ops::RangeInclusive<usize> = 16..=8192;
 
 pub(crate) struct Snapshot {
@@ -30,7 +30,7 @@ pub(crate) struct Snapshot {
     lookup: Lookup,
 }
 
-/// How the listeners of an event are found.
+/// The way in which the listeners of an event are found.
 enum Lookup {
     /// Asks each listener. `observers` has a bit for each observer.
     Each {
@@ -126,7 +126,7 @@ impl Snapshot {
 impl<'s> MatchedListeners<'s> {
     const NONE: Self = Self::Few(&[], 0);
 
-    /// Returns the listener just before a place: the one that `next` returned last.
+    /// Returns the listener just before a place: the listener that `next` returned last.
     pub(crate) fn before(&self, place: usize) -> Option<&'s Arc<Listener>> {
         match *self {
             Self::Few(listeners, _) => listeners,
@@ -140,7 +140,7 @@ impl<'s> MatchedListeners<'s> {
     pub(crate) fn next(&self, place: &mut usize) -> Option<&'s Arc<Listener>> {
         let (listeners, at) = match *self {
             Self::Few(listeners, positions) => {
-                // The next bit that is set is the next position. Without one, the index is out of range.
+                // The next bit that is set is the next position. If no bit is left, the index is out of range.
                 let left = positions >> *place;
                 (listeners, if left == 0 { usize::MAX } else { *place + left.trailing_zeros() as usize })
             }
@@ -184,7 +184,7 @@ impl MatchTable {
             Ok((slot, _)) => return Matches::Cached(slot),
             Err(vacant) => vacant,
         };
-        // "No listeners" is a result that is remembered like any other.
+        // The result "no listeners" is remembered like any other result.
         let matched = self.search(listeners, &key, view);
         let nobody = matched.is_empty();
         // Another thread may have stored the same match meanwhile. Both entries are right, and the first is found.

@@ -76,8 +76,7 @@ impl PartialEq for EventName {
 
 impl Eq for EventName {}
 
-/// A namespace that was checked in a `const`, for [`Emitter::child_of`](crate::Emitter::child_of), which then cannot
-/// fail.
+/// A namespace that was checked in a `const`, for [`Emitter::child_of`](crate::Emitter::child_of), which cannot fail.
 ///
 /// ```
 /// use emitree_emitter::{Emitter, Namespace};
@@ -174,7 +173,7 @@ impl AsName for str {
     fn as_name(&self) -> NameRef<'_> {
         let (bytes, classes) = (self.as_bytes(), classes(self.as_bytes()));
         let name = HashedName { text: self, hash: fingerprint(bytes), dotted: classes & DOT != 0 };
-        // A name of one segment is settled by its classes. `check` looks at the segments of any other.
+        // The classes show whether a name of one segment is valid. `check` validates all other names.
         NameRef { name, checked: is_plain(bytes, classes) }
     }
 }
@@ -202,7 +201,7 @@ pub struct NameError {
 }
 
 impl NameError {
-    /// Returns the text that was refused.
+    /// Returns the invalid name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
@@ -268,8 +267,8 @@ const CLASSES: [u8; 256] = {
     classes
 };
 
-/// Returns the classes of all bytes of a name, in one pass without an early exit. No bits mean a valid name of one
-/// segment, the usual case; the dot's bit means several segments.
+/// Returns the classes of all bytes of a name, in one pass without an early exit. Without any bit, all bytes are word
+/// characters, the usual case; the dot's bit means several segments.
 #[inline]
 const fn classes(name: &[u8]) -> u8 {
     let (mut at, mut classes) = (0, 0);
@@ -286,12 +285,12 @@ const fn is_plain(name: &[u8], classes: u8) -> bool {
     classes == 0 && !name.is_empty()
 }
 
-/// Hashes a name by its length and both its ends, which is cheap. Names are compared where their hashes are equal.
+/// Hashes a name by its length and both its ends, which is cheap. Names with equal hashes are compared in full.
 #[inline]
 pub(crate) const fn fingerprint(text: &[u8]) -> u64 {
     const SPREAD: u64 = 0x9E37_79B9_7F4A_7C15;
     let n = text.len();
-    // Short texts are read by single bytes, since there is no word to load.
+    // Short texts are read byte by byte, because they are shorter than a word.
     let (head, tail) = match n {
         0 => (0, 0),
         1..4 => (text[0] as u64, ((text[n / 2] as u64) << 8) | text[n - 1] as u64),
@@ -318,7 +317,7 @@ fn head_and_tail(text: &[u8]) -> (Option<&[u8; 8]>, Option<&[u8; 8]>) {
     (text.first_chunk(), text.last_chunk())
 }
 
-/// Returns the bit of a hash, one of 64. Two names may share a bit; equal names have the same.
+/// Returns the bit of a hash, one of 64. Two names may share a bit; equal names have the same bit.
 pub(crate) const fn bit(hash: u64) -> u64 {
     1 << (hash >> 58)
 }

@@ -1,4 +1,4 @@
-//! Namespaces: the arguments that name a child, and how names are joined.
+//! Namespaces: the arguments that name a child, and the joining of names.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ pub(crate) fn join_shared(namespace: &str, name: &str) -> Arc<str> {
     label = "expected text, several segments, a `Namespace`, or `()` for the same namespace"
 )]
 pub trait IntoNamespace {
-    /// Returns the dotted name, which is checked when it is used. `None` is the namespace of the parent.
+    /// Returns the dotted name, which is checked when it is used. `None` stands for the namespace of the parent.
     fn namespace(&self) -> Option<Cow<'_, str>>;
 }
 

@@ -1,4 +1,4 @@
-//! Adapters that make async functions and structs arguments of `on_async` and `observe_async`.
+//! Adapters that convert async functions and structs into arguments of `on_async` and `observe_async`.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -7,13 +7,13 @@ use futures_core::future::BoxFuture;
 
 use crate::{BoxError, EventMeta};
 
-/// A struct that listens with an async function. [`listener`] makes it an argument of `on_async`.
+/// A struct that listens with an async function. [`listener`] converts it into an argument of `on_async`.
 pub trait AsyncListener<T: ?Sized>: Send + Sync + 'static {
     /// Receives an event and may change it.
     fn hear(&self, event: &mut T, meta: &EventMeta<'_>) -> impl Future<Output = Result<(), BoxError>> + Send;
 }
 
-/// A struct that observes with an async function. [`observer`] makes it an argument of `observe_async`.
+/// A struct that observes with an async function. [`observer`] converts it into an argument of `observe_async`.
 pub trait AsyncObserver<T: ?Sized>: Send + Sync + 'static {
     /// Receives an event.
     fn see(&self, event: &T, meta: &EventMeta<'_>) -> impl Future<Output = Result<(), BoxError>> + Send;
@@ -67,7 +67,8 @@ where
     }
 }
 
-/// An async function that can listen. Every matching function implements it; see [`async_fn`].
+/// An async function of an event and its meta. Every function with this signature implements the trait; see
+/// [`async_fn`].
 pub trait AsyncItem<'a, T: ?Sized + 'a>: Fn(&'a mut T, &'a EventMeta<'a>) -> Self::Future {
     /// The future that the function returns.
     type Future: Future<Output = Result<(), BoxError>> + Send + 'a;

@@ -1,8 +1,8 @@
-//! Counts the calls of a listener under way, so that a caller of `off_and_wait` can wait for their end (E9).
+//! Counts the calls of a listener that are under way, so that a caller of `off_and_wait` can wait for their end (E9).
 //!
 //! 1. A call is counted before it is made, in the same atomic step that checks whether it may be made.
 //! 2. After `end` has returned, no `begin` succeeds. Calls that began before are counted until they finish.
-//! 3. Each `begin`, even one that fails, is followed by one `finish`. A `finish` after `end` returns `true`, because a
+//! 3. Each `begin`, successful or not, is followed by one `finish`. A `finish` after `end` returns `true`, because a
 //!    caller may wait for it.
 
 use crate::sync::{AtomicUsize, Ordering};
@@ -25,7 +25,7 @@ impl Calls {
         self.0.fetch_add(1, Ordering::AcqRel) & ENDED == 0
     }
 
-    /// Stops counting a call. Returns `true` if a caller may wait for that.
+    /// Stops counting a call. Returns `true` if a caller may wait for the end of the call.
     pub(crate) fn finish(&self) -> bool {
         self.0.fetch_sub(1, Ordering::AcqRel) & ENDED != 0
     }

@@ -7,7 +7,7 @@
 use crate::sync::{AtomicUsize, Ordering};
 
 const UNLIMITED: usize = usize::MAX;
-/// No limit, but each call does some bookkeeping, so that it may not take the short path of `claim_unlimited`.
+/// No limit, but each call is counted and must not take the short path of `claim_unlimited`.
 const COUNTED: usize = UNLIMITED - 1;
 
 /// The calls that a listener has left.

@@ -1,4 +1,4 @@
-//! The methods of [`Emitter`] that register and remove listeners, pipes and forks (E9, E12, E16).
+//! The methods of [`Emitter`] that register and remove listeners and pipes, and create forks (E9, E12, E16).
 //!
 //! `on`, `on_async`, `observe` and `observe_async` make a [`Registration`]; `register` checks it and adds it to the
 //! registry. From then on [`dispatch`](crate::dispatch) finds it.
@@ -26,8 +26,8 @@ macro_rules! verbs {
         ///
         /// # Errors
         ///
-        /// Returns an error if the matcher is empty or does not compile, if the emitter declares its events but not
-        /// this one with this type, or if the run that the emitter belongs to has ended.
+        /// Returns an error if the matcher is not valid, if the emitter declares its events but not this event with
+        /// this type, or if the run that the emitter belongs to has ended.
         ///
         /// # Examples
         ///
@@ -65,8 +65,8 @@ macro_rules! verbs {
         ///
         /// # Errors
         ///
-        /// Returns an error if the matcher is empty or does not compile, if the emitter declares its events but not
-        /// this one with this type, or if the run that the emitter belongs to has ended.
+        /// Returns an error if the matcher is not valid, if the emitter declares its events but not this event with
+        /// this type, or if the run that the emitter belongs to has ended.
         ///
         /// # Examples
         ///
@@ -105,8 +105,8 @@ macro_rules! verbs {
         ///
         /// # Errors
         ///
-        /// Returns an error if the matcher is empty or does not compile, if the emitter declares its events but not
-        /// this one with this type, or if the run that the emitter belongs to has ended.
+        /// Returns an error if the matcher is not valid, if the emitter declares its events but not this event with
+        /// this type, or if the run that the emitter belongs to has ended.
         ///
         /// # Examples
         ///
@@ -143,8 +143,8 @@ macro_rules! verbs {
         ///
         /// # Errors
         ///
-        /// Returns an error if the matcher is empty or does not compile, if the emitter declares its events but not
-        /// this one with this type, or if the run that the emitter belongs to has ended.
+        /// Returns an error if the matcher is not valid, if the emitter declares its events but not this event with
+        /// this type, or if the run that the emitter belongs to has ended.
         #[track_caller]
         pub fn observe_async<T>(
             &self,
@@ -157,15 +157,15 @@ macro_rules! verbs {
             self.add($options(self).observe_async(matcher, f))
         }
 
-        /// Registers a listener for the event that a payload type names. The listener may change the event.
+        /// Registers a listener under the name that its payload type carries. The listener may change the event.
         ///
-        /// It receives events that are emitted here or on a run of this instance. For events of emitters below, listen
-        /// under `"**.name"`.
+        /// The listener receives events that are emitted on this emitter or on a run of its instance. For events of
+        /// emitters below, listen under `"**.name"`.
         ///
         /// # Errors
         ///
-        /// Returns an error if the emitter declares its events but not this one with this type, or if the run that the
-        /// emitter belongs to has ended.
+        /// Returns an error if the emitter declares its events but not this event with this type, or if the run that
+        /// the emitter belongs to has ended.
         #[track_caller]
         pub fn on_event<E: Event, R: ListenerResult>(
             &self,
@@ -183,7 +183,7 @@ impl Emitter {
         self.register(registration)
     }
 
-    /// Returns the methods that register listeners, with options.
+    /// Returns the emitter's methods that register listeners, which then apply these options.
     ///
     /// ```
     /// use emitree_emitter::{Emitter, Options};
@@ -207,8 +207,8 @@ impl Emitter {
     ///
     /// # Errors
     ///
-    /// Returns an error if the matcher is empty or does not compile, if the emitter declares its events but not this
-    /// one with this type, or if the run that the emitter belongs to has ended.
+    /// Returns an error if the matcher is not valid, if the emitter declares its events but not this event with this
+    /// type, or if the run that the emitter belongs to has ended.
     ///
     /// # Examples
     ///
@@ -237,25 +237,25 @@ impl Emitter {
         Ok(subscription)
     }
 
-    /// Removes the listeners that were registered here with an equal matcher, except persistent ones. Returns how many.
+    /// Removes the listeners that were registered here with an equal matcher, except persistent listeners. Returns the
+    /// number of removed listeners.
     ///
     /// # Errors
     ///
-    /// Returns an error if the matcher is empty or does not compile.
+    /// Returns an error if the matcher is not valid.
     pub fn off_matching(&self, matcher: impl IntoMatcher) -> Result<usize, MatcherError> {
         let matcher = matcher.into_matcher()?;
         Ok(self.registry().map_or(0, |registry| registry.remove_matching(&matcher)))
     }
 
-    /// Removes the listeners that were registered here, except persistent ones. Returns how many. Pipes, sinks and
-    /// streams stay.
+    /// Removes the listeners that were registered here, except persistent listeners. Returns the number of removed
+    /// listeners. Pipes, sinks and streams stay.
     #[expect(clippy::must_use_candidate, reason = "called for its effect")]
     pub fn reset(&self) -> usize {
         self.registry().map_or(0, |registry| registry.remove(|listener| !listener.persistent))
     }
 
-    /// Removes all listeners and pipes that were registered here, persistent ones too. Sinks are closed, and streams
-    /// end.
+    /// Removes all listeners and pipes that were registered here, persistent or not. Sinks are closed, and streams end.
     ///
     /// The emitter can be used again, and events still rise through it.
     pub fn close(&self) {
@@ -276,11 +276,12 @@ impl Emitter {
         self.registry().map_or(0, Registry::isolated)
     }
 
-    /// Forwards every event that reaches this emitter to another emitter and those above it.
+    /// Forwards every event that reaches this emitter to another emitter, and from there to all emitters above.
     ///
     /// The pipe keeps its target alive until it is removed by [`unpipe`](PipeHandle::unpipe) or [`close`](Self::close).
     /// In a cycle of pipes, each emitter receives an event once. A pipe into a run that has ended forwards nothing, if
-    /// that run ever had listeners. On a run that has ended, no pipe is made and a warning is logged.
+    /// that run ever had listeners. If this emitter belongs to a run that has ended, no pipe is made and a warning is
+    /// logged.
     ///
     /// ```
     /// use emitree_emitter::Emitter;
@@ -303,11 +304,12 @@ impl Emitter {
         self.add_pipe(Matcher::every(), target)
     }
 
-    /// Forwards the events that a matcher takes to another emitter and those above it, as [`pipe`](Self::pipe) does.
+    /// Forwards the events that a matcher takes to another emitter, and from there to all emitters above, as
+    /// [`pipe`](Self::pipe) does.
     ///
     /// # Errors
     ///
-    /// Returns an error if the matcher is empty or does not compile.
+    /// Returns an error if the matcher is not valid.
     pub fn pipe_matching(&self, matcher: impl IntoMatcher, target: &Self) -> Result<PipeHandle, MatcherError> {
         Ok(self.add_pipe(matcher.into_matcher()?, target))
     }
@@ -333,7 +335,7 @@ impl Emitter {
         fence(Ordering::SeqCst);
         let too_late = |_| ListenError::RunEnded { namespace: self.namespace().to_owned() };
         if self.has_run_ended() { Err(RegistryClosed) } else { add(registry) }.map_err(too_late)?;
-        // After the listener can be found, and before this call returns (invariant 1 of `no_listener_cache`).
+        // Called after the listener can be found, and before this call returns (invariant 1 of `no_listener_cache`).
         self.invalidate();
         Ok(())
     }
@@ -341,14 +343,14 @@ impl Emitter {
     /// Creates a separate emitter under the same parent, with copies of the listeners in the same order.
     ///
     /// The copy of a listener with `n` calls left has `n` calls of its own. Pipes, sinks and streams are not copied.
-    /// Context, creator, group id, trace and declared events are.
+    /// Context, creator, group id, trace and declared events are copied.
     ///
     /// A fork of the emitter of a run that has ended has no listeners, and events emitted on it are not delivered,
     /// because the listeners that redacted the run's events are gone. The run's emitter counts such events.
     #[must_use]
     pub fn fork(&self) -> Self {
-        // Taken before the copy is made: if the run ends in between, the copy below it receives nothing, with or
-        // without listeners.
+        // Read before the copy is made: if the run ends in between, the copy below it receives nothing, with or without
+        // listeners.
         let listeners: Vec<_> = self.registry().into_iter().flat_map(Registry::listeners).collect();
         let fork = self.copy_without_listeners();
         for listener in listeners.into_iter().filter(|listener| !listener.is_pipe) {

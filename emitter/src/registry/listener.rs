@@ -1,4 +1,4 @@
-//! A listener: what it takes, how it is called, and what its call may result in. `emit` finds listeners through the
+//! A listener: the events that it takes, its call, and the result of the call. `emit` finds listeners through the
 //! registry's snapshot and calls them through [`Call`].
 
 use std::any::Any;
@@ -28,14 +28,14 @@ use crate::{AnyEvent, BoxError, EventMeta, Hears, Matcher};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OnError {
-    /// The failure fails the emit, and no other listener may change the event. Events that only report, such as a run's
-    /// `error` and `finish`, isolate failures all the same.
+    /// The failure makes the emit fail. If the listener may change the event, no other listener changes it afterwards.
+    /// Events that only report, such as a run's `error` and `finish`, isolate failures all the same.
     Propagate,
     /// The failure is logged and counted, and the emit goes on.
     Isolate,
 }
 
-/// The role of a listener: it may change the event, or it only observes it.
+/// The role of a listener: it changes or observes the event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     Change,
@@ -111,7 +111,7 @@ impl Call {
 pub(crate) trait ErasedChange: Send + Sync {
     fn call(&self, event: &mut dyn AnyEvent, meta: &EventMeta<'_>) -> CallResult;
 
-    /// Makes a batch of these listeners if all take the type of this closure.
+    /// Makes a batch of `listeners` if all of them take the type of this closure.
     fn batch(&self, listeners: &[Arc<Listener>]) -> Option<Box<dyn Batch>>;
 
     /// Returns a [`SharedChange`], for a caller that knows the payload type.
@@ -147,7 +147,7 @@ where
     R: ListenerResult,
 {
     fn call(&self, event: &mut dyn AnyEvent, meta: &EventMeta<'_>) -> CallResult {
-        // An exact matcher takes an event of another type, so that it is refused here (E7).
+        // An exact matcher also takes events of another type, so that they are refused here (E7).
         let event = T::of_mut(event).ok_or_else(|| Box::new(Failure::Mismatch))?;
         Ok(self.0(event, meta).into_result()?)
     }
@@ -177,9 +177,9 @@ pub(crate) struct Listener {
     /// Unique among the listeners of the process.
     pub(crate) id: u64,
     pub(crate) matcher: Matcher,
-    /// The payload type that the listener takes. `None` takes any.
+    /// The payload type that the listener takes; `None` for any type.
     pub(crate) expected: Option<ExpectedType>,
-    /// Where an event of another type is an error instead of being left out (E7).
+    /// The events for which another type makes the emit fail (E7). The listener skips all other events of another type.
     pub(crate) exact: Exact,
     pub(crate) call: Call,
     pub(crate) claims: Claims,
@@ -213,9 +213,9 @@ impl Listener {
             || view.has_other_name && self.takes_by_other_name(view.meta.emit)
     }
 
-    /// Returns `true` if the listener takes an event emitted here by the event's other name. It does if it expects
-    /// exactly that type. If it expects the same generic type with other parameters, it takes the event to refuse it
-    /// (E7).
+    /// Returns `true` if the listener takes an event emitted here by the event's other name. A listener that expects
+    /// exactly the event's type takes the event. A listener that expects the same generic type with other parameters
+    /// takes the event, too, and its call refuses it (E7).
     fn takes_by_other_name(&self, emit: &Emit<'_>) -> bool {
         let (Some(expected), MatcherKind::Name { text, .. }) = (self.expected, &self.matcher.0) else { return false };
         let other_name = emit.facet.and_then(Facet::other_name);
@@ -246,7 +246,7 @@ impl Listener {
         }
     }
 
-    /// Copies the listener for another emitter, with as many calls left (E16).
+    /// Copies the listener for another emitter, with the same number of calls left (E16).
     pub(crate) fn fork(&self, home: Weak<Node>) -> Self {
         Self {
             id: Self::next_id(),
@@ -283,11 +283,12 @@ fn without_parameters(type_name: &str) -> &str {
 /// An event as one emitter sees it.
 pub(crate) struct EventView<'a> {
     pub(crate) meta: &'a EventMeta<'a>,
-    /// Emitted on that emitter, on a run of it, or for one of these (E4).
+    /// `true` if the event was emitted on this emitter, on one of its runs, or on a child that emits for it (E4).
     pub(crate) here: bool,
-    /// Emitted in another run than the emitter's, or in a run below a run of the emitter, and not `here` (E4).
+    /// `true` if the event happened in another run and is not `here` (E4). For an emitter in a run, that is any other
+    /// run. For an emitter outside of runs, it is a run below one of the emitter's runs.
     pub(crate) nested: bool,
-    /// Emitted here with another name, by which listeners of exactly its type may take it.
+    /// `true` if the event is `here` and has a second name, under which listeners of exactly its type take it.
     pub(crate) has_other_name: bool,
 }
 

@@ -64,7 +64,7 @@ impl Registry {
         }
     }
 
-    /// Returns `true` if a listener here may take an event whose name has one of these bits. One load (E15).
+    /// Returns `true` if a listener here may take an event whose name has one of these bits. Costs one load (E15).
     #[inline]
     pub(crate) fn may_receive(&self, name_bits: u64) -> bool {
         self.name_bits.load(Ordering::Acquire) & name_bits != 0
@@ -80,7 +80,8 @@ impl Registry {
         let mut listener = Some(listener);
         let renewed = self.published.change(|state| {
             let listener = state.take_unless_closed(&mut listener)?;
-            // The bits come before the next snapshot: an emit that starts after this call must not pass by (E10).
+            // The bits come before the next snapshot: an emit that starts after this call must not skip this emitter
+            // (E10).
             self.name_bits
                 .store(self.name_bits.load(Ordering::Relaxed) | listener.matcher.name_bits(), Ordering::Release);
             state.fresh_patterns += usize::from(listener.matcher.is_pattern());
@@ -102,7 +103,8 @@ impl Registry {
         let removed: Vec<_> = self.change(|state| {
             let removed = state.listeners.extract_if(.., |listener| should_remove(listener)).collect::<Vec<_>>();
             for listener in &removed {
-                // An emit under way may hold an older snapshot: the claim keeps it from calling the listener (E9).
+                // An emit under way may hold an older snapshot: the ended claims keep the emit from calling the
+                // listener (E9).
                 listener.claims.end();
             }
             removed
@@ -139,8 +141,8 @@ impl Registry {
 
     /// Removes all listeners and pipes and accepts no more (R14).
     ///
-    /// The listeners are not ended: an emit under way still calls those it has selected. If it skipped one that
-    /// redacts, the listeners after that one would receive the unredacted event.
+    /// The listeners are not ended: an emit under way still calls the listeners that it has selected. If it skipped a
+    /// listener that redacts, the listeners after it would receive the unredacted event.
     pub(crate) fn close(&self) {
         let removed = self.change(|state| {
             state.is_closed = true;
@@ -154,7 +156,7 @@ impl Registry {
         self.published.inspect(|state| state.listeners.clone())
     }
 
-    /// Drops the remembered matches because the table is full. The next snapshot gets a larger one, up to a bound.
+    /// Drops the remembered matches because the table is full. The next snapshot gets a larger table, up to a bound.
     #[cold]
     pub(crate) fn forget_matches(&self) {
         self.published.change(|state| state.cache_capacity = state.cache_capacity.saturating_mul(4));

@@ -1,5 +1,5 @@
 //! A listener before it is registered: its options and its closure. [`Emitter::register`](crate::Emitter::register)
-//! makes a [`Listener`] of it.
+//! turns it into a [`Listener`].
 
 use std::panic::Location;
 use std::sync::{Arc, Weak};
@@ -14,7 +14,7 @@ use crate::registry::listener::{Call, Failure, Listener, Role};
 use crate::registry::tracked::TrackedCalls;
 use crate::{BoxError, Event, EventMeta, Hears, IntoMatcher, ListenerResult, Matcher, MatcherError, OnError};
 
-/// Options of a listener: priority, number of calls, nested events, what happens on failure.
+/// Options of a listener: priority, number of calls, nested events, and the effect of a failure.
 ///
 /// ```
 /// use emitree_emitter::{AnyEvent, Emitter, Options};
@@ -34,13 +34,15 @@ pub struct Options {
 }
 
 impl Options {
-    /// Creates options with priority 0, no limit of calls, the matcher's default for nested events, and not persistent.
+    /// Creates the default options: priority 0, no limit of calls, the matcher's default for nested events, not
+    /// persistent.
     #[must_use]
     pub const fn new() -> Self {
         Self { priority: 0, times: None, nested: None, persistent: false, on_error: None, awaitable_off: false }
     }
 
-    /// Sets the priority. On one emitter, listeners with a higher priority run first. It may be negative.
+    /// Sets the priority. On one emitter, listeners with a higher priority run first. The default is 0, and a priority
+    /// may be negative.
     #[must_use]
     pub const fn priority(mut self, priority: i32) -> Self {
         self.priority = priority;
@@ -60,30 +62,30 @@ impl Options {
         self
     }
 
-    /// Sets whether [nested events](Matcher#nested-events) are taken, instead of the matcher's default. The table there
-    /// lists what each matcher takes. A matcher of own events, `"new_token"`, `"*"` or `"new_*"`, never takes nested
-    /// ones; `"**.new_token"` does.
+    /// Sets whether the listener takes [nested events](Matcher#nested-events), instead of the matcher's default. The
+    /// table of [`Matcher`] lists the events that each matcher takes. A matcher of own events, such as `"new_token"`,
+    /// `"*"` or `"new_*"`, never takes nested events; `"**.new_token"` does.
     ///
-    /// For a function with [names](crate::FnMatcher::named), `nested(true)` also makes the listener filter all events
-    /// by its type.
+    /// For a function with [names](crate::FnMatcher::named), `nested(true)` also makes the listener skip events of
+    /// other types instead of failing the emit.
     #[must_use]
     pub const fn nested(mut self, nested: bool) -> Self {
         self.nested = Some(nested);
         self
     }
 
-    /// Keeps the listener when `reset` or `off_matching` removes others. Its own `off`, `close` and the end of its run
-    /// still remove it.
+    /// Keeps the listener when `reset` or `off_matching` removes other listeners. Its
+    /// [`Subscription`](crate::Subscription), `close` and the end of its run still remove it.
     #[must_use]
     pub const fn persistent(mut self) -> Self {
         self.persistent = true;
         self
     }
 
-    /// Sets whether a failure fails the emit. By default, it does for listeners that may change the event, and does not
-    /// for observers.
+    /// Sets whether a failure fails the emit. By default, the failure of a listener that may change the event fails the
+    /// emit, and the failure of an observer does not.
     ///
-    /// An emit fails with the first such failure. Later ones are logged and counted.
+    /// An emit fails with the first such failure. Later failures are logged and counted.
     #[must_use]
     pub const fn on_error(mut self, on_error: OnError) -> Self {
         self.on_error = Some(on_error);
@@ -91,9 +93,10 @@ impl Options {
     }
 
     /// Counts the calls of the listener, so that [`Subscription::off_and_wait`](crate::Subscription::off_and_wait) can
-    /// wait for those under way.
+    /// wait for the calls under way.
     ///
-    /// Each call then costs two atomic operations and an access to a thread-local. Other listeners pay nothing.
+    /// Each call then costs two atomic operations and an access to a thread-local. Listeners without this option pay
+    /// nothing.
     #[must_use]
     pub const fn awaitable_off(mut self) -> Self {
         self.awaitable_off = true;
@@ -114,7 +117,7 @@ impl Options {
         Registration::new(self, matcher.into_matcher(), T::expected(), Call::change(f))
     }
 
-    /// Makes an async listener that may change the event. It is awaited before the next one starts.
+    /// Makes an async listener that may change the event. It is awaited before the next listener starts.
     #[track_caller]
     pub fn on_async<T>(
         self,
@@ -160,7 +163,7 @@ impl Options {
         Registration::new(self, matcher.into_matcher(), T::expected(), call)
     }
 
-    /// Makes a sync listener for the event that a payload type names.
+    /// Makes a sync listener under the name that its payload type carries.
     #[track_caller]
     pub fn on_event<E: Event, R: ListenerResult>(
         self,
@@ -172,8 +175,8 @@ impl Options {
 
 /// A listener that is not registered yet. Pass it to [`Emitter::register`](crate::Emitter::register).
 ///
-/// Made by the methods of [`Options`]. It remembers where in the source it was made. An error in its matcher is
-/// returned when it is registered.
+/// Made by the methods of [`Options`]. It records the source location of that call, which errors of the listener name.
+/// An error in its matcher is returned when it is registered.
 #[must_use = "a registration does nothing until an emitter registers it"]
 pub struct Registration {
     options: Options,
@@ -195,14 +198,15 @@ impl Registration {
         Self { options, matcher, expected, call, is_pipe: false, at: Location::caller() }
     }
 
-    /// Marks the listener as part of a pipe, sink or stream: it stays until that is removed, and forks do not copy it.
+    /// Marks the listener as part of a pipe, sink or stream: only removing the pipe, sink or stream removes the
+    /// listener, and forks do not copy it.
     #[doc(hidden)]
     pub const fn for_pipe(mut self) -> Self {
         self.is_pipe = true;
         self
     }
 
-    /// Makes the listener of an emitter.
+    /// Makes a listener of the emitter `home`.
     pub(crate) fn into_listener(self, home: Weak<Node>) -> Result<Listener, MatcherError> {
         let Self { options, matcher, expected, call, is_pipe, at } = self;
         let matcher = matcher?;

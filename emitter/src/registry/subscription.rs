@@ -22,9 +22,9 @@ impl Subscription {
 
     /// Removes the listener. Returns `true` if this call removed it.
     ///
-    /// After `off` has returned, no emit begins to call the listener, not even one that had already selected it. A call
-    /// that another thread has just claimed still happens, and an async listener that is being awaited goes on. Use
-    /// [`off_and_wait`](Self::off_and_wait) to wait for such calls.
+    /// After `off` has returned, no emit begins to call the listener, not even an emit that had already selected it. A
+    /// call that another thread has just claimed still happens, and an async listener that is being awaited goes on.
+    /// Use [`off_and_wait`](Self::off_and_wait) to wait for such calls.
     ///
     /// ```
     /// use emitree_emitter::Emitter;
@@ -56,8 +56,8 @@ impl Subscription {
     /// Values captured by the listener may live longer than its last call: they are dropped with the last emit under
     /// way that had selected the listener.
     ///
-    /// Inside a call of the listener itself, even through nested emits, the future does not wait for that call. Two
-    /// concurrent calls that both await it wait for each other forever.
+    /// Inside a call of the listener itself, even through nested emits, the future does not wait for that call. If two
+    /// concurrent calls of the listener both await such a future, they wait for each other forever.
     ///
     /// # Errors
     ///
@@ -83,7 +83,7 @@ impl Subscription {
     /// # Ok::<(), emitree_emitter::BoxError>(())
     /// ```
     pub fn off_and_wait(&self) -> impl Future<Output = Result<bool, UncountedCalls>> + Send + Sync + use<> {
-        // A listener that is already dropped has no call under way: the emit that calls it holds it.
+        // A listener that is already dropped has no call under way: an emit keeps the listener that it calls alive.
         let calls = self.0.upgrade().map(|listener| listener.tracked.clone().ok_or(UncountedCalls(())));
         let removed = self.off();
         if let Some(Ok(tracked)) = &calls {

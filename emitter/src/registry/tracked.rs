@@ -1,7 +1,8 @@
 //! Waits for the calls of a removed listener that are under way (E9).
 //!
-//! Each thread knows which counted calls it is inside of: a sync listener's call while it runs, an async one's while it
-//! is polled. A wait inside such a call leaves that call out, because the wait would never end.
+//! Each thread records the counted calls that it is inside of: the call of a sync listener while it runs, and the call
+//! of an async listener while it is polled. A wait inside such a call leaves that call out, because the wait would
+//! never end.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
