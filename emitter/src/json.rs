@@ -12,7 +12,8 @@ use serde::ser::{
 };
 use serde_json::Value;
 
-/// The number of levels that arrays and objects may be nested, the limit of `serde_json` for reading.
+/// The largest number of levels to which arrays and objects may be nested. It is also the limit of `serde_json` for
+/// reading.
 pub const MAX_DEPTH: usize = 128;
 
 /// Converts a value to JSON.
@@ -99,7 +100,7 @@ impl<'n, S> Bounded<'n, S> {
         AtDepth { value, depth: self.depth, loss: self.loss }
     }
 
-    /// Goes one level down, or fails if that is too deep.
+    /// Goes one level down, or fails if that level is too deep.
     fn open<I, E: serde::ser::Error>(self, open: impl FnOnce(S) -> Result<I, E>) -> Result<Bounded<'n, I>, E> {
         let (depth, loss) = (self.depth + 1, self.loss);
         if depth > MAX_DEPTH {
@@ -115,7 +116,7 @@ impl<'n, S> Bounded<'n, S> {
     }
 }
 
-// Methods of scalar values: they nest nothing, and are passed on.
+// Methods of scalar values: they add no level, and the calls are passed on.
 macro_rules! passed_on {
     ($($method:ident($($name:ident: $type:ty),*);)*) => {$(
         fn $method(self, $($name: $type),*) -> Result<S::Ok, S::Error> {
@@ -177,7 +178,7 @@ impl<'n, S: Serializer> Serializer for Bounded<'n, S> {
 
     fn serialize_f32(self, value: f32) -> Result<S::Ok, S::Error> {
         self.note_float(value.is_finite());
-        // `serde_json` writes an `f32` as `0.1`. Converted to `f64` it would have more digits.
+        // `serde_json` writes the `f32` 0.1 as `0.1`. Converted to `f64`, it would have more digits.
         let shortest = if value.is_finite() { value.to_string().parse() } else { Ok(f64::from(value)) };
         self.inner.serialize_f64(shortest.unwrap_or_else(|_| f64::from(value)))
     }
@@ -274,7 +275,7 @@ mod tests {
         (0..levels).fold(json!(1), |inner, level| if level % 2 == 0 { json!([inner]) } else { json!({"a": inner}) })
     }
 
-    /// Dropping a value recurses, too. That is up to its owner, here this test.
+    /// Dropping a nested value recurses, too, so the test takes it apart in a loop.
     fn take_apart(mut value: Value) {
         while let Some(inner) = match &mut value {
             Value::Array(items) => items.pop(),

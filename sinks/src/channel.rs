@@ -26,9 +26,9 @@ use tokio::sync::mpsc::{self, Receiver, Sender};
 ///
 /// # When it is full
 ///
-/// Up to `capacity` records wait in the channel, and as many again in the sink's queue. Then the emit waits, or an event is
-/// lost, as [`with_overflow`](Self::with_overflow) says. The sink's handle counts the lost events, and the receiver gets a
-/// gap in their place.
+/// Up to `capacity` records wait in the channel, and as many again in the sink's queue. Beyond that,
+/// [`with_overflow`](Self::with_overflow) decides whether the emit waits or an event is lost. The sink's handle counts the lost
+/// events, and the receiver gets a gap in their place.
 ///
 /// `close` of the handle waits for the receiver until its deadline. It reports the records that do not fit into the channel by
 /// then as pending.
@@ -55,7 +55,7 @@ impl Channel {
     }
 }
 
-/// Makes a sink of the sender of an existing channel. The sink's queue gets the capacity of the channel.
+/// Turns the sender of an existing channel into a sink. The sink's queue gets the capacity of the channel.
 impl From<Sender<SinkRecord>> for Channel {
     fn from(sender: Sender<SinkRecord>) -> Self {
         let capacity = sender.max_capacity();

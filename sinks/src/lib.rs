@@ -30,15 +30,15 @@
 //!
 //! - A **sink** receives records of events on a thread of its own. [`Sink`](emitree_emitter::Sink) is the trait, and
 //!   [`Emitter::pipe_to`](emitree_emitter::Emitter::pipe_to) attaches a sink to an emitter.
-//! - Each sink is **bounded**. When it is full, the emit waits, or the oldest or the newest event is lost
-//!   ([`Overflow`](emitree_emitter::Overflow)). Lost events are counted, and the sink receives a
+//! - Each sink is **bounded**. When its queue is full, the emit waits, the oldest event is lost, or the newest event is lost,
+//!   as its [`Overflow`](emitree_emitter::Overflow) says. Lost events are counted, and the sink receives a
 //!   [`Gap`](emitree_emitter::Gap) in their place.
 //! - The [`SinkHandle`](emitree_emitter::SinkHandle) **flushes** and **closes** the sink, and reports how many events were
-//!   delivered, lost or left. Close each sink before your program ends, or its last events may be lost.
+//!   delivered, lost or pending. Close each sink before your program ends, or its last events may be lost.
 //!
 //! | feature | sink | writes records to |
 //! |---|---|---|
-//! | `jsonl` (default) | [`JsonlFile`], [`Jsonl`] | a file or any `io::Write`, one JSON record a line; [`read_jsonl`] reads them |
+//! | `jsonl` (default) | [`JsonlFile`], [`Jsonl`] | a file or any `io::Write`, one JSON record per line; [`read_jsonl`] reads them |
 //! | `memory` (default) | [`Memory`] | a vector, for tests |
 //! | `channel` | [`Channel`] | a bounded tokio channel |
 

@@ -24,8 +24,9 @@ use emitree_emitter::{BoxError, Overflow, Progress, Sink, SinkRecord};
 /// # When it is full
 ///
 /// The memory itself grows with every record and is never full. The queue before it holds 1024 records unless
-/// [`with_capacity`](Self::with_capacity) is called. When the queue is full, the emit waits, or an event is lost, as
-/// [`with_overflow`](Self::with_overflow) says. The handle counts the lost events, and a gap is kept in their place.
+/// [`with_capacity`](Self::with_capacity) is called. When the queue is full, [`with_overflow`](Self::with_overflow)
+/// decides whether the emit waits or an event is lost. The handle counts the lost events, and a gap is kept in their
+/// place.
 #[derive(Clone, Debug)]
 pub struct Memory {
     records: Arc<Mutex<Vec<SinkRecord>>>,
@@ -85,7 +86,7 @@ impl Memory {
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<SinkRecord>> {
-        // No code that can panic runs under the lock, so a poisoned one holds whole records.
+        // No code that can panic runs under the lock, so the records behind a poisoned lock are whole.
         self.records.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

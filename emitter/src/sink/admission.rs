@@ -9,7 +9,8 @@ use event_listener::EventListener;
 
 use super::queue::Queue;
 
-/// Waits until an offered item was taken or has room. Dropping it earlier withdraws the offer, and the item is lost.
+/// Waits until an offered item was taken, or until the queue is closed. Dropping the future earlier withdraws the
+/// offer, and the item is lost.
 #[derive(Debug)]
 pub(super) struct Admission<T> {
     queue: Arc<Queue<T>>,

@@ -55,9 +55,8 @@ impl Emitter {
     ///
     /// # Errors
     ///
-    /// Returns an error if the matcher is empty or does not compile, if the emitter declares its events but not this
-    /// one, if the run that the emitter belongs to has ended, or if the sink's thread cannot be started.
-    /// The sink is dropped.
+    /// Returns an error if the matcher is not valid, if the emitter declares its events but not this event, if the run
+    /// that the emitter belongs to has ended, or if the sink's thread cannot be started. The sink is dropped.
     #[track_caller]
     pub fn pipe_to_matching(&self, matcher: impl IntoMatcher, sink: impl Sink) -> Result<SinkHandle, SinkError> {
         let matcher = matcher.into_matcher().map_err(ListenError::from)?;
@@ -65,14 +64,15 @@ impl Emitter {
         Ok(SinkHandle::new(control, self.listen_for(Ok(matcher), input)?))
     }
 
-    /// Returns the events that a matcher takes as a stream of records, from now on.
+    /// Returns a stream of records of the events that a matcher takes, from now on.
     ///
-    /// The stream buffers the last `capacity` events that were not read, at least 1. Older ones are lost and counted.
+    /// The stream buffers the last `capacity` events that were not read, at least 1. Older unread events are lost and
+    /// counted.
     ///
     /// # Errors
     ///
-    /// Returns an error if the matcher is empty or does not compile, if the emitter declares its events but not this
-    /// one, or if the run that the emitter belongs to has ended.
+    /// Returns an error if the matcher is not valid, if the emitter declares its events but not this event, or if the
+    /// run that the emitter belongs to has ended.
     ///
     /// # Examples
     ///

@@ -1,12 +1,13 @@
-//! The items that wait for a reader, and the losses among them (E13). Plain data without a lock;
-//! [`queue`](super::queue) adds that.
+//! The items that wait for a reader, and the losses among them (E13). Plain data; [`queue`](super::queue) adds the
+//! lock.
 //!
 //! 1. Each offer is accounted for once: `offered` = items taken + items held + `lost`.
-//! 2. The entries stand for the offers from `taken` to `offered`, in order and without gaps: an item for one offer, a
-//!    loss for as many as it counts. The position of an offer is thus found by counting back from the end.
+//! 2. The entries stand for the offers from `taken` to `offered`, in order and without gaps: an item stands for one
+//!    offer, a loss for as many offers as it counts. The position of an offer is thus found by counting back from the
+//!    end.
 //! 3. Two losses are never neighbours: they are merged.
-//! 4. With a policy that drops, at most `capacity` items are held. With [`Overflow::Block`], each item above that
-//!    belongs to an offer that still waits, and is lost if the offer is withdrawn.
+//! 4. With a policy that drops, at most `capacity` items are held. With [`Overflow::Block`], each further item belongs
+//!    to an offer that still waits, and is lost if the offer is withdrawn.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -36,7 +37,7 @@ impl<T> Entry<T> {
 pub(super) enum Offered<T> {
     /// The item is held.
     Held,
-    /// An item was lost: the oldest one, or the offered one.
+    /// An item was lost: the oldest item, or the offered item.
     Lost(Option<T>),
     /// The item is held above the capacity. The offer with this ticket should wait until it is taken.
     Waits(u64),
@@ -92,7 +93,7 @@ impl<T> Backlog<T> {
         ticket < self.taken
     }
 
-    /// Adds an item, or loses one, as the policy demands (invariant 4).
+    /// Adds an item. If the backlog is full, the overflow policy decides whether an item is lost (invariant 4).
     pub(super) fn offer(&mut self, item: T) -> Offered<T> {
         let ticket = self.offered;
         self.offered += 1;
@@ -118,7 +119,7 @@ impl<T> Backlog<T> {
         }
     }
 
-    /// Withdraws an offer that waits. Its item is lost in its place, unless it has been taken.
+    /// Withdraws an offer that waits. The item counts as lost in its place, unless it has been taken.
     pub(super) fn withdraw(&mut self, ticket: u64) -> Option<T> {
         let stands = self.taken <= ticket && ticket < self.offered;
         if stands { self.place_of(ticket).and_then(|at| self.lose(at)) } else { None }

@@ -15,9 +15,9 @@ use crate::{SinkRecord, Subscription};
 
 /// A handle to an attached sink. Returned by [`Emitter::pipe_to`](crate::Emitter::pipe_to), and cheap to clone.
 ///
-/// Dropping the handle leaves the sink attached. It is then closed when its emitter is closed or dropped, but a process
-/// that ends does not wait for that. Call [`close`](Self::close) before `main` returns if the recording must be
-/// complete.
+/// Dropping the handle leaves the sink attached. The sink is then closed when its emitter is closed or dropped, but a
+/// process that ends does not wait for the close. Call [`close`](Self::close) before `main` returns if the recording
+/// must be complete.
 #[derive(Clone, Debug)]
 pub struct SinkHandle {
     control: SinkControl,
@@ -29,9 +29,9 @@ impl SinkHandle {
         Self { control, subscription }
     }
 
-    /// Waits until everything emitted before this call was written and the sink was flushed.
+    /// Waits until all events emitted before this call were written and the sink was flushed, and returns its report.
     ///
-    /// Called on the sink's own thread, it does not wait. The sink is flushed after the write under way.
+    /// On the sink's own thread, this method does not wait: the sink is flushed after the write under way.
     ///
     /// # Cancel safety
     ///
@@ -56,14 +56,14 @@ impl SinkHandle {
         self.report()
     }
 
-    /// Removes the sink from its emitter, waits until it has written what was emitted before and has been closed, and
-    /// reports what it delivered.
+    /// Removes the sink from its emitter, waits until the sink has written all earlier events and was closed, and
+    /// returns its report.
     ///
-    /// After the deadline, `close` stops waiting. It reports the rest as pending or buffered, with an error that says
-    /// that the sink is still open. The sink's thread goes on until it is done, and a second `close` waits for it
-    /// again. A temporary thread measures the deadline, because there may be no runtime.
+    /// After the deadline, `close` stops waiting. It reports the remaining events as pending or buffered, and as the
+    /// error a message that the sink was not closed in time. The sink's thread goes on until it is done, and a second
+    /// `close` waits for it again. A temporary thread measures the deadline, because there may be no runtime.
     ///
-    /// Called on the sink's own thread, it does not wait.
+    /// On the sink's own thread, this method does not wait.
     ///
     /// # Cancel safety
     ///
@@ -108,12 +108,12 @@ impl SinkHandle {
         }
     }
 
-    /// Removes the sink from its emitter without waiting. The sink writes what was emitted before and is closed, and
-    /// its thread ends. A second call does nothing.
+    /// Removes the sink from its emitter without waiting. The sink writes all earlier events and is closed, and its
+    /// thread ends. A second call does nothing.
     pub fn unpipe(&self) {
         self.subscription.off();
         // An emit under way may still hold the listener, whose drop would close the queue. The sink does not wait for
-        // that.
+        // the emit.
         self.control.queue.close();
     }
 
@@ -123,7 +123,7 @@ impl SinkHandle {
         self.control.queue.counts().lost
     }
 
-    /// Returns the number of events delivered, lost and pending up to now.
+    /// Returns the numbers of events delivered, buffered, lost, failed and pending up to now.
     pub fn report(&self) -> Report {
         self.control.report()
     }
@@ -168,11 +168,11 @@ impl SinkControl {
     }
 
     fn report(&self) -> Report {
-        // The tally is read first. What it counts was offered before, so that `pending` cannot become negative.
+        // The tally is read first. All events in it were offered before, so that `pending` cannot become negative.
         let TallyCounts { accepted, refused, progress, error } = self.tally.read();
         let QueueCounts { offered, lost } = self.queue.counts();
         let pending = offered.saturating_sub(lost + accepted + refused);
-        // A sink may report more than it accepted: such numbers are cut.
+        // A sink may report more events than it accepted: such numbers are cut.
         let failed = progress.failed.min(accepted);
         let buffered = progress.buffered.min(accepted - failed);
         let delivered = accepted - failed - buffered;
@@ -208,23 +208,23 @@ impl Alarm {
     }
 }
 
-/// The number of events that a sink delivered, lost or still holds.
+/// The numbers of events that a sink has delivered, has lost, or has still to deliver.
 ///
 /// Each event is counted once: `delivered + buffered + lost + failed + pending` is the number of events emitted. An
-/// event moves from `pending` to `buffered` or `delivered`. After [`close`](SinkHandle::close) has returned in time,
-/// none is pending or buffered.
+/// event moves from `pending` to `buffered` or `delivered`. After [`close`](SinkHandle::close) has returned in time, no
+/// event is pending or buffered.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[must_use = "a report says whether everything was delivered"]
 #[non_exhaustive]
 pub struct Report {
-    /// Events that have left the sink. Those of a file are with the operating system, and survive a crash of this
-    /// process.
+    /// Events that have left the sink. An event written to a file is with the operating system, and survives a crash of
+    /// this process.
     pub delivered: u64,
     /// Delivered events that are on disk and survive a power failure, as far as the sink knows. 0 for a sink that does
     /// not wait for a disk.
     pub synced: u64,
-    /// Events that the sink accepted and has not passed on, as far as [`Sink::progress`](crate::Sink::progress) tells.
-    /// A crash of this process may lose them.
+    /// Events that the sink accepted and has not passed on, as [`Sink::progress`](crate::Sink::progress) reports it. A
+    /// crash of this process may lose them.
     pub buffered: u64,
     /// Events that were lost because the sink was too slow.
     pub lost: u64,
@@ -232,8 +232,8 @@ pub struct Report {
     pub failed: u64,
     /// Events that wait for the sink, or are being written.
     pub pending: u64,
-    /// The last error of the sink, in a write, a flush or the close, with its causes; or that the sink was not closed
-    /// in time.
+    /// The last error of the sink, in a write, a flush or the close, with its causes; or a message that the sink was
+    /// not closed in time.
     pub error: Option<String>,
 }
 
@@ -245,7 +245,7 @@ impl Report {
         is_delivered && self.error.is_none()
     }
 
-    /// Returns the number of events delivered, if all were.
+    /// Returns the number of events delivered, if the report is complete.
     ///
     /// # Errors
     ///
@@ -275,7 +275,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// The error of [`Report::complete`]: not all events were delivered.
+/// The error of [`Report::complete`]: an event was not delivered, or the sink failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Incomplete(Report);
 

@@ -11,7 +11,7 @@ use crate::panic::log_catching;
 use crate::registry::listener::Call;
 use crate::{AnyEvent, BoxError, EventMeta, SinkRecord};
 
-/// The entry of a queue. Dropping it, with the listener that holds it, closes the sink or ends the stream.
+/// The entry of a queue. It is dropped with its listener, and then closes the sink or ends the stream.
 #[derive(Debug)]
 pub(super) struct QueueInput {
     queue: Arc<Queue<SinkRecord>>,
@@ -35,7 +35,7 @@ impl QueueInput {
     }
 
     /// Makes the call of an observer that waits if the queue is full. The record is then made a second time, which is
-    /// rare, and the emit slow anyway.
+    /// rare, and the emit has to wait anyway.
     fn into_waiting_call(self) -> Call {
         let now = Arc::new(self);
         let (later, room) = (Arc::clone(&now), Arc::clone(&now));

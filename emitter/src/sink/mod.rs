@@ -5,8 +5,8 @@
 //!                                              └─> stream.rs ──> poll_next       the task that polls
 //! ```
 //!
-//! `attach.rs` puts these together and registers the input as an observer. `admission.rs` is the wait for room.
-//! [`handle.rs`](SinkHandle) asks the worker to flush and to close, and reports what was delivered.
+//! `attach.rs` connects these parts and registers the input as an observer. `admission.rs` is the wait for room.
+//! [`handle.rs`](SinkHandle) asks the worker to flush and to close, and reports how many events were delivered.
 
 mod admission;
 mod attach;
@@ -33,25 +33,28 @@ use crate::{BoxError, ListenError, SinkRecord};
 ///
 /// 1. [`write`](Self::write) is called with one record after the other, in the order in which the events were emitted.
 ///    Where events were lost, it is called with a [`SinkRecord::Gap`] that counts them.
-/// 2. [`flush`](Self::flush) is called on request, after everything that was emitted before the request, and when
-///    [`flush_interval`](Self::flush_interval) has passed since the first record that was not flushed.
+/// 2. [`flush`](Self::flush) is called on request, after the records of all events that were emitted before the
+///    request, and also when [`flush_interval`](Self::flush_interval) has passed since the first record that was not
+///    flushed.
 /// 3. [`close`](Self::close) is called once, at the end, after all accepted records were written. The end comes when
 ///    the sink is closed or unpiped, or when its emitter is closed or dropped. Then the sink is dropped and its thread
 ///    ends.
 ///
-/// An error or a panic of one call is logged and counted, and the sink is called again for the next record.
+/// If a call returns an error or panics, the first failure in a row is logged, and the sink is called again for the
+/// next record.
 ///
-/// A sink that holds the emitter it is piped to keeps that emitter alive, so only `close` or `unpipe` ends it. A sink
-/// may emit on that emitter and attach other sinks. If it awaits an emit on its own thread while it is full, no other
-/// thread can make room: that event is lost and counted. Do not wait in a sink for an emit on another thread, or for
-/// another sink that waits for this one. Such a cycle is not detected, and lasts until one of the sinks is closed.
+/// A sink with a handle to the emitter that it is piped to keeps that emitter alive, so only `close` or `unpipe` ends
+/// the sink. A sink may emit on that emitter and attach other sinks. If it awaits an emit on its own thread while its
+/// queue is full, no other thread can make room: the event is lost and counted. Do not wait in a sink for an emit on
+/// another thread, or for another sink that waits for this sink. Such a cycle is not detected, and lasts until one of
+/// the sinks is closed.
 ///
 /// # When it is full
 ///
-/// Up to [`capacity`](Self::capacity) records wait for the sink. Its thread holds at most as many that it is about to
-/// write, and at most as many that it has written, which are dropped when the thread goes to sleep.
-/// [`overflow`](Self::overflow) decides what happens to further events. Lost events are counted, and the sink learns
-/// where they were lost.
+/// Up to [`capacity`](Self::capacity) records wait for the sink. In addition, its thread keeps up to `capacity` records
+/// that it is about to write, and up to `capacity` written records, which are dropped when the thread goes to sleep.
+/// [`overflow`](Self::overflow) decides what happens to further events. Lost events are counted, and the sink receives
+/// a gap in their place.
 ///
 /// ```
 /// use emitree_emitter::{BoxError, Overflow, SinkRecord, Sink};
@@ -75,11 +78,12 @@ use crate::{BoxError, ListenError, SinkRecord};
 /// }
 /// ```
 pub trait Sink: Send + 'static {
-    /// Writes one record. The sink may buffer it. A sink that keeps records clones them.
+    /// Writes one record. The sink may buffer it. A sink that keeps records must clone them.
     ///
     /// # Errors
     ///
-    /// Returns an error if the record was not written. It then counts as failed, and is not passed to the sink again.
+    /// Returns an error if the record was not written. The record then counts as failed, and is not passed to the sink
+    /// again.
     fn write(&mut self, record: &SinkRecord) -> Result<(), BoxError>;
 
     /// Passes on buffered records. By default, does nothing.
@@ -100,12 +104,12 @@ pub trait Sink: Send + 'static {
         self.flush()
     }
 
-    /// Returns how far the accepted events have got, for which [`write`](Self::write) returned `Ok`. Called after each
+    /// Returns the progress of the accepted events, for which [`write`](Self::write) returned `Ok`. Called after each
     /// write, flush and close.
     ///
     /// By default `None`: an event then counts as buffered until a flush or the close succeeds, and as failed if the
-    /// close does not. A sink that knows better returns `Some`, for example [`Progress::default()`] if it has no
-    /// buffer.
+    /// close fails. A sink that counts its events itself returns `Some`, for example [`Progress::default()`] if it has
+    /// no buffer.
     fn progress(&self) -> Option<Progress> {
         None
     }
@@ -156,9 +160,9 @@ impl<S: Sink + ?Sized> Sink for Box<S> {
     }
 }
 
-/// The progress of a sink with the events that it accepted. [`Gap`](crate::Gap)s are not counted.
+/// The progress of a sink: the counts of the events that it accepted. [`Gap`](crate::Gap)s are not counted.
 ///
-/// Returned by [`Sink::progress`], and made of the parts that the sink knows:
+/// Returned by [`Sink::progress`]. A sink sets the counts that it knows:
 ///
 /// ```
 /// use emitree_emitter::Progress;
@@ -204,7 +208,7 @@ impl Progress {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Overflow {
-    /// The emit waits for room. Nothing is lost, unless the emit is dropped while it waits.
+    /// The emit waits for room. No event is lost, unless the emit is dropped while it waits.
     /// [`emit_now`](crate::Emitter::emit_now) cannot wait and returns an error while there is no room.
     #[default]
     Block,
@@ -214,7 +218,7 @@ pub enum Overflow {
     DropNewest,
 }
 
-/// A sink could not be attached. It has been dropped.
+/// The error of a sink that could not be attached. The sink was dropped.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum SinkError {

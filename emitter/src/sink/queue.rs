@@ -1,15 +1,15 @@
 //! A backlog behind a lock, between the emits and the reader (E13).
 //!
-//! 1. The lock is held for a few assignments. No user code runs under it, which includes wakers and drops of items.
-//! 2. The reader records under the lock how it sleeps before it does. A push thus knows whether to wake it, and no
-//!    wake-up is lost. A lingering reader is woken only for what cannot wait: a half-full backlog, a flush, the close.
-//! 3. After `close` nothing is accepted, so a take that saw the queue closed is the last one.
-//! 4. A take empties the backlog. Everything accepted before a flush was requested is thus in the batch that comes with
-//!    the request, or in an earlier one.
+//! 1. The lock is held for a few assignments. No user code runs under it, not even a waker or the drop of an item.
+//! 2. Before the reader sleeps, it records under the lock how it sleeps. A push thus knows whether to wake it, and no
+//!    wake-up is lost. A lingering reader is woken only for a half-full backlog, a flush or the close.
+//! 3. After `close`, no item is accepted, so a take that found the queue closed is the last take.
+//! 4. A take empties the backlog. All items accepted before a flush was requested are thus in the batch that comes with
+//!    the request, or in an earlier batch.
 //! 5. `end` comes last. After it, no caller waits for a flush or for the end.
 //! 6. Items that were read are given back, and each push drops one of them. Freeing memory is cheap on the thread that
 //!    allocates it. On the reader's thread, it costs both threads more than everything else here. A reader that goes to
-//!    sleep drops what is left, so that nothing stays.
+//!    sleep drops the remaining items.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -24,8 +24,8 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use super::Overflow;
 use super::backlog::{Backlog, Entry, Offered};
 
-/// How long a reader without work waits before it asks to be woken by the next push. A busy emitter then pays for one
-/// wake-up in hundreds of events.
+/// The time that a reader without work waits before it asks to be woken by the next push. A busy emitter then pays for
+/// one wake-up in hundreds of events.
 const LINGER: Duration = Duration::from_micros(200);
 
 /// A bounded queue with one reader.
@@ -57,13 +57,13 @@ struct QueueState<T> {
 /// The state of the reader (invariant 2).
 #[derive(Debug)]
 enum ReaderState {
-    /// It will check the queue again by itself.
+    /// The reader will check the queue again by itself.
     Busy,
-    /// Its thread sleeps for a moment.
+    /// The reader's thread sleeps for at most [`LINGER`].
     Lingers,
-    /// Its thread sleeps until it is woken.
+    /// The reader's thread sleeps until it is woken.
     Sleeps,
-    /// Its task waits for the waker.
+    /// The reader's task waits for this waker.
     Waits(Waker),
 }
 
@@ -96,7 +96,8 @@ impl<T> Queue<T> {
         let _ = self.thread.set(thread::current().id());
     }
 
-    /// Returns `true` if the current thread is the reader. It must not wait for the queue: the wait would never end.
+    /// Returns `true` if the current thread is the reader. The reader must not wait for the queue: the wait would never
+    /// end.
     pub(super) fn is_read_here(&self) -> bool {
         self.thread.get().is_some_and(|reader| *reader == thread::current().id())
     }
@@ -136,7 +137,7 @@ impl<T> Queue<T> {
         // All decisions are made under the lock, and carried out after it (invariants 1 and 2).
         let urgent = state.backlog.is_half_full();
         let asleep = state.mark_awake(urgent);
-        // One item that was read is dropped for each that is pushed (invariant 6).
+        // For each item that is pushed, one item that was read is dropped (invariant 6).
         let spent = state.spent.pop_back();
         drop(state);
         self.wake(asleep);
@@ -158,7 +159,7 @@ impl<T> Queue<T> {
         drop(lost);
     }
 
-    /// Returns a listener for a take that makes room, or for the close.
+    /// Returns a listener that is notified when a take makes room, and at the close.
     pub(super) fn room(&self) -> EventListener {
         self.room.listen()
     }
@@ -181,7 +182,7 @@ impl<T> Queue<T> {
         self.state.lock().backlog.take(&mut unread);
     }
 
-    /// Asks the reader to flush after everything that was accepted (invariant 4). Returns the ticket of the flush.
+    /// Asks the reader to flush after all items accepted so far (invariant 4). Returns the ticket of the flush.
     pub(super) fn request_flush(&self) -> u64 {
         let mut state = self.state.lock();
         state.flush_wanted += 1;
@@ -214,7 +215,7 @@ impl<T> Queue<T> {
         self.state.lock().ended
     }
 
-    /// Returns a listener for the next flush, end, or `wake_waiters`.
+    /// Returns a listener that is notified after the next flush, at the end, and by `wake_waiters`.
     pub(super) fn progress(&self) -> EventListener {
         self.progress.listen()
     }
@@ -238,7 +239,7 @@ impl<T> Queue<T> {
             self.work.wait_for(&mut state, LINGER);
         }
         if state.is_idle() {
-            // About to sleep: drop what is left of the items that were read (invariant 6).
+            // About to sleep: drop the remaining items that were read (invariant 6).
             let spent = mem::take(&mut state.spent);
             MutexGuard::unlocked(&mut state, || drop(spent));
         }
@@ -262,7 +263,7 @@ impl<T> Queue<T> {
     /// Empties a batch that was read (invariant 6).
     pub(super) fn give_back(&self, batch: &mut VecDeque<Entry<T>>) {
         let mut state = self.state.lock();
-        // No more than the next pushes can drop.
+        // Keep no more items than the next pushes can drop.
         if !state.closed && !state.backlog.would_fill(state.spent.len()) {
             state.spent.append(batch);
         }
@@ -270,7 +271,7 @@ impl<T> Queue<T> {
         batch.clear();
     }
 
-    /// Takes the first entry, or registers the task to be woken for the next one. `None` at the end.
+    /// Takes the first entry, or registers the task to be woken for the next entry. `None` at the end.
     pub(super) fn poll_pop(&self, cx: &Context<'_>) -> Poll<Option<Entry<T>>> {
         if let Some(entry) = self.pop() {
             return Poll::Ready(Some(entry));

@@ -16,7 +16,8 @@ use crate::{SinkRecord, Subscription};
 /// A stream of records of events. Returned by [`Emitter::stream`](crate::Emitter::stream).
 ///
 /// It receives events from its creation on, polled or not. When its buffer is full, each new event replaces the oldest
-/// one. The next record is then a [`SinkRecord::Gap`] that counts the lost events. An emit never waits for the stream.
+/// event. The next record is then a [`SinkRecord::Gap`] that counts the lost events. An emit never waits for the
+/// stream.
 ///
 /// The stream ends when its emitter is closed or dropped, after the events that were emitted before. Dropping the
 /// stream removes its listener.
@@ -68,7 +69,7 @@ impl Stream for EventStream {
 
 impl Drop for EventStream {
     fn drop(&mut self) {
-        // No further event is queued. Those that were not read are dropped here, not with the emitter's last handle.
+        // No further event is queued. Unread events are dropped here, not with the emitter's last handle.
         self.subscription.off();
         self.queue.abandon();
     }

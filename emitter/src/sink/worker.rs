@@ -1,9 +1,10 @@
 //! The thread that owns a sink. It takes batches from the queue and writes them.
 //!
 //! 1. Only this thread calls the sink, and outside of the queue's lock.
-//! 2. A call that fails or panics is counted and logged. The next call is made all the same.
-//! 3. The thread ends when the queue is closed and drained. However it ends, it tells the queue ([`EndGuard`]).
-//! 4. The sink is dropped before the queue is told, so that its files are closed when `close` returns.
+//! 2. After a call that fails or panics, the next call is made all the same. The first failure in a row is logged.
+//! 3. The thread ends when the queue is closed and drained. However it ends, it reports the end to the queue
+//!    ([`EndGuard`]).
+//! 4. The sink is dropped before the end is reported, so that its files are closed when `close` returns.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -80,11 +81,11 @@ struct Worker<S> {
     sink: S,
     tally: Arc<Tally>,
     interval: Option<Duration>,
-    /// The time of the first write since the last flush. Kept only if there is an interval.
+    /// The time of the first write since the last flush. Set only if there is an interval.
     unflushed: Option<Instant>,
     /// Events accepted since the last flush that succeeded.
     unconfirmed: u64,
-    /// `true` since the last call failed, so that a series of failures is logged once.
+    /// `true` from a failure until the next successful write, so that a series of failures is logged once.
     failing: bool,
 }
 
@@ -97,7 +98,7 @@ impl<S: Sink> Worker<S> {
             let after_batch = end_guard.0.wait(&mut batch, self.flush_due());
             self.write_all(&batch);
             end_guard.0.give_back(&mut batch);
-            // After the batch, which has everything that was accepted before the request.
+            // After the batch, which has all items that were accepted before the request.
             if after_batch.flush.is_some() || self.is_flush_due() {
                 self.flush();
             }
@@ -156,9 +157,9 @@ impl<S: Sink> Worker<S> {
         let closed = call_catching(|| self.sink.close());
         self.confirm(closed);
         let Self { sink, tally, .. } = self;
-        // After the close: what is in the buffer now is lost with the sink.
+        // After the close: events that are still buffered are lost with the sink.
         tally.fail_buffered();
-        // Dropped here, before the guard tells the queue (invariant 4).
+        // Dropped here, before the guard reports the end (invariant 4).
         let dropped = call_catching(|| {
             drop(sink);
             Ok(())
@@ -177,7 +178,7 @@ impl<S: Sink> Worker<S> {
         self.tally.progressed(progress);
     }
 
-    /// Asks the sink for its progress. If it reports none, everything since the last flush counts as buffered.
+    /// Asks the sink for its progress. If it reports none, all events since the last flush count as buffered.
     fn progress(&mut self) -> Progress {
         let mut progress = None;
         let asked = call_catching(|| {
@@ -213,7 +214,7 @@ impl<S: Sink> Worker<S> {
     }
 }
 
-/// Tells the queue that its reader is gone, even if the thread unwinds (invariant 3).
+/// Reports to the queue that its reader is gone, even if the thread unwinds (invariant 3).
 struct EndGuard(Arc<Queue<SinkRecord>>);
 
 impl Drop for EndGuard {
@@ -222,7 +223,7 @@ impl Drop for EndGuard {
     }
 }
 
-/// Calls the sink, and makes an error of a panic (invariant 2).
+/// Calls the sink, and turns a panic into an error (invariant 2).
 fn call_catching(call: impl FnOnce() -> Result<(), BoxError>) -> Result<(), BoxError> {
     catch_or(call, |panic| Err(format!("it panicked: {panic}").into()))
 }

@@ -17,7 +17,7 @@ pub enum JsonlError {
         /// The error of the operating system.
         source: io::Error,
     },
-    /// Another recorder, in this process or in another one, has the file open.
+    /// Another recorder, in this or another process, has the file open.
     #[error("`{path}` is being recorded to already; close that recorder first, or record to another file")]
     InUse {
         /// The file.

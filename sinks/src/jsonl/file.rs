@@ -1,8 +1,9 @@
 //! A sink that appends records to a JSONL file.
 //!
-//! 1. An event is buffered until its line is written and the file is then found in place. After that it counts as
+//! 1. An event is buffered until its line is written and a check then finds the file in place. Afterwards, the event counts as
 //!    delivered, and as unsynced until the next sync.
-//! 2. With `FlushPolicy::EachRecord` the result of `write` reports what became of an event, so none is counted here.
+//! 2. With `FlushPolicy::EachRecord` the result of `write` shows whether an event was written, so no event is counted as
+//!    buffered.
 //! 3. After a failed sync, the state of the disk is unknown: events that were unsynced then are never counted as synced.
 
 use std::io;
@@ -33,9 +34,9 @@ use super::{Jsonl, JsonlError, Tail, tail};
 /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
 ///
-/// Opening a recording that was cut off by a crash repairs its end. A torn last line is appended to `<path>.torn` and
-/// removed from the recording; a whole record that lacks only its newline gets one. [`tail`](Self::tail) returns what was
-/// done.
+/// Opening a recording that was cut off by a crash repairs its end. A torn last line is appended to `<path>.torn` and removed
+/// from the recording; a whole record that lacks only its newline gets the newline. [`tail`](Self::tail) returns which repair
+/// was made.
 ///
 /// If the file cannot be written, the buffer is kept and written later. Once 64 KiB are buffered, each further record
 /// counts as failed. With [`FlushPolicy::EachRecord`], a record counts as failed if it cannot be written at once.
@@ -44,9 +45,9 @@ use super::{Jsonl, JsonlError, Tail, tail};
 ///
 /// # One recorder, many readers
 ///
-/// The file is locked while it is open. Opening it a second time, in this process or in another one, fails with
-/// [`JsonlError::InUse`] and changes nothing. The lock is released when the recorder is closed or dropped, and when its
-/// process ends, even by a crash.
+/// The file is locked while it is open. Opening it a second time, in this or another process, fails with [`JsonlError::InUse`]
+/// and changes nothing. The lock is released when the recorder is closed or dropped, and when its process ends, even by a
+/// crash.
 ///
 /// Other programs may read the file meanwhile, for example with [`read_jsonl`](super::read_jsonl). It contains all flushed
 /// records, and its last line may be [`Torn`](super::ReadError::Torn) while it is being written.
@@ -59,12 +60,12 @@ use super::{Jsonl, JsonlError, Tail, tail};
 ///
 /// Each time the recorder writes its buffer, it checks that its path still leads to the file that it opened (by device and
 /// inode). If not, the events written since the last check count as failed, and so do all later events: each write, each flush
-/// and the close returns [`JsonlError::Removed`] or [`JsonlError::Replaced`]. Open a new recorder to go on; the old one never
-/// writes to the new file. A log rotation that renames the file is such a case: close the recorder before the rotation, and
-/// open the file after it. Some events that count as failed may be in the renamed file.
+/// and the close returns [`JsonlError::Removed`] or [`JsonlError::Replaced`]. Open a new recorder to go on; the old recorder
+/// never writes to the new file. A log rotation that renames the file is such a case: close the recorder before the rotation,
+/// and open the file after it. Some events that count as failed may be in the renamed file.
 ///
 /// On Windows, an open file cannot be removed or renamed. On systems other than Unix and Windows, a removed file is noticed, a
-/// replaced one is not.
+/// replaced file is not.
 ///
 /// # Its report
 ///
@@ -94,9 +95,9 @@ use super::{Jsonl, JsonlError, Tail, tail};
 ///
 /// # When it is full
 ///
-/// The queue holds 1024 records unless [`capacity`](JsonlOptions::capacity) is called. When it is full, the emit waits, or an
-/// event is lost, as [`overflow`](JsonlOptions::overflow) says. The sink's handle counts the lost events, and a gap is written
-/// in their place.
+/// The queue holds 1024 records unless [`capacity`](JsonlOptions::capacity) is called. When the queue is full,
+/// [`overflow`](JsonlOptions::overflow) decides whether the emit waits or an event is lost. The sink's handle counts the lost
+/// events, and a gap is written in their place.
 #[derive(Debug)]
 pub struct JsonlFile {
     lines: Jsonl<LockedFile>,
@@ -112,19 +113,21 @@ pub struct JsonlFile {
     synced: u64,
 }
 
-/// When a [`JsonlFile`] writes its buffer to the file. A flush or close of its handle always does.
+/// The time at which a [`JsonlFile`] writes its buffer to the file. A flush or close of the sink's handle always writes the
+/// buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FlushPolicy {
     /// After each record: a crash of the program loses no record that the sink has accepted.
     EachRecord,
-    /// When the oldest record in the buffer has this age.
+    /// When the oldest record in the buffer has this age, or when 64 KiB are buffered.
     Interval(Duration),
     /// When the sink is closed, or when 64 KiB are buffered.
     OnClose,
 }
 
-/// Writes every 250 ms: a crash of the program loses at most the records of the last quarter of a second.
+/// Writes every 250 ms: a crash of the program loses the records that the sink accepted in the last quarter of a second, and
+/// the records in its queue.
 impl Default for FlushPolicy {
     fn default() -> Self {
         Self::Interval(Duration::from_millis(250))
@@ -141,7 +144,7 @@ pub struct JsonlOptions {
     overflow: Overflow,
 }
 
-/// Why a recorder accepts no more records.
+/// The reason why a recorder accepts no more records.
 #[derive(Clone, Copy, Debug)]
 enum EndCause {
     Closed,
@@ -154,12 +157,14 @@ impl JsonlFile {
     ///
     /// # Errors
     ///
-    /// If the file cannot be opened, another recorder has it open, or a torn last line cannot be set aside.
+    /// Returns an error if the file cannot be opened, if another recorder has it open, or if a torn last line cannot be set
+    /// aside.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, JsonlError> {
         Self::options().open(path)
     }
 
-    /// Returns the default options: flushed every 250 ms, not synced, a queue of 1024 records, an emit that waits when it is full.
+    /// Returns the default options: the file is flushed every 250 ms and not synced, the queue has room for 1024 records, and
+    /// an emit waits when the queue is full.
     pub fn options() -> JsonlOptions {
         JsonlOptions::default()
     }
@@ -170,7 +175,7 @@ impl JsonlFile {
         &self.path
     }
 
-    /// Returns how the recording ended when it was opened, and what was done about it.
+    /// Returns the state of the end of the recording when it was opened, and how it was repaired.
     #[must_use]
     pub const fn tail(&self) -> &Tail {
         &self.tail
@@ -185,7 +190,7 @@ impl JsonlFile {
             PathState::Removed => Some(EndCause::Removed),
             PathState::Replaced => Some(EndCause::Replaced),
         };
-        // The lines may be in a file that nobody finds: their events count as failed, even those written since the last check.
+        // The lines may be in a file that nobody finds: their events count as failed, even events written since the last check.
         if self.end.is_some() {
             self.failed += self.lines.give_up();
             return self.check_open();
@@ -199,7 +204,7 @@ impl JsonlFile {
         if !self.sync {
             return Ok(());
         }
-        // Taken before the result is known, so that a failed sync leaves these events unsynced for ever (3).
+        // Taken before the result is known, so that after a failed sync these events are never counted as synced (3).
         let unsynced = mem::take(&mut self.unsynced);
         let synced = self.lines.get_ref().sync();
         synced.map_err(|source| JsonlError::Sync { path: self.path.clone(), source })?;
@@ -229,8 +234,8 @@ impl JsonlOptions {
         self
     }
 
-    /// Makes each flush wait until its data is on disk (`fdatasync`), and on Unix the opening wait until a new file's
-    /// directory entry is; off unless set.
+    /// Makes each flush wait until its data is on disk (`fdatasync`), off unless set. On Unix, opening a new file then also
+    /// waits until its directory entry is on disk.
     pub const fn sync(mut self, sync: bool) -> Self {
         self.sync = sync;
         self
@@ -252,10 +257,11 @@ impl JsonlOptions {
     ///
     /// # Errors
     ///
-    /// If the file cannot be opened, another recorder has it open, or a torn last line cannot be set aside.
+    /// Returns an error if the file cannot be opened, if another recorder has it open, or if a torn last line cannot be set
+    /// aside.
     pub fn open(self, path: impl AsRef<Path>) -> Result<JsonlFile, JsonlError> {
         let path = path.as_ref().to_owned();
-        // Locked first: whatever follows may change the file.
+        // Locked first, because the next steps may change the file.
         let mut file = LockedFile::open(&path)?;
         if self.sync {
             file.sync_name().map_err(|source| JsonlError::Open { path: path.clone(), source })?;
@@ -281,7 +287,8 @@ impl Sink for JsonlFile {
         if self.lines.is_full() {
             self.write_out()?;
         }
-        // With `EachRecord`, this call's result says what became of the event, so it is not counted as buffered (2).
+        // With `EachRecord`, this call's result shows whether the event was written, so the event is not counted as buffered
+        // (2).
         let at_once = self.flush == FlushPolicy::EachRecord;
         self.lines.add(record, !at_once).map_err(|source| self.write_error(source))?;
         if at_once {
@@ -295,8 +302,8 @@ impl Sink for JsonlFile {
         Ok(self.write_out_and_sync()?)
     }
 
-    /// Writes the buffer and releases the lock. A close that fails leaves the recorder open for another try; the drop then releases
-    /// the lock.
+    /// Writes the buffer and releases the lock. A recorder whose close fails stays open; the lock is then released when the
+    /// recorder is dropped.
     fn close(&mut self) -> Result<(), BoxError> {
         self.write_out_and_sync()?;
         self.end = Some(EndCause::Closed);

@@ -14,7 +14,7 @@ use super::JsonlError;
 #[derive(Debug)]
 pub(super) struct LockedFile {
     file: File,
-    /// The absolute path, which stays right if the process changes its directory.
+    /// The absolute path, which stays valid if the process changes its directory.
     at: PathBuf,
     /// The metadata at the time of opening; `None` if this is not a regular file.
     opened: Option<Metadata>,
@@ -159,7 +159,8 @@ mod platform {
     const FILE_SHARE_READ: u32 = 1;
     const ERROR_SHARING_VIOLATION: i32 = 32;
 
-    /// Lets others read the file while it is open, but not write, remove or rename it. A lock would keep out readers, too.
+    /// Lets other programs read the file while it is open, but not write, remove or rename it. A lock would keep out readers,
+    /// too.
     pub(super) fn options() -> OpenOptions {
         let mut options = super::append();
         options.share_mode(FILE_SHARE_READ);

@@ -1,4 +1,4 @@
-//! One JSON record a line: written by [`Jsonl`] and [`JsonlFile`], read back by [`read_jsonl`].
+//! One JSON record per line: written by [`Jsonl`] and [`JsonlFile`], read back by [`read_jsonl`].
 
 mod error;
 mod file;

@@ -14,7 +14,7 @@ const QUOTED: usize = 80;
 ///
 /// # Errors
 ///
-/// If the file cannot be opened.
+/// Returns an error if the file cannot be opened.
 pub fn read_jsonl(path: impl AsRef<Path>) -> Result<Records<BufReader<File>>, ReadError> {
     let path = path.as_ref();
     match File::open(path) {
@@ -23,7 +23,8 @@ pub fn read_jsonl(path: impl AsRef<Path>) -> Result<Records<BufReader<File>>, Re
     }
 }
 
-/// An iterator over the records of a recording. A bad line is an error; the next call reads the next line.
+/// An iterator over the records of a recording. For a line that is not a record, it returns an error; the next call
+/// reads the next line.
 ///
 /// ```
 /// use emitree_sinks::{ReadError, Records};
@@ -75,7 +76,8 @@ pub enum ReadError {
         /// The reason.
         fault: String,
     },
-    /// The last line has no newline and is not a record: the program crashed while it was written, or still writes it.
+    /// The last line has no newline and is not a record: the program crashed while it wrote the line, or is still
+    /// writing it.
     #[error("line {line} is torn, as a crash leaves it: `{text}`")]
     Torn {
         /// The line, counted from 1.
@@ -135,7 +137,7 @@ impl<R: BufRead> Iterator for Records<R> {
                 self.ended = true;
                 None
             }
-            // The position in the file is unknown now: what follows could be half a line.
+            // The position in the file is unknown now: the next read could begin in the middle of a line.
             Err(source) => {
                 self.ended = true;
                 Some(Err(ReadError::Io { line: self.line, source }))

@@ -10,15 +10,15 @@ use emitree_emitter::SinkRecord;
 /// The number of bytes that are read at a time, from the end backwards.
 const CHUNK: u64 = 8 * 1024;
 
-/// How a recording ended when a [`JsonlFile`](super::JsonlFile) opened it.
+/// The end of a recording when a [`JsonlFile`](super::JsonlFile) opened it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Tail {
-    /// With a whole line, or the file was empty.
+    /// The last line was whole, or the file was empty.
     Whole,
-    /// With a whole record without its newline, which was added.
+    /// The last line was a whole record without its newline, which was added.
     Completed,
-    /// With a torn line, which was moved to the file `to`.
+    /// The last line was torn, and was moved to the file `to`.
     SetAside {
         /// The number of bytes that were moved.
         bytes: u64,
@@ -27,7 +27,7 @@ pub enum Tail {
     },
 }
 
-/// Makes the file end with a whole line. No record is lost, not even a torn one: it is moved to another file.
+/// Makes the file end with a whole line. No record is lost: even a torn record is moved to another file.
 pub(super) fn repair(file: &mut File, path: &Path) -> io::Result<Tail> {
     let end = file.seek(SeekFrom::End(0))?;
     let begin = begin_of_last_line(file, end)?;
@@ -45,7 +45,7 @@ pub(super) fn repair(file: &mut File, path: &Path) -> io::Result<Tail> {
     set_aside(file, path, begin, line)
 }
 
-/// Returns where the last line begins, which is `end` if a newline comes right before it.
+/// Returns the position where the last line begins. If the file ends with a newline, that is `end`.
 fn begin_of_last_line(file: &mut File, end: u64) -> io::Result<u64> {
     // From the end backwards, so that a long recording is not read as a whole.
     let mut chunk = Vec::new();

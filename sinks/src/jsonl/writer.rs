@@ -3,7 +3,7 @@
 //! 1. The buffer holds whole lines, except for the part of the first line that is already written.
 //! 2. Written bytes leave the buffer at once. After an error the next attempt goes on where the last one stopped, so a line
 //!    is neither torn nor written twice.
-//! 3. The buffer holds fewer than `MAX_BUFFERED` bytes and one record.
+//! 3. The buffer has at most one record more than `MAX_BUFFERED` bytes.
 //! 4. `lines` has an entry for each line in the buffer, also for a line that is partly written. An event is counted in
 //!    `buffered` until its whole line is written, then in `written` until the caller confirms that it arrived.
 
@@ -35,9 +35,9 @@ const MAX_BUFFERED: usize = 64 * 1024;
 ///
 /// # When it is full
 ///
-/// The queue holds 1024 records unless [`with_capacity`](Self::with_capacity) is called. When it is full, the emit waits, or
-/// an event is lost, as [`with_overflow`](Self::with_overflow) says. The sink's handle counts the lost events, and a gap is
-/// written in their place.
+/// The queue holds 1024 records unless [`with_capacity`](Self::with_capacity) is called. When the queue is full,
+/// [`with_overflow`](Self::with_overflow) decides whether the emit waits or an event is lost. The sink's handle counts the lost
+/// events, and a gap is written in their place.
 #[derive(Debug)]
 pub struct Jsonl<W> {
     writer: W,
@@ -126,7 +126,7 @@ impl<W> Jsonl<W> {
         self.buffer.len() >= MAX_BUFFERED
     }
 
-    /// Adds a record to the buffer. If it is not counted, the caller reports what became of it.
+    /// Adds a record to the buffer. If the record is not counted, the caller accounts for it.
     pub(super) fn add(&mut self, record: &SinkRecord, is_counted: bool) -> io::Result<()> {
         let before = self.buffer.len();
         if let Err(error) = serde_json::to_writer(&mut self.buffer, record) {
@@ -146,7 +146,8 @@ impl<W> Jsonl<W> {
     fn remove(&mut self, written: usize) {
         self.buffer.drain(..written);
         self.head += written;
-        // A line that is complete takes its event from `buffered` to `written`; `head` is what is written of the next one.
+        // A complete line moves its event from `buffered` to `written`; `head` is then the number of bytes written of the next
+        // line.
         while let Some(line) = self.lines.front().copied().filter(|line| line.bytes <= self.head) {
             self.lines.pop_front();
             self.head -= line.bytes;
