@@ -1,4 +1,4 @@
-//! Time limits that say which of them was exceeded: [`Timeout`].
+//! Time limits for attempts and for all attempts together: [`Timeout`].
 
 use std::fmt;
 use std::time::Duration;
@@ -16,9 +16,9 @@ use crate::shared::own_events::{OwnEvents, own_events};
 /// It works for runs of any type and reads no value. Time is measured by tokio's clock. Work that exceeds a limit is
 /// dropped, and the runs that it has started end with it. The run then fails with an error of kind
 /// [`TimedOut`](emitree_runtime::ErrorKind::TimedOut), whose detail `timeout` is `attempt` or `overall`. The error of
-/// an attempt [is retryable](Error::is_retryable), the error of all attempts together is not.
+/// the limit per attempt [is retryable](Error::is_retryable); the error of the overall limit is not.
 ///
-/// - *Per attempt* limits each call of the layers inside [`Phase::Retry`]: a `Retry` has each of its attempts timed.
+/// - *Per attempt* limits each call of the layers inside [`Phase::Retry`]: each attempt of a `Retry` has this limit.
 ///   Without [`per_attempt`](Self::per_attempt), attempts have no limit.
 /// - *Overall* counts from the first poll of the run, before `start`, to the end of the last attempt. Its layer is in
 ///   [`Phase::Observe`]. [`Run::timeout`](emitree_runtime::Run::timeout) limits a single run from outside, including
@@ -79,19 +79,19 @@ pub struct TimedOut {
 own_events! { TimedOut = "timed_out"; }
 
 impl Timeout {
-    /// Creates a limit of each attempt.
+    /// Creates a `Timeout` that limits each attempt.
     #[must_use]
     pub fn per_attempt(after: Duration) -> Self {
         Self::new(Some(after), None, OwnEvents::new("middleware.timeout"))
     }
 
-    /// Creates a limit of all attempts together.
+    /// Creates a `Timeout` that limits all attempts together.
     #[must_use]
     pub fn overall(after: Duration) -> Self {
         Self::new(None, Some(after), OwnEvents::new("middleware.timeout"))
     }
 
-    /// Adds a limit of all attempts together.
+    /// Adds a limit for all attempts together.
     #[must_use]
     pub fn with_overall(self, after: Duration) -> Self {
         Self::new(self.per_attempt, Some(after), self.own_events)
@@ -139,7 +139,7 @@ impl<O: Op> Layer<O> for TimeoutLayer {
         };
         match timeout(left, next.run(input)).await {
             Ok(result) => result,
-            // Box the rare case: the future of runs that end in time does not grow by it.
+            // Box the rare case: it does not enlarge the future of runs that end in time.
             Err(_) => Err(Box::pin(self.time_out(ctx)).await),
         }
     }

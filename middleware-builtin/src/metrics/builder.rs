@@ -12,7 +12,8 @@ use super::series::call_user_code;
 
 const PREFIX: &str = "emitree";
 const MAX_COMBINATIONS: usize = 1_000;
-/// Label names that are reserved: those that this middleware sets, and those that recorders add to histograms.
+/// The reserved label names: `kind`, `name` and `outcome`, which this middleware sets, and `le` and `quantile`, which
+/// recorders add to histograms.
 const TAKEN: [&str; 5] = ["kind", "name", "outcome", "le", "quantile"];
 
 /// Invalid options of [`Metrics`].
@@ -31,13 +32,13 @@ pub enum MetricsError {
         /// The given name.
         label: String,
     },
-    /// A label with this name exists already.
+    /// A label with this name exists already, or the name is reserved.
     #[error("there is a label `{label}` already: give this one another name")]
     Taken {
         /// The given name.
         label: String,
     },
-    /// There is room for no series.
+    /// The maximum number of label combinations is 0, so that all runs would be counted as `other`.
     #[error("at most 0 combinations of labels would count nothing by its kind: allow 1 or more")]
     NoCombinations,
 }
@@ -72,15 +73,15 @@ impl MetricsBuilder {
         self
     }
 
-    /// Adds the label `name`, the name of the instance. Use it only if there are few names: each name makes a series of
-    /// its own.
+    /// Adds the label `name`, the name of the instance. Use it only if instances have few names: each name adds a
+    /// series.
     pub const fn names(mut self) -> Self {
         self.by_name = true;
         self
     }
 
-    /// Adds a label whose value a function returns for each run when it is bound. Use it only if there are few values.
-    /// If the function panics, the value is `unknown`.
+    /// Adds a label whose value a function computes when a run is bound. Use it only if the label has few values: each
+    /// value adds a series. If the function panics, the value is `unknown`.
     pub fn label<V>(mut self, name: impl Into<String>, value: impl Fn(&RunContext) -> V + Send + Sync + 'static) -> Self
     where
         V: Into<String>,
@@ -89,8 +90,8 @@ impl MetricsBuilder {
         self
     }
 
-    /// Sets the maximum number of label combinations. Runs with further combinations are counted with `other` as every
-    /// value. Default: 1,000.
+    /// Sets the maximum number of label combinations. Runs with further combinations are counted with the value `other`
+    /// for every label except `outcome`. Default: 1,000.
     pub const fn max_combinations(mut self, most: usize) -> Self {
         self.max_combinations = Some(most);
         self
@@ -100,8 +101,8 @@ impl MetricsBuilder {
     ///
     /// # Errors
     ///
-    /// If the prefix or a label is no valid name, if a label is given twice or is reserved, or if the maximum of
-    /// combinations is 0.
+    /// Returns an error if the prefix or the name of a label is invalid, if a label is added twice, if a label is
+    /// reserved, or if the maximum number of combinations is 0.
     pub fn build(self) -> Result<Metrics, MetricsError> {
         let prefix = self.prefix.unwrap_or_else(|| PREFIX.to_owned());
         if !is_name(&prefix, &['_', ':']) {
@@ -118,7 +119,7 @@ impl MetricsBuilder {
     }
 }
 
-/// Checks a name by the rules of Prometheus, which are the strictest among common recorders.
+/// Returns `true` if a name follows the rules of Prometheus, which are the strictest among common recorders.
 fn is_name(text: &str, beside: &[char]) -> bool {
     let takes = |c: char| c.is_ascii_alphanumeric() || beside.contains(&c);
     text.starts_with(|c: char| takes(c) && !c.is_ascii_digit()) && text.chars().all(takes)
@@ -168,7 +169,8 @@ impl MetricsOptions {
         self.by_name.then(|| SharedString::const_str("name")).into_iter().chain(own)
     }
 
-    /// Returns the values of these labels for a run. Without such labels, it allocates nothing.
+    /// Returns the values of the labels other than `kind` and `outcome` for a run. Without such labels, nothing is
+    /// allocated.
     pub(super) fn values(&self, name: &str, run: &RunContext) -> Vec<String> {
         let value = |label: &OwnLabel| call_user_code(|| (label.value)(run)).unwrap_or_else(|| "unknown".to_owned());
         self.by_name.then(|| name.to_owned()).into_iter().chain(self.own.iter().map(value)).collect()

@@ -1,5 +1,5 @@
-//! The own event of each counted run. It is emitted at the run's `finish`, where async listeners can be awaited, or
-//! else after the run was counted.
+//! The event of each counted run. It is emitted at the run's `finish`, where async listeners can be awaited. Without a
+//! `finish`, or for listeners that are registered later, it is emitted after the run was counted.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,7 +18,7 @@ pub struct Counted {
     pub kind: String,
     /// The name of the instance.
     pub name: String,
-    /// The outcome of the run: the label `outcome`.
+    /// The outcome of the run, as in the label `outcome`.
     pub status: Status,
     /// The duration of the run until this event, by tokio's clock, in whole nanoseconds.
     pub duration_ns: u64,
@@ -35,7 +35,7 @@ impl Counted {
 
 /// Emits [`Counted`] once for a run that is under way; without listeners, it does nothing.
 pub(super) struct CountedOnce {
-    /// `true` if the event was emitted at `finish`; `None` if there were no listeners when the run was bound.
+    /// Set to `true` when the event is emitted at `finish`. `None` if there were no listeners when the run was bound.
     at_finish: Option<Arc<AtomicBool>>,
 }
 
@@ -44,7 +44,7 @@ impl CountedOnce {
         Self { at_finish: own_events.is_heard(run).then(|| emit_at_finish(own_events, run)) }
     }
 
-    /// Emits the event after the run has ended, for listeners that were registered after the run was bound.
+    /// Emits the event after the run has ended, unless it was emitted at `finish`.
     pub(super) fn end(&self, own_events: &OwnEvents, run: &RunContext, status: Status) {
         if own_events.is_heard(run)
             && !self.at_finish.as_ref().is_some_and(|is_emitted| is_emitted.load(Ordering::Acquire))
@@ -76,9 +76,9 @@ fn observe_finish(own_events: &OwnEvents, run: &RunContext, is_emitted: &Arc<Ato
             Some(LifecycleRef::Finish(finish)) => Some(finish.status()),
             _ => None,
         };
-        // Claim before anything is awaited: if the emit is dropped halfway, the event is not emitted a second time.
+        // Set the flag before the first await, so that an emit that is dropped halfway is not repeated.
         is_emitted.store(true, Ordering::Release);
-        // Look the run up when called: a listener that holds its run would keep it alive.
+        // Look up the current run on each call: a listener that owned its run would keep the run alive.
         let (run, own_events) = (RunContext::current(), own_events.clone());
         Box::pin(async move {
             if let (Some(run), Some(status)) = (run, status) {

@@ -25,18 +25,19 @@ use crate::shared::own_events::OwnEvents;
 /// | metric | type | labels | measures |
 /// |---|---|---|---|
 /// | `emitree_runs_started_total` | counter | `kind` | runs that have started |
-/// | `emitree_runs_active` | gauge | `kind` | runs that have started and not ended |
+/// | `emitree_runs_active` | gauge | `kind` | runs that have started and have not ended |
 /// | `emitree_runs_ended_total` | counter | `kind`, `outcome` | runs that have ended |
-/// | `emitree_run_duration_seconds` | histogram | `kind`, `outcome` | their durations, by tokio's clock |
+/// | `emitree_run_duration_seconds` | histogram | `kind`, `outcome` | the durations of runs, by tokio's clock |
 ///
 /// `outcome` is one of the names of [`Status`](emitree_runtime::Status): `success`, `failed`, `denied`, `halted`,
 /// `aborted`, `timed_out`, `interrupted`, `panicked`, `dropped`. A run that is polled is counted once as started, when
-/// it is bound, and once as ended, after its `finish`, however it ends. This includes a run that fails before its
+/// it is bound, and once as ended, after its `finish`, whatever its outcome. This includes a run that fails before its
 /// `start` because a middleware that is bound later returns an error. Names and labels follow the [conventions of
 /// Prometheus](https://prometheus.io/docs/practices/naming/).
 ///
-/// It counts the runs that it is bound to; with [`for_tree`](emitree_runtime::for_tree), the runs below as well. Bound
-/// twice to one run, it counts that run twice. It reads no value and changes nothing. Clones share their series.
+/// It counts the runs that it is bound to; with [`for_tree`](emitree_runtime::for_tree), the runs below as well. If it
+/// is bound twice to one run, the run is counted twice. It reads no value and changes nothing. Clones share their
+/// series.
 ///
 /// ```
 /// use emitree_middleware::Metrics;
@@ -57,15 +58,15 @@ use crate::shared::own_events::OwnEvents;
 ///
 /// Each combination of label values is a series, which a recorder keeps forever: use labels with few values. By default
 /// there is one combination per kind; [`names`](MetricsBuilder::names) and [`label`](MetricsBuilder::label) multiply
-/// them. Beyond [`max_combinations`](MetricsBuilder::max_combinations), by default 1,000, new combinations are counted
-/// with `other` as every value, and that is logged once.
+/// the combinations. Beyond [`max_combinations`](MetricsBuilder::max_combinations), by default 1,000, runs with new
+/// combinations are counted with the value `other` for every label except `outcome`, and a warning is logged once.
 ///
 /// # Recorder
 ///
-/// A run uses the recorder that is installed when the run is bound, which may be later than the middleware was created.
-/// The handles of a series are kept, so that a run creates no labels and looks up no names. Recorders are compared by
-/// address: do not use one `Metrics` with two [local recorders](::metrics::with_local_recorder) of which the second may
-/// get the address of the first. A panic of a recorder is logged, and the run goes on.
+/// A run uses the recorder that is installed when the run is bound. The recorder may be installed after the middleware
+/// was created. The handles of a series are kept, so that a run of a known series registers no metrics. Recorders are
+/// compared by address: do not use one `Metrics` with a [local recorder](::metrics::with_local_recorder) that may be
+/// created at the address of an earlier recorder. If a recorder panics, the panic is logged and the run continues.
 ///
 /// # Its own events
 ///
@@ -73,13 +74,13 @@ use crate::shared::own_events::OwnEvents;
 ///
 /// - If the run or this middleware's emitter has listeners when the run is bound, the event is emitted at the run's
 ///   `finish`, just before the run is counted. Async listeners are awaited.
-/// - If they have listeners only later, or if the run ends without a `finish`, the event is emitted after the run was
-///   counted. Nothing can be awaited there: while an async listener would receive the event, no listener receives it,
-///   and that is logged.
+/// - If listeners are registered only later, or if the run ends without a `finish`, the event is emitted after the run
+///   was counted. Nothing can be awaited there: if an async listener would receive the event, no listener receives it,
+///   and a warning is logged.
 ///
 /// # What it remembers
 ///
-/// The handles of all series, as long as it or a clone exists, until a run uses another recorder.
+/// The handles of all series are kept until the last clone is dropped, or until a run uses another recorder.
 #[derive(Clone)]
 pub struct Metrics(Arc<SeriesTable>);
 
@@ -90,7 +91,7 @@ impl Metrics {
         Self::with(MetricsOptions::default())
     }
 
-    /// Returns a builder with options.
+    /// Returns a builder that sets options.
     pub fn builder() -> MetricsBuilder {
         MetricsBuilder::default()
     }
@@ -109,7 +110,7 @@ impl Middleware for Metrics {
         if let Some(series) = self.0.series_of(ctx) {
             series.begin();
             let counted_once = CountedOnce::of(&series.own_events, ctx);
-            // Count in `on_end` and not in a listener of `finish`: a run with a listener would emit its lifecycle
+            // Count in `on_end` and not in a listener of `finish`: with a listener, every run would emit its lifecycle
             // events.
             ctx.on_end(move |ctx, status| {
                 series.end(status, ctx.elapsed());

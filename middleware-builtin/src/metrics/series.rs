@@ -10,7 +10,8 @@ use super::names::{METADATA, MetricNames};
 use crate::shared::own_events::OwnEvents;
 use crate::shared::panic::caught;
 
-/// The number of statuses. For a status that is added later, handles are registered at each end.
+/// The number of statuses. If the runtime adds a status, the handles of that status are registered anew at the end of
+/// each run.
 const STATUSES: usize = 9;
 
 /// The address of a recorder.
@@ -29,8 +30,8 @@ pub(super) struct Series {
     labels: Vec<Label>,
     started: Counter,
     active: Gauge,
-    /// The handles of each outcome. They are registered at the first end with that outcome: an outcome that never
-    /// occurs is no series.
+    /// The handles of each outcome. They are registered when the first run ends with that outcome, so that an outcome
+    /// that never occurs has no series.
     ended: [OnceLock<EndedSeries>; STATUSES],
 }
 
@@ -64,7 +65,7 @@ impl Series {
         call_user_code(|| self.active.increment(1.0));
     }
 
-    /// Updates the three metrics one by one, so that a panic in one leaves the others right.
+    /// Updates the three metrics one by one, so that a panic in one update does not prevent the other updates.
     pub(super) fn end(&self, status: Status, duration: Duration) {
         call_user_code(|| self.active.decrement(1.0));
         match self.ended.get(status as usize).and_then(OnceLock::get) {
@@ -73,11 +74,11 @@ impl Series {
         }
     }
 
-    /// Registers the handles of an outcome, at its first end.
+    /// Registers the handles of an outcome, and keeps them if the current recorder is the recorder of this series.
     fn ended(&self, status: Status) -> EndedSeries {
         with_recorder(|recorder| {
             let ended = self.register_ended(status, recorder);
-            // A run may end while another recorder is installed, or none: keep the handles only of the recorder that
+            // A run may end while another recorder is installed, or no recorder: keep only handles of the recorder that
             // this series belongs to.
             let slot = self.ended.get(status as usize).filter(|_| address(recorder) == self.recorder);
             slot.map_or(&ended, |slot| slot.get_or_init(|| ended.clone())).clone()

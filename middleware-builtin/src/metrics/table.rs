@@ -53,8 +53,8 @@ impl SeriesTable {
     }
 
     fn find_or_register(&self, kind: &str, values: Vec<String>, recorder: &dyn Recorder) -> Arc<Series> {
-        // End the borrow of the lock in this statement: in the scrutinee of a `match` it would be held while the arms
-        // call the recorder.
+        // Release the lock at the end of this statement: in the scrutinee of the `match`, the guard would live while
+        // the arms call the recorder.
         let found = self.known.read().find(kind, &values, address(recorder), self.options.max_combinations);
         match found {
             Lookup::Series(series) => series,
@@ -80,7 +80,7 @@ impl SeriesTable {
             }
             std::mem::replace(&mut *known, new)
         };
-        // Dropping handles is code of the recorder: do it without the lock.
+        // Dropping handles calls code of the recorder: drop them without the lock.
         drop(before);
         self.options.names.describe(recorder);
     }
@@ -113,8 +113,8 @@ impl KnownSeries {
         }
     }
 
-    /// Adds a series. If another thread has added the same one, that one is kept. A series of a recorder that was
-    /// replaced meanwhile is used for its run and not kept.
+    /// Adds a series, and returns the series to use. If another thread has added a series with the same labels, that
+    /// series is returned. A series of a recorder that was replaced meanwhile is returned but not kept.
     fn insert(
         &mut self,
         kind: &str,

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::source::{OutputSource, SourceKind, start_of};
 use crate::shared::own_events::run_label;
 
-/// Sets an output to its default if it has the right type.
+/// A function that sets an output to the default of a type, and returns `true` if the output has that type.
 type SetDefault = fn(&mut dyn Any) -> bool;
 
 /// The types whose [`Default`] is the output of a dry run.
@@ -45,7 +45,7 @@ pub(super) fn dry_run_source(defaults: Defaults) -> OutputSource {
 
 fn set_empty(defaults: &Defaults, event: &mut dyn AnyEvent, meta: &EventMeta<'_>, ctx: &RunContext) -> Result<bool> {
     let start = start_of(event, meta)?;
-    // The user's defaults come first. JSON that does not fit the output's type is refused, and the next one is tried.
+    // Try the user's defaults first, and then each empty JSON value until one fits the output's type.
     let is_set = defaults.0.iter().any(|(_, set)| set(start.output_any()))
         || empty_values().into_iter().any(|value| start.set_output_json(value).is_ok());
     if is_set { Ok(true) } else { Err(no_value(ctx, meta)) }

@@ -22,7 +22,7 @@ use crate::shared::built_in::built_in;
 use crate::shared::own_events::{OwnEvents, kind_and_name, own_events};
 use crate::shared::runs::{FilterSpec, Runs};
 
-/// Answers with a given value, or with the result of a function, instead of the work.
+/// Answers a run with a value, or with the result of a function, instead of doing its work.
 ///
 /// It sets the output when a run starts. The output replaces the work only: layers, guards, and input and output
 /// middlewares handle it like an output of the work. An output that is already set is kept, so the first of several
@@ -51,13 +51,14 @@ use crate::shared::runs::{FilterSpec, Runs};
 /// # Which runs
 ///
 /// It answers a run that it is bound to if the run is [selected](Self::runs) and its [input](Self::when_input) meets
-/// all conditions. By default, that is every run. If an answer has another type than the run's output, the run fails
-/// with an error that names both: select the runs by `runs`. JSON that does not fit the output is an error too.
+/// all conditions. By default, it answers every run. If an answer has another type than the run's output, the run fails
+/// with an error that names both types; select the runs with [`runs`](Self::runs). JSON that does not fit the output
+/// type makes the run fail too.
 ///
 /// # Order
 ///
-/// It is called after all other listeners of `start` on the run, and before those on the instance and above, which may
-/// still change the input and the output. An error or a panic of the function ends the run.
+/// It is called after all other listeners of `start` on the run, and before the listeners on the instance and on
+/// emitters above it, which may still change the input and the output. If the function fails or panics, the run fails.
 ///
 /// # Its own events
 ///
@@ -115,13 +116,13 @@ impl OverrideOutput {
         Self::new(value_source(output))
     }
 
-    /// Answers with the result of a function of the input. If the function returns `None`, the work is done.
+    /// Answers with the result of a function of the input. If the function returns `None`, the run does its work.
     #[must_use]
     pub fn with<I: Data, O: Data>(f: impl Fn(&I, &RunContext) -> Result<Option<O>> + Send + Sync + 'static) -> Self {
         Self::with_async(move |input: &I, ctx| Box::pin(ready(f(input, ctx))))
     }
 
-    /// Answers with the result of an async function of the input. If it returns `None`, the work is done.
+    /// Answers with the result of an async function of the input. If the result is `None`, the run does its work.
     ///
     /// ```
     /// # use emitree_middleware::OverrideOutput;
@@ -146,14 +147,15 @@ impl OverrideOutput {
         Self::new(json_source(source, move |_, _| Ok(Some(output.clone()))))
     }
 
-    /// Answers runs of any type with JSON that a function makes from the input. If it returns `None`, the work is done.
+    /// Answers runs of any type with JSON that a function computes from the input. If the function returns `None`, the
+    /// run does its work.
     #[must_use]
     pub fn json_with(f: impl Fn(&Value, &RunContext) -> Result<Option<Value>> + Send + Sync + 'static) -> Self {
         Self::new(json_source(SourceKind::Function("json"), f))
     }
 
-    /// Answers from a table of inputs and outputs, which are compared and passed as JSON. Of equal inputs, the first
-    /// one wins. For other inputs, the work is done.
+    /// Answers from a table of inputs and outputs. Inputs are compared as JSON, and outputs are set as JSON. If the
+    /// table contains an input twice, the first entry wins. For other inputs, the run does its work.
     ///
     /// ```
     /// # use emitree_middleware::OverrideOutput;
@@ -173,10 +175,11 @@ impl OverrideOutput {
         })))
     }
 
-    /// Answers each run with an empty value, and emits which runs would have run.
+    /// Answers each run with an empty value, and emits a [`WouldRun`] for each run.
     ///
-    /// The empty value is the first of `null`, `false`, `0`, `""`, `[]` and `{}` that fits the run's output. If none
-    /// does, the run fails with an error that names it; use [`dry_run_with`](Self::dry_run_with).
+    /// The empty value is the first of `null`, `false`, `0`, `""`, `[]` and `{}` that fits the run's output. If none of
+    /// these values fits, the run fails with an error that names the run; use [`dry_run_with`](Self::dry_run_with) for
+    /// such runs.
     ///
     /// ```
     /// use emitree_middleware::OverrideOutput;
@@ -189,8 +192,8 @@ impl OverrideOutput {
         Self::dry_run_with(Defaults::new())
     }
 
-    /// Answers each run with the default of its output type, if that is one of `defaults`, and otherwise like
-    /// [`dry_run`](Self::dry_run).
+    /// Answers each run with the default of its output type if `defaults` contains that type, and otherwise with an
+    /// empty value, as [`dry_run`](Self::dry_run) does.
     #[must_use]
     pub fn dry_run_with(defaults: Defaults) -> Self {
         Self::new(dry_run_source(defaults))
@@ -204,7 +207,7 @@ impl OverrideOutput {
 
 /// The runs that are answered.
 impl OverrideOutput {
-    /// Answers these runs, and those of further calls. Default: all runs.
+    /// Answers only these runs. Further calls add runs. Default: all runs.
     #[must_use]
     pub fn runs(self, runs: Runs) -> Self {
         let mut answering = Arc::unwrap_or_clone(self.0);
@@ -234,7 +237,7 @@ impl Middleware for OverrideOutput {
         if !self.0.runs.has(ctx) {
             return Ok(());
         }
-        // The lowest priority, so that other listeners on the run have changed the input, or set an output, before.
+        // Use the lowest priority, so that other listeners on the run can change the input or set an output first.
         let (answering, last) = (Arc::clone(&self.0), Options::new().priority(i32::MIN));
         ctx.emitter().with(last).on_async(Stage::Start, move |event: &mut dyn AnyEvent, meta| {
             let answering = Arc::clone(&answering);
@@ -252,11 +255,11 @@ impl OutputOverride {
     async fn start(&self, event: &mut dyn AnyEvent, meta: &EventMeta<'_>) -> Result<(), BoxError> {
         let Some(ctx) = RunContext::current() else { return Ok(()) };
         let Some(LifecycleMut::Start(start)) = LifecycleMut::of(event, meta) else { return Ok(()) };
-        // An output that is set was set by somebody else, and wins (M6).
+        // An output that is already set was set by another listener, and wins (M6).
         if start.output_json().is_some() || !self.inputs.iter().all(|is_met| is_met(&start.input_json())) {
             return Ok(());
         }
-        // Take the input before the answer is set; only a dry run reports it.
+        // Copy the input before the answer is set; only a dry run reports the input.
         let input = self.answer.is_dry().then(|| start.input_json());
         if self.answer.give(event, meta, &ctx).await? {
             self.emit_answered(input, &ctx).await;

@@ -10,7 +10,7 @@ use emitree_runtime::{AnyStart, Data, Error, LifecycleMut, Result, RunContext, S
 use futures_core::future::BoxFuture;
 use serde_json::Value;
 
-/// Sets the output at a `start`; returns `true` if it has.
+/// A function that may set the output at a `start`; returns `true` if it has set an output.
 type SetOutputFn = dyn for<'a> Fn(&'a mut dyn AnyEvent, &'a EventMeta<'a>, &'a RunContext) -> BoxFuture<'a, Result<bool>>
     + Send
     + Sync;
@@ -53,7 +53,7 @@ impl OutputSource {
     }
 }
 
-/// Returns an event as the `start` of a run.
+/// Returns an event as the `start` of a run, or an error if it is another event.
 pub(super) fn start_of<'a>(event: &'a mut dyn AnyEvent, meta: &EventMeta<'_>) -> Result<&'a mut dyn AnyStart> {
     match LifecycleMut::of(event, meta) {
         Some(LifecycleMut::Start(start)) => Ok(start),
@@ -67,7 +67,7 @@ pub(super) fn value_source<O: Clone + Send + Sync + 'static>(output: O) -> Outpu
 }
 
 fn set<O: Clone + 'static>(event: &mut dyn AnyEvent, meta: &EventMeta<'_>, output: &O) -> Result<bool> {
-    // The caller has checked that there is no output yet, so nobody's answer is replaced.
+    // The caller has checked that there is no output yet, so no other answer is replaced.
     let place = start_of(event, meta)?.output_any().downcast_mut::<Option<O>>();
     *place.ok_or_else(|| misfit(meta, &format!("a value of `{}`", type_name::<O>())))? = Some(output.clone());
     Ok(true)
@@ -81,7 +81,7 @@ pub(super) fn typed_source<I: Data, O: Data>(
         let f = Arc::clone(&f);
         Box::pin(async move {
             let types = || format!("a function from `{}` to `{}`", type_name::<I>(), type_name::<O>());
-            // A run of other types would never be answered: fail, and name both types.
+            // A run with other types can never be answered: fail, and name both types.
             let start = event.downcast_mut::<Start<I, O>>().ok_or_else(|| misfit(meta, &types()))?;
             start.output = f(&start.input, ctx).await?;
             Ok(start.output.is_some())

@@ -1,10 +1,10 @@
-//! Tokio's clock for `governor`, so that paused time in tests stops both.
+//! Tokio's clock for `governor`, so that a paused clock in tests pauses the limit too.
 
 use governor::clock::Clock;
 use governor::nanos::Nanos;
 use tokio::time::Instant;
 
-/// A clock that counts nanoseconds from its creation, the unit that `governor` computes with.
+/// A clock that counts the nanoseconds since its creation: `governor` computes in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TokioClock(Instant);
 
@@ -13,7 +13,7 @@ impl TokioClock {
         Self(Instant::now())
     }
 
-    /// Returns the instant of a `governor` time; if it cannot be represented, the clock's start.
+    /// Returns the instant of a `governor` time, or the clock's start if the instant cannot be represented.
     pub(super) fn instant(&self, moment: Nanos) -> Instant {
         self.0.checked_add(moment.into()).unwrap_or(self.0)
     }

@@ -1,10 +1,10 @@
 //! The queue of a key, and the queues of all keys.
 //!
-//! 1. A run passes at once only if no run waits in its queue: runs do not overtake.
-//! 2. Waiting runs take the queue's turn in the order of their arrival. The run whose turn it is sleeps until a run may
-//!    pass, and checks again. A run that leaves passes the turn on, and has used up nothing.
-//! 3. A queue is removed when it is as good as new and no run holds it. Runs get their handles under the lock of the
-//!    map, so none can take one that is being removed.
+//! 1. A run passes at once only if no other run waits in its queue: runs do not overtake each other.
+//! 2. Waiting runs take the queue's turn in the order of their arrival. The run whose turn it is sleeps until the limit
+//!    lets a run pass, and checks again. A run that stops waiting passes the turn on and uses up no capacity.
+//! 3. A queue is removed when it equals a new queue and no run uses it. Runs get their queues under the lock of the
+//!    map, so no run can get a queue that is being removed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -32,13 +32,13 @@ pub(super) struct KeyQueue {
 
 /// The reason why a run cannot pass at once.
 pub(super) enum NotYet {
-    /// No run waits, and a run may pass at this instant.
+    /// No run waits, and the next run may pass at this instant.
     Until(Instant),
     /// Other runs wait.
     Queued,
 }
 
-/// A run cannot wait long enough: the instant at which it may come again.
+/// The run cannot wait long enough. It may be tried again at this instant.
 pub(super) struct TooLate(pub(super) Instant);
 
 impl KeyQueue {
@@ -49,7 +49,7 @@ impl KeyQueue {
 
     #[inline]
     fn check_in(&self) -> Result<(), NotYet> {
-        // Do not ask the limiter while runs wait: it would let this one overtake (1).
+        // Do not ask the limiter while runs wait: it would let this run overtake them (1).
         if self.waiting.load(Ordering::Acquire) > 0 {
             return Err(NotYet::Queued);
         }
@@ -62,17 +62,17 @@ impl KeyQueue {
         self.limiter.check().map_err(at)
     }
 
-    /// Waits for the turn, and then until a run may pass. Gives up at the deadline, or as soon as it is clear that the
-    /// deadline would be missed.
+    /// Waits for the turn, and then until the limit lets a run pass. Returns [`TooLate`] at the deadline, or earlier if
+    /// the deadline is certain to be missed.
     pub(super) async fn wait(&self, deadline: Option<Instant>, quota: Quota) -> Result<(), TooLate> {
-        // Counted until this future ends or is dropped; until then later runs queue behind it (1).
+        // The run counts as waiting until this future ends or is dropped, so that later runs queue behind it (1).
         let waiter = Waiter::new(&self.waiting);
         let turn = match deadline {
             Some(deadline) => timeout_at(deadline, self.turn.lock()).await,
             None => Ok(self.turn.lock().await),
         };
-        // The turn did not come in time. The runs ahead pass first, so this one can pass after as many intervals at the
-        // earliest.
+        // The turn did not come in time. The runs ahead pass first, so this run can pass after one interval for each of
+        // them at the earliest.
         let Ok(_turn) = turn else {
             let after = quota.replenish_interval().saturating_mul(waiter.ahead);
             return Err(TooLate(Instant::now().checked_add(after).unwrap_or_else(Instant::now)));
@@ -87,14 +87,14 @@ impl KeyQueue {
         Ok(())
     }
 
-    /// Returns `true` if the queue equals a new one. The check uses up the burst, so call it only for a queue that is
+    /// Returns `true` if the queue equals a new queue. The check has then used up the burst, so the queue must be
     /// removed.
     fn is_as_new(&self, quota: Quota) -> bool {
         matches!(self.limiter.check_n(quota.burst_size()), Ok(Ok(())))
     }
 }
 
-/// A waiting run, for as long as it waits.
+/// Counts a run as waiting until this value is dropped.
 struct Waiter<'a> {
     count: &'a AtomicUsize,
     ahead: u32,
@@ -117,14 +117,14 @@ impl Drop for Waiter<'_> {
 pub(super) struct KeyQueues {
     quota: Quota,
     clock: TokioClock,
-    /// The queue of the key of all runs, found without a lookup.
+    /// The queue of [`KeyRef::All`], which needs no lookup.
     common: Arc<KeyQueue>,
     keyed: Mutex<KeyedQueues>,
 }
 
 struct KeyedQueues {
     queues: HashMap<OwnedKey, Arc<KeyQueue>>,
-    /// The number of keys at which queues are removed.
+    /// Queues are removed when there are at least this many keys.
     sweep_at: usize,
 }
 
@@ -134,7 +134,7 @@ impl KeyQueues {
         Self { quota, clock, common: Arc::new(KeyQueue::new(quota, clock)), keyed: Mutex::new(keyed) }
     }
 
-    /// Checks whether a run with a key may pass; if not, returns its queue.
+    /// Returns `None` if a run with this key may pass now; otherwise the reason why it may not, and its queue.
     #[inline]
     pub(super) fn check_in(&self, key: KeyRef<'_>) -> Option<(NotYet, Arc<KeyQueue>)> {
         match key {
@@ -151,7 +151,8 @@ impl KeyQueues {
         let gone = keyed.sweep(self.quota);
         let not_yet = checked_in(keyed.add(key, || KeyQueue::new(self.quota, self.clock)));
         drop(keyed);
-        // A key may hold the last handle of an instance, whose drop is user code: drop it without the lock.
+        // A removed key may own the last handle of an instance, whose drop calls user code: drop the keys without the
+        // lock.
         drop(gone);
         not_yet
     }
@@ -162,14 +163,14 @@ impl KeyQueues {
 }
 
 impl KeyedQueues {
-    /// Removes queues that equal new ones, if there are many keys.
+    /// Removes the queues that no run uses and that equal new queues, if there are many keys.
     fn sweep(&mut self, quota: Quota) -> Vec<(OwnedKey, Arc<KeyQueue>)> {
         if self.queues.len() < self.sweep_at {
             return Vec::new();
         }
         let is_idle = |queue: &Arc<KeyQueue>| Arc::strong_count(queue) == 1 && queue.is_as_new(quota);
         let gone = self.queues.extract_if(|_, queue| is_idle(queue)).collect();
-        // Sweep again when the number has doubled, so that a sweep costs constant time per new key.
+        // Sweep again when the number has doubled, so that sweeps cost constant time per new key on average.
         self.sweep_at = FEW.max(self.queues.len().saturating_mul(2));
         gone
     }

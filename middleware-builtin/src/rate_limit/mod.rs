@@ -1,4 +1,4 @@
-//! Limits of how many runs begin in a period: [`RateLimit`].
+//! Limits on how many runs begin in a period: [`RateLimit`].
 
 use std::fmt;
 use std::future::Future;
@@ -26,13 +26,13 @@ mod quota;
 
 /// Limits how many runs of a key begin in a period; excess runs wait or are denied.
 ///
-/// It works for runs of any type and reads no value. Clones share their counts: bound to many runs, or by
-/// [`for_nested`](emitree_runtime::for_nested) to the runs below one, it limits all of them together. If it is bound to
-/// a run and to a run below it with the same key, both are counted; a
+/// It works for runs of any type and reads no value. Clones share their counts: if it is bound to many runs, or by
+/// [`for_nested`](emitree_runtime::for_nested) to all runs below a run, it limits these runs together. If it is bound
+/// to a run and to a run below it with the same key, both runs are counted; a
 /// [warning](emitree_runtime::Layer::nesting_warning) is logged once.
 ///
 /// It uses governor's [GCRA](https://en.wikipedia.org/wiki/Generic_cell_rate_algorithm) with tokio's clock: a burst may
-/// begin at once, and the capacity that it uses is regained evenly over the period.
+/// begin at once, and the capacity that it uses is replenished at a constant rate.
 ///
 /// ```
 /// use std::time::Duration;
@@ -67,11 +67,11 @@ mod quota;
 ///
 /// # Order
 ///
-/// The layer is in [`Phase::Guard`]: answers of a cache are not counted, and each attempt of a `Retry` is. A time-out
-/// per attempt includes the waiting.
+/// The layer is in [`Phase::Guard`]: answers of a cache are not counted, and each attempt of a `Retry` is counted. A
+/// timeout per attempt includes the time that a run waits.
 ///
-/// Runs of a key pass in the order of their arrival. A run that would have to wait longer than it may is denied as soon
-/// as that is known, at the latest when its waiting time is over.
+/// Runs with the same key pass in the order of their arrival. A run that would have to wait longer than
+/// [`wait`](RateLimitBuilder::wait) allows is denied as soon as that is known, at the latest when that time has passed.
 ///
 /// # Its own events
 ///
@@ -80,7 +80,7 @@ mod quota;
 ///
 /// # What it remembers
 ///
-/// One number for each key. When there are many keys, those that have regained their burst are removed.
+/// A few numbers for each key. When there are many keys, keys whose burst is fully replenished are removed.
 ///
 /// # Cancel safety
 ///
@@ -100,13 +100,13 @@ struct RateLimiterState {
 }
 
 impl RateLimit {
-    /// Returns a builder for a limit of `runs` in each `period`.
+    /// Returns a builder for a limit of `runs` runs per `period`.
     pub fn builder(runs: u32, period: Duration) -> RateLimitBuilder {
         let rate = Rate { runs, period, burst: None };
         RateLimitBuilder(RateLimitOptions { rate, limit: KeyedLimitOptions::default() })
     }
 
-    /// Returns the number of keys that it remembers.
+    /// Returns the number of remembered keys, without the common key of all runs.
     #[must_use]
     pub fn known_keys(&self) -> usize {
         self.state.queues.len()
@@ -135,7 +135,8 @@ impl RateLimitBuilder {
     ///
     /// # Errors
     ///
-    /// If no run could pass, or if the rate is outside of the range that can be counted.
+    /// Returns an error if the limit would let no run pass, if it allows more than one run per nanosecond, or if it
+    /// takes more than 100 years to replenish a burst.
     pub fn build(self) -> Result<RateLimit, RateLimitError> {
         let quota = self.0.rate.quota()?;
         let (queues, own_events) = (KeyQueues::new(quota), OwnEvents::new("middleware.rate_limit"));
@@ -164,8 +165,8 @@ impl fmt::Debug for RateLimitOptions {
 struct RateLimitLayer(Arc<RateLimiterState>);
 
 impl<O: Op> Layer<O> for RateLimitLayer {
-    // Check the limit before the future is created, so that the future of a run that passes is only the future of the
-    // layers inside.
+    // Check the limit before the future is created, so that the future of a run that passes contains only the future of
+    // the layers inside.
     fn call(&self, input: &O::In, ctx: &RunContext, next: Next<'_, O>) -> impl Future<Output = Result<O::Out>> + Send {
         let refused = self.0.check_in(ctx).map(|refused| Box::pin(self.0.refused(refused, ctx)));
         async move {
@@ -192,7 +193,7 @@ impl<O: Op> Layer<O> for RateLimitLayer {
 
 debug_as!(RateLimitLayer, |this| this.0.options);
 
-/// The reason why a run does not pass at once. Boxed, because it is rare.
+/// The reason why a run does not pass at once. It is boxed, because most runs pass.
 enum NotAdmitted {
     /// The run has no key, or its key function failed.
     Keyless(Error),
@@ -225,10 +226,10 @@ impl RateLimiterState {
         let came = Instant::now();
         let waited = match (self.options.limit.wait, not_yet) {
             (Some(at_most), _) => queue.wait(came.checked_add(at_most), self.quota).await,
-            // Denied at once: the limiter has said when a run may pass.
+            // Deny at once: the limiter has returned the instant at which a run may pass.
             (None, NotYet::Until(until)) => Err(TooLate(*until)),
-            // Others wait. With a deadline of now, the run passes if the queue is empty by now, and otherwise learns
-            // when to come again.
+            // Other runs wait. With a deadline of now, the run passes if the queue has become empty; otherwise the
+            // queue returns when to try again.
             (None, _) => queue.wait(Some(came), self.quota).await,
         };
         match waited {

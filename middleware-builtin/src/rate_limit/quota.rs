@@ -1,4 +1,4 @@
-//! The checked rate, as `governor` takes it.
+//! The rate of a limit, checked and converted for `governor`.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -23,7 +23,7 @@ pub enum RateLimitError {
         /// The period.
         period: Duration,
     },
-    /// It takes too long to regain a burst for the time to be counted in nanoseconds.
+    /// It takes more than 100 years to replenish a burst.
     #[error("it takes more than 100 years to regain a burst of `{burst}` at `{runs}` runs in `{period:?}`")]
     TooSlow {
         /// The number of runs.
@@ -35,7 +35,8 @@ pub enum RateLimitError {
     },
 }
 
-/// The longest time to regain a burst: `governor` counts it as nanoseconds in 64 bits, which leaves room to spare.
+/// The maximum time to replenish a burst. `governor` counts it in nanoseconds with 64 bits, which is enough for 500
+/// years.
 const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
 #[derive(Clone, Copy)]

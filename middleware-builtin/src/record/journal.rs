@@ -1,6 +1,7 @@
 //! A journal: the runs below a run, as data.
 //!
-//! A file has JSON lines: one for the recorded run, with the number of the others, and one for each run below it.
+//! A journal is written as JSON lines: the first line describes the recorded run and has the number of runs below it,
+//! and each further line is one of these runs.
 
 use std::borrow::Cow;
 use std::io::{self, BufRead, Write};
@@ -22,7 +23,7 @@ pub struct Journal {
     pub name: String,
     /// The outcome of the recorded run; `None` if it has not ended.
     pub status: Option<Status>,
-    /// The runs below it, in the order in which they began.
+    /// The runs below the recorded run, in the order in which they began.
     #[serde(skip)]
     pub entries: Vec<Entry>,
 }
@@ -33,25 +34,25 @@ pub struct Journal {
 pub struct Entry {
     /// The number of the run, counted from 1 in the order in which runs began.
     pub id: u64,
-    /// The id of the entry of its parent; `None` if its parent is the recorded run.
+    /// The id of the parent's entry; `None` if the parent is the recorded run.
     pub parent: Option<u64>,
-    /// The number of attempts of the recorded run that had ended when it began.
+    /// The number of attempts of the recorded run that had ended when this run began.
     pub round: u32,
     /// The kind of the instance.
     pub kind: Cow<'static, str>,
     /// The name of the instance.
     pub name: Cow<'static, str>,
-    /// The namespace of its events. Entries with the same namespace share it.
+    /// The namespace of the run's events. Entries with the same namespace share one string.
     pub path: Arc<str>,
     /// The input, as listeners of `start` left it.
     pub input: Value,
-    /// The results of the work and its layers, one for each attempt. Empty if the work was dropped.
+    /// The results of the work and its layers, one for each attempt that ended. Empty if the work was dropped.
     pub answers: Vec<Answer>,
     /// The outcome; `None` if the run has not ended.
     pub status: Option<Status>,
     /// The error that the run failed with.
     pub error: Option<Box<ErrorReport>>,
-    /// The number of its end, counted from 1 in the order in which runs ended.
+    /// The number of the run's end, counted from 1 in the order in which runs ended; `None` if the run has not ended.
     pub ended: Option<u64>,
 }
 
@@ -75,7 +76,7 @@ impl Answer {
     }
 }
 
-/// A journal that could not be read.
+/// The reason why a journal could not be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum JournalError {
@@ -87,24 +88,24 @@ pub enum JournalError {
         /// The reader's error.
         source: io::Error,
     },
-    /// The line is torn off, or is not a line of a journal.
+    /// The line is incomplete, or is not a line of a journal.
     #[error("line {line} of the journal is {what}: {source}")]
     Line {
         /// The number of the line, from 1.
         line: u64,
-        /// The defect, as a part of the message.
+        /// The defect, as it appears in the message.
         what: &'static str,
         /// The parser's error.
         source: serde_json::Error,
     },
-    /// The number of runs is not the one that the first line announces.
+    /// The number of runs differs from the number in the first line.
     #[error("line {line} of the journal is its last, with run {found} of {expected}: write it again, whole")]
     Incomplete {
         /// The number of the last line, from 1.
         line: u64,
         /// The number of runs that were read.
         found: u64,
-        /// The number of runs that the first line announces.
+        /// The number of runs in the first line.
         expected: u64,
     },
     /// The journal was written by another version.
@@ -142,8 +143,9 @@ impl Journal {
     ///
     /// # Errors
     ///
-    /// If the reader fails, if a line is torn off or no line of a journal, if the number of runs is wrong, or if
-    /// another version wrote it. The error has the line's number.
+    /// Returns an error if the reader fails, if a line is incomplete, if a line is not part of a journal, if the number
+    /// of runs is wrong, or if another version wrote the journal. Except for a wrong version, the error has the number
+    /// of the line.
     pub fn read_from(reader: impl BufRead) -> Result<Self, JournalError> {
         let mut lines = JournalLines { reader, line: 0 };
         let Some(head) = lines.next::<JournalHead<Self>>()? else {
@@ -183,7 +185,7 @@ impl<R: BufRead> JournalLines<R> {
             return Ok(None);
         }
         self.line = line;
-        // A line without a line feed was being written when its writer stopped.
+        // A line without a line feed is incomplete: its writer stopped before the end of the line.
         let what = if text.ends_with(b"\n") { "none of a journal" } else { "torn" };
         serde_json::from_slice(&text).map(Some).map_err(|source| JournalError::Line { line, what, source })
     }

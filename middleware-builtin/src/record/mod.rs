@@ -44,13 +44,13 @@ use crate::shared::own_events::{OwnEvents, own_events};
 /// ```
 ///
 /// Clones share their journals. Each run that it is bound to has a journal of its own. [`journal`](Self::journal)
-/// returns the journal of the run that ended last; the function of [`on_end`](Self::on_end) receives every one.
+/// returns the journal of the run that ended last; the function of [`on_end`](Self::on_end) receives every journal.
 ///
 /// # What is recorded
 ///
 /// - A run when it starts, with its input as listeners of `start` left it.
 /// - The result of its work and layers for each attempt, before output middlewares change it. If an output cannot be
-///   serialised, the journal has an error that says so, and a replay fails with that error.
+///   serialised, the journal contains an error in its place, and a replay of the run fails with that error.
 /// - Its outcome, when it ends.
 ///
 /// Inputs, outputs and errors are recorded **unchanged, including secrets**: redact them with the feature `redact`, or
@@ -79,7 +79,7 @@ type OnEndFn = Box<dyn Fn(&Arc<Journal>) -> Result<(), BoxError> + Send + Sync>;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Recorded {
-    /// The number of runs below it.
+    /// The number of recorded runs below the run.
     pub runs: u64,
     /// The outcome of the run.
     pub status: Option<Status>,
@@ -109,7 +109,7 @@ impl Record {
         }))
     }
 
-    /// Returns the journal of the run that ended last.
+    /// Returns the journal of the run that ended last; `None` before a run has ended.
     #[must_use]
     pub fn journal(&self) -> Option<Arc<Journal>> {
         self.0.last.lock().clone()
@@ -117,10 +117,10 @@ impl Record {
 }
 
 impl JournalKeeper {
-    /// Keeps the journal of a run that has ended, at the first call.
+    /// Keeps the journal of a run that has ended. Further calls for the same run do nothing.
     fn keep(&self, recording: &Recording, status: Status) {
         let Some(journal) = recording.finish(status) else { return };
-        // Dropping a journal may take long: do it without the lock.
+        // Dropping a journal may take long: drop it without the lock.
         let before = self.last.lock().replace(Arc::clone(&journal));
         drop(before);
         if let Some(on_end) = &self.on_end
@@ -131,20 +131,20 @@ impl JournalKeeper {
     }
 }
 
-/// Subscribes to a recorded run and the runs below it.
+/// The subscriber of a recorded run and the runs below it.
 struct RecordSubscriber {
     record: Arc<JournalKeeper>,
     recording: Arc<Recording>,
 }
 
 impl RecordSubscriber {
-    /// Registers an observer of the run's `finish` that keeps the journal and emits the own event: only a listener can
-    /// await async listeners.
+    /// Registers an observer of the run's `finish` that keeps the journal and emits [`Recorded`]: unlike a subscriber,
+    /// an observer can await the listeners of that event.
     fn emit_at_finish(&self, run: &RunContext) -> Result<()> {
         let (record, recording) = (Arc::clone(&self.record), Arc::clone(&self.recording));
         run.emitter().observe_async(Stage::Finish, move |event: &dyn AnyEvent, meta| {
             if let Some(LifecycleRef::Finish(finish)) = LifecycleRef::of(event, meta) {
-                // Keep the journal before the event, so that listeners of it find the journal.
+                // Keep the journal before the event is emitted, so that listeners of the event find it.
                 record.keep(&recording, finish.status());
             }
             let (record, journal) = (Arc::clone(&record), recording.finished());
@@ -160,7 +160,7 @@ impl RecordSubscriber {
     }
 
     /// Handles the events of the recorded run itself. It registers no listener before `success` or `error`: with a
-    /// listener on this run, all runs below would emit.
+    /// listener on this run, all runs below would emit their events.
     fn on_own_event(&self, event: &RunEvent<'_>) -> Result<()> {
         match event.lifecycle() {
             Some(LifecycleRef::Finish(finish)) => self.record.keep(&self.recording, finish.status()),
@@ -194,7 +194,7 @@ built_in!(Record, |this| this.0.own_events);
 
 impl Middleware for Record {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
-        // A subscription and no listener: it makes no run emit (E15).
+        // Subscribe instead of listening: a subscription does not make runs emit events (E15).
         ctx.subscribe(RecordSubscriber { record: Arc::clone(&self.0), recording: Arc::new(Recording::of(ctx)) });
         Ok(())
     }

@@ -12,7 +12,7 @@ use super::{Answer, Entry, Journal};
 use crate::shared::own_events::kind_and_name;
 use crate::shared::run_address::RunAddress;
 
-/// The journal so far of a run and the runs below it.
+/// The unfinished journal of a run and the runs below it.
 pub(super) struct Recording {
     /// The recorded run.
     run: RunAddress,
@@ -21,7 +21,7 @@ pub(super) struct Recording {
 
 struct RecordingState {
     journal: Journal,
-    /// The entries of runs that are under way, by index.
+    /// The indices of the entries of runs that are under way.
     under_way: FxHashMap<RunAddress, usize>,
     /// The distinct paths of all entries, which share them.
     paths: FxHashSet<Arc<str>>,
@@ -39,12 +39,12 @@ impl Recording {
         Self { run: RunAddress::of(ctx), state: Mutex::new(state) }
     }
 
-    /// Returns `true` if the run is the recorded one, and not a run below it.
+    /// Returns `true` for the recorded run, and `false` for runs below it.
     pub(super) fn is_of(&self, run: &RunContext) -> bool {
         self.run == RunAddress::of(run)
     }
 
-    /// Returns the journal when the recorded run has ended, at the first call.
+    /// Ends the journal with the outcome of the recorded run, and returns it; `None` if it was ended before.
     pub(super) fn finish(&self, status: Status) -> Option<Arc<Journal>> {
         let mut state = self.state.lock();
         if state.finished.is_some() {
@@ -94,8 +94,8 @@ impl Recording {
 impl RecordingState {
     fn begin(&mut self, run: &RunContext, input: Value) {
         let index = self.journal.entries.len();
-        // The parent is still under way: a run ends after the runs below it (R13). If it is not known, it is the
-        // recorded run.
+        // The parent is still under way: a run ends after the runs below it (R13). If the parent has no entry, it is
+        // the recorded run.
         let above = run.parent().and_then(|above| self.under_way.get(&RunAddress::of(above)).copied());
         let path = self.shared_path(run.instance_emitter().namespace());
         let creator = run.creator().map(Creator::to_record);

@@ -1,4 +1,4 @@
-//! The redaction of whole event payloads: those that are JSON or text, and those whose type was registered.
+//! The redaction of whole event payloads: JSON, text, and payloads of registered types.
 
 use std::any::type_name;
 use std::borrow::Cow;
@@ -38,7 +38,8 @@ fn redact<T: Serialize + DeserializeOwned>(
     redactor: &Redactor,
 ) -> Result<(), BoxError> {
     let mut value = to_value(&*event)?;
-    // Read the event back only if something was replaced: a type that does not round-trip through JSON is left alone.
+    // Read the event back only if something was replaced, so that a type that cannot be read from JSON passes if it
+    // contains no secret.
     if redactor.event(meta.name(), &mut value) {
         *event = serde_json::from_value(value).map_err(|error| {
             let (name, of) = (meta.name(), type_name::<T>());
@@ -65,7 +66,7 @@ fn redact_text(event: &mut dyn AnyEvent, name: &str, redactor: &Redactor) -> Res
     redact_as::<Box<str>>(event, &redacted);
     redact_as::<Arc<str>>(event, &redacted);
     if let Some(text) = event.downcast_mut::<&'static str>() {
-        // A `&'static str` cannot be made from the redacted text: replace all of it.
+        // A `&'static str` cannot be made from the redacted text: replace the whole text.
         redacted(text).into_iter().for_each(|_| *text = "[REDACTED]");
     } else if let Some(value) = event.downcast_mut::<Value>() {
         check_depth(value)?;

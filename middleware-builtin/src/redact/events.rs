@@ -6,15 +6,15 @@ use crate::shared::inspected_place::Place;
 use crate::shared::own_events::own_events;
 use crate::shared::secrets::Kind;
 
-/// Secrets were redacted: their kind, number and place, but not the secrets.
+/// Secrets were redacted. The event has their kind, number and place, but not the secrets themselves.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Redacted {
-    /// The part of the run.
+    /// The part of the run that contained the secrets.
     pub place: Place,
-    /// The place in that part: a JSON pointer (RFC 6901), or the name of an event.
+    /// The position in that part: a JSON pointer (RFC 6901), or the name of the event if the part is an event.
     pub at: String,
-    /// The kind of secret.
+    /// The kind of the secrets.
     pub kind: Kind,
     /// The number of secrets.
     pub count: usize,
@@ -22,7 +22,7 @@ pub struct Redacted {
 
 own_events! { Redacted = "redacted"; }
 
-/// Findings that were not emitted yet, grouped by place and kind.
+/// Findings that have not been emitted yet, grouped by place and kind.
 #[derive(Debug, Default)]
 pub(super) struct Tally(Vec<Redacted>);
 

@@ -30,11 +30,11 @@ pub(super) struct RedactLayer {
 }
 
 impl RedactLayer {
-    /// Binds a redaction to a run: context first, then listeners, then the layer.
+    /// Binds a redaction to a run: redacts its context, registers the listeners, and then adds the layers.
     pub(super) fn bind(redact: &Redact, ctx: &RunContext) -> Result<()> {
         let Redaction { options, own_events, .. } = &*redact.0;
         let vault = vault_of(ctx);
-        // Only the outermost run restores: the runs in between must not see the secrets.
+        // Only the outermost run restores its output: the runs below it must not see the secrets.
         let restores = options.restores && vault.is_owned_by(ctx.run_id());
         let redactor = Arc::new(Redactor::new(options.clone(), vault));
         if options.covers(Place::Context) {
@@ -45,8 +45,8 @@ impl RedactLayer {
             ctx.map_error(move |error| redactor.error(error));
         }
         if options.covers(Place::Input) {
-            // The first listener, so that no other one receives a secret, and the last one, for secrets that others
-            // have added.
+            // Register a first listener, so that no other listener receives a secret, and a last listener, for secrets
+            // that other listeners have added.
             let redacts_answers = options.covers(Place::Output) && !restores;
             [i32::MAX, i32::MIN]
                 .into_iter()
@@ -85,7 +85,8 @@ impl RedactLayer {
     }
 
     fn output(&self, mut output: Value) -> Result<Value> {
-        // Count before the output is redacted: pseudonyms that are created for it must not be restored.
+        // Count the pseudonyms before the output is redacted: pseudonyms that are created for the output must not be
+        // restored.
         self.known.store(self.redactor.vault.len(), Ordering::Relaxed);
         if self.redactor.options.covers(Place::Output) {
             deny_deep("redact", "output", &output)?;
@@ -114,7 +115,7 @@ pub(super) async fn emit_found(redactor: &Redactor, own_events: &OwnEvents, ctx:
     }
 }
 
-/// Returns the vault of the run or of a run above; creates one if there is none.
+/// Returns the vault of the run or of a run above; creates a vault if there is none.
 fn vault_of(ctx: &RunContext) -> Arc<Vault> {
     ctx.extension::<Vault>().unwrap_or_else(|| {
         ctx.set_extension(Vault::of_run(ctx.run_id()));
@@ -136,7 +137,7 @@ fn redact_context(redactor: &Arc<Redactor>, ctx: &RunContext) -> Result<()> {
         }
     }
     let redactor = Arc::clone(redactor);
-    // From now on, each value that is set passes through the redaction, from whatever run or thread.
+    // From now on, each value is redacted before it is set, by any run and on any thread.
     ctx.map_context(move |key, mut value| {
         if let Err(error) = check_depth(&value) {
             return Value::String(format!("[REDACTED: {error}]"));
@@ -149,10 +150,10 @@ fn redact_context(redactor: &Arc<Redactor>, ctx: &RunContext) -> Result<()> {
     Ok(())
 }
 
-/// Redacts events whose text comes in chunks before events that are redacted whole.
+/// Registers the redaction of text in chunks, and then the redaction of whole payloads.
 fn redact_events(redaction: &Redaction, redactor: &Arc<Redactor>, ctx: &RunContext) -> Result<()> {
     let Redaction { chunked, payloads, own_events, .. } = redaction;
-    // Every event carries the group id.
+    // Redact the group id too, because every event carries it.
     let group_id = ctx.emitter().group_id().and_then(|id| redactor.event_text("group_id", id));
     group_id.into_iter().for_each(|id| ctx.set_group_id(id));
     let listen =
@@ -188,7 +189,7 @@ fn on_start(redactor: &Arc<Redactor>, ctx: &RunContext, priority: i32, redacts_a
     Ok(())
 }
 
-/// Redacts the output again: listeners of `success` may have added secrets since the layer.
+/// Redacts the output again: listeners of `success` may have added secrets after the layer redacted it.
 fn on_success(redactor: &Arc<Redactor>, ctx: &RunContext) -> Result<()> {
     let redactor = Arc::clone(redactor);
     let listener = move |event: &mut dyn AnyEvent, meta: &EventMeta<'_>| -> Result<(), BoxError> {
@@ -209,7 +210,7 @@ impl Layer<JsonRun> for RedactLayer {
             deny_deep("redact", "input", input)?;
         }
         let changed = if options.covers(Place::Input) { self.redactor.replaced(Place::Input, input) } else { None };
-        // Findings of listeners of `start`, which cannot await, are emitted here.
+        // Emit the findings of the listeners of `start` here: these listeners are sync and cannot await an emit.
         self.emit_found(ctx).await;
         let result = match next.run(changed.as_ref().unwrap_or(input)).await {
             Ok(output) => self.output(output),

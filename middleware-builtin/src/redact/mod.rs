@@ -41,15 +41,15 @@ pub use crate::shared::inspected_place::Place;
 /// 1. the context that the run begins with, and each value that is set on it later, by any code;
 /// 2. the input: at `start`, before other listeners receive it, and again before the work receives it;
 /// 3. the run's own events: text (`String`) and JSON (`Value`), [registered types](Self::event), and [text in
-///    chunks](Self::text_of), also if a secret is split over several events;
+///    chunks](Self::text_of), even if a secret is split over several events;
 /// 4. the output: before `success`, and again after the listeners of `success`;
 /// 5. the message, the causes and the details of the error that the run fails with, including the reason of an abort.
 ///    The error keeps its kind: a denial remains a denial. The data of an interrupt or of a request for a retry are not
 ///    changed, because their receiver needs them.
 ///
-/// It works for runs of any type through JSON. Strings are redacted, keys and numbers are not. If the type of a value
-/// does not accept the replacement, the run fails: it never goes on with the secret. For work from `String` to
-/// `String`, `Redact` is also a [`Layer`].
+/// It works for runs of any type, whose values it reads and writes as JSON. Strings are redacted, keys and numbers are
+/// not. If the type of a value does not accept the replacement, the run fails instead of continuing with the secret.
+/// For work from `String` to `String`, `Redact` is also a [`Layer`].
 ///
 /// ```
 /// use emitree_middleware::Redact;
@@ -74,33 +74,35 @@ pub use crate::shared::inspected_place::Place;
 ///
 /// # Defaults
 ///
-/// It redacts all kinds of [`Kind::all`] in all places by [`Strategy::Redact`], and restores nothing. Use
+/// It redacts all kinds of [`Kind::all`] in all places with [`Strategy::Redact`], and restores nothing. Use
 /// [`for_tree`](emitree_runtime::for_tree) to redact nested runs too.
 ///
 /// # Pseudonyms
 ///
-/// The pseudonyms of a run are kept in its extensions: they are the same in the runs below it, and are dropped with it.
-/// One `Redact` may be bound to many runs, which do not share pseudonyms. At most 10,000 secrets of a run get a
-/// pseudonym; further ones are redacted.
+/// The pseudonyms of a run are kept in its extensions: the runs below it use the same pseudonyms, which are dropped
+/// with the run. One `Redact` may be bound to many runs, which do not share pseudonyms. At most 10,000 secrets of a run
+/// get a pseudonym; further ones are redacted.
 ///
-/// With [`restore_output`](Self::restore_output), the outermost of these runs replaces pseudonyms in its output by the
-/// secrets that its context, its input and its events had. Its caller, `success` and `finish` have the restored output.
-/// The output is restored in [`Phase::Observe`](emitree_runtime::Phase::Observe), so that a cache stores the output
-/// with its pseudonyms.
+/// With [`restore_output`](Self::restore_output), the outermost run that shares the pseudonyms restores its output:
+/// each pseudonym that stands for a secret from its context, input or events is replaced with that secret. The run's
+/// caller and the listeners of its `success` and `finish` receive the restored output. The output is restored in
+/// [`Phase::Observe`](emitree_runtime::Phase::Observe), so that a cache stores the output with its pseudonyms.
 ///
 /// # What it does not see
 ///
-/// Events of other types, unless they are [registered](Self::event); keys and numbers in JSON; the text of panics, and
-/// text that your code prints. A [`sink`](Self::sink) redacts all events that leave the process through it. The page
-/// [what redaction cannot see](https://github.com/emitree/emitree/blob/main/docs/what-redaction-cannot-see.md) has the
-/// complete list, and says what to do.
+/// It does not see events of other types unless they are [registered](Self::event), keys and numbers in JSON, the text
+/// of panics, or text that your code prints. A [`sink`](Self::sink) redacts all events that leave the process through
+/// it. The page [what redaction cannot
+/// see](https://github.com/emitree/emitree/blob/main/docs/what-redaction-cannot-see.md) has the complete list, and says
+/// what to do.
 ///
 /// An event of type `&'static str` that contains a secret becomes `[REDACTED]`. JSON that is nested deeper than 128
 /// levels is not searched, and does not pass.
 ///
 /// # Failures
 ///
-/// It is a guard: a value that cannot be redacted does not pass. An invalid pattern is an error where it is given.
+/// A value that cannot be redacted does not pass: it makes the run or the emit fail. [`pattern`](Self::pattern) returns
+/// an error if the pattern is invalid.
 ///
 /// # Its own events
 ///
@@ -134,13 +136,13 @@ impl Redact {
         self
     }
 
-    /// Looks for these kinds only, and for your own patterns that are added later.
+    /// Redacts only these kinds, and your own patterns that are added after this call.
     #[must_use]
     pub fn only(self, kinds: impl IntoIterator<Item = Kind>) -> Self {
         self.set(|options| options.scanner = Scanner::only(kinds))
     }
 
-    /// Does not look for these kinds.
+    /// Excludes these kinds from the redaction.
     #[must_use]
     pub fn except(self, kinds: impl IntoIterator<Item = Kind>) -> Self {
         let kinds: Vec<Kind> = kinds.into_iter().collect();
@@ -148,11 +150,12 @@ impl Redact {
     }
 
     /// Adds your own pattern, in the syntax of the crate `regex`. Its first group is the secret; without a group, the
-    /// whole match is.
+    /// whole match is the secret.
     ///
     /// # Errors
     ///
-    /// If the pattern is no regex, matches the empty text, may match more than 640 bytes, or becomes too large.
+    /// Returns an error if the pattern is not a valid regex, matches the empty text, may match more than 640 bytes, or
+    /// is too large when compiled.
     pub fn pattern(self, name: &str, regex: &str) -> Result<Self, PatternError> {
         let scanner = self.0.options.scanner.pattern(name, regex)?;
         Ok(self.set(|options| options.scanner = scanner))
@@ -176,7 +179,8 @@ impl Redact {
         })
     }
 
-    /// Sets the key of hashes, so that they are the same in other processes. Default: a random key for each `Redact`.
+    /// Sets the key of [`Strategy::Hash`], so that all processes with this key create the same hashes. Default: a
+    /// random key for each `Redact`.
     #[must_use]
     pub fn hash_key(self, key: impl AsRef<[u8]>) -> Self {
         self.set(|options| options.key = Some(HashKey::new(key.as_ref())))
@@ -188,7 +192,7 @@ impl Redact {
         self.set(|options| options.places = places.into_iter().collect())
     }
 
-    /// Restores the secrets behind pseudonyms in the output.
+    /// Replaces the pseudonyms in the output with their secrets; see [pseudonyms](Self#pseudonyms).
     #[must_use]
     pub fn restore_output(self) -> Self {
         self.set(|options| options.restores = true)
@@ -196,13 +200,15 @@ impl Redact {
 
     /// Redacts text that comes in chunks: a field of the run's events with this name.
     ///
-    /// Each event goes on with the text that is released, of its own chunk and of earlier ones, which may be empty.
-    /// Text that may be the beginning of a secret is held back: usually the last word, and at most [`Scanner::window`]
-    /// bytes. After the beginning of a private key, all text is held back up to its end, or up to 16 KiB. At the end of
-    /// the run, before `success` or `error`, text that is still held is emitted as one more event, a copy of the last
-    /// one. All texts together are the redacted text. The held text of a discarded attempt is dropped.
+    /// Each event continues with the text that is released from its own chunk and from earlier chunks. This text may be
+    /// empty. Text that may be the beginning of a secret is held back: usually the last word, and at most
+    /// [`Scanner::window`] bytes. After the beginning of a private key, all text is held back up to the end of the key,
+    /// but at most 16 KiB. At the end of the run, before `success` or `error`, text that is still held back is emitted
+    /// in one more event, a copy of the last event. The texts of all events together are the redacted text. If an
+    /// attempt is discarded, the text that is held back is dropped.
     ///
-    /// The events of one name and run are one text. If several texts come at the same time, use several names or runs.
+    /// All events with this name in one run form one text. For several texts at the same time, use several names or
+    /// runs.
     #[must_use]
     pub fn text_of<T: Clone + Serialize + Send + Sync + 'static>(
         mut self,
@@ -216,7 +222,7 @@ impl Redact {
 
     /// Redacts all strings in the run's events with this name and payload type. Text (`String`, `&'static str`,
     /// `Box<str>`, `Arc<str>`, `Cow<'static, str>`), JSON (`Value`) and the library's own events are redacted without
-    /// this.
+    /// this call.
     ///
     /// If the type does not accept the replacement, the emit fails; observers receive that event unredacted.
     ///
@@ -245,8 +251,8 @@ impl Redact {
         self
     }
 
-    /// Redacts the records that a sink receives, and nothing else. Text in chunks is registered by
-    /// [`RedactSink::text_at`].
+    /// Returns a sink that redacts the records that it receives, and then passes them to `inner`. Register text in
+    /// chunks with [`RedactSink::text_at`].
     ///
     /// ```
     /// use emitree_emitter::Emitter;

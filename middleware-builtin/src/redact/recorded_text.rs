@@ -1,4 +1,4 @@
-//! Text that comes in chunks of several records. Each run has its own.
+//! Text whose chunks come in several records. Each run has its own text.
 
 use std::collections::VecDeque;
 
@@ -21,7 +21,7 @@ pub(super) struct RecordedTexts {
     under_way: VecDeque<RecordedText>,
 }
 
-/// A text field of events with one name. An event may have several.
+/// A text field of events with one name. An event may have several text fields.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct TextField {
     name: String,
@@ -78,7 +78,7 @@ impl RecordedTexts {
         &mut self.under_way[at]
     }
 
-    /// Remembers the event as the last one of each of these texts.
+    /// Remembers the event as the last event of each text in `taken`.
     pub(super) fn remember(&mut self, event: &EventRecord, taken: &[TakenText]) {
         let run_id = run_id(event);
         let is_taken =
@@ -88,11 +88,11 @@ impl RecordedTexts {
         }
     }
 
-    /// Returns the records to write before a record: the held text of texts that end with it.
+    /// Returns the records to write before an event: the held text of each text that ends with the event.
     pub(super) fn before(&mut self, event: &EventRecord, redactor: &Redactor) -> Result<Vec<EventRecord>, BoxError> {
         let run_id = run_id(event);
         if event.name() == AttemptDiscarded::NAME.as_str() {
-            // The texts of a discarded attempt are dropped with what they hold (M7).
+            // Drop the texts of a discarded attempt, including their held text (M7).
             self.under_way.retain(|text| text.run_id != run_id);
         }
         // A run emits no text after these events, except in their listeners.
@@ -107,7 +107,7 @@ impl RecordedTexts {
         self.rest_of(over, redactor)
     }
 
-    /// Returns the held text of all texts.
+    /// Ends all texts, and returns records of the text that was held back.
     pub(super) fn rest(&mut self, redactor: &Redactor) -> Result<Vec<EventRecord>, BoxError> {
         let all = std::mem::take(&mut self.under_way);
         self.rest_of(all, redactor)
@@ -124,8 +124,8 @@ impl RecordedTexts {
 }
 
 impl RecordedText {
-    /// Returns a copy of the last event with the held text. Other text fields are empty, because they were in the last
-    /// event already.
+    /// Returns a copy of the last event with the held text. Other text fields are empty, because the last event already
+    /// contained their text.
     fn rest(mut self, declared: &[TextField], redactor: &Redactor) -> Result<Option<EventRecord>, BoxError> {
         let mut rest = String::new();
         self.chunks.finish(|piece| redactor.put(&mut rest, piece, |_| ()));

@@ -37,7 +37,7 @@ impl RedactOptions {
         }
     }
 
-    /// Draws a key if a strategy needs one and there is none.
+    /// Generates a random key if the strategy needs a key and none is set.
     pub(super) fn draw_key(&mut self, strategy: Strategy) {
         if strategy == Strategy::Hash && self.key.is_none() {
             self.key = HashKey::random();
@@ -87,7 +87,7 @@ impl fmt::Debug for RedactOptions {
     }
 }
 
-/// A redaction with the pseudonyms of one run, which counts its findings.
+/// Redacts the values of one run with the run's pseudonyms, and counts the findings.
 #[derive(Debug)]
 pub(super) struct Redactor {
     pub(super) options: RedactOptions,
@@ -170,7 +170,7 @@ impl Redactor {
         if is_clean {
             return None;
         }
-        // Most values are clean, so that they are searched once and not copied.
+        // Most values are clean: these are searched once and not copied.
         let mut copy = value.clone();
         self.value(place, &mut copy).then_some(copy)
     }

@@ -1,4 +1,4 @@
-//! Restoring the secrets behind pseudonyms for the caller.
+//! Restores pseudonyms to their secrets for the caller.
 //!
 //! The layer is outside of all layers that store outputs for other callers, such as a cache: other runs have other
 //! secrets under the same pseudonyms.
@@ -15,8 +15,9 @@ use crate::shared::json::{Path, strings_mut};
 #[derive(Debug)]
 pub(super) struct RestoreLayer {
     redactor: Arc<Redactor>,
-    /// The number of pseudonyms that existed before the output. Only these are restored, so that secrets which the work
-    /// has added stay hidden. `usize::MAX` until the work returns: an output from elsewhere adds no pseudonyms.
+    /// The number of pseudonyms that existed before the output. Only these pseudonyms are restored, so that secrets
+    /// that the work has added stay hidden. `usize::MAX` until the work returns: an output that does not come from the
+    /// work adds no pseudonyms.
     known: Arc<AtomicUsize>,
 }
 

@@ -15,9 +15,9 @@ use crate::shared::inspected_place::Place;
 /// A sink that passes records on without secrets. Returned by [`Redact::sink`](super::Redact::sink).
 ///
 /// It redacts the payload, the context and the group id of each record; other ids, paths, types and times are not
-/// changed. Records without secrets pass unchanged. Pseudonyms are the sink's own, and are never restored. A payload
-/// that is no valid JSON is not written, and counts as a failed write. A secret that is split over several records is
-/// found if its text is [registered](Self::text_at).
+/// changed. Records without secrets pass unchanged. The sink has its own pseudonyms, which are never restored. A record
+/// whose payload is not valid JSON is not written, and counts as a failed write. A secret that is split over several
+/// records is found if its text is [registered](Self::text_at).
 #[derive(Debug)]
 pub struct RedactSink<S> {
     inner: S,
@@ -31,19 +31,20 @@ impl<S: Sink> RedactSink<S> {
     }
 
     /// Registers text that comes in chunks: the text at a JSON pointer (RFC 6901) in events with this name. Each run
-    /// has its own text. An event may contain several texts; register each of them.
+    /// has its own text. An event may contain several texts; register each text.
     ///
-    /// Records pass with the text that is released, as events do with [`Redact::text_of`](super::Redact::text_of). Text
-    /// that is still held is written at the run's end, when records were lost, and when the sink is closed: one more
-    /// record for each text, a copy of the last one with a new id, in which other registered texts are empty. At most
-    /// 1,024 texts may be under way; beyond that, the oldest one ends.
+    /// Each record passes with the text that is released, as events do with
+    /// [`Redact::text_of`](super::Redact::text_of). Text that is still held back is written at the run's end, after a
+    /// loss of records, and when the sink is closed. Each text is written in one more record: a copy of its last record
+    /// with a new id, in which other registered texts are empty. At most 1,024 texts may be under way; beyond that, the
+    /// oldest text ends.
     #[must_use]
     pub fn text_at(mut self, name: impl Into<String>, pointer: impl Into<String>) -> Self {
         self.texts.declare(name.into(), pointer.into());
         self
     }
 
-    /// Returns the sink that it writes to.
+    /// Returns the inner sink, to which the records are written.
     pub const fn inner(&self) -> &S {
         &self.inner
     }
@@ -91,7 +92,7 @@ impl<S: Sink> Sink for RedactSink<S> {
         if let Some(event) = record.as_event() {
             return self.write_event(record, event);
         }
-        // A gap: more text of the same run may be missing, so what is held is all there is.
+        // Records were lost, perhaps with more text of the same runs: write the held text now.
         let rest = self.texts.rest(&self.redactor)?;
         self.write_rest(rest)?;
         self.inner.write(record)

@@ -8,21 +8,21 @@ use sha2::Sha256;
 use super::vault::Vault;
 use crate::shared::secrets::Kind;
 
-/// How secrets are replaced.
+/// The way in which secrets are replaced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Strategy {
-    /// By their kind: `[REDACTED:email]`.
+    /// Replaces a secret with its kind: `[REDACTED:email]`.
     #[default]
     Redact,
-    /// By a mask: `********1111`. The last four characters stay if there are more than eight; the number of asterisks
-    /// does not depend on the length.
+    /// Replaces a secret with a mask: `********1111`. The last four characters stay if the secret has more than eight;
+    /// the number of asterisks does not depend on the length.
     Mask,
-    /// By a hash: `[email:gkpfbanm…]`, the first 80 bits of HMAC-SHA-256 in letters from `a` to `p`. A secret has the
-    /// same hash under the same [key](super::Redact::hash_key).
+    /// Replaces a secret with a hash: `[email:gkpfbanm…]`, the first 80 bits of HMAC-SHA-256 in letters from `a` to
+    /// `p`. A secret has the same hash under the same [key](super::Redact::hash_key).
     Hash,
-    /// By a pseudonym: `[EMAIL_1]`. A secret has the same pseudonym in a run and the runs below it, and may be
-    /// [restored](super::Redact::restore_output) in the output.
+    /// Replaces a secret with a pseudonym: `[EMAIL_1]`. A secret has the same pseudonym in a run and the runs below it,
+    /// and may be [restored](super::Redact::restore_output) in the output.
     Pseudonym,
 }
 
@@ -35,8 +35,8 @@ impl HashKey {
         Self(key.into())
     }
 
-    /// Draws a key from the operating system; `None` if it has no random bytes. Without a key, secrets are redacted
-    /// instead.
+    /// Generates a key from random bytes of the operating system; `None` if it provides none. Without a key, secrets
+    /// are redacted instead.
     pub(super) fn random() -> Option<Self> {
         let mut key = [0; 32];
         getrandom::fill(&mut key).ok()?;
@@ -77,7 +77,7 @@ fn masked(secret: &str) -> String {
     const STARS: &str = "********";
     let len = secret.chars().count();
     let last = secret.chars().skip(if len > 8 { len - 4 } else { len });
-    // Replace signs in what stays, so that it does not look like something else, such as a URL.
+    // Replace punctuation in the remaining characters, so that they do not look like something else, such as a URL.
     STARS.chars().chain(last.map(|c| if c.is_alphanumeric() { c } else { '*' })).collect()
 }
 

@@ -8,7 +8,8 @@ use uuid::Uuid;
 
 use crate::shared::secrets::Kind;
 
-/// The maximum number of secrets that get a pseudonym in a run and below it; further ones are redacted.
+/// The maximum number of secrets that get a pseudonym in a run and the runs below it; further secrets are redacted
+/// without a pseudonym.
 pub(super) const MOST: usize = 10_000;
 
 /// The pseudonyms of a run and the runs below it. It is an extension of the run, and is dropped with it.
@@ -22,7 +23,7 @@ pub(super) struct Vault {
 #[derive(Default)]
 struct VaultState {
     names: HashMap<(Kind, String), String>,
-    /// By pseudonym, with the number of pseudonyms before it.
+    /// The secrets by pseudonym, each with the number of pseudonyms that were created before.
     secrets: HashMap<String, (usize, String)>,
     counts: HashMap<Kind, usize>,
 }
@@ -40,7 +41,7 @@ impl Vault {
         self.state.lock().secrets.len()
     }
 
-    /// Returns the pseudonym of a secret; creates one if needed. `None` if there are too many.
+    /// Returns the pseudonym of a secret; creates it if needed. `None` if there are too many pseudonyms.
     pub(super) fn pseudonym(&self, kind: &Kind, secret: &str) -> Option<String> {
         let mut state = self.state.lock();
         let key = (kind.clone(), secret.to_owned());
@@ -59,7 +60,8 @@ impl Vault {
         Some(name)
     }
 
-    /// Replaces pseudonyms by their secrets. Pseudonyms after the first `first` ones stay.
+    /// Replaces the first `first` pseudonyms with their secrets; returns `None` if nothing was replaced. Later
+    /// pseudonyms stay.
     pub(super) fn restore(&self, text: &str, first: usize) -> Option<String> {
         let state = self.state.lock();
         let (mut out, mut rest) = (String::new(), text);

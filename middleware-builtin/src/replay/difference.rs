@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::record::Entry;
 
-/// The number of characters of an input that messages quote.
+/// The maximum number of characters of an input that a message quotes.
 const QUOTED: usize = 160;
 
 /// A difference between a run and its journal.
@@ -18,16 +18,16 @@ const QUOTED: usize = 160;
 pub enum Difference {
     /// A run that the journal does not have.
     Unexpected {
-        /// The run in which it was started.
+        /// The parent of the run, as `Kind[name]`.
         within: String,
         /// The run that was started.
         came: Call,
-        /// The next entry of the journal in that run: its id, and the expected run.
+        /// The journal's next entry in `within`: its id and the expected run.
         expected: Option<(u64, Call)>,
     },
     /// A run that the journal has with another input.
     OtherInput {
-        /// The run in which it was started.
+        /// The parent of the run, as `Kind[name]`.
         within: String,
         /// The run that was started.
         came: Call,
@@ -40,14 +40,14 @@ pub enum Difference {
     },
     /// A run of the journal that was not started.
     Missing {
-        /// The run in which it should have been started.
+        /// The run in which the missing run should have been started, as `Kind[name]`.
         within: String,
         /// The id of the journal's entry.
         entry: u64,
         /// The expected run.
         expected: Call,
     },
-    /// One more attempt of a run than the journal has.
+    /// An attempt of a run for which the journal has no answer.
     OneMoreAttempt {
         /// The id of the journal's entry.
         entry: u64,
@@ -151,7 +151,7 @@ pub(super) fn first_difference(one: &Value, other: &Value) -> String {
     path
 }
 
-/// Returns the next step of the path, and the values there; `None` at the end.
+/// Returns the next step of the path, and the values there; `None` if the path ends here.
 fn step<'v>(one: &'v Value, other: &'v Value) -> Option<(String, (&'v Value, &'v Value))> {
     const ABSENT: &Value = &Value::Null;
     match (one, other) {

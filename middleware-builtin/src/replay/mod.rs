@@ -24,11 +24,11 @@ use crate::record::Journal;
 use crate::shared::built_in::built_in;
 use crate::shared::own_events::{OwnEvents, UserTexts, own_events, run_label};
 
-/// Answers each run below the run that it is bound to from a [`Journal`] instead of doing its work, and stops at the
-/// first difference.
+/// Answers the runs below a run from a [`Journal`] instead of doing their work, and halts the run at the first
+/// difference.
 ///
-/// The run that it is bound to does its own work. A program that asks models and calls tools runs as usual, but asks
-/// and calls nothing.
+/// The run that it is bound to does its own work. A program that asks models and calls tools runs as usual, but no
+/// model is asked and no tool is called.
 ///
 /// ```
 /// use emitree_middleware::{Record, Replay};
@@ -61,24 +61,27 @@ use crate::shared::own_events::{OwnEvents, UserTexts, own_events, run_label};
 ///
 /// # How runs are matched
 ///
-/// A run is matched with the entry that has the same parent, kind, name and input; of several equal entries, with the
-/// first one. The order of different runs does not matter, so concurrent runs find their entries. A run that is
-/// answered starts no runs itself, so entries below it are skipped.
+/// A run is matched with the entry that has the same parent, kind, name and input; if several entries are equal, with
+/// the first that no run has been matched with. The order of different runs does not matter, so concurrent runs find
+/// their entries. An answered run starts no runs itself, so entries below it are skipped.
 ///
-/// The answer is given where it was recorded: outside of the run's layers, and before its output middlewares. Input
-/// middlewares and listeners are called as usual. A run whose answer is an error fails with that error, of the same
-/// kind. A run whose work was dropped, aborted or timed out in the recording stays pending until that happens again.
+/// The answer is returned at the point where it was recorded: outside of the run's layers, and before its output
+/// middlewares. Input middlewares and listeners are called as usual. If the recorded answer is an error, the run fails
+/// with that error and its kind. A run whose work was dropped, aborted or timed out in the recording stays pending
+/// until it is stopped again.
 ///
 /// # The first difference
 ///
-/// It stops at a run that the journal does not have, at a run with another input, at an additional attempt, and at a
-/// run that is missing when the work has ended. The run that it is bound to is then halted by `replay`. The error's
-/// message is the [`Difference`], which is also in its detail `difference`, as data. Everything that is under way is
-/// dropped. If a run is missing and the work has failed or was denied, that error is the cause of the halt.
+/// The replay stops at a run that the journal does not have, at a run with another input, at an additional attempt, and
+/// at a run that is missing when the work has ended. The run that it is bound to is then halted by `replay`. The
+/// error's message is the [`Difference`], which is also in its detail `difference`, as data. Its work and the runs
+/// below it that are under way are dropped. If a run is missing and the work has returned an error, that error is the
+/// cause of the halt.
 ///
-/// If the recorded run was itself aborted, dropped or timed out, the replay ends where the recording ends.
+/// If the recorded run was itself aborted, dropped or timed out, the replay stops where the recording ends, with
+/// [`Difference::Ends`].
 ///
-/// Clones share the journal. Each run that it is bound to is compared with the journal from its beginning.
+/// Clones share the journal. Each run that it is bound to is compared with the journal from the journal's beginning.
 ///
 /// # Its own events
 ///
@@ -178,7 +181,7 @@ impl ReplayLayer {
     /// Awaits the work until there is a difference.
     async fn unless_different<T>(&self, inside: impl Future<Output = T> + Send) -> Result<T, Box<Difference>> {
         let mut inside = pin!(inside);
-        // Check for a difference before the work is polled, so that the work does not go on after it.
+        // Check for a difference before the work is polled, so that the work does not continue after a difference.
         poll_fn(|cx| match self.progress.poll_difference(cx) {
             Poll::Ready(difference) => Poll::Ready(Err(difference)),
             Poll::Pending => inside.as_mut().poll(cx).map(Ok),

@@ -1,4 +1,4 @@
-//! The runs below: each one looks up its entry when it starts, and is answered from it.
+//! The runs below the replayed run: each run looks up its entry when it starts, and is answered from the entry.
 
 use std::fmt;
 use std::future::pending;
@@ -17,7 +17,7 @@ use super::progress::{ReplayProgress, Reply, StartedRun};
 use crate::record::Answer;
 use crate::shared::own_events::{OwnEvents, kind_and_name, run_label};
 
-/// The middleware that is bound to all runs below.
+/// The middleware that is bound to all runs below the replayed run.
 pub(super) struct NestedReplay {
     progress: Arc<ReplayProgress>,
     own_events: OwnEvents,
@@ -36,7 +36,7 @@ impl Middleware for NestedReplay {
         let answers = AnswerLayer { below: Arc::clone(&below), attempts: AtomicUsize::new(0) };
         Stack::<JsonRun>::builder().layer_in(Phase::Observe, answers).build().bind(ctx)?;
         // An observer is called after all listeners that may change the input, so the look-up sees the input that was
-        // recorded; with this priority, it comes before other observers.
+        // recorded; with this priority, it is called before other observers.
         let first = Options::new().priority(i32::MAX);
         ctx.emitter().with(first).observe(Stage::Start, move |event: &dyn AnyEvent, meta| {
             if let (Some(LifecycleRef::Start(start)), Some(ctx)) =
@@ -59,12 +59,12 @@ impl fmt::Debug for NestedReplay {
     }
 }
 
-/// A run below.
+/// A run below the replayed run.
 #[derive(Debug)]
 struct NestedRun {
     progress: Arc<ReplayProgress>,
     own_events: OwnEvents,
-    /// The index of its entry, once it has started.
+    /// Set when the run starts: the index of its entry, or the difference.
     matched: OnceLock<Result<usize, Box<Difference>>>,
 }
 
@@ -96,7 +96,7 @@ impl NestedRun {
     }
 }
 
-/// Makes a recorded request for a retry anew: the recorded one counts as fulfilled, and would be ignored.
+/// Recreates a recorded request for a retry: the recorded request counts as fulfilled, and would be ignored.
 fn renew_retry_request(error: Error) -> Error {
     match error.retry_request() {
         Some(retry) => {
@@ -107,7 +107,7 @@ fn renew_retry_request(error: Error) -> Error {
     }
 }
 
-/// Answers instead of calling the layers inside.
+/// Answers from the journal instead of calling the layers inside.
 #[derive(Debug)]
 struct AnswerLayer {
     below: Arc<NestedRun>,

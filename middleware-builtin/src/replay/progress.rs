@@ -19,9 +19,9 @@ pub(super) struct ReplayProgress {
 
 #[derive(Debug, Default)]
 struct ReplayState {
-    /// The entries that runs were matched with.
+    /// `true` for each entry that a run was matched with.
     taken: Vec<bool>,
-    /// The entries of runs, by index.
+    /// The index of each run's entry.
     runs: HashMap<Uuid, usize>,
     /// The number of attempts of the replayed run that have ended.
     rounds: u32,
@@ -45,7 +45,7 @@ pub(super) enum Reply {
     /// The run was attempted again after this answer.
     Retried(Answer),
     Fails(Error),
-    /// The recorded work was stopped: the run stays pending until that happens again.
+    /// The recorded work was stopped: the run stays pending until it is stopped again.
     Pends,
 }
 
@@ -59,11 +59,12 @@ impl ReplayProgress {
         self.journal.entries.get(index)
     }
 
-    /// Matches a run that has started with its entry; without one, returns the first difference.
+    /// Matches a run that has started with its entry; if no entry matches, returns the first difference.
     pub(super) fn find_entry(&self, came: &StartedRun) -> Result<usize, Box<Difference>> {
         let mut state = self.state.lock();
         let parent = came.parent.and_then(|parent| state.runs.get(&parent)).map(|index| *index as u64 + 1);
-        // Entries are matched once, and only below the parent's entry: concurrent runs do not take each other's.
+        // Each entry is matched once, and only below the parent's entry: concurrent runs do not take each other's
+        // entries.
         let left = |(index, entry): &(usize, &Entry)| entry.parent == parent && !state.taken[*index];
         let is_called = |entry: &Entry| entry.kind == came.call.kind && entry.name == came.call.name;
         let mut same = self.entries().filter(left).filter(|(_, entry)| is_called(entry));
@@ -100,14 +101,14 @@ impl ReplayProgress {
         if let Some(difference) = &state.difference {
             return Poll::Ready(difference.clone());
         }
-        // Drop the old waker without the lock: it may be user code.
+        // Drop the old waker without the lock: its drop may call user code.
         let before = state.waker.replace(cx.waker().clone());
         drop(state);
         drop(before);
         Poll::Pending
     }
 
-    /// Ends an attempt of the replayed run; returns a difference if there was one, or if a run is missing.
+    /// Ends an attempt of the replayed run; returns the first difference, or else the first run that is missing.
     pub(super) fn end_of_round(&self, within: &str) -> Option<Box<Difference>> {
         let mut state = self.state.lock();
         let round = state.rounds;
@@ -122,23 +123,23 @@ impl ReplayProgress {
         state.difference.clone().or(missing)
     }
 
-    /// Returns the answer to a run in an attempt, counted from 0.
+    /// Returns the answer to an attempt of a run. Attempts are counted from 0.
     pub(super) fn reply(&self, index: usize, attempt: usize) -> Result<Reply, Box<Difference>> {
         let Some(entry) = self.entry(index) else { return Ok(Reply::Pends) };
         if let Some(answer) = entry.answers.get(attempt) {
-            // An answer that is not the last one asked for a retry, which has to be asked for again.
+            // Every answer except the last requested a retry, which the replayed run has to request again.
             let is_last = attempt + 1 == entry.answers.len();
             return Ok(if is_last { Reply::Answer(answer.clone()) } else { Reply::Retried(answer.clone()) });
         }
         let (came, entry_id) = (Call::of(entry), entry.id);
         if !entry.was_stopped() {
-            // A run may fail without an answer, such as by a listener of `start`: then its error is the answer.
+            // A run may fail without an answer, for example in a listener of `start`: then its error is the answer.
             return match &entry.error {
                 Some(error) if entry.answers.is_empty() => Ok(Reply::Fails(Error::from((**error).clone()))),
                 _ => Err(self.differ(Difference::OneMoreAttempt { entry: entry_id, came, attempts: attempt })),
             };
         }
-        // The recorded run was stopped while this one was under way, and the recording has nothing more.
+        // The recorded run was stopped while this run was under way: the recording ends here.
         if is_stopped(self.journal.status) {
             return Err(self.differ(Difference::Ends { entry: entry_id, came }));
         }
@@ -166,7 +167,7 @@ impl StartedRun {
 }
 
 impl Entry {
-    /// Returns `true` if its work was stopped from outside, and so has no result.
+    /// Returns `true` if the run's work was stopped from outside, and so has no result.
     fn was_stopped(&self) -> bool {
         let stopped = [ErrorKind::Aborted, ErrorKind::TimedOut, ErrorKind::Dropped];
         self.error.as_ref().map_or_else(|| is_stopped(self.status), |error| stopped.contains(&error.kind))

@@ -20,13 +20,13 @@ pub struct RetryBuilder(RetryOptions);
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RetryError {
-    /// Delays would shrink, or could not be computed.
+    /// The factor is less than 1, or is not a finite number.
     #[error("the delays of a retry cannot grow by `{factor}`: give a factor from 1, such as 2")]
     Factor {
         /// The given factor.
         factor: f32,
     },
-    /// The first delay is longer than the longest one.
+    /// The first delay is longer than the longest delay.
     #[error(
         "the first delay of a retry, {base:?}, is longer than the longest, {max:?}: give a shorter one, or `max_delay` too"
     )]
@@ -51,7 +51,8 @@ impl RetryBuilder {
         self
     }
 
-    /// Sets the factor by which the delay grows with each retry; with 1 it stays the same. Default: 2.
+    /// Sets the factor by which the delay grows with each retry; with a factor of 1, the delay stays the same. Default:
+    /// 2.
     pub fn factor(mut self, factor: f32) -> Self {
         self.0.factor = factor;
         self
@@ -63,13 +64,13 @@ impl RetryBuilder {
         self
     }
 
-    /// Uses delays without a random part. For tests, and for the only caller of a service.
+    /// Uses delays without a random part. This is for tests, and for services with a single caller.
     pub fn without_jitter(mut self) -> Self {
         self.0.jitter = Jitter::None;
         self
     }
 
-    /// Seeds the random part, so that each run has the same delays. For tests.
+    /// Seeds the random part, so that each run has the same delays, for example in tests.
     pub fn jitter_seed(mut self, seed: u64) -> Self {
         self.0.jitter = Jitter::Seeded(seed);
         self
@@ -78,14 +79,15 @@ impl RetryBuilder {
     /// Sets which failures and time-outs are retried. Default: errors that [are retryable](Error::is_retryable). The
     /// predicate is not called for other control flow, which is never retried.
     ///
-    /// A panic of the predicate is logged, and the error is not retried.
+    /// If the predicate panics, the panic is logged and the error is not retried.
     pub fn when(mut self, predicate: impl Fn(&Error) -> bool + Send + Sync + 'static) -> Self {
         self.0.when = Some(Arc::new(predicate));
         self
     }
 
-    /// Sets how long to wait before a retry, by the error. If the function returns `None`, the next source counts: a
-    /// [`RetryAfter`](super::RetryAfter) among the causes, a detail `retry_after_ms`, and at last the computed delay.
+    /// Sets a function that returns how long to wait before a retry of an error. If the function returns `None`, the
+    /// delay is taken from a [`RetryAfter`](super::RetryAfter) among the error's causes, then from its detail
+    /// `retry_after_ms`, and otherwise computed.
     ///
     /// A panic of the function is logged and counts as `None`.
     pub fn retry_after(mut self, extractor: impl Fn(&Error) -> Option<Duration> + Send + Sync + 'static) -> Self {
@@ -97,7 +99,8 @@ impl RetryBuilder {
     ///
     /// # Errors
     ///
-    /// If the factor is less than 1 or not finite, or if the first delay is longer than the longest one.
+    /// Returns an error if the factor is less than 1, if the factor is not finite, or if the first delay is longer than
+    /// the longest delay.
     pub fn build(self) -> Result<Retry, RetryError> {
         let RetryOptions { factor, base_delay: base, max_delay: max, .. } = self.0;
         // Written so that NaN, which compares as neither less nor greater, is refused too.

@@ -8,7 +8,7 @@ use emitree_runtime::Error;
 use super::builder::{Jitter, RetryOptions};
 use super::layer::call_user_fn;
 
-/// A cause of an error that tells how long to wait before the next attempt, such as a server's `Retry-After` header
+/// A cause of an error that states how long to wait before the next attempt, such as a server's `Retry-After` header
 /// (RFC 9110, 10.2.3).
 ///
 /// ```
@@ -41,17 +41,17 @@ impl RetryOptions {
             Jitter::None => growing,
         };
         let max = self.max_delay;
-        // `backon` adds the jitter after its own limit.
+        // `backon` limits the delay before it adds the jitter: limit the sum as well.
         growing.build().map(move |delay| delay.min(max))
     }
 
-    /// Returns how long an error asks to wait.
+    /// Returns the delay that an error asks for, if any.
     pub(super) fn asked_for(&self, error: &Error) -> Option<Duration> {
         let own =
             self.retry_after.as_ref().and_then(|extractor| call_user_fn("retry_after", || extractor(error)).flatten());
         let caused = || error.find::<RetryAfter>().map(|after| after.0);
         let detailed = || error.details().get("retry_after_ms")?.as_u64().map(Duration::from_millis);
-        // The user's function comes first: it may know better than the error.
+        // The user's function comes first, so that it can override the error.
         own.or_else(caused).or_else(detailed)
     }
 }

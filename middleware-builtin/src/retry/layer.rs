@@ -18,10 +18,10 @@ pub(super) struct RetryLayer(pub(super) Arc<RetryPolicy>);
 
 impl<O: Op> Layer<O> for RetryLayer {
     async fn call(&self, input: &O::In, ctx: &RunContext, next: Next<'_, O>) -> Result<O::Out> {
-        // Created with the first failure: most runs have none.
+        // Created at the first failure, because most runs do not fail.
         let mut delays = None;
         loop {
-            // Watch each attempt anew: only one that has emitted is marked as discarded (M7).
+            // Watch each attempt anew: only an attempt that has emitted events is marked as discarded (M7).
             let watch = AttemptWatch::watch(ctx);
             let error = match next.run(input).await {
                 // An aborted run must end; another attempt would only be dropped (R7).
@@ -31,7 +31,7 @@ impl<O: Op> Layer<O> for RetryLayer {
             let delays = delays.get_or_insert_with(|| Box::new((0..).zip(self.0.options.delays())));
             // After the last retry, return the error unchanged.
             let Some((attempt, delay)) = delays.next() else { return Err(error) };
-            // Box the rare case: the future of runs that succeed at once does not grow by it.
+            // Box the rare case: it does not enlarge the future of runs that succeed at once.
             Box::pin(self.0.wait(watch, attempt, delay, &error, ctx)).await?;
         }
     }
@@ -56,7 +56,7 @@ impl<O: Op> Layer<O> for RetryLayer {
 debug_as!(RetryLayer, |this| this.0.options);
 
 impl RetryPolicy {
-    /// Discards the attempt, emits that another one follows, and waits for it.
+    /// Discards the attempt, emits [`RetryScheduled`], and waits for the delay.
     async fn wait(
         &self,
         watch: AttemptWatch,
@@ -66,7 +66,7 @@ impl RetryPolicy {
         ctx: &RunContext,
     ) -> Result<()> {
         let (scheduled, delay) = self.schedule(attempt, delay, error);
-        // Discard before the event and the delay, so that a display takes the text back at once.
+        // Discard before the event and the delay, so that a user interface removes the text of the attempt at once.
         watch.discard(ctx, error.to_string(), json!({"by": "retry", "attempt": attempt})).await?;
         self.own_events.emit(ctx, || scheduled).await;
         sleep(delay).await;
@@ -76,7 +76,7 @@ impl RetryPolicy {
     /// Returns the event, and the delay that it reports.
     fn schedule(&self, attempt: u32, delay: Duration, error: &Error) -> (RetryScheduled, Duration) {
         let retry_after = self.options.asked_for(error);
-        // A server may ask for hours; the user's longest delay still holds.
+        // A server may ask for hours; the user's longest delay still applies.
         let delay = retry_after.map_or(delay, |after| after.min(self.options.max_delay));
         let (delay_ms, retry_after_ms) = (millis(delay), retry_after.map(millis));
         let (cause, kind) = (error.to_string(), error.kind().clone());
@@ -86,7 +86,7 @@ impl RetryPolicy {
 
 impl RetryOptions {
     fn may_retry(&self, error: &Error) -> bool {
-        // A denial, halt, abort or interrupt is a decision and no failure: a retry would undo it (M9, R6).
+        // A denial, halt, abort or interrupt is a decision, not a failure: a retry would undo it (M9, R6).
         if error.is_control_flow() && !error.is_timed_out() {
             return false;
         }
@@ -97,7 +97,7 @@ impl RetryOptions {
     }
 }
 
-/// Calls a function of the user's; a panic is logged and counts as no answer.
+/// Calls a user's function; if it panics, the panic is logged and the result is `None`.
 pub(super) fn call_user_fn<T>(what: &str, f: impl FnOnce() -> T) -> Option<T> {
     caught(f).map_err(|panic| tracing::warn!("the `{what}` of a retry panicked: {panic}")).ok()
 }

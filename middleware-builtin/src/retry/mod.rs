@@ -17,12 +17,12 @@ use crate::shared::own_events::{OwnEvents, own_events};
 use builder::RetryOptions;
 use layer::RetryLayer;
 
-/// Calls work again that failed and may succeed later: a limited number of times, with growing delays.
+/// Retries work that failed and may succeed later, a limited number of times and with growing delays.
 ///
 /// It works for runs of any type and reads no value. Clones share their options. The layer is in
-/// [`Phase::Retry`](emitree_runtime::Phase::Retry): each attempt passes the layers inside it again, such as those that
-/// change values, guards and a `Timeout` per attempt, but not the input and output middlewares. To repeat the whole
-/// attempt because of its output, use [`Error::retry`](emitree_runtime::Error::retry), which has a limit of its own.
+/// [`Phase::Retry`](emitree_runtime::Phase::Retry): each attempt passes through the layers inside of it again, such as
+/// guards and a `Timeout` per attempt, but not through the input and output middlewares. To repeat the whole attempt
+/// because of its output, use [`Error::retry`](emitree_runtime::Error::retry), which has a limit of its own.
 ///
 /// ```
 /// use std::sync::atomic::{AtomicU32, Ordering};
@@ -59,12 +59,13 @@ use layer::RetryLayer;
 ///
 /// # Delays
 ///
-/// The first delay is 500 ms, and each one is twice as long as the one before. A random part of up to the same length
-/// is added, so that callers that failed together do not return together. The longest delay is 30 s.
+/// The first delay is 500 ms, and each delay is twice as long as the delay before. A random part, at most as long as
+/// the delay, is added, so that callers that failed together do not retry together. The longest delay is 30 s.
 ///
-/// An error may ask for another delay, which is limited to 30 s as well: by [`retry_after`](RetryBuilder::retry_after),
-/// by a [`RetryAfter`] among its causes, or by a detail `retry_after_ms`, in this order. [`builder`](Self::builder)
-/// changes all of these numbers. Time is measured by tokio's clock.
+/// An error may ask for another delay, which is limited to 30 s as well. The delay is taken from
+/// [`retry_after`](RetryBuilder::retry_after), from a [`RetryAfter`] among the error's causes, or from its detail
+/// `retry_after_ms`, in this order. [`builder`](Self::builder) changes all of these numbers. Time is measured by
+/// tokio's clock.
 ///
 /// # Nested runs
 ///
@@ -82,7 +83,7 @@ use layer::RetryLayer;
 /// After a failed attempt that is retried:
 ///
 /// 1. `attempt_discarded` is emitted on the run, if listeners may have received events of the attempt. If a listener of
-///    it fails, so does the run.
+///    this event fails, the run fails.
 /// 2. `middleware.retry.retry` is emitted.
 /// 3. The delay passes.
 /// 4. The next attempt begins.
@@ -109,7 +110,7 @@ pub struct RetryScheduled {
     pub attempt: u32,
     /// The delay, in milliseconds.
     pub delay_ms: u64,
-    /// The delay that the error asked for, in milliseconds, if it did.
+    /// The delay that the error asked for, in milliseconds; `None` if it asked for no delay.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_after_ms: Option<u64>,
     /// The message of the error.
@@ -127,7 +128,7 @@ impl Retry {
         Self::of(RetryOptions::default())
     }
 
-    /// Returns a builder, which starts with the same options.
+    /// Returns a builder that starts with the options of [`new`](Self::new).
     pub fn builder() -> RetryBuilder {
         RetryBuilder::default()
     }
