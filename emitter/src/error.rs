@@ -27,7 +27,7 @@ pub enum MatcherError {
     Glob {
         /// The pattern.
         pattern: String,
-        /// The reason given by globset.
+        /// The message of `globset`.
         fault: String,
     },
     /// The glob or regex is too long.
@@ -45,7 +45,7 @@ pub enum MatcherError {
     Regex {
         /// The pattern.
         pattern: String,
-        /// The reason given by regex.
+        /// The message of `regex`.
         fault: String,
     },
 }

@@ -68,13 +68,13 @@ fn too_deep<E: serde::ser::Error>() -> E {
     E::custom(format_args!("it is nested deeper than {MAX_DEPTH} levels"))
 }
 
-/// Set when a number was replaced by `null`.
+/// A flag that is set when a number was replaced by `null`.
 #[derive(Default)]
 pub(crate) struct LossFlag {
     is_lossy: Cell<bool>,
 }
 
-/// A serializer that knows its depth.
+/// A serializer that counts its depth.
 #[derive(Clone, Copy)]
 struct Bounded<'n, S> {
     inner: S,
@@ -82,7 +82,7 @@ struct Bounded<'n, S> {
     loss: &'n LossFlag,
 }
 
-/// A value to be serialised at a depth.
+/// A value, and the depth at which it is serialised.
 pub(crate) struct AtDepth<'n, 't, T: ?Sized> {
     value: &'t T,
     depth: usize,

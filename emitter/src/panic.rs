@@ -81,7 +81,7 @@ pub(crate) fn catch<R>(call: impl FnOnce() -> R) -> Result<R, String> {
     catch_or(|| Ok(call()), Err)
 }
 
-/// Drops a user's value. A panic is logged and goes no further.
+/// Drops a user's value. A panic is caught and logged.
 #[inline]
 pub(crate) fn drop_catching<T>(what: &'static str, value: T) {
     if needs_drop::<T>() {

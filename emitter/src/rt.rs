@@ -1,5 +1,5 @@
 //! The interface for a runtime that wraps work in runs: emitters of runs, emits that begin without a future, and
-//! facets, through which listeners change payloads whose type they do not know.
+//! facets, through which listeners change payloads of unknown types.
 //!
 //! `emitree-runtime` is built on this module. The methods of [`Emitter`](crate::Emitter) that belong to it are
 //! `for_run`, `end_run`, `emit_begin`, `emit_rest`, `emit_now_with` and `record`.

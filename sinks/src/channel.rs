@@ -65,7 +65,7 @@ impl From<Sender<SinkRecord>> for Channel {
 
 impl Sink for Channel {
     fn write(&mut self, record: &SinkRecord) -> Result<(), BoxError> {
-        // The sink's own thread is in no runtime, so this may block: inside of a runtime it would panic.
+        // The sink's own thread is in no runtime, so it may call `blocking_send`, which panics inside of a runtime.
         self.sender.blocking_send(record.clone()).map_err(|_| "the receiver of the channel is gone".into())
     }
 

@@ -18,7 +18,7 @@ use crate::rt::Delivery;
 use crate::{AnyEvent, BoxError, EmitError, EventMeta};
 
 impl DispatchProgress {
-    /// Awaits the listeners that have to be awaited and calls the others in between.
+    /// Awaits the listeners that have to be awaited, and calls the other listeners in between.
     ///
     /// Nothing is allocated for listeners that may change the event, nor for an observer that is ready when it is first
     /// polled.

@@ -39,8 +39,8 @@ impl Emitter {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future drops the listeners that are being awaited and calls no further ones. Changes already made
-    /// stay in the payload.
+    /// Dropping the future drops the futures of listeners that are being awaited, and calls no further listeners. Changes
+    /// already made stay in the payload.
     ///
     /// # Examples
     ///

@@ -95,8 +95,8 @@ impl Route {
         self.first.is_some()
     }
 
-    /// Adds the stops up the tree and the runs. Returns `false` if the search is needed: at a pipe, at a run that has
-    /// ended, or after too many emitters.
+    /// Adds the stops up the tree and up the runs. Returns `false` if the search is needed: at a pipe, at a run that
+    /// has ended, or after too many emitters.
     #[inline(always)]
     fn find_along_tree(&mut self, from: &Emitter, meta: &EventMeta<'_>) -> bool {
         let name_bits = meta.emit.name_bits;
@@ -280,10 +280,10 @@ fn targets(snapshot: &Guard<Snapshot>, view: &EventView<'_>) -> Option<Vec<Emitt
     snapshot.is_none_or(|snapshot| !snapshot.is_closed).then(piped)
 }
 
-/// Describes an event as an emitter sees it: its own, nested, or neither (E4).
+/// Describes an event for the emitter `listening`: emitted there, nested, or neither (E4).
 ///
-/// An event is nested for an emitter if one of the emitter's runs is above the run in which it happened. That is
-/// expensive to find out, so `is_below_its_runs` is only called if the result depends on it.
+/// An event is nested for an emitter if one of the emitter's runs is above the run in which it happened. This check is
+/// expensive, so `is_below_its_runs` is only called if the result depends on it.
 #[inline]
 fn view_of<'a>(
     listening: &Emitter,
@@ -331,7 +331,7 @@ impl Emitter {
     }
 
     /// Visits this emitter and the emitters above it: up the tree, then up the run parents, the run parent found last
-    /// first. Stops when `visit` returns `false`. Returns `true` if it reached the end.
+    /// first. Stops when `visit` returns `false`. Returns `true` if the walk reached the end.
     ///
     /// Gives up after `MAX_WALK` emitters, because many ways may lead to the same emitter.
     #[inline]

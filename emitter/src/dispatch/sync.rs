@@ -100,8 +100,8 @@ impl<'a> Dispatch<'a> {
         None
     }
 
-    /// Finds the listeners and calls them where nothing can be awaited. If one would have to be awaited, none is called
-    /// (E17).
+    /// Finds the listeners and calls them where nothing can be awaited. If a listener would have to be awaited, no
+    /// listener is called (E17).
     pub(super) fn start_now(&mut self, from: &Emitter, event: &mut dyn AnyEvent) -> Result<(), EmitError> {
         let Self { emit, meta, route, progress } = self;
         route.find(from, meta);
@@ -148,7 +148,7 @@ impl DispatchProgress {
         }
     }
 
-    /// Advances off the hot path.
+    /// Calls [`advance`](Self::advance) off the hot path.
     #[inline(never)]
     fn advance_out_of_line<'r>(
         &mut self,
@@ -159,7 +159,7 @@ impl DispatchProgress {
         self.advance::<false>(route, event, meta)
     }
 
-    /// Returns the next listener to be awaited, after calling the sync ones before it.
+    /// Returns the next listener to be awaited, after calling the sync listeners before it.
     pub(super) fn next_awaited<'r>(
         &mut self,
         route: &'r Route,

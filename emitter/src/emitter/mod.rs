@@ -61,7 +61,7 @@ pub(crate) struct Node {
     pub(crate) run: Option<RunLink>,
     /// `true` for the emitter of a run, and for every emitter below it in the tree.
     pub(crate) is_in_run: bool,
-    /// `true` if events emitted here count as emitted by the run above (E4). That holds for a `()` child of a run's
+    /// `true` if events emitted here count as emitted by the run above (E4). This is `true` for a `()` child of a run's
     /// emitter, and for a `()` child of such a child.
     pub(crate) emits_for_run: bool,
     /// Allocated with the first listener or pipe.
@@ -306,7 +306,7 @@ impl Emitter {
         Some(Trace { id: top.map_or(run_id, TraceSource::id), run_id, parent_run_id: parent.map(TraceSource::run_id) })
     }
 
-    /// Finds the nearest emitter, from this one up, that determines the run.
+    /// Finds the nearest emitter that determines the run, beginning with this emitter.
     fn trace_source(&self) -> Option<TraceSource<'_>> {
         self.upwards().find_map(|emitter| {
             // A trace that was set takes precedence: an emitter may emit for a run elsewhere.
@@ -355,7 +355,7 @@ impl Emitter {
         }
     }
 
-    /// Returns the listeners and pipes of this emitter; `None` if it never had any.
+    /// Returns the listeners and pipes of this emitter; `None` if it never had a listener or pipe.
     #[inline]
     pub(crate) fn registry(&self) -> Option<&Registry> {
         self.0.registry.get().map(|registry| &**registry)
@@ -517,7 +517,7 @@ enum TraceSource<'a> {
 }
 
 impl<'a> TraceSource<'a> {
-    /// Returns the source for the run above; `None` above a given trace, which is complete.
+    /// Returns the source for the run above; `None` above a trace that was set, which is complete.
     fn above(&self) -> Option<Self> {
         match *self {
             Self::Given(_) => None,

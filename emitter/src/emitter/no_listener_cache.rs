@@ -31,7 +31,7 @@ pub(crate) fn invalidate_in_runs() {
     RUN_LISTENER_EPOCH.0.fetch_add(1, Ordering::Release);
 }
 
-/// Remembers that a run and all emitters above it have no listeners. For a runtime with deeply nested runs.
+/// Remembers that a run and all emitters above it have no listeners. A runtime with deeply nested runs uses this cache.
 ///
 /// ```
 /// use emitree_emitter::rt::NoListenerCache;
@@ -74,7 +74,7 @@ impl NoListenerCache {
 }
 
 impl NoListenerCache {
-    /// Returns `true` if an emitter outside of runs has no listeners. Calls `look` if the cache does not know.
+    /// Returns `true` if an emitter outside of runs has no listeners. Calls `look` if the cache is out of date.
     #[inline]
     pub(crate) fn holds_or(&self, look: impl FnOnce() -> bool) -> bool {
         // Read before `look`, so that a listener that is added meanwhile changes the epoch (invariant 2).

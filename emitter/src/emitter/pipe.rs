@@ -35,7 +35,7 @@ impl Pipe {
 }
 
 /// Matcher functions are user code and may panic when they are dropped. So may the listeners of the target, if the pipe
-/// holds its last handle. Both are dropped in the run that the pipe belongs to, on any thread (R14).
+/// has its last handle. Both are dropped in the run that the pipe belongs to, on any thread (R14).
 impl Drop for Pipe {
     fn drop(&mut self) {
         let Self { matcher, target, home } = self;

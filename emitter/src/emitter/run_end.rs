@@ -1,7 +1,7 @@
 //! The end of a run's emitter (R14). Afterwards, the emitter has no listeners, accepts none, and delivers no events.
 //!
 //! Listeners on the instance and above must not receive a late event either, because the run's own listeners, which may
-//! redact events, are gone. The event is counted instead, and the first late event is logged. The same holds for an
+//! redact events, are gone. The event is counted instead, and the first late event is logged. The same is true for an
 //! event that would rise through the run: from a pipe, or from a run of an instance below it in the tree.
 
 use std::sync::atomic::{AtomicU32, Ordering, fence};
@@ -36,7 +36,7 @@ impl RunEnd {
 
 impl Emitter {
     /// Ends the emitter of a run, for the runtime that made it with [`for_run`](Self::for_run): drops its listeners and
-    /// pipes, persistent ones too, and accepts no more.
+    /// pipes, persistent or not, and accepts no more.
     ///
     /// From now on, events emitted on it, or on an emitter below it in the tree, are not delivered.
     /// [`late_emits`](Self::late_emits) counts them. If listeners were ever registered here, other events no longer
@@ -79,7 +79,7 @@ impl Emitter {
         is_too_late
     }
 
-    /// Counts an event that came after the end of the run, and logs the first one.
+    /// Counts an event that came after the end of the run, and logs the first such event.
     #[cold]
     pub(crate) fn count_late(&self, path: impl FnOnce() -> String) {
         if self.run_end().is_some_and(RunEnd::count) {

@@ -70,7 +70,7 @@ pin_project! {
     /// A future that is polled and dropped inside a run, because it contains the futures and errors of listeners.
     pub(crate) struct Within<'e, F> {
         source: &'e Emitter,
-        // Most scopes keep their run alive, here for the time of the emit.
+        // Most scopes keep their run alive, in this case until the emit ends.
         _kept: Option<Arc<dyn Scope>>,
         // `None` once it has finished or was dropped.
         #[pin]

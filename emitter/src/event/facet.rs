@@ -6,8 +6,8 @@ use std::fmt;
 use crate::name::bit;
 use crate::{AsName, Context, EventName};
 
-/// A static value that travels beside a payload. A runtime uses it to give listeners access to payloads whose type they
-/// do not know.
+/// A static value that travels beside a payload. With a facet, a runtime gives listeners access to payloads of unknown
+/// types.
 ///
 /// The value, called *lens*, is usually a struct of functions that take the event as `&dyn AnyEvent`. Listeners ask for
 /// it by type with [`EventMeta::facet`](crate::EventMeta::facet).
@@ -65,13 +65,13 @@ impl Facet {
         self.also_named.as_ref()
     }
 
-    /// Returns the bit of the second name.
+    /// Returns the bit of the second name, or no bit without a second name.
     pub(crate) fn name_bits(&self) -> u64 {
         self.also_named.as_ref().map_or(0, |name| bit(name.as_name().hash()))
     }
 
-    /// Isolates the failures of all listeners, whatever their [`OnError`](crate::OnError): each failure is logged and
-    /// counted, and the other listeners run as usual. For events that only report.
+    /// Isolates the failures of all listeners, regardless of their [`OnError`](crate::OnError): each failure is logged
+    /// and counted, and the other listeners run as usual. Use it for events that only report.
     #[must_use]
     pub const fn isolated(mut self) -> Self {
         self.isolated = true;

@@ -1,7 +1,7 @@
 //! Payloads: the values that events carry (E7).
 //!
-//! `meta` describes an event to its listeners, `record` keeps it for sinks, `stamp` holds its id, time and context.
-//! `declared` checks the events that an emitter declares, and a `facet` travels beside a payload.
+//! `meta` describes an event to its listeners, `record` is its owned form for sinks, and `stamp` has its id, time and
+//! context. `declared` checks the events that an emitter declares, and a `facet` travels beside a payload.
 
 pub(crate) mod declared;
 pub(crate) mod facet;

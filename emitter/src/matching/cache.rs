@@ -121,7 +121,7 @@ impl CacheEntry {
     }
 }
 
-/// Compares namespaces. Mostly both are the same allocation.
+/// Compares namespaces. Usually both are the same allocation.
 #[inline]
 fn is_same_namespace(a: Option<&Arc<str>>, b: Option<&Arc<str>>) -> bool {
     match (a, b) {

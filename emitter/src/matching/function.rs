@@ -78,7 +78,7 @@ impl FnMatcher {
     }
 
     /// Makes the emit fail for every event of another type than the listener's that the function accepts, own event or
-    /// not, except nested events. For a function that accepts the events of one source only.
+    /// not, except nested events. Use it for a function that accepts the events of one source only.
     #[must_use]
     pub const fn of_one_source(mut self) -> Self {
         self.exact = Exact::NotNested;

@@ -33,7 +33,7 @@ impl GlobText {
     }
 }
 
-/// Converts a path for `globset`.
+/// Converts a path for `globset`: each `.` becomes a `/`.
 pub(crate) fn slashed(path: &str) -> String {
     path.replace('.', "/")
 }

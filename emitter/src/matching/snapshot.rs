@@ -23,7 +23,7 @@ pub(crate) struct Snapshot {
     pub(crate) pipes: Box<[Arc<Pipe>]>,
     /// `true` for a run that has ended: events do not rise from here.
     pub(crate) is_closed: bool,
-    /// `true` if events only rise from here: no pipes, and not closed.
+    /// `true` if events go on only to the emitters above: there are no pipes, and the registry is not closed.
     pub(crate) leads_up_only: bool,
     /// `true` if any of the listeners is an observer.
     pub(crate) observes: bool,

@@ -10,7 +10,7 @@ use crate::sync::{AtomicUsize, Ordering};
 /// The bit that marks the end, above the count.
 const ENDED: usize = 1 << (usize::BITS - 1);
 
-/// The number of calls under way, and whether more may begin.
+/// The number of calls under way, and a bit that is set once no more calls may begin.
 #[derive(Debug)]
 pub(crate) struct Calls(AtomicUsize);
 
@@ -19,7 +19,7 @@ impl Calls {
         Self(AtomicUsize::new(0))
     }
 
-    /// Counts a call. Returns `true` if it may be made.
+    /// Counts a call. Returns `true` if the call may be made.
     pub(crate) fn begin(&self) -> bool {
         // One step counts and checks, so that a call either is counted before `end`, or sees the end (invariant 1).
         self.0.fetch_add(1, Ordering::AcqRel) & ENDED == 0

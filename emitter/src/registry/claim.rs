@@ -55,7 +55,7 @@ impl Claims {
 
     /// Ends all claims. Returns `true` if this call ended them.
     pub(crate) fn end(&self) -> bool {
-        // Of several callers, only the one that finds calls left has ended them.
+        // Of several callers, only the caller that finds calls left has ended them.
         self.left.swap(0, Ordering::AcqRel) != 0
     }
 

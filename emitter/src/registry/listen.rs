@@ -349,13 +349,13 @@ impl Emitter {
     /// because the listeners that redacted the run's events are gone. The run's emitter counts such events.
     #[must_use]
     pub fn fork(&self) -> Self {
-        // Read before the copy is made: if the run ends in between, the copy below it receives nothing, with or without
-        // listeners.
+        // Read before the copy is made: if the run ends in between, the copy below it receives no events, with or
+        // without listeners.
         let listeners: Vec<_> = self.registry().into_iter().flat_map(Registry::listeners).collect();
         let fork = self.copy_without_listeners();
         for listener in listeners.into_iter().filter(|listener| !listener.is_pipe) {
             let listener = Arc::new(listener.fork(fork.downgrade()));
-            // An error means that the run has ended: then nothing is delivered here anyway.
+            // An error means that the run has ended: then no event is delivered here anyway.
             fork.add_to_registry(|registry| registry.add(listener)).ok();
         }
         fork

@@ -151,7 +151,7 @@ impl Registry {
         drop(removed);
     }
 
-    /// Returns the listeners in order.
+    /// Returns the listeners in order of priority and age.
     pub(crate) fn listeners(&self) -> Vec<Arc<Listener>> {
         self.published.inspect(|state| state.listeners.clone())
     }

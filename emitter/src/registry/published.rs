@@ -59,13 +59,13 @@ impl<S, T> Published<S, T> {
     #[cold]
     fn derive(&self, derive: impl FnOnce(&mut S) -> T) -> Guard<T> {
         let mut state = self.state.lock();
-        // Another thread may have published a value while this one waited for the lock.
+        // Another thread may have published a value while this thread waited for the lock.
         if let Some(slot) = self.derived.get().filter(|_| state.is_published) {
             return slot.load();
         }
         let derived = Arc::new(derive(&mut state.own));
         let mut first = Some(Arc::clone(&derived));
-        // The first value initialises the slot; later ones are stored into it.
+        // The first value initialises the slot; later values are stored into it.
         let slot = self.derived.get_or_init(|| Slot::new(first.take()));
         if first.is_some() {
             slot.store(first);

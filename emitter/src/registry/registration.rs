@@ -175,8 +175,8 @@ impl Options {
 
 /// A listener that is not registered yet. Pass it to [`Emitter::register`](crate::Emitter::register).
 ///
-/// Made by the methods of [`Options`]. It records the source location of that call, which errors of the listener name.
-/// An error in its matcher is returned when it is registered.
+/// Made by the methods of [`Options`]. It records the source location of that call for error messages. An error in its
+/// matcher is returned when it is registered.
 #[must_use = "a registration does nothing until an emitter registers it"]
 pub struct Registration {
     options: Options,

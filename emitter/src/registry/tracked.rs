@@ -65,7 +65,7 @@ impl TrackedCalls {
     }
 }
 
-/// A call that is counted until this is dropped.
+/// A guard of a counted call. Dropping it ends the counting of the call.
 pub(crate) struct UnderWay<'a>(&'a TrackedCalls);
 
 impl UnderWay<'_> {

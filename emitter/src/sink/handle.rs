@@ -224,7 +224,7 @@ pub struct Report {
     /// not wait for a disk.
     pub synced: u64,
     /// Events that the sink accepted and has not passed on, as [`Sink::progress`](crate::Sink::progress) reports it. A
-    /// crash of this process may lose them.
+    /// crash of this process may lose these events.
     pub buffered: u64,
     /// Events that were lost because the sink was too slow.
     pub lost: u64,

@@ -32,7 +32,7 @@ impl EventStream {
         Self { queue, subscription }
     }
 
-    /// Waits for the next record. `None` at the end of the stream. For code without `StreamExt::next`.
+    /// Waits for the next record, as `StreamExt::next` does. Returns `None` at the end of the stream.
     ///
     /// # Cancel safety
     ///

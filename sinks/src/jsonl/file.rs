@@ -190,7 +190,8 @@ impl JsonlFile {
             PathState::Removed => Some(EndCause::Removed),
             PathState::Replaced => Some(EndCause::Replaced),
         };
-        // The lines may be in a file that nobody finds: their events count as failed, even events written since the last check.
+        // The lines may be in a file that is no longer found: their events count as failed, even events written since the last
+        // check.
         if self.end.is_some() {
             self.failed += self.lines.give_up();
             return self.check_open();

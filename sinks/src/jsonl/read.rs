@@ -23,8 +23,8 @@ pub fn read_jsonl(path: impl AsRef<Path>) -> Result<Records<BufReader<File>>, Re
     }
 }
 
-/// An iterator over the records of a recording. For a line that is not a record, it returns an error; the next call
-/// reads the next line.
+/// An iterator over the records of a recording. Returns an error for each line that is not a record, and goes on with
+/// the next line.
 ///
 /// ```
 /// use emitree_sinks::{ReadError, Records};
