@@ -30,8 +30,8 @@ use tokio::sync::mpsc::{self, Receiver, Sender};
 /// [`with_overflow`](Self::with_overflow) decides whether the emit waits or an event is lost. The sink's handle counts the lost
 /// events, and the receiver gets a gap in their place.
 ///
-/// `close` of the handle waits for the receiver until its deadline. It reports the records that do not fit into the channel by
-/// then as pending.
+/// Closing the sink waits for the receiver, at most until the deadline. The report counts the records that do not fit into the
+/// channel by then as pending.
 #[derive(Debug)]
 pub struct Channel {
     sender: Sender<SinkRecord>,

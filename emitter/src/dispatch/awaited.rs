@@ -61,7 +61,8 @@ impl DispatchProgress {
     }
 }
 
-/// Polls for the next result of a started observer. Returns `None` when all are done, or when the delivery was cut.
+/// Polls for the next result of a started observer. Returns `None` when all observers are done, or when the delivery
+/// was cut.
 fn poll_next<'f>(
     started: &mut FuturesUnordered<Awaited<'f>>,
     delivery: Option<&Delivery>,

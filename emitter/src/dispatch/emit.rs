@@ -22,7 +22,7 @@ impl Emitter {
     ///    on up to the root; for a run, also on the run in which it was started; and at the targets of pipes. A listener
     ///    that is registered later does not receive this event.
     /// 2. Listeners that may change the event run one after the other, on this emitter first. On one emitter, listeners with a
-    ///    higher priority run first, and listeners with equal priority run in the order of registration. Async listeners are
+    ///    higher priority run first, and listeners with equal priority run in the order of registration. Each async listener is
     ///    awaited before the next listener starts.
     /// 3. Observers run in the same order. Async observers are started in that order and awaited together.
     ///

@@ -2,9 +2,9 @@
 //! [`sync`](super::sync).
 //!
 //! order(e) = e, then order(tree parent), then order(run parent), then order(target) of each pipe. An emitter that
-//! occurs several times keeps its last place. Without pipes this is a walk up the tree and up the runs, which keeps the
-//! last occurrence of each emitter. With pipes it is a depth-first search that visits the parts in reverse order and is
-//! read backwards: an emitter that a later part has visited is not visited again.
+//! occurs several times keeps its last place. Without pipes, this order is found by a walk up the tree and up the runs,
+//! which keeps the last occurrence of each emitter. With pipes, it is found by a depth-first search that visits the
+//! parts in reverse order and is read backwards: an emitter that a later part has visited is not visited again.
 
 use std::cell::OnceCell;
 use std::sync::Arc;

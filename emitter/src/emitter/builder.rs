@@ -58,9 +58,10 @@ impl EmitterBuilder {
 
     /// Declares an event and its payload type.
     ///
-    /// On an emitter that declares events, emitting an event that is not declared, or that is declared with another
-    /// type, fails. Registering a listener for such an event by its exact name or path fails, too. The same applies to
-    /// the runs of the emitter. Names with a dot, such as `"run.start"`, and children of the emitter are not checked.
+    /// An emitter that declares events refuses all others: emitting an event that is not declared fails, and so does
+    /// emitting a declared event with another type. Registering a listener for such an event by its exact name or path
+    /// fails, too. The same applies to the runs of the emitter. Names with a dot, such as `"run.start"`, and children
+    /// of the emitter are not checked.
     pub fn declares<T: serde::Serialize + Send + Sync + 'static>(mut self, name: impl Into<String>) -> Self {
         self.declared.get_or_insert_default().add(name.into(), ExpectedType::of::<T>());
         self

@@ -102,7 +102,7 @@ impl Context {
     #[inline]
     pub fn merged(&self, other: &Self) -> Self {
         match (&self.0, &other.0) {
-            // An empty side costs no copy of the map.
+            // If one side is empty, no map is copied.
             (_, None) => self.clone(),
             (None, _) => other.clone(),
             (Some(below), Some(above)) => {

@@ -31,7 +31,8 @@ impl Creator {
         Self::make(kind.into(), name.into(), None)
     }
 
-    /// Creates a creator that also shares the thing itself, for [`thing`](Self::thing).
+    /// Creates a creator with its own identity, which also gives access to the thing itself through
+    /// [`thing`](Self::thing).
     #[must_use]
     pub fn of<T: Any + Send + Sync>(
         kind: impl Into<Cow<'static, str>>,

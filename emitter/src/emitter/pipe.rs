@@ -34,8 +34,8 @@ impl Pipe {
     }
 }
 
-/// Matcher functions are user code and may panic when they are dropped. So may the listeners of the target, if the pipe
-/// has its last handle. Both are dropped in the run that the pipe belongs to, on any thread (R14).
+/// Matcher functions are user code and may panic when they are dropped. The listeners of the target may panic, too, if
+/// the pipe has the last handle to it. Both are dropped in the run that the pipe belongs to, on any thread (R14).
 impl Drop for Pipe {
     fn drop(&mut self) {
         let Self { matcher, target, home } = self;

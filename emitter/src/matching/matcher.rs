@@ -150,7 +150,7 @@ impl Matcher {
         MatcherKind::Name { text: text.into(), hash: text.as_name().hash() }
     }
 
-    /// Returns `true` if nested events are taken unless the listener's options override it.
+    /// Returns `true` if nested events are taken unless the options of the listener override this default.
     pub(crate) const fn nested_by_default(&self) -> bool {
         match self.0 {
             MatcherKind::Own | MatcherKind::Name { .. } | MatcherKind::NameGlob(_) | MatcherKind::Function(_) => false,

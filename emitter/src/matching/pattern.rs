@@ -63,8 +63,8 @@ impl PatternSet {
             return;
         }
         sets.sort_by_key(|set| Reverse(set.members.len()));
-        // The smallest set is last. Merging only sets that are not much larger bounds how often a pattern is compiled
-        // again.
+        // The smallest set is last. Only sets that are not much larger are merged, which bounds how often a pattern is
+        // compiled again.
         while let Some(set) = sets.pop_if(|set| set.should_merge_with(members.len())) {
             members.extend(set.members.iter().filter(|(id, _)| patterns.contains_key(id)).cloned());
         }
@@ -77,7 +77,7 @@ impl PatternSet {
         self.members.len() <= 2 * others && self.members.len() + others <= CHUNK
     }
 
-    /// Compiles the set, unless that has been done.
+    /// Compiles the set, unless it is compiled already.
     pub(crate) fn compile(&self) -> &CompiledSets {
         self.compiled.get_or_init(|| CompiledSets::new(&self.members))
     }

@@ -195,7 +195,7 @@ impl MatchTable {
         }
     }
 
-    /// Asks all listeners, patterns in sets.
+    /// Asks all listeners. Patterns are asked as sets.
     #[cold]
     fn search(&self, listeners: &[Arc<Listener>], key: &CacheKey<'_>, view: &EventView<'_>) -> Box<CacheEntry> {
         let singly = self.singly.iter().copied().filter(|&at| listeners[at as usize].takes(view));

@@ -304,7 +304,7 @@ impl Emitter {
         self.add_pipe(Matcher::every(), target)
     }
 
-    /// Forwards the events that a matcher takes to another emitter, and from there to all emitters above, as
+    /// Forwards the events selected by a matcher to another emitter, and from there to all emitters above, as
     /// [`pipe`](Self::pipe) does.
     ///
     /// # Errors

@@ -179,7 +179,8 @@ pub(crate) struct Listener {
     pub(crate) matcher: Matcher,
     /// The payload type that the listener takes; `None` for any type.
     pub(crate) expected: Option<ExpectedType>,
-    /// The events for which another type makes the emit fail (E7). The listener skips all other events of another type.
+    /// The events for which a type other than the listener's makes the emit fail (E7). The listener skips all other
+    /// events of another type.
     pub(crate) exact: Exact,
     pub(crate) call: Call,
     pub(crate) claims: Claims,

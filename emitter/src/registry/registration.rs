@@ -210,7 +210,7 @@ impl Registration {
     pub(crate) fn into_listener(self, home: Weak<Node>) -> Result<Listener, MatcherError> {
         let Self { options, matcher, expected, call, is_pipe, at } = self;
         let matcher = matcher?;
-        // An observer cannot spoil the event, so its failure need not fail the emit.
+        // An observer cannot change the event, so its failure need not fail the emit.
         let by_role = match call.role() {
             Role::Change => OnError::Propagate,
             Role::Observe => OnError::Isolate,

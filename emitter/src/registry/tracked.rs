@@ -1,7 +1,7 @@
 //! Waits for the calls of a removed listener that are under way (E9).
 //!
 //! Each thread records the counted calls that it is inside of: the call of a sync listener while it runs, and the call
-//! of an async listener while it is polled. A wait inside such a call leaves that call out, because the wait would
+//! of an async listener while it is polled. A wait inside such a call does not wait for that call, because it would
 //! never end.
 
 use std::cell::RefCell;

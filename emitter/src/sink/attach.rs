@@ -51,7 +51,7 @@ impl Emitter {
         self.pipe_to_matching(Matcher::every(), sink)
     }
 
-    /// Sends records of the events that a matcher takes to a sink, as [`pipe_to`](Self::pipe_to) does.
+    /// Sends records of the events selected by a matcher to a sink, as [`pipe_to`](Self::pipe_to) does.
     ///
     /// # Errors
     ///
@@ -64,7 +64,7 @@ impl Emitter {
         Ok(SinkHandle::new(control, self.listen_for(Ok(matcher), input)?))
     }
 
-    /// Returns a stream of records of the events that a matcher takes, from now on.
+    /// Returns a stream of records of the events selected by a matcher, from now on.
     ///
     /// The stream buffers the last `capacity` events that were not read, at least 1. Older unread events are lost and
     /// counted.

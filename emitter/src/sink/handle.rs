@@ -59,9 +59,9 @@ impl SinkHandle {
     /// Removes the sink from its emitter, waits until the sink has written all earlier events and was closed, and
     /// returns its report.
     ///
-    /// After the deadline, `close` stops waiting. It reports the remaining events as pending or buffered, and as the
-    /// error a message that the sink was not closed in time. The sink's thread goes on until it is done, and a second
-    /// `close` waits for it again. A temporary thread measures the deadline, because there may be no runtime.
+    /// After the deadline, `close` stops waiting. It reports the remaining events as pending or buffered, with the
+    /// error that the sink was not closed in time. The sink's thread goes on until it is done, and a second `close`
+    /// waits for it again. A temporary thread measures the deadline, because there may be no runtime.
     ///
     /// On the sink's own thread, this method does not wait.
     ///

@@ -11,7 +11,7 @@ use crate::panic::log_catching;
 use crate::registry::listener::Call;
 use crate::{AnyEvent, BoxError, EventMeta, SinkRecord};
 
-/// The entry of a queue. It is dropped with its listener, and then closes the sink or ends the stream.
+/// The input of a queue. It is dropped with its listener, and then closes the sink or ends the stream.
 #[derive(Debug)]
 pub(super) struct QueueInput {
     queue: Arc<Queue<SinkRecord>>,

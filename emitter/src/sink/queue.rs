@@ -110,8 +110,8 @@ impl<T> Queue<T> {
         }
     }
 
-    /// Offers an item only if there is room. Returns `false` if there is none. A closed queue takes the item and drops
-    /// it.
+    /// Offers an item only if there is room. Returns `false` if there is no room. A closed queue takes the item and
+    /// drops it.
     pub(super) fn try_push(&self, item: T) -> bool {
         let state = self.state.lock();
         if state.backlog.is_full() && !state.closed {

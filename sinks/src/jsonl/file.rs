@@ -18,7 +18,7 @@ use super::{Jsonl, JsonlError, Tail, tail};
 
 /// A sink that appends each record to a file as a line of JSON; a gap is written as `{"gap":{"lost":n}}`.
 ///
-/// [`open`](Self::open) uses the defaults, [`options`](Self::options) changes them:
+/// [`open`](Self::open) uses the default options. [`options`](Self::options) lets you change them:
 ///
 /// ```
 /// use std::time::Duration;
@@ -175,7 +175,7 @@ impl JsonlFile {
         &self.path
     }
 
-    /// Returns the state of the end of the recording when it was opened, and how it was repaired.
+    /// Returns the repair that was made to the end of the recording when it was opened.
     #[must_use]
     pub const fn tail(&self) -> &Tail {
         &self.tail

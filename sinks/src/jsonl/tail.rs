@@ -10,7 +10,7 @@ use emitree_emitter::SinkRecord;
 /// The number of bytes that are read at a time, from the end backwards.
 const CHUNK: u64 = 8 * 1024;
 
-/// The end of a recording when a [`JsonlFile`](super::JsonlFile) opened it.
+/// The state of the last line when a [`JsonlFile`](super::JsonlFile) opened a recording.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Tail {
