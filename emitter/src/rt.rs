@@ -1,8 +1,8 @@
 //! The interface for a runtime that wraps work in runs: emitters of runs, emits that begin without a future, and
 //! facets, through which listeners change payloads of unknown types.
 //!
-//! `emitree-runtime` is built on this module. The methods of [`Emitter`](crate::Emitter) that belong to it are
-//! `for_run`, `end_run`, `emit_begin`, `emit_rest`, `emit_now_with` and `record`.
+//! `emitree-runtime` is built on this module. The methods of [`Emitter`](crate::Emitter) that belong to this interface
+//! are `for_run`, `end_run`, `emit_begin`, `emit_rest`, `emit_now_with` and `record`.
 
 pub use crate::dispatch::{Delivery, Emitted, PendingDispatch};
 pub use crate::emitter::builder::RunLinks;

@@ -204,7 +204,7 @@ impl fmt::Debug for PendingDispatch {
     }
 }
 
-/// One emit: everything about it except the payload.
+/// One emit without its payload: source, name, payload type, facet, delivery and stamp.
 pub(crate) struct Emit<'a> {
     pub(crate) source: &'a Emitter,
     pub(crate) name: NameRef<'a>,

@@ -1,4 +1,4 @@
-//! Remembers that an emitter and everything above it has no listeners (E15), so that the next check does not walk up
+//! Remembers that an emitter and all emitters above it have no listeners (E15), so that the next check does not walk up
 //! the tree.
 //!
 //! 1. A listener or pipe can be found before it is counted in an epoch, and is counted before the call that adds it

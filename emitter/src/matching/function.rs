@@ -22,7 +22,7 @@ pub struct FnMatcher {
     pub(crate) exact: Exact,
 }
 
-/// The events for which another type than the listener's makes the emit fail (E7). The listener skips all other events
+/// The events for which a type other than the listener's makes the emit fail (E7). The listener skips all other events
 /// of another type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Exact {
@@ -77,8 +77,8 @@ impl FnMatcher {
         self
     }
 
-    /// Makes the emit fail for every event of another type than the listener's that the function accepts, own event or
-    /// not, except nested events. Use it for a function that accepts the events of one source only.
+    /// Makes the emit fail if the function accepts an event whose type is not the listener's, own event or not. Nested
+    /// events of another type are still skipped. Use it for a function that accepts the events of one source only.
     #[must_use]
     pub const fn of_one_source(mut self) -> Self {
         self.exact = Exact::NotNested;

@@ -162,7 +162,7 @@ impl Matcher {
         }
     }
 
-    /// Returns the events for which another type than the listener's makes the emit fail (E7).
+    /// Returns the events for which a type other than the listener's makes the emit fail (E7).
     pub(crate) const fn exact(&self) -> Exact {
         match &self.0 {
             MatcherKind::Name { .. } | MatcherKind::Path(_) => Exact::Own,
@@ -275,7 +275,8 @@ impl Matcher {
         }
     }
 
-    /// Asks a function where no listener can report a panic. The panic is logged, and the event is not accepted.
+    /// Asks a function in a place where no listener can report a panic. The panic is logged, and the event is not
+    /// accepted.
     pub(crate) fn accepts_or_logs(&self, meta: &EventMeta<'_>) -> bool {
         let no = |panic: String| {
             log_catching(|| tracing::error!(path = meta.path(), panic, "a matcher panicked"));
