@@ -141,7 +141,7 @@ impl<'a> RunLinks<'a> {
         self
     }
 
-    /// Sets keys to be added to the inherited context. They override the same keys there.
+    /// Sets keys to be added to the inherited context. The added keys override the inherited keys.
     ///
     /// # Errors
     ///

@@ -36,7 +36,7 @@ impl RunEnd {
 
 impl Emitter {
     /// Ends the emitter of a run, for the runtime that made it with [`for_run`](Self::for_run): drops its listeners and
-    /// pipes, persistent or not, and accepts no more.
+    /// pipes, persistent or not, and refuses new listeners and pipes.
     ///
     /// From now on, events emitted on it, or on an emitter below it in the tree, are not delivered.
     /// [`late_emits`](Self::late_emits) counts them. If listeners were ever registered here, other events no longer

@@ -92,7 +92,7 @@ impl FnMatcher {
         self
     }
 
-    /// Returns `true` if the matcher has no names, or if this is one of its names.
+    /// Returns `true` if the matcher has no names, or if `name` is one of its names.
     pub(crate) fn takes_name(&self, name: &NameRef<'_>) -> bool {
         let is_named = |names: &Arc<[EventName]>| names.iter().any(|one| one.as_str() == name.as_str());
         // The bit rules out most names without a comparison.

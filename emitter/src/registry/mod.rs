@@ -139,7 +139,7 @@ impl Registry {
         drop(pipes);
     }
 
-    /// Removes all listeners and pipes and accepts no more (R14).
+    /// Removes all listeners and pipes, and refuses new listeners and pipes (R14).
     ///
     /// The listeners are not ended: an emit under way still calls the listeners that it has selected. If it skipped a
     /// listener that redacts, the listeners after it would receive the unredacted event.
