@@ -1,7 +1,7 @@
 //! The beginning of an emit: from a name and a payload to a dispatch.
 //!
-//! An emit checks the name and looks for the first emitter that may have listeners. Without such an emitter, the emit is done
-//! (E15). Otherwise it hands over to a [`Dispatch`], which finds all listeners ([`Route`]) and calls them.
+//! An emit checks the name and looks for the first emitter that may have listeners. Without such an emitter, the emit
+//! is done (E15). Otherwise it hands over to a [`Dispatch`], which finds all listeners ([`Route`]) and calls them.
 
 use std::fmt;
 
@@ -18,29 +18,29 @@ use crate::{AnyEvent, AsName, Context, EmitError, Emitter, Event, EventMeta, Eve
 impl Emitter {
     /// Emits an event and waits until all its listeners have run.
     ///
-    /// 1. The name is checked, and the listeners that receive the event are selected: on this emitter, its parent and so
-    ///    on up to the root; for a run, also on the run in which it was started; and at the targets of pipes. A listener
-    ///    that is registered later does not receive this event.
-    /// 2. Listeners that may change the event run one after the other, on this emitter first. On one emitter, listeners with a
-    ///    higher priority run first, and listeners with equal priority run in the order of registration. Each async listener is
-    ///    awaited before the next listener starts.
+    /// 1. The name is checked, and the listeners that receive the event are selected: on this emitter, its parent and
+    ///    so on up to the root; for a run, also on the run in which it was started; and at the targets of pipes. A
+    ///    listener that is registered later does not receive this event.
+    /// 2. Listeners that may change the event run one after the other, on this emitter first. On one emitter, listeners
+    ///    with a higher priority run first, and listeners with equal priority run in the order of registration. Each
+    ///    async listener is awaited before the next listener starts.
     /// 3. Observers run in the same order. Async observers are started in that order and awaited together.
     ///
-    /// If a listener in step 2 fails, the remaining listeners of step 2 are not called, step 3 takes place, and the emit
-    /// returns the error. Changes made before the failure stay in the payload. Failures of observers are logged and counted by
-    /// default; [`OnError`](crate::OnError) sets the effect of a listener's failure.
+    /// If a listener in step 2 fails, the remaining listeners of step 2 are not called, step 3 takes place, and the
+    /// emit returns the error. Changes made before the failure stay in the payload. Failures of observers are logged
+    /// and counted by default; [`OnError`](crate::OnError) sets the effect of a listener's failure.
     ///
     /// With no listeners this costs a few atomic loads.
     ///
     /// # Errors
     ///
-    /// Returns an error if the name is not valid, if the emitter declares its events but not this event with this type, or if a
-    /// listener fails and its failure is not isolated.
+    /// Returns an error if the name is not valid, if the emitter declares its events but not this event with this type,
+    /// or if a listener fails and its failure is not isolated.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future drops the futures of listeners that are being awaited, and calls no further listeners. Changes
-    /// already made stay in the payload.
+    /// Dropping the future drops the futures of listeners that are being awaited, and calls no further listeners.
+    /// Changes already made stay in the payload.
     ///
     /// # Examples
     ///
@@ -91,8 +91,8 @@ impl Emitter {
 
     /// Begins to emit an event with a facet, and calls listeners until one has to be awaited.
     ///
-    /// If a listener has to be awaited, the rest of the emit is returned, and [`emit_rest`](Self::emit_rest) continues it. A
-    /// caller on a hot path thus pays for a future only if the emit needs it.
+    /// If a listener has to be awaited, the rest of the emit is returned, and [`emit_rest`](Self::emit_rest) continues
+    /// it. A caller on a hot path thus pays for a future only if the emit needs it.
     pub fn emit_begin<P: Serialize + Send + Sync + 'static>(
         &self,
         name: EventName,
@@ -130,8 +130,8 @@ impl Emitter {
     ///
     /// # Errors
     ///
-    /// Returns an error if an async listener, or a full sink that blocks, would receive the event. No listener is called in
-    /// that case, unless a sink fills up during this call.
+    /// Returns an error if an async listener, or a full sink that blocks, would receive the event. No listener is
+    /// called in that case, unless a sink fills up during this call.
     ///
     /// Otherwise as [`emit`](Self::emit).
     ///
@@ -208,8 +208,8 @@ impl fmt::Debug for PendingDispatch {
 pub(crate) struct Emit<'a> {
     pub(crate) source: &'a Emitter,
     pub(crate) name: NameRef<'a>,
-    /// The bits of all names under which listeners may receive the event. An emitter whose listeners have none of these bits is
-    /// skipped after one load.
+    /// The bits of all names under which listeners may receive the event. An emitter whose listeners have none of these
+    /// bits is skipped after one load.
     pub(crate) name_bits: u64,
     pub(crate) carried: &'static CarriedType,
     pub(crate) facet: Option<&'a Facet>,
