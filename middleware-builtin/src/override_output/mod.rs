@@ -165,7 +165,7 @@ impl OverrideOutput {
     ///
     /// # Errors
     ///
-    /// If an input or an output cannot be serialised.
+    /// Returns an error if an input or an output cannot be serialised.
     pub fn canned<I: Serialize, O: Serialize>(answers: impl IntoIterator<Item = (I, O)>) -> serde_json::Result<Self> {
         let to_json = |(input, output)| Ok((serde_json::to_value(input)?, serde_json::to_value(output)?));
         let table: Vec<(Value, Value)> = answers.into_iter().map(to_json).collect::<serde_json::Result<_>>()?;

@@ -131,7 +131,7 @@ impl Journal {
     ///
     /// # Errors
     ///
-    /// If the writer fails.
+    /// Returns an error if the writer fails.
     pub fn write_to(&self, mut writer: impl Write) -> io::Result<()> {
         let head = JournalHead { version: VERSION, runs: self.entries.len() as u64, journal: self };
         write_line(&mut writer, &head)?;

@@ -81,7 +81,7 @@ pub use crate::shared::inspected_place::Place;
 ///
 /// The pseudonyms of a run are kept in its extensions: the runs below it use the same pseudonyms, which are dropped
 /// with the run. One `Redact` may be bound to many runs, which do not share pseudonyms. At most 10,000 secrets of a run
-/// get a pseudonym; further ones are redacted.
+/// get a pseudonym; further secrets are replaced as by [`Strategy::Redact`].
 ///
 /// With [`restore_output`](Self::restore_output), the outermost run that shares the pseudonyms restores its output:
 /// each pseudonym that stands for a secret from its context, input or events is replaced with that secret. The run's

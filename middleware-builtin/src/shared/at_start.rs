@@ -1,5 +1,4 @@
-//! Reporting and refusing at the `start` of a run. A middleware decides when it is bound, before anything of the run
-//! has begun.
+//! Reports and refusals at the `start` of a run. A middleware decides them when it is bound, before the run starts.
 
 use std::sync::Arc;
 
@@ -9,15 +8,15 @@ use emitree_runtime::{Error, Result, RunContext, Stage};
 use crate::shared::own_events::{OwnEvents, UserTexts};
 use crate::shared::stop::Stop;
 
-/// The end of a run that must not begin.
+/// The refusal of a run that must not begin.
 pub(crate) struct Refusal {
     pub(crate) error: Error,
-    /// A run above that is stopped as well, and its error.
+    /// A run above that is stopped as well, and the error that stops it.
     pub(crate) stops: Option<(Arc<Stop>, Error)>,
 }
 
-/// Emits an own event at the run's `start`, before other listeners receive it, and then refuses the run if there is a
-/// refusal.
+/// Emits an own event at the run's `start`, before other listeners receive `start`, and then makes the run fail if
+/// there is a refusal.
 pub(crate) fn at_start<E: Event + UserTexts + Clone>(
     ctx: &RunContext,
     own_events: &OwnEvents,
@@ -26,12 +25,13 @@ pub(crate) fn at_start<E: Event + UserTexts + Clone>(
 ) -> Result<()> {
     let (own_events, refusal) = (own_events.clone(), refusal.map(Arc::new));
     if let Some(refusal) = refusal.clone() {
-        // If another listener refuses the run first, ours is never called: stop the run above at the end in any case.
+        // If another listener makes the run fail first, this listener is never called: at the run's end, stop the run
+        // above in any case.
         ctx.on_end(move |_, _| drop(refusal.enforce()));
     }
     let first = Options::new().priority(i32::MAX);
     ctx.emitter().with(first).on_async(Stage::Start, move |_: &mut dyn AnyEvent, _| {
-        // Look the run up when called: a listener that holds its run would keep it alive.
+        // Look up the current run on each call: a listener that owned its run would keep the run alive.
         let (run, own_events, event, refusal) =
             (RunContext::current(), own_events.clone(), event.clone(), refusal.clone());
         Box::pin(async move {

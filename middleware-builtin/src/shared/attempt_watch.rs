@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::shared::own_events::KIND;
 
-/// Watches whether an attempt emits events on the run, except those of middlewares.
+/// Detects events that an attempt emits on the run, except the own events of middlewares.
 pub(crate) struct AttemptWatch(Option<EmitObserver>);
 
 struct EmitObserver {
@@ -19,13 +19,13 @@ struct EmitObserver {
 
 impl AttemptWatch {
     /// Starts to watch if the run has listeners. Without listeners, the attempt counts as having emitted: listeners
-    /// that are registered during the attempt may receive its events, and if there are still none at its end, marking
-    /// it costs nothing.
+    /// that are registered during the attempt may receive its events, and if the run has no listeners at the end of the
+    /// attempt, marking the attempt costs nothing.
     pub(crate) fn watch(ctx: &RunContext) -> Self {
         Self(if ctx.is_heard() { EmitObserver::begin(ctx.emitter()) } else { None })
     }
 
-    /// Emits `attempt_discarded` if the attempt has emitted.
+    /// Emits `attempt_discarded` if the attempt has emitted events.
     pub(crate) async fn discard(self, ctx: &RunContext, reason: String, metadata: Value) -> Result<()> {
         let has_emitted = self.0.is_none_or(EmitObserver::end);
         if has_emitted { ctx.discard_attempt(reason, metadata).await } else { Ok(()) }
@@ -39,7 +39,7 @@ impl EmitObserver {
         let flag = Arc::clone(&has_emitted);
         let is_by_others = |meta: &EventMeta<'_>| meta.creator().is_none_or(|creator| creator.kind() != KIND);
         // Listen to the run and to the runs below it: their events reach the run's listeners too. An observer cannot
-        // change what it sees, so watching has no effect on the attempt.
+        // change events, so it has no effect on the attempt.
         let listening = emitter
             .with(Options::new().nested(true))
             .observe(is_by_others, move |_: &dyn AnyEvent, _: &EventMeta<'_>| flag.store(true, Ordering::Relaxed));

@@ -1,5 +1,5 @@
-//! Code that nearly every built-in repeats. These are macros because `Middleware` and `Debug` are foreign traits:
-//! coherence forbids to implement them for all types that have own events, a stack or options.
+//! Macros for code that nearly every built-in needs. Functions cannot replace them: `Middleware` and `Debug` are
+//! foreign traits, and coherence forbids a blanket implementation.
 
 /// Implements a built-in's method `emitter` and, if it binds the same layers to each run, its `Middleware`:
 ///
@@ -13,7 +13,7 @@
 macro_rules! built_in {
     ($type:ty, |$this:ident| $own_events:expr) => {
         impl $type {
-            /// Returns the emitter of its own events.
+            /// Returns the emitter of the middleware's own events.
             #[must_use]
             pub fn emitter(&self) -> &emitree_emitter::Emitter {
                 let $this = self;
@@ -45,7 +45,8 @@ macro_rules! built_in {
     };
 }
 
-/// Implements `Debug` by the `Debug` of a part, such as the options: `debug_as!(Retry, |retry| retry.policy.options);`.
+/// Implements `Debug` through the `Debug` of a part, such as the options: `debug_as!(Retry, |retry|
+/// retry.policy.options);`.
 macro_rules! debug_as {
     ($type:ty, |$this:ident| $part:expr) => {
         impl std::fmt::Debug for $type {

@@ -61,7 +61,7 @@ pub(crate) fn strings_mut(value: &mut Value, at: &Path<'_>, change: &mut impl Fn
     }
 }
 
-/// Calls a function that may change each key, in order. If two keys become equal, the value of the later one stays.
+/// Calls a function that may change each key, in order. If two keys become equal, the value of the later key stays.
 pub(crate) fn keys_mut(value: &mut Value, change: &mut impl FnMut(&mut String)) {
     match value {
         Value::Array(items) => items.iter_mut().for_each(|item| keys_mut(item, change)),

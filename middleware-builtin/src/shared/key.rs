@@ -16,7 +16,8 @@ use crate::shared::panic::caught;
 
 /// A key that runs are counted by: runs with equal keys are counted together.
 ///
-/// By default, all runs have the same key. If a run lacks the value of its key, [`Missing`] decides.
+/// By default, all runs have the same key. [`when_missing`](Self::when_missing) sets the treatment of a run that lacks
+/// the value of its key.
 ///
 /// ```
 /// use emitree_middleware::key::{Key, Missing};
@@ -112,7 +113,7 @@ impl Key {
 
     /// Calls a function with the key of a run, or with `None` if the run is not counted.
     ///
-    /// The error is the reason of a denial.
+    /// An error is the reason for a denial.
     #[inline]
     pub(crate) fn look<R>(&self, ctx: &RunContext, look: impl FnOnce(Option<KeyRef<'_>>) -> R) -> Result<R, Error> {
         match &self.source {
@@ -147,7 +148,7 @@ impl Key {
     }
 }
 
-/// Calls the user's function; an error or panic of it is reported with a message that names the function.
+/// Calls the user's key function. If it fails or panics, the returned error says that the key function failed.
 fn call_key_fn(f: &KeyFn, ctx: &RunContext) -> Result<Option<String>> {
     let failed = |error: Error| Error::new(format!("the function that gives the key failed: {error}")).caused_by(error);
     match caught(|| f(ctx)) {

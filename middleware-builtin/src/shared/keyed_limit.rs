@@ -27,9 +27,10 @@ pub struct Delayed {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Denied {
-    /// The key that the run was counted by; `null` if all runs are counted together, or if it has none.
+    /// The key that the run was counted by; `null` if all runs are counted together, or if the run has no key.
     pub key: Value,
-    /// When the run may be tried again, in milliseconds; `None` if it was denied because it has no key.
+    /// The time after which the run may be tried again, in milliseconds; `None` if the run was denied because it has no
+    /// key.
     pub retry_after_ms: Option<u64>,
 }
 
@@ -38,7 +39,7 @@ own_events! {
     Denied = "denied" { key };
 }
 
-/// The key, the runs that are limited, and how long a run waits; without `wait`, it is denied at once.
+/// The key, the runs that are limited, and how long a run waits; without `wait`, a run is denied at once.
 #[derive(Default)]
 pub(crate) struct KeyedLimitOptions {
     pub(crate) key: Key,
@@ -68,7 +69,7 @@ macro_rules! keyed_limit_options {
                 self
             }
 
-            /// Limits these runs, and those of further calls. Default: all runs.
+            /// Limits only these runs. Further calls add runs. Default: all runs.
             pub fn runs(mut self, runs: Runs) -> Self {
                 let $this = &mut self;
                 $options.runs.add(runs);
@@ -95,7 +96,7 @@ pub(crate) use keyed_limit_options;
 
 /// Own events of limits, and the denials that they report.
 impl OwnEvents {
-    /// Emits that a run goes on which has waited since `came`.
+    /// Emits [`Delayed`] for a run that has waited since `came`.
     pub(crate) async fn delayed(&self, key: &OwnedKey, came: Instant, ctx: &RunContext) {
         self.emit(ctx, || Delayed { key: key.to_json(), waited_ms: millis(came.elapsed()) }).await;
     }

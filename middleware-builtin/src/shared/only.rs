@@ -1,4 +1,4 @@
-//! Binding any middleware to some runs only: [`Only`].
+//! Binds a middleware to selected runs only: [`Only`].
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use emitree_runtime::{IntoMiddleware, LayerInfo, Middleware, Order, Result, RunC
 
 use crate::shared::runs::Runs;
 
-/// A middleware that is bound to some runs only. Returned by [`Runs::only`].
+/// A middleware that is bound to selected runs only. Returned by [`Runs::only`].
 pub struct Only<M> {
     runs: Runs,
     middleware: M,
@@ -15,9 +15,9 @@ pub struct Only<M> {
 impl Runs {
     /// Returns a middleware that is bound to these runs only.
     ///
-    /// With [`for_tree`](emitree_runtime::for_tree), it is bound to the matching runs among the run and those below it;
-    /// with [`for_nested`](emitree_runtime::for_nested), to the matching runs below it. A predicate that panics denies
-    /// the run.
+    /// With [`for_tree`](emitree_runtime::for_tree), it is bound to the matching runs among a run and the runs below
+    /// it; with [`for_nested`](emitree_runtime::for_nested), to the matching runs below a run. If a predicate panics,
+    /// the run is denied.
     ///
     /// ```
     /// use emitree_middleware::Runs;

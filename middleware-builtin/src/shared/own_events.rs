@@ -5,18 +5,19 @@ use emitree_emitter::{Creator, EmitError, Emitter, Event, Namespace};
 use emitree_runtime::RunContext;
 use serde_json::Value;
 
-/// The creator's kind of all own events.
+/// The kind of the creator of all own events.
 pub(crate) const KIND: &str = "Middleware";
 
-/// Redacts a text in an event with the given name.
+/// A function that redacts a text in an event, by the name of the event.
 type RedactText = dyn Fn(&str, &mut String) + Send + Sync;
 
-/// The redaction of users' texts in the own events of one run. It is an own extension of that run: runs below have
-/// theirs.
+/// The redaction of users' texts in the own events of one run. It is stored in the run's own extensions, which the runs
+/// below do not inherit.
 pub(crate) struct TextRedaction(Box<RedactText>);
 
 impl TextRedaction {
-    /// Adds a redaction to a run. Two redactions of one run both apply, the earlier one first.
+    /// Adds a redaction to a run. If a run has several redactions, all of them apply, in the order in which they were
+    /// added.
     pub(crate) fn add(ctx: &RunContext, redact: impl Fn(&str, &mut String) + Send + Sync + 'static) {
         let before = ctx.own_extension::<Self>();
         let redact = move |name: &str, text: &mut String| {
@@ -29,7 +30,7 @@ impl TextRedaction {
 
 /// The texts of an own event that may contain users' data.
 pub(crate) trait UserTexts {
-    /// Calls a function with each text. By default, an event has none.
+    /// Calls a function with each text. By default, an event has no such texts.
     fn user_texts(&mut self, _: &mut dyn FnMut(&mut String)) {}
 }
 
@@ -63,7 +64,7 @@ impl UserTexts for Value {
     }
 }
 
-/// Names own events; lists in braces the fields that contain [users' texts](UserTexts).
+/// Sets the names of own events; the braces list the fields that contain [users' texts](UserTexts).
 macro_rules! own_events {
     ($($event:ty = $name:literal $({ $($text:ident),+ })?;)+) => { $(
         impl emitree_emitter::Event for $event {
@@ -100,16 +101,17 @@ impl OwnEvents {
         &self.0
     }
 
-    /// Returns `true` if own events about a run have listeners, on this emitter or on the run's.
+    /// Returns `true` if own events about a run have listeners, on this emitter or on the run's emitter.
     pub(crate) fn is_heard(&self, ctx: &RunContext) -> bool {
         self.0.is_heard() || ctx.is_heard()
     }
 
-    /// Emits on this emitter and on the run's, with the run's ids. A failing listener does not make the run fail (M5).
+    /// Emits an event on this emitter and on the run's emitter, with the run's ids. A failing listener does not make
+    /// the run fail (M5).
     ///
     /// Without listeners, the event is not created.
     pub(crate) async fn emit<E: Event + UserTexts>(&self, ctx: &RunContext, event: impl FnOnce() -> E + Send) {
-        // Nobody listens: nothing happens (E15).
+        // Without listeners, return before the event is created (E15).
         if !self.is_heard(ctx) {
             return;
         }

@@ -1,7 +1,7 @@
-//! Catches panics of user code. No other file of this crate does.
+//! Catches panics of user code. No other file of this crate catches panics.
 //!
-//! A caught panic is replaced by its message. Its payload is a value of the user's whose drop may panic too: that panic
-//! is caught as well.
+//! A caught panic is replaced by its message. The drop of its payload is user code and may panic too: that panic is
+//! caught as well.
 #![allow(dead_code, reason = "each middleware uses its own part of this")]
 
 use std::future::{Future, poll_fn};

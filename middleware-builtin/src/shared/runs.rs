@@ -10,7 +10,8 @@ use emitree_runtime::{AsInstance, Error, Result, RunContext};
 
 use crate::shared::panic::caught;
 
-/// A selection of runs. A middleware checks a run against it once: when it is bound, or at the run's `start`.
+/// A selection of runs. A middleware checks a run against its selection once: when the middleware is bound, or at the
+/// run's `start`.
 ///
 /// ```
 /// use emitree_middleware::Runs;
@@ -25,7 +26,7 @@ use crate::shared::panic::caught;
 ///
 /// `.runs(...)` selects the runs that a middleware handles; `.of_kind("Tool")` is short for
 /// `.runs(Runs::of_kind("Tool"))`. Further calls add runs. Without a call, the middleware handles all runs that it is
-/// bound to. A middleware without these methods is bound to some runs by [`only`](Self::only).
+/// bound to. To bind a middleware without these methods to selected runs, use [`only`](Self::only).
 #[derive(Clone)]
 pub struct Runs(Selection);
 
@@ -49,25 +50,25 @@ enum Combinator {
     Except,
 }
 
-/// The properties of a run that [`Runs`] are matched against. The run is a live one, or a recorded one.
+/// The properties of a run that [`Runs`] are matched against. The run may be live or recorded.
 pub trait RunInfo {
-    /// Returns the kind of its instance: `Tool`.
+    /// Returns the kind of the run's instance, such as `Tool`.
     fn kind(&self) -> &str;
 
-    /// Returns the name of its instance: `read_file`.
+    /// Returns the name of the run's instance, such as `read_file`.
     fn name(&self) -> &str;
 
-    /// Returns the namespace of its events: `tool.read_file`.
+    /// Returns the namespace of the run's events, such as `tool.read_file`.
     fn namespace(&self) -> &str;
 
-    /// Returns its context.
+    /// Returns the context of the run.
     fn context(&self) -> Context;
 
-    /// Returns its ids.
+    /// Returns the ids of the run, if they are known.
     fn trace(&self) -> Option<Trace>;
 
-    /// Returns `true` if the runnable, its input or its output has the type with this [name](std::any::type_name). A
-    /// recording has the types of input and output only.
+    /// Returns `true` if the runnable, its input or its output has the type with this [name](std::any::type_name). For
+    /// a recorded run, only the types of the input and the output are known.
     fn has_type(&self, name: &str) -> bool;
 
     /// Returns the run itself; `None` for a recorded run.
@@ -81,13 +82,13 @@ impl Runs {
         Self(Selection::All)
     }
 
-    /// Selects runs of a kind: `Tool`.
+    /// Selects runs of a kind, such as `Tool`.
     #[must_use]
     pub fn of_kind(kind: impl Into<Cow<'static, str>>) -> Self {
         Self(Selection::Kind(kind.into()))
     }
 
-    /// Selects runs of instances with this name: `read_file`.
+    /// Selects runs of instances with this name, such as `read_file`.
     #[must_use]
     pub fn named(name: impl Into<Cow<'static, str>>) -> Self {
         Self(Selection::Named(name.into()))
@@ -161,7 +162,7 @@ impl Runs {
             .map_err(|panic| Error::denied(by, format!("what says which runs it is about panicked: {panic}")))
     }
 
-    /// Writes a selection inside a larger one, in parentheses where the order of operations needs them.
+    /// Writes a selection inside a larger selection, in parentheses where the order of operations needs them.
     fn part(&self, of: Combinator, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
             Selection::Combined(two) if two.1 != of || of == Combinator::Except => write!(f, "({self:?})"),
@@ -225,7 +226,7 @@ impl RunInfo for RunContext {
     }
 }
 
-/// The runs that a builder was given by [`runs`](Runs#in-builders); without a call, all.
+/// The runs that a builder's [`runs`](Runs#in-builders) selected; all runs if it was not called.
 #[derive(Clone, Default)]
 pub(crate) struct FilterSpec(Option<Runs>);
 
@@ -241,7 +242,7 @@ impl FilterSpec {
         self.0.as_ref().is_none_or(|runs| runs.has(run))
     }
 
-    /// Checks a run for a guard: a predicate that panics denies (M5).
+    /// Returns `true` if a guard applies to a run; denies the run if the predicate panics (M5).
     #[inline]
     pub(crate) fn guards(&self, run: &RunContext, by: &str) -> Result<bool> {
         self.0.as_ref().map_or(Ok(true), |runs| runs.guards(run, by))

@@ -7,23 +7,23 @@ use std::task::Poll;
 use emitree_runtime::{Error, Result};
 use tokio::sync::SetOnce;
 
-/// The error that stops the work of a run; the first one wins.
+/// The error that stops the work of a run; the first error wins.
 #[derive(Debug, Default)]
 pub(crate) struct Stop(SetOnce<Error>);
 
 impl Stop {
     pub(crate) fn with(&self, error: Error) {
-        // Ignore the result: it is an error if the work was stopped before, and the first error wins.
+        // Ignore the result: `set` fails if the work was stopped before, and the first error wins.
         self.0.set(error).ok();
     }
 
-    /// Awaits the work until it is stopped. A stop during the last poll of the work still counts.
+    /// Awaits the work until it is stopped. A stop during the last poll of the work still takes effect.
     pub(crate) async fn unless<T>(&self, inside: impl Future<Output = Result<T>>) -> Result<T> {
         self.check()?;
         let (mut inside, mut stopped) = (pin!(inside), pin!(self.0.wait()));
         poll_fn(|cx| {
-            // Poll the work first and check the stop afterwards, so that a run below that stops it in this very poll is
-            // not missed.
+            // Poll the work first and check the stop afterwards, so that a stop by a run below during this poll is not
+            // missed.
             let polled = inside.as_mut().poll(cx);
             match stopped.as_mut().poll(cx) {
                 Poll::Ready(error) => Poll::Ready(Err(error.clone())),

@@ -25,8 +25,8 @@ impl TrajectoryBuilder {
         Self { target: Target::Stderr, ..self }
     }
 
-    /// Writes lines to a writer, such as a file. Each line, or payload of several lines, is one `write_all`; nothing is
-    /// flushed.
+    /// Writes lines to a writer, such as a file. Each line, including a payload of several lines, is written by one
+    /// `write_all`; the writer is not flushed.
     pub fn writer(self, writer: impl Write + Send + 'static) -> Self {
         Self { target: Target::writer(writer), ..self }
     }
@@ -37,20 +37,22 @@ impl TrajectoryBuilder {
         Self { target: Target::Tracing, ..self }
     }
 
-    /// Shows these runs, and other included ones. Runs are selected at their `start`, live or recorded. Default: all
+    /// Shows only these runs. Further calls add runs. A run is selected at its `start`, live or recorded. Default: all
     /// runs.
     pub fn included(mut self, runs: Runs) -> Self {
         self.options.included.push(runs);
         self
     }
 
-    /// Hides these runs, included or not; the runs below them move up by one level. Default: no runs.
+    /// Hides these runs, even if they are included; the runs below them move up by one level. Further calls add runs.
+    /// Default: no runs.
     pub fn excluded(mut self, runs: Runs) -> Self {
         self.options.excluded.push(runs);
         self
     }
 
-    /// Prints a text before that kind; the last text for a kind wins. Default: no text.
+    /// Prints a text before the kind in each line of a run of that kind. The last text that is set for a kind wins.
+    /// Default: no text.
     pub fn prefix_by_kind(mut self, kind: impl Into<String>, prefix: impl Into<String>) -> Self {
         self.options.prefixes.push((kind.into(), prefix.into()));
         self
@@ -69,8 +71,8 @@ impl TrajectoryBuilder {
         self
     }
 
-    /// Prints further events of the shown runs, at the level of their run. An event is matched where it is emitted:
-    /// `"new_token"` matches events of every run. Default: none.
+    /// Prints further events of the shown runs, at the level of the run that emits them. An event is matched on the
+    /// emitter that emits it, so `"new_token"` matches the event in every run. Default: none.
     pub fn events(mut self, matcher: impl IntoMatcher) -> Self {
         match matcher.into_matcher() {
             Ok(matcher) => self.options.events.push(matcher),
@@ -83,7 +85,7 @@ impl TrajectoryBuilder {
     ///
     /// # Errors
     ///
-    /// If a matcher given to [`events`](Self::events) is invalid.
+    /// Returns an error if a matcher that was passed to [`events`](Self::events) is invalid.
     pub fn build(self) -> Result<Trajectory, MatcherError> {
         match self.error {
             Some(error) => Err(error),

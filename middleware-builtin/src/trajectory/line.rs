@@ -16,7 +16,7 @@ pub(super) struct Line<'a> {
     pub(super) kind: &'a str,
     pub(super) name: &'a str,
     pub(super) event: &'a str,
-    /// `None` for events other than a run's own four.
+    /// `None` for events that are not lifecycle events.
     pub(super) stage: Option<Stage>,
     pub(super) duration: Option<Duration>,
 }
@@ -56,12 +56,12 @@ impl Line<'_> {
     }
 }
 
-/// Explains the payload of `error` from its JSON, so that a replay uses the same words.
+/// Explains the payload of `error` from its JSON, so that a replay prints the same text.
 fn explain(payload: &Value) -> Option<String> {
     ErrorReport::deserialize(payload.get("error")?).ok().map(|report| report.explain())
 }
 
-/// A value without the null members of its objects. Nulls in arrays stay, because they have a position.
+/// A value without the null members of its objects. Nulls in arrays stay, so that the other items keep their positions.
 struct WithoutNulls<'a>(&'a Value);
 
 impl Serialize for WithoutNulls<'_> {

@@ -39,13 +39,13 @@ const NAMESPACE: Namespace = Namespace::new("middleware.trajectory");
 /// Assistant[Desk][success]: {…}
 /// ```
 ///
-/// A line reads `Kind[name][event]: payload`. Lines of runs below the bound run are indented, and begin with `-->` on
-/// start and with `<--` otherwise. The payload is JSON with sorted keys and without members that are `null`; the
-/// payload of an error is its [`explain`](emitree_runtime::Error::explain).
+/// A line reads `Kind[name][event]: payload`. Lines of runs below the bound run are indented by depth, and begin with
+/// `-->` for `start` and with `<--` for other events. The payload is JSON with sorted keys and without members that are
+/// `null`; the payload of `error` is printed as the [explanation](emitree_runtime::Error::explain) of the error.
 ///
-/// [`Trajectory::stdout`] and [`Trajectory::stderr`] create one with default options, [`Trajectory::builder`] one with
-/// others. Clones share the output. A trajectory may be bound to any number of runs, also at the same time: each is
-/// shown completely, and each line is written whole, but lines of concurrent runs interleave.
+/// [`Trajectory::stdout`] and [`Trajectory::stderr`] create a trajectory with default options; [`Trajectory::builder`]
+/// sets other options. Clones share the output. A trajectory may be bound to any number of runs, even at the same time:
+/// each run is shown completely and each line is written whole, but the lines of concurrent runs interleave.
 ///
 /// ```
 /// use emitree_middleware::{Runs, Trajectory};
@@ -64,17 +64,16 @@ const NAMESPACE: Namespace = Namespace::new("middleware.trajectory");
 ///
 /// # Order
 ///
-/// A line is written when all listeners have received the event, so it shows what they changed.
+/// A line is written after all listeners have received the event, so it shows their changes.
 ///
 /// # Its own events
 ///
 /// Before it writes a line, a trajectory emits a [`TrajectoryEvent`] as `start`, `success` or `error` on [its own
-/// emitter](Self::emitter), `middleware.trajectory`, a child of the root. It also emits `finish`, which it does not
-/// write. The events carry the ids of the bound run, and are emitted only if the emitter has listeners.
+/// emitter](Self::emitter), `middleware.trajectory`, a child of the root. It also emits `finish`, for which it writes
+/// no line. The events carry the ids of the bound run, and are emitted only if the emitter has listeners.
 ///
-/// Listeners may change the message. They are called in place: while an async listener would receive the event, no
-/// listener receives it, the failure is logged, and the line is written unchanged, as with
-/// [`emit_now`](Emitter::emit_now).
+/// Listeners may change the message. The event is emitted with [`emit_now`](Emitter::emit_now): if an async listener
+/// would receive it, no listener receives it, a warning is logged, and the line is written unchanged.
 ///
 /// ```
 /// use emitree_middleware::trajectory::{Trajectory, TrajectoryEvent};
@@ -89,7 +88,8 @@ const NAMESPACE: Namespace = Namespace::new("middleware.trajectory");
 /// # Failures
 ///
 /// A trajectory never makes a run fail. Lines that cannot be written are counted by
-/// [`write_failures`](Self::write_failures), and the first is logged. A failing listener or predicate is logged.
+/// [`write_failures`](Self::write_failures), and the first failure is logged. The failure of a listener or of a
+/// predicate is logged too.
 #[derive(Clone)]
 pub struct Trajectory(Arc<TrajectoryPrinter>);
 
@@ -113,7 +113,7 @@ impl Trajectory {
         Self::new(TrajectoryOptions::default(), Output::new(Target::Stderr))
     }
 
-    /// Returns a builder with options.
+    /// Returns a builder that sets options.
     pub fn builder() -> TrajectoryBuilder {
         TrajectoryBuilder::default()
     }
@@ -124,13 +124,13 @@ impl Trajectory {
         Self(Arc::new(TrajectoryPrinter { options, output, emitter }))
     }
 
-    /// Returns the emitter of its own events.
+    /// Returns the emitter of the trajectory's own events.
     #[must_use]
     pub fn emitter(&self) -> &Emitter {
         &self.0.emitter
     }
 
-    /// Returns how many lines could not be written.
+    /// Returns the number of lines that could not be written.
     #[must_use]
     pub fn write_failures(&self) -> u64 {
         self.0.output.failures()

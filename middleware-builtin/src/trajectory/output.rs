@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 
 use crate::shared::built_in::debug_as;
 
-/// A target, and how many lines could not be written to it.
+/// A target, and the number of lines that could not be written to it.
 pub(super) struct Output {
     target: Target,
     failures: AtomicU64,
@@ -40,7 +40,7 @@ impl Output {
             tracing::info!(target: "emitree::trajectory", "{line}");
             return Ok(());
         }
-        // One write with the line feed: lines of concurrent runs never mix.
+        // Write the line and its line feed at once, so that lines of concurrent runs do not mix.
         line.push('\n');
         match &self.target {
             Target::Stdout => io::stdout().write_all(line.as_bytes()),
@@ -50,7 +50,7 @@ impl Output {
         }
     }
 
-    /// Writes a line; counts a failure, and logs the first.
+    /// Writes a line; counts failures, and logs the first failure.
     pub(super) fn write_or_count(&self, line: String) {
         if let Err(error) = self.write(line)
             && self.failures.fetch_add(1, Ordering::Relaxed) == 0

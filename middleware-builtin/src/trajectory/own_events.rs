@@ -18,7 +18,8 @@ pub struct TrajectoryEvent {
     pub message: String,
     /// The level of the line.
     pub level: Level,
-    /// The run's event. Its JSON has only the id and the path, because a recording has the rest already.
+    /// The run's event. Its JSON has only the id and the path, because a recording already contains the rest of the
+    /// event.
     #[serde(serialize_with = "id_and_path")]
     pub origin: EventRecord,
 }

@@ -6,7 +6,7 @@ use emitree_runtime::{RunContext, Stage};
 use super::NAMESPACE;
 use crate::shared::runs::RunInfo;
 
-/// A recorded event; as a [`RunInfo`], the run that it starts.
+/// A recorded event. As a [`RunInfo`], it describes the run that emitted it.
 #[derive(Clone, Copy)]
 pub(super) struct RecordedEvent<'a> {
     pub(super) event: &'a EventRecord,

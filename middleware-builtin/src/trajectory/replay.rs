@@ -15,7 +15,7 @@ use super::line::Line;
 use super::recorded_event::RecordedEvent;
 use crate::shared::runs::RunInfo;
 
-/// Prints the trajectories of recorded runs, byte for byte as they were live, except durations. Returned by
+/// Prints the trajectories of recorded runs, byte for byte like the live trajectories, except durations. Returned by
 /// [`Trajectory::replay`](super::Trajectory::replay).
 ///
 /// ```
@@ -40,9 +40,9 @@ use crate::shared::runs::RunInfo;
 /// # }
 /// ```
 ///
-/// A run without a recorded parent is shown as a run that a trajectory was bound to; [`only`](Self::only) picks one
-/// run. Lines come in the order of the recording: events that several threads emitted at the same time may have been
-/// printed in another order. Events matched by a function of their [meta](emitree_emitter::EventMeta) are not shown,
+/// A run without a recorded parent is shown like a run that a trajectory was bound to; [`only`](Self::only) selects one
+/// run. Lines are in the order of the recording; a live trajectory may have printed events of several threads in
+/// another order. Further events that a function selects by their [meta](emitree_emitter::EventMeta) are not shown,
 /// because a recording has no meta.
 #[must_use = "a replay shows nothing until it is given records"]
 #[derive(Debug)]
@@ -55,7 +55,7 @@ pub struct TrajectoryReplay {
 /// A recorded run that is under way.
 #[derive(Clone, Copy, Debug)]
 struct KnownRun {
-    /// `None` for runs outside of the picked one.
+    /// `None` for runs outside of the selected tree.
     position: Option<TreePosition>,
     depth: usize,
     started: SystemTime,
@@ -66,17 +66,17 @@ impl TrajectoryReplay {
         Self { printer, only: None, runs: FxHashMap::default() }
     }
 
-    /// Shows only that run and the runs below it, as if a trajectory was bound to it.
+    /// Shows only the run with this id and the runs below it, as if the trajectory were bound to that run.
     pub const fn only(mut self, run_id: Uuid) -> Self {
         self.only = Some(run_id);
         self
     }
 
-    /// Takes the next record, and writes its line if it has one. A gap has a line too.
+    /// Writes the line of the next record, if the record is shown. A gap is shown as a line too.
     ///
     /// # Errors
     ///
-    /// If the line cannot be written.
+    /// Returns an error if the line cannot be written.
     pub fn show(&mut self, record: &SinkRecord) -> io::Result<()> {
         match record {
             SinkRecord::Event(event) => self.show_event(event),
@@ -85,11 +85,11 @@ impl TrajectoryReplay {
         }
     }
 
-    /// Takes the next event, and writes its line if it has one.
+    /// Writes the line of the next event, if the event is shown.
     ///
     /// # Errors
     ///
-    /// If the line cannot be written.
+    /// Returns an error if the line cannot be written.
     pub fn show_event(&mut self, event: &EventRecord) -> io::Result<()> {
         let recorded = RecordedEvent::new(event);
         let Some(run_id) = event.trace.map(|trace| trace.run_id) else { return Ok(()) };
@@ -116,7 +116,7 @@ impl TrajectoryReplay {
         let parent_id = start.event.trace.and_then(|trace| trace.parent_run_id);
         let above = parent_id.and_then(|id| self.runs.get(&id));
         let depth = above.map_or(0, |above| above.depth + 1);
-        // Without a picked run, each run whose parent was not recorded begins a tree.
+        // Without a selected run, each run whose parent was not recorded begins a tree.
         let is_outermost = self.only.map_or(above.is_none(), |only| only == run_id);
         let above = above.and_then(|above| above.position);
         let position = if is_outermost || above.is_some() {

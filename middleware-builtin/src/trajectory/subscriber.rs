@@ -25,8 +25,8 @@ pub(super) struct TreeSubscriber {
 }
 
 impl TreeSubscriber {
-    /// Subscribes to a run and the runs below it; listens only if further events are printed, because a run with
-    /// listeners has an emitter of its own.
+    /// Subscribes to a run and the runs below it; registers a listener only if further events are printed, because a
+    /// run with listeners needs an emitter of its own.
     pub(super) fn bind(printer: &Arc<TrajectoryPrinter>, ctx: &RunContext) -> Result<()> {
         let (bound, depth) = (RunAddress::of(ctx), ctx.depth());
         let subscriber = Arc::new(Self { printer: Arc::clone(printer), bound, depth, positions: Mutex::default() });
@@ -39,10 +39,10 @@ impl TreeSubscriber {
         Ok(())
     }
 
-    /// Prints an event other than a run's own four.
+    /// Prints an event that is not a lifecycle event.
     fn further(&self, event: &dyn AnyEvent, meta: &EventMeta<'_>) {
         let options = &self.printer.options;
-        // A run's own four events are printed by the subscription.
+        // Lifecycle events are printed by the subscription.
         if Stage::of(meta).is_some() || !options.events.iter().any(|matcher| matcher.matches(meta)) {
             return;
         }
@@ -53,13 +53,13 @@ impl TreeSubscriber {
                 Some(creator) => (creator.kind(), creator.name()),
                 None => ("Event", meta.path().rsplit_once('.').map_or("", |(above, _)| above)),
             };
-            // The emitter may be one below the run's, so the line names the event's creator.
+            // The event may come from an emitter below the run's emitter, so the line names the event's creator.
             let line = Line { position, kind, name, event: meta.name(), stage: None, duration: None };
             self.printer.output.write_or_count(line.render(event.to_json(), options));
         }
     }
 
-    /// Returns the position of a run: the one of its `start`, until its `finish`.
+    /// Returns the position of a run. It is fixed from `start` to `finish`.
     fn position(&self, run: &RunContext, stage: Option<Stage>) -> TreePosition {
         let address = RunAddress::of(run);
         let known = match stage {
@@ -70,7 +70,7 @@ impl TreeSubscriber {
         known.unwrap_or_else(|| self.position_anew(run, address, stage == Some(Stage::Start)))
     }
 
-    /// Computes the position of a run that starts, or that had started when this was bound.
+    /// Computes the position of a run that starts, or that had started before the subscription.
     fn position_anew(&self, run: &RunContext, address: RunAddress, starts: bool) -> TreePosition {
         // Predicates are user code: call them without the lock.
         let is_shown = self.printer.options.shows(run);
@@ -79,11 +79,11 @@ impl TreeSubscriber {
             None
         } else {
             let above = run.parent().and_then(|above| positions.get(&RunAddress::of(above)).copied());
-            // A run above may have started before the subscription: show the run below the bound one.
+            // A run above may have started before the subscription: show the run below the bound run.
             Some(above.unwrap_or_else(|| TreePosition::new(None, self.depth, true)))
         };
         let position = TreePosition::new(above, run.depth(), is_shown);
-        // Kept from `start` to `finish` only, so that the map never has runs that have ended.
+        // Keep positions only from `start` to `finish`, so that the map never contains runs that have ended.
         if starts {
             positions.insert(address, position);
         }
@@ -93,7 +93,7 @@ impl TreeSubscriber {
     /// Emits a line before it is written. Listeners may change its message.
     fn emit(&self, event: &RunEvent<'_>, line: &Line<'_>, message: String) -> String {
         let run = event.run();
-        // The bound run's ids, so that listeners can tell trees apart.
+        // Use the bound run's ids, so that listeners can tell trees apart.
         let bound = successors(Some(run), |run| run.parent()).find(|run| RunAddress::of(run) == self.bound);
         let own = TrajectoryEvent { message, level: line.position.level, origin: event.to_record() };
         own.emit(&self.printer.emitter, bound.unwrap_or(run).trace(), event.stage())
@@ -163,7 +163,7 @@ mod tests {
             ctx.subscribe(subscriber);
             Ok(())
         });
-        // Only the bound run, while it is under way; then none.
+        // While it runs, only the bound run's position is known; after its end, none is.
         assert_eq!(run.await?, Some(1));
         assert_eq!(known(&subscriber), Some(0));
         Ok(())

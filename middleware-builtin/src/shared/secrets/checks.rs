@@ -1,5 +1,5 @@
-//! Checks that a match must pass besides its pattern: check digits, and that it is no placeholder and no version
-//! number.
+//! Checks that a match must pass in addition to its pattern: check digits must be valid, and placeholders and version
+//! numbers do not pass.
 
 use std::net::IpAddr;
 
@@ -15,7 +15,7 @@ pub(super) struct Candidate<'t> {
     pub(super) after: &'t str,
 }
 
-/// Returns how many bytes of the match are a secret; `None` if it is no secret.
+/// A function that returns how many bytes of the match are a secret; `None` if the match is no secret.
 pub(super) type CheckFn = fn(&Candidate<'_>) -> Option<usize>;
 
 fn all(candidate: &Candidate<'_>, passes: bool) -> Option<usize> {
@@ -26,22 +26,23 @@ pub(super) fn any(candidate: &Candidate<'_>) -> Option<usize> {
     all(candidate, true)
 }
 
-/// A random token: many different characters, and no placeholder.
+/// Accepts a random token: many different characters, and no placeholder.
 pub(super) fn token(candidate: &Candidate<'_>) -> Option<usize> {
     let least = &candidate.secret[..candidate.secret.floor_char_boundary(candidate.shortest)];
     let kinds = distinct(candidate.secret);
-    // Behind the shortest token, a placeholder word may be text that follows it directly. It counts only if such words
-    // are more than half of the match.
+    // A placeholder word behind the shortest token may be other text that follows directly. Such words count only if
+    // they are more than half of the match.
     let is_word = is_placeholder(least) || 2 * placeholder_len(candidate.secret) > candidate.secret.len();
     all(candidate, kinds >= 8 && !is_word)
 }
 
-/// A random token that no other text can follow directly.
+/// Accepts a random token that no other text can follow directly.
 pub(super) fn entire(candidate: &Candidate<'_>) -> Option<usize> {
     all(candidate, distinct(candidate.secret) >= 8 && !is_placeholder(candidate.secret))
 }
 
-/// A random token without a prefix: letters of both cases and digits, or hexadecimal digits, and no continuation.
+/// Accepts a random token without a prefix: letters of both cases, usually with digits, or hexadecimal digits only. No
+/// further characters of a token may follow.
 pub(super) fn mixed(candidate: &Candidate<'_>) -> Option<usize> {
     let count = |test: fn(&u8) -> bool| candidate.secret.bytes().filter(test).count();
     let (upper, lower, digits) =
@@ -53,25 +54,25 @@ pub(super) fn mixed(candidate: &Candidate<'_>) -> Option<usize> {
     token(candidate).filter(|_| (is_hex || is_drawn) && !goes_on)
 }
 
-/// The value of a name: letters and digits, and no expression of a program.
+/// Accepts a value that is assigned to a name, if it has letters and digits and is not an expression of a program.
 pub(super) fn assigned(candidate: &Candidate<'_>) -> Option<usize> {
     let value = before_markup(candidate.secret).trim_end_matches(['.', ':', '?', '!', '>']);
     let is_called = value.len() == candidate.secret.len() && candidate.after.starts_with(['(', '[', '{']);
     (!is_called && is_password(value)).then_some(value.len())
 }
 
-/// A password together with its user name: `ana:…`, `('ana', '…')`.
+/// Accepts a password together with its user name: `ana:…`, `('ana', '…')`.
 pub(super) fn pair(candidate: &Candidate<'_>) -> Option<usize> {
     let value = candidate.secret.rsplit([':', '"', '\'']).next().unwrap_or_default();
     all(candidate, is_password(value) || is_jumbled(value))
 }
 
-/// The value of a name after a login, as in `.netrc`.
+/// Accepts a value that is assigned to a name after a login, as in `.netrc`.
 pub(super) fn login(candidate: &Candidate<'_>) -> Option<usize> {
     assigned(candidate).filter(|_| candidate.before.contains("login "))
 }
 
-/// The value of a name in quotes, whose end is known.
+/// Accepts a quoted value that is assigned to a name. The quotes mark its end.
 pub(super) fn quoted(candidate: &Candidate<'_>) -> Option<usize> {
     let value = candidate.secret;
     let is_template =
@@ -80,7 +81,8 @@ pub(super) fn quoted(candidate: &Candidate<'_>) -> Option<usize> {
     (!is_template && !is_call && (is_password(value) || is_jumbled(value))).then_some(value.len())
 }
 
-/// Returns `true` for letters of both cases without a digit, but with signs, or with more capitals than words have.
+/// Returns `true` for a value that looks random even without digits: letters of both cases with signs, or with more
+/// capitals than words have.
 fn is_jumbled(value: &str) -> bool {
     let count = |test: fn(&char) -> bool| value.chars().filter(test).count();
     let signs = count(|c| matches!(c, '!' | '#' | '$' | '%' | '&' | '*' | '+' | '<' | '>' | '^' | '~'));
@@ -104,7 +106,7 @@ fn is_variable(value: &str) -> bool {
             && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
-/// Returns the part of a value before a query, a tag or a command continues.
+/// Returns the part of a value before the rest of a query, a tag or a command.
 fn before_markup(value: &str) -> &str {
     let goes_on = |rest: &str| {
         let is_name = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.');
@@ -125,7 +127,7 @@ fn before_markup(value: &str) -> &str {
     &value[..end]
 }
 
-/// A password of letters only: no word that programs use in this place.
+/// Accepts a password of letters only, without the words that programs use in this position.
 pub(super) fn letters(candidate: &Candidate<'_>) -> Option<usize> {
     const WORDS: [&str; 40] = [
         "pass",
@@ -174,7 +176,7 @@ pub(super) fn letters(candidate: &Candidate<'_>) -> Option<usize> {
     all(candidate, !is_word && distinct(&lower) >= 6)
 }
 
-/// A US social security number. The numbers that the Social Security Administration never assigns do not pass.
+/// Accepts a US social security number, except numbers that the Social Security Administration never assigns.
 pub(super) fn ssn(candidate: &Candidate<'_>) -> Option<usize> {
     let digits: String = candidate.secret.chars().filter(char::is_ascii_digit).collect();
     let (area, group, serial) = (digits.get(..3)?, digits.get(3..5)?, digits.get(5..)?);
@@ -196,7 +198,7 @@ fn distinct(text: &str) -> u32 {
     bits.count_ones()
 }
 
-/// Words of texts that stand in place of a secret.
+/// Words that occur in placeholders for secrets.
 const PLACEHOLDER_WORDS: [&str; 14] = [
     "example",
     "your",
@@ -218,7 +220,7 @@ fn is_placeholder(text: &str) -> bool {
     placeholder_len(text) > 0
 }
 
-/// Returns how many bytes of a text are such words.
+/// Returns how many bytes of a text are placeholder words.
 fn placeholder_len(text: &str) -> usize {
     let lower = text.to_ascii_lowercase();
     // `xxxx` in mixed case may be random.
@@ -242,14 +244,14 @@ pub(super) fn email(candidate: &Candidate<'_>) -> Option<usize> {
     // `logo@2x.png` is a file and no address.
     let top = host.rsplit('.').next().unwrap_or_default().to_ascii_lowercase();
     let is_file = FILES.contains(&top.as_str());
-    // No addresses: `git@host:path`, `scheme://user@host`, `scheme://user:password@host`.
+    // These are not addresses: `git@host:path`, `scheme://user@host`, `scheme://user:password@host`.
     let authority = candidate.before.rsplit_once("://").map(|(_, authority)| authority);
     let is_authority = authority.is_some_and(|authority| !authority.contains(['/', '?', ' ', '\n']));
     let is_remote = candidate.after.starts_with(':') && local == "git" || is_authority;
     all(candidate, !is_file && !is_remote && !host.contains("..") && !local.contains(".."))
 }
 
-/// A card number: Luhn's check (ISO/IEC 7812-1), and a length and prefix that an issuer uses.
+/// Accepts a card number that passes Luhn's check (ISO/IEC 7812-1) and has a length and prefix that an issuer uses.
 pub(super) fn card(candidate: &Candidate<'_>) -> Option<usize> {
     let digits: Vec<u32> = candidate.secret.chars().filter_map(|c| c.to_digit(10)).collect();
     all(
@@ -262,7 +264,7 @@ pub(super) fn card(candidate: &Candidate<'_>) -> Option<usize> {
     )
 }
 
-/// Returns `true` if all separators are the same, or if there are none.
+/// Returns `true` if all separators are the same, or if there are no separators.
 fn is_consistent(number: &str) -> bool {
     let mut between = number.chars().filter(|c| !c.is_ascii_digit());
     let first = between.next();
@@ -298,13 +300,13 @@ fn goes_on(candidate: &Candidate<'_>) -> bool {
     is_joined && rest.starts_with(|c: char| c.is_ascii_digit())
 }
 
-/// An IBAN (ISO 13616): the length of its country, and the remainder 1 modulo 97.
+/// Accepts an IBAN (ISO 13616) that has the length of its country and the remainder 1 modulo 97.
 pub(super) fn iban(candidate: &Candidate<'_>) -> Option<usize> {
     let len = iban_length(candidate.secret.get(..2)?)?;
     let end = candidate.secret.char_indices().filter(|(_, c)| *c != ' ').nth(len - 1)?.0 + 1;
     let number = &candidate.secret[..end];
     let ends = !candidate.secret[end..].starts_with(|c: char| c.is_ascii_alphanumeric());
-    // The country and the check digits count as the last characters, and a letter as two digits.
+    // Move the country and the check digits to the end, and count each letter as two digits.
     let moved = number.chars().skip(4).chain(number.chars().take(4));
     let values = moved.filter_map(|c| c.to_digit(36));
     let rest = values.fold(0, |rest, value| (rest * if value > 9 { 100 } else { 10 } + value) % 97);
@@ -321,8 +323,8 @@ fn iban_length(country: &str) -> Option<usize> {
     entries.find_map(|entry| entry.strip_prefix(country)?.parse().ok())
 }
 
-/// A phone number (ITU-T E.164): 8 to 15 digits; with the country code 1, 11 digits. Groups beyond that are not part of
-/// it.
+/// Accepts a phone number (ITU-T E.164): `+` and 8 to 15 digits, `+1` and 10 more digits, or 10 digits without `+`.
+/// Further groups of digits are not part of the number.
 pub(super) fn phone(candidate: &Candidate<'_>) -> Option<usize> {
     let (least, most) = match candidate.secret.as_bytes() {
         [b'+', b'1', ..] => (11, 11),
@@ -371,7 +373,7 @@ fn is_version(candidate: &Candidate<'_>) -> bool {
     const VERSION_WORDS: [&str; 12] = [
         "version", "ver", "v", "release", "firmware", "upgrade", "install", "section", "chapter", "oid", "build", "rev",
     ];
-    // No versions of products: `name-1.2.3.4`, `name@1.2.3.4`, `name==1.2.3.4`, `name/1.2.3.4`.
+    // These are versions of products: `name-1.2.3.4`, `name@1.2.3.4`, `name==1.2.3.4`, `name/1.2.3.4`.
     let is_login = ["ssh", "scp", "sftp", "rsync"].iter().any(|program| candidate.before.contains(program));
     let glued = candidate.before.ends_with(['-', '_', '~', '^'])
         || candidate.before.ends_with('@') && !is_login

@@ -1,8 +1,9 @@
-//! Text in chunks: each event of a name brings a chunk, and a filter may hold back a part of the text.
+//! Text in chunks: each event with a registered name contains a chunk, and a filter may hold back a part of the text.
 //!
-//! 1. An event goes on with the text that the filter releases, of its chunk and of earlier ones; the filter holds the
-//!    rest.
-//! 2. Text that is held when the run ends is emitted as one more event, a copy of the last one with that text.
+//! 1. An event continues with the text that the filter releases from its chunk and from earlier chunks; the filter
+//!    holds back the rest.
+//! 2. Text that is still held back when the run ends is emitted in one more event, a copy of the last event with that
+//!    text.
 //! 3. The held text of a discarded attempt is dropped (M7).
 //! 4. When the filter refuses a text, nothing more of it passes: the event that brought the chunk is emptied, and its
 //!    emit fails.
@@ -17,7 +18,7 @@ use serde::Serialize;
 
 /// A filter for text in chunks.
 pub(crate) trait ChunkFilter: Send {
-    /// Takes a chunk; returns the text that it releases.
+    /// Takes a chunk; returns the released text.
     fn push(&mut self, text: &str) -> Result<String>;
     /// Ends the text; returns the held text.
     fn finish(&mut self) -> Result<String>;
@@ -28,13 +29,13 @@ pub(crate) trait ChunkFilter: Send {
 /// Borrows the text of an event.
 pub(crate) type TextAccessor<T> = Arc<dyn Fn(&mut T) -> &mut String + Send + Sync>;
 
-/// The events with a name whose text comes in chunks.
+/// The events with one name, whose text comes in chunks.
 pub(crate) struct ChunkedText<T> {
     pub(crate) name: String,
     pub(crate) text: TextAccessor<T>,
 }
 
-/// [`ChunkedText`] of any payload type.
+/// A [`ChunkedText`] of any payload type.
 pub(crate) trait ChunkedEvents: Send + Sync {
     /// Returns the name of the events.
     fn name(&self) -> &str;
@@ -61,7 +62,7 @@ struct TextStream<T> {
 struct StreamState<T> {
     filter: Box<dyn ChunkFilter>,
     last: Option<T>,
-    /// The text of the last event, while it is emitted: it was filtered already.
+    /// The text of the last event while `flush` emits that event. It must not be filtered again.
     rest: Option<String>,
     refused: Option<Error>,
 }
@@ -84,7 +85,7 @@ impl<T: Clone + Serialize + Send + Sync + 'static> ChunkedEvents for ChunkedText
 }
 
 impl<T: Clone> TextStream<T> {
-    /// Replaces the text of an event by the text that the filter releases.
+    /// Replaces the text of an event with the text that the filter releases.
     fn pass(&self, event: &mut T) -> Result<()> {
         let text = (self.text)(event);
         // The event that `flush` emits passes this listener too.
@@ -92,7 +93,7 @@ impl<T: Clone> TextStream<T> {
             return Ok(());
         }
         let chunk = std::mem::take(text);
-        // The previous event is dropped here, without the lock: cloning and dropping events is user code.
+        // Clone this event and drop the previous event without the lock: both call user code.
         let mut last = Some(event.clone());
         let clear = self.state.lock().push(&chunk, &mut last)?;
         *(self.text)(event) = clear;
@@ -104,7 +105,7 @@ impl<T: Clone> TextStream<T> {
         drop(last);
     }
 
-    /// Returns the event for the held text, if there is any.
+    /// Returns an event with the held text, if any text is held back.
     fn last(&self) -> Result<Option<T>> {
         let (rest, last) = self.state.lock().finish()?;
         let Some(mut event) = last.filter(|_| !rest.is_empty()) else { return Ok(None) };
@@ -114,14 +115,14 @@ impl<T: Clone> TextStream<T> {
     }
 }
 
-/// The steps under the lock. They call no code of users: cloning, dropping and reading events happens outside.
+/// The steps under the lock. They call no user code: events are cloned, read and dropped outside of the lock.
 impl<T> StreamState<T> {
     /// Returns `true` for the text of the last event, which must not be filtered again.
     fn is_rest(&mut self, text: &str) -> bool {
         self.rest.take_if(|rest| rest == text).is_some()
     }
 
-    /// Takes a chunk and its event; returns the released text, and swaps in the previous event.
+    /// Takes a chunk and its event; returns the released text, and replaces `last` with the previous event.
     fn push(&mut self, chunk: &str, last: &mut Option<T>) -> Result<String> {
         let clear = match &self.refused {
             Some(error) => return Err(error.clone()),
@@ -131,7 +132,7 @@ impl<T> StreamState<T> {
         Ok(clear)
     }
 
-    /// Returns the held text and the last event; nothing if text was refused.
+    /// Returns the held text and the last event; an empty text and no event if text was refused.
     fn finish(&mut self) -> Result<(String, Option<T>)> {
         if self.refused.is_some() {
             return Ok((String::new(), None));
@@ -190,7 +191,7 @@ where
     Ok(())
 }
 
-/// Calls a function at the run's `error` and `finish`, to emit findings from places where nothing can be awaited.
+/// Calls a function at the run's `error` and `finish`, to emit findings that were made where nothing can be awaited.
 pub(crate) fn emit_at_end<F>(ctx: &RunContext, emit: F) -> Result<()>
 where
     F: Fn(RunContext) -> BoxFuture<'static, ()> + Clone + Send + Sync + 'static,
@@ -198,7 +199,7 @@ where
     for stage in [Stage::Error, Stage::Finish] {
         let emit = emit.clone();
         ctx.emitter().observe_async(stage, move |_: &dyn AnyEvent, _| {
-            // Look the run up when called: a listener that holds its run would keep it alive.
+            // Look up the current run on each call: a listener that owned its run would keep the run alive.
             let emitted = RunContext::current().map(&emit);
             Box::pin(async move {
                 if let Some(emitted) = emitted {
@@ -238,7 +239,7 @@ mod tests {
     #[derive(Default)]
     struct LockProbe {
         stream: OnceLock<Weak<TextStream<ProbedEvent>>>,
-        /// The user code that ran; `true` if the lock was held.
+        /// The user code that was called, with `true` if the lock was held.
         code: Mutex<Vec<(&'static str, bool)>>,
     }
 

@@ -7,15 +7,15 @@ use super::engine::{BEFORE, Engine, MatchState};
 use super::visible::{InvisibleFilter, has_invisible};
 use super::{Finding, Kind};
 
-/// Finds secrets in text that comes in chunks: the same ones as in the whole text. Returned by
+/// Finds secrets in text that comes in chunks: the same secrets as in the whole text. Returned by
 /// [`Scanner::chunks`](super::Scanner::chunks).
 ///
-/// Text that may be the beginning of a secret is held back until more text shows whether it is one: usually the last
-/// word, and at most [`Scanner::window`](super::Scanner::window) bytes.
+/// Text that may be the beginning of a secret is held back until more text decides: usually the last word, and at most
+/// [`Scanner::window`](super::Scanner::window) bytes.
 #[derive(Clone, Debug)]
 pub struct Chunks {
     engine: Arc<Engine>,
-    /// The end of the text that was passed on, which checks look back at, and the held text.
+    /// The last part of the text that was passed on, for checks that look back, and then the held text.
     text: String,
     /// The start of the held text.
     held: usize,
@@ -38,7 +38,7 @@ impl Chunks {
         Self { engine, text: String::new(), held: 0, gaps: VecDeque::new(), sieve: InvisibleFilter::default() }
     }
 
-    /// Takes a chunk; passes the pieces that it releases to `give`.
+    /// Adds a chunk, and passes the released pieces to `give`.
     pub fn push(&mut self, chunk: &str, give: impl FnMut(Piece<'_>)) {
         self.add(chunk);
         self.advance(false, give);
@@ -47,7 +47,7 @@ impl Chunks {
     fn add(&mut self, chunk: &str) {
         if !has_invisible(chunk) {
             self.text.push_str(chunk);
-            // A visible character ends a row of invisible ones, which may have begun in an earlier chunk.
+            // A visible character ends a row of invisible characters, which may have begun in an earlier chunk.
             if !chunk.is_empty() {
                 self.sieve = InvisibleFilter::default();
             }
@@ -62,7 +62,7 @@ impl Chunks {
         }
     }
 
-    /// Ends the text; passes the held pieces to `give`. A later `push` begins a new text.
+    /// Ends the text, and passes the held pieces to `give`. A later `push` begins a new text.
     pub fn finish(&mut self, give: impl FnMut(Piece<'_>)) {
         self.advance(true, give);
         self.clear();
@@ -120,14 +120,14 @@ impl Chunks {
         }
     }
 
-    /// Passes on the invisible characters before an offset or at it.
+    /// Passes on the invisible characters up to an offset.
     fn give_gaps(&mut self, at: usize, give: &mut impl FnMut(Piece<'_>)) {
         while let Some((_, c)) = self.gaps.pop_front_if(|(gap, _)| *gap <= at) {
             give(Piece::Clean(c.encode_utf8(&mut [0; 4])));
         }
     }
 
-    /// Returns the next secret that is decided, or the end of the text that contains none.
+    /// Returns the next secret that is decided, or else the end of the text that is known to contain no secret.
     fn look(&self, is_whole: bool) -> Result<Finding, usize> {
         let until = if is_whole { self.text.len() } else { self.engine.undecided(&self.text, self.held) };
         let mut at = self.held;

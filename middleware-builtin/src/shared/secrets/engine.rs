@@ -1,11 +1,11 @@
 //! The search for all patterns at once.
 //!
 //! 1. Text is read from left to right. At the first byte where a pattern matches, the rules are tried in their order.
-//!    The first one whose match passes its check has found a secret, and the search goes on behind it. If none does, it
-//!    goes on at the next byte.
-//! 2. The decision at a byte depends on at most [`BEFORE`] bytes before it and on a bounded number behind it. It is the
-//!    same in a text and in its chunks, because nothing is decided before that number of bytes is there.
-//! 3. A byte is not decided if all text from there on may be the beginning of a match.
+//!    The first rule whose match passes its check has found a secret, and the search continues behind the secret. If no
+//!    rule has found a secret, the search continues at the next byte.
+//! 2. The decision at a byte depends on at most [`BEFORE`] bytes before it and on a bounded number of bytes behind it.
+//!    The decision is the same in a text and in its chunks, because it is made only when these bytes have arrived.
+//! 3. A byte is undecided while all text from that byte on may be the beginning of a match.
 
 use regex_automata::meta::{Config, Regex};
 use regex_automata::nfa::thompson::WhichCaptures;
@@ -35,7 +35,7 @@ pub(super) struct Engine {
     any: Regex,
     /// Matches the end of a text that may be the beginning of a match.
     unfinished: Regex,
-    /// The longest match, without its tail.
+    /// The length of the longest match, without its tail.
     longest: usize,
     window: usize,
 }
@@ -45,7 +45,7 @@ pub(super) struct Engine {
 struct CompiledRule {
     rule: PreparedRule,
     regex: Regex,
-    /// The shortest match, without its tail.
+    /// The length of the shortest match, without its tail.
     shortest: usize,
     /// The bytes that a match can begin with, so that most rules need not be tried.
     first: FirstBytes,
@@ -67,7 +67,7 @@ pub(super) enum MatchState {
     Open,
 }
 
-/// Parses a pattern; refuses one that matches the empty text or has no bound.
+/// Parses a pattern; returns an error if it may match the empty text or more than [`LONGEST_MATCH`] bytes.
 pub(super) fn parse(rule: &PreparedRule) -> Result<Hir, PatternError> {
     let name = || rule.kind.as_str().to_owned();
     let mut parser = regex_syntax::ParserBuilder::new().unicode(rule.is_unicode).utf8(rule.is_unicode).build();
@@ -97,7 +97,8 @@ impl Engine {
         let hirs: Vec<Hir> = rules.iter().map(parse).collect::<Result<_, _>>()?;
         let all = |error| PatternError::Size { name: "all together".to_owned(), source: Box::new(error) };
         let roomy = || config().nfa_size_limit(None).hybrid_cache_capacity(8 << 20);
-        // The search over all patterns needs only their starts; groups are captured by the single rule afterwards.
+        // The search for all patterns needs only the starts of matches; the rule that matches captures its groups
+        // afterwards.
         let any = roomy().which_captures(WhichCaptures::Implicit);
         let unfinished =
             Hir::concat(vec![Hir::alternation(hirs.iter().map(beginning).collect()), Hir::look(Look::End)]);
@@ -163,11 +164,11 @@ impl Engine {
         MatchState::Nothing
     }
 
-    /// Looks for a better finding: a value that a rule knows by its name may also have a format of its own.
+    /// Looks for a better finding: a value that was recognised by its name may also have a known format.
     fn refine(&self, text: &str, vague: Finding, is_whole: bool) -> MatchState {
         let mut at = vague.start + 1;
         while let Some((start, rule)) = self.next_match(text, at).filter(|(start, _)| *start <= vague.span.start) {
-            // Personal data inside a password is not the better finding.
+            // Personal data inside of a password is not a better finding.
             let is_clear = |of: &&CompiledRule| !of.rule.is_vague && !of.rule.kind.is_personal();
             let may_begin = |of: &&CompiledRule| of.first.has(text, start);
             for of in self.rules[rule..].iter().filter(is_clear).filter(may_begin) {
@@ -203,9 +204,9 @@ fn check_rule(
         TailEnd::Never => return MatchState::Nothing,
         TailEnd::Open => return MatchState::Open,
     };
-    // A pattern of bytes may end inside a character when it reaches its bound.
+    // A match of a byte pattern may end inside of a character when it has the maximum length.
     let secret = secret.start..text.floor_char_boundary(if rule.tail.is_some() { end } else { secret.end });
-    // The check looks at the text behind the match: wait for it (2).
+    // The check looks at the text behind the match: wait for that text (2).
     if !is_whole && end + AFTER > text.len() {
         return MatchState::Open;
     }

@@ -66,8 +66,8 @@ pub(crate) fn change_denier(error: Error, change: &mut impl FnMut(&Path<'_>, &mu
     report.into()
 }
 
-/// Changes the keys of an error's details. If any was changed, causes lose their types. A request for a retry keeps its
-/// keys, because it has to remain the same request.
+/// Changes the keys of an error's details. If a key was changed, causes lose their types. A request for a retry keeps
+/// its keys, because it has to remain the same request.
 #[allow(dead_code, reason = "a redaction leaves keys")]
 pub(crate) fn change_detail_keys(error: Error, change: &mut impl FnMut(&mut String)) -> Error {
     let mut details = Value::from(error.details().clone());
@@ -87,8 +87,8 @@ fn chain(causes: Vec<Value>) -> Option<Box<TextCause>> {
     texts.fold(None, |source, text| Some(Box::new(TextCause { text, source })))
 }
 
-/// Creates an error of the same kind with other texts. An error that cannot be created again keeps its data, and gets a
-/// cause that hides the old texts.
+/// Creates an error of the same kind with other texts. An error that carries data, such as an interrupt, keeps the
+/// data, and gets a cause that hides the old texts.
 fn rebuild(error: Error, message: String, causes: Option<Box<TextCause>>) -> Error {
     let (is_retryable, is_fatal) = (error.is_retryable(), error.is_fatal());
     let anew = match error.kind() {

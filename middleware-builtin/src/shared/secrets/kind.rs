@@ -11,7 +11,7 @@ use super::table::TABLE;
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Kind {
-    /// A block from `-----BEGIN … PRIVATE KEY-----` to its end.
+    /// A private key, from `-----BEGIN … PRIVATE KEY-----` to the end of the block.
     PrivateKey,
     /// A JSON Web Token, signed or encrypted.
     Jwt,
@@ -19,7 +19,7 @@ pub enum Kind {
     GithubToken,
     /// A token of GitLab.
     GitlabToken,
-    /// A bot, user or app token of Slack, or one of its webhooks.
+    /// A bot, user or app token of Slack, or the URL of a webhook.
     SlackToken,
     /// A secret, restricted or webhook key of Stripe.
     StripeKey,
@@ -38,7 +38,8 @@ pub enum Kind {
     AzureKey,
     /// The password in a URL.
     UrlPassword,
-    /// A value that looks random and is assigned to a name such as password, secret, token or API key; a bearer token.
+    /// A value that looks random and is assigned to a name such as password, secret, token or API key, and a bearer
+    /// token.
     Assigned,
     /// An e-mail address.
     Email,
@@ -53,14 +54,14 @@ pub enum Kind {
     Ip,
     /// A US social security number next to a keyword.
     Ssn,
-    /// A key or token of a service, with its name in the [table](super::Scanner::table): `twilio_key`. Returned by
-    /// [`Kind::named`].
+    /// A key or token of another service, with the name of its rule in the [table](super::Scanner::table), such as
+    /// `twilio_key`. Returned by [`Kind::named`].
     Service(Service),
     /// The kind of your own pattern, with its name.
     Custom(Arc<str>),
 }
 
-/// The name of a service's kind of secret.
+/// The name of the kind of secret of a service, such as `twilio_key`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Service(&'static str);
 
@@ -105,7 +106,7 @@ impl Kind {
         all
     }
 
-    /// Returns the built-in kind with a name: `twilio_key`, `email`.
+    /// Returns the built-in kind with this name, such as `twilio_key` or `email`.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         TABLE.iter().find(|rule| rule.name == name).map(|rule| Self::of_line(rule.name))

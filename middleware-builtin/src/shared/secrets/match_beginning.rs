@@ -2,12 +2,11 @@
 
 use regex_syntax::hir::{Capture, Class, Hir, HirKind, Repetition};
 
-/// The maximum number of repetitions that are counted. More would make an automaton of thousands of states.
+/// The maximum number of repetitions that are counted. Counting more repetitions would need thousands of states.
 const COUNTED: u32 = 8;
 
-/// Returns a pattern that matches every beginning of a match, including the empty one and the whole match. It ignores
-/// assertions about the surrounding text and does not count long repetitions, so it may match more than that, never
-/// less.
+/// Returns a pattern that matches every beginning of a match, including the empty text and the whole match. It ignores
+/// assertions about the surrounding text and does not count long repetitions, so it may match further texts as well.
 pub(super) fn beginning(of: &Hir) -> Hir {
     match of.kind() {
         HirKind::Empty | HirKind::Look(_) => Hir::empty(),
@@ -27,7 +26,7 @@ pub(super) fn beginning(of: &Hir) -> Hir {
     }
 }
 
-/// Matches any number of repetitions, and then the beginning of one more.
+/// Matches any number of repetitions, and then the beginning of one more repetition.
 fn repeated(repetition: &Repetition) -> Hir {
     let (unfinished, sub) = (beginning(&repetition.sub), bare(&repetition.sub));
     let max = counted(repetition.max).map(|max| max.saturating_sub(1));
@@ -80,8 +79,8 @@ impl FirstBytes {
         (from..=to).for_each(|byte| self.0[usize::from(byte >> 7)] |= 1 << (byte & 127));
     }
 
-    /// Adds the first bytes of a pattern; returns `true` if it may match the empty text, so that the next part begins
-    /// the match.
+    /// Adds the first bytes of a pattern; returns `true` if the pattern may match the empty text, so that the next part
+    /// may begin the match.
     fn add(&mut self, hir: &Hir) -> bool {
         match hir.kind() {
             HirKind::Empty | HirKind::Look(_) => true,

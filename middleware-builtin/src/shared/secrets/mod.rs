@@ -32,13 +32,13 @@ pub use self::rules::{Check, Rule};
 
 /// Finds secrets and personal data in text.
 ///
-/// It searches the patterns of all [`Kind`]s in one pass, and checks each match: its check digits, and that it is no
-/// placeholder, version number or expression of a program. A finding depends only on the text near it, so it is the
-/// same in a text and in [chunks](Self::chunks) of it. Up to 16 zero-width characters and soft hyphens in a row are
-/// ignored inside a secret.
+/// It searches for the patterns of all [`Kind`]s in one pass, and checks each match: check digits must be valid, and
+/// placeholders, version numbers and expressions of programs do not pass. A finding depends only on the text near it,
+/// so it is the same in a text and in [chunks](Self::chunks) of it. Up to 16 zero-width characters and soft hyphens in
+/// a row are ignored inside a secret.
 ///
-/// Its time is linear in the length of the text. Every repetition is bounded: a match has at most 640 bytes, and the
-/// rest of a private key, of a JSON Web Token or of a long base64 text at most 16 KiB more.
+/// A search takes time linear in the length of the text. Every repetition is bounded: a match has at most 640 bytes,
+/// and the rest of a private key, of a JSON Web Token or of a long base64 text at most 16 KiB more.
 ///
 /// ```
 /// use emitree_middleware::secrets::{Kind, Scanner};
@@ -65,7 +65,7 @@ pub struct Finding {
     pub kind: Kind,
     /// Its position, in bytes.
     pub span: Range<usize>,
-    /// The start of the text that the secret is recognised by: its name, or the character before it.
+    /// The start of the whole match, which may begin before the secret with a name or a character.
     start: usize,
 }
 
@@ -73,7 +73,7 @@ pub struct Finding {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum PatternError {
-    /// The pattern is no regex.
+    /// The pattern is not a valid regex.
     #[error("the pattern `{name}` is no regex")]
     Syntax {
         /// The name of the pattern.
@@ -87,12 +87,12 @@ pub enum PatternError {
         /// The name of the pattern.
         name: String,
     },
-    /// The pattern may match too many bytes.
+    /// The pattern may match more than 640 bytes.
     #[error("the pattern `{name}` may match {} bytes, and 640 at most are taken: bound it, as in `{{1,64}}`", .longest.map_or_else(|| "any number of".to_owned(), |longest| longest.to_string()))]
     Long {
         /// The name of the pattern.
         name: String,
-        /// The length of its longest match; `None` if it has no bound.
+        /// The length of the longest match, in bytes; `None` if it is unbounded.
         longest: Option<usize>,
     },
     /// The rule does not find its own example.
@@ -151,25 +151,26 @@ impl Scanner {
         Self::of(self.0.rules.iter().filter(|rule| keep(&rule.kind)).cloned().collect())
     }
 
-    /// Returns a scanner with your own pattern, which is tried before all others. Its first group is the secret; if the
-    /// group is empty or missing, the whole match is.
+    /// Returns a scanner with your own pattern, which is tried before all other patterns. Its first group is the
+    /// secret; if the group is empty or missing, the whole match is the secret.
     ///
     /// # Errors
     ///
-    /// If the pattern is no regex, matches the empty text, may match more than 640 bytes, or becomes too large.
+    /// Returns an error if the pattern is not a valid regex, matches the empty text, may match more than 640 bytes, or
+    /// is too large when compiled.
     pub fn pattern(&self, name: &str, regex: &str) -> Result<Self, PatternError> {
         self.own(PreparedRule::pattern(name, regex))
     }
 
-    /// Returns a scanner with a rule of your own, which is tried before all others. A rule has the form of a line of
-    /// the [table](Self::table).
+    /// Returns a scanner with a rule of your own, which is tried before all other rules. A rule has the form of a line
+    /// of the [table](Self::table).
     ///
-    /// Letters, digits and word boundaries in its pattern are those of Unicode.
+    /// Its pattern matches the letters, digits and word boundaries of Unicode.
     ///
     /// # Errors
     ///
-    /// If the pattern is no regex, matches the empty text, may match more than 640 bytes, or becomes too large, or if
-    /// the rule does not find its own example.
+    /// Returns an error if the pattern is not a valid regex, matches the empty text, may match more than 640 bytes, or
+    /// is too large when compiled. Also returns an error if the rule does not find its own example.
     pub fn rule(&self, rule: &Rule) -> Result<Self, PatternError> {
         let own = Self::only([]).own(PreparedRule::own(rule))?;
         if !rule.example.is_empty() && own.is_clean(&rule.drawn(0)) {
@@ -210,7 +211,8 @@ impl Scanner {
         std::iter::from_fn(next).collect()
     }
 
-    /// Returns the text with each secret replaced; borrows it if there is none.
+    /// Returns the text with each secret replaced by the result of a function; borrows the text if it contains no
+    /// secret.
     pub fn replace<'t>(&self, text: &'t str, mut by: impl FnMut(&Kind, &str) -> String) -> Cow<'t, str> {
         let visible = Visible::of(text);
         let mut replaced: Option<String> = None;
@@ -243,13 +245,13 @@ impl Scanner {
         Chunks::new(Arc::clone(self.engine()))
     }
 
-    /// Returns how many bytes [chunks](Self::chunks) hold back at most.
+    /// Returns the maximum number of bytes that [chunks](Self::chunks) hold back.
     #[must_use]
     pub fn window(&self) -> usize {
         self.engine().window()
     }
 
-    /// Returns the kinds that it looks for, each once.
+    /// Returns the kinds that the scanner looks for, each once.
     #[must_use]
     pub fn kinds(&self) -> Vec<Kind> {
         let mut kinds: Vec<Kind> = Vec::new();
@@ -261,8 +263,8 @@ impl Scanner {
         kinds
     }
 
-    /// Returns its patterns, in the syntax of the crate `regex`. Patterns of [`Kind::Custom`] match Unicode, the others
-    /// bytes.
+    /// Returns the scanner's patterns with their kinds, in the syntax of the crate `regex`. Patterns of
+    /// [`Kind::Custom`] match Unicode text; all other patterns match bytes.
     pub fn patterns(&self) -> impl Iterator<Item = (&Kind, &str)> {
         self.engine().rules().map(|rule| (&rule.kind, rule.pattern.as_str()))
     }

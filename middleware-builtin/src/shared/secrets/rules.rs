@@ -31,27 +31,28 @@ pub struct Rule {
     /// The name of the kind, as events and replacements show it.
     pub name: &'static str,
     /// The pattern, in the syntax of the crate `regex`. Its first group is the secret; without a group, the whole match
-    /// is.
+    /// is the secret.
     pub pattern: &'static str,
-    /// Patterns of keywords, of any case. One of them must come before the secret, on the same line and at a distance
-    /// of about 40 characters at most. Empty if the format needs no keyword. With keywords, `pattern` is the secret
-    /// alone, without a group.
+    /// Patterns of keywords, which match in any case. A keyword must come before the secret, on the same line and at
+    /// most about 40 characters away. Empty if the format needs no keyword. With keywords, `pattern` matches only the
+    /// secret and has no group.
     pub near: &'static [&'static str],
     /// The check that a match must pass.
     pub check: Check,
     /// The address of a page that documents the format.
     pub source: &'static str,
     /// A template for an example that is not real: `‹a36›` stands for 36 letters and digits, see
-    /// [`drawn`](Self::drawn). With keywords, the secret is the text after the last blank.
+    /// [`drawn`](Self::drawn). With keywords, the secret is the text after the last space.
     pub example: &'static str,
 }
 
 impl Rule {
-    /// Returns the example with random characters in its holes; they are the same for the same seed.
+    /// Returns the example with random characters in its holes. The same seed returns the same characters.
     ///
-    /// A hole is a letter for an alphabet, and a number of characters: `a` letters and digits, `b` these and `-_`, `s`
-    /// these and `+/`, `l` lower-case letters, `U` upper-case letters and digits, `u` upper-case letters and `2` to
-    /// `7`, `B` the characters of Bech32, `x` and `X` hexadecimal digits, `d` digits. An empty hole becomes nothing.
+    /// A hole is a letter for an alphabet, and a number of characters: `a` letters and digits, `b` letters, digits and
+    /// `-_`, `s` letters, digits and `+/`, `l` lower-case letters, `U` upper-case letters and digits, `u` upper-case
+    /// letters and `2` to `7`, `B` the characters of Bech32, `x` and `X` hexadecimal digits, `d` digits. An empty hole
+    /// is removed.
     #[must_use]
     pub fn drawn(&self, seed: u64) -> String {
         let mut state = seed ^ 0x9e37_79b9_7f4a_7c15;
@@ -94,7 +95,7 @@ fn next(state: &mut u64) -> usize {
     usize::try_from(*state >> 33).unwrap_or_default()
 }
 
-/// A check that a match must pass besides its pattern.
+/// A check that a match must pass in addition to its pattern.
 #[derive(Clone, Copy)]
 pub struct Check {
     test: Test,
@@ -115,8 +116,8 @@ impl Check {
     pub const ANY: Self = Self::of(checks::any);
     /// Accepts a random token: at least eight different characters, and no word that marks a placeholder.
     pub const RANDOM: Self = Self::of(checks::token);
-    /// Accepts a random token that has letters of both cases and digits, or hexadecimal digits only, and that does not
-    /// continue. For secrets with a fixed length and no prefix.
+    /// Accepts a random token of letters of both cases, usually with digits, or of hexadecimal digits only. No further
+    /// characters of a token may follow. For secrets with a fixed length and no prefix.
     pub const MIXED: Self = Self::of(checks::mixed);
 
     pub(super) const BLOCK: Self = Self::of(checks::any).with_tail(Tail::Block);
@@ -140,7 +141,7 @@ impl Check {
         Self { test: Test::Of(test), tail: None, is_vague: false }
     }
 
-    /// Returns a check that accepts a match if a function returns `true`.
+    /// Returns a check that accepts a match if the function returns `true` for its secret.
     #[must_use]
     pub const fn by(is_secret: fn(&str) -> bool) -> Self {
         Self { test: Test::Own(is_secret), tail: None, is_vague: false }
@@ -174,7 +175,7 @@ impl fmt::Debug for Check {
 pub(super) struct PreparedRule {
     pub(super) kind: Kind,
     pub(super) pattern: String,
-    /// `true` if letters, digits and word boundaries are those of Unicode.
+    /// `true` if the pattern matches the letters, digits and word boundaries of Unicode.
     pub(super) is_unicode: bool,
     pub(super) check: Check,
     /// The text behind the match that belongs to the secret.

@@ -1,11 +1,11 @@
-//! Secrets that are too long for a pattern: the pattern matches their beginning, and this file reads the rest once.
+//! Secrets that are too long for a pattern: the pattern matches their beginning, and this module reads the rest.
 
 /// The form of the text behind the pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Tail {
     /// Up to the line that ends a block of key data.
     Block,
-    /// Two more parts after dots, or four.
+    /// Two or four more parts, each after a dot.
     Jwt,
     /// More base64, of either alphabet.
     Run,
@@ -15,7 +15,7 @@ pub(super) enum Tail {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TailEnd {
     At(usize),
-    /// It is no secret.
+    /// The match is no secret.
     Never,
     /// More text is needed.
     Open,
@@ -25,7 +25,7 @@ pub(super) enum TailEnd {
 pub(super) const LONGEST: usize = 16 * 1024;
 
 impl Tail {
-    /// Reads the text behind the pattern; `is_whole` if no more text will come.
+    /// Reads the text behind the pattern; `is_whole` is `true` if no more text will come.
     pub(super) fn read(self, text: &str, from: usize, is_whole: bool) -> TailEnd {
         match self {
             Self::Block => block(text, from, is_whole),
@@ -41,7 +41,7 @@ fn block(text: &str, from: usize, is_whole: bool) -> TailEnd {
     let within = &text.as_bytes()[from..text.len().min(bound)];
     let end = match end_of_block(within) {
         Some(end) => from + end,
-        // Without an end, withhold all that is read: the block may be torn off.
+        // Without an end, all text that was read is the secret: the block may be cut off.
         None if text.len() >= bound => bound,
         None if is_whole => text.len(),
         None => return TailEnd::Open,
@@ -71,7 +71,7 @@ fn run(text: &str, from: usize, is_whole: bool) -> TailEnd {
     if end == text.len() && !is_whole { TailEnd::Open } else { TailEnd::At(end) }
 }
 
-/// Reads the three parts of a signed token (RFC 7519), or the five of an encrypted one (RFC 7516).
+/// Reads the three parts of a signed token (RFC 7519), or the five parts of an encrypted token (RFC 7516).
 fn jwt(text: &str, from: usize, is_whole: bool) -> TailEnd {
     let bytes = &text.as_bytes()[..text.len().min(from + LONGEST)];
     // The end of a part is known if more text follows, or if no more will be read.

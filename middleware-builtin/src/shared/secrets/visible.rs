@@ -1,10 +1,10 @@
 //! Invisible characters, which would hide a secret from a pattern: the search ignores them.
 //!
-//! At most 16 in a row are ignored; more of them separate two texts.
+//! Only the first 16 in a row are ignored; further invisible characters in the row stay in the text.
 
 use std::borrow::Cow;
 
-/// The number of characters in a row that are ignored.
+/// The maximum number of invisible characters in a row that are ignored.
 const MOST: usize = 16;
 
 /// Returns `true` for zero-width characters, direction marks, soft hyphens and variation selectors.
@@ -13,7 +13,7 @@ pub(crate) const fn is_invisible(c: char) -> bool {
         | '\u{2066}'..='\u{206f}' | '\u{fe00}'..='\u{fe0f}' | '\u{feff}')
 }
 
-/// Returns `true` if a text has such characters; fast for texts that have none.
+/// Returns `true` if a text has invisible characters; fast for texts without them.
 pub(super) fn has_invisible(text: &str) -> bool {
     // The first bytes of these characters in UTF-8.
     let bytes = text.as_bytes();
@@ -39,7 +39,7 @@ impl InvisibleFilter {
 #[derive(Debug)]
 pub(super) struct Visible<'t> {
     pub(super) text: Cow<'t, str>,
-    /// Offsets in the text, with the number of bytes that were removed before them or at them, in order.
+    /// Offsets in the text, with the number of bytes that were removed up to each offset, in order.
     gaps: Vec<(usize, usize)>,
 }
 
@@ -52,7 +52,7 @@ impl<'t> Visible<'t> {
         for c in text.chars() {
             if sieve.takes(c) {
                 left_out += c.len_utf8();
-                // The total so far, so that `begin` and `end` need one binary search.
+                // Store the total so far, so that `begin` and `end` need one binary search.
                 gaps.push((seen.len(), left_out));
             } else {
                 seen.push(c);
