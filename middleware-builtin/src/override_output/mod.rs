@@ -51,9 +51,9 @@ use crate::shared::runs::{FilterSpec, Runs};
 /// # Which runs
 ///
 /// It answers a run that it is bound to if the run is [selected](Self::runs) and its [input](Self::when_input) meets
-/// all conditions. By default, it answers every run. If an answer has another type than the run's output, the run fails
-/// with an error that names both types; select the runs with [`runs`](Self::runs). JSON that does not fit the output
-/// type makes the run fail too.
+/// all conditions. By default, it answers every run that it is bound to. If an answer has another type than the run's
+/// output, the run fails with an error that names both types; select the runs with [`runs`](Self::runs). JSON that does
+/// not fit the output type makes the run fail too.
 ///
 /// # Order
 ///

@@ -75,8 +75,8 @@ mod quota;
 ///
 /// # Its own events
 ///
-/// `middleware.rate_limit.delayed`, a [`Delayed`], when a run that had to wait goes on; `middleware.rate_limit.denied`,
-/// a [`Denied`], before a run is denied. A run that passes at once emits nothing.
+/// `middleware.rate_limit.delayed`, a [`Delayed`], when a run that had to wait continues;
+/// `middleware.rate_limit.denied`, a [`Denied`], before a run is denied. A run that passes at once emits nothing.
 ///
 /// # What it remembers
 ///

@@ -93,8 +93,8 @@ pub use crate::shared::inspected_place::Place;
 /// It does not see events of other types unless they are [registered](Self::event), keys and numbers in JSON, the text
 /// of panics, or text that your code prints. A [`sink`](Self::sink) redacts all events that leave the process through
 /// it. The page [what redaction cannot
-/// see](https://github.com/emitree/emitree/blob/main/docs/what-redaction-cannot-see.md) has the complete list, and says
-/// what to do.
+/// see](https://github.com/emitree/emitree/blob/main/docs/what-redaction-cannot-see.md) lists everything that redaction
+/// does not see, and what to do about it.
 ///
 /// An event of type `&'static str` that contains a secret becomes `[REDACTED]`. JSON that is nested deeper than 128
 /// levels is not searched, and does not pass.

@@ -102,7 +102,7 @@ struct RetryPolicy {
     own_events: OwnEvents,
 }
 
-/// An attempt has failed, and another one follows after a delay.
+/// An attempt has failed, and another attempt follows after a delay.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct RetryScheduled {

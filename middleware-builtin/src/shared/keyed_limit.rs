@@ -13,7 +13,7 @@ use crate::shared::millis::millis;
 use crate::shared::own_events::{OwnEvents, own_events};
 use crate::shared::runs::FilterSpec;
 
-/// A run that had to wait goes on.
+/// A run that had to wait continues.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Delayed {

@@ -117,7 +117,7 @@ impl Engine {
         })
     }
 
-    /// Returns how many bytes are held back at most.
+    /// Returns the maximum number of bytes that are held back.
     pub(super) const fn window(&self) -> usize {
         self.window
     }
