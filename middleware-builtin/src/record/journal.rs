@@ -1,4 +1,4 @@
-//! A journal: the runs below a run, as data.
+//! Journals: the recorded runs below a run, as data.
 //!
 //! A journal is written as JSON lines: the first line describes the recorded run and has the number of runs below it,
 //! and each further line is one of these runs.

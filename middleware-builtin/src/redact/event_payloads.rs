@@ -58,7 +58,7 @@ pub(super) fn of_json(redactor: &Arc<Redactor>, ctx: &RunContext) -> Result<()> 
     Ok(())
 }
 
-/// Redacts the payload if it is JSON, or one of the text types.
+/// Redacts the payload if it is JSON or has one of the text types.
 fn redact_text(event: &mut dyn AnyEvent, name: &str, redactor: &Redactor) -> Result<(), BoxError> {
     let redacted = |text: &str| redactor.event_text(name, text);
     redact_as::<String>(event, &redacted);

@@ -67,8 +67,8 @@ use crate::shared::own_events::{OwnEvents, UserTexts, own_events, run_label};
 ///
 /// The answer is returned at the point where it was recorded: outside of the run's layers, and before its output
 /// middlewares. Input middlewares and listeners are called as usual. If the recorded answer is an error, the run fails
-/// with that error and its kind. A run whose work was dropped, aborted or timed out in the recording stays pending
-/// until it is stopped again.
+/// with that error, which keeps its kind. A run whose work was dropped, aborted or timed out in the recording stays
+/// pending until it is stopped again.
 ///
 /// # The first difference
 ///

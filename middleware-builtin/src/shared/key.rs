@@ -51,7 +51,7 @@ enum KeySource {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Missing {
-    /// All such runs are counted together.
+    /// All runs without the value are counted together.
     #[default]
     Together,
     /// The run is neither counted nor limited.
@@ -113,7 +113,7 @@ impl Key {
 
     /// Calls a function with the key of a run, or with `None` if the run is not counted.
     ///
-    /// An error is the reason for a denial.
+    /// If it returns an error, the run must be denied for that reason.
     #[inline]
     pub(crate) fn look<R>(&self, ctx: &RunContext, look: impl FnOnce(Option<KeyRef<'_>>) -> R) -> Result<R, Error> {
         match &self.source {
@@ -204,7 +204,7 @@ impl<'a> KeyRef<'a> {
     }
 }
 
-/// A key that is stored.
+/// An owned key, for storage.
 #[derive(Clone, Debug)]
 pub(crate) enum OwnedKey {
     All,

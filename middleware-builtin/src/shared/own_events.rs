@@ -52,7 +52,7 @@ impl<T: UserTexts> UserTexts for Vec<T> {
     }
 }
 
-/// All strings of the value, without keys.
+/// The texts are all strings of the value, without keys.
 impl UserTexts for Value {
     fn user_texts(&mut self, change: &mut dyn FnMut(&mut String)) {
         match self {

@@ -242,7 +242,7 @@ impl FilterSpec {
         self.0.as_ref().is_none_or(|runs| runs.has(run))
     }
 
-    /// Returns `true` if a guard applies to a run; denies the run if the predicate panics (M5).
+    /// Returns `true` if a guard applies to a run; returns a denial if the predicate panics (M5).
     #[inline]
     pub(crate) fn guards(&self, run: &RunContext, by: &str) -> Result<bool> {
         self.0.as_ref().map_or(Ok(true), |runs| runs.guards(run, by))

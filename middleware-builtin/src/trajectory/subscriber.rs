@@ -90,7 +90,7 @@ impl TreeSubscriber {
         position
     }
 
-    /// Emits a line before it is written. Listeners may change its message.
+    /// Emits a line before it is written. Returns its message as listeners left it.
     fn emit(&self, event: &RunEvent<'_>, line: &Line<'_>, message: String) -> String {
         let run = event.run();
         // Use the bound run's ids, so that listeners can tell trees apart.
