@@ -47,7 +47,7 @@ async fn an_answer_without_the_work_is_a_failure_that_says_so() {
     let recorder = Recorder::new();
     let answers = tower_layer(layer_fn(|_| service_fn(|_: Ticket| async { Ok::<_, BoxError>(()) })));
     let error = doubling(&recorder).run(1).layer(answers).await.expect_err("there is no output");
-    let message = "a tower layer answered before the work was over, and so without its output";
+    let message = "a tower layer returned `Ok` before the work was over, so there is no output";
     assert_eq!(error.explain(), message);
     recorder.expect([]);
 }

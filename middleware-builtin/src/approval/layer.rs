@@ -45,7 +45,7 @@ impl Layer<JsonRun> for ApprovalLayer {
 impl ApprovalLayer {
     fn asks_about(&self, request: &Request) -> Result<bool> {
         let asks = || self.0.when.iter().all(|when| when(request));
-        caught(asks).map_err(|panic| self.deny(format!("what says whether to ask panicked: {panic}")))
+        caught(asks).map_err(|panic| self.deny(format!("the predicate that decides whether to ask panicked: {panic}")))
     }
 
     /// Emits the answer, and returns the edited input if the answer is an edit. Returns an error if the run is rejected

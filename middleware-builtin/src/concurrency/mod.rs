@@ -112,7 +112,7 @@ struct ConcurrencyOptions {
 #[non_exhaustive]
 pub enum ConcurrencyError {
     /// The number of permits is 0.
-    #[error("`0` permits let nothing begin: at least 1 is needed")]
+    #[error("`0` permits would deny every run: at least 1 is needed")]
     NoPermits,
     /// The number of permits is above the semaphore's maximum.
     #[error("`{permits}` permits are more than can be counted: at most {most}", most = Semaphore::MAX_PERMITS)]

@@ -70,7 +70,7 @@ mod tests {
     fn what_cannot_be_counted_is_refused_and_quoted() {
         let (second, nano) = (Duration::from_secs(1), Duration::from_nanos(1));
         let rows = [
-            (0, second, None, "`0` runs in a period let nothing pass: at least 1 is needed"),
+            (0, second, None, "`0` runs in a period would deny every run: at least 1 is needed"),
             (1, second, Some(0), "a burst of `0` lets nothing pass: at least 1 is needed"),
             (2, nano, None, "`2` runs in `1ns` are more than one in a nanosecond: take a longer period, or fewer runs"),
             (

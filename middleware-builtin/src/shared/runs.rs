@@ -159,7 +159,7 @@ impl Runs {
 
     pub(crate) fn guards(&self, run: &RunContext, by: &str) -> Result<bool> {
         caught(|| self.has(run))
-            .map_err(|panic| Error::denied(by, format!("what says which runs it is about panicked: {panic}")))
+            .map_err(|panic| Error::denied(by, format!("the predicate that selects runs panicked: {panic}")))
     }
 
     /// Writes a selection inside a larger selection, in parentheses where the order of operations needs them.

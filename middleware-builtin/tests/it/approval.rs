@@ -246,8 +246,8 @@ async fn a_predicate_that_panics_denies_and_says_so() {
     let tool = done.tool(&Emitter::new());
     let (approval, asked) = always(Decision::Approve);
     let rows = [
-        (approval.clone().when(|_| panic!("planned")), "what says whether to ask panicked: planned"),
-        (approval.runs(Runs::matching(|_| panic!("planned"))), "what says which runs it is about panicked: planned"),
+        (approval.clone().when(|_| panic!("planned")), "the predicate that decides whether to ask panicked: planned"),
+        (approval.runs(Runs::matching(|_| panic!("planned"))), "the predicate that selects runs panicked: planned"),
     ];
     for (approval, reason) in rows {
         let error = tool.run(delete("/tmp")).middleware(approval).await.expect_err("nobody was asked");

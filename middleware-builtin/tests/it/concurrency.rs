@@ -309,7 +309,7 @@ async fn a_listener_that_fails_changes_nothing() -> TestResult {
 #[test]
 fn what_cannot_be_is_refused_and_quoted() {
     let rows = [
-        (0, "`0` permits let nothing begin: at least 1 is needed".to_owned()),
+        (0, "`0` permits would deny every run: at least 1 is needed".to_owned()),
         (usize::MAX, format!("`{}` permits are more than can be counted: at most {}", usize::MAX, usize::MAX >> 3)),
     ];
     for (permits, message) in rows {

@@ -174,7 +174,7 @@ async fn a_guard_denies_where_what_says_whom_it_is_about_panics() -> TestResult 
     let errors =
         [run(&double, rate).await, run(&double, concurrency).await, run(&double, asks).await, run(&double, only).await];
     for (error, by) in errors.into_iter().zip(["rate_limit", "concurrency", "approval", "override_output"]) {
-        let reason = "what says which runs it is about panicked: planned";
+        let reason = "the predicate that selects runs panicked: planned";
         assert_eq!(error.expect_err("it is denied").explain(), format!("denied by {by}: {reason}"));
     }
     Ok(())

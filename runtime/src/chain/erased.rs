@@ -235,7 +235,7 @@ impl<'a, I, O> Running<'a, I, O> {
     fn panicked(&mut self, polled: Poll<Result<O>>, panic: Error) -> Result<O> {
         discard(self.inside.take());
         let Poll::Ready(result) = polled else { return Err(panic) };
-        logged(|| tracing::warn!(error = %panic, "what is inside of a layer panicked while it was dropped"));
+        logged(|| tracing::warn!(error = %panic, "the future inside a layer panicked in its drop"));
         result
     }
 }
@@ -248,7 +248,7 @@ impl<I, O> Future for Running<'_, I, O> {
         let frame = match (self.frame, &self.inside) {
             (Some(frame), Some(_)) => frame,
             (Some(_), None) => {
-                let error = Error::new("what is inside was polled again after it had returned");
+                let error = Error::new("`next` was polled again after it had returned");
                 return Poll::Ready(Err(error));
             }
             // If the layer outside has swallowed control flow, it gets that error again, and nothing is called (M9).

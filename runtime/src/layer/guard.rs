@@ -196,7 +196,7 @@ pub(crate) async fn run_check<C: Future<Output = Result<()>> + Send>(
     };
     match checked {
         Ok(Err(error)) if !error.must_pass() => {
-            let reason = caught(|| error.to_string()).unwrap_or_else(|_| "it cannot be said why".to_owned());
+            let reason = caught(|| error.to_string()).unwrap_or_else(|_| "the error cannot be displayed".to_owned());
             Err(Error::denied(by, reason).caused_by(error))
         }
         Ok(checked) => checked,

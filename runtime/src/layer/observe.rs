@@ -83,6 +83,6 @@ impl<O: Op, T: Observe<O>> Layer<O> for ObserveLayer<T> {
 }
 
 fn isolated<T>(name: &str, look: impl FnOnce() -> T) -> Option<T> {
-    let log = |panic: &Error| logged(|| tracing::warn!("`{name}`, which observes, panicked: {panic}"));
+    let log = |panic: &Error| logged(|| tracing::warn!("the observing layer `{name}` panicked: {panic}"));
     caught(look).inspect_err(log).ok()
 }

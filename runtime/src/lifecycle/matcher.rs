@@ -25,7 +25,7 @@ impl Instance {
 
 /// A value that names an instance: a [`Runnable`], a [`RunContext`] or an [`Instance`].
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` does not tell of which instance it is",
+    message = "`{Self}` cannot be converted to an instance",
     label = "expected a `Runnable`, a `RunContext` or an `Instance`"
 )]
 pub trait AsInstance {

@@ -47,11 +47,11 @@ impl ExitMaps {
 impl Functions {
     /// Returns functions that replace the dropped ones, and withhold every error and value.
     fn withholding(&self) -> Self {
-        let error = |error: Error| error.withheld("the run has ended, and with it what its errors pass".to_owned());
+        let error = |error: Error| error.withheld("the run has ended, and its functions for errors are gone".to_owned());
         let warned = Arc::clone(&self.has_warned);
         let value = move |key: &str, _| {
             if !warned.swap(true, Ordering::Relaxed) {
-                logged(|| tracing::warn!("`{key}` was withheld, for it was set on a run that has ended"));
+                logged(|| tracing::warn!("`{key}` was withheld, because it was set on a run that has ended"));
             }
             Value::Null
         };
@@ -67,7 +67,7 @@ impl Functions {
             let was = error.clone();
             match caught(|| map(error)) {
                 Ok(error) => error.ending_as(&was),
-                Err(panic) => was.withheld(format!("what the error passes panicked: {panic}")),
+                Err(panic) => was.withheld(format!("a function for errors panicked: {panic}")),
             }
         })
     }
@@ -76,7 +76,7 @@ impl Functions {
     fn value(&self, key: &str, value: Value) -> Value {
         self.values.iter().fold(value, |value, map| {
             caught(|| map(key, value)).unwrap_or_else(|panic| {
-                logged(|| tracing::warn!("`{key}` was withheld, for what it passes panicked: {panic}"));
+                logged(|| tracing::warn!("`{key}` was withheld, because a function for context values panicked: {panic}"));
                 Value::Null
             })
         })

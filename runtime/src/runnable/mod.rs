@@ -64,7 +64,7 @@ use crate::{Middleware, Op, Result, Run, RunContext};
     message = "`{Self}` cannot be run",
     label = "expected a `Runnable`",
     note = "implement `Runnable`, or lift an async function with `runnable_fn(name, f)`",
-    note = "an `Arc` of a runnable is given as `&*runnable`, or stored as it is where `IntoShared` is expected"
+    note = "pass an `Arc` of a runnable as `&*runnable`; functions that store one take the `Arc` itself (`IntoShared`)"
 )]
 pub trait Runnable: Send + Sync {
     /// The input of the work.

@@ -114,7 +114,7 @@ where
 }
 
 fn without_work() -> Error {
-    Error::new("a tower layer answered before the work was over, and so without its output")
+    Error::new("a tower layer returned `Ok` before the work was over, so there is no output")
 }
 
 impl<S> Clone for TowerLayer<S> {

@@ -138,7 +138,7 @@ async fn a_guard_that_blocks_its_thread_past_its_time_out_denies_and_says_so() {
 async fn control_flow_that_comes_too_late_and_errors_that_cannot_be_shown_deny_too() {
     silence_planned_panics();
     for (check, reason) in
-        [(Check::HaltsLate, "the guard took longer than 1ms"), (Check::FailsBadly, "it cannot be said why")]
+        [(Check::HaltsLate, "the guard took longer than 1ms"), (Check::FailsBadly, "the error cannot be displayed")]
     {
         for at in [Checked::Input, Checked::Output] {
             let (result, _) = guarded(check, at, GuardOptions::new().timeout(MOMENT)).await;

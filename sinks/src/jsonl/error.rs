@@ -34,7 +34,7 @@ pub enum JsonlError {
         source: io::Error,
     },
     /// The last line could not be read, completed or moved to `<path>.torn`.
-    #[error("could not mend the end of `{path}`")]
+    #[error("could not repair the end of `{path}`")]
     Mend {
         /// The file.
         path: PathBuf,

@@ -98,7 +98,7 @@ fn rebuild(error: Error, message: String, causes: Option<Box<TextCause>>) -> Err
         ErrorKind::Aborted => Error::aborted(message),
         ErrorKind::TimedOut => Error::timed_out(message),
         _ => {
-            let text = "what was said before is withheld".to_owned();
+            let text = "the text before it is withheld".to_owned();
             let hiding = causes.unwrap_or_else(|| Box::new(TextCause { text, source: None }));
             return error.message(message).caused_by(hiding);
         }
@@ -142,7 +142,7 @@ mod tests {
             (Error::aborted("hunter2"), "aborted: ***"),
             (Error::timed_out("hunter2"), "***"),
             (Error::new("x").context("tried", "hunter2"), "x\n  tried: \"***\""),
-            (Error::retry("hunter2"), "retry requested: ***\n  caused by: what was said before is withheld"),
+            (Error::retry("hunter2"), "retry requested: ***\n  caused by: the text before it is withheld"),
         ];
         for (error, expected) in rows {
             let kind = error.kind().clone();
