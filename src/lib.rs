@@ -93,8 +93,8 @@ pub mod context {
 pub mod emitter {
     pub use emitree_emitter::{
         AsName, AsyncItem, AsyncListener, AsyncObserver, BoxError, BuildError, Context, Creator, CreatorRecord,
-        DropGuard, EmitError, EmitErrorKind, EmitterBuilder, FnMatcher, Hears, IntoMatcher, IntoNamespace, ListenError,
-        ListenerResult, MatcherError, NameError, NameRef, Namespace, OnError, PipeHandle, Registration, Trace,
+        DropGuard, EmitError, EmitErrorKind, EmitterBuilder, FnMatcher, IntoMatcher, IntoNamespace, ListenError,
+        ListenerResult, MatcherError, NameError, NameRef, Namespace, OnError, Payload, PipeHandle, Registration, Trace,
         UncountedCalls, With, async_fn, json, listener, matcher_fn, new_id, observer, panic_message, panic_text,
     };
 }

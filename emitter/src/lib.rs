@@ -69,7 +69,7 @@ pub use emitter::pipe::PipeHandle;
 pub use error::{BoxError, BuildError, EmitError, EmitErrorKind, ListenError, MatcherError, panic_message};
 pub use event::meta::{EventMeta, Trace};
 pub use event::record::{EventRecord, Gap, SinkRecord};
-pub use event::{AnyEvent, Event, Hears, Opaque};
+pub use event::{AnyEvent, Event, Opaque, Payload};
 pub use matching::function::{FnMatcher, matcher_fn};
 pub use matching::matcher::{IntoMatcher, Matcher};
 pub use name::namespace::IntoNamespace;

@@ -144,9 +144,9 @@ impl World {
         Ok(())
     }
 
-    fn is_heard(&self, at: usize) -> bool {
+    fn has_listeners(&self, at: usize) -> bool {
         self.emitters[at].listener_count() + self.pipes[at] > 0
-            || self.above[at].iter().any(|&above| self.is_heard(above))
+            || self.above[at].iter().any(|&above| self.has_listeners(above))
     }
 }
 
@@ -158,7 +158,7 @@ proptest! {
         for act in acts {
             world.act(&act).expect("names are valid");
             for at in 0..world.emitters.len() {
-                prop_assert_eq!(world.emitters[at].is_heard(), world.is_heard(at), "emitter {} after {:?}", at, &act);
+                prop_assert_eq!(world.emitters[at].has_listeners(), world.has_listeners(at), "emitter {} after {:?}", at, &act);
             }
         }
     }
@@ -175,15 +175,15 @@ fn who_has_begun_to_listen_is_found_at_once_whoever_looks_meanwhile() -> TestRes
             scope.spawn(|| {
                 while !is_over.load(Ordering::Relaxed) {
                     // Remembers, if there are no listeners right now.
-                    std::hint::black_box(leaf.is_heard());
+                    std::hint::black_box(leaf.has_listeners());
                 }
             });
         }
         let found = (0..20_000).map(|_| {
             let listens = top.on("x", |_: &mut u32, _| ())?;
-            let found = leaf.is_heard();
+            let found = leaf.has_listeners();
             listens.off();
-            Ok::<_, ListenError>(found && !leaf.is_heard())
+            Ok::<_, ListenError>(found && !leaf.has_listeners())
         });
         let found = found.collect::<Result<Vec<_>, _>>();
         is_over.store(true, Ordering::Relaxed);

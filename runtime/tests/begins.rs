@@ -47,9 +47,9 @@ impl<S: tracing::Subscriber> Layer<S> for InTheMaking {
 // R13: a run that its parent has taken, and that is not there yet, is waited for.
 #[test]
 fn a_run_that_is_just_being_made_on_another_thread_ends_before_its_parent() -> TestResult {
-    for is_heard in [true, false] {
+    for has_listeners in [true, false] {
         let (tree, recorder) = (Emitter::new(), Recorder::new());
-        if is_heard {
+        if has_listeners {
             recorder.ends(&tree);
         }
         let (inside, is_inside) = mpsc::channel();
@@ -83,7 +83,7 @@ fn a_run_that_is_just_being_made_on_another_thread_ends_before_its_parent() -> T
             "parent.run.success",
             "parent.run.finish success",
         ];
-        recorder.expect(if is_heard { &expected[..] } else { &[] }.iter().copied());
+        recorder.expect(if has_listeners { &expected[..] } else { &[] }.iter().copied());
     }
     Ok(())
 }
@@ -158,9 +158,9 @@ async fn a_run_begun_in_a_listener_of_success_ends_first_and_one_begun_in_a_list
 // R13, R1: a run has not ended before its tasks have, so what these begin inherits from it, guards too.
 #[tokio::test]
 async fn a_run_begun_in_a_task_that_is_being_stopped_has_its_parent_whether_anybody_listens_or_not() -> TestResult {
-    for is_heard in [false, true] {
+    for has_listeners in [false, true] {
         let tree = Emitter::new();
-        if is_heard {
+        if has_listeners {
             tree.observe("*.*", |_: &Any, _| ())?;
         }
         let (held, has) = (Slot::new(), Slot::new());
@@ -186,7 +186,7 @@ async fn a_run_begun_in_a_task_that_is_being_stopped_has_its_parent_whether_anyb
             }
         });
         parent.run(()).await?;
-        assert!(has.take(), "heard: {is_heard}");
+        assert!(has.take(), "heard: {has_listeners}");
         let error = held.take().await.expect_err("it was ended with its parent");
         assert_eq!(error.kind(), &ErrorKind::Aborted);
     }
@@ -196,9 +196,9 @@ async fn a_run_begun_in_a_task_that_is_being_stopped_has_its_parent_whether_anyb
 // R1, R13: what is bound in a run for those below it cannot be escaped by being late.
 #[tokio::test]
 async fn a_run_whose_parent_has_ended_before_its_first_poll_does_not_begin() -> TestResult {
-    for is_heard in [false, true] {
+    for has_listeners in [false, true] {
         let (tree, recorder) = (Emitter::new(), Recorder::new());
-        if is_heard {
+        if has_listeners {
             recorder.watch(&tree);
         }
         let (held, done) = (Slot::new(), Arc::new(AtomicBool::new(false)));
@@ -217,7 +217,7 @@ async fn a_run_whose_parent_has_ended_before_its_first_poll_does_not_begin() -> 
         assert_eq!(error.to_string(), "the run that it was made in ended before it was first polled");
         assert!(!done.load(Ordering::Relaxed));
         let expected = ["parent.run.start", "parent.run.success", "parent.run.finish"];
-        recorder.expect(expected.into_iter().filter(|_| is_heard));
+        recorder.expect(expected.into_iter().filter(|_| has_listeners));
     }
     Ok(())
 }

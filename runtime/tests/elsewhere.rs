@@ -233,7 +233,7 @@ enum When {
 }
 
 /// Returns the outcomes of the runs that the drop has started.
-fn dropped(leave: Leave, when: When, is_heard: bool) -> Vec<(Started, bool)> {
+fn dropped(leave: Leave, when: When, has_listeners: bool) -> Vec<(Started, bool)> {
     let (tree, seen) = (Emitter::new(), Seen::default());
     let notes = Arc::clone(&seen);
     let above = below(&tree.clone(), "above", move |(): (), ctx: RunContext| {
@@ -261,7 +261,7 @@ fn dropped(leave: Leave, when: When, is_heard: bool) -> Vec<(Started, bool)> {
                 Ok(())
             };
             let run = nested.run(());
-            let run = if is_heard { run.on("never", |_: &mut Any, _| ()) } else { run };
+            let run = if has_listeners { run.on("never", |_: &mut Any, _| ()) } else { run };
             run.middleware(middleware).await?;
             if matches!(when, When::Ended) {
                 drop_left(&left);
@@ -279,10 +279,12 @@ fn what_another_thread_drops_of_a_run_is_dropped_inside_of_it() {
     let mut evaded = Vec::new();
     for (name, leave) in LEFT {
         // A run that is heard has its emitter from the beginning, others when somebody asks for it.
-        for (when, is_heard) in [When::Works, When::Ended].into_iter().flat_map(|when| [(when, false), (when, true)]) {
-            let seen = dropped(*leave, when, is_heard);
+        for (when, has_listeners) in
+            [When::Works, When::Ended].into_iter().flat_map(|when| [(when, false), (when, true)])
+        {
+            let seen = dropped(*leave, when, has_listeners);
             if seen != [(Started::Guarded, false)] {
-                evaded.push(format!("{name}, {when:?}, heard: {is_heard}: {seen:?}"));
+                evaded.push(format!("{name}, {when:?}, heard: {has_listeners}: {seen:?}"));
             }
         }
     }

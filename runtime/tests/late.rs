@@ -110,9 +110,9 @@ impl Drop for Bad {
 #[test]
 fn a_run_that_does_not_begin_gives_its_error_though_its_input_panics_when_it_is_dropped() -> TestResult {
     support::silence_planned_panics();
-    for is_heard in [false, true] {
+    for has_listeners in [false, true] {
         let (tree, held) = (Emitter::new(), Slot::new());
-        if is_heard {
+        if has_listeners {
             tree.observe("*.*", |_: &Any, _| ())?;
         }
         let (holds, child) = (held.clone(), Arc::new(below(&tree, "child", |_: Bad, _: RunContext| async { Ok(()) })));
@@ -124,7 +124,7 @@ fn a_run_that_does_not_begin_gives_its_error_though_its_input_panics_when_it_is_
         let run = held.take();
         let polled = catch_unwind(AssertUnwindSafe(|| run.now_or_never())).expect("the panic stays inside");
         let error = polled.expect("it waits for nothing").expect_err("it does not begin");
-        assert_eq!(error.kind(), &ErrorKind::Aborted, "heard: {is_heard}");
+        assert_eq!(error.kind(), &ErrorKind::Aborted, "heard: {has_listeners}");
     }
     Ok(())
 }

@@ -409,7 +409,7 @@ async fn a_run_that_has_ended_takes_nothing_and_says_so() -> TestResult {
         assert!(matches!(refused, ListenError::RunEnded { .. }) && refused.to_string() == text, "{refused}");
         assert!(ctx.emitter().child("x")?.on("*", |_: &mut Any, _| ()).is_err());
         assert!(!ctx.emitter().pipe(&Emitter::new()).unpipe());
-        assert!(!ctx.is_heard() && !ctx.emitter().is_heard());
+        assert!(!ctx.has_listeners() && !ctx.emitter().has_listeners());
         // What would have been redacted before anybody sees it reaches nobody.
         for n in 1..=3 {
             ctx.emitter().emit("progress", &mut "a secret".to_owned()).await?;

@@ -97,10 +97,10 @@ async fn an_observer_sees_of_every_end_what_a_listener_hears() -> TestResult {
 #[tokio::test]
 async fn a_run_that_is_only_observed_is_not_heard() -> TestResult {
     let (tree, recorder) = (Emitter::new(), Recorder::new());
-    let inner = Arc::new(below(&tree, "inner", |(), ctx: RunContext| async move { Ok(ctx.is_heard()) }));
+    let inner = Arc::new(below(&tree, "inner", |(), ctx: RunContext| async move { Ok(ctx.has_listeners()) }));
     let outer = below(&tree, "outer", move |(), ctx: RunContext| {
         let inner = Arc::clone(&inner);
-        async move { Ok([ctx.is_heard(), inner.run(()).await?]) }
+        async move { Ok([ctx.has_listeners(), inner.run(()).await?]) }
     });
     assert_eq!(outer.run(()).middleware(noting(&recorder, "sees")).await?, [false, false]);
     recorder.expect([

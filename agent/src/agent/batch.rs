@@ -31,7 +31,7 @@ pub(crate) async fn run_batch(agent: &Loop<'_>, turn: &OpenTurn<'_>) -> Result<V
     let mut batch = Batch(Vec::with_capacity(calls.len()));
     for mut call in calls {
         resolve(agent, &mut call).await?;
-        if agent.ctx.is_heard() {
+        if agent.ctx.has_listeners() {
             tell(agent.ctx, &mut ToolCallIdentified { call: call.clone() }).await?;
         }
         // Checked before the gate: nobody is to approve a call that cannot be executed.
@@ -172,7 +172,7 @@ async fn finish(agent: &Loop<'_>, turn: &OpenTurn<'_>, settled: Vec<Settled>) ->
         let hooks = agent.chains().flat_map(|chains| &chains.results);
         errors.extend(result.pass(hooks, agent.ctx).await.err());
         turn.answer(position, answer(&result));
-        if agent.ctx.is_heard() {
+        if agent.ctx.has_listeners() {
             let mut response = ToolResponse { call: result.call.clone(), result: answer(&result) };
             errors.extend(tell(agent.ctx, &mut response).await.err());
         }

@@ -101,7 +101,7 @@ impl<'a> Loop<'a> {
     }
 
     pub(crate) async fn run(mut self) -> Result<AgentOutput> {
-        if self.ctx.is_heard() {
+        if self.ctx.has_listeners() {
             tell(self.ctx, &mut AgentStart { messages: self.input.messages.clone() }).await?;
         }
         let mut rounds = 0;
@@ -167,7 +167,7 @@ impl<'a> Loop<'a> {
     async fn request(&self) -> Result<ChatRequest> {
         self.change_history().await?;
         let history = self.state.session.history();
-        if self.ctx.is_heard() {
+        if self.ctx.has_listeners() {
             let mut iteration = Iteration { turn: self.turn().get(), messages: history.messages().len() };
             tell(self.ctx, &mut iteration).await?;
         }

@@ -107,7 +107,7 @@ impl ChatModel {
     /// Sends a request and receives the reply.
     async fn attempt(&self, input: &ChatRequest, ctx: &RunContext) -> Result<ChatResponse> {
         let mut request = Cow::Borrowed(input);
-        if ctx.is_heard() {
+        if ctx.has_listeners() {
             // The copy is made only where a listener may change it.
             let mut start = ChatStart::new(input.clone());
             tell(ctx, &mut start).await?;
@@ -174,7 +174,7 @@ impl IncomingReply<'_> {
 
     /// Emits the event of a piece, if it has one and somebody listens. Returns the piece as listeners left it.
     async fn announce(&mut self, delta: Delta) -> Result<(Delta, bool)> {
-        if !self.ctx.is_heard() {
+        if !self.ctx.has_listeners() {
             return Ok((delta, false));
         }
         match delta {
@@ -202,7 +202,7 @@ impl IncomingReply<'_> {
 
 /// Emits an own event of the run, if somebody listens.
 pub(crate) async fn tell<E: Event>(ctx: &RunContext, event: &mut E) -> Result<()> {
-    if ctx.is_heard() {
+    if ctx.has_listeners() {
         ctx.emitter().emit_event(event).await?;
     }
     Ok(())
@@ -225,7 +225,7 @@ impl Runnable for ChatModel {
 
     async fn execute(&self, input: &ChatRequest, ctx: &RunContext) -> Result<ChatResponse> {
         let mut result = self.attempt(input, ctx).await;
-        if !ctx.is_heard() {
+        if !ctx.has_listeners() {
             return result;
         }
         if let Ok(response) = result {

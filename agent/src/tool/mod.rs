@@ -200,7 +200,7 @@ impl Tool {
 
     async fn attempt(&self, input: &Value, ctx: &RunContext) -> Result<ToolOutput> {
         let work = &self.shared.work;
-        if !ctx.is_heard() {
+        if !ctx.has_listeners() {
             return work.call(input, ctx).await;
         }
         let mut start = ToolStart { input: input.clone() };

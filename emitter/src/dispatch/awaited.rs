@@ -10,7 +10,7 @@ use futures_core::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use super::route::Route;
-use super::sync::{DispatchProgress, Payload};
+use super::sync::{DispatchProgress, PayloadRef};
 use crate::panic::{catch, catch_or, drop_catching, report_drop};
 use crate::registry::listener::{Call, CallResult, Failure, Listener, ListenerFuture, Role, panicked};
 use crate::registry::tracked::UnderWay;
@@ -30,12 +30,12 @@ impl DispatchProgress {
         delivery: Option<&Delivery>,
     ) -> Result<(), EmitError> {
         // Listeners that may change the event are awaited one after the other (E5).
-        let mut next = self.next_awaited(route, Payload::Changing(event), meta);
+        let mut next = self.next_awaited(route, PayloadRef::Changing(event), meta);
         while let Some(listener) = next.filter(|listener| listener.call.role() == Role::Change) {
             if let (_, Err(failure)) = Awaited::change(listener, event, meta, delivery).await {
                 self.handle_failure(listener, failure, event, meta);
             }
-            next = self.next_awaited(route, Payload::Changing(event), meta);
+            next = self.next_awaited(route, PayloadRef::Changing(event), meta);
         }
         // Observers are started in their order and awaited together. From here on the payload is shared.
         let (event, mut started): (&dyn AnyEvent, _) = (event, None);
@@ -47,7 +47,7 @@ impl DispatchProgress {
                 Poll::Ready((_, Err(failure))) => self.handle_failure(listener, failure, event, meta),
                 Poll::Pending => started.get_or_insert_with(FuturesUnordered::new).push(awaited),
             }
-            next = self.next_awaited(route, Payload::Observed(event), meta);
+            next = self.next_awaited(route, PayloadRef::Observed(event), meta);
         }
         // All observers have been started: wait for the observers that are not done.
         if let Some(started) = &mut started {

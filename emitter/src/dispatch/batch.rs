@@ -10,7 +10,7 @@
 use std::sync::Arc;
 
 use crate::registry::listener::{Call, CallResult, ErasedChange, Failure, Listener, SharedChange};
-use crate::{AnyEvent, EventMeta, Hears};
+use crate::{AnyEvent, EventMeta, Payload};
 
 /// Listeners that are called together, in order.
 pub(crate) trait Batch: Send + Sync {
@@ -23,7 +23,7 @@ pub(crate) trait Batch: Send + Sync {
 struct OfType<T: ?Sized>(Box<[(SharedChange<T>, Arc<Listener>)]>);
 
 /// Makes a batch of listeners that all take a `T`. Returns `None` if any of them takes another type.
-pub(crate) fn of_type<T: Hears + ?Sized + 'static>(listeners: &[Arc<Listener>]) -> Option<Box<dyn Batch>> {
+pub(crate) fn of_type<T: Payload + ?Sized + 'static>(listeners: &[Arc<Listener>]) -> Option<Box<dyn Batch>> {
     let typed = |listener: &Arc<Listener>| {
         let typed = Arc::clone(listener.unlimited_change()?).typed().downcast::<SharedChange<T>>().ok()?;
         Some((*typed, Arc::clone(listener)))
@@ -31,7 +31,7 @@ pub(crate) fn of_type<T: Hears + ?Sized + 'static>(listeners: &[Arc<Listener>]) 
     Some(Box::new(OfType(listeners.iter().map(typed).collect::<Option<Box<[_]>>>()?)))
 }
 
-impl<T: Hears + ?Sized + 'static> Batch for OfType<T> {
+impl<T: Payload + ?Sized + 'static> Batch for OfType<T> {
     fn call(&self, place: &mut usize, event: &mut dyn AnyEvent, meta: &EventMeta<'_>) -> CallResult {
         // One check for the whole batch.
         let Some(event) = T::of_mut(event) else { return self.refuse(place) };

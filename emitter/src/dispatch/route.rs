@@ -378,14 +378,14 @@ impl Emitter {
     ///
     /// let app = Emitter::new();
     /// let model = app.child("model")?;
-    /// assert!(!model.is_heard());
+    /// assert!(!model.has_listeners());
     /// app.observe("*.*", |_: &dyn AnyEvent, _| ())?;
-    /// assert!(model.is_heard());
+    /// assert!(model.has_listeners());
     /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
     /// ```
     #[must_use]
     #[inline]
-    pub fn is_heard(&self) -> bool {
+    pub fn has_listeners(&self) -> bool {
         if self.node().is_in_run {
             self.is_heard_in_run()
         } else {
@@ -393,10 +393,10 @@ impl Emitter {
         }
     }
 
-    /// Returns `true` if there are listeners here or above in the tree. Unlike [`is_heard`](Self::is_heard), it does
+    /// Returns `true` if there are listeners here or above in the tree. Unlike [`has_listeners`](Self::has_listeners), it does
     /// not look at the runs that a run was started in, nor whether a run has ended.
     #[must_use]
-    pub fn is_heard_in_tree(&self) -> bool {
+    pub fn has_listeners_in_tree(&self) -> bool {
         let mut at = self;
         while at.node().is_in_run {
             if at.receiver(u64::MAX).is_some() {
@@ -405,7 +405,7 @@ impl Emitter {
             let Some(above) = at.parent() else { return false };
             at = above;
         }
-        at.is_heard()
+        at.has_listeners()
     }
 
     /// Looks up the tree for listeners, from an emitter outside of runs.

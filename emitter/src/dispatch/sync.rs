@@ -39,12 +39,12 @@ pub(super) struct DispatchProgress {
 }
 
 /// The payload as the next listener may receive it. From the first observer on, it is shared and no longer changed.
-pub(super) enum Payload<'e> {
+pub(super) enum PayloadRef<'e> {
     Changing(&'e mut dyn AnyEvent),
     Observed(&'e dyn AnyEvent),
 }
 
-impl Payload<'_> {
+impl PayloadRef<'_> {
     #[inline(always)]
     fn shared(&self) -> &dyn AnyEvent {
         match self {
@@ -86,9 +86,9 @@ impl<'a> Dispatch<'a> {
         // already, or there is no run.
         let scope = if emit.source.is_in_run() { emit.source.scope_to_enter() } else { None };
         let awaited = match scope {
-            None => progress.advance::<true>(route, Payload::Changing(event), meta),
+            None => progress.advance::<true>(route, PayloadRef::Changing(event), meta),
             Some(scope) => {
-                within(Some(scope), || progress.advance_out_of_line(route, Payload::Changing(&mut *event), meta))
+                within(Some(scope), || progress.advance_out_of_line(route, PayloadRef::Changing(&mut *event), meta))
             }
         };
         progress.is_awaiting = awaited.is_some();
@@ -109,7 +109,7 @@ impl<'a> Dispatch<'a> {
         // have run.
         let call = || {
             within(emit.source.scope_to_enter(), || {
-                progress.advance_out_of_line(route, Payload::Changing(&mut *event), meta)
+                progress.advance_out_of_line(route, PayloadRef::Changing(&mut *event), meta)
             })
         };
         match route.first_async(meta).or_else(call) {
@@ -131,7 +131,7 @@ impl DispatchProgress {
     fn advance<'r, const START: bool>(
         &mut self,
         route: &'r Route,
-        mut event: Payload<'_>,
+        mut event: PayloadRef<'_>,
         meta: &EventMeta<'_>,
     ) -> Option<&'r Arc<Listener>> {
         loop {
@@ -153,7 +153,7 @@ impl DispatchProgress {
     fn advance_out_of_line<'r>(
         &mut self,
         route: &'r Route,
-        event: Payload<'_>,
+        event: PayloadRef<'_>,
         meta: &EventMeta<'_>,
     ) -> Option<&'r Arc<Listener>> {
         self.advance::<false>(route, event, meta)
@@ -163,7 +163,7 @@ impl DispatchProgress {
     pub(super) fn next_awaited<'r>(
         &mut self,
         route: &'r Route,
-        event: Payload<'_>,
+        event: PayloadRef<'_>,
         meta: &EventMeta<'_>,
     ) -> Option<&'r Arc<Listener>> {
         if std::mem::take(&mut self.is_awaiting) {
@@ -208,14 +208,14 @@ impl Drop for DispatchProgress {
 fn call_listeners<'r, const START: bool>(
     route: &'r Route,
     cursor: &mut Cursor,
-    event: &mut Payload<'_>,
+    event: &mut PayloadRef<'_>,
     meta: &EventMeta<'_>,
 ) -> Result<Option<&'r Arc<Listener>>, Box<Failure>> {
     let call = || {
         while let Some(listeners) = route.listeners(cursor) {
             loop {
                 // A batch checks the event's type once for all its listeners.
-                if let (Some(batch), Payload::Changing(event)) = (listeners.batch(cursor.place), &mut *event) {
+                if let (Some(batch), PayloadRef::Changing(event)) = (listeners.batch(cursor.place), &mut *event) {
                     batch.call(&mut cursor.place, *event, meta)?;
                     continue;
                 }
@@ -235,7 +235,7 @@ fn call_listeners<'r, const START: bool>(
 #[inline(always)]
 fn call_listener(
     listener: &Listener,
-    event: &mut Payload<'_>,
+    event: &mut PayloadRef<'_>,
     meta: &EventMeta<'_>,
 ) -> Result<CallOutcome, Box<Failure>> {
     // The other matchers were asked when the route was found. A function is asked for each event, just before the call.
@@ -243,7 +243,7 @@ fn call_listener(
         return Ok(CallOutcome::Done);
     }
     match (&listener.call, event) {
-        (Call::Change(change), Payload::Changing(event)) => claim_and_call(listener, || change.call(*event, meta))?,
+        (Call::Change(change), PayloadRef::Changing(event)) => claim_and_call(listener, || change.call(*event, meta))?,
         (Call::Observe(observe), event) => claim_and_call(listener, || observe(event.shared(), meta))?,
         // An awaited call is claimed when its future is made. A listener without calls left is not worth awaiting.
         _ if listener.claims.is_spent() => {}

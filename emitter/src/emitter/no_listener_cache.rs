@@ -39,7 +39,7 @@ pub(crate) fn invalidate_in_runs() {
 ///
 /// let (emitter, cache) = (Emitter::new(), NoListenerCache::new());
 /// let epoch = NoListenerCache::epoch();
-/// assert!(!emitter.is_heard());
+/// assert!(!emitter.has_listeners());
 /// cache.remember(epoch);
 /// assert!(cache.holds(epoch));
 /// ```

@@ -123,7 +123,7 @@ pub trait Event: Serialize + Send + Sync + 'static {
     label = "payloads are `Serialize + Send + Sync + 'static`",
     note = "derive `serde::Serialize`, or wrap what cannot be serialised: `Opaque<{Self}>`"
 )]
-pub trait Hears {
+pub trait Payload {
     /// Returns the expected payload type; `None` if any type is accepted.
     #[doc(hidden)]
     fn expected() -> Option<ExpectedType>;
@@ -166,7 +166,7 @@ impl CarriedType {
     }
 }
 
-impl<T: Serialize + Send + Sync + 'static> Hears for T {
+impl<T: Serialize + Send + Sync + 'static> Payload for T {
     fn expected() -> Option<ExpectedType> {
         Some(ExpectedType::of::<T>())
     }
@@ -180,7 +180,7 @@ impl<T: Serialize + Send + Sync + 'static> Hears for T {
     }
 }
 
-impl Hears for dyn AnyEvent {
+impl Payload for dyn AnyEvent {
     fn expected() -> Option<ExpectedType> {
         None
     }

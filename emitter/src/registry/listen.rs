@@ -12,8 +12,8 @@ use crate::emitter::pipe::Pipe;
 use crate::panic::log_quietly;
 use crate::registry::{Registry, RegistryClosed};
 use crate::{
-    BoxError, Emitter, Event, EventMeta, Hears, IntoMatcher, ListenError, ListenerResult, Matcher, MatcherError,
-    Options, PipeHandle, Registration, Subscription,
+    BoxError, Emitter, Event, EventMeta, IntoMatcher, ListenError, ListenerResult, Matcher, MatcherError, Options,
+    Payload, PipeHandle, Registration, Subscription,
 };
 
 /// The methods `on`, `on_async`, `observe`, `observe_async` and `on_event`, of an emitter and of [`With`].
@@ -49,7 +49,7 @@ macro_rules! verbs {
             f: impl Fn(&mut T, &EventMeta<'_>) -> R + Send + Sync + 'static,
         ) -> Result<Subscription, ListenError>
         where
-            T: Hears + ?Sized + 'static,
+            T: Payload + ?Sized + 'static,
             R: ListenerResult,
         {
             self.add($options(self).on(matcher, f))
@@ -94,7 +94,7 @@ macro_rules! verbs {
             + 'static,
         ) -> Result<Subscription, ListenError>
         where
-            T: Hears + ?Sized + 'static,
+            T: Payload + ?Sized + 'static,
         {
             self.add($options(self).on_async(matcher, f))
         }
@@ -130,7 +130,7 @@ macro_rules! verbs {
             f: impl Fn(&T, &EventMeta<'_>) -> R + Send + Sync + 'static,
         ) -> Result<Subscription, ListenError>
         where
-            T: Hears + ?Sized + 'static,
+            T: Payload + ?Sized + 'static,
             R: ListenerResult,
         {
             self.add($options(self).observe(matcher, f))
@@ -152,7 +152,7 @@ macro_rules! verbs {
             f: impl for<'a> Fn(&'a T, &'a EventMeta<'a>) -> BoxFuture<'a, Result<(), BoxError>> + Send + Sync + 'static,
         ) -> Result<Subscription, ListenError>
         where
-            T: Hears + ?Sized + 'static,
+            T: Payload + ?Sized + 'static,
         {
             self.add($options(self).observe_async(matcher, f))
         }

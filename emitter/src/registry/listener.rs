@@ -22,7 +22,7 @@ use crate::panic::drop_catching;
 use crate::registry::claim::Claims;
 use crate::registry::tracked::TrackedCalls;
 use crate::rt::Facet;
-use crate::{AnyEvent, BoxError, EventMeta, Hears, Matcher};
+use crate::{AnyEvent, BoxError, EventMeta, Matcher, Payload};
 
 /// The effect of a listener's error or panic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,7 +132,7 @@ impl Call {
     /// Makes the call of a sync closure that may change the event.
     pub(crate) fn change<T, F, R>(f: F) -> Self
     where
-        T: Hears + ?Sized + 'static,
+        T: Payload + ?Sized + 'static,
         F: Fn(&mut T, &EventMeta<'_>) -> R + Send + Sync + 'static,
         R: ListenerResult,
     {
@@ -142,7 +142,7 @@ impl Call {
 
 impl<T, F, R> ErasedChange for Closure<T, F>
 where
-    T: Hears + ?Sized + 'static,
+    T: Payload + ?Sized + 'static,
     F: Fn(&mut T, &EventMeta<'_>) -> R + Send + Sync + 'static,
     R: ListenerResult,
 {

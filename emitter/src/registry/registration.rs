@@ -12,7 +12,7 @@ use crate::matching::function::Exact;
 use crate::registry::claim::Claims;
 use crate::registry::listener::{Call, Failure, Listener, Role};
 use crate::registry::tracked::TrackedCalls;
-use crate::{BoxError, Event, EventMeta, Hears, IntoMatcher, ListenerResult, Matcher, MatcherError, OnError};
+use crate::{BoxError, Event, EventMeta, IntoMatcher, ListenerResult, Matcher, MatcherError, OnError, Payload};
 
 /// Options of a listener: priority, number of calls, nested events, and the effect of a failure.
 ///
@@ -111,7 +111,7 @@ impl Options {
         f: impl Fn(&mut T, &EventMeta<'_>) -> R + Send + Sync + 'static,
     ) -> Registration
     where
-        T: Hears + ?Sized + 'static,
+        T: Payload + ?Sized + 'static,
         R: ListenerResult,
     {
         Registration::new(self, matcher.into_matcher(), T::expected(), Call::change(f))
@@ -125,7 +125,7 @@ impl Options {
         f: impl for<'a> Fn(&'a mut T, &'a EventMeta<'a>) -> BoxFuture<'a, Result<(), BoxError>> + Send + Sync + 'static,
     ) -> Registration
     where
-        T: Hears + ?Sized + 'static,
+        T: Payload + ?Sized + 'static,
     {
         let call = Call::ChangeAsync(Arc::new(move |event, meta| T::of_mut(event).map(|event| f(event, meta))));
         Registration::new(self, matcher.into_matcher(), T::expected(), call)
@@ -139,7 +139,7 @@ impl Options {
         f: impl Fn(&T, &EventMeta<'_>) -> R + Send + Sync + 'static,
     ) -> Registration
     where
-        T: Hears + ?Sized + 'static,
+        T: Payload + ?Sized + 'static,
         R: ListenerResult,
     {
         let call = Call::Observe(Arc::new(move |event, meta| match T::of_ref(event) {
@@ -157,7 +157,7 @@ impl Options {
         f: impl for<'a> Fn(&'a T, &'a EventMeta<'a>) -> BoxFuture<'a, Result<(), BoxError>> + Send + Sync + 'static,
     ) -> Registration
     where
-        T: Hears + ?Sized + 'static,
+        T: Payload + ?Sized + 'static,
     {
         let call = Call::ObserveAsync(Arc::new(move |event, meta| T::of_ref(event).map(|event| f(event, meta))));
         Registration::new(self, matcher.into_matcher(), T::expected(), call)

@@ -103,7 +103,9 @@ impl SinkHandle {
         let report = self.report();
         match has_ended {
             true => report,
-            false if self.control.queue.is_read_here() => report.or_error(|| "the sink closes after this call returns".to_owned()),
+            false if self.control.queue.is_read_here() => {
+                report.or_error(|| "the sink closes after this call returns".to_owned())
+            }
             false => report.or_error(|| format!("the sink was not closed within {deadline:?}")),
         }
     }

@@ -41,12 +41,12 @@ pub(super) struct CountedOnce {
 
 impl CountedOnce {
     pub(super) fn of(own_events: &OwnEvents, run: &RunContext) -> Self {
-        Self { at_finish: own_events.is_heard(run).then(|| emit_at_finish(own_events, run)) }
+        Self { at_finish: own_events.has_listeners(run).then(|| emit_at_finish(own_events, run)) }
     }
 
     /// Emits the event after the run has ended, unless it was emitted at `finish`.
     pub(super) fn end(&self, own_events: &OwnEvents, run: &RunContext, status: Status) {
-        if own_events.is_heard(run)
+        if own_events.has_listeners(run)
             && !self.at_finish.as_ref().is_some_and(|is_emitted| is_emitted.load(Ordering::Acquire))
         {
             emit_now(own_events, run, status);

@@ -166,7 +166,7 @@ impl RecordSubscriber {
             Some(LifecycleRef::Finish(finish)) => self.record.keep(&self.recording, finish.status()),
             Some(LifecycleRef::Success(_) | LifecycleRef::Error(_)) => {
                 let run = event.run();
-                if self.record.own_events.is_heard(run) {
+                if self.record.own_events.has_listeners(run) {
                     return self.emit_at_finish(run);
                 }
             }

@@ -22,7 +22,7 @@ impl AttemptWatch {
     /// listeners that are registered during the attempt may receive its events, and if the run has no listeners at the
     /// end of the attempt, marking the attempt costs nothing.
     pub(crate) fn watch(ctx: &RunContext) -> Self {
-        Self(if ctx.is_heard() { EmitObserver::begin(ctx.emitter()) } else { None })
+        Self(if ctx.has_listeners() { EmitObserver::begin(ctx.emitter()) } else { None })
     }
 
     /// Emits `attempt_discarded` if the attempt has emitted events.

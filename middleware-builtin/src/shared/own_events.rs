@@ -102,8 +102,8 @@ impl OwnEvents {
     }
 
     /// Returns `true` if own events about a run have listeners, on this emitter or on the run's emitter.
-    pub(crate) fn is_heard(&self, ctx: &RunContext) -> bool {
-        self.0.is_heard() || ctx.is_heard()
+    pub(crate) fn has_listeners(&self, ctx: &RunContext) -> bool {
+        self.0.has_listeners() || ctx.has_listeners()
     }
 
     /// Emits an event on this emitter and on the run's emitter, with the run's ids. A failing listener does not make
@@ -112,7 +112,7 @@ impl OwnEvents {
     /// Without listeners, the event is not created.
     pub(crate) async fn emit<E: Event + UserTexts>(&self, ctx: &RunContext, event: impl FnOnce() -> E + Send) {
         // Without listeners, return before the event is created (E15).
-        if !self.is_heard(ctx) {
+        if !self.has_listeners(ctx) {
             return;
         }
         // Box the emit: its future is large, and callers are often nested deep.
@@ -122,7 +122,7 @@ impl OwnEvents {
 
     /// Emits where nothing can be awaited: if an async listener would receive the event, no listener does (E17).
     pub(crate) fn emit_now<E: Event + UserTexts>(&self, ctx: &RunContext, event: impl FnOnce() -> E) {
-        if self.is_heard(ctx) {
+        if self.has_listeners(ctx) {
             self.log_failed::<E>(self.for_run(ctx).emit_event_now(&mut redacted(event(), ctx)));
         }
     }

@@ -105,7 +105,7 @@ impl RunSubscriber for TreeSubscriber {
         let (run, stage, options) = (event.run(), event.stage(), &self.printer.options);
         let position = self.position(run, Some(stage));
         // Without listeners, no own event is created, and `finish` needs no line.
-        let has_listeners = self.printer.emitter.is_heard();
+        let has_listeners = self.printer.emitter.has_listeners();
         let is_written = stage != Stage::Finish;
         if !position.is_shown || !(is_written || has_listeners) {
             return;

@@ -257,7 +257,7 @@ async fn runs_are_told_by_the_type_of_what_is_run() -> TestResult {
 
 #[tokio::test]
 async fn runs_have_listeners_only_where_further_events_are_shown() -> TestResult {
-    let below = Arc::new(runnable_fn("below", |(): (), ctx: RunContext| async move { Ok(ctx.is_heard()) }));
+    let below = Arc::new(runnable_fn("below", |(): (), ctx: RunContext| async move { Ok(ctx.has_listeners()) }));
     let top = runnable_fn("top", move |(): (), _: RunContext| {
         let below = Arc::clone(&below);
         async move { below.run(()).await }

@@ -40,7 +40,7 @@ impl Heard {
         std::mem::take(&mut self.0.lock().expect("nobody panics here"))
     }
 
-    /// Hears all on an emitter.
+    /// Payload all on an emitter.
     fn on(&self, emitter: &Emitter) -> TestResult {
         let heard = self.clone();
         emitter.observe("*.*", move |event: &Any, meta| heard.note(format!("{} {}", meta.path(), event.to_json())))?;

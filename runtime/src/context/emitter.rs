@@ -84,8 +84,8 @@ impl LazyEmitter {
     /// Returns `true` if the run, its instance, or an emitter above them in the tree has listeners. Does not look at the parent
     /// run.
     #[inline]
-    fn is_heard(&self) -> bool {
-        self.made().map_or_else(|| self.instance.is_heard(), Emitter::is_heard_in_tree)
+    fn has_listeners(&self) -> bool {
+        self.made().map_or_else(|| self.instance.has_listeners(), Emitter::has_listeners_in_tree)
     }
 
     /// Returns the emitter if it has been made.
@@ -157,8 +157,8 @@ impl RunContext {
     /// Returns `true` if events that are emitted on the run may have listeners. Check this before you emit optional events,
     /// because calling [`emitter`](Self::emitter) makes an emitter for the run.
     #[must_use]
-    pub fn is_heard(&self) -> bool {
-        !self.node().state.is_released() && self.shared().is_heard()
+    pub fn has_listeners(&self) -> bool {
+        !self.node().state.is_released() && self.shared().has_listeners()
     }
 
     /// Returns the group of the run's events.
@@ -198,12 +198,12 @@ impl RunContext {
 impl SharedRun {
     /// Returns `true` if the run's events may have listeners. The listeners may be registered on the run, on its instance and the
     /// emitters above, and on the runs above.
-    pub(crate) fn is_heard(&self) -> bool {
+    pub(crate) fn has_listeners(&self) -> bool {
         if self.depth >= DEEP {
             return self.is_heard_deep();
         }
         let mut run = self;
-        while !run.lazy_emitter.is_heard() {
+        while !run.lazy_emitter.has_listeners() {
             let Some(above) = &run.parent else { return false };
             run = above.run().shared();
         }
@@ -217,7 +217,7 @@ impl SharedRun {
         let epoch = NoListenerCache::epoch();
         let mut run = self;
         while !run.lazy_emitter.nobody.holds(epoch) {
-            if run.lazy_emitter.is_heard() {
+            if run.lazy_emitter.has_listeners() {
                 return true;
             }
             let Some(above) = &run.parent else { break };

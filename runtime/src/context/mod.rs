@@ -102,7 +102,7 @@ pub(crate) struct Seed<'a, I: 'static, O> {
     /// Inherited from the parent.
     pub(crate) inherited: Inherited,
     pub(crate) bound: Option<Bound>,
-    pub(crate) is_heard: bool,
+    pub(crate) has_listeners: bool,
     pub(crate) core: RunCore<I, O>,
 }
 
@@ -113,7 +113,7 @@ impl<I: Data, O: Data> Seed<'_, I, O> {
         let above = parent.as_ref().map(Parent::run);
         let told = OnceCell::new();
         let span = if level_enabled!(Level::INFO) { span(self.instance, above, &told) } else { Span::none() };
-        let is_bound = self.is_heard || self.bound.is_some() || !self.subscribers.all.is_empty();
+        let is_bound = self.has_listeners || self.bound.is_some() || !self.subscribers.all.is_empty();
         SharedRun {
             lazy_emitter: LazyEmitter::new(self.instance, above, self.own, told.into_inner()),
             span,
@@ -247,7 +247,7 @@ impl RunContext {
     /// stall the processor.
     #[inline(always)]
     pub(crate) fn begin<I: Data, O: Data>(seed: Seed<'_, I, O>, parent: Option<Self>) -> Result<ThinRun<I, O>, Self> {
-        let is_heard = seed.is_heard;
+        let has_listeners = seed.has_listeners;
         let run = match parent {
             // Without a parent, no other run can find this run before it is made.
             None => Arc::new(seed.below(None)),
@@ -269,7 +269,7 @@ impl RunContext {
             }
         };
         // With listeners the emitter is made here, before another handle of the run can ask for it.
-        if is_heard {
+        if has_listeners {
             let scope: Weak<SharedRun<RunCore<I, O>>> = Arc::downgrade(&run);
             run.lazy_emitter.make_with(run.parent.as_ref().map(Parent::run), scope);
         }

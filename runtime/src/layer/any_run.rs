@@ -83,7 +83,9 @@ impl<I: Data, O: Data> DynLayer<I, O> for OpaqueAdapter {
 }
 
 fn no_output(layer: &str) -> Error {
-    let message = format!("the layer `{layer}` does not see values and returned `Ok` without an output: call `next`, or return an error");
+    let message = format!(
+        "the layer `{layer}` does not see values and returned `Ok` without an output: call `next`, or return an error"
+    );
     Error::of_kind(ErrorKind::Invalid, message)
 }
 

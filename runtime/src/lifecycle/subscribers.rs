@@ -127,7 +127,7 @@ impl RunContext {
     pub(crate) fn recipients(&self) -> Option<Recipients<'_>> {
         // Ask for listeners first: they decide whether the run needs an emitter at all (invariant 2).
         let run = self.shared();
-        if run.is_heard() {
+        if run.has_listeners() {
             return Some(Recipients::Listeners(self.emitter()));
         }
         if run.subscribers.all.is_empty() { None } else { Some(Recipients::Subscribers) }

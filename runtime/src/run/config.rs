@@ -95,8 +95,8 @@ impl<R: Runnable> RunConfig<'_, R> {
             return Err(Error::aborted(REASON));
         }
         let parent = self.parent.as_ref();
-        let is_heard = self.runnable.emitter().is_heard()
-            || parent.is_some_and(RunContext::is_heard)
+        let has_listeners = self.runnable.emitter().has_listeners()
+            || parent.is_some_and(RunContext::has_listeners)
             || self.overrides.as_ref().is_some_and(|overrides| overrides.has_listeners());
         // Read once: a subscriber or middleware that is bound above from now on does not apply to this run.
         let subscribers = Subscribers::new(parent);
@@ -104,7 +104,7 @@ impl<R: Runnable> RunConfig<'_, R> {
         let has_middlewares =
             !inherited.is_empty() || self.overrides.is_some() || !self.runnable.middlewares().is_empty();
         let bound = if has_middlewares { self.bound(&inherited) } else { None };
-        let may_be_asked = is_heard || self.overrides.is_some() || bound.is_some() || !subscribers.all.is_empty();
+        let may_be_asked = has_listeners || self.overrides.is_some() || bound.is_some() || !subscribers.all.is_empty();
         let input = if may_be_asked { None } else { self.input.take() };
         let creator = own_creator(&*self.runnable);
         let mut own = EmitterSpec { context: Context::new(), group_id: None, creator };
@@ -116,7 +116,7 @@ impl<R: Runnable> RunConfig<'_, R> {
             extensions = take(&mut overrides.extensions);
         }
         let (instance, core) = (self.runnable.emitter(), RunCore::new(self.runnable.face().0, input));
-        let seed = Seed { instance, own, extensions, subscribers, inherited, bound, is_heard, core };
+        let seed = Seed { instance, own, extensions, subscribers, inherited, bound, has_listeners, core };
         RunContext::begin(seed, self.parent.take()).map_err(|parent| {
             self.parent = Some(parent);
             Error::aborted(TOO_LATE)

@@ -47,7 +47,8 @@ impl ExitMaps {
 impl Functions {
     /// Returns functions that replace the dropped ones, and withhold every error and value.
     fn withholding(&self) -> Self {
-        let error = |error: Error| error.withheld("the run has ended, and its functions for errors are gone".to_owned());
+        let error =
+            |error: Error| error.withheld("the run has ended, and its functions for errors are gone".to_owned());
         let warned = Arc::clone(&self.has_warned);
         let value = move |key: &str, _| {
             if !warned.swap(true, Ordering::Relaxed) {
@@ -76,7 +77,9 @@ impl Functions {
     fn value(&self, key: &str, value: Value) -> Value {
         self.values.iter().fold(value, |value, map| {
             caught(|| map(key, value)).unwrap_or_else(|panic| {
-                logged(|| tracing::warn!("`{key}` was withheld, because a function for context values panicked: {panic}"));
+                logged(|| {
+                    tracing::warn!("`{key}` was withheld, because a function for context values panicked: {panic}")
+                });
                 Value::Null
             })
         })

@@ -18,7 +18,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use emitree_emitter::{BoxError, Context, EventMeta, Hears, IntoMatcher, ListenerResult, Options, Registration};
+use emitree_emitter::{BoxError, Context, EventMeta, IntoMatcher, ListenerResult, Options, Payload, Registration};
 use futures_core::future::BoxFuture;
 
 use crate::abort::watch::Watch;
@@ -327,7 +327,7 @@ impl<'a, R: Runnable> Run<'a, R> {
         f: impl Fn(&mut T, &EventMeta<'_>) -> Out + Send + Sync + 'static,
     ) -> Self
     where
-        T: Hears + ?Sized + 'static,
+        T: Payload + ?Sized + 'static,
         Out: ListenerResult,
     {
         self.register(Options::new().on(matcher, f))
@@ -342,7 +342,7 @@ impl<'a, R: Runnable> Run<'a, R> {
         f: impl for<'e> Fn(&'e mut T, &'e EventMeta<'e>) -> BoxFuture<'e, Result<(), BoxError>> + Send + Sync + 'static,
     ) -> Self
     where
-        T: Hears + ?Sized + 'static,
+        T: Payload + ?Sized + 'static,
     {
         self.register(Options::new().on_async(matcher, f))
     }
@@ -355,7 +355,7 @@ impl<'a, R: Runnable> Run<'a, R> {
         f: impl Fn(&T, &EventMeta<'_>) -> Out + Send + Sync + 'static,
     ) -> Self
     where
-        T: Hears + ?Sized + 'static,
+        T: Payload + ?Sized + 'static,
         Out: ListenerResult,
     {
         self.register(Options::new().observe(matcher, f))
@@ -370,7 +370,7 @@ impl<'a, R: Runnable> Run<'a, R> {
         f: impl for<'e> Fn(&'e T, &'e EventMeta<'e>) -> BoxFuture<'e, Result<(), BoxError>> + Send + Sync + 'static,
     ) -> Self
     where
-        T: Hears + ?Sized + 'static,
+        T: Payload + ?Sized + 'static,
     {
         self.register(Options::new().observe_async(matcher, f))
     }

@@ -77,7 +77,8 @@ async fn without_an_output_there_is_nothing_to_go_on_with() {
         panic!("it has no output");
     };
     assert_eq!(error.kind(), &ErrorKind::Invalid);
-    let message = "the layer `around` does not see values and returned `Ok` without an output: call `next`, or return an error";
+    let message =
+        "the layer `around` does not see values and returned `Ok` without an output: call `next`, or return an error";
     assert_eq!(error.to_string(), message);
 }
 

@@ -96,10 +96,10 @@ async fn a_middleware_that_sets_context_sets_it_for_every_event_of_the_run() -> 
 // R9, E3
 #[tokio::test]
 async fn a_group_that_is_set_is_that_of_later_events_and_of_runs_started_later() -> TestResult {
-    for is_heard in [true, false] {
+    for has_listeners in [true, false] {
         let (tree, recorder) = (Emitter::new(), Recorder::new());
         let notes = recorder.clone();
-        if is_heard {
+        if has_listeners {
             tree.observe("*.*", move |_: &Any, meta| notes.note(format!("{} {:?}", meta.path(), meta.group_id())))?;
         }
         let group = |ctx: &RunContext| ctx.emitter().group_id().map(str::to_owned);

@@ -17,9 +17,9 @@ fn notes(recorder: &Recorder, label: &'static str) -> impl Fn(&RunContext) -> Re
 #[tokio::test]
 async fn it_is_called_once_however_the_run_ends_whether_anybody_listens_or_not() {
     silence_planned_panics();
-    for is_heard in [false, true] {
+    for has_listeners in [false, true] {
         let (tree, recorder) = (Emitter::new(), Recorder::new());
-        if is_heard {
+        if has_listeners {
             tree.observe(Stage::Finish, |_: &Any, _| ()).expect("a valid matcher");
         }
         let ends = below(&tree, "ends", |how: u8, _: RunContext| async move {
@@ -100,9 +100,9 @@ async fn a_panic_changes_nothing_and_what_is_registered_meanwhile_is_called_too(
 // R4: "when the run is over"; it counts as under way until all of that is done.
 #[tokio::test]
 async fn until_the_last_has_been_called_the_run_has_not_ended() -> TestResult {
-    for is_heard in [false, true] {
+    for has_listeners in [false, true] {
         let (tree, recorder) = (Emitter::new(), Recorder::new());
-        if is_heard {
+        if has_listeners {
             tree.observe(Stage::Finish, |_: &Any, _| ())?;
         }
         let notes = recorder.clone();

@@ -197,9 +197,9 @@ async fn a_runs_own_signal_aborts_another_run_with_it() {
 // R7, R13: a run that listens to another's signal was not started in it, and does not end with it.
 #[tokio::test]
 async fn the_end_of_a_run_does_not_touch_those_that_have_its_signal() -> TestResult {
-    for is_heard in [false, true] {
+    for has_listeners in [false, true] {
         let (tree, recorder) = (Emitter::new(), Recorder::new());
-        if is_heard {
+        if has_listeners {
             recorder.ends(&tree);
         }
         let (kept, gate) = (Slot::new(), Gate::new());
@@ -231,7 +231,7 @@ async fn the_end_of_a_run_does_not_touch_those_that_have_its_signal() -> TestRes
             "other.run.success",
             "other.run.finish success",
         ];
-        recorder.expect(if is_heard { &expected[..] } else { &[] }.iter().copied());
+        recorder.expect(if has_listeners { &expected[..] } else { &[] }.iter().copied());
     }
     Ok(())
 }
