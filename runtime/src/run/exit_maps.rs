@@ -78,7 +78,7 @@ impl Functions {
         self.values.iter().fold(value, |value, map| {
             caught(|| map(key, value)).unwrap_or_else(|panic| {
                 logged(|| {
-                    tracing::warn!("`{key}` was withheld, because a function for context values panicked: {panic}")
+                    tracing::warn!("`{key}` was withheld, because a function for context values panicked: {panic}");
                 });
                 Value::Null
             })
