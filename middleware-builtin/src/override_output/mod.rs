@@ -221,7 +221,8 @@ impl OverrideOutput {
         self.runs(Runs::of_kind(kind))
     }
 
-    /// Answers only runs whose input, as JSON, fulfils a condition. With several calls, it must fulfil all of them.
+    /// Answers only runs whose input, as JSON, fulfils a condition. With several calls, the input must fulfil all
+    /// conditions.
     #[must_use]
     pub fn when_input(self, f: impl Fn(&Value) -> bool + Send + Sync + 'static) -> Self {
         let mut answering = Arc::unwrap_or_clone(self.0);

@@ -90,19 +90,18 @@ pub use crate::shared::inspected_place::Place;
 ///
 /// # What it does not see
 ///
-/// It does not see events of other types unless they are [registered](Self::event), keys and numbers in JSON, the text
-/// of panics, or text that your code prints. A [`sink`](Self::sink) redacts all events that leave the process through
-/// it. The page [what redaction cannot
-/// see](https://github.com/emitree/emitree/blob/main/docs/what-redaction-cannot-see.md) lists everything that redaction
-/// does not see, and what to do about it.
+/// It does not see keys and numbers in JSON, the text of panics, text that your code prints, or events of other types
+/// that are not [registered](Self::event). A [`sink`](Self::sink) redacts all events that leave the process through it.
+/// The page [what redaction cannot see](https://github.com/emitree/emitree/blob/main/docs/what-redaction-cannot-see.md)
+/// lists everything that redaction does not see, and what to do about it.
 ///
 /// An event of type `&'static str` that contains a secret becomes `[REDACTED]`. JSON that is nested deeper than 128
 /// levels is not searched, and does not pass.
 ///
 /// # Failures
 ///
-/// A value that cannot be redacted does not pass: it makes the run or the emit fail. [`pattern`](Self::pattern) returns
-/// an error if the pattern is invalid.
+/// A value that cannot be redacted does not pass: the run or the emit fails, or a context value is replaced as a whole.
+/// [`pattern`](Self::pattern) returns an error if the pattern is invalid.
 ///
 /// # Its own events
 ///

@@ -81,8 +81,8 @@ macro_rules! keyed_limit_options {
                 self.runs(Runs::of_kind(kind))
             }
 
-            /// Lets a run wait up to `at_most` before it is denied; with [`Duration::MAX`], without a limit. Default: a
-            /// run does not wait.
+            /// Lets a run wait up to `at_most` before it is denied; with [`Duration::MAX`], the wait has no limit.
+            /// Default: a run does not wait.
             pub fn wait(mut self, at_most: Duration) -> Self {
                 let $this = &mut self;
                 $options.wait = Some(at_most);

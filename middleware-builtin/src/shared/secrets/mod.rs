@@ -119,7 +119,7 @@ impl Scanner {
         ALL.clone()
     }
 
-    /// Returns a scanner for these kinds only.
+    /// Returns a scanner that looks only for these kinds.
     pub fn only(kinds: impl IntoIterator<Item = Kind>) -> Self {
         let kinds: Vec<Kind> = kinds.into_iter().collect();
         Self::of(rules::all().into_iter().filter(|rule| kinds.iter().any(|kind| kind.is_of(rule))).collect())
@@ -132,13 +132,13 @@ impl Scanner {
         KEYS.clone()
     }
 
-    /// Returns a scanner without these kinds.
+    /// Returns a scanner that does not look for these kinds.
     #[must_use]
     pub fn except(&self, kinds: &[Kind]) -> Self {
         self.keep(|kind| !kinds.contains(kind))
     }
 
-    /// Returns a scanner with these kinds as well.
+    /// Returns a scanner that also looks for these kinds.
     #[must_use]
     pub fn with(&self, kinds: &[Kind]) -> Self {
         let own = self.0.rules.iter().filter(|rule| matches!(rule.kind, Kind::Custom(_))).cloned();
