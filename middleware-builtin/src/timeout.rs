@@ -134,7 +134,7 @@ impl<O: Op> Layer<O> for TimeoutLayer {
     async fn call(&self, input: &O::In, ctx: &RunContext, next: Next<'_, O>) -> Result<O::Out> {
         let left = match self.limit {
             TimeLimit::Attempt => self.after,
-            // The run's time before this layer, such as its listeners of `start`, counts too.
+            // Time that the run spent before this layer, such as in listeners of `start`, counts too.
             TimeLimit::Overall => self.after.saturating_sub(ctx.elapsed()),
         };
         match timeout(left, next.run(input)).await {

@@ -67,7 +67,7 @@ pub struct AgentOutput {
     /// The reason why the model stopped, if the provider reports it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finish_reason: Option<FinishReason>,
-    /// The remarks of all responses, in order.
+    /// The warnings of all responses, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
     /// Values for the caller, which output middleware may add.

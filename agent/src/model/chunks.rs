@@ -39,8 +39,8 @@ type MakeStage = Arc<dyn Fn() -> Box<dyn ChunkStage> + Send + Sync>;
 
 /// Stages for the replies of a model's run, in order; fresh ones for each attempt. Given to a run as its own extension.
 ///
-/// The same stages see a reply that is not streamed: whole, with `ended` at once. A stream that a listener stopped ends for
-/// the stages as well, so what they kept back is part of the answer.
+/// A reply that is not streamed passes through the same stages, in a single call with the whole reply and `ended` set. If
+/// a listener stops a stream, the stages are called with `ended` as well, so what they kept back is part of the answer.
 ///
 /// ```
 /// use emitree_agent::{ChatModel, Chunks, ChunkStages, Delta, ScriptedModel};

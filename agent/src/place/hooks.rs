@@ -304,7 +304,8 @@ impl Hooks {
     /// Decides about all calls of a turn together. If the hook fails, all calls without a verdict are denied, and with an
     /// interrupt they are interrupted; a halt, an abort or a request for a retry ends the run.
     ///
-    /// A call with a name or arguments that do not fit is not open: the model reads what is wrong with it.
+    /// [`Batch::open`] leaves out a call of an unknown tool, and a call whose arguments do not fit: the model receives the
+    /// error instead.
     pub fn on_gate<Out: HookResult>(
         &mut self,
         hook: impl Fn(&mut Batch, &RunContext) -> Out + Send + Sync + 'static,

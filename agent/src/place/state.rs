@@ -85,7 +85,7 @@ enum Slice {
 struct Loan<'a> {
     map: &'a Map,
     key: &'a Arc<str>,
-    /// `None` until there is a value: then the key leaves the map.
+    /// `None` until there is a value. If it is still `None` on drop, the key is removed from the map.
     slice: Option<Slice>,
 }
 

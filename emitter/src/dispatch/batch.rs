@@ -47,8 +47,8 @@ impl<T: Payload + ?Sized + 'static> Batch for OfType<T> {
 }
 
 impl<T: ?Sized> OfType<T> {
-    /// Refuses an event of another type as the first listener does (E7). No batch starts at the second listener, so the
-    /// loop calls the other listeners one by one.
+    /// Handles an event of another type as the first listener alone would (E7). No batch starts at the second listener,
+    /// so the loop calls the other listeners one by one.
     #[cold]
     fn refuse(&self, place: &mut usize) -> CallResult {
         *place += 1;

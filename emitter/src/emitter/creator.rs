@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use crate::panic::drop_catching;
 
-/// The thing that an emitter belongs to: a kind (`"Tool"`), a name (`"read_file"`), an identity, and optionally the
-/// thing itself.
+/// Describes what an emitter belongs to: a kind (`"Tool"`), a name (`"read_file"`), an identity, and optionally the
+/// value itself.
 ///
 /// Creators are compared by identity, not by kind and name.
 #[derive(Clone)]

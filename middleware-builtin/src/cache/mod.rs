@@ -75,9 +75,9 @@ use crate::shared::own_events::OwnEvents;
 /// 4. *Miss*: the work is executed, and its output is stored. Failures are stored only with
 ///    [`cache_errors`](CacheBuilder::cache_errors), control flow and panics never.
 ///
-/// A run that would wait for itself executes instead of joining. That happens if the run that executes the equal
-/// request is above it, or waits in any cache for a run above it. It also happens if a layer outside the cache calls
-/// `next` twice at the same time.
+/// A run that would wait for itself executes instead of joining. That happens if the equal request is being executed
+/// by a run above the joining run, or by a run that waits, directly or indirectly and in any cache, for a run above
+/// the joining run. It also happens if a layer outside the cache calls `next` twice at the same time.
 ///
 /// A run that was answered at its `start` keeps that answer. The cache is not consulted, nothing is stored, and no own
 /// event is emitted.

@@ -106,7 +106,7 @@ impl RunCounter {
             return None;
         }
         let group_id = run.emitter().group_id()?;
-        // Every run locks groups in the same order, wherever it is, so that two runs never deadlock.
+        // Every run locks the groups in the same order, wherever it is in the tree, so two runs never deadlock.
         all.sort_unstable_by_key(|(_, counter)| Arc::as_ptr(&counter.limits));
         let mut locked: Vec<_> = all.iter().map(|(_, counter)| counter.limits.groups.lock()).collect();
         let counts = locked.iter_mut().map(|groups| groups.entry(group_id.into()).or_default());

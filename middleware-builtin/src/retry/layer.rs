@@ -1,4 +1,4 @@
-//! The layer that calls the layers inside until an attempt needs no retry.
+//! The layer that calls the inner layers again until an attempt needs no retry or no retry is left.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -115,7 +115,7 @@ impl AbortNode {
         let Some(reached) = STOPS.stop(&fallen, first) else { return false };
         self.tell();
         reached.iter().for_each(|run| run.node().tell());
-        // The last handle of a run drops its values, which is user code.
+        // Dropping the last handle of a run drops its values, which may call user code.
         reached.into_iter().for_each(discard);
         true
     }

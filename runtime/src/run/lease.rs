@@ -16,7 +16,7 @@ pub(crate) struct DriverLease<S, T>(Mutex<Inner<S, T>>);
 
 struct Inner<S, T> {
     state: LeaseState<S, T>,
-    /// The lowest driver that still gets the lease.
+    /// The lowest-ranked driver that may still acquire the lease.
     lowest: Driver,
     waiting: Vec<Waiter>,
 }

@@ -217,7 +217,8 @@ impl<E> BufferState<E> {
         }
     }
 
-    /// Adds an event, and returns the event that it replaces, to be dropped outside of the lock (invariants 1 and 2).
+    /// Adds an event, and removes the oldest event if the buffer is full. Returns the event that the caller has to drop outside
+    /// of the lock: the oldest event, or the new event if the buffer is closed (invariants 1 and 2).
     fn keep(&mut self, kept: KeptEvent<E>) -> Option<KeptEvent<E>> {
         if self.closed {
             return Some(kept);

@@ -10,8 +10,8 @@ use super::{Finding, Kind};
 /// Finds secrets in text that comes in chunks: the same secrets as in the whole text. Returned by
 /// [`Scanner::chunks`](super::Scanner::chunks).
 ///
-/// Text that may be the beginning of a secret is held back until more text decides: usually the last word, and at most
-/// [`Scanner::window`](super::Scanner::window) bytes.
+/// Text that may be the beginning of a secret is held back until the next chunks show whether it is one. Usually only
+/// the last word is held back, and at most [`Scanner::window`](super::Scanner::window) bytes.
 #[derive(Clone, Debug)]
 pub struct Chunks {
     engine: Arc<Engine>,
@@ -127,7 +127,7 @@ impl Chunks {
         }
     }
 
-    /// Returns the next secret that is decided, or else the end of the text that is known to contain no secret.
+    /// Returns the next secret that is certain, or as `Err` the end of the text that is known to contain no secret.
     fn look(&self, is_whole: bool) -> Result<Finding, usize> {
         let until = if is_whole { self.text.len() } else { self.engine.undecided(&self.text, self.held) };
         let mut at = self.held;

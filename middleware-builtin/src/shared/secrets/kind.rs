@@ -90,7 +90,7 @@ impl Kind {
         Self::Ssn,
     ];
 
-    /// The kinds of personal data: they identify a person, and give access to nothing.
+    /// The kinds of personal data, which identifies a person but gives access to nothing.
     pub const PERSONAL: [Self; 6] = [Self::Email, Self::Iban, Self::Card, Self::Phone, Self::Ip, Self::Ssn];
 
     /// Returns all built-in kinds, in the order in which they are tried.
