@@ -22,7 +22,8 @@ pub(crate) trait Batch: Send + Sync {
 /// dropped together, where [`Listener`]'s drop catches panics of captured values.
 struct OfType<T: ?Sized>(Box<[(SharedChange<T>, Arc<Listener>)]>);
 
-/// Makes a batch of listeners that all take a `T`. Returns `None` if any of them takes another type.
+/// Makes a batch of listeners that all take a `T`. Returns `None` if any of them takes another type or cannot be part
+/// of a batch.
 pub(crate) fn of_type<T: Payload + ?Sized + 'static>(listeners: &[Arc<Listener>]) -> Option<Box<dyn Batch>> {
     let typed = |listener: &Arc<Listener>| {
         let typed = Arc::clone(listener.unlimited_change()?).typed().downcast::<SharedChange<T>>().ok()?;

@@ -19,7 +19,7 @@ use crate::registry::listener::{EventView, Listener, Role};
 use crate::sync::Guard;
 use crate::{Emitter, EventMeta};
 
-/// The number of emitters after which a walk gives up in favour of the search, which visits each emitter once.
+/// The number of emitters after which a walk stops and the search begins, which visits each emitter once.
 const MAX_WALK: usize = 256;
 
 /// The listeners that receive one event, emitter by emitter. They are fixed when the event is emitted (E10).

@@ -5,7 +5,7 @@
 //!    be awaited.
 //! 2. One `catch_or` covers all listeners that are called in one go. A panic leaves the loop, which is entered again
 //!    after the listener that panicked.
-//! 3. The delivery mode decides one thing: what the loop does with a listener that has to be awaited.
+//! 3. The delivery mode determines only what the loop does with a listener that has to be awaited.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -122,7 +122,8 @@ impl<'a> Dispatch<'a> {
 impl DispatchProgress {
     pub(super) const START: Self = Self { cursor: Cursor::START, is_awaiting: false, deferred: None, failed: None };
 
-    /// Calls listeners until one has to be awaited, and returns that listener. Returns `None` after the last listener.
+    /// Calls listeners until one has to be awaited, and returns that listener. If `deferred` is set, notes the place of
+    /// a listener that has to be awaited, and goes on instead. Returns `None` after the last listener.
     ///
     /// `START` makes two copies of the loop, one for [`Dispatch::start`] and one for
     /// [`advance_out_of_line`](Self::advance_out_of_line). The compiler inlines a loop into its `catch_or` only if it
@@ -203,7 +204,8 @@ impl Drop for DispatchProgress {
     }
 }
 
-/// Calls listeners from the cursor on until one fails or has to be awaited. Returns the listener to be awaited.
+/// Calls listeners from the cursor on until one fails or has to be awaited. Returns the listener that has to be
+/// awaited, the failure as an error, or `None` after the last listener.
 #[inline(always)]
 fn call_listeners<'r, const START: bool>(
     route: &'r Route,

@@ -1,4 +1,4 @@
-//! The creator of events: kind, name and identity of the thing that an emitter belongs to.
+//! The creator of events: kind, name and identity of what an emitter belongs to.
 
 use std::any::Any;
 use std::borrow::Cow;

@@ -151,7 +151,8 @@ impl MatchCache {
         }
     }
 
-    /// Stores an entry in the first free slot from `vacant` on. Returns the entry if the table is full.
+    /// Stores an entry in the first free slot from `vacant` on, and returns the slot. If three quarters of the table
+    /// are in use, returns the entry as an error.
     pub(crate) fn remember(&self, vacant: usize, matched: Box<CacheEntry>) -> Result<usize, Box<CacheEntry>> {
         // The count may exceed the bound; what matters is that no slot is written above it (invariant 2).
         if self.used.fetch_add(1, Ordering::Relaxed) >= self.slots.len() / 4 * 3 {

@@ -1,8 +1,8 @@
 //! Selects the listeners that receive an event (E4).
 //!
-//! A [`Matcher`](crate::Matcher) decides for one listener (`matcher`, `glob`, `function`). A `snapshot` decides for all
-//! listeners of an emitter: it asks a few listeners one by one. For many listeners, it looks up the path in a `cache`,
-//! which is filled with the help of sets of patterns (`pattern`).
+//! A [`Matcher`](crate::Matcher) selects the events of one listener (`matcher`, `glob`, `function`). A `snapshot` finds
+//! the listeners of an emitter that take an event. It asks a few listeners one by one; for many listeners, it looks up
+//! the event in a `cache`, which is filled with the help of sets of patterns (`pattern`).
 
 pub(crate) mod cache;
 pub(crate) mod function;

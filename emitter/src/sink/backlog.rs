@@ -1,13 +1,13 @@
 //! The items that wait for a reader, and the losses among them (E13). Plain data; [`queue`](super::queue) adds the
 //! lock.
 //!
-//! 1. Each offer is accounted for once: `offered` = items taken + items held + `lost`.
+//! 1. Each offer is accounted for once: `offered` = items taken + items in the backlog + `lost`.
 //! 2. The entries stand for the offers from `taken` to `offered`, in order and without gaps: an item stands for one
 //!    offer, a loss for as many offers as it counts. The position of an offer is thus found by counting back from the
 //!    end.
 //! 3. Two losses are never neighbours: they are merged.
-//! 4. With a policy that drops, at most `capacity` items are held. With [`Overflow::Block`], each further item belongs
-//!    to an offer that still waits, and is lost if the offer is withdrawn.
+//! 4. With a policy that drops, the backlog has at most `capacity` items. With [`Overflow::Block`], each further item
+//!    belongs to an offer that still waits, and is lost if the offer is withdrawn.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -35,11 +35,11 @@ impl<T> Entry<T> {
 /// The outcome of an offer.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Offered<T> {
-    /// The item is held.
+    /// The item was added.
     Held,
     /// An item was lost: the oldest item, or the offered item.
     Lost(Option<T>),
-    /// The item is held above the capacity. The offer with this ticket should wait until it is taken.
+    /// The item was added above the capacity. The offer with this ticket should wait until it is taken.
     Waits(u64),
 }
 
@@ -93,7 +93,7 @@ impl<T> Backlog<T> {
         ticket < self.taken
     }
 
-    /// Adds an item. If the backlog is full, the overflow policy decides whether an item is lost (invariant 4).
+    /// Adds an item. If the backlog is full, the overflow policy determines whether an item is lost (invariant 4).
     pub(super) fn offer(&mut self, item: T) -> Offered<T> {
         let ticket = self.offered;
         self.offered += 1;

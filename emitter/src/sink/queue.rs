@@ -331,7 +331,8 @@ impl<T> QueueState<T> {
         self.backlog.is_empty() && !self.closed && self.flush_wanted == self.flush_done
     }
 
-    /// Marks the reader as awake, if it is to be woken, and returns how it sleeps (invariant 2).
+    /// Marks the reader as awake if it has to be woken, and returns the state in which it slept (invariant 2). Returns
+    /// `Busy` if the reader does not have to be woken.
     fn mark_awake(&mut self, urgent: bool) -> ReaderState {
         match self.reader {
             ReaderState::Busy => ReaderState::Busy,

@@ -48,8 +48,8 @@ impl ApprovalLayer {
         caught(asks).map_err(|panic| self.deny(format!("the predicate that decides whether to ask panicked: {panic}")))
     }
 
-    /// Emits the answer, and returns the edited input if the answer is an edit. Returns an error if the run is rejected
-    /// or gets no valid answer.
+    /// Looks up the answer or asks for it, and emits it. Returns the edited input if the answer is an edit. Returns an
+    /// error if the run is rejected or gets no valid answer.
     async fn decide(&self, request: &Request, ctx: &RunContext) -> Result<Option<Value>> {
         let ledger = self.0.ledger_of(ctx);
         let known = ledger.decision(&request.id());

@@ -176,7 +176,7 @@ impl Account {
             .then(|| self.close_exceeded(state, BudgetLimit::WallTime, Amount::Time(spent)))
     }
 
-    /// Closes the account when its timer has fired. Returns `None` if it was closed before.
+    /// Closes the account, because its timer has fired. Returns `None` if the account was closed before.
     pub(super) fn close_out_of_time(&self) -> Option<BudgetClosed> {
         let mut state = self.state.lock();
         let spent = Amount::Time(self.began.elapsed());

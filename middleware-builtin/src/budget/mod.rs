@@ -218,7 +218,7 @@ built_in!(Budget, |this| this.0.own_events);
 impl Middleware for Budget {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
         let account = Account::open(&self.0, ctx);
-        // The counter reaches every run below; `CallCounter` decides which of them draw from this account first.
+        // The counter reaches every run below; `CallCounter` determines which runs draw from this account first.
         ctx.bind_nested(CallCounter(Arc::clone(&account)));
         stack(account).bind(ctx)
     }

@@ -17,7 +17,8 @@ pub(super) struct Wait {
 }
 
 impl Wait {
-    /// Registers that the flights in `led` wait for `awaited`. Returns `None` if that would close a cycle.
+    /// Registers that the flights in `led` wait for `awaited`. If that would close a cycle, registers nothing and
+    /// returns `None`.
     pub(super) fn of(led: Vec<u64>, awaited: u64) -> Option<Self> {
         // A run that leads no flight is not waited for, so its wait cannot close a cycle.
         if !led.is_empty() {

@@ -51,7 +51,7 @@ pub(super) struct Leader<T> {
     key: CacheKey,
     flights: Flights<T>,
     completion: watch::Sender<Completion<T>>,
-    /// Alive as long as this run leads: `LedFlight` holds it weakly.
+    /// Dropped when this run no longer leads: `LedFlight` has a `Weak` to it.
     alive: Arc<()>,
 }
 
@@ -84,7 +84,7 @@ impl<T> Flights<T> {
     /// Detaches all flights (4).
     #[expect(clippy::mutable_key_type, reason = "an emitter is hashed and compared by its identity")]
     pub(super) fn detach(&self) {
-        // Drop the flights after unlocking: a result is user data, whose drop is user code (6).
+        // Drop the flights after unlocking: the drop of a result may call user code (6).
         let detached = std::mem::take(&mut *self.0.lock());
         drop(detached);
     }
@@ -129,7 +129,7 @@ impl<T> Drop for Leader<T> {
         let own = flights.get(&self.key).is_some_and(|flight| flight.id == self.id);
         let removed = own.then(|| flights.remove(&self.key));
         drop(flights);
-        // This may be the last handle of a result, whose drop is user code (6).
+        // This may be the last handle of a result, whose drop may call user code (6).
         drop(removed);
     }
 }

@@ -27,7 +27,7 @@ struct CircuitTable {
 }
 
 /// Removed circuits, to be dropped after unlocking: a key may hold the last handle of an instance's emitter, whose drop
-/// is user code (1).
+/// may call user code (1).
 type RemovedCircuits = Vec<(OwnedKey, Circuit)>;
 
 /// An admitted call. If a probe is dropped before it has settled, the next call becomes the probe.

@@ -13,7 +13,7 @@ use crate::shared::json::texts;
 pub(super) struct ContentFilterLayer(pub(super) Arc<ContentFilterInner>);
 
 impl ContentFilterLayer {
-    /// Checks a value. Returns the answer that replaces it, if any.
+    /// Checks a value. Returns the answer that replaces the value, if any.
     async fn check(&self, place: Place, value: &Value, ctx: &RunContext) -> Result<Option<Value>> {
         // Reading the strings recurses: a value nested too deep cannot be checked.
         if let Err(error) = check_depth(value) {

@@ -23,7 +23,7 @@ pub(super) struct CheckPassage {
     name: String,
     guard: Arc<GuardState>,
     chunks: Chunks,
-    /// The text that was passed last, followed by the held text, which begins at `held`.
+    /// The text that was passed last, followed by the text that is held back, which begins at `held`.
     text: String,
     held: usize,
     /// Start of the last word in the part of `text` that was `searched` for whitespace.
@@ -67,12 +67,13 @@ impl CheckPassage {
         if until <= self.held {
             return Ok(String::new());
         }
-        // Search the whole text, because a known value may begin in the part to pass and end in the held part.
+        // Search the whole text, because a known value may begin in the part to pass and end in the part that is held
+        // back.
         if self.guard.detector.contains_known(&self.text) {
             return Err(self.refuse(What::Known, Encoding::Plain));
         }
-        // In the middle of a long word, the held part belongs to the same word: check it together with the part to
-        // pass.
+        // In the middle of a long word, the part that is held back belongs to the same word: check it together with the
+        // part to pass.
         let is_cut = self.text[until..].len() + 4 > MAX_WORD;
         let checked = if is_cut { self.text.as_str() } else { &self.text[..until] };
         let detector = &self.guard.detector;

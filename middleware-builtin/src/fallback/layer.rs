@@ -1,4 +1,5 @@
-//! The layer that tries one alternative after the other, until one answers.
+//! The layer that runs the alternatives in order after a failure, until an alternative answers or ends in a way that is
+//! not caught.
 
 use std::fmt;
 

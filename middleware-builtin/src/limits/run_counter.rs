@@ -1,4 +1,4 @@
-//! Counting the runs below a run that limits are bound to.
+//! Counts the runs below a run that limits are bound to.
 //!
 //! 1. A `RunCounter` is an extension of the run that its limits are bound to, and links to the nearest counter above.
 //! 2. A run is counted by all counters or by none: no count changes before every counter has agreed, and no lock is
@@ -75,7 +75,7 @@ impl RunCounter {
 
     fn count_with(self: &Arc<Self>, run: &CountedRun<'_>, last: CountOutermost<'_>) -> Option<(Arc<Self>, Reached)> {
         let most = &self.limits.options.run;
-        // Hold this lock while the counters above decide: no other run may take the last place meanwhile (2).
+        // Keep this lock until the counters above have agreed, so that no other run takes the last place meanwhile (2).
         let mut counts = self.counts.lock();
         if let Some(reached) = self.too_deep(run).or_else(|| most.reached(run.kind, &counts, Scope::Run)) {
             return Some((Arc::clone(self), reached));

@@ -77,7 +77,8 @@ impl KeyQueue {
             let after = quota.replenish_interval().saturating_mul(waiter.ahead);
             return Err(TooLate(Instant::now().checked_add(after).unwrap_or_else(Instant::now)));
         };
-        // Check again after the sleep: `governor` decides, and a failed check uses up nothing (2).
+        // Check again after the sleep: only a check of `governor` lets the run pass, and a failed check uses up nothing
+        // (2).
         while let Err(until) = self.check() {
             if deadline.is_some_and(|deadline| deadline < until) {
                 return Err(TooLate(until));

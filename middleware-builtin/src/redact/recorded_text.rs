@@ -88,11 +88,12 @@ impl RecordedTexts {
         }
     }
 
-    /// Returns the records to write before an event: the held text of each text that ends with the event.
+    /// Returns the records to write before an event: for each text that ends with the event, the part that is held
+    /// back.
     pub(super) fn before(&mut self, event: &EventRecord, redactor: &Redactor) -> Result<Vec<EventRecord>, BoxError> {
         let run_id = run_id(event);
         if event.name() == AttemptDiscarded::NAME.as_str() {
-            // Drop the texts of a discarded attempt, including their held text (M7).
+            // Drop the texts of a discarded attempt, including the text that is held back (M7).
             self.under_way.retain(|text| text.run_id != run_id);
         }
         // A run emits no text after these events, except in their listeners.
@@ -124,8 +125,8 @@ impl RecordedTexts {
 }
 
 impl RecordedText {
-    /// Returns a copy of the last event with the held text. Other text fields are empty, because the last event already
-    /// contained their text.
+    /// Returns a copy of the last event with the text that is held back. Other text fields are empty, because the last
+    /// event already contained their text.
     fn rest(mut self, declared: &[TextField], redactor: &Redactor) -> Result<Option<EventRecord>, BoxError> {
         let mut rest = String::new();
         self.chunks.finish(|piece| redactor.put(&mut rest, piece, |_| ()));

@@ -92,7 +92,7 @@ impl<S: Sink> Sink for RedactSink<S> {
         if let Some(event) = record.as_event() {
             return self.write_event(record, event);
         }
-        // Records were lost, perhaps with more text of the same runs: write the held text now.
+        // Records were lost, perhaps with more text of the same runs: now write the text that is held back.
         let rest = self.texts.rest(&self.redactor)?;
         self.write_rest(rest)?;
         self.inner.write(record)
@@ -104,7 +104,7 @@ impl<S: Sink> Sink for RedactSink<S> {
 
     fn close(&mut self) -> Result<(), BoxError> {
         let rest = self.texts.rest(&self.redactor).and_then(|rest| self.write_rest(rest));
-        // Close the inner sink even if the held text could not be written.
+        // Close the inner sink even if the text that is held back could not be written.
         self.inner.close().and(rest)
     }
 

@@ -1,4 +1,4 @@
-//! Reports and refusals at the `start` of a run. A middleware decides them when it is bound, before the run starts.
+//! Reports and refusals at the `start` of a run. A middleware registers them when it is bound, before the run starts.
 
 use std::sync::Arc;
 

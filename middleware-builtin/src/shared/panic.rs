@@ -1,6 +1,6 @@
 //! Catches panics of user code. No other file of this crate catches panics.
 //!
-//! A caught panic is replaced by its message. The drop of its payload is user code and may panic too: that panic is
+//! A caught panic is replaced by its message. The drop of its payload may call user code and panic too: that panic is
 //! caught as well.
 #![allow(dead_code, reason = "each middleware uses its own part of this")]
 

@@ -28,8 +28,9 @@ impl Stops {
         Self(lock)
     }
 
-    /// Writes a stop with `first`, and then `fallen` for all runs below. `first` returns the runs directly below, or `None` if it did
-    /// not stop anything. Returns the runs that may have been stopped, for the caller to wake and to drop.
+    /// Writes a stop with `first`, and then `fallen` for all runs below. `first` returns the runs directly below, or `None` if
+    /// it stopped nothing; then `stop` returns `None` too. Otherwise returns the runs that may have been stopped, for the
+    /// caller to wake and to drop.
     pub(crate) fn stop<N: Stoppable>(
         &self,
         fallen: &N::Stop,

@@ -221,7 +221,7 @@ impl<I: Sync, O: Data> Work<I, O> for Answered<O> {
     }
 }
 
-/// Sets the number of retries that a run may make. The middleware that is bound last decides.
+/// Sets the number of retries that a run may make, and replaces a number that was set before.
 #[derive(Debug)]
 pub(crate) struct MaxRetries(pub(crate) u32);
 

@@ -67,7 +67,7 @@ impl<T> FreezableList<T> {
 
     /// Drops the items, outside of the lock. Items that the work still shares are dropped with the work.
     pub(crate) fn release(&self) {
-        // Taken out under the lock, and dropped after it: the drops are user code.
+        // Taken out under the lock, and dropped after it: the drops may call user code.
         let list = replace(&mut *self.0.lock(), ListState::Frozen(None));
         match list {
             ListState::Open(list) => discard_all(list),

@@ -136,7 +136,7 @@ impl<I: Data, O: Data> Seed<'_, I, O> {
 impl<L: ErasedRun + ?Sized> Drop for SharedRun<L> {
     fn drop(&mut self) {
         let above = self.parent.take();
-        // Most runs have no value whose drop is user code: no run has to be entered then.
+        // Most runs have no value whose drop may call user code: no run has to be entered then.
         if self.core.has_values() || !self.extensions.is_empty() {
             enter_some(above.as_ref().map(Parent::run), || {
                 replace(&mut self.extensions, RunExtensions::new(None, Values::NONE)).discard();

@@ -171,7 +171,8 @@ impl Error {
         self.with(|data| data.is_fatal = is_fatal)
     }
 
-    /// Takes over kind and control data of another error, and keeps its own message, causes and context (R7).
+    /// Returns this error with the kind and control data of another error. Message, causes and context stay the same. If both
+    /// are denials, or both are halts, this error keeps its kind (R7).
     pub(crate) fn ending_as(self, other: &Self) -> Self {
         let ErrorData { kind, control, .. } = &*other.0;
         // The same error: do not copy its data.

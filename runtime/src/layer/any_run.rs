@@ -101,7 +101,7 @@ impl<I: Data, O: Data> Work<(), ()> for OpaqueWork<'_, I, O> {
         Box::pin(async move {
             let output = self.next.run(self.input).await?;
             let before = self.last.lock().replace(output);
-            // The drop of an output is user code: not under the lock.
+            // The drop of an output may call user code, which must not run under the lock.
             drop(before);
             Ok(())
         })

@@ -164,7 +164,7 @@ impl<O: Op, G: Guard<O>> Layer<O> for GuardLayer<G> {
         match self.check(guard.name(), Checked::Output, || guard.check_output(&output, ctx), ctx).await {
             Ok(()) => Ok(output),
             Err(error) => {
-                // Dropping the output is user code: a panic there would replace the denial (M5).
+                // Dropping the output may call user code: a panic there would replace the denial (M5).
                 discard(output);
                 Err(error)
             }

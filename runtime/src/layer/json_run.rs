@@ -116,7 +116,7 @@ impl<I: Data, O: Data> JsonWork<'_, I, O> {
         let (json, is_exact) = to_json("output", &output)?;
         self.is_exact.fetch_and(is_exact, Ordering::Relaxed);
         let before = self.last.lock().replace(LastOutput { json: json.clone(), output });
-        // The drop of an output is user code: not under the lock.
+        // The drop of an output may call user code, which must not run under the lock.
         drop(before);
         Ok(json)
     }

@@ -313,7 +313,7 @@ impl<I> InputMaps<I> {
         match self.maps.apply(&mut copied, ctx).await {
             Ok(()) => Ok(Some(copied)),
             Err(error) => {
-                // Dropping the copy is user code: a panic there would replace the error, a denial for example.
+                // Dropping the copy may call user code: a panic there would replace the error, a denial for example.
                 discard(copied);
                 Err(error)
             }

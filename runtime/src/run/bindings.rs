@@ -31,7 +31,7 @@ type EndHook = Box<dyn FnOnce(&RunContext, Status) + Send>;
 /// The bindings of a run, except listeners, subscribers and middlewares for the runs below.
 pub(crate) struct Bindings {
     pub(crate) make_chain: fn() -> Box<dyn AnyChain>,
-    /// Made when the first layer or value middleware is bound. The run's state decides whether the work passes it.
+    /// Made when the first layer or value middleware is bound. The run's state determines whether the work passes the chain.
     pub(crate) chain: OnceLock<Box<dyn AnyChain>>,
     pub(crate) middlewares: Option<Mutex<Bound>>,
     /// Empty for most runs.
@@ -145,7 +145,7 @@ impl RunContext {
             chain.release();
         }
         if let Some(middlewares) = middlewares {
-            // Taken out first: their drops are user code, which runs under no lock (invariant 1).
+            // Taken out first: their drops may call user code, which runs under no lock (invariant 1).
             let bound = take(&mut *middlewares.lock());
             discard_all(bound);
         }

@@ -2,7 +2,7 @@
 //!
 //! 1. The tasks are aborted and awaited before the children are looked up: tasks may begin runs until they have ended.
 //! 2. A child that has children itself hands them over to the run that ends it, and waits for them. So a chain of runs of any
-//!    length is ended from one list, the lowest first, and not by recursion.
+//!    length is ended from one list, the innermost run first, and not by recursion.
 //! 3. Each child is driven at most twice: once to find its children, and once more when they have ended.
 
 use std::task::{Context as TaskContext, Poll, ready};
@@ -34,7 +34,7 @@ impl<O> Cleanup<O> {
         Self { result: Some(result), tasks, below: None }
     }
 
-    /// Waits until tasks and children have ended, and returns the result.
+    /// Aborts the children after the tasks have ended, waits for the children, and returns the result.
     pub(crate) fn poll(
         &mut self,
         run: &RunContext,

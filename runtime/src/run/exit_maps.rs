@@ -39,7 +39,7 @@ impl ExitMaps {
             let withholding = functions.withholding();
             replace(&mut *functions, withholding)
         };
-        // The drops are user code, called under no lock.
+        // The drops may call user code, which runs under no lock.
         released.discard();
     }
 }

@@ -84,7 +84,7 @@ impl<'a, R: Runnable> Run<'a, R> {
     /// Ends a run that is under way, without its work (R8).
     fn abandon(&mut self) {
         let Some(run) = &self.run else { return };
-        // If a token was cancelled before the drop, the token gives the reason (R7).
+        // If a token was cancelled before the drop, the run ends for the token's reason and not as dropped (R7).
         if let Some(watch) = &mut self.watch {
             isolated(|| _ = watch.look(run.node(), &mut TaskContext::from_waker(Waker::noop())));
         }
@@ -255,7 +255,7 @@ impl<R: Runnable> WorkState<'_, R> {
         })
     }
 
-    /// Drops the work of a run whose outcome is decided. A panic is logged.
+    /// Drops the work of a run whose outcome is fixed. A panic is logged.
     fn drop_work_logged(&mut self) {
         if let Err(error) = caught(|| *self = WorkState::Done) {
             logged(|| tracing::warn!(error = %error, "the work of a run panicked while it was dropped"));

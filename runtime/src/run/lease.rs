@@ -45,7 +45,7 @@ impl<S, T> Inner<S, T> {
 enum LeaseState<S, T> {
     Leased,
     Free(S),
-    /// With the result, until it is fetched.
+    /// The run is over. Contains the result until it is fetched.
     Over(Option<T>),
 }
 

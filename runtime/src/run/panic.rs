@@ -2,7 +2,7 @@
 //!
 //! 1. A caught panic becomes an error with its message, or a warning in the log if it cannot change the run any more.
 //! 2. The payload of a panic is a user value. It is dropped here, where its `Drop` may panic as well ([`panic_text`]).
-//! 3. Values that no caller gets are dropped by [`discard`], because their drops are user code too.
+//! 3. Values that no caller gets are dropped by [`discard`], because their drops may call user code too.
 
 use std::any::Any;
 use std::future::Future;

@@ -2,7 +2,7 @@
 //! `error`; then `finish`.
 //!
 //! 1. After `start`, exactly one of `success` and `error` is emitted, and then exactly one `finish`.
-//! 2. An emit that has begun is finished, by any driver; its delivery decides how long listeners are awaited.
+//! 2. An emit that has begun is finished, by any driver; its delivery mode determines how long listeners are awaited.
 //! 3. When `finish` is emitted, every run that was started in this one has ended (R13).
 //! 4. A step that does not have to wait leads to the next one directly, without a future.
 
@@ -220,8 +220,8 @@ fn end<I: Data, O: Data>(run: &TypedRun<I, O>, result: Result<O>) -> Step<I, O> 
     Step::Over(result.map_err(Error::leaving))
 }
 
-/// Emits an event to the listeners, and then shows it to the subscribers. Returns the delivered event, or a future that delivers
-/// it.
+/// Emits an event to the listeners, and then shows it to the subscribers. Returns the delivered event, or as `Err` a future
+/// that delivers it.
 fn emit<I: Data, O: Data, P>(
     run: &TypedRun<I, O>,
     recipients: Recipients<'_>,

@@ -4,8 +4,8 @@
 //!    may call code of users or of an executor.
 //! 2. The buffer keeps at most `capacity` events. The oldest events are dropped first, so all events that `missed` counts came
 //!    before the kept events. An event whose clone panics is counted there too.
-//! 3. While events are held, each remembers the runs in which it was emitted. A run that gives up an attempt removes its own
-//!    events and the events of the runs below it, which may have ended by then.
+//! 3. While events are held back, each remembers the runs in which it was emitted. A run that gives up an attempt removes its
+//!    own events and the events of the runs below it, which may have ended by then.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -63,7 +63,7 @@ struct EventOrigin {
     /// The run that emitted the event, if it was emitted by a run.
     own: Option<Uuid>,
     is_start: bool,
-    /// The runs around the emit, innermost first; empty unless events are held.
+    /// The runs around the emit, innermost first; empty unless events are held back.
     runs: SmallVec<[Uuid; 4]>,
 }
 
@@ -112,7 +112,7 @@ impl<E> StreamBuffer<E> {
         self.state.lock().nested = nested;
     }
 
-    /// Releases held events, because the work is over.
+    /// Releases the events that are held back, because the work is over.
     pub(crate) fn on_work_done(&self) {
         let mut state = self.state.lock();
         state.is_work_done = true;
@@ -170,7 +170,7 @@ impl<E> StreamBuffer<E> {
         reader.into_iter().for_each(Waker::wake);
     }
 
-    /// Removes the events of an attempt of run `by`, if events are still held (invariant 3).
+    /// Removes the events of an attempt of run `by`, if events are still held back (invariant 3).
     fn discard(&self, by: Uuid) {
         if !self.is_holding() {
             return;
@@ -184,7 +184,7 @@ impl<E> StreamBuffer<E> {
         drop(discarded);
     }
 
-    /// Returns `true` while events are held, because the attempt that emitted them may still be given up.
+    /// Returns `true` while events are held back, because the attempt that emitted them may still be given up.
     fn is_holding(&self) -> bool {
         let state = self.state.lock();
         let (is_work_done, held, run) = (state.is_work_done, state.held, state.run.clone());
@@ -206,7 +206,7 @@ impl<E> Drop for CountMissedOnDrop<'_, E> {
 }
 
 impl<E> BufferState<E> {
-    /// Takes the first item, unless events are held.
+    /// Takes the number of missed events if there are any, or else the first event. Takes nothing while events are held back.
     fn next(&mut self, is_holding: bool) -> Option<BufferedItem<E>> {
         if is_holding && !self.is_work_done {
             return None;

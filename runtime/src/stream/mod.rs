@@ -295,7 +295,7 @@ impl<R: Runnable, E> RunStream<'_, R, E> {
         let Some(run) = &mut self.run else { return true };
         if let Poll::Ready(result) = Pin::new(run).poll(cx) {
             (self.run, self.result) = (None, Some(result));
-            // A run that failed at `bind` emits no lifecycle event: release held events here too.
+            // A run that failed at `bind` emits no lifecycle event: release the events that are held back here too.
             self.buffer.on_work_done();
         }
         self.run.is_none()

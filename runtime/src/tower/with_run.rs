@@ -55,7 +55,7 @@ impl<T> WithRun<T> {
 
 impl<T> Drop for WithRun<T> {
     fn drop(&mut self) {
-        // Dropping the request is user code: runs that it starts are children of the request's run (R1).
+        // Dropping the request may call user code: runs that this code starts are children of the request's run (R1).
         enter_some(self.run.as_ref(), || drop(self.inner.take()));
     }
 }

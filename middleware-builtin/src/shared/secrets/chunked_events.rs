@@ -4,7 +4,7 @@
 //!    holds back the rest.
 //! 2. Text that is still held back when the run ends is emitted in one more event, a copy of the last event with that
 //!    text.
-//! 3. The held text of a discarded attempt is dropped (M7).
+//! 3. When an attempt is discarded, its text that is held back is dropped (M7).
 //! 4. When the filter refuses a text, nothing more of it passes: the event that brought the chunk is emptied, and its
 //!    emit fails.
 
@@ -20,9 +20,9 @@ use serde::Serialize;
 pub(crate) trait ChunkFilter: Send {
     /// Takes a chunk; returns the released text.
     fn push(&mut self, text: &str) -> Result<String>;
-    /// Ends the text; returns the held text.
+    /// Ends the text; returns the text that is held back.
     fn finish(&mut self) -> Result<String>;
-    /// Drops the held text.
+    /// Drops the text that is held back.
     fn clear(&mut self);
 }
 
@@ -43,9 +43,9 @@ pub(crate) trait ChunkedEvents: Send + Sync {
     fn listen(&self, ctx: &RunContext, filter: Box<dyn ChunkFilter>) -> Result<Arc<dyn HeldText>>;
 }
 
-/// The held text of a run's events.
+/// The text of a run's events that is held back.
 pub(crate) trait HeldText: Send + Sync {
-    /// Emits the held text.
+    /// Emits the text that is held back.
     fn flush<'a>(&'a self, ctx: &'a RunContext) -> BoxFuture<'a, Result<()>>;
     /// Returns the error if text was refused.
     #[allow(dead_code, reason = "a redaction refuses nothing")]
@@ -105,7 +105,7 @@ impl<T: Clone> TextStream<T> {
         drop(last);
     }
 
-    /// Returns an event with the held text, if any text is held back.
+    /// Returns an event with the text that is held back, if there is any.
     fn last(&self) -> Result<Option<T>> {
         let (rest, last) = self.state.lock().finish()?;
         let Some(mut event) = last.filter(|_| !rest.is_empty()) else { return Ok(None) };
@@ -122,7 +122,8 @@ impl<T> StreamState<T> {
         self.rest.take_if(|rest| rest == text).is_some()
     }
 
-    /// Takes a chunk and its event; returns the released text, and replaces `last` with the previous event.
+    /// Takes a chunk whose event is in `last`; returns the released text. The event is kept, and `last` receives the
+    /// event that was kept before.
     fn push(&mut self, chunk: &str, last: &mut Option<T>) -> Result<String> {
         let clear = match &self.refused {
             Some(error) => return Err(error.clone()),
@@ -132,7 +133,7 @@ impl<T> StreamState<T> {
         Ok(clear)
     }
 
-    /// Returns the held text and the last event; an empty text and no event if text was refused.
+    /// Returns the text that is held back and the last event; an empty text and no event if text was refused.
     fn finish(&mut self) -> Result<(String, Option<T>)> {
         if self.refused.is_some() {
             return Ok((String::new(), None));
@@ -168,7 +169,7 @@ impl<T: Clone + Serialize + Send + Sync + 'static> HeldText for TextStream<T> {
     }
 }
 
-/// Emits held text before other listeners receive `success` or `error`, and then calls a function.
+/// Emits text that is held back before other listeners receive `success` or `error`, and then calls a function.
 pub(crate) fn flush_at_end<F>(held: &Arc<[Arc<dyn HeldText>]>, ctx: &RunContext, then: F) -> Result<()>
 where
     F: Fn(RunContext) -> BoxFuture<'static, ()> + Clone + Send + Sync + 'static,

@@ -15,11 +15,11 @@ use super::{Finding, Kind};
 #[derive(Clone, Debug)]
 pub struct Chunks {
     engine: Arc<Engine>,
-    /// The last part of the text that was passed on, for checks that look back, and then the held text.
+    /// The last part of the text that was passed on, for checks that look back, and then the text that is held back.
     text: String,
-    /// The start of the held text.
+    /// The start of the text that is held back.
     held: usize,
-    /// The invisible characters that were removed from the held text, with the offsets that they precede.
+    /// The invisible characters that were removed from the text that is held back, with the offsets that they precede.
     gaps: VecDeque<(usize, char)>,
     sieve: InvisibleFilter,
 }
@@ -62,27 +62,27 @@ impl Chunks {
         }
     }
 
-    /// Ends the text, and passes the held pieces to `give`. A later `push` begins a new text.
+    /// Ends the text, and passes the text that is held back to `give` in pieces. A later `push` begins a new text.
     pub fn finish(&mut self, give: impl FnMut(Piece<'_>)) {
         self.advance(true, give);
         self.clear();
     }
 
-    /// Drops the held text.
+    /// Drops the text that is held back.
     pub fn clear(&mut self) {
         self.text.clear();
         self.gaps.clear();
         (self.held, self.sieve) = (0, InvisibleFilter::default());
     }
 
-    /// Returns the held text, without invisible characters.
+    /// Returns the text that is held back, without invisible characters.
     #[must_use]
     pub fn held(&self) -> &str {
         &self.text[self.held..]
     }
 
     fn advance(&mut self, is_whole: bool, mut give: impl FnMut(Piece<'_>)) {
-        // Pass on each secret that is decided, and then the text before the first byte that is not decided.
+        // Pass on each secret that is certain, and then the text before the first byte that may belong to a secret.
         let clear = loop {
             match self.look(is_whole) {
                 Err(until) => break self.text.floor_char_boundary(until),

@@ -144,7 +144,7 @@ impl Engine {
         None
     }
 
-    /// Returns the first byte that cannot be decided before more text comes.
+    /// Returns the first byte at which a secret may begin that only further text can confirm, or the end of the text.
     pub(super) fn undecided(&self, text: &str, from: usize) -> usize {
         // A match that began before this byte would be too long.
         let from = from.max(text.len().saturating_sub(self.longest));
@@ -152,7 +152,7 @@ impl Engine {
         found.map_or(text.len(), |found| found.start())
     }
 
-    /// Decides at a byte where a pattern matches.
+    /// Checks whether a secret begins at a byte where a pattern matches.
     pub(super) fn decide(&self, text: &str, (start, first): (usize, usize), is_whole: bool) -> MatchState {
         for of in self.rules[first..].iter().filter(|of| of.first.has(text, start)) {
             match check_rule(of, text, start, is_whole) {
