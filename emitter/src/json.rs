@@ -100,7 +100,7 @@ impl<'n, S> Bounded<'n, S> {
         AtDepth { value, depth: self.depth, loss: self.loss }
     }
 
-    /// Goes one level down, or fails if that level is too deep.
+    /// Goes one level down, or returns an error if that level is too deep.
     fn open<I, E: serde::ser::Error>(self, open: impl FnOnce(S) -> Result<I, E>) -> Result<Bounded<'n, I>, E> {
         let (depth, loss) = (self.depth + 1, self.loss);
         if depth > MAX_DEPTH {

@@ -14,7 +14,7 @@ use crate::{AnyEvent, EventMeta, Payload};
 
 /// Listeners that are called together, in order.
 pub(crate) trait Batch: Send + Sync {
-    /// Calls the listeners until one fails, and moves the place past each before its call.
+    /// Calls the listeners until one fails, and moves `place` past each listener before its call.
     fn call(&self, place: &mut usize, event: &mut dyn AnyEvent, meta: &EventMeta<'_>) -> CallResult;
 }
 

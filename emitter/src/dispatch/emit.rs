@@ -248,7 +248,8 @@ impl<'a> Emit<'a> {
         Ok(first.filter(|_| !(self.source.is_in_run() && self.source.is_too_late_for(self.name))))
     }
 
-    /// Calls listeners until one has to be awaited.
+    /// Calls listeners until one has to be awaited. Returns the result of the emit, or the dispatch that still has to
+    /// await listeners.
     fn begin(&self, event: &mut dyn AnyEvent) -> Emitted {
         let first = match self.first_receiver() {
             Ok(Some(first)) => first,

@@ -100,8 +100,8 @@ impl<'a> Dispatch<'a> {
         None
     }
 
-    /// Finds the listeners and calls them where nothing can be awaited. If a listener would have to be awaited, no
-    /// listener is called (E17).
+    /// Finds the listeners and calls them where nothing can be awaited. If a listener would have to be awaited, returns
+    /// an error, and calls no listener (E17).
     pub(super) fn start_now(&mut self, from: &Emitter, event: &mut dyn AnyEvent) -> Result<(), EmitError> {
         let Self { emit, meta, route, progress } = self;
         route.find(from, meta);
@@ -175,7 +175,7 @@ impl DispatchProgress {
         next.or_else(|| route.before(&self.deferred.as_mut()?.pop_front()?))
     }
 
-    /// Skips the remaining listeners that may change the event, after one has failed (E11).
+    /// Skips the remaining listeners that may change the event, after a listener has failed (E11).
     pub(super) fn skip_changing(&mut self) {
         self.cursor.skip_changing();
         if let Some(deferred) = &mut self.deferred {

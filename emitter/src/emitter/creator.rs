@@ -78,8 +78,8 @@ impl Creator {
     }
 }
 
-/// The thing is a user's value, and its drop may panic. The drop may happen at the end of an emit that has the last
-/// handle.
+/// The shared value is a user's value, whose drop may panic. The drop may happen at the end of an emit that has the
+/// last handle.
 impl Drop for CreatorParts {
     fn drop(&mut self) {
         drop_catching("the value shared by a creator", self.thing.take());

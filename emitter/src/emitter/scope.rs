@@ -36,7 +36,7 @@ pub trait Scope: Send + Sync {
     }
 }
 
-/// Calls `f` inside a run's scope, if there is one.
+/// Calls `f`, inside a run's scope if there is one.
 #[inline]
 pub(crate) fn within<R>(scope: Option<Arc<dyn Scope>>, mut f: impl FnMut() -> R) -> R {
     let Some(scope) = scope else { return f() };

@@ -2,7 +2,7 @@
 //!
 //! `listen` and `registration` make a [`Listener`](listener::Listener) and add it here; `subscription` removes it. Each
 //! emit reads a [`Snapshot`], which `published` derives from the registry without blocking. Before a listener is
-//! called, `claim` and `calls` decide whether it may run.
+//! called, `claim` and `calls` check whether it may run.
 
 pub(crate) mod adapter;
 pub(crate) mod calls;

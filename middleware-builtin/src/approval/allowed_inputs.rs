@@ -28,7 +28,7 @@ impl AllowedInputs {
 }
 
 /// Records the input that the asking layer passes on. It is bound directly inside the asking layer. An edited input is
-/// recorded in the form that the run's input type gives it.
+/// recorded as it is after conversion to the run's input type.
 #[derive(Debug)]
 pub(super) struct RecordInputLayer {
     pub(super) by: Arc<str>,

@@ -91,8 +91,8 @@ impl CircuitTable {
         (self.circuits.entry(key.clone()).or_default().on_call_ended(now, outcome, thresholds), removed)
     }
 
-    /// Removes idle circuits whenever the number of circuits has doubled since the last removal. If the table is still
-    /// full, removes the oldest eighth, so that the next keys need no search.
+    /// Removes idle circuits if the number of circuits has doubled since the last removal, or the table is full. If the
+    /// table is still full, removes the oldest eighth, so that the next keys need no search.
     fn make_room(&mut self, now: Instant, thresholds: Thresholds) -> RemovedCircuits {
         if self.circuits.len() < self.sweep_at.min(thresholds.keys) {
             return RemovedCircuits::new();
@@ -106,7 +106,8 @@ impl CircuitTable {
         removed
     }
 
-    /// Removes the circuits whose last failure is longest ago, until `left` are left.
+    /// Removes the circuits whose last failure is longest ago, until `left` circuits remain. Circuits without a last
+    /// failure, such as circuits with a running probe, stay.
     fn remove_oldest(&mut self, left: usize) -> RemovedCircuits {
         let mut surplus = self.circuits.len().saturating_sub(left);
         let mut failures: Vec<_> = self.circuits.values().filter_map(Circuit::last_failure).collect();

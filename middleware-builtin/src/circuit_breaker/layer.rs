@@ -47,7 +47,7 @@ impl<O: Op> Layer<O> for CircuitBreakerLayer {
 debug_as!(CircuitBreakerLayer, |this| this.0.options);
 
 impl CircuitBreakerInner {
-    /// Returns how a call counts.
+    /// Returns whether a call counts as a success, as a failure, or not at all.
     fn outcome_of(&self, error: Option<&Error>) -> CallOutcome {
         match error {
             None => CallOutcome::Success,

@@ -55,7 +55,7 @@ pub(super) struct Denial {
     pub(super) cause: Arc<str>,
 }
 
-/// How an ended call counts.
+/// Whether an ended call counts as a success, as a failure, or not at all.
 #[derive(Debug)]
 pub(super) enum CallOutcome {
     Success,

@@ -46,7 +46,7 @@ impl KeyPermits {
         Arc::new(Self { key, semaphore: Semaphore::new(permits), handles: AtomicUsize::new(0) })
     }
 
-    /// Counts one more handle.
+    /// Returns the permits for one more handle, and counts the handle.
     fn with_new_handle(self: &Arc<Self>) -> Arc<Self> {
         self.handles.fetch_add(1, Ordering::Relaxed);
         Arc::clone(self)

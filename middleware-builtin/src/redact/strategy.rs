@@ -35,8 +35,8 @@ impl HashKey {
         Self(key.into())
     }
 
-    /// Generates a key from random bytes of the operating system; `None` if it provides none. Without a key, secrets
-    /// are redacted instead.
+    /// Generates a key from random bytes of the operating system; `None` if the operating system provides no random
+    /// bytes. Without a key, secrets are redacted instead.
     pub(super) fn random() -> Option<Self> {
         let mut key = [0; 32];
         getrandom::fill(&mut key).ok()?;

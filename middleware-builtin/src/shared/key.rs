@@ -113,7 +113,8 @@ impl Key {
 
     /// Calls a function with the key of a run, or with `None` if the run is not counted.
     ///
-    /// If it returns an error, the run must be denied for that reason.
+    /// Returns an error if the run has no key and must be denied for that, or if the key function fails. The caller
+    /// must then deny the run.
     #[inline]
     pub(crate) fn look<R>(&self, ctx: &RunContext, look: impl FnOnce(Option<KeyRef<'_>>) -> R) -> Result<R, Error> {
         match &self.source {
@@ -242,7 +243,7 @@ impl PartialEq for OwnedKey {
 
 impl Eq for OwnedKey {}
 
-/// Hashes like the borrowed key that looks it up.
+/// Has the same hash as the borrowed key that looks up this key.
 impl Hash for OwnedKey {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.as_ref_key().hash(state);

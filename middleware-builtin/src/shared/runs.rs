@@ -226,7 +226,7 @@ impl RunInfo for RunContext {
     }
 }
 
-/// The runs that a builder's [`runs`](Runs#in-builders) selected; all runs if it was not called.
+/// The runs that a builder's [`runs`](Runs#in-builders) selected; all runs if `runs` was not called.
 #[derive(Clone, Default)]
 pub(crate) struct FilterSpec(Option<Runs>);
 

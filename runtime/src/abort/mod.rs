@@ -70,7 +70,7 @@ pub(crate) struct AbortNode {
     pub(crate) waker: AtomicWaker,
     /// The children, which are stopped with the run and end before it (R13).
     pub(crate) below: Children,
-    /// The other waiters for a stop. Made with the first of them.
+    /// The other waiters for a stop. Made when the first of these waiters registers.
     waiters: OnceLock<Box<Waiters>>,
 }
 
@@ -155,7 +155,7 @@ impl AbortNode {
             return;
         }
         isolated(|| self.waker.wake());
-        // A waiter registers, and then checks the state: either this sees the waiter, or the waiter sees the stop.
+        // A waiter registers, and then checks the state: either this call sees the waiter, or the waiter sees the stop.
         fence(Ordering::SeqCst);
         if let Some(waiters) = self.waiters.get() {
             isolated(|| {

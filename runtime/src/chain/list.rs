@@ -21,7 +21,7 @@ enum ListState<T> {
     Frozen(Frozen<T>),
 }
 
-/// The items of a frozen list; `None` if it was empty.
+/// The items of a frozen list; `None` if the list was empty.
 pub(crate) type Frozen<T> = Option<Arc<SmallList<T>>>;
 
 impl<T> Default for FreezableList<T> {

@@ -115,7 +115,7 @@ impl RunContext {
         let unmade = |run: &&Self| run.shared().lazy_emitter.made().is_none();
         let runs: SmallVec<[&Self; 8]> =
             successors(self.parent().filter(unmade), |run| run.parent().filter(unmade)).collect();
-        // Each emitter needs its parent's emitter, because events rise from the one to the other.
+        // Each emitter needs its parent's emitter, because events rise from each emitter to its parent.
         for run in runs.into_iter().rev() {
             run.make_own();
         }

@@ -213,7 +213,8 @@ impl RunContext {
         self.own_extension().unwrap_or_else(|| self.keep_first(Arc::new(T::default()), |values| &mut values.own))
     }
 
-    /// Sets a value unless another thread has set a value meanwhile. A value that comes too late is dropped inside of the run.
+    /// Sets a value unless another thread has set a value meanwhile, and returns the value that is set. A value that comes too
+    /// late is dropped inside of the run.
     fn keep_first<T: Send + Sync + 'static>(&self, made: Arc<T>, of: fn(&mut Values) -> &mut Extensions) -> Arc<T> {
         let kept = self.change_values(|values| of(values).get_or_insert(&made));
         enter(self, || drop(made));
@@ -226,7 +227,7 @@ impl RunContext {
         let mut values = set.get_or_init(|| Box::new(Mutex::new(given.clone()))).lock();
         let before = values.clone();
         let changed = change(&mut values);
-        // Unlock first: the drop may be user code.
+        // Unlock first: the drop may call user code.
         drop(values);
         enter(self, || drop(before));
         changed

@@ -21,7 +21,7 @@ pub(crate) type Deferred<'a> = Option<&'a mut Vec<RunContext>>;
 pub(crate) struct Cleanup<O> {
     result: Option<Result<O>>,
     tasks: Option<JoinSet<()>>,
-    /// The children, the next one to end last; `None` before they were looked up.
+    /// The children, ended from the last to the first; `None` before they were looked up.
     below: Option<Vec<RunContext>>,
 }
 

@@ -47,7 +47,7 @@ pub(crate) struct Overrides {
     pub(crate) context: Context,
     pub(crate) group_id: Option<Arc<str>>,
     pub(crate) extensions: Values,
-    /// The signals after the first one.
+    /// All signals except the first signal.
     pub(crate) signals: Vec<AbortSignal>,
     pub(crate) timeout: Option<Duration>,
 }

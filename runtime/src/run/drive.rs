@@ -40,7 +40,7 @@ enum InputSlot<I> {
 pub(crate) enum Driven {
     Over,
     Pending,
-    /// Another driver holds the lease, and wakes this one when it can go on.
+    /// Another driver holds the lease, and wakes this driver when this driver can go on.
     Elsewhere,
 }
 

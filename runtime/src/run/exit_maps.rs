@@ -45,7 +45,7 @@ impl ExitMaps {
 }
 
 impl Functions {
-    /// Returns functions that replace the dropped ones, and withhold every error and value.
+    /// Returns functions that replace the dropped functions, and withhold every error and value.
     fn withholding(&self) -> Self {
         let error =
             |error: Error| error.withheld("the run has ended, and its functions for errors are gone".to_owned());

@@ -3,8 +3,8 @@
 //!
 //! 1. After `start`, exactly one of `success` and `error` is emitted, and then exactly one `finish`.
 //! 2. An emit that has begun is finished, by any driver; its delivery mode determines how long listeners are awaited.
-//! 3. When `finish` is emitted, every run that was started in this one has ended (R13).
-//! 4. A step that does not have to wait leads to the next one directly, without a future.
+//! 3. When `finish` is emitted, every run that was started in this run has ended (R13).
+//! 4. A step that does not have to wait leads to the next step directly, without a future.
 
 use std::task::{Context as TaskContext, Poll};
 

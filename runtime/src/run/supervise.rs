@@ -127,7 +127,7 @@ async fn until_over() {
     }
 }
 
-/// Cuts a run, and reports it.
+/// Ends a run with [`cut`]. Reports the listeners that were skipped, and whether the run has ended.
 pub(crate) fn give_up_on(run: &RunContext) -> Undelivered {
     cut(run);
     Undelivered {

@@ -108,7 +108,8 @@ impl Children {
 
     fn wait(&self, waker: &Waker) -> Poll<Vec<RunContext>> {
         self.waiting.register(waker);
-        // Either this sees that the child is made, or the child sees that its parent is settled, and wakes the waiting task.
+        // Either this call sees that the child is made, or the child sees that its parent is settled, and wakes the waiting
+        // task.
         fence(Ordering::SeqCst);
         self.made().map_or(Poll::Pending, Poll::Ready)
     }

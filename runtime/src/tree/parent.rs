@@ -25,7 +25,7 @@ impl Parent {
         }
         let place = above.node().below.add(run);
         let above = Self { run: above, place, has_left: AtomicBool::new(false) };
-        // Check again: either this sees that the parent has closed, or the parent sees the child (invariant 1).
+        // Check again: either this check sees that the parent has closed, or the parent sees the child (invariant 1).
         if above.run.node().state.is_closed() { Err(above.run.clone()) } else { Ok(above) }
     }
 
@@ -35,7 +35,8 @@ impl Parent {
 
     /// Reports that the run is made. If the parent's work is over, the parent may be waiting for the report.
     pub(crate) fn arrive(&self) {
-        // The parent settles before it waits: either this sees the parent settled, or the parent sees that the run is made.
+        // The parent settles before it waits: either this call sees the parent settled, or the parent sees that the run is
+        // made.
         fence(Ordering::SeqCst);
         if self.run.node().state.is_settled() {
             self.run.node().below.tell();
