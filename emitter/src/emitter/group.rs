@@ -1,5 +1,5 @@
 //! The group ids that were set on an emitter after its creation, as a linked list that only grows. The list is read
-//! without a lock, and its last id is the current one.
+//! without a lock, and its last id is the current group id.
 
 use std::sync::{Arc, OnceLock};
 

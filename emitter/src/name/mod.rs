@@ -1,4 +1,4 @@
-//! Names of events and emitters. They are checked once, where they enter (E2).
+//! Names of events and emitters. A name is checked once, when the caller passes it (E2).
 
 pub(crate) mod namespace;
 

@@ -48,7 +48,7 @@ impl Circuits {
         let above = std::iter::successors(ctx.parent(), |run| run.parent()).map(RunContext::run_id);
         let admission = match self.table.lock().circuits.get_mut(key) {
             Some(circuit) => circuit.admit(Instant::now(), ctx.run_id(), above),
-            // A key without an entry is closed (3).
+            // The circuit of a key without an entry is closed (3).
             None => Admission::Passes,
         };
         let is_probe = match admission {

@@ -69,12 +69,12 @@ impl SeriesTable {
         }
     }
 
-    /// Forgets the series of the previous recorder.
+    /// Begins the table of a new recorder, and forgets the series of the previous recorder.
     fn begin(&self, recorder: &dyn Recorder) {
         let new = KnownSeries { recorder: Some(address(recorder)), ..KnownSeries::default() };
         let before = {
             let mut known = self.known.write();
-            // Another thread may have begun with this recorder since the lookup.
+            // Another thread may have called `begin` with this recorder since the lookup.
             if known.recorder == new.recorder {
                 return;
             }

@@ -31,7 +31,7 @@ impl<O: Op> Layer<O> for RetryLayer {
             let delays = delays.get_or_insert_with(|| Box::new((0..).zip(self.0.options.delays())));
             // After the last retry, return the error unchanged.
             let Some((attempt, delay)) = delays.next() else { return Err(error) };
-            // Box the rare case: it does not enlarge the future of runs that succeed at once.
+            // Box the rare case, so that it does not enlarge the future of runs that succeed at once.
             Box::pin(self.0.wait(watch, attempt, delay, &error, ctx)).await?;
         }
     }

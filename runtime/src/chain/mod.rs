@@ -179,8 +179,8 @@ impl RunContext {
     pub(crate) fn chain(&self) -> Result<&dyn AnyChain> {
         let run = self.shared();
         let chain = run.bindings.chain.get_or_init(run.bindings.make_chain);
-        // Decide only after the chain is made, because the work may begin on another thread meanwhile: either the work passes this
-        // chain, or no layer is added to it.
+        // Add the chain to the state only after it is made, because the work may begin on another thread meanwhile: either the
+        // work passes this chain, or no layer is added to it.
         if run.node.state.add_chain() { Ok(&**chain) } else { Err(too_late()) }
     }
 

@@ -62,7 +62,8 @@ impl<S> RunState<S> {
         }
         // Written before the bit: a thread that sees the bit finds the reason (invariant 3).
         let is_first = self.stop.set(stop).is_ok();
-        // Added by a loser as well, so that the run is stopped when it returns (invariant 4).
+        // A `stop` that loses to another `stop` adds the bit too, so that the run is stopped when that call returns (invariant
+        // 4).
         let stopped = |word| is_open(word).then_some(word | STOPPED);
         let stopped = self.word.fetch_update(Ordering::AcqRel, Ordering::Acquire, stopped);
         is_first && stopped.map_or_else(|word| word & STOPPED != 0, |_| true)
