@@ -1,4 +1,4 @@
-//! Models and tools as runs: everything that happens in them is an event, and every step is open to middleware.
+//! Models and tools as runs: each of their steps emits an event, and middleware can intercept each step.
 //!
 //! A [`ChatModel`] takes a conversation and answers with a [`Message`]; a [`Provider`] is the backend behind it. A
 //! [`Tool`] is a function that a model may call. Both are runnables of `emitree-runtime`: listeners, layers, guards and

@@ -16,7 +16,7 @@ use crate::{Arguments, CallId, Tool, ToolCall, ToolOutput, ToolResult};
 enum Settled {
     /// The call has a result for the model.
     Result(CallResult),
-    /// A question has to be answered first.
+    /// The call waits for the answer to a question.
     Interrupted(ToolCall, Interrupt),
     /// The call has a result, and its error ends the agent's run.
     Ends(CallResult, Error),
@@ -24,7 +24,8 @@ enum Settled {
 
 /// Executes the calls of a turn, and returns their results in call order.
 ///
-/// All calls settle before anything else happens. Of several errors the strongest is returned, see [`rank`].
+/// All calls settle before a result passes a hook or an error is returned. If there are several errors, the strongest is
+/// returned, see [`rank`].
 pub(crate) async fn run_batch(agent: &Loop<'_>, turn: &OpenTurn<'_>) -> Result<Vec<CallResult>> {
     let calls: Vec<_> = turn.response().tool_calls().cloned().collect();
     agent.turn().change(|turn| turn.tool_calls += u32::try_from(calls.len()).unwrap_or(u32::MAX));
@@ -34,7 +35,7 @@ pub(crate) async fn run_batch(agent: &Loop<'_>, turn: &OpenTurn<'_>) -> Result<V
         if agent.ctx.has_listeners() {
             tell(agent.ctx, &mut ToolCallIdentified { call: call.clone() }).await?;
         }
-        // Checked before the gate: nobody is to approve a call that cannot be executed.
+        // Checked before the gate, so that nobody is asked to approve a call that cannot be executed.
         let fault = find_tool(agent, &call).err();
         batch.0.push(GatedCall::new(call).with_fault(fault));
     }
@@ -53,10 +54,10 @@ async fn resolve(agent: &Loop<'_>, call: &mut ToolCall) -> Result<()> {
     Ok(())
 }
 
-/// Brings one call to its result, by its verdict or by running its tool, and answers it.
+/// Executes one call, and sets its result in the turn.
 async fn settle(agent: &Loop<'_>, turn: &OpenTurn<'_>, position: usize, gated: GatedCall) -> Settled {
     let settled = execute(agent, turn, position, gated).await;
-    // Answered at once: if the run ends while siblings are at work, what was executed must not look as if it was not.
+    // Answered at once: if the run ends while other calls are at work, the history must show that this call was executed.
     match &settled {
         Settled::Result(result) | Settled::Ends(result, _) => turn.answer(position, answer(result)),
         Settled::Interrupted(call, _) => {
@@ -115,13 +116,13 @@ async fn run_tool(agent: &Loop<'_>, tool: &Tool, arguments: Value, call: &ToolCa
     if !agent.agent.spawn_tools {
         return bind(tool, arguments, id, layers).await;
     }
-    // The task belongs to the agent's run, so it ends with that, and the tool's run is nested in it.
+    // The task belongs to the agent's run: it ends with the agent's run, and the tool's run is nested in the agent's run.
     let tool = tool.clone();
     agent.ctx.spawn(async move { bind(&tool, arguments, id, layers).await }).await?
 }
 
 fn bind(tool: &Tool, arguments: Value, id: CallId, layers: Vec<Stack<Tool>>) -> Run<'_, Tool> {
-    // The id is the run's own: runs that the tool starts are not calls of this agent.
+    // An own extension is not inherited: runs that the tool starts are not calls of this agent.
     let run = tool.run(arguments).own_extension(id);
     layers.into_iter().fold(run, |run, stack| run.middleware(stack))
 }
@@ -134,7 +135,7 @@ fn unknown(tools: &[Tool], call: &ToolCall) -> String {
     }
 }
 
-/// Decides what becomes of the error of a tool's run.
+/// Turns the error of a tool's run into a result, an interrupted call, or the end of the agent's run.
 fn by_error(agent: &Loop<'_>, call: ToolCall, error: Error) -> Settled {
     if error.is_interrupted()
         && let Some(interrupt) = error.interrupt().cloned()
@@ -144,7 +145,7 @@ fn by_error(agent: &Loop<'_>, call: ToolCall, error: Error) -> Settled {
     let how = if error.is_denied() { How::Denied } else { How::Failed };
     let text = if error.is_denied() { error.explain() } else { error.to_string() };
     let result = CallResult { call, how, output: ToolOutput::error(text) };
-    // A tool that was aborted alone, or whose retries are spent, has failed like any other.
+    // If only the tool was aborted, or if its retries are spent, the agent's run goes on.
     let is_aborted = error.is_aborted() && agent.ctx.is_aborted();
     if error.is_halted() || error.is_fatal() || is_aborted {
         Settled::Ends(result, error)
@@ -153,7 +154,7 @@ fn by_error(agent: &Loop<'_>, call: ToolCall, error: Error) -> Settled {
     }
 }
 
-/// Passes all results through `tool.result` in call order, and decides how the turn goes on.
+/// Passes all results through `tool.result` in call order, and returns the results or the strongest error.
 async fn finish(agent: &Loop<'_>, turn: &OpenTurn<'_>, settled: Vec<Settled>) -> Result<Vec<CallResult>> {
     let (mut results, mut pending, mut errors) = (Vec::new(), Vec::new(), Vec::new());
     for (position, settled) in settled.into_iter().enumerate() {
@@ -168,7 +169,7 @@ async fn finish(agent: &Loop<'_>, turn: &OpenTurn<'_>, settled: Vec<Settled>) ->
                 continue;
             }
         };
-        // An error ends the run, but only when all results have passed: each is the history's.
+        // An error ends the run only after all results have passed, because every result is part of the history.
         let hooks = agent.chains().flat_map(|chains| &chains.results);
         errors.extend(result.pass(hooks, agent.ctx).await.err());
         turn.answer(position, answer(&result));
@@ -181,7 +182,7 @@ async fn finish(agent: &Loop<'_>, turn: &OpenTurn<'_>, settled: Vec<Settled>) ->
     if !pending.is_empty() {
         errors.push(Error::interrupted(Interrupt::new("agent.batch", json!({ "pending": pending }))));
     }
-    // The first of the strongest: `min_by_key` keeps the order of equals.
+    // Among errors of the same rank, `min_by_key` returns the first.
     errors.into_iter().min_by_key(rank).map_or(Ok(results), Err)
 }
 

@@ -25,17 +25,17 @@ pub struct AgentBuilder {
     max_steps: u32,
     max_depth: usize,
     spawn_tools: bool,
-    /// The first failure of a step: `build` returns it.
+    /// The first error of a tool or a middleware: `build` returns it.
     failure: Option<Error>,
 }
 
-/// A tool, or the failure to make one: [`AgentBuilder::build`] returns it.
+/// A tool, or the error of making a tool, which [`AgentBuilder::build`] then returns.
 pub trait IntoTool {
     /// Returns the tool.
     ///
     /// # Errors
     ///
-    /// Returns the reason why there is none.
+    /// Returns the error of making the tool.
     fn into_tool(self) -> Result<Tool, ToolError>;
 }
 
@@ -80,7 +80,7 @@ impl AgentBuilder {
         self
     }
 
-    /// Adds a tool. A tool that could not be made is the error of [`build`](Self::build).
+    /// Adds a tool. If the tool could not be made, [`build`](Self::build) returns the error.
     pub fn tool(mut self, tool: impl IntoTool) -> Self {
         match tool.into_tool() {
             Ok(tool) => self.tools.push(tool),
@@ -89,7 +89,7 @@ impl AgentBuilder {
         self
     }
 
-    /// Adds a middleware of agents, behind those added before.
+    /// Adds a middleware of agents. Its hooks are called after the hooks of the middlewares added before.
     #[expect(clippy::needless_pass_by_value, reason = "a middleware is given away: its hooks keep what they need")]
     pub fn with(mut self, middleware: impl AgentMiddleware) -> Self {
         match Installed::new(&middleware) {
@@ -105,21 +105,21 @@ impl AgentBuilder {
         self
     }
 
-    /// Sets the most model calls of a run. One more is the run's error. By default 20.
+    /// Sets the maximum number of model calls of an attempt, by default 20. An attempt that needs another call fails.
     pub const fn max_steps(mut self, max_steps: u32) -> Self {
         self.max_steps = max_steps;
         self
     }
 
-    /// Sets the most runs of agents that this agent's run may be nested in. One more is the run's error. By default 20:
-    /// each level takes some of the thread's stack.
+    /// Sets the maximum number of agents' runs that this agent's run may be nested in, by default 20. A run that is nested
+    /// deeper fails. The limit protects the thread's stack, of which each level takes a part.
     pub const fn max_depth(mut self, max_depth: usize) -> Self {
         self.max_depth = max_depth;
         self
     }
 
-    /// Runs each tool call in a task of its own, so that tools use several threads and a tool that blocks does not hold the
-    /// other calls of its turn up. By default all calls of a turn share the task of the agent's run.
+    /// Runs each tool call in a task of its own, so that tools use several threads, and a tool that blocks its thread does
+    /// not delay the other calls of its turn. By default all calls of a turn share the task of the agent's run.
     pub const fn spawn_tools(mut self, spawn_tools: bool) -> Self {
         self.spawn_tools = spawn_tools;
         self
@@ -133,8 +133,8 @@ impl AgentBuilder {
     ///
     /// # Errors
     ///
-    /// Returns the first error of a tool or a middleware, in its own words, and an error if the name cannot be part of a
-    /// namespace, if two tools or two middlewares have one name, or if no model call is allowed.
+    /// Returns the first error of a tool or a middleware, unchanged. Also returns an error if the agent's name cannot be
+    /// part of a namespace, if two tools have the same name or two middlewares the same id, or if `max_steps` is 0.
     pub fn build(self) -> Result<Agent> {
         let Self { name, model, prompt, options, mut tools, installed, mut middlewares, .. } = self;
         let Self { max_steps, max_depth, spawn_tools, failure, .. } = self;
@@ -153,12 +153,12 @@ impl AgentBuilder {
         }
         tools.extend(installed.iter().flat_map(|installed| installed.tools.iter().cloned()));
         check_names(&name, &tools)?;
-        // Each is listed in explanations under its id. `Prepare` is the last, because inherited middleware is bound before
-        // the agent's and comes behind it at every place.
+        // Explanations list each middleware under its id. `Prepare` is the last: it binds the layers of inherited
+        // middleware, which come behind the agent's own although inherited middleware is bound first.
         middlewares.extend(installed.iter().map(|installed| Arc::clone(installed) as Arc<dyn Middleware>));
         middlewares.push(Arc::new(Prepare { summary: summary(&model, &tools, &installed) }));
         let namespace = name.replace(['-', ' '], "_");
-        // Not declared, because middlewares emit events of their own on the agent's run.
+        // The events are not declared, because middlewares emit their own events on the agent's run.
         let emitter =
             Emitter::root().child_builder(["agent", &namespace]).creator(Creator::new("Agent", name)).build()?;
         let specs = specs_of(&tools);
@@ -176,7 +176,7 @@ pub(crate) fn specs_of(tools: &[Tool]) -> Arc<Vec<ToolSpec>> {
 fn summary(model: &ChatModel, tools: &[Tool], installed: &[Arc<Installed>]) -> Map<String, Value> {
     let tools: Vec<_> = tools.iter().map(|tool| tool.spec().name.as_str()).collect();
     let mut fields = Map::from_iter([("model".to_owned(), model.name().into()), ("tools".to_owned(), tools.into())]);
-    // A slot: the last hook is called, and the others are named as replaced.
+    // Only the last hook of `model.wire` is called. The summary lists the others as replaced.
     let mut wires: Vec<_> = installed.iter().flat_map(|installed| installed.hooks.chains.wire.names()).collect();
     if let Some(used) = wires.pop() {
         fields.insert(Place::ModelWire.to_string(), used.into());
@@ -187,7 +187,7 @@ fn summary(model: &ChatModel, tools: &[Tool], installed: &[Arc<Installed>]) -> M
     fields
 }
 
-/// Models call tools by name: two of one name cannot be told apart.
+/// Returns an error if two tools have the same name, because models call tools by name.
 pub(crate) fn check_names(agent: &str, tools: &[Tool]) -> Result<()> {
     let mut names = HashSet::new();
     match tools.iter().map(Tool::spec).find(|spec| !names.insert(spec.name.as_str())) {

@@ -25,7 +25,8 @@ pub struct Iteration {
     pub messages: usize,
 }
 
-/// The event `tool_call_identified`: the model asks for a tool call. Emitted for each call, before the gate.
+/// The event `tool_call_identified`: the model asks for a tool call. Emitted for each call, after `tool.resolve` and
+/// before the gate.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ToolCallIdentified {
@@ -43,8 +44,8 @@ pub struct ToolResponse {
     pub result: ToolResult,
 }
 
-/// The event `success`: the loop has ended with an answer, before the output middleware. The run's own
-/// [`Success`](emitree_runtime::Success) is the final word.
+/// The event `success`: the loop has ended with an answer. Emitted before the output middleware, which may still fail the
+/// run; [`Success`](emitree_runtime::Success) is emitted after it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct AgentSuccess {

@@ -9,20 +9,20 @@ use crate::{ChatOptions, FinishReason, Message, ToolCall, Usage};
 
 /// The input of an [`Agent`](crate::Agent): messages, and options for the model calls of this run.
 ///
-/// Text and messages convert into it.
+/// A `&str`, a `String`, a [`Message`] and a list of messages convert into an input.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct AgentInput {
-    /// The messages, mostly one of the user. They are appended to the history of the session, so they have to be valid
-    /// by themselves: see [`History::extend`](crate::History::extend).
+    /// The messages, usually one message of the user. They are appended to the history of the session, so they have to be
+    /// valid by themselves: see [`History::extend`](crate::History::extend).
     pub messages: Vec<Message>,
-    /// Options for the model calls of this run. What is not set here is taken from the agent.
+    /// Options for the model calls of this run. An option that is not set is taken from the agent.
     #[serde(default)]
     pub options: ChatOptions,
 }
 
 impl AgentInput {
-    /// Makes an input of messages.
+    /// Makes an input of messages, without options.
     pub fn new(messages: impl IntoIterator<Item = Message>) -> Self {
         Self { messages: messages.into_iter().collect(), options: ChatOptions::default() }
     }
@@ -60,14 +60,14 @@ pub struct AgentOutput {
     pub answer: Message,
     /// All messages that this run added to the history, the input and the answer included.
     pub messages: Vec<Arc<Message>>,
-    /// The tokens of all model calls of this run. Those of sub-agents are not included.
+    /// The tokens of all model calls of the attempt that succeeded. The tokens of sub-agents are not included.
     pub usage: Usage,
-    /// The number of model calls.
+    /// The number of model calls of the attempt that succeeded.
     pub turns: u32,
     /// The reason why the model stopped, if the provider reports it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finish_reason: Option<FinishReason>,
-    /// The warnings of all responses, in order.
+    /// The warnings of the responses, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
     /// Values for the caller, which output middleware may add.
@@ -76,7 +76,7 @@ pub struct AgentOutput {
 }
 
 impl AgentOutput {
-    /// Makes the output of a run that only has an answer, for layers that answer instead of the agent.
+    /// Makes an output with an answer and nothing else, for layers that answer instead of the agent.
     #[must_use]
     pub fn new(answer: Message) -> Self {
         Self {
@@ -90,7 +90,7 @@ impl AgentOutput {
         }
     }
 
-    /// Returns the last message: the model's answer, which may be without text.
+    /// Returns the model's answer, which may be without text.
     #[must_use]
     pub const fn last_message(&self) -> &Message {
         &self.answer
@@ -109,7 +109,7 @@ impl AgentOutput {
 }
 
 impl ChatOptions {
-    /// Fills what is not set from other options. A stream is asked for if either asks for one.
+    /// Fills the options that are not set from other options. `stream` is set if it is set in either of the two.
     pub(crate) fn or(&self, other: &Self) -> Self {
         let mut extra = other.extra.clone();
         extra.extend(self.extra.clone());

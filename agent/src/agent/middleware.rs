@@ -13,9 +13,8 @@ use crate::{Agent, Tool};
 
 /// Middleware of an agent: it adds hooks, tools and a part of the system prompt.
 ///
-/// All methods but [`id`](Self::id) have defaults. Added to an agent by
-/// [`AgentBuilder::with`](crate::AgentBuilder::with), to one run by [`AgentRun::with`], and to all agents below a run by
-/// `for_tree(joins(middleware))`.
+/// All methods but [`id`](Self::id) have defaults. [`AgentBuilder::with`](crate::AgentBuilder::with) adds a middleware to
+/// an agent, [`AgentRun::with`] to one run, and `for_tree(joins(middleware))` to a run and all agents below it.
 ///
 /// ```
 /// use emitree_agent::{Agent, AgentMiddleware, ChatModel, Hooks, ScriptedModel, tool_fn};
@@ -79,7 +78,7 @@ pub trait AgentMiddleware: fmt::Debug + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// An error is the error of the agent's construction, as it is.
+    /// [`AgentBuilder::build`](crate::AgentBuilder::build) returns the error unchanged.
     fn init(&self) -> Result<()> {
         Ok(())
     }
@@ -89,7 +88,7 @@ pub trait AgentMiddleware: fmt::Debug + Send + Sync + 'static {
         Vec::new()
     }
 
-    /// Returns a fixed part of the system prompt. [`Hooks::prompt`] adds a part that is computed for each model call.
+    /// Returns a fixed part of the system prompt. Use [`Hooks::prompt`] for a part that is computed for each model call.
     fn system_prompt(&self) -> Option<String> {
         None
     }
@@ -98,13 +97,13 @@ pub trait AgentMiddleware: fmt::Debug + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// An error is the error of the agent's construction, as it is.
+    /// [`AgentBuilder::build`](crate::AgentBuilder::build) returns the error unchanged.
     fn install(&self, hooks: &mut Hooks) -> Result<()> {
         let _ = hooks;
         Ok(())
     }
 
-    /// Returns the settings, for explanations: by default its `Debug`.
+    /// Returns the settings of the middleware for explanations, by default its `Debug` output.
     fn debug_summary(&self) -> Summary {
         Summary::of(self)
     }
@@ -120,7 +119,7 @@ pub(crate) struct Installed {
 
 impl Installed {
     pub(crate) fn new(middleware: &impl AgentMiddleware) -> Result<Self> {
-        // First, so that hooks and tools can rely on what it prepares.
+        // `init` is called first, so that `install` and `tools` can rely on it.
         middleware.init()?;
         let id = middleware.id().to_owned();
         let mut hooks = Hooks::new(&id);
@@ -147,7 +146,7 @@ fn with_hooks(summary: Summary, names: Vec<String>) -> Summary {
     }
 }
 
-/// Bound to each run of an agent that it was added to, so that the run's explanation lists its hooks.
+/// Bound to each run of the agents that have this middleware, so that the run's explanation lists the hooks.
 impl Middleware for Installed {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
         if self.hooks.agent_run.is_empty() { Ok(()) } else { self.hooks.agent_run.bind(ctx) }
@@ -166,7 +165,7 @@ impl Middleware for Installed {
     }
 }
 
-/// Prepares a run of an agent: the last of the agent's own middleware.
+/// Prepares a run of an agent. It is bound last of the agent's own middleware.
 #[derive(Debug)]
 pub(crate) struct Prepare {
     pub(crate) summary: Map<String, Value>,
@@ -175,7 +174,7 @@ pub(crate) struct Prepare {
 impl Middleware for Prepare {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
         LoopState::prepare(ctx);
-        // Inherited middleware was bound before the agent's, but its place is behind it: its layers were held back.
+        // Inherited middleware was bound before the agent's, but comes behind it, so its layers are bound only now.
         let joined = ctx.own_extension::<Joined>();
         joined.iter().flat_map(|joined| joined.all()).try_for_each(|installed| installed.bind(ctx))
     }
@@ -189,36 +188,36 @@ impl Middleware for Prepare {
     }
 }
 
-/// Makes a middleware of runs of a middleware of agents: it joins the agents whose runs it is bound to, and does nothing on
-/// other runs.
+/// Turns a middleware of agents into a middleware of runs. Bound to the run of an agent, it adds the middleware to that
+/// run; bound to any other run, it does nothing.
 ///
-/// `for_tree(joins(middleware))` reaches a run and all agents below it.
+/// `for_tree(joins(middleware))` adds the middleware to a run and to the runs of all agents below it.
 #[expect(clippy::needless_pass_by_value, reason = "a middleware is given away: its hooks keep what they need")]
 pub fn joins(middleware: impl AgentMiddleware) -> Joins {
     let id = middleware.id().to_owned();
     Joins { id, installed: Installed::new(&middleware).map(Arc::new), is_on_agent: false }
 }
 
-/// A middleware of agents, to be bound to runs. Made by [`joins`].
+/// A middleware of agents that can be bound to runs. Made by [`joins`].
 ///
-/// If the middleware could not be prepared, binding it is that error.
+/// If `init` or `install` of the middleware failed, each run of an agent that it is bound to fails with that error.
 #[derive(Clone)]
 pub struct Joins {
     id: String,
     installed: Result<Arc<Installed>>,
-    /// It is bound to a run that is certainly an agent's.
+    /// `true` if the run that it is bound to is certainly an agent's run.
     is_on_agent: bool,
 }
 
 impl Middleware for Joins {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
-        // Handed down by `for_tree`, it reaches runs of models and tools as well.
+        // `for_tree` binds it to the runs of models and tools as well.
         if ctx.types().runnable != std::any::type_name::<Agent>() {
             return Ok(());
         }
         let installed = self.installed.clone()?;
         ctx.own_extension_or_default::<Joined>().add(Arc::clone(&installed))?;
-        // Before the agent's own middleware is bound, the layers wait for `Prepare`.
+        // If the agent's own middleware is not bound yet, `Prepare` binds the layers later.
         if LoopState::of(ctx).is_some() { installed.bind(ctx) } else { Ok(()) }
     }
 
@@ -233,7 +232,7 @@ impl Middleware for Joins {
     fn layers(&self) -> Vec<LayerInfo> {
         match &self.installed {
             Ok(installed) if self.is_on_agent => installed.layers(),
-            // The run may be none of an agent, and gets no layers then.
+            // The run may not be an agent's, and then has no layers of this middleware.
             _ => Vec::new(),
         }
     }
@@ -273,19 +272,20 @@ pub(crate) fn twice(id: &str) -> Error {
 
 /// The methods of an agent's runs.
 pub trait AgentRun: Sized {
-    /// Adds a middleware to this run, behind the agent's.
+    /// Adds a middleware to this run. Its hooks are called after the hooks of the agent's middlewares.
     #[must_use]
     fn with(self, middleware: impl AgentMiddleware) -> Self;
 
     /// Streams the answers of this agent's model, and calls a function with each piece.
     ///
-    /// The function is also called with tokens of models below, such as a sub-agent's, if these stream by themselves.
-    /// A listener for `"new_token"` on an agent never fires, because tokens are events of the model's run. Tokens arrive
-    /// before output middleware and guards have seen the answer.
+    /// The function is also called with the tokens of other models below this run, such as a sub-agent's, if streaming is
+    /// on for them. A listener for `"new_token"` on an agent is never called, because tokens are events of the model's
+    /// run. The function is called before output middleware and guards receive the answer.
     #[must_use]
     fn on_token(self, f: impl Fn(&mut crate::NewToken) + Send + Sync + 'static) -> Self;
 
-    /// Continues a session: its history comes before the input, and keeps everything that is said.
+    /// Continues a session: the model receives the session's history before the input, and the messages of this run are
+    /// added to the history.
     #[must_use]
     fn session(self, session: &crate::Session) -> Self;
 }

@@ -1,4 +1,4 @@
-//! Agents: a model, tools, and a loop in which every place can be intercepted.
+//! Agents: a model, tools, and a loop in which middleware can intercept every step.
 
 pub(crate) mod batch;
 pub(crate) mod builder;
@@ -21,7 +21,7 @@ use crate::agent::middleware::Installed;
 use crate::agent::steps::Loop;
 use crate::{AgentInput, AgentOutput, ChatModel, ChatOptions, Tool, ToolError, ToolOutput, ToolSpec, tool_fn};
 
-/// A model that calls tools in a loop until it has an answer. Each call is a run, of the kind `Agent`.
+/// A model that calls tools in a loop until it has an answer. Each call of an agent is a run of the kind `Agent`.
 ///
 /// ```
 /// use emitree_agent::{Agent, ChatModel, ScriptedModel, tool_fn};
@@ -56,33 +56,34 @@ use crate::{AgentInput, AgentOutput, ChatModel, ChatOptions, Tool, ToolError, To
 /// 2. The model runs: `[model.call]` around it, `[model.chunk]` for each piece of the reply.
 /// 3. `[turn.action]` decides what follows from the response.
 /// 4. The response and the results of its calls enter the history together, even if the run ends before the next step.
-/// 5. Each tool call may become another one, `[tool.resolve]`, and its arguments are checked; `[tool.gate]` decides about
-///    all calls that fit, before any of them starts. A call that a gate has changed is checked again.
-/// 6. The tools run side by side, in one task: `[tool.call]` around each. A tool that blocks the thread holds the others
-///    up, unless each has [a task of its own](crate::AgentBuilder::spawn_tools).
-/// 7. When all have settled, `[tool.result]` sees each result in call order.
-/// 8. `[turn.stop]` may end the run. It also ends if the model called no tool, or if all results say
-///    [`terminate`](crate::ToolOutput::terminate); `[run.end]` may start another round then.
+/// 5. `[tool.resolve]` may replace each tool call by another call. Then the tool's name and the arguments are checked, and
+///    `[tool.gate]` decides about all calls that passed the check, before any of them starts. Calls are checked again
+///    after the gate.
+/// 6. The tools run side by side in one task, each inside of `[tool.call]`. A tool that blocks the thread delays the
+///    other tools, unless each call has [a task of its own](crate::AgentBuilder::spawn_tools).
+/// 7. When all calls have settled, `[tool.result]` receives each result in call order.
+/// 8. `[turn.stop]` may end the run. The run also ends if the model called no tool and no message was injected, or if
+///    all results have [`terminate`](crate::ToolOutput::terminate). Before it ends, `[run.end]` may start another round.
 ///
 /// # Errors of tools
 ///
 /// | the run of a tool | the model reads | the agent |
 /// |---|---|---|
-/// | fails, panics, takes too long, has arguments that do not fit, does not exist | an error, with the reason | goes on |
+/// | fails, panics, takes too long, is aborted alone, does not exist, or its arguments do not fit | an error, with the reason | goes on |
 /// | is denied | an error, with the explanation | goes on |
-/// | is interrupted | – | is interrupted when the other calls have settled: kind `agent.batch`, `data.pending` lists calls and questions |
+/// | is interrupted | an error: the call was not executed | is interrupted when the other calls have settled: kind `agent.batch`, `data.pending` lists calls and questions |
 /// | is halted, aborted with the agent, or fails with a fatal error | an error | ends with it when the other calls have settled |
 ///
-/// If several calls end the run, the run returns one error: a halt before a fatal error, an abort or an interrupt.
+/// If several calls end the run, the run returns one error: a halt before a fatal error, then an abort, then an interrupt.
 ///
 /// # Attempts
 ///
-/// If output middleware requests a retry, the next attempt begins with the session as it would be without the attempt
-/// before. The reason of the request is the last part of the system prompt of this one attempt.
+/// If output middleware requests a retry, the next attempt begins with the session as it would be without the failed
+/// attempt. The reason of the request is the last part of the system prompt in the next attempt, and only there.
 ///
 /// # Its own events
 ///
-/// All are emitted by the run, in the namespace `agent.<name>`, and only while somebody listens: `start`
+/// The run emits these events in the namespace `agent.<name>`, and only while it has listeners: `start`
 /// ([`AgentStart`](crate::AgentStart)), `iteration` ([`Iteration`](crate::Iteration)), `tool_call_identified`
 /// ([`ToolCallIdentified`](crate::ToolCallIdentified)), `tool_response` ([`ToolResponse`](crate::ToolResponse)) and
 /// `success` ([`AgentSuccess`](crate::AgentSuccess)). Tokens are events of the model's run:
@@ -91,7 +92,7 @@ use crate::{AgentInput, AgentOutput, ChatModel, ChatOptions, Tool, ToolError, To
 /// # Cancel safety
 ///
 /// Dropping or aborting the run ends the model call and the tools that are running. The history of its
-/// [`Session`](crate::Session) stays valid: a call keeps its result if there is one, and is otherwise answered with an
+/// [`Session`](crate::Session) stays valid: a call that has a result keeps it, and any other call is answered with an
 /// error that says whether its tool had been started.
 #[derive(Clone)]
 pub struct Agent {
@@ -120,17 +121,17 @@ struct Task {
 }
 
 impl Agent {
-    /// Begins an agent.
+    /// Returns a builder of an agent.
     pub fn builder(name: impl Into<String>, model: ChatModel) -> AgentBuilder {
         AgentBuilder::new(name.into(), model)
     }
 
-    /// Makes a run that asks the agent.
+    /// Makes a run of the agent with this input.
     pub fn ask(&self, input: impl Into<AgentInput>) -> Run<'_, Self> {
         self.run(input.into())
     }
 
-    /// Makes a tool of the agent, for other agents: its argument is a task, its result the text of the answer.
+    /// Makes a tool of the agent, for other agents. The tool's argument is a task, and its result is the text of the answer.
     ///
     /// # Errors
     ///

@@ -20,14 +20,14 @@ use crate::{
     ToolSpec, Usage,
 };
 
-/// The most rounds that hooks of `run.end` can start in one run.
+/// The maximum number of rounds that hooks of `run.end` can start in one attempt.
 const MAX_ROUNDS: u32 = 100;
 
 /// One attempt of an agent's run.
 pub(crate) struct Loop<'a> {
     pub(crate) agent: &'a AgentParts,
     pub(crate) ctx: &'a RunContext,
-    /// The agent's middlewares, then those bound to this run.
+    /// The agent's middlewares, then the middlewares that are bound to this run.
     installed: Vec<Arc<Installed>>,
     pub(crate) tools: Vec<Tool>,
     specs: Arc<Vec<ToolSpec>>,
@@ -49,13 +49,13 @@ impl<'a> Loop<'a> {
         check_depth(agent, ctx)?;
         let mut installed = agent.installed.clone();
         let mut tools = agent.tools.clone();
-        // Schemas are large: a run shares the agent's, unless a middleware of the run brings tools.
+        // Schemas are large, so a run shares the agent's list, unless a middleware of the run adds tools.
         let mut specs = Arc::clone(&agent.specs);
         if let Some(joined) = ctx.own_extension::<Joined>() {
-            // Behind the agent's middleware, in the order of binding: inherited ones, then the run's.
+            // Behind the agent's middleware, in the order of binding: inherited middleware, then the run's.
             installed.extend(joined.all());
             let more: Vec<_> = joined.all().iter().flat_map(|installed| installed.tools.clone()).collect();
-            // What `build` refuses is refused here as well, before anything enters the session.
+            // The checks of `build` are made here as well, before a message enters the session.
             let mut ids = HashSet::new();
             if let Some(same) = installed.iter().find(|installed| !ids.insert(installed.id.as_str())) {
                 return Err(twice(&same.id));
@@ -66,11 +66,11 @@ impl<'a> Loop<'a> {
                 specs = specs_of(&tools);
             }
         }
-        // Bound by the agent's own middleware, see `Prepare`.
+        // `Prepare` has set the state, unless the run has ended.
         let state = LoopState::of(ctx).ok_or_else(|| Error::new("the run of the agent has ended"))?;
         state.begin_attempt()?;
         state.session.extend(input.messages.iter().cloned())?;
-        // A session may go on without new messages, but no provider takes a conversation without any.
+        // A session may go on without new messages, but providers refuse a conversation without messages.
         if state.session.history().messages().is_empty() {
             return Err(Error::new(format!("the input of the agent `{}` has no messages", ctx.name())));
         }
@@ -110,7 +110,7 @@ impl<'a> Loop<'a> {
             if matches!(after, After::AskAgain) {
                 continue;
             }
-            // Asked after every end, whoever decided it, so that a follow-up cannot be missed.
+            // `run.end` is called however the loop ended, so that no follow-up message is missed.
             let mut more = Vec::new();
             for chains in self.chains() {
                 chains.end.apply(&mut more, self.ctx).await?;
@@ -142,7 +142,7 @@ impl<'a> Loop<'a> {
         })
     }
 
-    /// Asks the model once and does what it asks for.
+    /// Asks the model once, and executes the tool calls of its response.
     async fn take_turn(&mut self) -> Result<(ChatResponse, After)> {
         if self.turn().get().number == self.agent.max_steps {
             return Err(Error::new(format!(
@@ -171,14 +171,14 @@ impl<'a> Loop<'a> {
             let mut iteration = Iteration { turn: self.turn().get(), messages: history.messages().len() };
             tell(self.ctx, &mut iteration).await?;
         }
-        // Without hooks at `model.context` the messages are the history's own.
+        // Without hooks at `model.context`, the request shares the messages of the history.
         let mut request = ChatRequest {
             messages: self.context(&history).await?,
             system: self.system_prompt().await?,
             tools: Arc::clone(&self.specs),
             options: self.options.clone(),
         };
-        // A slot: the last registered hook, so the run's before the agent's.
+        // Only the last registered hook is called, so a hook of the run replaces the agent's.
         if let Some(chains) = self.chains().filter(|chains| !chains.wire.is_empty()).last() {
             let system = request.system.take().map(|text| Arc::new(Message::system(text)));
             let mut messages = system.into_iter().chain(request.messages.iter().cloned()).collect();
@@ -188,8 +188,8 @@ impl<'a> Loop<'a> {
         Ok(request)
     }
 
-    /// Has hooks of `model.state` change the history. If another run of the session rewrites the history meanwhile, the
-    /// hooks are called again with what that run has left: no change of either is lost.
+    /// Calls the hooks of `model.state`, which may change the history. If another run of the session rewrites the history
+    /// meanwhile, the hooks are called again with the rewritten history, so that no change is lost.
     async fn change_history(&self) -> Result<()> {
         if self.chains().all(|chains| chains.state.is_empty()) {
             return Ok(());
@@ -206,7 +206,7 @@ impl<'a> Loop<'a> {
         }
     }
 
-    /// Returns the messages for one model call. They are the history's own, not copied, unless a hook may change them.
+    /// Returns the messages for one model call. The list is shared with the history, and only copied for hooks.
     async fn context(&self, history: &History) -> Result<Arc<Vec<Arc<Message>>>> {
         if self.chains().all(|chains| chains.context.is_empty()) {
             return Ok(Arc::clone(history.messages()));
@@ -218,14 +218,14 @@ impl<'a> Loop<'a> {
         Ok(Arc::new(messages))
     }
 
-    /// Returns the base, all contributions and the reason of a retry, joined by a blank line, as transforms leave them;
-    /// `None` if nothing is left.
+    /// Joins the agent's prompt, all contributions and the reason of a retry by blank lines, and passes the text through the
+    /// hooks of `model.prompt`. Returns `None` if the result is blank.
     async fn system_prompt(&self) -> Result<Option<String>> {
         let mut texts: Vec<String> = self.agent.prompt.iter().cloned().collect();
         for chains in self.chains() {
             chains.contributions.apply(&mut texts, self.ctx).await?;
         }
-        // Only the reason why this attempt is made: those of earlier ones no longer apply.
+        // Only the reason for this attempt: the reasons for earlier attempts no longer apply.
         if self.ctx.attempt() > 0
             && let Some(retry) = self.ctx.feedback().pop()
         {
@@ -238,10 +238,10 @@ impl<'a> Loop<'a> {
         Ok((!prompt.trim().is_empty()).then_some(prompt))
     }
 
-    /// Runs the model: `model.call` and `model.chunk` are bound to its run.
+    /// Runs the model, with the hooks of `model.call` and `model.chunk` bound to its run.
     async fn ask_model(&self, request: ChatRequest) -> Result<ChatResponse> {
         let mut run = self.agent.model.run(request);
-        // Bound to the model's run and not to the agent's, so that models that tools call do not inherit them.
+        // Bound to the model's run and not to the agent's, so that other models below the agent do not inherit the hooks.
         let mut stages = ChunkStages::new();
         for installed in &self.installed {
             if !installed.hooks.model_call.is_empty() {
@@ -255,14 +255,14 @@ impl<'a> Loop<'a> {
         run.await
     }
 
-    /// Does what follows from a response.
+    /// Passes a response through `turn.action`, and executes its tool calls.
     async fn act(&self, response: ChatResponse) -> Result<(ChatResponse, After)> {
         let mut action = TurnAction::new(response);
         for chains in self.chains() {
             chains.action.apply(&mut action, self.ctx).await?;
         }
         let TurnAction { mut response, inject, decision } = action;
-        // From here on the response is part of the history, and each of its calls is answered.
+        // When the turn is dropped, the response enters the history with a result for each call.
         let mut turn = self.state.session.open(response.message.clone())?;
         response.message = turn.response().as_ref().clone();
         let asks_again = !inject.is_empty();
@@ -280,7 +280,7 @@ impl<'a> Loop<'a> {
             Decision::Natural => {
                 let mut terminates = false;
                 if end.response.tool_calls().next().is_some() {
-                    // On an error the turn is dropped with the results so far, and enters the history.
+                    // On an error the turn is dropped, and enters the history with the results so far.
                     end.results = run_batch(self, &turn).await?;
                     terminates = end.results.iter().all(|result| result.output.terminate);
                 }
@@ -288,12 +288,12 @@ impl<'a> Loop<'a> {
                 if terminates || (is_answer && !asks_again) { After::End } else { After::AskAgain }
             }
         };
-        // The turn enters the history before `turn.stop` is asked, so that a hook sees it there.
+        // The turn enters the history before `turn.stop`, so that hooks find the turn in the history.
         drop(turn);
         Ok((response, self.stop(end, after).await?))
     }
 
-    /// Asks `turn.stop` whether the run ends.
+    /// Calls the hooks of `turn.stop`, which may end the run.
     async fn stop(&self, mut end: TurnEnd, after: After) -> Result<After> {
         for chains in self.chains() {
             if chains.stop.pass(&mut end, self.ctx).await?.is_break() {
@@ -304,7 +304,7 @@ impl<'a> Loop<'a> {
     }
 }
 
-/// Refuses agents that are nested too deep.
+/// Returns an error if the agent's run is nested in too many runs of agents.
 fn check_depth(agent: &AgentParts, ctx: &RunContext) -> Result<()> {
     // Runs of other kinds in between, such as tools, do not count.
     let above = std::iter::successors(ctx.parent(), |run| run.parent());

@@ -1,4 +1,4 @@
-//! The state of an agent's loop, which every place can read.
+//! The state of an agent's loop, which every hook can read.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ pub struct Turn {
     pub number: u32,
     /// The tokens of the model calls so far.
     pub usage: Usage,
-    /// The number of tool calls so far, those of this turn included once the model has asked for them.
+    /// The number of tool calls so far. The calls of this turn are included as soon as the model has asked for them.
     pub tool_calls: u32,
 }
 
@@ -43,37 +43,38 @@ impl CurrentTurn {
 pub(crate) struct LoopState {
     pub(crate) session: SessionRun,
     pub(crate) turn: CurrentTurn,
-    /// The depth of the agent's run, by which the run knows its own state from an inherited one.
+    /// The depth of the agent's run. A run compares it with its own depth, to recognise inherited state.
     depth: usize,
-    /// The state of middleware as the first attempt found it.
+    /// The state of middleware before the first attempt.
     before: Mutex<Option<BTreeMap<Arc<str>, Value>>>,
 }
 
 impl LoopState {
-    /// Makes the state of a run, and hands it down.
+    /// Makes the state of a run, as an extension that the runs below inherit.
     pub(crate) fn prepare(ctx: &RunContext) {
         let session = ctx.own_extension::<Session>().map(|session| Session::clone(&session)).unwrap_or_default();
         let (session, turn, depth) = (SessionRun::new(session), CurrentTurn::default(), ctx.depth());
         ctx.set_extension(Self { session, turn, depth, before: Mutex::new(None) });
     }
 
-    /// Returns the state of this run if it is prepared, and never the state of an agent above.
+    /// Returns the state of this run if it is prepared, and `None` instead of the state of an agent above.
     pub(crate) fn of(ctx: &RunContext) -> Option<Arc<Self>> {
         ctx.extension::<Self>().filter(|state| state.depth == ctx.depth())
     }
 
-    /// Begins an attempt: each one finds session and turn as if there had been none before.
+    /// Begins an attempt. From the second attempt on, resets the turn, the state of middleware and the run's changes to the
+    /// history.
     pub(crate) fn begin_attempt(&self) -> Result<()> {
         let before = self.before.lock().take();
         let before = match before {
             Some(before) => {
-                // A layer or an output middleware asked for another attempt: nothing of the last one may be left.
+                // A layer or an output middleware asked for another attempt: the changes of the last attempt are undone.
                 self.session.give_up();
                 self.session.slices().restore(&before);
                 self.turn.change(|turn| *turn = Turn::default());
                 before
             }
-            // User code serializes the values, so this is done without the lock.
+            // Serializing the values calls user code, so `before` is not locked here.
             None => self.session.slices().snapshot()?,
         };
         *self.before.lock() = Some(before);

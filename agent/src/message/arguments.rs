@@ -32,13 +32,13 @@ impl ToolCall {
 pub enum Arguments {
     /// JSON; an object in all but malformed calls.
     Json(Value),
-    /// Text that is not JSON. It is kept as the model wrote it, and is not the same as a JSON string.
+    /// Text that is not JSON, as the model wrote it. It is not equal to a JSON string with the same text.
     Malformed(String),
 }
 
 impl Arguments {
-    /// Parses a model's text. Empty text is an empty object, because models leave the arguments of a tool without
-    /// parameters out.
+    /// Parses a model's text. Empty text becomes an empty object, because models send no arguments for a tool without
+    /// parameters.
     #[must_use]
     pub fn parse(text: &str) -> Self {
         if text.trim().is_empty() {
@@ -63,7 +63,7 @@ impl From<Value> for Arguments {
     }
 }
 
-/// Writes JSON, or malformed text as it is: the text that a provider is sent back.
+/// Writes JSON, or malformed text unchanged. Send this text back to a provider.
 impl fmt::Display for Arguments {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -73,7 +73,7 @@ impl fmt::Display for Arguments {
     }
 }
 
-/// The call in JSON. Malformed text is marked, because as a value it looks like a JSON string.
+/// The call in JSON. Malformed text has a mark, which distinguishes it from a JSON string.
 #[derive(Serialize, Deserialize)]
 struct CallRepr {
     #[serde(default)]

@@ -1,8 +1,8 @@
 //! Conversations that cannot become invalid.
 //!
-//! Invariant: every tool call is followed, in the messages right after its own, by exactly one result, and there is no
-//! other result. Providers refuse a conversation that breaks it, and would refuse every later call as well. So a model's
-//! response enters a [`History`] together with the results of all its calls
+//! Invariant: every tool call has exactly one result, in the messages right after the message that calls, and there is
+//! no other result. Providers refuse a conversation that breaks the invariant, and every longer conversation that begins
+//! with it. So a model's response enters a [`History`] together with the results of all its calls
 //! ([`OpenTurn`](crate::message::session::OpenTurn)), even if the turn is aborted or dropped.
 
 use std::collections::HashSet;
@@ -16,7 +16,7 @@ use crate::message::{Message, Part, Role};
 
 /// A conversation in which every tool call is followed by exactly one result.
 ///
-/// It holds what users, models and tools said. Clones share their messages. Deserializing checks the messages as
+/// It holds the messages of users, models and tools. Clones share their messages. Deserializing checks the messages as
 /// [`try_from`](Self::try_from) does.
 ///
 /// ```
@@ -110,7 +110,7 @@ impl History {
         &self.0
     }
 
-    /// Appends messages. They have to be valid by themselves: a call and its result are appended together.
+    /// Appends messages. They have to be valid by themselves: append a call and its result together.
     ///
     /// # Errors
     ///
@@ -123,10 +123,10 @@ impl History {
         Ok(())
     }
 
-    /// Returns the messages behind those of `prefix`, or `None` if this history does not begin with the same messages.
+    /// Returns the messages after `prefix`, or `None` if this history does not begin with the same messages.
     pub(crate) fn strip_prefix(&self, prefix: &Self) -> Option<&[Arc<Message>]> {
         let (begin, rest) = self.0.split_at_checked(prefix.0.len())?;
-        // Compared by address: messages are immutable, and an equal message of another run is another one.
+        // Compared by address, because an equal message of another run is not the same message.
         let is_same = Arc::ptr_eq(&self.0, &prefix.0) || begin.iter().zip(&*prefix.0).all(|(a, b)| Arc::ptr_eq(a, b));
         is_same.then_some(rest)
     }
@@ -142,7 +142,7 @@ impl TryFrom<Vec<Message>> for History {
     }
 }
 
-/// Messages of another history are shared, not copied.
+/// Checks the messages, and shares them instead of copying them.
 impl TryFrom<Vec<Arc<Message>>> for History {
     type Error = HistoryError;
 
@@ -158,9 +158,9 @@ impl From<History> for Arc<Vec<Arc<Message>>> {
     }
 }
 
-/// Checks the invariant.
+/// Checks the invariant of [`History`], the roles of parts, and that messages have content.
 pub(crate) fn check(messages: &[Arc<Message>]) -> Result<(), HistoryError> {
-    // The calls of the last message that made any, until all of them have their results.
+    // The calls that have no result yet.
     let mut open: Vec<(usize, &ToolCall)> = Vec::new();
     for (position, message) in messages.iter().enumerate() {
         check_parts(position, message)?;
@@ -172,7 +172,7 @@ pub(crate) fn check(messages: &[Arc<Message>]) -> Result<(), HistoryError> {
             }
             continue;
         }
-        // Anything but a result comes after the last result.
+        // A message without results may only come after all results.
         check_closed(&open)?;
         let mut ids = HashSet::new();
         for call in message.tool_calls() {
@@ -196,7 +196,7 @@ fn check_closed(open: &[(usize, &ToolCall)]) -> Result<(), HistoryError> {
 
 pub(crate) fn check_parts(position: usize, message: &Message) -> Result<(), HistoryError> {
     let role = message.role;
-    // A model may have nothing to say. Nobody else has a reason to send that.
+    // Only a model's message may be empty.
     if message.parts.is_empty() && role != Role::Assistant {
         return Err(HistoryError::Empty { position, role });
     }

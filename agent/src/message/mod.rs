@@ -1,4 +1,4 @@
-//! Messages: what a user, a model and its tools say to each other.
+//! The messages between a user, a model and its tools.
 
 pub(crate) mod arguments;
 pub(crate) mod history;
@@ -67,7 +67,7 @@ pub struct Message {
     pub role: Role,
     /// The content, in order.
     pub parts: Vec<Part>,
-    /// The reason why a model stopped; only messages of models have one.
+    /// The reason why the model stopped, in a message of a model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finish_reason: Option<FinishReason>,
 }
@@ -86,7 +86,7 @@ pub enum Part {
     ToolCall(ToolCall),
     /// The result of a tool call.
     ToolCallResponse(ToolResult),
-    /// A model's reasoning before its answer, as far as the provider reveals it.
+    /// The part of a model's reasoning that the provider reveals.
     Reasoning {
         /// The reasoning.
         content: String,
@@ -153,7 +153,7 @@ impl Message {
         Self::of_text(Role::User, text)
     }
 
-    /// Makes a model's message. An empty text is left out, so that calls can follow alone.
+    /// Makes a model's message. Empty text makes a message without parts, to which calls can be added.
     pub fn assistant(text: impl Into<String>) -> Self {
         let content = text.into();
         Self::new(Role::Assistant, (!content.is_empty()).then_some(Part::Text { content }))

@@ -1,4 +1,4 @@
-//! Sessions: a history and the state of middleware, which outlive runs and are shared by them.
+//! Sessions: a history and the state of middleware, which several runs can share.
 
 use std::collections::HashSet;
 use std::mem::take;
@@ -11,12 +11,12 @@ use crate::message::history::{History, HistoryError, check, check_parts};
 use crate::message::{Message, Part, Role, ToolResult};
 use crate::place::state::Slices;
 
-/// A [`History`] that outlives runs: what was said stays, also when a run fails, is aborted or dropped. It keeps the
-/// [`State`](crate::State) of middleware as well.
+/// A [`History`] that several runs can share and continue. The messages of a run stay, even if the run fails, is aborted or
+/// is dropped. A session also keeps the [`State`](crate::State) of middleware.
 ///
 /// Clones share the session. Several runs may use one session at the same time: each turn enters whole, in the order in
-/// which the turns end. If a run attempts again, what the given-up attempt said is removed, and what other runs said
-/// stays; the state of middleware becomes what it was when the run began.
+/// which the turns end. Before another attempt of a run, the messages of its last attempt are removed and the messages of
+/// other runs stay; the state of middleware is reset to its values when the run began.
 #[derive(Clone, Debug, Default)]
 pub struct Session {
     history: Arc<Mutex<History>>,
@@ -36,11 +36,11 @@ impl Session {
         self.history.lock().clone()
     }
 
-    /// Appends messages, as [`History::extend`].
+    /// Appends messages as [`History::extend`] does.
     ///
     /// # Errors
     ///
-    /// The same as for [`History::extend`].
+    /// Returns the errors of [`History::extend`].
     pub fn extend(&self, messages: impl IntoIterator<Item = Message>) -> Result<(), HistoryError> {
         // Messages are collected before the lock is taken: the iterator is user code.
         let messages: Vec<_> = messages.into_iter().collect();
@@ -61,8 +61,8 @@ impl From<History> for Session {
 
 /// The session of one run, and the messages that the current attempt of the run added.
 ///
-/// Invariant: every change of the history is made under the session's lock and relative to what is there, because other
-/// runs may use the session at the same time.
+/// Invariant: every change is made under the session's lock, and to the current history, because other runs may have
+/// changed the history meanwhile.
 #[derive(Debug)]
 pub(crate) struct SessionRun {
     session: Session,
@@ -70,12 +70,12 @@ pub(crate) struct SessionRun {
     rewritten: Mutex<Option<Rewritten>>,
 }
 
-/// A history that hooks of a run have rewritten: it no longer begins with the messages that they read.
+/// A history that hooks of a run have rewritten, so that it no longer begins with the messages that the hooks read.
 #[derive(Debug)]
 struct Rewritten {
     /// The conversation as it would be without this run.
     without: Vec<Arc<Message>>,
-    /// The conversation as hooks left it.
+    /// The conversation after the hooks.
     history: History,
 }
 
@@ -92,7 +92,7 @@ impl SessionRun {
         self.session.slices()
     }
 
-    /// Returns the messages that the attempt added, in order.
+    /// Returns the messages that the current attempt added, in order.
     pub(crate) fn added(&self) -> Vec<Arc<Message>> {
         self.added.lock().clone()
     }
@@ -107,12 +107,13 @@ impl SessionRun {
 
     fn append(&self, messages: Vec<Arc<Message>>) {
         self.added.lock().extend(messages.iter().cloned());
-        // One lock for all: messages of other runs come before or after these, never in between.
+        // All messages are added under one lock, so no message of another run comes between them.
         Arc::make_mut(&mut self.session.history.lock().0).extend(messages);
     }
 
-    /// Replaces the conversation that hooks have read by what they made of it. Returns `false`, and changes nothing, if
-    /// another run has rewritten the conversation meanwhile. What another run has appended stays, behind the changes.
+    /// Replaces the conversation that hooks have read with the changed conversation. Messages that another run has appended
+    /// meanwhile stay, behind the changes. Returns `false`, and changes nothing, if another run has rewritten the
+    /// conversation meanwhile.
     pub(crate) fn update(&self, read: &History, changed: History) -> bool {
         if Arc::ptr_eq(&read.0, &changed.0) {
             return true;
@@ -132,12 +133,13 @@ impl SessionRun {
         true
     }
 
-    /// Removes what the attempt added, so that the next one begins with the conversation as it would be without this run.
+    /// Removes the messages of the attempt, so that the next attempt begins with the conversation as it would be without
+    /// this run.
     pub(crate) fn give_up(&self) {
         let mut current = self.session.history.lock();
-        // Under the session's lock: what another run says meanwhile would be lost.
+        // Read and written under one lock, so that no message of another run is lost.
         let without = self.without(&current);
-        // Another run may have rewritten a turn of this one in part. Then its version stays.
+        // If another run has rewritten a part of a turn of this run, removing the rest is not valid: the history stays.
         if check(&without).is_ok() {
             *current = History(Arc::new(without));
         }
@@ -145,10 +147,10 @@ impl SessionRun {
         *self.rewritten.lock() = None;
     }
 
-    /// Returns the messages of a history without those that this run added, and without its rewriting.
+    /// Returns the messages of a history as they would be without this run's messages and without its rewriting.
     fn without(&self, history: &History) -> Vec<Arc<Message>> {
         let (added, rewritten) = (self.added.lock(), self.rewritten.lock());
-        // Compared by address: an equal message of another run is another one.
+        // Compared by address, because an equal message of another run is not the same message.
         let of_others = |message: &&Arc<Message>| !added.iter().any(|other| Arc::ptr_eq(other, message));
         let rewritten = rewritten.as_ref().and_then(|it| Some((&it.without, history.strip_prefix(&it.history)?)));
         match rewritten {
@@ -157,11 +159,12 @@ impl SessionRun {
         }
     }
 
-    /// Begins a turn with a model's response. It enters the history when the turn is dropped.
+    /// Begins a turn with a model's response, which enters the history when the turn is dropped.
     ///
     /// # Errors
     ///
-    /// Returns an error if the response is not a message that a model can say, such as a message with tool results.
+    /// Returns an error if the response's role is not `assistant`, or if it has a part that messages of models do not have,
+    /// such as a tool result.
     pub(crate) fn open(&self, mut response: Message) -> Result<OpenTurn<'_>, HistoryError> {
         if response.role != Role::Assistant {
             return Err(HistoryError::Response { role: response.role });
@@ -179,7 +182,7 @@ impl SessionRun {
     }
 }
 
-/// Gives calls fresh ids where small servers repeat them or leave them out.
+/// Replaces ids of calls that are empty or repeated, as some small servers send them.
 fn give_ids(response: &mut Message) {
     let mut ids = HashSet::new();
     for part in &mut response.parts {
@@ -194,15 +197,15 @@ fn give_ids(response: &mut Message) {
     }
 }
 
-/// A response whose calls are being answered. Made before anything is done with the calls; its drop completes the turn,
-/// so that a run that fails, is aborted or dropped leaves a valid history.
+/// A response whose calls are being answered. It is made before the first call is executed, and its drop completes the
+/// turn, so that the history stays valid if the run fails, is aborted or is dropped.
 ///
-/// Results are set by the position of their call, because ids are the provider's and not reliable.
+/// A result is set by the position of its call, because the provider's ids are not reliable.
 #[derive(Debug)]
 pub(crate) struct OpenTurn<'a> {
     session: &'a SessionRun,
     response: Arc<Message>,
-    /// One for each call. Calls that run side by side answer through a shared reference.
+    /// The state of each call, by position. Behind a mutex, because calls run side by side.
     results: Mutex<Vec<CallState>>,
     unanswered: &'static str,
     injected: Vec<Message>,
@@ -212,13 +215,13 @@ pub(crate) struct OpenTurn<'a> {
 #[derive(Clone, Debug)]
 enum CallState {
     Open,
-    /// Its tool has been started, so that it may have had effects.
+    /// The tool has been started, so it may have had effects.
     Started,
     Answered(ToolResult),
 }
 
 impl OpenTurn<'_> {
-    /// Returns the response as it will be kept: its calls have unique ids.
+    /// Returns the response that will enter the history: its calls have unique ids.
     pub(crate) const fn response(&self) -> &Arc<Message> {
         &self.response
     }
@@ -228,12 +231,12 @@ impl OpenTurn<'_> {
         self.results.lock()[position] = CallState::Started;
     }
 
-    /// Answers the call at that position. The last answer counts.
+    /// Sets the result of the call at that position, and replaces an earlier result.
     pub(crate) fn answer(&self, position: usize, result: ToolResult) {
         self.results.lock()[position] = CallState::Answered(result);
     }
 
-    /// Sets the result of calls that get no other.
+    /// Sets the text of the result for calls that are never answered.
     pub(crate) const fn answer_others(&mut self, text: &'static str) {
         self.unanswered = text;
     }
@@ -253,10 +256,10 @@ impl Drop for OpenTurn<'_> {
             let mut result = match state {
                 CallState::Answered(result) => result,
                 CallState::Open => ToolResult::error("", self.unanswered),
-                // A model that reads "not executed" would call the tool again.
+                // Not "not executed", because the model would then call the tool again.
                 CallState::Started => ToolResult::error("", STOPPED),
             };
-            // Whatever id a hook wrote: the result belongs to this call.
+            // A hook may have changed the id, but the result belongs to this call.
             result.id.clone_from(&call.id);
             Arc::new(Message::tool([result]))
         });
@@ -279,12 +282,12 @@ mod tests {
     use super::*;
     use crate::ToolCall;
 
-    /// One step of a conversation as it goes wrong.
+    /// One step of a conversation in which runs may fail.
     #[derive(Clone, Debug)]
     enum Step {
         Says(String),
-        /// A response with calls of these ids; of each, whether it is answered before the turn ends. A panic ends it
-        /// after the answers.
+        /// A response with calls. Each call has an id, and `true` if it is answered before the turn ends. With `panics`,
+        /// the turn panics after the answers.
         Turn {
             calls: Vec<(String, bool)>,
             panics: bool,

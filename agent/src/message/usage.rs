@@ -4,14 +4,14 @@ use std::ops::AddAssign;
 
 use serde::{Deserialize, Serialize};
 
-/// The tokens that a model call took. All counts are 0 where the provider does not report them.
+/// The tokens of a model call. A count that the provider does not report is 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
 pub struct Usage {
-    /// Tokens of the request, cached ones included.
+    /// Tokens of the request, including cached tokens.
     pub input_tokens: u64,
-    /// Tokens of the answer, reasoning included.
+    /// Tokens of the answer, including reasoning.
     pub output_tokens: u64,
     /// Input tokens that the provider read from its cache.
     pub cached_input_tokens: u64,
@@ -20,13 +20,13 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// Makes a usage of input and output tokens.
+    /// Makes the usage of a call without cached tokens and reasoning.
     #[must_use]
     pub const fn new(input_tokens: u64, output_tokens: u64) -> Self {
         Self { input_tokens, output_tokens, cached_input_tokens: 0, reasoning_tokens: 0 }
     }
 
-    /// Returns input and output tokens together.
+    /// Returns the sum of input and output tokens.
     #[must_use]
     pub const fn total(&self) -> u64 {
         self.input_tokens.saturating_add(self.output_tokens)
@@ -43,7 +43,7 @@ impl AddAssign for Usage {
     }
 }
 
-/// The reason why a model stopped. In JSON it is one string.
+/// The reason why a model stopped. In JSON it is a string.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "String", into = "String")]
 #[non_exhaustive]
@@ -58,7 +58,7 @@ pub enum FinishReason {
     ContentFilter,
     /// A listener stopped the stream with [`NewToken::stop`](crate::NewToken::stop).
     Stopped,
-    /// Another reason, in the provider's own word.
+    /// Another reason, as the provider names it.
     Other(String),
 }
 
@@ -67,7 +67,7 @@ impl From<String> for FinishReason {
         match text.as_str() {
             "stop" => Self::Stop,
             "length" => Self::Length,
-            // Servers that speak OpenAI's protocol write the plural.
+            // Servers with OpenAI's protocol send the plural.
             "tool_call" | "tool_calls" => Self::ToolCall,
             "content_filter" => Self::ContentFilter,
             "stopped" => Self::Stopped,

@@ -1,4 +1,4 @@
-//! Stages that a reply passes piece by piece, before anybody receives it.
+//! Stages that the pieces of a reply pass through before listeners receive them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,21 +7,21 @@ use emitree_runtime::{Result, RunContext};
 
 use crate::Delta;
 
-/// Pieces of a reply on their way through the stages.
+/// Pieces of a reply that pass through the stages.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Chunks {
-    /// The pieces. A stage may change, remove and add some; it may keep some back and add them later.
+    /// The pieces. A stage may change, remove and add pieces. It may also keep pieces back and add them in a later call.
     pub deltas: Vec<Delta>,
-    /// `true` if the reply has come to its end: the last call of a stage, which adds what it kept back.
+    /// `true` if the reply has ended. This is the last call of the stage, which now adds the pieces that it kept back.
     pub ended: bool,
 }
 
-/// One stage. It belongs to one attempt of one run, so it can keep state.
+/// A stage of [`ChunkStages`]. Each attempt of a run has its own stage, so the stage can keep state.
 ///
-/// A closure `FnMut(&mut Chunks, &RunContext) -> Result<()>` is one.
+/// Every closure `FnMut(&mut Chunks, &RunContext) -> Result<()>` is a stage.
 pub trait ChunkStage: Send {
-    /// Takes the pieces that have arrived.
+    /// Changes the pieces that have arrived.
     ///
     /// # Errors
     ///
@@ -37,10 +37,12 @@ impl<F: FnMut(&mut Chunks, &RunContext) -> Result<()> + Send> ChunkStage for F {
 
 type MakeStage = Arc<dyn Fn() -> Box<dyn ChunkStage> + Send + Sync>;
 
-/// Stages for the replies of a model's run, in order; fresh ones for each attempt. Given to a run as its own extension.
+/// A list of functions that make the stages for the replies of a model's run, in order and anew for each attempt. Set it
+/// on a run as its own extension.
 ///
 /// A reply that is not streamed passes through the same stages, in a single call with the whole reply and `ended` set. If
-/// a listener stops a stream, the stages are called with `ended` as well, so what they kept back is part of the answer.
+/// a listener stops a stream, the stages are called with `ended` as well, so the pieces that they kept back are part of the
+/// answer.
 ///
 /// ```
 /// use emitree_agent::{ChatModel, Chunks, ChunkStages, Delta, ScriptedModel};
@@ -73,7 +75,7 @@ impl ChunkStages {
         Self::default()
     }
 
-    /// Appends a stage, by a function that makes a fresh one for each attempt.
+    /// Appends a function that makes a new stage for each attempt.
     #[must_use]
     pub fn with<S: ChunkStage + 'static>(mut self, make: impl Fn() -> S + Send + Sync + 'static) -> Self {
         self.0.push(Arc::new(move || Box::new(make())));

@@ -27,7 +27,7 @@ impl ChatStart {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct NewToken {
-    /// The piece of text. A listener may change it, and the answer with it.
+    /// The piece of text. If a listener changes it, the answer has the changed text.
     pub text: String,
     /// `true` if the text is reasoning, and not part of the answer.
     #[serde(default, skip_serializing_if = "crate::message::is_false")]
@@ -41,13 +41,13 @@ impl NewToken {
         Self { text, is_reasoning, stops: false }
     }
 
-    /// Returns the piece of text; an empty one for reasoning.
+    /// Returns the piece of text, or an empty text for reasoning.
     #[must_use]
     pub fn text(&self) -> &str {
         if self.is_reasoning { "" } else { &self.text }
     }
 
-    /// Stops the stream after this token. The run succeeds with the answer so far, this token included, and finish
+    /// Stops the stream after this token. The run succeeds with the answer so far, including this token, and with the finish
     /// reason [`Stopped`](crate::FinishReason::Stopped).
     pub const fn stop(&mut self) {
         self.stops = true;
@@ -64,7 +64,7 @@ impl NewToken {
 pub struct ResponseHeaders {
     /// All headers, with names in lower case.
     pub headers: BTreeMap<String, String>,
-    /// The facts about rate limits that the headers contain.
+    /// The rate limits that the headers report.
     pub rate_limits: RateLimits,
 }
 
@@ -75,25 +75,25 @@ impl ResponseHeaders {
     }
 }
 
-/// Facts about rate limits, read from the headers `x-ratelimit-{limit,remaining,reset}-{requests,tokens}` of OpenAI's
-/// protocol. A header that is missing or not readable leaves its field empty.
+/// Rate limits, read from the headers `x-ratelimit-{limit,remaining,reset}-{requests,tokens}` of OpenAI's protocol. If a
+/// header is missing or cannot be parsed, its field is `None`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
 pub struct RateLimits {
-    /// The most requests in a period.
+    /// The maximum number of requests in a period.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit_requests: Option<u64>,
-    /// The requests that are left.
+    /// The number of requests that are left.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remaining_requests: Option<u64>,
     /// The time in milliseconds until all requests are available again.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reset_requests_ms: Option<u64>,
-    /// The most tokens in a period.
+    /// The maximum number of tokens in a period.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit_tokens: Option<u64>,
-    /// The tokens that are left.
+    /// The number of tokens that are left.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remaining_tokens: Option<u64>,
     /// The time in milliseconds until all tokens are available again.
@@ -117,7 +117,7 @@ impl RateLimits {
     }
 }
 
-/// Reads a duration as OpenAI writes it: `1s`, `6m0s`, `120ms`, `1h2m3.5s`; a bare number is seconds.
+/// Parses a duration in OpenAI's format: `1s`, `6m0s`, `120ms`, `1h2m3.5s`. A number without a unit is in seconds.
 fn milliseconds(text: &str) -> Option<u64> {
     let mut rest = text;
     let mut total = 0.0;
@@ -184,8 +184,8 @@ impl ChatError {
     }
 }
 
-/// The event `finish`: an attempt is over, after `success` or `error`. An attempt that is dropped emits none of these; the
-/// run's own [`Finish`](emitree_runtime::Finish) always comes.
+/// The event `finish`: an attempt has ended, after `success` or `error`. If the attempt is dropped, these three events are
+/// not emitted; the run still emits [`Finish`](emitree_runtime::Finish).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ChatFinish {}

@@ -21,7 +21,7 @@ use crate::model::provider::DynProvider;
 use crate::model::response::ResponseBuilder;
 use crate::{ChatRequest, ChatResponse, ChunkStages, Delta, Provider};
 
-/// A language model whose calls are runs, of the kind `ChatModel`.
+/// A language model. Each call is a run of the kind `ChatModel`.
 ///
 /// ```
 /// use emitree_agent::{ChatModel, NewToken, ScriptedModel};
@@ -42,8 +42,8 @@ use crate::{ChatRequest, ChatResponse, ChunkStages, Delta, Provider};
 ///
 /// # Its own events
 ///
-/// All are emitted by the run, in the namespace `backend.chat.<provider>`, and only while somebody listens. A listener that
-/// fails, fails the attempt.
+/// The run emits these events in the namespace `backend.chat.<provider>`, and only while it has listeners. If a listener
+/// fails, the attempt fails; if the attempt has already failed, the listener's error is only logged.
 ///
 /// | event | payload | when |
 /// |---|---|---|
@@ -55,8 +55,8 @@ use crate::{ChatRequest, ChatResponse, ChunkStages, Delta, Provider};
 /// | `error` | [`ChatError`] | the attempt has failed |
 /// | `finish` | [`ChatFinish`] | after `success` or `error` |
 ///
-/// They are emitted per attempt: a layer that calls the model again, such as `Retry`, makes several of each in one run.
-/// Inside of other runs, listen for them by their paths: `"backend.chat.*.new_token"`, or `"**.new_token"` for any model.
+/// Each attempt emits these events, so a run with a layer that calls the model again, such as `Retry`, emits them several
+/// times. On a run above, listen for their paths: `"backend.chat.*.new_token"`, or `"**.new_token"` for any model.
 ///
 /// # Cancel safety
 ///
@@ -77,7 +77,7 @@ impl ChatModel {
     ///
     /// # Errors
     ///
-    /// Returns an error that quotes the provider's name, if that is not made of letters, digits and `_`.
+    /// Returns an error if the provider's name has other characters than letters, digits and `_`.
     pub fn new(provider: impl Provider) -> Result<Self, BuildError> {
         let creator = Creator::new("ChatModel", provider.model().to_owned());
         let emitter = Emitter::root()
@@ -90,7 +90,7 @@ impl ChatModel {
             .declares_event::<ChatSuccess>()
             .declares_event::<ChatError>()
             .declares_event::<ChatFinish>()
-            // Middleware that attempts again emits it on the run.
+            // Middleware that makes another attempt emits this event on the run.
             .declares::<AttemptDiscarded>("attempt_discarded")
             .build()?;
         let shared = Arc::new(ModelParts { provider: Box::new(provider), emitter });
@@ -108,7 +108,7 @@ impl ChatModel {
     async fn attempt(&self, input: &ChatRequest, ctx: &RunContext) -> Result<ChatResponse> {
         let mut request = Cow::Borrowed(input);
         if ctx.has_listeners() {
-            // The copy is made only where a listener may change it.
+            // The request is copied only if a listener may change it.
             let mut start = ChatStart::new(input.clone());
             tell(ctx, &mut start).await?;
             request = Cow::Owned(start.request);
@@ -116,15 +116,15 @@ impl ChatModel {
         let mut deltas = self.shared.provider.chat(&request, ctx).await?;
         let stages = ctx.own_extension::<ChunkStages>().map(|stages| stages.begin()).unwrap_or_default();
         let mut reply = IncomingReply { ctx, stages, streams: request.options.stream, builder: ResponseBuilder::new() };
-        // A reply that is not streamed passes the stages whole, so a stage sees the same text either way.
+        // A reply that is not streamed passes through the stages in one call.
         let mut arrived = Vec::new();
         while let Some(delta) = deltas.next().await {
             if !reply.streams {
                 arrived.push(delta?);
             } else if reply.receive_one(delta?).await? {
-                // The stages still get to know the end, so that nothing that they kept back is lost.
-                // Ends the call before the stages release what they hold, which may take long.
+                // End the provider's call first, because the listeners of the last pieces may take long.
                 drop(deltas);
+                // The stages are called with `ended`, so that the pieces that they kept back are not lost.
                 reply.receive(Vec::new(), true).await?;
                 return Ok(reply.builder.stopped());
             }
@@ -143,13 +143,13 @@ struct IncomingReply<'a> {
 }
 
 impl IncomingReply<'_> {
-    /// Takes pieces through the stages, emits them and adds them to the response. Returns whether a listener stopped the
-    /// stream; the pieces behind that one are dropped.
+    /// Passes pieces through the stages, emits them and adds them to the response. Returns `true` if a listener stopped the
+    /// stream; the pieces after the stop are dropped.
     async fn receive(&mut self, deltas: Vec<Delta>, ended: bool) -> Result<bool> {
         let mut chunks = Chunks { deltas, ended };
         for stage in &mut self.stages {
             stage.pass(&mut chunks, self.ctx)?;
-            // Each stage is told of the end, whatever the one before wrote.
+            // A stage may have changed `ended`, so it is set again for the next stage.
             chunks.ended = ended;
         }
         for delta in chunks.deltas {
@@ -162,7 +162,7 @@ impl IncomingReply<'_> {
         Ok(false)
     }
 
-    /// Takes one piece of a stream: past the stages where there are none, which spares a list for each token.
+    /// Receives one piece of a stream. Without stages, no list is allocated for it.
     async fn receive_one(&mut self, delta: Delta) -> Result<bool> {
         if !self.stages.is_empty() {
             return self.receive(vec![delta], false).await;
@@ -172,7 +172,8 @@ impl IncomingReply<'_> {
         Ok(stops)
     }
 
-    /// Emits the event of a piece, if it has one and somebody listens. Returns the piece as listeners left it.
+    /// Emits the event of a piece, if it has an event and the run has listeners. Returns the piece, which listeners may have
+    /// changed, and `true` if a listener stopped the stream.
     async fn announce(&mut self, delta: Delta) -> Result<(Delta, bool)> {
         if !self.ctx.has_listeners() {
             return Ok((delta, false));
@@ -200,7 +201,7 @@ impl IncomingReply<'_> {
     }
 }
 
-/// Emits an own event of the run, if somebody listens.
+/// Emits an own event of the run, if it has listeners.
 pub(crate) async fn tell<E: Event>(ctx: &RunContext, event: &mut E) -> Result<()> {
     if ctx.has_listeners() {
         ctx.emitter().emit_event(event).await?;
@@ -208,7 +209,7 @@ pub(crate) async fn tell<E: Event>(ctx: &RunContext, event: &mut E) -> Result<()
     Ok(())
 }
 
-/// Logs the failure of a listener that cannot change the outcome.
+/// Logs the error of a listener, if it cannot change the outcome.
 pub(crate) fn log(told: Result<()>, event: &str) {
     if let Err(error) = told {
         tracing::warn!(%error, event, "a listener failed after the attempt had failed");
@@ -232,7 +233,7 @@ impl Runnable for ChatModel {
             result = succeeded(response, ctx).await;
         }
         if let Err(error) = &result {
-            // The caller gets the error of the attempt, not that of a listener.
+            // The error of the attempt is returned, and the error of a listener is logged.
             log(tell(ctx, &mut ChatError::new(error.report())).await, "error");
         }
         let finished = tell(ctx, &mut ChatFinish {}).await;

@@ -1,4 +1,4 @@
-//! The one trait that a backend implements.
+//! The trait that a backend implements.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -10,12 +10,13 @@ use futures_util::stream;
 
 use crate::{ChatRequest, ChatResponse, Delta};
 
-/// A reply as it arrives.
+/// The pieces of a reply, as they arrive.
 pub type DeltaStream = Pin<Box<dyn Stream<Item = Result<Delta>> + Send>>;
 
 /// A backend of [`ChatModel`](crate::ChatModel)s: it sends a request and returns the pieces of the reply.
 ///
-/// A provider translates, and does nothing else: retries, time-outs, limits and caches are middleware around the run.
+/// A provider only translates between a request and a backend's protocol. Retries, time-outs, limits and caches are
+/// middleware around the run.
 ///
 /// ```
 /// use emitree_agent::{ChatModel, ChatRequest, ChatResponse, DeltaStream, Message, Provider, whole};
@@ -53,12 +54,12 @@ pub trait Provider: Send + Sync + 'static {
 
     /// Sends a request.
     ///
-    /// The reply is always a stream. If the request does not ask for one ([`stream`](crate::ChatOptions::stream)), the
-    /// pieces may be as large as the whole ([`whole`]). Dropping the future or the stream ends the call.
+    /// The reply is always a stream of pieces. If the request does not set [`stream`](crate::ChatOptions::stream), a
+    /// provider may return the reply with [`whole`]. Dropping the future or the stream has to end the call.
     ///
     /// # Errors
     ///
-    /// An error, here or in the stream, fails the attempt. An error that may pass is marked
+    /// An error, here or in the stream, fails the attempt. Mark temporary errors as
     /// [`retryable`](emitree_runtime::Error::retryable).
     fn chat(&self, request: &ChatRequest, ctx: &RunContext) -> impl Future<Output = Result<DeltaStream>> + Send;
 }
@@ -69,7 +70,7 @@ pub fn whole(response: ChatResponse) -> DeltaStream {
     Box::pin(stream::iter(Delta::of_response(response).into_iter().map(Ok)))
 }
 
-/// A [`Provider`] whose type is not known.
+/// A [`Provider`] as a trait object.
 pub(crate) trait DynProvider: Send + Sync {
     fn chat<'a>(&'a self, request: &'a ChatRequest, ctx: &'a RunContext) -> BoxFuture<'a, Result<DeltaStream>>;
 }

@@ -12,7 +12,7 @@ use crate::{Message, Part, Role};
 
 /// The input of a [`ChatModel`](crate::ChatModel): a conversation, the tools that the model may call, and options.
 ///
-/// Cloning a request clones its messages and tools by reference only.
+/// Clones of a request share its messages and tools.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ChatRequest {
@@ -24,7 +24,7 @@ pub struct ChatRequest {
     /// The tools that the model may call.
     #[serde(default, skip_serializing_if = "is_empty")]
     pub tools: Arc<Vec<ToolSpec>>,
-    /// Everything else.
+    /// Options of this call, such as the temperature.
     #[serde(default)]
     pub options: ChatOptions,
 }
@@ -34,7 +34,7 @@ fn is_empty(tools: &Arc<Vec<ToolSpec>>) -> bool {
 }
 
 impl ChatRequest {
-    /// Makes a request of messages, without tools.
+    /// Makes a request of messages, without a system prompt, tools and options.
     pub fn new(messages: impl IntoIterator<Item = Message>) -> Self {
         let messages = Arc::new(messages.into_iter().map(Arc::new).collect());
         Self { messages, ..Self::default() }
@@ -65,66 +65,66 @@ impl ChatRequest {
     }
 }
 
-/// A message makes a request with nothing else.
+/// Makes a request with one message.
 impl From<Message> for ChatRequest {
     fn from(message: Message) -> Self {
         Self::new([message])
     }
 }
 
-/// A user's text makes a request with nothing else.
+/// Makes a request with one message of a user.
 impl From<&str> for ChatRequest {
     fn from(text: &str) -> Self {
         Self::new([Message::user(text)])
     }
 }
 
-/// A tool as a model sees it.
+/// The description of a tool that a model receives.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ToolSpec {
-    /// The name that the model calls.
+    /// The name by which the model calls the tool.
     pub name: String,
-    /// The purpose, for the model to decide by.
+    /// The purpose of the tool, from which the model decides whether to call it.
     pub description: String,
     /// The JSON Schema of the arguments.
     pub parameters: Value,
 }
 
 impl ToolSpec {
-    /// Describes a tool.
+    /// Makes the description of a tool.
     pub fn new(name: impl Into<String>, description: impl Into<String>, parameters: impl Into<Value>) -> Self {
         Self { name: name.into(), description: description.into(), parameters: parameters.into() }
     }
 }
 
-/// Options of a model call. What is not set is left to the provider.
+/// Options of a model call. For an option that is not set, the provider's default applies.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
 pub struct ChatOptions {
-    /// The randomness of the answer, mostly from 0 to 2.
+    /// The randomness of the answer, usually from 0 to 2.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub temperature: Option<f64>,
-    /// The most tokens that the answer may have.
+    /// The maximum number of tokens of the answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_tokens: Option<u64>,
-    /// Texts that end the answer.
+    /// Texts at which the model stops.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub stop: Vec<String>,
-    /// The seed of the randomness, where the provider has one.
+    /// The seed of the randomness, for providers that support it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seed: Option<u64>,
     /// The form of the answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub response_format: Option<ResponseFormat>,
-    /// The tools that the model has to call, if any.
+    /// The tools that the model may or must call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tool_choice: Option<ToolChoice>,
-    /// Asks for a stream: each piece of the answer is an event [`NewToken`](crate::NewToken) of the model's run.
+    /// `true` to stream the answer: the model's run emits [`NewToken`](crate::NewToken) for each piece of text.
     #[serde(skip_serializing_if = "is_false")]
     pub stream: bool,
-    /// Options that only some providers know. They are sent as they are.
+    /// Options that only some providers support. They are sent unchanged.
     #[serde(skip_serializing_if = "Map::is_empty")]
     pub extra: Map<String, Value>,
 }
@@ -148,24 +148,24 @@ pub enum ResponseFormat {
 }
 
 impl ResponseFormat {
-    /// Makes the format of a Rust type.
+    /// Makes the format of JSON that deserializes into a Rust type.
     #[must_use]
     pub fn of<T: JsonSchema>() -> Self {
         Self::JsonSchema { name: T::schema_name().into_owned(), schema: schema_of::<T>() }
     }
 }
 
-/// The tools that a model has to call.
+/// The tools that a model may or must call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum ToolChoice {
-    /// The model decides.
+    /// The model decides whether to call tools.
     Auto,
-    /// None.
+    /// The model must not call a tool.
     None,
-    /// At least one.
+    /// The model must call at least one tool.
     Required,
-    /// The tool of that name.
+    /// The model must call the tool of that name.
     Tool(String),
 }

@@ -1,4 +1,4 @@
-//! The output of a model's run, and the pieces it is put together from.
+//! The output of a model's run, and the pieces of a reply.
 
 use std::collections::BTreeMap;
 use std::mem::take;
@@ -15,10 +15,10 @@ use crate::{Message, Part, Role};
 pub struct ChatResponse {
     /// The answer. Its role is [`Role::Assistant`].
     pub message: Message,
-    /// The tokens that the call took, if the provider reports them.
+    /// The tokens of the call, if the provider reports them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<Usage>,
-    /// The model that answered, which may be more exact than the one that was asked for.
+    /// The name of the model that answered, which may be more specific than the requested name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     /// The provider's id of the response.
@@ -27,13 +27,13 @@ pub struct ChatResponse {
     /// The response headers, with names in lower case.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub headers: BTreeMap<String, String>,
-    /// Remarks that deserve a reader's attention, such as options that the provider ignored.
+    /// Warnings of the provider, such as options that it ignored.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
 }
 
 impl ChatResponse {
-    /// Makes a response of a message.
+    /// Makes a response with a message and nothing else.
     #[must_use]
     pub const fn new(message: Message) -> Self {
         Self { message, usage: None, model: None, id: None, headers: BTreeMap::new(), warnings: Vec::new() }
@@ -48,7 +48,7 @@ impl ChatResponse {
 
 /// A piece of a provider's reply, in the order of arrival.
 ///
-/// A provider that does not stream gives the whole reply as a few large pieces: there is one way through a model.
+/// A provider that does not stream returns the whole reply as a few large pieces, see [`whole`](crate::whole).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -59,12 +59,12 @@ pub enum Delta {
     Reasoning(String),
     /// More of a tool call. Calls may arrive interleaved.
     ToolCall {
-        /// The call's place among the calls of the reply.
+        /// The position of the call among the calls of the reply.
         index: usize,
-        /// The call's id, in one of its pieces.
+        /// The call's id, usually only in the first piece of the call.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         id: Option<String>,
-        /// The tool's name, in one of its pieces.
+        /// The tool's name, usually only in the first piece of the call.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         name: Option<String>,
         /// More text of the arguments.
@@ -73,7 +73,7 @@ pub enum Delta {
     },
     /// The response headers.
     Headers(BTreeMap<String, String>),
-    /// The token counts. The last ones count.
+    /// The token counts. Later counts replace earlier counts.
     Usage(Usage),
     /// The reason why the model stopped.
     Finish(FinishReason),
@@ -84,12 +84,12 @@ pub enum Delta {
         /// The model.
         model: Option<String>,
     },
-    /// A remark that deserves a reader's attention.
+    /// A warning of the provider.
     Warning(String),
 }
 
 impl Delta {
-    /// Takes a whole response apart: the pieces put it together again.
+    /// Splits a whole response into pieces.
     #[must_use]
     pub fn of_response(response: ChatResponse) -> Vec<Self> {
         let ChatResponse { message, usage, model, id, headers, warnings } = response;
@@ -110,7 +110,7 @@ impl Delta {
                     deltas.push(Self::ToolCall { index, id: Some(call.id), name: Some(call.name), arguments });
                     index += 1;
                 }
-                // Models do not answer with these.
+                // A model's answer has no such parts.
                 Part::ToolCallResponse(_) | Part::Uri { .. } => {}
             }
         }
@@ -121,7 +121,7 @@ impl Delta {
     }
 }
 
-/// Puts a response together.
+/// Builds a response from pieces.
 #[derive(Debug)]
 pub(crate) struct ResponseBuilder {
     response: ChatResponse,
@@ -156,7 +156,7 @@ impl ResponseBuilder {
             },
             Delta::ToolCall { index, id, name, arguments } => {
                 let call = self.calls.entry(index).or_default();
-                // Some servers repeat id and name in every piece, some send them empty after the first.
+                // Some servers repeat id and name in every piece, and some send empty texts after the first piece.
                 call.id = id.filter(|id| !id.is_empty()).unwrap_or_else(|| take(&mut call.id));
                 call.name = name.filter(|name| !name.is_empty()).unwrap_or_else(|| take(&mut call.name));
                 call.arguments.push_str(&arguments);
@@ -172,7 +172,7 @@ impl ResponseBuilder {
         }
     }
 
-    /// Returns the response of a reply that came to its end.
+    /// Returns the response of a reply that was received whole.
     pub(crate) fn finish(mut self) -> ChatResponse {
         let calls = take(&mut self.calls).into_values().map(|PartialCall { id, name, arguments }| {
             Part::ToolCall(ToolCall { id, name, arguments: Arguments::parse(&arguments) })
@@ -181,10 +181,11 @@ impl ResponseBuilder {
         self.response
     }
 
-    /// Returns the response of a reply that a listener stopped. A call that may not be complete is dropped, so that it is
-    /// never executed: a tool must not run with half of its arguments.
+    /// Returns the response of a reply that a listener stopped. A call that may be incomplete is dropped, so that no tool
+    /// runs with a part of its arguments.
     pub(crate) fn stopped(mut self) -> ChatResponse {
-        // Only an object shows its end: half of `12` is a number, too, and no text can mean no arguments or none yet.
+        // Only an object shows that it is complete: `1` may be the beginning of `12`, and after empty text the arguments
+        // may still follow.
         let is_complete = |call: &PartialCall| {
             let is_whole = serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(&call.arguments).is_ok();
             !call.name.is_empty() && is_whole

@@ -1,4 +1,4 @@
-//! A provider that says what a script says, for tests and examples.
+//! A provider that answers from a script, for tests and examples.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,8 +13,8 @@ use crate::{ChatRequest, ChatResponse, Delta, DeltaStream, FinishReason, Message
 
 /// A [`Provider`] that answers from a script, without a network. Each call takes the next answer.
 ///
-/// Clones share the script. A call after the last answer is an error; [`ScriptedModel::by`] answers by a function instead
-/// and never ends.
+/// Clones share the script. A call after the last answer fails. [`ScriptedModel::by`] answers every call with a function
+/// instead.
 ///
 /// ```
 /// use emitree_agent::{ChatModel, ScriptedModel};
@@ -51,7 +51,7 @@ type Answer = Arc<dyn Fn(&ChatRequest) -> Reply + Send + Sync>;
 #[derive(Default)]
 struct Script {
     replies: Vec<Reply>,
-    /// Answers calls for which there is no reply in the list.
+    /// The function that answers the calls after the last reply.
     by: Option<Answer>,
     requests: Vec<ChatRequest>,
 }
@@ -80,7 +80,7 @@ impl Reply {
         Self::response(finished(message, FinishReason::ToolCall))
     }
 
-    /// Makes a reply of a whole response.
+    /// Makes a reply of a response.
     #[must_use]
     pub fn response(response: ChatResponse) -> Self {
         Self::deltas(Delta::of_response(response))
@@ -104,7 +104,7 @@ impl Reply {
         self
     }
 
-    /// Adds token counts.
+    /// Adds token counts to the reply.
     #[must_use]
     pub fn usage(mut self, usage: Usage) -> Self {
         self.deltas.push(Delta::Usage(usage));
@@ -141,7 +141,7 @@ fn cut(delta: Delta, chars: usize) -> Vec<Delta> {
         Delta::Text(text) => pieces(&text).into_iter().map(Delta::Text).collect(),
         Delta::Reasoning(text) => pieces(&text).into_iter().map(Delta::Reasoning).collect(),
         Delta::ToolCall { index, id, name, arguments } => {
-            // As servers do: the first piece has the id and the name, the others have text only.
+            // As from servers, only the first piece has the id and the name.
             let begin = Delta::ToolCall { index, id, name, arguments: String::new() };
             let more = |arguments| Delta::ToolCall { index, id: None, name: None, arguments };
             std::iter::once(begin).chain(pieces(&arguments).into_iter().map(more)).collect()
@@ -156,7 +156,7 @@ impl ScriptedModel {
         Self { model: model.into(), script: Arc::default() }
     }
 
-    /// Makes a model that answers each request by a function.
+    /// Makes a model that answers each request with a function.
     pub fn by(model: impl Into<String>, answer: impl Fn(&ChatRequest) -> Reply + Send + Sync + 'static) -> Self {
         let scripted = Self::new(model);
         scripted.script.lock().by = Some(Arc::new(answer));
@@ -204,7 +204,7 @@ impl ScriptedModel {
     fn next(&self, request: &ChatRequest) -> Result<Reply> {
         let mut script = self.script.lock();
         script.requests.push(request.clone());
-        // The requests count the calls, also those that found no answer.
+        // Calls are counted by their requests, including calls that found no answer.
         let call = script.requests.len();
         if let Some(reply) = script.replies.get(call - 1) {
             return Ok(reply.clone());
@@ -216,7 +216,7 @@ impl ScriptedModel {
                 self.model
             )));
         };
-        // The function is the user's: it runs without the lock.
+        // The function is user code, so it runs without the lock.
         drop(script);
         Ok(by(request))
     }
@@ -250,7 +250,7 @@ impl Provider for ScriptedModel {
     }
 }
 
-/// Waits, or goes on at once without asking for a timer.
+/// Waits. A time of zero does not need tokio's timer.
 async fn wait(time: Duration) {
     if !time.is_zero() {
         tokio::time::sleep(time).await;

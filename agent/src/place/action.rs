@@ -1,4 +1,4 @@
-//! The values that pass the chain places.
+//! The values that hooks of the chain places receive.
 
 use std::sync::Arc;
 
@@ -8,18 +8,19 @@ use crate::place::batch::ends_the_run;
 use crate::tool::output::ToolOutput;
 use crate::{ChatResponse, Message, ToolCall};
 
-/// The messages of a model call, shared with the history until they are changed.
+/// The messages of a model call. They are shared with the history until a hook changes them.
 pub type Messages = Vec<Arc<Message>>;
 
 /// The consequences of a model's response: the value at [`Place::TurnAction`](crate::Place::TurnAction).
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct TurnAction {
-    /// The response. A replaced one is what later hooks see and what the history keeps.
+    /// The response. If a hook changes it, later hooks receive the changed response, and the history keeps it.
     pub response: ChatResponse,
-    /// Messages to add behind the results of the turn. If the response calls no tools, they ask the model again.
+    /// Messages to add after the results of the turn. If there are any and the response calls no tools, the model is asked
+    /// again.
     pub inject: Vec<Message>,
-    /// The decision. The last one given wins; without one the turn goes on by itself.
+    /// The decision. A hook may replace the decision of an earlier hook. `None` means [`Decision::Natural`].
     pub decision: Option<Decision>,
 }
 
@@ -35,7 +36,7 @@ impl TurnAction {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Decision {
-    /// The turn goes on by itself: calls are executed, an answer without calls ends the run.
+    /// Calls are executed, and an answer without calls ends the run.
     Natural,
     /// The run ends here. Calls are answered with "not executed".
     Stop,
@@ -49,7 +50,7 @@ pub enum Decision {
 pub struct CallResult {
     /// The call.
     pub call: ToolCall,
-    /// The way in which the result came about.
+    /// The origin of the result.
     pub how: How,
     /// The result.
     pub output: ToolOutput,
@@ -62,13 +63,13 @@ impl CallResult {
         Self { call, how, output }
     }
 
-    /// Passes the result through hooks of `tool.result`. A failure of a hook becomes the result; control flow that ends
-    /// the run is returned.
+    /// Passes the result through hooks of `tool.result`. The failure of a hook becomes the result; an error that ends the
+    /// run is returned.
     pub(crate) async fn pass(&mut self, hooks: impl Iterator<Item = &Filters<Self>>, ctx: &RunContext) -> Result<()> {
         let id = self.call.id.clone();
         for hook in hooks {
             let passed = hook.apply(self, ctx).await;
-            // Another id would give the result to another call.
+            // With another id, the result would belong to another call.
             self.call.id.clone_from(&id);
             if let Err(error) = passed {
                 if ends_the_run(&error) || error.is_interrupted() {
@@ -82,7 +83,7 @@ impl CallResult {
     }
 }
 
-/// The way in which the result of a tool call came about.
+/// The origin of the result of a tool call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum How {
@@ -94,11 +95,11 @@ pub enum How {
     Skipped,
     /// A gate, a guard or another middleware denied the call.
     Denied,
-    /// The tool failed, or there is no such tool, or the arguments do not fit.
+    /// The call failed: its tool failed or does not exist, or its arguments do not fit.
     Failed,
 }
 
-/// A turn that is over: the value at [`Place::TurnStop`](crate::Place::TurnStop).
+/// A turn that has ended: the value at [`Place::TurnStop`](crate::Place::TurnStop).
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct TurnEnd {

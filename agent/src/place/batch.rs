@@ -16,7 +16,7 @@ impl Batch {
         Self(calls.into_iter().map(GatedCall::new).collect())
     }
 
-    /// Returns the calls that are still to be decided: they have no verdict, there is such a tool, and the arguments fit.
+    /// Returns the calls that are still to be decided: they have no verdict, their tool exists, and their arguments fit.
     pub fn open(&mut self) -> impl Iterator<Item = &mut GatedCall> {
         self.0.iter_mut().filter(|gated| gated.is_open())
     }
@@ -26,16 +26,16 @@ impl Batch {
         self.0.iter()
     }
 
-    /// Asks all gates, before any call starts.
+    /// Calls all gates, before any call starts.
     pub(crate) async fn pass_gates(&mut self, gates: impl Iterator<Item = &Gate>, ctx: &RunContext) -> Result<()> {
         let ids: Vec<_> = self.calls().map(|gated| gated.call.id.clone()).collect();
         for gate in gates {
             match gate {
                 Gate::Batch(by, filters) => {
                     if let Err(error) = filters.apply(self, ctx).await {
-                        // A failed gate lets nothing through that it might have stopped: all open calls get its verdict.
+                        // The failed gate might have denied any open call, so its error decides about all open calls.
                         self.open().try_for_each(|gated| gated.decide_by(by, &error))?;
-                        // Without open calls there is nothing to decide, but control flow still ends the run.
+                        // Without open calls there is no call to decide about, but control flow still ends the run.
                         if ends_the_run(&error) {
                             return Err(error);
                         }
@@ -49,7 +49,7 @@ impl Batch {
                     }
                 }
             }
-            // Results belong to calls by their position and id, whatever a gate did to a call.
+            // Results belong to calls by position and id, so a gate cannot change the id.
             for (gated, id) in self.0.iter_mut().zip(&ids) {
                 gated.call.id.clone_from(id);
             }
@@ -62,7 +62,7 @@ impl Batch {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct GatedCall {
-    /// The call. Name and arguments may be changed: they are validated again. The id stays as it is.
+    /// The call. A gate may change its name and arguments, which are validated again. A change of the id is undone.
     pub call: ToolCall,
     verdict: Option<Verdict>,
     /// The reason why the call could not be executed as the model made it. Gates are not asked about such a call.
@@ -73,19 +73,19 @@ pub struct GatedCall {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Verdict {
-    /// The tool does not run; this is its output.
+    /// The tool does not run. The call has this output instead.
     Answer(ToolOutput),
-    /// The tool does not run, and that is no error. The model reads why.
+    /// The tool does not run. The model receives this reason, and not as an error.
     Skip(String),
-    /// The tool does not run. The model reads who denied it, and why.
+    /// The tool does not run. The model receives an error with the name of the middleware and the reason.
     Deny {
         /// The middleware that denies.
         by: String,
         /// The reason.
         reason: String,
     },
-    /// The tool does not run before somebody has answered a question: the agent's run is interrupted when the other calls
-    /// have settled.
+    /// The tool does not run, because a question has to be answered first. The agent's run is interrupted when the other
+    /// calls have settled.
     Interrupt(Interrupt),
 }
 
@@ -115,7 +115,7 @@ impl GatedCall {
         (self.call, self.verdict, self.fault)
     }
 
-    /// Sets the verdict. The first verdict stands, and a later one is ignored.
+    /// Sets the verdict. If the call already has a verdict, the new verdict is ignored.
     pub fn decide(&mut self, verdict: Verdict) {
         self.verdict.get_or_insert(verdict);
     }
@@ -125,7 +125,7 @@ impl GatedCall {
         self.decide(Verdict::Answer(output));
     }
 
-    /// Skips the call, which is no error.
+    /// Skips the call. The model receives the reason, and not as an error.
     pub fn skip(&mut self, reason: impl Into<String>) {
         self.decide(Verdict::Skip(reason.into()));
     }
@@ -140,11 +140,11 @@ impl GatedCall {
         self.decide(Verdict::Interrupt(interrupt));
     }
 
-    /// Decides by the error of a hook that asked about this call: an interrupt is the verdict, a failure denies.
+    /// Turns the error of a hook into the verdict: an interrupt interrupts, and a failure denies the call.
     ///
     /// # Errors
     ///
-    /// Returns a halt, an abort, a request for a retry or a fatal error: they end the run.
+    /// Returns the error if it ends the run: a halt, an abort, a request for a retry or a fatal error.
     pub(crate) fn decide_by(&mut self, by: &str, error: &Error) -> Result<()> {
         if let Some(interrupt) = error.interrupt().filter(|_| error.is_interrupted()) {
             self.interrupt(interrupt.clone());
@@ -158,7 +158,7 @@ impl GatedCall {
     }
 }
 
-/// Returns `true` if an error of a hook ends the agent's run, and is not only an answer for the model.
+/// Returns `true` if an error of a hook ends the agent's run instead of being a result for the model.
 pub(crate) fn ends_the_run(error: &Error) -> bool {
     error.is_halted() || error.is_aborted() || error.is_retry() || error.is_fatal()
 }

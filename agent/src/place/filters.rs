@@ -16,7 +16,7 @@ pub(crate) fn add<T: Send + 'static>(filters: &mut Filters<T>, filter: impl Filt
     *filters = take(filters).with(filter);
 }
 
-/// Adds the name of a hook to its error, unless the error names somebody already.
+/// Adds the name of a hook to its error as the detail `by`, unless the error already has a name.
 fn by(name: &str, error: Error) -> Error {
     let is_named = error.is_denied() || error.is_halted() || error.details().contains_key("by");
     if is_named { error } else { error.context("by", name) }
@@ -82,7 +82,7 @@ where
     }
 }
 
-/// An async closure that may answer with another tool call: the first answer ends the chain.
+/// An async closure that may return another tool call. The first call that is returned ends the chain.
 pub(crate) struct Resolver<F> {
     pub(crate) name: String,
     pub(crate) hook: F,
@@ -102,7 +102,7 @@ where
     }
 }
 
-/// Puts the answer of a resolver in the place of a call.
+/// Replaces a call with the call that a resolver returned, and ends the chain.
 pub(crate) fn resolved(call: &mut ToolCall, other: Option<ToolCall>, by: &str) -> ControlFlow<String> {
     let Some(other) = other else { return CONTINUE };
     // The id stays, because the result belongs to the call that the model made.
@@ -110,7 +110,7 @@ pub(crate) fn resolved(call: &mut ToolCall, other: Option<ToolCall>, by: &str) -
     ControlFlow::Break(by.to_owned())
 }
 
-/// An async closure that may end the run: the first yes ends the chain.
+/// An async closure that may end the run. The first `true` ends the chain.
 pub(crate) struct StopCheck<F> {
     pub(crate) name: String,
     pub(crate) hook: F,

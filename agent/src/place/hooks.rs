@@ -40,14 +40,14 @@ impl HookResult for Result<()> {
 
 /// The hooks of one middleware.
 ///
-/// [`AgentMiddleware::install`](crate::AgentMiddleware::install) registers them, once. Hooks of one place are called in the
-/// order in which they were registered; hooks of several middlewares in the order of the middlewares: the agent's first,
-/// then those bound by runs above, then the run's.
+/// [`AgentMiddleware::install`](crate::AgentMiddleware::install) registers the hooks. The hooks of one middleware for one
+/// place are called in the order of registration. Hooks of several middlewares are called in the order of the middlewares:
+/// first the agent's, then the middlewares of runs above, then the run's.
 ///
 /// An async hook returns a boxed future: `hooks.on_context_async(|messages, ctx| Box::pin(async move { Ok(()) }))`.
 ///
-/// The error of a hook ends the agent's run, if the method does not say otherwise. It has the name of the hook,
-/// `<id>.<place>`, as its context value `by`. The history stays valid. A hook that panics ends the run as well.
+/// If a hook fails or panics, the agent's run ends, unless the method's documentation says otherwise. The error has the
+/// name of the hook, `<id>.<place>`, in its detail `by`. The history stays valid.
 pub struct Hooks {
     owner: String,
     agent_run: StackBuilder<Agent>,
@@ -61,30 +61,30 @@ pub struct Hooks {
 pub(crate) struct Chains {
     pub(crate) state: Filters<History>,
     pub(crate) context: Filters<Messages>,
-    /// Each appends one contribution.
+    /// Each hook appends one contribution.
     pub(crate) contributions: Filters<Vec<String>>,
     pub(crate) prompt: Filters<String>,
-    /// At most one hook: a slot.
+    /// Only the last hook is called.
     pub(crate) wire: Filters<Messages>,
     pub(crate) chunks: ChunkStages,
     pub(crate) action: Filters<TurnAction>,
-    /// Breaks at the first answer.
+    /// The first hook that returns a call ends the chain.
     pub(crate) resolve: Filters<ToolCall>,
     pub(crate) gates: Vec<Gate>,
-    /// One list for each hook: after a failure the others are still called.
+    /// One list for each hook, because later hooks are still called after a failure.
     pub(crate) results: Vec<Filters<CallResult>>,
-    /// Breaks at the first yes.
+    /// The first hook that returns `true` ends the chain.
     pub(crate) stop: Filters<TurnEnd>,
     pub(crate) end: Filters<Vec<Message>>,
 }
 
-/// A hook at the gate, for all calls together or for each that is open, and its name.
+/// A hook at the gate and its name. It is called once with all calls, or once for each open call.
 pub(crate) enum Gate {
     Batch(String, Filters<Batch>),
     Each(String, Filters<GatedCall>),
 }
 
-/// The hooks of a middleware, built: the layers of its onion places, and its chains.
+/// The registered hooks of a middleware: the layers of its onion places, and its chains.
 pub(crate) struct Built {
     pub(crate) owner: String,
     pub(crate) agent_run: Stack<Agent>,
@@ -163,32 +163,33 @@ impl Hooks {
         self
     }
 
-    /// Adds layers around each model call: request in, response out. Attempts are inside of one run.
+    /// Adds layers around each model call, from its request to its response. A layer that calls the model again makes
+    /// another attempt in the same run.
     pub fn model_call(&mut self, build: impl FnOnce(StackBuilder<ChatModel>) -> StackBuilder<ChatModel>) -> &mut Self {
         self.model_call = build(std::mem::replace(&mut self.model_call, Stack::builder()));
         self
     }
 
-    /// Adds layers around each tool call: arguments in, output out. They see the arguments without the id of the call,
-    /// which is the run's own extension [`CallId`](crate::CallId).
+    /// Adds layers around each tool call, from its arguments to its output. The id of the call is not part of the
+    /// arguments: it is the run's own extension [`CallId`](crate::CallId).
     pub fn tool_call(&mut self, build: impl FnOnce(StackBuilder<Tool>) -> StackBuilder<Tool>) -> &mut Self {
         self.tool_call = build(std::mem::replace(&mut self.tool_call, Stack::builder()));
         self
     }
 
     chain! {
-        /// Changes the history before each model call, for good. If another run of the session rewrites the history
+        /// Changes the history before each model call. The changes stay in the session. If another run of the session rewrites the history
         /// meanwhile, all hooks of this place are called again with the new history.
         on_state, on_state_async, state: History, ModelState
     }
 
     chain! {
-        /// Changes the messages of this model call. The history keeps what it has. There is no system message among them.
+        /// Changes the messages of one model call, and not the history. The system prompt is not one of the messages.
         on_context, on_context_async, context: Messages, ModelContext
     }
 
     chain! {
-        /// Changes the system prompt of this model call, after all contributions.
+        /// Changes the system prompt of one model call, after all contributions were joined.
         on_prompt, on_prompt_async, prompt: String, ModelPrompt
     }
 
@@ -197,16 +198,16 @@ impl Hooks {
         on_action, on_action_async, action: TurnAction, TurnAction
     }
 
-    /// Changes the result of a call. Called for each call in call order, when all have settled; also for calls that were
-    /// answered, skipped, denied or failed, not for interrupted ones.
+    /// Changes the result of a call. When all calls of a turn have settled, the hook is called for each call, in call
+    /// order. It is also called for calls that were answered, skipped, denied or failed, but not for interrupted calls.
     ///
-    /// If the hook fails, its error becomes the result, and later hooks see that; a halt, an abort or a request for a retry
-    /// ends the run.
+    /// If the hook fails, its error becomes the result, which later hooks receive. A halt, an abort, an interrupt, a fatal
+    /// error or a request for a retry ends the run instead.
     pub fn on_result<Out: HookResult>(
         &mut self,
         hook: impl Fn(&mut CallResult, &RunContext) -> Out + Send + Sync + 'static,
     ) -> &mut Self {
-        // A list for each hook: a failure ends a list, and later hooks have to see it as the result.
+        // A list for each hook, because a failure ends its list, and later hooks receive the failure as the result.
         let filters = Filters::new().with(self.sync(Place::ToolResult, hook));
         self.chains.results.push(filters);
         self
@@ -223,11 +224,12 @@ impl Hooks {
     }
 
     chain! {
-        /// Adds messages to go on with when the run is about to end. With any, another round begins; at most 100 do.
+        /// Adds messages when the run is about to end. If there are any, another round begins; a run that needs more than 100
+    /// rounds fails.
         on_end, on_end_async, end: Vec<Message>, RunEnd
     }
 
-    /// Contributes to the system prompt of each model call. Contributions are joined by a blank line; an empty one is left
+    /// Adds a part to the system prompt of each model call. Parts are joined by blank lines, and empty parts are left
     /// out.
     pub fn prompt(&mut self, contribute: impl Fn(&RunContext) -> Result<String> + Send + Sync + 'static) -> &mut Self {
         let append = move |texts: &mut Vec<String>, ctx: &RunContext| contribute(ctx).map(|text| texts.push(text));
@@ -246,8 +248,8 @@ impl Hooks {
         self
     }
 
-    /// Sets the hook that sees the final messages, the system message included as the first. It replaces an earlier one:
-    /// of several middlewares, the last one's is called.
+    /// Sets the hook that changes the final messages of a model call, of which the first is the system message. Only one
+    /// hook is called: the hook of the last middleware that sets it.
     pub fn on_wire<Out: HookResult>(
         &mut self,
         hook: impl Fn(&mut Messages, &RunContext) -> Out + Send + Sync + 'static,
@@ -266,19 +268,20 @@ impl Hooks {
         self
     }
 
-    /// Adds a stage that the pieces of each reply pass: see [`ChunkStages`].
+    /// Adds a stage for the pieces of each reply, see [`ChunkStages`]. `make` is called for each attempt.
     pub fn chunks<S: ChunkStage + 'static>(&mut self, make: impl Fn() -> S + Send + Sync + 'static) -> &mut Self {
         self.chains.chunks = take(&mut self.chains.chunks).with(make);
         self
     }
 
-    /// Turns a tool call into another one. The first hook that answers wins; the id stays as it is.
+    /// Replaces a tool call with another call, if the hook returns `Some`. Later hooks are then not called. The id of the
+    /// call stays the same.
     pub fn on_resolve(
         &mut self,
         hook: impl Fn(&ToolCall, &RunContext) -> Result<Option<ToolCall>> + Send + Sync + 'static,
     ) -> &mut Self {
         let name = self.name(Place::ToolResolve);
-        // The break that ends the chain needs a reason; the name of the hook is one.
+        // The break that ends the chain needs a reason: the name of the hook.
         let by = name.clone();
         let hook = move |call: &mut ToolCall, ctx: &RunContext| {
             let other = hook(call, ctx)?;
@@ -301,8 +304,8 @@ impl Hooks {
         self
     }
 
-    /// Decides about all calls of a turn together. If the hook fails, all calls without a verdict are denied, and with an
-    /// interrupt they are interrupted; a halt, an abort or a request for a retry ends the run.
+    /// Decides about all calls of a turn together. If the hook fails, all open calls are denied; if it returns an interrupt,
+    /// all open calls are interrupted. A halt, an abort, a fatal error or a request for a retry ends the run.
     ///
     /// [`Batch::open`] leaves out a call of an unknown tool, and a call whose arguments do not fit: the model receives the
     /// error instead.
@@ -325,8 +328,8 @@ impl Hooks {
         self
     }
 
-    /// Decides about each call that has no verdict yet. If the hook fails, this call is denied, and with an interrupt it is
-    /// interrupted; a halt, an abort or a request for a retry ends the run.
+    /// Decides about each [open](Batch::open) call. If the hook fails, this call is denied; if it returns an interrupt, this
+    /// call is interrupted. A halt, an abort, a fatal error or a request for a retry ends the run.
     pub fn on_gate_each<Out: HookResult>(
         &mut self,
         hook: impl Fn(&mut GatedCall, &RunContext) -> Out + Send + Sync + 'static,
@@ -346,7 +349,7 @@ impl Hooks {
         self
     }
 
-    /// Ends the run after a turn if the hook returns `true`. The rest is not asked then.
+    /// Ends the run after a turn if the hook returns `true`. Later hooks are then not called.
     pub fn on_stop(
         &mut self,
         hook: impl Fn(&TurnEnd, &RunContext) -> Result<bool> + Send + Sync + 'static,
@@ -385,7 +388,7 @@ impl Built {
 }
 
 impl Chains {
-    /// Returns `true` if a chain place has hooks. The match is exhaustive, so that no place is forgotten in explanations.
+    /// Returns `true` if a place has hooks. The match is exhaustive, so that explanations list every place.
     fn is_used(&self, place: Place) -> bool {
         !match place {
             Place::ModelState => self.state.is_empty(),

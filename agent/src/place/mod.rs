@@ -11,37 +11,36 @@ use std::fmt;
 
 /// A step of an agent's loop that middleware can intercept, in the order of a turn.
 ///
-/// Places of the first and the last group enclose the others. Onion places are layers of a run, chain places pass a value
-/// from hook to hook.
+/// At an onion place, hooks are layers around a run. At a chain place, a value passes from hook to hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Place {
     /// The whole run of the agent: an onion.
     AgentRun,
-    /// State and history before each model call: a chain. Changes are kept.
+    /// The history before each model call: a chain. Its changes stay in the session.
     ModelState,
-    /// The messages of this model call: a chain on a copy, which the history does not see.
+    /// The messages of one model call: a chain that changes a copy, and not the history.
     ModelContext,
     /// The system prompt: contributions, then a chain.
     ModelPrompt,
-    /// The final messages: one hook, the last registered.
+    /// The final messages: only the last registered hook is called.
     ModelWire,
     /// The model's run: an onion.
     ModelCall,
-    /// The pieces of a reply: stages, fresh for each attempt.
+    /// The pieces of a reply: stages, which are made anew for each attempt.
     ModelChunk,
     /// The consequences of a response: a chain.
     TurnAction,
-    /// A tool call may become another one: the first answer wins.
+    /// A tool call before it is checked: the first hook that returns another call replaces it.
     ToolResolve,
     /// All calls of a turn, before any of them starts: a chain.
     ToolGate,
     /// The run of a tool: an onion.
     ToolCall,
-    /// The result of a call, in call order, after all have settled: a chain.
+    /// The result of each call, in call order, after all calls have settled: a chain.
     ToolResult,
-    /// The end of a run after a turn: any yes ends it.
+    /// The end of a turn: the first hook that returns `true` ends the run.
     TurnStop,
-    /// Messages to go on with at the end of a run: all are collected.
+    /// The end of a run: hooks may add messages, which start another round.
     RunEnd,
 }
 
@@ -64,7 +63,7 @@ impl Place {
         Self::RunEnd,
     ];
 
-    /// Returns the name of the place, as it stands behind the id of a middleware: `<id>.<place>`.
+    /// Returns the name of the place, such as `model.state`. A hook's name is `<id>.<place>`.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {

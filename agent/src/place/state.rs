@@ -17,8 +17,8 @@ use crate::agent::turn::LoopState;
 
 /// A value that a middleware keeps for a session. Made by [`Hooks::state`](crate::Hooks::state).
 ///
-/// The id of the middleware and the name of the type identify the value: two handles of one middleware for one type are
-/// the same value.
+/// The id of the middleware and the name of the type identify the value: two handles of one middleware for one type share
+/// one value.
 pub struct State<T> {
     key: Arc<str>,
     of: PhantomData<fn() -> T>,
@@ -29,16 +29,16 @@ impl<T: Default + Serialize + DeserializeOwned + Send + 'static> State<T> {
         Self { key: format!("{owner}/{}", type_name::<T>()).into(), of: PhantomData }
     }
 
-    /// Calls a closure with the value that the nearest agent keeps: the agent of this run, or of a run above it. A value
-    /// that was never used is the type's default.
+    /// Calls a closure with the value of the nearest agent: the agent of this run, or of the nearest run above it. At its
+    /// first use, the value is the type's default.
     ///
-    /// All values of the session are locked while the closure runs, so other threads wait. The closure may use other
-    /// states. If it panics, the value stays as the closure left it.
+    /// All values of the session are locked while the closure runs, so other threads wait. The closure may use other values.
+    /// If the closure panics, its changes so far stay.
     ///
     /// # Errors
     ///
-    /// Returns an error outside of an agent's run, if a stored value does not fit the type, and if the closure of a call
-    /// asks for the same value again.
+    /// Returns an error if no run of an agent is found, if the stored value does not fit the type, or if `with` is called
+    /// inside of the closure for the same value.
     pub fn with<R>(&self, ctx: &RunContext, f: impl FnOnce(&mut T) -> R) -> Result<R> {
         let state = ctx.extension::<LoopState>().ok_or_else(|| {
             Error::new(format!(
@@ -66,22 +66,22 @@ impl<T> fmt::Debug for State<T> {
 /// The state of all middlewares of a session. Clones share it.
 ///
 /// Invariant: user code (a closure of `with`, a `Default`, a `Deserialize`) runs while the mutex is held, but never while
-/// the map is borrowed: the value that it gets is taken out of the map for the time. So a nested `with` of another value
-/// works, and one of the same value is an error instead of a deadlock.
+/// the map is borrowed: while user code has a value, the value is not in the map. So a nested `with` of another value
+/// works, and a nested `with` of the same value returns an error instead of a deadlock.
 #[derive(Clone, Default)]
 pub(crate) struct Slices(Arc<ReentrantMutex<Map>>);
 
 type Map = RefCell<BTreeMap<Arc<str>, Slice>>;
 
-/// A value as it is stored, or as it is in use.
+/// A value in the map, or the mark of a value that is in use.
 enum Slice {
     Stored(Value),
     Live(Box<dyn Live>),
-    /// A closure has the value, on the thread that holds the mutex.
+    /// The value is in use, on the thread that holds the mutex.
     Lent,
 }
 
-/// A value taken out of the map, which returns when the closure that has it returns or panics.
+/// A value that was taken out of the map. Dropping the loan puts the value back, also during a panic.
 struct Loan<'a> {
     map: &'a Map,
     key: &'a Arc<str>,
@@ -92,7 +92,7 @@ struct Loan<'a> {
 impl Drop for Loan<'_> {
     fn drop(&mut self) {
         let mut map = self.map.borrow_mut();
-        // The map holds the mark `Slice::Lent` here, whose drop runs no user code.
+        // The replaced entry is the mark `Slice::Lent`, whose drop calls no user code.
         match self.slice.take() {
             Some(slice) => map.insert(Arc::clone(self.key), slice),
             None => map.remove(self.key),
@@ -120,7 +120,8 @@ impl Slices {
     where
         T: Default + Serialize + DeserializeOwned + Send + 'static,
     {
-        // One mutex for all values: with one for each, two threads that nest `with` in opposite order would deadlock.
+        // One mutex for all values: with a mutex for each value, two threads that nest `with` in opposite order would
+        // deadlock.
         let map = self.0.lock();
         let taken = map.borrow_mut().insert(Arc::clone(key), Slice::Lent);
         if matches!(taken, Some(Slice::Lent)) {
@@ -147,7 +148,7 @@ impl Slices {
     /// Returns all values as JSON.
     pub(crate) fn snapshot(&self) -> Result<BTreeMap<Arc<str>, Value>> {
         let map = self.0.lock();
-        // A `Serialize` may use a state itself, so each value is lent to it as to a closure.
+        // A `Serialize` may use another state, so each value is lent here as it is to a closure.
         let keys: Vec<_> = map.borrow().keys().cloned().collect();
         let mut values = BTreeMap::new();
         for key in keys {
@@ -156,7 +157,7 @@ impl Slices {
             let value = match &loan.slice {
                 Some(Slice::Stored(value)) => value.clone(),
                 Some(Slice::Live(live)) => live.to_json()?,
-                // A closure of this thread has it. Nothing takes a snapshot there.
+                // A closure of this thread uses the value. No snapshot is taken inside of a closure.
                 Some(Slice::Lent) | None => continue,
             };
             drop(loan);
@@ -165,11 +166,11 @@ impl Slices {
         Ok(values)
     }
 
-    /// Puts all values back as they were.
+    /// Replaces all values with the values of a snapshot.
     pub(crate) fn restore(&self, snapshot: &BTreeMap<Arc<str>, Value>) {
         let stored = snapshot.iter().map(|(key, value)| (Arc::clone(key), Slice::Stored(value.clone()))).collect();
         let before = self.0.lock().replace(stored);
-        // Dropping values is user code: without the mutex.
+        // Dropping values may call user code, so the mutex is no longer held.
         drop(before);
     }
 }

@@ -17,10 +17,10 @@ use crate::{
     ToolOutput, Turn,
 };
 
-/// Calls the hooks of one middleware, place by place and without an agent, for its unit tests.
+/// Calls the hooks of one middleware without an agent, for unit tests. Each method calls the hooks of one place.
 ///
-/// Each call is made in a run of its own. All calls share a [`Session`], so that hooks find their
-/// [`State`](crate::State) again.
+/// Each call is made in a run of its own. All calls share a [`Session`], so the [`State`](crate::State) of the middleware is
+/// kept between calls.
 ///
 /// ```
 /// use emitree_agent::{AgentMiddleware, HookTest, Hooks, ToolCall, Verdict};
@@ -95,7 +95,8 @@ impl HookTest {
         self.pass(messages, |messages, it, ctx| Box::pin(it.hooks.chains.context.apply(messages, ctx))).await
     }
 
-    /// Calls the hooks of [`ModelPrompt`](crate::Place::ModelPrompt) with the prompt of an agent.
+    /// Joins an agent's prompt and the parts of the middleware, and calls the hooks of
+    /// [`ModelPrompt`](crate::Place::ModelPrompt).
     pub async fn prompt(&self, base: impl Into<String>) -> Result<String> {
         let texts = self
             .pass(vec![base.into()], |texts, it, ctx| Box::pin(it.hooks.chains.contributions.apply(texts, ctx)))
@@ -124,8 +125,8 @@ impl HookTest {
         .await
     }
 
-    /// Passes the pieces of a reply through the stages of [`ModelChunk`](crate::Place::ModelChunk), each list as one
-    /// arrival, and then the end. Returns the pieces that the response is made of.
+    /// Passes the pieces of a reply through the stages of [`ModelChunk`](crate::Place::ModelChunk). Calls the stages once for
+    /// each list, and then with `ended`. Returns the pieces after the stages.
     pub async fn chunks(&self, arrivals: impl IntoIterator<Item = Vec<Delta>>) -> Result<Vec<Delta>> {
         let arrivals: Vec<_> = arrivals.into_iter().collect();
         self.in_run(move |it, ctx| {
@@ -184,7 +185,7 @@ impl HookTest {
         self.pass(result, |result, it, ctx| Box::pin(result.pass(it.hooks.chains.results.iter(), ctx))).await
     }
 
-    /// Calls the hooks of [`TurnStop`](crate::Place::TurnStop). Returns `true` if one of them ends the run.
+    /// Calls the hooks of [`TurnStop`](crate::Place::TurnStop). Returns `true` if a hook ends the run.
     pub async fn stop(&self, mut end: TurnEnd) -> Result<bool> {
         self.in_run(move |it, ctx| {
             Box::pin(async move { Ok(it.hooks.chains.stop.pass(&mut end, ctx).await?.is_break()) })
@@ -192,7 +193,7 @@ impl HookTest {
         .await
     }
 
-    /// Calls the hooks of [`RunEnd`](crate::Place::RunEnd). Returns the messages to go on with.
+    /// Calls the hooks of [`RunEnd`](crate::Place::RunEnd). Returns the messages that the hooks added.
     pub async fn end(&self) -> Result<Vec<Message>> {
         self.pass(Vec::new(), |more, it, ctx| Box::pin(it.hooks.chains.end.apply(more, ctx))).await
     }
@@ -227,13 +228,13 @@ impl HookTest {
         .await
     }
 
-    /// Does something in a run that hooks take for the run of an agent.
+    /// Executes a closure in a run that has the state of an agent's run.
     async fn in_run<T: Send + 'static>(
         &self,
         work: impl for<'a> FnOnce(&'a Installed, &'a RunContext) -> BoxFuture<'a, Result<T>> + Send + 'static,
     ) -> Result<T> {
         let (installed, work, turn) = (Arc::clone(&self.installed), Mutex::new(Some(work)), self.turn);
-        // The value is not the run's output, because not all values of places can be serialized.
+        // The value is not the run's output, because some values of places cannot be serialized.
         let output = Arc::new(Mutex::new(None));
         let kept = Arc::clone(&output);
         let run = runnable_fn("hook_test", move |(): (), ctx: RunContext| {
@@ -256,7 +257,7 @@ impl HookTest {
     }
 }
 
-/// Joins the parts of a system prompt by a blank line, without empty ones.
+/// Joins the parts of a system prompt by blank lines, without empty parts.
 pub(crate) fn join(mut texts: Vec<String>) -> String {
     texts.retain(|text| !text.trim().is_empty());
     texts.join("\n\n")

@@ -7,11 +7,11 @@ use serde_json::Value;
 
 use crate::ToolOutput;
 
-/// The event `start`: the tool is about to work. Emitted for each attempt.
+/// The event `start`: the tool's function is about to be called. Emitted for each attempt.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ToolStart {
-    /// The arguments. A listener may change them; they are validated again then.
+    /// The arguments. If a listener changes them, they are validated again.
     pub input: Value,
 }
 
@@ -31,7 +31,7 @@ pub struct ToolFailure {
     pub error: ErrorReport,
 }
 
-/// The event `retry`: a failed attempt is followed by another one. Emitted after `finish` of the failed attempt.
+/// The event `retry`: another attempt follows a failed attempt. Emitted after `finish` of the failed attempt.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ToolRetry {
@@ -41,7 +41,7 @@ pub struct ToolRetry {
     pub error: ErrorReport,
 }
 
-/// The event `retries_exceeded`: the last retry has failed as well. The error is the run's.
+/// The event `retries_exceeded`: the last retry has failed as well. The run returns its error.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ToolRetriesExceeded {
@@ -51,8 +51,8 @@ pub struct ToolRetriesExceeded {
     pub error: ErrorReport,
 }
 
-/// The event `finish`: an attempt is over, after `success` or `error`. An attempt that is dropped emits none of these; the
-/// run's own [`Finish`](emitree_runtime::Finish) always comes.
+/// The event `finish`: an attempt has ended, after `success` or `error`. If the attempt is dropped, these three events are
+/// not emitted; the run still emits [`Finish`](emitree_runtime::Finish).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ToolFinish {}

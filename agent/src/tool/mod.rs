@@ -23,15 +23,16 @@ use crate::tool::events::{ToolFailure, ToolFinish, ToolRetriesExceeded, ToolRetr
 use crate::tool::schema::schema_of;
 use crate::{ToolOutput, ToolSpec};
 
-/// A tool that models may call; each call is a run, of the kind `Tool`.
+/// A tool that models may call. Each call is a run of the kind `Tool`.
 ///
-/// The input of a run is the arguments as JSON, without the id of the call: caches and approvals work on arguments. The
-/// id is the run's own extension [`CallId`]. Made by [`tool_fn`].
+/// Made by [`tool_fn`]. The input of a run is the arguments as JSON. It does not contain the id of the call, so that caches
+/// and approvals can compare inputs; the id is the run's own extension [`CallId`].
 ///
 /// # Its own events
 ///
-/// All are emitted by the run, in the namespace `tool.<name>` (a `-` of the name is a `_` there), per attempt and only
-/// while somebody listens. A listener that fails, fails the attempt.
+/// The run emits these events for each attempt, in the namespace `tool.<name>` (with `_` for each `-` of the name), and only
+/// while it has listeners. If a listener fails, the attempt fails; if the attempt has already failed, the listener's error
+/// is only logged.
 ///
 /// | event | payload | when |
 /// |---|---|---|
@@ -54,7 +55,7 @@ struct ToolParts {
     work: Box<dyn Work>,
 }
 
-/// The id of the tool call that a tool's run executes: an own extension of that run.
+/// The id of the tool call that a tool's run executes. An agent sets it as an own extension of the run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallId(pub String);
 
@@ -62,10 +63,10 @@ pub struct CallId(pub String);
 #[derive(Debug, ThisError)]
 #[non_exhaustive]
 pub enum ToolError {
-    /// The name is not one that models can call.
+    /// Models cannot call a tool of this name.
     #[error("`{0}` cannot be the name of a tool: use 1 to 64 characters of A-Z, a-z, 0-9, `_` and `-`")]
     Name(String),
-    /// The arguments are no JSON object.
+    /// The type of the arguments is not a JSON object.
     #[error(
         "the arguments of the tool `{name}` are `{schema}`, and have to be an object: take a struct with named fields"
     )]
@@ -80,10 +81,10 @@ pub enum ToolError {
     Emitter(#[from] BuildError),
 }
 
-/// Makes a tool of an async function. The model is sent the JSON Schema of the function's argument type.
+/// Makes a tool of an async function. The model receives the JSON Schema of the function's argument type.
 ///
-/// The function may return anything that can be serialized, or a [`ToolOutput`] to say more. Doc comments of the
-/// argument's fields become descriptions in the schema.
+/// The function may return any serializable value, or a [`ToolOutput`] with more fields. Doc comments of the argument's
+/// fields become descriptions in the schema.
 ///
 /// ```
 /// use emitree_agent::tool_fn;
@@ -114,7 +115,7 @@ pub enum ToolError {
 ///
 /// # Errors
 ///
-/// Returns an error if models cannot call a tool of that name, or if the arguments are not an object.
+/// Returns an error if models cannot call a tool of this name, or if the type of the arguments is not a JSON object.
 pub fn tool_fn<A, O, F, Fut>(name: impl Into<String>, description: impl Into<String>, f: F) -> Result<Tool, ToolError>
 where
     A: DeserializeOwned + JsonSchema + Send + 'static,
@@ -144,7 +145,7 @@ impl Tool {
             .declares_event::<ToolFinish>()
             .declares_event::<ToolRetry>()
             .declares_event::<ToolRetriesExceeded>()
-            // Middleware that attempts again emits it on the run.
+            // Middleware that makes another attempt emits this event on the run.
             .declares::<AttemptDiscarded>("attempt_discarded")
             .build()?;
         Ok(Self { shared: Arc::new(ToolParts { spec, emitter, work }), middlewares: Vec::new(), retries: 0 })
@@ -157,18 +158,18 @@ impl Tool {
         self
     }
 
-    /// Attempts the work of this tool and of its later clones again, at most this many times and at once, if it fails with
-    /// an error that is [`retryable`](Error::retryable). By default it is not attempted again.
+    /// Sets the maximum number of retries, by default 0. The function is called again, without a delay, if it fails with an
+    /// error that is [`retryable`](Error::retryable). Applies to this tool and to its later clones.
     ///
-    /// All attempts are inside of one run, and of the layers around it. For delays between attempts, and limits on them,
-    /// bind a middleware that retries instead.
+    /// All attempts are made in one run, inside of its layers. For delays between attempts, or limits on retries, bind a
+    /// middleware that retries instead.
     #[must_use]
     pub const fn retries(mut self, retries: u32) -> Self {
         self.retries = retries;
         self
     }
 
-    /// Returns the tool as models see it.
+    /// Returns the description of the tool that models receive.
     #[must_use]
     pub fn spec(&self) -> &ToolSpec {
         &self.shared.spec
@@ -178,7 +179,7 @@ impl Tool {
     ///
     /// # Errors
     ///
-    /// Returns a text for the model: the place in the arguments, and the problem.
+    /// Returns a text for the model, which describes the problem and where in the arguments it is.
     pub fn check(&self, arguments: &Value) -> Result<(), String> {
         self.shared.work.check(arguments)
     }
@@ -187,7 +188,7 @@ impl Tool {
     async fn attempt_and_report(&self, input: &Value, ctx: &RunContext) -> Result<ToolOutput> {
         let result = self.attempt(input, ctx).await;
         if let Err(error) = &result {
-            // The caller gets the error of the attempt, not that of a listener.
+            // The error of the attempt is returned, and the error of a listener is logged.
             log(tell(ctx, &mut ToolFailure { error: error.report() }).await, "error");
         }
         let finished = tell(ctx, &mut ToolFinish {}).await;
@@ -234,7 +235,7 @@ impl Runnable for Tool {
                 return result;
             }
             retry += 1;
-            // What the failed attempt emitted no longer counts: a stream that is held drops it.
+            // Discard the events of the failed attempt: a stream that holds them back drops them.
             ctx.discard_attempt(report.message.clone(), retry).await?;
             tell(ctx, &mut ToolRetry { retry, error: report }).await?;
         }

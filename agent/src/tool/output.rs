@@ -12,15 +12,15 @@ use crate::message::is_false;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ToolOutput {
-    /// The result, as the model reads it.
+    /// The result that the model receives.
     pub content: Value,
-    /// Facts for the program, which the model does not see.
+    /// Values for the program, which the model does not receive.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub details: Map<String, Value>,
     /// `true` if the content explains a failure.
     #[serde(default, skip_serializing_if = "is_false")]
     pub is_error: bool,
-    /// `true` if the agent's run may end after this turn. It does if all results of the turn say so.
+    /// `true` if the agent's run may end after this turn. The run ends if `terminate` is `true` in all results of the turn.
     #[serde(default, skip_serializing_if = "is_false")]
     pub terminate: bool,
 }
@@ -31,26 +31,27 @@ impl ToolOutput {
         Self { content: content.into(), ..Self::default() }
     }
 
-    /// Makes the output of a tool that failed. The model reads the message and may try otherwise.
+    /// Makes the output of a tool that failed. The model receives the message, and may call the tool again.
     pub fn error(message: impl Into<String>) -> Self {
         Self { is_error: true, ..Self::new(message.into()) }
     }
 
-    /// Adds a fact for the program.
+    /// Adds a value to [`details`](Self::details).
     #[must_use]
     pub fn detail(mut self, key: impl Into<String>, value: impl Into<Value>) -> Self {
         self.details.insert(key.into(), value.into());
         self
     }
 
-    /// Lets the agent's run end after this turn, if all results of the turn say so.
+    /// Sets [`terminate`](Self#structfield.terminate): the agent's run ends after this turn if all results of the turn have it
+    /// set.
     #[must_use]
     pub const fn terminate(mut self) -> Self {
         self.terminate = true;
         self
     }
 
-    /// Makes the output of what a function returned: a `ToolOutput` as it is, anything else as content.
+    /// Converts the return value of a function: a `ToolOutput` is returned unchanged, any other value becomes the content.
     pub(crate) fn of<T: Serialize + 'static>(value: T) -> Result<Self> {
         let mut value = Some(value);
         if let Some(output) = (&mut value as &mut dyn Any).downcast_mut::<Option<Self>>() {
@@ -59,7 +60,7 @@ impl ToolOutput {
         Ok(Self::new(serde_json::to_value(value)?))
     }
 
-    /// Returns the content as text: a string as it is, anything else as JSON.
+    /// Returns the content as text: a string unchanged, any other value as JSON.
     #[must_use]
     pub fn text(&self) -> String {
         self.content.as_str().map_or_else(|| self.content.to_string(), str::to_owned)
