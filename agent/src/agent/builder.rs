@@ -172,7 +172,7 @@ pub(crate) fn specs_of(tools: &[Tool]) -> Arc<Vec<ToolSpec>> {
     Arc::new(tools.iter().map(|tool| tool.spec().clone()).collect())
 }
 
-/// Describes an agent in explanations.
+/// Returns the summary of an agent for explanations.
 fn summary(model: &ChatModel, tools: &[Tool], installed: &[Arc<Installed>]) -> Map<String, Value> {
     let tools: Vec<_> = tools.iter().map(|tool| tool.spec().name.as_str()).collect();
     let mut fields = Map::from_iter([("model".to_owned(), model.name().into()), ("tools".to_owned(), tools.into())]);

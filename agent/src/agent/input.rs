@@ -90,7 +90,7 @@ impl AgentOutput {
         }
     }
 
-    /// Returns the model's answer, which may be without text.
+    /// Returns the model's answer, which may have no text.
     #[must_use]
     pub const fn last_message(&self) -> &Message {
         &self.answer

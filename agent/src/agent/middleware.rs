@@ -74,7 +74,7 @@ pub trait AgentMiddleware: fmt::Debug + Send + Sync + 'static {
     /// Returns the id, unique among the middlewares of an agent. Hooks are called `<id>.<place>` in explanations and errors.
     fn id(&self) -> &str;
 
-    /// Prepares the middleware, once, when it is added.
+    /// Prepares the middleware. Called once, when the middleware is added.
     ///
     /// # Errors
     ///
@@ -93,7 +93,7 @@ pub trait AgentMiddleware: fmt::Debug + Send + Sync + 'static {
         None
     }
 
-    /// Registers hooks, once, when the middleware is added.
+    /// Registers hooks. Called once, when the middleware is added.
     ///
     /// # Errors
     ///

@@ -357,7 +357,7 @@ mod tests {
         ours.extend([Message::user("ours")]).expect("valid");
         theirs.extend([Message::user("theirs")]).expect("valid");
 
-        // Hooks rewrite what they read; what comes in meanwhile stays behind that.
+        // Hooks rewrite the messages that they read. Messages that are added meanwhile stay behind the rewritten messages.
         let read = session.history();
         theirs.extend([Message::user("meanwhile")]).expect("valid");
         let summary = History::try_from(vec![Message::user("summary")]).expect("valid");
@@ -366,7 +366,7 @@ mod tests {
         assert_eq!(says(session.history().messages()), ["summary", "meanwhile", "more"]);
         assert_eq!(says(&ours.added()), ["ours", "more"]);
 
-        // Another run that had read the same loses the race and changes nothing.
+        // Another run that has read the same history now changes nothing.
         assert!(!theirs.update(&read, History::new()));
         ours.give_up();
         assert_eq!(says(session.history().messages()), ["old", "theirs", "meanwhile"]);

@@ -120,7 +120,7 @@ impl GatedCall {
         self.verdict.get_or_insert(verdict);
     }
 
-    /// Answers instead of the tool.
+    /// Sets the output of the call. The tool does not run.
     pub fn answer(&mut self, output: ToolOutput) {
         self.decide(Verdict::Answer(output));
     }
@@ -130,7 +130,7 @@ impl GatedCall {
         self.decide(Verdict::Skip(reason.into()));
     }
 
-    /// Denies the call.
+    /// Denies the call. `by` is the name of the middleware.
     pub fn deny(&mut self, by: impl Into<String>, reason: impl Into<String>) {
         self.decide(Verdict::Deny { by: by.into(), reason: reason.into() });
     }
