@@ -122,7 +122,7 @@ impl fmt::Debug for Timeout {
     }
 }
 
-/// Limits each call of the layers inside, or all calls of one run.
+/// Limits the duration of each call of the inner layers, or of all calls of one run together.
 #[derive(Debug)]
 struct TimeoutLayer {
     limit: TimeLimit,

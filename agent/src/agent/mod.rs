@@ -83,11 +83,17 @@ use crate::{AgentInput, AgentOutput, ChatModel, ChatOptions, Tool, ToolError, To
 ///
 /// # Its own events
 ///
-/// The run emits these events in the namespace `agent.<name>`, and only while it has listeners: `start`
-/// ([`AgentStart`](crate::AgentStart)), `iteration` ([`Iteration`](crate::Iteration)), `tool_call_identified`
-/// ([`ToolCallIdentified`](crate::ToolCallIdentified)), `tool_response` ([`ToolResponse`](crate::ToolResponse)) and
-/// `success` ([`AgentSuccess`](crate::AgentSuccess)). Tokens are events of the model's run:
-/// [`on_token`](crate::AgentRun::on_token).
+/// The run emits these events in the namespace `agent.<name>`, and only while it has listeners:
+///
+/// | event | payload |
+/// |---|---|
+/// | `start` | [`AgentStart`](crate::AgentStart) |
+/// | `iteration` | [`Iteration`](crate::Iteration) |
+/// | `tool_call_identified` | [`ToolCallIdentified`](crate::ToolCallIdentified) |
+/// | `tool_response` | [`ToolResponse`](crate::ToolResponse) |
+/// | `success` | [`AgentSuccess`](crate::AgentSuccess) |
+///
+/// Tokens are events of the model's run: [`on_token`](crate::AgentRun::on_token).
 ///
 /// # Cancel safety
 ///

@@ -26,8 +26,8 @@ impl Emitter {
     ///    async listener is awaited before the next listener starts.
     /// 3. Observers run in the same order. Async observers are started in that order and awaited together.
     ///
-    /// If a listener in step 2 fails, the remaining listeners of step 2 are not called, step 3 takes place, and the
-    /// emit returns the error. Changes made before the failure stay in the payload. Failures of observers are logged
+    /// If a listener in step 2 fails, the remaining listeners of step 2 are not called. Step 3 still takes
+    /// place, and the emit then returns the error. Changes made before the failure stay in the payload. Failures of observers are logged
     /// and counted by default; [`OnError`](crate::OnError) sets the effect of a listener's failure.
     ///
     /// With no listeners this costs a few atomic loads.

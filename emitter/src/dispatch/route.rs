@@ -368,7 +368,7 @@ impl Emitter {
     }
 
     /// Returns `true` if a listener, sink or pipe is registered here or above, for any event. If the result is `false`,
-    /// an emit does nothing.
+    /// an emit delivers nothing, but still returns an error if the name is not valid or the event is not declared.
     ///
     /// Returns `false` on the emitter of a run that has ended. Outside of runs, the result `false` is remembered until
     /// a listener is added.

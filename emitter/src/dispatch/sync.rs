@@ -275,7 +275,7 @@ fn claim_and_call_counted(listener: &Listener, call: impl FnOnce() -> CallResult
             None => return Ok(()),
         },
     };
-    // After the last of a limited number of calls, the listener is removed, so that no later emit looks at it (E8).
+    // If the listener has used up its limited calls, remove it, so that no later emit looks at it (E8).
     listener.remove_if_spent();
     answer
 }

@@ -110,9 +110,9 @@ impl Serialize for Creator {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct CreatorRecord {
-    /// The kind of the thing.
+    /// The kind of the creator, such as `Tool`.
     pub kind: Cow<'static, str>,
-    /// The name of the thing.
+    /// The name of the creator, such as `read_file`.
     pub name: Cow<'static, str>,
     /// A number that was unique among the creators of the recording process.
     pub id: u64,

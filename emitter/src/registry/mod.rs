@@ -45,7 +45,7 @@ pub(crate) struct RegistryState {
     pub(crate) patterns: Vec<Arc<PatternSet>>,
     /// The number of patterns registered since the sets were renewed.
     pub(crate) fresh_patterns: usize,
-    /// The number of matches that a snapshot remembers.
+    /// The capacity of a snapshot's match cache. The cache rounds it up.
     pub(crate) cache_capacity: usize,
     /// `true` after the end of a run: the registry accepts nothing, and no event rises through it (R14).
     pub(crate) is_closed: bool,

@@ -145,7 +145,7 @@ impl ApprovalLayer {
         Error::denied(&*self.0.by, reason)
     }
 
-    /// Adds the detail `edited_by` to an error about a value that does not fit.
+    /// Adds the detail `edited_by` to an error of the kind `Invalid`.
     fn add_editor(&self, error: Error) -> Error {
         if *error.kind() == ErrorKind::Invalid { error.context("edited_by", &*self.0.by) } else { error }
     }

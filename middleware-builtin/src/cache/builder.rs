@@ -64,7 +64,7 @@ impl<T: Clone + Send + Sync + 'static> CacheBuilder<T> {
         self
     }
 
-    /// Limits the size of all keys and outputs in bytes of JSON, instead of the number of entries. A single entry above
+    /// Limits the total size of keys and outputs, in bytes of JSON, instead of the number of entries. A single entry above
     /// the limit is not stored.
     pub fn max_bytes(mut self, most: u64) -> Self
     where

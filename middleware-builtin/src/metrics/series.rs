@@ -30,7 +30,7 @@ pub(super) struct Series {
     labels: Vec<Label>,
     started: Counter,
     active: Gauge,
-    /// The handles of each outcome. They are registered when the first run ends with that outcome, so that an outcome
+    /// The handles of each outcome. They are registered when a run first ends with that outcome, so that an outcome
     /// that never occurs has no series.
     ended: [OnceLock<EndedSeries>; STATUSES],
 }

@@ -10,7 +10,7 @@ use governor::Quota;
 #[non_exhaustive]
 pub enum RateLimitError {
     /// The number of runs is 0, so no run would pass.
-    #[error("`{0}` runs in a period let nothing pass: at least 1 is needed")]
+    #[error("`{0}` runs in a period would deny every run: at least 1 is needed")]
     NoRuns(u32),
     /// The burst is 0, so no run would pass.
     #[error("a burst of `{0}` lets nothing pass: at least 1 is needed")]

@@ -50,7 +50,7 @@ enum Combinator {
     Except,
 }
 
-/// The properties of a run that [`Runs`] are matched against. The run may be live or recorded.
+/// The properties of a run that a [`Runs`] selector matches on. The run may be live or recorded.
 pub trait RunInfo {
     /// Returns the kind of the run's instance, such as `Tool`.
     fn kind(&self) -> &str;

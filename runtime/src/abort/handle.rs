@@ -109,7 +109,7 @@ impl AbortSignal {
         }
     }
 
-    /// Waits for the abort, and returns its reason. Without an abort, it never returns.
+    /// Waits for the abort, and returns its reason. If there is no abort, the future never completes.
     ///
     /// # Cancel safety
     ///

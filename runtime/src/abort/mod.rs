@@ -2,8 +2,8 @@
 //!
 //! 1. The first reason wins, on any thread ([`RunState`]).
 //! 2. A stop reaches all runs below a run, and none above it, before any task is woken ([`Stops`]).
-//! 3. A run checks its own state only. A run that begins registers with its parent, and then checks the parent's state; a stop is
-//!    written before the children are looked up: so neither misses the other.
+//! 3. A run checks its own state only. A new run registers with its parent before it checks the parent's state, and a stop is
+//!    written before the children are looked up. So either the new run sees the stop, or the stop finds the new run.
 
 pub(crate) mod fall;
 pub(crate) mod handle;

@@ -31,7 +31,7 @@ use crate::{Error, ErrorKind, Middleware, Result, RetryRequest, RunContext, Runn
 pub struct AttemptDiscarded {
     /// The number of the run's attempt, starting from 0. Calls that a layer repeats by itself are not counted.
     pub attempt: u32,
-    /// The reason for which the attempt was given up.
+    /// Why the attempt was given up.
     pub reason: String,
     /// The metadata of the request for a retry, or of the layer that tries again.
     pub metadata: Value,
@@ -93,7 +93,7 @@ impl Attempts {
         most > 0 && self.number() < most
     }
 
-    /// Returns the request for a retry that an error carries, if another attempt may be made.
+    /// Returns the error's retry request, if it has one and another attempt may be made.
     fn request(&self, error: &Error, ctx: &RunContext) -> Option<RetryRequest> {
         let may = error.is_open_request() && !ctx.is_aborted() && self.may_go_on();
         may.then(|| error.retry_request()).flatten()
@@ -181,7 +181,7 @@ impl<R: Runnable> Work<R::Input, R::Output> for Executes<'_, R> {
     }
 }
 
-/// An answer that was set at `start`, in place of the work. The first call returns the answer, further calls a copy that is made
+/// An answer that was set at `start`, in place of the work. The first call returns the answer. Further calls return a copy made
 /// from JSON.
 struct Answered<O> {
     first: Mutex<Option<O>>,

@@ -131,7 +131,8 @@ impl<T: Send + 'static> Filters<T> {
         self
     }
 
-    /// Passes a value through the filters. A filter that breaks ends the pipeline; earlier changes of the value stay.
+    /// Passes a value through the filters. If a filter returns [`ControlFlow::Break`], the later filters are not called.
+    /// Changes already made to the value stay.
     ///
     /// # Errors
     ///

@@ -3,7 +3,7 @@
 //!
 //! 1. Each binding is dropped once, under no lock, with the run as the current run. Runs that are started in such a drop belong
 //!    to the nearest run above that accepts runs (R1).
-//! 2. Code that binds adds the binding, and then marks the run as bound; the end marks the run as released, and then looks for
+//! 2. A binding is added before the run is marked as bound, and the run is marked as released before its end looks for
 //!    bindings. Both marks are in one word ([`RunState`](crate::run::state::RunState)), so one of the two sees the mark of the
 //!    other: a binding that comes too late is dropped at once.
 //! 3. If the drop of a binding panics, the others are still dropped.

@@ -238,7 +238,7 @@ pub(crate) struct StreamBinding<E> {
     pub(crate) listener: MakeListener<E>,
 }
 
-/// A function that creates the listener that buffers events. Its flag is `true` if events of runs below are included.
+/// A function that creates the listener that buffers events. The `bool` argument is `true` if events of runs below are included.
 pub(crate) type MakeListener<E> = fn(Arc<StreamBuffer<E>>, Matcher, bool) -> Registration;
 
 /// Buffers records of events of any type.

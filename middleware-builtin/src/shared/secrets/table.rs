@@ -3,7 +3,7 @@
 //! 1. Every repetition is bounded, so that a match and the text before it have a maximum length.
 //! 2. A pattern whose first part may be long begins with the character before it, so that only one attempt to match it
 //!    is under way at a time.
-//! 3. The secret is the first group of a match; if the group is empty or missing, the whole match is. The first line
+//! 3. The secret is the first group of a match, or the whole match if that group is empty or missing. The first line
 //!    whose match passes its check wins.
 //! 4. A kind without a recognisable format needs a keyword before it, on the same line.
 
