@@ -36,12 +36,14 @@ pub(crate) async fn run_batch(agent: &Loop<'_>, turn: &OpenTurn<'_>) -> Result<V
             tell(agent.ctx, &mut ToolCallIdentified { call: call.clone() }).await?;
         }
         // Checked before the gate, so that nobody is asked to approve a call that cannot be executed.
-        let fault = find_tool(agent, &call).err();
+        let fault = check_call(agent, &call).err();
         batch.0.push(GatedCall::new(call).with_fault(fault));
     }
+    // Only gates change a call after its check.
+    let is_gated = agent.chains().any(|chains| !chains.gates.is_empty());
     batch.pass_gates(agent.chains().flat_map(|chains| &chains.gates), agent.ctx).await?;
     let calls = batch.0.into_iter().enumerate();
-    let settled = join_all(calls.map(|(position, gated)| settle(agent, turn, position, gated))).await;
+    let settled = join_all(calls.map(|(position, gated)| settle(agent, turn, position, gated, is_gated))).await;
     finish(agent, turn, settled).await
 }
 
@@ -55,8 +57,8 @@ async fn resolve(agent: &Loop<'_>, call: &mut ToolCall) -> Result<()> {
 }
 
 /// Executes one call, and sets its result in the turn.
-async fn settle(agent: &Loop<'_>, turn: &OpenTurn<'_>, position: usize, gated: GatedCall) -> Settled {
-    let settled = execute(agent, turn, position, gated).await;
+async fn settle(agent: &Loop<'_>, turn: &OpenTurn<'_>, position: usize, gated: GatedCall, is_gated: bool) -> Settled {
+    let settled = execute(agent, turn, position, gated, is_gated).await;
     // Answered at once: if the run ends while other calls are at work, the history must show that this call was executed.
     match &settled {
         Settled::Result(result) | Settled::Ends(result, _) => turn.answer(position, answer(result)),
@@ -67,7 +69,7 @@ async fn settle(agent: &Loop<'_>, turn: &OpenTurn<'_>, position: usize, gated: G
     settled
 }
 
-async fn execute(agent: &Loop<'_>, turn: &OpenTurn<'_>, position: usize, gated: GatedCall) -> Settled {
+async fn execute(agent: &Loop<'_>, turn: &OpenTurn<'_>, position: usize, gated: GatedCall, is_gated: bool) -> Settled {
     let (call, verdict, fault) = gated.into_parts();
     let (how, output) = match (verdict, fault) {
         (Some(Verdict::Answer(output)), _) => (How::Answered, output),
@@ -78,7 +80,7 @@ async fn execute(agent: &Loop<'_>, turn: &OpenTurn<'_>, position: usize, gated: 
         (Some(Verdict::Interrupt(interrupt)), _) => return Settled::Interrupted(call, interrupt),
         (None, Some(fault)) => (How::Failed, ToolOutput::error(fault)),
         // Gates may have changed name and arguments, so they are checked again.
-        (None, None) => match find_tool(agent, &call) {
+        (None, None) => match if is_gated { check_call(agent, &call) } else { find_tool(agent, &call) } {
             Err(fault) => (How::Failed, ToolOutput::error(fault)),
             Ok((tool, arguments)) => {
                 let arguments = arguments.clone();
@@ -93,7 +95,15 @@ async fn execute(agent: &Loop<'_>, turn: &OpenTurn<'_>, position: usize, gated: 
     Settled::Result(CallResult { call, how, output })
 }
 
-/// Returns the tool of a call and its arguments, or a text for the model if the call cannot be executed.
+/// Returns the tool of a call and its arguments if the arguments fit, or a text for the model if the call cannot be
+/// executed.
+fn check_call<'a>(agent: &'a Loop<'_>, call: &'a ToolCall) -> Result<(&'a Tool, &'a Value), String> {
+    let (tool, arguments) = find_tool(agent, call)?;
+    tool.check(arguments).map_err(|fault| format!("the arguments of `{}` do not fit: {fault}", call.name))?;
+    Ok((tool, arguments))
+}
+
+/// Returns the tool of a call and its arguments, or a text for the model if there is no such tool or no JSON.
 fn find_tool<'a>(agent: &'a Loop<'_>, call: &'a ToolCall) -> Result<(&'a Tool, &'a Value), String> {
     let tool = agent.tools.iter().find(|tool| tool.spec().name == call.name);
     let tool = tool.ok_or_else(|| unknown(&agent.tools, call))?;
@@ -105,7 +115,6 @@ fn find_tool<'a>(agent: &'a Loop<'_>, call: &'a ToolCall) -> Result<(&'a Tool, &
             return Err(format!("the arguments of `{}` are not JSON{fault}", call.name));
         }
     };
-    tool.check(arguments).map_err(|fault| format!("the arguments of `{}` do not fit: {fault}", call.name))?;
     Ok((tool, arguments))
 }
 

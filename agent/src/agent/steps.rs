@@ -53,8 +53,9 @@ impl<'a> Loop<'a> {
         let mut specs = Arc::clone(&agent.specs);
         if let Some(joined) = ctx.own_extension::<Joined>() {
             // Behind the agent's middleware, in the order of binding: inherited middleware, then the run's.
-            installed.extend(joined.all());
-            let more: Vec<_> = joined.all().iter().flat_map(|installed| installed.tools.clone()).collect();
+            let joined = joined.all();
+            let more: Vec<_> = joined.iter().flat_map(|installed| installed.tools.clone()).collect();
+            installed.extend(joined);
             // The checks of `build` are made here as well, before a message enters the session.
             let mut ids = HashSet::new();
             if let Some(same) = installed.iter().find(|installed| !ids.insert(installed.id.as_str())) {
@@ -106,7 +107,7 @@ impl<'a> Loop<'a> {
         }
         let mut rounds = 0;
         loop {
-            let (response, after) = self.take_turn().await?;
+            let (answer, after) = self.take_turn().await?;
             if matches!(after, After::AskAgain) {
                 continue;
             }
@@ -116,7 +117,7 @@ impl<'a> Loop<'a> {
                 chains.end.apply(&mut more, self.ctx).await?;
             }
             if more.is_empty() {
-                return self.succeed(&response).await;
+                return self.succeed(answer).await;
             }
             rounds += 1;
             if rounds > MAX_ROUNDS {
@@ -128,8 +129,7 @@ impl<'a> Loop<'a> {
         }
     }
 
-    async fn succeed(self, response: &ChatResponse) -> Result<AgentOutput> {
-        let answer = Arc::new(response.message.clone());
+    async fn succeed(self, answer: Arc<Message>) -> Result<AgentOutput> {
         tell(self.ctx, &mut AgentSuccess { answer: Arc::clone(&answer) }).await?;
         Ok(AgentOutput {
             finish_reason: answer.finish_reason.clone(),
@@ -142,8 +142,8 @@ impl<'a> Loop<'a> {
         })
     }
 
-    /// Asks the model once, and executes the tool calls of its response.
-    async fn take_turn(&mut self) -> Result<(ChatResponse, After)> {
+    /// Asks the model once, and executes the tool calls of its response. Returns the response as the history keeps it.
+    async fn take_turn(&mut self) -> Result<(Arc<Message>, After)> {
         if self.turn().get().number == self.agent.max_steps {
             return Err(Error::new(format!(
                 "the agent `{}` has no answer after {} model calls, which is its limit (`max_steps`)",
@@ -256,18 +256,18 @@ impl<'a> Loop<'a> {
     }
 
     /// Passes a response through `turn.action`, and executes its tool calls.
-    async fn act(&self, response: ChatResponse) -> Result<(ChatResponse, After)> {
+    async fn act(&self, response: ChatResponse) -> Result<(Arc<Message>, After)> {
         let mut action = TurnAction::new(response);
         for chains in self.chains() {
             chains.action.apply(&mut action, self.ctx).await?;
         }
-        let TurnAction { mut response, inject, decision } = action;
+        let TurnAction { response, inject, decision } = action;
         // When the turn is dropped, the response enters the history with a result for each call.
-        let mut turn = self.state.session.open(response.message.clone())?;
-        response.message = turn.response().as_ref().clone();
+        let mut turn = self.state.session.open(response.message)?;
+        let response = Arc::clone(turn.response());
         let asks_again = !inject.is_empty();
         turn.inject(inject)?;
-        let mut end = TurnEnd { response: Arc::clone(turn.response()), results: Vec::new() };
+        let mut end = TurnEnd { response: Arc::clone(&response), results: Vec::new() };
         let after = match decision.unwrap_or(Decision::Natural) {
             Decision::Stop => {
                 turn.answer_others("not executed: the run ends here");
@@ -279,12 +279,12 @@ impl<'a> Loop<'a> {
             }
             Decision::Natural => {
                 let mut terminates = false;
-                if end.response.tool_calls().next().is_some() {
+                if response.tool_calls().next().is_some() {
                     // On an error the turn is dropped, and enters the history with the results so far.
                     end.results = run_batch(self, &turn).await?;
                     terminates = end.results.iter().all(|result| result.output.terminate);
                 }
-                let is_answer = end.response.tool_calls().next().is_none();
+                let is_answer = response.tool_calls().next().is_none();
                 if terminates || (is_answer && !asks_again) { After::End } else { After::AskAgain }
             }
         };

@@ -224,8 +224,8 @@ impl Hooks {
     }
 
     chain! {
-        /// Adds messages when the run is about to end. If there are any, another round begins; a run that needs more than 100
-    /// rounds fails.
+        /// Adds messages when the run is about to end. If there are any, another round begins; a run that needs more than
+        /// 100 rounds fails.
         on_end, on_end_async, end: Vec<Message>, RunEnd
     }
 

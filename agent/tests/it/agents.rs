@@ -142,7 +142,7 @@ async fn calls_that_cannot_be_executed_are_explained_to_the_model() -> Result<()
         "!the arguments of `shout` do not fit: missing field `text`",
     ];
     assert_eq!(results(&answer.messages), expected);
-    // What the model wrote is what it is sent back.
+    // The model is sent back its own text.
     let last = script.requests().pop().expect("a request");
     let malformed = last.messages[5].tool_calls().next().expect("a call").arguments.to_string();
     assert_eq!(malformed, r#"{"text": "#);

@@ -292,7 +292,7 @@ async fn each_of_several_stages_is_told_of_the_end_once_also_of_a_stopped_stream
                         // Everything but the newest piece goes on.
                         chunks.deltas.extend(held.drain(..held.len().saturating_sub(1)));
                     }
-                    // What a stage writes here is not for the next one.
+                    // Later stages do not see a change that a stage makes here.
                     chunks.ended = false;
                     Ok(())
                 }

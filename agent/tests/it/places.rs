@@ -222,7 +222,7 @@ async fn an_action_stops_loops_injects_and_replaces() -> Result<()> {
     assert_eq!(results(session.history().messages()), ["!not executed: the model is asked again"]);
     assert_eq!(session.history().messages()[3].text(), "try without tools");
 
-    // An answer with an injected message is asked again; the replaced response is what is kept.
+    // An injected message asks the model again, and the history keeps the replaced response.
     let (result, _, session) = ask(ScriptedModel::new("test").text("bad").text("good"), |hooks| {
         hooks.on_action(|action, _| {
             if action.response.text() == "bad" {
@@ -257,7 +257,7 @@ async fn a_gate_answers_skips_denies_edits_and_interrupts_before_anything_starts
             }
             Ok(())
         });
-        // What has a verdict is not asked again.
+        // Hooks are not called for calls that have a verdict.
         hooks.on_gate_each(|gated, _| gated.call.name = "shout".to_owned());
         let to = to.clone();
         hooks.on_result(move |result, _| to.add(format!("{:?}", result.how)));

@@ -1,13 +1,14 @@
 //! Tools as runs: their own events, and attempts of one run.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
-use emitree_agent::{Tool, ToolFinish, tool_fn};
+use emitree_agent::{AgentMiddleware, Hooks, ScriptedModel, Tool, ToolFinish, tool_fn};
 use emitree_runtime::{Error, Result, RunContext, Runnable};
+use serde::Deserialize;
 use serde_json::json;
 
-use crate::support::{Log, Text};
+use crate::support::{Log, Text, agent};
 
 /// A tool that fails this many times before it succeeds.
 fn flaky(failures: u32, is_retryable: bool) -> Tool {
@@ -59,5 +60,43 @@ async fn a_listener_that_fails_at_finish_fails_a_success_and_never_hides_an_erro
         let error = run.await.unwrap_err().to_string();
         assert!(error.starts_with(expected), "{error}");
     }
+    Ok(())
+}
+
+#[tokio::test]
+async fn arguments_that_no_gate_can_change_are_checked_once() -> Result<()> {
+    static PARSED: AtomicUsize = AtomicUsize::new(0);
+
+    fn counted<'de, D: serde::Deserializer<'de>>(from: D) -> Result<String, D::Error> {
+        PARSED.fetch_add(1, Ordering::Relaxed);
+        String::deserialize(from)
+    }
+
+    #[derive(Deserialize, schemars::JsonSchema)]
+    struct Counted {
+        #[serde(deserialize_with = "counted")]
+        #[schemars(with = "String")]
+        text: String,
+    }
+
+    let echo = || tool_fn("echo", "Repeats a text", |Counted { text }, _: RunContext| async { Ok(text) });
+    let script = || ScriptedModel::new("test").call("echo", json!({"text": "a"})).text("done");
+    agent(&script()).tool(echo()).build()?.ask("go").await?;
+    assert_eq!(PARSED.swap(0, Ordering::Relaxed), 2, "once for the check, once for the tool");
+
+    // A gate may change them: they are checked again after it.
+    #[derive(Debug)]
+    struct Gate;
+    impl AgentMiddleware for Gate {
+        fn id(&self) -> &str {
+            "gate"
+        }
+        fn install(&self, hooks: &mut Hooks) -> Result<()> {
+            hooks.on_gate(|_, _| ());
+            Ok(())
+        }
+    }
+    agent(&script()).tool(echo()).with(Gate).build()?.ask("go").await?;
+    assert_eq!(PARSED.load(Ordering::Relaxed), 3);
     Ok(())
 }
