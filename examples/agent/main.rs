@@ -16,7 +16,7 @@ use std::io::{Write, stdin, stdout};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use emitree::agent::{Agent, AgentRun, ChatModel, Message, Role};
+use emitree::agent::{Agent, AgentRun, ChatModel, ChatSuccess, Message, Role};
 use emitree::middleware::approval::{Approval, Decision, Request};
 use emitree::middleware::trajectory::TrajectoryEvent;
 use emitree::middleware::{Budget, Limits, Redact, Runs, Trajectory};
@@ -69,6 +69,12 @@ async fn answer(arguments: Arguments) -> Result<()> {
             print!("{}", token.text());
             let _ = stdout().flush();
         })
+        // The answer is complete: the trajectory goes on in a line of its own.
+        .observe("backend.chat.*.success", |success: &ChatSuccess, _| {
+            if !success.response.text().is_empty() {
+                println!();
+            }
+        })
         .middleware(trajectory()?)
         .await;
     // Whatever happened, every run ends and the recording is complete before the program ends.
@@ -77,7 +83,6 @@ async fn answer(arguments: Arguments) -> Result<()> {
         recording.close(Duration::from_secs(5)).await.complete()?;
     }
     let answer = result?;
-    println!();
     eprintln!("{} turns, {} tool calls", answer.turns, answer.tool_calls().count());
     Ok(())
 }

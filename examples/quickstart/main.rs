@@ -103,7 +103,7 @@ async fn ask_all(desk: &Desk, arguments: &Arguments) -> Result<()> {
     for question in &arguments.questions {
         let run = desk
             .run(Question { question: question.clone(), files: arguments.files.clone() })
-            // A listener on the run receives its events and those of all runs below.
+            // A listener on the run receives the events of the run and of all runs below it.
             .observe("tool.read_file.read", |read: &BytesRead, _| eprintln!("read {}: {} bytes", read.path, read.bytes))
             // An abort stops the run, and all runs below, at the next await.
             .abort_on(&abort)
