@@ -14,7 +14,6 @@ use emitree::agent::{
     Agent, AgentMiddleware, AgentRun, ChatModel, ChatRequest, ChatResponse, Delta, DeltaStream, History, Hooks,
     Message, Provider, Session, Tool, ToolCall, ToolResult, TurnAction, tool_fn, whole,
 };
-use emitree::emitter::Creator;
 use emitree::layer::StackBuilder;
 use emitree::{Emitter, EventName, Next, Result, RunContext, Runnable, Stack};
 use futures_util::future::{BoxFuture, join_all};
@@ -22,12 +21,13 @@ use futures_util::{StreamExt, stream};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use tower::util::{BoxService, ServiceExt};
-use tower::{Layer, Service, layer::layer_fn};
 
 use crate::support::{Case, Extra, Suite, timed};
+use crate::work::{Adder, runs, services};
 
 mod support;
+#[path = "support/work.rs"]
+mod work;
 
 const COLUMNS: &[&str] = &["emitree", "peer"];
 /// Runs of one loop: the agent's, three of the model, two of the tool.
@@ -61,7 +61,7 @@ fn chains(suite: &mut Suite, plain: support::Id) {
     row.beside("peer", boxed).at_most(3.0, "a boxed async function", boxed);
     let empty = suite.case(asks(agent_with((0..MANY).map(|i| Empty(i.to_string())))));
     let floor = suite.case(emits());
-    // Of each turn: state, context, two of the prompt, wire, call, chunk, action, stop; of each call: resolve, gate, call,
+    // For each turn: state, context, two of the prompt, wire, call, chunk, action, stop; for each call: resolve, gate, call,
     // result; at the end: end.
     let places = (9 * TURNS + 2 * 4 + 1) * MANY as u32;
     let row = suite.row("AU", "a place that a middleware does not use", Extra::shared(empty, plain, places));
@@ -267,39 +267,6 @@ fn streams(deltas: usize) -> impl Case {
     }
 }
 
-/// A runnable that adds one.
-struct Adder(Emitter);
-
-impl Adder {
-    fn new() -> Self {
-        let root = Emitter::new();
-        Self(root.child_builder("tool.add").creator(Creator::new("Tool", "add")).build().expect("a valid name"))
-    }
-}
-
-impl Runnable for Adder {
-    type Input = u64;
-    type Output = u64;
-
-    fn emitter(&self) -> &Emitter {
-        &self.0
-    }
-
-    async fn execute(&self, input: &u64, _: &RunContext) -> Result<u64> {
-        Ok(black_box(*input) + 1)
-    }
-}
-
-fn runs(adder: Adder) -> impl Case {
-    move |n| {
-        timed(async {
-            for i in 0..n {
-                black_box(adder.run(black_box(i)).await.ok());
-            }
-        })
-    }
-}
-
 #[derive(Serialize)]
 struct Token {
     text: u64,
@@ -369,21 +336,6 @@ fn boxed_functions() -> impl Case {
                 for function in black_box(&functions) {
                     black_box(function(&mut value).await.ok());
                 }
-            }
-        })
-    }
-}
-
-fn services(layers: usize) -> impl Case {
-    type Boxed = BoxService<u64, u64, std::convert::Infallible>;
-    let service = tower::service_fn(|n: u64| std::future::ready(Ok(black_box(n) + 1)));
-    let pass = layer_fn(|inner: Boxed| BoxService::new(inner.map_response(|n| n)));
-    let mut service = (0..layers).fold(BoxService::new(service), |inner, _| pass.layer(inner));
-    move |n| {
-        timed(async {
-            for i in 0..n {
-                let ready = service.ready().await.expect("always ready");
-                black_box(ready.call(black_box(i)).await.ok());
             }
         })
     }

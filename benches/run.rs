@@ -22,19 +22,20 @@ use emitree::{Emitter, Result, Run, RunContext, Runnable, Stack};
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
-use tower::util::{BoxService, ServiceExt};
-use tower::{Layer, Service, layer::layer_fn};
 use tracing::{Dispatch, Instrument, Subscriber, info, info_span, instrument};
 use tracing_subscriber::layer::{Context, SubscriberExt};
 use tracing_subscriber::{Registry, fmt};
 
 use crate::support::{Case, Extra, Suite, timed};
+use crate::work::{Adder, runs, services};
 
 #[path = "support/below.rs"]
 mod below;
 #[path = "support/chain.rs"]
 mod chain;
 mod support;
+#[path = "support/work.rs"]
+mod work;
 
 const COLUMNS: &[&str] = &["emitree", "tracing", "tower"];
 
@@ -113,42 +114,6 @@ fn lines(suite: &mut Suite) {
 }
 
 // --- emitree ---
-
-/// A runnable that adds one.
-pub(crate) struct Adder {
-    emitter: Emitter,
-}
-
-impl Adder {
-    pub(crate) fn new() -> Self {
-        let root = Emitter::new();
-        let emitter = root.child_builder("tool.add").creator(Creator::new("Tool", "add")).build();
-        Self { emitter: emitter.expect("a valid name") }
-    }
-}
-
-impl Runnable for Adder {
-    type Input = u64;
-    type Output = u64;
-
-    fn emitter(&self) -> &Emitter {
-        &self.emitter
-    }
-
-    async fn execute(&self, input: &u64, _: &RunContext) -> Result<u64> {
-        Ok(black_box(*input) + 1)
-    }
-}
-
-fn runs(adder: Adder) -> impl Case {
-    move |n| {
-        timed(async {
-            for i in 0..n {
-                black_box(adder.run(black_box(i)).await.ok());
-            }
-        })
-    }
-}
 
 /// A layer that calls the next one and does nothing else.
 #[derive(Debug)]
@@ -337,17 +302,3 @@ fn traced_at<'a>(names: &'a [&'static str], input: Question, each: u32) -> BoxFu
 }
 
 // --- tower ---
-
-fn services(layers: usize) -> impl Case {
-    let add = tower::service_fn(|n: u64| async move { Ok::<_, io::Error>(black_box(n) + 1) });
-    let pass = || layer_fn(|inner: BoxService<u64, u64, io::Error>| BoxService::new(inner.map_response(|n| n)));
-    let mut service = (0..layers).fold(BoxService::new(add), |service, _| pass().layer(service));
-    move |n| {
-        timed(async {
-            for i in 0..n {
-                let ready = service.ready().await.expect("always ready");
-                black_box(ready.call(black_box(i)).await.ok());
-            }
-        })
-    }
-}

@@ -55,7 +55,7 @@ impl Claims {
 
     /// Ends all claims. Returns `true` if this call ended them.
     pub(crate) fn end(&self) -> bool {
-        // Of several callers, only the caller that finds calls left has ended them.
+        // If several callers end the calls at once, only one of them finds calls left, and returns `true`.
         self.left.swap(0, Ordering::AcqRel) != 0
     }
 
