@@ -3,6 +3,7 @@
 pub(crate) mod chunks;
 pub(crate) mod events;
 pub(crate) mod provider;
+pub(crate) mod registry;
 pub(crate) mod request;
 pub(crate) mod response;
 pub(crate) mod scripted;

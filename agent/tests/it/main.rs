@@ -5,6 +5,7 @@ mod explain;
 mod gates;
 mod hook_test;
 mod models;
+mod names;
 mod places;
 mod sessions;
 mod support;

@@ -1,0 +1,104 @@
+//! Models by name.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::sync::Arc;
+
+use emitree_runtime::{Error, Result};
+use parking_lot::RwLock;
+
+use crate::ChatModel;
+
+type Make = Arc<dyn Fn(&str) -> Result<ChatModel> + Send + Sync>;
+
+/// The functions that [`ChatModel::register`] received, by provider.
+static REGISTERED: RwLock<BTreeMap<String, Make>> = RwLock::new(BTreeMap::new());
+
+impl ChatModel {
+    /// Makes a model from its name, `<provider>:<model>`, for example `ollama:granite4`. The model's own name may contain
+    /// colons.
+    ///
+    /// ```
+    /// use emitree_agent::{ChatModel, ScriptedModel};
+    /// use emitree_runtime::Runnable;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> emitree_runtime::Result<()> {
+    /// ChatModel::register("echo", |model| {
+    ///     let answer = format!("I am {model}.");
+    ///     Ok(ChatModel::new(ScriptedModel::new("echo").text(answer))?)
+    /// })?;
+    /// let model = ChatModel::from_name("echo:small")?;
+    /// assert_eq!(model.run("Who are you?".into()).await?.text(), "I am small.");
+    ///
+    /// let error = ChatModel::from_name("small").unwrap_err();
+    /// assert_eq!(error.to_string(), "`small` does not name a provider: write `<provider>:<model>`, such as `ollama:granite4`");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the name has no provider or no model, or if the provider is not known. Returns the error of the
+    /// registered function unchanged.
+    pub fn from_name(name: &str) -> Result<Self> {
+        let (provider, model) = split(name)?;
+        // A copy, because user code must not run under the lock: the function may register another provider.
+        let registered = REGISTERED.read().get(provider).cloned();
+        match registered {
+            Some(make) => make(model),
+            None => Err(unknown(provider, name)),
+        }
+    }
+
+    /// Registers a provider for [`from_name`](Self::from_name), for the whole program. The function receives the name of the
+    /// model, without the provider.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the provider is already known, or if its name has other characters than letters, digits and `_`.
+    pub fn register(
+        provider: impl Into<String>,
+        make: impl Fn(&str) -> Result<Self> + Send + Sync + 'static,
+    ) -> Result<()> {
+        let provider = provider.into();
+        let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        if provider.is_empty() || !provider.chars().all(is_part) {
+            return Err(Error::new(format!(
+                "`{provider}` cannot be the name of a provider: use the characters A-Z, a-z, 0-9 and `_`"
+            )));
+        }
+        match REGISTERED.write().entry(provider) {
+            Entry::Occupied(entry) => {
+                Err(Error::new(format!("the provider `{}` is already registered: choose another name", entry.key())))
+            }
+            Entry::Vacant(entry) => {
+                entry.insert(Arc::new(make));
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Splits a name at its first colon.
+pub(crate) fn split(name: &str) -> Result<(&str, &str)> {
+    let parts = name.split_once(':').map(|(provider, model)| (provider.trim(), model.trim()));
+    match parts {
+        Some((provider, "")) if !provider.is_empty() => Err(Error::new(format!(
+            "`{name}` does not name a model: write one after the colon, as in `ollama:granite4`"
+        ))),
+        Some((provider, model)) if !provider.is_empty() => Ok((provider, model)),
+        _ => Err(Error::new(format!(
+            "`{name}` does not name a provider: write `<provider>:<model>`, such as `ollama:granite4`"
+        ))),
+    }
+}
+
+fn unknown(provider: &str, name: &str) -> Error {
+    let known: Vec<_> = REGISTERED.read().keys().map(|known| format!("`{known}`")).collect();
+    let known =
+        if known.is_empty() { "none is registered".to_owned() } else { format!("known are {}", known.join(", ")) };
+    Error::new(format!(
+        "the provider `{provider}` of `{name}` is not known; {known}; `ChatModel::register` adds another one"
+    ))
+}
