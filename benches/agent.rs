@@ -257,7 +257,7 @@ fn reads(deltas: usize) -> impl Case {
 fn streams(deltas: usize) -> impl Case {
     let model = ChatModel::new(Pieces(deltas)).expect("a model");
     let mut request = ChatRequest::from("go");
-    request.options.stream = true;
+    request.options.stream = Some(true);
     move |n| {
         timed(async {
             for _ in 0..n {

@@ -109,7 +109,7 @@ impl AgentOutput {
 }
 
 impl ChatOptions {
-    /// Fills the options that are not set from other options. `stream` is set if it is set in either of the two.
+    /// Fills the options that are not set from other options, one by one.
     pub(crate) fn or(&self, other: &Self) -> Self {
         let mut extra = other.extra.clone();
         extra.extend(self.extra.clone());
@@ -120,7 +120,7 @@ impl ChatOptions {
             seed: self.seed.or(other.seed),
             response_format: self.response_format.clone().or_else(|| other.response_format.clone()),
             tool_choice: self.tool_choice.clone().or_else(|| other.tool_choice.clone()),
-            stream: self.stream || other.stream,
+            stream: self.stream.or(other.stream),
             extra,
         }
     }

@@ -296,7 +296,7 @@ impl AgentRun for Run<'_, Agent> {
     }
 
     fn on_token(self, f: impl Fn(&mut crate::NewToken) + Send + Sync + 'static) -> Self {
-        let run = self.on_start(|start, _| start.input.options.stream = true);
+        let run = self.on_start(|start, _| start.input.options.stream = Some(true));
         run.on("**.new_token", move |token: &mut crate::NewToken, _| f(token))
     }
 

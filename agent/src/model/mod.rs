@@ -33,7 +33,7 @@ use crate::{ChatRequest, ChatResponse, ChunkStages, Delta, Provider};
 /// let model = ChatModel::new(ScriptedModel::new("test").text("Hello, world!"))?;
 /// let answer = model
 ///     .run("Say hello.".into())
-///     .on_start(|start, _| start.input.options.stream = true)
+///     .on_start(|start, _| start.input.options.stream = Some(true))
 ///     .on("new_token", |token: &mut NewToken, _| print!("{}", token.text()))
 ///     .await?;
 /// assert_eq!(answer.text(), "Hello, world!");
@@ -116,7 +116,12 @@ impl ChatModel {
         }
         let mut deltas = self.shared.provider.chat(&request, ctx).await?;
         let stages = ctx.own_extension::<ChunkStages>().map(|stages| stages.begin()).unwrap_or_default();
-        let mut reply = IncomingReply { ctx, stages, streams: request.options.stream, builder: ResponseBuilder::new() };
+        let mut reply = IncomingReply {
+            ctx,
+            stages,
+            streams: request.options.stream == Some(true),
+            builder: ResponseBuilder::new(),
+        };
         // A reply that is not streamed passes through the stages in one call.
         let mut arrived = Vec::new();
         while let Some(delta) = deltas.next().await {

@@ -54,7 +54,7 @@ pub trait Provider: Send + Sync + 'static {
 
     /// Sends a request.
     ///
-    /// The reply is always a stream of pieces. If the request does not set [`stream`](crate::ChatOptions::stream), a
+    /// The reply is always a stream of pieces. If [`stream`](crate::ChatOptions::stream) is not `Some(true)`, a
     /// provider may return the reply with [`whole`]. Dropping the future or the stream has to end the call.
     ///
     /// # Errors

@@ -6,7 +6,6 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::message::is_false;
 use crate::tool::schema::schema_of;
 use crate::{Message, Part, Role};
 
@@ -121,9 +120,10 @@ pub struct ChatOptions {
     /// The tools that the model may or must call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tool_choice: Option<ToolChoice>,
-    /// `true` to stream the answer: the model's run emits [`NewToken`](crate::NewToken) for each piece of text.
-    #[serde(skip_serializing_if = "is_false")]
-    pub stream: bool,
+    /// `Some(true)` to stream the answer: the model's run emits [`NewToken`](crate::NewToken) for each piece of text. If it is
+    /// not set, the answer is not streamed. A run's `Some(false)` overrides an agent's `Some(true)`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stream: Option<bool>,
     /// Options that only some providers support. They are sent unchanged.
     #[serde(skip_serializing_if = "Map::is_empty")]
     pub extra: Map<String, Value>,

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use emitree_agent::{
-    Agent, AgentContext, AgentRun, CallId, ChatModel, ChatOptions, History, Message, Reply, ScriptedModel, Session,
-    ToolOutput, Usage, tool_fn,
+    Agent, AgentContext, AgentRun, CallId, ChatModel, ChatOptions, History, Message, NewToken, Reply, ScriptedModel,
+    Session, ToolOutput, Usage, tool_fn,
 };
 use emitree_middleware::{Cache, Runs};
 use emitree_runtime::{
@@ -356,7 +356,7 @@ async fn on_token_streams_this_agent_and_passes_the_tokens_of_sub_agents_that_st
     for (streams, expected) in [(false, vec!["to", "p"]), (true, vec!["de", "ep", "to", "p"])] {
         let inner = ScriptedModel::new("inner").reply(Reply::text("deep").in_pieces(2));
         let mut options = ChatOptions::default();
-        options.stream = streams;
+        options.stream = Some(streams);
         let librarian = Agent::builder("librarian", ChatModel::new(inner)?).options(options).build()?;
         let outer =
             ScriptedModel::new("outer").call("librarian", json!({"task": "x"})).reply(Reply::text("top").in_pieces(2));
@@ -365,6 +365,28 @@ async fn on_token_streams_this_agent_and_passes_the_tokens_of_sub_agents_that_st
         let to = log.clone();
         agent.ask("go").on_token(move |token| to.add(token.text())).await?;
         assert_eq!(log.lines(), expected);
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn options_of_a_run_override_the_options_of_the_agent_one_by_one() -> Result<()> {
+    let mut options = ChatOptions::default();
+    (options.stream, options.seed, options.max_tokens) = (Some(true), Some(1), Some(10));
+    for (own, expected) in [(None, Some(true)), (Some(true), Some(true)), (Some(false), Some(false))] {
+        let script = ScriptedModel::new("test").reply(Reply::text("text").in_pieces(2));
+        let agent = agent(&script).options(options.clone()).build()?;
+        let log = Log::default();
+        let to = log.clone();
+        let run = agent.ask("go").on_start(move |start, _| {
+            start.input.options.stream = own;
+            start.input.options.seed = Some(2);
+        });
+        let answer = run.on("**.new_token", move |token: &mut NewToken, _| to.add(token.text())).await?;
+        assert_eq!(answer.text(), "text");
+        let sent = &script.requests()[0].options;
+        assert_eq!((sent.stream, sent.seed, sent.max_tokens), (expected, Some(2), Some(10)));
+        assert_eq!(log.lines().len(), if expected == Some(true) { 2 } else { 0 });
     }
     Ok(())
 }

@@ -56,7 +56,7 @@ async fn a_model_emits_its_own_events_in_order_and_streams_only_when_asked() -> 
     assert_eq!(log.lines(), ["start", "headers Some(17)", "usage 7", "success hello", "finish"]);
 
     // A listener of the start switches the stream on.
-    let streams = model.emitter().on("start", |start: &mut ChatStart, _| start.request.options.stream = true)?;
+    let streams = model.emitter().on("start", |start: &mut ChatStart, _| start.request.options.stream = Some(true))?;
     let response = model.run("hi".into()).await?;
     let expected = ["start", "headers Some(17)", "token aga", "token in", "usage 7", "success again", "finish"];
     assert_eq!(log.lines()[5..], expected);
@@ -76,7 +76,7 @@ async fn a_failed_attempt_emits_error_and_finish_and_a_retry_begins_the_stream_a
     let discards = log.clone();
     let response = model
         .run("hi".into())
-        .on_start(|start, _| start.input.options.stream = true)
+        .on_start(|start, _| start.input.options.stream = Some(true))
         .on("attempt_discarded", move |_: &mut emitree_runtime::AttemptDiscarded, _| discards.add("discarded"))
         .middleware(for_tree(Runs::of_kind("ChatModel").only(retry)))
         .await?;
@@ -118,7 +118,7 @@ async fn a_listener_stops_the_stream_and_incomplete_calls_are_dropped() -> Resul
     // A stage that holds everything back until it is told of the end: nothing of it is lost.
     let response = model(&script)
         .run("hi".into())
-        .on_start(|start, _| start.input.options.stream = true)
+        .on_start(|start, _| start.input.options.stream = Some(true))
         .on("new_token", |token: &mut NewToken, _| {
             token.text.make_ascii_uppercase();
             if token.text() == "TWO " {
@@ -155,7 +155,7 @@ async fn what_a_stage_holds_back_is_released_when_the_stream_is_stopped() -> Res
     let response = model(&script)
         .run("hi".into())
         .own_extension(stages)
-        .on_start(|start, _| start.input.options.stream = true)
+        .on_start(|start, _| start.input.options.stream = Some(true))
         .on("new_token", |token: &mut NewToken, _| {
             if token.text() == "b" {
                 token.stop();
@@ -234,7 +234,7 @@ proptest! {
         let run = model
             .run("hi".into())
             .own_extension(stages)
-            .on_start(move |start, _| start.input.options.stream = streams)
+            .on_start(move |start, _| start.input.options.stream = Some(streams))
             .on("new_token", move |token: &mut NewToken, _| to.add(token.text()));
         let response = runtime.block_on(run.into_future()).expect("an answer");
         prop_assert_eq!(&response, &whole);
@@ -302,7 +302,7 @@ async fn each_of_several_stages_is_told_of_the_end_once_also_of_a_stopped_stream
         let response = model(&script)
             .run("hi".into())
             .own_extension(stages)
-            .on_start(move |start, _| start.input.options.stream = streams)
+            .on_start(move |start, _| start.input.options.stream = Some(streams))
             .on("new_token", move |token: &mut NewToken, _| {
                 if stops && token.text() == "b" {
                     token.stop();
@@ -335,7 +335,7 @@ async fn a_stage_that_fails_fails_the_attempt_and_the_next_attempt_has_fresh_sta
     let response = model(&script)
         .run("hi".into())
         .own_extension(stages)
-        .on_start(|start, _| start.input.options.stream = true)
+        .on_start(|start, _| start.input.options.stream = Some(true))
         .on("new_token", move |token: &mut NewToken, _| to.add(token.text()))
         .middleware(for_tree(Runs::of_kind("ChatModel").only(retry)))
         .await?;
@@ -355,7 +355,7 @@ async fn a_stopped_stream_drops_calls_whose_arguments_may_go_on() -> Result<()> 
     let deltas = [call(0, "12"), call(1, "{}"), Delta::Text("x".to_owned())];
     let response = model(&ScriptedModel::new("test").reply(Reply::deltas(deltas)))
         .run("hi".into())
-        .on_start(|start, _| start.input.options.stream = true)
+        .on_start(|start, _| start.input.options.stream = Some(true))
         .on("new_token", |token: &mut NewToken, _| token.stop())
         .await?;
     assert_eq!(response.message.tool_calls().map(|call| call.id.as_str()).collect::<Vec<_>>(), ["c1"]);

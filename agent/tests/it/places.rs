@@ -122,14 +122,14 @@ async fn every_place_is_passed_in_the_order_of_middlewares_streamed_or_not_at_ev
                         let below = tool_fn("below", "Asks below", move |_: Text, _: RunContext| {
                             let (inner, to) = (inner.clone(), to.clone());
                             async move {
-                                let run = inner.ask("go").on_start(move |s, _| s.input.options.stream = streams);
+                                let run = inner.ask("go").on_start(move |s, _| s.input.options.stream = Some(streams));
                                 let run = if bound == "run" { run.with(mark(place, "2", to)) } else { run };
                                 Ok(run.await?.text())
                             }
                         });
                         asked = Agent::builder(format!("outer{level}"), ChatModel::new(script)?).tool(below).build()?;
                     }
-                    let mut run = asked.ask("go").on_start(move |s, _| s.input.options.stream = streams);
+                    let mut run = asked.ask("go").on_start(move |s, _| s.input.options.stream = Some(streams));
                     if bound == "above" {
                         let joined = joins(mark(place, "2", log.clone()));
                         run = run.middleware(for_tree(Runs::named("tester").only(joined)));
