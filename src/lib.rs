@@ -107,9 +107,9 @@ pub mod error {
 /// Kinds of layers, guards and filters, and the explanation of a chain.
 pub mod layer {
     pub use emitree_runtime::{
-        AnyRun, Broken, Checked, Explanation, Filter, FilterFn, Filters, Guard, GuardOptions, JsonRun, LayerFn,
-        LayerInfo, MiddlewareInfo, Nesting, Observe, Place, StackBuilder, Summary, Transform, WouldDeny, filter_fn,
-        layer_fn,
+        AnyRun, Broken, Checked, Explanation, Filter, FilterFn, Filters, Guard, GuardOptions, HookInfo, JsonRun,
+        LayerFn, LayerInfo, MiddlewareInfo, Nesting, Observe, Place, StackBuilder, Summary, Transform, WouldDeny,
+        filter_fn, layer_fn,
     };
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use emitree_runtime::{IntoMiddleware, LayerInfo, Middleware, Order, Result, RunContext};
+use emitree_runtime::{HookInfo, IntoMiddleware, LayerInfo, Middleware, Order, Result, RunContext};
 
 use crate::shared::runs::Runs;
 
@@ -51,6 +51,10 @@ impl<M: Middleware> Middleware for Only<M> {
 
     fn layers(&self) -> Vec<LayerInfo> {
         self.middleware.layers()
+    }
+
+    fn hooks(&self) -> Vec<HookInfo> {
+        self.middleware.hooks()
     }
 
     fn order(&self) -> Option<&Order> {

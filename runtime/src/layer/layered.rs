@@ -91,7 +91,7 @@ impl<R: Runnable> Run<'_, R> {
         enter_some(parent, || {
             let inherited = parent.and_then(|parent| parent.shared().inherited.all());
             let inherited = inherited.iter().flat_map(|inherited| inherited.iter());
-            Explanation::of(config.runnable.name(), inherited.chain(config.middlewares()))
+            Explanation::of(config.runnable.name(), inherited.chain(config.middlewares()), None)
         })
     }
 }

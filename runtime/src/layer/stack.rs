@@ -78,6 +78,12 @@ impl<O: Op> Stack<O> {
         self.0.is_empty()
     }
 
+    /// Returns a stack with the layers of one phase.
+    #[must_use]
+    pub fn in_phase(&self, phase: Phase) -> Self {
+        Self(self.0.iter().filter(|entry| entry.phase == phase).cloned().collect())
+    }
+
     /// Calls work through the layers, which may call it once, several times or not at all. Without layers it is called once.
     ///
     /// ```

@@ -40,6 +40,27 @@ pub struct MiddlewareInfo {
     /// The layers that the middleware adds, as [`Middleware::layers`] returns them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub layers: Vec<LayerInfo>,
+    /// The hooks that the middleware registers, as [`Middleware::hooks`] returns them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hooks: Vec<HookInfo>,
+}
+
+/// A hook in an [`Explanation`]: a function for a step of a run that has no layers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct HookInfo {
+    /// The name of the hook.
+    pub name: String,
+    /// `true` if the hook is a guard: other hooks cannot replace it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_guard: bool,
+}
+
+impl HookInfo {
+    /// Creates the description of a hook, for [`Middleware::hooks`].
+    pub fn new(name: impl Into<String>, is_guard: bool) -> Self {
+        Self { name: name.into(), is_guard }
+    }
 }
 
 /// A layer, `map_input` or `map_output` in an [`Explanation`].
@@ -122,18 +143,28 @@ impl LayerInfo {
 impl MiddlewareInfo {
     fn of(middleware: &Arc<dyn Middleware>) -> Self {
         let (name, summary) = (middleware.name().to_owned(), middleware.debug_summary());
-        Self { name, summary, layers: middleware.layers() }
+        Self { name, summary, layers: middleware.layers(), hooks: middleware.hooks() }
     }
 }
 
 impl Explanation {
     /// Describes a run with these middlewares. The chain has the layers that [`Middleware::layers`] returns.
-    pub(crate) fn of<'a>(runnable: &str, bound: impl Iterator<Item = &'a Arc<dyn Middleware>>) -> Self {
+    pub(crate) fn of<'a>(
+        runnable: &str,
+        bound: impl Iterator<Item = &'a Arc<dyn Middleware>>,
+        ctx: Option<&RunContext>,
+    ) -> Self {
         let given: Vec<_> = bound.collect();
         // If the orders contradict each other, list the middlewares in the order of registration: the run itself fails with an
         // error that names the cycle.
         let in_order = in_order(given.iter().copied()).unwrap_or_else(|_| given.into());
-        let middlewares: Vec<_> = in_order.into_iter().map(MiddlewareInfo::of).collect();
+        let mut middlewares: Vec<_> = in_order.iter().copied().map(MiddlewareInfo::of).collect();
+        // Some descriptions depend on the list, so they are made when the list is complete.
+        for (at, middleware) in in_order.into_iter().enumerate() {
+            if let Some(summary) = middleware.summary_in_run(&middlewares, ctx) {
+                middlewares[at].summary = summary;
+            }
+        }
         let mut chain: Vec<_> = middlewares.iter().flat_map(|middleware| middleware.layers.clone()).collect();
         chain.sort_by_key(|layer| layer.place);
         Self { runnable: runnable.to_owned(), middlewares, chain, warnings: Vec::new() }
@@ -153,7 +184,7 @@ impl RunContext {
             let bound =
                 self.shared().bindings.middlewares.as_ref().map(|bound| bound.lock().clone()).unwrap_or_default();
             let warnings = existing.map(|chain| chain.warnings(self)).unwrap_or_default();
-            Explanation { chain, warnings, ..Explanation::of(self.name(), bound.iter()) }
+            Explanation { chain, warnings, ..Explanation::of(self.name(), bound.iter(), Some(self)) }
         })
     }
 }
@@ -166,7 +197,10 @@ impl fmt::Display for LayerInfo {
 
 impl fmt::Display for MiddlewareInfo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        NameAndSummary(&self.name, &self.summary).fmt(f)
+        NameAndSummary(&self.name, &self.summary).fmt(f)?;
+        let mut names: Vec<_> = self.hooks.iter().map(|hook| hook.name.as_str()).collect();
+        names.dedup();
+        if names.is_empty() { Ok(()) } else { write!(f, "; hooks: {}", names.join(", ")) }
     }
 }
 

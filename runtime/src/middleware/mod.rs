@@ -11,7 +11,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::context::inherited::InheritedList;
-use crate::{LayerInfo, Order, Result, RunContext, Summary, ordered};
+use crate::{HookInfo, LayerInfo, MiddlewareInfo, Order, Result, RunContext, Summary, ordered};
 
 /// A middleware: it is bound to a run before the run starts, and registers listeners, layers or functions on it.
 ///
@@ -75,6 +75,22 @@ pub trait Middleware: fmt::Debug + Send + Sync + 'static {
     /// empty.
     fn layers(&self) -> Vec<LayerInfo> {
         Vec::new()
+    }
+
+    /// Returns the hooks that the middleware registers for steps of a run that have no layers, such as the steps of an agent's
+    /// loop, for [`Explanation`](crate::Explanation). By default the list is empty.
+    fn hooks(&self) -> Vec<HookInfo> {
+        Vec::new()
+    }
+
+    /// Returns the description of the middleware in the [`Explanation`](crate::Explanation) of one run, if it depends on the
+    /// run or on its other middlewares. By default it is `None`, and the explanation has [`debug_summary`](Self::debug_summary).
+    ///
+    /// `bound` are the middlewares of the run, in the order in which they are bound. `ctx` is `None` in the explanation of a run
+    /// that has not begun.
+    fn summary_in_run(&self, bound: &[MiddlewareInfo], ctx: Option<&RunContext>) -> Option<Summary> {
+        let _ = (bound, ctx);
+        None
     }
 
     /// Returns the position of the middleware among the middlewares of the same run. By default it is the position of its
@@ -170,6 +186,14 @@ impl<M: Middleware + ?Sized> Middleware for Arc<M> {
 
     fn layers(&self) -> Vec<LayerInfo> {
         (**self).layers()
+    }
+
+    fn hooks(&self) -> Vec<HookInfo> {
+        (**self).hooks()
+    }
+
+    fn summary_in_run(&self, bound: &[MiddlewareInfo], ctx: Option<&RunContext>) -> Option<Summary> {
+        (**self).summary_in_run(bound, ctx)
     }
 
     fn order(&self) -> Option<&Order> {

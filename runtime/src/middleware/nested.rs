@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::{IntoMiddleware, LayerInfo, Middleware, Order, Result, RunContext, Summary};
+use crate::{HookInfo, IntoMiddleware, LayerInfo, Middleware, MiddlewareInfo, Order, Result, RunContext, Summary};
 
 /// A middleware for every run below the run that it is bound to. Created by [`for_nested`].
 #[derive(Debug)]
@@ -53,7 +53,7 @@ impl<M: Middleware> Middleware for ForNested<M> {
         format!("{summary} (for the runs below)").into()
     }
 
-    // `layers` stays empty: the layers are not added to this run.
+    // `layers` and `hooks` stay empty: neither is added to this run.
 
     fn order(&self) -> Option<&Order> {
         self.0.order()
@@ -116,6 +116,14 @@ impl<M: Middleware> Middleware for ForTree<M> {
 
     fn layers(&self) -> Vec<LayerInfo> {
         self.0.layers()
+    }
+
+    fn hooks(&self) -> Vec<HookInfo> {
+        self.0.hooks()
+    }
+
+    fn summary_in_run(&self, bound: &[MiddlewareInfo], ctx: Option<&RunContext>) -> Option<Summary> {
+        self.0.summary_in_run(bound, ctx)
     }
 
     fn order(&self) -> Option<&Order> {

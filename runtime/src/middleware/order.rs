@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::{Error, ErrorKind, IntoMiddleware, LayerInfo, Middleware, Result, RunContext, Summary};
+use crate::{
+    Error, ErrorKind, HookInfo, IntoMiddleware, LayerInfo, Middleware, MiddlewareInfo, Result, RunContext, Summary,
+};
 
 type Name = Cow<'static, str>;
 
@@ -96,6 +98,17 @@ pub fn ordered<Sort, M: IntoMiddleware<Sort>>(middleware: M, order: Order) -> Or
     Ordered { middleware: middleware.into_middleware(), order }
 }
 
+impl<M: Middleware> Ordered<M> {
+    /// Appends the order to a description of the middleware.
+    fn with_order(&self, summary: &Summary) -> Summary {
+        let summary = summary.to_string();
+        if summary == self.name() {
+            return self.order.to_string().into();
+        }
+        format!("{summary} ({})", self.order).into()
+    }
+}
+
 impl<M: Middleware> Middleware for Ordered<M> {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
         // `bind` appends the middlewares that it hands down, so the middlewares from index `before` on get the order.
@@ -110,15 +123,19 @@ impl<M: Middleware> Middleware for Ordered<M> {
     }
 
     fn debug_summary(&self) -> Summary {
-        let summary = self.middleware.debug_summary().to_string();
-        if summary == self.name() {
-            return self.order.to_string().into();
-        }
-        format!("{summary} ({})", self.order).into()
+        self.with_order(&self.middleware.debug_summary())
     }
 
     fn layers(&self) -> Vec<LayerInfo> {
         self.middleware.layers()
+    }
+
+    fn hooks(&self) -> Vec<HookInfo> {
+        self.middleware.hooks()
+    }
+
+    fn summary_in_run(&self, bound: &[MiddlewareInfo], ctx: Option<&RunContext>) -> Option<Summary> {
+        self.middleware.summary_in_run(bound, ctx).map(|summary| self.with_order(&summary))
     }
 
     fn order(&self) -> Option<&Order> {

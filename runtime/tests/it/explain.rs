@@ -1,9 +1,12 @@
 //! M2: a run can be asked what it goes through.
 
+use std::any::type_name;
+use std::sync::Arc;
+
 use crate::support::TestResult;
 use emitree_runtime::{
-    Explanation, Guard, GuardOptions, JsonRun, Middleware, Next, Op, Place, Result, RunContext, Runnable, Stack,
-    Summary, for_tree, layer_fn, map_input, map_output, runnable_fn,
+    Explanation, Guard, GuardOptions, HookInfo, JsonRun, Middleware, MiddlewareInfo, Next, Op, Order, Place, Result,
+    RunContext, Runnable, Stack, Summary, for_nested, for_tree, layer_fn, map_input, map_output, ordered, runnable_fn,
 };
 use futures_util::FutureExt;
 use serde_json::json;
@@ -129,6 +132,47 @@ async fn what_is_inherited_is_listed_inside_and_before_it_runs() -> TestResult {
     let names: Vec<_> = before.chain.iter().map(|layer| layer.name.as_str()).collect();
     assert_eq!((before.runnable.as_str(), names), ("inner", vec!["inherited", "own"]));
     assert_eq!(before, inside);
+    Ok(())
+}
+
+/// Describes itself by its position and by the hooks of the run.
+#[derive(Debug)]
+struct Counts;
+
+impl Middleware for Counts {
+    fn bind(&self, _: &RunContext) -> Result<()> {
+        Ok(())
+    }
+
+    fn hooks(&self) -> Vec<HookInfo> {
+        vec![HookInfo::new("counts.end", false), HookInfo::new("counts.end", true)]
+    }
+
+    fn summary_in_run(&self, bound: &[MiddlewareInfo], ctx: Option<&RunContext>) -> Option<Summary> {
+        let hooks: usize = bound.iter().map(|info| info.hooks.len()).sum();
+        Some(format!("{hooks} hooks, {}", ctx.map_or("not begun", RunContext::name)).into())
+    }
+}
+
+// M2
+#[tokio::test]
+async fn hooks_are_listed_through_wrappers_and_a_summary_may_depend_on_the_run() -> TestResult {
+    let plain = runnable_fn("plain", |(): (), ctx: RunContext| async move { Ok(ctx.explain()) });
+    let early = ordered(Counts, Order::new().before("none"));
+    let run = plain.run(()).middleware(Arc::new(Counts)).middleware(for_tree(Counts)).middleware(early);
+    let lines = |explanation: &Explanation| {
+        let hooked = explanation.middlewares.iter().filter(|info| !info.hooks.is_empty());
+        hooked.map(|info| info.to_string().replace(type_name::<Counts>(), "Counts")).collect::<Vec<_>>()
+    };
+    let before = lines(&run.explain());
+    assert_eq!(before[1], "Counts: 6 hooks, not begun; hooks: counts.end");
+    assert_eq!(before[2], "Counts: 6 hooks, not begun (before none); hooks: counts.end");
+    let inside = run.await?;
+    assert_eq!(lines(&inside)[1], "Counts: 6 hooks, plain; hooks: counts.end");
+    let json = serde_json::to_value(&inside.middlewares[1].hooks)?;
+    assert_eq!(json, json!([{"name": "counts.end"}, {"name": "counts.end", "is_guard": true}]));
+    let below = plain.run(()).middleware(for_nested(Counts)).await?;
+    assert_eq!(below.middlewares[0].hooks, []);
     Ok(())
 }
 
