@@ -8,8 +8,9 @@ use emitree_runtime::{Error, IntoMiddleware, Middleware, Result, Runnable};
 use serde_json::{Map, Value};
 
 use crate::agent::middleware::{Installed, Prepare, twice};
+use crate::agent::own_hooks::{BUILDER, OwnHooks};
 use crate::agent::{Agent, AgentParts};
-use crate::{AgentMiddleware, ChatModel, ChatOptions, Place, Tool, ToolError, ToolSpec};
+use crate::{AgentMiddleware, ChatModel, ChatOptions, HookResult, Hooks, Tool, ToolError, ToolSpec};
 
 /// Builds an [`Agent`]. Made by [`Agent::builder`].
 #[derive(Debug)]
@@ -20,6 +21,7 @@ pub struct AgentBuilder {
     prompt: Option<String>,
     options: ChatOptions,
     tools: Vec<Tool>,
+    hooks: Hooks,
     installed: Vec<Arc<Installed>>,
     middlewares: Vec<Arc<dyn Middleware>>,
     max_steps: u32,
@@ -59,6 +61,7 @@ impl AgentBuilder {
             prompt: None,
             options: ChatOptions::default(),
             tools: Vec::new(),
+            hooks: Hooks::new(BUILDER),
             installed: Vec::new(),
             middlewares: Vec::new(),
             max_steps: 20,
@@ -99,6 +102,56 @@ impl AgentBuilder {
         self
     }
 
+    /// Registers hooks of the agent itself, without a middleware. Their names are `builder.<place>`. They are called before
+    /// the hooks of the agent's middlewares.
+    ///
+    /// At each place where the agent itself has a hook, it replaces the hooks of all middlewares: of the agent's, of the
+    /// middlewares that [`joins`](crate::joins) binds from a run above, and of the run's. [`Run::explain`] and
+    /// [`RunContext::explain`] list the names of the replaced hooks. At `model.prompt`, also the
+    /// [`system_prompt`](AgentMiddleware::system_prompt) of each middleware is replaced; [`prompt`](Self::prompt) on this
+    /// builder replaces nothing.
+    ///
+    /// Guards are not replaced:
+    ///
+    /// - all hooks of `tool.gate`;
+    /// - layers of [`Phase::Guard`] at `agent.run`, `model.call` and `tool.call`;
+    /// - all hooks of a middleware that [is a guard](AgentMiddleware::is_guard);
+    /// - guards that [`middleware`](Self::middleware) binds to runs, because they are not hooks.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use emitree_agent::{Agent, AgentRun, ChatModel, Message, ScriptedModel, hooks_fn};
+    /// use emitree_runtime::Phase;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> emitree_runtime::Result<()> {
+    /// let script = ScriptedModel::new("test").text("Hello.");
+    /// let agent = Agent::builder("friend", ChatModel::new(script.clone())?)
+    ///     .with(hooks_fn("last_40", |hooks| {
+    ///         hooks.on_context(|messages, _| drop(messages.drain(..messages.len().saturating_sub(40))));
+    ///     }))
+    ///     .hooks(|hooks| {
+    ///         hooks.on_context(|messages, _| messages.insert(0, Arc::new(Message::user("I am Ada."))));
+    ///     })
+    ///     .build()?;
+    /// let run = agent.ask("Who am I?");
+    /// assert!(run.explain().to_string().contains(r#"model.context replaced=["last_40.model.context"]"#));
+    /// run.await?;
+    /// assert_eq!(script.requests()[0].messages.len(), 2);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// [`Run::explain`]: emitree_runtime::Run::explain
+    /// [`RunContext::explain`]: emitree_runtime::RunContext::explain
+    /// [`Phase::Guard`]: emitree_runtime::Phase::Guard
+    pub fn hooks<Out: HookResult>(mut self, register: impl FnOnce(&mut Hooks) -> Out) -> Self {
+        if let Err(error) = register(&mut self.hooks).into_result() {
+            self.fail(error);
+        }
+        self
+    }
+
     /// Binds a middleware of runs to each run of the agent.
     pub fn middleware<Sort>(mut self, middleware: impl IntoMiddleware<Sort>) -> Self {
         self.middlewares.push(Arc::new(middleware.into_middleware()));
@@ -133,10 +186,10 @@ impl AgentBuilder {
     ///
     /// # Errors
     ///
-    /// Returns the first error of a tool or a middleware, unchanged. Also returns an error if the agent's name cannot be
+    /// Returns the first error of a tool, a middleware or [`hooks`](Self::hooks), unchanged. Also returns an error if the agent's name cannot be
     /// part of a namespace, if two tools have the same name or two middlewares the same id, or if `max_steps` is 0.
     pub fn build(self) -> Result<Agent> {
-        let Self { name, model, prompt, options, mut tools, installed, mut middlewares, .. } = self;
+        let Self { name, model, prompt, options, mut tools, hooks, mut installed, mut middlewares, .. } = self;
         let Self { max_steps, max_depth, spawn_tools, failure, .. } = self;
         if let Some(error) = failure {
             return Err(error);
@@ -146,6 +199,7 @@ impl AgentBuilder {
                 "`max_steps(0)` allows the agent `{name}` no model call: allow at least 1"
             )));
         }
+        let own = OwnHooks::new(hooks, &mut installed);
         // State, errors and explanations refer to a middleware by its id.
         let mut ids = HashSet::new();
         if let Some(installed) = installed.iter().find(|installed| !ids.insert(installed.id.as_str())) {
@@ -156,7 +210,7 @@ impl AgentBuilder {
         // Explanations list each middleware under its id. `Prepare` is the last: it binds the layers of inherited
         // middleware, which come behind the agent's own although inherited middleware is bound first.
         middlewares.extend(installed.iter().map(|installed| Arc::clone(installed) as Arc<dyn Middleware>));
-        middlewares.push(Arc::new(Prepare { summary: summary(&model, &tools, &installed) }));
+        middlewares.push(Arc::new(Prepare { summary: summary(&model, &tools), own: Arc::new(own) }));
         let namespace = name.replace(['-', ' '], "_");
         // The events are not declared, because middlewares emit their own events on the agent's run.
         let emitter =
@@ -173,18 +227,9 @@ pub(crate) fn specs_of(tools: &[Tool]) -> Arc<Vec<ToolSpec>> {
 }
 
 /// Returns the summary of an agent for explanations.
-fn summary(model: &ChatModel, tools: &[Tool], installed: &[Arc<Installed>]) -> Map<String, Value> {
+fn summary(model: &ChatModel, tools: &[Tool]) -> Map<String, Value> {
     let tools: Vec<_> = tools.iter().map(|tool| tool.spec().name.as_str()).collect();
-    let mut fields = Map::from_iter([("model".to_owned(), model.name().into()), ("tools".to_owned(), tools.into())]);
-    // Only the last hook of `model.wire` is called. The summary lists the others as replaced.
-    let mut wires: Vec<_> = installed.iter().flat_map(|installed| installed.hooks.chains.wire.names()).collect();
-    if let Some(used) = wires.pop() {
-        fields.insert(Place::ModelWire.to_string(), used.into());
-        if !wires.is_empty() {
-            fields.insert(format!("{} replaced", Place::ModelWire), wires.into());
-        }
-    }
-    fields
+    Map::from_iter([("model".to_owned(), model.name().into()), ("tools".to_owned(), tools.into())])
 }
 
 /// Returns an error if two tools have the same name, because models call tools by name.

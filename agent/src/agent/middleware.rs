@@ -3,13 +3,14 @@
 use std::fmt;
 use std::sync::Arc;
 
-use emitree_runtime::{Error, LayerInfo, Middleware, Result, Run, RunContext, Summary};
+use emitree_runtime::{Error, HookInfo, LayerInfo, Middleware, MiddlewareInfo, Result, Run, RunContext, Summary};
 use parking_lot::Mutex;
 use serde_json::{Map, Value};
 
+use crate::agent::own_hooks::OwnHooks;
 use crate::agent::turn::LoopState;
 use crate::place::hooks::{Built, Hooks};
-use crate::{Agent, Tool};
+use crate::{Agent, Place, Tool};
 
 /// Middleware of an agent: it adds hooks, tools and a part of the system prompt.
 ///
@@ -103,6 +104,13 @@ pub trait AgentMiddleware: fmt::Debug + Send + Sync + 'static {
         Ok(())
     }
 
+    /// Returns `true` if the hooks are guards, by default `false`. A guard's hooks are called even if
+    /// [`AgentBuilder::hooks`](crate::AgentBuilder::hooks) has a hook for the same place, which replaces the hooks of other
+    /// middlewares.
+    fn is_guard(&self) -> bool {
+        false
+    }
+
     /// Returns the settings of the middleware for explanations, by default its `Debug` output.
     fn debug_summary(&self) -> Summary {
         Summary::of(self)
@@ -110,10 +118,14 @@ pub trait AgentMiddleware: fmt::Debug + Send + Sync + 'static {
 }
 
 /// A middleware whose hooks are registered.
+#[derive(Clone)]
 pub(crate) struct Installed {
     pub(crate) id: String,
+    pub(crate) is_guard: bool,
     pub(crate) tools: Vec<Tool>,
     pub(crate) hooks: Built,
+    /// All hooks, including the hooks that the builder's hooks replace.
+    pub(crate) described: Vec<HookInfo>,
     pub(crate) summary: Summary,
 }
 
@@ -128,21 +140,17 @@ impl Installed {
             hooks.prompt(move |_| Ok(text.clone()));
         }
         middleware.install(&mut hooks)?;
-        let (tools, hooks) = (middleware.tools(), hooks.build());
-        let summary = with_hooks(middleware.debug_summary(), hooks.names());
-        Ok(Self { id, tools, hooks, summary })
+        let (tools, hooks, is_guard) = (middleware.tools(), hooks.build(), middleware.is_guard());
+        let described = hooks.describe(is_guard);
+        Ok(Self { id, is_guard, tools, hooks, described, summary: middleware.debug_summary() })
     }
-}
 
-/// Adds the names of hooks to the summary of a middleware.
-fn with_hooks(summary: Summary, names: Vec<String>) -> Summary {
-    match summary {
-        summary if names.is_empty() => summary,
-        Summary::Fields(mut fields) => {
-            fields.insert("hooks".to_owned(), names.into());
-            Summary::Fields(fields)
+    /// Returns the middleware without its hooks at these places, except for guards.
+    pub(crate) fn without(self: &Arc<Self>, places: &[Place]) -> Arc<Self> {
+        if self.is_guard || places.is_empty() {
+            return Arc::clone(self);
         }
-        text => format!("{text}; hooks: {}", names.join(", ")).into(),
+        Arc::new(Self { hooks: self.hooks.without(places), ..Self::clone(self) })
     }
 }
 
@@ -163,20 +171,26 @@ impl Middleware for Installed {
     fn layers(&self) -> Vec<LayerInfo> {
         self.hooks.agent_run.layers()
     }
+
+    fn hooks(&self) -> Vec<HookInfo> {
+        self.described.clone()
+    }
 }
 
 /// Prepares a run of an agent. It is bound last of the agent's own middleware.
 #[derive(Debug)]
 pub(crate) struct Prepare {
     pub(crate) summary: Map<String, Value>,
+    pub(crate) own: Arc<OwnHooks>,
 }
 
 impl Middleware for Prepare {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
-        LoopState::prepare(ctx);
+        LoopState::prepare(ctx, Arc::clone(&self.own));
         // Inherited middleware was bound before the agent's, but comes behind it, so its layers are bound only now.
-        let joined = ctx.own_extension::<Joined>();
-        joined.iter().flat_map(|joined| joined.all()).try_for_each(|installed| installed.bind(ctx))
+        let Some(joined) = ctx.own_extension::<Joined>() else { return Ok(()) };
+        joined.come_behind(&self.own);
+        joined.all().iter().try_for_each(|installed| installed.bind(ctx))
     }
 
     fn name(&self) -> &str {
@@ -184,14 +198,36 @@ impl Middleware for Prepare {
     }
 
     fn debug_summary(&self) -> Summary {
-        self.summary.clone().into()
+        let mut fields = self.summary.clone();
+        self.own.describe(&[], &mut fields);
+        fields.into()
     }
+
+    fn summary_in_run(&self, bound: &[MiddlewareInfo], ctx: Option<&RunContext>) -> Option<Summary> {
+        let (hooks, skipped) = ctx.map_or_else(|| self.own.expect(bound), described);
+        let mut fields = self.summary.clone();
+        self.own.describe(&hooks, &mut fields);
+        if !skipped.is_empty() {
+            fields.insert("skipped".to_owned(), skipped.into());
+        }
+        Some(fields.into())
+    }
+}
+
+/// Returns the hooks of the middlewares that were bound to a run, and the ids of the middlewares that were skipped.
+fn described(ctx: &RunContext) -> (Vec<HookInfo>, Vec<String>) {
+    let Some(joined) = ctx.own_extension::<Joined>() else { return Default::default() };
+    let JoinedList { installed, skipped } = joined.0.lock().clone();
+    (installed.iter().flat_map(|installed| installed.described.iter().cloned()).collect(), skipped)
 }
 
 /// Turns a middleware of agents into a middleware of runs. Bound to the run of an agent, it adds the middleware to that
 /// run; bound to any other run, it does nothing.
 ///
-/// `for_tree(joins(middleware))` adds the middleware to a run and to the runs of all agents below it.
+/// `for_tree(joins(middleware))` adds the middleware to a run and to the runs of all agents below it. If an agent already has
+/// a middleware of the same id, the agent keeps it, and this middleware is skipped in the agent's runs: explanations of a run
+/// list its id as `skipped`. Of several middlewares of one id that runs above bind, the outermost is added.
+/// To bind a guard that no agent below can replace, bind a guard of runs: `for_tree(Stack::<AnyRun>::builder().guard(…).build())`.
 #[expect(clippy::needless_pass_by_value, reason = "a middleware is given away: its hooks keep what they need")]
 pub fn joins(middleware: impl AgentMiddleware) -> Joins {
     let id = middleware.id().to_owned();
@@ -216,9 +252,22 @@ impl Middleware for Joins {
             return Ok(());
         }
         let installed = self.installed.clone()?;
-        ctx.own_extension_or_default::<Joined>().add(Arc::clone(&installed))?;
-        // If the agent's own middleware is not bound yet, `Prepare` binds the layers later.
-        if LoopState::of(ctx).is_some() { installed.bind(ctx) } else { Ok(()) }
+        let joined = ctx.own_extension_or_default::<Joined>();
+        let Some(state) = LoopState::of(ctx) else {
+            // The agent's own middleware is not bound yet: `Prepare` decides and binds the layers later.
+            joined.add(installed);
+            return Ok(());
+        };
+        if joined.has(&installed.id) || state.own.ids.contains(&installed.id) {
+            if self.is_on_agent {
+                return Err(twice(&installed.id));
+            }
+            joined.skip(&installed.id);
+            return Ok(());
+        }
+        let installed = installed.without(&state.own.places);
+        joined.add(Arc::clone(&installed));
+        installed.bind(ctx)
     }
 
     fn name(&self) -> &str {
@@ -236,6 +285,10 @@ impl Middleware for Joins {
             _ => Vec::new(),
         }
     }
+
+    fn hooks(&self) -> Vec<HookInfo> {
+        self.installed.as_ref().map(|installed| installed.described.clone()).unwrap_or_default()
+    }
 }
 
 impl fmt::Debug for Joins {
@@ -246,21 +299,43 @@ impl fmt::Debug for Joins {
 
 /// The middlewares that were bound to one run of an agent.
 #[derive(Default)]
-pub(crate) struct Joined(Mutex<Vec<Arc<Installed>>>);
+pub(crate) struct Joined(Mutex<JoinedList>);
 
+#[derive(Clone, Default)]
+struct JoinedList {
+    installed: Vec<Arc<Installed>>,
+    /// The ids of the middlewares that were left out, because the agent has a middleware of the same id.
+    skipped: Vec<String>,
+}
+
+// Under the lock, ids are compared and hooks are cloned, which calls no user code.
 impl Joined {
-    fn add(&self, installed: Arc<Installed>) -> Result<()> {
-        // Only ids are compared under the lock: no user code.
-        let mut joined = self.0.lock();
-        if joined.iter().any(|other| other.id == installed.id) {
-            return Err(twice(&installed.id));
+    fn add(&self, installed: Arc<Installed>) {
+        self.0.lock().installed.push(installed);
+    }
+
+    fn has(&self, id: &str) -> bool {
+        self.0.lock().installed.iter().any(|installed| installed.id == id)
+    }
+
+    fn skip(&self, id: &str) {
+        self.0.lock().skipped.push(id.to_owned());
+    }
+
+    /// Leaves out each middleware whose id is taken, and the hooks that the agent's own hooks replace.
+    fn come_behind(&self, own: &OwnHooks) {
+        let inherited = std::mem::take(&mut self.0.lock().installed);
+        for installed in inherited {
+            if own.ids.contains(&installed.id) || self.has(&installed.id) {
+                self.skip(&installed.id);
+            } else {
+                self.add(installed.without(&own.places));
+            }
         }
-        joined.push(installed);
-        Ok(())
     }
 
     pub(crate) fn all(&self) -> Vec<Arc<Installed>> {
-        self.0.lock().clone()
+        self.0.lock().installed.clone()
     }
 }
 
@@ -272,7 +347,8 @@ pub(crate) fn twice(id: &str) -> Error {
 
 /// The methods of an agent's runs.
 pub trait AgentRun: Sized {
-    /// Adds a middleware to this run. Its hooks are called after the hooks of the agent's middlewares.
+    /// Adds a middleware to this run. Its hooks are called after the hooks of the agent's middlewares. If the agent already
+    /// has a middleware of the same id, the run fails.
     #[must_use]
     fn with(self, middleware: impl AgentMiddleware) -> Self;
 

@@ -3,8 +3,10 @@
 pub(crate) mod batch;
 pub(crate) mod builder;
 pub(crate) mod events;
+pub(crate) mod hooks_fn;
 pub(crate) mod input;
 pub(crate) mod middleware;
+pub(crate) mod own_hooks;
 pub(crate) mod steps;
 pub(crate) mod turn;
 
@@ -183,6 +185,6 @@ impl fmt::Debug for Agent {
 
 impl fmt::Debug for Installed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Installed").field("id", &self.id).field("hooks", &self.hooks.names()).finish_non_exhaustive()
+        f.debug_struct("Installed").field("id", &self.id).field("hooks", &self.described).finish_non_exhaustive()
     }
 }

@@ -1,6 +1,5 @@
 //! The loop, step by step.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
 use emitree_runtime::{Error, Result, RunContext, Runnable};
@@ -9,7 +8,7 @@ use crate::agent::AgentParts;
 use crate::agent::batch::run_batch;
 use crate::agent::builder::{check_names, specs_of};
 use crate::agent::events::{AgentStart, AgentSuccess, Iteration};
-use crate::agent::middleware::{Installed, Joined, twice};
+use crate::agent::middleware::{Installed, Joined};
 use crate::agent::turn::{CurrentTurn, LoopState};
 use crate::model::tell;
 use crate::place::action::{Decision, TurnAction, TurnEnd};
@@ -56,11 +55,7 @@ impl<'a> Loop<'a> {
             let joined = joined.all();
             let more: Vec<_> = joined.iter().flat_map(|installed| installed.tools.clone()).collect();
             installed.extend(joined);
-            // The checks of `build` are made here as well, before a message enters the session.
-            let mut ids = HashSet::new();
-            if let Some(same) = installed.iter().find(|installed| !ids.insert(installed.id.as_str())) {
-                return Err(twice(&same.id));
-            }
+            // The check of `build` is made here as well, before a message enters the session.
             if !more.is_empty() {
                 tools.extend(more);
                 check_names(ctx.name(), &tools)?;

@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::agent::own_hooks::OwnHooks;
 use crate::message::session::SessionRun;
 use crate::{Session, Usage};
 
@@ -47,14 +48,16 @@ pub(crate) struct LoopState {
     depth: usize,
     /// The state of middleware before the first attempt.
     before: Mutex<Option<BTreeMap<Arc<str>, Value>>>,
+    /// The agent's own hooks, which decide about the middlewares that are bound to the run.
+    pub(crate) own: Arc<OwnHooks>,
 }
 
 impl LoopState {
     /// Makes the state of a run, as an extension that the runs below inherit.
-    pub(crate) fn prepare(ctx: &RunContext) {
+    pub(crate) fn prepare(ctx: &RunContext, own: Arc<OwnHooks>) {
         let session = ctx.own_extension::<Session>().map(|session| Session::clone(&session)).unwrap_or_default();
         let (session, turn, depth) = (SessionRun::new(session), CurrentTurn::default(), ctx.depth());
-        ctx.set_extension(Self { session, turn, depth, before: Mutex::new(None) });
+        ctx.set_extension(Self { session, turn, depth, before: Mutex::new(None), own });
     }
 
     /// Returns the state of this run if it is prepared, and `None` instead of the state of an agent above.

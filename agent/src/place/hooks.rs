@@ -4,7 +4,7 @@ use std::fmt;
 use std::mem::take;
 use std::ops::ControlFlow;
 
-use emitree_runtime::{Filter, Filters, Result, RunContext, Stack, StackBuilder};
+use emitree_runtime::{Filter, Filters, HookInfo, Op, Phase, Result, RunContext, Stack, StackBuilder};
 use futures_core::future::BoxFuture;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -57,7 +57,7 @@ pub struct Hooks {
 }
 
 /// The chain places of a middleware.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Chains {
     pub(crate) state: Filters<History>,
     pub(crate) context: Filters<Messages>,
@@ -79,12 +79,14 @@ pub(crate) struct Chains {
 }
 
 /// A hook at the gate and its name. It is called once with all calls, or once for each open call.
+#[derive(Clone)]
 pub(crate) enum Gate {
     Batch(String, Filters<Batch>),
     Each(String, Filters<GatedCall>),
 }
 
 /// The registered hooks of a middleware: the layers of its onion places, and its chains.
+#[derive(Clone)]
 pub(crate) struct Built {
     pub(crate) owner: String,
     pub(crate) agent_run: Stack<Agent>,
@@ -375,19 +377,76 @@ impl Hooks {
 }
 
 impl Built {
-    /// Returns the names of the places with hooks, `<id>.<place>`, in the order of a turn.
-    pub(crate) fn names(&self) -> Vec<String> {
-        let is_used = |place: &Place| match place {
-            Place::AgentRun => !self.agent_run.is_empty(),
-            Place::ModelCall => !self.model_call.is_empty(),
-            Place::ToolCall => !self.tool_call.is_empty(),
-            chain => self.chains.is_used(*chain),
+    /// Returns a description of each place with hooks, in the order of a turn. A place has two descriptions if some of its
+    /// hooks are guards. If `is_guard` is set, all hooks are guards.
+    pub(crate) fn describe(&self, is_guard: bool) -> Vec<HookInfo> {
+        let describe = |&place: &Place| {
+            let name = format!("{}.{place}", self.owner);
+            let kinds = self.kinds(place).into_iter().zip([false, true]);
+            kinds.filter(|(has, _)| *has).map(move |(_, kind)| HookInfo::new(&name, kind || is_guard))
         };
-        Place::ALL.iter().filter(|place| is_used(place)).map(|place| format!("{}.{place}", self.owner)).collect()
+        let mut hooks: Vec<_> = Place::ALL.iter().flat_map(describe).collect();
+        hooks.dedup();
+        hooks
+    }
+
+    /// Returns two values for a place: `true` if it has hooks that are not guards, and `true` if it has guards.
+    fn kinds(&self, place: Place) -> [bool; 2] {
+        match place {
+            Place::AgentRun => kinds_of(&self.agent_run),
+            Place::ModelCall => kinds_of(&self.model_call),
+            Place::ToolCall => kinds_of(&self.tool_call),
+            // Every gate can deny calls, so every gate is a guard.
+            Place::ToolGate => [false, self.chains.is_used(place)],
+            chain => [self.chains.is_used(chain), false],
+        }
+    }
+
+    /// Returns the places that have hooks, in the order of a turn.
+    pub(crate) fn places(&self) -> Vec<Place> {
+        Place::ALL.into_iter().filter(|place| self.kinds(*place).contains(&true)).collect()
+    }
+
+    /// Returns these hooks without the hooks of some places. Guards stay.
+    pub(crate) fn without(&self, places: &[Place]) -> Self {
+        let mut rest = self.clone();
+        for place in places {
+            match place {
+                Place::AgentRun => rest.agent_run = rest.agent_run.in_phase(Phase::Guard),
+                Place::ModelCall => rest.model_call = rest.model_call.in_phase(Phase::Guard),
+                Place::ToolCall => rest.tool_call = rest.tool_call.in_phase(Phase::Guard),
+                chain => rest.chains.clear(*chain),
+            }
+        }
+        rest
     }
 }
 
+/// Returns whether a stack has layers that are not guards, and whether it has guards.
+fn kinds_of<O: Op>(stack: &Stack<O>) -> [bool; 2] {
+    let guards = stack.in_phase(Phase::Guard).len();
+    [stack.len() > guards, guards > 0]
+}
+
 impl Chains {
+    /// Removes the hooks of a place, except for guards.
+    fn clear(&mut self, place: Place) {
+        match place {
+            Place::ModelState => self.state = Filters::default(),
+            Place::ModelContext => self.context = Filters::default(),
+            Place::ModelPrompt => (self.contributions, self.prompt) = Default::default(),
+            Place::ModelWire => self.wire = Filters::default(),
+            Place::ModelChunk => self.chunks = ChunkStages::default(),
+            Place::TurnAction => self.action = Filters::default(),
+            Place::ToolResolve => self.resolve = Filters::default(),
+            Place::ToolResult => self.results.clear(),
+            Place::TurnStop => self.stop = Filters::default(),
+            Place::RunEnd => self.end = Filters::default(),
+            // Gates are guards. The onions are not part of the chains.
+            Place::ToolGate | Place::AgentRun | Place::ModelCall | Place::ToolCall => {}
+        }
+    }
+
     /// Returns `true` if a place has hooks. The match is exhaustive, so that explanations list every place.
     fn is_used(&self, place: Place) -> bool {
         !match place {

@@ -247,7 +247,7 @@ impl HookTest {
             }
         });
         let prepare = move |ctx: &RunContext| {
-            LoopState::prepare(ctx);
+            LoopState::prepare(ctx, Arc::default());
             LoopState::of(ctx).into_iter().for_each(|state| state.turn.change(|now| *now = turn));
             Ok(())
         };

@@ -28,13 +28,13 @@ async fn hooks_of_the_agent_of_a_run_and_of_runs_above_are_explained_by_name() -
     let bound: Vec<_> = before.middlewares.iter().map(|middleware| middleware.name.as_str()).collect();
     assert_eq!(bound, ["a", "b", "agent", "r"]);
     for (at, id) in [(0, "a"), (1, "b"), (3, "r")] {
-        assert_eq!(before.middlewares[at].summary.to_string(), format!("{id}{}", names(id)));
+        assert_eq!(before.middlewares[at].to_string(), format!("{id}{}", names(id)));
     }
     assert_eq!(before.chain.iter().filter(|layer| layer.name == "timed").count(), 3);
-    // The slot names the hook that is called, and the one that it replaced.
+    // The slot names the hook that is called, and the hooks that it replaced.
     let text = before.to_string();
-    assert!(text.contains(r#"model.wire="b.model.wire""#), "{text}");
-    assert!(text.contains(r#"model.wire replaced=["a.model.wire"]"#), "{text}");
+    assert!(text.contains(r#"model.wire="r.model.wire""#), "{text}");
+    assert!(text.contains(r#"model.wire replaced=["a.model.wire","b.model.wire"]"#), "{text}");
 
     let log = Log::default();
     let to = log.clone();

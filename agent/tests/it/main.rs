@@ -6,6 +6,7 @@ mod gates;
 mod hook_test;
 mod models;
 mod names;
+mod own_hooks;
 mod places;
 mod sessions;
 mod support;

@@ -1,0 +1,92 @@
+//! The hooks that an agent's builder registers itself, and the hooks of middlewares that they replace.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use emitree_runtime::{HookInfo, MiddlewareInfo, Summary};
+use serde_json::{Map, Value};
+
+use crate::agent::middleware::Installed;
+use crate::place::hooks::Built;
+use crate::{Hooks, Place};
+
+/// The id of the builder's hooks.
+pub(crate) const BUILDER: &str = "builder";
+
+/// The decision which hooks of middlewares are called in the runs of an agent.
+#[derive(Debug, Default)]
+pub(crate) struct OwnHooks {
+    /// The ids of the agent's middlewares.
+    pub(crate) ids: Vec<String>,
+    /// The places at which the builder has hooks.
+    pub(crate) places: Vec<Place>,
+    /// All hooks of the agent, including replaced hooks. The builder's are the first.
+    described: Vec<HookInfo>,
+}
+
+impl OwnHooks {
+    /// Puts the builder's hooks in front of the hooks of the agent's middlewares, and removes the hooks that they replace.
+    pub(crate) fn new(hooks: Hooks, installed: &mut Vec<Arc<Installed>>) -> Self {
+        let hooks = hooks.build();
+        let places = hooks.places();
+        if !places.is_empty() {
+            installed.iter_mut().for_each(|installed| *installed = Installed::without(installed, &places));
+            installed.insert(0, Arc::new(Installed::of_builder(hooks)));
+        }
+        let ids = installed.iter().map(|installed| installed.id.clone()).collect();
+        let described = installed.iter().flat_map(|installed| installed.described.iter().cloned()).collect();
+        Self { ids, places, described }
+    }
+
+    /// Describes the hooks of a run that replace other hooks, at the places of the builder's hooks and at `model.wire`.
+    /// `more` are the hooks of the middlewares that are bound to the run.
+    pub(crate) fn describe(&self, more: &[HookInfo], fields: &mut Map<String, Value>) {
+        for place in Place::ALL {
+            let suffix = format!(".{place}");
+            let hooks = self.described.iter().chain(more).filter(|hook| hook.name.ends_with(&suffix));
+            let explicit = self.places.contains(&place).then(|| format!("{BUILDER}{suffix}"));
+            let (mut called, mut replaced): (Vec<_>, Vec<_>) = hooks
+                .partition(|hook| explicit.as_ref().is_none_or(|explicit| hook.is_guard || hook.name == *explicit));
+            // `model.wire` is a slot: of the hooks that are left, only the last is called.
+            let used = if place == Place::ModelWire {
+                let used = called.pop();
+                replaced.append(&mut called);
+                used.map(|hook| hook.name.clone())
+            } else {
+                explicit
+            };
+            if let Some(used) = used {
+                fields.insert(place.to_string(), used.into());
+            }
+            if !replaced.is_empty() {
+                let names: Vec<_> = replaced.into_iter().map(|hook| hook.name.as_str()).collect();
+                fields.insert(format!("{place} replaced"), names.into());
+            }
+        }
+    }
+
+    /// Returns the hooks and the skipped ids that a run will have if each of the listed middlewares is bound to it. The agent's
+    /// own hooks are not part of the result.
+    pub(crate) fn expect(&self, listed: &[MiddlewareInfo]) -> (Vec<HookInfo>, Vec<String>) {
+        let mut ids = HashSet::new();
+        let hooked = listed.iter().filter(|middleware| !middleware.hooks.is_empty());
+        let (joined, skipped): (Vec<_>, Vec<_>) = hooked.partition(|middleware| ids.insert(middleware.name.as_str()));
+        let hooks = joined.into_iter().flat_map(|middleware| &middleware.hooks);
+        let hooks = hooks.filter(|hook| self.described.iter().all(|own| own.name != hook.name)).cloned().collect();
+        (hooks, skipped.into_iter().map(|middleware| middleware.name.clone()).collect())
+    }
+}
+
+impl Installed {
+    fn of_builder(hooks: Built) -> Self {
+        let described = hooks.describe(false);
+        Self {
+            id: BUILDER.to_owned(),
+            is_guard: false,
+            tools: Vec::new(),
+            hooks,
+            described,
+            summary: Summary::from(BUILDER),
+        }
+    }
+}
