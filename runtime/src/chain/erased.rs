@@ -27,6 +27,11 @@ pub(crate) trait DynLayer<I, O>: Send + Sync {
     ) -> BoxFuture<'a, Result<O>>;
     /// An adapter returns the description of the layer that it adapts.
     fn description(&self) -> &dyn LayerDescription;
+
+    /// Returns the name of the layer in its errors, if they have a name.
+    fn by(&self) -> Option<&str> {
+        None
+    }
 }
 
 /// The part of a layer that does not depend on the types of the work.
@@ -77,6 +82,32 @@ impl<O: Op, L: Layer<O>> DynLayer<O::In, O::Out> for Erased<L, O> {
 
     fn description(&self) -> &dyn LayerDescription {
         self
+    }
+}
+
+/// A layer whose errors have a name.
+pub(crate) struct Named<I, O> {
+    pub(crate) layer: Arc<dyn DynLayer<I, O>>,
+    pub(crate) by: Arc<str>,
+}
+
+impl<I, O> DynLayer<I, O> for Named<I, O> {
+    fn call<'a>(
+        &'a self,
+        phase: Phase,
+        input: &'a I,
+        ctx: &'a RunContext,
+        next: RawNext<'a, I, O>,
+    ) -> BoxFuture<'a, Result<O>> {
+        self.layer.call(phase, input, ctx, next)
+    }
+
+    fn description(&self) -> &dyn LayerDescription {
+        self.layer.description()
+    }
+
+    fn by(&self) -> Option<&str> {
+        Some(&self.by)
     }
 }
 
@@ -193,6 +224,15 @@ impl<'a, I, O> RawNext<'a, I, O> {
         }
     }
 
+    /// Names the next layer in its error, unless the error comes from further inside.
+    #[cold]
+    fn name_origin(self, error: Error) -> Error {
+        // The notes live as long as the call, so their address identifies the call. A call that is adapted to other types
+        // shares them.
+        let call = std::ptr::from_ref(self.call.noted).addr();
+        error.returned_in(call, self.call.layers.get(self.passed).and_then(|entry| entry.layer.by()))
+    }
+
     pub(crate) fn is_answered(self) -> bool {
         self.call.work.is_answered()
     }
@@ -274,6 +314,8 @@ impl<I, O> Future for Running<'_, I, O> {
             Ok(()) => ready!(polled),
             Err(panic) => self.panicked(polled, panic),
         };
+        // Before the error is noted, because the note keeps a copy.
+        let result = result.map_err(|error| self.next.name_origin(error));
         // Pass notes of swallowed control flow on to the layer outside before this future is dropped (M9).
         Poll::Ready(noted.settle(frame, outside, result))
     }

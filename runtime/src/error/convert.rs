@@ -128,6 +128,7 @@ impl From<ErrorReport> for Error {
             is_fatal: report.is_fatal,
             control: interrupt.or(retry),
             note: 0,
+            returned_in: 0,
         }))
     }
 }

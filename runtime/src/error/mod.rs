@@ -56,6 +56,8 @@ struct ErrorData {
     control: Option<ControlData>,
     /// The number of its note in [`SwallowedControlFlow`](crate::layer::swallowed::SwallowedControlFlow); 0 without a note.
     note: u64,
+    /// The last call through layers in which the error was returned by a layer or by the work; 0 if there is none.
+    returned_in: usize,
 }
 
 impl Error {
@@ -203,6 +205,20 @@ impl Error {
         if self.0.note == note { self } else { self.with(|data| data.note = note) }
     }
 
+    /// Marks the error as returned in a call through layers. If it is marked for the first time in this call, the layer that
+    /// returns it has made it: `by` becomes the detail `by`, unless the error already names its origin.
+    pub(crate) fn returned_in(self, call: usize, by: Option<&str>) -> Self {
+        if self.0.returned_in == call {
+            return self;
+        }
+        let is_named = matches!(self.0.kind, ErrorKind::Denied { .. } | ErrorKind::Halted { .. });
+        let by = by.filter(|_| !is_named && !self.0.context.contains_key("by"));
+        self.with(|data| {
+            data.returned_in = call;
+            data.context.extend(by.map(|by| ("by".to_owned(), by.into())));
+        })
+    }
+
     pub(crate) fn note(&self) -> u64 {
         self.0.note
     }
@@ -320,6 +336,7 @@ impl ErrorData {
             is_fatal: false,
             control: None,
             note: 0,
+            returned_in: 0,
         }
     }
 }

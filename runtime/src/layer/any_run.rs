@@ -80,6 +80,10 @@ impl<I: Data, O: Data> DynLayer<I, O> for OpaqueAdapter {
     fn description(&self) -> &dyn LayerDescription {
         self.0.description()
     }
+
+    fn by(&self) -> Option<&str> {
+        self.0.by()
+    }
 }
 
 fn no_output(layer: &str) -> Error {

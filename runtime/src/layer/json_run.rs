@@ -87,6 +87,10 @@ impl<I: Data, O: Data> DynLayer<I, O> for JsonAdapter {
     fn description(&self) -> &dyn LayerDescription {
         self.0.description()
     }
+
+    fn by(&self) -> Option<&str> {
+        self.0.by()
+    }
 }
 
 /// The work as the adapted layer calls it, from JSON to JSON.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use futures_core::future::BoxFuture;
 
-use crate::chain::erased::{LayerEntry, Work, call};
+use crate::chain::erased::{LayerEntry, Named, Work, call};
 use crate::chain::{AnyChain, Chain, by_phase};
 use crate::layer::guard::GuardLayer;
 use crate::layer::nesting::warn_once;
@@ -325,6 +325,41 @@ impl<O: Op> StackBuilder<O> {
         F: for<'a> Fn(&'a O::In, &'a RunContext, Next<'a, O>) -> BoxFuture<'a, Result<O::Out>> + Send + Sync + 'static,
     {
         self.layer(layer_fn(name, f))
+    }
+
+    /// Names the layers that were added so far in their errors: an error that a layer returns has the name as the detail `by`.
+    /// Errors of `next` that a layer passes on keep their origin, and so do errors that name it: denials, halts, and errors that
+    /// already have the detail.
+    ///
+    /// ```
+    /// use emitree_runtime::{Error, Next, Op, RunContext, Runnable, Stack, runnable_fn};
+    ///
+    /// # struct Say;
+    /// # impl Op for Say {
+    /// #     type In = String;
+    /// #     type Out = String;
+    /// # }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() {
+    /// let stack = Stack::<Say>::builder().layer_fn("check", |text, _, next: Next<'_, Say>| {
+    ///     Box::pin(async move { if text.is_empty() { Err(Error::new("no text")) } else { next.run(text).await } })
+    /// });
+    /// let say = runnable_fn("say", |text: String, _: RunContext| async move { Err::<String, _>(Error::new(text)) })
+    ///     .middleware(stack.errors_by("desk.check").build());
+    ///
+    /// let of_layer = say.run(String::new()).await.unwrap_err();
+    /// assert_eq!(of_layer.explain(), "no text\n  by: \"desk.check\"");
+    /// let of_work = say.run("no voice".to_owned()).await.unwrap_err();
+    /// assert_eq!(of_work.explain(), "no voice");
+    /// # }
+    /// ```
+    pub fn errors_by(mut self, by: impl Into<Arc<str>>) -> Self {
+        let by = by.into();
+        for entry in &mut self.0 {
+            let (layer, by) = (Arc::clone(&entry.layer), Arc::clone(&by));
+            entry.layer = Arc::new(Named { layer, by });
+        }
+        self
     }
 
     /// Builds the stack: layers sorted by phase, and within a phase in order of registration.
