@@ -17,7 +17,7 @@ pub(crate) fn add<T: Send + 'static>(filters: &mut Filters<T>, filter: impl Filt
 }
 
 /// Adds the name of a hook to its error as the detail `by`, unless the error already has a name.
-fn by(name: &str, error: Error) -> Error {
+pub(crate) fn by(name: &str, error: Error) -> Error {
     let is_named = error.is_denied() || error.is_halted() || error.details().contains_key("by");
     if is_named { error } else { error.context("by", name) }
 }

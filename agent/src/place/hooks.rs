@@ -3,6 +3,7 @@
 use std::fmt;
 use std::mem::take;
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use emitree_runtime::{Filter, Filters, HookInfo, Op, Phase, Result, RunContext, Stack, StackBuilder};
 use futures_core::future::BoxFuture;
@@ -12,9 +13,9 @@ use serde::de::DeserializeOwned;
 use crate::message::history::History;
 use crate::place::action::{CallResult, Messages, TurnAction, TurnEnd};
 use crate::place::batch::{Batch, GatedCall};
-use crate::place::filters::{AsyncHook, CONTINUE, Contribution, Resolver, StopCheck, SyncHook, add, resolved};
+use crate::place::filters::{AsyncHook, CONTINUE, Contribution, Resolver, StopCheck, SyncHook, add, by, resolved};
 use crate::place::state::State;
-use crate::{Agent, ChatModel, ChunkStage, ChunkStages, Message, Place, Tool, ToolCall};
+use crate::{Agent, ChatModel, ChunkStage, ChunkStages, Chunks, Message, Place, Tool, ToolCall};
 
 /// The result of a hook: nothing, or a `Result`.
 pub trait HookResult {
@@ -132,11 +133,13 @@ impl Hooks {
     }
 
     pub(crate) fn build(self) -> Built {
+        let [agent_run, model_call, tool_call] =
+            [Place::AgentRun, Place::ModelCall, Place::ToolCall].map(|place| self.name(place));
         Built {
             owner: self.owner,
-            agent_run: self.agent_run.build(),
-            model_call: self.model_call.build(),
-            tool_call: self.tool_call.build(),
+            agent_run: self.agent_run.errors_by(agent_run).build(),
+            model_call: self.model_call.errors_by(model_call).build(),
+            tool_call: self.tool_call.errors_by(tool_call).build(),
             chains: self.chains,
         }
     }
@@ -272,6 +275,11 @@ impl Hooks {
 
     /// Adds a stage for the pieces of each reply, see [`ChunkStages`]. `make` is called for each attempt.
     pub fn chunks<S: ChunkStage + 'static>(&mut self, make: impl Fn() -> S + Send + Sync + 'static) -> &mut Self {
+        let name: Arc<str> = self.name(Place::ModelChunk).into();
+        let make = move || {
+            let (mut stage, name) = (make(), Arc::clone(&name));
+            move |chunks: &mut Chunks, ctx: &RunContext| stage.pass(chunks, ctx).map_err(|error| by(&name, error))
+        };
         self.chains.chunks = take(&mut self.chains.chunks).with(make);
         self
     }

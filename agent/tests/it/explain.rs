@@ -1,9 +1,10 @@
 //! Explanations and errors name the hooks of an agent.
 
-use emitree_agent::{Agent, AgentRun, Hooks, Place, ScriptedModel, joins};
-use emitree_runtime::{Error, Next, Result, for_tree};
+use emitree_agent::{Agent, AgentRun, ChatModel, Chunks, Hooks, Place, ScriptedModel, Tool, hooks_fn, joins};
+use emitree_runtime::{Error, Next, Result, RunContext, for_tree};
+use serde_json::json;
 
-use crate::support::{Log, Made, agent};
+use crate::support::{Log, Made, agent, fail};
 
 /// A middleware with a hook at some places.
 fn hooked(id: &'static str) -> Made<impl Fn(&mut Hooks) + Send + Sync + 'static> {
@@ -55,5 +56,54 @@ async fn the_error_of_a_hook_names_the_hook() -> Result<()> {
     let fails = Made("m", |hooks: &mut Hooks| _ = hooks.on_state(|_, _| Err(Error::new("broken"))));
     let error = agent(&ScriptedModel::new("test")).with(fails).build()?.ask("go").await.unwrap_err();
     assert_eq!((error.to_string().as_str(), &error.details()["by"]), ("broken", &"m.model.state".into()));
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_error_of_a_stage_or_a_layer_names_it_and_an_error_from_inside_keeps_its_origin() -> Result<()> {
+    let broken = || Error::new("broken").fatal(true);
+    for place in [Place::AgentRun, Place::ModelCall, Place::ModelChunk, Place::ToolCall] {
+        for fails in [true, false] {
+            let breaks =
+                hooks_fn("m", move |hooks| match place {
+                    Place::AgentRun => drop(hooks.agent_run(|stack| {
+                        stack.layer_fn("l", move |input, _, next: Next<'_, Agent>| {
+                            Box::pin(async move { if fails { Err(broken()) } else { next.run(input).await } })
+                        })
+                    })),
+                    Place::ModelCall => drop(hooks.model_call(|stack| {
+                        stack.layer_fn("l", move |input, _, next: Next<'_, ChatModel>| {
+                            Box::pin(async move { if fails { Err(broken()) } else { next.run(input).await } })
+                        })
+                    })),
+                    Place::ToolCall => drop(hooks.tool_call(|stack| {
+                        stack.layer_fn("l", move |input, _, next: Next<'_, Tool>| {
+                            Box::pin(async move { if fails { Err(broken()) } else { next.run(input).await } })
+                        })
+                    })),
+                    _ => drop(hooks.chunks(move || {
+                        move |_: &mut Chunks, _: &RunContext| if fails { Err(broken()) } else { Ok(()) }
+                    })),
+                });
+            // An outer layer passes the error on.
+            let passes = hooks_fn("outer", |hooks| {
+                hooks.agent_run(|stack| {
+                    stack.layer_fn("l", |input, _, next: Next<'_, Agent>| {
+                        Box::pin(async move { next.run(input).await.map_err(|error| error.context("seen", true)) })
+                    })
+                });
+            });
+            let script = ScriptedModel::new("test").call("die", json!({"text": ""})).text("x");
+            let dies = fail("die", move || Error::new("of the tool").fatal(true));
+            let error = agent(&script).tool(dies).with(passes).with(breaks).build()?.ask("go").await.unwrap_err();
+            let by = error.details().get("by").and_then(|by| by.as_str());
+            let expected = fails.then(|| format!("m.{place}"));
+            assert_eq!(
+                (error.to_string(), by),
+                ((if fails { "broken" } else { "of the tool" }).to_owned(), expected.as_deref())
+            );
+            assert_eq!(error.details()["seen"], true);
+        }
+    }
     Ok(())
 }
