@@ -165,7 +165,8 @@ impl AgentBuilder {
     }
 
     /// Sets the maximum number of agents' runs that this agent's run may be nested in, by default 20. A run that is nested
-    /// deeper fails. The limit protects the thread's stack, of which each level takes a part.
+    /// deeper fails with a fatal error, which also ends the runs of the agents above. The limit protects the thread's stack, of
+    /// which each level takes a part.
     pub const fn max_depth(mut self, max_depth: usize) -> Self {
         self.max_depth = max_depth;
         self
@@ -186,8 +187,8 @@ impl AgentBuilder {
     ///
     /// # Errors
     ///
-    /// Returns the first error of a tool, a middleware or [`hooks`](Self::hooks), unchanged. Also returns an error if the agent's name cannot be
-    /// part of a namespace, if two tools have the same name or two middlewares the same id, or if `max_steps` is 0.
+    /// Returns the first error of a tool, a middleware or [`hooks`](Self::hooks), unchanged. Also returns an
+    /// error if the agent's name cannot be part of a namespace, if two tools have the same name or two middlewares the same id, or if `max_steps` is 0.
     pub fn build(self) -> Result<Agent> {
         let Self { name, model, prompt, options, mut tools, hooks, mut installed, mut middlewares, .. } = self;
         let Self { max_steps, max_depth, spawn_tools, failure, .. } = self;

@@ -305,11 +305,13 @@ fn check_depth(agent: &AgentParts, ctx: &RunContext) -> Result<()> {
     let above = std::iter::successors(ctx.parent(), |run| run.parent());
     let agents = above.filter(|run| run.types().runnable == std::any::type_name::<Agent>()).count();
     if agents > agent.max_depth {
-        return Err(Error::new(format!(
+        let error = Error::new(format!(
             "the agent `{}` runs inside of {agents} others, and at most {} are allowed (`max_depth`)",
             ctx.name(),
             agent.max_depth
-        )));
+        ));
+        // Fatal, because otherwise the error would be a result of the tool that runs this agent, and the model would try again.
+        return Err(error.fatal(true));
     }
     Ok(())
 }
