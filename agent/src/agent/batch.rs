@@ -151,8 +151,7 @@ fn by_error(agent: &Loop<'_>, call: ToolCall, error: Error) -> Settled {
     {
         return Settled::Interrupted(call, interrupt);
     }
-    let how = if error.is_denied() { How::Denied } else { How::Failed };
-    let text = if error.is_denied() { error.explain() } else { error.to_string() };
+    let (how, text) = if error.is_denied() { (How::Denied, denial(&error)) } else { (How::Failed, error.to_string()) };
     let result = CallResult { call, how, output: ToolOutput::error(text) };
     // If only the tool was aborted, or if its retries are spent, the agent's run goes on.
     let is_aborted = error.is_aborted() && agent.ctx.is_aborted();
@@ -161,6 +160,16 @@ fn by_error(agent: &Loop<'_>, call: ToolCall, error: Error) -> Settled {
     } else {
         Settled::Result(result)
     }
+}
+
+/// Returns the explanation of a denial without repetition: the denial of a guard has the message of the guard's own error,
+/// which is its cause.
+fn denial(error: &Error) -> String {
+    let mut report = error.report();
+    if report.causes.first() == Some(&report.message) {
+        report.causes.remove(0);
+    }
+    report.explain()
 }
 
 /// Passes all results through `tool.result` in call order, and returns the results or the strongest error.

@@ -146,7 +146,7 @@ async fn hooks_of_a_guard_and_guards_of_runs_stay_and_a_guard_keeps_the_wire() -
     let answer = agent.ask("go").await?;
     let sent: Vec<_> = script.requests()[0].messages.iter().map(|message| message.text()).collect();
     assert_eq!(sent, ["go", "own", "redacted", "wire of redact"]);
-    assert!(results(&answer.messages)[0].starts_with("!denied by keep: too loud"), "{:?}", results(&answer.messages));
+    assert_eq!(results(&answer.messages), ["!denied by keep: too loud"]);
     Ok(())
 }
 
