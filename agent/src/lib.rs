@@ -14,7 +14,9 @@ mod tool;
 
 pub use agent::Agent;
 pub use agent::builder::{AgentBuilder, IntoTool};
-pub use agent::events::{AgentStart, AgentSuccess, Iteration, ToolCallIdentified, ToolResponse};
+pub use agent::events::{
+    AgentStart, AgentSuccess, Iteration, MessageAdded, MessageError, ToolCallIdentified, ToolResponse,
+};
 pub use agent::hooks_fn::{HooksFn, hooks_fn};
 pub use agent::input::{AgentInput, AgentOutput};
 pub use agent::middleware::{AgentMiddleware, AgentRun, Joins, joins};

@@ -25,6 +25,34 @@ pub struct Iteration {
     pub messages: usize,
 }
 
+/// The event `message`: a message has entered the history.
+///
+/// The run emits it for each message of [`AgentOutput::messages`](crate::AgentOutput::messages), in that order: for the input,
+/// responses, results of tools, and messages that hooks inject. The messages of a turn enter the history together, after its
+/// last tool has settled. If the run is aborted or dropped, the messages of the unfinished turn enter the history without this
+/// event.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct MessageAdded {
+    /// The message, as the history keeps it.
+    pub message: Arc<Message>,
+}
+
+/// The event `message_error`: a message reports an error to the model, or cannot be used.
+///
+/// - For the result of a tool call that is an error, it is emitted after the event `message` of this result. The call failed,
+///   was denied, or could not be executed as the model made it: the tool does not exist, or the arguments do not fit.
+/// - For a response that cannot enter the history, because a hook of `turn.action` failed or the response is not valid, it is
+///   emitted instead of the event `message`. The run then fails.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct MessageError {
+    /// The message.
+    pub message: Arc<Message>,
+    /// The error: the text of the result, or the reason why the response cannot be used.
+    pub error: String,
+}
+
 /// The event `tool_call_identified`: the model asks for a tool call. Emitted for each call, after `tool.resolve` and
 /// before the gate.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -59,6 +87,14 @@ impl Event for AgentStart {
 
 impl Event for Iteration {
     const NAME: EventName = EventName::new("iteration");
+}
+
+impl Event for MessageAdded {
+    const NAME: EventName = EventName::new("message");
+}
+
+impl Event for MessageError {
+    const NAME: EventName = EventName::new("message_error");
 }
 
 impl Event for ToolCallIdentified {

@@ -85,15 +85,19 @@ use crate::{AgentInput, AgentOutput, ChatModel, ChatOptions, Tool, ToolError, To
 ///
 /// # Its own events
 ///
-/// The run emits these events in the namespace `agent.<name>`, and only while it has listeners:
+/// The run emits these events in the namespace `agent.<name>`, and only while it has listeners. The events of a turn are
+/// emitted in the order of this table, and each attempt emits them again. If a listener fails, the run fails.
 ///
-/// | event | payload |
-/// |---|---|
-/// | `start` | [`AgentStart`](crate::AgentStart) |
-/// | `iteration` | [`Iteration`](crate::Iteration) |
-/// | `tool_call_identified` | [`ToolCallIdentified`](crate::ToolCallIdentified) |
-/// | `tool_response` | [`ToolResponse`](crate::ToolResponse) |
-/// | `success` | [`AgentSuccess`](crate::AgentSuccess) |
+/// | event | payload | when |
+/// |---|---|---|
+/// | `start` | [`AgentStart`](crate::AgentStart) | before the first turn |
+/// | `message` | [`MessageAdded`](crate::MessageAdded) | a message has entered the history: here the input |
+/// | `iteration` | [`Iteration`](crate::Iteration) | a turn begins |
+/// | `tool_call_identified` | [`ToolCallIdentified`](crate::ToolCallIdentified) | for each call, before the gate |
+/// | `tool_response` | [`ToolResponse`](crate::ToolResponse) | for each result, after all calls have settled |
+/// | `message` | [`MessageAdded`](crate::MessageAdded) | for the response, each result and each injected message, before `turn.stop` |
+/// | `message_error` | [`MessageError`](crate::MessageError) | after the `message` of a result that is an error; instead of the `message` of a response that cannot be used |
+/// | `success` | [`AgentSuccess`](crate::AgentSuccess) | the loop has an answer, before the output middleware |
 ///
 /// Tokens are events of the model's run: [`on_token`](crate::AgentRun::on_token).
 ///

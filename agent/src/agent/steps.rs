@@ -7,10 +7,10 @@ use emitree_runtime::{Error, Result, RunContext, Runnable};
 use crate::agent::AgentParts;
 use crate::agent::batch::run_batch;
 use crate::agent::builder::{check_names, specs_of};
-use crate::agent::events::{AgentStart, AgentSuccess, Iteration};
+use crate::agent::events::{AgentStart, AgentSuccess, Iteration, MessageAdded, MessageError};
 use crate::agent::middleware::{Installed, Joined};
 use crate::agent::turn::{CurrentTurn, LoopState};
-use crate::model::tell;
+use crate::model::{log, tell};
 use crate::place::action::{Decision, TurnAction, TurnEnd};
 use crate::place::hooks::Chains;
 use crate::place::testing::join;
@@ -35,6 +35,8 @@ pub(crate) struct Loop<'a> {
     usage: Usage,
     warnings: Vec<String>,
     input: &'a AgentInput,
+    /// The number of messages of this attempt whose event has been emitted.
+    announced: usize,
 }
 
 /// The way in which a turn ended.
@@ -81,6 +83,7 @@ impl<'a> Loop<'a> {
             usage: Usage::default(),
             warnings: Vec::new(),
             input,
+            announced: 0,
         })
     }
 
@@ -100,6 +103,7 @@ impl<'a> Loop<'a> {
         if self.ctx.has_listeners() {
             tell(self.ctx, &mut AgentStart { messages: self.input.messages.clone() }).await?;
         }
+        self.announce().await?;
         let mut rounds = 0;
         loop {
             let (answer, after) = self.take_turn().await?;
@@ -121,7 +125,26 @@ impl<'a> Loop<'a> {
                 )));
             }
             self.state.session.extend(more)?;
+            self.announce().await?;
         }
+    }
+
+    /// Emits an event for each message that has entered the history since the last call.
+    async fn announce(&mut self) -> Result<()> {
+        // Counted without listeners as well, because a listener of a later turn does not receive the messages before it.
+        let messages = self.state.session.added_after(self.announced);
+        self.announced += messages.len();
+        if !self.ctx.has_listeners() {
+            return Ok(());
+        }
+        for message in messages {
+            tell(self.ctx, &mut MessageAdded { message: Arc::clone(&message) }).await?;
+            for result in message.tool_results().filter(|result| result.is_error) {
+                let error = result.response.as_str().map_or_else(|| result.response.to_string(), str::to_owned);
+                tell(self.ctx, &mut MessageError { message: Arc::clone(&message), error }).await?;
+            }
+        }
+        Ok(())
     }
 
     async fn succeed(self, answer: Arc<Message>) -> Result<AgentOutput> {
@@ -155,12 +178,23 @@ impl<'a> Loop<'a> {
             self.turn().change(|turn| turn.usage = usage);
         }
         self.warnings.extend(response.warnings.iter().cloned());
-        self.act(response).await
+        let acted = self.act(response).await;
+        // The turn is in the history, also if it failed.
+        let told = self.announce().await;
+        let (end, after) = match acted {
+            Ok(acted) => told.map(|()| acted)?,
+            Err(error) => {
+                log(told, "message");
+                return Err(error);
+            }
+        };
+        Ok((Arc::clone(&end.response), self.stop(end, after).await?))
     }
 
     /// Prepares the request: `model.state`, `model.context`, `model.prompt`, `model.wire`.
-    async fn request(&self) -> Result<ChatRequest> {
+    async fn request(&mut self) -> Result<ChatRequest> {
         self.change_history().await?;
+        self.announce().await?;
         let history = self.state.session.history();
         if self.ctx.has_listeners() {
             let mut iteration = Iteration { turn: self.turn().get(), messages: history.messages().len() };
@@ -250,15 +284,19 @@ impl<'a> Loop<'a> {
         run.await
     }
 
-    /// Passes a response through `turn.action`, and executes its tool calls.
-    async fn act(&self, response: ChatResponse) -> Result<(Arc<Message>, After)> {
+    /// Passes a response through `turn.action`, and executes its tool calls. When it returns, the turn is in the history.
+    async fn act(&self, response: ChatResponse) -> Result<(TurnEnd, After)> {
         let mut action = TurnAction::new(response);
-        for chains in self.chains() {
-            chains.action.apply(&mut action, self.ctx).await?;
-        }
+        let decided = self.decide(&mut action).await;
+        // Copied only if a listener may receive it.
+        let copy = self.ctx.has_listeners().then(|| Arc::new(action.response.message.clone()));
         let TurnAction { response, inject, decision } = action;
         // When the turn is dropped, the response enters the history with a result for each call.
-        let mut turn = self.state.session.open(response.message)?;
+        let opened = decided.and_then(|()| Ok(self.state.session.open(response.message)?));
+        if let (Err(error), Some(message)) = (&opened, copy) {
+            log(tell(self.ctx, &mut MessageError { message, error: error.to_string() }).await, "message_error");
+        }
+        let mut turn = opened?;
         let response = Arc::clone(turn.response());
         let asks_again = !inject.is_empty();
         turn.inject(inject)?;
@@ -285,7 +323,15 @@ impl<'a> Loop<'a> {
         };
         // The turn enters the history before `turn.stop`, so that hooks find the turn in the history.
         drop(turn);
-        Ok((response, self.stop(end, after).await?))
+        Ok((end, after))
+    }
+
+    /// Passes a response through `turn.action`.
+    async fn decide(&self, action: &mut TurnAction) -> Result<()> {
+        for chains in self.chains() {
+            chains.action.apply(action, self.ctx).await?;
+        }
+        Ok(())
     }
 
     /// Calls the hooks of `turn.stop`, which may end the run.

@@ -97,6 +97,11 @@ impl SessionRun {
         self.added.lock().clone()
     }
 
+    /// Returns the messages that the current attempt added after the first `known` of them, in order.
+    pub(crate) fn added_after(&self, known: usize) -> Vec<Arc<Message>> {
+        self.added.lock()[known..].to_vec()
+    }
+
     /// Appends messages, as [`History::extend`].
     pub(crate) fn extend(&self, messages: impl IntoIterator<Item = Message>) -> Result<(), HistoryError> {
         let messages: Vec<_> = messages.into_iter().map(Arc::new).collect();

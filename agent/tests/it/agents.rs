@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use emitree_agent::{
-    Agent, AgentContext, AgentRun, CallId, ChatModel, ChatOptions, History, Message, NewToken, Reply, ScriptedModel,
-    Session, ToolOutput, Usage, tool_fn,
+    Agent, AgentContext, AgentRun, CallId, ChatModel, ChatOptions, History, Message, MessageAdded, MessageError,
+    NewToken, Reply, Role, ScriptedModel, Session, ToolOutput, Usage, hooks_fn, tool_fn,
 };
+use emitree_emitter::EventMeta;
 use emitree_middleware::{Cache, Runs};
 use emitree_runtime::{
     AbortHandle, AnyRun, Error, Guard, Interrupt, Op, Result, RunContext, Runnable, Stack, for_nested, for_tree,
@@ -24,7 +25,7 @@ async fn an_agent_calls_tools_until_the_model_answers_and_counts_what_it_took() 
         .reply(Reply::text("A and B").usage(Usage::new(20, 3)));
     let agent = agent(&script).prompt("Be brief.").build()?;
     let log = Log::default();
-    for name in ["start", "iteration", "tool_call_identified", "tool_response", "success"] {
+    for name in ["start", "iteration", "message*", "tool_call_identified", "tool_response", "success"] {
         let to = log.clone();
         agent.emitter().observe(name, move |_: &dyn emitree_emitter::AnyEvent, meta| to.add(meta.name()))?;
     }
@@ -36,12 +37,17 @@ async fn an_agent_calls_tools_until_the_model_answers_and_counts_what_it_took() 
     assert_eq!(answer.tool_calls().count(), 2);
     let expected = [
         "start",
+        "message",
         "iteration",
         "tool_call_identified",
         "tool_call_identified",
         "tool_response",
         "tool_response",
+        "message",
+        "message",
+        "message",
         "iteration",
+        "message",
         "success",
     ];
     assert_eq!(log.lines(), expected);
@@ -50,6 +56,107 @@ async fn an_agent_calls_tools_until_the_model_answers_and_counts_what_it_took() 
     assert_eq!(requests[0].system.as_deref(), Some("Be brief."));
     assert_eq!(requests[0].tools[0].name, "shout");
     assert_eq!(requests.iter().map(|request| request.messages.len()).collect::<Vec<_>>(), [1, 4]);
+    Ok(())
+}
+
+/// Logs the messages of an agent, and the errors in them.
+fn log_messages(agent: &Agent) -> Result<Log> {
+    let log = Log::default();
+    let (to, errors) = (log.clone(), log.clone());
+    agent.emitter().observe("message", move |added: &MessageAdded, _| {
+        let results = results(std::slice::from_ref(&added.message)).concat();
+        to.add(format!("{}: {}{results}", added.message.role.as_str(), added.message.text()));
+    })?;
+    agent.emitter().observe("message_error", move |failed: &MessageError, _| {
+        errors.add(format!("error in {}: {}", failed.message.role.as_str(), failed.error));
+    })?;
+    Ok(log)
+}
+
+#[tokio::test]
+async fn each_message_is_announced_in_the_order_of_the_history_and_each_error_behind_its_message() -> Result<()> {
+    let script = ScriptedModel::new("test")
+        .calls([("shout", json!({"text": "a"})), ("sing", json!({}))])
+        .reply(Reply::text("perhaps"))
+        .text("done")
+        .text("sure");
+    let hooks = hooks_fn("m", |hooks| {
+        hooks.on_state(|history, ctx| {
+            if ctx.turn().is_some_and(|turn| turn.number == 1) {
+                history.extend([Message::user("noted")])?;
+            }
+            Ok(())
+        });
+        hooks.on_action(|action, _| {
+            if action.response.text() == "perhaps" {
+                action.inject.push(Message::user("be sure"));
+            }
+        });
+        hooks.on_end(|more, ctx| {
+            if ctx.turn().is_some_and(|turn| turn.number == 3) {
+                more.push(Message::user("really?"));
+            }
+        });
+        // The turn has been announced before.
+        hooks.on_stop(|_, _| Ok(false));
+    });
+    let agent = agent(&script).with(hooks).build()?;
+    let log = log_messages(&agent)?;
+    let answer = agent.ask("go").await?;
+    let expected = [
+        "user: go",
+        "user: noted",
+        "assistant: ",
+        "tool: A",
+        "tool: !there is no tool `sing`; there are `shout`",
+        "error in tool: there is no tool `sing`; there are `shout`",
+        "assistant: perhaps",
+        "user: be sure",
+        "assistant: done",
+        "user: really?",
+        "assistant: sure",
+    ];
+    assert_eq!(log.lines(), expected);
+    let roles: Vec<_> = answer.messages.iter().map(|message| message.role.as_str()).collect();
+    let announced = log.lines().into_iter().filter(|line| !line.starts_with("error"));
+    assert_eq!(roles, announced.map(|line| line.split(':').next().expect("a role").to_owned()).collect::<Vec<_>>());
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_response_that_cannot_be_used_is_a_message_error_and_a_failed_turn_is_announced() -> Result<()> {
+    let script = || ScriptedModel::new("test").text("a bad answer");
+    let fails = hooks_fn("m", |hooks| _ = hooks.on_action(|_, _| Err(Error::new("rude"))));
+    let breaks = hooks_fn("m", |hooks| _ = hooks.on_action(|action, _| action.response.message.role = Role::User));
+    for (hooks, role, error) in [
+        (fails, "assistant", "rude"),
+        (breaks, "user", "a model's response is of the role `user`, and has to be of the role `assistant`"),
+    ] {
+        let agent = agent(&script()).with(hooks).build()?;
+        let log = log_messages(&agent)?;
+        assert_eq!(agent.ask("go").await.unwrap_err().to_string(), error);
+        assert_eq!(log.lines(), ["user: go".to_owned(), format!("error in {role}: {error}")]);
+    }
+
+    let script = ScriptedModel::new("test").calls([("die", json!({"text": ""})), ("shout", json!({"text": "a"}))]);
+    let agent = agent(&script).tool(fail("die", || Error::new("dead").fatal(true))).build()?;
+    let log = log_messages(&agent)?;
+    agent.ask("go").await.unwrap_err();
+    assert_eq!(log.lines(), ["user: go", "assistant: ", "tool: !dead", "error in tool: dead", "tool: A"]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_listener_of_messages_that_fails_ends_the_run_and_the_turn_stays_in_the_history() -> Result<()> {
+    let script = ScriptedModel::new("test").call("shout", json!({"text": "a"})).text("done");
+    let session = Session::new();
+    let refuses = |added: &mut MessageAdded, _: &EventMeta<'_>| {
+        if added.message.role == Role::Tool { Err(Error::new("full").into()) } else { Ok(()) }
+    };
+    let run = agent(&script).build()?;
+    let error = run.ask("go").session(&session).on("message", refuses).await.unwrap_err();
+    assert_eq!(error.to_string(), "full");
+    assert_eq!(results(assert_valid(&session).messages()), ["A"]);
     Ok(())
 }
 
@@ -235,7 +342,7 @@ async fn whatever_ends_a_run_its_session_stays_valid_and_goes_on() -> Result<()>
 async fn invalid_input_is_refused_before_the_model_is_asked() -> Result<()> {
     let script = ScriptedModel::new("test").text("never");
     let agent = agent(&script).build()?;
-    let error = agent.ask(Message::new(emitree_agent::Role::User, [])).await.unwrap_err();
+    let error = agent.ask(Message::new(Role::User, [])).await.unwrap_err();
     assert_eq!(error.to_string(), "message 0 of the role `user` is empty");
     let error = agent.ask(Vec::<Message>::new()).await.unwrap_err();
     assert_eq!(error.to_string(), "the input of the agent `tester` has no messages");
