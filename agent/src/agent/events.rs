@@ -66,7 +66,7 @@ pub struct ToolCallIdentified {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ToolResponse {
-    /// The call.
+    /// The call as it was executed. The history keeps the call as the model wrote it.
     pub call: ToolCall,
     /// The result, as the model reads it.
     pub result: ToolResult,

@@ -60,7 +60,7 @@ use crate::{AgentInput, AgentOutput, ChatModel, ChatOptions, Tool, ToolError, To
 /// 4. The response and the results of its calls enter the history together, even if the run ends before the next step.
 /// 5. `[tool.resolve]` may replace each tool call by another call. Then the tool's name and the arguments are checked, and
 ///    `[tool.gate]` decides about all calls that passed the check, before any of them starts. Calls are checked again
-///    after the gate.
+///    after the gate. The history keeps the calls as the model wrote them.
 /// 6. The tools run side by side in one task, each inside of `[tool.call]`. A tool that blocks the thread delays the
 ///    other tools, unless each call has [a task of its own](crate::AgentBuilder::spawn_tools).
 /// 7. When all calls have settled, `[tool.result]` receives each result in call order.

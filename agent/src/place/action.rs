@@ -48,7 +48,8 @@ pub enum Decision {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct CallResult {
-    /// The call.
+    /// The call as it was executed, after changes by hooks of `tool.resolve` and `tool.gate`. The history keeps the call as the
+    /// model wrote it.
     pub call: ToolCall,
     /// The origin of the result.
     pub how: How,

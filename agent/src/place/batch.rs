@@ -63,6 +63,10 @@ impl Batch {
 #[non_exhaustive]
 pub struct GatedCall {
     /// The call. A gate may change its name and arguments, which are validated again. A change of the id is undone.
+    ///
+    /// The history keeps the call as the model wrote it, because providers check signatures of their responses. Hooks of
+    /// [`tool.result`](crate::Place::ToolResult) and the event [`ToolResponse`](crate::ToolResponse) have the changed call. To
+    /// tell the model about the change, write it into the result.
     pub call: ToolCall,
     verdict: Option<Verdict>,
     /// The reason why the call could not be executed as the model made it. Gates are not asked about such a call.

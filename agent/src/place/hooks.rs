@@ -285,7 +285,7 @@ impl Hooks {
     }
 
     /// Replaces a tool call with another call, if the hook returns `Some`. Later hooks are then not called. The id of the
-    /// call stays the same.
+    /// call stays the same, and the history keeps the call as the model wrote it.
     pub fn on_resolve(
         &mut self,
         hook: impl Fn(&ToolCall, &RunContext) -> Result<Option<ToolCall>> + Send + Sync + 'static,
@@ -314,7 +314,7 @@ impl Hooks {
         self
     }
 
-    /// Decides about all calls of a turn together. If the hook fails, all open calls are denied; if it returns an interrupt,
+    /// Decides about all calls of a turn together, and may [change](GatedCall::call) them. If the hook fails, all open calls are denied; if it returns an interrupt,
     /// all open calls are interrupted. A halt, an abort, a fatal error or a request for a retry ends the run.
     ///
     /// [`Batch::open`] leaves out a call of an unknown tool, and a call whose arguments do not fit: the model receives the

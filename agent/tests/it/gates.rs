@@ -1,6 +1,6 @@
 //! The gate: which calls are asked about, and what interrupts and failures do.
 
-use emitree_agent::{AgentRun, Delta, Hooks, Reply, ScriptedModel, Session, ToolCall, ToolOutput};
+use emitree_agent::{AgentRun, Delta, Hooks, Reply, ScriptedModel, Session, ToolCall, ToolOutput, hooks_fn};
 use emitree_runtime::{Error, Interrupt, Result};
 use serde_json::json;
 
@@ -62,6 +62,38 @@ async fn what_a_gate_changes_is_checked_again_and_the_id_stays() -> Result<()> {
         "!there is no tool `sing`; there are `shout`",
     ];
     assert_eq!(results(assert_valid(&session).messages()), expected);
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_history_keeps_the_calls_of_the_model_and_result_hooks_receive_the_executed_calls() -> Result<()> {
+    let edits = |tells: bool| {
+        hooks_fn("edits", move |hooks| {
+            hooks.on_resolve(|call, _| {
+                Ok((call.name == "yell").then(|| ToolCall::new("", "shout", call.arguments.clone())))
+            });
+            hooks.on_gate_each(|gated, _| gated.call.arguments = json!({"text": "edited"}).into());
+            hooks.on_result(move |result, _| {
+                let (name, arguments) = (&result.call.name, &result.call.arguments);
+                let executed = format!("{} of {name}({arguments})", result.output.text());
+                if tells {
+                    result.output.content = executed.into();
+                }
+            });
+        })
+    };
+    for (tells, expected) in [(false, "EDITED"), (true, r#"EDITED of shout({"text":"edited"})"#)] {
+        let script = ScriptedModel::new("test").call("yell", json!({"text": "a"})).text("done");
+        let session = Session::new();
+        let answer = agent(&script).with(edits(tells)).build()?.ask("go").session(&session).await?;
+        let written = [ToolCall::new("0", "yell", json!({"text": "a"}))];
+        assert_eq!(answer.tool_calls().cloned().collect::<Vec<_>>(), written);
+        // The model reads its own call again.
+        let sent: Vec<_> =
+            script.requests()[1].messages.iter().flat_map(|message| message.tool_calls()).cloned().collect();
+        assert_eq!(sent, written);
+        assert_eq!(results(assert_valid(&session).messages()), [expected]);
+    }
     Ok(())
 }
 
