@@ -3,19 +3,20 @@
 use std::sync::Arc;
 
 use emitree_agent::{
-    Agent, AgentContext, AgentMiddleware, AgentRun, ChatModel, ChatRequest, Chunks, Decision, Hooks, How, Message,
-    Place, Reply, ScriptedModel, Session, Tool, ToolOutput, joins, tool_fn,
+    Agent, AgentBuilder, AgentContext, AgentMiddleware, AgentRun, ChatModel, ChatOptions, ChatRequest, Chunks,
+    Decision, Hooks, HooksFn, How, Message, Place, Reply, ScriptedModel, Session, Tool, ToolOutput, hooks_fn, joins,
+    tool_fn,
 };
 use emitree_middleware::Runs;
-use emitree_runtime::{Error, Interrupt, Next, Result, RunContext, for_tree};
+use emitree_runtime::{Error, Interrupt, Next, Result, RunContext, Runnable, for_tree};
 use serde_json::json;
 
 use crate::support::{Log, Made, Text, agent, assert_valid, results};
 
 /// Registers a hook at a place that writes `id` to the log, and leaves a mark where the place has a value.
 #[expect(clippy::too_many_lines, reason = "an arm for each place")]
-fn mark(place: Place, id: &'static str, log: Log) -> Made<impl Fn(&mut Hooks) + Send + Sync + 'static> {
-    Made(id, move |hooks: &mut Hooks| {
+fn mark(place: Place, id: &'static str, log: Log) -> HooksFn {
+    hooks_fn(id, move |hooks| {
         let log = log.clone();
         match place {
             Place::AgentRun => {
@@ -100,48 +101,90 @@ const fn passed(place: Place) -> usize {
     }
 }
 
+/// The agent's distance from the run that the test starts.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Depth {
+    TopLevel,
+    /// The agent is a tool of another agent.
+    SubAgent,
+    /// The agent is a tool of an agent that is a tool of another agent.
+    SubAgentOfSubAgent,
+    /// Another agent calls a tool, whose function runs a second tool, whose function runs the agent.
+    ToolOfATool,
+}
+
+/// The way in which the second middleware reaches the agent. The first is always the agent's.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Bound {
+    OnTheAgent,
+    OnTheRun,
+    FromAbove,
+}
+
+/// Makes a tool that asks an agent, with a middleware of the agent's run.
+fn asking(agent: &Agent, of_run: Option<HooksFn>) -> Result<Tool> {
+    let agent = agent.clone();
+    Ok(tool_fn("below", "Asks below", move |args: Text, _: RunContext| {
+        let (agent, of_run) = (agent.clone(), of_run.clone());
+        async move { Ok(of_run.into_iter().fold(agent.ask(args.text), AgentRun::with).await?.text()) }
+    })?)
+}
+
+/// Makes an agent that calls a tool once.
+fn above(tool: Tool) -> Result<Agent> {
+    let arguments = json!({"text": "go", "task": "go"});
+    let script = ScriptedModel::new("outer").call(&tool.spec().name, arguments).text("done");
+    Agent::builder("outer", ChatModel::new(script)?).tool(tool).build()
+}
+
+/// Asks an agent at a depth, with a middleware of its run and a middleware of the outermost run.
+async fn ask_at(depth: Depth, agent: &Agent, of_run: Option<HooksFn>, from_above: Option<HooksFn>) -> Result<()> {
+    let as_tool = || match &of_run {
+        // `as_tool` makes the run itself, so a middleware of the run needs a function.
+        Some(_) => asking(agent, of_run.clone()),
+        None => Ok(agent.as_tool("Asks")?),
+    };
+    let outermost = match depth {
+        Depth::TopLevel => agent.clone(),
+        Depth::SubAgent => above(as_tool()?)?,
+        Depth::SubAgentOfSubAgent => above(above(as_tool()?)?.as_tool("Asks")?)?,
+        Depth::ToolOfATool => {
+            let inner = asking(agent, of_run.clone())?;
+            above(tool_fn("outer_tool", "Calls a tool", move |args: Text, _: RunContext| {
+                let inner = inner.clone();
+                async move { Ok(inner.run(json!({"text": args.text})).await?.text()) }
+            })?)?
+        }
+    };
+    let of_outermost = of_run.filter(|_| depth == Depth::TopLevel);
+    let run = of_outermost.into_iter().fold(outermost.ask("go"), AgentRun::with);
+    let run = from_above
+        .into_iter()
+        .fold(run, |run, hooks| run.middleware(for_tree(Runs::named("tester").only(joins(hooks)))));
+    run.await.map(drop)
+}
+
 #[tokio::test]
 async fn every_place_is_passed_in_the_order_of_middlewares_streamed_or_not_at_every_depth() -> Result<()> {
     for place in Place::ALL {
         for streams in [false, true] {
-            for depth in 0..3 {
-                for bound in ["agent", "run", "above"] {
+            for depth in [Depth::TopLevel, Depth::SubAgent, Depth::SubAgentOfSubAgent, Depth::ToolOfATool] {
+                for bound in [Bound::OnTheAgent, Bound::OnTheRun, Bound::FromAbove] {
                     let log = Log::default();
                     let script = ScriptedModel::new("inner")
                         .reply(Reply::calls([("shout", json!({"text": "a"}))]).in_pieces(2))
                         .reply(Reply::text("done").in_pieces(2));
-                    let mut builder = agent(&script).with(mark(place, "1", log.clone()));
-                    if bound == "agent" {
-                        builder = builder.with(mark(place, "2", log.clone()));
-                    }
-                    let mut asked = builder.build()?;
-                    for level in 0..depth {
-                        let script = ScriptedModel::new("outer").call("below", json!({"text": "x"})).text("done");
-                        let inner = asked.clone();
-                        let (to, bound) = (log.clone(), if level == 0 { bound } else { "" });
-                        let below = tool_fn("below", "Asks below", move |_: Text, _: RunContext| {
-                            let (inner, to) = (inner.clone(), to.clone());
-                            async move {
-                                let run = inner.ask("go").on_start(move |s, _| s.input.options.stream = Some(streams));
-                                let run = if bound == "run" { run.with(mark(place, "2", to)) } else { run };
-                                Ok(run.await?.text())
-                            }
-                        });
-                        asked = Agent::builder(format!("outer{level}"), ChatModel::new(script)?).tool(below).build()?;
-                    }
-                    let mut run = asked.ask("go").on_start(move |s, _| s.input.options.stream = Some(streams));
-                    if bound == "above" {
-                        let joined = joins(mark(place, "2", log.clone()));
-                        run = run.middleware(for_tree(Runs::named("tester").only(joined)));
-                    } else if bound == "run" && depth == 0 {
-                        run = run.with(mark(place, "2", log.clone()));
-                    }
-                    run.await?;
+                    let mut options = ChatOptions::default();
+                    options.stream = Some(streams);
+                    let builder = agent(&script).options(options).with(mark(place, "1", log.clone()));
+                    let second = |at| (bound == at).then(|| mark(place, "2", log.clone()));
+                    let agent = second(Bound::OnTheAgent).into_iter().fold(builder, AgentBuilder::with).build()?;
+                    ask_at(depth, &agent, second(Bound::OnTheRun), second(Bound::FromAbove)).await?;
                     // A slot: the last registered hook alone.
                     let each: &[&str] = if place == Place::ModelWire { &["2"] } else { &["1", "2"] };
                     let expected = each.repeat(passed(place));
-                    let lines = log.lines();
-                    assert_eq!(lines, expected, "{place}, streams {streams}, depth {depth}, bound on {bound}");
+                    assert_eq!(log.lines(), expected, "{place}, streams {streams}, {depth:?}, bound {bound:?}");
+                    assert!(script.requests().iter().all(|request| request.options.stream == Some(streams)));
                 }
             }
         }
